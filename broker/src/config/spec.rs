@@ -1,0 +1,133 @@
+//! Bodies shared by the configuration file and the admin API: what a tenant and a backend are.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// A tenant: its switch, its weight and its own limits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct TenantSpec {
+    /// A disabled tenant's requests are refused as if its keys did not exist.
+    pub enabled: bool,
+    /// Share of a busy backend relative to other tenants, 1 to 1000.
+    pub weight: u32,
+    pub limits: TenantLimits,
+}
+
+impl Default for TenantSpec {
+    fn default() -> Self {
+        Self { enabled: true, weight: 1, limits: TenantLimits::default() }
+    }
+}
+
+/// Limits of one tenant; an absent one takes the configuration's default.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct TenantLimits {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requests_per_second: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub burst: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sessions_per_tenant: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub calls_in_flight_per_tenant: Option<usize>,
+}
+
+/// A backend: an MCP server the broker connects to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BackendSpec {
+    pub transport: TransportSpec,
+    #[serde(default)]
+    pub links: LinkSharing,
+    #[serde(default)]
+    pub timeouts: BackendTimeouts,
+    #[serde(default)]
+    pub credentials: Credentials,
+}
+
+/// How a backend is reached.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields)]
+pub enum TransportSpec {
+    /// Streamable HTTP.
+    Http { url: String },
+    /// A child process that speaks newline-delimited JSON on its standard streams.
+    Stdio {
+        command: String,
+        #[serde(default)]
+        args: Vec<String>,
+        #[serde(default)]
+        env: BTreeMap<String, String>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cwd: Option<String>,
+    },
+}
+
+/// Who shares a link to a backend.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum LinkSharing {
+    /// Shared where that is safe, a link of its own where it is not.
+    #[default]
+    Auto,
+    /// One link for the whole tenant: for servers without per-user state.
+    Shared,
+    /// Never shared.
+    PerSession,
+}
+
+/// Deadlines for one backend; an absent one takes the configuration's default.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct BackendTimeouts {
+    #[serde(with = "optional_duration", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "30s")]
+    pub call: Option<Duration>,
+    #[serde(with = "optional_duration", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "5s")]
+    pub control: Option<Duration>,
+    #[serde(with = "optional_duration", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "30s")]
+    pub initialize: Option<Duration>,
+}
+
+/// What the broker shows a backend to be let in. Never a client's own token. Shown by no answer of the admin API.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Credentials {
+    /// Sent as `Authorization: Bearer …` (HTTP).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bearer: Option<String>,
+    /// Further request headers (HTTP).
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers: BTreeMap<String, String>,
+}
+
+impl std::fmt::Debug for Credentials {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "Credentials {{ bearer: {}, headers: {:?} }}", if self.bearer.is_some() { "…" } else { "none" }, self.headers.keys())
+    }
+}
+
+/// Durations as text: `250ms`, `30s`, `5m`, `2h`.
+pub(crate) mod optional_duration {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(crate) fn serialize<S: Serializer>(value: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
+        match value {
+            Some(duration) => to.serialize_str(&crate::config::units::format_duration(*duration)),
+            None => to.serialize_none(),
+        }
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+        let text: Option<String> = Option::deserialize(from)?;
+        text.map(|text| crate::config::units::parse_duration(&text).map_err(D::Error::custom)).transpose()
+    }
+}
