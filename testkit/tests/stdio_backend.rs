@@ -1,5 +1,7 @@
 //! The scripted stdio backend, spoken to directly.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::{
     io::{BufRead, BufReader, Lines, Write},
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
