@@ -208,6 +208,7 @@ impl From<JsonError> for Rejected {
             JsonError::TooLarge { size, max } => {
                 Refusal::new(ErrorKind::MessageTooLarge, error.to_string()).with("size", size).with("maxSize", max).with("unit", "bytes")
             }
+            JsonError::TooManyValues { max } => Refusal::new(ErrorKind::MessageTooLarge, error.to_string()).with("maxValues", max),
             JsonError::TooDeep { max } => Refusal::new(ErrorKind::ParseError, error.to_string()).with("maxDepth", max),
             JsonError::Malformed => Refusal::new(ErrorKind::ParseError, error.to_string()),
         };

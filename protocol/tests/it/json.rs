@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::{ProptestConfig, any, prop_assert_eq, proptest};
 use protocol::Limits;
-use protocol::json::{Document, JsonError, Value, ValueKind, quote};
+use protocol::json::{Document, JsonError, VALUES_MAX, Value, ValueKind, quote};
 use serde_json::value::RawValue;
 
 use crate::text;
@@ -117,4 +117,18 @@ fn a_scan_inside_a_scan_has_buffers_of_its_own() {
     let inner = parse(&text);
     assert_eq!(inner.root().elements().count(), 3);
     assert_eq!(outer.root().members().count(), 1);
+}
+
+#[test]
+fn values_are_limited_but_commas_in_strings_are_not() {
+    let array = |count: usize| format!("[{}1]", "1,".repeat(count - 1));
+    assert!(Document::parse(array(VALUES_MAX).as_bytes(), &Limits::default()).is_ok());
+    let one_more = Document::parse(array(VALUES_MAX + 1).as_bytes(), &Limits::default()).err();
+    assert_eq!(one_more, Some(JsonError::TooManyValues { max: VALUES_MAX }));
+    for csv in [",".repeat(2 * VALUES_MAX), "\\\",".repeat(2 * VALUES_MAX), ",\\\\".repeat(2 * VALUES_MAX)] {
+        let text = format!(r#"{{"text":"{csv}","more":[1,2]}}"#);
+        assert_eq!(parse(&text).root().members().count(), 2);
+    }
+    let unclosed = format!("{}\"{}\\", "1,".repeat(VALUES_MAX / 2), ",".repeat(VALUES_MAX));
+    assert_eq!(Document::parse(unclosed.as_bytes(), &Limits::default()).err(), Some(JsonError::Malformed));
 }
