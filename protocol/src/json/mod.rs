@@ -1,6 +1,6 @@
 //! JSON as byte spans of the sender's text. The only file that names a SIMD JSON library.
 //!
-//! `envelope` walks messages with [`scan`] and [`Walker`]; colder code uses [`Document`] and [`Value`]. Invariants:
+//! `envelope` walks messages with `scan` and `Walker`; colder code uses [`Document`] and [`Value`]. Invariants:
 //! the text is fully validated (syntax, UTF-8, escapes, depth) before anything is read from it, the library only ever
 //! sees a scratch copy because it writes into its input, and every span points into the original bytes.
 
