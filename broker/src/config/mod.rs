@@ -1,16 +1,70 @@
 //! Configuration, checked. What the rest of the broker reads; it can only be built valid, by [`load`].
 //!
-//! [`raw`] is the shape of the YAML file, [`checked`] turns it into these types and reports every fault at once,
-//! [`spec`] holds the bodies shared with the admin API (tenants and backends).
+//! `keys` is the table of every key; `raw` reads the YAML file and the environment, [`checked`] turns that into these
+//! types and reports every fault at once, [`spec`] holds the bodies shared with the admin API (tenants and backends) and
+//! `bodies` checks them; [`example`] prints the table for people.
 
+mod bodies;
+pub mod checked;
+pub mod example;
+mod fault;
+mod keys;
+mod raw;
 pub mod spec;
 pub mod units;
 
-use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    io::Read as _,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use protocol::ids::{BackendId, TenantId};
 use spec::{BackendSpec, TenantSpec};
 use transport::egress::EgressPolicy;
+
+pub use fault::{Fault, Faults};
+
+/// Reads the file, if there is one, and the environment of this process.
+pub fn load(file: Option<&Path>) -> Result<Config, Faults> {
+    let text = file.map(read_file).transpose().map_err(|fault| Faults(vec![fault]))?;
+    // A variable that is not Unicode can not be one of ours: their names and values are.
+    let environment =
+        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())));
+    load_from(text.as_deref().unwrap_or_default(), environment)
+}
+
+/// The same from what is given: YAML text and environment variables.
+pub fn load_from(text: &str, environment: impl IntoIterator<Item = (String, String)>) -> Result<Config, Faults> {
+    let mut faults = Vec::new();
+    let raw = raw::Raw::read(text, environment, &mut faults);
+    checked::check(&raw, faults)
+}
+
+impl Default for Config {
+    /// What an empty file means.
+    fn default() -> Self {
+        load_from("", []).expect("the defaults are valid, which a test checks")
+    }
+}
+
+fn read_file(path: &Path) -> Result<String, Fault> {
+    let unreadable =
+        |error: std::io::Error| Fault::new(path.display().to_string(), format!("can not be read: {error}"), "a readable YAML file");
+    let file = std::fs::File::open(path).map_err(unreadable)?;
+    let mut text = String::new();
+    let read = file.take(raw::FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(unreadable)?;
+    if read as u64 > raw::FILE_BYTES_MAX {
+        return Err(Fault::new(
+            path.display().to_string(),
+            "is larger than a configuration can be",
+            units::format_size(raw::FILE_BYTES_MAX as usize),
+        ));
+    }
+    Ok(text)
+}
 
 /// The whole configuration of one broker process.
 #[derive(Debug, Clone)]
