@@ -4,6 +4,7 @@
 //! [`spec`] holds the bodies shared with the admin API (tenants and backends).
 
 pub mod spec;
+pub mod units;
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
