@@ -101,7 +101,7 @@ fn check_transport(transport: &TransportSpec, faults: &mut Vec<Fault>) {
     let mut fault = |path: String, wrong: &str, allowed: &str| faults.push(Fault::new(path, wrong, allowed));
     match transport {
         TransportSpec::Http { url } => {
-            if let Err(error) = transport::http_client::parse_http_url(url) {
+            if let Err(error) = ::transport::parse_http_url(url) {
                 fault("transport.url".into(), &error.to_string(), "an absolute http:// or https:// URL without user name and fragment");
             }
         }

@@ -165,7 +165,8 @@ impl Reading<'_> {
         tenants
     }
 
-    /// Keys are `backend` for the default tenant, or `tenant/backend`.
+    /// Keys are `backend` for the default tenant, or `tenant/backend`. Whether the tenant exists is known when the stored
+    /// ones are.
     fn backends(&mut self) -> Vec<DeclaredBackend> {
         let mut backends: Vec<DeclaredBackend> = Vec::new();
         let mut seen = BTreeSet::new();
@@ -179,13 +180,6 @@ impl Reading<'_> {
             let parsed = with_secret_files(body).and_then(|body| parse_backend_spec(&body));
             let spec = parsed.map_err(|faults| self.faults.extend(faults.into_iter().map(|fault| fault.under(&path)))).ok();
             let Some((tenant, backend)) = ids else { continue };
-            if tenant.as_str() != DEFAULT_TENANT && self.raw.map("tenants").is_none_or(|tenants| !tenants.contains_key(tenant.as_str())) {
-                self.fault(
-                    &path,
-                    &format!("belongs to tenant {tenant}, which is not declared"),
-                    "default, or a tenant that stands in `tenants`",
-                );
-            }
             if !seen.insert((tenant.clone(), backend.clone())) {
                 self.fault(&path, "is declared twice, once without its tenant's name", "each backend once");
             }
@@ -590,10 +584,6 @@ mod tests {
         );
         assert_fault("backends: {a__b: {transport: {type: stdio, command: x}}}", "backends.a__b: is no name for a backend");
         assert_fault("backends: {a: }", "backends.a: is empty");
-        assert_fault(
-            "backends: {acme/a: {transport: {type: stdio, command: x}}}",
-            "backends.acme/a: belongs to tenant acme, which is not declared",
-        );
         let both = "backends: {a: {transport: {type: stdio, command: x}}, default/a: {transport: {type: stdio, command: x}}}";
         assert_fault(both, "backends.default/a: is declared twice");
         assert_fault(

@@ -27,7 +27,7 @@ tenants: {}
 #    limits: {requests_per_second: 50, burst: 100, sessions_per_tenant: 100, calls_in_flight_per_tenant: 200}
 
 # Backends, by name; same bodies as PUT /admin/v1/tenants/{tenant}/backends/{backend}. They are read-only in the admin API.
-# A name alone belongs to tenant `default`, TENANT/NAME to a tenant that stands in `tenants`.
+# A name alone belongs to tenant `default`, TENANT/NAME to the one named.
 backends: {}
 #  files:
 #    transport: {type: stdio, command: npx, args: [\"-y\", \"@modelcontextprotocol/server-filesystem\", /srv/files]}

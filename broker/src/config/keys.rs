@@ -211,7 +211,12 @@ const LIMITS: &[Key] = &[
 ];
 
 const TIMEOUTS: &[Key] = &[
-    key("call", DEADLINE, "30s", "Answer of a backend to tools/call, resources/read, prompts/get, completion/complete and tasks."),
+    key(
+        "call",
+        DEADLINE,
+        "30s",
+        "Answer of a backend to tools/call, resources/read, prompts/get and other calls; progress and questions to the client renew it, for an hour at most.",
+    ),
     key("control", DEADLINE, "5s", "Answer of a backend to lists, ping and other small requests."),
     key("initialize", DEADLINE, "30s", "Whole handshake: ours with a backend, and a client's with us."),
     key("request_read", DEADLINE, "30s", "Arrival of a whole HTTP request head, and of a whole body."),
