@@ -4,7 +4,10 @@
 //! What a level promises: `error` needs somebody's attention, `warn` says something is not as configured or a peer
 //! misbehaves, `info` is the life of the process and of what operators manage, `debug` is single sessions and calls.
 
-use std::io::IsTerminal as _;
+use std::{
+    backtrace::{Backtrace, BacktraceStatus},
+    io::IsTerminal as _,
+};
 
 use tracing_subscriber::{EnvFilter, Layer as _, Registry, fmt, layer::SubscriberExt as _, reload, util::SubscriberInitExt as _};
 
@@ -35,7 +38,17 @@ pub fn init(telemetry: &Telemetry) -> Result<Logging, TelemetryError> {
     };
     // The filter stands first: its handle is typed by what is below it.
     tracing_subscriber::registry().with(filter).with(lines).try_init().map_err(|_| TelemetryError::SetUpTwice)?;
+    std::panic::set_hook(Box::new(log_panic));
     Ok(Logging { filter: handle })
+}
+
+/// A fault of the broker is one line of the log like any other event, whatever its format.
+fn log_panic(fault: &std::panic::PanicHookInfo<'_>) {
+    let backtrace = Backtrace::capture();
+    match backtrace.status() {
+        BacktraceStatus::Captured => tracing::error!(%fault, %backtrace, "internal fault"),
+        _ => tracing::error!(%fault, "internal fault"),
+    }
 }
 
 impl Logging {

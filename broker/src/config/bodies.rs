@@ -392,6 +392,7 @@ impl Reader<'_> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::{Just, Strategy, any, prop_oneof};
     use serde_json::json;
 
     use super::*;
@@ -511,5 +512,59 @@ mod tests {
         assert_eq!(faults(json!({"enabled": "yes", "limits": {"burst": 1.5, "bust": 1}})).len(), 3);
         assert_eq!(faults(json!({"limits": {"burst": 0, "sessions_per_tenant": 0}})).len(), 2);
         assert_eq!(faults(json!([]))[0], "document: is a list; allowed: a map with enabled, weight, limits");
+    }
+
+    fn any_value() -> impl Strategy<Value = Value> {
+        let names = [
+            "transport",
+            "type",
+            "http",
+            "stdio",
+            "url",
+            "command",
+            "args",
+            "env",
+            "cwd",
+            "links",
+            "timeouts",
+            "call",
+            "credentials",
+            "headers",
+            "limits",
+        ];
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            ".{0,8}".prop_map(Value::from),
+            proptest::sample::select(names.to_vec()).prop_map(Value::from),
+        ];
+        leaf.prop_recursive(3, 40, 6, move |inner| {
+            prop_oneof![
+                proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                proptest::collection::vec((proptest::sample::select(names.to_vec()), inner), 0..6).prop_map(|members| members
+                    .into_iter()
+                    .map(|(name, value)| (name.to_owned(), value))
+                    .collect::<Map<_, _>>()
+                    .into()),
+            ]
+        })
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn what_is_accepted_is_what_serde_accepts(body in any_value()) {
+            // `null` stands for an absent member here and not there; nothing else may differ.
+            if let Ok(spec) = parse_backend_spec(&body)
+                && !body.to_string().contains("null")
+            {
+                assert_eq!(serde_json::from_value::<BackendSpec>(body.clone()).expect("serde accepts it too"), spec);
+            }
+            if let Ok(spec) = parse_tenant_spec(&body)
+                && !body.to_string().contains("null")
+            {
+                assert_eq!(serde_json::from_value::<TenantSpec>(body).expect("serde accepts it too"), spec);
+            }
+        }
     }
 }

@@ -623,4 +623,17 @@ mod tests {
             assert!(faults.to_string().starts_with(path.to_str().unwrap()), "{faults}");
         }
     }
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_makes_the_reader_panic(text in r#"[-a-z:{}\[\]&*!|>'\"%@`#,? \n0-9.]{0,80}"#, key in 0..1_000_usize, value in ".{0,40}") {
+            let _ = load_from(&text, []);
+            let keys: Vec<_> = keys::SECTIONS.iter().flat_map(|section| section.keys.iter().map(move |key| (section.name, key.name))).collect();
+            let (section, name) = keys[key % keys.len()];
+            let variable = crate::config::raw::variable_name(section, name);
+            for fault in load_from("", [(variable, value)]).err().map(|faults| faults.0).unwrap_or_default() {
+                assert!(!fault.to_string().contains('\n'), "{fault}");
+            }
+        }
+    }
 }

@@ -43,6 +43,26 @@ pub fn load_from(text: &str, environment: impl IntoIterator<Item = (String, Stri
     checked::check(&raw, faults)
 }
 
+/// The sections that differ and are followed by a restart only; a reload follows `tenants`, `backends` and `telemetry.log`.
+pub fn needs_restart(running: &Config, next: &Config) -> Vec<&'static str> {
+    // A name drawn by lot differs at every reading; the secret does not.
+    let telemetry = Telemetry { log: running.telemetry.log.clone(), ..next.telemetry.clone() };
+    let differs = [
+        ("listen", running.listen != next.listen),
+        ("node", running.node.secret != next.node.secret),
+        ("storage", running.storage != next.storage),
+        ("auth", running.auth != next.auth),
+        ("limits", running.limits != next.limits),
+        ("timeouts", running.timeouts != next.timeouts),
+        ("session", running.session != next.session),
+        ("events", running.events != next.events),
+        ("telemetry", running.telemetry != telemetry),
+        ("egress", running.egress != next.egress),
+        ("shutdown", running.shutdown != next.shutdown),
+    ];
+    differs.into_iter().filter(|(_, differs)| *differs).map(|(section, _)| section).collect()
+}
+
 impl Default for Config {
     /// What an empty file means.
     fn default() -> Self {
@@ -92,7 +112,7 @@ pub struct DeclaredBackend {
     pub spec: BackendSpec,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listen {
     /// Data plane: Streamable HTTP.
     pub http: SocketAddr,
@@ -106,13 +126,13 @@ pub struct Node {
     pub secret: Option<Secret>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Storage {
     pub sqlite_path: PathBuf,
     pub migrate_on_start: bool,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Auth {
     pub required: bool,
     pub admin_token: Option<Secret>,
@@ -124,7 +144,7 @@ pub struct Auth {
 }
 
 /// Defaults for every tenant; a tenant record may lower or raise its own.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     pub message_bytes: usize,
     pub connections: usize,
@@ -138,7 +158,7 @@ pub struct Limits {
     pub burst: u32,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Timeouts {
     pub call: Duration,
     pub control: Duration,
@@ -150,13 +170,13 @@ pub struct Timeouts {
     pub client_request: Duration,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Session {
     pub idle: Duration,
 }
 
 /// Event streams (SSE) and the log they are resumed from.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Events {
     pub retain: Duration,
     pub stream_events: usize,
@@ -166,7 +186,7 @@ pub struct Events {
     pub retry: Duration,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Telemetry {
     pub log: String,
     pub log_format: LogFormat,
@@ -179,7 +199,7 @@ pub enum LogFormat {
     Json,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shutdown {
     pub grace: Duration,
 }
@@ -201,5 +221,23 @@ impl Secret {
 impl std::fmt::Debug for Secret {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.write_str("Secret(…)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reload_tells_what_only_a_restart_follows() {
+        let (running, same) = (Config::default(), Config::default());
+        assert_eq!(needs_restart(&running, &same), [""; 0]);
+        let text = "limits: {burst: 7}\negress: {allow: [10.0.0.0/8]}\ntelemetry: {log: debug}\ntenants: {a: {}}";
+        assert_eq!(needs_restart(&running, &load_from(text, []).unwrap()), ["limits", "egress"]);
+    }
+
+    #[test]
+    fn a_secret_is_not_shown() {
+        assert_eq!(format!("{:?}", Secret::new("hush")), "Secret(…)");
     }
 }
