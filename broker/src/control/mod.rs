@@ -10,7 +10,7 @@ mod load;
 mod redact;
 mod registry;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::{
     net::IpAddr,

@@ -12,8 +12,8 @@ use crate::{
 };
 
 /// A control as start-up makes it. The folder is the broker's whole memory.
-struct Rig {
-    control: Arc<Control>,
+pub(crate) struct Rig {
+    pub(crate) control: Arc<Control>,
     keyring: Arc<Keyring>,
 }
 
@@ -38,7 +38,7 @@ impl Rig {
         Ok(Self { control, keyring })
     }
 
-    async fn start(folder: &Path, yaml: &str) -> Self {
+    pub(crate) async fn start(folder: &Path, yaml: &str) -> Self {
         Self::try_start(folder, yaml).await.expect("starts")
     }
 
