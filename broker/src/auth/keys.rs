@@ -86,13 +86,25 @@ impl Keys {
         if let Some(secret) = &config.node.secret {
             return Ok(Self::from_root(secret.expose().as_bytes()));
         }
-        let path = config.storage.sqlite_path.with_file_name(ROOT_FILE);
+        let path = root_path(config);
         let (root, made_now) = match read_root(&path)? {
             Some(root) => (root, false),
             None => (create_root(&path)?, true),
         };
         Ok(Self { made_now, ..Self::from_root(&root) })
     }
+
+    /// Takes back a root made just now, for a start that is refused because the real one is missing: the next start must
+    /// see that it is missing, too.
+    pub fn take_back(&self, config: &Config) {
+        if self.made_now && fs::remove_file(root_path(config)).is_err() {
+            tracing::warn!(path = %root_path(config).display(), "remove this secret file, it opens nothing that is stored");
+        }
+    }
+}
+
+fn root_path(config: &Config) -> PathBuf {
+    config.storage.sqlite_path.with_file_name(ROOT_FILE)
 }
 
 fn read_root(path: &Path) -> Result<Option<[u8; ROOT_BYTES]>, KeysError> {
