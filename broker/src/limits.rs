@@ -16,7 +16,9 @@ pub const LIST_ENTRIES_MAX: usize = 10_000;
 /// A resource's URI.
 pub const URI_BYTES_MAX: usize = 8 * 1024;
 /// Wait after a `list_changed` for the next one, so that a burst causes one refresh.
-pub const LIST_CHANGED_DEBOUNCE: Duration = Duration::from_millis(100);
+pub const REFRESH_DEBOUNCE: Duration = Duration::from_millis(50);
+/// A backend's lists are not fetched more often than this, however often it says they changed.
+pub const REFRESH_INTERVAL_MIN: Duration = Duration::from_millis(500);
 
 // Calls.
 
@@ -27,10 +29,14 @@ pub const TASK_RESULT_WAIT_MAX: Duration = Duration::from_secs(3_600);
 
 // Sessions.
 
-/// Event streams a client may hold open in one session.
-pub const STREAMS_PER_SESSION_MAX: usize = 128;
+/// Event streams of one session that are open or kept to be resumed.
+pub const STREAMS_KEPT_MAX: usize = 128;
 /// Resources one session may be subscribed to.
 pub const SUBSCRIPTIONS_PER_SESSION_MAX: usize = 1_000;
+/// Requests of backends (sampling, elicitation, roots) that wait for one session's client.
+pub const QUESTIONS_MAX: usize = 100;
+/// Tasks remembered for one tenant; the oldest that is over makes room.
+pub const TASKS_PER_TENANT_MAX: usize = 10_000;
 
 // Links to backends.
 
@@ -47,6 +53,10 @@ pub const BACKOFF_MAX: Duration = Duration::from_secs(30);
 pub const BACKOFF_WAIT_MAX: Duration = Duration::from_secs(1);
 /// A connection that lived this long wipes out earlier failures.
 pub const STABLE_AFTER: Duration = Duration::from_secs(60);
+/// A link nobody used for this long is closed.
+pub const LINK_IDLE_MAX: Duration = Duration::from_secs(600);
+/// An answer's share in a backend's mean latency is one in this many.
+pub const LATENCY_WEIGHT: u64 = 8;
 
 // HTTP, towards backends.
 
@@ -65,8 +75,6 @@ pub const STREAM_DRAIN: Duration = Duration::from_millis(250);
 
 /// A request's line and headers.
 pub const REQUEST_HEAD_BYTES_MAX: usize = 64 * 1024;
-/// The body of an admin request.
-pub const ADMIN_BODY_BYTES_MAX: usize = 1024 * 1024;
 
 // The whole process.
 
@@ -84,4 +92,6 @@ const _: () = assert!(at_most(BACKOFF_WAIT_MAX, BACKOFF_MAX));
 const _: () = assert!(at_most(BACKOFF_MAX, STABLE_AFTER)); // else failures would be forgotten while they are waited for
 const _: () = assert!(at_most(RETRY_DEFAULT, RETRY_MAX));
 const _: () = assert!(WRITE_BATCH_FRAMES <= LINK_QUEUE_FRAMES); // a batch is taken out of the queue
+const _: () = assert!(at_most(REFRESH_DEBOUNCE, REFRESH_INTERVAL_MIN)); // the debounce is part of the interval
+const _: () = assert!(LATENCY_WEIGHT > 0); // it divides
 const _: () = assert!(URI_BYTES_MAX < REQUEST_HEAD_BYTES_MAX);
