@@ -81,7 +81,8 @@ async fn client_scenario(scenario: &str) {
     let results = tempfile::tempdir().expect("a temporary folder");
     let driver = Peers::ours("peers/conformance-client.py");
     let mut suite = peers.conformance();
-    suite.env("MCP_BROKER_BIN", env!("CARGO_BIN_EXE_mcp-broker"));
+    let binary = std::env::var_os("MCP_BROKER_BIN").unwrap_or_else(|| env!("CARGO_BIN_EXE_mcp-broker").into());
+    suite.env("MCP_BROKER_BIN", binary);
     suite.args(["client", "--command", &format!("'{}' -B '{}'", peers.python(2).display(), driver.display())]);
     suite.args(["--scenario", scenario, "--spec-version", REVISION, "--timeout", "60000", "-o"]).arg(results.path());
     let Ended { status, stdout, stderr } = run(suite, SUITE_WITHIN).await;
