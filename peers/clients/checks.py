@@ -182,6 +182,8 @@ class Checks:
             await self.resources(peer)
             await self.prompts(peer)
             await self.cancellation(peer)
+            if hasattr(peer, "run_as_task"):  # the 2.x SDK has left out this revision's tasks
+                await self.tasks(peer)
         await self.isolation()
         await self.connection_loss()
 
@@ -403,6 +405,14 @@ class Checks:
                 assert len(seen) <= count, "progress of the cancelled call was relayed"
 
         await self.run("cancellation", cancellation)
+
+    async def tasks(self, peer: Any) -> None:
+        async def result_of_task() -> None:
+            statuses, result = await peer.run_as_task(self.named("simulate-research-query"), {"topic": "brokers"})
+            assert statuses[0] == "working" and statuses[-1] == "completed", statuses
+            assert "Research Report: brokers" in result["content"][0]["text"], result
+
+        await self.run("task-result", result_of_task)
 
     async def isolation(self) -> None:
         async def requests_reach_the_caller() -> None:

@@ -1,5 +1,6 @@
 """The stable 1.x line of the Python SDK against server-everything: `python_1.py URL [BACKEND]`, see checks.py."""
 
+import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,6 +11,8 @@ from checks import Answers, Connect, Failure, Json, Wire, delete_then_post, http
 from mcp import ClientSession, McpError, types
 from mcp.client.streamable_http import streamable_http_client
 from pydantic import AnyUrl
+
+warnings.filterwarnings("ignore", category=DeprecationWarning)  # tasks are deprecated here, and checked here
 
 
 def plain(model: Any) -> Json:
@@ -72,6 +75,14 @@ class Peer:
             params = types.CancelledNotificationParams(requestId=request_id, reason="enough")
             await self.session.send_notification(types.ClientNotification(types.CancelledNotification(params=params)))
             group.cancel_scope.cancel()
+
+    async def run_as_task(self, tool: str, arguments: Json) -> tuple[list[str], Json]:
+        """The states the task was seen in, and its result."""
+        tasks = self.session.experimental
+        created = await tasks.call_tool_as_task(tool, arguments)
+        statuses = [created.task.status]
+        statuses += [polled.status async for polled in tasks.poll_task(created.task.taskId)]
+        return statuses, await answered(tasks.get_task_result(created.task.taskId, types.CallToolResult))
 
     async def delete_session_then_post(self) -> int:
         return await delete_then_post(self.http, self.url, self.wire)
