@@ -14,10 +14,9 @@ RUSTDOCFLAGS='-D warnings' cargo doc --locked --workspace --no-deps --document-p
 step licences
 python3 scripts/licences.py
 step 'syntax of the scripts'
-mapfile -t shell < <(git ls-files '*.sh' .ci/run)
-for file in "${shell[@]}"; do bash -n "$file"; done
-mapfile -t python < <(git ls-files '*.py')
-python3 -c 'import ast, sys; [ast.parse(open(name).read(), name) for name in sys.argv[1:]]' "${python[@]}"
-mapfile -t node < <(git ls-files '*.mjs' '*.cjs' '*.js')
-for file in "${node[@]}"; do node --check "$file"; done
+# Not by git: a checkout may come without it.
+scripts_named() { find .ci scripts peers -type f "$@" -not -path '*/node_modules/*' -print0; }
+while IFS= read -r -d '' file; do bash -n "$file"; done < <(scripts_named \( -name '*.sh' -o -path '.ci/run' \))
+while IFS= read -r -d '' file; do node --check "$file"; done < <(scripts_named \( -name '*.mjs' -o -name '*.cjs' \))
+scripts_named -name '*.py' | xargs -0 python3 -c 'import ast, sys; [ast.parse(open(name).read(), name) for name in sys.argv[1:]]'
 step 'all checks passed'
