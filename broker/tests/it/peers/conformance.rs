@@ -1,5 +1,6 @@
-//! The official conformance suite for revision 2025-11-25: the broker as server in front of the Python SDK's
-//! everything-server, and as client of the suite's own servers. Verdicts are read from the suite's result files.
+//! The official conformance suite, for revision 2025-11-25 and as far as it goes for the earlier ones: the broker as server
+//! in front of the Python SDK's everything-server, and as client of the suite's own servers. Verdicts are read from the
+//! suite's result files; a warning counts as a failure.
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
@@ -52,20 +53,26 @@ fn complaints(scenarios: &BTreeMap<String, Vec<Check>>) -> Vec<String> {
         .collect()
 }
 
-#[tokio::test]
-async fn server_scenarios() {
+/// Runs the suite against the broker's endpoint for the Python SDK's everything-server; no scenario may complain.
+async fn server_scenarios(selection: &[&str]) -> BTreeMap<String, Vec<Check>> {
     let peers = Peers::installed();
     let fixture = peers.conformance_fixture().await;
     let spec = json!({"transport": {"type": "http", "url": fixture.url}});
     let broker = BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker")).backend("default", "fixture", spec).start().await;
     let results = tempfile::tempdir().expect("a temporary folder");
     let mut suite = peers.conformance();
-    suite.args(["server", "--url", &broker.url("/mcp/fixture"), "--requirements", REVISION, "-o"]).arg(results.path());
+    suite.args(["server", "--url", &broker.url("/mcp/fixture"), "-o"]).arg(results.path()).args(selection);
     let Ended { status, stdout, stderr } = run(suite, SUITE_WITHIN).await;
 
     let scenarios = verdicts(results.path());
     let complaints = complaints(&scenarios);
     assert!(status.success() && complaints.is_empty(), "{status}\n{}\n{stdout}\n{stderr}", complaints.join("\n"));
+    scenarios
+}
+
+#[tokio::test]
+async fn server_scenarios_of_2025_11_25() {
+    let scenarios = server_scenarios(&["--requirements", REVISION]).await;
     assert_eq!(scenarios.len(), SCORED + ALSO_WANTED.len(), "{:?}", scenarios.keys());
     for wanted in ALSO_WANTED {
         assert!(scenarios.keys().any(|name| name.starts_with(&format!("server-{wanted}-"))), "{wanted} did not run");
@@ -76,7 +83,19 @@ async fn server_scenarios() {
     assert!(passed("server-sse-priming-event") && passed("server-sse-retry-field"), "the call was not answered by a stream");
 }
 
-async fn client_scenario(scenario: &str) {
+#[tokio::test]
+async fn server_scenarios_of_2025_06_18() {
+    let scenarios = server_scenarios(&["--suite", "all", "--spec-version", "2025-06-18"]).await;
+    assert_eq!(scenarios.len(), 27, "{:?}", scenarios.keys());
+}
+
+#[tokio::test]
+async fn server_scenarios_of_2025_03_26() {
+    let scenarios = server_scenarios(&["--suite", "all", "--spec-version", "2025-03-26"]).await;
+    assert_eq!(scenarios.len(), 1, "{:?}", scenarios.keys());
+}
+
+async fn client_scenario(scenario: &str, revision: &str) {
     let peers = Peers::installed();
     let results = tempfile::tempdir().expect("a temporary folder");
     let driver = Peers::ours("peers/conformance-client.py");
@@ -84,7 +103,7 @@ async fn client_scenario(scenario: &str) {
     let binary = std::env::var_os("MCP_BROKER_BIN").unwrap_or_else(|| env!("CARGO_BIN_EXE_mcp-broker").into());
     suite.env("MCP_BROKER_BIN", binary);
     suite.args(["client", "--command", &format!("'{}' -B '{}'", peers.python(2).display(), driver.display())]);
-    suite.args(["--scenario", scenario, "--spec-version", REVISION, "--timeout", "60000", "-o"]).arg(results.path());
+    suite.args(["--scenario", scenario, "--spec-version", revision, "--timeout", "60000", "-o"]).arg(results.path());
     let Ended { status, stdout, stderr } = run(suite, SUITE_WITHIN).await;
 
     let scenarios = verdicts(results.path());
@@ -96,25 +115,31 @@ async fn client_scenario(scenario: &str) {
 
 #[tokio::test]
 async fn client_scenario_initialize() {
-    client_scenario("initialize").await;
+    client_scenario("initialize", REVISION).await;
 }
 
 #[tokio::test]
 async fn client_scenario_tools_call() {
-    client_scenario("tools_call").await;
+    client_scenario("tools_call", REVISION).await;
 }
 
 #[tokio::test]
 async fn client_scenario_elicitation_defaults() {
-    client_scenario("elicitation-sep1034-client-defaults").await;
+    client_scenario("elicitation-sep1034-client-defaults", REVISION).await;
 }
 
 #[tokio::test]
 async fn client_scenario_sse_retry() {
-    client_scenario("sse-retry").await;
+    client_scenario("sse-retry", REVISION).await;
 }
 
 #[tokio::test]
 async fn client_scenario_json_schema_preservation() {
-    client_scenario("json-schema-2020-12-preservation").await;
+    client_scenario("json-schema-2020-12-preservation", REVISION).await;
+}
+
+#[tokio::test]
+async fn client_scenarios_of_2025_06_18() {
+    client_scenario("initialize", "2025-06-18").await;
+    client_scenario("tools_call", "2025-06-18").await;
 }
