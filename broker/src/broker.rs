@@ -33,7 +33,7 @@ use crate::{
         Config,
         spec::{BackendSpec, TenantSpec},
     },
-    limits::{FIRST_CATALOG_WAIT, LINK_CLOSE_WAIT, REAPER_INTERVAL, SESSION_ID_BYTES},
+    limits::{CLOSE_WAIT, FIRST_CATALOG_WAIT, REAPER_INTERVAL, SESSION_ID_BYTES},
     metrics::{Metrics, Side},
     rules::catalog::{BackendLists, Catalog, Endpoint},
     views::{BackendStatus, SessionView, SubscriptionView, TaskView},
@@ -221,7 +221,8 @@ impl Broker {
                 backend.settled(backend.timeouts().control).await;
                 let lists = backend.lists.load_full();
                 let down = || Refusal::new(ErrorKind::BackendUnavailable, format!("backend {id} can not be reached"));
-                Ok(Offer::single(&lists.ok_or_else(down)?))
+                let lists = lists.ok_or_else(down)?;
+                Ok(Offer::single(&lists))
             }
         }
     }
@@ -332,7 +333,7 @@ impl Broker {
         self.all_sessions().iter().for_each(|session| self.close_session(session, "the broker shuts down"));
         self.tenants.iter().for_each(|tenant| tenant.value().backends().iter().for_each(|backend| backend.close()));
         self.shared.running.close();
-        if tokio::time::timeout(LINK_CLOSE_WAIT, self.shared.running.wait()).await.is_err() {
+        if tokio::time::timeout(CLOSE_WAIT, self.shared.running.wait()).await.is_err() {
             tracing::warn!(tasks = self.shared.running.len(), "some links did not close in time");
         }
         clean

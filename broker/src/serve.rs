@@ -194,7 +194,7 @@ impl Running {
         let keyring = Arc::new(Keyring::new(keys.api_key.clone()));
         let metrics = Arc::new(Metrics::new(config.telemetry.tenant_labels));
         let parts = Parts { config: Arc::clone(&config), metrics: Arc::clone(&metrics), keys: keys.clone(), keyring: Arc::clone(&keyring) };
-        let broker = Broker::new(parts);
+        let broker = Broker::new(parts)?;
         let parts = ControlParts { broker: Arc::clone(&broker), store, keyring, keys, config: Arc::clone(&config), metrics };
         let control = Control::new(parts);
         let http = bind("listen.http", config.listen.http).await?;

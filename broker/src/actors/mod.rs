@@ -2,10 +2,13 @@
 //! [`crate::rules`] decides.
 
 pub mod call;
+pub mod backend;
 pub mod catalog_refresh;
 pub mod incoming;
 pub mod link;
 pub mod session;
+pub mod shared;
 pub mod stream;
 pub mod subscriptions;
 pub mod tasks;
+pub mod tenant;

@@ -153,7 +153,8 @@ impl Reader {
     /// Waits for what comes next. Cancel-safe: a dropped call loses nothing.
     pub async fn next(&mut self) -> Next {
         loop {
-            let changed = self.stream.changed.notified();
+            let stream = self.stream.clone();
+            let changed = stream.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable(); // before looking, so that no change is missed
             if let Some(next) = self.poll_now() {

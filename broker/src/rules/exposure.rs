@@ -52,11 +52,11 @@ fn collect(root: Value<'_>, found: &mut Vec<(Span, String)>) {
         }
     };
     take(root.path(&["data", "uri"]));
-    for contents in root.get("contents").into_iter().flat_map(Value::elements) {
+    for contents in root.get("contents").into_iter().flat_map(|value| value.elements()) {
         take(contents.get("uri"));
     }
-    let tool_blocks = root.get("content").into_iter().flat_map(Value::elements);
-    let prompt_blocks = root.get("messages").into_iter().flat_map(Value::elements).filter_map(|message| message.get("content"));
+    let tool_blocks = root.get("content").into_iter().flat_map(|value| value.elements());
+    let prompt_blocks = root.get("messages").into_iter().flat_map(|value| value.elements()).filter_map(|message| message.get("content"));
     for block in tool_blocks.chain(prompt_blocks) {
         match block.get("type").and_then(|kind| kind.as_str()).as_deref() {
             Some("resource_link") => take(block.get("uri")),

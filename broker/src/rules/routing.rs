@@ -175,7 +175,7 @@ fn resource_target(uri: &str, endpoint: &Endpoint, catalog: &Catalog) -> Result<
         Endpoint::Aggregated => names::native_uri(uri)
             .filter(|(backend, _)| catalog.backends.contains_key(backend))
             .map(|(backend, native)| ResourceTarget { backend, uri: native.to_owned(), exposed_uri: uri.to_owned() })
-            .ok_or_else(|| Refusal::new(ErrorKind::ResourceNotFound, "resource not found").with("uri", uri.into())),
+            .ok_or_else(|| Refusal::new(ErrorKind::ResourceNotFound, "resource not found").with("uri", uri)),
     }
 }
 

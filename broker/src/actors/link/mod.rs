@@ -149,6 +149,23 @@ impl Link {
         self.subscriptions.restore(self, connection).await;
     }
 
+    /// A session that wants this log level begins to use the link.
+    pub fn note_level(self: &Arc<Self>, level: LogLevel) {
+        let more_verbose = {
+            let mut users = self.lock();
+            let before = users.level.replace(users.level.map_or(level, |known| known.min(level)));
+            before != users.level
+        };
+        if more_verbose && self.live().is_some() {
+            let link = self.clone();
+            self.backend.shared.running.spawn(async move {
+                if let Some(connection) = link.live() {
+                    link.send_level(&connection, level).await;
+                }
+            });
+        }
+    }
+
     /// Makes the backend send this session's log messages from its level on. A shared link gets the most verbose level of
     /// its sessions; the broker filters for the others.
     pub async fn set_level(self: &Arc<Self>) {

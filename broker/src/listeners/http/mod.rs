@@ -27,7 +27,10 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use self::gate::Gate;
-use crate::{broker::Broker, limits::HTTP2_STREAMS_MAX, limits::HTTP_HEAD_BYTES_MAX, limits::HTTP_HEADERS_MAX};
+use crate::{
+    broker::Broker,
+    limits::{HTTP_HEADERS_MAX, HTTP2_STREAMS_MAX, REQUEST_HEAD_BYTES_MAX},
+};
 
 /// Serves until `stop`, then lets the requests in flight finish.
 pub async fn serve(broker: Arc<Broker>, listener: TcpListener, stop: CancellationToken) {
@@ -84,13 +87,13 @@ fn serve_connection(
         .timer(TokioTimer::new())
         .header_read_timeout(head_time)
         .max_headers(HTTP_HEADERS_MAX)
-        .max_buf_size(HTTP_HEAD_BYTES_MAX)
+        .max_buf_size(REQUEST_HEAD_BYTES_MAX)
         .half_close(true);
     builder
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(HTTP2_STREAMS_MAX)
-        .max_header_list_size(HTTP_HEAD_BYTES_MAX as u32)
+        .max_header_list_size(REQUEST_HEAD_BYTES_MAX as u32)
         .keep_alive_interval(Some(Duration::from_secs(20)))
         .keep_alive_timeout(Duration::from_secs(20));
     let (broker, gate) = (broker.clone(), gate.clone());
