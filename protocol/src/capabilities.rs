@@ -133,6 +133,7 @@ impl ClientCapabilities {
         }
         if let Some(capability) = method.info().client_capability
             && !self.has(capability)
+            && !about_senders_task(method)
         {
             return Err(missing("client", capability.name()));
         }
@@ -324,6 +325,7 @@ impl ServerCapabilities {
         match method.info().server_capability {
             // The method is older than its capability.
             Some(ServerCapability::Completions) if !backend_version.completions_capability() => Ok(()),
+            Some(_) if about_senders_task(method) => Ok(()),
             Some(capability) if !self.has(capability) => Err(missing("server", capability.name())),
             _ => Ok(()),
         }
@@ -435,7 +437,7 @@ fn parse_object(text: &[u8]) -> Result<Document<'_>, Refusal> {
     let limits = Limits { bytes_max: text.len(), ..Limits::default() };
     let document = Document::parse(text, &limits).map_err(|error| Refusal::new(ErrorKind::InvalidParams, error.to_string()))?;
     if document.root().kind() != ValueKind::Object {
-        return Err(Refusal::new(ErrorKind::InvalidParams, "capabilities must be an object"));
+        return Err(Refusal::new(ErrorKind::InvalidParams, "must be an object"));
     }
     Ok(document)
 }
@@ -443,6 +445,11 @@ fn parse_object(text: &[u8]) -> Result<Document<'_>, Refusal> {
 /// A capability is an object or `true`; `false` and `null` take it back.
 fn declared(root: Value<'_>, path: &[&str]) -> bool {
     root.path(path).is_some_and(|value| !value.is_null() && value.as_bool() != Some(false))
+}
+
+// MCP 2025-11-25, Tasks: whoever runs a task reports on it, so its own capability counts, not the reader's.
+fn about_senders_task(method: Method) -> bool {
+    method == Method::TasksStatus
 }
 
 fn missing(side: &str, capability: &str) -> Refusal {

@@ -125,6 +125,7 @@ pub struct Rejected {
 
 /// What one body or frame holds.
 #[derive(Debug, Clone)]
+#[allow(clippy::large_enum_variant, reason = "nearly every body is one message, which a box would only slow down")]
 pub enum Body {
     /// One message.
     One(Message),
@@ -207,6 +208,7 @@ impl From<JsonError> for Rejected {
             JsonError::TooLarge { size, max } => {
                 Refusal::new(ErrorKind::MessageTooLarge, error.to_string()).with("size", size).with("maxSize", max).with("unit", "bytes")
             }
+            JsonError::TooManyValues { max } => Refusal::new(ErrorKind::MessageTooLarge, error.to_string()).with("maxValues", max),
             JsonError::TooDeep { max } => Refusal::new(ErrorKind::ParseError, error.to_string()).with("maxDepth", max),
             JsonError::Malformed => Refusal::new(ErrorKind::ParseError, error.to_string()),
         };
@@ -381,7 +383,8 @@ impl Envelope {
     fn error_problem(&self, frame: &[u8], kind: ValueKind) -> Result<Kind, String> {
         let code = self.fields.error_code.map(|span| span.of(frame));
         let message = self.fields.error_message.map(|span| span.of(frame));
-        if kind != ValueKind::Object || !code.is_some_and(is_integer) || !message.is_some_and(|text| text.first() == Some(&b'"')) {
+        let well_formed = code.is_some_and(is_integer) && message.is_some_and(|text| text.first() == Some(&b'"'));
+        if kind != ValueKind::Object || !well_formed {
             return Err("member `error` must be an object with an integer `code` and a string `message`".into());
         }
         Ok(Kind::Error)

@@ -12,13 +12,14 @@ use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
+use rustix::process::{Pid, Signal};
 use tokio::io::AsyncReadExt;
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::lines::{LineReader, LineWriter};
+use crate::process_group::ProcessGroup;
 use crate::stderr_tail::StderrTail;
 
 /// Variables of the broker's own environment that a child sees unless its specification says otherwise.
@@ -128,7 +129,7 @@ pub fn spawn(spec: &ChildSpec, limits: &ChildLimits) -> Result<Child, SpawnError
     let (Some(stdin), Some(stdout), Some(stderr)) = (leader.stdin.take(), leader.stdout.take(), leader.stderr.take()) else {
         return Err(system(io::Error::other("a pipe is missing")));
     };
-    let group = leader
+    let pid = leader
         .id()
         .and_then(|id| i32::try_from(id).ok())
         .and_then(Pid::from_raw)
@@ -140,8 +141,7 @@ pub fn spawn(spec: &ChildSpec, limits: &ChildLimits) -> Result<Child, SpawnError
         writer: LineWriter::new(stdin),
         process: ChildProcess {
             leader: Some(leader),
-            group,
-            group_is_gone: false,
+            group: ProcessGroup::led_by(pid),
             stdin_close: limits.stdin_close,
             term: limits.term,
             tail,
@@ -179,10 +179,7 @@ async fn drain_stderr(mut stderr: ChildStderr, tail: StderrTail) {
 pub struct ChildProcess {
     /// `None` only while being dropped.
     leader: Option<tokio::process::Child>,
-    /// The leader's process id is the group's id, and stays taken as long as the group has a member.
-    group: Pid,
-    /// Set once the group was seen empty: from then on its id may belong to somebody else and is never signalled.
-    group_is_gone: bool,
+    group: ProcessGroup,
     stdin_close: Duration,
     term: Duration,
     tail: StderrTail,
@@ -192,7 +189,7 @@ pub struct ChildProcess {
 
 impl ChildProcess {
     pub fn pid(&self) -> u32 {
-        self.group.as_raw_nonzero().get().unsigned_abs()
+        self.group.id()
     }
 
     /// The end of what the child wrote to its standard error, without control characters.
@@ -217,14 +214,14 @@ impl ChildProcess {
     /// (MCP 2025-11-25, Lifecycle, Shutdown). Dropping the future half-way kills the group at once.
     pub async fn close(mut self) {
         let _ = timeout(self.stdin_close, self.leader_end()).await;
-        if self.group_is_gone {
+        if self.group.is_gone() {
             return;
         }
-        self.signal_group(Signal::TERM);
+        self.group.signal(Signal::TERM);
         if self.group_end(Instant::now() + self.term).await {
             return;
         }
-        self.signal_group(Signal::KILL);
+        self.group.signal(Signal::KILL);
         if !self.group_end(Instant::now() + KILLED_WAIT).await {
             tracing::warn!(pid = self.pid(), "a killed process group is still there");
         }
@@ -237,7 +234,7 @@ impl ChildProcess {
             tracing::warn!(%error, "the end of a child process could not be observed");
             ExitStatus::from_raw(1 << 8)
         });
-        self.look_at_group();
+        self.group.look();
         status
     }
 
@@ -246,55 +243,37 @@ impl ChildProcess {
         if timeout_at(deadline, self.leader_end()).await.is_err() {
             return false;
         }
-        while !self.group_is_gone {
+        while !self.group.is_gone() {
             if Instant::now() >= deadline {
                 return false;
             }
             sleep(GROUP_POLL).await;
-            self.look_at_group();
+            self.group.look();
         }
         true
-    }
-
-    /// Only called once the leader has been waited for, so that its status cannot be taken from under tokio.
-    fn look_at_group(&mut self) {
-        self.group_is_gone = self.group_is_gone || !group_is_alive(self.group);
-    }
-
-    fn signal_group(&self, signal: Signal) {
-        if !self.group_is_gone {
-            // An error means that nobody is left to receive it.
-            let _ = rustix::process::kill_process_group(self.group, signal);
-        }
     }
 }
 
 impl Drop for ChildProcess {
     fn drop(&mut self) {
-        self.signal_group(Signal::KILL);
+        self.group.signal(Signal::KILL);
         self.drain.abort();
         let Some(mut leader) = self.leader.take() else { return };
-        if self.group_is_gone {
+        if self.group.is_gone() {
             return;
         }
         // Outside a runtime tokio's own orphan list waits for the killed leader.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            let group = self.group;
+            let mut group = self.group.clone();
             runtime.spawn(async move {
                 let _ = leader.wait().await;
                 let deadline = Instant::now() + KILLED_WAIT;
-                while group_is_alive(group) && Instant::now() < deadline {
+                group.look();
+                while !group.is_gone() && Instant::now() < deadline {
                     sleep(GROUP_POLL).await;
+                    group.look();
                 }
             });
         }
     }
-}
-
-/// Whether the group has a member. Members that became our own children are waited for on the way: where the broker is
-/// process 1 of a container, the orphans of a dead leader end up with us and would stay as zombies.
-fn group_is_alive(group: Pid) -> bool {
-    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
-    while let Ok(Some(_)) = rustix::process::waitid(WaitId::Pgid(Some(group)), options) {}
-    !matches!(rustix::process::test_kill_process_group(group), Err(rustix::io::Errno::SRCH))
 }

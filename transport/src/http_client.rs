@@ -32,7 +32,8 @@ const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(20);
 pub struct HttpClientConfig {
     /// Resolving, connecting and the TLS handshake together.
     pub connect_timeout: Duration,
-    /// How long an unused connection is kept.
+    /// How long an unused connection is kept. Best below what servers use (often 5 s): a request that meets the
+    /// server's closing has an unknown fate.
     pub idle_timeout: Duration,
     /// Unused connections kept for one scheme, host and port.
     pub idle_per_host: usize,
@@ -47,7 +48,7 @@ impl Default for HttpClientConfig {
     fn default() -> Self {
         Self {
             connect_timeout: Duration::from_secs(10),
-            idle_timeout: Duration::from_secs(90),
+            idle_timeout: Duration::from_secs(4),
             idle_per_host: 64,
             extra_roots: Vec::new(),
             egress: Arc::new(EgressPolicy::default()),

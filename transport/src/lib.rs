@@ -8,6 +8,7 @@ mod connect;
 pub mod egress;
 pub mod http_client;
 pub mod lines;
+mod process_group;
 mod stderr_tail;
 pub mod url;
 

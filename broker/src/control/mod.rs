@@ -9,6 +9,7 @@ mod answers;
 mod load;
 mod redact;
 mod registry;
+mod reload;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -28,6 +29,7 @@ use self::registry::{Entry, Origin, Registry};
 pub use self::{
     answers::{BackendView, KeyShown, KeyView, TenantView},
     load::{LoadError, Loaded},
+    reload::Reloaded,
 };
 use crate::{
     auth::{ApiKey, DEFAULT_TENANT, Keyring, Keys},

@@ -1,8 +1,10 @@
 //! JSON as byte spans of the sender's text. The only file that names a SIMD JSON library.
 //!
-//! `envelope` walks messages with [`scan`] and [`Walker`]; colder code uses [`Document`] and [`Value`]. Invariants:
+//! `envelope` walks messages with `scan` and `Walker`; colder code uses [`Document`] and [`Value`]. Invariants:
 //! the text is fully validated (syntax, UTF-8, escapes, depth) before anything is read from it, the library only ever
 //! sees a scratch copy because it writes into its input, and every span points into the original bytes.
+
+mod document;
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -10,10 +12,15 @@ use std::cell::Cell;
 use bytes::Bytes;
 use simd_json::{Buffers, ErrorType, INPUT_PADDING, Tape};
 
+pub use document::{Document, Elements, Member, Members, Value};
+
 /// Largest JSON text accepted unless configured otherwise.
 pub const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Deepest nesting of arrays and objects accepted unless configured otherwise.
 pub const DEPTH_MAX: usize = 128;
+/// Most members and elements in one text. Validation needs some 64 bytes for each, so that a text of nothing but `1,1,1`
+/// would otherwise cost forty times its size.
+pub const VALUES_MAX: usize = 1024 * 1024;
 /// A thread keeps its scratch buffers unless a message made them larger than this.
 const SCRATCH_BYTES_KEPT_MAX: usize = 1024 * 1024;
 /// Structural indexes kept in the scratch buffers: their tape costs about 24 bytes each.
@@ -89,6 +96,12 @@ pub enum JsonError {
         /// Levels allowed.
         max: usize,
     },
+    /// More members and elements than [`VALUES_MAX`].
+    #[error("message has more than {max} members and elements")]
+    TooManyValues {
+        /// Values allowed.
+        max: usize,
+    },
     /// Not JSON.
     #[error("message is not valid JSON")]
     Malformed,
@@ -162,11 +175,40 @@ pub(crate) fn scan<R>(text: &[u8], limits: &Limits, read: impl FnOnce(Walker<'_>
     if text.len() > max {
         return Err(JsonError::TooLarge { size: text.len(), max });
     }
+    if has_too_many_values(text) {
+        return Err(JsonError::TooManyValues { max: VALUES_MAX });
+    }
     let mut scratch = Scratch::take(limits.depth_max);
     let verdict = scratch.validate(text);
     let outcome = verdict.map(|()| read(Walker { text, structurals: scratch.buffers.structural_indexes(), at: 0 }));
     scratch.put_back();
     outcome
+}
+
+/// Counts commas before anything is spent on the text. Only long texts are looked at, and only those with many commas are
+/// looked at again to leave out the ones within strings, such as a CSV file's.
+fn has_too_many_values(text: &[u8]) -> bool {
+    if text.len() <= VALUES_MAX || memchr::memchr_iter(b',', text).count() < VALUES_MAX {
+        return false;
+    }
+    let (mut commas, mut rest) = (0, text);
+    while let Some(open) = memchr::memchr(b'"', rest) {
+        commas += memchr::memchr_iter(b',', &rest[..open]).count();
+        rest = after_string(&rest[open + 1..]);
+    }
+    commas + memchr::memchr_iter(b',', rest).count() >= VALUES_MAX
+}
+
+/// What follows the closing quote of a string whose opening quote has been passed.
+fn after_string(mut text: &[u8]) -> &[u8] {
+    while let Some(at) = memchr::memchr2(b'"', b'\\', text) {
+        let escaped = text[at] == b'\\';
+        text = text.get(at + 1 + usize::from(escaped)..).unwrap_or_default();
+        if !escaped {
+            return text;
+        }
+    }
+    &[]
 }
 
 /// A cursor over validated JSON. `structurals` holds the index of every bracket, colon and comma and of the first byte
@@ -208,20 +250,20 @@ impl<'a> Walker<'a> {
         }
     }
 
+    // Runs over every structural byte of a message's arguments, hence no branch on what it is. '[' and '{', and ']' and
+    // '}', differ in one bit; no other structural byte shares it.
     fn skip_container(&mut self) -> Span {
         let start = self.start();
-        let mut depth = 0usize;
-        loop {
-            match self.byte() {
-                b'{' | b'[' => depth += 1,
-                b'}' | b']' => depth -= 1,
-                _ => {}
-            }
-            self.at += 1;
+        let mut depth = 0i32;
+        for (passed, &at) in self.structurals[self.at..].iter().enumerate() {
+            let byte = self.text[at as usize] | 0x20;
+            depth += i32::from(byte == b'{') - i32::from(byte == b'}');
             if depth == 0 {
-                return Span { start, end: self.end() };
+                self.at += passed + 1;
+                return Span { start, end: at + 1 };
             }
         }
+        unreachable!("validated text closes what it opens")
     }
 
     // A scalar ends where the whitespace before the next structural byte begins.
@@ -270,175 +312,6 @@ impl<'a> Walker<'a> {
     pub(crate) fn key_text(&self, key: Span) -> Cow<'a, str> {
         // Validated text: a string that does not decode can not get here.
         unquote(key.of(self.text)).unwrap_or_default()
-    }
-}
-
-/// A validated JSON text that can be asked for its parts. For messages read rarely; it allocates.
-#[derive(Debug)]
-pub struct Document<'a> {
-    text: &'a [u8],
-    structurals: Vec<u32>,
-}
-
-impl<'a> Document<'a> {
-    /// Validates `text`.
-    pub fn parse(text: &'a [u8], limits: &Limits) -> Result<Self, JsonError> {
-        scan(text, limits, |walker| Self { text, structurals: walker.structurals.to_vec() })
-    }
-
-    /// The outermost value.
-    pub fn root(&self) -> Value<'_> {
-        Value { walker: Walker { text: self.text, structurals: &self.structurals, at: 0 } }
-    }
-}
-
-/// One value of a [`Document`].
-#[derive(Clone, Copy)]
-pub struct Value<'a> {
-    walker: Walker<'a>,
-}
-
-/// One member of an object.
-#[derive(Debug, Clone)]
-pub struct Member<'a> {
-    /// The key, escapes resolved.
-    pub key: Cow<'a, str>,
-    /// Where the key is, quotes included.
-    pub key_span: Span,
-    /// The member's value.
-    pub value: Value<'a>,
-}
-
-impl<'a> Value<'a> {
-    /// Where the value is.
-    pub fn span(&self) -> Span {
-        let mut walker = self.walker;
-        walker.skip()
-    }
-
-    /// What it is.
-    pub fn kind(&self) -> ValueKind {
-        self.walker.kind()
-    }
-
-    /// Its JSON text.
-    pub fn raw(&self) -> &'a [u8] {
-        self.span().of(self.walker.text)
-    }
-
-    /// The text of a string, escapes resolved.
-    pub fn as_str(&self) -> Option<Cow<'a, str>> {
-        unquote(self.raw())
-    }
-
-    /// A non-negative integer without fraction or exponent.
-    pub fn as_u64(&self) -> Option<u64> {
-        self.number()?.parse().ok()
-    }
-
-    /// An integer without fraction or exponent.
-    pub fn as_i64(&self) -> Option<i64> {
-        self.number()?.parse().ok()
-    }
-
-    /// Any number, as near as 64 bits get.
-    pub fn as_f64(&self) -> Option<f64> {
-        self.number()?.parse().ok()
-    }
-
-    /// A boolean.
-    pub fn as_bool(&self) -> Option<bool> {
-        match self.raw() {
-            b"true" => Some(true),
-            b"false" => Some(false),
-            _ => None,
-        }
-    }
-
-    /// Whether it is `null`.
-    pub fn is_null(&self) -> bool {
-        self.kind() == ValueKind::Null
-    }
-
-    fn number(&self) -> Option<&'a str> {
-        if self.kind() != ValueKind::Number {
-            return None;
-        }
-        std::str::from_utf8(self.raw()).ok()
-    }
-
-    /// The first member with this key; `None` for anything but an object.
-    pub fn get(&self, key: &str) -> Option<Value<'a>> {
-        self.members().find(|member| member.key == key).map(|member| member.value)
-    }
-
-    /// `get` repeated.
-    pub fn path(&self, keys: &[&str]) -> Option<Value<'a>> {
-        keys.iter().try_fold(*self, |value, key| value.get(key))
-    }
-
-    /// An object's members in order; nothing for other values.
-    pub fn members(&self) -> Members<'a> {
-        Members { walker: inside(self.walker, ValueKind::Object) }
-    }
-
-    /// An array's elements in order; nothing for other values.
-    pub fn elements(&self) -> Elements<'a> {
-        Elements { walker: inside(self.walker, ValueKind::Array) }
-    }
-}
-
-impl std::fmt::Debug for Value<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&String::from_utf8_lossy(self.raw()))
-    }
-}
-
-fn inside(mut walker: Walker<'_>, kind: ValueKind) -> Option<Walker<'_>> {
-    if walker.kind() != kind {
-        return None;
-    }
-    walker.enter();
-    Some(walker)
-}
-
-/// Iterator over an object's members.
-pub struct Members<'a> {
-    walker: Option<Walker<'a>>,
-}
-
-impl<'a> Iterator for Members<'a> {
-    type Item = Member<'a>;
-
-    fn next(&mut self) -> Option<Member<'a>> {
-        let walker = self.walker.as_mut()?;
-        let Some(key_span) = walker.next_key() else {
-            self.walker = None;
-            return None;
-        };
-        let member = Member { key: walker.key_text(key_span), key_span, value: Value { walker: *walker } };
-        walker.skip();
-        Some(member)
-    }
-}
-
-/// Iterator over an array's elements.
-pub struct Elements<'a> {
-    walker: Option<Walker<'a>>,
-}
-
-impl<'a> Iterator for Elements<'a> {
-    type Item = Value<'a>;
-
-    fn next(&mut self) -> Option<Value<'a>> {
-        let walker = self.walker.as_mut()?;
-        if !walker.next_item() {
-            self.walker = None;
-            return None;
-        }
-        let value = Value { walker: *walker };
-        walker.skip();
-        Some(value)
     }
 }
 
