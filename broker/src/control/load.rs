@@ -10,11 +10,11 @@ use storage::{BackendRecord, KeyRecord, StoreError, TenantRecord};
 
 use super::{
     Control, now_us,
-    registry::{self, DECLARED, Entry, Registry},
+    registry::{self, Backends, DECLARED, Entry, Registry, Tenants},
 };
 use crate::{
     auth::{Caller, DEFAULT_TENANT, KeyEntry, SealError},
-    config::spec::{BackendSpec, TenantSpec},
+    config::spec::TenantSpec,
 };
 
 /// Why stored and declared entries could not be brought into force.
@@ -59,10 +59,10 @@ impl Control {
         Ok(loaded)
     }
 
-    async fn load_tenants(&self, records: Vec<TenantRecord>) -> Result<BTreeMap<TenantId, std::sync::Arc<Entry<TenantSpec>>>, LoadError> {
+    async fn load_tenants(&self, records: Vec<TenantRecord>) -> Result<Tenants, LoadError> {
         let now = now_us();
         let mut stored: BTreeMap<TenantId, TenantRecord> = records.into_iter().map(|record| (record.tenant.clone(), record)).collect();
-        let mut tenants = BTreeMap::new();
+        let mut tenants = Tenants::new();
         for (tenant, spec) in &self.config.tenants {
             match stored.remove(tenant) {
                 Some(record) if record.settings == DECLARED => {}
@@ -88,12 +88,8 @@ impl Control {
         Ok(tenants)
     }
 
-    fn load_backends(
-        &self,
-        tenants: &BTreeMap<TenantId, std::sync::Arc<Entry<TenantSpec>>>,
-        records: Vec<BackendRecord>,
-    ) -> Result<BTreeMap<(TenantId, BackendId), std::sync::Arc<Entry<BackendSpec>>>, LoadError> {
-        let mut backends = BTreeMap::new();
+    fn load_backends(&self, tenants: &Tenants, records: Vec<BackendRecord>) -> Result<Backends, LoadError> {
+        let mut backends = Backends::new();
         for record in records {
             let BackendRecord { tenant, backend, settings, created_at_us, updated_at_us } = record;
             let text = registry::open_backend(&self.keys.seal, &tenant, &backend, &settings);

@@ -50,11 +50,14 @@ impl<Spec> Entry<Spec> {
     }
 }
 
+pub(super) type Tenants = BTreeMap<TenantId, Arc<Entry<TenantSpec>>>;
+pub(super) type Backends = BTreeMap<(TenantId, BackendId), Arc<Entry<BackendSpec>>>;
+
 /// Cheap to copy: a change publishes a new one.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Registry {
-    pub(super) tenants: BTreeMap<TenantId, Arc<Entry<TenantSpec>>>,
-    pub(super) backends: BTreeMap<(TenantId, BackendId), Arc<Entry<BackendSpec>>>,
+    pub(super) tenants: Tenants,
+    pub(super) backends: Backends,
 }
 
 impl Registry {

@@ -4,31 +4,31 @@ use axum::{
     http::{HeaderValue, Method, StatusCode, Uri, header},
     response::{IntoResponse, Response},
 };
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use storage::StoreError;
 use utoipa::ToSchema;
 
 use crate::{config::Fault, control::ControlError};
 
 /// Why a request was refused.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Problem {
     /// Stays the same for one kind of problem: `urn:mcp-broker:problem:…`.
     #[serde(rename = "type")]
     pub kind: String,
-    pub title: String,
+    pub title: &'static str,
     pub status: u16,
     pub detail: String,
     /// The first field at fault: a path into the body, a path parameter, a query parameter or a header.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
     /// Every field at fault, where there are several.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub faults: Vec<FieldFault>,
 }
 
 /// One field at fault.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct FieldFault {
     pub field: String,
     pub detail: String,
@@ -36,7 +36,7 @@ pub struct FieldFault {
 
 impl Problem {
     pub fn new(status: StatusCode, kind: &str, detail: impl Into<String>) -> Self {
-        let title = status.canonical_reason().unwrap_or("Refused").to_owned();
+        let title = status.canonical_reason().unwrap_or("Refused");
         let kind = format!("urn:mcp-broker:problem:{kind}");
         Self { kind, title, status: status.as_u16(), detail: detail.into(), field: None, faults: Vec::new() }
     }
