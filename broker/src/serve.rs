@@ -17,6 +17,7 @@ use std::{
 };
 
 use storage::{ConfigStore, SqliteOptions, SqliteStore, StoreError};
+use transport::TlsSetupError;
 use tokio::{net::TcpListener, task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -47,6 +48,8 @@ pub enum ServeError {
     #[error("{0}")]
     Config(#[from] Faults),
     #[error(transparent)]
+    Tls(#[from] TlsSetupError),
+    #[error(transparent)]
     Telemetry(#[from] TelemetryError),
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -72,7 +75,7 @@ impl ServeError {
         match self {
             Self::Config(_) | Self::Load(LoadError::Twice { .. } | LoadError::NoTenant { .. }) => EXIT_USAGE,
             Self::Store(_) | Self::Load(LoadError::Store(_)) | Self::Keys(_) | Self::Bind { .. } => EXIT_UNAVAILABLE,
-            Self::Load(_) | Self::Telemetry(_) | Self::ListenerEnded { .. } | Self::System { .. } => EXIT_INTERNAL,
+            Self::Load(_) | Self::Tls(_) | Self::Telemetry(_) | Self::ListenerEnded { .. } | Self::System { .. } => EXIT_INTERNAL,
         }
     }
 }

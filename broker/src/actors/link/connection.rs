@@ -315,11 +315,6 @@ impl Connection {
         self.closed.cancelled().await;
     }
 
-    /// The token that ends the tasks of this connection.
-    pub(super) fn stop(&self) -> &CancellationToken {
-        &self.closed
-    }
-
     /// Said by the task that performs the goodbye.
     pub(super) fn finished(&self) {
         self.finished.cancel();

@@ -153,8 +153,8 @@ impl Link {
     pub fn note_level(self: &Arc<Self>, level: LogLevel) {
         let more_verbose = {
             let mut users = self.lock();
-            let before = users.level.replace(users.level.map_or(level, |known| known.min(level)));
-            before != users.level
+            let wanted = Some(users.level.map_or(level, |known| known.min(level)));
+            std::mem::replace(&mut users.level, wanted) != wanted
         };
         if more_verbose && self.live().is_some() {
             let link = self.clone();
