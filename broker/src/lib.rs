@@ -6,10 +6,10 @@
 pub mod actors;
 pub mod auth;
 pub mod broker;
-//pub mod cli;
+pub mod cli;
 pub mod config;
 pub mod control;
-//pub mod demo;
+pub mod demo;
 pub mod limits;
 pub mod listeners;
 pub mod metrics;
