@@ -1,1 +1,27 @@
-//! placeholder
+//! What the wire means: JSON-RPC envelopes, MCP methods, versions, capabilities and errors.
+//!
+//! The broker's rules, its actors and its transports build on this crate. It has no sockets, no clock and no
+//! randomness: bytes come in, decisions and bytes go out. Messages are never turned into trees; their parts are
+//! byte spans of what the sender wrote, so that whatever the broker does not own passes through unchanged.
+
+pub mod capabilities;
+pub mod envelope;
+pub mod error;
+pub mod handshake;
+pub mod ids;
+pub mod json;
+pub mod method;
+pub mod phase;
+pub mod splice;
+pub mod sse;
+pub mod version;
+
+pub use capabilities::{ClientCapabilities, ServerCapabilities};
+pub use envelope::{Body, Fields, Kind, Message, Rejected, decode_body};
+pub use error::{ErrorKind, Refusal};
+pub use ids::{BackendId, InvalidName, KeyId, PrincipalId, RequestId, SessionId, TaskId, TenantId, WireId};
+pub use json::{Limits, Span};
+pub use method::{Direction, MessageKind, Method, MethodInfo, Route};
+pub use phase::{LinkPhase, SessionPhase};
+pub use splice::Splice;
+pub use version::Version;

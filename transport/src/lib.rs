@@ -1,1 +1,19 @@
-//! placeholder
+//! Whole frames over sockets and pipes: newline framing, child processes, the HTTP client and the egress policy.
+//!
+//! Used by the broker's links (stdio and HTTP backends). This crate knows bytes, HTTP and processes; it never looks
+//! inside a frame and knows neither MCP nor JSON. Everything it buffers has a limit that the caller names.
+
+pub mod child_process;
+mod connect;
+pub mod egress;
+pub mod http_client;
+pub mod lines;
+mod process_group;
+mod stderr_tail;
+pub mod url;
+
+pub use child_process::{Child, ChildLimits, ChildProcess, ChildSpec, INHERITED_ENV, SpawnError, spawn};
+pub use egress::{Cidr, CidrError, Denied, DeniedReason, EgressPolicy};
+pub use http_client::{BodyError, HttpClient, HttpClientConfig, SendError, TlsSetupError, read_body};
+pub use lines::{LineReader, LineWriter, ReadError};
+pub use url::{UrlError, parse_http_url};

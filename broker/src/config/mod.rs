@@ -1,15 +1,90 @@
 //! Configuration, checked. What the rest of the broker reads; it can only be built valid, by [`load`].
 //!
-//! [`raw`] is the shape of the YAML file, [`checked`] turns it into these types and reports every fault at once,
-//! [`spec`] holds the bodies shared with the admin API (tenants and backends).
+//! `keys` is the table of every key; `raw` reads the YAML file and the environment, [`checked`] turns that into these
+//! types and reports every fault at once, [`spec`] holds the bodies shared with the admin API (tenants and backends) and
+//! `bodies` checks them; [`example`] prints the table for people.
 
+mod bodies;
+pub mod checked;
+pub mod example;
+mod fault;
+mod keys;
+mod raw;
 pub mod spec;
+pub mod units;
 
-use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    io::Read as _,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use protocol::ids::{BackendId, TenantId};
 use spec::{BackendSpec, TenantSpec};
 use transport::egress::EgressPolicy;
+
+pub use fault::{Fault, Faults};
+
+/// Reads the file, if there is one, and the environment of this process.
+pub fn load(file: Option<&Path>) -> Result<Config, Faults> {
+    let text = file.map(read_file).transpose().map_err(|fault| Faults(vec![fault]))?;
+    // A variable that is not Unicode can not be one of ours: their names and values are.
+    let environment =
+        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())));
+    load_from(text.as_deref().unwrap_or_default(), environment)
+}
+
+/// The same from what is given: YAML text and environment variables.
+pub fn load_from(text: &str, environment: impl IntoIterator<Item = (String, String)>) -> Result<Config, Faults> {
+    let mut faults = Vec::new();
+    let raw = raw::Raw::read(text, environment, &mut faults);
+    checked::check(&raw, faults)
+}
+
+/// The sections that differ and are followed by a restart only; a reload follows `tenants`, `backends` and `telemetry.log`.
+pub fn needs_restart(running: &Config, next: &Config) -> Vec<&'static str> {
+    // A name drawn by lot differs at every reading; the secret does not.
+    let telemetry = Telemetry { log: running.telemetry.log.clone(), ..next.telemetry.clone() };
+    let differs = [
+        ("listen", running.listen != next.listen),
+        ("node", running.node.secret != next.node.secret),
+        ("storage", running.storage != next.storage),
+        ("auth", running.auth != next.auth),
+        ("limits", running.limits != next.limits),
+        ("timeouts", running.timeouts != next.timeouts),
+        ("session", running.session != next.session),
+        ("events", running.events != next.events),
+        ("telemetry", running.telemetry != telemetry),
+        ("egress", running.egress != next.egress),
+        ("shutdown", running.shutdown != next.shutdown),
+    ];
+    differs.into_iter().filter(|(_, differs)| *differs).map(|(section, _)| section).collect()
+}
+
+impl Default for Config {
+    /// What an empty file means.
+    fn default() -> Self {
+        load_from("", []).expect("the defaults are valid, which a test checks")
+    }
+}
+
+fn read_file(path: &Path) -> Result<String, Fault> {
+    let unreadable =
+        |error: std::io::Error| Fault::new(path.display().to_string(), format!("can not be read: {error}"), "a readable YAML file");
+    let file = std::fs::File::open(path).map_err(unreadable)?;
+    let mut text = String::new();
+    let read = file.take(raw::FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(unreadable)?;
+    if read as u64 > raw::FILE_BYTES_MAX {
+        return Err(Fault::new(
+            path.display().to_string(),
+            "is larger than a configuration can be",
+            units::format_size(raw::FILE_BYTES_MAX as usize),
+        ));
+    }
+    Ok(text)
+}
 
 /// The whole configuration of one broker process.
 #[derive(Debug, Clone)]
@@ -37,7 +112,7 @@ pub struct DeclaredBackend {
     pub spec: BackendSpec,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listen {
     /// Data plane: Streamable HTTP.
     pub http: SocketAddr,
@@ -51,13 +126,13 @@ pub struct Node {
     pub secret: Option<Secret>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Storage {
     pub sqlite_path: PathBuf,
     pub migrate_on_start: bool,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Auth {
     pub required: bool,
     pub admin_token: Option<Secret>,
@@ -69,7 +144,7 @@ pub struct Auth {
 }
 
 /// Defaults for every tenant; a tenant record may lower or raise its own.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     pub message_bytes: usize,
     pub connections: usize,
@@ -83,7 +158,7 @@ pub struct Limits {
     pub burst: u32,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Timeouts {
     pub call: Duration,
     pub control: Duration,
@@ -95,13 +170,13 @@ pub struct Timeouts {
     pub client_request: Duration,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Session {
     pub idle: Duration,
 }
 
 /// Event streams (SSE) and the log they are resumed from.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Events {
     pub retain: Duration,
     pub stream_events: usize,
@@ -111,7 +186,7 @@ pub struct Events {
     pub retry: Duration,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Telemetry {
     pub log: String,
     pub log_format: LogFormat,
@@ -124,7 +199,7 @@ pub enum LogFormat {
     Json,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shutdown {
     pub grace: Duration,
 }
@@ -146,5 +221,23 @@ impl Secret {
 impl std::fmt::Debug for Secret {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.write_str("Secret(…)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reload_tells_what_only_a_restart_follows() {
+        let (running, same) = (Config::default(), Config::default());
+        assert_eq!(needs_restart(&running, &same), [""; 0]);
+        let text = "limits: {burst: 7}\negress: {allow: [10.0.0.0/8]}\ntelemetry: {log: debug}\ntenants: {a: {}}";
+        assert_eq!(needs_restart(&running, &load_from(text, []).unwrap()), ["limits", "egress"]);
+    }
+
+    #[test]
+    fn a_secret_is_not_shown() {
+        assert_eq!(format!("{:?}", Secret::new("hush")), "Secret(…)");
     }
 }

@@ -1,0 +1,249 @@
+//! The API keys that open the data plane, as one immutable snapshot: checking a key takes no lock and asks no store.
+//!
+//! Invariant: a key verifies only while its tenant is enabled, so switching a tenant off closes the door at once.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+use arc_swap::ArcSwap;
+use aws_lc_rs::{hmac, rand};
+use protocol::ids::{KeyId, PrincipalId, TenantId};
+
+use super::{Caller, KeysError};
+
+/// Begins every key, so that secret scanners can find leaked ones.
+const PREFIX: &str = "mcpb_";
+const ID_CHARS: usize = 12;
+/// 43 characters of 62 kinds carry 256 bits.
+const SECRET_CHARS: usize = 43;
+const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+
+/// What is known of one API key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyEntry {
+    pub caller: Caller,
+    pub hash: Vec<u8>,
+}
+
+/// All API keys and the tenants they work for.
+#[derive(Debug)]
+pub struct Keyring {
+    hasher: hmac::Key,
+    snapshot: ArcSwap<Snapshot>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Snapshot {
+    keys: HashMap<KeyId, KeyEntry>,
+    enabled: HashSet<TenantId>,
+}
+
+impl Keyring {
+    /// An empty ring; `hasher` is [`super::Keys::api_key`].
+    pub fn new(hasher: hmac::Key) -> Self {
+        Self { hasher, snapshot: ArcSwap::default() }
+    }
+
+    /// Whose key this is. `None` whatever the reason, so that a caller learns nothing from a refusal.
+    pub fn verify(&self, bearer: &str) -> Option<Caller> {
+        let id = key_id(bearer)?;
+        let snapshot = self.snapshot.load();
+        let entry = snapshot.keys.get(&KeyId::new(id))?;
+        // Compares in constant time.
+        hmac::verify(&self.hasher, bearer.as_bytes(), &entry.hash).ok()?;
+        snapshot.enabled.contains(&entry.caller.tenant).then(|| entry.caller.clone())
+    }
+
+    /// Whether the tenant exists and is switched on; anonymous callers are bound by this too.
+    pub fn is_enabled(&self, tenant: &TenantId) -> bool {
+        self.snapshot.load().enabled.contains(tenant)
+    }
+
+    /// Puts a whole new ring in place.
+    pub fn replace(&self, keys: impl IntoIterator<Item = KeyEntry>, enabled: impl IntoIterator<Item = TenantId>) {
+        let keys = keys.into_iter().filter_map(|entry| Some((entry.caller.key.clone()?, entry))).collect();
+        self.snapshot.store(Arc::new(Snapshot { keys, enabled: enabled.into_iter().collect() }));
+    }
+
+    pub fn insert(&self, entry: KeyEntry) {
+        self.change(|snapshot| {
+            if let Some(key) = &entry.caller.key {
+                snapshot.keys.insert(key.clone(), entry.clone());
+            }
+        });
+    }
+
+    pub fn remove(&self, key: &KeyId) {
+        self.change(|snapshot| {
+            snapshot.keys.remove(key);
+        });
+    }
+
+    /// Switches a tenant's keys on or off.
+    pub fn set_enabled(&self, tenant: &TenantId, enabled: bool) {
+        self.change(|snapshot| {
+            if enabled {
+                snapshot.enabled.insert(tenant.clone());
+            } else {
+                snapshot.enabled.remove(tenant);
+            }
+        });
+    }
+
+    /// Forgets a tenant and its keys.
+    pub fn remove_tenant(&self, tenant: &TenantId) {
+        self.change(|snapshot| {
+            snapshot.enabled.remove(tenant);
+            snapshot.keys.retain(|_, entry| entry.caller.tenant != *tenant);
+        });
+    }
+
+    /// Copies, edits and publishes; changes are rare and a reader must never wait for one.
+    fn change(&self, edit: impl Fn(&mut Snapshot)) {
+        self.snapshot.rcu(|current| {
+            let mut next = Snapshot::clone(current);
+            edit(&mut next);
+            next
+        });
+    }
+}
+
+/// A key that was just made. Not `Debug`: the text is the secret.
+pub struct ApiKey {
+    pub id: KeyId,
+    /// `mcpb_{id}_{secret}`, to be shown once.
+    pub text: String,
+    pub hash: Vec<u8>,
+}
+
+impl ApiKey {
+    pub fn mint(hasher: &hmac::Key) -> Result<Self, KeysError> {
+        let (id, secret) = (random_text(ID_CHARS)?, random_text(SECRET_CHARS)?);
+        let text = format!("{PREFIX}{id}_{secret}");
+        let hash = hmac::sign(hasher, text.as_bytes()).as_ref().to_vec();
+        Ok(Self { id: KeyId::new(id), text, hash })
+    }
+
+    pub fn entry(&self, tenant: TenantId, principal: PrincipalId) -> KeyEntry {
+        KeyEntry { caller: Caller { tenant, principal, key: Some(self.id.clone()) }, hash: self.hash.clone() }
+    }
+}
+
+/// The id inside a key, when it has the shape of one of ours.
+fn key_id(bearer: &str) -> Option<&str> {
+    let (id, secret) = bearer.strip_prefix(PREFIX)?.split_once('_')?;
+    let fits = |text: &str, chars: usize| text.len() == chars && text.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    (fits(id, ID_CHARS) && fits(secret, SECRET_CHARS)).then_some(id)
+}
+
+fn random_text(chars: usize) -> Result<String, KeysError> {
+    // The largest multiple of 62 in a byte: what lies above would make the first characters likelier.
+    const EVEN: u8 = (256 / ALPHABET.len() * ALPHABET.len()) as u8;
+    let mut text = String::with_capacity(chars);
+    while text.len() < chars {
+        let mut bytes = [0; 64];
+        rand::fill(&mut bytes).map_err(|_| KeysError::NoRandomness)?;
+        let wanted = chars - text.len();
+        text.extend(bytes.iter().filter(|byte| **byte < EVEN).take(wanted).map(|byte| char::from(ALPHABET[usize::from(*byte) % 62])));
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::auth::Keys;
+
+    fn tenant(name: &str) -> TenantId {
+        TenantId::parse(name).unwrap()
+    }
+
+    fn ring() -> (Keyring, ApiKey) {
+        let keys = Keys::from_root(b"a root secret for tests");
+        let ring = Keyring::new(keys.api_key.clone());
+        let key = ApiKey::mint(&keys.api_key).unwrap();
+        ring.insert(key.entry(tenant("acme"), PrincipalId::new("ann")));
+        ring.set_enabled(&tenant("acme"), true);
+        (ring, key)
+    }
+
+    #[test]
+    fn a_key_tells_its_tenant_and_principal() {
+        let (ring, key) = ring();
+        let caller = ring.verify(&key.text).unwrap();
+        assert_eq!((caller.tenant.as_str(), caller.principal.as_str(), caller.key), ("acme", "ann", Some(key.id)));
+    }
+
+    #[test]
+    fn keys_look_as_documented_and_differ() {
+        let hasher = Keys::from_root(b"root").api_key;
+        let texts: HashSet<String> = (0..100).map(|_| ApiKey::mint(&hasher).unwrap().text).collect();
+        assert_eq!(texts.len(), 100);
+        for text in texts {
+            let parts: Vec<&str> = text.split('_').collect();
+            assert_eq!((parts.len(), parts[0], parts[1].len(), parts[2].len()), (3, "mcpb", 12, 43), "{text}");
+        }
+    }
+
+    #[test]
+    fn any_changed_character_closes_the_door() {
+        let (ring, key) = ring();
+        for at in 0..key.text.len() {
+            let mut bytes = key.text.clone().into_bytes();
+            bytes[at] = if bytes[at] == b'x' { b'y' } else { b'x' };
+            assert_eq!(ring.verify(&String::from_utf8(bytes).unwrap()), None, "at {at}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_key_is_refused() {
+        let (ring, key) = ring();
+        let longer = format!("{}x", key.text);
+        for text in ["", "mcpb_", "mcpb__", "mcpb_é", "Bearer x", &key.text[..key.text.len() - 1], &longer, &key.text.to_uppercase()] {
+            assert_eq!(ring.verify(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_key_hashed_with_another_root_is_refused() {
+        let (_, key) = ring();
+        let other = Keyring::new(Keys::from_root(b"another root").api_key);
+        other.insert(key.entry(tenant("acme"), PrincipalId::new("ann")));
+        other.set_enabled(&tenant("acme"), true);
+        assert_eq!(other.verify(&key.text), None);
+    }
+
+    #[test]
+    fn keys_of_disabled_and_unknown_tenants_do_not_verify() {
+        let (ring, key) = ring();
+        ring.set_enabled(&tenant("acme"), false);
+        assert_eq!(ring.verify(&key.text), None);
+        assert!(!ring.is_enabled(&tenant("acme")));
+        ring.set_enabled(&tenant("acme"), true);
+        assert!(ring.verify(&key.text).is_some());
+        ring.remove_tenant(&tenant("acme"));
+        ring.set_enabled(&tenant("acme"), true);
+        assert_eq!(ring.verify(&key.text), None, "a tenant made anew does not inherit keys");
+    }
+
+    #[test]
+    fn a_revoked_key_is_refused_and_others_stay() {
+        let (ring, key) = ring();
+        let other = ApiKey::mint(&Keys::from_root(b"a root secret for tests").api_key).unwrap();
+        ring.insert(other.entry(tenant("acme"), PrincipalId::new("bob")));
+        ring.remove(&key.id);
+        assert_eq!(ring.verify(&key.text), None);
+        assert_eq!(ring.verify(&other.text).unwrap().principal.as_str(), "bob");
+    }
+
+    #[test]
+    fn replacing_the_ring_forgets_what_was() {
+        let (ring, key) = ring();
+        ring.replace([key.entry(tenant("umbrella"), PrincipalId::new("eve"))], [tenant("umbrella")]);
+        assert_eq!(ring.verify(&key.text).unwrap().tenant.as_str(), "umbrella");
+        ring.replace([], [tenant("umbrella")]);
+        assert_eq!(ring.verify(&key.text), None);
+    }
+}

@@ -1,0 +1,231 @@
+//! Every key of the broker, derived from one root secret, so that there is one thing to keep and to back up.
+//!
+//! The root is `node.secret` where configured, else 32 random bytes in `secret.key` beside the database, made at the first
+//! start. Read after the database is locked, so two brokers never make two roots. None of these types shows its bytes.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use aws_lc_rs::{
+    aead::{AES_256_GCM, Aad, NONCE_LEN, Nonce, RandomizedNonceKey},
+    hkdf, hmac, rand,
+};
+
+use crate::config::Config;
+
+const ROOT_BYTES: usize = 32;
+const ROOT_FILE: &str = "secret.key";
+/// Tells one derivation of the root from another product's or a later format's.
+const SALT: &[u8] = b"mcp-broker root 1";
+/// First byte of sealed data; a later key or cipher takes the next number.
+const SEAL_VERSION: u8 = 1;
+
+#[derive(Debug, thiserror::Error)]
+pub enum KeysError {
+    #[error("secret file {}: {source}; make it readable and writable for the broker's user, or set node.secret", path.display())]
+    File { path: PathBuf, source: io::Error },
+    #[error("secret file {} holds {found} bytes instead of {ROOT_BYTES}; restore it from a copy", path.display())]
+    Damaged { path: PathBuf, found: usize },
+    #[error("the operating system gives no random numbers")]
+    NoRandomness,
+}
+
+/// What a sealed text was not opened for: another root secret, another place than it was sealed for, or changed bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("stored settings can not be opened with this broker's secret; restore the node.secret or secret.key they were stored with")]
+pub struct SealError;
+
+/// The derived keys, one per purpose. Cheap to clone.
+#[derive(Clone)]
+pub struct Keys {
+    /// Signs list cursors.
+    pub cursor: hmac::Key,
+    /// Hashes API keys.
+    pub api_key: hmac::Key,
+    /// Signs session ids.
+    pub session: hmac::Key,
+    /// Seals credentials at rest.
+    pub seal: SealKey,
+    /// The root was made just now: whatever is stored already was sealed with another one.
+    pub made_now: bool,
+}
+
+impl std::fmt::Debug for Keys {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("Keys(…)")
+    }
+}
+
+impl Keys {
+    pub fn from_root(root: &[u8]) -> Self {
+        let extracted = hkdf::Salt::new(hkdf::HKDF_SHA256, SALT).extract(root);
+        let derive = |purpose: &str| {
+            let mut key = [0; 32];
+            let info = [purpose.as_bytes()];
+            let okm = extracted.expand(&info, hkdf::HKDF_SHA256).expect("32 bytes are within what HKDF-SHA256 can give");
+            okm.fill(&mut key).expect("the buffer has the length asked for");
+            key
+        };
+        let sign = |purpose| hmac::Key::new(hmac::HMAC_SHA256, &derive(purpose));
+        Self {
+            cursor: sign("list cursor"),
+            api_key: sign("api key"),
+            session: sign("session id"),
+            seal: SealKey::new(&derive("settings at rest")),
+            made_now: false,
+        }
+    }
+
+    /// From the configured secret or the file beside the database, which is made when absent.
+    pub fn load(config: &Config) -> Result<Self, KeysError> {
+        if let Some(secret) = &config.node.secret {
+            return Ok(Self::from_root(secret.expose().as_bytes()));
+        }
+        let path = root_path(config);
+        let (root, made_now) = match read_root(&path)? {
+            Some(root) => (root, false),
+            None => (create_root(&path)?, true),
+        };
+        Ok(Self { made_now, ..Self::from_root(&root) })
+    }
+
+    /// Takes back a root made just now, for a start that is refused because the real one is missing: the next start must
+    /// see that it is missing, too.
+    pub fn take_back(&self, config: &Config) {
+        if self.made_now && fs::remove_file(root_path(config)).is_err() {
+            tracing::warn!(path = %root_path(config).display(), "remove this secret file, it opens nothing that is stored");
+        }
+    }
+}
+
+fn root_path(config: &Config) -> PathBuf {
+    config.storage.sqlite_path.with_file_name(ROOT_FILE)
+}
+
+fn read_root(path: &Path) -> Result<Option<[u8; ROOT_BYTES]>, KeysError> {
+    match fs::read(path) {
+        Ok(bytes) => match <[u8; ROOT_BYTES]>::try_from(bytes.as_slice()) {
+            Ok(root) => Ok(Some(root)),
+            Err(_) => Err(KeysError::Damaged { path: path.to_owned(), found: bytes.len() }),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(KeysError::File { path: path.to_owned(), source }),
+    }
+}
+
+/// Written whole under another name first: a crash leaves either no secret or all of it, on disk before it is used.
+fn create_root(path: &Path) -> Result<[u8; ROOT_BYTES], KeysError> {
+    let mut root = [0; ROOT_BYTES];
+    rand::fill(&mut root).map_err(|_| KeysError::NoRandomness)?;
+    let write = || -> io::Result<()> {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        fs::create_dir_all(folder)?;
+        let draft = path.with_extension("key.new");
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+        file.write_all(&root)?;
+        file.sync_all()?;
+        fs::rename(&draft, path)?;
+        File::open(folder)?.sync_all()
+    };
+    write().map(|()| root).map_err(|source| KeysError::File { path: path.to_owned(), source })
+}
+
+/// Seals texts for one place each. Clones share the key.
+#[derive(Clone)]
+pub struct SealKey(Arc<RandomizedNonceKey>);
+
+impl SealKey {
+    fn new(key: &[u8; 32]) -> Self {
+        Self(Arc::new(RandomizedNonceKey::new(&AES_256_GCM, key).expect("AES-256 takes 32 bytes")))
+    }
+
+    /// `place` is authenticated with the text: sealed bytes moved to another row do not open.
+    pub fn seal(&self, place: &str, text: &[u8]) -> Result<Vec<u8>, SealError> {
+        let mut body = text.to_vec();
+        let nonce = self.0.seal_in_place_append_tag(Aad::from(place.as_bytes()), &mut body).map_err(|_| SealError)?;
+        let mut sealed = Vec::with_capacity(1 + NONCE_LEN + body.len());
+        sealed.push(SEAL_VERSION);
+        sealed.extend_from_slice(nonce.as_ref());
+        sealed.append(&mut body);
+        Ok(sealed)
+    }
+
+    pub fn open(&self, place: &str, sealed: &[u8]) -> Result<Vec<u8>, SealError> {
+        let rest = sealed.strip_prefix(&[SEAL_VERSION]).ok_or(SealError)?;
+        let (nonce, body) = rest.split_at_checked(NONCE_LEN).ok_or(SealError)?;
+        let nonce = Nonce::try_assume_unique_for_key(nonce).map_err(|_| SealError)?;
+        let mut body = body.to_vec();
+        let text = self.0.open_in_place(nonce, Aad::from(place.as_bytes()), &mut body).map_err(|_| SealError)?;
+        Ok(text.to_vec())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn keys_follow_from_the_root_and_differ_by_purpose() {
+        let (one, same, other) = (Keys::from_root(b"root"), Keys::from_root(b"root"), Keys::from_root(b"toor"));
+        let sign = |key: &hmac::Key| hmac::sign(key, b"text").as_ref().to_vec();
+        assert_eq!(sign(&one.cursor), sign(&same.cursor));
+        assert_ne!(sign(&one.cursor), sign(&other.cursor));
+        assert_ne!(sign(&one.cursor), sign(&one.api_key));
+        assert_ne!(sign(&one.api_key), sign(&one.session));
+    }
+
+    #[test]
+    fn sealed_text_opens_in_its_place_only() {
+        let seal = Keys::from_root(b"root").seal;
+        let sealed = seal.seal("acme/one", b"bearer").unwrap();
+        assert_eq!(seal.open("acme/one", &sealed).unwrap(), b"bearer");
+        assert_eq!(seal.open("acme/two", &sealed), Err(SealError));
+        assert_eq!(Keys::from_root(b"toor").seal.open("acme/one", &sealed), Err(SealError));
+        assert_ne!(sealed, seal.seal("acme/one", b"bearer").unwrap(), "every sealing takes a nonce of its own");
+    }
+
+    #[test]
+    fn changed_or_cut_bytes_do_not_open() {
+        let seal = Keys::from_root(b"root").seal;
+        let sealed = seal.seal("p", b"text").unwrap();
+        for at in 0..sealed.len() {
+            let mut changed = sealed.clone();
+            changed[at] ^= 1;
+            assert_eq!(seal.open("p", &changed), Err(SealError), "byte {at}");
+            assert_eq!(seal.open("p", &sealed[..at]), Err(SealError), "cut at {at}");
+        }
+    }
+
+    #[test]
+    fn the_secret_file_is_made_once_and_private() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("new/secret.key");
+        assert!(read_root(&path).unwrap().is_none());
+        let made = create_root(&path).unwrap();
+        assert_eq!(read_root(&path).unwrap(), Some(made));
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "no draft stays behind");
+    }
+
+    #[test]
+    fn a_damaged_secret_file_is_not_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("secret.key");
+        fs::write(&path, b"short").unwrap();
+        let error = read_root(&path).unwrap_err();
+        assert!(matches!(error, KeysError::Damaged { found: 5, .. }), "{error}");
+        assert_eq!(fs::read(&path).unwrap(), b"short");
+    }
+
+    #[test]
+    fn debug_output_shows_no_key() {
+        assert_eq!(format!("{:?}", Keys::from_root(b"root")), "Keys(…)");
+    }
+}

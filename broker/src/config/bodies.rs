@@ -1,0 +1,570 @@
+//! The bodies of tenants and backends, read and checked: for the configuration file and for the admin API, so that both
+//! accept the same and say the same. Every fault is reported, with the path of its field.
+//!
+//! Two ways in: [`parse_backend_spec`] and [`parse_tenant_spec`] start from a tree of values, [`validate_backend_spec`]
+//! and [`validate_tenant_spec`] from a spec that was read already (a stored one, or one that serde made).
+
+use std::{collections::BTreeMap, time::Duration};
+
+use serde_json::{Map, Value};
+
+use super::{
+    fault::{Fault, join},
+    keys::{COUNT_MAX, DEADLINE_MAX, DEADLINE_MIN, SECRET_BYTES_MAX},
+    raw::{describe, not_available, unknown},
+    spec::{BackendSpec, BackendTimeouts, Credentials, LinkSharing, TenantLimits, TenantSpec, TransportSpec},
+    units::{format_duration, parse_duration},
+};
+
+const WEIGHT_MAX: u32 = 1_000;
+/// Arguments, and likewise environment variables, of one child process.
+const PROCESS_TEXTS_MAX: usize = 256;
+/// Headers the configuration of one backend may add.
+const HEADERS_MAX: usize = 64;
+const TEXT_BYTES_MAX: usize = 32 * 1024;
+
+/// Headers the broker writes itself: a configured one would break the transport or speak for a client.
+const OWN_HEADERS: [&str; 16] = [
+    "accept",
+    "accept-encoding",
+    "connection",
+    "content-length",
+    "content-type",
+    "expect",
+    "host",
+    "keep-alive",
+    "last-event-id",
+    "mcp-protocol-version",
+    "mcp-session-id",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// Reads and checks a backend's body.
+pub fn parse_backend_spec(body: &Value) -> Result<BackendSpec, Vec<Fault>> {
+    let mut faults = Vec::new();
+    let spec = backend(&mut Reader { faults: &mut faults }, body);
+    match spec {
+        // Faults of the shape were reported where they stand; the checks would repeat them.
+        Some(spec) if faults.is_empty() => validate_backend_spec(&spec).map(|()| spec),
+        _ => Err(faults),
+    }
+}
+
+/// Reads and checks a tenant's body.
+pub fn parse_tenant_spec(body: &Value) -> Result<TenantSpec, Vec<Fault>> {
+    let mut faults = Vec::new();
+    let spec = tenant(&mut Reader { faults: &mut faults }, body);
+    match spec {
+        Some(spec) if faults.is_empty() => validate_tenant_spec(&spec).map(|()| spec),
+        _ => Err(faults),
+    }
+}
+
+/// Checks what the types can not say.
+pub fn validate_backend_spec(spec: &BackendSpec) -> Result<(), Vec<Fault>> {
+    let mut faults = Vec::new();
+    check_transport(&spec.transport, &mut faults);
+    let BackendTimeouts { call, control, initialize } = spec.timeouts;
+    for (name, deadline) in [("call", call), ("control", control), ("initialize", initialize)] {
+        if deadline.is_some_and(|deadline| deadline < DEADLINE_MIN || deadline > DEADLINE_MAX) {
+            faults.push(Fault::new(format!("timeouts.{name}"), "is out of range", deadline_allowed()));
+        }
+    }
+    check_credentials(&spec.credentials, &spec.transport, &mut faults);
+    if faults.is_empty() { Ok(()) } else { Err(faults) }
+}
+
+/// Checks what the types can not say.
+pub fn validate_tenant_spec(spec: &TenantSpec) -> Result<(), Vec<Fault>> {
+    let mut faults = Vec::new();
+    let TenantLimits { requests_per_second, burst, sessions_per_tenant, calls_in_flight_per_tenant } = spec.limits;
+    let count = |value: Option<usize>| value.map(|value| value as u64);
+    for (path, value, min, max) in [
+        ("weight", Some(u64::from(spec.weight)), 1, u64::from(WEIGHT_MAX)),
+        ("limits.requests_per_second", requests_per_second.map(u64::from), 0, COUNT_MAX),
+        ("limits.burst", burst.map(u64::from), 1, COUNT_MAX),
+        ("limits.sessions_per_tenant", count(sessions_per_tenant), 1, COUNT_MAX),
+        ("limits.calls_in_flight_per_tenant", count(calls_in_flight_per_tenant), 1, COUNT_MAX),
+    ] {
+        if let Some(value) = value.filter(|value| *value < min || *value > max) {
+            faults.push(Fault::new(path, format!("is {value}"), format!("a whole number from {min} to {max}")));
+        }
+    }
+    if faults.is_empty() { Ok(()) } else { Err(faults) }
+}
+
+fn check_transport(transport: &TransportSpec, faults: &mut Vec<Fault>) {
+    let mut fault = |path: String, wrong: &str, allowed: &str| faults.push(Fault::new(path, wrong, allowed));
+    match transport {
+        TransportSpec::Http { url } => {
+            if let Err(error) = ::transport::parse_http_url(url) {
+                fault("transport.url".into(), &error.to_string(), "an absolute http:// or https:// URL without user name and fragment");
+            }
+        }
+        TransportSpec::Stdio { command, args, env, cwd } => {
+            if !is_process_text(command) || command.trim().is_empty() {
+                fault("transport.command".into(), "is empty, too long or holds a NUL", "the name or path of a program");
+            }
+            if args.len() > PROCESS_TEXTS_MAX {
+                fault("transport.args".into(), "has too many entries", &format!("at most {PROCESS_TEXTS_MAX}"));
+            }
+            for (index, _) in args.iter().enumerate().filter(|(_, arg)| !is_process_text(arg)) {
+                fault(format!("transport.args.{index}"), "is too long or holds a NUL", "text of at most 32KiB without NUL");
+            }
+            if env.len() > PROCESS_TEXTS_MAX {
+                fault("transport.env".into(), "has too many entries", &format!("at most {PROCESS_TEXTS_MAX}"));
+            }
+            for (name, value) in env {
+                if name.is_empty() || name.contains('=') || !is_process_text(name) {
+                    fault("transport.env".into(), "has a name that is empty, too long or holds = or NUL", "names such as LOG_LEVEL");
+                } else if !is_process_text(value) {
+                    fault(join("transport.env", name), "is too long or holds a NUL", "text of at most 32KiB without NUL");
+                }
+            }
+            if cwd.as_ref().is_some_and(|cwd| !is_process_text(cwd) || !std::path::Path::new(cwd).is_absolute()) {
+                fault("transport.cwd".into(), "is no absolute path", "an absolute path, such as /srv/tools");
+            }
+        }
+    }
+}
+
+fn is_process_text(text: &str) -> bool {
+    text.len() <= TEXT_BYTES_MAX && !text.contains('\0')
+}
+
+fn check_credentials(credentials: &Credentials, transport: &TransportSpec, faults: &mut Vec<Fault>) {
+    if *credentials == Credentials::default() {
+        return;
+    }
+    if matches!(transport, TransportSpec::Stdio { .. }) {
+        faults.push(Fault::new(
+            "credentials",
+            "are HTTP headers, which a stdio backend has not",
+            "transport.env for what a child process should know",
+        ));
+        return;
+    }
+    if credentials.bearer.as_ref().is_some_and(|bearer| !is_secret(bearer)) {
+        faults.push(Fault::new(
+            "credentials.bearer",
+            "is empty, too long or not a token",
+            "1 to 4096 visible ASCII characters without spaces",
+        ));
+    }
+    if credentials.headers.len() > HEADERS_MAX {
+        faults.push(Fault::new("credentials.headers", "has too many entries", format!("at most {HEADERS_MAX}")));
+    }
+    let mut seen = std::collections::HashSet::new();
+    for (name, value) in &credentials.headers {
+        let Ok(parsed) = http::HeaderName::from_bytes(name.as_bytes()) else {
+            faults.push(Fault::new("credentials.headers", "has a name that is no header name", "names such as x-api-key"));
+            continue;
+        };
+        let path = join("credentials.headers", parsed.as_str());
+        if OWN_HEADERS.contains(&parsed.as_str()) {
+            faults.push(Fault::new(&path, "is a header the broker sets itself", format!("any header but {}", OWN_HEADERS.join(", "))));
+        }
+        if parsed == http::header::AUTHORIZATION && credentials.bearer.is_some() {
+            faults.push(Fault::new(&path, "stands beside credentials.bearer, which is the same header", "one of the two"));
+        }
+        if value.len() > TEXT_BYTES_MAX || http::HeaderValue::from_str(value).is_err() {
+            faults.push(Fault::new(&path, "is too long or holds a control character", "one line of text"));
+        }
+        if !seen.insert(parsed) {
+            faults.push(Fault::new(path, "is given twice, in different cases", "each header once"));
+        }
+    }
+}
+
+/// Fits into a header: visible ASCII, no spaces.
+pub(super) fn is_secret(text: &str) -> bool {
+    !text.is_empty() && text.len() <= SECRET_BYTES_MAX && text.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+fn deadline_allowed() -> String {
+    format!("a duration from {} to {}, such as 250ms, 30s or 5m", format_duration(DEADLINE_MIN), format_duration(DEADLINE_MAX))
+}
+
+fn backend(reader: &mut Reader<'_>, body: &Value) -> Option<BackendSpec> {
+    let members = reader.object("", body, &["transport", "links", "timeouts", "credentials"], &["breaker", "limits"])?;
+    let transport = match given(members, "transport") {
+        Some(value) => read_transport(reader, value),
+        None => {
+            reader.fault("transport", "is missing", "{\"type\": \"http\", \"url\": …} or {\"type\": \"stdio\", \"command\": …}");
+            None
+        }
+    };
+    let links = match given(members, "links").map(|value| value.as_str()) {
+        None | Some(Some("auto")) => LinkSharing::Auto,
+        Some(Some("shared")) => LinkSharing::Shared,
+        Some(Some("per-session")) => LinkSharing::PerSession,
+        Some(_) => {
+            reader.fault("links", "is no way of sharing links", "auto, shared, per-session");
+            LinkSharing::Auto
+        }
+    };
+    let mut timeouts = BackendTimeouts::default();
+    if let Some(members) =
+        given(members, "timeouts").and_then(|value| reader.object("timeouts", value, &["call", "control", "initialize"], &[]))
+    {
+        timeouts = BackendTimeouts {
+            call: reader.duration("timeouts", members, "call"),
+            control: reader.duration("timeouts", members, "control"),
+            initialize: reader.duration("timeouts", members, "initialize"),
+        };
+    }
+    let mut credentials = Credentials::default();
+    if let Some(members) = given(members, "credentials").and_then(|value| reader.object("credentials", value, &["bearer", "headers"], &[]))
+    {
+        credentials =
+            Credentials { bearer: reader.text("credentials", members, "bearer"), headers: reader.texts("credentials", members, "headers") };
+    }
+    Some(BackendSpec { transport: transport?, links, timeouts, credentials })
+}
+
+fn read_transport(reader: &mut Reader<'_>, value: &Value) -> Option<TransportSpec> {
+    const PATH: &str = "transport";
+    const KINDS: &str = "http, stdio";
+    let Some(members) = value.as_object() else {
+        reader.fault(PATH, &format!("is {}", describe(value)), "a map with `type` and what belongs to it");
+        return None;
+    };
+    match given(members, "type").and_then(Value::as_str) {
+        Some("http") => {
+            reader.object(PATH, value, &["type", "url"], &[])?;
+            Some(TransportSpec::Http { url: reader.required_text(PATH, members, "url")? })
+        }
+        Some("stdio") => {
+            reader.object(PATH, value, &["type", "command", "args", "env", "cwd"], &[])?;
+            let (args, env, cwd) =
+                (reader.text_list(PATH, members, "args"), reader.texts(PATH, members, "env"), reader.text(PATH, members, "cwd"));
+            Some(TransportSpec::Stdio { command: reader.required_text(PATH, members, "command")?, args, env, cwd })
+        }
+        Some(kind @ ("tcp" | "websocket" | "quic")) => {
+            reader.fault("transport.type", &format!("{kind} is not available in this build"), KINDS);
+            None
+        }
+        Some(_) => {
+            reader.fault("transport.type", "is no known transport", KINDS);
+            None
+        }
+        None => {
+            reader.fault("transport.type", "is missing or no text", KINDS);
+            None
+        }
+    }
+}
+
+fn tenant(reader: &mut Reader<'_>, body: &Value) -> Option<TenantSpec> {
+    const LIMITS: [&str; 4] = ["requests_per_second", "burst", "sessions_per_tenant", "calls_in_flight_per_tenant"];
+    let members = reader.object("", body, &["enabled", "weight", "limits"], &[])?;
+    let mut spec = TenantSpec::default();
+    match given(members, "enabled") {
+        None => {}
+        Some(Value::Bool(enabled)) => spec.enabled = *enabled,
+        Some(other) => reader.fault("enabled", &format!("is {}", describe(other)), "true or false"),
+    }
+    if let Some(weight) = reader.count("", members, "weight") {
+        spec.weight = weight;
+    }
+    if let Some(members) = given(members, "limits").and_then(|value| reader.object("limits", value, &LIMITS, &[])) {
+        let [requests_per_second, burst, sessions, calls] = LIMITS.map(|name| reader.count("limits", members, name));
+        let size = |count: Option<u32>| count.map(|count| count as usize);
+        spec.limits =
+            TenantLimits { requests_per_second, burst, sessions_per_tenant: size(sessions), calls_in_flight_per_tenant: size(calls) };
+    }
+    Some(spec)
+}
+
+/// A member that is there; `null` is the same as absent.
+fn given<'a>(members: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
+    members.get(name).filter(|value| !value.is_null())
+}
+
+/// Reads members of the expected kind and reports those that are not.
+struct Reader<'f> {
+    faults: &'f mut Vec<Fault>,
+}
+
+impl Reader<'_> {
+    fn fault(&mut self, path: &str, wrong: &str, allowed: &str) {
+        self.faults.push(Fault::new(path, wrong, allowed));
+    }
+
+    /// The members, after a fault for each that is not known and each that only a later build honours.
+    fn object<'v>(&mut self, path: &str, value: &'v Value, known: &[&'static str], later: &[&str]) -> Option<&'v Map<String, Value>> {
+        let Some(members) = value.as_object() else {
+            self.fault(path, &format!("is {}", describe(value)), &format!("a map with {}", known.join(", ")));
+            return None;
+        };
+        for (name, value) in members.iter().filter(|(name, _)| !known.contains(&name.as_str())) {
+            if !later.contains(&name.as_str()) {
+                self.faults.push(unknown(path, name, known.iter().copied()));
+            } else if !value.is_null() {
+                self.faults.push(not_available(join(path, name)));
+            }
+        }
+        Some(members)
+    }
+
+    fn text(&mut self, parent: &str, members: &Map<String, Value>, name: &str) -> Option<String> {
+        let value = given(members, name)?;
+        if value.as_str().is_none() {
+            self.fault(&join(parent, name), &format!("is {}", describe(value)), "text");
+        }
+        value.as_str().map(str::to_owned)
+    }
+
+    fn required_text(&mut self, parent: &str, members: &Map<String, Value>, name: &str) -> Option<String> {
+        if given(members, name).is_none() {
+            self.fault(&join(parent, name), "is missing", "text");
+        }
+        self.text(parent, members, name)
+    }
+
+    fn text_list(&mut self, parent: &str, members: &Map<String, Value>, name: &str) -> Vec<String> {
+        let path = join(parent, name);
+        match given(members, name) {
+            None => Vec::new(),
+            Some(Value::Array(values)) => {
+                let mut texts = Vec::with_capacity(values.len());
+                for (index, value) in values.iter().enumerate() {
+                    match value.as_str() {
+                        Some(text) => texts.push(text.to_owned()),
+                        None => self.fault(&format!("{path}.{index}"), &format!("is {}", describe(value)), "text (in quotes)"),
+                    }
+                }
+                texts
+            }
+            Some(other) => {
+                self.fault(&path, &format!("is {}", describe(other)), "a list of texts");
+                Vec::new()
+            }
+        }
+    }
+
+    fn texts(&mut self, parent: &str, members: &Map<String, Value>, name: &str) -> BTreeMap<String, String> {
+        let path = join(parent, name);
+        match given(members, name) {
+            None => BTreeMap::new(),
+            Some(Value::Object(values)) => {
+                let mut texts = BTreeMap::new();
+                for (key, value) in values {
+                    match value.as_str() {
+                        Some(text) => drop(texts.insert(key.clone(), text.to_owned())),
+                        None => self.fault(&join(&path, key), &format!("is {}", describe(value)), "text (in quotes)"),
+                    }
+                }
+                texts
+            }
+            Some(other) => {
+                self.fault(&path, &format!("is {}", describe(other)), "a map from name to text");
+                BTreeMap::new()
+            }
+        }
+    }
+
+    fn duration(&mut self, parent: &str, members: &Map<String, Value>, name: &str) -> Option<Duration> {
+        let value = given(members, name)?;
+        let parsed = value.as_str().map(parse_duration);
+        match parsed {
+            Some(Ok(duration)) => return Some(duration),
+            Some(Err(error)) => self.fault(&join(parent, name), &error.to_string(), &deadline_allowed()),
+            None => self.fault(&join(parent, name), &format!("is {}", describe(value)), &deadline_allowed()),
+        }
+        None
+    }
+
+    fn count(&mut self, parent: &str, members: &Map<String, Value>, name: &str) -> Option<u32> {
+        let value = given(members, name)?;
+        let count = value.as_u64().and_then(|count| u32::try_from(count).ok());
+        if count.is_none() {
+            let wrong = if value.is_number() { format!("is {value}") } else { format!("is {}", describe(value)) };
+            self.fault(&join(parent, name), &wrong, "a whole number");
+        }
+        count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{Just, Strategy, any, prop_oneof};
+    use serde_json::json;
+
+    use super::*;
+
+    fn faults_of(body: Value) -> Vec<String> {
+        parse_backend_spec(&body).err().unwrap_or_default().iter().map(ToString::to_string).collect()
+    }
+
+    fn assert_fault(body: Value, start: &str) {
+        let faults = faults_of(body.clone());
+        assert!(faults.iter().any(|fault| fault.starts_with(start)), "{body}: no fault starts with {start:?} in {faults:#?}");
+    }
+
+    #[test]
+    fn good_bodies_are_read_as_serde_reads_them() {
+        for body in [
+            json!({"transport": {"type": "http", "url": "http://127.0.0.1:1/mcp"}}),
+            json!({"transport": {"type": "http", "url": "https://a.example/mcp"}, "links": "per-session", "timeouts": {"call": "2s", "control": "1s", "initialize": "1h"},
+                   "credentials": {"bearer": "abc", "headers": {"X-Api-Key": "1"}}}),
+            json!({"transport": {"type": "stdio", "command": "node", "args": ["a", ""], "env": {"A": "b"}, "cwd": "/tmp"}, "links": "shared"}),
+        ] {
+            let parsed = parse_backend_spec(&body).unwrap_or_else(|faults| panic!("{body}: {faults:?}"));
+            assert_eq!(parsed, serde_json::from_value(body).unwrap());
+            assert_eq!(parse_backend_spec(&serde_json::to_value(&parsed).unwrap()), Ok(parsed));
+        }
+        for body in [
+            json!({}),
+            json!({"enabled": false, "weight": 3, "limits": {"requests_per_second": 0, "burst": 5, "sessions_per_tenant": 9, "calls_in_flight_per_tenant": 1}}),
+        ] {
+            let parsed = parse_tenant_spec(&body).unwrap();
+            assert_eq!(parsed, serde_json::from_value(body).unwrap());
+            assert_eq!(parse_tenant_spec(&serde_json::to_value(&parsed).unwrap()), Ok(parsed));
+        }
+    }
+
+    #[test]
+    fn each_fault_of_a_backend_names_its_field() {
+        let http = json!({"type": "http", "url": "http://a.example/"});
+        assert_fault(json!(5), "document: is a number");
+        assert_fault(json!({}), "transport: is missing");
+        assert_fault(json!({"transport": "http"}), "transport: is text");
+        assert_fault(json!({"transport": {}}), "transport.type: is missing");
+        assert_fault(json!({"transport": {"type": "http"}}), "transport.url: is missing");
+        assert_fault(json!({"transport": {"type": "http", "url": "ftp://x"}}), "transport.url: ");
+        assert_fault(
+            json!({"transport": {"type": "http", "url": "http://a.example/", "command": "x"}}),
+            "transport.command: is no known key",
+        );
+        for later in ["tcp", "websocket", "quic"] {
+            assert_fault(
+                json!({"transport": {"type": later}}),
+                &format!("transport.type: {later} is not available in this build; allowed: http, stdio"),
+            );
+        }
+        assert_fault(json!({"transport": {"type": "carrier-pigeon"}}), "transport.type: is no known transport");
+        for later in ["breaker", "limits"] {
+            assert_fault(json!({"transport": http, later: {}}), &format!("{later}: not available in this build"));
+        }
+        assert_fault(json!({"transport": http, "link": "auto"}), "link: is no known key, perhaps `links`");
+        assert_fault(json!({"transport": http, "links": "some"}), "links: ");
+        assert_fault(json!({"transport": http, "timeouts": {"call": 5}}), "timeouts.call: is a number");
+        assert_fault(json!({"transport": http, "timeouts": {"call": "5 apples"}}), "timeouts.call: \"5 apples\" is not a duration");
+        assert_fault(
+            json!({"transport": http, "timeouts": {"call": "0s"}}),
+            "timeouts.call: is out of range; allowed: a duration from 1ms to 1h",
+        );
+        assert_fault(json!({"transport": http, "timeouts": {"control": "2h"}}), "timeouts.control: is out of range");
+    }
+
+    #[test]
+    fn child_processes_are_checked() {
+        let stdio = |extra: Value| {
+            let mut transport = json!({"type": "stdio", "command": "node"});
+            transport.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+            json!({ "transport": transport })
+        };
+        assert_fault(stdio(json!({"command": " "})), "transport.command: ");
+        assert_fault(stdio(json!({"command": "a\0b"})), "transport.command: ");
+        assert_fault(stdio(json!({"args": ["a", 5]})), "transport.args.1: is a number");
+        assert_fault(stdio(json!({"args": ["a\0"]})), "transport.args.0: ");
+        assert_fault(stdio(json!({"args": vec!["a"; 300]})), "transport.args: has too many");
+        assert_fault(stdio(json!({"env": {"A=B": "x"}})), "transport.env: has a name");
+        assert_fault(stdio(json!({"env": {"A": 5}})), "transport.env.A: is a number");
+        assert_fault(stdio(json!({"cwd": "relative"})), "transport.cwd: is no absolute path");
+        let mut with_credentials = stdio(json!({}));
+        with_credentials["credentials"] = json!({"bearer": "x"});
+        assert_fault(with_credentials, "credentials: are HTTP headers");
+    }
+
+    #[test]
+    fn credentials_are_checked_and_never_shown() {
+        let with = |credentials: Value| json!({"transport": {"type": "http", "url": "http://a.example/"}, "credentials": credentials});
+        assert_fault(with(json!({"bearer": ""})), "credentials.bearer: is empty");
+        assert_fault(with(json!({"headers": {"x y": "v"}})), "credentials.headers: has a name");
+        assert_fault(with(json!({"headers": {"Host": "v"}})), "credentials.headers.host: is a header the broker sets itself");
+        assert_fault(with(json!({"headers": {"X-A": "1", "x-a": "2"}})), "credentials.headers.x-a: is given twice");
+        assert_fault(
+            with(json!({"bearer": "b", "headers": {"Authorization": "Basic x"}})),
+            "credentials.headers.authorization: stands beside",
+        );
+        let shown = faults_of(with(json!({"bearer": "hush hush", "headers": {"x-key": "hush\nhush"}}))).join("\n");
+        assert!(shown.contains("credentials.bearer") && shown.contains("credentials.headers.x-key") && !shown.contains("hush"), "{shown}");
+    }
+
+    #[test]
+    fn every_fault_of_a_body_is_reported_at_once() {
+        let body = json!({"transport": {"type": "stdio", "args": 5, "env": [], "cwd": 1}, "links": 5, "timeouts": [], "credentials": "x", "foo": 1});
+        let faults = faults_of(body);
+        assert_eq!(faults.len(), 8, "{faults:#?}");
+    }
+
+    #[test]
+    fn tenants_are_checked() {
+        let faults = |body: Value| parse_tenant_spec(&body).err().unwrap_or_default().iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(faults(json!({"weight": 0})), ["weight: is 0; allowed: a whole number from 1 to 1000"]);
+        assert_eq!(faults(json!({"weight": -1}))[0], "weight: is -1; allowed: a whole number");
+        assert_eq!(faults(json!({"enabled": "yes", "limits": {"burst": 1.5, "bust": 1}})).len(), 3);
+        assert_eq!(faults(json!({"limits": {"burst": 0, "sessions_per_tenant": 0}})).len(), 2);
+        assert_eq!(faults(json!([]))[0], "document: is a list; allowed: a map with enabled, weight, limits");
+    }
+
+    fn any_value() -> impl Strategy<Value = Value> {
+        let names = [
+            "transport",
+            "type",
+            "http",
+            "stdio",
+            "url",
+            "command",
+            "args",
+            "env",
+            "cwd",
+            "links",
+            "timeouts",
+            "call",
+            "credentials",
+            "headers",
+            "limits",
+        ];
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            ".{0,8}".prop_map(Value::from),
+            proptest::sample::select(names.to_vec()).prop_map(Value::from),
+        ];
+        leaf.prop_recursive(3, 40, 6, move |inner| {
+            prop_oneof![
+                proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                proptest::collection::vec((proptest::sample::select(names.to_vec()), inner), 0..6).prop_map(|members| members
+                    .into_iter()
+                    .map(|(name, value)| (name.to_owned(), value))
+                    .collect::<Map<_, _>>()
+                    .into()),
+            ]
+        })
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn what_is_accepted_is_what_serde_accepts(body in any_value()) {
+            // `null` stands for an absent member here and not there; nothing else may differ.
+            if let Ok(spec) = parse_backend_spec(&body)
+                && !body.to_string().contains("null")
+            {
+                assert_eq!(serde_json::from_value::<BackendSpec>(body.clone()).expect("serde accepts it too"), spec);
+            }
+            if let Ok(spec) = parse_tenant_spec(&body)
+                && !body.to_string().contains("null")
+            {
+                assert_eq!(serde_json::from_value::<TenantSpec>(body).expect("serde accepts it too"), spec);
+            }
+        }
+    }
+}

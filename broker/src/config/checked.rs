@@ -1,0 +1,639 @@
+//! From what was written ([`super::raw`]) to the types the broker runs on ([`super::Config`]), by the table of keys
+//! ([`super::keys`]). Called by [`super::load`].
+//!
+//! Invariants: every fault is collected, none ends the reading; a value that is refused is replaced by its default only
+//! to go on looking, as a configuration with faults is never handed out.
+
+use std::{collections::BTreeSet, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+
+use protocol::ids::{BackendId, TenantId};
+use serde_json::Value;
+use transport::egress::{Cidr, EgressPolicy};
+
+use super::{
+    Auth, Config, DeclaredBackend, Events, Limits, Listen, LogFormat, Node, Secret, Session, Shutdown, Storage, Telemetry, Timeouts,
+    bodies::is_secret,
+    fault::join,
+    keys::{self, Default, Key, Kind},
+    raw::{Raw, describe},
+    spec::TenantSpec,
+    units::{parse_duration, parse_size},
+};
+pub use super::{
+    bodies::{parse_backend_spec, parse_tenant_spec, validate_backend_spec, validate_tenant_spec},
+    fault::{Fault, Faults},
+};
+
+/// The tenant that always exists.
+pub const DEFAULT_TENANT: &str = "default";
+
+/// Turns what was written into a configuration; `faults` are those found before.
+pub(super) fn check(raw: &Raw, faults: Vec<Fault>) -> Result<Config, Faults> {
+    let mut reading = Reading { raw, faults };
+    let listen = Listen { http: reading.address("listen.http"), admin: reading.address("listen.admin") };
+    let auth = reading.auth();
+    let config = Config {
+        node: reading.node(),
+        storage: reading.storage(),
+        limits: reading.limits(),
+        timeouts: reading.timeouts(),
+        session: reading.session(),
+        events: reading.events(),
+        telemetry: reading.telemetry(),
+        shutdown: Shutdown { grace: reading.duration("shutdown.grace") },
+        egress: Arc::new(EgressPolicy {
+            allow: reading.networks("egress.allow"),
+            deny: reading.networks("egress.deny"),
+            loopback: listen.http.ip().is_loopback() && !auth.required,
+        }),
+        tenants: reading.tenants(),
+        backends: reading.backends(),
+        listen,
+        auth,
+    };
+    reading.public_listeners(&config);
+    if reading.faults.is_empty() { Ok(config) } else { Err(Faults(reading.faults)) }
+}
+
+/// Why a value is not accepted; what is allowed comes from the table.
+type Wrong = String;
+
+struct Reading<'r> {
+    raw: &'r Raw,
+    faults: Vec<Fault>,
+}
+
+impl Reading<'_> {
+    fn node(&mut self) -> Node {
+        let id =
+            self.optional("node.id", |value, _| text(value).filter(|text| is_node_id(text)).map(str::to_owned).ok_or_else(|| wrong(value)));
+        Node { id: id.unwrap_or_else(generated_node_id), secret: self.secret("node.secret", "node.secret_file") }
+    }
+
+    fn storage(&mut self) -> Storage {
+        Storage {
+            sqlite_path: self.value("storage.url", |value, _| sqlite_path(value)),
+            migrate_on_start: self.bool("storage.migrate_on_start"),
+        }
+    }
+
+    fn auth(&mut self) -> Auth {
+        Auth {
+            required: self.bool("auth.required"),
+            admin_token: self.secret("auth.admin_token", "auth.admin_token_file"),
+            allow_anonymous_public: self.bool("auth.allow_anonymous_public"),
+            allowed_origins: self.list("auth.allowed_origins", origin),
+            allowed_hosts: self.list("auth.allowed_hosts", host),
+        }
+    }
+
+    fn limits(&mut self) -> Limits {
+        Limits {
+            message_bytes: self.size("limits.message_bytes"),
+            connections: self.count("limits.connections") as usize,
+            connections_per_address: self.count("limits.connections_per_address") as usize,
+            sessions_per_tenant: self.count("limits.sessions_per_tenant") as usize,
+            sessions_per_principal: self.count("limits.sessions_per_principal") as usize,
+            calls_in_flight_per_session: self.count("limits.calls_in_flight_per_session") as usize,
+            calls_in_flight_per_tenant: self.count("limits.calls_in_flight_per_tenant") as usize,
+            requests_per_second: self.count("limits.requests_per_second"),
+            burst: self.count("limits.burst"),
+        }
+    }
+
+    fn timeouts(&mut self) -> Timeouts {
+        Timeouts {
+            call: self.duration("timeouts.call"),
+            control: self.duration("timeouts.control"),
+            initialize: self.duration("timeouts.initialize"),
+            request_read: self.duration("timeouts.request_read"),
+            connect: self.duration("timeouts.connect"),
+            client_request: self.duration("timeouts.client_request"),
+        }
+    }
+
+    /// `session.idle` and `timeouts.idle_session` are one setting with two names.
+    fn session(&mut self) -> Session {
+        const NAMES: [&str; 2] = ["session.idle", "timeouts.idle_session"];
+        let [idle, other] = NAMES.map(|name| self.optional(name, duration));
+        if let (Some(idle), Some(other)) = (idle, other)
+            && idle != other
+        {
+            self.fault(NAMES[1], "differs from session.idle, which is the same setting", "one of the two, or the same value in both");
+        }
+        Session { idle: idle.or(other).unwrap_or_else(|| self.duration(NAMES[0])) }
+    }
+
+    fn events(&mut self) -> Events {
+        Events {
+            retain: self.duration("events.retain"),
+            stream_events: self.count("events.stream_events") as usize,
+            stream_bytes: self.size("events.stream_bytes"),
+            keepalive: self.duration("events.keepalive"),
+            retry: self.duration("events.retry"),
+        }
+    }
+
+    fn telemetry(&mut self) -> Telemetry {
+        let log = self.value("telemetry.log", |value, _| {
+            let filter = text(value).filter(|text| !text.trim().is_empty()).ok_or_else(|| wrong(value))?;
+            crate::telemetry::check_filter(filter).map(|()| filter.to_owned())
+        });
+        let log_format = self.value("telemetry.log_format", |value, _| match value.as_str() {
+            Some("text") => Ok(LogFormat::Text),
+            Some("json") => Ok(LogFormat::Json),
+            _ => Err(wrong(value)),
+        });
+        Telemetry { log, log_format, tenant_labels: self.bool("telemetry.tenant_labels") }
+    }
+
+    fn tenants(&mut self) -> Vec<(TenantId, TenantSpec)> {
+        let mut tenants = Vec::new();
+        for (name, body) in self.raw.map("tenants").into_iter().flatten() {
+            let path = join("tenants", name);
+            let id = TenantId::parse(name);
+            if id.is_err() {
+                self.fault(&path, "is no name for a tenant", NAME_ALLOWED);
+            }
+            let parsed = if body.is_null() { Ok(TenantSpec::default()) } else { parse_tenant_spec(body) };
+            match (id, parsed) {
+                (Ok(id), Ok(spec)) => tenants.push((id, spec)),
+                (_, Err(faults)) => self.faults.extend(faults.into_iter().map(|fault| fault.under(&path))),
+                (Err(_), Ok(_)) => {}
+            }
+        }
+        tenants
+    }
+
+    /// Keys are `backend` for the default tenant, or `tenant/backend`. Whether the tenant exists is known when the stored
+    /// ones are.
+    fn backends(&mut self) -> Vec<DeclaredBackend> {
+        let mut backends: Vec<DeclaredBackend> = Vec::new();
+        let mut seen = BTreeSet::new();
+        for (name, body) in self.raw.map("backends").into_iter().flatten() {
+            let path = join("backends", name);
+            let (tenant, backend) = name.split_once('/').unwrap_or((DEFAULT_TENANT, name));
+            let ids = TenantId::parse(tenant).ok().zip(BackendId::parse(backend).ok());
+            if ids.is_none() {
+                self.fault(&path, "is no name for a backend", &format!("BACKEND or TENANT/BACKEND, each of {NAME_ALLOWED}"));
+            }
+            let parsed = with_secret_files(body).and_then(|body| parse_backend_spec(&body));
+            let spec = parsed.map_err(|faults| self.faults.extend(faults.into_iter().map(|fault| fault.under(&path)))).ok();
+            let Some((tenant, backend)) = ids else { continue };
+            if !seen.insert((tenant.clone(), backend.clone())) {
+                self.fault(&path, "is declared twice, once without its tenant's name", "each backend once");
+            }
+            backends.extend(spec.map(|spec| DeclaredBackend { tenant, backend, spec }));
+        }
+        backends
+    }
+
+    /// Whoever opens a port to others without asking who they are has to say so.
+    fn public_listeners(&mut self, config: &Config) {
+        if config.auth.allow_anonymous_public {
+            return;
+        }
+        if !config.listen.http.ip().is_loopback() && !config.auth.required {
+            self.fault(
+                "listen.http",
+                &format!("{} is reachable from outside and auth.required is false", config.listen.http),
+                "a loopback address, or auth.required: true, or auth.allow_anonymous_public: true",
+            );
+        }
+        if !config.listen.admin.ip().is_loopback() && config.auth.admin_token.is_none() {
+            self.fault(
+                "listen.admin",
+                &format!("{} is reachable from outside and auth.admin_token is not set", config.listen.admin),
+                "a loopback address, or auth.admin_token, or auth.allow_anonymous_public: true",
+            );
+        }
+    }
+
+    /// A secret given as text or as a file, not both.
+    fn secret(&mut self, path: &str, file_path: &str) -> Option<Secret> {
+        let inline = self.optional(path, |value, kind| match (text(value), kind) {
+            (Some(text), Kind::Secret { bytes_min }) if is_secret(text) && text.len() >= bytes_min => Ok(Secret::new(text)),
+            (Some(_), _) => Err("is no usable secret".into()),
+            (None, _) => Err(format!("is {}", describe(value))),
+        });
+        let file = self.optional(file_path, |value, kind| match (text(value), kind) {
+            (Some(path), Kind::SecretFile { bytes_min }) => read_secret_file(path, bytes_min),
+            _ => Err(format!("is {}", describe(value))),
+        });
+        if self.raw.value(path).is_some() && self.raw.value(file_path).is_some() {
+            self.fault(file_path, &format!("stands beside {path}"), "one of the two");
+        }
+        inline.or(file)
+    }
+
+    fn fault(&mut self, path: &str, wrong: &str, allowed: &str) {
+        self.faults.push(Fault::new(self.raw.named(path), wrong, allowed));
+    }
+
+    /// The value of a key with a default.
+    fn value<T>(&mut self, path: &str, parse: impl Fn(&Value, Kind) -> Result<T, Wrong>) -> T {
+        if let Some(value) = self.optional(path, &parse) {
+            return value;
+        }
+        let key = key(path);
+        let Default::Is(default) = key.default else { unreachable!("{path} is read as a key with a default") };
+        parse(&as_value(key.kind, default), key.kind).expect("defaults are valid, which a test checks")
+    }
+
+    /// The value of a key that was written; a fault when it is refused.
+    fn optional<T>(&mut self, path: &str, parse: impl Fn(&Value, Kind) -> Result<T, Wrong>) -> Option<T> {
+        let key = key(path);
+        let parsed = parse(self.raw.value(path)?, key.kind);
+        parsed.map_err(|wrong| self.fault(path, &wrong, &key.kind.allowed())).ok()
+    }
+
+    fn address(&mut self, path: &str) -> SocketAddr {
+        self.value(path, |value, _| text(value).and_then(|text| text.parse().ok()).ok_or_else(|| wrong(value)))
+    }
+
+    fn bool(&mut self, path: &str) -> bool {
+        self.value(path, |value, _| value.as_bool().ok_or_else(|| wrong(value)))
+    }
+
+    fn count(&mut self, path: &str) -> u32 {
+        self.value(path, |value, kind| {
+            let Kind::Count { min, max } = kind else { unreachable!("{path} is read as a count") };
+            let count = value.as_u64().filter(|count| (min..=max).contains(count));
+            count.and_then(|count| u32::try_from(count).ok()).ok_or_else(|| wrong(value))
+        })
+    }
+
+    fn duration(&mut self, path: &str) -> Duration {
+        self.value(path, duration)
+    }
+
+    fn size(&mut self, path: &str) -> usize {
+        self.value(path, |value, kind| {
+            let Kind::Size { min, max } = kind else { unreachable!("{path} is read as a size") };
+            let size = match value {
+                Value::String(text) => parse_size(text).map_err(|_| wrong(value))?,
+                // Plain bytes need no unit and no quotes.
+                value => value.as_u64().and_then(|bytes| usize::try_from(bytes).ok()).ok_or_else(|| wrong(value))?,
+            };
+            if (min..=max).contains(&size) { Ok(size) } else { Err(wrong(value)) }
+        })
+    }
+
+    fn list<T>(&mut self, path: &str, parse: fn(&str) -> Option<T>) -> Vec<T> {
+        self.value(path, |value, _| {
+            let entries = value.as_array().ok_or_else(|| wrong(value))?;
+            entries.iter().map(|entry| text(entry).and_then(parse).ok_or_else(|| format!("has an entry that {}", wrong(entry)))).collect()
+        })
+    }
+
+    fn networks(&mut self, path: &str) -> Vec<Cidr> {
+        self.list(path, |text| text.parse().ok())
+    }
+}
+
+const NAME_ALLOWED: &str = "1 to 32 characters of a-z 0-9 and -, neither first nor last a -";
+
+fn key(path: &str) -> &'static Key {
+    keys::find(path).expect("every key that is read stands in the table, which a test checks")
+}
+
+/// A default as it would come out of the file.
+fn as_value(kind: Kind, text: &str) -> Value {
+    if kind.is_text() {
+        return Value::String(text.to_owned());
+    }
+    serde_json::from_str(text).expect("defaults are JSON too, which a test checks")
+}
+
+fn text(value: &Value) -> Option<&str> {
+    value.as_str()
+}
+
+/// Shows a value that is no secret.
+fn wrong(value: &Value) -> Wrong {
+    const SHOWN_CHARS_MAX: usize = 60;
+    match value {
+        Value::String(text) if text.is_empty() => "is empty".to_owned(),
+        Value::String(text) => format!("is \"{}\"", text.chars().take(SHOWN_CHARS_MAX).collect::<String>()),
+        Value::Number(number) => format!("is {number}"),
+        Value::Bool(bool) => format!("is {bool}"),
+        other => format!("is {}", describe(other)),
+    }
+}
+
+fn duration(value: &Value, kind: Kind) -> Result<Duration, Wrong> {
+    let Kind::Duration { min, max } = kind else { unreachable!("a duration is read from a key of that kind") };
+    let duration = text(value).and_then(|text| parse_duration(text).ok());
+    duration.filter(|duration| (min..=max).contains(duration)).ok_or_else(|| wrong(value))
+}
+
+fn sqlite_path(value: &Value) -> Result<PathBuf, Wrong> {
+    let url = text(value).ok_or_else(|| wrong(value))?;
+    // A URL of a database server may hold its password, so none is shown.
+    if url.starts_with("postgres://") || url.starts_with("postgresql://") {
+        return Err("names a PostgreSQL database, which is not available in this build".to_owned());
+    }
+    let path = url.strip_prefix("sqlite:").ok_or_else(|| "is no sqlite: URL".to_owned())?;
+    let path = path.strip_prefix("//").unwrap_or(path);
+    if path.contains(":memory:") {
+        return Err("names a database in memory, which would forget everything".to_owned());
+    }
+    if path.is_empty() || path.ends_with('/') || path.contains(['?', '\0']) {
+        return Err(wrong(value));
+    }
+    Ok(PathBuf::from(path))
+}
+
+fn is_node_id(text: &str) -> bool {
+    (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+}
+
+fn generated_node_id() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host: String = host.trim().chars().filter(|char| is_node_id(&char.to_string())).take(59).collect();
+    let host = if host.is_empty() { "broker" } else { &host };
+    format!("{host}-{:04x}", rand::random::<u16>())
+}
+
+/// `scheme://host` or `scheme://host:port`, as browsers send it.
+fn origin(text: &str) -> Option<String> {
+    let uri: http::Uri = text.parse().ok()?;
+    let scheme = uri.scheme_str().filter(|scheme| ["http", "https"].contains(scheme))?;
+    let authority = uri.authority().filter(|authority| !authority.as_str().contains('@'))?;
+    let written = format!("{scheme}://{authority}");
+    // Nothing may follow the authority: an origin has no path.
+    written.eq_ignore_ascii_case(text).then(|| text.to_ascii_lowercase())
+}
+
+fn host(text: &str) -> Option<String> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.';
+    let named = (1..=253).contains(&text.len()) && text.bytes().all(allowed) && !text.starts_with(['.', '-']);
+    named.then(|| text.to_ascii_lowercase())
+}
+
+fn read_secret_file(path: &str, bytes_min: usize) -> Result<Secret, Wrong> {
+    use std::io::Read as _;
+    let file = std::fs::File::open(path).map_err(|error| format!("\"{path}\" can not be read ({error})"))?;
+    let mut content = String::new();
+    // One byte over the limit tells that the file is too long; a device must not be read to its end.
+    let bytes_max = keys::SECRET_BYTES_MAX as u64 + 3;
+    file.take(bytes_max).read_to_string(&mut content).map_err(|error| format!("\"{path}\" can not be read ({error})"))?;
+    let secret = content.trim_end_matches(['\r', '\n']);
+    if is_secret(secret) && secret.len() >= bytes_min { Ok(Secret::new(secret)) } else { Err(format!("\"{path}\" holds no usable secret")) }
+}
+
+/// In the configuration file a backend's token may be kept in a file: `credentials.bearer_file`. Not so in the admin
+/// API, whose callers must not make the broker read files.
+fn with_secret_files(body: &Value) -> Result<Value, Vec<Fault>> {
+    const PATH: &str = "credentials.bearer_file";
+    let mut body = body.clone();
+    let Some(credentials) = body.get_mut("credentials").and_then(Value::as_object_mut) else { return Ok(body) };
+    let Some(file) = credentials.remove("bearer_file").filter(|file| !file.is_null()) else { return Ok(body) };
+    let fault = |wrong: &str, allowed: &str| Err(vec![Fault::new(PATH, wrong, allowed)]);
+    let allowed = Kind::SecretFile { bytes_min: 1 }.allowed();
+    if credentials.get("bearer").is_some_and(|bearer| !bearer.is_null()) {
+        return fault("stands beside credentials.bearer", "one of the two");
+    }
+    let Some(file) = file.as_str() else { return fault(&format!("is {}", describe(&file)), &allowed) };
+    match read_secret_file(file, 1) {
+        Ok(secret) => {
+            credentials.insert("bearer".to_owned(), Value::String(secret.expose().to_owned()));
+            Ok(body)
+        }
+        Err(wrong) => fault(&wrong, &allowed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{LogFormat, load_from, spec::TransportSpec};
+
+    fn load(text: &str) -> Config {
+        load_from(text, []).unwrap_or_else(|faults| panic!("{text}\n{faults}"))
+    }
+
+    fn faults(text: &str) -> Vec<String> {
+        load_from(text, []).err().map(|faults| faults.0.iter().map(ToString::to_string).collect()).unwrap_or_default()
+    }
+
+    fn assert_fault(text: &str, start: &str) {
+        let faults = faults(text);
+        assert!(faults.iter().any(|fault| fault.starts_with(start)), "{text}\nno fault starts with {start:?} in {faults:#?}");
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_the_table() {
+        let config = Config::default();
+        assert_eq!((config.listen.http.to_string(), config.listen.admin.to_string()), ("127.0.0.1:8080".into(), "127.0.0.1:9090".into()));
+        assert_eq!(config.storage.sqlite_path, PathBuf::from("./data/mcp-broker.db"));
+        assert!(config.storage.migrate_on_start && !config.auth.required && !config.auth.allow_anonymous_public && config.egress.loopback);
+        assert_eq!(
+            (config.limits.message_bytes, config.limits.connections, config.limits.connections_per_address),
+            (16 << 20, 10_000, 1_000)
+        );
+        assert_eq!((config.limits.sessions_per_tenant, config.limits.sessions_per_principal), (10_000, 1_000));
+        assert_eq!((config.limits.calls_in_flight_per_session, config.limits.calls_in_flight_per_tenant), (1_000, 10_000));
+        assert_eq!((config.limits.requests_per_second, config.limits.burst), (0, 100));
+        let timeouts = [
+            config.timeouts.call,
+            config.timeouts.control,
+            config.timeouts.initialize,
+            config.timeouts.request_read,
+            config.timeouts.connect,
+            config.timeouts.client_request,
+        ];
+        assert_eq!(timeouts.map(|deadline| deadline.as_secs()), [30, 5, 30, 30, 5, 300]);
+        assert_eq!((config.session.idle.as_secs(), config.shutdown.grace.as_secs()), (1_800, 25));
+        assert_eq!((config.events.retain.as_secs(), config.events.stream_events, config.events.stream_bytes), (300, 1_000, 8 << 20));
+        assert_eq!((config.events.keepalive.as_secs(), config.events.retry.as_secs()), (15, 1));
+        assert_eq!(
+            (config.telemetry.log.as_str(), config.telemetry.log_format, config.telemetry.tenant_labels),
+            ("info", LogFormat::Text, false)
+        );
+        assert!(config.tenants.is_empty() && config.backends.is_empty() && config.node.secret.is_none());
+        assert!(is_node_id(&config.node.id), "{}", config.node.id);
+    }
+
+    #[test]
+    fn every_key_of_the_table_is_read() {
+        // A list is no value of any key but three, which take no map: a key that nobody reads would pass.
+        for section in keys::SECTIONS {
+            for key in section.keys {
+                assert_fault(&format!("{}: {{{}: {{x: 1}}}}", section.name, key.name), &format!("{}.{}: ", section.name, key.name));
+            }
+        }
+    }
+
+    #[test]
+    fn every_fault_is_reported_at_once() {
+        let text =
+            "listen: {http: nowhere, tcp: x}\nlimits: {burst: 0, connections: many}\ntimeouts: {call: 2d}\nfoo: 1\nbackends: {A: {}}\n";
+        assert_eq!(faults(text).len(), 8, "{:#?}", faults(text));
+    }
+
+    #[test]
+    fn values_out_of_range_say_the_range() {
+        assert_fault("limits: {burst: 0}", "limits.burst: is 0; allowed: a whole number from 1 to 1000000");
+        assert_fault("limits: {burst: '5'}", "limits.burst: is \"5\"; ");
+        assert_fault("limits: {message_bytes: 1GiB}", "limits.message_bytes: is \"1GiB\"; allowed: a size from 1KiB to 256MiB");
+        assert_fault("limits: {message_bytes: -1}", "limits.message_bytes: is -1; ");
+        assert_eq!(load("limits: {message_bytes: 4096}").limits.message_bytes, 4_096);
+        assert_fault("timeouts: {call: 0s}", "timeouts.call: is \"0s\"; allowed: a duration from 1ms to 1h");
+        assert_fault("timeouts: {call: 30}", "timeouts.call: is 30; ");
+        assert_fault("listen: {http: 'localhost:80'}", "listen.http: is \"localhost:80\"; allowed: an IP address and a port");
+        assert_fault("listen: {http: 8080}", "listen.http: is 8080; ");
+        assert_fault("auth: {required: yes}", "auth.required: is \"yes\"; allowed: true or false");
+        assert_fault("telemetry: {log: 'broker=loud'}", "telemetry.log: is no log filter");
+        assert_fault("telemetry: {log_format: xml}", "telemetry.log_format: is \"xml\"; allowed: text, json");
+        assert_fault("node: {id: 'a b'}", "node.id: ");
+        assert_fault("egress: {allow: [10.0.0.0/99]}", "egress.allow: has an entry that is \"10.0.0.0/99\"");
+        assert_fault("egress: {deny: 10.0.0.0/8}", "egress.deny: ");
+    }
+
+    #[test]
+    fn databases_of_later_builds_are_answered() {
+        assert_fault(
+            "storage: {url: 'postgres://user:hush@db/x'}",
+            "storage.url: names a PostgreSQL database, which is not available in this build; allowed: sqlite:PATH",
+        );
+        assert!(!faults("storage: {url: 'postgres://user:hush@db/x'}").concat().contains("hush"));
+        assert_fault("storage: {url: 'sqlite::memory:'}", "storage.url: names a database in memory");
+        for url in ["", "mysql://x", "sqlite:", "sqlite:a/", "sqlite:a?mode=ro"] {
+            assert_fault(&format!("storage: {{url: '{url}'}}"), "storage.url: ");
+        }
+        for (url, path) in
+            [("sqlite:a.db", "a.db"), ("sqlite:/a/b.db", "/a/b.db"), ("sqlite:///a/b.db", "/a/b.db"), ("sqlite://b.db", "b.db")]
+        {
+            assert_eq!(load(&format!("storage: {{url: '{url}'}}")).storage.sqlite_path, PathBuf::from(path));
+        }
+    }
+
+    #[test]
+    fn open_doors_have_to_be_asked_for() {
+        assert_fault("listen: {http: '0.0.0.0:0'}", "listen.http: 0.0.0.0:0 is reachable from outside and auth.required is false");
+        assert_fault("listen: {admin: '[::]:0'}", "listen.admin: [::]:0 is reachable from outside and auth.admin_token is not set");
+        load("listen: {http: '0.0.0.0:0'}\nauth: {required: true}");
+        load("listen: {admin: '0.0.0.0:0'}\nauth: {admin_token: secret}");
+        load("listen: {http: '0.0.0.0:0', admin: '0.0.0.0:0'}\nauth: {allow_anonymous_public: true}");
+        load("listen: {http: '[::1]:0', admin: '127.3.2.1:0'}");
+    }
+
+    #[test]
+    fn loopback_backends_are_for_loopback_brokers() {
+        assert!(load("").egress.loopback);
+        assert!(!load("auth: {required: true}").egress.loopback);
+        assert!(!load("listen: {http: '0.0.0.0:0'}\nauth: {allow_anonymous_public: true}").egress.loopback);
+        let egress = load("egress: {allow: [10.0.0.0/8], deny: ['fd00::/8']}").egress;
+        assert_eq!((egress.allow.len(), egress.deny.len()), (1, 1));
+    }
+
+    #[test]
+    fn the_two_names_of_the_idle_time() {
+        assert_eq!(load("timeouts: {idle_session: 7m}").session.idle.as_secs(), 420);
+        assert_eq!(load("session: {idle: 7m}").session.idle.as_secs(), 420);
+        load("session: {idle: 7m}\ntimeouts: {idle_session: 420s}");
+        assert_fault("session: {idle: 7m}\ntimeouts: {idle_session: 8m}", "timeouts.idle_session: differs from session.idle");
+        let variable = [("MCP_BROKER__SESSION__IDLE".to_owned(), "9m".to_owned())];
+        assert_eq!(load_from("timeouts: {idle_session: 7m}", variable).unwrap().session.idle.as_secs(), 540);
+    }
+
+    #[test]
+    fn secrets_come_as_text_or_from_a_file_and_are_never_shown() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("token");
+        std::fs::write(&file, "from-a-file\n").unwrap();
+        let file = file.to_str().unwrap();
+        assert_eq!(load(&format!("auth: {{admin_token_file: '{file}'}}")).auth.admin_token.unwrap().expose(), "from-a-file");
+        assert_fault(
+            &format!("auth: {{admin_token: x, admin_token_file: '{file}'}}"),
+            "auth.admin_token_file: stands beside auth.admin_token",
+        );
+        assert_fault("auth: {admin_token_file: /does/not/exist}", "auth.admin_token_file: \"/does/not/exist\" can not be read");
+        assert_fault(&format!("auth: {{admin_token_file: '{}'}}", folder.path().display()), "auth.admin_token_file: ");
+        assert_fault("auth: {admin_token_file: /dev/zero}", "auth.admin_token_file: ");
+        assert_fault("auth: {admin_token: 12345}", "auth.admin_token: is a number; allowed: text in quotes");
+        assert_fault("node: {secret: short}", "node.secret: is no usable secret; allowed: text in quotes of 16 to 4096");
+        assert_fault("auth: {admin_token: ''}", "auth.admin_token: is no usable secret");
+        assert!(!faults("auth: {admin_token: 'hush hush'}\nnode: {secret: 'hush'}").concat().contains("hush"));
+        assert!(!format!("{:?}", load("auth: {admin_token: hushhush}")).contains("hushhush"));
+    }
+
+    #[test]
+    fn tenants_and_backends_are_declared() {
+        let config = load(
+            "tenants: {acme: {weight: 2}, empty: }\nbackends:\n  everything: {transport: {type: stdio, command: node}}\n  acme/everything: {transport: {type: http, url: 'http://127.0.0.1:1/'}}\n",
+        );
+        assert_eq!(config.tenants.iter().map(|(id, spec)| (id.as_str(), spec.weight)).collect::<Vec<_>>(), [("acme", 2), ("empty", 1)]);
+        let named = |tenant: &str| {
+            config.backends.iter().find(|entry| entry.tenant.as_str() == tenant && entry.backend.as_str() == "everything").unwrap()
+        };
+        assert!(matches!(named("default").spec.transport, TransportSpec::Stdio { .. }));
+        assert!(matches!(named("acme").spec.transport, TransportSpec::Http { .. }));
+    }
+
+    #[test]
+    fn faults_of_declared_entries_have_their_path() {
+        assert_fault("tenants: {Acme: {}}", "tenants.Acme: is no name for a tenant");
+        assert_fault("tenants: {acme: {weight: 0}}", "tenants.acme.weight: is 0");
+        assert_fault("tenants: [a]", "tenants: is a list");
+        assert_fault("backends: {a: {transport: {type: quic}}}", "backends.a.transport.type: quic is not available in this build");
+        assert_fault(
+            "backends: {a: {transport: {type: stdio, command: x}, breaker: {}}}",
+            "backends.a.breaker: not available in this build",
+        );
+        assert_fault("backends: {a__b: {transport: {type: stdio, command: x}}}", "backends.a__b: is no name for a backend");
+        assert_fault("backends: {a: }", "backends.a: is empty");
+        let both = "backends: {a: {transport: {type: stdio, command: x}}, default/a: {transport: {type: stdio, command: x}}}";
+        assert_fault(both, "backends.default/a: is declared twice");
+        assert_fault(
+            "backends: {a: {transport: {type: http, url: 'http://a.example/'}, credentials: {bearer_file: /none}}}",
+            "backends.a.credentials.bearer_file: \"/none\" can not be read",
+        );
+    }
+
+    #[test]
+    fn origins_and_hosts_are_checked() {
+        let auth = load("auth: {allowed_origins: ['https://App.example:8443'], allowed_hosts: [Broker.example]}").auth;
+        assert_eq!(
+            (auth.allowed_origins, auth.allowed_hosts),
+            (vec!["https://app.example:8443".to_owned()], vec!["broker.example".to_owned()])
+        );
+        for origin in ["*", "app.example", "https://app.example/", "https://u@app.example", "file://x"] {
+            assert_fault(&format!("auth: {{allowed_origins: ['{origin}']}}"), "auth.allowed_origins: has an entry that");
+        }
+        for host in ["", "a:1", "http://a", "a b", "-a"] {
+            assert_fault(&format!("auth: {{allowed_hosts: ['{host}']}}"), "auth.allowed_hosts: has an entry that");
+        }
+    }
+
+    #[test]
+    fn a_fault_of_the_environment_names_its_variable() {
+        let variable = [("MCP_BROKER__LIMITS__BURST".to_owned(), "lots".to_owned())];
+        let faults = load_from("", variable).unwrap_err().to_string();
+        assert!(faults.starts_with("limits.burst (MCP_BROKER__LIMITS__BURST): is \"lots\""), "{faults}");
+    }
+
+    #[test]
+    fn an_unreadable_or_huge_file_is_a_fault() {
+        let folder = tempfile::tempdir().unwrap();
+        for path in [folder.path().join("none.yaml"), folder.path().to_owned(), "/dev/zero".into()] {
+            let faults = crate::config::load(Some(&path)).unwrap_err();
+            assert_eq!(faults.0.len(), 1, "{faults}");
+            assert!(faults.to_string().starts_with(path.to_str().unwrap()), "{faults}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_makes_the_reader_panic(text in r#"[-a-z:{}\[\]&*!|>'\"%@`#,? \n0-9.]{0,80}"#, key in 0..1_000_usize, value in ".{0,40}") {
+            let _ = load_from(&text, []);
+            let keys: Vec<_> = keys::SECTIONS.iter().flat_map(|section| section.keys.iter().map(move |key| (section.name, key.name))).collect();
+            let (section, name) = keys[key % keys.len()];
+            let variable = crate::config::raw::variable_name(section, name);
+            for fault in load_from("", [(variable, value)]).err().map(|faults| faults.0).unwrap_or_default() {
+                assert!(!fault.to_string().contains('\n'), "{fault}");
+            }
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! The table of keys for people: the commented configuration of `mcp-broker config-example`, and the reference in
+//! `docs/configuration.md`. Tests hold both to the table.
+
+use std::fmt::Write as _;
+
+use super::{
+    keys::{Default, Key, SECTIONS, Section},
+    raw::variable_name,
+};
+
+const LINE_CHARS_MAX: usize = 100;
+
+const HEAD: &str = "\
+# Configuration of mcp-broker: every key with its default. An absent key means its default, an unknown one is an error.
+# Durations are whole numbers with a unit (250ms, 30s, 5m, 2h), and so are sizes (512, 64KiB, 16MiB).
+# Each key can be set by an environment variable too, which wins: limits.burst is MCP_BROKER__LIMITS__BURST.
+# `mcp-broker check-config FILE` names every fault of a file.
+";
+
+const BODIES: &str = "
+# Tenants, by name; same bodies as PUT /admin/v1/tenants/{tenant}. They are read-only in the admin API.
+# The tenant `default` always exists.
+tenants: {}
+#  acme:
+#    enabled: true
+#    weight: 1
+#    limits: {requests_per_second: 50, burst: 100, sessions_per_tenant: 100, calls_in_flight_per_tenant: 200}
+
+# Backends, by name; same bodies as PUT /admin/v1/tenants/{tenant}/backends/{backend}. They are read-only in the admin API.
+# A name alone belongs to tenant `default`, TENANT/NAME to the one named.
+backends: {}
+#  files:
+#    transport: {type: stdio, command: npx, args: [\"-y\", \"@modelcontextprotocol/server-filesystem\", /srv/files]}
+#  acme/weather:
+#    transport: {type: http, url: \"https://weather.example.com/mcp\"}
+#    links: auto
+#    timeouts: {call: 30s, control: 5s, initialize: 30s}
+#    credentials: {bearer_file: /etc/mcp-broker/weather-token, headers: {x-team: acme}}
+";
+
+/// A commented YAML file that says every default.
+pub fn yaml() -> String {
+    let mut out = HEAD.to_owned();
+    for section in SECTIONS {
+        out.push('\n');
+        comment(&mut out, "", section.doc);
+        let _ = writeln!(out, "{}:", section.name);
+        for key in section.keys {
+            comment(&mut out, "  ", key.doc);
+            let _ = match key.default {
+                Default::Is(value) => writeln!(out, "  {}: {value}", key.name),
+                Default::None { example } => writeln!(out, "  # {}: {example}", key.name),
+            };
+        }
+    }
+    out.push_str(BODIES);
+    out
+}
+
+/// The reference, as Markdown.
+pub fn markdown() -> String {
+    let mut out = "# Configuration\n\nThis page is generated from the table the broker reads its configuration with; \
+        `mcp-broker config-example` prints the same as a YAML file to start from.\n\n"
+        .to_owned();
+    out.push_str(
+        "`mcp-broker serve --config FILE` reads a YAML file of the sections below; without a file every key has its default. \
+         Every key can also be set by the environment variable named beside it, which wins over the file. An unknown key, in the \
+         file or in the environment, is an error, and so is a value out of range: the broker does not start (exit code 64) and \
+         names each fault, as `mcp-broker check-config FILE` does.\n\n\
+         Durations are a whole number with one unit (`250ms`, `30s`, `5m`, `2h`), sizes a whole number of bytes or of a unit \
+         (`512`, `64KiB`, `16MiB`, `1GiB`). Relative paths start at the working directory. Secrets can be kept in files \
+         (`..._file`): one line, whose end is not part of the secret.\n\n\
+         SIGHUP reads the file again. `tenants`, `backends` and `telemetry.log` follow it; for any other key the log says that a \
+         restart is needed. When the file has a fault nothing changes, and the log names it.\n",
+    );
+    for section in SECTIONS {
+        section_markdown(&mut out, section);
+    }
+    let bodies = BODIES.trim();
+    let _ = write!(
+        out,
+        "\n## `tenants` and `backends`\n\n\
+         Entries that live beside those made through the admin API, and can not be changed there. Their bodies are those of the \
+         admin API; the token of a backend can also be read from a file (`credentials.bearer_file`). `MCP_BROKER__TENANTS` and \
+         `MCP_BROKER__BACKENDS` hold a whole map, as YAML or JSON, that replaces the file's.\n\n```yaml\n{bodies}\n```\n\n\
+         ## Listeners that others can reach\n\n\
+         The broker does not start with `listen.http` on an address that is not loopback while `auth.required` is false, nor with \
+         `listen.admin` on one without `auth.admin_token`, unless `auth.allow_anonymous_public` is true.\n"
+    );
+    out
+}
+
+fn section_markdown(out: &mut String, section: &Section) {
+    let _ = write!(out, "\n## `{}`\n\n{}\n\n| key | default | allowed | meaning |\n| --- | --- | --- | --- |\n", section.name, section.doc);
+    for Key { name, kind, default, doc } in section.keys {
+        let default = match default {
+            Default::Is(value) => format!("`{value}`"),
+            Default::None { .. } => "none".to_owned(),
+        };
+        let (variable, allowed) = (variable_name(section.name, name), kind.allowed());
+        let _ = writeln!(out, "| `{}.{name}`<br>`{variable}` | {default} | {allowed} | {doc} |", section.name);
+    }
+}
+
+/// A comment, broken into lines.
+fn comment(out: &mut String, indent: &str, text: &str) {
+    let mut line = format!("{indent}#");
+    for word in text.split_whitespace() {
+        if line.chars().count() + 1 + word.chars().count() > LINE_CHARS_MAX {
+            let _ = writeln!(out, "{line}");
+            line = format!("{indent}#");
+        }
+        line.push(' ');
+        line.push_str(word);
+    }
+    let _ = writeln!(out, "{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Config, load_from};
+
+    /// Everything but the node's name, half of which is drawn by lot.
+    fn shown(mut config: Config) -> String {
+        config.node.id.clear();
+        format!("{config:#?}")
+    }
+
+    #[test]
+    fn the_example_means_the_defaults() {
+        let config = load_from(&yaml(), []).unwrap_or_else(|faults| panic!("{faults}"));
+        assert_eq!(shown(config), shown(Config::default()));
+    }
+
+    #[test]
+    fn each_commented_key_of_the_example_is_one_that_could_be_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let secret = folder.path().join("secret");
+        std::fs::write(&secret, "0123456789abcdef\n").unwrap();
+        let mut tried = 0;
+        for section in SECTIONS {
+            for key in section.keys {
+                let Default::None { example } = key.default else { continue };
+                let example = if key.name.ends_with("_file") { secret.to_str().unwrap() } else { example };
+                let text = format!("{}:\n  {}: {example}\n", section.name, key.name);
+                load_from(&text, []).unwrap_or_else(|faults| panic!("{text}: {faults}"));
+                tried += 1;
+            }
+        }
+        assert_eq!(tried, yaml().lines().filter(|line| line.starts_with("  # ") && line.contains(": ") && is_key(line)).count());
+    }
+
+    fn is_key(line: &str) -> bool {
+        let name = line.trim_start_matches("  # ").split(": ").next().unwrap_or_default();
+        SECTIONS.iter().any(|section| section.keys.iter().any(|key| key.name == name && matches!(key.default, Default::None { .. })))
+    }
+
+    #[test]
+    fn the_commented_bodies_of_the_example_are_good_ones() {
+        let folder = tempfile::tempdir().unwrap();
+        let token = folder.path().join("token");
+        std::fs::write(&token, "abc").unwrap();
+        let text: String = BODIES
+            .lines()
+            .filter(|line| line.starts_with("#  ") || line.ends_with("{}"))
+            .map(|line| line.trim_start_matches('#').trim_end_matches(" {}"))
+            .fold(String::new(), |text, line| text + line + "\n")
+            .replace("/etc/mcp-broker/weather-token", token.to_str().unwrap());
+        let config = load_from(&text, []).unwrap_or_else(|faults| panic!("{text}: {faults}"));
+        assert_eq!((config.tenants.len(), config.backends.len()), (1, 2));
+        assert_eq!(
+            config.backends.iter().find(|entry| entry.tenant.as_str() == "acme").unwrap().spec.credentials.bearer.as_deref(),
+            Some("abc")
+        );
+    }
+
+    #[test]
+    fn the_example_fits_a_screen_and_names_every_key_once() {
+        let yaml = yaml();
+        assert!(yaml.lines().all(|line| line.chars().count() <= 130), "{yaml}");
+        for section in SECTIONS {
+            assert_eq!(yaml.matches(&format!("\n{}:\n", section.name)).count(), 1, "{}", section.name);
+        }
+    }
+
+    /// Run with `UPDATE_DOCS=1` to write the page anew.
+    #[test]
+    fn the_reference_page_is_up_to_date() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/configuration.md");
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            std::fs::create_dir_all(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs")).unwrap();
+            std::fs::write(path, markdown()).unwrap();
+        }
+        let page = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(page == markdown(), "docs/configuration.md differs from the table of keys: run this test with UPDATE_DOCS=1");
+    }
+}

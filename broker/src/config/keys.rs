@@ -1,0 +1,332 @@
+//! The table of configuration keys: name, kind, range, default and what it is for. The one place they are written down:
+//! the reader ([`super::raw`], [`super::checked`]), `config-example` and `docs/configuration.md` ([`super::example`])
+//! all follow it.
+//!
+//! Invariant: a key that a future build will know and this one does not is listed in [`UNAVAILABLE`], so that it is
+//! answered and never ignored.
+
+use std::time::Duration;
+
+pub(super) struct Section {
+    pub(super) name: &'static str,
+    pub(super) doc: &'static str,
+    pub(super) keys: &'static [Key],
+}
+
+pub(super) struct Key {
+    pub(super) name: &'static str,
+    pub(super) kind: Kind,
+    pub(super) default: Default,
+    pub(super) doc: &'static str,
+}
+
+/// What stands in the place of an absent key.
+#[derive(Clone, Copy)]
+pub(super) enum Default {
+    /// As it would be written in the file.
+    Is(&'static str),
+    /// No value; the text is one that could be written.
+    None { example: &'static str },
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Kind {
+    Address,
+    Bool,
+    Count {
+        min: u64,
+        max: u64,
+    },
+    Duration {
+        min: Duration,
+        max: Duration,
+    },
+    Size {
+        min: usize,
+        max: usize,
+    },
+    Choice(&'static [&'static str]),
+    NodeId,
+    StorageUrl,
+    LogFilter,
+    /// Never shown, never logged; the number is the least length in bytes.
+    Secret {
+        bytes_min: usize,
+    },
+    /// A file that holds a secret.
+    SecretFile {
+        bytes_min: usize,
+    },
+    Origins,
+    Hosts,
+    Networks,
+}
+
+impl Kind {
+    /// Whether an environment variable's text is taken as it is, rather than read as a YAML value.
+    pub(super) fn is_text(self) -> bool {
+        !matches!(self, Self::Bool | Self::Count { .. } | Self::Origins | Self::Hosts | Self::Networks)
+    }
+
+    pub(super) fn allowed(self) -> String {
+        use super::units::{format_duration, format_size};
+        match self {
+            Self::Address => "an IP address and a port, such as 127.0.0.1:8080 or [::1]:0".into(),
+            Self::Bool => "true or false".into(),
+            Self::Count { min, max } => format!("a whole number from {min} to {max}"),
+            Self::Duration { min, max } => {
+                format!("a duration from {} to {}, such as 250ms, 30s or 5m", format_duration(min), format_duration(max))
+            }
+            Self::Size { min, max } => format!("a size from {} to {}, such as 64KiB or 16MiB", format_size(min), format_size(max)),
+            Self::Choice(choices) => choices.join(", "),
+            Self::NodeId => "1 to 64 characters of A-Z a-z 0-9 . _ -".into(),
+            Self::StorageUrl => "sqlite:PATH".into(),
+            Self::LogFilter => "a level (error, warn, info, debug, trace) or directives such as info,broker=debug".into(),
+            Self::Secret { bytes_min } => {
+                format!("text in quotes of {bytes_min} to {SECRET_BYTES_MAX} visible ASCII characters without spaces")
+            }
+            Self::SecretFile { bytes_min } => {
+                format!("the path of a file with one line of {bytes_min} to {SECRET_BYTES_MAX} visible ASCII characters without spaces")
+            }
+            Self::Origins => "a list of origins, such as [\"https://app.example.com\"]".into(),
+            Self::Hosts => "a list of host names without port, such as [\"broker.example.com\"]".into(),
+            Self::Networks => "a list of networks, such as [\"10.1.0.0/16\", \"fd00::/8\"]".into(),
+        }
+    }
+}
+
+pub(super) const SECRET_BYTES_MAX: usize = 4_096;
+
+const MS: Duration = Duration::from_millis(1);
+const HOUR: Duration = Duration::from_secs(3_600);
+const DAY: Duration = Duration::from_secs(86_400);
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+
+/// Bounds of every deadline, here and in a backend's own `timeouts`.
+pub(super) const DEADLINE_MIN: Duration = MS;
+pub(super) const DEADLINE_MAX: Duration = HOUR;
+const DEADLINE: Kind = Kind::Duration { min: DEADLINE_MIN, max: DEADLINE_MAX };
+/// Bounds of every count of things held in memory.
+pub(super) const COUNT_MAX: u64 = 1_000_000;
+const COUNT: Kind = Kind::Count { min: 1, max: COUNT_MAX };
+
+const fn key(name: &'static str, kind: Kind, default: &'static str, doc: &'static str) -> Key {
+    Key { name, kind, default: Default::Is(default), doc }
+}
+
+const fn absent(name: &'static str, kind: Kind, example: &'static str, doc: &'static str) -> Key {
+    Key { name, kind, default: Default::None { example }, doc }
+}
+
+/// The sections that hold single values. `tenants` and `backends` are maps of bodies, see [`super::bodies`].
+pub(super) const SECTIONS: &[Section] = &[
+    Section { name: "listen", doc: "Where the broker listens. Port 0 takes a free one; the `ready` line tells which.", keys: LISTEN },
+    Section { name: "node", doc: "This process.", keys: NODE },
+    Section { name: "storage", doc: "Where tenants, keys and backends are kept.", keys: STORAGE },
+    Section { name: "auth", doc: "Who may come in.", keys: AUTH },
+    Section { name: "limits", doc: "Limits, and defaults for tenants that set none of their own.", keys: LIMITS },
+    Section { name: "timeouts", doc: "Deadlines.", keys: TIMEOUTS },
+    Section { name: "session", doc: "Sessions of clients.", keys: SESSION },
+    Section { name: "events", doc: "Event streams (SSE), and the log they are resumed from.", keys: EVENTS },
+    Section { name: "telemetry", doc: "Logs and metrics.", keys: TELEMETRY },
+    Section {
+        name: "egress",
+        doc: "Where HTTP backends may live. Public addresses are allowed; private, link-local and metadata ranges are refused. Loopback is allowed only while `listen.http` is a loopback address and `auth.required` is false.",
+        keys: EGRESS,
+    },
+    Section { name: "shutdown", doc: "Stopping on SIGTERM, SIGINT or `mcp-broker drain`.", keys: SHUTDOWN },
+];
+
+const LISTEN: &[Key] = &[
+    key("http", Kind::Address, "127.0.0.1:8080", "Data plane: Streamable HTTP at `/mcp` and `/mcp/{backend}`."),
+    key("admin", Kind::Address, "127.0.0.1:9090", "Admin API, health, readiness and metrics."),
+];
+
+const NODE: &[Key] = &[
+    absent("id", Kind::NodeId, "broker-1", "Name of this process in logs. Absent: the host name and four random characters."),
+    absent(
+        "secret",
+        Kind::Secret { bytes_min: 16 },
+        "\"at-least-16-characters\"",
+        "Root of the keys that seal credentials and hash API keys. Absent: created once, in `secret.key` beside the database. Changing it invalidates every API key and stored credential.",
+    ),
+    absent("secret_file", Kind::SecretFile { bytes_min: 16 }, "/etc/mcp-broker/secret", "File to read `node.secret` from."),
+];
+
+const STORAGE: &[Key] = &[
+    key(
+        "url",
+        Kind::StorageUrl,
+        "sqlite:./data/mcp-broker.db",
+        "Database; a relative path starts at the working directory. Missing folders are created.",
+    ),
+    key(
+        "migrate_on_start",
+        Kind::Bool,
+        "true",
+        "Bring the schema up to date at start. When false, `mcp-broker migrate` must have been run.",
+    ),
+];
+
+const AUTH: &[Key] = &[
+    key("required", Kind::Bool, "false", "Clients must show an API key. When false, clients without one are tenant `default`."),
+    absent(
+        "admin_token",
+        Kind::Secret { bytes_min: 1 },
+        "\"a-long-random-text\"",
+        "Bearer token of the admin API. Absent: the admin API is open, which is accepted on loopback only.",
+    ),
+    absent("admin_token_file", Kind::SecretFile { bytes_min: 1 }, "/etc/mcp-broker/admin-token", "File to read `auth.admin_token` from."),
+    key(
+        "allow_anonymous_public",
+        Kind::Bool,
+        "false",
+        "Start although `listen.http` is not loopback and `auth.required` is false, or `listen.admin` is not loopback and has no token. Everybody who reaches the port then has full use of it.",
+    ),
+    key("allowed_origins", Kind::Origins, "[]", "Origins of browser pages that may call, beside loopback ones."),
+    key("allowed_hosts", Kind::Hosts, "[]", "Host names a loopback listener answers to, beside loopback ones."),
+];
+
+const LIMITS: &[Key] = &[
+    key("message_bytes", Kind::Size { min: KIB, max: 256 * MIB }, "16MiB", "Largest JSON-RPC message, from a client or a backend."),
+    key("connections", COUNT, "10000", "Open connections of clients."),
+    key(
+        "connections_per_address",
+        COUNT,
+        "1000",
+        "Open connections from one IP address. Loopback addresses count too: raise it behind a proxy on the same machine.",
+    ),
+    key("sessions_per_tenant", COUNT, "10000", "Open sessions of one tenant."),
+    key("sessions_per_principal", COUNT, "1000", "Open sessions of one API key."),
+    key("calls_in_flight_per_session", COUNT, "1000", "Requests of one session that wait for an answer."),
+    key("calls_in_flight_per_tenant", COUNT, "10000", "Requests of one tenant that wait for an answer."),
+    key("requests_per_second", Kind::Count { min: 0, max: COUNT_MAX }, "0", "Sustained requests of one tenant; 0 is unlimited."),
+    key(
+        "burst",
+        COUNT,
+        "100",
+        "Requests of one tenant above the sustained rate before it is refused; without effect while the rate is unlimited.",
+    ),
+];
+
+const TIMEOUTS: &[Key] = &[
+    key(
+        "call",
+        DEADLINE,
+        "30s",
+        "Answer of a backend to tools/call, resources/read, prompts/get and other calls; progress and questions to the client renew it, for an hour at most.",
+    ),
+    key("control", DEADLINE, "5s", "Answer of a backend to lists, ping and other small requests."),
+    key("initialize", DEADLINE, "30s", "Whole handshake: ours with a backend, and a client's with us."),
+    key("request_read", DEADLINE, "30s", "Arrival of a whole HTTP request head, and of a whole body."),
+    key("connect", DEADLINE, "5s", "Connection to a backend, TLS included."),
+    key("client_request", DEADLINE, "5m", "Answer of a client to sampling, elicitation or roots."),
+    absent("idle_session", IDLE, "30m", "Another name for `session.idle`; give one of the two."),
+];
+
+const IDLE: Kind = Kind::Duration { min: Duration::from_millis(100), max: DAY.saturating_mul(30) };
+
+const SESSION: &[Key] = &[key("idle", IDLE, "30m", "A session without requests, calls in flight and open streams ends after this time.")];
+
+const EVENTS: &[Key] = &[
+    key("retain", Kind::Duration { min: Duration::ZERO, max: DAY }, "5m", "How long an event can be asked for again with Last-Event-ID."),
+    key("stream_events", COUNT, "1000", "Events kept per stream."),
+    key(
+        "stream_bytes",
+        Kind::Size { min: KIB, max: 1024 * MIB },
+        "8MiB",
+        "Bytes kept per stream; the newest event is kept even when it alone is larger.",
+    ),
+    key(
+        "keepalive",
+        Kind::Duration { min: Duration::from_millis(10), max: HOUR },
+        "15s",
+        "A comment is sent on a stream that was silent for this time.",
+    ),
+    key(
+        "retry",
+        Kind::Duration { min: MS, max: HOUR },
+        "1s",
+        "Wait that clients are told to keep before they reconnect to a stream the broker ended.",
+    ),
+];
+
+const TELEMETRY: &[Key] = &[
+    key("log", Kind::LogFilter, "info", "What is logged, to standard error. Followed by a reload (SIGHUP)."),
+    key("log_format", Kind::Choice(&["text", "json"]), "text", "`text` for people, `json` for machines."),
+    key("tenant_labels", Kind::Bool, "false", "Count requests by tenant too (`mcp_tenant_requests_total`)."),
+];
+
+const EGRESS: &[Key] = &[
+    key("allow", Kind::Networks, "[]", "Networks that are allowed beside public ones."),
+    key("deny", Kind::Networks, "[]", "Networks that are refused, whatever `egress.allow` says."),
+];
+
+const SHUTDOWN: &[Key] = &[key(
+    "grace",
+    Kind::Duration { min: Duration::ZERO, max: HOUR },
+    "25s",
+    "How long calls in flight may take to finish. A second signal ends at once.",
+)];
+
+/// Keys and whole sections of the broker's documented surface that this build can not honour.
+pub(super) const UNAVAILABLE: &[&str] = &[
+    "listen.tcp",
+    "listen.quic",
+    "listen.internal",
+    "node.advertise",
+    "tls",
+    "storage.redis_url",
+    "session.lease",
+    "breaker",
+    "tasks",
+    "compat",
+    "errors",
+];
+
+/// Two spellings of one setting: an environment variable for one replaces the other in the file.
+pub(super) const TWINS: &[(&str, &str)] =
+    &[("node.secret", "node.secret_file"), ("auth.admin_token", "auth.admin_token_file"), ("session.idle", "timeouts.idle_session")];
+
+pub(super) fn section(name: &str) -> Option<&'static Section> {
+    SECTIONS.iter().find(|section| section.name == name)
+}
+
+/// By its dotted path.
+pub(super) fn find(path: &str) -> Option<&'static Key> {
+    let (section_name, key_name) = path.split_once('.')?;
+    section(section_name)?.keys.iter().find(|key| key.name == key_name)
+}
+
+pub(super) fn unavailable(path: &str) -> bool {
+    UNAVAILABLE.iter().any(|known| path == *known || path.strip_prefix(*known).is_some_and(|rest| rest.starts_with('.')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_sound() {
+        let mut paths = std::collections::BTreeSet::new();
+        for section in SECTIONS {
+            assert!(section.doc.ends_with('.') && !section.keys.is_empty(), "{}", section.name);
+            for key in section.keys {
+                let path = format!("{}.{}", section.name, key.name);
+                assert!(key.doc.ends_with('.'), "{path}: a sentence ends with a full stop");
+                assert!(!unavailable(&path), "{path} is both served and refused");
+                assert!(paths.insert(path));
+            }
+        }
+        for (one, other) in TWINS {
+            assert!(find(one).is_some() && find(other).is_some(), "{one}, {other}");
+        }
+    }
+
+    #[test]
+    fn whole_sections_are_unavailable_with_all_their_keys() {
+        assert!(unavailable("tls") && unavailable("tls.cert_file") && unavailable("listen.tcp"));
+        assert!(!unavailable("listen.http") && !unavailable("tlsx") && !unavailable("listen.tcpx"));
+    }
+}

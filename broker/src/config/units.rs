@@ -1,0 +1,153 @@
+//! Durations and sizes as people write them: `250ms`, `30s`, `16MiB`. Used by the configuration file, the admin API's
+//! bodies and the generated documentation.
+//!
+//! Invariant: what [`format_duration`] and [`format_size`] print, [`parse_duration`] and [`parse_size`] read back to the
+//! same value. Only whole numbers with one unit are read, so that a value has one spelling people can compare.
+
+use std::time::Duration;
+
+/// A text that is no duration or no size; the message says what is.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum UnitError {
+    #[error("{found:?} is not a duration; allowed is a whole number with one unit: 250ms, 30s, 5m or 2h")]
+    Duration { found: String },
+    #[error("{found:?} is not a size; allowed is a whole number of bytes, alone or with one unit: 512, 64KiB, 16MiB or 1GiB")]
+    Size { found: String },
+    #[error("{found:?} is too large")]
+    TooLarge { found: String },
+}
+
+/// Milliseconds in each unit, largest first: the formatter takes the first that divides.
+const DURATION_UNITS: [(&str, u64); 4] = [("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
+/// Bytes in each unit, largest first.
+const SIZE_UNITS: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
+
+/// Reads `250ms`, `30s`, `5m` or `2h`.
+pub fn parse_duration(text: &str) -> Result<Duration, UnitError> {
+    let fault = || UnitError::Duration { found: shown(text) };
+    let (number, unit) = split(text);
+    let (_, factor) = DURATION_UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(fault)?;
+    match product(number, *factor) {
+        Product::Value(ms) => Ok(Duration::from_millis(ms)),
+        Product::TooLarge => Err(UnitError::TooLarge { found: shown(text) }),
+        Product::NoNumber => Err(fault()),
+    }
+}
+
+/// The shortest exact spelling; anything below a millisecond is dropped, as no setting has it.
+pub fn format_duration(duration: Duration) -> String {
+    let ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    if ms == 0 {
+        return "0s".to_owned();
+    }
+    let (unit, factor) = DURATION_UNITS.iter().find(|(_, factor)| ms.is_multiple_of(*factor)).unwrap_or(&("ms", 1));
+    format!("{}{unit}", ms / factor)
+}
+
+/// Reads `512`, `64KiB`, `16MiB` or `1GiB`. Decimal units (`MB`) are refused: people disagree about what they mean.
+pub fn parse_size(text: &str) -> Result<usize, UnitError> {
+    let fault = || UnitError::Size { found: shown(text) };
+    let (number, unit) = split(text);
+    let factor = match unit {
+        "" => 1,
+        unit => SIZE_UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(fault)?.1,
+    };
+    match product(number, factor) {
+        Product::Value(bytes) => usize::try_from(bytes).map_err(|_| UnitError::TooLarge { found: shown(text) }),
+        Product::TooLarge => Err(UnitError::TooLarge { found: shown(text) }),
+        Product::NoNumber => Err(fault()),
+    }
+}
+
+/// The shortest exact spelling.
+pub fn format_size(bytes: usize) -> String {
+    let bytes = bytes as u64;
+    match SIZE_UNITS.iter().find(|(_, factor)| bytes != 0 && bytes.is_multiple_of(*factor)) {
+        Some((unit, factor)) if *factor > 1 => format!("{}{unit}", bytes / factor),
+        _ => bytes.to_string(),
+    }
+}
+
+enum Product {
+    Value(u64),
+    TooLarge,
+    NoNumber,
+}
+
+fn product(digits: &str, factor: u64) -> Product {
+    if digits.is_empty() {
+        return Product::NoNumber;
+    }
+    match digits.parse::<u64>().ok().and_then(|number| number.checked_mul(factor)) {
+        Some(value) => Product::Value(value),
+        None => Product::TooLarge,
+    }
+}
+
+/// Leading ASCII digits, and the rest.
+fn split(text: &str) -> (&str, &str) {
+    let end = text.bytes().position(|byte| !byte.is_ascii_digit()).unwrap_or(text.len());
+    text.split_at(end)
+}
+
+/// The faulty text as it may stand in a message: never longer than a line.
+fn shown(text: &str) -> String {
+    const SHOWN_CHARS_MAX: usize = 40;
+    if text.chars().count() <= SHOWN_CHARS_MAX {
+        return text.to_owned();
+    }
+    text.chars().take(SHOWN_CHARS_MAX).chain(['…']).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{any, proptest};
+
+    use super::*;
+
+    #[test]
+    fn durations_are_read_and_written() {
+        for (text, ms) in [("250ms", 250), ("30s", 30_000), ("5m", 300_000), ("2h", 7_200_000), ("0s", 0), ("90s", 90_000)] {
+            assert_eq!(parse_duration(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+        for (ms, text) in
+            [(250, "250ms"), (30_000, "30s"), (90_000, "90s"), (300_000, "5m"), (7_200_000, "2h"), (0, "0s"), (1_500, "1500ms")]
+        {
+            assert_eq!(format_duration(Duration::from_millis(ms)), text);
+        }
+    }
+
+    #[test]
+    fn sizes_are_read_and_written() {
+        for (text, bytes) in [("16MiB", 16 << 20), ("64KiB", 65_536), ("512", 512), ("7B", 7), ("0", 0), ("1GiB", 1 << 30)] {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+        for (bytes, text) in [(16 << 20, "16MiB"), (65_536, "64KiB"), (512, "512"), (1025, "1025"), (0, "0")] {
+            assert_eq!(format_size(bytes), text);
+        }
+    }
+
+    #[test]
+    fn what_is_no_unit_is_refused_and_the_answer_says_what_is_allowed() {
+        for text in ["", "s", "30", "1.5s", "-1s", "10 s", "10S", "1d", "1h30m", "٣s"] {
+            let fault = parse_duration(text).unwrap_err();
+            assert!(fault.to_string().contains("250ms, 30s, 5m or 2h"), "{text}: {fault}");
+        }
+        for text in ["", "MiB", "16MB", "16 MiB", "1.5MiB", "-1", "16mib", "1TiB"] {
+            let fault = parse_size(text).unwrap_err();
+            assert!(fault.to_string().contains("64KiB, 16MiB or 1GiB"), "{text}: {fault}");
+        }
+        assert!(matches!(parse_duration("99999999999999999999s"), Err(UnitError::TooLarge { .. })));
+        assert!(matches!(parse_size("99999999999999GiB"), Err(UnitError::TooLarge { .. })));
+        assert!(parse_size(&"x".repeat(10_000)).unwrap_err().to_string().len() < 250);
+    }
+
+    proptest! {
+        #[test]
+        fn written_values_are_read_back(ms in 0..u64::MAX / 2, bytes in any::<usize>()) {
+            let duration = Duration::from_millis(ms);
+            assert_eq!(parse_duration(&format_duration(duration)), Ok(duration));
+            assert_eq!(parse_size(&format_size(bytes)), Ok(bytes));
+        }
+    }
+}

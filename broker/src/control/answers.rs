@@ -1,0 +1,145 @@
+//! What the admin API shows of tenants, keys and backends. Invariant: nothing here can hold a secret, save
+//! [`KeyShown::key`], which exists for the one answer that shows a key to its owner.
+
+use protocol::ids::{BackendId, TenantId};
+use serde::{Deserialize, Serialize};
+use storage::KeyRecord;
+use utoipa::ToSchema;
+
+use super::{
+    redact,
+    registry::{Entry, Origin},
+};
+use crate::{
+    config::spec::{BackendSpec, BackendTimeouts, LinkSharing, TenantLimits, TenantSpec, TransportSpec},
+    views::BackendStatus,
+};
+
+/// A tenant as it is in force.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct TenantView {
+    pub tenant: String,
+    pub enabled: bool,
+    pub weight: u32,
+    pub limits: TenantLimits,
+    /// `api`, or `config` for a tenant of the configuration file, which can only be changed there.
+    pub source: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_at: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub updated_at: Option<String>,
+}
+
+/// An API key, without the key.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct KeyView {
+    pub id: String,
+    /// Whom the key speaks for.
+    pub principal: String,
+    pub name: String,
+    pub created_at: String,
+}
+
+/// A key that was just made.
+#[derive(Serialize, Deserialize, ToSchema)]
+pub struct KeyShown {
+    #[serde(flatten)]
+    pub info: KeyView,
+    /// The key itself. Shown this once.
+    pub key: String,
+}
+
+/// A backend: how it does, and how it was registered. Values that may be secret are masked.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct BackendView {
+    #[serde(flatten)]
+    pub status: BackendStatus,
+    pub transport: TransportSpec,
+    pub links: LinkSharing,
+    pub timeouts: BackendTimeouts,
+    pub credentials: CredentialsView,
+    /// `api`, or `config` for a backend of the configuration file, which can only be changed there.
+    pub source: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_at: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub updated_at: Option<String>,
+}
+
+/// Which credentials are set.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct CredentialsView {
+    pub bearer: bool,
+    /// Names of the further headers.
+    pub headers: Vec<String>,
+}
+
+impl TenantView {
+    pub(super) fn new(tenant: &TenantId, entry: &Entry<TenantSpec>) -> Self {
+        let TenantSpec { enabled, weight, limits } = entry.spec.clone();
+        let (source, created_at, updated_at) = history(entry);
+        Self { tenant: tenant.as_str().to_owned(), enabled, weight, limits, source, created_at, updated_at }
+    }
+}
+
+impl KeyView {
+    pub(super) fn new(record: &KeyRecord) -> Self {
+        Self {
+            id: record.key.as_str().to_owned(),
+            principal: record.principal.as_str().to_owned(),
+            name: record.name.clone(),
+            created_at: moment(record.created_at_us),
+        }
+    }
+}
+
+impl BackendView {
+    pub(super) fn new(tenant: &TenantId, backend: &BackendId, entry: &Entry<BackendSpec>, status: Option<BackendStatus>) -> Self {
+        let spec = &entry.spec;
+        let (source, created_at, updated_at) = history(entry);
+        Self {
+            status: status.unwrap_or_else(|| disabled(tenant, backend)),
+            transport: redact::transport(&spec.transport),
+            links: spec.links,
+            timeouts: spec.timeouts.clone(),
+            credentials: CredentialsView {
+                bearer: spec.credentials.bearer.is_some(),
+                headers: spec.credentials.headers.keys().cloned().collect(),
+            },
+            source,
+            created_at,
+            updated_at,
+        }
+    }
+}
+
+/// Registered, but the broker does not run it: its tenant is switched off.
+fn disabled(tenant: &TenantId, backend: &BackendId) -> BackendStatus {
+    BackendStatus {
+        tenant: tenant.as_str().to_owned(),
+        backend: backend.as_str().to_owned(),
+        state: "disabled".to_owned(),
+        protocol_version: None,
+        server_name: None,
+        server_version: None,
+        tools: 0,
+        prompts: 0,
+        resources: 0,
+        resource_templates: 0,
+        links: 0,
+        last_error: None,
+        latency_ms: None,
+    }
+}
+
+/// Entries of the configuration file have no history: the file has.
+fn history<Spec>(entry: &Entry<Spec>) -> (String, Option<String>, Option<String>) {
+    let stored = entry.origin == Origin::Stored;
+    let times = stored.then(|| (moment(entry.created_at_us), moment(entry.updated_at_us))).unzip();
+    (entry.origin.name().to_owned(), times.0, times.1)
+}
+
+fn moment(us: i64) -> String {
+    // Out of range only if the store was edited by hand.
+    jiff::Timestamp::from_microsecond(us).unwrap_or_default().to_string()
+}

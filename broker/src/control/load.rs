@@ -1,0 +1,148 @@
+//! Start-up: brings what is stored and what the configuration file declares into force, together.
+//!
+//! Invariant: no name is in both. A broker that would have to choose refuses to start and says which name it is. The one
+//! exception is the tenant `default`, which the store holds from the first start on: untouched, it yields to a declaration.
+
+use std::{collections::BTreeMap, sync::atomic::Ordering};
+
+use protocol::ids::{BackendId, TenantId};
+use storage::{BackendRecord, KeyRecord, StoreError, TenantRecord};
+
+use super::{
+    Control, now_us,
+    registry::{self, Backends, DECLARED, Entry, Registry, Tenants},
+};
+use crate::{
+    auth::{Caller, DEFAULT_TENANT, KeyEntry, SealError},
+    config::spec::TenantSpec,
+};
+
+/// Why stored and declared entries could not be brought into force.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("the database holds keys and backends, but the secret.key they were stored with is missing; restore it beside the database")]
+    SecretMissing,
+    #[error("backend {tenant}/{backend}: {source}")]
+    Sealed { tenant: TenantId, backend: BackendId, source: SealError },
+    #[error("stored settings of {what} can not be read: {detail}; they may come from a newer build")]
+    Settings { what: String, detail: String },
+    #[error("{what} is both stored and declared in the configuration file; remove one of the two")]
+    Twice { what: String },
+    #[error("backends.{tenant}.{backend} of the configuration file: there is no tenant {tenant}; declare it under tenants")]
+    NoTenant { tenant: TenantId, backend: BackendId },
+}
+
+/// How much was loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Loaded {
+    pub tenants: usize,
+    pub keys: usize,
+    pub backends: usize,
+}
+
+impl Control {
+    /// Called once, before any listener opens.
+    pub async fn load(&self) -> Result<Loaded, LoadError> {
+        let _turn = self.changing.lock().await;
+        let (tenants, keys, backends) = (self.store.tenants().await?, self.store.keys().await?, self.store.backends().await?);
+        if self.keys.made_now && !(keys.is_empty() && backends.is_empty()) {
+            self.keys.take_back(&self.config);
+            return Err(LoadError::SecretMissing);
+        }
+        let tenants = self.load_tenants(tenants).await?;
+        let backends = self.load_backends(&tenants, backends)?;
+        let loaded = Loaded { tenants: tenants.len(), keys: keys.len(), backends: backends.len() };
+        self.apply(Registry { tenants, backends }, keys);
+        self.loaded.store(true, Ordering::Release);
+        Ok(loaded)
+    }
+
+    async fn load_tenants(&self, records: Vec<TenantRecord>) -> Result<Tenants, LoadError> {
+        let now = now_us();
+        let mut stored: BTreeMap<TenantId, TenantRecord> = records.into_iter().map(|record| (record.tenant.clone(), record)).collect();
+        let mut tenants = Tenants::new();
+        for (tenant, spec) in &self.config.tenants {
+            match stored.remove(tenant) {
+                Some(record) if record.settings == DECLARED => {}
+                Some(record) if !is_untouched_default(&record) => return Err(LoadError::Twice { what: format!("tenant {tenant}") }),
+                // The row its keys belong to.
+                _ => self.store.put_tenant(&tenant_record(tenant, DECLARED.to_owned(), now)).await?,
+            }
+            tenants.insert(tenant.clone(), Entry::declared(spec.clone(), now));
+        }
+        let default = Caller::anonymous().tenant;
+        let is_missing = stored.get(&default).is_none_or(|record| record.settings == DECLARED);
+        if is_missing && !tenants.contains_key(&default) {
+            let record = tenant_record(&default, registry::tenant_settings(&TenantSpec::default()), now);
+            self.store.put_tenant(&record).await?;
+            stored.insert(default, record);
+        }
+        for (tenant, record) in stored {
+            let spec = tenant_spec(&record)?;
+            let (created_at_us, updated_at_us) = (record.created_at_us, record.updated_at_us);
+            let entry = Entry { spec, origin: registry::Origin::Stored, created_at_us, updated_at_us };
+            tenants.insert(tenant, entry.into());
+        }
+        Ok(tenants)
+    }
+
+    fn load_backends(&self, tenants: &Tenants, records: Vec<BackendRecord>) -> Result<Backends, LoadError> {
+        let mut backends = Backends::new();
+        for record in records {
+            let BackendRecord { tenant, backend, settings, created_at_us, updated_at_us } = record;
+            let text = registry::open_backend(&self.keys.seal, &tenant, &backend, &settings);
+            let text = text.map_err(|source| LoadError::Sealed { tenant: tenant.clone(), backend: backend.clone(), source })?;
+            let spec = serde_json::from_slice(&text)
+                .map_err(|error| LoadError::Settings { what: format!("backend {tenant}/{backend}"), detail: error.to_string() })?;
+            let entry = Entry { spec, origin: registry::Origin::Stored, created_at_us, updated_at_us };
+            backends.insert((tenant, backend), entry.into());
+        }
+        for declared in &self.config.backends {
+            let (tenant, backend) = (declared.tenant.clone(), declared.backend.clone());
+            if !tenants.contains_key(&tenant) {
+                return Err(LoadError::NoTenant { tenant, backend });
+            }
+            let what = format!("backend {tenant}/{backend}");
+            if backends.insert((tenant, backend), Entry::declared(declared.spec.clone(), now_us())).is_some() {
+                return Err(LoadError::Twice { what });
+            }
+        }
+        Ok(backends)
+    }
+
+    fn apply(&self, registry: Registry, keys: Vec<KeyRecord>) {
+        for (tenant, entry) in &registry.tenants {
+            self.broker.put_tenant(tenant, entry.spec.clone());
+        }
+        let keys = keys.into_iter().map(|record| KeyEntry {
+            caller: Caller { tenant: record.tenant, principal: record.principal, key: Some(record.key) },
+            hash: record.hash,
+        });
+        let enabled = registry.tenants.iter().filter(|(_, entry)| entry.spec.enabled);
+        self.keyring.replace(keys, enabled.map(|(tenant, _)| tenant.clone()));
+        for ((tenant, backend), entry) in &registry.backends {
+            self.broker.put_backend(tenant, backend, entry.spec.clone());
+        }
+        self.registry.store(registry.into());
+    }
+}
+
+fn tenant_record(tenant: &TenantId, settings: String, now_us: i64) -> TenantRecord {
+    TenantRecord { tenant: tenant.clone(), settings, created_at_us: now_us, updated_at_us: now_us }
+}
+
+fn is_untouched_default(record: &TenantRecord) -> bool {
+    record.tenant.as_str() == DEFAULT_TENANT && record.settings == registry::tenant_settings(&TenantSpec::default())
+}
+
+fn tenant_spec(record: &TenantRecord) -> Result<TenantSpec, LoadError> {
+    if record.settings == DECLARED {
+        // Switched off rather than dropped: its keys and backends are somebody's, and a mended file brings it back.
+        tracing::warn!(tenant = %record.tenant, "the configuration file declares this tenant no longer: it is kept, disabled");
+        return Ok(TenantSpec { enabled: false, ..TenantSpec::default() });
+    }
+    serde_json::from_str(&record.settings)
+        .map_err(|error| LoadError::Settings { what: format!("tenant {}", record.tenant), detail: error.to_string() })
+}

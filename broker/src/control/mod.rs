@@ -1,0 +1,405 @@
+//! Every change an operator makes: checked, committed to the store, then applied to the running broker.
+//!
+//! The admin API calls this, and start-up through [`Control::load`]. Invariants: what was acknowledged is on disk; changes
+//! happen one at a time and in the order they were stored; once begun, a change is finished even when the caller who asked
+//! for it is gone, so the store and the running broker never disagree. Entries of the configuration file live beside the
+//! stored ones and can only be changed there.
+
+mod answers;
+mod load;
+mod redact;
+mod registry;
+mod reload;
+#[cfg(test)]
+pub(crate) mod tests;
+
+use std::{
+    net::IpAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use arc_swap::ArcSwap;
+use protocol::ids::{BackendId, KeyId, PrincipalId, TenantId};
+use storage::{BackendRecord, ConfigStore, KeyRecord, StoreError, TenantRecord};
+
+use self::registry::{Entry, Origin, Registry};
+pub use self::{
+    answers::{BackendView, KeyShown, KeyView, TenantView},
+    load::{LoadError, Loaded},
+    reload::Reloaded,
+};
+use crate::{
+    auth::{ApiKey, DEFAULT_TENANT, Keyring, Keys},
+    broker::Broker,
+    config::{
+        Config, Fault,
+        spec::{BackendSpec, TenantSpec, TransportSpec},
+    },
+    metrics::Metrics,
+};
+
+pub const TENANTS_MAX: usize = 10_000;
+pub const KEYS_PER_TENANT_MAX: usize = 1_000;
+pub const BACKENDS_PER_TENANT_MAX: usize = 500;
+const NAME_CHARS_MAX: usize = 128;
+
+/// Why a change or a question was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    #[error("there is no {what} {name}")]
+    NotFound { what: &'static str, name: String },
+    #[error("{what} {name} comes from the configuration file; change it there")]
+    Declared { what: &'static str, name: String },
+    #[error("tenant {DEFAULT_TENANT} always exists; disable it instead: {{\"enabled\": false}}")]
+    DefaultTenant,
+    #[error("there are {max} {what} already, and no more are allowed")]
+    TooMany { what: &'static str, max: usize },
+    #[error("{} {}{}{}", .0.path, .0.wrong, if .0.allowed.is_empty() { "" } else { "; allowed: " }, .0.allowed)]
+    Invalid(Fault),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("the operating system gives no random numbers")]
+    NoRandomness,
+    #[error("the change was stopped by an internal fault; see the broker's log")]
+    Internal,
+}
+
+/// What [`Control`] works with.
+pub struct ControlParts {
+    pub broker: Arc<Broker>,
+    pub store: Arc<dyn ConfigStore>,
+    pub keyring: Arc<Keyring>,
+    pub keys: Keys,
+    pub config: Arc<Config>,
+    pub metrics: Arc<Metrics>,
+}
+
+/// The operator's hand on the broker.
+pub struct Control {
+    pub broker: Arc<Broker>,
+    pub config: Arc<Config>,
+    pub metrics: Arc<Metrics>,
+    store: Arc<dyn ConfigStore>,
+    keyring: Arc<Keyring>,
+    keys: Keys,
+    /// Tenants and backends as they are in force.
+    registry: ArcSwap<Registry>,
+    /// Held while one change is stored and applied.
+    changing: tokio::sync::Mutex<()>,
+    loaded: AtomicBool,
+}
+
+/// What a `put` did.
+pub struct Put<View> {
+    pub view: View,
+    /// False: it was there and was replaced.
+    pub created: bool,
+}
+
+/// What is asked of a new API key.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NewKey {
+    pub name: Option<String>,
+    /// Whom the key speaks for; several keys may speak for one principal. The key's own id when absent.
+    pub principal: Option<String>,
+}
+
+impl Control {
+    pub fn new(parts: ControlParts) -> Arc<Self> {
+        let ControlParts { broker, store, keyring, keys, config, metrics } = parts;
+        Arc::new(Self {
+            broker,
+            config,
+            metrics,
+            store,
+            keyring,
+            keys,
+            registry: ArcSwap::default(),
+            changing: tokio::sync::Mutex::default(),
+            loaded: AtomicBool::new(false),
+        })
+    }
+
+    /// Whether new work is welcome: everything was loaded and no drain has begun.
+    pub fn is_ready(&self) -> bool {
+        self.loaded.load(Ordering::Acquire) && !self.broker.draining()
+    }
+
+    pub fn tenants(&self) -> Vec<TenantView> {
+        self.registry.load().tenants.iter().map(|(tenant, entry)| TenantView::new(tenant, entry)).collect()
+    }
+
+    pub fn tenant(&self, tenant: &TenantId) -> Result<TenantView, ControlError> {
+        let registry = self.registry.load();
+        let entry = registry.tenants.get(tenant).ok_or_else(|| no_tenant(tenant))?;
+        Ok(TenantView::new(tenant, entry))
+    }
+
+    pub async fn put_tenant(self: &Arc<Self>, tenant: TenantId, spec: TenantSpec) -> Result<Put<TenantView>, ControlError> {
+        self.change(|control| async move {
+            let registry = control.registry.load_full();
+            let old = registry.tenants.get(&tenant);
+            refuse_declared(old.map(|entry| entry.origin), "tenant", &tenant)?;
+            refuse_more(old.is_none(), registry.tenants.len(), "tenants", TENANTS_MAX)?;
+            let entry = Entry::stored(spec, old.map(|entry| entry.created_at_us), now_us());
+            let record = TenantRecord {
+                tenant: tenant.clone(),
+                settings: registry::tenant_settings(&entry.spec),
+                created_at_us: entry.created_at_us,
+                updated_at_us: entry.updated_at_us,
+            };
+            control.store.put_tenant(&record).await?;
+            let view = TenantView::new(&tenant, &entry);
+            let created = old.is_none();
+            control.apply_tenant(&tenant, entry);
+            tracing::info!(%tenant, created, "tenant stored");
+            Ok(Put { view, created })
+        })
+        .await
+    }
+
+    pub async fn delete_tenant(self: &Arc<Self>, tenant: TenantId) -> Result<(), ControlError> {
+        self.change(|control| async move {
+            if tenant.as_str() == DEFAULT_TENANT {
+                return Err(ControlError::DefaultTenant);
+            }
+            let registry = control.registry.load_full();
+            refuse_declared(registry.tenants.get(&tenant).map(|entry| entry.origin), "tenant", &tenant)?;
+            let mut declared = registry.backends_of(&tenant).filter(|(_, entry)| entry.origin == Origin::Declared);
+            if let Some((backend, _)) = declared.next() {
+                // Its next start would be refused: a declared backend without its tenant.
+                return Err(ControlError::Declared { what: "backend", name: format!("{backend} of this tenant") });
+            }
+            if !control.store.delete_tenant(&tenant).await? {
+                return Err(no_tenant(&tenant));
+            }
+            control.keyring.remove_tenant(&tenant);
+            control.broker.remove_tenant(&tenant);
+            control.edit(|registry| registry.remove_tenant(&tenant));
+            tracing::info!(%tenant, "tenant removed with its keys and backends");
+            Ok(())
+        })
+        .await
+    }
+
+    pub async fn keys_of(&self, tenant: &TenantId) -> Result<Vec<KeyView>, ControlError> {
+        self.tenant(tenant)?;
+        Ok(self.store.keys_of(tenant).await?.iter().map(KeyView::new).collect())
+    }
+
+    /// Makes a key; the answer is the only place that ever shows it.
+    pub async fn create_key(self: &Arc<Self>, tenant: TenantId, wanted: NewKey) -> Result<KeyShown, ControlError> {
+        for (path, text) in [("name", &wanted.name), ("principal", &wanted.principal)] {
+            check_label(path, text.as_deref())?;
+        }
+        self.change(|control| async move {
+            control.tenant(&tenant)?;
+            refuse_more(true, control.store.keys_of(&tenant).await?.len(), "keys of this tenant", KEYS_PER_TENANT_MAX)?;
+            let key = ApiKey::mint(&control.keys.api_key).map_err(|_| ControlError::NoRandomness)?;
+            let record = KeyRecord {
+                key: key.id.clone(),
+                tenant: tenant.clone(),
+                principal: PrincipalId::new(wanted.principal.unwrap_or_else(|| key.id.as_str().to_owned())),
+                name: wanted.name.unwrap_or_default(),
+                hash: key.hash.clone(),
+                created_at_us: now_us(),
+            };
+            control.store.put_key(&record).await?;
+            control.keyring.insert(key.entry(tenant.clone(), record.principal.clone()));
+            tracing::info!(%tenant, key = %key.id, principal = %record.principal, "key created");
+            Ok(KeyShown { info: KeyView::new(&record), key: key.text })
+        })
+        .await
+    }
+
+    pub async fn delete_key(self: &Arc<Self>, tenant: TenantId, key: KeyId) -> Result<(), ControlError> {
+        self.change(|control| async move {
+            control.tenant(&tenant)?;
+            if !control.store.delete_key(&tenant, &key).await? {
+                return Err(ControlError::NotFound { what: "key", name: key.as_str().to_owned() });
+            }
+            control.keyring.remove(&key);
+            tracing::info!(%tenant, %key, "key revoked");
+            Ok(())
+        })
+        .await
+    }
+
+    pub fn backends(&self, tenant: &TenantId) -> Result<Vec<BackendView>, ControlError> {
+        self.tenant(tenant)?;
+        let registry = self.registry.load();
+        Ok(registry.backends_of(tenant).map(|(backend, entry)| self.backend_view(tenant, backend, entry)).collect())
+    }
+
+    pub fn backend(&self, tenant: &TenantId, backend: &BackendId) -> Result<BackendView, ControlError> {
+        let registry = self.registry.load();
+        let entry = registry.backends.get(&(tenant.clone(), backend.clone())).ok_or_else(|| no_backend(backend))?;
+        Ok(self.backend_view(tenant, backend, entry))
+    }
+
+    /// Registers a backend. With `wait` the answer comes once it is connected or has failed to.
+    pub async fn put_backend(
+        self: &Arc<Self>,
+        tenant: TenantId,
+        backend: BackendId,
+        spec: BackendSpec,
+        wait: bool,
+    ) -> Result<Put<BackendView>, ControlError> {
+        self.check_egress(&spec.transport)?;
+        // A child is started, then spoken to; a server is connected to first.
+        let within = spec.timeouts.initialize.unwrap_or(self.config.timeouts.initialize) + self.config.timeouts.connect;
+        let (owner, name) = (tenant.clone(), backend.clone());
+        let created = self.change(|control| async move { control.store_backend(owner, name, spec).await }).await?;
+        if wait {
+            self.broker.settled(&tenant, &backend, within).await;
+        }
+        Ok(Put { view: self.backend(&tenant, &backend)?, created })
+    }
+
+    async fn store_backend(&self, tenant: TenantId, backend: BackendId, spec: BackendSpec) -> Result<bool, ControlError> {
+        let registry = self.registry.load_full();
+        let of = registry.tenants.get(&tenant).ok_or_else(|| no_tenant(&tenant))?;
+        let old = registry.backends.get(&(tenant.clone(), backend.clone()));
+        refuse_declared(old.map(|entry| entry.origin), "backend", &backend)?;
+        refuse_more(old.is_none(), registry.backends_of(&tenant).count(), "backends of this tenant", BACKENDS_PER_TENANT_MAX)?;
+        let entry = Entry::stored(spec, old.map(|entry| entry.created_at_us), now_us());
+        let record = BackendRecord {
+            settings: registry::seal_backend(&self.keys.seal, &tenant, &backend, &entry.spec).map_err(|_| ControlError::Internal)?,
+            tenant: tenant.clone(),
+            backend: backend.clone(),
+            created_at_us: entry.created_at_us,
+            updated_at_us: entry.updated_at_us,
+        };
+        self.store.put_backend(&record).await?;
+        let (created, enabled) = (old.is_none(), of.spec.enabled);
+        self.broker.put_backend(&tenant, &backend, entry.spec.clone());
+        tracing::info!(%tenant, %backend, created, tenant_enabled = enabled, "backend stored");
+        self.edit(|registry| {
+            registry.backends.insert((tenant.clone(), backend.clone()), Arc::clone(&entry));
+        });
+        Ok(created)
+    }
+
+    pub async fn delete_backend(self: &Arc<Self>, tenant: TenantId, backend: BackendId) -> Result<(), ControlError> {
+        self.change(|control| async move {
+            let key = (tenant, backend);
+            let origin = control.registry.load().backends.get(&key).map(|entry| entry.origin);
+            refuse_declared(origin, "backend", &key.1)?;
+            if !control.store.delete_backend(&key.0, &key.1).await? {
+                return Err(no_backend(&key.1));
+            }
+            control.broker.remove_backend(&key.0, &key.1);
+            control.edit(|registry| {
+                registry.backends.remove(&key);
+            });
+            tracing::info!(tenant = %key.0, backend = %key.1, "backend removed");
+            Ok(())
+        })
+        .await
+    }
+
+    /// Connects anew or refreshes, and tells how it went.
+    pub async fn probe_backend(&self, tenant: &TenantId, backend: &BackendId) -> Result<BackendView, ControlError> {
+        self.backend(tenant, backend)?;
+        if self.broker.probe(tenant, backend) {
+            self.broker.settled(tenant, backend, self.config.timeouts.initialize).await;
+        }
+        self.backend(tenant, backend)
+    }
+
+    fn backend_view(&self, tenant: &TenantId, backend: &BackendId, entry: &Entry<BackendSpec>) -> BackendView {
+        BackendView::new(tenant, backend, entry, self.broker.backend(tenant, backend))
+    }
+
+    /// Waits for a change under way and closes the store. Called last, when nobody is served any more.
+    pub async fn close(&self) {
+        let _turn = self.changing.lock().await;
+        self.store.close().await;
+    }
+
+    /// Runs one change on a task of its own: a client that hangs up must not stop it half way.
+    async fn change<T, Work>(self: &Arc<Self>, change: impl FnOnce(Arc<Self>) -> Work) -> Result<T, ControlError>
+    where
+        T: Send + 'static,
+        Work: Future<Output = Result<T, ControlError>> + Send + 'static,
+    {
+        let (control, work) = (Arc::clone(self), change(Arc::clone(self)));
+        let task = tokio::spawn(async move {
+            let _turn = control.changing.lock().await;
+            work.await
+        });
+        task.await.unwrap_or_else(|fault| {
+            tracing::error!(%fault, "a change was stopped by a fault of the broker");
+            Err(ControlError::Internal)
+        })
+    }
+
+    fn apply_tenant(&self, tenant: &TenantId, entry: Arc<Entry<TenantSpec>>) {
+        // A tenant's door is shut before its rooms are closed, and opened after they are ready.
+        if !entry.spec.enabled {
+            self.keyring.set_enabled(tenant, false);
+        }
+        self.broker.put_tenant(tenant, entry.spec.clone());
+        if entry.spec.enabled {
+            self.keyring.set_enabled(tenant, true);
+        }
+        self.edit(|registry| {
+            registry.tenants.insert(tenant.clone(), Arc::clone(&entry));
+        });
+    }
+
+    fn edit(&self, edit: impl Fn(&mut Registry)) {
+        self.registry.rcu(|current| {
+            let mut next = Registry::clone(current);
+            edit(&mut next);
+            next
+        });
+    }
+
+    /// Names are resolved and judged at every connect; an address can be judged right now.
+    fn check_egress(&self, transport: &TransportSpec) -> Result<(), ControlError> {
+        let TransportSpec::Http { url } = transport else { return Ok(()) };
+        let host = url.parse::<http::Uri>().ok().and_then(|uri| uri.host().map(|host| host.trim_matches(['[', ']']).to_owned()));
+        let Some(address) = host.and_then(|host| host.parse::<IpAddr>().ok()) else { return Ok(()) };
+        self.config.egress.check(address).map_err(|denied| {
+            let path = "transport.url".to_owned();
+            ControlError::Invalid(Fault { path, wrong: format!("leads to a refused address: {denied}"), allowed: String::new() })
+        })
+    }
+}
+
+fn refuse_declared(origin: Option<Origin>, what: &'static str, name: &impl ToString) -> Result<(), ControlError> {
+    match origin {
+        Some(Origin::Declared) => Err(ControlError::Declared { what, name: name.to_string() }),
+        Some(Origin::Stored) | None => Ok(()),
+    }
+}
+
+fn refuse_more(is_new: bool, count: usize, what: &'static str, max: usize) -> Result<(), ControlError> {
+    if is_new && count >= max { Err(ControlError::TooMany { what, max }) } else { Ok(()) }
+}
+
+fn no_tenant(tenant: &TenantId) -> ControlError {
+    ControlError::NotFound { what: "tenant", name: tenant.as_str().to_owned() }
+}
+
+fn no_backend(backend: &BackendId) -> ControlError {
+    ControlError::NotFound { what: "backend", name: backend.as_str().to_owned() }
+}
+
+/// A text people gave something: shown in tables and logs, so it is one line.
+fn check_label(path: &str, text: Option<&str>) -> Result<(), ControlError> {
+    let fits = |text: &str| !text.is_empty() && text.chars().count() <= NAME_CHARS_MAX && !text.chars().any(char::is_control);
+    if text.is_none_or(fits) {
+        return Ok(());
+    }
+    let (wrong, allowed) = ("is empty, too long or has control characters".into(), format!("1 to {NAME_CHARS_MAX} characters on one line"));
+    Err(ControlError::Invalid(Fault { path: path.into(), wrong, allowed }))
+}
+
+fn now_us() -> i64 {
+    jiff::Timestamp::now().as_microsecond()
+}

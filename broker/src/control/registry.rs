@@ -1,0 +1,92 @@
+//! Tenants and backends in force, whoever declared them, as one snapshot; and how their settings look in the store.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use protocol::ids::{BackendId, TenantId};
+
+use crate::{
+    auth::{SealError, SealKey},
+    config::spec::{BackendSpec, TenantSpec},
+};
+
+/// Settings of a stored tenant that only exists to hold the keys of one from the configuration file. Not JSON, so it can
+/// not be mistaken for somebody's settings.
+pub(super) const DECLARED: &str = "declared in the configuration file";
+
+/// Who an entry belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// Made through the admin API, kept in the store.
+    Stored,
+    /// Written in the configuration file.
+    Declared,
+}
+
+impl Origin {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Stored => "api",
+            Self::Declared => "config",
+        }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Entry<Spec> {
+    pub(super) spec: Spec,
+    pub(super) origin: Origin,
+    pub(super) created_at_us: i64,
+    pub(super) updated_at_us: i64,
+}
+
+impl<Spec> Entry<Spec> {
+    /// An entry stored now; a replaced one keeps its birthday.
+    pub(super) fn stored(spec: Spec, created_at_us: Option<i64>, now_us: i64) -> Arc<Self> {
+        Arc::new(Self { spec, origin: Origin::Stored, created_at_us: created_at_us.unwrap_or(now_us), updated_at_us: now_us })
+    }
+
+    pub(super) fn declared(spec: Spec, now_us: i64) -> Arc<Self> {
+        Arc::new(Self { spec, origin: Origin::Declared, created_at_us: now_us, updated_at_us: now_us })
+    }
+}
+
+pub(super) type Tenants = BTreeMap<TenantId, Arc<Entry<TenantSpec>>>;
+pub(super) type Backends = BTreeMap<(TenantId, BackendId), Arc<Entry<BackendSpec>>>;
+
+/// Cheap to copy: a change publishes a new one.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Registry {
+    pub(super) tenants: Tenants,
+    pub(super) backends: Backends,
+}
+
+impl Registry {
+    pub(super) fn backends_of(&self, tenant: &TenantId) -> impl Iterator<Item = (&BackendId, &Arc<Entry<BackendSpec>>)> {
+        let of = self.backends.iter().filter(move |((owner, _), _)| owner == tenant);
+        of.map(|((_, backend), entry)| (backend, entry))
+    }
+
+    pub(super) fn remove_tenant(&mut self, tenant: &TenantId) {
+        self.tenants.remove(tenant);
+        self.backends.retain(|(owner, _), _| owner != tenant);
+    }
+}
+
+pub(super) fn tenant_settings(spec: &TenantSpec) -> String {
+    serde_json::to_string(spec).expect("a tenant's settings are plain values")
+}
+
+/// Sealed for this very backend: settings moved to another row of the store do not open.
+pub(super) fn seal_backend(seal: &SealKey, tenant: &TenantId, backend: &BackendId, spec: &BackendSpec) -> Result<Vec<u8>, SealError> {
+    let text = serde_json::to_vec(spec).expect("a backend's settings are plain values with text keys");
+    seal.seal(&place(tenant, backend), &text)
+}
+
+pub(super) fn open_backend(seal: &SealKey, tenant: &TenantId, backend: &BackendId, sealed: &[u8]) -> Result<Vec<u8>, SealError> {
+    seal.open(&place(tenant, backend), sealed)
+}
+
+fn place(tenant: &TenantId, backend: &BackendId) -> String {
+    // Neither name can hold a slash.
+    format!("backend/{tenant}/{backend}")
+}

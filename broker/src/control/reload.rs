@@ -1,0 +1,232 @@
+//! A changed configuration file: brings the tenants and backends it declares into force while the broker runs.
+//!
+//! Invariant: all of it or nothing. Everything that can be refused is refused before the first change, by the rules of
+//! start-up ([`super::load`]); what is not declared any more ends as a restart would end it.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use protocol::ids::TenantId;
+use storage::TenantRecord;
+
+use super::{
+    Control, LoadError, now_us,
+    registry::{DECLARED, Entry, Origin, Registry, tenant_settings},
+};
+use crate::{
+    auth::DEFAULT_TENANT,
+    config::{Config, spec::TenantSpec},
+};
+
+/// How much a reload changed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Reloaded {
+    pub tenants: usize,
+    pub backends: usize,
+}
+
+impl Control {
+    /// Only `next.tenants` and `next.backends` are looked at.
+    pub async fn reload(&self, next: &Config) -> Result<Reloaded, LoadError> {
+        let _turn = self.changing.lock().await;
+        let records = self.store.tenants().await?.into_iter().map(|record| (record.tenant.clone(), record)).collect();
+        let old = self.registry.load_full();
+        let registry = next_registry(&old, &records, next)?;
+        self.store_declared(&records, &registry).await?;
+        Ok(self.apply_difference(&old, registry))
+    }
+
+    /// The rows that keys of declared tenants belong to, and that of the default tenant once it is declared no longer.
+    async fn store_declared(&self, records: &BTreeMap<TenantId, TenantRecord>, registry: &Registry) -> Result<(), LoadError> {
+        for (tenant, entry) in &registry.tenants {
+            let settings = match entry.origin {
+                Origin::Declared => DECLARED.to_owned(),
+                Origin::Stored if tenant.as_str() == DEFAULT_TENANT => tenant_settings(&entry.spec),
+                Origin::Stored => continue,
+            };
+            if records.get(tenant).is_some_and(|record| record.settings == settings) {
+                continue;
+            }
+            let (created_at_us, updated_at_us) = (entry.created_at_us, entry.updated_at_us);
+            self.store.put_tenant(&TenantRecord { tenant: tenant.clone(), settings, created_at_us, updated_at_us }).await?;
+        }
+        Ok(())
+    }
+
+    fn apply_difference(&self, old: &Registry, next: Registry) -> Reloaded {
+        let mut reloaded = Reloaded::default();
+        for (tenant, entry) in &next.tenants {
+            if old.tenants.get(tenant).is_none_or(|before| before.spec != entry.spec) {
+                self.apply_tenant(tenant, Arc::clone(entry));
+                reloaded.tenants += 1;
+            }
+        }
+        for (tenant, backend) in old.backends.keys().filter(|name| !next.backends.contains_key(*name)) {
+            self.broker.remove_backend(tenant, backend);
+            reloaded.backends += 1;
+        }
+        for ((tenant, backend), entry) in &next.backends {
+            let before = old.backends.get(&(tenant.clone(), backend.clone()));
+            if before.is_none_or(|before| before.spec != entry.spec) {
+                self.broker.put_backend(tenant, backend, entry.spec.clone());
+                reloaded.backends += 1;
+            }
+        }
+        self.registry.store(Arc::new(next));
+        reloaded
+    }
+}
+
+fn next_registry(old: &Registry, records: &BTreeMap<TenantId, TenantRecord>, config: &Config) -> Result<Registry, LoadError> {
+    let now = now_us();
+    let is_placeholder = |tenant: &TenantId| records.get(tenant).is_some_and(|record| record.settings == DECLARED);
+    let mut next = Registry::default();
+    for (tenant, entry) in &old.tenants {
+        let spec = match entry.origin {
+            Origin::Stored => {
+                next.tenants.insert(tenant.clone(), Arc::clone(entry));
+                continue;
+            }
+            Origin::Declared if tenant.as_str() == DEFAULT_TENANT => TenantSpec::default(),
+            // Its keys and backends are somebody's: switched off, not dropped, until it is declared again.
+            Origin::Declared => TenantSpec { enabled: false, ..TenantSpec::default() },
+        };
+        next.tenants.insert(tenant.clone(), Entry::stored(spec, Some(entry.created_at_us), now));
+    }
+    for (tenant, spec) in &config.tenants {
+        let of = old.tenants.get(tenant);
+        let yields = |entry: &Entry<TenantSpec>| {
+            let untouched = tenant.as_str() == DEFAULT_TENANT && entry.spec == TenantSpec::default();
+            entry.origin == Origin::Declared || untouched || is_placeholder(tenant)
+        };
+        if of.is_some_and(|entry| !yields(entry)) {
+            return Err(LoadError::Twice { what: format!("tenant {tenant}") });
+        }
+        let unchanged = of.filter(|entry| entry.origin == Origin::Declared && entry.spec == *spec);
+        next.tenants.insert(tenant.clone(), unchanged.map_or_else(|| Entry::declared(spec.clone(), now), Arc::clone));
+    }
+    let stored = old.backends.iter().filter(|(_, entry)| entry.origin == Origin::Stored);
+    next.backends = stored.map(|(name, entry)| (name.clone(), Arc::clone(entry))).collect();
+    for declared in &config.backends {
+        let (tenant, backend) = (declared.tenant.clone(), declared.backend.clone());
+        if !next.tenants.contains_key(&tenant) {
+            return Err(LoadError::NoTenant { tenant, backend });
+        }
+        let name = (tenant, backend);
+        let unchanged = old.backends.get(&name).filter(|entry| entry.origin == Origin::Declared && entry.spec == declared.spec);
+        let entry = unchanged.map_or_else(|| Entry::declared(declared.spec.clone(), now), Arc::clone);
+        if next.backends.contains_key(&name) {
+            return Err(LoadError::Twice { what: format!("backend {}/{}", name.0, name.1) });
+        }
+        next.backends.insert(name, entry);
+    }
+    Ok(next)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use protocol::ids::BackendId;
+    use storage::{SqliteOptions, SqliteStore};
+
+    use super::*;
+    use crate::{
+        auth::{Keyring, Keys},
+        broker::{Broker, Parts},
+        config::{checked::parse_backend_spec, load_from},
+        control::{ControlParts, NewKey},
+        metrics::Metrics,
+    };
+
+    const BODY: &str = "{transport: {type: http, url: 'http://127.0.0.1:9/'}}";
+
+    async fn start(folder: &Path, yaml: &str) -> (Arc<Control>, Arc<Keyring>) {
+        let mut config = load_from(yaml, []).unwrap();
+        config.storage.sqlite_path = folder.join("broker.db");
+        let store = SqliteStore::open(&SqliteOptions { path: config.storage.sqlite_path.clone(), migrate: true }).await.unwrap();
+        let keys = Keys::load(&config).unwrap();
+        let (config, keyring) = (Arc::new(config), Arc::new(Keyring::new(keys.api_key.clone())));
+        let metrics = Arc::new(Metrics::new(false));
+        let parts = Parts { config: Arc::clone(&config), metrics: Arc::clone(&metrics), keys: keys.clone(), keyring: Arc::clone(&keyring) };
+        let broker = Broker::new(parts);
+        let control = Control::new(ControlParts { broker, store: Arc::new(store), keyring: Arc::clone(&keyring), keys, config, metrics });
+        control.load().await.unwrap();
+        (control, keyring)
+    }
+
+    async fn reload(control: &Control, yaml: &str) -> Result<Reloaded, String> {
+        control.reload(&load_from(yaml, []).unwrap()).await.map_err(|error| error.to_string())
+    }
+
+    fn tenant(name: &str) -> TenantId {
+        TenantId::parse(name).unwrap()
+    }
+
+    fn names(control: &Control) -> Vec<String> {
+        let registry = control.registry.load();
+        registry.backends.keys().map(|(tenant, backend)| format!("{tenant}/{backend}")).collect()
+    }
+
+    #[tokio::test]
+    async fn declared_entries_come_change_and_go() {
+        let folder = tempfile::tempdir().unwrap();
+        let (control, _) = start(folder.path(), &format!("backends: {{a: {BODY}, b: {BODY}}}")).await;
+        let next = format!("tenants: {{acme: {{}}}}\nbackends: {{a: {BODY}, acme/c: {BODY}}}");
+        assert_eq!(reload(&control, &next).await, Ok(Reloaded { tenants: 1, backends: 2 }));
+        assert_eq!(names(&control), ["acme/c", "default/a"]);
+        assert!(control.broker.backend(&tenant("default"), &BackendId::parse("b").unwrap()).is_none());
+        assert_eq!(reload(&control, &next).await, Ok(Reloaded::default()), "the same file again changes nothing");
+        control.close().await;
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_refused_changes_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let (control, _) = start(folder.path(), &format!("backends: {{a: {BODY}}}")).await;
+        let spec = parse_backend_spec(&serde_json::json!({"transport": {"type": "http", "url": "http://127.0.0.1:9/"}})).unwrap();
+        control.put_tenant(tenant("stored"), TenantSpec::default()).await.unwrap();
+        control.put_backend(tenant("default"), BackendId::parse("mine").unwrap(), spec, false).await.unwrap();
+        let before = names(&control);
+        for (yaml, reason) in [
+            (format!("tenants: {{new: {{}}}}\nbackends: {{mine: {BODY}}}"), "both stored and declared"),
+            (format!("tenants: {{new: {{}}}}\nbackends: {{nobody/x: {BODY}}}"), "no tenant nobody"),
+            ("tenants: {new: {}, stored: {}}".to_owned(), "both stored and declared"),
+        ] {
+            let refused = reload(&control, &yaml).await.unwrap_err();
+            assert!(refused.contains(reason), "{yaml}: {refused}");
+            assert_eq!(names(&control), before);
+            assert!(control.tenant(&tenant("new")).is_err());
+        }
+        control.close().await;
+    }
+
+    #[tokio::test]
+    async fn keys_of_a_declared_tenant_rest_while_it_is_not_declared() {
+        let folder = tempfile::tempdir().unwrap();
+        let (control, keyring) = start(folder.path(), "").await;
+        reload(&control, "tenants: {acme: {}}").await.unwrap();
+        let key = control.create_key(tenant("acme"), NewKey::default()).await.unwrap().key;
+        assert!(keyring.verify(&key).is_some());
+        reload(&control, "").await.unwrap();
+        assert!(keyring.verify(&key).is_none(), "a tenant that is not declared any more is switched off");
+        reload(&control, "tenants: {acme: {weight: 3}}").await.unwrap();
+        assert!(keyring.verify(&key).is_some(), "and back on with its keys");
+        control.close().await;
+        drop(control);
+        let (control, keyring) = start(folder.path(), "tenants: {acme: {}}").await;
+        assert!(keyring.verify(&key).is_some(), "a restart agrees");
+        control.close().await;
+    }
+
+    #[tokio::test]
+    async fn the_default_tenant_stays_when_its_declaration_goes() {
+        let folder = tempfile::tempdir().unwrap();
+        let (control, _) = start(folder.path(), "tenants: {default: {weight: 5}}").await;
+        reload(&control, "").await.unwrap();
+        let entry = Arc::clone(&control.registry.load().tenants[&tenant("default")]);
+        assert_eq!((entry.origin, &entry.spec), (Origin::Stored, &TenantSpec::default()));
+        reload(&control, "tenants: {default: {weight: 6}}").await.unwrap();
+        assert_eq!(control.registry.load().tenants[&tenant("default")].spec.weight, 6);
+        control.close().await;
+    }
+}

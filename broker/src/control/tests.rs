@@ -1,0 +1,283 @@
+//! Changes and start-up against a real store in a folder of its own and a real broker without listeners.
+
+use std::path::Path;
+
+use serde_json::json;
+use storage::{SqliteOptions, SqliteStore};
+
+use super::*;
+use crate::{
+    broker::Parts,
+    config::{self, checked::parse_backend_spec},
+};
+
+/// A control as start-up makes it. The folder is the broker's whole memory.
+pub(crate) struct Rig {
+    pub(crate) control: Arc<Control>,
+    keyring: Arc<Keyring>,
+}
+
+impl Rig {
+    async fn try_start(folder: &Path, yaml: &str) -> Result<Self, LoadError> {
+        let mut config = config::load_from(yaml, []).expect("the test's configuration is valid");
+        config.storage.sqlite_path = folder.join("broker.db");
+        let config = Arc::new(config);
+        let options = SqliteOptions { path: config.storage.sqlite_path.clone(), migrate: true };
+        let store: Arc<dyn ConfigStore> = Arc::new(SqliteStore::open(&options).await?);
+        let keys = Keys::load(&config).expect("the folder is writable");
+        let keyring = Arc::new(Keyring::new(keys.api_key.clone()));
+        let metrics = Arc::new(Metrics::new(false));
+        let broker = Broker::new(Parts {
+            config: Arc::clone(&config),
+            metrics: Arc::clone(&metrics),
+            keys: keys.clone(),
+            keyring: Arc::clone(&keyring),
+        });
+        let control = Control::new(ControlParts { broker, store, keyring: Arc::clone(&keyring), keys, config, metrics });
+        control.load().await?;
+        Ok(Self { control, keyring })
+    }
+
+    pub(crate) async fn start(folder: &Path, yaml: &str) -> Self {
+        Self::try_start(folder, yaml).await.expect("starts")
+    }
+
+    async fn refusal(folder: &Path, yaml: &str) -> String {
+        Self::try_start(folder, yaml).await.err().expect("start-up is refused").to_string()
+    }
+
+    async fn stop(self) {
+        self.control.close().await;
+    }
+}
+
+fn tenant(name: &str) -> TenantId {
+    TenantId::parse(name).unwrap()
+}
+
+fn backend(name: &str) -> BackendId {
+    BackendId::parse(name).unwrap()
+}
+
+/// Nothing listens there.
+fn nowhere() -> BackendSpec {
+    let body = json!({"transport": {"type": "http", "url": "http://127.0.0.1:9/mcp?k=canary"}, "credentials": {"bearer": "canary"}});
+    parse_backend_spec(&body).unwrap()
+}
+
+#[tokio::test]
+async fn the_default_tenant_is_there_from_the_first_start_and_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let rig = Rig::start(folder.path(), "").await;
+    assert_eq!(rig.control.tenants().len(), 1);
+    assert!(rig.control.tenant(&tenant("default")).unwrap().enabled);
+    assert!(rig.keyring.is_enabled(&tenant("default")));
+    assert!(rig.control.is_ready());
+    assert!(matches!(rig.control.delete_tenant(tenant("default")).await, Err(ControlError::DefaultTenant)));
+}
+
+#[tokio::test]
+async fn tenants_keys_and_backends_survive_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let rig = Rig::start(folder.path(), "").await;
+    let spec = TenantSpec { weight: 7, ..TenantSpec::default() };
+    assert!(rig.control.put_tenant(tenant("acme"), spec.clone()).await.unwrap().created);
+    assert!(!rig.control.put_tenant(tenant("acme"), spec).await.unwrap().created);
+    let wanted = NewKey { name: Some("laptop".into()), principal: Some("ann".into()) };
+    let shown = rig.control.create_key(tenant("acme"), wanted).await.unwrap();
+    assert_eq!(rig.keyring.verify(&shown.key).unwrap().principal.as_str(), "ann");
+    assert!(rig.control.put_backend(tenant("acme"), backend("one"), nowhere(), false).await.unwrap().created);
+    let before = (rig.control.tenant(&tenant("acme")).unwrap(), rig.control.keys_of(&tenant("acme")).await.unwrap());
+    rig.stop().await;
+
+    let rig = Rig::start(folder.path(), "").await;
+    assert_eq!(before, (rig.control.tenant(&tenant("acme")).unwrap(), rig.control.keys_of(&tenant("acme")).await.unwrap()));
+    assert_eq!(rig.keyring.verify(&shown.key).unwrap().tenant, tenant("acme"));
+    assert_eq!(rig.control.backends(&tenant("acme")).unwrap().len(), 1);
+    assert!(rig.control.broker.backend(&tenant("acme"), &backend("one")).is_some(), "the broker runs it again");
+}
+
+#[tokio::test]
+async fn no_secret_is_shown_and_none_is_on_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let rig = Rig::start(folder.path(), "").await;
+    let put = rig.control.put_backend(tenant("default"), backend("one"), nowhere(), false).await.unwrap();
+    let shown = serde_json::to_string(&put.view).unwrap();
+    assert!(shown.contains("http://127.0.0.1:9/mcp?k=***") && shown.contains("\"bearer\":true"), "{shown}");
+    assert!(!shown.contains("canary"), "{shown}");
+    let key = rig.control.create_key(tenant("default"), NewKey::default()).await.unwrap();
+    let listed = serde_json::to_string(&rig.control.keys_of(&tenant("default")).await.unwrap()).unwrap();
+    assert!(listed.contains(&key.info.id) && !listed.contains(&key.key), "{listed}");
+    for entry in std::fs::read_dir(folder.path()).unwrap() {
+        let bytes = std::fs::read(entry.unwrap().path()).unwrap();
+        for secret in [b"canary".as_slice(), &key.key.as_bytes()[18..]] {
+            assert!(!bytes.windows(secret.len()).any(|window| window == secret));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_disabled_tenants_keys_stop_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let rig = Rig::start(folder.path(), "").await;
+    rig.control.put_tenant(tenant("acme"), TenantSpec::default()).await.unwrap();
+    let key = rig.control.create_key(tenant("acme"), NewKey::default()).await.unwrap().key;
+    rig.control.put_tenant(tenant("acme"), TenantSpec { enabled: false, ..TenantSpec::default() }).await.unwrap();
+    assert_eq!(rig.keyring.verify(&key), None);
+    rig.control.put_tenant(tenant("acme"), TenantSpec::default()).await.unwrap();
+    assert!(rig.keyring.verify(&key).is_some());
+    rig.control.delete_tenant(tenant("acme")).await.unwrap();
+    assert_eq!(rig.keyring.verify(&key), None);
+    rig.control.put_tenant(tenant("acme"), TenantSpec::default()).await.unwrap();
+    assert_eq!(rig.control.keys_of(&tenant("acme")).await.unwrap(), [], "a new tenant of that name starts with nothing");
+}
+
+#[tokio::test]
+async fn a_foreign_key_is_an_absent_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let rig = Rig::start(folder.path(), "").await;
+    rig.control.put_tenant(tenant("acme"), TenantSpec::default()).await.unwrap();
+    let key = rig.control.create_key(tenant("acme"), NewKey::default()).await.unwrap();
+    let foreign = rig.control.delete_key(tenant("default"), KeyId::new(key.info.id.clone())).await.unwrap_err().to_string();
+    let absent = rig.control.delete_key(tenant("default"), KeyId::new("nokeyatall00")).await.unwrap_err().to_string();
+    assert_eq!(foreign.replace(&key.info.id, "nokeyatall00"), absent);
+    assert!(rig.keyring.verify(&key.key).is_some());
+    rig.control.delete_key(tenant("acme"), KeyId::new(key.info.id)).await.unwrap();
+    assert_eq!(rig.keyring.verify(&key.key), None);
+}
+
+#[tokio::test]
+async fn what_is_missing_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let rig = Rig::start(folder.path(), "").await;
+    let (ghost, one) = (tenant("ghost"), backend("one"));
+    let refusals = [
+        rig.control.tenant(&ghost).unwrap_err(),
+        rig.control.keys_of(&ghost).await.unwrap_err(),
+        rig.control.create_key(ghost.clone(), NewKey::default()).await.err().unwrap(),
+        rig.control.put_backend(ghost.clone(), one.clone(), nowhere(), false).await.err().unwrap(),
+        rig.control.delete_tenant(ghost.clone()).await.unwrap_err(),
+    ];
+    for refusal in refusals {
+        assert_eq!(refusal.to_string(), "there is no tenant ghost");
+    }
+    assert_eq!(rig.control.delete_backend(tenant("default"), one.clone()).await.unwrap_err().to_string(), "there is no backend one");
+    assert_eq!(rig.control.probe_backend(&tenant("default"), &one).await.unwrap_err().to_string(), "there is no backend one");
+}
+
+#[tokio::test]
+async fn labels_of_keys_are_one_short_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let rig = Rig::start(folder.path(), "").await;
+    for text in ["", "two\nlines", &"x".repeat(129)] {
+        let wanted = NewKey { name: None, principal: Some(text.into()) };
+        let refusal = rig.control.create_key(tenant("default"), wanted).await.err().unwrap();
+        assert!(matches!(&refusal, ControlError::Invalid(fault) if fault.path == "principal"), "{refusal}");
+    }
+}
+
+#[tokio::test]
+async fn a_refused_address_is_refused_at_registration() {
+    let folder = tempfile::tempdir().unwrap();
+    let rig = Rig::start(folder.path(), "").await;
+    for url in ["http://169.254.169.254/latest", "http://10.0.0.1/mcp", "http://[::ffff:10.0.0.1]/mcp"] {
+        let spec = parse_backend_spec(&json!({"transport": {"type": "http", "url": url}})).unwrap();
+        let refusal = rig.control.put_backend(tenant("default"), backend("one"), spec, true).await.err().unwrap();
+        assert!(matches!(&refusal, ControlError::Invalid(fault) if fault.path == "transport.url"), "{refusal}");
+    }
+    assert_eq!(rig.control.backends(&tenant("default")).unwrap(), []);
+}
+
+const DECLARES_ACME: &str = r#"{"tenants": {"acme": {"weight": 3}}}"#;
+
+#[tokio::test]
+async fn a_declared_tenant_is_read_only_but_takes_keys_and_backends() {
+    let folder = tempfile::tempdir().unwrap();
+    let rig = Rig::start(folder.path(), DECLARES_ACME).await;
+    let view = rig.control.tenant(&tenant("acme")).unwrap();
+    assert_eq!((view.source.as_str(), view.weight), ("config", 3));
+    let refusal = rig.control.put_tenant(tenant("acme"), TenantSpec::default()).await.err().unwrap();
+    assert!(matches!(refusal, ControlError::Declared { .. }), "{refusal}");
+    assert!(matches!(rig.control.delete_tenant(tenant("acme")).await, Err(ControlError::Declared { .. })));
+    let key = rig.control.create_key(tenant("acme"), NewKey::default()).await.unwrap().key;
+    rig.control.put_backend(tenant("acme"), backend("one"), nowhere(), false).await.unwrap();
+    rig.stop().await;
+
+    let rig = Rig::start(folder.path(), "").await;
+    assert!(!rig.control.tenant(&tenant("acme")).unwrap().enabled, "kept, but served no longer");
+    assert_eq!(rig.keyring.verify(&key), None);
+    rig.stop().await;
+
+    let rig = Rig::start(folder.path(), DECLARES_ACME).await;
+    assert!(rig.keyring.verify(&key).is_some(), "declared again, it works again");
+    assert_eq!(rig.control.backends(&tenant("acme")).unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_name_that_is_stored_and_declared_stops_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let rig = Rig::start(folder.path(), "").await;
+    rig.control.put_tenant(tenant("acme"), TenantSpec::default()).await.unwrap();
+    rig.stop().await;
+    let refusal = Rig::refusal(folder.path(), DECLARES_ACME).await;
+    assert!(refusal.contains("tenant acme is both stored and declared"), "{refusal}");
+}
+
+#[tokio::test]
+async fn the_default_tenant_yields_to_a_declaration_unless_it_was_changed() {
+    let folder = tempfile::tempdir().unwrap();
+    let declared = r#"{"tenants": {"default": {"weight": 9}}}"#;
+    Rig::start(folder.path(), "").await.stop().await;
+    let rig = Rig::start(folder.path(), declared).await;
+    assert_eq!(rig.control.tenant(&tenant("default")).unwrap().weight, 9);
+    rig.stop().await;
+    let rig = Rig::start(folder.path(), "").await;
+    assert_eq!(rig.control.tenant(&tenant("default")).unwrap().weight, 1);
+    assert!(rig.keyring.is_enabled(&tenant("default")));
+    rig.control.put_tenant(tenant("default"), TenantSpec { weight: 5, ..TenantSpec::default() }).await.unwrap();
+    rig.stop().await;
+    let refusal = Rig::refusal(folder.path(), declared).await;
+    assert!(refusal.contains("tenant default is both"), "{refusal}");
+}
+
+#[tokio::test]
+async fn another_secret_stops_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let rig = Rig::start(folder.path(), "").await;
+    rig.control.put_backend(tenant("default"), backend("one"), nowhere(), false).await.unwrap();
+    rig.stop().await;
+    let secret = folder.path().join("secret.key");
+    let kept = std::fs::read(&secret).unwrap();
+    std::fs::remove_file(&secret).unwrap();
+    for attempt in 1..=2 {
+        let refusal = Rig::refusal(folder.path(), "").await;
+        assert!(refusal.contains("secret.key they were stored with is missing"), "attempt {attempt}: {refusal}");
+    }
+    let refusal = Rig::refusal(folder.path(), r#"{"node": {"secret": "some-other-secret-long-enough"}}"#).await;
+    assert!(refusal.contains("default/one"), "{refusal}");
+    std::fs::write(&secret, kept).unwrap();
+    Rig::start(folder.path(), "").await;
+}
+
+#[tokio::test]
+async fn a_change_is_finished_when_its_caller_is_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    let rig = Rig::start(folder.path(), "").await;
+    let mut asked = Box::pin(rig.control.put_tenant(tenant("acme"), TenantSpec::default()));
+    assert!(futures_util::poll!(&mut asked).is_pending());
+    drop(asked);
+    // Changes happen in order: when the next one is done, so is the abandoned one.
+    rig.control.put_tenant(tenant("umbrella"), TenantSpec::default()).await.unwrap();
+    assert!(rig.control.tenant(&tenant("acme")).is_ok());
+}
+
+#[tokio::test]
+async fn a_refused_write_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let rig = Rig::start(folder.path(), "").await;
+    rig.control.close().await;
+    let refusal = rig.control.put_tenant(tenant("acme"), TenantSpec::default()).await.err().unwrap();
+    assert!(matches!(refusal, ControlError::Store(StoreError::Unavailable { .. })), "{refusal}");
+    assert!(rig.control.tenant(&tenant("acme")).is_err());
+    assert!(!rig.keyring.is_enabled(&tenant("acme")));
+}

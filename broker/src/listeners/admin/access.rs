@@ -1,0 +1,141 @@
+//! Who may use the admin plane. Called before any route, for every request.
+//!
+//! With an admin token configured, only its bearer. Without one, a loopback listener is open to local users, and any other
+//! listener is open to nobody. A loopback listener also refuses requests that a web page could have caused: a page can make
+//! a browser send to 127.0.0.1, but it can choose neither the `Host` (DNS rebinding) nor the `Origin`.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
+
+use aws_lc_rs::{constant_time, digest};
+use axum::{
+    extract::{Request, State},
+    http::{HeaderMap, HeaderValue, StatusCode, Uri, header, uri::Authority},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+
+use super::{health, problem::Problem};
+use crate::config::Auth;
+
+/// The rules of one listener.
+pub(super) struct Access {
+    token: Token,
+    loopback: bool,
+    allowed_hosts: Vec<String>,
+    allowed_origins: Vec<String>,
+}
+
+enum Token {
+    /// Compared as a hash: all of the same length, so the time of a comparison says nothing about the token.
+    Required(digest::Digest),
+    OpenToLocalUsers,
+    /// Public and without a token: nothing is served.
+    Missing,
+}
+
+impl Access {
+    pub(super) fn new(auth: &Auth, address: SocketAddr) -> Self {
+        let loopback = address.ip().is_loopback();
+        let token = match &auth.admin_token {
+            Some(token) => Token::Required(hash(token.expose())),
+            None if loopback => Token::OpenToLocalUsers,
+            None => Token::Missing,
+        };
+        Self { token, loopback, allowed_hosts: auth.allowed_hosts.clone(), allowed_origins: auth.allowed_origins.clone() }
+    }
+
+    pub(super) fn announce(&self) {
+        match self.token {
+            Token::Required(_) => {}
+            Token::OpenToLocalUsers => {
+                tracing::warn!("the admin plane is open to every user of this machine; set auth.admin_token to close it");
+            }
+            Token::Missing => tracing::error!("the admin plane refuses everybody: it is not on loopback and auth.admin_token is not set"),
+        }
+    }
+
+    fn admit(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
+        if self.loopback {
+            self.check_page(uri, headers)?;
+        }
+        if uri.path() == health::LIVE || uri.path() == health::READY {
+            return Ok(());
+        }
+        self.check_token(headers)
+    }
+
+    fn check_page(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
+        let refused = |kind, field, detail: &str| Err(Problem::new(StatusCode::FORBIDDEN, kind, detail).field(field));
+        let Some(host) = requested_host(uri, headers) else {
+            return Err(Problem::invalid("Host", "the Host header is missing or not a host name"));
+        };
+        let is_ours = is_loopback_name(host.host()) || self.allowed_hosts.iter().any(|allowed| allowed.eq_ignore_ascii_case(host.host()));
+        if !is_ours {
+            return refused("host-refused", "Host", "this listener answers to loopback names and to those of auth.allowed_hosts");
+        }
+        let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
+        // Only pages of the admin plane's own address: another local port may serve anybody's page.
+        let own = origin.as_bytes().strip_prefix(b"http://").is_some_and(|rest| rest.eq_ignore_ascii_case(host.as_str().as_bytes()));
+        let allowed = self.allowed_origins.iter().any(|allowed| allowed.as_bytes().eq_ignore_ascii_case(origin.as_bytes()));
+        if own || allowed {
+            return Ok(());
+        }
+        refused("origin-refused", "Origin", "pages of this origin may not use the admin plane; see auth.allowed_origins")
+    }
+
+    fn check_token(&self, headers: &HeaderMap) -> Result<(), Problem> {
+        let refused = |detail: &str| Err(Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", detail).field("Authorization"));
+        match &self.token {
+            Token::OpenToLocalUsers => Ok(()),
+            Token::Missing => refused("no admin token is configured; set auth.admin_token to use the admin plane from other machines"),
+            Token::Required(expected) => match headers.get(header::AUTHORIZATION).and_then(bearer) {
+                None => refused("send the admin token as Authorization: Bearer …"),
+                Some(shown) => match constant_time::verify_slices_are_equal(hash(shown).as_ref(), expected.as_ref()) {
+                    Ok(()) => Ok(()),
+                    Err(_) => refused("this is not the admin token"),
+                },
+            },
+        }
+    }
+}
+
+/// The middleware around every route.
+pub(super) async fn check(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
+    let mut response = match access.admit(request.uri(), request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(problem) => problem.into_response(),
+    };
+    let headers = response.headers_mut();
+    // Answers hold keys and settings; no cache and no guessing browser should keep or run them.
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+fn hash(token: &str) -> digest::Digest {
+    digest::digest(&digest::SHA256, token.as_bytes())
+}
+
+fn bearer(value: &HeaderValue) -> Option<&str> {
+    let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim_start_matches(' '))
+}
+
+fn requested_host(uri: &Uri, headers: &HeaderMap) -> Option<Authority> {
+    if let Some(authority) = uri.authority() {
+        return Some(authority.clone());
+    }
+    let mut hosts = headers.get_all(header::HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        (Some(host), None) => Authority::try_from(host.as_bytes()).ok().filter(|authority| !authority.as_str().contains('@')),
+        _ => None,
+    }
+}
+
+fn is_loopback_name(host: &str) -> bool {
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    host.eq_ignore_ascii_case("localhost") || bare.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}

@@ -1,0 +1,48 @@
+//! The admin API's OpenAPI 3.1 document, made from the routes' own annotations; `mcp-broker openapi` prints the same.
+
+use axum::{Json, response::IntoResponse};
+use utoipa::{
+    Modify, OpenApi,
+    openapi::security::{Http, HttpAuthScheme, SecurityScheme},
+};
+
+use super::{backends, health, live, tenants};
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "mcp-broker admin API",
+        description = "Tenants, API keys and backends of an MCP broker, and what it is doing. Errors are `application/problem+json`."
+    ),
+    paths(
+        tenants::list, tenants::show, tenants::put, tenants::remove,
+        tenants::list_keys, tenants::create_key, tenants::revoke_key,
+        backends::list, backends::show, backends::put, backends::remove, backends::probe,
+        live::sessions, live::session, live::end_session,
+        live::tasks, live::task, live::cancel_task, live::subscriptions, live::drain,
+        health::live, health::ready, health::metrics, serve,
+    ),
+    security(("admin_token" = [])),
+    modifiers(&AdminToken)
+)]
+struct AdminApi;
+
+struct AdminToken;
+
+impl Modify for AdminToken {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let components = document.components.get_or_insert_default();
+        components.add_security_scheme("admin_token", SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer)));
+    }
+}
+
+/// The document.
+pub fn document() -> utoipa::openapi::OpenApi {
+    AdminApi::openapi()
+}
+
+/// This document.
+#[utoipa::path(get, path = "/admin/v1/openapi.json", tag = "health", responses((status = 200, description = "OpenAPI 3.1")))]
+pub(super) async fn serve() -> impl IntoResponse {
+    Json(document())
+}

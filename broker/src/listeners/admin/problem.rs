@@ -1,0 +1,128 @@
+//! How the admin plane says no: `application/problem+json` (RFC 9457), with the field at fault where there is one.
+
+use axum::{
+    http::{HeaderValue, Method, StatusCode, Uri, header},
+    response::{IntoResponse, Response},
+};
+use serde::Serialize;
+use storage::StoreError;
+use utoipa::ToSchema;
+
+use crate::{config::Fault, control::ControlError};
+
+/// Why a request was refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Problem {
+    /// Stays the same for one kind of problem: `urn:mcp-broker:problem:…`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub title: &'static str,
+    pub status: u16,
+    pub detail: String,
+    /// The first field at fault: a path into the body, a path parameter, a query parameter or a header.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+    /// Every field at fault, where there are several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub faults: Vec<FieldFault>,
+}
+
+/// One field at fault.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct FieldFault {
+    pub field: String,
+    pub detail: String,
+}
+
+impl Problem {
+    pub fn new(status: StatusCode, kind: &str, detail: impl Into<String>) -> Self {
+        let title = status.canonical_reason().unwrap_or("Refused");
+        let kind = format!("urn:mcp-broker:problem:{kind}");
+        Self { kind, title, status: status.as_u16(), detail: detail.into(), field: None, faults: Vec::new() }
+    }
+
+    pub fn field(mut self, field: impl Into<String>) -> Self {
+        self.field = Some(field.into());
+        self
+    }
+
+    /// A value that is not what it should be.
+    pub fn invalid(field: &str, detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid", detail).field(field)
+    }
+
+    pub fn not_found(what: &str, name: &str) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not-found", format!("there is no {what} {name}"))
+    }
+
+    /// A body whose fields are not what they should be; `faults` is not empty.
+    pub(super) fn faults(faults: &[Fault]) -> Self {
+        let listed: Vec<FieldFault> = faults.iter().map(field_fault).collect();
+        let detail = listed.iter().map(|fault| format!("{} {}", named(&fault.field), fault.detail)).collect::<Vec<_>>().join("; ");
+        let mut problem = Self::new(StatusCode::BAD_REQUEST, "invalid", detail);
+        problem.field = listed.first().map(|fault| fault.field.clone()).filter(|field| !field.is_empty());
+        problem.faults = if listed.len() > 1 { listed } else { Vec::new() };
+        problem
+    }
+}
+
+fn field_fault(fault: &Fault) -> FieldFault {
+    let allowed = if fault.allowed.is_empty() { String::new() } else { format!("; allowed: {}", fault.allowed) };
+    FieldFault { field: fault.path.clone(), detail: format!("{}{allowed}", fault.wrong) }
+}
+
+fn named(field: &str) -> &str {
+    if field.is_empty() { "the body" } else { field }
+}
+
+impl From<ControlError> for Problem {
+    fn from(error: ControlError) -> Self {
+        let detail = error.to_string();
+        let (status, kind) = match &error {
+            ControlError::Invalid(fault) => return Self::faults(std::slice::from_ref(fault)),
+            ControlError::NotFound { .. } | ControlError::Store(StoreError::UnknownTenant { .. }) => (StatusCode::NOT_FOUND, "not-found"),
+            ControlError::Declared { .. } => (StatusCode::CONFLICT, "declared"),
+            ControlError::DefaultTenant => (StatusCode::CONFLICT, "default-tenant"),
+            ControlError::TooMany { .. } => (StatusCode::CONFLICT, "too-many"),
+            ControlError::Store(StoreError::Exists { .. }) => (StatusCode::CONFLICT, "exists"),
+            ControlError::Store(StoreError::Full) => (StatusCode::INSUFFICIENT_STORAGE, "store-full"),
+            ControlError::Store(StoreError::Unavailable { .. } | StoreError::Busy { .. }) => {
+                (StatusCode::SERVICE_UNAVAILABLE, "store-unavailable")
+            }
+            ControlError::Store(_) | ControlError::NoRandomness | ControlError::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal"),
+        };
+        if status.is_server_error() {
+            tracing::error!(%error, "an admin request failed");
+        }
+        Self::new(status, kind, detail)
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let body = serde_json::to_vec(&self).unwrap_or_default();
+        let mut response = (status, [(header::CONTENT_TYPE, "application/problem+json")], body).into_response();
+        match status {
+            StatusCode::UNAUTHORIZED => {
+                response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"mcp-broker admin\""));
+            }
+            StatusCode::SERVICE_UNAVAILABLE => {
+                response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+            }
+            _ => {}
+        }
+        response
+    }
+}
+
+pub(super) async fn no_such_route(uri: Uri) -> Problem {
+    let detail = format!("there is nothing at {}; GET /admin/v1/openapi.json lists what there is", uri.path());
+    Problem::new(StatusCode::NOT_FOUND, "no-such-route", detail)
+}
+
+/// The router adds the `Allow` header.
+pub(super) async fn method_not_allowed(method: Method, uri: Uri) -> Problem {
+    let detail = format!("{} does not take {method}; the Allow header lists what it takes", uri.path());
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", detail)
+}

@@ -1,0 +1,487 @@
+//! Every metric of the broker, declared in one place: name with unit, help text, and a closed set of label values.
+//! Called by sessions, links and listeners as things happen; read by `GET /metrics`.
+//!
+//! Invariants: nothing a peer sends becomes a label value (methods, codes and transports come from closed sets; the two
+//! open sets, backends and tenants, are capped and end in `other`); what the path of a call touches costs one atomic
+//! operation, as its label children are resolved once. A metric that nothing moves is not declared.
+
+mod process;
+
+use std::{
+    fmt::Write as _,
+    sync::{
+        OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use dashmap::DashMap;
+use prometheus::{
+    Encoder as _, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+    core::Collector,
+};
+use protocol::{
+    ids::{BackendId, TenantId},
+    method::Method,
+    version::Version,
+};
+
+/// Backends that get a label value of their own; the following ones share `other`.
+pub const BACKEND_LABELS_MAX: usize = 200;
+/// Tenants that get a label value of their own, where tenant labels are configured at all.
+pub const TENANT_LABELS_MAX: usize = 1_000;
+const OTHER: &str = "other";
+
+/// From half a millisecond to a minute: below is noise of the machine, above is a call past its deadline.
+const SECONDS_BUCKETS: [f64; 16] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
+
+/// JSON-RPC codes that MCP defines; those the broker adds are 1001 to 1089.
+const ERROR_CODES: [i64; 7] = [-32700, -32600, -32601, -32602, -32603, -32002, -32042];
+const REFUSAL_CODES: std::ops::RangeInclusive<i64> = 1001..=1089;
+
+/// The transport whose children are kept resolved; the others are looked up.
+const HOT_TRANSPORT: &str = "http";
+
+/// How a client's request ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    Ok,
+    /// A result with `isError: true`.
+    ToolError,
+    /// The backend answered with a JSON-RPC error.
+    Error,
+    /// The broker answered with an error of its own.
+    Refused,
+    Cancelled,
+    Timeout,
+}
+
+impl Outcome {
+    const ALL: [Self; 6] = [Self::Ok, Self::ToolError, Self::Error, Self::Refused, Self::Cancelled, Self::Timeout];
+
+    const fn label(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::ToolError => "tool_error",
+            Self::Error => "error",
+            Self::Refused => "refused",
+            Self::Cancelled => "cancelled",
+            Self::Timeout => "timeout",
+        }
+    }
+}
+
+/// Which of the two peers of the broker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    Client,
+    Backend,
+}
+
+impl Side {
+    const fn label(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Backend => "backend",
+        }
+    }
+}
+
+/// As seen from the broker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    In,
+    Out,
+}
+
+impl Direction {
+    const fn label(self) -> &'static str {
+        match self {
+            Self::In => "in",
+            Self::Out => "out",
+        }
+    }
+}
+
+/// The registry and a handle on each metric.
+pub struct Metrics {
+    registry: Registry,
+    requests: IntCounterVec,
+    request_seconds: HistogramVec,
+    /// Children of `requests` (for [`HOT_TRANSPORT`]) and of `request_seconds`, by method.
+    by_method: Vec<MethodChildren>,
+    requests_pending: IntGauge,
+    errors: IntCounterVec,
+    versions: IntCounterVec,
+    phases: IntCounterVec,
+    sessions: IntGaugeVec,
+    links: IntGaugeVec,
+    backend_seconds: HistogramVec,
+    backends: Capped<BackendId, Histogram>,
+    dropped_notifications: IntCounterVec,
+    dropped_answers: IntCounterVec,
+    rate_limited: IntCounterVec,
+    queue_depth: IntGaugeVec,
+    subscriptions: IntGauge,
+    events_replayed: IntCounter,
+    tasks: IntGaugeVec,
+    /// Indexed by direction, then side.
+    bytes: [[IntCounter; 2]; 2],
+    /// Present only where tenant labels are configured.
+    tenants: Option<TenantRequests>,
+}
+
+#[derive(Default)]
+struct MethodChildren {
+    outcomes: [OnceLock<IntCounter>; Outcome::ALL.len()],
+    seconds: OnceLock<Histogram>,
+}
+
+struct TenantRequests {
+    requests: IntCounterVec,
+    children: Capped<TenantId, [IntCounter; Outcome::ALL.len()]>,
+}
+
+impl Metrics {
+    /// `tenant_labels`: also count requests by tenant, in a metric of its own.
+    pub fn new(tenant_labels: bool) -> Self {
+        let registry = Registry::new();
+        let declare = Declare { registry: &registry };
+        let bytes =
+            declare.counters("mcp_bytes_total", "Bytes of MCP messages read (in) and written (out), by peer.", &["direction", "side"]);
+        let methods = Method::ALL.iter().chain([&Method::Unknown]).map(|method| *method as usize).max().unwrap_or(0) + 1;
+        let bytes_of =
+            |direction: Direction| [Side::Client, Side::Backend].map(|side| bytes.with_label_values(&[direction.label(), side.label()]));
+        Self {
+            requests: declare.counters(
+                "mcp_requests_total",
+                "Requests of clients that got their answer, by how they ended.",
+                &["method", "outcome", "transport"],
+            ),
+            request_seconds: declare.histograms("mcp_request_seconds", "From reading a client's request to its answer.", &["method"]),
+            by_method: (0..methods).map(|_| MethodChildren::default()).collect(),
+            requests_pending: declare.gauge("mcp_requests_pending", "Requests of clients that wait for an answer."),
+            errors: declare.counters("mcp_errors_total", "JSON-RPC errors sent to clients, by code.", &["code"]),
+            versions: declare.counters(
+                "mcp_protocol_version_negotiated_total",
+                "Handshakes, by agreed protocol version and peer.",
+                &["version", "side"],
+            ),
+            phases: declare.counters(
+                "mcp_phase_transitions_total",
+                "Steps of sessions and links from one phase to the next.",
+                &["from", "to"],
+            ),
+            sessions: declare.gauges("mcp_sessions", "Sessions of clients.", &["transport", "state"]),
+            links: declare.gauges("mcp_links", "Links to backends.", &["backend_transport", "state"]),
+            backend_seconds: declare.histograms(
+                "mcp_backend_request_seconds",
+                "From sending a request to a backend to its answer.",
+                &["backend"],
+            ),
+            backends: Capped::new(BACKEND_LABELS_MAX),
+            dropped_notifications: declare.counters(
+                "mcp_dropped_notifications_total",
+                "Notifications that had no reader or no room.",
+                &["kind"],
+            ),
+            dropped_answers: declare.counters("mcp_dropped_answers_total", "Answers nobody waited for any more.", &["reason"]),
+            rate_limited: declare.counters("mcp_rate_limited_total", "Requests refused because a limit was reached.", &["scope"]),
+            queue_depth: declare.gauges("mcp_queue_depth", "Messages waiting in the broker's queues.", &["queue"]),
+            subscriptions: declare.gauge("mcp_subscriptions", "Resources subscribed to, counted per session."),
+            events_replayed: declare.counter("mcp_events_replayed_total", "Events sent again to streams that were resumed."),
+            tasks: declare.gauges("mcp_tasks", "Tasks known to the broker, by last status.", &["status"]),
+            bytes: [bytes_of(Direction::In), bytes_of(Direction::Out)],
+            tenants: tenant_labels.then(|| TenantRequests {
+                requests: declare.counters(
+                    "mcp_tenant_requests_total",
+                    "Requests of clients, by tenant and how they ended.",
+                    &["tenant", "outcome"],
+                ),
+                children: Capped::new(TENANT_LABELS_MAX),
+            }),
+            registry,
+        }
+    }
+
+    /// The Prometheus text format.
+    pub fn render(&self) -> String {
+        let mut text = Vec::new();
+        if let Err(error) = TextEncoder::new().encode(&self.registry.gather(), &mut text) {
+            tracing::error!(%error, "metrics could not be rendered");
+        }
+        let mut text = String::from_utf8_lossy(&text).into_owned();
+        let version = env!("CARGO_PKG_VERSION");
+        let _ = writeln!(
+            text,
+            "# HELP mcp_build_info The running build; always 1.\n# TYPE mcp_build_info gauge\nmcp_build_info{{version=\"{version}\"}} 1"
+        );
+        process::append(&mut text);
+        text
+    }
+
+    pub fn request_finished(&self, method: Method, outcome: Outcome, transport: &'static str, seconds: f64) {
+        let children = &self.by_method[method as usize];
+        let counter = |transport| self.requests.with_label_values(&[method.name(), outcome.label(), transport]);
+        if transport == HOT_TRANSPORT {
+            children.outcomes[outcome as usize].get_or_init(|| counter(HOT_TRANSPORT)).inc();
+        } else {
+            counter(transport).inc();
+        }
+        children.seconds.get_or_init(|| self.request_seconds.with_label_values(&[method.name()])).observe(seconds);
+    }
+
+    /// Does nothing unless tenant labels are configured.
+    pub fn tenant_request_finished(&self, tenant: &TenantId, outcome: Outcome) {
+        if let Some(tenants) = &self.tenants {
+            let children = |label: &str| Outcome::ALL.map(|outcome| tenants.requests.with_label_values(&[label, outcome.label()]));
+            tenants.children.with(tenant, tenant.as_str(), children, |counters| counters[outcome as usize].inc());
+        }
+    }
+
+    pub fn requests_pending(&self, delta: i64) {
+        self.requests_pending.add(delta);
+    }
+
+    pub fn error(&self, code: i64) {
+        if ERROR_CODES.contains(&code) || REFUSAL_CODES.contains(&code) {
+            self.errors.with_label_values(&[&*code.to_string()]).inc();
+        } else {
+            self.errors.with_label_values(&[OTHER]).inc();
+        }
+    }
+
+    pub fn version_negotiated(&self, version: Version, side: Side) {
+        self.versions.with_label_values(&[version.as_str(), side.label()]).inc();
+    }
+
+    pub fn phase(&self, from: &'static str, to: &'static str) {
+        self.phases.with_label_values(&[from, to]).inc();
+    }
+
+    pub fn sessions(&self, transport: &'static str, state: &'static str, delta: i64) {
+        self.sessions.with_label_values(&[transport, state]).add(delta);
+    }
+
+    pub fn links(&self, backend_transport: &'static str, state: &'static str, delta: i64) {
+        self.links.with_label_values(&[backend_transport, state]).add(delta);
+    }
+
+    pub fn backend_request(&self, backend: &BackendId, seconds: f64) {
+        let child = |label: &str| self.backend_seconds.with_label_values(&[label]);
+        self.backends.with(backend, backend.as_str(), child, |histogram| histogram.observe(seconds));
+    }
+
+    /// A backend is gone: its series ends and its place among the labelled ones is free.
+    pub fn forget_backend(&self, backend: &BackendId) {
+        if self.backends.remove(backend) {
+            // Absent when the label was never resolved: the same wish.
+            let _ = self.backend_seconds.remove_label_values(&[backend.as_str()]);
+        }
+    }
+
+    pub fn dropped_notification(&self, kind: &'static str) {
+        self.dropped_notifications.with_label_values(&[kind]).inc();
+    }
+
+    pub fn dropped_answer(&self, reason: &'static str) {
+        self.dropped_answers.with_label_values(&[reason]).inc();
+    }
+
+    pub fn rate_limited(&self, scope: &'static str) {
+        self.rate_limited.with_label_values(&[scope]).inc();
+    }
+
+    pub fn queue_depth(&self, queue: &'static str, delta: i64) {
+        self.queue_depth.with_label_values(&[queue]).add(delta);
+    }
+
+    pub fn subscriptions(&self, delta: i64) {
+        self.subscriptions.add(delta);
+    }
+
+    pub fn events_replayed(&self, count: u64) {
+        self.events_replayed.inc_by(count);
+    }
+
+    pub fn tasks(&self, status: &'static str, delta: i64) {
+        self.tasks.with_label_values(&[status]).add(delta);
+    }
+
+    pub fn bytes(&self, direction: Direction, side: Side, count: usize) {
+        self.bytes[direction as usize][side as usize].inc_by(count as u64);
+    }
+}
+
+impl std::fmt::Debug for Metrics {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("Metrics")
+    }
+}
+
+/// Resolved label children of an open set of names. Past the cap, a new name shares the child of `other`.
+struct Capped<K, C> {
+    children: DashMap<K, C>,
+    /// Names taken. A cap, not a count: two threads may overshoot it by one name each.
+    taken: AtomicUsize,
+    other: OnceLock<C>,
+    max: usize,
+}
+
+impl<K: Clone + Eq + std::hash::Hash, C> Capped<K, C> {
+    fn new(max: usize) -> Self {
+        Self { children: DashMap::new(), taken: AtomicUsize::new(0), other: OnceLock::new(), max }
+    }
+
+    fn with(&self, key: &K, label: &str, child: impl Fn(&str) -> C, act: impl Fn(&C)) {
+        if let Some(found) = self.children.get(key) {
+            return act(&found);
+        }
+        if self.taken.load(Ordering::Relaxed) >= self.max {
+            return act(self.other.get_or_init(|| child(OTHER)));
+        }
+        let entry = self.children.entry(key.clone()).or_insert_with(|| {
+            self.taken.fetch_add(1, Ordering::Relaxed);
+            child(label)
+        });
+        act(&entry);
+    }
+
+    fn remove(&self, key: &K) -> bool {
+        let removed = self.children.remove(key).is_some();
+        if removed {
+            self.taken.fetch_sub(1, Ordering::Relaxed);
+        }
+        removed
+    }
+}
+
+/// Makes a metric and registers it.
+struct Declare<'a> {
+    registry: &'a Registry,
+}
+
+impl Declare<'_> {
+    fn counters(&self, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
+        self.registered(IntCounterVec::new(Opts::new(name, help), labels))
+    }
+
+    fn counter(&self, name: &str, help: &str) -> IntCounter {
+        self.registered(IntCounter::new(name, help))
+    }
+
+    fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
+        self.registered(IntGaugeVec::new(Opts::new(name, help), labels))
+    }
+
+    fn gauge(&self, name: &str, help: &str) -> IntGauge {
+        self.registered(IntGauge::new(name, help))
+    }
+
+    fn histograms(&self, name: &str, help: &str, labels: &[&str]) -> HistogramVec {
+        self.registered(HistogramVec::new(HistogramOpts::new(name, help).buckets(SECONDS_BUCKETS.to_vec()), labels))
+    }
+
+    fn registered<M: Collector + Clone + 'static>(&self, metric: prometheus::Result<M>) -> M {
+        let metric = metric.expect("names and labels are constants that the tests construct");
+        self.registry.register(Box::new(metric.clone())).expect("each name is declared once, which the tests check");
+        metric
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finished_request_is_counted_and_timed() {
+        let metrics = Metrics::new(false);
+        metrics.request_finished(Method::ToolsCall, Outcome::ToolError, "http", 0.003);
+        metrics.request_finished(Method::ToolsCall, Outcome::ToolError, "http", 0.003);
+        metrics.request_finished(Method::Unknown, Outcome::Refused, "websocket", 0.1);
+        let text = metrics.render();
+        assert!(text.contains(r#"mcp_requests_total{method="tools/call",outcome="tool_error",transport="http"} 2"#), "{text}");
+        assert!(text.contains(r#"outcome="refused",transport="websocket"} 1"#), "{text}");
+        assert!(text.contains(r#"mcp_request_seconds_bucket{method="tools/call",le="0.005"} 2"#), "{text}");
+        assert!(text.contains(r#"mcp_request_seconds_bucket{method="tools/call",le="0.0025"} 0"#), "{text}");
+    }
+
+    #[test]
+    fn every_method_of_the_table_has_a_place() {
+        let metrics = Metrics::new(false);
+        for method in Method::ALL.iter().chain([&Method::Unknown]) {
+            for outcome in Outcome::ALL {
+                metrics.request_finished(*method, outcome, "http", 0.0);
+            }
+        }
+        let lines = metrics.render().lines().filter(|line| line.starts_with("mcp_requests_total{")).count();
+        assert!(lines >= Method::ALL.len() * Outcome::ALL.len());
+    }
+
+    #[test]
+    fn error_codes_are_a_closed_set() {
+        let metrics = Metrics::new(false);
+        for code in [-32602, 1004, 1089, 1090, 77, i64::MIN] {
+            metrics.error(code);
+        }
+        let text = metrics.render();
+        assert!(text.contains(r#"mcp_errors_total{code="-32602"} 1"#) && text.contains(r#"mcp_errors_total{code="1004"} 1"#), "{text}");
+        assert!(text.contains(r#"mcp_errors_total{code="other"} 3"#), "{text}");
+    }
+
+    #[test]
+    fn backends_past_the_cap_share_a_label_and_a_removed_one_makes_room() {
+        let metrics = Metrics::new(false);
+        let backend = |number: usize| BackendId::parse(&format!("b{number}")).unwrap();
+        for number in 0..BACKEND_LABELS_MAX + 5 {
+            metrics.backend_request(&backend(number), 0.01);
+        }
+        let count =
+            |metrics: &Metrics| metrics.render().lines().filter(|line| line.starts_with("mcp_backend_request_seconds_count")).count();
+        assert_eq!(count(&metrics), BACKEND_LABELS_MAX + 1);
+        assert!(metrics.render().contains(r#"mcp_backend_request_seconds_count{backend="other"} 5"#));
+        metrics.forget_backend(&backend(0));
+        assert_eq!(count(&metrics), BACKEND_LABELS_MAX);
+        metrics.backend_request(&backend(900), 0.01);
+        assert!(metrics.render().contains(r#"mcp_backend_request_seconds_count{backend="b900"} 1"#));
+    }
+
+    #[test]
+    fn tenants_are_labels_only_when_configured() {
+        let tenant = TenantId::parse("acme").unwrap();
+        let (without, with) = (Metrics::new(false), Metrics::new(true));
+        for metrics in [&without, &with] {
+            metrics.tenant_request_finished(&tenant, Outcome::Ok);
+        }
+        assert!(!without.render().contains("acme"));
+        assert!(with.render().contains(r#"mcp_tenant_requests_total{outcome="ok",tenant="acme"} 1"#));
+    }
+
+    #[test]
+    fn gauges_go_up_and_down_and_bytes_have_their_four_series() {
+        let metrics = Metrics::new(false);
+        metrics.sessions("http", "ready", 2);
+        metrics.sessions("http", "ready", -1);
+        metrics.bytes(Direction::Out, Side::Backend, 10);
+        let text = metrics.render();
+        assert!(text.contains(r#"mcp_sessions{state="ready",transport="http"} 1"#), "{text}");
+        assert!(text.contains(r#"mcp_bytes_total{direction="out",side="backend"} 10"#), "{text}");
+        assert!(text.contains(r#"mcp_bytes_total{direction="in",side="client"} 0"#), "{text}");
+    }
+
+    #[test]
+    fn the_text_holds_the_process_and_each_name_once() {
+        let text = Metrics::new(true).render();
+        for name in [
+            "process_cpu_seconds_total",
+            "process_resident_memory_bytes",
+            "process_open_fds",
+            "process_threads",
+            "process_start_time_seconds",
+            "mcp_build_info",
+        ] {
+            assert_eq!(text.matches(&format!("# TYPE {name} ")).count(), 1, "{name} in {text}");
+        }
+        assert!(text.ends_with('\n') && !text.contains("\n\n"));
+    }
+}

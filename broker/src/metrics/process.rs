@@ -1,0 +1,85 @@
+//! What the operating system knows of this process, in the names every Prometheus dashboard expects. Read from
+//! `/proc/self` each time the metrics are asked for; a value that can not be read is left out.
+
+use std::{fmt::Write as _, fs};
+
+/// `USER_HZ`: the unit of times in `/proc`, part of Linux's interface to programs and 100 on every architecture we build for.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+pub(super) fn append(text: &mut String) {
+    let stat = fs::read_to_string("/proc/self/stat").ok().and_then(|line| Stat::parse(&line));
+    if let Some(stat) = &stat {
+        metric(text, "process_cpu_seconds_total", "counter", "Processor time, user and system.", stat.cpu_ticks as f64 / TICKS_PER_SECOND);
+        metric(text, "process_threads", "gauge", "Threads.", stat.threads as f64);
+        if let Some(booted) = boot_time() {
+            let started = booted as f64 + stat.started_ticks as f64 / TICKS_PER_SECOND;
+            metric(text, "process_start_time_seconds", "gauge", "Start of the process, in seconds since 1970.", started);
+        }
+    }
+    if let Some(bytes) = resident_bytes() {
+        metric(text, "process_resident_memory_bytes", "gauge", "Memory held in RAM.", bytes as f64);
+    }
+    if let Ok(entries) = fs::read_dir("/proc/self/fd") {
+        // One of them is the listing itself.
+        metric(text, "process_open_fds", "gauge", "Open file descriptors.", entries.count().saturating_sub(1) as f64);
+    }
+    if let Some(max) = descriptors_max() {
+        metric(text, "process_max_fds", "gauge", "File descriptors the process may open.", max as f64);
+    }
+}
+
+fn metric(text: &mut String, name: &str, kind: &str, help: &str, value: f64) {
+    let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}");
+}
+
+struct Stat {
+    cpu_ticks: u64,
+    threads: u64,
+    started_ticks: u64,
+}
+
+impl Stat {
+    fn parse(line: &str) -> Option<Self> {
+        // The name in parentheses may hold spaces and parentheses: fields are counted after the last one.
+        let fields: Vec<&str> = line.rsplit_once(')')?.1.split_whitespace().collect();
+        // proc(5) counts from 1 and the state, our index 0, is field 3.
+        let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+        Some(Self { cpu_ticks: field(14)? + field(15)?, threads: field(20)?, started_ticks: field(22)? })
+    }
+}
+
+fn boot_time() -> Option<u64> {
+    let stat = fs::read_to_string("/proc/stat").ok()?;
+    stat.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
+}
+
+fn resident_bytes() -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.trim().strip_suffix(" kB")?;
+    kib.trim().parse::<u64>().ok().map(|kib| kib * 1024)
+}
+
+fn descriptors_max() -> Option<u64> {
+    let limits = fs::read_to_string("/proc/self/limits").ok()?;
+    limits.lines().find_map(|line| line.strip_prefix("Max open files"))?.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_process_name_may_hold_anything() {
+        let line = "42 (a) b (c) S 1 42 42 0 -1 4194560 100 0 0 0 250 50 0 0 20 0 7 0 12345 1000 200";
+        let stat = Stat::parse(line).unwrap();
+        assert_eq!((stat.cpu_ticks, stat.threads, stat.started_ticks), (300, 7, 12345));
+        assert!(Stat::parse("42 (short) S 1").is_none());
+    }
+
+    #[test]
+    fn this_process_has_all_of_them() {
+        let mut text = String::new();
+        append(&mut text);
+        assert_eq!(text.lines().filter(|line| line.starts_with("process_")).count(), 6, "{text}");
+    }
+}

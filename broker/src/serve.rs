@@ -1,0 +1,332 @@
+//! The life of one broker process, top to bottom: configuration, log, store, broker, listeners, `ready`, signals, drain,
+//! exit code. Called by the command line; everything it starts, it stops.
+//!
+//! Invariants: nothing is served before everything stored and declared is in force, and the `ready` line is printed after
+//! that; whatever can be refused at start is refused with an exit code and a sentence, before `ready`.
+
+mod demo;
+mod signals;
+
+use std::{
+    io::{self, Write as _},
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+    time::Duration,
+};
+
+use storage::{ConfigStore, SqliteOptions, SqliteStore, StoreError};
+use transport::TlsSetupError;
+use tokio::{net::TcpListener, task::JoinHandle, time::timeout};
+use tokio_util::sync::CancellationToken;
+
+use self::signals::{Signal, Signals};
+use crate::{
+    auth::{Keyring, Keys, KeysError},
+    broker::{Broker, Parts},
+    config::{self, Config, Faults},
+    control::{Control, ControlParts, LoadError},
+    limits::CLOSE_WAIT,
+    listeners,
+    metrics::Metrics,
+    telemetry::{self, Logging, TelemetryError},
+};
+
+/// What the command line says about the start.
+#[derive(Debug, Clone, Default)]
+pub struct ServeOptions {
+    /// The configuration file; the defaults without one.
+    pub config: Option<PathBuf>,
+    /// Register the bundled demo backend and tell how to call it.
+    pub demo: bool,
+}
+
+/// Why the process ends with an exit code other than 0.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    #[error("{0}")]
+    Config(#[from] Faults),
+    #[error(transparent)]
+    Tls(#[from] TlsSetupError),
+    #[error(transparent)]
+    Telemetry(#[from] TelemetryError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Keys(#[from] KeysError),
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    #[error("{key}: can not listen on {address}: {source}; end what uses it, or choose another address")]
+    Bind { key: &'static str, address: SocketAddr, source: io::Error },
+    #[error("the {what} listener ended by itself: {detail}")]
+    ListenerEnded { what: &'static str, detail: String },
+    #[error("the operating system refused {what}: {source}")]
+    System { what: &'static str, source: io::Error },
+}
+
+/// Exit codes, after BSD's sysexits.
+pub const EXIT_USAGE: u8 = 64;
+pub const EXIT_UNAVAILABLE: u8 = 69;
+pub const EXIT_INTERNAL: u8 = 70;
+
+impl ServeError {
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Config(_) | Self::Load(LoadError::Twice { .. } | LoadError::NoTenant { .. }) => EXIT_USAGE,
+            Self::Store(_) | Self::Load(LoadError::Store(_)) | Self::Keys(_) | Self::Bind { .. } => EXIT_UNAVAILABLE,
+            Self::Load(_) | Self::Tls(_) | Self::Telemetry(_) | Self::ListenerEnded { .. } | Self::System { .. } => EXIT_INTERNAL,
+        }
+    }
+}
+
+/// Runs the broker until it is asked to stop.
+pub fn run(options: ServeOptions) -> ExitCode {
+    exit(start_and_stop(options))
+}
+
+/// Brings the database schema up to date and ends.
+pub fn migrate(file: Option<&Path>) -> ExitCode {
+    let migrated = || {
+        let config = config::load(file)?;
+        runtime()?.block_on(async {
+            let store = SqliteStore::open(&SqliteOptions { path: config.storage.sqlite_path.clone(), migrate: true }).await?;
+            say(&format!("the schema of {} is up to date", config.storage.sqlite_path.display()));
+            store.close().await;
+            Ok(())
+        })
+    };
+    exit(migrated())
+}
+
+/// Names every fault of a configuration file, one per line.
+pub fn check_config(file: &Path) -> ExitCode {
+    match config::load(Some(file)) {
+        Ok(_) => {
+            say(&format!("{} is a good configuration", file.display()));
+            ExitCode::SUCCESS
+        }
+        Err(faults) => {
+            say(&faults.to_string());
+            EXIT_USAGE.into()
+        }
+    }
+}
+
+/// The outcome of a command; whoever closed the pipe has seen enough.
+fn say(text: &str) {
+    let _unread = writeln!(io::stdout(), "{text}");
+}
+
+fn exit(ended: Result<(), ServeError>) -> ExitCode {
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Not by the log, which may not be set up, and must not hide it from whoever typed the command.
+            // Nobody may be reading, which must not change the exit code.
+            let lines: String = error.to_string().lines().map(|line| format!("mcp-broker: {line}\n")).collect();
+            let _unread = io::stderr().write_all(lines.as_bytes());
+            error.exit_code().into()
+        }
+    }
+}
+
+fn start_and_stop(options: ServeOptions) -> Result<(), ServeError> {
+    let config = read_config(&options)?;
+    let logging = telemetry::init(&config.telemetry)?;
+    let runtime = runtime()?;
+    let ended = runtime.block_on(async {
+        let mut signals = Signals::install().map_err(|source| ServeError::System { what: "signal handlers", source })?;
+        let mut running = tokio::select! {
+            started = Running::start(options, config, logging) => started?,
+            name = signals.stop() => {
+                tracing::info!(signal = name, "stopped before it was ready");
+                return Ok(());
+            }
+        };
+        running.announce();
+        running.until_asked_to_stop(&mut signals).await?;
+        running.drain(&mut signals).await;
+        Ok(())
+    });
+    // Drops every task that is left, and with it every child process, before the process ends.
+    runtime.shutdown_timeout(CLOSE_WAIT);
+    ended
+}
+
+fn read_config(options: &ServeOptions) -> Result<Config, ServeError> {
+    let mut config = config::load(options.config.as_deref())?;
+    if options.demo {
+        let program = std::env::current_exe().map_err(|source| ServeError::System { what: "the path of this program", source })?;
+        config.backends.push(demo::backend(program.to_string_lossy().into_owned()));
+    }
+    Ok(config)
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, ServeError> {
+    let built = tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("broker").build();
+    built.map_err(|source| ServeError::System { what: "threads", source })
+}
+
+/// A started broker.
+struct Running {
+    options: ServeOptions,
+    /// As read at start: what needs a restart is what differs from it.
+    config: Arc<Config>,
+    logging: Logging,
+    broker: Arc<Broker>,
+    control: Arc<Control>,
+    http: Listener,
+    admin: Listener,
+}
+
+struct Listener {
+    address: SocketAddr,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Running {
+    async fn start(options: ServeOptions, config: Config, logging: Logging) -> Result<Self, ServeError> {
+        let config = Arc::new(config);
+        tracing::info!(node = %config.node.id, version = env!("CARGO_PKG_VERSION"), "starting");
+        let database = SqliteOptions { path: config.storage.sqlite_path.clone(), migrate: config.storage.migrate_on_start };
+        // The store locks the database; only then may the secret beside it be made.
+        let store: Arc<dyn ConfigStore> = Arc::new(SqliteStore::open(&database).await?);
+        let keys = Keys::load(&config)?;
+        let keyring = Arc::new(Keyring::new(keys.api_key.clone()));
+        let metrics = Arc::new(Metrics::new(config.telemetry.tenant_labels));
+        let parts = Parts { config: Arc::clone(&config), metrics: Arc::clone(&metrics), keys: keys.clone(), keyring: Arc::clone(&keyring) };
+        let broker = Broker::new(parts)?;
+        let parts = ControlParts { broker: Arc::clone(&broker), store, keyring, keys, config: Arc::clone(&config), metrics };
+        let control = Control::new(parts);
+        let http = bind("listen.http", config.listen.http).await?;
+        let admin = bind("listen.admin", config.listen.admin).await?;
+        let loaded = control.load().await?;
+        tracing::info!(tenants = loaded.tenants, keys = loaded.keys, backends = loaded.backends, "loaded");
+        warn_of_open_doors(&config);
+        let http = Listener::start(http, |listener, stop| listeners::http::serve(Arc::clone(&broker), listener, stop))?;
+        let admin = Listener::start(admin, |listener, stop| listeners::admin::serve(Arc::clone(&control), listener, stop))?;
+        Ok(Self { options, config, logging, broker, control, http, admin })
+    }
+
+    /// The first line on standard output, which whoever started the broker waits for.
+    fn announce(&self) {
+        let line = format!("ready http={} admin={}\n", self.http.address, self.admin.address);
+        let mut out = io::stdout().lock();
+        if let Err(error) = out.write_all(line.as_bytes()).and_then(|()| out.flush()) {
+            tracing::warn!(%error, "the ready line could not be written");
+        }
+        tracing::info!(http = %self.http.address, admin = %self.admin.address, "ready");
+        if self.options.demo {
+            let _unread = io::stderr().write_all(demo::instructions(self.http.address).as_bytes());
+        }
+    }
+
+    async fn until_asked_to_stop(&mut self, signals: &mut Signals) -> Result<(), ServeError> {
+        loop {
+            // Every branch is cancel-safe: signals are kept by their source, a drain stays requested, a task's end is kept.
+            tokio::select! { biased;
+                signal = signals.next() => match signal {
+                    Signal::Stop(name) => {
+                        tracing::info!(signal = name, "asked to stop");
+                        return Ok(());
+                    }
+                    Signal::Reload => self.reload().await,
+                },
+                () = self.broker.drain_requested() => {
+                    tracing::info!("asked to drain by the admin API");
+                    return Ok(());
+                }
+                ended = &mut self.http.task => return Err(listener_ended("http", ended)),
+                ended = &mut self.admin.task => return Err(listener_ended("admin", ended)),
+            }
+        }
+    }
+
+    /// Unready, no new connections, goodbye to streams, calls in flight finish; then the admin side and the store close.
+    async fn drain(mut self, signals: &mut Signals) {
+        let grace = self.config.shutdown.grace;
+        tracing::info!(grace = %config::units::format_duration(grace), "draining");
+        self.broker.drain();
+        self.http.stop.cancel();
+        let closing = async {
+            if !self.broker.finish_drain(grace).await {
+                tracing::warn!("the grace period is over: what is still in flight is given up");
+            }
+            self.http.close(CLOSE_WAIT).await;
+            self.admin.close(CLOSE_WAIT).await;
+            if timeout(CLOSE_WAIT, self.control.close()).await.is_err() {
+                tracing::warn!("the store did not close in time");
+            }
+        };
+        tokio::select! {
+            () = closing => tracing::info!("stopped"),
+            name = signals.stop() => tracing::warn!(signal = name, "asked to stop again: ending at once"),
+        }
+    }
+
+    /// Follows a changed configuration file, or keeps everything as it is.
+    async fn reload(&self) {
+        let next = match read_config(&self.options) {
+            Ok(next) => next,
+            Err(error) => {
+                for fault in error.to_string().lines() {
+                    tracing::error!(fault, "the configuration is not reloaded");
+                }
+                return;
+            }
+        };
+        let reloaded = match self.control.reload(&next).await {
+            Ok(reloaded) => reloaded,
+            Err(error) => {
+                tracing::error!(%error, "the configuration is not reloaded");
+                return;
+            }
+        };
+        if let Err(error) = self.logging.set_filter(&next.telemetry.log) {
+            tracing::error!(%error, "the log's filter stays as it is");
+        }
+        for section in config::needs_restart(&self.config, &next) {
+            tracing::warn!(section, "the configuration changed here too, which a restart will follow");
+        }
+        tracing::info!(tenants = reloaded.tenants, backends = reloaded.backends, "configuration reloaded");
+    }
+}
+
+impl Listener {
+    fn start<Serving>(listener: TcpListener, serve: impl FnOnce(TcpListener, CancellationToken) -> Serving) -> Result<Self, ServeError>
+    where
+        Serving: Future<Output = ()> + Send + 'static,
+    {
+        let address = listener.local_addr().map_err(|source| ServeError::System { what: "the address of a listener", source })?;
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(serve(listener, stop.clone()));
+        Ok(Self { address, stop, task })
+    }
+
+    async fn close(&mut self, within: Duration) {
+        self.stop.cancel();
+        if timeout(within, &mut self.task).await.is_err() {
+            tracing::warn!(address = %self.address, "connections did not close in time");
+        }
+    }
+}
+
+async fn bind(key: &'static str, address: SocketAddr) -> Result<TcpListener, ServeError> {
+    TcpListener::bind(address).await.map_err(|source| ServeError::Bind { key, address, source })
+}
+
+fn listener_ended(what: &'static str, ended: Result<(), tokio::task::JoinError>) -> ServeError {
+    let detail = ended.map_or_else(|fault| fault.to_string(), |()| "without a word".to_owned());
+    ServeError::ListenerEnded { what, detail }
+}
+
+fn warn_of_open_doors(config: &Config) {
+    if config.auth.admin_token.is_none() {
+        tracing::warn!(listen = %config.listen.admin, "the admin API is open to everybody who reaches it: auth.admin_token is not set");
+    }
+    if !config.auth.required && !config.listen.http.ip().is_loopback() {
+        tracing::warn!(listen = %config.listen.http, "everybody who reaches the broker is tenant default: auth.required is false");
+    }
+}

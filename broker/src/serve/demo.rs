@@ -1,0 +1,66 @@
+//! `mcp-broker demo`: the broker on its defaults with the bundled demo backend, and what to type next.
+
+use std::net::SocketAddr;
+
+use protocol::ids::{BackendId, TenantId};
+
+use crate::config::{
+    DeclaredBackend,
+    checked::DEFAULT_TENANT,
+    spec::{BackendSpec, BackendTimeouts, Credentials, LinkSharing, TransportSpec},
+};
+
+const BACKEND: &str = "demo";
+
+/// The demo backend is this very program in another role. It is declared, not stored: a later `serve` does not know it.
+pub(super) fn backend(program: String) -> DeclaredBackend {
+    DeclaredBackend {
+        tenant: TenantId::parse(DEFAULT_TENANT).expect("the constant is a legal name"),
+        backend: BackendId::parse(BACKEND).expect("the constant is a legal name"),
+        spec: BackendSpec {
+            transport: TransportSpec::Stdio { command: program, args: vec!["demo-backend".to_owned()], env: Default::default(), cwd: None },
+            links: LinkSharing::Auto,
+            timeouts: BackendTimeouts::default(),
+            credentials: Credentials::default(),
+        },
+    }
+}
+
+/// A session by hand: shake hands, keep the session id, call a tool. For a POSIX shell.
+pub(super) fn instructions(http: SocketAddr) -> String {
+    let url = format!("http://{http}/mcp");
+    format!(
+        r#"
+The broker serves a demo backend at {url}
+Point an MCP client at that URL, or paste this into a shell:
+
+mcp() {{ curl -sS {url} -H 'content-type: application/json' -H 'accept: application/json, text/event-stream' "$@"; }}
+session=$(mcp -D - -o /dev/null -d '{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{{"protocolVersion":"2025-11-25","capabilities":{{}},"clientInfo":{{"name":"curl","version":"1"}}}}}}' | tr -d '\r' | awk 'tolower($1) == "mcp-session-id:" {{ print $2 }}')
+mcp -H "mcp-session-id: $session" -d '{{"jsonrpc":"2.0","method":"notifications/initialized"}}'
+mcp -H "mcp-session-id: $session" -d '{{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{{"name":"{BACKEND}__echo","arguments":{{"message":"hello"}}}}}}'
+
+Ctrl-C stops it.
+"#
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::checked::validate_backend_spec;
+
+    #[test]
+    fn the_demo_backend_is_a_good_one() {
+        assert_eq!(validate_backend_spec(&backend("/usr/bin/mcp-broker".to_owned()).spec), Ok(()));
+    }
+
+    #[test]
+    fn the_bodies_to_paste_are_json() {
+        let text = instructions("127.0.0.1:8080".parse().unwrap());
+        let bodies: Vec<&str> = text.lines().filter_map(|line| line.split_once("-d '")?.1.split('\'').next()).collect();
+        assert_eq!(bodies.len(), 3, "{text}");
+        for body in bodies {
+            serde_json::from_str::<serde_json::Value>(body).unwrap_or_else(|error| panic!("{body}: {error}"));
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Logs: one line per event on standard error, as text for people or JSON for machines. Set up once by [`crate::serve`];
+//! the filter can be changed while the broker runs.
+//!
+//! What a level promises: `error` needs somebody's attention, `warn` says something is not as configured or a peer
+//! misbehaves, `info` is the life of the process and of what operators manage, `debug` is single sessions and calls.
+
+use std::{
+    backtrace::{Backtrace, BacktraceStatus},
+    io::IsTerminal as _,
+};
+
+use tracing_subscriber::{EnvFilter, Layer as _, Registry, fmt, layer::SubscriberExt as _, reload, util::SubscriberInitExt as _};
+
+use crate::config::{LogFormat, Telemetry};
+
+#[derive(Debug, thiserror::Error)]
+pub enum TelemetryError {
+    #[error("log filter {0}")]
+    Filter(String),
+    #[error("the log was set up already")]
+    SetUpTwice,
+    #[error("the log is gone")]
+    Gone,
+}
+
+/// The hand on the filter.
+pub struct Logging {
+    filter: reload::Handle<EnvFilter, Registry>,
+}
+
+/// From here on events are logged.
+pub fn init(telemetry: &Telemetry) -> Result<Logging, TelemetryError> {
+    let (filter, handle) = reload::Layer::new(parse(&telemetry.log).map_err(TelemetryError::Filter)?);
+    let lines = fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
+    let lines = match telemetry.log_format {
+        LogFormat::Text => lines.boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).boxed(),
+    };
+    // The filter stands first: its handle is typed by what is below it.
+    tracing_subscriber::registry().with(filter).with(lines).try_init().map_err(|_| TelemetryError::SetUpTwice)?;
+    std::panic::set_hook(Box::new(log_panic));
+    Ok(Logging { filter: handle })
+}
+
+/// A fault of the broker is one line of the log like any other event, whatever its format.
+fn log_panic(fault: &std::panic::PanicHookInfo<'_>) {
+    let backtrace = Backtrace::capture();
+    match backtrace.status() {
+        BacktraceStatus::Captured => tracing::error!(%fault, %backtrace, "internal fault"),
+        _ => tracing::error!(%fault, "internal fault"),
+    }
+}
+
+impl Logging {
+    /// Changes what is logged from now on.
+    pub fn set_filter(&self, text: &str) -> Result<(), TelemetryError> {
+        let filter = parse(text).map_err(TelemetryError::Filter)?;
+        self.filter.reload(filter).map_err(|_| TelemetryError::Gone)
+    }
+}
+
+/// Whether the text is a filter; the answer continues "telemetry.log …".
+pub(crate) fn check_filter(text: &str) -> Result<(), String> {
+    parse(text).map(drop)
+}
+
+fn parse(text: &str) -> Result<EnvFilter, String> {
+    EnvFilter::builder().parse(text).map_err(|error| format!("is no log filter: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_are_levels_or_directives() {
+        for text in ["info", "warn,broker=debug", "broker::listeners=trace", "off"] {
+            check_filter(text).unwrap_or_else(|wrong| panic!("{text}: {wrong}"));
+        }
+        for text in ["broker=loud", "=", "a=b=c"] {
+            assert!(check_filter(text).unwrap_err().starts_with("is no log filter: "), "{text}");
+        }
+    }
+}

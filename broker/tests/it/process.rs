@@ -1,0 +1,210 @@
+//! The life of the process from outside: what it refuses to start with, its exit codes, signals, and the reload.
+
+use std::{
+    io::{BufRead, BufReader, Read},
+    path::Path,
+    process::{Child, Command, ExitStatus, Output, Stdio},
+    sync::mpsc::{Receiver, RecvTimeoutError, channel},
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::BINARY;
+
+const DEADLINE: Duration = Duration::from_secs(20);
+
+fn command(folder: &Path) -> Command {
+    let mut command = Command::new(std::env::var("MCP_BROKER_BIN").unwrap_or_else(|_| BINARY.to_owned()));
+    command.current_dir(folder).stdin(Stdio::null());
+    command
+}
+
+fn run(folder: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Output {
+    command(folder).args(arguments).envs(environment.iter().copied()).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A broker and what it logs.
+struct Broker {
+    child: Child,
+    ready: String,
+    log: Receiver<String>,
+}
+
+impl Broker {
+    fn start(folder: &Path, yaml: &str) -> Self {
+        let fixed = "listen: {http: '127.0.0.1:0', admin: '127.0.0.1:0'}\nstorage: {url: 'sqlite:data/b.db'}\n";
+        std::fs::write(folder.join("b.yaml"), format!("{fixed}{yaml}")).unwrap();
+        let mut command = command(folder);
+        let mut child = command.args(["serve", "--config", "b.yaml"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let (sender, log) = channel();
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        let mut ready = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+        Self { child, ready, log }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// The first log line from here on that holds the text.
+    fn logged(&self, wanted: &str) -> String {
+        let until = Instant::now() + DEADLINE;
+        let mut seen = String::new();
+        loop {
+            match self.log.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(line) if line.contains(wanted) => return line,
+                Ok(line) => seen = seen + &line + "\n",
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => panic!("no log line holds {wanted:?}:\n{seen}"),
+            }
+        }
+    }
+
+    fn ended(mut self) -> ExitStatus {
+        // Standard error closes with the process.
+        while self.log.recv_timeout(DEADLINE).is_ok() {}
+        self.child.wait().unwrap()
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        let _ended_already = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_bad_configuration_ends_with_64_and_every_fault() {
+    let folder = tempfile::tempdir().unwrap();
+    let bad = "limits: {burst: 0, brust: 1}\nlisten: {http: '0.0.0.0:0', quic: '127.0.0.1:1'}\ntls: {self_signed: true}\nstorage: {url: 'postgres://u:hush@h/d'}\n";
+    std::fs::write(folder.path().join("bad.yaml"), bad).unwrap();
+    let checked = run(folder.path(), &["check-config", "bad.yaml"], &[]);
+    assert_eq!(checked.status.code(), Some(64));
+    let faults = text(&checked.stdout);
+    for start in [
+        "limits.burst: is 0; allowed: ",
+        "limits.brust: is no known key",
+        "listen.http: 0.0.0.0:0 is reachable from outside",
+        "listen.quic: not available in this build",
+        "tls.self_signed: not available in this build",
+        "storage.url: names a PostgreSQL database, which is not available in this build",
+    ] {
+        assert!(faults.lines().any(|line| line.starts_with(start)), "{start}: {faults}");
+    }
+    assert_eq!(faults.lines().count(), 6, "{faults}");
+    assert!(!faults.contains("hush"));
+    let served = run(folder.path(), &["serve", "--config", "bad.yaml"], &[]);
+    assert_eq!((served.status.code(), text(&served.stdout)), (Some(64), String::new()));
+    assert!(faults.lines().all(|fault| text(&served.stderr).contains(fault)), "{}", text(&served.stderr));
+}
+
+#[test]
+fn the_printed_example_is_a_good_configuration() {
+    let folder = tempfile::tempdir().unwrap();
+    let example = run(folder.path(), &["config-example"], &[]);
+    assert!(example.status.success());
+    std::fs::write(folder.path().join("example.yaml"), example.stdout).unwrap();
+    let checked = run(folder.path(), &["check-config", "example.yaml"], &[]);
+    assert_eq!(checked.status.code(), Some(0), "{}", text(&checked.stdout));
+}
+
+#[test]
+fn a_fault_of_the_environment_is_one_of_the_configuration() {
+    let folder = tempfile::tempdir().unwrap();
+    for variable in [("MCP_BROKER__LIMITS__BURST", "lots"), ("MCP_BROKER__LIMITS__BRUST", "1"), ("MCP_BROKER__LISTEN__TCP", "127.0.0.1:1")]
+    {
+        let served = run(folder.path(), &["serve"], &[variable]);
+        assert_eq!(served.status.code(), Some(64), "{variable:?}");
+        assert!(text(&served.stderr).contains(variable.0), "{}", text(&served.stderr));
+    }
+}
+
+#[test]
+fn what_is_not_to_be_had_at_start_ends_with_69() {
+    let folder = tempfile::tempdir().unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let database = ("MCP_BROKER__STORAGE__URL", "sqlite:data/a.db");
+    let (admin, http) = (("MCP_BROKER__LISTEN__ADMIN", "127.0.0.1:0"), ("MCP_BROKER__LISTEN__HTTP", address.as_str()));
+    let served = run(folder.path(), &["serve"], &[database, admin, http]);
+    assert_eq!(served.status.code(), Some(69));
+    assert!(text(&served.stderr).contains(&format!("listen.http: can not listen on {address}")), "{}", text(&served.stderr));
+
+    std::fs::write(folder.path().join("no-folder"), "").unwrap();
+    let served = run(folder.path(), &["serve"], &[("MCP_BROKER__STORAGE__URL", "sqlite:no-folder/b.db")]);
+    assert_eq!((served.status.code(), text(&served.stdout)), (Some(69), String::new()));
+
+    let broker = Broker::start(folder.path(), "");
+    let second = run(folder.path(), &["serve", "--config", "b.yaml"], &[]);
+    assert_eq!(second.status.code(), Some(69));
+    assert!(text(&second.stderr).contains("in use by another broker"), "{}", text(&second.stderr));
+    drop(broker);
+}
+
+#[test]
+fn the_first_line_tells_the_addresses_and_either_signal_stops() {
+    let folder = tempfile::tempdir().unwrap();
+    for signal in [Signal::TERM, Signal::INT] {
+        let broker = Broker::start(folder.path(), "");
+        let mut words = broker.ready.split_whitespace();
+        assert_eq!(words.next(), Some("ready"), "{}", broker.ready);
+        for (word, name) in words.zip(["http=", "admin="]) {
+            let address: std::net::SocketAddr = word.strip_prefix(name).unwrap().parse().unwrap();
+            assert_ne!(address.port(), 0);
+            std::net::TcpStream::connect(address).unwrap();
+        }
+        broker.signal(signal);
+        assert_eq!(broker.ended().code(), Some(0));
+    }
+}
+
+#[test]
+fn a_reload_follows_the_file_and_a_bad_one_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let broker = Broker::start(folder.path(), "telemetry: {log_format: json}\n");
+    let good = std::fs::read_to_string(folder.path().join("b.yaml")).unwrap();
+    let rewrite = |more: &str| {
+        std::fs::write(folder.path().join("b.yaml"), format!("{good}{more}")).unwrap();
+        broker.signal(Signal::HUP);
+    };
+    rewrite("tenants: {acme: {}}\nlimits: {burst: 5}\n");
+    assert!(broker.logged("a restart will follow").contains("\"section\":\"limits\""));
+    assert!(broker.logged("configuration reloaded").contains("\"tenants\":1"));
+    rewrite("tenants: {acme: {weight: 0}}\n");
+    assert!(broker.logged("the configuration is not reloaded").contains("tenants.acme.weight: is 0"));
+    rewrite("tenants: {acme: {}}\n");
+    assert!(broker.logged("configuration reloaded").contains("\"tenants\":0"), "what was in force before the bad file still is");
+    broker.signal(Signal::TERM);
+    assert_eq!(broker.ended().code(), Some(0));
+}
+
+#[test]
+fn the_demo_tells_what_to_type() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut child = command(folder.path())
+        .arg("demo")
+        .envs([("MCP_BROKER__LISTEN__HTTP", "127.0.0.1:0"), ("MCP_BROKER__LISTEN__ADMIN", "127.0.0.1:0")])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut errors = child.stderr.take().unwrap();
+    let reader = std::thread::spawn(move || {
+        let mut text = String::new();
+        errors.read_to_string(&mut text).map(|_| text)
+    });
+    let mut ready = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+    let address = ready.split_whitespace().find_map(|word| word.strip_prefix("http=")).unwrap().to_owned();
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let told = reader.join().unwrap().unwrap();
+    assert!(told.contains(&format!("curl -sS http://{address}/mcp")) && told.contains("\"method\":\"tools/call\""), "{told}");
+}

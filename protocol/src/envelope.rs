@@ -1,0 +1,462 @@
+//! One JSON-RPC message: what it is, and where its parts are in the sender's bytes.
+//!
+//! Listeners and links decode each message once, here; policy, routing and forwarding all use the same result, so they
+//! can not disagree about what a message says. For that reason duplicates of the members we read are refused. Decoding is
+//! one scan without a tree; nothing is copied but reference counts.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+
+use crate::error::{ErrorKind, Refusal};
+use crate::ids::RequestId;
+use crate::json::{self, JsonError, Limits, Span, ValueKind, Walker};
+use crate::method::Method;
+
+/// Longest JSON text of an id.
+pub const ID_BYTES_MAX: usize = 1024;
+/// Longest method name, quotes not counted.
+pub const METHOD_BYTES_MAX: usize = 256;
+/// Most messages in one batch.
+pub const BATCH_MESSAGES_MAX: usize = 100;
+
+/// What a message is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Has a method and an id.
+    Request,
+    /// Has a method and no id.
+    Notification,
+    /// Has a result.
+    Result,
+    /// Has an error.
+    Error,
+}
+
+/// A decoded message.
+#[derive(Debug, Clone)]
+pub struct Message {
+    /// The sender's bytes; all spans point into them.
+    pub frame: Bytes,
+    /// What it is.
+    pub kind: Kind,
+    /// Its id; absent for notifications and for errors about unreadable requests.
+    pub id: Option<RequestId>,
+    /// Where the id is.
+    pub id_span: Option<Span>,
+    /// The method, `Unknown` for responses.
+    pub method: Method,
+    /// Where the method name is, quotes included.
+    pub method_span: Option<Span>,
+    /// The params object.
+    pub params: Option<Span>,
+    /// The result object.
+    pub result: Option<Span>,
+    /// The error object.
+    pub error: Option<Span>,
+    /// Values inside params, result or error.
+    pub fields: Fields,
+}
+
+/// Where the values are that the broker may need, inside params (requests and notifications), result (results) or
+/// error. Strings include their quotes. Whether a value has the right type is up to the reader.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Fields {
+    /// `name`
+    pub name: Option<Span>,
+    /// `uri`
+    pub uri: Option<Span>,
+    /// `cursor`
+    pub cursor: Option<Span>,
+    /// `level`
+    pub level: Option<Span>,
+    /// `requestId`
+    pub request_id: Option<Span>,
+    /// `progressToken`
+    pub progress_token: Option<Span>,
+    /// `progress`
+    pub progress: Option<Span>,
+    /// `taskId`
+    pub task_id: Option<Span>,
+    /// `task`
+    pub task: Option<Span>,
+    /// `task.taskId`
+    pub task_task_id: Option<Span>,
+    /// `arguments`
+    pub arguments: Option<Span>,
+    /// `status`
+    pub status: Option<Span>,
+    /// `mode`
+    pub mode: Option<Span>,
+    /// `elicitationId`
+    pub elicitation_id: Option<Span>,
+    /// `ref`
+    pub reference: Option<Span>,
+    /// `ref.name`
+    pub reference_name: Option<Span>,
+    /// `ref.uri`
+    pub reference_uri: Option<Span>,
+    /// `_meta`
+    pub meta: Option<Span>,
+    /// `_meta.progressToken`
+    pub meta_progress_token: Option<Span>,
+    /// `_meta["io.modelcontextprotocol/related-task"].taskId`
+    pub meta_related_task_id: Option<Span>,
+    /// `_meta["dev.mcp-broker/token"]`
+    pub meta_token: Option<Span>,
+    /// `_meta["io.modelcontextprotocol/protocolVersion"]`
+    pub meta_protocol_version: Option<Span>,
+    /// `error.code`
+    pub error_code: Option<Span>,
+    /// `error.message`
+    pub error_message: Option<Span>,
+    /// `error.data`
+    pub error_data: Option<Span>,
+}
+
+/// A message that is not one.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rejected {
+    /// Why.
+    pub refusal: Refusal,
+    /// The id to answer to, when it could be read.
+    pub id: Option<RequestId>,
+}
+
+/// What one body or frame holds.
+#[derive(Debug, Clone)]
+#[allow(clippy::large_enum_variant, reason = "nearly every body is one message, which a box would only slow down")]
+pub enum Body {
+    /// One message.
+    One(Message),
+    /// A batch, each entry judged on its own.
+    Batch(Vec<Result<Message, Rejected>>),
+}
+
+/// Decodes a body. Arrays are batches where the revision has them (2025-03-26 only) and refused elsewhere.
+pub fn decode_body(frame: Bytes, limits: &Limits, batches: bool) -> Result<Body, Rejected> {
+    let first = frame.iter().find(|byte| !matches!(byte, b' ' | b'\t' | b'\n' | b'\r'));
+    if first != Some(&b'[') {
+        return Message::decode(frame, limits).map(Body::One);
+    }
+    let items = json::scan(&frame, limits, batch_items).map_err(Rejected::from)?;
+    if !batches {
+        return Err(Rejected::invalid("batches were removed in 2025-06-18, send one message at a time"));
+    }
+    if items.is_empty() {
+        return Err(Rejected::invalid("a batch must not be empty"));
+    }
+    if items.len() > BATCH_MESSAGES_MAX {
+        return Err(Rejected::invalid(format!("a batch may hold at most {BATCH_MESSAGES_MAX} messages")));
+    }
+    Ok(Body::Batch(items.iter().map(|item| Message::decode(item.slice(&frame), limits)).collect()))
+}
+
+// One more than allowed is enough to know that there are too many.
+fn batch_items(mut walker: Walker<'_>) -> Vec<Span> {
+    let mut items = Vec::new();
+    walker.enter();
+    while items.len() <= BATCH_MESSAGES_MAX && walker.next_item() {
+        items.push(walker.skip());
+    }
+    items
+}
+
+impl Message {
+    /// Decodes one message.
+    pub fn decode(frame: Bytes, limits: &Limits) -> Result<Self, Rejected> {
+        let envelope = json::scan(&frame, limits, Envelope::read).map_err(Rejected::from)?;
+        envelope.judge(frame)
+    }
+
+    /// The JSON text of a part.
+    pub fn bytes(&self, span: Option<Span>) -> Option<&[u8]> {
+        span.map(|span| span.of(&self.frame))
+    }
+
+    /// The text of a part that is a string.
+    pub fn text(&self, span: Option<Span>) -> Option<Cow<'_, str>> {
+        json::unquote(self.bytes(span)?)
+    }
+
+    /// The method's name as sent; empty for responses.
+    pub fn method_text(&self) -> Cow<'_, str> {
+        self.text(self.method_span).unwrap_or_default()
+    }
+
+    /// Whether it is in the form of 2026-07-28, which needs no session.
+    pub fn is_modern(&self) -> bool {
+        self.fields.meta_protocol_version.is_some()
+            || matches!(self.method, Method::ServerDiscover | Method::SubscriptionsListen | Method::TasksUpdate)
+    }
+
+    /// Whether it answers a request.
+    pub fn is_response(&self) -> bool {
+        matches!(self.kind, Kind::Result | Kind::Error)
+    }
+}
+
+impl Rejected {
+    fn invalid(message: impl Into<String>) -> Self {
+        Self { refusal: Refusal::new(ErrorKind::InvalidRequest, message), id: None }
+    }
+}
+
+impl From<JsonError> for Rejected {
+    fn from(error: JsonError) -> Self {
+        let refusal = match error {
+            JsonError::TooLarge { size, max } => {
+                Refusal::new(ErrorKind::MessageTooLarge, error.to_string()).with("size", size).with("maxSize", max).with("unit", "bytes")
+            }
+            JsonError::TooManyValues { max } => Refusal::new(ErrorKind::MessageTooLarge, error.to_string()).with("maxValues", max),
+            JsonError::TooDeep { max } => Refusal::new(ErrorKind::ParseError, error.to_string()).with("maxDepth", max),
+            JsonError::Malformed => Refusal::new(ErrorKind::ParseError, error.to_string()),
+        };
+        Self { refusal, id: None }
+    }
+}
+
+/// What the scan found, before anything is judged: the order of members must not matter.
+#[derive(Default)]
+struct Envelope {
+    is_object: bool,
+    jsonrpc: Option<Span>,
+    id: Option<Span>,
+    method: Option<Span>,
+    params: Option<(Span, ValueKind)>,
+    result: Option<(Span, ValueKind)>,
+    error: Option<(Span, ValueKind)>,
+    fields: Fields,
+    duplicate: Option<&'static str>,
+}
+
+impl Envelope {
+    fn read(mut walker: Walker<'_>) -> Self {
+        let mut envelope = Self { is_object: walker.kind() == ValueKind::Object, ..Self::default() };
+        if envelope.is_object {
+            each_member(&mut walker, |walker, key| envelope.read_member(walker, key));
+        }
+        envelope
+    }
+
+    fn read_member(&mut self, walker: &mut Walker<'_>, key: &str) {
+        let kind = walker.kind();
+        match key {
+            "jsonrpc" => set(&mut self.jsonrpc, walker.skip(), "jsonrpc", &mut self.duplicate),
+            "id" => set(&mut self.id, walker.skip(), "id", &mut self.duplicate),
+            "method" => set(&mut self.method, walker.skip(), "method", &mut self.duplicate),
+            "params" => {
+                let span = self.read_body(walker);
+                set(&mut self.params, (span, kind), "params", &mut self.duplicate);
+            }
+            "result" => {
+                let span = self.read_body(walker);
+                set(&mut self.result, (span, kind), "result", &mut self.duplicate);
+            }
+            "error" => {
+                let span = self.read_error(walker);
+                set(&mut self.error, (span, kind), "error", &mut self.duplicate);
+            }
+            _ => {
+                walker.skip();
+            }
+        }
+    }
+
+    /// Reads params or result.
+    fn read_body(&mut self, walker: &mut Walker<'_>) -> Span {
+        let (fields, duplicate) = (&mut self.fields, &mut self.duplicate);
+        object(walker, |walker, key| match key {
+            "name" => set(&mut fields.name, walker.skip(), "name", duplicate),
+            "uri" => set(&mut fields.uri, walker.skip(), "uri", duplicate),
+            "cursor" => set(&mut fields.cursor, walker.skip(), "cursor", duplicate),
+            "level" => set(&mut fields.level, walker.skip(), "level", duplicate),
+            "requestId" => set(&mut fields.request_id, walker.skip(), "requestId", duplicate),
+            "progressToken" => set(&mut fields.progress_token, walker.skip(), "progressToken", duplicate),
+            "progress" => set(&mut fields.progress, walker.skip(), "progress", duplicate),
+            "taskId" => set(&mut fields.task_id, walker.skip(), "taskId", duplicate),
+            "arguments" => set(&mut fields.arguments, walker.skip(), "arguments", duplicate),
+            "status" => set(&mut fields.status, walker.skip(), "status", duplicate),
+            "mode" => set(&mut fields.mode, walker.skip(), "mode", duplicate),
+            "elicitationId" => set(&mut fields.elicitation_id, walker.skip(), "elicitationId", duplicate),
+            "task" => {
+                let span = task_reference(walker, &mut fields.task_task_id, "task.taskId", duplicate);
+                set(&mut fields.task, span, "task", duplicate);
+            }
+            "ref" => {
+                let span = completion_reference(walker, fields, duplicate);
+                set(&mut fields.reference, span, "ref", duplicate);
+            }
+            "_meta" => {
+                let span = meta(walker, fields, duplicate);
+                set(&mut fields.meta, span, "_meta", duplicate);
+            }
+            _ => {
+                walker.skip();
+            }
+        })
+    }
+
+    fn read_error(&mut self, walker: &mut Walker<'_>) -> Span {
+        let (fields, duplicate) = (&mut self.fields, &mut self.duplicate);
+        object(walker, |walker, key| match key {
+            "code" => set(&mut fields.error_code, walker.skip(), "error.code", duplicate),
+            "message" => set(&mut fields.error_message, walker.skip(), "error.message", duplicate),
+            "data" => set(&mut fields.error_data, walker.skip(), "error.data", duplicate),
+            _ => {
+                walker.skip();
+            }
+        })
+    }
+
+    /// Turns what was found into a message, or says what is wrong with it.
+    fn judge(self, frame: Bytes) -> Result<Message, Rejected> {
+        let id = self.id.filter(|span| is_request_id(span.of(&frame))).map(|span| RequestId::from_raw(span.slice(&frame)));
+        let kind = match self.problem(&frame, id.is_some()) {
+            Ok(kind) => kind,
+            Err(problem) => return Err(Rejected { refusal: Refusal::new(ErrorKind::InvalidRequest, problem), id }),
+        };
+        let name = self.method.and_then(|span| json::unquote(span.of(&frame)));
+        let method = name.map_or(Method::Unknown, |name| Method::parse(&name));
+        let span = |part: Option<(Span, ValueKind)>| part.map(|(span, _)| span);
+        let id_span = self.id.filter(|_| id.is_some());
+        Ok(Message {
+            kind,
+            id,
+            id_span,
+            method,
+            method_span: self.method,
+            params: span(self.params),
+            result: span(self.result),
+            error: span(self.error),
+            fields: self.fields,
+            frame,
+        })
+    }
+
+    fn problem(&self, frame: &[u8], id_readable: bool) -> Result<Kind, String> {
+        if !self.is_object {
+            return Err("a message must be a JSON object".into());
+        }
+        if let Some(name) = self.duplicate {
+            return Err(format!("member `{name}` occurs twice"));
+        }
+        if self.jsonrpc.is_none_or(|span| span.of(frame) != b"\"2.0\"") {
+            return Err("member `jsonrpc` must be the string \"2.0\"".into());
+        }
+        let null_id = self.id.is_some_and(|span| span.of(frame) == b"null");
+        // JSON-RPC 2.0: an error about a request whose id could not be read carries `null`; MCP 2025-11-25 omits it.
+        let unanswerable = self.error.is_some() && (self.id.is_none() || null_id);
+        if self.id.is_some() && !id_readable && !unanswerable {
+            return Err(format!("member `id` must be a string or an integer of at most 64 bits, at most {ID_BYTES_MAX} bytes long"));
+        }
+        match (self.method, self.result, self.error) {
+            (Some(method), None, None) => self.call_problem(method.of(frame)),
+            (None, Some((_, kind)), None) => {
+                if self.id.is_none() {
+                    return Err("a result needs an `id`".into());
+                }
+                if kind != ValueKind::Object {
+                    return Err("member `result` must be an object".into());
+                }
+                Ok(Kind::Result)
+            }
+            (None, None, Some((_, kind))) => self.error_problem(frame, kind),
+            (None, None, None) => Err("a message needs one of `method`, `result` and `error`".into()),
+            _ => Err("a message has only one of `method`, `result` and `error`".into()),
+        }
+    }
+
+    fn call_problem(&self, method: &[u8]) -> Result<Kind, String> {
+        if method.first() != Some(&b'"') {
+            return Err("member `method` must be a string".into());
+        }
+        if method.len() > METHOD_BYTES_MAX + 2 {
+            return Err(format!("member `method` must be at most {METHOD_BYTES_MAX} bytes long"));
+        }
+        if self.params.is_some_and(|(_, kind)| kind != ValueKind::Object) {
+            return Err("member `params` must be an object".into());
+        }
+        Ok(if self.id.is_some() { Kind::Request } else { Kind::Notification })
+    }
+
+    fn error_problem(&self, frame: &[u8], kind: ValueKind) -> Result<Kind, String> {
+        let code = self.fields.error_code.map(|span| span.of(frame));
+        let message = self.fields.error_message.map(|span| span.of(frame));
+        let well_formed = code.is_some_and(is_integer) && message.is_some_and(|text| text.first() == Some(&b'"'));
+        if kind != ValueKind::Object || !well_formed {
+            return Err("member `error` must be an object with an integer `code` and a string `message`".into());
+        }
+        Ok(Kind::Error)
+    }
+}
+
+/// Offers each member of the object under the cursor to `on_member`, which must pass over the value.
+fn each_member(walker: &mut Walker<'_>, mut on_member: impl FnMut(&mut Walker<'_>, &str)) -> Span {
+    let start = walker.start();
+    walker.enter();
+    while let Some(key) = walker.next_key() {
+        let key = walker.key_text(key);
+        on_member(walker, &key);
+    }
+    Span { start, end: walker.end() }
+}
+
+/// As `each_member`, but a value that is no object is passed over whole.
+fn object(walker: &mut Walker<'_>, on_member: impl FnMut(&mut Walker<'_>, &str)) -> Span {
+    if walker.kind() != ValueKind::Object {
+        return walker.skip();
+    }
+    each_member(walker, on_member)
+}
+
+fn set<T>(slot: &mut Option<T>, value: T, name: &'static str, duplicate: &mut Option<&'static str>) {
+    if slot.replace(value).is_some() {
+        duplicate.get_or_insert(name);
+    }
+}
+
+fn task_reference(walker: &mut Walker<'_>, task_id: &mut Option<Span>, name: &'static str, duplicate: &mut Option<&'static str>) -> Span {
+    object(walker, |walker, key| {
+        let span = walker.skip();
+        if key == "taskId" {
+            set(task_id, span, name, duplicate);
+        }
+    })
+}
+
+fn completion_reference(walker: &mut Walker<'_>, fields: &mut Fields, duplicate: &mut Option<&'static str>) -> Span {
+    object(walker, |walker, key| {
+        let span = walker.skip();
+        match key {
+            "name" => set(&mut fields.reference_name, span, "ref.name", duplicate),
+            "uri" => set(&mut fields.reference_uri, span, "ref.uri", duplicate),
+            _ => {}
+        }
+    })
+}
+
+fn meta(walker: &mut Walker<'_>, fields: &mut Fields, duplicate: &mut Option<&'static str>) -> Span {
+    object(walker, |walker, key| match key {
+        "progressToken" => set(&mut fields.meta_progress_token, walker.skip(), "_meta.progressToken", duplicate),
+        "dev.mcp-broker/token" => set(&mut fields.meta_token, walker.skip(), "_meta[\"dev.mcp-broker/token\"]", duplicate),
+        "io.modelcontextprotocol/protocolVersion" => {
+            set(&mut fields.meta_protocol_version, walker.skip(), "_meta[\"io.modelcontextprotocol/protocolVersion\"]", duplicate);
+        }
+        "io.modelcontextprotocol/related-task" => {
+            task_reference(walker, &mut fields.meta_related_task_id, "_meta[\"io.modelcontextprotocol/related-task\"].taskId", duplicate);
+        }
+        _ => {
+            walker.skip();
+        }
+    })
+}
+
+fn is_request_id(raw: &[u8]) -> bool {
+    raw.len() <= ID_BYTES_MAX && (raw.first() == Some(&b'"') || is_integer(raw))
+}
+
+/// An integer without fraction or exponent that fits 64 bits.
+fn is_integer(raw: &[u8]) -> bool {
+    std::str::from_utf8(raw).is_ok_and(|text| text.parse::<i64>().is_ok() || text.parse::<u64>().is_ok())
+}

@@ -1,0 +1,247 @@
+//! Every way the broker says no: one table from kind to JSON-RPC code, HTTP status and the owner's refusal number.
+//!
+//! Rules, listeners and links make a [`Refusal`]; this file alone decides how it looks on the wire. A code the
+//! specification prescribes is used where there is one; otherwise the positive refusal number is the code, which is
+//! legal in every revision. Messages are our own words: no peer's text and no internals.
+
+use std::fmt;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::ids::RequestId;
+use crate::json::quote_into;
+
+/// Most refusals are about the request and fail again when repeated as they are.
+const FINAL: bool = false;
+/// Nothing was done; the same request may succeed later.
+const RETRY: bool = true;
+
+macro_rules! error_kinds {
+    ($($variant:ident $name:literal $code:literal, $status:literal, $refusal:expr, $retry:expr, $meaning:literal;)*) => {
+        /// What went wrong, from the caller's point of view.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum ErrorKind {
+            $(#[doc = $meaning] $variant,)*
+        }
+
+        impl ErrorKind {
+            /// All kinds, in the order of the table.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// The name in `error.data.kind`.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            /// The JSON-RPC `error.code`.
+            pub const fn code(self) -> i64 {
+                match self { $(Self::$variant => $code,)* }
+            }
+
+            /// The HTTP status when the refusal is the whole answer to a POST.
+            pub const fn http_status(self) -> u16 {
+                match self { $(Self::$variant => $status,)* }
+            }
+
+            /// The owner's refusal number, 1001 to 1089.
+            pub const fn refusal_code(self) -> Option<u16> {
+                match self { $(Self::$variant => $refusal,)* }
+            }
+
+            /// Whether the same request may be sent again: nothing was done on account of this one.
+            pub const fn retryable(self) -> bool {
+                match self { $(Self::$variant => $retry,)* }
+            }
+
+            /// What the kind means, for the documentation.
+            pub const fn meaning(self) -> &'static str {
+                match self { $(Self::$variant => $meaning,)* }
+            }
+        }
+    };
+}
+
+// name on the wire, error.code, HTTP status, refusal number, may it be repeated, meaning
+error_kinds! {
+    ParseError "parse_error" -32700, 400, None, FINAL, "The body is not valid JSON, or nested deeper than the limit";
+    InvalidRequest "invalid_request" -32600, 400, None, FINAL, "The JSON is not a valid JSON-RPC message, or not one that fits the session's state";
+    NotInitialized "not_initialized" -32600, 400, Some(1076), FINAL, "A request came before `initialize`";
+    UnsupportedEra "unsupported_era" -32600, 400, None, FINAL, "A request in the form of 2026-07-28, which this build does not serve";
+    UnsupportedVersion "unsupported_version" -32602, 400, None, FINAL, "The named protocol version is unknown";
+    SessionRequired "session_required" -32600, 400, None, FINAL, "The request needs the `Mcp-Session-Id` header";
+    SessionNotFound "session_not_found" -32600, 404, None, FINAL, "No such session, or it has ended, or it belongs to somebody else";
+    MethodNotFound "method_not_found" -32601, 200, None, FINAL, "The method does not exist";
+    CapabilityMissing "capability_missing" -32601, 200, Some(1007), FINAL, "The method needs a capability that was not declared";
+    InvalidParams "invalid_params" -32602, 200, None, FINAL, "A parameter is missing or wrong";
+    ToolNotFound "tool_not_found" -32602, 200, None, FINAL, "No such tool";
+    PromptNotFound "prompt_not_found" -32602, 200, None, FINAL, "No such prompt";
+    TaskNotFound "task_not_found" -32602, 200, None, FINAL, "No such task, or it has expired, or it belongs to somebody else";
+    CursorInvalid "cursor_invalid" -32602, 200, None, FINAL, "The cursor is not one of ours, or its list has changed";
+    ReferenceNotFound "reference_not_found" -32602, 200, None, FINAL, "The completion names an unknown prompt or resource";
+    UriInvalid "uri_invalid" -32602, 200, None, FINAL, "The resource URI is malformed";
+    ResourceNotFound "resource_not_found" -32002, 200, None, FINAL, "No such resource";
+    Internal "internal" -32603, 200, None, FINAL, "The broker failed; the request id finds the reason in its log";
+    MessageTooLarge "message_too_large" -32600, 413, Some(1068), FINAL, "The message exceeds the size limit";
+    RateLimited "rate_limited" 1003, 429, Some(1003), RETRY, "Too many requests in the current window";
+    Overloaded "overloaded" 1004, 503, Some(1004), RETRY, "The broker sheds load";
+    PermissionDenied "permission_denied" 1005, 403, Some(1005), FINAL, "The principal may not do this";
+    Unauthorized "unauthorized" 1005, 401, Some(1005), FINAL, "The credential is missing, unknown or expired";
+    OriginRefused "origin_refused" 1005, 403, Some(1005), FINAL, "The `Origin` header is not allowed";
+    HostRefused "host_refused" 1005, 403, Some(1005), FINAL, "The `Host` header is not allowed";
+    NotAcceptable "not_acceptable" -32600, 406, None, FINAL, "The `Accept` header lacks a type the answer may have";
+    MediaTypeUnsupported "media_type_unsupported" -32600, 415, None, FINAL, "The body is not `application/json`";
+    MethodNotAllowed "method_not_allowed" -32600, 405, None, FINAL, "The HTTP method is not served here";
+    BackendUnavailable "backend_unavailable" 1008, 200, Some(1008), RETRY, "The backend can not be reached; nothing was sent to it";
+    BackendProtocolError "backend_protocol_error" 1009, 200, Some(1009), FINAL, "The backend answered with something that is not MCP";
+    OutcomeUnknown "outcome_unknown" 1009, 200, Some(1009), FINAL, "The request was sent and no answer came: it may or may not have been carried out";
+    Timeout "timeout" 1069, 200, Some(1069), FINAL, "No answer within the time allowed";
+    TooManyCalls "too_many_calls" 1004, 200, Some(1004), RETRY, "Too many calls in flight";
+    TooManySessions "too_many_sessions" 1003, 429, Some(1003), RETRY, "Too many sessions";
+    Draining "draining" 1008, 503, Some(1008), RETRY, "The broker is shutting down";
+    ResultTooLarge "result_too_large" 1009, 200, Some(1009), FINAL, "The backend's answer exceeds the size limit";
+}
+
+/// One number of the owner's registry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RefusalNumber {
+    /// 1001 to 1089.
+    pub number: u16,
+    /// What the registry says.
+    pub meaning: &'static str,
+    /// Where the broker uses it; empty when it does not.
+    pub used: &'static str,
+}
+
+const fn number(number: u16, meaning: &'static str, used: &'static str) -> RefusalNumber {
+    RefusalNumber { number, meaning, used }
+}
+
+/// The owner's registry of refusal numbers. Numbers up to 1089 that are not listed are reserved.
+pub const REFUSAL_NUMBERS: &[RefusalNumber] = &[
+    number(1001, "content violates policy", ""),
+    number(1002, "safety guideline", ""),
+    number(1003, "rate limit", "rate and session limits"),
+    number(1004, "resource constraints", "load shedding, calls in flight"),
+    number(1005, "permission denied", "authentication, authorisation, `Origin` and `Host`"),
+    number(1006, "invalid input", ""),
+    number(1007, "unsupported operation", "capability gate, beside code -32601"),
+    number(1008, "temporarily unavailable", "backend down, broker draining"),
+    number(1009, "dependency failed", "backend answered wrongly, too large or not at all"),
+    number(1010, "custom", ""),
+    number(1014, "resource permission missing", ""),
+    number(1021, "invalid parameter or syntax", ""),
+    number(1036, "path traversal", ""),
+    number(1039, "outside the roots", ""),
+    number(1068, "message too large", "size limit, beside code -32600"),
+    number(1069, "timeout", "calls that ran out of time"),
+    number(1076, "not initialized", "requests before `initialize`, beside code -32600"),
+];
+
+/// The table of error kinds as Markdown.
+pub fn kinds_markdown() -> String {
+    let mut out = String::from("| `data.kind` | `code` | HTTP | refusal | retryable | meaning |\n|---|---|---|---|---|---|\n");
+    for kind in ErrorKind::ALL {
+        let refusal = kind.refusal_code().map_or(String::new(), |number| number.to_string());
+        let retryable = if kind.retryable() { "yes" } else { "no" };
+        let (name, code, status, meaning) = (kind.name(), kind.code(), kind.http_status(), kind.meaning());
+        out.push_str(&format!("| `{name}` | {code} | {status} | {refusal} | {retryable} | {meaning} |\n"));
+    }
+    out
+}
+
+/// The registry of refusal numbers as Markdown.
+pub fn refusal_numbers_markdown() -> String {
+    let mut out = String::from("| number | meaning | used by the broker for |\n|---|---|---|\n");
+    for entry in REFUSAL_NUMBERS {
+        let used = if entry.used.is_empty() { "not used" } else { entry.used };
+        out.push_str(&format!("| {} | {} | {used} |\n", entry.number, entry.meaning));
+    }
+    out
+}
+
+/// A refusal to be told to a peer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Refusal {
+    /// What kind; decides codes and status.
+    pub kind: ErrorKind,
+    /// For people. Lower case, no full stop, nothing internal.
+    pub message: String,
+    /// When it is worth trying again.
+    pub retry_after: Option<Duration>,
+    /// More members of `error.data`.
+    pub data: Vec<(&'static str, serde_json::Value)>,
+}
+
+impl Refusal {
+    /// A refusal without further data.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), retry_after: None, data: Vec::new() }
+    }
+
+    /// Adds a member to `error.data`.
+    #[must_use]
+    pub fn with(mut self, key: &'static str, value: impl Into<serde_json::Value>) -> Self {
+        self.data.push((key, value.into()));
+        self
+    }
+
+    /// Says when to try again.
+    #[must_use]
+    pub fn retry_after(mut self, after: Duration) -> Self {
+        self.retry_after = Some(after);
+        self
+    }
+
+    /// The JSON-RPC error object. `request_id` is what the log calls this request.
+    pub fn to_error_json(&self, request_id: &str) -> Bytes {
+        let mut out = Vec::with_capacity(256);
+        self.write_error(&mut out, request_id);
+        out.into()
+    }
+
+    /// The whole error response, without `id` when the request's could not be read.
+    pub fn to_response(&self, id: Option<&RequestId>, request_id: &str) -> Bytes {
+        let mut out = Vec::with_capacity(320);
+        out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",");
+        if let Some(id) = id {
+            out.extend_from_slice(b"\"id\":");
+            out.extend_from_slice(id.raw());
+            out.push(b',');
+        }
+        out.extend_from_slice(b"\"error\":");
+        self.write_error(&mut out, request_id);
+        out.push(b'}');
+        out.into()
+    }
+
+    fn write_error(&self, out: &mut Vec<u8>, request_id: &str) {
+        let kind = self.kind;
+        out.extend_from_slice(format!("{{\"code\":{},\"message\":", kind.code()).as_bytes());
+        quote_into(out, &self.message);
+        let opening = format!(",\"data\":{{\"kind\":\"{}\",\"retryable\":{},\"requestId\":", kind.name(), kind.retryable());
+        out.extend_from_slice(opening.as_bytes());
+        quote_into(out, request_id);
+        if let Some(after) = self.retry_after {
+            out.extend_from_slice(format!(",\"retryAfterMs\":{}", after.as_millis()).as_bytes());
+        }
+        if let Some(number) = kind.refusal_code() {
+            out.extend_from_slice(format!(",\"refusalCode\":{number}").as_bytes());
+        }
+        for (key, value) in &self.data {
+            out.push(b',');
+            quote_into(out, key);
+            out.push(b':');
+            out.extend_from_slice(value.to_string().as_bytes());
+        }
+        out.extend_from_slice(b"}}");
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.kind.name(), self.message)
+    }
+}
+
+impl std::error::Error for Refusal {}

@@ -1,0 +1,198 @@
+//! Identifiers as types, so that a session can not be passed where a tenant is meant.
+//!
+//! Used everywhere. Names (`TenantId`, `BackendId`) are checked when they are made and therefore always fit into a
+//! URI scheme and never contain `__`; the other ids are opaque. A `RequestId` keeps the sender's JSON text, because
+//! `1` and `"1"` are different ids and must be echoed as they came.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Longest tenant or backend name.
+pub const NAME_CHARS_MAX: usize = 32;
+
+/// A tenant or backend name outside the grammar.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("name {name:?} is not allowed: 1 to 32 of a-z, 0-9 and '-', beginning and ending with a letter or digit")]
+pub struct InvalidName {
+    /// What was given, shortened for the message.
+    pub name: String,
+}
+
+macro_rules! id_basics {
+    ($name:ident) => {
+        impl $name {
+            /// The id's text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($name), "({})"), &self.0)
+            }
+        }
+
+        impl AsRef<str> for $name {
+            fn as_ref(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl std::borrow::Borrow<str> for $name {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(&self.0)
+            }
+        }
+    };
+}
+
+macro_rules! ids {
+    (names { $($(#[$name_doc:meta])* $name:ident;)* } opaque { $($(#[$opaque_doc:meta])* $opaque:ident;)* }) => {
+        $(
+            $(#[$name_doc])*
+            #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+            pub struct $name(Arc<str>);
+
+            impl $name {
+                /// Checks the text against `[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?`.
+                pub fn parse(text: &str) -> Result<Self, InvalidName> {
+                    check_name(text).map(|()| Self(text.into()))
+                }
+            }
+
+            impl<'de> Deserialize<'de> for $name {
+                fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                    let text = String::deserialize(deserializer)?;
+                    Self::parse(&text).map_err(serde::de::Error::custom)
+                }
+            }
+
+            id_basics!($name);
+        )*
+        $(
+            $(#[$opaque_doc])*
+            #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+            pub struct $opaque(Arc<str>);
+
+            impl $opaque {
+                /// Takes the text as it is.
+                pub fn new(text: impl Into<Arc<str>>) -> Self {
+                    Self(text.into())
+                }
+            }
+
+            impl<'de> Deserialize<'de> for $opaque {
+                fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                    String::deserialize(deserializer).map(Self::new)
+                }
+            }
+
+            id_basics!($opaque);
+        )*
+    };
+}
+
+ids! {
+    names {
+        /// Owner of configuration, limits and isolation.
+        TenantId;
+        /// An MCP server the broker connects to, unique within its tenant.
+        BackendId;
+    }
+    opaque {
+        /// Who a credential stands for, within a tenant.
+        PrincipalId;
+        /// One client's conversation with the broker.
+        SessionId;
+        /// A task as clients see it.
+        TaskId;
+        /// An API key's public half.
+        KeyId;
+    }
+}
+
+fn check_name(text: &str) -> Result<(), InvalidName> {
+    let bytes = text.as_bytes();
+    let alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let inner = bytes.iter().all(|&byte| alphanumeric(byte) || byte == b'-');
+    let ends = bytes.first().is_some_and(|&byte| alphanumeric(byte)) && bytes.last().is_some_and(|&byte| alphanumeric(byte));
+    if inner && ends && bytes.len() <= NAME_CHARS_MAX {
+        return Ok(());
+    }
+    Err(InvalidName { name: text.chars().take(64).collect() })
+}
+
+/// The broker's own id of a request on one link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WireId(pub u64);
+
+impl fmt::Display for WireId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A JSON-RPC id exactly as its sender wrote it. Two ids are equal when their JSON texts are.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct RequestId {
+    raw: Bytes,
+}
+
+impl RequestId {
+    /// An id of our own making.
+    pub fn from_u64(id: u64) -> Self {
+        Self { raw: Bytes::from(id.to_string()) }
+    }
+
+    /// Takes JSON text that is already known to be an integer or a string.
+    pub fn from_raw(raw: Bytes) -> Self {
+        Self { raw }
+    }
+
+    /// The JSON text, quotes included.
+    pub fn raw(&self) -> &[u8] {
+        &self.raw
+    }
+
+    /// The number, when the text is a plain non-negative integer.
+    pub fn as_u64(&self) -> Option<u64> {
+        if !self.raw.iter().all(u8::is_ascii_digit) {
+            return None;
+        }
+        std::str::from_utf8(&self.raw).ok()?.parse().ok()
+    }
+}
+
+impl From<WireId> for RequestId {
+    fn from(id: WireId) -> Self {
+        Self::from_u64(id.0)
+    }
+}
+
+impl fmt::Display for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(&self.raw))
+    }
+}
+
+impl fmt::Debug for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

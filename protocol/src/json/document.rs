@@ -1,0 +1,177 @@
+//! Validated JSON that can be asked for its parts, for texts that are read rarely: handshakes, capabilities, `_meta`.
+//!
+//! A [`Document`] owns its structural indexes, so it allocates; the values it hands out are cursors into it and own
+//! nothing. Nothing here recurses, however deep the text is nested.
+
+use std::borrow::Cow;
+
+use super::{JsonError, Limits, Span, ValueKind, Walker, scan, unquote};
+
+/// A validated JSON text that can be asked for its parts. For messages read rarely; it allocates.
+#[derive(Debug)]
+pub struct Document<'a> {
+    text: &'a [u8],
+    structurals: Vec<u32>,
+}
+
+impl<'a> Document<'a> {
+    /// Validates `text`.
+    pub fn parse(text: &'a [u8], limits: &Limits) -> Result<Self, JsonError> {
+        scan(text, limits, |walker| Self { text, structurals: walker.structurals.to_vec() })
+    }
+
+    /// The outermost value.
+    pub fn root(&self) -> Value<'_> {
+        Value { walker: Walker { text: self.text, structurals: &self.structurals, at: 0 } }
+    }
+}
+
+/// One value of a [`Document`].
+#[derive(Clone, Copy)]
+pub struct Value<'a> {
+    walker: Walker<'a>,
+}
+
+/// One member of an object.
+#[derive(Debug, Clone)]
+pub struct Member<'a> {
+    /// The key, escapes resolved.
+    pub key: Cow<'a, str>,
+    /// Where the key is, quotes included.
+    pub key_span: Span,
+    /// The member's value.
+    pub value: Value<'a>,
+}
+
+impl<'a> Value<'a> {
+    /// Where the value is.
+    pub fn span(&self) -> Span {
+        let mut walker = self.walker;
+        walker.skip()
+    }
+
+    /// What it is.
+    pub fn kind(&self) -> ValueKind {
+        self.walker.kind()
+    }
+
+    /// Its JSON text.
+    pub fn raw(&self) -> &'a [u8] {
+        self.span().of(self.walker.text)
+    }
+
+    /// The text of a string, escapes resolved.
+    pub fn as_str(&self) -> Option<Cow<'a, str>> {
+        unquote(self.raw())
+    }
+
+    /// A non-negative integer without fraction or exponent.
+    pub fn as_u64(&self) -> Option<u64> {
+        self.number()?.parse().ok()
+    }
+
+    /// An integer without fraction or exponent.
+    pub fn as_i64(&self) -> Option<i64> {
+        self.number()?.parse().ok()
+    }
+
+    /// Any number, as near as 64 bits get.
+    pub fn as_f64(&self) -> Option<f64> {
+        self.number()?.parse().ok()
+    }
+
+    /// A boolean.
+    pub fn as_bool(&self) -> Option<bool> {
+        match self.raw() {
+            b"true" => Some(true),
+            b"false" => Some(false),
+            _ => None,
+        }
+    }
+
+    /// Whether it is `null`.
+    pub fn is_null(&self) -> bool {
+        self.kind() == ValueKind::Null
+    }
+
+    fn number(&self) -> Option<&'a str> {
+        if self.kind() != ValueKind::Number {
+            return None;
+        }
+        std::str::from_utf8(self.raw()).ok()
+    }
+
+    /// The first member with this key; `None` for anything but an object.
+    pub fn get(&self, key: &str) -> Option<Value<'a>> {
+        self.members().find(|member| member.key == key).map(|member| member.value)
+    }
+
+    /// `get` repeated.
+    pub fn path(&self, keys: &[&str]) -> Option<Value<'a>> {
+        keys.iter().try_fold(*self, |value, key| value.get(key))
+    }
+
+    /// An object's members in order; nothing for other values.
+    pub fn members(&self) -> Members<'a> {
+        Members { walker: inside(self.walker, ValueKind::Object) }
+    }
+
+    /// An array's elements in order; nothing for other values.
+    pub fn elements(&self) -> Elements<'a> {
+        Elements { walker: inside(self.walker, ValueKind::Array) }
+    }
+}
+
+impl std::fmt::Debug for Value<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&String::from_utf8_lossy(self.raw()))
+    }
+}
+
+fn inside(mut walker: Walker<'_>, kind: ValueKind) -> Option<Walker<'_>> {
+    if walker.kind() != kind {
+        return None;
+    }
+    walker.enter();
+    Some(walker)
+}
+
+/// Iterator over an object's members.
+pub struct Members<'a> {
+    walker: Option<Walker<'a>>,
+}
+
+impl<'a> Iterator for Members<'a> {
+    type Item = Member<'a>;
+
+    fn next(&mut self) -> Option<Member<'a>> {
+        let walker = self.walker.as_mut()?;
+        let Some(key_span) = walker.next_key() else {
+            self.walker = None;
+            return None;
+        };
+        let member = Member { key: walker.key_text(key_span), key_span, value: Value { walker: *walker } };
+        walker.skip();
+        Some(member)
+    }
+}
+
+/// Iterator over an array's elements.
+pub struct Elements<'a> {
+    walker: Option<Walker<'a>>,
+}
+
+impl<'a> Iterator for Elements<'a> {
+    type Item = Value<'a>;
+
+    fn next(&mut self) -> Option<Value<'a>> {
+        let walker = self.walker.as_mut()?;
+        if !walker.next_item() {
+            self.walker = None;
+            return None;
+        }
+        let value = Value { walker: *walker };
+        walker.skip();
+        Some(value)
+    }
+}

@@ -1,0 +1,216 @@
+//! Edits applied to the sender's bytes: what is not edited stays as it was written.
+//!
+//! The rules use it to swap ids, tokens, names and URIs between the two sides of the broker. Edits may be given in any
+//! order; they must not overlap. Without an edit the same bytes are handed on, uncopied.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+
+use crate::envelope::{Kind, Message};
+use crate::json::{Document, Limits, Span, Value, quote_into};
+
+struct Edit<'a> {
+    span: Span,
+    text: Cow<'a, [u8]>,
+}
+
+/// Members to be added to one object, joined only when all are known because commas depend on what is there.
+struct NewMembers {
+    object: Span,
+    text: Vec<u8>,
+}
+
+/// A set of edits to one text.
+pub struct Splice<'a> {
+    source: &'a Bytes,
+    edits: Vec<Edit<'a>>,
+    added: Vec<NewMembers>,
+    /// Objects whose only member is removed.
+    emptied: Vec<Span>,
+    /// Members of a `_meta` that does not exist yet, and the object it goes into.
+    new_meta: Option<NewMeta>,
+}
+
+struct NewMeta {
+    /// The params or result object; `None` when the message has no params and they must be made too.
+    parent: Option<Span>,
+    members: Vec<u8>,
+}
+
+impl<'a> Splice<'a> {
+    /// Starts with no edits.
+    pub fn new(source: &'a Bytes) -> Self {
+        Self { source, edits: Vec::new(), added: Vec::new(), emptied: Vec::new(), new_meta: None }
+    }
+
+    /// Puts `text` where `span` is.
+    pub fn replace(&mut self, span: Span, text: impl Into<Cow<'a, [u8]>>) -> &mut Self {
+        self.edits.push(Edit { span, text: text.into() });
+        self
+    }
+
+    /// Puts `text` before the byte at `at`. Several at one place keep the order of the calls.
+    pub fn insert(&mut self, at: u32, text: impl Into<Cow<'a, [u8]>>) -> &mut Self {
+        self.replace(Span { start: at, end: at }, text)
+    }
+
+    /// Leaves out `span`.
+    pub fn remove(&mut self, span: Span) -> &mut Self {
+        self.replace(span, Cow::Borrowed(&[][..]))
+    }
+
+    /// Gives the object's member `key` the JSON text `value`: in place of the value at `existing`, or as a new first
+    /// member.
+    pub fn set_member(&mut self, object: Span, existing: Option<Span>, key: &str, value: &[u8]) -> &mut Self {
+        match existing {
+            Some(span) => self.replace(span, value.to_vec()),
+            None => {
+                append_member(self.added_to(object), key, value);
+                self
+            }
+        }
+    }
+
+    /// Takes the member `key` out of the object, with its comma. At most one per object.
+    pub fn remove_member(&mut self, object: Span, key: &str) -> &mut Self {
+        let Some((span, only)) = member_extent(object.of(self.source), key) else {
+            return self;
+        };
+        if only {
+            self.emptied.push(object);
+        }
+        self.remove(span.shifted(object.start))
+    }
+
+    /// Sets a member of `_meta` in the params or result of `message`, whose frame this splice edits, making `_meta`
+    /// (and params) when there is none. Each key at most once. Error responses have no `_meta` and stay as they are.
+    pub fn set_meta(&mut self, message: &Message, key: &str, value: &[u8]) -> &mut Self {
+        if message.kind == Kind::Error {
+            return self;
+        }
+        match message.fields.meta {
+            Some(meta) if self.source[meta.start as usize] == b'{' => {
+                let existing = member_value(meta.of(self.source), key).map(|span| span.shifted(meta.start));
+                self.set_member(meta, existing, key, value)
+            }
+            // `_meta` of another type means nothing to anybody.
+            Some(meta) => {
+                let mut text = b"{".to_vec();
+                append_member(&mut text, key, value);
+                text.push(b'}');
+                self.replace(meta, text)
+            }
+            None => {
+                let parent = message.params.or(message.result);
+                let new_meta = self.new_meta.get_or_insert_with(|| NewMeta { parent, members: Vec::new() });
+                append_member(&mut new_meta.members, key, value);
+                self
+            }
+        }
+    }
+
+    /// The edited text.
+    pub fn finish(&mut self) -> Bytes {
+        self.settle_meta();
+        self.settle_members();
+        if self.edits.is_empty() {
+            return self.source.clone();
+        }
+        // Stable: insertions at one place stay in order, and come before a replacement that starts there.
+        self.edits.sort_by_key(|edit| (edit.span.start, edit.span.end));
+        let grown: usize = self.edits.iter().map(|edit| edit.text.len()).sum();
+        let mut out = Vec::with_capacity(self.source.len() + grown);
+        let mut copied = 0u32;
+        for edit in &self.edits {
+            debug_assert!(copied <= edit.span.start, "edits overlap");
+            if copied > edit.span.start {
+                continue;
+            }
+            out.extend_from_slice(&self.source[copied as usize..edit.span.start as usize]);
+            out.extend_from_slice(&edit.text);
+            copied = edit.span.end;
+        }
+        out.extend_from_slice(&self.source[copied as usize..]);
+        out.into()
+    }
+
+    fn added_to(&mut self, object: Span) -> &mut Vec<u8> {
+        let at = self.added.iter().position(|added| added.object == object).unwrap_or_else(|| {
+            self.added.push(NewMembers { object, text: Vec::new() });
+            self.added.len() - 1
+        });
+        &mut self.added[at].text
+    }
+
+    fn settle_meta(&mut self) {
+        let Some(NewMeta { parent, members }) = self.new_meta.take() else {
+            return;
+        };
+        let meta = [b"{", members.as_slice(), b"}"].concat();
+        match parent {
+            Some(parent) => self.set_member(parent, None, "_meta", &meta),
+            None => {
+                let root = root_object(self.source);
+                self.set_member(root, None, "params", &[b"{\"_meta\":", meta.as_slice(), b"}"].concat())
+            }
+        };
+    }
+
+    fn settle_members(&mut self) {
+        for NewMembers { object, mut text } in std::mem::take(&mut self.added) {
+            if !is_empty_object(object.of(self.source)) && !self.emptied.contains(&object) {
+                text.push(b',');
+            }
+            self.insert(object.start + 1, text);
+        }
+    }
+}
+
+/// Appends `"key":value`, after a comma unless it is the first.
+fn append_member(out: &mut Vec<u8>, key: &str, value: &[u8]) {
+    if !matches!(out.as_slice(), [] | [b'{']) {
+        out.push(b',');
+    }
+    quote_into(out, key);
+    out.push(b':');
+    out.extend_from_slice(value);
+}
+
+fn is_empty_object(text: &[u8]) -> bool {
+    text[1..].iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'}')
+}
+
+/// The outermost object of a message, which may have whitespace around it.
+fn root_object(text: &[u8]) -> Span {
+    let start = text.iter().position(|&byte| byte == b'{').unwrap_or(0);
+    let end = text.iter().rposition(|&byte| byte == b'}').map_or(text.len(), |last| last + 1);
+    Span { start: start as u32, end: end as u32 }
+}
+
+fn with_object<R>(text: &[u8], read: impl FnOnce(Value<'_>) -> Option<R>) -> Option<R> {
+    let usual = Limits { bytes_max: text.len(), ..Limits::default() };
+    // It is part of a decoded message, whose limit may have been set higher than usual.
+    let document = Document::parse(text, &usual).or_else(|_| Document::parse(text, &Limits { depth_max: text.len(), ..usual }));
+    read(document.ok()?.root())
+}
+
+fn member_value(object: &[u8], key: &str) -> Option<Span> {
+    with_object(object, |root| Some(root.get(key)?.span()))
+}
+
+/// What to cut to remove the member, and whether it is the only one.
+fn member_extent(object: &[u8], key: &str) -> Option<(Span, bool)> {
+    with_object(object, |root| {
+        let members: Vec<_> = root.members().collect();
+        let at = members.iter().position(|member| member.key == key)?;
+        let start = members[at].key_span.start;
+        let end = members[at].value.span().end;
+        let before = at.checked_sub(1).map(|before| members[before].value.span().end);
+        Some(match (members.get(at + 1), before) {
+            (Some(next), _) => (Span { start, end: next.key_span.start }, false),
+            (None, Some(start)) => (Span { start, end }, false),
+            (None, None) => (Span { start, end }, true),
+        })
+    })
+}

@@ -1,0 +1,138 @@
+//! What may be sent to whom.
+
+use bytes::Bytes;
+use protocol::capabilities::ListKind;
+use protocol::{ClientCapabilities, ErrorKind, Limits, Message, Method, ServerCapabilities, Version};
+
+fn client(text: &str) -> ClientCapabilities {
+    ClientCapabilities::parse(text.as_bytes()).expect("capabilities")
+}
+
+fn server(text: &str) -> ServerCapabilities {
+    ServerCapabilities::parse(text.as_bytes()).expect("capabilities")
+}
+
+/// What a client with these capabilities and this version is spared from.
+fn refusal(capabilities: &str, version: Version, method: &str, params: &str) -> Option<ErrorKind> {
+    let text = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#);
+    let message = Message::decode(Bytes::from(text), &Limits::default()).expect("a message");
+    client(capabilities).permits(&message, version).err().map(|refusal| refusal.kind)
+}
+
+#[test]
+fn server_requests_need_the_clients_capability() {
+    let check =
+        |capabilities, method, expected| assert_eq!(refusal(capabilities, Version::V2025_11_25, method, "{}"), expected, "{method}");
+    check("{}", "ping", None);
+    check("{}", "roots/list", Some(ErrorKind::CapabilityMissing));
+    check(r#"{"roots":{}}"#, "roots/list", None);
+    check(r#"{"roots":null}"#, "roots/list", Some(ErrorKind::CapabilityMissing));
+    check("{}", "sampling/createMessage", Some(ErrorKind::CapabilityMissing));
+    check(r#"{"sampling":{}}"#, "sampling/createMessage", None);
+    check("{}", "elicitation/create", Some(ErrorKind::CapabilityMissing));
+    check("{}", "tasks/get", Some(ErrorKind::CapabilityMissing));
+    check(r#"{"tasks":{}}"#, "tasks/get", None);
+    check(r#"{"tasks":{}}"#, "tasks/list", Some(ErrorKind::CapabilityMissing));
+    check("{}", "notifications/tasks/status", None);
+    check("{}", "tools/list", Some(ErrorKind::MethodNotFound));
+    check("{}", "no/such", Some(ErrorKind::MethodNotFound));
+}
+
+#[test]
+fn elicitation_modes_are_kept_apart() {
+    let check = |capabilities, version, params, expected| {
+        assert_eq!(refusal(capabilities, version, "elicitation/create", params), expected, "{capabilities} {params}");
+    };
+    let (form_only, url_only, both) = (r#"{"elicitation":{}}"#, r#"{"elicitation":{"url":{}}}"#, r#"{"elicitation":{"form":{},"url":{}}}"#);
+    let latest = Version::V2025_11_25;
+    check(form_only, latest, "{}", None);
+    check(form_only, latest, r#"{"mode":"form"}"#, None);
+    check(form_only, latest, r#"{"mode":"url"}"#, Some(ErrorKind::InvalidParams));
+    check(url_only, latest, r#"{"mode":"url"}"#, None);
+    check(url_only, latest, "{}", Some(ErrorKind::InvalidParams));
+    check(both, latest, r#"{"mode":"url"}"#, None);
+    check(both, latest, r#"{"mode":"smoke"}"#, Some(ErrorKind::InvalidParams));
+    check(both, latest, r#"{"mode":1}"#, Some(ErrorKind::InvalidParams));
+    check(both, Version::V2025_06_18, r#"{"mode":"url"}"#, Some(ErrorKind::InvalidParams));
+    check(both, Version::V2025_06_18, "{}", None);
+    // LIFE-05
+    check(both, Version::V2024_11_05, "{}", Some(ErrorKind::CapabilityMissing));
+    check(both, Version::V2025_03_26, "{}", Some(ErrorKind::CapabilityMissing));
+}
+
+#[test]
+fn sampling_with_tools_needs_more() {
+    let check = |capabilities, version, params, expected| {
+        assert_eq!(refusal(capabilities, version, "sampling/createMessage", params), expected, "{capabilities} {params}");
+    };
+    let (plain, tools) = (r#"{"sampling":{}}"#, r#"{"sampling":{"tools":{}}}"#);
+    let blocks = r#"{"messages":[{"role":"user","content":{"type":"text"}},{"role":"user","content":[{"type":"text"}]}]}"#;
+    check(plain, Version::V2025_11_25, r#"{"tools":[]}"#, Some(ErrorKind::InvalidParams));
+    check(plain, Version::V2025_11_25, r#"{"toolChoice":{}}"#, Some(ErrorKind::InvalidParams));
+    check(tools, Version::V2025_11_25, r#"{"tools":[]}"#, None);
+    check(tools, Version::V2025_06_18, r#"{"tools":[]}"#, Some(ErrorKind::InvalidParams));
+    check(plain, Version::V2025_11_25, blocks, None);
+    check(plain, Version::V2025_06_18, blocks, Some(ErrorKind::InvalidParams));
+}
+
+// LIFE-08, B-LIFE-03
+#[test]
+fn client_requests_need_the_servers_capability() {
+    let latest = Version::V2025_11_25;
+    let kind = |server: &ServerCapabilities, method, version| server.permits(method, version).err().map(|refusal| refusal.kind);
+    let none = ServerCapabilities::none();
+    let missing = Some(ErrorKind::CapabilityMissing);
+    for method in
+        [Method::ToolsList, Method::ToolsCall, Method::PromptsGet, Method::ResourcesRead, Method::LoggingSetLevel, Method::TasksGet]
+    {
+        assert_eq!(kind(&none, method, latest), missing, "{method}");
+    }
+    assert_eq!(kind(&none, Method::Ping, latest), None);
+    assert_eq!(kind(&none, Method::Cancelled, latest), None);
+    assert_eq!(kind(&none, Method::TasksStatus, latest), None);
+    assert_eq!(kind(&none, Method::SamplingCreateMessage, latest), Some(ErrorKind::MethodNotFound));
+    assert_eq!(kind(&none, Method::Unknown, latest), Some(ErrorKind::MethodNotFound));
+    let resources = server(r#"{"resources":{"subscribe":false}}"#);
+    assert_eq!(kind(&resources, Method::ResourcesTemplatesList, latest), None);
+    assert_eq!(kind(&resources, Method::ResourcesSubscribe, latest), missing);
+    // The method existed before its capability.
+    assert_eq!(kind(&none, Method::CompletionComplete, Version::V2024_11_05), None);
+    assert_eq!(kind(&none, Method::CompletionComplete, Version::V2025_03_26), missing);
+    let tasks = server(r#"{"tasks":{"cancel":{},"requests":{"tools":{"call":{}}}}}"#);
+    assert!(tasks.tasks_tools_call);
+    assert_eq!(kind(&tasks, Method::TasksCancel, latest), None);
+    assert_eq!(kind(&tasks, Method::TasksList, latest), missing);
+    assert_eq!(kind(&tasks, Method::TasksGet, Version::V2025_06_18), missing);
+}
+
+#[test]
+fn what_a_client_can_answer() {
+    assert!(!ClientCapabilities::none().can_answer());
+    assert!(!client(r#"{"experimental":{"x":{}},"tasks":{}}"#).can_answer());
+    for one in [r#"{"roots":{}}"#, r#"{"sampling":{}}"#, r#"{"elicitation":{}}"#, r#"{"elicitation":{"url":{}}}"#] {
+        assert!(client(one).can_answer(), "{one}");
+    }
+    let odd = client(r#"{ "roots": {"listChanged":true}, "x": 1e2 }"#);
+    assert!(odd.roots_list_changed);
+    assert_eq!(odd.raw(), br#"{ "roots": {"listChanged":true}, "x": 1e2 }"#);
+    assert_eq!(odd.fingerprint(), client(r#"{ "roots": {"listChanged":true}, "x": 1e2 }"#).fingerprint());
+    assert_ne!(odd.fingerprint(), ClientCapabilities::none().fingerprint());
+    assert_eq!(client("{}"), ClientCapabilities::none());
+    assert!(ClientCapabilities::parse(b"[]").is_err());
+}
+
+// LIFE-07
+#[test]
+fn merged_capabilities_are_the_union() {
+    let backends = [
+        server(r#"{"tools":{},"experimental":{"a":{"v":1}},"x":{}}"#),
+        server(r#"{"tools":{"listChanged":true},"resources":{"subscribe":true},"logging":{},"experimental":{"a":{"v":2},"b":{}}}"#),
+        server(r#"{"tasks":{"list":{},"requests":{"tools":{"call":{}}}},"completions":{}}"#),
+    ];
+    let merged = ServerCapabilities::merge(backends.iter());
+    let expected = r#"{"experimental":{"a":{"v":1},"b":{}},"logging":{},"completions":{},"resources":{"subscribe":true},"tools":{"listChanged":true},"tasks":{"list":{},"requests":{"tools":{"call":{}}}}}"#;
+    assert_eq!(merged.to_json(), expected);
+    assert_eq!(server(expected), merged, "what is written reads back the same");
+    assert_eq!(merged.changing_lists().collect::<Vec<_>>(), [ListKind::Tools]);
+    assert_eq!(ServerCapabilities::merge(std::iter::empty()), ServerCapabilities::none());
+}

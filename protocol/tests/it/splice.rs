@@ -1,0 +1,137 @@
+//! Edits change what they name and nothing else.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use proptest::prelude::{ProptestConfig, any, prop_assert_eq, proptest};
+use protocol::{Limits, Message, Span, Splice};
+use serde_json::value::RawValue;
+
+use crate::text;
+
+fn decode(text: &str) -> Message {
+    Message::decode(Bytes::copy_from_slice(text.as_bytes()), &Limits::default()).unwrap_or_else(|error| panic!("{error:?}: {text}"))
+}
+
+fn set_meta(text: &str, members: &[(&str, &str)]) -> String {
+    let message = decode(text);
+    let mut splice = Splice::new(&message.frame);
+    for (key, value) in members {
+        splice.set_meta(&message, key, value.as_bytes());
+    }
+    String::from_utf8(splice.finish().to_vec()).expect("UTF-8")
+}
+
+#[test]
+fn no_edit_is_no_copy() {
+    let frame = Bytes::from_static(b"{}");
+    assert_eq!(Splice::new(&frame).finish().as_ptr(), frame.as_ptr());
+}
+
+#[test]
+fn edits_come_in_any_order() {
+    let frame = Bytes::from_static(b"0123456789");
+    let span = |start, end| Span { start, end };
+    let mut splice = Splice::new(&frame);
+    splice
+        .replace(span(8, 9), &b"eight"[..])
+        .insert(3, &b"<"[..])
+        .remove(span(0, 2))
+        .replace(span(3, 4), &b"three"[..])
+        .insert(3, &b">"[..]);
+    assert_eq!(splice.insert(10, &b"end"[..]).finish(), "2<>three4567eight9end");
+}
+
+#[test]
+fn members_are_set_in_place_or_first() {
+    let frame = Bytes::from_static(br#"{"a":1,"b":{ },"c":{"d":2}}"#);
+    let (root, empty, full) = (Span { start: 0, end: 27 }, Span { start: 11, end: 14 }, Span { start: 19, end: 26 });
+    let mut splice = Splice::new(&frame);
+    splice.set_member(root, Some(Span { start: 5, end: 6 }), "a", b"10").set_member(empty, None, "x", b"1");
+    splice.set_member(empty, None, "y\"", b"2").set_member(full, None, "z", b"3");
+    assert_eq!(splice.finish(), r#"{"a":10,"b":{"x":1,"y\"":2 },"c":{"z":3,"d":2}}"#);
+}
+
+#[test]
+fn members_are_removed_with_their_comma() {
+    for (before, after) in [
+        (r#"{"k":1}"#, "{}"),
+        (r#"{ "k" : 1 , "b":2}"#, r#"{ "b":2}"#),
+        (r#"{"a":1, "k":[1,2]}"#, r#"{"a":1}"#),
+        (r#"{"a":1,"\u006b":{},"b":2}"#, r#"{"a":1,"b":2}"#),
+        (r#"{"a":1}"#, r#"{"a":1}"#),
+    ] {
+        let frame = Bytes::copy_from_slice(before.as_bytes());
+        let root = Span { start: 0, end: frame.len() as u32 };
+        assert_eq!(Splice::new(&frame).remove_member(root, "k").finish(), after);
+    }
+    let frame = Bytes::from_static(br#"{"k":1}"#);
+    let root = Span { start: 0, end: 7 };
+    assert_eq!(Splice::new(&frame).remove_member(root, "k").set_member(root, None, "n", b"2").finish(), r#"{"n":2}"#);
+}
+
+#[test]
+fn meta_is_made_where_there_is_none() {
+    let check = |before: &str, after: &str| assert_eq!(set_meta(before, &[("t", "1"), ("u", "\"2\"")]), after);
+    check(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#, r#"{"params":{"_meta":{"t":1,"u":"2"}},"jsonrpc":"2.0","id":1,"method":"ping"}"#);
+    check(
+        r#" {"jsonrpc":"2.0","method":"ping","params":{}} "#,
+        r#" {"jsonrpc":"2.0","method":"ping","params":{"_meta":{"t":1,"u":"2"}}} "#,
+    );
+    check(r#"{"jsonrpc":"2.0","id":1,"result":{"a":1}}"#, r#"{"jsonrpc":"2.0","id":1,"result":{"_meta":{"t":1,"u":"2"},"a":1}}"#);
+    check(r#"{"jsonrpc":"2.0","id":1,"result":{"_meta":{}}}"#, r#"{"jsonrpc":"2.0","id":1,"result":{"_meta":{"t":1,"u":"2"}}}"#);
+    check(
+        r#"{"jsonrpc":"2.0","id":1,"result":{"_meta":{"\u0074":9,"o":0}}}"#,
+        r#"{"jsonrpc":"2.0","id":1,"result":{"_meta":{"u":"2","\u0074":1,"o":0}}}"#,
+    );
+    let error = r#"{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"m"}}"#;
+    check(error, error);
+}
+
+#[test]
+fn meta_that_is_no_object_is_replaced() {
+    assert_eq!(
+        set_meta(r#"{"jsonrpc":"2.0","id":1,"result":{"_meta":null}}"#, &[("t", "1")]),
+        r#"{"jsonrpc":"2.0","id":1,"result":{"_meta":{"t":1}}}"#
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    // RPC-11
+    #[test]
+    fn everything_but_the_edit_survives(arguments in text::object(), extra in text::value(), id in any::<u64>(), token in text::string_literal()) {
+        let message = decode(&format!(
+            r#"{{"x-unknown":{extra},"jsonrpc":"2.0","method":"tools/call","params":{{"name":"n","arguments":{arguments},"_meta":{{"progressToken":{token},"o":{extra}}}}},"id":{id}}}"#
+        ));
+        let mut splice = Splice::new(&message.frame);
+        splice.replace(message.id_span.expect("an id"), &b"7"[..]).replace(message.fields.name.expect("a name"), &b"\"other\""[..]);
+        splice.set_meta(&message, "progressToken", b"8");
+        let out = splice.finish();
+        let expected = format!(
+            r#"{{"x-unknown":{extra},"jsonrpc":"2.0","method":"tools/call","params":{{"name":"other","arguments":{arguments},"_meta":{{"progressToken":8,"o":{extra}}}}},"id":7}}"#
+        );
+        prop_assert_eq!(String::from_utf8_lossy(&out), expected);
+
+        // And back again: the bytes the sender wrote.
+        let sent = Message::decode(out, &Limits::default()).expect("still a message");
+        let mut splice = Splice::new(&sent.frame);
+        splice.replace(sent.id_span.expect("an id"), id.to_string().into_bytes()).replace(sent.fields.name.expect("a name"), &b"\"n\""[..]);
+        splice.replace(sent.fields.meta_progress_token.expect("a token"), token.into_bytes());
+        prop_assert_eq!(splice.finish(), message.frame);
+    }
+
+    #[test]
+    fn set_member_adds_one_member_and_keeps_the_others(object in text::object(), value in text::value()) {
+        let frame = Bytes::from(object.clone().into_bytes());
+        let root = Span { start: 0, end: frame.len() as u32 };
+        let out = Splice::new(&frame).set_member(root, None, "a key no generator makes", value.as_bytes()).finish();
+        let before: BTreeMap<String, Box<RawValue>> = serde_json::from_str(&object).expect("an object");
+        let mut after: BTreeMap<String, Box<RawValue>> = serde_json::from_slice(&out).expect("still an object");
+        let added = after.remove("a key no generator makes").expect("the new member");
+        prop_assert_eq!(added.get(), value);
+        let texts = |map: BTreeMap<String, Box<RawValue>>| map.into_iter().map(|(key, value)| (key, value.get().to_owned())).collect::<Vec<_>>();
+        prop_assert_eq!(texts(before), texts(after));
+    }
+}

@@ -1,0 +1,131 @@
+//! Tables agree with themselves and with the specification; names and phases keep their grammar.
+
+use std::collections::HashSet;
+
+use bytes::Bytes;
+use protocol::error::{REFUSAL_NUMBERS, kinds_markdown, refusal_numbers_markdown};
+use protocol::method::docs;
+use protocol::{
+    BackendId, Direction, ErrorKind, LinkPhase, MessageKind, Method, PrincipalId, Refusal, RequestId, SessionPhase, TenantId, Version,
+    WireId,
+};
+use std::time::Duration;
+
+#[test]
+fn each_method_is_found_by_its_name() {
+    let mut names = HashSet::new();
+    for method in Method::ALL {
+        let info = method.info();
+        assert_eq!(Method::parse(info.name), *method);
+        assert!(names.insert(info.name), "{} is there twice", info.name);
+        assert_eq!(info.name.starts_with("notifications/"), info.kind == MessageKind::Notification, "{}", info.name);
+        assert!(info.until.is_none_or(|last| info.since <= last), "{}", info.name);
+        assert!(info.server_capability.is_none() || info.direction != Direction::ServerToClient || info.kind == MessageKind::Notification);
+        assert!(docs().contains(&format!("| `{}` |", info.name)));
+    }
+    assert_eq!(names.len(), 36);
+    for unknown in ["", "unknown", "tools/List", "notifications/", "tools/list "] {
+        assert_eq!(Method::parse(unknown), Method::Unknown);
+    }
+    assert!(!Method::Unknown.served(Version::V2025_11_25));
+}
+
+#[test]
+fn revisions_have_the_methods_their_schema_has() {
+    let count = |version| Method::ALL.iter().filter(|method| method.served(version)).count();
+    assert_eq!(Version::ALL.map(count), [24, 24, 25, 31, 22]);
+    assert!(Method::ElicitationCreate.served(Version::V2025_06_18) && !Method::ElicitationCreate.served(Version::V2025_03_26));
+    assert!(!Method::Ping.served(Version::V2026_07_28) && Method::ServerDiscover.served(Version::V2026_07_28));
+}
+
+#[test]
+fn versions_keep_their_order_and_features() {
+    assert!(Version::ALL.is_sorted());
+    for version in Version::ALL {
+        assert_eq!(Version::parse(version.as_str()), Some(version));
+        assert_eq!(version.batches(), version == Version::V2025_03_26);
+        assert_eq!(version.tasks(), version == Version::V2025_11_25);
+        assert_eq!(version.version_header_required(), version >= Version::V2025_06_18);
+        assert_eq!(version.legacy(), version < Version::V2026_07_28);
+    }
+    assert_eq!(Version::parse("2025-11-25 "), None);
+}
+
+#[test]
+fn error_kinds_have_lawful_codes() {
+    let mut names = HashSet::new();
+    let prescribed = [-32700, -32600, -32601, -32602, -32603, -32002];
+    for kind in ErrorKind::ALL {
+        assert!(names.insert(kind.name()), "{} is there twice", kind.name());
+        let own = kind.refusal_code().is_some_and(|number| i64::from(number) == kind.code());
+        assert!(prescribed.contains(&kind.code()) || own, "{}", kind.name());
+        if let Some(number) = kind.refusal_code() {
+            let entry = REFUSAL_NUMBERS.iter().find(|entry| entry.number == number).expect("registered");
+            assert!(!entry.used.is_empty(), "{number} is used by {}", kind.name());
+        }
+        assert!(matches!(kind.http_status(), 200 | 400..=499 | 503), "{}", kind.name());
+        assert!(kinds_markdown().contains(&format!("| `{}` | {} |", kind.name(), kind.code())));
+    }
+    assert!(REFUSAL_NUMBERS.is_sorted_by_key(|entry| entry.number));
+    assert!(REFUSAL_NUMBERS.iter().all(|entry| (1001..=1089).contains(&entry.number)));
+    assert!(refusal_numbers_markdown().contains("| 1069 | timeout |"));
+    assert!(!ErrorKind::OutcomeUnknown.retryable() && ErrorKind::BackendUnavailable.retryable());
+}
+
+#[test]
+fn a_refusal_carries_what_a_client_needs() {
+    let refusal = Refusal::new(ErrorKind::RateLimited, "too \"many\"").retry_after(Duration::from_millis(1500)).with("scope", "tenant");
+    let expected = r#"{"code":1003,"message":"too \"many\"","data":{"kind":"rate_limited","retryable":true,"requestId":"q1","retryAfterMs":1500,"refusalCode":1003,"scope":"tenant"}}"#;
+    assert_eq!(refusal.to_error_json("q1"), expected);
+    let id = RequestId::from_raw(Bytes::from_static(b"\"x\""));
+    assert_eq!(refusal.to_response(Some(&id), "q1"), format!(r#"{{"jsonrpc":"2.0","id":"x","error":{expected}}}"#));
+    assert_eq!(refusal.to_response(None, "q1"), format!(r#"{{"jsonrpc":"2.0","error":{expected}}}"#));
+    assert_eq!(refusal.to_string(), "rate_limited: too \"many\"");
+}
+
+#[test]
+fn names_have_a_grammar() {
+    for good in ["a", "0", "a-b", "a--b", "x2", "abcdefghijabcdefghijabcdefghijab"] {
+        assert_eq!(TenantId::parse(good).expect(good).as_str(), good);
+    }
+    for bad in ["", "-", "-a", "a-", "A", "a_b", "a.b", "ä", "a b", "abcdefghijabcdefghijabcdefghijabc"] {
+        let error = BackendId::parse(bad).expect_err(bad);
+        assert!(error.to_string().contains("not allowed"));
+        assert!(serde_json::from_value::<BackendId>(bad.into()).is_err());
+    }
+    let id: BackendId = serde_json::from_str("\"weather\"").expect("a name");
+    assert_eq!(serde_json::to_string(&id).expect("a string"), "\"weather\"");
+    assert_eq!(PrincipalId::new("any / thing").to_string(), "any / thing");
+}
+
+#[test]
+fn request_ids_keep_their_text() {
+    let raw = |text: &'static str| RequestId::from_raw(Bytes::from_static(text.as_bytes()));
+    assert_eq!(raw("7"), RequestId::from_u64(7));
+    assert_eq!(RequestId::from(WireId(7)), RequestId::from_u64(7));
+    assert_ne!(raw("7"), raw("\"7\""));
+    assert_eq!(raw("18446744073709551615").as_u64(), Some(u64::MAX));
+    for other in ["-1", "\"1\"", "18446744073709551616"] {
+        assert_eq!(raw(other).as_u64(), None);
+        assert_eq!(raw(other).to_string(), other);
+    }
+}
+
+#[test]
+fn phases_only_take_the_steps_there_are() {
+    use SessionPhase::{AwaitingInitialized, Closed, Closing, Opening, Ready};
+    let steps = |from: SessionPhase| SessionPhase::ALL.into_iter().filter(|to| from.advance(*to).is_ok()).collect::<Vec<_>>();
+    assert_eq!(
+        SessionPhase::ALL.map(steps),
+        [vec![AwaitingInitialized, Closing, Closed], vec![Ready, Closing, Closed], vec![Closing, Closed], vec![Closed], vec![]]
+    );
+    assert_eq!(Closed.advance(Opening).expect_err("over").to_string(), "no way from phase closed to opening");
+    for phase in LinkPhase::ALL {
+        assert!(phase == LinkPhase::Closed || phase.advance(LinkPhase::Closed) == Ok(LinkPhase::Closed), "{}", phase.name());
+        assert!(phase.advance(phase).is_err());
+    }
+    // LIFE-06
+    assert!(!AwaitingInitialized.may_send(Method::ToolsListChanged) && AwaitingInitialized.may_send(Method::Ping));
+    assert_eq!(Closing.admits(Method::ToolsCall).expect_err("closing").kind, ErrorKind::Draining);
+    assert_eq!(Closed.admits(Method::Ping).expect_err("closed").kind, ErrorKind::SessionNotFound);
+}

@@ -1,0 +1,224 @@
+//! What every [`ConfigStore`] must do, one async function per behaviour. [`store_conformance!`](crate::store_conformance)
+//! stamps the list over an implementation:
+//!
+//! ```ignore
+//! storage::store_conformance!(file, (folder, SqliteStore::open(&options).await.unwrap()));
+//! ```
+//!
+//! The constructor yields a pair: something to keep alive while the test runs, and an empty store.
+
+use protocol::ids::{BackendId, KeyId, PrincipalId, TenantId};
+
+use crate::{BackendRecord, ConfigStore, HASH_BYTES, KeyRecord, StoreError, TenantRecord};
+
+type Outcome = Result<(), StoreError>;
+
+/// Makes a module of tests, one per behaviour, each with a store of its own.
+#[macro_export]
+macro_rules! store_conformance {
+    ($suite:ident, $pair:expr) => {
+        $crate::store_conformance! { @stamp $suite, $pair,
+            starts_empty
+            lists_tenants_by_name
+            replaces_a_tenant_and_keeps_its_birthday
+            keeps_settings_byte_for_byte
+            tells_whether_a_tenant_was_there
+            takes_keys_and_backends_along_with_their_tenant
+            lists_keys_of_one_tenant_only
+            refuses_a_key_id_twice
+            removes_a_key_only_for_its_tenant
+            refuses_what_has_no_tenant
+            lists_backends_by_tenant_and_name
+            replaces_a_backend_and_keeps_its_birthday
+            keeps_one_backend_name_apart_in_two_tenants
+            takes_writes_at_the_same_time
+            refuses_after_close
+        }
+    };
+    (@stamp $suite:ident, $pair:expr, $($behaviour:ident)*) => {
+        mod $suite {
+            $(
+                #[tokio::test]
+                async fn $behaviour() {
+                    let (_kept, store) = $pair;
+                    $crate::conformance::$behaviour(&store).await.expect("the store answers");
+                }
+            )*
+        }
+    };
+}
+
+pub async fn starts_empty(store: &dyn ConfigStore) -> Outcome {
+    assert_eq!(store.tenants().await?, []);
+    assert_eq!(store.keys().await?, []);
+    assert_eq!(store.backends().await?, []);
+    Ok(())
+}
+
+pub async fn lists_tenants_by_name(store: &dyn ConfigStore) -> Outcome {
+    for name in ["mango", "apple", "zebra", "a-b", "a0"] {
+        store.put_tenant(&tenant_record(name)).await?;
+    }
+    let names: Vec<String> = store.tenants().await?.iter().map(|record| record.tenant.as_str().to_owned()).collect();
+    assert_eq!(names, ["a-b", "a0", "apple", "mango", "zebra"]);
+    Ok(())
+}
+
+pub async fn replaces_a_tenant_and_keeps_its_birthday(store: &dyn ConfigStore) -> Outcome {
+    let first = tenant_record("acme");
+    store.put_tenant(&first).await?;
+    let second = TenantRecord { settings: "{\"weight\":7}".into(), created_at_us: 900, updated_at_us: 900, ..first.clone() };
+    store.put_tenant(&second).await?;
+    assert_eq!(store.tenants().await?, [TenantRecord { created_at_us: first.created_at_us, ..second }]);
+    Ok(())
+}
+
+pub async fn keeps_settings_byte_for_byte(store: &dyn ConfigStore) -> Outcome {
+    let text = "{\"a\":\"\\u0000 ' \\\" é 漢 😀\",\n\t\"b\":1e400}";
+    store.put_tenant(&TenantRecord { settings: text.into(), ..tenant_record("acme") }).await?;
+    assert_eq!(store.tenants().await?[0].settings, text);
+    let bytes: Vec<u8> = (0..=255).cycle().take(70_000).collect();
+    store.put_backend(&BackendRecord { settings: bytes.clone(), ..backend_record("acme", "one") }).await?;
+    assert_eq!(store.backends().await?[0].settings, bytes);
+    Ok(())
+}
+
+pub async fn tells_whether_a_tenant_was_there(store: &dyn ConfigStore) -> Outcome {
+    store.put_tenant(&tenant_record("acme")).await?;
+    assert!(store.delete_tenant(&tenant("acme")).await?);
+    assert!(!store.delete_tenant(&tenant("acme")).await?);
+    assert_eq!(store.tenants().await?, []);
+    Ok(())
+}
+
+pub async fn takes_keys_and_backends_along_with_their_tenant(store: &dyn ConfigStore) -> Outcome {
+    fill(store).await?;
+    assert!(store.delete_tenant(&tenant("acme")).await?);
+    assert!(store.keys().await?.iter().all(|record| record.tenant == tenant("umbrella")));
+    assert!(store.backends().await?.iter().all(|record| record.tenant == tenant("umbrella")));
+    store.put_tenant(&tenant_record("acme")).await?;
+    assert_eq!(store.keys_of(&tenant("acme")).await?, [], "a new tenant of the same name starts with nothing");
+    Ok(())
+}
+
+pub async fn lists_keys_of_one_tenant_only(store: &dyn ConfigStore) -> Outcome {
+    fill(store).await?;
+    let (acme, all) = (store.keys_of(&tenant("acme")).await?, store.keys().await?);
+    assert_eq!(acme, [key_record("acme", "k1"), key_record("acme", "k2")]);
+    assert_eq!(all, [key_record("acme", "k1"), key_record("acme", "k2"), key_record("umbrella", "k3")]);
+    assert_eq!(store.keys_of(&tenant("nobody")).await?, []);
+    Ok(())
+}
+
+pub async fn refuses_a_key_id_twice(store: &dyn ConfigStore) -> Outcome {
+    fill(store).await?;
+    for owner in ["acme", "umbrella"] {
+        let again = store.put_key(&KeyRecord { hash: vec![9; HASH_BYTES], ..key_record(owner, "k1") }).await;
+        assert!(matches!(again, Err(StoreError::Exists { .. })), "{again:?}");
+    }
+    assert_eq!(store.keys_of(&tenant("acme")).await?[0], key_record("acme", "k1"), "the first one is untouched");
+    Ok(())
+}
+
+pub async fn removes_a_key_only_for_its_tenant(store: &dyn ConfigStore) -> Outcome {
+    fill(store).await?;
+    let k1 = KeyId::new("k1");
+    assert!(!store.delete_key(&tenant("umbrella"), &k1).await?, "another tenant's key looks like an absent one");
+    assert!(store.delete_key(&tenant("acme"), &k1).await?);
+    assert!(!store.delete_key(&tenant("acme"), &k1).await?);
+    assert_eq!(store.keys_of(&tenant("acme")).await?, [key_record("acme", "k2")]);
+    Ok(())
+}
+
+pub async fn refuses_what_has_no_tenant(store: &dyn ConfigStore) -> Outcome {
+    let missing = StoreError::UnknownTenant { tenant: tenant("acme") };
+    assert_eq!(store.put_key(&key_record("acme", "k1")).await, Err(missing.clone()));
+    assert_eq!(store.put_backend(&backend_record("acme", "one")).await, Err(missing));
+    starts_empty(store).await
+}
+
+pub async fn lists_backends_by_tenant_and_name(store: &dyn ConfigStore) -> Outcome {
+    fill(store).await?;
+    let expected = [backend_record("acme", "one"), backend_record("acme", "two"), backend_record("umbrella", "one")];
+    assert_eq!(store.backends().await?, expected);
+    Ok(())
+}
+
+pub async fn replaces_a_backend_and_keeps_its_birthday(store: &dyn ConfigStore) -> Outcome {
+    fill(store).await?;
+    let changed = BackendRecord { settings: vec![1, 2], created_at_us: 900, updated_at_us: 900, ..backend_record("acme", "one") };
+    store.put_backend(&changed).await?;
+    let stored = store.backends().await?;
+    assert_eq!(stored[0], BackendRecord { created_at_us: backend_record("acme", "one").created_at_us, ..changed });
+    assert_eq!(stored[2], backend_record("umbrella", "one"));
+    Ok(())
+}
+
+pub async fn keeps_one_backend_name_apart_in_two_tenants(store: &dyn ConfigStore) -> Outcome {
+    fill(store).await?;
+    let one = BackendId::parse("one").expect("a legal name");
+    assert!(store.delete_backend(&tenant("acme"), &one).await?);
+    assert!(!store.delete_backend(&tenant("acme"), &one).await?);
+    assert_eq!(store.backends().await?, [backend_record("acme", "two"), backend_record("umbrella", "one")]);
+    Ok(())
+}
+
+pub async fn takes_writes_at_the_same_time(store: &dyn ConfigStore) -> Outcome {
+    let [acme, umbrella, initech] = ["acme", "umbrella", "initech"].map(tenant_record);
+    let (first, second, third, read) =
+        tokio::join!(store.put_tenant(&acme), store.put_tenant(&umbrella), store.put_tenant(&initech), store.tenants());
+    first.and(second).and(third).and(read)?;
+    assert_eq!(store.tenants().await?.len(), 3);
+    Ok(())
+}
+
+pub async fn refuses_after_close(store: &dyn ConfigStore) -> Outcome {
+    fill(store).await?;
+    store.close().await;
+    assert!(matches!(store.tenants().await, Err(StoreError::Unavailable { .. })));
+    assert!(matches!(store.put_tenant(&tenant_record("late")).await, Err(StoreError::Unavailable { .. })));
+    store.close().await;
+    Ok(())
+}
+
+/// Two tenants: acme with two keys and two backends, umbrella with one of each.
+pub async fn fill(store: &dyn ConfigStore) -> Outcome {
+    store.put_tenant(&tenant_record("umbrella")).await?;
+    store.put_tenant(&tenant_record("acme")).await?;
+    for (owner, key) in [("acme", "k2"), ("umbrella", "k3"), ("acme", "k1")] {
+        store.put_key(&key_record(owner, key)).await?;
+    }
+    for (owner, backend) in [("umbrella", "one"), ("acme", "two"), ("acme", "one")] {
+        store.put_backend(&backend_record(owner, backend)).await?;
+    }
+    Ok(())
+}
+
+fn tenant(name: &str) -> TenantId {
+    TenantId::parse(name).expect("a legal name")
+}
+
+fn tenant_record(name: &str) -> TenantRecord {
+    TenantRecord { tenant: tenant(name), settings: "{}".into(), created_at_us: 100, updated_at_us: 200 }
+}
+
+fn key_record(owner: &str, key: &str) -> KeyRecord {
+    KeyRecord {
+        key: KeyId::new(key),
+        tenant: tenant(owner),
+        principal: PrincipalId::new(format!("{owner}-person")),
+        name: format!("key {key}"),
+        hash: vec![7; HASH_BYTES],
+        created_at_us: 300,
+    }
+}
+
+fn backend_record(owner: &str, backend: &str) -> BackendRecord {
+    BackendRecord {
+        tenant: tenant(owner),
+        backend: BackendId::parse(backend).expect("a legal name"),
+        settings: format!("sealed for {owner}/{backend}").into_bytes(),
+        created_at_us: 400,
+        updated_at_us: 500,
+    }
+}

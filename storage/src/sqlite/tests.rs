@@ -1,0 +1,147 @@
+//! The conformance suite over both kinds of SQLite store, and what is particular to a file.
+
+use std::{fs, os::unix::fs::PermissionsExt};
+
+use super::*;
+
+/// A store in a folder of its own; the folder goes with the test.
+async fn in_file() -> (tempfile::TempDir, SqliteStore) {
+    let folder = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(&options(&folder)).await.unwrap();
+    (folder, store)
+}
+
+fn options(folder: &tempfile::TempDir) -> SqliteOptions {
+    SqliteOptions { path: folder.path().join("data/broker.db"), migrate: true }
+}
+
+crate::store_conformance!(file, super::in_file().await);
+crate::store_conformance!(memory, ((), crate::SqliteStore::in_memory().await.unwrap()));
+
+#[tokio::test]
+async fn records_survive_a_restart() {
+    let (folder, store) = in_file().await;
+    crate::conformance::fill(&store).await.unwrap();
+    let before = (store.tenants().await.unwrap(), store.keys().await.unwrap(), store.backends().await.unwrap());
+    assert!(!before.0.is_empty() && !before.1.is_empty() && !before.2.is_empty());
+    store.close().await;
+    drop(store);
+    let store = SqliteStore::open(&options(&folder)).await.unwrap();
+    assert_eq!(store.migrated().from, store.migrated().to, "nothing left to migrate");
+    assert_eq!(before, (store.tenants().await.unwrap(), store.keys().await.unwrap(), store.backends().await.unwrap()));
+}
+
+#[tokio::test]
+async fn records_survive_without_a_close() {
+    let (folder, store) = in_file().await;
+    crate::conformance::fill(&store).await.unwrap();
+    let tenants = store.tenants().await.unwrap();
+    // As a killed process leaves it: a copy of what is on disk at this moment.
+    let copy = tempfile::tempdir().unwrap();
+    fs::create_dir(copy.path().join("data")).unwrap();
+    for name in ["broker.db", "broker.db-wal"] {
+        fs::copy(folder.path().join("data").join(name), copy.path().join("data").join(name)).unwrap();
+    }
+    let copied = SqliteStore::open(&options(&copy)).await.unwrap();
+    assert_eq!(copied.tenants().await.unwrap(), tenants);
+}
+
+#[tokio::test]
+async fn a_second_broker_on_the_same_file_is_refused() {
+    let (folder, store) = in_file().await;
+    let error = SqliteStore::open(&options(&folder)).await.unwrap_err();
+    assert_eq!(error, StoreError::InUse { path: options(&folder).path });
+    drop(store);
+    SqliteStore::open(&options(&folder)).await.expect("free again once the first is gone");
+}
+
+#[tokio::test]
+async fn an_old_schema_is_refused_unless_migrating_is_allowed() {
+    let folder = tempfile::tempdir().unwrap();
+    let only_open = SqliteOptions { migrate: false, ..options(&folder) };
+    let error = SqliteStore::open(&only_open).await.unwrap_err();
+    assert_eq!(error, StoreError::SchemaOlder { found: 0, known: schema::known() });
+    assert!(error.to_string().contains("mcp-broker migrate"), "{error}");
+    drop(SqliteStore::open(&options(&folder)).await.unwrap());
+    SqliteStore::open(&only_open).await.expect("up to date now");
+}
+
+#[tokio::test]
+async fn a_newer_schema_is_refused() {
+    let (folder, store) = in_file().await;
+    sqlx::query("UPDATE _sqlx_migrations SET version = 999").execute(&store.writer).await.unwrap();
+    drop(store);
+    let error = SqliteStore::open(&options(&folder)).await.unwrap_err();
+    assert_eq!(error, StoreError::SchemaNewer { found: 999, known: schema::known() });
+}
+
+#[tokio::test]
+async fn an_edited_migration_is_noticed() {
+    let (folder, store) = in_file().await;
+    sqlx::query("UPDATE _sqlx_migrations SET checksum = x'00'").execute(&store.writer).await.unwrap();
+    drop(store);
+    let error = SqliteStore::open(&options(&folder)).await.unwrap_err();
+    assert!(matches!(&error, StoreError::Corrupt { detail } if detail.contains("migration 1")), "{error}");
+}
+
+#[tokio::test]
+async fn a_file_that_is_no_database_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("data")).unwrap();
+    fs::write(options(&folder).path, "shopping list\n".repeat(100)).unwrap();
+    let error = SqliteStore::open(&options(&folder)).await.unwrap_err();
+    assert!(matches!(error, StoreError::Corrupt { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_refused() {
+    let (folder, store) = in_file().await;
+    crate::conformance::fill(&store).await.unwrap();
+    store.close().await;
+    drop(store);
+    let path = options(&folder).path;
+    let mut bytes = fs::read(&path).unwrap();
+    // Every page but the first, whose header makes it a database at all.
+    bytes[4096..].fill(0xa5);
+    fs::write(&path, bytes).unwrap();
+    let error = SqliteStore::open(&options(&folder)).await.unwrap_err();
+    assert!(matches!(error, StoreError::Corrupt { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_path_that_can_not_be_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("data"), "a file where a folder should be").unwrap();
+    let error = SqliteStore::open(&options(&folder)).await.unwrap_err();
+    assert!(matches!(&error, StoreError::Unavailable { detail } if detail.contains("data")), "{error}");
+}
+
+#[tokio::test]
+async fn only_the_owner_may_read_the_files() {
+    let (folder, store) = in_file().await;
+    crate::conformance::fill(&store).await.unwrap();
+    for entry in fs::read_dir(folder.path().join("data")).unwrap() {
+        let entry = entry.unwrap();
+        assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o077, 0, "{}", entry.path().display());
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_is_told_as_such_and_loses_nothing() {
+    let (_folder, store) = in_file().await;
+    crate::conformance::fill(&store).await.unwrap();
+    let pages: i64 = sqlx::query_scalar("PRAGMA page_count").fetch_one(&store.writer).await.unwrap();
+    sqlx::query_scalar::<_, i64>(sqlx::AssertSqlSafe(format!("PRAGMA max_page_count = {pages}"))).fetch_one(&store.writer).await.unwrap();
+    let before = store.tenants().await.unwrap();
+    let big = TenantRecord { settings: "x".repeat(1 << 20), ..before[0].clone() };
+    assert_eq!(store.put_tenant(&big).await.unwrap_err(), StoreError::Full);
+    assert_eq!(store.tenants().await.unwrap(), before);
+}
+
+#[tokio::test]
+async fn settings_reach_the_disk_before_a_write_returns() {
+    let (_folder, store) = in_file().await;
+    let mode: String = sqlx::query_scalar("PRAGMA journal_mode").fetch_one(&store.writer).await.unwrap();
+    let synchronous: i64 = sqlx::query_scalar("PRAGMA synchronous").fetch_one(&store.writer).await.unwrap();
+    assert_eq!((mode.as_str(), synchronous), ("wal", 2), "2 is FULL");
+}

@@ -1,0 +1,279 @@
+//! Runs a stdio backend: a child process with its own process group and cleaned environment.
+//!
+//! Called by the stdio link. Invariants: a child and everything it forked inside its process group is gone after
+//! [`ChildProcess::close`] and after a plain drop, no zombie stays, its standard error never blocks it, and nothing of
+//! the broker's environment reaches it but the names on the allow-list. (A descendant that leaves the group with
+//! `setsid` is out of reach.)
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal};
+use tokio::io::AsyncReadExt;
+use tokio::process::{ChildStderr, ChildStdin, ChildStdout, Command};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use crate::lines::{LineReader, LineWriter};
+use crate::process_group::ProcessGroup;
+use crate::stderr_tail::StderrTail;
+
+/// Variables of the broker's own environment that a child sees unless its specification says otherwise.
+pub const INHERITED_ENV: &[&str] = &["PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TERM", "TZ", "TMPDIR", "SHELL"];
+
+/// How often a group that is not ours to wait for is looked at. No event tells when an orphan ends.
+const GROUP_POLL: Duration = Duration::from_millis(10);
+/// How long a killed group may take to vanish before we stop looking.
+const KILLED_WAIT: Duration = Duration::from_secs(2);
+/// How long the last words on standard error are waited for after the child has ended; a grandchild may hold the pipe.
+const LAST_WORDS_WAIT: Duration = Duration::from_millis(100);
+const STDERR_READ_BYTES: usize = 8 * 1024;
+
+/// What to run.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ChildSpec {
+    pub command: String,
+    pub args: Vec<String>,
+    /// Set for the child; wins over an inherited variable of the same name.
+    pub env: BTreeMap<String, String>,
+    /// Names taken over from the broker's environment when set there.
+    pub inherit_env: Vec<String>,
+    pub cwd: Option<PathBuf>,
+}
+
+impl ChildSpec {
+    /// The command without arguments, with the default inherited environment.
+    pub fn new(command: impl Into<String>) -> Self {
+        Self { command: command.into(), ..Self::default() }
+    }
+}
+
+impl Default for ChildSpec {
+    fn default() -> Self {
+        let inherit_env = INHERITED_ENV.iter().map(|name| (*name).to_owned()).collect();
+        Self { command: String::new(), args: Vec::new(), env: BTreeMap::new(), inherit_env, cwd: None }
+    }
+}
+
+/// Arguments and environment often carry secrets, so only their number and names are shown.
+impl std::fmt::Debug for ChildSpec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ChildSpec")
+            .field("command", &self.command)
+            .field("args", &self.args.len())
+            .field("env", &self.env.keys())
+            .field("cwd", &self.cwd)
+            .finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChildLimits {
+    /// Longest line accepted from the child's standard output.
+    pub line_bytes_max: usize,
+    /// How much of the end of the child's standard error is kept.
+    pub stderr_bytes_max: usize,
+    /// How long the child may take to end once its standard input is closed.
+    pub stdin_close: Duration,
+    /// How long the group may take to end after SIGTERM; SIGKILL follows.
+    pub term: Duration,
+}
+
+impl Default for ChildLimits {
+    fn default() -> Self {
+        Self {
+            line_bytes_max: 16 * 1024 * 1024,
+            stderr_bytes_max: 64 * 1024,
+            stdin_close: Duration::from_secs(2),
+            term: Duration::from_secs(2),
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum SpawnError {
+    #[error("command {command:?} not found (or the interpreter it names)")]
+    NotFound { command: String },
+    #[error("command {command:?} is not executable")]
+    NotExecutable { command: String },
+    #[error("working directory {} of command {command:?} does not exist or is not a directory", cwd.display())]
+    WorkingDirectory { command: String, cwd: PathBuf },
+    #[error("command {command:?} could not be started: {source}")]
+    System { command: String, source: io::Error },
+}
+
+/// A running child: frames out of it, frames into it, and the process itself. Dropping `writer` closes its input.
+#[derive(Debug)]
+pub struct Child {
+    pub reader: LineReader<ChildStdout>,
+    pub writer: LineWriter<ChildStdin>,
+    pub process: ChildProcess,
+}
+
+/// Starts the child. Must be called inside a tokio runtime with I/O and time enabled.
+pub fn spawn(spec: &ChildSpec, limits: &ChildLimits) -> Result<Child, SpawnError> {
+    let system = |source| SpawnError::System { command: spec.command.clone(), source };
+    // Checked first because the system reports a missing directory and a missing command alike.
+    if let Some(cwd) = spec.cwd.as_ref().filter(|cwd| !cwd.is_dir()) {
+        return Err(SpawnError::WorkingDirectory { command: spec.command.clone(), cwd: cwd.clone() });
+    }
+    let mut leader = command_of(spec).spawn().map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound => SpawnError::NotFound { command: spec.command.clone() },
+        io::ErrorKind::PermissionDenied => SpawnError::NotExecutable { command: spec.command.clone() },
+        _ => system(source),
+    })?;
+    let (Some(stdin), Some(stdout), Some(stderr)) = (leader.stdin.take(), leader.stdout.take(), leader.stderr.take()) else {
+        return Err(system(io::Error::other("a pipe is missing")));
+    };
+    let pid = leader
+        .id()
+        .and_then(|id| i32::try_from(id).ok())
+        .and_then(Pid::from_raw)
+        .ok_or_else(|| system(io::Error::other("the process has no id")))?;
+    let tail = StderrTail::new(limits.stderr_bytes_max);
+    let drain = tokio::spawn(drain_stderr(stderr, tail.clone()));
+    Ok(Child {
+        reader: LineReader::new(stdout, limits.line_bytes_max),
+        writer: LineWriter::new(stdin),
+        process: ChildProcess {
+            leader: Some(leader),
+            group: ProcessGroup::led_by(pid),
+            stdin_close: limits.stdin_close,
+            term: limits.term,
+            tail,
+            drain,
+            last_words_heard: false,
+        },
+    })
+}
+
+fn command_of(spec: &ChildSpec) -> Command {
+    let mut command = Command::new(&spec.command);
+    command.args(&spec.args).env_clear();
+    for name in &spec.inherit_env {
+        if let Some(value) = std::env::var_os(name) {
+            command.env(name, value);
+        }
+    }
+    command.envs(&spec.env);
+    if let Some(cwd) = &spec.cwd {
+        command.current_dir(cwd);
+    }
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).kill_on_drop(true);
+    command
+}
+
+async fn drain_stderr(mut stderr: ChildStderr, tail: StderrTail) {
+    let mut chunk = vec![0; STDERR_READ_BYTES];
+    while let Ok(count @ 1..) = stderr.read(&mut chunk).await {
+        tail.push(&chunk[..count]);
+    }
+}
+
+/// The process side of a child: its end, its last words, and the end of everything it forked.
+#[derive(Debug)]
+pub struct ChildProcess {
+    /// `None` only while being dropped.
+    leader: Option<tokio::process::Child>,
+    group: ProcessGroup,
+    stdin_close: Duration,
+    term: Duration,
+    tail: StderrTail,
+    drain: JoinHandle<()>,
+    last_words_heard: bool,
+}
+
+impl ChildProcess {
+    pub fn pid(&self) -> u32 {
+        self.group.id()
+    }
+
+    /// The end of what the child wrote to its standard error, without control characters.
+    pub fn stderr_tail(&self) -> String {
+        self.tail.text()
+    }
+
+    /// Waits for the child itself to end; what it forked may still run. Cancel-safe, may be called again.
+    pub async fn wait(&mut self) -> ExitStatus {
+        let status = self.leader_end().await;
+        if !self.last_words_heard {
+            // So that whoever reports the end can quote the reason. Polling a finished handle again would panic.
+            let _ = timeout(LAST_WORDS_WAIT, &mut self.drain).await;
+            self.last_words_heard = true;
+        }
+        status
+    }
+
+    /// Ends the child and its group: waits for it to end by itself, then SIGTERM, then SIGKILL.
+    ///
+    /// The caller has dropped the [`Child::writer`] before: the closed input is what asks a server to end
+    /// (MCP 2025-11-25, Lifecycle, Shutdown). Dropping the future half-way kills the group at once.
+    pub async fn close(mut self) {
+        let _ = timeout(self.stdin_close, self.leader_end()).await;
+        if self.group.is_gone() {
+            return;
+        }
+        self.group.signal(Signal::TERM);
+        if self.group_end(Instant::now() + self.term).await {
+            return;
+        }
+        self.group.signal(Signal::KILL);
+        if !self.group_end(Instant::now() + KILLED_WAIT).await {
+            tracing::warn!(pid = self.pid(), "a killed process group is still there");
+        }
+    }
+
+    /// The leader's end, and right after it the first look at the rest of its group. Cancel-safe.
+    async fn leader_end(&mut self) -> ExitStatus {
+        let leader = self.leader.as_mut().expect("taken in drop only");
+        let status = leader.wait().await.unwrap_or_else(|error| {
+            tracing::warn!(%error, "the end of a child process could not be observed");
+            ExitStatus::from_raw(1 << 8)
+        });
+        self.group.look();
+        status
+    }
+
+    /// Whether every member of the group has ended before the deadline.
+    async fn group_end(&mut self, deadline: Instant) -> bool {
+        if timeout_at(deadline, self.leader_end()).await.is_err() {
+            return false;
+        }
+        while !self.group.is_gone() {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            sleep(GROUP_POLL).await;
+            self.group.look();
+        }
+        true
+    }
+}
+
+impl Drop for ChildProcess {
+    fn drop(&mut self) {
+        self.group.signal(Signal::KILL);
+        self.drain.abort();
+        let Some(mut leader) = self.leader.take() else { return };
+        if self.group.is_gone() {
+            return;
+        }
+        // Outside a runtime tokio's own orphan list waits for the killed leader.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let mut group = self.group.clone();
+            runtime.spawn(async move {
+                let _ = leader.wait().await;
+                let deadline = Instant::now() + KILLED_WAIT;
+                group.look();
+                while !group.is_gone() && Instant::now() < deadline {
+                    sleep(GROUP_POLL).await;
+                    group.look();
+                }
+            });
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Opens one connection for the HTTP client: resolve, ask the egress policy, connect, TLS.
+//!
+//! Called by the pool of `http_client` whenever it has no connection to reuse. No address is connected to that the
+//! policy has not allowed at this very connect, whether it came from a name or stood in the URL; no certificate goes
+//! unverified. All of it together takes at most the connect timeout.
+
+use std::future::Future;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::Uri;
+use hyper_rustls::MaybeHttpsStream;
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsConnector;
+
+use crate::egress::EgressPolicy;
+use crate::http_client::SendError;
+
+/// Head start of one address before the next one is tried beside it (RFC 8305 recommends 250 ms).
+const ADDRESS_HEAD_START: Duration = Duration::from_millis(250);
+/// Addresses of one name that are tried at all.
+const ADDRESSES_MAX: usize = 8;
+
+pub(crate) type Connection = MaybeHttpsStream<TokioIo<TcpStream>>;
+
+#[derive(Clone)]
+pub(crate) struct Connector {
+    pub(crate) tls: TlsConnector,
+    pub(crate) egress: Arc<EgressPolicy>,
+    pub(crate) connect_timeout: Duration,
+}
+
+impl tower_service::Service<Uri> for Connector {
+    type Response = Connection;
+    type Error = SendError;
+    type Future = Pin<Box<dyn Future<Output = Result<Connection, SendError>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), SendError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let connector = self.clone();
+        Box::pin(async move { timeout(connector.connect_timeout, connector.connect(&uri)).await.unwrap_or(Err(SendError::ConnectTimeout)) })
+    }
+}
+
+impl Connector {
+    async fn connect(&self, uri: &Uri) -> Result<Connection, SendError> {
+        let secure = uri.scheme() == Some(&http::uri::Scheme::HTTPS);
+        let host = uri.host().unwrap_or_default();
+        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
+
+        let addresses = self.allowed_addresses(host, port).await?;
+        let tcp = connect_any(addresses).await?;
+        // Requests are written whole; waiting for more to send would only delay them.
+        let _ = tcp.set_nodelay(true);
+        if !secure {
+            return Ok(MaybeHttpsStream::Http(TokioIo::new(tcp)));
+        }
+        let name = ServerName::try_from(host.to_owned()).map_err(|error| SendError::Tls { reason: format!("{host}: {error}") })?;
+        let stream = TokioIo::new(TokioIo::new(tcp));
+        let stream = self.tls.connect(name, stream).await.map_err(|error| SendError::Tls { reason: error.to_string() })?;
+        Ok(MaybeHttpsStream::Https(TokioIo::new(stream)))
+    }
+
+    /// What the host resolves to now, without what the policy refuses.
+    async fn allowed_addresses(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, SendError> {
+        let found: Vec<SocketAddr> = match host.parse::<IpAddr>() {
+            Ok(address) => vec![SocketAddr::new(address, port)],
+            Err(_) => tokio::net::lookup_host((host, port))
+                .await
+                .map_err(|error| SendError::Connect { reason: format!("host {host} could not be resolved: {error}") })?
+                .collect(),
+        };
+        let mut allowed = Vec::new();
+        let mut denied = None;
+        for address in found {
+            match self.egress.check(address.ip()) {
+                Ok(()) if allowed.contains(&address) => {}
+                Ok(()) => allowed.push(address),
+                Err(refusal) => denied = denied.or(Some(refusal)),
+            }
+        }
+        match denied {
+            Some(refusal) if allowed.is_empty() => Err(SendError::Denied(refusal)),
+            _ if allowed.is_empty() => Err(SendError::Connect { reason: format!("host {host} has no address") }),
+            _ => Ok(alternate_families(allowed)),
+        }
+    }
+}
+
+/// The resolver's order, but with the two families taking turns, so that a dead one costs one head start only.
+fn alternate_families(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
+    let first_is_v6 = addresses.first().is_some_and(SocketAddr::is_ipv6);
+    let (same, other): (Vec<_>, Vec<_>) = addresses.into_iter().partition(|address| address.is_ipv6() == first_is_v6);
+    let (mut same, mut other) = (same.into_iter(), other.into_iter());
+    let mut ordered = Vec::new();
+    loop {
+        let before = ordered.len();
+        ordered.extend(same.next());
+        ordered.extend(other.next());
+        if ordered.len() == before || ordered.len() >= ADDRESSES_MAX {
+            ordered.truncate(ADDRESSES_MAX);
+            return ordered;
+        }
+    }
+}
+
+/// The first connection to come up; each further address starts after a head start, or when the one before has failed.
+async fn connect_any(addresses: Vec<SocketAddr>) -> Result<TcpStream, SendError> {
+    if let [address] = addresses[..] {
+        return connect_one(address).await;
+    }
+    let mut waiting = addresses.into_iter();
+    let mut attempts = JoinSet::new();
+    let mut last = SendError::Connect { reason: "no address to connect to".to_owned() };
+    loop {
+        match waiting.next() {
+            Some(address) => drop(attempts.spawn(connect_one(address))),
+            None if attempts.is_empty() => return Err(last),
+            None => {}
+        }
+        let more = !waiting.as_slice().is_empty();
+        tokio::select! {
+            Some(ended) = attempts.join_next() => match ended {
+                Ok(Ok(stream)) => return Ok(stream),
+                Ok(Err(error)) => last = error,
+                Err(_) => {}
+            },
+            () = sleep(ADDRESS_HEAD_START), if more => {}
+        }
+    }
+}
+
+async fn connect_one(address: SocketAddr) -> Result<TcpStream, SendError> {
+    TcpStream::connect(address).await.map_err(|error| SendError::Connect { reason: format!("{address}: {error}") })
+}

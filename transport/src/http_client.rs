@@ -1,0 +1,215 @@
+//! The broker's one HTTP client: pooled connections, HTTP/1.1 and HTTP/2, verified TLS, egress policy.
+//!
+//! Called by HTTP links. It follows no redirect, keeps no cookie, uses no proxy and decodes nothing: what the backend
+//! answered is what the caller sees. An error tells whether the request can have reached the backend, which is what
+//! decides whether it may be sent again.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::{Request, Response};
+use http_body::Body;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper_util::client::legacy::{Client, Error as ClientError};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use rustls::pki_types::CertificateDer;
+use rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::TlsConnector;
+
+use crate::connect::Connector;
+use crate::egress::{Denied, EgressPolicy};
+
+/// The HTTP library refuses smaller buffers than this.
+const HEAD_BYTES_MIN: usize = 8 * 1024;
+/// How often an HTTP/2 connection with open streams is asked whether it is alive, and how long it may take to answer.
+const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(20);
+const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(20);
+
+#[derive(Debug, Clone)]
+pub struct HttpClientConfig {
+    /// Resolving, connecting and the TLS handshake together.
+    pub connect_timeout: Duration,
+    /// How long an unused connection is kept. Best below what servers use (often 5 s): a request that meets the
+    /// server's closing has an unknown fate.
+    pub idle_timeout: Duration,
+    /// Unused connections kept for one scheme, host and port.
+    pub idle_per_host: usize,
+    /// Trusted beside the system's certificate authorities.
+    pub extra_roots: Vec<CertificateDer<'static>>,
+    pub egress: Arc<EgressPolicy>,
+    /// Largest response head. At least 8 KiB are always accepted.
+    pub head_bytes_max: usize,
+}
+
+impl Default for HttpClientConfig {
+    fn default() -> Self {
+        Self {
+            connect_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(4),
+            idle_per_host: 64,
+            extra_roots: Vec::new(),
+            egress: Arc::new(EgressPolicy::default()),
+            head_bytes_max: 64 * 1024,
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum TlsSetupError {
+    #[error("extra root certificate {position} is not usable: {source}")]
+    Root { position: usize, source: rustls::Error },
+    #[error("the tls library refused its configuration: {0}")]
+    Provider(rustls::Error),
+}
+
+/// Why there is no response.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SendError {
+    #[error(transparent)]
+    Denied(Denied),
+    #[error("could not connect: {reason}")]
+    Connect { reason: String },
+    #[error("tls handshake failed: {reason}")]
+    Tls { reason: String },
+    #[error("connecting took too long")]
+    ConnectTimeout,
+    #[error("the connection ended before the response: {reason}")]
+    Aborted { reason: String },
+}
+
+impl SendError {
+    /// True when no byte of the request can have reached the backend, so that sending it again is safe.
+    pub fn nothing_was_sent(&self) -> bool {
+        !matches!(self, Self::Aborted { .. })
+    }
+}
+
+/// A shared client; clones use the same connections.
+#[derive(Clone)]
+pub struct HttpClient {
+    client: Client<Connector, Full<Bytes>>,
+}
+
+impl std::fmt::Debug for HttpClient {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HttpClient").finish_non_exhaustive()
+    }
+}
+
+impl HttpClient {
+    pub fn new(config: HttpClientConfig) -> Result<Self, TlsSetupError> {
+        let connector = Connector {
+            tls: TlsConnector::from(Arc::new(tls_config(config.extra_roots)?)),
+            egress: config.egress,
+            connect_timeout: config.connect_timeout,
+        };
+        let head_bytes_max = config.head_bytes_max.max(HEAD_BYTES_MIN);
+        let client = Client::builder(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(config.idle_timeout)
+            .pool_max_idle_per_host(config.idle_per_host)
+            // Repeats only what was never written, for example on a pooled connection that had just been closed.
+            .retry_canceled_requests(true)
+            .http1_max_buf_size(head_bytes_max)
+            .http2_max_header_list_size(u32::try_from(head_bytes_max).unwrap_or(u32::MAX))
+            .http2_keep_alive_interval(Some(HTTP2_PING_INTERVAL))
+            .http2_keep_alive_timeout(HTTP2_PING_TIMEOUT)
+            .build(connector);
+        Ok(Self { client })
+    }
+
+    /// Sends the request and waits for the response's head. The URI is absolute, as [`crate::parse_http_url`] makes it.
+    ///
+    /// Waits without limit for the response; the caller bounds the call as a whole.
+    pub async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, SendError> {
+        if request.uri().scheme().is_none() || request.uri().host().is_none() {
+            return Err(SendError::Connect { reason: format!("{} is not an absolute http url", request.uri()) });
+        }
+        self.client.request(request).await.map_err(|error| classify(&error))
+    }
+}
+
+/// Certificates are always verified, against the system's authorities and the extra ones.
+fn tls_config(extra_roots: Vec<CertificateDer<'static>>) -> Result<ClientConfig, TlsSetupError> {
+    let mut roots = RootCertStore::empty();
+    let native = rustls_native_certs::load_native_certs();
+    for error in &native.errors {
+        tracing::warn!(%error, "a system certificate authority could not be read");
+    }
+    roots.add_parsable_certificates(native.certs);
+    if roots.is_empty() {
+        tracing::warn!("this system has no certificate authorities installed, https backends need an extra root certificate");
+    }
+    for (index, root) in extra_roots.into_iter().enumerate() {
+        roots.add(root).map_err(|source| TlsSetupError::Root { position: index + 1, source })?;
+    }
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(TlsSetupError::Provider)?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+fn classify(error: &ClientError) -> SendError {
+    if let Some(cause) = error.source().and_then(|source| source.downcast_ref::<SendError>()) {
+        return cause.clone();
+    }
+    let reason = innermost_reason(error);
+    if error.is_connect() { SendError::Connect { reason } } else { SendError::Aborted { reason } }
+}
+
+/// The outer layers only say that a request failed; the cause is at the bottom.
+fn innermost_reason(error: &dyn Error) -> String {
+    let mut innermost = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    innermost.to_string()
+}
+
+/// Why a body could not be read whole.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BodyError {
+    #[error("the response body is larger than the {max} bytes allowed")]
+    TooLarge { max: usize },
+    #[error("the response body ended early: {reason}")]
+    Aborted { reason: String },
+}
+
+/// Reads a body of at most `bytes_max` bytes; one that arrives in a single chunk is not copied.
+pub async fn read_body<B>(mut body: B, bytes_max: usize) -> Result<Bytes, BodyError>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Error + 'static,
+{
+    let too_large = BodyError::TooLarge { max: bytes_max };
+    // A declared length over the limit need not be read to be refused.
+    if body.size_hint().lower() > bytes_max as u64 {
+        return Err(too_large);
+    }
+    let mut first = Bytes::new();
+    let mut rest = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| BodyError::Aborted { reason: innermost_reason(&error) })?;
+        let Ok(chunk) = frame.into_data() else { continue };
+        if chunk.len() > bytes_max - first.len() - rest.len() {
+            return Err(too_large);
+        }
+        if first.is_empty() && rest.is_empty() {
+            first = chunk;
+            continue;
+        }
+        if rest.is_empty() {
+            rest.extend_from_slice(&std::mem::take(&mut first));
+        }
+        rest.extend_from_slice(&chunk);
+    }
+    Ok(if rest.is_empty() { first } else { rest.freeze() })
+}

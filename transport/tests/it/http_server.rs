@@ -1,0 +1,150 @@
+//! A small HTTP server on loopback that counts what reaches it, and certificates to run it with.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
+use rustls::ServerConfig;
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+
+/// Counts connections accepted and requests served.
+#[derive(Default)]
+pub(crate) struct Seen {
+    connections: AtomicUsize,
+    requests: AtomicUsize,
+}
+
+pub(crate) struct Server {
+    pub(crate) port: u16,
+    seen: Arc<Seen>,
+}
+
+impl Server {
+    pub(crate) async fn plain() -> Self {
+        Self::start(None).await
+    }
+
+    pub(crate) async fn tls(config: ServerConfig) -> Self {
+        Self::start(Some(TlsAcceptor::from(Arc::new(config)))).await
+    }
+
+    pub(crate) fn connections(&self) -> usize {
+        self.seen.connections.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn requests(&self) -> usize {
+        self.seen.requests.load(Ordering::SeqCst)
+    }
+
+    async fn start(tls: Option<TlsAcceptor>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let seen = Arc::new(Seen::default());
+        let counted = Arc::clone(&seen);
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                counted.connections.fetch_add(1, Ordering::SeqCst);
+                let (seen, tls) = (Arc::clone(&counted), tls.clone());
+                tokio::spawn(async move {
+                    let service = service_fn(move |request| answer(Arc::clone(&seen), request));
+                    let server = auto::Builder::new(TokioExecutor::new());
+                    match tls {
+                        None => drop(server.serve_connection(TokioIo::new(stream), service).await),
+                        Some(tls) => {
+                            let Ok(stream) = tls.accept(stream).await else { return };
+                            drop(server.serve_connection(TokioIo::new(stream), service).await);
+                        }
+                    }
+                });
+            }
+        });
+        Self { port, seen }
+    }
+}
+
+/// `/echo` mirrors the body, `/redirect` points to `/echo`, `/header` answers with a 20,000 byte header.
+async fn answer(seen: Arc<Seen>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+    seen.requests.fetch_add(1, Ordering::SeqCst);
+    let path = request.uri().path().to_owned();
+    let host = request.headers().get(header::HOST).cloned();
+    let version = format!("{:?}", request.version());
+    let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+    let mut response = Response::new(Full::new(body));
+    response.headers_mut().insert("x-version", version.parse().unwrap());
+    if let Some(host) = host {
+        response.headers_mut().insert("x-host", host);
+    }
+    match path.as_str() {
+        "/redirect" => {
+            *response.status_mut() = StatusCode::TEMPORARY_REDIRECT;
+            response.headers_mut().insert(header::LOCATION, "/echo".parse().unwrap());
+        }
+        "/header" => drop(response.headers_mut().insert("x-large", "h".repeat(20_000).parse().unwrap())),
+        _ => {}
+    }
+    Ok(response)
+}
+
+/// A certificate authority of a test.
+pub(crate) struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    pub(crate) certificate: CertificateDer<'static>,
+}
+
+impl Authority {
+    pub(crate) fn new() -> Self {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let certificate = params.self_signed(&key).unwrap().der().clone();
+        Self { issuer: Issuer::new(params, key), certificate }
+    }
+
+    /// A server certificate for the names, good for many years.
+    pub(crate) fn server(&self, names: &[&str]) -> ServerConfig {
+        self.server_until(names, 2090)
+    }
+
+    /// A server certificate that ends with the first day of the year.
+    pub(crate) fn server_until(&self, names: &[&str], year: i32) -> ServerConfig {
+        let key = KeyPair::generate().unwrap();
+        let mut params = params_for(names);
+        params.not_before = date_time_ymd(2000, 1, 1);
+        params.not_after = date_time_ymd(year, 1, 1);
+        let certificate = params.signed_by(&key, &self.issuer).unwrap().der().clone();
+        server_config(certificate, &key)
+    }
+}
+
+/// A server certificate that nobody else vouches for.
+pub(crate) fn self_signed(names: &[&str]) -> ServerConfig {
+    let key = KeyPair::generate().unwrap();
+    let certificate = params_for(names).self_signed(&key).unwrap().der().clone();
+    server_config(certificate, &key)
+}
+
+fn params_for(names: &[&str]) -> CertificateParams {
+    CertificateParams::new(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()).unwrap()
+}
+
+fn server_config(certificate: CertificateDer<'static>, key: &KeyPair) -> ServerConfig {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate], PrivatePkcs8KeyDer::from(key.serialize_der()).into())
+        .unwrap();
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    config
+}

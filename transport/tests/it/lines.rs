@@ -1,0 +1,146 @@
+//! Newline framing: splits, limits, ends, cancelled reads and partial writes.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, duplex};
+use transport::{LineReader, LineWriter, ReadError};
+
+use crate::soon;
+
+/// Reads everything the chunks hold, each chunk arriving by itself.
+async fn lines_of(chunks: &[&[u8]], line_bytes_max: usize) -> Result<Vec<String>, ReadError> {
+    let (mut near, far) = duplex(1024 * 1024);
+    let mut reader = LineReader::new(far, line_bytes_max);
+    let mut lines = Vec::new();
+    for chunk in chunks {
+        near.write_all(chunk).await.unwrap();
+        // Takes what is complete; the pending rest is a dropped `next`, which must lose nothing.
+        loop {
+            tokio::select! { biased;
+                line = reader.next() => lines.push(text(line?.expect("the stream has not ended"))),
+                () = std::future::ready(()) => break,
+            }
+        }
+    }
+    drop(near);
+    while let Some(line) = soon("the end of the stream", reader.next()).await? {
+        lines.push(text(line));
+    }
+    assert!(reader.next().await?.is_none(), "the end stays the end");
+    Ok(lines)
+}
+
+fn text(line: Bytes) -> String {
+    String::from_utf8(line.to_vec()).unwrap()
+}
+
+#[tokio::test]
+async fn every_split_of_a_stream_gives_the_same_lines() {
+    let stream = "{\"a\":1}\r\n\n\r\n{\"b\":\"\u{e9}\u{2028}\\n\"}\n{\"c\":3}\rx\nlast".as_bytes();
+    let expected = ["{\"a\":1}", "{\"b\":\"\u{e9}\u{2028}\\n\"}", "{\"c\":3}\rx", "last"];
+    for first in 0..stream.len() {
+        for second in first..stream.len() {
+            let chunks = [&stream[..first], &stream[first..second], &stream[second..]];
+            assert_eq!(lines_of(&chunks, 64).await.unwrap(), expected, "split at {first} and {second}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_line_may_be_as_long_as_the_limit_and_not_one_byte_longer() {
+    assert_eq!(lines_of(&[b"12345678\n12345678\r\n12345678"], 8).await.unwrap(), ["12345678"; 3]);
+    for stream in [&b"ok\n123456789\n"[..], b"ok\n123456789\r\n", b"ok\n123456789", b"ok\n1234567890123456789"] {
+        let (mut near, far) = duplex(1024);
+        near.write_all(stream).await.unwrap();
+        near.shutdown().await.unwrap();
+        let mut reader = LineReader::new(far, 8);
+        assert_eq!(reader.next().await.unwrap().unwrap(), "ok");
+        for _ in 0..2 {
+            assert!(matches!(soon("a refusal", reader.next()).await, Err(ReadError::TooLong { max: 8 })), "{stream:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_endless_line_is_refused_without_waiting_for_its_end() {
+    let mut reader = LineReader::new(tokio::io::repeat(b'x'), 1_000_000);
+    let refusal = soon("a refusal", reader.next()).await;
+    assert!(matches!(refusal, Err(ReadError::TooLong { max: 1_000_000 })));
+}
+
+#[tokio::test]
+async fn a_long_line_arrives_whole() {
+    let line = "y".repeat(3_000_000);
+    let (mut near, far) = duplex(4096);
+    let mut reader = LineReader::new(far, line.len());
+    let sent = line.clone();
+    let writing = tokio::spawn(async move {
+        near.write_all(sent.as_bytes()).await.unwrap();
+        near.write_all(b"\n{}\n").await.unwrap();
+    });
+    assert!(soon("the long line", reader.next()).await.unwrap().unwrap() == line);
+    assert_eq!(soon("the short line", reader.next()).await.unwrap().unwrap(), "{}");
+    assert!(reader.next().await.unwrap().is_none());
+    writing.await.unwrap();
+}
+
+#[tokio::test]
+async fn frames_are_written_in_order_through_a_narrow_pipe() {
+    for pipe_bytes in [1, 2, 7, 64, 100_000] {
+        let (near, mut far) = duplex(pipe_bytes);
+        let mut frames: Vec<Bytes> = (0..300).map(|n| Bytes::from(format!("{{\"n\":{n},\"pad\":\"{}\"}}", "p".repeat(n % 50)))).collect();
+        let expected: String = frames.iter().map(|frame| format!("{}\n", text(frame.clone()))).collect();
+        let reading = tokio::spawn(async move {
+            let mut read = String::new();
+            far.read_to_string(&mut read).await.unwrap();
+            read
+        });
+        let mut writer = LineWriter::new(near);
+        soon("the write", writer.send_all(&mut frames)).await.unwrap();
+        assert!(frames.is_empty());
+        soon("an empty write", writer.send_all(&mut frames)).await.unwrap();
+        drop(writer);
+        assert!(reading.await.unwrap() == expected, "pipe of {pipe_bytes}");
+    }
+}
+
+#[tokio::test]
+async fn a_frame_with_line_breaks_becomes_one_line_of_the_same_json() {
+    let (near, far) = duplex(1024);
+    let pretty = Bytes::from_static(b"{\r\n  \"a\\n\": \"b\\r\\n\",\n  \"c\":\r2\n}\n");
+    LineWriter::new(near).send_all(&mut vec![pretty, Bytes::from_static(b"{}")]).await.unwrap();
+    let mut reader = LineReader::new(far, 1024);
+    assert_eq!(reader.next().await.unwrap().unwrap(), "{    \"a\\n\": \"b\\r\\n\",   \"c\": 2 } ");
+    assert_eq!(reader.next().await.unwrap().unwrap(), "{}");
+    assert!(reader.next().await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn writing_to_a_closed_pipe_is_an_error() {
+    let (near, far) = duplex(16);
+    drop(far);
+    let mut frames = vec![Bytes::from_static(b"{}")];
+    let error = LineWriter::new(near).send_all(&mut frames).await.unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::BrokenPipe);
+    assert!(frames.is_empty());
+}
+
+#[tokio::test]
+async fn a_writer_that_takes_nothing_is_an_error_and_not_a_loop() {
+    struct Full;
+    impl AsyncWrite for Full {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, _: &[u8]) -> Poll<std::io::Result<usize>> {
+            Poll::Ready(Ok(0))
+        }
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+    let error = soon("an error", LineWriter::new(Full).send_all(&mut vec![Bytes::from_static(b"{}")])).await.unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::WriteZero);
+}

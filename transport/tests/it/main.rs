@@ -1,0 +1,30 @@
+//! The transport crate from outside: real pipes, real child processes, real sockets on loopback.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod child_process;
+mod egress;
+mod http_client;
+mod http_server;
+mod lines;
+mod url;
+
+use std::future::Future;
+use std::time::Duration;
+
+/// Longest any single wait of a test may take; reached only when something is broken.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// The future's result, or a failed test when it hangs.
+async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(DEADLINE, future).await.unwrap_or_else(|_| panic!("{what} did not happen in {DEADLINE:?}"))
+}
+
+/// Waits until the state holds.
+async fn until(what: &str, mut state: impl FnMut() -> bool) {
+    let wait = async {
+        while !state() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    soon(what, wait).await;
+}
