@@ -119,6 +119,10 @@ impl Subscriptions {
         self.lock().iter().map(|(uri, listeners)| (uri.clone(), listeners.iter().filter(|l| l.strong_count() > 0).count())).collect()
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
     fn listeners(&self, uri: &str) -> Vec<Arc<Session>> {
         self.lock().get(uri).map(|listeners| listeners.iter().filter_map(Weak::upgrade).collect()).unwrap_or_default()
     }

@@ -434,8 +434,8 @@ impl StreamReading {
                 incoming::receive(&self.link, &self.connection, message, self.call.as_ref());
                 ours
             }
-            Err(_) => {
-                self.link.backend.shared.metrics.dropped_notification("noise");
+            Err(rejected) => {
+                self.connection.broken_answer(&rejected);
                 false
             }
         }
@@ -490,5 +490,5 @@ async fn listen(wire: Arc<HttpWire>, link: Arc<Link>, connection: Arc<Connection
         () = session => connection.close_now(),
         () = connection.closed() => {}
     }
-    link.backend.connection_ended(&link);
+    link.backend.connection_ended(&link, &connection);
 }
