@@ -1,0 +1,374 @@
+//! The operator's commands: each one request to the admin API, and its answer as a table or as JSON.
+
+use std::{
+    env,
+    io::Read,
+    path::{Path, PathBuf},
+};
+
+use http::Method;
+use serde_json::{Map, Value, json};
+
+use super::{
+    args::{AdminCommand, BackendAdd, BackendCommand, KeyCommand, Links, Output, SessionCommand, TaskCommand, TenantAdd, TenantCommand},
+    client::{AdminClient, ClientError},
+    table::{self, Column},
+};
+
+const BACKENDS: &[Column] = &[
+    ("backend", "backend"),
+    ("state", "state"),
+    ("type", "settings.transport.type"),
+    ("version", "protocol_version"),
+    ("tools", "tools"),
+    ("prompts", "prompts"),
+    ("resources", "resources"),
+    ("links", "links"),
+    ("source", "source"),
+    ("last error", "last_error"),
+];
+const BACKEND: &[Column] = &[
+    ("backend", "backend"),
+    ("tenant", "tenant"),
+    ("state", "state"),
+    ("last error", "last_error"),
+    ("protocol version", "protocol_version"),
+    ("server", "server_name"),
+    ("server version", "server_version"),
+    ("tools", "tools"),
+    ("prompts", "prompts"),
+    ("resources", "resources"),
+    ("resource templates", "resource_templates"),
+    ("open links", "links"),
+    ("latency ms", "latency_ms"),
+    ("type", "settings.transport.type"),
+    ("url", "settings.transport.url"),
+    ("command", "settings.transport.command"),
+    ("arguments", "settings.transport.args"),
+    ("folder", "settings.transport.cwd"),
+    ("environment", "settings.transport.env"),
+    ("sharing", "settings.links"),
+    ("timeouts", "settings.timeouts"),
+    ("bearer", "settings.credentials.bearer"),
+    ("headers", "settings.credentials.headers"),
+    ("source", "source"),
+    ("created", "created_at"),
+    ("updated", "updated_at"),
+];
+const TENANTS: &[Column] = &[
+    ("tenant", "tenant"),
+    ("enabled", "enabled"),
+    ("weight", "weight"),
+    ("requests/s", "limits.requests_per_second"),
+    ("burst", "limits.burst"),
+    ("sessions", "limits.sessions_per_tenant"),
+    ("calls", "limits.calls_in_flight_per_tenant"),
+    ("source", "source"),
+];
+const KEYS: &[Column] = &[("id", "id"), ("principal", "principal"), ("name", "name"), ("created", "created_at")];
+const KEY: &[Column] = &[("id", "id"), ("principal", "principal"), ("name", "name"), ("key", "key")];
+const SESSIONS: &[Column] = &[
+    ("id", "id"),
+    ("tenant", "tenant"),
+    ("principal", "principal"),
+    ("endpoint", "endpoint"),
+    ("transport", "transport"),
+    ("version", "protocol_version"),
+    ("client", "client_name"),
+    ("state", "state"),
+    ("calls", "calls_in_flight"),
+    ("idle s", "idle_seconds"),
+];
+const TASKS: &[Column] = &[
+    ("id", "id"),
+    ("tenant", "tenant"),
+    ("principal", "principal"),
+    ("backend", "backend"),
+    ("status", "status"),
+    ("created", "created_at"),
+];
+
+/// What to tell: the answer, and a remark beside it.
+pub(super) struct Said {
+    pub(super) out: String,
+    pub(super) note: String,
+}
+
+pub(super) async fn run(client: &AdminClient, command: AdminCommand) -> Result<Said, ClientError> {
+    match command {
+        AdminCommand::Backend(command) => backend(client, command).await,
+        AdminCommand::Tenant(command) => tenant(client, command).await,
+        AdminCommand::Key(command) => key(client, command).await,
+        AdminCommand::Session(SessionCommand::List { of, output }) => {
+            let path = with_query("sessions", &[("tenant", of.tenant.as_ref().map(|tenant| tenant.as_str()))]);
+            Ok(list(client.ask(Method::GET, &path, None).await?, "sessions", SESSIONS, &output))
+        }
+        AdminCommand::Session(SessionCommand::End { id, output }) => {
+            remove(client, &format!("sessions/{}", escape(&id)), &id, &output).await
+        }
+        AdminCommand::Task(TaskCommand::List { of, status, output }) => {
+            let tenant = of.tenant.as_ref().map(|tenant| tenant.as_str());
+            let path = with_query("tasks", &[("tenant", tenant), ("status", status.as_deref())]);
+            Ok(list(client.ask(Method::GET, &path, None).await?, "tasks", TASKS, &output))
+        }
+        AdminCommand::Drain(output) => {
+            let answer = client.ask(Method::POST, "drain", None).await?;
+            Ok(said(&answer, &output, |_| "draining\n".to_owned()))
+        }
+    }
+}
+
+async fn backend(client: &AdminClient, command: BackendCommand) -> Result<Said, ClientError> {
+    match command {
+        BackendCommand::Add(add) => {
+            let body = backend_body(&add, |name| env::var(name).ok())?;
+            let wait = if add.no_wait { "?wait=false" } else { "" };
+            let path = format!("tenants/{}/backends/{}{wait}", add.of.tenant, add.name);
+            let answer = client.ask(Method::PUT, &path, Some(&body)).await?;
+            let mut said = said(&answer, &add.output, |answer| table::facts(answer, BACKEND));
+            if answer["state"] == "failed" {
+                said.note = "registered, but it could not be reached; the broker keeps trying".to_owned();
+            }
+            Ok(said)
+        }
+        BackendCommand::List { of, output } => {
+            let answer = client.ask(Method::GET, &format!("tenants/{}/backends", of.tenant), None).await?;
+            Ok(list(answer, "backends", BACKENDS, &output))
+        }
+        BackendCommand::Show { name, of, output } => {
+            let answer = client.ask(Method::GET, &format!("tenants/{}/backends/{name}", of.tenant), None).await?;
+            Ok(said(&answer, &output, |answer| table::facts(answer, BACKEND)))
+        }
+        BackendCommand::Remove { name, of, output } => {
+            remove(client, &format!("tenants/{}/backends/{name}", of.tenant), name.as_str(), &output).await
+        }
+    }
+}
+
+async fn tenant(client: &AdminClient, command: TenantCommand) -> Result<Said, ClientError> {
+    match command {
+        TenantCommand::Add(add) => {
+            let answer = client.ask(Method::PUT, &format!("tenants/{}", add.name), Some(&tenant_body(&add))).await?;
+            Ok(said(&answer, &add.output, |answer| table::facts(answer, TENANTS)))
+        }
+        TenantCommand::List(output) => Ok(list(client.ask(Method::GET, "tenants", None).await?, "tenants", TENANTS, &output)),
+        TenantCommand::Remove { name, output } => remove(client, &format!("tenants/{name}"), name.as_str(), &output).await,
+    }
+}
+
+async fn key(client: &AdminClient, command: KeyCommand) -> Result<Said, ClientError> {
+    match command {
+        KeyCommand::Create { of, name, principal, output } => {
+            let given = [("name", name), ("principal", principal)];
+            let body: Map<String, Value> = given.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?.into()))).collect();
+            let answer = client.ask(Method::POST, &format!("tenants/{}/keys", of.tenant), Some(&body.into())).await?;
+            let said = said(&answer, &output, |answer| table::facts(answer, KEY));
+            Ok(Said { note: "keep the key, it is not shown again".to_owned(), ..said })
+        }
+        KeyCommand::List { of, output } => {
+            let answer = client.ask(Method::GET, &format!("tenants/{}/keys", of.tenant), None).await?;
+            Ok(list(answer, "keys", KEYS, &output))
+        }
+        KeyCommand::Revoke { id, of, output } => remove(client, &format!("tenants/{}/keys/{}", of.tenant, escape(&id)), &id, &output).await,
+    }
+}
+
+async fn remove(client: &AdminClient, path: &str, name: &str, output: &Output) -> Result<Said, ClientError> {
+    client.ask(Method::DELETE, path, None).await?;
+    Ok(said(&json!({ "removed": name }), output, |_| format!("removed {}\n", table::clean(name))))
+}
+
+fn list(answer: Value, member: &str, columns: &[Column], output: &Output) -> Said {
+    said(&answer, output, |answer| table::rows(&answer[member], columns))
+}
+
+fn said(answer: &Value, output: &Output, people: impl FnOnce(&Value) -> String) -> Said {
+    let out = if output.json { format!("{answer:#}\n") } else { people(answer) };
+    Said { out, note: String::new() }
+}
+
+fn tenant_body(add: &TenantAdd) -> Value {
+    let limits = [
+        ("requests_per_second", add.requests_per_second),
+        ("burst", add.burst),
+        ("sessions_per_tenant", add.sessions),
+        ("calls_in_flight_per_tenant", add.calls_in_flight),
+    ];
+    let limits: Map<String, Value> = limits.into_iter().filter_map(|(name, limit)| Some((name.to_owned(), limit?.into()))).collect();
+    let mut body = json!({ "enabled": !add.disabled, "limits": limits });
+    if let Some(weight) = add.weight {
+        body["weight"] = weight.into();
+    }
+    body
+}
+
+/// The body of the request; `own` looks a variable up in this shell's environment.
+fn backend_body(add: &BackendAdd, own: impl Fn(&str) -> Option<String>) -> Result<Value, ClientError> {
+    if let Some(file) = &add.spec {
+        let text = read_file(file)?;
+        return serde_json::from_str(&text).map_err(|error| ClientError::Usage(format!("{} is not JSON: {error}", file.display())));
+    }
+    let mut body = match &add.url {
+        Some(url) => json!({ "transport": { "type": "http", "url": url } }),
+        None => json!({ "transport": stdio(add, own)? }),
+    };
+    let credentials = credentials(add)?;
+    if !credentials.is_empty() {
+        body["credentials"] = credentials.into();
+    }
+    if let Some(links) = add.links {
+        body["links"] = match links {
+            Links::Auto => "auto",
+            Links::Shared => "shared",
+            Links::PerSession => "per-session",
+        }
+        .into();
+    }
+    for (name, timeout) in [("call", &add.call_timeout), ("initialize", &add.initialize_timeout)] {
+        if let Some(timeout) = timeout {
+            body["timeouts"][name] = timeout.as_str().into();
+        }
+    }
+    Ok(body)
+}
+
+fn stdio(add: &BackendAdd, own: impl Fn(&str) -> Option<String>) -> Result<Value, ClientError> {
+    let (command, args) = add.command.split_first().ok_or_else(|| ClientError::Usage("name the program after --".to_owned()))?;
+    let mut transport = json!({ "type": "stdio", "command": command, "args": args });
+    for given in &add.env {
+        let (name, value) = match given.split_once('=') {
+            Some((name, value)) => (name, value.to_owned()),
+            None => {
+                let value = own(given).ok_or_else(|| ClientError::Usage(format!("--env {given}: this shell has no such variable")))?;
+                (given.as_str(), value)
+            }
+        };
+        transport["env"][name] = value.into();
+    }
+    if let Some(cwd) = &add.cwd {
+        transport["cwd"] = cwd.as_str().into();
+    }
+    Ok(transport)
+}
+
+fn credentials(add: &BackendAdd) -> Result<Map<String, Value>, ClientError> {
+    let mut credentials = Map::new();
+    if let Some(file) = &add.bearer_file {
+        credentials.insert("bearer".to_owned(), read_file(file)?.trim().into());
+    }
+    let mut headers = Map::new();
+    for header in &add.header {
+        let (name, value) = header.split_once(':').ok_or_else(|| ClientError::Usage("--header: write it as NAME:VALUE".to_owned()))?;
+        headers.insert(name.trim().to_owned(), value.trim().into());
+    }
+    if !headers.is_empty() {
+        credentials.insert("headers".to_owned(), headers.into());
+    }
+    Ok(credentials)
+}
+
+fn read_file(file: &PathBuf) -> Result<String, ClientError> {
+    let read = || {
+        if file == Path::new("-") {
+            let mut text = String::new();
+            std::io::stdin().lock().read_to_string(&mut text)?;
+            return Ok(text);
+        }
+        std::fs::read_to_string(file)
+    };
+    read().map_err(|error: std::io::Error| ClientError::Usage(format!("{}: {error}", file.display())))
+}
+
+fn with_query(path: &str, parameters: &[(&str, Option<&str>)]) -> String {
+    let given = parameters.iter().filter_map(|(name, value)| Some(format!("{name}={}", escape((*value)?))));
+    let query = given.collect::<Vec<_>>().join("&");
+    if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") }
+}
+
+/// RFC 3986, section 2.3: everything but unreserved characters is percent-encoded.
+fn escape(text: &str) -> String {
+    let escaped = text.bytes().map(|byte| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
+        _ => format!("%{byte:02X}"),
+    });
+    escaped.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, Parser};
+
+    use super::*;
+    use crate::cli::args::{Cli, Command};
+
+    fn parsed(line: &str) -> Result<AdminCommand, clap::Error> {
+        match Cli::try_parse_from(line.split(' '))?.command {
+            Command::Admin(command) => Ok(command),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn body_of(line: &str) -> Result<Value, ClientError> {
+        match parsed(line).unwrap() {
+            AdminCommand::Backend(BackendCommand::Add(add)) => backend_body(&add, |name| (name == "HOME").then(|| "/home/ann".to_owned())),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_command_tree_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_backend_is_described_by_its_url() {
+        let body =
+            body_of("mcp-broker backend add one --url http://h/mcp --header X-Key:v:w --links per-session --call-timeout 5s").unwrap();
+        let expected = json!({"transport": {"type": "http", "url": "http://h/mcp"}, "links": "per-session",
+            "timeouts": {"call": "5s"}, "credentials": {"headers": {"X-Key": "v:w"}}});
+        assert_eq!(body, expected);
+        assert!(crate::config::checked::parse_backend_spec(&body).is_ok());
+    }
+
+    #[test]
+    fn a_backend_is_described_by_its_command() {
+        let body = body_of("mcp-broker backend add one --env A=b=c --env HOME --cwd /srv -- npx -y pkg --flag").unwrap();
+        let expected = json!({"transport": {"type": "stdio", "command": "npx", "args": ["-y", "pkg", "--flag"],
+            "env": {"A": "b=c", "HOME": "/home/ann"}, "cwd": "/srv"}});
+        assert_eq!(body, expected);
+        assert!(crate::config::checked::parse_backend_spec(&body).is_ok());
+        assert!(matches!(body_of("mcp-broker backend add one --env NOT_SET -- npx"), Err(ClientError::Usage(_))));
+    }
+
+    #[test]
+    fn wrong_usage_is_refused() {
+        for line in [
+            "mcp-broker backend add one",
+            "mcp-broker backend add one --url http://h/ -- npx",
+            "mcp-broker backend add One --url http://h/",
+            "mcp-broker backend add one --url http://h/ --env A=b",
+            "mcp-broker backend add one --header a:b -- npx",
+            "mcp-broker backend list --tenant a__b",
+            "mcp-broker tenant add acme --weight many",
+            "mcp-broker session end",
+            "mcp-broker serve --confg x",
+            "mcp-broker",
+        ] {
+            assert!(parsed(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_tenant_is_described_by_what_was_given() {
+        let AdminCommand::Tenant(TenantCommand::Add(add)) = parsed("mcp-broker tenant add acme --disabled --burst 9").unwrap() else {
+            panic!("another command");
+        };
+        assert_eq!(tenant_body(&add), json!({"enabled": false, "limits": {"burst": 9}}));
+    }
+
+    #[test]
+    fn what_stands_in_a_url_is_escaped() {
+        assert_eq!(with_query("tasks", &[("tenant", None), ("status", Some("a b&c"))]), "tasks?status=a%20b%26c");
+        assert_eq!(escape("../x?é"), "..%2Fx%3F%C3%A9");
+    }
+}

@@ -1,0 +1,275 @@
+//! Every command and its arguments. The help texts here are the command line's documentation.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use protocol::ids::{BackendId, TenantId};
+
+const ENVIRONMENT: &str = "Environment:
+  MCP_BROKER_ADMIN_URL    where the admin API listens [default: http://127.0.0.1:9090]
+  MCP_BROKER_ADMIN_TOKEN  its admin token, where one is configured";
+
+/// A broker between many MCP clients and many MCP servers.
+#[derive(Debug, Parser)]
+#[command(name = "mcp-broker", version, after_help = ENVIRONMENT, max_term_width = 100)]
+pub(super) struct Cli {
+    #[command(subcommand)]
+    pub(super) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Run the broker
+    Serve {
+        /// The configuration file; without one, the embedded defaults
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+    },
+    /// Run the broker on the embedded defaults, with the bundled demo backend
+    Demo,
+    /// Check a configuration file: exit code 0, or 64 and one line per fault
+    CheckConfig { file: PathBuf },
+    /// Bring the database schema up to date and exit
+    Migrate {
+        /// The configuration file; without one, the embedded defaults
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+    },
+    /// Print a commented configuration with every key and its default
+    ConfigExample,
+    /// Print the admin API's OpenAPI document
+    Openapi,
+    /// An MCP server on standard input and output, for `demo`
+    #[command(hide = true)]
+    DemoBackend,
+    #[command(flatten)]
+    Admin(AdminCommand),
+}
+
+/// Commands for a running broker.
+#[derive(Debug, Subcommand)]
+pub(super) enum AdminCommand {
+    /// Manage the MCP servers of a tenant
+    #[command(subcommand)]
+    Backend(BackendCommand),
+    /// Manage tenants
+    #[command(subcommand)]
+    Tenant(TenantCommand),
+    /// Manage the API keys of a tenant
+    #[command(subcommand)]
+    Key(KeyCommand),
+    /// See and end client sessions
+    #[command(subcommand)]
+    Session(SessionCommand),
+    /// See tasks
+    #[command(subcommand)]
+    Task(TaskCommand),
+    /// Stop taking new work, finish what is under way, then end the broker
+    Drain(Output),
+}
+
+#[derive(Debug, Clone, Args)]
+pub(super) struct Output {
+    /// Print JSON instead of a table
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(super) struct OfTenant {
+    #[arg(long, value_name = "NAME", default_value = "default", value_parser = TenantId::parse)]
+    pub(super) tenant: TenantId,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(super) struct OnlyTenant {
+    /// Only this tenant's
+    #[arg(long, value_name = "NAME", value_parser = TenantId::parse)]
+    pub(super) tenant: Option<TenantId>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum BackendCommand {
+    /// Register an MCP server, or replace one
+    Add(Box<BackendAdd>),
+    /// List the backends of a tenant
+    List {
+        #[command(flatten)]
+        of: OfTenant,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Show one backend
+    Show {
+        #[arg(value_parser = BackendId::parse)]
+        name: BackendId,
+        #[command(flatten)]
+        of: OfTenant,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Remove a backend
+    Remove {
+        #[arg(value_parser = BackendId::parse)]
+        name: BackendId,
+        #[command(flatten)]
+        of: OfTenant,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+#[derive(Debug, Args)]
+#[group(id = "kind", required = true, multiple = false, args = ["url", "spec", "command"])]
+pub(super) struct BackendAdd {
+    #[arg(value_parser = BackendId::parse)]
+    pub(super) name: BackendId,
+    #[command(flatten)]
+    pub(super) of: OfTenant,
+    /// A Streamable HTTP server
+    #[arg(long)]
+    pub(super) url: Option<String>,
+    /// The whole body for the admin API, as JSON; - for standard input
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["links", "call_timeout", "initialize_timeout"])]
+    pub(super) spec: Option<PathBuf>,
+    /// A program that speaks MCP on its standard streams, with its arguments
+    #[arg(last = true, value_name = "COMMAND")]
+    pub(super) command: Vec<String>,
+    /// An environment variable of the program: NAME=VALUE, or NAME to pass on this shell's own
+    #[arg(long, value_name = "NAME[=VALUE]", conflicts_with_all = ["url", "spec"])]
+    pub(super) env: Vec<String>,
+    /// The program's working directory
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["url", "spec"])]
+    pub(super) cwd: Option<String>,
+    /// A file with the bearer token the server wants
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["command", "spec"])]
+    pub(super) bearer_file: Option<PathBuf>,
+    /// A further request header the server wants: NAME:VALUE
+    #[arg(long, value_name = "NAME:VALUE", conflicts_with_all = ["command", "spec"])]
+    pub(super) header: Vec<String>,
+    /// Who shares a link to the server
+    #[arg(long, value_enum)]
+    pub(super) links: Option<Links>,
+    /// How long a call may take, such as 30s
+    #[arg(long, value_name = "DURATION")]
+    pub(super) call_timeout: Option<String>,
+    /// How long the handshake may take
+    #[arg(long, value_name = "DURATION")]
+    pub(super) initialize_timeout: Option<String>,
+    /// Answer at once instead of after the first handshake
+    #[arg(long)]
+    pub(super) no_wait: bool,
+    #[command(flatten)]
+    pub(super) output: Output,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(super) enum Links {
+    /// Shared where that is safe
+    Auto,
+    /// One for the whole tenant
+    Shared,
+    /// One per session
+    PerSession,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum TenantCommand {
+    /// Make a tenant, or replace its settings
+    Add(TenantAdd),
+    /// List all tenants
+    List(Output),
+    /// Remove a tenant with its keys and backends
+    Remove {
+        #[arg(value_parser = TenantId::parse)]
+        name: TenantId,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(super) struct TenantAdd {
+    #[arg(value_parser = TenantId::parse)]
+    pub(super) name: TenantId,
+    /// Refuse its requests for now
+    #[arg(long)]
+    pub(super) disabled: bool,
+    /// Its share of a busy backend, 1 to 1000
+    #[arg(long)]
+    pub(super) weight: Option<u32>,
+    /// 0 for no limit
+    #[arg(long, value_name = "COUNT")]
+    pub(super) requests_per_second: Option<u32>,
+    #[arg(long, value_name = "COUNT")]
+    pub(super) burst: Option<u32>,
+    #[arg(long, value_name = "COUNT")]
+    pub(super) sessions: Option<u32>,
+    #[arg(long, value_name = "COUNT")]
+    pub(super) calls_in_flight: Option<u32>,
+    #[command(flatten)]
+    pub(super) output: Output,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum KeyCommand {
+    /// Make an API key; it is shown this once
+    Create {
+        #[command(flatten)]
+        of: OfTenant,
+        /// What you call it
+        #[arg(long)]
+        name: Option<String>,
+        /// Whom it speaks for; several keys may speak for one
+        #[arg(long)]
+        principal: Option<String>,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// List the API keys of a tenant
+    List {
+        #[command(flatten)]
+        of: OfTenant,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Revoke an API key
+    Revoke {
+        id: String,
+        #[command(flatten)]
+        of: OfTenant,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum SessionCommand {
+    /// List client sessions
+    List {
+        #[command(flatten)]
+        of: OnlyTenant,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// End a session
+    End {
+        id: String,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum TaskCommand {
+    /// List tasks
+    List {
+        #[command(flatten)]
+        of: OnlyTenant,
+        /// Only those in this status, such as working
+        #[arg(long)]
+        status: Option<String>,
+        #[command(flatten)]
+        output: Output,
+    },
+}

@@ -1,0 +1,95 @@
+//! Asks the admin API of a running broker. Used by the command line only; trusts the operator about the address.
+
+use std::{env, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{Method, Request, header};
+use http_body_util::Full;
+use serde_json::Value;
+use transport::{EgressPolicy, HttpClient, HttpClientConfig, read_body};
+
+const URL: &str = "MCP_BROKER_ADMIN_URL";
+const TOKEN: &str = "MCP_BROKER_ADMIN_TOKEN";
+const URL_DEFAULT: &str = "http://127.0.0.1:9090";
+/// Registering a backend waits for its handshake, which may itself take half a minute.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
+const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ClientError {
+    #[error("{0}")]
+    Usage(String),
+    #[error("no broker answers at {url}: {reason}; start one, or set {URL} to its admin listener")]
+    Unreachable { url: String, reason: String },
+    #[error("{url} answered {status}, but not like a broker's admin API; set {URL} to its admin listener")]
+    Foreign { url: String, status: u16 },
+    /// The broker's own words.
+    #[error("{detail}")]
+    Refused { detail: String },
+    #[error("{0}")]
+    Internal(String),
+}
+
+pub(super) struct AdminClient {
+    base: String,
+    authorization: Option<header::HeaderValue>,
+    http: HttpClient,
+}
+
+impl AdminClient {
+    pub(super) fn from_environment() -> Result<Self, ClientError> {
+        Self::new(&env::var(URL).unwrap_or_else(|_| URL_DEFAULT.to_owned()), env::var(TOKEN).ok().as_deref())
+    }
+
+    pub(super) fn new(url: &str, token: Option<&str>) -> Result<Self, ClientError> {
+        transport::parse_http_url(url).map_err(|error| ClientError::Usage(format!("{URL}: {error}")))?;
+        let authorization = token.filter(|token| !token.is_empty()).map(|token| {
+            let value = header::HeaderValue::try_from(format!("Bearer {}", token.trim()));
+            value.map_err(|_| ClientError::Usage(format!("{TOKEN} has characters that no token has")))
+        });
+        let any = ["0.0.0.0/0", "::/0"].into_iter().filter_map(|range| range.parse().ok()).collect();
+        let http = HttpClient::new(HttpClientConfig {
+            connect_timeout: Duration::from_secs(5),
+            idle_timeout: Duration::from_secs(5),
+            idle_per_host: 1,
+            extra_roots: Vec::new(),
+            // The operator says where to; the policy is for addresses that come from elsewhere.
+            egress: Arc::new(EgressPolicy { allow: any, deny: Vec::new(), loopback: true }),
+            head_bytes_max: 64 * 1024,
+        });
+        let http = http.map_err(|error| ClientError::Internal(error.to_string()))?;
+        Ok(Self { base: url.trim_end_matches('/').to_owned(), authorization: authorization.transpose()?, http })
+    }
+
+    /// `path` begins after `/admin/v1/`. An answer without a body is `null`.
+    pub(super) async fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, ClientError> {
+        let url = format!("{}/admin/v1/{path}", self.base);
+        let mut request = Request::builder().method(method).uri(&url);
+        if let Some(authorization) = &self.authorization {
+            request = request.header(header::AUTHORIZATION, authorization);
+        }
+        if body.is_some() {
+            request = request.header(header::CONTENT_TYPE, "application/json");
+        }
+        let body = body.map(|body| Bytes::from(body.to_string())).unwrap_or_default();
+        let request = request.body(Full::new(body)).map_err(|error| ClientError::Usage(format!("{url}: {error}")))?;
+        let unreachable = |reason: String| ClientError::Unreachable { url: self.base.clone(), reason };
+        let exchange = async {
+            let response = self.http.send(request).await.map_err(|error| unreachable(error.to_string()))?;
+            let status = response.status();
+            let body = read_body(response.into_body(), ANSWER_BYTES_MAX).await.map_err(|error| unreachable(error.to_string()))?;
+            Ok((status, body))
+        };
+        let timeout = || unreachable(format!("no answer within {} seconds", ANSWER_TIMEOUT.as_secs()));
+        let (status, body) = tokio::time::timeout(ANSWER_TIMEOUT, exchange).await.map_err(|_| timeout())??;
+        let foreign = || ClientError::Foreign { url: self.base.clone(), status: status.as_u16() };
+        if status.is_success() {
+            return if body.is_empty() { Ok(Value::Null) } else { serde_json::from_slice(&body).map_err(|_| foreign()) };
+        }
+        let problem: Value = serde_json::from_slice(&body).map_err(|_| foreign())?;
+        match problem["detail"].as_str() {
+            Some(detail) => Err(ClientError::Refused { detail: detail.to_owned() }),
+            None => Err(foreign()),
+        }
+    }
+}

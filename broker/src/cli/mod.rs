@@ -1,0 +1,106 @@
+//! The command line. `main` calls [`main`]; each command is a call into the part of the broker that does it, and the
+//! commands for operators are calls to the admin API of a running broker.
+//!
+//! Exit codes: 0 done, 1 refused by the broker, 64 wrong usage, 69 the broker can not be reached, 70 internal fault.
+
+mod admin;
+mod args;
+mod client;
+mod table;
+
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+};
+
+use clap::Parser;
+
+use self::{
+    args::{Cli, Command},
+    client::{AdminClient, ClientError},
+};
+use crate::{config, demo, listeners, serve};
+
+const EXIT_REFUSED: u8 = 1;
+const EXIT_USAGE: u8 = 64;
+const EXIT_UNREACHABLE: u8 = 69;
+const EXIT_INTERNAL: u8 = 70;
+
+/// Runs the command this process was started with.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version are asked for; everything else is wrong usage. A closed terminal changes neither.
+            let _ = error.print();
+            return if error.use_stderr() { EXIT_USAGE.into() } else { ExitCode::SUCCESS };
+        }
+    };
+    match cli.command {
+        Command::Serve { config } => serve::run(serve::ServeOptions { config, demo: false }),
+        Command::Demo => serve::run(serve::ServeOptions { config: None, demo: true }),
+        Command::CheckConfig { file } => serve::check_config(&file),
+        Command::Migrate { config } => serve::migrate(config.as_deref()),
+        Command::ConfigExample => {
+            print(&config::example::yaml());
+            ExitCode::SUCCESS
+        }
+        Command::Openapi => match serde_json::to_string_pretty(&listeners::admin::openapi::document()) {
+            Ok(text) => {
+                print(&format!("{text}\n"));
+                ExitCode::SUCCESS
+            }
+            Err(error) => complain(EXIT_INTERNAL, &error.to_string()),
+        },
+        Command::DemoBackend => demo::run(),
+        Command::Admin(command) => administer(command),
+    }
+}
+
+/// Asks the admin API and shows the answer.
+fn administer(command: args::AdminCommand) -> ExitCode {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return complain(EXIT_INTERNAL, &format!("the operating system refused an event loop: {error}")),
+    };
+    let asked = runtime.block_on(async {
+        let client = AdminClient::from_environment()?;
+        admin::run(&client, command).await
+    });
+    match asked {
+        Ok(said) => {
+            print(&said.out);
+            complain_softly(&said.note);
+            ExitCode::SUCCESS
+        }
+        Err(error) => complain(error.exit_code(), &error.to_string()),
+    }
+}
+
+impl ClientError {
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Refused { .. } => EXIT_REFUSED,
+            Self::Usage(_) => EXIT_USAGE,
+            Self::Unreachable { .. } | Self::Foreign { .. } => EXIT_UNREACHABLE,
+            Self::Internal(_) => EXIT_INTERNAL,
+        }
+    }
+}
+
+/// To standard output. Whoever closed it does not want the rest: no reason to fail.
+fn print(text: &str) {
+    let mut out = io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+fn complain(code: u8, text: &str) -> ExitCode {
+    complain_softly(text);
+    code.into()
+}
+
+fn complain_softly(text: &str) {
+    if !text.is_empty() {
+        let _ = writeln!(io::stderr(), "mcp-broker: {}", table::clean(text));
+    }
+}
