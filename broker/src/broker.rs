@@ -190,8 +190,7 @@ impl Broker {
             client_version: params.client_version,
             advertised: offer.capabilities,
         };
-        let result =
-            handshake::initialize_result(version, agreement.advertised.raw(), &offer.server_info, offer.instructions.as_deref());
+        let result = handshake::initialize_result(version, agreement.advertised.raw(), &offer.server_info, offer.instructions.as_deref());
         let id = SessionId::new(URL_SAFE_NO_PAD.encode(rand::random::<[u8; SESSION_ID_BYTES]>()));
         let session = Session::open(id.clone(), digest(&id), tenant.clone(), caller, endpoint, transport, agreement, self.shared.clone());
         if let Err(refusal) = tenant.open_session(&session) {
@@ -356,11 +355,8 @@ impl Offer {
 
     /// The broker, with what its backends say about themselves.
     fn aggregated(catalog: &Catalog) -> Self {
-        let told: Vec<String> = catalog
-            .backends
-            .iter()
-            .filter_map(|(backend, lists)| Some(format!("# {backend}\n{}", lists.instructions.as_ref()?)))
-            .collect();
+        let told: Vec<String> =
+            catalog.backends.iter().filter_map(|(backend, lists)| Some(format!("# {backend}\n{}", lists.instructions.as_ref()?))).collect();
         let instructions = (!told.is_empty()).then(|| told.join("\n\n"));
         Self { capabilities: advertised(&catalog.capabilities), server_info: Bytes::from_static(BROKER_INFO.as_bytes()), instructions }
     }

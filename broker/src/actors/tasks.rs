@@ -104,12 +104,7 @@ impl TaskTable {
     pub fn find(&self, session: &Session, id: &str) -> Result<Task, Refusal> {
         let inner = self.lock();
         let own = |task: &&Task| task.tenant == session.tenant.id && task.principal == session.caller.principal;
-        inner
-            .by_id
-            .get(&TaskId::new(id))
-            .filter(own)
-            .cloned()
-            .ok_or_else(|| Refusal::new(ErrorKind::TaskNotFound, "no such task"))
+        inner.by_id.get(&TaskId::new(id)).filter(own).cloned().ok_or_else(|| Refusal::new(ErrorKind::TaskNotFound, "no such task"))
     }
 
     /// The tasks a session may list: those of its principal, or only its own when nobody said who it is.
@@ -194,7 +189,13 @@ impl TaskTable {
         gone.iter().for_each(|id| inner.remove(id));
     }
 
-    fn register(&self, call: &Arc<Call>, link: &Arc<Link>, backend_task_id: &str, progress: Option<(Weak<Connection>, u64, Bytes)>) -> TaskId {
+    fn register(
+        &self,
+        call: &Arc<Call>,
+        link: &Arc<Link>,
+        backend_task_id: &str,
+        progress: Option<(Weak<Connection>, u64, Bytes)>,
+    ) -> TaskId {
         let session = &call.session;
         let id = TaskId::new(URL_SAFE_NO_PAD.encode(rand::random::<[u8; 18]>()));
         let task = Task {

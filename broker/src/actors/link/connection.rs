@@ -124,9 +124,7 @@ impl Failure {
                 (ErrorKind::OutcomeUnknown, format!("the connection to backend {backend} ended before the answer; it may have acted"))
             }
             Failure::Protocol(_) => (ErrorKind::BackendProtocolError, format!("backend {backend} gave an answer that is not MCP")),
-            Failure::TooLarge { max } => {
-                (ErrorKind::ResultTooLarge, format!("the answer of backend {backend} is larger than {max} bytes"))
-            }
+            Failure::TooLarge { max } => (ErrorKind::ResultTooLarge, format!("the answer of backend {backend} is larger than {max} bytes")),
         };
         tracing::warn!(%backend, failure = %self, "a request to a backend failed");
         Refusal::new(kind, text)

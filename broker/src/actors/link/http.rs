@@ -200,7 +200,12 @@ impl HttpWire {
         if let Some(message) = message {
             // Some servers answer 400 "no valid session" where the specification asks for 404.
             let about_session = || message.text(message.error).is_none() && says_session(message.bytes(message.error));
-            if message.kind == Kind::Error && status == StatusCode::BAD_REQUEST && self.has_session() && message.id.is_none() && about_session() {
+            if message.kind == Kind::Error
+                && status == StatusCode::BAD_REQUEST
+                && self.has_session()
+                && message.id.is_none()
+                && about_session()
+            {
                 return Err(Failure::SessionGone);
             }
             if message.is_response() && message.id.is_some() {
@@ -209,7 +214,9 @@ impl HttpWire {
         }
         Err(match status {
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Failure::Busy(format!("status {status}")),
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Failure::NotSent(format!("the backend refused the broker's credentials ({status})")),
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+                Failure::NotSent(format!("the backend refused the broker's credentials ({status})"))
+            }
             status => Failure::Protocol(format!("status {status}")),
         })
     }

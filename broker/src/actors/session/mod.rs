@@ -28,13 +28,7 @@ use protocol::{
 };
 
 use self::{questions::Question, streams::Streams};
-use super::{
-    backend::Deadlines,
-    call::Call,
-    link::Link,
-    shared::Shared,
-    tenant::Tenant,
-};
+use super::{backend::Deadlines, call::Call, link::Link, shared::Shared, tenant::Tenant};
 use crate::{
     auth::Caller,
     rules::{
@@ -157,10 +151,11 @@ impl Session {
 
     pub fn timeouts_for(&self, backend: &BackendId) -> Deadlines {
         let common = &self.shared.config.timeouts;
-        self.tenant
-            .backend(backend)
-            .map(|backend| backend.timeouts())
-            .unwrap_or(Deadlines { call: common.call, control: common.control, initialize: common.initialize })
+        self.tenant.backend(backend).map(|backend| backend.timeouts()).unwrap_or(Deadlines {
+            call: common.call,
+            control: common.control,
+            initialize: common.initialize,
+        })
     }
 
     /// The link to a backend: the one used before, or the one it shall use.

@@ -63,9 +63,7 @@ impl Gate {
 /// `localhost`, `127.x.y.z` or `[::1]`, with or without a port, and nothing else.
 fn is_loopback_host(host: &str) -> bool {
     let Some(name) = host_name(host) else { return false };
-    name == "localhost"
-        || name == "[::1]"
-        || name.parse::<std::net::Ipv4Addr>().is_ok_and(|address| address.is_loopback())
+    name == "localhost" || name == "[::1]" || name.parse::<std::net::Ipv4Addr>().is_ok_and(|address| address.is_loopback())
 }
 
 /// The host without its port; `None` when what follows is no port.
@@ -174,8 +172,19 @@ mod tests {
     fn http_02_strange_origins_are_refused_in_every_spelling() {
         let gate = gate("127.0.0.1:80", &["https://app.example"]);
         for origin in [
-            "http://evil.example", "null", "", "http://localhost.evil.example", "http://evil.example:80@localhost", "http://127.0.0.1.nip.io",
-            "file://", "http://localhost:99999", "http://[::1", "localhost", "https://app.example.evil", "http://app.example", "http://0x7f.1",
+            "http://evil.example",
+            "null",
+            "",
+            "http://localhost.evil.example",
+            "http://evil.example:80@localhost",
+            "http://127.0.0.1.nip.io",
+            "file://",
+            "http://localhost:99999",
+            "http://[::1",
+            "localhost",
+            "https://app.example.evil",
+            "http://app.example",
+            "http://0x7f.1",
         ] {
             assert!(gate.admits(&headers(&[("host", "localhost"), ("origin", origin)]), &Uri::default()).is_err(), "{origin}");
         }
