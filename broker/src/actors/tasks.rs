@@ -81,11 +81,11 @@ impl TaskTable {
             splice.replace(span, json::quote(ours.as_str()).into_bytes());
         }
         let about_a_task = matches!(call.method, Method::TasksGet | Method::TasksCancel);
-        if let Some((span, id)) = fields.task_id.zip(answer.text(fields.task_id)).filter(|_| about_a_task) {
-            if let Some(ours) = self.ours(&link, &id) {
-                self.note_status(&ours, answer.text(fields.status).as_deref());
-                splice.replace(span, json::quote(ours.as_str()).into_bytes());
-            }
+        if let Some((span, id)) = fields.task_id.zip(answer.text(fields.task_id)).filter(|_| about_a_task)
+            && let Some(ours) = self.ours(&link, &id)
+        {
+            self.note_status(&ours, answer.text(fields.status).as_deref());
+            splice.replace(span, json::quote(ours.as_str()).into_bytes());
         }
         self.expose_related(&link, answer, splice);
     }
@@ -93,10 +93,10 @@ impl TaskTable {
     /// Rewrites `io.modelcontextprotocol/related-task` in `_meta`.
     pub fn expose_related(&self, link: &Arc<Link>, message: &Message, splice: &mut Splice<'_>) {
         let span = message.fields.meta_related_task_id;
-        if let Some((span, id)) = span.zip(message.text(span)) {
-            if let Some(ours) = self.ours(link, &id) {
-                splice.replace(span, json::quote(ours.as_str()).into_bytes());
-            }
+        if let Some((span, id)) = span.zip(message.text(span))
+            && let Some(ours) = self.ours(link, &id)
+        {
+            splice.replace(span, json::quote(ours.as_str()).into_bytes());
         }
     }
 

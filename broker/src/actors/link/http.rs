@@ -144,10 +144,10 @@ impl HttpWire {
         request: Request<'_>,
     ) -> Result<AnswerStream, Failure> {
         let response = self.send(self.post(request.frame)).await?;
-        if request.opening {
-            if let Some(session) = response.headers().get(SESSION_ID) {
-                let _set_once = self.session.set(session.clone());
-            }
+        if request.opening
+            && let Some(session) = response.headers().get(SESSION_ID)
+        {
+            let _set_once = self.session.set(session.clone());
         }
         let status = response.status();
         let kind = ContentKind::of(&response);

@@ -33,10 +33,10 @@ impl Gate {
         if headers.get_all(ORIGIN).iter().count() > 1 || headers.get_all(HOST).iter().count() > 1 {
             return Err(Refusal::new(ErrorKind::HostRefused, "Origin and Host may be given once"));
         }
-        if let Some(origin) = headers.get(ORIGIN) {
-            if !self.allows_origin(origin) {
-                return Err(Refusal::new(ErrorKind::OriginRefused, "this Origin is not allowed, see auth.allowed_origins"));
-            }
+        if let Some(origin) = headers.get(ORIGIN)
+            && !self.allows_origin(origin)
+        {
+            return Err(Refusal::new(ErrorKind::OriginRefused, "this Origin is not allowed, see auth.allowed_origins"));
         }
         let host = uri.authority().map(|authority| authority.as_str()).or_else(|| headers.get(HOST).and_then(|host| host.to_str().ok()));
         if self.loopback && !host.is_some_and(|host| self.allows_host(host)) {
