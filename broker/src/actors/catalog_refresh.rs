@@ -22,7 +22,7 @@ use super::{
     tenant::Tenant,
 };
 use crate::{
-    limits::{BACKOFF_FIRST, BACKOFF_MAX, LIST_ENTRIES_MAX, LIST_PAGES_MAX, REFRESH_DEBOUNCE, REFRESH_INTERVAL_MIN},
+    limits::{BACKOFF_FIRST, BACKOFF_MAX, LIST_ENTRIES_MAX, LIST_PAGES_MAX, PING_INTERVAL, REFRESH_DEBOUNCE, REFRESH_INTERVAL_MIN},
     rules::catalog::{self, BackendLists, Entry, ListKind},
 };
 
@@ -63,11 +63,25 @@ async fn round(tenant: &Weak<Tenant>, backend: &Arc<Backend>, link: &Arc<Link>) 
                 let text = format!("the connection to backend {} ended", backend.id);
                 return Err(Refusal::new(ErrorKind::BackendUnavailable, text));
             }
+            silent = unresponsive(link, &connection) => {
+                connection.close_now();
+                return Err(silent);
+            }
         }
         // Changes come in bursts: wait for the end of one, and never fetch faster than the limit.
         let pause = REFRESH_DEBOUNCE.max(REFRESH_INTERVAL_MIN.saturating_sub(fetched_at.elapsed()));
         tokio::time::sleep(pause).await;
         let _coalesced = tokio::time::timeout(Duration::ZERO, backend.refresh_wanted()).await;
+    }
+}
+
+/// Pings the backend from time to time; resolves when it no longer answers (MCP 2025-11-25, Ping).
+async fn unresponsive(link: &Arc<Link>, connection: &Arc<Connection>) -> Refusal {
+    loop {
+        tokio::time::sleep(PING_INTERVAL).await;
+        if let Err(failure) = connection.ask(link, Method::Ping, None).await {
+            return failure.into_refusal(&link.backend.id);
+        }
     }
 }
 

@@ -32,7 +32,13 @@ pub struct Subscriptions {
 
 impl Subscriptions {
     /// A session wants to hear of `uri`.
-    pub async fn subscribe(&self, link: &Arc<Link>, connection: &Arc<Connection>, session: &Arc<Session>, uri: &str) -> Result<(), Refusal> {
+    pub async fn subscribe(
+        &self,
+        link: &Arc<Link>,
+        connection: &Arc<Connection>,
+        session: &Arc<Session>,
+        uri: &str,
+    ) -> Result<(), Refusal> {
         let _order = self.telling.lock().await;
         if self.has_listeners(uri) {
             self.add(session, uri);
@@ -48,7 +54,13 @@ impl Subscriptions {
     }
 
     /// A session has heard enough.
-    pub async fn unsubscribe(&self, link: &Arc<Link>, connection: &Arc<Connection>, session: &Arc<Session>, uri: &str) -> Result<(), Refusal> {
+    pub async fn unsubscribe(
+        &self,
+        link: &Arc<Link>,
+        connection: &Arc<Connection>,
+        session: &Arc<Session>,
+        uri: &str,
+    ) -> Result<(), Refusal> {
         let _order = self.telling.lock().await;
         if !self.remove(session, uri) || self.has_listeners(uri) {
             return Ok(());
@@ -117,6 +129,10 @@ impl Subscriptions {
     /// Every URI with its number of listeners.
     pub fn counts(&self) -> Vec<(String, usize)> {
         self.lock().iter().map(|(uri, listeners)| (uri.clone(), listeners.iter().filter(|l| l.strong_count() > 0).count())).collect()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.lock().is_empty()
     }
 
     fn listeners(&self, uri: &str) -> Vec<Arc<Session>> {

@@ -64,7 +64,16 @@ pub struct EventLog {
 impl EventLog {
     /// A stream that ends after `answers`, or (`None`) only with its session.
     pub fn new(limits: LogLimits, answers: Option<usize>) -> Self {
-        Self { limits, events: VecDeque::new(), bytes: 0, next_sequence: 1, handed: 0, answers_due: answers, cut: false, dropped_progress: 0 }
+        Self {
+            limits,
+            events: VecDeque::new(),
+            bytes: 0,
+            next_sequence: 1,
+            handed: 0,
+            answers_due: answers,
+            cut: false,
+            dropped_progress: 0,
+        }
     }
 
     pub fn push(&mut self, now: Instant, kind: EventKind, frame: Bytes) -> Result<(), Overflow> {

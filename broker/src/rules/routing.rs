@@ -169,9 +169,7 @@ fn resource_target(uri: &str, endpoint: &Endpoint, catalog: &Catalog) -> Result<
         return Err(Refusal::new(ErrorKind::UriInvalid, text));
     }
     match endpoint {
-        Endpoint::Single(backend) => {
-            Ok(ResourceTarget { backend: backend.clone(), uri: uri.to_owned(), exposed_uri: uri.to_owned() })
-        }
+        Endpoint::Single(backend) => Ok(ResourceTarget { backend: backend.clone(), uri: uri.to_owned(), exposed_uri: uri.to_owned() }),
         Endpoint::Aggregated => names::native_uri(uri)
             .filter(|(backend, _)| catalog.backends.contains_key(backend))
             .map(|(backend, native)| ResourceTarget { backend, uri: native.to_owned(), exposed_uri: uri.to_owned() })

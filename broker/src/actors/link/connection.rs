@@ -7,7 +7,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -15,7 +15,7 @@ use std::{
 use bytes::Bytes;
 use protocol::{
     capabilities::ServerCapabilities,
-    envelope::Message,
+    envelope::{Message, Rejected},
     error::{ErrorKind, Refusal},
     handshake::{self, InitializeAnswer},
     ids::{BackendId, RequestId},
@@ -58,6 +58,8 @@ pub struct Connection {
     wire: Wire,
     /// No message will come or go any more.
     closed: CancellationToken,
+    /// The handshake succeeded and the link counts it.
+    counted: AtomicBool,
     /// The goodbye was said.
     finished: CancellationToken,
     metrics: Arc<Metrics>,
@@ -65,7 +67,7 @@ pub struct Connection {
 
 #[derive(Debug)]
 struct Waiting {
-    answer: oneshot::Sender<Message>,
+    answer: oneshot::Sender<Result<Message, Failure>>,
     call: Option<Arc<Call>>,
 }
 
@@ -122,9 +124,7 @@ impl Failure {
                 (ErrorKind::OutcomeUnknown, format!("the connection to backend {backend} ended before the answer; it may have acted"))
             }
             Failure::Protocol(_) => (ErrorKind::BackendProtocolError, format!("backend {backend} gave an answer that is not MCP")),
-            Failure::TooLarge { max } => {
-                (ErrorKind::ResultTooLarge, format!("the answer of backend {backend} is larger than {max} bytes"))
-            }
+            Failure::TooLarge { max } => (ErrorKind::ResultTooLarge, format!("the answer of backend {backend} is larger than {max} bytes")),
         };
         tracing::warn!(%backend, failure = %self, "a request to a backend failed");
         Refusal::new(kind, text)
@@ -141,6 +141,7 @@ impl Connection {
             asked: Mutex::default(),
             wire,
             closed: CancellationToken::new(),
+            counted: AtomicBool::new(false),
             finished: CancellationToken::new(),
             metrics,
         })
@@ -234,7 +235,7 @@ impl Connection {
         };
         tokio::select! {
             biased;
-            answer = wait => answer.map_err(|_| ended()),
+            answer = wait => answer.unwrap_or_else(|_| Err(ended())),
             failure = stream.failed() => Err(failure),
             () = self.closed.cancelled() => Err(ended()),
         }
@@ -242,10 +243,23 @@ impl Connection {
 
     /// An answer came in: hands it to whoever waits for it.
     pub fn answered(&self, message: Message) {
-        let waiting = message.id.as_ref().and_then(RequestId::as_u64).and_then(|wire_id| self.lock_waiting().remove(&wire_id));
+        let id = message.id.clone();
+        self.resolve(id.as_ref(), Ok(message));
+    }
+
+    /// Something came in that is no message, but names a request it may have been the answer to.
+    pub fn broken_answer(&self, rejected: &Rejected) {
+        self.metrics.dropped_notification("noise");
+        if rejected.id.is_some() {
+            self.resolve(rejected.id.as_ref(), Err(Failure::Protocol(rejected.refusal.to_string())));
+        }
+    }
+
+    fn resolve(&self, id: Option<&RequestId>, answer: Result<Message, Failure>) {
+        let waiting = id.and_then(RequestId::as_u64).and_then(|wire_id| self.lock_waiting().remove(&wire_id));
         match waiting {
             Some(waiting) => {
-                if waiting.answer.send(message).is_err() {
+                if waiting.answer.send(answer).is_err() {
                     self.metrics.dropped_answer("late");
                 }
             }
@@ -283,6 +297,10 @@ impl Connection {
         Some((session.upgrade()?, question))
     }
 
+    pub fn forget_asked(&self, backend_id: &RequestId) {
+        lock(&self.asked).remove(backend_id);
+    }
+
     /// Sends a notification or an answer.
     pub async fn send(&self, frame: Bytes) -> Result<(), Failure> {
         self.metrics.bytes(Direction::Out, Side::Backend, frame.len());
@@ -307,6 +325,11 @@ impl Connection {
         }
     }
 
+    /// Counts the connection as open, or no longer; `true` when that is a change.
+    pub fn count(&self, open: bool) -> bool {
+        self.counted.swap(open, Ordering::AcqRel) != open
+    }
+
     pub fn is_closed(&self) -> bool {
         self.closed.is_cancelled()
     }
@@ -327,7 +350,8 @@ impl Connection {
             lock(queue).take();
         }
         self.lock_waiting().clear();
-        for (_, (session, question)) in lock(&self.asked).drain() {
+        let asked: Vec<_> = lock(&self.asked).drain().collect(); // the lock must be free: withdrawing comes back here
+        for (_, (session, question)) in asked {
             if let Some(session) = session.upgrade() {
                 session.withdraw_question(question, "the backend's connection ended");
             }

@@ -141,7 +141,10 @@ impl Link {
     /// Puts back what a lost connection had: the log level, then the subscriptions. Whoever listens is told that something
     /// may have changed meanwhile.
     async fn restore(self: &Arc<Self>, connection: &Arc<Connection>) {
-        self.backend.shared.metrics.version_negotiated(connection.negotiated().map_or(Version::LATEST_LEGACY, |n| n.version), Side::Backend);
+        self.backend
+            .shared
+            .metrics
+            .version_negotiated(connection.negotiated().map_or(Version::LATEST_LEGACY, |n| n.version), Side::Backend);
         let level = self.lock().level;
         if let Some(level) = level {
             self.send_level(connection, level).await;

@@ -331,7 +331,8 @@ fn anonymous(refusal: Refusal) -> Rejected {
 }
 
 async fn read_body(headers: &HeaderMap, body: Incoming, bytes_max: usize, time: Duration) -> Result<Bytes, Refusal> {
-    let too_large = || Refusal::new(ErrorKind::MessageTooLarge, format!("a message has at most {bytes_max} bytes")).with("maxBytes", bytes_max);
+    let too_large =
+        || Refusal::new(ErrorKind::MessageTooLarge, format!("a message has at most {bytes_max} bytes")).with("maxBytes", bytes_max);
     let announced = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()).and_then(|text| text.parse::<usize>().ok());
     if announced.is_some_and(|length| length > bytes_max) {
         return Err(too_large());
