@@ -42,7 +42,7 @@ impl Session {
 
     fn submit_inner(self: &Arc<Self>, message: Message, stream: &Arc<EventStream>, begun: Instant) -> Result<(), Refusal> {
         let id = message.id.clone().ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
-        self.lock().phase.admits(message.method)?;
+        self.admits(&message, &id)?;
         self.tenant.take_budget()?; // before any work for a tenant over its rate
         let catalog = self.tenant.catalog();
         match routing::decide(&message, &self.endpoint, &self.advertised, self.version, &catalog)? {
@@ -61,6 +61,13 @@ impl Session {
             Decision::Unsubscribe(target) => self.in_background(id, message.method, stream, begun, |session| session.unsubscribe(target)),
             Decision::ListTasks => self.in_background(id, message.method, stream, begun, Self::list_tasks),
         }
+    }
+
+    /// The phase allows the request, and no call in flight has its id.
+    fn admits(&self, message: &Message, id: &RequestId) -> Result<(), Refusal> {
+        let state = self.lock();
+        state.phase.admits(message.method)?;
+        if state.calls.contains_key(id) { Err(id_in_flight()) } else { Ok(()) }
     }
 
     fn start_call(
@@ -95,7 +102,7 @@ impl Session {
             return Err(Refusal::new(ErrorKind::TooManyCalls, format!("the session has {max} calls in flight, which is its limit")));
         }
         if state.calls.contains_key(&id) {
-            return Err(Refusal::new(ErrorKind::InvalidRequest, "a request with this id is in flight already"));
+            return Err(id_in_flight());
         }
         state.calls.insert(id, call.clone());
         Ok(())
@@ -228,6 +235,10 @@ impl Session {
             connection.send_later(message.frame.clone());
         }
     }
+}
+
+fn id_in_flight() -> Refusal {
+    Refusal::new(ErrorKind::InvalidRequest, "a request with this id is in flight already")
 }
 
 /// The `reason` of a cancellation as JSON text, if it is a string.
