@@ -1,1 +1,27 @@
-//! placeholder
+//! `mcp-broker`: one endpoint in front of many MCP servers, for many tenants.
+//!
+//! Read it in this order: [`listeners`] (sockets), [`actors`] (what lives and waits), [`rules`] (what is decided). See
+//! ARCHITECTURE.md for the words and the journey of a call.
+
+pub mod actors;
+pub mod auth;
+pub mod broker;
+pub mod cli;
+pub mod config;
+pub mod control;
+pub mod demo;
+pub mod limits;
+pub mod listeners;
+pub mod metrics;
+pub mod rules;
+pub mod serve;
+pub mod telemetry;
+pub mod views;
+
+/// `serverInfo` and `clientInfo` of the broker itself.
+pub const BROKER_INFO: &str = concat!(r#"{"name":"mcp-broker","version":""#, env!("CARGO_PKG_VERSION"), r#""}"#);
+
+/// Names one refusal in the answer and in the log.
+pub fn request_id() -> String {
+    format!("{:016x}", rand::random::<u64>())
+}

@@ -29,12 +29,23 @@ pub const TASK_RESULT_WAIT_MAX: Duration = Duration::from_secs(3_600);
 
 // Sessions.
 
+/// Random bytes of a session id.
+pub const SESSION_ID_BYTES: usize = 24;
+/// How long a new session waits for backends that have not been reached once yet.
+pub const FIRST_CATALOG_WAIT: Duration = Duration::from_secs(2);
+/// How often idle sessions, unanswered questions and unused links are looked for.
+pub const REAPER_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Event streams of one session that are open or kept to be resumed.
 pub const STREAMS_KEPT_MAX: usize = 128;
 /// Resources one session may be subscribed to.
 pub const SUBSCRIPTIONS_PER_SESSION_MAX: usize = 1_000;
 /// Requests of backends (sampling, elicitation, roots) that wait for one session's client.
 pub const QUESTIONS_MAX: usize = 100;
+/// URL elicitations of one session whose completion is passed on.
+pub const ELICITATIONS_MAX: usize = 1_000;
+/// Values of one completion (MCP 2025-11-25, Completion).
+pub const COMPLETION_VALUES_MAX: usize = 100;
 /// Tasks remembered for one tenant; the oldest that is over makes room.
 pub const TASKS_PER_TENANT_MAX: usize = 10_000;
 
@@ -47,16 +58,19 @@ pub const WRITE_BATCH_FRAMES: usize = 64;
 /// Lines of a child's standard output that are not MCP before its link is closed.
 pub const NOISE_LINES_MAX: u32 = 1_000;
 /// First wait before a backend is tried again; it doubles with each failure.
-pub const BACKOFF_FIRST: Duration = Duration::from_millis(250);
-pub const BACKOFF_MAX: Duration = Duration::from_secs(30);
+pub const BACKOFF_FIRST: Duration = Duration::from_millis(100);
+/// Longest wait between two attempts, so that a backend that is well again is used within seconds.
+pub const BACKOFF_MAX: Duration = Duration::from_secs(4);
 /// A call waits this long for a backend that is about to be tried again; a longer wait is refused at once.
 pub const BACKOFF_WAIT_MAX: Duration = Duration::from_secs(1);
 /// A connection that lived this long wipes out earlier failures.
-pub const STABLE_AFTER: Duration = Duration::from_secs(60);
+pub const STABLE_AFTER: Duration = Duration::from_secs(10);
 /// A link nobody used for this long is closed.
 pub const LINK_IDLE_MAX: Duration = Duration::from_secs(600);
 /// An answer's share in a backend's mean latency is one in this many.
 pub const LATENCY_WEIGHT: u64 = 8;
+/// A backend nothing is heard of is pinged this often.
+pub const PING_INTERVAL: Duration = Duration::from_secs(30);
 
 // HTTP, towards backends.
 
@@ -75,6 +89,10 @@ pub const STREAM_DRAIN: Duration = Duration::from_millis(250);
 
 /// A request's line and headers.
 pub const REQUEST_HEAD_BYTES_MAX: usize = 64 * 1024;
+/// Headers of one request.
+pub const HTTP_HEADERS_MAX: usize = 100;
+/// Requests in flight on one HTTP/2 connection.
+pub const HTTP2_STREAMS_MAX: u32 = 256;
 
 // The whole process.
 

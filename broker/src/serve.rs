@@ -19,6 +19,7 @@ use std::{
 use storage::{ConfigStore, SqliteOptions, SqliteStore, StoreError};
 use tokio::{net::TcpListener, task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
+use transport::TlsSetupError;
 
 use self::signals::{Signal, Signals};
 use crate::{
@@ -47,6 +48,8 @@ pub enum ServeError {
     #[error("{0}")]
     Config(#[from] Faults),
     #[error(transparent)]
+    Tls(#[from] TlsSetupError),
+    #[error(transparent)]
     Telemetry(#[from] TelemetryError),
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -72,7 +75,7 @@ impl ServeError {
         match self {
             Self::Config(_) | Self::Load(LoadError::Twice { .. } | LoadError::NoTenant { .. }) => EXIT_USAGE,
             Self::Store(_) | Self::Load(LoadError::Store(_)) | Self::Keys(_) | Self::Bind { .. } => EXIT_UNAVAILABLE,
-            Self::Load(_) | Self::Telemetry(_) | Self::ListenerEnded { .. } | Self::System { .. } => EXIT_INTERNAL,
+            Self::Load(_) | Self::Tls(_) | Self::Telemetry(_) | Self::ListenerEnded { .. } | Self::System { .. } => EXIT_INTERNAL,
         }
     }
 }
@@ -194,7 +197,7 @@ impl Running {
         let keyring = Arc::new(Keyring::new(keys.api_key.clone()));
         let metrics = Arc::new(Metrics::new(config.telemetry.tenant_labels));
         let parts = Parts { config: Arc::clone(&config), metrics: Arc::clone(&metrics), keys: keys.clone(), keyring: Arc::clone(&keyring) };
-        let broker = Broker::new(parts);
+        let broker = Broker::new(parts)?;
         let parts = ControlParts { broker: Arc::clone(&broker), store, keyring, keys, config: Arc::clone(&config), metrics };
         let control = Control::new(parts);
         let http = bind("listen.http", config.listen.http).await?;

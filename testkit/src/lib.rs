@@ -1,1 +1,23 @@
-//! placeholder
+//! What tests use to drive the real binary from outside: a broker process, raw clients, scriptable backends.
+//!
+//! Nothing here is linked into the product. Every wait has a deadline ([`DEADLINE`]) and waits for a state, never for a
+//! time to pass; every socket is on 127.0.0.1. The event-stream and JSON handling is written anew instead of taken from
+//! `protocol`, so that a fault there cannot hide itself.
+
+pub mod admin;
+pub mod backend;
+pub mod broker;
+pub mod client;
+pub mod deadline;
+pub mod events;
+pub mod http;
+pub mod stdio;
+
+pub use admin::AdminClient;
+pub use backend::{Call as BackendCall, FakeBackend, Reply, Seen};
+pub use broker::{BrokerBuilder, TestBroker};
+pub use client::{Call, Received, TestClient};
+pub use deadline::{DEADLINE, Gate, eventually, within};
+pub use events::{Event, EventReader};
+pub use http::{HttpVersion, RawResponse};
+pub use stdio::StdioScript;

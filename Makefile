@@ -1,0 +1,23 @@
+# The commands of this project. `make run` and `make test` are all a newcomer needs; CI runs `.ci/run`.
+.DEFAULT_GOAL := help
+.PHONY: help run test check
+
+CARGO_OUTPUT := $${CARGO_TARGET_DIR:-target}
+
+help:
+	@echo "make run    build the broker and start it with a demo backend"
+	@echo "make test   install what the tests need, then run all of them against the real binary"
+	@echo "make check  formatting, lints, documentation, licences and the syntax of the scripts"
+
+run:
+	@scripts/need-toolchain.sh
+	@cargo build --release --locked -p mcp-broker
+	@exec "$(CARGO_OUTPUT)/release/mcp-broker" demo
+
+test:
+	@scripts/need-toolchain.sh
+	@scripts/test.sh
+
+check:
+	@scripts/need-toolchain.sh
+	@scripts/check.sh

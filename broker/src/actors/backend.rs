@@ -1,0 +1,286 @@
+//! One registered backend: its links, its lists, its state as operators see it.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use arc_swap::ArcSwapOption;
+use protocol::{
+    capabilities::ClientCapabilities,
+    error::Refusal,
+    ids::{BackendId, TenantId},
+};
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    link::{
+        Link,
+        connection::{Connection, Wire as ConnectionWire},
+    },
+    session::Session,
+    shared::Shared,
+};
+use crate::{
+    config::spec::{BackendSpec, TransportSpec},
+    limits::{BACKOFF_MAX, LATENCY_WEIGHT, LINK_IDLE_MAX},
+    rules::{
+        catalog::BackendLists,
+        sharing::{self, LinkScope, Wire},
+    },
+    views::BackendStatus,
+};
+
+/// Everything a client can be asked, as the catalog's link declares it: some servers show a tool only to those who can
+/// answer its questions.
+const CATALOG_CAPABILITIES: &[u8] = br#"{"roots":{"listChanged":true},"sampling":{"tools":{},"context":{}},"elicitation":{"form":{},"url":{}},"tasks":{"list":{},"cancel":{},"requests":{"sampling":{"createMessage":{}},"elicitation":{"create":{}}}}}"#;
+
+/// Where a backend stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BackendState {
+    /// Not reached yet, not given up either.
+    Connecting,
+    Ready,
+    /// Serving its last good lists; it can not be reached now.
+    Degraded,
+    /// Never reached so far.
+    Failed,
+}
+
+impl BackendState {
+    pub fn name(self) -> &'static str {
+        match self {
+            BackendState::Connecting => "connecting",
+            BackendState::Ready => "ready",
+            BackendState::Degraded => "degraded",
+            BackendState::Failed => "failed",
+        }
+    }
+}
+
+/// Deadlines that hold for one backend.
+#[derive(Debug, Clone, Copy)]
+pub struct Deadlines {
+    pub call: Duration,
+    pub control: Duration,
+    pub initialize: Duration,
+}
+
+#[derive(Debug)]
+pub struct Backend {
+    pub tenant: TenantId,
+    pub id: BackendId,
+    pub spec: BackendSpec,
+    pub shared: Arc<Shared>,
+    /// Its last good lists.
+    pub lists: ArcSwapOption<BackendLists>,
+    pub stop: CancellationToken,
+    refresh: Notify,
+    state: watch::Sender<BackendState>,
+    status: Mutex<Status>,
+    links: Mutex<HashMap<LinkScope, Arc<Link>>>,
+    latency_us: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Status {
+    last_error: Option<String>,
+    /// What the wire turned out to be.
+    wire: Option<Wire>,
+    open_links: usize,
+}
+
+impl Backend {
+    pub fn new(tenant: TenantId, id: BackendId, spec: BackendSpec, shared: Arc<Shared>) -> Arc<Self> {
+        Arc::new(Self {
+            tenant,
+            id,
+            spec,
+            shared,
+            lists: ArcSwapOption::empty(),
+            stop: CancellationToken::new(),
+            refresh: Notify::new(),
+            state: watch::Sender::new(BackendState::Connecting),
+            status: Mutex::default(),
+            links: Mutex::default(),
+            latency_us: AtomicU64::new(0),
+        })
+    }
+
+    pub fn timeouts(&self) -> Deadlines {
+        let (own, common) = (&self.spec.timeouts, &self.shared.config.timeouts);
+        Deadlines {
+            call: own.call.unwrap_or(common.call),
+            control: own.control.unwrap_or(common.control),
+            initialize: own.initialize.unwrap_or(common.initialize),
+        }
+    }
+
+    /// The link a session uses, made at first use.
+    pub fn link_for(self: &Arc<Self>, session: &Session) -> Arc<Link> {
+        // Until the catalog has seen how the backend behaves, the cautious assumption holds.
+        let wire = lock(&self.status).wire.unwrap_or(match self.spec.transport {
+            TransportSpec::Http { .. } => Wire::HttpWithSessions,
+            TransportSpec::Stdio { .. } => Wire::Pipe,
+        });
+        let scope = sharing::scope(self.spec.links, wire, &session.id, &session.caller.principal, &session.client);
+        let declared = sharing::declared(&scope, wire, &session.client);
+        let mut links = lock(&self.links);
+        links.entry(scope.clone()).or_insert_with(|| Link::new(self.clone(), Some(scope), declared)).clone()
+    }
+
+    /// The link the catalog is fetched over.
+    pub fn catalog_link(self: &Arc<Self>) -> Arc<Link> {
+        Link::new(self.clone(), None, ClientCapabilities::parse(CATALOG_CAPABILITIES).unwrap_or_else(|_| ClientCapabilities::none()))
+    }
+
+    /// Lists may have changed.
+    pub fn refresh(&self) {
+        self.refresh.notify_one();
+    }
+
+    pub async fn refresh_wanted(&self) {
+        self.refresh.notified().await;
+    }
+
+    pub fn link_opened(&self, connection: &Connection) {
+        let counts = connection.count(true);
+        let mut status = lock(&self.status);
+        status.open_links += usize::from(counts);
+        status.wire = Some(match connection.wire() {
+            ConnectionWire::Pipe(_) => Wire::Pipe,
+            ConnectionWire::Http(http) if http.has_session() => Wire::HttpWithSessions,
+            ConnectionWire::Http(_) => Wire::HttpStateless,
+        });
+        drop(status);
+        if counts {
+            self.shared.metrics.links(self.transport(), "open", 1);
+        }
+        if connection.is_closed() {
+            self.uncount(connection); // it ended while it was being counted
+        }
+    }
+
+    fn uncount(&self, connection: &Connection) {
+        if connection.count(false) {
+            let mut status = lock(&self.status);
+            status.open_links = status.open_links.saturating_sub(1);
+            drop(status);
+            self.shared.metrics.links(self.transport(), "open", -1);
+        }
+    }
+
+    pub fn link_failed(&self, refusal: &Refusal) {
+        lock(&self.status).last_error = Some(refusal.message.clone());
+    }
+
+    /// A connection is gone. Clients that listen to resources through it get it back at once.
+    pub fn connection_ended(&self, link: &Arc<Link>, connection: &Connection) {
+        self.uncount(connection);
+        if !link.subscriptions.is_empty() {
+            self.shared.running.spawn(reopen(link.clone()));
+        }
+    }
+
+    /// Ends one link for good.
+    pub fn close_link(&self, link: &Arc<Link>) {
+        if let Some(scope) = &link.scope {
+            lock(&self.links).remove(scope);
+        }
+        self.shared.tasks.forget_link(link);
+        let link = link.clone();
+        self.shared.running.spawn(async move { link.close().await });
+    }
+
+    /// Closes links nobody has used for a while.
+    pub fn close_idle_links(&self, now: Instant) {
+        let idle: Vec<_> = lock(&self.links).values().filter(|link| link.idle_for(now) > LINK_IDLE_MAX).cloned().collect();
+        idle.iter().for_each(|link| self.close_link(link));
+    }
+
+    /// The backend is removed or replaced.
+    pub fn close(&self) {
+        self.stop.cancel();
+        let links: Vec<_> = lock(&self.links).values().cloned().collect();
+        links.iter().for_each(|link| self.close_link(link));
+        self.shared.metrics.forget_backend(&self.id);
+    }
+
+    pub fn answered_in(&self, time: Duration) {
+        self.shared.metrics.backend_request(&self.id, time.as_secs_f64());
+        let sample = u64::try_from(time.as_micros()).unwrap_or(u64::MAX).max(1);
+        let before = self.latency_us.load(Ordering::Relaxed);
+        let mean = if before == 0 { sample } else { (before * (LATENCY_WEIGHT - 1) + sample) / LATENCY_WEIGHT };
+        self.latency_us.store(mean, Ordering::Relaxed);
+    }
+
+    pub fn set_state(&self, state: BackendState, error: Option<String>) {
+        let mut status = lock(&self.status);
+        if error.is_some() || state == BackendState::Ready {
+            status.last_error = error;
+        }
+        drop(status);
+        self.state.send_replace(state);
+    }
+
+    pub fn state(&self) -> BackendState {
+        *self.state.borrow()
+    }
+
+    /// Waits until the first attempt to reach the backend is over.
+    pub async fn settled(&self, within: Duration) {
+        let mut state = self.state.subscribe();
+        let _in_time = tokio::time::timeout(within, state.wait_for(|state| *state != BackendState::Connecting)).await;
+    }
+
+    pub fn links(&self) -> Vec<Arc<Link>> {
+        lock(&self.links).values().cloned().collect()
+    }
+
+    pub fn view(&self) -> BackendStatus {
+        let lists = self.lists.load_full();
+        let status = lock(&self.status);
+        let latency = self.latency_us.load(Ordering::Relaxed);
+        BackendStatus {
+            tenant: self.tenant.to_string(),
+            backend: self.id.to_string(),
+            state: self.state().name().to_owned(),
+            protocol_version: lists.as_ref().map(|lists| lists.version.as_str().to_owned()),
+            server_name: lists.as_ref().map(|lists| lists.server_name.clone()),
+            server_version: lists.as_ref().map(|lists| lists.server_version.clone()),
+            tools: lists.as_ref().map_or(0, |lists| lists.tools.len()),
+            prompts: lists.as_ref().map_or(0, |lists| lists.prompts.len()),
+            resources: lists.as_ref().map_or(0, |lists| lists.resources.len()),
+            resource_templates: lists.as_ref().map_or(0, |lists| lists.resource_templates.len()),
+            links: status.open_links,
+            last_error: status.last_error.clone(),
+            latency_ms: (latency > 0).then_some(latency as f64 / 1000.0),
+        }
+    }
+
+    pub fn transport(&self) -> &'static str {
+        match self.spec.transport {
+            TransportSpec::Http { .. } => "http",
+            TransportSpec::Stdio { .. } => "stdio",
+        }
+    }
+}
+
+/// Opens a link again because sessions listen through it, until it is open or nobody listens any more.
+async fn reopen(link: Arc<Link>) {
+    while !link.backend.stop.is_cancelled() && !link.is_closed() && !link.subscriptions.is_empty() {
+        match link.connection().await {
+            Ok(_) => return,
+            Err(refusal) => tokio::time::sleep(refusal.retry_after.unwrap_or(BACKOFF_MAX)).await,
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

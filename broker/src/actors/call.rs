@@ -1,0 +1,274 @@
+//! A client's request on its way to one backend and back: exactly one answer, whatever happens.
+//!
+//! Each call is one task. It ends in [`Call::settle`], and only there: with the backend's answer, a refusal, a timeout, or
+//! (after the client's cancellation) with nothing.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use protocol::{
+    envelope::{Kind, Message},
+    error::{ErrorKind, Refusal},
+    handshake,
+    ids::{BackendId, RequestId},
+    json::{self, Span},
+    method::Method,
+    splice::Splice,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    link::{
+        Link,
+        connection::{Connection, Failure, Outgoing},
+    },
+    session::Session,
+    stream::EventStream,
+};
+use crate::{
+    limits::{CALL_TOTAL_MAX, TASK_RESULT_WAIT_MAX},
+    metrics::Outcome,
+    rules::{catalog::Endpoint, completion, event_log::EventKind, exposure, names},
+};
+
+/// One request in flight.
+#[derive(Debug)]
+pub struct Call {
+    pub client_id: RequestId,
+    pub method: Method,
+    pub session: Arc<Session>,
+    /// The way back to the client.
+    pub stream: Arc<EventStream>,
+    pub backend: BackendId,
+    /// The link a task lives on; otherwise the session's own link is used.
+    via: Option<Arc<Link>>,
+    /// It makes a task, which has a cancellation of its own.
+    augmented: bool,
+    /// The client's progress token, as sent.
+    pub progress_token: Option<Bytes>,
+    last_progress: Mutex<Option<f64>>,
+    cancelled: CancellationToken,
+    cancel_reason: Mutex<Option<Bytes>>,
+    started: Instant,
+    /// Milliseconds after `started` at which something last happened.
+    touched_ms: AtomicU64,
+    /// Questions of the backend the client has not answered yet; the clock stands still for them.
+    pub open_questions: AtomicUsize,
+    settled: AtomicBool,
+    sent: Mutex<Option<Sent>>,
+}
+
+/// What carries the call: link, connection, wire id.
+type Sent = (Arc<Link>, Arc<Connection>, u64);
+
+/// Where a call goes.
+#[derive(Debug)]
+pub struct CallRoute {
+    pub backend: BackendId,
+    /// Set when it has to be this link and no other.
+    pub via: Option<Arc<Link>>,
+}
+
+/// How a call ended.
+#[derive(Debug)]
+pub enum Ending {
+    Answered(Message),
+    Refused(Refusal),
+    Cancelled,
+    TimedOut,
+}
+
+impl Call {
+    pub fn new(message: &Message, client_id: RequestId, session: &Arc<Session>, stream: &Arc<EventStream>, route: CallRoute) -> Arc<Self> {
+        Arc::new(Self {
+            client_id,
+            method: message.method,
+            session: session.clone(),
+            stream: stream.clone(),
+            backend: route.backend,
+            via: route.via,
+            augmented: message.fields.task.is_some(),
+            progress_token: message.fields.meta_progress_token.map(|span| span.slice(&message.frame)),
+            last_progress: Mutex::new(None),
+            cancelled: CancellationToken::new(),
+            cancel_reason: Mutex::new(None),
+            started: Instant::now(),
+            touched_ms: AtomicU64::new(0),
+            open_questions: AtomicUsize::new(0),
+            settled: AtomicBool::new(false),
+            sent: Mutex::new(None),
+        })
+    }
+
+    /// Carries the call to its end. The session has it in its table already.
+    pub async fn run(self: Arc<Self>, message: Message, edits: Vec<(Span, Vec<u8>)>) {
+        let ending = tokio::select! {
+            biased;
+            () = self.cancelled.cancelled() => Ending::Cancelled,
+            ending = self.relay(&message, &edits) => ending,
+            () = self.expired() => Ending::TimedOut,
+        };
+        self.settle(ending);
+    }
+
+    /// The client (or the end of its session) wants no answer any more.
+    pub fn cancel(&self, reason: Option<Bytes>) {
+        *lock(&self.cancel_reason) = reason;
+        self.cancelled.cancel();
+    }
+
+    /// Something of this call moved: its clock starts again.
+    pub fn touch(&self) {
+        self.touched_ms.store(self.elapsed_ms(), Ordering::Relaxed);
+    }
+
+    /// Notes which connection and wire id carry the call, so that a cancellation finds it.
+    pub fn sent_as(&self, link: &Arc<Link>, connection: &Arc<Connection>, wire_id: u64) {
+        *lock(&self.sent) = Some((link.clone(), connection.clone(), wire_id));
+    }
+
+    /// What carries the call, once it was sent.
+    pub fn sent(&self) -> Option<Sent> {
+        lock(&self.sent).clone()
+    }
+
+    /// Whether progress of this value may go to the client (MCP: it increases with each notification).
+    pub fn progress_advances(&self, value: f64) -> bool {
+        let mut last = lock(&self.last_progress);
+        if last.is_some_and(|last| value <= last) {
+            return false;
+        }
+        *last = Some(value);
+        true
+    }
+
+    async fn relay(self: &Arc<Self>, message: &Message, edits: &[(Span, Vec<u8>)]) -> Ending {
+        // A backend that forgot its session did not process the call, so it is sent once more over a new one.
+        for attempt in 0..2 {
+            let link = match self.via.clone().map_or_else(|| self.session.link_to(&self.backend), Ok) {
+                Ok(link) => link,
+                Err(refusal) => return Ending::Refused(refusal),
+            };
+            let connection = match link.connection().await {
+                Ok(connection) => connection,
+                Err(refusal) => return Ending::Refused(refusal),
+            };
+            if let Err(refusal) = connection.permits(self.method) {
+                return Ending::Refused(refusal);
+            }
+            let outgoing = Outgoing { message, edits, call: self };
+            match connection.exchange(&link, outgoing).await {
+                Ok(answer) => return Ending::Answered(answer),
+                Err(Failure::SessionGone) if attempt == 0 => link.forget(&connection),
+                Err(failure) => return Ending::Refused(failure.into_refusal(&self.backend)),
+            }
+        }
+        Ending::Refused(Failure::SessionGone.into_refusal(&self.backend))
+    }
+
+    /// Resolves when the call's time is up: `timeouts.call` after the last sign of life, never beyond the total.
+    async fn expired(&self) {
+        let timeouts = self.session.timeouts_for(&self.backend);
+        let (quiet, total) = match self.method {
+            // Blocks until the task is over (MCP 2025-11-25, Tasks).
+            Method::TasksResult => (TASK_RESULT_WAIT_MAX, TASK_RESULT_WAIT_MAX),
+            method if method.info().control => (timeouts.control, CALL_TOTAL_MAX),
+            _ => (timeouts.call, CALL_TOTAL_MAX),
+        };
+        loop {
+            if self.open_questions.load(Ordering::Relaxed) > 0 {
+                self.touch();
+            }
+            let touched = Duration::from_millis(self.touched_ms.load(Ordering::Relaxed));
+            let due = (touched + quiet).min(total);
+            if self.started.elapsed() >= due {
+                return;
+            }
+            tokio::time::sleep_until((self.started + due).into()).await;
+        }
+    }
+
+    /// The one end of every call.
+    fn settle(self: &Arc<Self>, ending: Ending) {
+        if self.settled.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let now = Instant::now();
+        let outcome = outcome(&ending);
+        if matches!(ending, Ending::Cancelled | Ending::TimedOut) {
+            self.tell_backend();
+        }
+        self.session.close_call(self);
+        match self.answer(ending) {
+            Some(frame) => {
+                let _cut = self.stream.push(now, EventKind::Answer, frame);
+            }
+            None => self.stream.give_up_answer(now),
+        }
+        let seconds = self.started.elapsed().as_secs_f64();
+        self.session.shared.metrics.request_finished(self.method, outcome, self.session.transport, seconds);
+    }
+
+    fn answer(self: &Arc<Self>, ending: Ending) -> Option<Bytes> {
+        match ending {
+            Ending::Answered(answer) => Some(self.for_client(&answer)),
+            Ending::Refused(refusal) => Some(self.session.refusal_frame(&refusal, Some(&self.client_id))),
+            Ending::TimedOut => {
+                let refusal = Refusal::new(ErrorKind::Timeout, format!("backend {} did not answer in time", self.backend));
+                Some(self.session.refusal_frame(&refusal, Some(&self.client_id)))
+            }
+            Ending::Cancelled => None,
+        }
+    }
+
+    /// The backend's answer with everything it names put back into the client's terms.
+    fn for_client(self: &Arc<Self>, answer: &Message) -> Bytes {
+        let mut splice = Splice::new(&answer.frame);
+        if let Some(span) = answer.id_span {
+            splice.replace(span, self.client_id.raw().to_vec());
+        }
+        if self.session.endpoint == Endpoint::Aggregated {
+            for (span, uri) in exposure::resource_uris(answer) {
+                splice.replace(span, json::quote(&names::exposed_uri(&self.backend, &uri)).into_bytes());
+            }
+        }
+        if self.method == Method::CompletionComplete {
+            completion::limit_values(answer, &mut splice);
+        }
+        self.session.shared.tasks.expose(self, answer, &mut splice);
+        splice.finish()
+    }
+
+    /// Tells the backend that nobody waits any more (MCP 2025-11-25, Cancellation).
+    fn tell_backend(&self) {
+        // MCP 2025-11-25, Cancellation: never for a task-augmented request.
+        let Some((_, connection, wire_id)) = self.sent().filter(|_| !self.augmented) else { return };
+        let reason = lock(&self.cancel_reason).take().map(|reason| format!(",\"reason\":{}", String::from_utf8_lossy(&reason)));
+        let params = format!("{{\"requestId\":{wire_id}{}}}", reason.unwrap_or_default());
+        connection.send_later(handshake::notification(Method::Cancelled, Some(params.as_bytes())));
+    }
+
+    fn elapsed_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+fn outcome(ending: &Ending) -> Outcome {
+    match ending {
+        Ending::Answered(answer) if answer.kind == Kind::Error => Outcome::Error,
+        Ending::Answered(_) => Outcome::Ok,
+        Ending::Refused(_) => Outcome::Refused,
+        Ending::Cancelled => Outcome::Cancelled,
+        Ending::TimedOut => Outcome::Timeout,
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,207 @@
+//! Keeps one backend's lists: connects, fetches every page, publishes, waits for a reason to do it again.
+//!
+//! Runs in the background for as long as the backend is registered, on a link of its own. Nobody waits for it: a backend
+//! that is slow or gone leaves its last good lists in the catalog, marked stale.
+
+use std::{
+    sync::{Arc, Weak},
+    time::{Duration, Instant},
+};
+
+use protocol::{
+    capabilities::ServerCapabilities,
+    envelope::{Kind, Message},
+    error::{ErrorKind, Refusal},
+    json,
+    method::Method,
+};
+
+use super::{
+    backend::{Backend, BackendState},
+    link::{Link, connection::Connection},
+    tenant::Tenant,
+};
+use crate::{
+    limits::{BACKOFF_FIRST, BACKOFF_MAX, LIST_ENTRIES_MAX, LIST_PAGES_MAX, PING_INTERVAL, REFRESH_DEBOUNCE, REFRESH_INTERVAL_MIN},
+    rules::catalog::{self, BackendLists, Entry, ListKind},
+};
+
+/// Runs until the backend is removed.
+pub async fn run(tenant: Weak<Tenant>, backend: Arc<Backend>) {
+    let link = backend.catalog_link();
+    let work = async {
+        let mut failures = 0;
+        loop {
+            let reason = round(&tenant, &backend, &link).await;
+            match reason {
+                Ok(()) => failures = 0,
+                Err(refusal) => {
+                    failures += 1;
+                    mark_unreachable(&tenant, &backend, &refusal);
+                    let ceiling = BACKOFF_FIRST.saturating_mul(1 << failures.min(10)).min(BACKOFF_MAX);
+                    let pause = ceiling.mul_f64(rand::random_range(0.5..1.0)).max(refusal.retry_after.unwrap_or_default());
+                    // A probe or a change does not wait for the back-off.
+                    tokio::select! { () = tokio::time::sleep(pause) => {}, () = backend.refresh_wanted() => {} }
+                }
+            }
+        }
+    };
+    tokio::select! { () = work => {}, () = backend.stop.cancelled() => {} }
+    link.close().await;
+}
+
+/// One connection's worth: fetch, publish, and again whenever the backend says so.
+async fn round(tenant: &Weak<Tenant>, backend: &Arc<Backend>, link: &Arc<Link>) -> Result<(), Refusal> {
+    let connection = link.connection().await?;
+    loop {
+        let fetched_at = Instant::now();
+        let lists = fetch(link, &connection).await?;
+        publish(tenant, backend, lists);
+        tokio::select! {
+            () = backend.refresh_wanted() => {}
+            () = connection.closed() => {
+                let text = format!("the connection to backend {} ended", backend.id);
+                return Err(Refusal::new(ErrorKind::BackendUnavailable, text));
+            }
+            silent = unresponsive(link, &connection) => {
+                connection.close_now();
+                return Err(silent);
+            }
+        }
+        // Changes come in bursts: wait for the end of one, and never fetch faster than the limit.
+        let pause = REFRESH_DEBOUNCE.max(REFRESH_INTERVAL_MIN.saturating_sub(fetched_at.elapsed()));
+        tokio::time::sleep(pause).await;
+        let _coalesced = tokio::time::timeout(Duration::ZERO, backend.refresh_wanted()).await;
+    }
+}
+
+/// Pings the backend from time to time; resolves when it no longer answers (MCP 2025-11-25, Ping).
+async fn unresponsive(link: &Arc<Link>, connection: &Arc<Connection>) -> Refusal {
+    loop {
+        tokio::time::sleep(PING_INTERVAL).await;
+        if let Err(failure) = connection.ask(link, Method::Ping, None).await {
+            return failure.into_refusal(&link.backend.id);
+        }
+    }
+}
+
+fn publish(tenant: &Weak<Tenant>, backend: &Arc<Backend>, lists: BackendLists) {
+    backend.lists.store(Some(Arc::new(lists)));
+    let first = backend.state() != BackendState::Ready;
+    if let Some(tenant) = tenant.upgrade() {
+        tenant.publish();
+    }
+    backend.set_state(BackendState::Ready, None);
+    if first {
+        tracing::info!(tenant = %backend.tenant, backend = %backend.id, "backend ready");
+    }
+}
+
+fn mark_unreachable(tenant: &Weak<Tenant>, backend: &Arc<Backend>, refusal: &Refusal) {
+    let state = match backend.lists.load_full() {
+        Some(lists) => {
+            if !lists.stale {
+                backend.lists.store(Some(Arc::new(BackendLists { stale: true, ..(*lists).clone() })));
+                if let Some(tenant) = tenant.upgrade() {
+                    tenant.publish();
+                }
+            }
+            BackendState::Degraded
+        }
+        None => BackendState::Failed,
+    };
+    if backend.state() != state {
+        tracing::warn!(tenant = %backend.tenant, backend = %backend.id, state = state.name(), %refusal, "backend can not be reached");
+    }
+    backend.set_state(state, Some(refusal.message.clone()));
+}
+
+/// Fetches everything the backend offers.
+async fn fetch(link: &Arc<Link>, connection: &Arc<Connection>) -> Result<BackendLists, Refusal> {
+    let unavailable = || Refusal::new(ErrorKind::BackendUnavailable, format!("the handshake with backend {} is not over", link.backend.id));
+    let agreed = connection.negotiated().ok_or_else(unavailable)?;
+    let mut lists = BackendLists {
+        version: agreed.version,
+        capabilities: agreed.capabilities.clone(),
+        server_info: agreed.server_info.clone(),
+        server_name: agreed.server_name.clone(),
+        server_version: agreed.server_version.clone(),
+        instructions: agreed.instructions.clone(),
+        tools: Vec::new(),
+        prompts: Vec::new(),
+        resources: Vec::new(),
+        resource_templates: Vec::new(),
+        stale: false,
+    };
+    for kind in ListKind::ALL {
+        if offered(kind, &agreed.capabilities) {
+            *lists.entries_mut(kind) = fetch_list(link, connection, kind).await?;
+        }
+    }
+    Ok(lists)
+}
+
+fn offered(kind: ListKind, capabilities: &ServerCapabilities) -> bool {
+    match kind {
+        ListKind::Tools => capabilities.tools,
+        ListKind::Prompts => capabilities.prompts,
+        ListKind::Resources | ListKind::ResourceTemplates => capabilities.resources,
+    }
+}
+
+fn method(kind: ListKind) -> Method {
+    match kind {
+        ListKind::Tools => Method::ToolsList,
+        ListKind::Prompts => Method::PromptsList,
+        ListKind::Resources => Method::ResourcesList,
+        ListKind::ResourceTemplates => Method::ResourcesTemplatesList,
+    }
+}
+
+/// Every page of one list. The backend's cursors are given back as they came (MCP 2025-11-25, Pagination); an endless or
+/// circular list ends at the limits.
+async fn fetch_list(link: &Arc<Link>, connection: &Arc<Connection>, kind: ListKind) -> Result<Vec<Entry>, Refusal> {
+    let backend = &link.backend;
+    let mut entries = Vec::new();
+    let mut cursor: Option<String> = None;
+    for _page in 0..LIST_PAGES_MAX {
+        let params = cursor.as_ref().map(|cursor| format!("{{\"cursor\":{}}}", json::quote(cursor)));
+        let answer = connection
+            .ask(link, method(kind), params.as_deref().map(str::as_bytes))
+            .await
+            .map_err(|failure| failure.into_refusal(&backend.id))?;
+        let Some(page) = read_answer(kind, backend, &answer)? else { return Ok(entries) };
+        for left_out in &page.left_out {
+            tracing::warn!(backend = %backend.id, list = kind.member(), key = ?left_out.key, why = left_out.why, "an entry is left out of the catalog");
+        }
+        entries.extend(page.entries);
+        if entries.len() > LIST_ENTRIES_MAX {
+            tracing::warn!(backend = %backend.id, list = kind.member(), max = LIST_ENTRIES_MAX, "the list is too long and was cut");
+            entries.truncate(LIST_ENTRIES_MAX);
+            return Ok(entries);
+        }
+        match page.next_cursor {
+            None => return Ok(entries),
+            next if next == cursor => {
+                tracing::warn!(backend = %backend.id, list = kind.member(), "the list gives the same cursor again and was cut");
+                return Ok(entries);
+            }
+            next => cursor = next,
+        }
+    }
+    tracing::warn!(backend = %backend.id, list = kind.member(), max = LIST_PAGES_MAX, "the list has too many pages and was cut");
+    Ok(entries)
+}
+
+/// `None`: the backend does not have this list after all.
+fn read_answer(kind: ListKind, backend: &Backend, answer: &Message) -> Result<Option<catalog::ListPage>, Refusal> {
+    let Some(result) = answer.bytes(answer.result) else {
+        if answer.kind == Kind::Error {
+            tracing::debug!(backend = %backend.id, list = kind.member(), "the backend refused a list it announced");
+        }
+        return Ok(None);
+    };
+    catalog::read_page(kind, &backend.id, result).map(Some).map_err(|why| {
+        Refusal::new(ErrorKind::BackendProtocolError, format!("backend {} answered {} badly: {why}", backend.id, method(kind).name()))
+    })
+}

@@ -1,0 +1,405 @@
+//! One open connection of a link: who waits for which answer, and the two ways of asking.
+//!
+//! Every request towards a backend gets a wire id of ours, which is its progress token too. Answers are matched by that
+//! id only, whichever stream they come on; one that nobody waits for is dropped and counted.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use protocol::{
+    capabilities::ServerCapabilities,
+    envelope::{Message, Rejected},
+    error::{ErrorKind, Refusal},
+    handshake::{self, InitializeAnswer},
+    ids::{BackendId, RequestId},
+    json::Span,
+    method::Method,
+    splice::Splice,
+    version::Version,
+};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Link,
+    http::{AnswerStream, HttpWire, Request},
+};
+use crate::{
+    actors::{call::Call, session::Session},
+    metrics::{Direction, Metrics, Side},
+};
+
+/// What was agreed at the handshake.
+#[derive(Debug)]
+pub struct Negotiated {
+    pub version: Version,
+    pub capabilities: ServerCapabilities,
+    pub server_info: Bytes,
+    pub server_name: String,
+    pub server_version: String,
+    pub instructions: Option<String>,
+}
+
+#[derive(Debug)]
+pub struct Connection {
+    pub opened: Instant,
+    negotiated: OnceLock<Negotiated>,
+    next_wire_id: AtomicU64,
+    waiting: Mutex<HashMap<u64, Waiting>>,
+    /// Requests of the backend that a client works on, by the backend's id.
+    asked: Mutex<HashMap<RequestId, (std::sync::Weak<Session>, u64)>>,
+    wire: Wire,
+    /// No message will come or go any more.
+    closed: CancellationToken,
+    /// The handshake succeeded and the link counts it.
+    counted: AtomicBool,
+    /// The goodbye was said.
+    finished: CancellationToken,
+    metrics: Arc<Metrics>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    answer: oneshot::Sender<Result<Message, Failure>>,
+    call: Option<Arc<Call>>,
+}
+
+/// How frames leave.
+#[derive(Debug)]
+pub enum Wire {
+    /// Into the writer's queue.
+    Pipe(Mutex<Option<mpsc::Sender<Bytes>>>),
+    /// A POST each.
+    Http(Arc<HttpWire>),
+}
+
+/// A client's request, to be sent with these changes.
+#[derive(Debug, Clone, Copy)]
+pub struct Outgoing<'a> {
+    pub message: &'a Message,
+    pub edits: &'a [(Span, Vec<u8>)],
+    pub call: &'a Arc<Call>,
+}
+
+/// Why there is no answer. Says whether the backend can have acted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// No byte of the request left: it may be tried again.
+    #[error("nothing was sent: {0}")]
+    NotSent(String),
+    /// The backend is there and does not want work now.
+    #[error("the backend is busy: {0}")]
+    Busy(String),
+    /// The queue towards the backend is full.
+    #[error("too many messages wait for the backend")]
+    QueueFull,
+    /// The backend no longer knows our session; it did not look at the request.
+    #[error("the backend forgot the session")]
+    SessionGone,
+    /// The request went out and its answer will not come.
+    #[error("the answer is lost: {0}")]
+    Lost(String),
+    /// What came back is not MCP.
+    #[error("the backend broke the protocol: {0}")]
+    Protocol(String),
+    #[error("the answer is larger than {max} bytes")]
+    TooLarge { max: usize },
+}
+
+impl Failure {
+    /// In the client's terms: no text of the backend, no internals.
+    pub fn into_refusal(self, backend: &BackendId) -> Refusal {
+        let (kind, text) = match &self {
+            Failure::NotSent(_) | Failure::SessionGone => (ErrorKind::BackendUnavailable, format!("backend {backend} can not be reached")),
+            Failure::Busy(_) => (ErrorKind::BackendUnavailable, format!("backend {backend} takes no work now")),
+            Failure::QueueFull => (ErrorKind::Overloaded, format!("too many messages wait for backend {backend}")),
+            Failure::Lost(_) => {
+                (ErrorKind::OutcomeUnknown, format!("the connection to backend {backend} ended before the answer; it may have acted"))
+            }
+            Failure::Protocol(_) => (ErrorKind::BackendProtocolError, format!("backend {backend} gave an answer that is not MCP")),
+            Failure::TooLarge { max } => (ErrorKind::ResultTooLarge, format!("the answer of backend {backend} is larger than {max} bytes")),
+        };
+        tracing::warn!(%backend, failure = %self, "a request to a backend failed");
+        Refusal::new(kind, text)
+    }
+}
+
+impl Connection {
+    pub fn new(wire: Wire, metrics: Arc<Metrics>) -> Arc<Self> {
+        Arc::new(Self {
+            opened: Instant::now(),
+            negotiated: OnceLock::new(),
+            next_wire_id: AtomicU64::new(1),
+            waiting: Mutex::default(),
+            asked: Mutex::default(),
+            wire,
+            closed: CancellationToken::new(),
+            counted: AtomicBool::new(false),
+            finished: CancellationToken::new(),
+            metrics,
+        })
+    }
+
+    pub fn negotiated(&self) -> Option<&Negotiated> {
+        self.negotiated.get()
+    }
+
+    pub fn wire(&self) -> &Wire {
+        &self.wire
+    }
+
+    /// Whether the backend offers what this method needs.
+    pub fn permits(&self, method: Method) -> Result<(), Refusal> {
+        self.negotiated().map_or(Ok(()), |agreed| agreed.capabilities.permits(method, agreed.version))
+    }
+
+    /// Performs the client's half of the handshake (MCP 2025-11-25, Lifecycle).
+    pub(super) async fn initialize(self: &Arc<Self>, link: &Arc<Link>) -> Result<(), Failure> {
+        let wire_id = self.next_wire_id();
+        let id = RequestId::from_u64(wire_id);
+        let frame = handshake::initialize_request(&id, Version::LATEST_LEGACY, link.declared.raw(), crate::BROKER_INFO.as_bytes());
+        let answer = self.round_trip(link, wire_id, frame, None, true).await?;
+        let answer = InitializeAnswer::parse(&answer).map_err(|error| Failure::Protocol(error.to_string()))?;
+        if let Wire::Http(http) = &self.wire {
+            http.agree_on(answer.version);
+        }
+        let _set_once = self.negotiated.set(Negotiated {
+            version: answer.version,
+            capabilities: answer.capabilities,
+            server_info: answer.server_info,
+            server_name: answer.server_name,
+            server_version: answer.server_version,
+            instructions: answer.instructions,
+        });
+        self.send(handshake::notification(Method::Initialized, None)).await
+    }
+
+    /// Sends a client's request and waits for its answer. Cancel-safe: a dropped wait frees its slot.
+    pub async fn exchange(self: &Arc<Self>, link: &Arc<Link>, outgoing: Outgoing<'_>) -> Result<Message, Failure> {
+        let wire_id = self.next_wire_id();
+        let digits = wire_id.to_string().into_bytes();
+        let mut splice = Splice::new(&outgoing.message.frame);
+        if let Some(span) = outgoing.message.id_span {
+            splice.replace(span, digits.clone());
+        }
+        if let Some(span) = outgoing.message.fields.meta_progress_token {
+            splice.replace(span, digits);
+        }
+        for (span, text) in outgoing.edits {
+            splice.replace(*span, text.clone());
+        }
+        outgoing.call.sent_as(link, self, wire_id);
+        let sent_at = Instant::now();
+        let answer = self.round_trip(link, wire_id, splice.finish(), Some(outgoing.call), false).await;
+        link.backend.answered_in(sent_at.elapsed());
+        answer
+    }
+
+    /// Asks something of the broker's own, within the time for control methods.
+    pub async fn ask(self: &Arc<Self>, link: &Arc<Link>, method: Method, params: Option<&[u8]>) -> Result<Message, Failure> {
+        let wire_id = self.next_wire_id();
+        let frame = handshake::request(&RequestId::from_u64(wire_id), method, params);
+        let limit = link.backend.timeouts().control;
+        match tokio::time::timeout(limit, self.round_trip(link, wire_id, frame, None, false)).await {
+            Ok(answer) => answer,
+            Err(_) => Err(Failure::Lost(format!("no answer to {} in time", method.name()))),
+        }
+    }
+
+    async fn round_trip(
+        self: &Arc<Self>,
+        link: &Arc<Link>,
+        wire_id: u64,
+        frame: Bytes,
+        call: Option<&Arc<Call>>,
+        opening: bool,
+    ) -> Result<Message, Failure> {
+        let (answer, wait) = oneshot::channel();
+        self.lock_waiting().insert(wire_id, Waiting { answer, call: call.cloned() });
+        let _slot = Slot { connection: self, wire_id };
+        self.metrics.bytes(Direction::Out, Side::Backend, frame.len());
+        let ended = || Failure::Lost("the connection ended".to_owned());
+        let mut stream = match &self.wire {
+            Wire::Pipe(queue) => {
+                enqueue(queue, frame)?;
+                AnswerStream::none()
+            }
+            Wire::Http(http) => http.post_request(self, link, Request { wire_id, frame, call, opening }).await?,
+        };
+        tokio::select! {
+            biased;
+            answer = wait => answer.unwrap_or_else(|_| Err(ended())),
+            failure = stream.failed() => Err(failure),
+            () = self.closed.cancelled() => Err(ended()),
+        }
+    }
+
+    /// An answer came in: hands it to whoever waits for it.
+    pub fn answered(&self, message: Message) {
+        let id = message.id.clone();
+        self.resolve(id.as_ref(), Ok(message));
+    }
+
+    /// Something came in that is no message, but names a request it may have been the answer to.
+    pub fn broken_answer(&self, rejected: &Rejected) {
+        self.metrics.dropped_notification("noise");
+        if rejected.id.is_some() {
+            self.resolve(rejected.id.as_ref(), Err(Failure::Protocol(rejected.refusal.to_string())));
+        }
+    }
+
+    fn resolve(&self, id: Option<&RequestId>, answer: Result<Message, Failure>) {
+        let waiting = id.and_then(RequestId::as_u64).and_then(|wire_id| self.lock_waiting().remove(&wire_id));
+        match waiting {
+            Some(waiting) => {
+                if waiting.answer.send(answer).is_err() {
+                    self.metrics.dropped_answer("late");
+                }
+            }
+            None => self.metrics.dropped_answer("unknown_id"),
+        }
+    }
+
+    /// The call whose progress token (or wire id) this is.
+    pub fn call_by_wire_id(&self, wire_id: u64) -> Option<Arc<Call>> {
+        self.lock_waiting().get(&wire_id).and_then(|waiting| waiting.call.clone())
+    }
+
+    /// The only call in flight here, if it is the only one: what a message without a name belongs to.
+    pub fn only_call(&self) -> Option<Arc<Call>> {
+        let waiting = self.lock_waiting();
+        let mut calls = waiting.values().filter_map(|waiting| waiting.call.as_ref());
+        let first = calls.next()?;
+        calls.next().is_none().then(|| first.clone())
+    }
+
+    /// A call of this session in flight here: the latest.
+    pub fn latest_call_of(&self, session: &Arc<Session>) -> Option<Arc<Call>> {
+        let waiting = self.lock_waiting();
+        let of_session = |waiting: &&Waiting| waiting.call.as_ref().is_some_and(|call| Arc::ptr_eq(&call.session, session));
+        waiting.iter().filter(|(_, w)| of_session(w)).max_by_key(|(id, _)| **id).and_then(|(_, w)| w.call.clone())
+    }
+
+    /// Remembers which client works on a request of the backend.
+    pub fn note_asked(&self, backend_id: RequestId, session: &Arc<Session>, question: u64) {
+        lock(&self.asked).insert(backend_id, (Arc::downgrade(session), question));
+    }
+
+    pub fn take_asked(&self, backend_id: &RequestId) -> Option<(Arc<Session>, u64)> {
+        let (session, question) = lock(&self.asked).remove(backend_id)?;
+        Some((session.upgrade()?, question))
+    }
+
+    pub fn forget_asked(&self, backend_id: &RequestId) {
+        lock(&self.asked).remove(backend_id);
+    }
+
+    /// Sends a notification or an answer.
+    pub async fn send(&self, frame: Bytes) -> Result<(), Failure> {
+        self.metrics.bytes(Direction::Out, Side::Backend, frame.len());
+        match &self.wire {
+            Wire::Pipe(queue) => enqueue(queue, frame),
+            Wire::Http(http) => http.post_one_way(frame).await,
+        }
+    }
+
+    /// The same without waiting; a loss is logged.
+    pub fn send_later(self: &Arc<Self>, frame: Bytes) {
+        let connection = self.clone();
+        let send = async move {
+            if let Err(failure) = connection.send(frame).await {
+                tracing::info!(%failure, "a notification or answer did not reach the backend");
+            }
+        };
+        match &self.wire {
+            // Into the queue at once, so that order holds.
+            Wire::Pipe(_) => futures_util::FutureExt::now_or_never(send).unwrap_or_default(),
+            Wire::Http(_) => drop(tokio::spawn(send)),
+        }
+    }
+
+    /// Counts the connection as open, or no longer; `true` when that is a change.
+    pub fn count(&self, open: bool) -> bool {
+        self.counted.swap(open, Ordering::AcqRel) != open
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.closed.is_cancelled()
+    }
+
+    pub async fn closed(&self) {
+        self.closed.cancelled().await;
+    }
+
+    /// Said by the task that performs the goodbye.
+    pub(super) fn finished(&self) {
+        self.finished.cancel();
+    }
+
+    /// Nothing more goes in or out; whoever waits learns that the outcome is unknown.
+    pub fn close_now(&self) {
+        self.closed.cancel();
+        if let Wire::Pipe(queue) = &self.wire {
+            lock(queue).take();
+        }
+        self.lock_waiting().clear();
+        let asked: Vec<_> = lock(&self.asked).drain().collect(); // the lock must be free: withdrawing comes back here
+        for (_, (session, question)) in asked {
+            if let Some(session) = session.upgrade() {
+                session.withdraw_question(question, "the backend's connection ended");
+            }
+        }
+    }
+
+    /// Closes and waits for the goodbye (a process ended, a session deleted).
+    pub async fn close(&self) {
+        self.close_now();
+        match &self.wire {
+            Wire::Pipe(_) => self.finished.cancelled().await,
+            Wire::Http(http) => http.delete_session().await,
+        }
+    }
+
+    fn next_wire_id(&self) -> u64 {
+        self.next_wire_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn lock_waiting(&self) -> MutexGuard<'_, HashMap<u64, Waiting>> {
+        lock(&self.waiting)
+    }
+}
+
+/// Frees a wire id when its wait ends, however it ends.
+struct Slot<'a> {
+    connection: &'a Connection,
+    wire_id: u64,
+}
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        self.connection.lock_waiting().remove(&self.wire_id);
+    }
+}
+
+fn enqueue(queue: &Mutex<Option<mpsc::Sender<Bytes>>>, frame: Bytes) -> Result<(), Failure> {
+    let queue = lock(queue);
+    let Some(queue) = queue.as_ref() else { return Err(Failure::NotSent("the connection is closed".to_owned())) };
+    queue.try_send(frame).map_err(|error| match error {
+        mpsc::error::TrySendError::Full(_) => Failure::QueueFull,
+        mpsc::error::TrySendError::Closed(_) => Failure::NotSent("the connection is closed".to_owned()),
+    })
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How long a wait for the head of a stream may hold up the opening of a link.
+pub(super) const STREAM_HEAD_WAIT: Duration = Duration::from_secs(1);

@@ -1,0 +1,270 @@
+//! A link: one way to one backend for those who may share it. It outlives its connections.
+//!
+//! [`Link::connection`] opens one when there is none (one opening at a time, with a capped, jittered back-off after
+//! failures). What has to hold on every connection (log level, subscriptions) is kept here and put back on a new one.
+
+pub mod connection;
+mod http;
+mod stdio;
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::{Duration, Instant},
+};
+
+use arc_swap::ArcSwapOption;
+use protocol::{
+    capabilities::ClientCapabilities,
+    error::{ErrorKind, Refusal},
+    method::Method,
+    version::Version,
+};
+
+use self::connection::{Connection, Failure};
+use super::{backend::Backend, session::Session, subscriptions::Subscriptions};
+use crate::{
+    config::spec::TransportSpec,
+    limits::{BACKOFF_FIRST, BACKOFF_MAX, BACKOFF_WAIT_MAX, STABLE_AFTER},
+    metrics::Side,
+    rules::{log_level::LogLevel, sharing::LinkScope},
+};
+
+#[derive(Debug)]
+pub struct Link {
+    pub backend: Arc<Backend>,
+    /// `None`: the catalog's own link.
+    pub scope: Option<LinkScope>,
+    /// What the broker tells the backend its client can do.
+    pub declared: ClientCapabilities,
+    pub subscriptions: Subscriptions,
+    current: ArcSwapOption<Connection>,
+    opening: tokio::sync::Mutex<Backoff>,
+    users: Mutex<Users>,
+}
+
+#[derive(Debug)]
+struct Users {
+    sessions: Vec<Weak<Session>>,
+    /// The log level last asked of the backend.
+    level: Option<LogLevel>,
+    /// Nobody has used the link since.
+    idle_since: Option<Instant>,
+    closed: bool,
+}
+
+#[derive(Debug, Default)]
+struct Backoff {
+    failures: u32,
+    not_before: Option<Instant>,
+}
+
+impl Link {
+    pub fn new(backend: Arc<Backend>, scope: Option<LinkScope>, declared: ClientCapabilities) -> Arc<Self> {
+        let users = Users { sessions: Vec::new(), level: None, idle_since: None, closed: false };
+        Arc::new(Self {
+            backend,
+            scope,
+            declared,
+            subscriptions: Subscriptions::default(),
+            current: ArcSwapOption::empty(),
+            opening: tokio::sync::Mutex::default(),
+            users: Mutex::new(users),
+        })
+    }
+
+    /// Whether this is the link the catalog is fetched over. No session uses it.
+    pub fn is_catalog(&self) -> bool {
+        self.scope.is_none()
+    }
+
+    /// The open connection, or a new one.
+    pub async fn connection(self: &Arc<Self>) -> Result<Arc<Connection>, Refusal> {
+        if let Some(connection) = self.live() {
+            return Ok(connection);
+        }
+        // Opened by a task of its own: a caller that gives up must not leave half a handshake behind.
+        let link = self.clone();
+        let opening = self.backend.shared.running.spawn(async move { link.open_once().await });
+        opening.await.unwrap_or_else(|_| Err(Refusal::new(ErrorKind::Internal, "the opening of the link failed")))
+    }
+
+    /// The open connection, if there is one.
+    pub fn live(&self) -> Option<Arc<Connection>> {
+        self.current.load_full().filter(|connection| !connection.is_closed())
+    }
+
+    /// A connection turned out to be dead; the next caller opens another.
+    pub fn forget(&self, connection: &Arc<Connection>) {
+        connection.close_now();
+    }
+
+    async fn open_once(self: Arc<Self>) -> Result<Arc<Connection>, Refusal> {
+        let mut backoff = self.opening.lock().await;
+        if let Some(connection) = self.live() {
+            return Ok(connection);
+        }
+        if self.lock().closed {
+            return Err(Refusal::new(ErrorKind::BackendUnavailable, format!("the link to backend {} is closed", self.backend.id)));
+        }
+        if let Some(last) = self.current.swap(None) {
+            backoff.after_life(last.opened.elapsed());
+        }
+        backoff.wait(&self.backend).await?;
+        let limit = self.backend.timeouts().initialize;
+        let opened = match tokio::time::timeout(limit, self.open()).await {
+            Ok(opened) => opened,
+            Err(_) => Err(Failure::NotSent(format!("no answer to initialize within {}", crate::config::units::format_duration(limit)))),
+        };
+        match opened {
+            Ok(connection) => {
+                self.current.store(Some(connection.clone()));
+                self.backend.link_opened(&connection);
+                self.restore(&connection).await;
+                Ok(connection)
+            }
+            Err(failure) => {
+                backoff.failed();
+                let refusal = failure.into_refusal(&self.backend.id);
+                self.backend.link_failed(&refusal);
+                Err(refusal)
+            }
+        }
+    }
+
+    async fn open(self: &Arc<Self>) -> Result<Arc<Connection>, Failure> {
+        match &self.backend.spec.transport {
+            TransportSpec::Http { url } => http::open(self, url).await,
+            TransportSpec::Stdio { .. } => stdio::open(self).await,
+        }
+    }
+
+    /// Puts back what a lost connection had: the log level, then the subscriptions. Whoever listens is told that something
+    /// may have changed meanwhile.
+    async fn restore(self: &Arc<Self>, connection: &Arc<Connection>) {
+        self.backend
+            .shared
+            .metrics
+            .version_negotiated(connection.negotiated().map_or(Version::LATEST_LEGACY, |n| n.version), Side::Backend);
+        let level = self.lock().level;
+        if let Some(level) = level {
+            self.send_level(connection, level).await;
+        }
+        self.subscriptions.restore(self, connection).await;
+    }
+
+    /// A session that wants this log level begins to use the link.
+    pub fn note_level(self: &Arc<Self>, level: LogLevel) {
+        let more_verbose = {
+            let mut users = self.lock();
+            let wanted = Some(users.level.map_or(level, |known| known.min(level)));
+            std::mem::replace(&mut users.level, wanted) != wanted
+        };
+        if more_verbose && self.live().is_some() {
+            let link = self.clone();
+            self.backend.shared.running.spawn(async move {
+                if let Some(connection) = link.live() {
+                    link.send_level(&connection, level).await;
+                }
+            });
+        }
+    }
+
+    /// Makes the backend send this session's log messages from its level on. A shared link gets the most verbose level of
+    /// its sessions; the broker filters for the others.
+    pub async fn set_level(self: &Arc<Self>) {
+        let wanted = self.sessions().iter().filter_map(|session| session.log_level()).min();
+        let Some(level) = wanted else { return };
+        let changed = std::mem::replace(&mut self.lock().level, wanted) != wanted;
+        if let Some(connection) = self.live().filter(|_| changed) {
+            self.send_level(&connection, level).await;
+        }
+    }
+
+    async fn send_level(self: &Arc<Self>, connection: &Arc<Connection>, level: LogLevel) {
+        if connection.permits(Method::LoggingSetLevel).is_err() {
+            return;
+        }
+        let params = format!("{{\"level\":\"{}\"}}", level.name());
+        if let Err(failure) = connection.ask(self, Method::LoggingSetLevel, Some(params.as_bytes())).await {
+            tracing::info!(backend = %self.backend.id, %failure, "the backend did not take the log level");
+        }
+    }
+
+    /// A session uses this link from now on.
+    pub fn attach(&self, session: &Arc<Session>) {
+        let mut users = self.lock();
+        users.sessions.retain(|other| other.strong_count() > 0);
+        users.sessions.push(Arc::downgrade(session));
+        users.idle_since = None;
+    }
+
+    /// A session is over. Its own link goes with it, a shared one loses its subscriptions.
+    pub fn detach(self: &Arc<Self>, session: &Arc<Session>) {
+        let mut users = self.lock();
+        users.sessions.retain(|other| other.upgrade().is_some_and(|other| !Arc::ptr_eq(&other, session)));
+        if users.sessions.is_empty() {
+            users.idle_since = Some(Instant::now());
+        }
+        drop(users);
+        if matches!(self.scope, Some(LinkScope::Session(_))) {
+            self.backend.close_link(self);
+        } else {
+            self.subscriptions.drop_session(self, session);
+        }
+    }
+
+    /// Sessions that use the link now.
+    pub fn sessions(&self) -> Vec<Arc<Session>> {
+        self.lock().sessions.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Nobody has used the link for this long.
+    pub fn idle_for(&self, now: Instant) -> Duration {
+        self.lock().idle_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
+    }
+
+    /// Closed for good.
+    pub fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+
+    /// Ends the link for good, with the goodbye its wire knows.
+    pub async fn close(&self) {
+        self.lock().closed = true;
+        if let Some(connection) = self.current.swap(None) {
+            connection.close().await;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Users> {
+        self.users.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Backoff {
+    fn failed(&mut self) {
+        self.failures = self.failures.saturating_add(1);
+        let ceiling = BACKOFF_FIRST.saturating_mul(1 << (self.failures - 1).min(10)).min(BACKOFF_MAX);
+        self.not_before = Some(Instant::now() + ceiling.mul_f64(rand::random_range(0.5..1.0)));
+    }
+
+    /// A connection that lived long enough wipes the slate; one that died young counts as a failure.
+    fn after_life(&mut self, lived: Duration) {
+        if lived >= STABLE_AFTER {
+            *self = Self::default();
+        } else {
+            self.failed();
+        }
+    }
+
+    /// A short wait is waited out, a long one refused with the time it takes.
+    async fn wait(&self, backend: &Backend) -> Result<(), Refusal> {
+        let left = self.not_before.map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()));
+        if left > BACKOFF_WAIT_MAX {
+            let text = format!("backend {} can not be reached", backend.id);
+            return Err(Refusal::new(ErrorKind::BackendUnavailable, text).retry_after(left));
+        }
+        tokio::time::sleep(left).await;
+        Ok(())
+    }
+}

@@ -1,0 +1,14 @@
+//! What lives and waits: sessions, calls, links to backends, event streams. They own state and carry out what
+//! [`crate::rules`] decides.
+
+pub mod backend;
+pub mod call;
+pub mod catalog_refresh;
+pub mod incoming;
+pub mod link;
+pub mod session;
+pub mod shared;
+pub mod stream;
+pub mod subscriptions;
+pub mod tasks;
+pub mod tenant;

@@ -1,0 +1,299 @@
+//! One client's conversation: what was agreed, what is in flight, the streams back to it.
+//!
+//! A session is a value behind one short lock, not a task: whoever has something for the client pushes it into one of the
+//! session's streams and goes on. Nothing waits while the lock is held.
+
+mod questions;
+mod requests;
+mod streams;
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use protocol::{
+    capabilities::{ClientCapabilities, ServerCapabilities},
+    error::{ErrorKind, Refusal},
+    handshake,
+    ids::{BackendId, RequestId, SessionId},
+    method::Method,
+    phase::SessionPhase,
+    version::Version,
+};
+
+use self::{questions::Question, streams::Streams};
+use super::{backend::Deadlines, call::Call, link::Link, shared::Shared, tenant::Tenant};
+use crate::{
+    auth::Caller,
+    rules::{
+        catalog::{Endpoint, ListKind},
+        event_log::EventKind,
+        log_level::LogLevel,
+        routing::ResourceTarget,
+    },
+    views::SessionView,
+};
+
+/// What the handshake settled.
+#[derive(Debug)]
+pub struct Agreement {
+    pub version: Version,
+    pub client: ClientCapabilities,
+    pub client_name: String,
+    pub client_version: String,
+    pub advertised: ServerCapabilities,
+}
+
+#[derive(Debug)]
+pub struct Session {
+    pub id: SessionId,
+    /// Names the session in logs and in the admin API; the id itself is its client's secret.
+    pub digest: String,
+    pub tenant: Arc<Tenant>,
+    pub caller: Caller,
+    pub endpoint: Endpoint,
+    pub transport: &'static str,
+    pub version: Version,
+    pub client: ClientCapabilities,
+    pub client_name: String,
+    pub client_version: String,
+    pub advertised: ServerCapabilities,
+    pub shared: Arc<Shared>,
+    created_at: jiff::Timestamp,
+    touched_ms: AtomicU64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    phase: SessionPhase,
+    calls: HashMap<RequestId, Arc<Call>>,
+    streams: Streams,
+    links: HashMap<BackendId, Arc<Link>>,
+    questions: HashMap<u64, Question>,
+    next_question: u64,
+    /// By the URI the client uses.
+    subscriptions: HashMap<String, ResourceTarget>,
+    log_level: Option<LogLevel>,
+    /// Ids of URL elicitations this client was asked to perform.
+    elicited: HashSet<String>,
+    /// Lists that changed before the client was ready to hear it.
+    held_changes: HashSet<Method>,
+}
+
+impl Session {
+    pub fn open(
+        id: SessionId,
+        digest: String,
+        tenant: Arc<Tenant>,
+        caller: Caller,
+        endpoint: Endpoint,
+        transport: &'static str,
+        agreement: Agreement,
+        shared: Arc<Shared>,
+    ) -> Arc<Self> {
+        let state = State {
+            phase: SessionPhase::AwaitingInitialized,
+            calls: HashMap::new(),
+            streams: Streams::new(shared.stream_limits()),
+            links: HashMap::new(),
+            questions: HashMap::new(),
+            next_question: 1,
+            subscriptions: HashMap::new(),
+            log_level: None,
+            elicited: HashSet::new(),
+            held_changes: HashSet::new(),
+        };
+        shared.metrics.phase(SessionPhase::Opening.name(), SessionPhase::AwaitingInitialized.name());
+        shared.metrics.sessions(transport, "open", 1);
+        Arc::new(Self {
+            id,
+            digest,
+            tenant,
+            caller,
+            endpoint,
+            transport,
+            version: agreement.version,
+            client: agreement.client,
+            client_name: agreement.client_name,
+            client_version: agreement.client_version,
+            advertised: agreement.advertised,
+            touched_ms: AtomicU64::new(shared.uptime_ms()),
+            shared,
+            created_at: jiff::Timestamp::now(),
+            state: Mutex::new(state),
+        })
+    }
+
+    /// The client was heard of.
+    pub fn touch(&self) {
+        self.touched_ms.store(self.shared.uptime_ms(), Ordering::Relaxed);
+    }
+
+    /// Nothing was heard of the client, and nothing is in flight or open, for this long.
+    pub fn idle_for(&self) -> Duration {
+        let state = self.lock();
+        if !state.calls.is_empty() || state.streams.any_connected() {
+            return Duration::ZERO;
+        }
+        Duration::from_millis(self.shared.uptime_ms().saturating_sub(self.touched_ms.load(Ordering::Relaxed)))
+    }
+
+    pub fn log_level(&self) -> Option<LogLevel> {
+        self.lock().log_level
+    }
+
+    pub fn timeouts_for(&self, backend: &BackendId) -> Deadlines {
+        let common = &self.shared.config.timeouts;
+        self.tenant.backend(backend).map(|backend| backend.timeouts()).unwrap_or(Deadlines {
+            call: common.call,
+            control: common.control,
+            initialize: common.initialize,
+        })
+    }
+
+    /// The link to a backend: the one used before, or the one it shall use.
+    pub fn link_to(self: &Arc<Self>, backend: &BackendId) -> Result<Arc<Link>, Refusal> {
+        let gone = || Refusal::new(ErrorKind::BackendUnavailable, format!("backend {backend} is not registered any more"));
+        let mut state = self.lock();
+        if let Some(link) = state.links.get(backend).filter(|link| !link.is_closed()) {
+            return Ok(link.clone());
+        }
+        if state.phase == SessionPhase::Closed {
+            return Err(Refusal::new(ErrorKind::SessionNotFound, "the session is over"));
+        }
+        let link = self.tenant.backend(backend).ok_or_else(gone)?.link_for(self);
+        link.attach(self);
+        if let Some(level) = state.log_level {
+            link.note_level(level);
+        }
+        state.links.insert(backend.clone(), link.clone());
+        Ok(link)
+    }
+
+    /// The merged lists changed: tells the client, once per kind, what it was promised to be told.
+    pub fn lists_changed(&self, kinds: &[ListKind]) {
+        let methods: HashSet<Method> = kinds.iter().filter_map(|kind| self.change_notification(*kind)).collect();
+        let ready = {
+            let mut state = self.lock();
+            let ready = state.phase == SessionPhase::Ready;
+            if !ready {
+                state.held_changes.extend(&methods);
+            }
+            ready
+        };
+        if ready {
+            methods.into_iter().for_each(|method| self.deliver(EventKind::Message, handshake::notification(method, None)));
+        }
+    }
+
+    fn change_notification(&self, kind: ListKind) -> Option<Method> {
+        let (promised, method) = match kind {
+            ListKind::Tools => (self.advertised.tools_list_changed, Method::ToolsListChanged),
+            ListKind::Prompts => (self.advertised.prompts_list_changed, Method::PromptsListChanged),
+            ListKind::Resources | ListKind::ResourceTemplates => (self.advertised.resources_list_changed, Method::ResourcesListChanged),
+        };
+        promised.then_some(method)
+    }
+
+    /// An error response of the broker's own, counted and with an id that is in the log.
+    pub fn refusal_frame(&self, refusal: &Refusal, id: Option<&RequestId>) -> Bytes {
+        self.shared.metrics.error(refusal.kind.code());
+        let request_id = crate::request_id();
+        tracing::debug!(session = %self.digest, tenant = %self.tenant.id, %request_id, kind = refusal.kind.name(), %refusal, "refused");
+        refusal.to_response(id, &request_id)
+    }
+
+    /// The call is over.
+    pub fn close_call(&self, call: &Arc<Call>) {
+        let removed = {
+            let mut state = self.lock();
+            let same = state.calls.get(&call.client_id).is_some_and(|other| Arc::ptr_eq(other, call));
+            if same { state.calls.remove(&call.client_id) } else { None }
+        };
+        if removed.is_some() {
+            self.tenant.close_call();
+            self.shared.metrics.requests_pending(-1);
+        }
+    }
+
+    /// Ends the session: its calls are cancelled, its questions answered for it, its streams closed, its links given back.
+    pub fn end(self: &Arc<Self>, why: &str) {
+        let (calls, questions, links, streams) = {
+            let mut state = self.lock();
+            if state.phase == SessionPhase::Closed {
+                return;
+            }
+            self.shared.metrics.phase(state.phase.name(), SessionPhase::Closed.name());
+            state.phase = SessionPhase::Closed;
+            self.shared.metrics.subscriptions(-i64::try_from(state.subscriptions.len()).unwrap_or(0));
+            state.subscriptions.clear();
+            let calls: Vec<_> = state.calls.values().cloned().collect();
+            let questions: Vec<_> = state.questions.drain().map(|(_, question)| question).collect();
+            let links: Vec<_> = state.links.drain().map(|(_, link)| link).collect();
+            (calls, questions, links, state.streams.take_all())
+        };
+        tracing::info!(session = %self.digest, tenant = %self.tenant.id, why, "session ended");
+        questions.iter().for_each(|question| question.refuse("the client is gone"));
+        calls.iter().for_each(|call| call.cancel(None));
+        streams.iter().for_each(|stream| stream.close());
+        links.iter().for_each(|link| link.detach(self));
+        self.tenant.close_session(self);
+        self.shared.metrics.sessions(self.transport, "open", -1);
+    }
+
+    /// What passes with time: unanswered questions, streams kept for resumption.
+    pub fn tick(self: &Arc<Self>, now: Instant) {
+        let expired = {
+            let mut state = self.lock();
+            state.streams.expire(now, self.shared.config.events.retain);
+            let limit = self.shared.config.timeouts.client_request;
+            let due: Vec<u64> = state.questions.iter().filter(|(_, q)| q.age(now) > limit).map(|(id, _)| *id).collect();
+            due
+        };
+        expired.into_iter().for_each(|question| self.question_expired(question));
+    }
+
+    pub fn calls_in_flight(&self) -> usize {
+        self.lock().calls.len()
+    }
+
+    pub fn view(&self) -> SessionView {
+        let state = self.lock();
+        let idle = self.shared.uptime_ms().saturating_sub(self.touched_ms.load(Ordering::Relaxed)) / 1000;
+        SessionView {
+            id: self.digest.clone(),
+            tenant: self.tenant.id.to_string(),
+            principal: self.caller.principal.to_string(),
+            transport: self.transport.to_owned(),
+            endpoint: match &self.endpoint {
+                Endpoint::Aggregated => "aggregated".to_owned(),
+                Endpoint::Single(backend) => backend.to_string(),
+            },
+            protocol_version: self.version.as_str().to_owned(),
+            client_name: self.client_name.clone(),
+            client_version: self.client_version.clone(),
+            state: match state.phase {
+                SessionPhase::Ready => "ready",
+                SessionPhase::Closing | SessionPhase::Closed => "closing",
+                _ => "opening",
+            }
+            .to_owned(),
+            calls_in_flight: state.calls.len(),
+            streams: state.streams.connected(),
+            subscriptions: state.subscriptions.len(),
+            idle_seconds: idle,
+            created_at: self.created_at.to_string(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,189 @@
+//! Questions of backends to this client: sampling, elicitation, roots, and the tasks a client keeps.
+//!
+//! A question travels under an id of ours, unique in the session; the client's answer goes back under the backend's id, to
+//! the connection that asked and to no other. Every question ends: answered, withdrawn, expired, or refused for a client
+//! that is gone.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use protocol::{
+    envelope::Message,
+    error::{ErrorKind, Refusal},
+    handshake,
+    ids::RequestId,
+    json,
+    method::Method,
+    splice::Splice,
+};
+
+use super::Session;
+use crate::{
+    actors::{call::Call, link::connection::Connection, stream::EventStream},
+    limits::{ELICITATIONS_MAX, QUESTIONS_MAX},
+    rules::event_log::EventKind,
+};
+
+/// A question the client has not answered yet.
+#[derive(Debug)]
+pub(super) struct Question {
+    connection: Arc<Connection>,
+    backend_id: RequestId,
+    /// The backend's progress token, when it asked for progress.
+    progress_token: Option<Bytes>,
+    call: Option<Arc<Call>>,
+    stream: Option<Arc<EventStream>>,
+    asked_at: Instant,
+}
+
+impl Question {
+    pub(super) fn age(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.asked_at)
+    }
+
+    /// Answers for the client.
+    pub(super) fn refuse(&self, why: &str) {
+        let refusal = Refusal::new(ErrorKind::Internal, why);
+        self.connection.send_later(refusal.to_response(Some(&self.backend_id), &crate::request_id()));
+    }
+}
+
+impl Drop for Question {
+    fn drop(&mut self) {
+        self.connection.forget_asked(&self.backend_id);
+        if let Some(call) = &self.call {
+            call.open_questions.fetch_sub(1, Ordering::Relaxed);
+            call.touch();
+        }
+    }
+}
+
+impl Session {
+    /// Passes a backend's request on to the client, if the client said it can answer such.
+    pub fn ask(self: &Arc<Self>, connection: &Arc<Connection>, message: &Message, call: Option<&Arc<Call>>) -> Result<(), Refusal> {
+        self.client.permits(message, self.version)?;
+        let backend_id = message.id.clone().ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
+        let stream = call.map(|call| call.stream.clone());
+        let question = Question {
+            connection: connection.clone(),
+            backend_id: backend_id.clone(),
+            progress_token: message.fields.meta_progress_token.map(|span| span.slice(&message.frame)),
+            call: call.cloned(),
+            stream: stream.clone(),
+            asked_at: Instant::now(),
+        };
+        if let Some(call) = call {
+            call.open_questions.fetch_add(1, Ordering::Relaxed);
+        }
+        let number = {
+            let mut state = self.lock();
+            if state.questions.len() >= QUESTIONS_MAX {
+                return Err(Refusal::new(ErrorKind::Overloaded, "too many questions wait for this client"));
+            }
+            if let Some(id) = message.text(message.fields.elicitation_id).filter(|_| state.elicited.len() < ELICITATIONS_MAX) {
+                state.elicited.insert(id.into_owned());
+            }
+            let number = state.next_question;
+            state.next_question += 1;
+            state.questions.insert(number, question);
+            number
+        };
+        connection.note_asked(backend_id, self, number);
+        let frame = self.question_frame(connection, message, number, call);
+        let sent = match &stream {
+            Some(stream) => stream.push(Instant::now(), EventKind::Message, frame).is_ok(),
+            None => {
+                self.deliver(EventKind::Message, frame);
+                true
+            }
+        };
+        if !sent {
+            let _refused = self.lock().questions.remove(&number);
+            return Err(Refusal::new(ErrorKind::Overloaded, "the client does not read its stream"));
+        }
+        Ok(())
+    }
+
+    fn question_frame(&self, connection: &Connection, message: &Message, number: u64, call: Option<&Arc<Call>>) -> Bytes {
+        let digits = number.to_string().into_bytes();
+        let mut splice = Splice::new(&message.frame);
+        for span in [message.id_span, message.fields.meta_progress_token].into_iter().flatten() {
+            splice.replace(span, digits.clone());
+        }
+        // Only a call tells which link, and with it which task ids, this is about.
+        if let Some((link, on, _)) = call.and_then(|call| call.sent()) {
+            if std::ptr::eq(Arc::as_ptr(&on), connection) {
+                self.shared.tasks.expose_related(&link, message, &mut splice);
+            }
+        }
+        splice.finish()
+    }
+
+    /// The client's answer to a question. One that answers nothing we asked is ignored (it may simply be late).
+    pub fn answer(&self, message: &Message) {
+        let number = message.id.as_ref().and_then(RequestId::as_u64);
+        let Some(question) = number.and_then(|number| self.lock().questions.remove(&number)) else {
+            self.shared.metrics.dropped_answer("client_unknown_id");
+            return;
+        };
+        let mut splice = Splice::new(&message.frame);
+        if let Some(span) = message.id_span {
+            splice.replace(span, question.backend_id.raw().to_vec());
+        }
+        let related = message.fields.meta_related_task_id;
+        if let Some((span, id)) = related.zip(message.text(related)) {
+            if let Ok(task) = self.shared.tasks.find(self, &id) {
+                splice.replace(span, json::quote(&task.backend_task_id).into_bytes());
+            }
+        }
+        question.connection.send_later(splice.finish());
+    }
+
+    /// Progress of the client on a question goes back under the backend's own token.
+    pub fn question_progress(&self, message: &Message) {
+        let Some(span) = message.fields.progress_token else { return };
+        let number = std::str::from_utf8(span.of(&message.frame)).ok().and_then(|text| text.parse::<u64>().ok());
+        let state = self.lock();
+        let Some(question) = number.and_then(|number| state.questions.get(&number)) else { return };
+        if let (Some(token), connection) = (&question.progress_token, &question.connection) {
+            connection.send_later(Splice::new(&message.frame).replace(span, token.to_vec()).finish());
+        }
+    }
+
+    /// The backend (or its connection) no longer needs the answer: the client is told so.
+    pub fn withdraw_question(&self, number: u64, why: &str) {
+        let question = self.lock().questions.remove(&number);
+        if let Some(question) = question {
+            self.tell_withdrawn(number, &question, why);
+        }
+    }
+
+    /// The client took too long (MCP 2025-11-25, Lifecycle, Timeouts): it is told, and the backend gets an error.
+    pub(super) fn question_expired(&self, number: u64) {
+        let question = self.lock().questions.remove(&number);
+        if let Some(question) = question {
+            let refusal = Refusal::new(ErrorKind::Timeout, "the client did not answer in time");
+            question.connection.send_later(refusal.to_response(Some(&question.backend_id), &crate::request_id()));
+            self.tell_withdrawn(number, &question, "no answer in time");
+        }
+    }
+
+    fn tell_withdrawn(&self, number: u64, question: &Question, why: &str) {
+        let params = format!("{{\"requestId\":{number},\"reason\":{}}}", json::quote(why));
+        let frame = handshake::notification(Method::Cancelled, Some(params.as_bytes()));
+        match &question.stream {
+            Some(stream) if stream.is_connected() => {
+                let _cut = stream.push(Instant::now(), EventKind::Message, frame);
+            }
+            _ => self.deliver(EventKind::Message, frame),
+        }
+    }
+
+    /// Whether this client was asked to open the URL of this elicitation.
+    pub fn was_elicited(&self, id: &str) -> bool {
+        self.lock().elicited.contains(id)
+    }
+}

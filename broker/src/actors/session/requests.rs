@@ -1,0 +1,249 @@
+//! What a client sends, once its session is known: requests, notifications, answers.
+
+use std::{sync::Arc, time::Instant};
+
+use bytes::Bytes;
+use protocol::{
+    envelope::Message,
+    error::{ErrorKind, Refusal},
+    handshake,
+    ids::RequestId,
+    json,
+    method::Method,
+    phase::SessionPhase,
+};
+
+use super::Session;
+use crate::{
+    actors::{
+        call::{Call, CallRoute},
+        stream::EventStream,
+    },
+    limits::SUBSCRIPTIONS_PER_SESSION_MAX,
+    metrics::Outcome,
+    rules::{
+        event_log::EventKind,
+        log_level::LogLevel,
+        routing::{self, Decision, ResourceTarget},
+    },
+};
+
+impl Session {
+    /// Takes a request. Its answer comes on `stream`; an `Err` is the answer, and nothing was begun.
+    pub fn submit(self: &Arc<Self>, message: Message, stream: &Arc<EventStream>) -> Result<(), Refusal> {
+        let begun = Instant::now();
+        let method = message.method;
+        let result = self.submit_inner(message, stream, begun);
+        if result.is_err() {
+            self.shared.metrics.request_finished(method, Outcome::Refused, self.transport, begun.elapsed().as_secs_f64());
+        }
+        result
+    }
+
+    fn submit_inner(self: &Arc<Self>, message: Message, stream: &Arc<EventStream>, begun: Instant) -> Result<(), Refusal> {
+        let id = message.id.clone().ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
+        self.lock().phase.admits(message.method)?;
+        self.tenant.take_budget()?; // before any work for a tenant over its rate
+        let catalog = self.tenant.catalog();
+        match routing::decide(&message, &self.endpoint, &self.advertised, self.version, &catalog)? {
+            Decision::Answer(result) => {
+                let _cut = stream.push(Instant::now(), EventKind::Answer, handshake::success(&id, &result));
+                self.shared.metrics.request_finished(message.method, Outcome::Ok, self.transport, begun.elapsed().as_secs_f64());
+                Ok(())
+            }
+            Decision::Forward(plan) => {
+                let route = CallRoute { backend: plan.backend, via: None };
+                self.start_call(message, id, stream, route, plan.edits)
+            }
+            Decision::Task => self.start_task_call(message, id, stream),
+            Decision::SetLevel(level) => self.in_background(id, message.method, stream, begun, |session| session.set_level(level)),
+            Decision::Subscribe(target) => self.in_background(id, message.method, stream, begun, |session| session.subscribe(target)),
+            Decision::Unsubscribe(target) => self.in_background(id, message.method, stream, begun, |session| session.unsubscribe(target)),
+            Decision::ListTasks => self.in_background(id, message.method, stream, begun, Self::list_tasks),
+        }
+    }
+
+    fn start_call(
+        self: &Arc<Self>,
+        message: Message,
+        id: RequestId,
+        stream: &Arc<EventStream>,
+        route: CallRoute,
+        edits: Vec<(json::Span, Vec<u8>)>,
+    ) -> Result<(), Refusal> {
+        if self.shared.draining.is_cancelled() {
+            return Err(Refusal::new(ErrorKind::Draining, "the broker is shutting down and takes no new calls"));
+        }
+        self.tenant.open_call()?;
+        let call = Call::new(&message, id.clone(), self, stream, route);
+        if let Err(refusal) = self.enter_call(id, &call) {
+            self.tenant.close_call();
+            return Err(refusal);
+        }
+        self.shared.metrics.requests_pending(1);
+        self.shared.running.spawn(call.run(message, edits));
+        Ok(())
+    }
+
+    fn enter_call(&self, id: RequestId, call: &Arc<Call>) -> Result<(), Refusal> {
+        let max = self.shared.config.limits.calls_in_flight_per_session;
+        let mut state = self.lock();
+        if state.phase == SessionPhase::Closed {
+            return Err(Refusal::new(ErrorKind::SessionNotFound, "the session is over"));
+        }
+        if state.calls.len() >= max {
+            return Err(Refusal::new(ErrorKind::TooManyCalls, format!("the session has {max} calls in flight, which is its limit")));
+        }
+        if state.calls.contains_key(&id) {
+            return Err(Refusal::new(ErrorKind::InvalidRequest, "a request with this id is in flight already"));
+        }
+        state.calls.insert(id, call.clone());
+        Ok(())
+    }
+
+    /// A request about one task goes over the link the task lives on.
+    fn start_task_call(self: &Arc<Self>, message: Message, id: RequestId, stream: &Arc<EventStream>) -> Result<(), Refusal> {
+        let span = message.fields.task_id;
+        let given = span.zip(message.text(span));
+        let (span, given) = given.ok_or_else(|| Refusal::new(ErrorKind::InvalidParams, "params.taskId must be a string"))?;
+        let task = self.shared.tasks.find(self, &given)?;
+        let edits = vec![(span, json::quote(&task.backend_task_id).into_bytes())];
+        drop(given);
+        let route = CallRoute { backend: task.link.backend.id.clone(), via: Some(task.link) };
+        self.start_call(message, id, stream, route, edits)
+    }
+
+    /// Answers a request with the outcome of some waiting.
+    fn in_background<F, W>(
+        self: &Arc<Self>,
+        id: RequestId,
+        method: Method,
+        stream: &Arc<EventStream>,
+        begun: Instant,
+        work: W,
+    ) -> Result<(), Refusal>
+    where
+        W: FnOnce(Arc<Self>) -> F,
+        F: Future<Output = Result<Bytes, Refusal>> + Send + 'static,
+    {
+        let (session, stream, work) = (self.clone(), stream.clone(), work(self.clone()));
+        self.shared.running.spawn(async move {
+            let (outcome, frame) = match work.await {
+                Ok(result) => (Outcome::Ok, handshake::success(&id, &result)),
+                Err(refusal) => (Outcome::Refused, session.refusal_frame(&refusal, Some(&id))),
+            };
+            let _cut = stream.push(Instant::now(), EventKind::Answer, frame);
+            session.shared.metrics.request_finished(method, outcome, session.transport, begun.elapsed().as_secs_f64());
+        });
+        Ok(())
+    }
+
+    async fn set_level(self: Arc<Self>, level: LogLevel) -> Result<Bytes, Refusal> {
+        let links: Vec<_> = {
+            let mut state = self.lock();
+            state.log_level = Some(level);
+            state.links.values().cloned().collect()
+        };
+        // Answered when the backends in use know it, so that what follows is filtered by it.
+        futures_util::future::join_all(links.iter().map(|link| link.set_level())).await;
+        Ok(Bytes::from_static(b"{}"))
+    }
+
+    async fn subscribe(self: Arc<Self>, target: ResourceTarget) -> Result<Bytes, Refusal> {
+        if self.lock().subscriptions.len() >= SUBSCRIPTIONS_PER_SESSION_MAX {
+            let text = format!("the session has {SUBSCRIPTIONS_PER_SESSION_MAX} subscriptions, which is its limit");
+            return Err(Refusal::new(ErrorKind::Overloaded, text));
+        }
+        let link = self.link_to(&target.backend)?;
+        let connection = link.connection().await?;
+        link.subscriptions.subscribe(&link, &connection, &self, &target.uri).await.map_err(|refusal| exposed(refusal, &target))?;
+        if self.lock().subscriptions.insert(target.exposed_uri.clone(), target).is_none() {
+            self.shared.metrics.subscriptions(1);
+        }
+        Ok(Bytes::from_static(b"{}"))
+    }
+
+    async fn unsubscribe(self: Arc<Self>, target: ResourceTarget) -> Result<Bytes, Refusal> {
+        if self.lock().subscriptions.remove(&target.exposed_uri).is_some() {
+            self.shared.metrics.subscriptions(-1);
+        }
+        let link = self.link_to(&target.backend)?;
+        let connection = link.connection().await?;
+        link.subscriptions.unsubscribe(&link, &connection, &self, &target.uri).await.map_err(|refusal| exposed(refusal, &target))?;
+        Ok(Bytes::from_static(b"{}"))
+    }
+
+    async fn list_tasks(self: Arc<Self>) -> Result<Bytes, Refusal> {
+        let tasks = self.shared.tasks.of_session(&self);
+        let objects = self.shared.tasks.current(&tasks).await;
+        let mut body = b"{\"tasks\":[".to_vec();
+        for (index, object) in objects.iter().enumerate() {
+            if index > 0 {
+                body.push(b',');
+            }
+            body.extend_from_slice(object);
+        }
+        body.extend_from_slice(b"]}");
+        Ok(body.into())
+    }
+
+    /// Takes a notification. Never answered, whatever is wrong with it.
+    pub fn notify(self: &Arc<Self>, message: &Message) {
+        match message.method {
+            Method::Initialized => self.initialized(),
+            Method::Cancelled => self.cancelled(message),
+            Method::Progress => self.question_progress(message),
+            Method::RootsListChanged => self.roots_changed(message),
+            _ => self.shared.metrics.dropped_notification("unknown"),
+        }
+    }
+
+    fn initialized(&self) {
+        let held = {
+            let mut state = self.lock();
+            let Ok(phase) = state.phase.advance(SessionPhase::Ready) else { return };
+            self.shared.metrics.phase(state.phase.name(), phase.name());
+            state.phase = phase;
+            std::mem::take(&mut state.held_changes)
+        };
+        held.into_iter().for_each(|method| self.deliver(EventKind::Message, handshake::notification(method, None)));
+    }
+
+    /// MCP 2025-11-25, Cancellation: unknown, finished and malformed ones are ignored.
+    fn cancelled(&self, message: &Message) {
+        let Some(span) = message.fields.request_id else { return };
+        let call = self.lock().calls.get(&RequestId::from_raw(span.slice(&message.frame))).cloned();
+        if let Some(call) = call {
+            call.cancel(reason(message));
+        }
+    }
+
+    /// Relayed to the backends that were told this client has roots.
+    fn roots_changed(&self, message: &Message) {
+        if !self.client.roots_list_changed {
+            return;
+        }
+        let links: Vec<_> = self.lock().links.values().cloned().collect();
+        for connection in links.iter().filter(|link| link.declared.roots_list_changed).filter_map(|link| link.live()) {
+            connection.send_later(message.frame.clone());
+        }
+    }
+}
+
+/// The `reason` of a cancellation as JSON text, if it is a string.
+fn reason(message: &Message) -> Option<Bytes> {
+    let params = message.params?.slice(&message.frame);
+    let document = json::Document::parse(&params, &json::Limits::default()).ok()?;
+    let reason = document.root().get("reason").filter(|value| value.kind() == json::ValueKind::String)?;
+    Some(params.slice_ref(reason.raw()))
+}
+
+/// A refusal names the URI as the client does.
+fn exposed(mut refusal: Refusal, target: &ResourceTarget) -> Refusal {
+    for (key, value) in &mut refusal.data {
+        if *key == "uri" {
+            *value = target.exposed_uri.clone().into();
+        }
+    }
+    refusal
+}

@@ -1,0 +1,57 @@
+//! What every actor of one process may use: configuration, metrics, the HTTP client, the table of tasks, the clock's origin.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use aws_lc_rs::hmac;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use transport::http_client::HttpClient;
+
+use super::tasks::TaskTable;
+use crate::{config::Config, metrics::Metrics, rules::event_log::LogLimits};
+
+#[derive(Debug)]
+pub struct Shared {
+    pub config: Arc<Config>,
+    pub metrics: Arc<Metrics>,
+    pub http: HttpClient,
+    pub tasks: TaskTable,
+    /// Signs list cursors.
+    pub cursor_key: hmac::Key,
+    /// Every task that must be over before the process may end.
+    pub running: TaskTracker,
+    /// Asked for a drain: no new sessions, no new calls.
+    pub draining: CancellationToken,
+    started: Instant,
+}
+
+impl Shared {
+    pub fn new(config: Arc<Config>, metrics: Arc<Metrics>, http: HttpClient, cursor_key: hmac::Key) -> Arc<Self> {
+        Arc::new(Self {
+            config,
+            metrics,
+            http,
+            tasks: TaskTable::default(),
+            cursor_key,
+            running: TaskTracker::new(),
+            draining: CancellationToken::new(),
+            started: Instant::now(),
+        })
+    }
+
+    /// Time since the process started: a clock that fits an atomic.
+    pub fn uptime(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    pub fn uptime_ms(&self) -> u64 {
+        u64::try_from(self.uptime().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Bounds of each event stream.
+    pub fn stream_limits(&self) -> LogLimits {
+        LogLimits { events: self.config.events.stream_events, bytes: self.config.events.stream_bytes }
+    }
+}

@@ -1,0 +1,175 @@
+//! One tenant at run time: its backends, its merged catalog, its counters. Nothing here is visible to another tenant.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use arc_swap::ArcSwap;
+use protocol::{
+    error::{ErrorKind, Refusal},
+    ids::{BackendId, PrincipalId, TenantId},
+};
+
+use super::{backend::Backend, session::Session, shared::Shared};
+use crate::{
+    config::spec::TenantSpec,
+    rules::{budget::Budget, catalog::Catalog},
+};
+
+#[derive(Debug)]
+pub struct Tenant {
+    pub id: TenantId,
+    shared: Arc<Shared>,
+    spec: ArcSwap<TenantSpec>,
+    budget: ArcSwap<Option<Budget>>,
+    catalog: ArcSwap<Catalog>,
+    backends: Mutex<BTreeMap<BackendId, Arc<Backend>>>,
+    /// Held while a new catalog is built, so that an older one never replaces a newer one.
+    publishing: Mutex<()>,
+    sessions: Mutex<HashMap<PrincipalId, Vec<std::sync::Weak<Session>>>>,
+    session_count: AtomicUsize,
+    calls: AtomicUsize,
+}
+
+impl Tenant {
+    pub fn new(id: TenantId, spec: TenantSpec, shared: Arc<Shared>) -> Arc<Self> {
+        let catalog = Catalog::build(id.clone(), shared.cursor_key.clone(), BTreeMap::new());
+        let tenant = Self {
+            id,
+            spec: ArcSwap::from_pointee(TenantSpec::default()),
+            budget: ArcSwap::from_pointee(None),
+            catalog: ArcSwap::from_pointee(catalog),
+            backends: Mutex::default(),
+            publishing: Mutex::default(),
+            sessions: Mutex::default(),
+            session_count: AtomicUsize::new(0),
+            calls: AtomicUsize::new(0),
+            shared,
+        };
+        tenant.configure(spec);
+        Arc::new(tenant)
+    }
+
+    /// Takes a new record; limits hold from the next request on.
+    pub fn configure(&self, spec: TenantSpec) {
+        let common = &self.shared.config.limits;
+        let rate = spec.limits.requests_per_second.unwrap_or(common.requests_per_second);
+        let burst = spec.limits.burst.unwrap_or(common.burst);
+        self.budget.store(Arc::new(Budget::new(rate, burst)));
+        self.spec.store(Arc::new(spec));
+    }
+
+    pub fn enabled(&self) -> bool {
+        self.spec.load().enabled
+    }
+
+    pub fn catalog(&self) -> Arc<Catalog> {
+        self.catalog.load_full()
+    }
+
+    pub fn backend(&self, id: &BackendId) -> Option<Arc<Backend>> {
+        lock(&self.backends).get(id).cloned()
+    }
+
+    pub fn backends(&self) -> Vec<Arc<Backend>> {
+        lock(&self.backends).values().cloned().collect()
+    }
+
+    /// Adds or replaces a backend; returns the one it replaced.
+    pub fn insert_backend(&self, backend: Arc<Backend>) -> Option<Arc<Backend>> {
+        lock(&self.backends).insert(backend.id.clone(), backend)
+    }
+
+    pub fn remove_backend(&self, id: &BackendId) -> Option<Arc<Backend>> {
+        lock(&self.backends).remove(id)
+    }
+
+    /// Builds the catalog anew from the backends' lists and tells every session whose lists differ now.
+    pub fn publish(&self) {
+        let _order = lock(&self.publishing);
+        let lists = self.backends().into_iter().filter_map(|backend| Some((backend.id.clone(), backend.lists.load_full()?))).collect();
+        let catalog = Arc::new(Catalog::build(self.id.clone(), self.shared.cursor_key.clone(), lists));
+        let before = self.catalog.swap(catalog.clone());
+        for session in self.sessions() {
+            let changed = catalog.changed_lists(&before, &session.endpoint);
+            if !changed.is_empty() {
+                session.lists_changed(&changed);
+            }
+        }
+    }
+
+    /// Registers a session, if the tenant and its principal may have another.
+    pub fn open_session(&self, session: &Arc<Session>) -> Result<(), Refusal> {
+        let common = &self.shared.config.limits;
+        let tenant_max = self.spec.load().limits.sessions_per_tenant.unwrap_or(common.sessions_per_tenant);
+        let mut sessions = lock(&self.sessions);
+        if self.session_count.load(Ordering::Relaxed) >= tenant_max {
+            return Err(too_many_sessions("tenant", tenant_max));
+        }
+        let own = sessions.entry(session.caller.principal.clone()).or_default();
+        if own.len() >= common.sessions_per_principal {
+            return Err(too_many_sessions("principal", common.sessions_per_principal));
+        }
+        own.push(Arc::downgrade(session));
+        self.session_count.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub fn close_session(&self, session: &Arc<Session>) {
+        let mut sessions = lock(&self.sessions);
+        let Some(own) = sessions.get_mut(&session.caller.principal) else { return };
+        let before = own.len();
+        own.retain(|other| other.as_ptr() != Arc::as_ptr(session));
+        if own.len() < before {
+            self.session_count.fetch_sub(1, Ordering::Relaxed);
+        }
+        if own.is_empty() {
+            sessions.remove(&session.caller.principal);
+        }
+    }
+
+    pub fn sessions(&self) -> Vec<Arc<Session>> {
+        lock(&self.sessions).values().flatten().filter_map(std::sync::Weak::upgrade).collect()
+    }
+
+    /// Takes one request's worth of the tenant's budget.
+    pub fn take_budget(&self) -> Result<(), Refusal> {
+        match &**self.budget.load() {
+            Some(budget) => budget.take(self.shared.uptime()).map_err(|wait| {
+                self.shared.metrics.rate_limited("tenant");
+                Refusal::new(ErrorKind::RateLimited, "the tenant's request rate is used up").retry_after(wait)
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Counts a call in, if there is room.
+    pub fn open_call(&self) -> Result<(), Refusal> {
+        let max = self.spec.load().limits.calls_in_flight_per_tenant.unwrap_or(self.shared.config.limits.calls_in_flight_per_tenant);
+        if self.calls.fetch_add(1, Ordering::Relaxed) >= max {
+            self.calls.fetch_sub(1, Ordering::Relaxed);
+            return Err(Refusal::new(ErrorKind::TooManyCalls, format!("the tenant has {max} calls in flight, which is its limit")));
+        }
+        Ok(())
+    }
+
+    pub fn close_call(&self) {
+        self.calls.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub fn calls_in_flight(&self) -> usize {
+        self.calls.load(Ordering::Relaxed)
+    }
+}
+
+fn too_many_sessions(whose: &str, max: usize) -> Refusal {
+    Refusal::new(ErrorKind::TooManySessions, format!("the {whose} has {max} sessions, which is its limit"))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,409 @@
+//! The running broker: its tenants, its sessions, and what the listeners and the admin plane ask of it.
+
+use std::{
+    sync::{Arc, Weak},
+    time::{Duration, Instant},
+};
+
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use bytes::Bytes;
+use dashmap::DashMap;
+use protocol::{
+    capabilities::ServerCapabilities,
+    envelope::Message,
+    error::{ErrorKind, Refusal},
+    handshake::{self, InitializeParams},
+    ids::{BackendId, PrincipalId, SessionId, TenantId},
+    method::Method,
+    version::Version,
+};
+use transport::http_client::{HttpClient, HttpClientConfig, TlsSetupError};
+
+use crate::{
+    BROKER_INFO,
+    actors::{
+        backend::{Backend, BackendState},
+        catalog_refresh,
+        session::{Agreement, Session},
+        shared::Shared,
+        tenant::Tenant,
+    },
+    auth::{Caller, Keyring, Keys},
+    config::{
+        Config,
+        spec::{BackendSpec, TenantSpec},
+    },
+    limits::{CLOSE_WAIT, FIRST_CATALOG_WAIT, REAPER_INTERVAL, SESSION_ID_BYTES},
+    metrics::{Metrics, Side},
+    rules::catalog::{BackendLists, Catalog, Endpoint},
+    views::{BackendStatus, SessionView, SubscriptionView, TaskView},
+};
+
+/// What a broker is made of.
+#[derive(Debug)]
+pub struct Parts {
+    pub config: Arc<Config>,
+    pub metrics: Arc<Metrics>,
+    pub keys: Keys,
+    pub keyring: Arc<Keyring>,
+}
+
+#[derive(Debug)]
+pub struct Broker {
+    pub shared: Arc<Shared>,
+    keyring: Arc<Keyring>,
+    tenants: DashMap<TenantId, Arc<Tenant>>,
+    sessions: DashMap<SessionId, Arc<Session>>,
+}
+
+impl Broker {
+    /// Starts the broker's own housekeeping; must be called inside the runtime.
+    pub fn new(parts: Parts) -> Result<Arc<Broker>, TlsSetupError> {
+        let http = HttpClient::new(HttpClientConfig {
+            connect_timeout: parts.config.timeouts.connect,
+            egress: parts.config.egress.clone(),
+            ..HttpClientConfig::default()
+        })?;
+        let broker = Arc::new(Broker {
+            shared: Shared::new(parts.config, parts.metrics, http, parts.keys.cursor.clone()),
+            keyring: parts.keyring,
+            tenants: DashMap::new(),
+            sessions: DashMap::new(),
+        });
+        tokio::spawn(reap(Arc::downgrade(&broker)));
+        Ok(broker)
+    }
+
+    // Tenants and backends.
+
+    pub fn put_tenant(&self, id: &TenantId, spec: TenantSpec) {
+        match self.tenants.entry(id.clone()) {
+            dashmap::Entry::Occupied(known) => known.get().configure(spec),
+            dashmap::Entry::Vacant(free) => {
+                free.insert(Tenant::new(id.clone(), spec, self.shared.clone()));
+            }
+        }
+    }
+
+    /// Ends the tenant's sessions and closes its backends.
+    pub fn remove_tenant(&self, id: &TenantId) {
+        let Some((_, tenant)) = self.tenants.remove(id) else { return };
+        self.end_sessions_of(&tenant, "the tenant was removed");
+        tenant.backends().iter().for_each(|backend| backend.close());
+    }
+
+    /// Registers or replaces a backend; the same settings again change nothing.
+    pub fn put_backend(&self, tenant: &TenantId, id: &BackendId, spec: BackendSpec) {
+        let Some(tenant) = self.tenant(tenant) else { return };
+        if tenant.backend(id).is_some_and(|known| known.spec == spec) {
+            return;
+        }
+        let backend = Backend::new(tenant.id.clone(), id.clone(), spec, self.shared.clone());
+        if let Some(replaced) = tenant.insert_backend(backend.clone()) {
+            replaced.close();
+        }
+        self.shared.running.spawn(catalog_refresh::run(Arc::downgrade(&tenant), backend));
+    }
+
+    pub fn remove_backend(&self, tenant: &TenantId, id: &BackendId) -> bool {
+        let Some(tenant) = self.tenant(tenant) else { return false };
+        let Some(backend) = tenant.remove_backend(id) else { return false };
+        backend.close();
+        tenant.publish();
+        for session in tenant.sessions().iter().filter(|session| session.endpoint == Endpoint::Single(id.clone())) {
+            self.close_session(session, "its backend was removed");
+        }
+        true
+    }
+
+    pub fn backend(&self, tenant: &TenantId, id: &BackendId) -> Option<BackendStatus> {
+        Some(self.tenant(tenant)?.backend(id)?.view())
+    }
+
+    pub fn backends(&self, tenant: &TenantId) -> Vec<BackendStatus> {
+        self.tenant(tenant).map(|tenant| tenant.backends().iter().map(|backend| backend.view()).collect()).unwrap_or_default()
+    }
+
+    /// The backend's state once the first attempt to reach it is over, or when the time is.
+    pub async fn settled(&self, tenant: &TenantId, id: &BackendId, within: Duration) -> Option<BackendStatus> {
+        let backend = self.tenant(tenant)?.backend(id)?;
+        backend.settled(within).await;
+        Some(backend.view())
+    }
+
+    /// Reaches for the backend now.
+    pub fn probe(&self, tenant: &TenantId, id: &BackendId) -> bool {
+        let Some(backend) = self.tenant(tenant).and_then(|tenant| tenant.backend(id)) else { return false };
+        backend.refresh();
+        true
+    }
+
+    pub fn tenant(&self, id: &TenantId) -> Option<Arc<Tenant>> {
+        self.tenants.get(id).map(|tenant| tenant.clone())
+    }
+
+    // Callers and sessions.
+
+    /// Who is calling. Without a credential that is nobody in particular of tenant `default`, where that is allowed.
+    pub fn authenticate(&self, bearer: Option<&str>) -> Result<Caller, Refusal> {
+        let unknown = || Refusal::new(ErrorKind::Unauthorized, "a valid API key is required: Authorization: Bearer <key>");
+        let caller = match bearer {
+            Some(bearer) => self.keyring.verify(bearer).ok_or_else(unknown)?,
+            None if self.shared.config.auth.required => return Err(unknown()),
+            None => Caller { tenant: default_tenant(), principal: PrincipalId::new("anonymous"), key: None },
+        };
+        if self.tenant(&caller.tenant).is_some_and(|tenant| tenant.enabled()) { Ok(caller) } else { Err(unknown()) }
+    }
+
+    /// The caller's own session; another's is as good as none.
+    pub fn find_session(&self, id: &str, caller: &Caller, endpoint: &Endpoint) -> Result<Arc<Session>, Refusal> {
+        let own = |session: &Arc<Session>| {
+            session.caller.tenant == caller.tenant && session.caller.principal == caller.principal && session.endpoint == *endpoint
+        };
+        self.sessions
+            .get(&SessionId::new(id))
+            .map(|session| session.clone())
+            .filter(own)
+            .ok_or_else(|| Refusal::new(ErrorKind::SessionNotFound, "no such session: it ended or never was; initialize anew"))
+    }
+
+    /// Performs the server's half of the handshake: the new session and the result of `initialize`.
+    pub async fn open_session(
+        &self,
+        caller: Caller,
+        endpoint: Endpoint,
+        transport: &'static str,
+        message: &Message,
+    ) -> Result<(Arc<Session>, Bytes), Refusal> {
+        if self.draining() {
+            return Err(Refusal::new(ErrorKind::Draining, "the broker is shutting down and takes no new sessions"));
+        }
+        let params = InitializeParams::parse(message)?;
+        let tenant = self.tenant(&caller.tenant).ok_or_else(|| Refusal::new(ErrorKind::Unauthorized, "the tenant is gone"))?;
+        tenant.take_budget()?;
+        let offer = self.offer(&tenant, &endpoint).await?;
+        let version = Version::answer_initialize(&params.requested);
+        let agreement = Agreement {
+            version,
+            client: params.capabilities,
+            client_name: params.client_name,
+            client_version: params.client_version,
+            advertised: offer.capabilities,
+        };
+        let result = handshake::initialize_result(version, agreement.advertised.raw(), &offer.server_info, offer.instructions.as_deref());
+        let id = SessionId::new(URL_SAFE_NO_PAD.encode(rand::random::<[u8; SESSION_ID_BYTES]>()));
+        let session = Session::open(id.clone(), digest(&id), tenant.clone(), caller, endpoint, transport, agreement, self.shared.clone());
+        if let Err(refusal) = tenant.open_session(&session) {
+            session.end("refused");
+            return Err(refusal);
+        }
+        self.shared.metrics.version_negotiated(version, Side::Client);
+        tracing::info!(session = %session.digest, tenant = %tenant.id, principal = %session.caller.principal, client = ?session.client_name, version = version.as_str(), "session opened");
+        self.sessions.insert(id, session.clone());
+        Ok((session, result))
+    }
+
+    /// What the endpoint can do, once its backends have had their first chance to say so.
+    async fn offer(&self, tenant: &Tenant, endpoint: &Endpoint) -> Result<Offer, Refusal> {
+        match endpoint {
+            Endpoint::Aggregated => {
+                let backends = tenant.backends();
+                let settling = futures_util::future::join_all(backends.iter().map(|backend| backend.settled(FIRST_CATALOG_WAIT)));
+                settling.await;
+                Ok(Offer::aggregated(&tenant.catalog()))
+            }
+            Endpoint::Single(id) => {
+                let backend = tenant.backend(id).ok_or_else(|| unknown_backend(id))?;
+                if backend.state() == BackendState::Failed {
+                    backend.refresh();
+                }
+                backend.settled(backend.timeouts().control).await;
+                let lists = backend.lists.load_full();
+                let down = || Refusal::new(ErrorKind::BackendUnavailable, format!("backend {id} can not be reached"));
+                let lists = lists.ok_or_else(down)?;
+                Ok(Offer::single(&lists))
+            }
+        }
+    }
+
+    pub fn close_session(&self, session: &Arc<Session>, why: &str) {
+        self.sessions.remove(&session.id);
+        session.end(why);
+    }
+
+    fn end_sessions_of(&self, tenant: &Tenant, why: &str) {
+        tenant.sessions().iter().for_each(|session| self.close_session(session, why));
+    }
+
+    fn all_sessions(&self) -> Vec<Arc<Session>> {
+        self.sessions.iter().map(|entry| entry.value().clone()).collect()
+    }
+
+    // What operators see.
+
+    pub fn sessions(&self, tenant: Option<&TenantId>) -> Vec<SessionView> {
+        let of_tenant = |session: &Arc<Session>| tenant.is_none_or(|tenant| session.tenant.id == *tenant);
+        let mut views: Vec<_> = self.all_sessions().into_iter().filter(of_tenant).map(|session| session.view()).collect();
+        views.sort_by(|a, b| (&a.created_at, &a.id).cmp(&(&b.created_at, &b.id)));
+        views
+    }
+
+    pub fn session(&self, digest: &str) -> Option<SessionView> {
+        self.by_digest(digest).map(|session| session.view())
+    }
+
+    pub fn end_session(&self, digest: &str) -> bool {
+        let Some(session) = self.by_digest(digest) else { return false };
+        self.close_session(&session, "ended by an operator");
+        true
+    }
+
+    fn by_digest(&self, digest: &str) -> Option<Arc<Session>> {
+        self.sessions.iter().find(|entry| entry.value().digest == digest).map(|entry| entry.value().clone())
+    }
+
+    pub fn tasks(&self, tenant: Option<&TenantId>, status: Option<&str>) -> Vec<TaskView> {
+        self.shared.tasks.views(tenant, status)
+    }
+
+    pub fn task(&self, id: &str) -> Option<TaskView> {
+        self.shared.tasks.view(id)
+    }
+
+    /// Asks the task's backend to cancel it.
+    pub async fn cancel_task(&self, id: &str) -> Result<TaskView, Refusal> {
+        let unknown = || Refusal::new(ErrorKind::TaskNotFound, "no such task");
+        let task = self.shared.tasks.get(id).ok_or_else(unknown)?;
+        let connection = task.link.connection().await?;
+        let params = format!("{{\"taskId\":{}}}", protocol::json::quote(&task.backend_task_id));
+        let answer = connection.ask(&task.link, Method::TasksCancel, Some(params.as_bytes())).await;
+        let answer = answer.map_err(|failure| failure.into_refusal(&task.link.backend.id))?;
+        self.shared.tasks.note_status(&task.id, answer.text(answer.fields.status).as_deref());
+        self.task(id).ok_or_else(unknown)
+    }
+
+    pub fn subscriptions(&self, tenant: Option<&TenantId>) -> Vec<SubscriptionView> {
+        let tenants: Vec<_> = self.tenants.iter().map(|entry| entry.value().clone()).collect();
+        let mut views = Vec::new();
+        for wanted in tenants.iter().filter(|known| tenant.is_none_or(|tenant| known.id == *tenant)) {
+            for backend in wanted.backends() {
+                for (uri, sessions) in backend.links().iter().flat_map(|link| link.subscriptions.counts()) {
+                    let (tenant, backend) = (wanted.id.to_string(), backend.id.to_string());
+                    views.push(SubscriptionView { tenant, backend, uri, sessions });
+                }
+            }
+        }
+        views.sort_by(|a, b| (&a.tenant, &a.backend, &a.uri).cmp(&(&b.tenant, &b.backend, &b.uri)));
+        views
+    }
+
+    // Going away.
+
+    /// Takes nothing new from now on. Open GET streams are told when to come back.
+    pub fn drain(&self) {
+        if !self.shared.draining.is_cancelled() {
+            tracing::info!("draining: no new sessions and calls");
+            self.shared.draining.cancel();
+            self.all_sessions().iter().for_each(|session| session.say_goodbye());
+        }
+    }
+
+    pub fn draining(&self) -> bool {
+        self.shared.draining.is_cancelled()
+    }
+
+    /// Resolves once a drain was asked for.
+    pub async fn drain_requested(&self) {
+        self.shared.draining.cancelled().await;
+    }
+
+    /// Waits for the calls in flight, then says goodbye to clients and backends. `true` when no call was cut.
+    pub async fn finish_drain(&self, grace: Duration) -> bool {
+        let in_flight = || self.all_sessions().iter().map(|session| session.calls_in_flight()).sum::<usize>();
+        let all_done = async {
+            while in_flight() > 0 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let clean = tokio::time::timeout(grace, all_done).await.is_ok();
+        if !clean {
+            tracing::warn!(calls = in_flight(), "the grace period is over, calls are cut");
+        }
+        self.all_sessions().iter().for_each(|session| self.close_session(session, "the broker shuts down"));
+        self.tenants.iter().for_each(|tenant| tenant.value().backends().iter().for_each(|backend| backend.close()));
+        self.shared.running.close();
+        if tokio::time::timeout(CLOSE_WAIT, self.shared.running.wait()).await.is_err() {
+            tracing::warn!(tasks = self.shared.running.len(), "some links did not close in time");
+        }
+        clean
+    }
+}
+
+/// What an endpoint tells a new client.
+struct Offer {
+    capabilities: ServerCapabilities,
+    server_info: Bytes,
+    instructions: Option<String>,
+}
+
+impl Offer {
+    /// One backend, as itself.
+    fn single(lists: &BackendLists) -> Self {
+        let server_info = lists.server_info.clone();
+        Self { capabilities: advertised(&lists.capabilities), server_info, instructions: lists.instructions.clone() }
+    }
+
+    /// The broker, with what its backends say about themselves.
+    fn aggregated(catalog: &Catalog) -> Self {
+        let told: Vec<String> =
+            catalog.backends.iter().filter_map(|(backend, lists)| Some(format!("# {backend}\n{}", lists.instructions.as_ref()?))).collect();
+        let instructions = (!told.is_empty()).then(|| told.join("\n\n"));
+        Self { capabilities: advertised(&catalog.capabilities), server_info: Bytes::from_static(BROKER_INFO.as_bytes()), instructions }
+    }
+}
+
+/// The backends' capabilities as the broker serves them: it keeps the lists, so it always has a tool list and always says
+/// when a list changes.
+fn advertised(capabilities: &ServerCapabilities) -> ServerCapabilities {
+    let mut raw: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(capabilities.raw()).unwrap_or_default();
+    raw.entry("tools").or_insert_with(|| serde_json::json!({}));
+    for list in ["tools", "prompts", "resources"] {
+        if let Some(serde_json::Value::Object(members)) = raw.get_mut(list) {
+            members.insert("listChanged".to_owned(), true.into());
+        }
+    }
+    let text = serde_json::Value::Object(raw).to_string();
+    ServerCapabilities::parse(text.as_bytes()).unwrap_or_else(|_| capabilities.clone())
+}
+
+pub fn unknown_backend(id: &BackendId) -> Refusal {
+    Refusal::new(ErrorKind::SessionNotFound, format!("no endpoint for a backend named {id}"))
+}
+
+fn default_tenant() -> TenantId {
+    TenantId::parse("default").expect("the name follows the grammar")
+}
+
+/// Names a session where its id must not be shown.
+fn digest(id: &SessionId) -> String {
+    let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, id.as_str().as_bytes());
+    hash.as_ref()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Once a second: idle sessions, unanswered questions, links nobody uses.
+async fn reap(broker: Weak<Broker>) {
+    let mut tick = tokio::time::interval(REAPER_INTERVAL);
+    loop {
+        tick.tick().await;
+        let Some(broker) = broker.upgrade() else { return };
+        let now = Instant::now();
+        for session in broker.all_sessions() {
+            session.tick(now);
+            if session.idle_for() > broker.shared.config.session.idle {
+                broker.close_session(&session, "idle");
+            }
+        }
+        let tenants: Vec<_> = broker.tenants.iter().map(|tenant| tenant.value().clone()).collect();
+        tenants.iter().flat_map(|tenant| tenant.backends()).for_each(|backend| backend.close_idle_links(now));
+    }
+}

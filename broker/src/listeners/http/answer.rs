@@ -1,0 +1,131 @@
+//! Responses of the data plane: one JSON document, an event stream, an error, or nothing but a status.
+
+use std::{convert::Infallible, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use futures_util::stream;
+use http::{
+    HeaderValue, Response, StatusCode,
+    header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE},
+};
+use http_body_util::{BodyExt, Either, Full, StreamBody, combinators::UnsyncBoxBody};
+use hyper::body::Frame;
+use protocol::{
+    error::{ErrorKind, Refusal},
+    ids::RequestId,
+    sse,
+};
+
+use crate::{
+    actors::{
+        shared::Shared,
+        stream::{Next, Reader},
+    },
+    metrics::{Direction, Side},
+    rules::event_log::Event,
+};
+
+pub(super) type Body = Either<Full<Bytes>, UnsyncBoxBody<Bytes, Infallible>>;
+
+pub(super) fn empty(status: StatusCode) -> Response<Body> {
+    let mut response = Response::new(Either::Left(Full::default()));
+    *response.status_mut() = status;
+    response
+}
+
+pub(super) fn json(status: StatusCode, body: Bytes) -> Response<Body> {
+    let mut response = Response::new(Either::Left(Full::new(body)));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// An error response of the broker's own, with the status its kind has.
+pub(super) fn refusal(shared: &Shared, refusal: &Refusal, id: Option<&RequestId>) -> Response<Body> {
+    shared.metrics.error(refusal.kind.code());
+    let request_id = crate::request_id();
+    tracing::debug!(%request_id, kind = refusal.kind.name(), %refusal, "refused");
+    let status = StatusCode::from_u16(refusal.kind.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = json(status, refusal.to_response(id, &request_id));
+    let headers = response.headers_mut();
+    if let Some(after) = refusal.retry_after {
+        headers.insert(RETRY_AFTER, HeaderValue::from(after.as_secs_f64().ceil() as u64));
+    }
+    match refusal.kind {
+        ErrorKind::Unauthorized => {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        ErrorKind::MethodNotAllowed => {
+            headers.insert(ALLOW, HeaderValue::from_static("GET, POST, DELETE, OPTIONS"));
+        }
+        _ => {}
+    }
+    response
+}
+
+/// How a stream is shown to its client.
+pub(super) struct EventStyle {
+    /// The priming event of 2025-11-25: an id and no data, so that the client can come back from the very start.
+    pub(super) priming: bool,
+    pub(super) retry: Duration,
+    pub(super) keepalive: Duration,
+}
+
+/// An event stream: `first`, if any was read already, then what the reader gets.
+pub(super) fn events(shared: &Arc<Shared>, reader: Reader, first: Option<Event>, style: EventStyle) -> Response<Body> {
+    reader.stream.mark_resumable();
+    let mut opening = Vec::new();
+    if style.priming {
+        let id = first.as_ref().map_or_else(|| reader.event_id(), |event| reader.event_id_before(event));
+        sse::write_priming(&mut opening, &id, Some(millis(style.retry)));
+    }
+    if let Some(event) = first {
+        sse::write_message(&mut opening, Some(&reader.event_id()), &event.frame);
+    }
+    let state = Writing { shared: shared.clone(), reader, opening: Some(opening), style, over: false };
+    let body = StreamBody::new(stream::unfold(state, Writing::step));
+    let mut response = Response::new(Either::Right(body.boxed_unsync()));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, no-transform"));
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    response
+}
+
+struct Writing {
+    shared: Arc<Shared>,
+    reader: Reader,
+    opening: Option<Vec<u8>>,
+    style: EventStyle,
+    over: bool,
+}
+
+impl Writing {
+    async fn step(mut self) -> Option<(Result<Frame<Bytes>, Infallible>, Self)> {
+        if self.over {
+            return None;
+        }
+        let mut out = self.opening.take().unwrap_or_default();
+        if out.is_empty() {
+            match tokio::time::timeout(self.style.keepalive, self.reader.next()).await {
+                Err(_) => sse::write_comment(&mut out, "keepalive"),
+                Ok(Next::Event(event)) => sse::write_message(&mut out, Some(&self.reader.event_id()), &event.frame),
+                Ok(Next::Pause) => {
+                    sse::write_retry(&mut out, millis(self.style.retry));
+                    self.over = true;
+                }
+                Ok(Next::Cut) => {
+                    self.shared.metrics.dropped_notification("slow_client");
+                    return None;
+                }
+                Ok(Next::End | Next::Displaced) => return None,
+            }
+        }
+        self.shared.metrics.bytes(Direction::Out, Side::Client, out.len());
+        Some((Ok(Frame::data(out.into())), self))
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,146 @@
+//! The data plane over Streamable HTTP: accepts connections and serves `/mcp` and `/mcp/{backend}` on them.
+//!
+//! HTTP/1.1 and HTTP/2 (with prior knowledge) on one port. The number of connections is bounded, in all and per address; a
+//! request head that does not come in time ends its connection.
+
+mod answer;
+mod exchange;
+mod gate;
+
+use std::{
+    collections::HashMap,
+    convert::Infallible,
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use hyper::{Request, body::Incoming, service::service_fn};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::{conn::auto, graceful::GracefulShutdown},
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+};
+use tokio_util::sync::CancellationToken;
+
+use self::gate::Gate;
+use crate::{
+    broker::Broker,
+    limits::{HTTP_HEADERS_MAX, HTTP2_STREAMS_MAX, REQUEST_HEAD_BYTES_MAX},
+};
+
+/// Serves until `stop`, then lets the requests in flight finish.
+pub async fn serve(broker: Arc<Broker>, listener: TcpListener, stop: CancellationToken) {
+    let local = listener.local_addr().unwrap_or_else(|_| SocketAddr::from(([127, 0, 0, 1], 0)));
+    let limits = &broker.shared.config.limits;
+    let room = Arc::new(Semaphore::new(limits.connections));
+    let addresses = Addresses::new(limits.connections_per_address);
+    let gate = Arc::new(Gate::new(&broker.shared.config.auth, local));
+    let graceful = GracefulShutdown::new();
+    loop {
+        let Ok(permit) = room.clone().acquire_owned().await else { break };
+        let (socket, peer) = tokio::select! {
+            () = stop.cancelled() => break,
+            accepted = listener.accept() => match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    // Most often no descriptor is left: others have to end first.
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    continue;
+                }
+            },
+        };
+        let Some(place) = addresses.enter(peer.ip()) else {
+            broker.shared.metrics.rate_limited("connections_per_address");
+            continue;
+        };
+        let connection = serve_connection(&broker, &gate, socket, peer);
+        let watched = graceful.watch(connection);
+        tokio::spawn(async move {
+            if let Err(error) = watched.await {
+                tracing::debug!(%peer, %error, "connection ended");
+            }
+            drop((permit, place));
+        });
+    }
+    drop(listener);
+    graceful.shutdown().await;
+}
+
+fn serve_connection(
+    broker: &Arc<Broker>,
+    gate: &Arc<Gate>,
+    socket: TcpStream,
+    peer: SocketAddr,
+) -> impl hyper_util::server::graceful::GracefulConnection<Error = Box<dyn std::error::Error + Send + Sync>> + Send + 'static {
+    if let Err(error) = socket.set_nodelay(true) {
+        tracing::debug!(%peer, %error, "TCP_NODELAY could not be set");
+    }
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    let head_time = broker.shared.config.timeouts.request_read;
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(head_time)
+        .max_headers(HTTP_HEADERS_MAX)
+        .max_buf_size(REQUEST_HEAD_BYTES_MAX)
+        .half_close(true);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(HTTP2_STREAMS_MAX)
+        .max_header_list_size(REQUEST_HEAD_BYTES_MAX as u32)
+        .keep_alive_interval(Some(Duration::from_secs(20)))
+        .keep_alive_timeout(Duration::from_secs(20));
+    let (broker, gate) = (broker.clone(), gate.clone());
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (broker, gate) = (broker.clone(), gate.clone());
+        async move { Ok::<_, Infallible>(exchange::handle(&broker, &gate, request).await) }
+    });
+    builder.serve_connection(TokioIo::new(socket), service).into_owned()
+}
+
+/// Connections per client address.
+#[derive(Debug, Clone)]
+struct Addresses {
+    max: usize,
+    open: Arc<Mutex<HashMap<IpAddr, usize>>>,
+}
+
+impl Addresses {
+    fn new(max: usize) -> Self {
+        Self { max, open: Arc::default() }
+    }
+
+    fn enter(&self, address: IpAddr) -> Option<Place> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = open.entry(address).or_insert(0);
+        if *count >= self.max {
+            return None;
+        }
+        *count += 1;
+        Some(Place { addresses: self.clone(), address })
+    }
+}
+
+/// One connection's place; leaving gives it back.
+struct Place {
+    addresses: Addresses,
+    address: IpAddr,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut open = self.addresses.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = open.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                open.remove(&self.address);
+            }
+        }
+    }
+}

@@ -1,0 +1,449 @@
+//! What a tenant's backends offer: their lists as fetched, merged into pages that are ready to be sent.
+//!
+//! [`BackendLists`] is one backend's last good copy. [`Catalog`] is the merged, immutable snapshot all sessions of a
+//! tenant read; a list is answered from it without asking anybody. Order is stable (backends by name, then the backend's
+//! own order) and pages are built once, so the same list is the same bytes.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::Arc,
+};
+
+use aws_lc_rs::hmac;
+use bytes::Bytes;
+use protocol::{
+    capabilities::ServerCapabilities,
+    error::{ErrorKind, Refusal},
+    ids::{BackendId, TenantId},
+    json::{self, Document, ValueKind},
+    version::Version,
+};
+
+use super::{
+    cursor::{self, Scope},
+    exposure, names,
+};
+use crate::limits::{LIST_ENTRIES_MAX, PAGE_ENTRIES};
+
+/// The four lists a server may offer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ListKind {
+    Tools,
+    Prompts,
+    Resources,
+    ResourceTemplates,
+}
+
+impl ListKind {
+    pub const ALL: [ListKind; 4] = [ListKind::Tools, ListKind::Prompts, ListKind::Resources, ListKind::ResourceTemplates];
+
+    /// The member of the list result that holds the entries.
+    pub fn member(self) -> &'static str {
+        match self {
+            ListKind::Tools => "tools",
+            ListKind::Prompts => "prompts",
+            ListKind::Resources => "resources",
+            ListKind::ResourceTemplates => "resourceTemplates",
+        }
+    }
+
+    /// The member of an entry that tells it from the others.
+    fn key(self) -> &'static str {
+        match self {
+            ListKind::Tools | ListKind::Prompts => "name",
+            ListKind::Resources => "uri",
+            ListKind::ResourceTemplates => "uriTemplate",
+        }
+    }
+
+    fn exposed_key(self, backend: &BackendId, original: &str) -> String {
+        match self {
+            ListKind::Tools | ListKind::Prompts => names::exposed_name(backend, original),
+            ListKind::Resources | ListKind::ResourceTemplates => names::exposed_uri(backend, original),
+        }
+    }
+}
+
+/// One tool, prompt, resource or template.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    /// Name or URI as the backend knows it.
+    pub key: String,
+    /// Name or URI on the aggregated endpoint.
+    pub exposed_key: String,
+    /// The backend's own bytes.
+    pub native: Bytes,
+    /// The same with the exposed name.
+    pub exposed: Bytes,
+}
+
+/// An entry of a backend's list that was left out, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeftOut {
+    pub key: String,
+    pub why: &'static str,
+}
+
+/// One backend's lists: the last good copy.
+#[derive(Debug, Clone)]
+pub struct BackendLists {
+    pub version: Version,
+    pub capabilities: ServerCapabilities,
+    pub server_info: Bytes,
+    pub server_name: String,
+    pub server_version: String,
+    pub instructions: Option<String>,
+    pub tools: Vec<Entry>,
+    pub prompts: Vec<Entry>,
+    pub resources: Vec<Entry>,
+    pub resource_templates: Vec<Entry>,
+    /// The backend can not be reached; these lists are older than that.
+    pub stale: bool,
+}
+
+impl BackendLists {
+    pub fn entries(&self, kind: ListKind) -> &[Entry] {
+        match kind {
+            ListKind::Tools => &self.tools,
+            ListKind::Prompts => &self.prompts,
+            ListKind::Resources => &self.resources,
+            ListKind::ResourceTemplates => &self.resource_templates,
+        }
+    }
+
+    pub fn entries_mut(&mut self, kind: ListKind) -> &mut Vec<Entry> {
+        match kind {
+            ListKind::Tools => &mut self.tools,
+            ListKind::Prompts => &mut self.prompts,
+            ListKind::Resources => &mut self.resources,
+            ListKind::ResourceTemplates => &mut self.resource_templates,
+        }
+    }
+}
+
+/// A page of a backend's list, taken apart.
+#[derive(Debug, Default)]
+pub struct ListPage {
+    pub entries: Vec<Entry>,
+    pub left_out: Vec<LeftOut>,
+    pub next_cursor: Option<String>,
+}
+
+/// Takes the result of a list call apart. Entries that can not be offered are left out, each with its reason; only a
+/// result that is no list at all is an error.
+pub fn read_page(kind: ListKind, backend: &BackendId, result: &[u8]) -> Result<ListPage, &'static str> {
+    let document = Document::parse(result, &json::Limits::default()).map_err(|_| "the list is not valid JSON")?;
+    let root = document.root();
+    let entries = root.get(kind.member()).filter(|v| v.kind() == ValueKind::Array).ok_or("the list result has no array of entries")?;
+    let mut page = ListPage { next_cursor: root.get("nextCursor").and_then(|v| v.as_str()).map(|c| c.into_owned()), ..ListPage::default() };
+    for entry in entries.elements() {
+        match read_entry(kind, backend, entry) {
+            Ok(entry) => page.entries.push(entry),
+            Err(left_out) => page.left_out.push(left_out),
+        }
+    }
+    Ok(page)
+}
+
+fn read_entry(kind: ListKind, backend: &BackendId, entry: json::Value<'_>) -> Result<Entry, LeftOut> {
+    let value = entry.get(kind.key());
+    let key = value.and_then(|v| v.as_str()).map(|k| k.into_owned()).unwrap_or_default();
+    let refuse = |why| Err(LeftOut { key: key.chars().take(80).collect(), why });
+    let Some(value) = value.filter(|_| !key.is_empty()) else { return refuse("it has no name or URI") };
+    if key.len() > 2048 {
+        return refuse("its name or URI is longer than 2048 bytes");
+    }
+    if key.chars().any(char::is_control) {
+        return refuse("its name or URI holds control characters");
+    }
+    if kind == ListKind::Tools && entry.get("inputSchema").is_none_or(|schema| schema.kind() != ValueKind::Object) {
+        return refuse("it has no inputSchema object");
+    }
+    let native = Bytes::copy_from_slice(entry.raw());
+    let exposed_key = kind.exposed_key(backend, &key);
+    let exposed = exposure::expose_entry(backend, &native, entry, value, &exposed_key);
+    Ok(Entry { key, exposed_key, native, exposed })
+}
+
+/// Which endpoint a list is for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Endpoint {
+    /// `/mcp`: every backend of the tenant, exposed names.
+    Aggregated,
+    /// `/mcp/{backend}`: one backend, its own names.
+    Single(BackendId),
+}
+
+impl Endpoint {
+    /// The backend's name, or empty.
+    pub fn name(&self) -> &str {
+        match self {
+            Endpoint::Aggregated => "",
+            Endpoint::Single(backend) => backend.as_str(),
+        }
+    }
+}
+
+/// One list of one endpoint, in pages.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Pages {
+    pages: Vec<Bytes>,
+    entries: Vec<Bytes>,
+    keys: Vec<String>,
+    /// Stands before the `}` of each page: the mark of stale backends.
+    suffix: String,
+}
+
+/// Where an exposed name leads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    pub backend: BackendId,
+    /// The name there.
+    pub name: String,
+}
+
+/// A tenant's merged snapshot.
+#[derive(Debug)]
+pub struct Catalog {
+    pub backends: BTreeMap<BackendId, Arc<BackendLists>>,
+    /// What the aggregated endpoint can do: the union of its backends.
+    pub capabilities: ServerCapabilities,
+    tools: HashMap<String, Target>,
+    prompts: HashMap<String, Target>,
+    lists: HashMap<(Endpoint, ListKind), Pages>,
+    tenant: TenantId,
+    key: hmac::Key,
+}
+
+impl Catalog {
+    pub fn build(tenant: TenantId, key: hmac::Key, backends: BTreeMap<BackendId, Arc<BackendLists>>) -> Self {
+        let capabilities = ServerCapabilities::merge(backends.values().map(|lists| &lists.capabilities));
+        let mut catalog = Self {
+            capabilities,
+            tools: HashMap::new(),
+            prompts: HashMap::new(),
+            lists: HashMap::new(),
+            backends: BTreeMap::new(),
+            tenant,
+            key,
+        };
+        for (backend, lists) in &backends {
+            for (kind, map) in [(ListKind::Tools, &mut catalog.tools), (ListKind::Prompts, &mut catalog.prompts)] {
+                for entry in lists.entries(kind) {
+                    map.entry(entry.exposed_key.clone()).or_insert_with(|| Target { backend: backend.clone(), name: entry.key.clone() });
+                }
+            }
+            for kind in ListKind::ALL {
+                let endpoint = Endpoint::Single(backend.clone());
+                let entries = lists.entries(kind).iter().map(|entry| (entry.key.as_str(), &entry.native));
+                let pages = catalog.paginate(&endpoint, kind, entries, lists.stale.then_some(backend).into_iter());
+                catalog.lists.insert((endpoint, kind), pages);
+            }
+        }
+        for kind in ListKind::ALL {
+            let entries = backends.values().flat_map(|lists| lists.entries(kind)).map(|entry| (entry.exposed_key.as_str(), &entry.exposed));
+            let stale = backends.iter().filter(|(_, lists)| lists.stale).map(|(backend, _)| backend);
+            let pages = catalog.paginate(&Endpoint::Aggregated, kind, entries, stale);
+            catalog.lists.insert((Endpoint::Aggregated, kind), pages);
+        }
+        catalog.backends = backends;
+        catalog
+    }
+
+    pub fn tool(&self, exposed: &str) -> Option<&Target> {
+        self.tools.get(exposed)
+    }
+
+    pub fn prompt(&self, exposed: &str) -> Option<&Target> {
+        self.prompts.get(exposed)
+    }
+
+    /// The result object of a list call.
+    pub fn list(&self, endpoint: &Endpoint, kind: ListKind, cursor: Option<&str>) -> Result<Bytes, Refusal> {
+        let bad_cursor =
+            || Refusal::new(ErrorKind::CursorInvalid, "the cursor is not one this list gave out, or its place in the list is gone");
+        let Some(pages) = self.lists.get(&(endpoint.clone(), kind)) else {
+            return Ok(Bytes::from(format!("{{\"{}\":[]}}", kind.member())));
+        };
+        let Some(cursor) = cursor else { return Ok(pages.pages[0].clone()) };
+        let last = cursor::open(&self.key, self.scope(endpoint, kind), cursor).ok_or_else(bad_cursor)?;
+        let start = pages.keys.iter().position(|key| *key == last).ok_or_else(bad_cursor)? + 1;
+        if start % PAGE_ENTRIES == 0 && start / PAGE_ENTRIES < pages.pages.len() {
+            return Ok(pages.pages[start / PAGE_ENTRIES].clone());
+        }
+        Ok(self.page(endpoint, kind, pages, start))
+    }
+
+    /// The lists that differ for one endpoint, as `notifications/…/list_changed` needs to know.
+    pub fn changed_lists(&self, before: &Catalog, endpoint: &Endpoint) -> Vec<ListKind> {
+        ListKind::ALL
+            .into_iter()
+            .filter(|kind| {
+                let slot = (endpoint.clone(), *kind);
+                let entries = |catalog: &Catalog| catalog.lists.get(&slot).map(|pages| pages.entries.clone()).unwrap_or_default();
+                entries(self) != entries(before)
+            })
+            .collect()
+    }
+
+    fn scope<'a>(&'a self, endpoint: &'a Endpoint, kind: ListKind) -> Scope<'a> {
+        Scope { tenant: self.tenant.as_str(), endpoint: endpoint.name(), list: kind.member() }
+    }
+
+    fn paginate<'a>(
+        &self,
+        endpoint: &Endpoint,
+        kind: ListKind,
+        entries: impl Iterator<Item = (&'a str, &'a Bytes)>,
+        stale: impl Iterator<Item = &'a BackendId>,
+    ) -> Pages {
+        let mut pages = Pages { suffix: stale_mark(stale), ..Pages::default() };
+        let mut seen = HashSet::new();
+        for (key, entry) in entries {
+            if seen.insert(key) {
+                pages.keys.push(key.to_owned());
+                pages.entries.push(entry.clone());
+            }
+        }
+        let count = pages.entries.len().div_ceil(PAGE_ENTRIES).max(1);
+        pages.pages = (0..count).map(|index| self.page(endpoint, kind, &pages, index * PAGE_ENTRIES)).collect();
+        pages
+    }
+
+    fn page(&self, endpoint: &Endpoint, kind: ListKind, pages: &Pages, start: usize) -> Bytes {
+        let end = pages.entries.len().min(start + PAGE_ENTRIES);
+        let mut body = Vec::with_capacity(64 + pages.entries[start..end].iter().map(|entry| entry.len() + 1).sum::<usize>());
+        body.extend_from_slice(format!("{{\"{}\":[", kind.member()).as_bytes());
+        for (index, entry) in pages.entries[start..end].iter().enumerate() {
+            if index > 0 {
+                body.push(b',');
+            }
+            body.extend_from_slice(entry);
+        }
+        body.push(b']');
+        if end < pages.entries.len() {
+            let cursor = cursor::seal(&self.key, self.scope(endpoint, kind), &pages.keys[end - 1]);
+            body.extend_from_slice(format!(",\"nextCursor\":\"{cursor}\"").as_bytes());
+        }
+        body.extend_from_slice(pages.suffix.as_bytes());
+        body.push(b'}');
+        body.into()
+    }
+}
+
+/// `_meta` naming the backends whose part of a list is a last good copy.
+fn stale_mark<'a>(stale: impl Iterator<Item = &'a BackendId>) -> String {
+    let names: Vec<String> = stale.map(|backend| format!("\"{backend}\"")).collect();
+    if names.is_empty() { String::new() } else { format!(",\"_meta\":{{\"dev.mcp-broker/stale\":[{}]}}", names.join(",")) }
+}
+
+const _: () = assert!(PAGE_ENTRIES > 0 && PAGE_ENTRIES <= LIST_ENTRIES_MAX);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn backend(name: &str) -> BackendId {
+        BackendId::parse(name).unwrap()
+    }
+
+    fn lists(name: &str, tools: usize) -> (BackendId, Arc<BackendLists>) {
+        let id = backend(name);
+        let body: Vec<String> = (0..tools).map(|n| format!(r#"{{"name":"t{n}","inputSchema":{{"type":"object"}}}}"#)).collect();
+        let page = read_page(ListKind::Tools, &id, format!(r#"{{"tools":[{}]}}"#, body.join(",")).as_bytes()).unwrap();
+        let lists = BackendLists {
+            version: Version::LATEST_LEGACY,
+            capabilities: ServerCapabilities::parse(br#"{"tools":{}}"#).unwrap(),
+            server_info: Bytes::from_static(b"{}"),
+            server_name: name.to_owned(),
+            server_version: String::new(),
+            instructions: None,
+            tools: page.entries,
+            prompts: vec![],
+            resources: vec![],
+            resource_templates: vec![],
+            stale: false,
+        };
+        (id, Arc::new(lists))
+    }
+
+    fn catalog(backends: impl IntoIterator<Item = (BackendId, Arc<BackendLists>)>) -> Catalog {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, &[1; 32]);
+        Catalog::build(TenantId::parse("acme").unwrap(), key, backends.into_iter().collect())
+    }
+
+    fn all_names(catalog: &Catalog, endpoint: &Endpoint) -> Vec<String> {
+        let (mut names, mut cursor) = (Vec::new(), None);
+        loop {
+            let page = catalog.list(endpoint, ListKind::Tools, cursor.as_deref()).unwrap();
+            let page: serde_json::Value = serde_json::from_slice(&page).unwrap();
+            names.extend(page["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap().to_owned()));
+            match page["nextCursor"].as_str() {
+                Some(next) => cursor = Some(next.to_owned()),
+                None => return names,
+            }
+        }
+    }
+
+    #[test]
+    fn page_01_pages_hold_every_entry_once() {
+        let catalog = catalog([lists("b", 250), lists("a", 3)]);
+        let names = all_names(&catalog, &Endpoint::Aggregated);
+        assert_eq!(names.len(), 253);
+        assert_eq!((names[0].as_str(), names[3].as_str()), ("a__t0", "b__t0"));
+        assert_eq!(all_names(&catalog, &Endpoint::Single(backend("b"))).len(), 250);
+    }
+
+    #[test]
+    fn a_cursor_goes_on_after_its_entry_when_the_list_grows_before_it() {
+        let before = catalog([lists("b", 150)]);
+        let page: serde_json::Value = serde_json::from_slice(&before.list(&Endpoint::Aggregated, ListKind::Tools, None).unwrap()).unwrap();
+        let after = catalog([lists("a", 5), lists("b", 150)]);
+        let rest = after.list(&Endpoint::Aggregated, ListKind::Tools, page["nextCursor"].as_str()).unwrap();
+        let rest: serde_json::Value = serde_json::from_slice(&rest).unwrap();
+        assert_eq!(rest["tools"][0]["name"], "b__t100");
+        assert_eq!(rest["tools"].as_array().unwrap().len(), 50);
+    }
+
+    #[test]
+    fn foreign_cursors_are_refused() {
+        let catalog = catalog([lists("b", 150)]);
+        let page: serde_json::Value = serde_json::from_slice(&catalog.list(&Endpoint::Aggregated, ListKind::Tools, None).unwrap()).unwrap();
+        let cursor = page["nextCursor"].as_str();
+        assert!(catalog.list(&Endpoint::Single(backend("b")), ListKind::Tools, cursor).is_err());
+        assert!(catalog.list(&Endpoint::Aggregated, ListKind::Prompts, cursor).is_err());
+    }
+
+    #[test]
+    fn names_lead_to_their_backend() {
+        let catalog = catalog([lists("a", 1), lists("b", 1)]);
+        assert_eq!(catalog.tool("b__t0"), Some(&Target { backend: backend("b"), name: "t0".into() }));
+        assert_eq!(catalog.tool("t0"), None);
+    }
+
+    #[test]
+    fn a_stale_backend_is_named() {
+        let (id, fresh) = lists("b", 1);
+        let stale = Arc::new(BackendLists { stale: true, ..(*fresh).clone() });
+        let catalog = catalog([(id, stale)]);
+        let page: serde_json::Value = serde_json::from_slice(&catalog.list(&Endpoint::Aggregated, ListKind::Tools, None).unwrap()).unwrap();
+        assert_eq!(page["_meta"]["dev.mcp-broker/stale"][0], "b");
+    }
+
+    #[test]
+    fn only_lists_that_differ_are_reported() {
+        let (one, two) = (catalog([lists("b", 1)]), catalog([lists("b", 2)]));
+        assert_eq!(two.changed_lists(&one, &Endpoint::Aggregated), vec![ListKind::Tools]);
+        assert!(one.changed_lists(&one, &Endpoint::Aggregated).is_empty());
+        assert!(two.changed_lists(&one, &Endpoint::Single(backend("other"))).is_empty());
+    }
+
+    #[test]
+    fn hostile_entries_are_left_out_one_by_one() {
+        let page = br#"{"tools":[{"name":"ok","inputSchema":{"type":"object"}},{"name":"","inputSchema":{}},{"name":"no-schema"},
+            {"name":"a\r\nb","inputSchema":{}},{"inputSchema":{}},7]}"#;
+        let page = read_page(ListKind::Tools, &backend("b"), page).unwrap();
+        assert_eq!((page.entries.len(), page.left_out.len()), (1, 5));
+        assert!(read_page(ListKind::Tools, &backend("b"), b"{}").is_err());
+    }
+}

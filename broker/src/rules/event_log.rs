@@ -1,0 +1,256 @@
+//! The events of one stream towards a client: what is still to be sent, and what was sent and can be sent again.
+//!
+//! One log is the queue, the replay buffer and the memory of a stream at once; a reader is only a position in it.
+//! Bounded by count, bytes and age: what was handed out goes first, then progress, and when that does not help the
+//! stream is cut, because a client that does not read must not hold memory.
+
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+
+/// Bounds of one stream's log.
+#[derive(Debug, Clone, Copy)]
+pub struct LogLimits {
+    pub events: usize,
+    pub bytes: usize,
+}
+
+/// What an event is to the stream, beside its bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventKind {
+    /// The answer to one of the stream's requests. Never dropped.
+    Answer,
+    /// A request or notification. Never dropped, but too many of them cut the stream.
+    Message,
+    /// Progress: may be dropped, oldest first, when the client does not keep up.
+    Progress,
+}
+
+/// One event as the client gets it.
+#[derive(Debug, Clone)]
+pub struct Event {
+    /// Position in the stream, from 1.
+    pub sequence: u64,
+    pub kind: EventKind,
+    pub frame: Bytes,
+    at: Instant,
+}
+
+/// The client does not read: the stream was cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Overflow;
+
+/// The position is not one the log can continue from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gone;
+
+#[derive(Debug)]
+pub struct EventLog {
+    limits: LogLimits,
+    events: VecDeque<Event>,
+    bytes: usize,
+    next_sequence: u64,
+    /// Every event up to here was handed to a connection.
+    handed: u64,
+    /// Answers still to come; the stream ends with the last of them. `None`: a stream without an end.
+    answers_due: Option<usize>,
+    cut: bool,
+    dropped_progress: u64,
+}
+
+impl EventLog {
+    /// A stream that ends after `answers`, or (`None`) only with its session.
+    pub fn new(limits: LogLimits, answers: Option<usize>) -> Self {
+        Self {
+            limits,
+            events: VecDeque::new(),
+            bytes: 0,
+            next_sequence: 1,
+            handed: 0,
+            answers_due: answers,
+            cut: false,
+            dropped_progress: 0,
+        }
+    }
+
+    pub fn push(&mut self, now: Instant, kind: EventKind, frame: Bytes) -> Result<(), Overflow> {
+        if self.cut {
+            return Err(Overflow);
+        }
+        if kind == EventKind::Answer {
+            self.answers_due = self.answers_due.map(|due| due.saturating_sub(1));
+        }
+        self.bytes += frame.len();
+        self.events.push_back(Event { sequence: self.next_sequence, kind, frame, at: now });
+        self.next_sequence += 1;
+        self.make_room();
+        if self.over_limit() && kind != EventKind::Answer {
+            self.cut = true;
+            return Err(Overflow);
+        }
+        Ok(())
+    }
+
+    /// The request behind this stream ended without an answer (it was cancelled).
+    pub fn give_up_answer(&mut self) {
+        self.answers_due = self.answers_due.map(|due| due.saturating_sub(1));
+    }
+
+    /// The first event after `position`, marked as handed out.
+    pub fn next_after(&mut self, position: u64) -> Option<Event> {
+        let event = self.events.iter().find(|event| event.sequence > position)?.clone();
+        self.handed = self.handed.max(event.sequence);
+        Some(event)
+    }
+
+    /// Checks that a client may continue after `position`: everything since is still here.
+    pub fn can_resume(&self, position: u64) -> Result<(), Gone> {
+        let oldest_needed = position + 1;
+        let oldest_held = self.events.front().map_or(self.next_sequence, |event| event.sequence);
+        // Progress that was dropped leaves holes nobody misses; a trimmed front is a loss.
+        if position >= self.next_sequence || oldest_held > oldest_needed { Err(Gone) } else { Ok(()) }
+    }
+
+    /// Removes and returns what no connection has taken yet.
+    pub fn take_unread(&mut self) -> Vec<Event> {
+        let handed = self.handed;
+        let (unread, kept): (Vec<_>, Vec<_>) = self.events.drain(..).partition(|event| event.sequence > handed);
+        self.events = kept.into();
+        self.bytes = self.events.iter().map(|event| event.frame.len()).sum();
+        unread
+    }
+
+    /// Drops events older than `age`.
+    pub fn expire(&mut self, now: Instant, age: Duration) {
+        while self.events.front().is_some_and(|event| now.saturating_duration_since(event.at) > age) {
+            self.drop_front();
+        }
+    }
+
+    /// Every answer is in the log.
+    pub fn complete(&self) -> bool {
+        self.answers_due == Some(0)
+    }
+
+    pub fn was_cut(&self) -> bool {
+        self.cut
+    }
+
+    pub fn cut(&mut self) {
+        self.cut = true;
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+
+    /// Progress events dropped since the last call.
+    pub fn take_dropped_progress(&mut self) -> u64 {
+        std::mem::take(&mut self.dropped_progress)
+    }
+
+    fn over_limit(&self) -> bool {
+        self.events.len() > self.limits.events || self.bytes > self.limits.bytes
+    }
+
+    fn make_room(&mut self) {
+        while self.over_limit() && self.events.front().is_some_and(|event| event.sequence <= self.handed) {
+            self.drop_front();
+        }
+        while self.over_limit() {
+            let Some(oldest) = self.events.iter().position(|event| event.kind == EventKind::Progress) else { return };
+            if let Some(event) = self.events.remove(oldest) {
+                self.bytes -= event.frame.len();
+                self.dropped_progress += 1;
+            }
+        }
+    }
+
+    fn drop_front(&mut self) {
+        if let Some(event) = self.events.pop_front() {
+            self.bytes -= event.frame.len();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: LogLimits = LogLimits { events: 4, bytes: 100 };
+
+    fn push(log: &mut EventLog, kind: EventKind, text: &str) -> Result<(), Overflow> {
+        log.push(Instant::now(), kind, Bytes::from(text.to_owned()))
+    }
+
+    #[test]
+    fn a_reader_gets_each_event_once_in_order() {
+        let mut log = EventLog::new(LIMITS, Some(1));
+        push(&mut log, EventKind::Message, "a").unwrap();
+        push(&mut log, EventKind::Answer, "b").unwrap();
+        let first = log.next_after(0).unwrap();
+        let second = log.next_after(first.sequence).unwrap();
+        assert_eq!((&first.frame[..], &second.frame[..]), (&b"a"[..], &b"b"[..]));
+        assert!(log.next_after(second.sequence).is_none() && log.complete());
+    }
+
+    #[test]
+    fn sse_12_what_was_read_makes_room_and_can_then_not_be_resumed() {
+        let mut log = EventLog::new(LIMITS, None);
+        for text in ["1", "2", "3", "4"] {
+            push(&mut log, EventKind::Message, text).unwrap();
+        }
+        log.next_after(0).unwrap();
+        log.next_after(1).unwrap();
+        push(&mut log, EventKind::Message, "5").unwrap();
+        assert_eq!(log.can_resume(0), Err(Gone), "event 1 was trimmed");
+        assert_eq!(log.can_resume(1), Ok(()));
+        assert_eq!(log.can_resume(5), Ok(()), "nothing missed");
+        assert_eq!(log.can_resume(6), Err(Gone), "never sent");
+    }
+
+    #[test]
+    fn progress_goes_before_anything_else_and_answers_never() {
+        let mut log = EventLog::new(LIMITS, Some(1));
+        for text in ["p1", "p2", "p3", "p4", "p5", "p6"] {
+            push(&mut log, EventKind::Progress, text).unwrap();
+        }
+        assert_eq!(log.take_dropped_progress(), 2);
+        assert_eq!(&log.next_after(0).unwrap().frame[..], b"p3");
+        push(&mut log, EventKind::Answer, &"x".repeat(1000)).unwrap();
+        assert!(log.complete() && !log.was_cut());
+    }
+
+    #[test]
+    fn a_client_that_does_not_read_loses_the_stream() {
+        let mut log = EventLog::new(LIMITS, None);
+        for _ in 0..4 {
+            push(&mut log, EventKind::Message, "m").unwrap();
+        }
+        assert_eq!(push(&mut log, EventKind::Message, "m"), Err(Overflow));
+        assert!(log.was_cut());
+    }
+
+    #[test]
+    fn unread_events_can_move_to_another_stream() {
+        let mut log = EventLog::new(LIMITS, None);
+        push(&mut log, EventKind::Message, "read").unwrap();
+        log.next_after(0).unwrap();
+        push(&mut log, EventKind::Message, "unread").unwrap();
+        let moved = log.take_unread();
+        assert_eq!(moved.len(), 1);
+        assert_eq!(&moved[0].frame[..], b"unread");
+    }
+
+    #[test]
+    fn old_events_expire() {
+        let mut log = EventLog::new(LIMITS, None);
+        push(&mut log, EventKind::Message, "old").unwrap();
+        log.expire(Instant::now() + Duration::from_secs(10), Duration::from_secs(5));
+        assert!(log.is_empty());
+        assert_eq!(log.can_resume(0), Err(Gone));
+    }
+}

@@ -1,0 +1,200 @@
+//! A client's request, decided: answered here, or forwarded to one backend with these edits.
+//!
+//! [`decide`] is the way from client to backend, top to bottom. The same parse decides policy, route and what is sent on
+//! (nothing is read twice from different places), and a name is only ever resolved by the catalog's map.
+
+use bytes::Bytes;
+use protocol::{
+    capabilities::ServerCapabilities,
+    envelope::Message,
+    error::{ErrorKind, Refusal},
+    ids::BackendId,
+    json::{self, Span},
+    method::{Direction, MessageKind, Method, Route},
+    version::Version,
+};
+
+use super::{
+    catalog::{Catalog, Endpoint, ListKind, Target},
+    log_level::LogLevel,
+    names,
+};
+use crate::limits::URI_BYTES_MAX;
+
+/// What is to be done with a request.
+#[derive(Debug)]
+pub enum Decision {
+    /// The result is known.
+    Answer(Bytes),
+    SetLevel(LogLevel),
+    Subscribe(ResourceTarget),
+    Unsubscribe(ResourceTarget),
+    /// Goes to one backend.
+    Forward(Plan),
+    /// About a task: the table of tasks knows where.
+    Task,
+    ListTasks,
+}
+
+/// A resource of one backend.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResourceTarget {
+    pub backend: BackendId,
+    pub uri: String,
+    /// As the client names it.
+    pub exposed_uri: String,
+}
+
+/// Where a request goes and what changes in its bytes on the way, beside id and progress token.
+#[derive(Debug)]
+pub struct Plan {
+    pub backend: BackendId,
+    pub edits: Vec<(Span, Vec<u8>)>,
+}
+
+/// Decides about one request of an open session.
+pub fn decide(
+    message: &Message,
+    endpoint: &Endpoint,
+    advertised: &ServerCapabilities,
+    version: Version,
+    catalog: &Catalog,
+) -> Result<Decision, Refusal> {
+    let method = message.method;
+    let info = method.info();
+    let askable = info.kind == MessageKind::Request && info.direction != Direction::ServerToClient && method.served(version);
+    if !askable || matches!(info.route, Route::Handshake | Route::None) {
+        return Err(unknown_method(message, version));
+    }
+    advertised.permits(method, version)?; // before any look at names: what was not offered does not exist
+    match info.route {
+        Route::ByTool => by_name(message, endpoint, catalog, ErrorKind::ToolNotFound, catalog_tool),
+        Route::ByPrompt => by_name(message, endpoint, catalog, ErrorKind::PromptNotFound, catalog_prompt),
+        Route::ByUri => by_uri(message, endpoint, catalog),
+        Route::ByReference => by_reference(message, endpoint, catalog),
+        Route::ByTask => Ok(Decision::Task),
+        _ => locally(message, endpoint, catalog, version),
+    }
+}
+
+fn locally(message: &Message, endpoint: &Endpoint, catalog: &Catalog, version: Version) -> Result<Decision, Refusal> {
+    let list = |kind| {
+        let cursor = message.text(message.fields.cursor);
+        if message.fields.cursor.is_some() && cursor.is_none() {
+            return Err(Refusal::new(ErrorKind::InvalidParams, "params.cursor must be a string"));
+        }
+        catalog.list(endpoint, kind, cursor.as_deref()).map(Decision::Answer)
+    };
+    match message.method {
+        Method::Ping => Ok(Decision::Answer(Bytes::from_static(b"{}"))),
+        Method::ToolsList => list(ListKind::Tools),
+        Method::PromptsList => list(ListKind::Prompts),
+        Method::ResourcesList => list(ListKind::Resources),
+        Method::ResourcesTemplatesList => list(ListKind::ResourceTemplates),
+        Method::TasksList => Ok(Decision::ListTasks),
+        Method::LoggingSetLevel => {
+            let level = message.text(message.fields.level).and_then(|text| LogLevel::parse(&text));
+            level.map(Decision::SetLevel).ok_or_else(|| {
+                let allowed = LogLevel::ALL.map(|(name, _)| name).join(", ");
+                Refusal::new(ErrorKind::InvalidParams, format!("params.level must be one of {allowed}"))
+            })
+        }
+        _ => Err(unknown_method(message, version)),
+    }
+}
+
+type Lookup = fn(&Catalog, &str) -> Option<Target>;
+
+fn catalog_tool(catalog: &Catalog, name: &str) -> Option<Target> {
+    catalog.tool(name).cloned()
+}
+
+fn catalog_prompt(catalog: &Catalog, name: &str) -> Option<Target> {
+    catalog.prompt(name).cloned()
+}
+
+fn by_name(message: &Message, endpoint: &Endpoint, catalog: &Catalog, missing: ErrorKind, lookup: Lookup) -> Result<Decision, Refusal> {
+    let (span, name) = required_text(message, message.fields.name, "params.name")?;
+    let plan = match endpoint {
+        // One backend, its own names: it knows best which exist, listed or not.
+        Endpoint::Single(backend) => Plan { backend: backend.clone(), edits: Vec::new() },
+        Endpoint::Aggregated => {
+            let target = lookup(catalog, &name).ok_or_else(|| Refusal::new(missing, format!("unknown name {}", quoted(&name))))?;
+            Plan { backend: target.backend, edits: vec![(span, json::quote(&target.name).into_bytes())] }
+        }
+    };
+    supported(catalog, &plan.backend, message.method)?;
+    Ok(Decision::Forward(plan))
+}
+
+fn by_uri(message: &Message, endpoint: &Endpoint, catalog: &Catalog) -> Result<Decision, Refusal> {
+    let (span, uri) = required_text(message, message.fields.uri, "params.uri")?;
+    let target = resource_target(&uri, endpoint, catalog)?;
+    supported(catalog, &target.backend, message.method)?;
+    Ok(match message.method {
+        Method::ResourcesSubscribe => Decision::Subscribe(target),
+        Method::ResourcesUnsubscribe => Decision::Unsubscribe(target),
+        _ => {
+            let edits = if target.uri == uri { Vec::new() } else { vec![(span, json::quote(&target.uri).into_bytes())] };
+            Decision::Forward(Plan { backend: target.backend, edits })
+        }
+    })
+}
+
+fn by_reference(message: &Message, endpoint: &Endpoint, catalog: &Catalog) -> Result<Decision, Refusal> {
+    let fields = &message.fields;
+    let plan = if fields.reference_uri.is_some() {
+        let (span, uri) = required_text(message, fields.reference_uri, "params.ref.uri")?;
+        let target = resource_target(&uri, endpoint, catalog)?;
+        Plan { backend: target.backend, edits: vec![(span, json::quote(&target.uri).into_bytes())] }
+    } else {
+        let (span, name) = required_text(message, fields.reference_name, "params.ref.name")?;
+        match endpoint {
+            Endpoint::Single(backend) => Plan { backend: backend.clone(), edits: Vec::new() },
+            Endpoint::Aggregated => {
+                let target = catalog
+                    .prompt(&name)
+                    .ok_or_else(|| Refusal::new(ErrorKind::ReferenceNotFound, format!("unknown prompt {}", quoted(&name))))?;
+                Plan { backend: target.backend.clone(), edits: vec![(span, json::quote(&target.name).into_bytes())] }
+            }
+        }
+    };
+    supported(catalog, &plan.backend, message.method)?;
+    Ok(Decision::Forward(plan))
+}
+
+fn resource_target(uri: &str, endpoint: &Endpoint, catalog: &Catalog) -> Result<ResourceTarget, Refusal> {
+    if uri.len() > URI_BYTES_MAX || uri.chars().any(char::is_control) || !uri.contains(':') {
+        let text = format!("a URI has a scheme, no control characters and at most {URI_BYTES_MAX} bytes");
+        return Err(Refusal::new(ErrorKind::UriInvalid, text));
+    }
+    match endpoint {
+        Endpoint::Single(backend) => Ok(ResourceTarget { backend: backend.clone(), uri: uri.to_owned(), exposed_uri: uri.to_owned() }),
+        Endpoint::Aggregated => names::native_uri(uri)
+            .filter(|(backend, _)| catalog.backends.contains_key(backend))
+            .map(|(backend, native)| ResourceTarget { backend, uri: native.to_owned(), exposed_uri: uri.to_owned() })
+            .ok_or_else(|| Refusal::new(ErrorKind::ResourceNotFound, "resource not found").with("uri", uri)),
+    }
+}
+
+/// A backend that lacks the feature is not bothered (MCP 2025-11-25, Lifecycle: only negotiated capabilities).
+fn supported(catalog: &Catalog, backend: &BackendId, method: Method) -> Result<(), Refusal> {
+    match catalog.backends.get(backend) {
+        Some(lists) => lists.capabilities.permits(method, lists.version),
+        None => Ok(()), // never reached so far: the link tells
+    }
+}
+
+fn required_text<'a>(message: &'a Message, span: Option<Span>, path: &str) -> Result<(Span, std::borrow::Cow<'a, str>), Refusal> {
+    span.zip(message.text(span)).ok_or_else(|| Refusal::new(ErrorKind::InvalidParams, format!("{path} must be a string")))
+}
+
+fn unknown_method(message: &Message, version: Version) -> Refusal {
+    let text = format!("method {} is not one a client may call in {}", quoted(&message.method_text()), version.as_str());
+    Refusal::new(ErrorKind::MethodNotFound, text)
+}
+
+/// Somebody's text inside a message of ours: short, and visibly a quotation.
+fn quoted(text: &str) -> String {
+    json::quote(&text.chars().take(100).collect::<String>())
+}

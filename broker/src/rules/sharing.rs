@@ -1,0 +1,84 @@
+//! Who shares a link to a backend, and what the broker declares to the backend on it.
+//!
+//! A spare connection costs less than one user's state seen by another, so a link is shared only where the protocol can
+//! tell whose message is whose: never between principals (unless the operator says the backend keeps no user state), and
+//! never by sessions that can be asked back over a wire that can not name the call that asked.
+
+use protocol::{capabilities::ClientCapabilities, ids::PrincipalId, ids::SessionId};
+
+use crate::config::spec::LinkSharing;
+
+/// Who may use a link.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum LinkScope {
+    /// Everybody of the tenant; also the link the catalog is fetched over.
+    Tenant,
+    /// The sessions of one principal that declare the same capabilities.
+    Principal(PrincipalId, u32),
+    /// One session.
+    Session(SessionId),
+}
+
+/// What is known about a backend's wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wire {
+    /// Streamable HTTP that issues session ids.
+    HttpWithSessions,
+    /// Streamable HTTP that keeps no session.
+    HttpStateless,
+    /// One pipe for everything: answers are told apart, questions are not.
+    Pipe,
+}
+
+/// The scope of the link a session uses.
+pub fn scope(sharing: LinkSharing, wire: Wire, session: &SessionId, principal: &PrincipalId, client: &ClientCapabilities) -> LinkScope {
+    match (sharing, wire) {
+        (LinkSharing::PerSession, _) | (LinkSharing::Auto, Wire::HttpWithSessions) => LinkScope::Session(session.clone()),
+        (LinkSharing::Shared, _) => LinkScope::Tenant,
+        (LinkSharing::Auto, Wire::HttpStateless) => LinkScope::Principal(principal.clone(), client.fingerprint()),
+        (LinkSharing::Auto, Wire::Pipe) if client.can_answer() => LinkScope::Session(session.clone()),
+        (LinkSharing::Auto, Wire::Pipe) => LinkScope::Principal(principal.clone(), 0),
+    }
+}
+
+/// What the broker declares to the backend: what the clients behind the link really can, never more.
+pub fn declared(scope: &LinkScope, wire: Wire, client: &ClientCapabilities) -> ClientCapabilities {
+    match (scope, wire) {
+        (LinkScope::Session(_), _) | (LinkScope::Principal(..), Wire::HttpStateless) => client.clone(),
+        _ => ClientCapabilities::none(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scope_of(sharing: LinkSharing, wire: Wire, capabilities: &str) -> LinkScope {
+        let client = ClientCapabilities::parse(capabilities.as_bytes()).unwrap();
+        scope(sharing, wire, &SessionId::new("s"), &PrincipalId::new("p"), &client)
+    }
+
+    #[test]
+    fn sessions_of_an_http_backend_stay_apart() {
+        assert!(matches!(scope_of(LinkSharing::Auto, Wire::HttpWithSessions, "{}"), LinkScope::Session(_)));
+    }
+
+    #[test]
+    fn a_pipe_is_shared_until_a_client_can_be_asked_back() {
+        assert_eq!(scope_of(LinkSharing::Auto, Wire::Pipe, "{}"), LinkScope::Principal(PrincipalId::new("p"), 0));
+        assert!(matches!(scope_of(LinkSharing::Auto, Wire::Pipe, r#"{"sampling":{}}"#), LinkScope::Session(_)));
+    }
+
+    #[test]
+    fn cli_02_a_shared_pipe_declares_nothing() {
+        let client = ClientCapabilities::parse(br#"{"sampling":{}}"#).unwrap();
+        assert!(!declared(&LinkScope::Tenant, Wire::Pipe, &client).can_answer());
+        assert!(declared(&LinkScope::Session(SessionId::new("s")), Wire::Pipe, &client).can_answer());
+    }
+
+    #[test]
+    fn the_operator_decides() {
+        assert_eq!(scope_of(LinkSharing::Shared, Wire::HttpWithSessions, r#"{"roots":{}}"#), LinkScope::Tenant);
+        assert!(matches!(scope_of(LinkSharing::PerSession, Wire::HttpStateless, "{}"), LinkScope::Session(_)));
+    }
+}

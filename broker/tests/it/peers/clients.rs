@@ -1,0 +1,87 @@
+//! SDK clients in front of `server-everything` behind the aggregated endpoint: once as an HTTP backend, once as a child.
+//!
+//! The scripts in `/peers/clients` hold the checks; this starts what they need and insists on their `ok` lines.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use testkit::BrokerBuilder;
+use tokio::process::Command;
+
+use super::{
+    install::Peers,
+    process::{Ended, run},
+};
+
+/// The name `server-everything` is registered by.
+const BACKEND: &str = "everything";
+/// A client's whole run: dozens of checks, of which the slowest (tasks) take several seconds by design of the server.
+const RUN_WITHIN: Duration = Duration::from_secs(180);
+/// What a run must have printed at least, so that an empty one can not pass.
+const CHECKS_MIN: usize = 20;
+
+async fn client_passes(client: Command, transport: Value) {
+    let spec = json!({"transport": transport});
+    let broker = BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker")).backend("default", BACKEND, spec).start().await;
+    let mut client = client;
+    client.args([&broker.url("/mcp"), BACKEND]);
+    let Ended { status, stdout, stderr } = run(client, RUN_WITHIN).await;
+    let passed = stdout.lines().filter(|line| line.starts_with("ok ")).count();
+    let failed: Vec<&str> = stdout.lines().filter(|line| !line.starts_with("ok ")).collect();
+    assert!(status.success() && failed.is_empty() && passed >= CHECKS_MIN, "{passed} passed, {status}\n{}\n{stderr}", failed.join("\n"));
+}
+
+fn typescript(peers: &Peers) -> Command {
+    let mut command = Command::new(peers.node());
+    command.arg(Peers::ours("peers/clients/typescript.mjs"));
+    command
+}
+
+fn python(peers: &Peers, line: u8) -> Command {
+    let mut command = Command::new(peers.python(line));
+    // Python would otherwise leave compiled files in the clone.
+    command.arg("-B").arg(Peers::ours(&format!("peers/clients/python_{line}.py")));
+    command
+}
+
+async fn passes_over_http(client: impl Fn(&Peers) -> Command) {
+    let peers = Peers::installed();
+    let server = peers.everything_over_http().await;
+    client_passes(client(&peers), json!({"type": "http", "url": server.url})).await;
+}
+
+async fn passes_over_stdio(client: impl Fn(&Peers) -> Command) {
+    let peers = Peers::installed();
+    client_passes(client(&peers), peers.everything_over_stdio()).await;
+}
+
+#[tokio::test]
+async fn typescript_sdk_with_http_backend() {
+    passes_over_http(typescript).await;
+}
+
+#[tokio::test]
+async fn typescript_sdk_with_stdio_backend() {
+    passes_over_stdio(typescript).await;
+}
+
+#[tokio::test]
+async fn python_sdk_1_with_http_backend() {
+    passes_over_http(|peers| python(peers, 1)).await;
+}
+
+#[tokio::test]
+async fn python_sdk_1_with_stdio_backend() {
+    passes_over_stdio(|peers| python(peers, 1)).await;
+}
+
+/// In its default mode: asks for revision 2026-07-28 first and falls back.
+#[tokio::test]
+async fn python_sdk_2_with_http_backend() {
+    passes_over_http(|peers| python(peers, 2)).await;
+}
+
+#[tokio::test]
+async fn python_sdk_2_with_stdio_backend() {
+    passes_over_stdio(|peers| python(peers, 2)).await;
+}

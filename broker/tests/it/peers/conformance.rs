@@ -1,0 +1,145 @@
+//! The official conformance suite, for revision 2025-11-25 and as far as it goes for the earlier ones: the broker as server
+//! in front of the Python SDK's everything-server, and as client of the suite's own servers. Verdicts are read from the
+//! suite's result files; a warning counts as a failure.
+
+use std::{collections::BTreeMap, path::Path, time::Duration};
+
+use serde_json::{Value, json};
+use testkit::BrokerBuilder;
+
+use super::{
+    install::Peers,
+    process::{Ended, run},
+};
+
+const REVISION: &str = "2025-11-25";
+const SUITE_WITHIN: Duration = Duration::from_secs(180);
+/// The scenarios that count for the revision.
+const SCORED: usize = 30;
+/// Run but not counted by the suite; they count for us.
+const ALSO_WANTED: [&str; 3] = ["server-session-lifecycle", "server-sse-polling", "json-schema-2020-12"];
+
+/// One check of a scenario.
+struct Check {
+    id: String,
+    status: String,
+    why: String,
+}
+
+/// The suite writes one folder per scenario, `{role}-{scenario}-{time}`, with a list of checks in it.
+fn verdicts(folder: &Path) -> BTreeMap<String, Vec<Check>> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let mut scenarios = BTreeMap::new();
+    for entry in std::fs::read_dir(folder).expect("the suite wrote its results") {
+        let entry = entry.expect("a readable folder");
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let checks = std::fs::read(entry.path().join("checks.json")).expect("a scenario has its checks");
+        let checks: Vec<Value> = serde_json::from_slice(&checks).expect("the checks are JSON");
+        let checks = checks
+            .iter()
+            .map(|check| Check { id: text(&check["id"]), status: text(&check["status"]), why: check["errorMessage"].to_string() })
+            .collect();
+        scenarios.insert(name, checks);
+    }
+    scenarios
+}
+
+/// Failures and warnings, one line each.
+fn complaints(scenarios: &BTreeMap<String, Vec<Check>>) -> Vec<String> {
+    let bad = |check: &&Check| check.status == "FAILURE" || check.status == "WARNING";
+    scenarios
+        .iter()
+        .flat_map(|(name, checks)| checks.iter().filter(bad).map(move |Check { id, status, why }| format!("{name}: {status} {id} {why}")))
+        .collect()
+}
+
+/// Runs the suite against the broker's endpoint for the Python SDK's everything-server; no scenario may complain.
+async fn server_scenarios(selection: &[&str]) -> BTreeMap<String, Vec<Check>> {
+    let peers = Peers::installed();
+    let fixture = peers.conformance_fixture().await;
+    let spec = json!({"transport": {"type": "http", "url": fixture.url}});
+    let broker = BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker")).backend("default", "fixture", spec).start().await;
+    let results = tempfile::tempdir().expect("a temporary folder");
+    let mut suite = peers.conformance();
+    suite.args(["server", "--url", &broker.url("/mcp/fixture"), "-o"]).arg(results.path()).args(selection);
+    let Ended { status, stdout, stderr } = run(suite, SUITE_WITHIN).await;
+
+    let scenarios = verdicts(results.path());
+    let complaints = complaints(&scenarios);
+    assert!(status.success() && complaints.is_empty(), "{status}\n{}\n{stdout}\n{stderr}", complaints.join("\n"));
+    scenarios
+}
+
+#[tokio::test]
+async fn server_scenarios_of_2025_11_25() {
+    let scenarios = server_scenarios(&["--requirements", REVISION]).await;
+    assert_eq!(scenarios.len(), SCORED + ALSO_WANTED.len(), "{:?}", scenarios.keys());
+    for wanted in ALSO_WANTED {
+        assert!(scenarios.keys().any(|name| name.starts_with(&format!("server-{wanted}-"))), "{wanted} did not run");
+    }
+    // Passing is not enough here: were the answer plain JSON, the suite would call the scenario not applicable.
+    let polling = scenarios.iter().find(|(name, _)| name.contains("server-sse-polling")).map(|(_, checks)| checks);
+    let passed = |id: &str| polling.is_some_and(|checks| checks.iter().any(|check| check.id == id && check.status == "SUCCESS"));
+    assert!(passed("server-sse-priming-event") && passed("server-sse-retry-field"), "the call was not answered by a stream");
+}
+
+#[tokio::test]
+async fn server_scenarios_of_2025_06_18() {
+    let scenarios = server_scenarios(&["--suite", "all", "--spec-version", "2025-06-18"]).await;
+    assert_eq!(scenarios.len(), 27, "{:?}", scenarios.keys());
+}
+
+#[tokio::test]
+async fn server_scenarios_of_2025_03_26() {
+    let scenarios = server_scenarios(&["--suite", "all", "--spec-version", "2025-03-26"]).await;
+    assert_eq!(scenarios.len(), 1, "{:?}", scenarios.keys());
+}
+
+async fn client_scenario(scenario: &str, revision: &str) {
+    let peers = Peers::installed();
+    let results = tempfile::tempdir().expect("a temporary folder");
+    let driver = Peers::ours("peers/conformance-client.py");
+    let mut suite = peers.conformance();
+    let binary = std::env::var_os("MCP_BROKER_BIN").unwrap_or_else(|| env!("CARGO_BIN_EXE_mcp-broker").into());
+    suite.env("MCP_BROKER_BIN", binary);
+    suite.args(["client", "--command", &format!("'{}' -B '{}'", peers.python(2).display(), driver.display())]);
+    suite.args(["--scenario", scenario, "--spec-version", revision, "--timeout", "60000", "-o"]).arg(results.path());
+    let Ended { status, stdout, stderr } = run(suite, SUITE_WITHIN).await;
+
+    let scenarios = verdicts(results.path());
+    let complaints = complaints(&scenarios);
+    assert!(status.success() && complaints.is_empty(), "{status}\n{}\n{stdout}\n{stderr}", complaints.join("\n"));
+    let successes = scenarios.values().flatten().filter(|check| check.status == "SUCCESS").count();
+    assert!(successes > 0, "no check succeeded:\n{stdout}");
+}
+
+#[tokio::test]
+async fn client_scenario_initialize() {
+    client_scenario("initialize", REVISION).await;
+}
+
+#[tokio::test]
+async fn client_scenario_tools_call() {
+    client_scenario("tools_call", REVISION).await;
+}
+
+#[tokio::test]
+async fn client_scenario_elicitation_defaults() {
+    client_scenario("elicitation-sep1034-client-defaults", REVISION).await;
+}
+
+#[tokio::test]
+async fn client_scenario_sse_retry() {
+    client_scenario("sse-retry", REVISION).await;
+}
+
+#[tokio::test]
+async fn client_scenario_json_schema_preservation() {
+    client_scenario("json-schema-2020-12-preservation", REVISION).await;
+}
+
+#[tokio::test]
+async fn client_scenarios_of_2025_06_18() {
+    client_scenario("initialize", "2025-06-18").await;
+    client_scenario("tools_call", "2025-06-18").await;
+}

@@ -1,0 +1,81 @@
+//! Where the installed peers are. The layout is what `scripts/install-peers.sh` makes.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use super::process::Server;
+
+/// The installed peers; [`Peers::installed`] has checked that they are there.
+pub(super) struct Peers {
+    cache: PathBuf,
+}
+
+impl Peers {
+    pub(super) fn installed() -> Self {
+        let cache = std::env::var_os("MCP_BROKER_CACHE").map_or_else(
+            || PathBuf::from(std::env::var_os("HOME").expect("HOME or MCP_BROKER_CACHE is set")).join(".cache/mcp-broker"),
+            PathBuf::from,
+        );
+        let peers = Self { cache: cache.join("peers") };
+        for part in ["node", "python1", "python2", "fixture"] {
+            let stamp = peers.cache.join(format!("{part}.stamp"));
+            assert!(stamp.exists(), "{} is missing: the peers are not installed; run scripts/install-peers.sh", stamp.display());
+        }
+        peers
+    }
+
+    /// A file of this repository.
+    pub(super) fn ours(path: &str) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate is in the workspace").join(path)
+    }
+
+    pub(super) fn node(&self) -> PathBuf {
+        self.cache.join("node/node_modules/.bin/node")
+    }
+
+    pub(super) fn python(&self, line: u8) -> PathBuf {
+        self.cache.join(format!("python{line}/bin/python"))
+    }
+
+    fn package(&self, path: &str) -> PathBuf {
+        self.cache.join("node/node_modules/@modelcontextprotocol").join(path)
+    }
+
+    /// The conformance suite's command line. Its own servers would listen on every interface without the preload.
+    pub(super) fn conformance(&self) -> Command {
+        let mut command = Command::new(self.node());
+        command.arg(self.package("conformance/dist/index.js")).env("NODE_OPTIONS", format!("--require {}", loopback().display()));
+        command
+    }
+
+    /// `server-everything` as a Streamable HTTP server on a port of its own.
+    pub(super) async fn everything_over_http(&self) -> Server {
+        let mut command = Command::new(self.node());
+        command.arg("--require").arg(loopback()).arg(self.package("server-everything/dist/index.js")).arg("streamableHttp");
+        command.env("PORT", "0").env("PEER_ANNOUNCE", "1");
+        Server::start(command, |line| line.strip_prefix("peer listening on ").map(|address| format!("http://{address}/mcp"))).await
+    }
+
+    /// The transport of a backend that runs `server-everything` as its child.
+    pub(super) fn everything_over_stdio(&self) -> Value {
+        json!({"type": "stdio", "command": self.node(), "args": [self.package("server-everything/dist/index.js"), "stdio"]})
+    }
+
+    /// The Python SDK's everything-server, which has what the suite's server scenarios ask for.
+    pub(super) async fn conformance_fixture(&self) -> Server {
+        let mut command = Command::new(self.python(2));
+        command.args(["-m", "mcp_everything_server", "--port", "0"]);
+        command.env("PYTHONPATH", self.cache.join("fixture/examples/servers/everything-server"));
+        Server::start(command, |line| {
+            let (_, rest) = line.split_once("running on ")?;
+            Some(format!("{}/mcp", rest.split_whitespace().next()?))
+        })
+        .await
+    }
+}
+
+fn loopback() -> PathBuf {
+    Peers::ours("peers/loopback.cjs")
+}

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# What must hold before the tests are worth running. Called by `make check`. That generated files are current is a test.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+step() { printf '== %s\n' "$*"; }
+
+step formatting
+cargo fmt --all --check
+step lints
+cargo clippy --locked --workspace --all-targets -- -D warnings
+step documentation
+RUSTDOCFLAGS='-D warnings' cargo doc --locked --workspace --no-deps --document-private-items
+step licences
+python3 scripts/licences.py
+step 'syntax of the scripts'
+# Not by git: a checkout may come without it.
+scripts_named() { find .ci scripts peers -type f "$@" -not -path '*/node_modules/*' -print0; }
+while IFS= read -r -d '' file; do bash -n "$file"; done < <(scripts_named \( -name '*.sh' -o -path '.ci/run' \))
+while IFS= read -r -d '' file; do node --check "$file"; done < <(scripts_named \( -name '*.mjs' -o -name '*.cjs' \))
+scripts_named -name '*.py' | xargs -0 python3 -c 'import ast, sys; [ast.parse(open(name).read(), name) for name in sys.argv[1:]]'
+step 'all checks passed'

@@ -1,0 +1,166 @@
+//! The admin API as a test's operator uses it: tenants, keys, backends, anything by path, and metrics.
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use http::Request;
+use http_body_util::Full;
+use serde_json::{Value, json};
+
+use crate::{
+    deadline::{eventually, within},
+    http::{RawResponse, send_http1},
+};
+
+#[derive(Debug, Clone)]
+pub struct AdminClient {
+    address: SocketAddr,
+    token: Option<String>,
+}
+
+impl AdminClient {
+    pub fn new(address: SocketAddr, token: Option<&str>) -> Self {
+        Self { address, token: token.map(str::to_owned) }
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The same place with another (or no) token.
+    pub fn with_token(&self, token: Option<&str>) -> Self {
+        Self::new(self.address, token)
+    }
+
+    /// Any request; JSON bodies only.
+    pub async fn send(&self, method: &str, path: &str, body: Option<&Value>) -> RawResponse {
+        self.try_send(method, path, body).await.expect("the admin listener answers")
+    }
+
+    pub async fn try_send(&self, method: &str, path: &str, body: Option<&Value>) -> Result<RawResponse, String> {
+        let mut request = Request::builder().method(method).uri(path).header("host", self.address.to_string());
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        if body.is_some() {
+            request = request.header("content-type", "application/json");
+        }
+        let bytes = body.map(|body| Bytes::from(body.to_string())).unwrap_or_default();
+        let request = request.body(Full::new(bytes)).map_err(|error| error.to_string())?;
+        within(&format!("the admin API's answer to {method} {path}"), send_http1(self.address, request)).await
+    }
+
+    async fn json(&self, method: &str, path: &str, body: Option<&Value>) -> (u16, Value) {
+        let response = self.send(method, path, body).await;
+        let status = response.status;
+        let text = response.text().await;
+        (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
+    }
+
+    pub async fn get(&self, path: &str) -> (u16, Value) {
+        self.json("GET", path, None).await
+    }
+
+    pub async fn put(&self, path: &str, body: &Value) -> (u16, Value) {
+        self.json("PUT", path, Some(body)).await
+    }
+
+    pub async fn post(&self, path: &str, body: &Value) -> (u16, Value) {
+        self.json("POST", path, Some(body)).await
+    }
+
+    pub async fn delete(&self, path: &str) -> (u16, Value) {
+        self.json("DELETE", path, None).await
+    }
+
+    pub async fn put_tenant(&self, tenant: &str, body: Value) {
+        let (status, answer) = self.put(&format!("/admin/v1/tenants/{tenant}"), &body).await;
+        assert!((200..300).contains(&status), "tenant {tenant}: {status} {answer}");
+    }
+
+    /// A new API key of a tenant.
+    pub async fn create_key(&self, tenant: &str) -> String {
+        self.create_key_with_id(tenant).await.1
+    }
+
+    /// A new API key: its id and the key.
+    pub async fn create_key_with_id(&self, tenant: &str) -> (String, String) {
+        let (status, answer) = self.post(&format!("/admin/v1/tenants/{tenant}/keys"), &json!({})).await;
+        assert!((200..300).contains(&status), "key of {tenant}: {status} {answer}");
+        let member = |name: &str| answer[name].as_str().unwrap_or_else(|| panic!("a key answer has {name}: {answer}")).to_owned();
+        (member("id"), member("key"))
+    }
+
+    pub fn backend_path(tenant: &str, backend: &str) -> String {
+        format!("/admin/v1/tenants/{tenant}/backends/{backend}")
+    }
+
+    /// Registers a backend; the answer comes after its first handshake or failure.
+    pub async fn put_backend(&self, tenant: &str, backend: &str, spec: &Value) -> (u16, Value) {
+        self.put(&Self::backend_path(tenant, backend), spec).await
+    }
+
+    /// Registers a backend and insists that it is ready.
+    pub async fn ready_backend(&self, tenant: &str, backend: &str, spec: &Value) {
+        let (status, answer) = self.put_backend(tenant, backend, spec).await;
+        assert!((200..300).contains(&status), "backend {tenant}/{backend}: {status} {answer}");
+        self.wait_backend_state(tenant, backend, "ready").await;
+    }
+
+    pub async fn backend(&self, tenant: &str, backend: &str) -> Value {
+        self.get(&Self::backend_path(tenant, backend)).await.1
+    }
+
+    pub async fn wait_backend_state(&self, tenant: &str, backend: &str, wanted: &str) -> Value {
+        self.wait_backend(tenant, backend, wanted, |view| view["state"] == wanted).await
+    }
+
+    pub async fn wait_backend(&self, tenant: &str, backend: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        eventually(&format!("backend {backend}: {what}"), || async {
+            let view = self.backend(tenant, backend).await;
+            if wanted(&view) { Ok(view) } else { Err(view) }
+        })
+        .await
+    }
+
+    /// The live sessions of a tenant.
+    pub async fn sessions(&self, tenant: &str) -> Vec<Value> {
+        let (_, answer) = self.get(&format!("/admin/v1/sessions?tenant={tenant}")).await;
+        items(&answer, "sessions")
+    }
+
+    /// The exposition text.
+    pub async fn metrics(&self) -> String {
+        self.send("GET", "/metrics", None).await.text().await
+    }
+
+    /// The sum of a metric's samples that carry all these labels; `None` when there is none.
+    pub async fn metric(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
+        let text = self.metrics().await;
+        let samples: Vec<f64> = text.lines().filter(|line| sample_matches(line, name, labels)).filter_map(sample_value).collect();
+        (!samples.is_empty()).then(|| samples.iter().sum())
+    }
+
+    /// Waits until a metric (0 when absent) is as wanted.
+    pub async fn wait_metric(&self, name: &str, labels: &[(&str, &str)], wanted: impl Fn(f64) -> bool) -> f64 {
+        eventually(&format!("metric {name}{labels:?}"), || async {
+            let value = self.metric(name, labels).await.unwrap_or(0.0);
+            if wanted(value) { Ok(value) } else { Err(value) }
+        })
+        .await
+    }
+}
+
+/// The list in an answer that is either the list itself or an object with it as `member` or `items`.
+pub fn items(answer: &Value, member: &str) -> Vec<Value> {
+    [answer, &answer[member], &answer["items"]].into_iter().find_map(Value::as_array).cloned().unwrap_or_default()
+}
+
+fn sample_matches(line: &str, name: &str, labels: &[(&str, &str)]) -> bool {
+    let Some(rest) = line.strip_prefix(name) else { return false };
+    (rest.starts_with('{') || rest.starts_with(' ')) && labels.iter().all(|(label, value)| rest.contains(&format!("{label}=\"{value}\"")))
+}
+
+fn sample_value(line: &str) -> Option<f64> {
+    line.rsplit(' ').next()?.parse().ok()
+}

@@ -1,0 +1,391 @@
+//! A scriptable MCP server over Streamable HTTP: the backend tests put behind the broker.
+//!
+//! Out of the box it answers the handshake, ping and the lists, and `tools/call` with an echo. Everything else is a
+//! handler: it gets a [`Call`], may speak on the call's own event stream first, and returns a [`Reply`]. Every request is
+//! recorded byte for byte ([`Seen`]).
+
+mod exchange;
+mod server;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    future::Future,
+    net::SocketAddr,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use serde_json::{Value, json};
+use tokio::{
+    net::TcpListener,
+    sync::{mpsc, oneshot, watch},
+    task::AbortHandle,
+};
+
+use exchange::Out;
+pub use exchange::{Call, Reply};
+
+use crate::{deadline::within, http::AbortOnDrop};
+
+type Handler = Arc<dyn Fn(Call) -> Pin<Box<dyn Future<Output = Reply> + Send>> + Send + Sync>;
+
+/// One HTTP request as it came.
+#[derive(Debug, Clone)]
+pub struct Seen {
+    pub http: String,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+    /// The body as JSON, or null.
+    pub message: Value,
+}
+
+impl Seen {
+    pub fn method(&self) -> Option<&str> {
+        self.message["method"].as_str()
+    }
+
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).and_then(|value| value.to_str().ok())
+    }
+
+    pub fn is(&self, method: &str) -> bool {
+        self.method() == Some(method)
+    }
+
+    /// `tools/call` of this tool.
+    pub fn calls(&self, tool: &str) -> bool {
+        self.is("tools/call") && self.message["params"]["name"] == tool
+    }
+}
+
+struct GetStream {
+    session: Option<String>,
+    out: mpsc::Sender<Out>,
+}
+
+struct State {
+    version: String,
+    capabilities: Value,
+    server_info: Value,
+    instructions: Option<String>,
+    issue_sessions: bool,
+    get_streams: bool,
+    delete_allowed: bool,
+    page_size: usize,
+    lists: BTreeMap<&'static str, Vec<Value>>,
+    handlers: HashMap<String, Handler>,
+    tools: HashMap<String, Handler>,
+    sessions: BTreeSet<String>,
+    sessions_issued: usize,
+    gets: Vec<GetStream>,
+    asked: HashMap<String, oneshot::Sender<Value>>,
+    asks: u64,
+    resumes: HashMap<String, oneshot::Sender<mpsc::Sender<Out>>>,
+    seen: Vec<Seen>,
+    connections: Vec<AbortHandle>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    changed: watch::Sender<u64>,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no handler panics while it holds this lock")
+    }
+
+    fn touch(&self) {
+        self.changed.send_modify(|count| *count += 1);
+    }
+}
+
+/// A backend on 127.0.0.1; gone when dropped.
+pub struct FakeBackend {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    server: AbortOnDrop,
+}
+
+impl FakeBackend {
+    /// A backend without tools; tools, resources and prompts are declared with `listChanged` and `subscribe`.
+    pub async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port on loopback");
+        Self::on_listener(listener)
+    }
+
+    /// A backend with one tool that answers by `handler`.
+    pub async fn with_tool<F, R>(name: &str, handler: F) -> Self
+    where
+        F: Fn(Call) -> R + Send + Sync + 'static,
+        R: Future<Output = Reply> + Send + 'static,
+    {
+        let backend = Self::start().await;
+        backend.tool(name, handler);
+        backend
+    }
+
+    /// A backend with one tool named `echo` that gives back its arguments.
+    pub async fn echo() -> Self {
+        let backend = Self::start().await;
+        backend.list("tools", vec![tool("echo")]);
+        backend
+    }
+
+    pub fn on_listener(listener: TcpListener) -> Self {
+        let address = listener.local_addr().expect("a bound listener has an address");
+        let capabilities = json!({
+            "tools": {"listChanged": true}, "prompts": {"listChanged": true}, "logging": {}, "completions": {},
+            "resources": {"listChanged": true, "subscribe": true},
+        });
+        let state = State {
+            version: "2025-11-25".to_owned(),
+            capabilities,
+            server_info: json!({"name": "fake", "version": "1"}),
+            instructions: None,
+            issue_sessions: false,
+            get_streams: true,
+            delete_allowed: true,
+            page_size: usize::MAX,
+            lists: BTreeMap::new(),
+            handlers: HashMap::new(),
+            tools: HashMap::new(),
+            sessions: BTreeSet::new(),
+            sessions_issued: 0,
+            gets: Vec::new(),
+            asked: HashMap::new(),
+            asks: 0,
+            resumes: HashMap::new(),
+            seen: Vec::new(),
+            connections: Vec::new(),
+        };
+        let shared = Arc::new(Shared { state: Mutex::new(state), changed: watch::Sender::new(0) });
+        let server = AbortOnDrop(tokio::spawn(server::serve(shared.clone(), listener)));
+        Self { shared, address, server }
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}/mcp", self.address)
+    }
+
+    /// The admin API's body for this backend.
+    pub fn spec(&self) -> Value {
+        json!({"transport": {"type": "http", "url": self.url()}})
+    }
+
+    // ---- how it behaves ----
+
+    /// The version `initialize` is answered with.
+    pub fn version(&self, version: &str) -> &Self {
+        self.shared.lock().version = version.to_owned();
+        self
+    }
+
+    pub fn capabilities(&self, capabilities: Value) -> &Self {
+        self.shared.lock().capabilities = capabilities;
+        self
+    }
+
+    pub fn server_info(&self, info: Value, instructions: Option<&str>) -> &Self {
+        let mut state = self.shared.lock();
+        state.server_info = info;
+        state.instructions = instructions.map(str::to_owned);
+        drop(state);
+        self
+    }
+
+    /// Issues a session id at `initialize` and insists on it afterwards.
+    pub fn sessions(&self) -> &Self {
+        self.shared.lock().issue_sessions = true;
+        self
+    }
+
+    /// GET is answered 405.
+    pub fn no_get_stream(&self) -> &Self {
+        self.shared.lock().get_streams = false;
+        self
+    }
+
+    /// DELETE is answered 405.
+    pub fn no_delete(&self) -> &Self {
+        self.shared.lock().delete_allowed = false;
+        self
+    }
+
+    /// Lists are given in pages of this size.
+    pub fn page_size(&self, size: usize) -> &Self {
+        self.shared.lock().page_size = size;
+        self
+    }
+
+    /// What a list (`tools`, `resources`, `resourceTemplates`, `prompts`) holds.
+    pub fn list(&self, member: &'static str, items: Vec<Value>) -> &Self {
+        self.shared.lock().lists.insert(member, items);
+        self
+    }
+
+    /// Adds a tool to the list and answers its calls.
+    pub fn tool<F, R>(&self, name: &str, handler: F) -> &Self
+    where
+        F: Fn(Call) -> R + Send + Sync + 'static,
+        R: Future<Output = Reply> + Send + 'static,
+    {
+        let mut state = self.shared.lock();
+        state.lists.entry("tools").or_default().push(tool(name));
+        state.tools.insert(name.to_owned(), Arc::new(move |call| Box::pin(handler(call))));
+        drop(state);
+        self
+    }
+
+    /// Answers a method; also replaces the built-in answers.
+    pub fn on<F, R>(&self, method: &str, handler: F) -> &Self
+    where
+        F: Fn(Call) -> R + Send + Sync + 'static,
+        R: Future<Output = Reply> + Send + 'static,
+    {
+        self.shared.lock().handlers.insert(method.to_owned(), Arc::new(move |call| Box::pin(handler(call))));
+        self
+    }
+
+    /// Every session id issued so far is unknown (404) from now on.
+    pub fn forget_sessions(&self) {
+        self.shared.lock().sessions.clear();
+    }
+
+    /// Cuts every open connection.
+    pub fn cut_connections(&self) {
+        let mut state = self.shared.lock();
+        state.gets.clear();
+        state.connections.drain(..).for_each(|connection| connection.abort());
+    }
+
+    /// Stops listening and cuts everything: the backend is dead. Gives the address for a successor.
+    pub async fn die(self) -> SocketAddr {
+        let Self { shared, address, server } = self;
+        let mut server = server;
+        server.0.abort();
+        let _ = (&mut server.0).await;
+        let mut state = shared.lock();
+        state.gets.clear();
+        state.connections.drain(..).for_each(|connection| connection.abort());
+        address
+    }
+
+    // ---- what it says unasked ----
+
+    /// Sends a message on every open GET stream; how many there were.
+    pub async fn push(&self, message: Value) -> usize {
+        self.push_where(|_| true, &exchange::event_text(None, &message.to_string())).await
+    }
+
+    /// Sends a message on the GET streams of one session.
+    pub async fn push_to(&self, session: &str, message: Value) -> usize {
+        self.push_where(|of| of == Some(session), &exchange::event_text(None, &message.to_string())).await
+    }
+
+    /// Sends bytes as they are on every open GET stream.
+    pub async fn push_raw(&self, text: &str) -> usize {
+        self.push_where(|_| true, text).await
+    }
+
+    async fn push_where(&self, wanted: impl Fn(Option<&str>) -> bool, text: &str) -> usize {
+        let outs: Vec<_> = self.shared.lock().gets.iter().filter(|get| wanted(get.session.as_deref())).map(|get| get.out.clone()).collect();
+        let mut sent = 0;
+        for out in outs {
+            sent += usize::from(out.send(Out::Event(text.to_owned())).await.is_ok());
+        }
+        sent
+    }
+
+    pub async fn notify(&self, method: &str, params: Value) -> usize {
+        self.push(json!({"jsonrpc": "2.0", "method": method, "params": params})).await
+    }
+
+    /// Ends the GET streams (orderly), as a server that polls would.
+    pub async fn end_get_streams(&self) {
+        let gets = std::mem::take(&mut self.shared.lock().gets);
+        drop(gets);
+    }
+
+    // ---- what it saw ----
+
+    pub fn seen(&self) -> Vec<Seen> {
+        self.shared.lock().seen.clone()
+    }
+
+    /// The recorded requests of one JSON-RPC method.
+    pub fn seen_of(&self, method: &str) -> Vec<Seen> {
+        self.shared.lock().seen.iter().filter(|seen| seen.is(method)).cloned().collect()
+    }
+
+    pub fn count(&self, wanted: impl Fn(&Seen) -> bool) -> usize {
+        self.shared.lock().seen.iter().filter(|seen| wanted(seen)).count()
+    }
+
+    /// The first recorded request that matches, waiting for it if need be.
+    pub async fn wait_for(&self, what: &str, wanted: impl Fn(&Seen) -> bool) -> Seen {
+        self.wait_state(what, |state| state.seen.iter().find(|seen| wanted(seen)).cloned()).await
+    }
+
+    /// Waits until `count` recorded requests match.
+    pub async fn wait_count(&self, what: &str, count: usize, wanted: impl Fn(&Seen) -> bool) -> Vec<Seen> {
+        self.wait_state(what, |state| {
+            let found: Vec<_> = state.seen.iter().filter(|seen| wanted(seen)).cloned().collect();
+            (found.len() >= count).then_some(found)
+        })
+        .await
+    }
+
+    /// Waits until this many GET streams are open.
+    pub async fn wait_get_streams(&self, count: usize) {
+        self.wait_state("open GET streams", |state| {
+            state.gets.retain(|get| !get.out.is_closed());
+            (state.gets.len() >= count).then_some(())
+        })
+        .await;
+    }
+
+    /// The session ids alive now.
+    pub fn live_sessions(&self) -> Vec<String> {
+        self.shared.lock().sessions.iter().cloned().collect()
+    }
+
+    pub async fn wait_live_sessions(&self, wanted: impl Fn(usize) -> bool) {
+        self.wait_state("the number of live sessions", |state| wanted(state.sessions.len()).then_some(())).await;
+    }
+
+    async fn wait_state<T>(&self, what: &str, look: impl Fn(&mut State) -> Option<T>) -> T {
+        let mut changed = self.shared.changed.subscribe();
+        within(what, async {
+            loop {
+                if let Some(found) = look(&mut self.shared.lock()) {
+                    return found;
+                }
+                changed.changed().await.expect("the sender lives as long as this backend");
+            }
+        })
+        .await
+    }
+}
+
+impl std::fmt::Debug for FakeBackend {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "FakeBackend({})", self.address)
+    }
+}
+
+/// A tool definition that takes anything.
+pub fn tool(name: &str) -> Value {
+    json!({"name": name, "description": format!("the tool {name}"), "inputSchema": {"type": "object"}})
+}
+
+/// A tool result with one text item.
+pub fn text(text: &str) -> Value {
+    json!({"content": [{"type": "text", "text": text}]})
+}

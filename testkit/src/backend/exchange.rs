@@ -1,0 +1,216 @@
+//! One request at the fake backend: what its handler may say before it answers, and how it answers.
+
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, oneshot};
+
+use super::Shared;
+use crate::deadline::within;
+
+/// How a handler answers.
+#[derive(Debug, Clone)]
+pub enum Reply {
+    /// A JSON-RPC result.
+    Result(Value),
+    /// A JSON-RPC result given as text, relayed byte for byte.
+    ResultText(String),
+    /// A JSON-RPC error object.
+    Error(Value),
+    /// A whole message, right or wrong, as text.
+    Message(String),
+    /// A whole HTTP answer; only while nothing was said on the stream.
+    Http { status: u16, headers: Vec<(String, String)>, body: Bytes },
+    /// No answer: the stream ends in an orderly way.
+    End,
+    /// No answer: the connection is cut.
+    Cut,
+    /// No answer for as long as the caller waits.
+    Hang,
+}
+
+impl Reply {
+    /// A tool result with one text item.
+    pub fn text(text: &str) -> Self {
+        Self::Result(super::text(text))
+    }
+
+    pub fn error(code: i64, message: &str) -> Self {
+        Self::Error(json!({"code": code, "message": message}))
+    }
+
+    pub fn status(status: u16) -> Self {
+        Self::Http { status, headers: Vec::new(), body: Bytes::new() }
+    }
+}
+
+/// What a handler gives to the HTTP side.
+#[derive(Debug)]
+pub(super) enum Out {
+    Event(String),
+    Answer(String),
+    Http { status: u16, headers: Vec<(String, String)>, body: Bytes },
+    Cut,
+}
+
+pub(super) fn event_text(id: Option<&str>, message: &str) -> String {
+    let id = id.map(|id| format!("id: {id}\n")).unwrap_or_default();
+    format!("{id}event: message\ndata: {message}\n\n")
+}
+
+/// A request being answered.
+pub struct Call {
+    pub message: Value,
+    pub body: Bytes,
+    pub headers: HeaderMap,
+    pub session: Option<String>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) line: Line,
+}
+
+/// The way back to the caller; changes when a stream is resumed. Shared with the task that sends the reply.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Line(Arc<Mutex<Option<mpsc::Sender<Out>>>>);
+
+impl Line {
+    pub(super) fn new(out: mpsc::Sender<Out>) -> Self {
+        Self(Arc::new(Mutex::new(Some(out))))
+    }
+
+    fn current(&self) -> Option<mpsc::Sender<Out>> {
+        self.0.lock().expect("nothing panics while it holds this lock").clone()
+    }
+
+    fn replace(&self, out: Option<mpsc::Sender<Out>>) {
+        *self.0.lock().expect("nothing panics while it holds this lock") = out;
+    }
+
+    async fn put(&self, out: Out) -> bool {
+        match self.current() {
+            Some(to) => to.send(out).await.is_ok(),
+            None => false,
+        }
+    }
+
+    /// Sends what the handler returned.
+    pub(super) async fn finish(&self, id: &Value, reply: Reply) {
+        let out = match reply {
+            Reply::Result(result) => Out::Answer(json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string()),
+            Reply::ResultText(result) => Out::Answer(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#)),
+            Reply::Error(error) => Out::Answer(json!({"jsonrpc": "2.0", "id": id, "error": error}).to_string()),
+            Reply::Message(text) => Out::Answer(text),
+            Reply::Http { status, headers, body } => Out::Http { status, headers, body },
+            Reply::End => Out::Event(": the end\n\n".to_owned()),
+            Reply::Cut => Out::Cut,
+            Reply::Hang => {
+                if let Some(out) = self.current() {
+                    out.closed().await;
+                }
+                return;
+            }
+        };
+        self.put(out).await;
+        self.replace(None);
+    }
+}
+
+impl Call {
+    pub fn id(&self) -> &Value {
+        &self.message["id"]
+    }
+
+    pub fn params(&self) -> &Value {
+        &self.message["params"]
+    }
+
+    pub fn arguments(&self) -> &Value {
+        &self.message["params"]["arguments"]
+    }
+
+    pub fn progress_token(&self) -> &Value {
+        &self.message["params"]["_meta"]["progressToken"]
+    }
+
+    /// Text on this call's stream, exactly as given.
+    pub async fn raw(&self, text: &str) -> bool {
+        self.line.put(Out::Event(text.to_owned())).await
+    }
+
+    /// A message on this call's stream; the answer becomes an event stream by it.
+    pub async fn send(&self, message: Value) -> bool {
+        self.raw(&event_text(None, &message.to_string())).await
+    }
+
+    /// A message with an event id.
+    pub async fn send_with_id(&self, event_id: &str, message: Value) -> bool {
+        self.raw(&event_text(Some(event_id), &message.to_string())).await
+    }
+
+    /// The answer, as an event with an id.
+    pub fn result_message(&self, result: Value) -> Value {
+        json!({"jsonrpc": "2.0", "id": self.id(), "result": result})
+    }
+
+    pub async fn notify(&self, method: &str, params: Value) -> bool {
+        self.send(json!({"jsonrpc": "2.0", "method": method, "params": params})).await
+    }
+
+    /// Progress with the token this call came with.
+    pub async fn progress(&self, progress: f64, total: f64) -> bool {
+        self.notify("notifications/progress", json!({"progressToken": self.progress_token(), "progress": progress, "total": total})).await
+    }
+
+    /// Opens the event stream with a comment.
+    pub async fn open_stream(&self) -> bool {
+        self.raw(": open\n\n").await
+    }
+
+    /// Asks the client on this call's stream; the whole response message.
+    pub async fn ask(&self, method: &str, params: Value) -> Value {
+        let (id, answer) = self.begin_ask(method, params).await;
+        within(&format!("the client's answer {id} to {method}"), answer).await.expect("the backend lives")
+    }
+
+    /// Asks without waiting: the request's id and where the response will come.
+    pub async fn begin_ask(&self, method: &str, params: Value) -> (Value, oneshot::Receiver<Value>) {
+        let (tell, answer) = oneshot::channel();
+        let id = {
+            let mut state = self.shared.lock();
+            state.asks += 1;
+            let id = json!(format!("ask-{}", state.asks));
+            state.asked.insert(id.to_string(), tell);
+            id
+        };
+        self.send(json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})).await;
+        (id, answer)
+    }
+
+    /// Ends this stream in an orderly way and goes on when somebody resumes from `event_id` by GET.
+    pub async fn end_until_resumed(&self, event_id: &str) {
+        let resumed = self.end_stream(event_id);
+        self.line.replace(Some(within("a GET that resumes the stream", resumed).await.expect("the backend lives")));
+    }
+
+    /// Cuts this stream's connection and goes on when somebody resumes from `event_id` by GET.
+    pub async fn cut_until_resumed(&self, event_id: &str) {
+        self.line.put(Out::Cut).await;
+        let resumed = self.end_stream(event_id);
+        self.line.replace(Some(within("a GET that resumes the stream", resumed).await.expect("the backend lives")));
+    }
+
+    fn end_stream(&self, event_id: &str) -> oneshot::Receiver<mpsc::Sender<Out>> {
+        let (tell, resumed) = oneshot::channel();
+        self.shared.lock().resumes.insert(event_id.to_owned(), tell);
+        self.line.replace(None);
+        resumed
+    }
+
+    /// Resolves when the caller's connection for this call is gone.
+    pub async fn gone(&self) {
+        if let Some(out) = self.line.current() {
+            out.closed().await;
+        }
+    }
+}

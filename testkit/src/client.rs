@@ -1,0 +1,495 @@
+//! A raw Streamable HTTP client: every header and every byte is the test's own.
+//!
+//! [`TestClient`] is cheap to clone; clones share the session. A request is a [`Call`]: a task that reads the answer,
+//! JSON or event stream, and hands out each message as it comes. Dropping a `Call` drops its connection.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use http::Request;
+use http_body_util::Full;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use crate::{
+    deadline::within,
+    events::EventReader,
+    http::{AbortOnDrop, Http2Connection, HttpVersion, RawResponse, connect_http2, send_http1, send_http2},
+};
+
+pub const ACCEPT_BOTH: &str = "application/json, text/event-stream";
+pub const LATEST: &str = "2025-11-25";
+
+/// Answers a server's request: `Ok` is a result, `Err` an error object.
+pub type Answers = Arc<dyn Fn(&str, &Value) -> Result<Value, Value> + Send + Sync>;
+
+/// A message as it came, with the id of the event that carried it.
+#[derive(Debug, Clone)]
+pub struct Received {
+    pub text: String,
+    pub value: Value,
+    pub event_id: Option<String>,
+}
+
+impl Received {
+    fn new(text: String, event_id: Option<String>) -> Self {
+        let value = serde_json::from_str(&text).unwrap_or(Value::Null);
+        Self { text, value, event_id }
+    }
+
+    pub fn method(&self) -> Option<&str> {
+        self.value["method"].as_str()
+    }
+
+    pub fn is_response(&self) -> bool {
+        self.value.get("result").is_some() || self.value.get("error").is_some()
+    }
+}
+
+#[derive(Default)]
+struct State {
+    session: Option<String>,
+    version: Option<String>,
+    http2: Option<(Http2Connection, AbortOnDrop)>,
+}
+
+#[derive(Clone)]
+pub struct TestClient {
+    address: SocketAddr,
+    path: String,
+    http: HttpVersion,
+    headers: Vec<(String, String)>,
+    answers: Option<Answers>,
+    next_id: Arc<AtomicU64>,
+    state: Arc<Mutex<State>>,
+}
+
+impl std::fmt::Debug for TestClient {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "TestClient({}{})", self.address, self.path)
+    }
+}
+
+impl TestClient {
+    /// A client of `http://ADDRESS/PATH`.
+    pub fn new(address: SocketAddr, path: &str) -> Self {
+        Self {
+            address,
+            path: path.to_owned(),
+            http: HttpVersion::Http1,
+            headers: Vec::new(),
+            answers: None,
+            next_id: Arc::new(AtomicU64::new(1)),
+            state: Arc::default(),
+        }
+    }
+
+    pub fn http(mut self, version: HttpVersion) -> Self {
+        self.http = version;
+        self
+    }
+
+    /// A header sent with every request, after the usual ones.
+    pub fn header(mut self, name: &str, value: &str) -> Self {
+        self.headers.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    pub fn bearer(self, key: &str) -> Self {
+        self.header("authorization", &format!("Bearer {key}"))
+    }
+
+    /// Answers the server's requests on every stream this client reads.
+    pub fn answers(mut self, answers: impl Fn(&str, &Value) -> Result<Value, Value> + Send + Sync + 'static) -> Self {
+        self.answers = Some(Arc::new(answers));
+        self
+    }
+
+    /// The same place and credentials, but no session yet.
+    pub fn fresh(&self) -> Self {
+        Self { state: Arc::default(), ..self.clone() }
+    }
+
+    pub fn session(&self) -> Option<String> {
+        self.lock().session.clone()
+    }
+
+    pub fn set_session(&self, session: Option<&str>) {
+        self.lock().session = session.map(str::to_owned);
+    }
+
+    pub fn set_version(&self, version: Option<&str>) {
+        self.lock().version = version.map(str::to_owned);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().expect("no test panics while it holds this lock")
+    }
+
+    /// Sends exactly these headers (and Host).
+    pub async fn try_send(&self, method: &str, headers: &[(String, String)], body: Bytes) -> Result<RawResponse, String> {
+        let mut request = Request::builder().method(method);
+        match self.http {
+            HttpVersion::Http1 => {
+                request = request.uri(&self.path);
+                if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
+                    request = request.header("host", self.address.to_string());
+                }
+            }
+            HttpVersion::Http2 => request = request.uri(format!("http://{}{}", self.address, self.path)),
+        }
+        for (name, value) in headers {
+            request = request.header(name, value);
+        }
+        let request = request.body(Full::new(body)).map_err(|error| error.to_string())?;
+        match self.http {
+            HttpVersion::Http1 => send_http1(self.address, request).await,
+            HttpVersion::Http2 => send_http2(self.http2().await?, request).await,
+        }
+    }
+
+    async fn http2(&self) -> Result<Http2Connection, String> {
+        if let Some((connection, _)) = &self.lock().http2 {
+            return Ok(connection.clone());
+        }
+        let (connection, task) = connect_http2(self.address).await?;
+        self.lock().http2 = Some((connection.clone(), task));
+        Ok(connection)
+    }
+
+    /// [`Self::try_send`] with a deadline, for anything that must be answered.
+    pub async fn send(&self, method: &str, headers: &[(&str, &str)], body: impl Into<Bytes>) -> RawResponse {
+        let headers: Vec<_> = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        within(&format!("the answer to {method}"), self.try_send(method, &headers, body.into())).await.expect("the broker answers")
+    }
+
+    /// A POST with exactly these headers.
+    pub async fn post_raw(&self, headers: &[(&str, &str)], body: impl Into<Bytes>) -> RawResponse {
+        self.send("POST", headers, body).await
+    }
+
+    /// The headers of a well-behaved client in this session.
+    pub fn usual_headers(&self) -> Vec<(String, String)> {
+        let mut headers = vec![("content-type".to_owned(), "application/json".to_owned()), ("accept".to_owned(), ACCEPT_BOTH.to_owned())];
+        let state = self.lock();
+        headers.extend(state.session.iter().map(|id| ("mcp-session-id".to_owned(), id.clone())));
+        headers.extend(state.version.iter().map(|version| ("mcp-protocol-version".to_owned(), version.clone())));
+        headers.extend(self.headers.iter().cloned());
+        headers
+    }
+
+    /// The usual headers with some replaced or added.
+    pub fn headers_with(&self, changes: &[(&str, &str)]) -> Vec<(String, String)> {
+        let mut headers = self.headers_without(&changes.iter().map(|(name, _)| *name).collect::<Vec<_>>());
+        headers.extend(changes.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+        headers
+    }
+
+    /// The usual headers without some.
+    pub fn headers_without(&self, names: &[&str]) -> Vec<(String, String)> {
+        self.usual_headers().into_iter().filter(|(name, _)| !names.iter().any(|gone| gone.eq_ignore_ascii_case(name))).collect()
+    }
+
+    /// A request with the given (owned) headers and a deadline.
+    pub async fn send_with(&self, method: &str, headers: Vec<(String, String)>, body: impl Into<Bytes>) -> RawResponse {
+        within(&format!("the answer to {method}"), self.try_send(method, &headers, body.into())).await.expect("the broker answers")
+    }
+
+    /// A POST of a well-behaved client, body as given.
+    pub async fn post(&self, body: impl Into<Bytes>) -> RawResponse {
+        self.send_with("POST", self.usual_headers(), body).await
+    }
+
+    /// The result of `initialize`; the session id and version are kept for later requests.
+    pub async fn initialize_only(&self, version: &str, capabilities: Value) -> Value {
+        let id = self.take_id();
+        let params = json!({"protocolVersion": version, "capabilities": capabilities, "clientInfo": {"name": "testkit", "version": "1"}});
+        let body = json!({"jsonrpc": "2.0", "id": id, "method": "initialize", "params": params}).to_string();
+        let response = self.post(body).await;
+        let response = response.expect_status(200, "initialize is answered").await;
+        let session = response.header("mcp-session-id").map(str::to_owned);
+        let message = if response.is_event_stream() {
+            response.events().find(|message| message.get("id").is_some()).await
+        } else {
+            response.json().await
+        };
+        let result = message.get("result").cloned().unwrap_or_else(|| panic!("initialize failed: {message}"));
+        let mut state = self.lock();
+        state.session = session;
+        state.version = result["protocolVersion"].as_str().map(str::to_owned);
+        result
+    }
+
+    /// `initialize` and `notifications/initialized`.
+    pub async fn initialize(&self, version: &str, capabilities: Value) -> Value {
+        let result = self.initialize_only(version, capabilities).await;
+        self.notify("notifications/initialized", json!({})).await;
+        result
+    }
+
+    /// A session of the newest version with these capabilities.
+    pub async fn connected(self, capabilities: Value) -> Self {
+        self.initialize(LATEST, capabilities).await;
+        self
+    }
+
+    pub fn take_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Sends a notification; it must be accepted (202).
+    pub async fn notify(&self, method: &str, params: Value) {
+        let response = self.post(json!({"jsonrpc": "2.0", "method": method, "params": params}).to_string()).await;
+        let status = response.status;
+        let body = response.text().await;
+        assert_eq!((status, body.as_str()), (202, ""), "notification {method} accepted with an empty body");
+    }
+
+    /// Starts a request.
+    pub fn begin(&self, method: &str, params: Value) -> Call {
+        self.begin_with_id(json!(self.take_id()), method, params)
+    }
+
+    pub fn begin_with_id(&self, id: Value, method: &str, params: Value) -> Call {
+        let body = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string();
+        self.begin_raw(id, body)
+    }
+
+    /// Starts a request whose body is the test's own bytes; `id` is what the response must carry.
+    pub fn begin_raw(&self, id: Value, body: impl Into<Bytes>) -> Call {
+        let (to_call, messages) = mpsc::channel(4096);
+        let client = self.clone();
+        let body = body.into();
+        let reader = tokio::spawn(async move { client.read_answer(body, to_call).await });
+        Call { id, messages, _reader: AbortOnDrop(reader), before: Vec::new(), status: None }
+    }
+
+    async fn read_answer(self, body: Bytes, to_call: mpsc::Sender<Item>) {
+        let response = match self.try_send("POST", &self.usual_headers(), body).await {
+            Ok(response) => response,
+            Err(error) => {
+                let _ = to_call.send(Item::Broken(error)).await;
+                return;
+            }
+        };
+        let _ = to_call.send(Item::Head { status: response.status, stream: response.is_event_stream() }).await;
+        if response.is_event_stream() {
+            self.pump(response.events(), &to_call).await;
+        } else {
+            let text = response.text().await;
+            let _ = to_call.send(Item::Message(Received::new(text, None))).await;
+        }
+    }
+
+    /// Reads a stream to its end: server requests are answered, everything is handed on.
+    async fn pump(&self, mut events: EventReader, to_call: &mpsc::Sender<Item>) {
+        while let Some(event) = events.advance().await {
+            let item = match event.data {
+                Some(text) if !text.is_empty() => {
+                    let message = Received::new(text, event.id);
+                    self.answer(&message).await;
+                    Item::Message(message)
+                }
+                _ => Item::Bare(event),
+            };
+            if to_call.send(item).await.is_err() {
+                return;
+            }
+        }
+        if events.broken {
+            let _ = to_call.send(Item::Broken("the stream broke".to_owned())).await;
+        }
+    }
+
+    async fn answer(&self, message: &Received) {
+        let (Some(answers), Some(method), Some(id)) = (&self.answers, message.method(), message.value.get("id")) else { return };
+        match answers(method, &message.value["params"]) {
+            Ok(result) => self.respond(id.clone(), result).await,
+            Err(error) => self.respond_error(id.clone(), error).await,
+        }
+    }
+
+    /// Answers a server's request with a result.
+    pub async fn respond(&self, id: Value, result: Value) {
+        let response = self.post(json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string()).await;
+        response.expect_status(202, "a response is accepted").await;
+    }
+
+    pub async fn respond_error(&self, id: Value, error: Value) {
+        let response = self.post(json!({"jsonrpc": "2.0", "id": id, "error": error}).to_string()).await;
+        response.expect_status(202, "an error response is accepted").await;
+    }
+
+    /// The whole response message to a request.
+    pub async fn request(&self, method: &str, params: Value) -> Value {
+        self.begin(method, params).response().await.value
+    }
+
+    /// The result of a request; panics on an error.
+    pub async fn result(&self, method: &str, params: Value) -> Value {
+        let response = self.request(method, params).await;
+        response.get("result").cloned().unwrap_or_else(|| panic!("{method} failed: {response}"))
+    }
+
+    /// The error of a request; panics on a result.
+    pub async fn error(&self, method: &str, params: Value) -> Value {
+        let response = self.request(method, params).await;
+        response.get("error").cloned().unwrap_or_else(|| panic!("{method} did not fail: {response}"))
+    }
+
+    /// The result of `tools/call`.
+    pub async fn call(&self, tool: &str, arguments: Value) -> Value {
+        self.result("tools/call", json!({"name": tool, "arguments": arguments})).await
+    }
+
+    pub fn begin_call(&self, tool: &str, arguments: Value) -> Call {
+        self.begin("tools/call", json!({"name": tool, "arguments": arguments}))
+    }
+
+    /// Every page of a list, as the items under `member`.
+    pub async fn list_all(&self, method: &str, member: &str) -> Vec<Value> {
+        let mut items = Vec::new();
+        let mut params = json!({});
+        loop {
+            let page = self.result(method, params).await;
+            items.extend(page[member].as_array().unwrap_or_else(|| panic!("{method} has {member}: {page}")).iter().cloned());
+            match page.get("nextCursor").and_then(Value::as_str) {
+                Some(cursor) => params = json!({"cursor": cursor}),
+                None => return items,
+            }
+        }
+    }
+
+    /// The names in `tools/list`.
+    pub async fn tool_names(&self) -> Vec<String> {
+        self.list_all("tools/list", "tools").await.iter().map(|tool| tool["name"].as_str().unwrap_or("").to_owned()).collect()
+    }
+
+    /// A GET for events, answered whatever its status.
+    pub async fn get_stream_raw(&self, last_event_id: Option<&str>) -> RawResponse {
+        let mut headers = self.headers_with(&[("accept", "text/event-stream")]);
+        headers.retain(|(name, _)| name != "content-type");
+        headers.extend(last_event_id.map(|id| ("last-event-id".to_owned(), id.to_owned())));
+        self.send_with("GET", headers, Bytes::new()).await
+    }
+
+    /// The session's general stream.
+    pub async fn open_get_stream(&self) -> EventReader {
+        self.get_stream_raw(None).await.events()
+    }
+
+    /// Goes on where a stream broke.
+    pub async fn resume(&self, last_event_id: &str) -> EventReader {
+        self.get_stream_raw(Some(last_event_id)).await.events()
+    }
+
+    /// The raw event stream a request is answered with.
+    pub async fn post_stream(&self, body: impl Into<Bytes>) -> EventReader {
+        self.post(body).await.events()
+    }
+
+    /// DELETE; its status.
+    pub async fn delete_session(&self) -> u16 {
+        self.send_with("DELETE", self.headers_without(&["content-type", "accept"]), Bytes::new()).await.status
+    }
+}
+
+/// What a call's reader saw.
+#[derive(Debug)]
+enum Item {
+    Head { status: u16, stream: bool },
+    Message(Received),
+    Bare(crate::events::Event),
+    Broken(String),
+}
+
+/// A request in flight.
+#[derive(Debug)]
+pub struct Call {
+    pub id: Value,
+    messages: mpsc::Receiver<Item>,
+    _reader: AbortOnDrop,
+    /// Messages that came before the response, as [`Self::response`] read them.
+    pub before: Vec<Received>,
+    /// Status and whether it is an event stream, once the head was read.
+    pub status: Option<(u16, bool)>,
+}
+
+impl Call {
+    /// The next message, or `None` at the end; panics when the connection broke.
+    pub async fn next(&mut self) -> Option<Received> {
+        loop {
+            match within("the next message of a call", self.messages.recv()).await? {
+                Item::Head { status, stream } => self.status = Some((status, stream)),
+                Item::Message(message) => return Some(message),
+                Item::Bare(_) => {}
+                Item::Broken(reason) => panic!("the call's connection broke: {reason}"),
+            }
+        }
+    }
+
+    /// The next message, or `None` when the stream ended or its connection broke.
+    pub async fn next_or_end(&mut self) -> Option<Received> {
+        loop {
+            match within("the next message of a call", self.messages.recv()).await? {
+                Item::Head { status, stream } => self.status = Some((status, stream)),
+                Item::Message(message) => return Some(message),
+                Item::Bare(_) => {}
+                Item::Broken(_) => return None,
+            }
+        }
+    }
+
+    /// The id of the first event (the priming event where there is one).
+    pub async fn first_event_id(&mut self) -> String {
+        loop {
+            match within("the first event of a call", self.messages.recv()).await.expect("the call has events") {
+                Item::Bare(event) if event.id.is_some() => return event.id.expect("just looked at"),
+                Item::Message(message) if message.event_id.is_some() => {
+                    let id = message.event_id.clone().expect("just looked at");
+                    self.before.push(message);
+                    return id;
+                }
+                Item::Head { status, stream } => self.status = Some((status, stream)),
+                Item::Message(message) => panic!("a message without an event id: {}", message.text),
+                Item::Bare(_) => {}
+                Item::Broken(reason) => panic!("the call's connection broke: {reason}"),
+            }
+        }
+    }
+
+    /// The response; what came before it is in `before`.
+    pub async fn response(mut self) -> Received {
+        self.finish().await
+    }
+
+    /// [`Self::response`] for callers that look at `before` or `status` afterwards.
+    pub async fn finish(&mut self) -> Received {
+        while let Some(message) = self.next().await {
+            let same_id = message.value.get("id").is_none_or(|id| *id == self.id);
+            if message.is_response() && same_id {
+                return message;
+            }
+            self.before.push(message);
+        }
+        panic!("the stream of request {} ended without a response; before: {:?}", self.id, self.before);
+    }
+
+    /// The result; panics on an error.
+    pub async fn result(self) -> Value {
+        let message = self.response().await;
+        message.value.get("result").cloned().unwrap_or_else(|| panic!("the call failed: {}", message.text))
+    }
+
+    /// The error; panics on a result.
+    pub async fn error(self) -> Value {
+        let message = self.response().await;
+        message.value.get("error").cloned().unwrap_or_else(|| panic!("the call did not fail: {}", message.text))
+    }
+}

@@ -1,0 +1,76 @@
+//! Waiting with a deadline: for a future, for a state seen from outside, for a gate a test opens.
+//!
+//! Used by every test; a wait that is over its deadline panics with what it waited for.
+
+use std::{fmt::Debug, future::Future, time::Duration};
+
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout},
+};
+
+/// How long a test waits for anything before it fails.
+pub const DEADLINE: Duration = Duration::from_secs(10);
+
+/// How often a state that can only be asked for (a metric, a process table) is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// The future's value, or a panic naming `what` after [`DEADLINE`].
+#[track_caller]
+pub fn within<F: Future>(what: &str, future: F) -> impl Future<Output = F::Output> {
+    let at = std::panic::Location::caller();
+    let what = what.to_owned();
+    async move {
+        match timeout(DEADLINE, future).await {
+            Ok(value) => value,
+            Err(_) => panic!("waited {DEADLINE:?} for {what} (at {at})"),
+        }
+    }
+}
+
+/// Asks `look` again and again until it gives `Ok`; panics with its last `Err` after `deadline`.
+pub async fn eventually_within<T, E: Debug, F: Future<Output = Result<T, E>>>(
+    deadline: Duration,
+    what: &str,
+    mut look: impl FnMut() -> F,
+) -> T {
+    let end = Instant::now() + deadline;
+    loop {
+        match look().await {
+            Ok(value) => return value,
+            Err(last) if Instant::now() >= end => panic!("waited {deadline:?} for {what}; last seen: {last:?}"),
+            Err(_) => tokio::time::sleep(LOOK_EVERY).await,
+        }
+    }
+}
+
+/// [`eventually_within`] the usual [`DEADLINE`].
+pub async fn eventually<T, E: Debug, F: Future<Output = Result<T, E>>>(what: &str, look: impl FnMut() -> F) -> T {
+    eventually_within(DEADLINE, what, look).await
+}
+
+/// A door handlers wait at until the test opens it.
+#[derive(Clone, Debug)]
+pub struct Gate(watch::Sender<bool>);
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Gate {
+    pub fn new() -> Self {
+        Self(watch::Sender::new(false))
+    }
+
+    pub fn open(&self) {
+        self.0.send_replace(true);
+    }
+
+    /// Resolves once the gate is open; stays open for all who come later.
+    pub async fn passed(&self) {
+        let mut state = self.0.subscribe();
+        let _ = state.wait_for(|open| *open).await;
+    }
+}

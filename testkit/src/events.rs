@@ -1,0 +1,190 @@
+//! Reads `text/event-stream` bodies event by event, as the bytes came.
+//!
+//! Used by [`crate::client`] and by tests that look at one stream themselves. Events without data (priming events,
+//! `retry`) are given out too: they mean something in MCP.
+
+use std::{sync::Arc, time::Duration};
+
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use serde_json::Value;
+use tokio::time::timeout;
+
+use crate::{deadline::DEADLINE, http::AbortOnDrop};
+
+/// One event. `data` is the joined data lines, `None` when there was no data field at all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Event {
+    pub id: Option<String>,
+    pub event: Option<String>,
+    pub data: Option<String>,
+    pub retry: Option<u64>,
+}
+
+impl Event {
+    /// The JSON message carried, if any.
+    pub fn message(&self) -> Option<Value> {
+        self.data.as_deref().filter(|data| !data.is_empty()).and_then(|data| serde_json::from_str(data).ok())
+    }
+
+    /// An id and an empty data field: where a client may resume from before anything was said.
+    pub fn is_priming(&self) -> bool {
+        self.id.is_some() && self.data.as_deref() == Some("")
+    }
+}
+
+/// Splits bytes into events.
+#[derive(Debug, Default)]
+pub struct EventParser {
+    buffer: Vec<u8>,
+    started: bool,
+    pub comments: usize,
+}
+
+impl EventParser {
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
+        if !self.started && self.buffer.len() >= 3 {
+            self.started = true;
+            if self.buffer.starts_with(b"\xef\xbb\xbf") {
+                self.buffer.drain(..3);
+            }
+        }
+    }
+
+    /// The next whole event, if its terminating blank line has arrived. Our broker ends lines with LF or CR LF.
+    pub fn pop(&mut self) -> Option<Event> {
+        loop {
+            let (block, rest) = self.split_block()?;
+            self.buffer = rest;
+            if let Some(event) = self.parse(&block) {
+                return Some(event);
+            }
+        }
+    }
+
+    fn split_block(&self) -> Option<(String, Vec<u8>)> {
+        let mut line_start = 0;
+        for (at, byte) in self.buffer.iter().enumerate() {
+            if *byte != b'\n' {
+                continue;
+            }
+            let line = self.buffer[line_start..at].strip_suffix(b"\r").unwrap_or(&self.buffer[line_start..at]);
+            if line.is_empty() {
+                let block = String::from_utf8(self.buffer[..line_start].to_vec()).expect("an event stream is UTF-8");
+                return Some((block, self.buffer[at + 1..].to_vec()));
+            }
+            line_start = at + 1;
+        }
+        None
+    }
+
+    fn parse(&mut self, block: &str) -> Option<Event> {
+        let mut event = Event::default();
+        let mut any = false;
+        for line in block.lines() {
+            if line.starts_with(':') {
+                self.comments += 1;
+                continue;
+            }
+            let (field, value) = line.split_once(':').unwrap_or((line, ""));
+            let value = value.strip_prefix(' ').unwrap_or(value);
+            any = true;
+            match field {
+                "id" => event.id = Some(value.to_owned()),
+                "event" => event.event = Some(value.to_owned()),
+                "retry" => event.retry = value.parse().ok(),
+                "data" => match &mut event.data {
+                    Some(data) => {
+                        data.push('\n');
+                        data.push_str(value);
+                    }
+                    None => event.data = Some(value.to_owned()),
+                },
+                other => panic!("unknown event-stream field {other:?} in {block:?}"),
+            }
+        }
+        any.then_some(event)
+    }
+}
+
+/// An open event stream. Dropping it closes its connection.
+#[derive(Debug)]
+pub struct EventReader {
+    body: Incoming,
+    parser: EventParser,
+    _connection: Option<Arc<AbortOnDrop>>,
+    /// The stream ended by an error instead of its end.
+    pub broken: bool,
+}
+
+impl EventReader {
+    pub(crate) fn new(body: Incoming, connection: Option<Arc<AbortOnDrop>>) -> Self {
+        Self { body, parser: EventParser::default(), _connection: connection, broken: false }
+    }
+
+    /// The next event, or `None` at the end of the stream; panics after [`DEADLINE`].
+    pub async fn next(&mut self) -> Option<Event> {
+        self.next_event(DEADLINE).await.unwrap_or_else(|()| panic!("no event within {DEADLINE:?}"))
+    }
+
+    /// The next event within `deadline`; `Err` when it passed.
+    pub async fn next_event(&mut self, deadline: Duration) -> Result<Option<Event>, ()> {
+        timeout(deadline, self.advance()).await.map_err(|_| ())
+    }
+
+    /// Waits without a deadline of its own (for readers that live in a task).
+    pub async fn advance(&mut self) -> Option<Event> {
+        loop {
+            if let Some(event) = self.parser.pop() {
+                return Some(event);
+            }
+            match self.body.frame().await {
+                Some(Ok(frame)) => {
+                    if let Some(data) = frame.data_ref() {
+                        self.parser.push(data);
+                    }
+                }
+                Some(Err(_)) => {
+                    self.broken = true;
+                    return None;
+                }
+                None => return None,
+            }
+        }
+    }
+
+    /// The next event that carries a message, as `(event id, message)`.
+    pub async fn next_message(&mut self) -> Option<(Option<String>, Value)> {
+        loop {
+            let event = self.next().await?;
+            if let Some(message) = event.message() {
+                return Some((event.id, message));
+            }
+        }
+    }
+
+    /// Reads on until a message with this method (or, for responses, `None`) comes; what comes before is dropped.
+    pub async fn find(&mut self, wanted: impl Fn(&Value) -> bool) -> Value {
+        loop {
+            let (_, message) = self.next_message().await.expect("the stream ended before the message looked for");
+            if wanted(&message) {
+                return message;
+            }
+        }
+    }
+
+    /// Everything up to the end of the stream.
+    pub async fn rest(&mut self) -> Vec<Event> {
+        let mut events = Vec::new();
+        while let Some(event) = self.next().await {
+            events.push(event);
+        }
+        events
+    }
+
+    /// Comments (keep-alives) seen so far.
+    pub fn comments(&self) -> usize {
+        self.parser.comments
+    }
+}

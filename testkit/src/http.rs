@@ -1,0 +1,124 @@
+//! One HTTP request over a connection of its own (HTTP/1.1 or cleartext HTTP/2), with nothing added or hidden.
+//!
+//! Used by the clients of this crate. Dropping a [`RawResponse`] before its end closes the connection, which is how
+//! tests make a client vanish.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use bytes::Bytes;
+use http::{HeaderMap, Request};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use serde_json::Value;
+use tokio::{net::TcpStream, task::JoinHandle};
+
+use crate::{deadline::within, events::EventReader};
+
+/// Which HTTP a client speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HttpVersion {
+    Http1,
+    /// Cleartext, with prior knowledge.
+    Http2,
+}
+
+/// Ends its task when dropped.
+#[derive(Debug)]
+pub struct AbortOnDrop(pub JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// A response as it came.
+#[derive(Debug)]
+pub struct RawResponse {
+    pub status: u16,
+    pub headers: HeaderMap,
+    body: Incoming,
+    connection: Option<Arc<AbortOnDrop>>,
+}
+
+impl RawResponse {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).and_then(|value| value.to_str().ok())
+    }
+
+    pub fn content_type(&self) -> &str {
+        self.header("content-type").unwrap_or("").split(';').next().unwrap_or("").trim()
+    }
+
+    pub fn is_event_stream(&self) -> bool {
+        self.content_type() == "text/event-stream"
+    }
+
+    /// Itself when the status is this one; else a panic that shows the body.
+    pub async fn expect_status(self, status: u16, what: &str) -> Self {
+        if self.status == status {
+            return self;
+        }
+        let got = self.status;
+        panic!("{what}: expected status {status}, got {got}: {}", self.text().await)
+    }
+
+    /// The whole body.
+    pub async fn bytes(self) -> Bytes {
+        within("the end of a response body", self.body.collect()).await.expect("the body ended cleanly").to_bytes()
+    }
+
+    pub async fn text(self) -> String {
+        String::from_utf8(self.bytes().await.to_vec()).expect("the body is UTF-8")
+    }
+
+    pub async fn json(self) -> Value {
+        let text = self.text().await;
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("not JSON ({error}): {text:?}"))
+    }
+
+    /// The body as an event stream; panics when it is none.
+    pub fn events(self) -> EventReader {
+        assert!(self.is_event_stream(), "expected an event stream, got {} {:?}", self.status, self.headers);
+        EventReader::new(self.body, self.connection)
+    }
+}
+
+/// A cleartext HTTP/2 connection several requests share.
+pub type Http2Connection = hyper::client::conn::http2::SendRequest<Full<Bytes>>;
+
+/// Opens a connection for several requests at once.
+pub async fn connect_http2(address: SocketAddr) -> Result<(Http2Connection, AbortOnDrop), String> {
+    let stream = TcpStream::connect(address).await.map_err(|error| format!("connect {address}: {error}"))?;
+    let (sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
+    let task = tokio::spawn(async move {
+        let _ = connection.await;
+    });
+    Ok((sender, AbortOnDrop(task)))
+}
+
+/// Sends over a new HTTP/1.1 connection.
+pub async fn send_http1(address: SocketAddr, request: Request<Full<Bytes>>) -> Result<RawResponse, String> {
+    let stream = TcpStream::connect(address).await.map_err(|error| format!("connect {address}: {error}"))?;
+    let _ = stream.set_nodelay(true);
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
+    let task = AbortOnDrop(tokio::spawn(async move {
+        let _ = connection.await;
+    }));
+    let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
+    Ok(raw(response, Some(Arc::new(task))))
+}
+
+/// Sends over a shared HTTP/2 connection.
+pub async fn send_http2(mut sender: Http2Connection, request: Request<Full<Bytes>>) -> Result<RawResponse, String> {
+    sender.ready().await.map_err(|error| error.to_string())?;
+    let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
+    Ok(raw(response, None))
+}
+
+fn raw(response: hyper::Response<Incoming>, connection: Option<Arc<AbortOnDrop>>) -> RawResponse {
+    let (parts, body) = response.into_parts();
+    RawResponse { status: parts.status.as_u16(), headers: parts.headers, body, connection }
+}
