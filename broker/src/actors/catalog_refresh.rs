@@ -18,7 +18,10 @@ use protocol::{
 
 use super::{
     backend::{Backend, BackendState},
-    link::{Link, connection::Connection},
+    link::{
+        Link,
+        connection::{Connection, Failure},
+    },
     tenant::Tenant,
 };
 use crate::{
@@ -199,7 +202,7 @@ fn read_answer(kind: ListKind, backend: &Backend, answer: &Message) -> Result<Op
         }
         return Ok(None);
     };
-    catalog::read_page(kind, &backend.id, result).map(Some).map_err(|why| {
-        Refusal::new(ErrorKind::BackendProtocolError, format!("backend {} answered {} badly: {why}", backend.id, method(kind).name()))
-    })
+    catalog::read_page(kind, &backend.id, result)
+        .map(Some)
+        .map_err(|why| backend.refusal(&Failure::Protocol(format!("{}: {why}", method(kind).name()))))
 }
