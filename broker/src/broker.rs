@@ -289,7 +289,7 @@ impl Broker {
         let connection = task.link.connection().await?;
         let params = format!("{{\"taskId\":{}}}", protocol::json::quote(&task.backend_task_id));
         let answer = connection.ask(&task.link, Method::TasksCancel, Some(params.as_bytes())).await;
-        let answer = answer.map_err(|failure| failure.into_refusal(&task.link.backend.id))?;
+        let answer = answer.map_err(|failure| task.link.backend.refusal(&failure))?;
         self.shared.tasks.note_status(&task.id, answer.text(answer.fields.status).as_deref());
         self.task(id).ok_or_else(unknown)
     }

@@ -166,11 +166,11 @@ impl Call {
             let outgoing = Outgoing { message, edits, call: self };
             match connection.exchange(&link, outgoing).await {
                 Ok(answer) => return Ending::Answered(answer),
-                Err(Failure::SessionGone) if attempt == 0 => link.forget(&connection),
-                Err(failure) => return Ending::Refused(failure.into_refusal(&self.backend)),
+                Err(Failure::SessionGone) if attempt == 0 => connection.close_now(),
+                Err(failure) => return Ending::Refused(link.backend.refusal(&failure)),
             }
         }
-        Ending::Refused(Failure::SessionGone.into_refusal(&self.backend))
+        Ending::Refused(Failure::SessionGone.refusal(&self.backend))
     }
 
     /// Resolves when the call's time is up: `timeouts.call` after the last sign of life, never beyond the total.

@@ -171,7 +171,7 @@ impl Subscriptions {
 
 async fn tell(link: &Arc<Link>, connection: &Arc<Connection>, method: Method, uri: &str) -> Result<(), Refusal> {
     let params = format!("{{\"uri\":{}}}", json::quote(uri));
-    let answer = connection.ask(link, method, Some(params.as_bytes())).await.map_err(|failure| failure.into_refusal(&link.backend.id))?;
+    let answer = connection.ask(link, method, Some(params.as_bytes())).await.map_err(|failure| link.backend.refusal(&failure))?;
     match answer.kind {
         Kind::Error => Err(Refusal::new(ErrorKind::ResourceNotFound, "the backend refused the subscription").with("uri", uri)),
         _ => Ok(()),

@@ -106,6 +106,11 @@ impl EventLog {
         Some(event)
     }
 
+    /// How many events there are after `position`.
+    pub fn count_after(&self, position: u64) -> u64 {
+        self.events.iter().filter(|event| event.sequence > position).count() as u64
+    }
+
     /// Checks that a client may continue after `position`: everything since is still here.
     pub fn can_resume(&self, position: u64) -> Result<(), Gone> {
         let oldest_needed = position + 1;
@@ -133,6 +138,11 @@ impl EventLog {
     /// Every answer is in the log.
     pub fn complete(&self) -> bool {
         self.answers_due == Some(0)
+    }
+
+    /// Whether the stream has an end at all.
+    pub fn has_answers(&self) -> bool {
+        self.answers_due.is_some()
     }
 
     pub fn was_cut(&self) -> bool {

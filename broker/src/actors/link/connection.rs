@@ -115,8 +115,8 @@ pub enum Failure {
 
 impl Failure {
     /// In the client's terms: no text of the backend, no internals.
-    pub fn into_refusal(self, backend: &BackendId) -> Refusal {
-        let (kind, text) = match &self {
+    pub fn refusal(&self, backend: &BackendId) -> Refusal {
+        let (kind, text) = match self {
             Failure::NotSent(_) | Failure::SessionGone => (ErrorKind::BackendUnavailable, format!("backend {backend} can not be reached")),
             Failure::Busy(_) => (ErrorKind::BackendUnavailable, format!("backend {backend} takes no work now")),
             Failure::QueueFull => (ErrorKind::Overloaded, format!("too many messages wait for backend {backend}")),
@@ -126,7 +126,6 @@ impl Failure {
             Failure::Protocol(_) => (ErrorKind::BackendProtocolError, format!("backend {backend} gave an answer that is not MCP")),
             Failure::TooLarge { max } => (ErrorKind::ResultTooLarge, format!("the answer of backend {backend} is larger than {max} bytes")),
         };
-        tracing::warn!(%backend, failure = %self, "a request to a backend failed");
         Refusal::new(kind, text)
     }
 }

@@ -248,6 +248,12 @@ async fn only_the_admin_token_opens() {
         assert!(response.headers().contains_key(header::WWW_AUTHENTICATE));
     }
     admin.refused("GET", "/no/such/route", None, 401).await;
+    for path in ["/admin/v1/tenants/", "/admin/v1/tenants%2fdefault", "//admin/v1/tenants", "/metrics/", "/healthz/", "/healthz/../metrics"]
+    {
+        for method in ["GET", "HEAD", "OPTIONS", "POST", "TRACE"] {
+            assert_eq!(admin.send(request(method, path).body(Body::empty()).unwrap()).await.status(), 401, "{method} {path}");
+        }
+    }
     let public = Admin::start("", "192.0.2.1:9090").await;
     let (_, detail) = public.refused("GET", "/admin/v1/tenants", None, 401).await;
     assert!(detail.contains("auth.admin_token"), "{detail}");

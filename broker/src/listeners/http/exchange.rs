@@ -132,8 +132,9 @@ fn listen(broker: &Broker, session: &Arc<Session>, headers: &HeaderMap) -> Resul
     let reader = match headers.get(LAST_EVENT_ID) {
         None => session.open_general_stream()?,
         Some(id) => {
-            session.shared.metrics.events_replayed(1);
-            session.resume(id.to_str().unwrap_or_default())?
+            let reader = session.resume(id.to_str().unwrap_or_default())?;
+            session.shared.metrics.events_replayed(reader.behind());
+            reader
         }
     };
     Ok(stamped(answer::events(&session.shared, reader, None, style(session)), session))
