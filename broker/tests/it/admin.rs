@@ -157,8 +157,11 @@ async fn a_body_that_is_not_json_or_too_large_is_a_problem() {
         assert_eq!(response.content_type(), "application/problem+json");
     }
     let huge = json!({"weight": 1, "x": "y".repeat(4 << 20)});
-    let status = broker.admin().put("/admin/v1/tenants/acme", &huge).await.0;
-    assert!([400, 413, 422].contains(&status), "{status}");
+    // The connection may be closed under a client that goes on sending.
+    if let Ok(response) = broker.admin().try_send("PUT", "/admin/v1/tenants/acme", Some(&huge)).await {
+        assert_eq!(response.status, 413);
+    }
+    assert_eq!(broker.admin().get("/admin/v1/tenants/acme").await.0, 404);
 }
 
 #[tokio::test]
@@ -192,9 +195,9 @@ async fn health_readiness_metrics_and_openapi_are_there() {
     }
     assert_eq!(admin.metric("mcp_requests_total", &[("method", "tools/call"), ("outcome", "ok"), ("transport", "http")]).await, Some(1.0));
     assert_eq!(admin.metric("mcp_protocol_version_negotiated_total", &[("version", "2025-11-25"), ("side", "client")]).await, Some(1.0));
-    admin.wait_metric("mcp_sessions", &[("transport", "http"), ("state", "ready")], |value| value == 1.0).await;
+    admin.wait_metric("mcp_sessions", &[("transport", "http")], |value| value == 1.0).await;
     client.delete_session().await;
-    admin.wait_metric("mcp_sessions", &[("transport", "http"), ("state", "ready")], |value| value == 0.0).await;
+    admin.wait_metric("mcp_sessions", &[("transport", "http")], |value| value == 0.0).await;
     assert!(!text.contains("tenant=\"default\""), "tenants are no label unless configured");
 }
 
@@ -229,9 +232,9 @@ async fn sec_02_backends_outside_of_the_egress_policy_are_refused() {
     let backend = FakeBackend::echo().await;
     let broker = builder().config(json!({"egress": {"allow": [], "deny": ["127.0.0.1/32"]}})).start().await;
     for url in [backend.url(), format!("http://[::ffff:127.0.0.1]:{}/mcp", backend.address().port()), "http://169.254.169.254/".into()] {
-        broker.admin().put_backend("default", "b", &json!({"transport": {"type": "http", "url": url}})).await;
-        let view = broker.admin().wait_backend_state("default", "b", "failed").await;
-        assert!(view["last_error"].as_str().unwrap().contains("egress"), "{view}");
+        let (status, answer) = broker.admin().put_backend("default", "b", &json!({"transport": {"type": "http", "url": url}})).await;
+        let refused = (400..500).contains(&status) || answer["state"] == "failed";
+        assert!(refused && answer.to_string().contains("egress"), "{url}: {status} {answer}");
     }
     assert_eq!(backend.seen().len(), 0);
 }
