@@ -173,11 +173,6 @@ impl Reader {
         }
     }
 
-    /// Events that wait to be read.
-    pub fn behind(&self) -> usize {
-        self.stream.lock().log.count_after(self.position)
-    }
-
     /// The id the client may resume from when it has seen everything up to here.
     pub fn event_id(&self) -> String {
         event_id(self.stream.number, self.position)

@@ -111,11 +111,6 @@ impl EventLog {
         self.events.iter().filter(|event| event.sequence > position).count() as u64
     }
 
-    /// Events held after `position`.
-    pub fn count_after(&self, position: u64) -> usize {
-        self.events.iter().filter(|event| event.sequence > position).count()
-    }
-
     /// Checks that a client may continue after `position`: everything since is still here.
     pub fn can_resume(&self, position: u64) -> Result<(), Gone> {
         let oldest_needed = position + 1;

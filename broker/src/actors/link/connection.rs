@@ -402,3 +402,107 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// How long a wait for the head of a stream may hold up the opening of a link.
 pub(super) const STREAM_HEAD_WAIT: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use protocol::{capabilities::ClientCapabilities, ids::TenantId, json};
+    use transport::http_client::{HttpClient, HttpClientConfig};
+
+    use super::*;
+    use crate::{
+        actors::{backend::Backend, shared::Shared},
+        config::{Config, spec::BackendSpec},
+    };
+
+    fn link() -> Arc<Link> {
+        let http = HttpClient::new(HttpClientConfig::default()).unwrap();
+        let key = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, &[1; 32]);
+        let shared = Shared::new(Arc::new(Config::default()), Arc::new(Metrics::new(false)), http, key);
+        let spec: BackendSpec = serde_json::from_str(r#"{"transport":{"type":"stdio","command":"none"}}"#).unwrap();
+        let backend = Backend::new(TenantId::parse("acme").unwrap(), BackendId::parse("b").unwrap(), spec, shared);
+        Link::new(backend, None, ClientCapabilities::none())
+    }
+
+    fn message(text: String) -> Message {
+        Message::decode(Bytes::from(text), &json::Limits::default()).unwrap()
+    }
+
+    /// What the backend does with one of the questions, or out of the blue.
+    #[derive(Debug, Clone)]
+    enum Act {
+        Answer(usize),
+        AnswerTwice(usize),
+        AnswerAsText(usize),
+        Stray(u64),
+    }
+
+    fn act() -> impl Strategy<Value = Act> {
+        prop_oneof![
+            4 => any::<usize>().prop_map(Act::Answer),
+            1 => any::<usize>().prop_map(Act::AnswerTwice),
+            1 => any::<usize>().prop_map(Act::AnswerAsText),
+            1 => (1000_u64..).prop_map(Act::Stray),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn rpc_03_12_each_question_gets_its_own_answer_once(questions in 1_usize..40, acts in prop::collection::vec(act(), 0..120)) {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let (queue, mut frames) = mpsc::channel(64);
+                let link = link();
+                let connection = Connection::new(Wire::Pipe(Mutex::new(Some(queue))), link.backend.shared.metrics.clone());
+                let asked: Vec<_> = (0..questions)
+                    .map(|n| {
+                        let (connection, link) = (connection.clone(), link.clone());
+                        let params = format!("{{\"n\":{n}}}");
+                        tokio::spawn(async move { connection.ask(&link, Method::Ping, Some(params.as_bytes())).await })
+                    })
+                    .collect();
+                // What was asked, as the backend sees it: the wire id and the question's own number.
+                let mut seen = Vec::new();
+                while seen.len() < questions {
+                    let frame = message(String::from_utf8(frames.recv().await.unwrap().to_vec()).unwrap());
+                    let params: serde_json::Value = serde_json::from_slice(frame.bytes(frame.params).unwrap()).unwrap();
+                    seen.push((frame.id.unwrap().as_u64().unwrap(), params["n"].as_u64().unwrap()));
+                }
+                let mut answered = std::collections::HashSet::new();
+                for act in acts {
+                    let answer = |wire_id: u64, n: u64| message(format!(r#"{{"jsonrpc":"2.0","id":{wire_id},"result":{{"n":{n}}}}}"#));
+                    match act {
+                        Act::Answer(at) | Act::AnswerTwice(at) => {
+                            let (wire_id, n) = seen[at % questions];
+                            connection.answered(answer(wire_id, n));
+                            if matches!(act, Act::AnswerTwice(_)) {
+                                connection.answered(answer(wire_id, 999_999));
+                            }
+                            answered.insert(n);
+                        }
+                        Act::AnswerAsText(at) => {
+                            let (wire_id, _) = seen[at % questions];
+                            connection.answered(message(format!(r#"{{"jsonrpc":"2.0","id":"{wire_id}","result":{{"n":999999}}}}"#)));
+                        }
+                        Act::Stray(wire_id) => connection.answered(answer(wire_id, 999_999)),
+                    }
+                }
+                connection.close_now();
+                for (n, task) in asked.into_iter().enumerate() {
+                    match task.await.unwrap() {
+                        Ok(answer) => {
+                            let result: serde_json::Value = serde_json::from_slice(answer.bytes(answer.result).unwrap()).unwrap();
+                            assert_eq!(result["n"].as_u64(), Some(n as u64));
+                        }
+                        Err(failure) => {
+                            assert!(matches!(failure, Failure::Lost(_)) && !answered.contains(&(n as u64)), "{failure}");
+                        }
+                    }
+                }
+                assert!(connection.lock_waiting().is_empty(), "no wire id is left behind");
+            });
+        }
+    }
+}
