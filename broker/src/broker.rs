@@ -5,7 +5,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use dashmap::DashMap;
 use protocol::{
@@ -24,7 +23,7 @@ use crate::{
     actors::{
         backend::{Backend, BackendState},
         catalog_refresh,
-        session::{Agreement, Session},
+        session::{Agreement, Seat, Session},
         shared::Shared,
         tenant::Tenant,
     },
@@ -33,7 +32,7 @@ use crate::{
         Config,
         spec::{BackendSpec, TenantSpec},
     },
-    limits::{CLOSE_WAIT, FIRST_CATALOG_WAIT, REAPER_INTERVAL, SESSION_ID_BYTES},
+    limits::{CLOSE_WAIT, FIRST_CATALOG_WAIT, REAPER_INTERVAL},
     metrics::{Metrics, Side},
     rules::catalog::{BackendLists, Catalog, Endpoint},
     views::{BackendStatus, SessionView, SubscriptionView, TaskView},
@@ -190,17 +189,16 @@ impl Broker {
             client_version: params.client_version,
             advertised: offer.capabilities,
         };
-        let result =
-            handshake::initialize_result(version, agreement.advertised.raw(), &offer.server_info, offer.instructions.as_deref());
-        let id = SessionId::new(URL_SAFE_NO_PAD.encode(rand::random::<[u8; SESSION_ID_BYTES]>()));
-        let session = Session::open(id.clone(), digest(&id), tenant.clone(), caller, endpoint, transport, agreement, self.shared.clone());
+        let result = handshake::initialize_result(version, agreement.advertised.raw(), &offer.server_info, offer.instructions.as_deref());
+        let seat = Seat { tenant: tenant.clone(), caller, endpoint, transport };
+        let session = Session::open(seat, agreement, self.shared.clone());
         if let Err(refusal) = tenant.open_session(&session) {
             session.end("refused");
             return Err(refusal);
         }
         self.shared.metrics.version_negotiated(version, Side::Client);
         tracing::info!(session = %session.digest, tenant = %tenant.id, principal = %session.caller.principal, client = ?session.client_name, version = version.as_str(), "session opened");
-        self.sessions.insert(id, session.clone());
+        self.sessions.insert(session.id.clone(), session.clone());
         Ok((session, result))
     }
 
@@ -278,7 +276,7 @@ impl Broker {
         let connection = task.link.connection().await?;
         let params = format!("{{\"taskId\":{}}}", protocol::json::quote(&task.backend_task_id));
         let answer = connection.ask(&task.link, Method::TasksCancel, Some(params.as_bytes())).await;
-        let answer = answer.map_err(|failure| failure.into_refusal(&task.link.backend.id))?;
+        let answer = answer.map_err(|failure| task.link.backend.refusal(&failure))?;
         self.shared.tasks.note_status(&task.id, answer.text(answer.fields.status).as_deref());
         self.task(id).ok_or_else(unknown)
     }
@@ -356,11 +354,8 @@ impl Offer {
 
     /// The broker, with what its backends say about themselves.
     fn aggregated(catalog: &Catalog) -> Self {
-        let told: Vec<String> = catalog
-            .backends
-            .iter()
-            .filter_map(|(backend, lists)| Some(format!("# {backend}\n{}", lists.instructions.as_ref()?)))
-            .collect();
+        let told: Vec<String> =
+            catalog.backends.iter().filter_map(|(backend, lists)| Some(format!("# {backend}\n{}", lists.instructions.as_ref()?))).collect();
         let instructions = (!told.is_empty()).then(|| told.join("\n\n"));
         Self { capabilities: advertised(&catalog.capabilities), server_info: Bytes::from_static(BROKER_INFO.as_bytes()), instructions }
     }
@@ -386,12 +381,6 @@ pub fn unknown_backend(id: &BackendId) -> Refusal {
 
 fn default_tenant() -> TenantId {
     TenantId::parse("default").expect("the name follows the grammar")
-}
-
-/// Names a session where its id must not be shown.
-fn digest(id: &SessionId) -> String {
-    let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, id.as_str().as_bytes());
-    hash.as_ref()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Once a second: idle sessions, unanswered questions, links nobody uses.

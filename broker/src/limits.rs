@@ -42,6 +42,10 @@ pub const STREAMS_KEPT_MAX: usize = 128;
 pub const SUBSCRIPTIONS_PER_SESSION_MAX: usize = 1_000;
 /// Requests of backends (sampling, elicitation, roots) that wait for one session's client.
 pub const QUESTIONS_MAX: usize = 100;
+/// URL elicitations of one session whose completion is passed on.
+pub const ELICITATIONS_MAX: usize = 1_000;
+/// Values of one completion (MCP 2025-11-25, Completion).
+pub const COMPLETION_VALUES_MAX: usize = 100;
 /// Tasks remembered for one tenant; the oldest that is over makes room.
 pub const TASKS_PER_TENANT_MAX: usize = 10_000;
 
@@ -65,6 +69,8 @@ pub const STABLE_AFTER: Duration = Duration::from_secs(10);
 pub const LINK_IDLE_MAX: Duration = Duration::from_secs(600);
 /// An answer's share in a backend's mean latency is one in this many.
 pub const LATENCY_WEIGHT: u64 = 8;
+/// A backend nothing is heard of is pinged this often.
+pub const PING_INTERVAL: Duration = Duration::from_secs(30);
 
 // HTTP, towards backends.
 

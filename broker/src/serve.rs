@@ -17,9 +17,9 @@ use std::{
 };
 
 use storage::{ConfigStore, SqliteOptions, SqliteStore, StoreError};
-use transport::TlsSetupError;
 use tokio::{net::TcpListener, task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
+use transport::TlsSetupError;
 
 use self::signals::{Signal, Signals};
 use crate::{

@@ -21,14 +21,14 @@ use tokio_util::sync::CancellationToken;
 use super::{
     link::{
         Link,
-        connection::{Connection, Wire as ConnectionWire},
+        connection::{Connection, Failure, Wire as ConnectionWire},
     },
     session::Session,
     shared::Shared,
 };
 use crate::{
     config::spec::{BackendSpec, TransportSpec},
-    limits::{LATENCY_WEIGHT, LINK_IDLE_MAX},
+    limits::{BACKOFF_MAX, LATENCY_WEIGHT, LINK_IDLE_MAX},
     rules::{
         catalog::BackendLists,
         sharing::{self, LinkScope, Wire},
@@ -149,33 +149,48 @@ impl Backend {
     }
 
     pub fn link_opened(&self, connection: &Connection) {
+        let counts = connection.count(true);
         let mut status = lock(&self.status);
-        status.open_links += 1;
+        status.open_links += usize::from(counts);
         status.wire = Some(match connection.wire() {
             ConnectionWire::Pipe(_) => Wire::Pipe,
             ConnectionWire::Http(http) if http.has_session() => Wire::HttpWithSessions,
             ConnectionWire::Http(_) => Wire::HttpStateless,
         });
-        self.shared.metrics.links(self.transport(), "open", 1);
+        drop(status);
+        if counts {
+            self.shared.metrics.links(self.transport(), "open", 1);
+        }
+        if connection.is_closed() {
+            self.uncount(connection); // it ended while it was being counted
+        }
     }
 
-    pub fn link_failed(&self, refusal: &Refusal) {
-        lock(&self.status).last_error = Some(refusal.message.clone());
+    fn uncount(&self, connection: &Connection) {
+        if connection.count(false) {
+            let mut status = lock(&self.status);
+            status.open_links = status.open_links.saturating_sub(1);
+            drop(status);
+            self.shared.metrics.links(self.transport(), "open", -1);
+        }
+    }
+
+    /// A failure in the client's terms; what really happened is for operators, here and in the log.
+    pub fn refusal(&self, failure: &Failure) -> Refusal {
+        if self.stop.is_cancelled() || self.shared.draining.is_cancelled() {
+            tracing::debug!(tenant = %self.tenant, backend = %self.id, %failure, "a request to a backend failed");
+        } else {
+            tracing::warn!(tenant = %self.tenant, backend = %self.id, %failure, "a request to a backend failed");
+            lock(&self.status).last_error = Some(failure.to_string());
+        }
+        failure.refusal(&self.id)
     }
 
     /// A connection is gone. Clients that listen to resources through it get it back at once.
-    pub fn connection_ended(&self, link: &Arc<Link>) {
-        let mut status = lock(&self.status);
-        status.open_links = status.open_links.saturating_sub(1);
-        drop(status);
-        self.shared.metrics.links(self.transport(), "open", -1);
-        if !link.subscriptions.counts().is_empty() && !self.stop.is_cancelled() && !link.is_closed() {
-            let link = link.clone();
-            self.shared.running.spawn(async move {
-                if let Err(refusal) = link.connection().await {
-                    tracing::info!(backend = %link.backend.id, %refusal, "a link with subscriptions could not be opened again yet");
-                }
-            });
+    pub fn connection_ended(&self, link: &Arc<Link>, connection: &Connection) {
+        self.uncount(connection);
+        if !link.subscriptions.is_empty() {
+            self.shared.running.spawn(reopen(link.clone()));
         }
     }
 
@@ -211,12 +226,7 @@ impl Backend {
         self.latency_us.store(mean, Ordering::Relaxed);
     }
 
-    pub fn set_state(&self, state: BackendState, error: Option<String>) {
-        let mut status = lock(&self.status);
-        if error.is_some() || state == BackendState::Ready {
-            status.last_error = error;
-        }
-        drop(status);
+    pub fn set_state(&self, state: BackendState) {
         self.state.send_replace(state);
     }
 
@@ -259,6 +269,16 @@ impl Backend {
         match self.spec.transport {
             TransportSpec::Http { .. } => "http",
             TransportSpec::Stdio { .. } => "stdio",
+        }
+    }
+}
+
+/// Opens a link again because sessions listen through it, until it is open or nobody listens any more.
+async fn reopen(link: Arc<Link>) {
+    while !link.backend.stop.is_cancelled() && !link.is_closed() && !link.subscriptions.is_empty() {
+        match link.connection().await {
+            Ok(_) => return,
+            Err(refusal) => tokio::time::sleep(refusal.retry_after.unwrap_or(BACKOFF_MAX)).await,
         }
     }
 }

@@ -34,7 +34,7 @@ use super::{
 use crate::{
     limits::{CALL_TOTAL_MAX, TASK_RESULT_WAIT_MAX},
     metrics::Outcome,
-    rules::{catalog::Endpoint, event_log::EventKind, exposure, names},
+    rules::{catalog::Endpoint, completion, event_log::EventKind, exposure, names},
 };
 
 /// One request in flight.
@@ -48,6 +48,8 @@ pub struct Call {
     pub backend: BackendId,
     /// The link a task lives on; otherwise the session's own link is used.
     via: Option<Arc<Link>>,
+    /// It makes a task, which has a cancellation of its own.
+    augmented: bool,
     /// The client's progress token, as sent.
     pub progress_token: Option<Bytes>,
     last_progress: Mutex<Option<f64>>,
@@ -75,6 +77,7 @@ pub struct CallRoute {
 
 /// How a call ended.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one per call, moved twice; a box would cost an allocation")]
 pub enum Ending {
     Answered(Message),
     Refused(Refusal),
@@ -91,6 +94,7 @@ impl Call {
             stream: stream.clone(),
             backend: route.backend,
             via: route.via,
+            augmented: message.fields.task.is_some(),
             progress_token: message.fields.meta_progress_token.map(|span| span.slice(&message.frame)),
             last_progress: Mutex::new(None),
             cancelled: CancellationToken::new(),
@@ -162,11 +166,11 @@ impl Call {
             let outgoing = Outgoing { message, edits, call: self };
             match connection.exchange(&link, outgoing).await {
                 Ok(answer) => return Ending::Answered(answer),
-                Err(Failure::SessionGone) if attempt == 0 => link.forget(&connection),
-                Err(failure) => return Ending::Refused(failure.into_refusal(&self.backend)),
+                Err(Failure::SessionGone) if attempt == 0 => connection.close_now(),
+                Err(failure) => return Ending::Refused(link.backend.refusal(&failure)),
             }
         }
-        Ending::Refused(Failure::SessionGone.into_refusal(&self.backend))
+        Ending::Refused(Failure::SessionGone.refusal(&self.backend))
     }
 
     /// Resolves when the call's time is up: `timeouts.call` after the last sign of life, never beyond the total.
@@ -235,13 +239,17 @@ impl Call {
                 splice.replace(span, json::quote(&names::exposed_uri(&self.backend, &uri)).into_bytes());
             }
         }
+        if self.method == Method::CompletionComplete {
+            completion::limit_values(answer, &mut splice);
+        }
         self.session.shared.tasks.expose(self, answer, &mut splice);
         splice.finish()
     }
 
     /// Tells the backend that nobody waits any more (MCP 2025-11-25, Cancellation).
     fn tell_backend(&self) {
-        let Some((_, connection, wire_id)) = self.sent() else { return };
+        // MCP 2025-11-25, Cancellation: never for a task-augmented request.
+        let Some((_, connection, wire_id)) = self.sent().filter(|_| !self.augmented) else { return };
         let reason = lock(&self.cancel_reason).take().map(|reason| format!(",\"reason\":{}", String::from_utf8_lossy(&reason)));
         let params = format!("{{\"requestId\":{wire_id}{}}}", reason.unwrap_or_default());
         connection.send_later(handshake::notification(Method::Cancelled, Some(params.as_bytes())));

@@ -18,11 +18,14 @@ use protocol::{
 
 use super::{
     backend::{Backend, BackendState},
-    link::{Link, connection::Connection},
+    link::{
+        Link,
+        connection::{Connection, Failure},
+    },
     tenant::Tenant,
 };
 use crate::{
-    limits::{BACKOFF_FIRST, BACKOFF_MAX, LIST_ENTRIES_MAX, LIST_PAGES_MAX, REFRESH_DEBOUNCE, REFRESH_INTERVAL_MIN},
+    limits::{BACKOFF_FIRST, BACKOFF_MAX, LIST_ENTRIES_MAX, LIST_PAGES_MAX, PING_INTERVAL, REFRESH_DEBOUNCE, REFRESH_INTERVAL_MIN},
     rules::catalog::{self, BackendLists, Entry, ListKind},
 };
 
@@ -63,11 +66,25 @@ async fn round(tenant: &Weak<Tenant>, backend: &Arc<Backend>, link: &Arc<Link>) 
                 let text = format!("the connection to backend {} ended", backend.id);
                 return Err(Refusal::new(ErrorKind::BackendUnavailable, text));
             }
+            silent = unresponsive(link, &connection) => {
+                connection.close_now();
+                return Err(silent);
+            }
         }
         // Changes come in bursts: wait for the end of one, and never fetch faster than the limit.
         let pause = REFRESH_DEBOUNCE.max(REFRESH_INTERVAL_MIN.saturating_sub(fetched_at.elapsed()));
         tokio::time::sleep(pause).await;
         let _coalesced = tokio::time::timeout(Duration::ZERO, backend.refresh_wanted()).await;
+    }
+}
+
+/// Pings the backend from time to time; resolves when it no longer answers (MCP 2025-11-25, Ping).
+async fn unresponsive(link: &Arc<Link>, connection: &Arc<Connection>) -> Refusal {
+    loop {
+        tokio::time::sleep(PING_INTERVAL).await;
+        if let Err(failure) = connection.ask(link, Method::Ping, None).await {
+            return link.backend.refusal(&failure);
+        }
     }
 }
 
@@ -77,7 +94,7 @@ fn publish(tenant: &Weak<Tenant>, backend: &Arc<Backend>, lists: BackendLists) {
     if let Some(tenant) = tenant.upgrade() {
         tenant.publish();
     }
-    backend.set_state(BackendState::Ready, None);
+    backend.set_state(BackendState::Ready);
     if first {
         tracing::info!(tenant = %backend.tenant, backend = %backend.id, "backend ready");
     }
@@ -99,7 +116,7 @@ fn mark_unreachable(tenant: &Weak<Tenant>, backend: &Arc<Backend>, refusal: &Ref
     if backend.state() != state {
         tracing::warn!(tenant = %backend.tenant, backend = %backend.id, state = state.name(), %refusal, "backend can not be reached");
     }
-    backend.set_state(state, Some(refusal.message.clone()));
+    backend.set_state(state);
 }
 
 /// Fetches everything the backend offers.
@@ -152,10 +169,8 @@ async fn fetch_list(link: &Arc<Link>, connection: &Arc<Connection>, kind: ListKi
     let mut cursor: Option<String> = None;
     for _page in 0..LIST_PAGES_MAX {
         let params = cursor.as_ref().map(|cursor| format!("{{\"cursor\":{}}}", json::quote(cursor)));
-        let answer = connection
-            .ask(link, method(kind), params.as_deref().map(str::as_bytes))
-            .await
-            .map_err(|failure| failure.into_refusal(&backend.id))?;
+        let answer =
+            connection.ask(link, method(kind), params.as_deref().map(str::as_bytes)).await.map_err(|failure| backend.refusal(&failure))?;
         let Some(page) = read_answer(kind, backend, &answer)? else { return Ok(entries) };
         for left_out in &page.left_out {
             tracing::warn!(backend = %backend.id, list = kind.member(), key = ?left_out.key, why = left_out.why, "an entry is left out of the catalog");
@@ -187,7 +202,7 @@ fn read_answer(kind: ListKind, backend: &Backend, answer: &Message) -> Result<Op
         }
         return Ok(None);
     };
-    catalog::read_page(kind, &backend.id, result).map(Some).map_err(|why| {
-        Refusal::new(ErrorKind::BackendProtocolError, format!("backend {} answered {} badly: {why}", backend.id, method(kind).name()))
-    })
+    catalog::read_page(kind, &backend.id, result)
+        .map(Some)
+        .map_err(|why| backend.refusal(&Failure::Protocol(format!("{}: {why}", method(kind).name()))))
 }

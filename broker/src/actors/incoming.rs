@@ -86,7 +86,7 @@ fn request(link: &Arc<Link>, connection: &Arc<Connection>, message: &Message, or
     };
     if let Err(refusal) = asked {
         link.backend.shared.metrics.error(refusal.kind.code());
-        connection.send_later(refusal.to_response(Some(&id), "-"));
+        connection.send_later(refusal.to_response(Some(&id), &crate::request_id()));
     }
 }
 
@@ -95,7 +95,7 @@ fn catalog_answer(method: Method, id: &RequestId) -> Bytes {
     match method {
         Method::RootsList => handshake::success(id, br#"{"roots":[]}"#),
         Method::ElicitationCreate => handshake::success(id, br#"{"action":"cancel"}"#),
-        _ => Refusal::new(ErrorKind::MethodNotFound, "this connection only reads lists").to_response(Some(id), "-"),
+        _ => Refusal::new(ErrorKind::MethodNotFound, "this connection only reads lists").to_response(Some(id), &crate::request_id()),
     }
 }
 

@@ -102,6 +102,15 @@ impl EventStream {
         self.lock().ended_at.map(|at| now.saturating_duration_since(at))
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.lock().log.is_empty()
+    }
+
+    /// A GET stream: it has no answers to wait for.
+    pub fn is_general(&self) -> bool {
+        !self.lock().log.has_answers()
+    }
+
     pub fn take_unread(&self) -> Vec<Event> {
         self.lock().log.take_unread()
     }
@@ -167,6 +176,11 @@ impl Reader {
     /// The id the client may resume from when it has seen everything up to here.
     pub fn event_id(&self) -> String {
         event_id(self.stream.number, self.position)
+    }
+
+    /// How many events wait for this reader already.
+    pub fn behind(&self) -> u64 {
+        self.stream.lock().log.count_after(self.position)
     }
 
     /// The id just before an event: resuming from it brings the event again.

@@ -49,21 +49,27 @@ pub struct KeyShown {
     pub key: String,
 }
 
-/// A backend: how it does, and how it was registered. Values that may be secret are masked.
+/// A backend: how it does, and how it was registered.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct BackendView {
     #[serde(flatten)]
     pub status: BackendStatus,
-    pub transport: TransportSpec,
-    pub links: LinkSharing,
-    pub timeouts: BackendTimeouts,
-    pub credentials: CredentialsView,
+    pub settings: BackendSettings,
     /// `api`, or `config` for a backend of the configuration file, which can only be changed there.
     pub source: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created_at: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub updated_at: Option<String>,
+}
+
+/// How a backend was registered. Values that may be secret are masked.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct BackendSettings {
+    pub transport: TransportSpec,
+    pub links: LinkSharing,
+    pub timeouts: BackendTimeouts,
+    pub credentials: CredentialsView,
 }
 
 /// Which credentials are set.
@@ -99,12 +105,14 @@ impl BackendView {
         let (source, created_at, updated_at) = history(entry);
         Self {
             status: status.unwrap_or_else(|| disabled(tenant, backend)),
-            transport: redact::transport(&spec.transport),
-            links: spec.links,
-            timeouts: spec.timeouts.clone(),
-            credentials: CredentialsView {
-                bearer: spec.credentials.bearer.is_some(),
-                headers: spec.credentials.headers.keys().cloned().collect(),
+            settings: BackendSettings {
+                transport: redact::transport(&spec.transport),
+                links: spec.links,
+                timeouts: spec.timeouts.clone(),
+                credentials: CredentialsView {
+                    bearer: spec.credentials.bearer.is_some(),
+                    headers: spec.credentials.headers.keys().cloned().collect(),
+                },
             },
             source,
             created_at,

@@ -27,7 +27,7 @@ use storage::{BackendRecord, ConfigStore, KeyRecord, StoreError, TenantRecord};
 
 use self::registry::{Entry, Origin, Registry};
 pub use self::{
-    answers::{BackendView, KeyShown, KeyView, TenantView},
+    answers::{BackendSettings, BackendView, CredentialsView, KeyShown, KeyView, TenantView},
     load::{LoadError, Loaded},
     reload::Reloaded,
 };
@@ -261,7 +261,9 @@ impl Control {
 
     async fn store_backend(&self, tenant: TenantId, backend: BackendId, spec: BackendSpec) -> Result<bool, ControlError> {
         let registry = self.registry.load_full();
-        let of = registry.tenants.get(&tenant).ok_or_else(|| no_tenant(&tenant))?;
+        if !registry.tenants.contains_key(&tenant) {
+            return Err(no_tenant(&tenant));
+        }
         let old = registry.backends.get(&(tenant.clone(), backend.clone()));
         refuse_declared(old.map(|entry| entry.origin), "backend", &backend)?;
         refuse_more(old.is_none(), registry.backends_of(&tenant).count(), "backends of this tenant", BACKENDS_PER_TENANT_MAX)?;
@@ -274,9 +276,9 @@ impl Control {
             updated_at_us: entry.updated_at_us,
         };
         self.store.put_backend(&record).await?;
-        let (created, enabled) = (old.is_none(), of.spec.enabled);
+        let created = old.is_none();
         self.broker.put_backend(&tenant, &backend, entry.spec.clone());
-        tracing::info!(%tenant, %backend, created, tenant_enabled = enabled, "backend stored");
+        tracing::info!(%tenant, %backend, created, "backend stored");
         self.edit(|registry| {
             registry.backends.insert((tenant.clone(), backend.clone()), Arc::clone(&entry));
         });

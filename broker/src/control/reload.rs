@@ -148,7 +148,7 @@ mod tests {
         let (config, keyring) = (Arc::new(config), Arc::new(Keyring::new(keys.api_key.clone())));
         let metrics = Arc::new(Metrics::new(false));
         let parts = Parts { config: Arc::clone(&config), metrics: Arc::clone(&metrics), keys: keys.clone(), keyring: Arc::clone(&keyring) };
-        let broker = Broker::new(parts);
+        let broker = Broker::new(parts).unwrap();
         let control = Control::new(ControlParts { broker, store: Arc::new(store), keyring: Arc::clone(&keyring), keys, config, metrics });
         control.load().await.unwrap();
         (control, keyring)

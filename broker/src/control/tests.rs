@@ -32,7 +32,8 @@ impl Rig {
             metrics: Arc::clone(&metrics),
             keys: keys.clone(),
             keyring: Arc::clone(&keyring),
-        });
+        })
+        .unwrap();
         let control = Control::new(ControlParts { broker, store, keyring: Arc::clone(&keyring), keys, config, metrics });
         control.load().await?;
         Ok(Self { control, keyring })

@@ -230,8 +230,7 @@ impl Catalog {
         for (backend, lists) in &backends {
             for (kind, map) in [(ListKind::Tools, &mut catalog.tools), (ListKind::Prompts, &mut catalog.prompts)] {
                 for entry in lists.entries(kind) {
-                    map.entry(entry.exposed_key.clone())
-                        .or_insert_with(|| Target { backend: backend.clone(), name: entry.key.clone() });
+                    map.entry(entry.exposed_key.clone()).or_insert_with(|| Target { backend: backend.clone(), name: entry.key.clone() });
                 }
             }
             for kind in ListKind::ALL {
@@ -242,8 +241,7 @@ impl Catalog {
             }
         }
         for kind in ListKind::ALL {
-            let entries =
-                backends.values().flat_map(|lists| lists.entries(kind)).map(|entry| (entry.exposed_key.as_str(), &entry.exposed));
+            let entries = backends.values().flat_map(|lists| lists.entries(kind)).map(|entry| (entry.exposed_key.as_str(), &entry.exposed));
             let stale = backends.iter().filter(|(_, lists)| lists.stale).map(|(backend, _)| backend);
             let pages = catalog.paginate(&Endpoint::Aggregated, kind, entries, stale);
             catalog.lists.insert((Endpoint::Aggregated, kind), pages);
@@ -262,7 +260,8 @@ impl Catalog {
 
     /// The result object of a list call.
     pub fn list(&self, endpoint: &Endpoint, kind: ListKind, cursor: Option<&str>) -> Result<Bytes, Refusal> {
-        let bad_cursor = || Refusal::new(ErrorKind::CursorInvalid, "the cursor is not one this list gave out, or its place in the list is gone");
+        let bad_cursor =
+            || Refusal::new(ErrorKind::CursorInvalid, "the cursor is not one this list gave out, or its place in the list is gone");
         let Some(pages) = self.lists.get(&(endpoint.clone(), kind)) else {
             return Ok(Bytes::from(format!("{{\"{}\":[]}}", kind.member())));
         };
@@ -398,8 +397,7 @@ mod tests {
     #[test]
     fn a_cursor_goes_on_after_its_entry_when_the_list_grows_before_it() {
         let before = catalog([lists("b", 150)]);
-        let page: serde_json::Value =
-            serde_json::from_slice(&before.list(&Endpoint::Aggregated, ListKind::Tools, None).unwrap()).unwrap();
+        let page: serde_json::Value = serde_json::from_slice(&before.list(&Endpoint::Aggregated, ListKind::Tools, None).unwrap()).unwrap();
         let after = catalog([lists("a", 5), lists("b", 150)]);
         let rest = after.list(&Endpoint::Aggregated, ListKind::Tools, page["nextCursor"].as_str()).unwrap();
         let rest: serde_json::Value = serde_json::from_slice(&rest).unwrap();
@@ -410,8 +408,7 @@ mod tests {
     #[test]
     fn foreign_cursors_are_refused() {
         let catalog = catalog([lists("b", 150)]);
-        let page: serde_json::Value =
-            serde_json::from_slice(&catalog.list(&Endpoint::Aggregated, ListKind::Tools, None).unwrap()).unwrap();
+        let page: serde_json::Value = serde_json::from_slice(&catalog.list(&Endpoint::Aggregated, ListKind::Tools, None).unwrap()).unwrap();
         let cursor = page["nextCursor"].as_str();
         assert!(catalog.list(&Endpoint::Single(backend("b")), ListKind::Tools, cursor).is_err());
         assert!(catalog.list(&Endpoint::Aggregated, ListKind::Prompts, cursor).is_err());
@@ -429,8 +426,7 @@ mod tests {
         let (id, fresh) = lists("b", 1);
         let stale = Arc::new(BackendLists { stale: true, ..(*fresh).clone() });
         let catalog = catalog([(id, stale)]);
-        let page: serde_json::Value =
-            serde_json::from_slice(&catalog.list(&Endpoint::Aggregated, ListKind::Tools, None).unwrap()).unwrap();
+        let page: serde_json::Value = serde_json::from_slice(&catalog.list(&Endpoint::Aggregated, ListKind::Tools, None).unwrap()).unwrap();
         assert_eq!(page["_meta"]["dev.mcp-broker/stale"][0], "b");
     }
 

@@ -4,6 +4,7 @@
 
 pub mod budget;
 pub mod catalog;
+pub mod completion;
 pub mod cursor;
 pub mod event_log;
 pub mod exposure;

@@ -169,9 +169,7 @@ fn resource_target(uri: &str, endpoint: &Endpoint, catalog: &Catalog) -> Result<
         return Err(Refusal::new(ErrorKind::UriInvalid, text));
     }
     match endpoint {
-        Endpoint::Single(backend) => {
-            Ok(ResourceTarget { backend: backend.clone(), uri: uri.to_owned(), exposed_uri: uri.to_owned() })
-        }
+        Endpoint::Single(backend) => Ok(ResourceTarget { backend: backend.clone(), uri: uri.to_owned(), exposed_uri: uri.to_owned() }),
         Endpoint::Aggregated => names::native_uri(uri)
             .filter(|(backend, _)| catalog.backends.contains_key(backend))
             .map(|(backend, native)| ResourceTarget { backend, uri: native.to_owned(), exposed_uri: uri.to_owned() })
@@ -199,4 +197,94 @@ fn unknown_method(message: &Message, version: Version) -> Refusal {
 /// Somebody's text inside a message of ours: short, and visibly a quotation.
 fn quoted(text: &str) -> String {
     json::quote(&text.chars().take(100).collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeMap, sync::Arc};
+
+    use aws_lc_rs::hmac;
+    use protocol::{ids::TenantId, splice::Splice};
+
+    use super::*;
+    use crate::rules::catalog::{BackendLists, read_page};
+
+    fn backend(name: &str, capabilities: &str, tools: &str, prompts: &str) -> (BackendId, Arc<BackendLists>) {
+        let id = BackendId::parse(name).unwrap();
+        let entries = |kind, list: &str| read_page(kind, &id, list.as_bytes()).unwrap().entries;
+        let lists = BackendLists {
+            version: Version::LATEST_LEGACY,
+            capabilities: ServerCapabilities::parse(capabilities.as_bytes()).unwrap(),
+            server_info: Bytes::from_static(b"{}"),
+            server_name: name.to_owned(),
+            server_version: String::new(),
+            instructions: None,
+            tools: entries(ListKind::Tools, tools),
+            prompts: entries(ListKind::Prompts, prompts),
+            resources: vec![],
+            resource_templates: vec![],
+            stale: false,
+        };
+        (id, Arc::new(lists))
+    }
+
+    fn catalog() -> Catalog {
+        let everything = r#"{"tools":{},"prompts":{},"resources":{"subscribe":true},"completions":{},"logging":{}}"#;
+        let tools = r#"{"tools":[{"name":"read","inputSchema":{}},{"name":"write.all","inputSchema":{}}]}"#;
+        let files = backend("files", everything, tools, r#"{"prompts":[{"name":"review"}]}"#);
+        let forecast = r#"{"tools":[{"name":"forecast","inputSchema":{}}]}"#;
+        let weather = backend("weather", r#"{"tools":{}}"#, forecast, r#"{"prompts":[]}"#);
+        let key = hmac::Key::new(hmac::HMAC_SHA256, &[1; 32]);
+        Catalog::build(TenantId::parse("acme").unwrap(), key, BTreeMap::from([files, weather]))
+    }
+
+    fn decided(request: &str, endpoint: &Endpoint) -> String {
+        let message = Message::decode(Bytes::from(request.to_owned()), &json::Limits::default()).unwrap();
+        let catalog = catalog();
+        match decide(&message, endpoint, &catalog.capabilities, Version::LATEST_LEGACY, &catalog) {
+            Ok(Decision::Answer(result)) => format!("answer {}", String::from_utf8_lossy(&result)),
+            Ok(Decision::SetLevel(level)) => format!("level {}", level.name()),
+            Ok(Decision::Subscribe(target)) => format!("subscribe {} {}", target.backend, target.uri),
+            Ok(Decision::Unsubscribe(target)) => format!("unsubscribe {} {}", target.backend, target.uri),
+            Ok(Decision::Forward(plan)) => {
+                let mut splice = Splice::new(&message.frame);
+                for (span, text) in &plan.edits {
+                    splice.replace(*span, text.clone());
+                }
+                format!("forward {} {}", plan.backend, String::from_utf8_lossy(&splice.finish()))
+            }
+            Ok(Decision::Task) => "task".to_owned(),
+            Ok(Decision::ListTasks) => "list tasks".to_owned(),
+            Err(refusal) => format!("refuse {}", refusal.kind.name()),
+        }
+    }
+
+    #[test]
+    fn the_transcript_holds() {
+        let transcript = include_str!("transcripts/routing.txt");
+        let mut request = "";
+        let mut checked = 0;
+        for line in transcript.lines() {
+            if let Some(text) = line.strip_prefix("> ") {
+                request = text;
+            } else if let Some(expected) = line.strip_prefix("< ") {
+                assert_eq!(decided(request, &Endpoint::Aggregated), expected, "{request}");
+                checked += 1;
+            }
+        }
+        assert!(checked > 25, "the transcript was read");
+    }
+
+    #[test]
+    fn the_endpoint_of_one_backend_changes_nothing() {
+        let endpoint = Endpoint::Single(BackendId::parse("files").unwrap());
+        for request in [
+            r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"read"}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a tool that is not listed"}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"prompts/get","params":{"name":"review"}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":"file:///a"}}"#,
+        ] {
+            assert_eq!(decided(request, &endpoint), format!("forward files {request}"));
+        }
+    }
 }

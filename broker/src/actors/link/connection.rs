@@ -7,7 +7,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -15,7 +15,7 @@ use std::{
 use bytes::Bytes;
 use protocol::{
     capabilities::ServerCapabilities,
-    envelope::Message,
+    envelope::{Message, Rejected},
     error::{ErrorKind, Refusal},
     handshake::{self, InitializeAnswer},
     ids::{BackendId, RequestId},
@@ -58,6 +58,8 @@ pub struct Connection {
     wire: Wire,
     /// No message will come or go any more.
     closed: CancellationToken,
+    /// The handshake succeeded and the link counts it.
+    counted: AtomicBool,
     /// The goodbye was said.
     finished: CancellationToken,
     metrics: Arc<Metrics>,
@@ -65,7 +67,7 @@ pub struct Connection {
 
 #[derive(Debug)]
 struct Waiting {
-    answer: oneshot::Sender<Message>,
+    answer: oneshot::Sender<Result<Message, Failure>>,
     call: Option<Arc<Call>>,
 }
 
@@ -113,8 +115,8 @@ pub enum Failure {
 
 impl Failure {
     /// In the client's terms: no text of the backend, no internals.
-    pub fn into_refusal(self, backend: &BackendId) -> Refusal {
-        let (kind, text) = match &self {
+    pub fn refusal(&self, backend: &BackendId) -> Refusal {
+        let (kind, text) = match self {
             Failure::NotSent(_) | Failure::SessionGone => (ErrorKind::BackendUnavailable, format!("backend {backend} can not be reached")),
             Failure::Busy(_) => (ErrorKind::BackendUnavailable, format!("backend {backend} takes no work now")),
             Failure::QueueFull => (ErrorKind::Overloaded, format!("too many messages wait for backend {backend}")),
@@ -122,11 +124,8 @@ impl Failure {
                 (ErrorKind::OutcomeUnknown, format!("the connection to backend {backend} ended before the answer; it may have acted"))
             }
             Failure::Protocol(_) => (ErrorKind::BackendProtocolError, format!("backend {backend} gave an answer that is not MCP")),
-            Failure::TooLarge { max } => {
-                (ErrorKind::ResultTooLarge, format!("the answer of backend {backend} is larger than {max} bytes"))
-            }
+            Failure::TooLarge { max } => (ErrorKind::ResultTooLarge, format!("the answer of backend {backend} is larger than {max} bytes")),
         };
-        tracing::warn!(%backend, failure = %self, "a request to a backend failed");
         Refusal::new(kind, text)
     }
 }
@@ -141,6 +140,7 @@ impl Connection {
             asked: Mutex::default(),
             wire,
             closed: CancellationToken::new(),
+            counted: AtomicBool::new(false),
             finished: CancellationToken::new(),
             metrics,
         })
@@ -234,7 +234,7 @@ impl Connection {
         };
         tokio::select! {
             biased;
-            answer = wait => answer.map_err(|_| ended()),
+            answer = wait => answer.unwrap_or_else(|_| Err(ended())),
             failure = stream.failed() => Err(failure),
             () = self.closed.cancelled() => Err(ended()),
         }
@@ -242,10 +242,23 @@ impl Connection {
 
     /// An answer came in: hands it to whoever waits for it.
     pub fn answered(&self, message: Message) {
-        let waiting = message.id.as_ref().and_then(RequestId::as_u64).and_then(|wire_id| self.lock_waiting().remove(&wire_id));
+        let id = message.id.clone();
+        self.resolve(id.as_ref(), Ok(message));
+    }
+
+    /// Something came in that is no message, but names a request it may have been the answer to.
+    pub fn broken_answer(&self, rejected: &Rejected) {
+        self.metrics.dropped_notification("noise");
+        if rejected.id.is_some() {
+            self.resolve(rejected.id.as_ref(), Err(Failure::Protocol(rejected.refusal.to_string())));
+        }
+    }
+
+    fn resolve(&self, id: Option<&RequestId>, answer: Result<Message, Failure>) {
+        let waiting = id.and_then(RequestId::as_u64).and_then(|wire_id| self.lock_waiting().remove(&wire_id));
         match waiting {
             Some(waiting) => {
-                if waiting.answer.send(message).is_err() {
+                if waiting.answer.send(answer).is_err() {
                     self.metrics.dropped_answer("late");
                 }
             }
@@ -283,6 +296,10 @@ impl Connection {
         Some((session.upgrade()?, question))
     }
 
+    pub fn forget_asked(&self, backend_id: &RequestId) {
+        lock(&self.asked).remove(backend_id);
+    }
+
     /// Sends a notification or an answer.
     pub async fn send(&self, frame: Bytes) -> Result<(), Failure> {
         self.metrics.bytes(Direction::Out, Side::Backend, frame.len());
@@ -307,6 +324,11 @@ impl Connection {
         }
     }
 
+    /// Counts the connection as open, or no longer; `true` when that is a change.
+    pub fn count(&self, open: bool) -> bool {
+        self.counted.swap(open, Ordering::AcqRel) != open
+    }
+
     pub fn is_closed(&self) -> bool {
         self.closed.is_cancelled()
     }
@@ -327,7 +349,8 @@ impl Connection {
             lock(queue).take();
         }
         self.lock_waiting().clear();
-        for (_, (session, question)) in lock(&self.asked).drain() {
+        let asked: Vec<_> = lock(&self.asked).drain().collect(); // the lock must be free: withdrawing comes back here
+        for (_, (session, question)) in asked {
             if let Some(session) = session.upgrade() {
                 session.withdraw_question(question, "the backend's connection ended");
             }
@@ -379,3 +402,107 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// How long a wait for the head of a stream may hold up the opening of a link.
 pub(super) const STREAM_HEAD_WAIT: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use protocol::{capabilities::ClientCapabilities, ids::TenantId, json};
+    use transport::http_client::{HttpClient, HttpClientConfig};
+
+    use super::*;
+    use crate::{
+        actors::{backend::Backend, shared::Shared},
+        config::{Config, spec::BackendSpec},
+    };
+
+    fn link() -> Arc<Link> {
+        let http = HttpClient::new(HttpClientConfig::default()).unwrap();
+        let key = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, &[1; 32]);
+        let shared = Shared::new(Arc::new(Config::default()), Arc::new(Metrics::new(false)), http, key);
+        let spec: BackendSpec = serde_json::from_str(r#"{"transport":{"type":"stdio","command":"none"}}"#).unwrap();
+        let backend = Backend::new(TenantId::parse("acme").unwrap(), BackendId::parse("b").unwrap(), spec, shared);
+        Link::new(backend, None, ClientCapabilities::none())
+    }
+
+    fn message(text: String) -> Message {
+        Message::decode(Bytes::from(text), &json::Limits::default()).unwrap()
+    }
+
+    /// What the backend does with one of the questions, or out of the blue.
+    #[derive(Debug, Clone)]
+    enum Act {
+        Answer(usize),
+        AnswerTwice(usize),
+        AnswerAsText(usize),
+        Stray(u64),
+    }
+
+    fn act() -> impl Strategy<Value = Act> {
+        prop_oneof![
+            4 => any::<usize>().prop_map(Act::Answer),
+            1 => any::<usize>().prop_map(Act::AnswerTwice),
+            1 => any::<usize>().prop_map(Act::AnswerAsText),
+            1 => (1000_u64..).prop_map(Act::Stray),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn rpc_03_12_each_question_gets_its_own_answer_once(questions in 1_usize..40, acts in prop::collection::vec(act(), 0..120)) {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let (queue, mut frames) = mpsc::channel(64);
+                let link = link();
+                let connection = Connection::new(Wire::Pipe(Mutex::new(Some(queue))), link.backend.shared.metrics.clone());
+                let asked: Vec<_> = (0..questions)
+                    .map(|n| {
+                        let (connection, link) = (connection.clone(), link.clone());
+                        let params = format!("{{\"n\":{n}}}");
+                        tokio::spawn(async move { connection.ask(&link, Method::Ping, Some(params.as_bytes())).await })
+                    })
+                    .collect();
+                // What was asked, as the backend sees it: the wire id and the question's own number.
+                let mut seen = Vec::new();
+                while seen.len() < questions {
+                    let frame = message(String::from_utf8(frames.recv().await.unwrap().to_vec()).unwrap());
+                    let params: serde_json::Value = serde_json::from_slice(frame.bytes(frame.params).unwrap()).unwrap();
+                    seen.push((frame.id.unwrap().as_u64().unwrap(), params["n"].as_u64().unwrap()));
+                }
+                let mut answered = std::collections::HashSet::new();
+                for act in acts {
+                    let answer = |wire_id: u64, n: u64| message(format!(r#"{{"jsonrpc":"2.0","id":{wire_id},"result":{{"n":{n}}}}}"#));
+                    match act {
+                        Act::Answer(at) | Act::AnswerTwice(at) => {
+                            let (wire_id, n) = seen[at % questions];
+                            connection.answered(answer(wire_id, n));
+                            if matches!(act, Act::AnswerTwice(_)) {
+                                connection.answered(answer(wire_id, 999_999));
+                            }
+                            answered.insert(n);
+                        }
+                        Act::AnswerAsText(at) => {
+                            let (wire_id, _) = seen[at % questions];
+                            connection.answered(message(format!(r#"{{"jsonrpc":"2.0","id":"{wire_id}","result":{{"n":999999}}}}"#)));
+                        }
+                        Act::Stray(wire_id) => connection.answered(answer(wire_id, 999_999)),
+                    }
+                }
+                connection.close_now();
+                for (n, task) in asked.into_iter().enumerate() {
+                    match task.await.unwrap() {
+                        Ok(answer) => {
+                            let result: serde_json::Value = serde_json::from_slice(answer.bytes(answer.result).unwrap()).unwrap();
+                            assert_eq!(result["n"].as_u64(), Some(n as u64));
+                        }
+                        Err(failure) => {
+                            assert!(matches!(failure, Failure::Lost(_)) && !answered.contains(&(n as u64)), "{failure}");
+                        }
+                    }
+                }
+                assert!(connection.lock_waiting().is_empty(), "no wire id is left behind");
+            });
+        }
+    }
+}

@@ -144,10 +144,10 @@ impl HttpWire {
         request: Request<'_>,
     ) -> Result<AnswerStream, Failure> {
         let response = self.send(self.post(request.frame)).await?;
-        if request.opening {
-            if let Some(session) = response.headers().get(SESSION_ID) {
-                let _set_once = self.session.set(session.clone());
-            }
+        if request.opening
+            && let Some(session) = response.headers().get(SESSION_ID)
+        {
+            let _set_once = self.session.set(session.clone());
         }
         let status = response.status();
         let kind = ContentKind::of(&response);
@@ -200,7 +200,12 @@ impl HttpWire {
         if let Some(message) = message {
             // Some servers answer 400 "no valid session" where the specification asks for 404.
             let about_session = || message.text(message.error).is_none() && says_session(message.bytes(message.error));
-            if message.kind == Kind::Error && status == StatusCode::BAD_REQUEST && self.has_session() && message.id.is_none() && about_session() {
+            if message.kind == Kind::Error
+                && status == StatusCode::BAD_REQUEST
+                && self.has_session()
+                && message.id.is_none()
+                && about_session()
+            {
                 return Err(Failure::SessionGone);
             }
             if message.is_response() && message.id.is_some() {
@@ -209,7 +214,9 @@ impl HttpWire {
         }
         Err(match status {
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Failure::Busy(format!("status {status}")),
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Failure::NotSent(format!("the backend refused the broker's credentials ({status})")),
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+                Failure::NotSent(format!("the backend refused the broker's credentials ({status})"))
+            }
             status => Failure::Protocol(format!("status {status}")),
         })
     }
@@ -434,8 +441,8 @@ impl StreamReading {
                 incoming::receive(&self.link, &self.connection, message, self.call.as_ref());
                 ours
             }
-            Err(_) => {
-                self.link.backend.shared.metrics.dropped_notification("noise");
+            Err(rejected) => {
+                self.connection.broken_answer(&rejected);
                 false
             }
         }
@@ -490,5 +497,5 @@ async fn listen(wire: Arc<HttpWire>, link: Arc<Link>, connection: Arc<Connection
         () = session => connection.close_now(),
         () = connection.closed() => {}
     }
-    link.backend.connection_ended(&link);
+    link.backend.connection_ended(&link, &connection);
 }

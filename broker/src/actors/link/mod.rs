@@ -93,11 +93,6 @@ impl Link {
         self.current.load_full().filter(|connection| !connection.is_closed())
     }
 
-    /// A connection turned out to be dead; the next caller opens another.
-    pub fn forget(&self, connection: &Arc<Connection>) {
-        connection.close_now();
-    }
-
     async fn open_once(self: Arc<Self>) -> Result<Arc<Connection>, Refusal> {
         let mut backoff = self.opening.lock().await;
         if let Some(connection) = self.live() {
@@ -124,8 +119,7 @@ impl Link {
             }
             Err(failure) => {
                 backoff.failed();
-                let refusal = failure.into_refusal(&self.backend.id);
-                self.backend.link_failed(&refusal);
+                let refusal = self.backend.refusal(&failure);
                 Err(refusal)
             }
         }
@@ -141,7 +135,10 @@ impl Link {
     /// Puts back what a lost connection had: the log level, then the subscriptions. Whoever listens is told that something
     /// may have changed meanwhile.
     async fn restore(self: &Arc<Self>, connection: &Arc<Connection>) {
-        self.backend.shared.metrics.version_negotiated(connection.negotiated().map_or(Version::LATEST_LEGACY, |n| n.version), Side::Backend);
+        self.backend
+            .shared
+            .metrics
+            .version_negotiated(connection.negotiated().map_or(Version::LATEST_LEGACY, |n| n.version), Side::Backend);
         let level = self.lock().level;
         if let Some(level) = level {
             self.send_level(connection, level).await;

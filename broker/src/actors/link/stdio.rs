@@ -98,9 +98,9 @@ async fn read(link: Arc<Link>, connection: Arc<Connection>, mut reader: LineRead
         link.backend.shared.metrics.bytes(Direction::In, Side::Backend, line.len());
         match Message::decode(line, &limits) {
             Ok(message) => incoming::receive(&link, &connection, message, None),
-            Err(_) => {
+            Err(rejected) => {
                 noise += 1;
-                link.backend.shared.metrics.dropped_notification("noise");
+                connection.broken_answer(&rejected);
                 if noise == 1 {
                     tracing::warn!(backend = %link.backend.id, "a child process writes something that is not MCP on its standard output");
                 }
@@ -132,5 +132,5 @@ async fn watch(link: Arc<Link>, connection: Arc<Connection>, mut process: ChildP
     }
     process.close().await;
     connection.finished();
-    link.backend.connection_ended(&link);
+    link.backend.connection_ended(&link, &connection);
 }

@@ -23,7 +23,7 @@ use protocol::{
 use super::Session;
 use crate::{
     actors::{call::Call, link::connection::Connection, stream::EventStream},
-    limits::QUESTIONS_MAX,
+    limits::{ELICITATIONS_MAX, QUESTIONS_MAX},
     rules::event_log::EventKind,
 };
 
@@ -47,12 +47,13 @@ impl Question {
     /// Answers for the client.
     pub(super) fn refuse(&self, why: &str) {
         let refusal = Refusal::new(ErrorKind::Internal, why);
-        self.connection.send_later(refusal.to_response(Some(&self.backend_id), "-"));
+        self.connection.send_later(refusal.to_response(Some(&self.backend_id), &crate::request_id()));
     }
 }
 
 impl Drop for Question {
     fn drop(&mut self) {
+        self.connection.forget_asked(&self.backend_id);
         if let Some(call) = &self.call {
             call.open_questions.fetch_sub(1, Ordering::Relaxed);
             call.touch();
@@ -82,7 +83,7 @@ impl Session {
             if state.questions.len() >= QUESTIONS_MAX {
                 return Err(Refusal::new(ErrorKind::Overloaded, "too many questions wait for this client"));
             }
-            if let Some(id) = message.text(message.fields.elicitation_id) {
+            if let Some(id) = message.text(message.fields.elicitation_id).filter(|_| state.elicited.len() < ELICITATIONS_MAX) {
                 state.elicited.insert(id.into_owned());
             }
             let number = state.next_question;
@@ -100,7 +101,7 @@ impl Session {
             }
         };
         if !sent {
-            self.lock().questions.remove(&number);
+            let _refused = self.lock().questions.remove(&number);
             return Err(Refusal::new(ErrorKind::Overloaded, "the client does not read its stream"));
         }
         Ok(())
@@ -113,10 +114,10 @@ impl Session {
             splice.replace(span, digits.clone());
         }
         // Only a call tells which link, and with it which task ids, this is about.
-        if let Some((link, on, _)) = call.and_then(|call| call.sent()) {
-            if std::ptr::eq(Arc::as_ptr(&on), connection) {
-                self.shared.tasks.expose_related(&link, message, &mut splice);
-            }
+        if let Some((link, on, _)) = call.and_then(|call| call.sent())
+            && std::ptr::eq(Arc::as_ptr(&on), connection)
+        {
+            self.shared.tasks.expose_related(&link, message, &mut splice);
         }
         splice.finish()
     }
@@ -128,16 +129,15 @@ impl Session {
             self.shared.metrics.dropped_answer("client_unknown_id");
             return;
         };
-        let _noted = question.connection.take_asked(&question.backend_id);
         let mut splice = Splice::new(&message.frame);
         if let Some(span) = message.id_span {
             splice.replace(span, question.backend_id.raw().to_vec());
         }
         let related = message.fields.meta_related_task_id;
-        if let Some((span, id)) = related.zip(message.text(related)) {
-            if let Ok(task) = self.shared.tasks.find(self, &id) {
-                splice.replace(span, json::quote(&task.backend_task_id).into_bytes());
-            }
+        if let Some((span, id)) = related.zip(message.text(related))
+            && let Ok(task) = self.shared.tasks.find(self, &id)
+        {
+            splice.replace(span, json::quote(&task.backend_task_id).into_bytes());
         }
         question.connection.send_later(splice.finish());
     }
@@ -155,17 +155,18 @@ impl Session {
 
     /// The backend (or its connection) no longer needs the answer: the client is told so.
     pub fn withdraw_question(&self, number: u64, why: &str) {
-        if let Some(question) = self.lock().questions.remove(&number) {
+        let question = self.lock().questions.remove(&number);
+        if let Some(question) = question {
             self.tell_withdrawn(number, &question, why);
         }
     }
 
     /// The client took too long (MCP 2025-11-25, Lifecycle, Timeouts): it is told, and the backend gets an error.
     pub(super) fn question_expired(&self, number: u64) {
-        if let Some(question) = self.lock().questions.remove(&number) {
-            let _noted = question.connection.take_asked(&question.backend_id);
+        let question = self.lock().questions.remove(&number);
+        if let Some(question) = question {
             let refusal = Refusal::new(ErrorKind::Timeout, "the client did not answer in time");
-            question.connection.send_later(refusal.to_response(Some(&question.backend_id), "-"));
+            question.connection.send_later(refusal.to_response(Some(&question.backend_id), &crate::request_id()));
             self.tell_withdrawn(number, &question, "no answer in time");
         }
     }

@@ -114,7 +114,14 @@ impl Session {
     }
 
     /// Answers a request with the outcome of some waiting.
-    fn in_background<F, W>(self: &Arc<Self>, id: RequestId, method: Method, stream: &Arc<EventStream>, begun: Instant, work: W) -> Result<(), Refusal>
+    fn in_background<F, W>(
+        self: &Arc<Self>,
+        id: RequestId,
+        method: Method,
+        stream: &Arc<EventStream>,
+        begun: Instant,
+        work: W,
+    ) -> Result<(), Refusal>
     where
         W: FnOnce(Arc<Self>) -> F,
         F: Future<Output = Result<Bytes, Refusal>> + Send + 'static,

@@ -131,8 +131,9 @@ fn listen(broker: &Broker, session: &Arc<Session>, headers: &HeaderMap) -> Resul
     let reader = match headers.get(LAST_EVENT_ID) {
         None => session.open_general_stream()?,
         Some(id) => {
-            session.shared.metrics.events_replayed(1);
-            session.resume(id.to_str().unwrap_or_default())?
+            let reader = session.resume(id.to_str().unwrap_or_default())?;
+            session.shared.metrics.events_replayed(reader.behind());
+            reader
         }
     };
     Ok(stamped(answer::events(&session.shared, reader, None, style(session)), session))
@@ -331,7 +332,8 @@ fn anonymous(refusal: Refusal) -> Rejected {
 }
 
 async fn read_body(headers: &HeaderMap, body: Incoming, bytes_max: usize, time: Duration) -> Result<Bytes, Refusal> {
-    let too_large = || Refusal::new(ErrorKind::MessageTooLarge, format!("a message has at most {bytes_max} bytes")).with("maxBytes", bytes_max);
+    let too_large =
+        || Refusal::new(ErrorKind::MessageTooLarge, format!("a message has at most {bytes_max} bytes")).with("maxBytes", bytes_max);
     let announced = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()).and_then(|text| text.parse::<usize>().ok());
     if announced.is_some_and(|length| length > bytes_max) {
         return Err(too_large());

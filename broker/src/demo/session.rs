@@ -1,0 +1,161 @@
+//! What the demo backend remembers of its one client, and the way back to it. Shared by the reader and by running calls;
+//! the lock is never held across an await.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Mutex, PoisonError},
+};
+
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+/// RFC 5424 severities, least severe first.
+const LEVELS: [&str; 8] = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
+
+/// A JSON-RPC error to answer with.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Fault {
+    code: i64,
+    message: String,
+    data: Option<Value>,
+}
+
+impl Fault {
+    pub(super) fn new(code: i64, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), data: None }
+    }
+
+    pub(super) fn invalid(message: impl Into<String>) -> Self {
+        Self::new(-32602, message)
+    }
+
+    /// MCP 2025-11-25, Resources, Error Handling.
+    pub(super) fn unknown_resource(uri: &str) -> Self {
+        Self { data: Some(json!({ "uri": uri })), ..Self::new(-32002, "resource not found") }
+    }
+
+    fn to_json(&self) -> Value {
+        let mut error = json!({ "code": self.code, "message": self.message });
+        if let Some(data) = &self.data {
+            error["data"] = data.clone();
+        }
+        error
+    }
+}
+
+pub(super) struct Session {
+    outbox: mpsc::Sender<Value>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    /// The value of `demo://counter`.
+    pub(super) count: u64,
+    pub(super) subscriptions: HashSet<String>,
+    /// The client can show a form to its user.
+    pub(super) asks_forms: bool,
+    /// Index into [`LEVELS`] of the least severe message to send.
+    level: usize,
+    /// Calls under way, by their id's JSON text: `1` is not `"1"`.
+    running: HashMap<String, CancellationToken>,
+    /// Our own requests that wait for the client.
+    asked: HashMap<String, oneshot::Sender<Value>>,
+    asked_count: u64,
+}
+
+impl Session {
+    pub(super) fn new(outbox: mpsc::Sender<Value>) -> Self {
+        Self { outbox, state: Mutex::default() }
+    }
+
+    /// A client that is gone hears nothing more; that is all there is to know.
+    pub(super) async fn send(&self, message: Value) {
+        let _ = self.outbox.send(message).await;
+    }
+
+    pub(super) async fn answer(&self, id: Value, answer: Result<Value, Fault>) {
+        self.send(match answer {
+            Ok(result) => json!({ "jsonrpc": "2.0", "id": id, "result": result }),
+            Err(fault) => json!({ "jsonrpc": "2.0", "id": id, "error": fault.to_json() }),
+        })
+        .await;
+    }
+
+    pub(super) async fn notify(&self, method: &str, params: Value) {
+        self.send(json!({ "jsonrpc": "2.0", "method": method, "params": params })).await;
+    }
+
+    pub(super) async fn log(&self, level: &str, text: String) {
+        let severity = LEVELS.iter().position(|known| *known == level).unwrap_or(0);
+        if severity >= self.locked(|state| state.level) {
+            self.notify("notifications/message", json!({ "level": level, "logger": "demo", "data": text })).await;
+        }
+    }
+
+    pub(super) fn set_level(&self, level: &str) -> Result<Value, Fault> {
+        let known = LEVELS.iter().position(|known| *known == level);
+        let index = known.ok_or_else(|| Fault::invalid(format!("level is none of {}", LEVELS.join(", "))))?;
+        self.locked(|state| state.level = index);
+        Ok(json!({}))
+    }
+
+    /// Sends a request of our own and waits for its answer; `None` when the client is gone.
+    pub(super) async fn ask(&self, method: &str, params: Value) -> Option<Value> {
+        let (reply, answer) = oneshot::channel();
+        let id = self.locked(|state| {
+            state.asked_count += 1;
+            let id = json!(format!("ask-{}", state.asked_count));
+            state.asked.insert(id.to_string(), reply);
+            id
+        });
+        // Also when this call is cancelled while it waits.
+        let _forget = Forget { session: self, id: id.to_string() };
+        self.send(json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params })).await;
+        answer.await.ok()
+    }
+
+    /// The client answered one of our requests; an answer to nothing is ignored.
+    pub(super) fn answered(&self, id: &Value, message: &Value) {
+        if let Some(reply) = self.locked(|state| state.asked.remove(&id.to_string())) {
+            let _ = reply.send(message.clone());
+        }
+    }
+
+    pub(super) fn begin(&self, id: &Value) -> CancellationToken {
+        let token = CancellationToken::new();
+        self.locked(|state| state.running.insert(id.to_string(), token.clone()));
+        token
+    }
+
+    pub(super) fn end(&self, id: &Value) {
+        self.locked(|state| state.running.remove(&id.to_string()));
+    }
+
+    pub(super) fn cancel(&self, id: &Value) {
+        if let Some(token) = self.locked(|state| state.running.get(&id.to_string()).cloned()) {
+            token.cancel();
+        }
+    }
+
+    pub(super) fn cancel_all(&self) {
+        self.locked(|state| state.running.values().for_each(CancellationToken::cancel));
+    }
+
+    pub(super) fn locked<T>(&self, use_state: impl FnOnce(&mut State) -> T) -> T {
+        // A panic while it was held can not have left it half changed: no step of ours panics between two changes.
+        use_state(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+struct Forget<'a> {
+    session: &'a Session,
+    id: String,
+}
+
+impl Drop for Forget<'_> {
+    fn drop(&mut self) {
+        self.session.locked(|state| state.asked.remove(&self.id));
+    }
+}

@@ -1,0 +1,102 @@
+//! What the demo backend's tools do. Wrong arguments are the tool's own error, which a model can read and mend
+//! (MCP 2025-11-25, Tools, Error Handling); an unknown tool is an error of the protocol.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{
+    catalog::COUNTER,
+    session::{Fault, Session},
+};
+
+const COUNTDOWN_FROM: u64 = 3;
+const COUNTDOWN_FROM_MAX: u64 = 100;
+const PAUSE_MS: u64 = 200;
+const PAUSE_MS_MAX: u64 = 10_000;
+
+/// Why a tool did not do it, in words for a model.
+type Excuse = String;
+
+pub(super) async fn call(session: &Session, params: &Value) -> Result<Value, Fault> {
+    let arguments = &params["arguments"];
+    let done = match params["name"].as_str() {
+        Some("echo") => echo(arguments),
+        Some("add") => add(arguments),
+        Some("countdown") => countdown(session, arguments, params["_meta"].get("progressToken")).await,
+        Some("ask") => ask(session, arguments).await,
+        Some("increment") => increment(session, arguments).await,
+        Some(other) => return Err(Fault::invalid(format!("there is no tool {other}"))),
+        None => return Err(Fault::invalid("name is missing or not a text")),
+    };
+    Ok(done.unwrap_or_else(|excuse| json!({ "content": [{ "type": "text", "text": excuse }], "isError": true })))
+}
+
+fn said(text: impl Into<String>) -> Value {
+    json!({ "content": [{ "type": "text", "text": text.into() }] })
+}
+
+/// Structured, and the same as text for clients that know no better.
+fn structured(value: Value) -> Value {
+    json!({ "content": [{ "type": "text", "text": value.to_string() }], "structuredContent": value })
+}
+
+fn echo(arguments: &Value) -> Result<Value, Excuse> {
+    arguments["message"].as_str().map(said).ok_or_else(|| "message is missing or not a text".to_owned())
+}
+
+fn add(arguments: &Value) -> Result<Value, Excuse> {
+    let number = |name: &str| arguments[name].as_number().ok_or_else(|| format!("{name} is missing or not a number"));
+    let (a, b) = (number("a")?, number("b")?);
+    let whole = a.as_i64().zip(b.as_i64()).and_then(|(a, b)| a.checked_add(b)).map(Value::from);
+    let sum = whole.or_else(|| Some(json!(a.as_f64()? + b.as_f64()?))).filter(|sum| !sum.is_null());
+    Ok(structured(json!({ "sum": sum.ok_or("the sum is too large")? })))
+}
+
+async fn countdown(session: &Session, arguments: &Value, token: Option<&Value>) -> Result<Value, Excuse> {
+    let from = whole(arguments, "from", COUNTDOWN_FROM, 1, COUNTDOWN_FROM_MAX)?;
+    let pause = Duration::from_millis(whole(arguments, "pause_ms", PAUSE_MS, 0, PAUSE_MS_MAX)?);
+    for done in 0..from {
+        let left = format!("{} to go", from - done);
+        session.log("info", left.clone()).await;
+        if let Some(token) = token {
+            let progress = json!({ "progressToken": token, "progress": done, "total": from, "message": left });
+            session.notify("notifications/progress", progress).await;
+        }
+        // Cancelled here, as a rule: whoever runs this drops it.
+        tokio::time::sleep(pause).await;
+    }
+    Ok(said("lift-off"))
+}
+
+async fn ask(session: &Session, arguments: &Value) -> Result<Value, Excuse> {
+    let question = arguments["question"].as_str().unwrap_or("What is your favourite colour?");
+    if !session.locked(|state| state.asks_forms) {
+        return Err("this client can not ask its user: it has no elicitation capability".to_owned());
+    }
+    let schema = json!({ "type": "object", "properties": { "answer": { "type": "string", "title": "Answer" } }, "required": ["answer"] });
+    let answer = session.ask("elicitation/create", json!({ "message": question, "requestedSchema": schema })).await;
+    let result = answer.as_ref().and_then(|answer| answer.get("result")).ok_or("the client refused to ask its user")?;
+    match result["action"].as_str() {
+        Some("accept") => Ok(said(format!("the user answered: {}", result["content"]["answer"].as_str().unwrap_or_default()))),
+        Some("decline") => Ok(said("the user would rather not say")),
+        _ => Ok(said("the user closed the question")),
+    }
+}
+
+async fn increment(session: &Session, arguments: &Value) -> Result<Value, Excuse> {
+    let by = whole(arguments, "by", 1, 1, 1_000)?;
+    let (count, heard) = session.locked(|state| {
+        state.count = state.count.saturating_add(by);
+        (state.count, state.subscriptions.contains(COUNTER))
+    });
+    if heard {
+        session.notify("notifications/resources/updated", json!({ "uri": COUNTER })).await;
+    }
+    Ok(structured(json!({ "count": count })))
+}
+
+fn whole(arguments: &Value, name: &str, default: u64, min: u64, max: u64) -> Result<u64, Excuse> {
+    let Some(given) = arguments.get(name) else { return Ok(default) };
+    given.as_u64().filter(|value| (min..=max).contains(value)).ok_or_else(|| format!("{name} is not a whole number from {min} to {max}"))
+}
