@@ -12,7 +12,7 @@ use protocol::{
     envelope::Message,
     error::{ErrorKind, Refusal},
     handshake::{self, InitializeParams},
-    ids::{BackendId, PrincipalId, SessionId, TenantId},
+    ids::{BackendId, KeyId, PrincipalId, SessionId, TenantId},
     method::Method,
     version::Version,
 };
@@ -77,7 +77,14 @@ impl Broker {
 
     pub fn put_tenant(&self, id: &TenantId, spec: TenantSpec) {
         match self.tenants.entry(id.clone()) {
-            dashmap::Entry::Occupied(known) => known.get().configure(spec),
+            dashmap::Entry::Occupied(known) => {
+                let tenant = known.get().clone();
+                drop(known);
+                tenant.configure(spec);
+                if !tenant.enabled() {
+                    self.end_sessions_of(&tenant, "the tenant was disabled");
+                }
+            }
             dashmap::Entry::Vacant(free) => {
                 free.insert(Tenant::new(id.clone(), spec, self.shared.clone()));
             }
@@ -89,6 +96,12 @@ impl Broker {
         let Some((_, tenant)) = self.tenants.remove(id) else { return };
         self.end_sessions_of(&tenant, "the tenant was removed");
         tenant.backends().iter().for_each(|backend| backend.close());
+    }
+
+    /// Ends what was opened with a key that is no longer good: its open streams would go on otherwise.
+    pub fn end_sessions_of_key(&self, key: &KeyId) {
+        let opened_with = self.all_sessions().into_iter().filter(|session| session.caller.key.as_ref() == Some(key));
+        opened_with.for_each(|session| self.close_session(&session, "its key was revoked"));
     }
 
     /// Registers or replaces a backend; the same settings again change nothing.
@@ -187,7 +200,7 @@ impl Broker {
             client: params.capabilities,
             client_name: params.client_name,
             client_version: params.client_version,
-            advertised: offer.capabilities,
+            advertised: known_in(version, offer.capabilities),
         };
         let result = handshake::initialize_result(version, agreement.advertised.raw(), &offer.server_info, offer.instructions.as_deref());
         let seat = Seat { tenant: tenant.clone(), caller, endpoint, transport };
@@ -349,7 +362,7 @@ impl Offer {
     /// One backend, as itself.
     fn single(lists: &BackendLists) -> Self {
         let server_info = lists.server_info.clone();
-        Self { capabilities: advertised(&lists.capabilities), server_info, instructions: lists.instructions.clone() }
+        Self { capabilities: advertised(&lists.capabilities, false), server_info, instructions: lists.instructions.clone() }
     }
 
     /// The broker, with what its backends say about themselves.
@@ -357,22 +370,38 @@ impl Offer {
         let told: Vec<String> =
             catalog.backends.iter().filter_map(|(backend, lists)| Some(format!("# {backend}\n{}", lists.instructions.as_ref()?))).collect();
         let instructions = (!told.is_empty()).then(|| told.join("\n\n"));
-        Self { capabilities: advertised(&catalog.capabilities), server_info: Bytes::from_static(BROKER_INFO.as_bytes()), instructions }
+        Self { capabilities: advertised(&catalog.capabilities, true), server_info: Bytes::from_static(BROKER_INFO.as_bytes()), instructions }
     }
 }
 
-/// The backends' capabilities as the broker serves them: it keeps the lists, so it always has a tool list and always says
-/// when a list changes.
-fn advertised(capabilities: &ServerCapabilities) -> ServerCapabilities {
+/// The backends' capabilities as the broker serves them: it keeps the lists, so it always says when one changes. The
+/// aggregated endpoint has a tool list whatever its backends have, because others may be added while a session lives.
+fn advertised(capabilities: &ServerCapabilities, aggregated: bool) -> ServerCapabilities {
     let mut raw: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(capabilities.raw()).unwrap_or_default();
-    raw.entry("tools").or_insert_with(|| serde_json::json!({}));
+    if aggregated {
+        raw.entry("tools").or_insert_with(|| serde_json::json!({}));
+    }
     for list in ["tools", "prompts", "resources"] {
         if let Some(serde_json::Value::Object(members)) = raw.get_mut(list) {
             members.insert("listChanged".to_owned(), true.into());
         }
     }
+    parsed(raw, capabilities)
+}
+
+/// What of it exists in the version that was agreed on (MCP 2025-11-25, Lifecycle: only what was negotiated).
+fn known_in(version: Version, capabilities: ServerCapabilities) -> ServerCapabilities {
+    if version.tasks() || !capabilities.tasks {
+        return capabilities;
+    }
+    let mut raw: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(capabilities.raw()).unwrap_or_default();
+    raw.remove("tasks");
+    parsed(raw, &capabilities)
+}
+
+fn parsed(raw: serde_json::Map<String, serde_json::Value>, before: &ServerCapabilities) -> ServerCapabilities {
     let text = serde_json::Value::Object(raw).to_string();
-    ServerCapabilities::parse(text.as_bytes()).unwrap_or_else(|_| capabilities.clone())
+    ServerCapabilities::parse(text.as_bytes()).unwrap_or_else(|_| before.clone())
 }
 
 pub fn unknown_backend(id: &BackendId) -> Refusal {

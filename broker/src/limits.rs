@@ -89,6 +89,8 @@ pub const STREAM_DRAIN: Duration = Duration::from_millis(250);
 
 /// A request's line and headers.
 pub const REQUEST_HEAD_BYTES_MAX: usize = 64 * 1024;
+/// A body that is too large is read on for this much, so that its sender gets to see the refusal.
+pub const DISCARDED_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Headers of one request.
 pub const HTTP_HEADERS_MAX: usize = 100;
 /// Requests in flight on one HTTP/2 connection.

@@ -201,7 +201,7 @@ impl Call {
             return;
         }
         let now = Instant::now();
-        let outcome = outcome(&ending);
+        let outcome = outcome(self.method, &ending);
         if matches!(ending, Ending::Cancelled | Ending::TimedOut) {
             self.tell_backend();
         }
@@ -260,14 +260,26 @@ impl Call {
     }
 }
 
-fn outcome(ending: &Ending) -> Outcome {
+fn outcome(method: Method, ending: &Ending) -> Outcome {
     match ending {
         Ending::Answered(answer) if answer.kind == Kind::Error => Outcome::Error,
+        Ending::Answered(answer) if method == Method::ToolsCall && is_tool_error(answer) => Outcome::ToolError,
         Ending::Answered(_) => Outcome::Ok,
         Ending::Refused(_) => Outcome::Refused,
         Ending::Cancelled => Outcome::Cancelled,
         Ending::TimedOut => Outcome::Timeout,
     }
+}
+
+/// A tool that ran and failed says so in its result (MCP 2025-11-25, Tools: Error Handling).
+fn is_tool_error(answer: &Message) -> bool {
+    let Some(result) = answer.bytes(answer.result) else { return false };
+    // Few results have the member; looking for the word is far cheaper than a second parse.
+    if memchr::memmem::find(result, b"isError").is_none() {
+        return false;
+    }
+    let document = json::Document::parse(result, &json::Limits { bytes_max: result.len(), ..json::Limits::default() });
+    document.is_ok_and(|document| document.root().get("isError").and_then(|value| value.as_bool()) == Some(true))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

@@ -4,6 +4,7 @@
 //! that is slow or gone leaves its last good lists in the catalog, marked stale.
 
 use std::{
+    collections::HashSet,
     sync::{Arc, Weak},
     time::{Duration, Instant},
 };
@@ -167,6 +168,7 @@ async fn fetch_list(link: &Arc<Link>, connection: &Arc<Connection>, kind: ListKi
     let backend = &link.backend;
     let mut entries = Vec::new();
     let mut cursor: Option<String> = None;
+    let mut seen = HashSet::new();
     for _page in 0..LIST_PAGES_MAX {
         let params = cursor.as_ref().map(|cursor| format!("{{\"cursor\":{}}}", json::quote(cursor)));
         let answer =
@@ -183,8 +185,8 @@ async fn fetch_list(link: &Arc<Link>, connection: &Arc<Connection>, kind: ListKi
         }
         match page.next_cursor {
             None => return Ok(entries),
-            next if next == cursor => {
-                tracing::warn!(backend = %backend.id, list = kind.member(), "the list gives the same cursor again and was cut");
+            Some(next) if !seen.insert(next.clone()) => {
+                tracing::warn!(backend = %backend.id, list = kind.member(), "the list gives a cursor again and was cut");
                 return Ok(entries);
             }
             next => cursor = next,

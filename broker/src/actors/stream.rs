@@ -200,10 +200,14 @@ impl Reader {
         if state.log.was_cut() {
             return Some(Next::Cut);
         }
-        if state.log.complete() || state.closed {
+        if state.log.complete() {
             return Some(Next::End);
         }
-        state.pause.then_some(Next::Pause)
+        // Before the end of a closed stream, so that a drain tells its clients when to come back, however fast it is.
+        if state.pause {
+            return Some(Next::Pause);
+        }
+        state.closed.then_some(Next::End)
     }
 }
 

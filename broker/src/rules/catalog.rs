@@ -64,6 +64,24 @@ impl ListKind {
     }
 }
 
+/// Whether a tool runs as a task (MCP 2025-11-25, Tasks: Tool-Level Negotiation).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TaskSupport {
+    Forbidden,
+    Optional,
+    Required,
+}
+
+impl TaskSupport {
+    fn of(entry: json::Value<'_>) -> Self {
+        match entry.path(&["execution", "taskSupport"]).and_then(|value| value.as_str()).as_deref() {
+            Some("optional") => TaskSupport::Optional,
+            Some("required") => TaskSupport::Required,
+            _ => TaskSupport::Forbidden,
+        }
+    }
+}
+
 /// One tool, prompt, resource or template.
 #[derive(Debug, Clone)]
 pub struct Entry {
@@ -75,6 +93,7 @@ pub struct Entry {
     pub native: Bytes,
     /// The same with the exposed name.
     pub exposed: Bytes,
+    pub task_support: TaskSupport,
 }
 
 /// An entry of a backend's list that was left out, and why.
@@ -109,6 +128,11 @@ impl BackendLists {
             ListKind::Resources => &self.resources,
             ListKind::ResourceTemplates => &self.resource_templates,
         }
+    }
+
+    /// Whether this tool, named as the backend does, runs as a task; `None` for one that is not listed.
+    pub fn task_support(&self, tool: &str) -> Option<TaskSupport> {
+        self.tools.iter().find(|entry| entry.key == tool).map(|entry| entry.task_support)
     }
 
     pub fn entries_mut(&mut self, kind: ListKind) -> &mut Vec<Entry> {
@@ -162,7 +186,7 @@ fn read_entry(kind: ListKind, backend: &BackendId, entry: json::Value<'_>) -> Re
     let native = Bytes::copy_from_slice(entry.raw());
     let exposed_key = kind.exposed_key(backend, &key);
     let exposed = exposure::expose_entry(backend, &native, entry, value, &exposed_key);
-    Ok(Entry { key, exposed_key, native, exposed })
+    Ok(Entry { key, exposed_key, native, exposed, task_support: TaskSupport::of(entry) })
 }
 
 /// Which endpoint a list is for.

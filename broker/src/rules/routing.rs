@@ -15,7 +15,7 @@ use protocol::{
 };
 
 use super::{
-    catalog::{Catalog, Endpoint, ListKind, Target},
+    catalog::{BackendLists, Catalog, Endpoint, ListKind, Target, TaskSupport},
     log_level::LogLevel,
     names,
 };
@@ -50,6 +50,14 @@ pub struct ResourceTarget {
 pub struct Plan {
     pub backend: BackendId,
     pub edits: Vec<(Span, Vec<u8>)>,
+    /// `params.task` asks for something this backend does not have: it must not go there.
+    pub drop_task: bool,
+}
+
+impl Plan {
+    fn new(backend: BackendId, edits: Vec<(Span, Vec<u8>)>) -> Self {
+        Self { backend, edits, drop_task: false }
+    }
 }
 
 /// Decides about one request of an open session.
@@ -68,8 +76,11 @@ pub fn decide(
     }
     advertised.permits(method, version)?; // before any look at names: what was not offered does not exist
     match info.route {
-        Route::ByTool => by_name(message, endpoint, catalog, ErrorKind::ToolNotFound, catalog_tool),
-        Route::ByPrompt => by_name(message, endpoint, catalog, ErrorKind::PromptNotFound, catalog_prompt),
+        Route::ByTool => tool_call(message, endpoint, version, catalog),
+        Route::ByPrompt => {
+            let (plan, _) = by_name(message, endpoint, catalog, ErrorKind::PromptNotFound, catalog_prompt)?;
+            Ok(Decision::Forward(plan))
+        }
         Route::ByUri => by_uri(message, endpoint, catalog),
         Route::ByReference => by_reference(message, endpoint, catalog),
         Route::ByTask => Ok(Decision::Task),
@@ -113,18 +124,43 @@ fn catalog_prompt(catalog: &Catalog, name: &str) -> Option<Target> {
     catalog.prompt(name).cloned()
 }
 
-fn by_name(message: &Message, endpoint: &Endpoint, catalog: &Catalog, missing: ErrorKind, lookup: Lookup) -> Result<Decision, Refusal> {
+fn by_name(message: &Message, endpoint: &Endpoint, catalog: &Catalog, missing: ErrorKind, lookup: Lookup) -> Result<(Plan, String), Refusal> {
     let (span, name) = required_text(message, message.fields.name, "params.name")?;
-    let plan = match endpoint {
+    let (plan, native) = match endpoint {
         // One backend, its own names: it knows best which exist, listed or not.
-        Endpoint::Single(backend) => Plan { backend: backend.clone(), edits: Vec::new() },
+        Endpoint::Single(backend) => (Plan::new(backend.clone(), Vec::new()), name.into_owned()),
         Endpoint::Aggregated => {
             let target = lookup(catalog, &name).ok_or_else(|| Refusal::new(missing, format!("unknown name {}", quoted(&name))))?;
-            Plan { backend: target.backend, edits: vec![(span, json::quote(&target.name).into_bytes())] }
+            (Plan::new(target.backend, vec![(span, json::quote(&target.name).into_bytes())]), target.name)
         }
     };
     supported(catalog, &plan.backend, message.method)?;
+    Ok((plan, native))
+}
+
+fn tool_call(message: &Message, endpoint: &Endpoint, version: Version, catalog: &Catalog) -> Result<Decision, Refusal> {
+    let (mut plan, tool) = by_name(message, endpoint, catalog, ErrorKind::ToolNotFound, catalog_tool)?;
+    plan.drop_task = !task_fits(message, version, &tool, catalog.backends.get(&plan.backend).map(|lists| &**lists))?;
     Ok(Decision::Forward(plan))
+}
+
+/// MCP 2025-11-25, Tasks: a call is a task only where client, backend and tool agree. `false`: the call's `task` member means
+/// nothing here and is left out.
+fn task_fits(message: &Message, version: Version, tool: &str, lists: Option<&BackendLists>) -> Result<bool, Refusal> {
+    let asked = message.fields.task.is_some();
+    let Some(lists) = lists else { return Ok(true) };
+    if !lists.capabilities.tasks_tools_call {
+        return Ok(!asked);
+    }
+    if asked && !version.tasks() {
+        return Ok(false);
+    }
+    let refuse = |text: &str| Err(Refusal::new(ErrorKind::CapabilityMissing, text));
+    match lists.task_support(tool) {
+        Some(TaskSupport::Forbidden) if asked => refuse("this tool does not run as a task, leave out params.task"),
+        Some(TaskSupport::Required) if !asked => refuse("this tool only runs as a task, params.task is missing"),
+        _ => Ok(true),
+    }
 }
 
 fn by_uri(message: &Message, endpoint: &Endpoint, catalog: &Catalog) -> Result<Decision, Refusal> {
@@ -136,7 +172,7 @@ fn by_uri(message: &Message, endpoint: &Endpoint, catalog: &Catalog) -> Result<D
         Method::ResourcesUnsubscribe => Decision::Unsubscribe(target),
         _ => {
             let edits = if target.uri == uri { Vec::new() } else { vec![(span, json::quote(&target.uri).into_bytes())] };
-            Decision::Forward(Plan { backend: target.backend, edits })
+            Decision::Forward(Plan::new(target.backend, edits))
         }
     })
 }
@@ -146,16 +182,16 @@ fn by_reference(message: &Message, endpoint: &Endpoint, catalog: &Catalog) -> Re
     let plan = if fields.reference_uri.is_some() {
         let (span, uri) = required_text(message, fields.reference_uri, "params.ref.uri")?;
         let target = resource_target(&uri, endpoint, catalog)?;
-        Plan { backend: target.backend, edits: vec![(span, json::quote(&target.uri).into_bytes())] }
+        Plan::new(target.backend, vec![(span, json::quote(&target.uri).into_bytes())])
     } else {
         let (span, name) = required_text(message, fields.reference_name, "params.ref.name")?;
         match endpoint {
-            Endpoint::Single(backend) => Plan { backend: backend.clone(), edits: Vec::new() },
+            Endpoint::Single(backend) => Plan::new(backend.clone(), Vec::new()),
             Endpoint::Aggregated => {
                 let target = catalog
                     .prompt(&name)
                     .ok_or_else(|| Refusal::new(ErrorKind::ReferenceNotFound, format!("unknown prompt {}", quoted(&name))))?;
-                Plan { backend: target.backend.clone(), edits: vec![(span, json::quote(&target.name).into_bytes())] }
+                Plan::new(target.backend.clone(), vec![(span, json::quote(&target.name).into_bytes())])
             }
         }
     };
@@ -207,7 +243,7 @@ mod tests {
     use protocol::{ids::TenantId, splice::Splice};
 
     use super::*;
-    use crate::rules::catalog::{BackendLists, read_page};
+    use crate::rules::catalog::read_page;
 
     fn backend(name: &str, capabilities: &str, tools: &str, prompts: &str) -> (BackendId, Arc<BackendLists>) {
         let id = BackendId::parse(name).unwrap();
@@ -251,7 +287,8 @@ mod tests {
                 for (span, text) in &plan.edits {
                     splice.replace(*span, text.clone());
                 }
-                format!("forward {} {}", plan.backend, String::from_utf8_lossy(&splice.finish()))
+                let task = if plan.drop_task { " without task" } else { "" };
+                format!("forward {}{task} {}", plan.backend, String::from_utf8_lossy(&splice.finish()))
             }
             Ok(Decision::Task) => "task".to_owned(),
             Ok(Decision::ListTasks) => "list tasks".to_owned(),
@@ -286,5 +323,27 @@ mod tests {
         ] {
             assert_eq!(decided(request, &endpoint), format!("forward files {request}"));
         }
+    }
+
+    #[test]
+    fn task_02_task_03_a_call_is_a_task_only_where_all_agree() {
+        let tools = r#"{"tools":[{"name":"may","inputSchema":{},"execution":{"taskSupport":"optional"}},
+            {"name":"must","inputSchema":{},"execution":{"taskSupport":"required"}},{"name":"never","inputSchema":{}}]}"#;
+        let (_, with) = backend("b", r#"{"tools":{},"tasks":{"requests":{"tools":{"call":{}}}}}"#, tools, r#"{"prompts":[]}"#);
+        let (_, without) = backend("b", r#"{"tools":{}}"#, tools, r#"{"prompts":[]}"#);
+        let call = |task: &str| {
+            let text = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"x"{task}}}}}"#);
+            Message::decode(Bytes::from(text), &json::Limits::default()).unwrap()
+        };
+        let (asked, plain) = (call(r#","task":{}"#), call(""));
+        let fits = |message, version, tool, lists| task_fits(message, version, tool, Some(lists)).ok();
+        let latest = Version::LATEST_LEGACY;
+        for (tool, as_task, as_call) in
+            [("may", Some(true), Some(true)), ("must", Some(true), None), ("never", None, Some(true)), ("unlisted", Some(true), Some(true))]
+        {
+            assert_eq!((fits(&asked, latest, tool, &with), fits(&plain, latest, tool, &with)), (as_task, as_call), "{tool}");
+            assert_eq!((fits(&asked, latest, tool, &without), fits(&plain, latest, tool, &without)), (Some(false), Some(true)), "{tool}");
+        }
+        assert_eq!(fits(&asked, Version::V2025_06_18, "may", &with), Some(false));
     }
 }

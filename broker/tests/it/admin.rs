@@ -26,7 +26,10 @@ async fn tenants_keys_and_backends_survive_a_restart() {
         broker.admin().wait_backend_state("acme", "b", "ready").await;
         let client = broker.client("/mcp").bearer(&key).connected(json!({})).await;
         assert_eq!(client.tool_names().await, ["b__echo"], "after {stop}");
-        assert_eq!(backend.seen().pop().map(|seen| seen.header("authorization").map(str::to_owned)), Some(Some("Bearer kept-secret-4711".into())));
+        assert_eq!(
+            backend.seen().pop().map(|seen| seen.header("authorization").map(str::to_owned)),
+            Some(Some("Bearer kept-secret-4711".into()))
+        );
     }
     for file in std::fs::read_dir(broker.folder()).unwrap().flatten() {
         let bytes = std::fs::read(file.path()).unwrap_or_default();
@@ -40,7 +43,7 @@ async fn tenants_keys_and_backends_survive_a_restart() {
 #[tokio::test]
 async fn declared_tenants_and_backends_are_read_only_and_live_beside_the_others() {
     let (declared, added) = (FakeBackend::echo().await, FakeBackend::echo().await);
-    let config = json!({"tenants": {"acme": {}}, "backends": {"default": {"declared": declared.spec()}}});
+    let config = json!({"tenants": {"acme": {}}, "backends": {"declared": declared.spec()}});
     let broker = builder().config(config).backend("default", "added", added.spec()).start().await;
     broker.admin().wait_backend_state("default", "declared", "ready").await;
     assert_eq!(broker.connected(json!({})).await.tool_names().await, ["added__echo", "declared__echo"]);
@@ -131,7 +134,9 @@ async fn bad_names_unknown_things_and_wrong_methods_are_problems() {
     ] {
         assert_eq!(problem(&admin, method, path, None).await.0, 404, "{method} {path}");
     }
-    for (method, path) in [("PATCH", "/admin/v1/tenants"), ("POST", "/admin/v1/tenants/default"), ("DELETE", "/admin/v1/sessions"), ("PUT", "/healthz")] {
+    for (method, path) in
+        [("PATCH", "/admin/v1/tenants"), ("POST", "/admin/v1/tenants/default"), ("DELETE", "/admin/v1/sessions"), ("PUT", "/healthz")]
+    {
         let response = admin.send(method, path, None).await;
         assert_eq!(response.status, 405, "{method} {path}");
     }
@@ -142,16 +147,21 @@ async fn bad_names_unknown_things_and_wrong_methods_are_problems() {
 #[tokio::test]
 async fn a_body_that_is_not_json_or_too_large_is_a_problem() {
     let broker = builder().start().await;
-    for (body, media) in [("{", "application/json"), ("", "application/json"), ("\u{0}", "application/json"), ("a: 1", "application/yaml")] {
-        let request = http::Request::builder().method("PUT").uri("/admin/v1/tenants/acme").header("host", "localhost").header("content-type", media);
+    for (body, media) in [("{", "application/json"), ("", "application/json"), ("\u{0}", "application/json"), ("a: 1", "application/yaml")]
+    {
+        let request =
+            http::Request::builder().method("PUT").uri("/admin/v1/tenants/acme").header("host", "localhost").header("content-type", media);
         let request = request.body(http_body_util::Full::new(bytes::Bytes::from(body))).unwrap();
         let response = testkit::http::send_http1(broker.admin_address(), request).await.unwrap();
         assert!([400, 415, 422].contains(&response.status), "{body:?} {media}: {}", response.status);
         assert_eq!(response.content_type(), "application/problem+json");
     }
     let huge = json!({"weight": 1, "x": "y".repeat(4 << 20)});
-    let status = broker.admin().put("/admin/v1/tenants/acme", &huge).await.0;
-    assert!([400, 413, 422].contains(&status), "{status}");
+    // The connection may be closed under a client that goes on sending.
+    if let Ok(response) = broker.admin().try_send("PUT", "/admin/v1/tenants/acme", Some(&huge)).await {
+        assert_eq!(response.status, 413);
+    }
+    assert_eq!(broker.admin().get("/admin/v1/tenants/acme").await.0, 404);
 }
 
 #[tokio::test]
@@ -169,16 +179,25 @@ async fn health_readiness_metrics_and_openapi_are_there() {
     client.call("b__echo", json!({})).await;
     let text = admin.metrics().await;
     for name in [
-        "mcp_requests_total", "mcp_request_seconds", "mcp_requests_pending", "mcp_protocol_version_negotiated_total", "mcp_phase_transitions_total",
-        "mcp_sessions", "mcp_links", "mcp_backend_request_seconds", "mcp_bytes_total", "process_resident_memory_bytes", "process_open_fds",
+        "mcp_requests_total",
+        "mcp_request_seconds",
+        "mcp_requests_pending",
+        "mcp_protocol_version_negotiated_total",
+        "mcp_phase_transitions_total",
+        "mcp_sessions",
+        "mcp_links",
+        "mcp_backend_request_seconds",
+        "mcp_bytes_total",
+        "process_resident_memory_bytes",
+        "process_open_fds",
     ] {
         assert!(text.contains(&format!("# TYPE {name} ")), "{name} in {text}");
     }
     assert_eq!(admin.metric("mcp_requests_total", &[("method", "tools/call"), ("outcome", "ok"), ("transport", "http")]).await, Some(1.0));
     assert_eq!(admin.metric("mcp_protocol_version_negotiated_total", &[("version", "2025-11-25"), ("side", "client")]).await, Some(1.0));
-    admin.wait_metric("mcp_sessions", &[("transport", "http"), ("state", "ready")], |value| value == 1.0).await;
+    admin.wait_metric("mcp_sessions", &[("transport", "http")], |value| value == 1.0).await;
     client.delete_session().await;
-    admin.wait_metric("mcp_sessions", &[("transport", "http"), ("state", "ready")], |value| value == 0.0).await;
+    admin.wait_metric("mcp_sessions", &[("transport", "http")], |value| value == 0.0).await;
     assert!(!text.contains("tenant=\"default\""), "tenants are no label unless configured");
 }
 
@@ -213,9 +232,9 @@ async fn sec_02_backends_outside_of_the_egress_policy_are_refused() {
     let backend = FakeBackend::echo().await;
     let broker = builder().config(json!({"egress": {"allow": [], "deny": ["127.0.0.1/32"]}})).start().await;
     for url in [backend.url(), format!("http://[::ffff:127.0.0.1]:{}/mcp", backend.address().port()), "http://169.254.169.254/".into()] {
-        broker.admin().put_backend("default", "b", &json!({"transport": {"type": "http", "url": url}})).await;
-        let view = broker.admin().wait_backend_state("default", "b", "failed").await;
-        assert!(view["last_error"].as_str().unwrap().contains("egress"), "{view}");
+        let (status, answer) = broker.admin().put_backend("default", "b", &json!({"transport": {"type": "http", "url": url}})).await;
+        let refused = (400..500).contains(&status) || answer["state"] == "failed";
+        assert!(refused && answer.to_string().contains("egress"), "{url}: {status} {answer}");
     }
     assert_eq!(backend.seen().len(), 0);
 }

@@ -271,7 +271,17 @@ async fn statuses_bodies_and_redirects_of_a_failing_backend_stay_inside() {
     let target = FakeBackend::echo().await;
     let location = target.url();
     let backend = FakeBackend::start().await;
-    for (name, status) in [("s500", 500), ("s503", 503), ("s401", 401), ("s403", 403), ("s429", 429), ("s301", 301), ("s307", 307), ("s308", 308), ("s204", 204)] {
+    for (name, status) in [
+        ("s500", 500),
+        ("s503", 503),
+        ("s401", 401),
+        ("s403", 403),
+        ("s429", 429),
+        ("s301", 301),
+        ("s307", 307),
+        ("s308", 308),
+        ("s204", 204),
+    ] {
         let location = location.clone();
         backend.tool(name, move |_| {
             let location = location.clone();
@@ -323,7 +333,11 @@ async fn auth_07_a_clients_key_never_reaches_a_backend() {
     let client = broker.client("/mcp").bearer(&key).header("cookie", "c=1").header("x-forwarded-for", "1.2.3.4").connected(json!({})).await;
     client.call("b__echo", json!({})).await;
     for seen in backend.seen() {
-        assert!(["authorization", "cookie", "x-forwarded-for", "origin"].iter().all(|name| seen.header(name).is_none()), "{:?}", seen.headers);
+        assert!(
+            ["authorization", "cookie", "x-forwarded-for", "origin"].iter().all(|name| seen.header(name).is_none()),
+            "{:?}",
+            seen.headers
+        );
     }
 }
 

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use testkit::{
-    TestBroker, eventually,
+    TestBroker,
     deadline::eventually_within,
+    eventually,
     stdio::{processes_with, zombies_of},
 };
 
@@ -32,7 +33,8 @@ async fn stdio_01_the_child_gets_one_message_per_line_and_nothing_else() {
     assert!(bytes.ends_with(b"\n"));
     let lines: Vec<&[u8]> = bytes[..bytes.len() - 1].split(|byte| *byte == b'\n').collect();
     for line in &lines {
-        let message: Value = serde_json::from_slice(line).unwrap_or_else(|_| panic!("not one JSON message: {}", String::from_utf8_lossy(line)));
+        let message: Value =
+            serde_json::from_slice(line).unwrap_or_else(|_| panic!("not one JSON message: {}", String::from_utf8_lossy(line)));
         assert_eq!(message["jsonrpc"], "2.0");
     }
     assert!(lines.len() >= 4, "handshake, lists and the call: {}", lines.len());
@@ -147,7 +149,9 @@ async fn progress_questions_and_list_changes_work_over_stdio() {
     let client = broker
         .client("/mcp")
         .answers(|method, params| match method {
-            "sampling/createMessage" => Ok(json!({"role": "assistant", "model": "m", "content": {"type": "text", "text": params["messages"][0]["content"]["text"]}})),
+            "sampling/createMessage" => Ok(
+                json!({"role": "assistant", "model": "m", "content": {"type": "text", "text": params["messages"][0]["content"]["text"]}}),
+            ),
             "elicitation/create" => Ok(json!({"action": "accept", "content": {"name": "Ann"}})),
             _ => Ok(json!({"roots": [{"uri": "file:///r"}]})),
         })
@@ -182,7 +186,12 @@ async fn a_session_that_can_answer_questions_has_a_child_of_its_own() {
 #[tokio::test]
 async fn a_childs_environment_is_an_allow_list_and_its_own_settings() {
     let script = stdio().env("CHILD_SETTING", "given");
-    let broker = builder().env("AWS_SECRET_ACCESS_KEY", "leak").env("MCP_BROKER__TELEMETRY__LOG", "info").backend("default", "s", script.spec()).start().await;
+    let broker = builder()
+        .env("AWS_SECRET_ACCESS_KEY", "leak")
+        .env("MCP_BROKER__TELEMETRY__LOG", "info")
+        .backend("default", "s", script.spec())
+        .start()
+        .await;
     let seen = broker.connected(json!({})).await.call("s__env", json!({})).await;
     let text = text_of(&seen);
     assert!(text.contains("CHILD_SETTING") && text.contains("PATH"), "{text}");

@@ -7,7 +7,7 @@ use crate::{broker_with, builder, echo, kind, raw_http, refused, request};
 
 /// Files of the JSON Test Suite whose name starts with `prefix`.
 fn suite(prefix: &str) -> Vec<(String, Vec<u8>)> {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../protocol/tests/json-test-suite");
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../protocol/tests/corpus/json-test-suite");
     let entries = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{folder}: {error}"));
     let mut files: Vec<_> = entries
         .map(|entry| entry.unwrap())
@@ -49,8 +49,7 @@ async fn j_01_every_y_file_passes_as_an_argument_unchanged() {
     for (name, content) in suite("y_") {
         let Ok(text) = String::from_utf8(content) else { continue };
         let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"echo","arguments":{{"x":{text}}}}}}}"#);
-        let response = client.post(body).await;
-        assert_eq!(response.status, 200, "{name}: {}", response.text().await);
+        client.post(body).await.expect_status(200, &name).await;
         let seen = backend.seen_of("tools/call").pop().unwrap();
         let at_backend = String::from_utf8(seen.body.to_vec()).unwrap();
         assert!(at_backend.contains(&format!("\"arguments\":{{\"x\":{text}}}")), "{name}: {at_backend}");
@@ -118,7 +117,12 @@ async fn every_error_has_kind_retryable_and_request_id_and_is_counted() {
         ("resources/read", json!({"uri": "bad"}), "uri_invalid", -32602),
         ("tools/list", json!({"cursor": "x"}), "cursor_invalid", -32602),
         ("logging/setLevel", json!({"level": "loud"}), "invalid_params", -32602),
-        ("completion/complete", json!({"ref": {"type": "ref/prompt", "name": "none"}, "argument": {"name": "a", "value": ""}}), "reference_not_found", -32602),
+        (
+            "completion/complete",
+            json!({"ref": {"type": "ref/prompt", "name": "none"}, "argument": {"name": "a", "value": ""}}),
+            "reference_not_found",
+            -32602,
+        ),
         ("tasks/get", json!({"taskId": "x"}), "capability_missing", -32601),
     ] {
         let error = client.error(method, params).await;

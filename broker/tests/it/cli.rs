@@ -51,7 +51,13 @@ async fn check_config_names_every_fault_on_its_own_line() {
 
 #[tokio::test]
 async fn serve_refuses_a_bad_configuration_with_64() {
-    for config in ["colour: red\n", "listen: [\n", "listen: {http: '0.0.0.0:0'}\n", "storage: {url: 'postgres://x/y'}\n", "tls: {self_signed: true}\n"] {
+    for config in [
+        "colour: red\n",
+        "listen: [\n",
+        "listen: {http: '0.0.0.0:0'}\n",
+        "storage: {url: 'postgres://x/y'}\n",
+        "tls: {self_signed: true}\n",
+    ] {
         let finished = run_with_config(&["serve", "--config"], config).await;
         assert_eq!(finished.code, Some(64), "{config:?}: {finished:?}");
         assert!(!finished.stdout.contains("ready"), "{finished:?}");

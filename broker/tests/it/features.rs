@@ -321,7 +321,10 @@ async fn res_06_blobs_pass_intact() {
     let (broker, _backend) = with_resources().await;
     let client = broker.connected(json!({})).await;
     let result = client.result("resources/read", json!({"uri": "b+test://one"})).await;
-    assert_eq!((result["contents"][0]["blob"].as_str(), result["contents"][0]["mimeType"].as_str()), (Some("AAECAwQ="), Some("application/octet-stream")));
+    assert_eq!(
+        (result["contents"][0]["blob"].as_str(), result["contents"][0]["mimeType"].as_str()),
+        (Some("AAECAwQ="), Some("application/octet-stream"))
+    );
 }
 
 #[tokio::test]
@@ -337,7 +340,10 @@ async fn prom_01_prompts_are_found_by_name_and_unknown_ones_are_32602() {
     });
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
-    assert_eq!(client.list_all("prompts/list", "prompts").await, [json!({"name": "b__p", "arguments": [{"name": "a", "required": true}], "icons": []})]);
+    assert_eq!(
+        client.list_all("prompts/list", "prompts").await,
+        [json!({"name": "b__p", "arguments": [{"name": "a", "required": true}], "icons": []})]
+    );
     let result = client.result("prompts/get", json!({"name": "b__p", "arguments": {"a": "x"}})).await;
     let resource: &Value = &result["messages"][0]["content"]["resource"];
     assert_eq!((resource["text"].as_str(), resource["uri"].as_str()), (Some("x"), Some("b+test://r")));

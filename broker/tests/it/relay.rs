@@ -55,7 +55,8 @@ fn document() -> impl Strategy<Value = String> {
         "[a-z]{0,8}".prop_map(|text| format!("\"{text}\"")),
     ];
     leaf.prop_recursive(5, 60, 6, move |inner| {
-        let member = (key.clone(), blank.clone(), blank.clone(), inner.clone()).prop_map(|(key, before, after, value)| format!("{before}{key}{after}:{before}{value}{after}"));
+        let member = (key.clone(), blank.clone(), blank.clone(), inner.clone())
+            .prop_map(|(key, before, after, value)| format!("{before}{key}{after}:{before}{value}{after}"));
         let element = (blank.clone(), inner).prop_map(|(blank, value)| format!("{blank}{value}{blank}"));
         prop_oneof![
             proptest::collection::vec(member, 0..6).prop_map(|members| format!("{{{}}}", members.join(","))),
@@ -125,7 +126,12 @@ async fn rpc_11_errors_progress_questions_and_answers_keep_their_bytes() {
 #[tokio::test]
 async fn rpc_11_list_entries_keep_their_bytes_on_both_endpoints() {
     let backend = FakeBackend::start().await;
-    let entries: Vec<String> = documents().into_iter().take(30).enumerate().map(|(n, document)| format!(r#"{{"inputSchema":{{"type":"object","x":{document}}}, "name" : "t{n}"  }}"#)).collect();
+    let entries: Vec<String> = documents()
+        .into_iter()
+        .take(30)
+        .enumerate()
+        .map(|(n, document)| format!(r#"{{"inputSchema":{{"type":"object","x":{document}}}, "name" : "t{n}"  }}"#))
+        .collect();
     let listed = entries.clone();
     backend.on("tools/list", move |_| {
         let result = format!("{{\"tools\":[{}]}}", listed.join(" , "));

@@ -33,7 +33,8 @@ async fn rpc_02_ids_towards_a_backend_are_never_used_twice() {
     let (broker, backend) = echo().await;
     let clients = [broker.connected(json!({})).await, broker.connected(json!({})).await];
     for round in 0..50 {
-        let calls: Vec<_> = clients.iter().map(|client| client.begin_with_id(json!(round), "tools/call", json!({"name": "b__echo"}))).collect();
+        let calls: Vec<_> =
+            clients.iter().map(|client| client.begin_with_id(json!(round), "tools/call", json!({"name": "b__echo"}))).collect();
         for call in calls {
             call.result().await;
         }

@@ -108,7 +108,8 @@ async fn ses_06_another_principals_session_is_as_absent() {
     let backend = FakeBackend::echo().await;
     let broker = builder().auth_required().tenant("other").backend("default", "b", backend.spec()).start().await;
     let admin = broker.admin();
-    let (own, same_tenant, other_tenant) = (admin.create_key("default").await, admin.create_key("default").await, admin.create_key("other").await);
+    let (own, same_tenant, other_tenant) =
+        (admin.create_key("default").await, admin.create_key("default").await, admin.create_key("other").await);
     let client = broker.client("/mcp").bearer(&own).connected(json!({})).await;
     let session = client.session().unwrap();
     for key in [&same_tenant, &other_tenant] {

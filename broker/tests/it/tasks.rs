@@ -36,7 +36,9 @@ async fn with_tasks(done: &Gate) -> FakeBackend {
             let mut tasks = tasks.lock().unwrap();
             let id = format!("task-{}", tasks.len() + 1);
             tasks.insert(id.clone(), "working".to_owned());
-            Reply::Result(json!({"task": task(&id, "working"), "_meta": {"io.modelcontextprotocol/model-immediate-response": "working on it"}}))
+            Reply::Result(
+                json!({"task": task(&id, "working"), "_meta": {"io.modelcontextprotocol/model-immediate-response": "working on it"}}),
+            )
         }
     });
     backend.list(
@@ -173,7 +175,8 @@ async fn task_10_task_11_tasks_belong_to_their_principal() {
         }
         assert_eq!(other.error(method, json!({})).await["code"], -32602);
     }
-    let mut listed: Vec<_> = owner.list_all("tasks/list", "tasks").await.iter().map(|task| task["taskId"].as_str().unwrap().to_owned()).collect();
+    let mut listed: Vec<_> =
+        owner.list_all("tasks/list", "tasks").await.iter().map(|task| task["taskId"].as_str().unwrap().to_owned()).collect();
     listed.sort();
     let mut expected = vec![id.clone(), second];
     expected.sort();
@@ -211,12 +214,16 @@ async fn task_13_a_question_of_a_task_reaches_the_client_on_the_result_stream() 
         Reply::Result(json!({"content": [{"type": "text", "text": answer["result"]["action"]}], "_meta": {RELATED: {"taskId": id}}}))
     });
     let (broker, keys) = broker(&backend).await;
-    let client = broker.client("/mcp").bearer(&keys[0]).answers(|_, _| Ok(json!({"action": "decline"}))).connected(json!({"elicitation": {}})).await;
+    let client =
+        broker.client("/mcp").bearer(&keys[0]).answers(|_, _| Ok(json!({"action": "decline"}))).connected(json!({"elicitation": {}})).await;
     let id = start(&client, "b__job").await;
     let mut call = client.begin("tasks/result", json!({"taskId": id}));
     assert_eq!(text_of(&call.finish().await.value["result"]), "decline");
     let question = &call.before[0].value;
-    assert_eq!((question["method"].as_str(), question["params"]["_meta"][RELATED]["taskId"].as_str()), (Some("elicitation/create"), Some(id.as_str())));
+    assert_eq!(
+        (question["method"].as_str(), question["params"]["_meta"][RELATED]["taskId"].as_str()),
+        (Some("elicitation/create"), Some(id.as_str()))
+    );
 }
 
 #[tokio::test]

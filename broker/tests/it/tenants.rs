@@ -15,14 +15,18 @@ async fn marked(mark: &'static str) -> FakeBackend {
             let params = json!({"progressToken": call.progress_token(), "progress": step, "message": mark});
             call.notify("notifications/progress", params).await;
         }
-        let answer = call.ask("elicitation/create", json!({"message": mark, "requestedSchema": {"type": "object", "properties": {}}})).await;
-        Reply::text(&format!("{mark}:{}:{}", call.arguments()["who"].as_str().unwrap_or(""), answer["result"]["content"]["who"].as_str().unwrap_or("")))
+        let answer =
+            call.ask("elicitation/create", json!({"message": mark, "requestedSchema": {"type": "object", "properties": {}}})).await;
+        Reply::text(&format!(
+            "{mark}:{}:{}",
+            call.arguments()["who"].as_str().unwrap_or(""),
+            answer["result"]["content"]["who"].as_str().unwrap_or("")
+        ))
     });
     backend.list("resources", vec![json!({"uri": "test://r", "name": mark})]);
     backend.list("prompts", (0..120).map(|n| json!({"name": format!("p{n}"), "description": mark})).collect());
-    backend.on("resources/read", move |call| async move {
-        Reply::Result(json!({"contents": [{"uri": call.params()["uri"], "text": mark}]}))
-    });
+    backend
+        .on("resources/read", move |call| async move { Reply::Result(json!({"contents": [{"uri": call.params()["uri"], "text": mark}]})) });
     backend
 }
 
@@ -66,7 +70,9 @@ async fn sec_05_ses_08_same_names_and_ids_at_the_same_time_never_cross() {
                     for message in call.before.iter().chain([&answer]) {
                         assert!(!message.text.contains(other), "{who} got {}", message.text);
                     }
-                    for (method, params) in [("resources/list", json!({})), ("prompts/list", json!({})), ("resources/read", json!({"uri": "b+test://r"}))] {
+                    for (method, params) in
+                        [("resources/list", json!({})), ("prompts/list", json!({})), ("resources/read", json!({"uri": "b+test://r"}))]
+                    {
                         let answer = client.begin_with_id(json!(id), method, params).response().await;
                         assert!(answer.text.contains(who) && !answer.text.contains(other), "{who} got {}", answer.text);
                     }

@@ -4,7 +4,6 @@ use serde_json::{Value, json};
 use testkit::{
     BackendCall, FakeBackend, Gate, Reply,
     backend::{text, tool},
-    within,
 };
 
 use crate::{broker_with, builder, echo, kind, refused, request, text_of};
@@ -87,7 +86,14 @@ async fn can_04_unknown_finished_and_malformed_cancels_are_ignored() {
     let (broker, backend) = echo().await;
     let client = broker.connected(json!({})).await;
     client.begin_with_id(json!(3), "tools/call", json!({"name": "b__echo"})).result().await;
-    for params in [json!({"requestId": 3}), json!({"requestId": 99}), json!({"requestId": "3"}), json!({}), json!({"requestId": {}}), json!({"requestId": 1.5})] {
+    for params in [
+        json!({"requestId": 3}),
+        json!({"requestId": 99}),
+        json!({"requestId": "3"}),
+        json!({}),
+        json!({"requestId": {}}),
+        json!({"requestId": 1.5}),
+    ] {
         let response = client.post(json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}).to_string()).await;
         assert!([202, 400].contains(&response.status), "{params}: {}", response.status);
     }

@@ -20,7 +20,7 @@ use hyper::body::Incoming;
 use protocol::{
     envelope::{Kind, Message},
     json,
-    sse::{SseEvent, SseParser},
+    sse::{SseError, SseEvent, SseParser},
     version::Version,
 };
 use tokio::sync::oneshot;
@@ -399,6 +399,7 @@ impl StreamReading {
                         }
                     }
                     Ok(None) => break,
+                    Err(SseError::TooLarge { max }) => return BodyEnd::Broken(Failure::TooLarge { max }),
                     Err(error) => return BodyEnd::Broken(Failure::Protocol(error.to_string())),
                 }
             }

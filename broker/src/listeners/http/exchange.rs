@@ -32,6 +32,7 @@ use crate::{
     },
     auth::Caller,
     broker::{Broker, unknown_backend},
+    limits::DISCARDED_BYTES_MAX,
     metrics::{Direction, Side},
     rules::{
         catalog::Endpoint,
@@ -331,17 +332,35 @@ fn anonymous(refusal: Refusal) -> Rejected {
     Rejected { refusal, id: None }
 }
 
-async fn read_body(headers: &HeaderMap, body: Incoming, bytes_max: usize, time: Duration) -> Result<Bytes, Refusal> {
+async fn read_body(headers: &HeaderMap, mut body: Incoming, bytes_max: usize, time: Duration) -> Result<Bytes, Refusal> {
     let too_large =
         || Refusal::new(ErrorKind::MessageTooLarge, format!("a message has at most {bytes_max} bytes")).with("maxBytes", bytes_max);
     let announced = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()).and_then(|text| text.parse::<usize>().ok());
     if announced.is_some_and(|length| length > bytes_max) {
+        discard(body, time).await;
         return Err(too_large());
     }
-    match tokio::time::timeout(time, Limited::new(body, bytes_max).collect()).await {
+    match tokio::time::timeout(time, Limited::new(&mut body, bytes_max).collect()).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            discard(body, time).await;
+            Err(too_large())
+        }
         Ok(Err(_)) => Err(Refusal::new(ErrorKind::InvalidRequest, "the request body broke off")),
         Err(_) => Err(Refusal::new(ErrorKind::InvalidRequest, "the request body did not come in time")),
     }
+}
+
+/// Reads on, within reason, what a client is still sending: most look for an answer only when they have sent everything,
+/// and closing the connection under them would take the answer away.
+async fn discard(mut body: Incoming, time: Duration) {
+    let reading = async {
+        let mut left = DISCARDED_BYTES_MAX;
+        while let Some(Ok(frame)) = body.frame().await {
+            let length = frame.data_ref().map_or(0, Bytes::len);
+            let Some(rest) = left.checked_sub(length) else { return };
+            left = rest;
+        }
+    };
+    let _in_time = tokio::time::timeout(time, reading).await;
 }

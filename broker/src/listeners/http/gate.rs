@@ -112,7 +112,12 @@ fn accepts(headers: &HeaderMap, wanted: &str) -> bool {
     }
     let (kind, _) = wanted.split_once('/').unwrap_or((wanted, ""));
     listed.filter_map(|value| value.to_str().ok()).flat_map(|text| text.split(',')).any(|range| {
-        let range = range.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+        let mut parts = range.split(';').map(|part| part.trim().to_ascii_lowercase());
+        let range = parts.next().unwrap_or_default();
+        // RFC 9110, 12.4.2: a weight of 0 means not acceptable.
+        if parts.any(|part| part.strip_prefix("q=").is_some_and(|weight| weight.parse() == Ok(0.0))) {
+            return false;
+        }
         range == wanted || range == "*/*" || range.strip_suffix("/*").is_some_and(|of| of == kind)
     })
 }
@@ -221,6 +226,7 @@ mod tests {
             ("*/*", true),
             ("application/*, text/*", true),
             ("application/json", false),
+            ("application/json, text/event-stream;q=0.0", false),
             ("text/html", false),
             ("text/event-stream", false),
         ] {
