@@ -6,7 +6,7 @@
 mod general;
 mod reading;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
 use http::{
@@ -52,7 +52,7 @@ pub struct HttpWire {
     version: OnceLock<HeaderValue>,
     limits: json::Limits,
     /// Notifications and answers waiting for their POST.
-    one_way: mpsc::Sender<Bytes>,
+    one_way: Mutex<Option<mpsc::Sender<Bytes>>>,
 }
 
 /// One request and what it is for.
@@ -100,7 +100,7 @@ pub(super) async fn open(link: &Arc<Link>, url: &str) -> Result<Arc<Connection>,
         session: OnceLock::new(),
         version: OnceLock::new(),
         limits: json::Limits { bytes_max: shared.config.limits.message_bytes, ..json::Limits::default() },
-        one_way,
+        one_way: Mutex::new(Some(one_way)),
     });
     let connection = Connection::new(Wire::Http(wire.clone()), shared.metrics.clone());
     let guard = CloseUnlessOpened::new(&connection, &shared.running);
@@ -114,7 +114,8 @@ pub(super) async fn open(link: &Arc<Link>, url: &str) -> Result<Arc<Connection>,
     Ok(connection)
 }
 
-/// Posts what expects no answer, in order. A backend that does not take it in time loses it.
+/// Posts what expects no answer, in order. A backend that does not take it in time loses it. When the connection is closed,
+/// what was queued before still gets a moment.
 async fn send_one_way(wire: Arc<HttpWire>, link: Arc<Link>, connection: Arc<Connection>, mut frames: mpsc::Receiver<Bytes>) {
     let limit = link.backend.timeouts().control;
     let sending = async {
@@ -128,7 +129,12 @@ async fn send_one_way(wire: Arc<HttpWire>, link: Arc<Link>, connection: Arc<Conn
             }
         }
     };
-    tokio::select! { () = sending => {}, () = connection.closed() => {} }
+    let too_late = async {
+        connection.closed().await;
+        tokio::time::sleep(SESSION_DELETE_WAIT).await;
+    };
+    tokio::select! { () = sending => {}, () = too_late => {} }
+    connection.finished();
 }
 
 fn credentials(link: &Link) -> Result<HeaderMap, Failure> {
@@ -220,12 +226,9 @@ impl HttpWire {
         })
     }
 
-    /// Queues a notification or an answer.
-    pub(super) fn queue_one_way(&self, frame: Bytes) -> Result<(), Failure> {
-        self.one_way.try_send(frame).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => Failure::QueueFull,
-            mpsc::error::TrySendError::Closed(_) => Failure::NotSent("the connection is closed".to_owned()),
-        })
+    /// The queue of what expects no answer; `None` once the connection is closed.
+    pub(super) fn one_way(&self) -> &Mutex<Option<mpsc::Sender<Bytes>>> {
+        &self.one_way
     }
 
     /// Sends a notification or an answer; 2xx is enough.
