@@ -126,7 +126,7 @@ async fn tool_04_definitions_pass_unchanged_but_for_their_name() {
     let backend = FakeBackend::start().await;
     backend.list("tools", vec![definition.clone()]);
     let broker = broker_with(&backend).await;
-    assert_eq!(broker.client("/mcp/b").connected(json!({})).await.list_all("tools/list", "tools").await, [definition.clone()]);
+    assert_eq!(broker.client("/mcp/b").connected(json!({})).await.list_all("tools/list", "tools").await, std::slice::from_ref(&definition));
     let mut exposed = definition;
     exposed["name"] = json!("b__full");
     assert_eq!(broker.connected(json!({})).await.list_all("tools/list", "tools").await, [exposed]);

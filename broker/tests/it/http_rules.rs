@@ -339,6 +339,8 @@ async fn http_18_life_11_slow_heads_and_bodies_are_cut_at_the_deadline() {
         ("half a body", format!("{head}accept: {ACCEPT_BOTH}\r\ncontent-length: 500\r\n\r\n{{\"jsonrpc\"")),
         ("half a chunk", format!("{head}accept: {ACCEPT_BOTH}\r\ntransfer-encoding: chunked\r\n\r\nff\r\n{{")),
         ("silence", String::new()),
+        ("one byte", "P".to_owned()),
+        ("half a preface of HTTP/2", "PRI * HTTP/2.0\r\n".to_owned()),
     ] {
         let answer = within(what, raw_http(broker.http_address(), bytes.as_bytes())).await;
         assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{what}: {answer}");
