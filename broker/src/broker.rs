@@ -5,7 +5,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use dashmap::DashMap;
 use protocol::{
@@ -13,7 +12,7 @@ use protocol::{
     envelope::Message,
     error::{ErrorKind, Refusal},
     handshake::{self, InitializeParams},
-    ids::{BackendId, PrincipalId, SessionId, TenantId},
+    ids::{BackendId, KeyId, PrincipalId, SessionId, TenantId},
     method::Method,
     version::Version,
 };
@@ -24,7 +23,7 @@ use crate::{
     actors::{
         backend::{Backend, BackendState},
         catalog_refresh,
-        session::{Agreement, Session},
+        session::{Agreement, Seat, Session},
         shared::Shared,
         tenant::Tenant,
     },
@@ -33,7 +32,7 @@ use crate::{
         Config,
         spec::{BackendSpec, TenantSpec},
     },
-    limits::{CLOSE_WAIT, FIRST_CATALOG_WAIT, REAPER_INTERVAL, SESSION_ID_BYTES},
+    limits::{CLOSE_WAIT, FIRST_CATALOG_WAIT, REAPER_INTERVAL},
     metrics::{Metrics, Side},
     rules::catalog::{BackendLists, Catalog, Endpoint},
     views::{BackendStatus, SessionView, SubscriptionView, TaskView},
@@ -78,7 +77,14 @@ impl Broker {
 
     pub fn put_tenant(&self, id: &TenantId, spec: TenantSpec) {
         match self.tenants.entry(id.clone()) {
-            dashmap::Entry::Occupied(known) => known.get().configure(spec),
+            dashmap::Entry::Occupied(known) => {
+                let tenant = known.get().clone();
+                drop(known);
+                tenant.configure(spec);
+                if !tenant.enabled() {
+                    self.end_sessions_of(&tenant, "the tenant was disabled");
+                }
+            }
             dashmap::Entry::Vacant(free) => {
                 free.insert(Tenant::new(id.clone(), spec, self.shared.clone()));
             }
@@ -90,6 +96,12 @@ impl Broker {
         let Some((_, tenant)) = self.tenants.remove(id) else { return };
         self.end_sessions_of(&tenant, "the tenant was removed");
         tenant.backends().iter().for_each(|backend| backend.close());
+    }
+
+    /// Ends what was opened with a key that is no longer good: its open streams would go on otherwise.
+    pub fn end_sessions_of_key(&self, key: &KeyId) {
+        let opened_with = self.all_sessions().into_iter().filter(|session| session.caller.key.as_ref() == Some(key));
+        opened_with.for_each(|session| self.close_session(&session, "its key was revoked"));
     }
 
     /// Registers or replaces a backend; the same settings again change nothing.
@@ -188,19 +200,18 @@ impl Broker {
             client: params.capabilities,
             client_name: params.client_name,
             client_version: params.client_version,
-            advertised: offer.capabilities,
+            advertised: known_in(version, offer.capabilities),
         };
-        let result =
-            handshake::initialize_result(version, agreement.advertised.raw(), &offer.server_info, offer.instructions.as_deref());
-        let id = SessionId::new(URL_SAFE_NO_PAD.encode(rand::random::<[u8; SESSION_ID_BYTES]>()));
-        let session = Session::open(id.clone(), digest(&id), tenant.clone(), caller, endpoint, transport, agreement, self.shared.clone());
+        let result = handshake::initialize_result(version, agreement.advertised.raw(), &offer.server_info, offer.instructions.as_deref());
+        let seat = Seat { tenant: tenant.clone(), caller, endpoint, transport };
+        let session = Session::open(seat, agreement, self.shared.clone());
         if let Err(refusal) = tenant.open_session(&session) {
             session.end("refused");
             return Err(refusal);
         }
         self.shared.metrics.version_negotiated(version, Side::Client);
         tracing::info!(session = %session.digest, tenant = %tenant.id, principal = %session.caller.principal, client = ?session.client_name, version = version.as_str(), "session opened");
-        self.sessions.insert(id, session.clone());
+        self.sessions.insert(session.id.clone(), session.clone());
         Ok((session, result))
     }
 
@@ -278,7 +289,7 @@ impl Broker {
         let connection = task.link.connection().await?;
         let params = format!("{{\"taskId\":{}}}", protocol::json::quote(&task.backend_task_id));
         let answer = connection.ask(&task.link, Method::TasksCancel, Some(params.as_bytes())).await;
-        let answer = answer.map_err(|failure| failure.into_refusal(&task.link.backend.id))?;
+        let answer = answer.map_err(|failure| task.link.backend.refusal(&failure))?;
         self.shared.tasks.note_status(&task.id, answer.text(answer.fields.status).as_deref());
         self.task(id).ok_or_else(unknown)
     }
@@ -351,33 +362,46 @@ impl Offer {
     /// One backend, as itself.
     fn single(lists: &BackendLists) -> Self {
         let server_info = lists.server_info.clone();
-        Self { capabilities: advertised(&lists.capabilities), server_info, instructions: lists.instructions.clone() }
+        Self { capabilities: advertised(&lists.capabilities, false), server_info, instructions: lists.instructions.clone() }
     }
 
     /// The broker, with what its backends say about themselves.
     fn aggregated(catalog: &Catalog) -> Self {
-        let told: Vec<String> = catalog
-            .backends
-            .iter()
-            .filter_map(|(backend, lists)| Some(format!("# {backend}\n{}", lists.instructions.as_ref()?)))
-            .collect();
+        let told: Vec<String> =
+            catalog.backends.iter().filter_map(|(backend, lists)| Some(format!("# {backend}\n{}", lists.instructions.as_ref()?))).collect();
         let instructions = (!told.is_empty()).then(|| told.join("\n\n"));
-        Self { capabilities: advertised(&catalog.capabilities), server_info: Bytes::from_static(BROKER_INFO.as_bytes()), instructions }
+        Self { capabilities: advertised(&catalog.capabilities, true), server_info: Bytes::from_static(BROKER_INFO.as_bytes()), instructions }
     }
 }
 
-/// The backends' capabilities as the broker serves them: it keeps the lists, so it always has a tool list and always says
-/// when a list changes.
-fn advertised(capabilities: &ServerCapabilities) -> ServerCapabilities {
+/// The backends' capabilities as the broker serves them: it keeps the lists, so it always says when one changes. The
+/// aggregated endpoint has a tool list whatever its backends have, because others may be added while a session lives.
+fn advertised(capabilities: &ServerCapabilities, aggregated: bool) -> ServerCapabilities {
     let mut raw: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(capabilities.raw()).unwrap_or_default();
-    raw.entry("tools").or_insert_with(|| serde_json::json!({}));
+    if aggregated {
+        raw.entry("tools").or_insert_with(|| serde_json::json!({}));
+    }
     for list in ["tools", "prompts", "resources"] {
         if let Some(serde_json::Value::Object(members)) = raw.get_mut(list) {
             members.insert("listChanged".to_owned(), true.into());
         }
     }
+    parsed(raw, capabilities)
+}
+
+/// What of it exists in the version that was agreed on (MCP 2025-11-25, Lifecycle: only what was negotiated).
+fn known_in(version: Version, capabilities: ServerCapabilities) -> ServerCapabilities {
+    if version.tasks() || !capabilities.tasks {
+        return capabilities;
+    }
+    let mut raw: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(capabilities.raw()).unwrap_or_default();
+    raw.remove("tasks");
+    parsed(raw, &capabilities)
+}
+
+fn parsed(raw: serde_json::Map<String, serde_json::Value>, before: &ServerCapabilities) -> ServerCapabilities {
     let text = serde_json::Value::Object(raw).to_string();
-    ServerCapabilities::parse(text.as_bytes()).unwrap_or_else(|_| capabilities.clone())
+    ServerCapabilities::parse(text.as_bytes()).unwrap_or_else(|_| before.clone())
 }
 
 pub fn unknown_backend(id: &BackendId) -> Refusal {
@@ -386,12 +410,6 @@ pub fn unknown_backend(id: &BackendId) -> Refusal {
 
 fn default_tenant() -> TenantId {
     TenantId::parse("default").expect("the name follows the grammar")
-}
-
-/// Names a session where its id must not be shown.
-fn digest(id: &SessionId) -> String {
-    let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, id.as_str().as_bytes());
-    hash.as_ref()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Once a second: idle sessions, unanswered questions, links nobody uses.

@@ -17,9 +17,9 @@ use std::{
 };
 
 use storage::{ConfigStore, SqliteOptions, SqliteStore, StoreError};
-use transport::TlsSetupError;
 use tokio::{net::TcpListener, task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
+use transport::TlsSetupError;
 
 use self::signals::{Signal, Signals};
 use crate::{
@@ -244,12 +244,12 @@ impl Running {
         }
     }
 
-    /// Unready, no new connections, goodbye to streams, calls in flight finish; then the admin side and the store close.
+    /// Unready, no new sessions and calls, goodbye to streams, calls in flight finish; then the listeners and the store
+    /// close. Connections are taken until then: a call in flight may need its client's answer to a question.
     async fn drain(mut self, signals: &mut Signals) {
         let grace = self.config.shutdown.grace;
         tracing::info!(grace = %config::units::format_duration(grace), "draining");
         self.broker.drain();
-        self.http.stop.cancel();
         let closing = async {
             if !self.broker.finish_drain(grace).await {
                 tracing::warn!("the grace period is over: what is still in flight is given up");

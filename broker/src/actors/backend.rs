@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     link::{
         Link,
-        connection::{Connection, Wire as ConnectionWire},
+        connection::{Connection, Failure, Wire as ConnectionWire},
     },
     session::Session,
     shared::Shared,
@@ -175,8 +175,15 @@ impl Backend {
         }
     }
 
-    pub fn link_failed(&self, refusal: &Refusal) {
-        lock(&self.status).last_error = Some(refusal.message.clone());
+    /// A failure in the client's terms; what really happened is for operators, here and in the log.
+    pub fn refusal(&self, failure: &Failure) -> Refusal {
+        if self.stop.is_cancelled() || self.shared.draining.is_cancelled() {
+            tracing::debug!(tenant = %self.tenant, backend = %self.id, %failure, "a request to a backend failed");
+        } else {
+            tracing::warn!(tenant = %self.tenant, backend = %self.id, %failure, "a request to a backend failed");
+            lock(&self.status).last_error = Some(failure.to_string());
+        }
+        failure.refusal(&self.id)
     }
 
     /// A connection is gone. Clients that listen to resources through it get it back at once.
@@ -219,12 +226,7 @@ impl Backend {
         self.latency_us.store(mean, Ordering::Relaxed);
     }
 
-    pub fn set_state(&self, state: BackendState, error: Option<String>) {
-        let mut status = lock(&self.status);
-        if error.is_some() || state == BackendState::Ready {
-            status.last_error = error;
-        }
-        drop(status);
+    pub fn set_state(&self, state: BackendState) {
         self.state.send_replace(state);
     }
 

@@ -77,6 +77,7 @@ pub struct CallRoute {
 
 /// How a call ended.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one per call, moved twice; a box would cost an allocation")]
 pub enum Ending {
     Answered(Message),
     Refused(Refusal),
@@ -165,11 +166,11 @@ impl Call {
             let outgoing = Outgoing { message, edits, call: self };
             match connection.exchange(&link, outgoing).await {
                 Ok(answer) => return Ending::Answered(answer),
-                Err(Failure::SessionGone) if attempt == 0 => link.forget(&connection),
-                Err(failure) => return Ending::Refused(failure.into_refusal(&self.backend)),
+                Err(Failure::SessionGone) if attempt == 0 => connection.close_now(),
+                Err(failure) => return Ending::Refused(link.backend.refusal(&failure)),
             }
         }
-        Ending::Refused(Failure::SessionGone.into_refusal(&self.backend))
+        Ending::Refused(Failure::SessionGone.refusal(&self.backend))
     }
 
     /// Resolves when the call's time is up: `timeouts.call` after the last sign of life, never beyond the total.
@@ -200,7 +201,7 @@ impl Call {
             return;
         }
         let now = Instant::now();
-        let outcome = outcome(&ending);
+        let outcome = outcome(self.method, &ending);
         if matches!(ending, Ending::Cancelled | Ending::TimedOut) {
             self.tell_backend();
         }
@@ -259,14 +260,26 @@ impl Call {
     }
 }
 
-fn outcome(ending: &Ending) -> Outcome {
+fn outcome(method: Method, ending: &Ending) -> Outcome {
     match ending {
         Ending::Answered(answer) if answer.kind == Kind::Error => Outcome::Error,
+        Ending::Answered(answer) if method == Method::ToolsCall && is_tool_error(answer) => Outcome::ToolError,
         Ending::Answered(_) => Outcome::Ok,
         Ending::Refused(_) => Outcome::Refused,
         Ending::Cancelled => Outcome::Cancelled,
         Ending::TimedOut => Outcome::Timeout,
     }
+}
+
+/// A tool that ran and failed says so in its result (MCP 2025-11-25, Tools: Error Handling).
+fn is_tool_error(answer: &Message) -> bool {
+    let Some(result) = answer.bytes(answer.result) else { return false };
+    // Few results have the member; looking for the word is far cheaper than a second parse.
+    if memchr::memmem::find(result, b"isError").is_none() {
+        return false;
+    }
+    let document = json::Document::parse(result, &json::Limits { bytes_max: result.len(), ..json::Limits::default() });
+    document.is_ok_and(|document| document.root().get("isError").and_then(|value| value.as_bool()) == Some(true))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

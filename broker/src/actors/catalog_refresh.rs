@@ -4,6 +4,7 @@
 //! that is slow or gone leaves its last good lists in the catalog, marked stale.
 
 use std::{
+    collections::HashSet,
     sync::{Arc, Weak},
     time::{Duration, Instant},
 };
@@ -18,7 +19,10 @@ use protocol::{
 
 use super::{
     backend::{Backend, BackendState},
-    link::{Link, connection::Connection},
+    link::{
+        Link,
+        connection::{Connection, Failure},
+    },
     tenant::Tenant,
 };
 use crate::{
@@ -80,7 +84,7 @@ async fn unresponsive(link: &Arc<Link>, connection: &Arc<Connection>) -> Refusal
     loop {
         tokio::time::sleep(PING_INTERVAL).await;
         if let Err(failure) = connection.ask(link, Method::Ping, None).await {
-            return failure.into_refusal(&link.backend.id);
+            return link.backend.refusal(&failure);
         }
     }
 }
@@ -91,7 +95,7 @@ fn publish(tenant: &Weak<Tenant>, backend: &Arc<Backend>, lists: BackendLists) {
     if let Some(tenant) = tenant.upgrade() {
         tenant.publish();
     }
-    backend.set_state(BackendState::Ready, None);
+    backend.set_state(BackendState::Ready);
     if first {
         tracing::info!(tenant = %backend.tenant, backend = %backend.id, "backend ready");
     }
@@ -113,7 +117,7 @@ fn mark_unreachable(tenant: &Weak<Tenant>, backend: &Arc<Backend>, refusal: &Ref
     if backend.state() != state {
         tracing::warn!(tenant = %backend.tenant, backend = %backend.id, state = state.name(), %refusal, "backend can not be reached");
     }
-    backend.set_state(state, Some(refusal.message.clone()));
+    backend.set_state(state);
 }
 
 /// Fetches everything the backend offers.
@@ -164,12 +168,11 @@ async fn fetch_list(link: &Arc<Link>, connection: &Arc<Connection>, kind: ListKi
     let backend = &link.backend;
     let mut entries = Vec::new();
     let mut cursor: Option<String> = None;
+    let mut seen = HashSet::new();
     for _page in 0..LIST_PAGES_MAX {
         let params = cursor.as_ref().map(|cursor| format!("{{\"cursor\":{}}}", json::quote(cursor)));
-        let answer = connection
-            .ask(link, method(kind), params.as_deref().map(str::as_bytes))
-            .await
-            .map_err(|failure| failure.into_refusal(&backend.id))?;
+        let answer =
+            connection.ask(link, method(kind), params.as_deref().map(str::as_bytes)).await.map_err(|failure| backend.refusal(&failure))?;
         let Some(page) = read_answer(kind, backend, &answer)? else { return Ok(entries) };
         for left_out in &page.left_out {
             tracing::warn!(backend = %backend.id, list = kind.member(), key = ?left_out.key, why = left_out.why, "an entry is left out of the catalog");
@@ -182,8 +185,8 @@ async fn fetch_list(link: &Arc<Link>, connection: &Arc<Connection>, kind: ListKi
         }
         match page.next_cursor {
             None => return Ok(entries),
-            next if next == cursor => {
-                tracing::warn!(backend = %backend.id, list = kind.member(), "the list gives the same cursor again and was cut");
+            Some(next) if !seen.insert(next.clone()) => {
+                tracing::warn!(backend = %backend.id, list = kind.member(), "the list gives a cursor again and was cut");
                 return Ok(entries);
             }
             next => cursor = next,
@@ -201,7 +204,7 @@ fn read_answer(kind: ListKind, backend: &Backend, answer: &Message) -> Result<Op
         }
         return Ok(None);
     };
-    catalog::read_page(kind, &backend.id, result).map(Some).map_err(|why| {
-        Refusal::new(ErrorKind::BackendProtocolError, format!("backend {} answered {} badly: {why}", backend.id, method(kind).name()))
-    })
+    catalog::read_page(kind, &backend.id, result)
+        .map(Some)
+        .map_err(|why| backend.refusal(&Failure::Protocol(format!("{}: {why}", method(kind).name()))))
 }

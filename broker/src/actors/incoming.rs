@@ -107,7 +107,7 @@ fn notification(link: &Arc<Link>, connection: &Arc<Connection>, message: &Messag
         Method::ResourcesUpdated => link.subscriptions.updated(link, message),
         Method::LogMessage => log_message(link, connection, message, origin),
         Method::TasksStatus => task_status(link, message),
-        Method::ElicitationComplete => elicitation_complete(link, message),
+        Method::ElicitationComplete => elicitation_complete(link, message, origin),
         _ => match owner(link, connection, origin) {
             Some(owner) => deliver(&owner, EventKind::Message, exposed_task(link, message)),
             None => link.backend.shared.metrics.dropped_notification("unattributed"),
@@ -116,7 +116,7 @@ fn notification(link: &Arc<Link>, connection: &Arc<Connection>, message: &Messag
 }
 
 /// Progress names its call by our own token (MCP 2025-11-25, Progress: only for tokens of active requests).
-fn progress(link: &Link, connection: &Arc<Connection>, message: &Message) {
+fn progress(link: &Arc<Link>, connection: &Arc<Connection>, message: &Message) {
     let fields = &message.fields;
     let token = message.bytes(fields.progress_token).and_then(|text| std::str::from_utf8(text).ok()).and_then(|text| text.parse().ok());
     let Some(wire_id) = token else { return };
@@ -137,12 +137,14 @@ fn progress(link: &Link, connection: &Arc<Connection>, message: &Message) {
 }
 
 /// A task keeps the token of the call that made it until it is over (MCP 2025-11-25, Tasks).
-fn task_progress(link: &Link, connection: &Arc<Connection>, message: &Message, wire_id: u64) {
+fn task_progress(link: &Arc<Link>, connection: &Arc<Connection>, message: &Message, wire_id: u64) {
     let owner = link.backend.shared.tasks.progress_owner(connection, wire_id);
     match owner.zip(message.fields.progress_token) {
         Some(((session, token), span)) => {
-            let frame = Splice::new(&message.frame).replace(span, token.to_vec()).finish();
-            session.deliver(EventKind::Progress, frame);
+            let mut splice = Splice::new(&message.frame);
+            splice.replace(span, token.to_vec());
+            link.backend.shared.tasks.expose_related(link, message, &mut splice);
+            session.deliver(EventKind::Progress, splice.finish());
         }
         None => link.backend.shared.metrics.dropped_notification("progress"),
     }
@@ -183,8 +185,12 @@ fn task_status(link: &Arc<Link>, message: &Message) {
 }
 
 /// Only the client that was asked hears that its elicitation is complete (MCP 2025-11-25, Elicitation).
-fn elicitation_complete(link: &Arc<Link>, message: &Message) {
+fn elicitation_complete(link: &Arc<Link>, message: &Message, origin: Option<&Arc<Call>>) {
     let Some(id) = message.text(message.fields.elicitation_id) else { return };
+    if let Some(call) = origin.filter(|call| call.session.was_elicited(&id)) {
+        deliver(&Owner { session: call.session.clone(), call: Some(call.clone()) }, EventKind::Message, message.frame.clone());
+        return;
+    }
     match link.sessions().into_iter().find(|session| session.was_elicited(&id)) {
         Some(session) => session.deliver(EventKind::Message, message.frame.clone()),
         None => link.backend.shared.metrics.dropped_notification("elicitation"),

@@ -1,8 +1,8 @@
 //! What lives and waits: sessions, calls, links to backends, event streams. They own state and carry out what
 //! [`crate::rules`] decides.
 
-pub mod call;
 pub mod backend;
+pub mod call;
 pub mod catalog_refresh;
 pub mod incoming;
 pub mod link;

@@ -102,6 +102,15 @@ impl EventStream {
         self.lock().ended_at.map(|at| now.saturating_duration_since(at))
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.lock().log.is_empty()
+    }
+
+    /// A GET stream: it has no answers to wait for.
+    pub fn is_general(&self) -> bool {
+        !self.lock().log.has_answers()
+    }
+
     pub fn take_unread(&self) -> Vec<Event> {
         self.lock().log.take_unread()
     }
@@ -169,6 +178,11 @@ impl Reader {
         event_id(self.stream.number, self.position)
     }
 
+    /// How many events wait for this reader already.
+    pub fn behind(&self) -> u64 {
+        self.stream.lock().log.count_after(self.position)
+    }
+
     /// The id just before an event: resuming from it brings the event again.
     pub fn event_id_before(&self, event: &Event) -> String {
         event_id(self.stream.number, event.sequence - 1)
@@ -186,10 +200,14 @@ impl Reader {
         if state.log.was_cut() {
             return Some(Next::Cut);
         }
-        if state.log.complete() || state.closed {
+        if state.log.complete() {
             return Some(Next::End);
         }
-        state.pause.then_some(Next::Pause)
+        // Before the end of a closed stream, so that a drain tells its clients when to come back, however fast it is.
+        if state.pause {
+            return Some(Next::Pause);
+        }
+        state.closed.then_some(Next::End)
     }
 }
 

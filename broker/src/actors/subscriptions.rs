@@ -32,7 +32,13 @@ pub struct Subscriptions {
 
 impl Subscriptions {
     /// A session wants to hear of `uri`.
-    pub async fn subscribe(&self, link: &Arc<Link>, connection: &Arc<Connection>, session: &Arc<Session>, uri: &str) -> Result<(), Refusal> {
+    pub async fn subscribe(
+        &self,
+        link: &Arc<Link>,
+        connection: &Arc<Connection>,
+        session: &Arc<Session>,
+        uri: &str,
+    ) -> Result<(), Refusal> {
         let _order = self.telling.lock().await;
         if self.has_listeners(uri) {
             self.add(session, uri);
@@ -48,7 +54,13 @@ impl Subscriptions {
     }
 
     /// A session has heard enough.
-    pub async fn unsubscribe(&self, link: &Arc<Link>, connection: &Arc<Connection>, session: &Arc<Session>, uri: &str) -> Result<(), Refusal> {
+    pub async fn unsubscribe(
+        &self,
+        link: &Arc<Link>,
+        connection: &Arc<Connection>,
+        session: &Arc<Session>,
+        uri: &str,
+    ) -> Result<(), Refusal> {
         let _order = self.telling.lock().await;
         if !self.remove(session, uri) || self.has_listeners(uri) {
             return Ok(());
@@ -159,7 +171,7 @@ impl Subscriptions {
 
 async fn tell(link: &Arc<Link>, connection: &Arc<Connection>, method: Method, uri: &str) -> Result<(), Refusal> {
     let params = format!("{{\"uri\":{}}}", json::quote(uri));
-    let answer = connection.ask(link, method, Some(params.as_bytes())).await.map_err(|failure| failure.into_refusal(&link.backend.id))?;
+    let answer = connection.ask(link, method, Some(params.as_bytes())).await.map_err(|failure| link.backend.refusal(&failure))?;
     match answer.kind {
         Kind::Error => Err(Refusal::new(ErrorKind::ResourceNotFound, "the backend refused the subscription").with("uri", uri)),
         _ => Ok(()),

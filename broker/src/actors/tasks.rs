@@ -81,11 +81,11 @@ impl TaskTable {
             splice.replace(span, json::quote(ours.as_str()).into_bytes());
         }
         let about_a_task = matches!(call.method, Method::TasksGet | Method::TasksCancel);
-        if let Some((span, id)) = fields.task_id.zip(answer.text(fields.task_id)).filter(|_| about_a_task) {
-            if let Some(ours) = self.ours(&link, &id) {
-                self.note_status(&ours, answer.text(fields.status).as_deref());
-                splice.replace(span, json::quote(ours.as_str()).into_bytes());
-            }
+        if let Some((span, id)) = fields.task_id.zip(answer.text(fields.task_id)).filter(|_| about_a_task)
+            && let Some(ours) = self.ours(&link, &id)
+        {
+            self.note_status(&ours, answer.text(fields.status).as_deref());
+            splice.replace(span, json::quote(ours.as_str()).into_bytes());
         }
         self.expose_related(&link, answer, splice);
     }
@@ -93,10 +93,10 @@ impl TaskTable {
     /// Rewrites `io.modelcontextprotocol/related-task` in `_meta`.
     pub fn expose_related(&self, link: &Arc<Link>, message: &Message, splice: &mut Splice<'_>) {
         let span = message.fields.meta_related_task_id;
-        if let Some((span, id)) = span.zip(message.text(span)) {
-            if let Some(ours) = self.ours(link, &id) {
-                splice.replace(span, json::quote(ours.as_str()).into_bytes());
-            }
+        if let Some((span, id)) = span.zip(message.text(span))
+            && let Some(ours) = self.ours(link, &id)
+        {
+            splice.replace(span, json::quote(ours.as_str()).into_bytes());
         }
     }
 
@@ -104,12 +104,7 @@ impl TaskTable {
     pub fn find(&self, session: &Session, id: &str) -> Result<Task, Refusal> {
         let inner = self.lock();
         let own = |task: &&Task| task.tenant == session.tenant.id && task.principal == session.caller.principal;
-        inner
-            .by_id
-            .get(&TaskId::new(id))
-            .filter(own)
-            .cloned()
-            .ok_or_else(|| Refusal::new(ErrorKind::TaskNotFound, "no such task"))
+        inner.by_id.get(&TaskId::new(id)).filter(own).cloned().ok_or_else(|| Refusal::new(ErrorKind::TaskNotFound, "no such task"))
     }
 
     /// The tasks a session may list: those of its principal, or only its own when nobody said who it is.
@@ -194,7 +189,13 @@ impl TaskTable {
         gone.iter().for_each(|id| inner.remove(id));
     }
 
-    fn register(&self, call: &Arc<Call>, link: &Arc<Link>, backend_task_id: &str, progress: Option<(Weak<Connection>, u64, Bytes)>) -> TaskId {
+    fn register(
+        &self,
+        call: &Arc<Call>,
+        link: &Arc<Link>,
+        backend_task_id: &str,
+        progress: Option<(Weak<Connection>, u64, Bytes)>,
+    ) -> TaskId {
         let session = &call.session;
         let id = TaskId::new(URL_SAFE_NO_PAD.encode(rand::random::<[u8; 18]>()));
         let task = Task {

@@ -7,6 +7,8 @@ mod admin;
 mod args;
 mod client;
 mod table;
+#[cfg(test)]
+mod tests;
 
 use std::{
     io::{self, Write},

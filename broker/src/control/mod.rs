@@ -222,6 +222,7 @@ impl Control {
                 return Err(ControlError::NotFound { what: "key", name: key.as_str().to_owned() });
             }
             control.keyring.remove(&key);
+            control.broker.end_sessions_of_key(&key);
             tracing::info!(%tenant, %key, "key revoked");
             Ok(())
         })

@@ -64,6 +64,24 @@ impl ListKind {
     }
 }
 
+/// Whether a tool runs as a task (MCP 2025-11-25, Tasks: Tool-Level Negotiation).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TaskSupport {
+    Forbidden,
+    Optional,
+    Required,
+}
+
+impl TaskSupport {
+    fn of(entry: json::Value<'_>) -> Self {
+        match entry.path(&["execution", "taskSupport"]).and_then(|value| value.as_str()).as_deref() {
+            Some("optional") => TaskSupport::Optional,
+            Some("required") => TaskSupport::Required,
+            _ => TaskSupport::Forbidden,
+        }
+    }
+}
+
 /// One tool, prompt, resource or template.
 #[derive(Debug, Clone)]
 pub struct Entry {
@@ -75,6 +93,7 @@ pub struct Entry {
     pub native: Bytes,
     /// The same with the exposed name.
     pub exposed: Bytes,
+    pub task_support: TaskSupport,
 }
 
 /// An entry of a backend's list that was left out, and why.
@@ -109,6 +128,11 @@ impl BackendLists {
             ListKind::Resources => &self.resources,
             ListKind::ResourceTemplates => &self.resource_templates,
         }
+    }
+
+    /// Whether this tool, named as the backend does, runs as a task; `None` for one that is not listed.
+    pub fn task_support(&self, tool: &str) -> Option<TaskSupport> {
+        self.tools.iter().find(|entry| entry.key == tool).map(|entry| entry.task_support)
     }
 
     pub fn entries_mut(&mut self, kind: ListKind) -> &mut Vec<Entry> {
@@ -162,7 +186,7 @@ fn read_entry(kind: ListKind, backend: &BackendId, entry: json::Value<'_>) -> Re
     let native = Bytes::copy_from_slice(entry.raw());
     let exposed_key = kind.exposed_key(backend, &key);
     let exposed = exposure::expose_entry(backend, &native, entry, value, &exposed_key);
-    Ok(Entry { key, exposed_key, native, exposed })
+    Ok(Entry { key, exposed_key, native, exposed, task_support: TaskSupport::of(entry) })
 }
 
 /// Which endpoint a list is for.
@@ -230,8 +254,7 @@ impl Catalog {
         for (backend, lists) in &backends {
             for (kind, map) in [(ListKind::Tools, &mut catalog.tools), (ListKind::Prompts, &mut catalog.prompts)] {
                 for entry in lists.entries(kind) {
-                    map.entry(entry.exposed_key.clone())
-                        .or_insert_with(|| Target { backend: backend.clone(), name: entry.key.clone() });
+                    map.entry(entry.exposed_key.clone()).or_insert_with(|| Target { backend: backend.clone(), name: entry.key.clone() });
                 }
             }
             for kind in ListKind::ALL {
@@ -242,8 +265,7 @@ impl Catalog {
             }
         }
         for kind in ListKind::ALL {
-            let entries =
-                backends.values().flat_map(|lists| lists.entries(kind)).map(|entry| (entry.exposed_key.as_str(), &entry.exposed));
+            let entries = backends.values().flat_map(|lists| lists.entries(kind)).map(|entry| (entry.exposed_key.as_str(), &entry.exposed));
             let stale = backends.iter().filter(|(_, lists)| lists.stale).map(|(backend, _)| backend);
             let pages = catalog.paginate(&Endpoint::Aggregated, kind, entries, stale);
             catalog.lists.insert((Endpoint::Aggregated, kind), pages);
@@ -262,7 +284,8 @@ impl Catalog {
 
     /// The result object of a list call.
     pub fn list(&self, endpoint: &Endpoint, kind: ListKind, cursor: Option<&str>) -> Result<Bytes, Refusal> {
-        let bad_cursor = || Refusal::new(ErrorKind::CursorInvalid, "the cursor is not one this list gave out, or its place in the list is gone");
+        let bad_cursor =
+            || Refusal::new(ErrorKind::CursorInvalid, "the cursor is not one this list gave out, or its place in the list is gone");
         let Some(pages) = self.lists.get(&(endpoint.clone(), kind)) else {
             return Ok(Bytes::from(format!("{{\"{}\":[]}}", kind.member())));
         };
@@ -398,8 +421,7 @@ mod tests {
     #[test]
     fn a_cursor_goes_on_after_its_entry_when_the_list_grows_before_it() {
         let before = catalog([lists("b", 150)]);
-        let page: serde_json::Value =
-            serde_json::from_slice(&before.list(&Endpoint::Aggregated, ListKind::Tools, None).unwrap()).unwrap();
+        let page: serde_json::Value = serde_json::from_slice(&before.list(&Endpoint::Aggregated, ListKind::Tools, None).unwrap()).unwrap();
         let after = catalog([lists("a", 5), lists("b", 150)]);
         let rest = after.list(&Endpoint::Aggregated, ListKind::Tools, page["nextCursor"].as_str()).unwrap();
         let rest: serde_json::Value = serde_json::from_slice(&rest).unwrap();
@@ -410,8 +432,7 @@ mod tests {
     #[test]
     fn foreign_cursors_are_refused() {
         let catalog = catalog([lists("b", 150)]);
-        let page: serde_json::Value =
-            serde_json::from_slice(&catalog.list(&Endpoint::Aggregated, ListKind::Tools, None).unwrap()).unwrap();
+        let page: serde_json::Value = serde_json::from_slice(&catalog.list(&Endpoint::Aggregated, ListKind::Tools, None).unwrap()).unwrap();
         let cursor = page["nextCursor"].as_str();
         assert!(catalog.list(&Endpoint::Single(backend("b")), ListKind::Tools, cursor).is_err());
         assert!(catalog.list(&Endpoint::Aggregated, ListKind::Prompts, cursor).is_err());
@@ -429,8 +450,7 @@ mod tests {
         let (id, fresh) = lists("b", 1);
         let stale = Arc::new(BackendLists { stale: true, ..(*fresh).clone() });
         let catalog = catalog([(id, stale)]);
-        let page: serde_json::Value =
-            serde_json::from_slice(&catalog.list(&Endpoint::Aggregated, ListKind::Tools, None).unwrap()).unwrap();
+        let page: serde_json::Value = serde_json::from_slice(&catalog.list(&Endpoint::Aggregated, ListKind::Tools, None).unwrap()).unwrap();
         assert_eq!(page["_meta"]["dev.mcp-broker/stale"][0], "b");
     }
 

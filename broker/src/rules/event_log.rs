@@ -64,7 +64,16 @@ pub struct EventLog {
 impl EventLog {
     /// A stream that ends after `answers`, or (`None`) only with its session.
     pub fn new(limits: LogLimits, answers: Option<usize>) -> Self {
-        Self { limits, events: VecDeque::new(), bytes: 0, next_sequence: 1, handed: 0, answers_due: answers, cut: false, dropped_progress: 0 }
+        Self {
+            limits,
+            events: VecDeque::new(),
+            bytes: 0,
+            next_sequence: 1,
+            handed: 0,
+            answers_due: answers,
+            cut: false,
+            dropped_progress: 0,
+        }
     }
 
     pub fn push(&mut self, now: Instant, kind: EventKind, frame: Bytes) -> Result<(), Overflow> {
@@ -97,6 +106,11 @@ impl EventLog {
         Some(event)
     }
 
+    /// How many events there are after `position`.
+    pub fn count_after(&self, position: u64) -> u64 {
+        self.events.iter().filter(|event| event.sequence > position).count() as u64
+    }
+
     /// Checks that a client may continue after `position`: everything since is still here.
     pub fn can_resume(&self, position: u64) -> Result<(), Gone> {
         let oldest_needed = position + 1;
@@ -124,6 +138,11 @@ impl EventLog {
     /// Every answer is in the log.
     pub fn complete(&self) -> bool {
         self.answers_due == Some(0)
+    }
+
+    /// Whether the stream has an end at all.
+    pub fn has_answers(&self) -> bool {
+        self.answers_due.is_some()
     }
 
     pub fn was_cut(&self) -> bool {

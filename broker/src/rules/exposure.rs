@@ -20,10 +20,10 @@ pub fn expose_entry(backend: &BackendId, native: &Bytes, entry: Value<'_>, key: 
     let mut splice = Splice::new(native);
     splice.replace(shifted(key.span(), base), json::quote(exposed_key).into_bytes());
     for path in [&["_meta", "ui", "resourceUri"][..], &["_meta", "ui/resourceUri"]] {
-        if let Some(link) = entry.path(path) {
-            if let Some(uri) = link.as_str() {
-                splice.replace(shifted(link.span(), base), json::quote(&names::exposed_uri(backend, &uri)).into_bytes());
-            }
+        if let Some(link) = entry.path(path)
+            && let Some(uri) = link.as_str()
+        {
+            splice.replace(shifted(link.span(), base), json::quote(&names::exposed_uri(backend, &uri)).into_bytes());
         }
     }
     splice.finish()
@@ -45,10 +45,10 @@ pub fn resource_uris(answer: &Message) -> Vec<(Span, String)> {
 
 fn collect(root: Value<'_>, found: &mut Vec<(Span, String)>) {
     let mut take = |value: Option<Value<'_>>| {
-        if let Some(value) = value {
-            if let Some(uri) = value.as_str() {
-                found.push((value.span(), uri.into_owned()));
-            }
+        if let Some(value) = value
+            && let Some(uri) = value.as_str()
+        {
+            found.push((value.span(), uri.into_owned()));
         }
     };
     take(root.path(&["data", "uri"]));

@@ -15,7 +15,7 @@ use protocol::{
 };
 
 use super::{
-    catalog::{Catalog, Endpoint, ListKind, Target},
+    catalog::{BackendLists, Catalog, Endpoint, ListKind, Target, TaskSupport},
     log_level::LogLevel,
     names,
 };
@@ -50,6 +50,14 @@ pub struct ResourceTarget {
 pub struct Plan {
     pub backend: BackendId,
     pub edits: Vec<(Span, Vec<u8>)>,
+    /// `params.task` asks for something this backend does not have: it must not go there.
+    pub drop_task: bool,
+}
+
+impl Plan {
+    fn new(backend: BackendId, edits: Vec<(Span, Vec<u8>)>) -> Self {
+        Self { backend, edits, drop_task: false }
+    }
 }
 
 /// Decides about one request of an open session.
@@ -66,10 +74,17 @@ pub fn decide(
     if !askable || matches!(info.route, Route::Handshake | Route::None) {
         return Err(unknown_method(message, version));
     }
-    advertised.permits(method, version)?; // before any look at names: what was not offered does not exist
+    // Before any look at names: what was not offered does not exist. Only the list of tools is a question that common clients
+    // (the conformance suite's among them) ask every server unseen: its answer is then the empty list, which is true.
+    if method != Method::ToolsList {
+        advertised.permits(method, version)?;
+    }
     match info.route {
-        Route::ByTool => by_name(message, endpoint, catalog, ErrorKind::ToolNotFound, catalog_tool),
-        Route::ByPrompt => by_name(message, endpoint, catalog, ErrorKind::PromptNotFound, catalog_prompt),
+        Route::ByTool => tool_call(message, endpoint, version, catalog),
+        Route::ByPrompt => {
+            let (plan, _) = by_name(message, endpoint, catalog, ErrorKind::PromptNotFound, catalog_prompt)?;
+            Ok(Decision::Forward(plan))
+        }
         Route::ByUri => by_uri(message, endpoint, catalog),
         Route::ByReference => by_reference(message, endpoint, catalog),
         Route::ByTask => Ok(Decision::Task),
@@ -113,18 +128,43 @@ fn catalog_prompt(catalog: &Catalog, name: &str) -> Option<Target> {
     catalog.prompt(name).cloned()
 }
 
-fn by_name(message: &Message, endpoint: &Endpoint, catalog: &Catalog, missing: ErrorKind, lookup: Lookup) -> Result<Decision, Refusal> {
+fn by_name(message: &Message, endpoint: &Endpoint, catalog: &Catalog, missing: ErrorKind, lookup: Lookup) -> Result<(Plan, String), Refusal> {
     let (span, name) = required_text(message, message.fields.name, "params.name")?;
-    let plan = match endpoint {
+    let (plan, native) = match endpoint {
         // One backend, its own names: it knows best which exist, listed or not.
-        Endpoint::Single(backend) => Plan { backend: backend.clone(), edits: Vec::new() },
+        Endpoint::Single(backend) => (Plan::new(backend.clone(), Vec::new()), name.into_owned()),
         Endpoint::Aggregated => {
             let target = lookup(catalog, &name).ok_or_else(|| Refusal::new(missing, format!("unknown name {}", quoted(&name))))?;
-            Plan { backend: target.backend, edits: vec![(span, json::quote(&target.name).into_bytes())] }
+            (Plan::new(target.backend, vec![(span, json::quote(&target.name).into_bytes())]), target.name)
         }
     };
     supported(catalog, &plan.backend, message.method)?;
+    Ok((plan, native))
+}
+
+fn tool_call(message: &Message, endpoint: &Endpoint, version: Version, catalog: &Catalog) -> Result<Decision, Refusal> {
+    let (mut plan, tool) = by_name(message, endpoint, catalog, ErrorKind::ToolNotFound, catalog_tool)?;
+    plan.drop_task = !task_fits(message, version, &tool, catalog.backends.get(&plan.backend).map(|lists| &**lists))?;
     Ok(Decision::Forward(plan))
+}
+
+/// MCP 2025-11-25, Tasks: a call is a task only where client, backend and tool agree. `false`: the call's `task` member means
+/// nothing here and is left out.
+fn task_fits(message: &Message, version: Version, tool: &str, lists: Option<&BackendLists>) -> Result<bool, Refusal> {
+    let asked = message.fields.task.is_some();
+    let Some(lists) = lists else { return Ok(true) };
+    if !lists.capabilities.tasks_tools_call {
+        return Ok(!asked);
+    }
+    if asked && !version.tasks() {
+        return Ok(false);
+    }
+    let refuse = |text: &str| Err(Refusal::new(ErrorKind::CapabilityMissing, text));
+    match lists.task_support(tool) {
+        Some(TaskSupport::Forbidden) if asked => refuse("this tool does not run as a task, leave out params.task"),
+        Some(TaskSupport::Required) if !asked => refuse("this tool only runs as a task, params.task is missing"),
+        _ => Ok(true),
+    }
 }
 
 fn by_uri(message: &Message, endpoint: &Endpoint, catalog: &Catalog) -> Result<Decision, Refusal> {
@@ -136,7 +176,7 @@ fn by_uri(message: &Message, endpoint: &Endpoint, catalog: &Catalog) -> Result<D
         Method::ResourcesUnsubscribe => Decision::Unsubscribe(target),
         _ => {
             let edits = if target.uri == uri { Vec::new() } else { vec![(span, json::quote(&target.uri).into_bytes())] };
-            Decision::Forward(Plan { backend: target.backend, edits })
+            Decision::Forward(Plan::new(target.backend, edits))
         }
     })
 }
@@ -146,16 +186,16 @@ fn by_reference(message: &Message, endpoint: &Endpoint, catalog: &Catalog) -> Re
     let plan = if fields.reference_uri.is_some() {
         let (span, uri) = required_text(message, fields.reference_uri, "params.ref.uri")?;
         let target = resource_target(&uri, endpoint, catalog)?;
-        Plan { backend: target.backend, edits: vec![(span, json::quote(&target.uri).into_bytes())] }
+        Plan::new(target.backend, vec![(span, json::quote(&target.uri).into_bytes())])
     } else {
         let (span, name) = required_text(message, fields.reference_name, "params.ref.name")?;
         match endpoint {
-            Endpoint::Single(backend) => Plan { backend: backend.clone(), edits: Vec::new() },
+            Endpoint::Single(backend) => Plan::new(backend.clone(), Vec::new()),
             Endpoint::Aggregated => {
                 let target = catalog
                     .prompt(&name)
                     .ok_or_else(|| Refusal::new(ErrorKind::ReferenceNotFound, format!("unknown prompt {}", quoted(&name))))?;
-                Plan { backend: target.backend.clone(), edits: vec![(span, json::quote(&target.name).into_bytes())] }
+                Plan::new(target.backend.clone(), vec![(span, json::quote(&target.name).into_bytes())])
             }
         }
     };
@@ -169,9 +209,7 @@ fn resource_target(uri: &str, endpoint: &Endpoint, catalog: &Catalog) -> Result<
         return Err(Refusal::new(ErrorKind::UriInvalid, text));
     }
     match endpoint {
-        Endpoint::Single(backend) => {
-            Ok(ResourceTarget { backend: backend.clone(), uri: uri.to_owned(), exposed_uri: uri.to_owned() })
-        }
+        Endpoint::Single(backend) => Ok(ResourceTarget { backend: backend.clone(), uri: uri.to_owned(), exposed_uri: uri.to_owned() }),
         Endpoint::Aggregated => names::native_uri(uri)
             .filter(|(backend, _)| catalog.backends.contains_key(backend))
             .map(|(backend, native)| ResourceTarget { backend, uri: native.to_owned(), exposed_uri: uri.to_owned() })
@@ -199,4 +237,117 @@ fn unknown_method(message: &Message, version: Version) -> Refusal {
 /// Somebody's text inside a message of ours: short, and visibly a quotation.
 fn quoted(text: &str) -> String {
     json::quote(&text.chars().take(100).collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeMap, sync::Arc};
+
+    use aws_lc_rs::hmac;
+    use protocol::{ids::TenantId, splice::Splice};
+
+    use super::*;
+    use crate::rules::catalog::read_page;
+
+    fn backend(name: &str, capabilities: &str, tools: &str, prompts: &str) -> (BackendId, Arc<BackendLists>) {
+        let id = BackendId::parse(name).unwrap();
+        let entries = |kind, list: &str| read_page(kind, &id, list.as_bytes()).unwrap().entries;
+        let lists = BackendLists {
+            version: Version::LATEST_LEGACY,
+            capabilities: ServerCapabilities::parse(capabilities.as_bytes()).unwrap(),
+            server_info: Bytes::from_static(b"{}"),
+            server_name: name.to_owned(),
+            server_version: String::new(),
+            instructions: None,
+            tools: entries(ListKind::Tools, tools),
+            prompts: entries(ListKind::Prompts, prompts),
+            resources: vec![],
+            resource_templates: vec![],
+            stale: false,
+        };
+        (id, Arc::new(lists))
+    }
+
+    fn catalog() -> Catalog {
+        let everything = r#"{"tools":{},"prompts":{},"resources":{"subscribe":true},"completions":{},"logging":{}}"#;
+        let tools = r#"{"tools":[{"name":"read","inputSchema":{}},{"name":"write.all","inputSchema":{}}]}"#;
+        let files = backend("files", everything, tools, r#"{"prompts":[{"name":"review"}]}"#);
+        let forecast = r#"{"tools":[{"name":"forecast","inputSchema":{}}]}"#;
+        let weather = backend("weather", r#"{"tools":{}}"#, forecast, r#"{"prompts":[]}"#);
+        let key = hmac::Key::new(hmac::HMAC_SHA256, &[1; 32]);
+        Catalog::build(TenantId::parse("acme").unwrap(), key, BTreeMap::from([files, weather]))
+    }
+
+    fn decided(request: &str, endpoint: &Endpoint) -> String {
+        let message = Message::decode(Bytes::from(request.to_owned()), &json::Limits::default()).unwrap();
+        let catalog = catalog();
+        match decide(&message, endpoint, &catalog.capabilities, Version::LATEST_LEGACY, &catalog) {
+            Ok(Decision::Answer(result)) => format!("answer {}", String::from_utf8_lossy(&result)),
+            Ok(Decision::SetLevel(level)) => format!("level {}", level.name()),
+            Ok(Decision::Subscribe(target)) => format!("subscribe {} {}", target.backend, target.uri),
+            Ok(Decision::Unsubscribe(target)) => format!("unsubscribe {} {}", target.backend, target.uri),
+            Ok(Decision::Forward(plan)) => {
+                let mut splice = Splice::new(&message.frame);
+                for (span, text) in &plan.edits {
+                    splice.replace(*span, text.clone());
+                }
+                let task = if plan.drop_task { " without task" } else { "" };
+                format!("forward {}{task} {}", plan.backend, String::from_utf8_lossy(&splice.finish()))
+            }
+            Ok(Decision::Task) => "task".to_owned(),
+            Ok(Decision::ListTasks) => "list tasks".to_owned(),
+            Err(refusal) => format!("refuse {}", refusal.kind.name()),
+        }
+    }
+
+    #[test]
+    fn the_transcript_holds() {
+        let transcript = include_str!("transcripts/routing.txt");
+        let mut request = "";
+        let mut checked = 0;
+        for line in transcript.lines() {
+            if let Some(text) = line.strip_prefix("> ") {
+                request = text;
+            } else if let Some(expected) = line.strip_prefix("< ") {
+                assert_eq!(decided(request, &Endpoint::Aggregated), expected, "{request}");
+                checked += 1;
+            }
+        }
+        assert!(checked > 25, "the transcript was read");
+    }
+
+    #[test]
+    fn the_endpoint_of_one_backend_changes_nothing() {
+        let endpoint = Endpoint::Single(BackendId::parse("files").unwrap());
+        for request in [
+            r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"read"}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a tool that is not listed"}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"prompts/get","params":{"name":"review"}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":"file:///a"}}"#,
+        ] {
+            assert_eq!(decided(request, &endpoint), format!("forward files {request}"));
+        }
+    }
+
+    #[test]
+    fn task_02_task_03_a_call_is_a_task_only_where_all_agree() {
+        let tools = r#"{"tools":[{"name":"may","inputSchema":{},"execution":{"taskSupport":"optional"}},
+            {"name":"must","inputSchema":{},"execution":{"taskSupport":"required"}},{"name":"never","inputSchema":{}}]}"#;
+        let (_, with) = backend("b", r#"{"tools":{},"tasks":{"requests":{"tools":{"call":{}}}}}"#, tools, r#"{"prompts":[]}"#);
+        let (_, without) = backend("b", r#"{"tools":{}}"#, tools, r#"{"prompts":[]}"#);
+        let call = |task: &str| {
+            let text = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"x"{task}}}}}"#);
+            Message::decode(Bytes::from(text), &json::Limits::default()).unwrap()
+        };
+        let (asked, plain) = (call(r#","task":{}"#), call(""));
+        let fits = |message, version, tool, lists| task_fits(message, version, tool, Some(lists)).ok();
+        let latest = Version::LATEST_LEGACY;
+        for (tool, as_task, as_call) in
+            [("may", Some(true), Some(true)), ("must", Some(true), None), ("never", None, Some(true)), ("unlisted", Some(true), Some(true))]
+        {
+            assert_eq!((fits(&asked, latest, tool, &with), fits(&plain, latest, tool, &with)), (as_task, as_call), "{tool}");
+            assert_eq!((fits(&asked, latest, tool, &without), fits(&plain, latest, tool, &without)), (Some(false), Some(true)), "{tool}");
+        }
+        assert_eq!(fits(&asked, Version::V2025_06_18, "may", &with), Some(false));
+    }
 }

@@ -94,7 +94,11 @@ fn event_stream(first: Option<Out>, events: mpsc::Receiver<Out>, headers: &[(Str
         match out {
             Out::Event(text) => Some((Ok(Frame::data(Bytes::from(text))), (None, events, false))),
             Out::Answer(text) => Some((Ok(Frame::data(Bytes::from(event_text(None, &text)))), (None, events, true))),
-            Out::Http { .. } | Out::Cut => Some((Err(std::io::Error::other("cut by the test")), (None, events, true))),
+            Out::Http { .. } | Out::Cut => {
+                // What was said before goes out first: the server flushes when it has to wait.
+                tokio::task::yield_now().await;
+                Some((Err(std::io::Error::other("cut by the test")), (None, events, true)))
+            }
         }
     });
     let mut response = Response::builder().status(200).header("content-type", "text/event-stream");

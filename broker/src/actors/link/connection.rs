@@ -115,8 +115,8 @@ pub enum Failure {
 
 impl Failure {
     /// In the client's terms: no text of the backend, no internals.
-    pub fn into_refusal(self, backend: &BackendId) -> Refusal {
-        let (kind, text) = match &self {
+    pub fn refusal(&self, backend: &BackendId) -> Refusal {
+        let (kind, text) = match self {
             Failure::NotSent(_) | Failure::SessionGone => (ErrorKind::BackendUnavailable, format!("backend {backend} can not be reached")),
             Failure::Busy(_) => (ErrorKind::BackendUnavailable, format!("backend {backend} takes no work now")),
             Failure::QueueFull => (ErrorKind::Overloaded, format!("too many messages wait for backend {backend}")),
@@ -124,11 +124,8 @@ impl Failure {
                 (ErrorKind::OutcomeUnknown, format!("the connection to backend {backend} ended before the answer; it may have acted"))
             }
             Failure::Protocol(_) => (ErrorKind::BackendProtocolError, format!("backend {backend} gave an answer that is not MCP")),
-            Failure::TooLarge { max } => {
-                (ErrorKind::ResultTooLarge, format!("the answer of backend {backend} is larger than {max} bytes"))
-            }
+            Failure::TooLarge { max } => (ErrorKind::ResultTooLarge, format!("the answer of backend {backend} is larger than {max} bytes")),
         };
-        tracing::warn!(%backend, failure = %self, "a request to a backend failed");
         Refusal::new(kind, text)
     }
 }
@@ -180,7 +177,12 @@ impl Connection {
             server_version: answer.server_version,
             instructions: answer.instructions,
         });
-        self.send(handshake::notification(Method::Initialized, None)).await
+        let initialized = handshake::notification(Method::Initialized, None);
+        match &self.wire {
+            Wire::Pipe(queue) => enqueue(queue, initialized),
+            // Waited for: what follows must not overtake it.
+            Wire::Http(http) => http.post_one_way(initialized).await,
+        }
     }
 
     /// Sends a client's request and waits for its answer. Cancel-safe: a dropped wait frees its slot.
@@ -223,6 +225,9 @@ impl Connection {
         call: Option<&Arc<Call>>,
         opening: bool,
     ) -> Result<Message, Failure> {
+        if self.is_closed() {
+            return Err(Failure::NotSent("the connection is closed".to_owned()));
+        }
         let (answer, wait) = oneshot::channel();
         self.lock_waiting().insert(wire_id, Waiting { answer, call: call.cloned() });
         let _slot = Slot { connection: self, wire_id };
@@ -249,11 +254,14 @@ impl Connection {
         self.resolve(id.as_ref(), Ok(message));
     }
 
-    /// Something came in that is no message, but names a request it may have been the answer to.
-    pub fn broken_answer(&self, rejected: &Rejected) {
+    /// Something came in that is no message. It may still say what it was meant for: a request is told what is wrong with
+    /// it, the wait for an answer is over.
+    pub fn broken_message(&self, rejected: &Rejected) {
         self.metrics.dropped_notification("noise");
-        if rejected.id.is_some() {
-            self.resolve(rejected.id.as_ref(), Err(Failure::Protocol(rejected.refusal.to_string())));
+        match &rejected.id {
+            Some(id) if rejected.has_method => self.send_later(rejected.refusal.to_response(Some(id), &crate::request_id())),
+            Some(id) => self.resolve(Some(id), Err(Failure::Protocol(rejected.refusal.to_string()))),
+            None => {}
         }
     }
 
@@ -303,27 +311,16 @@ impl Connection {
         lock(&self.asked).remove(backend_id);
     }
 
-    /// Sends a notification or an answer.
-    pub async fn send(&self, frame: Bytes) -> Result<(), Failure> {
+    /// Queues a notification or an answer; what finds no room is lost and logged.
+    pub fn send_later(&self, frame: Bytes) {
         self.metrics.bytes(Direction::Out, Side::Backend, frame.len());
-        match &self.wire {
+        let queued = match &self.wire {
             Wire::Pipe(queue) => enqueue(queue, frame),
-            Wire::Http(http) => http.post_one_way(frame).await,
-        }
-    }
-
-    /// The same without waiting; a loss is logged.
-    pub fn send_later(self: &Arc<Self>, frame: Bytes) {
-        let connection = self.clone();
-        let send = async move {
-            if let Err(failure) = connection.send(frame).await {
-                tracing::info!(%failure, "a notification or answer did not reach the backend");
-            }
+            Wire::Http(http) => http.queue_one_way(frame),
         };
-        match &self.wire {
-            // Into the queue at once, so that order holds.
-            Wire::Pipe(_) => futures_util::FutureExt::now_or_never(send).unwrap_or_default(),
-            Wire::Http(_) => drop(tokio::spawn(send)),
+        if let Err(failure) = queued {
+            self.metrics.dropped_notification("to_backend");
+            tracing::debug!(%failure, "a notification or answer did not reach the backend");
         }
     }
 
@@ -405,3 +402,107 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// How long a wait for the head of a stream may hold up the opening of a link.
 pub(super) const STREAM_HEAD_WAIT: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use protocol::{capabilities::ClientCapabilities, ids::TenantId, json};
+    use transport::http_client::{HttpClient, HttpClientConfig};
+
+    use super::*;
+    use crate::{
+        actors::{backend::Backend, shared::Shared},
+        config::{Config, spec::BackendSpec},
+    };
+
+    fn link() -> Arc<Link> {
+        let http = HttpClient::new(HttpClientConfig::default()).unwrap();
+        let key = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, &[1; 32]);
+        let shared = Shared::new(Arc::new(Config::default()), Arc::new(Metrics::new(false)), http, key);
+        let spec: BackendSpec = serde_json::from_str(r#"{"transport":{"type":"stdio","command":"none"}}"#).unwrap();
+        let backend = Backend::new(TenantId::parse("acme").unwrap(), BackendId::parse("b").unwrap(), spec, shared);
+        Link::new(backend, None, ClientCapabilities::none())
+    }
+
+    fn message(text: String) -> Message {
+        Message::decode(Bytes::from(text), &json::Limits::default()).unwrap()
+    }
+
+    /// What the backend does with one of the questions, or out of the blue.
+    #[derive(Debug, Clone)]
+    enum Act {
+        Answer(usize),
+        AnswerTwice(usize),
+        AnswerAsText(usize),
+        Stray(u64),
+    }
+
+    fn act() -> impl Strategy<Value = Act> {
+        prop_oneof![
+            4 => any::<usize>().prop_map(Act::Answer),
+            1 => any::<usize>().prop_map(Act::AnswerTwice),
+            1 => any::<usize>().prop_map(Act::AnswerAsText),
+            1 => (1000_u64..).prop_map(Act::Stray),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn rpc_03_12_each_question_gets_its_own_answer_once(questions in 1_usize..40, acts in prop::collection::vec(act(), 0..120)) {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let (queue, mut frames) = mpsc::channel(64);
+                let link = link();
+                let connection = Connection::new(Wire::Pipe(Mutex::new(Some(queue))), link.backend.shared.metrics.clone());
+                let asked: Vec<_> = (0..questions)
+                    .map(|n| {
+                        let (connection, link) = (connection.clone(), link.clone());
+                        let params = format!("{{\"n\":{n}}}");
+                        tokio::spawn(async move { connection.ask(&link, Method::Ping, Some(params.as_bytes())).await })
+                    })
+                    .collect();
+                // What was asked, as the backend sees it: the wire id and the question's own number.
+                let mut seen = Vec::new();
+                while seen.len() < questions {
+                    let frame = message(String::from_utf8(frames.recv().await.unwrap().to_vec()).unwrap());
+                    let params: serde_json::Value = serde_json::from_slice(frame.bytes(frame.params).unwrap()).unwrap();
+                    seen.push((frame.id.unwrap().as_u64().unwrap(), params["n"].as_u64().unwrap()));
+                }
+                let mut answered = std::collections::HashSet::new();
+                for act in acts {
+                    let answer = |wire_id: u64, n: u64| message(format!(r#"{{"jsonrpc":"2.0","id":{wire_id},"result":{{"n":{n}}}}}"#));
+                    match act {
+                        Act::Answer(at) | Act::AnswerTwice(at) => {
+                            let (wire_id, n) = seen[at % questions];
+                            connection.answered(answer(wire_id, n));
+                            if matches!(act, Act::AnswerTwice(_)) {
+                                connection.answered(answer(wire_id, 999_999));
+                            }
+                            answered.insert(n);
+                        }
+                        Act::AnswerAsText(at) => {
+                            let (wire_id, _) = seen[at % questions];
+                            connection.answered(message(format!(r#"{{"jsonrpc":"2.0","id":"{wire_id}","result":{{"n":999999}}}}"#)));
+                        }
+                        Act::Stray(wire_id) => connection.answered(answer(wire_id, 999_999)),
+                    }
+                }
+                connection.close_now();
+                for (n, task) in asked.into_iter().enumerate() {
+                    match task.await.unwrap() {
+                        Ok(answer) => {
+                            let result: serde_json::Value = serde_json::from_slice(answer.bytes(answer.result).unwrap()).unwrap();
+                            assert_eq!(result["n"].as_u64(), Some(n as u64));
+                        }
+                        Err(failure) => {
+                            assert!(matches!(failure, Failure::Lost(_)) && !answered.contains(&(n as u64)), "{failure}");
+                        }
+                    }
+                }
+                assert!(connection.lock_waiting().is_empty(), "no wire id is left behind");
+            });
+        }
+    }
+}

@@ -20,6 +20,8 @@ use protocol::{
     version::Version,
 };
 
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
 use self::connection::{Connection, Failure};
 use super::{backend::Backend, session::Session, subscriptions::Subscriptions};
 use crate::{
@@ -40,6 +42,8 @@ pub struct Link {
     current: ArcSwapOption<Connection>,
     opening: tokio::sync::Mutex<Backoff>,
     users: Mutex<Users>,
+    /// Closed for good.
+    closed: CancellationToken,
 }
 
 #[derive(Debug)]
@@ -49,7 +53,6 @@ struct Users {
     level: Option<LogLevel>,
     /// Nobody has used the link since.
     idle_since: Option<Instant>,
-    closed: bool,
 }
 
 #[derive(Debug, Default)]
@@ -60,7 +63,7 @@ struct Backoff {
 
 impl Link {
     pub fn new(backend: Arc<Backend>, scope: Option<LinkScope>, declared: ClientCapabilities) -> Arc<Self> {
-        let users = Users { sessions: Vec::new(), level: None, idle_since: None, closed: false };
+        let users = Users { sessions: Vec::new(), level: None, idle_since: None };
         Arc::new(Self {
             backend,
             scope,
@@ -69,6 +72,7 @@ impl Link {
             current: ArcSwapOption::empty(),
             opening: tokio::sync::Mutex::default(),
             users: Mutex::new(users),
+            closed: CancellationToken::new(),
         })
     }
 
@@ -93,40 +97,48 @@ impl Link {
         self.current.load_full().filter(|connection| !connection.is_closed())
     }
 
-    /// A connection turned out to be dead; the next caller opens another.
-    pub fn forget(&self, connection: &Arc<Connection>) {
-        connection.close_now();
-    }
-
     async fn open_once(self: Arc<Self>) -> Result<Arc<Connection>, Refusal> {
         let mut backoff = self.opening.lock().await;
         if let Some(connection) = self.live() {
             return Ok(connection);
         }
-        if self.lock().closed {
-            return Err(Refusal::new(ErrorKind::BackendUnavailable, format!("the link to backend {} is closed", self.backend.id)));
-        }
         if let Some(last) = self.current.swap(None) {
             backoff.after_life(last.opened.elapsed());
         }
-        backoff.wait(&self.backend).await?;
-        let limit = self.backend.timeouts().initialize;
-        let opened = match tokio::time::timeout(limit, self.open()).await {
-            Ok(opened) => opened,
-            Err(_) => Err(Failure::NotSent(format!("no answer to initialize within {}", crate::config::units::format_duration(limit)))),
+        let gone = || Refusal::new(ErrorKind::BackendUnavailable, format!("the link to backend {} is closed", self.backend.id));
+        let opened = tokio::select! {
+            biased;
+            () = self.closed.cancelled() => return Err(gone()),
+            opened = self.open_in_time(&backoff) => opened,
         };
         match opened {
             Ok(connection) => {
                 self.current.store(Some(connection.clone()));
                 self.backend.link_opened(&connection);
+                if self.is_closed() {
+                    // Whoever closed the link did not see this connection yet.
+                    connection.close().await;
+                    return Err(gone());
+                }
                 self.restore(&connection).await;
                 Ok(connection)
             }
-            Err(failure) => {
+            Err(OpenError::Waiting(refusal)) => Err(refusal),
+            Err(OpenError::Failed(failure)) => {
                 backoff.failed();
-                let refusal = failure.into_refusal(&self.backend.id);
-                self.backend.link_failed(&refusal);
-                Err(refusal)
+                Err(self.backend.refusal(&failure))
+            }
+        }
+    }
+
+    async fn open_in_time(self: &Arc<Self>, backoff: &Backoff) -> Result<Arc<Connection>, OpenError> {
+        backoff.wait(&self.backend).await.map_err(OpenError::Waiting)?;
+        let limit = self.backend.timeouts().initialize;
+        match tokio::time::timeout(limit, self.open()).await {
+            Ok(opened) => opened.map_err(OpenError::Failed),
+            Err(_) => {
+                let text = format!("no answer to initialize within {}", crate::config::units::format_duration(limit));
+                Err(OpenError::Failed(Failure::NotSent(text)))
             }
         }
     }
@@ -141,7 +153,10 @@ impl Link {
     /// Puts back what a lost connection had: the log level, then the subscriptions. Whoever listens is told that something
     /// may have changed meanwhile.
     async fn restore(self: &Arc<Self>, connection: &Arc<Connection>) {
-        self.backend.shared.metrics.version_negotiated(connection.negotiated().map_or(Version::LATEST_LEGACY, |n| n.version), Side::Backend);
+        self.backend
+            .shared
+            .metrics
+            .version_negotiated(connection.negotiated().map_or(Version::LATEST_LEGACY, |n| n.version), Side::Backend);
         let level = self.lock().level;
         if let Some(level) = level {
             self.send_level(connection, level).await;
@@ -222,12 +237,17 @@ impl Link {
 
     /// Closed for good.
     pub fn is_closed(&self) -> bool {
-        self.lock().closed
+        self.closed.is_cancelled()
+    }
+
+    /// No connection is opened from now on; [`Link::close`] says goodbye on the one there is.
+    pub fn shut(&self) {
+        self.closed.cancel();
     }
 
     /// Ends the link for good, with the goodbye its wire knows.
     pub async fn close(&self) {
-        self.lock().closed = true;
+        self.shut();
         if let Some(connection) = self.current.swap(None) {
             connection.close().await;
         }
@@ -235,6 +255,38 @@ impl Link {
 
     fn lock(&self) -> MutexGuard<'_, Users> {
         self.users.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Why no connection was opened.
+enum OpenError {
+    /// It is too early for another attempt.
+    Waiting(Refusal),
+    Failed(Failure),
+}
+
+/// A handshake that fails or is given up leaves no child, no session and no stream behind.
+struct CloseUnlessOpened {
+    connection: Option<Arc<Connection>>,
+    running: TaskTracker,
+}
+
+impl CloseUnlessOpened {
+    fn new(connection: &Arc<Connection>, running: &TaskTracker) -> Self {
+        Self { connection: Some(connection.clone()), running: running.clone() }
+    }
+
+    fn opened(mut self) {
+        self.connection = None;
+    }
+}
+
+impl Drop for CloseUnlessOpened {
+    fn drop(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            connection.close_now();
+            self.running.spawn(async move { connection.close().await });
+        }
     }
 }
 

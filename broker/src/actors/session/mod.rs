@@ -16,6 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use protocol::{
     capabilities::{ClientCapabilities, ServerCapabilities},
@@ -28,15 +29,10 @@ use protocol::{
 };
 
 use self::{questions::Question, streams::Streams};
-use super::{
-    backend::Deadlines,
-    call::Call,
-    link::Link,
-    shared::Shared,
-    tenant::Tenant,
-};
+use super::{backend::Deadlines, call::Call, link::Link, shared::Shared, tenant::Tenant};
 use crate::{
     auth::Caller,
+    limits::SESSION_ID_BYTES,
     rules::{
         catalog::{Endpoint, ListKind},
         event_log::EventKind,
@@ -54,6 +50,15 @@ pub struct Agreement {
     pub client_name: String,
     pub client_version: String,
     pub advertised: ServerCapabilities,
+}
+
+/// Who opens a session, and where.
+#[derive(Debug)]
+pub struct Seat {
+    pub tenant: Arc<Tenant>,
+    pub caller: Caller,
+    pub endpoint: Endpoint,
+    pub transport: &'static str,
 }
 
 #[derive(Debug)]
@@ -94,16 +99,9 @@ struct State {
 }
 
 impl Session {
-    pub fn open(
-        id: SessionId,
-        digest: String,
-        tenant: Arc<Tenant>,
-        caller: Caller,
-        endpoint: Endpoint,
-        transport: &'static str,
-        agreement: Agreement,
-        shared: Arc<Shared>,
-    ) -> Arc<Self> {
+    /// A new session with an id of its own.
+    pub fn open(seat: Seat, agreement: Agreement, shared: Arc<Shared>) -> Arc<Self> {
+        let id = SessionId::new(URL_SAFE_NO_PAD.encode(rand::random::<[u8; SESSION_ID_BYTES]>()));
         let state = State {
             phase: SessionPhase::AwaitingInitialized,
             calls: HashMap::new(),
@@ -117,14 +115,14 @@ impl Session {
             held_changes: HashSet::new(),
         };
         shared.metrics.phase(SessionPhase::Opening.name(), SessionPhase::AwaitingInitialized.name());
-        shared.metrics.sessions(transport, "open", 1);
+        shared.metrics.sessions(seat.transport, "open", 1);
         Arc::new(Self {
+            digest: digest(&id),
             id,
-            digest,
-            tenant,
-            caller,
-            endpoint,
-            transport,
+            tenant: seat.tenant,
+            caller: seat.caller,
+            endpoint: seat.endpoint,
+            transport: seat.transport,
             version: agreement.version,
             client: agreement.client,
             client_name: agreement.client_name,
@@ -157,10 +155,11 @@ impl Session {
 
     pub fn timeouts_for(&self, backend: &BackendId) -> Deadlines {
         let common = &self.shared.config.timeouts;
-        self.tenant
-            .backend(backend)
-            .map(|backend| backend.timeouts())
-            .unwrap_or(Deadlines { call: common.call, control: common.control, initialize: common.initialize })
+        self.tenant.backend(backend).map(|backend| backend.timeouts()).unwrap_or(Deadlines {
+            call: common.call,
+            control: common.control,
+            initialize: common.initialize,
+        })
     }
 
     /// The link to a backend: the one used before, or the one it shall use.
@@ -301,4 +300,10 @@ impl Session {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Names a session where its id must not be shown.
+fn digest(id: &SessionId) -> String {
+    let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, id.as_str().as_bytes());
+    hash.as_ref()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }

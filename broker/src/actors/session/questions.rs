@@ -114,10 +114,10 @@ impl Session {
             splice.replace(span, digits.clone());
         }
         // Only a call tells which link, and with it which task ids, this is about.
-        if let Some((link, on, _)) = call.and_then(|call| call.sent()) {
-            if std::ptr::eq(Arc::as_ptr(&on), connection) {
-                self.shared.tasks.expose_related(&link, message, &mut splice);
-            }
+        if let Some((link, on, _)) = call.and_then(|call| call.sent())
+            && std::ptr::eq(Arc::as_ptr(&on), connection)
+        {
+            self.shared.tasks.expose_related(&link, message, &mut splice);
         }
         splice.finish()
     }
@@ -134,10 +134,10 @@ impl Session {
             splice.replace(span, question.backend_id.raw().to_vec());
         }
         let related = message.fields.meta_related_task_id;
-        if let Some((span, id)) = related.zip(message.text(related)) {
-            if let Ok(task) = self.shared.tasks.find(self, &id) {
-                splice.replace(span, json::quote(&task.backend_task_id).into_bytes());
-            }
+        if let Some((span, id)) = related.zip(message.text(related))
+            && let Ok(task) = self.shared.tasks.find(self, &id)
+        {
+            splice.replace(span, json::quote(&task.backend_task_id).into_bytes());
         }
         question.connection.send_later(splice.finish());
     }

@@ -11,6 +11,7 @@ use protocol::{
     json,
     method::Method,
     phase::SessionPhase,
+    splice::Splice,
 };
 
 use super::Session;
@@ -40,12 +41,18 @@ impl Session {
         result
     }
 
-    fn submit_inner(self: &Arc<Self>, message: Message, stream: &Arc<EventStream>, begun: Instant) -> Result<(), Refusal> {
+    fn submit_inner(self: &Arc<Self>, mut message: Message, stream: &Arc<EventStream>, begun: Instant) -> Result<(), Refusal> {
         let id = message.id.clone().ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
-        self.lock().phase.admits(message.method)?;
+        self.admits(&message, &id)?;
         self.tenant.take_budget()?; // before any work for a tenant over its rate
         let catalog = self.tenant.catalog();
-        match routing::decide(&message, &self.endpoint, &self.advertised, self.version, &catalog)? {
+        let decide = |message: &Message| routing::decide(message, &self.endpoint, &self.advertised, self.version, &catalog);
+        let mut decision = decide(&message)?;
+        if matches!(&decision, Decision::Forward(plan) if plan.drop_task) {
+            message = without_task(message)?;
+            decision = decide(&message)?; // the edits are places in the bytes that changed
+        }
+        match decision {
             Decision::Answer(result) => {
                 let _cut = stream.push(Instant::now(), EventKind::Answer, handshake::success(&id, &result));
                 self.shared.metrics.request_finished(message.method, Outcome::Ok, self.transport, begun.elapsed().as_secs_f64());
@@ -61,6 +68,13 @@ impl Session {
             Decision::Unsubscribe(target) => self.in_background(id, message.method, stream, begun, |session| session.unsubscribe(target)),
             Decision::ListTasks => self.in_background(id, message.method, stream, begun, Self::list_tasks),
         }
+    }
+
+    /// The phase allows the request, and no call in flight has its id.
+    fn admits(&self, message: &Message, id: &RequestId) -> Result<(), Refusal> {
+        let state = self.lock();
+        state.phase.admits(message.method)?;
+        if state.calls.contains_key(id) { Err(id_in_flight()) } else { Ok(()) }
     }
 
     fn start_call(
@@ -95,7 +109,7 @@ impl Session {
             return Err(Refusal::new(ErrorKind::TooManyCalls, format!("the session has {max} calls in flight, which is its limit")));
         }
         if state.calls.contains_key(&id) {
-            return Err(Refusal::new(ErrorKind::InvalidRequest, "a request with this id is in flight already"));
+            return Err(id_in_flight());
         }
         state.calls.insert(id, call.clone());
         Ok(())
@@ -114,7 +128,14 @@ impl Session {
     }
 
     /// Answers a request with the outcome of some waiting.
-    fn in_background<F, W>(self: &Arc<Self>, id: RequestId, method: Method, stream: &Arc<EventStream>, begun: Instant, work: W) -> Result<(), Refusal>
+    fn in_background<F, W>(
+        self: &Arc<Self>,
+        id: RequestId,
+        method: Method,
+        stream: &Arc<EventStream>,
+        begun: Instant,
+        work: W,
+    ) -> Result<(), Refusal>
     where
         W: FnOnce(Arc<Self>) -> F,
         F: Future<Output = Result<Bytes, Refusal>> + Send + 'static,
@@ -221,6 +242,18 @@ impl Session {
             connection.send_later(message.frame.clone());
         }
     }
+}
+
+/// The request without its `task`, which its backend does not have (MCP 2025-11-25, Tasks: such a call runs normally).
+fn without_task(message: Message) -> Result<Message, Refusal> {
+    let Some(params) = message.params else { return Ok(message) };
+    let frame = Splice::new(&message.frame).remove_member(params, "task").finish();
+    let limits = json::Limits { bytes_max: message.frame.len(), ..json::Limits::default() };
+    Message::decode(frame, &limits).map_err(|rejected| rejected.refusal)
+}
+
+fn id_in_flight() -> Refusal {
+    Refusal::new(ErrorKind::InvalidRequest, "a request with this id is in flight already")
 }
 
 /// The `reason` of a cancellation as JSON text, if it is a string.

@@ -78,6 +78,11 @@ impl Streams {
     pub(super) fn expire(&mut self, now: Instant, age: Duration) {
         self.kept.values().for_each(|stream| stream.expire(now, age));
         self.kept.retain(|_, stream| stream.ended_for(now).is_none_or(|since| since < age));
+        // A GET stream that lost its connection ends once nothing in it can be resumed any more.
+        let latest = self.general.last().map(|stream| stream.number);
+        self.general.retain(|stream| stream.is_connected() || !stream.is_empty() || Some(stream.number) == latest);
+        let general: Vec<u64> = self.general.iter().map(|stream| stream.number).collect();
+        self.kept.retain(|number, stream| !stream.is_general() || general.contains(number));
     }
 
     pub(super) fn any_connected(&self) -> bool {

@@ -111,7 +111,11 @@ async fn backends_come_and_go_and_keep_their_secrets() {
     let admin = Admin::open().await;
     let path = "/admin/v1/tenants/default/backends/one";
     let (status, made) = admin.ask("PUT", &format!("{path}?wait=false"), Some(http_backend())).await;
-    assert_eq!((status.as_u16(), &made["backend"], &made["settings"]["credentials"]["bearer"]), (201, &json!("one"), &json!(true)), "{made}");
+    assert_eq!(
+        (status.as_u16(), &made["backend"], &made["settings"]["credentials"]["bearer"]),
+        (201, &json!("one"), &json!(true)),
+        "{made}"
+    );
     assert!(made["state"].is_string() && made["tools"].is_u64() && made["links"].is_u64(), "{made}");
     assert_eq!(admin.ask("PUT", path, Some(http_backend())).await.0, 200, "waits until it is known to fail, then tells");
     let (_, shown) = admin.ask("GET", path, None).await;
@@ -244,6 +248,12 @@ async fn only_the_admin_token_opens() {
         assert!(response.headers().contains_key(header::WWW_AUTHENTICATE));
     }
     admin.refused("GET", "/no/such/route", None, 401).await;
+    for path in ["/admin/v1/tenants/", "/admin/v1/tenants%2fdefault", "//admin/v1/tenants", "/metrics/", "/healthz/", "/healthz/../metrics"]
+    {
+        for method in ["GET", "HEAD", "OPTIONS", "POST", "TRACE"] {
+            assert_eq!(admin.send(request(method, path).body(Body::empty()).unwrap()).await.status(), 401, "{method} {path}");
+        }
+    }
     let public = Admin::start("", "192.0.2.1:9090").await;
     let (_, detail) = public.refused("GET", "/admin/v1/tenants", None, 401).await;
     assert!(detail.contains("auth.admin_token"), "{detail}");

@@ -32,6 +32,7 @@ use crate::{
     },
     auth::Caller,
     broker::{Broker, unknown_backend},
+    limits::DISCARDED_BYTES_MAX,
     metrics::{Direction, Side},
     rules::{
         catalog::Endpoint,
@@ -49,7 +50,7 @@ pub(super) async fn handle(broker: &Arc<Broker>, gate: &Gate, request: Request<I
     let origin = request.headers().get(ORIGIN).cloned();
     let mut response = match dispatch(broker, gate, request).await {
         Ok(response) => response,
-        Err(Rejected { refusal, id }) => answer::refusal(&broker.shared, &refusal, id.as_ref()),
+        Err(Rejected { refusal, id, .. }) => answer::refusal(&broker.shared, &refusal, id.as_ref()),
     };
     // A page from an allowed origin may read the answer, the session id included.
     if let Some(origin) = origin.filter(|origin| gate.allows_origin(origin)) {
@@ -131,8 +132,9 @@ fn listen(broker: &Broker, session: &Arc<Session>, headers: &HeaderMap) -> Resul
     let reader = match headers.get(LAST_EVENT_ID) {
         None => session.open_general_stream()?,
         Some(id) => {
-            session.shared.metrics.events_replayed(1);
-            session.resume(id.to_str().unwrap_or_default())?
+            let reader = session.resume(id.to_str().unwrap_or_default())?;
+            session.shared.metrics.events_replayed(reader.behind());
+            reader
         }
     };
     Ok(stamped(answer::events(&session.shared, reader, None, style(session)), session))
@@ -166,7 +168,7 @@ impl<'a> Post<'a> {
 
     async fn serve(self) -> Result<Response<Body>, Rejected> {
         if let Frames::One(message) = &self.frames {
-            let reject = |refusal| Rejected { refusal, id: message.id.clone() };
+            let reject = |refusal| Rejected::new(refusal, message.id.clone());
             if message.is_modern() {
                 return Err(reject(gate::modern_era()));
             }
@@ -179,7 +181,7 @@ impl<'a> Post<'a> {
                 initialize(self.broker, self.caller, self.endpoint, &message).await
             }
             Frames::One(message) => {
-                let reject = |refusal| Rejected { refusal, id: message.id.clone() };
+                let reject = |refusal| Rejected::new(refusal, message.id.clone());
                 let session = session.unwrap_or_else(|| Err(session_required())).map_err(reject)?;
                 session.touch();
                 one(&session, message).await
@@ -194,7 +196,7 @@ impl<'a> Post<'a> {
 }
 
 async fn initialize(broker: &Broker, caller: Caller, endpoint: Endpoint, message: &Message) -> Result<Response<Body>, Rejected> {
-    let reject = |refusal| Rejected { refusal, id: message.id.clone() };
+    let reject = |refusal| Rejected::new(refusal, message.id.clone());
     let Some(id) = message.id.as_ref().filter(|_| message.kind == Kind::Request) else {
         return Err(reject(Refusal::new(ErrorKind::InvalidRequest, "initialize is a request and has an id")));
     };
@@ -214,7 +216,7 @@ async fn one(session: &Arc<Session>, message: Message) -> Result<Response<Body>,
         Kind::Request => {
             let (id, stream) = (message.id.clone(), session.open_stream(1));
             let reader = stream.read_from(0).map_err(|_| anonymous(Refusal::new(ErrorKind::Internal, "a new stream can not be read")))?;
-            session.submit(message, &stream).map_err(|refusal| Rejected { refusal, id })?;
+            session.submit(message, &stream).map_err(|refusal| Rejected::new(refusal, id))?;
             return Ok(respond(session, reader).await);
         }
     }
@@ -289,7 +291,7 @@ fn submit_into(session: &Arc<Session>, stream: &Arc<EventStream>, message: Messa
                 session.submit(message, stream)
             };
             if let Err(refusal) = refusal {
-                refuse_into(session, stream, Rejected { refusal, id });
+                refuse_into(session, stream, Rejected::new(refusal, id));
             }
         }
     }
@@ -327,19 +329,38 @@ fn session_required() -> Refusal {
 
 /// A refusal of a message whose id is not known (yet).
 fn anonymous(refusal: Refusal) -> Rejected {
-    Rejected { refusal, id: None }
+    Rejected::new(refusal, None)
 }
 
-async fn read_body(headers: &HeaderMap, body: Incoming, bytes_max: usize, time: Duration) -> Result<Bytes, Refusal> {
-    let too_large = || Refusal::new(ErrorKind::MessageTooLarge, format!("a message has at most {bytes_max} bytes")).with("maxBytes", bytes_max);
+async fn read_body(headers: &HeaderMap, mut body: Incoming, bytes_max: usize, time: Duration) -> Result<Bytes, Refusal> {
+    let too_large =
+        || Refusal::new(ErrorKind::MessageTooLarge, format!("a message has at most {bytes_max} bytes")).with("maxBytes", bytes_max);
     let announced = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()).and_then(|text| text.parse::<usize>().ok());
     if announced.is_some_and(|length| length > bytes_max) {
+        discard(body, time).await;
         return Err(too_large());
     }
-    match tokio::time::timeout(time, Limited::new(body, bytes_max).collect()).await {
+    match tokio::time::timeout(time, Limited::new(&mut body, bytes_max).collect()).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            discard(body, time).await;
+            Err(too_large())
+        }
         Ok(Err(_)) => Err(Refusal::new(ErrorKind::InvalidRequest, "the request body broke off")),
         Err(_) => Err(Refusal::new(ErrorKind::InvalidRequest, "the request body did not come in time")),
     }
+}
+
+/// Reads on, within reason, what a client is still sending: most look for an answer only when they have sent everything,
+/// and closing the connection under them would take the answer away.
+async fn discard(mut body: Incoming, time: Duration) {
+    let reading = async {
+        let mut left = DISCARDED_BYTES_MAX;
+        while let Some(Ok(frame)) = body.frame().await {
+            let length = frame.data_ref().map_or(0, Bytes::len);
+            let Some(rest) = left.checked_sub(length) else { return };
+            left = rest;
+        }
+    };
+    let _in_time = tokio::time::timeout(time, reading).await;
 }

@@ -33,10 +33,10 @@ impl Gate {
         if headers.get_all(ORIGIN).iter().count() > 1 || headers.get_all(HOST).iter().count() > 1 {
             return Err(Refusal::new(ErrorKind::HostRefused, "Origin and Host may be given once"));
         }
-        if let Some(origin) = headers.get(ORIGIN) {
-            if !self.allows_origin(origin) {
-                return Err(Refusal::new(ErrorKind::OriginRefused, "this Origin is not allowed, see auth.allowed_origins"));
-            }
+        if let Some(origin) = headers.get(ORIGIN)
+            && !self.allows_origin(origin)
+        {
+            return Err(Refusal::new(ErrorKind::OriginRefused, "this Origin is not allowed, see auth.allowed_origins"));
         }
         let host = uri.authority().map(|authority| authority.as_str()).or_else(|| headers.get(HOST).and_then(|host| host.to_str().ok()));
         if self.loopback && !host.is_some_and(|host| self.allows_host(host)) {
@@ -63,9 +63,7 @@ impl Gate {
 /// `localhost`, `127.x.y.z` or `[::1]`, with or without a port, and nothing else.
 fn is_loopback_host(host: &str) -> bool {
     let Some(name) = host_name(host) else { return false };
-    name == "localhost"
-        || name == "[::1]"
-        || name.parse::<std::net::Ipv4Addr>().is_ok_and(|address| address.is_loopback())
+    name == "localhost" || name == "[::1]" || name.parse::<std::net::Ipv4Addr>().is_ok_and(|address| address.is_loopback())
 }
 
 /// The host without its port; `None` when what follows is no port.
@@ -114,7 +112,12 @@ fn accepts(headers: &HeaderMap, wanted: &str) -> bool {
     }
     let (kind, _) = wanted.split_once('/').unwrap_or((wanted, ""));
     listed.filter_map(|value| value.to_str().ok()).flat_map(|text| text.split(',')).any(|range| {
-        let range = range.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+        let mut parts = range.split(';').map(|part| part.trim().to_ascii_lowercase());
+        let range = parts.next().unwrap_or_default();
+        // RFC 9110, 12.4.2: a weight of 0 means not acceptable.
+        if parts.any(|part| part.strip_prefix("q=").is_some_and(|weight| weight.parse() == Ok(0.0))) {
+            return false;
+        }
         range == wanted || range == "*/*" || range.strip_suffix("/*").is_some_and(|of| of == kind)
     })
 }
@@ -174,8 +177,19 @@ mod tests {
     fn http_02_strange_origins_are_refused_in_every_spelling() {
         let gate = gate("127.0.0.1:80", &["https://app.example"]);
         for origin in [
-            "http://evil.example", "null", "", "http://localhost.evil.example", "http://evil.example:80@localhost", "http://127.0.0.1.nip.io",
-            "file://", "http://localhost:99999", "http://[::1", "localhost", "https://app.example.evil", "http://app.example", "http://0x7f.1",
+            "http://evil.example",
+            "null",
+            "",
+            "http://localhost.evil.example",
+            "http://evil.example:80@localhost",
+            "http://127.0.0.1.nip.io",
+            "file://",
+            "http://localhost:99999",
+            "http://[::1",
+            "localhost",
+            "https://app.example.evil",
+            "http://app.example",
+            "http://0x7f.1",
         ] {
             assert!(gate.admits(&headers(&[("host", "localhost"), ("origin", origin)]), &Uri::default()).is_err(), "{origin}");
         }
@@ -212,6 +226,7 @@ mod tests {
             ("*/*", true),
             ("application/*, text/*", true),
             ("application/json", false),
+            ("application/json, text/event-stream;q=0.0", false),
             ("text/html", false),
             ("text/event-stream", false),
         ] {

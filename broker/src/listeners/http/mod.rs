@@ -22,7 +22,7 @@ use hyper_util::{
 };
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::Semaphore,
+    sync::{Notify, Semaphore},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -58,10 +58,12 @@ pub async fn serve(broker: Arc<Broker>, listener: TcpListener, stop: Cancellatio
             broker.shared.metrics.rate_limited("connections_per_address");
             continue;
         };
-        let connection = serve_connection(&broker, &gate, socket, peer);
+        let begun = Arc::new(Notify::new());
+        let connection = serve_connection(&broker, &gate, socket, peer, &begun);
         let watched = graceful.watch(connection);
+        let head_time = broker.shared.config.timeouts.request_read;
         tokio::spawn(async move {
-            if let Err(error) = watched.await {
+            if let Err(error) = begun_in_time(watched, &begun, head_time).await {
                 tracing::debug!(%peer, %error, "connection ended");
             }
             drop((permit, place));
@@ -76,6 +78,7 @@ fn serve_connection(
     gate: &Arc<Gate>,
     socket: TcpStream,
     peer: SocketAddr,
+    begun: &Arc<Notify>,
 ) -> impl hyper_util::server::graceful::GracefulConnection<Error = Box<dyn std::error::Error + Send + Sync>> + Send + 'static {
     if let Err(error) = socket.set_nodelay(true) {
         tracing::debug!(%peer, %error, "TCP_NODELAY could not be set");
@@ -96,12 +99,27 @@ fn serve_connection(
         .max_header_list_size(REQUEST_HEAD_BYTES_MAX as u32)
         .keep_alive_interval(Some(Duration::from_secs(20)))
         .keep_alive_timeout(Duration::from_secs(20));
-    let (broker, gate) = (broker.clone(), gate.clone());
+    let (broker, gate, begun) = (broker.clone(), gate.clone(), begun.clone());
     let service = service_fn(move |request: Request<Incoming>| {
+        begun.notify_one();
         let (broker, gate) = (broker.clone(), gate.clone());
         async move { Ok::<_, Infallible>(exchange::handle(&broker, &gate, request).await) }
     });
     builder.serve_connection(TokioIo::new(socket), service).into_owned()
+}
+
+type Ended = Result<(), Box<dyn std::error::Error + Send + Sync>>;
+
+/// Serves a connection, or gives it up when no request head comes in time. The time for one head begins only once it is
+/// known which HTTP is spoken; who never says a word would otherwise hold the connection for ever.
+async fn begun_in_time(connection: impl Future<Output = Ended>, begun: &Notify, head_time: Duration) -> Ended {
+    tokio::pin!(connection);
+    tokio::select! {
+        ended = &mut connection => return ended,
+        () = begun.notified() => {}
+        () = tokio::time::sleep(head_time) => return Err("no request came in time".into()),
+    }
+    connection.await
 }
 
 /// Connections per client address.

@@ -1,0 +1,322 @@
+//! A link over Streamable HTTP, in the client's role (MCP 2025-11-25, Transports).
+//!
+//! Every message is a POST of its own over pooled connections. An answer is JSON or an event stream ([`reading`]); one GET
+//! stream ([`general`]) carries what belongs to no call. Notifications and answers leave one after the other.
+
+mod general;
+mod reading;
+
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method as HttpMethod, Response, StatusCode, Uri,
+    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE},
+};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use protocol::{
+    envelope::{Kind, Message},
+    json,
+    version::Version,
+};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use transport::http_client::{self, BodyError, HttpClient, SendError};
+
+use self::reading::StreamReading;
+use super::{
+    CloseUnlessOpened, Link,
+    connection::{Connection, Failure, STREAM_HEAD_WAIT, Wire},
+};
+use crate::{
+    actors::call::Call,
+    limits::{ERROR_BODY_BYTES_MAX, ONE_WAY_QUEUE_FRAMES, SESSION_DELETE_WAIT},
+    metrics::{Direction, Side},
+};
+
+const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+const JSON: &str = "application/json";
+const EVENT_STREAM: &str = "text/event-stream";
+
+/// How requests to one HTTP backend are made.
+#[derive(Debug)]
+pub struct HttpWire {
+    client: HttpClient,
+    uri: Uri,
+    /// Credentials and further headers of the operator.
+    headers: HeaderMap,
+    session: OnceLock<HeaderValue>,
+    version: OnceLock<HeaderValue>,
+    limits: json::Limits,
+    /// Notifications and answers waiting for their POST.
+    one_way: mpsc::Sender<Bytes>,
+}
+
+/// One request and what it is for.
+pub(super) struct Request<'a> {
+    pub(super) wire_id: u64,
+    pub(super) frame: Bytes,
+    pub(super) call: Option<&'a Arc<Call>>,
+    /// It is `initialize`: its response carries the session id.
+    pub(super) opening: bool,
+}
+
+/// The stream an answer is awaited on. Dropping it ends the stream, unless the answer has been seen.
+pub(super) struct AnswerStream {
+    failure: Option<oneshot::Receiver<Failure>>,
+    _stop: Option<DropGuard>,
+}
+
+impl AnswerStream {
+    /// The answer needs no stream.
+    pub(super) fn none() -> Self {
+        Self { failure: None, _stop: None }
+    }
+
+    /// Resolves when the stream can not bring the answer any more.
+    pub(super) async fn failed(&mut self) -> Failure {
+        match &mut self.failure {
+            Some(failure) => match failure.await {
+                Ok(failure) => failure,
+                Err(_) => std::future::pending().await,
+            },
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// Connects: handshake, then the GET stream.
+pub(super) async fn open(link: &Arc<Link>, url: &str) -> Result<Arc<Connection>, Failure> {
+    let shared = &link.backend.shared;
+    let uri = transport::url::parse_http_url(url).map_err(|error| Failure::NotSent(error.to_string()))?;
+    let (one_way, frames) = mpsc::channel(ONE_WAY_QUEUE_FRAMES);
+    let wire = Arc::new(HttpWire {
+        client: shared.http.clone(),
+        uri,
+        headers: credentials(link)?,
+        session: OnceLock::new(),
+        version: OnceLock::new(),
+        limits: json::Limits { bytes_max: shared.config.limits.message_bytes, ..json::Limits::default() },
+        one_way,
+    });
+    let connection = Connection::new(Wire::Http(wire.clone()), shared.metrics.clone());
+    let guard = CloseUnlessOpened::new(&connection, &shared.running);
+    shared.running.spawn(send_one_way(wire.clone(), link.clone(), connection.clone(), frames));
+    connection.initialize(link).await?;
+    let (opened, head) = oneshot::channel();
+    shared.running.spawn(general::listen(wire, link.clone(), connection.clone(), opened));
+    // Before the first call: some servers lose what they can not deliver at once.
+    let _late_is_fine = tokio::time::timeout(STREAM_HEAD_WAIT, head).await;
+    guard.opened();
+    Ok(connection)
+}
+
+/// Posts what expects no answer, in order. A backend that does not take it in time loses it.
+async fn send_one_way(wire: Arc<HttpWire>, link: Arc<Link>, connection: Arc<Connection>, mut frames: mpsc::Receiver<Bytes>) {
+    let limit = link.backend.timeouts().control;
+    let sending = async {
+        while let Some(frame) = frames.recv().await {
+            match tokio::time::timeout(limit, wire.post_one_way(frame)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(failure)) => tracing::info!(backend = %link.backend.id, %failure, "a notification or answer did not reach the backend"),
+                Err(_) => tracing::info!(backend = %link.backend.id, "a notification or answer was not taken in time"),
+            }
+        }
+    };
+    tokio::select! { () = sending => {}, () = connection.closed() => {} }
+}
+
+fn credentials(link: &Link) -> Result<HeaderMap, Failure> {
+    let credentials = &link.backend.spec.credentials;
+    let mut headers = HeaderMap::new();
+    let bad = |_| Failure::NotSent("a credential is not a valid header".to_owned());
+    for (name, value) in &credentials.headers {
+        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| Failure::NotSent("a header name is not valid".to_owned()))?;
+        headers.insert(name, HeaderValue::from_str(value).map_err(bad)?);
+    }
+    if let Some(bearer) = &credentials.bearer {
+        let mut value = HeaderValue::from_str(&format!("Bearer {bearer}")).map_err(bad)?;
+        value.set_sensitive(true);
+        headers.insert(AUTHORIZATION, value);
+    }
+    Ok(headers)
+}
+
+impl HttpWire {
+    pub(super) fn agree_on(&self, version: Version) {
+        let _set_once = self.version.set(HeaderValue::from_static(version.as_str()));
+    }
+
+    /// Whether the backend issued a session id.
+    pub fn has_session(&self) -> bool {
+        self.session.get().is_some()
+    }
+
+    /// Sends a request. A JSON answer is delivered before this returns, a stream is read by a task of its own.
+    pub(super) async fn post_request(
+        self: &Arc<Self>,
+        connection: &Arc<Connection>,
+        link: &Arc<Link>,
+        request: Request<'_>,
+    ) -> Result<AnswerStream, Failure> {
+        let response = self.send(self.post(request.frame)).await?;
+        if request.opening
+            && let Some(session) = response.headers().get(SESSION_ID)
+        {
+            let _set_once = self.session.set(session.clone());
+        }
+        let status = response.status();
+        let kind = ContentKind::of(&response);
+        match (status, kind) {
+            (StatusCode::OK, ContentKind::EventStream) => {
+                let (failed, failure) = oneshot::channel();
+                let stop = CancellationToken::new();
+                let reading = StreamReading::new(self, link, connection, Some(request.wire_id), request.call.cloned());
+                link.backend.shared.running.spawn(reading.until_answered(response.into_body(), stop.clone(), failed));
+                Ok(AnswerStream { failure: Some(failure), _stop: Some(stop.drop_guard()) })
+            }
+            (StatusCode::OK, ContentKind::Json) => {
+                let body = self.body(response, self.limits.bytes_max).await?;
+                link.backend.shared.metrics.bytes(Direction::In, Side::Backend, body.len());
+                let message = Message::decode(body, &self.limits).map_err(|rejected| Failure::Protocol(rejected.refusal.to_string()))?;
+                self.accept_answer(connection, request.wire_id, message)
+            }
+            _ => self.refused(connection, request.wire_id, response).await,
+        }
+    }
+
+    fn accept_answer(&self, connection: &Arc<Connection>, wire_id: u64, message: Message) -> Result<AnswerStream, Failure> {
+        if !message.answers(wire_id) {
+            return Err(Failure::Protocol("the answer is not to this request".to_owned()));
+        }
+        connection.answered(message);
+        Ok(AnswerStream::none())
+    }
+
+    /// Any other status: an answer in an odd dress, a lost session, or a failure.
+    async fn refused(&self, connection: &Arc<Connection>, wire_id: u64, response: Response<Incoming>) -> Result<AnswerStream, Failure> {
+        let status = response.status();
+        let message = match self.body(response, ERROR_BODY_BYTES_MAX).await {
+            Ok(body) => Message::decode(body, &self.limits).ok(),
+            Err(_) => None,
+        };
+        // Whatever the status, a message that names our request is its answer: the backend did process it.
+        if let Some(message) = message.as_ref().filter(|message| message.answers(wire_id)) {
+            return self.accept_answer(connection, wire_id, message.clone());
+        }
+        // Some servers say 400 "no valid session" where the specification asks for 404.
+        let about_session = message.is_some_and(|message| message.kind == Kind::Error && message.id.is_none() && says_session(&message));
+        Err(match status {
+            StatusCode::NOT_FOUND if self.has_session() => Failure::SessionGone,
+            StatusCode::BAD_REQUEST if self.has_session() && about_session => Failure::SessionGone,
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Failure::Busy(format!("status {status}")),
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+                Failure::NotSent(format!("the backend refused the broker's credentials ({status})"))
+            }
+            status => Failure::Protocol(format!("status {status}")),
+        })
+    }
+
+    /// Queues a notification or an answer.
+    pub(super) fn queue_one_way(&self, frame: Bytes) -> Result<(), Failure> {
+        self.one_way.try_send(frame).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => Failure::QueueFull,
+            mpsc::error::TrySendError::Closed(_) => Failure::NotSent("the connection is closed".to_owned()),
+        })
+    }
+
+    /// Sends a notification or an answer; 2xx is enough.
+    pub(super) async fn post_one_way(&self, frame: Bytes) -> Result<(), Failure> {
+        let response = self.send(self.post(frame)).await?;
+        let status = response.status();
+        let _drained = self.body(response, ERROR_BODY_BYTES_MAX).await;
+        match status {
+            status if status.is_success() => Ok(()),
+            StatusCode::NOT_FOUND if self.has_session() => Err(Failure::SessionGone),
+            status => Err(Failure::Protocol(format!("status {status} to a notification or answer"))),
+        }
+    }
+
+    /// Ends the backend's session; a backend may refuse (405).
+    pub(super) async fn delete_session(&self) {
+        if !self.has_session() {
+            return;
+        }
+        let request = self.request(HttpMethod::DELETE, Bytes::new(), |_| {});
+        if let Ok(Err(failure)) = tokio::time::timeout(SESSION_DELETE_WAIT, self.send(request)).await {
+            tracing::debug!(%failure, "the backend's session could not be deleted");
+        }
+    }
+
+    async fn send(&self, request: http::Request<Full<Bytes>>) -> Result<Response<Incoming>, Failure> {
+        self.client.send(request).await.map_err(|error| match error {
+            error if error.nothing_was_sent() => Failure::NotSent(error.to_string()),
+            SendError::Aborted { reason } => Failure::Lost(reason),
+            error => Failure::Lost(error.to_string()),
+        })
+    }
+
+    async fn body(&self, response: Response<Incoming>, bytes_max: usize) -> Result<Bytes, Failure> {
+        http_client::read_body(response.into_body(), bytes_max).await.map_err(|error| match error {
+            BodyError::TooLarge { max } => Failure::TooLarge { max },
+            BodyError::Aborted { reason } => Failure::Lost(reason),
+        })
+    }
+
+    fn post(&self, frame: Bytes) -> http::Request<Full<Bytes>> {
+        self.request(HttpMethod::POST, frame, |headers| {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
+            headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
+        })
+    }
+
+    fn get(&self, last_event_id: Option<&str>) -> http::Request<Full<Bytes>> {
+        self.request(HttpMethod::GET, Bytes::new(), |headers| {
+            headers.insert(ACCEPT, HeaderValue::from_static(EVENT_STREAM));
+            if let Some(id) = last_event_id.and_then(|id| HeaderValue::from_bytes(id.as_bytes()).ok()) {
+                headers.insert(LAST_EVENT_ID, id);
+            }
+        })
+    }
+
+    fn request(&self, method: HttpMethod, body: Bytes, add: impl FnOnce(&mut HeaderMap)) -> http::Request<Full<Bytes>> {
+        let mut request = http::Request::new(Full::new(body));
+        *request.method_mut() = method;
+        *request.uri_mut() = self.uri.clone();
+        *request.headers_mut() = self.headers.clone();
+        let headers = request.headers_mut();
+        add(headers);
+        if let Some(session) = self.session.get() {
+            headers.insert(SESSION_ID, session.clone());
+        }
+        if let Some(version) = self.version.get() {
+            headers.insert(PROTOCOL_VERSION, version.clone());
+        }
+        request
+    }
+}
+
+fn says_session(message: &Message) -> bool {
+    message.text(message.fields.error_message).is_some_and(|text| text.to_ascii_lowercase().contains("session"))
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ContentKind {
+    Json,
+    EventStream,
+    Other,
+}
+
+impl ContentKind {
+    fn of(response: &Response<Incoming>) -> Self {
+        let text = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        match text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase().as_str() {
+            JSON => ContentKind::Json,
+            EVENT_STREAM => ContentKind::EventStream,
+            _ => ContentKind::Other,
+        }
+    }
+}

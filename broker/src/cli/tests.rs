@@ -1,0 +1,128 @@
+//! The operator's commands against a real admin listener, from the command line's words to what is printed.
+
+use std::net::SocketAddr;
+
+use serde_json::Value;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::control::tests::Rig;
+
+struct Broker {
+    client: AdminClient,
+    address: SocketAddr,
+    stop: CancellationToken,
+    _folder: tempfile::TempDir,
+}
+
+impl Broker {
+    async fn start(yaml: &str, token: Option<&str>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let control = Rig::start(folder.path(), yaml).await.control;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
+        tokio::spawn(listeners::admin::serve(control, listener, stop.clone()));
+        let client = AdminClient::new(&format!("http://{address}/"), token).unwrap();
+        Self { client, address, stop, _folder: folder }
+    }
+
+    async fn run(&self, line: &str) -> Result<String, ClientError> {
+        run_with(&self.client, line).await
+    }
+}
+
+async fn run_with(client: &AdminClient, line: &str) -> Result<String, ClientError> {
+    match Cli::try_parse_from(format!("mcp-broker {line}").split(' ')).unwrap().command {
+        Command::Admin(command) => admin::run(client, command).await.map(|said| said.out),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn an_operators_day() {
+    let broker = Broker::start("", None).await;
+    broker.run("tenant add acme --weight 3").await.unwrap();
+    let tenants = broker.run("tenant list").await.unwrap();
+    assert!(tenants.starts_with("tenant ") && tenants.contains("\nacme ") && tenants.contains("\ndefault "), "{tenants}");
+    let key: Value = serde_json::from_str(&broker.run("key create --tenant acme --principal ann --json").await.unwrap()).unwrap();
+    let id = key["id"].as_str().unwrap();
+    assert!(broker.run("key list --tenant acme").await.unwrap().contains("ann"));
+    assert_eq!(broker.run(&format!("key revoke --tenant acme {id}")).await.unwrap(), format!("removed {id}\n"));
+    assert_eq!(broker.run("key list --tenant acme").await.unwrap(), "none\n");
+    let added =
+        broker.run("backend add one --tenant acme --no-wait --url http://127.0.0.1:9/mcp?k=canary --header X-Key:canary").await.unwrap();
+    assert!(added.contains("http://127.0.0.1:9/mcp?k=***") && added.contains("X-Key") && !added.contains("canary"), "{added}");
+    broker.run("backend add two --tenant acme --no-wait --links shared -- no-such-program --token canary").await.unwrap();
+    let shown = broker.run("backend show two --tenant acme").await.unwrap();
+    assert!(shown.contains("--token ***") && shown.contains("shared"), "{shown}");
+    let listed = broker.run("backend list --tenant acme").await.unwrap();
+    assert_eq!(listed.lines().count(), 3, "{listed}");
+    broker.run("backend remove one --tenant acme").await.unwrap();
+    assert_eq!(broker.run("session list").await.unwrap(), "none\n");
+    assert_eq!(broker.run("task list --tenant acme --status working").await.unwrap(), "none\n");
+    assert_eq!(broker.run("tenant remove acme --json").await.unwrap(), "{\n  \"removed\": \"acme\"\n}\n");
+    assert_eq!(broker.run("drain").await.unwrap(), "draining\n");
+}
+
+#[tokio::test]
+async fn refusals_are_the_brokers_words() {
+    let broker = Broker::start("", None).await;
+    for (line, expected) in [
+        ("backend show nine", "there is no backend nine"),
+        ("backend list --tenant ghost", "there is no tenant ghost"),
+        ("session end ../x%3F", "there is no session ../x%3F"),
+        ("task list --status lost", "\"lost\" is no task status"),
+        ("tenant add acme --weight 0", "weight is 0"),
+        ("backend add one --url http://10.0.0.1/", "transport.url leads to a refused address"),
+    ] {
+        let error = broker.run(line).await.unwrap_err();
+        assert!(error.to_string().starts_with(expected), "{line}: {error}");
+        assert_eq!(error.exit_code(), EXIT_REFUSED, "{line}");
+    }
+}
+
+#[tokio::test]
+async fn the_admin_token_is_sent() {
+    let yaml = r#"{"auth": {"admin_token": "correct-horse-battery-staple"}}"#;
+    let broker = Broker::start(yaml, Some("correct-horse-battery-staple\n")).await;
+    broker.run("tenant list").await.unwrap();
+    let stranger = AdminClient::new(&format!("http://{}", broker.address), None).unwrap();
+    assert_eq!(run_with(&stranger, "tenant list").await.unwrap_err().exit_code(), EXIT_REFUSED);
+}
+
+#[tokio::test]
+async fn a_broker_that_is_not_there_is_told_apart_from_a_refusal() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let client = AdminClient::new(&format!("http://{address}"), None).unwrap();
+    let error = run_with(&client, "tenant list").await.unwrap_err();
+    assert_eq!(error.exit_code(), EXIT_UNREACHABLE, "{error}");
+    for url in ["", "127.0.0.1:9090", "ftp://127.0.0.1", "http://user@127.0.0.1"] {
+        assert_eq!(AdminClient::new(url, None).err().unwrap().exit_code(), EXIT_USAGE, "{url}");
+    }
+}
+
+#[tokio::test]
+async fn another_server_is_not_taken_for_a_broker() {
+    let router = axum::Router::new().fallback(|| async { (axum::http::StatusCode::NOT_FOUND, "<html>") });
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    let client = AdminClient::new(&format!("http://{address}"), None).unwrap();
+    let error = run_with(&client, "tenant list").await.unwrap_err();
+    assert!(matches!(error, ClientError::Foreign { status: 404, .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_stopped_broker_answers_no_more() {
+    let broker = Broker::start("", None).await;
+    broker.run("tenant list").await.unwrap();
+    broker.stop.cancel();
+    // The connection at hand may still carry an answer or two while the listener closes.
+    let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(10);
+    while broker.run("tenant list").await.is_ok() {
+        assert!(tokio::time::Instant::now() < deadline, "the listener is still there");
+    }
+}

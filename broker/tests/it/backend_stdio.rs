@@ -1,0 +1,229 @@
+//! The broker as a client of stdio backends: framing, noise, processes that die or do not want to.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use testkit::{
+    TestBroker,
+    deadline::eventually_within,
+    eventually,
+    stdio::{processes_with, zombies_of},
+};
+
+use crate::{builder, kind, stdio, text_of};
+
+fn marker(name: &str) -> String {
+    format!("it-{name}-{}", std::process::id())
+}
+
+async fn broker_with(spec: Value) -> TestBroker {
+    builder().backend("default", "s", spec).start().await
+}
+
+#[tokio::test]
+async fn stdio_01_the_child_gets_one_message_per_line_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = folder.path().join("stdin");
+    let broker = broker_with(stdio().record(&record).spec()).await;
+    let client = broker.connected(json!({})).await;
+    let pretty = "{\n  \"jsonrpc\": \"2.0\",\r\n  \"id\": 5,\n  \"method\": \"tools/call\",\n  \"params\": {\n    \"name\": \"s__echo\",\n    \"arguments\": {\"text\": \"a\\nb\"}\n  }\n}\n";
+    let answer = client.begin_raw(json!(5), pretty).response().await;
+    assert_eq!(text_of(&answer.value["result"]), r#"{"text":"a\nb"}"#);
+    let bytes = std::fs::read(&record).unwrap();
+    assert!(bytes.ends_with(b"\n"));
+    let lines: Vec<&[u8]> = bytes[..bytes.len() - 1].split(|byte| *byte == b'\n').collect();
+    for line in &lines {
+        let message: Value =
+            serde_json::from_slice(line).unwrap_or_else(|_| panic!("not one JSON message: {}", String::from_utf8_lossy(line)));
+        assert_eq!(message["jsonrpc"], "2.0");
+    }
+    assert!(lines.len() >= 4, "handshake, lists and the call: {}", lines.len());
+}
+
+#[tokio::test]
+async fn stdio_02_loud_standard_error_is_no_failure() {
+    let broker = broker_with(stdio().noisy_stderr().spec()).await;
+    let client = broker.connected(json!({})).await;
+    assert_eq!(text_of(&client.call("s__echo", json!({"x": 1})).await), r#"{"x":1}"#);
+    assert_eq!(broker.admin().backend("default", "s").await["state"], "ready");
+}
+
+#[tokio::test]
+async fn stdio_03_a_stubborn_child_and_its_children_are_gone_after_removal() {
+    let marker = marker("stubborn");
+    let script = stdio().grandchildren(2).ignore_sigterm().ignore_stdin_close().marker(&marker);
+    let broker = broker_with(script.spec()).await;
+    let client = broker.connected(json!({})).await;
+    client.call("s__echo", json!({})).await;
+    assert!(processes_with(&marker).len() >= 3);
+    let (status, _) = broker.admin().delete("/admin/v1/tenants/default/backends/s").await;
+    assert!((200..300).contains(&status));
+    eventually("all processes to be gone", || async {
+        let left = processes_with(&marker);
+        if left.is_empty() { Ok(()) } else { Err(left) }
+    })
+    .await;
+    assert_eq!(zombies_of(broker.pid()), 0);
+}
+
+#[tokio::test]
+async fn stdio_03_a_stopped_broker_leaves_no_child_behind() {
+    let marker = marker("stop");
+    let script = stdio().grandchildren(1).ignore_sigterm().ignore_stdin_close().marker(&marker);
+    let mut broker = broker_with(script.spec()).await;
+    broker.connected(json!({})).await.call("s__echo", json!({})).await;
+    assert!(broker.terminate().await.success());
+    eventually("all processes to be gone", || async {
+        let left = processes_with(&marker);
+        if left.is_empty() { Ok(()) } else { Err(left) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn stdio_04_noise_on_standard_output_is_dropped() {
+    let broker = broker_with(stdio().banner().spec()).await;
+    let client = broker.connected(json!({})).await;
+    assert_eq!(text_of(&client.call("s__garbage", json!({})).await), "after the noise");
+    assert_eq!(text_of(&client.call("s__stray", json!({})).await), "mine");
+    assert_eq!(text_of(&client.call("s__twice", json!({})).await), "first");
+    assert_eq!(text_of(&client.call("s__echo", json!({})).await), "{}");
+}
+
+#[tokio::test]
+async fn stdio_05_a_child_that_dies_fails_its_calls_and_is_started_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let starts = folder.path().join("starts");
+    let broker = broker_with(stdio().record_starts(&starts).spec()).await;
+    let client = broker.connected(json!({})).await;
+    let hanging = client.begin_call("s__hang", json!({}));
+    client.call("s__echo", json!({})).await;
+    let error = client.error("tools/call", json!({"name": "s__exit"})).await;
+    assert_eq!((error["code"].as_i64(), kind(&error)), (Some(1009), "outcome_unknown"));
+    assert_eq!(kind(&hanging.error().await), "outcome_unknown");
+    let answer = eventually("a call to the restarted child", || async {
+        let answer = client.request("tools/call", json!({"name": "s__echo", "arguments": {"again": true}})).await;
+        if answer.get("result").is_some() { Ok(answer) } else { Err(answer) }
+    })
+    .await;
+    assert_eq!(text_of(&answer["result"]), r#"{"again":true}"#);
+    assert!(std::fs::read_to_string(&starts).unwrap().lines().count() >= 2);
+    assert_eq!(zombies_of(broker.pid()), 0);
+}
+
+#[tokio::test]
+async fn stdio_05_subscriptions_are_made_again_with_the_restarted_child() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = folder.path().join("stdin");
+    let broker = broker_with(stdio().record(&record).spec()).await;
+    let client = broker.connected(json!({})).await;
+    let mut stream = client.open_get_stream().await;
+    client.result("resources/subscribe", json!({"uri": "s+test://one"})).await;
+    client.error("tools/call", json!({"name": "s__exit"})).await;
+    eventually("the subscription again", || async {
+        let told = String::from_utf8(std::fs::read(&record).unwrap()).unwrap();
+        let count = told.matches("resources/subscribe").count();
+        if count >= 2 { Ok(()) } else { Err(count) }
+    })
+    .await;
+    client.call("s__touch", json!({})).await;
+    let update = stream.find(|message| message["method"] == "notifications/resources/updated").await;
+    assert_eq!(update["params"]["uri"], "s+test://one");
+}
+
+#[tokio::test]
+async fn a_child_that_never_starts_is_a_failed_backend_with_the_reason() {
+    let broker = builder().start().await;
+    let admin = broker.admin();
+    admin.put_backend("default", "missing", &json!({"transport": {"type": "stdio", "command": "/no/such/program"}})).await;
+    let view = admin.wait_backend_state("default", "missing", "failed").await;
+    assert!(view["last_error"].as_str().unwrap().contains("/no/such/program"), "{view}");
+    admin.put_backend("default", "broken", &stdio().broken().spec()).await;
+    let view = admin.wait_backend_state("default", "broken", "failed").await;
+    assert!(view["last_error"].is_string(), "{view}");
+}
+
+#[tokio::test]
+async fn progress_questions_and_list_changes_work_over_stdio() {
+    let broker = broker_with(stdio().spec()).await;
+    let client = broker
+        .client("/mcp")
+        .answers(|method, params| match method {
+            "sampling/createMessage" => Ok(
+                json!({"role": "assistant", "model": "m", "content": {"type": "text", "text": params["messages"][0]["content"]["text"]}}),
+            ),
+            "elicitation/create" => Ok(json!({"action": "accept", "content": {"name": "Ann"}})),
+            _ => Ok(json!({"roots": [{"uri": "file:///r"}]})),
+        })
+        .connected(json!({"sampling": {}, "elicitation": {}, "roots": {}}))
+        .await;
+    let mut get = client.open_get_stream().await;
+    let mut call = client.begin("tools/call", json!({"name": "s__progress", "_meta": {"progressToken": "t"}}));
+    assert_eq!(text_of(&call.finish().await.value["result"]), "done");
+    assert_eq!(call.before.len(), 3);
+    assert!(text_of(&client.call("s__sample", json!({"prompt": "poem"})).await).contains("poem"));
+    assert!(text_of(&client.call("s__elicit", json!({"message": "who"})).await).contains("Ann"));
+    assert!(text_of(&client.call("s__roots", json!({})).await).contains("file:///r"));
+    client.call("s__add_tool", json!({})).await;
+    // Each process keeps its own list; the catalog's child did not change, so no change is told for nothing.
+    client.result("ping", json!({})).await;
+    client.delete_session().await;
+    while get.next().await.is_some() {}
+}
+
+#[tokio::test]
+async fn a_session_that_can_answer_questions_has_a_child_of_its_own() {
+    let broker = broker_with(stdio().spec()).await;
+    let pid = |client: testkit::TestClient| async move { text_of(&client.call("s__pid", json!({})).await).to_owned() };
+    let plain = [broker.connected(json!({})).await, broker.connected(json!({})).await];
+    let (first, second) = (pid(plain[0].clone()).await, pid(plain[1].clone()).await);
+    assert_eq!(first, second, "sessions that can answer nothing share a child");
+    let able = [broker.connected(json!({"roots": {}})).await, broker.connected(json!({"roots": {}})).await];
+    let (third, fourth) = (pid(able[0].clone()).await, pid(able[1].clone()).await);
+    assert!(third != first && fourth != first && third != fourth, "{first} {third} {fourth}");
+}
+
+#[tokio::test]
+async fn a_childs_environment_is_an_allow_list_and_its_own_settings() {
+    let script = stdio().env("CHILD_SETTING", "given");
+    let broker = builder()
+        .env("AWS_SECRET_ACCESS_KEY", "leak")
+        .env("MCP_BROKER__TELEMETRY__LOG", "info")
+        .backend("default", "s", script.spec())
+        .start()
+        .await;
+    let seen = broker.connected(json!({})).await.call("s__env", json!({})).await;
+    let text = text_of(&seen);
+    assert!(text.contains("CHILD_SETTING") && text.contains("PATH"), "{text}");
+    assert!(!text.contains("AWS_SECRET") && !text.contains("MCP_BROKER"), "{text}");
+}
+
+#[tokio::test]
+async fn stdio_03_two_hundred_sessions_leave_no_process_behind() {
+    const SESSIONS: usize = 200;
+    const AT_ONCE: usize = 10;
+    let marker = marker("many");
+    let script = stdio().grandchildren(1).ignore_sigterm().marker(&marker);
+    let broker = broker_with(script.spec()).await;
+    let at_start = processes_with(&marker).len();
+    for _ in 0..SESSIONS / AT_ONCE {
+        let mut clients = Vec::new();
+        for _ in 0..AT_ONCE {
+            clients.push(broker.connected(json!({"roots": {}})).await);
+        }
+        let calls: Vec<_> = clients.iter().map(|client| client.begin_call("s__echo", json!({}))).collect();
+        for call in calls {
+            call.result().await;
+        }
+        for client in &clients {
+            client.delete_session().await;
+        }
+    }
+    eventually_within(Duration::from_secs(30), "the process count back at its start", || async {
+        let now = processes_with(&marker).len();
+        if now <= at_start { Ok(()) } else { Err(now) }
+    })
+    .await;
+    assert_eq!(zombies_of(broker.pid()), 0);
+    assert_eq!(broker.connected(json!({})).await.tool_names().await.len(), 15);
+}

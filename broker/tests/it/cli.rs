@@ -1,0 +1,162 @@
+//! The command line: exit codes, what is printed, and the admin API from a shell.
+
+use serde_json::{Value, json};
+use testkit::{FakeBackend, broker::Finished};
+
+use crate::{builder, echo};
+
+async fn run(arguments: &[&str]) -> Finished {
+    let folder = tempfile::tempdir().unwrap();
+    builder().run(folder.path(), arguments).await
+}
+
+async fn run_with_config(command: &[&str], config: &str) -> Finished {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("c.yaml");
+    std::fs::write(&file, config).unwrap();
+    let mut arguments = command.to_vec();
+    let path = file.to_str().unwrap().to_owned();
+    arguments.push(&path);
+    builder().run(folder.path(), &arguments).await
+}
+
+#[tokio::test]
+async fn bad_usage_exits_64() {
+    for arguments in [&["nonsense"][..], &[], &["serve", "--nonsense"], &["check-config"], &["backend", "dance"]] {
+        let finished = run(arguments).await;
+        assert_eq!(finished.code, Some(64), "{arguments:?}: {finished:?}");
+        assert!(!finished.stderr.is_empty(), "{arguments:?}");
+    }
+    for arguments in [&["--help"][..], &["--version"], &["serve", "--help"]] {
+        let finished = run(arguments).await;
+        assert_eq!(finished.code, Some(0), "{arguments:?}: {finished:?}");
+        assert!(finished.stdout.contains("mcp-broker"), "{arguments:?}");
+    }
+}
+
+#[tokio::test]
+async fn check_config_names_every_fault_on_its_own_line() {
+    let good = run_with_config(&["check-config"], "listen: {http: '127.0.0.1:0'}\n").await;
+    assert_eq!(good.code, Some(0), "{good:?}");
+    let faulty = "listen: {http: nowhere, tcp: '127.0.0.1:1'}\nlimits: {burst: -1, brust: 2}\ntimeouts: {call: soon}\ncolour: red\n";
+    let finished = run_with_config(&["check-config"], faulty).await;
+    assert_eq!(finished.code, Some(64), "{finished:?}");
+    let told = format!("{}{}", finished.stdout, finished.stderr);
+    for path in ["listen.http", "listen.tcp", "limits.burst", "limits.brust", "timeouts.call", "colour"] {
+        assert!(told.lines().any(|line| line.contains(path)), "{path} in {told}");
+    }
+    assert!(told.contains("not available in this build"), "{told}");
+    assert_eq!(run(&["check-config", "/no/such/file"]).await.code, Some(64));
+}
+
+#[tokio::test]
+async fn serve_refuses_a_bad_configuration_with_64() {
+    for config in [
+        "colour: red\n",
+        "listen: [\n",
+        "listen: {http: '0.0.0.0:0'}\n",
+        "storage: {url: 'postgres://x/y'}\n",
+        "tls: {self_signed: true}\n",
+    ] {
+        let finished = run_with_config(&["serve", "--config"], config).await;
+        assert_eq!(finished.code, Some(64), "{config:?}: {finished:?}");
+        assert!(!finished.stdout.contains("ready"), "{finished:?}");
+        assert!(!finished.stderr.is_empty());
+    }
+    assert_eq!(run(&["serve", "--config", "/no/such/file"]).await.code, Some(64));
+}
+
+#[tokio::test]
+async fn serve_says_which_needed_thing_is_missing_with_69() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let config = format!("listen: {{http: '{address}', admin: '127.0.0.1:0'}}\n");
+    let finished = run_with_config(&["serve", "--config"], &config).await;
+    assert_eq!(finished.code, Some(69), "{finished:?}");
+    assert!(finished.stderr.contains(&address.to_string()), "{finished:?}");
+    let config = "listen: {http: '127.0.0.1:0', admin: '127.0.0.1:0'}\nstorage: {url: 'sqlite:/proc/nowhere/x.db'}\n";
+    let finished = run_with_config(&["serve", "--config"], config).await;
+    assert_eq!(finished.code, Some(69), "{finished:?}");
+    assert!(finished.stderr.contains("/proc/nowhere"), "{finished:?}");
+}
+
+#[tokio::test]
+async fn f_42_a_second_broker_on_the_same_file_is_refused() {
+    let (broker, _backend) = echo().await;
+    let config = broker.folder().join("config.yaml");
+    let finished = builder().run(broker.folder(), &["serve", "--config", config.to_str().unwrap()]).await;
+    assert_eq!(finished.code, Some(69), "{finished:?}");
+    assert_eq!(broker.connected(json!({})).await.tool_names().await, ["b__echo"]);
+}
+
+#[tokio::test]
+async fn http_04_the_embedded_defaults_are_loopback_and_the_example_is_valid() {
+    let example = run(&["config-example"]).await;
+    assert_eq!(example.code, Some(0));
+    assert!(example.stdout.contains("127.0.0.1:8080") && example.stdout.contains("127.0.0.1:9090"), "{}", example.stdout);
+    let checked = run_with_config(&["check-config"], &example.stdout).await;
+    assert_eq!(checked.code, Some(0), "{checked:?}");
+}
+
+#[tokio::test]
+async fn migrate_creates_the_schema_and_openapi_is_a_document() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("c.yaml");
+    std::fs::write(&file, format!("storage: {{url: 'sqlite:{}'}}\n", folder.path().join("deep/x.db").display())).unwrap();
+    let finished = builder().run(folder.path(), &["migrate", "--config", file.to_str().unwrap()]).await;
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    assert!(folder.path().join("deep/x.db").exists());
+    let document: Value = serde_json::from_str(&run(&["openapi"]).await.stdout).unwrap();
+    assert!(document["openapi"].as_str().unwrap().starts_with("3.1"));
+}
+
+#[tokio::test]
+async fn the_environment_overrides_the_file() {
+    let backend = FakeBackend::echo().await;
+    let broker = builder().env("MCP_BROKER__LIMITS__SESSIONS_PER_TENANT", "1").backend("default", "b", backend.spec()).start().await;
+    let _one = broker.connected(json!({})).await;
+    assert_eq!(broker.client("/mcp").post(crate::initialize_body("2025-11-25")).await.status, 429);
+    let folder = tempfile::tempdir().unwrap();
+    let finished = builder().env("MCP_BROKER__LIMITS__BRUST", "1").run(folder.path(), &["serve"]).await;
+    assert_eq!(finished.code, Some(64), "{finished:?}");
+    assert!(finished.stderr.contains("MCP_BROKER__LIMITS__BRUST"), "{finished:?}");
+}
+
+#[tokio::test]
+async fn tenants_keys_backends_and_sessions_from_a_shell() {
+    let backend = FakeBackend::echo().await;
+    let broker = builder().auth_required().admin_token("operator").start().await;
+    let ok = async |arguments: &[&str]| {
+        let finished = broker.cli(arguments).await;
+        assert_eq!(finished.code, Some(0), "{arguments:?}: {finished:?}");
+        finished.stdout
+    };
+    ok(&["tenant", "add", "acme"]).await;
+    assert!(ok(&["tenant", "list"]).await.contains("acme"));
+    let tenants: Value = serde_json::from_str(&ok(&["tenant", "list", "--json"]).await).unwrap();
+    assert!(tenants.to_string().contains("acme"), "{tenants}");
+    let key: Value = serde_json::from_str(&ok(&["key", "create", "--tenant", "acme", "--json"]).await).unwrap();
+    ok(&["backend", "add", "b", "--tenant", "acme", "--url", &backend.url()]).await;
+    assert!(ok(&["backend", "list", "--tenant", "acme"]).await.contains("ready"));
+    assert!(ok(&["backend", "show", "b", "--tenant", "acme"]).await.contains("2025-11-25"));
+    let client = broker.client("/mcp").bearer(key["key"].as_str().unwrap()).connected(json!({})).await;
+    assert_eq!(client.tool_names().await, ["b__echo"]);
+    let sessions = ok(&["session", "list", "--json"]).await;
+    assert!(sessions.contains("testkit"), "{sessions}");
+    ok(&["task", "list"]).await;
+    assert!(ok(&["key", "list", "--tenant", "acme"]).await.contains(key["id"].as_str().unwrap()));
+    ok(&["key", "revoke", key["id"].as_str().unwrap(), "--tenant", "acme"]).await;
+    assert_eq!(client.post(crate::request(1, "ping", json!({}))).await.status, 401);
+    ok(&["backend", "remove", "b", "--tenant", "acme"]).await;
+    ok(&["tenant", "remove", "acme"]).await;
+    assert_ne!(broker.cli(&["tenant", "remove", "acme"]).await.code, Some(0), "what is not there can not be removed");
+}
+
+#[tokio::test]
+async fn the_shell_drains_a_broker_and_says_69_when_there_is_none() {
+    let (mut broker, _backend) = echo().await;
+    assert_eq!(broker.cli(&["drain"]).await.code, Some(0));
+    assert_eq!(broker.exited().await.code(), Some(0));
+    let finished = broker.cli(&["tenant", "list"]).await;
+    assert_eq!(finished.code, Some(69), "{finished:?}");
+}

@@ -1,0 +1,325 @@
+//! What backends ask of clients: sampling, elicitation, roots. Only the client whose call caused it is asked, and only
+//! for what it declared.
+
+use serde_json::{Value, json};
+use testkit::{FakeBackend, Gate, Reply, TestBroker, TestClient, within};
+
+use crate::{broker_with, kind, text_of};
+
+/// A backend whose tool `ask` sends `arguments.method` with `arguments.params` and tells the whole answer.
+async fn asking() -> (TestBroker, FakeBackend) {
+    let backend = FakeBackend::with_tool("ask", |call| async move {
+        let method = call.arguments()["method"].as_str().unwrap().to_owned();
+        let answer = call.ask(&method, call.arguments()["params"].clone()).await;
+        Reply::text(&answer.to_string())
+    })
+    .await;
+    (broker_with(&backend).await, backend)
+}
+
+async fn ask(client: &TestClient, method: &str, params: Value) -> Value {
+    let result = client.call("b__ask", json!({"method": method, "params": params})).await;
+    serde_json::from_str(text_of(&result)).unwrap()
+}
+
+fn form() -> Value {
+    json!({"message": "who?", "requestedSchema": {"type": "object", "properties": {"name": {"type": "string"}}}})
+}
+
+fn url() -> Value {
+    json!({"mode": "url", "message": "go", "url": "https://example.com/x", "elicitationId": "e1"})
+}
+
+fn sampling(extra: Value) -> Value {
+    let mut params = json!({"messages": [{"role": "user", "content": {"type": "text", "text": "hi"}}], "maxTokens": 5});
+    params.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+    params
+}
+
+#[tokio::test]
+async fn cli_01_cli_07_only_declared_capabilities_and_modes_are_asked_for() {
+    let (broker, _backend) = asking().await;
+    let tools = json!({"tools": [{"name": "t", "inputSchema": {"type": "object"}}]});
+    for (capabilities, method, params, refusal) in [
+        (json!({}), "sampling/createMessage", sampling(json!({})), Some(-32601)),
+        (json!({}), "elicitation/create", form(), Some(-32601)),
+        (json!({}), "roots/list", json!({}), Some(-32601)),
+        (json!({"roots": {}}), "sampling/createMessage", sampling(json!({})), Some(-32601)),
+        (json!({"sampling": {}}), "sampling/createMessage", sampling(tools.clone()), Some(-32602)),
+        (json!({"sampling": {"tools": {}}}), "sampling/createMessage", sampling(tools), None),
+        (json!({"sampling": {}}), "sampling/createMessage", sampling(json!({})), None),
+        (json!({"elicitation": {}}), "elicitation/create", url(), Some(-32602)),
+        (json!({"elicitation": {"form": {}}}), "elicitation/create", url(), Some(-32602)),
+        (json!({"elicitation": {"url": {}}}), "elicitation/create", form(), Some(-32602)),
+        (json!({"elicitation": {}}), "elicitation/create", form(), None),
+        (json!({"elicitation": {"url": {}}}), "elicitation/create", url(), None),
+        (json!({"roots": {"listChanged": true}}), "roots/list", json!({}), None),
+    ] {
+        let answer_marker = json!({"answered": true});
+        let client = broker.client("/mcp").answers(move |_, _| Ok(answer_marker.clone())).connected(capabilities.clone()).await;
+        let answer = ask(&client, method, params.clone()).await;
+        match refusal {
+            Some(code) => assert_eq!(answer["error"]["code"], code, "{capabilities} {method} {params}: {answer}"),
+            None => assert_eq!(answer["result"]["answered"], true, "{capabilities} {method} {params}: {answer}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn cli_02_a_backend_is_told_what_the_client_in_front_can_do() {
+    let backend = FakeBackend::echo().await;
+    backend.sessions();
+    let broker = broker_with(&backend).await;
+    for capabilities in [
+        json!({"sampling": {"tools": {}, "context": {}}, "elicitation": {"form": {}, "url": {}}, "roots": {"listChanged": true}}),
+        json!({"elicitation": {}}),
+        json!({"experimental": {"com.example/x": {"y": 1}}, "roots": {}}),
+    ] {
+        let client = broker.connected(capabilities.clone()).await;
+        client.call("b__echo", json!({})).await;
+        let told = backend.seen_of("initialize").pop().unwrap().message["params"]["capabilities"].clone();
+        for member in ["sampling", "elicitation", "roots", "experimental"] {
+            assert_eq!(told.get(member), capabilities.get(member), "{member} in {told}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn cli_03_a_question_goes_to_the_caller_on_the_stream_of_its_call() {
+    let (broker, _backend) = asking().await;
+    let clients = ["ann", "bob"].map(|name| {
+        broker.client("/mcp").answers(move |_, params| {
+            assert_eq!(params["message"], name, "the question of this client");
+            Ok(json!({"action": "accept", "content": {"name": name}}))
+        })
+    });
+    let mut gets = Vec::new();
+    for client in &clients {
+        client.initialize("2025-11-25", json!({"elicitation": {}})).await;
+        gets.push(client.open_get_stream().await);
+    }
+    for _ in 0..10 {
+        let calls = [0, 1].map(|who| {
+            let name = ["ann", "bob"][who];
+            let params = json!({"message": name, "requestedSchema": {"type": "object", "properties": {}}});
+            clients[who].begin_call("b__ask", json!({"method": "elicitation/create", "params": params}))
+        });
+        for (name, mut call) in ["ann", "bob"].into_iter().zip(calls) {
+            let answer = call.finish().await;
+            let told: Value = serde_json::from_str(text_of(&answer.value["result"])).unwrap();
+            assert_eq!(told["result"]["content"]["name"], name);
+            assert_eq!(call.before.len(), 1, "the question came on this call's stream");
+        }
+    }
+    for (client, mut get) in clients.iter().zip(gets) {
+        client.delete_session().await;
+        while let Some(event) = get.next().await {
+            assert!(event.message().is_none(), "{event:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn cli_03_ids_of_questions_and_answers_are_mapped_both_ways() {
+    let gate = Gate::new();
+    let wait = gate.clone();
+    let backend = FakeBackend::with_tool("two", move |call| {
+        let wait = wait.clone();
+        async move {
+            let (_, first) = call.begin_ask("roots/list", json!({"n": 1})).await;
+            let (_, second) = call.begin_ask("roots/list", json!({"n": 2})).await;
+            wait.open();
+            let (first, second) = (within("first", first).await.unwrap(), within("second", second).await.unwrap());
+            Reply::text(&json!([first["result"], second["result"]]).to_string())
+        }
+    })
+    .await;
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({"roots": {}})).await;
+    let mut call = client.begin_call("b__two", json!({}));
+    let questions = [call.next().await.unwrap(), call.next().await.unwrap()];
+    within("both questions", gate.passed()).await;
+    assert_ne!(questions[0].value["id"], questions[1].value["id"]);
+    // Answered in the other order, from other ids than the backend's own.
+    for question in questions.iter().rev() {
+        client.respond(question.value["id"].clone(), json!({"echo": question.value["params"]["n"]})).await;
+    }
+    assert_eq!(text_of(&call.finish().await.value["result"]), r#"[{"echo":1},{"echo":2}]"#);
+}
+
+#[tokio::test]
+async fn cli_04_another_session_can_not_answer() {
+    let (broker, _backend) = asking().await;
+    let victim = broker.connected(json!({"roots": {}})).await;
+    let thief = broker.connected(json!({"roots": {}})).await;
+    let mut call = victim.begin_call("b__ask", json!({"method": "roots/list", "params": {}}));
+    let question = call.next().await.unwrap();
+    let forged = json!({"jsonrpc": "2.0", "id": question.value["id"], "result": {"roots": [{"uri": "file:///forged"}]}});
+    let status = thief.post(forged.to_string()).await.status;
+    assert!([202, 400].contains(&status), "{status}");
+    victim.respond(question.value["id"].clone(), json!({"roots": []})).await;
+    let answer = call.finish().await;
+    assert!(!answer.text.contains("forged") && answer.text.contains("roots"), "{}", answer.text);
+}
+
+#[tokio::test]
+async fn cli_05_elicitation_complete_reaches_only_the_client_that_was_asked() {
+    let backend = FakeBackend::with_tool("url", |call| async move {
+        call.ask("elicitation/create", url()).await;
+        call.notify("notifications/elicitation/complete", json!({"elicitationId": "unknown"})).await;
+        call.notify("notifications/elicitation/complete", json!({"elicitationId": "e1"})).await;
+        Reply::text("done")
+    })
+    .await;
+    let broker = broker_with(&backend).await;
+    let accept = |_: &str, _: &Value| Ok(json!({"action": "accept"}));
+    let client = broker.client("/mcp").answers(accept).connected(json!({"elicitation": {"url": {}}})).await;
+    let other = broker.client("/mcp").answers(accept).connected(json!({"elicitation": {"url": {}}})).await;
+    let mut get = other.open_get_stream().await;
+    let mut call = client.begin_call("b__url", json!({}));
+    call.finish().await;
+    let complete: Vec<_> = call.before.iter().filter(|message| message.method() == Some("notifications/elicitation/complete")).collect();
+    assert_eq!(complete.len(), 1, "{:?}", call.before);
+    let asked = call.before.iter().find(|message| message.method() == Some("elicitation/create")).unwrap();
+    assert_eq!(complete[0].value["params"]["elicitationId"], asked.value["params"]["elicitationId"]);
+    other.delete_session().await;
+    while let Some(event) = get.next().await {
+        assert!(event.message().is_none(), "{event:?}");
+    }
+}
+
+#[tokio::test]
+async fn cli_06_url_elicitation_required_passes_with_its_data() {
+    let data = json!({"elicitations": [{"mode": "url", "message": "go", "url": "https://example.com/?a=%20&b", "elicitationId": "e9"}], "x": 1.50});
+    let given = data.clone();
+    let backend = FakeBackend::with_tool("need", move |_| {
+        let given = given.clone();
+        async move { Reply::Error(json!({"code": -32042, "message": "This request requires more information.", "data": given})) }
+    })
+    .await;
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({"elicitation": {"url": {}}})).await;
+    let error = client.error("tools/call", json!({"name": "b__need"})).await;
+    assert_eq!((error["code"].as_i64(), &error["data"]), (Some(-32042), &data));
+}
+
+#[tokio::test]
+async fn cli_08_a_clients_errors_and_results_pass_unchanged() {
+    let (broker, _backend) = asking().await;
+    let error = json!({"code": -1, "message": "User rejected sampling request", "data": {"why": [1, null]}});
+    let given = error.clone();
+    let client = broker.client("/mcp").answers(move |_, _| Err(given.clone())).connected(json!({"sampling": {}})).await;
+    let answer = ask(&client, "sampling/createMessage", sampling(json!({}))).await;
+    assert_eq!(answer["error"], error);
+    for action in ["accept", "decline", "cancel"] {
+        let client = broker
+            .client("/mcp")
+            .answers(move |_, _| Ok(json!({"action": action, "_meta": {"k": 1.0}})))
+            .connected(json!({"elicitation": {}}))
+            .await;
+        assert_eq!(ask(&client, "elicitation/create", form()).await["result"], json!({"action": action, "_meta": {"k": 1.0}}));
+    }
+}
+
+#[tokio::test]
+async fn cli_08_questions_reach_the_client_unchanged() {
+    let (broker, _backend) = asking().await;
+    let client = broker
+        .client("/mcp")
+        .answers(|_, params| Ok(json!({"got": params})))
+        .connected(json!({"sampling": {"context": {}, "tools": {}}}))
+        .await;
+    let params = sampling(json!({
+        "includeContext": "thisServer", "temperature": 0.10, "metadata": {"x": null}, "_meta": {"com.example/a": 1},
+        "tools": [], "toolChoice": {"mode": "auto"}, "unknown": {"deep": [true]},
+    }));
+    assert_eq!(ask(&client, "sampling/createMessage", params.clone()).await["result"]["got"], params);
+}
+
+#[tokio::test]
+async fn cli_09_roots_list_changed_reaches_the_sessions_backends() {
+    let (broker, backend) = asking().await;
+    let client = broker.client("/mcp").answers(|_, _| Ok(json!({"roots": []}))).connected(json!({"roots": {"listChanged": true}})).await;
+    ask(&client, "roots/list", json!({})).await;
+    client.notify("notifications/roots/list_changed", json!({})).await;
+    backend.wait_for("the change", |seen| seen.is("notifications/roots/list_changed")).await;
+    let without = broker.connected(json!({"roots": {}})).await;
+    without.notify("notifications/roots/list_changed", json!({})).await;
+    without.result("ping", json!({})).await;
+    assert_eq!(backend.seen_of("notifications/roots/list_changed").len(), 1, "not from a client that did not declare it");
+}
+
+#[tokio::test]
+async fn cli_10_when_the_session_ends_the_open_question_is_answered_with_an_error() {
+    let (answered, told) = (Gate::new(), std::sync::Arc::new(std::sync::Mutex::new(Value::Null)));
+    let shared = (answered.clone(), told.clone());
+    let backend = FakeBackend::with_tool("ask", move |call| {
+        let (answered, told) = shared.clone();
+        async move {
+            let answer = call.ask("roots/list", json!({})).await;
+            *told.lock().unwrap() = answer;
+            answered.open();
+            Reply::text("done")
+        }
+    })
+    .await;
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({"roots": {}})).await;
+    let mut call = client.begin_call("b__ask", json!({}));
+    call.next().await.expect("the question");
+    client.delete_session().await;
+    within("the backend to be answered", answered.passed()).await;
+    assert!(told.lock().unwrap()["error"]["code"].is_i64(), "{told:?}");
+}
+
+#[tokio::test]
+async fn cli_10_a_dropped_stream_keeps_the_question_for_whoever_resumes() {
+    let (broker, _backend) = asking().await;
+    let client = broker.connected(json!({"roots": {}})).await;
+    let mut call =
+        client.begin_with_id(json!(1), "tools/call", json!({"name": "b__ask", "arguments": {"method": "roots/list", "params": {}}}));
+    let priming = call.first_event_id().await;
+    call.next().await.expect("the question");
+    drop(call);
+    let mut resumed = client.resume(&priming).await;
+    let question = resumed.find(|message| message["method"] == "roots/list").await;
+    client.respond(question["id"].clone(), json!({"roots": []})).await;
+    let answer = resumed.find(|message| message.get("result").is_some()).await;
+    assert!(text_of(&answer["result"]).contains("roots"));
+}
+
+#[tokio::test]
+async fn a_question_outside_of_any_call_goes_to_the_session_that_owns_the_link() {
+    let backend = FakeBackend::echo().await;
+    backend.sessions();
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({"roots": {}})).await;
+    client.call("b__echo", json!({})).await;
+    let own = backend.wait_for("the call", |seen| seen.calls("echo")).await.header("mcp-session-id").unwrap().to_owned();
+    let mut get = client.open_get_stream().await;
+    backend.wait_for("the session's stream", |seen| seen.http == "GET" && seen.header("mcp-session-id") == Some(&own)).await;
+    testkit::eventually("the stream of that session", || async {
+        let sent = backend.push_to(&own, json!({"jsonrpc": "2.0", "id": "q", "method": "roots/list"})).await;
+        if sent > 0 { Ok(()) } else { Err(sent) }
+    })
+    .await;
+    let question = get.find(|message| message["method"] == "roots/list").await;
+    client.respond(question["id"].clone(), json!({"roots": [{"uri": "file:///x"}]})).await;
+    let answer = backend.wait_for("the answer", |seen| seen.message["id"] == "q" && seen.method().is_none()).await;
+    assert_eq!(answer.message["result"], json!({"roots": [{"uri": "file:///x"}]}));
+}
+
+#[tokio::test]
+async fn a_question_on_a_shared_link_that_names_no_call_is_refused() {
+    let backend = FakeBackend::echo().await;
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({"roots": {}})).await;
+    client.call("b__echo", json!({})).await;
+    backend.wait_get_streams(1).await;
+    // Without a backend session nothing tells whose stream this is, beside the link's own capabilities.
+    backend.push(json!({"jsonrpc": "2.0", "id": "s1", "method": "sampling/createMessage", "params": sampling(json!({}))})).await;
+    let answer = backend.wait_for("the answer", |seen| seen.message["id"] == "s1" && seen.method().is_none()).await;
+    assert!(answer.message["error"]["code"].is_i64(), "{}", answer.message);
+    let error = client.error("tools/call", json!({"name": "none"})).await;
+    assert_eq!(kind(&error), "tool_not_found");
+}

@@ -1,0 +1,138 @@
+//! Stopping: calls in flight finish, nobody new comes in, streams are told, the exit is clean.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::json;
+use testkit::{FakeBackend, Gate, Reply, TestBroker, eventually};
+
+use crate::{builder, echo, initialize_body, kind, refused, request, text_of};
+
+async fn waiting(gate: &Gate) -> FakeBackend {
+    let gate = gate.clone();
+    FakeBackend::with_tool("wait", move |_| {
+        let gate = gate.clone();
+        async move {
+            gate.passed().await;
+            Reply::text("finished")
+        }
+    })
+    .await
+}
+
+/// Waits until readiness says that the broker drains.
+async fn draining(broker: &TestBroker) {
+    let admin = broker.admin();
+    eventually("the drain to begin", || async {
+        let (status, body) = admin.get("/readyz").await;
+        if status == 503 { Ok(()) } else { Err((status, body)) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn f_04_a_call_in_flight_finishes_and_the_exit_is_clean() {
+    let gate = Gate::new();
+    let backend = waiting(&gate).await;
+    let mut broker = builder().backend("default", "b", backend.spec()).start().await;
+    let client = broker.connected(json!({})).await;
+    let call = client.begin_call("b__wait", json!({}));
+    backend.wait_for("the call", |seen| seen.calls("wait")).await;
+    broker.ask_to_end();
+    draining(&broker).await;
+    let (status, error) = refused(broker.client("/mcp").post(initialize_body("2025-11-25")).await).await;
+    assert_eq!((status, kind(&error), &error["data"]["retryable"]), (503, "draining", &json!(true)));
+    gate.open();
+    assert_eq!(text_of(&call.result().await), "finished");
+    assert_eq!(broker.exited().await.code(), Some(0));
+    assert!(!broker.log().contains("panicked"));
+}
+
+#[tokio::test]
+async fn sse_02_streams_are_told_when_to_come_back() {
+    let gate = Gate::new();
+    let backend = waiting(&gate).await;
+    let mut broker = builder().config(json!({"events": {"retry": "1234ms"}})).backend("default", "b", backend.spec()).start().await;
+    let client = broker.connected(json!({})).await;
+    let mut stream = client.open_get_stream().await;
+    stream.next().await.unwrap();
+    broker.ask_to_end();
+    let goodbye = stream.rest().await;
+    assert!(goodbye.iter().any(|event| event.retry == Some(1234)), "{goodbye:?}");
+    assert!(!stream.broken, "an orderly end");
+    assert_eq!(broker.exited().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn the_admin_api_and_both_signals_start_the_same_drain() {
+    for how in ["api", "term", "int"] {
+        let (mut broker, _backend) = echo().await;
+        broker.connected(json!({})).await;
+        match how {
+            "api" => {
+                let (status, _) = broker.admin().post("/admin/v1/drain", &json!({})).await;
+                assert!((200..300).contains(&status), "{status}");
+            }
+            "term" => broker.signal(Signal::TERM),
+            _ => broker.signal(Signal::INT),
+        }
+        assert_eq!(broker.exited().await.code(), Some(0), "{how}");
+    }
+}
+
+#[tokio::test]
+async fn f_05_a_call_that_never_ends_is_given_up_after_the_grace() {
+    let backend = waiting(&Gate::new()).await;
+    let config = json!({"shutdown": {"grace": "300ms"}});
+    let mut broker = builder().config(config).backend("default", "b", backend.spec()).start().await;
+    let client = broker.connected(json!({})).await;
+    let mut call = client.begin_call("b__wait", json!({}));
+    backend.wait_for("the call", |seen| seen.calls("wait")).await;
+    let asked = Instant::now();
+    broker.ask_to_end();
+    broker.exited().await;
+    assert!(asked.elapsed() < Duration::from_secs(8), "{:?}", asked.elapsed());
+    let answer = call.next_or_end().await;
+    assert!(answer.is_none_or(|message| message.value["error"].is_object()), "no false success");
+}
+
+#[tokio::test]
+async fn f_06_a_second_signal_ends_at_once() {
+    let backend = waiting(&Gate::new()).await;
+    let mut broker = builder().config(json!({"shutdown": {"grace": "60s"}})).backend("default", "b", backend.spec()).start().await;
+    let client = broker.connected(json!({})).await;
+    let _call = client.begin_call("b__wait", json!({}));
+    backend.wait_for("the call", |seen| seen.calls("wait")).await;
+    broker.ask_to_end();
+    draining(&broker).await;
+    let asked = Instant::now();
+    broker.ask_to_end();
+    broker.exited().await;
+    assert!(asked.elapsed() < Duration::from_secs(8), "{:?}", asked.elapsed());
+}
+
+#[tokio::test]
+async fn sessions_in_use_may_finish_but_idle_ones_are_no_reason_to_wait() {
+    let backend = FakeBackend::echo().await;
+    backend.sessions();
+    let mut broker = builder().config(json!({"shutdown": {"grace": "60s"}})).backend("default", "b", backend.spec()).start().await;
+    let client = broker.connected(json!({})).await;
+    client.call("b__echo", json!({})).await;
+    let asked = Instant::now();
+    assert_eq!(broker.terminate().await.code(), Some(0));
+    assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
+    assert_eq!(backend.live_sessions().len(), 0, "the sessions at the backend were closed");
+}
+
+#[tokio::test]
+async fn after_a_restart_old_sessions_are_unknown_and_new_ones_work() {
+    let (mut broker, _backend) = echo().await;
+    let old = broker.connected(json!({})).await.session();
+    assert!(broker.terminate().await.success());
+    broker.start_again().await;
+    broker.admin().wait_backend_state("default", "b", "ready").await;
+    let client = broker.client("/mcp");
+    client.set_session(old.as_deref());
+    assert_eq!(client.post(request(1, "ping", json!({}))).await.status, 404);
+    assert_eq!(broker.connected(json!({})).await.tool_names().await, ["b__echo"]);
+}

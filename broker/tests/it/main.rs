@@ -1,0 +1,100 @@
+//! The real binary from outside: raw clients in front, scripted backends behind. One module per topic.
+//!
+//! Each test cites the items of the compliance checklist it covers. `stdio-backend` of the testkit crate must be built
+//! beside the broker (`cargo build -p testkit --bins`).
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod admin;
+mod backend_http;
+mod backend_stdio;
+mod bad_input;
+mod batches;
+mod catalog;
+mod cli;
+mod client_features;
+mod drain;
+mod features;
+mod http_rules;
+mod lifecycle;
+mod peers;
+mod relay;
+mod rpc;
+mod sessions;
+mod sse;
+mod tasks;
+mod tenants;
+mod utilities;
+
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+use testkit::{BrokerBuilder, FakeBackend, RawResponse, StdioScript, TestBroker, within};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_mcp-broker");
+
+fn builder() -> BrokerBuilder {
+    BrokerBuilder::new(BINARY)
+}
+
+fn stdio() -> StdioScript {
+    StdioScript::new(std::env::var("MCP_BROKER_BIN").unwrap_or_else(|_| BINARY.to_owned()))
+}
+
+/// A broker whose tenant `default` has this backend under the name `b`.
+async fn broker_with(backend: &FakeBackend) -> TestBroker {
+    builder().backend("default", "b", backend.spec()).start().await
+}
+
+/// A broker with an echo backend `b`.
+async fn echo() -> (TestBroker, FakeBackend) {
+    let backend = FakeBackend::echo().await;
+    (broker_with(&backend).await, backend)
+}
+
+/// A request as text.
+fn request(id: u64, method: &str, params: Value) -> String {
+    json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string()
+}
+
+fn initialize_body(version: &str) -> String {
+    let params = json!({"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}});
+    request(1, "initialize", params)
+}
+
+/// `error.data.kind`.
+fn kind(error: &Value) -> &str {
+    error["data"]["kind"].as_str().unwrap_or_else(|| panic!("the error has a kind: {error}"))
+}
+
+/// Status and the error object of an answer that is a JSON-RPC error.
+async fn refused(response: RawResponse) -> (u16, Value) {
+    let status = response.status;
+    let body = response.json().await;
+    assert_eq!(body["jsonrpc"], "2.0", "{body}");
+    assert!(body["error"]["code"].is_i64() && body["error"]["message"].is_string(), "an error object: {body}");
+    (status, body["error"].clone())
+}
+
+/// The first text of a tool result.
+fn text_of(result: &Value) -> &str {
+    result["content"][0]["text"].as_str().unwrap_or_else(|| panic!("a tool result with text: {result}"))
+}
+
+/// Writes bytes on a new connection and reads until the broker closes it.
+async fn raw_http(address: SocketAddr, bytes: &[u8]) -> String {
+    let mut stream = TcpStream::connect(address).await.expect("the listener accepts");
+    // The broker may close before everything is written.
+    let _ = stream.write_all(bytes).await;
+    read_to_close(&mut stream).await
+}
+
+async fn read_to_close(stream: &mut TcpStream) -> String {
+    let mut answer = Vec::new();
+    let _ = within("the broker to close the connection", stream.read_to_end(&mut answer)).await;
+    String::from_utf8_lossy(&answer).into_owned()
+}

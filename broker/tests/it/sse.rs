@@ -1,0 +1,407 @@
+//! Event streams towards clients: what goes where, event ids, and resuming.
+
+use std::{collections::HashSet, time::Duration};
+
+use serde_json::{Value, json};
+use testkit::{
+    Call, Event, EventReader, FakeBackend, Gate, Reply, TestBroker, TestClient,
+    backend::{text, tool},
+    within,
+};
+
+use crate::{broker_with, builder, echo, kind, refused, request, text_of};
+
+/// A backend whose tool `steps` sends `count` progress notifications and waits for the gate before it answers.
+async fn stepping(gate: &Gate) -> FakeBackend {
+    let gate = gate.clone();
+    FakeBackend::with_tool("steps", move |call| {
+        let gate = gate.clone();
+        async move {
+            for step in 1..=call.arguments()["count"].as_u64().unwrap_or(1) {
+                call.progress(step as f64, 100.0).await;
+            }
+            gate.passed().await;
+            Reply::text(&call.arguments()["tag"].to_string())
+        }
+    })
+    .await
+}
+
+fn steps_body(id: u64, count: u64, tag: &str) -> String {
+    let arguments = json!({"count": count, "tag": tag});
+    request(id, "tools/call", json!({"name": "b__steps", "arguments": arguments, "_meta": {"progressToken": id}}))
+}
+
+/// Reads events until `count` messages came; gives every event.
+async fn messages(events: &mut EventReader, count: usize) -> Vec<Event> {
+    let mut read = Vec::new();
+    while read.iter().filter(|event: &&Event| event.message().is_some()).count() < count {
+        read.push(events.next().await.expect("the stream goes on"));
+    }
+    read
+}
+
+#[tokio::test]
+async fn sse_01_a_stream_of_a_2025_11_25_client_starts_with_a_priming_event() {
+    let gate = Gate::new();
+    gate.open();
+    let backend = stepping(&gate).await;
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    let events = client.post_stream(steps_body(1, 1, "x")).await.rest().await;
+    assert!(events[0].is_priming(), "{events:?}");
+    assert_eq!(events.iter().filter(|event| event.is_priming()).count(), 1);
+    let mut stream = client.open_get_stream().await;
+    assert!(stream.next().await.unwrap().is_priming());
+}
+
+#[tokio::test]
+async fn sse_01_older_clients_get_no_priming_event() {
+    let gate = Gate::new();
+    gate.open();
+    let backend = stepping(&gate).await;
+    let broker = broker_with(&backend).await;
+    for version in ["2025-06-18", "2025-03-26"] {
+        let client = broker.client("/mcp");
+        client.initialize(version, json!({})).await;
+        let events = client.post_stream(steps_body(1, 2, "x")).await.rest().await;
+        assert!(events.iter().all(|event| event.message().is_some()), "{version}: {events:?}");
+        assert_eq!(events.len(), 3, "{version}");
+    }
+}
+
+#[tokio::test]
+async fn sse_03_event_ids_are_unique_over_all_streams_of_a_session() {
+    let gate = Gate::new();
+    gate.open();
+    let backend = stepping(&gate).await;
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    let mut ids = HashSet::new();
+    let mut count = 0;
+    for id in 1..=20 {
+        for event in client.post_stream(steps_body(id, 3, "x")).await.rest().await {
+            let id = event.id.expect("each event of a 2025-11-25 client has an id");
+            assert!(!id.contains(['\n', '\r', '\0', ' ']));
+            count += 1;
+            ids.insert(id);
+        }
+    }
+    for _ in 0..3 {
+        ids.insert(client.open_get_stream().await.next().await.unwrap().id.unwrap());
+        count += 1;
+    }
+    assert_eq!((ids.len(), count), (count, 20 * 5 + 3));
+}
+
+#[tokio::test]
+async fn sse_05_each_message_is_on_exactly_one_of_many_streams() {
+    let gate = Gate::new();
+    let backend = stepping(&gate).await;
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    let gets = [client.open_get_stream().await, client.open_get_stream().await, client.open_get_stream().await];
+    let mut posts = [client.post_stream(steps_body(1, 2, "one")).await, client.post_stream(steps_body(2, 2, "two")).await];
+    for post in &mut posts {
+        messages(post, 2).await;
+    }
+    backend.wait_get_streams(1).await;
+    backend.list("prompts", vec![json!({"name": "new"})]);
+    backend.notify("notifications/prompts/list_changed", json!({})).await;
+    broker.admin().wait_backend("default", "b", "one prompt", |view| view["prompts"] == 1).await;
+    gate.open();
+    for post in &mut posts {
+        for event in post.rest().await {
+            let message = event.message();
+            assert!(message.is_none_or(|message| message.get("result").is_some()), "only the response is left on a POST stream");
+        }
+    }
+    // The session's end closes the GET streams, so that all they carried can be counted.
+    let readers: Vec<_> = gets.into_iter().map(|mut get| tokio::spawn(async move { collect(&mut get).await })).collect();
+    wait_told(&client, &backend).await;
+    client.delete_session().await;
+    let mut told = 0;
+    for reader in readers {
+        told += reader.await.unwrap().iter().filter(|message| message["method"] == "notifications/prompts/list_changed").count();
+    }
+    assert_eq!(told, 1);
+}
+
+async fn collect(events: &mut EventReader) -> Vec<Value> {
+    let mut messages = Vec::new();
+    while let Some(event) = events.advance().await {
+        messages.extend(event.message());
+    }
+    messages
+}
+
+/// A later notification of the same kind of way: when the backend's catalog shows it, the earlier one was delivered.
+async fn wait_told(client: &TestClient, backend: &FakeBackend) {
+    backend.wait_for("the refreshed list", |seen| seen.is("prompts/list")).await;
+    client.result("ping", json!({})).await;
+    assert_eq!(client.list_all("prompts/list", "prompts").await.len(), 1);
+}
+
+#[tokio::test]
+async fn sse_06_sse_07_responses_and_progress_on_the_post_and_the_rest_on_get() {
+    let gate = Gate::new();
+    let backend = stepping(&gate).await;
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    let mut get = client.open_get_stream().await;
+    let mut post = client.post_stream(steps_body(1, 2, "x")).await;
+    messages(&mut post, 2).await;
+    backend.wait_get_streams(1).await;
+    backend.list("tools", vec![tool("steps"), tool("new")]);
+    backend.notify("notifications/tools/list_changed", json!({})).await;
+    let (_, on_get) = get.next_message().await.unwrap();
+    assert_eq!(on_get["method"], "notifications/tools/list_changed");
+    gate.open();
+    let (_, answer) = post.next_message().await.unwrap();
+    assert_eq!(text_of(&answer["result"]), "\"x\"");
+    client.delete_session().await;
+    assert_eq!(collect(&mut get).await, Vec::<Value>::new(), "nothing else came on the GET stream");
+}
+
+#[tokio::test]
+async fn sse_08_a_stream_ends_after_its_response() {
+    let gate = Gate::new();
+    gate.open();
+    let backend = stepping(&gate).await;
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    let mut events = client.post_stream(steps_body(3, 1, "x")).await;
+    let all = events.rest().await;
+    assert!(!events.broken, "an orderly end");
+    assert!(all.last().unwrap().message().unwrap().get("result").is_some());
+}
+
+async fn first_id(call: &mut Call) -> String {
+    within("the first event", call.first_event_id()).await
+}
+
+#[tokio::test]
+async fn sse_09_a_dropped_connection_is_no_cancel_and_the_result_can_be_fetched() {
+    let gate = Gate::new();
+    let backend = stepping(&gate).await;
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    let mut call = client.begin_raw(json!(1), steps_body(1, 2, "kept"));
+    let priming = first_id(&mut call).await;
+    let progress = call.next().await.unwrap();
+    drop(call);
+    client.result("ping", json!({})).await;
+    gate.open();
+    // From the priming event: everything. From the first progress: what came after it.
+    let mut resumed = client.resume(progress.event_id.as_deref().unwrap()).await;
+    let events = messages(&mut resumed, 2).await;
+    let last = events.last().unwrap().message().unwrap();
+    assert_eq!((text_of(&last["result"]), &last["id"]), ("\"kept\"", &json!(1)));
+    assert!(resumed.rest().await.is_empty(), "the resumed stream ends after the response");
+    let again = client.resume(&priming).await.rest().await;
+    assert_eq!(again.iter().filter(|event| event.message().is_some()).count(), 3);
+    assert_eq!(backend.seen_of("notifications/cancelled").len(), 0);
+    broker.admin().wait_metric("mcp_events_replayed_total", &[], |value| value >= 3.0).await;
+}
+
+#[tokio::test]
+async fn sse_09_a_call_goes_on_while_nobody_listens() {
+    let gate = Gate::new();
+    let backend = stepping(&gate).await;
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    let mut call = client.begin_raw(json!(1), steps_body(1, 1, "later"));
+    let priming = first_id(&mut call).await;
+    drop(call);
+    // Resume while the call is still running: the stream goes on live.
+    let mut resumed = client.resume(&priming).await;
+    messages(&mut resumed, 1).await;
+    gate.open();
+    let (_, answer) = resumed.next_message().await.unwrap();
+    assert_eq!(text_of(&answer["result"]), "\"later\"");
+}
+
+#[tokio::test]
+async fn sse_04_sse_10_resuming_one_stream_gives_only_that_stream() {
+    let gate = Gate::new();
+    let backend = stepping(&gate).await;
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    let mut one = client.begin_raw(json!(1), steps_body(1, 3, "one"));
+    let mut two = client.begin_raw(json!(2), steps_body(2, 3, "two"));
+    let (first_of_one, first_of_two) = (first_id(&mut one).await, first_id(&mut two).await);
+    for call in [&mut one, &mut two] {
+        call.next().await.unwrap();
+    }
+    drop(one);
+    drop(two);
+    gate.open();
+    for (id, first, tag) in [(1, first_of_one, "\"one\""), (2, first_of_two, "\"two\"")] {
+        for event in client.resume(&first).await.rest().await {
+            let Some(message) = event.message() else { continue };
+            match message.get("result") {
+                Some(result) => assert_eq!((text_of(result), &message["id"]), (tag, &json!(id))),
+                None => assert_eq!(message["params"]["progressToken"], id, "{message}"),
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_resumed_get_stream_gives_what_was_missed() {
+    let (broker, backend) = echo().await;
+    let client = broker.connected(json!({})).await;
+    let mut get = client.open_get_stream().await;
+    let priming = get.next().await.unwrap().id.unwrap();
+    drop(get);
+    backend.wait_get_streams(1).await;
+    backend.list("tools", vec![tool("echo"), tool("new")]);
+    backend.notify("notifications/tools/list_changed", json!({})).await;
+    let mut resumed = client.resume(&priming).await;
+    resumed.find(|message| message["method"] == "notifications/tools/list_changed").await;
+}
+
+async fn two_sessions(broker: &TestBroker) -> (TestClient, String, TestClient) {
+    let victim = broker.connected(json!({})).await;
+    let mut call = victim.begin_raw(json!(1), steps_body(1, 1, "secret"));
+    let priming = first_id(&mut call).await;
+    call.finish().await;
+    (victim, priming, broker.connected(json!({})).await)
+}
+
+#[tokio::test]
+async fn sse_11_another_sessions_event_id_is_as_unknown() {
+    let gate = Gate::new();
+    gate.open();
+    let backend = stepping(&gate).await;
+    let broker = broker_with(&backend).await;
+    let (victim, priming, thief) = two_sessions(&broker).await;
+    let (status, error) = refused(thief.get_stream_raw(Some(&priming)).await).await;
+    assert!([400, 404].contains(&status), "{status}");
+    let altered = priming.chars().rev().collect::<String>();
+    for id in ["x", "0", "999999-999999", "-1", &altered, "\u{7f}a"] {
+        let mut headers = thief.headers_with(&[("accept", "text/event-stream")]);
+        headers.push(("last-event-id".into(), id.into()));
+        // What is no header value at all is refused by the client's own library.
+        let response = thief.try_send("GET", &headers, bytes::Bytes::new());
+        let Ok(response) = within("an answer", response).await else { continue };
+        let (absent_status, absent) = refused(response).await;
+        assert_eq!((status, kind(&error)), (absent_status, kind(&absent)), "{id}");
+    }
+    assert!(!victim.resume(&priming).await.rest().await.is_empty());
+}
+
+#[tokio::test]
+async fn sse_12_an_event_that_is_no_longer_kept_can_not_be_resumed_from() {
+    let gate = Gate::new();
+    let backend = stepping(&gate).await;
+    let config = json!({"events": {"stream_events": 5}});
+    let broker = builder().config(config).backend("default", "b", backend.spec()).start().await;
+    let client = broker.connected(json!({})).await;
+    let mut call = client.begin_raw(json!(1), steps_body(1, 1, "x"));
+    let priming = first_id(&mut call).await;
+    call.next().await.unwrap();
+    // More than is kept goes through while somebody reads.
+    let mut other = client.post_stream(steps_body(2, 40, "y")).await;
+    let oldest = other.next().await.unwrap().id.unwrap();
+    let mut got = 0;
+    while got < 20 {
+        if other.next().await.unwrap().message().is_some() {
+            got += 1;
+        }
+    }
+    drop(other);
+    let response = client.get_stream_raw(Some(&oldest)).await;
+    let (status, _) = refused(response).await;
+    assert!([400, 404, 410].contains(&status), "{status}");
+    gate.open();
+    assert_eq!(text_of(&call.finish().await.value["result"]), "\"x\"");
+    assert!(!client.resume(&priming).await.rest().await.is_empty(), "the other stream is unharmed");
+}
+
+#[tokio::test]
+async fn sse_12_a_finished_stream_is_forgotten_after_its_time() {
+    let gate = Gate::new();
+    gate.open();
+    let backend = stepping(&gate).await;
+    let broker = builder().config(json!({"events": {"retain": "50ms"}})).backend("default", "b", backend.spec()).start().await;
+    let client = broker.connected(json!({})).await;
+    let priming = client.post_stream(steps_body(1, 1, "x")).await.rest().await[0].id.clone().unwrap();
+    testkit::eventually("the stream to be forgotten", || async {
+        let response = client.get_stream_raw(Some(&priming)).await;
+        if response.status >= 400 { Ok(()) } else { Err(response.status) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn sse_13_line_breaks_in_a_backends_json_never_break_the_framing() {
+    let backend = FakeBackend::start().await;
+    let nasty = "line\nfeed\rreturn\u{2028}separator\n\ndata: forged\n\nid: 7";
+    backend.tool("pretty", move |call| async move {
+        call.progress(1.0, 2.0).await;
+        let id = call.id();
+        Reply::Message(format!("{{\"jsonrpc\":\"2.0\",\ndata:  \"id\":{id},\ndata:  \"result\": {}}}", text(nasty)))
+    });
+    backend.tool("as-json", move |call| async move {
+        let pretty = serde_json::to_string_pretty(&call.result_message(text(nasty))).unwrap();
+        Reply::Http {
+            status: 200,
+            headers: vec![("content-type".into(), "application/json".into())],
+            body: pretty.replace('\n', "\r\n").into(),
+        }
+    });
+    backend.tool("late-json", move |call| async move {
+        call.progress(1.0, 2.0).await;
+        Reply::text(nasty)
+    });
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    for name in ["pretty", "as-json", "late-json"] {
+        let params = json!({"name": format!("b__{name}"), "_meta": {"progressToken": 1}});
+        let result = client.result("tools/call", params).await;
+        assert_eq!(text_of(&result), nasty, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn sse_13_a_silent_stream_is_kept_alive_by_comments() {
+    let backend = FakeBackend::echo().await;
+    let config = json!({"events": {"keepalive": "30ms"}});
+    let broker = builder().config(config).backend("default", "b", backend.spec()).start().await;
+    let client = broker.connected(json!({})).await;
+    let mut get = client.open_get_stream().await;
+    get.next().await;
+    backend.wait_get_streams(1).await;
+    // The reader of a silent stream sees comments only, never an event.
+    for _ in 0..20 {
+        if get.comments() >= 2 {
+            return;
+        }
+        let event = get.next_event(Duration::from_millis(100)).await;
+        assert_eq!(event, Err(()), "a silent stream has no events");
+    }
+    panic!("no comments within two seconds");
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_loses_its_stream_and_nobody_else_notices() {
+    let backend = FakeBackend::with_tool("flood", |call| async move {
+        let filler = "x".repeat(60_000);
+        for step in 0..200 {
+            let params = json!({"level": "info", "data": filler, "logger": step.to_string()});
+            if !call.notify("notifications/message", params).await {
+                break;
+            }
+        }
+        Reply::text("flooded")
+    })
+    .await;
+    let config = json!({"events": {"stream_bytes": "256KiB", "stream_events": 50}});
+    let broker = builder().config(config).backend("default", "b", backend.spec()).start().await;
+    let slow = broker.connected(json!({})).await;
+    let _never_read = slow.post(request(1, "tools/call", json!({"name": "b__flood"}))).await;
+    let other = broker.connected(json!({})).await;
+    assert_eq!(other.tool_names().await, ["b__flood"]);
+    assert_eq!(other.result("ping", json!({})).await, json!({}));
+}
