@@ -370,7 +370,11 @@ impl Offer {
         let told: Vec<String> =
             catalog.backends.iter().filter_map(|(backend, lists)| Some(format!("# {backend}\n{}", lists.instructions.as_ref()?))).collect();
         let instructions = (!told.is_empty()).then(|| told.join("\n\n"));
-        Self { capabilities: advertised(&catalog.capabilities, true), server_info: Bytes::from_static(BROKER_INFO.as_bytes()), instructions }
+        Self {
+            capabilities: advertised(&catalog.capabilities, true),
+            server_info: Bytes::from_static(BROKER_INFO.as_bytes()),
+            instructions,
+        }
     }
 }
 

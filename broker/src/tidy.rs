@@ -103,7 +103,11 @@ fn no_file_is_longer_than_a_reader_can_hold() {
 
 #[test]
 fn rules_decide_and_nothing_else() {
-    assert_absent("broker/src/rules", &["tokio", "async ", ".await", "Instant::now", "Timestamp::now"], "rules neither wait nor look at a clock");
+    assert_absent(
+        "broker/src/rules",
+        &["tokio", "async ", ".await", "Instant::now", "Timestamp::now"],
+        "rules neither wait nor look at a clock",
+    );
     let upwards = ["actors", "listeners", "control", "broker", "metrics", "auth", "cli"].map(|module| format!("crate::{module}"));
     let upwards: Vec<&str> = upwards.iter().map(String::as_str).collect();
     assert_absent("broker/src/rules", &upwards, "rules import nothing that acts");
@@ -133,7 +137,8 @@ fn crates_keep_to_their_layer() {
             assert!(!forbidden.contains(&dependency), "{krate} depends on {dependency}");
         }
     }
-    let naming: Vec<String> = product("protocol").into_iter().filter(|s| s.code().any(|(_, line)| line.contains("simd_json"))).map(|s| s.path).collect();
+    let naming: Vec<String> =
+        product("protocol").into_iter().filter(|s| s.code().any(|(_, line)| line.contains("simd_json"))).map(|s| s.path).collect();
     assert_eq!(naming, ["protocol/src/json/mod.rs"], "one file names the JSON library");
 }
 
@@ -155,6 +160,9 @@ fn the_code_map_names_nothing_that_is_gone() {
     let map = read("ARCHITECTURE.md");
     let all: Vec<String> = CRATES.iter().flat_map(|krate| sources(&format!("{krate}/src"))).map(|source| source.path).collect();
     for name in map.split('`').skip(1).step_by(2).filter(|name| name.ends_with(".rs") && !name.contains(' ')) {
-        assert!(all.iter().any(|path| path == name || path.ends_with(&format!("/{name}"))), "ARCHITECTURE.md names `{name}`, which does not exist");
+        assert!(
+            all.iter().any(|path| path == name || path.ends_with(&format!("/{name}"))),
+            "ARCHITECTURE.md names `{name}`, which does not exist"
+        );
     }
 }

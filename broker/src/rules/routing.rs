@@ -128,7 +128,13 @@ fn catalog_prompt(catalog: &Catalog, name: &str) -> Option<Target> {
     catalog.prompt(name).cloned()
 }
 
-fn by_name(message: &Message, endpoint: &Endpoint, catalog: &Catalog, missing: ErrorKind, lookup: Lookup) -> Result<(Plan, String), Refusal> {
+fn by_name(
+    message: &Message,
+    endpoint: &Endpoint,
+    catalog: &Catalog,
+    missing: ErrorKind,
+    lookup: Lookup,
+) -> Result<(Plan, String), Refusal> {
     let (span, name) = required_text(message, message.fields.name, "params.name")?;
     let (plan, native) = match endpoint {
         // One backend, its own names: it knows best which exist, listed or not.

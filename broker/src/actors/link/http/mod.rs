@@ -121,7 +121,9 @@ async fn send_one_way(wire: Arc<HttpWire>, link: Arc<Link>, connection: Arc<Conn
         while let Some(frame) = frames.recv().await {
             match tokio::time::timeout(limit, wire.post_one_way(frame)).await {
                 Ok(Ok(())) => {}
-                Ok(Err(failure)) => tracing::info!(backend = %link.backend.id, %failure, "a notification or answer did not reach the backend"),
+                Ok(Err(failure)) => {
+                    tracing::info!(backend = %link.backend.id, %failure, "a notification or answer did not reach the backend")
+                }
                 Err(_) => tracing::info!(backend = %link.backend.id, "a notification or answer was not taken in time"),
             }
         }
