@@ -6,6 +6,8 @@ use std::fs;
 
 use protocol::{error, method};
 
+use crate::config::checked::{parse_backend_spec, parse_tenant_spec};
+
 fn path(page: &str) -> String {
     format!("{}/../docs/{page}", env!("CARGO_MANIFEST_DIR"))
 }
@@ -70,5 +72,46 @@ fn every_metric_is_documented() {
         .filter(|text| text.starts_with("mcp_") && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'));
     for metric in declared {
         assert!(page.contains(&format!("`{metric}")), "docs/operations.md does not name {metric}");
+    }
+}
+
+fn pages() -> Vec<(String, String)> {
+    let root = format!("{}/..", env!("CARGO_MANIFEST_DIR"));
+    let docs = fs::read_dir(format!("{root}/docs")).unwrap().map(|entry| format!("docs/{}", entry.unwrap().file_name().to_string_lossy()));
+    let names =
+        ["README.md", "ARCHITECTURE.md", "CHANGELOG.md"].map(str::to_owned).into_iter().chain(docs.filter(|name| name.ends_with(".md")));
+    names.map(|name| (fs::read_to_string(format!("{root}/{name}")).unwrap(), name)).map(|(text, name)| (name, text)).collect()
+}
+
+#[test]
+fn bodies_to_paste_are_good_ones() {
+    let mut seen = 0;
+    for (page, text) in pages() {
+        for body in text.split('\'').skip(1).filter(|body| body.starts_with("{\"") && body.ends_with('}')) {
+            let value: serde_json::Value = serde_json::from_str(body).unwrap_or_else(|error| panic!("{page}: {body}: {error}"));
+            let faults = match &value {
+                body if body.get("transport").is_some() => parse_backend_spec(body).err(),
+                body if body.get("limits").is_some() => parse_tenant_spec(body).err(),
+                _ => None,
+            };
+            assert!(faults.is_none(), "{page}: {body}: {faults:?}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 10, "only {seen} bodies were found");
+}
+
+#[test]
+fn links_between_pages_lead_somewhere() {
+    for (page, text) in pages() {
+        let folder = page.rsplit_once('/').map_or("", |(folder, _)| folder);
+        for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let file = target.split('#').next().unwrap_or_default();
+            if file.is_empty() || file.contains("://") {
+                continue;
+            }
+            let found = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(folder).join(file);
+            assert!(found.exists(), "{page} links to {target}");
+        }
     }
 }

@@ -35,8 +35,8 @@ impl Source {
     }
 }
 
-/// Modules that `lib.rs` builds for tests only.
-const TEST_FILES: [&str; 2] = ["broker/src/tidy.rs", "broker/src/pages.rs"];
+/// Modules that are built for tests only.
+const TEST_FILES: [&str; 3] = ["broker/src/tidy.rs", "broker/src/pages.rs", "broker/src/cli/documented.rs"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
