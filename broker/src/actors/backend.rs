@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -25,6 +25,7 @@ use super::{
     },
     session::Session,
     shared::Shared,
+    sync::lock,
 };
 use crate::{
     config::spec::{BackendSpec, TransportSpec},
@@ -307,8 +308,4 @@ async fn reopen(link: Arc<Link>) {
             Err(refusal) => tokio::time::sleep(refusal.retry_after.unwrap_or(BACKOFF_MAX)).await,
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

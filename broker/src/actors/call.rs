@@ -5,7 +5,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
@@ -30,6 +30,7 @@ use super::{
     },
     session::Session,
     stream::EventStream,
+    sync::lock,
 };
 use crate::{
     limits::{CALL_TOTAL_MAX, TASK_RESULT_WAIT_MAX},
@@ -304,8 +305,4 @@ fn is_tool_error(answer: &Message) -> bool {
     }
     let document = json::Document::parse(result, &json::Limits { bytes_max: result.len(), ..json::Limits::default() });
     document.is_ok_and(|document| document.root().get("isError").and_then(|value| value.as_bool()) == Some(true))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

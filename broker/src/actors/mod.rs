@@ -10,5 +10,6 @@ pub mod session;
 pub mod shared;
 pub mod stream;
 pub mod subscriptions;
+mod sync;
 pub mod tasks;
 pub mod tenant;

@@ -4,13 +4,14 @@
 //! stream outlives its connections: a reader that comes later, or comes back, goes on where the client says it stopped.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::{Duration, Instant},
 };
 
 use bytes::Bytes;
 use tokio::sync::Notify;
 
+use super::sync;
 use crate::rules::event_log::{Event, EventKind, EventLog, Gone, LogLimits, Overflow};
 
 /// One stream of a session. Event ids are `{stream number}-{sequence}`, unique in the session.
@@ -148,7 +149,7 @@ impl EventStream {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.state)
     }
 }
 

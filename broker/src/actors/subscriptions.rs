@@ -6,7 +6,7 @@
 use std::{
     collections::HashMap,
     hash::{Hash, Hasher},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, Weak},
 };
 
 use protocol::{
@@ -21,6 +21,7 @@ use super::{
     incoming,
     link::{Link, connection::Connection},
     session::Session,
+    sync,
 };
 use crate::rules::{catalog::Endpoint, event_log::EventKind, names};
 
@@ -165,7 +166,7 @@ impl Subscriptions {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Vec<Weak<Session>>>> {
-        self.by_uri.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.by_uri)
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, Weak},
 };
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -24,6 +24,7 @@ use super::{
     call::Call,
     link::{Link, connection::Connection},
     session::Session,
+    sync,
 };
 use crate::{
     limits::{TASKS_ASKED_AT_ONCE, TASKS_PER_TENANT_MAX},
@@ -261,7 +262,7 @@ impl TaskTable {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.inner)
     }
 }
 

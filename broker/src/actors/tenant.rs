@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
@@ -14,7 +14,7 @@ use protocol::{
     ids::{BackendId, PrincipalId, TenantId},
 };
 
-use super::{backend::Backend, session::Session, shared::Shared};
+use super::{backend::Backend, session::Session, shared::Shared, sync::lock};
 use crate::{
     config::spec::TenantSpec,
     rules::{
@@ -185,8 +185,4 @@ impl Tenant {
 
 fn too_many_sessions(whose: &str, max: usize) -> Refusal {
     Refusal::new(ErrorKind::TooManySessions, format!("the {whose} has {max} sessions, which is its limit"))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

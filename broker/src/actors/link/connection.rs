@@ -6,7 +6,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -32,7 +32,7 @@ use super::{
     http::{AnswerStream, HttpWire, Request},
 };
 use crate::{
-    actors::{call::Call, session::Session},
+    actors::{call::Call, session::Session, sync::lock},
     metrics::{Direction, Metrics, Side},
 };
 
@@ -404,10 +404,6 @@ fn enqueue(queue: &Mutex<Option<mpsc::Sender<Bytes>>>, frame: Bytes) -> Result<(
         mpsc::error::TrySendError::Full(_) => Failure::QueueFull,
         mpsc::error::TrySendError::Closed(_) => Failure::NotSent("the connection is closed".to_owned()),
     })
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// How long a wait for the head of a stream may hold up the opening of a link.

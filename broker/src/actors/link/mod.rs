@@ -8,7 +8,7 @@ mod http;
 mod stdio;
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, Weak},
     time::{Duration, Instant},
 };
 
@@ -23,7 +23,7 @@ use protocol::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::connection::{Connection, Failure};
-use super::{backend::Backend, session::Session, subscriptions::Subscriptions};
+use super::{backend::Backend, session::Session, subscriptions::Subscriptions, sync};
 use crate::{
     config::spec::TransportSpec,
     limits::{BACKOFF_FIRST, BACKOFF_MAX, BACKOFF_WAIT_MAX, STABLE_AFTER},
@@ -254,7 +254,7 @@ impl Link {
     }
 
     fn lock(&self) -> MutexGuard<'_, Users> {
-        self.users.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.users)
     }
 }
 

@@ -10,7 +10,7 @@ mod streams;
 use std::{
     collections::{HashMap, HashSet},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Mutex, MutexGuard, Weak,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -34,6 +34,7 @@ use super::{
     link::{Link, connection::Connection},
     shared::Shared,
     stream::EventStream,
+    sync,
     tenant::Tenant,
 };
 use crate::{
@@ -324,7 +325,7 @@ impl Session {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.state)
     }
 }
 

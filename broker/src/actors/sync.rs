@@ -1,0 +1,23 @@
+//! Locking in one way, and the order in which locks are taken.
+//!
+//! Called by every actor with state of its own. Guards live in small functions and never across an await. Whoever holds
+//! one of these takes only what stands further down:
+//!
+//! 1. a tenant's publishing
+//! 2. a tenant's sessions
+//! 3. a session's state
+//! 4. a tenant's backends
+//! 5. a backend's status, then its links
+//! 6. a link's users
+//! 7. a stream's log
+//! 8. a connection's maps and the queue to its wire
+//!
+//! The table of tasks, a link's subscriptions and the cells of a call are locked alone. Something may be dropped under a
+//! guard that locks in its own `Drop` (a question leaves its connection's map): that is why the maps come last.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Locks. A panic under the guard is no reason to stop serving: each change is one step, so the state is whole.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
