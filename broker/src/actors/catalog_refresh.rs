@@ -128,12 +128,7 @@ async fn fetch(link: &Arc<Link>, connection: &Arc<Connection>) -> Result<Backend
     let unavailable = || Refusal::new(ErrorKind::BackendUnavailable, format!("the handshake with backend {} is not over", link.backend.id));
     let agreed = connection.negotiated().ok_or_else(unavailable)?;
     let mut lists = BackendLists {
-        version: agreed.version,
-        capabilities: agreed.capabilities.clone(),
-        server_info: agreed.server_info.clone(),
-        server_name: agreed.server_name.clone(),
-        server_version: agreed.server_version.clone(),
-        instructions: agreed.instructions.clone(),
+        server: agreed.clone(),
         tools: Vec::new(),
         prompts: Vec::new(),
         resources: Vec::new(),

@@ -14,9 +14,9 @@ use bytes::Bytes;
 use protocol::{
     capabilities::ServerCapabilities,
     error::{ErrorKind, Refusal},
+    handshake::InitializeAnswer,
     ids::{BackendId, TenantId},
     json::{self, Document, ValueKind},
-    version::Version,
 };
 
 use super::{
@@ -106,12 +106,8 @@ pub struct LeftOut {
 /// One backend's lists: the last good copy.
 #[derive(Debug, Clone)]
 pub struct BackendLists {
-    pub version: Version,
-    pub capabilities: ServerCapabilities,
-    pub server_info: Bytes,
-    pub server_name: String,
-    pub server_version: String,
-    pub instructions: Option<String>,
+    /// What it said at the handshake.
+    pub server: Arc<InitializeAnswer>,
     pub tools: Vec<Entry>,
     pub prompts: Vec<Entry>,
     pub resources: Vec<Entry>,
@@ -243,7 +239,7 @@ pub struct Catalog {
 
 impl Catalog {
     pub fn build(tenant: TenantId, key: hmac::Key, backends: BTreeMap<BackendId, Arc<BackendLists>>) -> Self {
-        let capabilities = ServerCapabilities::merge(backends.values().map(|lists| &lists.capabilities));
+        let capabilities = ServerCapabilities::merge(backends.values().map(|lists| &lists.server.capabilities));
         let mut catalog = Self {
             capabilities,
             tools: HashMap::new(),
@@ -378,6 +374,8 @@ const _: () = assert!(PAGE_ENTRIES > 0 && PAGE_ENTRIES <= LIST_ENTRIES_MAX);
 
 #[cfg(test)]
 mod tests {
+    use protocol::version::Version;
+
     use super::*;
 
     fn backend(name: &str) -> BackendId {
@@ -389,12 +387,14 @@ mod tests {
         let body: Vec<String> = (0..tools).map(|n| format!(r#"{{"name":"t{n}","inputSchema":{{"type":"object"}}}}"#)).collect();
         let page = read_page(ListKind::Tools, &id, format!(r#"{{"tools":[{}]}}"#, body.join(",")).as_bytes()).unwrap();
         let lists = BackendLists {
-            version: Version::LATEST_LEGACY,
-            capabilities: ServerCapabilities::parse(br#"{"tools":{}}"#).unwrap(),
-            server_info: Bytes::from_static(b"{}"),
-            server_name: name.to_owned(),
-            server_version: String::new(),
-            instructions: None,
+            server: Arc::new(InitializeAnswer {
+                version: Version::LATEST_LEGACY,
+                capabilities: ServerCapabilities::parse(br#"{"tools":{}}"#).unwrap(),
+                server_info: Bytes::from_static(b"{}"),
+                server_name: name.to_owned(),
+                server_version: String::new(),
+                instructions: None,
+            }),
             tools: page.entries,
             prompts: vec![],
             resources: vec![],

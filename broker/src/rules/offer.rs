@@ -23,8 +23,12 @@ impl Offer {
 
     /// One backend, as itself.
     pub fn single(lists: &BackendLists) -> Self {
-        let server_info = lists.server_info.clone();
-        Self { capabilities: advertised(&lists.capabilities, false), server_info, instructions: lists.instructions.as_deref().map(cut) }
+        let server = &lists.server;
+        Self {
+            capabilities: advertised(&server.capabilities, false),
+            server_info: server.server_info.clone(),
+            instructions: server.instructions.as_deref().map(cut),
+        }
     }
 
     /// The broker, with what its backends say about themselves.
@@ -32,7 +36,7 @@ impl Offer {
         let told: Vec<String> = catalog
             .backends
             .iter()
-            .filter_map(|(backend, lists)| Some(format!("# {backend}\n{}", cut(lists.instructions.as_deref()?))))
+            .filter_map(|(backend, lists)| Some(format!("# {backend}\n{}", cut(lists.server.instructions.as_deref()?))))
             .collect();
         let instructions = (!told.is_empty()).then(|| told.join("\n\n"));
         Self {

@@ -152,7 +152,7 @@ fn tool_call(message: &Message, endpoint: &Endpoint, version: Version, catalog: 
     let (mut plan, tool) = by_name(message, endpoint, catalog, ErrorKind::ToolNotFound, catalog_tool)?;
     let lists = catalog.backends.get(&plan.backend);
     let support = catalog.task_support(&plan.backend, &tool);
-    plan.drop_task = !task_fits(message, version, support, lists.map(|lists| &lists.capabilities))?;
+    plan.drop_task = !task_fits(message, version, support, lists.map(|lists| &lists.server.capabilities))?;
     Ok(Decision::Forward(plan))
 }
 
@@ -233,7 +233,7 @@ fn resource_target(uri: &str, endpoint: &Endpoint, catalog: &Catalog) -> Result<
 /// A backend that lacks the feature is not bothered (MCP 2025-11-25, Lifecycle: only negotiated capabilities).
 fn supported(catalog: &Catalog, backend: &BackendId, method: Method) -> Result<(), Refusal> {
     match catalog.backends.get(backend) {
-        Some(lists) => lists.capabilities.permits(method, lists.version),
+        Some(lists) => lists.server.capabilities.permits(method, lists.server.version),
         None => Ok(()), // never reached so far: the link tells
     }
 }
@@ -257,7 +257,7 @@ mod tests {
     use std::{collections::BTreeMap, sync::Arc};
 
     use aws_lc_rs::hmac;
-    use protocol::{ids::TenantId, splice::Splice};
+    use protocol::{handshake::InitializeAnswer, ids::TenantId, splice::Splice};
 
     use super::*;
     use crate::rules::catalog::{BackendLists, read_page};
@@ -266,12 +266,14 @@ mod tests {
         let id = BackendId::parse(name).unwrap();
         let entries = |kind, list: &str| read_page(kind, &id, list.as_bytes()).unwrap().entries;
         let lists = BackendLists {
-            version: Version::LATEST_LEGACY,
-            capabilities: ServerCapabilities::parse(capabilities.as_bytes()).unwrap(),
-            server_info: Bytes::from_static(b"{}"),
-            server_name: name.to_owned(),
-            server_version: String::new(),
-            instructions: None,
+            server: Arc::new(InitializeAnswer {
+                version: Version::LATEST_LEGACY,
+                capabilities: ServerCapabilities::parse(capabilities.as_bytes()).unwrap(),
+                server_info: Bytes::from_static(b"{}"),
+                server_name: name.to_owned(),
+                server_version: String::new(),
+                instructions: None,
+            }),
             tools: entries(ListKind::Tools, tools),
             prompts: entries(ListKind::Prompts, prompts),
             resources: vec![],

@@ -14,7 +14,6 @@ use std::{
 
 use bytes::Bytes;
 use protocol::{
-    capabilities::ServerCapabilities,
     envelope::{Message, Rejected},
     error::{ErrorKind, Refusal},
     handshake::{self, InitializeAnswer},
@@ -36,21 +35,11 @@ use crate::{
     metrics::{Direction, Metrics, Side},
 };
 
-/// What was agreed at the handshake.
-#[derive(Debug)]
-pub struct Negotiated {
-    pub version: Version,
-    pub capabilities: ServerCapabilities,
-    pub server_info: Bytes,
-    pub server_name: String,
-    pub server_version: String,
-    pub instructions: Option<String>,
-}
-
 #[derive(Debug)]
 pub struct Connection {
     pub opened: Instant,
-    negotiated: OnceLock<Negotiated>,
+    /// What was agreed at the handshake.
+    negotiated: OnceLock<Arc<InitializeAnswer>>,
     next_wire_id: AtomicU64,
     waiting: Mutex<HashMap<u64, Waiting>>,
     /// Requests of the backend that a client works on, by the backend's id.
@@ -150,7 +139,7 @@ impl Connection {
         })
     }
 
-    pub fn negotiated(&self) -> Option<&Negotiated> {
+    pub fn negotiated(&self) -> Option<&Arc<InitializeAnswer>> {
         self.negotiated.get()
     }
 
@@ -173,14 +162,7 @@ impl Connection {
         if let Wire::Http(http) = &self.wire {
             http.agree_on(answer.version);
         }
-        let _set_once = self.negotiated.set(Negotiated {
-            version: answer.version,
-            capabilities: answer.capabilities,
-            server_info: answer.server_info,
-            server_name: answer.server_name,
-            server_version: answer.server_version,
-            instructions: answer.instructions,
-        });
+        let _set_once = self.negotiated.set(Arc::new(answer));
         let initialized = handshake::notification(Method::Initialized, None);
         match &self.wire {
             Wire::Pipe(queue) => enqueue(queue, initialized),
