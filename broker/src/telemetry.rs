@@ -11,7 +11,7 @@ use std::{
 
 use tracing_subscriber::{EnvFilter, Layer as _, Registry, fmt, layer::SubscriberExt as _, reload, util::SubscriberInitExt as _};
 
-use crate::config::{LogFormat, Telemetry};
+use crate::config::{LogFormat, Telemetry, log_filter::parse_log_filter};
 
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
@@ -30,7 +30,7 @@ pub struct Logging {
 
 /// From here on events are logged.
 pub fn init(telemetry: &Telemetry) -> Result<Logging, TelemetryError> {
-    let (filter, handle) = reload::Layer::new(parse(&telemetry.log).map_err(TelemetryError::Filter)?);
+    let (filter, handle) = reload::Layer::new(parse_log_filter(&telemetry.log).map_err(TelemetryError::Filter)?);
     let lines = fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
     let lines = match telemetry.log_format {
         LogFormat::Text => lines.boxed(),
@@ -54,31 +54,7 @@ fn log_panic(fault: &std::panic::PanicHookInfo<'_>) {
 impl Logging {
     /// Changes what is logged from now on.
     pub fn set_filter(&self, text: &str) -> Result<(), TelemetryError> {
-        let filter = parse(text).map_err(TelemetryError::Filter)?;
+        let filter = parse_log_filter(text).map_err(TelemetryError::Filter)?;
         self.filter.reload(filter).map_err(|_| TelemetryError::Gone)
-    }
-}
-
-/// Whether the text is a filter; the answer continues "telemetry.log …".
-pub(crate) fn check_filter(text: &str) -> Result<(), String> {
-    parse(text).map(drop)
-}
-
-fn parse(text: &str) -> Result<EnvFilter, String> {
-    EnvFilter::builder().parse(text).map_err(|error| format!("is no log filter: {error}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn filters_are_levels_or_directives() {
-        for text in ["info", "warn,broker=debug", "broker::listeners=trace", "off"] {
-            check_filter(text).unwrap_or_else(|wrong| panic!("{text}: {wrong}"));
-        }
-        for text in ["broker=loud", "=", "a=b=c"] {
-            assert!(check_filter(text).unwrap_err().starts_with("is no log filter: "), "{text}");
-        }
     }
 }

@@ -27,7 +27,7 @@ use tokio::{
 use exchange::Out;
 pub use exchange::{Call, Reply};
 
-use crate::{deadline::within, http::AbortOnDrop};
+use crate::{abort_on_drop::AbortOnDrop, deadline::within};
 
 type Handler = Arc<dyn Fn(Call) -> Pin<Box<dyn Future<Output = Reply> + Send>> + Send + Sync>;
 

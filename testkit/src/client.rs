@@ -18,9 +18,10 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::{
+    abort_on_drop::AbortOnDrop,
     deadline::within,
     events::EventReader,
-    http::{AbortOnDrop, Http2Connection, HttpVersion, RawResponse, connect_http2, send_http1, send_http2},
+    http::{Http2Connection, HttpVersion, RawResponse, connect_http2, send_http1, send_http2},
 };
 
 pub const ACCEPT_BOTH: &str = "application/json, text/event-stream";

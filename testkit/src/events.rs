@@ -10,7 +10,7 @@ use hyper::body::Incoming;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use crate::{deadline::DEADLINE, http::AbortOnDrop};
+use crate::{abort_on_drop::AbortOnDrop, deadline::DEADLINE};
 
 /// One event. `data` is the joined data lines, `None` when there was no data field at all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -11,9 +11,9 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::Value;
-use tokio::{net::TcpStream, task::JoinHandle};
+use tokio::net::TcpStream;
 
-use crate::{deadline::within, events::EventReader};
+use crate::{abort_on_drop::AbortOnDrop, deadline::within, events::EventReader};
 
 /// Which HTTP a client speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,16 +21,6 @@ pub enum HttpVersion {
     Http1,
     /// Cleartext, with prior knowledge.
     Http2,
-}
-
-/// Ends its task when dropped.
-#[derive(Debug)]
-pub struct AbortOnDrop(pub JoinHandle<()>);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }
 
 /// A response as it came.

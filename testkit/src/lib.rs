@@ -4,6 +4,7 @@
 //! time to pass; every socket is on 127.0.0.1. The event-stream and JSON handling is written anew instead of taken from
 //! `protocol`, so that a fault there cannot hide itself.
 
+pub mod abort_on_drop;
 pub mod admin;
 pub mod backend;
 pub mod broker;

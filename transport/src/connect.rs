@@ -21,7 +21,7 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 
 use crate::egress::EgressPolicy;
-use crate::http_client::SendError;
+use crate::send_error::SendError;
 
 /// Head start of one address before the next one is tried beside it (RFC 8305 recommends 250 ms).
 const ADDRESS_HEAD_START: Duration = Duration::from_millis(250);

@@ -20,7 +20,8 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio_rustls::TlsConnector;
 
 use crate::connect::Connector;
-use crate::egress::{Denied, EgressPolicy};
+use crate::egress::EgressPolicy;
+use crate::send_error::SendError;
 
 /// The HTTP library refuses smaller buffers than this.
 const HEAD_BYTES_MIN: usize = 8 * 1024;
@@ -63,28 +64,6 @@ pub enum TlsSetupError {
     Root { position: usize, source: rustls::Error },
     #[error("the tls library refused its configuration: {0}")]
     Provider(rustls::Error),
-}
-
-/// Why there is no response.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum SendError {
-    #[error(transparent)]
-    Denied(Denied),
-    #[error("could not connect: {reason}")]
-    Connect { reason: String },
-    #[error("tls handshake failed: {reason}")]
-    Tls { reason: String },
-    #[error("connecting took too long")]
-    ConnectTimeout,
-    #[error("the connection ended before the response: {reason}")]
-    Aborted { reason: String },
-}
-
-impl SendError {
-    /// True when no byte of the request can have reached the backend, so that sending it again is safe.
-    pub fn nothing_was_sent(&self) -> bool {
-        !matches!(self, Self::Aborted { .. })
-    }
 }
 
 /// A shared client; clones use the same connections.

@@ -9,13 +9,15 @@ pub mod egress;
 pub mod http_client;
 pub mod lines;
 mod process_group;
+mod send_error;
 pub mod stall;
 mod stderr_tail;
 pub mod url;
 
 pub use child_process::{Child, ChildLimits, ChildProcess, ChildSpec, INHERITED_ENV, SpawnError, spawn};
 pub use egress::{Cidr, CidrError, Denied, DeniedReason, EgressPolicy};
-pub use http_client::{BodyError, HttpClient, HttpClientConfig, SendError, TlsSetupError, read_body};
+pub use http_client::{BodyError, HttpClient, HttpClientConfig, TlsSetupError, read_body};
 pub use lines::{LineReader, LineWriter, ReadError};
+pub use send_error::SendError;
 pub use stall::StallGuard;
 pub use url::{UrlError, parse_http_url};

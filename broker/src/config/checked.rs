@@ -15,6 +15,7 @@ use super::{
     bodies::is_secret,
     fault::join,
     keys::{self, Default, Key, Kind},
+    log_filter::parse_log_filter,
     raw::{Raw, describe},
     spec::TenantSpec,
     units::{parse_duration, parse_size},
@@ -137,7 +138,7 @@ impl Reading<'_> {
     fn telemetry(&mut self) -> Telemetry {
         let log = self.value("telemetry.log", |value, _| {
             let filter = text(value).filter(|text| !text.trim().is_empty()).ok_or_else(|| wrong(value))?;
-            crate::telemetry::check_filter(filter).map(|()| filter.to_owned())
+            parse_log_filter(filter).map(|_| filter.to_owned())
         });
         let log_format = self.value("telemetry.log_format", |value, _| match value.as_str() {
             Some("text") => Ok(LogFormat::Text),

@@ -9,6 +9,7 @@ pub mod checked;
 pub mod example;
 mod fault;
 mod keys;
+pub mod log_filter;
 mod raw;
 pub mod spec;
 pub mod units;

@@ -22,7 +22,10 @@ use protocol::{
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
-use transport::http_client::{self, BodyError, HttpClient, SendError};
+use transport::{
+    SendError,
+    http_client::{self, BodyError, HttpClient},
+};
 
 use self::reading::StreamReading;
 use super::{

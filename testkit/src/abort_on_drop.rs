@@ -1,0 +1,13 @@
+//! A task that lives as long as its handle: clients, servers and readers of this crate leave nothing running behind.
+
+use tokio::task::JoinHandle;
+
+/// Ends its task when dropped.
+#[derive(Debug)]
+pub struct AbortOnDrop(pub JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
