@@ -187,7 +187,7 @@ impl Metrics {
             ),
             dropped_answers: declare.counters("mcp_dropped_answers_total", "Answers nobody waited for any more.", &["reason"]),
             rate_limited: declare.counters("mcp_rate_limited_total", "Requests refused because a limit was reached.", &["scope"]),
-            queue_depth: declare.gauges("mcp_queue_depth", "Messages waiting in the broker's queues.", &["queue"]),
+            queue_depth: declare.gauges("mcp_queue_depth", "Messages waiting in the broker's queues towards backends.", &["queue"]),
             subscriptions: declare.gauge("mcp_subscriptions", "Resources subscribed to, counted per session."),
             events_replayed: declare.counter("mcp_events_replayed_total", "Events sent again to streams that were resumed."),
             tasks: declare.gauges("mcp_tasks", "Tasks known to the broker, by last status.", &["status"]),
@@ -292,8 +292,9 @@ impl Metrics {
         self.rate_limited.with_label_values(&[scope]).inc();
     }
 
-    pub fn queue_depth(&self, queue: &'static str, delta: i64) {
-        self.queue_depth.with_label_values(&[queue]).add(delta);
+    /// The gauge of all queues of this name together, resolved once for each.
+    pub fn queue_depth(&self, queue: &'static str) -> IntGauge {
+        self.queue_depth.with_label_values(&[queue])
     }
 
     pub fn subscriptions(&self, delta: i64) {

@@ -231,8 +231,7 @@ impl Call {
             }
             None => self.stream.give_up_answer(now),
         }
-        let seconds = self.started.elapsed().as_secs_f64();
-        self.session.shared.metrics.request_finished(self.method, outcome, self.session.transport, seconds);
+        self.session.request_finished(self.method, outcome, self.started);
     }
 
     fn answer(self: &Arc<Self>, ending: Ending) -> Option<Bytes> {

@@ -31,9 +31,9 @@ impl Shared {
     pub fn new(config: Arc<Config>, metrics: Arc<Metrics>, http: HttpClient, cursor_key: hmac::Key) -> Arc<Self> {
         Arc::new(Self {
             config,
+            tasks: TaskTable::new(metrics.clone()),
             metrics,
             http,
-            tasks: TaskTable::default(),
             cursor_key,
             running: TaskTracker::new(),
             draining: CancellationToken::new(),

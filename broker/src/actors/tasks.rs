@@ -28,6 +28,7 @@ use super::{
 };
 use crate::{
     limits::{TASKS_ASKED_AT_ONCE, TASKS_PER_TENANT_MAX},
+    metrics::Metrics,
     views::TaskView,
 };
 
@@ -75,13 +76,14 @@ impl Task {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct TaskTable {
     inner: Mutex<Inner>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Inner {
+    metrics: Arc<Metrics>,
     by_id: HashMap<TaskId, Task>,
     by_backend_id: HashMap<(usize, String), TaskId>,
     by_wire_id: HashMap<(usize, u64), TaskId>,
@@ -90,6 +92,11 @@ struct Inner {
 }
 
 impl TaskTable {
+    pub fn new(metrics: Arc<Metrics>) -> Self {
+        let (by_id, by_backend_id, by_wire_id, by_tenant) = (HashMap::new(), HashMap::new(), HashMap::new(), HashMap::new());
+        Self { inner: Mutex::new(Inner { metrics, by_id, by_backend_id, by_wire_id, by_tenant }) }
+    }
+
     /// Registers the task an answer creates, when its call asked for one.
     pub fn note_created(&self, link: &Arc<Link>, connection: &Arc<Connection>, answer: &Message) {
         let Some(backend_task_id) = answer.text(answer.fields.task_task_id) else { return };
@@ -252,9 +259,7 @@ impl TaskTable {
     fn note_object(&self, id: &TaskId, object: &[u8]) {
         let Some(status) = text_member(object, "status") else { return };
         let object = exposed_object(object, id);
-        if let Some(task) = self.lock().by_id.get_mut(id) {
-            (task.status, task.object) = (status, object);
-        }
+        self.lock().update(id, status, object);
     }
 
     fn ours(&self, link: &Arc<Link>, backend_task_id: &str) -> Option<TaskId> {
@@ -275,7 +280,15 @@ impl Inner {
         self.by_backend_id.insert(task.places.by_id.clone(), task.id.clone());
         self.by_wire_id.insert(task.places.by_wire_id, task.id.clone());
         self.by_tenant.entry(task.tenant.clone()).or_default().insert((task.created_at, task.id.clone()));
+        self.metrics.tasks(status_label(&task.status), 1);
         self.by_id.insert(task.id.clone(), task);
+    }
+
+    fn update(&mut self, id: &TaskId, status: String, object: Bytes) {
+        let Some(task) = self.by_id.get_mut(id) else { return };
+        self.metrics.tasks(status_label(&task.status), -1);
+        self.metrics.tasks(status_label(&status), 1);
+        (task.status, task.object) = (status, object);
     }
 
     /// Forgets a task of the tenant when it has as many as it may: the oldest that is over, or the newcomer's own oldest.
@@ -292,6 +305,7 @@ impl Inner {
 
     fn remove(&mut self, id: &TaskId) {
         let Some(task) = self.by_id.remove(id) else { return };
+        self.metrics.tasks(status_label(&task.status), -1);
         self.by_backend_id.remove(&task.places.by_id);
         self.by_wire_id.remove(&task.places.by_wire_id);
         if let Some(of_tenant) = self.by_tenant.get_mut(&task.tenant) {
@@ -301,6 +315,12 @@ impl Inner {
             }
         }
     }
+}
+
+/// Statuses come from backends, so only those of the specification become labels.
+fn status_label(status: &str) -> &'static str {
+    const KNOWN: [&str; 5] = ["working", "input_required", "completed", "failed", "cancelled"];
+    KNOWN.into_iter().find(|known| *known == status).unwrap_or("other")
 }
 
 fn place(link: &Arc<Link>, backend_task_id: &str) -> (usize, String) {

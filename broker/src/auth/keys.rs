@@ -47,8 +47,6 @@ pub struct Keys {
     pub cursor: hmac::Key,
     /// Hashes API keys.
     pub api_key: hmac::Key,
-    /// Signs session ids.
-    pub session: hmac::Key,
     /// Seals credentials at rest.
     pub seal: SealKey,
     /// The root was made just now: whatever is stored already was sealed with another one.
@@ -72,13 +70,7 @@ impl Keys {
             key
         };
         let sign = |purpose| hmac::Key::new(hmac::HMAC_SHA256, &derive(purpose));
-        Self {
-            cursor: sign("list cursor"),
-            api_key: sign("api key"),
-            session: sign("session id"),
-            seal: SealKey::new(&derive("settings at rest")),
-            made_now: false,
-        }
+        Self { cursor: sign("list cursor"), api_key: sign("api key"), seal: SealKey::new(&derive("settings at rest")), made_now: false }
     }
 
     /// From the configured secret or the file beside the database, which is made when absent.
@@ -178,7 +170,6 @@ mod tests {
         assert_eq!(sign(&one.cursor), sign(&same.cursor));
         assert_ne!(sign(&one.cursor), sign(&other.cursor));
         assert_ne!(sign(&one.cursor), sign(&one.api_key));
-        assert_ne!(sign(&one.api_key), sign(&one.session));
     }
 
     #[test]

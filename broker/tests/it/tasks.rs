@@ -19,7 +19,7 @@ fn task(id: &str, status: &str) -> Value {
 }
 
 /// A backend whose tool `job` becomes a task `task-N`; `done` opens when it shall finish.
-async fn with_tasks(done: &Gate) -> FakeBackend {
+pub(crate) async fn with_tasks(done: &Gate) -> FakeBackend {
     let backend = FakeBackend::start().await;
     backend.capabilities(json!({
         "tools": {"listChanged": true},
@@ -84,14 +84,14 @@ async fn with_tasks(done: &Gate) -> FakeBackend {
     backend
 }
 
-async fn broker(backend: &FakeBackend) -> (TestBroker, Vec<String>) {
+pub(crate) async fn broker(backend: &FakeBackend) -> (TestBroker, Vec<String>) {
     let broker = builder().auth_required().backend("default", "b", backend.spec()).start().await;
     let keys = vec![broker.admin().create_key("default").await, broker.admin().create_key("default").await];
     (broker, keys)
 }
 
 /// Starts a task and gives the client's id of it.
-async fn start(client: &TestClient, tool: &str) -> String {
+pub(crate) async fn start(client: &TestClient, tool: &str) -> String {
     let result = client.result("tools/call", json!({"name": tool, "arguments": {}, "task": {"ttl": 60000}})).await;
     assert_eq!(result["task"]["status"], "working", "{result}");
     result["task"]["taskId"].as_str().unwrap().to_owned()

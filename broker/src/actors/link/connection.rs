@@ -23,12 +23,13 @@ use protocol::{
     splice::Splice,
     version::Version,
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::{
     Link,
     http::{AnswerStream, HttpWire, Request},
+    queue::FrameQueue,
 };
 use crate::{
     actors::{call::Call, session::Session, sync::lock},
@@ -64,7 +65,7 @@ struct Waiting {
 #[derive(Debug)]
 pub enum Wire {
     /// Into the writer's queue.
-    Pipe(Mutex<Option<mpsc::Sender<Bytes>>>),
+    Pipe(FrameQueue),
     /// A POST each.
     Http(Arc<HttpWire>),
 }
@@ -165,7 +166,7 @@ impl Connection {
         let _set_once = self.negotiated.set(Arc::new(answer));
         let initialized = handshake::notification(Method::Initialized, None);
         match &self.wire {
-            Wire::Pipe(queue) => enqueue(queue, initialized),
+            Wire::Pipe(queue) => queue.push(initialized),
             // Waited for: what follows must not overtake it.
             Wire::Http(http) => http.post_one_way(initialized).await,
         }
@@ -221,7 +222,7 @@ impl Connection {
         let ended = || Failure::Lost("the connection ended".to_owned());
         let mut stream = match &self.wire {
             Wire::Pipe(queue) => {
-                enqueue(queue, frame)?;
+                queue.push(frame)?;
                 AnswerStream::none()
             }
             Wire::Http(http) => http.post_request(self, link, Request { wire_id, frame, call, opening }).await?,
@@ -305,7 +306,7 @@ impl Connection {
     /// Queues a notification or an answer; what finds no room is lost and logged.
     pub fn send_later(&self, frame: Bytes) {
         self.metrics.bytes(Direction::Out, Side::Backend, frame.len());
-        if let Err(failure) = enqueue(self.queue(), frame) {
+        if let Err(failure) = self.queue().push(frame) {
             self.metrics.dropped_notification("to_backend");
             tracing::debug!(%failure, "a notification or answer did not reach the backend");
         }
@@ -332,7 +333,7 @@ impl Connection {
     /// Nothing more goes in or out; whoever waits learns that the outcome is unknown.
     pub fn close_now(&self) {
         self.closed.cancel();
-        lock(self.queue()).take();
+        self.queue().close();
         self.lock_waiting().clear();
         let asked: Vec<_> = lock(&self.asked).drain().collect(); // the lock must be free: withdrawing comes back here
         for (_, (session, question)) in asked {
@@ -351,7 +352,7 @@ impl Connection {
         }
     }
 
-    fn queue(&self) -> &Mutex<Option<mpsc::Sender<Bytes>>> {
+    fn queue(&self) -> &FrameQueue {
         match &self.wire {
             Wire::Pipe(queue) => queue,
             Wire::Http(http) => http.one_way(),
@@ -377,15 +378,6 @@ impl Drop for Slot<'_> {
     fn drop(&mut self) {
         self.connection.lock_waiting().remove(&self.wire_id);
     }
-}
-
-fn enqueue(queue: &Mutex<Option<mpsc::Sender<Bytes>>>, frame: Bytes) -> Result<(), Failure> {
-    let queue = lock(queue);
-    let Some(queue) = queue.as_ref() else { return Err(Failure::NotSent("the connection is closed".to_owned())) };
-    queue.try_send(frame).map_err(|error| match error {
-        mpsc::error::TrySendError::Full(_) => Failure::QueueFull,
-        mpsc::error::TrySendError::Closed(_) => Failure::NotSent("the connection is closed".to_owned()),
-    })
 }
 
 /// How long a wait for the head of a stream may hold up the opening of a link.
@@ -441,9 +433,10 @@ mod tests {
         fn rpc_03_12_each_question_gets_its_own_answer_once(questions in 1_usize..40, acts in prop::collection::vec(act(), 0..120)) {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
-                let (queue, mut frames) = mpsc::channel(64);
                 let link = link();
-                let connection = Connection::new(Wire::Pipe(Mutex::new(Some(queue))), link.backend.shared.metrics.clone());
+                let metrics = link.backend.shared.metrics.clone();
+                let (queue, mut frames) = FrameQueue::new(64, metrics.queue_depth("pipe"));
+                let connection = Connection::new(Wire::Pipe(queue), metrics);
                 let asked: Vec<_> = (0..questions)
                     .map(|n| {
                         let (connection, link) = (connection.clone(), link.clone());
@@ -454,7 +447,7 @@ mod tests {
                 // What was asked, as the backend sees it: the wire id and the question's own number.
                 let mut seen = Vec::new();
                 while seen.len() < questions {
-                    let frame = message(String::from_utf8(frames.recv().await.unwrap().to_vec()).unwrap());
+                    let frame = message(String::from_utf8(frames.recv().await.unwrap().into_frame().to_vec()).unwrap());
                     let params: serde_json::Value = serde_json::from_slice(frame.bytes(frame.params).unwrap()).unwrap();
                     seen.push((frame.id.unwrap().as_u64().unwrap(), params["n"].as_u64().unwrap()));
                 }

@@ -5,6 +5,7 @@
 
 pub mod connection;
 mod http;
+mod queue;
 mod stdio;
 
 use std::{

@@ -5,7 +5,6 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use bytes::Bytes;
 use protocol::{envelope::Message, json};
 use tokio::sync::mpsc;
 use transport::{
@@ -16,6 +15,7 @@ use transport::{
 use super::{
     CloseUnlessOpened, Link,
     connection::{Connection, Failure, Wire},
+    queue::{FrameQueue, Queued},
 };
 use crate::{
     actors::incoming,
@@ -37,8 +37,9 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Arc<Connection>, Failure> {
     let Child { reader, writer, process } = child_process::spawn(&spec, &limits).map_err(|error| Failure::NotSent(error.to_string()))?;
     tracing::info!(backend = %link.backend.id, pid = process.pid(), "child process started");
 
-    let (queue, frames) = mpsc::channel(LINK_QUEUE_FRAMES);
-    let connection = Connection::new(Wire::Pipe(std::sync::Mutex::new(Some(queue))), link.backend.shared.metrics.clone());
+    let metrics = &link.backend.shared.metrics;
+    let (queue, frames) = FrameQueue::new(LINK_QUEUE_FRAMES, metrics.queue_depth("pipe"));
+    let connection = Connection::new(Wire::Pipe(queue), metrics.clone());
     let running = &link.backend.shared.running;
     let writing = running.spawn(write(writer, frames));
     running.spawn(read(link.clone(), connection.clone(), reader));
@@ -51,9 +52,10 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Arc<Connection>, Failure> {
 
 /// Writes everything queued in as few system calls as it takes. Ends when the queue's sender is gone, which closes the
 /// child's standard input.
-async fn write(mut writer: LineWriter<tokio::process::ChildStdin>, mut frames: mpsc::Receiver<Bytes>) {
-    let mut batch = Vec::with_capacity(WRITE_BATCH_FRAMES);
-    while frames.recv_many(&mut batch, WRITE_BATCH_FRAMES).await > 0 {
+async fn write(mut writer: LineWriter<tokio::process::ChildStdin>, mut frames: mpsc::Receiver<Queued>) {
+    let (mut taken, mut batch) = (Vec::with_capacity(WRITE_BATCH_FRAMES), Vec::with_capacity(WRITE_BATCH_FRAMES));
+    while frames.recv_many(&mut taken, WRITE_BATCH_FRAMES).await > 0 {
+        batch.extend(taken.drain(..).map(Queued::into_frame));
         if let Err(error) = writer.send_all(&mut batch).await {
             tracing::debug!(%error, "a child process closed its standard input");
             return;

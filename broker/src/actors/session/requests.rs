@@ -56,7 +56,7 @@ impl Session {
         let method = message.method;
         let result = self.submit_inner(message, stream, begun);
         if result.is_err() {
-            self.shared.metrics.request_finished(method, Outcome::Refused, self.transport, begun.elapsed().as_secs_f64());
+            self.request_finished(method, Outcome::Refused, begun);
         }
         result
     }
@@ -75,7 +75,7 @@ impl Session {
         match decision {
             Decision::Answer(result) => {
                 let _cut = stream.push(Instant::now(), EventKind::Answer, handshake::success(&id, &result));
-                self.shared.metrics.request_finished(message.method, Outcome::Ok, self.transport, begun.elapsed().as_secs_f64());
+                self.request_finished(message.method, Outcome::Ok, begun);
                 Ok(())
             }
             Decision::Forward(plan) => {
@@ -155,6 +155,12 @@ impl Session {
         }
     }
 
+    /// Counts a request of this client that is over.
+    pub fn request_finished(&self, method: Method, outcome: Outcome, begun: Instant) {
+        self.shared.metrics.request_finished(method, outcome, self.transport, begun.elapsed().as_secs_f64());
+        self.shared.metrics.tenant_request_finished(&self.tenant.id, outcome);
+    }
+
     /// A request about one task goes over the link the task lives on.
     fn start_task_call(self: &Arc<Self>, message: Message, id: RequestId, stream: &Arc<EventStream>) -> Result<(), Refusal> {
         let span = message.fields.task_id;
@@ -204,7 +210,7 @@ impl Session {
                     Outcome::Cancelled
                 }
             };
-            session.shared.metrics.request_finished(method, outcome, session.transport, begun.elapsed().as_secs_f64());
+            session.request_finished(method, outcome, begun);
         });
         Ok(())
     }

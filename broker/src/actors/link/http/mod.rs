@@ -6,7 +6,7 @@
 mod general;
 mod reading;
 
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use http::{
@@ -31,6 +31,7 @@ use self::reading::StreamReading;
 use super::{
     CloseUnlessOpened, Link,
     connection::{Connection, Failure, STREAM_HEAD_WAIT, Wire},
+    queue::{FrameQueue, Queued},
 };
 use crate::{
     actors::{call::Call, incoming},
@@ -55,7 +56,7 @@ pub struct HttpWire {
     version: OnceLock<HeaderValue>,
     limits: json::Limits,
     /// Notifications and answers waiting for their POST.
-    one_way: Mutex<Option<mpsc::Sender<Bytes>>>,
+    one_way: FrameQueue,
 }
 
 /// One request and what it is for.
@@ -95,7 +96,7 @@ impl AnswerStream {
 pub(super) async fn open(link: &Arc<Link>, url: &str) -> Result<Arc<Connection>, Failure> {
     let shared = &link.backend.shared;
     let uri = transport::url::parse_http_url(url).map_err(|error| Failure::NotSent(error.to_string()))?;
-    let (one_way, frames) = mpsc::channel(ONE_WAY_QUEUE_FRAMES);
+    let (one_way, frames) = FrameQueue::new(ONE_WAY_QUEUE_FRAMES, shared.metrics.queue_depth("http_one_way"));
     let wire = Arc::new(HttpWire {
         client: shared.http.clone(),
         uri,
@@ -103,7 +104,7 @@ pub(super) async fn open(link: &Arc<Link>, url: &str) -> Result<Arc<Connection>,
         session: OnceLock::new(),
         version: OnceLock::new(),
         limits: json::Limits { bytes_max: shared.config.limits.message_bytes, ..json::Limits::default() },
-        one_way: Mutex::new(Some(one_way)),
+        one_way,
     });
     let connection = Connection::new(Wire::Http(wire.clone()), shared.metrics.clone());
     let guard = CloseUnlessOpened::new(&connection, &shared.running);
@@ -119,11 +120,11 @@ pub(super) async fn open(link: &Arc<Link>, url: &str) -> Result<Arc<Connection>,
 
 /// Posts what expects no answer, in order. A backend that does not take it in time loses it. When the connection is closed,
 /// what was queued before still gets a moment.
-async fn send_one_way(wire: Arc<HttpWire>, link: Arc<Link>, connection: Arc<Connection>, mut frames: mpsc::Receiver<Bytes>) {
+async fn send_one_way(wire: Arc<HttpWire>, link: Arc<Link>, connection: Arc<Connection>, mut frames: mpsc::Receiver<Queued>) {
     let limit = link.backend.timeouts().control;
     let sending = async {
         while let Some(frame) = frames.recv().await {
-            match tokio::time::timeout(limit, wire.post_one_way(frame)).await {
+            match tokio::time::timeout(limit, wire.post_one_way(frame.into_frame())).await {
                 Ok(Ok(())) => {}
                 Ok(Err(failure)) => {
                     tracing::info!(backend = %link.backend.id, %failure, "a notification or answer did not reach the backend")
@@ -229,8 +230,8 @@ impl HttpWire {
         })
     }
 
-    /// The queue of what expects no answer; `None` once the connection is closed.
-    pub(super) fn one_way(&self) -> &Mutex<Option<mpsc::Sender<Bytes>>> {
+    /// The queue of what expects no answer.
+    pub(super) fn one_way(&self) -> &FrameQueue {
         &self.one_way
     }
 

@@ -1,0 +1,107 @@
+//! The bounded queue of frames on their way to a backend: those for a pipe, and those for HTTP that expect no answer.
+//!
+//! Filled by a connection, emptied by the one task that writes. A frame is counted in `mcp_queue_depth` for as long as it
+//! lies here, whether it is taken out or goes down with the queue.
+
+use std::sync::Mutex;
+
+use bytes::Bytes;
+use prometheus::IntGauge;
+use tokio::sync::mpsc;
+
+use super::connection::Failure;
+use crate::actors::sync::lock;
+
+/// The end that is filled. Never waits.
+#[derive(Debug)]
+pub struct FrameQueue {
+    /// `None` once closed.
+    frames: Mutex<Option<mpsc::Sender<Queued>>>,
+    depth: IntGauge,
+}
+
+/// A frame in the queue.
+#[derive(Debug)]
+pub struct Queued {
+    frame: Bytes,
+    _place: Place,
+}
+
+/// A place taken.
+#[derive(Debug)]
+struct Place(IntGauge);
+
+impl FrameQueue {
+    /// A queue and the end it is emptied from, which ends after [`FrameQueue::close`].
+    pub fn new(frames_max: usize, depth: IntGauge) -> (Self, mpsc::Receiver<Queued>) {
+        let (frames, receiver) = mpsc::channel(frames_max);
+        (Self { frames: Mutex::new(Some(frames)), depth }, receiver)
+    }
+
+    pub fn push(&self, frame: Bytes) -> Result<(), Failure> {
+        let frames = lock(&self.frames);
+        let Some(frames) = frames.as_ref() else { return Err(Failure::NotSent("the connection is closed".to_owned())) };
+        frames.try_send(Queued { frame, _place: Place::take(&self.depth) }).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => Failure::QueueFull,
+            mpsc::error::TrySendError::Closed(_) => Failure::NotSent("the connection is closed".to_owned()),
+        })
+    }
+
+    /// Takes nothing more; what lies in it can still be taken out.
+    pub fn close(&self) {
+        lock(&self.frames).take();
+    }
+}
+
+impl Queued {
+    /// The frame, out of the queue.
+    pub fn into_frame(self) -> Bytes {
+        self.frame
+    }
+}
+
+impl Place {
+    fn take(depth: &IntGauge) -> Self {
+        depth.inc();
+        Self(depth.clone())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::Metrics;
+
+    #[test]
+    fn the_depth_follows_frames_in_and_out() {
+        let metrics = Metrics::new(false);
+        let depth = metrics.queue_depth("pipe");
+        let (queue, mut frames) = FrameQueue::new(2, depth.clone());
+        queue.push(Bytes::from_static(b"one")).unwrap();
+        queue.push(Bytes::from_static(b"two")).unwrap();
+        assert_eq!(queue.push(Bytes::from_static(b"three")), Err(Failure::QueueFull));
+        assert!(metrics.render().contains(r#"mcp_queue_depth{queue="pipe"} 2"#));
+        assert_eq!(frames.try_recv().unwrap().into_frame(), "one");
+        assert_eq!(depth.get(), 1);
+        queue.close();
+        assert!(matches!(queue.push(Bytes::new()), Err(Failure::NotSent(_))));
+        assert_eq!(frames.try_recv().unwrap().into_frame(), "two");
+        assert_eq!(depth.get(), 0);
+    }
+
+    #[test]
+    fn what_goes_down_with_the_queue_is_not_counted_any_more() {
+        let depth = Metrics::new(false).queue_depth("pipe");
+        let (queue, frames) = FrameQueue::new(2, depth.clone());
+        queue.push(Bytes::from_static(b"one")).unwrap();
+        drop(frames);
+        assert!(matches!(queue.push(Bytes::new()), Err(Failure::NotSent(_))));
+        assert_eq!(depth.get(), 0);
+    }
+}
