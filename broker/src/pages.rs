@@ -32,7 +32,7 @@ fn the_page_of_errors_is_up_to_date() {
         ```\n\n\
         `data.kind` is what a program should look at. `data.retryable` says that nothing was done on account of the request, so \
         that it may be sent again; `data.retryAfterMs` says when, where that is known (an HTTP status other than 200 carries \
-        `Retry-After` too). `data.requestId` is in the broker's log, at level `debug`.\n\n\
+        `Retry-After` too). `data.requestId` is in the broker's log, at level `debug` (`internal`: `error`).\n\n\
         `code` is the one the specification prescribes. Where it prescribes none it is a positive refusal number, which is \
         outside JSON-RPC's reserved range in every revision.\n\n\
         The HTTP status holds when the refusal comes before the request is taken up: it is then the whole answer to a POST, GET \

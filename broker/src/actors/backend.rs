@@ -91,6 +91,8 @@ pub struct Backend {
 #[derive(Debug, Default)]
 struct Status {
     last_error: Option<String>,
+    /// The log says already that it can not be reached.
+    down_told: bool,
     /// What the wire turned out to be.
     wire: Option<Wire>,
     open_links: usize,
@@ -185,10 +187,14 @@ impl Backend {
 
     /// A failure in the client's terms; what really happened is for operators, here and in the log.
     pub fn refusal(&self, failure: &Failure) -> Refusal {
-        if self.stop.is_cancelled() || self.shared.draining.is_cancelled() {
+        let leaving = self.stop.is_cancelled() || self.shared.draining.is_cancelled();
+        // Of a backend that is down the log has said so; each further attempt is no news.
+        if leaving || self.state() != BackendState::Ready {
             tracing::debug!(tenant = %self.tenant, backend = %self.id, %failure, "a request to a backend failed");
         } else {
             tracing::warn!(tenant = %self.tenant, backend = %self.id, %failure, "a request to a backend failed");
+        }
+        if !leaving {
             lock(&self.status).last_error = Some(failure.to_string());
         }
         failure.refusal(&self.id)
@@ -240,9 +246,22 @@ impl Backend {
 
     pub fn set_state(&self, state: BackendState) {
         if state == BackendState::Ready {
-            lock(&self.status).last_error = None;
+            let mut status = lock(&self.status);
+            (status.last_error, status.down_told) = (None, false);
         }
         self.state.send_replace(state);
+    }
+
+    /// The backend can not be reached. Said once for each time it goes down, however often it is tried meanwhile.
+    pub fn set_unreachable(&self, state: BackendState, refusal: &Refusal) {
+        let mut status = lock(&self.status);
+        let told = std::mem::replace(&mut status.down_told, true);
+        let cause = status.last_error.clone().unwrap_or_else(|| refusal.to_string());
+        drop(status);
+        if !told {
+            tracing::warn!(tenant = %self.tenant, backend = %self.id, state = state.name(), cause, "backend can not be reached");
+        }
+        self.set_state(state);
     }
 
     pub fn state(&self) -> BackendState {

@@ -117,10 +117,7 @@ fn mark_unreachable(tenant: &Weak<Tenant>, backend: &Arc<Backend>, refusal: &Ref
         }
         None => BackendState::Failed,
     };
-    if backend.state() != state {
-        tracing::warn!(tenant = %backend.tenant, backend = %backend.id, state = state.name(), %refusal, "backend can not be reached");
-    }
-    backend.set_state(state);
+    backend.set_unreachable(state, refusal);
 }
 
 /// Fetches everything the backend offers.

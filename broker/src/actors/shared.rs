@@ -6,6 +6,7 @@ use std::{
 };
 
 use aws_lc_rs::hmac;
+use protocol::error::{ErrorKind, Refusal};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::http_client::HttpClient;
 
@@ -48,6 +49,18 @@ impl Shared {
 
     pub fn uptime_ms(&self) -> u64 {
         u64::try_from(self.uptime().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Notes a refusal on its way to a client: it is counted, and in the log under the id returned. A failure of the broker's
+    /// own needs somebody's attention, any other is between the client and its backend.
+    pub fn note_refusal(&self, refusal: &Refusal, session: Option<&str>, tenant: Option<&str>) -> String {
+        self.metrics.error(refusal.kind.code());
+        let (request_id, kind) = (crate::request_id(), refusal.kind.name());
+        match refusal.kind {
+            ErrorKind::Internal => tracing::error!(session, tenant, %request_id, kind, %refusal, "the broker failed"),
+            _ => tracing::debug!(session, tenant, %request_id, kind, %refusal, "refused"),
+        }
+        request_id
     }
 
     /// Bounds of each event stream.

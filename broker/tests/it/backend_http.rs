@@ -388,3 +388,21 @@ async fn a_hundred_calls_at_once_each_get_their_own_answer() {
         assert_eq!(text_of(&call.result().await), n.to_string());
     }
 }
+
+#[tokio::test]
+async fn a_backend_that_is_down_is_one_warning_and_not_one_for_each_attempt() {
+    let backend = FakeBackend::start().await;
+    backend.on("initialize", |_| async { Reply::Http { status: 500, headers: vec![], body: "".into() } });
+    let broker = builder().start().await;
+    let (_, _) = broker.admin().put_backend("default", "b", &backend.spec()).await;
+    // The last attempt may still be going on; the ones before are over, and logged.
+    for _ in 0..3 {
+        let tried = backend.seen_of("initialize").len();
+        broker.admin().post("/admin/v1/tenants/default/backends/b/probe", &json!({})).await;
+        backend.wait_count("another attempt", tried + 1, |seen| seen.is("initialize")).await;
+    }
+    let log = broker.log();
+    let warnings: Vec<&str> = log.lines().filter(|line| line.contains("WARN") && line.contains("backend=b")).collect();
+    assert_eq!(warnings.len(), 1, "{log}");
+    assert!(warnings[0].contains("status 500"), "it says why: {}", warnings[0]);
+}

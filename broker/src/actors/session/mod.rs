@@ -223,9 +223,7 @@ impl Session {
 
     /// An error response of the broker's own, counted and with an id that is in the log.
     pub fn refusal_frame(&self, refusal: &Refusal, id: Option<&RequestId>) -> Bytes {
-        self.shared.metrics.error(refusal.kind.code());
-        let request_id = crate::request_id();
-        tracing::debug!(session = %self.digest, tenant = %self.tenant.id, %request_id, kind = refusal.kind.name(), %refusal, "refused");
+        let request_id = self.shared.note_refusal(refusal, Some(&self.digest), Some(self.tenant.id.as_str()));
         refusal.to_response(id, &request_id)
     }
 

@@ -42,9 +42,7 @@ pub(super) fn json(status: StatusCode, body: Bytes) -> Response<Body> {
 
 /// An error response of the broker's own, with the status its kind has.
 pub(super) fn refusal(shared: &Shared, refusal: &Refusal, id: Option<&RequestId>) -> Response<Body> {
-    shared.metrics.error(refusal.kind.code());
-    let request_id = crate::request_id();
-    tracing::debug!(%request_id, kind = refusal.kind.name(), %refusal, "refused");
+    let request_id = shared.note_refusal(refusal, None, None);
     let status = StatusCode::from_u16(refusal.kind.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = json(status, refusal.to_response(id, &request_id));
     let headers = response.headers_mut();
