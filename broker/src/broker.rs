@@ -354,7 +354,7 @@ impl Broker {
 }
 
 pub fn unknown_backend(id: &BackendId) -> Refusal {
-    Refusal::new(ErrorKind::SessionNotFound, format!("no endpoint for a backend named {id}"))
+    Refusal::new(ErrorKind::NotFound, format!("no endpoint for a backend named {id}"))
 }
 
 fn default_tenant() -> TenantId {

@@ -71,6 +71,7 @@ error_kinds! {
     UnsupportedVersion "unsupported_version" -32602, 400, None, FINAL, "The named protocol version is unknown";
     SessionRequired "session_required" -32600, 400, None, FINAL, "The request needs the `Mcp-Session-Id` header";
     SessionNotFound "session_not_found" -32600, 404, None, FINAL, "No such session, or it has ended, or it belongs to somebody else";
+    NotFound "not_found" -32600, 404, None, FINAL, "There is nothing at this path, or no backend of this name";
     MethodNotFound "method_not_found" -32601, 200, None, FINAL, "The method does not exist";
     CapabilityMissing "capability_missing" -32601, 200, Some(1007), FINAL, "The method needs a capability that was not declared";
     InvalidParams "invalid_params" -32602, 200, None, FINAL, "A parameter is missing or wrong";

@@ -25,7 +25,8 @@ async fn an_unknown_path_or_backend_is_not_found() {
     let (broker, _backend) = echo().await;
     for path in ["/", "/mcp/none", "/mcp/b/c", "/other", "/mcp/B", "/mcp/%62"] {
         let response = broker.client(path).post_raw(&[JSON, ACCEPT], initialize_body(LATEST)).await;
-        assert_eq!(response.status, 404, "{path}");
+        let (status, error) = refused(response).await;
+        assert_eq!((status, error["code"].as_i64(), kind(&error)), (404, Some(-32600), "not_found"), "{path}");
     }
 }
 

@@ -101,7 +101,7 @@ async fn dispatch(broker: &Arc<Broker>, gate: &Gate, request: Request<Incoming>)
 
 /// `/mcp` and `/mcp/{backend}`, nothing else.
 fn endpoint(path: &str) -> Result<Endpoint, Rejected> {
-    let nowhere = || Refusal::new(ErrorKind::SessionNotFound, "there is nothing here: MCP is at /mcp and /mcp/{backend}");
+    let nowhere = || Refusal::new(ErrorKind::NotFound, "there is nothing here: MCP is at /mcp and /mcp/{backend}");
     match path.strip_prefix("/mcp") {
         Some("" | "/") => Ok(Endpoint::Aggregated),
         Some(rest) => {
