@@ -218,7 +218,7 @@ const TIMEOUTS: &[Key] = &[
         "Answer of a backend to tools/call, resources/read, prompts/get and other calls; progress and questions to the client renew it, for an hour at most.",
     ),
     key("control", DEADLINE, "5s", "Answer of a backend to lists, ping and other small requests."),
-    key("initialize", DEADLINE, "30s", "Whole handshake: ours with a backend, and a client's with us."),
+    key("initialize", DEADLINE, "30s", "The whole handshake with a backend."),
     key("request_read", DEADLINE, "30s", "Arrival of a whole HTTP request head, and of a whole body."),
     key("connect", DEADLINE, "5s", "Connection to a backend, TLS included."),
     key("client_request", DEADLINE, "5m", "Answer of a client to sampling, elicitation or roots."),
