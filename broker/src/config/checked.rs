@@ -33,6 +33,11 @@ pub(super) fn check(raw: &Raw, faults: Vec<Fault>) -> Result<Config, Faults> {
     let mut reading = Reading { raw, faults };
     let listen = Listen { http: reading.address("listen.http"), admin: reading.address("listen.admin") };
     let auth = reading.auth();
+    let egress = EgressPolicy {
+        allow: reading.networks("egress.allow"),
+        deny: reading.networks("egress.deny"),
+        loopback: listen.http.ip().is_loopback() && !auth.required,
+    };
     let config = Config {
         node: reading.node(),
         storage: reading.storage(),
@@ -42,17 +47,14 @@ pub(super) fn check(raw: &Raw, faults: Vec<Fault>) -> Result<Config, Faults> {
         events: reading.events(),
         telemetry: reading.telemetry(),
         shutdown: Shutdown { grace: reading.duration("shutdown.grace") },
-        egress: Arc::new(EgressPolicy {
-            allow: reading.networks("egress.allow"),
-            deny: reading.networks("egress.deny"),
-            loopback: listen.http.ip().is_loopback() && !auth.required,
-        }),
         tenants: reading.tenants(),
-        backends: reading.backends(),
+        backends: reading.backends(&egress),
+        egress: Arc::new(egress),
         listen,
         auth,
     };
     reading.public_listeners(&config);
+    reading.colliding_listeners(&config.listen);
     if reading.faults.is_empty() { Ok(config) } else { Err(Faults(reading.faults)) }
 }
 
@@ -168,7 +170,7 @@ impl Reading<'_> {
 
     /// Keys are `backend` for the default tenant, or `tenant/backend`. Whether the tenant exists is known when the stored
     /// ones are.
-    fn backends(&mut self) -> Vec<DeclaredBackend> {
+    fn backends(&mut self, egress: &EgressPolicy) -> Vec<DeclaredBackend> {
         let mut backends: Vec<DeclaredBackend> = Vec::new();
         let mut seen = BTreeSet::new();
         for (name, body) in self.raw.map("backends").into_iter().flatten() {
@@ -180,6 +182,12 @@ impl Reading<'_> {
             }
             let parsed = with_secret_files(body).and_then(|body| parse_backend_spec(&body));
             let spec = parsed.map_err(|faults| self.faults.extend(faults.into_iter().map(|fault| fault.under(&path)))).ok();
+            // A name is resolved and judged at every connect; an address can be judged right now.
+            let address = spec.as_ref().and_then(|spec| spec.transport.address());
+            if let Some(Err(denied)) = address.map(|address| egress.check(address)) {
+                let wrong = format!("leads to a refused address: {denied}");
+                self.fault(&join(&path, "transport.url"), &wrong, "a public address, or one of a network in egress.allow");
+            }
             let Some((tenant, backend)) = ids else { continue };
             if !seen.insert((tenant.clone(), backend.clone())) {
                 self.fault(&path, "is declared twice, once without its tenant's name", "each backend once");
@@ -207,6 +215,14 @@ impl Reading<'_> {
                 &format!("{} is reachable from outside and auth.admin_token is not set", config.listen.admin),
                 "a loopback address, or auth.admin_token, or auth.allow_anonymous_public: true",
             );
+        }
+    }
+
+    /// Two listeners on one place: the second could not be bound.
+    fn colliding_listeners(&mut self, listen: &Listen) {
+        let (http, admin) = (listen.http, listen.admin);
+        if http.port() != 0 && http.port() == admin.port() && (http.ip() == admin.ip() || covers(http, admin) || covers(admin, http)) {
+            self.fault("listen.admin", &format!("{admin} is taken by listen.http ({http})"), "another port, or 0 for any free one");
         }
     }
 
@@ -290,6 +306,11 @@ impl Reading<'_> {
     fn networks(&mut self, path: &str) -> Vec<Cidr> {
         self.list(path, |text| text.parse().ok())
     }
+}
+
+/// Whether binding the first takes the second's address too.
+fn covers(all: SocketAddr, one: SocketAddr) -> bool {
+    all.ip().is_unspecified() && (all.is_ipv6() || one.is_ipv4())
 }
 
 const NAME_ALLOWED: &str = "1 to 32 characters of a-z 0-9 and -, neither first nor last a -";
@@ -591,6 +612,36 @@ mod tests {
             "backends: {a: {transport: {type: http, url: 'http://a.example/'}, credentials: {bearer_file: /none}}}",
             "backends.a.credentials.bearer_file: \"/none\" can not be read",
         );
+    }
+
+    #[test]
+    fn two_listeners_do_not_take_one_place() {
+        for (http, admin) in [("127.0.0.1:9000", "127.0.0.1:9000"), ("127.0.0.1:9090", "127.0.0.1:9090"), ("[::1]:9000", "[::1]:9000")] {
+            assert_fault(
+                &format!("listen: {{http: '{http}', admin: '{admin}'}}"),
+                &format!("listen.admin: {admin} is taken by listen.http"),
+            );
+        }
+        assert_fault("listen: {http: '127.0.0.1:9090'}", "listen.admin: 127.0.0.1:9090 is taken by listen.http (127.0.0.1:9090)");
+        let open = "auth: {allow_anonymous_public: true}";
+        assert_fault(&format!("listen: {{http: '0.0.0.0:9000', admin: '127.0.0.1:9000'}}\n{open}"), "listen.admin: ");
+        assert_fault(&format!("listen: {{http: '127.0.0.1:9000', admin: '[::]:9000'}}\n{open}"), "listen.admin: ");
+        for (http, admin) in [("127.0.0.1:0", "127.0.0.1:0"), ("127.0.0.1:9000", "127.0.0.1:9001"), ("127.0.0.1:9000", "[::1]:9000")] {
+            load(&format!("listen: {{http: '{http}', admin: '{admin}'}}"));
+        }
+    }
+
+    #[test]
+    fn a_declared_backend_at_a_refused_address_is_a_fault() {
+        let at = |name: &str, url: &str, more: &str| format!("backends: {{{name}: {{transport: {{type: http, url: '{url}'}}}}}}\n{more}");
+        for (name, url) in [("a", "http://10.1.2.3/mcp"), ("acme/a", "http://[fd00::1]:8080/"), ("default/a", "http://169.254.169.254/")] {
+            assert_fault(&at(name, url, ""), &format!("backends.{name}.transport.url: leads to a refused address: "));
+            assert!(faults(&at(name, url, ""))[0].contains("egress.allow"), "{:?}", faults(&at(name, url, "")));
+        }
+        assert_fault(&at("a", "http://127.0.0.1:1/", "auth: {required: true}"), "backends.a.transport.url: ");
+        load(&at("a", "http://127.0.0.1:1/", ""));
+        load(&at("a", "http://10.1.2.3/mcp", "egress: {allow: ['10.0.0.0/8']}"));
+        load(&at("a", "https://mcp.example.com/", ""));
     }
 
     #[test]

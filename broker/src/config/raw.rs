@@ -172,7 +172,7 @@ fn section_names() -> impl Iterator<Item = &'static str> + Clone {
 fn refuse_unavailable_section(name: &str, value: &Value, faults: &mut Vec<Fault>) {
     match value {
         Value::Null => {}
-        Value::Object(members) => faults.extend(members.keys().map(|key| not_available(join(name, key)))),
+        Value::Object(members) if !members.is_empty() => faults.extend(members.keys().map(|key| not_available(join(name, key)))),
         _ => faults.push(not_available(name.to_owned())),
     }
 }
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn what_a_later_build_will_know_is_answered() {
         let (_, faults) = read(
-            "tls: {cert_file: a, key_file: b}\nlisten: {tcp: '127.0.0.1:1'}\nbreaker: 5\n",
+            "tls: {cert_file: a, key_file: b}\nlisten: {tcp: '127.0.0.1:1'}\nbreaker: {}\n",
             &[("MCP_BROKER__STORAGE__REDIS_URL", "redis://x")],
         );
         for path in ["tls.cert_file", "tls.key_file", "listen.tcp", "breaker", "storage.redis_url (MCP_BROKER__STORAGE__REDIS_URL)"] {

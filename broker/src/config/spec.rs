@@ -1,6 +1,6 @@
 //! Bodies shared by the configuration file and the admin API: what a tenant and a backend are.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -65,6 +65,15 @@ pub enum TransportSpec {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cwd: Option<String>,
     },
+}
+
+impl TransportSpec {
+    /// The address the URL names, where it is not a host to be resolved.
+    pub fn address(&self) -> Option<IpAddr> {
+        let Self::Http { url } = self else { return None };
+        let uri: http::Uri = url.parse().ok()?;
+        uri.host()?.trim_matches(['[', ']']).parse().ok()
+    }
 }
 
 /// Who shares a link to a backend.

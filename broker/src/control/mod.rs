@@ -13,12 +13,9 @@ mod reload;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use std::{
-    net::IpAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
 };
 
 use arc_swap::ArcSwap;
@@ -364,9 +361,7 @@ impl Control {
 
     /// Names are resolved and judged at every connect; an address can be judged right now.
     fn check_egress(&self, transport: &TransportSpec) -> Result<(), ControlError> {
-        let TransportSpec::Http { url } = transport else { return Ok(()) };
-        let host = url.parse::<http::Uri>().ok().and_then(|uri| uri.host().map(|host| host.trim_matches(['[', ']']).to_owned()));
-        let Some(address) = host.and_then(|host| host.parse::<IpAddr>().ok()) else { return Ok(()) };
+        let Some(address) = transport.address() else { return Ok(()) };
         self.config.egress.check(address).map_err(|denied| {
             let path = "transport.url".to_owned();
             ControlError::Invalid(Fault { path, wrong: format!("leads to a refused address: {denied}"), allowed: String::new() })
