@@ -137,16 +137,17 @@ impl Backend {
         if self.stop.is_cancelled() {
             return None; // whoever closed the backend has closed the links there were
         }
-        let known = links.entry(scope.clone()).or_insert_with(|| Link::new(self.clone(), Some(scope.clone()), declared.clone()));
+        let known = links.entry(scope.clone()).or_insert_with(|| Link::new(self.clone(), scope.clone(), declared.clone()));
         if known.is_closed() {
-            *known = Link::new(self.clone(), Some(scope), declared);
+            *known = Link::new(self.clone(), scope, declared);
         }
         Some(known.clone())
     }
 
     /// The link the catalog is fetched over.
     pub fn catalog_link(self: &Arc<Self>) -> Arc<Link> {
-        Link::new(self.clone(), None, ClientCapabilities::parse(CATALOG_CAPABILITIES).unwrap_or_else(|_| ClientCapabilities::none()))
+        let declared = ClientCapabilities::parse(CATALOG_CAPABILITIES).unwrap_or_else(|_| ClientCapabilities::none());
+        Link::new(self.clone(), LinkScope::Catalog, declared)
     }
 
     /// Lists may have changed.
@@ -211,12 +212,11 @@ impl Backend {
     /// Ends one link for good.
     pub fn close_link(&self, link: &Arc<Link>) {
         link.shut();
-        if let Some(scope) = &link.scope {
-            let mut links = lock(&self.links);
-            if links.get(scope).is_some_and(|known| Arc::ptr_eq(known, link)) {
-                links.remove(scope);
-            }
+        let mut links = lock(&self.links);
+        if links.get(&link.scope).is_some_and(|known| Arc::ptr_eq(known, link)) {
+            links.remove(&link.scope);
         }
+        drop(links);
         self.shared.tasks.forget_link(link);
         let link = link.clone();
         self.shared.running.spawn(async move { link.close().await });

@@ -70,13 +70,13 @@ fn owner(link: &Arc<Link>, connection: &Connection, message: &Message, origin: O
     }
     match &link.scope {
         // Nothing says whose it is, and guessing could show it to another user of the tenant.
-        None | Some(LinkScope::Tenant) => None,
-        Some(LinkScope::Session(_)) => {
+        LinkScope::Catalog | LinkScope::Tenant => None,
+        LinkScope::Session(_) => {
             let session = link.sessions().into_iter().next()?;
             let call = connection.latest_call_of(&session);
             Some(Owner { session, call })
         }
-        Some(LinkScope::Principal(..)) => connection.only_call().map(|call| Owner { session: call.session.clone(), call: Some(call) }),
+        LinkScope::Principal(..) => connection.only_call().map(|call| Owner { session: call.session.clone(), call: Some(call) }),
     }
 }
 
@@ -183,7 +183,7 @@ fn log_message(link: &Arc<Link>, connection: &Arc<Connection>, message: &Message
     };
     if let Some(owner) = owner(link, connection, message, origin) {
         send(&owner);
-    } else if matches!(link.scope, Some(LinkScope::Principal(..))) {
+    } else if matches!(link.scope, LinkScope::Principal(..)) {
         link.sessions().into_iter().for_each(|session| send(&Owner { session, call: None }));
     } else if !link.is_catalog() {
         link.backend.shared.metrics.dropped_notification("unattributed");

@@ -11,7 +11,9 @@ use crate::config::spec::LinkSharing;
 /// Who may use a link.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum LinkScope {
-    /// Everybody of the tenant; also the link the catalog is fetched over.
+    /// No session: the link the lists are fetched over.
+    Catalog,
+    /// Everybody of the tenant.
     Tenant,
     /// The sessions of one principal that declare the same capabilities.
     Principal(PrincipalId, u32),

@@ -393,6 +393,7 @@ mod tests {
     use crate::{
         actors::{backend::Backend, shared::Shared},
         config::{Config, spec::BackendSpec},
+        rules::sharing::LinkScope,
     };
 
     fn link() -> Arc<Link> {
@@ -401,7 +402,7 @@ mod tests {
         let shared = Shared::new(Arc::new(Config::default()), Arc::new(Metrics::new(false)), http, key);
         let spec: BackendSpec = serde_json::from_str(r#"{"transport":{"type":"stdio","command":"none"}}"#).unwrap();
         let backend = Backend::new(TenantId::parse("acme").unwrap(), BackendId::parse("b").unwrap(), spec, shared);
-        Link::new(backend, None, ClientCapabilities::none())
+        Link::new(backend, LinkScope::Catalog, ClientCapabilities::none())
     }
 
     fn message(text: String) -> Message {

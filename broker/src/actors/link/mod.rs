@@ -35,8 +35,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Link {
     pub backend: Arc<Backend>,
-    /// `None`: the catalog's own link.
-    pub scope: Option<LinkScope>,
+    pub scope: LinkScope,
     /// What the broker tells the backend its client can do.
     pub declared: ClientCapabilities,
     pub subscriptions: Subscriptions,
@@ -63,7 +62,7 @@ struct Backoff {
 }
 
 impl Link {
-    pub fn new(backend: Arc<Backend>, scope: Option<LinkScope>, declared: ClientCapabilities) -> Arc<Self> {
+    pub fn new(backend: Arc<Backend>, scope: LinkScope, declared: ClientCapabilities) -> Arc<Self> {
         let users = Users { sessions: Vec::new(), level: None, idle_since: None };
         Arc::new(Self {
             backend,
@@ -79,7 +78,7 @@ impl Link {
 
     /// Whether this is the link the catalog is fetched over. No session uses it.
     pub fn is_catalog(&self) -> bool {
-        self.scope.is_none()
+        self.scope == LinkScope::Catalog
     }
 
     /// The open connection, or a new one.
@@ -219,7 +218,7 @@ impl Link {
             users.idle_since = Some(Instant::now());
         }
         drop(users);
-        if matches!(self.scope, Some(LinkScope::Session(_))) {
+        if matches!(self.scope, LinkScope::Session(_)) {
             self.backend.close_link(self);
         } else {
             self.subscriptions.drop_session(self, session);
