@@ -64,11 +64,16 @@ pub struct Call {
     settled: AtomicBool,
     /// The backend knows that nobody waits any more.
     told: AtomicBool,
-    sent: Mutex<Option<Sent>>,
+    sent: Mutex<Option<Carried>>,
 }
 
-/// What carries the call: link, connection, wire id.
-type Sent = (Arc<Link>, Arc<Connection>, u64);
+/// What carries a call.
+#[derive(Debug, Clone)]
+pub struct Carried {
+    pub link: Arc<Link>,
+    pub connection: Arc<Connection>,
+    pub wire_id: u64,
+}
 
 /// A call whose task dies is still answered.
 struct SettleOnPanic<'a>(&'a Arc<Call>);
@@ -150,11 +155,11 @@ impl Call {
 
     /// Notes which connection and wire id carry the call, so that a cancellation finds it.
     pub fn sent_as(&self, link: &Arc<Link>, connection: &Arc<Connection>, wire_id: u64) {
-        *lock(&self.sent) = Some((link.clone(), connection.clone(), wire_id));
+        *lock(&self.sent) = Some(Carried { link: link.clone(), connection: connection.clone(), wire_id });
     }
 
     /// What carries the call, once it was sent.
-    pub fn sent(&self) -> Option<Sent> {
+    pub fn sent(&self) -> Option<Carried> {
         lock(&self.sent).clone()
     }
 
@@ -270,7 +275,7 @@ impl Call {
     /// Tells the backend that nobody waits any more (MCP 2025-11-25, Cancellation).
     fn tell_backend(&self) {
         // MCP 2025-11-25, Cancellation: never for a task-augmented request.
-        let Some((_, connection, wire_id)) = self.sent().filter(|_| !self.augmented) else { return };
+        let Some(Carried { connection, wire_id, .. }) = self.sent().filter(|_| !self.augmented) else { return };
         if self.told.swap(true, Ordering::AcqRel) {
             return;
         }

@@ -21,7 +21,7 @@ use protocol::{
 };
 
 use super::{
-    call::Call,
+    call::{Call, Carried},
     link::{Link, connection::Connection},
     session::Session,
     sync,
@@ -127,7 +127,7 @@ impl TaskTable {
     /// Puts our ids in place of the backend's in an answer.
     pub fn expose(&self, call: &Arc<Call>, answer: &Message, splice: &mut Splice<'_>) {
         let fields = &answer.fields;
-        let Some((link, ..)) = call.sent() else { return };
+        let Some(Carried { link, .. }) = call.sent() else { return };
         if let Some((span, id)) = fields.task_task_id.zip(answer.text(fields.task_task_id)).filter(|_| call.augmented) {
             self.replace(&link, span, &id, splice);
         }
