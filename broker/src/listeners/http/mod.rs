@@ -91,7 +91,8 @@ fn serve_connection(
         .header_read_timeout(head_time)
         .max_headers(HTTP_HEADERS_MAX)
         .max_buf_size(REQUEST_HEAD_BYTES_MAX)
-        .half_close(true);
+        // A client that closes its side is gone: its stream must not count as read until a write fails.
+        .half_close(false);
     builder
         .http2()
         .timer(TokioTimer::new())
