@@ -405,3 +405,27 @@ async fn a_client_that_does_not_read_loses_its_stream_and_nobody_else_notices() 
     assert_eq!(other.tool_names().await, ["b__flood"]);
     assert_eq!(other.result("ping", json!({})).await, json!({}));
 }
+
+#[tokio::test]
+async fn f_01_a_vanished_reader_is_noticed_without_a_write() {
+    let (broker, backend) = echo().await;
+    let client = broker.connected(json!({})).await;
+    let stream = client.open_get_stream().await;
+    let open = async || broker.admin().sessions("default").await[0]["streams"].as_u64();
+    assert_eq!(open().await, Some(1));
+    drop(stream);
+    testkit::eventually("the stream to be closed", || async {
+        match open().await {
+            Some(0) => Ok(()),
+            other => Err(other),
+        }
+    })
+    .await;
+    // What is told meanwhile waits for the next stream.
+    backend.wait_get_streams(1).await;
+    backend.list("tools", vec![tool("echo"), tool("new")]);
+    backend.notify("notifications/tools/list_changed", json!({})).await;
+    broker.admin().wait_backend("default", "b", "two tools", |view| view["tools"] == 2).await;
+    let mut next = client.open_get_stream().await;
+    next.find(|message| message["method"] == "notifications/tools/list_changed").await;
+}
