@@ -56,6 +56,12 @@ pub const LINK_QUEUE_FRAMES: usize = 1_024;
 /// Frames written by one system call.
 pub const WRITE_BATCH_FRAMES: usize = 64;
 /// Lines of a child's standard output that are not MCP before its link is closed.
+/// Notifications and answers waiting for their POST to one HTTP backend; what finds no room is dropped.
+pub const ONE_WAY_QUEUE_FRAMES: usize = 256;
+/// A backend's event id; a longer one is not remembered, so its stream can not be resumed there.
+pub const EVENT_ID_BYTES_MAX: usize = 1_024;
+/// How long the goodbye to an HTTP backend's session may take.
+pub const SESSION_DELETE_WAIT: Duration = Duration::from_secs(2);
 pub const NOISE_LINES_MAX: u32 = 1_000;
 /// First wait before a backend is tried again; it doubles with each failure.
 pub const BACKOFF_FIRST: Duration = Duration::from_millis(100);
@@ -79,6 +85,8 @@ pub const RESUME_ATTEMPTS_MAX: u32 = 5;
 /// Wait before a stream is resumed when the backend names none.
 pub const RETRY_DEFAULT: Duration = Duration::from_secs(1);
 /// The longest wait a backend may ask for.
+/// Shortest wait a backend can ask for, so that its streams can not keep the broker busy.
+pub const RETRY_MIN: Duration = Duration::from_millis(100);
 pub const RETRY_MAX: Duration = Duration::from_secs(30);
 /// The body of an error answer is read this far, to use the connection again.
 pub const ERROR_BODY_BYTES_MAX: usize = 64 * 1024;

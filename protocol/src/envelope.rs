@@ -121,6 +121,8 @@ pub struct Rejected {
     pub refusal: Refusal,
     /// The id to answer to, when it could be read.
     pub id: Option<RequestId>,
+    /// It names a method, so its id is the sender's and answers nothing of ours.
+    pub has_method: bool,
 }
 
 /// What one body or frame holds.
@@ -190,6 +192,11 @@ impl Message {
             || matches!(self.method, Method::ServerDiscover | Method::SubscriptionsListen | Method::TasksUpdate)
     }
 
+    /// Whether this is the answer to the request with this id of ours.
+    pub fn answers(&self, wire_id: u64) -> bool {
+        self.is_response() && self.id.as_ref().and_then(RequestId::as_u64) == Some(wire_id)
+    }
+
     /// Whether it answers a request.
     pub fn is_response(&self) -> bool {
         matches!(self.kind, Kind::Result | Kind::Error)
@@ -198,7 +205,12 @@ impl Message {
 
 impl Rejected {
     fn invalid(message: impl Into<String>) -> Self {
-        Self { refusal: Refusal::new(ErrorKind::InvalidRequest, message), id: None }
+        Self::new(Refusal::new(ErrorKind::InvalidRequest, message), None)
+    }
+
+    /// A refusal of a message whose envelope is fine otherwise.
+    pub fn new(refusal: Refusal, id: Option<RequestId>) -> Self {
+        Self { refusal, id, has_method: false }
     }
 }
 
@@ -212,7 +224,7 @@ impl From<JsonError> for Rejected {
             JsonError::TooDeep { max } => Refusal::new(ErrorKind::ParseError, error.to_string()).with("maxDepth", max),
             JsonError::Malformed => Refusal::new(ErrorKind::ParseError, error.to_string()),
         };
-        Self { refusal, id: None }
+        Self::new(refusal, None)
     }
 }
 
@@ -314,7 +326,10 @@ impl Envelope {
         let id = self.id.filter(|span| is_request_id(span.of(&frame))).map(|span| RequestId::from_raw(span.slice(&frame)));
         let kind = match self.problem(&frame, id.is_some()) {
             Ok(kind) => kind,
-            Err(problem) => return Err(Rejected { refusal: Refusal::new(ErrorKind::InvalidRequest, problem), id }),
+            Err(problem) => {
+                let refusal = Refusal::new(ErrorKind::InvalidRequest, problem);
+                return Err(Rejected { refusal, id, has_method: self.method.is_some() });
+            }
         };
         let name = self.method.and_then(|span| json::unquote(span.of(&frame)));
         let method = name.map_or(Method::Unknown, |name| Method::parse(&name));

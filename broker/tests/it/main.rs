@@ -17,6 +17,7 @@ mod drain;
 mod features;
 mod http_rules;
 mod lifecycle;
+mod peers;
 mod relay;
 mod rpc;
 mod sessions;

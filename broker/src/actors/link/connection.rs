@@ -177,7 +177,12 @@ impl Connection {
             server_version: answer.server_version,
             instructions: answer.instructions,
         });
-        self.send(handshake::notification(Method::Initialized, None)).await
+        let initialized = handshake::notification(Method::Initialized, None);
+        match &self.wire {
+            Wire::Pipe(queue) => enqueue(queue, initialized),
+            // Waited for: what follows must not overtake it.
+            Wire::Http(http) => http.post_one_way(initialized).await,
+        }
     }
 
     /// Sends a client's request and waits for its answer. Cancel-safe: a dropped wait frees its slot.
@@ -220,6 +225,9 @@ impl Connection {
         call: Option<&Arc<Call>>,
         opening: bool,
     ) -> Result<Message, Failure> {
+        if self.is_closed() {
+            return Err(Failure::NotSent("the connection is closed".to_owned()));
+        }
         let (answer, wait) = oneshot::channel();
         self.lock_waiting().insert(wire_id, Waiting { answer, call: call.cloned() });
         let _slot = Slot { connection: self, wire_id };
@@ -246,11 +254,14 @@ impl Connection {
         self.resolve(id.as_ref(), Ok(message));
     }
 
-    /// Something came in that is no message, but names a request it may have been the answer to.
-    pub fn broken_answer(&self, rejected: &Rejected) {
+    /// Something came in that is no message. It may still say what it was meant for: a request is told what is wrong with
+    /// it, the wait for an answer is over.
+    pub fn broken_message(&self, rejected: &Rejected) {
         self.metrics.dropped_notification("noise");
-        if rejected.id.is_some() {
-            self.resolve(rejected.id.as_ref(), Err(Failure::Protocol(rejected.refusal.to_string())));
+        match &rejected.id {
+            Some(id) if rejected.has_method => self.send_later(rejected.refusal.to_response(Some(id), &crate::request_id())),
+            Some(id) => self.resolve(Some(id), Err(Failure::Protocol(rejected.refusal.to_string()))),
+            None => {}
         }
     }
 
@@ -300,27 +311,16 @@ impl Connection {
         lock(&self.asked).remove(backend_id);
     }
 
-    /// Sends a notification or an answer.
-    pub async fn send(&self, frame: Bytes) -> Result<(), Failure> {
+    /// Queues a notification or an answer; what finds no room is lost and logged.
+    pub fn send_later(&self, frame: Bytes) {
         self.metrics.bytes(Direction::Out, Side::Backend, frame.len());
-        match &self.wire {
+        let queued = match &self.wire {
             Wire::Pipe(queue) => enqueue(queue, frame),
-            Wire::Http(http) => http.post_one_way(frame).await,
-        }
-    }
-
-    /// The same without waiting; a loss is logged.
-    pub fn send_later(self: &Arc<Self>, frame: Bytes) {
-        let connection = self.clone();
-        let send = async move {
-            if let Err(failure) = connection.send(frame).await {
-                tracing::info!(%failure, "a notification or answer did not reach the backend");
-            }
+            Wire::Http(http) => http.queue_one_way(frame),
         };
-        match &self.wire {
-            // Into the queue at once, so that order holds.
-            Wire::Pipe(_) => futures_util::FutureExt::now_or_never(send).unwrap_or_default(),
-            Wire::Http(_) => drop(tokio::spawn(send)),
+        if let Err(failure) = queued {
+            self.metrics.dropped_notification("to_backend");
+            tracing::debug!(%failure, "a notification or answer did not reach the backend");
         }
     }
 

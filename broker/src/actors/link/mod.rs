@@ -20,6 +20,8 @@ use protocol::{
     version::Version,
 };
 
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
 use self::connection::{Connection, Failure};
 use super::{backend::Backend, session::Session, subscriptions::Subscriptions};
 use crate::{
@@ -40,6 +42,8 @@ pub struct Link {
     current: ArcSwapOption<Connection>,
     opening: tokio::sync::Mutex<Backoff>,
     users: Mutex<Users>,
+    /// Closed for good.
+    closed: CancellationToken,
 }
 
 #[derive(Debug)]
@@ -49,7 +53,6 @@ struct Users {
     level: Option<LogLevel>,
     /// Nobody has used the link since.
     idle_since: Option<Instant>,
-    closed: bool,
 }
 
 #[derive(Debug, Default)]
@@ -60,7 +63,7 @@ struct Backoff {
 
 impl Link {
     pub fn new(backend: Arc<Backend>, scope: Option<LinkScope>, declared: ClientCapabilities) -> Arc<Self> {
-        let users = Users { sessions: Vec::new(), level: None, idle_since: None, closed: false };
+        let users = Users { sessions: Vec::new(), level: None, idle_since: None };
         Arc::new(Self {
             backend,
             scope,
@@ -69,6 +72,7 @@ impl Link {
             current: ArcSwapOption::empty(),
             opening: tokio::sync::Mutex::default(),
             users: Mutex::new(users),
+            closed: CancellationToken::new(),
         })
     }
 
@@ -98,29 +102,43 @@ impl Link {
         if let Some(connection) = self.live() {
             return Ok(connection);
         }
-        if self.lock().closed {
-            return Err(Refusal::new(ErrorKind::BackendUnavailable, format!("the link to backend {} is closed", self.backend.id)));
-        }
         if let Some(last) = self.current.swap(None) {
             backoff.after_life(last.opened.elapsed());
         }
-        backoff.wait(&self.backend).await?;
-        let limit = self.backend.timeouts().initialize;
-        let opened = match tokio::time::timeout(limit, self.open()).await {
-            Ok(opened) => opened,
-            Err(_) => Err(Failure::NotSent(format!("no answer to initialize within {}", crate::config::units::format_duration(limit)))),
+        let gone = || Refusal::new(ErrorKind::BackendUnavailable, format!("the link to backend {} is closed", self.backend.id));
+        let opened = tokio::select! {
+            biased;
+            () = self.closed.cancelled() => return Err(gone()),
+            opened = self.open_in_time(&backoff) => opened,
         };
         match opened {
             Ok(connection) => {
                 self.current.store(Some(connection.clone()));
                 self.backend.link_opened(&connection);
+                if self.is_closed() {
+                    // Whoever closed the link did not see this connection yet.
+                    connection.close().await;
+                    return Err(gone());
+                }
                 self.restore(&connection).await;
                 Ok(connection)
             }
-            Err(failure) => {
+            Err(OpenError::Waiting(refusal)) => Err(refusal),
+            Err(OpenError::Failed(failure)) => {
                 backoff.failed();
-                let refusal = self.backend.refusal(&failure);
-                Err(refusal)
+                Err(self.backend.refusal(&failure))
+            }
+        }
+    }
+
+    async fn open_in_time(self: &Arc<Self>, backoff: &Backoff) -> Result<Arc<Connection>, OpenError> {
+        backoff.wait(&self.backend).await.map_err(OpenError::Waiting)?;
+        let limit = self.backend.timeouts().initialize;
+        match tokio::time::timeout(limit, self.open()).await {
+            Ok(opened) => opened.map_err(OpenError::Failed),
+            Err(_) => {
+                let text = format!("no answer to initialize within {}", crate::config::units::format_duration(limit));
+                Err(OpenError::Failed(Failure::NotSent(text)))
             }
         }
     }
@@ -219,12 +237,17 @@ impl Link {
 
     /// Closed for good.
     pub fn is_closed(&self) -> bool {
-        self.lock().closed
+        self.closed.is_cancelled()
+    }
+
+    /// No connection is opened from now on; [`Link::close`] says goodbye on the one there is.
+    pub fn shut(&self) {
+        self.closed.cancel();
     }
 
     /// Ends the link for good, with the goodbye its wire knows.
     pub async fn close(&self) {
-        self.lock().closed = true;
+        self.shut();
         if let Some(connection) = self.current.swap(None) {
             connection.close().await;
         }
@@ -232,6 +255,38 @@ impl Link {
 
     fn lock(&self) -> MutexGuard<'_, Users> {
         self.users.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Why no connection was opened.
+enum OpenError {
+    /// It is too early for another attempt.
+    Waiting(Refusal),
+    Failed(Failure),
+}
+
+/// A handshake that fails or is given up leaves no child, no session and no stream behind.
+struct CloseUnlessOpened {
+    connection: Option<Arc<Connection>>,
+    running: TaskTracker,
+}
+
+impl CloseUnlessOpened {
+    fn new(connection: &Arc<Connection>, running: &TaskTracker) -> Self {
+        Self { connection: Some(connection.clone()), running: running.clone() }
+    }
+
+    fn opened(mut self) {
+        self.connection = None;
+    }
+}
+
+impl Drop for CloseUnlessOpened {
+    fn drop(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            connection.close_now();
+            self.running.spawn(async move { connection.close().await });
+        }
     }
 }
 

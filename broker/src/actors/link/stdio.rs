@@ -14,7 +14,7 @@ use transport::{
 };
 
 use super::{
-    Link,
+    CloseUnlessOpened, Link,
     connection::{Connection, Failure, Wire},
 };
 use crate::{
@@ -43,27 +43,10 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Arc<Connection>, Failure> {
     let writing = running.spawn(write(writer, frames));
     running.spawn(read(link.clone(), connection.clone(), reader));
     running.spawn(watch(link.clone(), connection.clone(), process, writing));
-    let guard = CloseUnlessOpened(Some(connection.clone()));
+    let guard = CloseUnlessOpened::new(&connection, running);
     connection.initialize(link).await?;
     guard.opened();
     Ok(connection)
-}
-
-/// A handshake that fails or is given up leaves no child behind.
-struct CloseUnlessOpened(Option<Arc<Connection>>);
-
-impl CloseUnlessOpened {
-    fn opened(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for CloseUnlessOpened {
-    fn drop(&mut self) {
-        if let Some(connection) = self.0.take() {
-            connection.close_now();
-        }
-    }
 }
 
 /// Writes everything queued in as few system calls as it takes. Ends when the queue's sender is gone, which closes the
@@ -100,7 +83,7 @@ async fn read(link: Arc<Link>, connection: Arc<Connection>, mut reader: LineRead
             Ok(message) => incoming::receive(&link, &connection, message, None),
             Err(rejected) => {
                 noise += 1;
-                connection.broken_answer(&rejected);
+                connection.broken_message(&rejected);
                 if noise == 1 {
                     tracing::warn!(backend = %link.backend.id, "a child process writes something that is not MCP on its standard output");
                 }

@@ -50,7 +50,7 @@ pub(super) async fn handle(broker: &Arc<Broker>, gate: &Gate, request: Request<I
     let origin = request.headers().get(ORIGIN).cloned();
     let mut response = match dispatch(broker, gate, request).await {
         Ok(response) => response,
-        Err(Rejected { refusal, id }) => answer::refusal(&broker.shared, &refusal, id.as_ref()),
+        Err(Rejected { refusal, id, .. }) => answer::refusal(&broker.shared, &refusal, id.as_ref()),
     };
     // A page from an allowed origin may read the answer, the session id included.
     if let Some(origin) = origin.filter(|origin| gate.allows_origin(origin)) {
@@ -168,7 +168,7 @@ impl<'a> Post<'a> {
 
     async fn serve(self) -> Result<Response<Body>, Rejected> {
         if let Frames::One(message) = &self.frames {
-            let reject = |refusal| Rejected { refusal, id: message.id.clone() };
+            let reject = |refusal| Rejected::new(refusal, message.id.clone());
             if message.is_modern() {
                 return Err(reject(gate::modern_era()));
             }
@@ -181,7 +181,7 @@ impl<'a> Post<'a> {
                 initialize(self.broker, self.caller, self.endpoint, &message).await
             }
             Frames::One(message) => {
-                let reject = |refusal| Rejected { refusal, id: message.id.clone() };
+                let reject = |refusal| Rejected::new(refusal, message.id.clone());
                 let session = session.unwrap_or_else(|| Err(session_required())).map_err(reject)?;
                 session.touch();
                 one(&session, message).await
@@ -196,7 +196,7 @@ impl<'a> Post<'a> {
 }
 
 async fn initialize(broker: &Broker, caller: Caller, endpoint: Endpoint, message: &Message) -> Result<Response<Body>, Rejected> {
-    let reject = |refusal| Rejected { refusal, id: message.id.clone() };
+    let reject = |refusal| Rejected::new(refusal, message.id.clone());
     let Some(id) = message.id.as_ref().filter(|_| message.kind == Kind::Request) else {
         return Err(reject(Refusal::new(ErrorKind::InvalidRequest, "initialize is a request and has an id")));
     };
@@ -216,7 +216,7 @@ async fn one(session: &Arc<Session>, message: Message) -> Result<Response<Body>,
         Kind::Request => {
             let (id, stream) = (message.id.clone(), session.open_stream(1));
             let reader = stream.read_from(0).map_err(|_| anonymous(Refusal::new(ErrorKind::Internal, "a new stream can not be read")))?;
-            session.submit(message, &stream).map_err(|refusal| Rejected { refusal, id })?;
+            session.submit(message, &stream).map_err(|refusal| Rejected::new(refusal, id))?;
             return Ok(respond(session, reader).await);
         }
     }
@@ -291,7 +291,7 @@ fn submit_into(session: &Arc<Session>, stream: &Arc<EventStream>, message: Messa
                 session.submit(message, stream)
             };
             if let Err(refusal) = refusal {
-                refuse_into(session, stream, Rejected { refusal, id });
+                refuse_into(session, stream, Rejected::new(refusal, id));
             }
         }
     }
@@ -329,7 +329,7 @@ fn session_required() -> Refusal {
 
 /// A refusal of a message whose id is not known (yet).
 fn anonymous(refusal: Refusal) -> Rejected {
-    Rejected { refusal, id: None }
+    Rejected::new(refusal, None)
 }
 
 async fn read_body(headers: &HeaderMap, mut body: Incoming, bytes_max: usize, time: Duration) -> Result<Bytes, Refusal> {

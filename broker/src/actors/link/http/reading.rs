@@ -1,0 +1,208 @@
+//! Reading a backend's event stream, over as many responses as it takes (MCP 2025-11-25, Transports: Resumability).
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use http::StatusCode;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use protocol::{
+    envelope::Message,
+    sse::{SseError, SseEvent, SseParser},
+};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+use transport::http_client;
+
+use super::{ContentKind, HttpWire};
+use crate::{
+    actors::{
+        call::Call,
+        incoming,
+        link::{
+            Link,
+            connection::{Connection, Failure},
+        },
+    },
+    limits::{ERROR_BODY_BYTES_MAX, EVENT_ID_BYTES_MAX, RESUME_ATTEMPTS_MAX, RETRY_DEFAULT, RETRY_MAX, RETRY_MIN, STREAM_DRAIN},
+    metrics::{Direction, Side},
+};
+
+/// Event ids remembered to notice a repetition.
+const SEEN_EVENTS: usize = 64;
+
+/// One stream: whose it is, and how far it was read.
+pub(super) struct StreamReading {
+    wire: Arc<HttpWire>,
+    link: Arc<Link>,
+    connection: Arc<Connection>,
+    /// The request whose answer ends the stream; `None` on the GET stream.
+    answer_to: Option<u64>,
+    call: Option<Arc<Call>>,
+    pub(super) last_event_id: Option<String>,
+    /// How long the backend wants its clients to wait before they come back.
+    pub(super) retry: Duration,
+    seen: VecDeque<String>,
+    /// Events taken from the response being read.
+    taken: usize,
+}
+
+/// How a response body ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum BodyEnd {
+    /// The answer was in it.
+    Answered,
+    Ended,
+    Broken(Failure),
+}
+
+impl StreamReading {
+    pub(super) fn new(wire: &Arc<HttpWire>, link: &Arc<Link>, connection: &Arc<Connection>, answer_to: Option<u64>, call: Option<Arc<Call>>) -> Self {
+        Self {
+            wire: wire.clone(),
+            link: link.clone(),
+            connection: connection.clone(),
+            answer_to,
+            call,
+            last_event_id: None,
+            retry: RETRY_DEFAULT,
+            seen: VecDeque::new(),
+            taken: 0,
+        }
+    }
+
+    /// Reads until the answer has come, resuming where the backend allows it.
+    pub(super) async fn until_answered(mut self, body: Incoming, stop: CancellationToken, failed: oneshot::Sender<Failure>) {
+        let connection = self.connection.clone();
+        tokio::select! {
+            failure = self.read_and_resume(body) => {
+                if let Some(failure) = failure {
+                    let _nobody_waits = failed.send(failure);
+                }
+            }
+            () = stop.cancelled() => {}
+            () = connection.closed() => {}
+        }
+    }
+
+    /// `None` once the answer was seen.
+    async fn read_and_resume(&mut self, mut body: Incoming) -> Option<Failure> {
+        let mut attempts = 0;
+        loop {
+            match self.read(&mut body).await {
+                BodyEnd::Answered => {
+                    drain_later(&self.link, body);
+                    return None;
+                }
+                // What broke the stream once would break it again.
+                BodyEnd::Broken(failure) if self.last_event_id.is_none() || !matches!(failure, Failure::Lost(_)) => return Some(failure),
+                BodyEnd::Ended if self.last_event_id.is_none() => {
+                    return Some(Failure::Lost("the event stream ended without the answer".to_owned()));
+                }
+                BodyEnd::Ended | BodyEnd::Broken(_) => {}
+            }
+            // A backend that polls may do so for as long as its call takes; only fruitless attempts in a row count.
+            attempts = if self.taken > 0 { 0 } else { attempts };
+            body = match self.resumed(&mut attempts).await {
+                Ok(body) => body,
+                Err(failure) => return Some(failure),
+            };
+        }
+    }
+
+    /// The stream's next response.
+    async fn resumed(&mut self, attempts: &mut u32) -> Result<Incoming, Failure> {
+        loop {
+            if *attempts == RESUME_ATTEMPTS_MAX {
+                return Err(Failure::Lost("the event stream could not be resumed".to_owned()));
+            }
+            *attempts += 1;
+            tokio::time::sleep(self.retry).await; // MCP 2025-11-25, Transports: the client waits for `retry`
+            match self.wire.send(self.wire.get(self.last_event_id.as_deref())).await {
+                Ok(response) if response.status() == StatusCode::OK && ContentKind::of(&response) == ContentKind::EventStream => {
+                    return Ok(response.into_body());
+                }
+                Ok(response) if response.status().is_client_error() => {
+                    return Err(Failure::Lost(format!("the event stream was not resumed ({})", response.status())));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Reads one response body to its end or to the answer.
+    pub(super) async fn read(&mut self, body: &mut Incoming) -> BodyEnd {
+        let mut parser = SseParser::new(self.wire.limits.bytes_max);
+        self.taken = 0;
+        loop {
+            loop {
+                match parser.next_event() {
+                    Ok(Some(event)) => {
+                        if self.take(event) {
+                            return BodyEnd::Answered;
+                        }
+                    }
+                    Ok(None) => break,
+                    Err(SseError::TooLarge { max }) => return BodyEnd::Broken(Failure::TooLarge { max }),
+                    Err(error) => return BodyEnd::Broken(Failure::Protocol(error.to_string())),
+                }
+            }
+            match body.frame().await {
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        self.link.backend.shared.metrics.bytes(Direction::In, Side::Backend, data.len());
+                        parser.push(&data);
+                    }
+                }
+                Some(Err(error)) => return BodyEnd::Broken(Failure::Lost(format!("the event stream broke: {error}"))),
+                None => return BodyEnd::Ended,
+            }
+        }
+    }
+
+    /// Takes one event; `true` when it is the awaited answer.
+    fn take(&mut self, event: SseEvent) -> bool {
+        if let Some(retry) = event.retry {
+            self.retry = Duration::from_millis(retry).clamp(RETRY_MIN, RETRY_MAX);
+        }
+        let repeated = event.id.is_some_and(|id| self.note_id(id));
+        let Some(data) = event.data.filter(|data| !data.is_empty()) else { return false };
+        match Message::decode(data, &self.wire.limits) {
+            Ok(message) => {
+                let awaited = self.answer_to.is_some_and(|wire_id| message.answers(wire_id));
+                if !repeated || awaited {
+                    self.taken += 1;
+                    incoming::receive(&self.link, &self.connection, message, self.call.as_ref());
+                }
+                awaited
+            }
+            Err(rejected) => {
+                self.connection.broken_message(&rejected);
+                false
+            }
+        }
+    }
+
+    /// Remembers an event id; `true` when it was seen before. Some servers replay more than was asked for.
+    fn note_id(&mut self, id: String) -> bool {
+        if id.len() > EVENT_ID_BYTES_MAX {
+            self.last_event_id = None; // never sent back, so the stream can not be resumed from here
+            return false;
+        }
+        let repeated = self.seen.contains(&id);
+        if !repeated {
+            self.seen.push_back(id.clone());
+            if self.seen.len() > SEEN_EVENTS {
+                self.seen.pop_front();
+            }
+        }
+        self.last_event_id = (!id.is_empty()).then_some(id);
+        repeated
+    }
+}
+
+/// Reads what is left after the answer, so that the connection can be used again.
+fn drain_later(link: &Link, body: Incoming) {
+    link.backend.shared.running.spawn(async move {
+        let _in_time = tokio::time::timeout(STREAM_DRAIN, http_client::read_body(body, ERROR_BODY_BYTES_MAX)).await;
+    });
+}
