@@ -532,3 +532,52 @@ async fn b_18_the_get_stream_is_resumed_from_its_last_event() {
     backend.end_get_streams().await;
     backend.wait_for("GET with Last-Event-ID", |seen| seen.http == "GET" && seen.header("last-event-id") == Some("get-7")).await;
 }
+
+#[tokio::test]
+async fn d3_two_principals_never_share_a_link() {
+    let backend = FakeBackend::echo().await;
+    let broker = builder().auth_required().backend("default", "b", backend.spec()).start().await;
+    let mut handshakes = backend.seen_of("initialize").len();
+    for _ in 0..3 {
+        let key = broker.admin().create_key("default").await;
+        for _ in 0..2 {
+            broker.client("/mcp").bearer(&key).connected(json!({})).await.call("b__echo", json!({})).await;
+        }
+        handshakes += 1;
+        assert_eq!(backend.seen_of("initialize").len(), handshakes, "one link per principal");
+    }
+}
+
+#[tokio::test]
+async fn a_cancelled_call_does_not_wait_for_a_handshake_that_hangs() {
+    let backend = FakeBackend::echo().await;
+    backend.sessions();
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    let good = broker.connected(json!({})).await;
+    good.call("b__echo", json!({})).await;
+    backend.on("initialize", |_| async { Reply::Hang });
+    let mut call = client.begin_with_id(json!(9), "tools/call", json!({"name": "b__echo"}));
+    let before = backend.seen_of("initialize").len();
+    backend.wait_count("the handshake", before.max(3), |seen| seen.is("initialize")).await;
+    assert_eq!(text_of(&good.call("b__echo", json!({"n": 1})).await), r#"{"n":1}"#, "others go on");
+    client.notify("notifications/cancelled", json!({"requestId": 9})).await;
+    assert!(call.next_or_end().await.is_none_or(|message| !message.is_response()));
+    assert_eq!(client.begin_with_id(json!(9), "ping", json!({})).result().await, json!({}));
+}
+
+#[tokio::test]
+async fn log_04_a_level_set_before_the_first_call_reaches_the_backend_with_its_link() {
+    let backend = FakeBackend::echo().await;
+    backend.sessions();
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    client.result("logging/setLevel", json!({"level": "debug"})).await;
+    client.call("b__echo", json!({})).await;
+    let call = backend.wait_for("the call", |seen| seen.calls("echo")).await;
+    let session = call.header("mcp-session-id").unwrap();
+    let seen = backend
+        .wait_for("the level", |seen| seen.is("logging/setLevel") && seen.header("mcp-session-id") == Some(session))
+        .await;
+    assert_eq!(seen.message["params"]["level"], "debug");
+}

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use http::{
     HeaderMap, HeaderValue, Uri,
-    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, ORIGIN},
+    header::{ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HOST, ORIGIN},
 };
 use protocol::{
     error::{ErrorKind, Refusal},
@@ -123,6 +123,10 @@ fn accepts(headers: &HeaderMap, wanted: &str) -> bool {
 }
 
 pub(super) fn is_json(headers: &HeaderMap) -> Result<(), Refusal> {
+    let coded = |value: &HeaderValue| !value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"identity");
+    if headers.get_all(CONTENT_ENCODING).iter().any(coded) {
+        return Err(Refusal::new(ErrorKind::MediaTypeUnsupported, "Content-Encoding is not supported, send the body as it is"));
+    }
     let text = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     if text.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json") {
         return Ok(());
