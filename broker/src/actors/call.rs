@@ -61,6 +61,8 @@ pub struct Call {
     /// Questions of the backend the client has not answered yet; the clock stands still for them.
     pub open_questions: AtomicUsize,
     settled: AtomicBool,
+    /// The backend knows that nobody waits any more.
+    told: AtomicBool,
     sent: Mutex<Option<Sent>>,
 }
 
@@ -103,6 +105,7 @@ impl Call {
             touched_ms: AtomicU64::new(0),
             open_questions: AtomicUsize::new(0),
             settled: AtomicBool::new(false),
+            told: AtomicBool::new(false),
             sent: Mutex::new(None),
         })
     }
@@ -122,6 +125,10 @@ impl Call {
     pub fn cancel(&self, reason: Option<Bytes>) {
         *lock(&self.cancel_reason) = reason;
         self.cancelled.cancel();
+        // At once, because the link may be closed next.
+        if !self.settled.load(Ordering::Acquire) {
+            self.tell_backend();
+        }
     }
 
     /// Something of this call moved: its clock starts again.
@@ -250,6 +257,9 @@ impl Call {
     fn tell_backend(&self) {
         // MCP 2025-11-25, Cancellation: never for a task-augmented request.
         let Some((_, connection, wire_id)) = self.sent().filter(|_| !self.augmented) else { return };
+        if self.told.swap(true, Ordering::AcqRel) {
+            return;
+        }
         let reason = lock(&self.cancel_reason).take().map(|reason| format!(",\"reason\":{}", String::from_utf8_lossy(&reason)));
         let params = format!("{{\"requestId\":{wire_id}{}}}", reason.unwrap_or_default());
         connection.send_later(handshake::notification(Method::Cancelled, Some(params.as_bytes())));

@@ -53,6 +53,8 @@ pub struct HttpWire {
     limits: json::Limits,
     /// Notifications and answers waiting for their POST.
     one_way: mpsc::Sender<Bytes>,
+    /// Nothing is left of `one_way`, and nothing more will come.
+    said_all: CancellationToken,
 }
 
 /// One request and what it is for.
@@ -101,6 +103,7 @@ pub(super) async fn open(link: &Arc<Link>, url: &str) -> Result<Arc<Connection>,
         version: OnceLock::new(),
         limits: json::Limits { bytes_max: shared.config.limits.message_bytes, ..json::Limits::default() },
         one_way,
+        said_all: CancellationToken::new(),
     });
     let connection = Connection::new(Wire::Http(wire.clone()), shared.metrics.clone());
     let guard = CloseUnlessOpened::new(&connection, &shared.running);
@@ -114,19 +117,30 @@ pub(super) async fn open(link: &Arc<Link>, url: &str) -> Result<Arc<Connection>,
     Ok(connection)
 }
 
-/// Posts what expects no answer, in order. A backend that does not take it in time loses it.
+/// Posts what expects no answer, in order. A backend that does not take it in time loses it. What is queued when the
+/// connection closes (a cancellation, an answer to a question) still goes out, before the goodbye.
 async fn send_one_way(wire: Arc<HttpWire>, link: Arc<Link>, connection: Arc<Connection>, mut frames: mpsc::Receiver<Bytes>) {
     let limit = link.backend.timeouts().control;
-    let sending = async {
-        while let Some(frame) = frames.recv().await {
-            match tokio::time::timeout(limit, wire.post_one_way(frame)).await {
-                Ok(Ok(())) => {}
-                Ok(Err(failure)) => tracing::info!(backend = %link.backend.id, %failure, "a notification or answer did not reach the backend"),
-                Err(_) => tracing::info!(backend = %link.backend.id, "a notification or answer was not taken in time"),
+    let mut give_up_at = None;
+    loop {
+        let frame = tokio::select! {
+            biased;
+            () = connection.closed(), if give_up_at.is_none() => {
+                frames.close();
+                give_up_at = Some(tokio::time::Instant::now() + SESSION_DELETE_WAIT);
+                continue;
             }
+            frame = frames.recv() => frame,
+        };
+        let Some(frame) = frame else { break };
+        let usual = tokio::time::Instant::now() + limit;
+        match tokio::time::timeout_at(give_up_at.map_or(usual, |at| at.min(usual)), wire.post_one_way(frame)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(failure)) => tracing::info!(backend = %link.backend.id, %failure, "a notification or answer did not reach the backend"),
+            Err(_) => tracing::info!(backend = %link.backend.id, "a notification or answer was not taken in time"),
         }
-    };
-    tokio::select! { () = sending => {}, () = connection.closed() => {} }
+    }
+    wire.said_all.cancel();
 }
 
 fn credentials(link: &Link) -> Result<HeaderMap, Failure> {
@@ -245,6 +259,7 @@ impl HttpWire {
         if !self.has_session() {
             return;
         }
+        let _in_time = tokio::time::timeout(SESSION_DELETE_WAIT, self.said_all.cancelled()).await;
         let request = self.request(HttpMethod::DELETE, Bytes::new(), |_| {});
         if let Ok(Err(failure)) = tokio::time::timeout(SESSION_DELETE_WAIT, self.send(request)).await {
             tracing::debug!(%failure, "the backend's session could not be deleted");
