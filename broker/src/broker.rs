@@ -8,18 +8,15 @@ use std::{
 use bytes::Bytes;
 use dashmap::DashMap;
 use protocol::{
-    capabilities::ServerCapabilities,
     envelope::Message,
     error::{ErrorKind, Refusal},
     handshake::{self, InitializeParams},
     ids::{BackendId, KeyId, PrincipalId, SessionId, TenantId},
-    method::Method,
     version::Version,
 };
 use transport::http_client::{HttpClient, HttpClientConfig, TlsSetupError};
 
 use crate::{
-    BROKER_INFO,
     actors::{
         backend::{Backend, BackendState},
         catalog_refresh,
@@ -32,9 +29,9 @@ use crate::{
         Config,
         spec::{BackendSpec, TenantSpec},
     },
-    limits::{CLOSE_WAIT, FIRST_CATALOG_WAIT, REAPER_INTERVAL},
+    limits::{CLIENT_TEXT_BYTES_MAX, CLOSE_WAIT, DISPLAY_CHARS_MAX, FIRST_CATALOG_WAIT, REAPER_INTERVAL},
     metrics::{Metrics, Side},
-    rules::catalog::{BackendLists, Catalog, Endpoint},
+    rules::{catalog::Endpoint, offer::Offer},
     views::{BackendStatus, SessionView, SubscriptionView, TaskView},
 };
 
@@ -94,6 +91,7 @@ impl Broker {
     /// Ends the tenant's sessions and closes its backends.
     pub fn remove_tenant(&self, id: &TenantId) {
         let Some((_, tenant)) = self.tenants.remove(id) else { return };
+        tenant.close();
         self.end_sessions_of(&tenant, "the tenant was removed");
         tenant.backends().iter().for_each(|backend| backend.close());
     }
@@ -113,6 +111,7 @@ impl Broker {
         let backend = Backend::new(tenant.id.clone(), id.clone(), spec, self.shared.clone());
         if let Some(replaced) = tenant.insert_backend(backend.clone()) {
             replaced.close();
+            tenant.publish();
         }
         self.shared.running.spawn(catalog_refresh::run(Arc::downgrade(&tenant), backend));
     }
@@ -146,7 +145,7 @@ impl Broker {
     /// Reaches for the backend now.
     pub fn probe(&self, tenant: &TenantId, id: &BackendId) -> bool {
         let Some(backend) = self.tenant(tenant).and_then(|tenant| tenant.backend(id)) else { return false };
-        backend.refresh();
+        backend.reconnect();
         true
     }
 
@@ -187,32 +186,43 @@ impl Broker {
         transport: &'static str,
         message: &Message,
     ) -> Result<(Arc<Session>, Bytes), Refusal> {
-        if self.draining() {
-            return Err(Refusal::new(ErrorKind::Draining, "the broker is shutting down and takes no new sessions"));
-        }
+        self.admits_sessions()?;
         let params = InitializeParams::parse(message)?;
+        if message.params.is_some_and(|params| params.len() > CLIENT_TEXT_BYTES_MAX) {
+            let text = format!("what a client says about itself has at most {CLIENT_TEXT_BYTES_MAX} bytes");
+            return Err(Refusal::new(ErrorKind::InvalidParams, text));
+        }
         let tenant = self.tenant(&caller.tenant).ok_or_else(|| Refusal::new(ErrorKind::Unauthorized, "the tenant is gone"))?;
         tenant.take_budget()?;
         let offer = self.offer(&tenant, &endpoint).await?;
         let version = Version::answer_initialize(&params.requested);
+        let offer = offer.known_in(version);
+        let result = handshake::initialize_result(version, offer.capabilities.raw(), &offer.server_info, offer.instructions.as_deref());
         let agreement = Agreement {
             version,
             client: params.capabilities,
-            client_name: params.client_name,
-            client_version: params.client_version,
-            advertised: known_in(version, offer.capabilities),
+            client_name: display(&params.client_name),
+            client_version: display(&params.client_version),
+            advertised: offer.capabilities,
         };
-        let result = handshake::initialize_result(version, agreement.advertised.raw(), &offer.server_info, offer.instructions.as_deref());
         let seat = Seat { tenant: tenant.clone(), caller, endpoint, transport };
         let session = Session::open(seat, agreement, self.shared.clone());
-        if let Err(refusal) = tenant.open_session(&session) {
-            session.end("refused");
+        // Findable first: whoever removes the tenant or drains from here on sees it.
+        self.sessions.insert(session.id.clone(), session.clone());
+        if let Err(refusal) = tenant.open_session(&session).and_then(|()| self.admits_sessions()) {
+            self.close_session(&session, "refused");
             return Err(refusal);
         }
         self.shared.metrics.version_negotiated(version, Side::Client);
         tracing::info!(session = %session.digest, tenant = %tenant.id, principal = %session.caller.principal, client = ?session.client_name, version = version.as_str(), "session opened");
-        self.sessions.insert(session.id.clone(), session.clone());
         Ok((session, result))
+    }
+
+    fn admits_sessions(&self) -> Result<(), Refusal> {
+        if self.draining() {
+            return Err(Refusal::new(ErrorKind::Draining, "the broker is shutting down and takes no new sessions"));
+        }
+        Ok(())
     }
 
     /// What the endpoint can do, once its backends have had their first chance to say so.
@@ -227,7 +237,7 @@ impl Broker {
             Endpoint::Single(id) => {
                 let backend = tenant.backend(id).ok_or_else(|| unknown_backend(id))?;
                 if backend.state() == BackendState::Failed {
-                    backend.refresh();
+                    backend.reconnect();
                 }
                 backend.settled(backend.timeouts().control).await;
                 let lists = backend.lists.load_full();
@@ -282,16 +292,8 @@ impl Broker {
         self.shared.tasks.view(id)
     }
 
-    /// Asks the task's backend to cancel it.
     pub async fn cancel_task(&self, id: &str) -> Result<TaskView, Refusal> {
-        let unknown = || Refusal::new(ErrorKind::TaskNotFound, "no such task");
-        let task = self.shared.tasks.get(id).ok_or_else(unknown)?;
-        let connection = task.link.connection().await?;
-        let params = format!("{{\"taskId\":{}}}", protocol::json::quote(&task.backend_task_id));
-        let answer = connection.ask(&task.link, Method::TasksCancel, Some(params.as_bytes())).await;
-        let answer = answer.map_err(|failure| task.link.backend.refusal(&failure))?;
-        self.shared.tasks.note_status(&task.id, answer.text(answer.fields.status).as_deref());
-        self.task(id).ok_or_else(unknown)
+        self.shared.tasks.cancel(id).await
     }
 
     pub fn subscriptions(&self, tenant: Option<&TenantId>) -> Vec<SubscriptionView> {
@@ -351,65 +353,17 @@ impl Broker {
     }
 }
 
-/// What an endpoint tells a new client.
-struct Offer {
-    capabilities: ServerCapabilities,
-    server_info: Bytes,
-    instructions: Option<String>,
-}
-
-impl Offer {
-    /// One backend, as itself.
-    fn single(lists: &BackendLists) -> Self {
-        let server_info = lists.server_info.clone();
-        Self { capabilities: advertised(&lists.capabilities, false), server_info, instructions: lists.instructions.clone() }
-    }
-
-    /// The broker, with what its backends say about themselves.
-    fn aggregated(catalog: &Catalog) -> Self {
-        let told: Vec<String> =
-            catalog.backends.iter().filter_map(|(backend, lists)| Some(format!("# {backend}\n{}", lists.instructions.as_ref()?))).collect();
-        let instructions = (!told.is_empty()).then(|| told.join("\n\n"));
-        Self { capabilities: advertised(&catalog.capabilities, true), server_info: Bytes::from_static(BROKER_INFO.as_bytes()), instructions }
-    }
-}
-
-/// The backends' capabilities as the broker serves them: it keeps the lists, so it always says when one changes. The
-/// aggregated endpoint has a tool list whatever its backends have, because others may be added while a session lives.
-fn advertised(capabilities: &ServerCapabilities, aggregated: bool) -> ServerCapabilities {
-    let mut raw: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(capabilities.raw()).unwrap_or_default();
-    if aggregated {
-        raw.entry("tools").or_insert_with(|| serde_json::json!({}));
-    }
-    for list in ["tools", "prompts", "resources"] {
-        if let Some(serde_json::Value::Object(members)) = raw.get_mut(list) {
-            members.insert("listChanged".to_owned(), true.into());
-        }
-    }
-    parsed(raw, capabilities)
-}
-
-/// What of it exists in the version that was agreed on (MCP 2025-11-25, Lifecycle: only what was negotiated).
-fn known_in(version: Version, capabilities: ServerCapabilities) -> ServerCapabilities {
-    if version.tasks() || !capabilities.tasks {
-        return capabilities;
-    }
-    let mut raw: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(capabilities.raw()).unwrap_or_default();
-    raw.remove("tasks");
-    parsed(raw, &capabilities)
-}
-
-fn parsed(raw: serde_json::Map<String, serde_json::Value>, before: &ServerCapabilities) -> ServerCapabilities {
-    let text = serde_json::Value::Object(raw).to_string();
-    ServerCapabilities::parse(text.as_bytes()).unwrap_or_else(|_| before.clone())
-}
-
 pub fn unknown_backend(id: &BackendId) -> Refusal {
     Refusal::new(ErrorKind::SessionNotFound, format!("no endpoint for a backend named {id}"))
 }
 
 fn default_tenant() -> TenantId {
     TenantId::parse("default").expect("the name follows the grammar")
+}
+
+/// A peer's text where people read it.
+fn display(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(DISPLAY_CHARS_MAX).collect()
 }
 
 /// Once a second: idle sessions, unanswered questions, links nobody uses.
@@ -421,8 +375,8 @@ async fn reap(broker: Weak<Broker>) {
         let now = Instant::now();
         for session in broker.all_sessions() {
             session.tick(now);
-            if session.idle_for() > broker.shared.config.session.idle {
-                broker.close_session(&session, "idle");
+            if session.end_if_idle(broker.shared.config.session.idle) {
+                broker.sessions.remove(&session.id);
             }
         }
         let tenants: Vec<_> = broker.tenants.iter().map(|tenant| tenant.value().clone()).collect();

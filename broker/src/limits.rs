@@ -13,6 +13,10 @@ pub const PAGE_ENTRIES: usize = 100;
 pub const LIST_PAGES_MAX: usize = 1_000;
 /// Entries kept of one list of one backend.
 pub const LIST_ENTRIES_MAX: usize = 10_000;
+/// Bytes kept of one list of one backend.
+pub const LIST_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// Entries left out of a list that are named in the log; the rest is only counted.
+pub const LEFT_OUT_LOGGED_MAX: usize = 5;
 /// A resource's URI.
 pub const URI_BYTES_MAX: usize = 8 * 1024;
 /// Wait after a `list_changed` for the next one, so that a burst causes one refresh.
@@ -42,6 +46,18 @@ pub const STREAMS_KEPT_MAX: usize = 128;
 pub const SUBSCRIPTIONS_PER_SESSION_MAX: usize = 1_000;
 /// Requests of backends (sampling, elicitation, roots) that wait for one session's client.
 pub const QUESTIONS_MAX: usize = 100;
+/// What a client may say about itself: capabilities, and its name and version together.
+pub const CLIENT_TEXT_BYTES_MAX: usize = 64 * 1024;
+/// A backend's instructions, as far as clients get them.
+pub const INSTRUCTIONS_BYTES_MAX: usize = 64 * 1024;
+/// A name or version in logs and views; the rest is cut.
+pub const DISPLAY_CHARS_MAX: usize = 100;
+/// Tasks asked about at once for one `tasks/list`.
+pub const TASKS_ASKED_AT_ONCE: usize = 16;
+/// Tasks one client works on for backends whose status is passed on.
+pub const CLIENT_TASKS_MAX: usize = 1_000;
+/// An elicitation's or client task's id; a longer one is not remembered.
+pub const ELICITATION_ID_BYTES_MAX: usize = 1_024;
 /// URL elicitations of one session whose completion is passed on.
 pub const ELICITATIONS_MAX: usize = 1_000;
 /// Values of one completion (MCP 2025-11-25, Completion).
@@ -55,13 +71,13 @@ pub const TASKS_PER_TENANT_MAX: usize = 10_000;
 pub const LINK_QUEUE_FRAMES: usize = 1_024;
 /// Frames written by one system call.
 pub const WRITE_BATCH_FRAMES: usize = 64;
-/// Lines of a child's standard output that are not MCP before its link is closed.
 /// Notifications and answers waiting for their POST to one HTTP backend; what finds no room is dropped.
 pub const ONE_WAY_QUEUE_FRAMES: usize = 256;
 /// A backend's event id; a longer one is not remembered, so its stream can not be resumed there.
 pub const EVENT_ID_BYTES_MAX: usize = 1_024;
 /// How long the goodbye to an HTTP backend's session may take.
 pub const SESSION_DELETE_WAIT: Duration = Duration::from_secs(2);
+/// Lines in a row of a child's standard output that are not MCP before its link is closed.
 pub const NOISE_LINES_MAX: u32 = 1_000;
 /// First wait before a backend is tried again; it doubles with each failure.
 pub const BACKOFF_FIRST: Duration = Duration::from_millis(100);

@@ -122,7 +122,7 @@ impl Backend {
     }
 
     /// The link a session uses, made at first use.
-    pub fn link_for(self: &Arc<Self>, session: &Session) -> Arc<Link> {
+    pub fn link_for(self: &Arc<Self>, session: &Session) -> Option<Arc<Link>> {
         // Until the catalog has seen how the backend behaves, the cautious assumption holds.
         let wire = lock(&self.status).wire.unwrap_or(match self.spec.transport {
             TransportSpec::Http { .. } => Wire::HttpWithSessions,
@@ -131,7 +131,14 @@ impl Backend {
         let scope = sharing::scope(self.spec.links, wire, &session.id, &session.caller.principal, &session.client);
         let declared = sharing::declared(&scope, wire, &session.client);
         let mut links = lock(&self.links);
-        links.entry(scope.clone()).or_insert_with(|| Link::new(self.clone(), Some(scope), declared)).clone()
+        if self.stop.is_cancelled() {
+            return None; // whoever closed the backend has closed the links there were
+        }
+        let known = links.entry(scope.clone()).or_insert_with(|| Link::new(self.clone(), Some(scope.clone()), declared.clone()));
+        if known.is_closed() {
+            *known = Link::new(self.clone(), Some(scope), declared);
+        }
+        Some(known.clone())
     }
 
     /// The link the catalog is fetched over.
@@ -196,8 +203,12 @@ impl Backend {
 
     /// Ends one link for good.
     pub fn close_link(&self, link: &Arc<Link>) {
+        link.shut();
         if let Some(scope) = &link.scope {
-            lock(&self.links).remove(scope);
+            let mut links = lock(&self.links);
+            if links.get(scope).is_some_and(|known| Arc::ptr_eq(known, link)) {
+                links.remove(scope);
+            }
         }
         self.shared.tasks.forget_link(link);
         let link = link.clone();
@@ -227,11 +238,26 @@ impl Backend {
     }
 
     pub fn set_state(&self, state: BackendState) {
+        if state == BackendState::Ready {
+            lock(&self.status).last_error = None;
+        }
         self.state.send_replace(state);
     }
 
     pub fn state(&self) -> BackendState {
         *self.state.borrow()
+    }
+
+    /// Reaches for the backend now; one that was given up counts as not tried yet.
+    pub fn reconnect(&self) {
+        self.state.send_if_modified(|state| {
+            let failed = *state == BackendState::Failed;
+            if failed {
+                *state = BackendState::Connecting;
+            }
+            failed
+        });
+        self.refresh();
     }
 
     /// Waits until the first attempt to reach the backend is over.

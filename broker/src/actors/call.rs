@@ -49,7 +49,7 @@ pub struct Call {
     /// The link a task lives on; otherwise the session's own link is used.
     via: Option<Arc<Link>>,
     /// It makes a task, which has a cancellation of its own.
-    augmented: bool,
+    pub augmented: bool,
     /// The client's progress token, as sent.
     pub progress_token: Option<Bytes>,
     last_progress: Mutex<Option<f64>>,
@@ -68,6 +68,17 @@ pub struct Call {
 
 /// What carries the call: link, connection, wire id.
 type Sent = (Arc<Link>, Arc<Connection>, u64);
+
+/// A call whose task dies is still answered.
+struct SettleOnPanic<'a>(&'a Arc<Call>);
+
+impl Drop for SettleOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.settle(Ending::Refused(Refusal::new(ErrorKind::Internal, "the call failed inside the broker")));
+        }
+    }
+}
 
 /// Where a call goes.
 #[derive(Debug)]
@@ -112,6 +123,7 @@ impl Call {
 
     /// Carries the call to its end. The session has it in its table already.
     pub async fn run(self: Arc<Self>, message: Message, edits: Vec<(Span, Vec<u8>)>) {
+        let _answered = SettleOnPanic(&self);
         let ending = tokio::select! {
             biased;
             () = self.cancelled.cancelled() => Ending::Cancelled,
@@ -212,7 +224,7 @@ impl Call {
         if matches!(ending, Ending::Cancelled | Ending::TimedOut) {
             self.tell_backend();
         }
-        self.session.close_call(self);
+        self.session.leave(&self.client_id);
         match self.answer(ending) {
             Some(frame) => {
                 let _cut = self.stream.push(now, EventKind::Answer, frame);
@@ -245,6 +257,9 @@ impl Call {
             for (span, uri) in exposure::resource_uris(answer) {
                 splice.replace(span, json::quote(&names::exposed_uri(&self.backend, &uri)).into_bytes());
             }
+        }
+        if answer.bytes(answer.fields.error_code) == Some(b"-32042") {
+            self.session.note_elicitations_required(answer);
         }
         if self.method == Method::CompletionComplete {
             completion::limit_values(answer, &mut splice);

@@ -26,8 +26,11 @@ use super::{
     tenant::Tenant,
 };
 use crate::{
-    limits::{BACKOFF_FIRST, BACKOFF_MAX, LIST_ENTRIES_MAX, LIST_PAGES_MAX, PING_INTERVAL, REFRESH_DEBOUNCE, REFRESH_INTERVAL_MIN},
-    rules::catalog::{self, BackendLists, Entry, ListKind},
+    limits::{
+        BACKOFF_FIRST, BACKOFF_MAX, LEFT_OUT_LOGGED_MAX, LIST_BYTES_MAX, LIST_ENTRIES_MAX, LIST_PAGES_MAX, PING_INTERVAL, REFRESH_DEBOUNCE,
+        REFRESH_INTERVAL_MIN,
+    },
+    rules::catalog::{self, BackendLists, Entry, LeftOut, ListKind},
 };
 
 /// Runs until the backend is removed.
@@ -174,13 +177,12 @@ async fn fetch_list(link: &Arc<Link>, connection: &Arc<Connection>, kind: ListKi
         let answer =
             connection.ask(link, method(kind), params.as_deref().map(str::as_bytes)).await.map_err(|failure| backend.refusal(&failure))?;
         let Some(page) = read_answer(kind, backend, &answer)? else { return Ok(entries) };
-        for left_out in &page.left_out {
-            tracing::warn!(backend = %backend.id, list = kind.member(), key = ?left_out.key, why = left_out.why, "an entry is left out of the catalog");
-        }
+        warn_of_left_out(backend, kind, &page.left_out);
         entries.extend(page.entries);
-        if entries.len() > LIST_ENTRIES_MAX {
-            tracing::warn!(backend = %backend.id, list = kind.member(), max = LIST_ENTRIES_MAX, "the list is too long and was cut");
-            entries.truncate(LIST_ENTRIES_MAX);
+        let bytes: usize = entries.iter().map(|entry: &Entry| entry.native.len()).sum();
+        if entries.len() > LIST_ENTRIES_MAX || bytes > LIST_BYTES_MAX {
+            tracing::warn!(backend = %backend.id, list = kind.member(), entries = entries.len(), bytes, "the list is too long and was cut");
+            cut(&mut entries);
             return Ok(entries);
         }
         match page.next_cursor {
@@ -194,6 +196,26 @@ async fn fetch_list(link: &Arc<Link>, connection: &Arc<Connection>, kind: ListKi
     }
     tracing::warn!(backend = %backend.id, list = kind.member(), max = LIST_PAGES_MAX, "the list has too many pages and was cut");
     Ok(entries)
+}
+
+/// Keeps what fits the limits.
+fn cut(entries: &mut Vec<Entry>) {
+    let mut bytes = 0;
+    let fitting = entries.iter().take(LIST_ENTRIES_MAX).take_while(|entry| {
+        bytes += entry.native.len();
+        bytes <= LIST_BYTES_MAX
+    });
+    let fitting = fitting.count();
+    entries.truncate(fitting);
+}
+
+fn warn_of_left_out(backend: &Backend, kind: ListKind, left_out: &[LeftOut]) {
+    for one in left_out.iter().take(LEFT_OUT_LOGGED_MAX) {
+        tracing::warn!(backend = %backend.id, list = kind.member(), key = ?one.key, why = one.why, "an entry is left out of the catalog");
+    }
+    if left_out.len() > LEFT_OUT_LOGGED_MAX {
+        tracing::warn!(backend = %backend.id, list = kind.member(), count = left_out.len(), "many entries are left out of the catalog");
+    }
 }
 
 /// `None`: the backend does not have this list after all.

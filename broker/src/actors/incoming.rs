@@ -15,6 +15,7 @@ use protocol::{
     json,
     method::Method,
     splice::Splice,
+    version::Version,
 };
 
 use super::{
@@ -34,7 +35,12 @@ use crate::rules::{
 /// Takes one message of a backend. `origin` is the call on whose stream it came, where the wire tells.
 pub fn receive(link: &Arc<Link>, connection: &Arc<Connection>, message: Message, origin: Option<&Arc<Call>>) {
     match message.kind {
-        Kind::Result | Kind::Error => connection.answered(message),
+        Kind::Result => {
+            // Before whoever waits for the answer runs: the task's next message may be right behind.
+            link.backend.shared.tasks.note_created(link, connection, &message);
+            connection.answered(message);
+        }
+        Kind::Error => connection.answered(message),
         Kind::Request => request(link, connection, &message, origin),
         Kind::Notification => notification(link, connection, &message, origin),
     }
@@ -53,20 +59,24 @@ impl Owner {
     }
 }
 
-fn owner(link: &Link, connection: &Connection, origin: Option<&Arc<Call>>) -> Option<Owner> {
+fn owner(link: &Arc<Link>, connection: &Connection, message: &Message, origin: Option<&Arc<Call>>) -> Option<Owner> {
     if let Some(call) = origin {
         return Some(Owner { session: call.session.clone(), call: Some(call.clone()) });
     }
+    if message.fields.meta_related_task_id.is_some() {
+        let session = link.backend.shared.tasks.session_of(link, message)?;
+        let call = connection.latest_call_of(&session);
+        return Some(Owner { session, call });
+    }
     match &link.scope {
-        None => None,
+        // Nothing says whose it is, and guessing could show it to another user of the tenant.
+        None | Some(LinkScope::Tenant) => None,
         Some(LinkScope::Session(_)) => {
             let session = link.sessions().into_iter().next()?;
             let call = connection.latest_call_of(&session);
             Some(Owner { session, call })
         }
-        Some(LinkScope::Tenant | LinkScope::Principal(..)) => {
-            connection.only_call().map(|call| Owner { session: call.session.clone(), call: Some(call) })
-        }
+        Some(LinkScope::Principal(..)) => connection.only_call().map(|call| Owner { session: call.session.clone(), call: Some(call) }),
     }
 }
 
@@ -80,10 +90,14 @@ fn request(link: &Arc<Link>, connection: &Arc<Connection>, message: &Message, or
         connection.send_later(catalog_answer(message.method, &id));
         return;
     }
-    let asked = match owner(link, connection, origin) {
-        Some(owner) => owner.session.ask(connection, message, owner.call.as_ref()),
-        None => Err(Refusal::new(ErrorKind::MethodNotFound, "no client is there to be asked on this connection")),
-    };
+    // First what was declared on this connection, which is never more than what the clients behind it can do.
+    let version = connection.negotiated().map_or(Version::LATEST_LEGACY, |agreed| agreed.version);
+    let nobody = || Refusal::new(ErrorKind::MethodNotFound, "no client is there to be asked on this connection");
+    let asked = link
+        .declared
+        .permits(message, version)
+        .and_then(|()| owner(link, connection, message, origin).ok_or_else(nobody))
+        .and_then(|owner| owner.session.ask(link, connection, message, owner.call.as_ref()));
     if let Err(refusal) = asked {
         link.backend.shared.metrics.error(refusal.kind.code());
         connection.send_later(refusal.to_response(Some(&id), &crate::request_id()));
@@ -108,7 +122,7 @@ fn notification(link: &Arc<Link>, connection: &Arc<Connection>, message: &Messag
         Method::LogMessage => log_message(link, connection, message, origin),
         Method::TasksStatus => task_status(link, message),
         Method::ElicitationComplete => elicitation_complete(link, message, origin),
-        _ => match owner(link, connection, origin) {
+        _ => match owner(link, connection, message, origin) {
             Some(owner) => deliver(&owner, EventKind::Message, exposed_task(link, message)),
             None => link.backend.shared.metrics.dropped_notification("unattributed"),
         },
@@ -167,7 +181,7 @@ fn log_message(link: &Arc<Link>, connection: &Arc<Connection>, message: &Message
             deliver(owner, EventKind::Message, exposed_task(link, message));
         }
     };
-    if let Some(owner) = owner(link, connection, origin) {
+    if let Some(owner) = owner(link, connection, message, origin) {
         send(&owner);
     } else if matches!(link.scope, Some(LinkScope::Principal(..))) {
         link.sessions().into_iter().for_each(|session| send(&Owner { session, call: None }));
@@ -206,12 +220,13 @@ fn exposed_task(link: &Arc<Link>, message: &Message) -> Bytes {
 
 fn deliver(owner: &Owner, kind: EventKind, frame: Bytes) {
     match owner.stream() {
-        Some(stream) => {
+        // A client that left before anything was streamed has no way back to that stream.
+        Some(stream) if !stream.is_lost() => {
             let _cut = stream.push(Instant::now(), kind, frame);
             let dropped = stream.take_dropped_progress();
             (0..dropped).for_each(|_| owner.session.shared.metrics.dropped_notification("progress"));
         }
-        None => owner.session.deliver(kind, frame),
+        _ => owner.session.deliver(kind, frame),
     }
 }
 

@@ -128,8 +128,10 @@ impl EventStream {
         self.lock().resumable = true;
     }
 
-    pub fn is_resumable(&self) -> bool {
-        self.lock().resumable
+    /// No connection reads the stream, and its client has no event id to come back with.
+    pub fn is_lost(&self) -> bool {
+        let state = self.lock();
+        state.reader > 0 && !state.connected && !state.resumable
     }
 
     /// A connection takes the stream over, from `position` on (0: from the start).

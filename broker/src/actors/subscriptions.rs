@@ -53,19 +53,16 @@ impl Subscriptions {
         told
     }
 
-    /// A session has heard enough.
-    pub async fn unsubscribe(
-        &self,
-        link: &Arc<Link>,
-        connection: &Arc<Connection>,
-        session: &Arc<Session>,
-        uri: &str,
-    ) -> Result<(), Refusal> {
+    /// A session has heard enough. A backend that can not be reached is not told: a new connection begins without it.
+    pub async fn unsubscribe(&self, link: &Arc<Link>, session: &Arc<Session>, uri: &str) -> Result<(), Refusal> {
         let _order = self.telling.lock().await;
         if !self.remove(session, uri) || self.has_listeners(uri) {
             return Ok(());
         }
-        tell(link, connection, Method::ResourcesUnsubscribe, uri).await
+        match link.live() {
+            Some(connection) => tell(link, &connection, Method::ResourcesUnsubscribe, uri).await,
+            None => Ok(()),
+        }
     }
 
     /// A session is over.
@@ -107,9 +104,11 @@ impl Subscriptions {
     pub fn updated(&self, link: &Arc<Link>, message: &Message) {
         let Some(uri) = message.text(message.fields.uri) else { return };
         let mut listeners = self.listeners(&uri);
-        if listeners.is_empty() {
-            let whole = self.lock().keys().find(|whole| is_part_of(&uri, whole)).cloned();
-            listeners = whole.map(|whole| self.listeners(&whole)).unwrap_or_default();
+        let wholes: Vec<String> = self.lock().keys().filter(|whole| is_part_of(&uri, whole)).cloned().collect();
+        for listener in wholes.iter().flat_map(|whole| self.listeners(whole)) {
+            if !listeners.iter().any(|known| Arc::ptr_eq(known, &listener)) {
+                listeners.push(listener);
+            }
         }
         if listeners.is_empty() {
             link.backend.shared.metrics.dropped_notification("updated");

@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
@@ -17,7 +17,10 @@ use protocol::{
 use super::{backend::Backend, session::Session, shared::Shared};
 use crate::{
     config::spec::TenantSpec,
-    rules::{budget::Budget, catalog::Catalog},
+    rules::{
+        budget::Budget,
+        catalog::{Catalog, Endpoint, ListKind},
+    },
 };
 
 #[derive(Debug)]
@@ -33,6 +36,8 @@ pub struct Tenant {
     sessions: Mutex<HashMap<PrincipalId, Vec<std::sync::Weak<Session>>>>,
     session_count: AtomicUsize,
     calls: AtomicUsize,
+    /// The tenant was removed. Set and read while `sessions` is locked.
+    closed: AtomicBool,
 }
 
 impl Tenant {
@@ -48,6 +53,7 @@ impl Tenant {
             sessions: Mutex::default(),
             session_count: AtomicUsize::new(0),
             calls: AtomicUsize::new(0),
+            closed: AtomicBool::new(false),
             shared,
         };
         tenant.configure(spec);
@@ -94,10 +100,12 @@ impl Tenant {
         let lists = self.backends().into_iter().filter_map(|backend| Some((backend.id.clone(), backend.lists.load_full()?))).collect();
         let catalog = Arc::new(Catalog::build(self.id.clone(), self.shared.cursor_key.clone(), lists));
         let before = self.catalog.swap(catalog.clone());
+        let mut changed: HashMap<Endpoint, Vec<ListKind>> = HashMap::new();
         for session in self.sessions() {
-            let changed = catalog.changed_lists(&before, &session.endpoint);
-            if !changed.is_empty() {
-                session.lists_changed(&changed);
+            let endpoint = session.endpoint.clone();
+            let lists = changed.entry(endpoint).or_insert_with(|| catalog.changed_lists(&before, &session.endpoint));
+            if !lists.is_empty() {
+                session.lists_changed(lists);
             }
         }
     }
@@ -107,6 +115,9 @@ impl Tenant {
         let common = &self.shared.config.limits;
         let tenant_max = self.spec.load().limits.sessions_per_tenant.unwrap_or(common.sessions_per_tenant);
         let mut sessions = lock(&self.sessions);
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(Refusal::new(ErrorKind::Unauthorized, "the tenant is gone"));
+        }
         if self.session_count.load(Ordering::Relaxed) >= tenant_max {
             return Err(too_many_sessions("tenant", tenant_max));
         }
@@ -117,6 +128,12 @@ impl Tenant {
         own.push(Arc::downgrade(session));
         self.session_count.fetch_add(1, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// The tenant is removed: it takes no session any more.
+    pub fn close(&self) {
+        let _sessions = lock(&self.sessions);
+        self.closed.store(true, Ordering::Relaxed);
     }
 
     pub fn close_session(&self, session: &Arc<Session>) {

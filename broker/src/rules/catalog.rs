@@ -130,11 +130,6 @@ impl BackendLists {
         }
     }
 
-    /// Whether this tool, named as the backend does, runs as a task; `None` for one that is not listed.
-    pub fn task_support(&self, tool: &str) -> Option<TaskSupport> {
-        self.tools.iter().find(|entry| entry.key == tool).map(|entry| entry.task_support)
-    }
-
     pub fn entries_mut(&mut self, kind: ListKind) -> &mut Vec<Entry> {
         match kind {
             ListKind::Tools => &mut self.tools,
@@ -172,8 +167,13 @@ pub fn read_page(kind: ListKind, backend: &BackendId, result: &[u8]) -> Result<L
 fn read_entry(kind: ListKind, backend: &BackendId, entry: json::Value<'_>) -> Result<Entry, LeftOut> {
     let value = entry.get(kind.key());
     let key = value.and_then(|v| v.as_str()).map(|k| k.into_owned()).unwrap_or_default();
+    let named = |member: &json::Member<'_>| member.key == kind.key();
     let refuse = |why| Err(LeftOut { key: key.chars().take(80).collect(), why });
     let Some(value) = value.filter(|_| !key.is_empty()) else { return refuse("it has no name or URI") };
+    // Readers differ in which of two they take: a second name could pass for another backend's.
+    if entry.members().filter(named).count() > 1 {
+        return refuse("it has two names or URIs");
+    }
     if key.len() > 2048 {
         return refuse("its name or URI is longer than 2048 bytes");
     }
@@ -234,6 +234,8 @@ pub struct Catalog {
     pub capabilities: ServerCapabilities,
     tools: HashMap<String, Target>,
     prompts: HashMap<String, Target>,
+    /// By backend and the tool's own name.
+    task_support: HashMap<BackendId, HashMap<String, TaskSupport>>,
     lists: HashMap<(Endpoint, ListKind), Pages>,
     tenant: TenantId,
     key: hmac::Key,
@@ -246,12 +248,15 @@ impl Catalog {
             capabilities,
             tools: HashMap::new(),
             prompts: HashMap::new(),
+            task_support: HashMap::new(),
             lists: HashMap::new(),
             backends: BTreeMap::new(),
             tenant,
             key,
         };
         for (backend, lists) in &backends {
+            let support = lists.tools.iter().map(|tool| (tool.key.clone(), tool.task_support)).collect();
+            catalog.task_support.insert(backend.clone(), support);
             for (kind, map) in [(ListKind::Tools, &mut catalog.tools), (ListKind::Prompts, &mut catalog.prompts)] {
                 for entry in lists.entries(kind) {
                     map.entry(entry.exposed_key.clone()).or_insert_with(|| Target { backend: backend.clone(), name: entry.key.clone() });
@@ -282,6 +287,11 @@ impl Catalog {
         self.prompts.get(exposed)
     }
 
+    /// Whether this tool, named as its backend does, runs as a task; `None` for one that is not listed.
+    pub fn task_support(&self, backend: &BackendId, tool: &str) -> Option<TaskSupport> {
+        self.task_support.get(backend)?.get(tool).copied()
+    }
+
     /// The result object of a list call.
     pub fn list(&self, endpoint: &Endpoint, kind: ListKind, cursor: Option<&str>) -> Result<Bytes, Refusal> {
         let bad_cursor =
@@ -304,10 +314,13 @@ impl Catalog {
             .into_iter()
             .filter(|kind| {
                 let slot = (endpoint.clone(), *kind);
-                let entries = |catalog: &Catalog| catalog.lists.get(&slot).map(|pages| pages.entries.clone()).unwrap_or_default();
-                entries(self) != entries(before)
+                self.entries(&slot) != before.entries(&slot)
             })
             .collect()
+    }
+
+    fn entries(&self, slot: &(Endpoint, ListKind)) -> &[Bytes] {
+        self.lists.get(slot).map_or(&[], |pages| &pages.entries)
     }
 
     fn scope<'a>(&'a self, endpoint: &'a Endpoint, kind: ListKind) -> Scope<'a> {

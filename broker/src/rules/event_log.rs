@@ -55,6 +55,8 @@ pub struct EventLog {
     next_sequence: u64,
     /// Every event up to here was handed to a connection.
     handed: u64,
+    /// Something other than progress was dropped up to here.
+    lost_through: u64,
     /// Answers still to come; the stream ends with the last of them. `None`: a stream without an end.
     answers_due: Option<usize>,
     cut: bool,
@@ -70,6 +72,7 @@ impl EventLog {
             bytes: 0,
             next_sequence: 1,
             handed: 0,
+            lost_through: 0,
             answers_due: answers,
             cut: false,
             dropped_progress: 0,
@@ -77,17 +80,18 @@ impl EventLog {
     }
 
     pub fn push(&mut self, now: Instant, kind: EventKind, frame: Bytes) -> Result<(), Overflow> {
-        if self.cut {
-            return Err(Overflow);
-        }
         if kind == EventKind::Answer {
             self.answers_due = self.answers_due.map(|due| due.saturating_sub(1));
+        }
+        if self.cut {
+            return Err(Overflow);
         }
         self.bytes += frame.len();
         self.events.push_back(Event { sequence: self.next_sequence, kind, frame, at: now });
         self.next_sequence += 1;
         self.make_room();
-        if self.over_limit() && kind != EventKind::Answer {
+        // One event alone is never too much: it is within the limit of a message.
+        if self.over_limit() && kind != EventKind::Answer && self.events.len() > 1 {
             self.cut = true;
             return Err(Overflow);
         }
@@ -113,10 +117,8 @@ impl EventLog {
 
     /// Checks that a client may continue after `position`: everything since is still here.
     pub fn can_resume(&self, position: u64) -> Result<(), Gone> {
-        let oldest_needed = position + 1;
-        let oldest_held = self.events.front().map_or(self.next_sequence, |event| event.sequence);
-        // Progress that was dropped leaves holes nobody misses; a trimmed front is a loss.
-        if position >= self.next_sequence || oldest_held > oldest_needed { Err(Gone) } else { Ok(()) }
+        // Progress that was dropped leaves holes nobody misses.
+        if position >= self.next_sequence || position < self.lost_through { Err(Gone) } else { Ok(()) }
     }
 
     /// Removes and returns what no connection has taken yet.
@@ -182,6 +184,9 @@ impl EventLog {
     fn drop_front(&mut self) {
         if let Some(event) = self.events.pop_front() {
             self.bytes -= event.frame.len();
+            if event.kind != EventKind::Progress {
+                self.lost_through = event.sequence;
+            }
         }
     }
 }
@@ -242,6 +247,31 @@ mod tests {
         }
         assert_eq!(push(&mut log, EventKind::Message, "m"), Err(Overflow));
         assert!(log.was_cut());
+    }
+
+    #[test]
+    fn one_large_message_is_kept_and_the_answer_after_it_too() {
+        let mut log = EventLog::new(LIMITS, Some(1));
+        push(&mut log, EventKind::Message, &"x".repeat(1000)).unwrap();
+        push(&mut log, EventKind::Answer, "answer").unwrap();
+        assert!(log.complete() && !log.was_cut());
+    }
+
+    #[test]
+    fn dropped_progress_does_not_prevent_a_resumption() {
+        let mut log = EventLog::new(LIMITS, Some(1));
+        for text in ["p1", "p2", "p3", "p4", "p5", "p6"] {
+            push(&mut log, EventKind::Progress, text).unwrap();
+        }
+        assert_eq!(log.can_resume(0), Ok(()));
+    }
+
+    #[test]
+    fn a_cut_stream_still_counts_its_answers() {
+        let mut log = EventLog::new(LIMITS, Some(1));
+        log.cut();
+        assert_eq!(push(&mut log, EventKind::Answer, "answer"), Err(Overflow));
+        assert!(log.complete());
     }
 
     #[test]

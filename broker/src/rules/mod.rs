@@ -10,5 +10,6 @@ pub mod event_log;
 pub mod exposure;
 pub mod log_level;
 pub mod names;
+pub mod offer;
 pub mod routing;
 pub mod sharing;

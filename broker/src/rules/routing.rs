@@ -15,7 +15,7 @@ use protocol::{
 };
 
 use super::{
-    catalog::{BackendLists, Catalog, Endpoint, ListKind, Target, TaskSupport},
+    catalog::{Catalog, Endpoint, ListKind, Target, TaskSupport},
     log_level::LogLevel,
     names,
 };
@@ -128,7 +128,13 @@ fn catalog_prompt(catalog: &Catalog, name: &str) -> Option<Target> {
     catalog.prompt(name).cloned()
 }
 
-fn by_name(message: &Message, endpoint: &Endpoint, catalog: &Catalog, missing: ErrorKind, lookup: Lookup) -> Result<(Plan, String), Refusal> {
+fn by_name(
+    message: &Message,
+    endpoint: &Endpoint,
+    catalog: &Catalog,
+    missing: ErrorKind,
+    lookup: Lookup,
+) -> Result<(Plan, String), Refusal> {
     let (span, name) = required_text(message, message.fields.name, "params.name")?;
     let (plan, native) = match endpoint {
         // One backend, its own names: it knows best which exist, listed or not.
@@ -144,23 +150,30 @@ fn by_name(message: &Message, endpoint: &Endpoint, catalog: &Catalog, missing: E
 
 fn tool_call(message: &Message, endpoint: &Endpoint, version: Version, catalog: &Catalog) -> Result<Decision, Refusal> {
     let (mut plan, tool) = by_name(message, endpoint, catalog, ErrorKind::ToolNotFound, catalog_tool)?;
-    plan.drop_task = !task_fits(message, version, &tool, catalog.backends.get(&plan.backend).map(|lists| &**lists))?;
+    let lists = catalog.backends.get(&plan.backend);
+    let support = catalog.task_support(&plan.backend, &tool);
+    plan.drop_task = !task_fits(message, version, support, lists.map(|lists| &lists.capabilities))?;
     Ok(Decision::Forward(plan))
 }
 
 /// MCP 2025-11-25, Tasks: a call is a task only where client, backend and tool agree. `false`: the call's `task` member means
 /// nothing here and is left out.
-fn task_fits(message: &Message, version: Version, tool: &str, lists: Option<&BackendLists>) -> Result<bool, Refusal> {
+fn task_fits(
+    message: &Message,
+    version: Version,
+    support: Option<TaskSupport>,
+    backend: Option<&ServerCapabilities>,
+) -> Result<bool, Refusal> {
     let asked = message.fields.task.is_some();
-    let Some(lists) = lists else { return Ok(true) };
-    if !lists.capabilities.tasks_tools_call {
+    let Some(backend) = backend else { return Ok(true) };
+    if !backend.tasks_tools_call {
         return Ok(!asked);
     }
     if asked && !version.tasks() {
         return Ok(false);
     }
     let refuse = |text: &str| Err(Refusal::new(ErrorKind::CapabilityMissing, text));
-    match lists.task_support(tool) {
+    match support {
         Some(TaskSupport::Forbidden) if asked => refuse("this tool does not run as a task, leave out params.task"),
         Some(TaskSupport::Required) if !asked => refuse("this tool only runs as a task, params.task is missing"),
         _ => Ok(true),
@@ -247,7 +260,7 @@ mod tests {
     use protocol::{ids::TenantId, splice::Splice};
 
     use super::*;
-    use crate::rules::catalog::read_page;
+    use crate::rules::catalog::{BackendLists, read_page};
 
     fn backend(name: &str, capabilities: &str, tools: &str, prompts: &str) -> (BackendId, Arc<BackendLists>) {
         let id = BackendId::parse(name).unwrap();
@@ -331,23 +344,26 @@ mod tests {
 
     #[test]
     fn task_02_task_03_a_call_is_a_task_only_where_all_agree() {
-        let tools = r#"{"tools":[{"name":"may","inputSchema":{},"execution":{"taskSupport":"optional"}},
-            {"name":"must","inputSchema":{},"execution":{"taskSupport":"required"}},{"name":"never","inputSchema":{}}]}"#;
-        let (_, with) = backend("b", r#"{"tools":{},"tasks":{"requests":{"tools":{"call":{}}}}}"#, tools, r#"{"prompts":[]}"#);
-        let (_, without) = backend("b", r#"{"tools":{}}"#, tools, r#"{"prompts":[]}"#);
+        let capabilities = |text: &str| ServerCapabilities::parse(text.as_bytes()).unwrap();
+        let with = capabilities(r#"{"tools":{},"tasks":{"requests":{"tools":{"call":{}}}}}"#);
+        let without = capabilities(r#"{"tools":{}}"#);
         let call = |task: &str| {
             let text = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"x"{task}}}}}"#);
             Message::decode(Bytes::from(text), &json::Limits::default()).unwrap()
         };
         let (asked, plain) = (call(r#","task":{}"#), call(""));
-        let fits = |message, version, tool, lists| task_fits(message, version, tool, Some(lists)).ok();
+        let fits = |message, version, support, backend| task_fits(message, version, support, Some(backend)).ok();
         let latest = Version::LATEST_LEGACY;
-        for (tool, as_task, as_call) in
-            [("may", Some(true), Some(true)), ("must", Some(true), None), ("never", None, Some(true)), ("unlisted", Some(true), Some(true))]
-        {
-            assert_eq!((fits(&asked, latest, tool, &with), fits(&plain, latest, tool, &with)), (as_task, as_call), "{tool}");
-            assert_eq!((fits(&asked, latest, tool, &without), fits(&plain, latest, tool, &without)), (Some(false), Some(true)), "{tool}");
+        for (support, as_task, as_call) in [
+            (Some(TaskSupport::Optional), Some(true), Some(true)),
+            (Some(TaskSupport::Required), Some(true), None),
+            (Some(TaskSupport::Forbidden), None, Some(true)),
+            (None, Some(true), Some(true)),
+        ] {
+            assert_eq!((fits(&asked, latest, support, &with), fits(&plain, latest, support, &with)), (as_task, as_call), "{support:?}");
+            let ignored = (fits(&asked, latest, support, &without), fits(&plain, latest, support, &without));
+            assert_eq!(ignored, (Some(false), Some(true)), "{support:?}");
         }
-        assert_eq!(fits(&asked, Version::V2025_06_18, "may", &with), Some(false));
+        assert_eq!(fits(&asked, Version::V2025_06_18, Some(TaskSupport::Optional), &with), Some(false));
     }
 }

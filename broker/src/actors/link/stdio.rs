@@ -80,7 +80,10 @@ async fn read(link: Arc<Link>, connection: Arc<Connection>, mut reader: LineRead
         };
         link.backend.shared.metrics.bytes(Direction::In, Side::Backend, line.len());
         match Message::decode(line, &limits) {
-            Ok(message) => incoming::receive(&link, &connection, message, None),
+            Ok(message) => {
+                noise = 0;
+                incoming::receive(&link, &connection, message, None);
+            }
             Err(rejected) => {
                 noise += 1;
                 connection.broken_message(&rejected);

@@ -10,7 +10,7 @@ mod streams;
 use std::{
     collections::{HashMap, HashSet},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -28,8 +28,14 @@ use protocol::{
     version::Version,
 };
 
-use self::{questions::Question, streams::Streams};
-use super::{backend::Deadlines, call::Call, link::Link, shared::Shared, tenant::Tenant};
+use self::{questions::Question, requests::InFlight, streams::Streams};
+use super::{
+    backend::Deadlines,
+    link::{Link, connection::Connection},
+    shared::Shared,
+    stream::EventStream,
+    tenant::Tenant,
+};
 use crate::{
     auth::Caller,
     limits::SESSION_ID_BYTES,
@@ -84,7 +90,7 @@ pub struct Session {
 #[derive(Debug)]
 struct State {
     phase: SessionPhase,
-    calls: HashMap<RequestId, Arc<Call>>,
+    in_flight: HashMap<RequestId, InFlight>,
     streams: Streams,
     links: HashMap<BackendId, Arc<Link>>,
     questions: HashMap<u64, Question>,
@@ -94,6 +100,8 @@ struct State {
     log_level: Option<LogLevel>,
     /// Ids of URL elicitations this client was asked to perform.
     elicited: HashSet<String>,
+    /// Tasks this client works on for a backend, with the connection that asked.
+    client_tasks: HashMap<String, Weak<Connection>>,
     /// Lists that changed before the client was ready to hear it.
     held_changes: HashSet<Method>,
 }
@@ -104,7 +112,7 @@ impl Session {
         let id = SessionId::new(URL_SAFE_NO_PAD.encode(rand::random::<[u8; SESSION_ID_BYTES]>()));
         let state = State {
             phase: SessionPhase::AwaitingInitialized,
-            calls: HashMap::new(),
+            in_flight: HashMap::new(),
             streams: Streams::new(shared.stream_limits()),
             links: HashMap::new(),
             questions: HashMap::new(),
@@ -112,6 +120,7 @@ impl Session {
             subscriptions: HashMap::new(),
             log_level: None,
             elicited: HashSet::new(),
+            client_tasks: HashMap::new(),
             held_changes: HashSet::new(),
         };
         shared.metrics.phase(SessionPhase::Opening.name(), SessionPhase::AwaitingInitialized.name());
@@ -143,9 +152,14 @@ impl Session {
     /// Nothing was heard of the client, and nothing is in flight or open, for this long.
     pub fn idle_for(&self) -> Duration {
         let state = self.lock();
-        if !state.calls.is_empty() || state.streams.any_connected() {
+        if !state.in_flight.is_empty() || state.streams.any_connected() {
             return Duration::ZERO;
         }
+        drop(state);
+        self.since_touched()
+    }
+
+    fn since_touched(&self) -> Duration {
         Duration::from_millis(self.shared.uptime_ms().saturating_sub(self.touched_ms.load(Ordering::Relaxed)))
     }
 
@@ -170,9 +184,9 @@ impl Session {
             return Ok(link.clone());
         }
         if state.phase == SessionPhase::Closed {
-            return Err(Refusal::new(ErrorKind::SessionNotFound, "the session is over"));
+            return Err(session_over());
         }
-        let link = self.tenant.backend(backend).ok_or_else(gone)?.link_for(self);
+        let link = self.tenant.backend(backend).and_then(|backend| backend.link_for(self)).ok_or_else(gone)?;
         link.attach(self);
         if let Some(level) = state.log_level {
             link.note_level(level);
@@ -214,40 +228,52 @@ impl Session {
         refusal.to_response(id, &request_id)
     }
 
-    /// The call is over.
-    pub fn close_call(&self, call: &Arc<Call>) {
-        let removed = {
-            let mut state = self.lock();
-            let same = state.calls.get(&call.client_id).is_some_and(|other| Arc::ptr_eq(other, call));
-            if same { state.calls.remove(&call.client_id) } else { None }
-        };
-        if removed.is_some() {
-            self.tenant.close_call();
-            self.shared.metrics.requests_pending(-1);
+    /// Ends the session if nothing was heard of its client for this long. A request that comes at the same moment finds
+    /// the session over, or keeps it.
+    pub fn end_if_idle(self: &Arc<Self>, limit: Duration) -> bool {
+        if self.idle_for() <= limit {
+            return false;
         }
+        let mut state = self.lock();
+        if !state.in_flight.is_empty() || self.since_touched() <= limit {
+            return false;
+        }
+        let ending = self.take_apart(&mut state);
+        drop(state);
+        self.finish("idle", ending);
+        true
     }
 
     /// Ends the session: its calls are cancelled, its questions answered for it, its streams closed, its links given back.
     pub fn end(self: &Arc<Self>, why: &str) {
-        let (calls, questions, links, streams) = {
-            let mut state = self.lock();
-            if state.phase == SessionPhase::Closed {
-                return;
-            }
-            self.shared.metrics.phase(state.phase.name(), SessionPhase::Closed.name());
-            state.phase = SessionPhase::Closed;
-            self.shared.metrics.subscriptions(-i64::try_from(state.subscriptions.len()).unwrap_or(0));
-            state.subscriptions.clear();
-            let calls: Vec<_> = state.calls.values().cloned().collect();
-            let questions: Vec<_> = state.questions.drain().map(|(_, question)| question).collect();
-            let links: Vec<_> = state.links.drain().map(|(_, link)| link).collect();
-            (calls, questions, links, state.streams.take_all())
-        };
+        let mut state = self.lock();
+        if state.phase == SessionPhase::Closed {
+            return;
+        }
+        let ending = self.take_apart(&mut state);
+        drop(state);
+        self.finish(why, ending);
+    }
+
+    fn take_apart(&self, state: &mut State) -> Remains {
+        self.shared.metrics.phase(state.phase.name(), SessionPhase::Closed.name());
+        state.phase = SessionPhase::Closed;
+        self.shared.metrics.subscriptions(-i64::try_from(state.subscriptions.len()).unwrap_or(0));
+        state.subscriptions.clear();
+        Remains {
+            in_flight: state.in_flight.values().cloned().collect(),
+            questions: state.questions.drain().map(|(_, question)| question).collect(),
+            links: state.links.drain().map(|(_, link)| link).collect(),
+            streams: state.streams.take_all(),
+        }
+    }
+
+    fn finish(self: &Arc<Self>, why: &str, remains: Remains) {
         tracing::info!(session = %self.digest, tenant = %self.tenant.id, why, "session ended");
-        questions.iter().for_each(|question| question.refuse("the client is gone"));
-        calls.iter().for_each(|call| call.cancel(None));
-        streams.iter().for_each(|stream| stream.close());
-        links.iter().for_each(|link| link.detach(self));
+        remains.questions.iter().for_each(|question| question.refuse("the client is gone"));
+        remains.in_flight.iter().for_each(|request| request.cancel(None));
+        remains.streams.iter().for_each(|stream| stream.close());
+        remains.links.iter().for_each(|link| link.detach(self));
         self.tenant.close_session(self);
         self.shared.metrics.sessions(self.transport, "open", -1);
     }
@@ -265,12 +291,12 @@ impl Session {
     }
 
     pub fn calls_in_flight(&self) -> usize {
-        self.lock().calls.len()
+        self.lock().in_flight.len()
     }
 
     pub fn view(&self) -> SessionView {
         let state = self.lock();
-        let idle = self.shared.uptime_ms().saturating_sub(self.touched_ms.load(Ordering::Relaxed)) / 1000;
+        let idle = self.since_touched().as_secs();
         SessionView {
             id: self.digest.clone(),
             tenant: self.tenant.id.to_string(),
@@ -289,7 +315,7 @@ impl Session {
                 _ => "opening",
             }
             .to_owned(),
-            calls_in_flight: state.calls.len(),
+            calls_in_flight: state.in_flight.len(),
             streams: state.streams.connected(),
             subscriptions: state.subscriptions.len(),
             idle_seconds: idle,
@@ -302,8 +328,20 @@ impl Session {
     }
 }
 
+/// What an ended session leaves to be cleaned up.
+struct Remains {
+    in_flight: Vec<InFlight>,
+    questions: Vec<Question>,
+    links: Vec<Arc<Link>>,
+    streams: Vec<Arc<EventStream>>,
+}
+
 /// Names a session where its id must not be shown.
 fn digest(id: &SessionId) -> String {
     let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, id.as_str().as_bytes());
     hash.as_ref()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn session_over() -> Refusal {
+    Refusal::new(ErrorKind::SessionNotFound, "the session is over")
 }

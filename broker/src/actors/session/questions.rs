@@ -5,7 +5,7 @@
 //! that is gone.
 
 use std::{
-    sync::{Arc, atomic::Ordering},
+    sync::{Arc, Weak, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -17,13 +17,18 @@ use protocol::{
     ids::RequestId,
     json,
     method::Method,
+    phase::SessionPhase,
     splice::Splice,
 };
 
-use super::Session;
+use super::{Session, State, session_over};
 use crate::{
-    actors::{call::Call, link::connection::Connection, stream::EventStream},
-    limits::{ELICITATIONS_MAX, QUESTIONS_MAX},
+    actors::{
+        call::Call,
+        link::{Link, connection::Connection},
+        stream::EventStream,
+    },
+    limits::{CLIENT_TASKS_MAX, ELICITATION_ID_BYTES_MAX, ELICITATIONS_MAX, QUESTIONS_MAX},
     rules::event_log::EventKind,
 };
 
@@ -63,10 +68,16 @@ impl Drop for Question {
 
 impl Session {
     /// Passes a backend's request on to the client, if the client said it can answer such.
-    pub fn ask(self: &Arc<Self>, connection: &Arc<Connection>, message: &Message, call: Option<&Arc<Call>>) -> Result<(), Refusal> {
+    pub fn ask(
+        self: &Arc<Self>,
+        link: &Arc<Link>,
+        connection: &Arc<Connection>,
+        message: &Message,
+        call: Option<&Arc<Call>>,
+    ) -> Result<(), Refusal> {
         self.client.permits(message, self.version)?;
         let backend_id = message.id.clone().ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
-        let stream = call.map(|call| call.stream.clone());
+        let stream = call.map(|call| call.stream.clone()).filter(|stream| !stream.is_lost());
         let question = Question {
             connection: connection.clone(),
             backend_id: backend_id.clone(),
@@ -80,11 +91,14 @@ impl Session {
         }
         let number = {
             let mut state = self.lock();
+            if state.phase == SessionPhase::Closed {
+                return Err(session_over());
+            }
             if state.questions.len() >= QUESTIONS_MAX {
                 return Err(Refusal::new(ErrorKind::Overloaded, "too many questions wait for this client"));
             }
-            if let Some(id) = message.text(message.fields.elicitation_id).filter(|_| state.elicited.len() < ELICITATIONS_MAX) {
-                state.elicited.insert(id.into_owned());
+            if let Some(id) = message.text(message.fields.elicitation_id) {
+                state.note_elicited(&id);
             }
             let number = state.next_question;
             state.next_question += 1;
@@ -92,7 +106,7 @@ impl Session {
             number
         };
         connection.note_asked(backend_id, self, number);
-        let frame = self.question_frame(connection, message, number, call);
+        let frame = self.question_frame(link, message, number);
         let sent = match &stream {
             Some(stream) => stream.push(Instant::now(), EventKind::Message, frame).is_ok(),
             None => {
@@ -107,18 +121,13 @@ impl Session {
         Ok(())
     }
 
-    fn question_frame(&self, connection: &Connection, message: &Message, number: u64, call: Option<&Arc<Call>>) -> Bytes {
+    fn question_frame(&self, link: &Arc<Link>, message: &Message, number: u64) -> Bytes {
         let digits = number.to_string().into_bytes();
         let mut splice = Splice::new(&message.frame);
         for span in [message.id_span, message.fields.meta_progress_token].into_iter().flatten() {
             splice.replace(span, digits.clone());
         }
-        // Only a call tells which link, and with it which task ids, this is about.
-        if let Some((link, on, _)) = call.and_then(|call| call.sent())
-            && std::ptr::eq(Arc::as_ptr(&on), connection)
-        {
-            self.shared.tasks.expose_related(&link, message, &mut splice);
-        }
+        self.shared.tasks.expose_related(link, message, &mut splice);
         splice.finish()
     }
 
@@ -139,7 +148,20 @@ impl Session {
         {
             splice.replace(span, json::quote(&task.backend_task_id).into_bytes());
         }
+        if let Some(id) = message.text(message.fields.task_task_id) {
+            self.lock().note_client_task(&id, &question.connection);
+        }
         question.connection.send_later(splice.finish());
+    }
+
+    /// The client tells how a task it works on for a backend is going: only that backend's connection hears it.
+    pub(super) fn client_task_status(&self, message: &Message) {
+        let Some(id) = message.text(message.fields.task_id) else { return };
+        let connection = self.lock().client_tasks.get(&*id).and_then(Weak::upgrade);
+        match connection {
+            Some(connection) => connection.send_later(message.frame.clone()),
+            None => self.shared.metrics.dropped_notification("task"),
+        }
     }
 
     /// Progress of the client on a question goes back under the backend's own token.
@@ -185,5 +207,33 @@ impl Session {
     /// Whether this client was asked to open the URL of this elicitation.
     pub fn was_elicited(&self, id: &str) -> bool {
         self.lock().elicited.contains(id)
+    }
+
+    /// The backend's error asks the client to open URLs (MCP 2025-11-25, Elicitation: -32042).
+    pub fn note_elicitations_required(&self, answer: &Message) {
+        let Some(data) = answer.bytes(answer.fields.error_data) else { return };
+        let Ok(document) = json::Document::parse(data, &json::Limits::default()) else { return };
+        let elicitations = document.root().get("elicitations");
+        let mut state = self.lock();
+        for id in elicitations.into_iter().flat_map(|list| list.elements()).filter_map(|one| one.get("elicitationId")) {
+            if let Some(id) = id.as_str() {
+                state.note_elicited(&id);
+            }
+        }
+    }
+}
+
+impl State {
+    fn note_elicited(&mut self, id: &str) {
+        if self.elicited.len() < ELICITATIONS_MAX && id.len() <= ELICITATION_ID_BYTES_MAX {
+            self.elicited.insert(id.to_owned());
+        }
+    }
+
+    fn note_client_task(&mut self, id: &str, connection: &Arc<Connection>) {
+        self.client_tasks.retain(|_, connection| connection.strong_count() > 0);
+        if self.client_tasks.len() < CLIENT_TASKS_MAX && id.len() <= ELICITATION_ID_BYTES_MAX {
+            self.client_tasks.insert(id.to_owned(), Arc::downgrade(connection));
+        }
     }
 }

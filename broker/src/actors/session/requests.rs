@@ -1,6 +1,6 @@
 //! What a client sends, once its session is known: requests, notifications, answers.
 
-use std::{sync::Arc, time::Instant};
+use std::{collections::hash_map::Entry, sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use protocol::{
@@ -13,21 +13,41 @@ use protocol::{
     phase::SessionPhase,
     splice::Splice,
 };
+use tokio_util::sync::CancellationToken;
 
-use super::Session;
+use super::{Session, session_over};
 use crate::{
     actors::{
         call::{Call, CallRoute},
         stream::EventStream,
     },
-    limits::SUBSCRIPTIONS_PER_SESSION_MAX,
+    limits::{PAGE_ENTRIES, SUBSCRIPTIONS_PER_SESSION_MAX},
     metrics::Outcome,
     rules::{
+        cursor::{self, Scope},
         event_log::EventKind,
         log_level::LogLevel,
         routing::{self, Decision, ResourceTarget},
     },
 };
+
+/// A request that is not answered yet.
+#[derive(Debug, Clone)]
+pub(super) enum InFlight {
+    /// On its way to a backend.
+    Call(Arc<Call>),
+    /// Worked on by the broker itself.
+    Local(CancellationToken),
+}
+
+impl InFlight {
+    pub(super) fn cancel(&self, reason: Option<Bytes>) {
+        match self {
+            InFlight::Call(call) => call.cancel(reason),
+            InFlight::Local(cancelled) => cancelled.cancel(),
+        }
+    }
+}
 
 impl Session {
     /// Takes a request. Its answer comes on `stream`; an `Err` is the answer, and nothing was begun.
@@ -66,7 +86,10 @@ impl Session {
             Decision::SetLevel(level) => self.in_background(id, message.method, stream, begun, |session| session.set_level(level)),
             Decision::Subscribe(target) => self.in_background(id, message.method, stream, begun, |session| session.subscribe(target)),
             Decision::Unsubscribe(target) => self.in_background(id, message.method, stream, begun, |session| session.unsubscribe(target)),
-            Decision::ListTasks => self.in_background(id, message.method, stream, begun, Self::list_tasks),
+            Decision::ListTasks => {
+                let cursor = message.text(message.fields.cursor).map(|cursor| cursor.into_owned());
+                self.in_background(id, message.method, stream, begun, |session| session.list_tasks(cursor))
+            }
         }
     }
 
@@ -74,7 +97,7 @@ impl Session {
     fn admits(&self, message: &Message, id: &RequestId) -> Result<(), Refusal> {
         let state = self.lock();
         state.phase.admits(message.method)?;
-        if state.calls.contains_key(id) { Err(id_in_flight()) } else { Ok(()) }
+        if state.in_flight.contains_key(id) { Err(id_in_flight()) } else { Ok(()) }
     }
 
     fn start_call(
@@ -85,34 +108,51 @@ impl Session {
         route: CallRoute,
         edits: Vec<(json::Span, Vec<u8>)>,
     ) -> Result<(), Refusal> {
-        if self.shared.draining.is_cancelled() {
-            return Err(Refusal::new(ErrorKind::Draining, "the broker is shutting down and takes no new calls"));
-        }
-        self.tenant.open_call()?;
         let call = Call::new(&message, id.clone(), self, stream, route);
-        if let Err(refusal) = self.enter_call(id, &call) {
-            self.tenant.close_call();
-            return Err(refusal);
-        }
-        self.shared.metrics.requests_pending(1);
+        self.begin(id, InFlight::Call(call.clone()))?;
         self.shared.running.spawn(call.run(message, edits));
         Ok(())
     }
 
-    fn enter_call(&self, id: RequestId, call: &Arc<Call>) -> Result<(), Refusal> {
+    /// Counts a request in, if there is room for it and its id is free. [`Session::leave`] counts it out.
+    fn begin(&self, id: RequestId, in_flight: InFlight) -> Result<(), Refusal> {
+        if self.shared.draining.is_cancelled() {
+            return Err(Refusal::new(ErrorKind::Draining, "the broker is shutting down and takes no new calls"));
+        }
+        self.tenant.open_call()?;
+        if let Err(refusal) = self.enter(id, in_flight) {
+            self.tenant.close_call();
+            return Err(refusal);
+        }
+        self.shared.metrics.requests_pending(1);
+        Ok(())
+    }
+
+    fn enter(&self, id: RequestId, in_flight: InFlight) -> Result<(), Refusal> {
         let max = self.shared.config.limits.calls_in_flight_per_session;
         let mut state = self.lock();
         if state.phase == SessionPhase::Closed {
-            return Err(Refusal::new(ErrorKind::SessionNotFound, "the session is over"));
+            return Err(session_over());
         }
-        if state.calls.len() >= max {
+        if state.in_flight.len() >= max {
             return Err(Refusal::new(ErrorKind::TooManyCalls, format!("the session has {max} calls in flight, which is its limit")));
         }
-        if state.calls.contains_key(&id) {
-            return Err(id_in_flight());
+        match state.in_flight.entry(id) {
+            Entry::Occupied(_) => Err(id_in_flight()),
+            Entry::Vacant(free) => {
+                free.insert(in_flight);
+                Ok(())
+            }
         }
-        state.calls.insert(id, call.clone());
-        Ok(())
+    }
+
+    /// The request with this id is over.
+    pub fn leave(&self, id: &RequestId) {
+        let left = self.lock().in_flight.remove(id);
+        if left.is_some() {
+            self.tenant.close_call();
+            self.shared.metrics.requests_pending(-1);
+        }
     }
 
     /// A request about one task goes over the link the task lives on.
@@ -140,13 +180,30 @@ impl Session {
         W: FnOnce(Arc<Self>) -> F,
         F: Future<Output = Result<Bytes, Refusal>> + Send + 'static,
     {
+        let cancelled = CancellationToken::new();
+        self.begin(id.clone(), InFlight::Local(cancelled.clone()))?;
         let (session, stream, work) = (self.clone(), stream.clone(), work(self.clone()));
         self.shared.running.spawn(async move {
-            let (outcome, frame) = match work.await {
-                Ok(result) => (Outcome::Ok, handshake::success(&id, &result)),
-                Err(refusal) => (Outcome::Refused, session.refusal_frame(&refusal, Some(&id))),
+            let result = tokio::select! {
+                biased;
+                () = cancelled.cancelled() => None,
+                result = work => Some(result),
             };
-            let _cut = stream.push(Instant::now(), EventKind::Answer, frame);
+            session.leave(&id);
+            let outcome = match result {
+                Some(Ok(result)) => {
+                    let _cut = stream.push(Instant::now(), EventKind::Answer, handshake::success(&id, &result));
+                    Outcome::Ok
+                }
+                Some(Err(refusal)) => {
+                    let _cut = stream.push(Instant::now(), EventKind::Answer, session.refusal_frame(&refusal, Some(&id)));
+                    Outcome::Refused
+                }
+                None => {
+                    stream.give_up_answer(Instant::now());
+                    Outcome::Cancelled
+                }
+            };
             session.shared.metrics.request_finished(method, outcome, session.transport, begun.elapsed().as_secs_f64());
         });
         Ok(())
@@ -171,8 +228,14 @@ impl Session {
         let link = self.link_to(&target.backend)?;
         let connection = link.connection().await?;
         link.subscriptions.subscribe(&link, &connection, &self, &target.uri).await.map_err(|refusal| exposed(refusal, &target))?;
-        if self.lock().subscriptions.insert(target.exposed_uri.clone(), target).is_none() {
-            self.shared.metrics.subscriptions(1);
+        let subscribed = {
+            let mut state = self.lock();
+            let over = state.phase == SessionPhase::Closed;
+            (!over).then(|| state.subscriptions.insert(target.exposed_uri.clone(), target).is_none())
+        };
+        match subscribed {
+            Some(new) => self.shared.metrics.subscriptions(i64::from(new)),
+            None => link.subscriptions.drop_session(&link, &self), // it ended meanwhile, and nobody else would clean up
         }
         Ok(Bytes::from_static(b"{}"))
     }
@@ -182,22 +245,32 @@ impl Session {
             self.shared.metrics.subscriptions(-1);
         }
         let link = self.link_to(&target.backend)?;
-        let connection = link.connection().await?;
-        link.subscriptions.unsubscribe(&link, &connection, &self, &target.uri).await.map_err(|refusal| exposed(refusal, &target))?;
+        link.subscriptions.unsubscribe(&link, &self, &target.uri).await.map_err(|refusal| exposed(refusal, &target))?;
         Ok(Bytes::from_static(b"{}"))
     }
 
-    async fn list_tasks(self: Arc<Self>) -> Result<Bytes, Refusal> {
+    /// One page of the session's tasks; the cursor names the last task of the page before.
+    async fn list_tasks(self: Arc<Self>, cursor: Option<String>) -> Result<Bytes, Refusal> {
+        let scope = Scope { tenant: self.tenant.id.as_str(), endpoint: self.caller.principal.as_str(), list: "tasks" };
         let tasks = self.shared.tasks.of_session(&self);
-        let objects = self.shared.tasks.current(&tasks).await;
-        let mut body = b"{\"tasks\":[".to_vec();
-        for (index, object) in objects.iter().enumerate() {
-            if index > 0 {
-                body.push(b',');
+        let start = match cursor {
+            None => 0,
+            Some(cursor) => {
+                let last = cursor::open(&self.shared.cursor_key, scope, &cursor);
+                let place = last.and_then(|last| tasks.iter().position(|task| task.id.as_str() == last));
+                place.ok_or_else(|| Refusal::new(ErrorKind::CursorInvalid, "the cursor is not one this list gave out"))? + 1
             }
-            body.extend_from_slice(object);
+        };
+        let end = tasks.len().min(start + PAGE_ENTRIES);
+        let objects = self.shared.tasks.current(&tasks[start..end]).await;
+        let mut body = b"{\"tasks\":[".to_vec();
+        body.extend_from_slice(&objects.join(&b','));
+        body.push(b']');
+        if end < tasks.len() {
+            let cursor = cursor::seal(&self.shared.cursor_key, scope, tasks[end - 1].id.as_str());
+            body.extend_from_slice(format!(",\"nextCursor\":\"{cursor}\"").as_bytes());
         }
-        body.extend_from_slice(b"]}");
+        body.push(b'}');
         Ok(body.into())
     }
 
@@ -208,6 +281,7 @@ impl Session {
             Method::Cancelled => self.cancelled(message),
             Method::Progress => self.question_progress(message),
             Method::RootsListChanged => self.roots_changed(message),
+            Method::TasksStatus => self.client_task_status(message),
             _ => self.shared.metrics.dropped_notification("unknown"),
         }
     }
@@ -226,9 +300,9 @@ impl Session {
     /// MCP 2025-11-25, Cancellation: unknown, finished and malformed ones are ignored.
     fn cancelled(&self, message: &Message) {
         let Some(span) = message.fields.request_id else { return };
-        let call = self.lock().calls.get(&RequestId::from_raw(span.slice(&message.frame))).cloned();
-        if let Some(call) = call {
-            call.cancel(reason(message));
+        let in_flight = self.lock().in_flight.get(&RequestId::from_raw(span.slice(&message.frame))).cloned();
+        if let Some(in_flight) = in_flight {
+            in_flight.cancel(reason(message));
         }
     }
 

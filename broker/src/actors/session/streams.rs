@@ -10,9 +10,12 @@ use std::{
 };
 
 use bytes::Bytes;
-use protocol::error::{ErrorKind, Refusal};
+use protocol::{
+    error::{ErrorKind, Refusal},
+    phase::SessionPhase,
+};
 
-use super::Session;
+use super::{Session, session_over};
 use crate::{
     actors::stream::{EventStream, Reader, parse_event_id},
     limits::STREAMS_KEPT_MAX,
@@ -66,8 +69,10 @@ impl Streams {
     pub(super) fn keep(&mut self, stream: &Arc<EventStream>) {
         if self.kept.len() >= STREAMS_KEPT_MAX {
             let now = Instant::now();
-            let victim = self.kept.values().find(|stream| stream.ended_for(now).is_some() || !stream.is_connected()).map(|s| s.number);
-            if let Some(victim) = victim.or_else(|| self.kept.keys().next().copied()) {
+            let ended = self.kept.values().find(|stream| stream.ended_for(now).is_some());
+            // A stream that is being read is never given up: calls in flight bound how many there are.
+            let victim = ended.or_else(|| self.kept.values().find(|stream| !stream.is_connected())).map(|stream| stream.number);
+            if let Some(victim) = victim {
                 self.kept.remove(&victim);
                 self.general.retain(|stream| stream.number != victim);
             }
@@ -116,7 +121,13 @@ impl Session {
 
     /// A GET without `Last-Event-ID`.
     pub fn open_general_stream(&self) -> Result<Reader, Refusal> {
-        let stream = self.lock().streams.open_general();
+        let stream = {
+            let mut state = self.lock();
+            if state.phase == SessionPhase::Closed {
+                return Err(session_over());
+            }
+            state.streams.open_general()
+        };
         stream.read_from(0).map_err(|_| cannot_resume())
     }
 

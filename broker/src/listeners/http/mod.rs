@@ -41,10 +41,14 @@ pub async fn serve(broker: Arc<Broker>, listener: TcpListener, stop: Cancellatio
     let gate = Arc::new(Gate::new(&broker.shared.config.auth, local));
     let graceful = GracefulShutdown::new();
     loop {
-        let Ok(permit) = room.clone().acquire_owned().await else { break };
-        let (socket, peer) = tokio::select! {
+        // At the limit nothing is accepted: newcomers wait in the kernel's queue until somebody leaves.
+        let next = async {
+            let permit = room.clone().acquire_owned().await;
+            (permit, listener.accept().await)
+        };
+        let (permit, (socket, peer)) = tokio::select! {
             () = stop.cancelled() => break,
-            accepted = listener.accept() => match accepted {
+            (permit, accepted) = next => match accepted.map(|accepted| (permit, accepted)) {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     // Most often no descriptor is left: others have to end first.
@@ -90,9 +94,7 @@ fn serve_connection(
         .timer(TokioTimer::new())
         .header_read_timeout(head_time)
         .max_headers(HTTP_HEADERS_MAX)
-        .max_buf_size(REQUEST_HEAD_BYTES_MAX)
-        // A client that closes its side is gone: its stream must not count as read until a write fails.
-        .half_close(false);
+        .max_buf_size(REQUEST_HEAD_BYTES_MAX);
     builder
         .http2()
         .timer(TokioTimer::new())

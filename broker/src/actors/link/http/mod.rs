@@ -30,7 +30,7 @@ use super::{
     connection::{Connection, Failure, STREAM_HEAD_WAIT, Wire},
 };
 use crate::{
-    actors::call::Call,
+    actors::{call::Call, incoming},
     limits::{ERROR_BODY_BYTES_MAX, ONE_WAY_QUEUE_FRAMES, SESSION_DELETE_WAIT},
     metrics::{Direction, Side},
 };
@@ -136,7 +136,9 @@ async fn send_one_way(wire: Arc<HttpWire>, link: Arc<Link>, connection: Arc<Conn
         let usual = tokio::time::Instant::now() + limit;
         match tokio::time::timeout_at(give_up_at.map_or(usual, |at| at.min(usual)), wire.post_one_way(frame)).await {
             Ok(Ok(())) => {}
-            Ok(Err(failure)) => tracing::info!(backend = %link.backend.id, %failure, "a notification or answer did not reach the backend"),
+            Ok(Err(failure)) => {
+                tracing::info!(backend = %link.backend.id, %failure, "a notification or answer did not reach the backend")
+            }
             Err(_) => tracing::info!(backend = %link.backend.id, "a notification or answer was not taken in time"),
         }
     }
@@ -196,22 +198,20 @@ impl HttpWire {
                 let body = self.body(response, self.limits.bytes_max).await?;
                 link.backend.shared.metrics.bytes(Direction::In, Side::Backend, body.len());
                 let message = Message::decode(body, &self.limits).map_err(|rejected| Failure::Protocol(rejected.refusal.to_string()))?;
-                self.accept_answer(connection, request.wire_id, message)
+                accept_answer(link, connection, request.wire_id, message)
             }
-            _ => self.refused(connection, request.wire_id, response).await,
+            _ => self.refused(link, connection, request.wire_id, response).await,
         }
-    }
-
-    fn accept_answer(&self, connection: &Arc<Connection>, wire_id: u64, message: Message) -> Result<AnswerStream, Failure> {
-        if !message.answers(wire_id) {
-            return Err(Failure::Protocol("the answer is not to this request".to_owned()));
-        }
-        connection.answered(message);
-        Ok(AnswerStream::none())
     }
 
     /// Any other status: an answer in an odd dress, a lost session, or a failure.
-    async fn refused(&self, connection: &Arc<Connection>, wire_id: u64, response: Response<Incoming>) -> Result<AnswerStream, Failure> {
+    async fn refused(
+        &self,
+        link: &Arc<Link>,
+        connection: &Arc<Connection>,
+        wire_id: u64,
+        response: Response<Incoming>,
+    ) -> Result<AnswerStream, Failure> {
         let status = response.status();
         let message = match self.body(response, ERROR_BODY_BYTES_MAX).await {
             Ok(body) => Message::decode(body, &self.limits).ok(),
@@ -219,7 +219,7 @@ impl HttpWire {
         };
         // Whatever the status, a message that names our request is its answer: the backend did process it.
         if let Some(message) = message.as_ref().filter(|message| message.answers(wire_id)) {
-            return self.accept_answer(connection, wire_id, message.clone());
+            return accept_answer(link, connection, wire_id, message.clone());
         }
         // Some servers say 400 "no valid session" where the specification asks for 404.
         let about_session = message.is_some_and(|message| message.kind == Kind::Error && message.id.is_none() && says_session(&message));
@@ -312,6 +312,14 @@ impl HttpWire {
         }
         request
     }
+}
+
+fn accept_answer(link: &Arc<Link>, connection: &Arc<Connection>, wire_id: u64, message: Message) -> Result<AnswerStream, Failure> {
+    if !message.answers(wire_id) {
+        return Err(Failure::Protocol("the answer is not to this request".to_owned()));
+    }
+    incoming::receive(link, connection, message, None);
+    Ok(AnswerStream::none())
 }
 
 fn says_session(message: &Message) -> bool {

@@ -56,7 +56,13 @@ pub(super) enum BodyEnd {
 }
 
 impl StreamReading {
-    pub(super) fn new(wire: &Arc<HttpWire>, link: &Arc<Link>, connection: &Arc<Connection>, answer_to: Option<u64>, call: Option<Arc<Call>>) -> Self {
+    pub(super) fn new(
+        wire: &Arc<HttpWire>,
+        link: &Arc<Link>,
+        connection: &Arc<Connection>,
+        answer_to: Option<u64>,
+        call: Option<Arc<Call>>,
+    ) -> Self {
         Self {
             wire: wire.clone(),
             link: link.clone(),
