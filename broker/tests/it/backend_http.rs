@@ -576,8 +576,6 @@ async fn log_04_a_level_set_before_the_first_call_reaches_the_backend_with_its_l
     client.call("b__echo", json!({})).await;
     let call = backend.wait_for("the call", |seen| seen.calls("echo")).await;
     let session = call.header("mcp-session-id").unwrap();
-    let seen = backend
-        .wait_for("the level", |seen| seen.is("logging/setLevel") && seen.header("mcp-session-id") == Some(session))
-        .await;
+    let seen = backend.wait_for("the level", |seen| seen.is("logging/setLevel") && seen.header("mcp-session-id") == Some(session)).await;
     assert_eq!(seen.message["params"]["level"], "debug");
 }

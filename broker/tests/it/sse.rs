@@ -293,23 +293,38 @@ async fn sse_11_another_sessions_event_id_is_as_unknown() {
 
 #[tokio::test]
 async fn sse_12_an_event_that_is_no_longer_kept_can_not_be_resumed_from() {
-    let gate = Gate::new();
-    let backend = stepping(&gate).await;
+    let (first_read, end) = (Gate::new(), Gate::new());
+    let backend = stepping(&end).await;
+    let gates = (first_read.clone(), end.clone());
+    backend.tool("burst", move |call| {
+        let (first_read, end) = gates.clone();
+        async move {
+            call.progress(1.0, 100.0).await;
+            first_read.passed().await;
+            for step in 2..=40 {
+                call.progress(f64::from(step), 100.0).await;
+            }
+            end.passed().await;
+            Reply::text("over")
+        }
+    });
     let config = json!({"events": {"stream_events": 5}});
     let broker = builder().config(config).backend("default", "b", backend.spec()).start().await;
     let client = broker.connected(json!({})).await;
     let mut call = client.begin_raw(json!(1), steps_body(1, 1, "x"));
     let priming = first_id(&mut call).await;
     call.next().await.unwrap();
-    // More than is kept goes through while somebody reads; the latest progress always comes.
-    let mut other = client.post_stream(steps_body(2, 40, "y")).await;
+    let body = request(2, "tools/call", json!({"name": "b__burst", "_meta": {"progressToken": 2}}));
+    let mut other = client.post_stream(body).await;
     let oldest = other.next().await.unwrap().id.unwrap();
+    other.find(|message| message["params"]["progress"] == 1.0).await;
+    first_read.open();
+    // More than is kept goes through while somebody reads; the latest progress always comes.
     other.find(|message| message["params"]["progress"] == 40.0).await;
     drop(other);
-    let response = client.get_stream_raw(Some(&oldest)).await;
-    let (status, _) = refused(response).await;
+    let (status, _) = refused(client.get_stream_raw(Some(&oldest)).await).await;
     assert!([400, 404, 410].contains(&status), "{status}");
-    gate.open();
+    end.open();
     assert_eq!(text_of(&call.finish().await.value["result"]), "\"x\"");
     assert!(!client.resume(&priming).await.rest().await.is_empty(), "the other stream is unharmed");
 }
