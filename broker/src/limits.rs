@@ -115,6 +115,8 @@ pub const STREAM_DRAIN: Duration = Duration::from_millis(250);
 pub const REQUEST_HEAD_BYTES_MAX: usize = 64 * 1024;
 /// A body that is too large is read on for this much, so that its sender gets to see the refusal.
 pub const DISCARDED_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// A client that takes nothing of what is sent to it for this long loses its connection.
+pub const CLIENT_WRITE_STALL_MAX: Duration = Duration::from_secs(30);
 /// Headers of one request.
 pub const HTTP_HEADERS_MAX: usize = 100;
 /// Requests in flight on one HTTP/2 connection.

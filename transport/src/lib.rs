@@ -9,6 +9,7 @@ pub mod egress;
 pub mod http_client;
 pub mod lines;
 mod process_group;
+pub mod stall;
 mod stderr_tail;
 pub mod url;
 
@@ -16,4 +17,5 @@ pub use child_process::{Child, ChildLimits, ChildProcess, ChildSpec, INHERITED_E
 pub use egress::{Cidr, CidrError, Denied, DeniedReason, EgressPolicy};
 pub use http_client::{BodyError, HttpClient, HttpClientConfig, SendError, TlsSetupError, read_body};
 pub use lines::{LineReader, LineWriter, ReadError};
+pub use stall::StallGuard;
 pub use url::{UrlError, parse_http_url};

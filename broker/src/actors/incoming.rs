@@ -147,7 +147,7 @@ fn progress(link: &Arc<Link>, connection: &Arc<Connection>, message: &Message) {
     }
     let frame = Splice::new(&message.frame).replace(span, client_token.to_vec()).finish();
     let owner = Owner { session: call.session.clone(), call: Some(call) };
-    deliver(&owner, EventKind::Progress, frame);
+    deliver(&owner, EventKind::Passing, frame);
 }
 
 /// A task keeps the token of the call that made it until it is over (MCP 2025-11-25, Tasks).
@@ -158,7 +158,7 @@ fn task_progress(link: &Arc<Link>, connection: &Arc<Connection>, message: &Messa
             let mut splice = Splice::new(&message.frame);
             splice.replace(span, token.to_vec());
             link.backend.shared.tasks.expose_related(link, message, &mut splice);
-            session.deliver(EventKind::Progress, splice.finish());
+            session.deliver(EventKind::Passing, splice.finish());
         }
         None => link.backend.shared.metrics.dropped_notification("progress"),
     }
@@ -178,7 +178,7 @@ fn log_message(link: &Arc<Link>, connection: &Arc<Connection>, message: &Message
     let level = message.text(message.fields.level).and_then(|text| LogLevel::parse(&text));
     let send = |owner: &Owner| {
         if log_level::passes(level, owner.session.log_level()) {
-            deliver(owner, EventKind::Message, exposed_task(link, message));
+            deliver(owner, EventKind::Passing, exposed_task(link, message));
         }
     };
     if let Some(owner) = owner(link, connection, message, origin) {
@@ -223,8 +223,8 @@ fn deliver(owner: &Owner, kind: EventKind, frame: Bytes) {
         // A client that left before anything was streamed has no way back to that stream.
         Some(stream) if !stream.is_lost() => {
             let _cut = stream.push(Instant::now(), kind, frame);
-            let dropped = stream.take_dropped_progress();
-            (0..dropped).for_each(|_| owner.session.shared.metrics.dropped_notification("progress"));
+            let dropped = stream.take_left_out();
+            (0..dropped).for_each(|_| owner.session.shared.metrics.dropped_notification("slow_client"));
         }
         _ => owner.session.deliver(kind, frame),
     }

@@ -119,8 +119,8 @@ impl EventStream {
         self.lock().log.expire(now, age);
     }
 
-    pub fn take_dropped_progress(&self) -> u64 {
-        self.lock().log.take_dropped_progress()
+    pub fn take_left_out(&self) -> u64 {
+        self.lock().log.take_left_out()
     }
 
     /// The client learns an event id, so the stream is kept for it after its end.

@@ -5,6 +5,7 @@
 
 use std::{
     collections::HashMap,
+    hash::{Hash, Hasher},
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
@@ -27,7 +28,7 @@ use crate::rules::{catalog::Endpoint, event_log::EventKind, names};
 pub struct Subscriptions {
     by_uri: Mutex<HashMap<String, Vec<Weak<Session>>>>,
     /// Held while the backend is told, so that subscribe and unsubscribe of one URI can not overtake each other.
-    telling: tokio::sync::Mutex<()>,
+    telling: Telling,
 }
 
 impl Subscriptions {
@@ -39,7 +40,7 @@ impl Subscriptions {
         session: &Arc<Session>,
         uri: &str,
     ) -> Result<(), Refusal> {
-        let _order = self.telling.lock().await;
+        let _order = self.telling.about(uri).await;
         if self.has_listeners(uri) {
             self.add(session, uri);
             return Ok(());
@@ -55,7 +56,7 @@ impl Subscriptions {
 
     /// A session has heard enough. A backend that can not be reached is not told: a new connection begins without it.
     pub async fn unsubscribe(&self, link: &Arc<Link>, session: &Arc<Session>, uri: &str) -> Result<(), Refusal> {
-        let _order = self.telling.lock().await;
+        let _order = self.telling.about(uri).await;
         if !self.remove(session, uri) || self.has_listeners(uri) {
             return Ok(());
         }
@@ -78,8 +79,8 @@ impl Subscriptions {
         let Some(connection) = link.live().filter(|_| !orphans.is_empty()) else { return };
         let link = link.clone();
         tokio::spawn(async move {
-            let _order = link.subscriptions.telling.lock().await;
             for uri in orphans {
+                let _order = link.subscriptions.telling.about(&uri).await;
                 if !link.subscriptions.has_listeners(&uri) {
                     let _gone_anyway = tell(&link, &connection, Method::ResourcesUnsubscribe, &uri).await;
                 }
@@ -165,6 +166,25 @@ impl Subscriptions {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Vec<Weak<Session>>>> {
         self.by_uri.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One lock per URI, from a fixed number of them: a URI the backend is slow about holds up few others.
+#[derive(Debug)]
+struct Telling([tokio::sync::Mutex<()>; 64]);
+
+impl Default for Telling {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| tokio::sync::Mutex::default()))
+    }
+}
+
+impl Telling {
+    async fn about(&self, uri: &str) -> tokio::sync::MutexGuard<'_, ()> {
+        let mut hasher = std::hash::DefaultHasher::new();
+        uri.hash(&mut hasher);
+        let place = usize::try_from(hasher.finish() % 64).unwrap_or_default();
+        self.0[place].lock().await
     }
 }
 

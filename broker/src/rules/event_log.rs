@@ -25,8 +25,8 @@ pub enum EventKind {
     Answer,
     /// A request or notification. Never dropped, but too many of them cut the stream.
     Message,
-    /// Progress: may be dropped, oldest first, when the client does not keep up.
-    Progress,
+    /// Progress or a log message: may be left out, oldest first, when the client does not keep up.
+    Passing,
 }
 
 /// One event as the client gets it.
@@ -55,12 +55,12 @@ pub struct EventLog {
     next_sequence: u64,
     /// Every event up to here was handed to a connection.
     handed: u64,
-    /// Something other than progress was dropped up to here.
+    /// Events up to here were given up; what was left out before anybody read it does not count.
     lost_through: u64,
     /// Answers still to come; the stream ends with the last of them. `None`: a stream without an end.
     answers_due: Option<usize>,
     cut: bool,
-    dropped_progress: u64,
+    left_out: u64,
 }
 
 impl EventLog {
@@ -75,7 +75,7 @@ impl EventLog {
             lost_through: 0,
             answers_due: answers,
             cut: false,
-            dropped_progress: 0,
+            left_out: 0,
         }
     }
 
@@ -117,8 +117,9 @@ impl EventLog {
 
     /// Checks that a client may continue after `position`: everything since is still here.
     pub fn can_resume(&self, position: u64) -> Result<(), Gone> {
-        // Progress that was dropped leaves holes nobody misses.
-        if position >= self.next_sequence || position < self.lost_through { Err(Gone) } else { Ok(()) }
+        // What was left out unread (progress, log messages) leaves holes nobody waits for.
+        let gone = self.cut || position >= self.next_sequence || position < self.lost_through;
+        if gone { Err(Gone) } else { Ok(()) }
     }
 
     /// Removes and returns what no connection has taken yet.
@@ -159,9 +160,9 @@ impl EventLog {
         self.events.is_empty()
     }
 
-    /// Progress events dropped since the last call.
-    pub fn take_dropped_progress(&mut self) -> u64 {
-        std::mem::take(&mut self.dropped_progress)
+    /// Events left out since the last call.
+    pub fn take_left_out(&mut self) -> u64 {
+        std::mem::take(&mut self.left_out)
     }
 
     fn over_limit(&self) -> bool {
@@ -173,10 +174,10 @@ impl EventLog {
             self.drop_front();
         }
         while self.over_limit() {
-            let Some(oldest) = self.events.iter().position(|event| event.kind == EventKind::Progress) else { return };
+            let Some(oldest) = self.events.iter().position(|event| event.kind == EventKind::Passing) else { return };
             if let Some(event) = self.events.remove(oldest) {
                 self.bytes -= event.frame.len();
-                self.dropped_progress += 1;
+                self.left_out += 1;
             }
         }
     }
@@ -184,9 +185,7 @@ impl EventLog {
     fn drop_front(&mut self) {
         if let Some(event) = self.events.pop_front() {
             self.bytes -= event.frame.len();
-            if event.kind != EventKind::Progress {
-                self.lost_through = event.sequence;
-            }
+            self.lost_through = event.sequence;
         }
     }
 }
@@ -231,9 +230,9 @@ mod tests {
     fn progress_goes_before_anything_else_and_answers_never() {
         let mut log = EventLog::new(LIMITS, Some(1));
         for text in ["p1", "p2", "p3", "p4", "p5", "p6"] {
-            push(&mut log, EventKind::Progress, text).unwrap();
+            push(&mut log, EventKind::Passing, text).unwrap();
         }
-        assert_eq!(log.take_dropped_progress(), 2);
+        assert_eq!(log.take_left_out(), 2);
         assert_eq!(&log.next_after(0).unwrap().frame[..], b"p3");
         push(&mut log, EventKind::Answer, &"x".repeat(1000)).unwrap();
         assert!(log.complete() && !log.was_cut());
@@ -258,10 +257,10 @@ mod tests {
     }
 
     #[test]
-    fn dropped_progress_does_not_prevent_a_resumption() {
+    fn left_out_does_not_prevent_a_resumption() {
         let mut log = EventLog::new(LIMITS, Some(1));
         for text in ["p1", "p2", "p3", "p4", "p5", "p6"] {
-            push(&mut log, EventKind::Progress, text).unwrap();
+            push(&mut log, EventKind::Passing, text).unwrap();
         }
         assert_eq!(log.can_resume(0), Ok(()));
     }

@@ -106,6 +106,9 @@ pub enum Failure {
     /// The request went out and its answer will not come.
     #[error("the answer is lost: {0}")]
     Lost(String),
+    /// The backend did not answer in time.
+    #[error("no answer to {} in time", .0.name())]
+    TimedOut(Method),
     /// What came back is not MCP.
     #[error("the backend broke the protocol: {0}")]
     Protocol(String),
@@ -123,6 +126,7 @@ impl Failure {
             Failure::Lost(_) => {
                 (ErrorKind::OutcomeUnknown, format!("the connection to backend {backend} ended before the answer; it may have acted"))
             }
+            Failure::TimedOut(_) => (ErrorKind::Timeout, format!("backend {backend} did not answer in time")),
             Failure::Protocol(_) => (ErrorKind::BackendProtocolError, format!("backend {backend} gave an answer that is not MCP")),
             Failure::TooLarge { max } => (ErrorKind::ResultTooLarge, format!("the answer of backend {backend} is larger than {max} bytes")),
         };
@@ -213,7 +217,7 @@ impl Connection {
         let limit = link.backend.timeouts().control;
         match tokio::time::timeout(limit, self.round_trip(link, wire_id, frame, None, false)).await {
             Ok(answer) => answer,
-            Err(_) => Err(Failure::Lost(format!("no answer to {} in time", method.name()))),
+            Err(_) => Err(Failure::TimedOut(method)),
         }
     }
 
@@ -263,6 +267,11 @@ impl Connection {
             Some(id) => self.resolve(Some(id), Err(Failure::Protocol(rejected.refusal.to_string()))),
             None => {}
         }
+    }
+
+    /// An answer came in that can not be read, but shows which request it was for.
+    pub fn unreadable_answer(&self, wire_id: u64) {
+        self.resolve(Some(&RequestId::from_u64(wire_id)), Err(Failure::Protocol("the answer can not be read".to_owned())));
     }
 
     fn resolve(&self, id: Option<&RequestId>, answer: Result<Message, Failure>) {

@@ -39,7 +39,7 @@ use crate::control::Control;
 /// Operators, probes and scrapers are few; the rest is somebody's mistake.
 const CONNECTIONS_MAX: usize = 128;
 /// For a whole request head, and for the silence between two requests.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 const HEAD_BYTES_MAX: usize = 32 * 1024;
 /// How long answers under way may take once the listener was told to stop.
 const GOODBYE: Duration = Duration::from_secs(3);

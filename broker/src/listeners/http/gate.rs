@@ -38,7 +38,13 @@ impl Gate {
         {
             return Err(Refusal::new(ErrorKind::OriginRefused, "this Origin is not allowed, see auth.allowed_origins"));
         }
-        let host = uri.authority().map(|authority| authority.as_str()).or_else(|| headers.get(HOST).and_then(|host| host.to_str().ok()));
+        let named = headers.get(HOST).and_then(|host| host.to_str().ok());
+        if let (Some(authority), Some(host)) = (uri.authority(), named)
+            && !authority.as_str().eq_ignore_ascii_case(host)
+        {
+            return Err(Refusal::new(ErrorKind::HostRefused, "the request names two different hosts"));
+        }
+        let host = uri.authority().map(|authority| authority.as_str()).or(named);
         if self.loopback && !host.is_some_and(|host| self.allows_host(host)) {
             return Err(Refusal::new(ErrorKind::HostRefused, "this Host is not allowed, see auth.allowed_hosts"));
         }
@@ -70,7 +76,8 @@ fn is_loopback_host(host: &str) -> bool {
 fn host_name(host: &str) -> Option<&str> {
     let end = if host.starts_with('[') { host.find(']')? + 1 } else { host.find(':').unwrap_or(host.len()) };
     let (name, port) = host.split_at(end);
-    let port_is_fine = port.is_empty() || port.strip_prefix(':').is_some_and(|port| port.parse::<u16>().is_ok());
+    let port_is_fine = port.is_empty()
+        || port.strip_prefix(':').is_some_and(|port| port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok());
     port_is_fine.then_some(name)
 }
 
@@ -123,9 +130,9 @@ fn accepts(headers: &HeaderMap, wanted: &str) -> bool {
 }
 
 pub(super) fn is_json(headers: &HeaderMap) -> Result<(), Refusal> {
-    let coded = |value: &HeaderValue| !value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"identity");
-    if headers.get_all(CONTENT_ENCODING).iter().any(coded) {
-        return Err(Refusal::new(ErrorKind::MediaTypeUnsupported, "Content-Encoding is not supported, send the body as it is"));
+    let coded = headers.get(CONTENT_ENCODING).is_some_and(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity"));
+    if coded {
+        return Err(Refusal::new(ErrorKind::MediaTypeUnsupported, "the body must come without Content-Encoding"));
     }
     let text = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     if text.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json") {
@@ -194,6 +201,7 @@ mod tests {
             "https://app.example.evil",
             "http://app.example",
             "http://0x7f.1",
+            "http://localhost:+80",
         ] {
             assert!(gate.admits(&headers(&[("host", "localhost"), ("origin", origin)]), &Uri::default()).is_err(), "{origin}");
         }

@@ -25,11 +25,12 @@ use tokio::{
     sync::{Notify, Semaphore},
 };
 use tokio_util::sync::CancellationToken;
+use transport::StallGuard;
 
 use self::gate::Gate;
 use crate::{
     broker::Broker,
-    limits::{HTTP_HEADERS_MAX, HTTP2_STREAMS_MAX, REQUEST_HEAD_BYTES_MAX},
+    limits::{CLIENT_WRITE_STALL_MAX, HTTP_HEADERS_MAX, HTTP2_STREAMS_MAX, REQUEST_HEAD_BYTES_MAX},
 };
 
 /// Serves until `stop`, then lets the requests in flight finish.
@@ -108,6 +109,7 @@ fn serve_connection(
         let (broker, gate) = (broker.clone(), gate.clone());
         async move { Ok::<_, Infallible>(exchange::handle(&broker, &gate, request).await) }
     });
+    let socket = StallGuard::new(socket, CLIENT_WRITE_STALL_MAX);
     builder.serve_connection(TokioIo::new(socket), service).into_owned()
 }
 

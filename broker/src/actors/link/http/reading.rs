@@ -143,6 +143,8 @@ impl StreamReading {
             loop {
                 match parser.next_event() {
                     Ok(Some(event)) => {
+                        // A flood of events must not keep everybody else from running.
+                        tokio::task::coop::consume_budget().await;
                         if self.take(event) {
                             return BodyEnd::Answered;
                         }
