@@ -13,9 +13,13 @@ pub mod demo;
 pub mod limits;
 pub mod listeners;
 pub mod metrics;
+#[cfg(test)]
+mod pages;
 pub mod rules;
 pub mod serve;
 pub mod telemetry;
+#[cfg(test)]
+mod tidy;
 pub mod views;
 
 /// `serverInfo` and `clientInfo` of the broker itself.

@@ -137,10 +137,9 @@ impl Call {
     pub fn cancel(&self, reason: Option<Bytes>) {
         *lock(&self.cancel_reason) = reason;
         self.cancelled.cancel();
-        // At once, because the link may be closed next.
-        if !self.settled.load(Ordering::Acquire) {
-            self.tell_backend();
-        }
+        // At once, so that it is on its way before a session's end closes the link. What is only being sent now is told of
+        // when the call settles.
+        self.tell_backend();
     }
 
     /// Something of this call moved: its clock starts again.

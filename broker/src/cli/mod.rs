@@ -6,6 +6,8 @@
 mod admin;
 mod args;
 mod client;
+#[cfg(test)]
+mod documented;
 mod table;
 #[cfg(test)]
 mod tests;

@@ -60,7 +60,7 @@ pub struct Connection {
     closed: CancellationToken,
     /// The handshake succeeded and the link counts it.
     counted: AtomicBool,
-    /// The goodbye was said.
+    /// Everything queued has left, or will not leave any more.
     finished: CancellationToken,
     metrics: Arc<Metrics>,
 }
@@ -323,11 +323,7 @@ impl Connection {
     /// Queues a notification or an answer; what finds no room is lost and logged.
     pub fn send_later(&self, frame: Bytes) {
         self.metrics.bytes(Direction::Out, Side::Backend, frame.len());
-        let queued = match &self.wire {
-            Wire::Pipe(queue) => enqueue(queue, frame),
-            Wire::Http(http) => http.queue_one_way(frame),
-        };
-        if let Err(failure) = queued {
+        if let Err(failure) = enqueue(self.queue(), frame) {
             self.metrics.dropped_notification("to_backend");
             tracing::debug!(%failure, "a notification or answer did not reach the backend");
         }
@@ -346,7 +342,7 @@ impl Connection {
         self.closed.cancelled().await;
     }
 
-    /// Said by the task that performs the goodbye.
+    /// Said by the task that writes.
     pub(super) fn finished(&self) {
         self.finished.cancel();
     }
@@ -354,9 +350,7 @@ impl Connection {
     /// Nothing more goes in or out; whoever waits learns that the outcome is unknown.
     pub fn close_now(&self) {
         self.closed.cancel();
-        if let Wire::Pipe(queue) = &self.wire {
-            lock(queue).take();
-        }
+        lock(self.queue()).take();
         self.lock_waiting().clear();
         let asked: Vec<_> = lock(&self.asked).drain().collect(); // the lock must be free: withdrawing comes back here
         for (_, (session, question)) in asked {
@@ -369,9 +363,16 @@ impl Connection {
     /// Closes and waits for the goodbye (a process ended, a session deleted).
     pub async fn close(&self) {
         self.close_now();
+        self.finished.cancelled().await;
+        if let Wire::Http(http) = &self.wire {
+            http.delete_session().await;
+        }
+    }
+
+    fn queue(&self) -> &Mutex<Option<mpsc::Sender<Bytes>>> {
         match &self.wire {
-            Wire::Pipe(_) => self.finished.cancelled().await,
-            Wire::Http(http) => http.delete_session().await,
+            Wire::Pipe(queue) => queue,
+            Wire::Http(http) => http.one_way(),
         }
     }
 

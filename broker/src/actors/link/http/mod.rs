@@ -6,7 +6,7 @@
 mod general;
 mod reading;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
 use http::{
@@ -52,9 +52,7 @@ pub struct HttpWire {
     version: OnceLock<HeaderValue>,
     limits: json::Limits,
     /// Notifications and answers waiting for their POST.
-    one_way: mpsc::Sender<Bytes>,
-    /// Nothing is left of `one_way`, and nothing more will come.
-    said_all: CancellationToken,
+    one_way: Mutex<Option<mpsc::Sender<Bytes>>>,
 }
 
 /// One request and what it is for.
@@ -102,8 +100,7 @@ pub(super) async fn open(link: &Arc<Link>, url: &str) -> Result<Arc<Connection>,
         session: OnceLock::new(),
         version: OnceLock::new(),
         limits: json::Limits { bytes_max: shared.config.limits.message_bytes, ..json::Limits::default() },
-        one_way,
-        said_all: CancellationToken::new(),
+        one_way: Mutex::new(Some(one_way)),
     });
     let connection = Connection::new(Wire::Http(wire.clone()), shared.metrics.clone());
     let guard = CloseUnlessOpened::new(&connection, &shared.running);
@@ -117,32 +114,27 @@ pub(super) async fn open(link: &Arc<Link>, url: &str) -> Result<Arc<Connection>,
     Ok(connection)
 }
 
-/// Posts what expects no answer, in order. A backend that does not take it in time loses it. What is queued when the
-/// connection closes (a cancellation, an answer to a question) still goes out, before the goodbye.
+/// Posts what expects no answer, in order. A backend that does not take it in time loses it. When the connection is closed,
+/// what was queued before still gets a moment.
 async fn send_one_way(wire: Arc<HttpWire>, link: Arc<Link>, connection: Arc<Connection>, mut frames: mpsc::Receiver<Bytes>) {
     let limit = link.backend.timeouts().control;
-    let mut give_up_at = None;
-    loop {
-        let frame = tokio::select! {
-            biased;
-            () = connection.closed(), if give_up_at.is_none() => {
-                frames.close();
-                give_up_at = Some(tokio::time::Instant::now() + SESSION_DELETE_WAIT);
-                continue;
+    let sending = async {
+        while let Some(frame) = frames.recv().await {
+            match tokio::time::timeout(limit, wire.post_one_way(frame)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(failure)) => {
+                    tracing::info!(backend = %link.backend.id, %failure, "a notification or answer did not reach the backend")
+                }
+                Err(_) => tracing::info!(backend = %link.backend.id, "a notification or answer was not taken in time"),
             }
-            frame = frames.recv() => frame,
-        };
-        let Some(frame) = frame else { break };
-        let usual = tokio::time::Instant::now() + limit;
-        match tokio::time::timeout_at(give_up_at.map_or(usual, |at| at.min(usual)), wire.post_one_way(frame)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(failure)) => {
-                tracing::info!(backend = %link.backend.id, %failure, "a notification or answer did not reach the backend")
-            }
-            Err(_) => tracing::info!(backend = %link.backend.id, "a notification or answer was not taken in time"),
         }
-    }
-    wire.said_all.cancel();
+    };
+    let too_late = async {
+        connection.closed().await;
+        tokio::time::sleep(SESSION_DELETE_WAIT).await;
+    };
+    tokio::select! { () = sending => {}, () = too_late => {} }
+    connection.finished();
 }
 
 fn credentials(link: &Link) -> Result<HeaderMap, Failure> {
@@ -234,12 +226,9 @@ impl HttpWire {
         })
     }
 
-    /// Queues a notification or an answer.
-    pub(super) fn queue_one_way(&self, frame: Bytes) -> Result<(), Failure> {
-        self.one_way.try_send(frame).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => Failure::QueueFull,
-            mpsc::error::TrySendError::Closed(_) => Failure::NotSent("the connection is closed".to_owned()),
-        })
+    /// The queue of what expects no answer; `None` once the connection is closed.
+    pub(super) fn one_way(&self) -> &Mutex<Option<mpsc::Sender<Bytes>>> {
+        &self.one_way
     }
 
     /// Sends a notification or an answer; 2xx is enough.
@@ -259,7 +248,6 @@ impl HttpWire {
         if !self.has_session() {
             return;
         }
-        let _in_time = tokio::time::timeout(SESSION_DELETE_WAIT, self.said_all.cancelled()).await;
         let request = self.request(HttpMethod::DELETE, Bytes::new(), |_| {});
         if let Ok(Err(failure)) = tokio::time::timeout(SESSION_DELETE_WAIT, self.send(request)).await {
             tracing::debug!(%failure, "the backend's session could not be deleted");

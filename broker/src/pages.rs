@@ -1,0 +1,117 @@
+//! The pages of `docs/` that are made from tables in the code, and what the other pages must not forget.
+//!
+//! Built for tests only. Run with `UPDATE_DOCS=1` to write the generated pages anew.
+
+use std::fs;
+
+use protocol::{error, method};
+
+use crate::config::checked::{parse_backend_spec, parse_tenant_spec};
+
+fn path(page: &str) -> String {
+    format!("{}/../docs/{page}", env!("CARGO_MANIFEST_DIR"))
+}
+
+#[track_caller]
+fn assert_current(page: &str, text: &str) {
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        fs::write(path(page), text).unwrap();
+    }
+    let written = fs::read_to_string(path(page)).unwrap_or_default();
+    assert!(written == text, "docs/{page} differs from its table: run this test with UPDATE_DOCS=1");
+}
+
+#[test]
+fn the_page_of_errors_is_up_to_date() {
+    let text = format!(
+        "# Errors\n\n\
+        This page is generated from the table the broker answers with.\n\n\
+        Every refusal of the broker is a JSON-RPC error of this form; its words are the broker's own, never a backend's:\n\n\
+        ```json\n\
+        {{\"jsonrpc\":\"2.0\",\"id\":4,\"error\":{{\"code\":-32602,\"message\":\"unknown name \\\"nope\\\"\",\"data\":{{\"kind\":\"tool_not_found\",\"retryable\":false,\"requestId\":\"382138a4ada91965\"}}}}}}\n\
+        ```\n\n\
+        `data.kind` is what a program should look at. `data.retryable` says that nothing was done on account of the request, so \
+        that it may be sent again; `data.retryAfterMs` says when, where that is known (an HTTP status other than 200 carries \
+        `Retry-After` too). `data.requestId` is in the broker's log, at level `debug`.\n\n\
+        `code` is the one the specification prescribes. Where it prescribes none it is a positive refusal number, which is \
+        outside JSON-RPC's reserved range in every revision.\n\n\
+        The HTTP status holds when the refusal comes before the request is taken up: it is then the whole answer to a POST, GET \
+        or DELETE. A refusal of a call that was taken up comes with status 200, as JSON or on the call's event stream. \
+        Statuses in order of the checks are in [transports.md](transports.md).\n\n\
+        An error a backend answers with is passed on as it is, with the client's own request id; only resource URIs and task \
+        ids in it are put into the client's terms.\n\n\
+        ## Kinds\n\n{}\n\
+        ## Refusal numbers\n\n{}",
+        error::kinds_markdown(),
+        error::refusal_numbers_markdown()
+    );
+    assert_current("errors.md", &text);
+}
+
+#[test]
+fn the_page_of_methods_is_up_to_date() {
+    let text = format!(
+        "# Methods\n\n\
+        This page is generated from the table the broker routes by. It holds every request and notification of the five \
+        revisions. Those that begin with 2026-07-28 are known by name and not served: see [compatibility.md](compatibility.md).\n\n\
+        *Sent by* means the MCP client or the MCP server; the broker is the server for its clients and the client of its \
+        backends. A method is served when the session's revision has it and the capability was declared.\n\n{}",
+        method::docs()
+    );
+    assert_current("methods.md", &text);
+}
+
+#[test]
+fn every_metric_is_documented() {
+    let page = fs::read_to_string(path("operations.md")).unwrap();
+    let product = include_str!("metrics.rs").split("#[cfg(test)]").next().unwrap_or_default();
+    let declared = product
+        .split('"')
+        .skip(1)
+        .step_by(2)
+        .filter(|text| text.starts_with("mcp_") && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'));
+    for metric in declared {
+        assert!(page.contains(&format!("`{metric}")), "docs/operations.md does not name {metric}");
+    }
+}
+
+fn pages() -> Vec<(String, String)> {
+    let root = format!("{}/..", env!("CARGO_MANIFEST_DIR"));
+    let docs = fs::read_dir(format!("{root}/docs")).unwrap().map(|entry| format!("docs/{}", entry.unwrap().file_name().to_string_lossy()));
+    let names =
+        ["README.md", "ARCHITECTURE.md", "CHANGELOG.md"].map(str::to_owned).into_iter().chain(docs.filter(|name| name.ends_with(".md")));
+    names.map(|name| (fs::read_to_string(format!("{root}/{name}")).unwrap(), name)).map(|(text, name)| (name, text)).collect()
+}
+
+#[test]
+fn bodies_to_paste_are_good_ones() {
+    let mut seen = 0;
+    for (page, text) in pages() {
+        for body in text.split('\'').skip(1).filter(|body| body.starts_with("{\"") && body.ends_with('}')) {
+            let value: serde_json::Value = serde_json::from_str(body).unwrap_or_else(|error| panic!("{page}: {body}: {error}"));
+            let faults = match &value {
+                body if body.get("transport").is_some() => parse_backend_spec(body).err(),
+                body if body.get("limits").is_some() => parse_tenant_spec(body).err(),
+                _ => None,
+            };
+            assert!(faults.is_none(), "{page}: {body}: {faults:?}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 10, "only {seen} bodies were found");
+}
+
+#[test]
+fn links_between_pages_lead_somewhere() {
+    for (page, text) in pages() {
+        let folder = page.rsplit_once('/').map_or("", |(folder, _)| folder);
+        for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let file = target.split('#').next().unwrap_or_default();
+            if file.is_empty() || file.contains("://") {
+                continue;
+            }
+            let found = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(folder).join(file);
+            assert!(found.exists(), "{page} links to {target}");
+        }
+    }
+}

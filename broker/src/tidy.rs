@@ -1,0 +1,168 @@
+//! The rules of the house that a test can hold: how long a file is, who imports whom, what the documentation names.
+//!
+//! Built for tests only. Reads the sources as text, so it sees what a reviewer sees; each failure names the file.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+const LINES_MAX: usize = 500;
+const CRATES: [&str; 4] = ["protocol", "transport", "storage", "broker"];
+
+struct Source {
+    /// Relative to the repository, with `/`.
+    path: String,
+    text: String,
+}
+
+impl Source {
+    /// The file without its tests.
+    fn product(&self) -> &str {
+        let end = self.text.find("\n#[cfg(test)]\nmod tests {").map_or(self.text.len(), |at| at + 1);
+        &self.text[..end]
+    }
+
+    /// Lines of the product that are code, with their numbers.
+    fn code(&self) -> impl Iterator<Item = (usize, &str)> {
+        let lines = self.product().lines().enumerate();
+        lines.map(|(index, line)| (index + 1, line)).filter(|(_, line)| !line.trim_start().starts_with("//"))
+    }
+
+    /// Whether all of the file is for tests.
+    fn is_test(&self) -> bool {
+        self.path.ends_with("/tests.rs") || self.path.contains("/tests/") || TEST_FILES.contains(&self.path.as_str())
+    }
+}
+
+/// Modules that are built for tests only.
+const TEST_FILES: [&str; 3] = ["broker/src/tidy.rs", "broker/src/pages.rs", "broker/src/cli/documented.rs"];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// Every Rust file below a folder of the repository.
+fn sources(folder: &str) -> Vec<Source> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(root().join(&folder)).unwrap_or_else(|error| panic!("{folder}: {error}")) {
+            let entry = entry.unwrap();
+            let path = format!("{folder}/{}", entry.file_name().to_string_lossy());
+            if entry.file_type().unwrap().is_dir() {
+                folders.push(path);
+            } else if path.ends_with(".rs") {
+                found.push(Source { text: read(&path), path });
+            }
+        }
+    }
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    assert!(!found.is_empty(), "{folder} holds no source");
+    found
+}
+
+fn product(folder: &str) -> Vec<Source> {
+    sources(folder).into_iter().filter(|source| !source.is_test()).collect()
+}
+
+/// No code below `folder` may hold any of `words`.
+#[track_caller]
+fn assert_absent(folder: &str, words: &[&str], why: &str) {
+    let mut found = Vec::new();
+    for source in product(folder) {
+        for (number, line) in source.code() {
+            found.extend(words.iter().filter(|word| line.contains(**word)).map(|word| format!("{}:{number}: {word}", source.path)));
+        }
+    }
+    assert!(found.is_empty(), "{why}:\n{}", found.join("\n"));
+}
+
+#[test]
+fn every_file_begins_with_what_it_is() {
+    for folder in CRATES.into_iter().chain(["testkit"]) {
+        for source in sources(folder) {
+            assert!(source.text.starts_with("//! "), "{} does not begin with //!", source.path);
+        }
+    }
+}
+
+#[test]
+fn no_file_is_longer_than_a_reader_can_hold() {
+    for folder in CRATES.into_iter().chain(["testkit"]) {
+        for source in product(folder) {
+            let lines = source.product().lines().count();
+            assert!(lines <= LINES_MAX, "{} has {lines} lines without its tests, {LINES_MAX} are allowed", source.path);
+        }
+    }
+}
+
+#[test]
+fn rules_decide_and_nothing_else() {
+    assert_absent(
+        "broker/src/rules",
+        &["tokio", "async ", ".await", "Instant::now", "Timestamp::now"],
+        "rules neither wait nor look at a clock",
+    );
+    let upwards = ["actors", "listeners", "control", "broker", "metrics", "auth", "cli"].map(|module| format!("crate::{module}"));
+    let upwards: Vec<&str> = upwards.iter().map(String::as_str).collect();
+    assert_absent("broker/src/rules", &upwards, "rules import nothing that acts");
+    assert_absent("broker/src/rules", &["transport::", "storage::", "hyper", "http::"], "rules know no socket and no store");
+}
+
+#[test]
+fn arrows_point_downwards() {
+    for module in ["listeners", "control", "cli", "serve", "demo"] {
+        assert_absent("broker/src/actors", &[&format!("crate::{module}")], "actors import nothing above them");
+    }
+    assert_absent("broker/src/actors", &["storage::"], "the store is asked by control only");
+    assert_absent("broker/src/listeners/http", &["storage::", "crate::control"], "the data plane never asks the store");
+    assert_absent("broker/src/demo", &["crate::"], "the demo backend knows nothing of the broker");
+}
+
+#[test]
+fn crates_keep_to_their_layer() {
+    for (krate, forbidden) in [
+        ("protocol", &["tokio", "hyper", "transport", "storage"][..]),
+        ("transport", &["protocol", "storage", "simd-json"]),
+        ("storage", &["transport", "hyper"]),
+        ("broker", &["simd-json", "sqlx"]),
+    ] {
+        let manifest = read(&format!("{krate}/Cargo.toml"));
+        for dependency in manifest.lines().filter_map(|line| line.split(['.', ' ', '=']).next()) {
+            assert!(!forbidden.contains(&dependency), "{krate} depends on {dependency}");
+        }
+    }
+    let naming: Vec<String> =
+        product("protocol").into_iter().filter(|s| s.code().any(|(_, line)| line.contains("simd_json"))).map(|s| s.path).collect();
+    assert_eq!(naming, ["protocol/src/json/mod.rs"], "one file names the JSON library");
+}
+
+#[test]
+fn the_code_map_names_every_module() {
+    let map = read("ARCHITECTURE.md");
+    for krate in CRATES {
+        let folder = format!("{krate}/src");
+        for source in product(&folder) {
+            let relative = source.path.strip_prefix(&format!("{folder}/")).unwrap_or(&source.path);
+            let name = relative.strip_suffix("mod.rs").unwrap_or(relative);
+            assert!(map.contains(&format!("`{name}`")), "ARCHITECTURE.md does not name `{name}` of {krate}");
+        }
+    }
+}
+
+#[test]
+fn the_code_map_names_nothing_that_is_gone() {
+    let map = read("ARCHITECTURE.md");
+    let all: Vec<String> = CRATES.iter().flat_map(|krate| sources(&format!("{krate}/src"))).map(|source| source.path).collect();
+    for name in map.split('`').skip(1).step_by(2).filter(|name| name.ends_with(".rs") && !name.contains(' ')) {
+        assert!(
+            all.iter().any(|path| path == name || path.ends_with(&format!("/{name}"))),
+            "ARCHITECTURE.md names `{name}`, which does not exist"
+        );
+    }
+}
