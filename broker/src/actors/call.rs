@@ -145,7 +145,9 @@ impl Call {
         self.cancelled.cancel();
         // At once, so that it is on its way before a session's end closes the link. What is only being sent now is told of
         // when the call settles.
-        self.tell_backend();
+        if !self.settled.load(Ordering::Acquire) {
+            self.tell_backend();
+        }
     }
 
     /// Something of this call moved: its clock starts again.

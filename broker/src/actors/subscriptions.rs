@@ -78,8 +78,9 @@ impl Subscriptions {
             !listeners.is_empty()
         });
         let Some(connection) = link.live().filter(|_| !orphans.is_empty()) else { return };
+        let running = link.backend.shared.running.clone();
         let link = link.clone();
-        tokio::spawn(async move {
+        running.spawn(async move {
             for uri in orphans {
                 let _order = link.subscriptions.telling.about(&uri).await;
                 if !link.subscriptions.has_listeners(&uri) {

@@ -259,3 +259,32 @@ async fn sec_04_a_stdio_backend_shows_no_credential_and_no_environment_value() {
     assert!(!shown.to_string().contains("value-0815"), "{shown}");
     assert!(text_of(&broker.connected(json!({})).await.call("s__env", json!({})).await).contains("value-0815"));
 }
+
+#[tokio::test]
+async fn r26_sighup_follows_a_changed_file_and_a_bad_one_changes_nothing() {
+    let (one, two) = (FakeBackend::echo().await, FakeBackend::echo().await);
+    let broker = builder().config(json!({"backends": {"one": one.spec()}})).start().await;
+    broker.admin().wait_backend_state("default", "one", "ready").await;
+    let file = broker.folder().join("config.yaml");
+    let mut config: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    std::fs::write(&file, "colour: [red").unwrap();
+    broker.signal(rustix::process::Signal::HUP);
+    testkit::eventually("the refusal in the log", || async {
+        let log = broker.log();
+        if log.contains("not reloaded") { Ok(()) } else { Err(log) }
+    })
+    .await;
+    assert_eq!(broker.connected(json!({})).await.tool_names().await, ["one__echo"]);
+    config["backends"] = json!({"two": two.spec()});
+    std::fs::write(&file, config.to_string()).unwrap();
+    let client = broker.connected(json!({})).await;
+    let mut stream = client.open_get_stream().await;
+    broker.signal(rustix::process::Signal::HUP);
+    broker.admin().wait_backend_state("default", "two", "ready").await;
+    stream.find(|message| message["method"] == "notifications/tools/list_changed").await;
+    testkit::eventually("the new list", || async {
+        let names = client.tool_names().await;
+        if names == ["two__echo"] { Ok(()) } else { Err(names) }
+    })
+    .await;
+}

@@ -406,3 +406,195 @@ async fn a_backend_that_is_down_is_one_warning_and_not_one_for_each_attempt() {
     assert_eq!(warnings.len(), 1, "{log}");
     assert!(warnings[0].contains("status 500"), "it says why: {}", warnings[0]);
 }
+
+#[tokio::test]
+async fn b_16_a_flood_of_notifications_never_costs_the_answer() {
+    let backend = FakeBackend::with_tool("flood", |call| async move {
+        let mut text = String::new();
+        for step in 1..=5_000 {
+            let token = call.progress_token();
+            text.push_str(&format!(
+                "data: {{\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{{\"progressToken\":{token},\"progress\":{step}}}}}\n\n"
+            ));
+            text.push_str(&format!(
+                "data: {{\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{{\"level\":\"info\",\"data\":{step}}}}}\n\n"
+            ));
+        }
+        call.raw(&text).await;
+        Reply::text("after the flood")
+    })
+    .await;
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    let mut call = client.begin("tools/call", json!({"name": "b__flood", "_meta": {"progressToken": 1}}));
+    assert_eq!(text_of(&call.finish().await.value["result"]), "after the flood");
+    let logged: Vec<_> = call.before.iter().filter(|message| message.method() == Some("notifications/message")).collect();
+    let numbers: Vec<_> = logged.iter().map(|message| message.value["params"]["data"].as_u64().unwrap()).collect();
+    assert!(numbers.is_sorted() && numbers.last() == Some(&5_000), "what may be left out is the oldest: {:?}", numbers.last());
+}
+
+#[tokio::test]
+async fn b_time_01_progress_keeps_a_slow_call_alive_and_silence_ends_it() {
+    let backend = FakeBackend::start().await;
+    backend.tool("steady", |call| async move {
+        for step in 1..=6 {
+            call.progress(f64::from(step), 6.0).await;
+            tokio::time::sleep(std::time::Duration::from_millis(150)).await;
+        }
+        Reply::text("slow but steady")
+    });
+    backend.tool("silent", |call| async move {
+        call.progress(1.0, 6.0).await;
+        call.gone().await;
+        Reply::Hang
+    });
+    let mut spec = backend.spec();
+    spec["timeouts"] = json!({"call": "500ms"});
+    let broker = builder().backend("default", "b", spec).start().await;
+    let client = broker.connected(json!({})).await;
+    let steady = client.result("tools/call", json!({"name": "b__steady", "_meta": {"progressToken": 1}})).await;
+    assert_eq!(text_of(&steady), "slow but steady");
+    // Without a token of the client's the broker may ask for progress itself, or not; silence ends the call either way.
+    let error = client.error("tools/call", json!({"name": "b__silent", "_meta": {"progressToken": 2}})).await;
+    assert_eq!(kind(&error), "timeout");
+}
+
+#[tokio::test]
+async fn b_02_an_answer_after_the_deadline_is_given_to_nobody() {
+    let gate = Gate::new();
+    let wait = gate.clone();
+    let backend = FakeBackend::with_tool("late", move |call| {
+        let wait = wait.clone();
+        async move {
+            if call.arguments()["first"] == true {
+                wait.passed().await;
+                return Reply::text("late");
+            }
+            Reply::text("mine")
+        }
+    })
+    .await;
+    let mut spec = backend.spec();
+    spec["timeouts"] = json!({"call": "300ms"});
+    let broker = builder().backend("default", "b", spec).start().await;
+    let client = broker.connected(json!({})).await;
+    let error = client.begin_with_id(json!(5), "tools/call", json!({"name": "b__late", "arguments": {"first": true}})).error().await;
+    assert_eq!(kind(&error), "timeout");
+    let again = client.begin_with_id(json!(5), "tools/call", json!({"name": "b__late", "arguments": {"first": false}}));
+    gate.open();
+    assert_eq!(text_of(&again.result().await), "mine");
+}
+
+#[tokio::test]
+async fn b_11_odd_event_streams_are_read_by_the_rules() {
+    let backend = FakeBackend::start().await;
+    backend.tool("fields", |call| async move {
+        let answer = call.result_message(text("fine")).to_string();
+        let (first, second) = answer.split_at(answer.find(',').unwrap() + 1);
+        call.raw(&format!(
+            "event: endpoint\ndata: /elsewhere\n\nretry: 999999999\nid: a\0b\n\nunknown: x\ndata: {first}\ndata: {second}\n\n"
+        ))
+        .await;
+        Reply::End
+    });
+    backend.tool("cr", |call| async move {
+        let answer = call.result_message(text("fine")).to_string();
+        call.raw(&format!(": c\rdata: {answer}\r\r")).await;
+        Reply::End
+    });
+    backend.tool("half", |call| async move {
+        let answer = call.result_message(text("never")).to_string();
+        call.raw(&format!("data: {answer}\n")).await;
+        Reply::End
+    });
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    assert_eq!(text_of(&client.call("b__fields", json!({})).await), "fine");
+    assert_eq!(text_of(&client.call("b__cr", json!({})).await), "fine");
+    let error = client.error("tools/call", json!({"name": "b__half"})).await;
+    assert_eq!(kind(&error), "outcome_unknown", "half an event is no event");
+}
+
+#[tokio::test]
+async fn d3_shared_and_per_session_links_are_as_configured() {
+    for (links, sharing) in [("shared", true), ("per-session", false)] {
+        let backend = FakeBackend::with_tool("who", |call| async move { Reply::text(call.session.as_deref().unwrap_or("none")) }).await;
+        backend.sessions();
+        let mut spec = backend.spec();
+        spec["links"] = json!(links);
+        let broker = builder().backend("default", "b", spec).start().await;
+        let clients = [broker.connected(json!({})).await, broker.connected(json!({"roots": {}})).await];
+        let own = [
+            text_of(&clients[0].call("b__who", json!({})).await).to_owned(),
+            text_of(&clients[1].call("b__who", json!({})).await).to_owned(),
+        ];
+        assert_eq!(own[0] == own[1], sharing, "{links}: {own:?}");
+    }
+}
+
+#[tokio::test]
+async fn f_11_idle_connections_a_backend_closed_cost_no_call() {
+    let (broker, backend) = echo().await;
+    let client = broker.connected(json!({})).await;
+    for round in 0..10 {
+        assert_eq!(text_of(&client.call("b__echo", json!({"n": round})).await), json!({"n": round}).to_string());
+        backend.cut_connections();
+    }
+    assert_eq!(backend.count(|seen| seen.calls("echo")), 10, "each call was sent once");
+}
+
+#[tokio::test]
+async fn b_18_the_get_stream_is_resumed_from_its_last_event() {
+    let (_broker, backend) = echo().await;
+    backend.wait_get_streams(1).await;
+    backend.push_raw("id: get-7\nretry: 10\ndata:\n\n").await;
+    backend.end_get_streams().await;
+    backend.wait_for("GET with Last-Event-ID", |seen| seen.http == "GET" && seen.header("last-event-id") == Some("get-7")).await;
+}
+
+#[tokio::test]
+async fn d3_two_principals_never_share_a_link() {
+    let backend = FakeBackend::echo().await;
+    let broker = builder().auth_required().backend("default", "b", backend.spec()).start().await;
+    let mut handshakes = backend.seen_of("initialize").len();
+    for _ in 0..3 {
+        let key = broker.admin().create_key("default").await;
+        for _ in 0..2 {
+            broker.client("/mcp").bearer(&key).connected(json!({})).await.call("b__echo", json!({})).await;
+        }
+        handshakes += 1;
+        assert_eq!(backend.seen_of("initialize").len(), handshakes, "one link per principal");
+    }
+}
+
+#[tokio::test]
+async fn a_cancelled_call_does_not_wait_for_a_handshake_that_hangs() {
+    let backend = FakeBackend::echo().await;
+    backend.sessions();
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    let good = broker.connected(json!({})).await;
+    good.call("b__echo", json!({})).await;
+    backend.on("initialize", |_| async { Reply::Hang });
+    let mut call = client.begin_with_id(json!(9), "tools/call", json!({"name": "b__echo"}));
+    let before = backend.seen_of("initialize").len();
+    backend.wait_count("the handshake", before.max(3), |seen| seen.is("initialize")).await;
+    assert_eq!(text_of(&good.call("b__echo", json!({"n": 1})).await), r#"{"n":1}"#, "others go on");
+    client.notify("notifications/cancelled", json!({"requestId": 9})).await;
+    assert!(call.next_or_end().await.is_none_or(|message| !message.is_response()));
+    assert_eq!(client.begin_with_id(json!(9), "ping", json!({})).result().await, json!({}));
+}
+
+#[tokio::test]
+async fn log_04_a_level_set_before_the_first_call_reaches_the_backend_with_its_link() {
+    let backend = FakeBackend::echo().await;
+    backend.sessions();
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    client.result("logging/setLevel", json!({"level": "debug"})).await;
+    client.call("b__echo", json!({})).await;
+    let call = backend.wait_for("the call", |seen| seen.calls("echo")).await;
+    let session = call.header("mcp-session-id").unwrap();
+    let seen = backend.wait_for("the level", |seen| seen.is("logging/setLevel") && seen.header("mcp-session-id") == Some(session)).await;
+    assert_eq!(seen.message["params"]["level"], "debug");
+}

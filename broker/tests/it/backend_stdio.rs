@@ -204,7 +204,7 @@ async fn stdio_03_two_hundred_sessions_leave_no_process_behind() {
     const AT_ONCE: usize = 10;
     let marker = marker("many");
     let script = stdio().grandchildren(1).ignore_sigterm().marker(&marker);
-    let broker = broker_with(script.spec()).await;
+    let mut broker = broker_with(script.spec()).await;
     let at_start = processes_with(&marker).len();
     for _ in 0..SESSIONS / AT_ONCE {
         let mut clients = Vec::new();
@@ -226,4 +226,33 @@ async fn stdio_03_two_hundred_sessions_leave_no_process_behind() {
     .await;
     assert_eq!(zombies_of(broker.pid()), 0);
     assert_eq!(broker.connected(json!({})).await.tool_names().await.len(), 15);
+    assert!(broker.terminate().await.success());
+    assert_eq!(processes_with(&marker), Vec::<u32>::new(), "an orderly end leaves none at all");
+}
+
+#[tokio::test]
+async fn b_03_a_child_that_dies_again_and_again_is_started_ever_more_slowly() {
+    let folder = tempfile::tempdir().unwrap();
+    let starts = folder.path().join("starts");
+    let broker = broker_with(stdio().record_starts(&starts).spec()).await;
+    let client = broker.connected(json!({})).await;
+    for _ in 0..8 {
+        client.request("tools/call", json!({"name": "s__exit"})).await;
+    }
+    let error = client.error("tools/call", json!({"name": "s__exit"})).await;
+    assert!(["backend_unavailable", "outcome_unknown"].contains(&kind(&error)), "{error}");
+    let count = std::fs::read_to_string(&starts).unwrap().lines().count();
+    assert!(count <= 12, "{count} starts");
+}
+
+#[tokio::test]
+async fn many_calls_over_one_pipe_each_get_their_own_answer() {
+    let broker = broker_with(stdio().spec()).await;
+    let client = broker.connected(json!({})).await;
+    let filler = "x".repeat(20_000);
+    let calls: Vec<_> = (0..200).map(|n| client.begin_call("s__echo", json!({"n": n, "filler": filler}))).collect();
+    for (n, call) in calls.into_iter().enumerate() {
+        let result = call.result().await;
+        assert!(text_of(&result).contains(&format!("\"n\":{n}")), "call {n}");
+    }
 }

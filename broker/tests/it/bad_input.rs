@@ -232,3 +232,51 @@ async fn a_storm_of_bad_input_leaves_another_session_untouched() {
     let log = broker.log();
     assert!(!log.contains("panicked"), "{log}");
 }
+
+#[tokio::test]
+async fn sessions_per_principal_and_connections_per_address_are_bounded() {
+    let backend = FakeBackend::echo().await;
+    let config = json!({"limits": {"sessions_per_principal": 2, "connections_per_address": 5}});
+    let broker = builder().config(config).backend("default", "b", backend.spec()).start().await;
+    let clients = [broker.connected(json!({})).await, broker.connected(json!({})).await];
+    let (status, error) = refused(broker.client("/mcp").post(crate::initialize_body("2025-11-25")).await).await;
+    assert_eq!((status, kind(&error)), (429, "too_many_sessions"));
+    let mut streams = Vec::new();
+    for _ in 0..5 {
+        streams.push(clients[0].open_get_stream().await);
+    }
+    let sixth = clients[1].try_send("POST", &clients[1].usual_headers(), request(1, "ping", json!({})).into()).await;
+    assert!(sixth.is_err(), "{sixth:?}");
+    streams.clear();
+    testkit::eventually("room again", || async {
+        let answer = clients[1].try_send("POST", &clients[1].usual_headers(), request(1, "ping", json!({})).into()).await;
+        answer.map(|_| ())
+    })
+    .await;
+    broker.admin().wait_metric("mcp_rate_limited_total", &[("scope", "connections_per_address")], |count| count >= 1.0).await;
+}
+
+#[tokio::test]
+async fn a_tenants_calls_in_flight_are_bounded_over_all_its_sessions() {
+    let gate = Gate::new();
+    let wait = gate.clone();
+    let backend = FakeBackend::with_tool("wait", move |_| {
+        let wait = wait.clone();
+        async move {
+            wait.passed().await;
+            Reply::text("waited")
+        }
+    })
+    .await;
+    let broker = broker_with(&backend).await;
+    broker.admin().put_tenant("default", json!({"limits": {"calls_in_flight_per_tenant": 2}})).await;
+    let clients = [broker.connected(json!({})).await, broker.connected(json!({})).await];
+    let calls = [clients[0].begin_call("b__wait", json!({})), clients[1].begin_call("b__wait", json!({}))];
+    backend.wait_count("both calls", 2, |seen| seen.calls("wait")).await;
+    assert_eq!(kind(&clients[1].error("tools/call", json!({"name": "b__wait"})).await), "too_many_calls");
+    gate.open();
+    for call in calls {
+        call.result().await;
+    }
+    clients[0].call("b__wait", json!({})).await;
+}

@@ -323,3 +323,54 @@ async fn a_question_on_a_shared_link_that_names_no_call_is_refused() {
     let error = client.error("tools/call", json!({"name": "none"})).await;
     assert_eq!(kind(&error), "tool_not_found");
 }
+
+#[tokio::test]
+async fn prog_01_a_clients_progress_on_a_question_goes_back_under_the_backends_token() {
+    let backend = FakeBackend::with_tool("ask", |call| async move {
+        let params = json!({"_meta": {"progressToken": "backend-token"}, "messages": [], "maxTokens": 1});
+        let answer = call.ask("sampling/createMessage", params).await;
+        Reply::text(&answer["result"].to_string())
+    })
+    .await;
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({"sampling": {}})).await;
+    let mut call = client.begin_call("b__ask", json!({}));
+    let question = call.next().await.unwrap().value;
+    let token = question["params"]["_meta"]["progressToken"].clone();
+    client.notify("notifications/progress", json!({"progressToken": token, "progress": 0.5, "message": "thinking"})).await;
+    let seen = backend.wait_for("the progress", |seen| seen.is("notifications/progress")).await;
+    assert_eq!(seen.message["params"], json!({"progressToken": "backend-token", "progress": 0.5, "message": "thinking"}));
+    client.respond(question["id"].clone(), json!({"role": "assistant"})).await;
+    call.finish().await;
+}
+
+#[tokio::test]
+async fn task_17_tasks_a_client_keeps_for_a_backend_are_relayed() {
+    let backend = FakeBackend::with_tool("ask", |call| async move {
+        let created = call.ask("sampling/createMessage", sampling(json!({"task": {"ttl": 1000}}))).await;
+        let id = created["result"]["task"]["taskId"].clone();
+        let got = call.ask("tasks/get", json!({"taskId": id})).await;
+        let result = call.ask("tasks/result", json!({"taskId": id})).await;
+        let cancelled = call.ask("tasks/cancel", json!({"taskId": id})).await;
+        Reply::text(&json!([got["result"]["status"], result["result"]["model"], cancelled["error"]["code"]]).to_string())
+    })
+    .await;
+    let broker = broker_with(&backend).await;
+    let task = json!({"taskId": "client-task", "status": "working", "createdAt": "2026-01-01T00:00:00Z", "lastUpdatedAt": "2026-01-01T00:00:00Z", "ttl": 1000});
+    let capabilities = json!({"sampling": {}, "tasks": {"cancel": {}, "requests": {"sampling": {"createMessage": {}}}}});
+    let client = broker
+        .client("/mcp")
+        .answers(move |method, params| match method {
+            "sampling/createMessage" => Ok(json!({"task": task})),
+            "tasks/get" if params["taskId"] == "client-task" => Ok(task.clone()),
+            "tasks/result" if params["taskId"] == "client-task" => Ok(json!({"model": "m"})),
+            "tasks/cancel" => Err(json!({"code": -32602, "message": "it is over"})),
+            other => panic!("{other} {params}"),
+        })
+        .connected(capabilities)
+        .await;
+    assert_eq!(text_of(&client.call("b__ask", json!({})).await), r#"["working","m",-32602]"#);
+    let without = broker.client("/mcp").answers(|_, _| Ok(json!({"model": "m"}))).connected(json!({"sampling": {}})).await;
+    let told = without.call("b__ask", json!({})).await;
+    assert!(text_of(&told).contains("null"), "a client without tasks is not asked about one: {told}");
+}

@@ -136,3 +136,23 @@ async fn after_a_restart_old_sessions_are_unknown_and_new_ones_work() {
     assert_eq!(client.post(request(1, "ping", json!({}))).await.status, 404);
     assert_eq!(broker.connected(json!({})).await.tool_names().await, ["b__echo"]);
 }
+
+#[tokio::test]
+async fn a_call_that_waits_for_its_client_can_still_finish_during_a_drain() {
+    let backend = FakeBackend::with_tool("ask", |call| async move {
+        let answer = call.ask("roots/list", json!({})).await;
+        Reply::text(&answer["result"].to_string())
+    })
+    .await;
+    let mut broker = builder().backend("default", "b", backend.spec()).start().await;
+    let client = broker.connected(json!({"roots": {}})).await;
+    let mut call = client.begin_call("b__ask", json!({}));
+    let question = call.next().await.unwrap();
+    broker.ask_to_end();
+    draining(&broker).await;
+    let error = client.error("tools/call", json!({"name": "b__ask"})).await;
+    assert_eq!(kind(&error), "draining", "no new calls");
+    client.respond(question.value["id"].clone(), json!({"roots": []})).await;
+    assert_eq!(text_of(&call.finish().await.value["result"]), r#"{"roots":[]}"#);
+    assert_eq!(broker.exited().await.code(), Some(0));
+}

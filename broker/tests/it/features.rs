@@ -351,3 +351,15 @@ async fn prom_01_prompts_are_found_by_name_and_unknown_ones_are_32602() {
     let error = client.error("prompts/get", json!({"name": "p"})).await;
     assert_eq!((error["code"].as_i64(), kind(&error)), (Some(-32602), "prompt_not_found"));
 }
+
+#[tokio::test]
+async fn res_03_an_update_waits_for_the_clients_next_stream() {
+    let (broker, backend) = with_resources().await;
+    let client = broker.connected(json!({})).await;
+    subscribe(&client, "b+test://one").await;
+    backend.wait_get_streams(2).await;
+    backend.notify("notifications/resources/updated", json!({"uri": "test://one"})).await;
+    let mut stream = client.open_get_stream().await;
+    let message = stream.find(|message| message["method"] == "notifications/resources/updated").await;
+    assert_eq!(message["params"]["uri"], "b+test://one");
+}

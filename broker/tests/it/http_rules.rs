@@ -191,6 +191,9 @@ async fn http_11_only_json_bodies_are_taken() {
     }
     let response = client.send_with("POST", client.headers_without(&["content-type"]), request(1, "ping", json!({}))).await;
     assert_eq!(response.status, 415);
+    let response = client.send_with("POST", client.headers_with(&[("content-encoding", "gzip")]), request(1, "ping", json!({}))).await;
+    let (status, error) = refused(response).await;
+    assert_eq!((status, kind(&error)), (415, "media_type_unsupported"), "compressed bodies are not read");
     for media in ["application/json; charset=utf-8", "Application/JSON"] {
         let response = client.send_with("POST", client.headers_with(&[("content-type", media)]), request(1, "ping", json!({}))).await;
         assert_eq!(response.status, 200, "{media}");

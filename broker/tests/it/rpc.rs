@@ -156,6 +156,8 @@ async fn rpc_07_malformed_messages_get_their_precise_code() {
         assert_eq!(status, 400, "{body:?}: {error}");
         assert!(codes.contains(&error["code"].as_i64().unwrap()), "{body:?}: {error}");
     }
+    let (status, error) = refused(client.post(request(1, &"m".repeat(300), json!({}))).await).await;
+    assert_eq!((status, error["code"].as_i64()), (400, Some(-32600)), "a method of 300 bytes");
     client.result("ping", json!({})).await;
 }
 

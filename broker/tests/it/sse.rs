@@ -293,28 +293,38 @@ async fn sse_11_another_sessions_event_id_is_as_unknown() {
 
 #[tokio::test]
 async fn sse_12_an_event_that_is_no_longer_kept_can_not_be_resumed_from() {
-    let gate = Gate::new();
-    let backend = stepping(&gate).await;
+    let (first_read, end) = (Gate::new(), Gate::new());
+    let backend = stepping(&end).await;
+    let gates = (first_read.clone(), end.clone());
+    backend.tool("burst", move |call| {
+        let (first_read, end) = gates.clone();
+        async move {
+            call.progress(1.0, 100.0).await;
+            first_read.passed().await;
+            for step in 2..=40 {
+                call.progress(f64::from(step), 100.0).await;
+            }
+            end.passed().await;
+            Reply::text("over")
+        }
+    });
     let config = json!({"events": {"stream_events": 5}});
     let broker = builder().config(config).backend("default", "b", backend.spec()).start().await;
     let client = broker.connected(json!({})).await;
     let mut call = client.begin_raw(json!(1), steps_body(1, 1, "x"));
     let priming = first_id(&mut call).await;
     call.next().await.unwrap();
-    // More than is kept goes through while somebody reads.
-    let mut other = client.post_stream(steps_body(2, 40, "y")).await;
+    let body = request(2, "tools/call", json!({"name": "b__burst", "_meta": {"progressToken": 2}}));
+    let mut other = client.post_stream(body).await;
     let oldest = other.next().await.unwrap().id.unwrap();
-    let mut got = 0;
-    while got < 20 {
-        if other.next().await.unwrap().message().is_some() {
-            got += 1;
-        }
-    }
+    other.find(|message| message["params"]["progress"] == 1.0).await;
+    first_read.open();
+    // More than is kept goes through while somebody reads; the latest progress always comes.
+    other.find(|message| message["params"]["progress"] == 40.0).await;
     drop(other);
-    let response = client.get_stream_raw(Some(&oldest)).await;
-    let (status, _) = refused(response).await;
+    let (status, _) = refused(client.get_stream_raw(Some(&oldest)).await).await;
     assert!([400, 404, 410].contains(&status), "{status}");
-    gate.open();
+    end.open();
     assert_eq!(text_of(&call.finish().await.value["result"]), "\"x\"");
     assert!(!client.resume(&priming).await.rest().await.is_empty(), "the other stream is unharmed");
 }
@@ -404,4 +414,28 @@ async fn a_client_that_does_not_read_loses_its_stream_and_nobody_else_notices() 
     let other = broker.connected(json!({})).await;
     assert_eq!(other.tool_names().await, ["b__flood"]);
     assert_eq!(other.result("ping", json!({})).await, json!({}));
+}
+
+#[tokio::test]
+async fn f_01_a_vanished_reader_is_noticed_without_a_write() {
+    let (broker, backend) = echo().await;
+    let client = broker.connected(json!({})).await;
+    let stream = client.open_get_stream().await;
+    let open = async || broker.admin().sessions("default").await[0]["streams"].as_u64();
+    assert_eq!(open().await, Some(1));
+    drop(stream);
+    testkit::eventually("the stream to be closed", || async {
+        match open().await {
+            Some(0) => Ok(()),
+            other => Err(other),
+        }
+    })
+    .await;
+    // What is told meanwhile waits for the next stream.
+    backend.wait_get_streams(1).await;
+    backend.list("tools", vec![tool("echo"), tool("new")]);
+    backend.notify("notifications/tools/list_changed", json!({})).await;
+    broker.admin().wait_backend("default", "b", "two tools", |view| view["tools"] == 2).await;
+    let mut next = client.open_get_stream().await;
+    next.find(|message| message["method"] == "notifications/tools/list_changed").await;
 }

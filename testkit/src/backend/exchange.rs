@@ -72,22 +72,34 @@ pub struct Call {
 
 /// The way back to the caller; changes when a stream is resumed. Shared with the task that sends the reply.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Line(Arc<Mutex<Option<mpsc::Sender<Out>>>>);
+pub(super) struct Line(Arc<Mutex<Way>>);
+
+#[derive(Debug, Default)]
+struct Way {
+    out: Option<mpsc::Sender<Out>>,
+    /// Something was said, so the answer is an event stream.
+    begun: bool,
+}
 
 impl Line {
     pub(super) fn new(out: mpsc::Sender<Out>) -> Self {
-        Self(Arc::new(Mutex::new(Some(out))))
+        Self(Arc::new(Mutex::new(Way { out: Some(out), begun: false })))
+    }
+
+    fn way(&self) -> std::sync::MutexGuard<'_, Way> {
+        self.0.lock().expect("nothing panics while it holds this lock")
     }
 
     fn current(&self) -> Option<mpsc::Sender<Out>> {
-        self.0.lock().expect("nothing panics while it holds this lock").clone()
+        self.way().out.clone()
     }
 
     fn replace(&self, out: Option<mpsc::Sender<Out>>) {
-        *self.0.lock().expect("nothing panics while it holds this lock") = out;
+        self.way().out = out;
     }
 
     async fn put(&self, out: Out) -> bool {
+        self.way().begun = true;
         match self.current() {
             Some(to) => to.send(out).await.is_ok(),
             None => false,
@@ -102,7 +114,13 @@ impl Line {
             Reply::Error(error) => Out::Answer(json!({"jsonrpc": "2.0", "id": id, "error": error}).to_string()),
             Reply::Message(text) => Out::Answer(text),
             Reply::Http { status, headers, body } => Out::Http { status, headers, body },
-            Reply::End => Out::Event(": the end\n\n".to_owned()),
+            Reply::End => {
+                if !self.way().begun {
+                    self.put(Out::Event(": nothing more\n\n".to_owned())).await;
+                }
+                self.replace(None);
+                return;
+            }
             Reply::Cut => Out::Cut,
             Reply::Hang => {
                 if let Some(out) = self.current() {
