@@ -112,6 +112,9 @@ impl Broker {
         if let Some(replaced) = tenant.insert_backend(backend.clone()) {
             replaced.close();
             tenant.publish();
+            for session in tenant.sessions() {
+                self.shared.running.spawn(session.resubscribe(id.clone()));
+            }
         }
         self.shared.running.spawn(catalog_refresh::run(Arc::downgrade(&tenant), backend));
     }
@@ -121,6 +124,7 @@ impl Broker {
         let Some(backend) = tenant.remove_backend(id) else { return false };
         backend.close();
         tenant.publish();
+        tenant.sessions().iter().for_each(|session| session.forget_subscriptions_of(id));
         for session in tenant.sessions().iter().filter(|session| session.endpoint == Endpoint::Single(id.clone())) {
             self.close_session(session, "its backend was removed");
         }

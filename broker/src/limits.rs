@@ -100,9 +100,9 @@ pub const PING_INTERVAL: Duration = Duration::from_secs(30);
 pub const RESUME_ATTEMPTS_MAX: u32 = 5;
 /// Wait before a stream is resumed when the backend names none.
 pub const RETRY_DEFAULT: Duration = Duration::from_secs(1);
-/// The longest wait a backend may ask for.
 /// Shortest wait a backend can ask for, so that its streams can not keep the broker busy.
 pub const RETRY_MIN: Duration = Duration::from_millis(100);
+/// The longest wait a backend may ask for.
 pub const RETRY_MAX: Duration = Duration::from_secs(30);
 /// The body of an error answer is read this far, to use the connection again.
 pub const ERROR_BODY_BYTES_MAX: usize = 64 * 1024;
@@ -115,10 +115,14 @@ pub const STREAM_DRAIN: Duration = Duration::from_millis(250);
 pub const REQUEST_HEAD_BYTES_MAX: usize = 64 * 1024;
 /// A body that is too large is read on for this much, so that its sender gets to see the refusal.
 pub const DISCARDED_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// How long it may take to read it.
+pub const DISCARD_WAIT: Duration = Duration::from_secs(5);
 /// A client that takes nothing of what is sent to it for this long loses its connection.
 pub const CLIENT_WRITE_STALL_MAX: Duration = Duration::from_secs(30);
 /// Headers of one request.
 pub const HTTP_HEADERS_MAX: usize = 100;
+/// An answer is handed to an HTTP/2 connection in pieces of this size.
+pub const HTTP2_PIECE_BYTES: usize = 64 * 1024;
 /// Requests in flight on one HTTP/2 connection.
 pub const HTTP2_STREAMS_MAX: u32 = 256;
 

@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     config::spec::{BackendSpec, TransportSpec},
-    limits::{BACKOFF_MAX, LATENCY_WEIGHT, LINK_IDLE_MAX},
+    limits::{LATENCY_WEIGHT, LINK_IDLE_MAX},
     rules::{
         catalog::BackendLists,
         sharing::{self, LinkScope, Wire},
@@ -204,8 +204,12 @@ impl Backend {
     /// A connection is gone. Clients that listen to resources through it get it back at once.
     pub fn connection_ended(&self, link: &Arc<Link>, connection: &Connection) {
         self.uncount(connection);
+        if matches!(connection.wire(), ConnectionWire::Pipe(_)) {
+            self.shared.tasks.forget_link(link); // they lived in the process that ended
+        }
         if !link.subscriptions.is_empty() {
-            self.shared.running.spawn(reopen(link.clone()));
+            let link = link.clone();
+            self.shared.running.spawn(async move { link.open_for_listeners().await });
         }
     }
 
@@ -315,16 +319,6 @@ impl Backend {
         match self.spec.transport {
             TransportSpec::Http { .. } => "http",
             TransportSpec::Stdio { .. } => "stdio",
-        }
-    }
-}
-
-/// Opens a link again because sessions listen through it, until it is open or nobody listens any more.
-async fn reopen(link: Arc<Link>) {
-    while !link.backend.stop.is_cancelled() && !link.is_closed() && !link.subscriptions.is_empty() {
-        match link.connection().await {
-            Ok(_) => return,
-            Err(refusal) => tokio::time::sleep(refusal.retry_after.unwrap_or(BACKOFF_MAX)).await,
         }
     }
 }

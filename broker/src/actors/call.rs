@@ -16,7 +16,7 @@ use protocol::{
     envelope::{Kind, Message},
     error::{ErrorKind, Refusal},
     handshake,
-    ids::{BackendId, RequestId},
+    ids::{BackendId, RequestId, TaskId},
     json::{self, Span},
     method::Method,
     splice::Splice,
@@ -49,6 +49,8 @@ pub struct Call {
     pub backend: BackendId,
     /// The link a task lives on; otherwise the session's own link is used.
     via: Option<Arc<Link>>,
+    /// The task it is about, by our id.
+    pub task: Option<TaskId>,
     /// It makes a task, which has a cancellation of its own.
     pub augmented: bool,
     /// The client's progress token, as sent.
@@ -92,6 +94,8 @@ pub struct CallRoute {
     pub backend: BackendId,
     /// Set when it has to be this link and no other.
     pub via: Option<Arc<Link>>,
+    /// The task it is about.
+    pub task: Option<TaskId>,
 }
 
 /// How a call ended.
@@ -113,6 +117,7 @@ impl Call {
             stream: stream.clone(),
             backend: route.backend,
             via: route.via,
+            task: route.task,
             augmented: message.fields.task.is_some(),
             progress_token: message.fields.meta_progress_token.map(|span| span.slice(&message.frame)),
             last_progress: Mutex::new(None),
@@ -231,7 +236,7 @@ impl Call {
         if matches!(ending, Ending::Cancelled | Ending::TimedOut) {
             self.tell_backend();
         }
-        self.session.leave(&self.client_id);
+        let _settling = self.session.leave(&self.client_id);
         match self.answer(ending) {
             Some(frame) => {
                 let _cut = self.stream.push(now, EventKind::Answer, frame);
@@ -270,6 +275,7 @@ impl Call {
         if self.method == Method::CompletionComplete {
             completion::limit_values(answer, &mut splice);
         }
+        self.session.shared.tasks.note_answer(self, answer);
         self.session.shared.tasks.expose(self, answer, &mut splice);
         splice.finish()
     }

@@ -116,6 +116,21 @@ impl EventStream {
         self.lock().log.take_unread()
     }
 
+    /// The id of the event at `sequence`.
+    pub fn event_id(&self, sequence: u64) -> String {
+        format!("{}-{sequence}", self.number)
+    }
+
+    /// Takes over what another stream could not deliver, as far as there is room.
+    pub fn adopt(&self, now: Instant, events: Vec<Event>) {
+        let mut state = self.lock();
+        for event in events {
+            if state.log.has_room_for(event.frame.len()) {
+                let _fits = state.log.push(now, event.kind, event.frame);
+            }
+        }
+    }
+
     pub fn expire(&self, now: Instant, age: Duration) {
         self.lock().log.expire(now, age);
     }
@@ -178,17 +193,12 @@ impl Reader {
 
     /// The id the client may resume from when it has seen everything up to here.
     pub fn event_id(&self) -> String {
-        event_id(self.stream.number, self.position)
+        self.stream.event_id(self.position)
     }
 
     /// How many events wait for this reader already.
     pub fn behind(&self) -> u64 {
         self.stream.lock().log.count_after(self.position)
-    }
-
-    /// The id just before an event: resuming from it brings the event again.
-    pub fn event_id_before(&self, event: &Event) -> String {
-        event_id(self.stream.number, event.sequence - 1)
     }
 
     fn poll_now(&mut self) -> Option<Next> {
@@ -221,11 +231,6 @@ impl Drop for Reader {
             state.connected = false;
         }
     }
-}
-
-/// The text of an event id.
-pub fn event_id(stream: u64, sequence: u64) -> String {
-    format!("{stream}-{sequence}")
 }
 
 /// Reads an event id back: stream and sequence.

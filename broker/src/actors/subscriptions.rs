@@ -1,11 +1,12 @@
 //! Who on a link listens to which resource: one backend subscription per URI, however many sessions ask.
 //!
-//! The first session's request goes to the backend, the last one's end takes it back, and a new connection gets them all
-//! again, with one `updated` each, because nobody knows what was missed.
+//! What is wanted (somebody listens) and what the backend was told (on which connection) are kept side by side, and one
+//! function, [`Subscriptions::settle`], makes the second follow the first. Everything else only changes what is wanted. A new
+//! connection was told nothing, so it gets them all again, with one `updated` each, because nobody knows what was missed.
 
 use std::{
     collections::HashMap,
-    hash::{Hash, Hasher},
+    hash::{DefaultHasher, Hash, Hasher},
     sync::{Arc, Mutex, MutexGuard, Weak},
 };
 
@@ -27,80 +28,116 @@ use crate::rules::{catalog::Endpoint, event_log::EventKind, names};
 
 #[derive(Debug, Default)]
 pub struct Subscriptions {
-    by_uri: Mutex<HashMap<String, Vec<Weak<Session>>>>,
-    /// Held while the backend is told, so that subscribe and unsubscribe of one URI can not overtake each other.
+    by_uri: Mutex<HashMap<String, Subscription>>,
+    /// Held while the backend is told, so that what it is told about one URI can not be overtaken.
     telling: Telling,
 }
 
-impl Subscriptions {
-    /// A session wants to hear of `uri`.
-    pub async fn subscribe(
-        &self,
-        link: &Arc<Link>,
-        connection: &Arc<Connection>,
-        session: &Arc<Session>,
-        uri: &str,
-    ) -> Result<(), Refusal> {
-        let _order = self.telling.about(uri).await;
-        if self.has_listeners(uri) {
-            self.add(session, uri);
-            return Ok(());
-        }
-        // Known before the backend is asked: its first `updated` may come before its answer.
-        self.add(session, uri);
-        let told = tell(link, connection, Method::ResourcesSubscribe, uri).await;
-        if told.is_err() {
-            self.remove(session, uri);
-        }
-        told
+#[derive(Debug, Default)]
+struct Subscription {
+    listeners: Vec<Weak<Session>>,
+    /// The connection on which the backend was told of it.
+    told: Option<Weak<Connection>>,
+}
+
+impl Subscription {
+    fn is_wanted(&self) -> bool {
+        self.listeners.iter().any(|listener| listener.strong_count() > 0)
     }
 
-    /// A session has heard enough. A backend that can not be reached is not told: a new connection begins without it.
-    pub async fn unsubscribe(&self, link: &Arc<Link>, session: &Arc<Session>, uri: &str) -> Result<(), Refusal> {
-        let _order = self.telling.about(uri).await;
-        if !self.remove(session, uri) || self.has_listeners(uri) {
-            return Ok(());
+    fn is_told(&self, connection: &Arc<Connection>) -> bool {
+        self.told.as_ref().is_some_and(|told| told.as_ptr() == Arc::as_ptr(connection))
+    }
+}
+
+/// What the backend has to be told about one URI.
+enum Due {
+    Nothing,
+    Subscribe { again: bool },
+    Unsubscribe,
+}
+
+impl Subscriptions {
+    /// A session wants to hear of `uri`, from the next [`Subscriptions::settle`] on.
+    pub fn want(&self, session: &Arc<Session>, uri: &str) {
+        let mut by_uri = self.lock();
+        let subscription = by_uri.entry(uri.to_owned()).or_default();
+        if !subscription.listeners.iter().any(|other| other.as_ptr() == Arc::as_ptr(session)) {
+            subscription.listeners.push(Arc::downgrade(session));
         }
-        match link.live() {
-            Some(connection) => tell(link, &connection, Method::ResourcesUnsubscribe, uri).await,
-            None => Ok(()),
+    }
+
+    /// A session has heard enough of `uri`.
+    pub fn unwant(&self, session: &Arc<Session>, uri: &str) {
+        if let Some(subscription) = self.lock().get_mut(uri) {
+            subscription.listeners.retain(|other| other.as_ptr() != Arc::as_ptr(session));
         }
     }
 
     /// A session is over.
     pub fn drop_session(&self, link: &Arc<Link>, session: &Arc<Session>) {
-        let mut orphans = Vec::new();
-        self.lock().retain(|uri, listeners| {
-            listeners.retain(|other| other.upgrade().is_some_and(|other| !Arc::ptr_eq(&other, session)));
-            if listeners.is_empty() {
-                orphans.push(uri.clone());
+        let mut left = Vec::new();
+        for (uri, subscription) in self.lock().iter_mut() {
+            let before = subscription.listeners.len();
+            subscription.listeners.retain(|other| other.as_ptr() != Arc::as_ptr(session));
+            if subscription.listeners.len() < before {
+                left.push(uri.clone());
             }
-            !listeners.is_empty()
-        });
-        let Some(connection) = link.live().filter(|_| !orphans.is_empty()) else { return };
-        let running = link.backend.shared.running.clone();
-        let link = link.clone();
+        }
+        if left.is_empty() {
+            return;
+        }
+        let (link, running) = (link.clone(), link.backend.shared.running.clone());
         running.spawn(async move {
-            for uri in orphans {
-                let _order = link.subscriptions.telling.about(&uri).await;
-                if !link.subscriptions.has_listeners(&uri) {
-                    let _gone_anyway = tell(&link, &connection, Method::ResourcesUnsubscribe, &uri).await;
-                }
+            for uri in left {
+                let _gone_anyway = link.subscriptions.settle(&link, &uri).await;
             }
         });
     }
 
-    /// Puts every subscription back on a new connection.
-    pub async fn restore(&self, link: &Arc<Link>, connection: &Arc<Connection>) {
-        let uris: Vec<String> = self.lock().keys().cloned().collect();
-        for uri in uris {
-            if let Err(refusal) = tell(link, connection, Method::ResourcesSubscribe, &uri).await {
-                tracing::warn!(backend = %link.backend.id, %refusal, "a subscription could not be put back");
-            }
-            for session in self.listeners(&uri) {
-                session.deliver(EventKind::Message, incoming::updated_frame(&session, link, &uri));
+    /// Tells the backend what has changed about one URI. Without a connection there is nothing to tell: a new one begins
+    /// with [`Subscriptions::restore`].
+    pub async fn settle(&self, link: &Arc<Link>, uri: &str) -> Result<(), Refusal> {
+        let _order = self.telling.about(uri).await;
+        let connection = link.live();
+        match self.due(uri, connection.as_ref()) {
+            Due::Nothing => Ok(()),
+            Due::Unsubscribe => match connection {
+                Some(connection) => tell(link, &connection, Method::ResourcesUnsubscribe, uri).await,
+                None => Ok(()),
+            },
+            Due::Subscribe { again } => {
+                let Some(connection) = connection else { return Ok(()) };
+                // Noted before the answer: the first `updated` may come before it.
+                self.note_told(uri, Some(Arc::downgrade(&connection)));
+                let told = tell(link, &connection, Method::ResourcesSubscribe, uri).await;
+                if told.is_err() {
+                    self.note_told(uri, again.then(Weak::new)); // told once, but on no connection that lives
+                } else if again {
+                    self.tell_listeners(link, uri);
+                }
+                told
             }
         }
+    }
+
+    /// Puts every subscription back on a new connection, one after the other, without holding anybody up.
+    pub async fn restore(&self, link: &Arc<Link>, connection: &Arc<Connection>) {
+        let uris: Vec<String> = self.lock().keys().cloned().collect();
+        if uris.is_empty() {
+            return;
+        }
+        let (link, connection, running) = (link.clone(), connection.clone(), link.backend.shared.running.clone());
+        running.spawn(async move {
+            for uri in uris {
+                if connection.is_closed() {
+                    return; // the next connection begins again
+                }
+                if let Err(refusal) = link.subscriptions.settle(&link, &uri).await {
+                    tracing::warn!(backend = %link.backend.id, %refusal, "a subscription could not be put back");
+                }
+            }
+        });
     }
 
     /// The backend says that a resource changed; it may be a part of the one subscribed to (MCP 2025-11-25, Resources).
@@ -128,52 +165,63 @@ impl Subscriptions {
         }
     }
 
-    /// Every URI with its number of listeners.
+    /// Every URI somebody listens to, with the number of listeners.
     pub fn counts(&self) -> Vec<(String, usize)> {
-        self.lock().iter().map(|(uri, listeners)| (uri.clone(), listeners.iter().filter(|l| l.strong_count() > 0).count())).collect()
+        let count = |one: &Subscription| one.listeners.iter().filter(|listener| listener.strong_count() > 0).count();
+        self.lock().iter().map(|(uri, one)| (uri.clone(), count(one))).filter(|(_, count)| *count > 0).collect()
     }
 
+    /// Nobody listens to anything.
     pub fn is_empty(&self) -> bool {
-        self.lock().is_empty()
+        !self.lock().values().any(Subscription::is_wanted)
+    }
+
+    fn due(&self, uri: &str, connection: Option<&Arc<Connection>>) -> Due {
+        let mut by_uri = self.lock();
+        let Some(subscription) = by_uri.get(uri) else { return Due::Nothing };
+        let told = connection.is_some_and(|connection| subscription.is_told(connection));
+        match (subscription.is_wanted(), told) {
+            (true, true) => Due::Nothing,
+            (true, false) => Due::Subscribe { again: subscription.told.is_some() },
+            (false, told) => {
+                by_uri.remove(uri);
+                if told { Due::Unsubscribe } else { Due::Nothing }
+            }
+        }
+    }
+
+    fn note_told(&self, uri: &str, told: Option<Weak<Connection>>) {
+        if let Some(subscription) = self.lock().get_mut(uri) {
+            subscription.told = told;
+        }
+    }
+
+    /// Tells one session that it may have missed something.
+    pub fn tell_gap(&self, link: &Link, session: &Session, uri: &str) {
+        session.deliver(EventKind::Message, incoming::updated_frame(session, link, uri));
+    }
+
+    fn tell_listeners(&self, link: &Link, uri: &str) {
+        for session in self.listeners(uri) {
+            self.tell_gap(link, &session, uri);
+        }
     }
 
     fn listeners(&self, uri: &str) -> Vec<Arc<Session>> {
-        self.lock().get(uri).map(|listeners| listeners.iter().filter_map(Weak::upgrade).collect()).unwrap_or_default()
+        self.lock().get(uri).map(|one| one.listeners.iter().filter_map(Weak::upgrade).collect()).unwrap_or_default()
     }
 
-    fn has_listeners(&self, uri: &str) -> bool {
-        !self.listeners(uri).is_empty()
-    }
-
-    fn add(&self, session: &Arc<Session>, uri: &str) {
-        let mut by_uri = self.lock();
-        let listeners = by_uri.entry(uri.to_owned()).or_default();
-        if !listeners.iter().any(|other| other.as_ptr() == Arc::as_ptr(session)) {
-            listeners.push(Arc::downgrade(session));
-        }
-    }
-
-    /// `false` when the session did not listen.
-    fn remove(&self, session: &Arc<Session>, uri: &str) -> bool {
-        let mut by_uri = self.lock();
-        let Some(listeners) = by_uri.get_mut(uri) else { return false };
-        let before = listeners.len();
-        listeners.retain(|other| other.as_ptr() != Arc::as_ptr(session));
-        let removed = listeners.len() < before;
-        if listeners.is_empty() {
-            by_uri.remove(uri);
-        }
-        removed
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Vec<Weak<Session>>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Subscription>> {
         sync::lock(&self.by_uri)
     }
 }
 
+/// How many URIs the backend can be told about at once.
+const TELLING_PLACES: usize = 64;
+
 /// One lock per URI, from a fixed number of them: a URI the backend is slow about holds up few others.
 #[derive(Debug)]
-struct Telling([tokio::sync::Mutex<()>; 64]);
+struct Telling([tokio::sync::Mutex<()>; TELLING_PLACES]);
 
 impl Default for Telling {
     fn default() -> Self {
@@ -183,9 +231,9 @@ impl Default for Telling {
 
 impl Telling {
     async fn about(&self, uri: &str) -> tokio::sync::MutexGuard<'_, ()> {
-        let mut hasher = std::hash::DefaultHasher::new();
+        let mut hasher = DefaultHasher::new();
         uri.hash(&mut hasher);
-        let place = usize::try_from(hasher.finish() % 64).unwrap_or_default();
+        let place = usize::try_from(hasher.finish() % TELLING_PLACES as u64).unwrap_or_default();
         self.0[place].lock().await
     }
 }

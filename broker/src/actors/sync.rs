@@ -10,9 +10,10 @@
 //! 5. a backend's status, then its links
 //! 6. a link's users
 //! 7. a stream's log
-//! 8. a connection's maps and the queue to its wire
+//! 8. a link's subscriptions
+//! 9. a connection's maps and the queue to its wire
 //!
-//! The table of tasks, a link's subscriptions and the cells of a call are locked alone. Something may be dropped under a
+//! The table of tasks and the cells of a call are locked alone. Something may be dropped under a
 //! guard that locks in its own `Drop` (a question leaves its connection's map): that is why the maps come last.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

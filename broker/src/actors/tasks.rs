@@ -57,6 +57,8 @@ struct Places {
     /// Two links may use the same id.
     by_id: (usize, String),
     by_wire_id: (usize, u64),
+    /// Keeps the address in `by_wire_id` from being used again while the task is known.
+    _connection: Weak<Connection>,
 }
 
 impl Task {
@@ -117,10 +119,15 @@ impl TaskTable {
             created_at: jiff::Timestamp::now(),
             // A copy: a slice would keep the client's whole request alive with the task.
             progress_token: call.progress_token.as_deref().map(Bytes::copy_from_slice),
-            places: Places { by_id: place(link, &backend_task_id), by_wire_id: (Arc::as_ptr(connection) as usize, wire_id) },
+            places: Places {
+                by_id: place(link, &backend_task_id),
+                by_wire_id: (Arc::as_ptr(connection) as usize, wire_id),
+                _connection: Arc::downgrade(connection),
+            },
         };
+        let mut inner = self.lock();
         if !link.is_closed() {
-            self.lock().insert(task);
+            inner.insert(task); // checked under the lock: whoever closes the link forgets its tasks after that
         }
     }
 
@@ -139,6 +146,13 @@ impl TaskTable {
             self.replace(&link, span, &id, splice);
         }
         self.expose_related(&link, answer, splice);
+    }
+
+    /// A backend's answer about a task it was asked for: one it no longer knows is forgotten here too.
+    pub fn note_answer(&self, call: &Call, answer: &Message) {
+        if let Some(task) = call.task.as_ref().filter(|_| call.method == Method::TasksGet && is_unknown_task(answer)) {
+            self.lock().remove(task);
+        }
     }
 
     /// Rewrites `io.modelcontextprotocol/related-task` in `_meta`.
@@ -206,18 +220,23 @@ impl TaskTable {
     /// The task objects of these tasks, in their order, as their backends tell them now, or as they last did.
     pub async fn current(&self, tasks: &[Task]) -> Vec<Bytes> {
         let asked: Vec<_> = tasks.iter().map(|task| self.current_one(task)).collect();
-        stream::iter(asked).buffered(TASKS_ASKED_AT_ONCE).collect().await
+        stream::iter(asked).buffered(TASKS_ASKED_AT_ONCE).filter_map(std::future::ready).collect().await
     }
 
-    async fn current_one(&self, task: &Task) -> Bytes {
-        let Some(connection) = task.link.live().filter(|_| !task.is_over()) else { return task.object.clone() };
+    /// `None`: its backend no longer knows the task.
+    async fn current_one(&self, task: &Task) -> Option<Bytes> {
+        let Some(connection) = task.link.live() else { return Some(task.object.clone()) };
         let params = format!("{{\"taskId\":{}}}", json::quote(&task.backend_task_id));
         match connection.ask(&task.link, Method::TasksGet, Some(params.as_bytes())).await {
             Ok(answer) if answer.result.is_some() => {
                 self.note_object(&task.id, answer.bytes(answer.result).unwrap_or_default());
-                self.lock().by_id.get(&task.id).map_or_else(|| task.object.clone(), |task| task.object.clone())
+                Some(self.lock().by_id.get(&task.id).map_or_else(|| task.object.clone(), |task| task.object.clone()))
             }
-            _ => task.object.clone(),
+            Ok(answer) if is_unknown_task(&answer) => {
+                self.lock().remove(&task.id);
+                None
+            }
+            _ => Some(task.object.clone()),
         }
     }
 
@@ -321,6 +340,11 @@ impl Inner {
 fn status_label(status: &str) -> &'static str {
     const KNOWN: [&str; 5] = ["working", "input_required", "completed", "failed", "cancelled"];
     KNOWN.into_iter().find(|known| *known == status).unwrap_or("other")
+}
+
+/// MCP 2025-11-25, Tasks: an unknown or expired id is answered with invalid params.
+fn is_unknown_task(answer: &Message) -> bool {
+    answer.kind == Kind::Error && answer.bytes(answer.fields.error_code) == Some(b"-32602")
 }
 
 fn place(link: &Arc<Link>, backend_task_id: &str) -> (usize, String) {

@@ -93,6 +93,9 @@ impl EventLog {
         // One event alone is never too much: it is within the limit of a message.
         if self.over_limit() && kind != EventKind::Answer && self.events.len() > 1 {
             self.cut = true;
+            if let Some(event) = self.events.pop_back() {
+                self.bytes -= event.frame.len(); // whoever takes over what is unread must have room for it
+            }
             return Err(Overflow);
         }
         Ok(())
@@ -120,6 +123,11 @@ impl EventLog {
         // What was left out unread (progress, log messages) leaves holes nobody waits for.
         let gone = self.cut || position >= self.next_sequence || position < self.lost_through;
         if gone { Err(Gone) } else { Ok(()) }
+    }
+
+    /// Whether another event of this size fits without anything being given up.
+    pub fn has_room_for(&self, bytes: usize) -> bool {
+        self.events.is_empty() || (self.events.len() < self.limits.events && self.bytes + bytes <= self.limits.bytes)
     }
 
     /// Removes and returns what no connection has taken yet.

@@ -199,7 +199,8 @@ fn by_reference(message: &Message, endpoint: &Endpoint, catalog: &Catalog) -> Re
     let plan = if fields.reference_uri.is_some() {
         let (span, uri) = required_text(message, fields.reference_uri, "params.ref.uri")?;
         let target = resource_target(&uri, endpoint, catalog)?;
-        Plan::new(target.backend, vec![(span, json::quote(&target.uri).into_bytes())])
+        let edits = if target.uri == uri { Vec::new() } else { vec![(span, json::quote(&target.uri).into_bytes())] };
+        Plan::new(target.backend, edits)
     } else {
         let (span, name) = required_text(message, fields.reference_name, "params.ref.name")?;
         match endpoint {

@@ -23,6 +23,7 @@ mod relay;
 mod rpc;
 mod sessions;
 mod sse;
+mod subscriptions;
 mod tasks;
 mod tenants;
 mod utilities;

@@ -439,3 +439,25 @@ async fn f_01_a_vanished_reader_is_noticed_without_a_write() {
     let mut next = client.open_get_stream().await;
     next.find(|message| message["method"] == "notifications/tools/list_changed").await;
 }
+
+#[tokio::test]
+async fn sse_12_after_an_overflow_a_client_can_open_its_stream_anew() {
+    let backend = FakeBackend::echo().await;
+    backend.list("resources", vec![json!({"uri": "test://one", "name": "one"})]);
+    let config = json!({"events": {"stream_events": 5}});
+    let broker = builder().config(config).backend("default", "b", backend.spec()).start().await;
+    let client = broker.connected(json!({})).await;
+    client.result("resources/subscribe", json!({"uri": "b+test://one"})).await;
+    backend.wait_get_streams(1).await;
+    for _ in 0..20 {
+        backend.notify("notifications/resources/updated", json!({"uri": "test://one"})).await;
+    }
+    testkit::eventually("the flood to have arrived", || async {
+        let dropped = broker.admin().metric("mcp_dropped_notifications_total", &[("kind", "slow_client")]).await.unwrap_or_default();
+        if dropped >= 10.0 { Ok(()) } else { Err(dropped) }
+    })
+    .await;
+    let mut stream = client.open_get_stream().await;
+    let (_, message) = stream.next_message().await.unwrap();
+    assert_eq!(message["method"], "notifications/resources/updated");
+}

@@ -202,6 +202,17 @@ impl Link {
         }
     }
 
+    /// Opens the link because sessions listen through it: tries until it is open (`true`), or nobody listens any more.
+    pub async fn open_for_listeners(self: &Arc<Self>) -> bool {
+        while !self.backend.stop.is_cancelled() && !self.is_closed() && !self.subscriptions.is_empty() {
+            match self.connection().await {
+                Ok(_) => return true,
+                Err(refusal) => tokio::time::sleep(refusal.retry_after.unwrap_or(BACKOFF_MAX)).await,
+            }
+        }
+        false
+    }
+
     /// A session uses this link from now on.
     pub fn attach(&self, session: &Arc<Session>) {
         let mut users = self.lock();

@@ -3,15 +3,17 @@
 //! A session is a value behind one short lock, not a task: whoever has something for the client pushes it into one of the
 //! session's streams and goes on. Nothing waits while the lock is held.
 
+mod local;
 mod questions;
 mod requests;
 mod streams;
+mod subscribing;
 
 use std::{
     collections::{HashMap, HashSet},
     sync::{
         Arc, Mutex, MutexGuard, Weak,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -85,6 +87,8 @@ pub struct Session {
     pub shared: Arc<Shared>,
     created_at: jiff::Timestamp,
     touched_ms: AtomicU64,
+    /// Answers on their way into their streams.
+    settling: AtomicUsize,
     state: Mutex<State>,
 }
 
@@ -139,6 +143,7 @@ impl Session {
             client_version: agreement.client_version,
             advertised: agreement.advertised,
             touched_ms: AtomicU64::new(shared.uptime_ms()),
+            settling: AtomicUsize::new(0),
             shared,
             created_at: jiff::Timestamp::now(),
             state: Mutex::new(state),
@@ -234,7 +239,7 @@ impl Session {
             return false;
         }
         let mut state = self.lock();
-        if !state.in_flight.is_empty() || self.since_touched() <= limit {
+        if state.phase == SessionPhase::Closed || !state.in_flight.is_empty() || self.since_touched() <= limit {
             return false;
         }
         let ending = self.take_apart(&mut state);
@@ -289,8 +294,9 @@ impl Session {
         expired.into_iter().for_each(|question| self.question_expired(question));
     }
 
+    /// Requests whose answers are not in their streams yet.
     pub fn calls_in_flight(&self) -> usize {
-        self.lock().in_flight.len()
+        self.lock().in_flight.len() + self.settling.load(Ordering::Relaxed)
     }
 
     pub fn view(&self) -> SessionView {

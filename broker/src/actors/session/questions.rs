@@ -102,10 +102,15 @@ impl Session {
             }
             let number = state.next_question;
             state.next_question += 1;
+            connection.note_asked(backend_id, self, number);
             state.questions.insert(number, question);
             number
         };
-        connection.note_asked(backend_id, self, number);
+        if connection.is_closed() {
+            // Whoever closed it may have looked before the question was there.
+            self.withdraw_question(number, "the backend's connection ended");
+            return Ok(());
+        }
         let frame = self.question_frame(link, message, number);
         let sent = match &stream {
             Some(stream) => stream.push(Instant::now(), EventKind::Message, frame).is_ok(),

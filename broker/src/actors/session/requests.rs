@@ -1,6 +1,10 @@
 //! What a client sends, once its session is known: requests, notifications, answers.
 
-use std::{collections::hash_map::Entry, sync::Arc, time::Instant};
+use std::{
+    collections::hash_map::Entry,
+    sync::{Arc, atomic::Ordering},
+    time::Instant,
+};
 
 use bytes::Bytes;
 use protocol::{
@@ -21,13 +25,10 @@ use crate::{
         call::{Call, CallRoute},
         stream::EventStream,
     },
-    limits::{PAGE_ENTRIES, SUBSCRIPTIONS_PER_SESSION_MAX},
     metrics::Outcome,
     rules::{
-        cursor::{self, Scope},
         event_log::EventKind,
-        log_level::LogLevel,
-        routing::{self, Decision, ResourceTarget},
+        routing::{self, Decision},
     },
 };
 
@@ -46,6 +47,15 @@ impl InFlight {
             InFlight::Call(call) => call.cancel(reason),
             InFlight::Local(cancelled) => cancelled.cancel(),
         }
+    }
+}
+
+/// An answer on its way into its stream.
+pub struct Settling(Arc<Session>);
+
+impl Drop for Settling {
+    fn drop(&mut self) {
+        self.0.settling.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -79,7 +89,7 @@ impl Session {
                 Ok(())
             }
             Decision::Forward(plan) => {
-                let route = CallRoute { backend: plan.backend, via: None };
+                let route = CallRoute { backend: plan.backend, via: None, task: None };
                 self.start_call(message, id, stream, route, plan.edits)
             }
             Decision::Task => self.start_task_call(message, id, stream),
@@ -115,7 +125,7 @@ impl Session {
     }
 
     /// Counts a request in, if there is room for it and its id is free. [`Session::leave`] counts it out.
-    fn begin(&self, id: RequestId, in_flight: InFlight) -> Result<(), Refusal> {
+    pub(super) fn begin(&self, id: RequestId, in_flight: InFlight) -> Result<(), Refusal> {
         if self.shared.draining.is_cancelled() {
             return Err(Refusal::new(ErrorKind::Draining, "the broker is shutting down and takes no new calls"));
         }
@@ -146,13 +156,16 @@ impl Session {
         }
     }
 
-    /// The request with this id is over.
-    pub fn leave(&self, id: &RequestId) {
-        let left = self.lock().in_flight.remove(id);
-        if left.is_some() {
-            self.tenant.close_call();
-            self.shared.metrics.requests_pending(-1);
-        }
+    /// The request with this id is over and its id free again. Its answer is being handed over for as long as the returned
+    /// guard lives: a drain waits for that.
+    pub fn leave(self: &Arc<Self>, id: &RequestId) -> Option<Settling> {
+        let mut state = self.lock();
+        state.in_flight.remove(id)?;
+        self.settling.fetch_add(1, Ordering::Relaxed);
+        drop(state);
+        self.tenant.close_call();
+        self.shared.metrics.requests_pending(-1);
+        Some(Settling(self.clone()))
     }
 
     /// Counts a request of this client that is over.
@@ -169,115 +182,8 @@ impl Session {
         let task = self.shared.tasks.find(self, &given)?;
         let edits = vec![(span, json::quote(&task.backend_task_id).into_bytes())];
         drop(given);
-        let route = CallRoute { backend: task.link.backend.id.clone(), via: Some(task.link) };
+        let route = CallRoute { backend: task.link.backend.id.clone(), via: Some(task.link), task: Some(task.id) };
         self.start_call(message, id, stream, route, edits)
-    }
-
-    /// Answers a request with the outcome of some waiting.
-    fn in_background<F, W>(
-        self: &Arc<Self>,
-        id: RequestId,
-        method: Method,
-        stream: &Arc<EventStream>,
-        begun: Instant,
-        work: W,
-    ) -> Result<(), Refusal>
-    where
-        W: FnOnce(Arc<Self>) -> F,
-        F: Future<Output = Result<Bytes, Refusal>> + Send + 'static,
-    {
-        let cancelled = CancellationToken::new();
-        self.begin(id.clone(), InFlight::Local(cancelled.clone()))?;
-        let (session, stream, work) = (self.clone(), stream.clone(), work(self.clone()));
-        self.shared.running.spawn(async move {
-            let result = tokio::select! {
-                biased;
-                () = cancelled.cancelled() => None,
-                result = work => Some(result),
-            };
-            session.leave(&id);
-            let outcome = match result {
-                Some(Ok(result)) => {
-                    let _cut = stream.push(Instant::now(), EventKind::Answer, handshake::success(&id, &result));
-                    Outcome::Ok
-                }
-                Some(Err(refusal)) => {
-                    let _cut = stream.push(Instant::now(), EventKind::Answer, session.refusal_frame(&refusal, Some(&id)));
-                    Outcome::Refused
-                }
-                None => {
-                    stream.give_up_answer(Instant::now());
-                    Outcome::Cancelled
-                }
-            };
-            session.request_finished(method, outcome, begun);
-        });
-        Ok(())
-    }
-
-    async fn set_level(self: Arc<Self>, level: LogLevel) -> Result<Bytes, Refusal> {
-        let links: Vec<_> = {
-            let mut state = self.lock();
-            state.log_level = Some(level);
-            state.links.values().cloned().collect()
-        };
-        // Answered when the backends in use know it, so that what follows is filtered by it.
-        futures_util::future::join_all(links.iter().map(|link| link.set_level())).await;
-        Ok(Bytes::from_static(b"{}"))
-    }
-
-    async fn subscribe(self: Arc<Self>, target: ResourceTarget) -> Result<Bytes, Refusal> {
-        if self.lock().subscriptions.len() >= SUBSCRIPTIONS_PER_SESSION_MAX {
-            let text = format!("the session has {SUBSCRIPTIONS_PER_SESSION_MAX} subscriptions, which is its limit");
-            return Err(Refusal::new(ErrorKind::Overloaded, text));
-        }
-        let link = self.link_to(&target.backend)?;
-        let connection = link.connection().await?;
-        link.subscriptions.subscribe(&link, &connection, &self, &target.uri).await.map_err(|refusal| exposed(refusal, &target))?;
-        let subscribed = {
-            let mut state = self.lock();
-            let over = state.phase == SessionPhase::Closed;
-            (!over).then(|| state.subscriptions.insert(target.exposed_uri.clone(), target).is_none())
-        };
-        match subscribed {
-            Some(new) => self.shared.metrics.subscriptions(i64::from(new)),
-            None => link.subscriptions.drop_session(&link, &self), // it ended meanwhile, and nobody else would clean up
-        }
-        Ok(Bytes::from_static(b"{}"))
-    }
-
-    async fn unsubscribe(self: Arc<Self>, target: ResourceTarget) -> Result<Bytes, Refusal> {
-        if self.lock().subscriptions.remove(&target.exposed_uri).is_some() {
-            self.shared.metrics.subscriptions(-1);
-        }
-        let link = self.link_to(&target.backend)?;
-        link.subscriptions.unsubscribe(&link, &self, &target.uri).await.map_err(|refusal| exposed(refusal, &target))?;
-        Ok(Bytes::from_static(b"{}"))
-    }
-
-    /// One page of the session's tasks; the cursor names the last task of the page before.
-    async fn list_tasks(self: Arc<Self>, cursor: Option<String>) -> Result<Bytes, Refusal> {
-        let scope = Scope { tenant: self.tenant.id.as_str(), endpoint: self.caller.principal.as_str(), list: "tasks" };
-        let tasks = self.shared.tasks.of_session(&self);
-        let start = match cursor {
-            None => 0,
-            Some(cursor) => {
-                let last = cursor::open(&self.shared.cursor_key, scope, &cursor);
-                let place = last.and_then(|last| tasks.iter().position(|task| task.id.as_str() == last));
-                place.ok_or_else(|| Refusal::new(ErrorKind::CursorInvalid, "the cursor is not one this list gave out"))? + 1
-            }
-        };
-        let end = tasks.len().min(start + PAGE_ENTRIES);
-        let objects = self.shared.tasks.current(&tasks[start..end]).await;
-        let mut body = b"{\"tasks\":[".to_vec();
-        body.extend_from_slice(&objects.join(&b','));
-        body.push(b']');
-        if end < tasks.len() {
-            let cursor = cursor::seal(&self.shared.cursor_key, scope, tasks[end - 1].id.as_str());
-            body.extend_from_slice(format!(",\"nextCursor\":\"{cursor}\"").as_bytes());
-        }
-        body.push(b'}');
-        Ok(body.into())
     }
 
     /// Takes a notification. Never answered, whatever is wrong with it.
@@ -307,8 +213,11 @@ impl Session {
     fn cancelled(&self, message: &Message) {
         let Some(span) = message.fields.request_id else { return };
         let in_flight = self.lock().in_flight.get(&RequestId::from_raw(span.slice(&message.frame))).cloned();
-        if let Some(in_flight) = in_flight {
-            in_flight.cancel(reason(message));
+        match in_flight {
+            // A task has a cancellation of its own (same section); its answer is what makes the task known.
+            Some(InFlight::Call(call)) if call.augmented => {}
+            Some(in_flight) => in_flight.cancel(reason(message)),
+            None => {}
         }
     }
 
@@ -342,14 +251,4 @@ fn reason(message: &Message) -> Option<Bytes> {
     let document = json::Document::parse(&params, &json::Limits::default()).ok()?;
     let reason = document.root().get("reason").filter(|value| value.kind() == json::ValueKind::String)?;
     Some(params.slice_ref(reason.raw()))
-}
-
-/// A refusal names the URI as the client does.
-fn exposed(mut refusal: Refusal, target: &ResourceTarget) -> Refusal {
-    for (key, value) in &mut refusal.data {
-        if *key == "uri" {
-            *value = target.exposed_uri.clone().into();
-        }
-    }
-    refusal
 }

@@ -48,9 +48,7 @@ impl Streams {
         let stream = self.make(None);
         let now = Instant::now();
         for other in self.general.iter().filter(|other| !other.is_connected()) {
-            for event in other.take_unread() {
-                let _fits = stream.push(now, event.kind, event.frame);
-            }
+            stream.adopt(now, other.take_unread());
         }
         self.general.push(stream.clone());
         self.keep(&stream);

@@ -3,7 +3,7 @@
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use futures_util::stream;
+use futures_util::{FutureExt, stream};
 use http::{
     HeaderValue, Response, StatusCode,
     header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE},
@@ -16,6 +16,7 @@ use protocol::{
     sse,
 };
 
+use super::unsent::Unsent;
 use crate::{
     actors::{
         shared::Shared,
@@ -38,6 +39,17 @@ pub(super) fn json(status: StatusCode, body: Bytes) -> Response<Body> {
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
+}
+
+/// The same response, its body watched over until it is taken.
+pub(super) fn tracked(response: Response<Body>, unsent: &Arc<Unsent>) -> Response<Body> {
+    response.map(|body| match body {
+        Either::Left(mut answer) => match answer.frame().now_or_never() {
+            Some(Some(Ok(frame))) => Either::Right(unsent.track(frame.into_data().unwrap_or_default()).boxed_unsync()),
+            _ => Either::Left(answer),
+        },
+        events => events,
+    })
 }
 
 /// An error response of the broker's own, with the status its kind has.
@@ -69,16 +81,18 @@ pub(super) struct EventStyle {
     pub(super) keepalive: Duration,
 }
 
-/// An event stream: `first`, if any was read already, then what the reader gets.
-pub(super) fn events(shared: &Arc<Shared>, reader: Reader, first: Option<Event>, style: EventStyle) -> Response<Body> {
-    reader.stream.mark_resumable();
+/// An event stream: what was read already, then what the reader gets.
+pub(super) fn events(shared: &Arc<Shared>, reader: Reader, read: &[Event], style: EventStyle) -> Response<Body> {
     let mut opening = Vec::new();
     if style.priming {
-        let id = first.as_ref().map_or_else(|| reader.event_id(), |event| reader.event_id_before(event));
+        let id = read.first().map_or_else(|| reader.event_id(), |event| reader.stream.event_id(event.sequence - 1));
         sse::write_priming(&mut opening, &id, Some(millis(style.retry)));
     }
-    if let Some(event) = first {
-        sse::write_message(&mut opening, Some(&reader.event_id()), &event.frame);
+    for event in read {
+        sse::write_message(&mut opening, Some(&reader.stream.event_id(event.sequence)), &event.frame);
+    }
+    if !opening.is_empty() {
+        reader.stream.mark_resumable();
     }
     let state = Writing { shared: shared.clone(), reader, opening: Some(opening), style, over: false };
     let body = StreamBody::new(stream::unfold(state, Writing::step));
@@ -107,7 +121,10 @@ impl Writing {
         if out.is_empty() {
             match tokio::time::timeout(self.style.keepalive, self.reader.next()).await {
                 Err(_) => sse::write_comment(&mut out, "keepalive"),
-                Ok(Next::Event(event)) => sse::write_message(&mut out, Some(&self.reader.event_id()), &event.frame),
+                Ok(Next::Event(event)) => {
+                    self.reader.stream.mark_resumable();
+                    sse::write_message(&mut out, Some(&self.reader.event_id()), &event.frame);
+                }
                 Ok(Next::Pause) => {
                     sse::write_retry(&mut out, millis(self.style.retry));
                     self.over = true;

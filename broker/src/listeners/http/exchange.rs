@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method as HttpMethod, Request, Response, StatusCode,
-    header::{CONTENT_LENGTH, ORIGIN, VARY},
+    header::{CONTENT_LENGTH, EXPECT, ORIGIN, VARY},
 };
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
@@ -32,7 +32,7 @@ use crate::{
     },
     auth::Caller,
     broker::{Broker, unknown_backend},
-    limits::DISCARDED_BYTES_MAX,
+    limits::{DISCARD_WAIT, DISCARDED_BYTES_MAX},
     metrics::{Direction, Side},
     rules::{
         catalog::Endpoint,
@@ -137,7 +137,7 @@ fn listen(broker: &Broker, session: &Arc<Session>, headers: &HeaderMap) -> Resul
             reader
         }
     };
-    Ok(stamped(answer::events(&session.shared, reader, None, style(session)), session))
+    Ok(stamped(answer::events(&session.shared, reader, &[], style(session)), session))
 }
 
 /// A POST, read and understood as far as its envelope.
@@ -232,15 +232,15 @@ async fn respond(session: &Arc<Session>, mut reader: Reader) -> Response<Body> {
             session.shared.metrics.bytes(Direction::Out, Side::Client, event.frame.len());
             answer::json(StatusCode::OK, event.frame)
         }
-        Ok(Next::Event(event)) => begin_stream(session, reader, Some(event)),
-        _ => begin_stream(session, reader, None),
+        Ok(Next::Event(event)) => begin_stream(session, reader, &[event]),
+        _ => begin_stream(session, reader, &[]),
     };
     stamped(response, session)
 }
 
-fn begin_stream(session: &Arc<Session>, reader: Reader, first: Option<Event>) -> Response<Body> {
+fn begin_stream(session: &Arc<Session>, reader: Reader, read: &[Event]) -> Response<Body> {
     session.keep_stream(&reader.stream);
-    answer::events(&session.shared, reader, first, style(session))
+    answer::events(&session.shared, reader, read, style(session))
 }
 
 /// A batch of 2025-03-26: each request on its own, the answers together, in one array or on one stream.
@@ -258,24 +258,23 @@ async fn batch(session: &Arc<Session>, messages: Vec<Result<Message, Rejected>>)
         return stamped(answer::empty(StatusCode::ACCEPTED), session);
     }
     let Ok(mut reader) = stream.read_from(0) else { return answer::empty(StatusCode::INTERNAL_SERVER_ERROR) };
-    let mut body = vec![b'['];
+    let mut read = Vec::new();
     loop {
         match reader.next().await {
-            Next::Event(event) if event.kind == EventKind::Answer => {
-                if body.len() > 1 {
-                    body.push(b',');
+            Next::Event(event) => {
+                let answers_only = event.kind == EventKind::Answer;
+                read.push(event);
+                if !answers_only {
+                    // Something else comes before the last answer: everything goes on a stream, what was read first.
+                    return stamped(begin_stream(session, reader, &read), session);
                 }
-                body.extend_from_slice(&event.frame);
             }
-            Next::Event(_) => {
-                // Something else comes before the last answer: everything goes on a stream, from the start.
-                let Ok(reader) = stream.read_from(0) else { return answer::empty(StatusCode::INTERNAL_SERVER_ERROR) };
-                return stamped(begin_stream(session, reader, None), session);
-            }
-            _ => break,
+            Next::End => break,
+            Next::Pause | Next::Displaced | Next::Cut => return stamped(begin_stream(session, reader, &read), session),
         }
     }
-    body.push(b']');
+    let answers: Vec<&[u8]> = read.iter().map(|event| &event.frame[..]).collect();
+    let body = [&b"["[..], &answers.join(&b','), b"]"].concat();
     stamped(answer::json(StatusCode::OK, body.into()), session)
 }
 
@@ -337,13 +336,16 @@ async fn read_body(headers: &HeaderMap, mut body: Incoming, bytes_max: usize, ti
         || Refusal::new(ErrorKind::MessageTooLarge, format!("a message has at most {bytes_max} bytes")).with("maxBytes", bytes_max);
     let announced = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()).and_then(|text| text.parse::<usize>().ok());
     if announced.is_some_and(|length| length > bytes_max) {
-        discard(body, time).await;
+        // Who asks first is told at once; who sends anyway looks for the answer only when everything is sent.
+        if !headers.contains_key(EXPECT) {
+            discard(body).await;
+        }
         return Err(too_large());
     }
     match tokio::time::timeout(time, Limited::new(&mut body, bytes_max).collect()).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => {
-            discard(body, time).await;
+            discard(body).await;
             Err(too_large())
         }
         Ok(Err(_)) => Err(Refusal::new(ErrorKind::InvalidRequest, "the request body broke off")),
@@ -353,7 +355,7 @@ async fn read_body(headers: &HeaderMap, mut body: Incoming, bytes_max: usize, ti
 
 /// Reads on, within reason, what a client is still sending: most look for an answer only when they have sent everything,
 /// and closing the connection under them would take the answer away.
-async fn discard(mut body: Incoming, time: Duration) {
+async fn discard(mut body: Incoming) {
     let reading = async {
         let mut left = DISCARDED_BYTES_MAX;
         while let Some(Ok(frame)) = body.frame().await {
@@ -362,5 +364,5 @@ async fn discard(mut body: Incoming, time: Duration) {
             left = rest;
         }
     };
-    let _in_time = tokio::time::timeout(time, reading).await;
+    let _in_time = tokio::time::timeout(DISCARD_WAIT, reading).await;
 }

@@ -6,6 +6,7 @@
 mod answer;
 mod exchange;
 mod gate;
+mod unsent;
 
 use std::{
     collections::HashMap,
@@ -27,7 +28,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use transport::StallGuard;
 
-use self::gate::Gate;
+use self::{gate::Gate, unsent::Unsent};
 use crate::{
     broker::Broker,
     limits::{CLIENT_WRITE_STALL_MAX, HTTP_HEADERS_MAX, HTTP2_STREAMS_MAX, REQUEST_HEAD_BYTES_MAX},
@@ -63,12 +64,12 @@ pub async fn serve(broker: Arc<Broker>, listener: TcpListener, stop: Cancellatio
             broker.shared.metrics.rate_limited("connections_per_address");
             continue;
         };
-        let begun = Arc::new(Notify::new());
-        let connection = serve_connection(&broker, &gate, socket, peer, &begun);
+        let (begun, unsent) = (Arc::new(Notify::new()), Arc::new(Unsent::default()));
+        let connection = serve_connection(&broker, &gate, socket, peer, &begun, &unsent);
         let watched = graceful.watch(connection);
         let head_time = broker.shared.config.timeouts.request_read;
         tokio::spawn(async move {
-            if let Err(error) = begun_in_time(watched, &begun, head_time).await {
+            if let Err(error) = attended(watched, &begun, head_time, &unsent).await {
                 tracing::debug!(%peer, %error, "connection ended");
             }
             drop((permit, place));
@@ -84,6 +85,7 @@ fn serve_connection(
     socket: TcpStream,
     peer: SocketAddr,
     begun: &Arc<Notify>,
+    unsent: &Arc<Unsent>,
 ) -> impl hyper_util::server::graceful::GracefulConnection<Error = Box<dyn std::error::Error + Send + Sync>> + Send + 'static {
     if let Err(error) = socket.set_nodelay(true) {
         tracing::debug!(%peer, %error, "TCP_NODELAY could not be set");
@@ -103,11 +105,19 @@ fn serve_connection(
         .max_header_list_size(REQUEST_HEAD_BYTES_MAX as u32)
         .keep_alive_interval(Some(Duration::from_secs(20)))
         .keep_alive_timeout(Duration::from_secs(20));
-    let (broker, gate, begun) = (broker.clone(), gate.clone(), begun.clone());
+    let (broker, gate, begun, unsent) = (broker.clone(), gate.clone(), begun.clone(), unsent.clone());
     let service = service_fn(move |request: Request<Incoming>| {
         begun.notify_one();
         let (broker, gate) = (broker.clone(), gate.clone());
-        async move { Ok::<_, Infallible>(exchange::handle(&broker, &gate, request).await) }
+        // HTTP/1 answers stall at the socket, where it shows.
+        let unsent = (request.version() == http::Version::HTTP_2).then(|| unsent.clone());
+        async move {
+            let response = exchange::handle(&broker, &gate, request).await;
+            Ok::<_, Infallible>(match unsent {
+                Some(unsent) => answer::tracked(response, &unsent),
+                None => response,
+            })
+        }
     });
     let socket = StallGuard::new(socket, CLIENT_WRITE_STALL_MAX);
     builder.serve_connection(TokioIo::new(socket), service).into_owned()
@@ -117,14 +127,19 @@ type Ended = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
 /// Serves a connection, or gives it up when no request head comes in time. The time for one head begins only once it is
 /// known which HTTP is spoken; who never says a word would otherwise hold the connection for ever.
-async fn begun_in_time(connection: impl Future<Output = Ended>, begun: &Notify, head_time: Duration) -> Ended {
+///
+/// A connection whose client does not take its answers is given up as well.
+async fn attended(connection: impl Future<Output = Ended>, begun: &Notify, head_time: Duration, unsent: &Unsent) -> Ended {
     tokio::pin!(connection);
     tokio::select! {
         ended = &mut connection => return ended,
         () = begun.notified() => {}
         () = tokio::time::sleep(head_time) => return Err("no request came in time".into()),
     }
-    connection.await
+    tokio::select! {
+        ended = &mut connection => ended,
+        () = unsent.stalled() => Err("the client does not take its answers".into()),
+    }
 }
 
 /// Connections per client address.

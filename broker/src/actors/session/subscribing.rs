@@ -1,0 +1,100 @@
+//! The resources one client listens to (MCP 2025-11-25, Resources: Subscriptions): kept here by the URI the client uses, and
+//! on the link by the backend's own. Both are changed together, under the session's lock, so an ended session leaves none.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use protocol::{
+    error::{ErrorKind, Refusal},
+    ids::BackendId,
+    phase::SessionPhase,
+};
+
+use super::{Session, session_over};
+use crate::{actors::link::Link, limits::SUBSCRIPTIONS_PER_SESSION_MAX, rules::routing::ResourceTarget};
+
+impl Session {
+    pub(super) async fn subscribe(self: Arc<Self>, target: ResourceTarget) -> Result<Bytes, Refusal> {
+        let link = self.link_to(&target.backend)?;
+        self.note_subscription(&link, &target)?;
+        let told = match link.connection().await {
+            Ok(_) => link.subscriptions.settle(&link, &target.uri).await,
+            Err(refusal) => Err(refusal),
+        };
+        if let Err(refusal) = told {
+            self.forget_subscription(&link, &target);
+            let _never_told = link.subscriptions.settle(&link, &target.uri).await;
+            return Err(as_the_client_names_it(refusal, &target));
+        }
+        Ok(Bytes::from_static(b"{}"))
+    }
+
+    pub(super) async fn unsubscribe(self: Arc<Self>, target: ResourceTarget) -> Result<Bytes, Refusal> {
+        let link = self.link_to(&target.backend)?;
+        self.forget_subscription(&link, &target);
+        link.subscriptions.settle(&link, &target.uri).await.map_err(|refusal| as_the_client_names_it(refusal, &target))?;
+        Ok(Bytes::from_static(b"{}"))
+    }
+
+    /// A backend was replaced: what this client listens to there is subscribed to anew.
+    pub async fn resubscribe(self: Arc<Self>, backend: BackendId) {
+        let targets: Vec<ResourceTarget> = self.lock().subscriptions.values().filter(|one| one.backend == backend).cloned().collect();
+        let Some(link) = self.link_to(&backend).ok().filter(|_| !targets.is_empty()) else { return };
+        targets.iter().for_each(|target| link.subscriptions.want(&self, &target.uri));
+        if link.open_for_listeners().await {
+            for target in &targets {
+                if let Err(refusal) = link.subscriptions.settle(&link, &target.uri).await {
+                    tracing::warn!(%backend, %refusal, "a subscription could not be put back on the changed backend");
+                }
+                link.subscriptions.tell_gap(&link, &self, &target.uri);
+            }
+        }
+    }
+
+    /// A backend was removed, and with it what there was to listen to.
+    pub fn forget_subscriptions_of(&self, backend: &BackendId) {
+        let mut state = self.lock();
+        let before = state.subscriptions.len();
+        state.subscriptions.retain(|_, target| target.backend != *backend);
+        self.count_subscriptions(state.subscriptions.len(), before);
+    }
+
+    fn note_subscription(self: &Arc<Self>, link: &Link, target: &ResourceTarget) -> Result<(), Refusal> {
+        let mut state = self.lock();
+        if state.phase == SessionPhase::Closed {
+            return Err(session_over());
+        }
+        let before = state.subscriptions.len();
+        if before >= SUBSCRIPTIONS_PER_SESSION_MAX && !state.subscriptions.contains_key(&target.exposed_uri) {
+            let text = format!("the session has {SUBSCRIPTIONS_PER_SESSION_MAX} subscriptions, which is its limit");
+            return Err(Refusal::new(ErrorKind::Overloaded, text));
+        }
+        state.subscriptions.insert(target.exposed_uri.clone(), target.clone());
+        link.subscriptions.want(self, &target.uri);
+        self.count_subscriptions(state.subscriptions.len(), before);
+        Ok(())
+    }
+
+    fn forget_subscription(self: &Arc<Self>, link: &Link, target: &ResourceTarget) {
+        let mut state = self.lock();
+        let before = state.subscriptions.len();
+        state.subscriptions.remove(&target.exposed_uri);
+        link.subscriptions.unwant(self, &target.uri);
+        self.count_subscriptions(state.subscriptions.len(), before);
+    }
+
+    fn count_subscriptions(&self, now: usize, before: usize) {
+        let difference = i64::try_from(now).unwrap_or(0) - i64::try_from(before).unwrap_or(0);
+        self.shared.metrics.subscriptions(difference);
+    }
+}
+
+/// A refusal names the URI as the client does.
+fn as_the_client_names_it(mut refusal: Refusal, target: &ResourceTarget) -> Refusal {
+    for (key, value) in &mut refusal.data {
+        if *key == "uri" {
+            *value = target.exposed_uri.clone().into();
+        }
+    }
+    refusal
+}

@@ -1,0 +1,71 @@
+//! Subscriptions through trouble: cancelled in the middle, on a backend that is replaced, at the session's limit.
+
+use serde_json::json;
+use testkit::{FakeBackend, Gate, Reply, eventually};
+
+use crate::{broker_with, builder};
+
+fn with_a_resource(backend: &FakeBackend) {
+    backend.list("resources", vec![json!({"uri": "test://one", "name": "one"})]);
+}
+
+#[tokio::test]
+async fn res_04_a_subscribe_that_was_cancelled_and_fails_leaves_nothing() {
+    let gate = Gate::new();
+    let backend = FakeBackend::echo().await;
+    with_a_resource(&backend);
+    let hold = gate.clone();
+    backend.on("resources/subscribe", move |_| {
+        let hold = hold.clone();
+        async move {
+            hold.passed().await;
+            Reply::Error(json!({"code": -32603, "message": "no"}))
+        }
+    });
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    for n in 0..5 {
+        let _call = client.begin_with_id(json!(1000 + n), "resources/subscribe", json!({"uri": format!("b+test://{n}")}));
+        backend.wait_count("the subscribe", n + 1, |seen| seen.is("resources/subscribe")).await;
+        client.notify("notifications/cancelled", json!({"requestId": 1000 + n})).await;
+    }
+    gate.open();
+    eventually("nothing to be left", || async {
+        let (_, listed) = broker.admin().get("/admin/v1/subscriptions?tenant=default").await;
+        let gauge = broker.admin().metric("mcp_subscriptions", &[]).await;
+        if listed.to_string().contains("test://") || gauge != Some(0.0) { Err(format!("{listed} {gauge:?}")) } else { Ok(()) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn res_03_subscriptions_move_to_the_backend_that_replaces_theirs() {
+    let (one, two) = (FakeBackend::echo().await, FakeBackend::echo().await);
+    with_a_resource(&one);
+    with_a_resource(&two);
+    let broker = broker_with(&one).await;
+    let client = broker.connected(json!({})).await;
+    client.result("resources/subscribe", json!({"uri": "b+test://one"})).await;
+    let mut stream = client.open_get_stream().await;
+    broker.admin().ready_backend("default", "b", &two.spec()).await;
+    two.wait_for("the subscription at the new backend", |seen| seen.is("resources/subscribe")).await;
+    let (_, updated) = stream.next_message().await.unwrap();
+    assert_eq!(updated["method"], "notifications/resources/updated", "something may have been missed: {updated}");
+    assert_eq!(updated["params"]["uri"], "b+test://one");
+    assert_eq!(broker.admin().metric("mcp_subscriptions", &[]).await, Some(1.0));
+}
+
+#[tokio::test]
+async fn a_removed_backend_takes_its_subscriptions_with_it() {
+    let backend = FakeBackend::echo().await;
+    with_a_resource(&backend);
+    let broker = builder().backend("default", "b", backend.spec()).start().await;
+    let client = broker.connected(json!({})).await;
+    client.result("resources/subscribe", json!({"uri": "b+test://one"})).await;
+    broker.admin().delete("/admin/v1/tenants/default/backends/b").await;
+    eventually("the gauge to return to zero", || async {
+        let gauge = broker.admin().metric("mcp_subscriptions", &[]).await;
+        if gauge == Some(0.0) { Ok(()) } else { Err(gauge) }
+    })
+    .await;
+}
