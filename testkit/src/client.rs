@@ -21,6 +21,7 @@ use crate::{
     deadline::within,
     events::EventReader,
     http::{AbortOnDrop, Http2Connection, HttpVersion, RawResponse, connect_http2, send_http1, send_http2},
+    judge::{Hearing, Judge, Revision, Toward},
 };
 
 pub const ACCEPT_BOTH: &str = "application/json, text/event-stream";
@@ -57,6 +58,7 @@ struct State {
     session: Option<String>,
     version: Option<String>,
     http2: Option<(Http2Connection, AbortOnDrop)>,
+    content_excused: Option<&'static str>,
 }
 
 #[derive(Clone)]
@@ -67,6 +69,7 @@ pub struct TestClient {
     headers: Vec<(String, String)>,
     answers: Option<Answers>,
     next_id: Arc<AtomicU64>,
+    judge: Option<Judge>,
     state: Arc<Mutex<State>>,
 }
 
@@ -86,6 +89,7 @@ impl TestClient {
             headers: Vec::new(),
             answers: None,
             next_id: Arc::new(AtomicU64::new(1)),
+            judge: None,
             state: Arc::default(),
         }
     }
@@ -108,6 +112,19 @@ impl TestClient {
     /// Answers the server's requests on every stream this client reads.
     pub fn answers(mut self, answers: impl Fn(&str, &Value) -> Result<Value, Value> + Send + Sync + 'static) -> Self {
         self.answers = Some(Arc::new(answers));
+        self
+    }
+
+    /// Has everything this client is told judged. A client of [`crate::TestBroker`] has its broker's judge already.
+    pub fn judged_by(mut self, judge: &Judge) -> Self {
+        self.judge = Some(judge.clone());
+        self
+    }
+
+    /// From now on only the envelopes of what this client is told are judged: a backend of this test says what no schema
+    /// allows, and the broker passes it on as it is. `why` is for the reader.
+    pub fn content_is_invalid_on_purpose(&self, why: &'static str) -> &Self {
+        self.lock().content_excused = Some(why);
         self
     }
 
@@ -147,11 +164,28 @@ impl TestClient {
         for (name, value) in headers {
             request = request.header(name, value);
         }
+        let hearing = self.judge.as_ref().map(|judge| self.hearing(judge, headers, &body));
         let request = request.body(Full::new(body)).map_err(|error| error.to_string())?;
-        match self.http {
+        let response = match self.http {
             HttpVersion::Http1 => send_http1(self.address, request).await,
             HttpVersion::Http2 => send_http2(self.http2().await?, request).await,
-        }
+        }?;
+        Ok(match hearing {
+            Some(hearing) => response.heard(hearing),
+            None => response,
+        })
+    }
+
+    fn hearing(&self, judge: &Judge, headers: &[(String, String)], body: &[u8]) -> Hearing {
+        let header = |wanted: &str| headers.iter().find(|(name, _)| name.eq_ignore_ascii_case(wanted)).map(|(_, value)| value.as_str());
+        let mut hearing = Hearing::new(judge, Toward::Client);
+        hearing.session = header("mcp-session-id").map(str::to_owned);
+        hearing.named = header("mcp-protocol-version").and_then(Revision::of);
+        hearing.content_excused = self.lock().content_excused;
+        let posted: Value = serde_json::from_slice(body).unwrap_or_default();
+        hearing.answers = posted.get("id").filter(|id| posted["method"].is_string() && (id.is_string() || id.is_i64())).cloned();
+        judge.peer_said(hearing.session.as_deref(), body);
+        hearing
     }
 
     async fn http2(&self) -> Result<Http2Connection, String> {
