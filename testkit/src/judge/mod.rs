@@ -21,6 +21,12 @@ const MESSAGE_CHARS_SHOWN: usize = 1_000;
 /// How many faults a verdict shows.
 const FAULTS_SHOWN: usize = 10;
 
+/// Refusals by the HTTP head alone, or by a body too large to be kept: the id was not read yet.
+const KINDS_BEFORE_THE_ID: [&str; 6] =
+    ["host_refused", "media_type_unsupported", "message_too_large", "not_acceptable", "origin_refused", "unauthorized"];
+/// A longer id is refused, and not repeated in the refusal.
+const ID_BYTES_MAX: usize = 1_024;
+
 /// Reserved `_meta` keys some peer wrote in this process: the broker may pass those on.
 static SPOKEN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
@@ -233,7 +239,8 @@ impl Hearing {
         let revision = self.revision();
         let mut message = message.clone();
         if message.get("id").is_none_or(Value::is_null) {
-            if let Some(id) = &self.answers {
+            let unread = message["error"]["data"]["kind"].as_str().is_some_and(|kind| KINDS_BEFORE_THE_ID.contains(&kind));
+            if let Some(id) = self.answers.as_ref().filter(|id| !unread && id.to_string().len() <= ID_BYTES_MAX) {
                 return Err(format!("the error does not carry the request's id {id}"));
             }
             // JSON-RPC's null and the absent id of 2025-11-25 both say "unknown"; older schemas know no such error.
