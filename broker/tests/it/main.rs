@@ -19,6 +19,7 @@ mod http_rules;
 mod lifecycle;
 mod peers;
 mod relay;
+mod revisions;
 mod rpc;
 mod sessions;
 mod sse;
