@@ -21,6 +21,7 @@ mod peers;
 mod relay;
 mod revisions;
 mod rpc;
+mod secrets;
 mod sessions;
 mod sse;
 mod tasks;
