@@ -159,3 +159,10 @@ async fn v_04_a_child_of_each_revision_is_spoken_to_as_its_schema_says() {
         .await;
     }
 }
+
+#[tokio::test]
+#[should_panic(expected = "1 messages of the broker are not as MCP says")]
+async fn v_04_what_a_child_was_told_wrongly_fails_the_test() {
+    let broker = builder().start().await;
+    std::fs::write(broker.folder().join("traffic/child"), "< {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\"}\n").unwrap();
+}
