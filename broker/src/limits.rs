@@ -91,8 +91,6 @@ pub const STABLE_AFTER: Duration = Duration::from_secs(10);
 pub const LINK_IDLE_MAX: Duration = Duration::from_secs(600);
 /// An answer's share in a backend's mean latency is one in this many.
 pub const LATENCY_WEIGHT: u64 = 8;
-/// A backend nothing is heard of is pinged this often.
-pub const PING_INTERVAL: Duration = Duration::from_secs(30);
 
 // HTTP, towards backends.
 

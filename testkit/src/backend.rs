@@ -27,7 +27,11 @@ use tokio::{
 use exchange::Out;
 pub use exchange::{Call, Reply};
 
-use crate::{abort_on_drop::AbortOnDrop, deadline::within};
+use crate::{
+    abort_on_drop::AbortOnDrop,
+    deadline::within,
+    judge::{Judge, Verdict},
+};
 
 type Handler = Arc<dyn Fn(Call) -> Pin<Box<dyn Future<Output = Reply> + Send>> + Send + Sync>;
 
@@ -74,6 +78,7 @@ struct State {
     get_streams: bool,
     delete_allowed: bool,
     page_size: usize,
+    content_excused: Option<&'static str>,
     lists: BTreeMap<&'static str, Vec<Value>>,
     handlers: HashMap<String, Handler>,
     tools: HashMap<String, Handler>,
@@ -90,6 +95,7 @@ struct State {
 struct Shared {
     state: Mutex<State>,
     changed: watch::Sender<u64>,
+    judge: Judge,
 }
 
 impl Shared {
@@ -107,6 +113,7 @@ pub struct FakeBackend {
     shared: Arc<Shared>,
     address: SocketAddr,
     server: AbortOnDrop,
+    verdict: Verdict,
 }
 
 impl FakeBackend {
@@ -149,6 +156,7 @@ impl FakeBackend {
             get_streams: true,
             delete_allowed: true,
             page_size: usize::MAX,
+            content_excused: None,
             lists: BTreeMap::new(),
             handlers: HashMap::new(),
             tools: HashMap::new(),
@@ -161,9 +169,10 @@ impl FakeBackend {
             seen: Vec::new(),
             connections: Vec::new(),
         };
-        let shared = Arc::new(Shared { state: Mutex::new(state), changed: watch::Sender::new(0) });
+        let judge = Judge::default();
+        let shared = Arc::new(Shared { state: Mutex::new(state), changed: watch::Sender::new(0), judge: judge.clone() });
         let server = AbortOnDrop(tokio::spawn(server::serve(shared.clone(), listener)));
-        Self { shared, address, server }
+        Self { shared, address, server, verdict: Verdict(judge) }
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -218,6 +227,13 @@ impl FakeBackend {
         self
     }
 
+    /// From now on only the envelopes of what this backend is told are judged: a client of this test says what no schema
+    /// allows, and the broker passes it on as it is. `why` is for the reader.
+    pub fn content_is_invalid_on_purpose(&self, why: &'static str) -> &Self {
+        self.shared.lock().content_excused = Some(why);
+        self
+    }
+
     /// Lists are given in pages of this size.
     pub fn page_size(&self, size: usize) -> &Self {
         self.shared.lock().page_size = size;
@@ -267,7 +283,7 @@ impl FakeBackend {
 
     /// Stops listening and cuts everything: the backend is dead. Gives the address for a successor.
     pub async fn die(self) -> SocketAddr {
-        let Self { shared, address, server } = self;
+        let Self { shared, address, server, verdict: _verdict } = self;
         let mut server = server;
         server.0.abort();
         let _ = (&mut server.0).await;
@@ -296,6 +312,7 @@ impl FakeBackend {
 
     async fn push_where(&self, wanted: impl Fn(Option<&str>) -> bool, text: &str) -> usize {
         let outs: Vec<_> = self.shared.lock().gets.iter().filter(|get| wanted(get.session.as_deref())).map(|get| get.out.clone()).collect();
+        self.shared.judge.peer_said(None, text.as_bytes());
         let mut sent = 0;
         for out in outs {
             sent += usize::from(out.send(Out::Event(text.to_owned())).await.is_ok());

@@ -2,7 +2,8 @@
 //!
 //! A [`BrokerBuilder`] writes a configuration file (JSON is YAML), starts the binary, waits for its `ready` line, and
 //! registers tenants and backends through the admin API. Dropping a [`TestBroker`] kills the process; a failing test
-//! prints the end of its log.
+//! prints the end of its log. What the broker said to the clients made here and to stdio
+//! backends is judged by then (see [`crate::judge`]).
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -17,12 +18,19 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::{admin::AdminClient, client::TestClient, deadline::eventually_within};
+use crate::{
+    admin::AdminClient,
+    client::TestClient,
+    deadline::eventually_within,
+    judge::{Judge, Verdict},
+};
 
 /// How long a debug binary may take to say it is ready.
 const READY_WITHIN: Duration = Duration::from_secs(20);
 /// How long a process may take to end after it was asked to.
 const EXIT_WITHIN: Duration = Duration::from_secs(30);
+/// Where stdio backends, which start in the broker's folder, note what they hear and say.
+const TRAFFIC: &str = "traffic";
 /// How much of the log a failing test shows.
 const LOG_LINES_SHOWN: usize = 80;
 
@@ -85,9 +93,10 @@ impl BrokerBuilder {
         let folder = tempfile::Builder::new().prefix("mcp-broker-test-").tempdir().expect("a temporary folder");
         let mut config = json!({"storage": {"url": format!("sqlite:{}", folder.path().join("broker.db").display())}});
         merge(&mut config, self.config.clone());
+        std::fs::create_dir(folder.path().join(TRAFFIC)).expect("the temporary folder is writable");
         std::fs::write(folder.path().join("config.yaml"), config.to_string()).expect("the temporary folder is writable");
         let running = Running::start(&self, folder.path()).await;
-        let broker = TestBroker { folder, builder: self, running };
+        let broker = TestBroker { folder, builder: self, running, verdict: Verdict(Judge::default()) };
         for tenant in broker.builder.tenants.clone() {
             broker.admin().put_tenant(&tenant, json!({})).await;
         }
@@ -187,6 +196,7 @@ pub struct TestBroker {
     folder: TempDir,
     builder: BrokerBuilder,
     running: Running,
+    verdict: Verdict,
 }
 
 impl TestBroker {
@@ -208,7 +218,7 @@ impl TestBroker {
 
     /// A client of a data-plane path, without a session yet.
     pub fn client(&self, path: &str) -> TestClient {
-        TestClient::new(self.running.http, path)
+        TestClient::new(self.running.http, path).judged_by(&self.verdict.0)
     }
 
     /// A client of the aggregated endpoint with a session of the newest version.
@@ -281,6 +291,9 @@ impl Drop for TestBroker {
     fn drop(&mut self) {
         let _ = self.running.child.kill();
         let _ = self.running.child.wait();
+        for record in std::fs::read_dir(self.folder.path().join(TRAFFIC)).into_iter().flatten().flatten() {
+            self.verdict.0.replay(&std::fs::read(record.path()).unwrap_or_default());
+        }
         if std::thread::panicking() {
             let mut out = std::io::stderr().lock();
             let _ = writeln!(out, "---- the broker's log ({}) ----\n{}\n----", self.folder.path().display(), log_tail(self.folder.path()));

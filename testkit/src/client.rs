@@ -3,6 +3,8 @@
 //! [`TestClient`] is cheap to clone; clones share the session. A request is a [`Call`]: a task that reads the answer,
 //! JSON or event stream, and hands out each message as it comes. Dropping a `Call` drops its connection.
 
+mod call;
+
 use std::{
     net::SocketAddr,
     sync::{
@@ -17,11 +19,15 @@ use http_body_util::Full;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
+pub use call::Call;
+use call::Item;
+
 use crate::{
     abort_on_drop::AbortOnDrop,
     deadline::within,
     events::EventReader,
     http::{Http2Connection, HttpVersion, RawResponse, connect_http2, send_http1, send_http2},
+    judge::{Hearing, Judge, Revision, Toward},
 };
 
 pub const ACCEPT_BOTH: &str = "application/json, text/event-stream";
@@ -58,6 +64,7 @@ struct State {
     session: Option<String>,
     version: Option<String>,
     http2: Option<(Http2Connection, AbortOnDrop)>,
+    content_excused: Option<&'static str>,
 }
 
 #[derive(Clone)]
@@ -68,6 +75,7 @@ pub struct TestClient {
     headers: Vec<(String, String)>,
     answers: Option<Answers>,
     next_id: Arc<AtomicU64>,
+    judge: Option<Judge>,
     state: Arc<Mutex<State>>,
 }
 
@@ -87,6 +95,7 @@ impl TestClient {
             headers: Vec::new(),
             answers: None,
             next_id: Arc::new(AtomicU64::new(1)),
+            judge: None,
             state: Arc::default(),
         }
     }
@@ -109,6 +118,19 @@ impl TestClient {
     /// Answers the server's requests on every stream this client reads.
     pub fn answers(mut self, answers: impl Fn(&str, &Value) -> Result<Value, Value> + Send + Sync + 'static) -> Self {
         self.answers = Some(Arc::new(answers));
+        self
+    }
+
+    /// Has everything this client is told judged. A client of [`crate::TestBroker`] has its broker's judge already.
+    pub fn judged_by(mut self, judge: &Judge) -> Self {
+        self.judge = Some(judge.clone());
+        self
+    }
+
+    /// From now on only the envelopes of what this client is told are judged: a backend of this test says what no schema
+    /// allows, and the broker passes it on as it is. `why` is for the reader.
+    pub fn content_is_invalid_on_purpose(&self, why: &'static str) -> &Self {
+        self.lock().content_excused = Some(why);
         self
     }
 
@@ -148,11 +170,28 @@ impl TestClient {
         for (name, value) in headers {
             request = request.header(name, value);
         }
+        let hearing = self.judge.as_ref().map(|judge| self.hearing(judge, headers, &body));
         let request = request.body(Full::new(body)).map_err(|error| error.to_string())?;
-        match self.http {
+        let response = match self.http {
             HttpVersion::Http1 => send_http1(self.address, request).await,
             HttpVersion::Http2 => send_http2(self.http2().await?, request).await,
-        }
+        }?;
+        Ok(match hearing {
+            Some(hearing) => response.heard(hearing),
+            None => response,
+        })
+    }
+
+    fn hearing(&self, judge: &Judge, headers: &[(String, String)], body: &[u8]) -> Hearing {
+        let header = |wanted: &str| headers.iter().find(|(name, _)| name.eq_ignore_ascii_case(wanted)).map(|(_, value)| value.as_str());
+        let mut hearing = Hearing::new(judge, Toward::Client);
+        hearing.session = header("mcp-session-id").map(str::to_owned);
+        hearing.named = header("mcp-protocol-version").and_then(Revision::of);
+        hearing.content_excused = self.lock().content_excused;
+        let posted: Value = serde_json::from_slice(body).unwrap_or_default();
+        hearing.answers = posted.get("id").filter(|id| posted["method"].is_string() && (id.is_string() || id.is_i64())).cloned();
+        judge.peer_said(hearing.session.as_deref(), body);
+        hearing
     }
 
     async fn http2(&self) -> Result<Http2Connection, String> {
@@ -398,99 +437,5 @@ impl TestClient {
     /// DELETE; its status.
     pub async fn delete_session(&self) -> u16 {
         self.send_with("DELETE", self.headers_without(&["content-type", "accept"]), Bytes::new()).await.status
-    }
-}
-
-/// What a call's reader saw.
-#[derive(Debug)]
-enum Item {
-    Head { status: u16, stream: bool },
-    Message(Received),
-    Bare(crate::events::Event),
-    Broken(String),
-}
-
-/// A request in flight.
-#[derive(Debug)]
-pub struct Call {
-    pub id: Value,
-    messages: mpsc::Receiver<Item>,
-    _reader: AbortOnDrop,
-    /// Messages that came before the response, as [`Self::response`] read them.
-    pub before: Vec<Received>,
-    /// Status and whether it is an event stream, once the head was read.
-    pub status: Option<(u16, bool)>,
-}
-
-impl Call {
-    /// The next message, or `None` at the end; panics when the connection broke.
-    pub async fn next(&mut self) -> Option<Received> {
-        loop {
-            match within("the next message of a call", self.messages.recv()).await? {
-                Item::Head { status, stream } => self.status = Some((status, stream)),
-                Item::Message(message) => return Some(message),
-                Item::Bare(_) => {}
-                Item::Broken(reason) => panic!("the call's connection broke: {reason}"),
-            }
-        }
-    }
-
-    /// The next message, or `None` when the stream ended or its connection broke.
-    pub async fn next_or_end(&mut self) -> Option<Received> {
-        loop {
-            match within("the next message of a call", self.messages.recv()).await? {
-                Item::Head { status, stream } => self.status = Some((status, stream)),
-                Item::Message(message) => return Some(message),
-                Item::Bare(_) => {}
-                Item::Broken(_) => return None,
-            }
-        }
-    }
-
-    /// The id of the first event (the priming event where there is one).
-    pub async fn first_event_id(&mut self) -> String {
-        loop {
-            match within("the first event of a call", self.messages.recv()).await.expect("the call has events") {
-                Item::Bare(event) if event.id.is_some() => return event.id.expect("just looked at"),
-                Item::Message(message) if message.event_id.is_some() => {
-                    let id = message.event_id.clone().expect("just looked at");
-                    self.before.push(message);
-                    return id;
-                }
-                Item::Head { status, stream } => self.status = Some((status, stream)),
-                Item::Message(message) => panic!("a message without an event id: {}", message.text),
-                Item::Bare(_) => {}
-                Item::Broken(reason) => panic!("the call's connection broke: {reason}"),
-            }
-        }
-    }
-
-    /// The response; what came before it is in `before`.
-    pub async fn response(mut self) -> Received {
-        self.finish().await
-    }
-
-    /// [`Self::response`] for callers that look at `before` or `status` afterwards.
-    pub async fn finish(&mut self) -> Received {
-        while let Some(message) = self.next().await {
-            let same_id = message.value.get("id").is_none_or(|id| *id == self.id);
-            if message.is_response() && same_id {
-                return message;
-            }
-            self.before.push(message);
-        }
-        panic!("the stream of request {} ended without a response; before: {:?}", self.id, self.before);
-    }
-
-    /// The result; panics on an error.
-    pub async fn result(self) -> Value {
-        let message = self.response().await;
-        message.value.get("result").cloned().unwrap_or_else(|| panic!("the call failed: {}", message.text))
-    }
-
-    /// The error; panics on a result.
-    pub async fn error(self) -> Value {
-        let message = self.response().await;
-        message.value.get("error").cloned().unwrap_or_else(|| panic!("the call did not fail: {}", message.text))
     }
 }

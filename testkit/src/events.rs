@@ -10,7 +10,7 @@ use hyper::body::Incoming;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use crate::{abort_on_drop::AbortOnDrop, deadline::DEADLINE};
+use crate::{abort_on_drop::AbortOnDrop, deadline::DEADLINE, judge::Hearing};
 
 /// One event. `data` is the joined data lines, `None` when there was no data field at all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -114,13 +114,14 @@ pub struct EventReader {
     body: Incoming,
     parser: EventParser,
     _connection: Option<Arc<AbortOnDrop>>,
+    hearing: Option<Hearing>,
     /// The stream ended by an error instead of its end.
     pub broken: bool,
 }
 
 impl EventReader {
-    pub(crate) fn new(body: Incoming, connection: Option<Arc<AbortOnDrop>>) -> Self {
-        Self { body, parser: EventParser::default(), _connection: connection, broken: false }
+    pub(crate) fn new(body: Incoming, connection: Option<Arc<AbortOnDrop>>, hearing: Option<Hearing>) -> Self {
+        Self { body, parser: EventParser::default(), _connection: connection, hearing, broken: false }
     }
 
     /// The next event, or `None` at the end of the stream; panics after [`DEADLINE`].
@@ -137,6 +138,9 @@ impl EventReader {
     pub async fn advance(&mut self) -> Option<Event> {
         loop {
             if let Some(event) = self.parser.pop() {
+                if let (Some(hearing), Some(text)) = (&self.hearing, event.data.as_deref().filter(|text| !text.is_empty())) {
+                    hearing.broker_said(text.as_bytes());
+                }
                 return Some(event);
             }
             match self.body.frame().await {

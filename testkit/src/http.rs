@@ -13,7 +13,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::Value;
 use tokio::net::TcpStream;
 
-use crate::{abort_on_drop::AbortOnDrop, deadline::within, events::EventReader};
+use crate::{abort_on_drop::AbortOnDrop, deadline::within, events::EventReader, judge::Hearing};
 
 /// Which HTTP a client speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,9 +30,17 @@ pub struct RawResponse {
     pub headers: HeaderMap,
     body: Incoming,
     connection: Option<Arc<AbortOnDrop>>,
+    hearing: Option<Hearing>,
 }
 
 impl RawResponse {
+    /// What this response says is the broker's word, to be judged.
+    pub(crate) fn heard(mut self, mut hearing: Hearing) -> Self {
+        hearing.new_session = self.header("mcp-session-id").map(str::to_owned);
+        self.hearing = Some(hearing);
+        self
+    }
+
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).and_then(|value| value.to_str().ok())
     }
@@ -56,7 +64,12 @@ impl RawResponse {
 
     /// The whole body.
     pub async fn bytes(self) -> Bytes {
-        within("the end of a response body", self.body.collect()).await.expect("the body ended cleanly").to_bytes()
+        let judged = (self.content_type() == "application/json").then_some(self.hearing).flatten();
+        let bytes = within("the end of a response body", self.body.collect()).await.expect("the body ended cleanly").to_bytes();
+        if let Some(hearing) = judged {
+            hearing.broker_said(&bytes);
+        }
+        bytes
     }
 
     pub async fn text(self) -> String {
@@ -71,7 +84,7 @@ impl RawResponse {
     /// The body as an event stream; panics when it is none.
     pub fn events(self) -> EventReader {
         assert!(self.is_event_stream(), "expected an event stream, got {} {:?}", self.status, self.headers);
-        EventReader::new(self.body, self.connection)
+        EventReader::new(self.body, self.connection, self.hearing)
     }
 }
 
@@ -110,5 +123,5 @@ pub async fn send_http2(mut sender: Http2Connection, request: Request<Full<Bytes
 
 fn raw(response: hyper::Response<Incoming>, connection: Option<Arc<AbortOnDrop>>) -> RawResponse {
     let (parts, body) = response.into_parts();
-    RawResponse { status: parts.status.as_u16(), headers: parts.headers, body, connection }
+    RawResponse { status: parts.status.as_u16(), headers: parts.headers, body, connection, hearing: None }
 }

@@ -12,6 +12,7 @@ pub mod client;
 pub mod deadline;
 pub mod events;
 pub mod http;
+pub mod judge;
 pub mod stdio;
 
 pub use admin::AdminClient;
@@ -21,4 +22,5 @@ pub use client::{Call, Received, TestClient};
 pub use deadline::{DEADLINE, Gate, eventually, within};
 pub use events::{Event, EventReader};
 pub use http::{HttpVersion, RawResponse};
+pub use judge::{Judge, Verdict};
 pub use stdio::StdioScript;

@@ -1,6 +1,6 @@
 //! The kit against itself: a fake client in front of a fake backend, nothing between.
 
-use serde_json::{Value, json};
+use serde_json::json;
 use testkit::{FakeBackend, Gate, HttpVersion, Reply, TestClient, backend};
 
 fn client(of: &FakeBackend) -> TestClient {
@@ -39,10 +39,10 @@ async fn a_handler_speaks_on_its_stream_and_asks_the_client() {
         Reply::text(&answer["result"].to_string())
     })
     .await;
-    let client = client(&backend).answers(|method, _| Ok(json!({"asked": method}))).connected(json!({"roots": {}})).await;
+    let client = client(&backend).answers(|method, _| Ok(json!({"roots": [], "asked": method}))).connected(json!({"roots": {}})).await;
     let mut call = client.begin("tools/call", json!({"name": "ask", "_meta": {"progressToken": "t"}}));
     let answer = call.finish().await;
-    assert_eq!(answer.value["result"]["content"][0]["text"], r#"{"asked":"roots/list"}"#);
+    assert_eq!(answer.value["result"]["content"][0]["text"], r#"{"asked":"roots/list","roots":[]}"#);
     let methods: Vec<_> = call.before.iter().filter_map(|message| message.method()).collect();
     assert_eq!(methods, ["notifications/progress", "roots/list"]);
     assert_eq!(call.before[0].value["params"]["progressToken"], "t");
@@ -134,6 +134,6 @@ async fn a_dead_backend_refuses_connections() {
 async fn a_raw_answer_passes_byte_for_byte() {
     let backend = FakeBackend::with_tool("raw", |_| async { Reply::ResultText(r#"{ "n":1.0e2 , "s":"\u00e9" }"#.to_owned()) }).await;
     let client = client(&backend).connected(json!({})).await;
-    let answer = client.begin_call("raw", Value::Null).response().await;
+    let answer = client.begin_call("raw", json!({})).response().await;
     assert!(answer.text.ends_with(r#""result":{ "n":1.0e2 , "s":"\u00e9" }}"#), "{}", answer.text);
 }

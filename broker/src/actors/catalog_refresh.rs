@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     limits::{
-        BACKOFF_FIRST, BACKOFF_MAX, LEFT_OUT_LOGGED_MAX, LIST_BYTES_MAX, LIST_ENTRIES_MAX, LIST_PAGES_MAX, PING_INTERVAL, REFRESH_DEBOUNCE,
+        BACKOFF_FIRST, BACKOFF_MAX, LEFT_OUT_LOGGED_MAX, LIST_BYTES_MAX, LIST_ENTRIES_MAX, LIST_PAGES_MAX, REFRESH_DEBOUNCE,
         REFRESH_INTERVAL_MIN,
     },
     rules::catalog::{self, BackendLists, Entry, LeftOut, ListKind},
@@ -85,7 +85,7 @@ async fn round(tenant: &Weak<Tenant>, backend: &Arc<Backend>, link: &Arc<Link>) 
 /// Pings the backend from time to time; resolves when it no longer answers (MCP 2025-11-25, Ping).
 async fn unresponsive(link: &Arc<Link>, connection: &Arc<Connection>) -> Refusal {
     loop {
-        tokio::time::sleep(PING_INTERVAL).await;
+        tokio::time::sleep(link.backend.shared.config.timeouts.ping_interval).await;
         if let Err(failure) = connection.ask(link, Method::Ping, None).await {
             return link.backend.refusal(&failure);
         }

@@ -112,6 +112,7 @@ impl Reading<'_> {
             request_read: self.duration("timeouts.request_read"),
             connect: self.duration("timeouts.connect"),
             client_request: self.duration("timeouts.client_request"),
+            ping_interval: self.duration("timeouts.ping_interval"),
         }
     }
 
@@ -464,8 +465,9 @@ mod tests {
             config.timeouts.request_read,
             config.timeouts.connect,
             config.timeouts.client_request,
+            config.timeouts.ping_interval,
         ];
-        assert_eq!(timeouts.map(|deadline| deadline.as_secs()), [30, 5, 30, 30, 5, 300]);
+        assert_eq!(timeouts.map(|deadline| deadline.as_secs()), [30, 5, 30, 30, 5, 300, 30]);
         assert_eq!((config.session.idle.as_secs(), config.shutdown.grace.as_secs()), (1_800, 25));
         assert_eq!((config.events.retain.as_secs(), config.events.stream_events, config.events.stream_bytes), (300, 1_000, 8 << 20));
         assert_eq!((config.events.keepalive.as_secs(), config.events.retry.as_secs()), (15, 1));

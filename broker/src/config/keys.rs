@@ -222,6 +222,12 @@ const TIMEOUTS: &[Key] = &[
     key("request_read", DEADLINE, "30s", "Arrival of a whole HTTP request head, and of a whole body."),
     key("connect", DEADLINE, "5s", "Connection to a backend, TLS included."),
     key("client_request", DEADLINE, "5m", "Answer of a client to sampling, elicitation or roots."),
+    key(
+        "ping_interval",
+        Kind::Duration { min: Duration::from_millis(100), max: HOUR },
+        "30s",
+        "Time between two pings of a backend; one that leaves a ping unanswered for `timeouts.control` is connected to anew.",
+    ),
     absent("idle_session", IDLE, "30m", "Another name for `session.idle`; give one of the two."),
 ];
 

@@ -169,6 +169,8 @@ pub struct Timeouts {
     pub connect: Duration,
     /// How long a client may take to answer sampling, elicitation or roots.
     pub client_request: Duration,
+    /// How often a backend is asked whether it still answers.
+    pub ping_interval: Duration,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -36,6 +36,18 @@ fn sampling(extra: Value) -> Value {
     params
 }
 
+/// A valid answer to a question of this method, with members of the test's own.
+fn answer_to(method: &str, extra: Value) -> Value {
+    let mut answer = match method {
+        "sampling/createMessage" => json!({"role": "assistant", "content": {"type": "text", "text": "ho"}, "model": "m"}),
+        "elicitation/create" => json!({"action": "decline"}),
+        "roots/list" => json!({"roots": []}),
+        other => panic!("no answer to {other}"),
+    };
+    answer.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+    answer
+}
+
 #[tokio::test]
 async fn cli_01_cli_07_only_declared_capabilities_and_modes_are_asked_for() {
     let (broker, _backend) = asking().await;
@@ -55,8 +67,8 @@ async fn cli_01_cli_07_only_declared_capabilities_and_modes_are_asked_for() {
         (json!({"elicitation": {"url": {}}}), "elicitation/create", url(), None),
         (json!({"roots": {"listChanged": true}}), "roots/list", json!({}), None),
     ] {
-        let answer_marker = json!({"answered": true});
-        let client = broker.client("/mcp").answers(move |_, _| Ok(answer_marker.clone())).connected(capabilities.clone()).await;
+        let answers = |method: &str, _: &Value| Ok(answer_to(method, json!({"answered": true})));
+        let client = broker.client("/mcp").answers(answers).connected(capabilities.clone()).await;
         let answer = ask(&client, method, params.clone()).await;
         match refusal {
             Some(code) => assert_eq!(answer["error"]["code"], code, "{capabilities} {method} {params}: {answer}"),
@@ -130,7 +142,7 @@ async fn cli_03_ids_of_questions_and_answers_are_mapped_both_ways() {
             let (_, second) = call.begin_ask("roots/list", json!({"n": 2})).await;
             wait.open();
             let (first, second) = (within("first", first).await.unwrap(), within("second", second).await.unwrap());
-            Reply::text(&json!([first["result"], second["result"]]).to_string())
+            Reply::text(&json!([first["result"]["echo"], second["result"]["echo"]]).to_string())
         }
     })
     .await;
@@ -142,9 +154,9 @@ async fn cli_03_ids_of_questions_and_answers_are_mapped_both_ways() {
     assert_ne!(questions[0].value["id"], questions[1].value["id"]);
     // Answered in the other order, from other ids than the backend's own.
     for question in questions.iter().rev() {
-        client.respond(question.value["id"].clone(), json!({"echo": question.value["params"]["n"]})).await;
+        client.respond(question.value["id"].clone(), answer_to("roots/list", json!({"echo": question.value["params"]["n"]}))).await;
     }
-    assert_eq!(text_of(&call.finish().await.value["result"]), r#"[{"echo":1},{"echo":2}]"#);
+    assert_eq!(text_of(&call.finish().await.value["result"]), "[1,2]");
 }
 
 #[tokio::test]
@@ -226,7 +238,7 @@ async fn cli_08_questions_reach_the_client_unchanged() {
     let (broker, _backend) = asking().await;
     let client = broker
         .client("/mcp")
-        .answers(|_, params| Ok(json!({"got": params})))
+        .answers(|method, params| Ok(answer_to(method, json!({"got": params}))))
         .connected(json!({"sampling": {"context": {}, "tools": {}}}))
         .await;
     let params = sampling(json!({
@@ -340,7 +352,7 @@ async fn prog_01_a_clients_progress_on_a_question_goes_back_under_the_backends_t
     client.notify("notifications/progress", json!({"progressToken": token, "progress": 0.5, "message": "thinking"})).await;
     let seen = backend.wait_for("the progress", |seen| seen.is("notifications/progress")).await;
     assert_eq!(seen.message["params"], json!({"progressToken": "backend-token", "progress": 0.5, "message": "thinking"}));
-    client.respond(question["id"].clone(), json!({"role": "assistant"})).await;
+    client.respond(question["id"].clone(), answer_to("sampling/createMessage", json!({}))).await;
     call.finish().await;
 }
 
@@ -363,14 +375,14 @@ async fn task_17_tasks_a_client_keeps_for_a_backend_are_relayed() {
         .answers(move |method, params| match method {
             "sampling/createMessage" => Ok(json!({"task": task})),
             "tasks/get" if params["taskId"] == "client-task" => Ok(task.clone()),
-            "tasks/result" if params["taskId"] == "client-task" => Ok(json!({"model": "m"})),
+            "tasks/result" if params["taskId"] == "client-task" => Ok(answer_to("sampling/createMessage", json!({}))),
             "tasks/cancel" => Err(json!({"code": -32602, "message": "it is over"})),
             other => panic!("{other} {params}"),
         })
         .connected(capabilities)
         .await;
     assert_eq!(text_of(&client.call("b__ask", json!({})).await), r#"["working","m",-32602]"#);
-    let without = broker.client("/mcp").answers(|_, _| Ok(json!({"model": "m"}))).connected(json!({"sampling": {}})).await;
+    let without = broker.client("/mcp").answers(|method, _| Ok(answer_to(method, json!({})))).connected(json!({"sampling": {}})).await;
     let told = without.call("b__ask", json!({})).await;
     assert!(text_of(&told).contains("null"), "a client without tasks is not asked about one: {told}");
 }

@@ -105,12 +105,15 @@ async fn tool_04_every_kind_of_content_passes_intact() {
     })
     .await;
     let broker = broker_with(&backend).await;
+    let why = "a content type of tomorrow must pass too";
     let single = broker.client("/mcp/b").connected(json!({})).await;
+    single.content_is_invalid_on_purpose(why);
     assert_eq!(single.call("all", json!({})).await, result, "the transparent endpoint changes nothing");
     let mut exposed = result;
     exposed["content"][3]["resource"]["uri"] = json!("b+test://r");
     exposed["content"][4]["uri"] = json!("b+test://l");
     let aggregated = broker.connected(json!({})).await;
+    aggregated.content_is_invalid_on_purpose(why);
     assert_eq!(aggregated.call("b__all", json!({})).await, exposed, "URIs name their backend");
 }
 

@@ -6,7 +6,9 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod admin;
+mod backend_faults;
 mod backend_http;
+mod backend_links;
 mod backend_stdio;
 mod bad_input;
 mod batches;
@@ -20,7 +22,9 @@ mod lifecycle;
 mod metrics;
 mod peers;
 mod relay;
+mod revisions;
 mod rpc;
+mod secrets;
 mod sessions;
 mod sse;
 mod subscriptions;

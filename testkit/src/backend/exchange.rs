@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
 use super::Shared;
-use crate::deadline::within;
+use crate::{deadline::within, judge::Judge};
 
 /// How a handler answers.
 #[derive(Debug, Clone)]
@@ -72,7 +72,10 @@ pub struct Call {
 
 /// The way back to the caller; changes when a stream is resumed. Shared with the task that sends the reply.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Line(Arc<Mutex<Way>>);
+pub(super) struct Line {
+    way: Arc<Mutex<Way>>,
+    judge: Judge,
+}
 
 #[derive(Debug, Default)]
 struct Way {
@@ -82,12 +85,12 @@ struct Way {
 }
 
 impl Line {
-    pub(super) fn new(out: mpsc::Sender<Out>) -> Self {
-        Self(Arc::new(Mutex::new(Way { out: Some(out), begun: false })))
+    pub(super) fn new(out: mpsc::Sender<Out>, judge: &Judge) -> Self {
+        Self { way: Arc::new(Mutex::new(Way { out: Some(out), begun: false })), judge: judge.clone() }
     }
 
     fn way(&self) -> std::sync::MutexGuard<'_, Way> {
-        self.0.lock().expect("nothing panics while it holds this lock")
+        self.way.lock().expect("nothing panics while it holds this lock")
     }
 
     fn current(&self) -> Option<mpsc::Sender<Out>> {
@@ -100,6 +103,11 @@ impl Line {
 
     async fn put(&self, out: Out) -> bool {
         self.way().begun = true;
+        match &out {
+            Out::Event(text) | Out::Answer(text) => self.judge.peer_said(None, text.as_bytes()),
+            Out::Http { body, .. } => self.judge.peer_said(None, body),
+            Out::Cut => {}
+        }
         match self.current() {
             Some(to) => to.send(out).await.is_ok(),
             None => false,

@@ -21,6 +21,7 @@ use super::{
     Call, GetStream, Reply, Seen, Shared, State,
     exchange::{Line, Out, event_text},
 };
+use crate::judge::{Hearing, Revision, Toward};
 
 type Body = BoxBody<Bytes, std::io::Error>;
 
@@ -48,6 +49,7 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respo
     let seen = Seen { http: parts.method.to_string(), headers: parts.headers.clone(), body: body.clone(), message: message.clone() };
     shared.lock().seen.push(seen);
     shared.touch();
+    judge(&shared, &parts.headers, &body);
     let session = parts.headers.get("mcp-session-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
     let opening = message["method"] == "initialize";
     if let (false, Some(status)) = (opening, session_fault(&shared.lock(), session.as_deref())) {
@@ -59,6 +61,19 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respo
         "POST" => post(shared, parts.headers, body, message, session).await,
         _ => Ok(empty(405)),
     }
+}
+
+fn judge(shared: &Shared, headers: &HeaderMap, body: &[u8]) {
+    if body.is_empty() {
+        return;
+    }
+    let mut hearing = Hearing::new(&shared.judge, Toward::Backend);
+    let named = headers.get("mcp-protocol-version").and_then(|version| Revision::of(version.to_str().ok()?));
+    let state = shared.lock();
+    hearing.named = named.or_else(|| Revision::of(&state.version));
+    hearing.content_excused = state.content_excused;
+    drop(state);
+    hearing.broker_said(body);
 }
 
 fn session_fault(state: &State, session: Option<&str>) -> Option<u16> {
@@ -167,7 +182,7 @@ async fn post(
         extra.extend(new_session(&shared).map(|id| ("mcp-session-id".to_owned(), id)));
     }
     let (out, mut events) = mpsc::channel(STREAM_QUEUE);
-    let call = Call { message, body, headers, session, shared: shared.clone(), line: Line::new(out) };
+    let call = Call { message, body, headers, session, shared: shared.clone(), line: Line::new(out, &shared.judge) };
     tokio::spawn(run(shared, method, call));
     let Some(first) = events.recv().await else { return Err(std::io::Error::other("the handler gave up")) };
     match first {

@@ -134,6 +134,7 @@ async fn serve(script: Script) {
         if count == 0 {
             break;
         }
+        note_traffic("< ", &line);
         if let Some(path) = &server.script.record {
             append(path, &line);
         }
@@ -154,7 +155,14 @@ fn append(path: &str, bytes: &[u8]) {
     }
 }
 
+/// Both directions, for the judge; only where a test made the folder for it.
+fn note_traffic(direction: &str, line: &[u8]) {
+    let line = line.strip_suffix(b"\n").unwrap_or(line);
+    append(&format!("traffic/{}", std::process::id()), &[direction.as_bytes(), line, b"\n"].concat());
+}
+
 fn say(line: &str) {
+    note_traffic("> ", line.as_bytes());
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(line.as_bytes());
     let _ = out.write_all(b"\n");

@@ -1,0 +1,223 @@
+//! HTTP backends that fail: dead, silent, too late, too loud, too large. The client is told, nobody else notices.
+
+use serde_json::{Value, json};
+use testkit::{FakeBackend, Gate, Reply, TestBroker, backend::tool};
+
+use crate::{broker_with, builder, echo, kind, text_of};
+
+/// Calls the tool and gives the error.
+async fn failing(broker: &TestBroker, tool: &str) -> Value {
+    broker.connected(json!({})).await.error("tools/call", json!({"name": format!("b__{tool}")})).await
+}
+
+#[tokio::test]
+async fn a_call_whose_answer_was_lost_has_an_unknown_outcome_and_is_not_repeated() {
+    let backend = FakeBackend::start().await;
+    backend.tool("cut", |_| async { Reply::Cut });
+    backend.tool("cut-stream", |call| async move {
+        call.open_stream().await;
+        Reply::Cut
+    });
+    backend.tool("end", |_| async { Reply::End });
+    let broker = broker_with(&backend).await;
+    for name in ["cut", "cut-stream", "end"] {
+        let error = failing(&broker, name).await;
+        assert_eq!((error["code"].as_i64(), kind(&error)), (Some(1009), "outcome_unknown"), "{name}");
+        assert_eq!(error["data"]["retryable"], false);
+        assert_eq!(backend.count(|seen| seen.calls(name)), 1, "{name} was sent once");
+    }
+}
+
+#[tokio::test]
+async fn a_dead_backend_is_unavailable_and_nothing_was_sent() {
+    let (broker, backend) = echo().await;
+    let client = broker.connected(json!({})).await;
+    backend.die().await;
+    let error = client.error("tools/call", json!({"name": "b__echo"})).await;
+    assert_eq!((error["code"].as_i64(), kind(&error)), (Some(1008), "backend_unavailable"));
+    assert_eq!(error["data"]["retryable"], true);
+    assert!(error["data"]["requestId"].is_string());
+}
+
+#[tokio::test]
+async fn a_backend_that_comes_back_is_used_again() {
+    let (broker, backend) = echo().await;
+    let client = broker.connected(json!({})).await;
+    client.call("b__echo", json!({})).await;
+    let address = backend.die().await;
+    client.error("tools/call", json!({"name": "b__echo"})).await;
+    let listener = testkit::eventually("the port again", || tokio::net::TcpListener::bind(address)).await;
+    let again = FakeBackend::on_listener(listener);
+    again.list("tools", vec![tool("echo")]);
+    testkit::eventually("a call to succeed", || async {
+        let answer = client.request("tools/call", json!({"name": "b__echo"})).await;
+        if answer.get("result").is_some() { Ok(()) } else { Err(answer) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn statuses_bodies_and_redirects_of_a_failing_backend_stay_inside() {
+    let target = FakeBackend::echo().await;
+    let location = target.url();
+    let backend = FakeBackend::start().await;
+    for (name, status) in [
+        ("s500", 500),
+        ("s503", 503),
+        ("s401", 401),
+        ("s403", 403),
+        ("s429", 429),
+        ("s301", 301),
+        ("s307", 307),
+        ("s308", 308),
+        ("s204", 204),
+    ] {
+        let location = location.clone();
+        backend.tool(name, move |_| {
+            let location = location.clone();
+            async move {
+                let headers = vec![
+                    ("content-type".to_owned(), "text/html".to_owned()),
+                    ("location".to_owned(), location),
+                    ("set-cookie".to_owned(), "leak=1".to_owned()),
+                ];
+                let body = if status == 204 { "" } else { "<h1>inner secret</h1>" };
+                Reply::Http { status, headers, body: body.into() }
+            }
+        });
+    }
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    for name in ["s500", "s503", "s401", "s403", "s429", "s301", "s307", "s308", "s204"] {
+        let response = client.post(crate::request(77, "tools/call", json!({"name": format!("b__{name}")}))).await;
+        assert!(response.header("set-cookie").is_none() && response.header("location").is_none());
+        let body = response.text().await;
+        assert!(body.contains("\"error\"") && !body.contains("inner secret"), "{name}: {body}");
+    }
+    assert_eq!(target.seen().len(), 0, "redirects are not followed");
+}
+
+#[tokio::test]
+async fn b_08_an_answer_over_the_limit_is_cut() {
+    let backend = FakeBackend::start().await;
+    backend.tool("json", |_| async { Reply::text(&"x".repeat(400_000)) });
+    backend.tool("stream", |call| async move {
+        call.open_stream().await;
+        Reply::text(&"x".repeat(400_000))
+    });
+    backend.tool("fine", |_| async { Reply::text("fine") });
+    let config = json!({"limits": {"message_bytes": "256KiB"}});
+    let broker = builder().config(config).backend("default", "b", backend.spec()).start().await;
+    for name in ["json", "stream"] {
+        let error = failing(&broker, name).await;
+        assert_eq!((error["code"].as_i64(), kind(&error)), (Some(1009), "result_too_large"), "{name}");
+    }
+    assert_eq!(text_of(&broker.connected(json!({})).await.call("b__fine", json!({})).await), "fine");
+}
+
+#[tokio::test]
+async fn b_16_a_flood_of_notifications_never_costs_the_answer() {
+    let backend = FakeBackend::with_tool("flood", |call| async move {
+        let mut text = String::new();
+        for step in 1..=5_000 {
+            let token = call.progress_token();
+            text.push_str(&format!(
+                "data: {{\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{{\"progressToken\":{token},\"progress\":{step}}}}}\n\n"
+            ));
+            text.push_str(&format!(
+                "data: {{\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{{\"level\":\"info\",\"data\":{step}}}}}\n\n"
+            ));
+        }
+        call.raw(&text).await;
+        Reply::text("after the flood")
+    })
+    .await;
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    let mut call = client.begin("tools/call", json!({"name": "b__flood", "_meta": {"progressToken": 1}}));
+    assert_eq!(text_of(&call.finish().await.value["result"]), "after the flood");
+    let logged: Vec<_> = call.before.iter().filter(|message| message.method() == Some("notifications/message")).collect();
+    let numbers: Vec<_> = logged.iter().map(|message| message.value["params"]["data"].as_u64().unwrap()).collect();
+    assert!(numbers.is_sorted() && numbers.last() == Some(&5_000), "what may be left out is the oldest: {:?}", numbers.last());
+}
+
+#[tokio::test]
+async fn b_time_01_progress_keeps_a_slow_call_alive_and_silence_ends_it() {
+    let backend = FakeBackend::start().await;
+    backend.tool("steady", |call| async move {
+        for step in 1..=6 {
+            call.progress(f64::from(step), 6.0).await;
+            tokio::time::sleep(std::time::Duration::from_millis(150)).await;
+        }
+        Reply::text("slow but steady")
+    });
+    backend.tool("silent", |call| async move {
+        call.progress(1.0, 6.0).await;
+        call.gone().await;
+        Reply::Hang
+    });
+    let mut spec = backend.spec();
+    spec["timeouts"] = json!({"call": "500ms"});
+    let broker = builder().backend("default", "b", spec).start().await;
+    let client = broker.connected(json!({})).await;
+    let steady = client.result("tools/call", json!({"name": "b__steady", "_meta": {"progressToken": 1}})).await;
+    assert_eq!(text_of(&steady), "slow but steady");
+    // Without a token of the client's the broker may ask for progress itself, or not; silence ends the call either way.
+    let error = client.error("tools/call", json!({"name": "b__silent", "_meta": {"progressToken": 2}})).await;
+    assert_eq!(kind(&error), "timeout");
+}
+
+#[tokio::test]
+async fn b_02_an_answer_after_the_deadline_is_given_to_nobody() {
+    let gate = Gate::new();
+    let wait = gate.clone();
+    let backend = FakeBackend::with_tool("late", move |call| {
+        let wait = wait.clone();
+        async move {
+            if call.arguments()["first"] == true {
+                wait.passed().await;
+                return Reply::text("late");
+            }
+            Reply::text("mine")
+        }
+    })
+    .await;
+    let mut spec = backend.spec();
+    spec["timeouts"] = json!({"call": "300ms"});
+    let broker = builder().backend("default", "b", spec).start().await;
+    let client = broker.connected(json!({})).await;
+    let error = client.begin_with_id(json!(5), "tools/call", json!({"name": "b__late", "arguments": {"first": true}})).error().await;
+    assert_eq!(kind(&error), "timeout");
+    let again = client.begin_with_id(json!(5), "tools/call", json!({"name": "b__late", "arguments": {"first": false}}));
+    gate.open();
+    assert_eq!(text_of(&again.result().await), "mine");
+}
+
+#[tokio::test]
+async fn f_11_idle_connections_a_backend_closed_cost_no_call() {
+    let (broker, backend) = echo().await;
+    let client = broker.connected(json!({})).await;
+    for round in 0..10 {
+        assert_eq!(text_of(&client.call("b__echo", json!({"n": round})).await), json!({"n": round}).to_string());
+        backend.cut_connections();
+    }
+    assert_eq!(backend.count(|seen| seen.calls("echo")), 10, "each call was sent once");
+}
+
+#[tokio::test]
+async fn a_backend_that_is_down_is_one_warning_and_not_one_for_each_attempt() {
+    let backend = FakeBackend::start().await;
+    backend.on("initialize", |_| async { Reply::Http { status: 500, headers: vec![], body: "".into() } });
+    let broker = builder().start().await;
+    let (_, _) = broker.admin().put_backend("default", "b", &backend.spec()).await;
+    // The last attempt may still be going on; the ones before are over, and logged.
+    for _ in 0..3 {
+        let tried = backend.seen_of("initialize").len();
+        broker.admin().post("/admin/v1/tenants/default/backends/b/probe", &json!({})).await;
+        backend.wait_count("another attempt", tried + 1, |seen| seen.is("initialize")).await;
+    }
+    let log = broker.log();
+    let warnings: Vec<&str> = log.lines().filter(|line| line.contains("WARN") && line.contains("backend=b")).collect();
+    assert_eq!(warnings.len(), 1, "{log}");
+    assert!(warnings[0].contains("status 500"), "it says why: {}", warnings[0]);
+}

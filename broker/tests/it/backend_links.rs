@@ -1,0 +1,189 @@
+//! Links to HTTP backends: whose sessions share one, what it carries, and what becomes of its backend session.
+
+use serde_json::json;
+use testkit::{FakeBackend, Gate, Reply, Seen};
+
+use crate::{broker_with, builder, echo, text_of};
+
+/// The requests of the backend session that carried `wanted`.
+fn session_of(seen: &[Seen], wanted: impl Fn(&Seen) -> bool) -> Vec<Seen> {
+    let session = seen.iter().find(|seen| wanted(seen)).and_then(|seen| seen.header("mcp-session-id")).unwrap().to_owned();
+    seen.iter().filter(|seen| seen.header("mcp-session-id") == Some(&session)).cloned().collect()
+}
+
+#[tokio::test]
+async fn b_http_03_b_http_06_session_and_version_are_on_every_later_request() {
+    let backend = FakeBackend::echo().await;
+    backend.sessions().version("2025-06-18");
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    client.call("b__echo", json!({})).await;
+    client.delete_session().await;
+    backend.wait_for("DELETE", |seen| seen.http == "DELETE").await;
+    for seen in backend.seen() {
+        if seen.is("initialize") {
+            assert_eq!(seen.header("mcp-session-id"), None);
+        } else {
+            assert!(seen.header("mcp-session-id").is_some_and(|id| id.starts_with("fake-session-")), "{} {:?}", seen.http, seen.method());
+            assert_eq!(seen.header("mcp-protocol-version"), Some("2025-06-18"), "{} {:?}", seen.http, seen.method());
+        }
+    }
+    let of_call = session_of(&backend.seen(), |seen| seen.calls("echo"));
+    assert!(of_call.iter().any(|seen| seen.http == "DELETE"), "the session of the call was closed");
+}
+
+#[tokio::test]
+async fn b_http_04_a_forgotten_session_is_opened_anew_and_the_call_repeated_once() {
+    let backend = FakeBackend::echo().await;
+    backend.sessions().list("resources", vec![json!({"uri": "test://one", "name": "one"})]);
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    client.result("resources/subscribe", json!({"uri": "b+test://one"})).await;
+    client.call("b__echo", json!({"n": 1})).await;
+    backend.forget_sessions();
+    assert_eq!(text_of(&client.call("b__echo", json!({"n": 2})).await), r#"{"n":2}"#);
+    let after: Vec<Seen> = backend.seen();
+    let answered = after.iter().filter(|seen| seen.calls("echo") && seen.message["params"]["arguments"]["n"] == 2).count();
+    assert_eq!(answered, 2, "refused with 404 once, then repeated");
+    backend.wait_count("the subscription again", 2, |seen| seen.is("resources/subscribe")).await;
+}
+
+#[tokio::test]
+async fn b_http_05_delete_refused_with_405_is_tolerated() {
+    let backend = FakeBackend::echo().await;
+    backend.sessions().no_delete();
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    client.call("b__echo", json!({})).await;
+    client.delete_session().await;
+    backend.wait_for("DELETE", |seen| seen.http == "DELETE").await;
+    assert_eq!(broker.connected(json!({})).await.tool_names().await, ["b__echo"]);
+}
+
+#[tokio::test]
+async fn auth_07_a_clients_key_never_reaches_a_backend() {
+    let backend = FakeBackend::echo().await;
+    let broker = builder().auth_required().backend("default", "b", backend.spec()).start().await;
+    let key = broker.admin().create_key("default").await;
+    let client = broker.client("/mcp").bearer(&key).header("cookie", "c=1").header("x-forwarded-for", "1.2.3.4").connected(json!({})).await;
+    client.call("b__echo", json!({})).await;
+    for seen in backend.seen() {
+        assert!(
+            ["authorization", "cookie", "x-forwarded-for", "origin"].iter().all(|name| seen.header(name).is_none()),
+            "{:?}",
+            seen.headers
+        );
+    }
+}
+
+#[tokio::test]
+async fn sessions_of_a_backend_without_session_ids_share_one_link() {
+    let (broker, backend) = echo().await;
+    let clients = [broker.connected(json!({})).await, broker.connected(json!({})).await, broker.connected(json!({})).await];
+    for client in &clients {
+        client.call("b__echo", json!({})).await;
+    }
+    let handshakes = backend.seen_of("initialize").len();
+    assert!(handshakes <= 2, "the catalog's link and one shared link, not {handshakes}");
+}
+
+#[tokio::test]
+async fn a_backend_that_issues_session_ids_gets_one_session_per_client_session() {
+    let backend = FakeBackend::with_tool("who", |call| async move { Reply::text(call.session.as_deref().unwrap_or("none")) }).await;
+    backend.sessions();
+    let broker = broker_with(&backend).await;
+    let clients = [broker.connected(json!({})).await, broker.connected(json!({})).await];
+    let mut own = Vec::new();
+    for client in &clients {
+        let first = text_of(&client.call("b__who", json!({})).await).to_owned();
+        assert_eq!(text_of(&client.call("b__who", json!({})).await), first, "the same one for the same client");
+        own.push(first);
+    }
+    assert_ne!(own[0], own[1]);
+}
+
+#[tokio::test]
+async fn a_hundred_calls_at_once_each_get_their_own_answer() {
+    let gate = Gate::new();
+    let wait = gate.clone();
+    let backend = FakeBackend::with_tool("n", move |call| {
+        let wait = wait.clone();
+        async move {
+            wait.passed().await;
+            Reply::text(&call.arguments()["n"].to_string())
+        }
+    })
+    .await;
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    let calls: Vec<_> = (0..100).map(|n| client.begin_call("b__n", json!({"n": n}))).collect();
+    backend.wait_count("all calls", 100, |seen| seen.calls("n")).await;
+    gate.open();
+    for (n, call) in calls.into_iter().enumerate() {
+        assert_eq!(text_of(&call.result().await), n.to_string());
+    }
+}
+
+#[tokio::test]
+async fn d3_shared_and_per_session_links_are_as_configured() {
+    for (links, sharing) in [("shared", true), ("per-session", false)] {
+        let backend = FakeBackend::with_tool("who", |call| async move { Reply::text(call.session.as_deref().unwrap_or("none")) }).await;
+        backend.sessions();
+        let mut spec = backend.spec();
+        spec["links"] = json!(links);
+        let broker = builder().backend("default", "b", spec).start().await;
+        let clients = [broker.connected(json!({})).await, broker.connected(json!({"roots": {}})).await];
+        let own = [
+            text_of(&clients[0].call("b__who", json!({})).await).to_owned(),
+            text_of(&clients[1].call("b__who", json!({})).await).to_owned(),
+        ];
+        assert_eq!(own[0] == own[1], sharing, "{links}: {own:?}");
+    }
+}
+
+#[tokio::test]
+async fn d3_two_principals_never_share_a_link() {
+    let backend = FakeBackend::echo().await;
+    let broker = builder().auth_required().backend("default", "b", backend.spec()).start().await;
+    let mut handshakes = backend.seen_of("initialize").len();
+    for _ in 0..3 {
+        let key = broker.admin().create_key("default").await;
+        for _ in 0..2 {
+            broker.client("/mcp").bearer(&key).connected(json!({})).await.call("b__echo", json!({})).await;
+        }
+        handshakes += 1;
+        assert_eq!(backend.seen_of("initialize").len(), handshakes, "one link per principal");
+    }
+}
+
+#[tokio::test]
+async fn a_cancelled_call_does_not_wait_for_a_handshake_that_hangs() {
+    let backend = FakeBackend::echo().await;
+    backend.sessions();
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    let good = broker.connected(json!({})).await;
+    good.call("b__echo", json!({})).await;
+    backend.on("initialize", |_| async { Reply::Hang });
+    let mut call = client.begin_with_id(json!(9), "tools/call", json!({"name": "b__echo"}));
+    let before = backend.seen_of("initialize").len();
+    backend.wait_count("the handshake", before.max(3), |seen| seen.is("initialize")).await;
+    assert_eq!(text_of(&good.call("b__echo", json!({"n": 1})).await), r#"{"n":1}"#, "others go on");
+    client.notify("notifications/cancelled", json!({"requestId": 9})).await;
+    assert!(call.next_or_end().await.is_none_or(|message| !message.is_response()));
+    assert_eq!(client.begin_with_id(json!(9), "ping", json!({})).result().await, json!({}));
+}
+
+#[tokio::test]
+async fn log_04_a_level_set_before_the_first_call_reaches_the_backend_with_its_link() {
+    let backend = FakeBackend::echo().await;
+    backend.sessions();
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    client.result("logging/setLevel", json!({"level": "debug"})).await;
+    client.call("b__echo", json!({})).await;
+    let call = backend.wait_for("the call", |seen| seen.calls("echo")).await;
+    let session = call.header("mcp-session-id").unwrap();
+    let seen = backend.wait_for("the level", |seen| seen.is("logging/setLevel") && seen.header("mcp-session-id") == Some(session)).await;
+    assert_eq!(seen.message["params"]["level"], "debug");
+}

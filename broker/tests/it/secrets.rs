@@ -1,0 +1,147 @@
+//! Secrets put in at every place they may come from, and looked for at every place something is told (LOG-03).
+
+use serde_json::json;
+use testkit::{FakeBackend, Reply, TestBroker};
+
+use crate::{builder, refused, request, stdio};
+
+/// Every secret of this test holds this text and so is found by it.
+const CANARY: &str = "canary-7f3a";
+
+fn secret(of: &str) -> String {
+    format!("{of}-{CANARY}-0123456789")
+}
+
+/// What the admin API answers to everything that can be read, and to things it refuses.
+async fn told_to_operators(broker: &TestBroker) -> Vec<(String, String)> {
+    let mut told = Vec::new();
+    for path in [
+        "/healthz",
+        "/readyz",
+        "/metrics",
+        "/admin/v1/tenants",
+        "/admin/v1/tenants/default",
+        "/admin/v1/tenants/default/keys",
+        "/admin/v1/tenants/default/backends",
+        "/admin/v1/tenants/default/backends/b",
+        "/admin/v1/tenants/default/backends/child",
+        "/admin/v1/tenants/default/backends/down",
+        "/admin/v1/sessions",
+        "/admin/v1/tasks",
+        "/admin/v1/subscriptions",
+        "/admin/v1/openapi.json",
+    ] {
+        let answer = broker.admin().send("GET", path, None).await.expect_status(200, path).await;
+        told.push((path.to_owned(), answer.text().await));
+    }
+    for session in broker.admin().sessions("default").await {
+        let path = format!("/admin/v1/sessions/{}", session["id"].as_str().unwrap());
+        told.push((path.clone(), broker.admin().send("GET", &path, None).await.text().await));
+    }
+    let wrong = broker.admin().with_token(Some(&secret("wrong-admin")));
+    told.push(("a wrong token".to_owned(), wrong.send("GET", "/admin/v1/tenants", None).await.text().await));
+    let path = "/admin/v1/tenants/default/backends/bad";
+    for body in [
+        json!({"transport": {"type": "http", "url": "http://127.0.0.1:1/"}, "credentials": {"bearer": format!("{}\n", secret("bearer"))}}),
+        json!({"transport": {"type": "http", "url": "http://127.0.0.1:1/"}, "credentials": {"headers": {"x-key": format!("{}\n", secret("header"))}}}),
+        json!({"transport": {"type": "http", "url": format!("http://user:{}@127.0.0.1:1/", secret("password"))}}),
+        json!({"transport": {"type": "http", "url": "http://127.0.0.1:1/"}, "credentials": secret("credentials")}),
+    ] {
+        let answer = broker.admin().send("PUT", path, Some(&body)).await;
+        assert!([400, 422].contains(&answer.status), "{body}");
+        told.push((format!("refused {body}").replace(CANARY, "..."), answer.text().await));
+    }
+    for arguments in [&["backend", "list"][..], &["backend", "show", "b"], &["session", "list"], &["key", "list"], &["tenant", "list"]] {
+        let finished = broker.cli(arguments).await;
+        assert_eq!(finished.code, Some(0), "{arguments:?}: {}", finished.stderr);
+        told.push((arguments.join(" "), finished.stdout + &finished.stderr));
+    }
+    told
+}
+
+/// What clients without a right, or with bad input, are answered.
+async fn told_to_clients(broker: &TestBroker, key: &str) -> Vec<(String, String)> {
+    let mut told = Vec::new();
+    let ping = || request(1, "ping", json!({}));
+    let wrong = broker.client("/mcp").bearer(&secret("wrong-key"));
+    told.push(("a wrong key".to_owned(), refused(wrong.post(ping()).await).await.1.to_string()));
+    let basic = broker.client("/mcp").header("authorization", &format!("Basic {}", secret("basic")));
+    told.push(("basic".to_owned(), refused(basic.post(ping()).await).await.1.to_string()));
+    let in_query = broker.client(&format!("/mcp?api_key={}", secret("query-key")));
+    told.push(("a key in the query".to_owned(), refused(in_query.post(ping()).await).await.1.to_string()));
+    let client = broker.client("/mcp").bearer(key).header("cookie", &format!("s={}", secret("cookie")));
+    let guessed = client.fresh();
+    guessed.set_session(Some(&secret("guessed-session")));
+    told.push(("a guessed session".to_owned(), refused(guessed.post(ping()).await).await.1.to_string()));
+    client.initialize("2025-11-25", json!({})).await;
+    let hidden = json!({"token": secret("argument")});
+    for tool in ["b__fails", "b__html", "down__x", "none"] {
+        told.push((tool.to_owned(), client.error("tools/call", json!({"name": tool, "arguments": hidden})).await.to_string()));
+    }
+    let half = request(1, "tools/call", json!({"name": "b__echo", "arguments": hidden}));
+    told.push(("half a body".to_owned(), refused(client.post(half[..half.len() - 3].to_owned()).await).await.1.to_string()));
+    let meta = json!({"name": "b__echo", "arguments": hidden, "_meta": {"progressToken": {"x": secret("token")}}});
+    told.push(("a bad token".to_owned(), client.request("tools/call", meta).await.to_string()));
+    client.call("b__echo", hidden.clone()).await;
+    client.call("child__echo", hidden).await;
+    told
+}
+
+/// A broker with a backend that has credentials, a child with a secret environment, and a backend that is not there.
+async fn broker(backend: &FakeBackend) -> TestBroker {
+    let mut http = backend.spec();
+    http["transport"]["url"] = json!(format!("{}?token={}", backend.url(), secret("url")));
+    http["credentials"] = json!({"bearer": secret("bearer"), "headers": {"x-api-key": secret("header")}});
+    let child = stdio().noisy_stderr().env("CHILD_SECRET", &secret("child-env")).spec();
+    let down = json!({
+        "transport": {"type": "http", "url": format!("http://127.0.0.1:9/mcp?token={}", secret("down-url"))},
+        "credentials": {"bearer": secret("down-bearer")},
+    });
+    let config = json!({"telemetry": {"log": "debug"}, "node": {"secret": secret("node")}, "backends": {"down": down}});
+    let builder = builder().config(config).auth_required().admin_token(&secret("admin")).env("UNRELATED_SECRET", &secret("env"));
+    builder.backend("default", "b", http).backend("default", "child", child).start().await
+}
+
+#[tokio::test]
+async fn log_03_no_secret_is_told_to_anybody() {
+    let backend = FakeBackend::echo().await;
+    backend.sessions();
+    backend.on("tools/call", |call| async move {
+        match call.params()["name"].as_str().unwrap() {
+            "fails" => {
+                Reply::Http { status: 401, headers: vec![("www-authenticate".into(), secret("challenge"))], body: secret("body").into() }
+            }
+            "html" => {
+                let headers = vec![("content-type".to_owned(), "text/html".to_owned()), ("set-cookie".to_owned(), secret("set-cookie"))];
+                Reply::Http { status: 500, headers, body: secret("page").into() }
+            }
+            _ => Reply::text("done"),
+        }
+    });
+    backend.list("tools", ["echo", "fails", "html"].map(testkit::backend::tool).to_vec());
+    let mut broker = broker(&backend).await;
+    let key = broker.admin().create_key("default").await;
+    let client = broker.client("/mcp").bearer(&key).connected(json!({"sampling": {}})).await;
+    client.call("b__echo", json!({})).await;
+    let call = backend.wait_for("the call", |seen| seen.calls("echo")).await;
+    assert_eq!(call.header("authorization"), Some(format!("Bearer {}", secret("bearer")).as_str()), "the secrets are in use");
+
+    let mut places = told_to_clients(&broker, &key).await;
+    places.extend(told_to_operators(&broker).await);
+    let session = client.session().unwrap();
+    client.delete_session().await;
+    let line = std::fs::read(format!("/proc/{}/cmdline", broker.pid())).unwrap();
+    places.push(("the command line".to_owned(), String::from_utf8_lossy(&line).into_owned()));
+    broker.terminate().await;
+    places.push(("the log".to_owned(), broker.log()));
+
+    assert!(broker.log().contains("DEBUG"), "the log is at debug level");
+    let backend_session = call.header("mcp-session-id").unwrap().to_owned();
+    for (place, text) in places {
+        for secret in [CANARY, &key, &session, &backend_session] {
+            let at =
+                text.find(secret).map(|at| text[..at].chars().rev().take(300).collect::<Vec<_>>().into_iter().rev().collect::<String>());
+            assert!(at.is_none(), "{secret} is told by {place}, after: {}", at.unwrap_or_default());
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! Judges every message the broker emits: its envelope, its content by the schema of its session's revision (V-04,
+//! RPC-01, V-03), and that no reserved `_meta` key was invented (META-01).
+//!
+//! The clients and backends of this crate tell the judge what they said ([`Judge::peer_said`]) and what the broker said
+//! to them ([`Hearing::broker_said`]). Invariant: a fault is never lost; the [`Verdict`] its owner holds panics on the
+//! test's own thread when it is dropped, also when the fault was found by a background task.
+
+pub mod schema;
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use serde_json::{Value, json};
+
+pub use schema::{Revision, Toward};
+
+/// How much of a message a fault shows.
+const MESSAGE_CHARS_SHOWN: usize = 1_000;
+/// How many faults a verdict shows.
+const FAULTS_SHOWN: usize = 10;
+
+/// Refusals by the HTTP head alone, or by a body too large to be kept: the id was not read yet.
+const KINDS_BEFORE_THE_ID: [&str; 6] =
+    ["host_refused", "media_type_unsupported", "message_too_large", "not_acceptable", "origin_refused", "unauthorized"];
+/// A longer id is refused, and not repeated in the refusal.
+const ID_BYTES_MAX: usize = 1_024;
+
+/// Reserved `_meta` keys some peer wrote in this process: the broker may pass those on.
+static SPOKEN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+/// A request somebody waits for the response of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Asked {
+    method: String,
+    as_task: bool,
+}
+
+#[derive(Debug, Default)]
+struct Notes {
+    /// By the asker's session and the request's id. An id may be used again, so there may be several.
+    asked: HashMap<(Option<String>, String), Vec<Asked>>,
+    /// What was agreed on, by session.
+    revisions: HashMap<String, Revision>,
+    faults: Vec<String>,
+}
+
+/// What is known of the talk of one broker with its clients, or of one backend with its brokers.
+#[derive(Debug, Clone, Default)]
+pub struct Judge(Arc<Mutex<Notes>>);
+
+impl Judge {
+    fn notes(&self) -> MutexGuard<'_, Notes> {
+        self.0.lock().expect("nothing panics while it holds this lock")
+    }
+
+    /// Something a peer sent to the broker: a message, a batch, or event-stream text. What is none of these asks nothing.
+    pub fn peer_said(&self, session: Option<&str>, text: &[u8]) {
+        let Ok(text) = std::str::from_utf8(text) else { return };
+        let reserved = text.split('"').filter(|piece| is_reserved(piece)).map(str::to_owned);
+        SPOKEN.lock().expect("nothing panics while it holds this lock").extend(reserved);
+        match serde_json::from_str(text) {
+            Ok(message) => self.remember(session, &message),
+            Err(_) => text
+                .lines()
+                .filter_map(|line| serde_json::from_str(line.strip_prefix("data:")?).ok())
+                .for_each(|message| self.remember(session, &message)),
+        }
+    }
+
+    fn remember(&self, session: Option<&str>, message: &Value) {
+        if let Value::Array(batch) = message {
+            batch.iter().for_each(|message| self.remember(session, message));
+        }
+        let (Some(method), Some(id)) = (message["method"].as_str(), message.get("id")) else { return };
+        let asked = Asked { method: method.to_owned(), as_task: !message["params"]["task"].is_null() };
+        let mut notes = self.notes();
+        let same_id = notes.asked.entry((session.map(str::to_owned), id.to_string())).or_default();
+        if !same_id.contains(&asked) {
+            same_id.push(asked);
+        }
+    }
+
+    /// Judges what a stdio backend noted: a line it heard begins with `< `, one it said with `> `.
+    pub fn replay(&self, record: &[u8]) {
+        // A backend of its own: its ids are nobody else's.
+        let record_judge = Self::default();
+        let mut hearing = Hearing::new(&record_judge, Toward::Backend);
+        // The last line may be cut short where the process was killed.
+        let whole = record.rsplitn(2, |byte| *byte == b'\n').nth(1).unwrap_or_default();
+        for line in whole.split(|byte| *byte == b'\n') {
+            match line.split_at_checked(2) {
+                Some((b"< ", heard)) => hearing.broker_said(heard),
+                Some((b"> ", said)) => {
+                    record_judge.peer_said(None, said);
+                    let said: Value = serde_json::from_slice(said).unwrap_or_default();
+                    hearing.named = said["result"]["protocolVersion"].as_str().and_then(Revision::of).or(hearing.named);
+                }
+                _ => {}
+            }
+        }
+        self.notes().faults.extend(record_judge.faults());
+    }
+
+    /// The faults found so far.
+    pub fn faults(&self) -> Vec<String> {
+        self.notes().faults.clone()
+    }
+}
+
+/// Panics when dropped if its judge found a fault.
+#[derive(Debug)]
+pub struct Verdict(pub Judge);
+
+impl Drop for Verdict {
+    fn drop(&mut self) {
+        let faults = self.0.faults();
+        if faults.is_empty() {
+            return;
+        }
+        let shown = faults.iter().take(FAULTS_SHOWN).cloned().collect::<Vec<_>>().join("\n\n");
+        let text = format!("{} messages of the broker are not as MCP says:\n\n{shown}", faults.len());
+        if std::thread::panicking() {
+            eprintln!("{text}");
+        } else {
+            panic!("{text}");
+        }
+    }
+}
+
+/// One exchange in which the broker speaks.
+#[derive(Debug, Clone)]
+pub struct Hearing {
+    pub judge: Judge,
+    pub toward: Toward,
+    /// The session the peer asked in, and the one it has from now on.
+    pub session: Option<String>,
+    pub new_session: Option<String>,
+    /// The revision the peer named, if any.
+    pub named: Option<Revision>,
+    /// Why only the envelope is looked at: the content is invalid on purpose and not the broker's.
+    pub content_excused: Option<&'static str>,
+    /// The valid id of the one request this answers, where that is known.
+    pub answers: Option<Value>,
+}
+
+impl Hearing {
+    pub fn new(judge: &Judge, toward: Toward) -> Self {
+        Self { judge: judge.clone(), toward, session: None, new_session: None, named: None, content_excused: None, answers: None }
+    }
+
+    /// Judges a message or batch.
+    pub fn broker_said(&self, text: &[u8]) {
+        let shown = || String::from_utf8_lossy(text).chars().take(MESSAGE_CHARS_SHOWN).collect::<String>();
+        let found = match serde_json::from_slice::<Value>(text) {
+            Ok(Value::Array(batch)) if self.revision() == Revision::V2025_03_26 && !batch.is_empty() => {
+                batch.iter().try_for_each(|message| self.message(message))
+            }
+            Ok(message) => self.message(&message),
+            // A number the test's own reader cannot hold is relayed as it is.
+            Err(_) if self.content_excused.is_some() => Ok(()),
+            Err(error) => Err(format!("not JSON: {error}")),
+        };
+        if let Err(fault) = found {
+            let fault = format!("to a {:?} ({}): {}\n  {}", self.toward, self.revision().name(), shown(), fault.replace('\n', "\n  "));
+            self.judge.notes().faults.push(fault);
+        }
+    }
+
+    fn revision(&self) -> Revision {
+        let agreed = self.session.as_ref().and_then(|session| self.judge.notes().revisions.get(session).copied());
+        agreed.or(self.named).unwrap_or(Revision::LATEST)
+    }
+
+    fn message(&self, message: &Value) -> Result<(), String> {
+        match (message.get("method"), message.get("result"), message.get("error")) {
+            (Some(_), None, None) => self.said_unasked(message)?,
+            (None, Some(result), None) => self.result(message, result)?,
+            (None, None, Some(_)) => self.error(message)?,
+            _ => return Err("neither a request or notification nor one kind of response".to_owned()),
+        }
+        let invented = invented_keys(message);
+        if invented.is_empty() { Ok(()) } else { Err(format!("reserved _meta keys no peer wrote: {invented:?}")) }
+    }
+
+    /// A request or notification.
+    fn said_unasked(&self, message: &Value) -> Result<(), String> {
+        let method = message["method"].as_str().ok_or("the method is no text")?;
+        let is_request = message.get("id").is_some();
+        let revision = match (method, message["params"]["protocolVersion"].as_str()) {
+            ("initialize", Some(offered)) => Revision::of(offered).ok_or("initialize offers a version that is none")?,
+            _ => self.revision(),
+        };
+        check(revision, if is_request { "JSONRPCRequest" } else { "JSONRPCNotification" }, message)?;
+        match revision.definition_of(self.toward, is_request, method) {
+            Some(_) if self.content_excused.is_some() => Ok(()),
+            Some(definition) => check(revision, definition, message),
+            None if schema::is_mcp_method(method) => {
+                let kind = if is_request { "request" } else { "notification" };
+                Err(format!("{} has no {kind} {method} towards a {:?}", revision.name(), self.toward))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn result(&self, message: &Value, result: &Value) -> Result<(), String> {
+        let asked = message.get("id").and_then(|id| self.judge.notes().asked.get(&(self.session.clone(), id.to_string())).cloned());
+        let asked = asked.unwrap_or_default();
+        let mut revision = self.revision();
+        let agreed = result["protocolVersion"].as_str().and_then(Revision::of);
+        if let Some(agreed) = agreed.filter(|_| asked.iter().any(|asked| asked.method == "initialize")) {
+            revision = agreed;
+            self.new_session.iter().for_each(|session| {
+                self.judge.notes().revisions.insert(session.clone(), agreed);
+            });
+        }
+        let envelope = if revision.has("JSONRPCResultResponse") { "JSONRPCResultResponse" } else { "JSONRPCResponse" };
+        check(revision, envelope, message)?;
+        if self.content_excused.is_some() {
+            return Ok(());
+        }
+        let mut outcome = Ok(());
+        for Asked { method, as_task } in asked {
+            let definition = if as_task && result.get("task").is_some() && revision.has("CreateTaskResult") {
+                Some("CreateTaskResult".to_owned())
+            } else {
+                revision.result_of(&method)
+            };
+            outcome = definition.map_or(Ok(()), |definition| check(revision, &definition, result));
+            if outcome.is_ok() {
+                return Ok(());
+            }
+        }
+        outcome
+    }
+
+    fn error(&self, message: &Value) -> Result<(), String> {
+        let revision = self.revision();
+        let mut message = message.clone();
+        if message.get("id").is_none_or(Value::is_null) {
+            let unread = message["error"]["data"]["kind"].as_str().is_some_and(|kind| KINDS_BEFORE_THE_ID.contains(&kind));
+            if let Some(id) = self.answers.as_ref().filter(|id| !unread && id.to_string().len() <= ID_BYTES_MAX) {
+                return Err(format!("the error does not carry the request's id {id}"));
+            }
+            // JSON-RPC's null and the absent id of 2025-11-25 both say "unknown"; older schemas know no such error.
+            if revision < Revision::V2025_11_25 {
+                message["id"] = json!(0);
+            }
+        }
+        let is_url_error = message["error"]["code"] == -32042;
+        let definition = match revision {
+            Revision::V2025_11_25 if is_url_error && self.content_excused.is_none() => "URLElicitationRequiredError",
+            Revision::V2025_11_25 => "JSONRPCErrorResponse",
+            _ => "JSONRPCError",
+        };
+        check(revision, definition, &message)
+    }
+}
+
+fn check(revision: Revision, definition: &str, value: &Value) -> Result<(), String> {
+    revision.check(definition, value).map_err(|faults| format!("is no {definition}:\n{faults}"))
+}
+
+/// Whether MCP keeps this `_meta` key for itself, by any revision's wording.
+fn is_reserved(key: &str) -> bool {
+    let is_plain = |text: &str| text.len() < 200 && !text.contains(char::is_whitespace);
+    key.split_once('/')
+        .is_some_and(|(prefix, _)| is_plain(key) && prefix.split('.').any(|label| ["modelcontextprotocol", "mcp"].contains(&label)))
+}
+
+fn invented_keys(value: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    collect_reserved(value, &mut found);
+    if !found.is_empty() {
+        let spoken = SPOKEN.lock().expect("nothing panics while it holds this lock");
+        found.retain(|key| !spoken.contains(key));
+    }
+    found
+}
+
+fn collect_reserved(value: &Value, found: &mut Vec<String>) {
+    match value {
+        Value::Object(members) => {
+            let meta = members.get("_meta").and_then(Value::as_object);
+            found.extend(meta.iter().flat_map(|meta| meta.keys()).filter(|key| is_reserved(key)).cloned());
+            members.values().for_each(|member| collect_reserved(member, found));
+        }
+        Value::Array(items) => items.iter().for_each(|item| collect_reserved(item, found)),
+        _ => {}
+    }
+}
