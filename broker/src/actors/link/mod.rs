@@ -4,9 +4,12 @@
 //! failures). What has to hold on every connection (log level, subscriptions) is kept here and put back on a new one.
 
 pub mod connection;
+mod failure;
 mod http;
+mod pending;
 mod queue;
 mod stdio;
+mod unreadable;
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, Weak},

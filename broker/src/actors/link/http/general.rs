@@ -56,7 +56,7 @@ impl Outcome {
 /// Reads the GET stream until the connection is closed. `opened` learns when the first attempt is over.
 pub(super) async fn listen(wire: Arc<HttpWire>, link: Arc<Link>, connection: Arc<Connection>, opened: oneshot::Sender<()>) {
     tokio::select! {
-        () = keep_open(&wire, &link, &connection, opened) => connection.close_now(),
+        () = keep_open(&wire, &link, &connection, opened) => connection.session_forgotten(),
         () = connection.closed() => {}
     }
     link.backend.connection_ended(&link, &connection);

@@ -86,7 +86,9 @@ impl StreamReading {
                 }
             }
             () = stop.cancelled() => {}
-            () = connection.closed() => {}
+            () = connection.closed() => {
+                let _nobody_waits = failed.send(Failure::Lost("the connection ended".to_owned()));
+            }
         }
     }
 
@@ -174,7 +176,7 @@ impl StreamReading {
         }
         let repeated = event.id.is_some_and(|id| self.note_id(id));
         let Some(data) = event.data.filter(|data| !data.is_empty()) else { return false };
-        match Message::decode(data, &self.wire.limits) {
+        match Message::decode(data.clone(), &self.wire.limits) {
             Ok(message) => {
                 let awaited = self.answer_to.is_some_and(|wire_id| message.answers(wire_id));
                 if !repeated || awaited {
@@ -184,7 +186,7 @@ impl StreamReading {
                 awaited
             }
             Err(rejected) => {
-                self.connection.broken_message(&rejected);
+                self.connection.broken_message(&rejected, &data);
                 false
             }
         }
