@@ -4,6 +4,7 @@
 //! stream ([`general`]) carries what belongs to no call. Notifications and answers leave one after the other.
 
 mod general;
+mod outcome;
 mod reading;
 
 use std::{

@@ -2,7 +2,6 @@
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use http::StatusCode;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use protocol::{
@@ -13,7 +12,10 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use transport::http_client;
 
-use super::{ContentKind, HttpWire};
+use super::{
+    HttpWire,
+    outcome::{Asked, Outcome},
+};
 use crate::{
     actors::{
         call::Call,
@@ -125,14 +127,11 @@ impl StreamReading {
             }
             *attempts += 1;
             tokio::time::sleep(self.retry).await; // MCP 2025-11-25, Transports: the client waits for `retry`
-            match self.wire.send(self.wire.get(self.last_event_id.as_deref())).await {
-                Ok(response) if response.status() == StatusCode::OK && ContentKind::of(&response) == ContentKind::EventStream => {
-                    return Ok(response.into_body());
-                }
-                Ok(response) if response.status().is_client_error() => {
-                    return Err(Failure::Lost(format!("the event stream was not resumed ({})", response.status())));
-                }
-                _ => {}
+            let Ok(response) = self.wire.send(self.wire.get(self.last_event_id.as_deref())).await else { continue };
+            match Outcome::of(&response, Asked::ToResume) {
+                Outcome::Open => return Ok(response.into_body()),
+                Outcome::Later => {}
+                _ => return Err(Failure::Lost(format!("the event stream was not resumed ({})", response.status()))),
             }
         }
     }
