@@ -272,14 +272,6 @@ impl Metrics {
         self.backends.with(backend, backend.as_str(), child, |histogram| histogram.observe(seconds));
     }
 
-    /// A backend is gone: its series ends and its place among the labelled ones is free.
-    pub fn forget_backend(&self, backend: &BackendId) {
-        if self.backends.remove(backend) {
-            // Absent when the label was never resolved: the same wish.
-            let _ = self.backend_seconds.remove_label_values(&[backend.as_str()]);
-        }
-    }
-
     pub fn dropped_notification(&self, kind: &'static str) {
         self.dropped_notifications.with_label_values(&[kind]).inc();
     }
@@ -346,14 +338,6 @@ impl<K: Clone + Eq + std::hash::Hash, C> Capped<K, C> {
             child(label)
         });
         act(&entry);
-    }
-
-    fn remove(&self, key: &K) -> bool {
-        let removed = self.children.remove(key).is_some();
-        if removed {
-            self.taken.fetch_sub(1, Ordering::Relaxed);
-        }
-        removed
     }
 }
 
@@ -441,10 +425,6 @@ mod tests {
             |metrics: &Metrics| metrics.render().lines().filter(|line| line.starts_with("mcp_backend_request_seconds_count")).count();
         assert_eq!(count(&metrics), BACKEND_LABELS_MAX + 1);
         assert!(metrics.render().contains(r#"mcp_backend_request_seconds_count{backend="other"} 5"#));
-        metrics.forget_backend(&backend(0));
-        assert_eq!(count(&metrics), BACKEND_LABELS_MAX);
-        metrics.backend_request(&backend(900), 0.01);
-        assert!(metrics.render().contains(r#"mcp_backend_request_seconds_count{backend="b900"} 1"#));
     }
 
     #[test]

@@ -76,6 +76,7 @@ struct State {
     instructions: Option<String>,
     issue_sessions: bool,
     get_streams: bool,
+    resumable: bool,
     delete_allowed: bool,
     page_size: usize,
     content_excused: Option<&'static str>,
@@ -154,6 +155,7 @@ impl FakeBackend {
             instructions: None,
             issue_sessions: false,
             get_streams: true,
+            resumable: true,
             delete_allowed: true,
             page_size: usize::MAX,
             content_excused: None,
@@ -218,6 +220,12 @@ impl FakeBackend {
     /// GET is answered 405.
     pub fn no_get_stream(&self) -> &Self {
         self.shared.lock().get_streams = false;
+        self
+    }
+
+    /// A GET that wants to resume from an event id is answered 400.
+    pub fn no_resumption(&self) -> &Self {
+        self.shared.lock().resumable = false;
         self
     }
 

@@ -237,7 +237,6 @@ impl Backend {
         self.stop.cancel();
         let links: Vec<_> = lock(&self.links).values().cloned().collect();
         links.iter().for_each(|link| self.close_link(link));
-        self.shared.metrics.forget_backend(&self.id);
     }
 
     pub fn answered_in(&self, time: Duration) {

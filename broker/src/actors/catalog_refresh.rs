@@ -47,8 +47,10 @@ pub async fn run(tenant: Weak<Tenant>, backend: Arc<Backend>) {
                     mark_unreachable(&tenant, &backend, &refusal);
                     let ceiling = BACKOFF_FIRST.saturating_mul(1 << failures.min(10)).min(BACKOFF_MAX);
                     let pause = ceiling.mul_f64(rand::random_range(0.5..1.0)).max(refusal.retry_after.unwrap_or_default());
-                    // A probe or a change does not wait for the back-off.
-                    tokio::select! { () = tokio::time::sleep(pause) => {}, () = backend.refresh_wanted() => {} }
+                    tokio::select! {
+                        () = tokio::time::sleep(pause) => {}
+                        () = backend.refresh_wanted() => link.forgive().await, // a probe does not wait for the back-off
+                    }
                 }
             }
         }
@@ -82,13 +84,17 @@ async fn round(tenant: &Weak<Tenant>, backend: &Arc<Backend>, link: &Arc<Link>) 
     }
 }
 
-/// Pings the backend from time to time; resolves when it no longer answers (MCP 2025-11-25, Ping).
+/// Pings the backend from time to time; resolves when it no longer answers (MCP 2025-11-25, Ping). One that is busy is
+/// there, unless it stays so.
 async fn unresponsive(link: &Arc<Link>, connection: &Arc<Connection>) -> Refusal {
+    let mut was_busy = false;
     loop {
         tokio::time::sleep(link.backend.shared.config.timeouts.ping_interval).await;
-        if let Err(failure) = connection.ask(link, Method::Ping, None).await {
-            return link.backend.refusal(&failure);
-        }
+        was_busy = match connection.ask(link, Method::Ping, None).await {
+            Ok(_) => false,
+            Err(Failure::Busy(_)) if !was_busy => true,
+            Err(failure) => return link.backend.refusal(&failure),
+        };
     }
 }
 

@@ -19,6 +19,7 @@ mod drain;
 mod features;
 mod http_rules;
 mod lifecycle;
+mod links;
 mod metrics;
 mod peers;
 mod relay;

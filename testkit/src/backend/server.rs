@@ -131,6 +131,9 @@ fn get(shared: &Shared, headers: &HeaderMap, session: Option<String>) -> Respons
         let _ = waiting.send(out);
         return event_stream(Some(Out::Event(": resumed\n\n".to_owned())), events, &[]);
     }
+    if last_id.is_some() && !shared.lock().resumable {
+        return empty(400);
+    }
     if !shared.lock().get_streams {
         return empty(405);
     }

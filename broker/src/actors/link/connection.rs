@@ -1,12 +1,11 @@
-//! One open connection of a link: who waits for which answer, and the two ways of asking.
+//! One open connection of a link: the two ways of asking, and its end.
 //!
 //! Every request towards a backend gets a wire id of ours, which is its progress token too. Answers are matched by that
 //! id only, whichever stream they come on; one that nobody waits for is dropped and counted.
 
 use std::{
-    collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -15,26 +14,32 @@ use std::{
 use bytes::Bytes;
 use protocol::{
     envelope::{Message, Rejected},
-    error::{ErrorKind, Refusal},
+    error::Refusal,
     handshake::{self, InitializeAnswer},
-    ids::{BackendId, RequestId},
+    ids::RequestId,
     json::Span,
     method::Method,
     splice::Splice,
     version::Version,
 };
-use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
+pub use super::failure::Failure;
 use super::{
     Link,
-    http::{AnswerStream, HttpWire, Request},
+    http::{HttpWire, Request},
+    pending::{Delivery, Pending},
     queue::FrameQueue,
+    unreadable,
 };
 use crate::{
-    actors::{call::Call, session::Session, sync::lock},
+    actors::{call::Call, session::Session},
     metrics::{Direction, Metrics, Side},
 };
+
+/// How long requests in flight may wait for their own word after the backend said to one of them that it forgot the
+/// session. It says the same to the others, and what it did not look at can be sent again.
+const FORGOTTEN_GRACE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub struct Connection {
@@ -42,23 +47,17 @@ pub struct Connection {
     /// What was agreed at the handshake.
     negotiated: OnceLock<Arc<InitializeAnswer>>,
     next_wire_id: AtomicU64,
-    waiting: Mutex<HashMap<u64, Waiting>>,
-    /// Requests of the backend that a client works on, by the backend's id.
-    asked: Mutex<HashMap<RequestId, (std::sync::Weak<Session>, u64)>>,
+    pending: Pending,
     wire: Wire,
     /// No message will come or go any more.
     closed: CancellationToken,
+    /// It was closed because the backend forgot the session.
+    forgotten: AtomicBool,
     /// The handshake succeeded and the link counts it.
     counted: AtomicBool,
     /// Everything queued has left, or will not leave any more.
     finished: CancellationToken,
     metrics: Arc<Metrics>,
-}
-
-#[derive(Debug)]
-struct Waiting {
-    answer: oneshot::Sender<Result<Message, Failure>>,
-    call: Option<Arc<Call>>,
 }
 
 /// How frames leave.
@@ -78,62 +77,16 @@ pub struct Outgoing<'a> {
     pub call: &'a Arc<Call>,
 }
 
-/// Why there is no answer. Says whether the backend can have acted.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Failure {
-    /// No byte of the request left: it may be tried again.
-    #[error("nothing was sent: {0}")]
-    NotSent(String),
-    /// The backend is there and does not want work now.
-    #[error("the backend is busy: {0}")]
-    Busy(String),
-    /// The queue towards the backend is full.
-    #[error("too many messages wait for the backend")]
-    QueueFull,
-    /// The backend no longer knows our session; it did not look at the request.
-    #[error("the backend forgot the session")]
-    SessionGone,
-    /// The request went out and its answer will not come.
-    #[error("the answer is lost: {0}")]
-    Lost(String),
-    /// The backend did not answer in time.
-    #[error("no answer to {} in time", .0.name())]
-    TimedOut(Method),
-    /// What came back is not MCP.
-    #[error("the backend broke the protocol: {0}")]
-    Protocol(String),
-    #[error("the answer is larger than {max} bytes")]
-    TooLarge { max: usize },
-}
-
-impl Failure {
-    /// In the client's terms: no text of the backend, no internals.
-    pub fn refusal(&self, backend: &BackendId) -> Refusal {
-        let (kind, text) = match self {
-            Failure::NotSent(_) | Failure::SessionGone => (ErrorKind::BackendUnavailable, format!("backend {backend} can not be reached")),
-            Failure::Busy(_) => (ErrorKind::BackendUnavailable, format!("backend {backend} takes no work now")),
-            Failure::QueueFull => (ErrorKind::Overloaded, format!("too many messages wait for backend {backend}")),
-            Failure::Lost(_) => {
-                (ErrorKind::OutcomeUnknown, format!("the connection to backend {backend} ended before the answer; it may have acted"))
-            }
-            Failure::TimedOut(_) => (ErrorKind::Timeout, format!("backend {backend} did not answer in time")),
-            Failure::Protocol(_) => (ErrorKind::BackendProtocolError, format!("backend {backend} gave an answer that is not MCP")),
-            Failure::TooLarge { max } => (ErrorKind::ResultTooLarge, format!("the answer of backend {backend} is larger than {max} bytes")),
-        };
-        Refusal::new(kind, text)
-    }
-}
-
 impl Connection {
     pub fn new(wire: Wire, metrics: Arc<Metrics>) -> Arc<Self> {
         Arc::new(Self {
             opened: Instant::now(),
             negotiated: OnceLock::new(),
             next_wire_id: AtomicU64::new(1),
-            waiting: Mutex::default(),
-            asked: Mutex::default(),
+            pending: Pending::default(),
             wire,
             closed: CancellationToken::new(),
+            forgotten: AtomicBool::new(false),
             counted: AtomicBool::new(false),
             finished: CancellationToken::new(),
             metrics,
@@ -158,7 +111,7 @@ impl Connection {
         let wire_id = self.next_wire_id();
         let id = RequestId::from_u64(wire_id);
         let frame = handshake::initialize_request(&id, Version::LATEST_LEGACY, link.declared.raw(), crate::BROKER_INFO.as_bytes());
-        let answer = self.round_trip(link, wire_id, frame, None, true).await?;
+        let answer = self.round_trip(link, Request { wire_id, frame, call: None, opening: true }).await?;
         let answer = InitializeAnswer::parse(&answer).map_err(|error| Failure::Protocol(error.to_string()))?;
         if let Wire::Http(http) = &self.wire {
             http.agree_on(answer.version);
@@ -188,7 +141,8 @@ impl Connection {
         }
         outgoing.call.sent_as(link, self, wire_id);
         let sent_at = Instant::now();
-        let answer = self.round_trip(link, wire_id, splice.finish(), Some(outgoing.call), false).await;
+        let request = Request { wire_id, frame: splice.finish(), call: Some(outgoing.call), opening: false };
+        let answer = self.round_trip(link, request).await;
         link.backend.answered_in(sent_at.elapsed());
         answer
     }
@@ -198,41 +152,54 @@ impl Connection {
         let wire_id = self.next_wire_id();
         let frame = handshake::request(&RequestId::from_u64(wire_id), method, params);
         let limit = link.backend.timeouts().control;
-        match tokio::time::timeout(limit, self.round_trip(link, wire_id, frame, None, false)).await {
-            Ok(answer) => answer,
-            Err(_) => Err(Failure::TimedOut(method)),
+        let request = Request { wire_id, frame, call: None, opening: false };
+        tokio::time::timeout(limit, self.round_trip(link, request)).await.unwrap_or(Err(Failure::TimedOut(method)))
+    }
+
+    /// Sends a request and waits for its answer, for as long as there can be one.
+    async fn round_trip(self: &Arc<Self>, link: &Arc<Link>, request: Request<'_>) -> Result<Message, Failure> {
+        if self.is_closed() {
+            return Err(self.why_closed());
+        }
+        let mut slot = self.pending.expect(request.wire_id, request.call);
+        self.metrics.bytes(Direction::Out, Side::Backend, request.frame.len());
+        let answer = tokio::select! {
+            biased;
+            answer = slot.answered() => answer,
+            failure = self.carry(link, request) => Err(failure),
+            () = self.hung_up() => Err(Failure::Lost("the connection ended".to_owned())),
+        };
+        if matches!(answer, Err(Failure::SessionGone)) {
+            self.session_forgotten();
+        }
+        answer
+    }
+
+    /// Sends a request and keeps its way back open. Resolves when the answer can not come on it any more.
+    async fn carry(self: &Arc<Self>, link: &Arc<Link>, request: Request<'_>) -> Failure {
+        match &self.wire {
+            Wire::Pipe(queue) => match queue.push(request.frame) {
+                Ok(()) => std::future::pending().await,
+                Err(failure) => failure,
+            },
+            Wire::Http(http) => match http.post_request(self, link, request).await {
+                Ok(mut stream) => stream.failed().await,
+                Err(failure) => failure,
+            },
         }
     }
 
-    async fn round_trip(
-        self: &Arc<Self>,
-        link: &Arc<Link>,
-        wire_id: u64,
-        frame: Bytes,
-        call: Option<&Arc<Call>>,
-        opening: bool,
-    ) -> Result<Message, Failure> {
-        if self.is_closed() {
-            return Err(Failure::NotSent("the connection is closed".to_owned()));
+    /// Resolves when no answer will come any more.
+    async fn hung_up(&self) {
+        self.closed().await;
+        if self.is_forgotten() {
+            tokio::time::sleep(FORGOTTEN_GRACE).await;
         }
-        let (answer, wait) = oneshot::channel();
-        self.lock_waiting().insert(wire_id, Waiting { answer, call: call.cloned() });
-        let _slot = Slot { connection: self, wire_id };
-        self.metrics.bytes(Direction::Out, Side::Backend, frame.len());
-        let ended = || Failure::Lost("the connection ended".to_owned());
-        let mut stream = match &self.wire {
-            Wire::Pipe(queue) => {
-                queue.push(frame)?;
-                AnswerStream::none()
-            }
-            Wire::Http(http) => http.post_request(self, link, Request { wire_id, frame, call, opening }).await?,
-        };
-        tokio::select! {
-            biased;
-            answer = wait => answer.unwrap_or_else(|_| Err(ended())),
-            failure = stream.failed() => Err(failure),
-            () = self.closed.cancelled() => Err(ended()),
-        }
+    }
+
+    /// What a request learns that comes after the end.
+    fn why_closed(&self) -> Failure {
+        if self.is_forgotten() { Failure::SessionGone } else { Failure::NotSent("the connection is closed".to_owned()) }
     }
 
     /// An answer came in: hands it to whoever waits for it.
@@ -243,64 +210,53 @@ impl Connection {
 
     /// Something came in that is no message. It may still say what it was meant for: a request is told what is wrong with
     /// it, the wait for an answer is over.
-    pub fn broken_message(&self, rejected: &Rejected) {
+    pub fn broken_message(&self, rejected: &Rejected, text: &[u8]) {
         self.metrics.dropped_notification("noise");
         match &rejected.id {
             Some(id) if rejected.has_method => self.send_later(rejected.refusal.to_response(Some(id), &crate::request_id())),
             Some(id) => self.resolve(Some(id), Err(Failure::Protocol(rejected.refusal.to_string()))),
-            None => {}
+            None => {
+                if let Some(id) = unreadable::answer_id(text) {
+                    self.resolve(Some(&id), Err(Failure::Protocol("the answer can not be read".to_owned())));
+                }
+            }
         }
     }
 
-    /// An answer came in that can not be read, but shows which request it was for.
-    pub fn unreadable_answer(&self, wire_id: u64) {
-        self.resolve(Some(&RequestId::from_u64(wire_id)), Err(Failure::Protocol("the answer can not be read".to_owned())));
-    }
-
     fn resolve(&self, id: Option<&RequestId>, answer: Result<Message, Failure>) {
-        let waiting = id.and_then(RequestId::as_u64).and_then(|wire_id| self.lock_waiting().remove(&wire_id));
-        match waiting {
-            Some(waiting) => {
-                if waiting.answer.send(answer).is_err() {
-                    self.metrics.dropped_answer("late");
-                }
-            }
-            None => self.metrics.dropped_answer("unknown_id"),
+        match self.pending.resolve(id, answer) {
+            Delivery::Taken => {}
+            Delivery::Late => self.metrics.dropped_answer("late"),
+            Delivery::UnknownId => self.metrics.dropped_answer("unknown_id"),
         }
     }
 
     /// The call whose progress token (or wire id) this is.
     pub fn call_by_wire_id(&self, wire_id: u64) -> Option<Arc<Call>> {
-        self.lock_waiting().get(&wire_id).and_then(|waiting| waiting.call.clone())
+        self.pending.call_by_wire_id(wire_id)
     }
 
     /// The only call in flight here, if it is the only one: what a message without a name belongs to.
     pub fn only_call(&self) -> Option<Arc<Call>> {
-        let waiting = self.lock_waiting();
-        let mut calls = waiting.values().filter_map(|waiting| waiting.call.as_ref());
-        let first = calls.next()?;
-        calls.next().is_none().then(|| first.clone())
+        self.pending.only_call()
     }
 
     /// A call of this session in flight here: the latest.
     pub fn latest_call_of(&self, session: &Arc<Session>) -> Option<Arc<Call>> {
-        let waiting = self.lock_waiting();
-        let of_session = |waiting: &&Waiting| waiting.call.as_ref().is_some_and(|call| Arc::ptr_eq(&call.session, session));
-        waiting.iter().filter(|(_, w)| of_session(w)).max_by_key(|(id, _)| **id).and_then(|(_, w)| w.call.clone())
+        self.pending.latest_call_of(session)
     }
 
     /// Remembers which client works on a request of the backend.
     pub fn note_asked(&self, backend_id: RequestId, session: &Arc<Session>, question: u64) {
-        lock(&self.asked).insert(backend_id, (Arc::downgrade(session), question));
+        self.pending.note_asked(backend_id, session, question);
     }
 
     pub fn take_asked(&self, backend_id: &RequestId) -> Option<(Arc<Session>, u64)> {
-        let (session, question) = lock(&self.asked).remove(backend_id)?;
-        Some((session.upgrade()?, question))
+        self.pending.take_asked(backend_id)
     }
 
     pub fn forget_asked(&self, backend_id: &RequestId) {
-        lock(&self.asked).remove(backend_id);
+        self.pending.forget_asked(backend_id);
     }
 
     /// Queues a notification or an answer; what finds no room is lost and logged.
@@ -330,24 +286,30 @@ impl Connection {
         self.finished.cancel();
     }
 
+    /// The backend no longer knows the session: whoever learns it first ends the connection for everybody.
+    pub(super) fn session_forgotten(&self) {
+        self.forgotten.store(true, Ordering::Release);
+        self.close_now();
+    }
+
+    fn is_forgotten(&self) -> bool {
+        self.forgotten.load(Ordering::Acquire)
+    }
+
     /// Nothing more goes in or out; whoever waits learns that the outcome is unknown.
     pub fn close_now(&self) {
         self.closed.cancel();
         self.queue().close();
-        self.lock_waiting().clear();
-        let asked: Vec<_> = lock(&self.asked).drain().collect(); // the lock must be free: withdrawing comes back here
-        for (_, (session, question)) in asked {
-            if let Some(session) = session.upgrade() {
-                session.withdraw_question(question, "the backend's connection ended");
-            }
-        }
+        self.pending.withdraw_questions();
     }
 
     /// Closes and waits for the goodbye (a process ended, a session deleted).
     pub async fn close(&self) {
         self.close_now();
         self.finished.cancelled().await;
-        if let Wire::Http(http) = &self.wire {
+        if let Wire::Http(http) = &self.wire
+            && !self.is_forgotten()
+        {
             http.delete_session().await;
         }
     }
@@ -362,31 +324,16 @@ impl Connection {
     fn next_wire_id(&self) -> u64 {
         self.next_wire_id.fetch_add(1, Ordering::Relaxed)
     }
-
-    fn lock_waiting(&self) -> MutexGuard<'_, HashMap<u64, Waiting>> {
-        lock(&self.waiting)
-    }
 }
-
-/// Frees a wire id when its wait ends, however it ends.
-struct Slot<'a> {
-    connection: &'a Connection,
-    wire_id: u64,
-}
-
-impl Drop for Slot<'_> {
-    fn drop(&mut self) {
-        self.connection.lock_waiting().remove(&self.wire_id);
-    }
-}
-
-/// How long a wait for the head of a stream may hold up the opening of a link.
-pub(super) const STREAM_HEAD_WAIT: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use protocol::{capabilities::ClientCapabilities, ids::TenantId, json};
+    use protocol::{
+        capabilities::ClientCapabilities,
+        ids::{BackendId, TenantId},
+        json,
+    };
     use transport::http_client::{HttpClient, HttpClientConfig};
 
     use super::*;
@@ -483,7 +430,7 @@ mod tests {
                         }
                     }
                 }
-                assert!(connection.lock_waiting().is_empty(), "no wire id is left behind");
+                assert!(connection.pending.is_empty(), "no wire id is left behind");
             });
         }
     }

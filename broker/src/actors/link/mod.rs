@@ -4,9 +4,12 @@
 //! failures). What has to hold on every connection (log level, subscriptions) is kept here and put back on a new one.
 
 pub mod connection;
+mod failure;
 mod http;
+mod pending;
 mod queue;
 mod stdio;
+mod unreadable;
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, Weak},
@@ -16,6 +19,7 @@ use std::{
 use arc_swap::ArcSwapOption;
 use protocol::{
     capabilities::ClientCapabilities,
+    envelope::Kind,
     error::{ErrorKind, Refusal},
     method::Method,
     version::Version,
@@ -49,8 +53,10 @@ pub struct Link {
 #[derive(Debug)]
 struct Users {
     sessions: Vec<Weak<Session>>,
-    /// The log level last asked of the backend.
+    /// The log level the backend is to have.
     level: Option<LogLevel>,
+    /// The log level the connection there is has taken.
+    level_taken: Option<LogLevel>,
     /// Nobody has used the link since.
     idle_since: Option<Instant>,
 }
@@ -63,7 +69,7 @@ struct Backoff {
 
 impl Link {
     pub fn new(backend: Arc<Backend>, scope: LinkScope, declared: ClientCapabilities) -> Arc<Self> {
-        let users = Users { sessions: Vec::new(), level: None, idle_since: None };
+        let users = Users { sessions: Vec::new(), level: None, level_taken: None, idle_since: None };
         Arc::new(Self {
             backend,
             scope,
@@ -97,6 +103,11 @@ impl Link {
         self.current.load_full().filter(|connection| !connection.is_closed())
     }
 
+    /// Somebody has a reason to believe that the backend can be reached: the next attempt does not wait its turn.
+    pub async fn forgive(&self) {
+        self.opening.lock().await.forgive();
+    }
+
     async fn open_once(self: Arc<Self>) -> Result<Arc<Connection>, Refusal> {
         let mut backoff = self.opening.lock().await;
         if let Some(connection) = self.live() {
@@ -104,6 +115,8 @@ impl Link {
         }
         if let Some(last) = self.current.swap(None) {
             backoff.after_life(last.opened.elapsed());
+            // It may have ended without a goodbye, which nobody shall wait for.
+            self.backend.shared.running.spawn(async move { last.close().await });
         }
         let gone = || Refusal::new(ErrorKind::BackendUnavailable, format!("the link to backend {} is closed", self.backend.id));
         let opened = tokio::select! {
@@ -157,7 +170,11 @@ impl Link {
             .shared
             .metrics
             .version_negotiated(connection.negotiated().map_or(Version::LATEST_LEGACY, |n| n.version), Side::Backend);
-        let level = self.lock().level;
+        let level = {
+            let mut users = self.lock();
+            users.level_taken = None;
+            users.level
+        };
         if let Some(level) = level {
             self.send_level(connection, level).await;
         }
@@ -166,18 +183,15 @@ impl Link {
 
     /// A session that wants this log level begins to use the link.
     pub fn note_level(self: &Arc<Self>, level: LogLevel) {
-        let more_verbose = {
+        let wanted = {
             let mut users = self.lock();
-            let wanted = Some(users.level.map_or(level, |known| known.min(level)));
-            std::mem::replace(&mut users.level, wanted) != wanted
+            let wanted = users.level.map_or(level, |known| known.min(level));
+            users.level = Some(wanted);
+            (users.level_taken != Some(wanted)).then_some(wanted)
         };
-        if more_verbose && self.live().is_some() {
+        if let (Some(level), Some(connection)) = (wanted, self.live()) {
             let link = self.clone();
-            self.backend.shared.running.spawn(async move {
-                if let Some(connection) = link.live() {
-                    link.send_level(&connection, level).await;
-                }
-            });
+            self.backend.shared.running.spawn(async move { link.send_level(&connection, level).await });
         }
     }
 
@@ -186,8 +200,12 @@ impl Link {
     pub async fn set_level(self: &Arc<Self>) {
         let wanted = self.sessions().iter().filter_map(|session| session.log_level()).min();
         let Some(level) = wanted else { return };
-        let changed = std::mem::replace(&mut self.lock().level, wanted) != wanted;
-        if let Some(connection) = self.live().filter(|_| changed) {
+        let taken = {
+            let mut users = self.lock();
+            users.level = wanted;
+            users.level_taken == wanted
+        };
+        if let Some(connection) = self.live().filter(|_| !taken) {
             self.send_level(&connection, level).await;
         }
     }
@@ -197,8 +215,11 @@ impl Link {
             return;
         }
         let params = format!("{{\"level\":\"{}\"}}", level.name());
-        if let Err(failure) = connection.ask(self, Method::LoggingSetLevel, Some(params.as_bytes())).await {
-            tracing::info!(backend = %self.backend.id, %failure, "the backend did not take the log level");
+        match connection.ask(self, Method::LoggingSetLevel, Some(params.as_bytes())).await {
+            Ok(answer) if answer.kind == Kind::Error => tracing::info!(backend = %self.backend.id, "the backend refused the log level"),
+            Ok(_) if self.live().is_some_and(|live| Arc::ptr_eq(&live, connection)) => self.lock().level_taken = Some(level),
+            Ok(_) => {}
+            Err(failure) => tracing::info!(backend = %self.backend.id, %failure, "the backend did not take the log level"),
         }
     }
 
@@ -308,6 +329,11 @@ impl Backoff {
         self.not_before = Some(Instant::now() + ceiling.mul_f64(rand::random_range(0.5..1.0)));
     }
 
+    /// Not at once: whoever asks again and again must not make the backend start again and again.
+    fn forgive(&mut self) {
+        self.not_before = self.not_before.min(Some(Instant::now() + BACKOFF_FIRST));
+    }
+
     /// A connection that lived long enough wipes the slate; one that died young counts as a failure.
     fn after_life(&mut self, lived: Duration) {
         if lived >= STABLE_AFTER {
@@ -326,5 +352,24 @@ impl Backoff {
         }
         tokio::time::sleep(left).await;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forgiven_link_is_tried_soon_and_not_more_often_than_that() {
+        let mut backoff = Backoff::default();
+        backoff.forgive();
+        assert_eq!(backoff.not_before, None, "nothing to forgive");
+        (0..12).for_each(|_| backoff.failed());
+        assert!(backoff.not_before.unwrap() > Instant::now() + BACKOFF_WAIT_MAX, "would be refused");
+        backoff.forgive();
+        let soon = backoff.not_before.unwrap();
+        assert!(soon > Instant::now() && soon <= Instant::now() + BACKOFF_FIRST);
+        backoff.failed();
+        assert!(backoff.not_before.unwrap() > Instant::now() + BACKOFF_WAIT_MAX, "earlier failures are remembered");
     }
 }

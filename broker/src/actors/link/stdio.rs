@@ -88,10 +88,7 @@ async fn read(link: Arc<Link>, connection: Arc<Connection>, mut reader: LineRead
             }
             Err(rejected) => {
                 noise += 1;
-                connection.broken_message(&rejected);
-                if let Some(wire_id) = id_of_unreadable(&line) {
-                    connection.unreadable_answer(wire_id);
-                }
+                connection.broken_message(&rejected, &line);
                 if noise == 1 {
                     tracing::warn!(backend = %link.backend.id, "a child process writes something that is not MCP on its standard output");
                 }
@@ -103,23 +100,6 @@ async fn read(link: Arc<Link>, connection: Arc<Connection>, mut reader: LineRead
         }
     }
     connection.close_now();
-}
-
-/// The id in an answer that can not be read as a whole (a lone surrogate, a number beyond all bounds): where libraries put
-/// it, at the very start or the very end. Better than a call that waits for its deadline.
-fn id_of_unreadable(line: &[u8]) -> Option<u64> {
-    const NEAR: usize = 64;
-    let near = |part: &[u8], at_end: bool| {
-        let text = String::from_utf8_lossy(part);
-        let rest = if at_end { text.rsplit_once("\"id\":")?.1 } else { text.split_once("\"id\":")?.1 };
-        let digits: String = rest.trim_start().chars().take_while(char::is_ascii_digit).collect();
-        let after = rest.trim_start()[digits.len()..].trim_start().chars().next();
-        (after == Some(if at_end { '}' } else { ',' })).then(|| digits.parse().ok())?
-    };
-    if memchr::memmem::find(line, b"\"method\"").is_some() || !line.starts_with(b"{") {
-        return None;
-    }
-    near(&line[..line.len().min(NEAR)], false).or_else(|| near(&line[line.len().saturating_sub(NEAR)..], true))
 }
 
 /// Waits for the process to end, or for the link to be closed, and leaves nothing of its group behind.
@@ -141,24 +121,4 @@ async fn watch(link: Arc<Link>, connection: Arc<Connection>, mut process: ChildP
     process.close().await;
     connection.finished();
     link.backend.connection_ended(&link, &connection);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_id_of_an_unreadable_answer_is_found_where_libraries_put_it() {
-        for (line, id) in [
-            (r#"{"jsonrpc":"2.0","id":7,"result":{"text":"\ud800"}}"#, Some(7)),
-            (r#"{"result":{"text":"\ud800"},"jsonrpc":"2.0","id":8}"#, Some(8)),
-            (r#"{"jsonrpc":"2.0","id": 9 , "error":{"code":1e999}}"#, Some(9)),
-            (r#"{"jsonrpc":"2.0","id":7,"method":"roots/list","params":"\ud800"}"#, None),
-            (r#"server says "id":7, hello"#, None),
-            (r#"{"jsonrpc":"2.0","id":"7","result":"\ud800"}"#, None),
-            (r#"{"#, None),
-        ] {
-            assert_eq!(id_of_unreadable(line.as_bytes()), id, "{line}");
-        }
-    }
 }

@@ -4,9 +4,13 @@
 //! stream ([`general`]) carries what belongs to no call. Notifications and answers leave one after the other.
 
 mod general;
+mod outcome;
 mod reading;
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http::{
@@ -30,7 +34,7 @@ use transport::{
 use self::reading::StreamReading;
 use super::{
     CloseUnlessOpened, Link,
-    connection::{Connection, Failure, STREAM_HEAD_WAIT, Wire},
+    connection::{Connection, Failure, Wire},
     queue::{FrameQueue, Queued},
 };
 use crate::{
@@ -44,6 +48,9 @@ const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-versi
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const JSON: &str = "application/json";
 const EVENT_STREAM: &str = "text/event-stream";
+
+/// How long a wait for the head of the GET stream may hold up the opening of a link.
+const STREAM_HEAD_WAIT: Duration = Duration::from_secs(1);
 
 /// How requests to one HTTP backend are made.
 #[derive(Debug)]
@@ -127,7 +134,10 @@ async fn send_one_way(wire: Arc<HttpWire>, link: Arc<Link>, connection: Arc<Conn
             match tokio::time::timeout(limit, wire.post_one_way(frame.into_frame())).await {
                 Ok(Ok(())) => {}
                 Ok(Err(failure)) => {
-                    tracing::info!(backend = %link.backend.id, %failure, "a notification or answer did not reach the backend")
+                    tracing::info!(backend = %link.backend.id, %failure, "a notification or answer did not reach the backend");
+                    if failure == Failure::SessionGone {
+                        connection.session_forgotten();
+                    }
                 }
                 Err(_) => tracing::info!(backend = %link.backend.id, "a notification or answer was not taken in time"),
             }

@@ -2,7 +2,6 @@
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use http::StatusCode;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use protocol::{
@@ -13,7 +12,10 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use transport::http_client;
 
-use super::{ContentKind, HttpWire};
+use super::{
+    HttpWire,
+    outcome::{Asked, Outcome},
+};
 use crate::{
     actors::{
         call::Call,
@@ -86,7 +88,9 @@ impl StreamReading {
                 }
             }
             () = stop.cancelled() => {}
-            () = connection.closed() => {}
+            () = connection.closed() => {
+                let _nobody_waits = failed.send(Failure::Lost("the connection ended".to_owned()));
+            }
         }
     }
 
@@ -123,14 +127,11 @@ impl StreamReading {
             }
             *attempts += 1;
             tokio::time::sleep(self.retry).await; // MCP 2025-11-25, Transports: the client waits for `retry`
-            match self.wire.send(self.wire.get(self.last_event_id.as_deref())).await {
-                Ok(response) if response.status() == StatusCode::OK && ContentKind::of(&response) == ContentKind::EventStream => {
-                    return Ok(response.into_body());
-                }
-                Ok(response) if response.status().is_client_error() => {
-                    return Err(Failure::Lost(format!("the event stream was not resumed ({})", response.status())));
-                }
-                _ => {}
+            let Ok(response) = self.wire.send(self.wire.get(self.last_event_id.as_deref())).await else { continue };
+            match Outcome::of(&response, Asked::ToResume) {
+                Outcome::Open => return Ok(response.into_body()),
+                Outcome::Later => {}
+                _ => return Err(Failure::Lost(format!("the event stream was not resumed ({})", response.status()))),
             }
         }
     }
@@ -174,7 +175,7 @@ impl StreamReading {
         }
         let repeated = event.id.is_some_and(|id| self.note_id(id));
         let Some(data) = event.data.filter(|data| !data.is_empty()) else { return false };
-        match Message::decode(data, &self.wire.limits) {
+        match Message::decode(data.clone(), &self.wire.limits) {
             Ok(message) => {
                 let awaited = self.answer_to.is_some_and(|wire_id| message.answers(wire_id));
                 if !repeated || awaited {
@@ -184,7 +185,7 @@ impl StreamReading {
                 awaited
             }
             Err(rejected) => {
-                self.connection.broken_message(&rejected);
+                self.connection.broken_message(&rejected, &data);
                 false
             }
         }

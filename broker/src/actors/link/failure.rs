@@ -1,0 +1,57 @@
+//! Why a backend gave no answer. Made by connections and their wires; judged by calls and by [`Backend::refusal`].
+//!
+//! Each kind says whether the backend can have acted: only what it certainly did not look at may be sent again.
+//!
+//! [`Backend::refusal`]: crate::actors::backend::Backend::refusal
+
+use protocol::{
+    error::{ErrorKind, Refusal},
+    ids::BackendId,
+    method::Method,
+};
+
+/// Why there is no answer. Says whether the backend can have acted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// No byte of the request left: it may be tried again.
+    #[error("nothing was sent: {0}")]
+    NotSent(String),
+    /// The backend is there and does not want work now.
+    #[error("the backend is busy: {0}")]
+    Busy(String),
+    /// The queue towards the backend is full.
+    #[error("too many messages wait for the backend")]
+    QueueFull,
+    /// The backend no longer knows our session; it did not look at the request.
+    #[error("the backend forgot the session")]
+    SessionGone,
+    /// The request went out and its answer will not come.
+    #[error("the answer is lost: {0}")]
+    Lost(String),
+    /// The backend did not answer in time.
+    #[error("no answer to {} in time", .0.name())]
+    TimedOut(Method),
+    /// What came back is not MCP.
+    #[error("the backend broke the protocol: {0}")]
+    Protocol(String),
+    #[error("the answer is larger than {max} bytes")]
+    TooLarge { max: usize },
+}
+
+impl Failure {
+    /// In the client's terms: no text of the backend, no internals.
+    pub fn refusal(&self, backend: &BackendId) -> Refusal {
+        let (kind, text) = match self {
+            Failure::NotSent(_) | Failure::SessionGone => (ErrorKind::BackendUnavailable, format!("backend {backend} can not be reached")),
+            Failure::Busy(_) => (ErrorKind::BackendUnavailable, format!("backend {backend} takes no work now")),
+            Failure::QueueFull => (ErrorKind::Overloaded, format!("too many messages wait for backend {backend}")),
+            Failure::Lost(_) => {
+                (ErrorKind::OutcomeUnknown, format!("the connection to backend {backend} ended before the answer; it may have acted"))
+            }
+            Failure::TimedOut(_) => (ErrorKind::Timeout, format!("backend {backend} did not answer in time")),
+            Failure::Protocol(_) => (ErrorKind::BackendProtocolError, format!("backend {backend} gave an answer that is not MCP")),
+            Failure::TooLarge { max } => (ErrorKind::ResultTooLarge, format!("the answer of backend {backend} is larger than {max} bytes")),
+        };
+        Refusal::new(kind, text)
+    }
+}
