@@ -64,8 +64,9 @@ fn owner(link: &Arc<Link>, connection: &Connection, message: &Message, origin: O
         return Some(Owner { session: call.session.clone(), call: Some(call.clone()) });
     }
     if message.fields.meta_related_task_id.is_some() {
-        let session = link.backend.shared.tasks.session_of(link, message)?;
-        let call = connection.latest_call_of(&session);
+        let (session, task) = link.backend.shared.tasks.owner_of(link, message)?;
+        // MCP 2025-11-25, Tasks: who waits for the outcome has a stream open for what the task needs.
+        let call = connection.result_call_of(&task).or_else(|| connection.latest_call_of(&session));
         return Some(Owner { session, call });
     }
     match &link.scope {

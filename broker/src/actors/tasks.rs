@@ -176,10 +176,11 @@ impl TaskTable {
         inner.by_id.get(&TaskId::new(id)).filter(own).cloned().ok_or_else(|| Refusal::new(ErrorKind::TaskNotFound, "no such task"))
     }
 
-    /// The session a message about a task belongs to.
-    pub fn session_of(&self, link: &Arc<Link>, message: &Message) -> Option<Arc<Session>> {
+    /// The task a message is about, and the session it belongs to.
+    pub fn owner_of(&self, link: &Arc<Link>, message: &Message) -> Option<(Arc<Session>, TaskId)> {
         let id = self.ours(link, &message.text(message.fields.meta_related_task_id)?)?;
-        self.lock().by_id.get(&id)?.session.upgrade()
+        let session = self.lock().by_id.get(&id)?.session.upgrade()?;
+        Some((session, id))
     }
 
     /// The tasks a session may list, oldest first: those of its principal, or only its own when nobody said who it is.

@@ -16,7 +16,7 @@ use protocol::{
     envelope::{Message, Rejected},
     error::Refusal,
     handshake::{self, InitializeAnswer},
-    ids::RequestId,
+    ids::{RequestId, TaskId},
     json::Span,
     method::Method,
     splice::Splice,
@@ -239,6 +239,11 @@ impl Connection {
     /// The only call in flight here, if it is the only one: what a message without a name belongs to.
     pub fn only_call(&self) -> Option<Arc<Call>> {
         self.pending.only_call()
+    }
+
+    /// The call that waits for the outcome of this task.
+    pub fn result_call_of(&self, task: &TaskId) -> Option<Arc<Call>> {
+        self.pending.result_call_of(task)
     }
 
     /// A call of this session in flight here: the latest.

@@ -9,7 +9,11 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, Weak},
 };
 
-use protocol::{envelope::Message, ids::RequestId};
+use protocol::{
+    envelope::Message,
+    ids::{RequestId, TaskId},
+    method::Method,
+};
 use tokio::sync::oneshot;
 
 use super::failure::Failure;
@@ -75,6 +79,12 @@ impl Pending {
         let waiting = self.lock_waiting();
         let of_session = |waiting: &&Waiting| waiting.call.as_ref().is_some_and(|call| Arc::ptr_eq(&call.session, session));
         waiting.iter().filter(|(_, w)| of_session(w)).max_by_key(|(id, _)| **id).and_then(|(_, w)| w.call.clone())
+    }
+
+    /// The call that waits for the outcome of this task.
+    pub(super) fn result_call_of(&self, task: &TaskId) -> Option<Arc<Call>> {
+        let waits = |call: &&Arc<Call>| call.method == Method::TasksResult && call.task.as_ref() == Some(task);
+        self.lock_waiting().values().filter_map(|waiting| waiting.call.as_ref()).find(waits).cloned()
     }
 
     pub(super) fn note_asked(&self, backend_id: RequestId, session: &Arc<Session>, question: u64) {
