@@ -146,6 +146,8 @@ struct Post<'a> {
     caller: Caller,
     endpoint: Endpoint,
     headers: HeaderMap,
+    /// The session the header names, as its owner finds it; `None` without a header.
+    session: Option<Result<Arc<Session>, Refusal>>,
     frames: Frames,
 }
 
@@ -159,34 +161,32 @@ impl<'a> Post<'a> {
         let frame = read_body(&head.headers, body, limits.bytes_max, shared.config.timeouts.request_read).await.map_err(anonymous)?;
         shared.metrics.bytes(Direction::In, Side::Client, frame.len());
         let session_id = session_id(&head.headers).map_err(anonymous)?;
+        let session = session_id.map(|id| broker.find_session(id, &caller, &endpoint));
         // Only sessions of 2025-03-26 know batches.
-        let session = session_id.and_then(|id| broker.find_session(id, &caller, &endpoint).ok());
-        let batches = session.is_some_and(|session| session.version.batches());
+        let batches = matches!(&session, Some(Ok(session)) if session.version.batches());
         let frames = decode_body(frame, &limits, batches)?;
-        Ok(Self { broker, caller, endpoint, headers: head.headers, frames })
+        Ok(Self { broker, caller, endpoint, headers: head.headers, session, frames })
     }
 
     async fn serve(self) -> Result<Response<Body>, Rejected> {
-        if let Frames::One(message) = &self.frames {
-            let reject = |refusal| Rejected::new(refusal, message.id.clone());
-            if message.is_modern() {
-                return Err(reject(gate::modern_era()));
-            }
-            gate::version(&self.headers).map_err(reject)?;
-        }
-        let session_id = session_id(&self.headers).map_err(anonymous)?;
-        let session = session_id.map(|id| self.broker.find_session(id, &self.caller, &self.endpoint));
+        let version = gate::version(&self.headers);
+        let session = self.session;
         match self.frames {
-            Frames::One(message) if message.method == Method::Initialize && !matches!(session, Some(Ok(_))) => {
-                initialize(self.broker, self.caller, self.endpoint, &message).await
-            }
             Frames::One(message) => {
                 let reject = |refusal| Rejected::new(refusal, message.id.clone());
+                if message.is_modern() {
+                    return Err(reject(gate::modern_era()));
+                }
+                version.map_err(reject)?;
+                if message.method == Method::Initialize && !matches!(session, Some(Ok(_))) {
+                    return initialize(self.broker, self.caller, self.endpoint, &message).await;
+                }
                 let session = session.unwrap_or_else(|| Err(session_required())).map_err(reject)?;
                 session.touch();
                 one(&session, message).await
             }
             Frames::Batch(messages) => {
+                version.map_err(anonymous)?;
                 let session = session.unwrap_or_else(|| Err(session_required())).map_err(anonymous)?;
                 session.touch();
                 Ok(batch(&session, messages).await)
