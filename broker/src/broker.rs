@@ -31,7 +31,10 @@ use crate::{
     },
     limits::{CLIENT_TEXT_BYTES_MAX, CLOSE_WAIT, DISPLAY_CHARS_MAX, FIRST_CATALOG_WAIT, REAPER_INTERVAL},
     metrics::{Metrics, Side},
-    rules::{catalog::Endpoint, offer::Offer},
+    rules::{
+        catalog::{BackendLists, Endpoint},
+        offer::Offer,
+    },
     views::{BackendStatus, SessionView, SubscriptionView, TaskView},
 };
 
@@ -111,6 +114,10 @@ impl Broker {
         let backend = Backend::new(tenant.id.clone(), id.clone(), spec, self.shared.clone());
         if let Some(replaced) = tenant.insert_backend(backend.clone()) {
             replaced.close();
+            // Until the new one's lists are read, the old ones serve, marked stale.
+            if let Some(lists) = replaced.lists.load_full() {
+                backend.lists.store(Some(Arc::new(BackendLists { stale: true, ..(*lists).clone() })));
+            }
             tenant.publish();
             for session in tenant.sessions() {
                 self.shared.running.spawn(session.resubscribe(id.clone()));

@@ -42,6 +42,8 @@ pub const REAPER_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Event streams of one session that are open or kept to be resumed.
 pub const STREAMS_KEPT_MAX: usize = 128;
+/// How often one subscribe asks again because others for the same URI failed around it.
+pub const SUBSCRIBE_ATTEMPTS_MAX: usize = 3;
 /// Resources one session may be subscribed to.
 pub const SUBSCRIPTIONS_PER_SESSION_MAX: usize = 1_000;
 /// Requests of backends (sampling, elicitation, roots) that wait for one session's client.
@@ -120,7 +122,7 @@ pub const CLIENT_WRITE_STALL_MAX: Duration = Duration::from_secs(30);
 /// Headers of one request.
 pub const HTTP_HEADERS_MAX: usize = 100;
 /// An answer is handed to an HTTP/2 connection in pieces of this size.
-pub const HTTP2_PIECE_BYTES: usize = 64 * 1024;
+pub const HTTP2_PIECE_BYTES: usize = 16 * 1024;
 /// Requests in flight on one HTTP/2 connection.
 pub const HTTP2_STREAMS_MAX: u32 = 256;
 

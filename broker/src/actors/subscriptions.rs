@@ -74,6 +74,12 @@ impl Subscriptions {
         }
     }
 
+    /// Whether the session listens to `uri` and the backend knows of it, or will with its next connection.
+    pub fn is_held(&self, session: &Arc<Session>, uri: &str) -> bool {
+        let held = |one: &Subscription| one.told.is_some() && one.listeners.iter().any(|other| other.as_ptr() == Arc::as_ptr(session));
+        self.lock().get(uri).is_some_and(held)
+    }
+
     /// A session is over.
     pub fn drop_session(&self, link: &Arc<Link>, session: &Arc<Session>) {
         let mut left = Vec::new();

@@ -74,3 +74,28 @@ async fn a_removed_backend_takes_its_subscriptions_with_it() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn res_03_requests_for_one_uri_at_once_all_hear_that_it_was_refused() {
+    let gate = Gate::new();
+    let backend = FakeBackend::echo().await;
+    with_a_resource(&backend);
+    let hold = gate.clone();
+    backend.on("resources/subscribe", move |_| {
+        let hold = hold.clone();
+        async move {
+            hold.passed().await;
+            Reply::Error(json!({"code": -32002, "message": "no"}))
+        }
+    });
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    let calls: Vec<_> = (0..3).map(|_| client.begin("resources/subscribe", json!({"uri": "b+test://one"}))).collect();
+    backend.wait_for("the first of them", |seen| seen.is("resources/subscribe")).await;
+    gate.open();
+    for call in calls {
+        let answer = call.response().await.value;
+        assert_eq!(answer["error"]["data"]["kind"], "resource_not_found", "{answer}");
+    }
+    assert_eq!(broker.admin().metric("mcp_subscriptions", &[]).await, Some(0.0));
+}

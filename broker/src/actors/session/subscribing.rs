@@ -11,22 +11,32 @@ use protocol::{
 };
 
 use super::{Session, session_over};
-use crate::{actors::link::Link, limits::SUBSCRIPTIONS_PER_SESSION_MAX, rules::routing::ResourceTarget};
+use crate::{
+    actors::link::Link,
+    limits::{SUBSCRIBE_ATTEMPTS_MAX, SUBSCRIPTIONS_PER_SESSION_MAX},
+    rules::routing::ResourceTarget,
+};
 
 impl Session {
     pub(super) async fn subscribe(self: Arc<Self>, target: ResourceTarget) -> Result<Bytes, Refusal> {
-        let link = self.link_to(&target.backend)?;
-        self.note_subscription(&link, &target)?;
-        let told = match link.connection().await {
-            Ok(_) => link.subscriptions.settle(&link, &target.uri).await,
-            Err(refusal) => Err(refusal),
-        };
-        if let Err(refusal) = told {
-            self.forget_subscription(&link, &target);
-            let _never_told = link.subscriptions.settle(&link, &target.uri).await;
-            return Err(as_the_client_names_it(refusal, &target));
+        for _attempt in 0..SUBSCRIBE_ATTEMPTS_MAX {
+            let link = self.link_to(&target.backend)?;
+            self.note_subscription(&link, &target)?;
+            let told = match link.connection().await {
+                Ok(_) => link.subscriptions.settle(&link, &target.uri).await,
+                Err(refusal) => Err(refusal),
+            };
+            if let Err(refusal) = told {
+                self.forget_subscription(&link, &target);
+                let _never_told = link.subscriptions.settle(&link, &target.uri).await;
+                return Err(as_the_client_names_it(refusal, &target));
+            }
+            // Another request for the same URI may have failed meanwhile and taken this one's wish with it: ask again.
+            if link.subscriptions.is_held(&self, &target.uri) {
+                return Ok(Bytes::from_static(b"{}"));
+            }
         }
-        Ok(Bytes::from_static(b"{}"))
+        Err(Refusal::new(ErrorKind::BackendUnavailable, "the subscription could not be settled, other requests for it interfere"))
     }
 
     pub(super) async fn unsubscribe(self: Arc<Self>, target: ResourceTarget) -> Result<Bytes, Refusal> {
@@ -38,9 +48,13 @@ impl Session {
 
     /// A backend was replaced: what this client listens to there is subscribed to anew.
     pub async fn resubscribe(self: Arc<Self>, backend: BackendId) {
-        let targets: Vec<ResourceTarget> = self.lock().subscriptions.values().filter(|one| one.backend == backend).cloned().collect();
-        let Some(link) = self.link_to(&backend).ok().filter(|_| !targets.is_empty()) else { return };
-        targets.iter().for_each(|target| link.subscriptions.want(&self, &target.uri));
+        let Ok(link) = self.link_to(&backend) else { return };
+        let targets: Vec<ResourceTarget> = {
+            let state = self.lock();
+            let targets: Vec<_> = state.subscriptions.values().filter(|one| one.backend == backend).cloned().collect();
+            targets.iter().for_each(|target| link.subscriptions.want(&self, &target.uri));
+            targets
+        };
         if link.open_for_listeners().await {
             for target in &targets {
                 if let Err(refusal) = link.subscriptions.settle(&link, &target.uri).await {
@@ -81,6 +95,16 @@ impl Session {
         state.subscriptions.remove(&target.exposed_uri);
         link.subscriptions.unwant(self, &target.uri);
         self.count_subscriptions(state.subscriptions.len(), before);
+        // The backend may have been replaced meanwhile, and the wish moved to its new link.
+        let moved = state.links.get(&target.backend).filter(|current| !std::ptr::eq(Arc::as_ptr(current), link)).cloned();
+        drop(state);
+        if let Some(current) = moved {
+            current.subscriptions.unwant(self, &target.uri);
+            let uri = target.uri.clone();
+            self.shared.running.spawn(async move {
+                let _gone_anyway = current.subscriptions.settle(&current, &uri).await;
+            });
+        }
     }
 
     fn count_subscriptions(&self, now: usize, before: usize) {
