@@ -297,7 +297,7 @@ impl Connection {
         self.close_now();
     }
 
-    fn is_forgotten(&self) -> bool {
+    pub(super) fn is_forgotten(&self) -> bool {
         self.forgotten.load(Ordering::Acquire)
     }
 

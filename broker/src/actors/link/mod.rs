@@ -114,7 +114,10 @@ impl Link {
             return Ok(connection);
         }
         if let Some(last) = self.current.swap(None) {
-            backoff.after_life(last.opened.elapsed());
+            // A backend that forgot its sessions is there and well: it says so at once.
+            if !last.is_forgotten() {
+                backoff.after_life(last.opened.elapsed());
+            }
             // It may have ended without a goodbye, which nobody shall wait for.
             self.backend.shared.running.spawn(async move { last.close().await });
         }
