@@ -197,7 +197,7 @@ impl Call {
             let outgoing = Outgoing { message, edits, call: self };
             match connection.exchange(&link, outgoing).await {
                 Ok(answer) => return Ending::Answered(answer),
-                Err(Failure::SessionGone) if attempt == 0 => connection.close_now(),
+                Err(Failure::SessionGone) if attempt == 0 => {} // the connection has ended itself, the link opens another
                 Err(failure) => return Ending::Refused(link.backend.refusal(&failure)),
             }
         }

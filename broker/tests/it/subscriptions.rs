@@ -9,8 +9,8 @@ fn with_a_resource(backend: &FakeBackend) {
     backend.list("resources", vec![json!({"uri": "test://one", "name": "one"})]);
 }
 
-#[tokio::test]
-async fn res_04_a_subscribe_that_was_cancelled_and_fails_leaves_nothing() {
+/// A backend that refuses each subscribe with this code, once the gate is open.
+async fn refusing_late(code: i64) -> (FakeBackend, Gate) {
     let gate = Gate::new();
     let backend = FakeBackend::echo().await;
     with_a_resource(&backend);
@@ -19,9 +19,15 @@ async fn res_04_a_subscribe_that_was_cancelled_and_fails_leaves_nothing() {
         let hold = hold.clone();
         async move {
             hold.passed().await;
-            Reply::Error(json!({"code": -32603, "message": "no"}))
+            Reply::Error(json!({"code": code, "message": "no"}))
         }
     });
+    (backend, gate)
+}
+
+#[tokio::test]
+async fn res_04_a_subscribe_that_was_cancelled_and_fails_leaves_nothing() {
+    let (backend, gate) = refusing_late(-32603).await;
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
     for n in 0..5 {
@@ -77,17 +83,7 @@ async fn a_removed_backend_takes_its_subscriptions_with_it() {
 
 #[tokio::test]
 async fn res_03_requests_for_one_uri_at_once_all_hear_that_it_was_refused() {
-    let gate = Gate::new();
-    let backend = FakeBackend::echo().await;
-    with_a_resource(&backend);
-    let hold = gate.clone();
-    backend.on("resources/subscribe", move |_| {
-        let hold = hold.clone();
-        async move {
-            hold.passed().await;
-            Reply::Error(json!({"code": -32002, "message": "no"}))
-        }
-    });
+    let (backend, gate) = refusing_late(-32002).await;
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
     let calls: Vec<_> = (0..3).map(|_| client.begin("resources/subscribe", json!({"uri": "b+test://one"}))).collect();

@@ -15,12 +15,15 @@ use std::{
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
+use tokio::sync::Notify;
 
 use crate::limits::{CLIENT_WRITE_STALL_MAX, HTTP2_PIECE_BYTES};
 
 #[derive(Debug, Default)]
 pub(super) struct Unsent {
     state: Mutex<State>,
+    /// There is an answer to watch over.
+    begun: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -38,12 +41,16 @@ impl Unsent {
         state.next += 1;
         state.moved.insert(number, Instant::now());
         drop(state);
+        self.begun.notify_one();
         Tracked { rest: answer, place: Place { unsent: self.clone(), number } }
     }
 
-    /// Resolves when an answer has got nowhere for too long.
+    /// Resolves when an answer has got nowhere for too long. Costs an idle connection no timer.
     pub(super) async fn stalled(&self) {
         loop {
+            if self.lock().moved.is_empty() {
+                self.begun.notified().await;
+            }
             tokio::time::sleep(CLIENT_WRITE_STALL_MAX / 4).await;
             if self.longest_wait(Instant::now()) > CLIENT_WRITE_STALL_MAX {
                 return;
