@@ -1,17 +1,32 @@
-//! Records that outlive the process: tenants, API keys and backends.
+//! Records that outlive the process: tenants, API keys, backends, sessions, subscriptions, tasks and event streams.
 //!
-//! The broker holds an [`Arc<dyn ConfigStore>`](ConfigStore) and never learns which engine is behind it. What an engine
-//! must do is written once, as the behaviours of `conformance`; an implementation is what passes them.
-//! A write that returned `Ok` is on disk.
+//! The broker holds trait objects ([`DurableStore`], [`EventStore`], [`HotStore`]) and never learns which engine is behind
+//! them. What an engine must do is written once, as the behaviours of `conformance`; an implementation is what passes them.
+//! A write to a [`DurableStore`] that returned `Ok` is on disk; what is in a [`HotStore`] may be lost at any time.
 
 #[cfg(any(test, feature = "test"))]
 pub mod conformance;
+mod durable;
 mod error;
+mod event;
+pub mod fault_point;
+pub mod hot;
+mod node;
 mod records;
+mod session;
 mod sqlite;
 mod store;
+mod task;
+mod write;
 
+pub use durable::DurableStore;
 pub use error::StoreError;
+pub use event::{EventStore, LogEntry, LoggedEvent, StoredStream, StreamRecord};
+pub use hot::{HotStore, OwnerHint, Wake};
+pub use node::{NodeName, NodeRecord, Renewal};
 pub use records::{BackendRecord, HASH_BYTES, KeyRecord, TenantRecord};
+pub use session::{Claim, SESSION_KEY_BYTES, SessionKey, SessionRecord, SessionSeat, StoredSession, SubscriptionCount, SubscriptionRecord};
 pub use sqlite::{Migrated, SqliteOptions, SqliteStore};
 pub use store::ConfigStore;
+pub use task::{Step, StoredTask, TaskAudience, TaskInput, TaskLimit, TaskLimits, TaskPlace, TaskRecord, TaskStatus, Transition};
+pub use write::{Row, Write, Written};

@@ -6,7 +6,8 @@ use protocol::ids::{BackendId, KeyId, TenantId};
 
 use crate::{BackendRecord, KeyRecord, StoreError, TenantRecord};
 
-/// Tenants, API keys and backends. Lists come ordered by name; a key or backend can only exist under its tenant.
+/// Tenants, API keys and backends. Lists come ordered by name; a key or backend can only exist under its tenant. Every
+/// change makes [`ConfigStore::config_version`] grow, in the same transaction.
 #[async_trait]
 pub trait ConfigStore: Send + Sync {
     async fn tenants(&self) -> Result<Vec<TenantRecord>, StoreError>;
@@ -36,6 +37,9 @@ pub trait ConfigStore: Send + Sync {
 
     /// False: there was none.
     async fn delete_backend(&self, tenant: &TenantId, backend: &BackendId) -> Result<bool, StoreError>;
+
+    /// Grows with every change of tenants, keys and backends.
+    async fn config_version(&self) -> Result<i64, StoreError>;
 
     /// Waits for what is being written and lets go of the database. Later calls fail with [`StoreError::Unavailable`].
     async fn close(&self);

@@ -192,6 +192,10 @@ impl ConfigStore for SqliteStore {
         Ok(delete.execute(&self.writer).await.map_err(explain)?.rows_affected() > 0)
     }
 
+    async fn config_version(&self) -> Result<i64, StoreError> {
+        sqlx::query_scalar("SELECT version FROM config_version").fetch_one(&self.readers).await.map_err(explain)
+    }
+
     async fn close(&self) {
         self.readers.close().await;
         // Last: SQLite folds the WAL into the main file when the final connection goes.

@@ -1,0 +1,99 @@
+//! What the broker asks of the database that is the record of sessions and tasks. PostgreSQL for several replicas, SQLite
+//! for one. A write that returned is on disk, whatever happens next.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use protocol::ids::{TaskId, TenantId};
+
+use crate::{
+    Claim, ConfigStore, NodeName, NodeRecord, Renewal, SessionKey, SessionSeat, StoreError, StoredSession, StoredTask, SubscriptionCount,
+    TaskAudience, TaskInput, TaskPlace, TaskStatus, Transition, Write, Written,
+};
+
+/// Nodes, sessions, subscriptions and tasks, beside the configuration. A row that can not be read is left out of what is
+/// returned, counted and named in the log by its key: it must not keep the others from being served.
+#[async_trait]
+pub trait DurableStore: ConfigStore {
+    /// `sqlite` or `postgres`: a metric's label.
+    fn engine(&self) -> &'static str;
+
+    /// Carries out a batch in one transaction: all of it is on disk when this returns, or none of it. The outcomes are in
+    /// the order of the writes.
+    async fn write(&self, batch: &[Write]) -> Result<Vec<Written>, StoreError>;
+
+    // Nodes.
+
+    /// A new node with a lease of this length.
+    async fn join(&self, node: &NodeName, address: Option<&str>, lease: Duration) -> Result<(), StoreError>;
+
+    /// Extends the lease, if it has not lapsed.
+    async fn renew(&self, node: &NodeName, lease: Duration, draining: bool) -> Result<Renewal, StoreError>;
+
+    /// The node is gone; what it still owns is anybody's.
+    async fn leave(&self, node: &NodeName) -> Result<(), StoreError>;
+
+    /// Nodes whose lease runs, by name.
+    async fn nodes(&self) -> Result<Vec<NodeRecord>, StoreError>;
+
+    // Sessions.
+
+    /// Makes `node` the owner, if the session exists for this seat, was not asked to end, and its owner's lease has lapsed
+    /// (or it is `node` already, or nobody).
+    async fn claim_session(&self, key: &SessionKey, seat: &SessionSeat, node: &NodeName) -> Result<Claim, StoreError>;
+
+    /// After a lapse: moves what still belongs to `from` to `to`, under new epochs. Returns sessions and their epochs.
+    async fn reclaim_sessions(&self, from: &NodeName, to: &NodeName) -> Result<Vec<(SessionKey, i64)>, StoreError>;
+
+    /// In the order of creation. `after`: the last key of the page before.
+    async fn sessions(&self, tenant: Option<&TenantId>, after: Option<&SessionKey>, limit: u32) -> Result<Vec<StoredSession>, StoreError>;
+
+    /// The sessions whose [`SessionKey::digest`] this is: one, but for an unheard-of coincidence.
+    async fn sessions_by_digest(&self, digest: &str) -> Result<Vec<StoredSession>, StoreError>;
+
+    /// Asks its owner to end a session; one without a live owner ends here. False: there is none.
+    async fn ask_session_end(&self, key: &SessionKey) -> Result<bool, StoreError>;
+
+    /// Removes up to `limit` sessions that nobody owns and that were not heard of for `idle`, or were asked to end.
+    async fn sweep_sessions(&self, idle: Duration, limit: u32) -> Result<Vec<SessionKey>, StoreError>;
+
+    /// Who listens to what, by tenant, backend and URI.
+    async fn subscription_counts(&self, tenant: Option<&TenantId>) -> Result<Vec<SubscriptionCount>, StoreError>;
+
+    // Tasks.
+
+    async fn task(&self, task: &TaskId) -> Result<Option<StoredTask>, StoreError>;
+
+    /// How a task ended; `None` as long as it has not.
+    async fn task_outcome(&self, task: &TaskId) -> Result<Option<Vec<u8>>, StoreError>;
+
+    /// Tasks this audience may see, oldest first, after a place in the list.
+    async fn tasks_for(&self, audience: &TaskAudience, after: Option<&TaskPlace>, limit: u32) -> Result<Vec<StoredTask>, StoreError>;
+
+    /// Tasks as operators see them, oldest first.
+    async fn tasks(
+        &self,
+        tenant: Option<&TenantId>,
+        status: Option<TaskStatus>,
+        after: Option<&TaskPlace>,
+        limit: u32,
+    ) -> Result<Vec<StoredTask>, StoreError>;
+
+    /// Makes `node` the owner of up to `limit` unfinished tasks whose owners' leases have lapsed, and returns them.
+    async fn claim_tasks(&self, node: &NodeName, limit: u32) -> Result<Vec<StoredTask>, StoreError>;
+
+    /// As [`DurableStore::reclaim_sessions`], for unfinished tasks.
+    async fn reclaim_tasks(&self, from: &NodeName, to: &NodeName) -> Result<Vec<(TaskId, i64)>, StoreError>;
+
+    /// What the task waits for, or waited for and did not take yet: inputs that are not closed, by number.
+    async fn task_inputs(&self, task: &TaskId) -> Result<Vec<TaskInput>, StoreError>;
+
+    /// A task's history, oldest first.
+    async fn transitions(&self, task: &TaskId) -> Result<Vec<Transition>, StoreError>;
+
+    /// Deletes up to `limit` tasks whose time is over, whatever their status. Returns which.
+    async fn expire_tasks(&self, limit: u32) -> Result<Vec<TaskId>, StoreError>;
+
+    /// How many tasks there are in each status.
+    async fn task_counts(&self) -> Result<Vec<(TaskStatus, u64)>, StoreError>;
+}

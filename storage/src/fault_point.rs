@@ -1,0 +1,63 @@
+//! Named places at which tests end the process: `MCP_BROKER_FAULT=NAME:N` kills it (SIGKILL) when it passes the place called
+//! NAME for the Nth time. Only in debug builds; a release build knows no such places.
+//!
+//! Every step of every durable write and of every hand-over has one, so that a crash can be tried at each of them and not
+//! at random only. [`passed`] lists the names a run went through when `MCP_BROKER_FAULT_LOG` names a file.
+
+#[cfg(debug_assertions)]
+mod armed {
+    use std::{
+        collections::HashSet,
+        io::Write as _,
+        process,
+        sync::{
+            Mutex, OnceLock, PoisonError,
+            atomic::{AtomicU64, Ordering},
+        },
+    };
+
+    struct Plan {
+        name: String,
+        at: u64,
+        seen: AtomicU64,
+    }
+
+    fn plan() -> Option<&'static Plan> {
+        static PLAN: OnceLock<Option<Plan>> = OnceLock::new();
+        let read = || {
+            let text = std::env::var("MCP_BROKER_FAULT").ok()?;
+            let (name, at) = text.rsplit_once(':').unwrap_or((&text, "1"));
+            Some(Plan { name: name.to_owned(), at: at.parse().ok()?, seen: AtomicU64::new(0) })
+        };
+        PLAN.get_or_init(read).as_ref()
+    }
+
+    fn note(name: &'static str) {
+        static SEEN: OnceLock<Option<(std::path::PathBuf, Mutex<HashSet<&'static str>>)>> = OnceLock::new();
+        let seen = SEEN.get_or_init(|| Some((std::env::var_os("MCP_BROKER_FAULT_LOG")?.into(), Mutex::default())));
+        let Some((path, names)) = seen else { return };
+        if names.lock().unwrap_or_else(PoisonError::into_inner).insert(name) {
+            let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+            let _unwritten = file.and_then(|mut file| writeln!(file, "{name}"));
+        }
+    }
+
+    pub(super) fn pass(name: &'static str) {
+        note(name);
+        let Some(plan) = plan().filter(|plan| plan.name == name) else { return };
+        if plan.seen.fetch_add(1, Ordering::SeqCst) + 1 == plan.at {
+            let own = rustix::process::getpid();
+            let _ends_here = rustix::process::kill_process(own, rustix::process::Signal::KILL);
+            process::abort();
+        }
+    }
+}
+
+/// Passes the place called `name`; does nothing unless a test asked for the process to end here.
+#[inline]
+pub fn passed(name: &'static str) {
+    #[cfg(debug_assertions)]
+    armed::pass(name);
+    #[cfg(not(debug_assertions))]
+    let _ = name;
+}

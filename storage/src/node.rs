@@ -1,0 +1,49 @@
+//! The broker processes that share a database, as it knows them: each holds one lease, and what it owns is its own for as
+//! long as the lease runs. Leases are measured by the database's clock.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use crate::SessionKey;
+
+/// One life of one broker process. A process that lost its lease goes on under a new name, so a name never comes back.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeName(Arc<str>);
+
+impl NodeName {
+    pub fn new(name: impl Into<Arc<str>>) -> Self {
+        Self(name.into())
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for NodeName {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+/// A process that holds, or held, a lease.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeRecord {
+    pub node: NodeName,
+    /// Where other replicas reach it; `None`: nowhere.
+    pub address: Option<String>,
+    /// It is going away and takes nothing new.
+    pub draining: bool,
+    /// Zero once the lease has lapsed.
+    pub lease_left: Duration,
+}
+
+/// What a renewal of the lease says.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Renewal {
+    /// False: the lease lapsed, or the name is unknown. What it owned may have another owner by now.
+    pub held: bool,
+    /// Grows with every change of tenants, keys and backends, on whichever replica.
+    pub config_version: i64,
+    /// Sessions of this node that somebody asked to end.
+    pub ended: Vec<SessionKey>,
+}

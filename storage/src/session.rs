@@ -1,0 +1,109 @@
+//! Client sessions as rows. What the broker alone understands (agreement, state, links) is opaque here.
+
+use std::fmt;
+
+use protocol::ids::{BackendId, KeyId, PrincipalId, TenantId};
+
+use crate::NodeRecord;
+
+/// Length of a [`SessionKey`].
+pub const SESSION_KEY_BYTES: usize = 32;
+
+/// SHA-256 of a session's id. The id is its client's secret and is not stored.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SessionKey([u8; SESSION_KEY_BYTES]);
+
+impl SessionKey {
+    pub const fn new(hash: [u8; SESSION_KEY_BYTES]) -> Self {
+        Self(hash)
+    }
+
+    pub fn from_slice(bytes: &[u8]) -> Option<Self> {
+        bytes.try_into().ok().map(Self)
+    }
+
+    pub fn as_bytes(&self) -> &[u8; SESSION_KEY_BYTES] {
+        &self.0
+    }
+
+    /// The first eight bytes in hexadecimal: how logs and operators name the session.
+    pub fn digest(&self) -> String {
+        self.0[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+impl fmt::Debug for SessionKey {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "SessionKey({})", self.digest())
+    }
+}
+
+/// A session, without who owns it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionRecord {
+    pub key: SessionKey,
+    pub seat: SessionSeat,
+    /// The API key it was opened with.
+    pub api_key: Option<KeyId>,
+    pub transport: String,
+    /// Protocol revision.
+    pub version: String,
+    /// What the handshake settled. Never changes.
+    pub agreement: Vec<u8>,
+    /// What changes during the session.
+    pub state: Vec<u8>,
+    /// The sessions it has at its backends, sealed.
+    pub links: Vec<u8>,
+}
+
+/// Who opened a session, and where. A request that differs in any of it does not find the session.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct SessionSeat {
+    pub tenant: TenantId,
+    pub principal: PrincipalId,
+    /// `None`: the aggregated endpoint.
+    pub endpoint: Option<BackendId>,
+}
+
+/// A session as operators see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredSession {
+    pub record: SessionRecord,
+    /// Who owns it, lapsed leases included.
+    pub owner: Option<NodeRecord>,
+    pub epoch: i64,
+    pub created_at_us: i64,
+    pub seen_at_us: i64,
+    pub subscriptions: u64,
+}
+
+/// A resource a session's client listens to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SubscriptionRecord {
+    /// As the client names it.
+    pub exposed_uri: String,
+    pub backend: BackendId,
+    /// As the backend names it.
+    pub uri: String,
+}
+
+/// How many sessions of a tenant listen to a resource.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SubscriptionCount {
+    pub tenant: TenantId,
+    pub backend: BackendId,
+    pub uri: String,
+    pub sessions: u64,
+}
+
+/// The outcome of an attempt to own a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "made once for each adoption and taken apart at once")]
+pub enum Claim {
+    /// It is ours from now on, under this epoch.
+    Taken { record: SessionRecord, epoch: i64, created_at_us: i64, subscriptions: Vec<SubscriptionRecord> },
+    /// Its owner's lease runs.
+    Elsewhere(NodeRecord),
+    /// There is none for this seat.
+    Absent,
+}

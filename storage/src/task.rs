@@ -1,0 +1,153 @@
+//! Tasks as rows: what a client asked for, how far the call behind it has got, and how it ended.
+
+use std::time::Duration;
+
+use protocol::ids::{BackendId, PrincipalId, TaskId, TenantId};
+
+use crate::SessionKey;
+
+/// MCP 2025-11-25, Tasks: task status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum TaskStatus {
+    Working,
+    InputRequired,
+    Completed,
+    Failed,
+    Cancelled,
+}
+
+impl TaskStatus {
+    pub const ALL: [Self; 5] = [Self::Working, Self::InputRequired, Self::Completed, Self::Failed, Self::Cancelled];
+
+    /// As it is on the wire and in the database.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Working => "working",
+            Self::InputRequired => "input_required",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|status| status.name() == text)
+    }
+
+    /// Such a task never changes again.
+    pub const fn is_over(self) -> bool {
+        matches!(self, Self::Completed | Self::Failed | Self::Cancelled)
+    }
+}
+
+/// How far the call behind a task has got; decides what another process may do after this one died.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing was sent: whoever owns the task sends it.
+    Queued,
+    /// It was sent, or may have been: repeated only where the tool says that repeating is harmless.
+    Sent,
+    /// The backend made a task of its own, whose outcome can be asked for.
+    Mirrored {
+        /// The backend's id of it.
+        backend_task: String,
+        /// What it takes to reach the backend's session again, sealed.
+        link: Vec<u8>,
+    },
+}
+
+/// What a client asked for. Never changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskRecord {
+    pub task: TaskId,
+    pub tenant: TenantId,
+    pub principal: PrincipalId,
+    /// The session that made it.
+    pub session: SessionKey,
+    /// Only that session may see it: nobody said who its client is.
+    pub private: bool,
+    pub backend: BackendId,
+    /// The call, as it is to be sent.
+    pub request: Vec<u8>,
+    /// What else the broker needs to carry it out; opaque here.
+    pub details: Vec<u8>,
+    /// Finds the task again when its client repeats the request. Unique for a principal.
+    pub idempotency: Option<Vec<u8>>,
+    /// Time from creation after which it is deleted; `None`: never.
+    pub ttl: Option<Duration>,
+}
+
+/// A task as it stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredTask {
+    pub record: TaskRecord,
+    pub status: TaskStatus,
+    /// For people.
+    pub message: Option<String>,
+    pub step: Step,
+    pub created_at_us: i64,
+    pub updated_at_us: i64,
+    /// Grows with each owner.
+    pub epoch: i64,
+    /// Grows with each transition.
+    pub revision: i64,
+}
+
+/// One line of a task's history.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Transition {
+    pub revision: i64,
+    pub to: TaskStatus,
+    pub at_us: i64,
+    /// The epoch under which it was made; `None`: by somebody who does not own the task, such as a cancellation.
+    pub epoch: Option<i64>,
+}
+
+/// Something the backend needs from the client before the task can go on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskInput {
+    /// Names it within its task; never used again there.
+    pub number: i64,
+    /// The request to the client, without an id.
+    pub request: Vec<u8>,
+    /// The client's answer: a JSON-RPC response without its id.
+    pub answer: Option<Vec<u8>>,
+}
+
+/// Whose tasks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskAudience {
+    pub tenant: TenantId,
+    pub principal: PrincipalId,
+    /// Private tasks are shown to this session only.
+    pub session: SessionKey,
+}
+
+impl TaskAudience {
+    pub fn may_see(&self, record: &TaskRecord) -> bool {
+        record.tenant == self.tenant && record.principal == self.principal && (!record.private || record.session == self.session)
+    }
+}
+
+/// What one tenant may have. A task counts with the bytes of its request, its details and its outcome.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TaskLimits {
+    pub running: u64,
+    pub stored: u64,
+    pub bytes: u64,
+}
+
+/// Which of the [`TaskLimits`] is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TaskLimit {
+    Running,
+    Stored,
+    Bytes,
+}
+
+/// A place in a list of tasks, which are ordered by creation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskPlace {
+    pub created_at_us: i64,
+    pub task: TaskId,
+}
