@@ -133,6 +133,17 @@ impl ConfigStore for SqliteStore {
         Ok(())
     }
 
+    async fn add_tenant(&self, record: &TenantRecord) -> Result<bool, StoreError> {
+        let insert = sqlx::query(
+            "INSERT INTO tenants (tenant, settings, created_at_us, updated_at_us) VALUES (?, ?, ?, ?) ON CONFLICT (tenant) DO NOTHING",
+        )
+        .bind(record.tenant.as_str())
+        .bind(record.settings.as_str())
+        .bind(record.created_at_us)
+        .bind(record.updated_at_us);
+        Ok(insert.execute(&self.writer).await.map_err(explain)?.rows_affected() > 0)
+    }
+
     async fn delete_tenant(&self, tenant: &TenantId) -> Result<bool, StoreError> {
         let delete = sqlx::query("DELETE FROM tenants WHERE tenant = ?").bind(tenant.as_str());
         Ok(delete.execute(&self.writer).await.map_err(explain)?.rows_affected() > 0)
