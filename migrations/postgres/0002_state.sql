@@ -153,11 +153,11 @@ END $$;
 
 CREATE TRIGGER forgets_streams AFTER DELETE ON sessions FOR EACH ROW EXECUTE FUNCTION forget_streams();
 
--- Outcomes of writes: 0 done, 1 created, 2 fenced, 3 over, 4 absent, 5 known, 6 to 8 full (running, stored, bytes).
+-- Each takes its half of a batch as columns of one length; `places` are of the whole batch. Outcomes: 0 done, 1 created, 2 fenced, 3 over, 4 absent, 5 known, 6 to 8 full (running, stored, bytes).
 -- `again`: an earlier attempt may have been carried out, so what is as it would have left it counts as done by us.
 
 CREATE FUNCTION write_sessions(
-    kinds SMALLINT[], keys BYTEA[], epochs BIGINT[], idles_us BIGINT[], owners TEXT[], tenants TEXT[], principals TEXT[],
+    places BIGINT[], kinds SMALLINT[], keys BYTEA[], epochs BIGINT[], idles_us BIGINT[], owners TEXT[], tenants TEXT[], principals TEXT[],
     endpoints TEXT[], api_keys TEXT[], transports TEXT[], versions TEXT[], agreements BYTEA[], states BYTEA[], all_links BYTEA[],
     exposed_uris BYTEA[], backends TEXT[], uris BYTEA[], again BOOLEAN
 ) RETURNS TABLE (place BIGINT, outcome SMALLINT) LANGUAGE plpgsql AS $$
@@ -168,10 +168,10 @@ DECLARE
     is_done BOOLEAN;
 BEGIN
     FOR w IN
-        SELECT * FROM unnest(kinds, keys, epochs, idles_us, owners, tenants, principals, endpoints, api_keys, transports,
+        SELECT * FROM unnest(places, kinds, keys, epochs, idles_us, owners, tenants, principals, endpoints, api_keys, transports,
                              versions, agreements, states, all_links, exposed_uris, backends, uris)
-        WITH ORDINALITY AS u (kind, key, epoch, idle_us, owner, tenant, principal, endpoint, api_key, transport,
-                              version, agreement, state, links, exposed_uri, backend, uri, place)
+            AS u (place, kind, key, epoch, idle_us, owner, tenant, principal, endpoint, api_key, transport,
+                  version, agreement, state, links, exposed_uri, backend, uri)
         ORDER BY u.key
     LOOP
         CASE w.kind
@@ -215,7 +215,7 @@ BEGIN
 END $$;
 
 CREATE FUNCTION write_tasks(
-    kinds SMALLINT[], ids TEXT[], epochs BIGINT[], numbers BIGINT[], owners TEXT[], tenants TEXT[], principals TEXT[],
+    places BIGINT[], kinds SMALLINT[], ids TEXT[], epochs BIGINT[], numbers BIGINT[], owners TEXT[], tenants TEXT[], principals TEXT[],
     all_sessions BYTEA[], privates BOOLEAN[], backends TEXT[], requests BYTEA[], all_details BYTEA[], idempotencies BYTEA[],
     ttls_us BIGINT[], limits_running BIGINT[], limits_stored BIGINT[], limits_bytes BIGINT[], steps SMALLINT[],
     backend_tasks BYTEA[], all_links BYTEA[], statuses TEXT[], messages BYTEA[], outcomes BYTEA[], again BOOLEAN
@@ -242,12 +242,12 @@ BEGIN
     PERFORM 1 FROM task_usage WHERE tenant = ANY (concerned) ORDER BY tenant FOR UPDATE;
 
     FOR w IN
-        SELECT * FROM unnest(kinds, ids, epochs, numbers, owners, tenants, principals, all_sessions, privates, backends,
+        SELECT * FROM unnest(places, kinds, ids, epochs, numbers, owners, tenants, principals, all_sessions, privates, backends,
                              requests, all_details, idempotencies, ttls_us, limits_running, limits_stored, limits_bytes,
                              steps, backend_tasks, all_links, statuses, messages, outcomes)
-        WITH ORDINALITY AS u (kind, task, epoch, number, owner, tenant, principal, session, private, backend,
-                              request, details, idempotency, ttl_us, running_max, stored_max, bytes_max,
-                              step, backend_task, link, status, message, outcome, place)
+            AS u (place, kind, task, epoch, number, owner, tenant, principal, session, private, backend,
+                  request, details, idempotency, ttl_us, running_max, stored_max, bytes_max,
+                  step, backend_task, link, status, message, outcome)
         -- New ones first and as they came: the first of two may take the last free place.
         ORDER BY u.kind <> 0, CASE WHEN u.kind = 0 THEN u.place END, u.task
     LOOP

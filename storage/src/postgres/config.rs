@@ -38,8 +38,7 @@ impl ConfigStore for PostgresStore {
     }
 
     async fn keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
-        let found =
-            self.rows(|_| sqlx::query("SELECT key_id, tenant, principal, name, hash, created_at_us FROM api_keys ORDER BY key_id"));
+        let found = self.rows(|_| sqlx::query("SELECT key_id, tenant, principal, name, hash, created_at_us FROM api_keys ORDER BY key_id"));
         found.await?.iter().map(key_record).collect()
     }
 

@@ -5,6 +5,7 @@
 //! within [`ANSWER_WITHIN`], or [`SETTLED_WITHIN`] for writes. With `synchronous_commit = on` a write that returned is on
 //! disk.
 
+mod columns;
 mod config;
 mod durable;
 mod events;
@@ -142,10 +143,7 @@ impl PostgresStore {
 
     /// Carries out one statement and reads all it returns; it has taken effect then. `query` makes it; it is told whether an
     /// earlier attempt may have been carried out without our learning of it.
-    async fn rows<'q>(
-        &self,
-        query: impl Fn(bool) -> Query<'q, Postgres, PgArguments> + Send + Sync,
-    ) -> Result<Vec<PgRow>, StatementError> {
+    async fn rows<'q>(&self, query: impl Fn(bool) -> Query<'q, Postgres, PgArguments> + Send + Sync) -> Result<Vec<PgRow>, StatementError> {
         let started = Instant::now();
         match timeout(ANSWER_WITHIN, self.rows_untimed(query)).await {
             Ok(answer) => answer,
@@ -207,9 +205,7 @@ enum StatementError {
 impl From<StatementError> for StoreError {
     fn from(error: StatementError) -> Self {
         match error {
-            StatementError::Failed(sqlx::Error::PoolClosed) => {
-                Self::Unavailable { detail: "it was closed, the broker is ending".into() }
-            }
+            StatementError::Failed(sqlx::Error::PoolClosed) => Self::Unavailable { detail: "it was closed, the broker is ending".into() },
             StatementError::Failed(error) => explain(error),
             StatementError::Late(error) => error,
         }

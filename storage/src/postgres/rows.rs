@@ -35,11 +35,7 @@ pub(super) fn count(row: &PgRow, column: &str) -> Result<u64, StoreError> {
 }
 
 /// What can be read of `rows`. `name` says which row it was.
-pub(super) fn readable<T>(
-    rows: &[PgRow],
-    read: impl Fn(&PgRow) -> Result<T, StoreError>,
-    name: impl Fn(&PgRow) -> String,
-) -> Vec<T> {
+pub(super) fn readable<T>(rows: &[PgRow], read: impl Fn(&PgRow) -> Result<T, StoreError>, name: impl Fn(&PgRow) -> String) -> Vec<T> {
     let read = rows.iter().filter_map(|row| match read(row) {
         Ok(value) => Some(value),
         Err(error) => {

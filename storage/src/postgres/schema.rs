@@ -14,12 +14,7 @@ use crate::{Migrated, StoreError, fault_point};
 /// Every migration in order, and the places between them at which tests end the process. A released file is never edited:
 /// the next change is the next file.
 const MIGRATIONS: &[(i64, &str, &str, [&str; 2])] = &[
-    (
-        1,
-        "configuration",
-        include_str!("../../../migrations/postgres/0001_configuration.sql"),
-        ["migration.1.begun", "migration.1.applied"],
-    ),
+    (1, "configuration", include_str!("../../../migrations/postgres/0001_configuration.sql"), ["migration.1.begun", "migration.1.applied"]),
     (2, "state", include_str!("../../../migrations/postgres/0002_state.sql"), ["migration.2.begun", "migration.2.applied"]),
 ];
 

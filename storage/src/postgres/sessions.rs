@@ -163,9 +163,8 @@ const LIST_SESSIONS: &str = stored_sessions!(
      ORDER BY s.created_at_us, s.key LIMIT $3"
 );
 
-const SESSIONS_BY_DIGEST: &str = stored_sessions!(
-    "WHERE s.key BETWEEN decode($1, 'hex') AND decode($1 || repeat('f', 48), 'hex') ORDER BY s.created_at_us, s.key"
-);
+const SESSIONS_BY_DIGEST: &str =
+    stored_sessions!("WHERE s.key BETWEEN decode($1, 'hex') AND decode($1 || repeat('f', 48), 'hex') ORDER BY s.created_at_us, s.key");
 
 fn stored_session(row: &PgRow) -> Result<StoredSession, StoreError> {
     let endpoint = get::<Option<&str>>(row, "endpoint")?.map(rows::backend).transpose()?;

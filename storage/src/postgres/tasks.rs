@@ -9,9 +9,7 @@ use super::{
     PostgresStore,
     rows::{self, count, get, readable},
 };
-use crate::{
-    NodeName, SessionKey, Step, StoreError, StoredTask, TaskAudience, TaskInput, TaskPlace, TaskRecord, TaskStatus, Transition,
-};
+use crate::{NodeName, SessionKey, Step, StoreError, StoredTask, TaskAudience, TaskInput, TaskPlace, TaskRecord, TaskStatus, Transition};
 
 /// How far a task has got, as it is stored.
 pub(super) const QUEUED: i16 = 0;
@@ -119,16 +117,14 @@ impl PostgresStore {
             sqlx::query("SELECT number, request, answer FROM task_inputs WHERE task = $1 AND NOT closed ORDER BY number")
                 .bind(task.as_str())
         };
-        let read =
-            |row: &PgRow| Ok(TaskInput { number: get(row, "number")?, request: get(row, "request")?, answer: get(row, "answer")? });
+        let read = |row: &PgRow| Ok(TaskInput { number: get(row, "number")?, request: get(row, "request")?, answer: get(row, "answer")? });
         let rows = self.rows(select).await?;
         Ok(readable(&rows, read, |_| format!("an input of task {task}")))
     }
 
     pub(super) async fn history(&self, task: &TaskId) -> Result<Vec<Transition>, StoreError> {
         let select = |_| {
-            sqlx::query("SELECT revision, status, at_us, epoch FROM task_transitions WHERE task = $1 ORDER BY revision")
-                .bind(task.as_str())
+            sqlx::query("SELECT revision, status, at_us, epoch FROM task_transitions WHERE task = $1 ORDER BY revision").bind(task.as_str())
         };
         let read = |row: &PgRow| {
             Ok(Transition { revision: get(row, "revision")?, to: status(row)?, at_us: get(row, "at_us")?, epoch: get(row, "epoch")? })
@@ -138,8 +134,7 @@ impl PostgresStore {
     }
 
     pub(super) async fn remove_expired_tasks(&self, limit: u32) -> Result<Vec<TaskId>, StoreError> {
-        let expire =
-            |_| sqlx::query("SELECT task FROM expire_tasks($1) AS task").bind(i32::try_from(limit).unwrap_or(i32::MAX));
+        let expire = |_| sqlx::query("SELECT task FROM expire_tasks($1) AS task").bind(i32::try_from(limit).unwrap_or(i32::MAX));
         let rows = self.rows(expire).await?;
         Ok(readable(&rows, task_id, named))
     }
