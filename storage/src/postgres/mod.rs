@@ -58,7 +58,7 @@ const SETTINGS: [(&str, &str); 7] = [
     ("statement_timeout", "2000"),
     ("lock_timeout", "1500"),
     ("idle_in_transaction_session_timeout", "5000"),
-    ("default_transaction_isolation", "read\\ committed"),
+    ("default_transaction_isolation", "read committed"),
     ("client_min_messages", "warning"),
     // The server's end of what TCP offers; ours is the time limit of each call.
     ("tcp_keepalives_idle", "30"),

@@ -140,8 +140,10 @@ impl PostgresStore {
     }
 
     pub(super) async fn count_tasks(&self) -> Result<Vec<(TaskStatus, u64)>, StoreError> {
-        let rows = self.rows(|_| sqlx::query("SELECT status, count(*) AS tasks FROM tasks GROUP BY status ORDER BY status")).await?;
-        Ok(readable(&rows, |row| Ok((status(row)?, count(row, "tasks")?)), |_| "tasks of a status".into()))
+        let rows = self.rows(|_| sqlx::query("SELECT status, count(*) AS tasks FROM tasks GROUP BY status")).await?;
+        let found = readable(&rows, |row| Ok((status(row)?, count(row, "tasks")?)), |_| "tasks of a status".into());
+        let of = |wanted| found.iter().find(|(status, _)| *status == wanted).map_or(0, |(_, tasks)| *tasks);
+        Ok(TaskStatus::ALL.map(|status| (status, of(status))).to_vec())
     }
 }
 
