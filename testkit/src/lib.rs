@@ -14,6 +14,7 @@ pub mod events;
 pub mod http;
 pub mod judge;
 pub mod proxy;
+pub mod servers;
 pub mod stdio;
 
 pub use admin::AdminClient;
