@@ -83,3 +83,19 @@ impl HotStore for MemoryHot {
         *self.owners() = Generations::new(HINTS_MAX);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::MemoryHot;
+    use crate::conformance::hot::Replicas;
+
+    /// The process is its only replica.
+    fn replicas() -> Replicas {
+        let hot = Arc::new(MemoryHot::new());
+        [hot.clone(), hot]
+    }
+
+    crate::hot_conformance!(memory, ((), super::super::replicas()));
+}

@@ -35,8 +35,9 @@ function operations.event(entry, streams, events, stream, sequence, expected, va
     orphans[#orphans + 1] = entry
     return
   end
-  local there = redis.call('EXISTS', events) == 1
+  local there, foreign_before = redis.call('EXISTS', events) == 1, foreign
   local added = call(events, 'XADD', sequence .. '-0', 'e', value)
+  there = there and foreign == foreign_before
   if failure(added) then
     -- Told again.
     return not string.find(added.err, 'equal or smaller', 1, true) and added

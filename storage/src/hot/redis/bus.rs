@@ -17,7 +17,7 @@ use redis::{
     aio::{PubSubSink, PubSubStream},
 };
 use tokio::{
-    sync::{broadcast, mpsc, watch},
+    sync::{broadcast, mpsc, oneshot, watch},
     time::timeout,
 };
 
@@ -36,9 +36,15 @@ const PING_EVERY: Duration = Duration::from_secs(1);
 const BACK_OFF_MIN: Duration = Duration::from_millis(50);
 const BACK_OFF_MAX: Duration = Duration::from_secs(2);
 
+enum Posted {
+    Word(Vec<u8>),
+    /// Everything before this was published, or is lost.
+    Emptied(oneshot::Sender<()>),
+}
+
 /// Where words of this replica go to be published.
 pub(super) struct Outbox {
-    queue: mpsc::Sender<Vec<u8>>,
+    queue: mpsc::Sender<Posted>,
     bytes: Arc<AtomicUsize>,
 }
 
@@ -46,11 +52,20 @@ impl Outbox {
     /// False: the word is lost.
     pub(super) fn push(&self, message: Vec<u8>) -> bool {
         let length = message.len();
-        if self.bytes.fetch_add(length, Ordering::Relaxed) + length <= QUEUE_BYTES_MAX && self.queue.try_send(message).is_ok() {
+        if self.bytes.fetch_add(length, Ordering::Relaxed) + length <= QUEUE_BYTES_MAX && self.queue.try_send(Posted::Word(message)).is_ok()
+        {
             return true;
         }
         self.bytes.fetch_sub(length, Ordering::Relaxed);
         false
+    }
+
+    /// Waits until what was pushed so far is on its way.
+    pub(super) async fn emptied(&self) {
+        let (tell, told) = oneshot::channel();
+        if self.queue.send(Posted::Emptied(tell)).await.is_ok() {
+            let _ = told.await;
+        }
     }
 }
 
@@ -60,15 +75,26 @@ pub(super) fn publisher(link: Arc<Link>) -> (Outbox, impl Future<Output = ()> + 
     let bytes = Arc::new(AtomicUsize::new(0));
     let outbox = Outbox { queue, bytes: bytes.clone() };
     let run = async move {
-        let mut some: Vec<Vec<u8>> = Vec::with_capacity(PUBLISHED_AT_ONCE);
+        let mut some: Vec<Posted> = Vec::with_capacity(PUBLISHED_AT_ONCE);
         while messages.recv_many(&mut some, PUBLISHED_AT_ONCE).await > 0 {
             let mut pipeline = Pipeline::with_capacity(some.len());
-            for message in some.drain(..) {
-                bytes.fetch_sub(message.len(), Ordering::Relaxed);
-                pipeline.cmd("PUBLISH").arg(WAKES_CHANNEL).arg(message).ignore();
+            let mut waiting = Vec::new();
+            for posted in some.drain(..) {
+                match posted {
+                    Posted::Word(message) => {
+                        bytes.fetch_sub(message.len(), Ordering::Relaxed);
+                        pipeline.cmd("PUBLISH").arg(WAKES_CHANNEL).arg(message).ignore();
+                    }
+                    Posted::Emptied(tell) => waiting.push(tell),
+                }
             }
-            // Lost, if it fails: who waits for the word looks by itself too.
-            let _ = link.ask(Request::Pipeline(&pipeline)).await;
+            if !pipeline.is_empty() {
+                // Lost, if it fails: who waits for the word looks by itself too.
+                let _ = link.ask(Request::Pipeline(&pipeline)).await;
+            }
+            for tell in waiting {
+                let _ = tell.send(());
+            }
         }
     };
     (outbox, run)

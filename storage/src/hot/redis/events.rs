@@ -1,5 +1,5 @@
 //! The log of event streams in Redis: a hash of streams for each session, and a Redis stream of events for each of them,
-//! whose entry ids are the events' sequence numbers. One script call adds a batch (`append.lua`).
+//! whose entry ids are the events' sequence numbers. One call of a script adds a batch, another reads a stream.
 //!
 //! What must hold: events that are returned have nothing missing between them and `trimmed_through`. Where something was
 //! lost (flushed, evicted, expired, or not yet copied when another server took over), `trimmed_through` is past it.
@@ -11,7 +11,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use redis::{Cmd, Pipeline, RedisError, Script, Value, from_redis_value};
+use redis::{Cmd, Pipeline, Script, from_redis_value};
 
 use super::{
     RedisHot,
@@ -38,9 +38,19 @@ pub(super) fn nothing_known() -> Known {
     Generations::new(SESSIONS_KNOWN_MAX)
 }
 
-pub(super) fn append_script() -> Script {
-    Script::new(include_str!("append.lua"))
+pub(super) struct Scripts {
+    append: Script,
+    read: Script,
 }
+
+impl Scripts {
+    pub(super) fn new() -> Self {
+        Self { append: Script::new(include_str!("append.lua")), read: Script::new(include_str!("read.lua")) }
+    }
+}
+
+/// What `read.lua` returns.
+type Held = (u64, Option<Vec<u8>>, Option<Vec<u8>>, Option<Vec<u8>>, Vec<(String, Vec<(Vec<u8>, Vec<u8>)>)>);
 
 #[async_trait]
 impl EventStore for RedisHot {
@@ -83,30 +93,25 @@ impl EventStore for RedisHot {
     }
 
     async fn stream(&self, session: &SessionKey, number: u64, position: u64) -> Result<Option<StoredStream>, StoreError> {
-        let fields = [number.to_string(), format!("{number}.f"), format!("{number}.l")];
-        // In one step, or a trim in between would look like events that are missing.
-        let mut both = Pipeline::new();
-        both.atomic().ignore_errors();
-        both.cmd("HMGET").arg(streams_key(session)).arg(&fields);
-        both.cmd("XRANGE").arg(events_key(session, number)).arg(format!("({position}-0")).arg("+");
-        let answers: Vec<Result<Value, RedisError>> =
-            from_redis_value(self.link.ask(Request::Pipeline(&both)).await?).map_err(unreadable)?;
-        let [known, held] = <[_; 2]>::try_from(answers).map_err(|_| unreadable("an answer is missing"))?;
-        let known: [Option<Vec<u8>>; 3] = self.ours(known)?.unwrap_or_default();
-        let held: Vec<(String, Vec<(Vec<u8>, Vec<u8>)>)> = self.ours(held)?.unwrap_or_default();
-        let [record, floor, last] = known;
+        let mut script = self.scripts.read.prepare_invoke();
+        script.key(streams_key(session)).key(events_key(session, number)).arg(number).arg(format!("({position}-0"));
+        let answer = self.link.ask(Request::Script(&script)).await?;
+        let (foreign, record, floor, last, held): Held = from_redis_value(answer).map_err(unreadable)?;
+        if foreign > 0 {
+            self.link.count(foreign, &"keys of ours hold something else");
+        }
         let Some(record) = record else { return Ok(None) };
         let Some(record) = self.codec.read_stream(session, number, &record) else {
             self.link.count(1, &"a stream that is not ours");
             return Ok(None);
         };
-        let mut stored = StoredStream { record, trimmed_through: decimal(floor), events: Vec::new() };
+        let (floor, last) = (decimal(floor), decimal(last));
+        let mut stored = StoredStream { record, trimmed_through: floor, last_sequence: last.max(floor), events: Vec::new() };
         for (id, fields) in held {
             self.take_event(session, &id, fields, &mut stored);
         }
-        let floor = stored.trimmed_through;
+        // What is on this side of a loss.
         stored.events.retain(|event| event.sequence > floor);
-        let last = decimal(last);
         if stored.events.last().map_or(position, |event| event.sequence) < last {
             stored.events.clear();
             stored.trimmed_through = stored.trimmed_through.max(last);
@@ -139,7 +144,7 @@ impl RedisHot {
 
     /// Returns the places of events whose stream Redis does not know.
     async fn run_append(&self, entries: &[LogEntry]) -> Result<Vec<usize>, StoreError> {
-        let mut script = self.append.prepare_invoke();
+        let mut script = self.scripts.append.prepare_invoke();
         script.arg(milliseconds(self.retention));
         let mut added: HashMap<(SessionKey, u64), Option<u64>> = HashMap::new();
         for entry in entries {
@@ -214,21 +219,6 @@ impl RedisHot {
             again.push(entry.clone());
         }
         again
-    }
-
-    /// `None` for a key of another type, which is not ours.
-    fn ours<T: redis::FromRedisValue>(&self, answer: Result<Value, RedisError>) -> Result<Option<T>, StoreError> {
-        match answer {
-            Ok(value) => from_redis_value(value).map(Some).map_err(unreadable),
-            Err(error) if error.code() == Some("WRONGTYPE") => {
-                self.link.count(1, &"a key of ours holds something else");
-                Ok(None)
-            }
-            Err(error) => {
-                self.link.count(1, &error);
-                Err(LinkError::Redis(error).into())
-            }
-        }
     }
 
     fn take_event(&self, session: &SessionKey, id: &str, fields: Vec<(Vec<u8>, Vec<u8>)>, stored: &mut StoredStream) {

@@ -52,8 +52,8 @@ pub(super) struct Link {
 }
 
 struct State {
-    manager: Option<ConnectionManager>,
-    /// Counts managers.
+    connection: Option<ConnectionManager>,
+    /// Counts connections.
     life: u64,
     closed: bool,
     rest_until: Option<Instant>,
@@ -67,7 +67,7 @@ struct Outage {
 
 impl Link {
     pub(super) fn new(client: Client) -> Self {
-        let state = State { manager: None, life: 0, closed: false, rest_until: None, outage: None };
+        let state = State { connection: None, life: 0, closed: false, rest_until: None, outage: None };
         Self { client, state: Mutex::new(state), errors: AtomicU64::new(0), ailing: AtomicBool::new(false) }
     }
 
@@ -75,7 +75,7 @@ impl Link {
         &self.client
     }
 
-    /// Errors in an answer to a pipeline that ignores errors stay in the answer.
+    /// Sends a request and waits for its answer, once more over a new connection if the old one turns out to be gone.
     pub(super) async fn ask(&self, request: Request<'_>) -> Result<Value, LinkError> {
         let mut last_life = 0;
         let answer = match tokio::time::timeout(CALL_MAX, self.try_twice(&request, &mut last_life)).await {
@@ -84,10 +84,10 @@ impl Link {
         };
         match &answer {
             Ok(_) => self.went_well(),
-            Err(LinkError::Late) => self.silent(last_life),
-            Err(LinkError::Redis(error)) if error.is_io_error() => self.silent(last_life),
+            Err(LinkError::Late) => self.let_go(last_life, true),
+            Err(LinkError::Redis(error)) if error.is_io_error() => self.let_go(last_life, true),
             // Behind a name or a proxy there may be another server by now, which may be written to.
-            Err(LinkError::Redis(error)) if is_of_another_server(error) => self.drop_manager(last_life),
+            Err(LinkError::Redis(error)) if is_of_another_server(error) => self.let_go(last_life, false),
             Err(_) => {}
         }
         if let Err(error @ (LinkError::Late | LinkError::Redis(_))) = &answer {
@@ -105,16 +105,16 @@ impl Link {
     }
 
     async fn try_once(&self, request: &Request<'_>, life: &mut u64) -> Result<Value, LinkError> {
-        let mut manager = self.manager(life)?;
+        let mut connection = self.connection(life)?;
         let answer = match request {
-            Request::Command(command) => command.query_async(&mut manager).await,
-            Request::Pipeline(pipeline) => pipeline.query_async(&mut manager).await,
-            Request::Script(script) => script.invoke_async(&mut manager).await,
+            Request::Command(command) => command.query_async(&mut connection).await,
+            Request::Pipeline(pipeline) => pipeline.query_async(&mut connection).await,
+            Request::Script(script) => script.invoke_async(&mut connection).await,
         };
         answer.map_err(LinkError::Redis)
     }
 
-    fn manager(&self, life: &mut u64) -> Result<ConnectionManager, LinkError> {
+    fn connection(&self, life: &mut u64) -> Result<ConnectionManager, LinkError> {
         let mut state = self.lock();
         if state.closed {
             return Err(LinkError::Closed);
@@ -123,33 +123,26 @@ impl Link {
             return Err(LinkError::Resting);
         }
         state.rest_until = None;
-        if state.manager.is_none() {
+        if state.connection.is_none() {
             // One try per call: who waits for an answer does not wait for tries.
             let config = ConnectionManagerConfig::new()
                 .set_number_of_retries(0)
                 .set_response_timeout(Some(RESPONSE_MAX))
                 .set_connection_timeout(Some(CONNECT_MAX));
-            let manager = ConnectionManager::new_lazy_with_config(self.client.clone(), config).map_err(LinkError::Redis)?;
-            state.manager = Some(manager);
+            let connection = ConnectionManager::new_lazy_with_config(self.client.clone(), config).map_err(LinkError::Redis)?;
+            state.connection = Some(connection);
             state.life += 1;
         }
         *life = state.life;
-        state.manager.clone().ok_or(LinkError::Closed)
+        state.connection.clone().ok_or(LinkError::Closed)
     }
 
-    /// Also drops the connection: it may be one whose other end does not know of it any more.
-    fn silent(&self, life: u64) {
+    /// Of the connection of this life: its other end may not know of it any more.
+    fn let_go(&self, life: u64, rest: bool) {
         let mut state = self.lock();
         if state.life == life {
-            state.manager = None;
-            state.rest_until = Some(Instant::now() + REST);
-        }
-    }
-
-    fn drop_manager(&self, life: u64) {
-        let mut state = self.lock();
-        if state.life == life {
-            state.manager = None;
+            state.connection = None;
+            state.rest_until = rest.then(|| Instant::now() + REST);
         }
     }
 
@@ -159,11 +152,12 @@ impl Link {
         let now = Instant::now();
         let mut state = self.lock();
         match &mut state.outage {
-            Some(outage) if outage.last.elapsed() <= OUTAGE_OVER_AFTER => outage.last = now,
+            Some(outage) if now.duration_since(outage.last) <= OUTAGE_OVER_AFTER => outage.last = now,
             _ => {
                 state.outage = Some(Outage { begun: now, last: now });
+                drop(state);
                 self.ailing.store(true, Ordering::Relaxed);
-                tracing::warn!(%why, "Redis is of no use now; hints and wake-ups are lost, replicas find changes by looking");
+                tracing::warn!(%why, "something is wrong with Redis; hints and wake-ups may be lost, replicas find changes by looking");
             }
         }
     }
@@ -176,7 +170,7 @@ impl Link {
         if let Some(outage) = &state.outage
             && outage.last.elapsed() > OUTAGE_OVER_AFTER
         {
-            tracing::info!(lasted = ?outage.last.duration_since(outage.begun), "Redis works again");
+            tracing::info!(lasted = ?outage.last.duration_since(outage.begun), "Redis works again without errors");
             state.outage = None;
             self.ailing.store(false, Ordering::Relaxed);
         }
@@ -189,7 +183,7 @@ impl Link {
     pub(super) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
-        state.manager = None;
+        state.connection = None;
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

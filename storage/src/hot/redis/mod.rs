@@ -30,11 +30,14 @@ use tokio::{
 use self::{
     bus::{Hearer, Outbox},
     codec::{Codec, NODE_BYTES},
-    events::Known,
+    events::{Known, Scripts},
     link::{CONNECT_MAX, Link, Request},
 };
 use super::{HotStore, OwnerHint, WAKES_HELD_MAX, Wake};
 use crate::{SessionKey, StoreError};
+
+/// How long the last words may take.
+const CLOSE_MAX: Duration = Duration::from_secs(1);
 
 /// Where Redis is and what it is trusted with.
 #[derive(Clone)]
@@ -58,7 +61,7 @@ pub struct RedisHot {
     link: Arc<Link>,
     codec: Arc<Codec>,
     retention: Duration,
-    append: redis::Script,
+    scripts: Scripts,
     known: Mutex<Known>,
     words: broadcast::Sender<Wake>,
     outbox: Outbox,
@@ -84,7 +87,7 @@ impl RedisHot {
             link,
             codec,
             retention: options.event_retention,
-            append: events::append_script(),
+            scripts: Scripts::new(),
             known: Mutex::new(events::nothing_known()),
             words,
             outbox,
@@ -127,6 +130,9 @@ impl HotStore for RedisHot {
     }
 
     async fn note_owner(&self, session: &SessionKey, owner: &OwnerHint, ttl: Duration) {
+        if ttl.is_zero() {
+            return self.forget_owner(session).await;
+        }
         let mut set = Cmd::new();
         set.arg("SET").arg(codec::owner_key(session)).arg(self.codec.owner(session, owner));
         set.arg("PX").arg(milliseconds(ttl));
@@ -160,6 +166,7 @@ impl HotStore for RedisHot {
 
     async fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
+        let _ = timeout(CLOSE_MAX, self.outbox.emptied()).await;
         self.end_tasks();
         self.link.close();
     }
