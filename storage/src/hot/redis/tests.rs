@@ -334,6 +334,15 @@ async fn a_server_that_may_not_be_written_to_is_left() {
 }
 
 #[tokio::test]
+async fn what_does_not_speak_tls_is_as_good_as_absent() {
+    let server = RedisServer::start().await;
+    let url = server.url().replace("redis://", "rediss://");
+    let hot = in_time("open", RedisHot::open(&options(url))).await.unwrap();
+    assert!(!hot.is_connected());
+    finds_nothing_and_returns(&hot).await;
+}
+
+#[tokio::test]
 async fn a_unix_socket_will_do_and_a_bad_url_tells_no_secret() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("redis.sock");
