@@ -23,7 +23,7 @@ mod write;
 pub use durable::DurableStore;
 pub use error::StoreError;
 pub use event::{EventStore, LogEntry, LoggedEvent, StoredStream, StreamRecord};
-pub use hot::{HotStore, OwnerHint, Wake};
+pub use hot::{HotStore, MemoryHot, OwnerHint, RedisHot, RedisOptions, Wake};
 pub use node::{NodeName, NodeRecord, Renewal};
 pub use postgres::{PostgresOptions, PostgresStore};
 pub use records::{BackendRecord, HASH_BYTES, KeyRecord, TenantRecord};
