@@ -7,6 +7,9 @@
 //! Invariant: [`Lease::is_held`] errs on one side only. It counts from before a renewal was asked for, so the database holds
 //! the lease at least as long. A broker on SQLite is alone and holds its lease for good.
 
+#[cfg(test)]
+mod tests;
+
 use std::{
     collections::HashSet,
     sync::{
@@ -161,6 +164,8 @@ pub struct Node {
     durable: Arc<Durable>,
     nodes: Box<dyn Nodes>,
     metrics: Arc<Metrics>,
+    /// Nobody else uses the store: the lease needs no renewal.
+    alone: bool,
     draining: AtomicBool,
     /// A reason to renew right now.
     hurry: Notify,
@@ -171,27 +176,26 @@ impl Node {
     /// Joins under the name `durable` has. From now on what this process commits is its own.
     pub async fn join(settings: NodeSettings, durable: Arc<Durable>, metrics: Arc<Metrics>) -> Result<Arc<Self>, StoreError> {
         let nodes = Box::new(InStore(durable.store.clone()));
-        Self::join_among(nodes, settings, durable, metrics).await
+        let alone = !durable.is_shared();
+        Self::new(nodes, alone, settings, durable, metrics).enter_first().await
     }
 
-    async fn join_among(
-        nodes: Box<dyn Nodes>,
-        settings: NodeSettings,
-        durable: Arc<Durable>,
-        metrics: Arc<Metrics>,
-    ) -> Result<Arc<Self>, StoreError> {
+    fn new(nodes: Box<dyn Nodes>, alone: bool, settings: NodeSettings, durable: Arc<Durable>, metrics: Arc<Metrics>) -> Self {
         let (draining, hurry, left) = (AtomicBool::new(false), Notify::new(), CancellationToken::new());
-        let node = Self { settings, durable, nodes, metrics, draining, hurry, left };
+        Self { settings, durable, nodes, metrics, alone, draining, hurry, left }
+    }
+
+    async fn enter_first(self) -> Result<Arc<Self>, StoreError> {
         let asked = Instant::now();
-        node.enter(&node.durable.node()).await?;
-        node.extend(asked);
+        self.enter(&self.durable.node()).await?;
+        self.extend(asked);
         fault_point::passed("node.joined");
-        Ok(Arc::new(node))
+        Ok(Arc::new(self))
     }
 
     /// Keeps the lease until [`Node::leave`]. Ends at once on a store of our own, whose lease needs no renewal.
     pub async fn keep(self: Arc<Self>, replica: Weak<dyn Replica>) {
-        if !self.durable.is_shared() {
+        if self.alone {
             return;
         }
         let (interval, mut past) = (self.settings.lease / 3, Past::default());
@@ -286,15 +290,15 @@ impl Node {
     }
 
     async fn enter(&self, node: &NodeName) -> Result<(), StoreError> {
-        let lease = if self.durable.is_shared() { self.settings.lease } else { FOR_GOOD };
+        let lease = if self.alone { FOR_GOOD } else { self.settings.lease };
         self.durable.ask("join", self.nodes.join(node, self.settings.address.as_deref(), lease)).await
     }
 
     fn extend(&self, asked: Instant) {
-        if self.durable.is_shared() {
-            self.durable.lease.extend(asked + self.settings.lease);
-        } else {
+        if self.alone {
             self.durable.lease.extend_for_good();
+        } else {
+            self.durable.lease.extend(asked + self.settings.lease);
         }
     }
 }

@@ -15,7 +15,7 @@ fn options(folder: &tempfile::TempDir) -> SqliteOptions {
     SqliteOptions { path: folder.path().join("data/broker.db"), migrate: true }
 }
 
-crate::store_conformance!(file, super::in_file().await);
+crate::store_conformance!(file, crate::sqlite::tests::in_file().await);
 crate::store_conformance!(memory, ((), crate::SqliteStore::in_memory().await.unwrap()));
 
 #[tokio::test]
