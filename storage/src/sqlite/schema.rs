@@ -82,6 +82,19 @@ fn refusal(error: MigrateError) -> StoreError {
     }
 }
 
+/// A database as the build that knew `version` left it, with one tenant where it had tenants.
+#[cfg(test)]
+pub(super) async fn make_older(path: &std::path::Path, version: i64) {
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(path).create_if_missing(true);
+    let pool = SqlitePool::connect_with(options).await.unwrap();
+    let count = MIGRATIONS.iter().filter(|(number, ..)| *number <= version).count();
+    migrator(&MIGRATIONS[..count]).run(&pool).await.unwrap();
+    if version > 0 {
+        sqlx::query("INSERT INTO tenants VALUES ('acme', '{}', 1, 2)").execute(&pool).await.unwrap();
+    }
+    pool.close().await;
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

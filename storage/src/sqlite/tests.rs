@@ -1,5 +1,8 @@
 //! The conformance suite over both kinds of SQLite store, and what is particular to a file.
 
+mod crash;
+mod state;
+
 use std::{fs, os::unix::fs::PermissionsExt};
 
 use super::*;
