@@ -22,7 +22,10 @@ use tokio::{net::TcpListener, task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
 use transport::TlsSetupError;
 
-use self::signals::{Signal, Signals};
+use self::{
+    signals::{Signal, Signals},
+    stores::Database,
+};
 use crate::{
     auth::{Keyring, Keys, KeysError},
     broker::{Broker, Parts},
@@ -196,8 +199,9 @@ impl Running {
         let config = Arc::new(config);
         tracing::info!(node = %config.node.id, version = env!("CARGO_PKG_VERSION"), "starting");
         // The store locks an SQLite database; only then may the secret beside it be made.
-        let stores = stores::open(&config).await?;
+        let database = Database::open(&config, config.storage.migrate_on_start).await?;
         let keys = Keys::load(&config)?;
+        let stores = database.with_the_rest(&config, &keys).await?;
         let keyring = Arc::new(Keyring::new(keys.api_key.clone()));
         let metrics = Arc::new(Metrics::new(config.telemetry.tenant_labels));
         let parts =

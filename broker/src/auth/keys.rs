@@ -51,6 +51,8 @@ pub struct Keys {
     pub api_key: hmac::Key,
     /// Seals credentials at rest.
     pub seal: SealKey,
+    /// What is kept in Redis is signed with it.
+    pub redis: Arc<[u8; 32]>,
     /// The root was made just now: whatever is stored already was sealed with another one.
     pub made_now: bool,
 }
@@ -72,7 +74,13 @@ impl Keys {
             key
         };
         let sign = |purpose| hmac::Key::new(hmac::HMAC_SHA256, &derive(purpose));
-        Self { cursor: sign("list cursor"), api_key: sign("api key"), seal: SealKey::new(&derive("settings at rest")), made_now: false }
+        Self {
+            cursor: sign("list cursor"),
+            api_key: sign("api key"),
+            seal: SealKey::new(&derive("settings at rest")),
+            redis: Arc::new(derive("redis")),
+            made_now: false,
+        }
     }
 
     /// From the configured secret or the file beside the database, which is made when absent.

@@ -1,7 +1,7 @@
 //! State that outlives the process, as the rest of the broker uses it: one value with the stores behind it.
 //!
 //! What must be on disk before it is acknowledged goes through [`Durable::write`], which shares transactions between
-//! whoever writes at the same time. Reads go to the store directly, within [`STORE_WAIT_MAX`], through [`Durable::timed`].
+//! whoever writes at the same time. Reads go to the store directly, within its own deadline, through [`Durable::timed`].
 //! Nothing here is on the path of a plain call of a session that lives here.
 
 pub mod node;
@@ -16,7 +16,7 @@ use storage::{DurableStore, EventStore, HotStore, NodeName, StoreError, Write, W
 
 pub use self::sweeper::sweep;
 use self::{node::Lease, persister::Persister};
-use crate::{auth::SealKey, limits::STORE_WAIT_MAX, metrics::Metrics};
+use crate::{auth::SealKey, metrics::Metrics};
 
 /// The engine that serves one process, which therefore need not prove that it lives.
 const LONELY_ENGINE: &str = "sqlite";
@@ -101,8 +101,7 @@ impl Durable {
         self.ask(operation, work).await.map_err(|error| refusal(&error))
     }
 
-    /// The same in the store's own terms. An answer that does not come in time is an error: what it was about may have been
-    /// carried out.
+    /// The same in the store's own terms. After an error of a change, the change may have been carried out.
     pub async fn ask<T>(&self, operation: &'static str, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
         self.ask_of(self.store.engine(), operation, work).await
     }
@@ -115,8 +114,7 @@ impl Durable {
         work: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         let begun = Instant::now();
-        let late = || Err(StoreError::Unavailable { detail: format!("no answer within {} seconds", STORE_WAIT_MAX.as_secs()) });
-        let result = tokio::time::timeout(STORE_WAIT_MAX, work).await.unwrap_or_else(|_| late());
+        let result = work.await;
         self.metrics.store(operation, engine, begun.elapsed(), result.is_err());
         if let Err(error) = &result {
             tracing::warn!(operation, store = engine, %error, "the store failed");

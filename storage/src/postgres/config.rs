@@ -33,7 +33,7 @@ impl ConfigStore for PostgresStore {
     }
 
     async fn add_tenant(&self, record: &TenantRecord) -> Result<bool, StoreError> {
-        let insert = || {
+        let insert = |_again| {
             sqlx::query(
                 "INSERT INTO tenants (tenant, settings, created_at_us, updated_at_us) VALUES ($1, $2, $3, $4)
                  ON CONFLICT (tenant) DO NOTHING RETURNING 1",

@@ -5,7 +5,6 @@ use std::time::Duration;
 use testkit::PostgresServer;
 
 use super::*;
-use crate::{ConfigStore, DurableStore};
 
 /// A store on a server of its own, which goes with the test.
 async fn on_server() -> (PostgresServer, PostgresStore) {
