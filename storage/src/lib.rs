@@ -22,7 +22,7 @@ mod write;
 pub use durable::DurableStore;
 pub use error::StoreError;
 pub use event::{EventStore, LogEntry, LoggedEvent, StoredStream, StreamRecord};
-pub use hot::{HotStore, OwnerHint, Wake};
+pub use hot::{HotStore, MemoryHot, OwnerHint, RedisHot, RedisOptions, Wake};
 pub use node::{NodeName, NodeRecord, Renewal};
 pub use records::{BackendRecord, HASH_BYTES, KeyRecord, TenantRecord};
 pub use session::{Claim, SESSION_KEY_BYTES, SessionKey, SessionRecord, SessionSeat, StoredSession, SubscriptionCount, SubscriptionRecord};
