@@ -26,4 +26,5 @@ pub use events::{Event, EventReader};
 pub use http::{HttpVersion, RawResponse};
 pub use judge::{Judge, Verdict};
 pub use proxy::{FaultProxy, Way};
+pub use servers::PostgresServer;
 pub use stdio::StdioScript;
