@@ -32,7 +32,7 @@ use sqlx::{
     postgres::{PgArguments, PgConnectOptions, PgRow, Postgres},
     query::Query,
 };
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use self::{
     fault::{Remedy, explain, remedy},
@@ -120,16 +120,15 @@ impl PostgresStore {
         let patient = MIGRATES_WITHIN.as_millis().to_string();
         let patient = base.clone().options([("statement_timeout", &patient), ("lock_timeout", &patient)]);
         let give_up_at = Instant::now() + options.connect_timeout;
-        let late = || StoreError::Unavailable { detail: format!("no answer within {:?}", options.connect_timeout) };
+        let mut last = StoreError::Unavailable { detail: format!("no answer within {:?}", options.connect_timeout) };
         let mut connection = loop {
-            let left = give_up_at.saturating_duration_since(Instant::now());
-            match timeout(left, patient.connect()).await.map_err(|_| late())? {
-                Ok(connection) => break connection,
-                Err(error) if fault::may_connect_soon(&error) && left > Duration::from_millis(RETRY_AFTER_MS_MAX) => {
-                    sleep(Duration::from_millis(RETRY_AFTER_MS_MAX)).await;
-                }
-                Err(error) => return Err(explain(error)),
+            match timeout_at(give_up_at, patient.connect()).await {
+                Ok(Ok(connection)) => break connection,
+                Ok(Err(error)) if fault::may_connect_soon(&error) && Instant::now() < give_up_at => last = explain(error),
+                Ok(Err(error)) => return Err(explain(error)),
+                Err(_) => return Err(last),
             }
+            sleep(moment()).await;
         };
         let migrated = schema::bring_up_to_date(&mut connection, options.migrate).await?;
         let _gone_either_way = timeout(ANSWER_WITHIN, connection.close()).await;
