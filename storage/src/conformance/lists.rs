@@ -73,15 +73,6 @@ macro_rules! durable_conformance {
             }
             tasks {
                 a_new_task_is_kept_as_given
-                creating_may_be_repeated_by_its_owner_only
-                a_repeated_request_finds_its_task
-                the_same_request_twice_in_a_batch_is_one_task
-                one_of_many_repeated_requests_makes_the_task
-                limits_hold_within_a_batch
-                limits_hold_among_many
-                a_finished_task_makes_room_for_a_running_one
-                requests_details_and_outcomes_count_as_bytes
-                what_expired_makes_room
                 steps_are_kept
                 an_ended_task_has_its_outcome
                 an_ended_task_never_changes
@@ -96,6 +87,17 @@ macro_rules! durable_conformance {
                 an_audience_sees_its_own_tasks_only
                 operators_see_tasks_by_tenant_and_status
                 a_page_begins_after_a_place_that_is_gone
+            }
+            task_limits {
+                creating_may_be_repeated_by_its_owner_only
+                a_repeated_request_finds_its_task
+                the_same_request_twice_in_a_batch_is_one_task
+                one_of_many_repeated_requests_makes_the_task
+                limits_hold_within_a_batch
+                limits_hold_among_many
+                a_finished_task_makes_room_for_a_running_one
+                requests_details_and_outcomes_count_as_bytes
+                what_expired_makes_room
                 expiry_keeps_to_its_limit
                 tasks_end_with_their_tenant
             }
@@ -209,6 +211,7 @@ mod tests {
             include_str!("nodes.rs"),
             include_str!("sessions.rs"),
             include_str!("task_inputs.rs"),
+            include_str!("task_limits.rs"),
             include_str!("tasks.rs"),
         ];
         let missing: Vec<&str> =

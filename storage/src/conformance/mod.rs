@@ -15,6 +15,7 @@ mod lists;
 pub mod nodes;
 pub mod sessions;
 pub mod task_inputs;
+pub mod task_limits;
 pub mod tasks;
 
 use std::time::Duration;

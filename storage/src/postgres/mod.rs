@@ -23,7 +23,7 @@ mod write;
 use std::{
     fmt,
     str::FromStr,
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, PoisonError, atomic::AtomicU64},
     time::Duration,
 };
 
@@ -90,6 +90,7 @@ impl fmt::Debug for PostgresOptions {
 pub struct PostgresStore {
     pool: Pool,
     migrated: Migrated,
+    unreadable: AtomicU64,
     unanswered: Mutex<Unanswered>,
     /// One at a time, so that [`Unanswered::claim`] names one call.
     claiming: tokio::sync::Mutex<()>,
@@ -113,7 +114,7 @@ impl PostgresStore {
         let base = base.application_name("mcp-broker").disable_statement_logging(); // errors are logged where they are handled
         let migrated = Self::bring_up_to_date(&base, options).await?;
         let pool = Pool::new(base.options(SETTINGS));
-        Ok(Self { pool, migrated, unanswered: Mutex::default(), claiming: tokio::sync::Mutex::default() })
+        Ok(Self { pool, migrated, unreadable: AtomicU64::new(0), unanswered: Mutex::default(), claiming: tokio::sync::Mutex::default() })
     }
 
     async fn bring_up_to_date(base: &PgConnectOptions, options: &PostgresOptions) -> Result<Migrated, StoreError> {

@@ -475,6 +475,8 @@ async fn a_row_that_can_not_be_read_does_not_hide_the_others() {
     server.sql(&server.url(), "UPDATE tasks SET status = 'lost' WHERE task = 't1'").await;
     assert_eq!(store.sessions(None, None, 10).await.unwrap().len(), 1);
     assert_eq!(store.tasks(None, None, None, 10).await.unwrap().len(), 1);
+    assert_eq!(store.task(&TaskId::new("t1")).await.unwrap(), None);
+    assert_eq!(store.unreadable_rows(), 3);
 }
 
 #[tokio::test]
