@@ -2,6 +2,8 @@
 //!
 //! Whoever relies on a word also looks by itself from time to time; whoever relies on a hint finds out when it is wrong.
 
+mod memory;
+
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -9,6 +11,7 @@ use bytes::Bytes;
 use protocol::ids::TaskId;
 use tokio::sync::broadcast;
 
+pub use self::memory::MemoryHot;
 use crate::SessionKey;
 
 /// Words waiting for one listener; a slower one misses the oldest and is told so.

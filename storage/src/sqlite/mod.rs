@@ -7,6 +7,7 @@
 mod fault;
 mod lock;
 mod schema;
+mod temporary;
 #[cfg(test)]
 mod tests;
 
