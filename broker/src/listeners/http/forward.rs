@@ -70,7 +70,11 @@ impl Asked<'_> {
             match forward(self.broker, &owner.address, outgoing).await {
                 Forwarded::Answered(response) => return Ok(Located::Answered(response)),
                 Forwarded::NotSent | Forwarded::Repeatable => search.missed(&owner, Miss::Unreachable),
-                Forwarded::NotThere(told) => search.missed(&owner, Miss::NotThere(told)),
+                // That it is here is best looked up here.
+                Forwarded::NotThere(told) => {
+                    let own = self.broker.shared.durable.node();
+                    search.missed(&owner, Miss::NotThere(told.filter(|told| told.node != own.as_str())));
+                }
             }
         }
     }
