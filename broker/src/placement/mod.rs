@@ -89,12 +89,9 @@ pub async fn inside(broker: &Arc<Broker>, id: &str, caller: &Caller, endpoint: &
     search::inside(&Seat::new(broker, id, caller, endpoint)).await
 }
 
-/// Replicas that take what one that drains does not, in no particular order. None where there can be none.
+/// Replicas that take what one that drains does not, in no particular order.
 pub async fn other_replicas(broker: &Arc<Broker>) -> Vec<Owner> {
     let durable = &broker.shared.durable;
-    if durable.store.engine() == "sqlite" {
-        return Vec::new(); // the embedded database is locked to one process
-    }
     // A store that can not be asked knows of nobody.
     let nodes = durable.timed("nodes", durable.store.nodes()).await.unwrap_or_default();
     let own = durable.node();

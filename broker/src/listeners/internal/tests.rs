@@ -21,7 +21,7 @@ use hyper::body::{Frame, Incoming};
 use hyper_util::rt::TokioIo;
 use protocol::ids::{SessionId, TenantId};
 use serde_json::{Value, json};
-use storage::{HotStore, OwnerHint, SessionKey, Wake};
+use storage::{HotStore, NodeName, OwnerHint, SessionKey, Wake};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{broadcast, mpsc},
@@ -263,6 +263,30 @@ async fn who_drains_still_forwards() {
     assert_eq!(response.status(), StatusCode::OK);
     let response = edge.ask(Method::POST, Some(SESSION), call(1, "ping", json!({}))).await;
     assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE, "nobody else is there to take it");
+}
+
+#[tokio::test]
+async fn who_drains_hands_new_sessions_and_those_it_let_go_to_another_replica() {
+    let (edge, other) = (Replica::start().await, Replica::start().await);
+    let session = other.open_session().await;
+    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
+    let store = &edge.broker.shared.durable.store;
+    for (node, address) in [("gone", Some(&*gone)), ("other", Some(&*other.internal)), ("nowhere", None)] {
+        store.join(&NodeName::new(node), address, Duration::from_secs(60)).await.unwrap();
+    }
+    edge.broker.drain();
+    let handed_over = edge.open_session().await;
+    assert!(edge.broker.sessions(None).is_empty());
+    assert_eq!(other.broker.sessions(None).len(), 2);
+    for session in [session, handed_over] {
+        assert_eq!(edge.ask(Method::POST, Some(&session), call(1, "ping", json!({}))).await.status(), StatusCode::OK);
+    }
+    // The other one drains, too: nobody is left.
+    other.broker.drain();
+    let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
+    let response = edge.ask(Method::POST, None, call(1, "initialize", params)).await;
+    assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(json_of(response).await["error"]["data"]["kind"], "draining");
 }
 
 type PeerBody = UnsyncBoxBody<Bytes, Infallible>;
