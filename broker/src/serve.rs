@@ -186,6 +186,7 @@ struct Running {
     node: Arc<Node>,
     http: Listener,
     admin: Listener,
+    internal: Option<Listener>,
 }
 
 struct Listener {
@@ -211,20 +212,28 @@ impl Running {
         let control = Control::new(parts);
         let http = bind("listen.http", config.listen.http).await?;
         let admin = bind("listen.admin", config.listen.admin).await?;
-        let node = join(&control, &metrics).await?;
+        let internal = match config.listen.internal {
+            Some(address) => Some(bind("listen.internal", address).await?),
+            None => None,
+        };
+        let node = join(&control, &metrics, internal.as_ref()).await?;
         let loaded = control.load().await?;
         tracing::info!(tenants = loaded.tenants, keys = loaded.keys, backends = loaded.backends, "loaded");
         warn_of_open_doors(&config);
         let http = Listener::start(http, |listener, stop| listeners::http::serve(Arc::clone(&broker), listener, stop))?;
         let admin = Listener::start(admin, |listener, stop| listeners::admin::serve(Arc::clone(&control), listener, stop))?;
+        let internal =
+            internal.map(|bound| Listener::start(bound, |listener, stop| listeners::internal::serve(Arc::clone(&broker), listener, stop)));
+        let internal = internal.transpose()?;
         control.follow();
         tokio::spawn(durable::sweep(Arc::clone(&broker.shared.durable), Arc::clone(&config), metrics));
-        Ok(Self { options, config, logging, broker, control, node, http, admin })
+        Ok(Self { options, config, logging, broker, control, node, http, admin, internal })
     }
 
     /// The first line on standard output, which whoever started the broker waits for.
     fn announce(&self) {
-        let line = format!("ready http={} admin={}\n", self.http.address, self.admin.address);
+        let internal = self.internal.as_ref().map(|internal| format!(" internal={}", internal.address)).unwrap_or_default();
+        let line = format!("ready http={} admin={}{internal}\n", self.http.address, self.admin.address);
         let mut out = io::stdout().lock();
         if let Err(error) = out.write_all(line.as_bytes()).and_then(|()| out.flush()) {
             tracing::warn!(%error, "the ready line could not be written");
@@ -252,6 +261,7 @@ impl Running {
                 }
                 ended = &mut self.http.task => return Err(listener_ended("http", ended)),
                 ended = &mut self.admin.task => return Err(listener_ended("admin", ended)),
+                ended = ended(&mut self.internal) => return Err(listener_ended("internal", ended)),
             }
         }
     }
@@ -268,6 +278,9 @@ impl Running {
                 tracing::warn!("the grace period is over: what is still in flight is given up");
             }
             self.http.close(CLOSE_WAIT).await;
+            if let Some(internal) = &mut self.internal {
+                internal.close(CLOSE_WAIT).await;
+            }
             self.admin.close(CLOSE_WAIT).await;
             self.node.leave().await;
             if timeout(CLOSE_WAIT, self.control.close()).await.is_err() {
@@ -328,13 +341,24 @@ impl Listener {
 }
 
 /// From here on what this process commits is its own, for as long as it says that it lives.
-async fn join(control: &Arc<Control>, metrics: &Arc<Metrics>) -> Result<Arc<Node>, StoreError> {
+async fn join(control: &Arc<Control>, metrics: &Arc<Metrics>, internal: Option<&TcpListener>) -> Result<Arc<Node>, ServeError> {
     let config = &control.config;
-    let settings = NodeSettings { id: config.node.id.clone(), lease: config.session.lease, address: None };
+    let bound = internal.map(TcpListener::local_addr).transpose();
+    let bound = bound.map_err(|source| ServeError::System { what: "the address of a listener", source })?;
+    let address = config.node.advertise.clone().or(bound.map(|address| address.to_string()));
+    let settings = NodeSettings { id: config.node.id.clone(), lease: config.session.lease, address };
     let node = Node::join(settings, Arc::clone(&control.broker.shared.durable), Arc::clone(metrics)).await?;
     let replica: Arc<dyn Replica> = Arc::clone(control) as _;
     tokio::spawn(Arc::clone(&node).keep(Arc::downgrade(&replica)));
     Ok(node)
+}
+
+/// Resolves when the listener ends by itself; never, where there is none.
+async fn ended(listener: &mut Option<Listener>) -> Result<(), tokio::task::JoinError> {
+    match listener {
+        Some(listener) => (&mut listener.task).await,
+        None => std::future::pending().await,
+    }
 }
 
 async fn bind(key: &'static str, address: SocketAddr) -> Result<TcpListener, ServeError> {

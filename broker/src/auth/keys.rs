@@ -53,6 +53,8 @@ pub struct Keys {
     pub seal: SealKey,
     /// What is kept in Redis is signed with it.
     pub redis: Arc<[u8; 32]>,
+    /// What replicas prove themselves to each other with.
+    pub peer: [u8; 32],
     /// The root was made just now: whatever is stored already was sealed with another one.
     pub made_now: bool,
 }
@@ -79,6 +81,7 @@ impl Keys {
             api_key: sign("api key"),
             seal: SealKey::new(&derive("settings at rest")),
             redis: Arc::new(derive("redis")),
+            peer: derive("replicas"),
             made_now: false,
         }
     }
@@ -185,6 +188,8 @@ mod tests {
         assert_eq!(sign(&one.cursor), sign(&same.cursor));
         assert_ne!(sign(&one.cursor), sign(&other.cursor));
         assert_ne!(sign(&one.cursor), sign(&one.api_key));
+        assert_eq!(one.peer, same.peer);
+        assert_ne!(one.peer, other.peer);
     }
 
     #[test]
