@@ -1,0 +1,161 @@
+//! Several broker processes on one PostgreSQL database, as their operators see them.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use testkit::{BrokerBuilder, TestBroker, eventually, servers::PostgresServer};
+
+use super::builder;
+
+const SECRET: &str = "one secret for all of them";
+
+/// One of several on this database.
+fn replica(url: &str, name: &str) -> BrokerBuilder {
+    builder().config(json!({
+        "listen": {"internal": "127.0.0.1:0"},
+        "node": {"id": name, "secret": SECRET.replace(' ', "-")},
+        "storage": {"url": url},
+        "session": {"lease": "1s"},
+    }))
+}
+
+async fn two(url: &str) -> (TestBroker, TestBroker) {
+    tokio::join!(replica(url, "one").start(), replica(url, "two").start())
+}
+
+async fn nodes(broker: &TestBroker) -> Vec<Value> {
+    let (status, answer) = broker.admin().get("/admin/v1/nodes").await;
+    assert_eq!(status, 200, "{answer}");
+    answer["nodes"].as_array().unwrap().clone()
+}
+
+/// The half of a node's name that the operator gave it.
+fn id(node: &Value) -> &str {
+    node["node"].as_str().unwrap().split_once('/').unwrap().0
+}
+
+async fn until_status(broker: &TestBroker, path: &str, wanted: u16) -> Value {
+    eventually(&format!("{path} answers {wanted}"), || async {
+        let (status, answer) = broker.admin().get(path).await;
+        if status == wanted { Ok(answer) } else { Err((status, answer)) }
+    })
+    .await
+}
+
+async fn initialize(broker: &TestBroker, key: &str) -> u16 {
+    let body = super::initialize_body("2025-11-25");
+    broker.client("/mcp").bearer(key).post(body).await.status
+}
+
+#[tokio::test]
+async fn replicas_that_start_at_once_share_tenants_keys_and_backends() {
+    let server = PostgresServer::fast().await;
+    let (one, two) = two(&server.database().await).await;
+    let seen = nodes(&one).await;
+    assert_eq!(seen.iter().map(id).collect::<Vec<_>>(), ["one", "two"], "{seen:?}");
+    assert!(seen.iter().all(|node| node["address"].as_str().unwrap().starts_with("127.0.0.1:") && node["lease_ms"].as_u64() > Some(0)));
+    assert_eq!(seen.iter().map(|node| node["is_this"].as_bool().unwrap()).collect::<Vec<_>>(), [true, false]);
+
+    one.admin().put_tenant("acme", json!({"weight": 3})).await;
+    let (key_id, key) = two.admin().create_key_with_id("acme").await;
+    let told = Instant::now();
+    eventually("the key works on the other replica", || async {
+        if initialize(&one, &key).await == 200 { Ok(()) } else { Err("not yet") }
+    })
+    .await;
+    assert!(told.elapsed() < Duration::from_secs(3), "{:?}", told.elapsed());
+    let backend = json!({"transport": {"type": "http", "url": "http://127.0.0.1:9/"}});
+    one.admin().put("/admin/v1/tenants/acme/backends/files?wait=false", &backend).await;
+    until_status(&two, "/admin/v1/tenants/acme/backends/files", 200).await;
+    assert_eq!(two.admin().delete("/admin/v1/tenants/acme/backends/files").await.0, 204);
+    until_status(&one, "/admin/v1/tenants/acme/backends/files", 404).await;
+    assert_eq!(one.admin().delete(&format!("/admin/v1/tenants/acme/keys/{key_id}")).await.0, 204);
+    eventually("the key is revoked on the other replica", || async {
+        if initialize(&two, &key).await == 401 { Ok(()) } else { Err("not yet") }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_replica_that_ends_leaves_and_one_that_is_killed_lapses() {
+    let server = PostgresServer::fast().await;
+    let url = server.database().await;
+    let (one, mut two) = two(&url).await;
+    assert!(two.terminate().await.success());
+    let left = nodes(&one).await;
+    assert_eq!(left.iter().map(id).collect::<Vec<_>>(), ["one"], "{left:?}");
+    two.start_again().await;
+    assert_eq!(nodes(&one).await.len(), 2);
+    two.kill().await;
+    eventually("its lease lapses", || async {
+        let seen = nodes(&one).await;
+        if seen.len() == 1 { Ok(()) } else { Err(seen) }
+    })
+    .await;
+    let listed = one.cli(&["node", "list"]).await;
+    assert_eq!((listed.code, listed.stdout.lines().count()), (Some(0), 2), "{listed:?}");
+}
+
+#[tokio::test]
+async fn an_outage_of_the_database_is_told_and_survived() {
+    let mut server = PostgresServer::fast().await;
+    let url = server.url();
+    let broker = replica(&url, "one").start().await;
+    let before = nodes(&broker).await[0]["node"].clone();
+    server.stop_immediate().await;
+    let asked = Instant::now();
+    for (method, path, body) in [
+        ("GET", "/admin/v1/sessions", None),
+        ("GET", "/admin/v1/tasks", None),
+        ("GET", "/admin/v1/subscriptions", None),
+        ("GET", "/admin/v1/nodes", None),
+        ("DELETE", "/admin/v1/sessions/0123456789abcdef", None),
+        ("PUT", "/admin/v1/tenants/acme", Some(json!({}))),
+    ] {
+        let answer = broker.admin().send(method, path, body.as_ref()).await;
+        let (status, problem) = (answer.status, answer.json().await);
+        assert_eq!((status, &problem["type"]), (503, &json!("urn:mcp-broker:problem:store-unavailable")), "{method} {path}: {problem}");
+    }
+    assert!(asked.elapsed() < Duration::from_secs(18), "no call hangs: {:?}", asked.elapsed());
+    assert_eq!(broker.admin().get("/admin/v1/tenants").await.0, 200, "what is in force needs no database");
+    let answer = until_status(&broker, "/readyz", 503).await;
+    assert_eq!(answer["status"], "store_unavailable");
+    server.start_again().await;
+    until_status(&broker, "/readyz", 200).await;
+    let after = nodes(&broker).await;
+    assert_eq!(after.len(), 1, "{after:?}");
+    assert_ne!(after[0]["node"], before, "a lapsed name does not come back");
+    broker.admin().put_tenant("acme", json!({})).await;
+    let lost = broker.admin().metric("mcp_node_lease_renewals_total", &[("outcome", "lost")]).await;
+    assert!(lost >= Some(1.0), "{lost:?}");
+}
+
+#[tokio::test]
+async fn a_start_without_the_database_is_refused_with_a_sentence() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = json!({
+        "listen": {"http": "127.0.0.1:0", "admin": "127.0.0.1:0"},
+        "node": {"secret": "0123456789abcdef"},
+        "storage": {"url": "postgres://broker:hush-hush@127.0.0.1:9/none"},
+    });
+    std::fs::write(folder.path().join("config.yaml"), config.to_string()).unwrap();
+    for command in ["serve", "migrate"] {
+        let ended = builder().run(folder.path(), &[command, "--config", "config.yaml"]).await;
+        assert_eq!(ended.code, Some(69), "{command}: {ended:?}");
+        assert!(ended.stderr.contains("database") && !ended.stderr.contains("hush-hush"), "{ended:?}");
+    }
+}
+
+#[tokio::test]
+async fn migrate_brings_a_server_up_to_date() {
+    let server = PostgresServer::fast().await;
+    let url = server.database().await;
+    let folder = tempfile::tempdir().unwrap();
+    let config = json!({"node": {"secret": "0123456789abcdef"}, "storage": {"url": url, "migrate_on_start": false}});
+    std::fs::write(folder.path().join("config.yaml"), config.to_string()).unwrap();
+    let early = builder().run(folder.path(), &["serve", "--config", "config.yaml"]).await;
+    assert_eq!(early.code, Some(69), "{early:?}");
+    let migrated = builder().run(folder.path(), &["migrate", "--config", "config.yaml"]).await;
+    assert_eq!((migrated.code, migrated.stdout.trim()), (Some(0), "the schema of the PostgreSQL database is up to date"), "{migrated:?}");
+    replica(&url, "one").config(json!({"storage": {"migrate_on_start": false}})).start().await;
+}
