@@ -145,6 +145,8 @@ pub struct Metrics {
     lease_renewals: IntCounterVec,
     writes_fenced: IntCounter,
     expired: IntCounterVec,
+    rows_unreadable: IntCounter,
+    hot_connected: IntGaugeVec,
     /// Indexed by direction, then side.
     bytes: [[IntCounter; 2]; 2],
     /// Present only where tenant labels are configured.
@@ -221,6 +223,13 @@ impl Metrics {
             ),
             writes_fenced: declare.counter("mcp_fenced_writes_total", "Writes that came too late: what they were about has another owner."),
             expired: declare.counters("mcp_expired_total", "What was removed from the stores because its time was over.", &["kind"]),
+            rows_unreadable: declare
+                .counter("mcp_rows_unreadable_total", "Rows of the database that were left out because they can not be read."),
+            hot_connected: declare.gauges(
+                "mcp_hot_store_connected",
+                "Whether words reach other replicas at once (1) or not (0).",
+                &["store"],
+            ),
             bytes: [bytes_of(Direction::In), bytes_of(Direction::Out)],
             tenants: tenant_labels.then(|| TenantRequests {
                 requests: declare.counters(
@@ -365,6 +374,15 @@ impl Metrics {
     /// Removed because their time was over: `sessions`, `tasks` or `events`.
     pub fn expired(&self, kind: &'static str, count: u64) {
         self.expired.with_label_values(&[kind]).inc_by(count);
+    }
+
+    /// `total` is what the store has counted since it was opened.
+    pub fn rows_unreadable(&self, total: u64) {
+        self.rows_unreadable.inc_by(total.saturating_sub(self.rows_unreadable.get()));
+    }
+
+    pub fn hot_store(&self, store: &'static str, connected: bool) {
+        self.hot_connected.with_label_values(&[store]).set(i64::from(connected));
     }
 
     pub fn bytes(&self, direction: Direction, side: Side, count: usize) {

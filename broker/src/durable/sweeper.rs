@@ -18,6 +18,8 @@ pub async fn sweep(durable: Arc<Durable>, config: Arc<Config>, metrics: Arc<Metr
     loop {
         // By lot, so that replicas started together do not stay together.
         sleep(SWEEP_INTERVAL.mul_f64(rand::random_range(0.5..1.5))).await;
+        metrics.rows_unreadable(durable.store.unreadable_rows());
+        metrics.hot_store(durable.hot.engine(), durable.hot.is_connected());
         let sweep = Sweep { durable: &durable, metrics: &metrics };
         // An error is in the log and counted already; what was not done is done next time.
         let _later = sweep.sessions(config.session.idle).await;

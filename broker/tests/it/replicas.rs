@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use testkit::{BrokerBuilder, TestBroker, eventually, servers::PostgresServer};
+use testkit::{BrokerBuilder, PostgresServer, TestBroker, eventually, servers::RedisServer};
 
 use super::builder;
 
@@ -158,4 +158,27 @@ async fn migrate_brings_a_server_up_to_date() {
     let migrated = builder().run(folder.path(), &["migrate", "--config", "config.yaml"]).await;
     assert_eq!((migrated.code, migrated.stdout.trim()), (Some(0), "the schema of the PostgreSQL database is up to date"), "{migrated:?}");
     replica(&url, "one").config(json!({"storage": {"migrate_on_start": false}})).start().await;
+}
+
+#[tokio::test]
+async fn redis_may_come_and_go() {
+    let (server, redis) = (PostgresServer::fast().await, RedisServer::start().await);
+    let url = server.database().await;
+    let with_redis = |name| replica(&url, name).config(json!({"storage": {"redis_url": redis.url()}}));
+    let one = with_redis("one").start().await;
+    redis.kill().await;
+    let two = with_redis("two").start().await;
+    assert!(two.log().contains("Redis can not be reached"), "it starts without it and says so");
+    one.admin().put_tenant("acme", json!({"weight": 2})).await;
+    until_status(&two, "/admin/v1/tenants/acme", 200).await;
+    redis.start_again().await;
+    for broker in [&one, &two] {
+        broker.admin().wait_metric("mcp_hot_store_connected", &[("store", "redis")], |connected| connected == 1.0).await;
+    }
+    two.admin().put_tenant("acme", json!({"weight": 3})).await;
+    eventually("the change is known", || async {
+        let (_, tenant) = one.admin().get("/admin/v1/tenants/acme").await;
+        if tenant["weight"] == 3 { Ok(()) } else { Err(tenant) }
+    })
+    .await;
 }

@@ -7,7 +7,9 @@ use axum::{
     http::{Request, Response, StatusCode, header},
 };
 use http_body_util::BodyExt;
+use protocol::ids::TaskId;
 use serde_json::{Value, json};
+use storage::{NodeName, SessionKey, SessionRecord, SessionSeat, TaskLimits, TaskRecord, TaskStatus, Write};
 use tower::ServiceExt;
 
 use super::*;
@@ -17,6 +19,7 @@ const LOOPBACK: &str = "127.0.0.1:9090";
 
 struct Admin {
     router: Router,
+    control: Arc<Control>,
     _folder: tempfile::TempDir,
 }
 
@@ -30,7 +33,7 @@ impl Admin {
         let folder = tempfile::tempdir().unwrap();
         let control = Rig::start(folder.path(), yaml).await.control;
         let access = Access::new(&control.config.auth, address.parse::<SocketAddr>().unwrap());
-        Self { router: router(control, access), _folder: folder }
+        Self { router: router(Arc::clone(&control), access), control, _folder: folder }
     }
 
     async fn send(&self, request: Request<Body>) -> Response<Body> {
@@ -285,6 +288,84 @@ async fn web_pages_can_not_reach_a_loopback_listener() {
         assert_eq!(response.status(), status, "{host} {origin:?}");
         assert!(!response.headers().contains_key(header::ACCESS_CONTROL_ALLOW_ORIGIN));
     }
+}
+
+/// A session that another replica has, and a task of it.
+async fn stored_elsewhere(control: &Control) -> (SessionKey, TaskId) {
+    let store = &control.broker.shared.durable.store;
+    let other = NodeName::new("other/1");
+    store.join(&other, Some("127.0.0.1:1"), Duration::from_secs(600)).await.unwrap();
+    let (key, task) = (SessionKey::new([7; 32]), TaskId::new("task-1"));
+    let tenant = protocol::ids::TenantId::parse("default").unwrap();
+    let principal = protocol::ids::PrincipalId::new("ann");
+    let session = SessionRecord {
+        key,
+        seat: SessionSeat { tenant: tenant.clone(), principal: principal.clone(), endpoint: None },
+        api_key: None,
+        transport: "http".into(),
+        version: "2025-11-25".into(),
+        agreement: Vec::new(),
+        state: Vec::new(),
+        links: Vec::new(),
+    };
+    let record = TaskRecord {
+        task: task.clone(),
+        tenant,
+        principal,
+        session: key,
+        private: false,
+        backend: protocol::ids::BackendId::parse("one").unwrap(),
+        request: Vec::new(),
+        details: Vec::new(),
+        idempotency: None,
+        ttl: Some(Duration::from_secs(60)),
+    };
+    let limits = TaskLimits { running: 10, stored: 10, bytes: 1 << 20 };
+    let end = Write::EndTask { task: task.clone(), epoch: None, status: TaskStatus::Cancelled, message: None, outcome: None };
+    for write in [
+        Write::OpenSession { record: Box::new(session), owner: other.clone() },
+        Write::CreateTask { record: Box::new(record), owner: other, limits },
+        end,
+    ] {
+        store.write(&[write]).await.unwrap();
+    }
+    (key, task)
+}
+
+#[tokio::test]
+async fn what_other_replicas_have_is_shown_and_can_be_ended() {
+    let admin = Admin::open().await;
+    let (key, task) = stored_elsewhere(&admin.control).await;
+    let path = format!("/admin/v1/sessions/{}", key.digest());
+    let (_, list) = admin.ask("GET", "/admin/v1/sessions?tenant=default", None).await;
+    let (status, shown) = admin.ask("GET", &path, None).await;
+    assert_eq!((status.as_u16(), &list["sessions"][0]), (200, &shown), "{list}");
+    assert_eq!((&shown["node"], &shown["state"], &shown["principal"]), (&json!("other/1"), &json!("ready"), &json!("ann")), "{shown}");
+    assert!(shown.get("calls_in_flight").is_none(), "only its owner knows: {shown}");
+
+    let (_, tasks) = admin.ask("GET", "/admin/v1/tasks?status=cancelled", None).await;
+    assert_eq!(tasks["tasks"][0]["id"], task.as_str(), "{tasks}");
+    let (_, shown) = admin.ask("GET", &format!("/admin/v1/tasks/{}", task.as_str()), None).await;
+    let history: Vec<&str> = shown["history"].as_array().unwrap().iter().map(|change| change["to"].as_str().unwrap()).collect();
+    assert_eq!((history, &shown["session"]), (vec!["working", "cancelled"], &json!(key.digest())), "{shown}");
+
+    assert_eq!(admin.ask("DELETE", &path, None).await.0, 204);
+    let store = &admin.control.broker.shared.durable.store;
+    let renewal = store.renew(&NodeName::new("other/1"), Duration::from_secs(600), false).await.unwrap();
+    assert_eq!(renewal.ended, [key], "its owner is told");
+    let (_, nodes) = admin.ask("GET", "/admin/v1/nodes", None).await;
+    assert_eq!((&nodes["nodes"][0]["node"], &nodes["nodes"][0]["is_this"]), (&json!("other/1"), &json!(false)), "{nodes}");
+}
+
+#[tokio::test]
+async fn without_the_database_there_is_no_half_answer() {
+    let admin = Admin::open().await;
+    admin.control.close().await;
+    for path in ["sessions", "sessions/0123456789abcdef", "tasks", "tasks/none", "subscriptions", "nodes"] {
+        let (status, problem) = admin.ask("GET", &format!("/admin/v1/{path}"), None).await;
+        assert_eq!((status.as_u16(), &problem["type"]), (503, &json!("urn:mcp-broker:problem:store-unavailable")), "{path}: {problem}");
+    }
+    assert_eq!(admin.ask("GET", "/admin/v1/tenants", None).await.0, 200);
 }
 
 #[tokio::test]
