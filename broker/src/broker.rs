@@ -33,6 +33,7 @@ use crate::{
     durable::{Durable, Stores},
     limits::{CLIENT_TEXT_BYTES_MAX, CLOSE_WAIT, DISPLAY_CHARS_MAX, FIRST_CATALOG_WAIT, REAPER_INTERVAL},
     metrics::{Metrics, Side},
+    placement::Placement,
     rules::{
         catalog::{BackendLists, Endpoint},
         offer::Offer,
@@ -52,6 +53,8 @@ pub struct Parts {
 #[derive(Debug)]
 pub struct Broker {
     pub shared: Arc<Shared>,
+    /// The other replicas, and which of them has a session that is not here.
+    pub placement: Placement,
     keyring: Arc<Keyring>,
     tenants: DashMap<TenantId, Arc<Tenant>>,
     sessions: DashMap<SessionId, Arc<Session>>,
@@ -67,7 +70,9 @@ impl Broker {
         })?;
         let node = NodeName::new(format!("{}/{:08x}", parts.config.node.id, rand::random::<u32>()));
         let durable = Durable::new(parts.stores, node, parts.keys.seal, parts.metrics.clone());
+        let placement = Placement::new(&parts.keys.peer)?;
         let broker = Arc::new(Broker {
+            placement,
             shared: Shared::new(parts.config, parts.metrics, http, parts.keys.cursor, durable),
             keyring: parts.keyring,
             tenants: DashMap::new(),
@@ -172,25 +177,27 @@ impl Broker {
 
     /// Who is calling. Without a credential that is nobody in particular of tenant `default`, where that is allowed.
     pub fn authenticate(&self, bearer: Option<&str>) -> Result<Caller, Refusal> {
-        let unknown = || Refusal::new(ErrorKind::Unauthorized, "a valid API key is required: Authorization: Bearer <key>");
         let caller = match bearer {
-            Some(bearer) => self.keyring.verify(bearer).ok_or_else(unknown)?,
-            None if self.shared.config.auth.required => return Err(unknown()),
+            Some(bearer) => self.keyring.verify(bearer).ok_or_else(key_required)?,
+            None if self.shared.config.auth.required => return Err(key_required()),
             None => Caller { tenant: default_tenant(), principal: PrincipalId::new("anonymous"), key: None },
         };
-        if self.tenant(&caller.tenant).is_some_and(|tenant| tenant.enabled()) { Ok(caller) } else { Err(unknown()) }
+        self.admit(caller)
     }
 
-    /// The caller's own session; another's is as good as none.
-    pub fn find_session(&self, id: &str, caller: &Caller, endpoint: &Endpoint) -> Result<Arc<Session>, Refusal> {
-        let own = |session: &Arc<Session>| {
-            session.caller.tenant == caller.tenant && session.caller.principal == caller.principal && session.endpoint == *endpoint
-        };
-        self.sessions
-            .get(&SessionId::new(id))
-            .map(|session| session.clone())
-            .filter(own)
-            .ok_or_else(|| Refusal::new(ErrorKind::SessionNotFound, "no such session: it ended or never was; initialize anew"))
+    /// A caller that has been authenticated, here or by another replica: its tenant must be served.
+    pub fn admit(&self, caller: Caller) -> Result<Caller, Refusal> {
+        let enabled = self.tenant(&caller.tenant).is_some_and(|tenant| tenant.enabled());
+        if enabled { Ok(caller) } else { Err(key_required()) }
+    }
+
+    /// A session that lives in this process. An error if it is not the caller's own at this endpoint, which to the caller is
+    /// as good as none.
+    pub fn session_here(&self, id: &SessionId, caller: &Caller, endpoint: &Endpoint) -> Result<Option<Arc<Session>>, Refusal> {
+        let Some(session) = self.sessions.get(id).map(|session| session.clone()) else { return Ok(None) };
+        let is_own =
+            session.caller.tenant == caller.tenant && session.caller.principal == caller.principal && session.endpoint == *endpoint;
+        if is_own { Ok(Some(session)) } else { Err(no_session()) }
     }
 
     /// Performs the server's half of the handshake: the new session and the result of `initialize`.
@@ -368,8 +375,16 @@ impl Broker {
     }
 }
 
+pub fn no_session() -> Refusal {
+    Refusal::new(ErrorKind::SessionNotFound, "no such session: it ended or never was; initialize anew")
+}
+
 pub fn unknown_backend(id: &BackendId) -> Refusal {
     Refusal::new(ErrorKind::NotFound, format!("no endpoint for a backend named {id}"))
+}
+
+fn key_required() -> Refusal {
+    Refusal::new(ErrorKind::Unauthorized, "a valid API key is required: Authorization: Bearer <key>")
 }
 
 fn default_tenant() -> TenantId {

@@ -4,6 +4,7 @@
 //! ARCHITECTURE.md for the words and the journey of a call.
 
 pub mod actors;
+mod adoption;
 pub mod auth;
 pub mod broker;
 pub mod cli;
@@ -16,6 +17,7 @@ pub mod listeners;
 pub mod metrics;
 #[cfg(test)]
 mod pages;
+pub mod placement;
 pub mod rules;
 pub mod serve;
 pub mod telemetry;

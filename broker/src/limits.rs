@@ -40,6 +40,19 @@ pub const FIRST_CATALOG_WAIT: Duration = Duration::from_secs(2);
 /// How often idle sessions, unanswered questions and unused links are looked for.
 pub const REAPER_INTERVAL: Duration = Duration::from_secs(1);
 
+/// How long a replica owns its sessions without renewing that.
+pub const SESSION_LEASE: Duration = Duration::from_secs(2);
+/// Sessions on other replicas whose owners are remembered.
+pub const OWNERS_REMEMBERED_MAX: usize = 10_000;
+/// Shortest wait before the record is asked again for a session whose owner did not serve it.
+pub const OWNER_RETRY_MIN: Duration = Duration::from_millis(50);
+/// How often that wait doubles.
+pub const OWNER_RETRY_DOUBLINGS: u32 = 4;
+/// Most that is added by chance to such a wait: many requests may wait for the same lease.
+pub const OWNER_RETRY_JITTER: Duration = Duration::from_millis(100);
+/// A session's owner is looked for during two leases and this.
+pub const OWNER_SEARCH_EXTRA: Duration = Duration::from_secs(1);
+
 /// Event streams of one session that are open or kept to be resumed.
 pub const STREAMS_KEPT_MAX: usize = 128;
 /// How often one subscribe asks again because others for the same URI failed around it.
@@ -123,6 +136,8 @@ pub const CLIENT_WRITE_STALL_MAX: Duration = Duration::from_secs(30);
 pub const HTTP_HEADERS_MAX: usize = 100;
 /// An answer is handed to an HTTP/2 connection in pieces of this size.
 pub const HTTP2_PIECE_BYTES: usize = 16 * 1024;
+/// An answer of another replica up to this size is read whole before it is passed on, so that it comes whole or not at all.
+pub const RELAYED_WHOLE_BYTES_MAX: u64 = 1024 * 1024;
 /// Requests in flight on one HTTP/2 connection.
 pub const HTTP2_STREAMS_MAX: u32 = 256;
 
@@ -152,4 +167,6 @@ const _: () = assert!(WRITE_BATCH_FRAMES <= LINK_QUEUE_FRAMES); // a batch is ta
 const _: () = assert!(at_most(REFRESH_DEBOUNCE, REFRESH_INTERVAL_MIN)); // the debounce is part of the interval
 const _: () = assert!(LATENCY_WEIGHT > 0); // it divides
 const _: () = assert!(PERSIST_BATCH_MAX <= PERSIST_QUEUE_MAX); // a batch is taken out of the queue
+const _: () = assert!(SESSION_ID_BYTES.is_multiple_of(3)); // its base64 text has no remainder
+const _: () = assert!(at_most(OWNER_RETRY_JITTER, OWNER_SEARCH_EXTRA)); // the wait for a lease must fit into the search
 const _: () = assert!(URI_BYTES_MAX < REQUEST_HEAD_BYTES_MAX);

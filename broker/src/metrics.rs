@@ -88,6 +88,18 @@ impl Side {
     }
 }
 
+/// What came of passing a request on to another replica.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Forwarding {
+    Answered,
+    /// It can not be reached; nothing was sent.
+    Unreachable,
+    /// It does not have the session.
+    NotThere,
+    /// It was lost before it answered.
+    Broken,
+}
+
 /// As seen from the broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
@@ -126,6 +138,7 @@ pub struct Metrics {
     subscriptions: IntGauge,
     events_replayed: IntCounter,
     tasks: IntGaugeVec,
+    forwarded: IntCounterVec,
     store_seconds: HistogramVec,
     store_errors: IntCounterVec,
     /// Indexed by direction, then side.
@@ -194,6 +207,7 @@ impl Metrics {
             subscriptions: declare.gauge("mcp_subscriptions", "Resources subscribed to, counted per session."),
             events_replayed: declare.counter("mcp_events_replayed_total", "Events sent again to streams that were resumed."),
             tasks: declare.gauges("mcp_tasks", "Tasks known to the broker, by last status.", &["status"]),
+            forwarded: declare.counters("mcp_forwarded_requests_total", "Requests passed on to other replicas.", &["outcome"]),
             store_seconds: declare.histograms("mcp_store_seconds", "Time the stores take.", &["operation", "store"]),
             store_errors: declare.counters("mcp_store_errors_total", "Operations a store failed.", &["operation", "store"]),
             bytes: [bytes_of(Direction::In), bytes_of(Direction::Out)],
@@ -304,6 +318,16 @@ impl Metrics {
 
     pub fn tasks(&self, status: &'static str, delta: i64) {
         self.tasks.with_label_values(&[status]).add(delta);
+    }
+
+    pub fn forwarded(&self, outcome: Forwarding) {
+        let label = match outcome {
+            Forwarding::Answered => "answered",
+            Forwarding::Unreachable => "unreachable",
+            Forwarding::NotThere => "not_there",
+            Forwarding::Broken => "broken",
+        };
+        self.forwarded.with_label_values(&[label]).inc();
     }
 
     /// An operation of a store is over. Both names come from closed sets.

@@ -49,6 +49,8 @@ pub struct Keys {
     pub api_key: hmac::Key,
     /// Seals credentials at rest.
     pub seal: SealKey,
+    /// What replicas prove themselves to each other with.
+    pub peer: [u8; 32],
     /// The root was made just now: whatever is stored already was sealed with another one.
     pub made_now: bool,
 }
@@ -70,7 +72,13 @@ impl Keys {
             key
         };
         let sign = |purpose| hmac::Key::new(hmac::HMAC_SHA256, &derive(purpose));
-        Self { cursor: sign("list cursor"), api_key: sign("api key"), seal: SealKey::new(&derive("settings at rest")), made_now: false }
+        Self {
+            cursor: sign("list cursor"),
+            api_key: sign("api key"),
+            seal: SealKey::new(&derive("settings at rest")),
+            peer: derive("replicas"),
+            made_now: false,
+        }
     }
 
     /// From the configured secret or the file beside the database, which is made when absent.
@@ -170,6 +178,8 @@ mod tests {
         assert_eq!(sign(&one.cursor), sign(&same.cursor));
         assert_ne!(sign(&one.cursor), sign(&other.cursor));
         assert_ne!(sign(&one.cursor), sign(&one.api_key));
+        assert_eq!(one.peer, same.peer);
+        assert_ne!(one.peer, other.peer);
     }
 
     #[test]

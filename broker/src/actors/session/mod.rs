@@ -150,6 +150,12 @@ impl Session {
         })
     }
 
+    /// Whether this can be an id that [`Session::open`] made, here or on another replica.
+    pub fn may_be_id(id: &SessionId) -> bool {
+        let id = id.as_str().as_bytes();
+        id.len() == SESSION_ID_BYTES.div_ceil(3) * 4 && id.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+    }
+
     /// The client was heard of.
     pub fn touch(&self) {
         self.touched_ms.store(self.shared.uptime_ms(), Ordering::Relaxed);
