@@ -7,20 +7,24 @@
 pub mod abort_on_drop;
 pub mod admin;
 pub mod backend;
+pub mod balancer;
 pub mod broker;
 pub mod client;
 pub mod deadline;
 pub mod events;
 pub mod http;
 pub mod judge;
+pub mod ledger;
 pub mod stdio;
 
 pub use admin::AdminClient;
 pub use backend::{Call as BackendCall, FakeBackend, Reply, Seen};
+pub use balancer::Balancer;
 pub use broker::{BrokerBuilder, TestBroker};
 pub use client::{Call, Received, TestClient};
 pub use deadline::{DEADLINE, Gate, eventually, within};
 pub use events::{Event, EventReader};
 pub use http::{HttpVersion, RawResponse};
 pub use judge::{Judge, Verdict};
+pub use ledger::{Effect, Ledger};
 pub use stdio::StdioScript;
