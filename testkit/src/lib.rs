@@ -16,6 +16,7 @@ pub mod history;
 pub mod http;
 pub mod judge;
 pub mod ledger;
+pub mod servers;
 pub mod stdio;
 
 pub use admin::AdminClient;
@@ -25,8 +26,9 @@ pub use broker::{BrokerBuilder, TestBroker};
 pub use client::{Call, Received, TestClient};
 pub use deadline::{DEADLINE, Gate, eventually, within};
 pub use events::{Event, EventReader};
-pub use history::{Fault, History, Outcome, Saw};
+pub use history::{History, Outcome, Saw};
 pub use http::{HttpVersion, RawResponse};
 pub use judge::{Judge, Verdict};
 pub use ledger::{Effect, Ledger};
+pub use servers::PostgresServer;
 pub use stdio::StdioScript;
