@@ -16,6 +16,7 @@ pub mod history;
 pub mod http;
 pub mod judge;
 pub mod ledger;
+pub mod proxy;
 pub mod servers;
 pub mod stdio;
 
@@ -30,5 +31,6 @@ pub use history::{History, Outcome, Saw};
 pub use http::{HttpVersion, RawResponse};
 pub use judge::{Judge, Verdict};
 pub use ledger::{Effect, Ledger};
-pub use servers::PostgresServer;
+pub use proxy::{FaultProxy, Way};
+pub use servers::{PostgresServer, RedisServer};
 pub use stdio::StdioScript;
