@@ -134,6 +134,11 @@ impl TestClient {
         self
     }
 
+    /// The same session and credentials at another address, such as that of another replica.
+    pub fn to(&self, address: SocketAddr) -> Self {
+        Self { address, ..self.clone() }
+    }
+
     /// The same place and credentials, but no session yet.
     pub fn fresh(&self) -> Self {
         Self { state: Arc::default(), ..self.clone() }
