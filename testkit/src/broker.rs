@@ -22,7 +22,7 @@ use crate::{
     admin::AdminClient,
     balancer::Balancer,
     client::TestClient,
-    cluster::{ClusterBuilder, replica_config},
+    cluster::{ClusterBuilder, SECRET, replica_config},
     ground::{self, Ground},
     judge::{Judge, Verdict},
     replica::{EXIT_WITHIN, Launch, Replica},
@@ -89,7 +89,7 @@ impl BrokerBuilder {
     /// On a new database of this server.
     pub async fn on_postgres(self, server: &PostgresServer) -> Self {
         let url = server.database().await;
-        self.config(json!({"storage": {"url": url}}))
+        self.config(json!({"storage": {"url": url}, "node": {"secret": SECRET}}))
     }
 
     pub fn with_redis(self, server: &RedisServer) -> Self {
@@ -109,7 +109,7 @@ impl BrokerBuilder {
         if ground != Ground::Sqlite {
             let own = RedisServer::start().await;
             let url = ground::shared_postgres().await.database().await;
-            stores = json!({"storage": {"url": url, "redis_url": own.url()}});
+            stores = json!({"storage": {"url": url, "redis_url": own.url()}, "node": {"secret": SECRET}});
             redis = Some(own);
         }
         let count = if ground == Ground::Cluster { REPLICAS_OF_ONE } else { 1 };
@@ -119,7 +119,7 @@ impl BrokerBuilder {
             for fragment in [&stores, &self.config] {
                 merge(&mut config, fragment.clone());
             }
-            replicas.push(Replica::start(&self.launch(), &config).await);
+            replicas.push(Replica::start(&self.launch(), &config, &[]).await);
         }
         let balancer = match &replicas[..] {
             [_] => None,

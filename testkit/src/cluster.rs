@@ -22,11 +22,21 @@ use crate::{
 };
 
 /// Known to every replica, so that they believe each other.
-const SECRET: &str = "one secret of all replicas of a test";
+pub(crate) const SECRET: &str = "one secret of all replicas of a test";
 
 /// What makes the replica of this number one of several.
 pub(crate) fn replica_config(number: usize) -> Value {
     json!({"listen": {"internal": "127.0.0.1:0"}, "node": {"id": format!("r{number}"), "secret": SECRET}})
+}
+
+/// Where the state of the replicas is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Store {
+    /// A PostgreSQL that does not wait for the disk: enough where processes die and the machine does not.
+    Postgres,
+    DurablePostgres,
+    /// Beside the one replica there is.
+    Sqlite,
 }
 
 /// What to start.
@@ -37,13 +47,13 @@ pub struct ClusterBuilder {
     lease: String,
     proxies: bool,
     redis: bool,
-    durable: bool,
+    store: Store,
     env: Vec<(usize, String, String)>,
 }
 
 impl ClusterBuilder {
     pub(crate) fn new(broker: BrokerBuilder, replicas: usize) -> Self {
-        Self { broker, replicas, lease: "1s".to_owned(), proxies: false, redis: true, durable: false, env: Vec::new() }
+        Self { broker, replicas, lease: "1s".to_owned(), proxies: false, redis: true, store: Store::Postgres, env: Vec::new() }
     }
 
     /// How long a replica that says nothing keeps what it owns.
@@ -63,13 +73,13 @@ impl ClusterBuilder {
         self
     }
 
-    /// PostgreSQL waits for the disk. Needed only where the machine, not a process, is what dies.
-    pub fn durable_postgres(mut self) -> Self {
-        self.durable = true;
+    pub fn store(mut self, store: Store) -> Self {
+        assert!(store != Store::Sqlite || self.replicas == 1, "SQLite serves one process");
+        self.store = store;
         self
     }
 
-    /// A variable for the first life of one replica.
+    /// A variable for the first life of one replica; when that ends before it is ready, the replica is started without.
     pub fn env_of(mut self, replica: usize, name: &str, value: &str) -> Self {
         self.env.push((replica, name.to_owned(), value.to_owned()));
         self
@@ -77,31 +87,36 @@ impl ClusterBuilder {
 
     /// Starts everything and registers what the builder names; panics when anything of it fails.
     pub async fn start(self) -> TestCluster {
-        let postgres = if self.durable { PostgresServer::start().await } else { PostgresServer::fast().await };
-        let redis = RedisServer::start().await;
-        let database = postgres.database().await;
+        let postgres = match self.store {
+            Store::Postgres => Some(PostgresServer::fast().await),
+            Store::DurablePostgres => Some(PostgresServer::start().await),
+            Store::Sqlite => None,
+        };
+        let redis = if self.redis && postgres.is_some() { Some(RedisServer::start().await) } else { None };
+        let database = match &postgres {
+            Some(postgres) => postgres.database().await,
+            None => String::new(),
+        };
         let (mut replicas, mut proxies) = (Vec::new(), Vec::new());
         for number in 0..self.replicas {
-            let mut url = database.clone();
-            if self.proxies {
-                let proxy = FaultProxy::start(SocketAddr::from(([127, 0, 0, 1], postgres.port()))).await;
-                url = url.replace(&format!(":{}/", postgres.port()), &format!(":{}/", proxy.address().port()));
-                proxies.push(proxy);
+            let mut config = json!({});
+            if let Some(postgres) = &postgres {
+                let mut url = database.clone();
+                if self.proxies {
+                    let proxy = FaultProxy::start(SocketAddr::from(([127, 0, 0, 1], postgres.port()))).await;
+                    url = url.replace(&format!(":{}/", postgres.port()), &format!(":{}/", proxy.address().port()));
+                    proxies.push(proxy);
+                }
+                config = replica_config(number + 1);
+                merge(&mut config, json!({"storage": {"url": url}, "session": {"lease": self.lease}}));
             }
-            let mut config = replica_config(number + 1);
-            merge(&mut config, json!({"storage": {"url": url}, "session": {"lease": self.lease}}));
-            if self.redis {
+            if let Some(redis) = &redis {
                 merge(&mut config, json!({"storage": {"redis_url": redis.url()}}));
             }
             merge(&mut config, self.broker.configuration().clone());
-            let mut replica = Replica::start(&self.broker.launch(), &config).await;
             let env: Vec<_> =
                 self.env.iter().filter(|(of, ..)| *of == number).map(|(_, name, value)| (name.clone(), value.clone())).collect();
-            if !env.is_empty() {
-                replica.kill().await;
-                replica.try_start_again(&env).await.unwrap_or_else(|died| panic!("{died}"));
-            }
-            replicas.push(replica);
+            replicas.push(Replica::start(&self.broker.launch(), &config, &env).await);
         }
         let balancer = Balancer::start(replicas.iter().map(Replica::http_address).collect()).await;
         let cluster = TestCluster {
@@ -127,8 +142,8 @@ pub struct TestCluster {
     up: Vec<bool>,
     balancer: Balancer,
     proxies: Vec<FaultProxy>,
-    postgres: PostgresServer,
-    redis: RedisServer,
+    postgres: Option<PostgresServer>,
+    redis: Option<RedisServer>,
     database: String,
     verdict: Verdict,
 }
@@ -143,21 +158,21 @@ impl TestCluster {
     }
 
     pub fn postgres(&self) -> &PostgresServer {
-        &self.postgres
+        self.postgres.as_ref().expect("the cluster is on PostgreSQL")
     }
 
     /// For what stops or starts it.
     pub fn postgres_mut(&mut self) -> &mut PostgresServer {
-        &mut self.postgres
+        self.postgres.as_mut().expect("the cluster is on PostgreSQL")
     }
 
     pub fn redis(&self) -> &RedisServer {
-        &self.redis
+        self.redis.as_ref().expect("the cluster has a Redis")
     }
 
     /// Rows of the replicas' database as text, past every proxy.
     pub async fn sql(&self, statements: &str) -> String {
-        self.postgres.sql(&self.database, statements).await
+        self.postgres().sql(&self.database, statements).await
     }
 
     /// The proxy between a replica and PostgreSQL.

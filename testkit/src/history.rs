@@ -65,6 +65,8 @@ pub enum Saw {
     Called { key: String, outcome: Option<Outcome> },
     /// A session that was open is said to be none.
     SessionLost { session: String },
+    /// Something that must never be seen, in words.
+    Wrong { what: String },
     /// An event with its id, and its place among the events it was said with if that is known.
     Event { stream: String, id: String, number: Option<u64> },
     /// The broker said that events of this stream are missing.
@@ -138,6 +140,17 @@ impl History {
             _ => None,
         });
         created.collect()
+    }
+
+    /// The first calls without a result, and what came instead.
+    pub fn failed_calls(&self) -> Vec<String> {
+        let notes = self.notes();
+        let failed = notes.entries.iter().filter_map(|entry| match &entry.saw {
+            Saw::Called { outcome: Some(Outcome::Completed(_)), .. } => None,
+            Saw::Called { key, outcome } => Some(format!("{key}: {outcome:?}")),
+            _ => None,
+        });
+        failed.take(rules::VIOLATIONS_SHOWN).collect()
     }
 
     /// How many faults of this kind there were.

@@ -1,6 +1,6 @@
 //! A backend that keeps a ledger: each side effect under the key it was asked with, in order. The truth tests compare with.
 //!
-//! Its tools take `{"key": TEXT}` and, if wished, `"millis"` (how long the answer takes), `"steps"` (progress before it)
+//! Its tools take `{"key": TEXT}` and, if wished, `"millis"` (how long the answer takes), `"steps"` (progress on the way)
 //! and `"hang": true` (no answer until [`Ledger::release`]). The effect counts when the call comes in, as it would for an
 //! order placed or a mail sent: who calls twice has done it twice. `write` says nothing of repeating, `put` says that
 //! repeating is harmless, `ask` asks its client before it answers.
@@ -116,15 +116,17 @@ async fn carry_out(tool: &'static str, call: &Call, book: &Book, released: &Gate
         effects.push(Effect { key: key.to_owned(), tool, result: result.clone(), began: Instant::now(), ended: None });
         (number, result)
     };
-    for step in 1..=arguments["steps"].as_u64().unwrap_or(0) {
+    let (millis, steps) = (arguments["millis"].as_u64().unwrap_or(0), arguments["steps"].as_u64().unwrap_or(0));
+    for step in 1..=steps {
         call.progress(step as f64, 1_000.0).await;
+        tokio::time::sleep(Duration::from_millis(millis / (steps + 1))).await;
     }
     if tool == "ask" {
         let schema = json!({"type": "object", "properties": {"word": {"type": "string"}}});
         let answer = call.ask("elicitation/create", json!({"message": key, "requestedSchema": schema})).await;
         result = format!("{result}, told {}", answer["result"]["content"]["word"]);
     }
-    tokio::time::sleep(Duration::from_millis(arguments["millis"].as_u64().unwrap_or(0))).await;
+    tokio::time::sleep(Duration::from_millis(millis / (steps + 1))).await;
     if arguments["hang"] == true {
         released.passed().await;
     }

@@ -57,8 +57,9 @@ struct Addresses {
 }
 
 impl Replica {
-    /// Starts with this configuration, or fails the test. What it says of storage and nothing else has a default: SQLite.
-    pub(crate) async fn start(launch: &Launch, config: &Value) -> Self {
+    /// Starts with this configuration, or fails the test. A life that ends early because of `env` is followed by one without.
+    /// What the configuration says of storage has a default: SQLite.
+    pub(crate) async fn start(launch: &Launch, config: &Value, env: &[(String, String)]) -> Self {
         let folder = tempfile::Builder::new().prefix("mcp-broker-test-").tempdir().expect("a temporary folder");
         let mut config = config.clone();
         if config["storage"]["url"].is_null() {
@@ -66,7 +67,11 @@ impl Replica {
         }
         std::fs::create_dir(folder.path().join(TRAFFIC)).expect("the temporary folder is writable");
         std::fs::write(folder.path().join("config.yaml"), config.to_string()).expect("the temporary folder is writable");
-        let running = Running::start(launch, &[], folder.path()).await.unwrap_or_else(|died| panic!("{died}"));
+        let mut running = Running::start(launch, env, folder.path()).await;
+        if running.is_err() && !env.is_empty() {
+            running = Running::start(launch, &[], folder.path()).await;
+        }
+        let running = running.unwrap_or_else(|died| panic!("{died}"));
         Self { folder, launch: launch.clone(), running }
     }
 

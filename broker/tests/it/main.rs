@@ -13,6 +13,7 @@ mod backend_stdio;
 mod bad_input;
 mod batches;
 mod catalog;
+mod chaos;
 mod cli;
 mod client_features;
 mod drain;
@@ -48,8 +49,13 @@ fn builder() -> BrokerBuilder {
     BrokerBuilder::new(BINARY)
 }
 
+/// The broker's binary.
+fn binary() -> String {
+    std::env::var("MCP_BROKER_BIN").unwrap_or_else(|_| BINARY.to_owned())
+}
+
 fn stdio() -> StdioScript {
-    StdioScript::new(std::env::var("MCP_BROKER_BIN").unwrap_or_else(|_| BINARY.to_owned()))
+    StdioScript::new(binary())
 }
 
 /// A broker whose tenant `default` has this backend under the name `b`.

@@ -111,6 +111,7 @@ fn note<'a>(entry: &'a Entry, stories: &mut BTreeMap<&'a str, Story<'a>>, report
             }
         }
         Saw::SessionLost { session } => report.violations.push(format!("the session {session} is gone, and nobody ended it")),
+        Saw::Wrong { what } => report.violations.push(what.clone()),
         Saw::Refused { .. } => report.refused += 1,
         Saw::Lost { .. } => report.lost += 1,
         Saw::Created { .. } | Saw::Called { .. } | Saw::Event { .. } | Saw::Gap { .. } => {}
