@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// Known to every replica, so that they believe each other.
-pub(crate) const SECRET: &str = "one secret of all replicas of a test";
+pub(crate) const SECRET: &str = "one-secret-of-all-replicas-of-a-test";
 
 /// What makes the replica of this number one of several.
 pub(crate) fn replica_config(number: usize) -> Value {

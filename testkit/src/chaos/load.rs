@@ -190,6 +190,9 @@ impl Load {
                 Attempt::Error { .. } => self.history.saw(began, Saw::Refused { key, kind: answer.kind() }),
             }
             self.note_loss(client, &answer).await;
+            if answer.is_final() && answer.kind() != "session_not_found" {
+                return self.history.saw(began, Saw::Wrong { what: format!("{name} was refused for good: {answer:?}") });
+            }
             if first.elapsed() > PATIENCE {
                 let what = format!("{name} was never acknowledged in {PATIENCE:?}; last: {answer:?}");
                 return self.history.saw(first, Saw::Wrong { what });
@@ -438,11 +441,31 @@ pub(super) async fn read_all(cluster: &TestCluster, key: &str, history: &History
         history.saw(began, Saw::Finally { task: task.clone(), outcome });
     }
     let began = Instant::now();
-    let listed: Vec<String> =
-        client.list_all("tasks/list", "tasks").await.iter().filter_map(|task| task["taskId"].as_str().map(str::to_owned)).collect();
+    let Some(listed) = list(client, history).await else { return };
     let missing: Vec<&String> = tasks.iter().filter(|task| !listed.contains(task)).take(3).collect();
     if !missing.is_empty() {
         history.saw(began, Saw::Wrong { what: format!("tasks/list names {} tasks, and not {missing:?}", listed.len()) });
     }
     history.saw(began, Saw::Listed { tasks: listed });
+}
+
+/// Every page of the list of tasks.
+async fn list(client: &TestClient, history: &History) -> Option<Vec<String>> {
+    let (mut listed, mut params) = (Vec::new(), json!({}));
+    loop {
+        let began = Instant::now();
+        let page = match client.attempt("tasks/list", params, ANSWER_WITHIN).await {
+            Attempt::Result(page) => page,
+            other => {
+                history.saw(began, Saw::Wrong { what: format!("tasks/list does not answer at the end: {other:?}") });
+                return None;
+            }
+        };
+        let tasks = page["tasks"].as_array().map_or(&[][..], Vec::as_slice);
+        listed.extend(tasks.iter().filter_map(|task| task["taskId"].as_str().map(str::to_owned)));
+        match page["nextCursor"].as_str() {
+            Some(cursor) => params = json!({"cursor": cursor}),
+            None => return Some(listed),
+        }
+    }
 }

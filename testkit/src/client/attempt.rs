@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{Call, LATEST, TestClient, call::Item};
+use crate::history::OUTCOME_UNKNOWN;
 
 /// How often a client says that it is initialized when nobody hears it.
 const NOTE_TRIES: usize = 3;
@@ -23,6 +24,11 @@ pub enum Attempt {
 }
 
 impl Attempt {
+    /// An error that says that asking again is no use. One that leaves open what happened does not say that.
+    pub fn is_final(&self) -> bool {
+        matches!(self, Self::Error { error, .. } if error["data"]["retryable"] == false && self.kind() != OUTCOME_UNKNOWN)
+    }
+
     /// `error.data.kind`, or the status of an answer without.
     pub fn kind(&self) -> String {
         match self {
