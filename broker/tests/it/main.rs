@@ -16,6 +16,8 @@ mod catalog;
 mod chaos;
 mod cli;
 mod client_features;
+mod cluster;
+mod cluster_streams;
 mod drain;
 mod features;
 mod http_rules;
