@@ -106,7 +106,7 @@ impl BrokerBuilder {
         let ground = if self.config["storage"]["url"].is_null() { ground::chosen() } else { Ground::Sqlite };
         let mut stores = json!({});
         let mut redis = None;
-        if ground != Ground::Sqlite {
+        if matches!(ground, Ground::Postgres | Ground::Cluster) {
             let own = RedisServer::start().await;
             let url = ground::shared_postgres().await.database().await;
             stores = json!({"storage": {"url": url, "redis_url": own.url()}, "node": {"secret": SECRET}});
@@ -121,9 +121,9 @@ impl BrokerBuilder {
             }
             replicas.push(Replica::start(&self.launch(), &config, &[]).await);
         }
-        let balancer = match &replicas[..] {
-            [_] => None,
-            several => Some(Balancer::start(several.iter().map(Replica::http_address).collect()).await),
+        let balancer = match ground {
+            Ground::Sqlite | Ground::Postgres => None,
+            Ground::Balancer | Ground::Cluster => Some(Balancer::start(replicas.iter().map(Replica::http_address).collect()).await),
         };
         let broker = TestBroker { builder: self, replicas, balancer, verdict: Verdict(Judge::default()), _redis: redis };
         broker.builder.register(&broker.admin()).await;

@@ -1,4 +1,4 @@
-//! What a run of the tests stands on: `MCP_BROKER_TEST_ON=sqlite|postgres|cluster`, SQLite when it is not set.
+//! What a run of the tests stands on: `MCP_BROKER_TEST_ON=sqlite|balancer|postgres|cluster`, SQLite when it is not set.
 //!
 //! The same tests then show that a broker on other stores, or spread over replicas, keeps the same promises. Asked by
 //! [`crate::BrokerBuilder::start`] for tests that do not choose their storage themselves.
@@ -12,9 +12,11 @@ use crate::servers::PostgresServer;
 pub enum Ground {
     /// One process with an embedded database.
     Sqlite,
+    /// The same behind a balancer: what fails here fails for the balancer's sake.
+    Balancer,
     /// One process with a new database of a PostgreSQL server, and a Redis of its own.
     Postgres,
-    /// The same with two processes behind a balancer that sends each request to the next of them.
+    /// Two processes on such stores, behind a balancer that sends each request to the next of them.
     Cluster,
 }
 
@@ -23,9 +25,10 @@ pub fn chosen() -> Ground {
     let text = std::env::var("MCP_BROKER_TEST_ON").unwrap_or_default();
     match text.as_str() {
         "" | "sqlite" => Ground::Sqlite,
+        "balancer" => Ground::Balancer,
         "postgres" => Ground::Postgres,
         "cluster" => Ground::Cluster,
-        other => panic!("MCP_BROKER_TEST_ON={other}: sqlite, postgres or cluster"),
+        other => panic!("MCP_BROKER_TEST_ON={other}: sqlite, balancer, postgres or cluster"),
     }
 }
 
