@@ -14,6 +14,7 @@ use protocol::{
     ids::{BackendId, KeyId, PrincipalId, SessionId, TenantId},
     version::Version,
 };
+use storage::NodeName;
 use transport::http_client::{HttpClient, HttpClientConfig, TlsSetupError};
 
 use crate::{
@@ -29,6 +30,7 @@ use crate::{
         Config,
         spec::{BackendSpec, TenantSpec},
     },
+    durable::{Durable, Stores},
     limits::{CLIENT_TEXT_BYTES_MAX, CLOSE_WAIT, DISPLAY_CHARS_MAX, FIRST_CATALOG_WAIT, REAPER_INTERVAL},
     metrics::{Metrics, Side},
     rules::{
@@ -39,12 +41,12 @@ use crate::{
 };
 
 /// What a broker is made of.
-#[derive(Debug)]
 pub struct Parts {
     pub config: Arc<Config>,
     pub metrics: Arc<Metrics>,
     pub keys: Keys,
     pub keyring: Arc<Keyring>,
+    pub stores: Stores,
 }
 
 #[derive(Debug)]
@@ -63,8 +65,10 @@ impl Broker {
             egress: parts.config.egress.clone(),
             ..HttpClientConfig::default()
         })?;
+        let node = NodeName::new(format!("{}/{:08x}", parts.config.node.id, rand::random::<u32>()));
+        let durable = Durable::new(parts.stores, node, parts.keys.seal, parts.metrics.clone());
         let broker = Arc::new(Broker {
-            shared: Shared::new(parts.config, parts.metrics, http, parts.keys.cursor.clone()),
+            shared: Shared::new(parts.config, parts.metrics, http, parts.keys.cursor, durable),
             keyring: parts.keyring,
             tenants: DashMap::new(),
             sessions: DashMap::new(),

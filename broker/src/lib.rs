@@ -10,6 +10,7 @@ pub mod cli;
 pub mod config;
 pub mod control;
 pub mod demo;
+pub mod durable;
 pub mod limits;
 pub mod listeners;
 pub mod metrics;

@@ -126,6 +126,13 @@ pub const HTTP2_PIECE_BYTES: usize = 16 * 1024;
 /// Requests in flight on one HTTP/2 connection.
 pub const HTTP2_STREAMS_MAX: u32 = 256;
 
+// Stores.
+
+/// Writes that share a transaction.
+pub const PERSIST_BATCH_MAX: usize = 256;
+/// Writes waiting for their transaction in one lane; what finds no room is refused.
+pub const PERSIST_QUEUE_MAX: usize = 4_096;
+
 // The whole process.
 
 /// Once the drain's grace is over, everything still open gets this long to close before the process ends.
@@ -144,4 +151,5 @@ const _: () = assert!(at_most(RETRY_DEFAULT, RETRY_MAX));
 const _: () = assert!(WRITE_BATCH_FRAMES <= LINK_QUEUE_FRAMES); // a batch is taken out of the queue
 const _: () = assert!(at_most(REFRESH_DEBOUNCE, REFRESH_INTERVAL_MIN)); // the debounce is part of the interval
 const _: () = assert!(LATENCY_WEIGHT > 0); // it divides
+const _: () = assert!(PERSIST_BATCH_MAX <= PERSIST_QUEUE_MAX); // a batch is taken out of the queue
 const _: () = assert!(URI_BYTES_MAX < REQUEST_HEAD_BYTES_MAX);

@@ -13,6 +13,7 @@ use std::{
         OnceLock,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use dashmap::DashMap;
@@ -125,6 +126,8 @@ pub struct Metrics {
     subscriptions: IntGauge,
     events_replayed: IntCounter,
     tasks: IntGaugeVec,
+    store_seconds: HistogramVec,
+    store_errors: IntCounterVec,
     /// Indexed by direction, then side.
     bytes: [[IntCounter; 2]; 2],
     /// Present only where tenant labels are configured.
@@ -191,6 +194,8 @@ impl Metrics {
             subscriptions: declare.gauge("mcp_subscriptions", "Resources subscribed to, counted per session."),
             events_replayed: declare.counter("mcp_events_replayed_total", "Events sent again to streams that were resumed."),
             tasks: declare.gauges("mcp_tasks", "Tasks known to the broker, by last status.", &["status"]),
+            store_seconds: declare.histograms("mcp_store_seconds", "Time the stores take.", &["operation", "store"]),
+            store_errors: declare.counters("mcp_store_errors_total", "Operations a store failed.", &["operation", "store"]),
             bytes: [bytes_of(Direction::In), bytes_of(Direction::Out)],
             tenants: tenant_labels.then(|| TenantRequests {
                 requests: declare.counters(
@@ -299,6 +304,14 @@ impl Metrics {
 
     pub fn tasks(&self, status: &'static str, delta: i64) {
         self.tasks.with_label_values(&[status]).add(delta);
+    }
+
+    /// An operation of a store is over. Both names come from closed sets.
+    pub fn store(&self, operation: &'static str, store: &'static str, time: Duration, failed: bool) {
+        self.store_seconds.with_label_values(&[operation, store]).observe(time.as_secs_f64());
+        if failed {
+            self.store_errors.with_label_values(&[operation, store]).inc();
+        }
     }
 
     pub fn bytes(&self, direction: Direction, side: Side, count: usize) {

@@ -27,6 +27,7 @@ use crate::{
     broker::{Broker, Parts},
     config::{self, Config, Faults},
     control::{Control, ControlParts, LoadError},
+    durable::Stores,
     limits::CLOSE_WAIT,
     listeners,
     metrics::Metrics,
@@ -192,11 +193,13 @@ impl Running {
         tracing::info!(node = %config.node.id, version = env!("CARGO_PKG_VERSION"), "starting");
         let database = SqliteOptions { path: config.storage.sqlite_path.clone(), migrate: config.storage.migrate_on_start };
         // The store locks the database; only then may the secret beside it be made.
-        let store: Arc<dyn ConfigStore> = Arc::new(SqliteStore::open(&database).await?);
+        let store = Arc::new(SqliteStore::open(&database).await?);
         let keys = Keys::load(&config)?;
         let keyring = Arc::new(Keyring::new(keys.api_key.clone()));
         let metrics = Arc::new(Metrics::new(config.telemetry.tenant_labels));
-        let parts = Parts { config: Arc::clone(&config), metrics: Arc::clone(&metrics), keys: keys.clone(), keyring: Arc::clone(&keyring) };
+        let stores = Stores { durable: store.clone(), events: None, hot: Arc::new(storage::hot::MemoryHot::new()) };
+        let parts =
+            Parts { config: Arc::clone(&config), metrics: Arc::clone(&metrics), keys: keys.clone(), keyring: Arc::clone(&keyring), stores };
         let broker = Broker::new(parts)?;
         let parts = ControlParts { broker: Arc::clone(&broker), store, keyring, keys, config: Arc::clone(&config), metrics };
         let control = Control::new(parts);

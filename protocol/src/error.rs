@@ -100,6 +100,12 @@ error_kinds! {
     TooManyCalls "too_many_calls" 1004, 200, Some(1004), RETRY, "Too many calls in flight";
     TooManySessions "too_many_sessions" 1003, 429, Some(1003), RETRY, "Too many sessions";
     Draining "draining" 1008, 503, Some(1008), RETRY, "The broker is shutting down";
+    StoreUnavailable "store_unavailable" 1008, 503, Some(1008), RETRY, "What has to be stored can not be: the database can not be reached; nothing was done";
+    StoreBusy "store_busy" 1004, 503, Some(1004), RETRY, "The database is too busy to store this now; nothing was done";
+    StoreFull "store_full" 1004, 503, Some(1004), FINAL, "The disk of the database is full; nothing was done";
+    EventsGone "events_gone" -32600, 400, None, FINAL, "The events after this `Last-Event-ID` are not held any more";
+    TaskLimit "task_limit" 1003, 200, Some(1003), RETRY, "The tenant has as many tasks as it may";
+    SessionElsewhere "session_elsewhere" 1008, 503, Some(1008), RETRY, "The session is on another replica, which can not be reached now";
     ResultTooLarge "result_too_large" 1009, 200, Some(1009), FINAL, "The backend's answer exceeds the size limit";
 }
 
@@ -122,12 +128,12 @@ const fn number(number: u16, meaning: &'static str, used: &'static str) -> Refus
 pub const REFUSAL_NUMBERS: &[RefusalNumber] = &[
     number(1001, "content violates policy", ""),
     number(1002, "safety guideline", ""),
-    number(1003, "rate limit", "rate and session limits"),
-    number(1004, "resource constraints", "load shedding, calls in flight"),
+    number(1003, "rate limit", "rate, session and task limits"),
+    number(1004, "resource constraints", "load shedding, calls in flight, database busy or full"),
     number(1005, "permission denied", "authentication, authorisation, `Origin` and `Host`"),
     number(1006, "invalid input", ""),
     number(1007, "unsupported operation", "capability gate, beside code -32601"),
-    number(1008, "temporarily unavailable", "backend down, broker draining"),
+    number(1008, "temporarily unavailable", "backend, database or replica down, broker draining"),
     number(1009, "dependency failed", "backend answered wrongly, too large or not at all"),
     number(1010, "custom", ""),
     number(1014, "resource permission missing", ""),

@@ -11,13 +11,15 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::http_client::HttpClient;
 
 use super::tasks::TaskTable;
-use crate::{config::Config, metrics::Metrics, rules::event_log::LogLimits};
+use crate::{config::Config, durable::Durable, metrics::Metrics, rules::event_log::LogLimits};
 
 #[derive(Debug)]
 pub struct Shared {
     pub config: Arc<Config>,
     pub metrics: Arc<Metrics>,
     pub http: HttpClient,
+    /// What outlives the process.
+    pub durable: Arc<Durable>,
     pub tasks: TaskTable,
     /// Signs list cursors.
     pub cursor_key: hmac::Key,
@@ -29,9 +31,10 @@ pub struct Shared {
 }
 
 impl Shared {
-    pub fn new(config: Arc<Config>, metrics: Arc<Metrics>, http: HttpClient, cursor_key: hmac::Key) -> Arc<Self> {
+    pub fn new(config: Arc<Config>, metrics: Arc<Metrics>, http: HttpClient, cursor_key: hmac::Key, durable: Arc<Durable>) -> Arc<Self> {
         Arc::new(Self {
             config,
+            durable,
             tasks: TaskTable::new(metrics.clone()),
             metrics,
             http,

@@ -147,7 +147,9 @@ mod tests {
         let keys = Keys::load(&config).unwrap();
         let (config, keyring) = (Arc::new(config), Arc::new(Keyring::new(keys.api_key.clone())));
         let metrics = Arc::new(Metrics::new(false));
-        let parts = Parts { config: Arc::clone(&config), metrics: Arc::clone(&metrics), keys: keys.clone(), keyring: Arc::clone(&keyring) };
+        let stores = crate::durable::Stores::in_memory().await;
+        let parts =
+            Parts { config: Arc::clone(&config), metrics: Arc::clone(&metrics), keys: keys.clone(), keyring: Arc::clone(&keyring), stores };
         let broker = Broker::new(parts).unwrap();
         let control = Control::new(ControlParts { broker, store: Arc::new(store), keyring: Arc::clone(&keyring), keys, config, metrics });
         control.load().await.unwrap();

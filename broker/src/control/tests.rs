@@ -32,6 +32,7 @@ impl Rig {
             metrics: Arc::clone(&metrics),
             keys: keys.clone(),
             keyring: Arc::clone(&keyring),
+            stores: crate::durable::Stores::in_memory().await,
         })
         .unwrap();
         let control = Control::new(ControlParts { broker, store, keyring: Arc::clone(&keyring), keys, config, metrics });

@@ -163,13 +163,19 @@ impl PostgresServer {
 
     /// One that does not wait for the disk, for tests of something else.
     pub async fn fast() -> Self {
-        Self::start_with(&[("fsync", "off"), ("full_page_writes", "off")]).await
+        let memory = PathBuf::from("/dev/shm");
+        let folder = if memory.is_dir() { memory } else { std::env::temp_dir() };
+        Self::start_in(&folder, &[("fsync", "off"), ("full_page_writes", "off")]).await
     }
 
     /// With these settings in addition.
     pub async fn start_with(settings: &[(&str, &str)]) -> Self {
+        Self::start_in(&std::env::temp_dir(), settings).await
+    }
+
+    async fn start_in(place: &Path, settings: &[(&str, &str)]) -> Self {
         let installation = &*INSTALLATION;
-        let folder = tempfile::Builder::new().prefix("mcp-broker-postgres-").tempdir().expect("a temporary folder").keep();
+        let folder = tempfile::Builder::new().prefix("mcp-broker-postgres-").tempdir_in(place).expect("a temporary folder").keep();
         let keeper = Command::new("sh")
             .args(["-c", KEEPER, "keeper"])
             .arg(&folder)

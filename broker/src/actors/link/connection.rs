@@ -339,19 +339,24 @@ mod tests {
         ids::{BackendId, TenantId},
         json,
     };
+    use storage::NodeName;
     use transport::http_client::{HttpClient, HttpClientConfig};
 
     use super::*;
     use crate::{
         actors::{backend::Backend, shared::Shared},
+        auth::Keys,
         config::{Config, spec::BackendSpec},
+        durable::{Durable, Stores},
         rules::sharing::LinkScope,
     };
 
-    fn link() -> Arc<Link> {
+    async fn link() -> Arc<Link> {
         let http = HttpClient::new(HttpClientConfig::default()).unwrap();
         let key = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, &[1; 32]);
-        let shared = Shared::new(Arc::new(Config::default()), Arc::new(Metrics::new(false)), http, key);
+        let (metrics, keys) = (Arc::new(Metrics::new(false)), Keys::from_root(b"root"));
+        let durable = Durable::new(Stores::in_memory().await, NodeName::new("node"), keys.seal, metrics.clone());
+        let shared = Shared::new(Arc::new(Config::default()), metrics, http, key, durable);
         let spec: BackendSpec = serde_json::from_str(r#"{"transport":{"type":"stdio","command":"none"}}"#).unwrap();
         let backend = Backend::new(TenantId::parse("acme").unwrap(), BackendId::parse("b").unwrap(), spec, shared);
         Link::new(backend, LinkScope::Catalog, ClientCapabilities::none())
@@ -386,7 +391,7 @@ mod tests {
         fn rpc_03_12_each_question_gets_its_own_answer_once(questions in 1_usize..40, acts in prop::collection::vec(act(), 0..120)) {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
-                let link = link();
+                let link = link().await;
                 let metrics = link.backend.shared.metrics.clone();
                 let (queue, mut frames) = FrameQueue::new(64, metrics.queue_depth("pipe"));
                 let connection = Connection::new(Wire::Pipe(queue), metrics);

@@ -1,0 +1,102 @@
+//! State that outlives the process, as the rest of the broker uses it: one value with the stores behind it.
+//!
+//! What must be on disk before it is acknowledged goes through [`Durable::write`], which shares transactions between
+//! whoever writes at the same time. Reads go to the store directly, within its own deadline, through [`Durable::timed`].
+//! Nothing here is on the path of a plain call of a session that lives here.
+
+mod persister;
+
+use std::{sync::Arc, time::Instant};
+
+use arc_swap::ArcSwap;
+use protocol::error::{ErrorKind, Refusal};
+use storage::{DurableStore, EventStore, HotStore, NodeName, StoreError, Write, Written};
+
+use self::persister::Persister;
+use crate::{auth::SealKey, metrics::Metrics};
+
+/// The stores of one process.
+pub struct Stores {
+    pub durable: Arc<dyn DurableStore>,
+    /// `None`: streams are resumed from memory only.
+    pub events: Option<Arc<dyn EventStore>>,
+    pub hot: Arc<dyn HotStore>,
+}
+
+#[cfg(test)]
+impl Stores {
+    /// Stores that end with the process.
+    pub async fn in_memory() -> Self {
+        let store = storage::SqliteStore::in_memory().await.expect("a database in memory needs nothing");
+        Self { durable: Arc::new(store), events: None, hot: Arc::new(storage::hot::MemoryHot::new()) }
+    }
+}
+
+/// The stores and this process's name among those that share them.
+pub struct Durable {
+    pub store: Arc<dyn DurableStore>,
+    pub events: Option<Arc<dyn EventStore>>,
+    pub hot: Arc<dyn HotStore>,
+    /// Seals what is a secret of a backend.
+    pub seal: SealKey,
+    /// Changes when the lease was lost.
+    node: ArcSwap<NodeName>,
+    persister: Persister,
+    metrics: Arc<Metrics>,
+}
+
+impl std::fmt::Debug for Durable {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "Durable({}, {})", self.store.engine(), self.node.load())
+    }
+}
+
+impl Durable {
+    /// Must be called inside the runtime.
+    pub fn new(stores: Stores, node: NodeName, seal: SealKey, metrics: Arc<Metrics>) -> Arc<Self> {
+        let persister = Persister::start(stores.durable.clone(), metrics.clone());
+        Arc::new(Self {
+            store: stores.durable,
+            events: stores.events,
+            hot: stores.hot,
+            seal,
+            node: ArcSwap::from_pointee(node),
+            persister,
+            metrics,
+        })
+    }
+
+    /// The name this process owns things under now.
+    pub fn node(&self) -> NodeName {
+        NodeName::clone(&self.node.load())
+    }
+
+    /// Carries out a change. `Ok`: it is on disk. An `Err` of a change that may have been carried out all the same is
+    /// possible (the database went away at the wrong moment); whoever can not live with that looks.
+    pub async fn write(&self, write: Write) -> Result<Written, Refusal> {
+        self.persister.write(write).await.map_err(|error| refusal(&error))
+    }
+
+    /// Asks the store something, and counts and times it as `operation`.
+    pub async fn timed<T>(&self, operation: &'static str, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, Refusal> {
+        let begun = Instant::now();
+        let result = work.await;
+        self.metrics.store(operation, self.store.engine(), begun.elapsed(), result.is_err());
+        result.map_err(|error| {
+            tracing::warn!(operation, store = self.store.engine(), %error, "the store failed");
+            refusal(&error)
+        })
+    }
+}
+
+/// A store's failure in a client's terms.
+pub fn refusal(error: &StoreError) -> Refusal {
+    match error {
+        StoreError::Busy { .. } => Refusal::new(ErrorKind::StoreBusy, "the database is too busy, try again"),
+        StoreError::Full => Refusal::new(ErrorKind::StoreFull, "the database's disk is full"),
+        StoreError::Unavailable { .. } | StoreError::InUse { .. } => {
+            Refusal::new(ErrorKind::StoreUnavailable, "the database can not be reached now, try again")
+        }
+        _ => Refusal::new(ErrorKind::Internal, "what is stored can not be used"),
+    }
+}

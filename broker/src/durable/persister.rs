@@ -1,0 +1,138 @@
+//! Group commit: whoever writes at the same time shares a transaction.
+//!
+//! A few lanes, each a task with a bounded queue; a row always goes through the same lane, so writes about it keep their
+//! order. While a lane waits for one commit its queue fills, and all of it makes the next batch: no write waits for company.
+
+use std::{
+    collections::{HashSet, VecDeque},
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::Arc,
+    time::Instant,
+};
+
+use storage::{DurableStore, Row, StoreError, Write, Written};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::{
+    limits::{PERSIST_BATCH_MAX, PERSIST_QUEUE_MAX},
+    metrics::Metrics,
+};
+
+/// Lanes for a database server, where transactions of several connections can commit together.
+const SERVER_LANES: usize = 4;
+
+pub(super) struct Persister {
+    lanes: Vec<mpsc::Sender<Job>>,
+}
+
+struct Job {
+    write: Write,
+    done: oneshot::Sender<Result<Written, StoreError>>,
+}
+
+impl Persister {
+    /// Must be called inside the runtime. The lanes end with the value.
+    pub(super) fn start(store: Arc<dyn DurableStore>, metrics: Arc<Metrics>) -> Self {
+        // SQLite has one writer: a second lane would only wait for the first.
+        let lanes = if store.engine() == "sqlite" { 1 } else { SERVER_LANES };
+        let start_lane = |_| {
+            let (queue, jobs) = mpsc::channel(PERSIST_QUEUE_MAX);
+            tokio::spawn(Lane { store: store.clone(), metrics: metrics.clone(), jobs, waiting: VecDeque::new() }.run());
+            queue
+        };
+        Self { lanes: (0..lanes).map(start_lane).collect() }
+    }
+
+    pub(super) async fn write(&self, write: Write) -> Result<Written, StoreError> {
+        let mut hasher = DefaultHasher::new();
+        write.row().hash(&mut hasher);
+        let lane = usize::try_from(hasher.finish() % self.lanes.len() as u64).unwrap_or_default();
+        let (done, outcome) = oneshot::channel();
+        self.lanes[lane].try_send(Job { write, done }).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => StoreError::Busy { detail: "too many writes wait already".into() },
+            mpsc::error::TrySendError::Closed(_) => ending(),
+        })?;
+        outcome.await.unwrap_or_else(|_| Err(ending()))
+    }
+}
+
+fn ending() -> StoreError {
+    StoreError::Unavailable { detail: "the broker is ending".into() }
+}
+
+struct Lane {
+    store: Arc<dyn DurableStore>,
+    metrics: Arc<Metrics>,
+    jobs: mpsc::Receiver<Job>,
+    /// Taken from the queue, but about a row that the batch before was about too.
+    waiting: VecDeque<Job>,
+}
+
+impl Lane {
+    async fn run(mut self) {
+        while let Some(batch) = self.next_batch().await {
+            self.carry_out(batch).await;
+        }
+    }
+
+    async fn next_batch(&mut self) -> Option<Vec<Job>> {
+        if self.waiting.is_empty() {
+            let first = self.jobs.recv().await?;
+            self.waiting.push_back(first);
+        }
+        while self.waiting.len() < PERSIST_BATCH_MAX {
+            let Ok(job) = self.jobs.try_recv() else { break };
+            self.waiting.push_back(job);
+        }
+        let all = std::mem::take(&mut self.waiting);
+        let first_of_row = first_of_each_row(&all);
+        let mut batch = Vec::with_capacity(all.len());
+        for (job, is_first) in all.into_iter().zip(first_of_row) {
+            if is_first { batch.push(job) } else { self.waiting.push_back(job) }
+        }
+        Some(batch)
+    }
+
+    async fn carry_out(&mut self, batch: Vec<Job>) {
+        let (writes, waiting): (Vec<Write>, Vec<_>) = batch.into_iter().map(|job| (job.write, job.done)).unzip();
+        match self.write(&writes).await {
+            Ok(outcomes) => waiting.into_iter().zip(outcomes).for_each(|(done, outcome)| {
+                let _nobody_waits = done.send(Ok(outcome));
+            }),
+            // One of them spoils the batch, and only that one shall fail.
+            Err(error) if writes.len() > 1 && !is_outage(&error) => {
+                for (write, done) in writes.iter().zip(waiting) {
+                    let outcome = self.write(std::slice::from_ref(write)).await;
+                    let _nobody_waits = done.send(outcome.and_then(|mut outcomes| outcomes.pop().ok_or_else(ending)));
+                }
+            }
+            Err(error) => {
+                tracing::warn!(writes = writes.len(), %error, "nothing was stored");
+                // Whoever waits behind would only learn the same later.
+                let behind = std::mem::take(&mut self.waiting).into_iter().map(|job| job.done);
+                let queued = std::iter::from_fn(|| self.jobs.try_recv().ok()).map(|job| job.done);
+                for done in waiting.into_iter().chain(behind).chain(queued) {
+                    let _nobody_waits = done.send(Err(error.clone()));
+                }
+            }
+        }
+    }
+
+    async fn write(&self, writes: &[Write]) -> Result<Vec<Written>, StoreError> {
+        let begun = Instant::now();
+        let outcome = self.store.write(writes).await;
+        self.metrics.store("write", self.store.engine(), begun.elapsed(), outcome.is_err());
+        outcome
+    }
+}
+
+/// For each job, whether it is the first about its row.
+fn first_of_each_row(jobs: &VecDeque<Job>) -> Vec<bool> {
+    let mut rows: HashSet<Row<'_>> = HashSet::with_capacity(jobs.len());
+    jobs.iter().map(|job| rows.insert(job.write.row())).collect()
+}
+
+/// The store as a whole is in trouble, not one write.
+fn is_outage(error: &StoreError) -> bool {
+    matches!(error, StoreError::Unavailable { .. } | StoreError::Busy { .. } | StoreError::Full)
+}

@@ -1,0 +1,47 @@
+//! Rows as the broker sees them. One that can not be read is told in the log and left out: it must not keep the others from
+//! being served.
+
+use protocol::ids::{BackendId, TenantId};
+use sqlx::{
+    Decode, Row, Type,
+    postgres::{PgRow, Postgres},
+};
+
+use crate::StoreError;
+
+use super::fault::explain;
+
+pub(super) fn get<'r, T: Decode<'r, Postgres> + Type<Postgres>>(row: &'r PgRow, column: &str) -> Result<T, StoreError> {
+    row.try_get(column).map_err(explain)
+}
+
+pub(super) fn tenant(row: &PgRow) -> Result<TenantId, StoreError> {
+    let name: &str = get(row, "tenant")?;
+    TenantId::parse(name).map_err(|_| StoreError::Corrupt { detail: format!("a tenant is called {name:?}") })
+}
+
+pub(super) fn backend(name: &str) -> Result<BackendId, StoreError> {
+    BackendId::parse(name).map_err(|_| StoreError::Corrupt { detail: format!("a backend is called {name:?}") })
+}
+
+/// A text that may hold NUL, and is therefore kept as bytes.
+pub(super) fn text(bytes: Vec<u8>) -> Result<String, StoreError> {
+    String::from_utf8(bytes).map_err(|_| StoreError::Corrupt { detail: "a text is not UTF-8".into() })
+}
+
+/// Counts are never negative.
+pub(super) fn count(row: &PgRow, column: &str) -> Result<u64, StoreError> {
+    Ok(u64::try_from(get::<i64>(row, column)?).unwrap_or(0))
+}
+
+/// What can be read of `rows`. `name` says which row it was.
+pub(super) fn readable<T>(rows: &[PgRow], read: impl Fn(&PgRow) -> Result<T, StoreError>, name: impl Fn(&PgRow) -> String) -> Vec<T> {
+    let read = rows.iter().filter_map(|row| match read(row) {
+        Ok(value) => Some(value),
+        Err(error) => {
+            tracing::error!(row = name(row), %error, "a row of the database can not be read and is left out");
+            None
+        }
+    });
+    read.collect()
+}
