@@ -1,6 +1,6 @@
 //! [`DurableStore`], by subject in the files beside this one.
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use async_trait::async_trait;
 use protocol::ids::{TaskId, TenantId};
@@ -15,6 +15,10 @@ use crate::{
 impl DurableStore for PostgresStore {
     fn engine(&self) -> &'static str {
         "postgres"
+    }
+
+    fn unreadable_rows(&self) -> u64 {
+        self.unreadable.load(Ordering::Relaxed)
     }
 
     async fn write(&self, batch: &[Write]) -> Result<Vec<Written>, StoreError> {

@@ -12,10 +12,7 @@ use sqlx::{
     query::Query,
 };
 
-use super::{
-    PostgresStore, config, micros,
-    rows::{get, readable},
-};
+use super::{PostgresStore, config, micros, rows::get};
 use crate::{EventStore, LogEntry, LoggedEvent, SessionKey, StoreError, StoredStream, StreamRecord};
 
 #[async_trait]
@@ -39,7 +36,7 @@ impl EventStore for PostgresStore {
                 .bind(session.as_bytes().as_slice())
         };
         let rows = self.rows(select).await?;
-        Ok(readable(&rows, stream_record, |_| format!("a stream of session {}", session.digest())))
+        Ok(self.readable(&rows, stream_record, |_| format!("a stream of session {}", session.digest())))
     }
 
     async fn stream(&self, session: &SessionKey, number: u64, position: u64) -> Result<Option<StoredStream>, StoreError> {

@@ -32,13 +32,10 @@ pub(super) fn remedy(error: &sqlx::Error) -> Remedy {
     }
 }
 
-/// A server that refuses connections now and may take one soon: it starts, or has no room.
+/// A server that takes no connection now and may take one soon: it starts, it ends, it has no room, the network hiccups.
 pub(super) fn may_connect_soon(error: &sqlx::Error) -> bool {
-    match error {
-        sqlx::Error::Io(fault) => fault.kind() == std::io::ErrorKind::ConnectionRefused || fault.kind() == std::io::ErrorKind::NotFound,
-        sqlx::Error::Database(fault) => matches!(fault.code().as_deref(), Some("57P03" | "53300")),
-        _ => false,
-    }
+    let has_no_room = error.as_database_error().is_some_and(|fault| fault.code().as_deref() == Some("53300"));
+    has_no_room || matches!(error, sqlx::Error::Io(_)) || matches!(error, sqlx::Error::Database(_)) && remedy(error) == Remedy::Reconnect
 }
 
 /// The connection may serve the next statement.

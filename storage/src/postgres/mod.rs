@@ -23,7 +23,7 @@ mod write;
 use std::{
     fmt,
     str::FromStr,
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, PoisonError, atomic::AtomicU64},
     time::Duration,
 };
 
@@ -32,7 +32,7 @@ use sqlx::{
     postgres::{PgArguments, PgConnectOptions, PgRow, Postgres},
     query::Query,
 };
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use self::{
     fault::{Remedy, explain, remedy},
@@ -90,6 +90,7 @@ impl fmt::Debug for PostgresOptions {
 pub struct PostgresStore {
     pool: Pool,
     migrated: Migrated,
+    unreadable: AtomicU64,
     unanswered: Mutex<Unanswered>,
     /// One at a time, so that [`Unanswered::claim`] names one call.
     claiming: tokio::sync::Mutex<()>,
@@ -113,23 +114,22 @@ impl PostgresStore {
         let base = base.application_name("mcp-broker").disable_statement_logging(); // errors are logged where they are handled
         let migrated = Self::bring_up_to_date(&base, options).await?;
         let pool = Pool::new(base.options(SETTINGS));
-        Ok(Self { pool, migrated, unanswered: Mutex::default(), claiming: tokio::sync::Mutex::default() })
+        Ok(Self { pool, migrated, unreadable: AtomicU64::new(0), unanswered: Mutex::default(), claiming: tokio::sync::Mutex::default() })
     }
 
     async fn bring_up_to_date(base: &PgConnectOptions, options: &PostgresOptions) -> Result<Migrated, StoreError> {
         let patient = MIGRATES_WITHIN.as_millis().to_string();
         let patient = base.clone().options([("statement_timeout", &patient), ("lock_timeout", &patient)]);
         let give_up_at = Instant::now() + options.connect_timeout;
-        let late = || StoreError::Unavailable { detail: format!("no answer within {:?}", options.connect_timeout) };
+        let mut last = StoreError::Unavailable { detail: format!("no answer within {:?}", options.connect_timeout) };
         let mut connection = loop {
-            let left = give_up_at.saturating_duration_since(Instant::now());
-            match timeout(left, patient.connect()).await.map_err(|_| late())? {
-                Ok(connection) => break connection,
-                Err(error) if fault::may_connect_soon(&error) && left > Duration::from_millis(RETRY_AFTER_MS_MAX) => {
-                    sleep(Duration::from_millis(RETRY_AFTER_MS_MAX)).await;
-                }
-                Err(error) => return Err(explain(error)),
+            match timeout_at(give_up_at, patient.connect()).await {
+                Ok(Ok(connection)) => break connection,
+                Ok(Err(error)) if fault::may_connect_soon(&error) && Instant::now() < give_up_at => last = explain(error),
+                Ok(Err(error)) => return Err(explain(error)),
+                Err(_) => return Err(last),
             }
+            sleep(moment()).await;
         };
         let migrated = schema::bring_up_to_date(&mut connection, options.migrate).await?;
         let _gone_either_way = timeout(ANSWER_WITHIN, connection.close()).await;

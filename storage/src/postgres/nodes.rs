@@ -4,12 +4,7 @@ use std::time::Duration;
 
 use sqlx::{Row, postgres::PgRow};
 
-use super::{
-    PostgresStore, config,
-    fault::explain,
-    micros,
-    rows::{get, readable},
-};
+use super::{PostgresStore, config, fault::explain, micros, rows::get};
 use crate::{NodeName, NodeRecord, Renewal, SessionKey, StoreError};
 
 /// Nodes whose lease lapsed so long ago are forgotten; what names them as its owner has none either way.
@@ -73,7 +68,7 @@ impl PostgresStore {
             )
         };
         let rows = self.rows(select).await?;
-        Ok(readable(&rows, |row| node_record(row)?.ok_or_else(nameless), |_| "a node".into()))
+        Ok(self.readable(&rows, |row| node_record(row)?.ok_or_else(nameless), |_| "a node".into()))
     }
 }
 

@@ -1,5 +1,7 @@
-//! Rows as the broker sees them. One that can not be read is told in the log and left out: it must not keep the others from
-//! being served.
+//! Rows as the broker sees them. One that can not be read is counted, told in the log and left out: it must not keep the
+//! others from being served.
+
+use std::sync::atomic::Ordering;
 
 use protocol::ids::{BackendId, TenantId};
 use sqlx::{
@@ -7,9 +9,8 @@ use sqlx::{
     postgres::{PgRow, Postgres},
 };
 
+use super::{PostgresStore, fault::explain};
 use crate::StoreError;
-
-use super::fault::explain;
 
 pub(super) fn get<'r, T: Decode<'r, Postgres> + Type<Postgres>>(row: &'r PgRow, column: &str) -> Result<T, StoreError> {
     row.try_get(column).map_err(explain)
@@ -34,14 +35,22 @@ pub(super) fn count(row: &PgRow, column: &str) -> Result<u64, StoreError> {
     Ok(u64::try_from(get::<i64>(row, column)?).unwrap_or(0))
 }
 
-/// What can be read of `rows`. `name` says which row it was.
-pub(super) fn readable<T>(rows: &[PgRow], read: impl Fn(&PgRow) -> Result<T, StoreError>, name: impl Fn(&PgRow) -> String) -> Vec<T> {
-    let read = rows.iter().filter_map(|row| match read(row) {
-        Ok(value) => Some(value),
-        Err(error) => {
-            tracing::error!(row = name(row), %error, "a row of the database can not be read and is left out");
-            None
-        }
-    });
-    read.collect()
+impl PostgresStore {
+    /// What can be read of `rows`. `name` says which row it was.
+    pub(super) fn readable<T>(
+        &self,
+        rows: &[PgRow],
+        read: impl Fn(&PgRow) -> Result<T, StoreError>,
+        name: impl Fn(&PgRow) -> String,
+    ) -> Vec<T> {
+        rows.iter().filter_map(|row| self.report(read(row), || name(row))).collect()
+    }
+
+    pub(super) fn report<T>(&self, read: Result<T, StoreError>, name: impl FnOnce() -> String) -> Option<T> {
+        read.inspect_err(|error| {
+            self.unreadable.fetch_add(1, Ordering::Relaxed);
+            tracing::error!(row = name(), %error, "a row of the database can not be read and is left out");
+        })
+        .ok()
+    }
 }

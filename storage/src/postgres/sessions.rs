@@ -9,7 +9,7 @@ use super::{
     PostgresStore,
     fault::explain,
     micros, nodes,
-    rows::{self, count, get, readable},
+    rows::{self, count, get},
 };
 use crate::{Claim, NodeName, SessionKey, SessionRecord, SessionSeat, StoreError, StoredSession, SubscriptionCount, SubscriptionRecord};
 
@@ -42,13 +42,26 @@ impl PostgresStore {
             links: get(row, "links")?,
         };
         let (epoch, created_at_us) = (get(row, "epoch")?, get(row, "created_at_us")?);
-        Ok(Claim::Taken { record, epoch, created_at_us, subscriptions: subscriptions(row, key)? })
+        Ok(Claim::Taken { record, epoch, created_at_us, subscriptions: self.subscriptions(row, key)? })
+    }
+
+    /// From three columns of the same length.
+    fn subscriptions(&self, row: &PgRow, key: &SessionKey) -> Result<Vec<SubscriptionRecord>, StoreError> {
+        let exposed: Option<Vec<Vec<u8>>> = get(row, "exposed_uris")?;
+        let backends: Option<Vec<String>> = get(row, "backends")?;
+        let uris: Option<Vec<Vec<u8>>> = get(row, "uris")?;
+        let all = exposed.unwrap_or_default().into_iter().zip(backends.unwrap_or_default()).zip(uris.unwrap_or_default());
+        let read = |exposed, backend: &str, uri| {
+            Ok(SubscriptionRecord { exposed_uri: rows::text(exposed)?, backend: rows::backend(backend)?, uri: rows::text(uri)? })
+        };
+        let name = || format!("a subscription of session {}", key.digest());
+        Ok(all.filter_map(|((exposed, backend), uri)| self.report(read(exposed, &backend, uri), name)).collect())
     }
 
     pub(super) async fn move_sessions(&self, from: &NodeName, to: &NodeName) -> Result<Vec<(SessionKey, i64)>, StoreError> {
         let rows = self.reclaim("sessions", from, to, RECLAIM_SESSIONS).await?;
         let read = |row: &PgRow| Ok((session_key(row)?, get(row, "epoch")?));
-        Ok(readable(&rows, read, |_| "a session".into()))
+        Ok(self.readable(&rows, read, |_| "a session".into()))
     }
 
     /// `statement` moves rows from the node `$1` to the node `$2`. With `$3` it also tells what `$2` has already: the answer
@@ -90,7 +103,7 @@ impl PostgresStore {
                 .bind(i64::from(limit))
         };
         let rows = self.rows(select).await?;
-        Ok(readable(&rows, stored_session, named))
+        Ok(self.readable(&rows, stored_session, named))
     }
 
     pub(super) async fn find_sessions(&self, digest: &str) -> Result<Vec<StoredSession>, StoreError> {
@@ -100,7 +113,7 @@ impl PostgresStore {
         }
         // Every key that begins with these bytes: none is longer than 32, so none is after the eight with 0xff behind them.
         let rows = self.rows(|_| sqlx::query(SESSIONS_BY_DIGEST).bind(digest)).await?;
-        Ok(readable(&rows, stored_session, named))
+        Ok(self.readable(&rows, stored_session, named))
     }
 
     pub(super) async fn ask_end(&self, key: &SessionKey) -> Result<bool, StoreError> {
@@ -113,7 +126,7 @@ impl PostgresStore {
             sqlx::query("SELECT key FROM sweep_sessions($1, $2) AS key").bind(micros(idle)).bind(i32::try_from(limit).unwrap_or(i32::MAX))
         };
         let rows = self.rows(sweep).await?;
-        Ok(readable(&rows, session_key, |_| "a session".into()))
+        Ok(self.readable(&rows, session_key, |_| "a session".into()))
     }
 
     pub(super) async fn count_subscriptions(&self, tenant: Option<&TenantId>) -> Result<Vec<SubscriptionCount>, StoreError> {
@@ -135,7 +148,7 @@ impl PostgresStore {
             })
         };
         let rows = self.rows(select).await?;
-        Ok(readable(&rows, read, |row| format!("subscription of tenant {:?}", row.try_get::<String, _>("tenant"))))
+        Ok(self.readable(&rows, read, |row| format!("subscription of tenant {:?}", row.try_get::<String, _>("tenant"))))
     }
 }
 
@@ -194,23 +207,4 @@ fn session_key(row: &PgRow) -> Result<SessionKey, StoreError> {
 
 fn named(row: &PgRow) -> String {
     session_key(row).map_or_else(|_| "a session".into(), |key| format!("session {}", key.digest()))
-}
-
-/// From three columns of the same length. A subscription that can not be read is left out.
-fn subscriptions(row: &PgRow, key: &SessionKey) -> Result<Vec<SubscriptionRecord>, StoreError> {
-    let exposed: Option<Vec<Vec<u8>>> = get(row, "exposed_uris")?;
-    let backends: Option<Vec<String>> = get(row, "backends")?;
-    let uris: Option<Vec<Vec<u8>>> = get(row, "uris")?;
-    let all = exposed.unwrap_or_default().into_iter().zip(backends.unwrap_or_default()).zip(uris.unwrap_or_default());
-    let read = all.filter_map(|((exposed, backend), uri)| {
-        let record = (|| {
-            Ok::<_, StoreError>(SubscriptionRecord {
-                exposed_uri: rows::text(exposed)?,
-                backend: rows::backend(&backend)?,
-                uri: rows::text(uri)?,
-            })
-        })();
-        record.inspect_err(|error| tracing::error!(session = key.digest(), %error, "a subscription can not be read")).ok()
-    });
-    Ok(read.collect())
 }

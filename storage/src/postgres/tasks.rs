@@ -7,7 +7,7 @@ use sqlx::{Row, postgres::PgRow};
 
 use super::{
     PostgresStore,
-    rows::{self, count, get, readable},
+    rows::{self, count, get},
 };
 use crate::{NodeName, SessionKey, Step, StoreError, StoredTask, TaskAudience, TaskInput, TaskPlace, TaskRecord, TaskStatus, Transition};
 
@@ -47,7 +47,7 @@ const RECLAIM_TASKS: &str = "
 impl PostgresStore {
     pub(super) async fn find_task(&self, task: &TaskId) -> Result<Option<StoredTask>, StoreError> {
         let rows = self.rows(|_| sqlx::query(stored_tasks!("tasks WHERE task = $1")).bind(task.as_str())).await?;
-        rows.first().map(stored_task).transpose()
+        Ok(self.read_tasks(&rows).pop())
     }
 
     pub(super) async fn find_outcome(&self, task: &TaskId) -> Result<Option<Vec<u8>>, StoreError> {
@@ -70,7 +70,7 @@ impl PostgresStore {
                 .bind(after.map(|place| place.task.as_str()))
                 .bind(i64::from(limit))
         };
-        Ok(read_tasks(&self.rows(select).await?))
+        Ok(self.read_tasks(&self.rows(select).await?))
     }
 
     pub(super) async fn list_tasks(
@@ -88,7 +88,7 @@ impl PostgresStore {
                 .bind(after.map(|place| place.task.as_str()))
                 .bind(i64::from(limit))
         };
-        Ok(read_tasks(&self.rows(select).await?))
+        Ok(self.read_tasks(&self.rows(select).await?))
     }
 
     /// A call whose answer was lost has made this node the owner of tasks it does not know of, and which nobody else takes
@@ -104,12 +104,12 @@ impl PostgresStore {
         };
         let rows = self.rows(claim).await?;
         self.unanswered().claim = None;
-        Ok(read_tasks(&rows))
+        Ok(self.read_tasks(&rows))
     }
 
     pub(super) async fn move_tasks(&self, from: &NodeName, to: &NodeName) -> Result<Vec<(TaskId, i64)>, StoreError> {
         let rows = self.reclaim("tasks", from, to, RECLAIM_TASKS).await?;
-        Ok(readable(&rows, |row| Ok((task_id(row)?, get(row, "epoch")?)), named))
+        Ok(self.readable(&rows, |row| Ok((task_id(row)?, get(row, "epoch")?)), named))
     }
 
     pub(super) async fn open_inputs(&self, task: &TaskId) -> Result<Vec<TaskInput>, StoreError> {
@@ -119,7 +119,7 @@ impl PostgresStore {
         };
         let read = |row: &PgRow| Ok(TaskInput { number: get(row, "number")?, request: get(row, "request")?, answer: get(row, "answer")? });
         let rows = self.rows(select).await?;
-        Ok(readable(&rows, read, |_| format!("an input of task {task}")))
+        Ok(self.readable(&rows, read, |_| format!("an input of task {task}")))
     }
 
     pub(super) async fn history(&self, task: &TaskId) -> Result<Vec<Transition>, StoreError> {
@@ -130,25 +130,25 @@ impl PostgresStore {
             Ok(Transition { revision: get(row, "revision")?, to: status(row)?, at_us: get(row, "at_us")?, epoch: get(row, "epoch")? })
         };
         let rows = self.rows(select).await?;
-        Ok(readable(&rows, read, |_| format!("a transition of task {task}")))
+        Ok(self.readable(&rows, read, |_| format!("a transition of task {task}")))
     }
 
     pub(super) async fn remove_expired_tasks(&self, limit: u32) -> Result<Vec<TaskId>, StoreError> {
         let expire = |_| sqlx::query("SELECT task FROM expire_tasks($1) AS task").bind(i32::try_from(limit).unwrap_or(i32::MAX));
         let rows = self.rows(expire).await?;
-        Ok(readable(&rows, task_id, named))
+        Ok(self.readable(&rows, task_id, named))
     }
 
     pub(super) async fn count_tasks(&self) -> Result<Vec<(TaskStatus, u64)>, StoreError> {
         let rows = self.rows(|_| sqlx::query("SELECT status, count(*) AS tasks FROM tasks GROUP BY status")).await?;
-        let found = readable(&rows, |row| Ok((status(row)?, count(row, "tasks")?)), |_| "tasks of a status".into());
+        let found = self.readable(&rows, |row| Ok((status(row)?, count(row, "tasks")?)), |_| "tasks of a status".into());
         let of = |wanted| found.iter().find(|(status, _)| *status == wanted).map_or(0, |(_, tasks)| *tasks);
         Ok(TaskStatus::ALL.map(|status| (status, of(status))).to_vec())
     }
-}
 
-fn read_tasks(rows: &[PgRow]) -> Vec<StoredTask> {
-    readable(rows, stored_task, named)
+    fn read_tasks(&self, rows: &[PgRow]) -> Vec<StoredTask> {
+        self.readable(rows, stored_task, named)
+    }
 }
 
 fn named(row: &PgRow) -> String {

@@ -46,7 +46,15 @@ impl PostgresStore {
             let error = match timeout_at(end, self.attempt(&columns, again)).await {
                 Ok(Ok(outcomes)) => return Ok(outcomes),
                 Ok(Err(error)) => error,
-                Err(_) => return Err(self.late(started)),
+                Err(_) => {
+                    let error = self.late(started);
+                    if Instant::now() >= give_up_at {
+                        return Err(error);
+                    }
+                    // It may have been the answer alone that was lost: what is left of the time is for finding out.
+                    again = true;
+                    continue;
+                }
             };
             let StatementError::Failed(cause) = &error else { return Err(error.into()) };
             let remedy = remedy(cause);
@@ -72,9 +80,8 @@ impl PostgresStore {
                 outcomes(&rows, columns.length).map_err(StatementError::Late)
             }
             Err(error) => {
-                // Whatever was begun is undone before anybody else gets the connection.
-                let undone = timeout(ANSWER_WITHIN, sqlx::query("ROLLBACK").execute(&mut *connection));
-                if remedy(&error) != Remedy::Reconnect && matches!(undone.await, Ok(Ok(_))) {
+                // Dropping the transaction has queued its end; it is over before anybody else gets the connection.
+                if remedy(&error) != Remedy::Reconnect && matches!(timeout(ANSWER_WITHIN, connection.ping()).await, Ok(Ok(()))) {
                     connection.keep_after(&error);
                 }
                 Err(StatementError::Failed(error))
