@@ -13,8 +13,11 @@ mod backend_stdio;
 mod bad_input;
 mod batches;
 mod catalog;
+mod chaos;
 mod cli;
 mod client_features;
+mod cluster;
+mod cluster_streams;
 mod drain;
 mod features;
 mod http_rules;
@@ -48,8 +51,13 @@ fn builder() -> BrokerBuilder {
     BrokerBuilder::new(BINARY)
 }
 
+/// The broker's binary.
+fn binary() -> String {
+    std::env::var("MCP_BROKER_BIN").unwrap_or_else(|_| BINARY.to_owned())
+}
+
 fn stdio() -> StdioScript {
-    StdioScript::new(std::env::var("MCP_BROKER_BIN").unwrap_or_else(|_| BINARY.to_owned()))
+    StdioScript::new(binary())
 }
 
 /// A broker whose tenant `default` has this backend under the name `b`.
