@@ -1,7 +1,8 @@
 //! The real binary from outside: raw clients in front, scripted backends behind. One module per topic.
 //!
 //! Each test cites the items of the compliance checklist it covers. `stdio-backend` of the testkit crate must be built
-//! beside the broker (`cargo build -p testkit --bins`).
+//! beside the broker (`cargo build -p testkit --bins`). With `MCP_BROKER_TEST_ON=postgres` or `=cluster` the same tests run
+//! on PostgreSQL and Redis, or over two replicas behind a balancer, unless they choose their storage themselves.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -49,6 +49,13 @@ enum End {
     After(Duration),
 }
 
+const NOTES: &str = "MCP_BROKER_FAULT_LOG";
+/// When the first of several replicas dies too, so that the victim has something to take over.
+const FIRST_DIES_AFTER: Duration = Duration::from_millis(250);
+/// In so many of 100 rounds.
+const FIRST_DIES_IN: u64 = 33;
+/// Steps that only the first life of a database passes.
+const FIRST_LIFE: &str = "migration.";
 /// Sessions of each round.
 const SESSIONS: usize = 2;
 /// How soon a death is noticed.
@@ -65,30 +72,63 @@ pub async fn kill_at_points(points: Points) -> Verdict {
     ledger.backend().list("resources", vec![json!({"uri": "test://one", "name": "one"})]);
     let victim = points.replicas - 1;
     let log = notes.path().display().to_string();
-    let cluster = builder(&points.binary, &ledger).cluster(points.replicas).store(points.store).lease(LEASE);
-    let cluster = cluster.env_of(victim, "MCP_BROKER_FAULT_LOG", &log).start().await;
+    let mut cluster = builder(&points.binary, &ledger).cluster(points.replicas).store(points.store).lease(LEASE);
+    for replica in 0..points.replicas {
+        cluster = cluster.env_of(replica, NOTES, &log);
+    }
+    let cluster = cluster.start().await;
     let key = cluster.operator().create_key("default").await;
     let history = History::default();
-    let mut run = Run { cluster, ledger, history, key, victim, tasks: points.tasks };
+    let mut run = Run { cluster, ledger, history, key, log, victim, tasks: points.tasks };
     let mut reached = 0;
     run.round("recording", None, &mut seed).await;
-    let names = names(notes.path(), &points.only);
+    // Some steps are passed only by who takes over from a dead one.
+    run.round("recording-a-death", Some(End::After(Duration::from_millis(100))), &mut seed).await;
+    let (once, names): (Vec<String>, Vec<String>) =
+        names(notes.path(), &points.only).into_iter().partition(|name| name.starts_with(FIRST_LIFE));
+    let broken = first_lives(&points, &once).await;
     let ends = ends(&points, &names, &mut seed);
     let (rounds, mut report) = (ends.len(), run.report());
+    report.violations.extend(broken);
     for (number, end) in ends.into_iter().enumerate() {
+        if !report.violations.is_empty() {
+            break;
+        }
         let label = format!("{:x}-{number}-{}", points.seed, end.name());
         reached += usize::from(run.round(&label, Some(end), &mut seed).await);
         report = run.report();
         if !report.violations.is_empty() {
             report.violations.insert(0, format!("in round {label}:"));
-            break;
         }
     }
     if names.is_empty() {
         report.violations.push("the broker passed no named step: is it a debug build?".to_owned());
     }
-    let how = format!("{:?}, {} replicas, {} names, {rounds} rounds, {reached} kills", points.store, points.replicas, names.len());
+    let how = format!(
+        "{:?}, {} replicas, {} names and {} of first lives, {rounds} rounds, {reached} kills",
+        points.store,
+        points.replicas,
+        names.len(),
+        once.len()
+    );
     Verdict { what: "kill points", seed: points.seed, how, took: began.elapsed(), report }
+}
+
+/// A replica that dies while it makes its database must find its way when it is started again.
+async fn first_lives(points: &Points, names: &[String]) -> Vec<String> {
+    let mut broken = Vec::new();
+    for name in names {
+        let (points, fault) = (points.clone(), format!("{name}:1"));
+        let life = tokio::spawn(async move {
+            let ledger = Ledger::start().await;
+            let one = builder(&points.binary, &ledger).cluster(1).store(points.store).env_of(0, "MCP_BROKER_FAULT", &fault);
+            one.start().await.ready().await;
+        });
+        if let Err(error) = life.await {
+            broken.push(format!("killed at {name}:1 of its first life, it does not start again: {error}"));
+        }
+    }
+    broken
 }
 
 fn names(file: &Path, only: &[String]) -> Vec<String> {
@@ -131,6 +171,8 @@ struct Run {
     ledger: Ledger,
     history: History,
     key: String,
+    /// Where replicas note the steps they pass.
+    log: String,
     victim: usize,
     tasks: usize,
 }
@@ -147,11 +189,13 @@ impl Run {
             let from = Instant::now();
             self.cluster.kill(self.victim).await;
             self.history.broke(Fault::Kill, from);
-            if self.cluster.try_start_again(self.victim, &end.env()).await.is_err() {
+            let mut env = end.env();
+            env.push((NOTES.to_owned(), self.log.clone()));
+            if self.cluster.try_start_again(self.victim, &env).await.is_err() {
                 reached = true;
                 start_again(&mut self.cluster, self.victim, &self.history).await;
+                self.history.broke(Fault::Kill, from);
             }
-            self.history.broke(Fault::Kill, from);
         }
         let known = self.history.acknowledged().len();
         let (mut opening, history) = (Load::opener(&self.cluster, &self.key, SESSIONS, &self.history), self.history.clone());
@@ -165,7 +209,8 @@ impl Run {
             load::finish(work, &history).await;
             load
         });
-        reached |= self.watch(end.as_ref().filter(|_| !reached), || working.is_finished()).await;
+        let first_dies = self.victim > 0 && seed.chance(FIRST_DIES_IN);
+        reached |= self.watch(end.as_ref().filter(|_| !reached), first_dies, || working.is_finished()).await;
         let load = working.await.expect("the load panics only where its clients do, and those are waited for");
         let acknowledged = self.history.acknowledged();
         load::read_all(&self.cluster, &self.key, &self.history, &acknowledged[known..]).await;
@@ -173,8 +218,9 @@ impl Run {
         reached
     }
 
-    /// Until the work is done: ends the victim at its time, and starts it again when it has ended.
-    async fn watch(&mut self, end: Option<&End>, is_done: impl Fn() -> bool) -> bool {
+    /// Until the work is done: ends the victim at its time, and starts it again when it has ended; so with the first replica,
+    /// if that is to die.
+    async fn watch(&mut self, end: Option<&End>, mut first_dies: bool, is_done: impl Fn() -> bool) -> bool {
         let began = Instant::now();
         let mut alive = began;
         let mut reached = false;
@@ -184,6 +230,13 @@ impl Run {
                 && began.elapsed() >= *time
             {
                 self.cluster.kill(self.victim).await;
+            }
+            if first_dies && began.elapsed() >= FIRST_DIES_AFTER {
+                first_dies = false;
+                let from = Instant::now();
+                self.cluster.kill(0).await;
+                start_again(&mut self.cluster, 0, &self.history).await;
+                self.history.broke(Fault::Kill, from);
             }
             if self.cluster.has_ended(self.victim) {
                 reached = true;
