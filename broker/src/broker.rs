@@ -1,5 +1,7 @@
 //! The running broker: its tenants, its sessions, and what the listeners and the admin plane ask of it.
 
+mod owned;
+
 use std::{
     sync::{Arc, Weak},
     time::{Duration, Instant},
@@ -14,7 +16,6 @@ use protocol::{
     ids::{BackendId, KeyId, PrincipalId, SessionId, TenantId},
     version::Version,
 };
-use storage::NodeName;
 use transport::http_client::{HttpClient, HttpClientConfig, TlsSetupError};
 
 use crate::{
@@ -30,7 +31,7 @@ use crate::{
         Config,
         spec::{BackendSpec, TenantSpec},
     },
-    durable::{Durable, Stores},
+    durable::{Durable, Stores, node::NodeSettings},
     limits::{CLIENT_TEXT_BYTES_MAX, CLOSE_WAIT, DISPLAY_CHARS_MAX, FIRST_CATALOG_WAIT, REAPER_INTERVAL},
     metrics::{Metrics, Side},
     placement::Placement,
@@ -68,7 +69,7 @@ impl Broker {
             egress: parts.config.egress.clone(),
             ..HttpClientConfig::default()
         })?;
-        let node = NodeName::new(format!("{}/{:08x}", parts.config.node.id, rand::random::<u32>()));
+        let node = NodeSettings::fresh_name(&parts.config.node.id);
         let durable = Durable::new(parts.stores, node, parts.keys.seal, parts.metrics.clone());
         let placement = Placement::new(&parts.keys.peer)?;
         let broker = Arc::new(Broker {

@@ -40,8 +40,6 @@ pub const FIRST_CATALOG_WAIT: Duration = Duration::from_secs(2);
 /// How often idle sessions, unanswered questions and unused links are looked for.
 pub const REAPER_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long a replica owns its sessions without renewing that.
-pub const SESSION_LEASE: Duration = Duration::from_secs(2);
 /// Sessions on other replicas whose owners are remembered.
 pub const OWNERS_REMEMBERED_MAX: usize = 10_000;
 /// Shortest wait before the record is asked again for a session whose owner did not serve it.
@@ -143,6 +141,26 @@ pub const HTTP2_STREAMS_MAX: u32 = 256;
 
 // Stores.
 
+/// A replica that could not renew its lease for this long after it ran out is not ready.
+pub const LEASE_LOST_READY: Duration = Duration::from_secs(4);
+/// Names a replica may have had whose sessions and tasks it could not reclaim yet.
+pub const PAST_NAMES_MAX: usize = 64;
+/// The longest pause before a renewal that failed is tried again.
+pub const RENEWAL_RETRY_MAX: Duration = Duration::from_millis(500);
+/// How often every replica looks for what has expired, give or take a half of it.
+pub const SWEEP_INTERVAL: Duration = Duration::from_secs(4);
+/// Expired sessions or tasks removed by one statement.
+pub const SWEEP_ROWS: u32 = 200;
+/// Expired events removed by one statement.
+pub const SWEEP_EVENTS: u32 = 2_000;
+/// Statements of one kind in one sweep; what is left waits for the next.
+pub const SWEEP_ROUNDS_MAX: usize = 10;
+/// Changes of other replicas are read at most this often.
+pub const CONFIG_READ_INTERVAL_MIN: Duration = Duration::from_millis(200);
+/// Rows read at once for a list of the admin API.
+pub const ADMIN_PAGE_ROWS: u32 = 500;
+/// Entries of one list of the admin API.
+pub const ADMIN_LIST_MAX: usize = 20_000;
 /// Writes that share a transaction.
 pub const PERSIST_BATCH_MAX: usize = 256;
 /// Writes waiting for their transaction in one lane; what finds no room is refused.
@@ -166,6 +184,7 @@ const _: () = assert!(at_most(RETRY_DEFAULT, RETRY_MAX));
 const _: () = assert!(WRITE_BATCH_FRAMES <= LINK_QUEUE_FRAMES); // a batch is taken out of the queue
 const _: () = assert!(at_most(REFRESH_DEBOUNCE, REFRESH_INTERVAL_MIN)); // the debounce is part of the interval
 const _: () = assert!(LATENCY_WEIGHT > 0); // it divides
+const _: () = assert!(ADMIN_PAGE_ROWS as usize <= ADMIN_LIST_MAX);
 const _: () = assert!(PERSIST_BATCH_MAX <= PERSIST_QUEUE_MAX); // a batch is taken out of the queue
 const _: () = assert!(SESSION_ID_BYTES.is_multiple_of(3)); // its base64 text has no remainder
 const _: () = assert!(at_most(OWNER_RETRY_JITTER, OWNER_SEARCH_EXTRA)); // the wait for a lease must fit into the search

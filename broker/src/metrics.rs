@@ -26,6 +26,7 @@ use protocol::{
     method::Method,
     version::Version,
 };
+use storage::TaskStatus;
 
 /// Backends that get a label value of their own; the following ones share `other`.
 pub const BACKEND_LABELS_MAX: usize = 200;
@@ -141,6 +142,9 @@ pub struct Metrics {
     forwarded: IntCounterVec,
     store_seconds: HistogramVec,
     store_errors: IntCounterVec,
+    lease_renewals: IntCounterVec,
+    writes_fenced: IntCounter,
+    expired: IntCounterVec,
     /// Indexed by direction, then side.
     bytes: [[IntCounter; 2]; 2],
     /// Present only where tenant labels are configured.
@@ -210,6 +214,13 @@ impl Metrics {
             forwarded: declare.counters("mcp_forwarded_requests_total", "Requests passed on to other replicas.", &["outcome"]),
             store_seconds: declare.histograms("mcp_store_seconds", "Time the stores take.", &["operation", "store"]),
             store_errors: declare.counters("mcp_store_errors_total", "Operations a store failed.", &["operation", "store"]),
+            lease_renewals: declare.counters(
+                "mcp_node_lease_renewals_total",
+                "Attempts of this process to renew its lease: held, lost (another may have what it owned) or failed.",
+                &["outcome"],
+            ),
+            writes_fenced: declare.counter("mcp_fenced_writes_total", "Writes that came too late: what they were about has another owner."),
+            expired: declare.counters("mcp_expired_total", "What was removed from the stores because its time was over.", &["kind"]),
             bytes: [bytes_of(Direction::In), bytes_of(Direction::Out)],
             tenants: tenant_labels.then(|| TenantRequests {
                 requests: declare.counters(
@@ -320,6 +331,11 @@ impl Metrics {
         self.tasks.with_label_values(&[status]).add(delta);
     }
 
+    /// How many tasks the database holds in a status.
+    pub fn stored_tasks(&self, status: TaskStatus, count: u64) {
+        self.tasks.with_label_values(&[status.name()]).set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
     pub fn forwarded(&self, outcome: Forwarding) {
         let label = match outcome {
             Forwarding::Answered => "answered",
@@ -336,6 +352,19 @@ impl Metrics {
         if failed {
             self.store_errors.with_label_values(&[operation, store]).inc();
         }
+    }
+
+    pub fn lease_renewal(&self, outcome: &'static str) {
+        self.lease_renewals.with_label_values(&[outcome]).inc();
+    }
+
+    pub fn writes_fenced(&self, count: u64) {
+        self.writes_fenced.inc_by(count);
+    }
+
+    /// Removed because their time was over: `sessions`, `tasks` or `events`.
+    pub fn expired(&self, kind: &'static str, count: u64) {
+        self.expired.with_label_values(&[kind]).inc_by(count);
     }
 
     pub fn bytes(&self, direction: Direction, side: Side, count: usize) {

@@ -74,6 +74,10 @@ impl Task {
             backend: self.link.backend.id.to_string(),
             status: self.status.clone(),
             created_at: self.created_at.to_string(),
+            message: None,
+            session: None,
+            updated_at: None,
+            expires_at: None,
         }
     }
 }

@@ -22,7 +22,7 @@ use crate::{
     adoption::Adoption,
     auth::Caller,
     broker::{Broker, no_session},
-    limits::{OWNERS_REMEMBERED_MAX, SESSION_LEASE},
+    limits::OWNERS_REMEMBERED_MAX,
     rules::catalog::Endpoint,
 };
 
@@ -70,7 +70,7 @@ pub struct Search<'a>(search::Search<Seat<'a>>);
 
 impl<'a> Search<'a> {
     pub fn new(broker: &'a Arc<Broker>, id: &str, caller: &'a Caller, endpoint: &'a Endpoint) -> Self {
-        Self(search::Search::new(Seat::new(broker, id, caller, endpoint), SESSION_LEASE))
+        Self(search::Search::new(Seat::new(broker, id, caller, endpoint), broker.shared.config.session.lease))
     }
 
     /// Where to send the request next, or why there is nowhere to send it. After [`Found::There`], say what came of it with

@@ -9,6 +9,7 @@ macro_rules! store_conformance {
                 starts_empty
                 lists_tenants_by_name
                 replaces_a_tenant_and_keeps_its_birthday
+                adds_a_tenant_only_where_there_is_none
                 keeps_settings_byte_for_byte
                 tells_whether_a_tenant_was_there
                 takes_keys_and_backends_along_with_their_tenant

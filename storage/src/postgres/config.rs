@@ -32,6 +32,20 @@ impl ConfigStore for PostgresStore {
         Ok(())
     }
 
+    async fn add_tenant(&self, record: &TenantRecord) -> Result<bool, StoreError> {
+        let insert = |_again| {
+            sqlx::query(
+                "INSERT INTO tenants (tenant, settings, created_at_us, updated_at_us) VALUES ($1, $2, $3, $4)
+                 ON CONFLICT (tenant) DO NOTHING RETURNING 1",
+            )
+            .bind(record.tenant.as_str())
+            .bind(record.settings.as_str())
+            .bind(record.created_at_us)
+            .bind(record.updated_at_us)
+        };
+        Ok(!self.rows(insert).await?.is_empty())
+    }
+
     async fn delete_tenant(&self, tenant: &TenantId) -> Result<bool, StoreError> {
         // After a lost answer, gone counts as removed.
         self.is_true(|again| sqlx::query("SELECT delete_tenant($1) OR $2").bind(tenant.as_str()).bind(again)).await
