@@ -126,6 +126,7 @@ pub struct Metrics {
     subscriptions: IntGauge,
     events_replayed: IntCounter,
     tasks: IntGaugeVec,
+    task_transitions: IntCounterVec,
     store_seconds: HistogramVec,
     store_errors: IntCounterVec,
     /// Indexed by direction, then side.
@@ -194,6 +195,7 @@ impl Metrics {
             subscriptions: declare.gauge("mcp_subscriptions", "Resources subscribed to, counted per session."),
             events_replayed: declare.counter("mcp_events_replayed_total", "Events sent again to streams that were resumed."),
             tasks: declare.gauges("mcp_tasks", "Tasks known to the broker, by last status.", &["status"]),
+            task_transitions: declare.counters("mcp_task_transitions_total", "Changes of a task's status, by the new one.", &["to"]),
             store_seconds: declare.histograms("mcp_store_seconds", "Time the stores take.", &["operation", "store"]),
             store_errors: declare.counters("mcp_store_errors_total", "Operations a store failed.", &["operation", "store"]),
             bytes: [bytes_of(Direction::In), bytes_of(Direction::Out)],
@@ -304,6 +306,10 @@ impl Metrics {
 
     pub fn tasks(&self, status: &'static str, delta: i64) {
         self.tasks.with_label_values(&[status]).add(delta);
+    }
+
+    pub fn task_transition(&self, to: &'static str) {
+        self.task_transitions.with_label_values(&[to]).inc();
     }
 
     /// An operation of a store is over. Both names come from closed sets.

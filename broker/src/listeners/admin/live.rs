@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::{extract::State, http::StatusCode, response::IntoResponse};
 use protocol::{ErrorKind, Refusal, ids::TenantId};
 use serde::{Deserialize, Serialize};
+use storage::TaskStatus;
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
@@ -16,9 +17,6 @@ use crate::{
     control::Control,
     views::{SessionView, SubscriptionView, TaskView},
 };
-
-/// MCP 2025-11-25, Tasks: task status.
-const TASK_STATUSES: [&str; 5] = ["working", "input_required", "completed", "failed", "cancelled"];
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(super) struct SessionList {
@@ -80,21 +78,24 @@ pub(super) async fn end_session(State(control): State<Arc<Control>>, Id(id): Id)
     (status = 200, body = TaskList), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn tasks(State(control): State<Arc<Control>>, Params(filter): Params<TaskFilter>) -> Result<impl IntoResponse, Problem> {
     check_tenant(&control, filter.tenant.as_ref())?;
-    if let Some(status) = filter.status.as_deref().filter(|status| !TASK_STATUSES.contains(status)) {
-        let detail = format!("{status:?} is no task status; allowed: {}", TASK_STATUSES.join(", "));
-        return Err(Problem::invalid("status", detail));
-    }
-    Ok(axum::Json(TaskList { tasks: control.broker.tasks(filter.tenant.as_ref(), filter.status.as_deref()) }))
+    let wrong = |status: &str| {
+        let allowed: Vec<&str> = TaskStatus::ALL.map(TaskStatus::name).to_vec();
+        Problem::invalid("status", format!("{status:?} is no task status; allowed: {}", allowed.join(", ")))
+    };
+    let status = filter.status.as_deref().map(|status| TaskStatus::parse(status).ok_or_else(|| wrong(status))).transpose()?;
+    let tasks = control.broker.tasks(filter.tenant.as_ref(), status).await.map_err(|refusal| task_problem("", &refusal))?;
+    Ok(axum::Json(TaskList { tasks }))
 }
 
 /// One task.
 #[utoipa::path(get, path = "/admin/v1/tasks/{id}", tag = "tasks", params(("id" = String, Path)), responses(
     (status = 200, body = TaskView), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn task(State(control): State<Arc<Control>>, Id(id): Id) -> Result<impl IntoResponse, Problem> {
-    control.broker.task(&id).map(axum::Json).ok_or_else(|| Problem::not_found("task", &id))
+    let task = control.broker.task(&id).await.map_err(|refusal| task_problem(&id, &refusal))?;
+    task.map(axum::Json).ok_or_else(|| Problem::not_found("task", &id))
 }
 
-/// Asks the backend to cancel a task.
+/// Cancels a task.
 #[utoipa::path(post, path = "/admin/v1/tasks/{id}/cancel", tag = "tasks", params(("id" = String, Path)), responses(
     (status = 200, body = TaskView), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn cancel_task(State(control): State<Arc<Control>>, Id(id): Id) -> Result<impl IntoResponse, Problem> {
@@ -104,10 +105,8 @@ pub(super) async fn cancel_task(State(control): State<Arc<Control>>, Id(id): Id)
 fn task_problem(id: &str, refusal: &Refusal) -> Problem {
     let (status, kind) = match refusal.kind {
         ErrorKind::TaskNotFound => return Problem::not_found("task", id),
-        // The backend's word for a task that has ended.
         ErrorKind::InvalidParams | ErrorKind::InvalidRequest => (StatusCode::CONFLICT, "task-ended"),
-        ErrorKind::Timeout => (StatusCode::GATEWAY_TIMEOUT, "backend-timeout"),
-        _ => (StatusCode::BAD_GATEWAY, "backend-refused"),
+        _ => (StatusCode::SERVICE_UNAVAILABLE, "store-unavailable"),
     };
     Problem::new(status, kind, refusal.to_string())
 }
