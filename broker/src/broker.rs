@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::durable::{NodeName, TaskStatus};
 use bytes::Bytes;
 use dashmap::DashMap;
 use protocol::{
@@ -14,7 +15,6 @@ use protocol::{
     ids::{BackendId, KeyId, PrincipalId, SessionId, TenantId},
     version::Version,
 };
-use storage::{NodeName, TaskStatus};
 use transport::http_client::{HttpClient, HttpClientConfig, TlsSetupError};
 
 use crate::{

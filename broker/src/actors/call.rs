@@ -83,7 +83,13 @@ pub enum Ending {
 }
 
 impl Call {
-    pub fn new(message: &Message, client_id: RequestId, session: &Arc<Session>, stream: &Arc<EventStream>, backend: BackendId) -> Arc<Self> {
+    pub fn new(
+        message: &Message,
+        client_id: RequestId,
+        session: &Arc<Session>,
+        stream: &Arc<EventStream>,
+        backend: BackendId,
+    ) -> Arc<Self> {
         Arc::new(Self {
             client_id,
             method: message.method,

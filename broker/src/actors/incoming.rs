@@ -107,14 +107,13 @@ fn request(link: &Arc<Link>, connection: &Arc<Connection>, message: &Message, or
     // First what was declared on this connection, which is never more than what the clients behind it can do.
     let version = connection.negotiated().map_or(Version::LATEST_LEGACY, |agreed| agreed.version);
     let nobody = || Refusal::new(ErrorKind::MethodNotFound, "no client is there to be asked on this connection");
-    let asked = link
-        .declared
-        .permits(message, version)
-        .and_then(|()| owner(link, connection, message, origin).ok_or_else(nobody))
-        .and_then(|owner| match owner {
-            Owner::Session { session, call } => session.ask(connection, message, call.as_ref()),
-            Owner::Task(run) => tasks::ask_client(&run, connection, message),
-        });
+    let asked =
+        link.declared.permits(message, version).and_then(|()| owner(link, connection, message, origin).ok_or_else(nobody)).and_then(
+            |owner| match owner {
+                Owner::Session { session, call } => session.ask(connection, message, call.as_ref()),
+                Owner::Task(run) => tasks::ask_client(&run, connection, message),
+            },
+        );
     if let Err(refusal) = asked {
         link.backend.shared.metrics.error(refusal.kind.code());
         connection.send_later(refusal.to_response(Some(&id), &crate::request_id()));

@@ -170,7 +170,8 @@ fn tool_call(message: &Message, endpoint: &Endpoint, advertised: &ServerCapabili
     let (mut plan, tool) = by_name(message, endpoint, catalog, ErrorKind::ToolNotFound, catalog_tool)?;
     let backend_has_tasks = catalog.backends.get(&plan.backend).is_some_and(|lists| lists.server.capabilities.tasks_tools_call);
     let traits = catalog.traits(&plan.backend, &tool);
-    match task_use(message.fields.task.is_some(), advertised.tasks_tools_call, traits.map(|traits| traits.task_support), backend_has_tasks)? {
+    match task_use(message.fields.task.is_some(), advertised.tasks_tools_call, traits.map(|traits| traits.task_support), backend_has_tasks)?
+    {
         TaskUse::None => Ok(Decision::Forward(plan)),
         TaskUse::Ignored => {
             plan.drop_task = true;
@@ -407,6 +408,9 @@ mod tests {
         let offered = ServerCapabilities::parse(br#"{"tools":{},"tasks":{"requests":{"tools":{"call":{}}}}}"#).unwrap();
         let decision = decide(&message, &Endpoint::Aggregated, &offered, Version::LATEST_LEGACY, &catalog()).unwrap();
         let Decision::CreateTask(plan, target) = decision else { panic!("{decision:?}") };
-        assert_eq!((plan.backend.as_str(), target.tool.as_str(), target.traits.task_support), ("files", "files__read", TaskSupport::Optional));
+        assert_eq!(
+            (plan.backend.as_str(), target.tool.as_str(), target.traits.task_support),
+            ("files", "files__read", TaskSupport::Optional)
+        );
     }
 }

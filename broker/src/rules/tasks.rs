@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use crate::durable::{Step, StoredTask, TaskStatus};
 use bytes::Bytes;
 use protocol::{
     envelope::{Kind, Message},
@@ -14,7 +15,6 @@ use protocol::{
     splice::Splice,
 };
 use serde::{Deserialize, Serialize};
-use storage::{Step, StoredTask, TaskStatus};
 
 use super::catalog::{Endpoint, ToolTraits};
 use crate::limits::{IDEMPOTENCY_KEY_BYTES_MAX, STATUS_MESSAGE_CHARS_MAX, TASK_POLL_MAX, TASK_POLL_MIN, TASK_TTL_MIN};
@@ -322,10 +322,10 @@ fn parsed(text: &[u8]) -> Result<Document<'_>, json::JsonError> {
 
 #[cfg(test)]
 mod tests {
+    use crate::durable::{SessionKey, TaskRecord};
     use proptest::prelude::*;
     use protocol::ids::{PrincipalId, TenantId};
     use serde_json::{Value as Json, json};
-    use storage::{SessionKey, TaskRecord};
 
     use super::*;
 
@@ -334,7 +334,9 @@ mod tests {
     }
 
     fn wish(task: Json, meta: Json) -> Result<Wish, Refusal> {
-        Wish::of(&message(&json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "x", "task": task, "_meta": meta}})))
+        Wish::of(&message(
+            &json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "x", "task": task, "_meta": meta}}),
+        ))
     }
 
     fn stored() -> StoredTask {
@@ -460,7 +462,8 @@ mod tests {
         let asked: Json = serde_json::from_slice(&with_id(&kept, &RequestId::from_u64(3))).unwrap();
         assert_eq!((asked["id"].as_u64(), asked["method"].as_str()), (Some(3), Some("elicitation/create")));
         let answer = decoded(Bytes::from_static(b" {\"id\":3,\"jsonrpc\":\"2.0\",\"result\":{}}\n")).unwrap();
-        let back: Json = serde_json::from_slice(&with_id(&input_answer(&answer), &RequestId::from_raw(Bytes::from_static(b"\"q\"")))).unwrap();
+        let back: Json =
+            serde_json::from_slice(&with_id(&input_answer(&answer), &RequestId::from_raw(Bytes::from_static(b"\"q\"")))).unwrap();
         assert_eq!(back, json!({"jsonrpc": "2.0", "id": "q", "result": {}}));
     }
 

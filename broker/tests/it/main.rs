@@ -17,6 +17,7 @@ mod cli;
 mod client_features;
 mod drain;
 mod features;
+mod hosted_tasks;
 mod http_rules;
 mod lifecycle;
 mod links;

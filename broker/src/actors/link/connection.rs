@@ -11,6 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::durable::fault_point;
 use bytes::Bytes;
 use protocol::{
     envelope::{Message, Rejected},
@@ -22,7 +23,6 @@ use protocol::{
     splice::Splice,
     version::Version,
 };
-use storage::fault_point;
 use tokio_util::sync::CancellationToken;
 
 pub use super::failure::Failure;
@@ -346,13 +346,13 @@ impl Connection {
 
 #[cfg(test)]
 mod tests {
+    use crate::durable::NodeName;
     use proptest::prelude::*;
     use protocol::{
         capabilities::ClientCapabilities,
         ids::{BackendId, TenantId},
         json,
     };
-    use storage::NodeName;
     use transport::http_client::{HttpClient, HttpClientConfig};
 
     use super::*;

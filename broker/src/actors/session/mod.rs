@@ -30,7 +30,7 @@ use protocol::{
     version::Version,
 };
 
-use storage::SessionKey;
+use crate::durable::SessionKey;
 
 use self::{questions::Question, requests::InFlight, streams::Streams};
 use super::{

@@ -22,7 +22,7 @@ use protocol::{
     splice::Splice,
 };
 
-use storage::{SessionKey, TaskInput, TaskRecord};
+use crate::durable::{SessionKey, TaskInput, TaskRecord};
 
 use super::{Session, State, session_over};
 use crate::{

@@ -217,10 +217,9 @@ impl Session {
     fn cancelled(&self, message: &Message) {
         let Some(span) = message.fields.request_id else { return };
         let in_flight = self.lock().in_flight.get(&RequestId::from_raw(span.slice(&message.frame))).cloned();
-        match in_flight {
-            // A task has a cancellation of its own (same section), which is why what makes one can not be cancelled.
-            Some(in_flight) => in_flight.cancel(reason(message)),
-            None => {}
+        // A task has a cancellation of its own (same section), which is why what makes one can not be cancelled.
+        if let Some(in_flight) = in_flight {
+            in_flight.cancel(reason(message));
         }
     }
 

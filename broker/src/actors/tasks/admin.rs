@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use crate::durable::{StoredTask, TaskPlace, TaskStatus, Wake, Write, Written};
 use protocol::{
     error::{ErrorKind, Refusal},
     ids::{TaskId, TenantId},
 };
-use storage::{StoredTask, TaskPlace, TaskStatus, Wake, Write, Written};
 
 use super::Tasks;
 use crate::{

@@ -9,13 +9,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::durable::{SessionKey, StoredTask, TaskAudience, TaskPlace, TaskStatus, Write, Written, fault_point};
 use bytes::Bytes;
 use protocol::{
     envelope::Message,
     error::{ErrorKind, Refusal},
     ids::{RequestId, TaskId},
 };
-use storage::{SessionKey, StoredTask, TaskAudience, TaskPlace, TaskStatus, Write, Written, fault_point};
 
 use crate::{
     actors::{
@@ -74,7 +74,8 @@ impl Session {
         let scope = Scope { tenant: self.tenant.id.as_str(), endpoint: self.caller.principal.as_str(), list: "tasks" };
         let key = &self.shared.cursor_key;
         let bad_cursor = || Refusal::new(ErrorKind::CursorInvalid, "the cursor is not one this list gave out");
-        let after = cursor.map(|cursor| cursor::open(key, scope, &cursor).and_then(|last| place(&last)).ok_or_else(bad_cursor)).transpose()?;
+        let after =
+            cursor.map(|cursor| cursor::open(key, scope, &cursor).and_then(|last| place(&last)).ok_or_else(bad_cursor)).transpose()?;
         let durable = &self.shared.durable;
         let limit = u32::try_from(PAGE_ENTRIES + 1).unwrap_or(u32::MAX);
         let mut found = durable.timed("tasks_for", durable.store.tasks_for(&self.audience(), after.as_ref(), limit)).await?;
@@ -94,7 +95,12 @@ impl Session {
 
     /// Blocks until the task is over, and then says what the call would have been answered with. What the task needs from
     /// the client meanwhile is asked on the stream of this request.
-    pub(in crate::actors) async fn task_result(self: Arc<Self>, task: TaskId, id: RequestId, stream: Arc<EventStream>) -> Result<Reply, Refusal> {
+    pub(in crate::actors) async fn task_result(
+        self: Arc<Self>,
+        task: TaskId,
+        id: RequestId,
+        stream: Arc<EventStream>,
+    ) -> Result<Reply, Refusal> {
         self.own_task(&task).await?; // a foreign task is not even waited for
         let waiting = self.shared.tasks.wait_for(&task, &self, &stream);
         let mut shown = Shown { session: self.clone(), stream, questions: HashMap::new() };
@@ -148,7 +154,7 @@ impl Session {
             match self.shared.durable.write(write).await {
                 Ok(Written::Done) => {
                     fault_point::passed("task.input.answered");
-                    return self.shared.durable.hot.wake(storage::Wake::Task { task, session: maker });
+                    return self.shared.durable.hot.wake(crate::durable::Wake::Task { task, session: maker });
                 }
                 Ok(_) => return self.shared.metrics.dropped_answer("late"),
                 Err(_) if Instant::now() < give_up => tokio::time::sleep(wait).await,
@@ -168,7 +174,7 @@ struct Shown {
 }
 
 impl Shown {
-    fn follow(&mut self, task: &StoredTask, inputs: &[storage::TaskInput]) {
+    fn follow(&mut self, task: &StoredTask, inputs: &[crate::durable::TaskInput]) {
         let open = |number: &i64| inputs.iter().any(|input| input.number == *number && input.answer.is_none());
         let session = &self.session;
         self.questions.retain(|number, question| {

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use crate::durable::{NodeName, Step, StoredTask, TaskLimit, TaskLimits, TaskRecord, TaskStatus, Write, Written, fault_point};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use protocol::{
@@ -13,7 +14,6 @@ use protocol::{
     ids::{RequestId, TaskId},
     splice::Splice,
 };
-use storage::{NodeName, Step, StoredTask, TaskLimit, TaskLimits, TaskRecord, TaskStatus, Write, Written, fault_point};
 
 use super::run::{Plan, TaskRun};
 use crate::{
@@ -40,10 +40,9 @@ impl Session {
         let settings = self.shared.task_settings();
         let wish = Wish::of(&message)?;
         let request = request(&message, &plan)?;
-        let mut details =
-            Details::new(self.version.as_str(), &self.endpoint, self.client.raw(), target.traits, target.tool);
-        let text = |span: Option<protocol::json::Span>| message.bytes(span).map(|text| String::from_utf8_lossy(text).into_owned());
-        details.progress_token = text(message.fields.meta_progress_token);
+        let mut details = Details::new(self.version.as_str(), &self.endpoint, self.client.raw(), target.traits, target.tool);
+        let token = message.bytes(message.fields.meta_progress_token);
+        details.progress_token = token.map(|token| String::from_utf8_lossy(token).into_owned());
         details.log_level = self.log_level().map(|level| level.name().to_owned());
         let record = TaskRecord {
             task: TaskId::new(URL_SAFE_NO_PAD.encode(rand::random::<[u8; TASK_ID_BYTES]>())),
@@ -94,7 +93,7 @@ impl Session {
         let known = durable.timed("task", durable.store.task(task)).await?;
         let known = known.filter(|known| self.audience().may_see(&known.record));
         let known = known.ok_or_else(|| Refusal::new(ErrorKind::TaskNotFound, "the task this request made before is gone"))?;
-        if known.record.request != asked.request || known.record.backend != asked.backend {
+        if known.record.backend != asked.backend || !is_same_call(&known.record.request, &asked.request) {
             return Err(Refusal::new(ErrorKind::InvalidParams, "the idempotency key belongs to another call"));
         }
         Ok(Reply::Result(tasks::created(&known, settings.poll_interval).into()))
@@ -102,7 +101,8 @@ impl Session {
 
     /// Tries for a moment. A task whose client is told that it was not made shall not run.
     async fn store_task(&self, record: &TaskRecord, owner: &NodeName, settings: &TaskSettings) -> Result<Written, Refusal> {
-        let limits = TaskLimits { running: settings.running_per_tenant, stored: settings.stored_per_tenant, bytes: settings.bytes_per_tenant };
+        let limits =
+            TaskLimits { running: settings.running_per_tenant, stored: settings.stored_per_tenant, bytes: settings.bytes_per_tenant };
         let mut wait = STORE_RETRY_FIRST;
         let mut attempt = 1;
         loop {
@@ -147,6 +147,14 @@ fn request(message: &Message, plan: &routing::Plan) -> Result<Bytes, Refusal> {
         return Err(Refusal::new(ErrorKind::MessageTooLarge, text).with("size", request.len()).with("maxSize", TASK_REQUEST_BYTES_MAX));
     }
     Ok(request)
+}
+
+/// The same tool with the same arguments.
+fn is_same_call(one: &[u8], other: &[u8]) -> bool {
+    let read = |request: &[u8]| tasks::decoded(Bytes::copy_from_slice(request));
+    let (Some(one), Some(other)) = (read(one), read(other)) else { return false };
+    let same = |part: fn(&Message) -> Option<protocol::json::Span>| one.bytes(part(&one)) == other.bytes(part(&other));
+    same(|message| message.fields.name) && same(|message| message.fields.arguments)
 }
 
 fn new_task(record: TaskRecord, at_us: i64) -> StoredTask {

@@ -12,6 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::durable::{TaskStatus, Write, fault_point};
 use bytes::Bytes;
 use protocol::{
     envelope::Message,
@@ -19,7 +20,6 @@ use protocol::{
     json,
     splice::Splice,
 };
-use storage::{TaskStatus, Write, fault_point};
 
 use super::run::{OpenInput, Stop, TaskRun};
 use crate::{

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use crate::durable::{Step, TaskStatus, Write, fault_point};
 use protocol::{
     envelope::{Kind, Message},
     error::{ErrorKind, Refusal},
@@ -12,7 +13,6 @@ use protocol::{
     method::Method,
 };
 use serde::{Deserialize, Serialize};
-use storage::{Step, TaskStatus, Write, fault_point};
 
 use super::{
     run::{Mirrored, TaskRun},
@@ -82,14 +82,8 @@ pub(super) async fn follow(run: &Arc<TaskRun>, link: &Arc<Link>, connection: &Co
 
 /// Goes on with a task that another process left.
 pub(super) async fn resume(run: &Arc<TaskRun>, backend_task: String, sealed: &[u8]) -> Ending {
-    let way: Way = run
-        .shared
-        .durable
-        .seal
-        .open(&place(run), sealed)
-        .ok()
-        .and_then(|way| serde_json::from_slice(&way).ok())
-        .unwrap_or_default();
+    let way: Way =
+        run.shared.durable.seal.open(&place(run), sealed).ok().and_then(|way| serde_json::from_slice(&way).ok()).unwrap_or_default();
     let link = match run.link() {
         Ok(link) => link,
         Err(_) => match connect(run, &mut Patience::new(run.timeouts().call)).await {
@@ -119,18 +113,22 @@ async fn watch(run: &Arc<TaskRun>, link: &Arc<Link>, mut task: BackendTask) -> E
                 let _sooner = tokio::time::timeout(wait, run.backend_said.notified()).await;
             }
             // MCP 2025-11-25, Tasks: what the backend needs comes on the stream of `tasks/result`.
-            TaskStatus::InputRequired | TaskStatus::Completed | TaskStatus::Failed => match ask(run, link, &task.id, Method::TasksResult).await {
-                Err(ending) => return ending,
-                Ok(answer) if !tasks::is_unknown_task(&answer) => return Ending::Answered(answer, Some(task).filter(|task| task.status.is_over())),
-                // An invalid parameter of the call, or a task that is not known? Whoever knows the task means the call.
-                Ok(answer) => {
-                    return match ask(run, link, &task.id, Method::TasksGet).await {
-                        Err(ending) => ending,
-                        Ok(known) if known.kind == Kind::Error => unknown(run, "the backend does not know it any more"),
-                        Ok(_) => Ending::Answered(answer, None),
-                    };
+            TaskStatus::InputRequired | TaskStatus::Completed | TaskStatus::Failed => {
+                match ask(run, link, &task.id, Method::TasksResult).await {
+                    Err(ending) => return ending,
+                    Ok(answer) if !tasks::is_unknown_task(&answer) => {
+                        return Ending::Answered(answer, Some(task).filter(|task| task.status.is_over()));
+                    }
+                    // An invalid parameter of the call, or a task that is not known? Whoever knows the task means the call.
+                    Ok(answer) => {
+                        return match ask(run, link, &task.id, Method::TasksGet).await {
+                            Err(ending) => ending,
+                            Ok(known) if known.kind == Kind::Error => unknown(run, "the backend does not know it any more"),
+                            Ok(_) => Ending::Answered(answer, None),
+                        };
+                    }
                 }
-            },
+            }
         }
         task = match ask(run, link, &task.id, Method::TasksGet).await {
             Err(ending) => return ending,
@@ -185,4 +183,3 @@ pub(super) async fn cancel(run: &TaskRun, link: &Arc<Link>, backend_task: &str) 
         Err(failure) => tracing::debug!(task = %run.digest(), %failure, "the backend was not told that its task is cancelled"),
     }
 }
-

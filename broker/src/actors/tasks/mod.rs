@@ -20,9 +20,9 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, OnceLock, Weak},
 };
 
+use crate::durable::{SessionKey, TaskStatus};
 use dashmap::DashMap;
 use protocol::ids::{TaskId, TenantId};
-use storage::{SessionKey, TaskStatus};
 use tokio::sync::Notify;
 
 pub(super) use self::answers::named_task;

@@ -5,11 +5,11 @@
 
 use std::{collections::HashMap, sync::Arc};
 
+use crate::durable::{StoredTask, TaskStatus, Wake, Write, Written};
 use protocol::{
     error::{ErrorKind, Refusal},
     ids::TaskId,
 };
-use storage::{StoredTask, TaskStatus, Wake, Write, Written};
 
 use super::{
     Tasks,

@@ -12,6 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::durable::{StoredTask, TaskRecord, TaskStatus, Wake, Write, Written};
 use bytes::Bytes;
 use protocol::{
     capabilities::ClientCapabilities,
@@ -19,7 +20,6 @@ use protocol::{
     ids::{RequestId, TaskId},
     version::Version,
 };
-use storage::{StoredTask, TaskRecord, TaskStatus, Wake, Write, Written};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 

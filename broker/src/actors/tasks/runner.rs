@@ -10,6 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::durable::{Step, TaskStatus, Write, fault_point};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use protocol::{
@@ -20,7 +21,6 @@ use protocol::{
     method::Method,
     splice::Splice,
 };
-use storage::{Step, TaskStatus, Write, fault_point};
 
 use super::{
     inputs, mirror,
@@ -146,7 +146,11 @@ async fn send(run: &Arc<TaskRun>) -> Ending {
         let failure = match answer {
             Ok(answer) => {
                 fault_point::passed("task.answered");
-                return match answer.bytes(answer.result).filter(|_| as_task && answer.fields.task_task_id.is_some()).and_then(BackendTask::read) {
+                return match answer
+                    .bytes(answer.result)
+                    .filter(|_| as_task && answer.fields.task_task_id.is_some())
+                    .and_then(BackendTask::read)
+                {
                     Some(task) => mirror::follow(run, &link, &connection, task).await,
                     None => Ending::Answered(answer, None),
                 };
@@ -236,7 +240,8 @@ pub(super) async fn connect(run: &Arc<TaskRun>, patience: &mut Patience) -> Resu
 async fn settle(run: &Arc<TaskRun>, ending: Ending) {
     match ending {
         Ending::Answered(answer, said) => {
-            let ended = in_clients_terms(run, &answer).and_then(|answer| Ended::by_answer(&answer, run.shared.task_settings().result_bytes));
+            let ended =
+                in_clients_terms(run, &answer).and_then(|answer| Ended::by_answer(&answer, run.shared.task_settings().result_bytes));
             match ended {
                 Ok(ended) => end(run, as_said(ended, said)).await,
                 Err(refusal) => refused(run, &refusal).await,

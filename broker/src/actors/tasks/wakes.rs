@@ -5,10 +5,10 @@
 
 use std::{collections::HashMap, sync::Arc};
 
+use crate::durable::{SessionKey, Wake};
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use protocol::{handshake, ids::TaskId, method::Method};
-use storage::{SessionKey, Wake};
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 
 use super::Tasks;
@@ -80,9 +80,9 @@ fn word(tasks: &Tasks, session: &SessionKey, frame: Bytes) {
 
 impl Tasks {
     /// Whether this status may be told after the one that was told last. It counts as told then.
-    fn is_news(&self, task: &TaskId, status: storage::TaskStatus) -> bool {
+    fn is_news(&self, task: &TaskId, status: crate::durable::TaskStatus) -> bool {
         let mut inner = self.lock();
-        let last = inner.told.get(task).copied().unwrap_or(storage::TaskStatus::Working);
+        let last = inner.told.get(task).copied().unwrap_or(crate::durable::TaskStatus::Working);
         if !tasks::may_follow(last, status) {
             return false;
         }

@@ -8,9 +8,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::durable::{TASK_WORD_BYTES_MAX, Wake};
 use bytes::Bytes;
 use protocol::{envelope::Message, splice::Splice};
-use storage::{Wake, hot::TASK_WORD_BYTES_MAX};
 
 use super::run::TaskRun;
 use crate::{
@@ -58,7 +58,8 @@ impl TaskRun {
     /// Progress under our token: goes on under the client's.
     pub fn progress(self: &Arc<Self>, message: &Message) {
         let fields = &message.fields;
-        let value = message.bytes(fields.progress).and_then(|text| std::str::from_utf8(text).ok()).and_then(|text| text.parse::<f64>().ok());
+        let value =
+            message.bytes(fields.progress).and_then(|text| std::str::from_utf8(text).ok()).and_then(|text| text.parse::<f64>().ok());
         let (Some(token), Some(span), Some(value)) = (self.progress_token(), fields.progress_token, value) else { return };
         if !self.words.progress_advances(value) {
             self.shared.metrics.dropped_notification("progress");

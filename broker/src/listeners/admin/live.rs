@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use crate::durable::TaskStatus;
 use axum::{extract::State, http::StatusCode, response::IntoResponse};
 use protocol::{ErrorKind, Refusal, ids::TenantId};
 use serde::{Deserialize, Serialize};
-use storage::TaskStatus;
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
