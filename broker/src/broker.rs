@@ -1,11 +1,12 @@
 //! The running broker: its tenants, its sessions, and what the listeners and the admin plane ask of it.
 
+mod owned;
+
 use std::{
     sync::{Arc, Weak},
     time::{Duration, Instant},
 };
 
-use crate::durable::{NodeName, TaskStatus};
 use bytes::Bytes;
 use dashmap::DashMap;
 use protocol::{
@@ -31,7 +32,7 @@ use crate::{
         Config,
         spec::{BackendSpec, TenantSpec},
     },
-    durable::{Durable, Stores},
+    durable::{Durable, Stores, TaskStatus, node::NodeSettings},
     limits::{CLIENT_TEXT_BYTES_MAX, CLOSE_WAIT, DISPLAY_CHARS_MAX, FIRST_CATALOG_WAIT, REAPER_INTERVAL},
     metrics::{Metrics, Side},
     rules::{
@@ -66,7 +67,7 @@ impl Broker {
             egress: parts.config.egress.clone(),
             ..HttpClientConfig::default()
         })?;
-        let node = NodeName::new(format!("{}/{:08x}", parts.config.node.id, rand::random::<u32>()));
+        let node = NodeSettings::fresh_name(&parts.config.node.id);
         let durable = Durable::new(parts.stores, node, parts.keys.seal, parts.metrics.clone());
         let broker = Arc::new(Broker {
             shared: Shared::new(parts.config, parts.metrics, http, parts.keys.cursor, durable),

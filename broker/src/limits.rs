@@ -43,8 +43,6 @@ pub const TASK_TTL_MIN: Duration = Duration::from_secs(1);
 pub const TASK_RUN_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
 /// Tasks carried out by one process.
 pub const TASK_RUNS_MAX: usize = 10_000;
-/// How often tasks are looked for whose process died. Half of the usual lease.
-pub const TASK_CLAIM_INTERVAL: Duration = Duration::from_secs(1);
 /// Tasks taken over at once.
 pub const TASK_CLAIM_BATCH: u32 = 64;
 /// Shortest wait between two questions after a backend's task, whatever the backend says.
@@ -71,35 +69,6 @@ pub const STORE_RETRY_FIRST: Duration = Duration::from_millis(50);
 pub const STORE_RETRY_MAX: Duration = Duration::from_secs(1);
 /// A task that seems to have another owner may only have got a new epoch which is about to be told.
 pub const EPOCH_NEWS_WAIT: Duration = Duration::from_secs(1);
-
-/// What an operator may set about tasks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TaskSettings {
-    pub enabled: bool,
-    /// How long a task is kept whose client names no time.
-    pub ttl: Duration,
-    pub ttl_max: Duration,
-    pub poll_interval: Duration,
-    pub running_per_tenant: u64,
-    pub stored_per_tenant: u64,
-    pub bytes_per_tenant: u64,
-    pub result_bytes: usize,
-}
-
-impl Default for TaskSettings {
-    fn default() -> Self {
-        Self {
-            enabled: true,
-            ttl: Duration::from_secs(3_600),
-            ttl_max: Duration::from_secs(7 * 24 * 3_600),
-            poll_interval: Duration::from_millis(500),
-            running_per_tenant: 1_000,
-            stored_per_tenant: 10_000,
-            bytes_per_tenant: 1024 * 1024 * 1024,
-            result_bytes: 8 * 1024 * 1024,
-        }
-    }
-}
 
 // Sessions.
 
@@ -194,6 +163,26 @@ pub const HTTP2_STREAMS_MAX: u32 = 256;
 
 // Stores.
 
+/// A replica that could not renew its lease for this long after it ran out is not ready.
+pub const LEASE_LOST_READY: Duration = Duration::from_secs(4);
+/// Names a replica may have had whose sessions and tasks it could not reclaim yet.
+pub const PAST_NAMES_MAX: usize = 64;
+/// The longest pause before a renewal that failed is tried again.
+pub const RENEWAL_RETRY_MAX: Duration = Duration::from_millis(500);
+/// How often every replica looks for what has expired, give or take a half of it.
+pub const SWEEP_INTERVAL: Duration = Duration::from_secs(4);
+/// Expired sessions or tasks removed by one statement.
+pub const SWEEP_ROWS: u32 = 200;
+/// Expired events removed by one statement.
+pub const SWEEP_EVENTS: u32 = 2_000;
+/// Statements of one kind in one sweep; what is left waits for the next.
+pub const SWEEP_ROUNDS_MAX: usize = 10;
+/// Changes of other replicas are read at most this often.
+pub const CONFIG_READ_INTERVAL_MIN: Duration = Duration::from_millis(200);
+/// Rows read at once for a list of the admin API.
+pub const ADMIN_PAGE_ROWS: u32 = 500;
+/// Entries of one list of the admin API.
+pub const ADMIN_LIST_MAX: usize = 20_000;
 /// Writes that share a transaction.
 pub const PERSIST_BATCH_MAX: usize = 256;
 /// Writes waiting for their transaction in one lane; what finds no room is refused.
@@ -217,6 +206,7 @@ const _: () = assert!(at_most(RETRY_DEFAULT, RETRY_MAX));
 const _: () = assert!(WRITE_BATCH_FRAMES <= LINK_QUEUE_FRAMES); // a batch is taken out of the queue
 const _: () = assert!(at_most(REFRESH_DEBOUNCE, REFRESH_INTERVAL_MIN)); // the debounce is part of the interval
 const _: () = assert!(LATENCY_WEIGHT > 0); // it divides
+const _: () = assert!(ADMIN_PAGE_ROWS as usize <= ADMIN_LIST_MAX);
 const _: () = assert!(PERSIST_BATCH_MAX <= PERSIST_QUEUE_MAX); // a batch is taken out of the queue
 const _: () = assert!(at_most(TASK_POLL_MIN, TASK_POLL_MAX));
 const _: () = assert!(at_most(TASK_LOOK_INTERVAL_ALONE, TASK_LOOK_INTERVAL));

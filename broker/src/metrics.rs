@@ -26,6 +26,7 @@ use protocol::{
     method::Method,
     version::Version,
 };
+use storage::TaskStatus;
 
 /// Backends that get a label value of their own; the following ones share `other`.
 pub const BACKEND_LABELS_MAX: usize = 200;
@@ -129,6 +130,9 @@ pub struct Metrics {
     task_transitions: IntCounterVec,
     store_seconds: HistogramVec,
     store_errors: IntCounterVec,
+    lease_renewals: IntCounterVec,
+    writes_fenced: IntCounter,
+    expired: IntCounterVec,
     /// Indexed by direction, then side.
     bytes: [[IntCounter; 2]; 2],
     /// Present only where tenant labels are configured.
@@ -198,6 +202,13 @@ impl Metrics {
             task_transitions: declare.counters("mcp_task_transitions_total", "Changes of a task's status, by the new one.", &["to"]),
             store_seconds: declare.histograms("mcp_store_seconds", "Time the stores take.", &["operation", "store"]),
             store_errors: declare.counters("mcp_store_errors_total", "Operations a store failed.", &["operation", "store"]),
+            lease_renewals: declare.counters(
+                "mcp_node_lease_renewals_total",
+                "Attempts of this process to renew its lease: held, lost (another may have what it owned) or failed.",
+                &["outcome"],
+            ),
+            writes_fenced: declare.counter("mcp_fenced_writes_total", "Writes that came too late: what they were about has another owner."),
+            expired: declare.counters("mcp_expired_total", "What was removed from the stores because its time was over.", &["kind"]),
             bytes: [bytes_of(Direction::In), bytes_of(Direction::Out)],
             tenants: tenant_labels.then(|| TenantRequests {
                 requests: declare.counters(
@@ -304,12 +315,13 @@ impl Metrics {
         self.events_replayed.inc_by(count);
     }
 
-    pub fn tasks(&self, status: &'static str, delta: i64) {
-        self.tasks.with_label_values(&[status]).add(delta);
-    }
-
     pub fn task_transition(&self, to: &'static str) {
         self.task_transitions.with_label_values(&[to]).inc();
+    }
+
+    /// How many tasks the database holds in a status.
+    pub fn stored_tasks(&self, status: TaskStatus, count: u64) {
+        self.tasks.with_label_values(&[status.name()]).set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
     /// An operation of a store is over. Both names come from closed sets.
@@ -318,6 +330,19 @@ impl Metrics {
         if failed {
             self.store_errors.with_label_values(&[operation, store]).inc();
         }
+    }
+
+    pub fn lease_renewal(&self, outcome: &'static str) {
+        self.lease_renewals.with_label_values(&[outcome]).inc();
+    }
+
+    pub fn writes_fenced(&self, count: u64) {
+        self.writes_fenced.inc_by(count);
+    }
+
+    /// Removed because their time was over: `sessions`, `tasks` or `events`.
+    pub fn expired(&self, kind: &'static str, count: u64) {
+        self.expired.with_label_values(&[kind]).inc_by(count);
     }
 
     pub fn bytes(&self, direction: Direction, side: Side, count: usize) {

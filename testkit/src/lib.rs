@@ -13,6 +13,8 @@ pub mod deadline;
 pub mod events;
 pub mod http;
 pub mod judge;
+pub mod proxy;
+pub mod servers;
 pub mod stdio;
 
 pub use admin::AdminClient;
@@ -23,4 +25,6 @@ pub use deadline::{DEADLINE, Gate, eventually, within};
 pub use events::{Event, EventReader};
 pub use http::{HttpVersion, RawResponse};
 pub use judge::{Judge, Verdict};
+pub use proxy::{FaultProxy, Way};
+pub use servers::PostgresServer;
 pub use stdio::StdioScript;

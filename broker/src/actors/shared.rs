@@ -11,7 +11,12 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::http_client::HttpClient;
 
 use super::tasks::Tasks;
-use crate::{config::Config, durable::Durable, limits::TaskSettings, metrics::Metrics, rules::event_log::LogLimits};
+use crate::{
+    config::{self, Config},
+    durable::Durable,
+    metrics::Metrics,
+    rules::event_log::LogLimits,
+};
 
 #[derive(Debug)]
 pub struct Shared {
@@ -67,8 +72,8 @@ impl Shared {
     }
 
     /// What the operator says about tasks.
-    pub fn task_settings(&self) -> TaskSettings {
-        TaskSettings::default()
+    pub fn task_settings(&self) -> &config::Tasks {
+        &self.config.tasks
     }
 
     /// Bounds of each event stream.

@@ -4,7 +4,9 @@
 //! whoever writes at the same time. Reads go to the store directly, within its own deadline, through [`Durable::timed`].
 //! Nothing here is on the path of a plain call of a session that lives here.
 
+pub mod node;
 mod persister;
+mod sweeper;
 
 use std::{sync::Arc, time::Instant};
 
@@ -16,8 +18,12 @@ pub use storage::{
     Written, fault_point, hot::TASK_WORD_BYTES_MAX,
 };
 
-use self::persister::Persister;
+pub use self::sweeper::sweep;
+use self::{node::Lease, persister::Persister};
 use crate::{auth::SealKey, metrics::Metrics};
+
+/// The engine that serves one process, which therefore need not prove that it lives.
+const LONELY_ENGINE: &str = "sqlite";
 
 /// The stores of one process.
 pub struct Stores {
@@ -43,6 +49,7 @@ pub struct Durable {
     pub hot: Arc<dyn HotStore>,
     /// Seals what is a secret of a backend.
     pub seal: SealKey,
+    pub lease: Lease,
     /// Changes when the lease was lost.
     node: ArcSwap<NodeName>,
     persister: Persister,
@@ -64,15 +71,27 @@ impl Durable {
             events: stores.events,
             hot: stores.hot,
             seal,
+            lease: Lease::default(),
             node: ArcSwap::from_pointee(node),
             persister,
             metrics,
         })
     }
 
-    /// The name this process owns things under now.
+    /// Whether other processes may use the same stores.
+    pub fn is_shared(&self) -> bool {
+        self.store.engine() != LONELY_ENGINE
+    }
+
+    /// The name this process owns things under now. Whoever commits something in this name compares it again afterwards:
+    /// when it has changed, what was committed may have been missed by the reclaiming and counts as not owned.
     pub fn node(&self) -> NodeName {
         NodeName::clone(&self.node.load())
+    }
+
+    /// Goes on under another name; returns the one before.
+    fn rename(&self, node: NodeName) -> NodeName {
+        NodeName::clone(&self.node.swap(Arc::new(node)))
     }
 
     /// Carries out a change. `Ok`: it is on disk. An `Err` of a change that may have been carried out all the same is
@@ -83,13 +102,34 @@ impl Durable {
 
     /// Asks the store something, and counts and times it as `operation`.
     pub async fn timed<T>(&self, operation: &'static str, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, Refusal> {
+        self.ask(operation, work).await.map_err(|error| refusal(&error))
+    }
+
+    /// The same in the store's own terms. After an error of a change, the change may have been carried out.
+    pub async fn ask<T>(&self, operation: &'static str, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+        self.ask_of(self.store.engine(), operation, work).await
+    }
+
+    /// The same of any of the stores.
+    pub async fn ask_of<T>(
+        &self,
+        engine: &'static str,
+        operation: &'static str,
+        work: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
         let begun = Instant::now();
         let result = work.await;
-        self.metrics.store(operation, self.store.engine(), begun.elapsed(), result.is_err());
-        result.map_err(|error| {
-            tracing::warn!(operation, store = self.store.engine(), %error, "the store failed");
-            refusal(&error)
-        })
+        self.metrics.store(operation, engine, begun.elapsed(), result.is_err());
+        if let Err(error) = &result {
+            tracing::warn!(operation, store = engine, %error, "the store failed");
+        }
+        result
+    }
+
+    /// Lets go of the stores. Called last, when nobody is served any more.
+    pub async fn close(&self) {
+        self.hot.close().await;
+        self.store.close().await;
     }
 }
 

@@ -5,7 +5,6 @@
 
 use std::time::Duration;
 
-use crate::durable::{Step, StoredTask, TaskStatus};
 use bytes::Bytes;
 use protocol::{
     envelope::{Kind, Message},
@@ -17,7 +16,10 @@ use protocol::{
 use serde::{Deserialize, Serialize};
 
 use super::catalog::{Endpoint, ToolTraits};
-use crate::limits::{IDEMPOTENCY_KEY_BYTES_MAX, STATUS_MESSAGE_CHARS_MAX, TASK_POLL_MAX, TASK_POLL_MIN, TASK_TTL_MIN};
+use crate::{
+    durable::{Step, StoredTask, TaskStatus},
+    limits::{IDEMPOTENCY_KEY_BYTES_MAX, STATUS_MESSAGE_CHARS_MAX, TASK_POLL_MAX, TASK_POLL_MIN, TASK_TTL_MIN},
+};
 
 /// The member of `_meta` that names the task a message belongs to.
 pub const RELATED_TASK: &str = "io.modelcontextprotocol/related-task";

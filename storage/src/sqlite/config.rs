@@ -70,6 +70,14 @@ impl ConfigStore for SqliteStore {
         self.change(upsert, explain).await.map(drop)
     }
 
+    async fn add_tenant(&self, record: &TenantRecord) -> Result<bool, StoreError> {
+        let insert = sqlx::query(
+            "INSERT INTO tenants (tenant, settings, created_at_us, updated_at_us) VALUES (?, ?, ?, ?) ON CONFLICT (tenant) DO NOTHING",
+        );
+        let insert = insert.bind(record.tenant.as_str()).bind(record.settings.as_str());
+        Ok(self.change(insert.bind(record.created_at_us).bind(record.updated_at_us), explain).await? > 0)
+    }
+
     async fn delete_tenant(&self, tenant: &TenantId) -> Result<bool, StoreError> {
         let exists = sqlx::query("SELECT 1 FROM tenants WHERE tenant = ?").bind(tenant.as_str());
         if self.all(exists, |_| Ok(())).await?.is_empty() {

@@ -5,7 +5,8 @@
 //! the death of the process, but their newest part may not survive a loss of power. The file is guarded by a lock on
 //! `<file>.lock`, held until the store is dropped: the operating system lets go of it however the process ends.
 //!
-//! Leases and times are measured by the process's wall clock. No call takes longer than [`DEADLINE`], but for opening.
+//! Where a statement must not read a whole table it names its index (`INDEXED BY`), so that a change of either is noticed by
+//! every test that runs it. Leases and times are measured by the process's wall clock. No call takes longer than [`DEADLINE`], but for opening.
 
 mod config;
 mod durable;

@@ -136,8 +136,10 @@ pub(super) async fn sweep(store: &SqliteStore, idle: Duration, limit: u32) -> Re
     let mut writing = store.begin().await?;
     let delete = sqlx::query(
         "DELETE FROM sessions WHERE number IN (
-             SELECT number FROM sessions s WHERE (seen_at_us <= ? OR end_asked = 1)
-             AND NOT EXISTS (SELECT 1 FROM nodes WHERE node = s.owner AND lease_until_us > ?) LIMIT ?)
+             SELECT number FROM (
+                 SELECT number, owner FROM sessions INDEXED BY sessions_by_last_word WHERE seen_at_us <= ?
+                 UNION ALL SELECT number, owner FROM sessions INDEXED BY sessions_to_end WHERE end_asked = 1) s
+             WHERE NOT EXISTS (SELECT 1 FROM nodes WHERE node = s.owner AND lease_until_us > ?) LIMIT ?)
          RETURNING key",
     );
     let delete = delete.bind(now.saturating_sub(micros(idle))).bind(now).bind(limit);

@@ -44,7 +44,7 @@ pub(super) async fn list_for(
     let (after_us, after_task) = start(after);
     let select = sqlx::query(task_columns!(
         "SELECT",
-        "FROM tasks WHERE tenant = ? AND principal = ? AND (created_at_us, task) > (?, ?) AND (private = 0 OR session = ?)
+        "FROM tasks INDEXED BY tasks_by_audience WHERE tenant = ? AND principal = ? AND (created_at_us, task) > (?, ?) AND (private = 0 OR session = ?)
          ORDER BY created_at_us, task LIMIT ?"
     ))
     .bind(audience.tenant.as_str())
@@ -67,7 +67,7 @@ pub(super) async fn list(
     let (after_us, after_task) = start(after);
     let select = sqlx::query(task_columns!(
         "SELECT",
-        "FROM tasks WHERE (created_at_us, task) > (?1, ?2) AND (?3 IS NULL OR tenant = ?3) AND (?4 IS NULL OR status = ?4)
+        "FROM tasks INDEXED BY tasks_by_creation WHERE (created_at_us, task) > (?1, ?2) AND (?3 IS NULL OR tenant = ?3) AND (?4 IS NULL OR status = ?4)
          ORDER BY created_at_us, task LIMIT ?5"
     ))
     .bind(after_us)
@@ -83,7 +83,7 @@ pub(super) async fn claim(store: &SqliteStore, node: &NodeName, limit: u32) -> R
     let now = now_us();
     // Most of the time there is nothing, and looking keeps nobody from writing.
     let look = sqlx::query(
-        "SELECT 1 FROM tasks t WHERE t.status IN ('working', 'input_required') AND t.owner IS NOT ?
+        "SELECT 1 FROM tasks t INDEXED BY tasks_unfinished WHERE t.status IN ('working', 'input_required') AND t.owner IS NOT ?
          AND NOT EXISTS (SELECT 1 FROM nodes WHERE node = t.owner AND lease_until_us > ?) LIMIT 1",
     );
     if look.bind(node.as_str()).bind(now).fetch_optional(&store.readers).await.map_err(explain)?.is_none() {
@@ -92,7 +92,7 @@ pub(super) async fn claim(store: &SqliteStore, node: &NodeName, limit: u32) -> R
     let mut writing = store.begin().await?;
     let update = sqlx::query(task_columns!(
         "UPDATE tasks SET owner = ?1, epoch = epoch + 1 WHERE number IN (
-             SELECT t.number FROM tasks t WHERE t.status IN ('working', 'input_required') AND t.owner IS NOT ?1
+             SELECT t.number FROM tasks t INDEXED BY tasks_unfinished WHERE t.status IN ('working', 'input_required') AND t.owner IS NOT ?1
              AND NOT EXISTS (SELECT 1 FROM nodes WHERE node = t.owner AND lease_until_us > ?2) ORDER BY t.number LIMIT ?3)
          RETURNING",
         ""
@@ -139,7 +139,7 @@ pub(super) async fn transitions(store: &SqliteStore, task: &TaskId) -> Result<Ve
 pub(super) async fn expire(store: &SqliteStore, limit: u32) -> Result<Vec<TaskId>, StoreError> {
     let mut writing = store.begin().await?;
     let delete = sqlx::query(
-        "DELETE FROM tasks WHERE number IN (SELECT number FROM tasks WHERE expires_at_us <= ? ORDER BY expires_at_us LIMIT ?)
+        "DELETE FROM tasks WHERE number IN (SELECT number FROM tasks INDEXED BY tasks_by_expiry WHERE expires_at_us <= ? ORDER BY expires_at_us LIMIT ?)
          RETURNING task",
     );
     let rows = delete.bind(now_us()).bind(limit).fetch_all(writing.connection()).await.map_err(explain)?;

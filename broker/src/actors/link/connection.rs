@@ -11,7 +11,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::durable::fault_point;
 use bytes::Bytes;
 use protocol::{
     envelope::{Message, Rejected},
@@ -35,6 +34,7 @@ use super::{
 };
 use crate::{
     actors::asker::{Asker, Carried},
+    durable::fault_point,
     metrics::{Direction, Metrics, Side},
 };
 

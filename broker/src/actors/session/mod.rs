@@ -30,8 +30,6 @@ use protocol::{
     version::Version,
 };
 
-use crate::durable::SessionKey;
-
 use self::{questions::Question, requests::InFlight, streams::Streams};
 use super::{
     backend::Deadlines,
@@ -43,6 +41,7 @@ use super::{
 };
 use crate::{
     auth::Caller,
+    durable::SessionKey,
     limits::SESSION_ID_BYTES,
     rules::{
         catalog::{Endpoint, ListKind},

@@ -22,8 +22,6 @@ use protocol::{
     splice::Splice,
 };
 
-use crate::durable::{SessionKey, TaskInput, TaskRecord};
-
 use super::{Session, State, session_over};
 use crate::{
     actors::{
@@ -31,6 +29,7 @@ use crate::{
         link::{connection::Connection, pending::Asked},
         stream::EventStream,
     },
+    durable::{SessionKey, TaskInput, TaskRecord},
     limits::{CLIENT_TASKS_MAX, ELICITATION_ID_BYTES_MAX, ELICITATIONS_MAX, QUESTIONS_MAX},
     rules::{event_log::EventKind, tasks},
 };

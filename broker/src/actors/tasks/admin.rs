@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::durable::{StoredTask, TaskPlace, TaskStatus, Wake, Write, Written};
 use protocol::{
     error::{ErrorKind, Refusal},
     ids::{TaskId, TenantId},
@@ -11,6 +10,7 @@ use protocol::{
 use super::Tasks;
 use crate::{
     actors::shared::Shared,
+    durable::{StoredTask, TaskPlace, TaskStatus, Wake, Write, Written},
     rules::tasks::{self, Ended},
     views::TaskView,
 };

@@ -9,7 +9,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::durable::{SessionKey, StoredTask, TaskAudience, TaskPlace, TaskStatus, Write, Written, fault_point};
 use bytes::Bytes;
 use protocol::{
     envelope::Message,
@@ -22,6 +21,7 @@ use crate::{
         session::{Session, local::Reply},
         stream::EventStream,
     },
+    durable::{SessionKey, StoredTask, TaskAudience, TaskPlace, TaskStatus, Write, Written, fault_point},
     limits::{PAGE_ENTRIES, STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_LOOK_INTERVAL, TASK_LOOK_INTERVAL_ALONE, TASK_RESULT_WAIT_MAX},
     rules::{
         cursor::{self, Scope},

@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use crate::durable::{NodeName, Step, StoredTask, TaskLimit, TaskLimits, TaskRecord, TaskStatus, Write, Written, fault_point};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use protocol::{
@@ -18,7 +17,9 @@ use protocol::{
 use super::run::{Plan, TaskRun};
 use crate::{
     actors::session::{Session, local::Reply},
-    limits::{STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_ID_BYTES, TASK_REQUEST_BYTES_MAX, TaskSettings},
+    config,
+    durable::{NodeName, Step, StoredTask, TaskLimit, TaskLimits, TaskRecord, TaskStatus, Write, Written, fault_point},
+    limits::{STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_ID_BYTES, TASK_REQUEST_BYTES_MAX},
     rules::{
         routing::{self, TaskTarget},
         tasks::{self, Details, Ended, IDEMPOTENCY_KEY, Wish},
@@ -37,7 +38,7 @@ impl Session {
         plan: routing::Plan,
         target: TaskTarget,
     ) -> Result<Reply, Refusal> {
-        let settings = self.shared.task_settings();
+        let settings = self.shared.task_settings().clone();
         let wish = Wish::of(&message)?;
         let request = request(&message, &plan)?;
         let mut details = Details::new(self.version.as_str(), &self.endpoint, self.client.raw(), target.traits, target.tool);
@@ -65,7 +66,7 @@ impl Session {
         }
     }
 
-    fn created(self: &Arc<Self>, record: TaskRecord, at_us: i64, owner: &NodeName, settings: &TaskSettings) -> Reply {
+    fn created(self: &Arc<Self>, record: TaskRecord, at_us: i64, owner: &NodeName, settings: &config::Tasks) -> Reply {
         fault_point::passed("task.created");
         self.shared.metrics.task_transition(TaskStatus::Working.name());
         let stored = new_task(record, at_us);
@@ -88,7 +89,7 @@ impl Session {
     }
 
     /// The task this request made before.
-    async fn known(&self, task: &TaskId, asked: &TaskRecord, settings: &TaskSettings) -> Result<Reply, Refusal> {
+    async fn known(&self, task: &TaskId, asked: &TaskRecord, settings: &config::Tasks) -> Result<Reply, Refusal> {
         let durable = &self.shared.durable;
         let known = durable.timed("task", durable.store.task(task)).await?;
         let known = known.filter(|known| self.audience().may_see(&known.record));
@@ -100,9 +101,12 @@ impl Session {
     }
 
     /// Tries for a moment. A task whose client is told that it was not made shall not run.
-    async fn store_task(&self, record: &TaskRecord, owner: &NodeName, settings: &TaskSettings) -> Result<Written, Refusal> {
-        let limits =
-            TaskLimits { running: settings.running_per_tenant, stored: settings.stored_per_tenant, bytes: settings.bytes_per_tenant };
+    async fn store_task(&self, record: &TaskRecord, owner: &NodeName, settings: &config::Tasks) -> Result<Written, Refusal> {
+        let limits = TaskLimits {
+            running: settings.running_per_tenant as u64,
+            stored: settings.stored_per_tenant as u64,
+            bytes: settings.bytes_per_tenant as u64,
+        };
         let mut wait = STORE_RETRY_FIRST;
         let mut attempt = 1;
         loop {
@@ -180,7 +184,7 @@ fn hash(purpose: &[u8], parts: &[&[u8]]) -> Vec<u8> {
     context.finish().as_ref().to_vec()
 }
 
-fn full(limit: TaskLimit, settings: &TaskSettings) -> Refusal {
+fn full(limit: TaskLimit, settings: &config::Tasks) -> Refusal {
     let text = match limit {
         TaskLimit::Running => format!("the tenant has {} tasks running, which is its limit", settings.running_per_tenant),
         TaskLimit::Stored => format!("the tenant has {} tasks, which is its limit", settings.stored_per_tenant),

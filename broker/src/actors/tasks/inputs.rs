@@ -12,7 +12,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::durable::{TaskStatus, Write, fault_point};
 use bytes::Bytes;
 use protocol::{
     envelope::Message,
@@ -24,6 +23,7 @@ use protocol::{
 use super::run::{OpenInput, Stop, TaskRun};
 use crate::{
     actors::link::{connection::Connection, pending::Asked},
+    durable::{TaskStatus, Write, fault_point},
     limits::{TASK_INPUTS_MAX, TASK_LOOK_INTERVAL, TASK_LOOK_INTERVAL_ALONE},
     rules::tasks,
 };

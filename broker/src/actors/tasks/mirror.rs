@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use crate::durable::{Step, TaskStatus, Write, fault_point};
 use protocol::{
     envelope::{Kind, Message},
     error::{ErrorKind, Refusal},
@@ -26,6 +25,7 @@ use crate::{
             connection::{Connection, Failure, Wire},
         },
     },
+    durable::{Step, TaskStatus, Write, fault_point},
     rules::tasks::{self, BackendTask},
 };
 

@@ -5,7 +5,6 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use crate::durable::{StoredTask, TaskStatus, Wake, Write, Written};
 use protocol::{
     error::{ErrorKind, Refusal},
     ids::TaskId,
@@ -18,7 +17,8 @@ use super::{
 };
 use crate::{
     actors::shared::Shared,
-    limits::{STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_CLAIM_BATCH, TASK_CLAIM_INTERVAL, TASK_RUNS_MAX},
+    durable::{StoredTask, TaskStatus, Wake, Write, Written},
+    limits::{STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_CLAIM_BATCH, TASK_RUNS_MAX},
     rules::tasks::{AfterCrash, Ended, after_crash},
 };
 
@@ -85,7 +85,7 @@ async fn look(shared: Arc<Shared>) {
         }
         if found < TASK_CLAIM_BATCH as usize {
             tokio::select! {
-                () = tokio::time::sleep(TASK_CLAIM_INTERVAL) => {}
+                () = tokio::time::sleep(shared.config.session.lease / 2) => {}
                 () = shared.draining.cancelled() => return,
             }
         }

@@ -12,7 +12,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::durable::{StoredTask, TaskRecord, TaskStatus, Wake, Write, Written};
 use bytes::Bytes;
 use protocol::{
     capabilities::ClientCapabilities,
@@ -34,6 +33,7 @@ use crate::{
         sync,
         tenant::Tenant,
     },
+    durable::{StoredTask, TaskRecord, TaskStatus, Wake, Write, Written},
     limits::{EPOCH_NEWS_WAIT, STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_RUN_MAX},
     rules::{catalog::Endpoint, log_level::LogLevel, tasks::Details},
 };

@@ -10,7 +10,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::durable::{Step, TaskStatus, Write, fault_point};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use protocol::{
@@ -34,6 +33,7 @@ use crate::{
             connection::{Connection, Outgoing},
         },
     },
+    durable::{Step, TaskStatus, Write, fault_point},
     limits::{BACKOFF_FIRST, BACKOFF_MAX, TASK_RESENDS_MAX},
     rules::{
         catalog::TaskSupport,

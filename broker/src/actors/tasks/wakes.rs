@@ -5,7 +5,6 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use crate::durable::{SessionKey, Wake};
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use protocol::{handshake, ids::TaskId, method::Method};
@@ -14,6 +13,7 @@ use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use super::Tasks;
 use crate::{
     actors::{session::Session, shared::Shared},
+    durable::{SessionKey, Wake},
     rules::{event_log::EventKind, tasks},
 };
 

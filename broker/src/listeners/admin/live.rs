@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::durable::TaskStatus;
 use axum::{extract::State, http::StatusCode, response::IntoResponse};
 use protocol::{ErrorKind, Refusal, ids::TenantId};
 use serde::{Deserialize, Serialize};
@@ -15,6 +14,7 @@ use super::{
 };
 use crate::{
     control::Control,
+    durable::TaskStatus,
     views::{SessionView, SubscriptionView, TaskView},
 };
 

@@ -313,3 +313,26 @@ async fn a_statement_that_fails_spoils_its_batch_only() {
     assert_eq!(store.sessions(None, None, 10).await.unwrap(), [], "all of a batch or nothing");
     assert_eq!(store.write(&[open(1)]).await.unwrap(), [Written::Done]);
 }
+
+#[tokio::test]
+async fn an_abandoned_call_is_carried_out_or_not_at_all() {
+    let (_folder, store) = in_file().await;
+    let mut finished = 0;
+    for number in 0..200_u8 {
+        let batch = [open(number), create(&format!("t{number}"))];
+        let patience = Duration::from_micros(u64::from(number) * 20);
+        finished += usize::from(tokio::time::timeout(patience, store.write(&batch)).await.is_ok());
+        let key = SessionKey::new([number; 32]);
+        let record = StreamRecord { number: 1, general: true, due: Vec::new(), was_read: false };
+        let event = LoggedEvent { sequence: 1, kind: 0, frame: "x".into() };
+        let entries = [LogEntry::Stream { session: key, record }, LogEntry::Event { session: key, stream: 1, event }];
+        let _given_up = tokio::time::timeout(patience, store.append(&entries)).await;
+        if let Some(stream) = store.stream(&key, 1, 0).await.unwrap() {
+            assert_eq!(stream.events.len(), 1, "no half of an append");
+        }
+    }
+    assert_eq!(store.write(&[open(250), create("last")]).await.unwrap().len(), 2, "it goes on");
+    let (sessions, tasks) = (store.sessions(None, None, 1_000).await.unwrap(), store.tasks(None, None, None, 1_000).await.unwrap());
+    assert_eq!(sessions.len(), tasks.len(), "no half of a batch");
+    assert!(sessions.len() > finished, "{finished} of {}", sessions.len());
+}
