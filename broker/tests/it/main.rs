@@ -30,6 +30,7 @@ mod secrets;
 mod sessions;
 mod sse;
 mod subscriptions;
+mod task_crashes;
 mod tasks;
 mod tenants;
 mod utilities;
