@@ -32,14 +32,14 @@ use crate::{
         Config,
         spec::{BackendSpec, TenantSpec},
     },
-    durable::{Durable, Stores, TaskStatus, node::NodeSettings},
+    durable::{Durable, Stores, node::NodeSettings},
     limits::{CLIENT_TEXT_BYTES_MAX, CLOSE_WAIT, DISPLAY_CHARS_MAX, FIRST_CATALOG_WAIT, REAPER_INTERVAL},
     metrics::{Metrics, Side},
     rules::{
         catalog::{BackendLists, Endpoint},
         offer::Offer,
     },
-    views::{BackendStatus, SessionView, SubscriptionView, TaskView},
+    views::{BackendStatus, SessionView, SubscriptionView},
 };
 
 /// What a broker is made of.
@@ -303,15 +303,7 @@ impl Broker {
         self.sessions.iter().find(|entry| entry.value().digest == digest).map(|entry| entry.value().clone())
     }
 
-    pub async fn tasks(&self, tenant: Option<&TenantId>, status: Option<TaskStatus>) -> Result<Vec<TaskView>, Refusal> {
-        self.shared.tasks.views(&self.shared, tenant, status).await
-    }
-
-    pub async fn task(&self, id: &str) -> Result<Option<TaskView>, Refusal> {
-        self.shared.tasks.view(&self.shared, id).await
-    }
-
-    pub async fn cancel_task(&self, id: &str) -> Result<TaskView, Refusal> {
+    pub async fn cancel_task(&self, id: &str) -> Result<(), Refusal> {
         self.shared.tasks.cancel(&self.shared, id).await
     }
 

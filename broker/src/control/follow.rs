@@ -4,6 +4,9 @@
 //! Invariants: reading and applying is one turn among this replica's own changes, so whoever writes last wins on every
 //! replica; a row that can not be read leaves what is in force for it.
 
+#[cfg(test)]
+mod tests;
+
 use std::{
     collections::BTreeSet,
     sync::{Arc, Weak, atomic::Ordering},

@@ -7,6 +7,7 @@
 
 mod answers;
 mod follow;
+mod live;
 mod load;
 mod redact;
 mod registry;

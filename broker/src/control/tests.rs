@@ -42,8 +42,14 @@ impl Rig {
         })
         .unwrap();
         let control = Control::new(ControlParts { broker, keyring: Arc::clone(&keyring), keys, config, metrics });
-        control.load().await?;
-        Ok(Self { control, keyring })
+        let rig = Self { control, keyring };
+        match rig.control.load().await {
+            Ok(_) => Ok(rig),
+            Err(error) => {
+                rig.stop().await;
+                Err(error)
+            }
+        }
     }
 
     pub(crate) async fn start(folder: &Path, yaml: &str) -> Self {

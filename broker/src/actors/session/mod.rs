@@ -328,11 +328,12 @@ impl Session {
                 _ => "opening",
             }
             .to_owned(),
-            calls_in_flight: state.in_flight.len(),
-            streams: state.streams.connected(),
+            calls_in_flight: Some(state.in_flight.len()),
+            streams: Some(state.streams.connected()),
             subscriptions: state.subscriptions.len(),
             idle_seconds: idle,
             created_at: self.created_at.to_string(),
+            node: Some(self.shared.durable.node().to_string()),
         }
     }
 

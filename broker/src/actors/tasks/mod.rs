@@ -4,8 +4,8 @@
 //! What is here is that process's own: which tasks run, who waits for them, and which sessions live here. All of it may be
 //! lost; a task is found again in the store.
 
-mod admin;
 mod answers;
+mod cancelling;
 mod create;
 mod inputs;
 mod mirror;
