@@ -24,6 +24,7 @@ use crate::{
         catalog_refresh,
         session::{Agreement, Seat, Session},
         shared::Shared,
+        tasks::Tasks,
         tenant::Tenant,
     },
     auth::{Caller, Keyring, Keys},
@@ -39,7 +40,7 @@ use crate::{
         catalog::{BackendLists, Endpoint},
         offer::Offer,
     },
-    views::{BackendStatus, SessionView, SubscriptionView, TaskView},
+    views::{BackendStatus, SessionView, SubscriptionView},
 };
 
 /// What a broker is made of.
@@ -79,6 +80,8 @@ impl Broker {
             tenants: DashMap::new(),
             sessions: DashMap::new(),
         });
+        let tenants = Arc::downgrade(&broker);
+        broker.shared.tasks.find_tenants_by(Box::new(move |id| tenants.upgrade()?.tenant(id)));
         tokio::spawn(reap(Arc::downgrade(&broker)));
         Ok(broker)
     }
@@ -255,7 +258,7 @@ impl Broker {
                 let backends = tenant.backends();
                 let settling = futures_util::future::join_all(backends.iter().map(|backend| backend.settled(FIRST_CATALOG_WAIT)));
                 settling.await;
-                Ok(Offer::aggregated(&tenant.catalog()))
+                Ok(Offer::aggregated(&tenant.catalog(), self.shared.task_settings().enabled))
             }
             Endpoint::Single(id) => {
                 let backend = tenant.backend(id).ok_or_else(|| unknown_backend(id))?;
@@ -266,7 +269,7 @@ impl Broker {
                 let lists = backend.lists.load_full();
                 let down = || Refusal::new(ErrorKind::BackendUnavailable, format!("backend {id} can not be reached"));
                 let lists = lists.ok_or_else(down)?;
-                Ok(Offer::single(&lists))
+                Ok(Offer::single(&lists, self.shared.task_settings().enabled))
             }
         }
     }
@@ -307,16 +310,13 @@ impl Broker {
         self.sessions.iter().find(|entry| entry.value().digest == digest).map(|entry| entry.value().clone())
     }
 
-    pub fn tasks(&self, tenant: Option<&TenantId>, status: Option<&str>) -> Vec<TaskView> {
-        self.shared.tasks.views(tenant, status)
+    pub async fn cancel_task(&self, id: &str) -> Result<(), Refusal> {
+        self.shared.tasks.cancel(&self.shared, id).await
     }
 
-    pub fn task(&self, id: &str) -> Option<TaskView> {
-        self.shared.tasks.view(id)
-    }
-
-    pub async fn cancel_task(&self, id: &str) -> Result<TaskView, Refusal> {
-        self.shared.tasks.cancel(id).await
+    /// Everything stored and declared is known: tasks that were left behind are looked for from now on.
+    pub fn begin_tasks(&self) {
+        Tasks::begin(&self.shared);
     }
 
     pub fn subscriptions(&self, tenant: Option<&TenantId>) -> Vec<SubscriptionView> {
@@ -341,6 +341,7 @@ impl Broker {
         if !self.shared.draining.is_cancelled() {
             tracing::info!("draining: no new sessions and calls");
             self.shared.draining.cancel();
+            self.shared.tasks.drain();
             self.all_sessions().iter().for_each(|session| session.say_goodbye());
         }
     }
@@ -356,7 +357,8 @@ impl Broker {
 
     /// Waits for the calls in flight, then says goodbye to clients and backends. `true` when no call was cut.
     pub async fn finish_drain(&self, grace: Duration) -> bool {
-        let in_flight = || self.all_sessions().iter().map(|session| session.calls_in_flight()).sum::<usize>();
+        let calls = || self.all_sessions().iter().map(|session| session.calls_in_flight()).sum::<usize>();
+        let in_flight = || calls() + self.shared.tasks.running();
         let all_done = async {
             while in_flight() > 0 {
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -366,6 +368,13 @@ impl Broker {
         if !clean {
             tracing::warn!(calls = in_flight(), "the grace period is over, calls are cut");
         }
+        self.shared.tasks.release_all();
+        let released = async {
+            while self.shared.tasks.running() > 0 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let _in_time = tokio::time::timeout(CLOSE_WAIT, released).await;
         self.all_sessions().iter().for_each(|session| self.close_session(session, "the broker shuts down"));
         self.tenants.iter().for_each(|tenant| tenant.value().backends().iter().for_each(|backend| backend.close()));
         self.shared.running.close();

@@ -140,6 +140,7 @@ pub struct Metrics {
     events_replayed: IntCounter,
     tasks: IntGaugeVec,
     forwarded: IntCounterVec,
+    task_transitions: IntCounterVec,
     store_seconds: HistogramVec,
     store_errors: IntCounterVec,
     lease_renewals: IntCounterVec,
@@ -212,6 +213,7 @@ impl Metrics {
             events_replayed: declare.counter("mcp_events_replayed_total", "Events sent again to streams that were resumed."),
             tasks: declare.gauges("mcp_tasks", "Tasks known to the broker, by last status.", &["status"]),
             forwarded: declare.counters("mcp_forwarded_requests_total", "Requests passed on to other replicas.", &["outcome"]),
+            task_transitions: declare.counters("mcp_task_transitions_total", "Changes of a task's status, by the new one.", &["to"]),
             store_seconds: declare.histograms("mcp_store_seconds", "Time the stores take.", &["operation", "store"]),
             store_errors: declare.counters("mcp_store_errors_total", "Operations a store failed.", &["operation", "store"]),
             lease_renewals: declare.counters(
@@ -327,8 +329,8 @@ impl Metrics {
         self.events_replayed.inc_by(count);
     }
 
-    pub fn tasks(&self, status: &'static str, delta: i64) {
-        self.tasks.with_label_values(&[status]).add(delta);
+    pub fn task_transition(&self, to: &'static str) {
+        self.task_transitions.with_label_values(&[to]).inc();
     }
 
     /// How many tasks the database holds in a status.

@@ -154,15 +154,17 @@ async fn read_changes(control: Weak<Control>) {
 
 impl Replica for Control {
     fn owned(&self) -> Owned {
-        Owned { sessions: self.broker.session_keys(), ..Owned::default() }
+        Owned { sessions: self.broker.session_keys(), tasks: self.broker.shared.tasks.owned() }
     }
 
     fn reclaimed(&self, reclaimed: Reclaimed) {
         self.broker.reclaimed_sessions(&reclaimed.sessions);
+        self.broker.shared.tasks.reclaimed(&self.broker.shared, reclaimed.tasks);
     }
 
     fn lost(&self, lost: Owned) {
         self.broker.lost_sessions(&lost.sessions);
+        self.broker.shared.tasks.lost(&lost.tasks);
     }
 
     fn asked_to_end(&self, sessions: Vec<SessionKey>) {

@@ -12,7 +12,11 @@ use std::{sync::Arc, time::Instant};
 
 use arc_swap::ArcSwap;
 use protocol::error::{ErrorKind, Refusal};
-use storage::{DurableStore, EventStore, HotStore, NodeName, StoreError, Write, Written};
+use storage::{DurableStore, EventStore, HotStore, StoreError};
+pub use storage::{
+    NodeName, SessionKey, Step, StoredTask, TaskAudience, TaskInput, TaskLimit, TaskLimits, TaskPlace, TaskRecord, TaskStatus, Wake, Write,
+    Written, fault_point, hot::TASK_WORD_BYTES_MAX,
+};
 
 pub use self::sweeper::sweep;
 use self::{node::Lease, persister::Persister};

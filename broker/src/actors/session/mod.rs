@@ -3,7 +3,7 @@
 //! A session is a value behind one short lock, not a task: whoever has something for the client pushes it into one of the
 //! session's streams and goes on. Nothing waits while the lock is held.
 
-mod local;
+pub(in crate::actors) mod local;
 mod questions;
 mod requests;
 mod streams;
@@ -41,6 +41,7 @@ use super::{
 };
 use crate::{
     auth::Caller,
+    durable::SessionKey,
     limits::SESSION_ID_BYTES,
     rules::{
         catalog::{Endpoint, ListKind},
@@ -73,6 +74,8 @@ pub struct Seat {
 #[derive(Debug)]
 pub struct Session {
     pub id: SessionId,
+    /// Names it in the stores.
+    pub key: SessionKey,
     /// Names the session in logs and in the admin API; the id itself is its client's secret.
     pub digest: String,
     pub tenant: Arc<Tenant>,
@@ -130,8 +133,10 @@ impl Session {
         };
         shared.metrics.phase(SessionPhase::Opening.name(), SessionPhase::AwaitingInitialized.name());
         shared.metrics.sessions(seat.transport, "open", 1);
-        Arc::new(Self {
-            digest: digest(&id),
+        let key = key_of(&id);
+        let session = Arc::new(Self {
+            digest: key.digest(),
+            key,
             id,
             tenant: seat.tenant,
             caller: seat.caller,
@@ -147,7 +152,9 @@ impl Session {
             shared,
             created_at: jiff::Timestamp::now(),
             state: Mutex::new(state),
-        })
+        });
+        session.shared.tasks.note_session(&session);
+        session
     }
 
     /// Whether this can be an id that [`Session::open`] made, here or on another replica.
@@ -285,6 +292,7 @@ impl Session {
         remains.streams.iter().for_each(|stream| stream.close());
         remains.links.iter().for_each(|link| link.detach(self));
         self.tenant.close_session(self);
+        self.shared.tasks.forget_session(self);
         self.shared.metrics.sessions(self.transport, "open", -1);
     }
 
@@ -348,10 +356,10 @@ struct Remains {
     streams: Vec<Arc<EventStream>>,
 }
 
-/// Names a session where its id must not be shown.
-fn digest(id: &SessionId) -> String {
+/// Names a session where its id must not be known.
+pub fn key_of(id: &SessionId) -> SessionKey {
     let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, id.as_str().as_bytes());
-    hash.as_ref()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+    SessionKey::from_slice(hash.as_ref()).expect("SHA-256 has as many bytes as a key")
 }
 
 fn session_over() -> Refusal {

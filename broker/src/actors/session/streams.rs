@@ -144,6 +144,13 @@ impl Session {
         }
     }
 
+    /// Sends something on one stream of the session; what it has no room for is counted.
+    pub fn push_to(&self, stream: &EventStream, kind: EventKind, frame: Bytes) {
+        let _cut = stream.push(Instant::now(), kind, frame);
+        let dropped = stream.take_left_out();
+        (0..dropped).for_each(|_| self.shared.metrics.dropped_notification("slow_client"));
+    }
+
     /// The broker goes away: GET streams are closed with a word on when to come back, calls finish on theirs.
     pub fn say_goodbye(&self) {
         let general: Vec<_> = self.lock().streams.all_general().to_vec();

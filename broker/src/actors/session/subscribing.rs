@@ -10,7 +10,7 @@ use protocol::{
     phase::SessionPhase,
 };
 
-use super::{Session, session_over};
+use super::{Session, local::Reply, session_over};
 use crate::{
     actors::link::Link,
     limits::{SUBSCRIBE_ATTEMPTS_MAX, SUBSCRIPTIONS_PER_SESSION_MAX},
@@ -18,7 +18,7 @@ use crate::{
 };
 
 impl Session {
-    pub(super) async fn subscribe(self: Arc<Self>, target: ResourceTarget) -> Result<Bytes, Refusal> {
+    pub(super) async fn subscribe(self: Arc<Self>, target: ResourceTarget) -> Result<Reply, Refusal> {
         for _attempt in 0..SUBSCRIBE_ATTEMPTS_MAX {
             let link = self.link_to(&target.backend)?;
             self.note_subscription(&link, &target)?;
@@ -33,17 +33,17 @@ impl Session {
             }
             // Another request for the same URI may have failed meanwhile and taken this one's wish with it: ask again.
             if link.subscriptions.is_held(&self, &target.uri) {
-                return Ok(Bytes::from_static(b"{}"));
+                return Ok(Reply::Result(Bytes::from_static(b"{}")));
             }
         }
         Err(Refusal::new(ErrorKind::BackendUnavailable, "the subscription could not be settled, other requests for it interfere"))
     }
 
-    pub(super) async fn unsubscribe(self: Arc<Self>, target: ResourceTarget) -> Result<Bytes, Refusal> {
+    pub(super) async fn unsubscribe(self: Arc<Self>, target: ResourceTarget) -> Result<Reply, Refusal> {
         let link = self.link_to(&target.backend)?;
         self.forget_subscription(&link, &target);
         link.subscriptions.settle(&link, &target.uri).await.map_err(|refusal| as_the_client_names_it(refusal, &target))?;
-        Ok(Bytes::from_static(b"{}"))
+        Ok(Reply::Result(Bytes::from_static(b"{}")))
     }
 
     /// A backend was replaced: what this client listens to there is subscribed to anew.

@@ -38,7 +38,7 @@ use super::{
     queue::{FrameQueue, Queued},
 };
 use crate::{
-    actors::{call::Call, incoming},
+    actors::{asker::Asker, incoming},
     limits::{ERROR_BODY_BYTES_MAX, ONE_WAY_QUEUE_FRAMES, SESSION_DELETE_WAIT},
     metrics::{Direction, Side},
 };
@@ -70,7 +70,7 @@ pub struct HttpWire {
 pub(super) struct Request<'a> {
     pub(super) wire_id: u64,
     pub(super) frame: Bytes,
-    pub(super) call: Option<&'a Arc<Call>>,
+    pub(super) asker: Option<&'a Asker>,
     /// It is `initialize`: its response carries the session id.
     pub(super) opening: bool,
 }
@@ -172,6 +172,11 @@ impl HttpWire {
         let _set_once = self.version.set(HeaderValue::from_static(version.as_str()));
     }
 
+    /// The session id the backend issued.
+    pub fn session_id(&self) -> Option<String> {
+        self.session.get().and_then(|session| session.to_str().ok()).map(str::to_owned)
+    }
+
     /// Whether the backend issued a session id.
     pub fn has_session(&self) -> bool {
         self.session.get().is_some()
@@ -196,7 +201,7 @@ impl HttpWire {
             (StatusCode::OK, ContentKind::EventStream) => {
                 let (failed, failure) = oneshot::channel();
                 let stop = CancellationToken::new();
-                let reading = StreamReading::new(self, link, connection, Some(request.wire_id), request.call.cloned());
+                let reading = StreamReading::new(self, link, connection, Some(request.wire_id), request.asker.cloned());
                 link.backend.shared.running.spawn(reading.until_answered(response.into_body(), stop.clone(), failed));
                 Ok(AnswerStream { failure: Some(failure), _stop: Some(stop.drop_guard()) })
             }
