@@ -132,6 +132,28 @@ pub const HTTP2_STREAMS_MAX: u32 = 256;
 pub const PERSIST_BATCH_MAX: usize = 256;
 /// Writes waiting for their transaction in one lane; what finds no room is refused.
 pub const PERSIST_QUEUE_MAX: usize = 4_096;
+/// Entries of the event log that are added in one step.
+pub const EVENT_BATCH_MAX: usize = 256;
+/// No further entry is added to a batch that holds this much.
+pub const EVENT_BATCH_BYTES_MAX: usize = 1024 * 1024;
+/// Entries waiting to be logged; what finds no room is not logged, which its stream's next entry says.
+pub const EVENT_QUEUE_MAX: usize = 16_384;
+/// Bytes waiting to be logged.
+pub const EVENT_QUEUE_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Streams with a gap in the log that are remembered until the log says so.
+pub const LOST_STREAMS_MAX: usize = 100_000;
+/// Events trimmed from a stream before the log hears of it: that it holds a little more does no harm.
+pub const TRIM_LOGGED_EVERY: u64 = 64;
+/// Sessions whose changes are written behind at once.
+pub const FLUSHED_AT_ONCE: usize = 256;
+/// A session's sign of life is stored at most this often.
+pub const SEEN_STORED_EVERY_MAX: Duration = Duration::from_secs(60);
+/// How long the event log may hold up the hand-over of a session.
+pub const EVENTS_FLUSH_WAIT: Duration = Duration::from_secs(2);
+/// Sessions given away at once while the broker drains.
+pub const RELEASED_AT_ONCE: usize = 64;
+/// How long the end of a session is tried again when the store does not take it.
+pub const END_RETRY_MAX: Duration = Duration::from_secs(60);
 
 // The whole process.
 
@@ -152,4 +174,6 @@ const _: () = assert!(WRITE_BATCH_FRAMES <= LINK_QUEUE_FRAMES); // a batch is ta
 const _: () = assert!(at_most(REFRESH_DEBOUNCE, REFRESH_INTERVAL_MIN)); // the debounce is part of the interval
 const _: () = assert!(LATENCY_WEIGHT > 0); // it divides
 const _: () = assert!(PERSIST_BATCH_MAX <= PERSIST_QUEUE_MAX); // a batch is taken out of the queue
+const _: () = assert!(EVENT_BATCH_MAX <= EVENT_QUEUE_MAX && EVENT_BATCH_BYTES_MAX <= EVENT_QUEUE_BYTES_MAX);
+const _: () = assert!(FLUSHED_AT_ONCE <= PERSIST_QUEUE_MAX); // else writing behind could crowd out what somebody waits for
 const _: () = assert!(URI_BYTES_MAX < REQUEST_HEAD_BYTES_MAX);

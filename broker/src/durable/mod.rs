@@ -4,14 +4,21 @@
 //! whoever writes at the same time. Reads go to the store directly, within its own deadline, through [`Durable::timed`].
 //! Nothing here is on the path of a plain call of a session that lives here.
 
+mod events;
 mod persister;
 
 use std::{sync::Arc, time::Instant};
 
 use arc_swap::ArcSwap;
 use protocol::error::{ErrorKind, Refusal};
-use storage::{DurableStore, EventStore, HotStore, NodeName, StoreError, Write, Written};
+use storage::{DurableStore, EventStore, HotStore, StoreError};
+// What actors name of the stores; they reach them through this module only.
+pub use storage::{
+    LogEntry, LoggedEvent, NodeName, SESSION_KEY_BYTES, SessionKey, SessionRecord, SessionSeat, StoredStream, StreamRecord,
+    SubscriptionRecord, Write, Written, fault_point,
+};
 
+pub use self::events::EventWriter;
 use self::persister::Persister;
 use crate::{auth::SealKey, metrics::Metrics};
 
@@ -36,6 +43,8 @@ impl Stores {
 pub struct Durable {
     pub store: Arc<dyn DurableStore>,
     pub events: Option<Arc<dyn EventStore>>,
+    /// Where event streams are logged, if anywhere.
+    pub event_log: Option<EventWriter>,
     pub hot: Arc<dyn HotStore>,
     /// Seals what is a secret of a backend.
     pub seal: SealKey,
@@ -55,8 +64,10 @@ impl Durable {
     /// Must be called inside the runtime.
     pub fn new(stores: Stores, node: NodeName, seal: SealKey, metrics: Arc<Metrics>) -> Arc<Self> {
         let persister = Persister::start(stores.durable.clone(), metrics.clone());
+        let event_log = stores.events.clone().map(|events| EventWriter::start(events, metrics.clone()));
         Arc::new(Self {
             store: stores.durable,
+            event_log,
             events: stores.events,
             hot: stores.hot,
             seal,
@@ -79,14 +90,44 @@ impl Durable {
 
     /// Asks the store something, and counts and times it as `operation`.
     pub async fn timed<T>(&self, operation: &'static str, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, Refusal> {
-        let begun = Instant::now();
-        let result = work.await;
-        self.metrics.store(operation, self.store.engine(), begun.elapsed(), result.is_err());
-        result.map_err(|error| {
-            tracing::warn!(operation, store = self.store.engine(), %error, "the store failed");
-            refusal(&error)
-        })
+        timed(&self.metrics, operation, self.store.engine(), work).await
     }
+
+    /// The logged streams of a session, without their events.
+    pub async fn logged_streams(&self, session: &SessionKey) -> Result<Vec<StreamRecord>, Refusal> {
+        match &self.events {
+            Some(events) => self.timed_events("list_streams", events.streams(session)).await,
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// A logged stream with its events after `position`.
+    pub async fn logged_stream(&self, session: &SessionKey, number: u64, position: u64) -> Result<Option<StoredStream>, Refusal> {
+        match &self.events {
+            Some(events) => self.timed_events("read_events", events.stream(session, number, position)).await,
+            None => Ok(None),
+        }
+    }
+
+    async fn timed_events<T>(&self, operation: &'static str, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, Refusal> {
+        let engine = self.events.as_ref().map_or("", |events| events.engine());
+        timed(&self.metrics, operation, engine, work).await
+    }
+}
+
+async fn timed<T>(
+    metrics: &Metrics,
+    operation: &'static str,
+    store: &'static str,
+    work: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, Refusal> {
+    let begun = Instant::now();
+    let result = work.await;
+    metrics.store(operation, store, begun.elapsed(), result.is_err());
+    result.map_err(|error| {
+        tracing::warn!(operation, store, %error, "the store failed");
+        refusal(&error)
+    })
 }
 
 /// A store's failure in a client's terms.

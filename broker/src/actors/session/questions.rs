@@ -17,11 +17,10 @@ use protocol::{
     ids::RequestId,
     json,
     method::Method,
-    phase::SessionPhase,
     splice::Splice,
 };
 
-use super::{Session, State, session_over};
+use super::{Session, State};
 use crate::{
     actors::{
         call::Call,
@@ -91,9 +90,7 @@ impl Session {
         }
         let number = {
             let mut state = self.lock();
-            if state.phase == SessionPhase::Closed {
-                return Err(session_over());
-            }
+            state.is_here()?;
             if state.questions.len() >= QUESTIONS_MAX {
                 return Err(Refusal::new(ErrorKind::Overloaded, "too many questions wait for this client"));
             }
@@ -231,7 +228,7 @@ impl Session {
 impl State {
     fn note_elicited(&mut self, id: &str) {
         if self.elicited.len() < ELICITATIONS_MAX && id.len() <= ELICITATION_ID_BYTES_MAX {
-            self.elicited.insert(id.to_owned());
+            self.dirty.state |= self.elicited.insert(id.to_owned());
         }
     }
 

@@ -16,7 +16,7 @@ use protocol::{
     envelope::{Body as Frames, Kind, Message, Rejected, decode_body},
     error::{ErrorKind, Refusal},
     handshake,
-    ids::BackendId,
+    ids::{BackendId, RequestId},
     json::Limits,
     method::Method,
 };
@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     actors::{
-        session::Session,
+        session::{Resumed, Session},
         stream::{EventStream, Next, Reader},
     },
     auth::Caller,
@@ -90,13 +90,13 @@ async fn dispatch(broker: &Arc<Broker>, gate: &Gate, request: Request<Incoming>)
     }
     version.map_err(anonymous)?;
     let session_id = session_id.ok_or_else(|| anonymous(session_required()))?;
-    let session = broker.find_session(session_id, &caller, &endpoint).map_err(anonymous)?;
+    let session = broker.session_for(session_id, &caller, &endpoint).await.map_err(anonymous)?;
     session.touch();
     if method == HttpMethod::DELETE {
-        broker.close_session(&session, "ended by its client");
+        broker.delete_session(&session).await.map_err(anonymous)?;
         return Ok(answer::empty(StatusCode::NO_CONTENT));
     }
-    listen(broker, &session, headers).map_err(anonymous)
+    listen(&session, headers).await.map_err(anonymous)
 }
 
 /// `/mcp` and `/mcp/{backend}`, nothing else.
@@ -125,19 +125,18 @@ fn preflight() -> Response<Body> {
 }
 
 /// A GET: a new general stream, or an old stream from where the client left it.
-fn listen(broker: &Broker, session: &Arc<Session>, headers: &HeaderMap) -> Result<Response<Body>, Refusal> {
-    if broker.draining() {
-        return Err(Refusal::new(ErrorKind::Draining, "the broker is shutting down"));
-    }
-    let reader = match headers.get(LAST_EVENT_ID) {
-        None => session.open_general_stream()?,
+async fn listen(session: &Arc<Session>, headers: &HeaderMap) -> Result<Response<Body>, Refusal> {
+    let (reader, gap) = match headers.get(LAST_EVENT_ID) {
+        None => (session.open_general_stream().await?, false),
         Some(id) => {
-            let reader = session.resume(id.to_str().unwrap_or_default())?;
-            session.shared.metrics.events_replayed(reader.behind());
-            reader
+            let Resumed { reader, gap } = session.resume(id.to_str().unwrap_or_default()).await?;
+            if !gap {
+                session.shared.metrics.events_replayed(reader.behind());
+            }
+            (reader, gap)
         }
     };
-    Ok(stamped(answer::events(&session.shared, reader, &[], style(session)), session))
+    Ok(stamped(answer::events(&session.shared, reader, &[], EventStyle { gap, ..style(session) }), session))
 }
 
 /// A POST, read and understood as far as its envelope.
@@ -161,7 +160,10 @@ impl<'a> Post<'a> {
         let frame = read_body(&head.headers, body, limits.bytes_max, shared.config.timeouts.request_read).await.map_err(anonymous)?;
         shared.metrics.bytes(Direction::In, Side::Client, frame.len());
         let session_id = session_id(&head.headers).map_err(anonymous)?;
-        let session = session_id.map(|id| broker.find_session(id, &caller, &endpoint));
+        let session = match session_id {
+            Some(id) => Some(broker.session_for(id, &caller, &endpoint).await),
+            None => None,
+        };
         // Only sessions of 2025-03-26 know batches.
         let batches = matches!(&session, Some(Ok(session)) if session.version.batches());
         let frames = decode_body(frame, &limits, batches)?;
@@ -195,7 +197,7 @@ impl<'a> Post<'a> {
     }
 }
 
-async fn initialize(broker: &Broker, caller: Caller, endpoint: Endpoint, message: &Message) -> Result<Response<Body>, Rejected> {
+async fn initialize(broker: &Arc<Broker>, caller: Caller, endpoint: Endpoint, message: &Message) -> Result<Response<Body>, Rejected> {
     let reject = |refusal| Rejected::new(refusal, message.id.clone());
     let Some(id) = message.id.as_ref().filter(|_| message.kind == Kind::Request) else {
         return Err(reject(Refusal::new(ErrorKind::InvalidRequest, "initialize is a request and has an id")));
@@ -214,7 +216,7 @@ async fn one(session: &Arc<Session>, message: Message) -> Result<Response<Body>,
         Kind::Notification => session.notify(&message),
         Kind::Result | Kind::Error => session.answer(&message),
         Kind::Request => {
-            let (id, stream) = (message.id.clone(), session.open_stream(1));
+            let (id, stream) = (message.id.clone(), session.open_stream(message.id.iter().cloned().collect(), 0));
             let reader = stream.read_from(0).map_err(|_| anonymous(Refusal::new(ErrorKind::Internal, "a new stream can not be read")))?;
             session.submit(message, &stream).map_err(|refusal| Rejected::new(refusal, id))?;
             return Ok(respond(session, reader).await);
@@ -247,7 +249,10 @@ fn begin_stream(session: &Arc<Session>, reader: Reader, read: &[Event]) -> Respo
 async fn batch(session: &Arc<Session>, messages: Vec<Result<Message, Rejected>>) -> Response<Body> {
     let is_request = |message: &Result<Message, Rejected>| message.as_ref().map_or(true, |message| message.kind == Kind::Request);
     let answers = messages.iter().filter(|message| is_request(message)).count();
-    let stream = session.open_stream(answers);
+    let due: Vec<RequestId> =
+        messages.iter().flatten().filter(|message| message.kind == Kind::Request).filter_map(|m| m.id.clone()).collect();
+    let unnamed = answers - due.len();
+    let stream = session.open_stream(due, unnamed);
     for message in messages {
         match message {
             Err(rejected) => refuse_into(session, &stream, rejected),
@@ -304,7 +309,7 @@ fn refuse_into(session: &Session, stream: &EventStream, rejected: Rejected) {
 fn style(session: &Session) -> EventStyle {
     let events = &session.shared.config.events;
     // Clients before 2025-11-25 may take an empty event for a broken message.
-    EventStyle { priming: session.version.priming_event(), retry: events.retry, keepalive: events.keepalive }
+    EventStyle { priming: session.version.priming_event(), gap: false, retry: events.retry, keepalive: events.keepalive }
 }
 
 fn stamped(mut response: Response<Body>, session: &Session) -> Response<Body> {
