@@ -144,6 +144,12 @@ pub const EVENT_QUEUE_BYTES_MAX: usize = 64 * 1024 * 1024;
 pub const LOST_STREAMS_MAX: usize = 100_000;
 /// Events trimmed from a stream before the log hears of it: that it holds a little more does no harm.
 pub const TRIM_LOGGED_EVERY: u64 = 64;
+/// The log is told that a stream is still there, though quiet, at most this often.
+pub const QUIET_LOGGED_EVERY_MIN: Duration = Duration::from_secs(10);
+/// Expired sessions taken out of the store in one go, before one of them could be adopted.
+pub const SWEPT_AT_ONCE: u32 = 1_000;
+/// How often expired sessions are looked for before an adoption, at most; with short idle times more often.
+pub const SWEEP_BEFORE_ADOPTION_MAX: Duration = Duration::from_secs(30);
 /// Sessions whose changes are written behind at once.
 pub const FLUSHED_AT_ONCE: usize = 256;
 /// A session's sign of life is stored at most this often.

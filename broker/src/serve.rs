@@ -197,7 +197,7 @@ impl Running {
         let keys = Keys::load(&config)?;
         let keyring = Arc::new(Keyring::new(keys.api_key.clone()));
         let metrics = Arc::new(Metrics::new(config.telemetry.tenant_labels));
-        let stores = Stores { durable: store.clone(), events: None, hot: Arc::new(storage::hot::MemoryHot::new()) };
+        let stores = Stores { durable: store.clone(), events: Some(store.clone()), hot: Arc::new(storage::hot::MemoryHot::new()) };
         let parts =
             Parts { config: Arc::clone(&config), metrics: Arc::clone(&metrics), keys: keys.clone(), keyring: Arc::clone(&keyring), stores };
         let broker = Broker::new(parts)?;

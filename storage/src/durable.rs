@@ -18,6 +18,11 @@ pub trait DurableStore: ConfigStore {
     /// `sqlite` or `postgres`: a metric's label.
     fn engine(&self) -> &'static str;
 
+    /// How many rows were left out because they could not be read, since the store was opened: a metric.
+    fn unreadable_rows(&self) -> u64 {
+        0
+    }
+
     /// Carries out a batch in one transaction: all of it is on disk when this returns, or none of it. The outcomes are in
     /// the order of the writes.
     async fn write(&self, batch: &[Write]) -> Result<Vec<Written>, StoreError>;
@@ -39,13 +44,13 @@ pub trait DurableStore: ConfigStore {
     // Sessions.
 
     /// Makes `node` the owner, if the session exists for this seat, was not asked to end, and its owner's lease has lapsed
-    /// (or it is `node` already, or nobody).
+    /// (or it is `node` already, or nobody). Counts as hearing from its client.
     async fn claim_session(&self, key: &SessionKey, seat: &SessionSeat, node: &NodeName) -> Result<Claim, StoreError>;
 
     /// After a lapse: moves what still belongs to `from` to `to`, under new epochs. Returns sessions and their epochs.
     async fn reclaim_sessions(&self, from: &NodeName, to: &NodeName) -> Result<Vec<(SessionKey, i64)>, StoreError>;
 
-    /// In the order of creation. `after`: the last key of the page before.
+    /// In the order of creation. `after`: the last key of the page before; nothing comes after one that is gone meanwhile.
     async fn sessions(&self, tenant: Option<&TenantId>, after: Option<&SessionKey>, limit: u32) -> Result<Vec<StoredSession>, StoreError>;
 
     /// The sessions whose [`SessionKey::digest`] this is: one, but for an unheard-of coincidence.
@@ -79,7 +84,8 @@ pub trait DurableStore: ConfigStore {
         limit: u32,
     ) -> Result<Vec<StoredTask>, StoreError>;
 
-    /// Makes `node` the owner of up to `limit` unfinished tasks whose owners' leases have lapsed, and returns them.
+    /// Makes `node` the owner of up to `limit` unfinished tasks whose owners' leases have lapsed, and returns them, oldest
+    /// first. Never its own: those run there, whatever became of its lease.
     async fn claim_tasks(&self, node: &NodeName, limit: u32) -> Result<Vec<StoredTask>, StoreError>;
 
     /// As [`DurableStore::reclaim_sessions`], for unfinished tasks.
@@ -94,6 +100,6 @@ pub trait DurableStore: ConfigStore {
     /// Deletes up to `limit` tasks whose time is over, whatever their status. Returns which.
     async fn expire_tasks(&self, limit: u32) -> Result<Vec<TaskId>, StoreError>;
 
-    /// How many tasks there are in each status.
+    /// How many tasks there are in each status, in the order of [`TaskStatus::ALL`].
     async fn task_counts(&self) -> Result<Vec<(TaskStatus, u64)>, StoreError>;
 }

@@ -61,6 +61,8 @@ pub struct StoredStream {
     pub record: StreamRecord,
     /// Events up to here are gone.
     pub trimmed_through: u64,
+    /// The newest event the log ever had of it, still held or not; 0: none. A position beyond it is ahead of the log.
+    pub last_sequence: u64,
     /// In order, those after the position that was asked for.
     pub events: Vec<LoggedEvent>,
 }
@@ -71,7 +73,8 @@ pub trait EventStore: Send + Sync {
     /// `sqlite`, `postgres` or `redis`: a metric's label.
     fn engine(&self) -> &'static str;
 
-    /// Adds entries in their order, in one step.
+    /// Adds entries in their order, in one step. What is told again changes nothing, so an append whose outcome is unknown
+    /// may be repeated. Entries about a stream that is not known (any more) are passed over.
     async fn append(&self, entries: &[LogEntry]) -> Result<(), StoreError>;
 
     /// The streams of a session, by number, without their events.

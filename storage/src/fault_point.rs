@@ -7,8 +7,9 @@
 #[cfg(debug_assertions)]
 mod armed {
     use std::{
-        collections::HashSet,
+        collections::BTreeSet,
         io::Write as _,
+        path::PathBuf,
         process,
         sync::{
             Mutex, OnceLock, PoisonError,
@@ -33,10 +34,10 @@ mod armed {
     }
 
     fn note(name: &'static str) {
-        static SEEN: OnceLock<Option<(std::path::PathBuf, Mutex<HashSet<&'static str>>)>> = OnceLock::new();
-        let seen = SEEN.get_or_init(|| Some((std::env::var_os("MCP_BROKER_FAULT_LOG")?.into(), Mutex::default())));
-        let Some((path, names)) = seen else { return };
-        if names.lock().unwrap_or_else(PoisonError::into_inner).insert(name) {
+        static PATH: OnceLock<Option<PathBuf>> = OnceLock::new();
+        static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+        let Some(path) = PATH.get_or_init(|| std::env::var_os("MCP_BROKER_FAULT_LOG").map(PathBuf::from)) else { return };
+        if NAMES.lock().unwrap_or_else(PoisonError::into_inner).insert(name) {
             let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
             let _unwritten = file.and_then(|mut file| writeln!(file, "{name}"));
         }

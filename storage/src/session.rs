@@ -98,7 +98,6 @@ pub struct SubscriptionCount {
 
 /// The outcome of an attempt to own a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(clippy::large_enum_variant, reason = "made once for each adoption and taken apart at once")]
 pub enum Claim {
     /// It is ours from now on, under this epoch.
     Taken { record: SessionRecord, epoch: i64, created_at_us: i64, subscriptions: Vec<SubscriptionRecord> },

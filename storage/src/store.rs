@@ -15,7 +15,8 @@ pub trait ConfigStore: Send + Sync {
     /// Creates or replaces; `created_at_us` of an existing tenant stays as it was.
     async fn put_tenant(&self, record: &TenantRecord) -> Result<(), StoreError>;
 
-    /// Removes a tenant with all its keys and backends. False: there was none.
+    /// Removes a tenant with all its keys and backends, and its sessions and tasks where the store holds any: another tenant of
+    /// the same name must not find them. False: there was none.
     async fn delete_tenant(&self, tenant: &TenantId) -> Result<bool, StoreError>;
 
     /// Every tenant's keys.

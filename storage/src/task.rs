@@ -86,6 +86,7 @@ pub struct StoredTask {
     pub message: Option<String>,
     pub step: Step,
     pub created_at_us: i64,
+    /// When it last changed its status.
     pub updated_at_us: i64,
     /// Grows with each owner.
     pub epoch: i64,

@@ -12,7 +12,7 @@ use crate::{NodeName, SessionKey, SessionRecord, Step, SubscriptionRecord, TaskL
 /// One change. At most one of a batch may be about the same [`Row`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Write {
-    /// A new session, owned by `owner` under epoch 1.
+    /// A new session, owned by `owner` under epoch 1. May be repeated by the same owner, when the outcome was lost.
     OpenSession {
         record: Box<SessionRecord>,
         owner: NodeName,
@@ -25,7 +25,8 @@ pub enum Write {
         state: Option<Vec<u8>>,
         links: Option<Vec<u8>>,
     },
-    /// The same, and gives the session away: whoever is asked for it next may own it.
+    /// The same, and gives the session away: whoever is asked for it next may own it, and later writes under this epoch are
+    /// fenced.
     ReleaseSession {
         key: SessionKey,
         epoch: i64,
@@ -48,7 +49,8 @@ pub enum Write {
         epoch: i64,
         exposed_uri: String,
     },
-    /// A new task, `working`, owned by `owner` under epoch 1. [`Written::Known`] when its idempotency key is taken.
+    /// A new task, `working`, owned by `owner` under epoch 1, revision 1. [`Written::Known`] when its idempotency key is taken.
+    /// May be repeated by the same owner, when the outcome was lost; the task is then counted once.
     CreateTask {
         record: Box<TaskRecord>,
         owner: NodeName,
@@ -59,7 +61,7 @@ pub enum Write {
         epoch: i64,
         step: Step,
     },
-    /// Ends a task, if it is not over yet. With an epoch: its owner says how; without: anybody's cancellation.
+    /// Ends a task, if it is not over yet, and closes its inputs. With an epoch: its owner says how; without: anybody's cancellation.
     EndTask {
         task: TaskId,
         epoch: Option<i64>,
@@ -67,12 +69,12 @@ pub enum Write {
         message: Option<String>,
         outcome: Option<Vec<u8>>,
     },
-    /// Gives a task away: any replica may go on with it.
+    /// Gives a task away: any replica may go on with it, and later writes under this epoch are fenced.
     ReleaseTask {
         task: TaskId,
         epoch: i64,
     },
-    /// The task needs something from its client: it becomes `input_required`.
+    /// The task needs something from its client: it becomes `input_required`. May be repeated, when the outcome was lost.
     AskInput {
         task: TaskId,
         epoch: i64,

@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 use super::sync;
 use crate::{
     durable::{EventWriter, LogEntry, LoggedEvent, SessionKey, StreamRecord},
-    limits::TRIM_LOGGED_EVERY,
+    limits::{QUIET_LOGGED_EVERY_MIN, TRIM_LOGGED_EVERY},
     rules::event_log::{Event, EventKind, EventLog, Gone, Held, LogLimits, Overflow, Topic},
 };
 
@@ -59,6 +59,8 @@ struct Sink {
     session: SessionKey,
     was_read: bool,
     trimmed_through: u64,
+    /// When the log last heard that the stream is still there.
+    touched: Instant,
 }
 
 /// What a reader gets.
@@ -139,7 +141,7 @@ impl EventStream {
             return;
         }
         let (was_read, trimmed_through) = (state.reader > 0, state.log.lost_through());
-        state.sink = Some(Sink { writer: writer.clone(), session, was_read, trimmed_through });
+        state.sink = Some(Sink { writer: writer.clone(), session, was_read, trimmed_through, touched: Instant::now() });
         state.log_record(self.number);
         let State { log, sink: Some(sink), .. } = &mut *state else { return };
         if trimmed_through > 0 {
@@ -152,7 +154,7 @@ impl EventStream {
     pub fn log_on_to(&self, writer: &EventWriter, session: SessionKey) {
         let mut state = self.lock();
         let trimmed_through = state.log.lost_through();
-        state.sink = Some(Sink { writer: writer.clone(), session, was_read: true, trimmed_through });
+        state.sink = Some(Sink { writer: writer.clone(), session, was_read: true, trimmed_through, touched: Instant::now() });
     }
 
     /// Nobody will come back for the stream: the log may forget it.
@@ -236,7 +238,18 @@ impl EventStream {
     }
 
     pub fn expire(&self, now: Instant, age: Duration) {
-        self.lock().log.expire(now, age);
+        let mut state = self.lock();
+        state.log.expire(now, age);
+        let lost_through = state.log.lost_through();
+        let Some(sink) = &mut state.sink else { return };
+        if lost_through > sink.trimmed_through {
+            sink.trim(self.number, lost_through);
+        }
+        // The log forgets a stream that it hears nothing of; this one is there and merely quiet.
+        if now.saturating_duration_since(sink.touched) > (age / 3).max(QUIET_LOGGED_EVERY_MIN) {
+            sink.touched = now;
+            state.log_record(self.number);
+        }
     }
 
     pub fn take_left_out(&self) -> u64 {

@@ -6,7 +6,7 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError, Weak},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use protocol::{
@@ -19,6 +19,7 @@ use super::{Broker, sessions::unknown_session};
 use crate::{
     actors::session::{Claimed, Seat, Session, record},
     auth::Caller,
+    limits::{SWEEP_BEFORE_ADOPTION_MAX, SWEPT_AT_ONCE},
     rules::catalog::Endpoint,
 };
 
@@ -35,12 +36,16 @@ pub enum Adoption {
 
 /// Who is at which session.
 #[derive(Debug, Default)]
-pub(super) struct Adopting(Mutex<HashMap<SessionKey, Weak<tokio::sync::Mutex<()>>>>);
+pub(super) struct Adopting {
+    places: Mutex<HashMap<SessionKey, Weak<tokio::sync::Mutex<()>>>>,
+    /// When expired sessions were last looked for. Held while they are.
+    swept_at: tokio::sync::Mutex<Option<Instant>>,
+}
 
 impl Adopting {
     /// Whoever holds this place's lock decides where the session goes.
     pub(super) fn place(&self, key: &SessionKey) -> Arc<tokio::sync::Mutex<()>> {
-        let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(place) = places.get(key).and_then(Weak::upgrade) {
             return place;
         }
@@ -96,6 +101,7 @@ impl Broker {
         if self.draining() {
             return Err(Refusal::new(ErrorKind::Draining, "the broker is shutting down and takes no sessions"));
         }
+        self.sweep_expired().await;
         let durable = &self.shared.durable;
         let (seat, node) = (record::seat(&caller.tenant, &caller.principal, &endpoint), durable.node());
         let taken = match durable.timed("claim_session", durable.store.claim_session(&key, &seat, &node)).await? {
@@ -122,6 +128,26 @@ impl Broker {
         };
         let caller = Caller { key: taken.record.api_key, ..caller };
         Ok(self.take_up(id, caller, endpoint, claimed).await.map_or(Adoption::Absent, Adoption::Here))
+    }
+
+    /// What expired while nobody owned it must not come back, and the store alone knows the hour.
+    async fn sweep_expired(&self) {
+        let idle = self.shared.config.session.idle;
+        let mut swept_at = self.adopting.swept_at.lock().await;
+        if swept_at.is_some_and(|at| at.elapsed() < (idle / 4).min(SWEEP_BEFORE_ADOPTION_MAX)) {
+            return;
+        }
+        let durable = &self.shared.durable;
+        loop {
+            let Ok(swept) = durable.timed("sweep_sessions", durable.store.sweep_sessions(idle, SWEPT_AT_ONCE)).await else { return };
+            if let Some(log) = &durable.event_log {
+                swept.iter().for_each(|key| log.forget(*key));
+            }
+            if swept.len() < SWEPT_AT_ONCE as usize {
+                *swept_at = Some(Instant::now());
+                return;
+            }
+        }
     }
 
     /// Of another build: whoever can read it may take it.

@@ -136,12 +136,9 @@ impl Task {
         let begun = Instant::now();
         let outcome = self.store.append(batch).await;
         self.metrics.store("append_events", self.store.engine(), begun.elapsed(), outcome.is_err());
-        match outcome {
-            Ok(()) => storage::fault_point::passed("events.logged"),
-            Err(error) => {
-                tracing::warn!(entries = batch.len(), store = self.store.engine(), %error, "events were not logged");
-                self.lost.note(batch);
-            }
+        if let Err(error) = outcome {
+            tracing::warn!(entries = batch.len(), store = self.store.engine(), %error, "events were not logged");
+            self.lost.note(batch);
         }
         batch.clear();
     }
@@ -202,7 +199,7 @@ impl Lost {
     fn mend(&self, entry: &LogEntry, batch: &mut Vec<LogEntry>) {
         let LogEntry::Event { session, stream, event } = entry else { return };
         let mut streams = self.lock();
-        if !streams.get(&(*session, *stream)).is_some_and(|gap| gap.through < event.sequence) {
+        if streams.get(&(*session, *stream)).is_none_or(|gap| gap.through >= event.sequence) {
             return; // nothing is lost, or this was queued before what was lost
         }
         let Some(gap) = streams.remove(&(*session, *stream)) else { return };

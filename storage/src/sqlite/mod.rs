@@ -1,42 +1,60 @@
 //! The embedded store: one SQLite file in WAL mode, used by one broker at a time.
 //!
-//! One connection writes and a few read, so no statement of ours ever waits for another writer. With `synchronous = FULL` a
-//! write that returned is on disk. The file is guarded by a lock on `<file>.lock`, held until the store is dropped: the
-//! operating system lets go of it however the process ends.
+//! Two connections write, in turns, and a few read. What must not be lost is written with `synchronous = FULL`, so it is on
+//! disk when a write returns. Event streams and leases go through the other one, with `synchronous = NORMAL`: they survive
+//! the death of the process, but their newest part may not survive a loss of power. The file is guarded by a lock on
+//! `<file>.lock`, held until the store is dropped: the operating system lets go of it however the process ends.
+//!
+//! Where a statement must not read a whole table it names its index (`INDEXED BY`), so that a change of either is noticed by
+//! every test that runs it. Leases and times are measured by the process's wall clock. No call takes longer than [`DEADLINE`], but for opening.
 
+mod config;
+mod durable;
+mod events;
 mod fault;
 mod lock;
+mod nodes;
+mod rows;
 mod schema;
-mod temporary;
+mod session_writes;
+mod sessions;
+mod task_writes;
+mod tasks;
 #[cfg(test)]
 mod tests;
+mod write;
 
 use std::{
     fs::{DirBuilder, OpenOptions},
+    future::Future,
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
     str::FromStr,
-    time::Duration,
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use async_trait::async_trait;
-use protocol::ids::{BackendId, KeyId, PrincipalId, TenantId};
 use sqlx::{
-    Row,
-    sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteRow, SqliteSynchronous},
+    Sqlite, Transaction,
+    sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous},
 };
+use tokio::sync::{Mutex, MutexGuard};
 
 pub use self::schema::Migrated;
 use self::{fault::explain, lock::ProcessLock};
-use crate::{BackendRecord, ConfigStore, KeyRecord, StoreError, TenantRecord};
+use crate::StoreError;
 
-/// Reading connections beside the one that writes.
+/// Reading connections beside those that write.
 const READERS_MAX: u32 = 3;
-/// How long a statement waits for another process that holds the file, such as a backup.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a call may take; then it is told to have failed, though what it wrote may yet be kept.
+const DEADLINE: Duration = Duration::from_secs(2);
+/// The WAL is cut back to this after it had to be longer.
+const WAL_BYTES_KEPT: &str = "67108864";
 /// How long a call waits for a free connection.
-const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
-const _: () = assert!(BUSY_TIMEOUT.as_secs() < ACQUIRE_TIMEOUT.as_secs()); // else a waiting writer would look like a missing one
+const ACQUIRE_TIMEOUT: Duration = DEADLINE;
+/// How long a statement waits for another process that holds the file, such as a backup.
+const BUSY_TIMEOUT: Duration = Duration::from_millis(1_500);
+const _: () = assert!(BUSY_TIMEOUT.as_millis() < DEADLINE.as_millis()); // else nobody would learn what it waited for
 
 /// Where the database is and whether to bring it up to date.
 #[derive(Debug, Clone)]
@@ -47,11 +65,16 @@ pub struct SqliteOptions {
     pub migrate: bool,
 }
 
-/// [`ConfigStore`] on SQLite.
+/// [`ConfigStore`](crate::ConfigStore), [`DurableStore`](crate::DurableStore) and [`EventStore`](crate::EventStore) on SQLite.
 #[derive(Debug)]
 pub struct SqliteStore {
     writer: SqlitePool,
+    /// Writes what may lag behind the disk.
+    log: SqlitePool,
     readers: SqlitePool,
+    /// Whose turn it is to write. Waiting here is fair; SQLite's own waiting is not.
+    turn: Mutex<()>,
+    unreadable: AtomicU64,
     migrated: Migrated,
     _lock: Option<ProcessLock>,
 }
@@ -66,13 +89,16 @@ impl SqliteStore {
             .create_if_missing(true)
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Full)
+            .pragma("journal_size_limit", WAL_BYTES_KEPT)
             .busy_timeout(BUSY_TIMEOUT)
             .foreign_keys(true);
         let writer = pool(1).connect_with(base.clone()).await.map_err(explain)?;
         check_intact(&writer).await?;
         let migrated = schema::bring_up_to_date(&writer, options.migrate).await?;
+        nodes::void(&writer).await?;
+        let log = pool(1).connect_lazy_with(base.clone().synchronous(SqliteSynchronous::Normal));
         let readers = pool(READERS_MAX).connect_lazy_with(base.read_only(true).create_if_missing(false));
-        Ok(Self { writer, readers, migrated, _lock: Some(lock) })
+        Ok(Self { writer, log, readers, turn: Mutex::default(), unreadable: AtomicU64::new(0), migrated, _lock: Some(lock) })
     }
 
     /// A store that ends with the process: for tests, and for a broker that is to leave no trace.
@@ -81,13 +107,66 @@ impl SqliteStore {
         // One connection that is never replaced: the database lives in it.
         let writer = pool(1).min_connections(1).idle_timeout(None).max_lifetime(None).connect_with(options).await.map_err(explain)?;
         let migrated = schema::bring_up_to_date(&writer, true).await?;
-        Ok(Self { readers: writer.clone(), writer, migrated, _lock: None })
+        let (log, readers) = (writer.clone(), writer.clone());
+        Ok(Self { writer, log, readers, turn: Mutex::default(), unreadable: AtomicU64::new(0), migrated, _lock: None })
     }
 
     /// What opening did to the schema.
     pub fn migrated(&self) -> Migrated {
         self.migrated
     }
+
+    /// A transaction that is on disk when it is committed.
+    async fn begin(&self) -> Result<Writing<'_>, StoreError> {
+        self.begin_on(&self.writer).await
+    }
+
+    /// A transaction that may lag behind the disk.
+    async fn begin_log(&self) -> Result<Writing<'_>, StoreError> {
+        self.begin_on(&self.log).await
+    }
+
+    async fn begin_on(&self, pool: &SqlitePool) -> Result<Writing<'_>, StoreError> {
+        let turn = self.turn.lock().await;
+        let transaction = pool.begin_with("BEGIN IMMEDIATE").await.map_err(explain)?;
+        Ok(Writing { transaction, _turn: turn })
+    }
+
+    fn count_unreadable(&self) {
+        self.unreadable.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A transaction that may write; rolled back when it is dropped.
+struct Writing<'a> {
+    transaction: Transaction<'static, Sqlite>,
+    _turn: MutexGuard<'a, ()>,
+}
+
+impl Writing<'_> {
+    fn connection(&mut self) -> &mut SqliteConnection {
+        &mut self.transaction
+    }
+
+    async fn commit(self) -> Result<(), StoreError> {
+        self.transaction.commit().await.map_err(explain)
+    }
+}
+
+/// Holds a call to the [`DEADLINE`]. `what` it does is for people.
+async fn in_time<T>(what: &'static str, call: impl Future<Output = Result<T, StoreError>> + Send) -> Result<T, StoreError> {
+    let late = |_| Err(StoreError::Busy { detail: format!("{what} took longer than {}s", DEADLINE.as_secs()) });
+    tokio::time::timeout(DEADLINE, call).await.unwrap_or_else(late)
+}
+
+/// Microseconds since 1970: the clock of all times and leases.
+fn now_us() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, micros)
+}
+
+/// As many microseconds as a column holds.
+fn micros(duration: Duration) -> i64 {
+    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
 
 fn pool(connections_max: u32) -> SqlitePoolOptions {
@@ -109,143 +188,4 @@ fn create_private(path: &Path) -> Result<(), StoreError> {
 async fn check_intact(writer: &SqlitePool) -> Result<(), StoreError> {
     let verdict: String = sqlx::query_scalar("PRAGMA quick_check(1)").fetch_one(writer).await.map_err(explain)?;
     if verdict == "ok" { Ok(()) } else { Err(StoreError::Corrupt { detail: verdict }) }
-}
-
-#[async_trait]
-impl ConfigStore for SqliteStore {
-    async fn tenants(&self) -> Result<Vec<TenantRecord>, StoreError> {
-        let rows = sqlx::query("SELECT tenant, settings, created_at_us, updated_at_us FROM tenants ORDER BY tenant");
-        rows.fetch_all(&self.readers).await.map_err(explain)?.iter().map(tenant_record).collect()
-    }
-
-    async fn put_tenant(&self, record: &TenantRecord) -> Result<(), StoreError> {
-        sqlx::query(
-            "INSERT INTO tenants (tenant, settings, created_at_us, updated_at_us) VALUES (?, ?, ?, ?)
-             ON CONFLICT (tenant) DO UPDATE SET settings = excluded.settings, updated_at_us = excluded.updated_at_us",
-        )
-        .bind(record.tenant.as_str())
-        .bind(record.settings.as_str())
-        .bind(record.created_at_us)
-        .bind(record.updated_at_us)
-        .execute(&self.writer)
-        .await
-        .map_err(explain)?;
-        Ok(())
-    }
-
-    async fn delete_tenant(&self, tenant: &TenantId) -> Result<bool, StoreError> {
-        let delete = sqlx::query("DELETE FROM tenants WHERE tenant = ?").bind(tenant.as_str());
-        Ok(delete.execute(&self.writer).await.map_err(explain)?.rows_affected() > 0)
-    }
-
-    async fn keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
-        let rows = sqlx::query("SELECT key_id, tenant, principal, name, hash, created_at_us FROM api_keys ORDER BY key_id");
-        rows.fetch_all(&self.readers).await.map_err(explain)?.iter().map(key_record).collect()
-    }
-
-    async fn keys_of(&self, tenant: &TenantId) -> Result<Vec<KeyRecord>, StoreError> {
-        let rows =
-            sqlx::query("SELECT key_id, tenant, principal, name, hash, created_at_us FROM api_keys WHERE tenant = ? ORDER BY key_id")
-                .bind(tenant.as_str());
-        rows.fetch_all(&self.readers).await.map_err(explain)?.iter().map(key_record).collect()
-    }
-
-    async fn put_key(&self, record: &KeyRecord) -> Result<(), StoreError> {
-        let insert = sqlx::query("INSERT INTO api_keys (key_id, tenant, principal, name, hash, created_at_us) VALUES (?, ?, ?, ?, ?, ?)")
-            .bind(record.key.as_str())
-            .bind(record.tenant.as_str())
-            .bind(record.principal.as_str())
-            .bind(record.name.as_str())
-            .bind(record.hash.as_slice())
-            .bind(record.created_at_us);
-        match insert.execute(&self.writer).await {
-            Ok(_) => Ok(()),
-            Err(error) if fault::is_duplicate(&error) => Err(StoreError::Exists { what: format!("key {}", record.key) }),
-            Err(error) => Err(under_tenant(error, &record.tenant)),
-        }
-    }
-
-    async fn delete_key(&self, tenant: &TenantId, key: &KeyId) -> Result<bool, StoreError> {
-        let delete = sqlx::query("DELETE FROM api_keys WHERE tenant = ? AND key_id = ?").bind(tenant.as_str()).bind(key.as_str());
-        Ok(delete.execute(&self.writer).await.map_err(explain)?.rows_affected() > 0)
-    }
-
-    async fn backends(&self) -> Result<Vec<BackendRecord>, StoreError> {
-        let rows = sqlx::query("SELECT tenant, backend, settings, created_at_us, updated_at_us FROM backends ORDER BY tenant, backend");
-        rows.fetch_all(&self.readers).await.map_err(explain)?.iter().map(backend_record).collect()
-    }
-
-    async fn put_backend(&self, record: &BackendRecord) -> Result<(), StoreError> {
-        let upsert = sqlx::query(
-            "INSERT INTO backends (tenant, backend, settings, created_at_us, updated_at_us) VALUES (?, ?, ?, ?, ?)
-             ON CONFLICT (tenant, backend) DO UPDATE SET settings = excluded.settings, updated_at_us = excluded.updated_at_us",
-        )
-        .bind(record.tenant.as_str())
-        .bind(record.backend.as_str())
-        .bind(record.settings.as_slice())
-        .bind(record.created_at_us)
-        .bind(record.updated_at_us);
-        upsert.execute(&self.writer).await.map(drop).map_err(|error| under_tenant(error, &record.tenant))
-    }
-
-    async fn delete_backend(&self, tenant: &TenantId, backend: &BackendId) -> Result<bool, StoreError> {
-        let delete = sqlx::query("DELETE FROM backends WHERE tenant = ? AND backend = ?").bind(tenant.as_str()).bind(backend.as_str());
-        Ok(delete.execute(&self.writer).await.map_err(explain)?.rows_affected() > 0)
-    }
-
-    async fn config_version(&self) -> Result<i64, StoreError> {
-        sqlx::query_scalar("SELECT version FROM config_version").fetch_one(&self.readers).await.map_err(explain)
-    }
-
-    async fn close(&self) {
-        self.readers.close().await;
-        // Last: SQLite folds the WAL into the main file when the final connection goes.
-        self.writer.close().await;
-    }
-}
-
-/// A write below a tenant that is not there breaks the foreign key.
-fn under_tenant(error: sqlx::Error, tenant: &TenantId) -> StoreError {
-    if fault::is_orphan(&error) { StoreError::UnknownTenant { tenant: tenant.clone() } } else { explain(error) }
-}
-
-fn tenant_record(row: &SqliteRow) -> Result<TenantRecord, StoreError> {
-    Ok(TenantRecord {
-        tenant: tenant_id(row)?,
-        settings: row.try_get("settings").map_err(explain)?,
-        created_at_us: row.try_get("created_at_us").map_err(explain)?,
-        updated_at_us: row.try_get("updated_at_us").map_err(explain)?,
-    })
-}
-
-fn key_record(row: &SqliteRow) -> Result<KeyRecord, StoreError> {
-    Ok(KeyRecord {
-        key: KeyId::new(text(row, "key_id")?),
-        tenant: tenant_id(row)?,
-        principal: PrincipalId::new(text(row, "principal")?),
-        name: row.try_get("name").map_err(explain)?,
-        hash: row.try_get("hash").map_err(explain)?,
-        created_at_us: row.try_get("created_at_us").map_err(explain)?,
-    })
-}
-
-fn backend_record(row: &SqliteRow) -> Result<BackendRecord, StoreError> {
-    let backend = text(row, "backend")?;
-    let backend = BackendId::parse(&backend).map_err(|_| StoreError::Corrupt { detail: format!("a backend is called {backend:?}") })?;
-    Ok(BackendRecord {
-        tenant: tenant_id(row)?,
-        backend,
-        settings: row.try_get("settings").map_err(explain)?,
-        created_at_us: row.try_get("created_at_us").map_err(explain)?,
-        updated_at_us: row.try_get("updated_at_us").map_err(explain)?,
-    })
-}
-
-fn tenant_id(row: &SqliteRow) -> Result<TenantId, StoreError> {
-    let tenant = text(row, "tenant")?;
-    TenantId::parse(&tenant).map_err(|_| StoreError::Corrupt { detail: format!("a tenant is called {tenant:?}") })
-}
-
-fn text(row: &SqliteRow, column: &str) -> Result<String, StoreError> {
-    row.try_get(column).map_err(explain)
 }

@@ -8,10 +8,13 @@ use sqlx::{
 };
 
 use super::fault::explain;
-use crate::StoreError;
+use crate::{StoreError, fault_point};
 
 /// Every migration in order. A released file is never edited: the next change is the next file.
-const MIGRATIONS: &[(i64, &str, &str)] = &[(1, "configuration", include_str!("../../../migrations/sqlite/0001_configuration.sql"))];
+const MIGRATIONS: &[(i64, &str, &str)] = &[
+    (1, "configuration", include_str!("../../../migrations/sqlite/0001_configuration.sql")),
+    (2, "state", include_str!("../../../migrations/sqlite/0002_state.sql")),
+];
 
 /// Schema versions before and after opening; equal when there was nothing to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +36,12 @@ pub(super) async fn bring_up_to_date(writer: &SqlitePool, migrate: bool) -> Resu
     }
     if found < known && !migrate {
         return Err(StoreError::SchemaOlder { found, known });
+    }
+    for (count, (version, ..)) in (1..).zip(MIGRATIONS).filter(|(_, (version, ..))| *version > found) {
+        fault_point::passed("migration.begun");
+        migrator(&MIGRATIONS[..count]).run(writer).await.map_err(refusal)?;
+        fault_point::passed("migration.applied");
+        tracing::debug!(version, "migration applied");
     }
     // Also with nothing to apply: it compares what was applied with what this build would have.
     migrator(MIGRATIONS).run(writer).await.map_err(refusal)?;
@@ -71,6 +80,19 @@ fn refusal(error: MigrateError) -> StoreError {
         }
         other => StoreError::Corrupt { detail: other.to_string() },
     }
+}
+
+/// A database as the build that knew `version` left it, with one tenant where it had tenants.
+#[cfg(test)]
+pub(super) async fn make_older(path: &std::path::Path, version: i64) {
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(path).create_if_missing(true);
+    let pool = SqlitePool::connect_with(options).await.unwrap();
+    let count = MIGRATIONS.iter().filter(|(number, ..)| *number <= version).count();
+    migrator(&MIGRATIONS[..count]).run(&pool).await.unwrap();
+    if version > 0 {
+        sqlx::query("INSERT INTO tenants VALUES ('acme', '{}', 1, 2)").execute(&pool).await.unwrap();
+    }
+    pool.close().await;
 }
 
 #[cfg(test)]

@@ -60,7 +60,7 @@ impl Session {
         }
         // What we made ourselves and do not know any more, we have let the log forget.
         let stored = match foreign {
-            // One before the position, to see whether the log has come as far as the client.
+            // With the event at the position, which may be an answer.
             true => self.shared.durable.logged_stream(&self.key, number, position.saturating_sub(1)).await?,
             false => None,
         };
@@ -224,6 +224,8 @@ struct Inherited {
     number: u64,
     position: u64,
     trimmed_through: u64,
+    /// The newest that was logged.
+    last_logged: u64,
     /// Those the client has not seen.
     events: Vec<Event>,
     /// Requests without an answer.
@@ -241,12 +243,12 @@ impl Inherited {
         let mut due = decode_due(&stored.record.due);
         due.retain(|id| !answered.contains(id));
         let trimmed = stored.trimmed_through > position;
-        let at_the_end = position == 0 || position == stored.trimmed_through;
-        let ahead = !trimmed && !at_the_end && stored.events.is_empty();
+        let ahead = position > stored.last_sequence;
         Self {
             number: stored.record.number,
             position,
             trimmed_through: stored.trimmed_through,
+            last_logged: stored.last_sequence,
             events: stored.events.into_iter().filter(|event| event.sequence > position).map(restored_event).collect(),
             due,
             gap: trimmed || ahead,
@@ -261,8 +263,7 @@ impl Inherited {
     }
 
     fn held(self, epoch: i64) -> Held {
-        let last = self.events.last().map_or(0, |event| event.sequence);
-        let last_sequence = last.max(self.position).max(self.trimmed_through).max(first_sequence(epoch));
+        let last_sequence = self.last_logged.max(self.position).max(self.trimmed_through).max(first_sequence(epoch));
         Held { trimmed_through: self.trimmed_through.min(self.position), position: self.position, events: self.events, last_sequence }
     }
 }
@@ -296,7 +297,8 @@ mod tests {
             kind: kind.code(),
             frame: Bytes::from_static(frame.as_bytes()),
         };
-        StoredStream { record, trimmed_through, events: events.iter().map(event).collect() }
+        let last_sequence = events.last().map_or(trimmed_through, |(sequence, ..)| *sequence);
+        StoredStream { record, trimmed_through, last_sequence, events: events.iter().map(event).collect() }
     }
 
     const PROGRESS: (u64, EventKind, &str) = (3, EventKind::Passing, "{}");

@@ -1,52 +1,9 @@
-//! What every [`ConfigStore`] must do, one async function per behaviour. [`store_conformance!`](crate::store_conformance)
-//! stamps the list over an implementation:
-//!
-//! ```ignore
-//! storage::store_conformance!(file, (folder, SqliteStore::open(&options).await.unwrap()));
-//! ```
-//!
-//! The constructor yields a pair: something to keep alive while the test runs, and an empty store.
+//! What every [`ConfigStore`] must do: tenants, API keys and backends.
 
-use protocol::ids::{BackendId, KeyId, PrincipalId, TenantId};
+use protocol::ids::{BackendId, KeyId, PrincipalId};
 
+use super::{Outcome, tenant};
 use crate::{BackendRecord, ConfigStore, HASH_BYTES, KeyRecord, StoreError, TenantRecord};
-
-type Outcome = Result<(), StoreError>;
-
-/// Makes a module of tests, one per behaviour, each with a store of its own.
-#[macro_export]
-macro_rules! store_conformance {
-    ($suite:ident, $pair:expr) => {
-        $crate::store_conformance! { @stamp $suite, $pair,
-            starts_empty
-            lists_tenants_by_name
-            replaces_a_tenant_and_keeps_its_birthday
-            keeps_settings_byte_for_byte
-            tells_whether_a_tenant_was_there
-            takes_keys_and_backends_along_with_their_tenant
-            lists_keys_of_one_tenant_only
-            refuses_a_key_id_twice
-            removes_a_key_only_for_its_tenant
-            refuses_what_has_no_tenant
-            lists_backends_by_tenant_and_name
-            replaces_a_backend_and_keeps_its_birthday
-            keeps_one_backend_name_apart_in_two_tenants
-            takes_writes_at_the_same_time
-            refuses_after_close
-        }
-    };
-    (@stamp $suite:ident, $pair:expr, $($behaviour:ident)*) => {
-        mod $suite {
-            $(
-                #[tokio::test]
-                async fn $behaviour() {
-                    let (_kept, store) = $pair;
-                    $crate::conformance::$behaviour(&store).await.expect("the store answers");
-                }
-            )*
-        }
-    };
-}
 
 pub async fn starts_empty(store: &dyn ConfigStore) -> Outcome {
     assert_eq!(store.tenants().await?, []);
@@ -172,6 +129,38 @@ pub async fn takes_writes_at_the_same_time(store: &dyn ConfigStore) -> Outcome {
     Ok(())
 }
 
+pub async fn tells_of_every_change_by_a_version(store: &dyn ConfigStore) -> Outcome {
+    let mut versions = vec![store.config_version().await?];
+    store.put_tenant(&tenant_record("acme")).await?;
+    versions.push(store.config_version().await?);
+    store.put_tenant(&tenant_record("acme")).await?;
+    versions.push(store.config_version().await?);
+    store.put_key(&key_record("acme", "k1")).await?;
+    versions.push(store.config_version().await?);
+    store.put_backend(&backend_record("acme", "one")).await?;
+    versions.push(store.config_version().await?);
+    store.put_backend(&backend_record("acme", "one")).await?;
+    versions.push(store.config_version().await?);
+    assert!(store.delete_key(&tenant("acme"), &KeyId::new("k1")).await?);
+    versions.push(store.config_version().await?);
+    assert!(store.delete_backend(&tenant("acme"), &BackendId::parse("one").expect("a legal name")).await?);
+    versions.push(store.config_version().await?);
+    assert!(store.delete_tenant(&tenant("acme")).await?);
+    versions.push(store.config_version().await?);
+    assert!(versions.is_sorted_by(|before, after| before < after), "{versions:?}");
+    Ok(())
+}
+
+pub async fn keeps_its_version_while_nothing_changes(store: &dyn ConfigStore) -> Outcome {
+    fill(store).await?;
+    let version = store.config_version().await?;
+    let refused = store.put_key(&key_record("nobody", "k9")).await;
+    assert!(matches!(refused, Err(StoreError::UnknownTenant { .. })), "{refused:?}");
+    store.tenants().await?;
+    assert_eq!(store.config_version().await?, version);
+    Ok(())
+}
+
 pub async fn refuses_after_close(store: &dyn ConfigStore) -> Outcome {
     fill(store).await?;
     store.close().await;
@@ -194,15 +183,11 @@ pub async fn fill(store: &dyn ConfigStore) -> Outcome {
     Ok(())
 }
 
-fn tenant(name: &str) -> TenantId {
-    TenantId::parse(name).expect("a legal name")
-}
-
-fn tenant_record(name: &str) -> TenantRecord {
+pub(super) fn tenant_record(name: &str) -> TenantRecord {
     TenantRecord { tenant: tenant(name), settings: "{}".into(), created_at_us: 100, updated_at_us: 200 }
 }
 
-fn key_record(owner: &str, key: &str) -> KeyRecord {
+pub(super) fn key_record(owner: &str, key: &str) -> KeyRecord {
     KeyRecord {
         key: KeyId::new(key),
         tenant: tenant(owner),
@@ -213,7 +198,7 @@ fn key_record(owner: &str, key: &str) -> KeyRecord {
     }
 }
 
-fn backend_record(owner: &str, backend: &str) -> BackendRecord {
+pub(super) fn backend_record(owner: &str, backend: &str) -> BackendRecord {
     BackendRecord {
         tenant: tenant(owner),
         backend: BackendId::parse(backend).expect("a legal name"),

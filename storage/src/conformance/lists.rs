@@ -1,0 +1,189 @@
+//! The lists of behaviours, as macros: adding a behaviour here holds every implementation to it.
+
+/// A module of tests with the behaviours of a [`ConfigStore`](crate::ConfigStore), each with a store of its own.
+#[macro_export]
+macro_rules! store_conformance {
+    ($suite:ident, $pair:expr) => {
+        $crate::conformance_tests! { $suite, $pair,
+            config {
+                starts_empty
+                lists_tenants_by_name
+                replaces_a_tenant_and_keeps_its_birthday
+                keeps_settings_byte_for_byte
+                tells_whether_a_tenant_was_there
+                takes_keys_and_backends_along_with_their_tenant
+                lists_keys_of_one_tenant_only
+                refuses_a_key_id_twice
+                removes_a_key_only_for_its_tenant
+                refuses_what_has_no_tenant
+                lists_backends_by_tenant_and_name
+                replaces_a_backend_and_keeps_its_birthday
+                keeps_one_backend_name_apart_in_two_tenants
+                takes_writes_at_the_same_time
+                tells_of_every_change_by_a_version
+                keeps_its_version_while_nothing_changes
+                refuses_after_close
+            }
+        }
+    };
+}
+
+/// A module of tests with the behaviours of a [`DurableStore`](crate::DurableStore), each with a store of its own.
+#[macro_export]
+macro_rules! durable_conformance {
+    ($suite:ident, $pair:expr) => {
+        $crate::conformance_tests! { $suite, $pair,
+            nodes {
+                a_lease_runs_from_joining
+                nodes_are_listed_by_name
+                joining_may_be_repeated
+                a_renewal_extends_the_lease
+                a_lapsed_lease_is_not_renewed
+                an_unknown_node_holds_nothing
+                leaving_lets_go_at_once
+                a_renewal_tells_the_version_of_the_configuration
+                a_renewal_names_the_sessions_to_end
+            }
+            sessions {
+                an_opened_session_is_kept_as_given
+                opening_may_be_repeated_by_its_owner_only
+                many_sessions_open_in_one_batch
+                an_update_replaces_what_is_given
+                an_update_tells_when_its_client_was_heard_of
+                writes_without_the_right_epoch_change_nothing
+                a_fenced_write_does_not_spoil_its_batch
+                an_ended_session_is_gone
+                a_live_owner_keeps_its_session
+                a_session_of_a_gone_owner_can_be_taken
+                an_owner_of_an_unclaimed_session_may_go_on
+                an_owner_may_claim_again
+                a_released_session_is_anybodys
+                a_claim_needs_the_same_seat
+                one_of_many_claims_wins
+                a_claim_counts_as_hearing_of_its_client
+                what_a_node_left_behind_can_be_reclaimed
+                a_live_owner_is_asked_to_end_a_session
+                without_a_live_owner_a_session_ends_when_asked
+                a_sweep_takes_what_nobody_owns_and_nobody_uses
+                subscriptions_are_counted_by_resource
+                a_subscription_ends_when_told
+                sessions_are_listed_in_pages
+                sessions_are_found_by_digest
+                sessions_end_with_their_tenant
+            }
+            tasks {
+                a_new_task_is_kept_as_given
+                steps_are_kept
+                an_ended_task_has_its_outcome
+                an_ended_task_never_changes
+                anybody_may_cancel
+                one_of_two_ends_counts
+                writes_without_the_right_epoch_change_nothing
+                tasks_of_gone_owners_are_claimed
+                two_never_claim_the_same_task
+                a_node_does_not_claim_its_own_tasks
+                a_released_task_is_anybodys
+                what_a_node_left_behind_can_be_reclaimed
+                an_audience_sees_its_own_tasks_only
+                operators_see_tasks_by_tenant_and_status
+                a_page_begins_after_a_place_that_is_gone
+            }
+            task_limits {
+                creating_may_be_repeated_by_its_owner_only
+                a_repeated_request_finds_its_task
+                the_same_request_twice_in_a_batch_is_one_task
+                one_of_many_repeated_requests_makes_the_task
+                limits_hold_within_a_batch
+                limits_hold_among_many
+                a_finished_task_makes_room_for_a_running_one
+                requests_details_and_outcomes_count_as_bytes
+                what_expired_makes_room
+                expiry_keeps_to_its_limit
+                tasks_end_with_their_tenant
+            }
+            task_inputs {
+                a_question_makes_the_task_wait
+                a_question_asked_again_is_one
+                the_first_answer_counts
+                one_of_many_answers_counts
+                the_last_answer_lets_the_task_go_on
+                a_question_outlives_its_owner
+                an_ended_task_asks_nothing
+            }
+        }
+    };
+}
+
+/// A module of tests with the behaviours of an [`EventStore`](crate::EventStore), each with a store of its own.
+#[macro_export]
+macro_rules! event_conformance {
+    ($suite:ident, $pair:expr) => {
+        $crate::conformance_tests! { $suite, $pair,
+            events {
+                finds_nothing_where_nothing_was_told
+                finds_a_stream_as_it_was_told
+                lists_streams_by_number_over_all_owners
+                returns_events_after_a_position
+                tells_a_position_ahead_of_the_log
+                keeps_frames_byte_for_byte
+                keeps_events_of_a_stream_told_again
+                keeps_one_of_what_is_told_twice
+                lets_go_of_what_is_trimmed
+                goes_by_the_order_of_entries
+                lets_go_of_a_dropped_stream
+                keeps_no_event_of_an_unknown_stream
+                keeps_sessions_apart
+                forgets_a_session
+                keeps_what_is_young
+                lets_go_of_what_is_old_in_small_steps
+                takes_many_entries_at_once
+                takes_appends_at_the_same_time
+            }
+        }
+    };
+}
+
+/// What the macros above share.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! conformance_tests {
+    ($suite:ident, $pair:expr, $($subject:ident { $($behaviour:ident)* })*) => {
+        mod $suite {
+            $(mod $subject {
+                $(
+                    #[tokio::test]
+                    async fn $behaviour() {
+                        let (_kept, store) = $pair;
+                        $crate::conformance::$subject::$behaviour(&store).await.expect("the store answers");
+                    }
+                )*
+            })*
+        }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    /// Functions of a file that take a store and nothing else.
+    fn behaviours(text: &str) -> impl Iterator<Item = &str> {
+        let heads = text.lines().filter_map(|line| line.strip_prefix("pub async fn "));
+        heads.filter_map(|head| head.split_once('(')).filter(|(_, rest)| rest.contains(": &dyn ")).map(|(name, _)| name)
+    }
+
+    #[test]
+    fn every_behaviour_is_in_a_list() {
+        let lists: Vec<&str> = include_str!("lists.rs").lines().map(str::trim).collect();
+        let files = [
+            include_str!("config.rs"),
+            include_str!("events.rs"),
+            include_str!("nodes.rs"),
+            include_str!("sessions.rs"),
+            include_str!("task_inputs.rs"),
+            include_str!("task_limits.rs"),
+            include_str!("tasks.rs"),
+        ];
+        let missing: Vec<&str> =
+            files.iter().flat_map(|text| behaviours(text)).filter(|name| *name != "fill" && !lists.contains(name)).collect();
+        assert!(missing.is_empty(), "nothing runs {missing:?}");
+    }
+}

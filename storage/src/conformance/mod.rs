@@ -1,0 +1,118 @@
+//! What every store must do, one async function per behaviour; a macro stamps a list of them over an implementation:
+//!
+//! ```ignore
+//! storage::durable_conformance!(file, (folder, SqliteStore::open(&options).await.unwrap()));
+//! ```
+//!
+//! The second argument is evaluated inside each test and yields a pair: something to keep alive while the test runs, and an
+//! empty store. It may `return` where there is no server to try it on. No behaviour waits for time to pass: a lease or a
+//! time-to-live of zero is over at once.
+
+pub mod config;
+pub mod events;
+mod lists;
+pub mod nodes;
+pub mod sessions;
+pub mod task_inputs;
+pub mod task_limits;
+pub mod tasks;
+
+use std::time::Duration;
+
+use protocol::ids::{BackendId, KeyId, PrincipalId, TaskId, TenantId};
+
+pub use self::config::fill;
+use crate::{
+    DurableStore, NodeName, SESSION_KEY_BYTES, SessionKey, SessionRecord, SessionSeat, StoreError, SubscriptionRecord, TaskLimits,
+    TaskRecord, Write, Written,
+};
+
+/// A store that fails ends the behaviour.
+pub type Outcome = Result<(), StoreError>;
+
+/// A lease that outlasts any test.
+const LONG: Duration = Duration::from_secs(3_600);
+
+fn tenant(name: &str) -> TenantId {
+    TenantId::parse(name).expect("a legal name")
+}
+
+fn backend(name: &str) -> BackendId {
+    BackendId::parse(name).expect("a legal name")
+}
+
+fn node(name: &str) -> NodeName {
+    NodeName::new(name)
+}
+
+/// Session keys that differ in their digest.
+fn session(number: u8) -> SessionKey {
+    let mut bytes = [number; SESSION_KEY_BYTES];
+    bytes[31] = 0xfe;
+    SessionKey::new(bytes)
+}
+
+fn seat(tenant_name: &str) -> SessionSeat {
+    SessionSeat { tenant: tenant(tenant_name), principal: PrincipalId::new("ada"), endpoint: None }
+}
+
+fn session_record(number: u8) -> SessionRecord {
+    SessionRecord {
+        key: session(number),
+        seat: seat("acme"),
+        api_key: Some(KeyId::new("k1")),
+        transport: "streamable_http".into(),
+        version: "2025-11-25".into(),
+        agreement: format!("agreement {number}").into_bytes(),
+        state: format!("state {number}").into_bytes(),
+        links: format!("links {number}").into_bytes(),
+    }
+}
+
+fn open(record: SessionRecord, owner: &str) -> Write {
+    Write::OpenSession { record: Box::new(record), owner: node(owner) }
+}
+
+fn subscription(uri: &str) -> SubscriptionRecord {
+    SubscriptionRecord { exposed_uri: format!("one+{uri}"), backend: backend("one"), uri: uri.into() }
+}
+
+fn task_id(name: &str) -> TaskId {
+    TaskId::new(name)
+}
+
+fn task_record(name: &str) -> TaskRecord {
+    TaskRecord {
+        task: task_id(name),
+        tenant: tenant("acme"),
+        principal: PrincipalId::new("ada"),
+        session: session(1),
+        private: false,
+        backend: backend("one"),
+        request: format!("call of {name}").into_bytes(),
+        details: format!("details of {name}").into_bytes(),
+        idempotency: None,
+        ttl: Some(LONG),
+    }
+}
+
+const NO_LIMITS: TaskLimits = TaskLimits { running: u64::MAX, stored: u64::MAX, bytes: u64::MAX };
+
+fn create(record: TaskRecord, owner: &str) -> Write {
+    Write::CreateTask { record: Box::new(record), owner: node(owner), limits: NO_LIMITS }
+}
+
+/// One write, its outcome.
+async fn write(store: &dyn DurableStore, write: Write) -> Result<Written, StoreError> {
+    let outcomes = store.write(std::slice::from_ref(&write)).await?;
+    let [outcome] = <[Written; 1]>::try_from(outcomes).expect("one outcome for each write");
+    Ok(outcome)
+}
+
+/// One write that is expected to be carried out.
+async fn done(store: &dyn DurableStore, change: Write) -> Outcome {
+    let shown = format!("{change:?}");
+    let outcome = write(store, change).await?;
+    assert!(matches!(outcome, Written::Done | Written::Created { .. }), "{outcome:?} for {shown}");
+    Ok(())
+}

@@ -1,0 +1,431 @@
+//! What every [`DurableStore`] must do with sessions: fenced writes, and their being taken over.
+
+use std::time::Duration;
+
+use protocol::ids::PrincipalId;
+
+use super::{LONG, Outcome, backend, config::tenant_record, done, node, open, seat, session, session_record, subscription, tenant, write};
+use crate::{Claim, DurableStore, SessionKey, SessionRecord, SessionSeat, StoreError, StoredSession, Write, Written};
+
+pub async fn an_opened_session_is_kept_as_given(store: &dyn DurableStore) -> Outcome {
+    store.join(&node("a"), Some("there"), LONG).await?;
+    let bytes: Vec<u8> = (0..=255).cycle().take(70_000).collect();
+    let whole = SessionRecord { agreement: bytes.clone(), state: bytes.clone(), links: bytes, ..session_record(1) };
+    let sparse = SessionRecord {
+        seat: SessionSeat { endpoint: Some(backend("one")), ..seat("acme") },
+        api_key: None,
+        state: Vec::new(),
+        ..session_record(2)
+    };
+    for record in [&whole, &sparse] {
+        done(store, open(record.clone(), "a")).await?;
+        let stored = one(store, &record.key).await?;
+        assert_eq!(&stored.record, record);
+        assert_eq!((stored.epoch, stored.subscriptions), (1, 0));
+        assert_eq!(stored.created_at_us, stored.seen_at_us);
+        let owner = stored.owner.expect("it was opened by one");
+        assert_eq!((owner.node, owner.address.as_deref()), (node("a"), Some("there")));
+        assert!(owner.lease_left > LONG / 2);
+    }
+    Ok(())
+}
+
+pub async fn opening_may_be_repeated_by_its_owner_only(store: &dyn DurableStore) -> Outcome {
+    done(store, open(session_record(1), "a")).await?;
+    assert_eq!(write(store, open(session_record(1), "a")).await?, Written::Done, "as after a lost answer");
+    assert_eq!(write(store, open(session_record(1), "b")).await?, Written::Fenced);
+    let stored = one(store, &session(1)).await?;
+    assert_eq!((stored.owner.expect("a").node, stored.epoch), (node("a"), 1));
+    Ok(())
+}
+
+pub async fn many_sessions_open_in_one_batch(store: &dyn DurableStore) -> Outcome {
+    let batch: Vec<Write> = (0..200).map(|number| open(session_record(number), "a")).collect();
+    assert_eq!(store.write(&batch).await?, vec![Written::Done; 200]);
+    assert_eq!(store.sessions(None, None, 1_000).await?.len(), 200);
+    assert_eq!(store.write(&[]).await?, []);
+    Ok(())
+}
+
+pub async fn an_update_replaces_what_is_given(store: &dyn DurableStore) -> Outcome {
+    done(store, open(session_record(1), "a")).await?;
+    done(store, open(session_record(2), "a")).await?;
+    done(store, update(1, 1, Some(b"new state"), None)).await?;
+    done(store, update(1, 1, None, Some(b"new links"))).await?;
+    done(store, update(1, 1, None, None)).await?;
+    let expected = SessionRecord { state: b"new state".to_vec(), links: b"new links".to_vec(), ..session_record(1) };
+    assert_eq!(one(store, &session(1)).await?.record, expected);
+    assert_eq!(one(store, &session(2)).await?.record, session_record(2));
+    Ok(())
+}
+
+pub async fn an_update_tells_when_its_client_was_heard_of(store: &dyn DurableStore) -> Outcome {
+    done(store, open(session_record(1), "a")).await?;
+    done(store, Write::UpdateSession { key: session(1), epoch: 1, idle: LONG, state: None, links: None }).await?;
+    let stored = one(store, &session(1)).await?;
+    let hour_us = 3_600_000_000;
+    assert!(stored.seen_at_us >= stored.created_at_us - hour_us && stored.seen_at_us < stored.created_at_us - hour_us / 2, "{stored:?}");
+    Ok(())
+}
+
+pub async fn writes_without_the_right_epoch_change_nothing(store: &dyn DurableStore) -> Outcome {
+    done(store, open(session_record(1), "a")).await?;
+    done(store, Write::Subscribe { key: session(1), epoch: 1, subscription: subscription("file:///kept") }).await?;
+    let before = one(store, &session(1)).await?;
+    for (number, epoch) in [(1, 0), (1, 2), (9, 1)] {
+        for attempt in owners_writes(number, epoch) {
+            let shown = format!("{attempt:?}");
+            assert_eq!(write(store, attempt).await?, Written::Fenced, "{shown}");
+        }
+    }
+    assert_eq!(store.sessions(None, None, 10).await?, [before]);
+    assert_eq!(store.subscription_counts(None).await?[0].uri, "file:///kept");
+    Ok(())
+}
+
+pub async fn a_fenced_write_does_not_spoil_its_batch(store: &dyn DurableStore) -> Outcome {
+    done(store, open(session_record(1), "a")).await?;
+    done(store, open(session_record(2), "a")).await?;
+    let batch = [
+        update(2, 7, Some(b"never"), None),
+        update(1, 1, Some(b"new"), None),
+        Write::EndSession { key: session(9), epoch: 1 },
+        open(session_record(3), "a"),
+    ];
+    assert_eq!(store.write(&batch).await?, [Written::Fenced, Written::Done, Written::Fenced, Written::Done]);
+    assert_eq!(one(store, &session(1)).await?.record.state, b"new");
+    assert_eq!(one(store, &session(2)).await?.record, session_record(2));
+    assert_eq!(one(store, &session(3)).await?.record, session_record(3));
+    Ok(())
+}
+
+pub async fn an_ended_session_is_gone(store: &dyn DurableStore) -> Outcome {
+    store.join(&node("b"), None, LONG).await?;
+    done(store, open(session_record(1), "a")).await?;
+    done(store, Write::Subscribe { key: session(1), epoch: 1, subscription: subscription("file:///x") }).await?;
+    let end = Write::EndSession { key: session(1), epoch: 1 };
+    done(store, end.clone()).await?;
+    assert_eq!(store.sessions(None, None, 10).await?, []);
+    assert_eq!(store.subscription_counts(None).await?, []);
+    assert_eq!(store.claim_session(&session(1), &seat("acme"), &node("b")).await?, Claim::Absent);
+    assert_eq!(write(store, end).await?, Written::Fenced);
+    assert!(!store.ask_session_end(&session(1)).await?);
+    Ok(())
+}
+
+pub async fn a_live_owner_keeps_its_session(store: &dyn DurableStore) -> Outcome {
+    store.join(&node("a"), Some("there"), LONG).await?;
+    store.join(&node("b"), None, LONG).await?;
+    done(store, open(session_record(1), "a")).await?;
+    let claim = store.claim_session(&session(1), &seat("acme"), &node("b")).await?;
+    let Claim::Elsewhere(owner) = claim else { panic!("{claim:?}") };
+    assert_eq!((owner.node, owner.address.as_deref()), (node("a"), Some("there")));
+    assert!(owner.lease_left > LONG / 2);
+    done(store, update(1, 1, Some(b"still mine"), None)).await
+}
+
+pub async fn a_session_of_a_gone_owner_can_be_taken(store: &dyn DurableStore) -> Outcome {
+    store.join(&node("lapsed"), None, LONG).await?;
+    store.join(&node("left"), None, LONG).await?;
+    store.join(&node("b"), None, LONG).await?;
+    for (number, owner) in [(1, "lapsed"), (2, "left"), (3, "never-joined")] {
+        done(store, open(session_record(number), owner)).await?;
+    }
+    store.renew(&node("lapsed"), Duration::ZERO, false).await?;
+    store.leave(&node("left")).await?;
+    for number in 1..=3 {
+        let created_at_us = one(store, &session(number)).await?.created_at_us;
+        let claim = store.claim_session(&session(number), &seat("acme"), &node("b")).await?;
+        let expected = Claim::Taken { record: session_record(number), epoch: 2, created_at_us, subscriptions: Vec::new() };
+        assert_eq!(claim, expected);
+        assert_eq!(write(store, update(number, 1, Some(b"late"), None)).await?, Written::Fenced, "the owner before is fenced off");
+        done(store, update(number, 2, Some(b"mine"), None)).await?;
+        assert_eq!(one(store, &session(number)).await?.owner.expect("b").node, node("b"));
+    }
+    Ok(())
+}
+
+pub async fn an_owner_of_an_unclaimed_session_may_go_on(store: &dyn DurableStore) -> Outcome {
+    store.join(&node("a"), None, LONG).await?;
+    done(store, open(session_record(1), "a")).await?;
+    store.renew(&node("a"), Duration::ZERO, false).await?;
+    done(store, update(1, 1, Some(b"after the lapse"), None)).await?;
+    let owner = one(store, &session(1)).await?.owner.expect("nobody took it");
+    assert_eq!((owner.node, owner.lease_left), (node("a"), Duration::ZERO));
+    Ok(())
+}
+
+pub async fn an_owner_may_claim_again(store: &dyn DurableStore) -> Outcome {
+    store.join(&node("a"), None, LONG).await?;
+    done(store, open(session_record(1), "a")).await?;
+    let claim = store.claim_session(&session(1), &seat("acme"), &node("a")).await?;
+    assert!(matches!(&claim, Claim::Taken { epoch: 2, .. }), "{claim:?}");
+    Ok(())
+}
+
+pub async fn a_released_session_is_anybodys(store: &dyn DurableStore) -> Outcome {
+    store.join(&node("a"), None, LONG).await?;
+    store.join(&node("b"), None, LONG).await?;
+    done(store, open(session_record(1), "a")).await?;
+    done(store, Write::Subscribe { key: session(1), epoch: 1, subscription: subscription("file:///x") }).await?;
+    done(store, release(1, 1)).await?;
+    let stored = one(store, &session(1)).await?;
+    assert_eq!((stored.owner, stored.subscriptions), (None, 1));
+    for attempt in owners_writes(1, 1) {
+        assert_eq!(write(store, attempt).await?, Written::Fenced, "who gave it away has no say any more");
+    }
+    let claim = store.claim_session(&session(1), &seat("acme"), &node("b")).await?;
+    let Claim::Taken { record, epoch, subscriptions, .. } = claim else { panic!("{claim:?}") };
+    assert!(epoch > 1);
+    assert_eq!((record.state, record.links), (b"released state".to_vec(), b"released links".to_vec()));
+    assert_eq!(subscriptions, [subscription("file:///x")]);
+    done(store, update(1, epoch, None, None)).await
+}
+
+pub async fn a_claim_needs_the_same_seat(store: &dyn DurableStore) -> Outcome {
+    store.join(&node("b"), None, LONG).await?;
+    done(store, open(session_record(1), "gone")).await?;
+    let narrow = SessionSeat { endpoint: Some(backend("one")), ..seat("acme") };
+    done(store, open(SessionRecord { seat: narrow.clone(), ..session_record(2) }, "gone")).await?;
+    let stranger = SessionSeat { principal: PrincipalId::new("bob"), ..seat("acme") };
+    let other_backend = SessionSeat { endpoint: Some(backend("two")), ..seat("acme") };
+    for (number, wrong) in
+        [(1, seat("umbrella")), (1, stranger.clone()), (1, narrow.clone()), (2, seat("acme")), (2, other_backend), (9, seat("acme"))]
+    {
+        assert_eq!(store.claim_session(&session(number), &wrong, &node("b")).await?, Claim::Absent, "{number} {wrong:?}");
+    }
+    assert_eq!(one(store, &session(1)).await?.epoch, 1, "an attempt changes nothing");
+    assert!(matches!(store.claim_session(&session(2), &narrow, &node("b")).await?, Claim::Taken { .. }));
+    assert_eq!(store.claim_session(&session(2), &stranger, &node("b")).await?, Claim::Absent, "owned or not");
+    Ok(())
+}
+
+pub async fn one_of_many_claims_wins(store: &dyn DurableStore) -> Outcome {
+    let claimants = ["b", "c", "d", "e"].map(node);
+    for claimant in &claimants {
+        store.join(claimant, None, LONG).await?;
+    }
+    done(store, open(session_record(1), "gone")).await?;
+    let (key, from) = (session(1), seat("acme"));
+    let [b, c, d, e] = &claimants;
+    let (b, c, d, e) = tokio::join!(
+        store.claim_session(&key, &from, b),
+        store.claim_session(&key, &from, c),
+        store.claim_session(&key, &from, d),
+        store.claim_session(&key, &from, e)
+    );
+    let claims = [b?, c?, d?, e?];
+    let winner = one(store, &key).await?;
+    assert_eq!(winner.epoch, 2);
+    let winner = winner.owner.expect("somebody won").node;
+    for (claimant, claim) in claimants.iter().zip(claims) {
+        match claim {
+            Claim::Taken { .. } => assert_eq!(claimant, &winner),
+            Claim::Elsewhere(owner) => assert_eq!(owner.node, winner),
+            Claim::Absent => panic!("it is there"),
+        }
+    }
+    Ok(())
+}
+
+pub async fn a_claim_counts_as_hearing_of_its_client(store: &dyn DurableStore) -> Outcome {
+    store.join(&node("b"), None, LONG).await?;
+    done(store, open(session_record(1), "gone")).await?;
+    done(store, Write::UpdateSession { key: session(1), epoch: 1, idle: LONG * 2, state: None, links: None }).await?;
+    assert!(matches!(store.claim_session(&session(1), &seat("acme"), &node("b")).await?, Claim::Taken { .. }));
+    store.leave(&node("b")).await?;
+    assert_eq!(store.sweep_sessions(LONG, 10).await?, []);
+    Ok(())
+}
+
+pub async fn what_a_node_left_behind_can_be_reclaimed(store: &dyn DurableStore) -> Outcome {
+    for name in ["old", "new", "other"] {
+        store.join(&node(name), None, LONG).await?;
+    }
+    for (number, owner) in [(1, "old"), (2, "old"), (3, "other"), (4, "old")] {
+        done(store, open(session_record(number), owner)).await?;
+    }
+    store.renew(&node("old"), Duration::ZERO, false).await?;
+    assert!(matches!(store.claim_session(&session(4), &seat("acme"), &node("other")).await?, Claim::Taken { .. }));
+    let mut reclaimed = store.reclaim_sessions(&node("old"), &node("new")).await?;
+    reclaimed.sort_unstable();
+    assert_eq!(reclaimed, [(session(1), 2), (session(2), 2)], "but not what another took meanwhile");
+    assert_eq!(write(store, update(1, 1, None, None)).await?, Written::Fenced);
+    done(store, update(1, 2, None, None)).await?;
+    assert_eq!(one(store, &session(1)).await?.owner.expect("new").node, node("new"));
+    assert_eq!(one(store, &session(3)).await?.epoch, 1);
+    assert_eq!(store.reclaim_sessions(&node("old"), &node("new")).await?, []);
+    Ok(())
+}
+
+pub async fn a_live_owner_is_asked_to_end_a_session(store: &dyn DurableStore) -> Outcome {
+    store.join(&node("a"), None, LONG).await?;
+    done(store, open(session_record(1), "a")).await?;
+    assert!(store.ask_session_end(&session(1)).await?);
+    assert!(store.ask_session_end(&session(1)).await?, "asked again");
+    assert_eq!(one(store, &session(1)).await?.epoch, 1, "it is there until its owner ends it");
+    done(store, update(1, 1, Some(b"last words"), None)).await?;
+    store.renew(&node("a"), Duration::ZERO, false).await?;
+    store.join(&node("b"), None, LONG).await?;
+    assert_eq!(store.claim_session(&session(1), &seat("acme"), &node("b")).await?, Claim::Absent, "nobody takes it over");
+    assert_eq!(store.sweep_sessions(LONG, 10).await?, [session(1)], "without its owner it goes, however lately it was heard of");
+    Ok(())
+}
+
+pub async fn without_a_live_owner_a_session_ends_when_asked(store: &dyn DurableStore) -> Outcome {
+    store.join(&node("lapsed"), None, Duration::ZERO).await?;
+    done(store, open(session_record(1), "lapsed")).await?;
+    done(store, open(session_record(2), "a")).await?;
+    done(store, release(2, 1)).await?;
+    assert!(store.ask_session_end(&session(1)).await?);
+    assert!(store.ask_session_end(&session(2)).await?);
+    assert_eq!(store.sessions(None, None, 10).await?, []);
+    assert!(!store.ask_session_end(&session(1)).await?);
+    assert!(!store.ask_session_end(&session(9)).await?);
+    Ok(())
+}
+
+pub async fn a_sweep_takes_what_nobody_owns_and_nobody_uses(store: &dyn DurableStore) -> Outcome {
+    store.join(&node("a"), None, LONG).await?;
+    for (number, owner) in [(1, "a"), (2, "gone"), (3, "gone"), (4, "a"), (5, "gone")] {
+        done(store, open(session_record(number), owner)).await?;
+    }
+    for number in [1, 2, 5] {
+        done(store, Write::UpdateSession { key: session(number), epoch: 1, idle: LONG * 2, state: None, links: None }).await?;
+    }
+    let key = session(4);
+    done(store, Write::ReleaseSession { key, epoch: 1, idle: LONG * 2, state: Vec::new(), links: Vec::new() }).await?;
+    let mut swept = store.sweep_sessions(LONG, 2).await?;
+    assert_eq!(swept.len(), 2, "no more than the limit");
+    swept.extend(store.sweep_sessions(LONG, 2).await?);
+    swept.sort_unstable();
+    assert_eq!(swept, [session(2), session(4), session(5)], "not those of a live owner, not those lately heard of");
+    assert_eq!(store.sweep_sessions(LONG, 2).await?, []);
+    assert_eq!(store.sessions(None, None, 10).await?.len(), 2);
+    Ok(())
+}
+
+pub async fn subscriptions_are_counted_by_resource(store: &dyn DurableStore) -> Outcome {
+    for number in 1..=3 {
+        done(store, open(session_record(number), "a")).await?;
+    }
+    done(store, open(SessionRecord { seat: seat("umbrella"), ..session_record(4) }, "a")).await?;
+    for (number, uri) in [(1, "file:///x"), (2, "file:///x"), (3, "file:///x"), (2, "file:///a"), (4, "file:///x"), (3, "file:///x")] {
+        done(store, Write::Subscribe { key: session(number), epoch: 1, subscription: subscription(uri) }).await?;
+    }
+    let counts = async |of: Option<&str>| -> Result<Vec<(String, String, u64)>, StoreError> {
+        let found = store.subscription_counts(of.map(tenant).as_ref()).await?;
+        assert!(found.iter().all(|count| count.backend == backend("one")));
+        Ok(found.into_iter().map(|count| (count.tenant.as_str().to_owned(), count.uri, count.sessions)).collect())
+    };
+    let acme = [("acme".to_owned(), "file:///a".to_owned(), 1), ("acme".to_owned(), "file:///x".to_owned(), 3)];
+    let umbrella = ("umbrella".to_owned(), "file:///x".to_owned(), 1);
+    assert_eq!(counts(Some("acme")).await?, acme);
+    assert_eq!(counts(None).await?, [acme.as_slice(), &[umbrella]].concat());
+    assert_eq!(counts(Some("nobody")).await?, []);
+    assert_eq!(one(store, &session(2)).await?.subscriptions, 2);
+    assert_eq!(one(store, &session(3)).await?.subscriptions, 1, "twice the same is one");
+    Ok(())
+}
+
+pub async fn a_subscription_ends_when_told(store: &dyn DurableStore) -> Outcome {
+    done(store, open(session_record(1), "gone")).await?;
+    for uri in ["file:///x", "file:///y"] {
+        done(store, Write::Subscribe { key: session(1), epoch: 1, subscription: subscription(uri) }).await?;
+    }
+    let moved = crate::SubscriptionRecord { uri: "file:///elsewhere".into(), ..subscription("file:///y") };
+    done(store, Write::Subscribe { key: session(1), epoch: 1, subscription: moved.clone() }).await?;
+    let unsubscribe = Write::Unsubscribe { key: session(1), epoch: 1, exposed_uri: subscription("file:///x").exposed_uri };
+    done(store, unsubscribe.clone()).await?;
+    done(store, unsubscribe).await?;
+    let claim = store.claim_session(&session(1), &seat("acme"), &node("b")).await?;
+    let Claim::Taken { subscriptions, .. } = claim else { panic!("{claim:?}") };
+    assert_eq!(subscriptions, [moved], "told again, the later one counts");
+    Ok(())
+}
+
+pub async fn sessions_are_listed_in_pages(store: &dyn DurableStore) -> Outcome {
+    for number in [5, 3, 9, 1, 7] {
+        done(store, open(session_record(number), "a")).await?;
+    }
+    done(store, open(SessionRecord { seat: seat("umbrella"), ..session_record(4) }, "a")).await?;
+    let whole = keys(store.sessions(None, None, 100).await?);
+    assert_eq!(whole.len(), 6);
+    let mut paged = Vec::new();
+    loop {
+        let page = keys(store.sessions(None, paged.last(), 4).await?);
+        assert!(page.len() <= 4);
+        if page.is_empty() {
+            break;
+        }
+        paged.extend(page);
+    }
+    assert_eq!(paged, whole);
+    let created: Vec<i64> = store.sessions(None, None, 100).await?.iter().map(|stored| stored.created_at_us).collect();
+    assert!(created.is_sorted(), "{created:?}");
+    assert_eq!(keys(store.sessions(Some(&tenant("umbrella")), None, 100).await?), [session(4)]);
+    let acme: Vec<SessionKey> = whole.iter().copied().filter(|key| *key != session(4)).collect();
+    assert_eq!(keys(store.sessions(Some(&tenant("acme")), Some(&acme[1]), 2).await?), acme[2..4]);
+    Ok(())
+}
+
+pub async fn sessions_are_found_by_digest(store: &dyn DurableStore) -> Outcome {
+    let mut twin = *session(1).as_bytes();
+    twin[8] ^= 0xff;
+    let twin = SessionRecord { key: SessionKey::new(twin), ..session_record(1) };
+    for record in [session_record(0), session_record(1), twin.clone(), session_record(2), session_record(0xff)] {
+        done(store, open(record, "a")).await?;
+    }
+    for number in [0, 2, 0xff] {
+        assert_eq!(keys(store.sessions_by_digest(&session(number).digest()).await?), [session(number)]);
+    }
+    assert_eq!(session(1).digest(), twin.key.digest());
+    assert_eq!(store.sessions_by_digest(&twin.key.digest()).await?.len(), 2);
+    for strange in ["", "01", "0101010101010103", "zzzzzzzzzzzzzzzz", "0101010101010101fe", "é1010101010101", "%"] {
+        assert_eq!(store.sessions_by_digest(strange).await?, [], "{strange:?}");
+    }
+    Ok(())
+}
+
+pub async fn sessions_end_with_their_tenant(store: &dyn DurableStore) -> Outcome {
+    store.put_tenant(&tenant_record("acme")).await?;
+    store.put_tenant(&tenant_record("umbrella")).await?;
+    done(store, open(session_record(1), "a")).await?;
+    done(store, open(SessionRecord { seat: seat("umbrella"), ..session_record(2) }, "a")).await?;
+    assert!(store.delete_tenant(&tenant("acme")).await?);
+    assert_eq!(keys(store.sessions(None, None, 10).await?), [session(2)]);
+    assert_eq!(write(store, update(1, 1, None, None)).await?, Written::Fenced);
+    Ok(())
+}
+
+/// The one session of this key.
+async fn one(store: &dyn DurableStore, key: &SessionKey) -> Result<StoredSession, StoreError> {
+    let found = store.sessions_by_digest(&key.digest()).await?;
+    Ok(found.into_iter().find(|stored| stored.record.key == *key).expect("the session is there"))
+}
+
+fn keys(sessions: Vec<StoredSession>) -> Vec<SessionKey> {
+    sessions.into_iter().map(|stored| stored.record.key).collect()
+}
+
+fn update(number: u8, epoch: i64, state: Option<&[u8]>, links: Option<&[u8]>) -> Write {
+    let (state, links) = (state.map(<[u8]>::to_vec), links.map(<[u8]>::to_vec));
+    Write::UpdateSession { key: session(number), epoch, idle: Duration::ZERO, state, links }
+}
+
+fn release(number: u8, epoch: i64) -> Write {
+    let (state, links) = (b"released state".to_vec(), b"released links".to_vec());
+    Write::ReleaseSession { key: session(number), epoch, idle: Duration::ZERO, state, links }
+}
+
+/// One of each write that only an owner may make.
+fn owners_writes(number: u8, epoch: i64) -> [Write; 5] {
+    let key = session(number);
+    [
+        update(number, epoch, Some(b"never"), Some(b"never")),
+        release(number, epoch),
+        Write::Subscribe { key, epoch, subscription: subscription("file:///never") },
+        Write::Unsubscribe { key, epoch, exposed_uri: subscription("file:///kept").exposed_uri },
+        Write::EndSession { key, epoch },
+    ]
+}

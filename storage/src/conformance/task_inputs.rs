@@ -1,0 +1,132 @@
+//! What every [`DurableStore`] must do with the questions of a task to its client.
+
+use super::{LONG, Outcome, create, done, node, task_id, task_record, tasks::end, tasks::task, write};
+use crate::{DurableStore, StoreError, TaskInput, TaskStatus, Write, Written};
+
+pub async fn a_question_makes_the_task_wait(store: &dyn DurableStore) -> Outcome {
+    done(store, create(task_record("t1"), "a")).await?;
+    assert_eq!(store.task_inputs(&task_id("t1")).await?, []);
+    done(store, ask(1, 1, b"what?\0")).await?;
+    let waiting = task(store, "t1").await?;
+    assert_eq!((waiting.status, waiting.revision), (TaskStatus::InputRequired, 2));
+    let open = TaskInput { number: 1, request: b"what?\0".to_vec(), answer: None };
+    assert_eq!(store.task_inputs(&task_id("t1")).await?, [open]);
+    let history = store.transitions(&task_id("t1")).await?;
+    assert_eq!((history.len(), history[1].to, history[1].epoch), (2, TaskStatus::InputRequired, Some(1)));
+    assert_eq!(store.task_inputs(&task_id("t9")).await?, []);
+    Ok(())
+}
+
+pub async fn a_question_asked_again_is_one(store: &dyn DurableStore) -> Outcome {
+    done(store, create(task_record("t1"), "a")).await?;
+    done(store, ask(1, 1, b"what?")).await?;
+    done(store, ask(1, 1, b"what?")).await?;
+    assert_eq!(numbers(store).await?, [1]);
+    done(store, close(1, 1)).await?;
+    assert_eq!(write(store, ask(1, 1, b"what else?")).await?, Written::Over, "a number is never used again");
+    let after = task(store, "t1").await?;
+    assert_eq!((after.status, after.revision), (TaskStatus::Working, 3));
+    Ok(())
+}
+
+pub async fn the_first_answer_counts(store: &dyn DurableStore) -> Outcome {
+    done(store, create(task_record("t1"), "a")).await?;
+    done(store, ask(1, 1, b"what?")).await?;
+    assert_eq!(write(store, answer(2, b"to nothing")).await?, Written::Absent);
+    done(store, answer(1, b"this\xff")).await?;
+    assert_eq!(write(store, answer(1, b"that")).await?, Written::Over);
+    let taken = TaskInput { number: 1, request: b"what?".to_vec(), answer: Some(b"this\xff".to_vec()) };
+    assert_eq!(store.task_inputs(&task_id("t1")).await?, [taken], "until its owner has taken it");
+    assert_eq!(task(store, "t1").await?.status, TaskStatus::InputRequired);
+    done(store, close(1, 1)).await?;
+    assert!(numbers(store).await?.is_empty());
+    assert_eq!(task(store, "t1").await?.status, TaskStatus::Working);
+    assert_eq!(write(store, answer(1, b"late")).await?, Written::Over);
+    let nowhere = Write::AnswerInput { task: task_id("t9"), number: 1, answer: Vec::new() };
+    assert_eq!(write(store, nowhere).await?, Written::Absent);
+    Ok(())
+}
+
+pub async fn one_of_many_answers_counts(store: &dyn DurableStore) -> Outcome {
+    done(store, create(task_record("t1"), "a")).await?;
+    done(store, ask(1, 1, b"what?")).await?;
+    let (a, b, c) = tokio::join!(write(store, answer(1, b"0")), write(store, answer(1, b"1")), write(store, answer(1, b"2")));
+    let outcomes = [a?, b?, c?];
+    let taken = store.task_inputs(&task_id("t1")).await?.remove(0).answer.expect("one was taken");
+    for (index, outcome) in outcomes.iter().enumerate() {
+        let expected = if taken == index.to_string().into_bytes() { Written::Done } else { Written::Over };
+        assert_eq!(*outcome, expected, "answer {index}");
+    }
+    Ok(())
+}
+
+pub async fn the_last_answer_lets_the_task_go_on(store: &dyn DurableStore) -> Outcome {
+    done(store, create(task_record("t1"), "a")).await?;
+    for number in [3, 1, 2] {
+        done(store, ask(1, number, b"what?")).await?;
+    }
+    assert_eq!(numbers(store).await?, [1, 2, 3]);
+    assert_eq!(task(store, "t1").await?.revision, 2, "it waits already");
+    done(store, answer(2, b"two")).await?;
+    done(store, close(1, 2)).await?;
+    done(store, close(1, 2)).await?;
+    done(store, close(1, 9)).await?;
+    done(store, close(1, 1)).await?;
+    assert_eq!(task(store, "t1").await?.status, TaskStatus::InputRequired);
+    done(store, close(1, 3)).await?;
+    let after = task(store, "t1").await?;
+    assert_eq!((after.status, after.revision), (TaskStatus::Working, 3));
+    let last = store.transitions(&task_id("t1")).await?.pop().expect("three");
+    assert_eq!((last.revision, last.to, last.at_us, last.epoch), (3, TaskStatus::Working, after.updated_at_us, Some(1)));
+    done(store, close(1, 3)).await?;
+    assert_eq!(task(store, "t1").await?.revision, 3, "nothing happened");
+    done(store, ask(1, 4, b"one more")).await?;
+    assert_eq!(task(store, "t1").await?.revision, 4);
+    Ok(())
+}
+
+pub async fn a_question_outlives_its_owner(store: &dyn DurableStore) -> Outcome {
+    store.join(&node("b"), None, LONG).await?;
+    done(store, create(task_record("t1"), "gone")).await?;
+    done(store, ask(1, 1, b"what?")).await?;
+    let claimed = store.claim_tasks(&node("b"), 1).await?;
+    assert_eq!((claimed[0].status, claimed[0].epoch), (TaskStatus::InputRequired, 2));
+    assert_eq!(write(store, close(1, 1)).await?, Written::Fenced);
+    done(store, answer(1, b"this")).await?;
+    done(store, close(2, 1)).await?;
+    assert_eq!(store.transitions(&task_id("t1")).await?.pop().expect("three").epoch, Some(2));
+    Ok(())
+}
+
+pub async fn an_ended_task_asks_nothing(store: &dyn DurableStore) -> Outcome {
+    for (name, epoch) in [("t1", Some(1)), ("t2", None)] {
+        done(store, create(task_record(name), "a")).await?;
+        for number in 1..=2 {
+            done(store, Write::AskInput { task: task_id(name), epoch: 1, number, request: Vec::new() }).await?;
+        }
+        done(store, Write::AnswerInput { task: task_id(name), number: 2, answer: Vec::new() }).await?;
+        done(store, end(name, epoch, TaskStatus::Cancelled)).await?;
+        assert_eq!(store.task_inputs(&task_id(name)).await?, []);
+        let late = Write::AnswerInput { task: task_id(name), number: 1, answer: Vec::new() };
+        assert_eq!(write(store, late).await?, Written::Over);
+        assert_eq!(task(store, name).await?.status, TaskStatus::Cancelled);
+    }
+    Ok(())
+}
+
+fn ask(epoch: i64, number: i64, request: &[u8]) -> Write {
+    Write::AskInput { task: task_id("t1"), epoch, number, request: request.to_vec() }
+}
+
+fn answer(number: i64, answer: &[u8]) -> Write {
+    Write::AnswerInput { task: task_id("t1"), number, answer: answer.to_vec() }
+}
+
+fn close(epoch: i64, number: i64) -> Write {
+    Write::CloseInput { task: task_id("t1"), epoch, number }
+}
+
+/// The numbers of the inputs of `t1` that are not closed.
+async fn numbers(store: &dyn DurableStore) -> Result<Vec<i64>, StoreError> {
+    Ok(store.task_inputs(&task_id("t1")).await?.iter().map(|input| input.number).collect())
+}

@@ -1,0 +1,336 @@
+//! What every [`DurableStore`] must do with tasks: their states, their owners, and who sees them.
+
+use std::time::Duration;
+
+use protocol::ids::PrincipalId;
+
+use super::{LONG, Outcome, create, done, node, session, task_id, task_record, tenant, write};
+use crate::{DurableStore, Step, StoreError, StoredTask, TaskAudience, TaskPlace, TaskRecord, TaskStatus, Transition, Write, Written};
+
+pub async fn a_new_task_is_kept_as_given(store: &dyn DurableStore) -> Outcome {
+    let bytes: Vec<u8> = (0..=255).cycle().take(70_000).collect();
+    let whole = TaskRecord {
+        private: true,
+        request: bytes.clone(),
+        details: bytes,
+        idempotency: Some(b"again\0".to_vec()),
+        ttl: Some(Duration::from_millis(86_400_001)),
+        ..task_record("t1")
+    };
+    let sparse = TaskRecord { request: Vec::new(), details: Vec::new(), ttl: None, ..task_record("t2") };
+    for record in [whole, sparse] {
+        let outcome = write(store, create(record.clone(), "a")).await?;
+        let Written::Created { at_us } = outcome else { panic!("{outcome:?}") };
+        let expected = StoredTask {
+            status: TaskStatus::Working,
+            message: None,
+            step: Step::Queued,
+            created_at_us: at_us,
+            updated_at_us: at_us,
+            epoch: 1,
+            revision: 1,
+            record,
+        };
+        assert_eq!(store.task(&expected.record.task).await?, Some(expected.clone()));
+        assert_eq!(store.task_outcome(&expected.record.task).await?, None);
+        let first = Transition { revision: 1, to: TaskStatus::Working, at_us, epoch: Some(1) };
+        assert_eq!(store.transitions(&expected.record.task).await?, [first]);
+    }
+    assert_eq!(store.task(&task_id("t3")).await?, None);
+    assert_eq!(store.task_outcome(&task_id("t3")).await?, None);
+    assert_eq!(store.transitions(&task_id("t3")).await?, []);
+    Ok(())
+}
+
+pub async fn steps_are_kept(store: &dyn DurableStore) -> Outcome {
+    done(store, create(task_record("t1"), "a")).await?;
+    let mirrored = Step::Mirrored { backend_task: "theirs".into(), link: b"sealed\0".to_vec() };
+    for step in [Step::Sent, mirrored, Step::Sent, Step::Queued] {
+        done(store, Write::StepTask { task: task_id("t1"), epoch: 1, step: step.clone() }).await?;
+        assert_eq!(task(store, "t1").await?.step, step);
+    }
+    assert_eq!(store.transitions(&task_id("t1")).await?.len(), 1, "a step is no transition");
+    Ok(())
+}
+
+pub async fn an_ended_task_has_its_outcome(store: &dyn DurableStore) -> Outcome {
+    let outcome: Vec<u8> = (0..=255).cycle().take(70_000).collect();
+    for (name, status, message, outcome) in [
+        ("t1", TaskStatus::Completed, None, Some(outcome)),
+        ("t2", TaskStatus::Failed, Some("the backend refused".to_owned()), Some(Vec::new())),
+        ("t3", TaskStatus::Cancelled, Some("é 漢 😀".to_owned()), None),
+    ] {
+        done(store, create(task_record(name), "a")).await?;
+        let before = task(store, name).await?;
+        let (task_id, epoch) = (task_id(name), Some(1));
+        let change = Write::EndTask { task: task_id.clone(), epoch, status, message: message.clone(), outcome: outcome.clone() };
+        done(store, change).await?;
+        let after = task(store, name).await?;
+        assert_eq!((after.status, &after.message, after.revision), (status, &message, 2));
+        assert!(after.updated_at_us >= before.updated_at_us && after.created_at_us == before.created_at_us);
+        assert_eq!(after.record, before.record);
+        assert_eq!(store.task_outcome(&task_id).await?, outcome);
+        let last = Transition { revision: 2, to: status, at_us: after.updated_at_us, epoch: Some(1) };
+        assert_eq!(store.transitions(&task_id).await?[1..], [last]);
+    }
+    Ok(())
+}
+
+pub async fn an_ended_task_never_changes(store: &dyn DurableStore) -> Outcome {
+    for (name, status) in [("t1", TaskStatus::Completed), ("t2", TaskStatus::Failed), ("t3", TaskStatus::Cancelled)] {
+        done(store, create(task_record(name), "a")).await?;
+        done(store, end(name, Some(1), status)).await?;
+        let (before, history) = (task(store, name).await?, store.transitions(&task_id(name)).await?);
+        for attempt in owners_writes(name, 1).into_iter().chain([end(name, None, TaskStatus::Cancelled)]) {
+            let shown = format!("{attempt:?}");
+            assert_eq!(write(store, attempt).await?, Written::Over, "{shown}");
+        }
+        let answer = Write::AnswerInput { task: task_id(name), number: 1, answer: Vec::new() };
+        assert!(matches!(write(store, answer).await?, Written::Over | Written::Absent));
+        assert_eq!(task(store, name).await?, before);
+        assert_eq!(store.transitions(&task_id(name)).await?, history);
+        assert_eq!(store.task_outcome(&task_id(name)).await?, Some(b"outcome".to_vec()));
+    }
+    Ok(())
+}
+
+pub async fn anybody_may_cancel(store: &dyn DurableStore) -> Outcome {
+    done(store, create(task_record("t1"), "a")).await?;
+    done(store, end("t1", None, TaskStatus::Cancelled)).await?;
+    let cancelled = task(store, "t1").await?;
+    assert_eq!(cancelled.status, TaskStatus::Cancelled);
+    assert_eq!(store.transitions(&task_id("t1")).await?[1].epoch, None, "not by its owner");
+    assert_eq!(write(store, end("t1", Some(1), TaskStatus::Completed)).await?, Written::Over);
+    assert_eq!(write(store, end("t9", None, TaskStatus::Cancelled)).await?, Written::Absent);
+    Ok(())
+}
+
+pub async fn one_of_two_ends_counts(store: &dyn DurableStore) -> Outcome {
+    for round in 0..5 {
+        let name = format!("t{round}");
+        done(store, create(task_record(&name), "a")).await?;
+        let (finished, cancelled) =
+            tokio::join!(write(store, end(&name, Some(1), TaskStatus::Completed)), write(store, end(&name, None, TaskStatus::Cancelled)));
+        let expected = match (finished?, cancelled?) {
+            (Written::Done, Written::Over) => TaskStatus::Completed,
+            (Written::Over, Written::Done) => TaskStatus::Cancelled,
+            both => panic!("{both:?}"),
+        };
+        assert_eq!(task(store, &name).await?.status, expected);
+        assert_eq!(store.transitions(&task_id(&name)).await?.len(), 2);
+    }
+    Ok(())
+}
+
+pub async fn writes_without_the_right_epoch_change_nothing(store: &dyn DurableStore) -> Outcome {
+    done(store, create(task_record("t1"), "a")).await?;
+    let before = task(store, "t1").await?;
+    for (name, epoch) in [("t1", 0), ("t1", 2), ("t9", 1)] {
+        for attempt in owners_writes(name, epoch) {
+            let shown = format!("{attempt:?}");
+            assert_eq!(write(store, attempt).await?, Written::Fenced, "{shown}");
+        }
+    }
+    assert_eq!(task(store, "t1").await?, before);
+    assert_eq!(store.task_inputs(&task_id("t1")).await?, []);
+    let batch = [end("t1", Some(9), TaskStatus::Failed), create(task_record("t2"), "a"), end("t8", None, TaskStatus::Cancelled)];
+    let outcomes = store.write(&batch).await?;
+    assert_eq!((&outcomes[0], &outcomes[2]), (&Written::Fenced, &Written::Absent));
+    assert_eq!(task(store, "t2").await?.status, TaskStatus::Working, "they do not spoil their batch");
+    Ok(())
+}
+
+pub async fn tasks_of_gone_owners_are_claimed(store: &dyn DurableStore) -> Outcome {
+    for name in ["lapsed", "left", "alive", "b"] {
+        store.join(&node(name), None, LONG).await?;
+    }
+    for (name, owner) in [("t1", "lapsed"), ("t2", "left"), ("t3", "never-joined"), ("t4", "alive"), ("t5", "b"), ("t6", "left")] {
+        done(store, create(task_record(name), owner)).await?;
+    }
+    done(store, end("t6", Some(1), TaskStatus::Completed)).await?;
+    done(store, Write::StepTask { task: task_id("t2"), epoch: 1, step: Step::Sent }).await?;
+    store.renew(&node("lapsed"), Duration::ZERO, false).await?;
+    store.leave(&node("left")).await?;
+    let mut claimed = store.claim_tasks(&node("b"), 2).await?;
+    assert_eq!(names(&claimed), ["t1", "t2"], "the oldest first, no more than the limit");
+    claimed.extend(store.claim_tasks(&node("b"), 2).await?);
+    assert_eq!(names(&claimed), ["t1", "t2", "t3"], "neither those of live owners nor what is over");
+    assert_eq!(store.claim_tasks(&node("b"), 2).await?, []);
+    assert_eq!(claimed[1].step, Step::Sent);
+    for stored in claimed {
+        assert_eq!(stored.epoch, 2);
+        assert_eq!(store.task(&stored.record.task).await?, Some(stored.clone()));
+        let name = stored.record.task.as_str();
+        assert_eq!(write(store, end(name, Some(1), TaskStatus::Failed)).await?, Written::Fenced, "the owner before is fenced off");
+        done(store, end(name, Some(2), TaskStatus::Completed)).await?;
+    }
+    Ok(())
+}
+
+pub async fn two_never_claim_the_same_task(store: &dyn DurableStore) -> Outcome {
+    let batch: Vec<Write> = (0..40).map(|number| create(task_record(&format!("t{number:02}")), "gone")).collect();
+    store.write(&batch).await?;
+    let (b, c) = (node("b"), node("c"));
+    store.join(&b, None, LONG).await?;
+    store.join(&c, None, LONG).await?;
+    let (first, second, third) = tokio::join!(store.claim_tasks(&b, 15), store.claim_tasks(&c, 15), store.claim_tasks(&b, 15));
+    let mut claimed: Vec<StoredTask> = [first?, second?, third?].concat();
+    for _rest in 0..3 {
+        claimed.extend(store.claim_tasks(&c, 15).await?);
+    }
+    assert!(claimed.iter().all(|stored| stored.epoch == 2));
+    claimed.sort_by(|one, other| one.record.task.cmp(&other.record.task));
+    claimed.dedup_by(|one, other| one.record.task == other.record.task);
+    assert_eq!(claimed.len(), 40);
+    Ok(())
+}
+
+pub async fn a_node_does_not_claim_its_own_tasks(store: &dyn DurableStore) -> Outcome {
+    store.join(&node("a"), None, LONG).await?;
+    done(store, create(task_record("t1"), "a")).await?;
+    store.renew(&node("a"), Duration::ZERO, false).await?;
+    assert_eq!(store.claim_tasks(&node("a"), 10).await?, [], "it runs there, though the lease has lapsed");
+    done(store, end("t1", Some(1), TaskStatus::Completed)).await
+}
+
+pub async fn a_released_task_is_anybodys(store: &dyn DurableStore) -> Outcome {
+    store.join(&node("a"), None, LONG).await?;
+    store.join(&node("b"), None, LONG).await?;
+    done(store, create(task_record("t1"), "a")).await?;
+    done(store, Write::ReleaseTask { task: task_id("t1"), epoch: 1 }).await?;
+    for attempt in owners_writes("t1", 1) {
+        assert_eq!(write(store, attempt).await?, Written::Fenced, "who gave it away has no say any more");
+    }
+    let claimed = store.claim_tasks(&node("b"), 10).await?;
+    assert_eq!(names(&claimed), ["t1"]);
+    assert!(claimed[0].epoch > 1);
+    done(store, end("t1", Some(claimed[0].epoch), TaskStatus::Completed)).await
+}
+
+pub async fn what_a_node_left_behind_can_be_reclaimed(store: &dyn DurableStore) -> Outcome {
+    for name in ["old", "new", "other"] {
+        store.join(&node(name), None, LONG).await?;
+    }
+    for (name, owner) in [("t1", "old"), ("t2", "old"), ("t3", "other"), ("t4", "old")] {
+        done(store, create(task_record(name), owner)).await?;
+    }
+    done(store, end("t4", Some(1), TaskStatus::Failed)).await?;
+    store.renew(&node("old"), Duration::ZERO, false).await?;
+    assert_eq!(names(&store.claim_tasks(&node("other"), 1).await?), ["t1"]);
+    assert_eq!(store.reclaim_tasks(&node("old"), &node("new")).await?, [(task_id("t2"), 2)]);
+    assert_eq!(write(store, end("t2", Some(1), TaskStatus::Failed)).await?, Written::Fenced);
+    done(store, end("t2", Some(2), TaskStatus::Completed)).await?;
+    assert_eq!(store.reclaim_tasks(&node("old"), &node("new")).await?, []);
+    Ok(())
+}
+
+pub async fn an_audience_sees_its_own_tasks_only(store: &dyn DurableStore) -> Outcome {
+    let base = task_record("t1");
+    let records = [
+        base.clone(),
+        TaskRecord { session: session(2), ..task_record("t2") },
+        TaskRecord { private: true, ..task_record("t3") },
+        TaskRecord { private: true, session: session(2), ..task_record("t4") },
+        TaskRecord { principal: PrincipalId::new("bob"), ..task_record("t5") },
+        TaskRecord { tenant: tenant("umbrella"), ..task_record("t6") },
+    ];
+    for record in records.clone() {
+        done(store, create(record, "a")).await?;
+    }
+    let audience = |number: u8| TaskAudience { tenant: base.tenant.clone(), principal: base.principal.clone(), session: session(number) };
+    for (number, expected) in [(1, vec!["t1", "t2", "t3"]), (2, vec!["t1", "t2", "t4"]), (3, vec!["t1", "t2"])] {
+        let found = store.tasks_for(&audience(number), None, 100).await?;
+        assert_eq!(names(&found), expected, "session {number}");
+        let may_see: Vec<&str> =
+            records.iter().filter(|record| audience(number).may_see(record)).map(|record| record.task.as_str()).collect();
+        assert_eq!(may_see, expected);
+        assert_eq!(in_pages(2, async |after| store.tasks_for(&audience(number), after.as_ref(), 2).await).await?, expected);
+    }
+    Ok(())
+}
+
+pub async fn operators_see_tasks_by_tenant_and_status(store: &dyn DurableStore) -> Outcome {
+    for name in ["t1", "t2", "t3", "t4"] {
+        done(store, create(task_record(name), "a")).await?;
+    }
+    done(store, create(TaskRecord { tenant: tenant("umbrella"), private: true, ..task_record("t5") }, "a")).await?;
+    done(store, end("t2", Some(1), TaskStatus::Completed)).await?;
+    done(store, end("t5", Some(1), TaskStatus::Completed)).await?;
+    done(store, Write::AskInput { task: task_id("t3"), epoch: 1, number: 1, request: Vec::new() }).await?;
+    let (acme, done_status) = (tenant("acme"), Some(TaskStatus::Completed));
+    for (of, status, expected) in [
+        (None, None, vec!["t1", "t2", "t3", "t4", "t5"]),
+        (Some(&acme), None, vec!["t1", "t2", "t3", "t4"]),
+        (None, done_status, vec!["t2", "t5"]),
+        (Some(&acme), done_status, vec!["t2"]),
+        (None, Some(TaskStatus::InputRequired), vec!["t3"]),
+        (None, Some(TaskStatus::Cancelled), vec![]),
+        (Some(&tenant("nobody")), None, vec![]),
+    ] {
+        assert_eq!(names(&store.tasks(of, status, None, 100).await?), expected, "{of:?} {status:?}");
+        assert_eq!(in_pages(2, async |after| store.tasks(of, status, after.as_ref(), 2).await).await?, expected);
+    }
+    assert_eq!(counts(store).await?, [2, 1, 2, 0, 0]);
+    Ok(())
+}
+
+pub async fn a_page_begins_after_a_place_that_is_gone(store: &dyn DurableStore) -> Outcome {
+    done(store, create(TaskRecord { ttl: Some(Duration::ZERO), ..task_record("t1") }, "a")).await?;
+    done(store, create(task_record("t2"), "a")).await?;
+    let place = place(&task(store, "t1").await?);
+    assert_eq!(store.expire_tasks(10).await?, [task_id("t1")]);
+    assert_eq!(names(&store.tasks(None, None, Some(&place), 10).await?), ["t2"]);
+    Ok(())
+}
+
+/// The task of this name, which is there.
+pub(super) async fn task(store: &dyn DurableStore, name: &str) -> Result<StoredTask, StoreError> {
+    Ok(store.task(&task_id(name)).await?.expect("the task is there"))
+}
+
+/// Ends a task in this status with the outcome `outcome`.
+pub(super) fn end(name: &str, epoch: Option<i64>, status: TaskStatus) -> Write {
+    Write::EndTask { task: task_id(name), epoch, status, message: None, outcome: Some(b"outcome".to_vec()) }
+}
+
+/// How many tasks there are, in the order of [`TaskStatus::ALL`].
+pub(super) async fn counts(store: &dyn DurableStore) -> Result<[u64; 5], StoreError> {
+    let counted = store.task_counts().await?;
+    assert_eq!(counted.iter().map(|(status, _)| *status).collect::<Vec<_>>(), TaskStatus::ALL, "each status, with none too");
+    Ok(<[u64; 5]>::try_from(counted.into_iter().map(|(_, count)| count).collect::<Vec<_>>()).expect("five"))
+}
+
+pub(super) fn names(tasks: &[StoredTask]) -> Vec<&str> {
+    tasks.iter().map(|stored| stored.record.task.as_str()).collect()
+}
+
+fn place(stored: &StoredTask) -> TaskPlace {
+    TaskPlace { created_at_us: stored.created_at_us, task: stored.record.task.clone() }
+}
+
+/// The names of a list that is asked for page by page.
+async fn in_pages(
+    limit: usize,
+    ask: impl AsyncFn(Option<TaskPlace>) -> Result<Vec<StoredTask>, StoreError>,
+) -> Result<Vec<String>, StoreError> {
+    let (mut found, mut after) = (Vec::new(), None);
+    loop {
+        let page = ask(after).await?;
+        assert!(page.len() <= limit);
+        let Some(last) = page.last() else { return Ok(found) };
+        after = Some(place(last));
+        found.extend(names(&page).into_iter().map(str::to_owned));
+    }
+}
+
+/// One of each write that only an owner may make.
+fn owners_writes(name: &str, epoch: i64) -> [Write; 5] {
+    let task = task_id(name);
+    [
+        Write::StepTask { task: task.clone(), epoch, step: Step::Sent },
+        end(name, Some(epoch), TaskStatus::Failed),
+        Write::ReleaseTask { task: task.clone(), epoch },
+        Write::AskInput { task: task.clone(), epoch, number: 77, request: Vec::new() },
+        Write::CloseInput { task, epoch, number: 77 },
+    ]
+}

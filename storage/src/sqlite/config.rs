@@ -1,0 +1,209 @@
+//! [`ConfigStore`] on SQLite. That its version grows with every change is the work of triggers.
+
+use async_trait::async_trait;
+use protocol::ids::{BackendId, KeyId, PrincipalId, TenantId};
+use sqlx::{Row, Sqlite, query::Query, sqlite::SqliteArguments, sqlite::SqliteRow};
+
+use super::{
+    SqliteStore,
+    fault::{explain, is_duplicate, is_orphan},
+    in_time,
+};
+use crate::{BackendRecord, ConfigStore, KeyRecord, StoreError, TenantRecord};
+
+/// Sessions or tasks of a tenant that are removed in one transaction, so that others get their turn in between.
+const REMOVED_AT_ONCE: u32 = 500;
+
+impl SqliteStore {
+    async fn all<T>(
+        &self,
+        rows: Query<'_, Sqlite, SqliteArguments>,
+        record: fn(&SqliteRow) -> Result<T, StoreError>,
+    ) -> Result<Vec<T>, StoreError> {
+        in_time("reading the configuration", async { rows.fetch_all(&self.readers).await.map_err(explain)?.iter().map(record).collect() })
+            .await
+    }
+
+    /// One statement of its own transaction. Returns how many rows it changed.
+    async fn change(
+        &self,
+        statement: Query<'_, Sqlite, SqliteArguments>,
+        refusal: impl Fn(sqlx::Error) -> StoreError + Send,
+    ) -> Result<u64, StoreError> {
+        in_time("changing the configuration", async {
+            let mut writing = self.begin().await?;
+            let changed = statement.execute(writing.connection()).await.map_err(refusal)?.rows_affected();
+            writing.commit().await?;
+            Ok(changed)
+        })
+        .await
+    }
+
+    /// What a tenant made, in steps that are small enough for the deadline of one call; the rest goes with the tenant.
+    async fn remove_what_it_made(&self, tenant: &TenantId) -> Result<(), StoreError> {
+        for statement in [
+            "DELETE FROM sessions WHERE number IN (SELECT number FROM sessions WHERE tenant = ? LIMIT ?)",
+            "DELETE FROM tasks WHERE number IN (SELECT number FROM tasks WHERE tenant = ? LIMIT ?)",
+        ] {
+            while self.change(sqlx::query(statement).bind(tenant.as_str()).bind(REMOVED_AT_ONCE), explain).await? > 0 {}
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl ConfigStore for SqliteStore {
+    async fn tenants(&self) -> Result<Vec<TenantRecord>, StoreError> {
+        let rows = sqlx::query("SELECT tenant, settings, created_at_us, updated_at_us FROM tenants ORDER BY tenant");
+        self.all(rows, tenant_record).await
+    }
+
+    async fn put_tenant(&self, record: &TenantRecord) -> Result<(), StoreError> {
+        let upsert = sqlx::query(
+            "INSERT INTO tenants (tenant, settings, created_at_us, updated_at_us) VALUES (?, ?, ?, ?)
+             ON CONFLICT (tenant) DO UPDATE SET settings = excluded.settings, updated_at_us = excluded.updated_at_us",
+        )
+        .bind(record.tenant.as_str())
+        .bind(record.settings.as_str())
+        .bind(record.created_at_us)
+        .bind(record.updated_at_us);
+        self.change(upsert, explain).await.map(drop)
+    }
+
+    async fn delete_tenant(&self, tenant: &TenantId) -> Result<bool, StoreError> {
+        let exists = sqlx::query("SELECT 1 FROM tenants WHERE tenant = ?").bind(tenant.as_str());
+        if self.all(exists, |_| Ok(())).await?.is_empty() {
+            return Ok(false);
+        }
+        self.remove_what_it_made(tenant).await?;
+        in_time("removing a tenant", async {
+            let mut writing = self.begin().await?;
+            let mut removed = 0;
+            for statement in
+                ["DELETE FROM sessions WHERE tenant = ?", "DELETE FROM tasks WHERE tenant = ?", "DELETE FROM tenants WHERE tenant = ?"]
+            {
+                let delete = sqlx::query(statement).bind(tenant.as_str());
+                removed = delete.execute(writing.connection()).await.map_err(explain)?.rows_affected();
+            }
+            writing.commit().await?;
+            Ok(removed > 0)
+        })
+        .await
+    }
+
+    async fn keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
+        let rows = sqlx::query("SELECT key_id, tenant, principal, name, hash, created_at_us FROM api_keys ORDER BY key_id");
+        self.all(rows, key_record).await
+    }
+
+    async fn keys_of(&self, tenant: &TenantId) -> Result<Vec<KeyRecord>, StoreError> {
+        let rows =
+            sqlx::query("SELECT key_id, tenant, principal, name, hash, created_at_us FROM api_keys WHERE tenant = ? ORDER BY key_id")
+                .bind(tenant.as_str());
+        self.all(rows, key_record).await
+    }
+
+    async fn put_key(&self, record: &KeyRecord) -> Result<(), StoreError> {
+        let insert = sqlx::query("INSERT INTO api_keys (key_id, tenant, principal, name, hash, created_at_us) VALUES (?, ?, ?, ?, ?, ?)")
+            .bind(record.key.as_str())
+            .bind(record.tenant.as_str())
+            .bind(record.principal.as_str())
+            .bind(record.name.as_str())
+            .bind(record.hash.as_slice())
+            .bind(record.created_at_us);
+        let refusal = |error| {
+            if is_duplicate(&error) {
+                StoreError::Exists { what: format!("key {}", record.key) }
+            } else {
+                under_tenant(error, &record.tenant)
+            }
+        };
+        self.change(insert, refusal).await.map(drop)
+    }
+
+    async fn delete_key(&self, tenant: &TenantId, key: &KeyId) -> Result<bool, StoreError> {
+        let delete = sqlx::query("DELETE FROM api_keys WHERE tenant = ? AND key_id = ?").bind(tenant.as_str()).bind(key.as_str());
+        Ok(self.change(delete, explain).await? > 0)
+    }
+
+    async fn backends(&self) -> Result<Vec<BackendRecord>, StoreError> {
+        let rows = sqlx::query("SELECT tenant, backend, settings, created_at_us, updated_at_us FROM backends ORDER BY tenant, backend");
+        self.all(rows, backend_record).await
+    }
+
+    async fn put_backend(&self, record: &BackendRecord) -> Result<(), StoreError> {
+        let upsert = sqlx::query(
+            "INSERT INTO backends (tenant, backend, settings, created_at_us, updated_at_us) VALUES (?, ?, ?, ?, ?)
+             ON CONFLICT (tenant, backend) DO UPDATE SET settings = excluded.settings, updated_at_us = excluded.updated_at_us",
+        )
+        .bind(record.tenant.as_str())
+        .bind(record.backend.as_str())
+        .bind(record.settings.as_slice())
+        .bind(record.created_at_us)
+        .bind(record.updated_at_us);
+        self.change(upsert, |error| under_tenant(error, &record.tenant)).await.map(drop)
+    }
+
+    async fn delete_backend(&self, tenant: &TenantId, backend: &BackendId) -> Result<bool, StoreError> {
+        let delete = sqlx::query("DELETE FROM backends WHERE tenant = ? AND backend = ?").bind(tenant.as_str()).bind(backend.as_str());
+        Ok(self.change(delete, explain).await? > 0)
+    }
+
+    async fn config_version(&self) -> Result<i64, StoreError> {
+        let version = sqlx::query_scalar("SELECT version FROM config_version");
+        in_time("reading the configuration", async { version.fetch_one(&self.readers).await.map_err(explain) }).await
+    }
+
+    async fn close(&self) {
+        self.readers.close().await;
+        self.log.close().await;
+        // Last: SQLite folds the WAL into the main file when the final connection goes.
+        self.writer.close().await;
+    }
+}
+
+/// A write below a tenant that is not there breaks the foreign key.
+fn under_tenant(error: sqlx::Error, tenant: &TenantId) -> StoreError {
+    if is_orphan(&error) { StoreError::UnknownTenant { tenant: tenant.clone() } } else { explain(error) }
+}
+
+fn tenant_record(row: &SqliteRow) -> Result<TenantRecord, StoreError> {
+    Ok(TenantRecord {
+        tenant: tenant_id(row)?,
+        settings: row.try_get("settings").map_err(explain)?,
+        created_at_us: row.try_get("created_at_us").map_err(explain)?,
+        updated_at_us: row.try_get("updated_at_us").map_err(explain)?,
+    })
+}
+
+fn key_record(row: &SqliteRow) -> Result<KeyRecord, StoreError> {
+    Ok(KeyRecord {
+        key: KeyId::new(text(row, "key_id")?),
+        tenant: tenant_id(row)?,
+        principal: PrincipalId::new(text(row, "principal")?),
+        name: row.try_get("name").map_err(explain)?,
+        hash: row.try_get("hash").map_err(explain)?,
+        created_at_us: row.try_get("created_at_us").map_err(explain)?,
+    })
+}
+
+fn backend_record(row: &SqliteRow) -> Result<BackendRecord, StoreError> {
+    let backend = text(row, "backend")?;
+    let backend = BackendId::parse(&backend).map_err(|_| StoreError::Corrupt { detail: format!("a backend is called {backend:?}") })?;
+    Ok(BackendRecord {
+        tenant: tenant_id(row)?,
+        backend,
+        settings: row.try_get("settings").map_err(explain)?,
+        created_at_us: row.try_get("created_at_us").map_err(explain)?,
+        updated_at_us: row.try_get("updated_at_us").map_err(explain)?,
+    })
+}
+
+fn tenant_id(row: &SqliteRow) -> Result<TenantId, StoreError> {
+    let tenant = text(row, "tenant")?;
+    TenantId::parse(&tenant).map_err(|_| StoreError::Corrupt { detail: format!("a tenant is called {tenant:?}") })
+}
+
+fn text(row: &SqliteRow, column: &str) -> Result<String, StoreError> {
+    row.try_get(column).map_err(explain)
+}

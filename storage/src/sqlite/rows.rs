@@ -1,0 +1,178 @@
+//! From rows to sessions and tasks. A row that can not be read is left out, counted, and named in the log by its key: what
+//! is in it is nobody's business there.
+
+use std::{str, time::Duration};
+
+use protocol::ids::{BackendId, KeyId, PrincipalId, TaskId, TenantId};
+use sqlx::{Decode, Row, Sqlite, Type, sqlite::SqliteRow};
+
+use super::SqliteStore;
+use crate::{NodeName, NodeRecord, SessionKey, SessionRecord, SessionSeat, Step, StoredSession, StoredTask, TaskRecord, TaskStatus};
+
+/// The column that can not be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Unreadable(pub(super) &'static str);
+
+/// A column of a row.
+pub(super) fn get<'r, T: Decode<'r, Sqlite> + Type<Sqlite>>(row: &'r SqliteRow, column: &'static str) -> Result<T, Unreadable> {
+    row.try_get(column).map_err(|_| Unreadable(column))
+}
+
+impl SqliteStore {
+    /// Those of the rows that can be read. `key` names one for the log.
+    pub(super) fn readable<T>(
+        &self,
+        rows: &[SqliteRow],
+        key: fn(&SqliteRow) -> String,
+        read: impl Fn(&SqliteRow) -> Result<T, Unreadable>,
+    ) -> Vec<T> {
+        rows.iter().filter_map(|row| self.report(read(row), || key(row))).collect()
+    }
+
+    pub(super) fn report<T>(&self, read: Result<T, Unreadable>, key: impl FnOnce() -> String) -> Option<T> {
+        read.inspect_err(|Unreadable(column)| {
+            self.count_unreadable();
+            tracing::error!(key = key(), column, "a row of the database can not be read and is left out");
+        })
+        .ok()
+    }
+}
+
+/// How the log names a session.
+pub(super) fn session_name(row: &SqliteRow) -> String {
+    let key: &[u8] = get(row, "key").unwrap_or_default();
+    SessionKey::from_slice(key).map_or_else(|| "a session".into(), |key| format!("session {}", key.digest()))
+}
+
+/// How the log names a task.
+pub(super) fn task_name(row: &SqliteRow) -> String {
+    format!("task {}", get::<&str>(row, "task").unwrap_or_default())
+}
+
+pub(super) fn session_key(row: &SqliteRow, column: &'static str) -> Result<SessionKey, Unreadable> {
+    SessionKey::from_slice(get(row, column)?).ok_or(Unreadable(column))
+}
+
+pub(super) fn tenant_id(row: &SqliteRow) -> Result<TenantId, Unreadable> {
+    TenantId::parse(get(row, "tenant")?).map_err(|_| Unreadable("tenant"))
+}
+
+pub(super) fn backend_id(row: &SqliteRow) -> Result<BackendId, Unreadable> {
+    BackendId::parse(get(row, "backend")?).map_err(|_| Unreadable("backend"))
+}
+
+pub(super) fn count(row: &SqliteRow, column: &'static str) -> Result<u64, Unreadable> {
+    u64::try_from(get::<i64>(row, column)?).map_err(|_| Unreadable(column))
+}
+
+/// From a row with the columns of `nodes`; `name` is the column with the node's name.
+pub(super) fn node_record(row: &SqliteRow, name: &'static str, now_us: i64) -> Result<Option<NodeRecord>, Unreadable> {
+    let Some(node) = get::<Option<String>>(row, name)? else { return Ok(None) };
+    let left = get::<Option<i64>>(row, "lease_until_us")?.unwrap_or(now_us).saturating_sub(now_us);
+    Ok(Some(NodeRecord {
+        node: NodeName::new(node),
+        address: get(row, "address")?,
+        draining: get::<Option<bool>>(row, "draining")?.unwrap_or(false),
+        lease_left: Duration::from_micros(u64::try_from(left).unwrap_or(0)),
+    }))
+}
+
+/// The columns that [`session_record`] and [`stored_session`] read.
+macro_rules! select_sessions {
+    ($rest:literal) => {
+        concat!(
+            "SELECT s.number, s.key, s.tenant, s.principal, s.endpoint, s.api_key, s.transport, s.version, s.agreement, s.state, s.links,
+                    s.owner, s.epoch, s.end_asked, s.created_at_us, s.seen_at_us, n.address, n.draining, n.lease_until_us,
+                    (SELECT count(*) FROM subscriptions WHERE session = s.number) AS subscriptions
+             FROM sessions s LEFT JOIN nodes n ON n.node = s.owner ",
+            $rest
+        )
+    };
+}
+pub(super) use select_sessions;
+
+pub(super) fn session_record(row: &SqliteRow) -> Result<SessionRecord, Unreadable> {
+    let endpoint = get::<Option<&str>>(row, "endpoint")?.map(BackendId::parse).transpose().map_err(|_| Unreadable("endpoint"))?;
+    Ok(SessionRecord {
+        key: session_key(row, "key")?,
+        seat: SessionSeat { tenant: tenant_id(row)?, principal: PrincipalId::new(get::<String>(row, "principal")?), endpoint },
+        api_key: get::<Option<String>>(row, "api_key")?.map(KeyId::new),
+        transport: get(row, "transport")?,
+        version: get(row, "version")?,
+        agreement: get(row, "agreement")?,
+        state: get(row, "state")?,
+        links: get(row, "links")?,
+    })
+}
+
+pub(super) fn stored_session(row: &SqliteRow, now_us: i64) -> Result<StoredSession, Unreadable> {
+    Ok(StoredSession {
+        record: session_record(row)?,
+        owner: node_record(row, "owner", now_us)?,
+        epoch: get(row, "epoch")?,
+        created_at_us: get(row, "created_at_us")?,
+        seen_at_us: get(row, "seen_at_us")?,
+        subscriptions: count(row, "subscriptions")?,
+    })
+}
+
+/// The columns that [`stored_task`] reads.
+macro_rules! task_columns {
+    ($before:literal, $after:literal) => {
+        concat!(
+            $before,
+            " task, tenant, principal, session, private, backend, request, details, idempotency, ttl_us, status, message, step,
+              backend_task, link, created_at_us, updated_at_us, epoch, revision ",
+            $after
+        )
+    };
+}
+pub(super) use task_columns;
+
+pub(super) fn stored_task(row: &SqliteRow) -> Result<StoredTask, Unreadable> {
+    let ttl = get::<Option<i64>>(row, "ttl_us")?.map(u64::try_from).transpose().map_err(|_| Unreadable("ttl_us"))?;
+    let record = TaskRecord {
+        task: TaskId::new(get::<String>(row, "task")?),
+        tenant: tenant_id(row)?,
+        principal: PrincipalId::new(get::<String>(row, "principal")?),
+        session: session_key(row, "session")?,
+        private: get(row, "private")?,
+        backend: backend_id(row)?,
+        request: get(row, "request")?,
+        details: get(row, "details")?,
+        idempotency: get(row, "idempotency")?,
+        ttl: ttl.map(Duration::from_micros),
+    };
+    Ok(StoredTask {
+        record,
+        status: task_status(row)?,
+        message: get(row, "message")?,
+        step: task_step(row)?,
+        created_at_us: get(row, "created_at_us")?,
+        updated_at_us: get(row, "updated_at_us")?,
+        epoch: get(row, "epoch")?,
+        revision: get(row, "revision")?,
+    })
+}
+
+pub(super) fn task_status(row: &SqliteRow) -> Result<TaskStatus, Unreadable> {
+    TaskStatus::parse(get(row, "status")?).ok_or(Unreadable("status"))
+}
+
+fn task_step(row: &SqliteRow) -> Result<Step, Unreadable> {
+    match get(row, "step")? {
+        "queued" => Ok(Step::Queued),
+        "sent" => Ok(Step::Sent),
+        "mirrored" => Ok(Step::Mirrored { backend_task: get(row, "backend_task")?, link: get(row, "link")? }),
+        _ => Err(Unreadable("step")),
+    }
+}
+
+/// What [`task_step`] reads: the step's name, the backend's task and the link.
+pub(super) fn step_columns(step: &Step) -> (&'static str, Option<&str>, Option<&[u8]>) {
+    match step {
+        Step::Queued => ("queued", None, None),
+        Step::Sent => ("sent", None, None),
+        Step::Mirrored { backend_task, link } => ("mirrored", Some(backend_task), Some(link)),
+    }
+}

@@ -1,0 +1,251 @@
+//! What is written about tasks: their making, their steps, their questions, their end. What a tenant has of them is kept by
+//! triggers; here it is only compared with its limits.
+
+use protocol::ids::TaskId;
+use sqlx::{Row, sqlite::SqliteConnection};
+
+use super::{fault::explain, micros, rows::step_columns};
+use crate::{NodeName, Step, StoreError, TaskLimit, TaskLimits, TaskRecord, TaskStatus, Written};
+
+pub(super) async fn create(
+    connection: &mut SqliteConnection,
+    record: &TaskRecord,
+    owner: &NodeName,
+    limits: &TaskLimits,
+    now: i64,
+) -> Result<Written, StoreError> {
+    let bytes = record.request.len() + record.details.len();
+    if let Some(limit) = reached(connection, record, bytes, limits).await? {
+        return Ok(known(connection, record, owner).await?.unwrap_or(Written::Full(limit)));
+    }
+    let insert = sqlx::query_scalar(
+        "INSERT INTO tasks (task, tenant, principal, session, private, backend, idempotency, owner, epoch, status, step, revision,
+                            created_at_us, updated_at_us, ttl_us, expires_at_us, bytes, details, request)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, 1, 'working', 'queued', 1, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING number",
+    )
+    .bind(record.task.as_str())
+    .bind(record.tenant.as_str())
+    .bind(record.principal.as_str())
+    .bind(record.session.as_bytes().as_slice())
+    .bind(record.private)
+    .bind(record.backend.as_str())
+    .bind(record.idempotency.as_deref())
+    .bind(owner.as_str())
+    .bind(now)
+    .bind(now)
+    .bind(record.ttl.map(micros))
+    .bind(record.ttl.map(|ttl| now.saturating_add(micros(ttl))))
+    .bind(i64::try_from(bytes).unwrap_or(i64::MAX))
+    .bind(record.details.as_slice())
+    .bind(record.request.as_slice());
+    let number: Option<i64> = insert.fetch_optional(&mut *connection).await.map_err(explain)?;
+    let Some(number) = number else {
+        // Either its id or its idempotency key is taken.
+        return Ok(known(connection, record, owner).await?.unwrap_or(Written::Fenced));
+    };
+    note(connection, Moved { number, revision: 1 }, TaskStatus::Working, Some(1), now).await?;
+    Ok(Written::Created { at_us: now })
+}
+
+/// Which limit the tenant has reached.
+async fn reached(
+    connection: &mut SqliteConnection,
+    record: &TaskRecord,
+    bytes: usize,
+    limits: &TaskLimits,
+) -> Result<Option<TaskLimit>, StoreError> {
+    let select = sqlx::query(
+        "SELECT coalesce(sum(tasks) FILTER (WHERE status IN ('working', 'input_required')), 0), coalesce(sum(tasks), 0),
+                coalesce(sum(bytes), 0)
+         FROM task_usage WHERE tenant = ?",
+    );
+    let row = select.bind(record.tenant.as_str()).fetch_one(connection).await.map_err(explain)?;
+    let at = |column: usize| row.try_get::<i64, _>(column).map(|count| u64::try_from(count).unwrap_or(0)).map_err(explain);
+    let (running, stored, used) = (at(0)?, at(1)?, at(2)?);
+    Ok(if running >= limits.running {
+        Some(TaskLimit::Running)
+    } else if stored >= limits.stored {
+        Some(TaskLimit::Stored)
+    } else if used.saturating_add(bytes as u64) > limits.bytes {
+        Some(TaskLimit::Bytes)
+    } else {
+        None
+    })
+}
+
+/// The task that is there already: the same one, written again by its owner, or one that was asked for with the same key.
+async fn known(connection: &mut SqliteConnection, record: &TaskRecord, owner: &NodeName) -> Result<Option<Written>, StoreError> {
+    let same = sqlx::query("SELECT created_at_us, owner IS ? AND epoch = 1 FROM tasks WHERE task = ?");
+    let same = same.bind(owner.as_str()).bind(record.task.as_str()).fetch_optional(&mut *connection).await.map_err(explain)?;
+    if let Some(row) = same {
+        let (at_us, is_its) = (row.try_get(0).map_err(explain)?, row.try_get::<bool, _>(1).map_err(explain)?);
+        return Ok(Some(if is_its { Written::Created { at_us } } else { Written::Fenced }));
+    }
+    let Some(key) = record.idempotency.as_deref() else { return Ok(None) };
+    let other = sqlx::query_scalar("SELECT task FROM tasks WHERE tenant = ? AND principal = ? AND idempotency = ?");
+    let other = other.bind(record.tenant.as_str()).bind(record.principal.as_str()).bind(key);
+    let other: Option<String> = other.fetch_optional(connection).await.map_err(explain)?;
+    Ok(other.map(|task| Written::Known(TaskId::new(task))))
+}
+
+pub(super) async fn step(connection: &mut SqliteConnection, task: &TaskId, epoch: i64, step: &Step) -> Result<Written, StoreError> {
+    let (name, backend_task, link) = step_columns(step);
+    let update = sqlx::query(
+        "UPDATE tasks SET step = ?, backend_task = ?, link = ?
+         WHERE task = ? AND epoch = ? AND status IN ('working', 'input_required')",
+    );
+    let update = update.bind(name).bind(backend_task).bind(link).bind(task.as_str()).bind(epoch);
+    let updated = update.execute(&mut *connection).await.map_err(explain)?.rows_affected() > 0;
+    if updated { Ok(Written::Done) } else { refusal(connection, task, Some(epoch)).await }
+}
+
+pub(super) async fn release(connection: &mut SqliteConnection, task: &TaskId, epoch: i64) -> Result<Written, StoreError> {
+    let update = sqlx::query(
+        "UPDATE tasks SET owner = NULL, epoch = epoch + 1 WHERE task = ? AND epoch = ? AND status IN ('working', 'input_required')",
+    );
+    let updated = update.bind(task.as_str()).bind(epoch).execute(&mut *connection).await.map_err(explain)?.rows_affected() > 0;
+    if updated { Ok(Written::Done) } else { refusal(connection, task, Some(epoch)).await }
+}
+
+/// How a task ends.
+pub(super) struct Ending<'a> {
+    pub(super) status: TaskStatus,
+    pub(super) message: Option<&'a str>,
+    pub(super) outcome: Option<&'a [u8]>,
+}
+
+pub(super) async fn end(
+    connection: &mut SqliteConnection,
+    task: &TaskId,
+    epoch: Option<i64>,
+    ending: Ending<'_>,
+    now: i64,
+) -> Result<Written, StoreError> {
+    debug_assert!(ending.status.is_over(), "a task ends with an end");
+    let update = sqlx::query(
+        "UPDATE tasks SET status = ?1, message = ?2, outcome = ?3, bytes = bytes + ?4, revision = revision + 1, updated_at_us = ?5
+         WHERE task = ?6 AND (?7 IS NULL OR epoch = ?7) AND status IN ('working', 'input_required') RETURNING number, revision",
+    )
+    .bind(ending.status.name())
+    .bind(ending.message)
+    .bind(ending.outcome)
+    .bind(i64::try_from(ending.outcome.map_or(0, <[u8]>::len)).unwrap_or(i64::MAX))
+    .bind(now)
+    .bind(task.as_str())
+    .bind(epoch);
+    let Some(moved) = moved(update.fetch_optional(&mut *connection).await)? else {
+        return refusal(connection, task, epoch).await;
+    };
+    note(connection, moved, ending.status, epoch, now).await?;
+    let close = sqlx::query("UPDATE task_inputs SET closed = 1, request = x'', answer = NULL WHERE task = ? AND closed = 0");
+    close.bind(moved.number).execute(connection).await.map_err(explain)?;
+    Ok(Written::Done)
+}
+
+/// Why nothing was written for this epoch.
+async fn refusal(connection: &mut SqliteConnection, task: &TaskId, epoch: Option<i64>) -> Result<Written, StoreError> {
+    let select = sqlx::query_scalar("SELECT epoch FROM tasks WHERE task = ?").bind(task.as_str());
+    let found: Option<i64> = select.fetch_optional(connection).await.map_err(explain)?;
+    Ok(match (found, epoch) {
+        (None, None) => Written::Absent,
+        (Some(found), Some(epoch)) if found == epoch => Written::Over,
+        (Some(_), None) => Written::Over,
+        (_, Some(_)) => Written::Fenced,
+    })
+}
+
+/// A task's row and the revision it has reached.
+#[derive(Clone, Copy)]
+struct Moved {
+    number: i64,
+    revision: i64,
+}
+
+fn moved(row: Result<Option<sqlx::sqlite::SqliteRow>, sqlx::Error>) -> Result<Option<Moved>, StoreError> {
+    let Some(row) = row.map_err(explain)? else { return Ok(None) };
+    Ok(Some(Moved { number: row.try_get(0).map_err(explain)?, revision: row.try_get(1).map_err(explain)? }))
+}
+
+/// Adds a line to the task's history.
+async fn note(connection: &mut SqliteConnection, moved: Moved, to: TaskStatus, epoch: Option<i64>, now: i64) -> Result<(), StoreError> {
+    let insert = sqlx::query("INSERT INTO task_transitions (task, revision, status, at_us, epoch) VALUES (?, ?, ?, ?, ?)");
+    let insert = insert.bind(moved.number).bind(moved.revision).bind(to.name()).bind(now).bind(epoch);
+    insert.execute(connection).await.map(drop).map_err(explain)
+}
+
+/// Moves a task that is not over to `to`, if it is in `from`.
+async fn transition(
+    connection: &mut SqliteConnection,
+    number: i64,
+    [from, to]: [TaskStatus; 2],
+    epoch: i64,
+    now: i64,
+) -> Result<(), StoreError> {
+    let update = sqlx::query(
+        "UPDATE tasks SET status = ?, revision = revision + 1, updated_at_us = ? WHERE number = ? AND status = ? RETURNING number, revision",
+    );
+    let update = update.bind(to.name()).bind(now).bind(number).bind(from.name());
+    let Some(moved) = moved(update.fetch_optional(&mut *connection).await)? else { return Ok(()) };
+    note(connection, moved, to, Some(epoch), now).await
+}
+
+pub(super) async fn ask(
+    connection: &mut SqliteConnection,
+    task: &TaskId,
+    epoch: i64,
+    number: i64,
+    request: &[u8],
+    now: i64,
+) -> Result<Written, StoreError> {
+    let Some(row) = unfinished(connection, task, epoch).await? else { return refusal(connection, task, Some(epoch)).await };
+    let insert = sqlx::query("INSERT INTO task_inputs (task, number, request) VALUES (?, ?, ?) ON CONFLICT DO NOTHING");
+    let insert = insert.bind(row).bind(number).bind(request);
+    if insert.execute(&mut *connection).await.map_err(explain)?.rows_affected() == 0 {
+        let closed = sqlx::query_scalar("SELECT closed FROM task_inputs WHERE task = ? AND number = ?").bind(row).bind(number);
+        let closed: bool = closed.fetch_one(connection).await.map_err(explain)?;
+        return Ok(if closed { Written::Over } else { Written::Done });
+    }
+    transition(connection, row, [TaskStatus::Working, TaskStatus::InputRequired], epoch, now).await?;
+    Ok(Written::Done)
+}
+
+pub(super) async fn answer(connection: &mut SqliteConnection, task: &TaskId, number: i64, answer: &[u8]) -> Result<Written, StoreError> {
+    // The end of a task closes its inputs, so an open one needs no look at the status.
+    let update = sqlx::query(
+        "UPDATE task_inputs SET answer = ? WHERE task = (SELECT number FROM tasks WHERE task = ?) AND number = ?
+         AND closed = 0 AND answer IS NULL",
+    );
+    let update = update.bind(answer).bind(task.as_str()).bind(number);
+    if update.execute(&mut *connection).await.map_err(explain)?.rows_affected() > 0 {
+        return Ok(Written::Done);
+    }
+    let select = sqlx::query("SELECT 1 FROM task_inputs WHERE task = (SELECT number FROM tasks WHERE task = ?) AND number = ?");
+    let found = select.bind(task.as_str()).bind(number).fetch_optional(connection).await.map_err(explain)?;
+    Ok(if found.is_some() { Written::Over } else { Written::Absent })
+}
+
+pub(super) async fn close(
+    connection: &mut SqliteConnection,
+    task: &TaskId,
+    epoch: i64,
+    number: i64,
+    now: i64,
+) -> Result<Written, StoreError> {
+    let Some(row) = unfinished(connection, task, epoch).await? else { return refusal(connection, task, Some(epoch)).await };
+    let update =
+        sqlx::query("UPDATE task_inputs SET closed = 1, request = x'', answer = NULL WHERE task = ? AND number = ? AND closed = 0");
+    if update.bind(row).bind(number).execute(&mut *connection).await.map_err(explain)?.rows_affected() == 0 {
+        return Ok(Written::Done);
+    }
+    let open = sqlx::query("SELECT 1 FROM task_inputs WHERE task = ? AND closed = 0 LIMIT 1").bind(row);
+    if open.fetch_optional(&mut *connection).await.map_err(explain)?.is_none() {
+        transition(connection, row, [TaskStatus::InputRequired, TaskStatus::Working], epoch, now).await?;
+    }
+    Ok(Written::Done)
+}
+
+/// The row of a task that is not over and has this epoch.
+async fn unfinished(connection: &mut SqliteConnection, task: &TaskId, epoch: i64) -> Result<Option<i64>, StoreError> {
+    let select = sqlx::query_scalar("SELECT number FROM tasks WHERE task = ? AND epoch = ? AND status IN ('working', 'input_required')");
+    select.bind(task.as_str()).bind(epoch).fetch_optional(connection).await.map_err(explain)
+}

@@ -1,0 +1,114 @@
+//! A process that dies at each step of writing: what it was told to be done is there afterwards, and no half of anything.
+//!
+//! The process is this test binary again, with an armed fault point.
+
+use std::{
+    path::Path,
+    process::{Command, ExitStatus},
+    time::Duration,
+};
+
+use super::state::{create, open};
+use crate::{
+    DurableStore, EventStore, LogEntry, LoggedEvent, NodeName, SessionKey, SqliteOptions, SqliteStore, StreamRecord, Write, Written,
+    sqlite::schema,
+};
+
+const DATABASE: &str = "STORAGE_TEST_DATABASE";
+const DONE: &str = "STORAGE_TEST_DONE";
+const BATCHES: u8 = 5;
+
+/// What the dying process does; writes down what was acknowledged. Runs only when started by [`died_at`].
+#[tokio::test]
+async fn child() {
+    let (Some(path), Some(done)) = (std::env::var_os(DATABASE), std::env::var_os(DONE)) else { return };
+    let note = |what: String| {
+        use std::io::Write as _;
+        let mut file = std::fs::OpenOptions::new().create(true).append(true).open(&done).unwrap();
+        writeln!(file, "{what}").unwrap();
+    };
+    let store = SqliteStore::open(&SqliteOptions { path: path.into(), migrate: true }).await.unwrap();
+    note("opened".into());
+    for number in 1..=BATCHES {
+        store.write(&[open(number), create(&format!("t{number}")), open(100 + number)]).await.unwrap();
+        note(format!("batch {number}"));
+    }
+    let b = NodeName::new("b");
+    store.join(&b, None, Duration::from_secs(3_600)).await.unwrap();
+    assert_eq!(store.claim_tasks(&b, 2).await.unwrap().len(), 2);
+    note("claimed 2".into());
+    assert_eq!(store.claim_tasks(&b, 3).await.unwrap().len(), 3);
+    note("claimed 5".into());
+    for sequence in 1..=3 {
+        let session = SessionKey::new([1; 32]);
+        let record = StreamRecord { number: 1, general: true, due: Vec::new(), was_read: false };
+        let event = LoggedEvent { sequence, kind: 0, frame: "x".into() };
+        store.append(&[LogEntry::Stream { session, record }, LogEntry::Event { session, stream: 1, event }]).await.unwrap();
+        note(format!("event {sequence}"));
+    }
+}
+
+/// Lets a process write to `path` until it dies at a place. Returns what it was told to be done.
+fn died_at(path: &Path, place: &str) -> (ExitStatus, Vec<String>) {
+    let done = path.with_extension("done");
+    let ran = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "sqlite::tests::crash::child", "--nocapture"])
+        .env(DATABASE, path)
+        .env(DONE, &done)
+        .env("MCP_BROKER_FAULT", place)
+        .output()
+        .unwrap();
+    (ran.status, std::fs::read_to_string(done).unwrap_or_default().lines().map(str::to_owned).collect())
+}
+
+#[tokio::test]
+async fn nothing_that_was_acknowledged_is_lost_and_nothing_is_half() {
+    let mut places: Vec<String> = vec!["claim.executed:1".into(), "claim.committed:2".into(), "join.committed:1".into()];
+    places.extend(["write.begun", "write.executed", "write.committed"].iter().flat_map(|place| [1, 4].map(|nth| format!("{place}:{nth}"))));
+    places.extend(["events.executed:1", "events.executed:2", "events.committed:3"].map(str::to_owned));
+    for place in places {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("broker.db");
+        let (status, done) = died_at(&path, &place);
+        assert!(!status.success(), "{place} was never passed");
+        let store = SqliteStore::open(&SqliteOptions { path, migrate: true }).await.unwrap();
+        let sessions = store.sessions(None, None, 100).await.unwrap().len();
+        let tasks = store.tasks(None, None, None, 100).await.unwrap();
+        assert_eq!(sessions, 2 * tasks.len(), "{place}: no half of a batch");
+        let acknowledged = |what: &str| done.iter().filter(|line| line.starts_with(what)).count();
+        let batches = acknowledged("batch");
+        assert!(tasks.len() == batches || tasks.len() == batches + 1, "{place}: {batches} {}", tasks.len());
+        let running = store.task_counts().await.unwrap()[0].1;
+        assert_eq!(running, tasks.len() as u64, "{place}: usage is what it should be");
+        for task in &tasks {
+            assert_eq!(store.transitions(&task.record.task).await.unwrap().len(), 1, "{place}: its history is there");
+        }
+        let claimed = tasks.iter().filter(|task| task.epoch == 2).count();
+        let told = [0, 2, 5][acknowledged("claimed")];
+        assert!(claimed == told || Some(&claimed) == [0, 2, 5].get(acknowledged("claimed") + 1), "{place}: {claimed} {told}");
+        let events = store.stream(&SessionKey::new([1; 32]), 1, 0).await.unwrap().map_or(0, |stream| stream.events.len());
+        let told = acknowledged("event");
+        assert!(events == told || events == told + 1, "{place}: {events} {told}");
+        let open_again = open(1);
+        assert!(matches!(store.write(&[open_again]).await.unwrap()[..], [Written::Done]), "{place}: it goes on");
+    }
+}
+
+#[tokio::test]
+async fn an_interrupted_migration_goes_on_where_it_stopped() {
+    for from in 0..schema::known() {
+        for (place, applied) in [("migration.begun", 0), ("migration.applied", 1)] {
+            for nth in 1..=schema::known() - from {
+                let folder = tempfile::tempdir().unwrap();
+                let path = folder.path().join("broker.db");
+                schema::make_older(&path, from).await;
+                let (status, done) = died_at(&path, &format!("{place}:{nth}"));
+                assert!(!status.success() && done.is_empty(), "{from} {place}:{nth} {status} {done:?}");
+                let store = SqliteStore::open(&SqliteOptions { path, migrate: true }).await.unwrap();
+                assert_eq!(store.migrated().from, from + nth - 1 + applied, "{place}:{nth}");
+                let end = Write::EndSession { key: SessionKey::new([1; 32]), epoch: 1 };
+                assert_eq!(store.write(&[open(1), end]).await.unwrap(), [Written::Done, Written::Done]);
+            }
+        }
+    }
+}

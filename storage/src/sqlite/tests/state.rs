@@ -1,0 +1,338 @@
+//! What is SQLite's own about sessions, tasks and event streams: restarts, poisoned rows, other programs on the file, limits.
+
+use std::{fs, time::Duration};
+
+use protocol::ids::{KeyId, PrincipalId, TaskId, TenantId};
+use sqlx::{AssertSqlSafe, Connection, sqlite::SqliteConnection};
+
+use super::{in_file, options};
+use crate::{
+    Claim, ConfigStore, DurableStore, EventStore, LogEntry, LoggedEvent, NodeName, SessionKey, SessionRecord, SessionSeat, SqliteStore,
+    StoreError, StreamRecord, SubscriptionRecord, TaskAudience, TaskLimits, TaskRecord, TaskStatus, Write, Written, conformance,
+    sqlite::schema,
+};
+
+const LONG: Duration = Duration::from_secs(3_600);
+
+fn tenant() -> TenantId {
+    TenantId::parse("acme").unwrap()
+}
+
+fn seat() -> SessionSeat {
+    SessionSeat { tenant: tenant(), principal: PrincipalId::new("ada"), endpoint: None }
+}
+
+pub(super) fn open(number: u8) -> Write {
+    let record = SessionRecord {
+        key: SessionKey::new([number; 32]),
+        seat: seat(),
+        api_key: Some(KeyId::new("k1")),
+        transport: "streamable_http".into(),
+        version: "2025-11-25".into(),
+        agreement: vec![number; 300],
+        state: vec![number; 300],
+        links: vec![number; 300],
+    };
+    Write::OpenSession { record: Box::new(record), owner: NodeName::new("a") }
+}
+
+pub(super) fn create(name: &str) -> Write {
+    let record = TaskRecord {
+        task: TaskId::new(name),
+        tenant: tenant(),
+        principal: PrincipalId::new("ada"),
+        session: SessionKey::new([1; 32]),
+        private: false,
+        backend: protocol::ids::BackendId::parse("one").unwrap(),
+        request: b"request".to_vec(),
+        details: b"details".to_vec(),
+        idempotency: None,
+        ttl: Some(LONG),
+    };
+    let limits = TaskLimits { running: 1_000, stored: 1_000_000, bytes: u64::MAX };
+    Write::CreateTask { record: Box::new(record), owner: NodeName::new("a"), limits }
+}
+
+/// A session with a subscription and two streams, a task that asks and one that is over.
+async fn fill(store: &SqliteStore) {
+    store.join(&NodeName::new("a"), None, LONG).await.unwrap();
+    let key = SessionKey::new([1; 32]);
+    let backend = protocol::ids::BackendId::parse("one").unwrap();
+    let subscription = SubscriptionRecord { exposed_uri: "one+file:///x".into(), backend, uri: "file:///x".into() };
+    store.write(&[open(1), create("t1"), create("t2")]).await.unwrap();
+    let end = Write::EndTask {
+        task: TaskId::new("t2"),
+        epoch: Some(1),
+        status: TaskStatus::Failed,
+        message: Some("why".into()),
+        outcome: Some(b"no".to_vec()),
+    };
+    let ask = Write::AskInput { task: TaskId::new("t1"), epoch: 1, number: 1, request: b"what?".to_vec() };
+    let outcomes = store.write(&[Write::Subscribe { key, epoch: 1, subscription }, ask, end]).await.unwrap();
+    assert_eq!(outcomes, vec![Written::Done; 3]);
+    let record = |number| StreamRecord { number, general: true, due: b"due".to_vec(), was_read: false };
+    let event = LoggedEvent { sequence: 1, kind: 2, frame: "frame".into() };
+    let entries = [
+        LogEntry::Stream { session: key, record: record(1) },
+        LogEntry::Stream { session: key, record: record(2) },
+        LogEntry::Event { session: key, stream: 1, event },
+    ];
+    store.append(&entries).await.unwrap();
+}
+
+/// All that [`fill`] wrote, as text.
+async fn everything(store: &SqliteStore) -> String {
+    let key = SessionKey::new([1; 32]);
+    let audience = TaskAudience { tenant: tenant(), principal: PrincipalId::new("ada"), session: key };
+    let mut told = Vec::new();
+    for mut session in store.sessions(None, None, 100).await.unwrap() {
+        // Leases end with the process.
+        let owner = session.owner.as_mut().unwrap();
+        owner.lease_left = Duration::ZERO;
+        told.push(format!("{session:?}"));
+    }
+    told.push(format!("{:?}", store.subscription_counts(None).await.unwrap()));
+    for task in store.tasks_for(&audience, None, 100).await.unwrap() {
+        let id = &task.record.task;
+        let (outcome, inputs) = (store.task_outcome(id).await.unwrap(), store.task_inputs(id).await.unwrap());
+        told.push(format!("{task:?} {outcome:?} {inputs:?} {:?}", store.transitions(id).await.unwrap()));
+    }
+    told.push(format!("{:?}", store.task_counts().await.unwrap()));
+    for stream in store.streams(&key).await.unwrap() {
+        told.push(format!("{:?}", store.stream(&key, stream.number, 0).await.unwrap()));
+    }
+    assert_eq!(told.len(), 1 + 1 + 2 + 1 + 2, "{told:#?}");
+    told.join("\n")
+}
+
+#[tokio::test]
+async fn state_survives_a_restart() {
+    let (folder, store) = in_file().await;
+    fill(&store).await;
+    let before = everything(&store).await;
+    store.close().await;
+    drop(store);
+    let store = SqliteStore::open(&options(&folder)).await.unwrap();
+    assert_eq!(everything(&store).await, before);
+}
+
+#[tokio::test]
+async fn state_survives_without_a_close() {
+    let (folder, store) = in_file().await;
+    fill(&store).await;
+    let before = everything(&store).await;
+    // As a killed process leaves it: a copy of what the operating system has at this moment.
+    let copy = tempfile::tempdir().unwrap();
+    fs::create_dir(copy.path().join("data")).unwrap();
+    for name in ["broker.db", "broker.db-wal"] {
+        fs::copy(folder.path().join("data").join(name), copy.path().join("data").join(name)).unwrap();
+    }
+    let copied = SqliteStore::open(&options(&copy)).await.unwrap();
+    assert_eq!(everything(&copied).await, before);
+}
+
+#[tokio::test]
+async fn leases_end_with_the_process() {
+    let (folder, store) = in_file().await;
+    fill(&store).await;
+    drop(store);
+    let store = SqliteStore::open(&options(&folder)).await.unwrap();
+    assert_eq!(store.nodes().await.unwrap(), []);
+    let b = NodeName::new("b");
+    store.join(&b, None, LONG).await.unwrap();
+    let claim = store.claim_session(&SessionKey::new([1; 32]), &seat(), &b).await.unwrap();
+    assert!(matches!(claim, Claim::Taken { epoch: 2, .. }), "nothing waits for a lease: {claim:?}");
+    assert_eq!(store.claim_tasks(&b, 10).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_database_of_the_version_before_is_brought_up_to_date() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = options(&folder).path;
+    fs::create_dir(path.parent().unwrap()).unwrap();
+    schema::make_older(&path, 1).await;
+    let store = SqliteStore::open(&options(&folder)).await.unwrap();
+    assert_eq!((store.migrated().from, store.migrated().to), (1, schema::known()));
+    assert_eq!(store.tenants().await.unwrap()[0].tenant, tenant(), "what was there stays");
+    let version = store.config_version().await.unwrap();
+    conformance::fill(&store).await.unwrap();
+    assert!(store.config_version().await.unwrap() > version);
+    fill(&store).await;
+    everything(&store).await;
+}
+
+#[tokio::test]
+async fn streams_end_with_their_session() {
+    let (_folder, store) = in_file().await;
+    conformance::events::streams_end_with_their_session(&store).await.unwrap();
+    let left: i64 = sqlx::query_scalar("SELECT count(*) FROM stream_events").fetch_one(&store.readers).await.unwrap();
+    assert_eq!(left, 0, "and their events");
+}
+
+#[tokio::test]
+async fn a_row_that_can_not_be_read_is_left_out_and_counted() {
+    let (_folder, store) = in_file().await;
+    store.write(&[open(1), open(2), create("t1"), create("t2")]).await.unwrap();
+    for poison in [
+        "UPDATE sessions SET tenant = 'NO TENANT' WHERE number = 1",
+        "UPDATE tasks SET backend = '' WHERE task = 't1'",
+        "UPDATE tasks SET owner = NULL",
+    ] {
+        sqlx::query(poison).execute(&store.writer).await.unwrap();
+    }
+    let b = NodeName::new("b");
+    store.join(&b, None, LONG).await.unwrap();
+    assert_eq!(store.sessions(None, None, 10).await.unwrap().len(), 1);
+    assert_eq!(store.unreadable_rows(), 1);
+    assert_eq!(store.claim_session(&SessionKey::new([1; 32]), &seat(), &b).await.unwrap(), Claim::Absent);
+    assert!(matches!(store.claim_session(&SessionKey::new([2; 32]), &seat(), &b).await.unwrap(), Claim::Taken { .. }));
+    assert_eq!(store.task(&TaskId::new("t1")).await.unwrap(), None);
+    let claimed = store.claim_tasks(&b, 10).await.unwrap();
+    assert_eq!(claimed.iter().map(|task| task.record.task.as_str()).collect::<Vec<_>>(), ["t2"]);
+    assert_eq!(store.unreadable_rows(), 4);
+    assert_eq!(store.claim_tasks(&b, 10).await.unwrap(), [], "it is not tried again and again");
+}
+
+#[tokio::test]
+async fn a_hundred_thousand_expired_tasks_go_in_small_steps() {
+    let (_folder, store) = in_file().await;
+    store.write(&[create("kept")]).await.unwrap();
+    sqlx::query(
+        "WITH RECURSIVE counter (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM counter WHERE n < 100000)
+         INSERT INTO tasks (task, tenant, principal, session, private, backend, owner, epoch, status, step, revision,
+                            created_at_us, updated_at_us, ttl_us, expires_at_us, bytes, details, request)
+         SELECT 'x' || n, 'acme', 'ada', zeroblob(32), 0, 'one', 'a', 1, 'completed', 'sent', 2, n, n, 1, n, 14, x'00', x'01' FROM counter",
+    )
+    .execute(&store.writer)
+    .await
+    .unwrap();
+    assert_eq!(store.task_counts().await.unwrap()[2], (TaskStatus::Completed, 100_000));
+    let mut gone = 0;
+    loop {
+        let step = store.expire_tasks(1_000).await.unwrap();
+        assert!(step.len() <= 1_000, "{} at once", step.len());
+        if gone == 0 {
+            assert_eq!(step.iter().filter(|task| task.as_str() == "x1").count(), 1, "the oldest first");
+        }
+        if step.is_empty() {
+            break;
+        }
+        gone += step.len();
+    }
+    assert_eq!(gone, 100_000);
+    assert_eq!(
+        store.task_counts().await.unwrap()[..3],
+        [(TaskStatus::Working, 1), (TaskStatus::InputRequired, 0), (TaskStatus::Completed, 0)]
+    );
+    assert!(store.task(&TaskId::new("kept")).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_tenant_with_many_tasks_is_removed() {
+    let (_folder, store) = in_file().await;
+    conformance::fill(&store).await.unwrap();
+    let batch: Vec<Write> = (0..900).map(|number| create(&format!("t{number}"))).collect();
+    store.write(&batch).await.unwrap();
+    assert!(store.delete_tenant(&tenant()).await.unwrap());
+    assert!(store.task_counts().await.unwrap().iter().all(|(_, count)| *count == 0));
+    assert!(!store.delete_tenant(&tenant()).await.unwrap());
+}
+
+#[tokio::test]
+async fn while_another_program_writes_calls_end_in_time_and_reading_goes_on() {
+    let (folder, store) = in_file().await;
+    store.write(&[open(1)]).await.unwrap();
+    let path = options(&folder).path;
+    let mut other = SqliteConnection::connect(&format!("sqlite:{}", path.display())).await.unwrap();
+    let held = other.begin_with("BEGIN IMMEDIATE").await.unwrap();
+    let error = store.write(&[open(2)]).await.unwrap_err();
+    assert!(matches!(error, StoreError::Busy { .. }), "{error}");
+    assert_eq!(store.sessions(None, None, 10).await.unwrap().len(), 1);
+    held.rollback().await.unwrap();
+    assert_eq!(store.write(&[open(2)]).await.unwrap(), [Written::Done]);
+    assert_eq!(store.sessions(None, None, 10).await.unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn a_call_that_does_not_get_its_turn_ends_in_time() {
+    let (_folder, store) = in_file().await;
+    let turn = store.turn.lock().await;
+    let late = StoreError::Busy { detail: "a write took longer than 2s".into() };
+    let (batch, key) = ([open(1)], SessionKey::new([1; 32]));
+    let (written, logged) = tokio::join!(store.write(&batch), store.forget_session(&key));
+    assert_eq!(written.unwrap_err(), late);
+    assert!(matches!(logged.unwrap_err(), StoreError::Busy { .. }));
+    drop(turn);
+    assert_eq!(store.write(&[open(1)]).await.unwrap(), [Written::Done]);
+}
+
+#[tokio::test]
+async fn a_full_disk_keeps_none_of_a_batch() {
+    let (_folder, store) = in_file().await;
+    fill(&store).await;
+    let before = everything(&store).await;
+    let pages: i64 = sqlx::query_scalar("PRAGMA page_count").fetch_one(&store.writer).await.unwrap();
+    for (pool, limit) in [(&store.writer, pages), (&store.log, pages)] {
+        let limit = AssertSqlSafe(format!("PRAGMA max_page_count = {limit}"));
+        sqlx::query_scalar::<_, i64>(limit).fetch_one(pool).await.unwrap();
+    }
+    let key = SessionKey::new([1; 32]);
+    let state = Some(vec![0; 1 << 20]);
+    let big = Write::UpdateSession { key, epoch: 1, idle: Duration::ZERO, state, links: None };
+    assert_eq!(store.write(&[open(2), big]).await.unwrap_err(), StoreError::Full);
+    let event = LoggedEvent { sequence: 2, kind: 2, frame: vec![0; 1 << 20].into() };
+    let entries = [LogEntry::Trim { session: key, stream: 1, through: 1 }, LogEntry::Event { session: key, stream: 1, event }];
+    assert_eq!(store.append(&entries).await.unwrap_err(), StoreError::Full);
+    assert_eq!(everything(&store).await, before);
+}
+
+#[tokio::test]
+async fn events_do_not_wait_for_the_disk() {
+    let (_folder, store) = in_file().await;
+    let synchronous: i64 = sqlx::query_scalar("PRAGMA synchronous").fetch_one(&store.log).await.unwrap();
+    assert_eq!(synchronous, 1, "1 is NORMAL");
+}
+
+#[tokio::test]
+async fn history_is_not_rewritten() {
+    let (_folder, store) = in_file().await;
+    fill(&store).await;
+    let error = sqlx::query("UPDATE task_transitions SET status = 'completed'").execute(&store.writer).await.unwrap_err();
+    assert!(error.to_string().contains("not rewritten"), "{error}");
+}
+
+#[tokio::test]
+async fn a_statement_that_fails_spoils_its_batch_only() {
+    let (_folder, store) = in_file().await;
+    sqlx::query("CREATE TRIGGER refusing BEFORE INSERT ON tasks WHEN NEW.task = 'bad' BEGIN SELECT RAISE(ABORT, 'no'); END")
+        .execute(&store.writer)
+        .await
+        .unwrap();
+    let error = store.write(&[open(1), create("bad"), open(2)]).await.unwrap_err();
+    assert!(matches!(error, StoreError::Unavailable { .. }), "{error}");
+    assert_eq!(store.sessions(None, None, 10).await.unwrap(), [], "all of a batch or nothing");
+    assert_eq!(store.write(&[open(1)]).await.unwrap(), [Written::Done]);
+}
+
+#[tokio::test]
+async fn an_abandoned_call_is_carried_out_or_not_at_all() {
+    let (_folder, store) = in_file().await;
+    let mut finished = 0;
+    for number in 0..200_u8 {
+        let batch = [open(number), create(&format!("t{number}"))];
+        let patience = Duration::from_micros(u64::from(number) * 20);
+        finished += usize::from(tokio::time::timeout(patience, store.write(&batch)).await.is_ok());
+        let key = SessionKey::new([number; 32]);
+        let record = StreamRecord { number: 1, general: true, due: Vec::new(), was_read: false };
+        let event = LoggedEvent { sequence: 1, kind: 0, frame: "x".into() };
+        let entries = [LogEntry::Stream { session: key, record }, LogEntry::Event { session: key, stream: 1, event }];
+        let _given_up = tokio::time::timeout(patience, store.append(&entries)).await;
+        if let Some(stream) = store.stream(&key, 1, 0).await.unwrap() {
+            assert_eq!(stream.events.len(), 1, "no half of an append");
+        }
+    }
+    assert_eq!(store.write(&[open(250), create("last")]).await.unwrap().len(), 2, "it goes on");
+    let (sessions, tasks) = (store.sessions(None, None, 1_000).await.unwrap(), store.tasks(None, None, None, 1_000).await.unwrap());
+    assert_eq!(sessions.len(), tasks.len(), "no half of a batch");
+    assert!(sessions.len() > finished, "{finished} of {}", sessions.len());
+}

@@ -1,0 +1,58 @@
+//! A batch of writes as one transaction.
+
+use sqlx::sqlite::SqliteConnection;
+
+use super::{
+    SqliteStore, now_us,
+    session_writes::{self, Owned, seen},
+    task_writes::{self, Ending},
+};
+use crate::{StoreError, Write, Written, fault_point};
+
+pub(super) async fn write(store: &SqliteStore, batch: &[Write]) -> Result<Vec<Written>, StoreError> {
+    if batch.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut writing = store.begin().await?;
+    fault_point::passed("write.begun");
+    // Once for all: what is written together happened at the same time.
+    let now = now_us();
+    let mut outcomes = Vec::with_capacity(batch.len());
+    for change in batch {
+        outcomes.push(one(writing.connection(), change, now).await?);
+    }
+    fault_point::passed("write.executed");
+    writing.commit().await?;
+    fault_point::passed("write.committed");
+    Ok(outcomes)
+}
+
+async fn one(connection: &mut SqliteConnection, change: &Write, now: i64) -> Result<Written, StoreError> {
+    match change {
+        Write::OpenSession { record, owner } => session_writes::open(connection, record, owner, now).await,
+        Write::UpdateSession { key, epoch, idle, state, links } => {
+            let session = Owned { key, epoch: *epoch };
+            session_writes::update(connection, session, seen(now, *idle), state.as_deref(), links.as_deref()).await
+        }
+        Write::ReleaseSession { key, epoch, idle, state, links } => {
+            session_writes::release(connection, Owned { key, epoch: *epoch }, seen(now, *idle), state, links).await
+        }
+        Write::EndSession { key, epoch } => session_writes::end(connection, Owned { key, epoch: *epoch }).await,
+        Write::Subscribe { key, epoch, subscription } => {
+            session_writes::subscribe(connection, Owned { key, epoch: *epoch }, subscription).await
+        }
+        Write::Unsubscribe { key, epoch, exposed_uri } => {
+            session_writes::unsubscribe(connection, Owned { key, epoch: *epoch }, exposed_uri).await
+        }
+        Write::CreateTask { record, owner, limits } => task_writes::create(connection, record, owner, limits, now).await,
+        Write::StepTask { task, epoch, step } => task_writes::step(connection, task, *epoch, step).await,
+        Write::EndTask { task, epoch, status, message, outcome } => {
+            let ending = Ending { status: *status, message: message.as_deref(), outcome: outcome.as_deref() };
+            task_writes::end(connection, task, *epoch, ending, now).await
+        }
+        Write::ReleaseTask { task, epoch } => task_writes::release(connection, task, *epoch).await,
+        Write::AskInput { task, epoch, number, request } => task_writes::ask(connection, task, *epoch, *number, request, now).await,
+        Write::AnswerInput { task, number, answer } => task_writes::answer(connection, task, *number, answer).await,
+        Write::CloseInput { task, epoch, number } => task_writes::close(connection, task, *epoch, *number, now).await,
+    }
+}
