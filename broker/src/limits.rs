@@ -28,8 +28,47 @@ pub const REFRESH_INTERVAL_MIN: Duration = Duration::from_millis(500);
 
 /// End of every call, however often progress renewed its deadline.
 pub const CALL_TOTAL_MAX: Duration = Duration::from_secs(3_600);
+
+// Tasks.
+
+/// Random bytes of a task's id, which is all that some callers need to know to see it.
+pub const TASK_ID_BYTES: usize = 24;
+/// A call that is to become a task; a larger one is refused.
+pub const TASK_REQUEST_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// The key by which a client says that two requests are the same one.
+pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 256;
+/// A task is kept at least this long, so that its client can get to know of it.
+pub const TASK_TTL_MIN: Duration = Duration::from_secs(1);
+/// End of the run of a task that is kept for ever.
+pub const TASK_RUN_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
+/// Tasks carried out by one process.
+pub const TASK_RUNS_MAX: usize = 10_000;
+/// Tasks taken over at once.
+pub const TASK_CLAIM_BATCH: u32 = 64;
+/// Shortest wait between two questions after a backend's task, whatever the backend says.
+pub const TASK_POLL_MIN: Duration = Duration::from_millis(50);
+/// Longest such wait.
+pub const TASK_POLL_MAX: Duration = Duration::from_secs(60);
+/// How often a harmless call is sent again when its answer was lost.
+pub const TASK_RESENDS_MAX: u32 = 3;
+/// Requests of a backend (sampling, elicitation, roots) one task waits for.
+pub const TASK_INPUTS_MAX: usize = 16;
+/// Notifications of one task per second that are passed on, such as progress.
+pub const TASK_WORDS_PER_SECOND: u32 = 20;
+/// Who waits for a task looks at it this often when no word comes.
+pub const TASK_LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// The same while words can not reach other replicas.
+pub const TASK_LOOK_INTERVAL_ALONE: Duration = Duration::from_millis(500);
 /// `tasks/result` blocks until the task is over (MCP 2025-11-25, Tasks); whoever still waits then asks again.
 pub const TASK_RESULT_WAIT_MAX: Duration = Duration::from_secs(3_600);
+/// How long a task's status is explained, in characters.
+pub const STATUS_MESSAGE_CHARS_MAX: usize = 500;
+/// First wait before a change that could not be stored is tried again; it doubles.
+pub const STORE_RETRY_FIRST: Duration = Duration::from_millis(50);
+/// Longest such wait.
+pub const STORE_RETRY_MAX: Duration = Duration::from_secs(1);
+/// A task that seems to have another owner may only have got a new epoch which is about to be told.
+pub const EPOCH_NEWS_WAIT: Duration = Duration::from_secs(1);
 
 // Sessions.
 
@@ -65,8 +104,6 @@ pub const CLIENT_TEXT_BYTES_MAX: usize = 64 * 1024;
 pub const INSTRUCTIONS_BYTES_MAX: usize = 64 * 1024;
 /// A name or version in logs and views; the rest is cut.
 pub const DISPLAY_CHARS_MAX: usize = 100;
-/// Tasks asked about at once for one `tasks/list`.
-pub const TASKS_ASKED_AT_ONCE: usize = 16;
 /// Tasks one client works on for backends whose status is passed on.
 pub const CLIENT_TASKS_MAX: usize = 1_000;
 /// An elicitation's or client task's id; a longer one is not remembered.
@@ -75,8 +112,6 @@ pub const ELICITATION_ID_BYTES_MAX: usize = 1_024;
 pub const ELICITATIONS_MAX: usize = 1_000;
 /// Values of one completion (MCP 2025-11-25, Completion).
 pub const COMPLETION_VALUES_MAX: usize = 100;
-/// Tasks remembered for one tenant; the oldest that is over makes room.
-pub const TASKS_PER_TENANT_MAX: usize = 10_000;
 
 // Links to backends.
 
@@ -165,6 +200,34 @@ pub const ADMIN_LIST_MAX: usize = 20_000;
 pub const PERSIST_BATCH_MAX: usize = 256;
 /// Writes waiting for their transaction in one lane; what finds no room is refused.
 pub const PERSIST_QUEUE_MAX: usize = 4_096;
+/// Entries of the event log that are added in one step.
+pub const EVENT_BATCH_MAX: usize = 256;
+/// No further entry is added to a batch that holds this much.
+pub const EVENT_BATCH_BYTES_MAX: usize = 1024 * 1024;
+/// Entries waiting to be logged; what finds no room is not logged, which its stream's next entry says.
+pub const EVENT_QUEUE_MAX: usize = 16_384;
+/// Bytes waiting to be logged.
+pub const EVENT_QUEUE_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Streams with a gap in the log that are remembered until the log says so.
+pub const LOST_STREAMS_MAX: usize = 100_000;
+/// Events trimmed from a stream before the log hears of it: that it holds a little more does no harm.
+pub const TRIM_LOGGED_EVERY: u64 = 64;
+/// The log is told that a stream is still there, though quiet, at most this often.
+pub const QUIET_LOGGED_EVERY_MIN: Duration = Duration::from_secs(10);
+/// Expired sessions taken out of the store in one go, before one of them could be adopted.
+pub const SWEPT_AT_ONCE: u32 = 1_000;
+/// How often expired sessions are looked for before an adoption, at most; with short idle times more often.
+pub const SWEEP_BEFORE_ADOPTION_MAX: Duration = Duration::from_secs(30);
+/// Sessions whose changes are written behind at once.
+pub const FLUSHED_AT_ONCE: usize = 256;
+/// A session's sign of life is stored at most this often.
+pub const SEEN_STORED_EVERY_MAX: Duration = Duration::from_secs(60);
+/// How long the event log may hold up the hand-over of a session.
+pub const EVENTS_FLUSH_WAIT: Duration = Duration::from_secs(2);
+/// Sessions given away at once while the broker drains.
+pub const RELEASED_AT_ONCE: usize = 64;
+/// How long the end of a session is tried again when the store does not take it.
+pub const END_RETRY_MAX: Duration = Duration::from_secs(60);
 
 // The whole process.
 
@@ -188,4 +251,9 @@ const _: () = assert!(ADMIN_PAGE_ROWS as usize <= ADMIN_LIST_MAX);
 const _: () = assert!(PERSIST_BATCH_MAX <= PERSIST_QUEUE_MAX); // a batch is taken out of the queue
 const _: () = assert!(SESSION_ID_BYTES.is_multiple_of(3)); // its base64 text has no remainder
 const _: () = assert!(at_most(OWNER_RETRY_JITTER, OWNER_SEARCH_EXTRA)); // the wait for a lease must fit into the search
+const _: () = assert!(at_most(TASK_POLL_MIN, TASK_POLL_MAX));
+const _: () = assert!(at_most(TASK_LOOK_INTERVAL_ALONE, TASK_LOOK_INTERVAL));
+const _: () = assert!(at_most(STORE_RETRY_FIRST, STORE_RETRY_MAX));
+const _: () = assert!(EVENT_BATCH_MAX <= EVENT_QUEUE_MAX && EVENT_BATCH_BYTES_MAX <= EVENT_QUEUE_BYTES_MAX);
+const _: () = assert!(FLUSHED_AT_ONCE <= PERSIST_QUEUE_MAX); // else writing behind could crowd out what somebody waits for
 const _: () = assert!(URI_BYTES_MAX < REQUEST_HEAD_BYTES_MAX);

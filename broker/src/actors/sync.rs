@@ -13,7 +13,7 @@
 //! 8. a link's subscriptions
 //! 9. a connection's maps and the queue to its wire
 //!
-//! The table of tasks and the cells of a call are locked alone. Something may be dropped under a
+//! The tables of tasks, a task's run and the cells of a call are locked alone. Something may be dropped under a
 //! guard that locks in its own `Drop` (a question leaves its connection's map): that is why the maps come last.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

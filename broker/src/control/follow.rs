@@ -154,19 +154,21 @@ async fn read_changes(control: Weak<Control>) {
 
 impl Replica for Control {
     fn owned(&self) -> Owned {
-        Owned { sessions: self.broker.session_keys(), ..Owned::default() }
+        Owned { sessions: self.broker.session_keys(), tasks: self.broker.shared.tasks.owned() }
     }
 
     fn reclaimed(&self, reclaimed: Reclaimed) {
         self.broker.reclaimed_sessions(&reclaimed.sessions);
+        self.broker.shared.tasks.reclaimed(&self.broker.shared, reclaimed.tasks);
     }
 
     fn lost(&self, lost: Owned) {
         self.broker.lost_sessions(&lost.sessions);
+        self.broker.shared.tasks.lost(&lost.tasks);
     }
 
     fn asked_to_end(&self, sessions: Vec<SessionKey>) {
-        sessions.iter().for_each(|session| self.broker.end_session_by_key(session, "ended by an operator"));
+        self.broker.end_asked(&sessions);
     }
 
     fn config_version(&self, version: i64) {

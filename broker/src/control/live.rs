@@ -127,17 +127,14 @@ impl Control {
                 break;
             }
         }
-        views.extend(self.broker.tasks(tenant, status.map(TaskStatus::name)));
         Ok(views)
     }
 
     /// One task with its history.
     pub async fn task(&self, id: &str) -> Result<TaskShown, ControlError> {
         let task = TaskId::new(id);
-        let Some(stored) = self.ask("task", self.store().task(&task)).await? else {
-            let live = self.broker.task(id).ok_or_else(|| ControlError::NotFound { what: "task", name: id.to_owned() })?;
-            return Ok(TaskShown { task: live, history: Vec::new() });
-        };
+        let stored = self.ask("task", self.store().task(&task)).await?;
+        let stored = stored.ok_or_else(|| ControlError::NotFound { what: "task", name: id.to_owned() })?;
         let history = self.ask("transitions", self.store().transitions(&task)).await?;
         let change = |step: &storage::Transition| TaskChange { to: step.to.name().to_owned(), at: moment(step.at_us), epoch: step.epoch };
         Ok(TaskShown { task: task_view(&stored), history: history.iter().map(change).collect() })

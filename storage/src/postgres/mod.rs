@@ -1,4 +1,4 @@
-//! The shared store: one PostgreSQL database for any number of brokers.
+//! The shared store: one PostgreSQL database (12 or newer) for any number of brokers.
 //!
 //! Every question is one statement (what takes several is a function of the schema), so it costs one round trip and needs
 //! no transaction of its own; only [`write`] commits for itself. Whatever the server or the way to it does, a call ends
@@ -103,6 +103,8 @@ struct Unanswered {
     claim: Option<i64>,
     /// Nodes for which a reclaim failed.
     reclaims: Vec<(&'static str, crate::NodeName, crate::NodeName)>,
+    /// Until then a batch may be one that was sent before.
+    writes_until: Option<Instant>,
 }
 
 impl PostgresStore {

@@ -306,11 +306,12 @@ async fn a_read_only_server_is_unavailable() {
 
 // Commits of which nobody knows.
 
-/// One of each kind of write, as a batch, after `prepare` was carried out.
+/// What `one_of_each` is about.
 fn prepare() -> Vec<Write> {
-    (1..=8).map(open_session).chain((1..=8).map(create)).chain([]).collect()
+    (1..=8).map(open_session).chain((1..=8).map(create)).collect()
 }
 
+/// A write of each kind, and what is to become of it.
 fn one_of_each() -> Vec<(Write, Written)> {
     let task = |number: u8| TaskId::new(format!("t{number}"));
     let subscription =
@@ -334,43 +335,48 @@ fn one_of_each() -> Vec<(Write, Written)> {
     ]
 }
 
-/// Cuts the connection at many places of the exchange, in each direction.
+/// Cuts the connection at many places of the exchange, in each direction, and closely at its end: the commit.
 #[tokio::test]
 async fn a_batch_cut_anywhere_is_carried_out_once_and_told_right() {
     let server = PostgresServer::fast().await;
     let proxy = FaultProxy::start(([127, 0, 0, 1], server.port()).into()).await;
     let store = PostgresStore::open(&PostgresOptions { url: behind(&proxy, &server.url()), ..options(&server) }).await.unwrap();
-    let (batch, expected): (Vec<_>, Vec<_>) = one_of_each().into_iter().unzip();
-    for way in [Way::Up, Way::Down] {
-        let cuts_before = proxy.cuts();
+    for (way, step) in [(Way::Up, 101), (Way::Down, 31)] {
         let mut bytes = 1;
-        loop {
-            server.sql(&server.url(), "TRUNCATE sessions, tasks, task_usage CASCADE").await;
-            store.write(&prepare()).await.unwrap();
-            store.write(&questions()).await.unwrap();
-            let cuts = proxy.cuts();
-            proxy.cut_after(way, bytes);
-            let mut outcomes = store.write(&batch).await.unwrap_or_else(|error| panic!("cut after {bytes} {way:?}: {error}"));
-            let was_cut = proxy.cuts() > cuts;
-            proxy.heal();
-            for outcome in &mut outcomes {
-                if let Written::Created { at_us } = outcome {
-                    *at_us = 0;
-                }
-            }
-            assert_eq!(outcomes, expected, "cut after {bytes} {way:?}");
-            let (sessions, tasks) = (store.sessions(None, None, 100).await.unwrap(), store.task_counts().await.unwrap());
-            assert_eq!((sessions.len(), tasks.iter().map(|(_, count)| count).sum::<u64>()), (8, 9));
-            assert_eq!(store.transitions(&TaskId::new("t2")).await.unwrap().len(), 2);
-            let usage = server.sql(&server.url(), "SELECT running, stored, bytes FROM task_usage").await;
-            assert_eq!(usage, "7|9|57", "cut after {bytes} {way:?}");
-            if !was_cut {
-                break;
-            }
-            bytes += 61;
+        while survives_a_cut(&server, &proxy, &store, way, bytes).await {
+            bytes += step;
         }
-        assert!(proxy.cuts() - cuts_before > 10, "{} cuts {way:?}", proxy.cuts() - cuts_before);
+        let mut at_the_end = 0;
+        for last in (bytes.saturating_sub(step + 15)..bytes).step_by(3) {
+            at_the_end += usize::from(survives_a_cut(&server, &proxy, &store, way, last).await);
+        }
+        assert!(bytes > step * 8 && at_the_end > 4, "{bytes} bytes, {at_the_end} cuts at the end {way:?}");
     }
+}
+
+/// Whether the batch was so long that it was cut.
+async fn survives_a_cut(server: &PostgresServer, proxy: &FaultProxy, store: &PostgresStore, way: Way, bytes: u64) -> bool {
+    server.sql(&server.url(), "TRUNCATE sessions, tasks, task_usage CASCADE").await;
+    store.write(&prepare()).await.unwrap();
+    store.write(&questions()).await.unwrap();
+    let (batch, expected): (Vec<_>, Vec<_>) = one_of_each().into_iter().unzip();
+    let cuts = proxy.cuts();
+    proxy.cut_after(way, bytes);
+    let mut outcomes = store.write(&batch).await.unwrap_or_else(|error| panic!("cut after {bytes} {way:?}: {error}"));
+    let was_cut = proxy.cuts() > cuts;
+    proxy.heal();
+    for outcome in &mut outcomes {
+        if let Written::Created { at_us } = outcome {
+            *at_us = 0;
+        }
+    }
+    assert_eq!(outcomes, expected, "cut after {bytes} {way:?}");
+    let (sessions, tasks) = (store.sessions(None, None, 100).await.unwrap(), store.task_counts().await.unwrap());
+    assert_eq!((sessions.len(), tasks.iter().map(|(_, count)| count).sum::<u64>()), (8, 9));
+    assert_eq!(store.transitions(&TaskId::new("t2")).await.unwrap().len(), 2);
+    let usage = server.sql(&server.url(), "SELECT running, stored, bytes FROM task_usage").await;
+    assert_eq!(usage, "7|9|57", "cut after {bytes} {way:?}");
+    was_cut
 }
 
 #[tokio::test]
@@ -391,6 +397,30 @@ async fn a_batch_whose_answer_never_comes_is_settled_in_the_time_that_is_left() 
         proxy.heal();
     });
     assert_eq!(outcomes.unwrap(), [Written::Done, Written::Done]);
+}
+
+#[tokio::test]
+async fn a_batch_sent_again_after_an_outage_finds_what_it_did() {
+    let server = PostgresServer::fast().await;
+    let proxy = FaultProxy::start(([127, 0, 0, 1], server.port()).into()).await;
+    let store = PostgresStore::open(&PostgresOptions { url: behind(&proxy, &server.url()), ..options(&server) }).await.unwrap();
+    store.write(&[open_session(1), open_session(2), create(1), create(2)]).await.unwrap();
+    proxy.latency(Way::Down, Duration::from_millis(200));
+    let batch = [end(1), Write::EndSession { key: key(1), epoch: 1 }];
+    let (lost, ()) = tokio::join!(store.write(&batch), async {
+        testkit::eventually("the commit", async || match server.sql(&server.url(), "SELECT status FROM tasks WHERE task = 't1'").await {
+            status if status == "completed" => Ok(()),
+            status => Err(status),
+        })
+        .await;
+        proxy.refuse().await;
+        proxy.reset();
+    });
+    assert!(matches!(lost, Err(StoreError::Unavailable { .. })), "{lost:?}");
+    proxy.accept_again().await;
+    proxy.heal();
+    assert_eq!(store.write(&batch).await.unwrap(), [Written::Done, Written::Done]);
+    assert_eq!(store.write(&[end_as(1, Some(1), TaskStatus::Failed)]).await.unwrap(), [Written::Over]);
 }
 
 #[tokio::test]

@@ -28,6 +28,9 @@ use super::{
 };
 use crate::{StoreError, TaskLimit, Write, Written, fault_point};
 
+/// How long after a batch whose outcome nobody knows writes are taken for possible repetitions of its own. A write that is
+/// none is done no harm: what it would have been refused for is then as it wanted it to be.
+const REMEMBERED_FOR: Duration = Duration::from_secs(60);
 /// Before a lost connection's batch is carried out again.
 const SETTLE_AFTER: Duration = Duration::from_millis(20);
 
@@ -39,7 +42,7 @@ impl PostgresStore {
         let columns = Columns::of(batch);
         let started = Instant::now();
         let give_up_at = started + SETTLED_WITHIN;
-        let mut again = false;
+        let mut again = self.unanswered().writes_until.is_some_and(|end| started < end);
         let mut tries = 1;
         loop {
             let end = give_up_at.min(Instant::now() + ANSWER_WITHIN);
@@ -49,7 +52,7 @@ impl PostgresStore {
                 Err(_) => {
                     let error = self.late(started);
                     if Instant::now() >= give_up_at {
-                        return Err(error);
+                        return Err(self.unsettled(error));
                     }
                     // It may have been the answer alone that was lost: what is left of the time is for finding out.
                     again = true;
@@ -59,7 +62,7 @@ impl PostgresStore {
             let StatementError::Failed(cause) = &error else { return Err(error.into()) };
             let remedy = remedy(cause);
             if remedy == Remedy::None || tries >= TRIES_MAX || Instant::now() >= give_up_at {
-                return Err(error.into());
+                return Err(if again || remedy == Remedy::Reconnect { self.unsettled(error.into()) } else { error.into() });
             }
             if remedy == Remedy::Reconnect {
                 self.pool.distrust();
@@ -70,6 +73,12 @@ impl PostgresStore {
             }
             tries += 1;
         }
+    }
+
+    /// Nobody knows whether the batch was carried out, and there is no more time to find out. Its sender may try again.
+    fn unsettled(&self, error: StoreError) -> StoreError {
+        self.unanswered().writes_until = Some(Instant::now() + REMEMBERED_FOR);
+        error
     }
 
     async fn attempt(&self, columns: &Columns<'_>, again: bool) -> Result<Vec<Written>, StatementError> {

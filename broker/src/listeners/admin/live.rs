@@ -99,20 +99,19 @@ pub(super) async fn task(State(control): State<Arc<Control>>, Id(id): Id) -> Res
     Ok(axum::Json(control.task(&id).await?))
 }
 
-/// Asks the backend to cancel a task.
+/// Cancels a task.
 #[utoipa::path(post, path = "/admin/v1/tasks/{id}/cancel", tag = "tasks", params(("id" = String, Path)), responses(
     (status = 200, body = TaskView), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn cancel_task(State(control): State<Arc<Control>>, Id(id): Id) -> Result<impl IntoResponse, Problem> {
-    control.broker.cancel_task(&id).await.map(axum::Json).map_err(|refusal| task_problem(&id, &refusal))
+    control.broker.cancel_task(&id).await.map_err(|refusal| task_problem(&id, &refusal))?;
+    Ok(axum::Json(control.task(&id).await?.task))
 }
 
 fn task_problem(id: &str, refusal: &Refusal) -> Problem {
     let (status, kind) = match refusal.kind {
         ErrorKind::TaskNotFound => return Problem::not_found("task", id),
-        // The backend's word for a task that has ended.
-        ErrorKind::InvalidParams | ErrorKind::InvalidRequest => (StatusCode::CONFLICT, "task-ended"),
-        ErrorKind::Timeout => (StatusCode::GATEWAY_TIMEOUT, "backend-timeout"),
-        _ => (StatusCode::BAD_GATEWAY, "backend-refused"),
+        ErrorKind::InvalidParams => (StatusCode::CONFLICT, "task-ended"),
+        _ => (StatusCode::SERVICE_UNAVAILABLE, "store-unavailable"),
     };
     Problem::new(status, kind, refusal.to_string())
 }
