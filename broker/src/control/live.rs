@@ -10,6 +10,7 @@ use storage::{NodeRecord, StoredSession, StoredTask, TaskPlace, TaskStatus, Wake
 
 use super::{Control, ControlError, answers::moment, now_us};
 use crate::{
+    actors::session::record::client_of,
     limits::{ADMIN_LIST_MAX, ADMIN_PAGE_ROWS},
     views::{NodeView, SessionView, SubscriptionView, TaskChange, TaskShown, TaskView},
 };
@@ -78,6 +79,7 @@ impl Control {
         if let Some(live) = live {
             return SessionView { node: owner, ..live };
         }
+        let (client_name, client_version) = client_of(record).unwrap_or_default();
         SessionView {
             id: record.key.digest(),
             tenant: record.seat.tenant.to_string(),
@@ -85,8 +87,8 @@ impl Control {
             transport: record.transport.clone(),
             endpoint: record.seat.endpoint.as_ref().map_or_else(|| "aggregated".to_owned(), ToString::to_string),
             protocol_version: record.version.clone(),
-            client_name: String::new(),
-            client_version: String::new(),
+            client_name,
+            client_version,
             state: if owner.is_some() { "ready" } else { "parked" }.to_owned(),
             calls_in_flight: None,
             streams: None,

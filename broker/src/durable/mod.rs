@@ -4,8 +4,8 @@
 //! whoever writes at the same time. Reads go to the store directly, within its own deadline, through [`Durable::timed`].
 //! Nothing here is on the path of a plain call of a session that lives here.
 
-pub mod node;
 mod events;
+pub mod node;
 mod persister;
 mod sweeper;
 
@@ -16,9 +16,9 @@ use protocol::error::{ErrorKind, Refusal};
 use storage::{DurableStore, EventStore, HotStore, StoreError};
 // What actors name of the stores; they reach them through this module only.
 pub use storage::{
-    LogEntry, LoggedEvent, NodeName, SESSION_KEY_BYTES, SessionKey, SessionRecord, SessionSeat, Step, StoredStream, StoredTask, StreamRecord,
-    SubscriptionRecord, TaskAudience, TaskInput, TaskLimit, TaskLimits, TaskPlace, TaskRecord, TaskStatus, Wake, Write, Written, fault_point,
-    hot::TASK_WORD_BYTES_MAX,
+    LogEntry, LoggedEvent, NodeName, SESSION_KEY_BYTES, SessionKey, SessionRecord, SessionSeat, Step, StoredStream, StoredTask,
+    StreamRecord, SubscriptionRecord, TaskAudience, TaskInput, TaskLimit, TaskLimits, TaskPlace, TaskRecord, TaskStatus, Wake, Write,
+    Written, fault_point, hot::TASK_WORD_BYTES_MAX,
 };
 
 pub use self::{events::EventWriter, sweeper::sweep};

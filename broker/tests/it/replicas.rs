@@ -182,3 +182,22 @@ async fn redis_may_come_and_go() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn an_operator_ends_a_session_from_any_replica() {
+    let server = PostgresServer::fast().await;
+    let (one, two) = two(&server.database().await).await;
+    let client = one.connected(json!({})).await;
+    let seen = two.admin().sessions("default").await;
+    assert_eq!(seen.len(), 1, "{seen:?}");
+    let id = seen[0]["id"].as_str().unwrap();
+    assert!(seen[0]["node"].as_str().unwrap().starts_with("one/") && seen[0]["protocol_version"] == "2025-11-25", "{seen:?}");
+    assert!(!seen[0]["client_name"].as_str().unwrap().is_empty(), "{seen:?}");
+    assert_eq!(two.admin().delete(&format!("/admin/v1/sessions/{id}")).await.0, 204);
+    eventually("the session is over where it was", || async {
+        let answer = client.post(super::request(7, "ping", json!({}))).await;
+        if answer.status == 404 { Ok(()) } else { Err(answer.status) }
+    })
+    .await;
+    until_status(&two, &format!("/admin/v1/sessions/{id}"), 404).await;
+}

@@ -191,6 +191,11 @@ pub fn read(record: &SessionRecord, seal: &SealKey) -> Result<Stored, Unreadable
     })
 }
 
+/// What the client of a stored session called itself, and which version of itself.
+pub fn client_of(record: &SessionRecord) -> Option<(String, String)> {
+    read_agreement(&record.agreement).ok().map(|agreement| (agreement.client_name, agreement.client_version))
+}
+
 /// The text, if it is of the format that is known.
 fn read_format<'a, T: Deserialize<'a>>(text: &'a [u8], what: &'static str) -> Result<T, Unreadable> {
     let Numbered { format } = serde_json::from_slice(text).map_err(|_| Unreadable::Part(what))?;
