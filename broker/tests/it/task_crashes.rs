@@ -188,6 +188,54 @@ async fn r_1_what_was_acknowledged_is_there_after_a_kill() {
 }
 
 #[tokio::test]
+async fn r_9_a_drain_gives_tasks_away_and_the_next_life_goes_on_with_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let done = Gate::new();
+    let (keeping, gate) = (with_tasks(&done).await, done.clone());
+    let plain = FakeBackend::start().await;
+    for tool in ["read", "write"] {
+        let gate = gate.clone();
+        plain.tool(tool, move |_| {
+            let gate = gate.clone();
+            async move {
+                gate.passed().await;
+                Reply::text("done")
+            }
+        });
+    }
+    let described =
+        |name: &str, read_only: bool| json!({"name": name, "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": read_only}});
+    plain.list("tools", vec![described("read", true), described("write", false)]);
+    let url = format!("sqlite:{}", folder.path().join("broker.db").display());
+    let config = json!({"storage": {"url": url}, "shutdown": {"grace": "1s"}});
+    let mut first = builder()
+        .auth_required()
+        .config(config)
+        .backend("default", "b", keeping.spec())
+        .backend("default", "p", plain.spec())
+        .start()
+        .await;
+    let key = first.admin().create_key("default").await;
+    let client = first.client("/mcp").bearer(&key).connected(json!({})).await;
+    let (kept, read, write) = (start(&client, "b__job").await, start(&client, "p__read").await, start(&client, "p__write").await);
+    plain.wait_count("both calls", 2, |seen| seen.is("tools/call")).await;
+    keeping.wait_for("a look at the task", |seen| seen.is("tasks/get")).await;
+    first.terminate().await;
+    let second = broker_on(folder.path(), None, None).await;
+    for backend in ["b", "p"] {
+        second.admin().wait_backend_state("default", backend, "ready").await;
+    }
+    let client = second.client("/mcp").bearer(&key).connected(json!({})).await;
+    let error = client.error("tasks/result", json!({"taskId": write})).await;
+    assert_eq!(error["data"]["kind"], "outcome_unknown", "{error}");
+    plain.wait_count("the harmless call again", 3, |seen| seen.is("tools/call")).await;
+    done.open();
+    assert_eq!(text_of(&client.result("tasks/result", json!({"taskId": read})).await), "done");
+    assert_eq!(text_of(&client.result("tasks/result", json!({"taskId": kept})).await), "result of task-1");
+    assert_eq!((plain.count(|seen| seen.calls("write")), keeping.count(|seen| seen.calls("job"))), (1, 1));
+}
+
+#[tokio::test]
 async fn task_12_an_expired_task_is_gone_and_its_call_is_given_up() {
     let backend = FakeBackend::with_tool("job", |_| async { Reply::Hang }).await;
     let broker = builder().backend("default", "b", backend.spec()).start().await;

@@ -238,6 +238,7 @@ pub(super) async fn connect(run: &Arc<TaskRun>, patience: &mut Patience) -> Resu
 
 /// The one end of every run.
 async fn settle(run: &Arc<TaskRun>, ending: Ending) {
+    run.words.fall_silent();
     match ending {
         Ending::Answered(answer, said) => {
             let ended =
