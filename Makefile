@@ -1,12 +1,13 @@
 # The commands of this project. `make run` and `make test` are all a newcomer needs; CI runs `.ci/run`.
 .DEFAULT_GOAL := help
-.PHONY: help run test check
+.PHONY: help run test chaos check
 
 CARGO_OUTPUT := $${CARGO_TARGET_DIR:-target}
 
 help:
 	@echo "make run    build the broker and start it with a demo backend"
 	@echo "make test   install what the tests need, then run all of them against the real binary"
+	@echo "make chaos  kill brokers under load for half an hour; SEED=N makes the choices of that run again, WHAT=tasks|points|rolling a part"
 	@echo "make check  formatting, lints, documentation, licences and the syntax of the scripts"
 
 run:
@@ -17,6 +18,10 @@ run:
 test:
 	@scripts/need-toolchain.sh
 	@scripts/test.sh
+
+chaos:
+	@scripts/need-toolchain.sh
+	@scripts/chaos.sh $(if $(SEED),--seed $(SEED)) $(WHAT)
 
 check:
 	@scripts/need-toolchain.sh

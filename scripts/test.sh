@@ -4,6 +4,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+scripts/install-servers.sh
 scripts/install-peers.sh >/dev/null
 # Tests start these as processes; cargo builds only the binaries of the crate under test by itself.
 cargo build --locked --workspace --bins

@@ -3,6 +3,7 @@
 mod adoption;
 mod draining;
 mod housekeeping;
+mod owned;
 mod sessions;
 
 use std::{sync::Arc, time::Duration};
@@ -12,22 +13,23 @@ use protocol::{
     error::{ErrorKind, Refusal},
     ids::{BackendId, KeyId, PrincipalId, SessionId, TenantId},
 };
-use storage::{NodeName, SessionKey};
+use storage::SessionKey;
 use transport::http_client::{HttpClient, HttpClientConfig, TlsSetupError};
 
 use self::adoption::Adopting;
 pub use self::adoption::Adoption;
 use crate::{
-    actors::{backend::Backend, catalog_refresh, session::Session, shared::Shared, tenant::Tenant},
+    actors::{backend::Backend, catalog_refresh, session::Session, shared::Shared, tasks::Tasks, tenant::Tenant},
     auth::{Caller, Keyring, Keys},
     config::{
         Config,
         spec::{BackendSpec, TenantSpec},
     },
-    durable::{Durable, Stores},
+    durable::{Durable, Stores, node::NodeSettings},
     metrics::Metrics,
+    placement::Placement,
     rules::catalog::{BackendLists, Endpoint},
-    views::{BackendStatus, SessionView, SubscriptionView, TaskView},
+    views::{BackendStatus, SessionView, SubscriptionView},
 };
 
 /// What a broker is made of.
@@ -42,6 +44,8 @@ pub struct Parts {
 #[derive(Debug)]
 pub struct Broker {
     pub shared: Arc<Shared>,
+    /// The other replicas, and which of them has a session that is not here.
+    pub placement: Placement,
     keyring: Arc<Keyring>,
     tenants: DashMap<TenantId, Arc<Tenant>>,
     sessions: DashMap<SessionId, Arc<Session>>,
@@ -58,9 +62,11 @@ impl Broker {
             egress: parts.config.egress.clone(),
             ..HttpClientConfig::default()
         })?;
-        let node = NodeName::new(format!("{}/{:08x}", parts.config.node.id, rand::random::<u32>()));
+        let node = NodeSettings::fresh_name(&parts.config.node.id);
         let durable = Durable::new(parts.stores, node, parts.keys.seal, parts.metrics.clone());
+        let placement = Placement::new(&parts.keys.peer)?;
         let broker = Arc::new(Broker {
+            placement,
             shared: Shared::new(parts.config, parts.metrics, http, parts.keys.cursor, durable),
             keyring: parts.keyring,
             tenants: DashMap::new(),
@@ -68,6 +74,8 @@ impl Broker {
             ending: DashSet::new(),
             adopting: Adopting::default(),
         });
+        let tenants = Arc::downgrade(&broker);
+        broker.shared.tasks.find_tenants_by(Box::new(move |id| tenants.upgrade()?.tenant(id)));
         tokio::spawn(housekeeping::reap(Arc::downgrade(&broker)));
         Ok(broker)
     }
@@ -167,13 +175,18 @@ impl Broker {
 
     /// Who is calling. Without a credential that is nobody in particular of tenant `default`, where that is allowed.
     pub fn authenticate(&self, bearer: Option<&str>) -> Result<Caller, Refusal> {
-        let unknown = || Refusal::new(ErrorKind::Unauthorized, "a valid API key is required: Authorization: Bearer <key>");
         let caller = match bearer {
-            Some(bearer) => self.keyring.verify(bearer).ok_or_else(unknown)?,
-            None if self.shared.config.auth.required => return Err(unknown()),
+            Some(bearer) => self.keyring.verify(bearer).ok_or_else(key_required)?,
+            None if self.shared.config.auth.required => return Err(key_required()),
             None => Caller { tenant: default_tenant(), principal: PrincipalId::new("anonymous"), key: None },
         };
-        if self.tenant(&caller.tenant).is_some_and(|tenant| tenant.enabled()) { Ok(caller) } else { Err(unknown()) }
+        self.admit(caller)
+    }
+
+    /// A caller that has been authenticated, here or by another replica: its tenant must be served.
+    pub fn admit(&self, caller: Caller) -> Result<Caller, Refusal> {
+        let enabled = self.tenant(&caller.tenant).is_some_and(|tenant| tenant.enabled());
+        if enabled { Ok(caller) } else { Err(key_required()) }
     }
 
     // What operators see.
@@ -199,16 +212,13 @@ impl Broker {
         self.sessions.iter().find(|entry| entry.value().digest == digest).map(|entry| entry.value().clone())
     }
 
-    pub fn tasks(&self, tenant: Option<&TenantId>, status: Option<&str>) -> Vec<TaskView> {
-        self.shared.tasks.views(tenant, status)
+    pub async fn cancel_task(&self, id: &str) -> Result<(), Refusal> {
+        self.shared.tasks.cancel(&self.shared, id).await
     }
 
-    pub fn task(&self, id: &str) -> Option<TaskView> {
-        self.shared.tasks.view(id)
-    }
-
-    pub async fn cancel_task(&self, id: &str) -> Result<TaskView, Refusal> {
-        self.shared.tasks.cancel(id).await
+    /// Everything stored and declared is known: tasks that were left behind are looked for from now on.
+    pub fn begin_tasks(&self) {
+        Tasks::begin(&self.shared);
     }
 
     pub fn subscriptions(&self, tenant: Option<&TenantId>) -> Vec<SubscriptionView> {
@@ -233,6 +243,7 @@ impl Broker {
         if !self.shared.draining.is_cancelled() {
             tracing::info!("draining: no new sessions");
             self.shared.draining.cancel();
+            self.shared.tasks.drain();
         }
     }
 
@@ -246,8 +257,16 @@ impl Broker {
     }
 }
 
+pub fn no_session() -> Refusal {
+    Refusal::new(ErrorKind::SessionNotFound, "no such session: it ended or never was; initialize anew")
+}
+
 pub fn unknown_backend(id: &BackendId) -> Refusal {
     Refusal::new(ErrorKind::NotFound, format!("no endpoint for a backend named {id}"))
+}
+
+fn key_required() -> Refusal {
+    Refusal::new(ErrorKind::Unauthorized, "a valid API key is required: Authorization: Bearer <key>")
 }
 
 fn default_tenant() -> TenantId {

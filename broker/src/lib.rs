@@ -16,6 +16,7 @@ pub mod listeners;
 pub mod metrics;
 #[cfg(test)]
 mod pages;
+pub mod placement;
 pub mod rules;
 pub mod serve;
 pub mod telemetry;

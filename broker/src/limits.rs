@@ -28,8 +28,47 @@ pub const REFRESH_INTERVAL_MIN: Duration = Duration::from_millis(500);
 
 /// End of every call, however often progress renewed its deadline.
 pub const CALL_TOTAL_MAX: Duration = Duration::from_secs(3_600);
+
+// Tasks.
+
+/// Random bytes of a task's id, which is all that some callers need to know to see it.
+pub const TASK_ID_BYTES: usize = 24;
+/// A call that is to become a task; a larger one is refused.
+pub const TASK_REQUEST_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// The key by which a client says that two requests are the same one.
+pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 256;
+/// A task is kept at least this long, so that its client can get to know of it.
+pub const TASK_TTL_MIN: Duration = Duration::from_secs(1);
+/// End of the run of a task that is kept for ever.
+pub const TASK_RUN_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
+/// Tasks carried out by one process.
+pub const TASK_RUNS_MAX: usize = 10_000;
+/// Tasks taken over at once.
+pub const TASK_CLAIM_BATCH: u32 = 64;
+/// Shortest wait between two questions after a backend's task, whatever the backend says.
+pub const TASK_POLL_MIN: Duration = Duration::from_millis(50);
+/// Longest such wait.
+pub const TASK_POLL_MAX: Duration = Duration::from_secs(60);
+/// How often a harmless call is sent again when its answer was lost.
+pub const TASK_RESENDS_MAX: u32 = 3;
+/// Requests of a backend (sampling, elicitation, roots) one task waits for.
+pub const TASK_INPUTS_MAX: usize = 16;
+/// Notifications of one task per second that are passed on, such as progress.
+pub const TASK_WORDS_PER_SECOND: u32 = 20;
+/// Who waits for a task looks at it this often when no word comes.
+pub const TASK_LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// The same while words can not reach other replicas.
+pub const TASK_LOOK_INTERVAL_ALONE: Duration = Duration::from_millis(500);
 /// `tasks/result` blocks until the task is over (MCP 2025-11-25, Tasks); whoever still waits then asks again.
 pub const TASK_RESULT_WAIT_MAX: Duration = Duration::from_secs(3_600);
+/// How long a task's status is explained, in characters.
+pub const STATUS_MESSAGE_CHARS_MAX: usize = 500;
+/// First wait before a change that could not be stored is tried again; it doubles.
+pub const STORE_RETRY_FIRST: Duration = Duration::from_millis(50);
+/// Longest such wait.
+pub const STORE_RETRY_MAX: Duration = Duration::from_secs(1);
+/// A task that seems to have another owner may only have got a new epoch which is about to be told.
+pub const EPOCH_NEWS_WAIT: Duration = Duration::from_secs(1);
 
 // Sessions.
 
@@ -39,6 +78,17 @@ pub const SESSION_ID_BYTES: usize = 24;
 pub const FIRST_CATALOG_WAIT: Duration = Duration::from_secs(2);
 /// How often idle sessions, unanswered questions and unused links are looked for.
 pub const REAPER_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Sessions on other replicas whose owners are remembered.
+pub const OWNERS_REMEMBERED_MAX: usize = 10_000;
+/// Shortest wait before the record is asked again for a session whose owner did not serve it.
+pub const OWNER_RETRY_MIN: Duration = Duration::from_millis(50);
+/// How often that wait doubles.
+pub const OWNER_RETRY_DOUBLINGS: u32 = 4;
+/// Most that is added by chance to such a wait: many requests may wait for the same lease.
+pub const OWNER_RETRY_JITTER: Duration = Duration::from_millis(100);
+/// A session's owner is looked for during two leases and this.
+pub const OWNER_SEARCH_EXTRA: Duration = Duration::from_secs(1);
 
 /// Event streams of one session that are open or kept to be resumed.
 pub const STREAMS_KEPT_MAX: usize = 128;
@@ -54,8 +104,6 @@ pub const CLIENT_TEXT_BYTES_MAX: usize = 64 * 1024;
 pub const INSTRUCTIONS_BYTES_MAX: usize = 64 * 1024;
 /// A name or version in logs and views; the rest is cut.
 pub const DISPLAY_CHARS_MAX: usize = 100;
-/// Tasks asked about at once for one `tasks/list`.
-pub const TASKS_ASKED_AT_ONCE: usize = 16;
 /// Tasks one client works on for backends whose status is passed on.
 pub const CLIENT_TASKS_MAX: usize = 1_000;
 /// An elicitation's or client task's id; a longer one is not remembered.
@@ -64,8 +112,6 @@ pub const ELICITATION_ID_BYTES_MAX: usize = 1_024;
 pub const ELICITATIONS_MAX: usize = 1_000;
 /// Values of one completion (MCP 2025-11-25, Completion).
 pub const COMPLETION_VALUES_MAX: usize = 100;
-/// Tasks remembered for one tenant; the oldest that is over makes room.
-pub const TASKS_PER_TENANT_MAX: usize = 10_000;
 
 // Links to backends.
 
@@ -123,11 +169,33 @@ pub const CLIENT_WRITE_STALL_MAX: Duration = Duration::from_secs(30);
 pub const HTTP_HEADERS_MAX: usize = 100;
 /// An answer is handed to an HTTP/2 connection in pieces of this size.
 pub const HTTP2_PIECE_BYTES: usize = 16 * 1024;
+/// An answer of another replica up to this size is read whole before it is passed on, so that it comes whole or not at all.
+pub const RELAYED_WHOLE_BYTES_MAX: u64 = 1024 * 1024;
 /// Requests in flight on one HTTP/2 connection.
 pub const HTTP2_STREAMS_MAX: u32 = 256;
 
 // Stores.
 
+/// A replica that could not renew its lease for this long after it ran out is not ready.
+pub const LEASE_LOST_READY: Duration = Duration::from_secs(4);
+/// Names a replica may have had whose sessions and tasks it could not reclaim yet.
+pub const PAST_NAMES_MAX: usize = 64;
+/// The longest pause before a renewal that failed is tried again.
+pub const RENEWAL_RETRY_MAX: Duration = Duration::from_millis(500);
+/// How often every replica looks for what has expired, give or take a half of it.
+pub const SWEEP_INTERVAL: Duration = Duration::from_secs(4);
+/// Expired sessions or tasks removed by one statement.
+pub const SWEEP_ROWS: u32 = 200;
+/// Expired events removed by one statement.
+pub const SWEEP_EVENTS: u32 = 2_000;
+/// Statements of one kind in one sweep; what is left waits for the next.
+pub const SWEEP_ROUNDS_MAX: usize = 10;
+/// Changes of other replicas are read at most this often.
+pub const CONFIG_READ_INTERVAL_MIN: Duration = Duration::from_millis(200);
+/// Rows read at once for a list of the admin API.
+pub const ADMIN_PAGE_ROWS: u32 = 500;
+/// Entries of one list of the admin API.
+pub const ADMIN_LIST_MAX: usize = 20_000;
 /// Writes that share a transaction.
 pub const PERSIST_BATCH_MAX: usize = 256;
 /// Writes waiting for their transaction in one lane; what finds no room is refused.
@@ -179,7 +247,13 @@ const _: () = assert!(at_most(RETRY_DEFAULT, RETRY_MAX));
 const _: () = assert!(WRITE_BATCH_FRAMES <= LINK_QUEUE_FRAMES); // a batch is taken out of the queue
 const _: () = assert!(at_most(REFRESH_DEBOUNCE, REFRESH_INTERVAL_MIN)); // the debounce is part of the interval
 const _: () = assert!(LATENCY_WEIGHT > 0); // it divides
+const _: () = assert!(ADMIN_PAGE_ROWS as usize <= ADMIN_LIST_MAX);
 const _: () = assert!(PERSIST_BATCH_MAX <= PERSIST_QUEUE_MAX); // a batch is taken out of the queue
+const _: () = assert!(SESSION_ID_BYTES.is_multiple_of(3)); // its base64 text has no remainder
+const _: () = assert!(at_most(OWNER_RETRY_JITTER, OWNER_SEARCH_EXTRA)); // the wait for a lease must fit into the search
+const _: () = assert!(at_most(TASK_POLL_MIN, TASK_POLL_MAX));
+const _: () = assert!(at_most(TASK_LOOK_INTERVAL_ALONE, TASK_LOOK_INTERVAL));
+const _: () = assert!(at_most(STORE_RETRY_FIRST, STORE_RETRY_MAX));
 const _: () = assert!(EVENT_BATCH_MAX <= EVENT_QUEUE_MAX && EVENT_BATCH_BYTES_MAX <= EVENT_QUEUE_BYTES_MAX);
 const _: () = assert!(FLUSHED_AT_ONCE <= PERSIST_QUEUE_MAX); // else writing behind could crowd out what somebody waits for
 const _: () = assert!(URI_BYTES_MAX < REQUEST_HEAD_BYTES_MAX);

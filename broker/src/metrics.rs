@@ -26,6 +26,7 @@ use protocol::{
     method::Method,
     version::Version,
 };
+use storage::TaskStatus;
 
 /// Backends that get a label value of their own; the following ones share `other`.
 pub const BACKEND_LABELS_MAX: usize = 200;
@@ -88,6 +89,18 @@ impl Side {
     }
 }
 
+/// What came of passing a request on to another replica.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Forwarding {
+    Answered,
+    /// It can not be reached; nothing was sent.
+    Unreachable,
+    /// It does not have the session.
+    NotThere,
+    /// It was lost before it answered.
+    Broken,
+}
+
 /// As seen from the broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
@@ -131,8 +144,13 @@ pub struct Metrics {
     sessions_released: IntCounter,
     sessions_unreadable: IntCounter,
     tasks: IntGaugeVec,
+    forwarded: IntCounterVec,
+    task_transitions: IntCounterVec,
     store_seconds: HistogramVec,
     store_errors: IntCounterVec,
+    lease_renewals: IntCounterVec,
+    writes_fenced: IntCounter,
+    expired: IntCounterVec,
     /// Indexed by direction, then side.
     bytes: [[IntCounter; 2]; 2],
     /// Present only where tenant labels are configured.
@@ -204,8 +222,17 @@ impl Metrics {
             sessions_released: declare.counter("mcp_sessions_released_total", "Sessions given away by a broker that goes away."),
             sessions_unreadable: declare.counter("mcp_sessions_unreadable_total", "Stored sessions this build can not read."),
             tasks: declare.gauges("mcp_tasks", "Tasks known to the broker, by last status.", &["status"]),
+            forwarded: declare.counters("mcp_forwarded_requests_total", "Requests passed on to other replicas.", &["outcome"]),
+            task_transitions: declare.counters("mcp_task_transitions_total", "Changes of a task's status, by the new one.", &["to"]),
             store_seconds: declare.histograms("mcp_store_seconds", "Time the stores take.", &["operation", "store"]),
             store_errors: declare.counters("mcp_store_errors_total", "Operations a store failed.", &["operation", "store"]),
+            lease_renewals: declare.counters(
+                "mcp_node_lease_renewals_total",
+                "Attempts of this process to renew its lease: held, lost (another may have what it owned) or failed.",
+                &["outcome"],
+            ),
+            writes_fenced: declare.counter("mcp_fenced_writes_total", "Writes that came too late: what they were about has another owner."),
+            expired: declare.counters("mcp_expired_total", "What was removed from the stores because its time was over.", &["kind"]),
             bytes: [bytes_of(Direction::In), bytes_of(Direction::Out)],
             tenants: tenant_labels.then(|| TenantRequests {
                 requests: declare.counters(
@@ -312,6 +339,25 @@ impl Metrics {
         self.events_replayed.inc_by(count);
     }
 
+    pub fn task_transition(&self, to: &'static str) {
+        self.task_transitions.with_label_values(&[to]).inc();
+    }
+
+    /// How many tasks the database holds in a status.
+    pub fn stored_tasks(&self, status: TaskStatus, count: u64) {
+        self.tasks.with_label_values(&[status.name()]).set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    pub fn forwarded(&self, outcome: Forwarding) {
+        let label = match outcome {
+            Forwarding::Answered => "answered",
+            Forwarding::Unreachable => "unreachable",
+            Forwarding::NotThere => "not_there",
+            Forwarding::Broken => "broken",
+        };
+        self.forwarded.with_label_values(&[label]).inc();
+    }
+
     pub fn events_lost(&self, count: u64) {
         self.events_lost.inc_by(count);
     }
@@ -332,16 +378,25 @@ impl Metrics {
         self.sessions_unreadable.inc();
     }
 
-    pub fn tasks(&self, status: &'static str, delta: i64) {
-        self.tasks.with_label_values(&[status]).add(delta);
-    }
-
     /// An operation of a store is over. Both names come from closed sets.
     pub fn store(&self, operation: &'static str, store: &'static str, time: Duration, failed: bool) {
         self.store_seconds.with_label_values(&[operation, store]).observe(time.as_secs_f64());
         if failed {
             self.store_errors.with_label_values(&[operation, store]).inc();
         }
+    }
+
+    pub fn lease_renewal(&self, outcome: &'static str) {
+        self.lease_renewals.with_label_values(&[outcome]).inc();
+    }
+
+    pub fn writes_fenced(&self, count: u64) {
+        self.writes_fenced.inc_by(count);
+    }
+
+    /// Removed because their time was over: `sessions`, `tasks` or `events`.
+    pub fn expired(&self, kind: &'static str, count: u64) {
+        self.expired.with_label_values(&[kind]).inc_by(count);
     }
 
     pub fn bytes(&self, direction: Direction, side: Side, count: usize) {

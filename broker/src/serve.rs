@@ -6,6 +6,7 @@
 
 mod demo;
 mod signals;
+mod stores;
 
 use std::{
     io::{self, Write as _},
@@ -16,18 +17,24 @@ use std::{
     time::Duration,
 };
 
-use storage::{ConfigStore, SqliteOptions, SqliteStore, StoreError};
+use storage::StoreError;
 use tokio::{net::TcpListener, task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
 use transport::TlsSetupError;
 
-use self::signals::{Signal, Signals};
+use self::{
+    signals::{Signal, Signals},
+    stores::Database,
+};
 use crate::{
     auth::{Keyring, Keys, KeysError},
     broker::{Broker, Parts},
     config::{self, Config, Faults},
     control::{Control, ControlParts, LoadError},
-    durable::Stores,
+    durable::{
+        self,
+        node::{Node, NodeSettings, Replica},
+    },
     limits::CLOSE_WAIT,
     listeners,
     metrics::Metrics,
@@ -91,9 +98,8 @@ pub fn migrate(file: Option<&Path>) -> ExitCode {
     let migrated = || {
         let config = config::load(file)?;
         runtime()?.block_on(async {
-            let store = SqliteStore::open(&SqliteOptions { path: config.storage.sqlite_path.clone(), migrate: true }).await?;
-            say(&format!("the schema of {} is up to date", config.storage.sqlite_path.display()));
-            store.close().await;
+            let database = stores::migrate(&config).await?;
+            say(&format!("the schema of {database} is up to date"));
             Ok(())
         })
     };
@@ -177,8 +183,10 @@ struct Running {
     logging: Logging,
     broker: Arc<Broker>,
     control: Arc<Control>,
+    node: Arc<Node>,
     http: Listener,
     admin: Listener,
+    internal: Option<Listener>,
 }
 
 struct Listener {
@@ -191,31 +199,42 @@ impl Running {
     async fn start(options: ServeOptions, config: Config, logging: Logging) -> Result<Self, ServeError> {
         let config = Arc::new(config);
         tracing::info!(node = %config.node.id, version = env!("CARGO_PKG_VERSION"), "starting");
-        let database = SqliteOptions { path: config.storage.sqlite_path.clone(), migrate: config.storage.migrate_on_start };
-        // The store locks the database; only then may the secret beside it be made.
-        let store = Arc::new(SqliteStore::open(&database).await?);
+        // The store locks an SQLite database; only then may the secret beside it be made.
+        let database = Database::open(&config, config.storage.migrate_on_start).await?;
         let keys = Keys::load(&config)?;
+        let stores = database.with_the_rest(&config, &keys).await?;
         let keyring = Arc::new(Keyring::new(keys.api_key.clone()));
         let metrics = Arc::new(Metrics::new(config.telemetry.tenant_labels));
-        let stores = Stores { durable: store.clone(), events: Some(store.clone()), hot: Arc::new(storage::hot::MemoryHot::new()) };
         let parts =
             Parts { config: Arc::clone(&config), metrics: Arc::clone(&metrics), keys: keys.clone(), keyring: Arc::clone(&keyring), stores };
         let broker = Broker::new(parts)?;
-        let parts = ControlParts { broker: Arc::clone(&broker), store, keyring, keys, config: Arc::clone(&config), metrics };
+        let parts = ControlParts { broker: Arc::clone(&broker), keyring, keys, config: Arc::clone(&config), metrics: Arc::clone(&metrics) };
         let control = Control::new(parts);
         let http = bind("listen.http", config.listen.http).await?;
         let admin = bind("listen.admin", config.listen.admin).await?;
+        let internal = match config.listen.internal {
+            Some(address) => Some(bind("listen.internal", address).await?),
+            None => None,
+        };
+        let node = join(&control, &metrics, internal.as_ref()).await?;
         let loaded = control.load().await?;
         tracing::info!(tenants = loaded.tenants, keys = loaded.keys, backends = loaded.backends, "loaded");
+        broker.begin_tasks();
         warn_of_open_doors(&config);
         let http = Listener::start(http, |listener, stop| listeners::http::serve(Arc::clone(&broker), listener, stop))?;
         let admin = Listener::start(admin, |listener, stop| listeners::admin::serve(Arc::clone(&control), listener, stop))?;
-        Ok(Self { options, config, logging, broker, control, http, admin })
+        let internal =
+            internal.map(|bound| Listener::start(bound, |listener, stop| listeners::internal::serve(Arc::clone(&broker), listener, stop)));
+        let internal = internal.transpose()?;
+        control.follow();
+        tokio::spawn(durable::sweep(Arc::clone(&broker.shared.durable), Arc::clone(&config), metrics));
+        Ok(Self { options, config, logging, broker, control, node, http, admin, internal })
     }
 
     /// The first line on standard output, which whoever started the broker waits for.
     fn announce(&self) {
-        let line = format!("ready http={} admin={}\n", self.http.address, self.admin.address);
+        let internal = self.internal.as_ref().map(|internal| format!(" internal={}", internal.address)).unwrap_or_default();
+        let line = format!("ready http={} admin={}{internal}\n", self.http.address, self.admin.address);
         let mut out = io::stdout().lock();
         if let Err(error) = out.write_all(line.as_bytes()).and_then(|()| out.flush()) {
             tracing::warn!(%error, "the ready line could not be written");
@@ -243,6 +262,7 @@ impl Running {
                 }
                 ended = &mut self.http.task => return Err(listener_ended("http", ended)),
                 ended = &mut self.admin.task => return Err(listener_ended("admin", ended)),
+                ended = ended(&mut self.internal) => return Err(listener_ended("internal", ended)),
             }
         }
     }
@@ -253,12 +273,17 @@ impl Running {
         let grace = self.config.shutdown.grace;
         tracing::info!(grace = %config::units::format_duration(grace), "draining");
         self.broker.drain();
+        self.node.drain();
         let closing = async {
             if !self.broker.finish_drain(grace).await {
                 tracing::warn!("the grace period is over: what is still in flight is given up");
             }
             self.http.close(CLOSE_WAIT).await;
+            if let Some(internal) = &mut self.internal {
+                internal.close(CLOSE_WAIT).await;
+            }
             self.admin.close(CLOSE_WAIT).await;
+            self.node.leave().await;
             if timeout(CLOSE_WAIT, self.control.close()).await.is_err() {
                 tracing::warn!("the store did not close in time");
             }
@@ -313,6 +338,27 @@ impl Listener {
         if timeout(within, &mut self.task).await.is_err() {
             tracing::warn!(address = %self.address, "connections did not close in time");
         }
+    }
+}
+
+/// From here on what this process commits is its own, for as long as it says that it lives.
+async fn join(control: &Arc<Control>, metrics: &Arc<Metrics>, internal: Option<&TcpListener>) -> Result<Arc<Node>, ServeError> {
+    let config = &control.config;
+    let bound = internal.map(TcpListener::local_addr).transpose();
+    let bound = bound.map_err(|source| ServeError::System { what: "the address of a listener", source })?;
+    let address = config.node.advertise.clone().or(bound.map(|address| address.to_string()));
+    let settings = NodeSettings { id: config.node.id.clone(), lease: config.session.lease, address };
+    let node = Node::join(settings, Arc::clone(&control.broker.shared.durable), Arc::clone(metrics)).await?;
+    let replica: Arc<dyn Replica> = Arc::clone(control) as _;
+    tokio::spawn(Arc::clone(&node).keep(Arc::downgrade(&replica)));
+    Ok(node)
+}
+
+/// Resolves when the listener ends by itself; never, where there is none.
+async fn ended(listener: &mut Option<Listener>) -> Result<(), tokio::task::JoinError> {
+    match listener {
+        Some(listener) => (&mut listener.task).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -42,13 +42,37 @@ pub struct SessionView {
     pub protocol_version: String,
     pub client_name: String,
     pub client_version: String,
-    /// `opening`, `ready` or `closing`.
+    /// `opening`, `ready` or `closing`; `parked` when no replica has it, until its client is heard of again.
     pub state: String,
-    pub calls_in_flight: usize,
-    pub streams: usize,
+    /// Known of sessions of the replica that is asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calls_in_flight: Option<usize>,
+    /// Known of sessions of the replica that is asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub streams: Option<usize>,
     pub subscriptions: usize,
     pub idle_seconds: u64,
     pub created_at: String,
+    /// The replica that has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+}
+
+/// One replica.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct NodeView {
+    /// `node.id` and a part that changes with every start and every lost lease.
+    pub node: String,
+    /// Where other replicas reach it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// It is going away and takes nothing new.
+    pub draining: bool,
+    /// How long its lease runs if it is not renewed. None of a broker that is alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_ms: Option<u64>,
+    /// The replica that is asked.
+    pub is_this: bool,
 }
 
 /// One task known to the broker.
@@ -58,9 +82,39 @@ pub struct TaskView {
     pub tenant: String,
     pub principal: String,
     pub backend: String,
-    /// As last told by the backend.
     pub status: String,
     pub created_at: String,
+    /// What is said about the status.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// The session that made it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
+    /// Its latest change of status.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub updated_at: Option<String>,
+    /// It is deleted then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<String>,
+}
+
+/// One task with what happened to it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct TaskShown {
+    #[serde(flatten)]
+    pub task: TaskView,
+    /// Oldest first.
+    pub history: Vec<TaskChange>,
+}
+
+/// A change of a task's status.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct TaskChange {
+    pub to: String,
+    pub at: String,
+    /// How many replicas had had the task by then. None: somebody who does not own it, such as a cancellation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<i64>,
 }
 
 /// One resource somebody listens to.

@@ -294,6 +294,21 @@ impl Method {
         *self != Self::Unknown && info.since <= version && info.until.is_none_or(|last| version <= last)
     }
 
+    /// Whether doing it twice does no more than doing it once, so that it may be sent again when no answer came.
+    pub fn is_repeatable(self) -> bool {
+        !matches!(
+            self,
+            Self::Initialize
+                | Self::ToolsCall
+                | Self::SamplingCreateMessage
+                | Self::ElicitationCreate
+                | Self::TasksCancel
+                | Self::TasksUpdate
+                | Self::SubscriptionsListen
+                | Self::Unknown
+        )
+    }
+
     /// Whether a server may send it.
     pub fn from_server(self) -> bool {
         self.info().direction != ClientToServer

@@ -6,7 +6,7 @@ use protocol::ids::TenantId;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    #[error("the database can not be used: {detail}; check that its path exists and is writable for the broker's user, then try again")]
+    #[error("the database can not be used: {detail}; check that its server runs, or that its path is writable, then try again")]
     Unavailable { detail: String },
     #[error("the database is busy: {detail}; try again, and end other programs that hold it open")]
     Busy { detail: String },

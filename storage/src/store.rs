@@ -15,6 +15,9 @@ pub trait ConfigStore: Send + Sync {
     /// Creates or replaces; `created_at_us` of an existing tenant stays as it was.
     async fn put_tenant(&self, record: &TenantRecord) -> Result<(), StoreError>;
 
+    /// Creates a tenant, unless there is one of that name. False: there is, and it stays as it is.
+    async fn add_tenant(&self, record: &TenantRecord) -> Result<bool, StoreError>;
+
     /// Removes a tenant with all its keys and backends, and its sessions and tasks where the store holds any: another tenant of
     /// the same name must not find them. False: there was none.
     async fn delete_tenant(&self, tenant: &TenantId) -> Result<bool, StoreError>;

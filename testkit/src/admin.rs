@@ -8,19 +8,35 @@ use http_body_util::Full;
 use serde_json::{Value, json};
 
 use crate::{
+    client::TestClient,
     deadline::{eventually, within},
     http::{RawResponse, send_http1},
 };
+
+/// A replica beside the one that is asked: its admin listener and its clients' one.
+type Other = (SocketAddr, SocketAddr);
 
 #[derive(Debug, Clone)]
 pub struct AdminClient {
     address: SocketAddr,
     token: Option<String>,
+    others: Vec<Other>,
 }
 
 impl AdminClient {
     pub fn new(address: SocketAddr, token: Option<&str>) -> Self {
-        Self { address, token: token.map(str::to_owned) }
+        Self { address, token: token.map(str::to_owned), others: Vec::new() }
+    }
+
+    /// With replicas that must know of a change before it counts as made, and whose metrics are summed up. Tests that know
+    /// of one broker only then go on without knowing of several.
+    pub fn with_others(mut self, others: Vec<Other>) -> Self {
+        self.others = others;
+        self
+    }
+
+    fn of_other(&self, other: &Other) -> Self {
+        Self::new(other.0, self.token.as_deref())
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -29,7 +45,7 @@ impl AdminClient {
 
     /// The same place with another (or no) token.
     pub fn with_token(&self, token: Option<&str>) -> Self {
-        Self::new(self.address, token)
+        Self { token: token.map(str::to_owned), ..self.clone() }
     }
 
     /// Any request; JSON bodies only.
@@ -54,7 +70,32 @@ impl AdminClient {
         let response = self.send(method, path, body).await;
         let status = response.status;
         let text = response.text().await;
-        (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
+        let answer = serde_json::from_str(&text).unwrap_or(Value::String(text));
+        if (200..300).contains(&status) {
+            self.settled(method, path, &answer).await;
+        }
+        (status, answer)
+    }
+
+    /// Waits until the other replicas have taken over a change of tenants, keys or backends.
+    async fn settled(&self, method: &str, path: &str, answer: &Value) {
+        if !path.starts_with("/admin/v1/tenants/") {
+            return;
+        }
+        for other in &self.others {
+            let admin = self.of_other(other);
+            eventually(&format!("another replica to know of {method} {path}"), || async {
+                let known = match (method, answer["key"].as_str()) {
+                    // A GET without a session is refused in another way once the key is known.
+                    ("POST", Some(key)) => TestClient::new(other.1, "/mcp").bearer(key).get_stream_raw(None).await.status != 401,
+                    ("PUT", _) => Box::pin(admin.get(path)).await.1["updated_at"] == answer["updated_at"],
+                    ("DELETE", _) if !path.contains("/keys/") => Box::pin(admin.get(path)).await.0 == 404,
+                    _ => true,
+                };
+                known.then_some(()).ok_or("unknown to it")
+            })
+            .await;
+        }
     }
 
     pub async fn get(&self, path: &str) -> (u16, Value) {
@@ -115,12 +156,18 @@ impl AdminClient {
         self.wait_backend(tenant, backend, wanted, |view| view["state"] == wanted).await
     }
 
+    /// At every replica; the view is the first one's.
     pub async fn wait_backend(&self, tenant: &str, backend: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        eventually(&format!("backend {backend}: {what}"), || async {
-            let view = self.backend(tenant, backend).await;
-            if wanted(&view) { Ok(view) } else { Err(view) }
-        })
-        .await
+        let mut views = Vec::new();
+        for admin in std::iter::once(self.clone()).chain(self.others.iter().map(|other| self.of_other(other))) {
+            let view = eventually(&format!("backend {backend}: {what}"), || async {
+                let view = admin.backend(tenant, backend).await;
+                if wanted(&view) { Ok(view) } else { Err(view) }
+            })
+            .await;
+            views.push(view);
+        }
+        views.swap_remove(0)
     }
 
     /// The live sessions of a tenant.
@@ -136,7 +183,10 @@ impl AdminClient {
 
     /// The sum of a metric's samples that carry all these labels; `None` when there is none.
     pub async fn metric(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
-        let text = self.metrics().await;
+        let mut text = self.metrics().await;
+        for other in &self.others {
+            text.push_str(&self.of_other(other).metrics().await);
+        }
         let samples: Vec<f64> = text.lines().filter(|line| sample_matches(line, name, labels)).filter_map(sample_value).collect();
         (!samples.is_empty()).then(|| samples.iter().sum())
     }

@@ -4,35 +4,33 @@
 //! registers tenants and backends through the admin API. Dropping a [`TestBroker`] kills the process; a failing test
 //! prints the end of its log. What the broker said to the clients made here and to stdio
 //! backends is judged by then (see [`crate::judge`]).
+//!
+//! The variable `MCP_BROKER_TEST_ON` lets every test that does not choose its storage run on something else than SQLite,
+//! see [`crate::ground`]. On a cluster a `TestBroker` is two replicas: its clients go through a balancer without memory,
+//! its operator talks to the first replica, and what ends or starts it ends or starts both.
 
 use std::{
-    io::{BufRead, BufReader, Write},
     net::SocketAddr,
     path::{Path, PathBuf},
-    process::{Child, Command, ExitStatus, Stdio},
-    sync::mpsc as blocking,
-    time::Duration,
+    process::{Command, ExitStatus, Stdio},
 };
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
 use crate::{
     admin::AdminClient,
+    balancer::Balancer,
     client::TestClient,
-    deadline::eventually_within,
+    cluster::{ClusterBuilder, SECRET, replica_config},
+    ground::{self, Ground},
     judge::{Judge, Verdict},
+    replica::{EXIT_WITHIN, Launch, Replica},
+    servers::{PostgresServer, RedisServer},
 };
 
-/// How long a debug binary may take to say it is ready.
-const READY_WITHIN: Duration = Duration::from_secs(20);
-/// How long a process may take to end after it was asked to.
-const EXIT_WITHIN: Duration = Duration::from_secs(30);
-/// Where stdio backends, which start in the broker's folder, note what they hear and say.
-const TRAFFIC: &str = "traffic";
-/// How much of the log a failing test shows.
-const LOG_LINES_SHOWN: usize = 80;
+/// How many replicas stand for one broker on [`Ground::Cluster`].
+const REPLICAS_OF_ONE: usize = 2;
 
 /// What to start.
 #[derive(Debug, Clone)]
@@ -88,22 +86,76 @@ impl BrokerBuilder {
         self
     }
 
+    /// On a new database of this server.
+    pub async fn on_postgres(self, server: &PostgresServer) -> Self {
+        let url = server.database().await;
+        self.config(json!({"storage": {"url": url}, "node": {"secret": SECRET}}))
+    }
+
+    pub fn with_redis(self, server: &RedisServer) -> Self {
+        self.config(json!({"storage": {"redis_url": server.url()}}))
+    }
+
+    /// Several replicas of this broker.
+    pub fn cluster(self, replicas: usize) -> ClusterBuilder {
+        ClusterBuilder::new(self, replicas)
+    }
+
     /// Starts and registers; panics when anything of it fails.
     pub async fn start(self) -> TestBroker {
-        let folder = tempfile::Builder::new().prefix("mcp-broker-test-").tempdir().expect("a temporary folder");
-        let mut config = json!({"storage": {"url": format!("sqlite:{}", folder.path().join("broker.db").display())}});
-        merge(&mut config, self.config.clone());
-        std::fs::create_dir(folder.path().join(TRAFFIC)).expect("the temporary folder is writable");
-        std::fs::write(folder.path().join("config.yaml"), config.to_string()).expect("the temporary folder is writable");
-        let running = Running::start(&self, folder.path()).await;
-        let broker = TestBroker { folder, builder: self, running, verdict: Verdict(Judge::default()) };
-        for tenant in broker.builder.tenants.clone() {
-            broker.admin().put_tenant(&tenant, json!({})).await;
+        let ground = if self.config["storage"]["url"].is_null() { ground::chosen() } else { Ground::Sqlite };
+        let mut stores = json!({});
+        let mut redis = None;
+        if matches!(ground, Ground::Postgres | Ground::Cluster) {
+            let own = RedisServer::start().await;
+            let url = ground::shared_postgres().await.database().await;
+            stores = json!({"storage": {"url": url, "redis_url": own.url()}, "node": {"secret": SECRET}});
+            redis = Some(own);
         }
-        for (tenant, name, spec) in broker.builder.backends.clone() {
-            broker.admin().ready_backend(&tenant, &name, &spec).await;
+        let count = if ground == Ground::Cluster { REPLICAS_OF_ONE } else { 1 };
+        let mut replicas = Vec::new();
+        for number in 1..=count {
+            let mut config = if count > 1 { replica_config(number) } else { json!({}) };
+            for fragment in [&stores, &self.config] {
+                merge(&mut config, fragment.clone());
+            }
+            replicas.push(Replica::start(&self.launch(), &config, &[]).await);
         }
+        let balancer = match ground {
+            Ground::Sqlite | Ground::Postgres => None,
+            Ground::Balancer | Ground::Cluster => Some(Balancer::start(replicas.iter().map(Replica::http_address).collect()).await),
+        };
+        let broker = TestBroker { builder: self, replicas, balancer, verdict: Verdict(Judge::default()), _redis: redis };
+        broker.builder.register(&broker.admin()).await;
         broker
+    }
+
+    pub(crate) fn launch(&self) -> Launch {
+        Launch { binary: self.binary.clone(), env: self.env.clone() }
+    }
+
+    pub(crate) fn configuration(&self) -> &Value {
+        &self.config
+    }
+
+    /// Tenant, name and body of each.
+    pub(crate) fn backends(&self) -> &[(String, String, Value)] {
+        &self.backends
+    }
+
+    pub(crate) fn admin_of(&self, replicas: &[&Replica]) -> AdminClient {
+        let others = replicas[1..].iter().map(|replica| (replica.admin_address(), replica.http_address()));
+        AdminClient::new(replicas[0].admin_address(), self.admin_token.as_deref()).with_others(others.collect())
+    }
+
+    /// The tenants, then the backends.
+    pub(crate) async fn register(&self, admin: &AdminClient) {
+        for tenant in &self.tenants {
+            admin.put_tenant(tenant, json!({})).await;
+        }
+        for (tenant, name, spec) in &self.backends {
+            admin.ready_backend(tenant, name, spec).await;
+        }
     }
 
     /// Runs the binary with these arguments to its end, for what is refused at start and for the command line.
@@ -132,7 +184,7 @@ pub struct Finished {
     pub stderr: String,
 }
 
-fn merge(into: &mut Value, from: Value) {
+pub(crate) fn merge(into: &mut Value, from: Value) {
     match (into, from) {
         (Value::Object(into), Value::Object(from)) => {
             for (key, value) in from {
@@ -143,82 +195,45 @@ fn merge(into: &mut Value, from: Value) {
     }
 }
 
-/// One life of the process.
-struct Running {
-    child: Child,
-    http: SocketAddr,
-    admin: SocketAddr,
-}
-
-impl Running {
-    async fn start(builder: &BrokerBuilder, folder: &Path) -> Self {
-        let log = std::fs::OpenOptions::new().create(true).append(true).open(folder.join("stderr.log")).expect("a log file");
-        let mut command = Command::new(&builder.binary);
-        command.arg("serve").arg("--config").arg(folder.join("config.yaml")).current_dir(folder);
-        command.envs(builder.env.iter().map(|(name, value)| (name, value)));
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
-        let mut child = command.spawn().unwrap_or_else(|error| panic!("start {}: {error}", builder.binary.display()));
-        let stdout = child.stdout.take().expect("stdout is piped");
-        let (tell, first_line) = blocking::channel();
-        std::thread::spawn(move || {
-            let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
-            let _ = tell.send(lines.next().unwrap_or_default());
-            lines.for_each(drop);
-        });
-        let line = tokio::task::spawn_blocking(move || first_line.recv_timeout(READY_WITHIN)).await.expect("the waiting thread lives");
-        let addresses = line.as_deref().ok().and_then(parse_ready);
-        let Some((http, admin)) = addresses else {
-            let _ = child.kill();
-            let status = child.wait();
-            panic!("no ready line ({line:?}, {status:?}); log:\n{}", log_tail(folder));
-        };
-        Self { child, http, admin }
-    }
-}
-
-fn parse_ready(line: &str) -> Option<(SocketAddr, SocketAddr)> {
-    let mut words = line.split_whitespace();
-    (words.next()? == "ready").then_some(())?;
-    let pairs: Vec<(&str, &str)> = words.filter_map(|word| word.split_once('=')).collect();
-    let address = |name: &str| pairs.iter().find(|(key, _)| *key == name).and_then(|(_, value)| value.parse().ok());
-    Some((address("http")?, address("admin")?))
-}
-
-fn log_tail(folder: &Path) -> String {
-    let log = std::fs::read(folder.join("stderr.log")).unwrap_or_default();
-    let log = String::from_utf8_lossy(&log);
-    let lines: Vec<&str> = log.lines().collect();
-    lines[lines.len().saturating_sub(LOG_LINES_SHOWN)..].join("\n")
-}
-
 /// A running broker.
 pub struct TestBroker {
-    folder: TempDir,
     builder: BrokerBuilder,
-    running: Running,
+    replicas: Vec<Replica>,
+    balancer: Option<Balancer>,
     verdict: Verdict,
+    _redis: Option<RedisServer>,
 }
 
 impl TestBroker {
+    fn first(&self) -> &Replica {
+        &self.replicas[0]
+    }
+
+    /// Of the (first) process itself, for what must not pass through anybody else's HTTP.
     pub fn http_address(&self) -> SocketAddr {
-        self.running.http
+        self.first().http_address()
     }
 
     pub fn admin_address(&self) -> SocketAddr {
-        self.running.admin
+        self.first().admin_address()
+    }
+
+    /// Where clients go.
+    fn front(&self) -> SocketAddr {
+        self.balancer.as_ref().map_or_else(|| self.http_address(), Balancer::address)
     }
 
     pub fn url(&self, path: &str) -> String {
-        format!("http://{}{path}", self.running.http)
+        format!("http://{}{path}", self.front())
     }
 
     pub fn admin(&self) -> AdminClient {
-        AdminClient::new(self.running.admin, self.builder.admin_token.as_deref())
+        self.builder.admin_of(&self.replicas.iter().collect::<Vec<_>>())
     }
 
     /// A client of a data-plane path, without a session yet.
     pub fn client(&self, path: &str) -> TestClient {
-        TestClient::new(self.running.http, path).judged_by(&self.verdict.0)
+        TestClient::new(self.front(), path).judged_by(&self.verdict.0)
     }
 
     /// A client of the aggregated endpoint with a session of the newest version.
@@ -227,31 +242,30 @@ impl TestBroker {
     }
 
     pub fn folder(&self) -> &Path {
-        self.folder.path()
+        self.first().folder()
     }
 
     pub fn pid(&self) -> u32 {
-        self.running.child.id()
+        self.first().pid()
     }
 
     /// Everything logged so far.
     pub fn log(&self) -> String {
-        String::from_utf8_lossy(&std::fs::read(self.folder.path().join("stderr.log")).unwrap_or_default()).into_owned()
+        self.replicas.iter().map(Replica::log).collect()
     }
 
     /// The whole command line tool against this broker's admin API.
     pub async fn cli(&self, arguments: &[&str]) -> Finished {
-        let mut builder = self.builder.clone().env("MCP_BROKER_ADMIN_URL", &format!("http://{}", self.running.admin));
+        let mut builder = self.builder.clone().env("MCP_BROKER_ADMIN_URL", &format!("http://{}", self.admin_address()));
         if let Some(token) = &self.builder.admin_token {
             builder = builder.env("MCP_BROKER_ADMIN_TOKEN", token);
         }
         // `run` clears the two variables first, so that the caller's environment cannot leak in.
-        builder.run(self.folder.path(), arguments).await
+        builder.run(self.folder(), arguments).await
     }
 
     pub fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(self.pid().cast_signed()).expect("a child's pid is positive");
-        kill_process(pid, signal).expect("the broker can be signalled");
+        self.replicas.iter().for_each(|replica| replica.signal(signal));
     }
 
     /// SIGTERM, without waiting.
@@ -261,11 +275,10 @@ impl TestBroker {
 
     /// Waits until the process is gone.
     pub async fn exited(&mut self) -> ExitStatus {
-        let child = std::cell::RefCell::new(&mut self.running.child);
-        eventually_within(EXIT_WITHIN, "the broker's exit", || async {
-            child.borrow_mut().try_wait().expect("a child can be waited for").ok_or("still running")
-        })
-        .await
+        for replica in &mut self.replicas[1..] {
+            replica.exited().await;
+        }
+        self.replicas[0].exited().await
     }
 
     /// SIGTERM, and the exit status.
@@ -276,33 +289,33 @@ impl TestBroker {
 
     /// SIGKILL.
     pub async fn kill(&mut self) {
-        let _ = self.running.child.kill();
-        self.exited().await;
+        for replica in &mut self.replicas {
+            replica.kill().await;
+        }
     }
 
     /// Starts the binary again on the same folder (after [`Self::terminate`] or [`Self::kill`]); ports may change.
     pub async fn start_again(&mut self) {
-        assert!(matches!(self.running.child.try_wait(), Ok(Some(_))), "the previous process must have ended");
-        self.running = Running::start(&self.builder, self.folder.path()).await;
+        for replica in &mut self.replicas {
+            replica.start_again().await;
+        }
+        if let Some(balancer) = &self.balancer {
+            balancer.set_replicas(self.replicas.iter().map(Replica::http_address).collect());
+        }
     }
 }
 
 impl Drop for TestBroker {
     fn drop(&mut self) {
-        let _ = self.running.child.kill();
-        let _ = self.running.child.wait();
-        for record in std::fs::read_dir(self.folder.path().join(TRAFFIC)).into_iter().flatten().flatten() {
-            self.verdict.0.replay(&std::fs::read(record.path()).unwrap_or_default());
-        }
-        if std::thread::panicking() {
-            let mut out = std::io::stderr().lock();
-            let _ = writeln!(out, "---- the broker's log ({}) ----\n{}\n----", self.folder.path().display(), log_tail(self.folder.path()));
+        for replica in &mut self.replicas {
+            replica.finish();
+            replica.replay_traffic(&self.verdict.0);
         }
     }
 }
 
 impl std::fmt::Debug for TestBroker {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "TestBroker(pid {}, http {}, admin {})", self.pid(), self.running.http, self.running.admin)
+        write!(out, "TestBroker(pid {}, http {}, admin {})", self.pid(), self.http_address(), self.admin_address())
     }
 }

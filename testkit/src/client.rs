@@ -3,6 +3,7 @@
 //! [`TestClient`] is cheap to clone; clones share the session. A request is a [`Call`]: a task that reads the answer,
 //! JSON or event stream, and hands out each message as it comes. Dropping a `Call` drops its connection.
 
+mod attempt;
 mod call;
 
 use std::{
@@ -19,6 +20,7 @@ use http_body_util::Full;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
+pub use attempt::Attempt;
 pub use call::Call;
 use call::Item;
 
@@ -132,6 +134,11 @@ impl TestClient {
     pub fn content_is_invalid_on_purpose(&self, why: &'static str) -> &Self {
         self.lock().content_excused = Some(why);
         self
+    }
+
+    /// The same session and credentials at another address, such as that of another replica.
+    pub fn to(&self, address: SocketAddr) -> Self {
+        Self { address, ..self.clone() }
     }
 
     /// The same place and credentials, but no session yet.
@@ -322,8 +329,11 @@ impl TestClient {
         if response.is_event_stream() {
             self.pump(response.events(), &to_call).await;
         } else {
-            let text = response.text().await;
-            let _ = to_call.send(Item::Message(Received::new(text, None))).await;
+            let item = match response.try_bytes().await {
+                Ok(body) => Item::Message(Received::new(String::from_utf8_lossy(&body).into_owned(), None)),
+                Err(error) => Item::Broken(error),
+            };
+            let _ = to_call.send(item).await;
         }
     }
 

@@ -12,6 +12,9 @@ use tokio::time::timeout;
 
 use crate::{abort_on_drop::AbortOnDrop, deadline::DEADLINE, judge::Hearing};
 
+/// How the broker says that events before this place are gone.
+const GAP: &str = ": events lost";
+
 /// One event. `data` is the joined data lines, `None` when there was no data field at all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Event {
@@ -39,6 +42,8 @@ pub struct EventParser {
     buffer: Vec<u8>,
     started: bool,
     pub comments: usize,
+    /// Comments that say that events are missing.
+    pub gaps: usize,
 }
 
 impl EventParser {
@@ -85,6 +90,7 @@ impl EventParser {
         for line in block.lines() {
             if line.starts_with(':') {
                 self.comments += 1;
+                self.gaps += usize::from(line == GAP);
                 continue;
             }
             let (field, value) = line.split_once(':').unwrap_or((line, ""));
@@ -185,6 +191,11 @@ impl EventReader {
             events.push(event);
         }
         events
+    }
+
+    /// How often it was said that events are missing.
+    pub fn gaps(&self) -> usize {
+        self.parser.gaps
     }
 
     /// Comments (keep-alives) seen so far.

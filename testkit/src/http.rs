@@ -64,12 +64,17 @@ impl RawResponse {
 
     /// The whole body.
     pub async fn bytes(self) -> Bytes {
+        within("the end of a response body", self.try_bytes()).await.expect("the body ended cleanly")
+    }
+
+    /// The whole body, if its connection lives that long.
+    pub async fn try_bytes(self) -> Result<Bytes, String> {
         let judged = (self.content_type() == "application/json").then_some(self.hearing).flatten();
-        let bytes = within("the end of a response body", self.body.collect()).await.expect("the body ended cleanly").to_bytes();
+        let bytes = self.body.collect().await.map_err(|error| error.to_string())?.to_bytes();
         if let Some(hearing) = judged {
             hearing.broker_said(&bytes);
         }
-        bytes
+        Ok(bytes)
     }
 
     pub async fn text(self) -> String {

@@ -21,6 +21,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::connect::Connector;
 use crate::egress::EgressPolicy;
+use crate::peer::PeerIdentityError;
 use crate::send_error::SendError;
 
 /// The HTTP library refuses smaller buffers than this.
@@ -64,6 +65,8 @@ pub enum TlsSetupError {
     Root { position: usize, source: rustls::Error },
     #[error("the tls library refused its configuration: {0}")]
     Provider(rustls::Error),
+    #[error(transparent)]
+    Peer(#[from] PeerIdentityError),
 }
 
 /// A shared client; clones use the same connections.

@@ -1,13 +1,15 @@
-//! Whole frames over sockets and pipes: newline framing, child processes, the HTTP client and the egress policy.
+//! Whole frames over sockets and pipes: newline framing, child processes, the HTTP client and the egress policy, and
+//! requests between replicas.
 //!
-//! Used by the broker's links (stdio and HTTP backends). This crate knows bytes, HTTP and processes; it never looks
-//! inside a frame and knows neither MCP nor JSON. Everything it buffers has a limit that the caller names.
+//! Used by the broker's links (stdio and HTTP backends) and listeners. This crate knows bytes, HTTP and processes; it never
+//! looks inside a frame and knows neither MCP nor JSON. Everything it buffers has a limit that the caller names.
 
 pub mod child_process;
 mod connect;
 pub mod egress;
 pub mod http_client;
 pub mod lines;
+pub mod peer;
 mod process_group;
 mod send_error;
 pub mod stall;
@@ -18,6 +20,7 @@ pub use child_process::{Child, ChildLimits, ChildProcess, ChildSpec, INHERITED_E
 pub use egress::{Cidr, CidrError, Denied, DeniedReason, EgressPolicy};
 pub use http_client::{BodyError, HttpClient, HttpClientConfig, TlsSetupError, read_body};
 pub use lines::{LineReader, LineWriter, ReadError};
+pub use peer::{PeerClient, PeerIdentity, PeerIdentityError, PeerServer};
 pub use send_error::SendError;
 pub use stall::StallGuard;
 pub use url::{UrlError, parse_http_url};

@@ -1,5 +1,5 @@
-//! Why a request got no response. Made by [`crate::http_client`] and by the connector below it; callers read from it
-//! whether the backend can have seen the request.
+//! Why a request got no response. Made by [`crate::http_client`], the connector below it and [`crate::peer`]; callers
+//! read from it whether the other side can have acted on the request.
 
 use crate::egress::Denied;
 
@@ -14,12 +14,14 @@ pub enum SendError {
     Tls { reason: String },
     #[error("connecting took too long")]
     ConnectTimeout,
+    #[error("the request was not taken: {reason}")]
+    NotTaken { reason: String },
     #[error("the connection ended before the response: {reason}")]
     Aborted { reason: String },
 }
 
 impl SendError {
-    /// True when no byte of the request can have reached the backend, so that sending it again is safe.
+    /// True when the other side can not have acted on the request, so that sending it again is safe.
     pub fn nothing_was_sent(&self) -> bool {
         !matches!(self, Self::Aborted { .. })
     }

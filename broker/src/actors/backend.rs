@@ -13,7 +13,7 @@ use arc_swap::ArcSwapOption;
 use protocol::{
     capabilities::ClientCapabilities,
     error::Refusal,
-    ids::{BackendId, TenantId},
+    ids::{BackendId, PrincipalId, TaskId, TenantId},
 };
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
@@ -126,13 +126,23 @@ impl Backend {
 
     /// The link a session uses, made at first use.
     pub fn link_for(self: &Arc<Self>, session: &Session) -> Option<Arc<Link>> {
+        let own = LinkScope::Session(session.id.clone());
+        self.link_of(own, &session.caller.principal, &session.client)
+    }
+
+    /// The link a task runs over whose session is not here.
+    pub fn link_for_task(self: &Arc<Self>, task: &TaskId, principal: &PrincipalId, client: &ClientCapabilities) -> Option<Arc<Link>> {
+        self.link_of(LinkScope::Task(task.clone()), principal, client)
+    }
+
+    fn link_of(self: &Arc<Self>, own: LinkScope, principal: &PrincipalId, client: &ClientCapabilities) -> Option<Arc<Link>> {
         // Until the catalog has seen how the backend behaves, the cautious assumption holds.
         let wire = lock(&self.status).wire.unwrap_or(match self.spec.transport {
             TransportSpec::Http { .. } => Wire::HttpWithSessions,
             TransportSpec::Stdio { .. } => Wire::Pipe,
         });
-        let scope = sharing::scope(self.spec.links, wire, &session.id, &session.caller.principal, &session.client);
-        let declared = sharing::declared(&scope, wire, &session.client);
+        let scope = sharing::scope(self.spec.links, wire, own, principal, client);
+        let declared = sharing::declared(&scope, wire, client);
         let mut links = lock(&self.links);
         if self.stop.is_cancelled() {
             return None; // whoever closed the backend has closed the links there were
@@ -204,9 +214,6 @@ impl Backend {
     /// A connection is gone. Clients that listen to resources through it get it back at once.
     pub fn connection_ended(&self, link: &Arc<Link>, connection: &Connection) {
         self.uncount(connection);
-        if matches!(connection.wire(), ConnectionWire::Pipe(_)) {
-            self.shared.tasks.forget_link(link); // they lived in the process that ended
-        }
         if !link.subscriptions.is_empty() {
             let link = link.clone();
             self.shared.running.spawn(async move { link.open_for_listeners().await });
@@ -221,7 +228,6 @@ impl Backend {
             links.remove(&link.scope);
         }
         drop(links);
-        self.shared.tasks.forget_link(link);
         let link = link.clone();
         self.shared.running.spawn(async move { link.close().await });
     }

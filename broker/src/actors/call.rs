@@ -16,26 +16,24 @@ use protocol::{
     envelope::{Kind, Message},
     error::{ErrorKind, Refusal},
     handshake,
-    ids::{BackendId, RequestId, TaskId},
-    json::{self, Span},
+    ids::{BackendId, RequestId},
+    json::Span,
     method::Method,
     splice::Splice,
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    link::{
-        Link,
-        connection::{Connection, Failure, Outgoing},
-    },
+    asker::{Asker, Carried},
+    link::connection::{Failure, Outgoing},
     session::Session,
     stream::EventStream,
     sync::lock,
 };
 use crate::{
-    limits::{CALL_TOTAL_MAX, TASK_RESULT_WAIT_MAX},
+    limits::CALL_TOTAL_MAX,
     metrics::Outcome,
-    rules::{catalog::Endpoint, completion, event_log::EventKind, exposure, names},
+    rules::{completion, event_log::EventKind, exposure, tasks::is_tool_error},
 };
 
 /// One request in flight.
@@ -47,12 +45,6 @@ pub struct Call {
     /// The way back to the client.
     pub stream: Arc<EventStream>,
     pub backend: BackendId,
-    /// The link a task lives on; otherwise the session's own link is used.
-    via: Option<Arc<Link>>,
-    /// The task it is about, by our id.
-    pub task: Option<TaskId>,
-    /// It makes a task, which has a cancellation of its own.
-    pub augmented: bool,
     /// The client's progress token, as sent.
     pub progress_token: Option<Bytes>,
     last_progress: Mutex<Option<f64>>,
@@ -69,14 +61,6 @@ pub struct Call {
     sent: Mutex<Option<Carried>>,
 }
 
-/// What carries a call.
-#[derive(Debug, Clone)]
-pub struct Carried {
-    pub link: Arc<Link>,
-    pub connection: Arc<Connection>,
-    pub wire_id: u64,
-}
-
 /// A call whose task dies is still answered.
 struct SettleOnPanic<'a>(&'a Arc<Call>);
 
@@ -86,16 +70,6 @@ impl Drop for SettleOnPanic<'_> {
             self.0.settle(Ending::Refused(Refusal::new(ErrorKind::Internal, "the call failed inside the broker")));
         }
     }
-}
-
-/// Where a call goes.
-#[derive(Debug)]
-pub struct CallRoute {
-    pub backend: BackendId,
-    /// Set when it has to be this link and no other.
-    pub via: Option<Arc<Link>>,
-    /// The task it is about.
-    pub task: Option<TaskId>,
 }
 
 /// How a call ended.
@@ -109,16 +83,19 @@ pub enum Ending {
 }
 
 impl Call {
-    pub fn new(message: &Message, client_id: RequestId, session: &Arc<Session>, stream: &Arc<EventStream>, route: CallRoute) -> Arc<Self> {
+    pub fn new(
+        message: &Message,
+        client_id: RequestId,
+        session: &Arc<Session>,
+        stream: &Arc<EventStream>,
+        backend: BackendId,
+    ) -> Arc<Self> {
         Arc::new(Self {
             client_id,
             method: message.method,
             session: session.clone(),
             stream: stream.clone(),
-            backend: route.backend,
-            via: route.via,
-            task: route.task,
-            augmented: message.fields.task.is_some(),
+            backend,
             progress_token: message.fields.meta_progress_token.map(|span| span.slice(&message.frame)),
             last_progress: Mutex::new(None),
             cancelled: CancellationToken::new(),
@@ -161,13 +138,8 @@ impl Call {
     }
 
     /// Notes which connection and wire id carry the call, so that a cancellation finds it.
-    pub fn sent_as(&self, link: &Arc<Link>, connection: &Arc<Connection>, wire_id: u64) {
-        *lock(&self.sent) = Some(Carried { link: link.clone(), connection: connection.clone(), wire_id });
-    }
-
-    /// What carries the call, once it was sent.
-    pub fn sent(&self) -> Option<Carried> {
-        lock(&self.sent).clone()
+    pub fn sent_as(&self, carried: Carried) {
+        *lock(&self.sent) = Some(carried);
     }
 
     /// Whether progress of this value may go to the client (MCP: it increases with each notification).
@@ -181,9 +153,10 @@ impl Call {
     }
 
     async fn relay(self: &Arc<Self>, message: &Message, edits: &[(Span, Vec<u8>)]) -> Ending {
+        let asker = Asker::Call(self.clone());
         // A backend that forgot its session did not process the call, so it is sent once more over a new one.
         for attempt in 0..2 {
-            let link = match self.via.clone().map_or_else(|| self.session.link_to(&self.backend), Ok) {
+            let link = match self.session.link_to(&self.backend) {
                 Ok(link) => link,
                 Err(refusal) => return Ending::Refused(refusal),
             };
@@ -194,8 +167,7 @@ impl Call {
             if let Err(refusal) = connection.permits(self.method) {
                 return Ending::Refused(refusal);
             }
-            let outgoing = Outgoing { message, edits, call: self };
-            match connection.exchange(&link, outgoing).await {
+            match connection.exchange(&link, Outgoing { message, edits, asker: &asker }).await {
                 Ok(answer) => return Ending::Answered(answer),
                 Err(Failure::SessionGone) if attempt == 0 => {} // the connection has ended itself, the link opens another
                 Err(failure) => return Ending::Refused(link.backend.refusal(&failure)),
@@ -207,18 +179,13 @@ impl Call {
     /// Resolves when the call's time is up: `timeouts.call` after the last sign of life, never beyond the total.
     async fn expired(&self) {
         let timeouts = self.session.timeouts_for(&self.backend);
-        let (quiet, total) = match self.method {
-            // Blocks until the task is over (MCP 2025-11-25, Tasks).
-            Method::TasksResult => (TASK_RESULT_WAIT_MAX, TASK_RESULT_WAIT_MAX),
-            method if method.info().control => (timeouts.control, CALL_TOTAL_MAX),
-            _ => (timeouts.call, CALL_TOTAL_MAX),
-        };
+        let quiet = if self.method.info().control { timeouts.control } else { timeouts.call };
         loop {
             if self.open_questions.load(Ordering::Relaxed) > 0 {
                 self.touch();
             }
             let touched = Duration::from_millis(self.touched_ms.load(Ordering::Relaxed));
-            let due = (touched + quiet).min(total);
+            let due = (touched + quiet).min(CALL_TOTAL_MAX);
             if self.started.elapsed() >= due {
                 return;
             }
@@ -264,26 +231,19 @@ impl Call {
         if let Some(span) = answer.id_span {
             splice.replace(span, self.client_id.raw().to_vec());
         }
-        if self.session.endpoint == Endpoint::Aggregated {
-            for (span, uri) in exposure::resource_uris(answer) {
-                splice.replace(span, json::quote(&names::exposed_uri(&self.backend, &uri)).into_bytes());
-            }
-        }
+        exposure::expose_answer(answer, &self.backend, &self.session.endpoint, &mut splice);
         if answer.bytes(answer.fields.error_code) == Some(b"-32042") {
             self.session.note_elicitations_required(answer);
         }
         if self.method == Method::CompletionComplete {
             completion::limit_values(answer, &mut splice);
         }
-        self.session.shared.tasks.note_answer(self, answer);
-        self.session.shared.tasks.expose(self, answer, &mut splice);
         splice.finish()
     }
 
     /// Tells the backend that nobody waits any more (MCP 2025-11-25, Cancellation).
     fn tell_backend(&self) {
-        // MCP 2025-11-25, Cancellation: never for a task-augmented request.
-        let Some(Carried { connection, wire_id, .. }) = self.sent().filter(|_| !self.augmented) else { return };
+        let Some(Carried { connection, wire_id, .. }) = lock(&self.sent).clone() else { return };
         if self.told.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -306,15 +266,4 @@ fn outcome(method: Method, ending: &Ending) -> Outcome {
         Ending::Cancelled => Outcome::Cancelled,
         Ending::TimedOut => Outcome::Timeout,
     }
-}
-
-/// A tool that ran and failed says so in its result (MCP 2025-11-25, Tools: Error Handling).
-fn is_tool_error(answer: &Message) -> bool {
-    let Some(result) = answer.bytes(answer.result) else { return false };
-    // Few results have the member; looking for the word is far cheaper than a second parse.
-    if memchr::memmem::find(result, b"isError").is_none() {
-        return false;
-    }
-    let document = json::Document::parse(result, &json::Limits { bytes_max: result.len(), ..json::Limits::default() });
-    document.is_ok_and(|document| document.root().get("isError").and_then(|value| value.as_bool()) == Some(true))
 }

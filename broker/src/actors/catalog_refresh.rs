@@ -30,7 +30,7 @@ use crate::{
         BACKOFF_FIRST, BACKOFF_MAX, LEFT_OUT_LOGGED_MAX, LIST_BYTES_MAX, LIST_ENTRIES_MAX, LIST_PAGES_MAX, REFRESH_DEBOUNCE,
         REFRESH_INTERVAL_MIN,
     },
-    rules::catalog::{self, BackendLists, Entry, LeftOut, ListKind},
+    rules::catalog::{self, BackendLists, Entry, LeftOut, ListKind, TaskHost},
 };
 
 /// Runs until the backend is removed.
@@ -138,9 +138,11 @@ async fn fetch(link: &Arc<Link>, connection: &Arc<Connection>) -> Result<Backend
         resource_templates: Vec::new(),
         stale: false,
     };
+    let hosts = link.backend.shared.task_settings().enabled && !agreed.capabilities.tasks_tools_call;
+    let host = if hosts { TaskHost::Broker } else { TaskHost::Backend };
     for kind in ListKind::ALL {
         if offered(kind, &agreed.capabilities) {
-            *lists.entries_mut(kind) = fetch_list(link, connection, kind).await?;
+            *lists.entries_mut(kind) = fetch_list(link, connection, kind, host).await?;
         }
     }
     Ok(lists)
@@ -165,7 +167,7 @@ fn method(kind: ListKind) -> Method {
 
 /// Every page of one list. The backend's cursors are given back as they came (MCP 2025-11-25, Pagination); an endless or
 /// circular list ends at the limits.
-async fn fetch_list(link: &Arc<Link>, connection: &Arc<Connection>, kind: ListKind) -> Result<Vec<Entry>, Refusal> {
+async fn fetch_list(link: &Arc<Link>, connection: &Arc<Connection>, kind: ListKind, host: TaskHost) -> Result<Vec<Entry>, Refusal> {
     let backend = &link.backend;
     let mut entries = Vec::new();
     let mut cursor: Option<String> = None;
@@ -174,7 +176,7 @@ async fn fetch_list(link: &Arc<Link>, connection: &Arc<Connection>, kind: ListKi
         let params = cursor.as_ref().map(|cursor| format!("{{\"cursor\":{}}}", json::quote(cursor)));
         let answer =
             connection.ask(link, method(kind), params.as_deref().map(str::as_bytes)).await.map_err(|failure| backend.refusal(&failure))?;
-        let Some(page) = read_answer(kind, backend, &answer)? else { return Ok(entries) };
+        let Some(page) = read_answer(kind, backend, host, &answer)? else { return Ok(entries) };
         warn_of_left_out(backend, kind, &page.left_out);
         entries.extend(page.entries);
         let bytes: usize = entries.iter().map(|entry: &Entry| entry.native.len()).sum();
@@ -217,14 +219,14 @@ fn warn_of_left_out(backend: &Backend, kind: ListKind, left_out: &[LeftOut]) {
 }
 
 /// `None`: the backend does not have this list after all.
-fn read_answer(kind: ListKind, backend: &Backend, answer: &Message) -> Result<Option<catalog::ListPage>, Refusal> {
+fn read_answer(kind: ListKind, backend: &Backend, host: TaskHost, answer: &Message) -> Result<Option<catalog::ListPage>, Refusal> {
     let Some(result) = answer.bytes(answer.result) else {
         if answer.kind == Kind::Error {
             tracing::debug!(backend = %backend.id, list = kind.member(), "the backend refused a list it announced");
         }
         return Ok(None);
     };
-    catalog::read_page(kind, &backend.id, result)
+    catalog::read_page(kind, &backend.id, host, result)
         .map(Some)
         .map_err(|why| backend.refusal(&Failure::Protocol(format!("{}: {why}", method(kind).name()))))
 }

@@ -4,7 +4,7 @@
 //! call it names, or the one session behind the link. What has no owner is refused (requests) or dropped and counted
 //! (notifications); it never goes to somebody who merely happens to be there.
 
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use protocol::{
@@ -19,10 +19,11 @@ use protocol::{
 };
 
 use super::{
+    asker::Asker,
     call::Call,
     link::{Link, connection::Connection},
     session::Session,
-    stream::EventStream,
+    tasks::{self, run::TaskRun},
 };
 use crate::rules::{
     catalog::Endpoint,
@@ -33,11 +34,11 @@ use crate::rules::{
 };
 
 /// Takes one message of a backend. `origin` is the call on whose stream it came, where the wire tells.
-pub fn receive(link: &Arc<Link>, connection: &Arc<Connection>, message: Message, origin: Option<&Arc<Call>>) {
+pub fn receive(link: &Arc<Link>, connection: &Arc<Connection>, message: Message, origin: Option<&Asker>) {
     match message.kind {
         Kind::Result => {
-            // Before whoever waits for the answer runs: the task's next message may be right behind.
-            link.backend.shared.tasks.note_created(link, connection, &message);
+            // Before whoever waits for the answer runs: the backend's next message may be about the task it has just made.
+            note_created(link, connection, &message);
             connection.answered(message);
         }
         Kind::Error => connection.answered(message),
@@ -46,42 +47,54 @@ pub fn receive(link: &Arc<Link>, connection: &Arc<Connection>, message: Message,
     }
 }
 
+fn note_created(link: &Arc<Link>, connection: &Connection, answer: &Message) {
+    let Some(backend_task) = answer.text(answer.fields.task_task_id) else { return };
+    let wire_id = answer.id.as_ref().and_then(RequestId::as_u64);
+    if let Some(Asker::Task(run)) = wire_id.and_then(|wire_id| connection.asker_by_wire_id(wire_id)) {
+        run.mirrored_as(link, &backend_task);
+    }
+}
+
 /// Whom a message without an address is for.
-struct Owner {
-    session: Arc<Session>,
-    /// The call it belongs to, when there is exactly one it can belong to.
-    call: Option<Arc<Call>>,
+enum Owner {
+    Session {
+        session: Arc<Session>,
+        /// The call it belongs to, when there is exactly one it can belong to.
+        call: Option<Arc<Call>>,
+    },
+    Task(Arc<TaskRun>),
 }
 
-impl Owner {
-    fn stream(&self) -> Option<&Arc<EventStream>> {
-        self.call.as_ref().map(|call| &call.stream)
+impl From<Asker> for Owner {
+    fn from(asker: Asker) -> Self {
+        match asker {
+            Asker::Call(call) => Self::Session { session: call.session.clone(), call: Some(call) },
+            Asker::Task(run) => Self::Task(run),
+        }
     }
 }
 
-fn owner(link: &Arc<Link>, connection: &Connection, message: &Message, origin: Option<&Arc<Call>>) -> Option<Owner> {
-    if let Some(call) = origin {
-        return Some(Owner { session: call.session.clone(), call: Some(call.clone()) });
+fn owner(link: &Arc<Link>, connection: &Connection, message: &Message, origin: Option<&Asker>) -> Option<Owner> {
+    if let Some(asker) = origin {
+        return Some(asker.clone().into());
     }
-    if message.fields.meta_related_task_id.is_some() {
-        let (session, task) = link.backend.shared.tasks.owner_of(link, message)?;
-        // MCP 2025-11-25, Tasks: who waits for the outcome has a stream open for what the task needs.
-        let call = connection.result_call_of(&task).or_else(|| connection.latest_call_of(&session));
-        return Some(Owner { session, call });
+    if let Some(backend_task) = message.text(message.fields.meta_related_task_id) {
+        return link.backend.shared.tasks.by_backend_task(link, &backend_task).map(Owner::Task);
     }
     match &link.scope {
         // Nothing says whose it is, and guessing could show it to another user of the tenant.
         LinkScope::Catalog | LinkScope::Tenant => None,
-        LinkScope::Session(_) => {
-            let session = link.sessions().into_iter().next()?;
-            let call = connection.latest_call_of(&session);
-            Some(Owner { session, call })
+        // One client is behind it, through calls and through tasks: whatever asked last is the likely reason.
+        LinkScope::Session(_) | LinkScope::Task(_) => {
+            let only_session = || link.sessions().into_iter().next().map(|session| Owner::Session { session, call: None });
+            let only_task = || link.runs().into_iter().next().map(Owner::Task);
+            connection.latest_asker().map(Owner::from).or_else(only_session).or_else(only_task)
         }
-        LinkScope::Principal(..) => connection.only_call().map(|call| Owner { session: call.session.clone(), call: Some(call) }),
+        LinkScope::Principal(..) => connection.only_asker().map(Owner::from),
     }
 }
 
-fn request(link: &Arc<Link>, connection: &Arc<Connection>, message: &Message, origin: Option<&Arc<Call>>) {
+fn request(link: &Arc<Link>, connection: &Arc<Connection>, message: &Message, origin: Option<&Asker>) {
     let Some(id) = message.id.clone() else { return };
     if message.method == Method::Ping {
         connection.send_later(handshake::success(&id, b"{}"));
@@ -94,11 +107,13 @@ fn request(link: &Arc<Link>, connection: &Arc<Connection>, message: &Message, or
     // First what was declared on this connection, which is never more than what the clients behind it can do.
     let version = connection.negotiated().map_or(Version::LATEST_LEGACY, |agreed| agreed.version);
     let nobody = || Refusal::new(ErrorKind::MethodNotFound, "no client is there to be asked on this connection");
-    let asked = link
-        .declared
-        .permits(message, version)
-        .and_then(|()| owner(link, connection, message, origin).ok_or_else(nobody))
-        .and_then(|owner| owner.session.ask(link, connection, message, owner.call.as_ref()));
+    let asked =
+        link.declared.permits(message, version).and_then(|()| owner(link, connection, message, origin).ok_or_else(nobody)).and_then(
+            |owner| match owner {
+                Owner::Session { session, call } => session.ask(connection, message, call.as_ref()),
+                Owner::Task(run) => tasks::ask_client(&run, connection, message),
+            },
+        );
     if let Err(refusal) = asked {
         link.backend.shared.metrics.error(refusal.kind.code());
         connection.send_later(refusal.to_response(Some(&id), &crate::request_id()));
@@ -114,7 +129,7 @@ fn catalog_answer(method: Method, id: &RequestId) -> Bytes {
     }
 }
 
-fn notification(link: &Arc<Link>, connection: &Arc<Connection>, message: &Message, origin: Option<&Arc<Call>>) {
+fn notification(link: &Arc<Link>, connection: &Arc<Connection>, message: &Message, origin: Option<&Asker>) {
     match message.method {
         Method::Progress => progress(link, connection, message),
         Method::Cancelled => cancelled(connection, message),
@@ -124,7 +139,7 @@ fn notification(link: &Arc<Link>, connection: &Arc<Connection>, message: &Messag
         Method::TasksStatus => task_status(link, message),
         Method::ElicitationComplete => elicitation_complete(link, message, origin),
         _ => match owner(link, connection, message, origin) {
-            Some(owner) => deliver(&owner, EventKind::Message, exposed_task(link, message)),
+            Some(owner) => deliver(&owner, EventKind::Message, message),
             None => link.backend.shared.metrics.dropped_notification("unattributed"),
         },
     }
@@ -135,10 +150,19 @@ fn progress(link: &Arc<Link>, connection: &Arc<Connection>, message: &Message) {
     let fields = &message.fields;
     let token = message.bytes(fields.progress_token).and_then(|text| std::str::from_utf8(text).ok()).and_then(|text| text.parse().ok());
     let Some(wire_id) = token else { return };
-    let Some(call) = connection.call_by_wire_id(wire_id) else {
-        task_progress(link, connection, message, wire_id);
-        return;
-    };
+    match connection.asker_by_wire_id(wire_id) {
+        Some(Asker::Call(call)) => call_progress(call, message),
+        Some(Asker::Task(run)) => run.progress(message),
+        // A task keeps the token of the call that made it until it is over (MCP 2025-11-25, Tasks).
+        None => match link.backend.shared.tasks.by_token(connection, wire_id) {
+            Some(run) => run.progress(message),
+            None => link.backend.shared.metrics.dropped_notification("progress"),
+        },
+    }
+}
+
+fn call_progress(call: Arc<Call>, message: &Message) {
+    let fields = &message.fields;
     call.touch();
     let value = message.bytes(fields.progress).and_then(|text| std::str::from_utf8(text).ok()).and_then(|text| text.parse::<f64>().ok());
     let (Some(client_token), Some(span), Some(value)) = (&call.progress_token, fields.progress_token, value) else { return };
@@ -147,87 +171,72 @@ fn progress(link: &Arc<Link>, connection: &Arc<Connection>, message: &Message) {
         return;
     }
     let frame = Splice::new(&message.frame).replace(span, client_token.to_vec()).finish();
-    let owner = Owner { session: call.session.clone(), call: Some(call) };
-    deliver(&owner, EventKind::Passing, frame);
-}
-
-/// A task keeps the token of the call that made it until it is over (MCP 2025-11-25, Tasks).
-fn task_progress(link: &Arc<Link>, connection: &Arc<Connection>, message: &Message, wire_id: u64) {
-    let owner = link.backend.shared.tasks.progress_owner(connection, wire_id);
-    match owner.zip(message.fields.progress_token) {
-        Some(((session, token), span)) => {
-            let mut splice = Splice::new(&message.frame);
-            splice.replace(span, token.to_vec());
-            link.backend.shared.tasks.expose_related(link, message, &mut splice);
-            session.deliver(EventKind::Passing, splice.finish());
-        }
-        None => link.backend.shared.metrics.dropped_notification("progress"),
-    }
+    deliver_to(&call.session.clone(), Some(&call), EventKind::Passing, frame);
 }
 
 /// The backend withdraws a question it asked a client.
 fn cancelled(connection: &Arc<Connection>, message: &Message) {
     let Some(span) = message.fields.request_id else { return };
     let backend_id = RequestId::from_raw(span.slice(&message.frame));
-    if let Some((session, question)) = connection.take_asked(&backend_id) {
-        session.withdraw_question(question, "the backend no longer needs the answer");
+    if let Some(asked) = connection.take_asked(&backend_id) {
+        asked.withdraw("the backend no longer needs the answer");
     }
 }
 
 /// A log message goes to the call it came with, or to the sessions behind the link, each through its own filter.
-fn log_message(link: &Arc<Link>, connection: &Arc<Connection>, message: &Message, origin: Option<&Arc<Call>>) {
+fn log_message(link: &Arc<Link>, connection: &Arc<Connection>, message: &Message, origin: Option<&Asker>) {
     let level = message.text(message.fields.level).and_then(|text| LogLevel::parse(&text));
-    let send = |owner: &Owner| {
-        if log_level::passes(level, owner.session.log_level()) {
-            deliver(owner, EventKind::Passing, exposed_task(link, message));
-        }
-    };
     if let Some(owner) = owner(link, connection, message, origin) {
-        send(&owner);
+        let wanted = match &owner {
+            Owner::Session { session, .. } => session.log_level(),
+            Owner::Task(run) => run.creator().map_or_else(|| run.log_level(), |session| session.log_level()),
+        };
+        if log_level::passes(level, wanted) {
+            deliver(&owner, EventKind::Passing, message);
+        }
     } else if matches!(link.scope, LinkScope::Principal(..)) {
-        link.sessions().into_iter().for_each(|session| send(&Owner { session, call: None }));
+        let listening = link.sessions().into_iter().filter(|session| log_level::passes(level, session.log_level()));
+        listening.for_each(|session| session.deliver(EventKind::Passing, message.frame.clone()));
     } else if !link.is_catalog() {
         link.backend.shared.metrics.dropped_notification("unattributed");
     }
 }
 
 fn task_status(link: &Arc<Link>, message: &Message) {
-    let Some((session, frame)) = link.backend.shared.tasks.status_changed(link, message) else {
-        link.backend.shared.metrics.dropped_notification("task");
-        return;
-    };
-    session.deliver(EventKind::Message, frame);
+    let backend_task = message.text(message.fields.task_id);
+    match backend_task.and_then(|backend_task| link.backend.shared.tasks.by_backend_task(link, &backend_task)) {
+        Some(run) => run.backend_task_changed(),
+        None => link.backend.shared.metrics.dropped_notification("task"),
+    }
 }
 
 /// Only the client that was asked hears that its elicitation is complete (MCP 2025-11-25, Elicitation).
-fn elicitation_complete(link: &Arc<Link>, message: &Message, origin: Option<&Arc<Call>>) {
+fn elicitation_complete(link: &Arc<Link>, message: &Message, origin: Option<&Asker>) {
     let Some(id) = message.text(message.fields.elicitation_id) else { return };
-    if let Some(call) = origin.filter(|call| call.session.was_elicited(&id)) {
-        deliver(&Owner { session: call.session.clone(), call: Some(call.clone()) }, EventKind::Message, message.frame.clone());
+    if let Some(Asker::Call(call)) = origin.filter(|asker| matches!(asker, Asker::Call(call) if call.session.was_elicited(&id))) {
+        deliver_to(&call.session, Some(call), EventKind::Message, message.frame.clone());
         return;
     }
-    match link.sessions().into_iter().find(|session| session.was_elicited(&id)) {
+    let tasks = &link.backend.shared.tasks;
+    let with_tasks = link.runs().into_iter().flat_map(|run| tasks.listeners(&run));
+    match link.sessions().into_iter().chain(with_tasks).find(|session| session.was_elicited(&id)) {
         Some(session) => session.deliver(EventKind::Message, message.frame.clone()),
         None => link.backend.shared.metrics.dropped_notification("elicitation"),
     }
 }
 
-/// The message with our task id in its `_meta`.
-fn exposed_task(link: &Arc<Link>, message: &Message) -> Bytes {
-    let mut splice = Splice::new(&message.frame);
-    link.backend.shared.tasks.expose_related(link, message, &mut splice);
-    splice.finish()
+fn deliver(owner: &Owner, kind: EventKind, message: &Message) {
+    match owner {
+        Owner::Session { session, call } => deliver_to(session, call.as_ref(), kind, message.frame.clone()),
+        Owner::Task(run) => run.pass_on(kind, message),
+    }
 }
 
-fn deliver(owner: &Owner, kind: EventKind, frame: Bytes) {
-    match owner.stream() {
-        // A client that left before anything was streamed has no way back to that stream.
-        Some(stream) if !stream.is_lost() => {
-            let _cut = stream.push(Instant::now(), kind, frame);
-            let dropped = stream.take_left_out();
-            (0..dropped).for_each(|_| owner.session.shared.metrics.dropped_notification("slow_client"));
-        }
-        _ => owner.session.deliver(kind, frame),
+fn deliver_to(session: &Arc<Session>, call: Option<&Arc<Call>>, kind: EventKind, frame: Bytes) {
+    // A client that left before anything was streamed has no way back to that stream.
+    match call.map(|call| &call.stream).filter(|stream| !stream.is_lost()) {
+        Some(stream) => session.push_to(stream, kind, frame),
+        None => session.deliver(kind, frame),
     }
 }
 

@@ -1,6 +1,7 @@
 //! What lives and waits: sessions, calls, links to backends, event streams. They own state and carry out what
 //! [`crate::rules`] decides.
 
+pub mod asker;
 pub mod backend;
 pub mod call;
 pub mod catalog_refresh;

@@ -1,4 +1,4 @@
-//! What every actor of one process may use: configuration, metrics, the HTTP client, the table of tasks, the clock's origin.
+//! What every actor of one process may use: configuration, metrics, the HTTP client, the tasks, the clock's origin.
 
 use std::{
     sync::Arc,
@@ -10,8 +10,13 @@ use protocol::error::{ErrorKind, Refusal};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::http_client::HttpClient;
 
-use super::tasks::TaskTable;
-use crate::{config::Config, durable::Durable, metrics::Metrics, rules::event_log::LogLimits};
+use super::tasks::Tasks;
+use crate::{
+    config::{self, Config},
+    durable::Durable,
+    metrics::Metrics,
+    rules::event_log::LogLimits,
+};
 
 #[derive(Debug)]
 pub struct Shared {
@@ -20,7 +25,7 @@ pub struct Shared {
     pub http: HttpClient,
     /// What outlives the process.
     pub durable: Arc<Durable>,
-    pub tasks: TaskTable,
+    pub tasks: Tasks,
     /// Signs list cursors.
     pub cursor_key: hmac::Key,
     /// Every task that must be over before the process may end.
@@ -35,7 +40,7 @@ impl Shared {
         Arc::new(Self {
             config,
             durable,
-            tasks: TaskTable::new(metrics.clone()),
+            tasks: Tasks::default(),
             metrics,
             http,
             cursor_key,
@@ -64,6 +69,11 @@ impl Shared {
             _ => tracing::debug!(session, tenant, %request_id, kind, %refusal, "refused"),
         }
         request_id
+    }
+
+    /// What the operator says about tasks.
+    pub fn task_settings(&self) -> &config::Tasks {
+        &self.config.tasks
     }
 
     /// Bounds of each event stream.

@@ -66,10 +66,12 @@ impl Keyring {
         self.snapshot.load().keys.contains_key(key)
     }
 
-    /// Puts a whole new ring in place.
-    pub fn replace(&self, keys: impl IntoIterator<Item = KeyEntry>, enabled: impl IntoIterator<Item = TenantId>) {
-        let keys = keys.into_iter().filter_map(|entry| Some((entry.caller.key.clone()?, entry))).collect();
-        self.snapshot.store(Arc::new(Snapshot { keys, enabled: enabled.into_iter().collect() }));
+    /// Puts a whole new ring in place. Returns the keys that verify no longer.
+    pub fn replace(&self, keys: impl IntoIterator<Item = KeyEntry>, enabled: impl IntoIterator<Item = TenantId>) -> Vec<KeyId> {
+        let keys: HashMap<KeyId, KeyEntry> = keys.into_iter().filter_map(|entry| Some((entry.caller.key.clone()?, entry))).collect();
+        let next = Arc::new(Snapshot { keys, enabled: enabled.into_iter().collect() });
+        let before = self.snapshot.swap(next.clone());
+        before.keys.keys().filter(|key| !next.keys.contains_key(*key)).cloned().collect()
     }
 
     pub fn insert(&self, entry: KeyEntry) {

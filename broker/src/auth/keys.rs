@@ -16,7 +16,7 @@ use aws_lc_rs::{
     hkdf, hmac, rand,
 };
 
-use crate::config::Config;
+use crate::config::{Config, Database};
 
 const ROOT_BYTES: usize = 32;
 const ROOT_FILE: &str = "secret.key";
@@ -31,6 +31,8 @@ pub enum KeysError {
     File { path: PathBuf, source: io::Error },
     #[error("secret file {} holds {found} bytes instead of {ROOT_BYTES}; restore it from a copy", path.display())]
     Damaged { path: PathBuf, found: usize },
+    #[error("node.secret is needed beside a PostgreSQL database, the same on every replica")]
+    NotShared,
     #[error("the operating system gives no random numbers")]
     NoRandomness,
 }
@@ -49,6 +51,10 @@ pub struct Keys {
     pub api_key: hmac::Key,
     /// Seals credentials at rest.
     pub seal: SealKey,
+    /// What is kept in Redis is signed with it.
+    pub redis: Arc<[u8; 32]>,
+    /// What replicas prove themselves to each other with.
+    pub peer: [u8; 32],
     /// The root was made just now: whatever is stored already was sealed with another one.
     pub made_now: bool,
 }
@@ -70,7 +76,14 @@ impl Keys {
             key
         };
         let sign = |purpose| hmac::Key::new(hmac::HMAC_SHA256, &derive(purpose));
-        Self { cursor: sign("list cursor"), api_key: sign("api key"), seal: SealKey::new(&derive("settings at rest")), made_now: false }
+        Self {
+            cursor: sign("list cursor"),
+            api_key: sign("api key"),
+            seal: SealKey::new(&derive("settings at rest")),
+            redis: Arc::new(derive("redis")),
+            peer: derive("replicas"),
+            made_now: false,
+        }
     }
 
     /// From the configured secret or the file beside the database, which is made when absent.
@@ -78,7 +91,7 @@ impl Keys {
         if let Some(secret) = &config.node.secret {
             return Ok(Self::from_root(secret.expose().as_bytes()));
         }
-        let path = root_path(config);
+        let path = root_path(config).ok_or(KeysError::NotShared)?;
         let (root, made_now) = match read_root(&path)? {
             Some(root) => (root, false),
             None => (create_root(&path)?, true),
@@ -89,14 +102,19 @@ impl Keys {
     /// Takes back a root made just now, for a start that is refused because the real one is missing: the next start must
     /// see that it is missing, too.
     pub fn take_back(&self, config: &Config) {
-        if self.made_now && fs::remove_file(root_path(config)).is_err() {
-            tracing::warn!(path = %root_path(config).display(), "remove this secret file, it opens nothing that is stored");
+        let Some(path) = root_path(config).filter(|_| self.made_now) else { return };
+        if fs::remove_file(&path).is_err() {
+            tracing::warn!(path = %path.display(), "remove this secret file, it opens nothing that is stored");
         }
     }
 }
 
-fn root_path(config: &Config) -> PathBuf {
-    config.storage.sqlite_path.with_file_name(ROOT_FILE)
+/// Beside the database, which is then this process's own.
+fn root_path(config: &Config) -> Option<PathBuf> {
+    match &config.storage.database {
+        Database::Sqlite(path) => Some(path.with_file_name(ROOT_FILE)),
+        Database::Postgres(_) => None,
+    }
 }
 
 fn read_root(path: &Path) -> Result<Option<[u8; ROOT_BYTES]>, KeysError> {
@@ -170,6 +188,8 @@ mod tests {
         assert_eq!(sign(&one.cursor), sign(&same.cursor));
         assert_ne!(sign(&one.cursor), sign(&other.cursor));
         assert_ne!(sign(&one.cursor), sign(&one.api_key));
+        assert_eq!(one.peer, same.peer);
+        assert_ne!(one.peer, other.peer);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use protocol::{
 };
 use storage::{Claim, NodeRecord, SessionKey, SessionRecord, SubscriptionRecord, Write, fault_point};
 
-use super::{Broker, sessions::unknown_session};
+use super::Broker;
 use crate::{
     actors::session::{Claimed, Seat, Session, record},
     auth::Caller,
@@ -65,21 +65,9 @@ struct Taken {
 }
 
 impl Broker {
-    /// The caller's own session, wherever it was; for a broker that is alone.
-    pub async fn session_for(self: &Arc<Self>, id: &str, caller: &Caller, endpoint: &Endpoint) -> Result<Arc<Session>, Refusal> {
-        if let Ok(session) = self.find_session(id, caller, endpoint) {
-            return Ok(session);
-        }
-        match self.adopt(&SessionId::new(id), caller, endpoint).await? {
-            Adoption::Here(session) => Ok(session),
-            Adoption::Absent => Err(unknown_session()),
-            Adoption::Elsewhere(_) => Err(Refusal::new(ErrorKind::SessionElsewhere, "the session is with another process, try again")),
-        }
-    }
-
     /// Looks for a session that is not here, and makes it ours if its owner is gone.
     pub async fn adopt(self: &Arc<Self>, id: &SessionId, caller: &Caller, endpoint: &Endpoint) -> Result<Adoption, Refusal> {
-        if !Session::can_be_id(id) {
+        if !Session::may_be_id(id) {
             return Ok(Adoption::Absent);
         }
         let (broker, id, caller, endpoint) = (self.clone(), id.clone(), caller.clone(), endpoint.clone());
@@ -92,8 +80,10 @@ impl Broker {
         let key = record::key_of(&id);
         let place = self.adopting.place(&key);
         let _only_one = place.lock().await;
-        if let Ok(session) = self.find_session(id.as_str(), &caller, &endpoint) {
-            return Ok(Adoption::Here(session)); // somebody was faster
+        match self.session_here(&id, &caller, &endpoint) {
+            Ok(Some(session)) => return Ok(Adoption::Here(session)), // somebody was faster
+            Ok(None) => {}
+            Err(_) => return Ok(Adoption::Absent),
         }
         if self.ending.contains(&key) {
             return Ok(Adoption::Absent);
@@ -176,22 +166,5 @@ impl Broker {
         self.lists_settled(&tenant, &session.endpoint).await;
         session.compare_lists();
         Some(session)
-    }
-
-    /// After a lapse of our lease: these are ours again, under these epochs; what else was ours is another's.
-    pub fn abandon_except(&self, kept: &HashMap<SessionKey, i64>) {
-        let node = self.shared.durable.node();
-        for session in self.all_sessions() {
-            if !session.still_owned(kept.get(&session.key).copied(), &node) {
-                self.take_out(&session);
-                session.abandon("the lease was lost");
-            }
-        }
-    }
-
-    /// Ends those of our sessions that somebody asked to end through the store.
-    pub fn end_asked(self: &Arc<Self>, keys: &[SessionKey]) {
-        let asked = self.all_sessions().into_iter().filter(|session| keys.contains(&session.key));
-        asked.for_each(|session| self.close_session(&session, "ended by an operator"));
     }
 }

@@ -1,4 +1,4 @@
-//! Going away: each session is given away as soon as nothing of it is in flight, so that its client finds it elsewhere, or
+//! Going away: tasks may finish, and each session is given away as soon as nothing of it is in flight, so that its client finds it elsewhere, or
 //! here after a restart. What is still busy when the grace is over is given away all the same.
 
 use std::{sync::Arc, time::Duration};
@@ -33,7 +33,7 @@ impl Broker {
     /// Gives the sessions away, busy ones when the grace is over, then says goodbye to backends. `true` when no call was cut.
     pub async fn finish_drain(self: &Arc<Self>, grace: Duration) -> bool {
         let all_gone = async {
-            while self.release_all(false).await > 0 {
+            while self.release_all(false).await > 0 || self.shared.tasks.running() > 0 {
                 tokio::time::sleep(REST_POLL).await;
             }
         };
@@ -41,6 +41,7 @@ impl Broker {
         if !clean {
             let calls = self.all_sessions().iter().map(|session| session.calls_in_flight()).sum::<usize>();
             tracing::warn!(calls, "the grace period is over, calls are cut");
+            self.give_up_tasks().await;
             self.release_all(true).await;
         }
         self.tenants.iter().for_each(|tenant| tenant.value().backends().iter().for_each(|backend| backend.close()));
@@ -49,6 +50,17 @@ impl Broker {
             tracing::warn!(tasks = self.shared.running.len(), "some links did not close in time");
         }
         clean
+    }
+
+    /// Tasks that still run are left to whoever claims them.
+    async fn give_up_tasks(&self) {
+        self.shared.tasks.release_all();
+        let released = async {
+            while self.shared.tasks.running() > 0 {
+                tokio::time::sleep(REST_POLL).await;
+            }
+        };
+        let _in_time = tokio::time::timeout(CLOSE_WAIT, released).await;
     }
 
     /// Returns how many are left, because they are busy.

@@ -15,7 +15,7 @@ use protocol::{
 };
 use storage::{SessionKey, Write};
 
-use super::{Broker, unknown_backend};
+use super::{Broker, no_session, unknown_backend};
 use crate::{
     actors::{
         backend::BackendState,
@@ -32,15 +32,14 @@ use crate::{
 const END_RETRY_FIRST: Duration = Duration::from_millis(250);
 
 impl Broker {
-    /// The caller's own session; another's is as good as none.
-    pub fn find_session(&self, id: &str, caller: &Caller, endpoint: &Endpoint) -> Result<Arc<Session>, Refusal> {
-        let own = |session: &Arc<Session>| {
-            !session.is_leaving()
-                && session.caller.tenant == caller.tenant
-                && session.caller.principal == caller.principal
-                && session.endpoint == *endpoint
-        };
-        self.sessions.get(&SessionId::new(id)).map(|session| session.clone()).filter(own).ok_or_else(unknown_session)
+    /// A session that lives in this process. An error if it is not the caller's own at this endpoint, which to the caller is
+    /// as good as none.
+    pub fn session_here(&self, id: &SessionId, caller: &Caller, endpoint: &Endpoint) -> Result<Option<Arc<Session>>, Refusal> {
+        let here = self.sessions.get(id).map(|session| session.clone()).filter(|session| !session.is_leaving());
+        let Some(session) = here else { return Ok(None) };
+        let is_own =
+            session.caller.tenant == caller.tenant && session.caller.principal == caller.principal && session.endpoint == *endpoint;
+        if is_own { Ok(Some(session)) } else { Err(no_session()) }
     }
 
     /// Performs the server's half of the handshake: the new session and the result of `initialize`.
@@ -109,7 +108,7 @@ impl Broker {
                 let backends = tenant.backends();
                 let settling = futures_util::future::join_all(backends.iter().map(|backend| backend.settled(FIRST_CATALOG_WAIT)));
                 settling.await;
-                Ok(Offer::aggregated(&tenant.catalog()))
+                Ok(Offer::aggregated(&tenant.catalog(), self.shared.task_settings().enabled))
             }
             Endpoint::Single(id) => {
                 let backend = tenant.backend(id).ok_or_else(|| unknown_backend(id))?;
@@ -120,7 +119,7 @@ impl Broker {
                 let lists = backend.lists.load_full();
                 let down = || Refusal::new(ErrorKind::BackendUnavailable, format!("backend {id} can not be reached"));
                 let lists = lists.ok_or_else(down)?;
-                Ok(Offer::single(&lists))
+                Ok(Offer::single(&lists, self.shared.task_settings().enabled))
             }
         }
     }
@@ -207,10 +206,6 @@ impl Broker {
     pub(super) fn all_sessions(&self) -> Vec<Arc<Session>> {
         self.sessions.iter().map(|entry| entry.value().clone()).collect()
     }
-}
-
-pub(super) fn unknown_session() -> Refusal {
-    Refusal::new(ErrorKind::SessionNotFound, "no such session: it ended or never was; initialize anew")
 }
 
 /// A peer's text where people read it.

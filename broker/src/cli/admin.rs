@@ -10,7 +10,10 @@ use http::Method;
 use serde_json::{Map, Value, json};
 
 use super::{
-    args::{AdminCommand, BackendAdd, BackendCommand, KeyCommand, Links, Output, SessionCommand, TaskCommand, TenantAdd, TenantCommand},
+    args::{
+        AdminCommand, BackendAdd, BackendCommand, KeyCommand, Links, NodeCommand, OnlyTenant, Output, SessionCommand, SubscriptionCommand,
+        TaskCommand, TenantAdd, TenantCommand,
+    },
     client::{AdminClient, ClientError},
     table::{self, Column},
 };
@@ -78,6 +81,24 @@ const SESSIONS: &[Column] = &[
     ("state", "state"),
     ("calls", "calls_in_flight"),
     ("idle s", "idle_seconds"),
+    ("node", "node"),
+];
+const SESSION: &[Column] = &[
+    ("id", "id"),
+    ("tenant", "tenant"),
+    ("principal", "principal"),
+    ("endpoint", "endpoint"),
+    ("transport", "transport"),
+    ("protocol version", "protocol_version"),
+    ("client", "client_name"),
+    ("client version", "client_version"),
+    ("state", "state"),
+    ("node", "node"),
+    ("calls in flight", "calls_in_flight"),
+    ("open streams", "streams"),
+    ("subscriptions", "subscriptions"),
+    ("idle seconds", "idle_seconds"),
+    ("created", "created_at"),
 ];
 const TASKS: &[Column] = &[
     ("id", "id"),
@@ -87,6 +108,22 @@ const TASKS: &[Column] = &[
     ("status", "status"),
     ("created", "created_at"),
 ];
+const TASK: &[Column] = &[
+    ("id", "id"),
+    ("tenant", "tenant"),
+    ("principal", "principal"),
+    ("session", "session"),
+    ("backend", "backend"),
+    ("status", "status"),
+    ("message", "message"),
+    ("created", "created_at"),
+    ("updated", "updated_at"),
+    ("expires", "expires_at"),
+];
+const HISTORY: &[Column] = &[("status", "to"), ("at", "at"), ("owner", "epoch")];
+const SUBSCRIPTIONS: &[Column] = &[("tenant", "tenant"), ("backend", "backend"), ("sessions", "sessions"), ("resource", "uri")];
+const NODES: &[Column] =
+    &[("node", "node"), ("this", "is_this"), ("address", "address"), ("draining", "draining"), ("lease ms", "lease_ms")];
 
 /// What to tell: the answer, and a remark beside it.
 pub(super) struct Said {
@@ -99,18 +136,13 @@ pub(super) async fn run(client: &AdminClient, command: AdminCommand) -> Result<S
         AdminCommand::Backend(command) => backend(client, command).await,
         AdminCommand::Tenant(command) => tenant(client, command).await,
         AdminCommand::Key(command) => key(client, command).await,
-        AdminCommand::Session(SessionCommand::List { of, output }) => {
-            let path = with_query("sessions", &[("tenant", of.tenant.as_ref().map(|tenant| tenant.as_str()))]);
-            Ok(list(client.ask(Method::GET, &path, None).await?, "sessions", SESSIONS, &output))
+        AdminCommand::Session(command) => session(client, command).await,
+        AdminCommand::Task(command) => task(client, command).await,
+        AdminCommand::Subscription(SubscriptionCommand::List { of, output }) => {
+            let path = with_query("subscriptions", &[("tenant", of.name())]);
+            Ok(list(client.ask(Method::GET, &path, None).await?, "subscriptions", SUBSCRIPTIONS, &output))
         }
-        AdminCommand::Session(SessionCommand::End { id, output }) => {
-            remove(client, &format!("sessions/{}", escape(&id)), &id, &output).await
-        }
-        AdminCommand::Task(TaskCommand::List { of, status, output }) => {
-            let tenant = of.tenant.as_ref().map(|tenant| tenant.as_str());
-            let path = with_query("tasks", &[("tenant", tenant), ("status", status.as_deref())]);
-            Ok(list(client.ask(Method::GET, &path, None).await?, "tasks", TASKS, &output))
-        }
+        AdminCommand::Node(NodeCommand::List(output)) => Ok(list(client.ask(Method::GET, "nodes", None).await?, "nodes", NODES, &output)),
         AdminCommand::Drain(output) => {
             let answer = client.ask(Method::POST, "drain", None).await?;
             Ok(said(&answer, &output, |_| "draining\n".to_owned()))
@@ -170,6 +202,44 @@ async fn key(client: &AdminClient, command: KeyCommand) -> Result<Said, ClientEr
             Ok(list(answer, "keys", KEYS, &output))
         }
         KeyCommand::Revoke { id, of, output } => remove(client, &format!("tenants/{}/keys/{}", of.tenant, escape(&id)), &id, &output).await,
+    }
+}
+
+async fn session(client: &AdminClient, command: SessionCommand) -> Result<Said, ClientError> {
+    match command {
+        SessionCommand::List { of, output } => {
+            let answer = client.ask(Method::GET, &with_query("sessions", &[("tenant", of.name())]), None).await?;
+            Ok(list(answer, "sessions", SESSIONS, &output))
+        }
+        SessionCommand::Show { id, output } => {
+            let answer = client.ask(Method::GET, &format!("sessions/{}", escape(&id)), None).await?;
+            Ok(said(&answer, &output, |answer| table::facts(answer, SESSION)))
+        }
+        SessionCommand::End { id, output } => remove(client, &format!("sessions/{}", escape(&id)), &id, &output).await,
+    }
+}
+
+async fn task(client: &AdminClient, command: TaskCommand) -> Result<Said, ClientError> {
+    match command {
+        TaskCommand::List { of, status, output } => {
+            let path = with_query("tasks", &[("tenant", of.name()), ("status", status.as_deref())]);
+            Ok(list(client.ask(Method::GET, &path, None).await?, "tasks", TASKS, &output))
+        }
+        TaskCommand::Show { id, output } => {
+            let answer = client.ask(Method::GET, &format!("tasks/{}", escape(&id)), None).await?;
+            let people = |answer: &Value| format!("{}\n{}", table::facts(answer, TASK), table::rows(&answer["history"], HISTORY));
+            Ok(said(&answer, &output, people))
+        }
+        TaskCommand::Cancel { id, output } => {
+            let answer = client.ask(Method::POST, &format!("tasks/{}/cancel", escape(&id)), None).await?;
+            Ok(said(&answer, &output, |answer| table::facts(answer, TASK)))
+        }
+    }
+}
+
+impl OnlyTenant {
+    fn name(&self) -> Option<&str> {
+        self.tenant.as_ref().map(|tenant| tenant.as_str())
     }
 }
 

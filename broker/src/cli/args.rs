@@ -61,9 +61,15 @@ pub(super) enum AdminCommand {
     /// See and end client sessions
     #[command(subcommand)]
     Session(SessionCommand),
-    /// See tasks
+    /// See and cancel tasks
     #[command(subcommand)]
     Task(TaskCommand),
+    /// See who listens to which resources
+    #[command(subcommand)]
+    Subscription(SubscriptionCommand),
+    /// See the replicas that share the database
+    #[command(subcommand)]
+    Node(NodeCommand),
     /// Stop taking new work, finish what is under way, then end the broker
     Drain(Output),
 }
@@ -252,7 +258,13 @@ pub(super) enum SessionCommand {
         #[command(flatten)]
         output: Output,
     },
-    /// End a session
+    /// Show one session
+    Show {
+        id: String,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// End a session, on whichever replica it is
     End {
         id: String,
         #[command(flatten)]
@@ -272,4 +284,33 @@ pub(super) enum TaskCommand {
         #[command(flatten)]
         output: Output,
     },
+    /// Show one task with its history
+    Show {
+        id: String,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Cancel a task
+    Cancel {
+        id: String,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum SubscriptionCommand {
+    /// List resources that sessions are subscribed to
+    List {
+        #[command(flatten)]
+        of: OnlyTenant,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum NodeCommand {
+    /// List replicas
+    List(Output),
 }

@@ -61,6 +61,8 @@ async fn an_operators_day() {
     broker.run("backend remove one --tenant acme").await.unwrap();
     assert_eq!(broker.run("session list").await.unwrap(), "none\n");
     assert_eq!(broker.run("task list --tenant acme --status working").await.unwrap(), "none\n");
+    assert_eq!(broker.run("subscription list --tenant acme").await.unwrap(), "none\n");
+    assert_eq!(broker.run("node list --json").await.unwrap(), "{\n  \"nodes\": []\n}\n", "this one did not join");
     assert_eq!(broker.run("tenant remove acme --json").await.unwrap(), "{\n  \"removed\": \"acme\"\n}\n");
     assert_eq!(broker.run("drain").await.unwrap(), "draining\n");
 }
@@ -72,6 +74,9 @@ async fn refusals_are_the_brokers_words() {
         ("backend show nine", "there is no backend nine"),
         ("backend list --tenant ghost", "there is no tenant ghost"),
         ("session end ../x%3F", "there is no session ../x%3F"),
+        ("session show nobody", "there is no session nobody"),
+        ("task show none", "there is no task none"),
+        ("task cancel none", "there is no task none"),
         ("task list --status lost", "\"lost\" is no task status"),
         ("tenant add acme --weight 0", "weight is 0"),
         ("backend add one --url http://10.0.0.1/", "transport.url leads to a refused address"),

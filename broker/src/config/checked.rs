@@ -4,14 +4,14 @@
 //! Invariants: every fault is collected, none ends the reading; a value that is refused is replaced by its default only
 //! to go on looking, as a configuration with faults is never handed out.
 
-use std::{collections::BTreeSet, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, net::SocketAddr, sync::Arc, time::Duration};
 
 use protocol::ids::{BackendId, TenantId};
 use serde_json::Value;
 use transport::egress::{Cidr, EgressPolicy};
 
 use super::{
-    Auth, Config, DeclaredBackend, Events, Limits, Listen, LogFormat, Node, Secret, Session, Shutdown, Storage, Telemetry, Timeouts,
+    Auth, Config, DeclaredBackend, EventLog, Events, Limits, Listen, LogFormat, Secret, Session, Shutdown, Telemetry, Timeouts,
     bodies::is_secret,
     fault::join,
     keys::{self, Default, Key, Kind},
@@ -31,7 +31,8 @@ pub const DEFAULT_TENANT: &str = "default";
 /// Turns what was written into a configuration; `faults` are those found before.
 pub(super) fn check(raw: &Raw, faults: Vec<Fault>) -> Result<Config, Faults> {
     let mut reading = Reading { raw, faults };
-    let listen = Listen { http: reading.address("listen.http"), admin: reading.address("listen.admin") };
+    let (http, admin) = (reading.address("listen.http"), reading.address("listen.admin"));
+    let listen = Listen { http, admin, internal: reading.optional("listen.internal", address) };
     let auth = reading.auth();
     let egress = EgressPolicy {
         allow: reading.networks("egress.allow"),
@@ -44,6 +45,7 @@ pub(super) fn check(raw: &Raw, faults: Vec<Fault>) -> Result<Config, Faults> {
         limits: reading.limits(),
         timeouts: reading.timeouts(),
         session: reading.session(),
+        tasks: reading.tasks(),
         events: reading.events(),
         telemetry: reading.telemetry(),
         shutdown: Shutdown { grace: reading.duration("shutdown.grace") },
@@ -55,31 +57,19 @@ pub(super) fn check(raw: &Raw, faults: Vec<Fault>) -> Result<Config, Faults> {
     };
     reading.public_listeners(&config);
     reading.colliding_listeners(&config.listen);
+    reading.replicas(&config);
     if reading.faults.is_empty() { Ok(config) } else { Err(Faults(reading.faults)) }
 }
 
 /// Why a value is not accepted; what is allowed comes from the table.
-type Wrong = String;
+pub(super) type Wrong = String;
 
-struct Reading<'r> {
-    raw: &'r Raw,
+pub(super) struct Reading<'r> {
+    pub(super) raw: &'r Raw,
     faults: Vec<Fault>,
 }
 
 impl Reading<'_> {
-    fn node(&mut self) -> Node {
-        let id =
-            self.optional("node.id", |value, _| text(value).filter(|text| is_node_id(text)).map(str::to_owned).ok_or_else(|| wrong(value)));
-        Node { id: id.unwrap_or_else(generated_node_id), secret: self.secret("node.secret", "node.secret_file") }
-    }
-
-    fn storage(&mut self) -> Storage {
-        Storage {
-            sqlite_path: self.value("storage.url", |value, _| sqlite_path(value)),
-            migrate_on_start: self.bool("storage.migrate_on_start"),
-        }
-    }
-
     fn auth(&mut self) -> Auth {
         Auth {
             required: self.bool("auth.required"),
@@ -125,12 +115,20 @@ impl Reading<'_> {
         {
             self.fault(NAMES[1], "differs from session.idle, which is the same setting", "one of the two, or the same value in both");
         }
-        Session { idle: idle.or(other).unwrap_or_else(|| self.duration(NAMES[0])) }
+        Session { lease: self.duration("session.lease"), idle: idle.or(other).unwrap_or_else(|| self.duration(NAMES[0])) }
     }
 
     fn events(&mut self) -> Events {
+        let log = self.value("events.log", |value, _| match value.as_str() {
+            Some("store") => Ok(EventLog::Store),
+            Some("memory") => Ok(EventLog::Memory),
+            Some("off") => Ok(EventLog::Off),
+            _ => Err(wrong(value)),
+        });
+        let retain = self.duration("events.retain");
         Events {
-            retain: self.duration("events.retain"),
+            log,
+            retain: if log == EventLog::Off { Duration::ZERO } else { retain },
             stream_events: self.count("events.stream_events") as usize,
             stream_bytes: self.size("events.stream_bytes"),
             keepalive: self.duration("events.keepalive"),
@@ -221,14 +219,19 @@ impl Reading<'_> {
 
     /// Two listeners on one place: the second could not be bound.
     fn colliding_listeners(&mut self, listen: &Listen) {
-        let (http, admin) = (listen.http, listen.admin);
-        if http.port() != 0 && http.port() == admin.port() && (http.ip() == admin.ip() || covers(http, admin) || covers(admin, http)) {
-            self.fault("listen.admin", &format!("{admin} is taken by listen.http ({http})"), "another port, or 0 for any free one");
+        let internal = listen.internal.map(|address| ("listen.internal", address));
+        let all: Vec<_> = [("listen.http", listen.http), ("listen.admin", listen.admin)].into_iter().chain(internal).collect();
+        for (at, (key, one)) in all.iter().enumerate() {
+            let same = |other: &SocketAddr| one.ip() == other.ip() || covers(*one, *other) || covers(*other, *one);
+            let taken = all[..at].iter().find(|(_, other)| one.port() != 0 && one.port() == other.port() && same(other));
+            if let Some((before, other)) = taken {
+                self.fault(key, &format!("{one} is taken by {before} ({other})"), "another port, or 0 for any free one");
+            }
         }
     }
 
     /// A secret given as text or as a file, not both.
-    fn secret(&mut self, path: &str, file_path: &str) -> Option<Secret> {
+    pub(super) fn secret(&mut self, path: &str, file_path: &str) -> Option<Secret> {
         let inline = self.optional(path, |value, kind| match (text(value), kind) {
             (Some(text), Kind::Secret { bytes_min }) if is_secret(text) && text.len() >= bytes_min => Ok(Secret::new(text)),
             (Some(_), _) => Err("is no usable secret".into()),
@@ -244,36 +247,38 @@ impl Reading<'_> {
         inline.or(file)
     }
 
-    fn fault(&mut self, path: &str, wrong: &str, allowed: &str) {
+    pub(super) fn fault(&mut self, path: &str, wrong: &str, allowed: &str) {
         self.faults.push(Fault::new(self.raw.named(path), wrong, allowed));
     }
 
     /// The value of a key with a default.
     fn value<T>(&mut self, path: &str, parse: impl Fn(&Value, Kind) -> Result<T, Wrong>) -> T {
-        if let Some(value) = self.optional(path, &parse) {
-            return value;
-        }
+        self.optional(path, &parse).unwrap_or_else(|| Self::default(path, parse))
+    }
+
+    /// What an absent key means.
+    pub(super) fn default<T>(path: &str, parse: impl Fn(&Value, Kind) -> Result<T, Wrong>) -> T {
         let key = key(path);
         let Default::Is(default) = key.default else { unreachable!("{path} is read as a key with a default") };
         parse(&as_value(key.kind, default), key.kind).expect("defaults are valid, which a test checks")
     }
 
     /// The value of a key that was written; a fault when it is refused.
-    fn optional<T>(&mut self, path: &str, parse: impl Fn(&Value, Kind) -> Result<T, Wrong>) -> Option<T> {
+    pub(super) fn optional<T>(&mut self, path: &str, parse: impl Fn(&Value, Kind) -> Result<T, Wrong>) -> Option<T> {
         let key = key(path);
         let parsed = parse(self.raw.value(path)?, key.kind);
         parsed.map_err(|wrong| self.fault(path, &wrong, &key.kind.allowed())).ok()
     }
 
     fn address(&mut self, path: &str) -> SocketAddr {
-        self.value(path, |value, _| text(value).and_then(|text| text.parse().ok()).ok_or_else(|| wrong(value)))
+        self.value(path, address)
     }
 
-    fn bool(&mut self, path: &str) -> bool {
+    pub(super) fn bool(&mut self, path: &str) -> bool {
         self.value(path, |value, _| value.as_bool().ok_or_else(|| wrong(value)))
     }
 
-    fn count(&mut self, path: &str) -> u32 {
+    pub(super) fn count(&mut self, path: &str) -> u32 {
         self.value(path, |value, kind| {
             let Kind::Count { min, max } = kind else { unreachable!("{path} is read as a count") };
             let count = value.as_u64().filter(|count| (min..=max).contains(count));
@@ -281,11 +286,11 @@ impl Reading<'_> {
         })
     }
 
-    fn duration(&mut self, path: &str) -> Duration {
+    pub(super) fn duration(&mut self, path: &str) -> Duration {
         self.value(path, duration)
     }
 
-    fn size(&mut self, path: &str) -> usize {
+    pub(super) fn size(&mut self, path: &str) -> usize {
         self.value(path, |value, kind| {
             let Kind::Size { min, max } = kind else { unreachable!("{path} is read as a size") };
             let size = match value {
@@ -328,12 +333,12 @@ fn as_value(kind: Kind, text: &str) -> Value {
     serde_json::from_str(text).expect("defaults are JSON too, which a test checks")
 }
 
-fn text(value: &Value) -> Option<&str> {
+pub(super) fn text(value: &Value) -> Option<&str> {
     value.as_str()
 }
 
 /// Shows a value that is no secret.
-fn wrong(value: &Value) -> Wrong {
+pub(super) fn wrong(value: &Value) -> Wrong {
     const SHOWN_CHARS_MAX: usize = 60;
     match value {
         Value::String(text) if text.is_empty() => "is empty".to_owned(),
@@ -344,38 +349,14 @@ fn wrong(value: &Value) -> Wrong {
     }
 }
 
+fn address(value: &Value, _: Kind) -> Result<SocketAddr, Wrong> {
+    text(value).and_then(|text| text.parse().ok()).ok_or_else(|| wrong(value))
+}
+
 fn duration(value: &Value, kind: Kind) -> Result<Duration, Wrong> {
     let Kind::Duration { min, max } = kind else { unreachable!("a duration is read from a key of that kind") };
     let duration = text(value).and_then(|text| parse_duration(text).ok());
     duration.filter(|duration| (min..=max).contains(duration)).ok_or_else(|| wrong(value))
-}
-
-fn sqlite_path(value: &Value) -> Result<PathBuf, Wrong> {
-    let url = text(value).ok_or_else(|| wrong(value))?;
-    // A URL of a database server may hold its password, so none is shown.
-    if url.starts_with("postgres://") || url.starts_with("postgresql://") {
-        return Err("names a PostgreSQL database, which is not available in this build".to_owned());
-    }
-    let path = url.strip_prefix("sqlite:").ok_or_else(|| "is no sqlite: URL".to_owned())?;
-    let path = path.strip_prefix("//").unwrap_or(path);
-    if path.contains(":memory:") {
-        return Err("names a database in memory, which would forget everything".to_owned());
-    }
-    if path.is_empty() || path.ends_with('/') || path.contains(['?', '\0']) {
-        return Err(wrong(value));
-    }
-    Ok(PathBuf::from(path))
-}
-
-fn is_node_id(text: &str) -> bool {
-    (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
-}
-
-fn generated_node_id() -> String {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let host: String = host.trim().chars().filter(|char| is_node_id(&char.to_string())).take(59).collect();
-    let host = if host.is_empty() { "broker" } else { &host };
-    format!("{host}-{:04x}", rand::random::<u16>())
 }
 
 /// `scheme://host` or `scheme://host:port`, as browsers send it.
@@ -388,13 +369,13 @@ fn origin(text: &str) -> Option<String> {
     written.eq_ignore_ascii_case(text).then(|| text.to_ascii_lowercase())
 }
 
-fn host(text: &str) -> Option<String> {
+pub(super) fn host(text: &str) -> Option<String> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.';
     let named = (1..=253).contains(&text.len()) && text.bytes().all(allowed) && !text.starts_with(['.', '-']);
     named.then(|| text.to_ascii_lowercase())
 }
 
-fn read_secret_file(path: &str, bytes_min: usize) -> Result<Secret, Wrong> {
+pub(super) fn read_secret_file(path: &str, bytes_min: usize) -> Result<Secret, Wrong> {
     use std::io::Read as _;
     let file = std::fs::File::open(path).map_err(|error| format!("\"{path}\" can not be read ({error})"))?;
     let mut content = String::new();
@@ -429,8 +410,10 @@ fn with_secret_files(body: &Value) -> Result<Value, Vec<Fault>> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
-    use crate::config::{LogFormat, load_from, spec::TransportSpec};
+    use crate::config::{Database, LogFormat, load_from, spec::TransportSpec};
 
     fn load(text: &str) -> Config {
         load_from(text, []).unwrap_or_else(|faults| panic!("{text}\n{faults}"))
@@ -449,7 +432,8 @@ mod tests {
     fn the_defaults_are_those_of_the_table() {
         let config = Config::default();
         assert_eq!((config.listen.http.to_string(), config.listen.admin.to_string()), ("127.0.0.1:8080".into(), "127.0.0.1:9090".into()));
-        assert_eq!(config.storage.sqlite_path, PathBuf::from("./data/mcp-broker.db"));
+        assert_eq!(config.storage.database, Database::Sqlite(PathBuf::from("./data/mcp-broker.db")));
+        assert_eq!((config.listen.internal, config.node.advertise, config.storage.redis_url), (None, None, None));
         assert!(config.storage.migrate_on_start && !config.auth.required && !config.auth.allow_anonymous_public && config.egress.loopback);
         assert_eq!(
             (config.limits.message_bytes, config.limits.connections, config.limits.connections_per_address),
@@ -468,6 +452,7 @@ mod tests {
             config.timeouts.ping_interval,
         ];
         assert_eq!(timeouts.map(|deadline| deadline.as_secs()), [30, 5, 30, 30, 5, 300, 30]);
+        assert_eq!((config.session.lease.as_secs(), config.events.log), (2, EventLog::Store));
         assert_eq!((config.session.idle.as_secs(), config.shutdown.grace.as_secs()), (1_800, 25));
         assert_eq!((config.events.retain.as_secs(), config.events.stream_events, config.events.stream_bytes), (300, 1_000, 8 << 20));
         assert_eq!((config.events.keepalive.as_secs(), config.events.retry.as_secs()), (15, 1));
@@ -476,7 +461,7 @@ mod tests {
             ("info", LogFormat::Text, false)
         );
         assert!(config.tenants.is_empty() && config.backends.is_empty() && config.node.secret.is_none());
-        assert!(is_node_id(&config.node.id), "{}", config.node.id);
+        assert!(!config.node.id.is_empty());
     }
 
     #[test]
@@ -513,24 +498,6 @@ mod tests {
         assert_fault("node: {id: 'a b'}", "node.id: ");
         assert_fault("egress: {allow: [10.0.0.0/99]}", "egress.allow: has an entry that is \"10.0.0.0/99\"");
         assert_fault("egress: {deny: 10.0.0.0/8}", "egress.deny: ");
-    }
-
-    #[test]
-    fn databases_of_later_builds_are_answered() {
-        assert_fault(
-            "storage: {url: 'postgres://user:hush@db/x'}",
-            "storage.url: names a PostgreSQL database, which is not available in this build; allowed: sqlite:PATH",
-        );
-        assert!(!faults("storage: {url: 'postgres://user:hush@db/x'}").concat().contains("hush"));
-        assert_fault("storage: {url: 'sqlite::memory:'}", "storage.url: names a database in memory");
-        for url in ["", "mysql://x", "sqlite:", "sqlite:a/", "sqlite:a?mode=ro"] {
-            assert_fault(&format!("storage: {{url: '{url}'}}"), "storage.url: ");
-        }
-        for (url, path) in
-            [("sqlite:a.db", "a.db"), ("sqlite:/a/b.db", "/a/b.db"), ("sqlite:///a/b.db", "/a/b.db"), ("sqlite://b.db", "b.db")]
-        {
-            assert_eq!(load(&format!("storage: {{url: '{url}'}}")).storage.sqlite_path, PathBuf::from(path));
-        }
     }
 
     #[test]

@@ -136,14 +136,27 @@ mod tests {
     #[test]
     fn each_commented_key_of_the_example_is_one_that_could_be_written() {
         let folder = tempfile::tempdir().unwrap();
-        let secret = folder.path().join("secret");
-        std::fs::write(&secret, "0123456789abcdef\n").unwrap();
+        let files = [("url_file", "sqlite:a.db"), ("redis_url_file", "redis://r"), ("", "0123456789abcdef")];
+        let files = files.map(|(key, text)| {
+            let path = folder.path().join(format!("file{key}"));
+            std::fs::write(&path, format!("{text}\n")).unwrap();
+            (key, path.display().to_string())
+        });
+        let in_file = |name: &str| {
+            let file = files.iter().find(|(key, _)| *key == name || key.is_empty()).filter(|_| name.ends_with("_file"));
+            file.map(|(_, path)| path.as_str())
+        };
+        // Some keys are for brokers that have others.
+        let beside = |name: &str| match name {
+            "redis_url" | "redis_url_file" => "  url: postgres://db/x\nnode: {secret: 0123456789abcdef}\n",
+            "advertise" => "listen: {internal: '127.0.0.1:0'}\n",
+            _ => "",
+        };
         let mut tried = 0;
         for section in SECTIONS {
             for key in section.keys {
                 let Default::None { example } = key.default else { continue };
-                let example = if key.name.ends_with("_file") { secret.to_str().unwrap() } else { example };
-                let text = format!("{}:\n  {}: {example}\n", section.name, key.name);
+                let text = format!("{}:\n  {}: {}\n{}", section.name, key.name, in_file(key.name).unwrap_or(example), beside(key.name));
                 load_from(&text, []).unwrap_or_else(|faults| panic!("{text}: {faults}"));
                 tried += 1;
             }

@@ -47,7 +47,12 @@ pub(super) enum Kind {
     },
     Choice(&'static [&'static str]),
     NodeId,
+    /// A host name or an IP address, and a port.
+    HostPort,
+    /// May hold a password: never shown.
     StorageUrl,
+    /// May hold a password: never shown.
+    RedisUrl,
     LogFilter,
     /// Never shown, never logged; the number is the least length in bytes.
     Secret {
@@ -80,7 +85,9 @@ impl Kind {
             Self::Size { min, max } => format!("a size from {} to {}, such as 64KiB or 16MiB", format_size(min), format_size(max)),
             Self::Choice(choices) => choices.join(", "),
             Self::NodeId => "1 to 64 characters of A-Z a-z 0-9 . _ -".into(),
-            Self::StorageUrl => "sqlite:PATH".into(),
+            Self::HostPort => "a host name or an IP address and a port, such as broker-1.internal:7400 or [fd00::1]:7400".into(),
+            Self::StorageUrl => "sqlite:PATH or postgres://USER:PASSWORD@HOST/DATABASE".into(),
+            Self::RedisUrl => "redis://HOST, rediss://HOST or redis+unix://PATH".into(),
             Self::LogFilter => "a level (error, warn, info, debug, trace) or directives such as info,broker=debug".into(),
             Self::Secret { bytes_min } => {
                 format!("text in quotes of {bytes_min} to {SECRET_BYTES_MAX} visible ASCII characters without spaces")
@@ -100,8 +107,10 @@ pub(super) const SECRET_BYTES_MAX: usize = 4_096;
 const MS: Duration = Duration::from_millis(1);
 const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(86_400);
+const SECOND: Duration = Duration::from_secs(1);
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
+const GIB: usize = 1 << 30;
 
 /// Bounds of every deadline, here and in a backend's own `timeouts`.
 pub(super) const DEADLINE_MIN: Duration = MS;
@@ -123,11 +132,16 @@ const fn absent(name: &'static str, kind: Kind, example: &'static str, doc: &'st
 pub(super) const SECTIONS: &[Section] = &[
     Section { name: "listen", doc: "Where the broker listens. Port 0 takes a free one; the `ready` line tells which.", keys: LISTEN },
     Section { name: "node", doc: "This process.", keys: NODE },
-    Section { name: "storage", doc: "Where tenants, keys and backends are kept.", keys: STORAGE },
+    Section {
+        name: "storage",
+        doc: "Where everything that outlives the process is kept: tenants, keys, backends, sessions, tasks and event streams.",
+        keys: STORAGE,
+    },
     Section { name: "auth", doc: "Who may come in.", keys: AUTH },
     Section { name: "limits", doc: "Limits, and defaults for tenants that set none of their own.", keys: LIMITS },
     Section { name: "timeouts", doc: "Deadlines.", keys: TIMEOUTS },
     Section { name: "session", doc: "Sessions of clients.", keys: SESSION },
+    Section { name: "tasks", doc: "Calls that clients ask to be carried out as tasks (MCP 2025-11-25, Tasks).", keys: TASKS },
     Section { name: "events", doc: "Event streams (SSE), and the log they are resumed from.", keys: EVENTS },
     Section { name: "telemetry", doc: "Logs and metrics.", keys: TELEMETRY },
     Section {
@@ -141,15 +155,27 @@ pub(super) const SECTIONS: &[Section] = &[
 const LISTEN: &[Key] = &[
     key("http", Kind::Address, "127.0.0.1:8080", "Data plane: Streamable HTTP at `/mcp` and `/mcp/{backend}`."),
     key("admin", Kind::Address, "127.0.0.1:9090", "Admin API, health, readiness and metrics."),
+    absent(
+        "internal",
+        Kind::Address,
+        "10.0.0.5:7400",
+        "Other replicas, which pass on requests of sessions that live here. Only those with the same `node.secret` get in. Absent: none.",
+    ),
 ];
 
 const NODE: &[Key] = &[
     absent("id", Kind::NodeId, "broker-1", "Name of this process in logs. Absent: the host name and four random characters."),
     absent(
+        "advertise",
+        Kind::HostPort,
+        "broker-1.internal:7400",
+        "Where other replicas reach `listen.internal`. Absent: the address it is bound to, which must then be one and not all of the machine's.",
+    ),
+    absent(
         "secret",
         Kind::Secret { bytes_min: 16 },
         "\"at-least-16-characters\"",
-        "Root of the keys that seal credentials and hash API keys. Absent: created once, in `secret.key` beside the database. Changing it invalidates every API key and stored credential.",
+        "Root of the keys that seal credentials and hash API keys, and by which replicas know each other: all that share a database have the same. Absent: created once, in `secret.key` beside an SQLite database. Changing it invalidates every API key and stored credential.",
     ),
     absent("secret_file", Kind::SecretFile { bytes_min: 16 }, "/etc/mcp-broker/secret", "File to read `node.secret` from."),
 ];
@@ -159,8 +185,16 @@ const STORAGE: &[Key] = &[
         "url",
         Kind::StorageUrl,
         "sqlite:./data/mcp-broker.db",
-        "Database; a relative path starts at the working directory. Missing folders are created.",
+        "Database. SQLite serves one process; a relative path starts at the working directory, and missing folders are created. PostgreSQL serves several replicas, which share `node.secret`.",
     ),
+    absent("url_file", Kind::SecretFile { bytes_min: 1 }, "/etc/mcp-broker/database-url", "File to read `storage.url` from."),
+    absent(
+        "redis_url",
+        Kind::RedisUrl,
+        "redis://127.0.0.1:6379",
+        "Redis, beside PostgreSQL: keeps event streams and tells replicas of changes at once. It is never the only place of anything that must not be lost.",
+    ),
+    absent("redis_url_file", Kind::SecretFile { bytes_min: 1 }, "/etc/mcp-broker/redis-url", "File to read `storage.redis_url` from."),
     key(
         "migrate_on_start",
         Kind::Bool,
@@ -233,9 +267,46 @@ const TIMEOUTS: &[Key] = &[
 
 const IDLE: Kind = Kind::Duration { min: Duration::from_millis(100), max: DAY.saturating_mul(30) };
 
-const SESSION: &[Key] = &[key("idle", IDLE, "30m", "A session without requests, calls in flight and open streams ends after this time.")];
+const SESSION: &[Key] = &[
+    key(
+        "lease",
+        Kind::Duration { min: Duration::from_millis(200), max: Duration::from_secs(60) },
+        "2s",
+        "How long a replica that is not heard of keeps its sessions and tasks before others take them over. Without effect on SQLite.",
+    ),
+    key("idle", IDLE, "30m", "A session without requests, calls in flight and open streams ends after this time."),
+];
+
+const TASK_TTL: Kind = Kind::Duration { min: SECOND, max: DAY.saturating_mul(365) };
+
+const TASKS: &[Key] = &[
+    key("enabled", Kind::Bool, "true", "Offer tasks to clients."),
+    key("ttl", TASK_TTL, "1h", "How long a task and its result are kept, counted from its creation, when its client asks for no time."),
+    key("ttl_max", TASK_TTL, "24h", "The longest time a client gets; one that asks for more, or for ever, gets this."),
+    key(
+        "poll_interval",
+        Kind::Duration { min: Duration::from_millis(100), max: HOUR },
+        "1s",
+        "How often clients are told to ask for a task's status.",
+    ),
+    key("running_per_tenant", COUNT, "1000", "Unfinished tasks of one tenant."),
+    key("stored_per_tenant", COUNT, "100000", "Tasks of one tenant, finished ones included."),
+    key(
+        "bytes_per_tenant",
+        Kind::Size { min: MIB, max: 1024 * GIB },
+        "1GiB",
+        "Bytes that the requests and results of one tenant's tasks may take together.",
+    ),
+    key("result_bytes", Kind::Size { min: KIB, max: 256 * MIB }, "16MiB", "Largest result of a task; a larger one makes the task fail."),
+];
 
 const EVENTS: &[Key] = &[
+    key(
+        "log",
+        Kind::Choice(&["store", "memory", "off"]),
+        "store",
+        "Where events are kept for Last-Event-ID. `store`: in Redis or the database, so that every replica can resume a stream, after a restart too; `memory`: with the process that sent them; `off`: nowhere.",
+    ),
     key("retain", Kind::Duration { min: Duration::ZERO, max: DAY }, "5m", "How long an event can be asked for again with Last-Event-ID."),
     key("stream_events", COUNT, "1000", "Events kept per stream."),
     key(
@@ -277,23 +348,16 @@ const SHUTDOWN: &[Key] = &[key(
 )];
 
 /// Keys and whole sections of the broker's documented surface that this build can not honour.
-pub(super) const UNAVAILABLE: &[&str] = &[
-    "listen.tcp",
-    "listen.quic",
-    "listen.internal",
-    "node.advertise",
-    "tls",
-    "storage.redis_url",
-    "session.lease",
-    "breaker",
-    "tasks",
-    "compat",
-    "errors",
-];
+pub(super) const UNAVAILABLE: &[&str] = &["listen.tcp", "listen.quic", "tls", "breaker", "compat", "errors"];
 
 /// Two spellings of one setting: an environment variable for one replaces the other in the file.
-pub(super) const TWINS: &[(&str, &str)] =
-    &[("node.secret", "node.secret_file"), ("auth.admin_token", "auth.admin_token_file"), ("session.idle", "timeouts.idle_session")];
+pub(super) const TWINS: &[(&str, &str)] = &[
+    ("node.secret", "node.secret_file"),
+    ("storage.url", "storage.url_file"),
+    ("storage.redis_url", "storage.redis_url_file"),
+    ("auth.admin_token", "auth.admin_token_file"),
+    ("session.idle", "timeouts.idle_session"),
+];
 
 pub(super) fn section(name: &str) -> Option<&'static Section> {
     SECTIONS.iter().find(|section| section.name == name)

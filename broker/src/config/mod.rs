@@ -11,6 +11,7 @@ mod fault;
 mod keys;
 pub mod log_filter;
 mod raw;
+mod replica;
 pub mod spec;
 pub mod units;
 
@@ -50,12 +51,13 @@ pub fn needs_restart(running: &Config, next: &Config) -> Vec<&'static str> {
     let telemetry = Telemetry { log: running.telemetry.log.clone(), ..next.telemetry.clone() };
     let differs = [
         ("listen", running.listen != next.listen),
-        ("node", running.node.secret != next.node.secret),
+        ("node", (&running.node.secret, &running.node.advertise) != (&next.node.secret, &next.node.advertise)),
         ("storage", running.storage != next.storage),
         ("auth", running.auth != next.auth),
         ("limits", running.limits != next.limits),
         ("timeouts", running.timeouts != next.timeouts),
         ("session", running.session != next.session),
+        ("tasks", running.tasks != next.tasks),
         ("events", running.events != next.events),
         ("telemetry", running.telemetry != telemetry),
         ("egress", running.egress != next.egress),
@@ -97,6 +99,7 @@ pub struct Config {
     pub limits: Limits,
     pub timeouts: Timeouts,
     pub session: Session,
+    pub tasks: Tasks,
     pub events: Events,
     pub telemetry: Telemetry,
     pub shutdown: Shutdown,
@@ -118,19 +121,34 @@ pub struct Listen {
     /// Data plane: Streamable HTTP.
     pub http: SocketAddr,
     pub admin: SocketAddr,
+    /// Other replicas, about sessions that live here.
+    pub internal: Option<SocketAddr>,
 }
 
 #[derive(Debug, Clone)]
 pub struct Node {
     pub id: String,
-    /// Root of every derived key; generated beside the database when absent.
+    /// Where other replicas reach `listen.internal`, where that is not the address it is bound to.
+    pub advertise: Option<String>,
+    /// Root of every derived key; generated beside an SQLite database when absent.
     pub secret: Option<Secret>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Storage {
-    pub sqlite_path: PathBuf,
+    pub database: Database,
+    /// May hold a password.
+    pub redis_url: Option<Secret>,
     pub migrate_on_start: bool,
+}
+
+/// The record of everything that outlives the process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Database {
+    /// A file that one process uses.
+    Sqlite(PathBuf),
+    /// The URL of a server that replicas share; it may hold a password.
+    Postgres(Secret),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -175,18 +193,46 @@ pub struct Timeouts {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Session {
+    /// How long a replica that is not heard of keeps what it owns.
+    pub lease: Duration,
     pub idle: Duration,
+}
+
+/// Calls that are carried out as tasks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tasks {
+    pub enabled: bool,
+    /// When the client names none.
+    pub ttl: Duration,
+    pub ttl_max: Duration,
+    pub poll_interval: Duration,
+    pub running_per_tenant: usize,
+    pub stored_per_tenant: usize,
+    pub bytes_per_tenant: usize,
+    pub result_bytes: usize,
 }
 
 /// Event streams (SSE) and the log they are resumed from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Events {
+    pub log: EventLog,
+    /// Zero when [`EventLog::Off`].
     pub retain: Duration,
     pub stream_events: usize,
     pub stream_bytes: usize,
     pub keepalive: Duration,
     /// `retry` told to clients before a deliberate disconnect.
     pub retry: Duration,
+}
+
+/// Where events are kept to be asked for again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventLog {
+    /// Where every replica finds them.
+    Store,
+    /// With the process that sent them.
+    Memory,
+    Off,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -235,8 +281,8 @@ mod tests {
     fn a_reload_tells_what_only_a_restart_follows() {
         let (running, same) = (Config::default(), Config::default());
         assert_eq!(needs_restart(&running, &same), [""; 0]);
-        let text = "limits: {burst: 7}\negress: {allow: [10.0.0.0/8]}\ntelemetry: {log: debug}\ntenants: {a: {}}";
-        assert_eq!(needs_restart(&running, &load_from(text, []).unwrap()), ["limits", "egress"]);
+        let text = "limits: {burst: 7}\negress: {allow: [10.0.0.0/8]}\ntelemetry: {log: debug}\ntenants: {a: {}}\ntasks: {ttl: 2h}";
+        assert_eq!(needs_restart(&running, &load_from(text, []).unwrap()), ["limits", "tasks", "egress"]);
     }
 
     #[test]

@@ -243,9 +243,9 @@ mod tests {
     fn what_a_later_build_will_know_is_answered() {
         let (_, faults) = read(
             "tls: {cert_file: a, key_file: b}\nlisten: {tcp: '127.0.0.1:1'}\nbreaker: {}\n",
-            &[("MCP_BROKER__STORAGE__REDIS_URL", "redis://x")],
+            &[("MCP_BROKER__LISTEN__QUIC", "127.0.0.1:1")],
         );
-        for path in ["tls.cert_file", "tls.key_file", "listen.tcp", "breaker", "storage.redis_url (MCP_BROKER__STORAGE__REDIS_URL)"] {
+        for path in ["tls.cert_file", "tls.key_file", "listen.tcp", "breaker", "listen.quic (MCP_BROKER__LISTEN__QUIC)"] {
             assert!(faults.contains(&format!("{path}: not available in this build; allowed: leaving it out")), "{path}: {faults:?}");
         }
         assert_eq!(faults.len(), 5);

@@ -147,7 +147,7 @@ fn history<Spec>(entry: &Entry<Spec>) -> (String, Option<String>, Option<String>
     (entry.origin.name().to_owned(), times.0, times.1)
 }
 
-fn moment(us: i64) -> String {
+pub(super) fn moment(us: i64) -> String {
     // Out of range only if the store was edited by hand.
     jiff::Timestamp::from_microsecond(us).unwrap_or_default().to_string()
 }

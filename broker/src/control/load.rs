@@ -5,16 +5,16 @@
 
 use std::{collections::BTreeMap, sync::atomic::Ordering};
 
-use protocol::ids::{BackendId, TenantId};
+use protocol::ids::{BackendId, KeyId, TenantId};
 use storage::{BackendRecord, KeyRecord, StoreError, TenantRecord};
 
 use super::{
     Control, now_us,
-    registry::{self, Backends, DECLARED, Entry, Registry, Tenants},
+    registry::{self, Backends, DECLARED, Entry, Origin, Registry, Tenants},
 };
 use crate::{
     auth::{Caller, DEFAULT_TENANT, KeyEntry, SealError},
-    config::spec::TenantSpec,
+    config::spec::{BackendSpec, TenantSpec},
 };
 
 /// Why stored and declared entries could not be brought into force.
@@ -46,7 +46,10 @@ impl Control {
     /// Called once, before any listener opens.
     pub async fn load(&self) -> Result<Loaded, LoadError> {
         let _turn = self.changing.lock().await;
-        let (tenants, keys, backends) = (self.store.tenants().await?, self.store.keys().await?, self.store.backends().await?);
+        // Without a deadline of ours: there may be a lot to read, and nobody waits for an answer. The version comes first, so
+        // that what changes meanwhile is read again.
+        let version = if self.durable().is_shared() { self.store().config_version().await? } else { 0 };
+        let (tenants, keys, backends) = (self.store().tenants().await?, self.store().keys().await?, self.store().backends().await?);
         if self.keys.made_now && !(keys.is_empty() && backends.is_empty()) {
             self.keys.take_back(&self.config);
             return Err(LoadError::SecretMissing);
@@ -55,6 +58,7 @@ impl Control {
         let backends = self.load_backends(&tenants, backends)?;
         let loaded = Loaded { tenants: tenants.len(), keys: keys.len(), backends: backends.len() };
         self.apply(Registry { tenants, backends }, keys);
+        self.applied.store(version, Ordering::Release);
         self.loaded.store(true, Ordering::Release);
         Ok(loaded)
     }
@@ -68,7 +72,8 @@ impl Control {
                 Some(record) if record.settings == DECLARED => {}
                 Some(record) if !is_untouched_default(&record) => return Err(LoadError::Twice { what: format!("tenant {tenant}") }),
                 // The row its keys belong to.
-                _ => self.store.put_tenant(&tenant_record(tenant, DECLARED.to_owned(), now)).await?,
+                Some(_) => self.store().put_tenant(&tenant_record(tenant, DECLARED.to_owned(), now)).await?,
+                None => drop(self.store().add_tenant(&tenant_record(tenant, DECLARED.to_owned(), now)).await?),
             }
             tenants.insert(tenant.clone(), Entry::declared(spec.clone(), now));
         }
@@ -76,14 +81,18 @@ impl Control {
         let is_missing = stored.get(&default).is_none_or(|record| record.settings == DECLARED);
         if is_missing && !tenants.contains_key(&default) {
             let record = tenant_record(&default, registry::tenant_settings(&TenantSpec::default()), now);
-            self.store.put_tenant(&record).await?;
+            match stored.contains_key(&default) {
+                true => self.store().put_tenant(&record).await?,
+                // Another replica may be at the same place: what it made, or somebody has changed since, stays.
+                false => drop(self.store().add_tenant(&record).await?),
+            }
             stored.insert(default, record);
         }
         for (tenant, record) in stored {
-            let spec = tenant_spec(&record)?;
-            let (created_at_us, updated_at_us) = (record.created_at_us, record.updated_at_us);
-            let entry = Entry { spec, origin: registry::Origin::Stored, created_at_us, updated_at_us };
-            tenants.insert(tenant, entry.into());
+            if record.settings == DECLARED {
+                tracing::warn!(%tenant, "the configuration file does not declare this tenant: it is kept, disabled");
+            }
+            tenants.insert(tenant, stored_tenant(&record)?.into());
         }
         Ok(tenants)
     }
@@ -91,13 +100,8 @@ impl Control {
     fn load_backends(&self, tenants: &Tenants, records: Vec<BackendRecord>) -> Result<Backends, LoadError> {
         let mut backends = Backends::new();
         for record in records {
-            let BackendRecord { tenant, backend, settings, created_at_us, updated_at_us } = record;
-            let text = registry::open_backend(&self.keys.seal, &tenant, &backend, &settings);
-            let text = text.map_err(|source| LoadError::Sealed { tenant: tenant.clone(), backend: backend.clone(), source })?;
-            let spec = serde_json::from_slice(&text)
-                .map_err(|error| LoadError::Settings { what: format!("backend {tenant}/{backend}"), detail: error.to_string() })?;
-            let entry = Entry { spec, origin: registry::Origin::Stored, created_at_us, updated_at_us };
-            backends.insert((tenant, backend), entry.into());
+            let entry = self.stored_backend(&record)?;
+            backends.insert((record.tenant, record.backend), entry.into());
         }
         for declared in &self.config.backends {
             let (tenant, backend) = (declared.tenant.clone(), declared.backend.clone());
@@ -112,24 +116,38 @@ impl Control {
         Ok(backends)
     }
 
+    pub(super) fn stored_backend(&self, record: &BackendRecord) -> Result<Entry<BackendSpec>, LoadError> {
+        let BackendRecord { tenant, backend, settings, created_at_us, updated_at_us } = record;
+        let text = registry::open_backend(&self.keys.seal, tenant, backend, settings);
+        let text = text.map_err(|source| LoadError::Sealed { tenant: tenant.clone(), backend: backend.clone(), source })?;
+        let spec = serde_json::from_slice(&text)
+            .map_err(|error| LoadError::Settings { what: format!("backend {tenant}/{backend}"), detail: error.to_string() })?;
+        Ok(Entry { spec, origin: Origin::Stored, created_at_us: *created_at_us, updated_at_us: *updated_at_us })
+    }
+
     fn apply(&self, registry: Registry, keys: Vec<KeyRecord>) {
         for (tenant, entry) in &registry.tenants {
             self.broker.put_tenant(tenant, entry.spec.clone());
         }
-        let keys = keys.into_iter().map(|record| KeyEntry {
-            caller: Caller { tenant: record.tenant, principal: record.principal, key: Some(record.key) },
-            hash: record.hash,
-        });
-        let enabled = registry.tenants.iter().filter(|(_, entry)| entry.spec.enabled);
-        self.keyring.replace(keys, enabled.map(|(tenant, _)| tenant.clone()));
+        self.replace_keys(&registry, keys);
         for ((tenant, backend), entry) in &registry.backends {
             self.broker.put_backend(tenant, backend, entry.spec.clone());
         }
         self.registry.store(registry.into());
     }
+
+    /// Returns the keys that are good no longer.
+    pub(super) fn replace_keys(&self, registry: &Registry, keys: Vec<KeyRecord>) -> Vec<KeyId> {
+        let keys = keys.into_iter().map(|record| KeyEntry {
+            caller: Caller { tenant: record.tenant, principal: record.principal, key: Some(record.key) },
+            hash: record.hash,
+        });
+        let enabled = registry.tenants.iter().filter(|(_, entry)| entry.spec.enabled);
+        self.keyring.replace(keys, enabled.map(|(tenant, _)| tenant.clone()))
+    }
 }
 
-fn tenant_record(tenant: &TenantId, settings: String, now_us: i64) -> TenantRecord {
+pub(super) fn tenant_record(tenant: &TenantId, settings: String, now_us: i64) -> TenantRecord {
     TenantRecord { tenant: tenant.clone(), settings, created_at_us: now_us, updated_at_us: now_us }
 }
 
@@ -137,12 +155,13 @@ fn is_untouched_default(record: &TenantRecord) -> bool {
     record.tenant.as_str() == DEFAULT_TENANT && record.settings == registry::tenant_settings(&TenantSpec::default())
 }
 
-fn tenant_spec(record: &TenantRecord) -> Result<TenantSpec, LoadError> {
-    if record.settings == DECLARED {
+pub(super) fn stored_tenant(record: &TenantRecord) -> Result<Entry<TenantSpec>, LoadError> {
+    let spec = if record.settings == DECLARED {
         // Switched off rather than dropped: its keys and backends are somebody's, and a mended file brings it back.
-        tracing::warn!(tenant = %record.tenant, "the configuration file declares this tenant no longer: it is kept, disabled");
-        return Ok(TenantSpec { enabled: false, ..TenantSpec::default() });
-    }
-    serde_json::from_str(&record.settings)
-        .map_err(|error| LoadError::Settings { what: format!("tenant {}", record.tenant), detail: error.to_string() })
+        TenantSpec { enabled: false, ..TenantSpec::default() }
+    } else {
+        serde_json::from_str(&record.settings)
+            .map_err(|error| LoadError::Settings { what: format!("tenant {}", record.tenant), detail: error.to_string() })?
+    };
+    Ok(Entry { spec, origin: Origin::Stored, created_at_us: record.created_at_us, updated_at_us: record.updated_at_us })
 }

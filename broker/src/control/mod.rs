@@ -6,6 +6,8 @@
 //! stored ones and can only be changed there.
 
 mod answers;
+mod follow;
+mod live;
 mod load;
 mod redact;
 mod registry;
@@ -15,12 +17,13 @@ pub(crate) mod tests;
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicI64, Ordering},
 };
 
 use arc_swap::ArcSwap;
 use protocol::ids::{BackendId, KeyId, PrincipalId, TenantId};
-use storage::{BackendRecord, ConfigStore, KeyRecord, StoreError, TenantRecord};
+use storage::{BackendRecord, DurableStore, KeyRecord, StoreError, TenantRecord, Wake};
+use tokio::sync::Notify;
 
 use self::registry::{Entry, Origin, Registry};
 pub use self::{
@@ -35,6 +38,8 @@ use crate::{
         Config, Fault,
         spec::{BackendSpec, TenantSpec, TransportSpec},
     },
+    durable::Durable,
+    limits::LEASE_LOST_READY,
     metrics::Metrics,
 };
 
@@ -67,7 +72,6 @@ pub enum ControlError {
 /// What [`Control`] works with.
 pub struct ControlParts {
     pub broker: Arc<Broker>,
-    pub store: Arc<dyn ConfigStore>,
     pub keyring: Arc<Keyring>,
     pub keys: Keys,
     pub config: Arc<Config>,
@@ -79,7 +83,6 @@ pub struct Control {
     pub broker: Arc<Broker>,
     pub config: Arc<Config>,
     pub metrics: Arc<Metrics>,
-    store: Arc<dyn ConfigStore>,
     keyring: Arc<Keyring>,
     keys: Keys,
     /// Tenants and backends as they are in force.
@@ -87,6 +90,20 @@ pub struct Control {
     /// Held while one change is stored and applied.
     changing: tokio::sync::Mutex<()>,
     loaded: AtomicBool,
+    /// The version of the store's entries that is in force, or an older one.
+    applied: AtomicI64,
+    /// Told when another version is in the store.
+    changed: Arc<Notify>,
+}
+
+/// Whether new work is welcome, and why not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Readiness {
+    Ready,
+    Starting,
+    Draining,
+    /// The database is out of reach for longer than this process can be sure of what it owns.
+    StoreUnavailable,
 }
 
 /// What a `put` did.
@@ -106,23 +123,44 @@ pub struct NewKey {
 
 impl Control {
     pub fn new(parts: ControlParts) -> Arc<Self> {
-        let ControlParts { broker, store, keyring, keys, config, metrics } = parts;
+        let ControlParts { broker, keyring, keys, config, metrics } = parts;
         Arc::new(Self {
             broker,
             config,
             metrics,
-            store,
             keyring,
             keys,
             registry: ArcSwap::default(),
             changing: tokio::sync::Mutex::default(),
             loaded: AtomicBool::new(false),
+            applied: AtomicI64::new(0),
+            changed: Arc::default(),
         })
     }
 
-    /// Whether new work is welcome: everything was loaded and no drain has begun.
-    pub fn is_ready(&self) -> bool {
-        self.loaded.load(Ordering::Acquire) && !self.broker.draining()
+    /// Whether new work is welcome: everything was loaded, no drain has begun, and what is committed is this process's own.
+    pub fn readiness(&self) -> Readiness {
+        if self.broker.draining() {
+            Readiness::Draining
+        } else if !self.loaded.load(Ordering::Acquire) {
+            Readiness::Starting
+        } else if self.durable().lease.lost_for() >= LEASE_LOST_READY {
+            Readiness::StoreUnavailable
+        } else {
+            Readiness::Ready
+        }
+    }
+
+    fn durable(&self) -> &Durable {
+        &self.broker.shared.durable
+    }
+
+    fn store(&self) -> &dyn DurableStore {
+        &*self.broker.shared.durable.store
+    }
+
+    async fn ask<T>(&self, operation: &'static str, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+        self.durable().ask(operation, work).await
     }
 
     pub fn tenants(&self) -> Vec<TenantView> {
@@ -148,7 +186,7 @@ impl Control {
                 created_at_us: entry.created_at_us,
                 updated_at_us: entry.updated_at_us,
             };
-            control.store.put_tenant(&record).await?;
+            control.ask("put_tenant", control.store().put_tenant(&record)).await?;
             let view = TenantView::new(&tenant, &entry);
             let created = old.is_none();
             control.apply_tenant(&tenant, entry);
@@ -170,7 +208,7 @@ impl Control {
                 // Its next start would be refused: a declared backend without its tenant.
                 return Err(ControlError::Declared { what: "backend", name: format!("{backend} of this tenant") });
             }
-            if !control.store.delete_tenant(&tenant).await? {
+            if !control.ask("delete_tenant", control.store().delete_tenant(&tenant)).await? {
                 return Err(no_tenant(&tenant));
             }
             control.keyring.remove_tenant(&tenant);
@@ -184,7 +222,7 @@ impl Control {
 
     pub async fn keys_of(&self, tenant: &TenantId) -> Result<Vec<KeyView>, ControlError> {
         self.tenant(tenant)?;
-        Ok(self.store.keys_of(tenant).await?.iter().map(KeyView::new).collect())
+        Ok(self.ask("keys_of", self.store().keys_of(tenant)).await?.iter().map(KeyView::new).collect())
     }
 
     /// Makes a key; the answer is the only place that ever shows it.
@@ -194,7 +232,12 @@ impl Control {
         }
         self.change(|control| async move {
             control.tenant(&tenant)?;
-            refuse_more(true, control.store.keys_of(&tenant).await?.len(), "keys of this tenant", KEYS_PER_TENANT_MAX)?;
+            refuse_more(
+                true,
+                control.ask("keys_of", control.store().keys_of(&tenant)).await?.len(),
+                "keys of this tenant",
+                KEYS_PER_TENANT_MAX,
+            )?;
             let key = ApiKey::mint(&control.keys.api_key).map_err(|_| ControlError::NoRandomness)?;
             let record = KeyRecord {
                 key: key.id.clone(),
@@ -204,7 +247,7 @@ impl Control {
                 hash: key.hash.clone(),
                 created_at_us: now_us(),
             };
-            control.store.put_key(&record).await?;
+            control.ask("put_key", control.store().put_key(&record)).await?;
             control.keyring.insert(key.entry(tenant.clone(), record.principal.clone()));
             tracing::info!(%tenant, key = %key.id, principal = %record.principal, "key created");
             Ok(KeyShown { info: KeyView::new(&record), key: key.text })
@@ -215,7 +258,7 @@ impl Control {
     pub async fn delete_key(self: &Arc<Self>, tenant: TenantId, key: KeyId) -> Result<(), ControlError> {
         self.change(|control| async move {
             control.tenant(&tenant)?;
-            if !control.store.delete_key(&tenant, &key).await? {
+            if !control.ask("delete_key", control.store().delete_key(&tenant, &key)).await? {
                 return Err(ControlError::NotFound { what: "key", name: key.as_str().to_owned() });
             }
             control.keyring.remove(&key);
@@ -273,7 +316,7 @@ impl Control {
             created_at_us: entry.created_at_us,
             updated_at_us: entry.updated_at_us,
         };
-        self.store.put_backend(&record).await?;
+        self.ask("put_backend", self.store().put_backend(&record)).await?;
         let created = old.is_none();
         self.broker.put_backend(&tenant, &backend, entry.spec.clone());
         tracing::info!(%tenant, %backend, created, "backend stored");
@@ -288,7 +331,7 @@ impl Control {
             let key = (tenant, backend);
             let origin = control.registry.load().backends.get(&key).map(|entry| entry.origin);
             refuse_declared(origin, "backend", &key.1)?;
-            if !control.store.delete_backend(&key.0, &key.1).await? {
+            if !control.ask("delete_backend", control.store().delete_backend(&key.0, &key.1)).await? {
                 return Err(no_backend(&key.1));
             }
             control.broker.remove_backend(&key.0, &key.1);
@@ -317,7 +360,7 @@ impl Control {
     /// Waits for a change under way and closes the store. Called last, when nobody is served any more.
     pub async fn close(&self) {
         let _turn = self.changing.lock().await;
-        self.store.close().await;
+        self.durable().close().await;
     }
 
     /// Runs one change on a task of its own: a client that hangs up must not stop it half way.
@@ -329,7 +372,14 @@ impl Control {
         let (control, work) = (Arc::clone(self), change(Arc::clone(self)));
         let task = tokio::spawn(async move {
             let _turn = control.changing.lock().await;
-            work.await
+            if !control.durable().is_shared() {
+                return work.await;
+            }
+            // What another replica changed a moment ago is to be known to this change.
+            control.take_over_changes().await?;
+            let done = work.await;
+            control.durable().hot.wake(Wake::Config);
+            done
         });
         task.await.unwrap_or_else(|fault| {
             tracing::error!(%fault, "a change was stopped by a fault of the broker");

@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use protocol::ids::TenantId;
-use storage::TenantRecord;
+use storage::{TenantRecord, Wake};
 
 use super::{
     Control, LoadError, now_us,
@@ -28,10 +28,14 @@ impl Control {
     /// Only `next.tenants` and `next.backends` are looked at.
     pub async fn reload(&self, next: &Config) -> Result<Reloaded, LoadError> {
         let _turn = self.changing.lock().await;
-        let records = self.store.tenants().await?.into_iter().map(|record| (record.tenant.clone(), record)).collect();
+        let records =
+            self.ask("tenants", self.store().tenants()).await?.into_iter().map(|record| (record.tenant.clone(), record)).collect();
         let old = self.registry.load_full();
         let registry = next_registry(&old, &records, next)?;
         self.store_declared(&records, &registry).await?;
+        if self.durable().is_shared() {
+            self.durable().hot.wake(Wake::Config);
+        }
         Ok(self.apply_difference(&old, registry))
     }
 
@@ -47,13 +51,20 @@ impl Control {
                 continue;
             }
             let (created_at_us, updated_at_us) = (entry.created_at_us, entry.updated_at_us);
-            self.store.put_tenant(&TenantRecord { tenant: tenant.clone(), settings, created_at_us, updated_at_us }).await?;
+            let record = TenantRecord { tenant: tenant.clone(), settings, created_at_us, updated_at_us };
+            self.ask("put_tenant", self.store().put_tenant(&record)).await?;
         }
         Ok(())
     }
 
-    fn apply_difference(&self, old: &Registry, next: Registry) -> Reloaded {
+    /// Brings `next` into force where it differs from `old`, in the order in which the admin API's changes are made.
+    pub(super) fn apply_difference(&self, old: &Registry, next: Registry) -> Reloaded {
         let mut reloaded = Reloaded::default();
+        for tenant in old.tenants.keys().filter(|tenant| !next.tenants.contains_key(*tenant)) {
+            self.keyring.remove_tenant(tenant);
+            self.broker.remove_tenant(tenant);
+            reloaded.tenants += 1;
+        }
         for (tenant, entry) in &next.tenants {
             if old.tenants.get(tenant).is_none_or(|before| before.spec != entry.spec) {
                 self.apply_tenant(tenant, Arc::clone(entry));
@@ -127,32 +138,18 @@ mod tests {
     use std::path::Path;
 
     use protocol::ids::BackendId;
-    use storage::{SqliteOptions, SqliteStore};
 
     use super::*;
     use crate::{
-        auth::{Keyring, Keys},
-        broker::{Broker, Parts},
+        auth::Keyring,
         config::{checked::parse_backend_spec, load_from},
-        control::{ControlParts, NewKey},
-        metrics::Metrics,
+        control::{NewKey, tests::Rig},
     };
 
     const BODY: &str = "{transport: {type: http, url: 'http://127.0.0.1:9/'}}";
 
     async fn start(folder: &Path, yaml: &str) -> (Arc<Control>, Arc<Keyring>) {
-        let mut config = load_from(yaml, []).unwrap();
-        config.storage.sqlite_path = folder.join("broker.db");
-        let store = SqliteStore::open(&SqliteOptions { path: config.storage.sqlite_path.clone(), migrate: true }).await.unwrap();
-        let keys = Keys::load(&config).unwrap();
-        let (config, keyring) = (Arc::new(config), Arc::new(Keyring::new(keys.api_key.clone())));
-        let metrics = Arc::new(Metrics::new(false));
-        let stores = crate::durable::Stores::in_memory().await;
-        let parts =
-            Parts { config: Arc::clone(&config), metrics: Arc::clone(&metrics), keys: keys.clone(), keyring: Arc::clone(&keyring), stores };
-        let broker = Broker::new(parts).unwrap();
-        let control = Control::new(ControlParts { broker, store: Arc::new(store), keyring: Arc::clone(&keyring), keys, config, metrics });
-        control.load().await.unwrap();
+        let Rig { control, keyring } = Rig::start(folder, yaml).await;
         (control, keyring)
     }
 

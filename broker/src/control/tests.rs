@@ -8,22 +8,28 @@ use storage::{SqliteOptions, SqliteStore};
 use super::*;
 use crate::{
     broker::Parts,
-    config::{self, checked::parse_backend_spec},
+    config::{self, Database, checked::parse_backend_spec},
+    durable::Stores,
 };
 
 /// A control as start-up makes it. The folder is the broker's whole memory.
 pub(crate) struct Rig {
     pub(crate) control: Arc<Control>,
-    keyring: Arc<Keyring>,
+    pub(crate) keyring: Arc<Keyring>,
 }
 
 impl Rig {
     async fn try_start(folder: &Path, yaml: &str) -> Result<Self, LoadError> {
+        let store = SqliteStore::open(&SqliteOptions { path: folder.join("broker.db"), migrate: true }).await?;
+        let stores = Stores { durable: Arc::new(store), events: None, hot: Arc::new(storage::hot::MemoryHot::new()) };
+        Self::on(stores, folder, yaml).await
+    }
+
+    /// One of several on the same stores.
+    pub(crate) async fn on(stores: Stores, folder: &Path, yaml: &str) -> Result<Self, LoadError> {
         let mut config = config::load_from(yaml, []).expect("the test's configuration is valid");
-        config.storage.sqlite_path = folder.join("broker.db");
+        config.storage.database = Database::Sqlite(folder.join("broker.db"));
         let config = Arc::new(config);
-        let options = SqliteOptions { path: config.storage.sqlite_path.clone(), migrate: true };
-        let store: Arc<dyn ConfigStore> = Arc::new(SqliteStore::open(&options).await?);
         let keys = Keys::load(&config).expect("the folder is writable");
         let keyring = Arc::new(Keyring::new(keys.api_key.clone()));
         let metrics = Arc::new(Metrics::new(false));
@@ -32,12 +38,18 @@ impl Rig {
             metrics: Arc::clone(&metrics),
             keys: keys.clone(),
             keyring: Arc::clone(&keyring),
-            stores: crate::durable::Stores::in_memory().await,
+            stores,
         })
         .unwrap();
-        let control = Control::new(ControlParts { broker, store, keyring: Arc::clone(&keyring), keys, config, metrics });
-        control.load().await?;
-        Ok(Self { control, keyring })
+        let control = Control::new(ControlParts { broker, keyring: Arc::clone(&keyring), keys, config, metrics });
+        let rig = Self { control, keyring };
+        match rig.control.load().await {
+            Ok(_) => Ok(rig),
+            Err(error) => {
+                rig.stop().await;
+                Err(error)
+            }
+        }
     }
 
     pub(crate) async fn start(folder: &Path, yaml: &str) -> Self {
@@ -74,7 +86,7 @@ async fn the_default_tenant_is_there_from_the_first_start_and_stays() {
     assert_eq!(rig.control.tenants().len(), 1);
     assert!(rig.control.tenant(&tenant("default")).unwrap().enabled);
     assert!(rig.keyring.is_enabled(&tenant("default")));
-    assert!(rig.control.is_ready());
+    assert_eq!(rig.control.readiness(), Readiness::Ready);
     assert!(matches!(rig.control.delete_tenant(tenant("default")).await, Err(ControlError::DefaultTenant)));
 }
 

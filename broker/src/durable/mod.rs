@@ -5,7 +5,9 @@
 //! Nothing here is on the path of a plain call of a session that lives here.
 
 mod events;
+pub mod node;
 mod persister;
+mod sweeper;
 
 use std::{sync::Arc, time::Instant};
 
@@ -14,13 +16,17 @@ use protocol::error::{ErrorKind, Refusal};
 use storage::{DurableStore, EventStore, HotStore, StoreError};
 // What actors name of the stores; they reach them through this module only.
 pub use storage::{
-    LogEntry, LoggedEvent, NodeName, SESSION_KEY_BYTES, SessionKey, SessionRecord, SessionSeat, StoredStream, StreamRecord,
-    SubscriptionRecord, Write, Written, fault_point,
+    LogEntry, LoggedEvent, NodeName, SESSION_KEY_BYTES, SessionKey, SessionRecord, SessionSeat, Step, StoredStream, StoredTask,
+    StreamRecord, SubscriptionRecord, TaskAudience, TaskInput, TaskLimit, TaskLimits, TaskPlace, TaskRecord, TaskStatus, Wake, Write,
+    Written, fault_point, hot::TASK_WORD_BYTES_MAX,
 };
 
-pub use self::events::EventWriter;
-use self::persister::Persister;
+pub use self::{events::EventWriter, sweeper::sweep};
+use self::{node::Lease, persister::Persister};
 use crate::{auth::SealKey, metrics::Metrics};
+
+/// The engine that serves one process, which therefore need not prove that it lives.
+const LONELY_ENGINE: &str = "sqlite";
 
 /// The stores of one process.
 pub struct Stores {
@@ -48,6 +54,7 @@ pub struct Durable {
     pub hot: Arc<dyn HotStore>,
     /// Seals what is a secret of a backend.
     pub seal: SealKey,
+    pub lease: Lease,
     /// Changes when the lease was lost.
     node: ArcSwap<NodeName>,
     persister: Persister,
@@ -71,15 +78,27 @@ impl Durable {
             events: stores.events,
             hot: stores.hot,
             seal,
+            lease: Lease::default(),
             node: ArcSwap::from_pointee(node),
             persister,
             metrics,
         })
     }
 
-    /// The name this process owns things under now.
+    /// Whether other processes may use the same stores.
+    pub fn is_shared(&self) -> bool {
+        self.store.engine() != LONELY_ENGINE
+    }
+
+    /// The name this process owns things under now. Whoever commits something in this name compares it again afterwards:
+    /// when it has changed, what was committed may have been missed by the reclaiming and counts as not owned.
     pub fn node(&self) -> NodeName {
         NodeName::clone(&self.node.load())
+    }
+
+    /// Goes on under another name; returns the one before.
+    fn rename(&self, node: NodeName) -> NodeName {
+        NodeName::clone(&self.node.swap(Arc::new(node)))
     }
 
     /// Carries out a change. `Ok`: it is on disk. An `Err` of a change that may have been carried out all the same is
@@ -90,7 +109,34 @@ impl Durable {
 
     /// Asks the store something, and counts and times it as `operation`.
     pub async fn timed<T>(&self, operation: &'static str, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, Refusal> {
-        timed(&self.metrics, operation, self.store.engine(), work).await
+        self.ask(operation, work).await.map_err(|error| refusal(&error))
+    }
+
+    /// The same in the store's own terms. After an error of a change, the change may have been carried out.
+    pub async fn ask<T>(&self, operation: &'static str, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+        self.ask_of(self.store.engine(), operation, work).await
+    }
+
+    /// The same of any of the stores.
+    pub async fn ask_of<T>(
+        &self,
+        engine: &'static str,
+        operation: &'static str,
+        work: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let begun = Instant::now();
+        let result = work.await;
+        self.metrics.store(operation, engine, begun.elapsed(), result.is_err());
+        if let Err(error) = &result {
+            tracing::warn!(operation, store = engine, %error, "the store failed");
+        }
+        result
+    }
+
+    /// Lets go of the stores. Called last, when nobody is served any more.
+    pub async fn close(&self) {
+        self.hot.close().await;
+        self.store.close().await;
     }
 
     /// The logged streams of a session, without their events.
@@ -111,23 +157,8 @@ impl Durable {
 
     async fn timed_events<T>(&self, operation: &'static str, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, Refusal> {
         let engine = self.events.as_ref().map_or("", |events| events.engine());
-        timed(&self.metrics, operation, engine, work).await
+        self.ask_of(engine, operation, work).await.map_err(|error| refusal(&error))
     }
-}
-
-async fn timed<T>(
-    metrics: &Metrics,
-    operation: &'static str,
-    store: &'static str,
-    work: impl Future<Output = Result<T, StoreError>>,
-) -> Result<T, Refusal> {
-    let begun = Instant::now();
-    let result = work.await;
-    metrics.store(operation, store, begun.elapsed(), result.is_err());
-    result.map_err(|error| {
-        tracing::warn!(operation, store, %error, "the store failed");
-        refusal(&error)
-    })
 }
 
 /// A store's failure in a client's terms.

@@ -10,6 +10,7 @@ use std::{
     time::Instant,
 };
 
+use prometheus::IntGauge;
 use storage::{DurableStore, Row, StoreError, Write, Written};
 use tokio::sync::{mpsc, oneshot};
 
@@ -23,6 +24,8 @@ const SERVER_LANES: usize = 4;
 
 pub(super) struct Persister {
     lanes: Vec<mpsc::Sender<Job>>,
+    /// Writes that wait in any lane.
+    depth: IntGauge,
 }
 
 struct Job {
@@ -35,12 +38,14 @@ impl Persister {
     pub(super) fn start(store: Arc<dyn DurableStore>, metrics: Arc<Metrics>) -> Self {
         // SQLite has one writer: a second lane would only wait for the first.
         let lanes = if store.engine() == "sqlite" { 1 } else { SERVER_LANES };
+        let depth = metrics.queue_depth("persister");
         let start_lane = |_| {
             let (queue, jobs) = mpsc::channel(PERSIST_QUEUE_MAX);
-            tokio::spawn(Lane { store: store.clone(), metrics: metrics.clone(), jobs, waiting: VecDeque::new() }.run());
+            let (store, metrics, depth) = (store.clone(), metrics.clone(), depth.clone());
+            tokio::spawn(Lane { store, metrics, depth, jobs, waiting: VecDeque::new() }.run());
             queue
         };
-        Self { lanes: (0..lanes).map(start_lane).collect() }
+        Self { lanes: (0..lanes).map(start_lane).collect(), depth }
     }
 
     pub(super) async fn write(&self, write: Write) -> Result<Written, StoreError> {
@@ -52,6 +57,7 @@ impl Persister {
             mpsc::error::TrySendError::Full(_) => StoreError::Busy { detail: "too many writes wait already".into() },
             mpsc::error::TrySendError::Closed(_) => ending(),
         })?;
+        self.depth.inc();
         outcome.await.unwrap_or_else(|_| Err(ending()))
     }
 }
@@ -63,6 +69,7 @@ fn ending() -> StoreError {
 struct Lane {
     store: Arc<dyn DurableStore>,
     metrics: Arc<Metrics>,
+    depth: IntGauge,
     jobs: mpsc::Receiver<Job>,
     /// Taken from the queue, but about a row that the batch before was about too.
     waiting: VecDeque<Job>,
@@ -94,6 +101,7 @@ impl Lane {
     }
 
     async fn carry_out(&mut self, batch: Vec<Job>) {
+        self.depth.sub(batch.len() as i64);
         let (writes, waiting): (Vec<Write>, Vec<_>) = batch.into_iter().map(|job| (job.write, job.done)).unzip();
         match self.write(&writes).await {
             Ok(outcomes) => waiting.into_iter().zip(outcomes).for_each(|(done, outcome)| {
@@ -111,7 +119,9 @@ impl Lane {
                 // Whoever waits behind would only learn the same later.
                 let behind = std::mem::take(&mut self.waiting).into_iter().map(|job| job.done);
                 let queued = std::iter::from_fn(|| self.jobs.try_recv().ok()).map(|job| job.done);
-                for done in waiting.into_iter().chain(behind).chain(queued) {
+                let behind: Vec<_> = behind.chain(queued).collect();
+                self.depth.sub(behind.len() as i64);
+                for done in waiting.into_iter().chain(behind) {
                     let _nobody_waits = done.send(Err(error.clone()));
                 }
             }
@@ -122,6 +132,8 @@ impl Lane {
         let begun = Instant::now();
         let outcome = self.store.write(writes).await;
         self.metrics.store("write", self.store.engine(), begun.elapsed(), outcome.is_err());
+        let fenced = outcome.iter().flatten().filter(|written| **written == Written::Fenced).count();
+        self.metrics.writes_fenced(fenced as u64);
         outcome
     }
 }

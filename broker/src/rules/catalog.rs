@@ -17,6 +17,7 @@ use protocol::{
     handshake::InitializeAnswer,
     ids::{BackendId, TenantId},
     json::{self, Document, ValueKind},
+    splice::Splice,
 };
 
 use super::{
@@ -82,6 +83,39 @@ impl TaskSupport {
     }
 }
 
+/// What a tool says of itself that matters for carrying it out as a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ToolTraits {
+    pub task_support: TaskSupport,
+    /// `annotations.readOnlyHint`
+    pub read_only: bool,
+    /// `annotations.idempotentHint`
+    pub idempotent: bool,
+}
+
+impl Default for ToolTraits {
+    /// A tool of which nothing is known.
+    fn default() -> Self {
+        Self { task_support: TaskSupport::Optional, read_only: false, idempotent: false }
+    }
+}
+
+impl ToolTraits {
+    fn of(entry: json::Value<'_>) -> Self {
+        let hint = |name: &str| entry.path(&["annotations", name]).and_then(|value| value.as_bool()) == Some(true);
+        Self { task_support: TaskSupport::of(entry), read_only: hint("readOnlyHint"), idempotent: hint("idempotentHint") }
+    }
+}
+
+/// Who carries out a call that is to be a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TaskHost {
+    /// The backend does, for the tools it names; or nobody.
+    Backend,
+    /// The backend knows no tasks: the broker does, so each of its tools can be one.
+    Broker,
+}
+
 /// One tool, prompt, resource or template.
 #[derive(Debug, Clone)]
 pub struct Entry {
@@ -89,11 +123,11 @@ pub struct Entry {
     pub key: String,
     /// Name or URI on the aggregated endpoint.
     pub exposed_key: String,
-    /// The backend's own bytes.
+    /// The backend's own bytes, but for the task support of a tool that the broker runs as a task.
     pub native: Bytes,
     /// The same with the exposed name.
     pub exposed: Bytes,
-    pub task_support: TaskSupport,
+    pub traits: ToolTraits,
 }
 
 /// An entry of a backend's list that was left out, and why.
@@ -146,13 +180,13 @@ pub struct ListPage {
 
 /// Takes the result of a list call apart. Entries that can not be offered are left out, each with its reason; only a
 /// result that is no list at all is an error.
-pub fn read_page(kind: ListKind, backend: &BackendId, result: &[u8]) -> Result<ListPage, &'static str> {
+pub fn read_page(kind: ListKind, backend: &BackendId, host: TaskHost, result: &[u8]) -> Result<ListPage, &'static str> {
     let document = Document::parse(result, &json::Limits::default()).map_err(|_| "the list is not valid JSON")?;
     let root = document.root();
     let entries = root.get(kind.member()).filter(|v| v.kind() == ValueKind::Array).ok_or("the list result has no array of entries")?;
     let mut page = ListPage { next_cursor: root.get("nextCursor").and_then(|v| v.as_str()).map(|c| c.into_owned()), ..ListPage::default() };
     for entry in entries.elements() {
-        match read_entry(kind, backend, entry) {
+        match read_entry(kind, backend, host, entry) {
             Ok(entry) => page.entries.push(entry),
             Err(left_out) => page.left_out.push(left_out),
         }
@@ -160,7 +194,7 @@ pub fn read_page(kind: ListKind, backend: &BackendId, result: &[u8]) -> Result<L
     Ok(page)
 }
 
-fn read_entry(kind: ListKind, backend: &BackendId, entry: json::Value<'_>) -> Result<Entry, LeftOut> {
+fn read_entry(kind: ListKind, backend: &BackendId, host: TaskHost, entry: json::Value<'_>) -> Result<Entry, LeftOut> {
     let value = entry.get(kind.key());
     let key = value.and_then(|v| v.as_str()).map(|k| k.into_owned()).unwrap_or_default();
     let named = |member: &json::Member<'_>| member.key == kind.key();
@@ -179,10 +213,39 @@ fn read_entry(kind: ListKind, backend: &BackendId, entry: json::Value<'_>) -> Re
     if kind == ListKind::Tools && entry.get("inputSchema").is_none_or(|schema| schema.kind() != ValueKind::Object) {
         return refuse("it has no inputSchema object");
     }
-    let native = Bytes::copy_from_slice(entry.raw());
     let exposed_key = kind.exposed_key(backend, &key);
+    if kind == ListKind::Tools
+        && host == TaskHost::Broker
+        && let Some(hosted) = with_task_support(entry)
+        && let Ok(document) = Document::parse(&hosted, &json::Limits { bytes_max: hosted.len(), ..json::Limits::default() })
+        && let Some(value) = document.root().get(kind.key())
+    {
+        let exposed = exposure::expose_entry(backend, &hosted, document.root(), value, &exposed_key);
+        let traits = ToolTraits::of(document.root());
+        return Ok(Entry { key, exposed_key, exposed, traits, native: hosted.clone() });
+    }
+    let native = Bytes::copy_from_slice(entry.raw());
     let exposed = exposure::expose_entry(backend, &native, entry, value, &exposed_key);
-    Ok(Entry { key, exposed_key, native, exposed, task_support: TaskSupport::of(entry) })
+    Ok(Entry { key, exposed_key, native, exposed, traits: ToolTraits::of(entry) })
+}
+
+/// The tool as one that may be run as a task; `None` for one that forbids it. "Required" means nothing from a backend that
+/// has no tasks (MCP 2025-11-25, Tasks: Tool-Level Negotiation).
+fn with_task_support(entry: json::Value<'_>) -> Option<Bytes> {
+    let native = Bytes::copy_from_slice(entry.raw());
+    let base = entry.span().start;
+    let local = |value: json::Value<'_>| json::Span { start: value.span().start - base, end: value.span().end - base };
+    let mut splice = Splice::new(&native);
+    match entry.get("execution").filter(|execution| execution.kind() == ValueKind::Object) {
+        Some(execution) => match execution.get("taskSupport") {
+            Some(said) if said.as_str().as_deref() == Some("forbidden") => return None,
+            Some(said) => splice.replace(local(said), b"\"optional\"".as_slice()),
+            None => splice.set_member(local(execution), None, "taskSupport", b"\"optional\""),
+        },
+        None if entry.get("execution").is_some() => return None, // not what it should be, and left alone
+        None => splice.set_member(local(entry), None, "execution", b"{\"taskSupport\":\"optional\"}"),
+    };
+    Some(splice.finish())
 }
 
 /// Which endpoint a list is for.
@@ -236,7 +299,7 @@ pub struct Catalog {
     tools: HashMap<String, Target>,
     prompts: HashMap<String, Target>,
     /// By backend and the tool's own name.
-    task_support: HashMap<BackendId, HashMap<String, TaskSupport>>,
+    traits: HashMap<BackendId, HashMap<String, ToolTraits>>,
     lists: HashMap<(Endpoint, ListKind), Pages>,
     tenant: TenantId,
     key: hmac::Key,
@@ -249,15 +312,15 @@ impl Catalog {
             capabilities,
             tools: HashMap::new(),
             prompts: HashMap::new(),
-            task_support: HashMap::new(),
+            traits: HashMap::new(),
             lists: HashMap::new(),
             backends: BTreeMap::new(),
             tenant,
             key,
         };
         for (backend, lists) in &backends {
-            let support = lists.tools.iter().map(|tool| (tool.key.clone(), tool.task_support)).collect();
-            catalog.task_support.insert(backend.clone(), support);
+            let traits = lists.tools.iter().map(|tool| (tool.key.clone(), tool.traits)).collect();
+            catalog.traits.insert(backend.clone(), traits);
             for (kind, map) in [(ListKind::Tools, &mut catalog.tools), (ListKind::Prompts, &mut catalog.prompts)] {
                 for entry in lists.entries(kind) {
                     map.entry(entry.exposed_key.clone()).or_insert_with(|| Target { backend: backend.clone(), name: entry.key.clone() });
@@ -288,9 +351,9 @@ impl Catalog {
         self.prompts.get(exposed)
     }
 
-    /// Whether this tool, named as its backend does, runs as a task; `None` for one that is not listed.
-    pub fn task_support(&self, backend: &BackendId, tool: &str) -> Option<TaskSupport> {
-        self.task_support.get(backend)?.get(tool).copied()
+    /// What this tool, named as its backend does, says of itself; `None` for one that is not listed.
+    pub fn traits(&self, backend: &BackendId, tool: &str) -> Option<ToolTraits> {
+        self.traits.get(backend)?.get(tool).copied()
     }
 
     /// The result object of a list call.
@@ -408,7 +471,7 @@ mod tests {
     fn lists(name: &str, tools: usize) -> (BackendId, Arc<BackendLists>) {
         let id = backend(name);
         let body: Vec<String> = (0..tools).map(|n| format!(r#"{{"name":"t{n}","inputSchema":{{"type":"object"}}}}"#)).collect();
-        let page = read_page(ListKind::Tools, &id, format!(r#"{{"tools":[{}]}}"#, body.join(",")).as_bytes()).unwrap();
+        let page = read_page(ListKind::Tools, &id, TaskHost::Backend, format!(r#"{{"tools":[{}]}}"#, body.join(",")).as_bytes()).unwrap();
         let lists = BackendLists {
             server: Arc::new(InitializeAnswer {
                 version: Version::LATEST_LEGACY,
@@ -502,8 +565,29 @@ mod tests {
     fn hostile_entries_are_left_out_one_by_one() {
         let page = br#"{"tools":[{"name":"ok","inputSchema":{"type":"object"}},{"name":"","inputSchema":{}},{"name":"no-schema"},
             {"name":"a\r\nb","inputSchema":{}},{"inputSchema":{}},7]}"#;
-        let page = read_page(ListKind::Tools, &backend("b"), page).unwrap();
+        let page = read_page(ListKind::Tools, &backend("b"), TaskHost::Backend, page).unwrap();
         assert_eq!((page.entries.len(), page.left_out.len()), (1, 5));
-        assert!(read_page(ListKind::Tools, &backend("b"), b"{}").is_err());
+        assert!(read_page(ListKind::Tools, &backend("b"), TaskHost::Backend, b"{}").is_err());
+    }
+
+    #[test]
+    fn task_02_tools_of_a_backend_without_tasks_are_offered_as_tasks() {
+        let page = br#"{"tools":[{"name":"plain","inputSchema":{}},{"name":"never","inputSchema":{},"execution":{"taskSupport":"forbidden"}},
+            { "name":"must","inputSchema":{},"execution":{"taskSupport":"required","x":1}},{"name":"other","inputSchema":{},"execution":{}}]}"#;
+        let read = |host| read_page(ListKind::Tools, &backend("b"), host, page).unwrap().entries;
+        let supports = |entries: &[Entry]| entries.iter().map(|entry| entry.traits.task_support).collect::<Vec<_>>();
+        let (own, hosted) = (read(TaskHost::Backend), read(TaskHost::Broker));
+        use TaskSupport::{Forbidden, Optional, Required};
+        assert_eq!(supports(&own), [Forbidden, Forbidden, Required, Forbidden]);
+        assert_eq!(supports(&hosted), [Optional, Forbidden, Optional, Optional]);
+        assert_eq!(hosted[1].native, own[1].native, "what says something is left alone");
+        for entry in &hosted {
+            let shown: serde_json::Value = serde_json::from_slice(&entry.exposed).unwrap();
+            assert_eq!(shown["name"], format!("b__{}", entry.key));
+            let support = if entry.key == "never" { "forbidden" } else { "optional" };
+            assert_eq!(shown["execution"]["taskSupport"], support);
+        }
+        let must: serde_json::Value = serde_json::from_slice(&hosted[2].native).unwrap();
+        assert_eq!((&must["name"], &must["execution"]["x"]), (&serde_json::json!("must"), &serde_json::json!(1)));
     }
 }

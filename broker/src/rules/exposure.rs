@@ -12,7 +12,7 @@ use protocol::{
     splice::Splice,
 };
 
-use super::names;
+use super::{catalog::Endpoint, names};
 
 /// A list entry with its exposed name in place of its own.
 pub fn expose_entry(backend: &BackendId, native: &Bytes, entry: Value<'_>, key: Value<'_>, exposed_key: &str) -> Bytes {
@@ -27,6 +27,15 @@ pub fn expose_entry(backend: &BackendId, native: &Bytes, entry: Value<'_>, key: 
         }
     }
     splice.finish()
+}
+
+/// Puts the URIs of a backend's own resources in an answer into the terms of an endpoint.
+pub fn expose_answer(answer: &Message, backend: &BackendId, endpoint: &Endpoint, splice: &mut Splice<'_>) {
+    if *endpoint == Endpoint::Aggregated {
+        for (span, uri) in resource_uris(answer) {
+            splice.replace(span, json::quote(&names::exposed_uri(backend, &uri)).into_bytes());
+        }
+    }
 }
 
 /// Spans of the URIs in a backend's answer that name its own resources.

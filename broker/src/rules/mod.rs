@@ -13,3 +13,4 @@ pub mod names;
 pub mod offer;
 pub mod routing;
 pub mod sharing;
+pub mod tasks;

@@ -21,18 +21,18 @@ impl Offer {
         self
     }
 
-    /// One backend, as itself.
-    pub fn single(lists: &BackendLists) -> Self {
+    /// One backend, as itself. `tasks`: the broker hosts tasks.
+    pub fn single(lists: &BackendLists, tasks: bool) -> Self {
         let server = &lists.server;
         Self {
-            capabilities: advertised(&server.capabilities, false),
+            capabilities: advertised(&server.capabilities, false, tasks),
             server_info: server.server_info.clone(),
             instructions: server.instructions.as_deref().map(cut),
         }
     }
 
     /// The broker, with what its backends say about themselves.
-    pub fn aggregated(catalog: &Catalog) -> Self {
+    pub fn aggregated(catalog: &Catalog, tasks: bool) -> Self {
         let told: Vec<String> = catalog
             .backends
             .iter()
@@ -40,7 +40,7 @@ impl Offer {
             .collect();
         let instructions = (!told.is_empty()).then(|| told.join("\n\n"));
         Self {
-            capabilities: advertised(&catalog.capabilities, true),
+            capabilities: advertised(&catalog.capabilities, true, tasks),
             server_info: Bytes::from_static(BROKER_INFO.as_bytes()),
             instructions,
         }
@@ -48,8 +48,9 @@ impl Offer {
 }
 
 /// The backends' capabilities as the broker serves them: it keeps the lists, so it always says when one changes. The
-/// aggregated endpoint has a tool list whatever its backends have, because others may be added while a session lives.
-fn advertised(capabilities: &ServerCapabilities, aggregated: bool) -> ServerCapabilities {
+/// aggregated endpoint has a tool list whatever its backends have, because others may be added while a session lives. Where
+/// there are tools there are tasks: for a backend that has none the broker keeps them.
+fn advertised(capabilities: &ServerCapabilities, aggregated: bool, tasks: bool) -> ServerCapabilities {
     let mut raw: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(capabilities.raw()).unwrap_or_default();
     if aggregated {
         raw.entry("tools").or_insert_with(|| serde_json::json!({}));
@@ -58,6 +59,10 @@ fn advertised(capabilities: &ServerCapabilities, aggregated: bool) -> ServerCapa
         if let Some(serde_json::Value::Object(members)) = raw.get_mut(list) {
             members.insert("listChanged".to_owned(), true.into());
         }
+    }
+    raw.remove("tasks");
+    if tasks && raw.contains_key("tools") {
+        raw.insert("tasks".to_owned(), serde_json::json!({"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}));
     }
     parsed(raw, capabilities)
 }
@@ -93,15 +98,26 @@ mod tests {
 
     #[test]
     fn life_07_what_no_backend_has_is_not_offered() {
-        let offered = advertised(&capabilities(r#"{"tools":{},"logging":{}}"#), true);
+        let offered = advertised(&capabilities(r#"{"tools":{},"logging":{}}"#), true, false);
         assert!(offered.tools && offered.tools_list_changed && offered.logging);
         assert!(!offered.prompts && !offered.resources && !offered.completions && !offered.tasks);
     }
 
     #[test]
     fn the_aggregated_endpoint_always_has_a_tool_list() {
-        assert!(advertised(&capabilities("{}"), true).tools);
-        assert!(!advertised(&capabilities("{}"), false).tools);
+        assert!(advertised(&capabilities("{}"), true, true).tools);
+        assert!(!advertised(&capabilities("{}"), false, true).tools);
+    }
+
+    #[test]
+    fn task_01_tasks_are_offered_where_there_are_tools() {
+        let (plain, with) = (r#"{"tools":{}}"#, r#"{"tools":{},"tasks":{"list":{}}}"#);
+        for text in [plain, with] {
+            let offered = advertised(&capabilities(text), false, true);
+            assert!(offered.tasks_list && offered.tasks_cancel && offered.tasks_tools_call);
+            assert!(!advertised(&capabilities(text), false, false).tasks, "switched off");
+        }
+        assert!(!advertised(&capabilities(r#"{"prompts":{}}"#), false, true).tasks);
     }
 
     #[test]

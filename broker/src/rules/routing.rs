@@ -15,7 +15,7 @@ use protocol::{
 };
 
 use super::{
-    catalog::{Catalog, Endpoint, ListKind, Target, TaskSupport},
+    catalog::{Catalog, Endpoint, ListKind, Target, TaskSupport, ToolTraits},
     log_level::LogLevel,
     names,
 };
@@ -31,9 +31,27 @@ pub enum Decision {
     Unsubscribe(ResourceTarget),
     /// Goes to one backend.
     Forward(Plan),
-    /// About a task: the table of tasks knows where.
-    Task,
+    /// Goes to one backend, as a task.
+    CreateTask(Plan, TaskTarget),
+    /// About a task.
+    Task(TaskQuestion),
     ListTasks,
+}
+
+/// What is asked about one task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TaskQuestion {
+    State,
+    Result,
+    Cancel,
+}
+
+/// The tool that is to run as a task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskTarget {
+    /// As the client calls it.
+    pub tool: String,
+    pub traits: ToolTraits,
 }
 
 /// A resource of one backend.
@@ -50,7 +68,7 @@ pub struct ResourceTarget {
 pub struct Plan {
     pub backend: BackendId,
     pub edits: Vec<(Span, Vec<u8>)>,
-    /// `params.task` asks for something this backend does not have: it must not go there.
+    /// `params.task` means nothing to this client's session: it must not go to the backend.
     pub drop_task: bool,
 }
 
@@ -80,14 +98,14 @@ pub fn decide(
         advertised.permits(method, version)?;
     }
     match info.route {
-        Route::ByTool => tool_call(message, endpoint, version, catalog),
+        Route::ByTool => tool_call(message, endpoint, advertised, catalog),
         Route::ByPrompt => {
             let (plan, _) = by_name(message, endpoint, catalog, ErrorKind::PromptNotFound, catalog_prompt)?;
             Ok(Decision::Forward(plan))
         }
         Route::ByUri => by_uri(message, endpoint, catalog),
         Route::ByReference => by_reference(message, endpoint, catalog),
-        Route::ByTask => Ok(Decision::Task),
+        Route::ByTask => about_task(message, version),
         _ => locally(message, endpoint, catalog, version),
     }
 }
@@ -148,36 +166,54 @@ fn by_name(
     Ok((plan, native))
 }
 
-fn tool_call(message: &Message, endpoint: &Endpoint, version: Version, catalog: &Catalog) -> Result<Decision, Refusal> {
+fn tool_call(message: &Message, endpoint: &Endpoint, advertised: &ServerCapabilities, catalog: &Catalog) -> Result<Decision, Refusal> {
     let (mut plan, tool) = by_name(message, endpoint, catalog, ErrorKind::ToolNotFound, catalog_tool)?;
-    let lists = catalog.backends.get(&plan.backend);
-    let support = catalog.task_support(&plan.backend, &tool);
-    plan.drop_task = !task_fits(message, version, support, lists.map(|lists| &lists.server.capabilities))?;
-    Ok(Decision::Forward(plan))
+    let backend_has_tasks = catalog.backends.get(&plan.backend).is_some_and(|lists| lists.server.capabilities.tasks_tools_call);
+    let traits = catalog.traits(&plan.backend, &tool);
+    match task_use(message.fields.task.is_some(), advertised.tasks_tools_call, traits.map(|traits| traits.task_support), backend_has_tasks)?
+    {
+        TaskUse::None => Ok(Decision::Forward(plan)),
+        TaskUse::Ignored => {
+            plan.drop_task = true;
+            Ok(Decision::Forward(plan))
+        }
+        TaskUse::Task => {
+            let tool = message.text(message.fields.name).map(|name| name.into_owned()).unwrap_or(tool);
+            Ok(Decision::CreateTask(plan, TaskTarget { tool, traits: traits.unwrap_or_default() }))
+        }
+    }
 }
 
-/// MCP 2025-11-25, Tasks: a call is a task only where client, backend and tool agree. `false`: the call's `task` member means
-/// nothing here and is left out.
-fn task_fits(
-    message: &Message,
-    version: Version,
-    support: Option<TaskSupport>,
-    backend: Option<&ServerCapabilities>,
-) -> Result<bool, Refusal> {
-    let asked = message.fields.task.is_some();
-    let Some(backend) = backend else { return Ok(true) };
-    if !backend.tasks_tools_call {
-        return Ok(!asked);
-    }
-    if asked && !version.tasks() {
-        return Ok(false);
-    }
+/// What the `task` member of a call, or its absence, means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TaskUse {
+    None,
+    /// Such a call runs normally.
+    Ignored,
+    Task,
+}
+
+/// MCP 2025-11-25, Tasks: a call is a task only where client, server and tool agree. `offered`: this session was told of
+/// tasks.
+fn task_use(asked: bool, offered: bool, support: Option<TaskSupport>, backend_has_tasks: bool) -> Result<TaskUse, Refusal> {
     let refuse = |text: &str| Err(Refusal::new(ErrorKind::CapabilityMissing, text));
-    match support {
-        Some(TaskSupport::Forbidden) if asked => refuse("this tool does not run as a task, leave out params.task"),
-        Some(TaskSupport::Required) if !asked => refuse("this tool only runs as a task, params.task is missing"),
-        _ => Ok(true),
+    match (asked, support) {
+        (true, _) if !offered => Ok(TaskUse::Ignored),
+        (true, Some(TaskSupport::Forbidden)) => refuse("this tool does not run as a task, leave out params.task"),
+        (true, _) => Ok(TaskUse::Task),
+        (false, Some(TaskSupport::Required)) if backend_has_tasks => refuse("this tool only runs as a task, params.task is missing"),
+        (false, _) => Ok(TaskUse::None),
     }
+}
+
+fn about_task(message: &Message, version: Version) -> Result<Decision, Refusal> {
+    let question = match message.method {
+        Method::TasksGet => TaskQuestion::State,
+        Method::TasksResult => TaskQuestion::Result,
+        Method::TasksCancel => TaskQuestion::Cancel,
+        _ => return Err(unknown_method(message, version)),
+    };
+    Ok(Decision::Task(question))
 }
 
 fn by_uri(message: &Message, endpoint: &Endpoint, catalog: &Catalog) -> Result<Decision, Refusal> {
@@ -261,11 +297,11 @@ mod tests {
     use protocol::{handshake::InitializeAnswer, ids::TenantId, splice::Splice};
 
     use super::*;
-    use crate::rules::catalog::{BackendLists, read_page};
+    use crate::rules::catalog::{BackendLists, TaskHost, read_page};
 
     fn backend(name: &str, capabilities: &str, tools: &str, prompts: &str) -> (BackendId, Arc<BackendLists>) {
         let id = BackendId::parse(name).unwrap();
-        let entries = |kind, list: &str| read_page(kind, &id, list.as_bytes()).unwrap().entries;
+        let entries = |kind, list: &str| read_page(kind, &id, TaskHost::Broker, list.as_bytes()).unwrap().entries;
         let lists = BackendLists {
             server: Arc::new(InitializeAnswer {
                 version: Version::LATEST_LEGACY,
@@ -310,7 +346,8 @@ mod tests {
                 let task = if plan.drop_task { " without task" } else { "" };
                 format!("forward {}{task} {}", plan.backend, String::from_utf8_lossy(&splice.finish()))
             }
-            Ok(Decision::Task) => "task".to_owned(),
+            Ok(Decision::CreateTask(plan, target)) => format!("task {} {} {:?}", plan.backend, target.tool, target.traits.task_support),
+            Ok(Decision::Task(question)) => format!("{question:?}"),
             Ok(Decision::ListTasks) => "list tasks".to_owned(),
             Err(refusal) => format!("refuse {}", refusal.kind.name()),
         }
@@ -347,26 +384,33 @@ mod tests {
 
     #[test]
     fn task_02_task_03_a_call_is_a_task_only_where_all_agree() {
-        let capabilities = |text: &str| ServerCapabilities::parse(text.as_bytes()).unwrap();
-        let with = capabilities(r#"{"tools":{},"tasks":{"requests":{"tools":{"call":{}}}}}"#);
-        let without = capabilities(r#"{"tools":{}}"#);
-        let call = |task: &str| {
-            let text = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"x"{task}}}}}"#);
-            Message::decode(Bytes::from(text), &json::Limits::default()).unwrap()
-        };
-        let (asked, plain) = (call(r#","task":{}"#), call(""));
-        let fits = |message, version, support, backend| task_fits(message, version, support, Some(backend)).ok();
-        let latest = Version::LATEST_LEGACY;
+        use TaskSupport::{Forbidden, Optional, Required};
         for (support, as_task, as_call) in [
-            (Some(TaskSupport::Optional), Some(true), Some(true)),
-            (Some(TaskSupport::Required), Some(true), None),
-            (Some(TaskSupport::Forbidden), None, Some(true)),
-            (None, Some(true), Some(true)),
+            (Some(Optional), Some(TaskUse::Task), Some(TaskUse::None)),
+            (Some(Required), Some(TaskUse::Task), None),
+            (Some(Forbidden), None, Some(TaskUse::None)),
+            (None, Some(TaskUse::Task), Some(TaskUse::None)),
         ] {
-            assert_eq!((fits(&asked, latest, support, &with), fits(&plain, latest, support, &with)), (as_task, as_call), "{support:?}");
-            let ignored = (fits(&asked, latest, support, &without), fits(&plain, latest, support, &without));
-            assert_eq!(ignored, (Some(false), Some(true)), "{support:?}");
+            for backend_has_tasks in [true, false] {
+                let plain = if backend_has_tasks { as_call } else { Some(TaskUse::None) };
+                assert_eq!(task_use(true, true, support, backend_has_tasks).ok(), as_task, "{support:?}");
+                assert_eq!(task_use(false, true, support, backend_has_tasks).ok(), plain, "{support:?}");
+                let ignored = task_use(true, false, support, backend_has_tasks).ok();
+                assert_eq!(ignored, Some(TaskUse::Ignored), "a client that was not offered tasks: {support:?}");
+            }
         }
-        assert_eq!(fits(&asked, Version::V2025_06_18, Some(TaskSupport::Optional), &with), Some(false));
+    }
+
+    #[test]
+    fn task_03_a_task_is_made_where_tasks_were_offered() {
+        let call = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"files__read","task":{"ttl":1}}}"#;
+        let message = Message::decode(Bytes::from(call), &json::Limits::default()).unwrap();
+        let offered = ServerCapabilities::parse(br#"{"tools":{},"tasks":{"requests":{"tools":{"call":{}}}}}"#).unwrap();
+        let decision = decide(&message, &Endpoint::Aggregated, &offered, Version::LATEST_LEGACY, &catalog()).unwrap();
+        let Decision::CreateTask(plan, target) = decision else { panic!("{decision:?}") };
+        assert_eq!(
+            (plan.backend.as_str(), target.tool.as_str(), target.traits.task_support),
+            ("files", "files__read", TaskSupport::Optional)
+        );
     }
 }

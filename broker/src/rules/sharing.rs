@@ -4,7 +4,10 @@
 //! tell whose message is whose: never between principals (unless the operator says the backend keeps no user state), and
 //! never by sessions that can be asked back over a wire that can not name the call that asked.
 
-use protocol::{capabilities::ClientCapabilities, ids::PrincipalId, ids::SessionId};
+use protocol::{
+    capabilities::ClientCapabilities,
+    ids::{PrincipalId, SessionId, TaskId},
+};
 
 use crate::config::spec::LinkSharing;
 
@@ -19,6 +22,8 @@ pub enum LinkScope {
     Principal(PrincipalId, u32),
     /// One session.
     Session(SessionId),
+    /// One task whose session lives elsewhere.
+    Task(TaskId),
 }
 
 /// What is known about a backend's wire.
@@ -32,13 +37,13 @@ pub enum Wire {
     Pipe,
 }
 
-/// The scope of the link a session uses.
-pub fn scope(sharing: LinkSharing, wire: Wire, session: &SessionId, principal: &PrincipalId, client: &ClientCapabilities) -> LinkScope {
+/// The scope of the link a session, or a task without one, uses. `own`: the scope that is for it alone.
+pub fn scope(sharing: LinkSharing, wire: Wire, own: LinkScope, principal: &PrincipalId, client: &ClientCapabilities) -> LinkScope {
     match (sharing, wire) {
-        (LinkSharing::PerSession, _) | (LinkSharing::Auto, Wire::HttpWithSessions) => LinkScope::Session(session.clone()),
+        (LinkSharing::PerSession, _) | (LinkSharing::Auto, Wire::HttpWithSessions) => own,
         (LinkSharing::Shared, _) => LinkScope::Tenant,
         (LinkSharing::Auto, Wire::HttpStateless) => LinkScope::Principal(principal.clone(), client.fingerprint()),
-        (LinkSharing::Auto, Wire::Pipe) if client.can_answer() => LinkScope::Session(session.clone()),
+        (LinkSharing::Auto, Wire::Pipe) if client.can_answer() => own,
         (LinkSharing::Auto, Wire::Pipe) => LinkScope::Principal(principal.clone(), 0),
     }
 }
@@ -46,7 +51,7 @@ pub fn scope(sharing: LinkSharing, wire: Wire, session: &SessionId, principal: &
 /// What the broker declares to the backend: what the clients behind the link really can, never more.
 pub fn declared(scope: &LinkScope, wire: Wire, client: &ClientCapabilities) -> ClientCapabilities {
     match (scope, wire) {
-        (LinkScope::Session(_), _) | (LinkScope::Principal(..), Wire::HttpStateless) => client.clone(),
+        (LinkScope::Session(_) | LinkScope::Task(_), _) | (LinkScope::Principal(..), Wire::HttpStateless) => client.clone(),
         _ => ClientCapabilities::none(),
     }
 }
@@ -57,7 +62,7 @@ mod tests {
 
     fn scope_of(sharing: LinkSharing, wire: Wire, capabilities: &str) -> LinkScope {
         let client = ClientCapabilities::parse(capabilities.as_bytes()).unwrap();
-        scope(sharing, wire, &SessionId::new("s"), &PrincipalId::new("p"), &client)
+        scope(sharing, wire, LinkScope::Session(SessionId::new("s")), &PrincipalId::new("p"), &client)
     }
 
     #[test]

@@ -123,7 +123,7 @@ async fn every_error_has_kind_retryable_and_request_id_and_is_counted() {
             "reference_not_found",
             -32602,
         ),
-        ("tasks/get", json!({"taskId": "x"}), "capability_missing", -32601),
+        ("tasks/get", json!({"taskId": "x"}), "task_not_found", -32602),
     ] {
         let error = client.error(method, params).await;
         assert_eq!((kind(&error), error["code"].as_i64()), (expected, Some(code)), "{method}: {error}");

@@ -95,7 +95,7 @@ async fn life_07_only_what_the_backends_can_do_is_advertised() {
         let client = broker.client(path);
         let capabilities = client.initialize("2025-11-25", json!({})).await["capabilities"].clone();
         assert!(capabilities["tools"].is_object(), "{capabilities}");
-        for absent in ["prompts", "resources", "logging", "completions", "tasks"] {
+        for absent in ["prompts", "resources", "logging", "completions"] {
             assert!(capabilities.get(absent).is_none(), "{path}: {absent} in {capabilities}");
         }
         for (method, params) in [
@@ -106,7 +106,6 @@ async fn life_07_only_what_the_backends_can_do_is_advertised() {
             ("resources/subscribe", json!({"uri": "b+test://x"})),
             ("logging/setLevel", json!({"level": "info"})),
             ("completion/complete", json!({"ref": {"type": "ref/prompt", "name": "x"}, "argument": {"name": "a", "value": ""}})),
-            ("tasks/list", json!({})),
         ] {
             let error = client.error(method, params).await;
             assert_eq!((error["code"].as_i64(), kind(&error)), (Some(-32601), "capability_missing"), "{path} {method}");

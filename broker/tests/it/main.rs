@@ -1,7 +1,8 @@
 //! The real binary from outside: raw clients in front, scripted backends behind. One module per topic.
 //!
 //! Each test cites the items of the compliance checklist it covers. `stdio-backend` of the testkit crate must be built
-//! beside the broker (`cargo build -p testkit --bins`).
+//! beside the broker (`cargo build -p testkit --bins`). With `MCP_BROKER_TEST_ON=postgres` or `=cluster` the same tests run
+//! on PostgreSQL and Redis, or over two replicas behind a balancer, unless they choose their storage themselves.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -13,10 +14,14 @@ mod backend_stdio;
 mod bad_input;
 mod batches;
 mod catalog;
+mod chaos;
 mod cli;
 mod client_features;
+mod cluster;
+mod cluster_streams;
 mod drain;
 mod features;
+mod hosted_tasks;
 mod http_rules;
 mod lifecycle;
 mod links;
@@ -30,6 +35,7 @@ mod secrets;
 mod sessions;
 mod sse;
 mod subscriptions;
+mod task_crashes;
 mod tasks;
 mod tenants;
 mod utilities;
@@ -49,8 +55,13 @@ fn builder() -> BrokerBuilder {
     BrokerBuilder::new(BINARY)
 }
 
+/// The broker's binary.
+fn binary() -> String {
+    std::env::var("MCP_BROKER_BIN").unwrap_or_else(|_| BINARY.to_owned())
+}
+
 fn stdio() -> StdioScript {
-    StdioScript::new(std::env::var("MCP_BROKER_BIN").unwrap_or_else(|_| BINARY.to_owned()))
+    StdioScript::new(binary())
 }
 
 /// A broker whose tenant `default` has this backend under the name `b`.

@@ -6,7 +6,7 @@ use testkit::{FakeBackend, Gate, Reply};
 use crate::{broker_with, builder, tasks};
 
 #[tokio::test]
-async fn tasks_are_counted_by_their_status_until_they_are_gone() {
+async fn tasks_are_counted_by_their_status() {
     let done = Gate::new();
     let backend = tasks::with_tasks(&done).await;
     let (broker, keys) = tasks::broker(&backend).await;
@@ -17,8 +17,11 @@ async fn tasks_are_counted_by_their_status_until_they_are_gone() {
     client.result("tasks/cancel", json!({"taskId": first})).await;
     admin.wait_metric("mcp_tasks", &[("status", "working")], |count| count == 1.0).await;
     admin.wait_metric("mcp_tasks", &[("status", "cancelled")], |count| count == 1.0).await;
-    admin.delete("/admin/v1/tenants/default/backends/b").await;
-    admin.wait_metric("mcp_tasks", &[], |count| count == 0.0).await;
+    done.open();
+    admin.wait_metric("mcp_tasks", &[("status", "completed")], |count| count == 1.0).await;
+    for to in ["cancelled", "completed"] {
+        admin.wait_metric("mcp_task_transitions_total", &[("to", to)], |count| count == 1.0).await;
+    }
 }
 
 #[tokio::test]

@@ -1,8 +1,9 @@
-//! Tasks of 2025-11-25, relayed for backends that have them.
+//! Tasks of 2025-11-25 for backends that have them: the backend's own task is watched, its outcome fetched.
 
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use serde_json::{Value, json};
@@ -49,12 +50,20 @@ pub(crate) async fn with_tasks(done: &Gate) -> FakeBackend {
             json!({"name": "never", "inputSchema": {"type": "object"}}),
         ],
     );
-    let known = tasks.clone();
+    let (known, finished) = (tasks.clone(), done.clone());
     backend.on("tasks/get", move |call| {
-        let status = known.lock().unwrap().get(call.params()["taskId"].as_str().unwrap_or("")).cloned();
+        let (known, finished) = (known.clone(), finished.clone());
         async move {
-            match status {
-                Some(status) => Reply::Result(task(call.params()["taskId"].as_str().unwrap(), &status)),
+            let id = call.params()["taskId"].as_str().unwrap_or("").to_owned();
+            let finished = tokio::time::timeout(Duration::ZERO, finished.passed()).await.is_ok();
+            let mut tasks = known.lock().unwrap();
+            match tasks.get_mut(&id) {
+                Some(status) => {
+                    if finished && status == "working" {
+                        *status = "completed".to_owned();
+                    }
+                    Reply::Result(task(&id, status))
+                }
                 None => Reply::error(-32602, "no such task"),
             }
         }
@@ -74,7 +83,6 @@ pub(crate) async fn with_tasks(done: &Gate) -> FakeBackend {
     backend.on("tasks/result", move |call| {
         let (tasks, done) = (tasks.clone(), done.clone());
         async move {
-            call.open_stream().await;
             done.passed().await;
             let id = call.params()["taskId"].as_str().unwrap().to_owned();
             tasks.lock().unwrap().insert(id.clone(), "completed".to_owned());
@@ -97,15 +105,27 @@ pub(crate) async fn start(client: &TestClient, tool: &str) -> String {
     result["task"]["taskId"].as_str().unwrap().to_owned()
 }
 
+/// Waits until the task stands like this.
+pub(crate) async fn wait_status(client: &TestClient, id: &str, wanted: &str) -> Value {
+    let look = || async {
+        let task = client.result("tasks/get", json!({"taskId": id})).await;
+        if task["status"] == wanted { Ok(task) } else { Err(task) }
+    };
+    testkit::eventually(&format!("the task to be {wanted}"), look).await
+}
+
 #[tokio::test]
-async fn task_01_tasks_are_advertised_only_where_a_backend_has_them() {
+async fn task_01_tasks_are_advertised_where_there_are_tools() {
     let (plain, _backend) = echo().await;
-    let without = plain.client("/mcp").initialize("2025-11-25", json!({})).await;
-    assert!(without["capabilities"].get("tasks").is_none(), "{without}");
+    let hosted = plain.client("/mcp").initialize("2025-11-25", json!({})).await;
+    let whole = json!({"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}});
+    assert_eq!(hosted["capabilities"]["tasks"], whole, "{hosted}");
+    let single = plain.client("/mcp/b").initialize("2025-11-25", json!({})).await;
+    assert_eq!(single["capabilities"]["tasks"], whole, "{single}");
     let backend = with_tasks(&Gate::new()).await;
     let (broker, keys) = broker(&backend).await;
     let with = broker.client("/mcp").bearer(&keys[0]).initialize("2025-11-25", json!({})).await;
-    assert_eq!(with["capabilities"]["tasks"]["requests"]["tools"]["call"], json!({}), "{with}");
+    assert_eq!(with["capabilities"]["tasks"], whole, "{with}");
     let old = broker.client("/mcp").bearer(&keys[0]).initialize("2025-06-18", json!({})).await;
     assert!(old["capabilities"].get("tasks").is_none(), "{old}");
 }
@@ -116,19 +136,18 @@ async fn task_04_task_05_a_created_task_has_our_own_unguessable_id() {
     let (broker, keys) = broker(&backend).await;
     let client = broker.client("/mcp").bearer(&keys[0]).connected(json!({})).await;
     let result = client.result("tools/call", json!({"name": "b__job", "arguments": {"x": 1}, "task": {"ttl": 5000}})).await;
-    let mut expected = task("", "working");
     let id = result["task"]["taskId"].as_str().unwrap();
-    expected["taskId"] = json!(id);
-    assert_eq!(result["task"], expected, "everything but the id is the backend's");
-    assert_eq!(result["_meta"]["io.modelcontextprotocol/model-immediate-response"], "working on it");
-    assert!(id.len() >= 20 && !id.contains("task-1"), "{id}");
+    assert_eq!((result["task"]["status"].as_str(), result["task"]["ttl"].as_u64()), (Some("working"), Some(5000)), "{result}");
+    assert_eq!(result["_meta"][RELATED]["taskId"], id);
+    assert!(id.len() >= 24 && !id.contains("task-1"), "{id}");
     let seen = backend.wait_for("the call", |seen| seen.calls("job")).await;
-    assert_eq!(seen.message["params"]["task"], json!({"ttl": 5000}));
+    let ttl = seen.message["params"]["task"]["ttl"].as_u64().unwrap();
+    assert!(ttl <= 5000 && ttl > 1000, "what is left of it: {ttl}");
     assert_ne!(start(&client, "b__job").await, id);
 }
 
 #[tokio::test]
-async fn task_07_task_08_get_and_result_are_mapped_both_ways() {
+async fn b_task_02_the_backends_task_is_asked_after_at_its_pace_and_its_result_fetched() {
     let done = Gate::new();
     let backend = with_tasks(&done).await;
     let (broker, keys) = broker(&backend).await;
@@ -136,15 +155,17 @@ async fn task_07_task_08_get_and_result_are_mapped_both_ways() {
     let id = start(&client, "b__job").await;
     let got = client.result("tasks/get", json!({"taskId": id})).await;
     assert_eq!((got["taskId"].as_str(), got["status"].as_str()), (Some(id.as_str()), Some("working")));
-    assert_eq!(backend.seen_of("tasks/get").pop().unwrap().message["params"]["taskId"], "task-1");
     let waiting = client.begin("tasks/result", json!({"taskId": id}));
-    backend.wait_for("tasks/result", |seen| seen.is("tasks/result") && seen.message["params"]["taskId"] == "task-1").await;
+    backend.wait_count("tasks/get", 3, |seen| seen.is("tasks/get") && seen.message["params"]["taskId"] == "task-1").await;
+    assert_eq!(backend.seen_of("tasks/result").len(), 0, "it is not over");
     assert_eq!(client.result("tasks/get", json!({"taskId": id})).await["status"], "working", "a waiting result blocks nobody");
     done.open();
     let result = waiting.result().await;
     assert_eq!(text_of(&result), "result of task-1");
     assert_eq!(result["_meta"][RELATED]["taskId"], id.as_str());
     assert_eq!(client.result("tasks/get", json!({"taskId": id})).await["status"], "completed");
+    assert_eq!(text_of(&client.result("tasks/result", json!({"taskId": id})).await), "result of task-1", "as often as it is asked for");
+    assert_eq!(backend.seen_of("tasks/result").len(), 1);
 }
 
 #[tokio::test]
@@ -153,10 +174,15 @@ async fn task_09_cancel_reaches_the_backends_task() {
     let (broker, keys) = broker(&backend).await;
     let client = broker.client("/mcp").bearer(&keys[0]).connected(json!({})).await;
     let id = start(&client, "b__job").await;
+    backend.wait_for("the call", |seen| seen.calls("job")).await;
     let cancelled = client.result("tasks/cancel", json!({"taskId": id})).await;
     assert_eq!((cancelled["taskId"].as_str(), cancelled["status"].as_str()), (Some(id.as_str()), Some("cancelled")));
-    assert_eq!(backend.seen_of("tasks/cancel").pop().unwrap().message["params"]["taskId"], "task-1");
+    let told = backend.wait_for("the cancellation", |seen| seen.is("tasks/cancel")).await;
+    assert_eq!(told.message["params"]["taskId"], "task-1");
     assert_eq!(backend.seen_of("notifications/cancelled").len(), 0);
+    assert_eq!(client.error("tasks/cancel", json!({"taskId": id})).await["code"], -32602, "it is over");
+    let error = client.error("tasks/result", json!({"taskId": id})).await;
+    assert_eq!(error["data"]["status"], "cancelled", "{error}");
 }
 
 #[tokio::test]
@@ -180,7 +206,7 @@ async fn task_10_task_11_tasks_belong_to_their_principal() {
     listed.sort();
     let mut expected = vec![id.clone(), second];
     expected.sort();
-    assert_eq!(listed, expected);
+    assert_eq!(listed, expected, "complete");
     assert_eq!(other.list_all("tasks/list", "tasks").await.len(), 0);
     let again = broker.client("/mcp").bearer(&keys[0]).connected(json!({})).await;
     assert_eq!(again.result("tasks/get", json!({"taskId": id})).await["status"], "working", "another session of the owner may ask");
@@ -190,23 +216,39 @@ async fn task_10_task_11_tasks_belong_to_their_principal() {
 }
 
 #[tokio::test]
-async fn task_08_status_notifications_carry_our_id() {
-    let backend = with_tasks(&Gate::new()).await;
+async fn task_08_a_word_of_the_backend_shortens_the_wait_and_the_client_hears_of_its_own_task() {
+    let done = Gate::new();
+    let backend = with_tasks(&done).await;
+    // It may be asked once a minute; without its word the test would time out.
+    backend.on("tools/call", |_| async {
+        let mut slow = task("task-1", "working");
+        slow["pollInterval"] = json!(60_000);
+        Reply::Result(json!({"task": slow}))
+    });
+    backend.on("tasks/get", |_| async { Reply::Result(task("task-1", "completed")) });
+    done.open();
     let (broker, keys) = broker(&backend).await;
     let client = broker.client("/mcp").bearer(&keys[0]).connected(json!({})).await;
     let mut stream = client.open_get_stream().await;
     let id = start(&client, "b__job").await;
+    backend.wait_for("the call", |seen| seen.calls("job")).await;
     backend.wait_get_streams(2).await;
     backend.notify("notifications/tasks/status", task("task-99", "completed")).await;
-    backend.notify("notifications/tasks/status", task("task-1", "input_required")).await;
+    let word = || async {
+        // The backend's answer to the call may still be on its way; its word is then about a task nobody knows.
+        backend.notify("notifications/tasks/status", task("task-1", "completed")).await;
+        if backend.seen_of("tasks/get").is_empty() { Err("not asked") } else { Ok(()) }
+    };
+    testkit::eventually("the backend to be asked", word).await;
     let (_, message) = stream.next_message().await.unwrap();
     assert_eq!(message["method"], "notifications/tasks/status");
-    assert_eq!((message["params"]["taskId"].as_str(), message["params"]["status"].as_str()), (Some(id.as_str()), Some("input_required")));
+    assert_eq!((message["params"]["taskId"].as_str(), message["params"]["status"].as_str()), (Some(id.as_str()), Some("completed")));
 }
 
 #[tokio::test]
 async fn task_13_a_question_of_a_task_reaches_the_client_on_the_result_stream() {
     let backend = with_tasks(&Gate::new()).await;
+    backend.on("tasks/get", |call| async move { Reply::Result(task(call.params()["taskId"].as_str().unwrap(), "input_required")) });
     backend.on("tasks/result", |call| async move {
         let id = call.params()["taskId"].clone();
         let params = json!({"message": "?", "requestedSchema": {"type": "object", "properties": {}}, "_meta": {RELATED: {"taskId": id}}});
@@ -229,12 +271,14 @@ async fn task_13_a_question_of_a_task_reaches_the_client_on_the_result_stream() 
 #[tokio::test]
 async fn task_07_a_task_that_ended_in_an_error_gives_that_error() {
     let backend = with_tasks(&Gate::new()).await;
+    backend.on("tasks/get", |call| async move { Reply::Result(task(call.params()["taskId"].as_str().unwrap(), "failed")) });
     backend.on("tasks/result", |_| async { Reply::Error(json!({"code": -32050, "message": "it broke", "data": {"why": 1}})) });
     let (broker, keys) = broker(&backend).await;
     let client = broker.client("/mcp").bearer(&keys[0]).connected(json!({})).await;
     let id = start(&client, "b__job").await;
     let error = client.error("tasks/result", json!({"taskId": id})).await;
     assert_eq!((error["code"].as_i64(), error["data"]["why"].as_i64()), (Some(-32050), Some(1)));
+    assert_eq!(wait_status(&client, &id, "failed").await["statusMessage"], "it broke");
 }
 
 #[tokio::test]
@@ -252,13 +296,26 @@ async fn task_02_task_support_of_a_tool_is_enforced() {
 }
 
 #[tokio::test]
-async fn task_03_where_no_backend_has_tasks_the_member_is_ignored() {
+async fn task_03_the_member_is_ignored_for_clients_that_were_not_offered_tasks() {
     let (broker, backend) = echo().await;
-    let client = broker.connected(json!({})).await;
+    let client = broker.client("/mcp");
+    client.initialize("2025-06-18", json!({})).await;
     let result = client.result("tools/call", json!({"name": "b__echo", "arguments": {"x": 1}, "task": {"ttl": 1}})).await;
     assert_eq!(text_of(&result), r#"{"x":1}"#);
     let seen = backend.wait_for("the call", |seen| seen.calls("echo")).await;
     assert!(seen.message["params"].get("task").is_none(), "a backend without tasks is not asked for one: {}", seen.message);
+}
+
+#[tokio::test]
+async fn task_16_a_task_its_backend_forgot_is_unknown_and_says_so() {
+    let backend = with_tasks(&Gate::new()).await;
+    backend.on("tasks/get", |_| async { Reply::error(-32602, "no such task") });
+    let (broker, keys) = broker(&backend).await;
+    let client = broker.client("/mcp").bearer(&keys[0]).connected(json!({})).await;
+    let id = start(&client, "b__job").await;
+    let error = client.error("tasks/result", json!({"taskId": id})).await;
+    assert_eq!((kind(&error), error["data"]["retryable"].as_bool()), ("outcome_unknown", Some(false)), "{error}");
+    wait_status(&client, &id, "failed").await;
 }
 
 #[tokio::test]

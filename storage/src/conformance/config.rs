@@ -30,6 +30,14 @@ pub async fn replaces_a_tenant_and_keeps_its_birthday(store: &dyn ConfigStore) -
     Ok(())
 }
 
+pub async fn adds_a_tenant_only_where_there_is_none(store: &dyn ConfigStore) -> Outcome {
+    let first = tenant_record("acme");
+    assert!(store.add_tenant(&first).await?);
+    assert!(!store.add_tenant(&TenantRecord { settings: "{\"weight\":7}".into(), ..first.clone() }).await?);
+    assert_eq!(store.tenants().await?, [first]);
+    Ok(())
+}
+
 pub async fn keeps_settings_byte_for_byte(store: &dyn ConfigStore) -> Outcome {
     let text = "{\"a\":\"\\u0000 ' \\\" é 漢 😀\",\n\t\"b\":1e400}";
     store.put_tenant(&TenantRecord { settings: text.into(), ..tenant_record("acme") }).await?;

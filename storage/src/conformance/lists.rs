@@ -9,6 +9,7 @@ macro_rules! store_conformance {
                 starts_empty
                 lists_tenants_by_name
                 replaces_a_tenant_and_keeps_its_birthday
+                adds_a_tenant_only_where_there_is_none
                 keeps_settings_byte_for_byte
                 tells_whether_a_tenant_was_there
                 takes_keys_and_backends_along_with_their_tenant
@@ -114,12 +115,14 @@ macro_rules! durable_conformance {
     };
 }
 
-/// A module of tests with the behaviours of an [`EventStore`](crate::EventStore), each with a store of its own.
+/// A module of tests with the behaviours of an [`EventStore`](crate::EventStore), each with a store of its own. A store
+/// whose events go by themselves when their time is over says so, and is not asked to let go of them.
 #[macro_export]
 macro_rules! event_conformance {
-    ($suite:ident, $pair:expr) => {
+    (@list $suite:ident, $pair:expr, $($more:ident)*) => {
         $crate::conformance_tests! { $suite, $pair,
             events {
+                $($more)*
                 finds_nothing_where_nothing_was_told
                 finds_a_stream_as_it_was_told
                 lists_streams_by_number_over_all_owners
@@ -135,9 +138,35 @@ macro_rules! event_conformance {
                 keeps_sessions_apart
                 forgets_a_session
                 keeps_what_is_young
-                lets_go_of_what_is_old_in_small_steps
                 takes_many_entries_at_once
                 takes_appends_at_the_same_time
+            }
+        }
+    };
+    ($suite:ident, $pair:expr, expires_by_itself) => {
+        $crate::event_conformance! { @list $suite, $pair, }
+    };
+    ($suite:ident, $pair:expr) => {
+        $crate::event_conformance! { @list $suite, $pair,
+            lets_go_of_what_is_old_in_small_steps
+        }
+    };
+}
+
+/// A module of tests with the behaviours of a [`HotStore`](crate::HotStore). Two replicas take part in each, which may be
+/// one and the same for a store that knows no others.
+#[macro_export]
+macro_rules! hot_conformance {
+    ($suite:ident, $pair:expr) => {
+        $crate::conformance_tests! { $suite, $pair,
+            hot {
+                finds_who_owns_a_session
+                a_hint_ends_with_its_time
+                a_word_reaches_every_listener_once_and_in_order
+                a_word_reaches_nobody_who_listens_later
+                a_longer_notification_is_not_passed_on
+                many_words_at_once_arrive
+                nothing_fails_after_close
             }
         }
     };
@@ -167,7 +196,10 @@ mod tests {
     /// Functions of a file that take a store and nothing else.
     fn behaviours(text: &str) -> impl Iterator<Item = &str> {
         let heads = text.lines().filter_map(|line| line.strip_prefix("pub async fn "));
-        heads.filter_map(|head| head.split_once('(')).filter(|(_, rest)| rest.contains(": &dyn ")).map(|(name, _)| name)
+        heads
+            .filter_map(|head| head.split_once('('))
+            .filter(|(_, rest)| rest.contains(": &dyn ") || rest.contains(": &Replicas"))
+            .map(|(name, _)| name)
     }
 
     #[test]
@@ -176,6 +208,7 @@ mod tests {
         let files = [
             include_str!("config.rs"),
             include_str!("events.rs"),
+            include_str!("hot.rs"),
             include_str!("nodes.rs"),
             include_str!("sessions.rs"),
             include_str!("task_inputs.rs"),

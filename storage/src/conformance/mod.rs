@@ -10,6 +10,7 @@
 
 pub mod config;
 pub mod events;
+pub mod hot;
 mod lists;
 pub mod nodes;
 pub mod sessions;

@@ -1,28 +1,44 @@
-//! Hints and words within one process, where there is nobody else to tell.
+//! Hints and words of a broker that has no other replicas, or none that share a Redis with it: they stay in the process.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
 use async_trait::async_trait;
 use tokio::sync::broadcast;
 
-use super::{HotStore, OwnerHint, WAKES_HELD_MAX, Wake};
+use super::{HotStore, OwnerHint, WAKES_HELD_MAX, Wake, generations::Generations};
 use crate::SessionKey;
 
-/// [`HotStore`] of a broker that is alone.
+/// Hints held; beyond it old ones are forgotten.
+const HINTS_MAX: usize = 16_384;
+
+/// The [`HotStore`] of one process.
 #[derive(Debug)]
 pub struct MemoryHot {
-    wakes: broadcast::Sender<Wake>,
-}
-
-impl MemoryHot {
-    pub fn new() -> Self {
-        Self { wakes: broadcast::Sender::new(WAKES_HELD_MAX) }
-    }
+    words: broadcast::Sender<Wake>,
+    owners: Mutex<Generations<SessionKey, (OwnerHint, Instant)>>,
+    closed: AtomicBool,
 }
 
 impl Default for MemoryHot {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+impl MemoryHot {
+    pub fn new() -> Self {
+        let (words, _) = broadcast::channel(WAKES_HELD_MAX);
+        Self { words, owners: Mutex::new(Generations::new(HINTS_MAX)), closed: AtomicBool::new(false) }
+    }
+
+    fn owners(&self) -> MutexGuard<'_, Generations<SessionKey, (OwnerHint, Instant)>> {
+        self.owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -32,25 +48,54 @@ impl HotStore for MemoryHot {
         "memory"
     }
 
-    async fn owner(&self, _session: &SessionKey) -> Option<OwnerHint> {
-        None
+    async fn owner(&self, session: &SessionKey) -> Option<OwnerHint> {
+        let owners = self.owners();
+        let (owner, until) = owners.get(session)?;
+        (*until > Instant::now()).then(|| owner.clone())
     }
 
-    async fn note_owner(&self, _session: &SessionKey, _owner: &OwnerHint, _ttl: Duration) {}
+    async fn note_owner(&self, session: &SessionKey, owner: &OwnerHint, ttl: Duration) {
+        if self.is_connected() {
+            self.owners().insert(*session, (owner.clone(), Instant::now() + ttl));
+        }
+    }
 
-    async fn forget_owner(&self, _session: &SessionKey) {}
+    async fn forget_owner(&self, session: &SessionKey) {
+        self.owners().remove(session);
+    }
 
     fn wake(&self, wake: Wake) {
-        let _nobody_listens = self.wakes.send(wake);
+        if self.is_connected() && !wake.is_too_long() {
+            let _ = self.words.send(wake); // nobody listens: nobody misses it
+        }
     }
 
     fn wakes(&self) -> broadcast::Receiver<Wake> {
-        self.wakes.subscribe()
+        self.words.subscribe()
     }
 
     fn is_connected(&self) -> bool {
-        true
+        !self.closed.load(Ordering::Relaxed)
     }
 
-    async fn close(&self) {}
+    async fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        *self.owners() = Generations::new(HINTS_MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::MemoryHot;
+    use crate::conformance::hot::Replicas;
+
+    /// The process is its only replica.
+    fn replicas() -> Replicas {
+        let hot = Arc::new(MemoryHot::new());
+        [hot.clone(), hot]
+    }
+
+    crate::hot_conformance!(memory, ((), super::super::replicas()));
 }

@@ -2,7 +2,9 @@
 //!
 //! Whoever relies on a word also looks by itself from time to time; whoever relies on a hint finds out when it is wrong.
 
+mod generations;
 mod memory;
+mod redis;
 
 use std::time::Duration;
 
@@ -11,7 +13,10 @@ use bytes::Bytes;
 use protocol::ids::TaskId;
 use tokio::sync::broadcast;
 
-pub use self::memory::MemoryHot;
+pub use self::{
+    memory::MemoryHot,
+    redis::{RedisHot, RedisOptions},
+};
 use crate::SessionKey;
 
 /// Words waiting for one listener; a slower one misses the oldest and is told so.
@@ -32,6 +37,12 @@ pub enum Wake {
 
 /// A longer notification is not passed on.
 pub const TASK_WORD_BYTES_MAX: usize = 64 * 1024;
+
+impl Wake {
+    fn is_too_long(&self) -> bool {
+        matches!(self, Self::TaskWord { frame, .. } if frame.len() > TASK_WORD_BYTES_MAX)
+    }
+}
 
 /// Where a session is said to be.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,5 +1,7 @@
 //! [`ConfigStore`] on SQLite. That its version grows with every change is the work of triggers.
 
+use std::sync::PoisonError;
+
 use async_trait::async_trait;
 use protocol::ids::{BackendId, KeyId, PrincipalId, TenantId};
 use sqlx::{Row, Sqlite, query::Query, sqlite::SqliteArguments, sqlite::SqliteRow};
@@ -68,6 +70,14 @@ impl ConfigStore for SqliteStore {
         .bind(record.created_at_us)
         .bind(record.updated_at_us);
         self.change(upsert, explain).await.map(drop)
+    }
+
+    async fn add_tenant(&self, record: &TenantRecord) -> Result<bool, StoreError> {
+        let insert = sqlx::query(
+            "INSERT INTO tenants (tenant, settings, created_at_us, updated_at_us) VALUES (?, ?, ?, ?) ON CONFLICT (tenant) DO NOTHING",
+        );
+        let insert = insert.bind(record.tenant.as_str()).bind(record.settings.as_str());
+        Ok(self.change(insert.bind(record.created_at_us).bind(record.updated_at_us), explain).await? > 0)
     }
 
     async fn delete_tenant(&self, tenant: &TenantId) -> Result<bool, StoreError> {
@@ -159,6 +169,8 @@ impl ConfigStore for SqliteStore {
         self.log.close().await;
         // Last: SQLite folds the WAL into the main file when the final connection goes.
         self.writer.close().await;
+        // Now, and not when the last task that knows the store is gone: the next broker may be waiting for the file.
+        drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 }
 

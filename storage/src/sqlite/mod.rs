@@ -3,7 +3,7 @@
 //! Two connections write, in turns, and a few read. What must not be lost is written with `synchronous = FULL`, so it is on
 //! disk when a write returns. Event streams and leases go through the other one, with `synchronous = NORMAL`: they survive
 //! the death of the process, but their newest part may not survive a loss of power. The file is guarded by a lock on
-//! `<file>.lock`, held until the store is dropped: the operating system lets go of it however the process ends.
+//! `<file>.lock`, held until the store is closed or dropped: the operating system lets go of it however the process ends.
 //!
 //! Where a statement must not read a whole table it names its index (`INDEXED BY`), so that a change of either is noticed by
 //! every test that runs it. Leases and times are measured by the process's wall clock. No call takes longer than [`DEADLINE`], but for opening.
@@ -76,7 +76,7 @@ pub struct SqliteStore {
     turn: Mutex<()>,
     unreadable: AtomicU64,
     migrated: Migrated,
-    _lock: Option<ProcessLock>,
+    lock: std::sync::Mutex<Option<ProcessLock>>,
 }
 
 impl SqliteStore {
@@ -98,7 +98,7 @@ impl SqliteStore {
         nodes::void(&writer).await?;
         let log = pool(1).connect_lazy_with(base.clone().synchronous(SqliteSynchronous::Normal));
         let readers = pool(READERS_MAX).connect_lazy_with(base.read_only(true).create_if_missing(false));
-        Ok(Self { writer, log, readers, turn: Mutex::default(), unreadable: AtomicU64::new(0), migrated, _lock: Some(lock) })
+        Ok(Self { writer, log, readers, turn: Mutex::default(), unreadable: AtomicU64::new(0), migrated, lock: Some(lock).into() })
     }
 
     /// A store that ends with the process: for tests, and for a broker that is to leave no trace.
@@ -108,7 +108,7 @@ impl SqliteStore {
         let writer = pool(1).min_connections(1).idle_timeout(None).max_lifetime(None).connect_with(options).await.map_err(explain)?;
         let migrated = schema::bring_up_to_date(&writer, true).await?;
         let (log, readers) = (writer.clone(), writer.clone());
-        Ok(Self { writer, log, readers, turn: Mutex::default(), unreadable: AtomicU64::new(0), migrated, _lock: None })
+        Ok(Self { writer, log, readers, turn: Mutex::default(), unreadable: AtomicU64::new(0), migrated, lock: None.into() })
     }
 
     /// What opening did to the schema.

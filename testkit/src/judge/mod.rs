@@ -27,6 +27,9 @@ const KINDS_BEFORE_THE_ID: [&str; 7] =
 /// A longer id is refused, and not repeated in the refusal.
 const ID_BYTES_MAX: usize = 1_024;
 
+/// Says of a message which task it belongs to.
+const RELATED_TASK: &str = "io.modelcontextprotocol/related-task";
+
 /// Reserved `_meta` keys some peer wrote in this process: the broker may pass those on.
 static SPOKEN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
@@ -180,7 +183,9 @@ impl Hearing {
             (None, None, Some(_)) => self.error(message)?,
             _ => return Err("neither a request or notification nor one kind of response".to_owned()),
         }
-        let invented = invented_keys(message);
+        // The broker hosts tasks, so towards clients it speaks of them by itself.
+        let of_a_task = |key: &String| self.toward == Toward::Client && key == RELATED_TASK;
+        let invented: Vec<String> = invented_keys(message).into_iter().filter(|key| !of_a_task(key)).collect();
         if invented.is_empty() { Ok(()) } else { Err(format!("reserved _meta keys no peer wrote: {invented:?}")) }
     }
 

@@ -6,6 +6,7 @@ mod egress;
 mod http_client;
 mod http_server;
 mod lines;
+mod peer;
 mod stall;
 mod url;
 

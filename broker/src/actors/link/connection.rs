@@ -16,7 +16,7 @@ use protocol::{
     envelope::{Message, Rejected},
     error::Refusal,
     handshake::{self, InitializeAnswer},
-    ids::{RequestId, TaskId},
+    ids::RequestId,
     json::Span,
     method::Method,
     splice::Splice,
@@ -28,15 +28,16 @@ pub use super::failure::Failure;
 use super::{
     Link,
     http::{HttpWire, Request},
-    pending::{Delivery, Pending},
+    pending::{Asked, Delivery, Pending},
     queue::FrameQueue,
     unreadable,
 };
 use crate::{
     actors::{
-        call::Call,
-        session::{Session, record::BackendSession},
+        asker::{Asker, Carried},
+        session::record::BackendSession,
     },
+    durable::fault_point,
     metrics::{Direction, Metrics, Side},
 };
 
@@ -77,7 +78,7 @@ pub enum Wire {
 pub struct Outgoing<'a> {
     pub message: &'a Message,
     pub edits: &'a [(Span, Vec<u8>)],
-    pub call: &'a Arc<Call>,
+    pub asker: &'a Asker,
 }
 
 impl Connection {
@@ -114,7 +115,7 @@ impl Connection {
         let wire_id = self.next_wire_id();
         let id = RequestId::from_u64(wire_id);
         let frame = handshake::initialize_request(&id, Version::LATEST_LEGACY, link.declared.raw(), crate::BROKER_INFO.as_bytes());
-        let answer = self.round_trip(link, Request { wire_id, frame, call: None, opening: true }).await?;
+        let answer = self.round_trip(link, Request { wire_id, frame, asker: None, opening: true }).await?;
         let answer = InitializeAnswer::parse(&answer).map_err(|error| Failure::Protocol(error.to_string()))?;
         if let Wire::Http(http) = &self.wire {
             http.agree_on(answer.version);
@@ -157,12 +158,23 @@ impl Connection {
         for (span, text) in outgoing.edits {
             splice.replace(*span, text.clone());
         }
-        outgoing.call.sent_as(link, self, wire_id);
+        outgoing.asker.sent_as(Carried { link: link.clone(), connection: self.clone(), wire_id });
         let sent_at = Instant::now();
-        let request = Request { wire_id, frame: splice.finish(), call: Some(outgoing.call), opening: false };
+        let request = Request { wire_id, frame: splice.finish(), asker: Some(outgoing.asker), opening: false };
         let answer = self.round_trip(link, request).await;
-        link.backend.answered_in(sent_at.elapsed());
+        // How long a task takes says nothing about how fast its backend answers.
+        if !outgoing.asker.is_task() {
+            link.backend.answered_in(sent_at.elapsed());
+        }
         answer
+    }
+
+    /// Asks something of the broker's own on behalf of somebody to whom the backend may have questions meanwhile. Takes as
+    /// long as the backend does.
+    pub async fn ask_for(self: &Arc<Self>, link: &Arc<Link>, method: Method, params: &[u8], asker: &Asker) -> Result<Message, Failure> {
+        let wire_id = self.next_wire_id();
+        let frame = handshake::request(&RequestId::from_u64(wire_id), method, Some(params));
+        self.round_trip(link, Request { wire_id, frame, asker: Some(asker), opening: false }).await
     }
 
     /// Asks something of the broker's own, within the time for control methods.
@@ -170,7 +182,7 @@ impl Connection {
         let wire_id = self.next_wire_id();
         let frame = handshake::request(&RequestId::from_u64(wire_id), method, params);
         let limit = link.backend.timeouts().control;
-        let request = Request { wire_id, frame, call: None, opening: false };
+        let request = Request { wire_id, frame, asker: None, opening: false };
         tokio::time::timeout(limit, self.round_trip(link, request)).await.unwrap_or(Err(Failure::TimedOut(method)))
     }
 
@@ -179,7 +191,7 @@ impl Connection {
         if self.is_closed() {
             return Err(self.why_closed());
         }
-        let mut slot = self.pending.expect(request.wire_id, request.call);
+        let mut slot = self.pending.expect(request.wire_id, request.asker);
         self.metrics.bytes(Direction::Out, Side::Backend, request.frame.len());
         let answer = tokio::select! {
             biased;
@@ -195,13 +207,19 @@ impl Connection {
 
     /// Sends a request and keeps its way back open. Resolves when the answer can not come on it any more.
     async fn carry(self: &Arc<Self>, link: &Arc<Link>, request: Request<'_>) -> Failure {
+        let of_task = request.asker.is_some_and(Asker::is_task);
         match &self.wire {
             Wire::Pipe(queue) => match queue.push(request.frame) {
                 Ok(()) => std::future::pending().await,
                 Err(failure) => failure,
             },
             Wire::Http(http) => match http.post_request(self, link, request).await {
-                Ok(mut stream) => stream.failed().await,
+                Ok(mut stream) => {
+                    if of_task {
+                        fault_point::passed("task.request.written");
+                    }
+                    stream.failed().await
+                }
                 Err(failure) => failure,
             },
         }
@@ -249,32 +267,27 @@ impl Connection {
         }
     }
 
-    /// The call whose progress token (or wire id) this is.
-    pub fn call_by_wire_id(&self, wire_id: u64) -> Option<Arc<Call>> {
-        self.pending.call_by_wire_id(wire_id)
+    /// Whose progress token (or wire id) this is.
+    pub fn asker_by_wire_id(&self, wire_id: u64) -> Option<Asker> {
+        self.pending.asker_by_wire_id(wire_id)
     }
 
-    /// The only call in flight here, if it is the only one: what a message without a name belongs to.
-    pub fn only_call(&self) -> Option<Arc<Call>> {
-        self.pending.only_call()
+    /// The only one who waits for an answer here: whom a message without a name is for.
+    pub fn only_asker(&self) -> Option<Asker> {
+        self.pending.only_asker()
     }
 
-    /// The call that waits for the outcome of this task.
-    pub fn result_call_of(&self, task: &TaskId) -> Option<Arc<Call>> {
-        self.pending.result_call_of(task)
+    /// Whoever asked last of those who wait for an answer here.
+    pub fn latest_asker(&self) -> Option<Asker> {
+        self.pending.latest_asker()
     }
 
-    /// A call of this session in flight here: the latest.
-    pub fn latest_call_of(&self, session: &Arc<Session>) -> Option<Arc<Call>> {
-        self.pending.latest_call_of(session)
+    /// Remembers who works on a request of the backend.
+    pub fn note_asked(&self, backend_id: RequestId, asked: Asked) {
+        self.pending.note_asked(backend_id, asked);
     }
 
-    /// Remembers which client works on a request of the backend.
-    pub fn note_asked(&self, backend_id: RequestId, session: &Arc<Session>, question: u64) {
-        self.pending.note_asked(backend_id, session, question);
-    }
-
-    pub fn take_asked(&self, backend_id: &RequestId) -> Option<(Arc<Session>, u64)> {
+    pub fn take_asked(&self, backend_id: &RequestId) -> Option<Asked> {
         self.pending.take_asked(backend_id)
     }
 
@@ -356,13 +369,13 @@ impl Connection {
 
 #[cfg(test)]
 mod tests {
+    use crate::durable::NodeName;
     use proptest::prelude::*;
     use protocol::{
         capabilities::ClientCapabilities,
         ids::{BackendId, TenantId},
         json,
     };
-    use storage::NodeName;
     use transport::http_client::{HttpClient, HttpClientConfig};
 
     use super::*;

@@ -39,6 +39,11 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// Nothing was done on account of the request: it may be sent again.
+    pub fn was_not_seen(&self) -> bool {
+        matches!(self, Failure::NotSent(_) | Failure::Busy(_) | Failure::QueueFull | Failure::SessionGone)
+    }
+
     /// In the client's terms: no text of the backend, no internals.
     pub fn refusal(&self, backend: &BackendId) -> Refusal {
         let (kind, text) = match self {

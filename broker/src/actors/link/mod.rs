@@ -7,7 +7,7 @@
 pub mod connection;
 mod failure;
 mod http;
-mod pending;
+pub mod pending;
 mod queue;
 mod stdio;
 mod unreadable;
@@ -37,6 +37,7 @@ use super::{
     session::{Session, record::BackendSession},
     subscriptions::Subscriptions,
     sync,
+    tasks::run::TaskRun,
 };
 use crate::{
     config::spec::TransportSpec,
@@ -73,6 +74,8 @@ struct Resumption {
 #[derive(Debug)]
 struct Users {
     sessions: Vec<Weak<Session>>,
+    /// Tasks that run over the link; they may outlive the session that made them.
+    runs: Vec<Weak<TaskRun>>,
     /// The log level the backend is to have.
     level: Option<LogLevel>,
     /// The log level the connection there is has taken.
@@ -89,7 +92,7 @@ struct Backoff {
 
 impl Link {
     pub fn new(backend: Arc<Backend>, scope: LinkScope, declared: ClientCapabilities) -> Arc<Self> {
-        let users = Users { sessions: Vec::new(), level: None, level_taken: None, idle_since: None };
+        let users = Users { sessions: Vec::new(), runs: Vec::new(), level: None, level_taken: None, idle_since: None };
         Arc::new(Self {
             backend,
             scope,
@@ -268,19 +271,37 @@ impl Link {
         users.idle_since = None;
     }
 
-    /// A session is over. Its own link goes with it, a shared one loses its subscriptions.
+    /// A session is over. Its own link goes with it, unless a task of it still runs there; a shared one loses its
+    /// subscriptions.
     pub fn detach(self: &Arc<Self>, session: &Arc<Session>) {
         let mut users = self.lock();
         users.sessions.retain(|other| other.upgrade().is_some_and(|other| !Arc::ptr_eq(&other, session)));
-        if users.sessions.is_empty() {
-            users.idle_since = Some(Instant::now());
-        }
+        let unused = users.note_if_unused();
         drop(users);
-        if matches!(self.scope, LinkScope::Session(_)) {
+        if unused && self.is_personal() {
             self.backend.close_link(self);
         } else {
             self.subscriptions.drop_session(self, session);
         }
+    }
+
+    /// Nobody else can ever use it.
+    fn is_personal(&self) -> bool {
+        matches!(self.scope, LinkScope::Session(_) | LinkScope::Task(_))
+    }
+
+    /// A task runs over this link, which stays for as long as the returned value does.
+    pub fn hold(self: &Arc<Self>, run: &Arc<TaskRun>) -> Hold {
+        let mut users = self.lock();
+        users.runs.push(Arc::downgrade(run));
+        users.idle_since = None;
+        drop(users);
+        Hold { link: self.clone(), run: Arc::downgrade(run) }
+    }
+
+    /// Tasks that run over this link now.
+    pub fn runs(&self) -> Vec<Arc<TaskRun>> {
+        self.lock().runs.iter().filter_map(Weak::upgrade).collect()
     }
 
     /// The session goes on elsewhere: as [`Link::detach`], but the session at the backend is left as it is.
@@ -355,6 +376,38 @@ impl Link {
 
     fn lock(&self) -> MutexGuard<'_, Users> {
         sync::lock(&self.users)
+    }
+}
+
+impl Users {
+    fn note_if_unused(&mut self) -> bool {
+        let unused = self.sessions.is_empty() && self.runs.is_empty();
+        if unused {
+            self.idle_since = Some(Instant::now());
+        }
+        unused
+    }
+}
+
+/// A task's use of a link.
+#[derive(Debug)]
+pub struct Hold {
+    pub link: Arc<Link>,
+    run: Weak<TaskRun>,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let mut users = self.link.lock();
+        if let Some(at) = users.runs.iter().position(|run| run.ptr_eq(&self.run)) {
+            users.runs.remove(at);
+        }
+        users.sessions.retain(|session| session.strong_count() > 0);
+        let unused = users.note_if_unused();
+        drop(users);
+        if unused && self.link.is_personal() {
+            self.link.backend.close_link(&self.link);
+        }
     }
 }
 

@@ -6,30 +6,53 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, Weak},
+    sync::{Mutex, MutexGuard, Weak},
 };
 
-use protocol::{
-    envelope::Message,
-    ids::{RequestId, TaskId},
-    method::Method,
-};
+use protocol::{envelope::Message, ids::RequestId};
 use tokio::sync::oneshot;
 
 use super::failure::Failure;
-use crate::actors::{call::Call, session::Session, sync::lock};
+use crate::actors::{asker::Asker, session::Session, sync::lock, tasks::run::TaskRun};
 
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     waiting: Mutex<HashMap<u64, Waiting>>,
     /// Requests of the backend that a client works on, by the backend's id.
-    asked: Mutex<HashMap<RequestId, (Weak<Session>, u64)>>,
+    asked: Mutex<HashMap<RequestId, Asked>>,
 }
 
 #[derive(Debug)]
 struct Waiting {
     answer: oneshot::Sender<Result<Message, Failure>>,
-    call: Option<Arc<Call>>,
+    asker: Option<Asker>,
+}
+
+/// Where a request of the backend waits for its answer.
+#[derive(Debug, Clone)]
+pub enum Asked {
+    /// With a client.
+    Client { session: Weak<Session>, question: u64 },
+    /// With whoever waits for a task.
+    Task { run: Weak<TaskRun>, input: i64 },
+}
+
+impl Asked {
+    /// Nobody needs the answer any more.
+    pub fn withdraw(&self, why: &str) {
+        match self {
+            Self::Client { session, question } => {
+                if let Some(session) = session.upgrade() {
+                    session.withdraw_question(*question, why);
+                }
+            }
+            Self::Task { run, input } => {
+                if let Some(run) = run.upgrade() {
+                    run.withdraw_input(*input);
+                }
+            }
+        }
+    }
 }
 
 /// What became of an answer that came in.
@@ -51,9 +74,9 @@ pub(super) struct Slot<'a> {
 
 impl Pending {
     /// Waits for the answer to this wire id from now on.
-    pub(super) fn expect(&self, wire_id: u64, call: Option<&Arc<Call>>) -> Slot<'_> {
+    pub(super) fn expect(&self, wire_id: u64, asker: Option<&Asker>) -> Slot<'_> {
         let (tell, answer) = oneshot::channel();
-        self.lock_waiting().insert(wire_id, Waiting { answer: tell, call: call.cloned() });
+        self.lock_waiting().insert(wire_id, Waiting { answer: tell, asker: asker.cloned() });
         Slot { pending: self, wire_id, answer }
     }
 
@@ -64,36 +87,28 @@ impl Pending {
         if waiting.answer.send(answer).is_ok() { Delivery::Taken } else { Delivery::Late }
     }
 
-    pub(super) fn call_by_wire_id(&self, wire_id: u64) -> Option<Arc<Call>> {
-        self.lock_waiting().get(&wire_id).and_then(|waiting| waiting.call.clone())
+    pub(super) fn asker_by_wire_id(&self, wire_id: u64) -> Option<Asker> {
+        self.lock_waiting().get(&wire_id).and_then(|waiting| waiting.asker.clone())
     }
 
-    pub(super) fn only_call(&self) -> Option<Arc<Call>> {
+    pub(super) fn only_asker(&self) -> Option<Asker> {
         let waiting = self.lock_waiting();
-        let mut calls = waiting.values().filter_map(|waiting| waiting.call.as_ref());
-        let first = calls.next()?;
-        calls.next().is_none().then(|| first.clone())
+        let mut askers = waiting.values().filter_map(|waiting| waiting.asker.as_ref());
+        let first = askers.next()?;
+        askers.next().is_none().then(|| first.clone())
     }
 
-    pub(super) fn latest_call_of(&self, session: &Arc<Session>) -> Option<Arc<Call>> {
+    pub(super) fn latest_asker(&self) -> Option<Asker> {
         let waiting = self.lock_waiting();
-        let of_session = |waiting: &&Waiting| waiting.call.as_ref().is_some_and(|call| Arc::ptr_eq(&call.session, session));
-        waiting.iter().filter(|(_, w)| of_session(w)).max_by_key(|(id, _)| **id).and_then(|(_, w)| w.call.clone())
+        waiting.iter().filter(|(_, waiting)| waiting.asker.is_some()).max_by_key(|(id, _)| **id)?.1.asker.clone()
     }
 
-    /// The call that waits for the outcome of this task.
-    pub(super) fn result_call_of(&self, task: &TaskId) -> Option<Arc<Call>> {
-        let waits = |call: &&Arc<Call>| call.method == Method::TasksResult && call.task.as_ref() == Some(task);
-        self.lock_waiting().values().filter_map(|waiting| waiting.call.as_ref()).find(waits).cloned()
+    pub(super) fn note_asked(&self, backend_id: RequestId, asked: Asked) {
+        lock(&self.asked).insert(backend_id, asked);
     }
 
-    pub(super) fn note_asked(&self, backend_id: RequestId, session: &Arc<Session>, question: u64) {
-        lock(&self.asked).insert(backend_id, (Arc::downgrade(session), question));
-    }
-
-    pub(super) fn take_asked(&self, backend_id: &RequestId) -> Option<(Arc<Session>, u64)> {
-        let (session, question) = lock(&self.asked).remove(backend_id)?;
-        Some((session.upgrade()?, question))
+    pub(super) fn take_asked(&self, backend_id: &RequestId) -> Option<Asked> {
+        lock(&self.asked).remove(backend_id)
     }
 
     pub(super) fn forget_asked(&self, backend_id: &RequestId) {
@@ -103,11 +118,7 @@ impl Pending {
     /// Nobody can answer the backend any more.
     pub(super) fn withdraw_questions(&self) {
         let asked: Vec<_> = lock(&self.asked).drain().collect(); // the lock must be free: withdrawing comes back here
-        for (_, (session, question)) in asked {
-            if let Some(session) = session.upgrade() {
-                session.withdraw_question(question, "the backend's connection ended");
-            }
-        }
+        asked.iter().for_each(|(_, asked)| asked.withdraw("the backend's connection ended"));
     }
 
     #[cfg(test)]

@@ -111,6 +111,7 @@ impl Session {
     /// It is counted here no longer.
     fn depart(self: &Arc<Self>) {
         self.tenant.close_session(self);
+        self.shared.tasks.forget_session(self);
         self.shared.metrics.sessions(self.transport, "open", -1);
     }
 

@@ -6,7 +6,7 @@
 
 mod adopted;
 mod leaving;
-mod local;
+pub(in crate::actors) mod local;
 mod questions;
 pub mod record;
 mod requests;
@@ -166,7 +166,7 @@ impl Session {
         shared.metrics.phase(SessionPhase::Opening.name(), state.phase.name());
         shared.metrics.sessions(seat.transport, "open", 1);
         let key = record::key_of(&id);
-        Arc::new(Self {
+        let session = Arc::new(Self {
             digest: key.digest(),
             key,
             id,
@@ -188,12 +188,15 @@ impl Session {
             shared,
             created_at,
             state: Mutex::new(state),
-        })
+        });
+        session.shared.tasks.note_session(&session);
+        session
     }
 
-    /// Whether this can be the id of a session: nobody is asked about anything else.
-    pub fn can_be_id(id: &SessionId) -> bool {
-        URL_SAFE_NO_PAD.decode(id.as_str()).is_ok_and(|bytes| bytes.len() == SESSION_ID_BYTES)
+    /// Whether this can be an id that [`Session::open`] made, here or on another replica.
+    pub fn may_be_id(id: &SessionId) -> bool {
+        let id = id.as_str().as_bytes();
+        id.len() == SESSION_ID_BYTES.div_ceil(3) * 4 && id.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
     }
 
     /// Under which its row is ours.
@@ -338,11 +341,12 @@ impl Session {
                 _ => "opening",
             }
             .to_owned(),
-            calls_in_flight: state.in_flight.len(),
-            streams: state.streams.connected(),
+            calls_in_flight: Some(state.in_flight.len()),
+            streams: Some(state.streams.connected()),
             subscriptions: state.subscriptions.len(),
             idle_seconds: idle,
             created_at: self.created_at.to_string(),
+            node: Some(self.shared.durable.node().to_string()),
         }
     }
 

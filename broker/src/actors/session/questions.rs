@@ -1,8 +1,9 @@
 //! Questions of backends to this client: sampling, elicitation, roots, and the tasks a client keeps.
 //!
 //! A question travels under an id of ours, unique in the session; the client's answer goes back under the backend's id, to
-//! the connection that asked and to no other. Every question ends: answered, withdrawn, expired, or refused for a client
-//! that is gone.
+//! the connection that asked and to no other. What a task needs comes from the store and goes back there: whoever carries
+//! the task out may be on another replica. Every question ends: answered, withdrawn, expired, or refused for a client that
+//! is gone.
 
 use std::{
     sync::{Arc, Weak, atomic::Ordering},
@@ -14,7 +15,7 @@ use protocol::{
     envelope::Message,
     error::{ErrorKind, Refusal},
     handshake,
-    ids::RequestId,
+    ids::{RequestId, TaskId},
     json,
     method::Method,
     splice::Splice,
@@ -24,23 +25,34 @@ use super::{Session, State};
 use crate::{
     actors::{
         call::Call,
-        link::{Link, connection::Connection},
+        link::{connection::Connection, pending::Asked},
         stream::EventStream,
     },
+    durable::{SessionKey, TaskInput, TaskRecord},
     limits::{CLIENT_TASKS_MAX, ELICITATION_ID_BYTES_MAX, ELICITATIONS_MAX, QUESTIONS_MAX},
-    rules::event_log::EventKind,
+    rules::{event_log::EventKind, tasks},
 };
 
 /// A question the client has not answered yet.
 #[derive(Debug)]
 pub(super) struct Question {
-    connection: Arc<Connection>,
-    backend_id: RequestId,
-    /// The backend's progress token, when it asked for progress.
-    progress_token: Option<Bytes>,
+    asker: Destination,
     call: Option<Arc<Call>>,
     stream: Option<Arc<EventStream>>,
     asked_at: Instant,
+}
+
+/// Where the answer goes.
+#[derive(Debug)]
+enum Destination {
+    Backend {
+        connection: Arc<Connection>,
+        backend_id: RequestId,
+        /// The backend's progress token, when it asked for progress.
+        progress_token: Option<Bytes>,
+    },
+    /// Into the record of a task.
+    TaskInput { task: TaskId, maker: SessionKey, number: i64 },
 }
 
 impl Question {
@@ -50,14 +62,26 @@ impl Question {
 
     /// Answers for the client.
     pub(super) fn refuse(&self, why: &str) {
-        let refusal = Refusal::new(ErrorKind::Internal, why);
-        self.connection.send_later(refusal.to_response(Some(&self.backend_id), &crate::request_id()));
+        self.refuse_with(&Refusal::new(ErrorKind::Internal, why));
+    }
+
+    /// A task goes on waiting: another session may answer it, and its owner knows when it is too late.
+    fn refuse_with(&self, refusal: &Refusal) {
+        if let Destination::Backend { connection, backend_id, .. } = &self.asker {
+            connection.send_later(refusal.to_response(Some(backend_id), &crate::request_id()));
+        }
+    }
+
+    fn is_about(&self, task: &TaskId, number: i64) -> bool {
+        matches!(&self.asker, Destination::TaskInput { task: asked, number: known, .. } if asked == task && *known == number)
     }
 }
 
 impl Drop for Question {
     fn drop(&mut self) {
-        self.connection.forget_asked(&self.backend_id);
+        if let Destination::Backend { connection, backend_id, .. } = &self.asker {
+            connection.forget_asked(backend_id);
+        }
         if let Some(call) = &self.call {
             call.open_questions.fetch_sub(1, Ordering::Relaxed);
             call.touch();
@@ -67,20 +91,16 @@ impl Drop for Question {
 
 impl Session {
     /// Passes a backend's request on to the client, if the client said it can answer such.
-    pub fn ask(
-        self: &Arc<Self>,
-        link: &Arc<Link>,
-        connection: &Arc<Connection>,
-        message: &Message,
-        call: Option<&Arc<Call>>,
-    ) -> Result<(), Refusal> {
+    pub fn ask(self: &Arc<Self>, connection: &Arc<Connection>, message: &Message, call: Option<&Arc<Call>>) -> Result<(), Refusal> {
         self.client.permits(message, self.version)?;
         let backend_id = message.id.clone().ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
         let stream = call.map(|call| call.stream.clone()).filter(|stream| !stream.is_lost());
         let question = Question {
-            connection: connection.clone(),
-            backend_id: backend_id.clone(),
-            progress_token: message.fields.meta_progress_token.map(|span| span.slice(&message.frame)),
+            asker: Destination::Backend {
+                connection: connection.clone(),
+                backend_id: backend_id.clone(),
+                progress_token: message.fields.meta_progress_token.map(|span| span.slice(&message.frame)),
+            },
             call: call.cloned(),
             stream: stream.clone(),
             asked_at: Instant::now(),
@@ -90,16 +110,8 @@ impl Session {
         }
         let number = {
             let mut state = self.lock();
-            state.is_here()?;
-            if state.questions.len() >= QUESTIONS_MAX {
-                return Err(Refusal::new(ErrorKind::Overloaded, "too many questions wait for this client"));
-            }
-            if let Some(id) = message.text(message.fields.elicitation_id) {
-                state.note_elicited(&id);
-            }
-            let number = state.next_question;
-            state.next_question += 1;
-            connection.note_asked(backend_id, self, number);
+            let number = state.admit_question(message)?;
+            connection.note_asked(backend_id, Asked::Client { session: Arc::downgrade(self), question: number });
             state.questions.insert(number, question);
             number
         };
@@ -108,7 +120,7 @@ impl Session {
             self.withdraw_question(number, "the backend's connection ended");
             return Ok(());
         }
-        let frame = self.question_frame(link, message, number);
+        let frame = question_frame(message, number);
         let sent = match &stream {
             Some(stream) => stream.push(Instant::now(), EventKind::Message, frame).is_ok(),
             None => {
@@ -123,37 +135,68 @@ impl Session {
         Ok(())
     }
 
-    fn question_frame(&self, link: &Arc<Link>, message: &Message, number: u64) -> Bytes {
-        let digits = number.to_string().into_bytes();
-        let mut splice = Splice::new(&message.frame);
-        for span in [message.id_span, message.fields.meta_progress_token].into_iter().flatten() {
-            splice.replace(span, digits.clone());
+    /// Asks the client for something a task needs, on the stream where it waits for that task. `None`: it can not be asked,
+    /// or is being asked already.
+    pub(in crate::actors) fn show_input(
+        self: &Arc<Self>,
+        record: &TaskRecord,
+        input: &TaskInput,
+        stream: &Arc<EventStream>,
+    ) -> Option<u64> {
+        let message = tasks::decoded(Bytes::copy_from_slice(&input.request))?;
+        self.client.permits(&message, self.version).ok()?;
+        if stream.is_lost() {
+            return None;
         }
-        self.shared.tasks.expose_related(link, message, &mut splice);
-        splice.finish()
+        let question = Question {
+            asker: Destination::TaskInput { task: record.task.clone(), maker: record.session, number: input.number },
+            call: None,
+            stream: Some(stream.clone()),
+            asked_at: Instant::now(),
+        };
+        let number = {
+            let mut state = self.lock();
+            let shown = |other: &Question| {
+                other.is_about(&record.task, input.number) && other.stream.as_ref().is_some_and(|stream| !stream.is_lost())
+            };
+            if state.questions.values().any(shown) {
+                return None;
+            }
+            let number = state.admit_question(&message).ok()?;
+            state.questions.insert(number, question);
+            number
+        };
+        let frame = tasks::with_id(&question_frame(&message, number), &RequestId::from_u64(number));
+        if stream.push(Instant::now(), EventKind::Message, frame).is_err() {
+            let _unseen = self.lock().questions.remove(&number);
+            return None;
+        }
+        Some(number)
     }
 
     /// The client's answer to a question. One that answers nothing we asked is ignored (it may simply be late).
-    pub fn answer(&self, message: &Message) {
+    pub fn answer(self: &Arc<Self>, message: &Message) {
         let number = message.id.as_ref().and_then(RequestId::as_u64);
         let Some(question) = number.and_then(|number| self.lock().questions.remove(&number)) else {
             self.shared.metrics.dropped_answer("client_unknown_id");
             return;
         };
-        let mut splice = Splice::new(&message.frame);
-        if let Some(span) = message.id_span {
-            splice.replace(span, question.backend_id.raw().to_vec());
+        match &question.asker {
+            Destination::Backend { connection, backend_id, .. } => {
+                let mut splice = Splice::new(&message.frame);
+                if let Some(span) = message.id_span {
+                    splice.replace(span, backend_id.raw().to_vec());
+                }
+                if let Some(id) = message.text(message.fields.task_task_id) {
+                    self.lock().note_client_task(&id, connection);
+                }
+                connection.send_later(splice.finish());
+            }
+            Destination::TaskInput { task, maker, number } => {
+                let answer = self.clone().answer_input(task.clone(), *maker, *number, tasks::input_answer(message));
+                self.shared.running.spawn(answer);
+            }
         }
-        let related = message.fields.meta_related_task_id;
-        if let Some((span, id)) = related.zip(message.text(related))
-            && let Ok(task) = self.shared.tasks.find(self, &id)
-        {
-            splice.replace(span, json::quote(&task.backend_task_id).into_bytes());
-        }
-        if let Some(id) = message.text(message.fields.task_task_id) {
-            self.lock().note_client_task(&id, &question.connection);
-        }
-        question.connection.send_later(splice.finish());
     }
 
     /// The client tells how a task it works on for a backend is going: only that backend's connection hears it.
@@ -172,7 +215,7 @@ impl Session {
         let number = std::str::from_utf8(span.of(&message.frame)).ok().and_then(|text| text.parse::<u64>().ok());
         let state = self.lock();
         let Some(question) = number.and_then(|number| state.questions.get(&number)) else { return };
-        if let (Some(token), connection) = (&question.progress_token, &question.connection) {
+        if let Destination::Backend { connection, progress_token: Some(token), .. } = &question.asker {
             connection.send_later(Splice::new(&message.frame).replace(span, token.to_vec()).finish());
         }
     }
@@ -189,8 +232,7 @@ impl Session {
     pub(super) fn question_expired(&self, number: u64) {
         let question = self.lock().questions.remove(&number);
         if let Some(question) = question {
-            let refusal = Refusal::new(ErrorKind::Timeout, "the client did not answer in time");
-            question.connection.send_later(refusal.to_response(Some(&question.backend_id), &crate::request_id()));
+            question.refuse_with(&Refusal::new(ErrorKind::Timeout, "the client did not answer in time"));
             self.tell_withdrawn(number, &question, "no answer in time");
         }
     }
@@ -225,7 +267,31 @@ impl Session {
     }
 }
 
+/// The backend's request under a number of ours, which is its progress token too.
+fn question_frame(message: &Message, number: u64) -> Bytes {
+    let digits = number.to_string().into_bytes();
+    let mut splice = Splice::new(&message.frame);
+    for span in [message.id_span, message.fields.meta_progress_token].into_iter().flatten() {
+        splice.replace(span, digits.clone());
+    }
+    splice.finish()
+}
+
 impl State {
+    /// Gives a question its number, if there is room for one more.
+    fn admit_question(&mut self, message: &Message) -> Result<u64, Refusal> {
+        self.is_here()?;
+        if self.questions.len() >= QUESTIONS_MAX {
+            return Err(Refusal::new(ErrorKind::Overloaded, "too many questions wait for this client"));
+        }
+        if let Some(id) = message.text(message.fields.elicitation_id) {
+            self.note_elicited(&id);
+        }
+        let number = self.next_question;
+        self.next_question += 1;
+        Ok(number)
+    }
+
     fn note_elicited(&mut self, id: &str) {
         if self.elicited.len() < ELICITATIONS_MAX && id.len() <= ELICITATION_ID_BYTES_MAX {
             self.dirty.state |= self.elicited.insert(id.to_owned());

@@ -11,7 +11,7 @@ use protocol::{
     envelope::Message,
     error::{ErrorKind, Refusal},
     handshake,
-    ids::RequestId,
+    ids::{BackendId, RequestId},
     json,
     method::Method,
     phase::SessionPhase,
@@ -19,16 +19,16 @@ use protocol::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::Session;
+use super::{
+    Session,
+    local::{Cancellation, Request},
+};
 use crate::{
-    actors::{
-        call::{Call, CallRoute},
-        stream::EventStream,
-    },
+    actors::{call::Call, stream::EventStream, tasks::named_task},
     metrics::Outcome,
     rules::{
         event_log::EventKind,
-        routing::{self, Decision},
+        routing::{self, Decision, TaskQuestion},
     },
 };
 
@@ -39,6 +39,8 @@ pub(super) enum InFlight {
     Call(Arc<Call>),
     /// Worked on by the broker itself.
     Local(CancellationToken),
+    /// The same, and nothing cancels it.
+    Lasting,
 }
 
 impl InFlight {
@@ -46,6 +48,7 @@ impl InFlight {
         match self {
             InFlight::Call(call) => call.cancel(reason),
             InFlight::Local(cancelled) => cancelled.cancel(),
+            InFlight::Lasting => {}
         }
     }
 }
@@ -82,23 +85,35 @@ impl Session {
             message = without_task(message)?;
             decision = decide(&message)?; // the edits are places in the bytes that changed
         }
+        let method = message.method;
+        let request = Request { id: id.clone(), method, stream, begun };
         match decision {
             Decision::Answer(result) => {
                 let _cut = stream.push(Instant::now(), EventKind::Answer, handshake::success(&id, &result));
-                self.request_finished(message.method, Outcome::Ok, begun);
+                self.request_finished(method, Outcome::Ok, begun);
                 Ok(())
             }
-            Decision::Forward(plan) => {
-                let route = CallRoute { backend: plan.backend, via: None, task: None };
-                self.start_call(message, id, stream, route, plan.edits)
+            Decision::Forward(plan) => self.start_call(message, id, stream, plan.backend, plan.edits),
+            Decision::CreateTask(plan, target) => {
+                self.in_background(request, Cancellation::Nothing, |session| session.create_task(message, id, plan, target))
             }
-            Decision::Task => self.start_task_call(message, id, stream),
-            Decision::SetLevel(level) => self.in_background(id, message.method, stream, begun, |session| session.set_level(level)),
-            Decision::Subscribe(target) => self.in_background(id, message.method, stream, begun, |session| session.subscribe(target)),
-            Decision::Unsubscribe(target) => self.in_background(id, message.method, stream, begun, |session| session.unsubscribe(target)),
+            Decision::Task(question) => {
+                let task = named_task(&message)?;
+                match question {
+                    TaskQuestion::State => self.in_background(request, Cancellation::Waiting, |session| session.task_state(task)),
+                    TaskQuestion::Cancel => self.in_background(request, Cancellation::Waiting, |session| session.cancel_task(task)),
+                    TaskQuestion::Result => {
+                        let stream = stream.clone();
+                        self.in_background(request, Cancellation::Working, |session| session.task_result(task, id, stream))
+                    }
+                }
+            }
+            Decision::SetLevel(level) => self.in_background(request, Cancellation::Waiting, |session| session.set_level(level)),
+            Decision::Subscribe(target) => self.in_background(request, Cancellation::Waiting, |session| session.subscribe(target)),
+            Decision::Unsubscribe(target) => self.in_background(request, Cancellation::Waiting, |session| session.unsubscribe(target)),
             Decision::ListTasks => {
                 let cursor = message.text(message.fields.cursor).map(|cursor| cursor.into_owned());
-                self.in_background(id, message.method, stream, begun, |session| session.list_tasks(cursor))
+                self.in_background(request, Cancellation::Waiting, |session| session.list_tasks(cursor))
             }
         }
     }
@@ -116,10 +131,10 @@ impl Session {
         message: Message,
         id: RequestId,
         stream: &Arc<EventStream>,
-        route: CallRoute,
+        backend: BackendId,
         edits: Vec<(json::Span, Vec<u8>)>,
     ) -> Result<(), Refusal> {
-        let call = Call::new(&message, id.clone(), self, stream, route);
+        let call = Call::new(&message, id.clone(), self, stream, backend);
         self.begin(id, InFlight::Call(call.clone()))?;
         self.shared.running.spawn(call.run(message, edits));
         Ok(())
@@ -170,18 +185,6 @@ impl Session {
         self.shared.metrics.tenant_request_finished(&self.tenant.id, outcome);
     }
 
-    /// A request about one task goes over the link the task lives on.
-    fn start_task_call(self: &Arc<Self>, message: Message, id: RequestId, stream: &Arc<EventStream>) -> Result<(), Refusal> {
-        let span = message.fields.task_id;
-        let given = span.zip(message.text(span));
-        let (span, given) = given.ok_or_else(|| Refusal::new(ErrorKind::InvalidParams, "params.taskId must be a string"))?;
-        let task = self.shared.tasks.find(self, &given)?;
-        let edits = vec![(span, json::quote(&task.backend_task_id).into_bytes())];
-        drop(given);
-        let route = CallRoute { backend: task.link.backend.id.clone(), via: Some(task.link), task: Some(task.id) };
-        self.start_call(message, id, stream, route, edits)
-    }
-
     /// Takes a notification. Never answered, whatever is wrong with it.
     pub fn notify(self: &Arc<Self>, message: &Message) {
         match message.method {
@@ -209,11 +212,9 @@ impl Session {
     fn cancelled(&self, message: &Message) {
         let Some(span) = message.fields.request_id else { return };
         let in_flight = self.lock().in_flight.get(&RequestId::from_raw(span.slice(&message.frame))).cloned();
-        match in_flight {
-            // A task has a cancellation of its own (same section); its answer is what makes the task known.
-            Some(InFlight::Call(call)) if call.augmented => {}
-            Some(in_flight) => in_flight.cancel(reason(message)),
-            None => {}
+        // A task has a cancellation of its own (same section), which is why what makes one can not be cancelled.
+        if let Some(in_flight) = in_flight {
+            in_flight.cancel(reason(message));
         }
     }
 
@@ -229,7 +230,7 @@ impl Session {
     }
 }
 
-/// The request without its `task`, which its backend does not have (MCP 2025-11-25, Tasks: such a call runs normally).
+/// The request without its `task`, which was not offered to the client (MCP 2025-11-25, Tasks: such a call runs normally).
 fn without_task(message: Message) -> Result<Message, Refusal> {
     let Some(params) = message.params else { return Ok(message) };
     let frame = Splice::new(&message.frame).remove_member(params, "task").finish();

@@ -253,6 +253,13 @@ impl Session {
             Err(Overflow) => self.shared.metrics.dropped_notification("slow_client"),
         }
     }
+
+    /// Sends something on one stream of the session; what it has no room for is counted.
+    pub fn push_to(&self, stream: &EventStream, kind: EventKind, frame: Bytes) {
+        let _cut = stream.push(Instant::now(), kind, frame);
+        let dropped = stream.take_left_out();
+        (0..dropped).for_each(|_| self.shared.metrics.dropped_notification("slow_client"));
+    }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use protocol::{
     ids::BackendId,
 };
 
-use super::Session;
+use super::{Session, local::Reply};
 use crate::{
     actors::link::Link,
     limits::{SUBSCRIBE_ATTEMPTS_MAX, SUBSCRIPTIONS_PER_SESSION_MAX},
@@ -17,7 +17,7 @@ use crate::{
 };
 
 impl Session {
-    pub(super) async fn subscribe(self: Arc<Self>, target: ResourceTarget) -> Result<Bytes, Refusal> {
+    pub(super) async fn subscribe(self: Arc<Self>, target: ResourceTarget) -> Result<Reply, Refusal> {
         for _attempt in 0..SUBSCRIBE_ATTEMPTS_MAX {
             let link = self.link_to(&target.backend)?;
             self.note_subscription(&link, &target)?;
@@ -32,28 +32,29 @@ impl Session {
             }
             // Another request for the same URI may have failed meanwhile and taken this one's wish with it: ask again.
             if link.subscriptions.is_held(&self, &target.uri) {
-                return self.keep_subscription(&link, &target).await;
+                self.keep_subscription(&link, &target).await?;
+                return Ok(Reply::Result(Bytes::from_static(b"{}")));
             }
         }
         Err(Refusal::new(ErrorKind::BackendUnavailable, "the subscription could not be settled, other requests for it interfere"))
     }
 
-    pub(super) async fn unsubscribe(self: Arc<Self>, target: ResourceTarget) -> Result<Bytes, Refusal> {
+    pub(super) async fn unsubscribe(self: Arc<Self>, target: ResourceTarget) -> Result<Reply, Refusal> {
         let link = self.link_to(&target.backend)?;
         self.forget_subscription(&link, &target);
         self.store_no_subscription(&target.exposed_uri).await?;
         link.subscriptions.settle(&link, &target.uri).await.map_err(|refusal| as_the_client_names_it(refusal, &target))?;
-        Ok(Bytes::from_static(b"{}"))
+        Ok(Reply::Result(Bytes::from_static(b"{}")))
     }
 
     /// A subscription that is to outlive this process; one that can not be stored is none.
-    async fn keep_subscription(self: &Arc<Self>, link: &Arc<Link>, target: &ResourceTarget) -> Result<Bytes, Refusal> {
+    async fn keep_subscription(self: &Arc<Self>, link: &Arc<Link>, target: &ResourceTarget) -> Result<(), Refusal> {
         if let Err(refusal) = self.store_subscription(target).await {
             self.forget_subscription(link, target);
             let _not_stored_anyway = link.subscriptions.settle(link, &target.uri).await;
             return Err(refusal);
         }
-        Ok(Bytes::from_static(b"{}"))
+        Ok(())
     }
 
     /// A backend was replaced: what this client listens to there is subscribed to anew.

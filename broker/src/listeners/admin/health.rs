@@ -11,7 +11,7 @@ use axum::{
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::control::Control;
+use crate::control::{Control, Readiness};
 
 pub(super) const LIVE: &str = "/healthz";
 pub(super) const READY: &str = "/readyz";
@@ -19,7 +19,7 @@ pub(super) const READY: &str = "/readyz";
 /// A probe's answer.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(super) struct Health {
-    /// `ok`, `ready`, `starting` or `draining`.
+    /// `ok`, `ready`, `starting`, `draining` or `store_unavailable`.
     pub status: String,
 }
 
@@ -35,16 +35,15 @@ pub(super) async fn live() -> impl IntoResponse {
     Health::answer(StatusCode::OK, "ok")
 }
 
-/// New work is welcome: everything is loaded and no drain has begun.
+/// New work is welcome: everything is loaded, no drain has begun, and the database is within reach.
 #[utoipa::path(get, path = "/readyz", tag = "health", security(()), responses(
-    (status = 200, body = Health), (status = 503, description = "Starting or draining", body = Health)))]
+    (status = 200, body = Health), (status = 503, description = "Starting, draining or without its database", body = Health)))]
 pub(super) async fn ready(State(control): State<Arc<Control>>) -> impl IntoResponse {
-    if control.is_ready() {
-        Health::answer(StatusCode::OK, "ready")
-    } else if control.broker.draining() {
-        Health::answer(StatusCode::SERVICE_UNAVAILABLE, "draining")
-    } else {
-        Health::answer(StatusCode::SERVICE_UNAVAILABLE, "starting")
+    match control.readiness() {
+        Readiness::Ready => Health::answer(StatusCode::OK, "ready"),
+        Readiness::Starting => Health::answer(StatusCode::SERVICE_UNAVAILABLE, "starting"),
+        Readiness::Draining => Health::answer(StatusCode::SERVICE_UNAVAILABLE, "draining"),
+        Readiness::StoreUnavailable => Health::answer(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable"),
     }
 }
 

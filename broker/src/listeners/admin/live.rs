@@ -1,10 +1,11 @@
-//! Routes of what happens right now: sessions, tasks, subscriptions, and the drain.
+//! Routes of what happens right now, on all replicas: sessions, tasks, subscriptions, the replicas themselves, and the drain.
 
 use std::sync::Arc;
 
 use axum::{extract::State, http::StatusCode, response::IntoResponse};
 use protocol::{ErrorKind, Refusal, ids::TenantId};
 use serde::{Deserialize, Serialize};
+use storage::TaskStatus;
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
@@ -14,11 +15,8 @@ use super::{
 };
 use crate::{
     control::Control,
-    views::{SessionView, SubscriptionView, TaskView},
+    views::{NodeView, SessionView, SubscriptionView, TaskShown, TaskView},
 };
-
-/// MCP 2025-11-25, Tasks: task status.
-const TASK_STATUSES: [&str; 5] = ["working", "input_required", "completed", "failed", "cancelled"];
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(super) struct SessionList {
@@ -33,6 +31,11 @@ pub(super) struct TaskList {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(super) struct SubscriptionList {
     pub subscriptions: Vec<SubscriptionView>,
+}
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(super) struct NodeList {
+    pub nodes: Vec<NodeView>,
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -53,61 +56,62 @@ pub(super) struct TaskFilter {
     status: Option<String>,
 }
 
-/// Client sessions. Their ids are digests: a session id is a secret of its client.
+/// Client sessions of all replicas, oldest first. Their ids are digests: a session id is a secret of its client.
 #[utoipa::path(get, path = "/admin/v1/sessions", tag = "sessions", params(OfTenant), responses(
     (status = 200, body = SessionList), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn sessions(State(control): State<Arc<Control>>, Params(of): Params<OfTenant>) -> Result<impl IntoResponse, Problem> {
     check_tenant(&control, of.tenant.as_ref())?;
-    Ok(axum::Json(SessionList { sessions: control.broker.sessions(of.tenant.as_ref()) }))
+    Ok(axum::Json(SessionList { sessions: control.sessions(of.tenant.as_ref()).await? }))
 }
 
 /// One session.
 #[utoipa::path(get, path = "/admin/v1/sessions/{id}", tag = "sessions", params(("id" = String, Path)), responses(
     (status = 200, body = SessionView), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn session(State(control): State<Arc<Control>>, Id(id): Id) -> Result<impl IntoResponse, Problem> {
-    control.broker.session(&id).map(axum::Json).ok_or_else(|| Problem::not_found("session", &id))
+    Ok(axum::Json(control.session(&id).await?))
 }
 
-/// Ends a session.
+/// Ends a session, on whichever replica it is.
 #[utoipa::path(delete, path = "/admin/v1/sessions/{id}", tag = "sessions", params(("id" = String, Path)), responses(
     (status = 204), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn end_session(State(control): State<Arc<Control>>, Id(id): Id) -> Result<impl IntoResponse, Problem> {
-    if control.broker.end_session(&id) { Ok(StatusCode::NO_CONTENT) } else { Err(Problem::not_found("session", &id)) }
+    control.end_session(&id).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
-/// Tasks known to the broker.
+/// Tasks, oldest first.
 #[utoipa::path(get, path = "/admin/v1/tasks", tag = "tasks", params(TaskFilter), responses(
     (status = 200, body = TaskList), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn tasks(State(control): State<Arc<Control>>, Params(filter): Params<TaskFilter>) -> Result<impl IntoResponse, Problem> {
     check_tenant(&control, filter.tenant.as_ref())?;
-    if let Some(status) = filter.status.as_deref().filter(|status| !TASK_STATUSES.contains(status)) {
-        let detail = format!("{status:?} is no task status; allowed: {}", TASK_STATUSES.join(", "));
-        return Err(Problem::invalid("status", detail));
-    }
-    Ok(axum::Json(TaskList { tasks: control.broker.tasks(filter.tenant.as_ref(), filter.status.as_deref()) }))
+    let wrong = |status: &str| {
+        let allowed = TaskStatus::ALL.map(TaskStatus::name).join(", ");
+        Problem::invalid("status", format!("{status:?} is no task status; allowed: {allowed}"))
+    };
+    let status = filter.status.as_deref().map(|status| TaskStatus::parse(status).ok_or_else(|| wrong(status))).transpose()?;
+    Ok(axum::Json(TaskList { tasks: control.tasks(filter.tenant.as_ref(), status).await? }))
 }
 
-/// One task.
+/// One task, with its history.
 #[utoipa::path(get, path = "/admin/v1/tasks/{id}", tag = "tasks", params(("id" = String, Path)), responses(
-    (status = 200, body = TaskView), (status = "default", body = Problem, content_type = "application/problem+json")))]
+    (status = 200, body = TaskShown), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn task(State(control): State<Arc<Control>>, Id(id): Id) -> Result<impl IntoResponse, Problem> {
-    control.broker.task(&id).map(axum::Json).ok_or_else(|| Problem::not_found("task", &id))
+    Ok(axum::Json(control.task(&id).await?))
 }
 
-/// Asks the backend to cancel a task.
+/// Cancels a task.
 #[utoipa::path(post, path = "/admin/v1/tasks/{id}/cancel", tag = "tasks", params(("id" = String, Path)), responses(
     (status = 200, body = TaskView), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn cancel_task(State(control): State<Arc<Control>>, Id(id): Id) -> Result<impl IntoResponse, Problem> {
-    control.broker.cancel_task(&id).await.map(axum::Json).map_err(|refusal| task_problem(&id, &refusal))
+    control.broker.cancel_task(&id).await.map_err(|refusal| task_problem(&id, &refusal))?;
+    Ok(axum::Json(control.task(&id).await?.task))
 }
 
 fn task_problem(id: &str, refusal: &Refusal) -> Problem {
     let (status, kind) = match refusal.kind {
         ErrorKind::TaskNotFound => return Problem::not_found("task", id),
-        // The backend's word for a task that has ended.
-        ErrorKind::InvalidParams | ErrorKind::InvalidRequest => (StatusCode::CONFLICT, "task-ended"),
-        ErrorKind::Timeout => (StatusCode::GATEWAY_TIMEOUT, "backend-timeout"),
-        _ => (StatusCode::BAD_GATEWAY, "backend-refused"),
+        ErrorKind::InvalidParams => (StatusCode::CONFLICT, "task-ended"),
+        _ => (StatusCode::SERVICE_UNAVAILABLE, "store-unavailable"),
     };
     Problem::new(status, kind, refusal.to_string())
 }
@@ -117,7 +121,14 @@ fn task_problem(id: &str, refusal: &Refusal) -> Problem {
     (status = 200, body = SubscriptionList), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn subscriptions(State(control): State<Arc<Control>>, Params(of): Params<OfTenant>) -> Result<impl IntoResponse, Problem> {
     check_tenant(&control, of.tenant.as_ref())?;
-    Ok(axum::Json(SubscriptionList { subscriptions: control.broker.subscriptions(of.tenant.as_ref()) }))
+    Ok(axum::Json(SubscriptionList { subscriptions: control.subscriptions(of.tenant.as_ref()).await? }))
+}
+
+/// Replicas whose leases run.
+#[utoipa::path(get, path = "/admin/v1/nodes", tag = "nodes", responses(
+    (status = 200, body = NodeList), (status = "default", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn nodes(State(control): State<Arc<Control>>) -> Result<impl IntoResponse, Problem> {
+    Ok(axum::Json(NodeList { nodes: control.nodes().await? }))
 }
 
 /// Stops taking new work, lets what is under way finish, then ends the process.

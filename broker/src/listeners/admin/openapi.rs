@@ -19,7 +19,7 @@ use super::{backends, health, live, tenants};
         tenants::list_keys, tenants::create_key, tenants::revoke_key,
         backends::list, backends::show, backends::put, backends::remove, backends::probe,
         live::sessions, live::session, live::end_session,
-        live::tasks, live::task, live::cancel_task, live::subscriptions, live::drain,
+        live::tasks, live::task, live::cancel_task, live::subscriptions, live::nodes, live::drain,
         health::live, health::ready, health::metrics, serve,
     ),
     security(("admin_token" = [])),

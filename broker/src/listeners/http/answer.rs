@@ -9,7 +9,7 @@ use http::{
     header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE},
 };
 use http_body_util::{BodyExt, Either, Full, StreamBody, combinators::UnsyncBoxBody};
-use hyper::body::Frame;
+use hyper::body::{Body as _, Frame};
 use protocol::{
     error::{ErrorKind, Refusal},
     ids::RequestId,
@@ -26,7 +26,12 @@ use crate::{
     rules::event_log::Event,
 };
 
-pub(super) type Body = Either<Full<Bytes>, UnsyncBoxBody<Bytes, Infallible>>;
+pub(in crate::listeners) type Body = Either<Full<Bytes>, UnsyncBoxBody<Bytes, BrokenOff>>;
+
+/// The rest of an answer that came from another replica will not come.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+#[error("the replica that answered was lost")]
+pub(in crate::listeners) struct BrokenOff;
 
 pub(super) fn empty(status: StatusCode) -> Response<Body> {
     let mut response = Response::new(Either::Left(Full::default()));
@@ -45,9 +50,14 @@ pub(super) fn json(status: StatusCode, body: Bytes) -> Response<Body> {
 pub(super) fn tracked(response: Response<Body>, unsent: &Arc<Unsent>) -> Response<Body> {
     response.map(|body| match body {
         Either::Left(mut answer) => match answer.frame().now_or_never() {
-            Some(Some(Ok(frame))) => Either::Right(unsent.track(frame.into_data().unwrap_or_default()).boxed_unsync()),
+            Some(Some(Ok(frame))) => {
+                let answer = unsent.track(frame.into_data().unwrap_or_default());
+                Either::Right(answer.map_err(|never| match never {}).boxed_unsync())
+            }
             _ => Either::Left(answer),
         },
+        // An answer of another replica, in pieces already. An event stream has no size, and rests as long as it likes.
+        Either::Right(answer) if answer.size_hint().exact().is_some() => Either::Right(unsent.watch(answer).boxed_unsync()),
         events => events,
     })
 }
@@ -100,7 +110,7 @@ pub(super) fn events(shared: &Arc<Shared>, reader: Reader, read: &[Event], style
         reader.stream.mark_resumable();
     }
     let state = Writing { shared: shared.clone(), reader, opening: Some(opening), style, over: false };
-    let body = StreamBody::new(stream::unfold(state, Writing::step));
+    let body = StreamBody::new(stream::unfold(state, Writing::step)).map_err(|never| match never {});
     let mut response = Response::new(Either::Right(body.boxed_unsync()));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));

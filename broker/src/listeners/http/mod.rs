@@ -5,8 +5,11 @@
 
 mod answer;
 mod exchange;
+mod forward;
 mod gate;
+mod post;
 mod unsent;
+mod vouched;
 
 use std::{
     collections::HashMap,
@@ -28,6 +31,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use transport::StallGuard;
 
+pub(in crate::listeners) use self::exchange::handle_replica;
 use self::{gate::Gate, unsent::Unsent};
 use crate::{
     broker::Broker,

@@ -36,13 +36,22 @@ struct State {
 impl Unsent {
     /// Watches over an answer until the client has taken all of it.
     pub(super) fn track(self: &Arc<Self>, answer: Bytes) -> Tracked {
+        Tracked { rest: answer, place: self.enter() }
+    }
+
+    /// The same for an answer that comes from elsewhere, of known size.
+    pub(super) fn watch<B>(self: &Arc<Self>, answer: B) -> Watched<B> {
+        Watched { answer, place: self.enter() }
+    }
+
+    fn enter(self: &Arc<Self>) -> Place {
         let mut state = self.lock();
         let number = state.next;
         state.next += 1;
         state.moved.insert(number, Instant::now());
         drop(state);
         self.begun.notify_one();
-        Tracked { rest: answer, place: Place { unsent: self.clone(), number } }
+        Place { unsent: self.clone(), number }
     }
 
     /// Resolves when an answer has got nowhere for too long. Costs an idle connection no timer.
@@ -80,6 +89,14 @@ struct Place {
     number: u64,
 }
 
+impl Place {
+    fn moved(&self) {
+        if let Some(moved) = self.unsent.lock().moved.get_mut(&self.number) {
+            *moved = Instant::now();
+        }
+    }
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
         self.unsent.lock().moved.remove(&self.number);
@@ -97,10 +114,7 @@ impl Body for Tracked {
         }
         let length = self.rest.len().min(HTTP2_PIECE_BYTES);
         let piece = self.rest.split_to(length);
-        let number = self.place.number;
-        if let Some(moved) = self.place.unsent.lock().moved.get_mut(&number) {
-            *moved = Instant::now();
-        }
+        self.place.moved();
         Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 
@@ -110,6 +124,31 @@ impl Body for Tracked {
 
     fn size_hint(&self) -> SizeHint {
         SizeHint::with_exact(self.rest.len() as u64)
+    }
+}
+
+/// One answer on its way through.
+#[derive(Debug)]
+pub(super) struct Watched<B> {
+    answer: B,
+    place: Place,
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Body for Watched<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        self.place.moved();
+        Pin::new(&mut self.answer).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.answer.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.answer.size_hint()
     }
 }
 

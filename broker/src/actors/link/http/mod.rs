@@ -40,7 +40,7 @@ use super::{
     queue::{FrameQueue, Queued},
 };
 use crate::{
-    actors::{backend::Backend, call::Call, incoming},
+    actors::{asker::Asker, backend::Backend, incoming},
     limits::{ERROR_BODY_BYTES_MAX, ONE_WAY_QUEUE_FRAMES, SESSION_DELETE_WAIT},
     metrics::{Direction, Side},
 };
@@ -72,7 +72,7 @@ pub struct HttpWire {
 pub(super) struct Request<'a> {
     pub(super) wire_id: u64,
     pub(super) frame: Bytes,
-    pub(super) call: Option<&'a Arc<Call>>,
+    pub(super) asker: Option<&'a Asker>,
     /// It is `initialize`: its response carries the session id.
     pub(super) opening: bool,
 }
@@ -183,14 +183,14 @@ impl HttpWire {
         let _set_once = self.version.set(HeaderValue::from_static(version.as_str()));
     }
 
+    /// The session id the backend issued.
+    pub fn session_id(&self) -> Option<String> {
+        self.session.get().and_then(|session| session.to_str().ok()).map(str::to_owned)
+    }
+
     /// Whether the backend issued a session id.
     pub fn has_session(&self) -> bool {
         self.session.get().is_some()
-    }
-
-    /// The session id the backend issued.
-    pub(super) fn session_id(&self) -> Option<String> {
-        self.session.get().and_then(|id| id.to_str().ok()).map(str::to_owned)
     }
 
     /// Sends a request. A JSON answer is delivered before this returns, a stream is read by a task of its own.
@@ -212,7 +212,7 @@ impl HttpWire {
             (StatusCode::OK, ContentKind::EventStream) => {
                 let (failed, failure) = oneshot::channel();
                 let stop = CancellationToken::new();
-                let reading = StreamReading::new(self, link, connection, Some(request.wire_id), request.call.cloned());
+                let reading = StreamReading::new(self, link, connection, Some(request.wire_id), request.asker.cloned());
                 link.backend.shared.running.spawn(reading.until_answered(response.into_body(), stop.clone(), failed));
                 Ok(AnswerStream { failure: Some(failure), _stop: Some(stop.drop_guard()) })
             }

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     actors::{
-        call::Call,
+        asker::Asker,
         incoming,
         link::{
             Link,
@@ -39,7 +39,8 @@ pub(super) struct StreamReading {
     connection: Arc<Connection>,
     /// The request whose answer ends the stream; `None` on the GET stream.
     answer_to: Option<u64>,
-    call: Option<Arc<Call>>,
+    /// Whose questions come on it.
+    asker: Option<Asker>,
     pub(super) last_event_id: Option<String>,
     /// How long the backend wants its clients to wait before they come back.
     pub(super) retry: Duration,
@@ -63,14 +64,14 @@ impl StreamReading {
         link: &Arc<Link>,
         connection: &Arc<Connection>,
         answer_to: Option<u64>,
-        call: Option<Arc<Call>>,
+        asker: Option<Asker>,
     ) -> Self {
         Self {
             wire: wire.clone(),
             link: link.clone(),
             connection: connection.clone(),
             answer_to,
-            call,
+            asker,
             last_event_id: None,
             retry: RETRY_DEFAULT,
             seen: VecDeque::new(),
@@ -180,7 +181,7 @@ impl StreamReading {
                 let awaited = self.answer_to.is_some_and(|wire_id| message.answers(wire_id));
                 if !repeated || awaited {
                     self.taken += 1;
-                    incoming::receive(&self.link, &self.connection, message, self.call.as_ref());
+                    incoming::receive(&self.link, &self.connection, message, self.asker.as_ref());
                 }
                 awaited
             }

@@ -1,0 +1,227 @@
+//! A call becomes a task: first it is on disk, then its client is told, then it is carried out.
+//!
+//! A request that comes again (the client did not see the answer) finds its task. It is the same request when the same
+//! session sends the same bytes under the same id, or when its sender gives it the same idempotency key.
+
+use std::sync::Arc;
+
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use bytes::Bytes;
+use protocol::{
+    envelope::Message,
+    error::{ErrorKind, Refusal},
+    ids::{RequestId, TaskId},
+    splice::Splice,
+};
+
+use super::run::{Plan, TaskRun};
+use crate::{
+    actors::session::{Session, local::Reply},
+    config,
+    durable::{NodeName, Step, StoredTask, TaskLimit, TaskLimits, TaskRecord, TaskStatus, Write, Written, fault_point},
+    limits::{STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_ID_BYTES, TASK_REQUEST_BYTES_MAX},
+    rules::{
+        routing::{self, TaskTarget},
+        tasks::{self, Details, Ended, IDEMPOTENCY_KEY, Wish},
+    },
+};
+
+/// How often a new task is offered to a store that fails before its client is told so.
+const ATTEMPTS: u32 = 3;
+
+impl Session {
+    /// Makes a task of a call.
+    pub(in crate::actors) async fn create_task(
+        self: Arc<Self>,
+        message: Message,
+        id: RequestId,
+        plan: routing::Plan,
+        target: TaskTarget,
+    ) -> Result<Reply, Refusal> {
+        let settings = self.shared.task_settings().clone();
+        let wish = Wish::of(&message)?;
+        let request = request(&message, &plan)?;
+        let mut details = Details::new(self.version.as_str(), &self.endpoint, self.client.raw(), target.traits, target.tool);
+        let token = message.bytes(message.fields.meta_progress_token);
+        details.progress_token = token.map(|token| String::from_utf8_lossy(token).into_owned());
+        details.log_level = self.log_level().map(|level| level.name().to_owned());
+        let record = TaskRecord {
+            task: TaskId::new(URL_SAFE_NO_PAD.encode(rand::random::<[u8; TASK_ID_BYTES]>())),
+            tenant: self.tenant.id.clone(),
+            principal: self.caller.principal.clone(),
+            session: self.key,
+            private: self.is_anonymous(),
+            backend: plan.backend,
+            idempotency: Some(self.idempotency(&wish, &id, &request)),
+            details: details.encode(),
+            request: request.to_vec(),
+            ttl: Some(tasks::actual_ttl(wish.ttl, settings.ttl, settings.ttl_max)),
+        };
+        let owner = self.shared.durable.node();
+        match self.store_task(&record, &owner, &settings).await? {
+            Written::Created { at_us } => Ok(self.created(record, at_us, &owner, &settings)),
+            Written::Known(task) => self.known(&task, &record, &settings).await,
+            Written::Full(limit) => Err(full(limit, &settings)),
+            _ => Err(Refusal::new(ErrorKind::Internal, "the task could not be made")),
+        }
+    }
+
+    fn created(self: &Arc<Self>, record: TaskRecord, at_us: i64, owner: &NodeName, settings: &config::Tasks) -> Reply {
+        fault_point::passed("task.created");
+        self.shared.metrics.task_transition(TaskStatus::Working.name());
+        let stored = new_task(record, at_us);
+        tracing::info!(task = super::digest(&stored.record.task), tenant = %self.tenant.id, principal = %self.caller.principal, backend = %stored.record.backend, "task made");
+        let result = tasks::created(&stored, settings.poll_interval);
+        let (session, owner) = (self.clone(), owner.clone());
+        Reply::ResultThen(result.into(), Box::new(move || session.begin_task(stored, &owner)))
+    }
+
+    /// The answer is on its way: now it is carried out. Unless the process changed its name meanwhile: then nobody knows
+    /// whether the task is still ours, and it is found like any that was left behind.
+    fn begin_task(&self, stored: StoredTask, owner: &NodeName) {
+        if self.shared.durable.node() != *owner {
+            return;
+        }
+        if let Some(plan) = Plan::read(&stored.record) {
+            let run = TaskRun::new(stored, plan, self.tenant.clone(), &self.shared);
+            self.shared.tasks.start(run, Step::Queued);
+        }
+    }
+
+    /// The task this request made before.
+    async fn known(&self, task: &TaskId, asked: &TaskRecord, settings: &config::Tasks) -> Result<Reply, Refusal> {
+        let durable = &self.shared.durable;
+        let known = durable.timed("task", durable.store.task(task)).await?;
+        let known = known.filter(|known| self.audience().may_see(&known.record));
+        let known = known.ok_or_else(|| Refusal::new(ErrorKind::TaskNotFound, "the task this request made before is gone"))?;
+        if known.record.backend != asked.backend || !is_same_call(&known.record.request, &asked.request) {
+            return Err(Refusal::new(ErrorKind::InvalidParams, "the idempotency key belongs to another call"));
+        }
+        Ok(Reply::Result(tasks::created(&known, settings.poll_interval).into()))
+    }
+
+    /// Tries for a moment. A task whose client is told that it was not made shall not run.
+    async fn store_task(&self, record: &TaskRecord, owner: &NodeName, settings: &config::Tasks) -> Result<Written, Refusal> {
+        let limits = TaskLimits {
+            running: settings.running_per_tenant as u64,
+            stored: settings.stored_per_tenant as u64,
+            bytes: settings.bytes_per_tenant as u64,
+        };
+        let mut wait = STORE_RETRY_FIRST;
+        let mut attempt = 1;
+        loop {
+            let create = Write::CreateTask { record: Box::new(record.clone()), owner: owner.clone(), limits };
+            match self.shared.durable.write(create).await {
+                Err(refusal) if attempt == ATTEMPTS || refusal.kind == ErrorKind::StoreFull => {
+                    self.shared.running.spawn(undo(self.shared.durable.clone(), record.task.clone()));
+                    return Err(refusal);
+                }
+                Err(_) => tokio::time::sleep(wait).await,
+                Ok(written) => return Ok(written),
+            }
+            (attempt, wait) = (attempt + 1, wait * 2);
+        }
+    }
+
+    /// What makes a repeated request the same one. A client without a name of its own shares none with others.
+    fn idempotency(&self, wish: &Wish, id: &RequestId, request: &[u8]) -> Vec<u8> {
+        match &wish.idempotency_key {
+            Some(key) if self.is_anonymous() => hash(b"key of a session", &[self.key.as_bytes(), key.as_bytes()]),
+            Some(key) => hash(b"key", &[key.as_bytes()]),
+            None => hash(b"request", &[self.key.as_bytes(), id.raw(), request]),
+        }
+    }
+}
+
+/// The call as its backend gets it: its own name of the tool, and nothing that is between the client and the broker.
+fn request(message: &Message, plan: &routing::Plan) -> Result<Bytes, Refusal> {
+    let mut splice = Splice::new(&message.frame);
+    for (span, text) in &plan.edits {
+        splice.replace(*span, text.clone());
+    }
+    if let Some(params) = message.params {
+        splice.remove_member(params, "task");
+    }
+    if let Some(meta) = message.fields.meta.filter(|meta| meta.of(&message.frame).first() == Some(&b'{')) {
+        splice.remove_member(meta, IDEMPOTENCY_KEY);
+    }
+    let request = splice.finish();
+    if request.len() > TASK_REQUEST_BYTES_MAX {
+        let text = format!("a call that is to be a task has at most {TASK_REQUEST_BYTES_MAX} bytes");
+        return Err(Refusal::new(ErrorKind::MessageTooLarge, text).with("size", request.len()).with("maxSize", TASK_REQUEST_BYTES_MAX));
+    }
+    Ok(request)
+}
+
+/// The same tool with the same arguments.
+fn is_same_call(one: &[u8], other: &[u8]) -> bool {
+    let read = |request: &[u8]| tasks::decoded(Bytes::copy_from_slice(request));
+    let (Some(one), Some(other)) = (read(one), read(other)) else { return false };
+    let same = |part: fn(&Message) -> Option<protocol::json::Span>| one.bytes(part(&one)) == other.bytes(part(&other));
+    same(|message| message.fields.name) && same(|message| message.fields.arguments)
+}
+
+fn new_task(record: TaskRecord, at_us: i64) -> StoredTask {
+    StoredTask {
+        record,
+        status: TaskStatus::Working,
+        message: None,
+        step: Step::Queued,
+        created_at_us: at_us,
+        updated_at_us: at_us,
+        epoch: 1,
+        revision: 1,
+    }
+}
+
+/// The length of each part is hashed with it, so that no two lists of parts are the same bytes.
+fn hash(purpose: &[u8], parts: &[&[u8]]) -> Vec<u8> {
+    let mut context = aws_lc_rs::digest::Context::new(&aws_lc_rs::digest::SHA256);
+    for part in [purpose].iter().chain(parts) {
+        context.update(&(part.len() as u64).to_be_bytes());
+        context.update(part);
+    }
+    context.finish().as_ref().to_vec()
+}
+
+fn full(limit: TaskLimit, settings: &config::Tasks) -> Refusal {
+    let text = match limit {
+        TaskLimit::Running => format!("the tenant has {} tasks running, which is its limit", settings.running_per_tenant),
+        TaskLimit::Stored => format!("the tenant has {} tasks, which is its limit", settings.stored_per_tenant),
+        TaskLimit::Bytes => format!("the tenant's tasks have {} bytes, which is its limit", settings.bytes_per_tenant),
+    };
+    Refusal::new(ErrorKind::TaskLimit, text)
+}
+
+/// The store said that it failed, and may have made the task all the same: it is ended as soon as the store answers again.
+async fn undo(durable: Arc<crate::durable::Durable>, task: TaskId) {
+    let Ended { status, message, outcome } = Ended::cancelled(&crate::request_id());
+    loop {
+        tokio::time::sleep(STORE_RETRY_MAX).await;
+        let (message, outcome) = (message.clone(), Some(outcome.clone()));
+        if durable.write(Write::EndTask { task: task.clone(), epoch: None, status, message, outcome }).await.is_ok() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_do_not_run_together() {
+        assert_ne!(hash(b"x", &[b"ab", b"c"]), hash(b"x", &[b"a", b"bc"]));
+        assert_ne!(hash(b"x", &[b"a"]), hash(b"y", &[b"a"]));
+        assert_eq!(hash(b"x", &[b"a"]), hash(b"x", &[b"a"]));
+    }
+
+    #[test]
+    fn a_backend_gets_the_call_without_what_is_ours() {
+        let text = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"task":{"ttl":1},"name":"x","_meta":{"dev.mcp-broker/idempotency-key":"k","progressToken":1}}}"#;
+        let message = tasks::decoded(Bytes::from_static(text.as_bytes())).unwrap();
+        let plan = routing::Plan { backend: protocol::ids::BackendId::parse("b").unwrap(), edits: vec![], drop_task: false };
+        let sent: serde_json::Value = serde_json::from_slice(&request(&message, &plan).unwrap()).unwrap();
+        assert_eq!(sent["params"], serde_json::json!({"name": "x", "_meta": {"progressToken": 1}}));
+    }
+}

@@ -1,0 +1,196 @@
+//! What a backend needs from the client before a task can go on (MCP 2025-11-25, Tasks: `input_required`): elicitation,
+//! sampling, roots.
+//!
+//! The request is put into the record, where whoever waits for the task finds it, on whichever replica; so does the owner
+//! with the answer. Every request of the backend is answered: by the client, by an error after the time clients have, or when
+//! the task is over.
+
+use std::{
+    collections::BTreeSet,
+    convert::Infallible,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use protocol::{
+    envelope::Message,
+    error::{ErrorKind, Refusal},
+    json,
+    splice::Splice,
+};
+
+use super::run::{OpenInput, Stop, TaskRun};
+use crate::{
+    actors::link::{connection::Connection, pending::Asked},
+    durable::{TaskStatus, Write, fault_point},
+    limits::{TASK_INPUTS_MAX, TASK_LOOK_INTERVAL, TASK_LOOK_INTERVAL_ALONE},
+    rules::tasks,
+};
+
+/// Numbers one owner can give; the next owner's begin above them, because a number is never used again.
+const NUMBERS_PER_EPOCH: i64 = 1 << 20;
+/// How often a run without open questions looks whether its task is still wanted, should no word of that come.
+const IDLE_LOOKS: u32 = 5;
+
+/// Takes a backend's request for the client of a task.
+pub fn ask(run: &Arc<TaskRun>, connection: &Arc<Connection>, message: &Message) -> Result<(), Refusal> {
+    run.client.permits(message, run.version)?;
+    let backend_id = message.id.clone().ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
+    let number = {
+        let mut state = run.lock();
+        if run.is_stopped() {
+            return Err(Refusal::new(ErrorKind::InvalidRequest, "the task is over"));
+        }
+        if state.inputs.len() >= TASK_INPUTS_MAX || state.inputs_asked >= NUMBERS_PER_EPOCH {
+            return Err(Refusal::new(ErrorKind::Overloaded, "too many questions wait for the client of this task"));
+        }
+        state.inputs_asked += 1;
+        let number = run.epoch() * NUMBERS_PER_EPOCH + state.inputs_asked;
+        let input = OpenInput { connection: connection.clone(), backend_id: backend_id.clone(), asked_at: Instant::now(), stored: false };
+        state.inputs.insert(number, input);
+        number
+    };
+    connection.note_asked(backend_id, Asked::Task { run: Arc::downgrade(run), input: number });
+    if connection.is_closed() {
+        // Whoever closed it may have looked before the question was there.
+        run.withdraw_input(number);
+        return Ok(());
+    }
+    let request = tasks::input_request(message, &run.id).to_vec();
+    run.shared.running.spawn(store(run.clone(), number, request));
+    Ok(())
+}
+
+async fn store(run: Arc<TaskRun>, number: i64, request: Vec<u8>) {
+    let asked = run.commit(|epoch| Write::AskInput { task: run.id.clone(), epoch, number, request: request.clone() }).await;
+    if asked.is_err() {
+        if let Some(input) = take(&run, number) {
+            refuse(&input, &Refusal::new(ErrorKind::InvalidRequest, "the task is over"));
+        }
+        return;
+    }
+    fault_point::passed("task.input.asked");
+    let waiting = run.lock().inputs.get_mut(&number).map(|input| input.stored = true).is_some();
+    if waiting {
+        run.count_transition(TaskStatus::InputRequired);
+        run.announce();
+        run.changed.notify_waiters();
+    } else {
+        close(&run, number).await; // withdrawn meanwhile
+    }
+}
+
+impl TaskRun {
+    /// The backend no longer needs the answer, or can not get it any more.
+    pub fn withdraw_input(self: &Arc<Self>, number: i64) {
+        if take(self, number).is_some_and(|input| input.stored) {
+            let run = self.clone();
+            self.shared.running.spawn(async move { close(&run, number).await });
+        }
+    }
+}
+
+fn take(run: &TaskRun, number: i64) -> Option<OpenInput> {
+    let input = run.lock().inputs.remove(&number)?;
+    input.connection.forget_asked(&input.backend_id);
+    Some(input)
+}
+
+fn refuse(input: &OpenInput, refusal: &Refusal) {
+    input.connection.send_later(refusal.to_response(Some(&input.backend_id), &crate::request_id()));
+}
+
+/// The record no longer shows the question.
+async fn close(run: &TaskRun, number: i64) {
+    if run.commit(|epoch| Write::CloseInput { task: run.id.clone(), epoch, number }).await.is_ok() {
+        if run.lock().inputs.is_empty() {
+            run.count_transition(TaskStatus::Working);
+        }
+        run.announce();
+    }
+}
+
+/// The run is over: what still waits gets no answer any more.
+pub(super) fn refuse_all(run: &TaskRun) {
+    let numbers: Vec<i64> = run.lock().inputs.keys().copied().collect();
+    for input in numbers.into_iter().filter_map(|number| take(run, number)) {
+        refuse(&input, &Refusal::new(ErrorKind::InvalidRequest, "the task is over"));
+    }
+}
+
+/// Looks after a running task: hands answers of the client to the backend, and notices when the task is not wanted any more.
+pub(super) async fn attend(run: &Arc<TaskRun>) -> Infallible {
+    let mut first_look = true;
+    loop {
+        let changed = run.changed.notified();
+        tokio::pin!(changed);
+        changed.as_mut().enable(); // before looking, so that no change is missed
+        let open = expire(run);
+        if !open.is_empty() {
+            take_answers(run, &open).await;
+        }
+        if !std::mem::take(&mut first_look) {
+            notice_end(run).await;
+        }
+        let connected = run.shared.durable.hot.is_connected();
+        let look = if connected { TASK_LOOK_INTERVAL } else { TASK_LOOK_INTERVAL_ALONE };
+        let _either = tokio::time::timeout(if open.is_empty() { look * IDLE_LOOKS } else { look }, changed).await;
+    }
+}
+
+/// Numbers of the questions that wait and are stored. Those that waited too long are answered with an error.
+fn expire(run: &Arc<TaskRun>) -> BTreeSet<i64> {
+    let limit = run.shared.config.timeouts.client_request;
+    let (late, open): (Vec<i64>, BTreeSet<i64>) = {
+        let state = run.lock();
+        let stored = state.inputs.iter().filter(|(_, input)| input.stored);
+        let (late, open): (Vec<_>, Vec<_>) = stored.partition(|(_, input)| input.asked_at.elapsed() > limit);
+        (late.into_iter().map(|(number, _)| *number).collect(), open.into_iter().map(|(number, _)| *number).collect())
+    };
+    for number in late {
+        if let Some(input) = take(run, number) {
+            refuse(&input, &Refusal::new(ErrorKind::Timeout, "the client did not answer in time"));
+            let run = run.clone();
+            run.shared.running.clone().spawn(async move { close(&run, number).await });
+        }
+    }
+    open
+}
+
+async fn take_answers(run: &Arc<TaskRun>, open: &BTreeSet<i64>) {
+    let durable = &run.shared.durable;
+    let Ok(stored) = durable.timed("task_inputs", durable.store.task_inputs(&run.id)).await else { return };
+    for input in stored.iter().filter(|input| open.contains(&input.number)) {
+        let Some(answer) = &input.answer else { continue };
+        let Some(waiting) = take(run, input.number) else { continue };
+        let answer = tasks::with_id(answer, &waiting.backend_id);
+        waiting.connection.send_later(in_backends_terms(run, answer));
+        close(run, input.number).await;
+    }
+}
+
+/// The client's answer names the task as the backend does.
+fn in_backends_terms(run: &TaskRun, answer: Bytes) -> Bytes {
+    let Some(message) = tasks::decoded(answer.clone()) else { return answer };
+    let (Some(related), Some(meta)) = (message.fields.meta_related_task_id, message.fields.meta) else { return answer };
+    let theirs = run.lock().mirrored.as_ref().map(|mirrored| mirrored.id.clone());
+    let mut splice = Splice::new(&message.frame);
+    match theirs {
+        Some(theirs) => splice.replace(related, json::quote(&theirs).into_bytes()),
+        None => splice.remove_member(meta, tasks::RELATED_TASK),
+    };
+    splice.finish()
+}
+
+/// Somebody else may have ended the task, or deleted it.
+async fn notice_end(run: &TaskRun) {
+    let durable = &run.shared.durable;
+    match durable.timed("task", durable.store.task(&run.id)).await {
+        Ok(Some(task)) if task.status.is_over() => run.stop(Stop::Cancelled),
+        Ok(None) => run.stop(Stop::Cancelled),
+        // What the store does not tell now it tells later.
+        Ok(Some(_)) => {}
+        Err(_) => tokio::time::sleep(Duration::from_millis(200)).await,
+    }
+}

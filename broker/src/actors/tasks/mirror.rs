@@ -1,0 +1,185 @@
+//! A backend that has tasks itself makes one of its own: it is watched here, and its outcome fetched.
+//!
+//! The backend's id never leaves this process; it is in the record, so that whoever takes the task over goes on watching.
+//! The backend is asked no oftener than it wishes (`pollInterval`), unless it says by itself that something changed.
+
+use std::sync::Arc;
+
+use protocol::{
+    envelope::{Kind, Message},
+    error::{ErrorKind, Refusal},
+    json,
+    method::Method,
+};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    run::{Mirrored, TaskRun},
+    runner::{Ending, Patience, connect},
+};
+use crate::{
+    actors::{
+        asker::Asker,
+        link::{
+            Link,
+            connection::{Connection, Failure, Wire},
+        },
+    },
+    durable::{Step, TaskStatus, Write, fault_point},
+    rules::tasks::{self, BackendTask},
+};
+
+/// What it takes to reach the backend's session again; sealed in the record.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Way {
+    /// `Mcp-Session-Id` of the backend.
+    session: Option<String>,
+}
+
+fn place(run: &TaskRun) -> String {
+    format!("task {}", run.id)
+}
+
+impl TaskRun {
+    /// The backend made a task of its own. Noted before the answer is handed on: the backend's next message may be about it.
+    pub fn mirrored_as(self: &Arc<Self>, link: &Arc<Link>, backend_task: &str) {
+        {
+            let mut state = self.lock();
+            if !state.creating {
+                return;
+            }
+            state.mirrored = Some(Mirrored { id: backend_task.to_owned(), link: link.clone() });
+            state.creating = false;
+        }
+        self.shared.tasks.note_backend_task(self, link, backend_task);
+        self.changed.notify_waiters();
+    }
+
+    /// The backend says that its own task changed.
+    pub fn backend_task_changed(&self) {
+        self.backend_said.notify_one();
+    }
+}
+
+/// Goes on with a task that the backend has just made.
+pub(super) async fn follow(run: &Arc<TaskRun>, link: &Arc<Link>, connection: &Connection, task: BackendTask) -> Ending {
+    let session = match connection.wire() {
+        Wire::Http(http) => http.session_id(),
+        Wire::Pipe(_) => None,
+    };
+    let way = serde_json::to_vec(&Way { session }).unwrap_or_default();
+    let sealed = match run.shared.durable.seal.seal(&place(run), &way) {
+        Ok(sealed) => sealed,
+        Err(error) => return Ending::Refused(Refusal::new(ErrorKind::Internal, error.to_string())),
+    };
+    let step = Step::Mirrored { backend_task: task.id.clone(), link: sealed };
+    if let Err(stop) = run.commit(|epoch| Write::StepTask { task: run.id.clone(), epoch, step: step.clone() }).await {
+        return Ending::Stopped(stop);
+    }
+    fault_point::passed("task.mirrored.committed");
+    watch(run, link, task).await
+}
+
+/// Goes on with a task that another process left.
+pub(super) async fn resume(run: &Arc<TaskRun>, backend_task: String, sealed: &[u8]) -> Ending {
+    let way: Way =
+        run.shared.durable.seal.open(&place(run), sealed).ok().and_then(|way| serde_json::from_slice(&way).ok()).unwrap_or_default();
+    let link = match run.link() {
+        Ok(link) => link,
+        Err(_) => match connect(run, &mut Patience::new(run.timeouts().call)).await {
+            Ok((link, _)) => link,
+            Err(_) => return unknown(run, "its backend can not be reached any more"),
+        },
+    };
+    let _until_links_can_be_resumed = way.session;
+    run.lock().mirrored = Some(Mirrored { id: backend_task.clone(), link: link.clone() });
+    run.shared.tasks.note_backend_task(run, &link, &backend_task);
+    let task = BackendTask { id: backend_task, status: TaskStatus::Working, message: None, poll_interval: Some(std::time::Duration::ZERO) };
+    watch(run, &link, task).await
+}
+
+fn unknown(run: &TaskRun, why: &str) -> Ending {
+    let text = format!("what became of the task at backend {} is not known: {why}", run.record.backend);
+    Ending::Refused(Refusal::new(ErrorKind::OutcomeUnknown, text))
+}
+
+async fn watch(run: &Arc<TaskRun>, link: &Arc<Link>, mut task: BackendTask) -> Ending {
+    loop {
+        match task.status {
+            TaskStatus::Cancelled => return Ending::CancelledThere,
+            TaskStatus::Working => {
+                let wait = task.poll_interval.unwrap_or(run.shared.task_settings().poll_interval);
+                // Either way the backend is asked next.
+                let _sooner = tokio::time::timeout(wait, run.backend_said.notified()).await;
+            }
+            // MCP 2025-11-25, Tasks: what the backend needs comes on the stream of `tasks/result`.
+            TaskStatus::InputRequired | TaskStatus::Completed | TaskStatus::Failed => {
+                match ask(run, link, &task.id, Method::TasksResult).await {
+                    Err(ending) => return ending,
+                    Ok(answer) if !tasks::is_unknown_task(&answer) => {
+                        return Ending::Answered(answer, Some(task).filter(|task| task.status.is_over()));
+                    }
+                    // An invalid parameter of the call, or a task that is not known? Whoever knows the task means the call.
+                    Ok(answer) => {
+                        return match ask(run, link, &task.id, Method::TasksGet).await {
+                            Err(ending) => ending,
+                            Ok(known) if known.kind == Kind::Error => unknown(run, "the backend does not know it any more"),
+                            Ok(_) => Ending::Answered(answer, None),
+                        };
+                    }
+                }
+            }
+        }
+        task = match ask(run, link, &task.id, Method::TasksGet).await {
+            Err(ending) => return ending,
+            Ok(answer) if tasks::is_unknown_task(&answer) => return unknown(run, "the backend does not know it any more"),
+            Ok(answer) => match answer.bytes(answer.result).and_then(BackendTask::read) {
+                Some(now) => BackendTask { id: task.id, ..now },
+                None => BackendTask { status: TaskStatus::Working, poll_interval: None, ..task },
+            },
+        };
+    }
+}
+
+/// Asks about the backend's task, over as many connections as it takes.
+async fn ask(run: &Arc<TaskRun>, link: &Arc<Link>, backend_task: &str, method: Method) -> Result<Message, Ending> {
+    let params = format!("{{\"taskId\":{}}}", json::quote(backend_task));
+    let asker = Asker::Task(run.clone());
+    let mut patience = Patience::new(run.timeouts().call);
+    loop {
+        let hint = match link.connection().await {
+            Ok(connection) => {
+                let asked = connection.ask_for(link, method, params.as_bytes(), &asker);
+                let answer = match method {
+                    Method::TasksResult => asked.await,
+                    _ => tokio::time::timeout(run.timeouts().control, asked).await.unwrap_or(Err(Failure::TimedOut(method))),
+                };
+                match answer {
+                    Ok(answer) => return Ok(answer),
+                    Err(failure) => {
+                        // It may have waited for long: its patience begins now.
+                        if method == Method::TasksResult && !failure.was_not_seen() {
+                            patience.renew();
+                        }
+                        link.backend.refusal(&failure).retry_after
+                    }
+                }
+            }
+            Err(refusal) => refusal.retry_after,
+        };
+        if link.is_closed() || !patience.wait(hint).await {
+            return Err(unknown(run, "the backend can not be reached"));
+        }
+    }
+}
+
+/// Cancels the backend's task.
+pub(super) async fn cancel(run: &TaskRun, link: &Arc<Link>, backend_task: &str) {
+    let Some(connection) = link.live() else { return };
+    let params = format!("{{\"taskId\":{}}}", json::quote(backend_task));
+    match connection.ask(link, Method::TasksCancel, Some(params.as_bytes())).await {
+        Ok(answer) if answer.kind == Kind::Error => tracing::debug!(task = %run.digest(), "the backend did not cancel its task"),
+        Ok(_) => {}
+        Err(failure) => tracing::debug!(task = %run.digest(), %failure, "the backend was not told that its task is cancelled"),
+    }
+}

@@ -1,0 +1,255 @@
+//! Tasks (MCP 2025-11-25, Tasks): the broker is their host, for every backend.
+//!
+//! The record of a task is in the store; any replica answers for it. One process owns it and carries it out ([`runner`]).
+//! What is here is that process's own: which tasks run, who waits for them, and which sessions live here. All of it may be
+//! lost; a task is found again in the store.
+
+mod answers;
+mod cancelling;
+mod create;
+mod inputs;
+mod mirror;
+mod recovery;
+pub mod run;
+mod runner;
+mod wakes;
+mod words;
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, Weak},
+};
+
+use crate::durable::{SessionKey, TaskStatus};
+use dashmap::DashMap;
+use protocol::ids::{TaskId, TenantId};
+use tokio::sync::Notify;
+
+pub(super) use self::answers::named_task;
+pub use self::inputs::ask as ask_client;
+use self::run::{Stop, TaskRun};
+use super::{
+    asker::Carried,
+    link::{Link, connection::Connection},
+    session::Session,
+    stream::EventStream,
+    sync,
+    tenant::Tenant,
+};
+
+/// Finds a tenant by its name.
+pub type FindTenant = Box<dyn Fn(&TenantId) -> Option<Arc<Tenant>> + Send + Sync>;
+
+/// The tasks this process has to do with.
+#[derive(Default)]
+pub struct Tasks {
+    inner: Mutex<Inner>,
+    /// Sessions that live here.
+    sessions: DashMap<SessionKey, Weak<Session>>,
+    tenants: OnceLock<FindTenant>,
+}
+
+#[derive(Default)]
+struct Inner {
+    running: HashMap<TaskId, Running>,
+    /// By link and the backend's own id: two links may use the same one.
+    by_backend_id: HashMap<(usize, String), TaskId>,
+    /// By connection and wire id.
+    by_token: HashMap<(usize, u64), TaskId>,
+    /// Requests that wait for a task to change.
+    waiting: HashMap<TaskId, Vec<Weak<Waiting>>>,
+    /// The status last told to the session that made a task, where that is not `working`.
+    told: HashMap<TaskId, TaskStatus>,
+}
+
+/// A task and where it is found from.
+struct Running {
+    run: Arc<TaskRun>,
+    /// Keep the addresses in `by_token` from being used again.
+    tokens: Vec<(Weak<Connection>, u64)>,
+    backend_tasks: Vec<(Weak<Link>, String)>,
+}
+
+/// A request that waits for a task.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) changed: Notify,
+    session: Weak<Session>,
+    stream: Arc<EventStream>,
+}
+
+impl std::fmt::Debug for Tasks {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "Tasks({} running)", self.running())
+    }
+}
+
+impl Tasks {
+    /// Says how tenants are found. Nothing is carried out before.
+    pub fn find_tenants_by(&self, find: FindTenant) {
+        let _set_once = self.tenants.set(find);
+    }
+
+    fn tenant(&self, id: &TenantId) -> Option<Arc<Tenant>> {
+        self.tenants.get().and_then(|find| find(id))
+    }
+
+    /// A session lives here from now on.
+    pub fn note_session(&self, session: &Arc<Session>) {
+        self.sessions.insert(session.key, Arc::downgrade(session));
+    }
+
+    /// It does not any more.
+    pub fn forget_session(&self, session: &Session) {
+        self.sessions.remove_if(&session.key, |_, known| known.as_ptr() == std::ptr::from_ref(session));
+    }
+
+    pub(super) fn session(&self, key: &SessionKey) -> Option<Arc<Session>> {
+        self.sessions.get(key).and_then(|session| session.upgrade())
+    }
+
+    // What runs.
+
+    /// How many tasks are carried out here.
+    pub fn running(&self) -> usize {
+        self.lock().running.len()
+    }
+
+    /// What this process takes to be its own.
+    pub fn owned(&self) -> HashSet<TaskId> {
+        self.lock().running.keys().cloned().collect()
+    }
+
+    /// These have another owner by now.
+    pub fn lost<'a>(&self, tasks: impl IntoIterator<Item = &'a TaskId>) {
+        let lost: Vec<_> = tasks.into_iter().filter_map(|task| self.run(task)).collect();
+        lost.iter().for_each(|run| run.stop(Stop::Lost));
+    }
+
+    pub(super) fn run(&self, task: &TaskId) -> Option<Arc<TaskRun>> {
+        self.lock().running.get(task).map(|running| running.run.clone())
+    }
+
+    fn all_runs(&self) -> Vec<Arc<TaskRun>> {
+        self.lock().running.values().map(|running| running.run.clone()).collect()
+    }
+
+    /// A task begins to be carried out here. False: it is already.
+    fn enter(&self, run: &Arc<TaskRun>) -> bool {
+        let mut inner = self.lock();
+        if inner.running.contains_key(&run.id) {
+            return false;
+        }
+        let running = Running { run: run.clone(), tokens: Vec::new(), backend_tasks: Vec::new() };
+        inner.running.insert(run.id.clone(), running);
+        true
+    }
+
+    fn leave(&self, run: &TaskRun) {
+        let mut inner = self.lock();
+        let Some(running) = inner.running.remove(&run.id) else { return };
+        for (connection, wire_id) in &running.tokens {
+            inner.by_token.remove(&(connection.as_ptr() as usize, *wire_id));
+        }
+        for (link, backend_task) in &running.backend_tasks {
+            let place = (link.as_ptr() as usize, backend_task.clone());
+            if inner.by_backend_id.get(&place) == Some(&run.id) {
+                inner.by_backend_id.remove(&place);
+            }
+        }
+    }
+
+    // How a backend's messages find a task.
+
+    /// The call of a task is being sent: until the task is over, its wire id is its progress token.
+    fn note_token(&self, run: &TaskRun, carried: &Carried) {
+        let mut inner = self.lock();
+        let Some(running) = inner.running.get_mut(&run.id) else { return };
+        running.tokens.push((Arc::downgrade(&carried.connection), carried.wire_id));
+        inner.by_token.insert((Arc::as_ptr(&carried.connection) as usize, carried.wire_id), run.id.clone());
+    }
+
+    pub(super) fn by_token(&self, connection: &Arc<Connection>, wire_id: u64) -> Option<Arc<TaskRun>> {
+        let inner = self.lock();
+        let task = inner.by_token.get(&(Arc::as_ptr(connection) as usize, wire_id))?;
+        inner.running.get(task).map(|running| running.run.clone())
+    }
+
+    fn note_backend_task(&self, run: &TaskRun, link: &Arc<Link>, backend_task: &str) {
+        let mut inner = self.lock();
+        let Some(running) = inner.running.get_mut(&run.id) else { return };
+        running.backend_tasks.push((Arc::downgrade(link), backend_task.to_owned()));
+        inner.by_backend_id.insert((Arc::as_ptr(link) as usize, backend_task.to_owned()), run.id.clone());
+    }
+
+    /// Whose task of the backend this is.
+    pub(super) fn by_backend_task(&self, link: &Arc<Link>, backend_task: &str) -> Option<Arc<TaskRun>> {
+        let inner = self.lock();
+        let task = inner.by_backend_id.get(&(Arc::as_ptr(link) as usize, backend_task.to_owned()))?;
+        inner.running.get(task).map(|running| running.run.clone())
+    }
+
+    // Who waits.
+
+    /// A request of this session waits for a task, for as long as the returned value lives.
+    fn wait_for(&self, task: &TaskId, session: &Arc<Session>, stream: &Arc<EventStream>) -> Arc<Waiting> {
+        let waiting = Arc::new(Waiting { changed: Notify::new(), session: Arc::downgrade(session), stream: stream.clone() });
+        let mut inner = self.lock();
+        let all = inner.waiting.entry(task.clone()).or_default();
+        all.retain(|other| other.strong_count() > 0);
+        all.push(Arc::downgrade(&waiting));
+        waiting
+    }
+
+    fn no_longer_waits(&self, task: &TaskId) {
+        let mut inner = self.lock();
+        if let Some(all) = inner.waiting.get_mut(task) {
+            all.retain(|other| other.strong_count() > 0);
+            if all.is_empty() {
+                inner.waiting.remove(task);
+            }
+        }
+    }
+
+    fn waiting_for(&self, task: &TaskId) -> Vec<Arc<Waiting>> {
+        self.lock().waiting.get(task).into_iter().flatten().filter_map(Weak::upgrade).collect()
+    }
+
+    /// The stream on which this session waits for the outcome of a task.
+    fn result_stream(&self, task: &TaskId, session: &Arc<Session>) -> Option<Arc<EventStream>> {
+        let waiting = self.waiting_for(task);
+        let own = waiting.iter().rev().filter(|one| one.session.as_ptr() == Arc::as_ptr(session) && !one.stream.is_lost());
+        own.map(|one| one.stream.clone()).next()
+    }
+
+    /// Sessions that wait for a task here, and the one that made it, if it lives here.
+    pub(super) fn listeners(&self, run: &TaskRun) -> Vec<Arc<Session>> {
+        let waiting = self.waiting_for(&run.id);
+        waiting.iter().filter_map(|one| one.session.upgrade()).chain(run.creator()).collect()
+    }
+
+    /// Something of this task may have changed: whoever waits for it here looks.
+    fn nudge(&self, task: &TaskId) {
+        self.waiting_for(task).iter().for_each(|one| one.changed.notify_one());
+        if let Some(run) = self.run(task) {
+            run.changed.notify_waiters();
+        }
+    }
+
+    /// Something may have been missed: everybody looks.
+    fn nudge_all(&self) {
+        let waiting: Vec<_> = self.lock().waiting.values().flatten().filter_map(Weak::upgrade).collect();
+        waiting.iter().for_each(|one| one.changed.notify_one());
+        self.all_runs().iter().for_each(|run| run.changed.notify_waiters());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        sync::lock(&self.inner)
+    }
+}
+
+/// Names a task where its id must not be shown: the id is all that some callers need to see it.
+pub fn digest(task: &TaskId) -> String {
+    let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, task.as_str().as_bytes());
+    hash.as_ref()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+}

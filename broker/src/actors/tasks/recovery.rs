@@ -1,0 +1,184 @@
+//! Tasks whose process died, lost its lease, or gave them away: found, and brought to an honest end.
+//!
+//! What was not sent is sent; what the backend keeps a task for is watched further; what was sent and may have been carried
+//! out is sent again only where that is harmless, and otherwise ends as what it is: unknown.
+
+use std::{collections::HashMap, sync::Arc};
+
+use protocol::{
+    error::{ErrorKind, Refusal},
+    ids::TaskId,
+};
+
+use super::{
+    Tasks,
+    run::{Plan, Stop, TaskRun},
+    wakes,
+};
+use crate::{
+    actors::shared::Shared,
+    durable::{StoredTask, TaskStatus, Wake, Write, Written},
+    limits::{STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_CLAIM_BATCH, TASK_RUNS_MAX},
+    rules::tasks::{AfterCrash, Ended, after_crash},
+};
+
+impl Tasks {
+    /// Begins to look for tasks, and to listen. Called once, when tenants and backends are known.
+    pub fn begin(shared: &Arc<Shared>) {
+        tokio::spawn(wakes::listen(shared.clone()));
+        tokio::spawn(look(shared.clone()));
+    }
+
+    /// After a lapse of the lease: these are ours, under new epochs.
+    pub fn reclaimed(&self, shared: &Arc<Shared>, tasks: Vec<(TaskId, i64)>) {
+        let mut idle = HashMap::new();
+        for (task, epoch) in tasks {
+            match self.run(&task) {
+                Some(run) => run.owned_under(epoch),
+                None => {
+                    idle.insert(task, epoch);
+                }
+            }
+        }
+        // They were given up just now, or never begun.
+        if !idle.is_empty() {
+            tokio::spawn(take_up(shared.clone(), idle));
+        }
+    }
+
+    /// The process goes away: tasks that were not begun are given away at once.
+    pub fn drain(&self) {
+        self.all_runs().iter().filter(|run| run.is_untouched()).for_each(|run| run.stop(Stop::Released));
+    }
+
+    /// The grace is over: another process goes on with what is left.
+    pub fn release_all(&self) {
+        self.all_runs().iter().for_each(|run| run.stop(Stop::Released));
+    }
+}
+
+async fn look(shared: Arc<Shared>) {
+    let mut answer_lost = false;
+    loop {
+        if shared.draining.is_cancelled() {
+            return;
+        }
+        let (durable, node) = (&shared.durable, shared.durable.node());
+        // What was claimed is ours, though the answer that said so was lost: asked for again, under new epochs.
+        if answer_lost && let Ok(own) = durable.timed("reclaim_tasks", durable.store.reclaim_tasks(&node, &node)).await {
+            answer_lost = false;
+            shared.tasks.reclaimed(&shared, own);
+        }
+        let room = TASK_RUNS_MAX.saturating_sub(shared.tasks.running());
+        let limit = TASK_CLAIM_BATCH.min(u32::try_from(room).unwrap_or(u32::MAX));
+        let mut found = 0;
+        if limit > 0 {
+            match durable.timed("claim_tasks", durable.store.claim_tasks(&node, limit)).await {
+                Ok(claimed) => {
+                    found = claimed.len();
+                    for stored in claimed {
+                        shared.running.spawn(recover(shared.clone(), stored));
+                    }
+                }
+                Err(_) => answer_lost = true,
+            }
+        }
+        if found < TASK_CLAIM_BATCH as usize {
+            tokio::select! {
+                () = tokio::time::sleep(shared.config.session.lease / 2) => {}
+                () = shared.draining.cancelled() => return,
+            }
+        }
+    }
+}
+
+async fn take_up(shared: Arc<Shared>, tasks: HashMap<TaskId, i64>) {
+    for (task, epoch) in tasks {
+        let mut wait = STORE_RETRY_FIRST;
+        let stored = loop {
+            match shared.durable.timed("task", shared.durable.store.task(&task)).await {
+                Ok(stored) => break stored,
+                Err(_) => tokio::time::sleep(wait).await,
+            }
+            wait = (wait * 2).min(STORE_RETRY_MAX);
+        };
+        if let Some(stored) = stored.filter(|stored| stored.epoch == epoch && !stored.status.is_over()) {
+            recover(shared.clone(), stored).await;
+        }
+    }
+}
+
+/// Goes on with a task that is ours since just now.
+async fn recover(shared: Arc<Shared>, stored: StoredTask) {
+    if let Some(run) = shared.tasks.run(&stored.record.task) {
+        run.owned_under(stored.epoch); // it has been running here all along
+        return;
+    }
+    let name = super::digest(&stored.record.task);
+    let Some(plan) = Plan::read(&stored.record) else {
+        tracing::error!(task = name, "what is stored of a task can not be read; it ends here");
+        return give_up(&shared, &stored, &Refusal::new(ErrorKind::Internal, "what is stored of the task can not be read")).await;
+    };
+    let Some(tenant) = shared.tasks.tenant(&stored.record.tenant) else {
+        return give_up(&shared, &stored, &Refusal::new(ErrorKind::BackendUnavailable, "the tenant of the task is gone")).await;
+    };
+    close_inputs(&shared, &stored).await;
+    let after = after_crash(&stored.step, plan.details.is_repeatable());
+    tracing::info!(task = name, tenant = %stored.record.tenant, backend = %stored.record.backend, ?after, "a task is taken over");
+    match after {
+        AfterCrash::Send | AfterCrash::Follow => {
+            let step = stored.step.clone();
+            shared.tasks.start(TaskRun::new(stored, plan, tenant, &shared), step);
+        }
+        AfterCrash::Unknown => {
+            let text = format!(
+                "the broker that called backend {} ended before the answer came; the call may or may not have been carried out",
+                stored.record.backend
+            );
+            give_up(&shared, &stored, &Refusal::new(ErrorKind::OutcomeUnknown, text)).await;
+        }
+    }
+}
+
+/// Whoever asked these questions is gone, and can not be answered any more.
+async fn close_inputs(shared: &Arc<Shared>, stored: &StoredTask) {
+    if stored.status != TaskStatus::InputRequired {
+        return;
+    }
+    let (durable, task) = (&shared.durable, &stored.record.task);
+    let mut wait = STORE_RETRY_FIRST;
+    let inputs = loop {
+        match durable.timed("task_inputs", durable.store.task_inputs(task)).await {
+            Ok(inputs) => break inputs,
+            Err(_) => tokio::time::sleep(wait).await,
+        }
+        wait = (wait * 2).min(STORE_RETRY_MAX);
+    };
+    for input in inputs {
+        insist(shared, &Write::CloseInput { task: task.clone(), epoch: stored.epoch, number: input.number }).await;
+    }
+    durable.hot.wake(Wake::Task { task: task.clone(), session: stored.record.session });
+}
+
+async fn give_up(shared: &Arc<Shared>, stored: &StoredTask, refusal: &Refusal) {
+    let request_id = shared.note_refusal(refusal, None, Some(stored.record.tenant.as_str()));
+    let Ended { status, message, outcome } = Ended::refused(refusal, &request_id);
+    let task = stored.record.task.clone();
+    let change = Write::EndTask { task: task.clone(), epoch: Some(stored.epoch), status, message, outcome: Some(outcome) };
+    if insist(shared, &change).await == Written::Done {
+        shared.metrics.task_transition(status.name());
+        shared.durable.hot.wake(Wake::Task { task, session: stored.record.session });
+    }
+}
+
+/// Stores a change, however often the store fails: nobody else will while this process lives.
+async fn insist(shared: &Arc<Shared>, change: &Write) -> Written {
+    let mut wait = STORE_RETRY_FIRST;
+    loop {
+        match shared.durable.write(change.clone()).await {
+            Ok(written) => return written,
+            Err(_) => tokio::time::sleep(wait).await,
+        }
+        wait = (wait * 2).min(STORE_RETRY_MAX);
+    }
+}

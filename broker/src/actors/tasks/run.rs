@@ -1,0 +1,308 @@
+//! A task being carried out by this process: what its runner, the link that carries it and whoever stops it share.
+//!
+//! Made when a task is created or taken over, gone when its run is over. The record is in the store; here is only what dies
+//! with the process anyway. Every change goes through [`TaskRun::commit`], under the epoch the task is owned with.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use protocol::{
+    capabilities::ClientCapabilities,
+    error::{ErrorKind, Refusal},
+    ids::{RequestId, TaskId},
+    version::Version,
+};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::words::Words;
+use crate::{
+    actors::{
+        asker::Carried,
+        backend::Deadlines,
+        link::{Hold, Link, connection::Connection},
+        session::Session,
+        shared::Shared,
+        sync,
+        tenant::Tenant,
+    },
+    durable::{StoredTask, TaskRecord, TaskStatus, Wake, Write, Written},
+    limits::{EPOCH_NEWS_WAIT, STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_RUN_MAX},
+    rules::{catalog::Endpoint, log_level::LogLevel, tasks::Details},
+};
+
+/// Why a run ends before its call does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stop {
+    /// The task is over: somebody cancelled it.
+    Cancelled,
+    /// Another process owns it by now, or it is gone.
+    Lost,
+    /// This process goes away; another one goes on.
+    Released,
+}
+
+#[derive(Debug)]
+pub struct TaskRun {
+    pub id: TaskId,
+    pub record: TaskRecord,
+    pub details: Details,
+    /// What the client that made the task can be asked.
+    pub client: ClientCapabilities,
+    pub version: Version,
+    pub endpoint: Endpoint,
+    pub tenant: Arc<Tenant>,
+    pub shared: Arc<Shared>,
+    epoch: AtomicI64,
+    /// When the task's time is over.
+    pub due: Instant,
+    stop: CancellationToken,
+    /// Something may have changed: an answer of the client, a word of the backend, the end of the task.
+    pub(super) changed: Notify,
+    /// The backend had something to say about its own task.
+    pub(super) backend_said: Notify,
+    pub(super) words: Words,
+    state: Mutex<RunState>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct RunState {
+    why: Option<Stop>,
+    /// Something may be on its way to the backend, or may have been carried out there.
+    pub(super) under_way: bool,
+    pub(super) hold: Option<Hold>,
+    pub(super) carried: Option<Carried>,
+    /// It was sent as a task, which has a cancellation of its own.
+    pub(super) as_task: bool,
+    /// The same, and the backend has not answered yet.
+    pub(super) creating: bool,
+    /// The backend's own task, and where it is.
+    pub(super) mirrored: Option<Mirrored>,
+    /// The backend's requests that wait for the client, by number.
+    pub(super) inputs: BTreeMap<i64, OpenInput>,
+    pub(super) inputs_asked: i64,
+}
+
+/// A task of the backend's.
+#[derive(Debug, Clone)]
+pub(super) struct Mirrored {
+    pub(super) id: String,
+    pub(super) link: Arc<Link>,
+}
+
+/// A request of the backend that waits for the client's answer.
+#[derive(Debug, Clone)]
+pub(super) struct OpenInput {
+    pub(super) connection: Arc<Connection>,
+    pub(super) backend_id: RequestId,
+    pub(super) asked_at: Instant,
+    /// It is in the store.
+    pub(super) stored: bool,
+}
+
+/// What a task needs to be carried out, and can not be changed any more.
+pub(super) struct Plan {
+    pub(super) details: Details,
+    pub(super) client: ClientCapabilities,
+    pub(super) version: Version,
+}
+
+impl Plan {
+    /// `None`: what is stored was written by a later version, or is damaged.
+    pub(super) fn read(record: &TaskRecord) -> Option<Self> {
+        let details = Details::decode(&record.details)?;
+        let client = ClientCapabilities::parse(details.capabilities.as_bytes()).ok()?;
+        let version = Version::parse(&details.version)?;
+        Some(Self { details, client, version })
+    }
+}
+
+impl TaskRun {
+    pub(super) fn new(stored: StoredTask, plan: Plan, tenant: Arc<Tenant>, shared: &Arc<Shared>) -> Arc<Self> {
+        let age = age(stored.created_at_us);
+        let left = stored.record.ttl.map_or(TASK_RUN_MAX, |ttl| ttl.saturating_sub(age)).min(TASK_RUN_MAX);
+        Arc::new(Self {
+            id: stored.record.task.clone(),
+            endpoint: plan.details.endpoint(),
+            record: stored.record,
+            details: plan.details,
+            client: plan.client,
+            version: plan.version,
+            tenant,
+            shared: shared.clone(),
+            epoch: AtomicI64::new(stored.epoch),
+            due: Instant::now() + left,
+            stop: CancellationToken::new(),
+            changed: Notify::new(),
+            backend_said: Notify::new(),
+            words: Words::default(),
+            state: Mutex::default(),
+        })
+    }
+
+    pub fn epoch(&self) -> i64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// The task is still ours, under another epoch.
+    pub(super) fn owned_under(&self, epoch: i64) {
+        self.epoch.fetch_max(epoch, Ordering::AcqRel);
+        self.changed.notify_waiters();
+    }
+
+    /// Asks the run to end. The first reason counts.
+    pub fn stop(&self, why: Stop) {
+        self.lock().why.get_or_insert(why);
+        self.stop.cancel();
+    }
+
+    pub(super) async fn stopped(&self) -> Stop {
+        self.stop.cancelled().await;
+        self.lock().why.unwrap_or(Stop::Lost)
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stop.is_cancelled()
+    }
+
+    /// Whether another process could begin it anew without doing anything twice.
+    pub(super) fn is_untouched(&self) -> bool {
+        let state = self.lock();
+        !state.under_way && state.mirrored.is_none()
+    }
+
+    pub fn timeouts(&self) -> Deadlines {
+        let common = &self.shared.config.timeouts;
+        let usual = Deadlines { call: common.call, control: common.control, initialize: common.initialize };
+        self.tenant.backend(&self.record.backend).map_or(usual, |backend| backend.timeouts())
+    }
+
+    /// The session that made the task, if it lives here.
+    pub fn creator(&self) -> Option<Arc<Session>> {
+        self.shared.tasks.session(&self.record.session)
+    }
+
+    pub fn log_level(&self) -> Option<LogLevel> {
+        self.details.log_level.as_deref().and_then(LogLevel::parse)
+    }
+
+    /// The client's progress token, as it sent it.
+    pub fn progress_token(&self) -> Option<Bytes> {
+        self.details.progress_token.as_ref().map(|token| Bytes::copy_from_slice(token.as_bytes()))
+    }
+
+    /// The link the call goes over: that of the session that made it, so that the backend sees one client; its own where
+    /// that session is not here.
+    pub(super) fn link(self: &Arc<Self>) -> Result<Arc<Link>, Refusal> {
+        let backend = &self.record.backend;
+        if let Some(link) = self.creator().and_then(|session| session.link_to(backend).ok()) {
+            return Ok(self.held(link));
+        }
+        let known = self.tenant.backend(backend);
+        let link = known.and_then(|known| known.link_for_task(&self.id, &self.record.principal, &self.client));
+        let gone = || Refusal::new(ErrorKind::BackendUnavailable, format!("backend {backend} is not registered"));
+        let link = link.ok_or_else(gone)?;
+        if let Some(level) = self.log_level() {
+            link.note_level(level);
+        }
+        Ok(self.held(link))
+    }
+
+    fn held(self: &Arc<Self>, link: Arc<Link>) -> Arc<Link> {
+        let known = self.lock().hold.as_ref().is_some_and(|hold| Arc::ptr_eq(&hold.link, &link));
+        if !known {
+            let hold = link.hold(self);
+            let before = self.lock().hold.replace(hold);
+            drop(before); // it locks its link
+        }
+        link
+    }
+
+    /// Notes which connection and wire id carry the call: its progress token is good there until the task is over.
+    pub fn sent_as(self: &Arc<Self>, carried: Carried) {
+        self.shared.tasks.note_token(self, &carried);
+        self.lock().carried = Some(carried);
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, RunState> {
+        sync::lock(&self.state)
+    }
+
+    // Changes of the record.
+
+    /// Stores a change of this task, however long that takes. `Err`: the task is not ours any more, or over, and the run
+    /// ends.
+    pub(super) async fn commit(&self, change: impl Fn(i64) -> Write) -> Result<(), Stop> {
+        let mut wait = STORE_RETRY_FIRST;
+        loop {
+            let epoch = self.epoch();
+            match self.shared.durable.write(change(epoch)).await {
+                Ok(Written::Over) => return Err(self.stopped_by(Stop::Cancelled)),
+                Ok(Written::Fenced | Written::Absent) => {
+                    if !self.has_news(epoch).await {
+                        return Err(self.stopped_by(Stop::Lost));
+                    }
+                }
+                Ok(_) => return Ok(()),
+                // It may have been stored all the same; stored twice, it is stored once.
+                Err(refusal) => {
+                    tracing::debug!(task = %self.digest(), %refusal, "a step of a task waits for the store");
+                    tokio::time::sleep(wait).await;
+                    wait = (wait * 2).min(STORE_RETRY_MAX);
+                }
+            }
+        }
+    }
+
+    fn stopped_by(&self, why: Stop) -> Stop {
+        self.stop(why);
+        self.lock().why.unwrap_or(why)
+    }
+
+    /// After a lapse of the lease the task may be ours again under an epoch that is only being told.
+    async fn has_news(&self, epoch: i64) -> bool {
+        let until = tokio::time::Instant::now() + EPOCH_NEWS_WAIT;
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if self.epoch() != epoch {
+                return true;
+            }
+            if tokio::time::timeout_at(until, changed).await.is_err() {
+                return self.epoch() != epoch;
+            }
+        }
+    }
+
+    /// Tells everybody who waits for this task, here and elsewhere.
+    pub(super) fn announce(&self) {
+        self.shared.durable.hot.wake(Wake::Task { task: self.id.clone(), session: self.record.session });
+    }
+
+    pub(super) fn count_transition(&self, to: TaskStatus) {
+        self.shared.metrics.task_transition(to.name());
+    }
+
+    /// Names the task in the log: its id is all that some callers need to see it.
+    pub fn digest(&self) -> String {
+        super::digest(&self.id)
+    }
+
+    pub(super) fn left(&self) -> Duration {
+        self.due.saturating_duration_since(Instant::now())
+    }
+}
+
+/// Time since then, by this process's clock.
+fn age(created_at_us: i64) -> Duration {
+    let now_us = jiff::Timestamp::now().as_microsecond();
+    Duration::from_micros(u64::try_from(now_us.saturating_sub(created_at_us)).unwrap_or(0))
+}

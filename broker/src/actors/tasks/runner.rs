@@ -1,0 +1,337 @@
+//! Carries one task out, from its first byte to its end. One of these runs for each task this process owns.
+//!
+//! Invariants: that the call may have been sent is committed before it is ([`Step::Sent`]); what the backend answered and
+//! how the task ended are one commit; and a call whose answer is lost goes out again only where its tool says that this does
+//! no harm. Whoever reads the record after a crash therefore knows what may have happened.
+
+use std::{
+    panic::AssertUnwindSafe,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use protocol::{
+    envelope::Message,
+    error::{ErrorKind, Refusal},
+    handshake,
+    json::Span,
+    method::Method,
+    splice::Splice,
+};
+
+use super::{
+    inputs, mirror,
+    run::{Mirrored, Stop, TaskRun},
+};
+use crate::{
+    actors::{
+        asker::{Asker, Carried},
+        link::{
+            Link,
+            connection::{Connection, Outgoing},
+        },
+    },
+    durable::{Step, TaskStatus, Write, fault_point},
+    limits::{BACKOFF_FIRST, BACKOFF_MAX, TASK_RESENDS_MAX},
+    rules::{
+        catalog::TaskSupport,
+        exposure,
+        tasks::{self, BackendTask, Ended},
+    },
+};
+
+/// How a run ended.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one per task, moved twice")]
+pub(super) enum Ending {
+    /// With the backend's answer, and what it said of its own task, if it had one.
+    Answered(Message, Option<BackendTask>),
+    Refused(Refusal),
+    /// The backend gave up its own task.
+    CancelledThere,
+    OutOfTime,
+    Stopped(Stop),
+}
+
+impl super::Tasks {
+    /// Carries a task out, from this step on, in the background.
+    pub(super) fn start(&self, run: Arc<TaskRun>, from: Step) {
+        if self.enter(&run) {
+            let running = run.shared.running.clone();
+            running.spawn(carry_out(run, from));
+        }
+    }
+}
+
+async fn carry_out(run: Arc<TaskRun>, from: Step) {
+    let failed = |_| Ending::Refused(Refusal::new(ErrorKind::Internal, "the task failed inside the broker"));
+    let ending = AssertUnwindSafe(until_ended(&run, from)).catch_unwind().await.unwrap_or_else(failed);
+    if AssertUnwindSafe(settle(&run, ending)).catch_unwind().await.is_err() {
+        tracing::error!(task = %run.digest(), "the end of a task failed inside the broker");
+    }
+    run.shared.tasks.leave(&run);
+    inputs::refuse_all(&run);
+    // Last: a link that nobody else uses is closed with it.
+    let hold = run.lock().hold.take();
+    drop(hold);
+}
+
+async fn until_ended(run: &Arc<TaskRun>, from: Step) -> Ending {
+    let work = work(run, from);
+    let attending = inputs::attend(run);
+    tokio::pin!(work, attending);
+    let ending = tokio::select! {
+        biased;
+        why = run.stopped() => Ending::Stopped(why),
+        ending = &mut work => return ending,
+        () = tokio::time::sleep(run.left()) => Ending::OutOfTime,
+        never = &mut attending => match never {},
+    };
+    // The backend is just making a task of it: only who knows that task can cancel it.
+    tokio::select! {
+        biased;
+        () = creation_known(run) => {}
+        _ended = &mut work => {}
+        () = tokio::time::sleep(run.timeouts().control) => {}
+    }
+    ending
+}
+
+async fn creation_known(run: &TaskRun) {
+    loop {
+        let changed = run.changed.notified();
+        tokio::pin!(changed);
+        changed.as_mut().enable();
+        if !run.lock().creating {
+            return;
+        }
+        changed.await;
+    }
+}
+
+async fn work(run: &Arc<TaskRun>, from: Step) -> Ending {
+    match from {
+        Step::Mirrored { backend_task, link } => mirror::resume(run, backend_task, &link).await,
+        Step::Queued | Step::Sent => send(run).await,
+    }
+}
+
+/// Sends the call, as often as it takes and no oftener than is harmless.
+async fn send(run: &Arc<TaskRun>) -> Ending {
+    let Some(message) = tasks::decoded(Bytes::copy_from_slice(&run.record.request)) else {
+        return Ending::Refused(Refusal::new(ErrorKind::Internal, "what is stored of the call can not be read"));
+    };
+    let asker = Asker::Task(run.clone());
+    let mut patience = Patience::new(run.timeouts().call);
+    let mut resent = 0;
+    loop {
+        let (link, connection) = match connect(run, &mut patience).await {
+            Ok(open) => open,
+            Err(refusal) => return Ending::Refused(refusal),
+        };
+        if let Err(refusal) = connection.permits(Method::ToolsCall) {
+            return Ending::Refused(refusal);
+        }
+        let as_task = becomes_a_task(run, &connection, &message);
+        if let Err(stop) = run.commit(|epoch| Write::StepTask { task: run.id.clone(), epoch, step: Step::Sent }).await {
+            return Ending::Stopped(stop);
+        }
+        fault_point::passed("task.sent.committed");
+        note_under_way(run, as_task);
+        let edits = if as_task { vec![task_member(run, &message)] } else { Vec::new() };
+        let answer = connection.exchange(&link, Outgoing { message: &message, edits: &edits, asker: &asker }).await;
+        run.lock().creating = false;
+        let failure = match answer {
+            Ok(answer) => {
+                fault_point::passed("task.answered");
+                return match answer
+                    .bytes(answer.result)
+                    .filter(|_| as_task && answer.fields.task_task_id.is_some())
+                    .and_then(BackendTask::read)
+                {
+                    Some(task) => mirror::follow(run, &link, &connection, task).await,
+                    None => Ending::Answered(answer, None),
+                };
+            }
+            Err(failure) => failure,
+        };
+        let refusal = link.backend.refusal(&failure);
+        if failure.was_not_seen() {
+            run.lock().under_way = false;
+            if !patience.wait(refusal.retry_after).await {
+                return Ending::Refused(refusal);
+            }
+        } else if refusal.kind == ErrorKind::OutcomeUnknown && run.details.is_repeatable() && resent < TASK_RESENDS_MAX {
+            resent += 1;
+            tracing::info!(task = %run.digest(), backend = %run.record.backend, "the answer is lost, and the call is harmless: sent again");
+            tokio::time::sleep(BACKOFF_FIRST).await;
+        } else {
+            return Ending::Refused(refusal);
+        }
+    }
+}
+
+fn note_under_way(run: &TaskRun, as_task: bool) {
+    let mut state = run.lock();
+    (state.under_way, state.as_task, state.creating) = (true, as_task, as_task);
+}
+
+/// MCP 2025-11-25, Tasks: a call is augmented only where the backend and the tool have tasks.
+fn becomes_a_task(run: &TaskRun, connection: &Connection, message: &Message) -> bool {
+    let has_tasks = connection.negotiated().is_some_and(|agreed| agreed.capabilities.tasks_tools_call && agreed.version.tasks());
+    let tool = message.text(message.fields.name).unwrap_or_default();
+    let support = run.tenant.catalog().traits(&run.record.backend, &tool).map(|traits| traits.task_support);
+    has_tasks && support != Some(TaskSupport::Forbidden)
+}
+
+/// The edit that adds `task` to the call.
+fn task_member(run: &TaskRun, message: &Message) -> (Span, Vec<u8>) {
+    let ttl = run.record.ttl.map_or_else(|| "{}".to_owned(), |_| format!("{{\"ttl\":{}}}", run.left().as_millis().max(1)));
+    let at = message.params.map_or(0, |params| params.start + 1);
+    (Span { start: at, end: at }, format!("\"task\":{ttl},").into_bytes())
+}
+
+/// How long a backend is waited for that can not be reached: as long as a call may take, counted from the first failure.
+pub(super) struct Patience {
+    lasts: Duration,
+    until: Option<Instant>,
+    wait: Duration,
+}
+
+impl Patience {
+    pub(super) fn new(lasts: Duration) -> Self {
+        Self { lasts, until: None, wait: BACKOFF_FIRST }
+    }
+
+    /// Waits for a better time. False: it has come to an end.
+    pub(super) async fn wait(&mut self, hint: Option<Duration>) -> bool {
+        let until = *self.until.get_or_insert_with(|| Instant::now() + self.lasts);
+        let left = until.saturating_duration_since(Instant::now());
+        tokio::time::sleep(hint.unwrap_or(self.wait).min(BACKOFF_MAX).min(left)).await;
+        self.wait = (self.wait * 2).min(BACKOFF_MAX);
+        !left.is_zero()
+    }
+
+    /// The backend is there again.
+    pub(super) fn renew(&mut self) {
+        *self = Self::new(self.lasts);
+    }
+}
+
+/// The way to the backend, waited for.
+pub(super) async fn connect(run: &Arc<TaskRun>, patience: &mut Patience) -> Result<(Arc<Link>, Arc<Connection>), Refusal> {
+    loop {
+        let refusal = match run.link() {
+            Ok(link) => match link.connection().await {
+                Ok(connection) => return Ok((link, connection)),
+                Err(refusal) => refusal,
+            },
+            Err(refusal) => refusal,
+        };
+        if refusal.kind != ErrorKind::BackendUnavailable || !patience.wait(refusal.retry_after).await {
+            return Err(refusal);
+        }
+    }
+}
+
+/// The one end of every run.
+async fn settle(run: &Arc<TaskRun>, ending: Ending) {
+    match ending {
+        Ending::Answered(answer, said) => {
+            let ended =
+                in_clients_terms(run, &answer).and_then(|answer| Ended::by_answer(&answer, run.shared.task_settings().result_bytes));
+            match ended {
+                Ok(ended) => end(run, as_said(ended, said)).await,
+                Err(refusal) => refused(run, &refusal).await,
+            }
+        }
+        Ending::Refused(refusal) => refused(run, &refusal).await,
+        Ending::CancelledThere => end(run, Ended::cancelled(&crate::request_id())).await,
+        Ending::OutOfTime => {
+            tell_backend(run, Stop::Cancelled).await;
+            refused(run, &Refusal::new(ErrorKind::Timeout, "the task was not over within its time")).await;
+        }
+        Ending::Stopped(Stop::Released) => {
+            release(run).await;
+            tell_backend(run, Stop::Released).await;
+        }
+        Ending::Stopped(why) => tell_backend(run, why).await,
+    }
+}
+
+async fn refused(run: &TaskRun, refusal: &Refusal) {
+    let request_id = run.shared.note_refusal(refusal, None, Some(run.tenant.id.as_str()));
+    end(run, Ended::refused(refusal, &request_id)).await;
+}
+
+/// What the backend said of its own task counts, where the answer does not say worse.
+fn as_said(mut ended: Ended, said: Option<BackendTask>) -> Ended {
+    if let Some(said) = said {
+        if said.status == TaskStatus::Failed {
+            ended.status = TaskStatus::Failed;
+        }
+        ended.message = said.message.or(ended.message);
+    }
+    ended
+}
+
+async fn end(run: &TaskRun, ended: Ended) {
+    let Ended { status, message, outcome } = ended;
+    let change = |epoch| Write::EndTask {
+        task: run.id.clone(),
+        epoch: Some(epoch),
+        status,
+        message: message.clone(),
+        outcome: Some(outcome.clone()),
+    };
+    if let Err(stop) = run.commit(change).await {
+        tracing::debug!(task = %run.digest(), ?stop, "the outcome of a task is not wanted any more");
+        return;
+    }
+    fault_point::passed("task.ended.committed");
+    run.count_transition(status);
+    run.announce();
+    tracing::info!(task = %run.digest(), tenant = %run.tenant.id, backend = %run.record.backend, status = status.name(), "task over");
+}
+
+/// The answer as a plain call would have brought it to this client.
+fn in_clients_terms(run: &TaskRun, answer: &Message) -> Result<Message, Refusal> {
+    let mut splice = Splice::new(&answer.frame);
+    exposure::expose_answer(answer, &run.record.backend, &run.endpoint, &mut splice);
+    if answer.fields.meta_related_task_id.is_some() {
+        splice.set_meta(answer, tasks::RELATED_TASK, &tasks::related(&run.id));
+    }
+    tasks::decoded(splice.finish()).ok_or_else(|| Refusal::new(ErrorKind::Internal, "the answer can not be read any more"))
+}
+
+/// Another process may go on. What was certainly not sent can begin anew there.
+async fn release(run: &TaskRun) {
+    let (task, epoch) = (run.id.clone(), run.epoch());
+    if run.is_untouched() {
+        let _as_good = run.shared.durable.write(Write::StepTask { task: task.clone(), epoch, step: Step::Queued }).await;
+    }
+    match run.shared.durable.write(Write::ReleaseTask { task, epoch }).await {
+        Ok(_) => run.announce(),
+        // Its lease ends with the process, and the task is found then.
+        Err(refusal) => tracing::warn!(task = %run.digest(), %refusal, "a task could not be given away"),
+    }
+}
+
+/// Tells the backend that nobody here waits any more: by the cancellation of a call (MCP 2025-11-25, Cancellation), or by
+/// that of its own task, which another process may still follow unless it was cancelled.
+async fn tell_backend(run: &Arc<TaskRun>, why: Stop) {
+    let (mirrored, carried, as_task, under_way) = {
+        let state = run.lock();
+        (state.mirrored.clone(), state.carried.clone(), state.as_task, state.under_way)
+    };
+    match (mirrored, carried) {
+        (Some(Mirrored { id, link }), _) if why == Stop::Cancelled => mirror::cancel(run, &link, &id).await,
+        (None, Some(Carried { connection, wire_id, .. })) if under_way && !as_task => {
+            let params = format!("{{\"requestId\":{wire_id}}}");
+            connection.send_later(handshake::notification(Method::Cancelled, Some(params.as_bytes())));
+        }
+        _ => {}
+    }
+}

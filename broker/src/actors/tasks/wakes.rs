@@ -1,0 +1,95 @@
+//! Listens to what other replicas (and this one) say about tasks, and hands it on to whoever is here.
+//!
+//! One task of its own for the whole process. A word is never more than a reason to look: what is told to a client is read
+//! from the store. Words that were missed are made up for by looking at everything.
+
+use std::{collections::HashMap, sync::Arc};
+
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use protocol::{handshake, ids::TaskId, method::Method};
+use tokio::sync::broadcast::error::{RecvError, TryRecvError};
+
+use super::Tasks;
+use crate::{
+    actors::{session::Session, shared::Shared},
+    durable::{SessionKey, Wake},
+    rules::{event_log::EventKind, tasks},
+};
+
+/// Words taken together.
+const BATCH: usize = 256;
+/// Tasks read at once.
+const READS: usize = 8;
+/// Tasks of which is known what their clients were told last.
+const TOLD_MAX: usize = 10_000;
+
+/// Listens until the process ends.
+pub(super) async fn listen(shared: Arc<Shared>) {
+    let mut wakes = shared.durable.hot.wakes();
+    loop {
+        let mut words = match wakes.recv().await {
+            Ok(first) => vec![first],
+            Err(RecvError::Lagged(_)) => {
+                shared.tasks.nudge_all();
+                continue;
+            }
+            Err(RecvError::Closed) => return,
+        };
+        while words.len() < BATCH {
+            match wakes.try_recv() {
+                Ok(next) => words.push(next),
+                Err(TryRecvError::Lagged(_)) => shared.tasks.nudge_all(),
+                Err(TryRecvError::Empty | TryRecvError::Closed) => break,
+            }
+        }
+        let mut changed = HashMap::new();
+        for wake in words {
+            match wake {
+                Wake::Task { task, session } => {
+                    shared.tasks.nudge(&task);
+                    changed.insert(task, session);
+                }
+                Wake::TaskWord { session, frame } => word(&shared.tasks, &session, frame),
+                Wake::Config | Wake::SessionEnd(_) => {} // others listen to these
+            }
+        }
+        let here = changed.into_iter().filter_map(|(task, session)| Some((task, shared.tasks.session(&session)?)));
+        stream::iter(here).for_each_concurrent(READS, |(task, session)| tell_status(&shared, task, session)).await;
+    }
+}
+
+/// Tells the session that made a task how it stands, where that is news (MCP 2025-11-25, Tasks: status notifications).
+async fn tell_status(shared: &Arc<Shared>, task: TaskId, session: Arc<Session>) {
+    let durable = &shared.durable;
+    let Ok(Some(stored)) = durable.timed("task", durable.store.task(&task)).await else { return };
+    if shared.tasks.is_news(&task, stored.status) {
+        let object = tasks::object(&stored, shared.task_settings().poll_interval);
+        let frame = handshake::notification(Method::TasksStatus, Some(object.as_bytes()));
+        session.deliver(EventKind::Message, frame);
+    }
+}
+
+/// A word of a task that is carried out elsewhere, for a session that lives here.
+fn word(tasks: &Tasks, session: &SessionKey, frame: Bytes) {
+    let Some(session) = tasks.session(session) else { return };
+    let task = tasks::decoded(frame.clone()).and_then(|message| Some(TaskId::new(&*message.text(message.fields.meta_related_task_id)?)));
+    let stream = task.and_then(|task| tasks.result_stream(&task, &session));
+    tasks.deliver(&session, EventKind::Passing, frame, stream);
+}
+
+impl Tasks {
+    /// Whether this status may be told after the one that was told last. It counts as told then.
+    fn is_news(&self, task: &TaskId, status: crate::durable::TaskStatus) -> bool {
+        let mut inner = self.lock();
+        let last = inner.told.get(task).copied().unwrap_or(crate::durable::TaskStatus::Working);
+        if !tasks::may_follow(last, status) {
+            return false;
+        }
+        if inner.told.len() >= TOLD_MAX {
+            inner.told.retain(|_, told| !told.is_over());
+        }
+        inner.told.insert(task.clone(), status);
+        true
+    }
+}

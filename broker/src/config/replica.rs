@@ -1,0 +1,246 @@
+//! What makes this process one of several: its name and address, the stores it shares, the limits of what it keeps there.
+//! Read with the rest by [`super::checked`].
+//!
+//! Invariant: a URL of a store may hold a password, so no fault shows one.
+
+use std::path::PathBuf;
+
+use super::{
+    Config, Database, Node, Secret, Storage, Tasks,
+    checked::{Reading, Wrong, host, read_secret_file, text, wrong},
+    keys::Kind,
+    raw::describe,
+};
+
+impl Reading<'_> {
+    pub(super) fn node(&mut self) -> Node {
+        let id =
+            self.optional("node.id", |value, _| text(value).filter(|text| is_node_id(text)).map(str::to_owned).ok_or_else(|| wrong(value)));
+        let advertise = self.optional("node.advertise", |value, _| text(value).and_then(host_port).ok_or_else(|| wrong(value)));
+        Node { id: id.unwrap_or_else(generated_node_id), advertise, secret: self.secret("node.secret", "node.secret_file") }
+    }
+
+    pub(super) fn storage(&mut self) -> Storage {
+        let database = self.url("storage.url", "storage.url_file", database);
+        Storage {
+            database: database.unwrap_or_else(|| Self::default("storage.url", |value, _| database_default(text(value)))),
+            redis_url: self.url("storage.redis_url", "storage.redis_url_file", redis_url),
+            migrate_on_start: self.bool("storage.migrate_on_start"),
+        }
+    }
+
+    pub(super) fn tasks(&mut self) -> Tasks {
+        let tasks = Tasks {
+            enabled: self.bool("tasks.enabled"),
+            ttl: self.duration("tasks.ttl"),
+            ttl_max: self.duration("tasks.ttl_max"),
+            poll_interval: self.duration("tasks.poll_interval"),
+            running_per_tenant: self.count("tasks.running_per_tenant") as usize,
+            stored_per_tenant: self.count("tasks.stored_per_tenant") as usize,
+            bytes_per_tenant: self.size("tasks.bytes_per_tenant"),
+            result_bytes: self.size("tasks.result_bytes"),
+        };
+        if tasks.ttl > tasks.ttl_max {
+            self.fault("tasks.ttl", "is longer than tasks.ttl_max", "a time up to tasks.ttl_max");
+        }
+        if tasks.result_bytes > tasks.bytes_per_tenant {
+            self.fault("tasks.result_bytes", "is more than tasks.bytes_per_tenant", "a size up to tasks.bytes_per_tenant");
+        }
+        tasks
+    }
+
+    /// Settings that only make sense together.
+    pub(super) fn replicas(&mut self, config: &Config) {
+        if matches!(config.storage.database, Database::Postgres(_)) && config.node.secret.is_none() {
+            let wrong = "names a PostgreSQL database and node.secret is not set: replicas could not read what others stored";
+            self.fault("storage.url", wrong, "node.secret or node.secret_file beside it, the same on every replica");
+        }
+        if matches!(config.storage.database, Database::Sqlite(_)) && config.storage.redis_url.is_some() {
+            let wrong = "stands beside an SQLite database: Redis is for what replicas tell each other, and SQLite serves one process";
+            self.fault("storage.redis_url", wrong, "leaving it out, or a postgres:// database in storage.url");
+        }
+        match config.listen.internal {
+            Some(address) if address.ip().is_unspecified() && config.node.advertise.is_none() => {
+                let wrong = format!("{address} is no address that others can be told, and node.advertise is not set");
+                self.fault("listen.internal", &wrong, "one address of this machine, or node.advertise beside it");
+            }
+            None if config.node.advertise.is_some() => {
+                self.fault("node.advertise", "leads nowhere: listen.internal is not set", "listen.internal beside it, or leaving it out");
+            }
+            _ => {}
+        }
+    }
+
+    /// A URL given as text or in a file, not both.
+    fn url<T>(&mut self, path: &str, file_path: &str, parse: fn(&str) -> Result<T, Wrong>) -> Option<T> {
+        let inline = self.optional(path, |value, _| match text(value) {
+            Some(text) => parse(text),
+            None => Err(format!("is {}", describe(value))),
+        });
+        let file = self.optional(file_path, |value, kind| match (text(value), kind) {
+            (Some(path), Kind::SecretFile { bytes_min }) => {
+                let secret = read_secret_file(path, bytes_min)?;
+                parse(secret.expose()).map_err(|wrong| format!("\"{path}\": its text {wrong}"))
+            }
+            _ => Err(format!("is {}", describe(value))),
+        });
+        if self.raw.value(path).is_some() && self.raw.value(file_path).is_some() {
+            self.fault(file_path, &format!("stands beside {path}"), "one of the two");
+        }
+        inline.or(file)
+    }
+}
+
+fn database_default(text: Option<&str>) -> Result<Database, Wrong> {
+    database(text.unwrap_or_default())
+}
+
+fn database(url: &str) -> Result<Database, Wrong> {
+    if let Some(rest) = url.strip_prefix("postgres://").or_else(|| url.strip_prefix("postgresql://")) {
+        if rest.is_empty() || !is_plain(rest) {
+            return Err("is no usable postgres: URL".to_owned());
+        }
+        return Ok(Database::Postgres(Secret::new(url)));
+    }
+    let path = url.strip_prefix("sqlite:").ok_or_else(|| "is neither an sqlite: nor a postgres: URL".to_owned())?;
+    let path = path.strip_prefix("//").unwrap_or(path);
+    if path.contains(":memory:") {
+        return Err("names a database in memory, which would forget everything".to_owned());
+    }
+    if path.is_empty() || path.ends_with('/') || path.contains(['?', '\0']) {
+        return Err("names no file".to_owned());
+    }
+    Ok(Database::Sqlite(PathBuf::from(path)))
+}
+
+fn redis_url(url: &str) -> Result<Secret, Wrong> {
+    let rest = ["redis://", "rediss://", "redis+unix://"].into_iter().find_map(|scheme| url.strip_prefix(scheme));
+    match rest.filter(|rest| !rest.is_empty() && is_plain(rest)) {
+        Some(_) => Ok(Secret::new(url)),
+        None => Err("is no usable Redis URL".to_owned()),
+    }
+}
+
+/// What may stand in a URL: other characters are percent-encoded.
+fn is_plain(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+fn host_port(text: &str) -> Option<String> {
+    let (name, port) = text.rsplit_once(':')?;
+    let is_address =
+        name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).is_some_and(|ip| ip.parse::<std::net::Ipv6Addr>().is_ok());
+    let is_port = port.parse::<u16>().is_ok_and(|port| port > 0);
+    (is_port && (is_address || host(name).is_some())).then(|| text.to_owned())
+}
+
+fn is_node_id(text: &str) -> bool {
+    (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+}
+
+fn generated_node_id() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host: String = host.trim().chars().filter(|char| is_node_id(&char.to_string())).take(59).collect();
+    let host = if host.is_empty() { "broker" } else { &host };
+    format!("{host}-{:04x}", rand::random::<u16>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::load_from;
+
+    const SECRET: &str = "node: {secret: 0123456789abcdef}";
+
+    fn load(text: &str) -> Config {
+        load_from(text, []).unwrap_or_else(|faults| panic!("{text}\n{faults}"))
+    }
+
+    fn assert_fault(text: &str, start: &str) {
+        let faults = load_from(text, []).err().map(|faults| faults.to_string()).unwrap_or_default();
+        assert!(faults.lines().any(|fault| fault.starts_with(start)), "{text}\nno fault starts with {start:?} in {faults}");
+        assert!(!faults.contains("hush"), "{faults}");
+    }
+
+    #[test]
+    fn a_database_is_a_file_or_a_server() {
+        for (url, path) in
+            [("sqlite:a.db", "a.db"), ("sqlite:/a/b.db", "/a/b.db"), ("sqlite:///a/b.db", "/a/b.db"), ("sqlite://b.db", "b.db")]
+        {
+            assert_eq!(load(&format!("storage: {{url: '{url}'}}")).storage.database, Database::Sqlite(PathBuf::from(path)));
+        }
+        for url in ["postgres://user:hush@db/x", "postgresql:///x?host=/run/postgresql"] {
+            let config = load(&format!("storage: {{url: '{url}'}}\n{SECRET}"));
+            assert_eq!(config.storage.database, Database::Postgres(Secret::new(url)));
+            assert!(!format!("{config:?}").contains("hush"));
+        }
+        assert_fault("storage: {url: 'sqlite::memory:'}", "storage.url: names a database in memory");
+        for url in ["", "mysql://u:hush@x", "sqlite:", "sqlite:a/", "sqlite:a?mode=ro", "postgres://", "postgres://u:hush @db"] {
+            assert_fault(&format!("storage: {{url: '{url}'}}\n{SECRET}"), "storage.url: ");
+        }
+    }
+
+    #[test]
+    fn replicas_share_a_secret_and_redis_is_for_replicas() {
+        assert_fault("storage: {url: 'postgres://u:hush@db/x'}", "storage.url: names a PostgreSQL database and node.secret is not set");
+        let wrong = "storage.redis_url: stands beside an SQLite database";
+        assert_fault("storage: {redis_url: 'redis://:hush@redis'}", wrong);
+        let both = format!("storage: {{url: 'postgres://db/x', redis_url: 'rediss://:hush@redis:6379/0'}}\n{SECRET}");
+        let config = load(&both);
+        assert!(config.storage.redis_url.is_some() && !format!("{config:?}").contains("hush"));
+        for url in ["http://hush", "redis://", "redis:hush", "redis://a hush"] {
+            assert_fault(&format!("storage: {{url: 'postgres://db/x', redis_url: '{url}'}}\n{SECRET}"), "storage.redis_url: is no usable");
+        }
+    }
+
+    #[test]
+    fn urls_can_be_kept_in_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path.display().to_string()
+        };
+        let (database, redis, wrong) = (file("db", "postgres://u:hush@db/x\n"), file("redis", "redis://r"), file("wrong", "hush"));
+        let config = load(&format!("storage: {{url_file: '{database}', redis_url_file: '{redis}'}}\n{SECRET}"));
+        assert_eq!(config.storage.database, Database::Postgres(Secret::new("postgres://u:hush@db/x")));
+        assert!(config.storage.redis_url.is_some());
+        assert_fault(&format!("storage: {{url_file: '{wrong}'}}"), "storage.url_file: ");
+        assert_fault(&format!("storage: {{url: 'sqlite:a.db', url_file: '{database}'}}\n{SECRET}"), "storage.url_file: stands beside");
+        assert_fault("storage: {url_file: /does/not/exist}", "storage.url_file: \"/does/not/exist\" can not be read");
+    }
+
+    #[test]
+    fn an_internal_listener_has_an_address_that_others_can_use() {
+        assert_eq!(load("listen: {internal: '127.0.0.1:7400'}").listen.internal, Some("127.0.0.1:7400".parse().unwrap()));
+        assert_fault("listen: {internal: '0.0.0.0:7400'}", "listen.internal: 0.0.0.0:7400 is no address that others can be told");
+        assert_fault("listen: {internal: '127.0.0.1:8080'}", "listen.internal: 127.0.0.1:8080 is taken by listen.http");
+        for advertise in ["broker-1.internal:7400", "[fd00::1]:7400", "10.0.0.5:1"] {
+            let config = load(&format!("listen: {{internal: '0.0.0.0:7400'}}\nnode: {{advertise: '{advertise}'}}"));
+            assert_eq!(config.node.advertise.as_deref(), Some(advertise));
+        }
+        for advertise in ["broker-1", ":7400", "a:0", "a:70000", "fd00::1:7400", "a b:1", "http://a:1"] {
+            assert_fault(&format!("listen: {{internal: '0.0.0.0:7400'}}\nnode: {{advertise: '{advertise}'}}"), "node.advertise: is \"");
+        }
+        assert_fault("node: {advertise: 'a:1'}", "node.advertise: leads nowhere");
+    }
+
+    #[test]
+    fn tasks_and_leases_have_sound_limits() {
+        let tasks = load("").tasks;
+        assert!(tasks.enabled);
+        assert_eq!([tasks.ttl, tasks.ttl_max, tasks.poll_interval].map(|time| time.as_secs()), [3_600, 86_400, 1]);
+        assert_eq!((tasks.running_per_tenant, tasks.stored_per_tenant), (1_000, 100_000));
+        assert_eq!((tasks.bytes_per_tenant, tasks.result_bytes), (1 << 30, 16 << 20));
+        assert_fault("tasks: {ttl: 25h}", "tasks.ttl: is longer than tasks.ttl_max");
+        assert_fault("tasks: {bytes_per_tenant: 1MiB}", "tasks.result_bytes: is more than tasks.bytes_per_tenant");
+        assert_fault("session: {lease: 100ms}", "session.lease: is \"100ms\"");
+        assert_eq!(load("session: {lease: 500ms}").session.lease.as_millis(), 500);
+    }
+
+    #[test]
+    fn generated_names_are_legal() {
+        assert!(is_node_id(&generated_node_id()));
+        assert!(!is_node_id("a b") && !is_node_id("") && !is_node_id(&"x".repeat(65)));
+    }
+}

@@ -1,0 +1,235 @@
+//! A request whose session is on another replica: sent there, the answer sent back as it comes.
+//!
+//! Invariants: a request that may have had an effect is never sent twice; nothing is buffered for a slow client but one
+//! window of the stream between the replicas; a client that hangs up ends the stream at the other replica.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, Method as HttpMethod, Request, Response, StatusCode, Uri, header::CONTENT_TYPE};
+use http_body_util::{BodyExt, Either, Full};
+use hyper::body::{Body as _, Frame, Incoming, SizeHint};
+use protocol::{
+    envelope::{Body as Frames, Kind, Message, Rejected, decode_body},
+    error::{ErrorKind, Refusal},
+    ids::RequestId,
+    json::Limits,
+};
+
+use super::{
+    answer::{self, Body, BrokenOff},
+    exchange::{Asked, Reach},
+    vouched,
+};
+use crate::{
+    actors::{session::Session, shared::Shared},
+    broker::Broker,
+    limits::RELAYED_WHOLE_BYTES_MAX,
+    metrics::Forwarding,
+    placement::{self, Found, Inside, Miss, Owner, Search},
+};
+
+/// Where a request was, or is to be, served.
+pub(super) enum Located {
+    Here(Arc<Session>),
+    Answered(Response<Body>),
+}
+
+/// What came of sending a request to another replica.
+enum Forwarded {
+    Answered(Response<Body>),
+    /// It did nothing with the request.
+    NotSent,
+    /// The session is not there; maybe the replica knows where.
+    NotThere(Option<Owner>),
+    /// No answer came, and the request does no harm if it is sent again.
+    Repeatable,
+}
+
+impl Asked<'_> {
+    /// Finds the session, wherever it is. A request for one on another replica is sent there.
+    pub(super) async fn locate(&self, session_id: &str, body: &Bytes) -> Result<Located, Refusal> {
+        if let Reach::Inner = self.reach {
+            return Ok(match placement::inside(self.broker, session_id, &self.caller, &self.endpoint).await? {
+                Inside::Here(session) => Located::Here(session),
+                Inside::NotHere(owner) => Located::Answered(vouched::not_here(owner.as_ref())),
+            });
+        }
+        let mut search = Search::new(self.broker, session_id, &self.caller, &self.endpoint);
+        let mut outgoing = None;
+        loop {
+            let owner = match search.next().await? {
+                Found::Here(session) => return Ok(Located::Here(session)),
+                Found::There(owner) => owner,
+            };
+            let outgoing = outgoing.get_or_insert_with(|| self.outgoing(body));
+            match forward(self.broker, &owner.address, outgoing).await {
+                Forwarded::Answered(response) => return Ok(Located::Answered(response)),
+                Forwarded::NotSent | Forwarded::Repeatable => search.missed(&owner, Miss::Unreachable),
+                // That it is here is best looked up here.
+                Forwarded::NotThere(told) => {
+                    let own = self.broker.shared.durable.node();
+                    search.missed(&owner, Miss::NotThere(told.filter(|told| told.node != own.as_str())));
+                }
+            }
+        }
+    }
+
+    /// A request for a new session, while this replica takes none: another one may.
+    pub(super) async fn hand_over(&self, body: &Bytes) -> Option<Response<Body>> {
+        if let Reach::Inner = self.reach {
+            return Some(vouched::not_here(None));
+        }
+        let outgoing = self.outgoing(body);
+        for replica in placement::other_replicas(self.broker).await {
+            if let Forwarded::Answered(response) = forward(self.broker, &replica.address, &outgoing).await {
+                return Some(response);
+            }
+        }
+        None
+    }
+
+    fn outgoing(&self, body: &Bytes) -> Outgoing {
+        Outgoing {
+            method: self.head.method.clone(),
+            uri: self.head.uri.clone(),
+            headers: vouched::outgoing(&self.head.headers, &self.caller),
+            body: body.clone(),
+        }
+    }
+}
+
+/// A client's request as other replicas get it.
+struct Outgoing {
+    method: HttpMethod,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+}
+
+impl Outgoing {
+    fn request(&self) -> Request<Full<Bytes>> {
+        let mut request = Request::new(Full::new(self.body.clone()));
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = self.uri.clone();
+        *request.headers_mut() = self.headers.clone();
+        request
+    }
+
+    /// It was sent, and no answer came.
+    fn unanswered(&self, shared: &Shared) -> Forwarded {
+        if self.method != HttpMethod::POST {
+            return Forwarded::Repeatable;
+        }
+        let limits = Limits { bytes_max: self.body.len(), ..Limits::default() };
+        match decode_body(self.body.clone(), &limits, true) {
+            Ok(Frames::One(message)) if !is_repeatable(&message) => {
+                Forwarded::Answered(answer::refusal(shared, &outcome_unknown(), message.id.as_ref()))
+            }
+            Ok(Frames::Batch(messages)) if !messages.iter().flatten().all(is_repeatable) => {
+                Forwarded::Answered(unknown_batch(shared, &messages))
+            }
+            // One that is not understood was not carried out.
+            Ok(_) | Err(_) => Forwarded::Repeatable,
+        }
+    }
+}
+
+/// An answer nobody waits for is dropped, as is a second notification of the same.
+fn is_repeatable(message: &Message) -> bool {
+    message.kind != Kind::Request || message.method.is_repeatable()
+}
+
+fn outcome_unknown() -> Refusal {
+    Refusal::new(
+        ErrorKind::OutcomeUnknown,
+        "the replica that served this session was lost before it answered: the request may or may not have been carried out",
+    )
+}
+
+/// An answer to each request of a batch.
+fn unknown_batch(shared: &Shared, messages: &[Result<Message, Rejected>]) -> Response<Body> {
+    let requests = messages.iter().flatten().filter(|message| message.kind == Kind::Request);
+    let unknown = |id: Option<&RequestId>| {
+        let refusal = outcome_unknown();
+        refusal.to_response(id, &shared.note_refusal(&refusal, None, None))
+    };
+    let answers: Vec<Bytes> = requests.map(|message| unknown(message.id.as_ref())).collect();
+    answer::json(StatusCode::OK, [&b"["[..], &answers.join(&b','), b"]"].concat().into())
+}
+
+async fn forward(broker: &Broker, address: &str, outgoing: &Outgoing) -> Forwarded {
+    let shared = &broker.shared;
+    let forwarded = match broker.placement.peers.send(address, outgoing.request()).await {
+        Ok(response) => match vouched::is_not_there(&response) {
+            Some(owner) => Forwarded::NotThere(owner),
+            None => relayed(shared, response, outgoing).await,
+        },
+        Err(error) => {
+            tracing::debug!(address, %error, "a request was not answered by another replica");
+            if error.nothing_was_sent() { Forwarded::NotSent } else { outgoing.unanswered(shared) }
+        }
+    };
+    shared.metrics.forwarded(match &forwarded {
+        Forwarded::Answered(_) => Forwarding::Answered,
+        Forwarded::NotSent => Forwarding::Unreachable,
+        Forwarded::NotThere(_) => Forwarding::NotThere,
+        Forwarded::Repeatable => Forwarding::Broken,
+    });
+    forwarded
+}
+
+/// The other replica's response, as this one's client gets it.
+async fn relayed(shared: &Shared, response: Response<Incoming>, outgoing: &Outgoing) -> Forwarded {
+    let (mut head, body) = response.into_parts();
+    vouched::incoming(&mut head.headers);
+    let is_events = head.headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+    let is_small = !is_events && body.size_hint().exact().is_some_and(|size| size <= RELAYED_WHOLE_BYTES_MAX);
+    if !is_small {
+        return Forwarded::Answered(Response::from_parts(head, Either::Right(Relayed { body, is_events }.boxed_unsync())));
+    }
+    match body.collect().await {
+        Ok(body) => Forwarded::Answered(Response::from_parts(head, Either::Left(Full::new(body.to_bytes())))),
+        Err(error) => {
+            tracing::debug!(%error, "an answer of another replica broke off");
+            outgoing.unanswered(shared)
+        }
+    }
+}
+
+/// A body on its way through, frame by frame.
+#[derive(Debug)]
+struct Relayed {
+    body: Incoming,
+    /// Ends when it breaks off, so that its client comes back for the rest. Anything else breaks off at the client, too.
+    is_events: bool,
+}
+
+impl hyper::body::Body for Relayed {
+    type Data = Bytes;
+    type Error = BrokenOff;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        Poll::Ready(match frame {
+            Some(Ok(frame)) => frame.is_data().then_some(Ok(frame)),
+            None => None,
+            Some(Err(error)) => {
+                tracing::debug!(%error, "an answer of another replica broke off");
+                (!self.is_events).then_some(Err(BrokenOff))
+            }
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,243 @@
+//! A POST: one message or a batch, for a session or to open one (MCP 2025-11-25, Sending Messages to the Server).
+//!
+//! Invariant: each request among the messages gets exactly one answer, as the response or on the event stream it becomes.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{
+    HeaderMap, HeaderValue, Response, StatusCode,
+    header::{CONTENT_LENGTH, EXPECT},
+};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::Incoming;
+use protocol::{
+    envelope::{Body as Frames, Kind, Message, Rejected, decode_body},
+    error::{ErrorKind, Refusal},
+    handshake,
+    ids::RequestId,
+    json::Limits,
+    method::Method,
+};
+
+use super::{
+    answer::{self, Body},
+    exchange::{Asked, Reach, SESSION_ID, anonymous, session_id, session_required, stamped, style},
+    forward::Located,
+    gate,
+};
+use crate::{
+    actors::{
+        session::Session,
+        stream::{EventStream, Next, Reader},
+    },
+    limits::{DISCARD_WAIT, DISCARDED_BYTES_MAX},
+    metrics::{Direction, Side},
+    rules::event_log::{Event, EventKind},
+};
+
+const TRANSPORT: &str = "http";
+
+impl Asked<'_> {
+    /// Reads the body and serves it where its session is.
+    pub(super) async fn post(self, body: Incoming) -> Result<Response<Body>, Rejected> {
+        let headers = &self.head.headers;
+        gate::is_json(headers).map_err(anonymous)?;
+        gate::accepts_answers(headers).map_err(anonymous)?;
+        let shared = &self.broker.shared;
+        let limits = Limits { bytes_max: shared.config.limits.message_bytes, ..Limits::default() };
+        let frame = read_body(headers, body, limits.bytes_max, shared.config.timeouts.request_read).await.map_err(anonymous)?;
+        if let Reach::Edge(_) = self.reach {
+            shared.metrics.bytes(Direction::In, Side::Client, frame.len());
+        }
+        let session = match session_id(headers).map_err(anonymous)? {
+            None => None,
+            Some(id) => match self.locate(id, &frame).await {
+                Ok(Located::Here(session)) => Some(Ok(session)),
+                Ok(Located::Answered(response)) => return Ok(response),
+                // What is wrong with the body comes first.
+                Err(refusal) => Some(Err(refusal)),
+            },
+        };
+        // Only sessions of 2025-03-26 know batches.
+        let batches = matches!(&session, Some(Ok(session)) if session.version.batches());
+        let frames = decode_body(frame, &limits, batches)?;
+        self.serve(session, frames).await
+    }
+
+    /// `session`: the one the header names, as it was found; `None` without a header.
+    async fn serve(self, session: Option<Result<Arc<Session>, Refusal>>, frames: Frames) -> Result<Response<Body>, Rejected> {
+        let version = gate::version(&self.head.headers);
+        match frames {
+            Frames::One(message) => {
+                let reject = |refusal| Rejected::new(refusal, message.id.clone());
+                if message.is_modern() {
+                    return Err(reject(gate::modern_era()));
+                }
+                version.map_err(reject)?;
+                if message.method == Method::Initialize && !matches!(session, Some(Ok(_))) {
+                    return self.initialize(&message).await;
+                }
+                let session = session.unwrap_or_else(|| Err(session_required())).map_err(reject)?;
+                session.touch();
+                one(&session, message).await
+            }
+            Frames::Batch(messages) => {
+                version.map_err(anonymous)?;
+                let session = session.unwrap_or_else(|| Err(session_required())).map_err(anonymous)?;
+                session.touch();
+                Ok(batch(&session, messages).await)
+            }
+        }
+    }
+
+    async fn initialize(self, message: &Message) -> Result<Response<Body>, Rejected> {
+        let reject = |refusal| Rejected::new(refusal, message.id.clone());
+        let Some(id) = message.id.as_ref().filter(|_| message.kind == Kind::Request) else {
+            return Err(reject(Refusal::new(ErrorKind::InvalidRequest, "initialize is a request and has an id")));
+        };
+        if self.broker.draining()
+            && let Some(response) = self.hand_over(&message.frame).await
+        {
+            return Ok(response);
+        }
+        let (session, result) = self.broker.open_session(self.caller, self.endpoint, TRANSPORT, message).await.map_err(reject)?;
+        let mut response = stamped(answer::json(StatusCode::OK, handshake::success(id, &result)), &session);
+        if let Ok(value) = HeaderValue::from_str(session.id.as_str()) {
+            response.headers_mut().insert(SESSION_ID, value);
+        }
+        Ok(response)
+    }
+}
+
+/// One message of an open session.
+async fn one(session: &Arc<Session>, message: Message) -> Result<Response<Body>, Rejected> {
+    match message.kind {
+        Kind::Notification => session.notify(&message),
+        Kind::Result | Kind::Error => session.answer(&message),
+        Kind::Request => {
+            let (id, stream) = (message.id.clone(), session.open_stream(message.id.iter().cloned().collect(), 0));
+            let reader = stream.read_from(0).map_err(|_| anonymous(Refusal::new(ErrorKind::Internal, "a new stream can not be read")))?;
+            session.submit(message, &stream).map_err(|refusal| Rejected::new(refusal, id))?;
+            return Ok(respond(session, reader).await);
+        }
+    }
+    Ok(stamped(answer::empty(StatusCode::ACCEPTED), session))
+}
+
+/// Waits for the first thing to send: when that is the answer the response is JSON, otherwise (or when it takes long) an
+/// event stream.
+async fn respond(session: &Arc<Session>, mut reader: Reader) -> Response<Body> {
+    let first = tokio::time::timeout(session.shared.config.events.keepalive, reader.next()).await;
+    let response = match first {
+        Ok(Next::Event(event)) if event.kind == EventKind::Answer => {
+            session.shared.metrics.bytes(Direction::Out, Side::Client, event.frame.len());
+            answer::json(StatusCode::OK, event.frame)
+        }
+        Ok(Next::Event(event)) => begin_stream(session, reader, &[event]),
+        _ => begin_stream(session, reader, &[]),
+    };
+    stamped(response, session)
+}
+
+fn begin_stream(session: &Arc<Session>, reader: Reader, read: &[Event]) -> Response<Body> {
+    session.keep_stream(&reader.stream);
+    answer::events(&session.shared, reader, read, style(session))
+}
+
+/// A batch of 2025-03-26: each request on its own, the answers together, in one array or on one stream.
+async fn batch(session: &Arc<Session>, messages: Vec<Result<Message, Rejected>>) -> Response<Body> {
+    let is_request = |message: &Result<Message, Rejected>| message.as_ref().map_or(true, |message| message.kind == Kind::Request);
+    let answers = messages.iter().filter(|message| is_request(message)).count();
+    let due: Vec<RequestId> =
+        messages.iter().flatten().filter(|message| message.kind == Kind::Request).filter_map(|m| m.id.clone()).collect();
+    let unnamed = answers - due.len();
+    let stream = session.open_stream(due, unnamed);
+    for message in messages {
+        match message {
+            Err(rejected) => refuse_into(session, &stream, rejected),
+            Ok(message) => submit_into(session, &stream, message),
+        }
+    }
+    if answers == 0 {
+        return stamped(answer::empty(StatusCode::ACCEPTED), session);
+    }
+    let Ok(mut reader) = stream.read_from(0) else { return answer::empty(StatusCode::INTERNAL_SERVER_ERROR) };
+    let mut read = Vec::new();
+    loop {
+        match reader.next().await {
+            Next::Event(event) => {
+                let answers_only = event.kind == EventKind::Answer;
+                read.push(event);
+                if !answers_only {
+                    // Something else comes before the last answer: everything goes on a stream, what was read first.
+                    return stamped(begin_stream(session, reader, &read), session);
+                }
+            }
+            Next::End => break,
+            Next::Pause | Next::Displaced | Next::Cut => return stamped(begin_stream(session, reader, &read), session),
+        }
+    }
+    let answers: Vec<&[u8]> = read.iter().map(|event| &event.frame[..]).collect();
+    let body = [&b"["[..], &answers.join(&b','), b"]"].concat();
+    stamped(answer::json(StatusCode::OK, body.into()), session)
+}
+
+fn submit_into(session: &Arc<Session>, stream: &Arc<EventStream>, message: Message) {
+    match message.kind {
+        Kind::Notification => session.notify(&message),
+        Kind::Result | Kind::Error => session.answer(&message),
+        Kind::Request => {
+            let id = message.id.clone();
+            let refusal = if message.method == Method::Initialize {
+                Err(Refusal::new(ErrorKind::InvalidRequest, "initialize is never part of a batch"))
+            } else {
+                session.submit(message, stream)
+            };
+            if let Err(refusal) = refusal {
+                refuse_into(session, stream, Rejected::new(refusal, id));
+            }
+        }
+    }
+}
+
+fn refuse_into(session: &Session, stream: &EventStream, rejected: Rejected) {
+    let frame = session.refusal_frame(&rejected.refusal, rejected.id.as_ref());
+    let _cut = stream.push(std::time::Instant::now(), EventKind::Answer, frame);
+}
+
+async fn read_body(headers: &HeaderMap, mut body: Incoming, bytes_max: usize, time: Duration) -> Result<Bytes, Refusal> {
+    let too_large =
+        || Refusal::new(ErrorKind::MessageTooLarge, format!("a message has at most {bytes_max} bytes")).with("maxBytes", bytes_max);
+    let announced = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()).and_then(|text| text.parse::<usize>().ok());
+    if announced.is_some_and(|length| length > bytes_max) {
+        // Who asks first is told at once; who sends anyway looks for the answer only when everything is sent.
+        if !headers.contains_key(EXPECT) {
+            discard(body).await;
+        }
+        return Err(too_large());
+    }
+    match tokio::time::timeout(time, Limited::new(&mut body, bytes_max).collect()).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            discard(body).await;
+            Err(too_large())
+        }
+        Ok(Err(_)) => Err(Refusal::new(ErrorKind::InvalidRequest, "the request body broke off")),
+        Err(_) => Err(Refusal::new(ErrorKind::InvalidRequest, "the request body did not come in time")),
+    }
+}
+
+/// Reads on, within reason, what a client is still sending: most look for an answer only when they have sent everything,
+/// and closing the connection under them would take the answer away.
+async fn discard(mut body: Incoming) {
+    let reading = async {
+        let mut left = DISCARDED_BYTES_MAX;
+        while let Some(Ok(frame)) = body.frame().await {
+            let length = frame.data_ref().map_or(0, Bytes::len);
+            let Some(rest) = left.checked_sub(length) else { return };
+            left = rest;
+        }
+    };
+    let _in_time = tokio::time::timeout(DISCARD_WAIT, reading).await;
+}

@@ -1,0 +1,169 @@
+//! Which replica a session is on. Asked by listeners for every request that names a session.
+//!
+//! A session here is found by one look into a map. Otherwise: what was last known (in memory, then in the hot store), and
+//! then the record, where a session without an owner is taken over. Only the record can say that there is no session.
+
+mod owners;
+mod search;
+
+use std::sync::Arc;
+
+use protocol::{error::Refusal, ids::SessionId};
+use storage::{NodeRecord, OwnerHint, SessionKey};
+use transport::{PeerClient, PeerIdentity, PeerIdentityError};
+
+pub use self::search::Miss;
+use self::{
+    owners::Owners,
+    search::{Claimed, Places},
+};
+use crate::{
+    actors::session::{Session, record},
+    auth::Caller,
+    broker::{Adoption, Broker, no_session},
+    limits::OWNERS_REMEMBERED_MAX,
+    rules::catalog::Endpoint,
+};
+
+/// A replica that can be asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Owner {
+    /// Its name in the record.
+    pub node: String,
+    /// `host:port` of its internal listener.
+    pub address: String,
+}
+
+/// Where to serve a request.
+#[derive(Debug)]
+pub enum Found<Session = Arc<crate::actors::session::Session>> {
+    Here(Session),
+    There(Owner),
+}
+
+/// Where to serve a request that another replica sent.
+#[derive(Debug)]
+pub enum Inside<Session = Arc<crate::actors::session::Session>> {
+    Here(Session),
+    /// `None`: whoever asks has to look by itself.
+    NotHere(Option<Owner>),
+}
+
+/// What a replica knows of the others.
+#[derive(Debug)]
+pub struct Placement {
+    pub identity: PeerIdentity,
+    pub peers: PeerClient,
+    owners: Owners,
+}
+
+impl Placement {
+    pub fn new(secret: &[u8; 32]) -> Result<Self, PeerIdentityError> {
+        let identity = PeerIdentity::from_secret(secret)?;
+        Ok(Self { peers: PeerClient::new(&identity), identity, owners: Owners::new(OWNERS_REMEMBERED_MAX) })
+    }
+}
+
+/// One request's search for its session.
+pub struct Search<'a>(search::Search<Seat<'a>>);
+
+impl<'a> Search<'a> {
+    pub fn new(broker: &'a Arc<Broker>, id: &str, caller: &'a Caller, endpoint: &'a Endpoint) -> Self {
+        Self(search::Search::new(Seat::new(broker, id, caller, endpoint), broker.shared.config.session.lease))
+    }
+
+    /// Where to send the request next, or why there is nowhere to send it. After [`Found::There`], say what came of it with
+    /// [`Search::missed`] and ask again.
+    pub async fn next(&mut self) -> Result<Found, Refusal> {
+        self.0.next().await
+    }
+
+    pub fn missed(&mut self, owner: &Owner, miss: Miss) {
+        self.0.missed(owner, miss);
+    }
+}
+
+/// Finds, or takes over, the session of a request that another replica sent.
+pub async fn inside(broker: &Arc<Broker>, id: &str, caller: &Caller, endpoint: &Endpoint) -> Result<Inside, Refusal> {
+    search::inside(&Seat::new(broker, id, caller, endpoint)).await
+}
+
+/// Replicas that take what one that drains does not, in no particular order.
+pub async fn other_replicas(broker: &Arc<Broker>) -> Vec<Owner> {
+    let durable = &broker.shared.durable;
+    // A store that can not be asked knows of nobody.
+    let nodes = durable.timed("nodes", durable.store.nodes()).await.unwrap_or_default();
+    let own = durable.node();
+    let mut others: Vec<Owner> = nodes.into_iter().filter(|node| node.node != own && !node.draining).filter_map(owner).collect();
+    for last in (1..others.len()).rev() {
+        others.swap(last, rand::random_range(0..=last));
+    }
+    others
+}
+
+fn owner(node: NodeRecord) -> Option<Owner> {
+    Some(Owner { node: node.node.as_str().to_owned(), address: node.address? })
+}
+
+/// Whose session, at which endpoint.
+struct Seat<'a> {
+    broker: &'a Arc<Broker>,
+    id: SessionId,
+    caller: &'a Caller,
+    endpoint: &'a Endpoint,
+}
+
+impl<'a> Seat<'a> {
+    fn new(broker: &'a Arc<Broker>, id: &str, caller: &'a Caller, endpoint: &'a Endpoint) -> Self {
+        Self { broker, id: SessionId::new(id), caller, endpoint }
+    }
+
+    /// Made when it is needed: a session that is here needs none.
+    fn key(&self) -> SessionKey {
+        record::key_of(&self.id)
+    }
+}
+
+impl Places for Seat<'_> {
+    type Session = Arc<Session>;
+
+    fn here(&self) -> Result<Option<Arc<Session>>, Refusal> {
+        match self.broker.session_here(&self.id, self.caller, self.endpoint)? {
+            None if !Session::may_be_id(&self.id) => Err(no_session()),
+            session => Ok(session),
+        }
+    }
+
+    async fn hint(&self) -> Option<Owner> {
+        let key = self.key();
+        if let Some(owner) = self.broker.placement.owners.get(&key) {
+            return Some(owner);
+        }
+        let OwnerHint { node, address } = self.broker.shared.durable.hot.owner(&key).await?;
+        (node != self.broker.shared.durable.node().as_str()).then_some(Owner { node, address })
+    }
+
+    async fn claim(&self) -> Result<Claimed<Arc<Session>>, Refusal> {
+        Ok(match self.broker.adopt(&self.id, self.caller, self.endpoint).await? {
+            Adoption::Here(session) => Claimed::Here(session),
+            Adoption::Elsewhere(node) => Claimed::Elsewhere { lease_left: node.lease_left, owner: owner(node) },
+            Adoption::Absent => Claimed::Absent,
+        })
+    }
+
+    fn draining(&self) -> bool {
+        self.broker.draining()
+    }
+
+    async fn replicas(&self) -> Vec<Owner> {
+        other_replicas(self.broker).await
+    }
+
+    fn note(&self, owner: &Owner) {
+        self.broker.placement.owners.note(self.key(), owner.clone());
+    }
+
+    fn forget(&self, owner: &Owner) {
+        self.broker.placement.owners.forget(&self.key(), owner);
+    }
+}

@@ -1,0 +1,396 @@
+//! One request's search for the replica that serves it: what is asked in which order, and how long.
+//!
+//! Called through [`super::Placement`]; whoever searches forwards the request and says what came of it. Invariant: a search
+//! ends within twice the lease and a second, and never says that there is no session because it could not look.
+
+use std::time::Duration;
+
+use protocol::error::{ErrorKind, Refusal};
+use tokio::time::{Instant, sleep};
+
+use super::{Found, Inside, Owner};
+use crate::{
+    broker::no_session,
+    limits::{OWNER_RETRY_DOUBLINGS, OWNER_RETRY_JITTER, OWNER_RETRY_MIN, OWNER_SEARCH_EXTRA},
+};
+
+/// Where a search looks.
+pub(super) trait Places {
+    type Session;
+
+    /// A session that lives here; an error if it is somebody else's.
+    fn here(&self) -> Result<Option<Self::Session>, Refusal>;
+
+    /// Where it was last known to be.
+    fn hint(&self) -> impl Future<Output = Option<Owner>> + Send;
+
+    /// Looks at the record, and takes the session over if nobody owns it.
+    fn claim(&self) -> impl Future<Output = Result<Claimed<Self::Session>, Refusal>> + Send;
+
+    /// This replica is going away and takes nothing new.
+    fn draining(&self) -> bool;
+
+    /// Others that take what this one does not, best first.
+    fn replicas(&self) -> impl Future<Output = Vec<Owner>> + Send;
+
+    fn note(&self, owner: &Owner);
+
+    fn forget(&self, owner: &Owner);
+}
+
+/// What the record says.
+pub(super) enum Claimed<Session> {
+    Here(Session),
+    /// `owner`: `None` if it can not be reached from outside.
+    Elsewhere {
+        owner: Option<Owner>,
+        lease_left: Duration,
+    },
+    Absent,
+}
+
+/// Why a replica did not serve a request that it was asked to serve.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Miss {
+    /// It can not be reached.
+    Unreachable,
+    /// It does not have the session, and may know who has.
+    NotThere(Option<Owner>),
+}
+
+pub(super) struct Search<P> {
+    places: P,
+    lease: Duration,
+    /// Set when something is in the way for the first time.
+    deadline: Option<Instant>,
+    hint_asked: bool,
+    /// A replica that did not have the session named another one. That is followed once, lest two of them name each other.
+    told: Option<Owner>,
+    told_asked: bool,
+    /// Who was asked last.
+    in_vain: Option<(Owner, Miss)>,
+    /// For how many times the record was right in vain.
+    rounds: u32,
+    /// Replicas not asked yet by one that drains.
+    untried: Option<Vec<Owner>>,
+}
+
+impl<P: Places> Search<P> {
+    pub(super) fn new(places: P, lease: Duration) -> Self {
+        Self { places, lease, deadline: None, hint_asked: false, told: None, told_asked: false, in_vain: None, rounds: 0, untried: None }
+    }
+
+    /// Where to send the request next, or why there is nowhere to send it.
+    pub(super) async fn next(&mut self) -> Result<Found<P::Session>, Refusal> {
+        loop {
+            if let Some(session) = self.places.here()? {
+                return Ok(Found::Here(session));
+            }
+            if let Some(owner) = self.told.take() {
+                return Ok(self.there(owner));
+            }
+            if !std::mem::replace(&mut self.hint_asked, true)
+                && let Some(owner) = self.places.hint().await
+            {
+                return Ok(self.there(owner));
+            }
+            if self.places.draining() {
+                return self.another_replica().await.map(Found::There);
+            }
+            match self.places.claim().await? {
+                Claimed::Here(session) => return Ok(Found::Here(session)),
+                Claimed::Absent => return Err(no_session()),
+                Claimed::Elsewhere { owner, lease_left } => {
+                    let in_vain = self.in_vain.take();
+                    match (owner, in_vain) {
+                        (Some(owner), Some((asked, Miss::NotThere(_)))) if owner == asked => self.wait(Duration::ZERO).await?,
+                        (Some(owner), Some((asked, Miss::Unreachable))) if owner == asked => self.wait(lease_left).await?,
+                        (Some(owner), _) => return Ok(self.there(owner)),
+                        (None, _) => self.wait(lease_left).await?,
+                    }
+                }
+            }
+        }
+    }
+
+    /// The replica that [`Search::next`] named did not serve the request.
+    pub(super) fn missed(&mut self, owner: &Owner, miss: Miss) {
+        self.places.forget(owner);
+        self.deadline();
+        if let Miss::NotThere(Some(told)) = &miss
+            && told != owner
+            && !std::mem::replace(&mut self.told_asked, true)
+        {
+            self.told = Some(told.clone());
+        }
+        self.in_vain = Some((owner.clone(), miss));
+    }
+
+    fn there(&self, owner: Owner) -> Found<P::Session> {
+        self.places.note(&owner);
+        Found::There(owner)
+    }
+
+    fn deadline(&mut self) -> Instant {
+        *self.deadline.get_or_insert_with(|| Instant::now() + 2 * self.lease + OWNER_SEARCH_EXTRA)
+    }
+
+    /// Until the owner's lease is over, or a little, as several may wait for the same.
+    async fn wait(&mut self, lease_left: Duration) -> Result<(), Refusal> {
+        let least = OWNER_RETRY_MIN * 2_u32.pow(self.rounds.min(OWNER_RETRY_DOUBLINGS));
+        let pause = lease_left.max(least) + rand::random_range(Duration::ZERO..=OWNER_RETRY_JITTER);
+        self.rounds += 1;
+        if Instant::now() + pause > self.deadline() {
+            let refusal = Refusal::new(ErrorKind::SessionElsewhere, "the session is on another replica, which can not be reached now");
+            return Err(refusal.retry_after(self.lease));
+        }
+        sleep(pause).await;
+        Ok(())
+    }
+
+    async fn another_replica(&mut self) -> Result<Owner, Refusal> {
+        if self.untried.is_none() {
+            self.untried = Some(self.places.replicas().await);
+        }
+        let next = self.untried.as_mut().and_then(Vec::pop);
+        next.ok_or_else(|| Refusal::new(ErrorKind::Draining, "the broker is shutting down"))
+    }
+}
+
+/// The search of a replica that was asked by another one: it looks, but neither forwards nor waits.
+pub(super) async fn inside<P: Places>(places: &P) -> Result<Inside<P::Session>, Refusal> {
+    if let Some(session) = places.here()? {
+        return Ok(Inside::Here(session));
+    }
+    if places.draining() {
+        return Ok(Inside::NotHere(None));
+    }
+    match places.claim().await? {
+        Claimed::Here(session) => Ok(Inside::Here(session)),
+        Claimed::Elsewhere { owner, .. } => Ok(Inside::NotHere(owner)),
+        Claimed::Absent => Err(no_session()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        collections::VecDeque,
+        sync::{Mutex, MutexGuard},
+    };
+
+    use super::*;
+
+    const LEASE: Duration = Duration::from_millis(200);
+    /// A busy machine takes its time.
+    const SLACK: Duration = Duration::from_secs(1);
+
+    /// Says what it was told to say; the last word of the record is repeated.
+    #[derive(Default)]
+    struct Script {
+        state: Mutex<State>,
+    }
+
+    #[derive(Default)]
+    struct State {
+        hint: Option<Owner>,
+        record: VecDeque<Result<Option<Record>, ErrorKind>>,
+        replicas: Vec<Owner>,
+        draining: bool,
+        noted: Vec<Owner>,
+        forgotten: Vec<Owner>,
+        claims: usize,
+    }
+
+    #[derive(Clone)]
+    enum Record {
+        Free,
+        Owned(Option<Owner>, Duration),
+    }
+
+    impl Script {
+        fn with(change: impl FnOnce(&mut State)) -> Self {
+            let script = Self::default();
+            change(&mut script.lock());
+            script
+        }
+
+        fn lock(&self) -> MutexGuard<'_, State> {
+            self.state.lock().unwrap()
+        }
+    }
+
+    impl Places for &Script {
+        type Session = &'static str;
+
+        fn here(&self) -> Result<Option<&'static str>, Refusal> {
+            Ok(None)
+        }
+
+        async fn hint(&self) -> Option<Owner> {
+            self.lock().hint.clone()
+        }
+
+        async fn claim(&self) -> Result<Claimed<&'static str>, Refusal> {
+            let mut state = self.lock();
+            state.claims += 1;
+            let said = if state.record.len() > 1 { state.record.pop_front() } else { state.record.front().cloned() };
+            match said {
+                Some(Ok(Some(Record::Free))) => Ok(Claimed::Here("adopted")),
+                Some(Ok(Some(Record::Owned(owner, lease_left)))) => Ok(Claimed::Elsewhere { owner, lease_left }),
+                Some(Err(kind)) => Err(Refusal::new(kind, "")),
+                Some(Ok(None)) | None => Ok(Claimed::Absent),
+            }
+        }
+
+        fn draining(&self) -> bool {
+            self.lock().draining
+        }
+
+        async fn replicas(&self) -> Vec<Owner> {
+            self.lock().replicas.clone()
+        }
+
+        fn note(&self, owner: &Owner) {
+            self.lock().noted.push(owner.clone());
+        }
+
+        fn forget(&self, owner: &Owner) {
+            self.lock().forgotten.push(owner.clone());
+        }
+    }
+
+    fn owner(node: &str) -> Owner {
+        Owner { node: node.to_owned(), address: format!("{node}:1") }
+    }
+
+    fn owned(node: &str, lease_left: Duration) -> Result<Option<Record>, ErrorKind> {
+        Ok(Some(Record::Owned(Some(owner(node)), lease_left)))
+    }
+
+    async fn there(search: &mut Search<&Script>) -> String {
+        match search.next().await {
+            Ok(Found::There(owner)) => owner.node,
+            Ok(Found::Here(session)) => session.to_owned(),
+            Err(refusal) => refusal.kind.name().to_owned(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_hint_is_believed_once_and_then_the_record() {
+        let script = Script::with(|state| {
+            state.hint = Some(owner("a"));
+            state.record = [owned("b", LEASE)].into();
+        });
+        let mut search = Search::new(&script, LEASE);
+        assert_eq!(there(&mut search).await, "a");
+        assert_eq!(script.lock().claims, 0);
+        search.missed(&owner("a"), Miss::Unreachable);
+        assert_eq!(script.lock().forgotten, [owner("a")]);
+        assert_eq!(there(&mut search).await, "b");
+        assert_eq!(script.lock().noted.last(), Some(&owner("b")));
+    }
+
+    #[tokio::test]
+    async fn a_dead_owners_lease_is_waited_for_and_no_longer() {
+        let script = Script::with(|state| state.record = [owned("a", LEASE), owned("a", LEASE / 2), Ok(Some(Record::Free))].into());
+        let mut search = Search::new(&script, LEASE);
+        let begun = Instant::now();
+        assert_eq!(there(&mut search).await, "a");
+        search.missed(&owner("a"), Miss::Unreachable);
+        assert_eq!(there(&mut search).await, "adopted");
+        let waited = begun.elapsed();
+        assert!(waited >= LEASE / 2 && waited <= LEASE / 2 + OWNER_RETRY_JITTER + SLACK, "{waited:?}");
+    }
+
+    #[tokio::test]
+    async fn an_owner_that_lives_but_can_not_be_reached_is_a_refusal_in_bounded_time() {
+        let script = Script::with(|state| state.record = [owned("a", LEASE)].into());
+        let mut search = Search::new(&script, LEASE);
+        let begun = Instant::now();
+        let mut attempts = 0;
+        let refusal = loop {
+            match search.next().await {
+                Ok(Found::There(owner)) => search.missed(&owner, Miss::Unreachable),
+                Ok(Found::Here(_)) => panic!("nobody adopts it"),
+                Err(refusal) => break refusal,
+            }
+            attempts += 1;
+        };
+        assert_eq!(refusal.kind, ErrorKind::SessionElsewhere);
+        assert!(refusal.kind.retryable() && refusal.retry_after.is_some());
+        assert!(begun.elapsed() <= 2 * LEASE + OWNER_SEARCH_EXTRA + SLACK, "{:?}", begun.elapsed());
+        assert!((2..=8).contains(&attempts), "{attempts} attempts");
+    }
+
+    #[tokio::test]
+    async fn an_owner_nobody_can_reach_from_outside_is_waited_for() {
+        let nowhere = Ok(Some(Record::Owned(None, LEASE)));
+        let script = Script::with(|state| state.record = [nowhere, Ok(Some(Record::Free))].into());
+        assert_eq!(there(&mut Search::new(&script, LEASE)).await, "adopted");
+    }
+
+    #[tokio::test]
+    async fn two_replicas_that_name_each_other_do_not_keep_a_search_going() {
+        let script = Script::with(|state| {
+            state.hint = Some(owner("a"));
+            state.record = [owned("a", LEASE)].into();
+        });
+        let mut search = Search::new(&script, LEASE);
+        let begun = Instant::now();
+        let (mut asked, mut kind) = (Vec::new(), None);
+        while kind.is_none() {
+            match search.next().await {
+                Ok(Found::There(there)) => {
+                    let other = if there.node == "a" { owner("b") } else { owner("a") };
+                    search.missed(&there, Miss::NotThere(Some(other)));
+                    asked.push(there.node);
+                }
+                Ok(Found::Here(_)) => panic!("nobody adopts it"),
+                Err(refusal) => kind = Some(refusal.kind),
+            }
+        }
+        assert_eq!(kind, Some(ErrorKind::SessionElsewhere));
+        assert_eq!(asked[..2], ["a", "b"], "one word was followed");
+        assert!(asked.len() <= 20, "{} questions", asked.len());
+        assert!(begun.elapsed() <= 2 * LEASE + OWNER_SEARCH_EXTRA + SLACK, "{:?}", begun.elapsed());
+    }
+
+    #[tokio::test]
+    async fn r_09_a_store_that_can_not_be_asked_is_no_missing_session() {
+        let script = Script::with(|state| state.record = [Err(ErrorKind::StoreUnavailable)].into());
+        assert_eq!(there(&mut Search::new(&script, LEASE)).await, "store_unavailable");
+        let script = Script::default();
+        assert_eq!(there(&mut Search::new(&script, LEASE)).await, "session_not_found");
+    }
+
+    #[tokio::test]
+    async fn who_drains_takes_nothing_over_and_asks_the_others() {
+        let script = Script::with(|state| {
+            state.draining = true;
+            state.replicas = vec![owner("c"), owner("b")];
+            state.record = [Ok(Some(Record::Free))].into();
+        });
+        let mut search = Search::new(&script, LEASE);
+        assert_eq!(there(&mut search).await, "b");
+        search.missed(&owner("b"), Miss::NotThere(Some(owner("d"))));
+        assert_eq!(there(&mut search).await, "d");
+        search.missed(&owner("d"), Miss::Unreachable);
+        assert_eq!(there(&mut search).await, "c");
+        search.missed(&owner("c"), Miss::Unreachable);
+        assert_eq!(there(&mut search).await, "draining");
+        assert_eq!(script.lock().claims, 0);
+    }
+
+    #[tokio::test]
+    async fn who_was_asked_by_another_replica_looks_once() {
+        let script = Script::with(|state| {
+            state.hint = Some(owner("x"));
+            state.record = [owned("b", LEASE), Ok(Some(Record::Free))].into();
+        });
+        assert!(matches!(inside(&&script).await, Ok(Inside::NotHere(Some(known))) if known == owner("b")));
+        assert!(matches!(inside(&&script).await, Ok(Inside::Here("adopted"))));
+        script.lock().draining = true;
+        assert!(matches!(inside(&&script).await, Ok(Inside::NotHere(None))));
+    }
+}

@@ -1,0 +1,506 @@
+//! Tasks (MCP 2025-11-25, Tasks), decided: what a client may ask for, what it is shown, how an answer ends a task, and what
+//! may be done with a task whose broker died.
+//!
+//! Invariant: nothing here lets a call be carried out twice unless the tool says that this is harmless.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use protocol::{
+    envelope::{Kind, Message},
+    error::{ErrorKind, Refusal},
+    ids::{BackendId, RequestId, TaskId},
+    json::{self, Document, Value, ValueKind},
+    splice::Splice,
+};
+use serde::{Deserialize, Serialize};
+
+use super::catalog::{Endpoint, ToolTraits};
+use crate::{
+    durable::{Step, StoredTask, TaskStatus},
+    limits::{IDEMPOTENCY_KEY_BYTES_MAX, STATUS_MESSAGE_CHARS_MAX, TASK_POLL_MAX, TASK_POLL_MIN, TASK_TTL_MIN},
+};
+
+/// The member of `_meta` that names the task a message belongs to.
+pub const RELATED_TASK: &str = "io.modelcontextprotocol/related-task";
+/// The member of `_meta` by which a client says that two requests are the same one.
+pub const IDEMPOTENCY_KEY: &str = "dev.mcp-broker/idempotency-key";
+
+/// What a client says about the task it wants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wish {
+    pub ttl: Option<Duration>,
+    pub idempotency_key: Option<String>,
+}
+
+impl Wish {
+    /// Reads `params.task` and the idempotency key of a `tools/call`.
+    pub fn of(message: &Message) -> Result<Self, Refusal> {
+        let wrong = |text: &str| Err(Refusal::new(ErrorKind::InvalidParams, text));
+        let Some(ttl) = wished_ttl(message.bytes(message.fields.task).unwrap_or_default()) else {
+            return wrong("params.task must be an object, and its ttl a number of milliseconds, not negative");
+        };
+        let meta = message.bytes(message.fields.meta).unwrap_or(b"{}");
+        let document = parsed(meta).ok();
+        let given = document.as_ref().and_then(|meta| meta.root().get(IDEMPOTENCY_KEY));
+        let idempotency_key = match given.map(|key| key.as_str().filter(|key| (1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&key.len()))) {
+            None => None,
+            Some(Some(key)) => Some(key.into_owned()),
+            Some(None) => return wrong("the idempotency key must be a string of 1 to 256 bytes"),
+        };
+        Ok(Self { ttl, idempotency_key })
+    }
+}
+
+/// `None`: it can not be read. `Some(None)`: there is none.
+fn wished_ttl(task: &[u8]) -> Option<Option<Duration>> {
+    let document = parsed(task).ok()?;
+    let root = document.root();
+    if root.kind() != ValueKind::Object {
+        return None;
+    }
+    let Some(ttl) = root.get("ttl") else { return Some(None) };
+    let milliseconds = ttl.as_f64().filter(|ttl| ttl.is_finite() && *ttl >= 0.0)?;
+    // A number beyond all reason is simply the longest time there is; it is capped later.
+    Some(Some(Duration::from_millis(milliseconds.min(u64::MAX as f64 / 2.0).ceil() as u64)))
+}
+
+/// The time a task is kept: as wished, within what the operator allows.
+pub fn actual_ttl(wished: Option<Duration>, usual: Duration, max: Duration) -> Duration {
+    wished.unwrap_or(usual).min(max).max(TASK_TTL_MIN.min(max))
+}
+
+/// What the broker needs beside the request to carry a task out, whoever does it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Details {
+    format: u8,
+    /// Protocol revision of the client.
+    pub version: String,
+    /// `None`: the aggregated endpoint.
+    pub endpoint: Option<BackendId>,
+    /// The client's capabilities, as sent.
+    pub capabilities: String,
+    /// The client's progress token, as JSON.
+    pub progress_token: Option<String>,
+    pub log_level: Option<String>,
+    pub read_only: bool,
+    pub idempotent: bool,
+    /// As the client called it.
+    pub tool: String,
+}
+
+impl Details {
+    pub const FORMAT: u8 = 1;
+
+    pub fn new(version: &str, endpoint: &Endpoint, capabilities: &[u8], traits: ToolTraits, tool: String) -> Self {
+        Self {
+            format: Self::FORMAT,
+            version: version.to_owned(),
+            endpoint: match endpoint {
+                Endpoint::Aggregated => None,
+                Endpoint::Single(backend) => Some(backend.clone()),
+            },
+            capabilities: String::from_utf8_lossy(capabilities).into_owned(),
+            progress_token: None,
+            log_level: None,
+            read_only: traits.read_only,
+            idempotent: traits.idempotent,
+            tool,
+        }
+    }
+
+    pub fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("strings and flags are always JSON")
+    }
+
+    /// `None`: written by a later version, or damaged.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        serde_json::from_slice(bytes).ok().filter(|details: &Self| details.format == Self::FORMAT)
+    }
+
+    pub fn endpoint(&self) -> Endpoint {
+        self.endpoint.clone().map_or(Endpoint::Aggregated, Endpoint::Single)
+    }
+
+    /// The tool says that a second call does no more than the first.
+    pub fn is_repeatable(&self) -> bool {
+        self.read_only || self.idempotent
+    }
+}
+
+/// What becomes of a task whose broker died.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AfterCrash {
+    /// Send it; for the first time, or once more where that is harmless.
+    Send,
+    /// It may have been carried out: only the truth can be told.
+    Unknown,
+    /// The backend has a task of its own for it: ask that.
+    Follow,
+}
+
+pub fn after_crash(step: &Step, repeatable: bool) -> AfterCrash {
+    match step {
+        Step::Queued => AfterCrash::Send,
+        Step::Sent if repeatable => AfterCrash::Send,
+        Step::Sent => AfterCrash::Unknown,
+        Step::Mirrored { .. } => AfterCrash::Follow,
+    }
+}
+
+/// Whether a task may go from one status to the other (MCP 2025-11-25, Tasks: Task Status Lifecycle).
+pub fn may_follow(from: TaskStatus, to: TaskStatus) -> bool {
+    !from.is_over() && from != to
+}
+
+/// How a task ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    pub status: TaskStatus,
+    pub message: Option<String>,
+    /// `{"result":…}` or `{"error":…}`: what the call would have been answered with.
+    pub outcome: Vec<u8>,
+}
+
+impl Ended {
+    /// By this answer, which is in the client's terms already.
+    pub fn by_answer(answer: &Message, bytes_max: usize) -> Result<Self, Refusal> {
+        let (member, body) = match answer.kind {
+            Kind::Error => ("error", answer.bytes(answer.error)),
+            _ => ("result", answer.bytes(answer.result)),
+        };
+        let outcome = [b"{\"", member.as_bytes(), b"\":", body.unwrap_or(b"{}"), b"}"].concat();
+        if outcome.len() > bytes_max {
+            let text = format!("the result is larger than the {bytes_max} bytes that are kept of one");
+            return Err(Refusal::new(ErrorKind::ResultTooLarge, text));
+        }
+        let (status, message) = match answer.kind {
+            Kind::Error => (TaskStatus::Failed, answer.text(answer.fields.error_message).map(|text| for_people(&text))),
+            // MCP 2025-11-25, Tasks: a tool result with `isError` fails its task.
+            _ if is_tool_error(answer) => (TaskStatus::Failed, Some("the tool reported an error".to_owned())),
+            _ => (TaskStatus::Completed, None),
+        };
+        Ok(Self { status, message, outcome })
+    }
+
+    /// By the broker, which could not get an answer.
+    pub fn refused(refusal: &Refusal, request_id: &str) -> Self {
+        let outcome = [b"{\"error\":", &*refusal.to_error_json(request_id), b"}"].concat();
+        Self { status: TaskStatus::Failed, message: Some(for_people(&refusal.message)), outcome }
+    }
+
+    /// On somebody's demand. What was asked for is not known, and will not be.
+    pub fn cancelled(request_id: &str) -> Self {
+        let refusal = Refusal::new(ErrorKind::InvalidRequest, "the task was cancelled").with("status", TaskStatus::Cancelled.name());
+        Self { status: TaskStatus::Cancelled, message: Some("cancelled on request".to_owned()), ..Self::refused(&refusal, request_id) }
+    }
+}
+
+fn for_people(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(STATUS_MESSAGE_CHARS_MAX).collect()
+}
+
+/// A tool that ran and failed says so in its result (MCP 2025-11-25, Tools: Error Handling).
+pub fn is_tool_error(answer: &Message) -> bool {
+    let Some(result) = answer.bytes(answer.result) else { return false };
+    // Few results have the member; looking for the word is far cheaper than a second parse.
+    if memchr::memmem::find(result, b"isError").is_none() {
+        return false;
+    }
+    parsed(result).is_ok_and(|document| document.root().get("isError").and_then(|value| value.as_bool()) == Some(true))
+}
+
+/// The whole response to `tasks/result` of a task that ended like this; `None` when what is stored can not be read.
+pub fn response(outcome: &[u8], id: &RequestId, task: &TaskId) -> Option<Message> {
+    let rest = outcome.strip_prefix(b"{")?;
+    let frame = Bytes::from([b"{\"jsonrpc\":\"2.0\",\"id\":", id.raw(), b",", rest].concat());
+    let message = decoded(frame)?;
+    let frame = Splice::new(&message.frame).set_meta(&message, RELATED_TASK, &related(task)).finish();
+    decoded(frame)
+}
+
+/// The value of [`RELATED_TASK`].
+pub fn related(task: &TaskId) -> Vec<u8> {
+    format!("{{\"taskId\":{}}}", json::quote(task.as_str())).into_bytes()
+}
+
+/// A frame of ours, or one that was decoded before.
+pub fn decoded(frame: Bytes) -> Option<Message> {
+    let limits = json::Limits { bytes_max: frame.len(), ..json::Limits::default() };
+    Message::decode(frame, &limits).ok()
+}
+
+/// The task as its client sees it.
+pub fn object(task: &StoredTask, poll_interval: Duration) -> String {
+    let record = &task.record;
+    let message = task.message.as_ref().map(|text| format!(",\"statusMessage\":{}", json::quote(text))).unwrap_or_default();
+    let ttl = record.ttl.map_or_else(|| "null".to_owned(), |ttl| ttl.as_millis().to_string());
+    format!(
+        "{{\"taskId\":{},\"status\":\"{}\"{message},\"createdAt\":\"{}\",\"lastUpdatedAt\":\"{}\",\"ttl\":{ttl},\"pollInterval\":{}}}",
+        json::quote(record.task.as_str()),
+        task.status.name(),
+        iso(task.created_at_us),
+        iso(task.updated_at_us),
+        poll_interval.as_millis(),
+    )
+}
+
+/// The result of a call that became a task.
+pub fn created(task: &StoredTask, poll_interval: Duration) -> String {
+    let related = String::from_utf8_lossy(&related(&task.record.task)).into_owned();
+    format!("{{\"task\":{},\"_meta\":{{\"{RELATED_TASK}\":{related}}}}}", object(task, poll_interval))
+}
+
+/// ISO 8601, in UTC.
+pub fn iso(at_us: i64) -> String {
+    jiff::Timestamp::from_microsecond(at_us).unwrap_or(jiff::Timestamp::UNIX_EPOCH).to_string()
+}
+
+/// What a backend says of a task of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BackendTask {
+    pub id: String,
+    pub status: TaskStatus,
+    pub message: Option<String>,
+    pub poll_interval: Option<Duration>,
+}
+
+impl BackendTask {
+    /// Reads a task object, or the result that holds one as `task`. A status that does not exist counts as working.
+    pub fn read(text: &[u8]) -> Option<Self> {
+        let document = parsed(text).ok()?;
+        let root = document.root();
+        let task = root.get("task").filter(|task| task.get("taskId").is_some()).unwrap_or(root);
+        let text_of = |key: &str| task.get(key).and_then(|value| value.as_str()).map(String::from);
+        Some(Self {
+            id: text_of("taskId")?,
+            status: text_of("status").and_then(|status| TaskStatus::parse(&status)).unwrap_or(TaskStatus::Working),
+            message: text_of("statusMessage").map(|text| for_people(&text)),
+            poll_interval: task.get("pollInterval").and_then(milliseconds).map(|wait| wait.clamp(TASK_POLL_MIN, TASK_POLL_MAX)),
+        })
+    }
+}
+
+fn milliseconds(value: Value<'_>) -> Option<Duration> {
+    value.as_f64().filter(|wait| wait.is_finite() && *wait >= 0.0).map(|wait| Duration::from_millis(wait.min(1e12) as u64))
+}
+
+/// MCP 2025-11-25, Tasks: an unknown or expired id is answered with invalid params.
+pub fn is_unknown_task(answer: &Message) -> bool {
+    answer.kind == Kind::Error && answer.bytes(answer.fields.error_code) == Some(b"-32602")
+}
+
+/// A backend's request as it is kept for the client: without its id, and with our task's.
+pub fn input_request(request: &Message, task: &TaskId) -> Bytes {
+    let mut splice = Splice::new(&request.frame);
+    splice.set_meta(request, RELATED_TASK, &related(task));
+    let spliced = splice.finish();
+    without_id(&spliced)
+}
+
+/// A response of a client as it is kept for the backend.
+pub fn input_answer(response: &Message) -> Bytes {
+    without_id(&response.frame)
+}
+
+fn without_id(frame: &Bytes) -> Bytes {
+    let whole = json::Span { start: 0, end: frame.len() as u32 };
+    let trimmed = frame.trim_ascii();
+    if trimmed.len() != frame.len() {
+        return without_id(&Bytes::copy_from_slice(trimmed));
+    }
+    Splice::new(frame).remove_member(whole, "id").finish()
+}
+
+/// What was kept without an id, with one.
+pub fn with_id(kept: &[u8], id: &RequestId) -> Bytes {
+    let rest = kept.strip_prefix(b"{").unwrap_or(kept);
+    Bytes::from([b"{\"id\":", id.raw(), b",", rest].concat())
+}
+
+fn parsed(text: &[u8]) -> Result<Document<'_>, json::JsonError> {
+    Document::parse(text, &json::Limits { bytes_max: text.len(), ..json::Limits::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::durable::{SessionKey, TaskRecord};
+    use proptest::prelude::*;
+    use protocol::ids::{PrincipalId, TenantId};
+    use serde_json::{Value as Json, json};
+
+    use super::*;
+
+    fn message(value: &Json) -> Message {
+        decoded(Bytes::from(value.to_string())).unwrap()
+    }
+
+    fn wish(task: Json, meta: Json) -> Result<Wish, Refusal> {
+        Wish::of(&message(
+            &json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "x", "task": task, "_meta": meta}}),
+        ))
+    }
+
+    fn stored() -> StoredTask {
+        let record = TaskRecord {
+            task: TaskId::new("abc"),
+            tenant: TenantId::parse("acme").unwrap(),
+            principal: PrincipalId::new("p"),
+            session: SessionKey::new([1; 32]),
+            private: false,
+            backend: BackendId::parse("b").unwrap(),
+            request: vec![],
+            details: vec![],
+            idempotency: None,
+            ttl: Some(Duration::from_secs(60)),
+        };
+        StoredTask {
+            record,
+            status: TaskStatus::Working,
+            message: None,
+            step: Step::Queued,
+            created_at_us: 1_767_225_600_000_000,
+            updated_at_us: 1_767_225_601_500_000,
+            epoch: 1,
+            revision: 1,
+        }
+    }
+
+    #[test]
+    fn task_12_the_ttl_is_a_number_that_is_not_negative() {
+        assert_eq!(wish(json!({}), json!({})).unwrap(), Wish { ttl: None, idempotency_key: None });
+        assert_eq!(wish(json!({"ttl": 1500}), json!({})).unwrap().ttl, Some(Duration::from_millis(1500)));
+        assert_eq!(wish(json!({"ttl": 0.5}), json!({})).unwrap().ttl, Some(Duration::from_millis(1)));
+        for bad in [json!({"ttl": -1}), json!({"ttl": "5"}), json!({"ttl": null}), json!(7), json!([])] {
+            assert_eq!(wish(bad.clone(), json!({})).unwrap_err().kind, ErrorKind::InvalidParams, "{bad}");
+        }
+        assert!(wish(json!({"ttl": 1e300}), json!({})).unwrap().ttl > Some(Duration::from_secs(1 << 40)));
+    }
+
+    #[test]
+    fn an_idempotency_key_is_a_short_string() {
+        assert_eq!(wish(json!({}), json!({IDEMPOTENCY_KEY: "k"})).unwrap().idempotency_key.as_deref(), Some("k"));
+        for bad in [json!(""), json!(1), json!("x".repeat(257))] {
+            assert!(wish(json!({}), json!({IDEMPOTENCY_KEY: bad})).is_err());
+        }
+    }
+
+    #[test]
+    fn f_31_only_what_is_harmless_is_sent_again() {
+        assert_eq!(after_crash(&Step::Queued, false), AfterCrash::Send);
+        assert_eq!(after_crash(&Step::Sent, true), AfterCrash::Send);
+        assert_eq!(after_crash(&Step::Sent, false), AfterCrash::Unknown);
+        let mirrored = Step::Mirrored { backend_task: "t".to_owned(), link: vec![] };
+        assert_eq!((after_crash(&mirrored, false), after_crash(&mirrored, true)), (AfterCrash::Follow, AfterCrash::Follow));
+    }
+
+    #[test]
+    fn details_survive_and_those_of_a_later_format_are_not_guessed_at() {
+        let traits = ToolTraits { idempotent: true, ..ToolTraits::default() };
+        let mut details = Details::new("2025-11-25", &Endpoint::Aggregated, br#"{"sampling":{}}"#, traits, "b__x".to_owned());
+        details.progress_token = Some("\"mine\"".to_owned());
+        assert_eq!(Details::decode(&details.encode()).as_ref(), Some(&details));
+        assert!(details.is_repeatable());
+        details.format = 2;
+        assert_eq!(Details::decode(&details.encode()), None);
+    }
+
+    #[test]
+    fn task_04_the_object_has_everything_the_schema_wants() {
+        let object: Json = serde_json::from_str(&object(&stored(), Duration::from_millis(500))).unwrap();
+        let expected = json!({"taskId": "abc", "status": "working", "createdAt": "2026-01-01T00:00:00Z",
+            "lastUpdatedAt": "2026-01-01T00:00:01.5Z", "ttl": 60000, "pollInterval": 500});
+        assert_eq!(object, expected);
+        let mut unlimited = stored();
+        (unlimited.record.ttl, unlimited.message) = (None, Some("a \"word\"".to_owned()));
+        let shown: Json = serde_json::from_str(&super::object(&unlimited, Duration::ZERO)).unwrap();
+        assert_eq!((&shown["ttl"], &shown["statusMessage"]), (&Json::Null, &json!("a \"word\"")));
+        let created: Json = serde_json::from_str(&created(&stored(), Duration::ZERO)).unwrap();
+        assert_eq!(created["_meta"][RELATED_TASK]["taskId"], "abc");
+    }
+
+    #[test]
+    fn task_07_task_18_an_answer_ends_a_task_and_comes_back_as_it_was() {
+        for (body, status) in [
+            (r#""result":{"content":[], "x": 1.50}"#, TaskStatus::Completed),
+            (r#""result":{"content":[],"isError":true}"#, TaskStatus::Failed),
+            (r#""error":{"code":-32050,"message":"broke","data":{"why":1}}"#, TaskStatus::Failed),
+        ] {
+            let answer = decoded(Bytes::from(format!(r#"{{"jsonrpc":"2.0","id":9,{body}}}"#))).unwrap();
+            let ended = Ended::by_answer(&answer, 1_000).unwrap();
+            assert_eq!((ended.status, ended.outcome.as_slice()), (status, format!("{{{body}}}").as_bytes()));
+            let response = response(&ended.outcome, &RequestId::from_u64(5), &TaskId::new("abc")).unwrap();
+            let shown: Json = serde_json::from_slice(&response.frame).unwrap();
+            assert_eq!(shown["id"], 5);
+            let meta = &shown["result"]["_meta"][RELATED_TASK]["taskId"];
+            assert_eq!(meta.as_str(), shown.get("result").map(|_| "abc"), "an error has no _meta");
+        }
+        let long = decoded(Bytes::from_static(br#"{"jsonrpc":"2.0","id":9,"result":{"content":[]}}"#)).unwrap();
+        assert_eq!(Ended::by_answer(&long, 10).unwrap_err().kind, ErrorKind::ResultTooLarge);
+    }
+
+    #[test]
+    fn task_08_a_related_task_of_the_backends_is_replaced() {
+        let outcome = br#"{"result":{"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"theirs"},"kept":1}}}"#;
+        let shown: Json = serde_json::from_slice(&response(outcome, &RequestId::from_u64(1), &TaskId::new("ours")).unwrap().frame).unwrap();
+        assert_eq!(shown["result"]["_meta"], json!({RELATED_TASK: {"taskId": "ours"}, "kept": 1}));
+    }
+
+    #[test]
+    fn a_backends_task_is_read_from_an_answer_and_from_a_notification() {
+        let flat = br#"{"taskId":"t","status":"completed","statusMessage":"done","pollInterval":1}"#;
+        let read = BackendTask::read(flat).unwrap();
+        assert_eq!((read.id.as_str(), read.status, read.poll_interval), ("t", TaskStatus::Completed, Some(TASK_POLL_MIN)));
+        assert_eq!(BackendTask::read(br#"{"task":{"taskId":"t","status":"odd"}}"#).unwrap().status, TaskStatus::Working);
+        assert_eq!(BackendTask::read(b"{}"), None);
+    }
+
+    #[test]
+    fn task_13_a_question_is_kept_without_its_id_and_gets_another() {
+        let request = message(&json!({"jsonrpc": "2.0", "id": "q", "method": "elicitation/create", "params": {"message": "?"}}));
+        let kept = input_request(&request, &TaskId::new("abc"));
+        let kept_json: Json = serde_json::from_slice(&kept).unwrap();
+        assert!(kept_json.get("id").is_none() && kept_json["params"]["_meta"][RELATED_TASK]["taskId"] == "abc", "{kept_json}");
+        let asked: Json = serde_json::from_slice(&with_id(&kept, &RequestId::from_u64(3))).unwrap();
+        assert_eq!((asked["id"].as_u64(), asked["method"].as_str()), (Some(3), Some("elicitation/create")));
+        let answer = decoded(Bytes::from_static(b" {\"id\":3,\"jsonrpc\":\"2.0\",\"result\":{}}\n")).unwrap();
+        let back: Json =
+            serde_json::from_slice(&with_id(&input_answer(&answer), &RequestId::from_raw(Bytes::from_static(b"\"q\"")))).unwrap();
+        assert_eq!(back, json!({"jsonrpc": "2.0", "id": "q", "result": {}}));
+    }
+
+    proptest! {
+        #[test]
+        fn task_06_what_is_over_stays_over(steps in prop::collection::vec(0_usize..5, 0..40)) {
+            let mut status = TaskStatus::Working;
+            let mut ended = None;
+            for step in steps {
+                let next = TaskStatus::ALL[step];
+                if may_follow(status, next) {
+                    prop_assert!(ended.is_none());
+                    status = next;
+                }
+                if status.is_over() {
+                    prop_assert_eq!(*ended.get_or_insert(status), status);
+                }
+            }
+        }
+
+        #[test]
+        fn task_12_the_actual_ttl_is_within_bounds(wished in prop::option::of(0_u64..10_000_000), usual in 1_u64..1_000_000, max in 1_u64..1_000_000) {
+            let ms = Duration::from_millis;
+            let actual = actual_ttl(wished.map(ms), ms(usual), ms(max));
+            prop_assert!(actual <= ms(max) && actual >= TASK_TTL_MIN.min(ms(max)));
+        }
+
+        #[test]
+        fn what_is_kept_of_any_result_comes_back(text in "\\PC{0,40}", number in any::<i64>()) {
+            let answer = message(&json!({"jsonrpc": "2.0", "id": 1, "result": {"content": [{"type": "text", "text": text}], "n": number}}));
+            let ended = Ended::by_answer(&answer, 10_000).unwrap();
+            let shown = response(&ended.outcome, &RequestId::from_u64(2), &TaskId::new("t")).unwrap();
+            let mut shown: Json = serde_json::from_slice(shown.bytes(shown.result).unwrap()).unwrap();
+            shown.as_object_mut().unwrap().remove("_meta");
+            prop_assert_eq!(shown, json!({"content": [{"type": "text", "text": text}], "n": number}));
+        }
+    }
+}

@@ -1,0 +1,369 @@
+//! Several replicas on one PostgreSQL and one Redis: what each of them may do for a session, and what the others make of
+//! it when it is gone. Named after the faults and promises they are about.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use testkit::{Attempt, BrokerBuilder, Call, Ledger, TestClient, TestCluster, eventually, history::OUTCOME_UNKNOWN};
+
+use crate::{builder, kind, text_of};
+
+/// Longer than a lease of the clusters here and what is done when it lapsed.
+const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(8);
+
+fn on(ledger: &Ledger) -> BrokerBuilder {
+    ledger.backend().list("resources", vec![json!({"uri": "test://one", "name": "one"})]);
+    builder().auth_required().backend("default", "b", ledger.spec())
+}
+
+/// Two replicas in front of a ledger, and a key for their clients.
+async fn two() -> (TestCluster, Ledger, String) {
+    let ledger = Ledger::start().await;
+    let cluster = on(&ledger).cluster(2).start().await;
+    let key = cluster.operator().create_key("default").await;
+    (cluster, ledger, key)
+}
+
+/// A session opened at one replica, which then owns it.
+async fn opened_at(cluster: &TestCluster, replica: usize, key: &str) -> TestClient {
+    cluster.client_of(replica, "/mcp").bearer(key).connected(json!({"elicitation": {}})).await
+}
+
+fn as_task(tool: &str, arguments: Value) -> Value {
+    json!({"name": format!("b__{tool}"), "arguments": arguments, "task": {"ttl": 600_000}})
+}
+
+/// Asks for a task; its id.
+async fn task(client: &TestClient, tool: &str, arguments: Value) -> String {
+    let created = client.result("tools/call", as_task(tool, arguments)).await;
+    created["task"]["taskId"].as_str().unwrap_or_else(|| panic!("a task: {created}")).to_owned()
+}
+
+async fn status(client: &TestClient, task: &str) -> String {
+    let view = client.result("tasks/get", json!({"taskId": task})).await;
+    view["status"].as_str().unwrap().to_owned()
+}
+
+/// The status once it is one of a task that is over, asked for as often as it takes.
+async fn over(client: &TestClient, task: &str) -> String {
+    eventually("the task to be over", || async {
+        match client.attempt("tasks/get", json!({"taskId": task}), TAKEN_OVER_WITHIN).await {
+            Attempt::Result(view) if !["working", "input_required"].contains(&view["status"].as_str().unwrap()) => {
+                Ok(view["status"].as_str().unwrap().to_owned())
+            }
+            other => Err(other),
+        }
+    })
+    .await
+}
+
+async fn result_of(client: &TestClient, task: &str) -> Value {
+    client.result("tasks/result", json!({"taskId": task})).await
+}
+
+/// Waits until a session is served at this replica, as it must be soon after its owner died.
+async fn served_at(cluster: &TestCluster, replica: usize, client: &TestClient) {
+    let there = cluster.at(replica, client);
+    eventually("the session to be served", || async {
+        match there.attempt("ping", json!({}), TAKEN_OVER_WITHIN).await {
+            Attempt::Result(_) => Ok(()),
+            other => {
+                assert_ne!(other.kind(), "session_not_found", "a session that was acknowledged");
+                Err(other)
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn proof_1_a_balancer_without_memory_is_no_difference_to_a_client() {
+    let (cluster, ledger, key) = two().await;
+    let client = cluster.client("/mcp").bearer(&key).connected(json!({"elicitation": {}})).await;
+    for number in 0..6 {
+        let answer = client.call("b__write", json!({"key": format!("k{number}")})).await;
+        assert_eq!(text_of(&answer), ledger.results(&format!("k{number}"))[0]);
+    }
+    let sent = cluster.replicas().iter().map(|replica| cluster.balancer().sent_to(replica.http_address()));
+    assert!(sent.clone().all(|sent| sent >= 3), "{:?}", sent.collect::<Vec<_>>());
+    client.result("resources/subscribe", json!({"uri": "b+test://one"})).await;
+    let mut stream = client.open_get_stream().await;
+    stream.next().await;
+    ledger.backend().wait_get_streams(1).await;
+    ledger.backend().notify("notifications/resources/updated", json!({"uri": "test://one"})).await;
+    stream.find(|message| message["method"] == "notifications/resources/updated" && message["params"]["uri"] == "b+test://one").await;
+    assert!((200..300).contains(&client.delete_session().await));
+    for replica in 0..2 {
+        assert_eq!(cluster.at(replica, &client).post(crate::request(9, "ping", json!({}))).await.status, 404);
+    }
+}
+
+#[tokio::test]
+async fn proof_1_a_question_is_answered_and_a_call_cancelled_at_either_replica() {
+    let (cluster, ledger, key) = two().await;
+    let client = opened_at(&cluster, 0, &key).await;
+    for (asked, answered) in [(0, 1), (1, 0), (1, 1)] {
+        let mut call: Call = cluster.at(asked, &client).begin_call("b__ask", json!({"key": format!("ask {asked}{answered}")}));
+        let question = call.next().await.unwrap();
+        assert_eq!(question.method(), Some("elicitation/create"));
+        let accepted = json!({"action": "accept", "content": {"word": "yes"}});
+        cluster.at(answered, &client).respond(question.value["id"].clone(), accepted).await;
+        assert!(text_of(&call.finish().await.value["result"]).ends_with("told \"yes\""));
+        let hanging = cluster.at(asked, &client).begin_call("b__write", json!({"key": format!("cancel {asked}{answered}"), "hang": true}));
+        ledger.wait_for(&format!("cancel {asked}{answered}")).await;
+        let before = ledger.backend().seen_of("notifications/cancelled").len();
+        cluster.at(answered, &client).notify("notifications/cancelled", json!({"requestId": hanging.id})).await;
+        ledger.backend().wait_count("the cancellation", before + 1, |seen| seen.is("notifications/cancelled")).await;
+    }
+}
+
+#[tokio::test]
+async fn a_task_is_read_answered_and_cancelled_at_a_replica_that_does_not_run_it() {
+    let (cluster, ledger, key) = two().await;
+    let here = opened_at(&cluster, 0, &key).await;
+    let there = opened_at(&cluster, 1, &key).await;
+    let id = task(&here, "write", json!({"key": "a", "millis": 50})).await;
+    assert_eq!(text_of(&result_of(&there, &id).await), ledger.results("a")[0]);
+    assert_eq!(status(&there, &id).await, "completed");
+    let asking = task(&here, "ask", json!({"key": "q"})).await;
+    let mut waiting = there.begin("tasks/result", json!({"taskId": asking}));
+    let question = waiting.next().await.unwrap();
+    assert_eq!(question.method(), Some("elicitation/create"));
+    assert_eq!(question.value["params"]["_meta"]["io.modelcontextprotocol/related-task"]["taskId"], asking.as_str());
+    assert_eq!(status(&here, &asking).await, "input_required");
+    there.respond(question.value["id"].clone(), json!({"action": "accept", "content": {"word": "yes"}})).await;
+    assert!(text_of(&waiting.finish().await.value["result"]).ends_with("told \"yes\""));
+    let hanging = task(&here, "write", json!({"key": "h", "hang": true})).await;
+    ledger.wait_for("h").await;
+    let cancelled = there.result("tasks/cancel", json!({"taskId": hanging})).await;
+    assert_eq!(cancelled["status"], "cancelled");
+    ledger.backend().wait_for("the cancellation", |seen| seen.is("notifications/cancelled")).await;
+    ledger.release();
+    assert_eq!(status(&here, &hanging).await, "cancelled", "a late answer changes nothing");
+    let listed = there.list_all("tasks/list", "tasks").await;
+    assert_eq!(listed.len(), 3, "{listed:?}");
+}
+
+#[tokio::test]
+async fn r1_a_result_is_collected_at_another_replica_after_a_crash() {
+    let (mut cluster, ledger, key) = two().await;
+    let client = opened_at(&cluster, 0, &key).await;
+    let done = task(&client, "write", json!({"key": "done"})).await;
+    assert_eq!(over(&client, &done).await, "completed");
+    let running = task(&client, "write", json!({"key": "running", "hang": true})).await;
+    let repeatable = task(&client, "put", json!({"key": "repeatable", "millis": 700})).await;
+    ledger.wait_for("running").await;
+    ledger.wait_for("repeatable").await;
+    cluster.kill(0).await;
+    let other = opened_at(&cluster, 1, &key).await;
+    assert_eq!(text_of(&result_of(&other, &done).await), ledger.results("done")[0]);
+    assert_eq!(over(&other, &running).await, "failed");
+    assert_eq!(kind(&other.error("tasks/result", json!({"taskId": running})).await), OUTCOME_UNKNOWN);
+    assert_eq!(over(&other, &repeatable).await, "completed");
+    assert!(ledger.results("repeatable").contains(&text_of(&result_of(&other, &repeatable).await).to_owned()));
+    assert_eq!((ledger.count("done"), ledger.count("running"), ledger.count("repeatable")), (1, 1, 2));
+    // The session that made them lives on too.
+    served_at(&cluster, 1, &client).await;
+    assert_eq!(status(&cluster.at(1, &client), &done).await, "completed");
+}
+
+#[tokio::test]
+async fn f_07_a_replica_that_was_stopped_for_long_is_fenced_off_when_it_goes_on() {
+    let (mut cluster, ledger, key) = two().await;
+    let client = opened_at(&cluster, 0, &key).await;
+    let id = task(&client, "write", json!({"key": "a", "hang": true})).await;
+    ledger.wait_for("a").await;
+    cluster.freeze(0);
+    let other = opened_at(&cluster, 1, &key).await;
+    assert_eq!(over(&other, &id).await, "failed", "its owner is as good as dead");
+    served_at(&cluster, 1, &client).await;
+    let epochs = cluster.sql("SELECT count(*), max(epoch) FROM sessions").await;
+    assert_eq!(epochs, "2|2", "the session was taken over once");
+    // The answer comes, and the old owner would store it.
+    ledger.release();
+    cluster.thaw(0);
+    served_at(&cluster, 0, &client).await;
+    for replica in 0..2 {
+        let reader = cluster.at(replica, &client);
+        assert_eq!(status(&reader, &id).await, "failed");
+        assert_eq!(kind(&reader.error("tasks/result", json!({"taskId": id})).await), OUTCOME_UNKNOWN);
+    }
+    assert_eq!(ledger.count("a"), 1);
+}
+
+#[tokio::test]
+async fn f_08_sessions_of_a_killed_replica_move_with_their_subscriptions() {
+    let (mut cluster, ledger, key) = two().await;
+    let mut clients = Vec::new();
+    for _ in 0..10 {
+        let client = opened_at(&cluster, 0, &key).await;
+        client.result("resources/subscribe", json!({"uri": "b+test://one"})).await;
+        clients.push(client);
+    }
+    cluster.kill(0).await;
+    let killed = Instant::now();
+    for client in &clients {
+        served_at(&cluster, 1, client).await;
+    }
+    assert!(killed.elapsed() < TAKEN_OVER_WITHIN, "{:?}", killed.elapsed());
+    for client in &clients {
+        let mut stream = cluster.at(1, client).open_get_stream().await;
+        // Said without being asked, because something may have been missed.
+        stream.find(|message| message["method"] == "notifications/resources/updated").await;
+        ledger.backend().notify("notifications/resources/updated", json!({"uri": "test://one"})).await;
+        stream.find(|message| message["method"] == "notifications/resources/updated").await;
+    }
+    cluster.start_again(0).await;
+    served_at(&cluster, 0, &clients[0]).await;
+    assert_eq!(ledger.effects(), []);
+}
+
+#[tokio::test]
+async fn f_09_both_replicas_killed_and_one_started_lose_nothing() {
+    let (mut cluster, ledger, key) = two().await;
+    let mut tasks = Vec::new();
+    let mut clients = Vec::new();
+    for number in 0..6 {
+        let client = opened_at(&cluster, number % 2, &key).await;
+        tasks.push(task(&client, "put", json!({"key": format!("k{number}"), "millis": 300 * number})).await);
+        clients.push(client);
+    }
+    cluster.kill(0).await;
+    cluster.kill(1).await;
+    cluster.start_again(1).await;
+    for (number, (client, id)) in clients.iter().zip(&tasks).enumerate() {
+        served_at(&cluster, 1, client).await;
+        let there = cluster.at(1, client);
+        assert_eq!(over(&there, id).await, "completed");
+        assert!(ledger.results(&format!("k{number}")).contains(&text_of(&result_of(&there, id).await).to_owned()));
+    }
+}
+
+#[tokio::test]
+async fn r11_a_redis_that_is_flushed_or_gone_loses_nothing() {
+    let (cluster, ledger, key) = two().await;
+    let here = opened_at(&cluster, 0, &key).await;
+    let there = opened_at(&cluster, 1, &key).await;
+    here.result("resources/subscribe", json!({"uri": "b+test://one"})).await;
+    let before = task(&here, "write", json!({"key": "before"})).await;
+    let hanging = task(&here, "write", json!({"key": "hanging", "hang": true})).await;
+    ledger.wait_for("hanging").await;
+    cluster.redis().flush_all().await;
+    served_at(&cluster, 1, &here).await;
+    assert_eq!(over(&there, &before).await, "completed");
+    cluster.redis().kill().await;
+    for (replica, client) in [(1, &here), (0, &there)] {
+        served_at(&cluster, replica, client).await;
+        assert_eq!(
+            text_of(&cluster.at(replica, client).call("b__write", json!({"key": format!("r{replica}")})).await),
+            ledger.results(&format!("r{replica}"))[0]
+        );
+    }
+    // Nobody can be woken, so the other replica finds the end by looking.
+    let waiting = there.begin("tasks/result", json!({"taskId": hanging}));
+    ledger.release();
+    let released = Instant::now();
+    assert_eq!(text_of(&waiting.result().await), ledger.results("hanging")[0]);
+    assert!(released.elapsed() < Duration::from_secs(4), "{:?}", released.elapsed());
+    let without = task(&there, "write", json!({"key": "without"})).await;
+    cluster.redis().start_again().await;
+    assert_eq!(text_of(&result_of(&here, &without).await), ledger.results("without")[0]);
+    let mut stream = cluster.at(1, &here).open_get_stream().await;
+    stream.next().await;
+    ledger.backend().notify("notifications/resources/updated", json!({"uri": "test://one"})).await;
+    stream.find(|message| message["method"] == "notifications/resources/updated").await;
+    assert!(ledger.effects().iter().all(|effect| ledger.count(&effect.key) == 1));
+}
+
+#[tokio::test]
+async fn r9_without_postgres_calls_flow_and_what_must_be_stored_is_refused() {
+    let (mut cluster, ledger, key) = two().await;
+    let client = opened_at(&cluster, 0, &key).await;
+    let hanging = task(&client, "write", json!({"key": "hanging", "hang": true})).await;
+    ledger.wait_for("hanging").await;
+    cluster.postgres_mut().stop_fast().await;
+    let away = Instant::now();
+    // Longer than a lease: what a node owns stays its own while nobody can take it.
+    let mut calls = 0;
+    while away.elapsed() < Duration::from_secs(3) {
+        assert_eq!(text_of(&client.call("b__write", json!({"key": format!("c{calls}")})).await), ledger.results(&format!("c{calls}"))[0]);
+        calls += 1;
+    }
+    let asked = Instant::now();
+    let refused = client.error("tools/call", as_task("write", json!({"key": "refused"}))).await;
+    assert_eq!((kind(&refused), &refused["data"]["retryable"]), ("store_unavailable", &json!(true)));
+    assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
+    let opening = cluster.client_of(1, "/mcp").bearer(&key).try_connect(json!({}), TAKEN_OVER_WITHIN).await;
+    assert_eq!(opening.map_err(|refused| refused.kind()), Err("store_unavailable".to_owned()));
+    // A replica that cannot look the session up does not say that there is none.
+    let elsewhere = cluster.client_of(1, "/mcp").bearer(&key);
+    elsewhere.set_session(Some("an-id-that-nobody-knows-0000000000"));
+    assert_ne!(elsewhere.attempt("ping", json!({}), TAKEN_OVER_WITHIN).await.kind(), "result");
+    ledger.release();
+    cluster.postgres_mut().start_again().await;
+    let back = Instant::now();
+    assert_eq!(over(&client, &hanging).await, "completed", "its outcome waited for the database");
+    served_at(&cluster, 1, &client).await;
+    let after = task(&client, "write", json!({"key": "after"})).await;
+    assert_eq!(text_of(&result_of(&cluster.at(1, &client), &after).await), ledger.results("after")[0]);
+    assert!(back.elapsed() < TAKEN_OVER_WITHIN, "{:?}", back.elapsed());
+    assert_eq!((ledger.count("refused"), ledger.count("hanging")), (0, 1));
+}
+
+#[tokio::test]
+async fn f_32_a_postgres_that_never_answers_holds_up_nobody_else() {
+    let (cluster, ledger, key) = two().await;
+    let client = opened_at(&cluster, 0, &key).await;
+    cluster.postgres().freeze();
+    let asked = Instant::now();
+    let creating = client.begin("tools/call", as_task("write", json!({"key": "stuck"})));
+    for number in 0..20 {
+        client.call("b__write", json!({"key": format!("c{number}")})).await;
+    }
+    let refused = creating.error().await;
+    assert_eq!((kind(&refused), &refused["data"]["retryable"]), ("store_unavailable", &json!(true)));
+    assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+    cluster.postgres().thaw();
+    let after = eventually("new tasks to be taken", || async {
+        match client.attempt("tools/call", as_task("write", json!({"key": "after"})), TAKEN_OVER_WITHIN).await {
+            Attempt::Result(created) => Ok(created["task"]["taskId"].as_str().unwrap().to_owned()),
+            other => Err(other),
+        }
+    })
+    .await;
+    assert_eq!(text_of(&result_of(&client, &after).await), ledger.results("after")[0]);
+    assert_eq!(ledger.count("stuck"), 0, "what was refused is not done later");
+}
+
+#[tokio::test]
+async fn r12_a_replica_cut_from_postgres_stops_acknowledging_and_is_fenced() {
+    let ledger = Ledger::start().await;
+    let cluster = on(&ledger).cluster(2).behind_proxies().start().await;
+    let key = cluster.operator().create_key("default").await;
+    let client = opened_at(&cluster, 0, &key).await;
+    let running = task(&client, "write", json!({"key": "running", "hang": true})).await;
+    ledger.wait_for("running").await;
+    cluster.cut_from_postgres(0);
+    let cut = Instant::now();
+    let refused = client.attempt("tools/call", as_task("write", json!({"key": "refused"})), TAKEN_OVER_WITHIN).await;
+    assert_eq!(refused.kind(), "store_unavailable");
+    assert!(cut.elapsed() < Duration::from_secs(5), "{:?}", cut.elapsed());
+    eventually("the replica to say that it is not ready", || async {
+        match cluster.admin(0).get("/readyz").await {
+            (503, _) => Ok(()),
+            other => Err(other),
+        }
+    })
+    .await;
+    // The other takes over what the lease no longer covers.
+    served_at(&cluster, 1, &client).await;
+    let there = cluster.at(1, &client);
+    assert_eq!(over(&there, &running).await, "failed");
+    assert_eq!(cluster.sql("SELECT epoch FROM sessions").await, "2");
+    ledger.release();
+    cluster.join_to_postgres(0);
+    served_at(&cluster, 0, &client).await;
+    assert_eq!(status(&cluster.at(0, &client), &running).await, "failed", "the late answer of the old owner is fenced off");
+    assert_eq!((ledger.count("running"), ledger.count("refused")), (1, 0));
+    assert_eq!(cluster.sql("SELECT epoch FROM sessions").await, "2", "one owner at a time");
+}

@@ -1,0 +1,137 @@
+//! Event streams over several replicas: resumed wherever the client comes back, and never with a gap that nobody mentions.
+
+use serde_json::json;
+use testkit::{Event, EventReader, Gate, Ledger, Reply, TestClient, TestCluster, eventually, history::OUTCOME_UNKNOWN};
+
+use crate::{builder, kind, request, text_of};
+
+/// A cluster whose backend has a tool `steps`: three steps of progress, the gate, three more, the answer.
+async fn stepping(go_on: &Gate) -> (TestCluster, Ledger, String) {
+    let ledger = Ledger::start().await;
+    let gate = go_on.clone();
+    ledger.backend().on("tools/call", move |call| {
+        let gate = gate.clone();
+        async move {
+            for step in 1..=3 {
+                call.progress(f64::from(step), 6.0).await;
+            }
+            gate.passed().await;
+            for step in 4..=6 {
+                call.progress(f64::from(step), 6.0).await;
+            }
+            Reply::text("done")
+        }
+    });
+    let cluster = builder().auth_required().backend("default", "b", ledger.spec()).cluster(2).start().await;
+    let key = cluster.operator().create_key("default").await;
+    (cluster, ledger, key)
+}
+
+/// Begins the call and reads its first three steps; the reader and the id of each event so far.
+async fn begun(client: &TestClient) -> (EventReader, Vec<String>) {
+    let params = json!({"name": "b__write", "arguments": {}, "_meta": {"progressToken": 7}});
+    let mut events = client.post_stream(request(7, "tools/call", params)).await;
+    let mut ids = Vec::new();
+    loop {
+        let event = events.next().await.expect("the stream goes on");
+        ids.extend(event.id.clone());
+        if event.message().is_some_and(|message| message["params"]["progress"] == 3.0) {
+            return (events, ids);
+        }
+    }
+}
+
+fn steps(events: &[Event]) -> Vec<u64> {
+    events.iter().filter_map(|event| event.message()?["params"]["progress"].as_f64()).map(|step| step as u64).collect()
+}
+
+#[tokio::test]
+async fn sse_12_a_stream_is_resumed_at_a_replica_that_did_not_begin_it() {
+    let go_on = Gate::new();
+    let (cluster, _ledger, key) = stepping(&go_on).await;
+    let client = cluster.client_of(0, "/mcp").bearer(&key).connected(json!({})).await;
+    let (events, ids) = begun(&client).await;
+    drop(events);
+    let mut resumed = cluster.at(1, &client).resume(&ids[1]).await;
+    go_on.open();
+    let rest = resumed.rest().await;
+    assert_eq!(steps(&rest), [2, 3, 4, 5, 6], "what came after the event that was named: {rest:?}");
+    assert_eq!(text_of(&rest.last().unwrap().message().unwrap()["result"]), "done");
+    let mut all: Vec<_> = rest.iter().filter_map(|event| event.id.clone()).collect();
+    let count = all.len();
+    all.dedup();
+    assert_eq!(all.len(), count, "no id twice");
+}
+
+#[tokio::test]
+async fn f_08_a_stream_of_a_killed_replica_tells_that_its_call_is_lost() {
+    let (mut cluster, _ledger, key) = stepping(&Gate::new()).await;
+    let client = cluster.client_of(0, "/mcp").bearer(&key).connected(json!({})).await;
+    let (mut events, ids) = begun(&client).await;
+    cluster.kill(0).await;
+    while events.next().await.is_some() {}
+    assert!(events.broken, "a killed replica ends nothing in an orderly way");
+    let there = cluster.at(1, &client);
+    let mut resumed = eventually("the stream to be resumed", || async {
+        let answer = there.get_stream_raw(ids.last().map(String::as_str)).await;
+        if answer.is_event_stream() { Ok(answer) } else { Err(answer.text().await) }
+    })
+    .await
+    .events();
+    let rest = resumed.rest().await;
+    assert_eq!(steps(&rest), [] as [u64; 0], "nothing comes twice: {rest:?}");
+    let answer = rest.iter().filter_map(Event::message).find(|message| message["id"] == 7).expect("an answer to the call");
+    assert_eq!(kind(&answer["error"]), OUTCOME_UNKNOWN);
+}
+
+#[tokio::test]
+async fn a_stream_whose_events_are_gone_says_so() {
+    let (mut cluster, ledger, key) = stepping(&Gate::new()).await;
+    ledger.backend().list("resources", vec![json!({"uri": "test://one", "name": "one"})]);
+    let client = cluster.client_of(0, "/mcp").bearer(&key).connected(json!({})).await;
+    client.result("resources/subscribe", json!({"uri": "b+test://one"})).await;
+    let mut general = client.open_get_stream().await;
+    let first = general.next().await.unwrap().id.expect("a priming event");
+    let (_call, ids) = begun(&client).await;
+    ledger.backend().wait_get_streams(1).await;
+    ledger.backend().notify("notifications/resources/updated", json!({"uri": "test://one"})).await;
+    general.find(|message| message["method"] == "notifications/resources/updated").await;
+    cluster.kill(0).await;
+    // With Redis the log of the streams goes too.
+    cluster.redis().flush_all().await;
+    let there = cluster.at(1, &client);
+    let mut resumed = eventually("the general stream to be resumed", || async {
+        let answer = there.get_stream_raw(Some(&first)).await;
+        if answer.is_event_stream() { Ok(answer) } else { Err(answer.text().await) }
+    })
+    .await
+    .events();
+    resumed.find(|message| message["method"] == "notifications/resources/updated").await;
+    assert_eq!(resumed.gaps(), 1, "said before anything else");
+    let gone = there.get_stream_raw(ids.last().map(String::as_str)).await;
+    let (status, error) = crate::refused(gone).await;
+    assert_eq!((status, kind(&error)), (400, "events_gone"));
+}
+
+#[tokio::test]
+async fn f_04_a_replica_that_ends_in_good_order_hands_its_streams_on() {
+    let go_on = Gate::new();
+    go_on.open();
+    let (mut cluster, ledger, key) = stepping(&go_on).await;
+    ledger.backend().list("resources", vec![json!({"uri": "test://one", "name": "one"})]);
+    let client = cluster.client_of(0, "/mcp").bearer(&key).connected(json!({})).await;
+    client.result("resources/subscribe", json!({"uri": "b+test://one"})).await;
+    let mut general = client.open_get_stream().await;
+    let mut last = general.next().await.unwrap().id.expect("a priming event");
+    assert!(cluster.terminate(0).await, "a clean exit");
+    let goodbye = general.rest().await;
+    assert!(!general.broken && goodbye.iter().any(|event| event.retry.is_some()), "told to come back: {goodbye:?}");
+    last = goodbye.iter().filter_map(|event| event.id.clone()).next_back().unwrap_or(last);
+    let through = cluster.at(1, &client);
+    let mut resumed = through.resume(&last).await;
+    ledger.backend().wait_get_streams(1).await;
+    ledger.backend().notify("notifications/resources/updated", json!({"uri": "test://one"})).await;
+    resumed.find(|message| message["method"] == "notifications/resources/updated").await;
+    assert_eq!(resumed.gaps(), 0, "nothing was lost");
+    assert_eq!(text_of(&through.call("b__write", json!({})).await), "done");
+}

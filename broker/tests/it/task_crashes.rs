@@ -1,0 +1,236 @@
+//! The broker is killed at each step of a task. The next one tells the truth, and no call is carried out twice that may not be.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use testkit::{FakeBackend, Gate, Reply, TestBroker, TestClient};
+
+use crate::{
+    builder,
+    tasks::{start, wait_status, with_tasks},
+    text_of,
+};
+
+/// A broker on this database; `point`: where it is killed.
+async fn broker_on(folder: &Path, point: Option<&str>, backend: Option<&FakeBackend>) -> TestBroker {
+    let url = format!("sqlite:{}", folder.join("broker.db").display());
+    let mut builder = builder().auth_required().config(json!({"storage": {"url": url}, "timeouts": {"client_request": "5s"}}));
+    if let Some(point) = point {
+        builder = builder.env("MCP_BROKER_FAULT", point);
+    }
+    if let Some(backend) = backend {
+        builder = builder.backend("default", "b", backend.spec());
+    }
+    builder.start().await
+}
+
+/// What a life that ended at `point` left of one task to the next.
+struct Left {
+    _broker: TestBroker,
+    _folder: tempfile::TempDir,
+    client: TestClient,
+    id: String,
+}
+
+/// Makes a task of the tool `job`, is killed at `point`, and starts again.
+async fn killed_at(point: &str, backend: &FakeBackend, answers: bool) -> Left {
+    let folder = tempfile::tempdir().unwrap();
+    let mut first = broker_on(folder.path(), Some(point), Some(backend)).await;
+    let key = first.admin().create_key("default").await;
+    let client = first.client("/mcp").bearer(&key).answers(|_, _| Ok(json!({"action": "accept", "content": {}})));
+    let client = client.connected(json!({"elicitation": {}})).await;
+    // Whether the answer comes before the end is up to chance; the task is in the list all the same.
+    let _made = client.begin("tools/call", json!({"name": "b__job", "task": {"ttl": 60000}, "arguments": {}}));
+    let waiting = async {
+        if answers {
+            let id = waits_for_input(&client).await;
+            let _unanswered = client.begin("tasks/result", json!({"taskId": id}));
+            std::future::pending::<()>().await;
+        }
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        status = first.exited() => assert!(!status.success(), "{status:?}"),
+        () = waiting => {}
+    }
+    let second = broker_on(folder.path(), None, None).await;
+    second.admin().wait_backend_state("default", "b", "ready").await;
+    let client = second.client("/mcp").bearer(&key).connected(json!({"elicitation": {}})).await;
+    let listed = client.list_all("tasks/list", "tasks").await;
+    assert_eq!(listed.len(), 1, "what was begun is known: {listed:?}");
+    let id = listed[0]["taskId"].as_str().unwrap().to_owned();
+    Left { _broker: second, _folder: folder, client, id }
+}
+
+async fn waits_for_input(client: &TestClient) -> String {
+    let look = || async {
+        let listed = client.list_all("tasks/list", "tasks").await;
+        match listed.first() {
+            Some(task) if task["status"] == "input_required" => Ok(task["taskId"].as_str().unwrap().to_owned()),
+            other => Err(format!("{other:?}")),
+        }
+    };
+    testkit::eventually("the task to need something", look).await
+}
+
+/// A backend whose tool `job` begins to answer at once and counts as carried out then.
+async fn backend(annotations: Value) -> FakeBackend {
+    let backend = FakeBackend::start().await;
+    backend.tool("job", |call| async move {
+        call.open_stream().await;
+        Reply::text("done")
+    });
+    backend.list("tools", vec![json!({"name": "job", "inputSchema": {"type": "object"}, "annotations": annotations})]);
+    backend
+}
+
+/// Status, `data.kind` of the error if it is one, and how often the tool was called.
+async fn outcome(left: &Left, backend: &FakeBackend) -> (String, String, usize) {
+    let outcome = left.client.request("tasks/result", json!({"taskId": left.id})).await;
+    let status = left.client.result("tasks/get", json!({"taskId": left.id})).await["status"].as_str().unwrap().to_owned();
+    let kind = outcome["error"]["data"]["kind"].as_str().unwrap_or("").to_owned();
+    if outcome.get("result").is_some() {
+        assert_eq!(text_of(&outcome["result"]), "done");
+    } else {
+        assert_eq!(outcome["error"]["data"]["retryable"], false, "{outcome}");
+    }
+    (status, kind, backend.count(|seen| seen.calls("job")))
+}
+
+#[tokio::test]
+async fn f_32_killed_at_each_step_a_task_ends_honestly() {
+    let unknown = |calls| ("failed".to_owned(), "outcome_unknown".to_owned(), calls);
+    let completed = ("completed".to_owned(), String::new(), 1);
+    for (point, expected) in [
+        ("task.created", completed.clone()),
+        ("task.sent.committed", unknown(0)),
+        ("task.request.written", unknown(1)),
+        ("task.answered", unknown(1)),
+        ("task.ended.committed", completed),
+    ] {
+        let backend = backend(json!({})).await;
+        let left = killed_at(point, &backend, false).await;
+        assert_eq!(outcome(&left, &backend).await, expected, "{point}");
+    }
+}
+
+#[tokio::test]
+async fn f_33_killed_at_each_step_a_harmless_tool_is_called_again() {
+    for (point, calls) in
+        [("task.created", 1), ("task.sent.committed", 1), ("task.request.written", 2), ("task.answered", 2), ("task.ended.committed", 1)]
+    {
+        for annotations in [json!({"readOnlyHint": true}), json!({"idempotentHint": true})] {
+            let backend = backend(annotations).await;
+            let left = killed_at(point, &backend, false).await;
+            assert_eq!(outcome(&left, &backend).await, ("completed".to_owned(), String::new(), calls), "{point}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn f_34_a_task_the_backend_keeps_is_watched_by_the_next_life() {
+    let done = Gate::new();
+    let backend = with_tasks(&done).await;
+    let left = killed_at("task.mirrored.committed", &backend, false).await;
+    assert_eq!(left.client.result("tasks/get", json!({"taskId": left.id})).await["status"], "working");
+    let waiting = left.client.begin("tasks/result", json!({"taskId": left.id}));
+    done.open();
+    assert_eq!(text_of(&waiting.result().await), "result of task-1");
+    assert_eq!(backend.count(|seen| seen.calls("job")), 1);
+}
+
+#[tokio::test]
+async fn f_35_a_question_dies_with_who_asked_it() {
+    for (point, answers) in [("task.input.asked", false), ("task.input.answered", true)] {
+        let backend = FakeBackend::with_tool("job", |call| async move {
+            let form = json!({"message": "?", "requestedSchema": {"type": "object", "properties": {}}});
+            let (_id, _answer) = call.begin_ask("elicitation/create", form).await;
+            Reply::Hang
+        })
+        .await;
+        let left = killed_at(point, &backend, answers).await;
+        assert_eq!(outcome(&left, &backend).await, ("failed".to_owned(), "outcome_unknown".to_owned(), 1), "{point}");
+    }
+}
+
+#[tokio::test]
+async fn r_1_what_was_acknowledged_is_there_after_a_kill() {
+    let folder = tempfile::tempdir().unwrap();
+    let done = Gate::new();
+    let gate = done.clone();
+    let backend = FakeBackend::with_tool("job", move |_| {
+        let gate = gate.clone();
+        async move {
+            gate.passed().await;
+            Reply::text("done")
+        }
+    })
+    .await;
+    backend.tool("quick", |_| async { Reply::text("quick") });
+    let mut first = broker_on(folder.path(), None, Some(&backend)).await;
+    let key = first.admin().create_key("default").await;
+    let client = first.client("/mcp").bearer(&key).connected(json!({})).await;
+    let (quick, slow, cancelled) = (start(&client, "b__quick").await, start(&client, "b__job").await, start(&client, "b__job").await);
+    wait_status(&client, &quick, "completed").await;
+    client.result("tasks/cancel", json!({"taskId": cancelled})).await;
+    backend.wait_count("both calls", 2, |seen| seen.calls("job")).await;
+    first.kill().await;
+    let second = broker_on(folder.path(), None, None).await;
+    second.admin().wait_backend_state("default", "b", "ready").await;
+    let client = second.client("/mcp").bearer(&key).connected(json!({})).await;
+    assert_eq!(text_of(&client.result("tasks/result", json!({"taskId": quick})).await), "quick");
+    assert_eq!(client.error("tasks/result", json!({"taskId": cancelled})).await["data"]["status"], "cancelled");
+    let error = client.error("tasks/result", json!({"taskId": slow})).await;
+    assert_eq!(error["data"]["kind"], "outcome_unknown", "{error}");
+    done.open();
+    assert_eq!(client.result("tasks/get", json!({"taskId": slow})).await["status"], "failed", "and stays so");
+    assert_eq!(backend.count(|seen| seen.calls("job")), 2);
+}
+
+#[tokio::test]
+async fn task_12_an_expired_task_is_gone_and_its_call_is_given_up() {
+    let backend = FakeBackend::with_tool("job", |_| async { Reply::Hang }).await;
+    let broker = builder().backend("default", "b", backend.spec()).start().await;
+    let client = broker.connected(json!({})).await;
+    let made = client.result("tools/call", json!({"name": "b__job", "task": {"ttl": 1000}})).await;
+    let id = made["task"]["taskId"].as_str().unwrap().to_owned();
+    backend.wait_for("the call to be given up", |seen| seen.is("notifications/cancelled")).await;
+    let gone = || async {
+        let answer = client.request("tasks/get", json!({"taskId": id})).await;
+        if answer["error"]["data"]["kind"] == "task_not_found" { Ok(()) } else { Err(answer) }
+    };
+    testkit::eventually("the task to be deleted", gone).await;
+}
+
+#[tokio::test]
+async fn task_15_limits_hold() {
+    let backend = FakeBackend::with_tool("job", |_| async { Reply::Hang }).await;
+    backend.tool("large", |_| async { Reply::text(&"x".repeat(5_000)) });
+    let tasks = json!({"tasks": {"running_per_tenant": 2, "stored_per_tenant": 4, "result_bytes": "4KiB"}});
+    let broker = builder().config(tasks).backend("default", "b", backend.spec()).start().await;
+    let client = broker.connected(json!({})).await;
+    let large = start(&client, "b__large").await;
+    let error = client.error("tasks/result", json!({"taskId": large})).await;
+    assert_eq!(error["data"]["kind"], "result_too_large", "{error}");
+    let running = [start(&client, "b__job").await, start(&client, "b__job").await];
+    let error = client.error("tools/call", json!({"name": "b__job", "task": {}})).await;
+    assert_eq!((error["data"]["kind"].as_str(), error["data"]["retryable"].as_bool()), (Some("task_limit"), Some(true)), "{error}");
+    client.result("tasks/cancel", json!({"taskId": running[0]})).await;
+    start(&client, "b__job").await;
+    client.result("tasks/cancel", json!({"taskId": running[1]})).await;
+    let error = client.error("tools/call", json!({"name": "b__job", "task": {}})).await;
+    assert_eq!(error["data"]["kind"], "task_limit", "four are stored: {error}");
+}
+
+#[tokio::test]
+async fn task_01_tasks_can_be_switched_off() {
+    let backend = FakeBackend::echo().await;
+    let broker = builder().config(json!({"tasks": {"enabled": false}})).backend("default", "b", backend.spec()).start().await;
+    let client = broker.client("/mcp");
+    let offered = client.initialize("2025-11-25", json!({})).await;
+    assert!(offered["capabilities"].get("tasks").is_none(), "{offered}");
+    assert!(client.list_all("tools/list", "tools").await[0].get("execution").is_none());
+    let result = client.result("tools/call", json!({"name": "b__echo", "arguments": {"x": 1}, "task": {"ttl": 1}})).await;
+    assert_eq!(text_of(&result), r#"{"x":1}"#);
+    assert_eq!(client.error("tasks/list", json!({})).await["code"], -32601);
+}

@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Kills replicas under load with the counts of docs/durability.md, and prints a verdict for each run. Called by `make chaos`;
+# the arguments are those of the `chaos` program. Fault points exist in debug builds only.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+scripts/install-servers.sh >/dev/null
+cargo build --locked -p mcp-broker -p testkit --bins
+exec "${CARGO_TARGET_DIR:-target}/debug/chaos" "$@"

@@ -1,0 +1,257 @@
+//! How things look in Redis: names of keys, the bytes of values and messages, and the seal on each of them.
+//!
+//! Whoever can write to our Redis could write under our keys, and two brokers might share one by mistake. So each value
+//! carries a tag, keyed with a secret of the installation, over what it says and over what it is said about. What has no
+//! valid tag is not ours, and as good as not there. The layout's version is in every key and message.
+
+use aws_lc_rs::{constant_time, hmac};
+use bytes::Bytes;
+use protocol::ids::TaskId;
+
+use crate::{LoggedEvent, OwnerHint, SESSION_KEY_BYTES, SessionKey, StreamRecord, Wake};
+
+/// Goes up when a reader of the old layout could misread the new one. Also in the names of keys.
+const VERSION: u8 = 1;
+/// The channel of wake-ups.
+pub(super) const WAKES_CHANNEL: &str = "mcpb:1:wakes";
+/// The first half of an HMAC-SHA256.
+const TAG_BYTES: usize = 16;
+pub(super) const NODE_BYTES: usize = 16;
+
+const WAKE_CONFIG: u8 = 1;
+const WAKE_TASK: u8 = 2;
+const WAKE_TASK_WORD: u8 = 3;
+const WAKE_SESSION_END: u8 = 4;
+
+const GENERAL: u8 = 1;
+const WAS_READ: u8 = 2;
+
+/// Who owns a session.
+pub(super) fn owner_key(session: &SessionKey) -> String {
+    format!("mcpb:1:o:{}", hexadecimal(session))
+}
+
+/// What is known of a session's streams.
+pub(super) fn streams_key(session: &SessionKey) -> String {
+    format!("mcpb:1:s:{}", hexadecimal(session))
+}
+
+/// The events of a stream.
+pub(super) fn events_key(session: &SessionKey, stream: u64) -> String {
+    format!("mcpb:1:e:{}:{stream}", hexadecimal(session))
+}
+
+fn hexadecimal(session: &SessionKey) -> String {
+    session.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What came from the broadcast channel.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Heard {
+    Wake(Wake),
+    /// Our own, which we had already.
+    Own,
+    /// Of a version or kind this build does not know.
+    Unknown,
+    /// Not from a replica of this installation.
+    Foreign,
+}
+
+/// Writes and reads values. What it reads it has checked.
+pub(super) struct Codec {
+    key: hmac::Key,
+    node: [u8; NODE_BYTES],
+}
+
+impl Codec {
+    pub(super) fn new(key: &[u8; 32], node: [u8; NODE_BYTES]) -> Self {
+        Self { key: hmac::Key::new(hmac::HMAC_SHA256, key), node }
+    }
+
+    pub(super) fn owner(&self, session: &SessionKey, owner: &OwnerHint) -> Vec<u8> {
+        let mut body = Vec::with_capacity(2 + owner.node.len() + owner.address.len());
+        let node = &owner.node.as_bytes()[..owner.node.len().min(usize::from(u16::MAX))];
+        body.extend_from_slice(&(node.len() as u16).to_be_bytes());
+        body.extend_from_slice(node);
+        body.extend_from_slice(owner.address.as_bytes());
+        self.sealed("owner", &[session.as_bytes()], &body)
+    }
+
+    pub(super) fn read_owner(&self, session: &SessionKey, value: &[u8]) -> Option<OwnerHint> {
+        let body = self.unsealed("owner", &[session.as_bytes()], value)?;
+        let (length, rest) = body.split_first_chunk()?;
+        let (node, address) = rest.split_at_checked(usize::from(u16::from_be_bytes(*length)))?;
+        Some(OwnerHint { node: text(node)?, address: text(address)? })
+    }
+
+    pub(super) fn stream(&self, session: &SessionKey, record: &StreamRecord) -> Vec<u8> {
+        let mut body = vec![if record.general { GENERAL } else { 0 } | if record.was_read { WAS_READ } else { 0 }];
+        body.extend_from_slice(&record.due);
+        self.sealed("stream", &[session.as_bytes(), &record.number.to_be_bytes()], &body)
+    }
+
+    pub(super) fn read_stream(&self, session: &SessionKey, number: u64, value: &[u8]) -> Option<StreamRecord> {
+        let body = self.unsealed("stream", &[session.as_bytes(), &number.to_be_bytes()], value)?;
+        let (flags, due) = body.split_first()?;
+        Some(StreamRecord { number, general: flags & GENERAL != 0, due: due.to_vec(), was_read: flags & WAS_READ != 0 })
+    }
+
+    pub(super) fn event(&self, session: &SessionKey, stream: u64, event: &LoggedEvent) -> Vec<u8> {
+        let mut body = Vec::with_capacity(1 + event.frame.len());
+        body.push(event.kind);
+        body.extend_from_slice(&event.frame);
+        self.sealed("event", &[session.as_bytes(), &stream.to_be_bytes(), &event.sequence.to_be_bytes()], &body)
+    }
+
+    pub(super) fn read_event(&self, session: &SessionKey, stream: u64, sequence: u64, value: Vec<u8>) -> Option<LoggedEvent> {
+        let about: [&[u8]; 3] = [session.as_bytes(), &stream.to_be_bytes(), &sequence.to_be_bytes()];
+        let kind = *self.unsealed("event", &about, &value)?.first()?;
+        Some(LoggedEvent { sequence, kind, frame: Bytes::from(value).slice(TAG_BYTES + 1..) })
+    }
+
+    pub(super) fn wake(&self, wake: &Wake) -> Vec<u8> {
+        let mut body = Vec::new();
+        match wake {
+            Wake::Config => body.push(WAKE_CONFIG),
+            Wake::Task { task, session } => {
+                body.push(WAKE_TASK);
+                body.extend_from_slice(session.as_bytes());
+                body.extend_from_slice(task.as_str().as_bytes());
+            }
+            Wake::TaskWord { session, frame } => {
+                body.push(WAKE_TASK_WORD);
+                body.extend_from_slice(session.as_bytes());
+                body.extend_from_slice(frame);
+            }
+            Wake::SessionEnd(session) => {
+                body.push(WAKE_SESSION_END);
+                body.extend_from_slice(session.as_bytes());
+            }
+        }
+        let mut message = vec![VERSION];
+        message.extend_from_slice(&self.node);
+        message.extend_from_slice(&self.sealed("wake", &[&[VERSION], &self.node], &body));
+        message
+    }
+
+    pub(super) fn read_wake(&self, message: &[u8]) -> Heard {
+        let Some((&version, rest)) = message.split_first() else { return Heard::Foreign };
+        if version != VERSION {
+            return Heard::Unknown;
+        }
+        let Some((node, value)) = rest.split_first_chunk::<NODE_BYTES>() else { return Heard::Foreign };
+        if *node == self.node {
+            return Heard::Own;
+        }
+        let Some(body) = self.unsealed("wake", &[&[version], node], value) else { return Heard::Foreign };
+        read_wake_body(body).map_or(Heard::Unknown, Heard::Wake)
+    }
+
+    fn sealed(&self, what: &str, about: &[&[u8]], body: &[u8]) -> Vec<u8> {
+        let mut value = Vec::with_capacity(TAG_BYTES + body.len());
+        value.extend_from_slice(&self.tag(what, about, body));
+        value.extend_from_slice(body);
+        value
+    }
+
+    fn unsealed<'a>(&self, what: &str, about: &[&[u8]], value: &'a [u8]) -> Option<&'a [u8]> {
+        let (tag, body) = value.split_at_checked(TAG_BYTES)?;
+        constant_time::verify_slices_are_equal(tag, &self.tag(what, about, body)).ok().map(|()| body)
+    }
+
+    fn tag(&self, what: &str, about: &[&[u8]], body: &[u8]) -> [u8; TAG_BYTES] {
+        let mut context = hmac::Context::with_key(&self.key);
+        for part in [&[VERSION], what.as_bytes()].iter().chain(about).chain([&body]) {
+            context.update(&(part.len() as u64).to_be_bytes()); // so that no two lists of parts look the same
+            context.update(part);
+        }
+        let tag = context.sign();
+        let mut short = [0; TAG_BYTES];
+        short.copy_from_slice(&tag.as_ref()[..TAG_BYTES]);
+        short
+    }
+}
+
+fn read_wake_body(body: &[u8]) -> Option<Wake> {
+    let (kind, rest) = body.split_first()?;
+    if *kind == WAKE_CONFIG {
+        return Some(Wake::Config);
+    }
+    let (session, rest) = rest.split_first_chunk::<SESSION_KEY_BYTES>()?;
+    let session = SessionKey::new(*session);
+    match *kind {
+        WAKE_TASK => Some(Wake::Task { task: TaskId::new(text(rest)?), session }),
+        WAKE_TASK_WORD => Some(Wake::TaskWord { session, frame: Bytes::copy_from_slice(rest) }),
+        WAKE_SESSION_END => Some(Wake::SessionEnd(session)),
+        _ => None,
+    }
+}
+
+fn text(bytes: &[u8]) -> Option<String> {
+    std::str::from_utf8(bytes).ok().map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SESSION: SessionKey = SessionKey::new([7; 32]);
+    const OTHER: SessionKey = SessionKey::new([8; 32]);
+
+    fn codec(key: u8, node: u8) -> Codec {
+        Codec::new(&[key; 32], [node; NODE_BYTES])
+    }
+
+    #[test]
+    fn reads_what_it_wrote_and_only_where_it_was_written() {
+        let (ours, theirs) = (codec(1, 1), codec(2, 2));
+        let owner = OwnerHint { node: "a/1".into(), address: "10.0.0.1:7000".into() };
+        let value = ours.owner(&SESSION, &owner);
+        assert_eq!(ours.read_owner(&SESSION, &value), Some(owner));
+        assert_eq!((ours.read_owner(&OTHER, &value), theirs.read_owner(&SESSION, &value)), (None, None));
+
+        let record = StreamRecord { number: 1 << 32 | 5, general: true, due: vec![1, 2, 3], was_read: false };
+        let value = ours.stream(&SESSION, &record);
+        assert_eq!(ours.read_stream(&SESSION, record.number, &value).as_ref(), Some(&record));
+        assert_eq!((ours.read_stream(&SESSION, 5, &value), theirs.read_stream(&SESSION, record.number, &value)), (None, None));
+
+        let event = LoggedEvent { sequence: 9, kind: 2, frame: Bytes::from_static(b"{}") };
+        let value = ours.event(&SESSION, 5, &event);
+        assert_eq!(ours.read_event(&SESSION, 5, 9, value.clone()), Some(event));
+        assert_eq!((ours.read_event(&SESSION, 5, 10, value.clone()), ours.read_event(&SESSION, 6, 9, value.clone())), (None, None));
+        assert_eq!(ours.read_stream(&SESSION, 5, &value), None, "an event is no stream");
+    }
+
+    #[test]
+    fn hears_every_kind_of_word_from_other_replicas() {
+        let (sender, hearer) = (codec(1, 1), codec(1, 2));
+        let words = [
+            Wake::Config,
+            Wake::Task { task: TaskId::new("t-1"), session: SESSION },
+            Wake::TaskWord { session: SESSION, frame: Bytes::from_static(b"{\"method\":\"x\"}") },
+            Wake::SessionEnd(OTHER),
+        ];
+        for word in words {
+            let message = sender.wake(&word);
+            assert_eq!((hearer.read_wake(&message), sender.read_wake(&message)), (Heard::Wake(word), Heard::Own));
+            assert_eq!(codec(2, 2).read_wake(&message), Heard::Foreign);
+        }
+    }
+
+    #[test]
+    fn what_is_cut_changed_or_of_another_version_is_no_word() {
+        let (sender, hearer) = (codec(1, 1), codec(1, 2));
+        let message = sender.wake(&Wake::SessionEnd(SESSION));
+        for length in 0..message.len() {
+            assert_eq!(hearer.read_wake(&message[..length]), Heard::Foreign, "{length} bytes of it");
+        }
+        for at in 1..message.len() {
+            let mut changed = message.clone();
+            changed[at] ^= 1;
+            assert_eq!(hearer.read_wake(&changed), Heard::Foreign, "byte {at} changed");
+        }
+        let mut newer = message;
+        newer[0] = 2;
+        assert_eq!(hearer.read_wake(&newer), Heard::Unknown);
+    }
+}

@@ -1,0 +1,254 @@
+//! The log of event streams in Redis: a hash of streams for each session, and a Redis stream of events for each of them,
+//! whose entry ids are the events' sequence numbers. One call of a script adds a batch, another reads a stream.
+//!
+//! What must hold: events that are returned have nothing missing between them and `trimmed_through`. Where something was
+//! lost (flushed, evicted, expired, or not yet copied when another server took over), `trimmed_through` is past it.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::{MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use redis::{Cmd, Pipeline, Script, from_redis_value};
+
+use super::{
+    RedisHot,
+    codec::{events_key, streams_key},
+    link::{LinkError, Request},
+    milliseconds,
+};
+use crate::{EventStore, LogEntry, SessionKey, StoreError, StoredStream, StreamRecord, hot::generations::Generations};
+
+/// Sessions whose streams are held, to tell of them again when Redis lost them.
+const SESSIONS_KNOWN_MAX: usize = 65_536;
+
+/// What this process told of its streams.
+pub(super) type Known = Generations<SessionKey, BTreeMap<u64, KnownStream>>;
+
+#[derive(Debug, Clone)]
+pub(super) struct KnownStream {
+    record: StreamRecord,
+    /// The last event this process added.
+    last: Option<u64>,
+}
+
+pub(super) fn nothing_known() -> Known {
+    Generations::new(SESSIONS_KNOWN_MAX)
+}
+
+pub(super) struct Scripts {
+    append: Script,
+    read: Script,
+}
+
+impl Scripts {
+    pub(super) fn new() -> Self {
+        Self { append: Script::new(include_str!("append.lua")), read: Script::new(include_str!("read.lua")) }
+    }
+}
+
+/// What `read.lua` returns.
+type Held = (u64, Option<Vec<u8>>, Option<Vec<u8>>, Option<Vec<u8>>, Vec<(String, Vec<(Vec<u8>, Vec<u8>)>)>);
+
+#[async_trait]
+impl EventStore for RedisHot {
+    fn engine(&self) -> &'static str {
+        "redis"
+    }
+
+    async fn append(&self, entries: &[LogEntry]) -> Result<(), StoreError> {
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let orphans = self.run_append(entries).await?;
+        // Redis lost what it was told of these streams. Where this process knows it, it tells it again.
+        let again = self.adopted(&orphans, entries);
+        if !again.is_empty() {
+            self.run_append(&again).await?;
+        }
+        self.remember(entries);
+        Ok(())
+    }
+
+    async fn streams(&self, session: &SessionKey) -> Result<Vec<StreamRecord>, StoreError> {
+        let mut all = Cmd::new();
+        all.arg("HGETALL").arg(streams_key(session));
+        let fields: Vec<(Vec<u8>, Vec<u8>)> = match self.link.ask(Request::Command(&all)).await {
+            Ok(fields) => from_redis_value(fields).map_err(unreadable)?,
+            Err(LinkError::Redis(error)) if error.code() == Some("WRONGTYPE") => Vec::new(),
+            Err(error) => return Err(error.into()),
+        };
+        let mut streams = Vec::new();
+        for (field, value) in fields {
+            let Some(number) = std::str::from_utf8(&field).ok().and_then(|field| field.parse().ok()) else { continue };
+            match self.codec.read_stream(session, number, &value) {
+                Some(record) => streams.push(record),
+                None => self.link.count(1, &"a stream that is not ours"),
+            }
+        }
+        streams.sort_by_key(|record| record.number);
+        Ok(streams)
+    }
+
+    async fn stream(&self, session: &SessionKey, number: u64, position: u64) -> Result<Option<StoredStream>, StoreError> {
+        let mut script = self.scripts.read.prepare_invoke();
+        script.key(streams_key(session)).key(events_key(session, number)).arg(number).arg(format!("({position}-0"));
+        let answer = self.link.ask(Request::Script(&script)).await?;
+        let (foreign, record, floor, last, held): Held = from_redis_value(answer).map_err(unreadable)?;
+        if foreign > 0 {
+            self.link.count(foreign, &"keys of ours hold something else");
+        }
+        let Some(record) = record else { return Ok(None) };
+        let Some(record) = self.codec.read_stream(session, number, &record) else {
+            self.link.count(1, &"a stream that is not ours");
+            return Ok(None);
+        };
+        let (floor, last) = (decimal(floor), decimal(last));
+        let mut stored = StoredStream { record, trimmed_through: floor, last_sequence: last.max(floor), events: Vec::new() };
+        for (id, fields) in held {
+            self.take_event(session, &id, fields, &mut stored);
+        }
+        // What is on this side of a loss.
+        stored.events.retain(|event| event.sequence > floor);
+        if stored.events.last().map_or(position, |event| event.sequence) < last {
+            stored.events.clear();
+            stored.trimmed_through = stored.trimmed_through.max(last);
+        }
+        Ok(Some(stored))
+    }
+
+    async fn forget_session(&self, session: &SessionKey) -> Result<(), StoreError> {
+        self.known().remove(session);
+        let streams = self.streams(session).await?;
+        let mut forget = Pipeline::new();
+        forget.cmd("UNLINK").arg(streams_key(session)).ignore();
+        for stream in streams {
+            forget.cmd("UNLINK").arg(events_key(session, stream.number)).ignore();
+        }
+        self.link.ask(Request::Pipeline(&forget)).await?;
+        Ok(())
+    }
+
+    /// Nothing to do: every key expires by itself, a retention after it was last changed.
+    async fn expire_events(&self, _: Duration, _: u32) -> Result<u64, StoreError> {
+        Ok(0)
+    }
+}
+
+impl RedisHot {
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the places of events whose stream Redis does not know.
+    async fn run_append(&self, entries: &[LogEntry]) -> Result<Vec<usize>, StoreError> {
+        let mut script = self.scripts.append.prepare_invoke();
+        script.arg(milliseconds(self.retention));
+        let mut added: HashMap<(SessionKey, u64), Option<u64>> = HashMap::new();
+        for entry in entries {
+            let (session, number) = stream_of(entry);
+            script.key(streams_key(session)).key(events_key(session, number));
+            match entry {
+                LogEntry::Stream { record, .. } => {
+                    script.arg("stream").arg(number).arg(self.codec.stream(session, record)).arg("").arg("");
+                }
+                LogEntry::Event { event, .. } => {
+                    let before = added.insert((*session, number), Some(event.sequence));
+                    let before = before.unwrap_or_else(|| self.known().get(session)?.get(&number)?.last);
+                    // An event that is told again says nothing about what should be there.
+                    let expected = before.filter(|before| *before < event.sequence).map(|before| before.to_string());
+                    script.arg("event").arg(number).arg(event.sequence).arg(expected.unwrap_or_default());
+                    script.arg(self.codec.event(session, number, event));
+                }
+                LogEntry::Trim { through, .. } => {
+                    script.arg("trim").arg(number).arg(*through).arg(through.saturating_add(1)).arg("");
+                }
+                LogEntry::Drop { .. } => {
+                    added.insert((*session, number), None);
+                    script.arg("drop").arg(number).arg("").arg("").arg("");
+                }
+            }
+        }
+        let (foreign, orphans): (u64, Vec<usize>) = from_redis_value(self.link.ask(Request::Script(&script)).await?).map_err(unreadable)?;
+        if foreign > 0 {
+            self.link.count(foreign, &"keys of ours held something else");
+        }
+        Ok(orphans.into_iter().filter_map(|place| place.checked_sub(1)).collect())
+    }
+
+    /// After they were added.
+    fn remember(&self, entries: &[LogEntry]) {
+        let mut known = self.known();
+        for entry in entries {
+            let (session, number) = stream_of(entry);
+            let mut streams = known.remove(session).unwrap_or_default();
+            match entry {
+                LogEntry::Stream { record, .. } => {
+                    let last = streams.get(&number).and_then(|before| before.last);
+                    streams.insert(number, KnownStream { record: record.clone(), last });
+                }
+                LogEntry::Event { event, .. } => {
+                    if let Some(stream) = streams.get_mut(&number) {
+                        stream.last = stream.last.max(Some(event.sequence));
+                    }
+                }
+                LogEntry::Trim { .. } => {}
+                LogEntry::Drop { .. } => {
+                    streams.remove(&number);
+                }
+            }
+            if !streams.is_empty() {
+                known.insert(*session, streams);
+            }
+        }
+    }
+
+    /// The entries that were left out, each stream's after a record of it.
+    fn adopted(&self, orphans: &[usize], entries: &[LogEntry]) -> Vec<LogEntry> {
+        let known = self.known();
+        let mut told = HashSet::new();
+        let mut again = Vec::new();
+        for entry in orphans.iter().filter_map(|&place| entries.get(place)) {
+            let (session, number) = stream_of(entry);
+            let Some(stream) = known.get(session).and_then(|streams| streams.get(&number)) else { continue };
+            if told.insert((session, number)) {
+                again.push(LogEntry::Stream { session: *session, record: stream.record.clone() });
+            }
+            again.push(entry.clone());
+        }
+        again
+    }
+
+    fn take_event(&self, session: &SessionKey, id: &str, fields: Vec<(Vec<u8>, Vec<u8>)>, stored: &mut StoredStream) {
+        let Some(sequence) = id.split('-').next().and_then(|sequence| sequence.parse().ok()) else { return };
+        let value = fields.into_iter().next().map(|(_, value)| value).unwrap_or_default();
+        match self.codec.read_event(session, stored.record.number, sequence, value) {
+            Some(event) => stored.events.push(event),
+            None => {
+                // Where it stands, one of ours may have stood.
+                self.link.count(1, &"an event that is not ours");
+                stored.events.clear();
+                stored.trimmed_through = stored.trimmed_through.max(sequence);
+            }
+        }
+    }
+}
+
+fn stream_of(entry: &LogEntry) -> (&SessionKey, u64) {
+    match entry {
+        LogEntry::Stream { session, record } => (session, record.number),
+        LogEntry::Event { session, stream, .. } | LogEntry::Trim { session, stream, .. } | LogEntry::Drop { session, stream } => {
+            (session, *stream)
+        }
+    }
+}
+
+fn decimal(value: Option<Vec<u8>>) -> u64 {
+    value.and_then(|value| std::str::from_utf8(&value).ok()?.parse().ok()).unwrap_or_default()
+}
+
+fn unreadable(why: impl std::fmt::Display) -> StoreError {
+    StoreError::Unavailable { detail: format!("an answer of Redis can not be read: {why}") }
+}

@@ -1,0 +1,191 @@
+//! Redis as the hot store and as the log of event streams. All of it may be flushed, evicted, frozen or killed at any time:
+//! hints and words are then lost and counted, and the log says which events are gone.
+//!
+//! Plain Redis, 6.2 or newer, not a Redis Cluster: a cluster's answer `MOVED` counts as an error like others.
+
+mod bus;
+mod codec;
+mod events;
+mod link;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use redis::{Client, Cmd, RedisError, Value};
+use tokio::{
+    sync::{broadcast, watch},
+    task::AbortHandle,
+    time::timeout,
+};
+
+use self::{
+    bus::{Hearer, Outbox},
+    codec::{Codec, NODE_BYTES},
+    events::{Known, Scripts},
+    link::{CONNECT_MAX, Link, Request},
+};
+use super::{HotStore, OwnerHint, WAKES_HELD_MAX, Wake};
+use crate::{SessionKey, StoreError};
+
+/// How long the last words may take.
+const CLOSE_MAX: Duration = Duration::from_secs(1);
+
+/// Where Redis is and what it is trusted with.
+#[derive(Clone)]
+pub struct RedisOptions {
+    /// `redis://`, `rediss://` or `redis+unix://`. May carry a password.
+    pub url: String,
+    /// What replicas of one installation share and nobody else knows: what was not written with it is not read.
+    pub key: [u8; 32],
+    /// How long events, and what is known of their streams, stay after the last change of them.
+    pub event_retention: Duration,
+}
+
+impl fmt::Debug for RedisOptions {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("RedisOptions").field("event_retention", &self.event_retention).finish_non_exhaustive()
+    }
+}
+
+/// [`HotStore`] and [`EventStore`](crate::EventStore) of several replicas.
+pub struct RedisHot {
+    link: Arc<Link>,
+    codec: Arc<Codec>,
+    retention: Duration,
+    scripts: Scripts,
+    known: Mutex<Known>,
+    words: broadcast::Sender<Wake>,
+    outbox: Outbox,
+    connected: Arc<AtomicBool>,
+    closed: AtomicBool,
+    tasks: [AbortHandle; 2],
+}
+
+impl RedisHot {
+    /// Waits a moment for Redis, and goes on without it: it is looked for as long as this lives. Fails only for a URL that
+    /// can not be understood.
+    pub async fn open(options: &RedisOptions) -> Result<Self, StoreError> {
+        let client = Client::open(options.url.as_str()).map_err(|error| refused_url(&error))?;
+        let link = Arc::new(Link::new(client));
+        let codec = Arc::new(Codec::new(&options.key, rand::random::<[u8; NODE_BYTES]>()));
+        let (words, _) = broadcast::channel(WAKES_HELD_MAX);
+        let connected = Arc::new(AtomicBool::new(false));
+        let (tried, mut first_try) = watch::channel(false);
+        let hearer = Hearer { link: link.clone(), codec: codec.clone(), words: words.clone(), connected: connected.clone(), tried };
+        let (outbox, publisher) = bus::publisher(link.clone());
+        let tasks = [tokio::spawn(hearer.run()).abort_handle(), tokio::spawn(publisher).abort_handle()];
+        let hot = Self {
+            link,
+            codec,
+            retention: options.event_retention,
+            scripts: Scripts::new(),
+            known: Mutex::new(events::nothing_known()),
+            words,
+            outbox,
+            connected,
+            closed: AtomicBool::new(false),
+            tasks,
+        };
+        let _ = timeout(CONNECT_MAX, first_try.wait_for(|tried| *tried)).await;
+        Ok(hot)
+    }
+
+    /// How often Redis was of no use: what it refused, did not answer, lost, or had from somebody else under our keys.
+    pub fn errors(&self) -> u64 {
+        self.link.errors()
+    }
+}
+
+/// Not in the error's own words, which may quote the URL and with it a password.
+fn refused_url(error: &RedisError) -> StoreError {
+    let kind = error.kind();
+    let detail = format!("the address of Redis can not be understood ({kind:?}); expected redis://, rediss:// or redis+unix://");
+    StoreError::Unavailable { detail }
+}
+
+#[async_trait]
+impl HotStore for RedisHot {
+    fn engine(&self) -> &'static str {
+        "redis"
+    }
+
+    async fn owner(&self, session: &SessionKey) -> Option<OwnerHint> {
+        let mut get = Cmd::new();
+        get.arg("GET").arg(codec::owner_key(session));
+        let Value::BulkString(value) = self.link.ask(Request::Command(&get)).await.ok()? else { return None };
+        let owner = self.codec.read_owner(session, &value);
+        if owner.is_none() {
+            self.link.count(1, &"a hint that is not ours");
+        }
+        owner
+    }
+
+    async fn note_owner(&self, session: &SessionKey, owner: &OwnerHint, ttl: Duration) {
+        if ttl.is_zero() {
+            return self.forget_owner(session).await;
+        }
+        let mut set = Cmd::new();
+        set.arg("SET").arg(codec::owner_key(session)).arg(self.codec.owner(session, owner));
+        set.arg("PX").arg(milliseconds(ttl));
+        let _ = self.link.ask(Request::Command(&set)).await;
+    }
+
+    async fn forget_owner(&self, session: &SessionKey) {
+        let mut delete = Cmd::new();
+        delete.arg("DEL").arg(codec::owner_key(session));
+        let _ = self.link.ask(Request::Command(&delete)).await;
+    }
+
+    fn wake(&self, wake: Wake) {
+        if self.closed.load(Ordering::Relaxed) || wake.is_too_long() {
+            return;
+        }
+        let message = self.codec.wake(&wake);
+        let _ = self.words.send(wake); // nobody listens: nobody misses it
+        if !self.outbox.push(message) {
+            self.link.count(1, &"too many words wait to be published");
+        }
+    }
+
+    fn wakes(&self) -> broadcast::Receiver<Wake> {
+        self.words.subscribe()
+    }
+
+    fn is_connected(&self) -> bool {
+        self.connected.load(Ordering::Relaxed)
+    }
+
+    async fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        let _ = timeout(CLOSE_MAX, self.outbox.emptied()).await;
+        self.end_tasks();
+        self.link.close();
+    }
+}
+
+impl RedisHot {
+    fn end_tasks(&self) {
+        self.tasks.iter().for_each(AbortHandle::abort);
+        self.connected.store(false, Ordering::Relaxed);
+    }
+}
+
+impl Drop for RedisHot {
+    fn drop(&mut self) {
+        self.end_tasks();
+    }
+}
+
+/// At least one: Redis refuses to keep something for no time.
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX).clamp(1, u64::from(u32::MAX) * 1_000)
+}

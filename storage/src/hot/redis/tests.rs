@@ -1,0 +1,355 @@
+//! The suites over a real Redis, and what no suite can ask for: everything that can happen to Redis and to the way there.
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use testkit::{
+    FaultProxy, Way, eventually,
+    servers::{RedisReply, RedisServer},
+};
+use tokio::time::Instant;
+
+use super::{RedisHot, RedisOptions, codec};
+use crate::{
+    EventStore, HotStore, LogEntry, LoggedEvent, OwnerHint, SessionKey, StoreError, StoredStream, StreamRecord, Wake,
+    conformance::hot::Replicas,
+};
+
+const SESSION: SessionKey = SessionKey::new([5; 32]);
+const HOUR: Duration = Duration::from_secs(3_600);
+/// What a call may take, whatever is wrong; a little more than the second it allows itself.
+const CALL_MAX: Duration = Duration::from_millis(1_300);
+
+fn options(url: String) -> RedisOptions {
+    RedisOptions { url, key: [9; 32], event_retention: HOUR }
+}
+
+async fn open(server: &RedisServer) -> RedisHot {
+    RedisHot::open(&options(server.url())).await.unwrap()
+}
+
+async fn log() -> (RedisServer, RedisHot) {
+    let server = RedisServer::start().await;
+    let log = open(&server).await;
+    (server, log)
+}
+
+async fn replicas() -> (RedisServer, Replicas) {
+    let server = RedisServer::start().await;
+    let replicas: Replicas = [Arc::new(open(&server).await), Arc::new(open(&server).await)];
+    (server, replicas)
+}
+
+crate::event_conformance!(log_suite, super::super::log().await, expires_by_itself);
+crate::hot_conformance!(hot_suite, super::super::replicas().await);
+
+fn hint() -> OwnerHint {
+    OwnerHint { node: "a/1".into(), address: "127.0.0.1:7400".into() }
+}
+
+fn record() -> StreamRecord {
+    StreamRecord { number: 1, general: true, due: b"due".to_vec(), was_read: true }
+}
+
+fn begin() -> LogEntry {
+    LogEntry::Stream { session: SESSION, record: record() }
+}
+
+fn event(sequence: u64) -> LogEntry {
+    let event = LoggedEvent { sequence, kind: 1, frame: Bytes::from(format!("event {sequence}")) };
+    LogEntry::Event { session: SESSION, stream: 1, event }
+}
+
+async fn stream(log: &RedisHot, position: u64) -> StoredStream {
+    log.stream(&SESSION, 1, position).await.unwrap().expect("the stream is known")
+}
+
+/// What is held after a position: the events' sequences, and up to where events are gone.
+async fn held(log: &RedisHot, position: u64) -> (Vec<u64>, u64) {
+    let stream = stream(log, position).await;
+    assert_eq!(stream.record, record());
+    (stream.events.iter().map(|event| event.sequence).collect(), stream.trimmed_through)
+}
+
+async fn in_time<F: Future>(what: &str, call: F) -> F::Output {
+    let begun = Instant::now();
+    let answer = call.await;
+    assert!(begun.elapsed() < CALL_MAX, "{what} took {:?}", begun.elapsed());
+    answer
+}
+
+/// Every call of both traits comes back, with nothing.
+async fn finds_nothing_and_returns(hot: &RedisHot) {
+    assert_eq!(in_time("owner", hot.owner(&SESSION)).await, None);
+    in_time("note_owner", hot.note_owner(&SESSION, &hint(), HOUR)).await;
+    in_time("forget_owner", hot.forget_owner(&SESSION)).await;
+    let refused = |answer: Result<(), StoreError>| assert!(matches!(answer, Err(StoreError::Unavailable { .. })), "{answer:?}");
+    refused(in_time("append", hot.append(&[begin(), event(1)])).await);
+    refused(in_time("streams", hot.streams(&SESSION)).await.map(drop));
+    refused(in_time("stream", hot.stream(&SESSION, 1, 0)).await.map(drop));
+    refused(in_time("forget_session", hot.forget_session(&SESSION)).await);
+    assert!(hot.errors() > 0);
+}
+
+/// Hints, events and words work, at the latest a little later.
+async fn works(hot: &RedisHot, other: &RedisHot) {
+    eventually("a hint to be kept", async || {
+        hot.note_owner(&SESSION, &hint(), HOUR).await;
+        hot.owner(&SESSION).await.ok_or(())
+    })
+    .await;
+    eventually("an event to be logged", async || hot.append(&[begin(), event(1)]).await).await;
+    for (from, to) in [(hot, other), (other, hot)] {
+        let mut words = to.wakes();
+        eventually("a word to arrive", || {
+            from.wake(Wake::Config);
+            let heard = words.try_recv();
+            async move { heard }
+        })
+        .await;
+    }
+    for replica in [hot, other] {
+        eventually("the subscription", async || if replica.is_connected() { Ok(()) } else { Err(()) }).await;
+    }
+}
+
+async fn disconnected(hot: &RedisHot) {
+    eventually("the loss of the connection to be noticed", async || if hot.is_connected() { Err(()) } else { Ok(()) }).await;
+}
+
+#[tokio::test]
+async fn what_was_flushed_is_told_to_be_gone() {
+    let (server, log) = log().await;
+    log.append(&[begin(), event(1), event(2), event(3)]).await.unwrap();
+    server.flush_all().await;
+    assert_eq!(log.stream(&SESSION, 1, 0).await.unwrap(), None);
+    log.append(&[event(4), event(5)]).await.unwrap();
+    assert_eq!(held(&log, 0).await, (vec![4, 5], 3));
+    assert_eq!(held(&log, 3).await, (vec![4, 5], 3), "nothing is missing after 3");
+    assert_eq!(log.streams(&SESSION).await.unwrap(), [record()]);
+    // Flushed before its first event, nothing of a stream is lost.
+    log.forget_session(&SESSION).await.unwrap();
+    log.append(&[begin()]).await.unwrap();
+    server.flush_all().await;
+    log.append(&[event(2)]).await.unwrap();
+    assert_eq!(held(&log, 0).await, (vec![2], 1));
+    // Somebody who did not see it before can not tell, and says the more cautious.
+    server.flush_all().await;
+    let adopter = open(&server).await;
+    adopter.append(&[event(6)]).await.unwrap();
+    assert_eq!(adopter.stream(&SESSION, 1, 0).await.unwrap(), None, "of a stream nobody told of");
+    adopter.append(&[begin(), event(7)]).await.unwrap();
+    assert_eq!(held(&adopter, 0).await, (vec![7], 6));
+}
+
+#[tokio::test]
+async fn what_was_evicted_or_lost_in_a_failover_is_told_to_be_gone() {
+    let (server, log) = log().await;
+    let (streams, events) = (codec::streams_key(&SESSION), codec::events_key(&SESSION, 1));
+    log.append(&[begin(), event(1), event(2)]).await.unwrap();
+    server.command(&["DEL", &events]).await;
+    assert_eq!(held(&log, 0).await, (vec![], 2), "of the events alone");
+    log.append(&[event(3)]).await.unwrap();
+    assert_eq!((held(&log, 0).await, held(&log, 2).await), ((vec![3], 2), (vec![3], 2)));
+    // A server that took over without having heard of the events 4 and 5.
+    server.command(&["COPY", &streams, "streams"]).await;
+    server.command(&["COPY", &events, "events"]).await;
+    log.append(&[event(4), event(5)]).await.unwrap();
+    server.command(&["RENAME", "streams", &streams]).await;
+    server.command(&["RENAME", "events", &events]).await;
+    assert_eq!((held(&log, 0).await, stream(&log, 0).await.last_sequence), ((vec![3], 2), 3));
+    log.append(&[event(6)]).await.unwrap();
+    assert_eq!((held(&log, 3).await, held(&log, 5).await), ((vec![6], 5), (vec![6], 5)));
+}
+
+#[tokio::test]
+async fn nothing_stays_for_ever() {
+    let (server, log) = log().await;
+    log.append(&[begin(), event(1), LogEntry::Trim { session: SESSION, stream: 1, through: 1 }]).await.unwrap();
+    log.note_owner(&SESSION, &hint(), HOUR).await;
+    let keys = server.command(&["KEYS", "*"]).await;
+    assert_eq!(keys.texts().len(), 3);
+    for key in keys.texts() {
+        assert!(key.starts_with("mcpb:1:"), "{key}");
+        let left = server.command(&["PTTL", key]).await.number();
+        assert!((1..=3_600_000).contains(&left), "{key} stays for {left}");
+    }
+    log.forget_session(&SESSION).await.unwrap();
+    log.forget_owner(&SESSION).await;
+    assert_eq!(server.command(&["DBSIZE"]).await.number(), 0);
+}
+
+#[tokio::test]
+async fn a_stopped_redis_is_as_good_as_none_and_comes_back() {
+    let server = RedisServer::start().await;
+    let (hot, other) = (open(&server).await, open(&server).await);
+    works(&hot, &other).await;
+    server.kill().await;
+    disconnected(&hot).await;
+    finds_nothing_and_returns(&hot).await;
+    server.start_again().await;
+    works(&hot, &other).await;
+    // A connection that ended while nobody used it does not cost a call.
+    server.stop().await;
+    server.start_again().await;
+    hot.note_owner(&SESSION, &hint(), HOUR).await;
+    assert_eq!(hot.owner(&SESSION).await, Some(hint()));
+}
+
+#[tokio::test]
+async fn a_redis_that_is_not_there_at_first_is_found_later() {
+    let server = RedisServer::start().await;
+    server.stop().await;
+    let (hot, other) = (in_time("open", open(&server)).await, open(&server).await);
+    assert!(!hot.is_connected());
+    finds_nothing_and_returns(&hot).await;
+    let mut words = hot.wakes();
+    hot.wake(Wake::Config);
+    assert_eq!(words.try_recv(), Ok(Wake::Config), "listeners of this process hear it all the same");
+    server.start_again().await;
+    works(&hot, &other).await;
+}
+
+#[tokio::test]
+async fn a_frozen_redis_holds_nobody_up() {
+    let server = RedisServer::start().await;
+    let (hot, other) = (open(&server).await, open(&server).await);
+    works(&hot, &other).await;
+    server.freeze();
+    finds_nothing_and_returns(&hot).await;
+    in_time("many calls", futures_util::future::join_all((0..100).map(|_| hot.owner(&SESSION)))).await;
+    in_time("opening another", open(&server)).await;
+    disconnected(&hot).await;
+    server.thaw();
+    works(&hot, &other).await;
+}
+
+#[tokio::test]
+async fn a_network_that_swallows_holds_nobody_up() {
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.address()).await;
+    let hot = RedisHot::open(&options(format!("redis://{}/", proxy.address()))).await.unwrap();
+    let other = open(&server).await;
+    works(&hot, &other).await;
+    for way in [Way::Up, Way::Down] {
+        proxy.hole(way, true);
+        finds_nothing_and_returns(&hot).await;
+        disconnected(&hot).await;
+        // The old connections stay silent: what lost bytes does not find back to its place.
+        proxy.hole(way, false);
+        works(&hot, &other).await;
+    }
+    proxy.cut_after(Way::Down, 3);
+    works(&hot, &other).await;
+    proxy.slice(Way::Up, true);
+    proxy.slice(Way::Down, true);
+    works(&hot, &other).await;
+}
+
+#[tokio::test]
+async fn keys_of_another_type_are_as_good_as_absent() {
+    let (server, hot) = log().await;
+    let (streams, events) = (codec::streams_key(&SESSION), codec::events_key(&SESSION, 1));
+    for key in [&codec::owner_key(&SESSION), &streams, &events] {
+        server.command(&["RPUSH", key, "not", "ours"]).await;
+    }
+    assert_eq!(hot.owner(&SESSION).await, None);
+    assert_eq!((hot.streams(&SESSION).await.unwrap(), hot.stream(&SESSION, 1, 0).await.unwrap()), (vec![], None));
+    let errors = hot.errors();
+    assert!(errors >= 3, "{errors}");
+    hot.note_owner(&SESSION, &hint(), HOUR).await;
+    assert_eq!(hot.owner(&SESSION).await, Some(hint()));
+    hot.append(&[begin(), event(1)]).await.unwrap();
+    assert_eq!(held(&hot, 0).await, (vec![1], 0));
+    server.command(&["SET", &events, "not ours"]).await;
+    assert_eq!(held(&hot, 0).await, (vec![], 1));
+    hot.append(&[event(2)]).await.unwrap();
+    assert_eq!(held(&hot, 0).await, (vec![2], 1));
+    assert!(hot.errors() > errors);
+}
+
+#[tokio::test]
+async fn what_another_installation_wrote_is_as_good_as_absent() {
+    let (server, hot) = log().await;
+    let foreign = RedisHot::open(&RedisOptions { key: [8; 32], ..options(server.url()) }).await.unwrap();
+    foreign.note_owner(&SESSION, &hint(), HOUR).await;
+    foreign.append(&[begin(), event(1)]).await.unwrap();
+    let mut words = hot.wakes();
+    let errors = hot.errors();
+    assert_eq!(hot.owner(&SESSION).await, None);
+    assert_eq!((hot.streams(&SESSION).await.unwrap(), hot.stream(&SESSION, 1, 0).await.unwrap()), (vec![], None));
+    foreign.wake(Wake::Config);
+    server.command(&["PUBLISH", codec::WAKES_CHANNEL, "\u{2}of a later version"]).await;
+    server.command(&["PUBLISH", codec::WAKES_CHANNEL, ""]).await;
+    let other = open(&server).await;
+    other.wake(Wake::SessionEnd(SESSION));
+    other.close().await;
+    let next = testkit::within("a word", words.recv()).await;
+    assert_eq!((next, hot.errors()), (Ok(Wake::SessionEnd(SESSION)), errors + 5));
+    // An event in the middle that is not ours: what is before it does not count.
+    hot.append(&[begin(), event(2)]).await.unwrap();
+    foreign.append(&[event(3)]).await.unwrap();
+    hot.append(&[event(4)]).await.unwrap();
+    assert_eq!(held(&hot, 0).await, (vec![4], 3));
+}
+
+#[tokio::test]
+async fn a_lost_subscription_is_made_again() {
+    let server = RedisServer::start().await;
+    let (hot, other) = (open(&server).await, open(&server).await);
+    for _ in 0..3 {
+        let killed = server.command(&["CLIENT", "KILL", "TYPE", "pubsub"]).await.number();
+        assert!(killed > 0);
+        works(&hot, &other).await;
+    }
+}
+
+#[tokio::test]
+async fn a_full_redis_is_told_apart() {
+    let (server, hot) = log().await;
+    hot.append(&[begin(), event(1)]).await.unwrap();
+    server.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    assert_eq!(hot.append(&[event(2)]).await, Err(StoreError::Full));
+    in_time("note_owner", hot.note_owner(&SESSION, &hint(), HOUR)).await;
+    assert_eq!((hot.owner(&SESSION).await, hot.errors()), (None, 2));
+    assert_eq!(held(&hot, 0).await, (vec![1], 0), "reading goes on");
+    hot.append(&[LogEntry::Drop { session: SESSION, stream: 1 }]).await.unwrap();
+    server.command(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    hot.append(&[begin(), event(2)]).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_that_may_not_be_written_to_is_left() {
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.address()).await;
+    let hot = RedisHot::open(&options(format!("redis://{}/", proxy.address()))).await.unwrap();
+    server.command(&["REPLICAOF", "127.0.0.1", "1"]).await;
+    let refused = hot.append(&[begin(), event(1)]).await;
+    assert!(matches!(refused, Err(StoreError::Unavailable { .. })), "{refused:?}");
+    // The name leads to the new primary by now; the connection to the old one must not be kept.
+    let primary = RedisServer::start().await;
+    proxy.set_target(primary.address());
+    eventually("the new primary to be used", async || hot.append(&[begin(), event(1)]).await).await;
+    assert_eq!(primary.command(&["DBSIZE"]).await, RedisReply::Number(2));
+}
+
+#[tokio::test]
+async fn what_does_not_speak_tls_is_as_good_as_absent() {
+    let server = RedisServer::start().await;
+    let url = server.url().replace("redis://", "rediss://");
+    let hot = in_time("open", RedisHot::open(&options(url))).await.unwrap();
+    assert!(!hot.is_connected());
+    finds_nothing_and_returns(&hot).await;
+}
+
+#[tokio::test]
+async fn a_unix_socket_will_do_and_a_bad_url_tells_no_secret() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("redis.sock");
+    let server = RedisServer::start_with(&["--unixsocket", socket.to_str().unwrap()]).await;
+    let hot = RedisHot::open(&options(format!("redis+unix://{}", socket.display()))).await.unwrap();
+    works(&hot, &open(&server).await).await;
+    let refused = RedisHot::open(&options("redis://:secret@127.0.0.1:port/".into())).await.err().unwrap();
+    assert!(!refused.to_string().contains("secret"), "{refused}");
+    assert!(!format!("{:?}", options("redis://:secret@h/".into())).contains("secret"));
+}

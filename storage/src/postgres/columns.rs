@@ -1,0 +1,250 @@
+//! How a batch of writes is laid out for the functions `write_sessions` and `write_tasks` of the schema: sessions and tasks
+//! apart, each as columns of one length, in which NULL stands for what a kind of write does not have.
+
+use sqlx::{
+    postgres::{PgArguments, Postgres},
+    query::Query,
+};
+
+use super::{micros, tasks};
+use crate::{Step, Write};
+
+/// A batch, its sessions and its tasks apart, each as columns of the same length.
+pub(super) struct Columns<'b> {
+    pub(super) length: usize,
+    pub(super) sessions: SessionColumns<'b>,
+    pub(super) tasks: TaskColumns<'b>,
+}
+
+/// Declares a struct of columns and how to add a row to it: what a row does not name is NULL.
+macro_rules! columns {
+    ($columns:ident, $row:ident, { $($column:ident, $field:ident: $kind:ty;)* }) => {
+        #[derive(Default)]
+        pub(super) struct $columns<'b> {
+            /// Where in the batch each row is from.
+            places: Vec<i64>,
+            kinds: Vec<i16>,
+            $($column: Vec<Option<$kind>>,)*
+        }
+
+        #[derive(Default)]
+        struct $row<'b> {
+            $($field: Option<$kind>,)*
+        }
+
+        impl<'b> $columns<'b> {
+            pub(super) fn is_empty(&self) -> bool {
+                self.kinds.is_empty()
+            }
+
+            fn add(&mut self, place: i64, kind: i16, row: $row<'b>) {
+                self.places.push(place);
+                self.kinds.push(kind);
+                $(self.$column.push(row.$field);)*
+            }
+
+            /// `statement` takes the places, the kinds, the other columns in their order, and `again`.
+            fn bound(&self, statement: &'static str, again: bool) -> Query<'_, Postgres, PgArguments> {
+                sqlx::query(statement).bind(&self.places[..]).bind(&self.kinds[..])$(.bind(&self.$column[..]))*.bind(again)
+            }
+        }
+    };
+}
+
+columns!(SessionColumns, SessionRow, {
+    keys, key: &'b [u8];
+    epochs, epoch: i64;
+    idles_us, idle_us: i64;
+    owners, owner: &'b str;
+    tenants, tenant: &'b str;
+    principals, principal: &'b str;
+    endpoints, endpoint: &'b str;
+    api_keys, api_key: &'b str;
+    transports, transport: &'b str;
+    versions, version: &'b str;
+    agreements, agreement: &'b [u8];
+    states, state: &'b [u8];
+    links, link: &'b [u8];
+    exposed_uris, exposed_uri: &'b [u8];
+    backends, backend: &'b str;
+    uris, uri: &'b [u8];
+});
+
+columns!(TaskColumns, TaskRow, {
+    ids, id: &'b str;
+    epochs, epoch: i64;
+    numbers, number: i64;
+    owners, owner: &'b str;
+    tenants, tenant: &'b str;
+    principals, principal: &'b str;
+    sessions, session: &'b [u8];
+    privates, private: bool;
+    backends, backend: &'b str;
+    requests, request: &'b [u8];
+    details, detail: &'b [u8];
+    idempotencies, idempotency: &'b [u8];
+    ttls_us, ttl_us: i64;
+    limits_running, limit_running: i64;
+    limits_stored, limit_stored: i64;
+    limits_bytes, limit_bytes: i64;
+    steps, step: i16;
+    backend_tasks, backend_task: &'b [u8];
+    links, link: &'b [u8];
+    statuses, status: &'b str;
+    messages, message: &'b [u8];
+    outcomes, outcome: &'b [u8];
+});
+
+impl SessionColumns<'_> {
+    pub(super) fn query(&self, again: bool) -> Query<'_, Postgres, PgArguments> {
+        self.bound(
+            "SELECT * FROM write_sessions($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)",
+            again,
+        )
+    }
+}
+
+impl TaskColumns<'_> {
+    pub(super) fn query(&self, again: bool) -> Query<'_, Postgres, PgArguments> {
+        self.bound(
+            "SELECT * FROM write_tasks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20,
+                                       $21, $22, $23, $24, $25)",
+            again,
+        )
+    }
+}
+
+impl<'b> Columns<'b> {
+    pub(super) fn of(batch: &'b [Write]) -> Self {
+        let mut columns = Self { length: batch.len(), sessions: SessionColumns::default(), tasks: TaskColumns::default() };
+        for (place, write) in (0..).zip(batch) {
+            if let Some((kind, row)) = session_row(write) {
+                columns.sessions.add(place, kind, row);
+            } else if let Some((kind, row)) = task_row(write) {
+                columns.tasks.add(place, kind, row);
+            }
+        }
+        columns
+    }
+}
+
+/// The kind, as the schema's function counts them, and what it has; `None`: it is about no session.
+fn session_row(write: &Write) -> Option<(i16, SessionRow<'_>)> {
+    let row = match write {
+        Write::OpenSession { record, owner } => SessionRow {
+            key: Some(record.key.as_bytes()),
+            owner: Some(owner.as_str()),
+            tenant: Some(record.seat.tenant.as_str()),
+            principal: Some(record.seat.principal.as_str()),
+            endpoint: record.seat.endpoint.as_ref().map(|endpoint| endpoint.as_str()),
+            api_key: record.api_key.as_ref().map(|key| key.as_str()),
+            transport: Some(&record.transport),
+            version: Some(&record.version),
+            agreement: Some(&record.agreement),
+            state: Some(&record.state),
+            link: Some(&record.links),
+            ..SessionRow::default()
+        },
+        Write::UpdateSession { key, epoch, idle, state, links } => SessionRow {
+            key: Some(key.as_bytes()),
+            epoch: Some(*epoch),
+            idle_us: Some(micros(*idle)),
+            state: state.as_deref(),
+            link: links.as_deref(),
+            ..SessionRow::default()
+        },
+        Write::ReleaseSession { key, epoch, idle, state, links } => SessionRow {
+            key: Some(key.as_bytes()),
+            epoch: Some(*epoch),
+            idle_us: Some(micros(*idle)),
+            state: Some(state),
+            link: Some(links),
+            ..SessionRow::default()
+        },
+        Write::EndSession { key, epoch } => SessionRow { key: Some(key.as_bytes()), epoch: Some(*epoch), ..SessionRow::default() },
+        Write::Subscribe { key, epoch, subscription } => SessionRow {
+            key: Some(key.as_bytes()),
+            epoch: Some(*epoch),
+            exposed_uri: Some(subscription.exposed_uri.as_bytes()),
+            backend: Some(subscription.backend.as_str()),
+            uri: Some(subscription.uri.as_bytes()),
+            ..SessionRow::default()
+        },
+        Write::Unsubscribe { key, epoch, exposed_uri } => SessionRow {
+            key: Some(key.as_bytes()),
+            epoch: Some(*epoch),
+            exposed_uri: Some(exposed_uri.as_bytes()),
+            ..SessionRow::default()
+        },
+        _ => return None,
+    };
+    Some((kind(write), row))
+}
+
+fn task_row(write: &Write) -> Option<(i16, TaskRow<'_>)> {
+    let none = TaskRow::default();
+    let row = match write {
+        Write::CreateTask { record, owner, limits } => TaskRow {
+            id: Some(record.task.as_str()),
+            owner: Some(owner.as_str()),
+            tenant: Some(record.tenant.as_str()),
+            principal: Some(record.principal.as_str()),
+            session: Some(record.session.as_bytes()),
+            private: Some(record.private),
+            backend: Some(record.backend.as_str()),
+            request: Some(&record.request),
+            detail: Some(&record.details),
+            idempotency: record.idempotency.as_deref(),
+            ttl_us: record.ttl.map(micros),
+            limit_running: Some(at_most(limits.running)),
+            limit_stored: Some(at_most(limits.stored)),
+            limit_bytes: Some(at_most(limits.bytes)),
+            ..none
+        },
+        Write::StepTask { task, epoch, step } => {
+            let (step, backend_task, link) = match step {
+                Step::Queued => (tasks::QUEUED, None, None),
+                Step::Sent => (tasks::SENT, None, None),
+                Step::Mirrored { backend_task, link } => (tasks::MIRRORED, Some(backend_task.as_bytes()), Some(link.as_slice())),
+            };
+            TaskRow { id: Some(task.as_str()), epoch: Some(*epoch), step: Some(step), backend_task, link, ..none }
+        }
+        Write::EndTask { task, epoch, status, message, outcome } => TaskRow {
+            id: Some(task.as_str()),
+            epoch: *epoch,
+            status: Some(status.name()),
+            message: message.as_ref().map(|message| message.as_bytes()),
+            outcome: outcome.as_deref(),
+            ..none
+        },
+        Write::ReleaseTask { task, epoch } => TaskRow { id: Some(task.as_str()), epoch: Some(*epoch), ..none },
+        Write::AskInput { task, epoch, number, request } => {
+            TaskRow { id: Some(task.as_str()), epoch: Some(*epoch), number: Some(*number), request: Some(request), ..none }
+        }
+        Write::AnswerInput { task, number, answer } => {
+            TaskRow { id: Some(task.as_str()), number: Some(*number), outcome: Some(answer), ..none }
+        }
+        Write::CloseInput { task, epoch, number } => {
+            TaskRow { id: Some(task.as_str()), epoch: Some(*epoch), number: Some(*number), ..none }
+        }
+        _ => return None,
+    };
+    Some((kind(write), row))
+}
+
+/// As the functions of the schema count them, sessions and tasks apart.
+fn kind(write: &Write) -> i16 {
+    match write {
+        Write::OpenSession { .. } | Write::CreateTask { .. } => 0,
+        Write::UpdateSession { .. } | Write::StepTask { .. } => 1,
+        Write::ReleaseSession { .. } | Write::EndTask { .. } => 2,
+        Write::EndSession { .. } | Write::ReleaseTask { .. } => 3,
+        Write::Subscribe { .. } | Write::AskInput { .. } => 4,
+        Write::Unsubscribe { .. } | Write::AnswerInput { .. } => 5,
+        Write::CloseInput { .. } => 6,
+    }
+}
+
+fn at_most(limit: u64) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,78 @@
+//! From what PostgreSQL and the way to it report to what an operator can act on. The only place that knows SQLSTATEs
+//! (https://www.postgresql.org/docs/current/errcodes-appendix.html).
+
+use sqlx::error::ErrorKind;
+
+use crate::StoreError;
+
+/// What may be done about a failed statement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Remedy {
+    /// The connection is gone, and whether the statement was carried out is not known.
+    Reconnect,
+    /// Another transaction was in the way and this one left no trace: the same again, after a moment.
+    Repeat,
+    /// A statement prepared before the schema changed: the same again, on a new connection.
+    Prepare,
+    /// Nothing here.
+    None,
+}
+
+pub(super) fn remedy(error: &sqlx::Error) -> Remedy {
+    match error {
+        sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) | sqlx::Error::WorkerCrashed => Remedy::Reconnect,
+        sqlx::Error::Database(fault) => match fault.code().as_deref() {
+            Some("40001" | "40P01") => Remedy::Repeat,
+            Some("0A000") => Remedy::Prepare,
+            // Ended by an operator, a crash of a neighbour, or a server that starts or stops.
+            Some(code) if code.starts_with("57P") || code.starts_with("08") => Remedy::Reconnect,
+            _ => Remedy::None,
+        },
+        _ => Remedy::None,
+    }
+}
+
+/// A server that takes no connection now and may take one soon: it starts, it ends, it has no room, the network hiccups.
+pub(super) fn may_connect_soon(error: &sqlx::Error) -> bool {
+    let has_no_room = error.as_database_error().is_some_and(|fault| fault.code().as_deref() == Some("53300"));
+    has_no_room || matches!(error, sqlx::Error::Io(_)) || matches!(error, sqlx::Error::Database(_)) && remedy(error) == Remedy::Reconnect
+}
+
+/// The connection may serve the next statement.
+pub(super) fn leaves_connection_usable(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Database(_) => remedy(error) != Remedy::Reconnect && remedy(error) != Remedy::Prepare,
+        sqlx::Error::RowNotFound | sqlx::Error::ColumnNotFound(_) | sqlx::Error::ColumnDecode { .. } => true,
+        _ => false,
+    }
+}
+
+pub(super) fn explain(error: sqlx::Error) -> StoreError {
+    match &error {
+        sqlx::Error::Database(fault) => {
+            let detail = fault.message().to_owned();
+            match fault.code().as_deref() {
+                Some("53100") => StoreError::Full,
+                // Locks and statements that took too long; serialization; no room for a connection; out of memory.
+                Some("55P03" | "57014" | "40001" | "40P01" | "53300" | "53200") => StoreError::Busy { detail },
+                // Damaged data or index; a row that breaks what the schema promises.
+                Some("XX001" | "XX002") => StoreError::Corrupt { detail },
+                _ => StoreError::Unavailable { detail },
+            }
+        }
+        sqlx::Error::ColumnDecode { .. } | sqlx::Error::ColumnNotFound(_) | sqlx::Error::Decode(_) => {
+            StoreError::Corrupt { detail: error.to_string() }
+        }
+        _ => StoreError::Unavailable { detail: error.to_string() },
+    }
+}
+
+/// The row is there already.
+pub(super) fn is_duplicate(error: &sqlx::Error) -> bool {
+    error.as_database_error().is_some_and(|fault| fault.kind() == ErrorKind::UniqueViolation)
+}
+
+/// The row it belongs to is missing.
+pub(super) fn is_orphan(error: &sqlx::Error) -> bool {
+    error.as_database_error().is_some_and(|fault| fault.kind() == ErrorKind::ForeignKeyViolation)
+}

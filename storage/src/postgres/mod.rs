@@ -1,0 +1,227 @@
+//! The shared store: one PostgreSQL database (12 or newer) for any number of brokers.
+//!
+//! Every question is one statement (what takes several is a function of the schema), so it costs one round trip and needs
+//! no transaction of its own; only [`write`] commits for itself. Whatever the server or the way to it does, a call ends
+//! within [`ANSWER_WITHIN`], or [`SETTLED_WITHIN`] for writes. With `synchronous_commit = on` a write that returned is on
+//! disk.
+
+mod columns;
+mod config;
+mod durable;
+mod events;
+mod fault;
+mod nodes;
+mod pool;
+mod rows;
+mod schema;
+mod sessions;
+mod tasks;
+#[cfg(test)]
+mod tests;
+mod write;
+
+use std::{
+    fmt,
+    str::FromStr,
+    sync::{Mutex, PoisonError, atomic::AtomicU64},
+    time::Duration,
+};
+
+use sqlx::{
+    ConnectOptions, Connection,
+    postgres::{PgArguments, PgConnectOptions, PgRow, Postgres},
+    query::Query,
+};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use self::{
+    fault::{Remedy, explain, remedy},
+    pool::Pool,
+};
+use crate::{Migrated, StoreError};
+
+/// How long a call waits for its answer, connecting included.
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+/// How long a write may take, finding out about a lost commit included.
+const SETTLED_WITHIN: Duration = Duration::from_millis(2_700);
+/// How often a statement that was in another's way, or lost its connection, is tried.
+const TRIES_MAX: u32 = 4;
+/// At most so long before it is tried again.
+const RETRY_AFTER_MS_MAX: u64 = 40;
+/// How long a start waits for another replica's migration, and for each statement of its own.
+const MIGRATES_WITHIN: Duration = Duration::from_secs(10 * 60);
+const _: () = assert!(ANSWER_WITHIN.as_millis() < SETTLED_WITHIN.as_millis()); // else a lost commit could never be settled
+
+/// Settings of each connection. The server gives up on a statement before, or when, its caller does.
+const SETTINGS: [(&str, &str); 7] = [
+    ("synchronous_commit", "on"),
+    ("statement_timeout", "2000"),
+    ("lock_timeout", "1500"),
+    ("idle_in_transaction_session_timeout", "5000"),
+    ("default_transaction_isolation", "read committed"),
+    ("client_min_messages", "warning"),
+    // The server's end of what TCP offers; ours is the time limit of each call.
+    ("tcp_keepalives_idle", "30"),
+];
+
+/// Where the database is and whether to bring it up to date.
+#[derive(Clone)]
+pub struct PostgresOptions {
+    /// `postgres://user:password@host:port/database?sslmode=verify-full`.
+    pub url: String,
+    /// Apply missing migrations; otherwise an old schema is refused.
+    pub migrate: bool,
+    /// How long opening waits for the server.
+    pub connect_timeout: Duration,
+}
+
+impl fmt::Debug for PostgresOptions {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The URL holds the password.
+        out.debug_struct("PostgresOptions")
+            .field("migrate", &self.migrate)
+            .field("connect_timeout", &self.connect_timeout)
+            .finish_non_exhaustive()
+    }
+}
+
+/// [`DurableStore`](crate::DurableStore) and [`EventStore`](crate::EventStore) on PostgreSQL.
+#[derive(Debug)]
+pub struct PostgresStore {
+    pool: Pool,
+    migrated: Migrated,
+    unreadable: AtomicU64,
+    unanswered: Mutex<Unanswered>,
+    /// One at a time, so that [`Unanswered::claim`] names one call.
+    claiming: tokio::sync::Mutex<()>,
+}
+
+/// Calls that gave something away and whose answers were lost: asked again, the store tells once more.
+#[derive(Debug, Default)]
+struct Unanswered {
+    /// Name of a call of `claim_tasks`.
+    claim: Option<i64>,
+    /// Nodes for which a reclaim failed.
+    reclaims: Vec<(&'static str, crate::NodeName, crate::NodeName)>,
+    /// Until then a batch may be one that was sent before.
+    writes_until: Option<Instant>,
+}
+
+impl PostgresStore {
+    /// Connects, and brings the schema up to date if allowed.
+    pub async fn open(options: &PostgresOptions) -> Result<Self, StoreError> {
+        // The parser's own words may repeat parts of the URL, and so the password.
+        let unusable = |_| StoreError::Unavailable { detail: "storage.url is not a PostgreSQL URL this build understands".into() };
+        let base = PgConnectOptions::from_str(&options.url).map_err(unusable)?;
+        let base = base.application_name("mcp-broker").disable_statement_logging(); // errors are logged where they are handled
+        let migrated = Self::bring_up_to_date(&base, options).await?;
+        let pool = Pool::new(base.options(SETTINGS));
+        Ok(Self { pool, migrated, unreadable: AtomicU64::new(0), unanswered: Mutex::default(), claiming: tokio::sync::Mutex::default() })
+    }
+
+    async fn bring_up_to_date(base: &PgConnectOptions, options: &PostgresOptions) -> Result<Migrated, StoreError> {
+        let patient = MIGRATES_WITHIN.as_millis().to_string();
+        let patient = base.clone().options([("statement_timeout", &patient), ("lock_timeout", &patient)]);
+        let give_up_at = Instant::now() + options.connect_timeout;
+        let mut last = StoreError::Unavailable { detail: format!("no answer within {:?}", options.connect_timeout) };
+        let mut connection = loop {
+            match timeout_at(give_up_at, patient.connect()).await {
+                Ok(Ok(connection)) => break connection,
+                Ok(Err(error)) if fault::may_connect_soon(&error) && Instant::now() < give_up_at => last = explain(error),
+                Ok(Err(error)) => return Err(explain(error)),
+                Err(_) => return Err(last),
+            }
+            sleep(moment()).await;
+        };
+        let migrated = schema::bring_up_to_date(&mut connection, options.migrate).await?;
+        let _gone_either_way = timeout(ANSWER_WITHIN, connection.close()).await;
+        Ok(migrated)
+    }
+
+    /// What opening did to the schema.
+    pub fn migrated(&self) -> Migrated {
+        self.migrated
+    }
+
+    /// Carries out one statement and reads all it returns; it has taken effect then. `query` makes it; it is told whether an
+    /// earlier attempt may have been carried out without our learning of it.
+    async fn rows<'q>(&self, query: impl Fn(bool) -> Query<'q, Postgres, PgArguments> + Send + Sync) -> Result<Vec<PgRow>, StatementError> {
+        let started = Instant::now();
+        match timeout(ANSWER_WITHIN, self.rows_untimed(query)).await {
+            Ok(answer) => answer,
+            Err(_) => Err(StatementError::Late(self.late(started))),
+        }
+    }
+
+    async fn rows_untimed<'q>(
+        &self,
+        query: impl Fn(bool) -> Query<'q, Postgres, PgArguments> + Send + Sync,
+    ) -> Result<Vec<PgRow>, StatementError> {
+        let mut again = false;
+        let mut tries = 1;
+        loop {
+            let mut connection = self.pool.take().await.map_err(StatementError::Failed)?;
+            let error = match query(again).fetch_all(&mut *connection).await {
+                Ok(rows) => {
+                    connection.keep();
+                    return Ok(rows);
+                }
+                Err(error) => error,
+            };
+            connection.keep_after(&error);
+            let remedy = remedy(&error);
+            if remedy == Remedy::None || tries == TRIES_MAX {
+                return Err(StatementError::Failed(error));
+            }
+            if remedy == Remedy::Reconnect {
+                self.pool.distrust();
+                again = true;
+            } else {
+                sleep(moment()).await;
+            }
+            tries += 1;
+        }
+    }
+
+    /// The reason for a call's being late, which is found out from whether the server talked to anybody meanwhile.
+    fn late(&self, started: Instant) -> StoreError {
+        if self.pool.heard_since(started) {
+            return StoreError::Busy { detail: format!("no answer within {ANSWER_WITHIN:?}, though it answers others") };
+        }
+        self.pool.distrust();
+        StoreError::Unavailable { detail: format!("no answer within {ANSWER_WITHIN:?}") }
+    }
+
+    fn unanswered(&self) -> std::sync::MutexGuard<'_, Unanswered> {
+        self.unanswered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Why a statement gave nothing.
+#[derive(Debug)]
+enum StatementError {
+    Failed(sqlx::Error),
+    Late(StoreError),
+}
+
+impl From<StatementError> for StoreError {
+    fn from(error: StatementError) -> Self {
+        match error {
+            StatementError::Failed(sqlx::Error::PoolClosed) => Self::Unavailable { detail: "it was closed, the broker is ending".into() },
+            StatementError::Failed(error) => explain(error),
+            StatementError::Late(error) => error,
+        }
+    }
+}
+
+/// A short time of chance length, so that two who were in each other's way are not so again.
+fn moment() -> Duration {
+    Duration::from_millis(rand::random_range(1..=RETRY_AFTER_MS_MAX))
+}
+
+/// For the database, which counts microseconds.
+fn micros(duration: Duration) -> i64 {
+    // Far beyond any lease, and adding it to the present does not overflow.
+    const MOST: i64 = i64::MAX / 4;
+    i64::try_from(duration.as_micros()).map_or(MOST, |micros| micros.min(MOST))
+}

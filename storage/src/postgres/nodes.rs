@@ -1,0 +1,90 @@
+//! Leases. All arithmetic is the server's, by its clock.
+
+use std::time::Duration;
+
+use sqlx::{Row, postgres::PgRow};
+
+use super::{PostgresStore, config, fault::explain, micros, rows::get};
+use crate::{NodeName, NodeRecord, Renewal, SessionKey, StoreError};
+
+/// Nodes whose lease lapsed so long ago are forgotten; what names them as its owner has none either way.
+const REMEMBERED_FOR: Duration = Duration::from_secs(24 * 60 * 60);
+
+impl PostgresStore {
+    pub(super) async fn join_node(&self, node: &NodeName, address: Option<&str>, lease: Duration) -> Result<(), StoreError> {
+        let insert = |_| {
+            sqlx::query(
+                "WITH old AS (
+                     DELETE FROM nodes WHERE node IN (
+                         SELECT node FROM nodes WHERE lease_until_us < now_us() - $4 AND node <> $1
+                         ORDER BY node FOR UPDATE SKIP LOCKED))
+                 INSERT INTO nodes (node, address, draining, lease_until_us) VALUES ($1, $2, FALSE, now_us() + $3)
+                 ON CONFLICT (node) DO UPDATE
+                 SET address = excluded.address, draining = FALSE, lease_until_us = excluded.lease_until_us",
+            )
+            .bind(node.as_str())
+            .bind(address)
+            .bind(micros(lease))
+            .bind(micros(REMEMBERED_FOR))
+        };
+        self.rows(insert).await?;
+        Ok(())
+    }
+
+    /// One round trip for all a node wants to know this often.
+    pub(super) async fn renew_lease(&self, node: &NodeName, lease: Duration, draining: bool) -> Result<Renewal, StoreError> {
+        let update = |_| {
+            sqlx::query(
+                "WITH renewed AS (
+                     UPDATE nodes SET lease_until_us = now_us() + $2, draining = $3
+                     WHERE node = $1 AND lease_until_us > now_us() RETURNING 1)
+                 SELECT EXISTS (SELECT 1 FROM renewed) AS held,
+                        (SELECT version FROM config_version) AS config_version,
+                        ARRAY(SELECT key FROM sessions WHERE owner = $1 AND end_asked) AS ended",
+            )
+            .bind(node.as_str())
+            .bind(micros(lease))
+            .bind(draining)
+        };
+        let rows = self.rows(update).await?;
+        let row = config::only(&rows)?;
+        let ended: Vec<Vec<u8>> = get(row, "ended")?;
+        let held = get(row, "held")?;
+        let ended = if held { ended.iter().filter_map(|key| SessionKey::from_slice(key)).collect() } else { Vec::new() };
+        Ok(Renewal { held, config_version: get(row, "config_version")?, ended })
+    }
+
+    pub(super) async fn remove_node(&self, node: &NodeName) -> Result<(), StoreError> {
+        self.rows(|_| sqlx::query("DELETE FROM nodes WHERE node = $1").bind(node.as_str())).await?;
+        Ok(())
+    }
+
+    pub(super) async fn live_nodes(&self) -> Result<Vec<NodeRecord>, StoreError> {
+        let select = |_| {
+            sqlx::query(
+                "WITH present AS MATERIALIZED (SELECT now_us() AS at_us)
+                 SELECT node, address, draining, lease_until_us - at_us AS lease_left_us
+                 FROM nodes, present WHERE lease_until_us > at_us ORDER BY node",
+            )
+        };
+        let rows = self.rows(select).await?;
+        Ok(self.readable(&rows, |row| node_record(row)?.ok_or_else(nameless), |_| "a node".into()))
+    }
+}
+
+fn nameless() -> StoreError {
+    StoreError::Corrupt { detail: "a node has no name".into() }
+}
+
+/// From the columns `node`, `address`, `draining` and `lease_left_us`; `None`: there is no node in this row. A node that is
+/// known by name only has left.
+pub(super) fn node_record(row: &PgRow) -> Result<Option<NodeRecord>, StoreError> {
+    let Some(node) = row.try_get::<Option<&str>, _>("node").map_err(explain)? else { return Ok(None) };
+    let left_us = get::<Option<i64>>(row, "lease_left_us")?.unwrap_or(0);
+    Ok(Some(NodeRecord {
+        node: NodeName::new(node),
+        address: get(row, "address")?,
+        draining: get::<Option<bool>>(row, "draining")?.unwrap_or(false),
+        lease_left: Duration::from_micros(u64::try_from(left_us).unwrap_or(0)),
+    }))
+}

@@ -1,0 +1,210 @@
+//! Sessions: who owns them, and what operators see of them. Their owners' writes are in `write`.
+
+use std::time::Duration;
+
+use protocol::ids::{KeyId, PrincipalId, TenantId};
+use sqlx::{Row, postgres::PgRow};
+
+use super::{
+    PostgresStore,
+    fault::explain,
+    micros, nodes,
+    rows::{self, count, get},
+};
+use crate::{Claim, NodeName, SessionKey, SessionRecord, SessionSeat, StoreError, StoredSession, SubscriptionCount, SubscriptionRecord};
+
+/// Digits of a digest: eight bytes.
+const DIGEST_DIGITS: usize = 16;
+
+impl PostgresStore {
+    pub(super) async fn take_session(&self, key: &SessionKey, seat: &SessionSeat, node: &NodeName) -> Result<Claim, StoreError> {
+        let claim = |_| {
+            sqlx::query("SELECT * FROM claim_session($1, $2, $3, $4, $5)")
+                .bind(key.as_bytes().as_slice())
+                .bind(seat.tenant.as_str())
+                .bind(seat.principal.as_str())
+                .bind(seat.endpoint.as_ref().map(|endpoint| endpoint.as_str()))
+                .bind(node.as_str())
+        };
+        let rows = self.rows(claim).await?;
+        let Some(row) = rows.first() else { return Ok(Claim::Absent) };
+        if let Some(owner) = nodes::node_record(row)? {
+            return Ok(Claim::Elsewhere(owner));
+        }
+        let record = SessionRecord {
+            key: *key,
+            seat: seat.clone(),
+            api_key: get::<Option<&str>>(row, "api_key")?.map(KeyId::new),
+            transport: get(row, "transport")?,
+            version: get(row, "version")?,
+            agreement: get(row, "agreement")?,
+            state: get(row, "state")?,
+            links: get(row, "links")?,
+        };
+        let (epoch, created_at_us) = (get(row, "epoch")?, get(row, "created_at_us")?);
+        Ok(Claim::Taken { record, epoch, created_at_us, subscriptions: self.subscriptions(row, key)? })
+    }
+
+    /// From three columns of the same length.
+    fn subscriptions(&self, row: &PgRow, key: &SessionKey) -> Result<Vec<SubscriptionRecord>, StoreError> {
+        let exposed: Option<Vec<Vec<u8>>> = get(row, "exposed_uris")?;
+        let backends: Option<Vec<String>> = get(row, "backends")?;
+        let uris: Option<Vec<Vec<u8>>> = get(row, "uris")?;
+        let all = exposed.unwrap_or_default().into_iter().zip(backends.unwrap_or_default()).zip(uris.unwrap_or_default());
+        let read = |exposed, backend: &str, uri| {
+            Ok(SubscriptionRecord { exposed_uri: rows::text(exposed)?, backend: rows::backend(backend)?, uri: rows::text(uri)? })
+        };
+        let name = || format!("a subscription of session {}", key.digest());
+        Ok(all.filter_map(|((exposed, backend), uri)| self.report(read(exposed, &backend, uri), name)).collect())
+    }
+
+    pub(super) async fn move_sessions(&self, from: &NodeName, to: &NodeName) -> Result<Vec<(SessionKey, i64)>, StoreError> {
+        let rows = self.reclaim("sessions", from, to, RECLAIM_SESSIONS).await?;
+        let read = |row: &PgRow| Ok((session_key(row)?, get(row, "epoch")?));
+        Ok(self.readable(&rows, read, |_| "a session".into()))
+    }
+
+    /// `statement` moves rows from the node `$1` to the node `$2`. With `$3` it also tells what `$2` has already: the answer
+    /// to an earlier call was lost, and what it moved is not with `$1` any more.
+    pub(super) async fn reclaim(
+        &self,
+        what: &'static str,
+        from: &NodeName,
+        to: &NodeName,
+        statement: &'static str,
+    ) -> Result<Vec<PgRow>, StoreError> {
+        let call = (what, from.clone(), to.clone());
+        let was_unanswered = self.unanswered().reclaims.contains(&call);
+        let update = |again: bool| sqlx::query(statement).bind(from.as_str()).bind(to.as_str()).bind(again || was_unanswered);
+        let answer = self.rows(update).await;
+        let mut unanswered = self.unanswered();
+        unanswered.reclaims.retain(|known| known != &call);
+        if answer.is_err() {
+            unanswered.reclaims.push(call);
+            // One process has one node at a time; a few are more than it can need.
+            if unanswered.reclaims.len() > 8 {
+                unanswered.reclaims.remove(0);
+            }
+        }
+        drop(unanswered);
+        Ok(answer?)
+    }
+
+    pub(super) async fn list_sessions(
+        &self,
+        tenant: Option<&TenantId>,
+        after: Option<&SessionKey>,
+        limit: u32,
+    ) -> Result<Vec<StoredSession>, StoreError> {
+        let select = |_| {
+            sqlx::query(LIST_SESSIONS)
+                .bind(tenant.map(TenantId::as_str))
+                .bind(after.map(|key| key.as_bytes().as_slice()))
+                .bind(i64::from(limit))
+        };
+        let rows = self.rows(select).await?;
+        Ok(self.readable(&rows, stored_session, named))
+    }
+
+    pub(super) async fn find_sessions(&self, digest: &str) -> Result<Vec<StoredSession>, StoreError> {
+        let digits = digest.bytes().all(|digit| digit.is_ascii_digit() || (b'a'..=b'f').contains(&digit));
+        if digest.len() != DIGEST_DIGITS || !digits {
+            return Ok(Vec::new());
+        }
+        // Every key that begins with these bytes: none is longer than 32, so none is after the eight with 0xff behind them.
+        let rows = self.rows(|_| sqlx::query(SESSIONS_BY_DIGEST).bind(digest)).await?;
+        Ok(self.readable(&rows, stored_session, named))
+    }
+
+    pub(super) async fn ask_end(&self, key: &SessionKey) -> Result<bool, StoreError> {
+        let ask = |again| sqlx::query("SELECT ask_session_end($1) OR $2").bind(key.as_bytes().as_slice()).bind(again);
+        self.is_true(ask).await
+    }
+
+    pub(super) async fn sweep(&self, idle: Duration, limit: u32) -> Result<Vec<SessionKey>, StoreError> {
+        let sweep = |_| {
+            sqlx::query("SELECT key FROM sweep_sessions($1, $2) AS key").bind(micros(idle)).bind(i32::try_from(limit).unwrap_or(i32::MAX))
+        };
+        let rows = self.rows(sweep).await?;
+        Ok(self.readable(&rows, session_key, |_| "a session".into()))
+    }
+
+    pub(super) async fn count_subscriptions(&self, tenant: Option<&TenantId>) -> Result<Vec<SubscriptionCount>, StoreError> {
+        let select = |_| {
+            sqlx::query(
+                "SELECT s.tenant, u.backend, u.uri, count(DISTINCT u.key) AS sessions
+                 FROM subscriptions AS u JOIN sessions AS s ON s.key = u.key
+                 WHERE $1::text IS NULL OR s.tenant = $1
+                 GROUP BY s.tenant, u.backend, u.uri ORDER BY s.tenant, u.backend, u.uri",
+            )
+            .bind(tenant.map(TenantId::as_str))
+        };
+        let read = |row: &PgRow| {
+            Ok(SubscriptionCount {
+                tenant: rows::tenant(row)?,
+                backend: rows::backend(get(row, "backend")?)?,
+                uri: rows::text(get(row, "uri")?)?,
+                sessions: count(row, "sessions")?,
+            })
+        };
+        let rows = self.rows(select).await?;
+        Ok(self.readable(&rows, read, |row| format!("subscription of tenant {:?}", row.try_get::<String, _>("tenant"))))
+    }
+}
+
+const RECLAIM_SESSIONS: &str = "
+    WITH moved AS (UPDATE sessions SET owner = $2, epoch = epoch + 1 WHERE owner = $1 RETURNING key, epoch)
+    SELECT key, epoch FROM moved UNION ALL SELECT key, epoch FROM sessions WHERE owner = $2 AND $3";
+
+/// What [`stored_session`] reads, of the sessions `s`.
+macro_rules! stored_sessions {
+    ($which:literal) => {
+        concat!(
+            "SELECT s.key, s.tenant, s.principal, s.endpoint, s.api_key, s.transport, s.version, s.agreement, s.state, s.links,
+                    s.epoch, s.created_at_us, s.seen_at_us, s.owner AS node, n.address, n.draining,
+                    greatest(n.lease_until_us - now_us(), 0) AS lease_left_us,
+                    (SELECT count(*) FROM subscriptions AS u WHERE u.key = s.key) AS subscriptions
+             FROM sessions AS s LEFT JOIN nodes AS n ON n.node = s.owner ",
+            $which
+        )
+    };
+}
+
+const LIST_SESSIONS: &str = stored_sessions!(
+    "WHERE ($1::text IS NULL OR s.tenant = $1)
+        AND ($2::bytea IS NULL OR (s.created_at_us, s.key) > (SELECT a.created_at_us, a.key FROM sessions AS a WHERE a.key = $2))
+     ORDER BY s.created_at_us, s.key LIMIT $3"
+);
+
+const SESSIONS_BY_DIGEST: &str =
+    stored_sessions!("WHERE s.key BETWEEN decode($1, 'hex') AND decode($1 || repeat('f', 48), 'hex') ORDER BY s.created_at_us, s.key");
+
+fn stored_session(row: &PgRow) -> Result<StoredSession, StoreError> {
+    let endpoint = get::<Option<&str>>(row, "endpoint")?.map(rows::backend).transpose()?;
+    Ok(StoredSession {
+        record: SessionRecord {
+            key: session_key(row)?,
+            seat: SessionSeat { tenant: rows::tenant(row)?, principal: PrincipalId::new(get::<&str>(row, "principal")?), endpoint },
+            api_key: get::<Option<&str>>(row, "api_key")?.map(KeyId::new),
+            transport: get(row, "transport")?,
+            version: get(row, "version")?,
+            agreement: get(row, "agreement")?,
+            state: get(row, "state")?,
+            links: get(row, "links")?,
+        },
+        owner: nodes::node_record(row)?,
+        epoch: get(row, "epoch")?,
+        created_at_us: get(row, "created_at_us")?,
+        seen_at_us: get(row, "seen_at_us")?,
+        subscriptions: count(row, "subscriptions")?,
+    })
+}
+
+fn session_key(row: &PgRow) -> Result<SessionKey, StoreError> {
+    SessionKey::from_slice(row.try_get("key").map_err(explain)?)
+        .ok_or_else(|| StoreError::Corrupt { detail: "a session's key is not 32 bytes long".into() })
+}
+
+fn named(row: &PgRow) -> String {
+    session_key(row).map_or_else(|_| "a session".into(), |key| format!("session {}", key.digest()))
+}

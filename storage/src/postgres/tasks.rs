@@ -1,0 +1,200 @@
+//! Tasks: who owns them, and what is read of them. Their changes are in `write`.
+
+use std::time::Duration;
+
+use protocol::ids::{PrincipalId, TaskId, TenantId};
+use sqlx::{Row, postgres::PgRow};
+
+use super::{
+    PostgresStore,
+    rows::{self, count, get},
+};
+use crate::{NodeName, SessionKey, Step, StoreError, StoredTask, TaskAudience, TaskInput, TaskPlace, TaskRecord, TaskStatus, Transition};
+
+/// How far a task has got, as it is stored.
+pub(super) const QUEUED: i16 = 0;
+pub(super) const SENT: i16 = 1;
+pub(super) const MIRRORED: i16 = 2;
+
+/// What [`stored_task`] reads; all but the outcome, which may be long.
+macro_rules! stored_tasks {
+    ($from:literal) => {
+        concat!(
+            "SELECT task, tenant, principal, session, private, backend, request, details, idempotency, ttl_us, status, message,
+                    step, backend_task, link, epoch, revision, created_at_us, updated_at_us FROM ",
+            $from
+        )
+    };
+}
+
+const TASKS_FOR: &str = stored_tasks!(
+    "tasks WHERE tenant = $1 AND principal = $2 AND (NOT private OR session = $3)
+        AND ($4::bigint IS NULL OR (created_at_us, task) > ($4, $5)) ORDER BY created_at_us, task LIMIT $6"
+);
+
+const TASKS: &str = stored_tasks!(
+    "tasks WHERE ($1::text IS NULL OR tenant = $1) AND ($2::text IS NULL OR status = $2)
+        AND ($3::bigint IS NULL OR (created_at_us, task) > ($3, $4)) ORDER BY created_at_us, task LIMIT $5"
+);
+
+const RECLAIM_TASKS: &str = "
+    WITH moved AS (
+        UPDATE tasks SET owner = $2, epoch = epoch + 1 WHERE owner = $1 AND status IN ('working', 'input_required')
+        RETURNING task, epoch)
+    SELECT task, epoch FROM moved
+    UNION ALL SELECT task, epoch FROM tasks WHERE owner = $2 AND status IN ('working', 'input_required') AND $3";
+
+impl PostgresStore {
+    pub(super) async fn find_task(&self, task: &TaskId) -> Result<Option<StoredTask>, StoreError> {
+        let rows = self.rows(|_| sqlx::query(stored_tasks!("tasks WHERE task = $1")).bind(task.as_str())).await?;
+        Ok(self.read_tasks(&rows).pop())
+    }
+
+    pub(super) async fn find_outcome(&self, task: &TaskId) -> Result<Option<Vec<u8>>, StoreError> {
+        let rows = self.rows(|_| sqlx::query("SELECT outcome FROM tasks WHERE task = $1").bind(task.as_str())).await?;
+        rows.first().map_or(Ok(None), |row| get(row, "outcome"))
+    }
+
+    pub(super) async fn list_tasks_for(
+        &self,
+        audience: &TaskAudience,
+        after: Option<&TaskPlace>,
+        limit: u32,
+    ) -> Result<Vec<StoredTask>, StoreError> {
+        let select = |_| {
+            sqlx::query(TASKS_FOR)
+                .bind(audience.tenant.as_str())
+                .bind(audience.principal.as_str())
+                .bind(audience.session.as_bytes().as_slice())
+                .bind(after.map(|place| place.created_at_us))
+                .bind(after.map(|place| place.task.as_str()))
+                .bind(i64::from(limit))
+        };
+        Ok(self.read_tasks(&self.rows(select).await?))
+    }
+
+    pub(super) async fn list_tasks(
+        &self,
+        tenant: Option<&TenantId>,
+        status: Option<TaskStatus>,
+        after: Option<&TaskPlace>,
+        limit: u32,
+    ) -> Result<Vec<StoredTask>, StoreError> {
+        let select = |_| {
+            sqlx::query(TASKS)
+                .bind(tenant.map(TenantId::as_str))
+                .bind(status.map(TaskStatus::name))
+                .bind(after.map(|place| place.created_at_us))
+                .bind(after.map(|place| place.task.as_str()))
+                .bind(i64::from(limit))
+        };
+        Ok(self.read_tasks(&self.rows(select).await?))
+    }
+
+    /// A call whose answer was lost has made this node the owner of tasks it does not know of, and which nobody else takes
+    /// as long as its lease runs. So calls have names, and the next one goes by the name of one that was not answered.
+    pub(super) async fn take_tasks(&self, node: &NodeName, limit: u32) -> Result<Vec<StoredTask>, StoreError> {
+        let _one_at_a_time = self.claiming.lock().await;
+        let token = *self.unanswered().claim.get_or_insert_with(rand::random);
+        let claim = |_| {
+            sqlx::query(stored_tasks!("claim_tasks($1, $2, $3) ORDER BY created_at_us, task"))
+                .bind(node.as_str())
+                .bind(i32::try_from(limit).unwrap_or(i32::MAX))
+                .bind(token)
+        };
+        let rows = self.rows(claim).await?;
+        self.unanswered().claim = None;
+        Ok(self.read_tasks(&rows))
+    }
+
+    pub(super) async fn move_tasks(&self, from: &NodeName, to: &NodeName) -> Result<Vec<(TaskId, i64)>, StoreError> {
+        let rows = self.reclaim("tasks", from, to, RECLAIM_TASKS).await?;
+        Ok(self.readable(&rows, |row| Ok((task_id(row)?, get(row, "epoch")?)), named))
+    }
+
+    pub(super) async fn open_inputs(&self, task: &TaskId) -> Result<Vec<TaskInput>, StoreError> {
+        let select = |_| {
+            sqlx::query("SELECT number, request, answer FROM task_inputs WHERE task = $1 AND NOT closed ORDER BY number")
+                .bind(task.as_str())
+        };
+        let read = |row: &PgRow| Ok(TaskInput { number: get(row, "number")?, request: get(row, "request")?, answer: get(row, "answer")? });
+        let rows = self.rows(select).await?;
+        Ok(self.readable(&rows, read, |_| format!("an input of task {task}")))
+    }
+
+    pub(super) async fn history(&self, task: &TaskId) -> Result<Vec<Transition>, StoreError> {
+        let select = |_| {
+            sqlx::query("SELECT revision, status, at_us, epoch FROM task_transitions WHERE task = $1 ORDER BY revision").bind(task.as_str())
+        };
+        let read = |row: &PgRow| {
+            Ok(Transition { revision: get(row, "revision")?, to: status(row)?, at_us: get(row, "at_us")?, epoch: get(row, "epoch")? })
+        };
+        let rows = self.rows(select).await?;
+        Ok(self.readable(&rows, read, |_| format!("a transition of task {task}")))
+    }
+
+    pub(super) async fn remove_expired_tasks(&self, limit: u32) -> Result<Vec<TaskId>, StoreError> {
+        let expire = |_| sqlx::query("SELECT task FROM expire_tasks($1) AS task").bind(i32::try_from(limit).unwrap_or(i32::MAX));
+        let rows = self.rows(expire).await?;
+        Ok(self.readable(&rows, task_id, named))
+    }
+
+    pub(super) async fn count_tasks(&self) -> Result<Vec<(TaskStatus, u64)>, StoreError> {
+        let rows = self.rows(|_| sqlx::query("SELECT status, count(*) AS tasks FROM tasks GROUP BY status")).await?;
+        let found = self.readable(&rows, |row| Ok((status(row)?, count(row, "tasks")?)), |_| "tasks of a status".into());
+        let of = |wanted| found.iter().find(|(status, _)| *status == wanted).map_or(0, |(_, tasks)| *tasks);
+        Ok(TaskStatus::ALL.map(|status| (status, of(status))).to_vec())
+    }
+
+    fn read_tasks(&self, rows: &[PgRow]) -> Vec<StoredTask> {
+        self.readable(rows, stored_task, named)
+    }
+}
+
+fn named(row: &PgRow) -> String {
+    format!("task {}", row.try_get::<&str, _>("task").unwrap_or("without an id"))
+}
+
+fn task_id(row: &PgRow) -> Result<TaskId, StoreError> {
+    Ok(TaskId::new(get::<&str>(row, "task")?))
+}
+
+fn status(row: &PgRow) -> Result<TaskStatus, StoreError> {
+    let name: &str = get(row, "status")?;
+    TaskStatus::parse(name).ok_or_else(|| StoreError::Corrupt { detail: format!("a task's status is {name:?}") })
+}
+
+fn step(row: &PgRow) -> Result<Step, StoreError> {
+    match get::<i16>(row, "step")? {
+        QUEUED => Ok(Step::Queued),
+        SENT => Ok(Step::Sent),
+        MIRRORED => Ok(Step::Mirrored { backend_task: rows::text(get(row, "backend_task")?)?, link: get(row, "link")? }),
+        other => Err(StoreError::Corrupt { detail: format!("a task's step is {other}") }),
+    }
+}
+
+fn stored_task(row: &PgRow) -> Result<StoredTask, StoreError> {
+    let session = SessionKey::from_slice(get(row, "session")?);
+    let ttl_us: Option<i64> = get(row, "ttl_us")?;
+    Ok(StoredTask {
+        record: TaskRecord {
+            task: task_id(row)?,
+            tenant: rows::tenant(row)?,
+            principal: PrincipalId::new(get::<&str>(row, "principal")?),
+            session: session.ok_or_else(|| StoreError::Corrupt { detail: "a task's session key is not 32 bytes long".into() })?,
+            private: get(row, "private")?,
+            backend: rows::backend(get(row, "backend")?)?,
+            request: get(row, "request")?,
+            details: get(row, "details")?,
+            idempotency: get(row, "idempotency")?,
+            ttl: ttl_us.map(|micros| Duration::from_micros(u64::try_from(micros).unwrap_or(0))),
+        },
+        status: status(row)?,
+        message: get::<Option<Vec<u8>>>(row, "message")?.map(rows::text).transpose()?,
+        step: step(row)?,
+        created_at_us: get(row, "created_at_us")?,
+        updated_at_us: get(row, "updated_at_us")?,
+        epoch: get(row, "epoch")?,
+        revision: get(row, "revision")?,
+    })
+}

@@ -1,0 +1,142 @@
+//! Batches of writes: one transaction of at most two statements, each a function of the schema that takes its half of the
+//! batch as columns. With the begin and the commit this is four round trips, however long the batch is.
+//!
+//! When the connection is lost nobody knows whether the transaction took effect. The batch is then carried out again on a
+//! new connection and told that it may have been before (`again`). The locks of the first attempt, should the server still
+//! be at it, make the second one wait for its end. Each kind of write then finds out by itself what is its own:
+//!
+//! | kind | on the second attempt |
+//! |---|---|
+//! | open, create | the row is there with our owner: ours, since nobody else knows its key |
+//! | update, step, subscribe, unsubscribe, ask, close | the same again changes nothing more |
+//! | release | the row has the next epoch and no owner |
+//! | end of a session | the row is gone |
+//! | end of a task | over with the same status, message, outcome and epoch |
+//! | answer | answered with the same bytes |
+
+use std::time::Duration;
+
+use sqlx::{Connection as _, postgres::PgRow};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use super::{
+    ANSWER_WITHIN, PostgresStore, SETTLED_WITHIN, StatementError, TRIES_MAX,
+    columns::Columns,
+    fault::{Remedy, remedy},
+    moment,
+    rows::get,
+};
+use crate::{StoreError, TaskLimit, Write, Written, fault_point};
+
+/// How long after a batch whose outcome nobody knows writes are taken for possible repetitions of its own. A write that is
+/// none is done no harm: what it would have been refused for is then as it wanted it to be.
+const REMEMBERED_FOR: Duration = Duration::from_secs(60);
+/// Before a lost connection's batch is carried out again.
+const SETTLE_AFTER: Duration = Duration::from_millis(20);
+
+impl PostgresStore {
+    pub(super) async fn write_batch(&self, batch: &[Write]) -> Result<Vec<Written>, StoreError> {
+        if batch.is_empty() {
+            return Ok(Vec::new());
+        }
+        let columns = Columns::of(batch);
+        let started = Instant::now();
+        let give_up_at = started + SETTLED_WITHIN;
+        let mut again = self.unanswered().writes_until.is_some_and(|end| started < end);
+        let mut tries = 1;
+        loop {
+            let end = give_up_at.min(Instant::now() + ANSWER_WITHIN);
+            let error = match timeout_at(end, self.attempt(&columns, again)).await {
+                Ok(Ok(outcomes)) => return Ok(outcomes),
+                Ok(Err(error)) => error,
+                Err(_) => {
+                    let error = self.late(started);
+                    if Instant::now() >= give_up_at {
+                        return Err(self.unsettled(error));
+                    }
+                    // It may have been the answer alone that was lost: what is left of the time is for finding out.
+                    again = true;
+                    continue;
+                }
+            };
+            let StatementError::Failed(cause) = &error else { return Err(error.into()) };
+            let remedy = remedy(cause);
+            if remedy == Remedy::None || tries >= TRIES_MAX || Instant::now() >= give_up_at {
+                return Err(if again || remedy == Remedy::Reconnect { self.unsettled(error.into()) } else { error.into() });
+            }
+            if remedy == Remedy::Reconnect {
+                self.pool.distrust();
+                again = true;
+                sleep(SETTLE_AFTER).await;
+            } else {
+                sleep(moment()).await;
+            }
+            tries += 1;
+        }
+    }
+
+    /// Nobody knows whether the batch was carried out, and there is no more time to find out. Its sender may try again.
+    fn unsettled(&self, error: StoreError) -> StoreError {
+        self.unanswered().writes_until = Some(Instant::now() + REMEMBERED_FOR);
+        error
+    }
+
+    async fn attempt(&self, columns: &Columns<'_>, again: bool) -> Result<Vec<Written>, StatementError> {
+        let mut connection = self.pool.take().await.map_err(StatementError::Failed)?;
+        match transaction(&mut connection, columns, again).await {
+            Ok(rows) => {
+                connection.keep();
+                outcomes(&rows, columns.length).map_err(StatementError::Late)
+            }
+            Err(error) => {
+                // Dropping the transaction has queued its end; it is over before anybody else gets the connection.
+                if remedy(&error) != Remedy::Reconnect && matches!(timeout(ANSWER_WITHIN, connection.ping()).await, Ok(Ok(()))) {
+                    connection.keep_after(&error);
+                }
+                Err(StatementError::Failed(error))
+            }
+        }
+    }
+}
+
+async fn transaction(connection: &mut sqlx::PgConnection, columns: &Columns<'_>, again: bool) -> Result<Vec<PgRow>, sqlx::Error> {
+    let mut transaction = connection.begin().await?;
+    fault_point::passed("write.begun");
+    let mut rows = Vec::with_capacity(columns.length);
+    if !columns.sessions.is_empty() {
+        rows.extend(columns.sessions.query(again).fetch_all(&mut *transaction).await?);
+    }
+    if !columns.tasks.is_empty() {
+        rows.extend(columns.tasks.query(again).fetch_all(&mut *transaction).await?);
+    }
+    fault_point::passed("write.executed");
+    transaction.commit().await?;
+    fault_point::passed("write.committed");
+    Ok(rows)
+}
+
+/// In the order of the batch.
+fn outcomes(rows: &[PgRow], length: usize) -> Result<Vec<Written>, StoreError> {
+    let missing = || StoreError::Corrupt { detail: "the functions of its schema are not those of this build".into() };
+    let mut outcomes = vec![None; length];
+    for row in rows {
+        let place = usize::try_from(get::<i64>(row, "place")?).ok();
+        *place.and_then(|place| outcomes.get_mut(place)).ok_or_else(missing)? = Some(outcome(row)?.ok_or_else(missing)?);
+    }
+    outcomes.into_iter().collect::<Option<Vec<Written>>>().ok_or_else(missing)
+}
+
+fn outcome(row: &PgRow) -> Result<Option<Written>, StoreError> {
+    Ok(Some(match get::<i16>(row, "outcome")? {
+        0 => Written::Done,
+        1 => Written::Created { at_us: get(row, "at_us")? },
+        2 => Written::Fenced,
+        3 => Written::Over,
+        4 => Written::Absent,
+        5 => Written::Known(protocol::ids::TaskId::new(get::<&str>(row, "known")?)),
+        6 => Written::Full(TaskLimit::Running),
+        7 => Written::Full(TaskLimit::Stored),
+        8 => Written::Full(TaskLimit::Bytes),
+        _ => return Ok(None),
+    }))
+}

@@ -1,0 +1,161 @@
+//! Load on replicas that are killed meanwhile, and a verdict by [`crate::history`]. Called by tests with small counts and
+//! by the `chaos` binary with large ones.
+//!
+//! Every choice (who is killed and when, what each client does) comes from the seed, which the verdict names: a run that
+//! failed can be made again. Times are the machine's own, so a replay is the same plan and not the same microsecond.
+
+mod faults;
+mod load;
+mod points;
+mod rolling;
+mod seed;
+
+use std::{
+    fmt,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+
+use crate::{
+    broker::BrokerBuilder,
+    cluster::Store,
+    history::{Fault, History, Report},
+    ledger::Ledger,
+};
+
+pub use points::{Points, kill_at_points};
+pub use rolling::{Rolling, restart_one_by_one};
+
+use load::Load;
+use seed::Seed;
+
+/// How long after a fault its traces may show: a lease, a recovery, and a busy machine.
+const SLACK: Duration = Duration::from_secs(4);
+const LEASE: &str = "1s";
+
+/// What to do to whom.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    pub binary: PathBuf,
+    pub seed: u64,
+    pub store: Store,
+    pub replicas: usize,
+    /// Tasks to be acknowledged, spread evenly over the duration.
+    pub tasks: usize,
+    /// Plain calls meanwhile.
+    pub calls: usize,
+    /// Plain calls that stream numbered progress for a while.
+    pub streams: usize,
+    pub sessions: usize,
+    pub duration: Duration,
+    /// One replica is killed this often, and started again.
+    pub kill_every: Option<Duration>,
+    pub restart_postgres: bool,
+    pub restart_redis: bool,
+    pub flush_redis: bool,
+    /// One replica is stopped for several leases, and goes on.
+    pub freeze: bool,
+}
+
+impl Plan {
+    /// Nothing is broken yet.
+    pub fn new(binary: impl Into<PathBuf>, seed: u64) -> Self {
+        Self {
+            binary: binary.into(),
+            seed,
+            store: Store::Postgres,
+            replicas: 3,
+            tasks: 60,
+            calls: 30,
+            streams: 6,
+            sessions: 12,
+            duration: Duration::from_secs(6),
+            kill_every: None,
+            restart_postgres: false,
+            restart_redis: false,
+            flush_redis: false,
+            freeze: false,
+        }
+    }
+}
+
+/// What a run showed.
+#[derive(Debug, Clone)]
+pub struct Verdict {
+    pub what: &'static str,
+    pub seed: u64,
+    /// How it was broken, in words.
+    pub how: String,
+    pub took: Duration,
+    pub report: Report,
+}
+
+impl Verdict {
+    pub fn is_kept(&self) -> bool {
+        self.report.violations.is_empty()
+    }
+
+    /// Prints the verdict, and panics unless every promise was kept.
+    #[track_caller]
+    pub fn assert_kept(&self) {
+        assert!(self.is_kept(), "{self}");
+        println!("{self}");
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = if self.is_kept() { "KEPT" } else { "BROKEN" };
+        let took = self.took.as_secs_f64();
+        write!(out, "{word} {} seed={} in {took:.0} s; {}; {}", self.what, self.seed, self.how, self.report)
+    }
+}
+
+/// A broker that takes as much as the plans ask for, with the ledger as its backend `b`. Clients need a key.
+fn builder(binary: &PathBuf, ledger: &Ledger) -> BrokerBuilder {
+    BrokerBuilder::new(binary).auth_required().backend("default", "b", ledger.spec()).config(json!({
+        "limits": {"sessions_per_principal": 100_000, "sessions_per_tenant": 100_000, "connections_per_address": 10_000},
+        "tasks": {"running_per_tenant": 100_000, "stored_per_tenant": 1_000_000, "poll_interval": "100ms"},
+        "shutdown": {"grace": "20s"},
+    }))
+}
+
+/// Runs the plan and checks what its clients saw.
+pub async fn run(plan: Plan) -> Verdict {
+    let began = Instant::now();
+    let ledger = Ledger::start().await;
+    let mut cluster = builder(&plan.binary, &ledger).cluster(plan.replicas).store(plan.store).lease(LEASE).start().await;
+    let history = History::default();
+    let mut seed = Seed::new(plan.seed);
+    let key = cluster.operator().create_key("default").await;
+    let load = Load::open(&cluster, &key, plan.sessions, &history).await;
+    let work = load.spread(&plan, &mut seed);
+    faults::carry_out(&mut cluster, &plan, &mut seed, &history).await;
+    load::finish(work, &history).await;
+    cluster.ready().await;
+    load::read_all(&cluster, &key, &history, &history.acknowledged()).await;
+    load.sessions_live().await;
+    let report = history.check(&ledger.effects(), SLACK);
+    Verdict { what: "chaos", seed: plan.seed, how: in_words(&plan, &history), took: began.elapsed(), report }
+}
+
+fn in_words(plan: &Plan, history: &History) -> String {
+    let times = |fault: Fault| history.faults(fault);
+    format!(
+        "{:?}, {} replicas, {} kills, {} freezes, PostgreSQL away {} times, Redis away {} and flushed {} times",
+        plan.store,
+        plan.replicas,
+        times(Fault::Kill),
+        times(Fault::Freeze),
+        times(Fault::PostgresAway),
+        times(Fault::RedisAway),
+        times(Fault::RedisFlushed)
+    )
+}
+
+/// The text of a tool's result.
+fn text_of(result: &Value) -> String {
+    result["content"][0]["text"].as_str().map_or_else(|| result.to_string(), str::to_owned)
+}

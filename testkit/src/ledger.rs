@@ -1,0 +1,166 @@
+//! A backend that keeps a ledger: each side effect under the key it was asked with, in order. The truth tests compare with.
+//!
+//! Its tools take `{"key": TEXT}` and, if wished, `"millis"` (how long the answer takes), `"steps"` (progress on the way)
+//! and `"hang": true` (no answer until [`Ledger::release`]). The effect counts when the call comes in, as it would for an
+//! order placed or a mail sent: who calls twice has done it twice. `write` says nothing of repeating, `put` says that
+//! repeating is harmless, `ask` asks its client before it answers.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard},
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+
+use crate::{
+    backend::{Call, FakeBackend, Reply, tool},
+    deadline::Gate,
+};
+
+/// One side effect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Effect {
+    pub key: String,
+    pub tool: &'static str,
+    /// What its caller was, or will be, answered with.
+    pub result: String,
+    pub began: Instant,
+    /// When the answer was ready.
+    pub ended: Option<Instant>,
+}
+
+#[derive(Debug, Default)]
+struct Book(Mutex<Vec<Effect>>);
+
+impl Book {
+    fn lock(&self) -> MutexGuard<'_, Vec<Effect>> {
+        self.0.lock().expect("nothing panics while it holds this lock")
+    }
+}
+
+/// The backend with its ledger; gone when dropped.
+#[derive(Debug)]
+pub struct Ledger {
+    backend: FakeBackend,
+    book: Arc<Book>,
+    released: Gate,
+}
+
+impl Ledger {
+    pub async fn start() -> Self {
+        let backend = FakeBackend::start().await;
+        let (book, released) = (Arc::new(Book::default()), Gate::new());
+        let mut put = tool("put");
+        put["annotations"] = json!({"idempotentHint": true});
+        backend.list("tools", vec![tool("write"), tool("ask"), put]);
+        let to_tools = (book.clone(), released.clone());
+        backend.on("tools/call", move |call| {
+            let (book, released) = to_tools.clone();
+            async move {
+                match call.params()["name"].as_str() {
+                    Some("write") => carry_out("write", &call, &book, &released).await,
+                    Some("put") => carry_out("put", &call, &book, &released).await,
+                    Some("ask") => carry_out("ask", &call, &book, &released).await,
+                    _ => Reply::error(-32602, "no such tool"),
+                }
+            }
+        });
+        Self { backend, book, released }
+    }
+
+    pub fn backend(&self) -> &FakeBackend {
+        &self.backend
+    }
+
+    /// The admin API's body for this backend.
+    pub fn spec(&self) -> Value {
+        self.backend.spec()
+    }
+
+    /// Calls that hang are answered, now and from now on.
+    pub fn release(&self) {
+        self.released.open();
+    }
+
+    /// Every effect so far, in order.
+    pub fn effects(&self) -> Vec<Effect> {
+        self.book.lock().clone()
+    }
+
+    /// How often the effect of this key was done.
+    pub fn count(&self, key: &str) -> usize {
+        self.book.lock().iter().filter(|effect| effect.key == key).count()
+    }
+
+    /// The results given to the calls with this key.
+    pub fn results(&self, key: &str) -> Vec<String> {
+        self.book.lock().iter().filter(|effect| effect.key == key).map(|effect| effect.result.clone()).collect()
+    }
+
+    /// Waits until the effect of this key was done.
+    pub async fn wait_for(&self, key: &str) {
+        let wanted = |seen: &crate::Seen| seen.is("tools/call") && seen.message["params"]["arguments"]["key"] == key;
+        self.backend.wait_for(&format!("the effect {key}"), wanted).await;
+        crate::eventually(&format!("the effect {key}"), || async { if self.count(key) > 0 { Ok(()) } else { Err(()) } }).await;
+    }
+}
+
+async fn carry_out(tool: &'static str, call: &Call, book: &Book, released: &Gate) -> Reply {
+    let arguments = call.arguments();
+    let Some(key) = arguments["key"].as_str() else { return Reply::error(-32602, "a key is needed") };
+    let (place, mut result) = {
+        let mut effects = book.lock();
+        let number = effects.len();
+        let nth = effects.iter().filter(|effect| effect.key == key).count() + 1;
+        let result = format!("{key}: effect {number}, time {nth}");
+        effects.push(Effect { key: key.to_owned(), tool, result: result.clone(), began: Instant::now(), ended: None });
+        (number, result)
+    };
+    let (millis, steps) = (arguments["millis"].as_u64().unwrap_or(0), arguments["steps"].as_u64().unwrap_or(0));
+    for step in 1..=steps {
+        call.progress(step as f64, 1_000.0).await;
+        tokio::time::sleep(Duration::from_millis(millis / (steps + 1))).await;
+    }
+    if tool == "ask" {
+        let schema = json!({"type": "object", "properties": {"word": {"type": "string"}}});
+        let answer = call.ask("elicitation/create", json!({"message": key, "requestedSchema": schema})).await;
+        result = format!("{result}, told {}", answer["result"]["content"]["word"]);
+    }
+    tokio::time::sleep(Duration::from_millis(millis / (steps + 1))).await;
+    if arguments["hang"] == true {
+        released.passed().await;
+    }
+    let mut effects = book.lock();
+    effects[place].ended = Some(Instant::now());
+    effects[place].result.clone_from(&result);
+    Reply::text(&result)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::TestClient;
+
+    fn write(key: &str, more: Value) -> Value {
+        let mut arguments = json!({"key": key});
+        arguments.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!({"name": "write", "arguments": arguments})
+    }
+
+    #[tokio::test]
+    async fn effects_count_when_they_are_asked_for_and_results_are_theirs() {
+        let ledger = Ledger::start().await;
+        let client = TestClient::new(ledger.backend().address(), "/mcp");
+        let first = client.result("tools/call", write("a", json!({"millis": 1}))).await;
+        assert_eq!(first["content"][0]["text"], ledger.results("a")[0].as_str());
+        let hanging = client.begin("tools/call", write("b", json!({"hang": true, "steps": 2})));
+        ledger.wait_for("b").await;
+        assert_eq!((ledger.count("b"), ledger.effects()[1].ended), (1, None));
+        ledger.release();
+        assert_eq!(hanging.result().await["content"][0]["text"], "b: effect 1, time 1");
+        client.result("tools/call", write("a", json!({}))).await;
+        assert_eq!(ledger.results("a"), ["a: effect 0, time 1", "a: effect 2, time 2"]);
+        assert_eq!(ledger.effects().iter().map(|effect| effect.key.as_str()).collect::<Vec<_>>(), ["a", "b", "a"]);
+        assert!(ledger.effects().iter().all(|effect| effect.ended.is_some()));
+    }
+}

@@ -1,0 +1,430 @@
+//! A TCP proxy with faults: what a bad network does to a connection, switched on and off while a test runs.
+//!
+//! Put between the broker and a store, a backend or another broker. *Up* is from who connected towards the target, *down* is
+//! back. With no fault set, bytes pass unchanged and at once; an end of one side is passed on to the other.
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{
+        TcpListener, TcpStream,
+        tcp::{ReadHalf, WriteHalf},
+    },
+    sync::{mpsc, watch},
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::abort_on_drop::AbortOnDrop;
+
+/// Read at once.
+const CHUNK_BYTES: usize = 16 * 1024;
+/// Chunks on their way in one direction of one connection.
+const CHUNKS_HELD: usize = 256;
+/// How much time one write under a rate limit is worth.
+const RATE_STEP: Duration = Duration::from_millis(10);
+
+/// Which way bytes go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// Towards the target.
+    Up,
+    /// Back to who connected.
+    Down,
+}
+
+/// What is wrong with one direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Fault {
+    /// Each byte arrives this much later.
+    pub latency: Duration,
+    /// Bytes (and the end) are taken and never arrive.
+    pub hole: bool,
+    /// Bytes (and the end) arrive once this is over, as after a network partition.
+    pub hold: bool,
+    /// Bytes in a second.
+    pub rate: Option<u32>,
+    /// Each byte in a segment of its own.
+    pub slice: bool,
+}
+
+/// A running proxy; gone, with its connections, when dropped.
+#[derive(Debug)]
+pub struct FaultProxy {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    accepting: tokio::sync::Mutex<Option<AbortOnDrop>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    up: watch::Sender<Fault>,
+    down: watch::Sender<Fault>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    target: SocketAddr,
+    /// Ends the connections that are open now.
+    reset: CancellationToken,
+    /// The next connection to carry this many more bytes up (down) is cut there.
+    cut_up: Option<u64>,
+    cut_down: Option<u64>,
+    cuts: u64,
+    accepted: u64,
+    open: u64,
+}
+
+impl FaultProxy {
+    /// Listens on a free port of 127.0.0.1.
+    pub async fn start(target: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("a bound socket has an address");
+        let state = State { target, reset: CancellationToken::new(), cut_up: None, cut_down: None, cuts: 0, accepted: 0, open: 0 };
+        let shared = Arc::new(Shared { up: watch::Sender::default(), down: watch::Sender::default(), state: Mutex::new(state) });
+        let accepting = AbortOnDrop(tokio::spawn(accept(shared.clone(), listener)));
+        Self { address, shared, accepting: tokio::sync::Mutex::new(Some(accepting)) }
+    }
+
+    /// Where to connect.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where connections go from now on.
+    pub fn set_target(&self, target: SocketAddr) {
+        self.shared.lock().target = target;
+    }
+
+    /// Changes what is wrong with one direction, for open connections too.
+    pub fn fault(&self, way: Way, change: impl FnOnce(&mut Fault)) {
+        self.shared.faults(way).send_modify(change);
+    }
+
+    pub fn latency(&self, way: Way, latency: Duration) {
+        self.fault(way, |fault| fault.latency = latency);
+    }
+
+    /// Swallows, until switched off; what was swallowed stays lost.
+    pub fn hole(&self, way: Way, on: bool) {
+        self.fault(way, |fault| fault.hole = on);
+    }
+
+    /// Holds bytes back, until switched off.
+    pub fn hold(&self, way: Way, on: bool) {
+        self.fault(way, |fault| fault.hold = on);
+    }
+
+    pub fn rate(&self, way: Way, bytes_per_second: Option<u32>) {
+        self.fault(way, |fault| fault.rate = bytes_per_second);
+    }
+
+    pub fn slice(&self, way: Way, on: bool) {
+        self.fault(way, |fault| fault.slice = on);
+    }
+
+    /// Both directions work again; a cut that was not reached is off.
+    pub fn heal(&self) {
+        self.shared.up.send_replace(Fault::default());
+        self.shared.down.send_replace(Fault::default());
+        let mut state = self.shared.lock();
+        (state.cut_up, state.cut_down) = (None, None);
+    }
+
+    /// Once: after `bytes` more in this direction, counted over all connections, the connection that carried the last of
+    /// them ends. What went before the cut does arrive.
+    pub fn cut_after(&self, way: Way, bytes: u64) {
+        *self.shared.lock().cut(way) = Some(bytes);
+    }
+
+    /// How many connections [`FaultProxy::cut_after`] ended.
+    pub fn cuts(&self) -> u64 {
+        self.shared.lock().cuts
+    }
+
+    /// Ends every open connection with a TCP reset on both sides.
+    pub fn reset(&self) {
+        std::mem::take(&mut self.shared.lock().reset).cancel();
+    }
+
+    /// New connections are refused; open ones live on.
+    pub async fn refuse(&self) {
+        if let Some(mut accepting) = self.accepting.lock().await.take() {
+            accepting.0.abort();
+            let _ = (&mut accepting.0).await; // the listener is closed
+        }
+    }
+
+    /// After [`FaultProxy::refuse`]: connections are taken again, on the same port.
+    pub async fn accept_again(&self) {
+        let mut accepting = self.accepting.lock().await;
+        if accepting.is_none() {
+            let listener = TcpListener::bind(self.address).await.expect("the port is still free");
+            *accepting = Some(AbortOnDrop(tokio::spawn(accept(self.shared.clone(), listener))));
+        }
+    }
+
+    /// Connections accepted so far.
+    pub fn connections(&self) -> u64 {
+        self.shared.lock().accepted
+    }
+
+    pub fn open_connections(&self) -> u64 {
+        self.shared.lock().open
+    }
+}
+
+impl Drop for FaultProxy {
+    fn drop(&mut self) {
+        self.reset();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn faults(&self, way: Way) -> &watch::Sender<Fault> {
+        match way {
+            Way::Up => &self.up,
+            Way::Down => &self.down,
+        }
+    }
+
+    /// How many of `bytes` may still go this way, and whether the connection ends after them.
+    fn spend(&self, way: Way, bytes: usize) -> (usize, bool) {
+        let mut state = self.lock();
+        let Some(left) = state.cut(way) else { return (bytes, false) };
+        if *left > bytes as u64 {
+            *left -= bytes as u64;
+            return (bytes, false);
+        }
+        let allowed = *left as usize;
+        *state.cut(way) = None;
+        state.cuts += 1;
+        (allowed, true)
+    }
+}
+
+impl State {
+    fn cut(&mut self, way: Way) -> &mut Option<u64> {
+        match way {
+            Way::Up => &mut self.cut_up,
+            Way::Down => &mut self.cut_down,
+        }
+    }
+}
+
+async fn accept(shared: Arc<Shared>, listener: TcpListener) {
+    while let Ok((client, _)) = listener.accept().await {
+        let mut state = shared.lock();
+        state.accepted += 1;
+        state.open += 1;
+        let (target, reset) = (state.target, state.reset.clone());
+        drop(state);
+        let shared = shared.clone();
+        tokio::spawn(async move {
+            carry(&shared, client, target, reset).await;
+            shared.lock().open -= 1;
+        });
+    }
+}
+
+/// Why bytes stop going one way, other than by an end that was passed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stop {
+    Cut,
+    Reset,
+}
+
+async fn carry(shared: &Shared, mut client: TcpStream, target: SocketAddr, reset: CancellationToken) {
+    let connected = tokio::select! {
+        () = reset.cancelled() => None,
+        connected = TcpStream::connect(target) => connected.ok(),
+    };
+    let Some(mut server) = connected else {
+        let _ = client.set_zero_linger();
+        return;
+    };
+    let _ = (client.set_nodelay(true), server.set_nodelay(true));
+    let stop = {
+        let (client_reads, client_writes) = client.split();
+        let (server_reads, server_writes) = server.split();
+        let both = async {
+            tokio::try_join!(pump(shared, Way::Up, client_reads, server_writes), pump(shared, Way::Down, server_reads, client_writes))
+        };
+        tokio::select! {
+            () = reset.cancelled() => Some(Stop::Reset),
+            ended = both => ended.err(),
+        }
+    };
+    // After a cut what went before it must arrive, which a reset could take back.
+    if stop == Some(Stop::Reset) {
+        let _ = (client.set_zero_linger(), server.set_zero_linger());
+    }
+}
+
+type Chunk = (Instant, Vec<u8>);
+
+/// One direction of one connection. `Ok` once an end was passed on. Reading goes on while writing waits, so that a latency
+/// takes nothing from the throughput.
+async fn pump(shared: &Shared, way: Way, mut from: ReadHalf<'_>, mut to: WriteHalf<'_>) -> Result<(), Stop> {
+    let (queue, chunks) = mpsc::channel::<Chunk>(CHUNKS_HELD);
+    let read = async move {
+        let mut buffer = vec![0; CHUNK_BYTES];
+        loop {
+            let read = from.read(&mut buffer).await.map_err(|_| Stop::Reset)?;
+            let due = Instant::now() + shared.faults(way).borrow().latency;
+            // An empty chunk is the end.
+            if queue.send((due, buffer[..read].to_vec())).await.is_err() || read == 0 {
+                return Ok(());
+            }
+        }
+    };
+    tokio::try_join!(read, write(shared, way, chunks, &mut to)).map(|_| ())
+}
+
+async fn write(shared: &Shared, way: Way, mut chunks: mpsc::Receiver<Chunk>, to: &mut WriteHalf<'_>) -> Result<(), Stop> {
+    let mut faults = shared.faults(way).subscribe();
+    while let Some((due, chunk)) = chunks.recv().await {
+        tokio::time::sleep_until(due).await;
+        let _ = faults.wait_for(|fault| !fault.hold).await;
+        if faults.borrow().hole {
+            if chunk.is_empty() {
+                std::future::pending::<()>().await; // nobody learns of the end
+            }
+            continue;
+        }
+        if chunk.is_empty() {
+            return to.shutdown().await.map_err(|_| Stop::Reset);
+        }
+        let (allowed, cut) = shared.spend(way, chunk.len());
+        write_slowly(&faults, &chunk[..allowed], to).await.map_err(|_| Stop::Reset)?;
+        if cut {
+            return Err(Stop::Cut);
+        }
+    }
+    Ok(())
+}
+
+async fn write_slowly(faults: &watch::Receiver<Fault>, mut bytes: &[u8], to: &mut WriteHalf<'_>) -> std::io::Result<()> {
+    while !bytes.is_empty() {
+        let fault = *faults.borrow();
+        let by_rate = fault.rate.map(|rate| (rate as usize / (1_000 / RATE_STEP.as_millis() as usize)).max(1));
+        let length = if fault.slice { 1 } else { by_rate.unwrap_or(bytes.len()).min(bytes.len()) };
+        let (now, rest) = bytes.split_at(length);
+        to.write_all(now).await?;
+        bytes = rest;
+        match fault.rate {
+            Some(rate) => tokio::time::sleep(Duration::from_secs_f64(length as f64 / f64::from(rate.max(1)))).await,
+            None if fault.slice => tokio::task::yield_now().await,
+            None => {}
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::deadline::{eventually, within};
+
+    /// A server that sends back what it hears, and a proxy in front of it.
+    async fn echo() -> (AbortOnDrop, FaultProxy) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let target = listener.local_addr().unwrap();
+        let serving = tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                tokio::spawn(async move {
+                    let (mut reads, mut writes) = stream.split();
+                    let _ = tokio::io::copy(&mut reads, &mut writes).await;
+                });
+            }
+        });
+        (AbortOnDrop(serving), FaultProxy::start(target).await)
+    }
+
+    async fn heard(stream: &mut TcpStream, length: usize) -> std::io::Result<Vec<u8>> {
+        let mut bytes = vec![0; length];
+        within("bytes back", stream.read_exact(&mut bytes)).await?;
+        Ok(bytes)
+    }
+
+    #[tokio::test]
+    async fn passes_bytes_and_ends_on_and_counts() {
+        let (_server, proxy) = echo().await;
+        let mut client = TcpStream::connect(proxy.address()).await.unwrap();
+        let sent: Vec<u8> = (0..=255).cycle().take(100_000).collect();
+        let (mut reads, mut writes) = client.split();
+        let mut back = Vec::new();
+        let send = async {
+            writes.write_all(&sent).await.unwrap();
+            writes.shutdown().await.unwrap();
+        };
+        let (_, read) = within("all of it", async { tokio::join!(send, reads.read_to_end(&mut back)) }).await;
+        assert_eq!((read.unwrap(), back == sent), (sent.len(), true));
+        assert_eq!(proxy.connections(), 1);
+        eventually("the connection to end", async || if proxy.open_connections() == 0 { Ok(()) } else { Err("open") }).await;
+    }
+
+    #[tokio::test]
+    async fn holds_slices_and_delays() {
+        let (_server, proxy) = echo().await;
+        let mut client = TcpStream::connect(proxy.address()).await.unwrap();
+        proxy.hold(Way::Down, true);
+        proxy.slice(Way::Up, true);
+        client.write_all(b"abc").await.unwrap();
+        assert!(tokio::time::timeout(Duration::from_millis(50), client.readable()).await.is_err());
+        proxy.heal();
+        assert_eq!(heard(&mut client, 3).await.unwrap(), b"abc");
+        proxy.latency(Way::Up, Duration::from_millis(60));
+        proxy.rate(Way::Down, Some(1_000));
+        let begun = Instant::now();
+        client.write_all(&[7; 50]).await.unwrap();
+        heard(&mut client, 50).await.unwrap();
+        assert!(begun.elapsed() >= Duration::from_millis(100), "{:?}", begun.elapsed());
+    }
+
+    #[tokio::test]
+    async fn swallows_and_cuts_at_the_byte() {
+        let (_server, proxy) = echo().await;
+        let mut client = TcpStream::connect(proxy.address()).await.unwrap();
+        proxy.hole(Way::Up, true);
+        client.write_all(b"lost").await.unwrap();
+        assert!(tokio::time::timeout(Duration::from_millis(50), client.readable()).await.is_err());
+        proxy.hole(Way::Up, false);
+        proxy.cut_after(Way::Down, 5);
+        client.write_all(b"arrives").await.unwrap();
+        let mut back = Vec::new();
+        within("the end", client.read_to_end(&mut back)).await.unwrap();
+        assert_eq!((&back[..], proxy.cuts()), (&b"arriv"[..], 1));
+        let mut next = TcpStream::connect(proxy.address()).await.unwrap();
+        next.write_all(b"whole again").await.unwrap();
+        assert_eq!(heard(&mut next, 11).await.unwrap(), b"whole again");
+    }
+
+    #[tokio::test]
+    async fn resets_refuses_and_accepts_again() {
+        let (server, proxy) = echo().await;
+        let mut client = TcpStream::connect(proxy.address()).await.unwrap();
+        client.write_all(b"x").await.unwrap();
+        heard(&mut client, 1).await.unwrap();
+        proxy.reset();
+        assert_eq!(heard(&mut client, 1).await.unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
+        proxy.refuse().await;
+        let refused = TcpStream::connect(proxy.address()).await;
+        assert_eq!(refused.unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
+        proxy.accept_again().await;
+        let mut client = TcpStream::connect(proxy.address()).await.unwrap();
+        client.write_all(b"y").await.unwrap();
+        heard(&mut client, 1).await.unwrap();
+        drop(server);
+    }
+}

@@ -1,0 +1,211 @@
+//! One process of the real binary with its folder: started, asked to end, killed, frozen, started again on the same data.
+//!
+//! [`crate::TestBroker`] has one of them, [`crate::TestCluster`] several. Dropping it kills the process.
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::mpsc as blocking,
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::{deadline::eventually_within, judge::Judge};
+
+/// How long a debug binary may take to say it is ready.
+const READY_WITHIN: Duration = Duration::from_secs(20);
+/// How long a process may take to end after it was asked to.
+pub(crate) const EXIT_WITHIN: Duration = Duration::from_secs(30);
+/// Where stdio backends, which start in the broker's folder, note what they hear and say.
+const TRAFFIC: &str = "traffic";
+/// How much of the log a failing test shows.
+const LOG_LINES_SHOWN: usize = 80;
+
+/// What is the same for every life of the process.
+#[derive(Debug, Clone)]
+pub(crate) struct Launch {
+    pub(crate) binary: PathBuf,
+    pub(crate) env: Vec<(String, String)>,
+}
+
+/// A broker process, or what is left of it until it is started again.
+#[derive(Debug)]
+pub struct Replica {
+    folder: TempDir,
+    launch: Launch,
+    running: Running,
+}
+
+/// One life of the process.
+#[derive(Debug)]
+struct Running {
+    child: Child,
+    addresses: Addresses,
+}
+
+/// The `ready` line.
+#[derive(Debug, Clone, Copy)]
+struct Addresses {
+    http: SocketAddr,
+    admin: SocketAddr,
+    internal: Option<SocketAddr>,
+}
+
+impl Replica {
+    /// Starts with this configuration, or fails the test. A life that ends early because of `env` is followed by one without.
+    /// What the configuration says of storage has a default: SQLite.
+    pub(crate) async fn start(launch: &Launch, config: &Value, env: &[(String, String)]) -> Self {
+        let folder = tempfile::Builder::new().prefix("mcp-broker-test-").tempdir().expect("a temporary folder");
+        let mut config = config.clone();
+        if config["storage"]["url"].is_null() {
+            config["storage"]["url"] = json!(format!("sqlite:{}", folder.path().join("broker.db").display()));
+        }
+        std::fs::create_dir(folder.path().join(TRAFFIC)).expect("the temporary folder is writable");
+        std::fs::write(folder.path().join("config.yaml"), config.to_string()).expect("the temporary folder is writable");
+        let mut running = Running::start(launch, env, folder.path()).await;
+        if running.is_err() && !env.is_empty() {
+            running = Running::start(launch, &[], folder.path()).await;
+        }
+        let running = running.unwrap_or_else(|died| panic!("{died}"));
+        Self { folder, launch: launch.clone(), running }
+    }
+
+    pub fn http_address(&self) -> SocketAddr {
+        self.running.addresses.http
+    }
+
+    pub fn admin_address(&self) -> SocketAddr {
+        self.running.addresses.admin
+    }
+
+    /// Where other replicas reach it.
+    pub fn internal_address(&self) -> Option<SocketAddr> {
+        self.running.addresses.internal
+    }
+
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.running.child.id()
+    }
+
+    /// Everything logged so far.
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(self.folder.path().join("stderr.log")).unwrap_or_default()).into_owned()
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.pid().cast_signed()).expect("a child's pid is positive");
+        kill_process(pid, signal).expect("the broker can be signalled");
+    }
+
+    /// Its exit status, if it has ended.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.running.child.try_wait().expect("a child can be waited for")
+    }
+
+    /// Waits until the process is gone.
+    pub async fn exited(&mut self) -> ExitStatus {
+        self.exited_within(EXIT_WITHIN).await
+    }
+
+    pub async fn exited_within(&mut self, deadline: Duration) -> ExitStatus {
+        let child = std::cell::RefCell::new(&mut self.running.child);
+        eventually_within(deadline, "the broker's exit", || {
+            let ended = child.borrow_mut().try_wait().expect("a child can be waited for");
+            std::future::ready(ended.ok_or("still running"))
+        })
+        .await
+    }
+
+    /// SIGKILL; also ends a frozen process.
+    pub async fn kill(&mut self) {
+        let _ = self.running.child.kill();
+        self.exited().await;
+    }
+
+    /// Starts the binary again on the same folder; ports change.
+    pub async fn start_again(&mut self) {
+        self.try_start_again(&[]).await.unwrap_or_else(|died| panic!("{died}"));
+    }
+
+    /// The same with these variables for this life only; what it said when it ended before it was ready.
+    pub async fn try_start_again(&mut self, env: &[(String, String)]) -> Result<(), String> {
+        assert!(self.ended().is_some(), "the previous process must have ended");
+        self.running = Running::start(&self.launch, env, self.folder.path()).await?;
+        Ok(())
+    }
+
+    /// Has what stdio backends noted judged.
+    pub(crate) fn replay_traffic(&self, judge: &Judge) {
+        for record in std::fs::read_dir(self.folder.path().join(TRAFFIC)).into_iter().flatten().flatten() {
+            judge.replay(&std::fs::read(record.path()).unwrap_or_default());
+        }
+    }
+
+    /// Kills, and shows the log if the test fails.
+    pub(crate) fn finish(&mut self) {
+        let _ = self.running.child.kill();
+        let _ = self.running.child.wait();
+        if std::thread::panicking() {
+            let mut out = std::io::stderr().lock();
+            let _ = writeln!(out, "---- the broker's log ({}) ----\n{}\n----", self.folder.path().display(), log_tail(self.folder.path()));
+        }
+    }
+}
+
+impl Drop for Replica {
+    fn drop(&mut self) {
+        let _ = self.running.child.kill();
+        let _ = self.running.child.wait();
+    }
+}
+
+impl Running {
+    async fn start(launch: &Launch, env: &[(String, String)], folder: &Path) -> Result<Self, String> {
+        let log = std::fs::OpenOptions::new().create(true).append(true).open(folder.join("stderr.log")).expect("a log file");
+        let mut command = Command::new(&launch.binary);
+        command.arg("serve").arg("--config").arg(folder.join("config.yaml")).current_dir(folder);
+        command.envs(launch.env.iter().chain(env).map(|(name, value)| (name, value)));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+        let mut child = command.spawn().unwrap_or_else(|error| panic!("start {}: {error}", launch.binary.display()));
+        let stdout = child.stdout.take().expect("stdout is piped");
+        let (tell, first_line) = blocking::channel();
+        std::thread::spawn(move || {
+            let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
+            let _ = tell.send(lines.next().unwrap_or_default());
+            lines.for_each(drop);
+        });
+        let line = tokio::task::spawn_blocking(move || first_line.recv_timeout(READY_WITHIN)).await.expect("the waiting thread lives");
+        let Some(addresses) = line.as_deref().ok().and_then(Addresses::parse) else {
+            let _ = child.kill();
+            let status = child.wait();
+            return Err(format!("no ready line ({line:?}, {status:?}); log:\n{}", log_tail(folder)));
+        };
+        Ok(Self { child, addresses })
+    }
+}
+
+impl Addresses {
+    fn parse(line: &str) -> Option<Self> {
+        let mut words = line.split_whitespace();
+        (words.next()? == "ready").then_some(())?;
+        let pairs: Vec<(&str, &str)> = words.filter_map(|word| word.split_once('=')).collect();
+        let address = |name: &str| pairs.iter().find(|(key, _)| *key == name).and_then(|(_, value)| value.parse().ok());
+        Some(Self { http: address("http")?, admin: address("admin")?, internal: address("internal") })
+    }
+}
+
+fn log_tail(folder: &Path) -> String {
+    let log = std::fs::read(folder.join("stderr.log")).unwrap_or_default();
+    let log = String::from_utf8_lossy(&log);
+    let lines: Vec<&str> = log.lines().collect();
+    lines[lines.len().saturating_sub(LOG_LINES_SHOWN)..].join("\n")
+}

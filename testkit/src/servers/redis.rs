@@ -1,0 +1,297 @@
+//! A real `redis-server` of one test: nothing on disk, a free port of 127.0.0.1, gone with its handle.
+//!
+//! Commands of tests go over a connection of their own each, so that they work whatever the test did to the others.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    path::Path,
+    process::{Child, Command, Stdio},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::TcpStream,
+};
+
+use crate::deadline::within;
+
+const LOG: &str = "redis.log";
+/// How often a start is tried when somebody else took the port.
+const START_TRIES: usize = 5;
+/// How often a server that starts is asked whether it is there.
+const ASK_EVERY: Duration = Duration::from_millis(10);
+
+/// A running, stopped or frozen server.
+#[derive(Debug)]
+pub struct RedisServer {
+    folder: TempDir,
+    address: SocketAddr,
+    options: Vec<String>,
+    child: Mutex<Option<Child>>,
+}
+
+/// What the server says to a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RedisReply {
+    Nil,
+    Number(i64),
+    Text(String),
+    List(Vec<RedisReply>),
+    Error(String),
+}
+
+impl RedisServer {
+    pub async fn start() -> Self {
+        Self::start_with(&[]).await
+    }
+
+    /// `options`: more arguments of the command line, such as `--maxmemory 4mb`.
+    pub async fn start_with(options: &[&str]) -> Self {
+        let folder = tempfile::Builder::new().prefix("mcp-broker-redis-").tempdir().expect("a temporary folder");
+        let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
+        for _ in 0..START_TRIES {
+            let address = free_address();
+            if let Some(child) = launch(folder.path(), address, &options).await {
+                return Self { folder, address, options, child: Mutex::new(Some(child)) };
+            }
+        }
+        panic!("redis-server does not start; its log:\n{}", log_of(folder.path()));
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://{}/", self.address)
+    }
+
+    pub async fn flush_all(&self) {
+        self.command(&["FLUSHALL"]).await;
+    }
+
+    /// Ends it the polite way. Waits until it is gone.
+    pub async fn stop(&self) {
+        self.end(Signal::TERM).await;
+    }
+
+    /// Ends it with SIGKILL. Waits until it is gone.
+    pub async fn kill(&self) {
+        self.end(Signal::KILL).await;
+    }
+
+    /// After [`RedisServer::stop`] or [`RedisServer::kill`]: an empty server at the same address.
+    pub async fn start_again(&self) {
+        assert!(self.lock().is_none(), "the server runs");
+        let child = launch(self.folder.path(), self.address, &self.options).await;
+        let child = child.unwrap_or_else(|| panic!("redis-server does not start again; its log:\n{}", log_of(self.folder.path())));
+        *self.lock() = Some(child);
+    }
+
+    /// It answers nothing, while connections to it stay open and new ones are taken.
+    pub fn freeze(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    pub fn thaw(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// Runs a command and panics when the server refuses it.
+    pub async fn command(&self, words: &[impl AsRef<[u8]>]) -> RedisReply {
+        match self.ask(words).await {
+            RedisReply::Error(error) => panic!("redis-server refuses a command of the test: {error}"),
+            reply => reply,
+        }
+    }
+
+    /// Runs a command.
+    pub async fn ask(&self, words: &[impl AsRef<[u8]>]) -> RedisReply {
+        let reply = within("an answer of redis-server", ask(self.address, words)).await;
+        reply.unwrap_or_else(|error| panic!("redis-server does not answer: {error}; its log:\n{}", log_of(self.folder.path())))
+    }
+
+    async fn end(&self, signal: Signal) {
+        let Some(mut child) = self.lock().take() else { return };
+        let pid = pid(&child);
+        let _ = kill_process(pid, Signal::CONT); // a frozen one would not hear the other signal
+        let _ = kill_process(pid, signal);
+        let ended = tokio::task::spawn_blocking(move || child.wait());
+        within("redis-server to end", ended).await.expect("the waiting thread lives").expect("a child can be waited for");
+    }
+
+    fn signal(&self, signal: Signal) {
+        let child = self.lock();
+        let child = child.as_ref().expect("the server was stopped");
+        kill_process(pid(child), signal).expect("the server is our child");
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Child>> {
+        self.child.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.lock().take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl RedisReply {
+    /// Panics when it is something else.
+    pub fn number(&self) -> i64 {
+        match self {
+            Self::Number(number) => *number,
+            other => panic!("{other:?} is no number"),
+        }
+    }
+
+    /// Panics when it is something else.
+    pub fn text(&self) -> &str {
+        match self {
+            Self::Text(text) => text,
+            other => panic!("{other:?} is no text"),
+        }
+    }
+
+    /// The texts of a list. Panics when it is something else.
+    pub fn texts(&self) -> Vec<&str> {
+        match self {
+            Self::List(list) => list.iter().map(Self::text).collect(),
+            other => panic!("{other:?} is no list"),
+        }
+    }
+}
+
+fn pid(child: &Child) -> Pid {
+    Pid::from_child(child)
+}
+
+fn free_address() -> SocketAddr {
+    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    listener.local_addr().expect("a bound socket has an address")
+}
+
+fn log_of(folder: &Path) -> String {
+    std::fs::read_to_string(folder.join(LOG)).unwrap_or_default()
+}
+
+/// `None`: it ended, most likely because somebody else has the port.
+async fn launch(folder: &Path, address: SocketAddr, options: &[String]) -> Option<Child> {
+    let mut child = spawn(folder, address, options);
+    let asked = async {
+        loop {
+            if child.try_wait().expect("a child can be looked at").is_some() {
+                return false;
+            }
+            // Who answers might be somebody else, who took the port in between.
+            let ours = format!("process_id:{}\r", child.id());
+            match ask(address, &["INFO", "server"]).await {
+                Ok(RedisReply::Text(text)) if text.contains(&ours) => return true,
+                _ => tokio::time::sleep(ASK_EVERY).await,
+            }
+        }
+    };
+    let ready = within("redis-server to be ready", asked).await;
+    ready.then_some(child)
+}
+
+/// The server dies with the thread that starts it, however that ends, where util-linux can arrange it.
+fn spawn(folder: &Path, address: SocketAddr, options: &[String]) -> Child {
+    let log = std::fs::File::create(folder.join(LOG)).expect("the temporary folder is writable");
+    let port = address.port().to_string();
+    let arguments = ["--bind", "127.0.0.1", "--port", &port, "--save", "", "--appendonly", "no", "--daemonize", "no"];
+    let configure = |command: &mut Command| {
+        command.args(arguments).args(["--maxclients", "200"]).args(options).current_dir(folder);
+        command.stdin(Stdio::null()).stderr(Stdio::null()).stdout(log.try_clone().expect("a file can be opened twice"));
+        command.spawn()
+    };
+    let mut bound_to_us = Command::new("setpriv");
+    bound_to_us.args(["--pdeathsig", "KILL", "redis-server"]);
+    let mut plain = Command::new("redis-server");
+    let there = Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_ok();
+    assert!(there, "redis-server is missing: apt-get install redis-server");
+    configure(&mut bound_to_us).or_else(|_| configure(&mut plain)).expect("redis-server starts")
+}
+
+async fn ask(address: SocketAddr, words: &[impl AsRef<[u8]>]) -> std::io::Result<RedisReply> {
+    let mut request = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        let word = word.as_ref();
+        request.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        request.extend_from_slice(word);
+        request.extend_from_slice(b"\r\n");
+    }
+    let mut stream = BufReader::new(TcpStream::connect(address).await?);
+    stream.write_all(&request).await?;
+    Box::pin(read_reply(&mut stream)).await
+}
+
+async fn read_reply(stream: &mut BufReader<TcpStream>) -> std::io::Result<RedisReply> {
+    let mut line = String::new();
+    stream.read_line(&mut line).await?;
+    let line = line.trim_end();
+    let odd = || std::io::Error::other(format!("an odd reply: {line:?}"));
+    let (kind, rest) = line.split_at_checked(1).ok_or_else(odd)?;
+    let number = || rest.parse::<i64>().map_err(|_| odd());
+    Ok(match kind {
+        "+" => RedisReply::Text(rest.to_owned()),
+        "-" => RedisReply::Error(rest.to_owned()),
+        ":" => RedisReply::Number(number()?),
+        "$" | "*" if number()? < 0 => RedisReply::Nil,
+        "$" => {
+            let mut bytes = vec![0; number()? as usize + 2];
+            stream.read_exact(&mut bytes).await?;
+            bytes.truncate(bytes.len() - 2);
+            RedisReply::Text(String::from_utf8_lossy(&bytes).into_owned())
+        }
+        "*" => {
+            let mut list = Vec::new();
+            for _ in 0..number()? {
+                list.push(Box::pin(read_reply(stream)).await?);
+            }
+            RedisReply::List(list)
+        }
+        _ => return Err(odd()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_server_of_its_own_that_starts_again_empty() {
+        let server = RedisServer::start().await;
+        server.command(&["SET", "a", "b"]).await;
+        assert_eq!(server.command(&["GET", "a"]).await.text(), "b");
+        assert!(matches!(server.ask(&["LPUSH", "a", "c"]).await, RedisReply::Error(_)));
+        assert_eq!(server.command(&["KEYS", "*"]).await.texts(), ["a"]);
+        server.kill().await;
+        assert!(TcpStream::connect(server.address()).await.is_err());
+        server.start_again().await;
+        assert_eq!(server.command(&["DBSIZE"]).await.number(), 0);
+        server.freeze();
+        assert!(tokio::time::timeout(Duration::from_millis(50), ask(server.address(), &["PING"])).await.is_err());
+        server.thaw();
+        server.flush_all().await;
+        server.stop().await;
+        assert!(TcpStream::connect(server.address()).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn no_server_outlives_its_handle() {
+        let server = RedisServer::start().await;
+        let address = server.address();
+        server.freeze();
+        drop(server);
+        assert!(TcpStream::connect(address).await.is_err());
+    }
+}

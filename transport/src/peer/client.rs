@@ -1,0 +1,189 @@
+//! Sends requests to other replicas. Called by the broker where a session is elsewhere.
+//!
+//! A few connections to each peer are kept and shared by all requests. Invariant: an error says nothing was sent only when
+//! the peer can not have acted on the request.
+
+use std::{
+    collections::HashMap,
+    error::Error,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use http::{Request, Response, Uri};
+use http_body_util::Full;
+use hyper::{
+    body::Incoming,
+    client::conn::{TrySendError, http2},
+};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::pki_types::ServerName;
+use tokio::{net::TcpStream, time::timeout};
+use tokio_rustls::TlsConnector;
+
+use super::{
+    ALPN_H2, CONNECT_TIMEOUT, CONNECTION_WINDOW_BYTES, CONNECTIONS_PER_PEER, GIVEN_UP_STREAMS_MAX, HEAD_BYTES_MAX, PEER_NAME,
+    PEERS_KEPT_MAX, PING_INTERVAL, PING_TIMEOUT, PeerIdentity, STREAM_WINDOW_BYTES, STREAMS_MAX,
+};
+use crate::send_error::SendError;
+
+/// Once on the connection at hand, once on a new one should the first have been closing.
+const ATTEMPTS: usize = 2;
+
+type Sender = http2::SendRequest<Full<Bytes>>;
+
+/// A shared client; clones use the same connections.
+#[derive(Clone)]
+pub struct PeerClient {
+    tls: TlsConnector,
+    peers: Arc<Mutex<HashMap<String, Arc<Peer>>>>,
+}
+
+impl std::fmt::Debug for PeerClient {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PeerClient").finish_non_exhaustive()
+    }
+}
+
+/// The connections to one address.
+#[derive(Default)]
+struct Peer {
+    lanes: [Lane; CONNECTIONS_PER_PEER],
+    next: AtomicUsize,
+}
+
+/// One connection, opened when it is needed. Who finds it closed opens it, and the others wait for that.
+#[derive(Default)]
+struct Lane {
+    state: tokio::sync::Mutex<LaneState>,
+    failures: AtomicU64,
+}
+
+#[derive(Default)]
+struct LaneState {
+    sender: Option<Sender>,
+    failure: Option<SendError>,
+}
+
+impl PeerClient {
+    pub fn new(identity: &PeerIdentity) -> Self {
+        Self { tls: TlsConnector::from(Arc::clone(&identity.client)), peers: Arc::default() }
+    }
+
+    /// Sends the request to the replica at `address` (`host:port`) and waits for the response's head. Of the request's URI,
+    /// path and query count.
+    ///
+    /// Waits without limit for a response as long as the peer is alive. Dropping the future, or the response's body, ends
+    /// the stream at the peer.
+    pub async fn send(&self, address: &str, mut request: Request<Full<Bytes>>) -> Result<Response<Incoming>, SendError> {
+        *request.uri_mut() = at_peer(request.uri())?;
+        let peer = self.peer(address);
+        let lane = &peer.lanes[peer.next.fetch_add(1, Ordering::Relaxed) % CONNECTIONS_PER_PEER];
+        let mut reason = String::new();
+        for _ in 0..ATTEMPTS {
+            let mut sender = lane.sender(&self.tls, address).await?;
+            match sender.try_send_request(request.clone()).await {
+                Ok(response) => return Ok(response),
+                Err(error) if was_not_taken(&error) => reason = error.error().to_string(),
+                Err(error) => return Err(SendError::Aborted { reason: error.error().to_string() }),
+            }
+        }
+        Err(SendError::NotTaken { reason })
+    }
+
+    fn peer(&self, address: &str) -> Arc<Peer> {
+        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(peer) = peers.get(address) {
+            return Arc::clone(peer);
+        }
+        if peers.len() >= PEERS_KEPT_MAX {
+            peers.retain(|_, peer| peer.lanes.iter().any(Lane::is_in_use));
+        }
+        let peer = Arc::<Peer>::default();
+        peers.insert(address.to_owned(), Arc::clone(&peer));
+        peer
+    }
+}
+
+impl Lane {
+    async fn sender(&self, tls: &TlsConnector, address: &str) -> Result<Sender, SendError> {
+        let failures_before = self.failures.load(Ordering::Relaxed);
+        let mut state = self.state.lock().await;
+        if let Some(sender) = state.sender.as_ref().filter(|sender| !sender.is_closed()) {
+            return Ok(sender.clone());
+        }
+        state.sender = None;
+        // Whoever waited while another one tried in vain shares its failure: a dead peer costs everybody one attempt.
+        if let Some(failure) = state.failure.as_ref().filter(|_| self.failures.load(Ordering::Relaxed) != failures_before) {
+            return Err(failure.clone());
+        }
+        match timeout(CONNECT_TIMEOUT, connect(tls, address)).await.unwrap_or(Err(SendError::ConnectTimeout)) {
+            Ok(sender) => {
+                state.sender = Some(sender.clone());
+                Ok(sender)
+            }
+            Err(failure) => {
+                self.failures.fetch_add(1, Ordering::Relaxed);
+                state.failure = Some(failure.clone());
+                Err(failure)
+            }
+        }
+    }
+
+    fn is_in_use(&self) -> bool {
+        // Locked: it is being opened.
+        self.state.try_lock().map_or(true, |state| state.sender.as_ref().is_some_and(|sender| !sender.is_closed()))
+    }
+}
+
+async fn connect(tls: &TlsConnector, address: &str) -> Result<Sender, SendError> {
+    let unreachable = |error: &dyn Error| SendError::Connect { reason: format!("{address}: {error}") };
+    let socket = TcpStream::connect(address).await.map_err(|error| unreachable(&error))?;
+    let _ = socket.set_nodelay(true);
+    let name = ServerName::try_from(PEER_NAME).map_err(|error| SendError::Tls { reason: error.to_string() })?;
+    let stream = tls.connect(name, socket).await.map_err(|error| SendError::Tls { reason: error.to_string() })?;
+    if stream.get_ref().1.alpn_protocol() != Some(ALPN_H2) {
+        return Err(SendError::Tls { reason: format!("{address} does not speak http/2") });
+    }
+    let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_TIMEOUT)
+        .keep_alive_while_idle(true)
+        .initial_max_send_streams(STREAMS_MAX as usize)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_header_list_size(HEAD_BYTES_MAX)
+        // Streams are given up whenever clients hang up, and what the peer still sends on them is no fault of anybody.
+        .max_concurrent_reset_streams(GIVEN_UP_STREAMS_MAX)
+        .max_local_error_reset_streams(None)
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(|error| unreachable(&error))?;
+    let address = address.to_owned();
+    tokio::spawn(async move {
+        if let Err(error) = connection.await {
+            tracing::debug!(%address, %error, "the connection to a replica ended");
+        }
+    });
+    Ok(sender)
+}
+
+fn at_peer(uri: &Uri) -> Result<Uri, SendError> {
+    let path = uri.path_and_query().map_or("/", |path| path.as_str());
+    let uri = Uri::builder().scheme("https").authority(PEER_NAME).path_and_query(path).build();
+    uri.map_err(|error| SendError::Connect { reason: error.to_string() })
+}
+
+/// It never left this process, or the peer said that it did nothing with it (RFC 9113, 6.8 and 8.7).
+fn was_not_taken(error: &TrySendError<Request<Full<Bytes>>>) -> bool {
+    if error.message().is_some() {
+        return true;
+    }
+    let Some(cause) = error.error().source().and_then(|cause| cause.downcast_ref::<h2::Error>()) else { return false };
+    let (goodbye, refused) = (h2::Reason::NO_ERROR, h2::Reason::REFUSED_STREAM);
+    cause.is_remote() && (cause.is_go_away() && cause.reason() == Some(goodbye) || cause.is_reset() && cause.reason() == Some(refused))
+}

@@ -1,0 +1,143 @@
+//! Takes the requests of other replicas. Called by the broker's internal listener.
+//!
+//! Invariant: no byte of a request is read from a connection that has not shown a certificate of the replicas' authority,
+//! and strangers who never finish a handshake do not take the places of replicas.
+
+use std::{convert::Infallible, error::Error, future::Future, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use hyper::{
+    body::{Body, Incoming},
+    server::conn::http2,
+    service::service_fn,
+};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::graceful::{GracefulShutdown, Watcher},
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::{sleep, timeout},
+};
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
+
+use super::{
+    ALPN_H2, CONNECTION_WINDOW_BYTES, HANDSHAKE_TIMEOUT, HANDSHAKES_MAX, HEAD_BYTES_MAX, PEER_CONNECTIONS_MAX, PING_INTERVAL, PING_TIMEOUT,
+    PeerIdentity, STREAM_WINDOW_BYTES, STREAMS_MAX,
+};
+
+/// Wait after a connection could not be accepted: most often no descriptor is left, and others have to end first.
+const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+
+#[derive(Clone)]
+pub struct PeerServer {
+    tls: TlsAcceptor,
+    http: http2::Builder<TokioExecutor>,
+    places: Arc<Semaphore>,
+}
+
+impl std::fmt::Debug for PeerServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PeerServer").finish_non_exhaustive()
+    }
+}
+
+impl PeerServer {
+    pub fn new(identity: &PeerIdentity) -> Self {
+        let mut http = http2::Builder::new(TokioExecutor::new());
+        http.timer(TokioTimer::new())
+            .keep_alive_interval(PING_INTERVAL)
+            .keep_alive_timeout(PING_TIMEOUT)
+            .max_concurrent_streams(STREAMS_MAX)
+            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .max_header_list_size(HEAD_BYTES_MAX)
+            // These limits are against strangers. When many clients of a peer hang up at once, the others' connection to it
+            // must not be lost.
+            .max_pending_accept_reset_streams(STREAMS_MAX as usize)
+            .max_local_error_reset_streams(None);
+        Self { tls: TlsAcceptor::from(Arc::clone(&identity.server)), http, places: Arc::new(Semaphore::new(PEER_CONNECTIONS_MAX)) }
+    }
+
+    /// Serves until `stop` resolves, then lets the requests in flight finish.
+    pub async fn serve<Handler, Answering, ResponseBody>(self, listener: TcpListener, stop: impl Future<Output = ()>, handler: Handler)
+    where
+        Handler: Fn(Request<Incoming>) -> Answering + Clone + Send + Sync + 'static,
+        Answering: Future<Output = Response<ResponseBody>> + Send + 'static,
+        ResponseBody: Body<Data = Bytes> + Send + 'static,
+        ResponseBody::Error: Into<Box<dyn Error + Send + Sync>>,
+    {
+        let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
+        let graceful = GracefulShutdown::new();
+        tokio::pin!(stop);
+        loop {
+            // At the limit nothing is accepted: newcomers wait in the kernel's queue.
+            let next = async {
+                let permit = Arc::clone(&handshakes).acquire_owned().await;
+                (permit, listener.accept().await)
+            };
+            let (permit, socket) = tokio::select! {
+                () = &mut stop => break,
+                (permit, accepted) = next => match accepted {
+                    Ok((socket, _)) => (permit, socket),
+                    Err(error) => {
+                        tracing::warn!(%error, "a replica's connection could not be accepted");
+                        sleep(ACCEPT_RETRY).await;
+                        continue;
+                    }
+                },
+            };
+            let (server, watcher, handler) = (self.clone(), graceful.watcher(), handler.clone());
+            tokio::spawn(async move {
+                let Some((stream, place)) = server.admit(socket).await else { return };
+                drop(permit);
+                server.attend(stream, watcher, handler).await;
+                drop(place);
+            });
+        }
+        drop(listener);
+        graceful.shutdown().await;
+    }
+
+    /// A connection of a replica, or none.
+    async fn admit(&self, socket: TcpStream) -> Option<(TlsStream<TcpStream>, OwnedSemaphorePermit)> {
+        let peer = socket.peer_addr().ok()?;
+        let _ = socket.set_nodelay(true);
+        let stream = match timeout(HANDSHAKE_TIMEOUT, self.tls.accept(socket)).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => {
+                tracing::debug!(%peer, %error, "not a replica of this broker");
+                return None;
+            }
+            Err(_) => {
+                tracing::debug!(%peer, "no handshake in time");
+                return None;
+            }
+        };
+        if stream.get_ref().1.alpn_protocol() != Some(ALPN_H2) {
+            tracing::debug!(%peer, "a replica that does not speak http/2");
+            return None;
+        }
+        let place = Arc::clone(&self.places).try_acquire_owned();
+        place.inspect_err(|_| tracing::warn!(%peer, "too many connections of replicas")).ok().map(|place| (stream, place))
+    }
+
+    async fn attend<Handler, Answering, ResponseBody>(&self, stream: TlsStream<TcpStream>, watcher: Watcher, handler: Handler)
+    where
+        Handler: Fn(Request<Incoming>) -> Answering + Send + Sync + 'static,
+        Answering: Future<Output = Response<ResponseBody>> + Send + 'static,
+        ResponseBody: Body<Data = Bytes> + Send + 'static,
+        ResponseBody::Error: Into<Box<dyn Error + Send + Sync>>,
+    {
+        let service = service_fn(move |request| {
+            let answering = handler(request);
+            async move { Ok::<_, Infallible>(answering.await) }
+        });
+        let connection = self.http.serve_connection(TokioIo::new(stream), service);
+        if let Err(error) = watcher.watch(connection).await {
+            tracing::debug!(%error, "a replica's connection ended");
+        }
+    }
+}
