@@ -1,45 +1,34 @@
 //! The running broker: its tenants, its sessions, and what the listeners and the admin plane ask of it.
 
+mod adoption;
+mod draining;
+mod housekeeping;
 mod owned;
+mod sessions;
 
-use std::{
-    sync::{Arc, Weak},
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
-use bytes::Bytes;
-use dashmap::DashMap;
+use dashmap::{DashMap, DashSet};
 use protocol::{
-    envelope::Message,
     error::{ErrorKind, Refusal},
-    handshake::{self, InitializeParams},
     ids::{BackendId, KeyId, PrincipalId, SessionId, TenantId},
-    version::Version,
 };
+use storage::SessionKey;
 use transport::http_client::{HttpClient, HttpClientConfig, TlsSetupError};
 
+use self::adoption::Adopting;
+pub use self::adoption::Adoption;
 use crate::{
-    actors::{
-        backend::{Backend, BackendState},
-        catalog_refresh,
-        session::{Agreement, Seat, Session},
-        shared::Shared,
-        tasks::Tasks,
-        tenant::Tenant,
-    },
+    actors::{backend::Backend, catalog_refresh, session::Session, shared::Shared, tasks::Tasks, tenant::Tenant},
     auth::{Caller, Keyring, Keys},
     config::{
         Config,
         spec::{BackendSpec, TenantSpec},
     },
     durable::{Durable, Stores, node::NodeSettings},
-    limits::{CLIENT_TEXT_BYTES_MAX, CLOSE_WAIT, DISPLAY_CHARS_MAX, FIRST_CATALOG_WAIT, REAPER_INTERVAL},
-    metrics::{Metrics, Side},
+    metrics::Metrics,
     placement::Placement,
-    rules::{
-        catalog::{BackendLists, Endpoint},
-        offer::Offer,
-    },
+    rules::catalog::{BackendLists, Endpoint},
     views::{BackendStatus, SessionView, SubscriptionView},
 };
 
@@ -60,6 +49,9 @@ pub struct Broker {
     keyring: Arc<Keyring>,
     tenants: DashMap<TenantId, Arc<Tenant>>,
     sessions: DashMap<SessionId, Arc<Session>>,
+    /// Over, but not in the store yet: they are not to be found there.
+    ending: DashSet<SessionKey>,
+    adopting: Adopting,
 }
 
 impl Broker {
@@ -79,16 +71,18 @@ impl Broker {
             keyring: parts.keyring,
             tenants: DashMap::new(),
             sessions: DashMap::new(),
+            ending: DashSet::new(),
+            adopting: Adopting::default(),
         });
         let tenants = Arc::downgrade(&broker);
         broker.shared.tasks.find_tenants_by(Box::new(move |id| tenants.upgrade()?.tenant(id)));
-        tokio::spawn(reap(Arc::downgrade(&broker)));
+        tokio::spawn(housekeeping::reap(Arc::downgrade(&broker)));
         Ok(broker)
     }
 
     // Tenants and backends.
 
-    pub fn put_tenant(&self, id: &TenantId, spec: TenantSpec) {
+    pub fn put_tenant(self: &Arc<Self>, id: &TenantId, spec: TenantSpec) {
         match self.tenants.entry(id.clone()) {
             dashmap::Entry::Occupied(known) => {
                 let tenant = known.get().clone();
@@ -105,7 +99,7 @@ impl Broker {
     }
 
     /// Ends the tenant's sessions and closes its backends.
-    pub fn remove_tenant(&self, id: &TenantId) {
+    pub fn remove_tenant(self: &Arc<Self>, id: &TenantId) {
         let Some((_, tenant)) = self.tenants.remove(id) else { return };
         tenant.close();
         self.end_sessions_of(&tenant, "the tenant was removed");
@@ -113,7 +107,7 @@ impl Broker {
     }
 
     /// Ends what was opened with a key that is no longer good: its open streams would go on otherwise.
-    pub fn end_sessions_of_key(&self, key: &KeyId) {
+    pub fn end_sessions_of_key(self: &Arc<Self>, key: &KeyId) {
         let opened_with = self.all_sessions().into_iter().filter(|session| session.caller.key.as_ref() == Some(key));
         opened_with.for_each(|session| self.close_session(&session, "its key was revoked"));
     }
@@ -139,7 +133,7 @@ impl Broker {
         self.shared.running.spawn(catalog_refresh::run(Arc::downgrade(&tenant), backend));
     }
 
-    pub fn remove_backend(&self, tenant: &TenantId, id: &BackendId) -> bool {
+    pub fn remove_backend(self: &Arc<Self>, tenant: &TenantId, id: &BackendId) -> bool {
         let Some(tenant) = self.tenant(tenant) else { return false };
         let Some(backend) = tenant.remove_backend(id) else { return false };
         backend.close();
@@ -195,98 +189,6 @@ impl Broker {
         if enabled { Ok(caller) } else { Err(key_required()) }
     }
 
-    /// A session that lives in this process. An error if it is not the caller's own at this endpoint, which to the caller is
-    /// as good as none.
-    pub fn session_here(&self, id: &SessionId, caller: &Caller, endpoint: &Endpoint) -> Result<Option<Arc<Session>>, Refusal> {
-        let Some(session) = self.sessions.get(id).map(|session| session.clone()) else { return Ok(None) };
-        let is_own =
-            session.caller.tenant == caller.tenant && session.caller.principal == caller.principal && session.endpoint == *endpoint;
-        if is_own { Ok(Some(session)) } else { Err(no_session()) }
-    }
-
-    /// Performs the server's half of the handshake: the new session and the result of `initialize`.
-    pub async fn open_session(
-        &self,
-        caller: Caller,
-        endpoint: Endpoint,
-        transport: &'static str,
-        message: &Message,
-    ) -> Result<(Arc<Session>, Bytes), Refusal> {
-        self.admits_sessions()?;
-        let params = InitializeParams::parse(message)?;
-        if message.params.is_some_and(|params| params.len() > CLIENT_TEXT_BYTES_MAX) {
-            let text = format!("what a client says about itself has at most {CLIENT_TEXT_BYTES_MAX} bytes");
-            return Err(Refusal::new(ErrorKind::InvalidParams, text));
-        }
-        let tenant = self.tenant(&caller.tenant).ok_or_else(|| Refusal::new(ErrorKind::Unauthorized, "the tenant is gone"))?;
-        tenant.take_budget()?;
-        let offer = self.offer(&tenant, &endpoint).await?;
-        let version = Version::answer_initialize(&params.requested);
-        let offer = offer.known_in(version);
-        let result = handshake::initialize_result(version, offer.capabilities.raw(), &offer.server_info, offer.instructions.as_deref());
-        let agreement = Agreement {
-            version,
-            client: params.capabilities,
-            client_name: display(&params.client_name),
-            client_version: display(&params.client_version),
-            advertised: offer.capabilities,
-        };
-        let seat = Seat { tenant: tenant.clone(), caller, endpoint, transport };
-        let session = Session::open(seat, agreement, self.shared.clone());
-        // Findable first: whoever removes the tenant or drains from here on sees it.
-        self.sessions.insert(session.id.clone(), session.clone());
-        if let Err(refusal) = tenant.open_session(&session).and_then(|()| self.admits_sessions()) {
-            self.close_session(&session, "refused");
-            return Err(refusal);
-        }
-        self.shared.metrics.version_negotiated(version, Side::Client);
-        tracing::info!(session = %session.digest, tenant = %tenant.id, principal = %session.caller.principal, client = ?session.client_name, version = version.as_str(), "session opened");
-        Ok((session, result))
-    }
-
-    fn admits_sessions(&self) -> Result<(), Refusal> {
-        if self.draining() {
-            return Err(Refusal::new(ErrorKind::Draining, "the broker is shutting down and takes no new sessions"));
-        }
-        Ok(())
-    }
-
-    /// What the endpoint can do, once its backends have had their first chance to say so.
-    async fn offer(&self, tenant: &Tenant, endpoint: &Endpoint) -> Result<Offer, Refusal> {
-        match endpoint {
-            Endpoint::Aggregated => {
-                let backends = tenant.backends();
-                let settling = futures_util::future::join_all(backends.iter().map(|backend| backend.settled(FIRST_CATALOG_WAIT)));
-                settling.await;
-                Ok(Offer::aggregated(&tenant.catalog(), self.shared.task_settings().enabled))
-            }
-            Endpoint::Single(id) => {
-                let backend = tenant.backend(id).ok_or_else(|| unknown_backend(id))?;
-                if backend.state() == BackendState::Failed {
-                    backend.reconnect();
-                }
-                backend.settled(backend.timeouts().control).await;
-                let lists = backend.lists.load_full();
-                let down = || Refusal::new(ErrorKind::BackendUnavailable, format!("backend {id} can not be reached"));
-                let lists = lists.ok_or_else(down)?;
-                Ok(Offer::single(&lists, self.shared.task_settings().enabled))
-            }
-        }
-    }
-
-    pub fn close_session(&self, session: &Arc<Session>, why: &str) {
-        self.sessions.remove(&session.id);
-        session.end(why);
-    }
-
-    fn end_sessions_of(&self, tenant: &Tenant, why: &str) {
-        tenant.sessions().iter().for_each(|session| self.close_session(session, why));
-    }
-
-    fn all_sessions(&self) -> Vec<Arc<Session>> {
-        self.sessions.iter().map(|entry| entry.value().clone()).collect()
-    }
-
     // What operators see.
 
     pub fn sessions(&self, tenant: Option<&TenantId>) -> Vec<SessionView> {
@@ -300,7 +202,7 @@ impl Broker {
         self.by_digest(digest).map(|session| session.view())
     }
 
-    pub fn end_session(&self, digest: &str) -> bool {
+    pub fn end_session(self: &Arc<Self>, digest: &str) -> bool {
         let Some(session) = self.by_digest(digest) else { return false };
         self.close_session(&session, "ended by an operator");
         true
@@ -336,13 +238,12 @@ impl Broker {
 
     // Going away.
 
-    /// Takes nothing new from now on. Open GET streams are told when to come back.
+    /// No new sessions from now on. Those there are go on being served until each is given away.
     pub fn drain(&self) {
         if !self.shared.draining.is_cancelled() {
-            tracing::info!("draining: no new sessions and calls");
+            tracing::info!("draining: no new sessions");
             self.shared.draining.cancel();
             self.shared.tasks.drain();
-            self.all_sessions().iter().for_each(|session| session.say_goodbye());
         }
     }
 
@@ -353,35 +254,6 @@ impl Broker {
     /// Resolves once a drain was asked for.
     pub async fn drain_requested(&self) {
         self.shared.draining.cancelled().await;
-    }
-
-    /// Waits for the calls in flight, then says goodbye to clients and backends. `true` when no call was cut.
-    pub async fn finish_drain(&self, grace: Duration) -> bool {
-        let calls = || self.all_sessions().iter().map(|session| session.calls_in_flight()).sum::<usize>();
-        let in_flight = || calls() + self.shared.tasks.running();
-        let all_done = async {
-            while in_flight() > 0 {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        let clean = tokio::time::timeout(grace, all_done).await.is_ok();
-        if !clean {
-            tracing::warn!(calls = in_flight(), "the grace period is over, calls are cut");
-        }
-        self.shared.tasks.release_all();
-        let released = async {
-            while self.shared.tasks.running() > 0 {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        let _in_time = tokio::time::timeout(CLOSE_WAIT, released).await;
-        self.all_sessions().iter().for_each(|session| self.close_session(session, "the broker shuts down"));
-        self.tenants.iter().for_each(|tenant| tenant.value().backends().iter().for_each(|backend| backend.close()));
-        self.shared.running.close();
-        if tokio::time::timeout(CLOSE_WAIT, self.shared.running.wait()).await.is_err() {
-            tracing::warn!(tasks = self.shared.running.len(), "some links did not close in time");
-        }
-        clean
     }
 }
 
@@ -399,27 +271,4 @@ fn key_required() -> Refusal {
 
 fn default_tenant() -> TenantId {
     TenantId::parse("default").expect("the name follows the grammar")
-}
-
-/// A peer's text where people read it.
-fn display(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).take(DISPLAY_CHARS_MAX).collect()
-}
-
-/// Once a second: idle sessions, unanswered questions, links nobody uses.
-async fn reap(broker: Weak<Broker>) {
-    let mut tick = tokio::time::interval(REAPER_INTERVAL);
-    loop {
-        tick.tick().await;
-        let Some(broker) = broker.upgrade() else { return };
-        let now = Instant::now();
-        for session in broker.all_sessions() {
-            session.tick(now);
-            if session.end_if_idle(broker.shared.config.session.idle) {
-                broker.sessions.remove(&session.id);
-            }
-        }
-        let tenants: Vec<_> = broker.tenants.iter().map(|tenant| tenant.value().clone()).collect();
-        tenants.iter().flat_map(|tenant| tenant.backends()).for_each(|backend| backend.close_idle_links(now));
-    }
 }

@@ -4,7 +4,6 @@
 //! ARCHITECTURE.md for the words and the journey of a call.
 
 pub mod actors;
-mod adoption;
 pub mod auth;
 pub mod broker;
 pub mod cli;

@@ -200,6 +200,34 @@ pub const ADMIN_LIST_MAX: usize = 20_000;
 pub const PERSIST_BATCH_MAX: usize = 256;
 /// Writes waiting for their transaction in one lane; what finds no room is refused.
 pub const PERSIST_QUEUE_MAX: usize = 4_096;
+/// Entries of the event log that are added in one step.
+pub const EVENT_BATCH_MAX: usize = 256;
+/// No further entry is added to a batch that holds this much.
+pub const EVENT_BATCH_BYTES_MAX: usize = 1024 * 1024;
+/// Entries waiting to be logged; what finds no room is not logged, which its stream's next entry says.
+pub const EVENT_QUEUE_MAX: usize = 16_384;
+/// Bytes waiting to be logged.
+pub const EVENT_QUEUE_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Streams with a gap in the log that are remembered until the log says so.
+pub const LOST_STREAMS_MAX: usize = 100_000;
+/// Events trimmed from a stream before the log hears of it: that it holds a little more does no harm.
+pub const TRIM_LOGGED_EVERY: u64 = 64;
+/// The log is told that a stream is still there, though quiet, at most this often.
+pub const QUIET_LOGGED_EVERY_MIN: Duration = Duration::from_secs(10);
+/// Expired sessions taken out of the store in one go, before one of them could be adopted.
+pub const SWEPT_AT_ONCE: u32 = 1_000;
+/// How often expired sessions are looked for before an adoption, at most; with short idle times more often.
+pub const SWEEP_BEFORE_ADOPTION_MAX: Duration = Duration::from_secs(30);
+/// Sessions whose changes are written behind at once.
+pub const FLUSHED_AT_ONCE: usize = 256;
+/// A session's sign of life is stored at most this often.
+pub const SEEN_STORED_EVERY_MAX: Duration = Duration::from_secs(60);
+/// How long the event log may hold up the hand-over of a session.
+pub const EVENTS_FLUSH_WAIT: Duration = Duration::from_secs(2);
+/// Sessions given away at once while the broker drains.
+pub const RELEASED_AT_ONCE: usize = 64;
+/// How long the end of a session is tried again when the store does not take it.
+pub const END_RETRY_MAX: Duration = Duration::from_secs(60);
 
 // The whole process.
 
@@ -226,4 +254,6 @@ const _: () = assert!(at_most(OWNER_RETRY_JITTER, OWNER_SEARCH_EXTRA)); // the w
 const _: () = assert!(at_most(TASK_POLL_MIN, TASK_POLL_MAX));
 const _: () = assert!(at_most(TASK_LOOK_INTERVAL_ALONE, TASK_LOOK_INTERVAL));
 const _: () = assert!(at_most(STORE_RETRY_FIRST, STORE_RETRY_MAX));
+const _: () = assert!(EVENT_BATCH_MAX <= EVENT_QUEUE_MAX && EVENT_BATCH_BYTES_MAX <= EVENT_QUEUE_BYTES_MAX);
+const _: () = assert!(FLUSHED_AT_ONCE <= PERSIST_QUEUE_MAX); // else writing behind could crowd out what somebody waits for
 const _: () = assert!(URI_BYTES_MAX < REQUEST_HEAD_BYTES_MAX);

@@ -138,6 +138,11 @@ pub struct Metrics {
     queue_depth: IntGaugeVec,
     subscriptions: IntGauge,
     events_replayed: IntCounter,
+    events_lost: IntCounter,
+    event_gaps: IntCounter,
+    sessions_adopted: IntCounter,
+    sessions_released: IntCounter,
+    sessions_unreadable: IntCounter,
     tasks: IntGaugeVec,
     forwarded: IntCounterVec,
     task_transitions: IntCounterVec,
@@ -211,6 +216,11 @@ impl Metrics {
             queue_depth: declare.gauges("mcp_queue_depth", "Messages waiting in the broker's queues towards backends.", &["queue"]),
             subscriptions: declare.gauge("mcp_subscriptions", "Resources subscribed to, counted per session."),
             events_replayed: declare.counter("mcp_events_replayed_total", "Events sent again to streams that were resumed."),
+            events_lost: declare.counter("mcp_events_lost_total", "Events that could not be added to the event log."),
+            event_gaps: declare.counter("mcp_event_gaps_total", "Streams whose clients were told that events are lost."),
+            sessions_adopted: declare.counter("mcp_sessions_adopted_total", "Sessions taken over from the store."),
+            sessions_released: declare.counter("mcp_sessions_released_total", "Sessions given away by a broker that goes away."),
+            sessions_unreadable: declare.counter("mcp_sessions_unreadable_total", "Stored sessions this build can not read."),
             tasks: declare.gauges("mcp_tasks", "Tasks known to the broker, by last status.", &["status"]),
             forwarded: declare.counters("mcp_forwarded_requests_total", "Requests passed on to other replicas.", &["outcome"]),
             task_transitions: declare.counters("mcp_task_transitions_total", "Changes of a task's status, by the new one.", &["to"]),
@@ -346,6 +356,26 @@ impl Metrics {
             Forwarding::Broken => "broken",
         };
         self.forwarded.with_label_values(&[label]).inc();
+    }
+
+    pub fn events_lost(&self, count: u64) {
+        self.events_lost.inc_by(count);
+    }
+
+    pub fn event_gap(&self) {
+        self.event_gaps.inc();
+    }
+
+    pub fn session_adopted(&self) {
+        self.sessions_adopted.inc();
+    }
+
+    pub fn session_released(&self) {
+        self.sessions_released.inc();
+    }
+
+    pub fn session_unreadable(&self) {
+        self.sessions_unreadable.inc();
     }
 
     /// An operation of a store is over. Both names come from closed sets.

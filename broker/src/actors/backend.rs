@@ -320,6 +320,11 @@ impl Backend {
         }
     }
 
+    /// Whether it is the HTTP server at this URL.
+    pub fn is_at(&self, url: &str) -> bool {
+        matches!(&self.spec.transport, TransportSpec::Http { url: own } if own == url)
+    }
+
     pub fn transport(&self) -> &'static str {
         match self.spec.transport {
             TransportSpec::Http { .. } => "http",

@@ -242,9 +242,14 @@ fn deliver_to(session: &Arc<Session>, call: Option<&Arc<Call>>, kind: EventKind,
 
 /// `notifications/resources/updated` as one session sees it.
 pub fn updated_frame(session: &Session, link: &Link, uri: &str) -> Bytes {
-    let shown = match &session.endpoint {
+    let shown = shown_uri(session, link, uri);
+    handshake::notification(Method::ResourcesUpdated, Some(format!("{{\"uri\":{}}}", json::quote(&shown)).as_bytes()))
+}
+
+/// A backend's URI as one session's client names it.
+pub fn shown_uri(session: &Session, link: &Link, uri: &str) -> String {
+    match &session.endpoint {
         Endpoint::Aggregated => names::exposed_uri(&link.backend.id, uri),
         Endpoint::Single(_) => uri.to_owned(),
-    };
-    handshake::notification(Method::ResourcesUpdated, Some(format!("{{\"uri\":{}}}", json::quote(&shown)).as_bytes()))
+    }
 }

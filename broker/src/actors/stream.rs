@@ -2,6 +2,7 @@
 //!
 //! Anything that has something for the client pushes, and never waits; whoever holds the client's connection reads. A
 //! stream outlives its connections: a reader that comes later, or comes back, goes on where the client says it stopped.
+//! Once its client can come back to it, it is logged too, in the order things happen to it, and outlives the process.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard},
@@ -9,10 +10,19 @@ use std::{
 };
 
 use bytes::Bytes;
+use protocol::{
+    envelope::Message,
+    ids::RequestId,
+    json::{Document, Limits},
+};
 use tokio::sync::Notify;
 
 use super::sync;
-use crate::rules::event_log::{Event, EventKind, EventLog, Gone, LogLimits, Overflow};
+use crate::{
+    durable::{EventWriter, LogEntry, LoggedEvent, SessionKey, StreamRecord},
+    limits::{QUIET_LOGGED_EVERY_MIN, TRIM_LOGGED_EVERY},
+    rules::event_log::{Event, EventKind, EventLog, Gone, Held, LogLimits, Overflow, Topic},
+};
 
 /// One stream of a session. Event ids are `{stream number}-{sequence}`, unique in the session.
 #[derive(Debug)]
@@ -36,6 +46,21 @@ struct State {
     ended_at: Option<Instant>,
     /// The client has seen an event id of this stream and may come back for more.
     resumable: bool,
+    /// The requests that are to be answered on it.
+    due: Vec<RequestId>,
+    /// Where it is logged.
+    sink: Option<Sink>,
+}
+
+/// A stream's place in the event log.
+#[derive(Debug)]
+struct Sink {
+    writer: EventWriter,
+    session: SessionKey,
+    was_read: bool,
+    trimmed_through: u64,
+    /// When the log last heard that the stream is still there.
+    touched: Instant,
 }
 
 /// What a reader gets.
@@ -53,18 +78,44 @@ pub enum Next {
 }
 
 impl EventStream {
-    pub fn new(number: u64, limits: LogLimits, answers: Option<usize>) -> Arc<Self> {
-        let log = EventLog::new(limits, answers);
-        let state = State { log, reader: 0, connected: false, pause: false, closed: false, ended_at: None, resumable: false };
+    /// A stream that ends with the answers to these requests and to `unnamed` more, whose ids could not be read.
+    pub fn for_answers(number: u64, limits: LogLimits, due: Vec<RequestId>, unnamed: usize) -> Arc<Self> {
+        let log = EventLog::new(limits, Some(due.len() + unnamed));
+        Self::over(number, log, due)
+    }
+
+    /// A GET stream, which ends only with its session.
+    pub fn general(number: u64, limits: LogLimits) -> Arc<Self> {
+        Self::over(number, EventLog::new(limits, None), Vec::new())
+    }
+
+    /// A stream that an earlier owner of the session began. `due`: the requests to be answered; `None` for a GET stream.
+    pub fn restored(number: u64, limits: LogLimits, due: Option<Vec<RequestId>>, held: Held) -> Arc<Self> {
+        let log = EventLog::restored(limits, due.as_ref().map(Vec::len), held);
+        let stream = Self::over(number, log, due.unwrap_or_default());
+        let mut state = stream.lock();
+        state.resumable = true;
+        if state.log.complete() {
+            state.ended_at = Some(Instant::now());
+        }
+        drop(state);
+        stream
+    }
+
+    fn over(number: u64, log: EventLog, due: Vec<RequestId>) -> Arc<Self> {
+        let state =
+            State { log, reader: 0, connected: false, pause: false, closed: false, ended_at: None, resumable: false, due, sink: None };
         Arc::new(Self { number, state: Mutex::new(state), changed: Notify::new() })
     }
 
     pub fn push(&self, now: Instant, kind: EventKind, frame: Bytes) -> Result<(), Overflow> {
+        self.push_about(now, kind, None, frame).map(|_| ())
+    }
+
+    /// [`EventStream::push`] of something that need not wait twice. `false`: it waits already.
+    pub fn push_about(&self, now: Instant, kind: EventKind, topic: Option<Topic>, frame: Bytes) -> Result<bool, Overflow> {
         let mut state = self.lock();
-        let pushed = state.log.push(now, kind, frame);
-        if state.log.complete() {
-            state.ended_at.get_or_insert(now);
-        }
+        let pushed = state.add(self.number, now, kind, topic, frame);
         drop(state);
         self.changed.notify_waiters();
         pushed
@@ -76,9 +127,46 @@ impl EventStream {
         state.log.give_up_answer();
         if state.log.complete() {
             state.ended_at.get_or_insert(now);
+            state.due.clear();
+            state.log_record(self.number);
         }
         drop(state);
         self.changed.notify_waiters();
+    }
+
+    /// Logs the stream from now on, with all it holds.
+    pub fn log_to(&self, writer: &EventWriter, session: SessionKey) {
+        let mut state = self.lock();
+        if state.sink.is_some() {
+            return;
+        }
+        let (was_read, trimmed_through) = (state.reader > 0, state.log.lost_through());
+        state.sink = Some(Sink { writer: writer.clone(), session, was_read, trimmed_through, touched: Instant::now() });
+        state.log_record(self.number);
+        let State { log, sink: Some(sink), .. } = &mut *state else { return };
+        if trimmed_through > 0 {
+            sink.trim(self.number, trimmed_through);
+        }
+        log.events().for_each(|event| sink.event(self.number, event.sequence, event.kind, event.frame.clone()));
+    }
+
+    /// Goes on with what the log has of the stream.
+    pub fn log_on_to(&self, writer: &EventWriter, session: SessionKey) {
+        let mut state = self.lock();
+        let trimmed_through = state.log.lost_through();
+        state.sink = Some(Sink { writer: writer.clone(), session, was_read: true, trimmed_through, touched: Instant::now() });
+    }
+
+    /// Nobody will come back for the stream: the log may forget it.
+    pub fn drop_from_log(&self) {
+        if let Some(sink) = self.lock().sink.take() {
+            sink.writer.log(LogEntry::Drop { session: sink.session, stream: self.number });
+        }
+    }
+
+    /// The session is another's now, and so is what is logged of it.
+    pub fn stop_logging(&self) {
+        self.lock().sink = None;
     }
 
     /// Asks the reader to close its connection; the stream goes on and can be resumed.
@@ -112,8 +200,20 @@ impl EventStream {
         !self.lock().log.has_answers()
     }
 
+    /// Gives away what no connection has taken, to be told on another stream.
     pub fn take_unread(&self) -> Vec<Event> {
-        self.lock().log.take_unread()
+        let mut state = self.lock();
+        let unread = state.log.take_unread();
+        if let (Some(last), Some(sink)) = (unread.last(), &mut state.sink) {
+            sink.trim(self.number, last.sequence); // the log can not take back its end, so all of it goes
+        }
+        unread
+    }
+
+    /// No connection ever read it, so no client knows of it.
+    pub fn is_unknown(&self) -> bool {
+        let state = self.lock();
+        state.reader == 0 && !state.resumable
     }
 
     /// The id of the event at `sequence`.
@@ -121,18 +221,35 @@ impl EventStream {
         format!("{}-{sequence}", self.number)
     }
 
-    /// Takes over what another stream could not deliver, as far as there is room.
-    pub fn adopt(&self, now: Instant, events: Vec<Event>) {
+    /// Takes over what another stream could not deliver, as far as there is room. Returns how many found none.
+    pub fn adopt(&self, now: Instant, events: Vec<Event>) -> usize {
         let mut state = self.lock();
+        let mut left_out = 0;
         for event in events {
-            if state.log.has_room_for(event.frame.len()) {
-                let _fits = state.log.push(now, event.kind, event.frame);
+            if event.topic.is_some() || state.log.has_room_for(event.frame.len()) {
+                let _fits = state.add(self.number, now, event.kind, event.topic, event.frame);
+            } else {
+                left_out += 1;
             }
         }
+        drop(state);
+        self.changed.notify_waiters();
+        left_out
     }
 
     pub fn expire(&self, now: Instant, age: Duration) {
-        self.lock().log.expire(now, age);
+        let mut state = self.lock();
+        state.log.expire(now, age);
+        let lost_through = state.log.lost_through();
+        let Some(sink) = &mut state.sink else { return };
+        if lost_through > sink.trimmed_through {
+            sink.trim(self.number, lost_through);
+        }
+        // The log forgets a stream that it hears nothing of; this one is there and merely quiet.
+        if now.saturating_duration_since(sink.touched) > (age / 3).max(QUIET_LOGGED_EVERY_MIN) {
+            sink.touched = now;
+            state.log_record(self.number);
+        }
     }
 
     pub fn take_left_out(&self) -> u64 {
@@ -157,6 +274,9 @@ impl EventStream {
         state.reader += 1;
         state.connected = true;
         state.pause = false;
+        if state.sink.as_mut().is_some_and(|sink| !std::mem::replace(&mut sink.was_read, true)) {
+            state.log_record(self.number);
+        }
         let generation = state.reader;
         drop(state);
         self.changed.notify_waiters();
@@ -166,6 +286,75 @@ impl EventStream {
     fn lock(&self) -> MutexGuard<'_, State> {
         sync::lock(&self.state)
     }
+}
+
+impl State {
+    fn add(&mut self, number: u64, now: Instant, kind: EventKind, topic: Option<Topic>, frame: Bytes) -> Result<bool, Overflow> {
+        let several_due = self.due.len() > 1;
+        if kind == EventKind::Answer {
+            self.answered(&frame);
+        }
+        let pushed = self.log.push(now, kind, topic, frame.clone());
+        if self.log.complete() {
+            self.ended_at.get_or_insert(now);
+        }
+        if let (Ok(Some(sequence)), Some(sink)) = (pushed, &mut self.sink) {
+            sink.event(number, sequence, kind, frame);
+            let lost_through = self.log.lost_through();
+            if lost_through >= sink.trimmed_through + TRIM_LOGGED_EVERY {
+                sink.trim(number, lost_through);
+            }
+        }
+        if kind == EventKind::Answer && several_due {
+            self.log_record(number);
+        }
+        pushed.map(|added| added.is_some())
+    }
+
+    /// Notes which request was answered. Of a single one there is no doubt.
+    fn answered(&mut self, frame: &Bytes) {
+        if self.due.len() <= 1 {
+            self.due.clear();
+        } else if let Some(id) = answered_id(frame) {
+            self.due.retain(|due| *due != id);
+        }
+    }
+
+    fn log_record(&self, number: u64) {
+        if let Some(sink) = &self.sink {
+            let record = StreamRecord { number, general: !self.log.has_answers(), due: encode_due(&self.due), was_read: sink.was_read };
+            sink.writer.log(LogEntry::Stream { session: sink.session, record });
+        }
+    }
+}
+
+impl Sink {
+    fn event(&self, stream: u64, sequence: u64, kind: EventKind, frame: Bytes) {
+        let event = LoggedEvent { sequence, kind: kind.code(), frame };
+        self.writer.log(LogEntry::Event { session: self.session, stream, event });
+    }
+
+    fn trim(&mut self, stream: u64, through: u64) {
+        self.trimmed_through = through;
+        self.writer.log(LogEntry::Trim { session: self.session, stream, through });
+    }
+}
+
+/// The request a response answers.
+pub fn answered_id(frame: &Bytes) -> Option<RequestId> {
+    Message::decode(frame.clone(), &Limits { bytes_max: frame.len(), ..Limits::default() }).ok()?.id
+}
+
+/// Request ids as a JSON array.
+fn encode_due(due: &[RequestId]) -> Vec<u8> {
+    let ids: Vec<&[u8]> = due.iter().map(RequestId::raw).collect();
+    [&b"["[..], &ids.join(&b','), b"]"].concat()
+}
+
+/// Reads what [`encode_due`] wrote.
+pub fn decode_due(text: &[u8]) -> Vec<RequestId> {
+    let Ok(document) = Document::parse(text, &Limits { bytes_max: text.len(), ..Limits::default() }) else { return Vec::new() };
+    document.root().elements().map(|id| RequestId::from_raw(Bytes::copy_from_slice(id.raw()))).collect()
 }
 
 /// A connection's place in a stream.

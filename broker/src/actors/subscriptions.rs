@@ -24,7 +24,11 @@ use super::{
     session::Session,
     sync,
 };
-use crate::rules::{catalog::Endpoint, event_log::EventKind, names};
+use crate::rules::{
+    catalog::Endpoint,
+    event_log::{EventKind, Topic},
+    names,
+};
 
 #[derive(Debug, Default)]
 pub struct Subscriptions {
@@ -167,7 +171,7 @@ impl Subscriptions {
                 }
                 _ => message.frame.clone(),
             };
-            session.deliver(EventKind::Message, frame);
+            session.deliver_about(EventKind::Message, Some(resource_topic(&session, link, &uri)), frame);
         }
     }
 
@@ -204,7 +208,7 @@ impl Subscriptions {
 
     /// Tells one session that it may have missed something.
     pub fn tell_gap(&self, link: &Link, session: &Session, uri: &str) {
-        session.deliver(EventKind::Message, incoming::updated_frame(session, link, uri));
+        session.deliver_about(EventKind::Message, Some(resource_topic(session, link, uri)), incoming::updated_frame(session, link, uri));
     }
 
     fn tell_listeners(&self, link: &Link, uri: &str) {
@@ -220,6 +224,11 @@ impl Subscriptions {
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Subscription>> {
         sync::lock(&self.by_uri)
     }
+}
+
+/// The resource as the session's client names it.
+fn resource_topic(session: &Session, link: &Link, uri: &str) -> Topic {
+    Topic::Resource(incoming::shown_uri(session, link, uri))
 }
 
 /// How many URIs the backend can be told about at once.

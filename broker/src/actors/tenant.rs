@@ -130,6 +130,18 @@ impl Tenant {
         Ok(())
     }
 
+    /// Registers a session that was opened elsewhere, however many there are: its client was let in. `false`: the tenant is
+    /// gone.
+    pub fn adopt_session(&self, session: &Arc<Session>) -> bool {
+        let mut sessions = lock(&self.sessions);
+        if self.closed.load(Ordering::Relaxed) {
+            return false;
+        }
+        sessions.entry(session.caller.principal.clone()).or_default().push(Arc::downgrade(session));
+        self.session_count.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+
     /// The tenant is removed: it takes no session any more.
     pub fn close(&self) {
         let _sessions = lock(&self.sessions);

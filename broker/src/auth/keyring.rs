@@ -61,6 +61,11 @@ impl Keyring {
         self.snapshot.load().enabled.contains(tenant)
     }
 
+    /// Whether the key is still good.
+    pub fn is_known(&self, key: &KeyId) -> bool {
+        self.snapshot.load().keys.contains_key(key)
+    }
+
     /// Puts a whole new ring in place. Returns the keys that verify no longer.
     pub fn replace(&self, keys: impl IntoIterator<Item = KeyEntry>, enabled: impl IntoIterator<Item = TenantId>) -> Vec<KeyId> {
         let keys: HashMap<KeyId, KeyEntry> = keys.into_iter().filter_map(|entry| Some((entry.caller.key.clone()?, entry))).collect();

@@ -168,7 +168,7 @@ impl Replica for Control {
     }
 
     fn asked_to_end(&self, sessions: Vec<SessionKey>) {
-        sessions.iter().for_each(|session| self.broker.end_session_by_key(session, "ended by an operator"));
+        self.broker.end_asked(&sessions);
     }
 
     fn config_version(&self, version: i64) {

@@ -4,6 +4,7 @@
 //! whoever writes at the same time. Reads go to the store directly, within its own deadline, through [`Durable::timed`].
 //! Nothing here is on the path of a plain call of a session that lives here.
 
+mod events;
 pub mod node;
 mod persister;
 mod sweeper;
@@ -13,12 +14,14 @@ use std::{sync::Arc, time::Instant};
 use arc_swap::ArcSwap;
 use protocol::error::{ErrorKind, Refusal};
 use storage::{DurableStore, EventStore, HotStore, StoreError};
+// What actors name of the stores; they reach them through this module only.
 pub use storage::{
-    NodeName, SessionKey, Step, StoredTask, TaskAudience, TaskInput, TaskLimit, TaskLimits, TaskPlace, TaskRecord, TaskStatus, Wake, Write,
+    LogEntry, LoggedEvent, NodeName, SESSION_KEY_BYTES, SessionKey, SessionRecord, SessionSeat, Step, StoredStream, StoredTask,
+    StreamRecord, SubscriptionRecord, TaskAudience, TaskInput, TaskLimit, TaskLimits, TaskPlace, TaskRecord, TaskStatus, Wake, Write,
     Written, fault_point, hot::TASK_WORD_BYTES_MAX,
 };
 
-pub use self::sweeper::sweep;
+pub use self::{events::EventWriter, sweeper::sweep};
 use self::{node::Lease, persister::Persister};
 use crate::{auth::SealKey, metrics::Metrics};
 
@@ -46,6 +49,8 @@ impl Stores {
 pub struct Durable {
     pub store: Arc<dyn DurableStore>,
     pub events: Option<Arc<dyn EventStore>>,
+    /// Where event streams are logged, if anywhere.
+    pub event_log: Option<EventWriter>,
     pub hot: Arc<dyn HotStore>,
     /// Seals what is a secret of a backend.
     pub seal: SealKey,
@@ -66,8 +71,10 @@ impl Durable {
     /// Must be called inside the runtime.
     pub fn new(stores: Stores, node: NodeName, seal: SealKey, metrics: Arc<Metrics>) -> Arc<Self> {
         let persister = Persister::start(stores.durable.clone(), metrics.clone());
+        let event_log = stores.events.clone().map(|events| EventWriter::start(events, metrics.clone()));
         Arc::new(Self {
             store: stores.durable,
+            event_log,
             events: stores.events,
             hot: stores.hot,
             seal,
@@ -130,6 +137,27 @@ impl Durable {
     pub async fn close(&self) {
         self.hot.close().await;
         self.store.close().await;
+    }
+
+    /// The logged streams of a session, without their events.
+    pub async fn logged_streams(&self, session: &SessionKey) -> Result<Vec<StreamRecord>, Refusal> {
+        match &self.events {
+            Some(events) => self.timed_events("list_streams", events.streams(session)).await,
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// A logged stream with its events after `position`.
+    pub async fn logged_stream(&self, session: &SessionKey, number: u64, position: u64) -> Result<Option<StoredStream>, Refusal> {
+        match &self.events {
+            Some(events) => self.timed_events("read_events", events.stream(session, number, position)).await,
+            None => Ok(None),
+        }
+    }
+
+    async fn timed_events<T>(&self, operation: &'static str, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, Refusal> {
+        let engine = self.events.as_ref().map_or("", |events| events.engine());
+        self.ask_of(engine, operation, work).await.map_err(|error| refusal(&error))
     }
 }
 

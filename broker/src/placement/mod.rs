@@ -18,10 +18,9 @@ use self::{
     search::{Claimed, Places},
 };
 use crate::{
-    actors::session::Session,
-    adoption::Adoption,
+    actors::session::{Session, record},
     auth::Caller,
-    broker::{Broker, no_session},
+    broker::{Adoption, Broker, no_session},
     limits::OWNERS_REMEMBERED_MAX,
     rules::catalog::Endpoint,
 };
@@ -106,12 +105,6 @@ fn owner(node: NodeRecord) -> Option<Owner> {
     Some(Owner { node: node.node.as_str().to_owned(), address: node.address? })
 }
 
-/// The name of a session that is not its client's secret.
-fn key_of(id: &SessionId) -> SessionKey {
-    let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, id.as_str().as_bytes());
-    SessionKey::from_slice(hash.as_ref()).expect("SHA-256 has the length of a key")
-}
-
 /// Whose session, at which endpoint.
 struct Seat<'a> {
     broker: &'a Arc<Broker>,
@@ -127,7 +120,7 @@ impl<'a> Seat<'a> {
 
     /// Made when it is needed: a session that is here needs none.
     fn key(&self) -> SessionKey {
-        key_of(&self.id)
+        record::key_of(&self.id)
     }
 }
 

@@ -6,10 +6,10 @@
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
-use aws_lc_rs::hmac;
+use aws_lc_rs::{digest, hmac};
 use bytes::Bytes;
 use protocol::{
     capabilities::ServerCapabilities,
@@ -275,7 +275,12 @@ struct Pages {
     keys: Vec<String>,
     /// Stands before the `}` of each page: the mark of stale backends.
     suffix: String,
+    /// Of the entries, once somebody asks.
+    digest: OnceLock<u128>,
 }
+
+/// What the lists of an endpoint hold, in the order of [`ListKind::ALL`]. Every process computes the same for the same.
+pub type ListDigests = [u128; ListKind::ALL.len()];
 
 /// Where an exposed name leads.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -378,6 +383,14 @@ impl Catalog {
             .collect()
     }
 
+    /// Tells whether a list is the one a client was told of, also by another process.
+    pub fn digests(&self, endpoint: &Endpoint) -> ListDigests {
+        ListKind::ALL.map(|kind| match self.lists.get(&(endpoint.clone(), kind)) {
+            Some(pages) => *pages.digest.get_or_init(|| digest_of(&pages.entries)),
+            None => digest_of(&[]),
+        })
+    }
+
     fn entries(&self, slot: &(Endpoint, ListKind)) -> &[Bytes] {
         self.lists.get(slot).map_or(&[], |pages| &pages.entries)
     }
@@ -434,6 +447,16 @@ fn stale_mark<'a>(stale: impl Iterator<Item = &'a BackendId>) -> String {
 }
 
 const _: () = assert!(PAGE_ENTRIES > 0 && PAGE_ENTRIES <= LIST_ENTRIES_MAX);
+
+fn digest_of(entries: &[Bytes]) -> u128 {
+    let mut hash = digest::Context::new(&digest::SHA256);
+    for entry in entries {
+        hash.update(&(entry.len() as u64).to_le_bytes());
+        hash.update(entry);
+    }
+    let hash = hash.finish();
+    hash.as_ref().iter().take(16).fold(0, |number, byte| number << 8 | u128::from(*byte))
+}
 
 #[cfg(test)]
 mod tests {

@@ -2,7 +2,8 @@
 //!
 //! One log is the queue, the replay buffer and the memory of a stream at once; a reader is only a position in it.
 //! Bounded by count, bytes and age: what was handed out goes first, then progress, and when that does not help the
-//! stream is cut, because a client that does not read must not hold memory.
+//! stream is cut, because a client that does not read must not hold memory. What only says that something changed waits
+//! once for each thing that changed, so it needs no bound of its own and cuts no stream.
 
 use std::{
     collections::VecDeque,
@@ -10,6 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use protocol::method::Method;
 
 /// Bounds of one stream's log.
 #[derive(Debug, Clone, Copy)]
@@ -29,14 +31,63 @@ pub enum EventKind {
     Passing,
 }
 
+impl EventKind {
+    /// As stored beside an event.
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Answer => 1,
+            Self::Message => 2,
+            Self::Passing => 3,
+        }
+    }
+
+    pub const fn of_code(code: u8) -> Self {
+        match code {
+            1 => Self::Answer,
+            3 => Self::Passing,
+            _ => Self::Message, // never left out, whatever a later build means by it
+        }
+    }
+}
+
+/// What a notification says has changed. While one waits unread, a second one about the same says nothing new.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Topic {
+    /// A list, by its `list_changed`.
+    List(Method),
+    /// A resource, by the URI its client uses.
+    Resource(String),
+}
+
 /// One event as the client gets it.
 #[derive(Debug, Clone)]
 pub struct Event {
     /// Position in the stream, from 1.
     pub sequence: u64,
     pub kind: EventKind,
+    pub topic: Option<Topic>,
     pub frame: Bytes,
     at: Instant,
+}
+
+impl Event {
+    /// One that was stored.
+    pub fn stored(now: Instant, sequence: u64, kind: EventKind, topic: Option<Topic>, frame: Bytes) -> Self {
+        Self { sequence, kind, topic, frame, at: now }
+    }
+}
+
+/// What an earlier owner of a stream left of it.
+#[derive(Debug, Default)]
+pub struct Held {
+    /// Events up to here are gone.
+    pub trimmed_through: u64,
+    /// How far the client has come.
+    pub position: u64,
+    /// What follows, in order.
+    pub events: Vec<Event>,
+    /// New events come after this one.
+    pub last_sequence: u64,
 }
 
 /// The client does not read: the stream was cut.
@@ -79,26 +130,44 @@ impl EventLog {
         }
     }
 
-    pub fn push(&mut self, now: Instant, kind: EventKind, frame: Bytes) -> Result<(), Overflow> {
+    /// A stream that goes on where an earlier owner left it.
+    pub fn restored(limits: LogLimits, answers: Option<usize>, held: Held) -> Self {
+        let bytes = held.events.iter().map(|event| event.frame.len()).sum();
+        Self {
+            events: held.events.into(),
+            bytes,
+            next_sequence: held.last_sequence + 1,
+            handed: held.position,
+            lost_through: held.trimmed_through,
+            ..Self::new(limits, answers)
+        }
+    }
+
+    /// Adds an event and returns its sequence; `None` when one about the same waits already.
+    pub fn push(&mut self, now: Instant, kind: EventKind, topic: Option<Topic>, frame: Bytes) -> Result<Option<u64>, Overflow> {
         if kind == EventKind::Answer {
             self.answers_due = self.answers_due.map(|due| due.saturating_sub(1));
         }
         if self.cut {
             return Err(Overflow);
         }
+        if topic.is_some() && self.events.iter().rev().take_while(|event| event.sequence > self.handed).any(|event| event.topic == topic) {
+            return Ok(None);
+        }
+        let (sequence, may_exceed) = (self.next_sequence, kind == EventKind::Answer || topic.is_some());
         self.bytes += frame.len();
-        self.events.push_back(Event { sequence: self.next_sequence, kind, frame, at: now });
+        self.events.push_back(Event { sequence, kind, topic, frame, at: now });
         self.next_sequence += 1;
         self.make_room();
         // One event alone is never too much: it is within the limit of a message.
-        if self.over_limit() && kind != EventKind::Answer && self.events.len() > 1 {
+        if self.over_limit() && !may_exceed && self.events.len() > 1 {
             self.cut = true;
             if let Some(event) = self.events.pop_back() {
                 self.bytes -= event.frame.len(); // whoever takes over what is unread must have room for it
             }
             return Err(Overflow);
         }
-        Ok(())
+        Ok(Some(sequence))
     }
 
     /// The request behind this stream ended without an answer (it was cancelled).
@@ -144,6 +213,16 @@ impl EventLog {
         while self.events.front().is_some_and(|event| now.saturating_duration_since(event.at) > age) {
             self.drop_front();
         }
+    }
+
+    /// Everything that is held, read or not.
+    pub fn events(&self) -> impl Iterator<Item = &Event> {
+        self.events.iter()
+    }
+
+    /// Events up to here are not held any more.
+    pub fn lost_through(&self) -> u64 {
+        self.lost_through
     }
 
     /// Every answer is in the log.
@@ -205,7 +284,11 @@ mod tests {
     const LIMITS: LogLimits = LogLimits { events: 4, bytes: 100 };
 
     fn push(log: &mut EventLog, kind: EventKind, text: &str) -> Result<(), Overflow> {
-        log.push(Instant::now(), kind, Bytes::from(text.to_owned()))
+        log.push(Instant::now(), kind, None, Bytes::from(text.to_owned())).map(|_| ())
+    }
+
+    fn push_about(log: &mut EventLog, topic: &Topic) -> Result<Option<u64>, Overflow> {
+        log.push(Instant::now(), EventKind::Message, Some(topic.clone()), Bytes::from_static(b"changed"))
     }
 
     #[test]
@@ -299,5 +382,52 @@ mod tests {
         log.expire(Instant::now() + Duration::from_secs(10), Duration::from_secs(5));
         assert!(log.is_empty());
         assert_eq!(log.can_resume(0), Err(Gone));
+    }
+
+    #[test]
+    fn what_changed_twice_unread_is_told_once() {
+        let mut log = EventLog::new(LIMITS, None);
+        let (list, resource) = (Topic::List(Method::ToolsListChanged), Topic::Resource("test://one".to_owned()));
+        assert_eq!(push_about(&mut log, &list), Ok(Some(1)));
+        assert_eq!(push_about(&mut log, &resource), Ok(Some(2)));
+        assert_eq!((push_about(&mut log, &list), push_about(&mut log, &resource)), (Ok(None), Ok(None)));
+        log.next_after(0).unwrap();
+        assert_eq!(push_about(&mut log, &list), Ok(Some(3)), "the first one was read, so this is news");
+        assert_eq!(push_about(&mut log, &resource), Ok(None), "still unread");
+    }
+
+    #[test]
+    fn changes_of_many_resources_cut_no_stream() {
+        let mut log = EventLog::new(LIMITS, None);
+        for number in 0..10 * LIMITS.events {
+            push_about(&mut log, &Topic::Resource(number.to_string())).unwrap();
+        }
+        assert_eq!((log.was_cut(), log.count_after(0)), (false, 10 * LIMITS.events as u64));
+    }
+
+    #[test]
+    fn a_restored_log_goes_on_above_what_was_there() {
+        let now = Instant::now();
+        let events = [4, 5].map(|sequence| Event::stored(now, sequence, EventKind::Message, None, Bytes::from(sequence.to_string())));
+        let held = Held { trimmed_through: 2, position: 3, events: events.into(), last_sequence: 1 << 33 };
+        let mut log = EventLog::restored(LIMITS, None, held);
+        assert_eq!(log.can_resume(3), Ok(()));
+        assert_eq!(log.can_resume(1), Err(Gone), "trimmed before");
+        push(&mut log, EventKind::Message, "new").unwrap();
+        let mut position = 3;
+        let mut read = Vec::new();
+        while let Some(event) = log.next_after(position) {
+            position = event.sequence;
+            read.push((event.sequence, event.frame));
+        }
+        let expected = [(4, "4"), (5, "5"), ((1 << 33) + 1, "new")].map(|(sequence, text)| (sequence, Bytes::from(text)));
+        assert_eq!(read, expected);
+    }
+
+    #[test]
+    fn kinds_survive_being_stored() {
+        for kind in [EventKind::Answer, EventKind::Message, EventKind::Passing] {
+            assert_eq!(EventKind::of_code(kind.code()), kind);
+        }
     }
 }

@@ -28,6 +28,7 @@ mod links;
 mod metrics;
 mod peers;
 mod relay;
+mod restarts;
 mod revisions;
 mod rpc;
 mod secrets;

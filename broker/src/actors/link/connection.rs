@@ -33,7 +33,10 @@ use super::{
     unreadable,
 };
 use crate::{
-    actors::asker::{Asker, Carried},
+    actors::{
+        asker::{Asker, Carried},
+        session::record::BackendSession,
+    },
     durable::fault_point,
     metrics::{Direction, Metrics, Side},
 };
@@ -124,6 +127,21 @@ impl Connection {
             // Waited for: what follows must not overtake it.
             Wire::Http(http) => http.post_one_way(initialized).await,
         }
+    }
+
+    /// Goes on with a session that an earlier connection agreed on, perhaps of another process.
+    pub(super) fn resume(&self, agreed: Arc<InitializeAnswer>, first_wire_id: u64) {
+        if let Wire::Http(http) = &self.wire {
+            http.agree_on(agreed.version);
+        }
+        let _set_once = self.negotiated.set(agreed);
+        self.next_wire_id.fetch_max(first_wire_id, Ordering::Relaxed);
+    }
+
+    /// What another process could go on with.
+    pub(super) fn backend_session(&self, url: &str) -> Option<BackendSession> {
+        let (Wire::Http(http), Some(agreed)) = (&self.wire, self.negotiated()) else { return None };
+        Some(BackendSession { url: url.to_owned(), id: http.session_id()?, version: agreed.version })
     }
 
     /// Sends a client's request and waits for its answer. Cancel-safe: a dropped wait frees its slot.
@@ -324,13 +342,18 @@ impl Connection {
 
     /// Closes and waits for the goodbye (a process ended, a session deleted).
     pub async fn close(&self) {
-        self.close_now();
-        self.finished.cancelled().await;
+        self.leave().await;
         if let Wire::Http(http) = &self.wire
             && !self.is_forgotten()
         {
             http.delete_session().await;
         }
+    }
+
+    /// Closes without a goodbye: the session at the backend goes on.
+    pub async fn leave(&self) {
+        self.close_now();
+        self.finished.cancelled().await;
     }
 
     fn queue(&self) -> &FrameQueue {

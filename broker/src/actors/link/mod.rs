@@ -1,7 +1,8 @@
 //! A link: one way to one backend for those who may share it. It outlives its connections.
 //!
 //! [`Link::connection`] opens one when there is none (one opening at a time, with a capped, jittered back-off after
-//! failures). What has to hold on every connection (log level, subscriptions) is kept here and put back on a new one.
+//! failures). What has to hold on every connection (log level, subscriptions) is kept here and put back on a new one. A link
+//! of a session that another process began goes on with the session it has at its backend, if that still knows it.
 
 pub mod connection;
 mod failure;
@@ -12,7 +13,10 @@ mod stdio;
 mod unreadable;
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, Weak},
+    sync::{
+        Arc, Mutex, MutexGuard, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -28,7 +32,13 @@ use protocol::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::connection::{Connection, Failure};
-use super::{backend::Backend, session::Session, subscriptions::Subscriptions, sync, tasks::run::TaskRun};
+use super::{
+    backend::Backend,
+    session::{Session, record::BackendSession},
+    subscriptions::Subscriptions,
+    sync,
+    tasks::run::TaskRun,
+};
 use crate::{
     config::spec::TransportSpec,
     limits::{BACKOFF_FIRST, BACKOFF_MAX, BACKOFF_WAIT_MAX, STABLE_AFTER},
@@ -46,8 +56,19 @@ pub struct Link {
     current: ArcSwapOption<Connection>,
     opening: tokio::sync::Mutex<Backoff>,
     users: Mutex<Users>,
+    /// What the first connection goes on with.
+    resumption: Mutex<Option<Resumption>>,
+    /// Its client's session goes on elsewhere: the backend is told no goodbye.
+    handed_over: AtomicBool,
     /// Closed for good.
     closed: CancellationToken,
+}
+
+/// A session at the backend that an earlier owner of the client's session began.
+#[derive(Debug)]
+struct Resumption {
+    session: BackendSession,
+    first_wire_id: u64,
 }
 
 #[derive(Debug)]
@@ -80,6 +101,8 @@ impl Link {
             current: ArcSwapOption::empty(),
             opening: tokio::sync::Mutex::default(),
             users: Mutex::new(users),
+            resumption: Mutex::default(),
+            handed_over: AtomicBool::new(false),
             closed: CancellationToken::new(),
         })
     }
@@ -133,9 +156,10 @@ impl Link {
             Ok(connection) => {
                 self.current.store(Some(connection.clone()));
                 self.backend.link_opened(&connection);
+                self.note_backend_session(&connection);
                 if self.is_closed() {
                     // Whoever closed the link did not see this connection yet.
-                    connection.close().await;
+                    self.say_goodbye(&connection).await;
                     return Err(gone());
                 }
                 self.restore(&connection).await;
@@ -280,6 +304,40 @@ impl Link {
         self.lock().runs.iter().filter_map(Weak::upgrade).collect()
     }
 
+    /// The session goes on elsewhere: as [`Link::detach`], but the session at the backend is left as it is.
+    pub fn hand_over(self: &Arc<Self>, session: &Arc<Session>) {
+        if matches!(self.scope, LinkScope::Session(_)) {
+            self.handed_over.store(true, Ordering::Relaxed);
+        }
+        self.detach(session);
+    }
+
+    /// The first connection goes on with this session instead of beginning one. Only for a link of one session: nobody else
+    /// can be using it then.
+    pub fn resume_with(&self, session: BackendSession, first_wire_id: u64) {
+        if matches!(self.scope, LinkScope::Session(_)) {
+            *sync::lock(&self.resumption) = Some(Resumption { session, first_wire_id });
+        }
+    }
+
+    /// What no connection has gone on with.
+    pub fn take_resumption(&self) -> Option<BackendSession> {
+        sync::lock(&self.resumption).take().map(|resumption| resumption.session)
+    }
+
+    /// Ends a session at a backend that no link has used.
+    pub async fn end_unused(backend: Arc<Backend>, session: BackendSession) {
+        http::end_unused(&backend, &session).await;
+    }
+
+    /// Tells the session this link belongs to what it has at the backend now, for its next owner.
+    fn note_backend_session(&self, connection: &Connection) {
+        if let (LinkScope::Session(_), TransportSpec::Http { url }) = (&self.scope, &self.backend.spec.transport) {
+            let noted = connection.backend_session(url);
+            self.sessions().iter().for_each(|session| session.note_backend_session(&self.backend.id, noted.clone()));
+        }
+    }
+
     /// Sessions that use the link now.
     pub fn sessions(&self) -> Vec<Arc<Session>> {
         self.lock().sessions.iter().filter_map(Weak::upgrade).collect()
@@ -304,6 +362,14 @@ impl Link {
     pub async fn close(&self) {
         self.shut();
         if let Some(connection) = self.current.swap(None) {
+            self.say_goodbye(&connection).await;
+        }
+    }
+
+    async fn say_goodbye(&self, connection: &Connection) {
+        if self.handed_over.load(Ordering::Relaxed) {
+            connection.leave().await;
+        } else {
             connection.close().await;
         }
     }

@@ -113,11 +113,8 @@ impl Session {
     }
 
     pub(super) async fn set_level(self: Arc<Self>, level: LogLevel) -> Result<Reply, Refusal> {
-        let links: Vec<_> = {
-            let mut state = self.lock();
-            state.log_level = Some(level);
-            state.links.values().cloned().collect()
-        };
+        self.store_log_level(level).await?;
+        let links: Vec<_> = self.lock().links.values().cloned().collect();
         // Answered when the backends in use know it, so that what follows is filtered by it.
         futures_util::future::join_all(links.iter().map(|link| link.set_level())).await;
         Ok(Reply::Result(Bytes::from_static(b"{}")))

@@ -1,11 +1,17 @@
 //! One client's conversation: what was agreed, what is in flight, the streams back to it.
 //!
 //! A session is a value behind one short lock, not a task: whoever has something for the client pushes it into one of the
-//! session's streams and goes on. Nothing waits while the lock is held.
+//! session's streams and goes on. Nothing waits while the lock is held. It outlives its process: what its client was
+//! promised is stored before it is acknowledged (`stored`), and whoever owns it next goes on from there (`adopted`).
 
+mod adopted;
+mod leaving;
 pub(in crate::actors) mod local;
 mod questions;
+pub mod record;
 mod requests;
+mod resuming;
+mod stored;
 mod streams;
 mod subscribing;
 
@@ -13,7 +19,7 @@ use std::{
     collections::{HashMap, HashSet},
     sync::{
         Arc, Mutex, MutexGuard, Weak,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -30,22 +36,28 @@ use protocol::{
     version::Version,
 };
 
-use self::{questions::Question, requests::InFlight, streams::Streams};
+pub use self::{adopted::Claimed, leaving::Released, resuming::Resumed};
+use self::{
+    questions::Question,
+    record::BackendSession,
+    requests::InFlight,
+    stored::{Dirty, Storing},
+    streams::Streams,
+};
 use super::{
     backend::Deadlines,
     link::{Link, connection::Connection},
     shared::Shared,
-    stream::EventStream,
     sync,
     tenant::Tenant,
 };
 use crate::{
     auth::Caller,
-    durable::SessionKey,
+    durable::{NodeName, SessionKey},
     limits::SESSION_ID_BYTES,
     rules::{
-        catalog::{Endpoint, ListKind},
-        event_log::EventKind,
+        catalog::{Endpoint, ListDigests, ListKind},
+        event_log::{EventKind, Topic},
         log_level::LogLevel,
         routing::ResourceTarget,
     },
@@ -74,7 +86,7 @@ pub struct Seat {
 #[derive(Debug)]
 pub struct Session {
     pub id: SessionId,
-    /// Names it in the stores.
+    /// Under which it is stored.
     pub key: SessionKey,
     /// Names the session in logs and in the admin API; the id itself is its client's secret.
     pub digest: String,
@@ -92,6 +104,14 @@ pub struct Session {
     touched_ms: AtomicU64,
     /// Answers on their way into their streams.
     settling: AtomicUsize,
+    /// Under which its row is ours.
+    epoch: AtomicI64,
+    /// It is another's, or about to be, or over: nothing new begins here.
+    leaving: AtomicBool,
+    /// Held while what is stored is made and written, so that an older state never overwrites a newer one.
+    storing: tokio::sync::Mutex<Storing>,
+    /// When its client was last heard of, as stored.
+    seen_stored_ms: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -112,28 +132,40 @@ struct State {
     client_tasks: HashMap<String, Weak<Connection>>,
     /// Lists that changed before the client was ready to hear it.
     held_changes: HashSet<Method>,
+    /// The name this process had when the row became ours.
+    owner: NodeName,
+    /// Sessions at HTTP backends: what a new owner goes on with.
+    backend_sessions: HashMap<BackendId, BackendSession>,
+    /// The lists as the client was last told of them.
+    told: ListDigests,
+    /// The session was just adopted: its lists are compared once the backends had their chance, and not before.
+    lists_open: bool,
+    /// What is not stored yet.
+    dirty: Dirty,
+    /// It left, but did not end: its client finds it elsewhere.
+    moved: bool,
 }
 
 impl Session {
     /// A new session with an id of its own.
     pub fn open(seat: Seat, agreement: Agreement, shared: Arc<Shared>) -> Arc<Self> {
         let id = SessionId::new(URL_SAFE_NO_PAD.encode(rand::random::<[u8; SESSION_ID_BYTES]>()));
-        let state = State {
-            phase: SessionPhase::AwaitingInitialized,
-            in_flight: HashMap::new(),
-            streams: Streams::new(shared.stream_limits()),
-            links: HashMap::new(),
-            questions: HashMap::new(),
-            next_question: 1,
-            subscriptions: HashMap::new(),
-            log_level: None,
-            elicited: HashSet::new(),
-            client_tasks: HashMap::new(),
-            held_changes: HashSet::new(),
-        };
-        shared.metrics.phase(SessionPhase::Opening.name(), SessionPhase::AwaitingInitialized.name());
+        let told = seat.tenant.catalog().digests(&seat.endpoint);
+        let state = State::new(&shared, &record::key_of(&id), FIRST_EPOCH, SessionPhase::AwaitingInitialized, told);
+        Self::with(id, FIRST_EPOCH, jiff::Timestamp::now(), (seat, agreement), state, shared)
+    }
+
+    fn with(
+        id: SessionId,
+        epoch: i64,
+        created_at: jiff::Timestamp,
+        (seat, agreement): (Seat, Agreement),
+        state: State,
+        shared: Arc<Shared>,
+    ) -> Arc<Self> {
+        shared.metrics.phase(SessionPhase::Opening.name(), state.phase.name());
         shared.metrics.sessions(seat.transport, "open", 1);
-        let key = key_of(&id);
+        let key = record::key_of(&id);
         let session = Arc::new(Self {
             digest: key.digest(),
             key,
@@ -149,8 +181,12 @@ impl Session {
             advertised: agreement.advertised,
             touched_ms: AtomicU64::new(shared.uptime_ms()),
             settling: AtomicUsize::new(0),
+            epoch: AtomicI64::new(epoch),
+            leaving: AtomicBool::new(false),
+            storing: tokio::sync::Mutex::new(Storing { told: state.told }),
+            seen_stored_ms: AtomicU64::new(shared.uptime_ms()),
             shared,
-            created_at: jiff::Timestamp::now(),
+            created_at,
             state: Mutex::new(state),
         });
         session.shared.tasks.note_session(&session);
@@ -161,6 +197,16 @@ impl Session {
     pub fn may_be_id(id: &SessionId) -> bool {
         let id = id.as_str().as_bytes();
         id.len() == SESSION_ID_BYTES.div_ceil(3) * 4 && id.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+    }
+
+    /// Under which its row is ours.
+    pub fn epoch(&self) -> i64 {
+        self.epoch.load(Ordering::Relaxed)
+    }
+
+    /// Nothing new begins here: the session is over, another's, or about to be.
+    pub fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Relaxed)
     }
 
     /// The client was heard of.
@@ -202,11 +248,14 @@ impl Session {
         if let Some(link) = state.links.get(backend).filter(|link| !link.is_closed()) {
             return Ok(link.clone());
         }
-        if state.phase == SessionPhase::Closed {
-            return Err(session_over());
-        }
+        state.is_here()?;
         let link = self.tenant.backend(backend).and_then(|backend| backend.link_for(self)).ok_or_else(gone)?;
         link.attach(self);
+        if state.links.contains_key(backend) {
+            state.backend_sessions.remove(backend); // it ended with the link before
+        } else if let Some(stored) = state.backend_sessions.get(backend) {
+            link.resume_with(stored.clone(), first_wire_id(self.epoch()));
+        }
         if let Some(level) = state.log_level {
             link.note_level(level);
         }
@@ -217,8 +266,13 @@ impl Session {
     /// The merged lists changed: tells the client, once per kind, what it was promised to be told.
     pub fn lists_changed(&self, kinds: &[ListKind]) {
         let methods: HashSet<Method> = kinds.iter().filter_map(|kind| self.change_notification(*kind)).collect();
+        let told = self.tenant.catalog().digests(&self.endpoint);
         let ready = {
             let mut state = self.lock();
+            if state.lists_open || self.is_leaving() {
+                return; // compared with what was told, here or by the next owner
+            }
+            (state.told, state.dirty.lists) = (told, true);
             let ready = state.phase == SessionPhase::Ready;
             if !ready {
                 state.held_changes.extend(&methods);
@@ -226,8 +280,12 @@ impl Session {
             ready
         };
         if ready {
-            methods.into_iter().for_each(|method| self.deliver(EventKind::Message, handshake::notification(method, None)));
+            methods.into_iter().for_each(|method| self.tell_list_changed(method));
         }
+    }
+
+    fn tell_list_changed(&self, method: Method) {
+        self.deliver_about(EventKind::Message, Some(Topic::List(method)), handshake::notification(method, None));
     }
 
     fn change_notification(&self, kind: ListKind) -> Option<Method> {
@@ -243,57 +301,6 @@ impl Session {
     pub fn refusal_frame(&self, refusal: &Refusal, id: Option<&RequestId>) -> Bytes {
         let request_id = self.shared.note_refusal(refusal, Some(&self.digest), Some(self.tenant.id.as_str()));
         refusal.to_response(id, &request_id)
-    }
-
-    /// Ends the session if nothing was heard of its client for this long. A request that comes at the same moment finds
-    /// the session over, or keeps it.
-    pub fn end_if_idle(self: &Arc<Self>, limit: Duration) -> bool {
-        if self.idle_for() <= limit {
-            return false;
-        }
-        let mut state = self.lock();
-        if state.phase == SessionPhase::Closed || !state.in_flight.is_empty() || self.since_touched() <= limit {
-            return false;
-        }
-        let ending = self.take_apart(&mut state);
-        drop(state);
-        self.finish("idle", ending);
-        true
-    }
-
-    /// Ends the session: its calls are cancelled, its questions answered for it, its streams closed, its links given back.
-    pub fn end(self: &Arc<Self>, why: &str) {
-        let mut state = self.lock();
-        if state.phase == SessionPhase::Closed {
-            return;
-        }
-        let ending = self.take_apart(&mut state);
-        drop(state);
-        self.finish(why, ending);
-    }
-
-    fn take_apart(&self, state: &mut State) -> Remains {
-        self.shared.metrics.phase(state.phase.name(), SessionPhase::Closed.name());
-        state.phase = SessionPhase::Closed;
-        self.shared.metrics.subscriptions(-i64::try_from(state.subscriptions.len()).unwrap_or(0));
-        state.subscriptions.clear();
-        Remains {
-            in_flight: state.in_flight.values().cloned().collect(),
-            questions: state.questions.drain().map(|(_, question)| question).collect(),
-            links: state.links.drain().map(|(_, link)| link).collect(),
-            streams: state.streams.take_all(),
-        }
-    }
-
-    fn finish(self: &Arc<Self>, why: &str, remains: Remains) {
-        tracing::info!(session = %self.digest, tenant = %self.tenant.id, why, "session ended");
-        remains.questions.iter().for_each(|question| question.refuse("the client is gone"));
-        remains.in_flight.iter().for_each(|request| request.cancel(None));
-        remains.streams.iter().for_each(|stream| stream.close());
-        remains.links.iter().for_each(|link| link.detach(self));
-        self.tenant.close_session(self);
-        self.shared.tasks.forget_session(self);
-        self.shared.metrics.sessions(self.transport, "open", -1);
     }
 
     /// What passes with time: unanswered questions, streams kept for resumption.
@@ -348,20 +355,62 @@ impl Session {
     }
 }
 
-/// What an ended session leaves to be cleaned up.
-struct Remains {
-    in_flight: Vec<InFlight>,
-    questions: Vec<Question>,
-    links: Vec<Arc<Link>>,
-    streams: Vec<Arc<EventStream>>,
+impl State {
+    fn new(shared: &Shared, key: &SessionKey, epoch: i64, phase: SessionPhase, told: ListDigests) -> Self {
+        let log = shared.durable.event_log.clone().map(|log| (log, *key));
+        Self {
+            phase,
+            in_flight: HashMap::new(),
+            streams: Streams::new(shared.stream_limits(), epoch, log),
+            links: HashMap::new(),
+            questions: HashMap::new(),
+            next_question: first_question(epoch),
+            subscriptions: HashMap::new(),
+            log_level: None,
+            elicited: HashSet::new(),
+            client_tasks: HashMap::new(),
+            held_changes: HashSet::new(),
+            owner: shared.durable.node(),
+            backend_sessions: HashMap::new(),
+            told,
+            lists_open: false,
+            dirty: Dirty::default(),
+            moved: false,
+        }
+    }
+
+    /// Refuses what would begin something in a session that left.
+    fn is_here(&self) -> Result<(), Refusal> {
+        match self.phase {
+            _ if self.moved => Err(session_moved()),
+            SessionPhase::Closing | SessionPhase::Closed => Err(session_over()),
+            _ => Ok(()),
+        }
+    }
 }
 
-/// Names a session where its id must not be known.
-pub fn key_of(id: &SessionId) -> SessionKey {
-    let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, id.as_str().as_bytes());
-    SessionKey::from_slice(hash.as_ref()).expect("SHA-256 has as many bytes as a key")
+/// The epoch of a session that had no owner before.
+const FIRST_EPOCH: i64 = 1;
+
+/// Where an owner begins to number what must not repeat within a session.
+fn numbers_of(epoch: i64) -> u64 {
+    u64::try_from(epoch - FIRST_EPOCH).unwrap_or_default() << 32
+}
+
+/// JSON-RPC ids are not used again within a session (MCP 2025-11-25, Requests), whoever owned it before.
+fn first_question(epoch: i64) -> u64 {
+    numbers_of(epoch) + 1
+}
+
+/// The same holds for the session at a backend.
+fn first_wire_id(epoch: i64) -> u64 {
+    numbers_of(epoch) + 1
 }
 
 fn session_over() -> Refusal {
     Refusal::new(ErrorKind::SessionNotFound, "the session is over")
+}
+
+fn session_moved() -> Refusal {
+    Refusal::new(ErrorKind::SessionElsewhere, "the session is moving to another process, try again")
 }

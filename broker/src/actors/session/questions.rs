@@ -18,11 +18,10 @@ use protocol::{
     ids::{RequestId, TaskId},
     json,
     method::Method,
-    phase::SessionPhase,
     splice::Splice,
 };
 
-use super::{Session, State, session_over};
+use super::{Session, State};
 use crate::{
     actors::{
         call::Call,
@@ -281,9 +280,7 @@ fn question_frame(message: &Message, number: u64) -> Bytes {
 impl State {
     /// Gives a question its number, if there is room for one more.
     fn admit_question(&mut self, message: &Message) -> Result<u64, Refusal> {
-        if self.phase == SessionPhase::Closed {
-            return Err(session_over());
-        }
+        self.is_here()?;
         if self.questions.len() >= QUESTIONS_MAX {
             return Err(Refusal::new(ErrorKind::Overloaded, "too many questions wait for this client"));
         }
@@ -297,7 +294,7 @@ impl State {
 
     fn note_elicited(&mut self, id: &str) {
         if self.elicited.len() < ELICITATIONS_MAX && id.len() <= ELICITATION_ID_BYTES_MAX {
-            self.elicited.insert(id.to_owned());
+            self.dirty.state |= self.elicited.insert(id.to_owned());
         }
     }
 

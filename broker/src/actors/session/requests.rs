@@ -22,7 +22,6 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Session,
     local::{Cancellation, Request},
-    session_over,
 };
 use crate::{
     actors::{call::Call, stream::EventStream, tasks::named_task},
@@ -122,6 +121,7 @@ impl Session {
     /// The phase allows the request, and no call in flight has its id.
     fn admits(&self, message: &Message, id: &RequestId) -> Result<(), Refusal> {
         let state = self.lock();
+        state.is_here()?;
         state.phase.admits(message.method)?;
         if state.in_flight.contains_key(id) { Err(id_in_flight()) } else { Ok(()) }
     }
@@ -142,9 +142,6 @@ impl Session {
 
     /// Counts a request in, if there is room for it and its id is free. [`Session::leave`] counts it out.
     pub(super) fn begin(&self, id: RequestId, in_flight: InFlight) -> Result<(), Refusal> {
-        if self.shared.draining.is_cancelled() {
-            return Err(Refusal::new(ErrorKind::Draining, "the broker is shutting down and takes no new calls"));
-        }
         self.tenant.open_call()?;
         if let Err(refusal) = self.enter(id, in_flight) {
             self.tenant.close_call();
@@ -157,9 +154,7 @@ impl Session {
     fn enter(&self, id: RequestId, in_flight: InFlight) -> Result<(), Refusal> {
         let max = self.shared.config.limits.calls_in_flight_per_session;
         let mut state = self.lock();
-        if state.phase == SessionPhase::Closed {
-            return Err(session_over());
-        }
+        state.is_here()?;
         if state.in_flight.len() >= max {
             return Err(Refusal::new(ErrorKind::TooManyCalls, format!("the session has {max} calls in flight, which is its limit")));
         }
@@ -210,7 +205,7 @@ impl Session {
             state.phase = phase;
             std::mem::take(&mut state.held_changes)
         };
-        held.into_iter().for_each(|method| self.deliver(EventKind::Message, handshake::notification(method, None)));
+        held.into_iter().for_each(|method| self.tell_list_changed(method));
     }
 
     /// MCP 2025-11-25, Cancellation: unknown, finished and malformed ones are ignored.

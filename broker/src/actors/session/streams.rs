@@ -1,7 +1,8 @@
 //! The event streams of one session (MCP 2025-11-25, Transports): one per request that needs one, and the GET streams.
 //!
 //! Each message goes to exactly one stream. What belongs to no request goes to the GET stream opened last that still has a
-//! connection; when there is none it waits for the next one.
+//! connection; when there is none it waits for the next one. Numbers hold the epoch of the owner that made the stream, so
+//! owners never make the same, and say whether it is a GET stream, so that this is known of streams nobody has any more.
 
 use std::{
     collections::BTreeMap,
@@ -10,82 +11,173 @@ use std::{
 };
 
 use bytes::Bytes;
-use protocol::{
-    error::{ErrorKind, Refusal},
-    phase::SessionPhase,
+use protocol::{ids::RequestId, phase::SessionPhase};
+
+use super::Session;
+use crate::{
+    actors::stream::EventStream,
+    durable::{EventWriter, SessionKey},
+    limits::STREAMS_KEPT_MAX,
+    rules::event_log::{Event, EventKind, LogLimits, Overflow, Topic},
 };
 
-use super::{Session, session_over};
-use crate::{
-    actors::stream::{EventStream, Reader, parse_event_id},
-    limits::STREAMS_KEPT_MAX,
-    rules::event_log::{EventKind, LogLimits},
-};
+/// Where the epoch begins in a stream's number.
+const EPOCH_SHIFT: u32 = 32;
 
 #[derive(Debug)]
 pub(super) struct Streams {
-    limits: LogLimits,
-    next_number: u64,
+    pub(super) limits: LogLimits,
+    epoch: u64,
+    /// How many POST streams and GET streams were made under any epoch of ours.
+    made: [u64; 2],
     /// Every stream the client may resume, by number.
     kept: BTreeMap<u64, Arc<EventStream>>,
     /// GET streams, the latest last.
     general: Vec<Arc<EventStream>>,
+    log: Option<(EventWriter, SessionKey)>,
+    /// An earlier owner may have left streams that nobody read yet.
+    pub(super) inherits: bool,
 }
 
 impl Streams {
-    pub(super) fn new(limits: LogLimits) -> Self {
-        Self { limits, next_number: 1, kept: BTreeMap::new(), general: Vec::new() }
+    pub(super) fn new(limits: LogLimits, epoch: i64, log: Option<(EventWriter, SessionKey)>) -> Self {
+        let mut streams = Self { limits, epoch: 0, made: [0; 2], kept: BTreeMap::new(), general: Vec::new(), log, inherits: false };
+        streams.set_epoch(epoch);
+        streams
     }
 
-    fn make(&mut self, answers: Option<usize>) -> Arc<EventStream> {
-        let stream = EventStream::new(self.next_number, self.limits, answers);
-        self.next_number += 1;
-        stream
+    /// Streams are numbered under this epoch from now on.
+    pub(super) fn set_epoch(&mut self, epoch: i64) {
+        self.epoch = u64::try_from(epoch).unwrap_or_default();
     }
 
-    /// A new GET stream takes over what the ones without a connection still hold.
-    fn open_general(&mut self) -> Arc<EventStream> {
-        let stream = self.make(None);
+    fn next_number(&mut self, general: bool) -> u64 {
+        let made = &mut self.made[usize::from(general)];
+        *made += 1;
+        self.epoch << EPOCH_SHIFT | *made << 1 | u64::from(general)
+    }
+
+    pub(super) fn make(&mut self, due: Vec<RequestId>, unnamed: usize) -> Arc<EventStream> {
+        EventStream::for_answers(self.next_number(false), self.limits, due, unnamed)
+    }
+
+    /// A new GET stream. It tells `first`, then what an earlier owner left untold, then what streams without a connection
+    /// still hold.
+    pub(super) fn open_general(&mut self, first: Vec<(Topic, Bytes)>, inherited: Vec<Event>) -> Opened {
+        let stream = EventStream::general(self.next_number(true), self.limits);
         let now = Instant::now();
-        for other in self.general.iter().filter(|other| !other.is_connected()) {
-            stream.adopt(now, other.take_unread());
+        for (topic, frame) in first {
+            let _never_cut = stream.push_about(now, EventKind::Message, Some(topic), frame);
         }
+        let mut left_out = stream.adopt(now, inherited);
+        if let Some((writer, session)) = &self.log {
+            stream.log_to(writer, *session);
+        }
+        for other in self.general.iter().filter(|other| !other.is_connected()) {
+            left_out += stream.adopt(now, other.take_unread());
+        }
+        self.keep_general(&stream);
+        Opened { stream, left_out }
+    }
+
+    /// A GET stream of an earlier owner goes on here.
+    pub(super) fn continue_general(&mut self, stream: &Arc<EventStream>, inherited: Vec<Event>) -> usize {
+        if let Some((writer, session)) = &self.log {
+            stream.log_on_to(writer, *session);
+        }
+        let left_out = stream.adopt(Instant::now(), inherited) + self.gather_unknown(stream);
+        self.keep_general(stream);
+        left_out
+    }
+
+    /// A POST stream of an earlier owner is kept for its client.
+    pub(super) fn continue_answers(&mut self, stream: &Arc<EventStream>) {
+        if let Some((writer, session)) = &self.log {
+            stream.log_on_to(writer, *session);
+        }
+        self.make_room();
+        self.kept.insert(stream.number, stream.clone());
+    }
+
+    /// What waits on streams no client knows of is told on this one.
+    pub(super) fn gather_unknown(&mut self, stream: &Arc<EventStream>) -> usize {
+        let (now, mut left_out) = (Instant::now(), 0);
+        for other in self.general.iter().filter(|other| other.number != stream.number && other.is_unknown()) {
+            left_out += stream.adopt(now, other.take_unread());
+        }
+        left_out
+    }
+
+    fn keep_general(&mut self, stream: &Arc<EventStream>) {
+        self.make_room();
         self.general.push(stream.clone());
-        self.keep(&stream);
-        stream
+        self.kept.insert(stream.number, stream.clone());
     }
 
     fn general(&mut self) -> Arc<EventStream> {
         let connected = self.general.iter().rev().find(|stream| stream.is_connected());
         match connected.or(self.general.last()) {
             Some(stream) => stream.clone(),
-            None => self.open_general(),
+            None => self.open_general(Vec::new(), Vec::new()).stream,
         }
     }
 
-    /// Remembers a stream for resumption; the oldest that has ended makes room.
+    /// Remembers a POST stream for resumption.
     pub(super) fn keep(&mut self, stream: &Arc<EventStream>) {
-        if self.kept.len() >= STREAMS_KEPT_MAX {
-            let now = Instant::now();
-            let ended = self.kept.values().find(|stream| stream.ended_for(now).is_some());
-            // A stream that is being read is never given up: calls in flight bound how many there are.
-            let victim = ended.or_else(|| self.kept.values().find(|stream| !stream.is_connected())).map(|stream| stream.number);
-            if let Some(victim) = victim {
-                self.kept.remove(&victim);
-                self.general.retain(|stream| stream.number != victim);
-            }
-        }
+        self.make_room();
         self.kept.insert(stream.number, stream.clone());
+        if let Some((writer, session)) = &self.log {
+            stream.log_to(writer, *session);
+        }
+    }
+
+    /// The oldest stream that has ended makes room for another.
+    fn make_room(&mut self) {
+        if self.kept.len() < STREAMS_KEPT_MAX {
+            return;
+        }
+        let now = Instant::now();
+        let ended = self.kept.values().find(|stream| stream.ended_for(now).is_some());
+        // A stream that is being read is never given up: calls in flight bound how many there are.
+        let victim = ended.or_else(|| self.kept.values().find(|stream| !stream.is_connected())).map(|stream| stream.number);
+        if let Some(victim) = victim {
+            self.forget(victim);
+        }
+    }
+
+    /// Nobody can come back for this stream any more.
+    pub(super) fn forget(&mut self, number: u64) {
+        if let Some(stream) = self.kept.remove(&number) {
+            stream.drop_from_log();
+        }
+        self.general.retain(|stream| stream.number != number);
+    }
+
+    pub(super) fn get(&self, number: u64) -> Option<Arc<EventStream>> {
+        self.kept.get(&number).cloned()
+    }
+
+    /// Whether a stream of this number was ever made, as far as can be said.
+    pub(super) fn can_have_been(&self, number: u64) -> bool {
+        let (epoch, made) = (number >> EPOCH_SHIFT, (number & ((1 << EPOCH_SHIFT) - 1)) >> 1);
+        epoch > 0 && made > 0 && (epoch < self.epoch || (epoch == self.epoch && made <= self.made[usize::from(is_general(number))]))
+    }
+
+    /// Whether an earlier owner made the stream.
+    pub(super) fn is_foreign(&self, number: u64) -> bool {
+        number >> EPOCH_SHIFT < self.epoch
     }
 
     pub(super) fn expire(&mut self, now: Instant, age: Duration) {
         self.kept.values().for_each(|stream| stream.expire(now, age));
-        self.kept.retain(|_, stream| stream.ended_for(now).is_none_or(|since| since < age));
         // A GET stream that lost its connection ends once nothing in it can be resumed any more.
         let latest = self.general.last().map(|stream| stream.number);
-        self.general.retain(|stream| stream.is_connected() || !stream.is_empty() || Some(stream.number) == latest);
-        let general: Vec<u64> = self.general.iter().map(|stream| stream.number).collect();
-        self.kept.retain(|number, stream| !stream.is_general() || general.contains(number));
+        let over = |stream: &Arc<EventStream>| match stream.is_general() {
+            true => !stream.is_connected() && stream.is_empty() && Some(stream.number) != latest,
+            false => stream.ended_for(now).is_some_and(|since| since >= age),
+        };
+        let over: Vec<u64> = self.kept.values().filter(|stream| over(stream)).map(|stream| stream.number).collect();
+        over.into_iter().for_each(|number| self.forget(number));
     }
 
     pub(super) fn any_connected(&self) -> bool {
@@ -101,46 +193,64 @@ impl Streams {
         std::mem::take(&mut self.kept).into_values().collect()
     }
 
-    fn all_general(&self) -> &[Arc<EventStream>] {
+    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<EventStream>> {
+        self.kept.values()
+    }
+
+    pub(super) fn all_general(&self) -> &[Arc<EventStream>] {
         &self.general
     }
 }
 
+/// A new GET stream, and how many events of others found no room in it.
+pub(super) struct Opened {
+    pub(super) stream: Arc<EventStream>,
+    pub(super) left_out: usize,
+}
+
+/// Whether the number is a GET stream's.
+pub(super) fn is_general(number: u64) -> bool {
+    number & 1 == 1
+}
+
+/// The lowest sequence an owner of this epoch gives an event of a stream it took over: an earlier owner that does not know
+/// yet can not give the same.
+pub(super) fn first_sequence(epoch: i64) -> u64 {
+    u64::try_from(epoch).unwrap_or_default() << EPOCH_SHIFT
+}
+
 impl Session {
-    /// The stream for one POST with this many requests in it.
-    pub fn open_stream(&self, answers: usize) -> Arc<EventStream> {
-        self.lock().streams.make(Some(answers))
+    /// The stream for one POST with these requests in it, and `unnamed` more whose ids could not be read.
+    pub fn open_stream(&self, due: Vec<RequestId>, unnamed: usize) -> Arc<EventStream> {
+        self.lock().streams.make(due, unnamed)
     }
 
     /// The client is told event ids of this stream: it may come back for it.
     pub fn keep_stream(&self, stream: &Arc<EventStream>) {
-        self.lock().streams.keep(stream);
-    }
-
-    /// A GET without `Last-Event-ID`.
-    pub fn open_general_stream(&self) -> Result<Reader, Refusal> {
-        let stream = {
-            let mut state = self.lock();
-            if state.phase == SessionPhase::Closed {
-                return Err(session_over());
-            }
-            state.streams.open_general()
-        };
-        stream.read_from(0).map_err(|_| cannot_resume())
-    }
-
-    /// A GET with `Last-Event-ID`: the stream named there, and only that.
-    pub fn resume(&self, last_event_id: &str) -> Result<Reader, Refusal> {
-        let (number, position) = parse_event_id(last_event_id).ok_or_else(cannot_resume)?;
-        let stream = self.lock().streams.kept.get(&number).cloned().ok_or_else(cannot_resume)?;
-        stream.read_from(position).map_err(|_| cannot_resume())
+        let mut state = self.lock();
+        if !self.is_leaving() {
+            state.streams.keep(stream);
+        }
     }
 
     /// Sends what belongs to no request.
     pub fn deliver(&self, kind: EventKind, frame: Bytes) {
-        let stream = self.lock().streams.general();
-        if stream.push(Instant::now(), kind, frame).is_err() {
-            self.shared.metrics.dropped_notification("slow_client");
+        self.deliver_about(kind, None, frame);
+    }
+
+    /// [`Session::deliver`] of something that need not wait twice.
+    pub fn deliver_about(&self, kind: EventKind, topic: Option<Topic>, frame: Bytes) {
+        let mut state = self.lock();
+        // Pushed under the lock: once the session begins to leave, nothing is added that its next owner would not see.
+        let pushed = match state.phase {
+            SessionPhase::Closing | SessionPhase::Closed => Err(Overflow),
+            _ => state.streams.general().push_about(Instant::now(), kind, topic, frame),
+        };
+        drop(state);
+        match pushed {
+            Ok(true) => {}
+            Ok(false) => self.shared.metrics.dropped_notification("repeated"),
+            Err(Overflow) => self.shared.metrics.dropped_notification("slow_client"),
         }
     }
 
@@ -150,14 +260,37 @@ impl Session {
         let dropped = stream.take_left_out();
         (0..dropped).for_each(|_| self.shared.metrics.dropped_notification("slow_client"));
     }
-
-    /// The broker goes away: GET streams are closed with a word on when to come back, calls finish on theirs.
-    pub fn say_goodbye(&self) {
-        let general: Vec<_> = self.lock().streams.all_general().to_vec();
-        general.iter().for_each(|stream| stream.pause());
-    }
 }
 
-fn cannot_resume() -> Refusal {
-    Refusal::new(ErrorKind::InvalidRequest, "Last-Event-ID names nothing this session can be resumed from; open a stream without it")
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_tell_their_owner_and_what_the_stream_is() {
+        let mut streams = Streams::new(LogLimits { events: 10, bytes: 1000 }, 3, None);
+        let (post, get) = (streams.make(Vec::new(), 1).number, streams.open_general(Vec::new(), Vec::new()).stream.number);
+        assert_eq!((is_general(post), is_general(get)), (false, true));
+        assert_ne!(post, get);
+        assert_eq!((post >> EPOCH_SHIFT, get >> EPOCH_SHIFT), (3, 3));
+        assert!(streams.can_have_been(post) && streams.can_have_been(get));
+        for never in [0, 1, 3 << EPOCH_SHIFT | 8 << 1, 4 << EPOCH_SHIFT | 2] {
+            assert!(!streams.can_have_been(never), "{never}");
+        }
+        assert!(streams.can_have_been(2 << EPOCH_SHIFT | 77), "an earlier owner may have made many");
+        assert!(streams.is_foreign(2 << EPOCH_SHIFT | 77) && !streams.is_foreign(get));
+    }
+
+    #[test]
+    fn a_stream_of_an_earlier_owner_takes_what_nobody_knows_of() {
+        let mut streams = Streams::new(LogLimits { events: 10, bytes: 1000 }, 2, None);
+        let waiting = streams.general();
+        waiting.push(Instant::now(), EventKind::Message, Bytes::from_static(b"untold")).unwrap();
+        let held = crate::rules::event_log::Held { last_sequence: first_sequence(2), ..Default::default() };
+        let old = EventStream::restored(1 << EPOCH_SHIFT | 3, streams.limits, None, held);
+        streams.continue_general(&old, Vec::new());
+        let reader = old.read_from(0).unwrap();
+        assert_eq!((reader.behind(), waiting.is_empty()), (1, true));
+        assert_eq!(streams.general().number, old.number, "it is the session's general stream");
+    }
 }

@@ -7,10 +7,9 @@ use bytes::Bytes;
 use protocol::{
     error::{ErrorKind, Refusal},
     ids::BackendId,
-    phase::SessionPhase,
 };
 
-use super::{Session, local::Reply, session_over};
+use super::{Session, local::Reply};
 use crate::{
     actors::link::Link,
     limits::{SUBSCRIBE_ATTEMPTS_MAX, SUBSCRIPTIONS_PER_SESSION_MAX},
@@ -33,6 +32,7 @@ impl Session {
             }
             // Another request for the same URI may have failed meanwhile and taken this one's wish with it: ask again.
             if link.subscriptions.is_held(&self, &target.uri) {
+                self.keep_subscription(&link, &target).await?;
                 return Ok(Reply::Result(Bytes::from_static(b"{}")));
             }
         }
@@ -42,8 +42,19 @@ impl Session {
     pub(super) async fn unsubscribe(self: Arc<Self>, target: ResourceTarget) -> Result<Reply, Refusal> {
         let link = self.link_to(&target.backend)?;
         self.forget_subscription(&link, &target);
+        self.store_no_subscription(&target.exposed_uri).await?;
         link.subscriptions.settle(&link, &target.uri).await.map_err(|refusal| as_the_client_names_it(refusal, &target))?;
         Ok(Reply::Result(Bytes::from_static(b"{}")))
+    }
+
+    /// A subscription that is to outlive this process; one that can not be stored is none.
+    async fn keep_subscription(self: &Arc<Self>, link: &Arc<Link>, target: &ResourceTarget) -> Result<(), Refusal> {
+        if let Err(refusal) = self.store_subscription(target).await {
+            self.forget_subscription(link, target);
+            let _not_stored_anyway = link.subscriptions.settle(link, &target.uri).await;
+            return Err(refusal);
+        }
+        Ok(())
     }
 
     /// A backend was replaced: what this client listens to there is subscribed to anew.
@@ -66,18 +77,31 @@ impl Session {
     }
 
     /// A backend was removed, and with it what there was to listen to.
-    pub fn forget_subscriptions_of(&self, backend: &BackendId) {
-        let mut state = self.lock();
-        let before = state.subscriptions.len();
-        state.subscriptions.retain(|_, target| target.backend != *backend);
-        self.count_subscriptions(state.subscriptions.len(), before);
+    pub fn forget_subscriptions_of(self: &Arc<Self>, backend: &BackendId) {
+        let forgotten: Vec<String> = {
+            let mut state = self.lock();
+            let gone = state.subscriptions.values().filter(|target| target.backend == *backend);
+            let gone: Vec<String> = gone.map(|target| target.exposed_uri.clone()).collect();
+            let before = state.subscriptions.len();
+            gone.iter().for_each(|uri| drop(state.subscriptions.remove(uri)));
+            self.count_subscriptions(state.subscriptions.len(), before);
+            gone
+        };
+        if forgotten.is_empty() {
+            return;
+        }
+        let session = self.clone();
+        self.shared.running.spawn(async move {
+            for uri in forgotten {
+                // What stays stored is forgotten by the session's next owner, which has no such backend either.
+                let _tried_once = session.store_no_subscription(&uri).await;
+            }
+        });
     }
 
     fn note_subscription(self: &Arc<Self>, link: &Link, target: &ResourceTarget) -> Result<(), Refusal> {
         let mut state = self.lock();
-        if state.phase == SessionPhase::Closed {
-            return Err(session_over());
-        }
+        state.is_here()?;
         let before = state.subscriptions.len();
         if before >= SUBSCRIPTIONS_PER_SESSION_MAX && !state.subscriptions.contains_key(&target.exposed_uri) {
             let text = format!("the session has {SUBSCRIPTIONS_PER_SESSION_MAX} subscriptions, which is its limit");

@@ -87,6 +87,8 @@ pub(super) fn refusal(shared: &Shared, refusal: &Refusal, id: Option<&RequestId>
 pub(super) struct EventStyle {
     /// The priming event of 2025-11-25: an id and no data, so that the client can come back from the very start.
     pub(super) priming: bool,
+    /// Events before these are lost: a comment says so to whoever looks.
+    pub(super) gap: bool,
     pub(super) retry: Duration,
     pub(super) keepalive: Duration,
 }
@@ -94,6 +96,9 @@ pub(super) struct EventStyle {
 /// An event stream: what was read already, then what the reader gets.
 pub(super) fn events(shared: &Arc<Shared>, reader: Reader, read: &[Event], style: EventStyle) -> Response<Body> {
     let mut opening = Vec::new();
+    if style.gap {
+        sse::write_comment(&mut opening, "events lost");
+    }
     if style.priming {
         let id = read.first().map_or_else(|| reader.event_id(), |event| reader.stream.event_id(event.sequence - 1));
         sse::write_priming(&mut opening, &id, Some(millis(style.retry)));

@@ -26,7 +26,7 @@ use super::{
     vouched,
 };
 use crate::{
-    actors::session::Session,
+    actors::session::{Resumed, Session},
     auth::Caller,
     broker::{Broker, unknown_backend},
     rules::catalog::Endpoint,
@@ -122,9 +122,9 @@ impl Asked<'_> {
         };
         session.touch();
         if is_get {
-            return listen(self.broker, &session, headers);
+            return listen(&session, headers).await;
         }
-        self.broker.close_session(&session, "ended by its client");
+        self.broker.delete_session(&session).await?;
         Ok(answer::empty(StatusCode::NO_CONTENT))
     }
 }
@@ -155,25 +155,24 @@ fn preflight() -> Response<Body> {
 }
 
 /// A GET: a new general stream, or an old stream from where the client left it.
-fn listen(broker: &Broker, session: &Arc<Session>, headers: &HeaderMap) -> Result<Response<Body>, Refusal> {
-    if broker.draining() {
-        return Err(Refusal::new(ErrorKind::Draining, "the broker is shutting down"));
-    }
-    let reader = match headers.get(LAST_EVENT_ID) {
-        None => session.open_general_stream()?,
+async fn listen(session: &Arc<Session>, headers: &HeaderMap) -> Result<Response<Body>, Refusal> {
+    let (reader, gap) = match headers.get(LAST_EVENT_ID) {
+        None => (session.open_general_stream().await?, false),
         Some(id) => {
-            let reader = session.resume(id.to_str().unwrap_or_default())?;
-            session.shared.metrics.events_replayed(reader.behind());
-            reader
+            let Resumed { reader, gap } = session.resume(id.to_str().unwrap_or_default()).await?;
+            if !gap {
+                session.shared.metrics.events_replayed(reader.behind());
+            }
+            (reader, gap)
         }
     };
-    Ok(stamped(answer::events(&session.shared, reader, &[], style(session)), session))
+    Ok(stamped(answer::events(&session.shared, reader, &[], EventStyle { gap, ..style(session) }), session))
 }
 
 pub(super) fn style(session: &Session) -> EventStyle {
     let events = &session.shared.config.events;
     // Clients before 2025-11-25 may take an empty event for a broken message.
-    EventStyle { priming: session.version.priming_event(), retry: events.retry, keepalive: events.keepalive }
+    EventStyle { priming: session.version.priming_event(), gap: false, retry: events.retry, keepalive: events.keepalive }
 }
 
 pub(super) fn stamped(mut response: Response<Body>, session: &Session) -> Response<Body> {

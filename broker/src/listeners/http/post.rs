@@ -15,6 +15,7 @@ use protocol::{
     envelope::{Body as Frames, Kind, Message, Rejected, decode_body},
     error::{ErrorKind, Refusal},
     handshake,
+    ids::RequestId,
     json::Limits,
     method::Method,
 };
@@ -115,7 +116,7 @@ async fn one(session: &Arc<Session>, message: Message) -> Result<Response<Body>,
         Kind::Notification => session.notify(&message),
         Kind::Result | Kind::Error => session.answer(&message),
         Kind::Request => {
-            let (id, stream) = (message.id.clone(), session.open_stream(1));
+            let (id, stream) = (message.id.clone(), session.open_stream(message.id.iter().cloned().collect(), 0));
             let reader = stream.read_from(0).map_err(|_| anonymous(Refusal::new(ErrorKind::Internal, "a new stream can not be read")))?;
             session.submit(message, &stream).map_err(|refusal| Rejected::new(refusal, id))?;
             return Ok(respond(session, reader).await);
@@ -148,7 +149,10 @@ fn begin_stream(session: &Arc<Session>, reader: Reader, read: &[Event]) -> Respo
 async fn batch(session: &Arc<Session>, messages: Vec<Result<Message, Rejected>>) -> Response<Body> {
     let is_request = |message: &Result<Message, Rejected>| message.as_ref().map_or(true, |message| message.kind == Kind::Request);
     let answers = messages.iter().filter(|message| is_request(message)).count();
-    let stream = session.open_stream(answers);
+    let due: Vec<RequestId> =
+        messages.iter().flatten().filter(|message| message.kind == Kind::Request).filter_map(|m| m.id.clone()).collect();
+    let unnamed = answers - due.len();
+    let stream = session.open_stream(due, unnamed);
     for message in messages {
         match message {
             Err(rejected) => refuse_into(session, &stream, rejected),

@@ -6,6 +6,7 @@
 mod general;
 mod outcome;
 mod reading;
+mod resuming;
 
 use std::{
     sync::{Arc, OnceLock},
@@ -32,13 +33,14 @@ use transport::{
 };
 
 use self::reading::StreamReading;
+pub(super) use self::resuming::end_unused;
 use super::{
     CloseUnlessOpened, Link,
     connection::{Connection, Failure, Wire},
     queue::{FrameQueue, Queued},
 };
 use crate::{
-    actors::{asker::Asker, incoming},
+    actors::{asker::Asker, backend::Backend, incoming},
     limits::{ERROR_BODY_BYTES_MAX, ONE_WAY_QUEUE_FRAMES, SESSION_DELETE_WAIT},
     metrics::{Direction, Side},
 };
@@ -99,24 +101,17 @@ impl AnswerStream {
     }
 }
 
-/// Connects: handshake, then the GET stream.
+/// Connects: handshake (unless there is a session to go on with), then the GET stream.
 pub(super) async fn open(link: &Arc<Link>, url: &str) -> Result<Arc<Connection>, Failure> {
     let shared = &link.backend.shared;
-    let uri = transport::url::parse_http_url(url).map_err(|error| Failure::NotSent(error.to_string()))?;
-    let (one_way, frames) = FrameQueue::new(ONE_WAY_QUEUE_FRAMES, shared.metrics.queue_depth("http_one_way"));
-    let wire = Arc::new(HttpWire {
-        client: shared.http.clone(),
-        uri,
-        headers: credentials(link)?,
-        session: OnceLock::new(),
-        version: OnceLock::new(),
-        limits: json::Limits { bytes_max: shared.config.limits.message_bytes, ..json::Limits::default() },
-        one_way,
-    });
+    let (wire, frames) = HttpWire::to(&link.backend, url)?;
+    let wire = Arc::new(wire);
     let connection = Connection::new(Wire::Http(wire.clone()), shared.metrics.clone());
     let guard = CloseUnlessOpened::new(&connection, &shared.running);
     shared.running.spawn(send_one_way(wire.clone(), link.clone(), connection.clone(), frames));
-    connection.initialize(link).await?;
+    if !resuming::resume(link, url, &wire, &connection).await {
+        connection.initialize(link).await?;
+    }
     let (opened, head) = oneshot::channel();
     shared.running.spawn(general::listen(wire, link.clone(), connection.clone(), opened));
     // Before the first call: some servers lose what they can not deliver at once.
@@ -151,8 +146,8 @@ async fn send_one_way(wire: Arc<HttpWire>, link: Arc<Link>, connection: Arc<Conn
     connection.finished();
 }
 
-fn credentials(link: &Link) -> Result<HeaderMap, Failure> {
-    let credentials = &link.backend.spec.credentials;
+fn credentials(backend: &Backend) -> Result<HeaderMap, Failure> {
+    let credentials = &backend.spec.credentials;
     let mut headers = HeaderMap::new();
     let bad = |_| Failure::NotSent("a credential is not a valid header".to_owned());
     for (name, value) in &credentials.headers {
@@ -168,6 +163,22 @@ fn credentials(link: &Link) -> Result<HeaderMap, Failure> {
 }
 
 impl HttpWire {
+    /// To a backend, without a session yet; and what waits to be sent there one way.
+    fn to(backend: &Backend, url: &str) -> Result<(Self, mpsc::Receiver<Queued>), Failure> {
+        let shared = &backend.shared;
+        let (one_way, frames) = FrameQueue::new(ONE_WAY_QUEUE_FRAMES, shared.metrics.queue_depth("http_one_way"));
+        let wire = Self {
+            client: shared.http.clone(),
+            uri: transport::url::parse_http_url(url).map_err(|error| Failure::NotSent(error.to_string()))?,
+            headers: credentials(backend)?,
+            session: OnceLock::new(),
+            version: OnceLock::new(),
+            limits: json::Limits { bytes_max: shared.config.limits.message_bytes, ..json::Limits::default() },
+            one_way,
+        };
+        Ok((wire, frames))
+    }
+
     pub(super) fn agree_on(&self, version: Version) {
         let _set_once = self.version.set(HeaderValue::from_static(version.as_str()));
     }

@@ -1,0 +1,103 @@
+//! A session that another process began, taken up here. Its client is to notice nothing, or be told what it may have missed.
+
+use std::{collections::HashSet, sync::Arc};
+
+use protocol::{
+    ids::{BackendId, SessionId},
+    phase::SessionPhase,
+};
+
+use super::{Seat, Session, State, record::Stored};
+use crate::{
+    actors::shared::Shared,
+    durable::{NodeName, SubscriptionRecord},
+    rules::{catalog::ListKind, routing::ResourceTarget},
+};
+
+/// What the store gave with the row.
+#[derive(Debug)]
+pub struct Claimed {
+    pub stored: Stored,
+    pub epoch: i64,
+    pub created_at: jiff::Timestamp,
+    pub subscriptions: Vec<SubscriptionRecord>,
+    /// The name it was claimed under.
+    pub owner: NodeName,
+}
+
+impl Claimed {
+    pub fn transport(&self) -> &'static str {
+        self.stored.transport
+    }
+}
+
+impl Session {
+    /// The session as its last owner stored it. Nothing moves before [`Session::take_up`].
+    pub fn restore(id: SessionId, seat: Seat, claimed: Claimed, shared: Arc<Shared>) -> Arc<Self> {
+        let Stored { agreement, changing, backend_sessions, .. } = claimed.stored;
+        let key = super::record::key_of(&id);
+        let mut state = State::new(&shared, &key, claimed.epoch, SessionPhase::Ready, changing.told);
+        state.streams.inherits = true;
+        state.owner = claimed.owner;
+        state.log_level = changing.log_level;
+        state.elicited = changing.elicited;
+        state.backend_sessions = backend_sessions;
+        state.lists_open = true;
+        let target = |one: SubscriptionRecord| {
+            let target = ResourceTarget { backend: one.backend, uri: one.uri, exposed_uri: one.exposed_uri };
+            (target.exposed_uri.clone(), target)
+        };
+        state.subscriptions = claimed.subscriptions.into_iter().map(target).collect();
+        shared.metrics.subscriptions(i64::try_from(state.subscriptions.len()).unwrap_or(0));
+        Self::with(id, claimed.epoch, claimed.created_at, (seat, agreement), state, shared)
+    }
+
+    /// Puts back, in the background, what the session had: its subscriptions, with one `updated` each, as nobody knows what
+    /// was missed, and what its client knows of its lists.
+    pub fn take_up(self: &Arc<Self>) {
+        let backends: HashSet<BackendId> = self.lock().subscriptions.values().map(|target| target.backend.clone()).collect();
+        for backend in backends {
+            if self.tenant.backend(&backend).is_some() {
+                self.shared.running.spawn(self.clone().resubscribe(backend));
+            } else {
+                self.forget_subscriptions_of(&backend); // removed while nobody owned the session
+            }
+        }
+    }
+
+    /// The backends had their chance: tells the client which of its lists are not what it was told.
+    pub fn compare_lists(&self) {
+        let methods = loop {
+            let catalog = self.tenant.catalog();
+            let now = catalog.digests(&self.endpoint); // computed without the lock, it may take a while
+            let mut state = self.lock();
+            if !Arc::ptr_eq(&catalog, &self.tenant.catalog()) {
+                continue;
+            }
+            if !std::mem::take(&mut state.lists_open) {
+                return;
+            }
+            let changed = ListKind::ALL.into_iter().zip(now.into_iter().zip(state.told)).filter(|(_, (now, told))| now != told);
+            let methods: HashSet<_> = changed.filter_map(|(kind, _)| self.change_notification(kind)).collect();
+            state.dirty.lists |= state.told != now;
+            state.told = now;
+            break methods;
+        };
+        methods.into_iter().for_each(|method| self.tell_list_changed(method));
+    }
+
+    /// After a lapse of our lease the row is ours again under another name and epoch. `false`: it is not in `kept`, and was
+    /// ours only under the name that lapsed.
+    pub fn still_owned(&self, kept: Option<i64>, node: &NodeName) -> bool {
+        let mut state = self.lock();
+        match kept {
+            Some(epoch) => {
+                self.epoch.store(epoch, std::sync::atomic::Ordering::Relaxed);
+                state.streams.set_epoch(epoch);
+                state.owner = node.clone();
+                true
+            }
+            None => state.owner == *node,
+        }
+    }
+}

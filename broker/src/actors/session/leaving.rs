@@ -1,0 +1,197 @@
+//! The ways a session leaves this process: it ends for everybody, it is given away, or another took it.
+//!
+//! Only an end is told to the backends. What was given away or taken is still the client's: its links are dropped without
+//! a goodbye, so that the next owner goes on with the sessions there, and its streams are paused, so that the client comes
+//! back and is led to that owner.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use protocol::{ids::BackendId, phase::SessionPhase};
+
+use super::{Session, State, questions::Question, record::BackendSession, requests::InFlight, stored::Unstored};
+use crate::{
+    actors::{link::Link, stream::EventStream},
+    durable::fault_point,
+    limits::CALL_TOTAL_MAX,
+};
+
+/// How often it is looked whether the last call of a session that moved is over.
+const LAST_CALL_POLL: Duration = Duration::from_millis(50);
+
+/// What a session that leaves has to be cleaned up of.
+struct Remains {
+    in_flight: Vec<InFlight>,
+    questions: Vec<Question>,
+    links: Vec<Arc<Link>>,
+    backend_sessions: Vec<(BackendId, BackendSession)>,
+    streams: Vec<Arc<EventStream>>,
+}
+
+/// What became of an attempt to give a session away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Released {
+    Done,
+    /// Something is in flight.
+    Busy,
+    /// It left already.
+    Gone,
+}
+
+impl Session {
+    /// Ends the session if nothing was heard of its client for this long. A request that comes at the same moment finds
+    /// the session over, or keeps it.
+    pub fn end_if_idle(self: &Arc<Self>, limit: Duration) -> bool {
+        if self.idle_for() <= limit {
+            return false;
+        }
+        let mut state = self.lock();
+        if self.is_leaving() || !state.in_flight.is_empty() || self.since_touched() <= limit {
+            return false;
+        }
+        let ending = self.take_apart(&mut state);
+        drop(state);
+        self.finish("idle", ending);
+        true
+    }
+
+    /// Ends the session: its calls are cancelled, its questions answered for it, its streams closed, its links given back.
+    pub fn end(self: &Arc<Self>, why: &str) {
+        let mut state = self.lock();
+        if self.is_leaving() {
+            return;
+        }
+        let ending = self.take_apart(&mut state);
+        drop(state);
+        self.finish(why, ending);
+    }
+
+    fn take_apart(&self, state: &mut State) -> Remains {
+        self.leaving.store(true, Ordering::Relaxed);
+        self.go_to(state, SessionPhase::Closed);
+        self.shared.metrics.subscriptions(-i64::try_from(state.subscriptions.len()).unwrap_or(0));
+        state.subscriptions.clear();
+        Remains {
+            in_flight: state.in_flight.values().cloned().collect(),
+            questions: state.questions.drain().map(|(_, question)| question).collect(),
+            links: state.links.drain().map(|(_, link)| link).collect(),
+            backend_sessions: state.backend_sessions.drain().collect(),
+            streams: state.streams.take_all(),
+        }
+    }
+
+    fn go_to(&self, state: &mut State, phase: SessionPhase) {
+        self.shared.metrics.phase(state.phase.name(), phase.name());
+        state.phase = phase;
+    }
+
+    fn finish(self: &Arc<Self>, why: &str, remains: Remains) {
+        tracing::info!(session = %self.digest, tenant = %self.tenant.id, why, "session ended");
+        remains.questions.iter().for_each(|question| question.refuse("the client is gone"));
+        remains.in_flight.iter().for_each(|request| request.cancel(None));
+        for stream in &remains.streams {
+            stream.stop_logging(); // the log forgets the session as a whole
+            stream.close();
+        }
+        for (backend, stored) in remains.backend_sessions {
+            let unused = match remains.links.iter().find(|link| link.backend.id == backend) {
+                Some(link) => link.take_resumption(),
+                None => Some(stored),
+            };
+            if let (Some(unused), Some(backend)) = (unused, self.tenant.backend(&backend)) {
+                self.shared.running.spawn(Link::end_unused(backend, unused));
+            }
+        }
+        remains.links.iter().for_each(|link| link.detach(self));
+        self.depart();
+    }
+
+    /// It is counted here no longer.
+    fn depart(self: &Arc<Self>) {
+        self.tenant.close_session(self);
+        self.shared.tasks.forget_session(self);
+        self.shared.metrics.sessions(self.transport, "open", -1);
+    }
+
+    /// Another owns the session now. Calls in flight may finish on the connections they have; nothing is stored any more.
+    pub fn abandon(self: &Arc<Self>, why: &str) {
+        {
+            let mut state = self.lock();
+            if self.leaving.swap(true, Ordering::Relaxed) {
+                return;
+            }
+            state.moved = true;
+            self.go_to(&mut state, SessionPhase::Closing);
+            state.streams.all().for_each(|stream| stream.stop_logging());
+            state.streams.all_general().iter().for_each(|stream| stream.pause());
+        }
+        tracing::info!(session = %self.digest, tenant = %self.tenant.id, why, "session left to its new owner");
+        self.depart();
+        let session = self.clone();
+        self.shared.running.spawn(async move {
+            session.last_call().await;
+            session.hand_over_links();
+        });
+    }
+
+    async fn last_call(&self) {
+        // A question its client can only answer elsewhere would keep its call for ever.
+        let questions: Vec<Question> = self.lock().questions.drain().map(|(_, question)| question).collect();
+        questions.iter().for_each(|question| question.refuse("the client is gone"));
+        let over = async {
+            while self.calls_in_flight() > 0 {
+                tokio::time::sleep(LAST_CALL_POLL).await;
+            }
+        };
+        let _cut = tokio::time::timeout(CALL_TOTAL_MAX, over).await;
+    }
+
+    /// Everything closes, and nobody is told goodbye.
+    fn hand_over_links(self: &Arc<Self>) {
+        let mut state = self.lock();
+        let remains = self.take_apart(&mut state);
+        drop(state);
+        remains.questions.iter().for_each(|question| question.refuse("the client is gone"));
+        remains.in_flight.iter().for_each(|request| request.cancel(None));
+        for stream in &remains.streams {
+            stream.pause(); // what is left is read first, then the word on when to come back
+            stream.close();
+        }
+        remains.links.iter().for_each(|link| link.hand_over(self));
+    }
+
+    /// Gives the session away: stores all of it, lets go of the row, sends its client back. Nothing in flight is cut,
+    /// unless `forced`. Whoever begins this sees it through.
+    pub async fn release(self: &Arc<Self>, forced: bool) -> Released {
+        {
+            let mut state = self.lock();
+            if self.is_leaving() {
+                return Released::Gone;
+            }
+            let busy = !state.in_flight.is_empty() || !state.questions.is_empty() || self.settling.load(Ordering::Relaxed) > 0;
+            if busy && !forced {
+                return Released::Busy;
+            }
+            self.leaving.store(true, Ordering::Relaxed);
+            state.moved = true;
+            self.go_to(&mut state, SessionPhase::Closing);
+        }
+        match self.store_release().await {
+            Ok(()) => {
+                fault_point::passed("session.released");
+                self.shared.metrics.session_released();
+                tracing::info!(session = %self.digest, tenant = %self.tenant.id, "session released");
+            }
+            Err(Unstored::Fenced) => tracing::info!(session = %self.digest, "session was another's already"),
+            // Our row still: the next owner waits for the end of our lease.
+            Err(Unstored::Refused(refusal)) => tracing::warn!(session = %self.digest, %refusal, "session released unstored"),
+        }
+        // Not before: the answers that are cut are due on their streams, and the next owner says so.
+        self.lock().streams.all().for_each(|stream| stream.stop_logging());
+        self.hand_over_links();
+        self.depart();
+        Released::Done
+    }
+}

@@ -1,0 +1,353 @@
+//! A GET: a new general stream, or an old stream from where the client left it, whichever owner of the session began it.
+//!
+//! A position nobody can go on from is never passed over: on a GET stream the client is told what may have changed, on any
+//! other stream it gets an error. A stream of answers whose calls ended with an earlier owner gets an answer for each.
+
+use std::{sync::Arc, time::Instant};
+
+use bytes::Bytes;
+use protocol::{
+    envelope::Message,
+    error::{ErrorKind, Refusal},
+    handshake,
+    ids::RequestId,
+    json,
+    method::Method,
+};
+
+use super::{
+    Session, State,
+    streams::{first_sequence, is_general},
+};
+use crate::{
+    actors::stream::{EventStream, Reader, answered_id, decode_due, parse_event_id},
+    durable::{LogEntry, LoggedEvent, StoredStream},
+    rules::event_log::{Event, EventKind, Held, Topic},
+};
+
+/// A stream to be read by a GET.
+#[derive(Debug)]
+pub struct Resumed {
+    pub reader: Reader,
+    /// Events were lost; the stream begins with what may have changed.
+    pub gap: bool,
+}
+
+impl Session {
+    /// A GET without `Last-Event-ID`.
+    pub async fn open_general_stream(&self) -> Result<Reader, Refusal> {
+        let inheritance = self.inheritance().await?;
+        let mut state = self.open_state()?;
+        let inherited = self.accept(&mut state, inheritance);
+        let opened = state.streams.open_general(Vec::new(), inherited.events);
+        self.drop_from_log(&inherited.streams);
+        drop(state);
+        self.count_left_out(opened.left_out);
+        opened.stream.read_from(0).map_err(|_| cannot_resume())
+    }
+
+    /// A GET with `Last-Event-ID`: the stream named there, and only that.
+    pub async fn resume(&self, last_event_id: &str) -> Result<Resumed, Refusal> {
+        let (number, position) = parse_event_id(last_event_id).ok_or_else(cannot_resume)?;
+        let (known, possible, foreign) = {
+            let state = self.open_state()?;
+            (state.streams.get(number), state.streams.can_have_been(number), state.streams.is_foreign(number))
+        };
+        if let Some(stream) = known {
+            return self.resume_known(&stream, position).await;
+        }
+        if !possible {
+            return Err(cannot_resume());
+        }
+        // What we made ourselves and do not know any more, we have let the log forget.
+        let stored = match foreign {
+            // With the event at the position, which may be an answer.
+            true => self.shared.durable.logged_stream(&self.key, number, position.saturating_sub(1)).await?,
+            false => None,
+        };
+        match stored.map(|stored| Inherited::new(stored, position)) {
+            Some(stored) if is_general(number) && !stored.gap => self.continue_general(stored).await,
+            Some(stored) if !is_general(number) && stored.can_be_answered() => self.continue_answers(stored),
+            _ if is_general(number) => self.open_after_gap(Some(number)).await,
+            _ => Err(events_gone()),
+        }
+    }
+
+    async fn resume_known(&self, stream: &Arc<EventStream>, position: u64) -> Result<Resumed, Refusal> {
+        match stream.read_from(position) {
+            Ok(reader) => {
+                if stream.is_general() {
+                    let left_out = self.lock().streams.gather_unknown(stream);
+                    self.count_left_out(left_out);
+                }
+                Ok(Resumed { reader, gap: false })
+            }
+            Err(_) if stream.is_general() => self.open_after_gap(Some(stream.number)).await,
+            Err(_) => Err(events_gone()),
+        }
+    }
+
+    /// A new GET stream for a client that missed something: it begins with everything that may have changed.
+    async fn open_after_gap(&self, lost: Option<u64>) -> Result<Resumed, Refusal> {
+        let inheritance = self.inheritance().await?;
+        let mut state = self.open_state()?;
+        let inherited = self.accept(&mut state, inheritance);
+        let changes = self.all_that_may_have_changed(&state);
+        let opened = state.streams.open_general(changes, inherited.events);
+        self.drop_from_log(&inherited.streams);
+        if let Some(lost) = lost {
+            match state.streams.get(lost) {
+                Some(stream) if stream.is_connected() => {} // somebody else reads it
+                Some(_) => state.streams.forget(lost),
+                None => self.drop_from_log(&[lost]),
+            }
+        }
+        drop(state);
+        self.count_left_out(opened.left_out);
+        self.shared.metrics.event_gap();
+        tracing::info!(session = %self.digest, "events are lost, the client is told what may have changed");
+        let reader = opened.stream.read_from(0).map_err(|_| cannot_resume())?;
+        Ok(Resumed { reader, gap: true })
+    }
+
+    fn all_that_may_have_changed(&self, state: &State) -> Vec<(Topic, Bytes)> {
+        let lists = [
+            (self.advertised.tools_list_changed, Method::ToolsListChanged),
+            (self.advertised.prompts_list_changed, Method::PromptsListChanged),
+            (self.advertised.resources_list_changed, Method::ResourcesListChanged),
+        ];
+        let lists = lists.into_iter().filter(|(promised, _)| *promised);
+        let lists = lists.map(|(_, method)| (Topic::List(method), handshake::notification(method, None)));
+        let resources = state.subscriptions.keys().map(|uri| {
+            let params = format!("{{\"uri\":{}}}", json::quote(uri));
+            (Topic::Resource(uri.clone()), handshake::notification(Method::ResourcesUpdated, Some(params.as_bytes())))
+        });
+        lists.chain(resources).collect()
+    }
+
+    async fn continue_general(&self, stored: Inherited) -> Result<Resumed, Refusal> {
+        let inheritance = self.inheritance().await?;
+        let mut state = self.open_state()?;
+        let (number, position) = (stored.number, stored.position);
+        let stream = match state.streams.get(number) {
+            Some(stream) => stream, // another GET was faster
+            None => {
+                let inherited = self.accept(&mut state, inheritance);
+                let stream = EventStream::restored(number, state.streams.limits, None, stored.held(self.epoch()));
+                let left_out = state.streams.continue_general(&stream, inherited.events);
+                self.drop_from_log(&inherited.streams);
+                self.count_left_out(left_out);
+                stream
+            }
+        };
+        drop(state);
+        stream.read_from(position).map(|reader| Resumed { reader, gap: false }).map_err(|_| cannot_resume())
+    }
+
+    fn continue_answers(&self, stored: Inherited) -> Result<Resumed, Refusal> {
+        let mut state = self.open_state()?;
+        let (number, position) = (stored.number, stored.position);
+        let stream = match state.streams.get(number) {
+            Some(stream) => stream,
+            None => {
+                let due = stored.due.clone();
+                let stream = EventStream::restored(number, state.streams.limits, Some(due.clone()), stored.held(self.epoch()));
+                state.streams.continue_answers(&stream);
+                for id in due {
+                    let _answers_always_fit = stream.push(Instant::now(), EventKind::Answer, self.lost_answer(&id));
+                }
+                stream
+            }
+        };
+        drop(state);
+        stream.read_from(position).map(|reader| Resumed { reader, gap: false }).map_err(|_| events_gone())
+    }
+
+    /// The answer to a call that ended with the process that carried it.
+    fn lost_answer(&self, id: &RequestId) -> Bytes {
+        let text = "the broker that carried the request ended before the answer; the backend may have acted";
+        self.refusal_frame(&Refusal::new(ErrorKind::OutcomeUnknown, text), Some(id))
+    }
+
+    /// What earlier owners left on streams that no client knows of.
+    async fn inheritance(&self) -> Result<Vec<StoredStream>, Refusal> {
+        if !self.lock().streams.inherits {
+            return Ok(Vec::new());
+        }
+        let durable = &self.shared.durable;
+        let unread = durable.logged_streams(&self.key).await?.into_iter().filter(|stream| stream.general && !stream.was_read);
+        let mut left = Vec::new();
+        for record in unread {
+            left.extend(durable.logged_stream(&self.key, record.number, 0).await?);
+        }
+        Ok(left)
+    }
+
+    /// Takes over what was left, once: whoever comes second finds nothing.
+    fn accept(&self, state: &mut State, left: Vec<StoredStream>) -> Inheritance {
+        let mut inherited = Inheritance::default();
+        if !std::mem::take(&mut state.streams.inherits) {
+            return inherited;
+        }
+        for stored in left.into_iter().filter(|stored| state.streams.get(stored.record.number).is_none()) {
+            inherited.streams.push(stored.record.number);
+            inherited.events.extend(stored.events.into_iter().map(restored_event));
+        }
+        inherited
+    }
+
+    fn open_state(&self) -> Result<std::sync::MutexGuard<'_, State>, Refusal> {
+        let state = self.lock();
+        state.is_here().map(|()| state)
+    }
+
+    /// After what was on them was logged elsewhere, so that nothing is lost in between.
+    fn drop_from_log(&self, streams: &[u64]) {
+        if let Some(log) = &self.shared.durable.event_log {
+            streams.iter().for_each(|stream| log.log(LogEntry::Drop { session: self.key, stream: *stream }));
+        }
+    }
+
+    fn count_left_out(&self, count: usize) {
+        (0..count).for_each(|_| self.shared.metrics.dropped_notification("slow_client"));
+    }
+}
+
+/// What waits on streams of earlier owners that no client knows of.
+#[derive(Default)]
+struct Inheritance {
+    streams: Vec<u64>,
+    events: Vec<Event>,
+}
+
+/// What the log has of a stream of an earlier owner, seen from a client's position.
+struct Inherited {
+    number: u64,
+    position: u64,
+    trimmed_through: u64,
+    /// The newest that was logged.
+    last_logged: u64,
+    /// Those the client has not seen.
+    events: Vec<Event>,
+    /// Requests without an answer.
+    due: Vec<RequestId>,
+    /// Something between the position and these events is missing, or may be.
+    gap: bool,
+    /// The client has seen events that are not in the log.
+    ahead: bool,
+}
+
+impl Inherited {
+    fn new(stored: StoredStream, position: u64) -> Self {
+        let answered: Vec<RequestId> =
+            stored.events.iter().filter(|event| is_answer(event)).filter_map(|e| answered_id(&e.frame)).collect();
+        let mut due = decode_due(&stored.record.due);
+        due.retain(|id| !answered.contains(id));
+        let trimmed = stored.trimmed_through > position;
+        let ahead = position > stored.last_sequence;
+        Self {
+            number: stored.record.number,
+            position,
+            trimmed_through: stored.trimmed_through,
+            last_logged: stored.last_sequence,
+            events: stored.events.into_iter().filter(|event| event.sequence > position).map(restored_event).collect(),
+            due,
+            gap: trimmed || ahead,
+            ahead,
+        }
+    }
+
+    /// Whether its client can be given all that is left. One that is ahead of the log of several requests may have seen
+    /// answers that the log does not know of.
+    fn can_be_answered(&self) -> bool {
+        !self.gap || (self.ahead && self.due.len() <= 1)
+    }
+
+    fn held(self, epoch: i64) -> Held {
+        let last_sequence = self.last_logged.max(self.position).max(self.trimmed_through).max(first_sequence(epoch));
+        Held { trimmed_through: self.trimmed_through.min(self.position), position: self.position, events: self.events, last_sequence }
+    }
+}
+
+fn is_answer(event: &LoggedEvent) -> bool {
+    EventKind::of_code(event.kind) == EventKind::Answer
+}
+
+fn restored_event(event: LoggedEvent) -> Event {
+    let topic = topic_of(&event.frame);
+    Event::stored(Instant::now(), event.sequence, EventKind::of_code(event.kind), topic, event.frame)
+}
+
+/// What a stored notification is about, so that what is told now does not repeat it.
+fn topic_of(frame: &Bytes) -> Option<Topic> {
+    let limits = json::Limits { bytes_max: frame.len(), ..json::Limits::default() };
+    let message = Message::decode(frame.clone(), &limits).ok()?;
+    match message.method {
+        Method::ToolsListChanged | Method::PromptsListChanged | Method::ResourcesListChanged => Some(Topic::List(message.method)),
+        Method::ResourcesUpdated => Some(Topic::Resource(message.text(message.fields.uri)?.into_owned())),
+        _ => None,
+    }
+}
+
+fn cannot_resume() -> Refusal {
+    Refusal::new(ErrorKind::InvalidRequest, "Last-Event-ID names nothing this session can be resumed from; open a stream without it")
+}
+
+fn events_gone() -> Refusal {
+    Refusal::new(ErrorKind::EventsGone, "the events after this Last-Event-ID are not held any more; the answers they held are lost")
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::durable::StreamRecord;
+
+    use super::*;
+
+    fn stored(trimmed_through: u64, due: &str, events: &[(u64, EventKind, &'static str)]) -> StoredStream {
+        let record = StreamRecord { number: 1 << 32 | 2, general: false, due: due.as_bytes().to_vec(), was_read: true };
+        let event = |(sequence, kind, frame): &(u64, EventKind, &'static str)| LoggedEvent {
+            sequence: *sequence,
+            kind: kind.code(),
+            frame: Bytes::from_static(frame.as_bytes()),
+        };
+        let last_sequence = events.last().map_or(trimmed_through, |(sequence, ..)| *sequence);
+        StoredStream { record, trimmed_through, last_sequence, events: events.iter().map(event).collect() }
+    }
+
+    const PROGRESS: (u64, EventKind, &str) = (3, EventKind::Passing, "{}");
+
+    #[test]
+    fn a_position_the_log_has_seen_is_gone_on_from() {
+        // The store was asked for what follows 2, to see 3.
+        let inherited = Inherited::new(stored(0, "[7]", &[PROGRESS, (4, EventKind::Message, "{}")]), 3);
+        assert!(!inherited.gap && inherited.can_be_answered());
+        assert_eq!(inherited.events.iter().map(|event| event.sequence).collect::<Vec<_>>(), [4]);
+        assert_eq!(inherited.due, [RequestId::from_u64(7)]);
+        let held = inherited.held(2);
+        assert_eq!((held.position, held.last_sequence), (3, 2 << 32));
+    }
+
+    #[test]
+    fn the_start_and_the_very_end_of_what_was_trimmed_are_no_gaps() {
+        assert!(!Inherited::new(stored(0, "[]", &[]), 0).gap);
+        assert!(!Inherited::new(stored(5, "[]", &[]), 5).gap);
+        assert!(!Inherited::new(stored(5, "[]", &[(6, EventKind::Message, "{}")]), 5).gap);
+    }
+
+    #[test]
+    fn what_was_trimmed_or_never_logged_is_a_gap() {
+        assert!(Inherited::new(stored(5, "[]", &[(6, EventKind::Message, "{}")]), 4).gap);
+        let ahead = Inherited::new(stored(0, "[7]", &[]), 9);
+        assert!(ahead.gap && ahead.can_be_answered(), "the one answer is still due");
+        assert!(ahead.held(1).last_sequence >= 9, "what is told now comes after what was told");
+        assert!(!Inherited::new(stored(0, "[7,8]", &[]), 9).can_be_answered(), "either may have been answered");
+        assert!(!Inherited::new(stored(5, "[7]", &[]), 4).can_be_answered());
+    }
+
+    #[test]
+    fn an_answer_in_the_log_is_not_due() {
+        let answer = r#"{"jsonrpc":"2.0","id":"a","result":{}}"#;
+        let inherited = Inherited::new(stored(0, r#"["a",8]"#, &[PROGRESS, (4, EventKind::Answer, answer)]), 3);
+        assert_eq!(inherited.due, [RequestId::from_u64(8)]);
+    }
+}

@@ -1,0 +1,218 @@
+//! What of a session is on disk, and when. What its client is told is done is stored first; the rest (when it was last
+//! heard of, its sessions at backends, what it was told of its lists) is written behind.
+//!
+//! Every write carries the epoch the row is ours under. One that changes nothing because of it says that the session is
+//! another's now, whoever learns it first abandons it.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use protocol::{error::Refusal, ids::BackendId, phase::SessionPhase};
+
+use super::{
+    Session,
+    record::{self, BackendSession, Changing},
+    session_moved,
+};
+use crate::{
+    durable::{SubscriptionRecord, Write, Written, fault_point},
+    limits::{EVENTS_FLUSH_WAIT, SEEN_STORED_EVERY_MAX},
+    rules::{catalog::ListDigests, log_level::LogLevel, routing::ResourceTarget},
+};
+
+/// What is not stored yet.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Dirty {
+    pub(super) state: bool,
+    /// What the client was told of its lists. Stored only once the events that told it are.
+    pub(super) lists: bool,
+    pub(super) links: bool,
+}
+
+/// What is known of the stored state.
+#[derive(Debug)]
+pub(super) struct Storing {
+    /// As stored, or what may be stored of it.
+    pub(super) told: ListDigests,
+}
+
+/// Why something is not stored.
+#[derive(Debug)]
+pub(super) enum Unstored {
+    Fenced,
+    Refused(Refusal),
+}
+
+impl Session {
+    /// Stores a new session.
+    pub async fn store_opened(self: &Arc<Self>) -> Result<(), Refusal> {
+        let storing = self.storing.lock().await;
+        let (changing, owner) = {
+            let state = self.lock();
+            (self.changing(&state, storing.told), state.owner.clone())
+        };
+        let unwritable = || Refusal::new(protocol::error::ErrorKind::Internal, "the session can not be stored");
+        let record = Box::new(record::of(self, &changing).ok_or_else(unwritable)?);
+        match self.shared.durable.write(Write::OpenSession { record, owner }).await? {
+            Written::Done | Written::Created { .. } => {
+                fault_point::passed("session.opened");
+                Ok(())
+            }
+            _ => Err(unwritable()),
+        }
+    }
+
+    /// Stores a new log level, which holds from then on.
+    pub(super) async fn store_log_level(self: &Arc<Self>, level: LogLevel) -> Result<(), Refusal> {
+        let storing = self.storing.lock().await;
+        let state = {
+            let state = self.lock();
+            record::changing_text(&Changing { log_level: Some(level), ..self.changing(&state, storing.told) })
+        };
+        let (key, epoch, idle) = (self.key, self.epoch(), Duration::ZERO);
+        self.written(Write::UpdateSession { key, epoch, idle, state: Some(state), links: None }).await?;
+        self.lock().log_level = Some(level);
+        Ok(())
+    }
+
+    pub(super) async fn store_subscription(self: &Arc<Self>, target: &ResourceTarget) -> Result<(), Refusal> {
+        let subscription =
+            SubscriptionRecord { exposed_uri: target.exposed_uri.clone(), backend: target.backend.clone(), uri: target.uri.clone() };
+        self.written(Write::Subscribe { key: self.key, epoch: self.epoch(), subscription }).await?;
+        // An unsubscribe may have overtaken this; what holds is what the session has.
+        if !self.lock().subscriptions.contains_key(&target.exposed_uri) {
+            return self.store_no_subscription(&target.exposed_uri).await;
+        }
+        fault_point::passed("subscription.committed");
+        Ok(())
+    }
+
+    pub(super) async fn store_no_subscription(self: &Arc<Self>, exposed_uri: &str) -> Result<(), Refusal> {
+        self.written(Write::Unsubscribe { key: self.key, epoch: self.epoch(), exposed_uri: exposed_uri.to_owned() }).await?;
+        fault_point::passed("subscription.committed");
+        Ok(())
+    }
+
+    async fn written(self: &Arc<Self>, write: Write) -> Result<(), Refusal> {
+        match self.written_or_fenced(write).await {
+            Ok(()) => Ok(()),
+            Err(Unstored::Refused(refusal)) => Err(refusal),
+            Err(Unstored::Fenced) => {
+                self.abandon("another process owns it");
+                Err(session_moved())
+            }
+        }
+    }
+
+    async fn written_or_fenced(&self, write: Write) -> Result<(), Unstored> {
+        match self.shared.durable.write(write).await {
+            Ok(Written::Fenced | Written::Absent) => Err(Unstored::Fenced),
+            Ok(_) => Ok(()),
+            Err(refusal) => Err(Unstored::Refused(refusal)),
+        }
+    }
+
+    /// Notes the session a link has at its backend, or that it has none.
+    pub fn note_backend_session(&self, backend: &BackendId, session: Option<BackendSession>) {
+        let mut state = self.lock();
+        if state.phase == SessionPhase::Closed {
+            return;
+        }
+        let before = match &session {
+            Some(session) => state.backend_sessions.insert(backend.clone(), session.clone()),
+            None => state.backend_sessions.remove(backend),
+        };
+        state.dirty.links |= before != session;
+    }
+
+    /// Whether something waits to be written behind.
+    pub fn is_unstored(&self, idle_limit: Duration) -> bool {
+        if self.is_leaving() {
+            return false;
+        }
+        let state = self.lock();
+        let dirty = state.dirty.state || state.dirty.lists || state.dirty.links;
+        drop(state);
+        dirty || self.is_sign_of_life_due(idle_limit)
+    }
+
+    /// The client was heard of since that was last stored, and that is a while ago.
+    fn is_sign_of_life_due(&self, idle_limit: Duration) -> bool {
+        let every = millis((idle_limit / 10).min(SEEN_STORED_EVERY_MAX));
+        let (now, stored) = (self.shared.uptime_ms(), self.seen_stored_ms.load(Ordering::Relaxed));
+        now.saturating_sub(stored) >= every && now.saturating_sub(millis(self.idle_for())) > stored
+    }
+
+    /// Writes behind what is not stored yet. `Err`: the store takes nothing now.
+    pub async fn store_behind(self: &Arc<Self>) -> Result<(), Refusal> {
+        let Ok(mut storing) = self.storing.try_lock() else { return Ok(()) }; // somebody stores it just now
+        let (dirty, told, links) = {
+            let mut state = self.lock();
+            let links = state.dirty.links.then(|| self.links_text(&state.backend_sessions));
+            (std::mem::take(&mut state.dirty), state.told, links)
+        };
+        if dirty.lists {
+            if self.events_logged().await {
+                storing.told = told;
+            } else {
+                self.lock().dirty.lists = true; // later, when the log has what told it
+            }
+        }
+        let state = (dirty.state || dirty.lists).then(|| record::changing_text(&self.changing(&self.lock(), storing.told)));
+        let (idle, now) = (self.idle_for(), self.shared.uptime_ms());
+        let update = Write::UpdateSession { key: self.key, epoch: self.epoch(), idle, state, links };
+        match self.written_or_fenced(update).await {
+            Ok(()) => {
+                self.seen_stored_ms.store(now, Ordering::Relaxed);
+                Ok(())
+            }
+            Err(Unstored::Fenced) => {
+                self.abandon("another process owns it");
+                Ok(())
+            }
+            Err(Unstored::Refused(refusal)) => {
+                let again = &mut self.lock().dirty;
+                (again.state, again.lists, again.links) =
+                    (again.state || dirty.state, again.lists || dirty.lists, again.links || dirty.links);
+                Err(refusal)
+            }
+        }
+    }
+
+    /// Stores everything, and that the row is nobody's.
+    pub(super) async fn store_release(self: &Arc<Self>) -> Result<(), Unstored> {
+        let mut storing = self.storing.lock().await;
+        let told = self.lock().told;
+        if self.events_logged().await {
+            storing.told = told;
+        }
+        let (state, links) = {
+            let state = self.lock();
+            (record::changing_text(&self.changing(&state, storing.told)), self.links_text(&state.backend_sessions))
+        };
+        let (key, epoch, idle) = (self.key, self.epoch(), self.idle_for());
+        self.written_or_fenced(Write::ReleaseSession { key, epoch, idle, state, links }).await
+    }
+
+    /// Waits until the event log has what this session was told so far.
+    async fn events_logged(&self) -> bool {
+        match &self.shared.durable.event_log {
+            Some(log) => tokio::time::timeout(EVENTS_FLUSH_WAIT, log.flushed(self.key)).await.unwrap_or(false),
+            None => true,
+        }
+    }
+
+    fn changing(&self, state: &super::State, told: ListDigests) -> Changing {
+        Changing { log_level: state.log_level, told, elicited: state.elicited.clone() }
+    }
+
+    fn links_text(&self, links: &std::collections::HashMap<BackendId, BackendSession>) -> Vec<u8> {
+        record::links_text(&self.shared.durable.seal, &self.key, links)
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

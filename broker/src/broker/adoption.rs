@@ -1,0 +1,170 @@
+//! Sessions that are in the store but not here: taken up where their owner is gone, and given up where they are another's.
+//!
+//! One attempt at a time for each session; whoever comes meanwhile waits for it. An attempt that took the row is carried to
+//! its end whatever becomes of the request that caused it.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError, Weak},
+    time::{Duration, Instant},
+};
+
+use protocol::{
+    error::{ErrorKind, Refusal},
+    ids::SessionId,
+};
+use storage::{Claim, NodeRecord, SessionKey, SessionRecord, SubscriptionRecord, Write, fault_point};
+
+use super::Broker;
+use crate::{
+    actors::session::{Claimed, Seat, Session, record},
+    auth::Caller,
+    limits::{SWEEP_BEFORE_ADOPTION_MAX, SWEPT_AT_ONCE},
+    rules::catalog::Endpoint,
+};
+
+/// Where a session is that was not found here.
+#[derive(Debug)]
+pub enum Adoption {
+    /// Here, from now on.
+    Here(Arc<Session>),
+    /// With a process whose lease runs.
+    Elsewhere(NodeRecord),
+    /// Nowhere: it ended, never was, or is somebody else's.
+    Absent,
+}
+
+/// Who is at which session.
+#[derive(Debug, Default)]
+pub(super) struct Adopting {
+    places: Mutex<HashMap<SessionKey, Weak<tokio::sync::Mutex<()>>>>,
+    /// When expired sessions were last looked for. Held while they are.
+    swept_at: tokio::sync::Mutex<Option<Instant>>,
+}
+
+impl Adopting {
+    /// Whoever holds this place's lock decides where the session goes.
+    pub(super) fn place(&self, key: &SessionKey) -> Arc<tokio::sync::Mutex<()>> {
+        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(place) = places.get(key).and_then(Weak::upgrade) {
+            return place;
+        }
+        places.retain(|_, place| place.strong_count() > 0);
+        let place = Arc::default();
+        places.insert(*key, Arc::downgrade(&place));
+        place
+    }
+}
+
+/// A row that is ours.
+struct Taken {
+    record: SessionRecord,
+    epoch: i64,
+    created_at_us: i64,
+    subscriptions: Vec<SubscriptionRecord>,
+}
+
+impl Broker {
+    /// Looks for a session that is not here, and makes it ours if its owner is gone.
+    pub async fn adopt(self: &Arc<Self>, id: &SessionId, caller: &Caller, endpoint: &Endpoint) -> Result<Adoption, Refusal> {
+        if !Session::may_be_id(id) {
+            return Ok(Adoption::Absent);
+        }
+        let (broker, id, caller, endpoint) = (self.clone(), id.clone(), caller.clone(), endpoint.clone());
+        // A task of its own: a client that gives up must not leave a row that is ours and a session that is nowhere.
+        let adopting = self.shared.running.spawn(async move { broker.adopt_once(id, caller, endpoint).await });
+        adopting.await.unwrap_or_else(|_| Err(Refusal::new(ErrorKind::Internal, "the session could not be taken up")))
+    }
+
+    async fn adopt_once(self: Arc<Self>, id: SessionId, caller: Caller, endpoint: Endpoint) -> Result<Adoption, Refusal> {
+        let key = record::key_of(&id);
+        let place = self.adopting.place(&key);
+        let _only_one = place.lock().await;
+        match self.session_here(&id, &caller, &endpoint) {
+            Ok(Some(session)) => return Ok(Adoption::Here(session)), // somebody was faster
+            Ok(None) => {}
+            Err(_) => return Ok(Adoption::Absent),
+        }
+        if self.ending.contains(&key) {
+            return Ok(Adoption::Absent);
+        }
+        if self.draining() {
+            return Err(Refusal::new(ErrorKind::Draining, "the broker is shutting down and takes no sessions"));
+        }
+        self.sweep_expired().await;
+        let durable = &self.shared.durable;
+        let (seat, node) = (record::seat(&caller.tenant, &caller.principal, &endpoint), durable.node());
+        let taken = match durable.timed("claim_session", durable.store.claim_session(&key, &seat, &node)).await? {
+            Claim::Elsewhere(owner) => return Ok(Adoption::Elsewhere(owner)),
+            Claim::Absent => return Ok(Adoption::Absent),
+            Claim::Taken { record, epoch, created_at_us, subscriptions } => Taken { record, epoch, created_at_us, subscriptions },
+        };
+        fault_point::passed("session.claimed");
+        let stored = match record::read(&taken.record, &durable.seal) {
+            Ok(stored) => stored,
+            Err(error) => {
+                self.shared.metrics.session_unreadable();
+                tracing::warn!(session = key.digest(), %error, "a stored session is left alone");
+                self.let_go(taken).await;
+                return Ok(Adoption::Absent);
+            }
+        };
+        let claimed = Claimed {
+            stored,
+            epoch: taken.epoch,
+            created_at: jiff::Timestamp::from_microsecond(taken.created_at_us).unwrap_or_else(|_| jiff::Timestamp::now()),
+            subscriptions: taken.subscriptions,
+            owner: node,
+        };
+        let caller = Caller { key: taken.record.api_key, ..caller };
+        Ok(self.take_up(id, caller, endpoint, claimed).await.map_or(Adoption::Absent, Adoption::Here))
+    }
+
+    /// What expired while nobody owned it must not come back, and the store alone knows the hour.
+    async fn sweep_expired(&self) {
+        let idle = self.shared.config.session.idle;
+        let mut swept_at = self.adopting.swept_at.lock().await;
+        if swept_at.is_some_and(|at| at.elapsed() < (idle / 4).min(SWEEP_BEFORE_ADOPTION_MAX)) {
+            return;
+        }
+        let durable = &self.shared.durable;
+        loop {
+            let Ok(swept) = durable.timed("sweep_sessions", durable.store.sweep_sessions(idle, SWEPT_AT_ONCE)).await else { return };
+            if let Some(log) = &durable.event_log {
+                swept.iter().for_each(|key| log.forget(*key));
+            }
+            if swept.len() < SWEPT_AT_ONCE as usize {
+                *swept_at = Some(Instant::now());
+                return;
+            }
+        }
+    }
+
+    /// Of another build: whoever can read it may take it.
+    async fn let_go(&self, taken: Taken) {
+        let SessionRecord { key, state, links, .. } = taken.record;
+        let release = Write::ReleaseSession { key, epoch: taken.epoch, idle: Duration::ZERO, state, links };
+        let _stays_ours_until_we_end = self.shared.durable.write(release).await;
+    }
+
+    /// Brings a session that is ours to life. `None`: it may live no longer, and is ended.
+    async fn take_up(self: &Arc<Self>, id: SessionId, caller: Caller, endpoint: Endpoint, claimed: Claimed) -> Option<Arc<Session>> {
+        let tenant = self.tenant(&caller.tenant)?;
+        let revoked = caller.key.as_ref().is_some_and(|key| !self.keyring.is_known(key));
+        let transport = claimed.transport();
+        let seat = Seat { tenant: tenant.clone(), caller, endpoint, transport };
+        let session = Session::restore(id, seat, claimed, self.shared.clone());
+        if revoked || !tenant.enabled() || !tenant.adopt_session(&session) {
+            self.close_session(&session, "its key or its tenant is gone");
+            return None;
+        }
+        self.sessions.insert(session.id.clone(), session.clone());
+        self.shared.metrics.session_adopted();
+        tracing::info!(session = %session.digest, tenant = %tenant.id, epoch = session.epoch(), "session adopted");
+        session.take_up();
+        // Its next request may be about a backend that is only just being reached.
+        self.lists_settled(&tenant, &session.endpoint).await;
+        session.compare_lists();
+        Some(session)
+    }
+}

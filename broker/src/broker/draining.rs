@@ -1,0 +1,75 @@
+//! Going away: tasks may finish, and each session is given away as soon as nothing of it is in flight, so that its client finds it elsewhere, or
+//! here after a restart. What is still busy when the grace is over is given away all the same.
+
+use std::{sync::Arc, time::Duration};
+
+use super::Broker;
+use crate::{
+    actors::session::{Released, Session},
+    limits::{CLOSE_WAIT, RELEASED_AT_ONCE},
+};
+
+/// How often it is looked whether a busy session has come to rest.
+const REST_POLL: Duration = Duration::from_millis(20);
+
+impl Broker {
+    /// Gives one session away, if nothing of it is in flight or it must go now.
+    pub async fn release(self: &Arc<Self>, session: &Arc<Session>, forced: bool) -> Released {
+        let (broker, session) = (self.clone(), session.clone());
+        // A task of its own: what is begun is finished, whoever waits for it.
+        let releasing = self.shared.running.spawn(async move {
+            let place = broker.adopting.place(&session.key);
+            let _only_one = place.lock().await;
+            let released = session.release(forced).await;
+            if released == Released::Done {
+                broker.shared.durable.hot.forget_owner(&session.key).await;
+                broker.take_out(&session);
+            }
+            released
+        });
+        releasing.await.unwrap_or(Released::Gone)
+    }
+
+    /// Gives the sessions away, busy ones when the grace is over, then says goodbye to backends. `true` when no call was cut.
+    pub async fn finish_drain(self: &Arc<Self>, grace: Duration) -> bool {
+        let all_gone = async {
+            while self.release_all(false).await > 0 || self.shared.tasks.running() > 0 {
+                tokio::time::sleep(REST_POLL).await;
+            }
+        };
+        let clean = tokio::time::timeout(grace, all_gone).await.is_ok();
+        if !clean {
+            let calls = self.all_sessions().iter().map(|session| session.calls_in_flight()).sum::<usize>();
+            tracing::warn!(calls, "the grace period is over, calls are cut");
+            self.give_up_tasks().await;
+            self.release_all(true).await;
+        }
+        self.tenants.iter().for_each(|tenant| tenant.value().backends().iter().for_each(|backend| backend.close()));
+        self.shared.running.close();
+        if tokio::time::timeout(CLOSE_WAIT, self.shared.running.wait()).await.is_err() {
+            tracing::warn!(tasks = self.shared.running.len(), "some links did not close in time");
+        }
+        clean
+    }
+
+    /// Tasks that still run are left to whoever claims them.
+    async fn give_up_tasks(&self) {
+        self.shared.tasks.release_all();
+        let released = async {
+            while self.shared.tasks.running() > 0 {
+                tokio::time::sleep(REST_POLL).await;
+            }
+        };
+        let _in_time = tokio::time::timeout(CLOSE_WAIT, released).await;
+    }
+
+    /// Returns how many are left, because they are busy.
+    async fn release_all(self: &Arc<Self>, forced: bool) -> usize {
+        let mut busy = 0;
+        for some in self.all_sessions().chunks(RELEASED_AT_ONCE) {
+            let released = futures_util::future::join_all(some.iter().map(|session| self.release(session, forced))).await;
+            busy += released.iter().filter(|released| **released == Released::Busy).count();
+        }
+        busy
+    }
+}

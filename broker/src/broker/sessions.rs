@@ -1,0 +1,214 @@
+//! Sessions by id: how they are opened, found and ended. What ends is taken out of the store too, before a client is told so.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use protocol::{
+    envelope::Message,
+    error::{ErrorKind, Refusal},
+    handshake::{self, InitializeParams},
+    ids::SessionId,
+    version::Version,
+};
+use storage::{SessionKey, Write};
+
+use super::{Broker, no_session, unknown_backend};
+use crate::{
+    actors::{
+        backend::BackendState,
+        session::{Agreement, Seat, Session},
+        tenant::Tenant,
+    },
+    auth::Caller,
+    limits::{CLIENT_TEXT_BYTES_MAX, DISPLAY_CHARS_MAX, END_RETRY_MAX, FIRST_CATALOG_WAIT},
+    metrics::Side,
+    rules::{catalog::Endpoint, offer::Offer},
+};
+
+/// First wait before the end of a session is stored again; it doubles with each failure.
+const END_RETRY_FIRST: Duration = Duration::from_millis(250);
+
+impl Broker {
+    /// A session that lives in this process. An error if it is not the caller's own at this endpoint, which to the caller is
+    /// as good as none.
+    pub fn session_here(&self, id: &SessionId, caller: &Caller, endpoint: &Endpoint) -> Result<Option<Arc<Session>>, Refusal> {
+        let here = self.sessions.get(id).map(|session| session.clone()).filter(|session| !session.is_leaving());
+        let Some(session) = here else { return Ok(None) };
+        let is_own =
+            session.caller.tenant == caller.tenant && session.caller.principal == caller.principal && session.endpoint == *endpoint;
+        if is_own { Ok(Some(session)) } else { Err(no_session()) }
+    }
+
+    /// Performs the server's half of the handshake: the new session and the result of `initialize`.
+    pub async fn open_session(
+        self: &Arc<Self>,
+        caller: Caller,
+        endpoint: Endpoint,
+        transport: &'static str,
+        message: &Message,
+    ) -> Result<(Arc<Session>, Bytes), Refusal> {
+        self.admits_sessions()?;
+        let params = InitializeParams::parse(message)?;
+        if message.params.is_some_and(|params| params.len() > CLIENT_TEXT_BYTES_MAX) {
+            let text = format!("what a client says about itself has at most {CLIENT_TEXT_BYTES_MAX} bytes");
+            return Err(Refusal::new(ErrorKind::InvalidParams, text));
+        }
+        let tenant = self.tenant(&caller.tenant).ok_or_else(|| Refusal::new(ErrorKind::Unauthorized, "the tenant is gone"))?;
+        tenant.take_budget()?;
+        let offer = self.offer(&tenant, &endpoint).await?;
+        let version = Version::answer_initialize(&params.requested);
+        let offer = offer.known_in(version);
+        let result = handshake::initialize_result(version, offer.capabilities.raw(), &offer.server_info, offer.instructions.as_deref());
+        let agreement = Agreement {
+            version,
+            client: params.capabilities,
+            client_name: display(&params.client_name),
+            client_version: display(&params.client_version),
+            advertised: offer.capabilities,
+        };
+        let seat = Seat { tenant: tenant.clone(), caller, endpoint, transport };
+        let session = Session::open(seat, agreement, self.shared.clone());
+        // Findable first: whoever removes the tenant or drains from here on sees it.
+        self.sessions.insert(session.id.clone(), session.clone());
+        let admitted = tenant.open_session(&session).and_then(|()| self.admits_sessions());
+        if let Err(refusal) = admitted {
+            self.forget_session(&session, "refused");
+            return Err(refusal);
+        }
+        if let Err(refusal) = session.store_opened().await {
+            self.forget_session(&session, "it could not be stored");
+            let (broker, key, epoch) = (self.clone(), session.key, session.epoch());
+            // It may be stored all the same. Nobody knows its id, so once is enough.
+            self.shared.running.spawn(async move { broker.store_end(key, epoch).await });
+            return Err(refusal);
+        }
+        if session.is_leaving() {
+            self.admits_sessions()?;
+            return Err(Refusal::new(ErrorKind::Unauthorized, "the tenant is gone"));
+        }
+        self.shared.metrics.version_negotiated(version, Side::Client);
+        tracing::info!(session = %session.digest, tenant = %tenant.id, principal = %session.caller.principal, client = ?session.client_name, version = version.as_str(), "session opened");
+        Ok((session, result))
+    }
+
+    fn admits_sessions(&self) -> Result<(), Refusal> {
+        if self.draining() {
+            return Err(Refusal::new(ErrorKind::Draining, "the broker is shutting down and takes no new sessions"));
+        }
+        Ok(())
+    }
+
+    /// What the endpoint can do, once its backends have had their first chance to say so.
+    async fn offer(&self, tenant: &Tenant, endpoint: &Endpoint) -> Result<Offer, Refusal> {
+        match endpoint {
+            Endpoint::Aggregated => {
+                let backends = tenant.backends();
+                let settling = futures_util::future::join_all(backends.iter().map(|backend| backend.settled(FIRST_CATALOG_WAIT)));
+                settling.await;
+                Ok(Offer::aggregated(&tenant.catalog(), self.shared.task_settings().enabled))
+            }
+            Endpoint::Single(id) => {
+                let backend = tenant.backend(id).ok_or_else(|| unknown_backend(id))?;
+                if backend.state() == BackendState::Failed {
+                    backend.reconnect();
+                }
+                backend.settled(backend.timeouts().control).await;
+                let lists = backend.lists.load_full();
+                let down = || Refusal::new(ErrorKind::BackendUnavailable, format!("backend {id} can not be reached"));
+                let lists = lists.ok_or_else(down)?;
+                Ok(Offer::single(&lists, self.shared.task_settings().enabled))
+            }
+        }
+    }
+
+    /// Waits until the endpoint's lists are what its backends have, within reason.
+    pub(super) async fn lists_settled(&self, tenant: &Tenant, endpoint: &Endpoint) {
+        let backends = match endpoint {
+            Endpoint::Aggregated => tenant.backends(),
+            Endpoint::Single(id) => tenant.backend(id).into_iter().collect(),
+        };
+        futures_util::future::join_all(backends.iter().map(|backend| backend.settled(FIRST_CATALOG_WAIT))).await;
+    }
+
+    /// Ends a session for its client, who hears of it once it is stored.
+    pub async fn delete_session(self: &Arc<Self>, session: &Arc<Session>) -> Result<(), Refusal> {
+        self.ending.insert(session.key);
+        let ended = self.store_end(session.key, session.epoch()).await;
+        if ended.is_ok() {
+            self.forget_session(session, "ended by its client");
+        }
+        self.ending.remove(&session.key);
+        ended
+    }
+
+    /// Ends a session at once; the store follows.
+    pub fn close_session(self: &Arc<Self>, session: &Arc<Session>, why: &str) {
+        self.ending.insert(session.key);
+        self.forget_session(session, why);
+        self.store_end_later(session);
+    }
+
+    /// Ends a session that nobody was heard of for the configured time.
+    pub(super) fn close_if_idle(self: &Arc<Self>, session: &Arc<Session>) {
+        if session.end_if_idle(self.shared.config.session.idle) {
+            self.ending.insert(session.key);
+            self.take_out(session);
+            self.store_end_later(session);
+        }
+    }
+
+    /// Ends a session here.
+    fn forget_session(&self, session: &Arc<Session>, why: &str) {
+        self.take_out(session);
+        session.end(why);
+    }
+
+    /// Its id leads here no longer, unless it has been taken up anew meanwhile.
+    pub(super) fn take_out(&self, session: &Arc<Session>) {
+        self.sessions.remove_if(&session.id, |_, known| Arc::ptr_eq(known, session));
+    }
+
+    /// Takes a session out of the store, however long that takes within reason: its client must not find it again.
+    fn store_end_later(self: &Arc<Self>, session: &Arc<Session>) {
+        let (broker, key, epoch) = (self.clone(), session.key, session.epoch());
+        self.shared.running.spawn(async move {
+            let (begun, mut pause) = (Instant::now(), END_RETRY_FIRST);
+            while let Err(refusal) = broker.store_end(key, epoch).await {
+                if begun.elapsed() > END_RETRY_MAX || broker.draining() {
+                    tracing::warn!(session = key.digest(), %refusal, "the end of a session could not be stored; it will pass when it is idle");
+                    break;
+                }
+                tokio::time::sleep(pause).await;
+                pause *= 2;
+            }
+            broker.ending.remove(&key);
+        });
+    }
+
+    async fn store_end(&self, key: SessionKey, epoch: i64) -> Result<(), Refusal> {
+        let durable = &self.shared.durable;
+        // Fenced: it is another's, or gone already.
+        durable.write(Write::EndSession { key, epoch }).await?;
+        durable.hot.forget_owner(&key).await;
+        if let Some(log) = &durable.event_log {
+            log.forget(key);
+        }
+        Ok(())
+    }
+
+    pub(super) fn end_sessions_of(self: &Arc<Self>, tenant: &Tenant, why: &str) {
+        tenant.sessions().iter().for_each(|session| self.close_session(session, why));
+    }
+
+    pub(super) fn all_sessions(&self) -> Vec<Arc<Session>> {
+        self.sessions.iter().map(|entry| entry.value().clone()).collect()
+    }
+}
+
+/// A peer's text where people read it.
+fn display(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(DISPLAY_CHARS_MAX).collect()
+}
