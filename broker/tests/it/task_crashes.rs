@@ -129,14 +129,19 @@ async fn f_33_killed_at_each_step_a_harmless_tool_is_called_again() {
 
 #[tokio::test]
 async fn f_34_a_task_the_backend_keeps_is_watched_by_the_next_life() {
-    let done = Gate::new();
-    let backend = with_tasks(&done).await;
-    let left = killed_at("task.mirrored.committed", &backend, false).await;
-    assert_eq!(left.client.result("tasks/get", json!({"taskId": left.id})).await["status"], "working");
-    let waiting = left.client.begin("tasks/result", json!({"taskId": left.id}));
-    done.open();
-    assert_eq!(text_of(&waiting.result().await), "result of task-1");
-    assert_eq!(backend.count(|seen| seen.calls("job")), 1);
+    for sessions in [false, true] {
+        let done = Gate::new();
+        let backend = with_tasks(&done).await;
+        if sessions {
+            backend.sessions();
+        }
+        let left = killed_at("task.mirrored.committed", &backend, false).await;
+        assert_eq!(left.client.result("tasks/get", json!({"taskId": left.id})).await["status"], "working");
+        let waiting = left.client.begin("tasks/result", json!({"taskId": left.id}));
+        done.open();
+        assert_eq!(text_of(&waiting.result().await), "result of task-1", "sessions: {sessions}");
+        assert_eq!(backend.count(|seen| seen.calls("job")), 1);
+    }
 }
 
 #[tokio::test]
@@ -192,6 +197,7 @@ async fn r_9_a_drain_gives_tasks_away_and_the_next_life_goes_on_with_them() {
     let folder = tempfile::tempdir().unwrap();
     let done = Gate::new();
     let (keeping, gate) = (with_tasks(&done).await, done.clone());
+    keeping.sessions();
     let plain = FakeBackend::start().await;
     for tool in ["read", "write"] {
         let gate = gate.clone();
