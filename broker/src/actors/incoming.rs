@@ -84,11 +84,11 @@ fn owner(link: &Arc<Link>, connection: &Connection, message: &Message, origin: O
     match &link.scope {
         // Nothing says whose it is, and guessing could show it to another user of the tenant.
         LinkScope::Catalog | LinkScope::Tenant => None,
-        // One client is behind it, through calls and through tasks: whatever asked last is the likely reason.
+        // One client is behind it, through calls and through tasks.
         LinkScope::Session(_) | LinkScope::Task(_) => {
             let only_session = || link.sessions().into_iter().next().map(|session| Owner::Session { session, call: None });
             let only_task = || link.runs().into_iter().next().map(Owner::Task);
-            connection.latest_asker().map(Owner::from).or_else(only_session).or_else(only_task)
+            connection.likely_asker().map(Owner::from).or_else(only_session).or_else(only_task)
         }
         LinkScope::Principal(..) => connection.only_asker().map(Owner::from),
     }

@@ -109,11 +109,11 @@ impl EventStream {
     }
 
     pub fn push(&self, now: Instant, kind: EventKind, frame: Bytes) -> Result<(), Overflow> {
-        self.push_about(now, kind, None, frame)
+        self.push_about(now, kind, None, frame).map(|_| ())
     }
 
-    /// [`EventStream::push`] of something that need not wait twice.
-    pub fn push_about(&self, now: Instant, kind: EventKind, topic: Option<Topic>, frame: Bytes) -> Result<(), Overflow> {
+    /// [`EventStream::push`] of something that need not wait twice. `false`: it waits already.
+    pub fn push_about(&self, now: Instant, kind: EventKind, topic: Option<Topic>, frame: Bytes) -> Result<bool, Overflow> {
         let mut state = self.lock();
         let pushed = state.add(self.number, now, kind, topic, frame);
         drop(state);
@@ -289,7 +289,7 @@ impl EventStream {
 }
 
 impl State {
-    fn add(&mut self, number: u64, now: Instant, kind: EventKind, topic: Option<Topic>, frame: Bytes) -> Result<(), Overflow> {
+    fn add(&mut self, number: u64, now: Instant, kind: EventKind, topic: Option<Topic>, frame: Bytes) -> Result<bool, Overflow> {
         let several_due = self.due.len() > 1;
         if kind == EventKind::Answer {
             self.answered(&frame);
@@ -308,7 +308,7 @@ impl State {
         if kind == EventKind::Answer && several_due {
             self.log_record(number);
         }
-        pushed.map(|_| ())
+        pushed.map(|added| added.is_some())
     }
 
     /// Notes which request was answered. Of a single one there is no doubt.

@@ -72,8 +72,8 @@ pub struct Event {
 
 impl Event {
     /// One that was stored.
-    pub fn stored(now: Instant, sequence: u64, kind: u8, frame: Bytes) -> Self {
-        Self { sequence, kind: EventKind::of_code(kind), topic: None, frame, at: now }
+    pub fn stored(now: Instant, sequence: u64, kind: EventKind, topic: Option<Topic>, frame: Bytes) -> Self {
+        Self { sequence, kind, topic, frame, at: now }
     }
 }
 
@@ -408,7 +408,7 @@ mod tests {
     #[test]
     fn a_restored_log_goes_on_above_what_was_there() {
         let now = Instant::now();
-        let events = [4, 5].map(|sequence| Event::stored(now, sequence, EventKind::Message.code(), Bytes::from(sequence.to_string())));
+        let events = [4, 5].map(|sequence| Event::stored(now, sequence, EventKind::Message, None, Bytes::from(sequence.to_string())));
         let held = Held { trimmed_through: 2, position: 3, events: events.into(), last_sequence: 1 << 33 };
         let mut log = EventLog::restored(LIMITS, None, held);
         assert_eq!(log.can_resume(3), Ok(()));

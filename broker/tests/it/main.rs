@@ -29,6 +29,7 @@ mod metrics;
 mod peers;
 mod relay;
 mod replicas;
+mod restarts;
 mod revisions;
 mod rpc;
 mod secrets;

@@ -443,14 +443,14 @@ async fn f_01_a_vanished_reader_is_noticed_without_a_write() {
 #[tokio::test]
 async fn sse_12_after_an_overflow_a_client_can_open_its_stream_anew() {
     let backend = FakeBackend::echo().await;
-    backend.list("resources", vec![json!({"uri": "test://one", "name": "one"})]);
+    backend.sessions();
     let config = json!({"events": {"stream_events": 5}});
     let broker = builder().config(config).backend("default", "b", backend.spec()).start().await;
-    let client = broker.connected(json!({})).await;
-    client.result("resources/subscribe", json!({"uri": "b+test://one"})).await;
-    backend.wait_get_streams(1).await;
-    for _ in 0..20 {
-        backend.notify("notifications/resources/updated", json!({"uri": "test://one"})).await;
+    let client = broker.connected(json!({"roots": {}})).await;
+    client.call("b__echo", json!({})).await;
+    backend.wait_get_streams(2).await;
+    for id in 0..20 {
+        backend.push(json!({"jsonrpc": "2.0", "id": id, "method": "roots/list"})).await;
     }
     testkit::eventually("the flood to have arrived", || async {
         let dropped = broker.admin().metric("mcp_dropped_notifications_total", &[("kind", "slow_client")]).await.unwrap_or_default();
@@ -459,5 +459,28 @@ async fn sse_12_after_an_overflow_a_client_can_open_its_stream_anew() {
     .await;
     let mut stream = client.open_get_stream().await;
     let (_, message) = stream.next_message().await.unwrap();
-    assert_eq!(message["method"], "notifications/resources/updated");
+    assert_eq!(message["method"], "roots/list");
+}
+
+#[tokio::test]
+async fn what_changed_many_times_is_told_once_to_whoever_did_not_listen() {
+    let backend = FakeBackend::echo().await;
+    backend.list("resources", ["one", "two"].map(|name| json!({"uri": format!("test://{name}"), "name": name})).to_vec());
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    for uri in ["b+test://one", "b+test://two"] {
+        client.result("resources/subscribe", json!({"uri": uri})).await;
+    }
+    backend.wait_get_streams(1).await;
+    for _ in 0..20 {
+        backend.notify("notifications/resources/updated", json!({"uri": "test://one"})).await;
+    }
+    backend.notify("notifications/resources/updated", json!({"uri": "test://two"})).await;
+    broker.admin().wait_metric("mcp_dropped_notifications_total", &[("kind", "repeated")], |count| count == 19.0).await;
+    let mut stream = client.open_get_stream().await;
+    let mut told = Vec::new();
+    while told.last().is_none_or(|uri: &Value| uri != "b+test://two") {
+        told.push(stream.next_message().await.unwrap().1["params"]["uri"].clone());
+    }
+    assert_eq!(told, ["b+test://one", "b+test://two"]);
 }

@@ -129,14 +129,19 @@ async fn f_33_killed_at_each_step_a_harmless_tool_is_called_again() {
 
 #[tokio::test]
 async fn f_34_a_task_the_backend_keeps_is_watched_by_the_next_life() {
-    let done = Gate::new();
-    let backend = with_tasks(&done).await;
-    let left = killed_at("task.mirrored.committed", &backend, false).await;
-    assert_eq!(left.client.result("tasks/get", json!({"taskId": left.id})).await["status"], "working");
-    let waiting = left.client.begin("tasks/result", json!({"taskId": left.id}));
-    done.open();
-    assert_eq!(text_of(&waiting.result().await), "result of task-1");
-    assert_eq!(backend.count(|seen| seen.calls("job")), 1);
+    for sessions in [false, true] {
+        let done = Gate::new();
+        let backend = with_tasks(&done).await;
+        if sessions {
+            backend.sessions();
+        }
+        let left = killed_at("task.mirrored.committed", &backend, false).await;
+        assert_eq!(left.client.result("tasks/get", json!({"taskId": left.id})).await["status"], "working");
+        let waiting = left.client.begin("tasks/result", json!({"taskId": left.id}));
+        done.open();
+        assert_eq!(text_of(&waiting.result().await), "result of task-1", "sessions: {sessions}");
+        assert_eq!(backend.count(|seen| seen.calls("job")), 1);
+    }
 }
 
 #[tokio::test]
@@ -185,6 +190,55 @@ async fn r_1_what_was_acknowledged_is_there_after_a_kill() {
     done.open();
     assert_eq!(client.result("tasks/get", json!({"taskId": slow})).await["status"], "failed", "and stays so");
     assert_eq!(backend.count(|seen| seen.calls("job")), 2);
+}
+
+#[tokio::test]
+async fn r_9_a_drain_gives_tasks_away_and_the_next_life_goes_on_with_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let done = Gate::new();
+    let (keeping, gate) = (with_tasks(&done).await, done.clone());
+    keeping.sessions();
+    let plain = FakeBackend::start().await;
+    for tool in ["read", "write"] {
+        let gate = gate.clone();
+        plain.tool(tool, move |_| {
+            let gate = gate.clone();
+            async move {
+                gate.passed().await;
+                Reply::text("done")
+            }
+        });
+    }
+    let described =
+        |name: &str, read_only: bool| json!({"name": name, "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": read_only}});
+    plain.list("tools", vec![described("read", true), described("write", false)]);
+    let url = format!("sqlite:{}", folder.path().join("broker.db").display());
+    let config = json!({"storage": {"url": url}, "shutdown": {"grace": "1s"}});
+    let mut first = builder()
+        .auth_required()
+        .config(config)
+        .backend("default", "b", keeping.spec())
+        .backend("default", "p", plain.spec())
+        .start()
+        .await;
+    let key = first.admin().create_key("default").await;
+    let client = first.client("/mcp").bearer(&key).connected(json!({})).await;
+    let (kept, read, write) = (start(&client, "b__job").await, start(&client, "p__read").await, start(&client, "p__write").await);
+    plain.wait_count("both calls", 2, |seen| seen.is("tools/call")).await;
+    keeping.wait_for("a look at the task", |seen| seen.is("tasks/get")).await;
+    first.terminate().await;
+    let second = broker_on(folder.path(), None, None).await;
+    for backend in ["b", "p"] {
+        second.admin().wait_backend_state("default", backend, "ready").await;
+    }
+    let client = second.client("/mcp").bearer(&key).connected(json!({})).await;
+    let error = client.error("tasks/result", json!({"taskId": write})).await;
+    assert_eq!(error["data"]["kind"], "outcome_unknown", "{error}");
+    plain.wait_count("the harmless call again", 3, |seen| seen.is("tools/call")).await;
+    done.open();
+    assert_eq!(text_of(&client.result("tasks/result", json!({"taskId": read})).await), "done");
+    assert_eq!(text_of(&client.result("tasks/result", json!({"taskId": kept})).await), "result of task-1");
+    assert_eq!((plain.count(|seen| seen.calls("write")), keeping.count(|seen| seen.calls("job"))), (1, 1));
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use testkit::{FakeBackend, Gate, Reply, TestBroker, TestClient};
+use testkit::{BackendCall, FakeBackend, Gate, Reply, TestBroker, TestClient};
 
 use crate::{builder, echo, kind, text_of};
 
@@ -17,6 +17,11 @@ type Tasks = Arc<Mutex<HashMap<String, String>>>;
 
 fn task(id: &str, status: &str) -> Value {
     json!({"taskId": id, "status": status, "createdAt": "2026-01-01T00:00:00Z", "lastUpdatedAt": "2026-01-01T00:00:01Z", "ttl": 60000, "pollInterval": 50})
+}
+
+/// The place of a task: one session of a backend knows nothing of another's.
+fn place(call: &BackendCall, id: &str) -> String {
+    format!("{} {id}", call.session.as_deref().unwrap_or(""))
 }
 
 /// A backend whose tool `job` becomes a task `task-N`; `done` opens when it shall finish.
@@ -36,7 +41,7 @@ pub(crate) async fn with_tasks(done: &Gate) -> FakeBackend {
             }
             let mut tasks = tasks.lock().unwrap();
             let id = format!("task-{}", tasks.len() + 1);
-            tasks.insert(id.clone(), "working".to_owned());
+            tasks.insert(place(&call, &id), "working".to_owned());
             Reply::Result(
                 json!({"task": task(&id, "working"), "_meta": {"io.modelcontextprotocol/model-immediate-response": "working on it"}}),
             )
@@ -57,7 +62,7 @@ pub(crate) async fn with_tasks(done: &Gate) -> FakeBackend {
             let id = call.params()["taskId"].as_str().unwrap_or("").to_owned();
             let finished = tokio::time::timeout(Duration::ZERO, finished.passed()).await.is_ok();
             let mut tasks = known.lock().unwrap();
-            match tasks.get_mut(&id) {
+            match tasks.get_mut(&place(&call, &id)) {
                 Some(status) => {
                     if finished && status == "working" {
                         *status = "completed".to_owned();
@@ -69,14 +74,9 @@ pub(crate) async fn with_tasks(done: &Gate) -> FakeBackend {
         }
     });
     let known = tasks.clone();
-    backend.on("tasks/list", move |_| {
-        let all: Vec<Value> = known.lock().unwrap().iter().map(|(id, status)| task(id, status)).collect();
-        async move { Reply::Result(json!({"tasks": all})) }
-    });
-    let known = tasks.clone();
     backend.on("tasks/cancel", move |call| {
         let id = call.params()["taskId"].as_str().unwrap_or("").to_owned();
-        known.lock().unwrap().insert(id.clone(), "cancelled".to_owned());
+        known.lock().unwrap().insert(place(&call, &id), "cancelled".to_owned());
         async move { Reply::Result(task(&id, "cancelled")) }
     });
     let done = done.clone();
@@ -85,7 +85,7 @@ pub(crate) async fn with_tasks(done: &Gate) -> FakeBackend {
         async move {
             done.passed().await;
             let id = call.params()["taskId"].as_str().unwrap().to_owned();
-            tasks.lock().unwrap().insert(id.clone(), "completed".to_owned());
+            tasks.lock().unwrap().insert(place(&call, &id), "completed".to_owned());
             Reply::Result(json!({"content": [{"type": "text", "text": format!("result of {id}")}], "_meta": {RELATED: {"taskId": id}}}))
         }
     });

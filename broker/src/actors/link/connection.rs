@@ -277,9 +277,10 @@ impl Connection {
         self.pending.only_asker()
     }
 
-    /// Whoever asked last of those who wait for an answer here.
-    pub fn latest_asker(&self) -> Option<Asker> {
-        self.pending.latest_asker()
+    /// Whom a message without a name is for where all who wait here ask for the same client. A call comes before a task: it
+    /// has a stream on which its client is sure to see what comes.
+    pub fn likely_asker(&self) -> Option<Asker> {
+        self.pending.likely_asker()
     }
 
     /// Remembers who works on a request of the backend.

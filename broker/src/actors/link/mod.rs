@@ -312,10 +312,25 @@ impl Link {
         self.detach(session);
     }
 
-    /// The first connection goes on with this session instead of beginning one. Only for a link of one session: nobody else
-    /// can be using it then.
+    /// The session at the backend is left as it is when the link closes: somebody else goes on with it.
+    pub fn leave_backend_session(&self) {
+        if self.is_personal() {
+            self.handed_over.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// What another process could go on with.
+    pub fn backend_session(&self, connection: &Connection) -> Option<BackendSession> {
+        match &self.backend.spec.transport {
+            TransportSpec::Http { url } if self.is_personal() => connection.backend_session(url),
+            _ => None,
+        }
+    }
+
+    /// The first connection goes on with this session instead of beginning one. Only for a link of one session, or one task:
+    /// nobody else can be using it then.
     pub fn resume_with(&self, session: BackendSession, first_wire_id: u64) {
-        if matches!(self.scope, LinkScope::Session(_)) {
+        if self.is_personal() {
             *sync::lock(&self.resumption) = Some(Resumption { session, first_wire_id });
         }
     }

@@ -98,9 +98,11 @@ impl Pending {
         askers.next().is_none().then(|| first.clone())
     }
 
-    pub(super) fn latest_asker(&self) -> Option<Asker> {
+    /// Of those who ask for the same client: the latest call, or else the latest task.
+    pub(super) fn likely_asker(&self) -> Option<Asker> {
         let waiting = self.lock_waiting();
-        waiting.iter().filter(|(_, waiting)| waiting.asker.is_some()).max_by_key(|(id, _)| **id)?.1.asker.clone()
+        let askers = waiting.iter().filter_map(|(wire_id, waiting)| Some((waiting.asker.as_ref()?, *wire_id)));
+        askers.max_by_key(|(asker, wire_id)| (!asker.is_task(), *wire_id)).map(|(asker, _)| asker.clone())
     }
 
     pub(super) fn note_asked(&self, backend_id: RequestId, asked: Asked) {

@@ -7,6 +7,7 @@ use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use protocol::{
+    envelope::Message,
     error::{ErrorKind, Refusal},
     handshake,
     ids::RequestId,
@@ -273,7 +274,19 @@ fn is_answer(event: &LoggedEvent) -> bool {
 }
 
 fn restored_event(event: LoggedEvent) -> Event {
-    Event::stored(Instant::now(), event.sequence, event.kind, event.frame)
+    let topic = topic_of(&event.frame);
+    Event::stored(Instant::now(), event.sequence, EventKind::of_code(event.kind), topic, event.frame)
+}
+
+/// What a stored notification is about, so that what is told now does not repeat it.
+fn topic_of(frame: &Bytes) -> Option<Topic> {
+    let limits = json::Limits { bytes_max: frame.len(), ..json::Limits::default() };
+    let message = Message::decode(frame.clone(), &limits).ok()?;
+    match message.method {
+        Method::ToolsListChanged | Method::PromptsListChanged | Method::ResourcesListChanged => Some(Topic::List(message.method)),
+        Method::ResourcesUpdated => Some(Topic::Resource(message.text(message.fields.uri)?.into_owned())),
+        _ => None,
+    }
 }
 
 fn cannot_resume() -> Refusal {

@@ -18,7 +18,7 @@ use crate::{
     actors::stream::EventStream,
     durable::{EventWriter, SessionKey},
     limits::STREAMS_KEPT_MAX,
-    rules::event_log::{Event, EventKind, LogLimits, Topic},
+    rules::event_log::{Event, EventKind, LogLimits, Overflow, Topic},
 };
 
 /// Where the epoch begins in a stream's number.
@@ -28,8 +28,8 @@ const EPOCH_SHIFT: u32 = 32;
 pub(super) struct Streams {
     pub(super) limits: LogLimits,
     epoch: u64,
-    /// How many were made under any epoch of ours.
-    made: u64,
+    /// How many POST streams and GET streams were made under any epoch of ours.
+    made: [u64; 2],
     /// Every stream the client may resume, by number.
     kept: BTreeMap<u64, Arc<EventStream>>,
     /// GET streams, the latest last.
@@ -41,7 +41,7 @@ pub(super) struct Streams {
 
 impl Streams {
     pub(super) fn new(limits: LogLimits, epoch: i64, log: Option<(EventWriter, SessionKey)>) -> Self {
-        let mut streams = Self { limits, epoch: 0, made: 0, kept: BTreeMap::new(), general: Vec::new(), log, inherits: false };
+        let mut streams = Self { limits, epoch: 0, made: [0; 2], kept: BTreeMap::new(), general: Vec::new(), log, inherits: false };
         streams.set_epoch(epoch);
         streams
     }
@@ -52,8 +52,9 @@ impl Streams {
     }
 
     fn next_number(&mut self, general: bool) -> u64 {
-        self.made += 1;
-        self.epoch << EPOCH_SHIFT | self.made << 1 | u64::from(general)
+        let made = &mut self.made[usize::from(general)];
+        *made += 1;
+        self.epoch << EPOCH_SHIFT | *made << 1 | u64::from(general)
     }
 
     pub(super) fn make(&mut self, due: Vec<RequestId>, unnamed: usize) -> Arc<EventStream> {
@@ -159,7 +160,7 @@ impl Streams {
     /// Whether a stream of this number was ever made, as far as can be said.
     pub(super) fn can_have_been(&self, number: u64) -> bool {
         let (epoch, made) = (number >> EPOCH_SHIFT, (number & ((1 << EPOCH_SHIFT) - 1)) >> 1);
-        epoch > 0 && made > 0 && (epoch < self.epoch || (epoch == self.epoch && made <= self.made))
+        epoch > 0 && made > 0 && (epoch < self.epoch || (epoch == self.epoch && made <= self.made[usize::from(is_general(number))]))
     }
 
     /// Whether an earlier owner made the stream.
@@ -241,11 +242,15 @@ impl Session {
     pub fn deliver_about(&self, kind: EventKind, topic: Option<Topic>, frame: Bytes) {
         let mut state = self.lock();
         // Pushed under the lock: once the session begins to leave, nothing is added that its next owner would not see.
-        let delivered = !matches!(state.phase, SessionPhase::Closing | SessionPhase::Closed)
-            && state.streams.general().push_about(Instant::now(), kind, topic, frame).is_ok();
+        let pushed = match state.phase {
+            SessionPhase::Closing | SessionPhase::Closed => Err(Overflow),
+            _ => state.streams.general().push_about(Instant::now(), kind, topic, frame),
+        };
         drop(state);
-        if !delivered {
-            self.shared.metrics.dropped_notification("slow_client");
+        match pushed {
+            Ok(true) => {}
+            Ok(false) => self.shared.metrics.dropped_notification("repeated"),
+            Err(Overflow) => self.shared.metrics.dropped_notification("slow_client"),
         }
     }
 

@@ -19,7 +19,7 @@ use crate::{
     actors::session::{Session, local::Reply},
     config,
     durable::{NodeName, Step, StoredTask, TaskLimit, TaskLimits, TaskRecord, TaskStatus, Write, Written, fault_point},
-    limits::{STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_ID_BYTES, TASK_REQUEST_BYTES_MAX},
+    limits::{STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_ID_BYTES, TASK_REQUEST_BYTES_MAX, TASK_RUNS_MAX},
     rules::{
         routing::{self, TaskTarget},
         tasks::{self, Details, Ended, IDEMPOTENCY_KEY, Wish},
@@ -38,6 +38,9 @@ impl Session {
         plan: routing::Plan,
         target: TaskTarget,
     ) -> Result<Reply, Refusal> {
+        if self.shared.tasks.running() >= TASK_RUNS_MAX {
+            return Err(Refusal::new(ErrorKind::Overloaded, format!("this replica runs {TASK_RUNS_MAX} tasks, which is its limit")));
+        }
         let settings = self.shared.task_settings().clone();
         let wish = Wish::of(&message)?;
         let request = request(&message, &plan)?;

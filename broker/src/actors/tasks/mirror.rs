@@ -10,30 +10,64 @@ use protocol::{
     error::{ErrorKind, Refusal},
     json,
     method::Method,
+    version::Version,
 };
 use serde::{Deserialize, Serialize};
 
 use super::{
     run::{Mirrored, TaskRun},
-    runner::{Ending, Patience, connect},
+    runner::{Ending, Patience},
 };
 use crate::{
     actors::{
         asker::Asker,
         link::{
             Link,
-            connection::{Connection, Failure, Wire},
+            connection::{Connection, Failure},
         },
+        session::record::BackendSession,
     },
     durable::{Step, TaskStatus, Write, fault_point},
-    rules::tasks::{self, BackendTask},
+    rules::{
+        sharing::LinkScope,
+        tasks::{self, BackendTask},
+    },
 };
 
 /// What it takes to reach the backend's session again; sealed in the record.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 struct Way {
+    url: String,
     /// `Mcp-Session-Id` of the backend.
-    session: Option<String>,
+    session: String,
+    version: String,
+    /// The session at the backend is the task's own, and ends with it.
+    own: bool,
+}
+
+impl Way {
+    fn of(link: &Link, connection: &Connection) -> Option<Self> {
+        let BackendSession { url, id, version } = link.backend_session(connection)?;
+        Some(Self { url, session: id, version: version.as_str().to_owned(), own: matches!(link.scope, LinkScope::Task(_)) })
+    }
+
+    /// Makes a link go on with the session. Where the client's session is here, its link does by itself.
+    fn take(self, link: &Link) {
+        if !matches!(link.scope, LinkScope::Task(_)) || link.live().is_some() {
+            return;
+        }
+        let Some(version) = Version::parse(&self.version) else { return };
+        link.resume_with(BackendSession { url: self.url, id: self.session, version }, first_wire_id());
+        if !self.own {
+            link.leave_backend_session();
+        }
+    }
+}
+
+/// Request ids are not used again within a session of the backend, which the client's own link and other tasks may use at
+/// the same time: a range by lot, above all that they use, and below what a double holds.
+fn first_wire_id() -> u64 {
+    (1 << 52) | (u64::from(rand::random_range(0..1_u32 << 20)) << 32)
 }
 
 fn place(run: &TaskRun) -> String {
@@ -63,11 +97,7 @@ impl TaskRun {
 
 /// Goes on with a task that the backend has just made.
 pub(super) async fn follow(run: &Arc<TaskRun>, link: &Arc<Link>, connection: &Connection, task: BackendTask) -> Ending {
-    let session = match connection.wire() {
-        Wire::Http(http) => http.session_id(),
-        Wire::Pipe(_) => None,
-    };
-    let way = serde_json::to_vec(&Way { session }).unwrap_or_default();
+    let way = serde_json::to_vec(&Way::of(link, connection)).unwrap_or_default();
     let sealed = match run.shared.durable.seal.seal(&place(run), &way) {
         Ok(sealed) => sealed,
         Err(error) => return Ending::Refused(Refusal::new(ErrorKind::Internal, error.to_string())),
@@ -82,16 +112,20 @@ pub(super) async fn follow(run: &Arc<TaskRun>, link: &Arc<Link>, connection: &Co
 
 /// Goes on with a task that another process left.
 pub(super) async fn resume(run: &Arc<TaskRun>, backend_task: String, sealed: &[u8]) -> Ending {
-    let way: Way =
-        run.shared.durable.seal.open(&place(run), sealed).ok().and_then(|way| serde_json::from_slice(&way).ok()).unwrap_or_default();
-    let link = match run.link() {
-        Ok(link) => link,
-        Err(_) => match connect(run, &mut Patience::new(run.timeouts().call)).await {
-            Ok((link, _)) => link,
-            Err(_) => return unknown(run, "its backend can not be reached any more"),
-        },
+    let opened = run.shared.durable.seal.open(&place(run), sealed);
+    let way: Option<Way> = opened.ok().and_then(|way| serde_json::from_slice(&way).ok()).flatten();
+    let mut patience = Patience::new(run.timeouts().call);
+    let link = loop {
+        match run.link() {
+            Ok(link) => break link,
+            // After a start the backend may not be registered yet.
+            Err(_) if patience.wait(None).await => {}
+            Err(_) => return unknown(run, "its backend is not registered any more"),
+        }
     };
-    let _until_links_can_be_resumed = way.session;
+    if let Some(way) = way {
+        way.take(&link);
+    }
     run.lock().mirrored = Some(Mirrored { id: backend_task.clone(), link: link.clone() });
     run.shared.tasks.note_backend_task(run, &link, &backend_task);
     let task = BackendTask { id: backend_task, status: TaskStatus::Working, message: None, poll_interval: Some(std::time::Duration::ZERO) };

@@ -238,6 +238,7 @@ pub(super) async fn connect(run: &Arc<TaskRun>, patience: &mut Patience) -> Resu
 
 /// The one end of every run.
 async fn settle(run: &Arc<TaskRun>, ending: Ending) {
+    run.words.fall_silent();
     match ending {
         Ending::Answered(answer, said) => {
             let ended =
@@ -309,6 +310,9 @@ fn in_clients_terms(run: &TaskRun, answer: &Message) -> Result<Message, Refusal>
 /// Another process may go on. What was certainly not sent can begin anew there.
 async fn release(run: &TaskRun) {
     let (task, epoch) = (run.id.clone(), run.epoch());
+    if let Some(mirrored) = &run.lock().mirrored {
+        mirrored.link.leave_backend_session(); // or the backend would forget the task with the session
+    }
     if run.is_untouched() {
         let _as_good = run.shared.durable.write(Write::StepTask { task: task.clone(), epoch, step: Step::Queued }).await;
     }

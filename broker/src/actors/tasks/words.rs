@@ -28,6 +28,8 @@ pub(super) struct Words {
 #[derive(Debug, Default)]
 struct Said {
     progress: Option<f64>,
+    /// The task is ending: nothing more is said (MCP 2025-11-25, Tasks: no progress after the end).
+    silent: bool,
     /// The second that is being counted.
     since: Option<Instant>,
     words: u32,
@@ -44,8 +46,15 @@ impl Words {
         true
     }
 
+    pub(super) fn fall_silent(&self) {
+        lock(&self.said).silent = true;
+    }
+
     fn has_room(&self, now: Instant) -> bool {
         let mut said = lock(&self.said);
+        if said.silent {
+            return false;
+        }
         if said.since.is_none_or(|since| now.saturating_duration_since(since) >= Duration::from_secs(1)) {
             (said.since, said.words) = (Some(now), 0);
         }
@@ -112,6 +121,8 @@ mod tests {
         let said = (0..100).filter(|_| words.has_room(now)).count();
         assert_eq!(said, TASK_WORDS_PER_SECOND as usize);
         assert!(words.has_room(now + Duration::from_secs(1)));
+        words.fall_silent();
+        assert!(!words.has_room(now + Duration::from_secs(5)));
         assert!(words.progress_advances(1.0) && !words.progress_advances(1.0) && words.progress_advances(1.5));
     }
 }

@@ -1,0 +1,354 @@
+//! What a client has after the broker's process ended, by a crash or in order: its session, its subscriptions, its streams.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use testkit::{EventReader, FakeBackend, Gate, Reply, TestBroker, TestClient, backend::tool};
+
+use crate::{builder, kind, refused, request, text_of};
+
+/// How a process ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Crash,
+    Order,
+}
+
+const BOTH: [End; 2] = [End::Crash, End::Order];
+
+/// A backend with sessions, a resource, and the tools `echo` and `count`, which counts the calls of its session.
+async fn backend() -> FakeBackend {
+    let backend = FakeBackend::echo().await;
+    backend.sessions();
+    backend.list("resources", vec![json!({"uri": "test://one", "name": "one"})]);
+    backend
+}
+
+async fn start(backend: &FakeBackend) -> TestBroker {
+    builder().backend("default", "b", backend.spec()).start().await
+}
+
+/// Ends the process and starts it again on the same folder.
+async fn restart(broker: &mut TestBroker, end: End) {
+    match end {
+        End::Crash => broker.kill().await,
+        End::Order => assert!(broker.terminate().await.success()),
+    }
+    broker.start_again().await;
+}
+
+/// The same client at the new process, which has another port.
+fn back(broker: &TestBroker, client: &TestClient) -> TestClient {
+    let back = broker.client("/mcp");
+    back.set_session(client.session().as_deref());
+    back.set_version(Some("2025-11-25"));
+    // Ids are not used twice in a session.
+    while back.take_id() < 100 {}
+    back
+}
+
+/// Writes of the store so far.
+async fn writes(broker: &TestBroker) -> f64 {
+    broker.admin().metric("mcp_store_seconds_count", &[("operation", "write")]).await.unwrap_or_default()
+}
+
+/// Waits until what is written behind has been: the store was left alone for a while.
+async fn written_behind(broker: &TestBroker) {
+    let admin = broker.admin();
+    let (mut quiet, mut last) = (0, String::new());
+    while quiet < 15 {
+        let metrics = admin.metrics().await;
+        let now: String = metrics.lines().filter(|line| line.starts_with("mcp_store_seconds_count")).collect();
+        quiet = if now == last { quiet + 1 } else { 0 };
+        last = now;
+        tokio::time::sleep(Duration::from_millis(100)).await; // longer in all than the pause between two rounds
+    }
+}
+
+async fn methods(stream: &mut EventReader, count: usize) -> Vec<String> {
+    let mut methods = Vec::new();
+    while methods.len() < count {
+        methods.push(stream.next_message().await.unwrap().1["method"].as_str().unwrap_or("an answer").to_owned());
+    }
+    methods
+}
+
+/// Everything a stream says until the session ends.
+async fn until_deleted(client: &TestClient, mut stream: EventReader) -> Vec<Value> {
+    let reading = tokio::spawn(async move {
+        let mut messages = Vec::new();
+        while let Some(event) = stream.advance().await {
+            messages.extend(event.message());
+        }
+        messages
+    });
+    client.result("ping", json!({})).await;
+    assert_eq!(client.delete_session().await, 204);
+    reading.await.unwrap()
+}
+
+#[tokio::test]
+async fn a_session_goes_on_after_a_restart_with_all_it_had() {
+    for end in BOTH {
+        let backend = backend().await;
+        backend.tool("log", |call| async move {
+            for level in ["info", "error"] {
+                call.notify("notifications/message", json!({"level": level, "data": level})).await;
+            }
+            Reply::text("logged")
+        });
+        let mut broker = start(&backend).await;
+        let client = broker.connected(json!({})).await;
+        client.result("logging/setLevel", json!({"level": "warning"})).await;
+        client.result("resources/subscribe", json!({"uri": "b+test://one"})).await;
+        written_behind(&broker).await;
+        let before = backend.seen_of("initialize").len();
+
+        restart(&mut broker, end).await;
+        let client = back(&broker, &client);
+        let mut call = client.begin_call("b__log", json!({}));
+        assert_eq!(text_of(&call.finish().await.value["result"]), "logged", "{end:?}");
+        let logged: Vec<_> = call.before.iter().map(|message| message.value["params"]["level"].clone()).collect();
+        assert_eq!(logged, ["error"], "{end:?}: the log level is kept");
+        assert_eq!(backend.seen_of("initialize").len(), before + 1, "{end:?}: only the catalog's link began anew");
+        // The subscription is put back, and as nobody knows what was missed, the client is told to look.
+        let mut stream = client.open_get_stream().await;
+        let (_, told) = stream.next_message().await.unwrap();
+        assert_eq!((&told["method"], &told["params"]["uri"]), (&json!("notifications/resources/updated"), &json!("b+test://one")));
+        backend.wait_get_streams(2).await;
+        backend.notify("notifications/resources/updated", json!({"uri": "test://one"})).await;
+        assert_eq!(methods(&mut stream, 1).await, ["notifications/resources/updated"], "{end:?}");
+        assert_eq!(broker.admin().metric("mcp_sessions_adopted_total", &[]).await, Some(1.0));
+    }
+}
+
+#[tokio::test]
+async fn a_backend_that_forgot_its_sessions_is_initialised_anew_and_the_client_notices_nothing() {
+    let backend = backend().await;
+    let mut broker = start(&backend).await;
+    let client = broker.connected(json!({})).await;
+    client.call("b__echo", json!({})).await;
+    written_behind(&broker).await;
+    broker.kill().await;
+    backend.forget_sessions();
+    broker.start_again().await;
+    let before = (backend.seen_of("initialize").len(), backend.count(|seen| seen.calls("echo")));
+    let client = back(&broker, &client);
+    client.call("b__echo", json!({"round": 2})).await;
+    assert!(backend.seen_of("initialize").len() > before.0);
+    let carried_out = backend.seen().iter().filter(|seen| seen.calls("echo") && seen.message["params"]["arguments"]["round"] == 2).count();
+    assert!(carried_out <= 2, "refused once, carried out once");
+}
+
+#[tokio::test]
+async fn ids_of_requests_at_a_backends_session_do_not_repeat_over_a_restart() {
+    let backend = backend().await;
+    let mut broker = start(&backend).await;
+    let client = broker.connected(json!({})).await;
+    client.call("b__echo", json!({})).await;
+    written_behind(&broker).await;
+    restart(&mut broker, End::Crash).await;
+    back(&broker, &client).call("b__echo", json!({})).await;
+    let calls: Vec<_> = backend.seen_of("tools/call");
+    assert_eq!(calls[0].header("mcp-session-id"), calls[1].header("mcp-session-id"), "the same session there");
+    assert_ne!(calls[0].message["id"], calls[1].message["id"]);
+}
+
+#[tokio::test]
+async fn sse_09_a_get_stream_is_resumed_after_a_restart_without_loss_or_repeat() {
+    for end in BOTH {
+        let backend = backend().await;
+        let mut broker = start(&backend).await;
+        let client = broker.connected(json!({})).await;
+        let mut stream = client.open_get_stream().await;
+        backend.wait_get_streams(1).await;
+        backend.list("tools", vec![tool("echo"), tool("second")]);
+        backend.notify("notifications/tools/list_changed", json!({})).await;
+        let (read, told) = stream.next_message().await.unwrap();
+        assert_eq!(told["method"], "notifications/tools/list_changed");
+        drop(stream);
+        backend.list("resources", vec![]);
+        backend.notify("notifications/resources/list_changed", json!({})).await;
+        broker.admin().wait_backend("default", "b", "no resource", |view| view["resources"] == 0).await;
+        written_behind(&broker).await;
+
+        restart(&mut broker, end).await;
+        let client = back(&broker, &client);
+        let mut resumed = client.resume(&read.unwrap()).await;
+        let (missed, told) = resumed.next_message().await.unwrap();
+        assert_eq!(told["method"], "notifications/resources/list_changed", "{end:?}: what was missed");
+        // It goes on as the session's stream, with ids that were not there before.
+        backend.wait_get_streams(1).await;
+        backend.list("tools", vec![tool("echo")]);
+        backend.notify("notifications/tools/list_changed", json!({})).await;
+        let (new, told) = resumed.next_message().await.unwrap();
+        assert_eq!(told["method"], "notifications/tools/list_changed", "{end:?}");
+        let sequence = |id: &Option<String>| id.as_deref().unwrap().split_once('-').unwrap().1.parse::<u64>().unwrap();
+        assert!(sequence(&new) > sequence(&missed));
+        assert_eq!(until_deleted(&client, resumed).await, Vec::<Value>::new(), "{end:?}: nothing twice");
+    }
+}
+
+#[tokio::test]
+async fn what_nobody_read_waits_for_the_next_process() {
+    for end in BOTH {
+        let backend = backend().await;
+        let mut broker = start(&backend).await;
+        let client = broker.connected(json!({})).await;
+        client.result("ping", json!({})).await;
+        backend.wait_get_streams(1).await;
+        backend.list("tools", vec![tool("echo"), tool("second")]);
+        backend.notify("notifications/tools/list_changed", json!({})).await;
+        broker.admin().wait_backend("default", "b", "two tools", |view| view["tools"] == 2).await;
+        written_behind(&broker).await;
+        restart(&mut broker, end).await;
+        let client = back(&broker, &client);
+        let mut stream = client.open_get_stream().await;
+        assert_eq!(methods(&mut stream, 1).await, ["notifications/tools/list_changed"], "{end:?}");
+        assert_eq!(until_deleted(&client, stream).await, Vec::<Value>::new(), "{end:?}: once");
+    }
+}
+
+#[tokio::test]
+async fn lists_that_changed_while_no_process_was_there_are_told() {
+    let backend = backend().await;
+    let mut broker = start(&backend).await;
+    let client = broker.connected(json!({})).await;
+    written_behind(&broker).await;
+    broker.kill().await;
+    backend.list("tools", vec![tool("echo"), tool("new")]);
+    broker.start_again().await;
+    let client = back(&broker, &client);
+    let mut stream = client.open_get_stream().await;
+    assert_eq!(methods(&mut stream, 1).await, ["notifications/tools/list_changed"]);
+    assert_eq!(client.tool_names().await, ["b__echo", "b__new"]);
+    assert_eq!(until_deleted(&client, stream).await, Vec::<Value>::new(), "the others are as they were");
+}
+
+#[tokio::test]
+async fn a_position_that_is_gone_is_said_and_everything_that_may_have_changed_is_told() {
+    let backend = backend().await;
+    let mut broker = start(&backend).await;
+    let client = broker.connected(json!({})).await;
+    client.result("resources/subscribe", json!({"uri": "b+test://one"})).await;
+    let priming = client.open_get_stream().await.next().await.unwrap().id.unwrap();
+    restart(&mut broker, End::Crash).await;
+    let client = back(&broker, &client);
+    // As if events had been sent that the crash kept from being logged.
+    let ahead = format!("{}-77", priming.split_once('-').unwrap().0);
+    let mut stream = client.resume(&ahead).await;
+    let mut told = methods(&mut stream, 4).await;
+    told.sort();
+    let list = |name: &str| format!("notifications/{name}/list_changed");
+    let mut expected = vec![list("tools"), list("resources"), "notifications/resources/updated".to_owned()];
+    let prompts = told.contains(&list("prompts"));
+    expected.extend(prompts.then(|| list("prompts")));
+    expected.sort();
+    assert_eq!(told, expected);
+    assert_eq!(stream.comments(), 1, "the gap is said");
+    assert_eq!(broker.admin().metric("mcp_event_gaps_total", &[]).await, Some(1.0));
+}
+
+#[tokio::test]
+async fn calls_that_ended_with_the_process_are_answered_on_their_streams() {
+    let gate = Gate::new();
+    let backend = backend().await;
+    let at = gate.clone();
+    backend.tool("wait", move |call| {
+        let at = at.clone();
+        async move {
+            call.progress(1.0, 2.0).await;
+            at.passed().await;
+            Reply::text("too late")
+        }
+    });
+    let mut broker = start(&backend).await;
+    let client = broker.connected(json!({})).await;
+    let body = request(7, "tools/call", json!({"name": "b__wait", "_meta": {"progressToken": 1}}));
+    let mut stream = client.post_stream(body).await;
+    let priming = stream.next().await.unwrap().id.unwrap();
+    let (progress, _) = stream.next_message().await.unwrap();
+    written_behind(&broker).await;
+    restart(&mut broker, End::Crash).await;
+    let client = back(&broker, &client);
+    for (from, messages) in [(priming.as_str(), 2), (progress.as_deref().unwrap(), 1), (priming.as_str(), 2)] {
+        let events = client.resume(from).await.rest().await;
+        let told: Vec<Value> = events.iter().filter_map(testkit::Event::message).collect();
+        assert_eq!(told.len(), messages, "{told:?}");
+        let answer = told.last().unwrap();
+        assert_eq!((&answer["id"], kind(&answer["error"])), (&json!(7), "outcome_unknown"));
+    }
+    // Another crash changes nothing of what the client is told.
+    written_behind(&broker).await;
+    restart(&mut broker, End::Crash).await;
+    let client = back(&broker, &client);
+    let told: Vec<Value> = client.resume(&priming).await.rest().await.iter().filter_map(testkit::Event::message).collect();
+    assert_eq!((told.len(), kind(&told[1]["error"])), (2, "outcome_unknown"));
+    let ahead = format!("{}-9999999999999", priming.split_once('-').unwrap().0);
+    let (status, error) = refused(client.get_stream_raw(Some(&ahead)).await).await;
+    assert_eq!((status, kind(&error)), (400, "events_gone"));
+    gate.open();
+}
+
+#[tokio::test]
+async fn ses_05_a_session_that_ended_stays_ended() {
+    let backend = backend().await;
+    let mut broker = start(&backend).await;
+    let (deleted, ended, kept) = (broker.connected(json!({})).await, broker.connected(json!({})).await, broker.connected(json!({})).await);
+    kept.call("b__echo", json!({})).await;
+    written_behind(&broker).await;
+    assert_eq!(deleted.delete_session().await, 204);
+    let sessions = broker.admin().sessions("default").await;
+    let (first, writes_before) = (sessions[0]["id"].as_str().unwrap().to_owned(), writes(&broker).await);
+    assert_eq!(sessions.len(), 2);
+    let (status, _) = broker.admin().delete(&format!("/admin/v1/sessions/{first}")).await;
+    assert!((200..300).contains(&status), "{status}");
+    broker.admin().wait_metric("mcp_store_seconds_count", &[("operation", "write")], |count| count > writes_before).await;
+    restart(&mut broker, End::Crash).await;
+    let (deleted, ended, kept) = (back(&broker, &deleted), back(&broker, &ended), back(&broker, &kept));
+    assert_eq!(deleted.post(request(1, "ping", json!({}))).await.status, 404);
+    assert_eq!(ended.post(request(1, "ping", json!({}))).await.status, 404, "by an operator");
+    assert_eq!(kept.delete_session().await, 204, "also of a session that was only just taken up");
+    backend.wait_for("the goodbye to a backend's session that was never used again", |seen| seen.http == "DELETE").await;
+}
+
+#[tokio::test]
+async fn ses_06_a_foreign_caller_finds_nothing_after_a_restart_either() {
+    let backend = backend().await;
+    let mut broker = builder().auth_required().backend("default", "b", backend.spec()).start().await;
+    let admin = broker.admin();
+    let ((own_id, own), other) = (admin.create_key_with_id("default").await, admin.create_key("default").await);
+    let client = broker.client("/mcp").bearer(&own).connected(json!({})).await;
+    let session = client.session();
+    restart(&mut broker, End::Crash).await;
+    let at = |key: &str, path: &str| {
+        let client = broker.client(path).bearer(key);
+        client.set_session(session.as_deref());
+        client
+    };
+    for client in [at(&other, "/mcp"), at(&own, "/mcp/b")] {
+        assert_eq!(client.post(request(1, "ping", json!({}))).await.status, 404);
+        assert_eq!(client.delete_session().await, 404);
+    }
+    assert_eq!(at(&own, "/mcp").post(request(1, "ping", json!({}))).await.status, 200);
+    let (status, _) = broker.admin().delete(&format!("/admin/v1/tenants/default/keys/{own_id}")).await;
+    assert!((200..300).contains(&status), "{status}");
+    assert_eq!(at(&own, "/mcp").post(request(2, "ping", json!({}))).await.status, 401);
+}
+
+#[tokio::test]
+async fn ses_07_the_time_without_a_process_counts_as_idle() {
+    let backend = backend().await;
+    let config = json!({"session": {"idle": "2s"}});
+    let mut broker = builder().config(config).backend("default", "b", backend.spec()).start().await;
+    let client = broker.connected(json!({})).await;
+    let soon = broker.connected(json!({})).await;
+    broker.kill().await;
+    broker.start_again().await;
+    let soon = back(&broker, &soon);
+    assert_eq!(soon.post(request(1, "ping", json!({}))).await.status, 200, "not yet");
+    broker.kill().await;
+    tokio::time::sleep(Duration::from_millis(2_100)).await; // what is tested is the time
+    broker.start_again().await;
+    assert_eq!(back(&broker, &client).post(request(1, "ping", json!({}))).await.status, 404);
+}
