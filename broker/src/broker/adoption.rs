@@ -117,7 +117,14 @@ impl Broker {
             owner: node,
         };
         let caller = Caller { key: taken.record.api_key, ..caller };
-        Ok(self.take_up(id, caller, endpoint, claimed).await.map_or(Adoption::Absent, Adoption::Here))
+        let Some(session) = self.take_up(id, caller, endpoint, claimed).await else { return Ok(Adoption::Absent) };
+        if !session.is_owned_by(&self.shared.durable.node()) {
+            self.take_out(&session);
+            session.abandon("the lease was lost while it was taken up");
+            return Err(Refusal::new(ErrorKind::SessionElsewhere, "the session is moving to another process, try again"));
+        }
+        self.shared.durable.note_owner(session.key);
+        Ok(Adoption::Here(session))
     }
 
     /// What expired while nobody owned it must not come back, and the store alone knows the hour.

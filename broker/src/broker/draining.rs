@@ -3,6 +3,8 @@
 
 use std::{sync::Arc, time::Duration};
 
+use storage::SessionKey;
+
 use super::Broker;
 use crate::{
     actors::session::{Released, Session},
@@ -28,6 +30,12 @@ impl Broker {
             released
         });
         releasing.await.unwrap_or(Released::Gone)
+    }
+
+    /// Waits while a session is being given away: before that is done nobody else can take it.
+    pub async fn release_settled(&self, session: &SessionKey) {
+        let place = self.adopting.place(session);
+        let _over = place.lock().await;
     }
 
     /// Gives the sessions away, busy ones when the grace is over, then says goodbye to backends. `true` when no call was cut.

@@ -85,10 +85,15 @@ impl Broker {
             self.shared.running.spawn(async move { broker.store_end(key, epoch).await });
             return Err(refusal);
         }
+        if !session.is_owned_by(&self.shared.durable.node()) {
+            self.take_out(&session);
+            session.abandon("the lease was lost while it was opened");
+        }
         if session.is_leaving() {
             self.admits_sessions()?;
-            return Err(Refusal::new(ErrorKind::Unauthorized, "the tenant is gone"));
+            return Err(Refusal::new(ErrorKind::StoreUnavailable, "the session could not be kept, try again"));
         }
+        self.shared.durable.note_owner(session.key);
         self.shared.metrics.version_negotiated(version, Side::Client);
         tracing::info!(session = %session.digest, tenant = %tenant.id, principal = %session.caller.principal, client = ?session.client_name, version = version.as_str(), "session opened");
         Ok((session, result))

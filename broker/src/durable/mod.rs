@@ -9,11 +9,14 @@ pub mod node;
 mod persister;
 mod sweeper;
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Instant,
+};
 
 use arc_swap::ArcSwap;
 use protocol::error::{ErrorKind, Refusal};
-use storage::{DurableStore, EventStore, HotStore, StoreError};
+use storage::{DurableStore, EventStore, HotStore, OwnerHint, StoreError};
 // What actors name of the stores; they reach them through this module only.
 pub use storage::{
     LogEntry, LoggedEvent, NodeName, SESSION_KEY_BYTES, SessionKey, SessionRecord, SessionSeat, Step, StoredStream, StoredTask,
@@ -23,7 +26,7 @@ pub use storage::{
 
 pub use self::{events::EventWriter, sweeper::sweep};
 use self::{node::Lease, persister::Persister};
-use crate::{auth::SealKey, metrics::Metrics};
+use crate::{auth::SealKey, limits::OWNER_HINT_TTL, metrics::Metrics};
 
 /// The engine that serves one process, which therefore need not prove that it lives.
 const LONELY_ENGINE: &str = "sqlite";
@@ -57,6 +60,8 @@ pub struct Durable {
     pub lease: Lease,
     /// Changes when the lease was lost.
     node: ArcSwap<NodeName>,
+    /// Where other replicas reach this process, once it has joined them.
+    address: OnceLock<String>,
     persister: Persister,
     metrics: Arc<Metrics>,
 }
@@ -80,6 +85,7 @@ impl Durable {
             seal,
             lease: Lease::default(),
             node: ArcSwap::from_pointee(node),
+            address: OnceLock::new(),
             persister,
             metrics,
         })
@@ -94,6 +100,15 @@ impl Durable {
     /// when it has changed, what was committed may have been missed by the reclaiming and counts as not owned.
     pub fn node(&self) -> NodeName {
         NodeName::clone(&self.node.load())
+    }
+
+    /// Tells other replicas, without waiting for it, that a session is here. Nothing depends on their hearing it.
+    pub fn note_owner(self: &Arc<Self>, session: SessionKey) {
+        if let (true, Some(address)) = (self.is_shared(), self.address.get()) {
+            let owner = OwnerHint { node: self.node().as_str().to_owned(), address: address.clone() };
+            let durable = self.clone();
+            tokio::spawn(async move { durable.hot.note_owner(&session, &owner, OWNER_HINT_TTL).await });
+        }
     }
 
     /// Goes on under another name; returns the one before.

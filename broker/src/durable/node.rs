@@ -188,6 +188,9 @@ impl Node {
     async fn enter_first(self) -> Result<Arc<Self>, StoreError> {
         let asked = Instant::now();
         self.enter(&self.durable.node()).await?;
+        if let Some(address) = &self.settings.address {
+            let _joined_once = self.durable.address.set(address.clone());
+        }
         self.extend(asked);
         fault_point::passed("node.joined");
         Ok(Arc::new(self))

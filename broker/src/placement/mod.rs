@@ -156,6 +156,7 @@ impl Places for Seat<'_> {
     }
 
     async fn replicas(&self) -> Vec<Owner> {
+        self.broker.release_settled(&self.key()).await;
         other_replicas(self.broker).await
     }
 

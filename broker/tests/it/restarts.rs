@@ -58,7 +58,8 @@ async fn written_behind(broker: &TestBroker) {
     let (mut quiet, mut last) = (0, String::new());
     while quiet < 15 {
         let metrics = admin.metrics().await;
-        let now: String = metrics.lines().filter(|line| line.starts_with("mcp_store_seconds_count")).collect();
+        let counts = metrics.lines().filter(|line| line.starts_with("mcp_store_seconds_count"));
+        let now: String = counts.filter(|line| line.contains(r#""write""#) || line.contains(r#""append_events""#)).collect();
         quiet = if now == last { quiet + 1 } else { 0 };
         last = now;
         tokio::time::sleep(Duration::from_millis(100)).await; // longer in all than the pause between two rounds

@@ -86,6 +86,11 @@ impl Session {
         methods.into_iter().for_each(|method| self.tell_list_changed(method));
     }
 
+    /// Whether the row became ours under the name we have. If not, whoever took back what was ours may have missed it.
+    pub fn is_owned_by(&self, node: &NodeName) -> bool {
+        self.lock().owner == *node
+    }
+
     /// After a lapse of our lease the row is ours again under another name and epoch. `false`: it is not in `kept`, and was
     /// ours only under the name that lapsed.
     pub fn still_owned(&self, kept: Option<i64>, node: &NodeName) -> bool {

@@ -15,7 +15,7 @@ use super::{Session, State, questions::Question, record::BackendSession, request
 use crate::{
     actors::{link::Link, stream::EventStream},
     durable::fault_point,
-    limits::CALL_TOTAL_MAX,
+    limits::{CALL_TOTAL_MAX, REST_BEFORE_RELEASE},
 };
 
 /// How often it is looked whether the last call of a session that moved is over.
@@ -170,7 +170,10 @@ impl Session {
             if self.is_leaving() {
                 return Released::Gone;
             }
-            let busy = !state.in_flight.is_empty() || !state.questions.is_empty() || self.settling.load(Ordering::Relaxed) > 0;
+            let busy = !state.in_flight.is_empty()
+                || !state.questions.is_empty()
+                || self.settling.load(Ordering::Relaxed) > 0
+                || self.since_touched() < REST_BEFORE_RELEASE;
             if busy && !forced {
                 return Released::Busy;
             }

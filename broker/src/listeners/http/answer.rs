@@ -89,6 +89,8 @@ pub(super) struct EventStyle {
     pub(super) priming: bool,
     /// Events before these are lost: a comment says so to whoever looks.
     pub(super) gap: bool,
+    /// Events have ids; without them a client has no way back to a stream.
+    pub(super) ids: bool,
     pub(super) retry: Duration,
     pub(super) keepalive: Duration,
 }
@@ -99,14 +101,15 @@ pub(super) fn events(shared: &Arc<Shared>, reader: Reader, read: &[Event], style
     if style.gap {
         sse::write_comment(&mut opening, "events lost");
     }
-    if style.priming {
+    if style.priming && style.ids {
         let id = read.first().map_or_else(|| reader.event_id(), |event| reader.stream.event_id(event.sequence - 1));
         sse::write_priming(&mut opening, &id, Some(millis(style.retry)));
     }
     for event in read {
-        sse::write_message(&mut opening, Some(&reader.stream.event_id(event.sequence)), &event.frame);
+        let id = style.ids.then(|| reader.stream.event_id(event.sequence));
+        sse::write_message(&mut opening, id.as_deref(), &event.frame);
     }
-    if !opening.is_empty() {
+    if !opening.is_empty() && style.ids {
         reader.stream.mark_resumable();
     }
     let state = Writing { shared: shared.clone(), reader, opening: Some(opening), style, over: false };
@@ -137,8 +140,11 @@ impl Writing {
             match tokio::time::timeout(self.style.keepalive, self.reader.next()).await {
                 Err(_) => sse::write_comment(&mut out, "keepalive"),
                 Ok(Next::Event(event)) => {
-                    self.reader.stream.mark_resumable();
-                    sse::write_message(&mut out, Some(&self.reader.event_id()), &event.frame);
+                    let id = self.style.ids.then(|| self.reader.event_id());
+                    if id.is_some() {
+                        self.reader.stream.mark_resumable();
+                    }
+                    sse::write_message(&mut out, id.as_deref(), &event.frame);
                 }
                 Ok(Next::Pause) => {
                     sse::write_retry(&mut out, millis(self.style.retry));

@@ -29,6 +29,7 @@ use crate::{
     actors::session::{Resumed, Session},
     auth::Caller,
     broker::{Broker, unknown_backend},
+    config::EventLog,
     rules::catalog::Endpoint,
 };
 
@@ -172,7 +173,13 @@ async fn listen(session: &Arc<Session>, headers: &HeaderMap) -> Result<Response<
 pub(super) fn style(session: &Session) -> EventStyle {
     let events = &session.shared.config.events;
     // Clients before 2025-11-25 may take an empty event for a broken message.
-    EventStyle { priming: session.version.priming_event(), gap: false, retry: events.retry, keepalive: events.keepalive }
+    EventStyle {
+        priming: session.version.priming_event(),
+        gap: false,
+        ids: events.log != EventLog::Off,
+        retry: events.retry,
+        keepalive: events.keepalive,
+    }
 }
 
 pub(super) fn stamped(mut response: Response<Body>, session: &Session) -> Response<Body> {
