@@ -27,12 +27,7 @@ pub use storage::{
 
 use self::{availability::Availability, node::Lease, persister::Persister};
 pub use self::{events::EventWriter, sweeper::sweep};
-<<<<<<< HEAD
-use self::{node::Lease, persister::Persister};
 use crate::{auth::SealKey, limits::OWNER_HINT_TTL, metrics::Metrics};
-=======
-use crate::{auth::SealKey, metrics::Metrics};
->>>>>>> w-f1
 
 /// The engine that serves one process, which therefore need not prove that it lives.
 const LONELY_ENGINE: &str = "sqlite";
