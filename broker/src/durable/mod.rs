@@ -10,14 +10,17 @@ pub mod node;
 mod persister;
 mod sweeper;
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::{Arc, OnceLock},
+    time::{Duration, Instant},
+};
 
 use arc_swap::ArcSwap;
 use protocol::error::{ErrorKind, Refusal};
 use storage::{DurableStore, EventStore, HotStore, StoreError};
 // What actors name of the stores; they reach them through this module only.
 pub use storage::{
-    LogEntry, LoggedEvent, NodeName, SESSION_KEY_BYTES, SessionKey, SessionRecord, SessionSeat, Step, StoredStream, StoredTask,
+    LogEntry, LoggedEvent, NodeName, OwnerHint, SESSION_KEY_BYTES, SessionKey, SessionRecord, SessionSeat, Step, StoredStream, StoredTask,
     StreamRecord, SubscriptionRecord, TaskAudience, TaskInput, TaskLimit, TaskLimits, TaskPlace, TaskRecord, TaskStatus, Wake, Write,
     Written, fault_point, hot::TASK_WORD_BYTES_MAX,
 };
@@ -56,6 +59,8 @@ pub struct Durable {
     /// Seals what is a secret of a backend.
     pub seal: SealKey,
     pub lease: Lease,
+    /// Where other replicas reach this one, once that is known.
+    address: OnceLock<Option<String>>,
     /// Changes when the lease was lost.
     node: ArcSwap<NodeName>,
     persister: Persister,
@@ -88,6 +93,7 @@ impl Durable {
             hot: stores.hot,
             seal,
             lease: Lease::default(),
+            address: OnceLock::new(),
             node: ArcSwap::from_pointee(node),
             persister,
             availability,
@@ -105,6 +111,23 @@ impl Durable {
     /// when it has changed, what was committed may have been missed by the reclaiming and counts as not owned.
     pub fn node(&self) -> NodeName {
         NodeName::clone(&self.node.load())
+    }
+
+    fn note_address(&self, address: Option<String>) {
+        let _joins_once = self.address.set(address);
+    }
+
+    /// Where other replicas reach this one.
+    pub fn address(&self) -> Option<&str> {
+        self.address.get()?.as_deref()
+    }
+
+    /// Tells the others that a session is here, for when the database can not.
+    pub async fn note_owned(&self, session: &SessionKey, ttl: Duration) {
+        if let Some(address) = self.address().filter(|_| self.is_shared()) {
+            let hint = OwnerHint { node: self.node().as_str().to_owned(), address: address.to_owned() };
+            self.hot.note_owner(session, &hint, ttl).await;
+        }
     }
 
     /// Goes on under another name; returns the one before.
