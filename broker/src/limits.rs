@@ -218,8 +218,6 @@ pub const LOST_STREAMS_MAX: usize = 100_000;
 pub const TRIM_LOGGED_EVERY: u64 = 64;
 /// The log is told that a stream is still there, though quiet, at most this often.
 pub const QUIET_LOGGED_EVERY_MIN: Duration = Duration::from_secs(10);
-/// How long a hint where a session is may be believed.
-pub const OWNER_HINT_TTL: Duration = Duration::from_secs(3_600);
 /// A session that was used this recently is not given away yet: its client may be about to begin something.
 pub const REST_BEFORE_RELEASE: Duration = Duration::from_millis(50);
 /// Expired sessions taken out of the store in one go, before one of them could be adopted.

@@ -123,7 +123,6 @@ impl Broker {
             session.abandon("the lease was lost while it was taken up");
             return Err(Refusal::new(ErrorKind::SessionElsewhere, "the session is moving to another process, try again"));
         }
-        self.shared.durable.note_owner(session.key);
         Ok(Adoption::Here(session))
     }
 

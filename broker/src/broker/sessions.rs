@@ -93,7 +93,6 @@ impl Broker {
             self.admits_sessions()?;
             return Err(Refusal::new(ErrorKind::StoreUnavailable, "the session could not be kept, try again"));
         }
-        self.shared.durable.note_owner(session.key);
         self.shared.metrics.version_negotiated(version, Side::Client);
         tracing::info!(session = %session.digest, tenant = %tenant.id, principal = %session.caller.principal, client = ?session.client_name, version = version.as_str(), "session opened");
         Ok((session, result))

@@ -142,7 +142,9 @@ impl Drop for Probe<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::future::{pending, ready};
+    use std::future::ready;
+
+    use testkit::eventually;
 
     use super::*;
 
@@ -160,32 +162,27 @@ mod tests {
         was_asked
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_store_that_is_away_is_tried_by_one_at_a_time() {
         let availability = Availability::new("test");
         assert!(asked(&availability, away()).await);
         assert!(!asked(&availability, Ok(())).await, "it was away a moment ago");
-        tokio::time::advance(STORE_PROBE_EVERY).await;
-        let probe = tokio::time::timeout(STORE_PROBE_EVERY, availability.through::<()>("test", pending()));
-        let (given_up, beside) = tokio::join!(probe, asked(&availability, Ok(())));
-        assert!(given_up.is_err() && !beside);
-        assert!(!asked(&availability, Ok(())).await);
-        tokio::time::advance(STORE_PROBE_EVERY).await;
-        assert!(asked(&availability, Ok(())).await);
-        assert!(asked(&availability, Ok(())).await, "it is back");
+        let probe = eventually("somebody to try", || ready(availability.admit())).await;
+        assert!(probe.is_some());
+        assert!(!asked(&availability, Ok(())).await, "one is at it");
+        drop(probe);
+        assert!(!asked(&availability, Ok(())).await, "and was there just now");
+        eventually("the next to try", || async { if asked(&availability, Ok(())).await { Ok(()) } else { Err(()) } }).await;
+        assert!(asked(&availability, Ok(())).await && asked(&availability, Ok(())).await, "it is back");
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn who_answers_somebody_is_not_away() {
         let availability = Availability::new("test");
-        let slow = availability.through::<()>("slow", async {
-            tokio::time::sleep(STORE_PROBE_EVERY).await;
-            away()
-        });
-        let (_failed, _answered) = tokio::join!(slow, async {
-            tokio::time::advance(STORE_PROBE_EVERY / 2).await;
-            availability.through("quick", ready(Ok(()))).await
-        });
+        let begun = Instant::now();
+        eventually("the clock", || ready(if Instant::now() > begun { Ok(()) } else { Err(()) })).await;
+        availability.note("quick", begun, None);
+        availability.note("slow", begun, away().as_ref().err());
         assert!(asked(&availability, Err(StoreError::Busy { detail: "locked".into() })).await);
         assert!(asked(&availability, Ok(())).await, "busy is not away");
     }

@@ -12,22 +12,22 @@ mod sweeper;
 
 use std::{
     sync::{Arc, OnceLock},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use arc_swap::ArcSwap;
 use protocol::error::{ErrorKind, Refusal};
-use storage::{DurableStore, EventStore, HotStore, OwnerHint, StoreError};
+use storage::{DurableStore, EventStore, HotStore, StoreError};
 // What actors name of the stores; they reach them through this module only.
 pub use storage::{
-    LogEntry, LoggedEvent, NodeName, SESSION_KEY_BYTES, SessionKey, SessionRecord, SessionSeat, Step, StoredStream, StoredTask,
+    LogEntry, LoggedEvent, NodeName, OwnerHint, SESSION_KEY_BYTES, SessionKey, SessionRecord, SessionSeat, Step, StoredStream, StoredTask,
     StreamRecord, SubscriptionRecord, TaskAudience, TaskInput, TaskLimit, TaskLimits, TaskPlace, TaskRecord, TaskStatus, Wake, Write,
     Written, fault_point, hot::TASK_WORD_BYTES_MAX,
 };
 
 use self::{availability::Availability, node::Lease, persister::Persister};
 pub use self::{events::EventWriter, sweeper::sweep};
-use crate::{auth::SealKey, limits::OWNER_HINT_TTL, metrics::Metrics};
+use crate::{auth::SealKey, metrics::Metrics};
 
 /// The engine that serves one process, which therefore need not prove that it lives.
 const LONELY_ENGINE: &str = "sqlite";
@@ -59,10 +59,10 @@ pub struct Durable {
     /// Seals what is a secret of a backend.
     pub seal: SealKey,
     pub lease: Lease,
+    /// Where other replicas reach this one, once that is known.
+    address: OnceLock<Option<String>>,
     /// Changes when the lease was lost.
     node: ArcSwap<NodeName>,
-    /// Where other replicas reach this process, once it has joined them.
-    address: OnceLock<String>,
     persister: Persister,
     availability: Arc<Availability>,
     /// Of the event log; the same where that is in the database.
@@ -93,8 +93,8 @@ impl Durable {
             hot: stores.hot,
             seal,
             lease: Lease::default(),
-            node: ArcSwap::from_pointee(node),
             address: OnceLock::new(),
+            node: ArcSwap::from_pointee(node),
             persister,
             availability,
             events_availability,
@@ -113,12 +113,20 @@ impl Durable {
         NodeName::clone(&self.node.load())
     }
 
-    /// Tells other replicas, without waiting for it, that a session is here. Nothing depends on their hearing it.
-    pub fn note_owner(self: &Arc<Self>, session: SessionKey) {
-        if let (true, Some(address)) = (self.is_shared(), self.address.get()) {
-            let owner = OwnerHint { node: self.node().as_str().to_owned(), address: address.clone() };
-            let durable = self.clone();
-            tokio::spawn(async move { durable.hot.note_owner(&session, &owner, OWNER_HINT_TTL).await });
+    fn note_address(&self, address: Option<String>) {
+        let _joins_once = self.address.set(address);
+    }
+
+    /// Where other replicas reach this one.
+    pub fn address(&self) -> Option<&str> {
+        self.address.get()?.as_deref()
+    }
+
+    /// Tells the others that a session is here, for when the database can not.
+    pub async fn note_owned(&self, session: &SessionKey, ttl: Duration) {
+        if let Some(address) = self.address().filter(|_| self.is_shared()) {
+            let hint = OwnerHint { node: self.node().as_str().to_owned(), address: address.to_owned() };
+            self.hot.note_owner(session, &hint, ttl).await;
         }
     }
 

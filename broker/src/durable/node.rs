@@ -38,6 +38,8 @@ use crate::{
 const FOR_GOOD: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// The value of [`Lease`] that stands for [`FOR_GOOD`].
 const NEVER_ENDS: u64 = u64::MAX;
+/// How many leases after an outage of the database everybody should have taken back what is theirs.
+const SETTLES_AFTER_LEASES: u32 = 2;
 
 /// What this process knows of its own lease, by its own clock.
 #[derive(Debug)]
@@ -45,11 +47,13 @@ pub struct Lease {
     origin: Instant,
     /// In milliseconds after `origin`.
     until: AtomicU64,
+    /// The same. Until then owners whose leases lapsed are given time to come back.
+    unsettled_until: AtomicU64,
 }
 
 impl Default for Lease {
     fn default() -> Self {
-        Self { origin: Instant::now(), until: AtomicU64::new(0) }
+        Self { origin: Instant::now(), until: AtomicU64::new(0), unsettled_until: AtomicU64::new(0) }
     }
 }
 
@@ -68,9 +72,24 @@ impl Lease {
         }
     }
 
-    fn extend(&self, until: Instant) {
-        let until = until.saturating_duration_since(self.origin).as_millis();
-        self.until.store(u64::try_from(until).unwrap_or(NEVER_ENDS - 1), Ordering::Release);
+    /// It is held, and nothing says that the database was out of reach of everybody a moment ago. Then others may not have
+    /// found the time to take back what they own, and it is not yet to be taken from them.
+    pub fn is_settled(&self) -> bool {
+        self.is_held() && self.millis(Instant::now()) >= self.unsettled_until.load(Ordering::Acquire)
+    }
+
+    /// After a renewal that was asked for at this moment.
+    fn extend(&self, asked: Instant, lease: Duration) {
+        let left = Duration::from_millis(self.until.load(Ordering::Acquire).saturating_sub(self.millis(Instant::now())));
+        // Renewals were missed.
+        if left < lease / 3 && self.until.load(Ordering::Acquire) != 0 {
+            self.unsettled_until.store(self.millis(Instant::now() + SETTLES_AFTER_LEASES * lease), Ordering::Release);
+        }
+        self.until.store(self.millis(asked + lease), Ordering::Release);
+    }
+
+    fn millis(&self, moment: Instant) -> u64 {
+        u64::try_from(moment.saturating_duration_since(self.origin).as_millis()).unwrap_or(NEVER_ENDS - 1)
     }
 
     fn extend_for_good(&self) {
@@ -181,6 +200,7 @@ impl Node {
     }
 
     fn new(nodes: Box<dyn Nodes>, alone: bool, settings: NodeSettings, durable: Arc<Durable>, metrics: Arc<Metrics>) -> Self {
+        durable.note_address(settings.address.clone());
         let (draining, hurry, left) = (AtomicBool::new(false), Notify::new(), CancellationToken::new());
         Self { settings, durable, nodes, metrics, alone, draining, hurry, left }
     }
@@ -188,9 +208,6 @@ impl Node {
     async fn enter_first(self) -> Result<Arc<Self>, StoreError> {
         let asked = Instant::now();
         self.enter(&self.durable.node()).await?;
-        if let Some(address) = &self.settings.address {
-            let _joined_once = self.durable.address.set(address.clone());
-        }
         self.extend(asked);
         fault_point::passed("node.joined");
         Ok(Arc::new(self))
@@ -301,7 +318,7 @@ impl Node {
         if self.alone {
             self.durable.lease.extend_for_good();
         } else {
-            self.durable.lease.extend(asked + self.settings.lease);
+            self.durable.lease.extend(asked, self.settings.lease);
         }
     }
 }

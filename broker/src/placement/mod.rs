@@ -81,6 +81,11 @@ impl<'a> Search<'a> {
     pub fn missed(&mut self, owner: &Owner, miss: Miss) {
         self.0.missed(owner, miss);
     }
+
+    /// The owner is to serve the session though its lease has lapsed: nobody else can.
+    pub fn insists(&self) -> bool {
+        self.0.insists()
+    }
 }
 
 /// Finds, or takes over, the session of a request that another replica sent.
@@ -139,8 +144,10 @@ impl Places for Seat<'_> {
         if let Some(owner) = self.broker.placement.owners.get(&key) {
             return Some(owner);
         }
-        let OwnerHint { node, address } = self.broker.shared.durable.hot.owner(&key).await?;
-        (node != self.broker.shared.durable.node().as_str()).then_some(Owner { node, address })
+        let durable = &self.broker.shared.durable;
+        let OwnerHint { node, address } = durable.hot.owner(&key).await?;
+        let is_own = node == durable.node().as_str() || durable.address() == Some(&address);
+        (!is_own).then_some(Owner { node, address })
     }
 
     async fn claim(&self) -> Result<Claimed<Arc<Session>>, Refusal> {

@@ -56,6 +56,8 @@ pub enum Miss {
     Unreachable,
     /// It does not have the session, and may know who has.
     NotThere(Option<Owner>),
+    /// It has lost its lease, so that the session may be another's. It does serve it if asked for all that.
+    Lapsed,
 }
 
 pub(super) struct Search<P> {
@@ -67,6 +69,9 @@ pub(super) struct Search<P> {
     /// A replica that did not have the session named another one. That is followed once, lest two of them name each other.
     told: Option<Owner>,
     told_asked: bool,
+    /// Who owned the session until its lease lapsed.
+    lapsed: Option<Owner>,
+    insists: bool,
     /// Who was asked last.
     in_vain: Option<(Owner, Miss)>,
     /// For how many times the record was right in vain.
@@ -77,7 +82,19 @@ pub(super) struct Search<P> {
 
 impl<P: Places> Search<P> {
     pub(super) fn new(places: P, lease: Duration) -> Self {
-        Self { places, lease, deadline: None, hint_asked: false, told: None, told_asked: false, in_vain: None, rounds: 0, untried: None }
+        Self {
+            places,
+            lease,
+            deadline: None,
+            hint_asked: false,
+            told: None,
+            told_asked: false,
+            lapsed: None,
+            insists: false,
+            in_vain: None,
+            rounds: 0,
+            untried: None,
+        }
     }
 
     /// Where to send the request next, or why there is nowhere to send it.
@@ -97,14 +114,25 @@ impl<P: Places> Search<P> {
             if self.places.draining() {
                 return self.another_replica().await.map(Found::There);
             }
-            match self.places.claim().await? {
+            let claimed = match self.places.claim().await {
+                Ok(claimed) => claimed,
+                Err(refusal) => match self.lapsed.take().filter(|_| is_outage(&refusal)) {
+                    // Nobody can take it over now: who had it has it.
+                    Some(owner) => {
+                        self.insists = true;
+                        return Ok(self.there(owner));
+                    }
+                    None => return Err(refusal),
+                },
+            };
+            match claimed {
                 Claimed::Here(session) => return Ok(Found::Here(session)),
                 Claimed::Absent => return Err(no_session()),
                 Claimed::Elsewhere { owner, lease_left } => {
                     let in_vain = self.in_vain.take();
                     match (owner, in_vain) {
                         (Some(owner), Some((asked, Miss::NotThere(_)))) if owner == asked => self.wait(Duration::ZERO).await?,
-                        (Some(owner), Some((asked, Miss::Unreachable))) if owner == asked => self.wait(lease_left).await?,
+                        (Some(owner), Some((asked, Miss::Unreachable | Miss::Lapsed))) if owner == asked => self.wait(lease_left).await?,
                         (Some(owner), _) => return Ok(self.there(owner)),
                         (None, _) => self.wait(lease_left).await?,
                     }
@@ -123,7 +151,15 @@ impl<P: Places> Search<P> {
         {
             self.told = Some(told.clone());
         }
+        if miss == Miss::Lapsed {
+            self.lapsed = Some(owner.clone());
+        }
         self.in_vain = Some((owner.clone(), miss));
+    }
+
+    /// The owner is to serve the session though its lease has lapsed: nobody else can.
+    pub(super) fn insists(&self) -> bool {
+        self.insists
     }
 
     fn there(&self, owner: Owner) -> Found<P::Session> {
@@ -155,6 +191,10 @@ impl<P: Places> Search<P> {
         let next = self.untried.as_mut().and_then(Vec::pop);
         next.ok_or_else(|| Refusal::new(ErrorKind::Draining, "the broker is shutting down"))
     }
+}
+
+fn is_outage(refusal: &Refusal) -> bool {
+    matches!(refusal.kind, ErrorKind::StoreUnavailable | ErrorKind::StoreBusy)
 }
 
 /// The search of a replica that was asked by another one: it looks, but neither forwards nor waits.
@@ -289,6 +329,25 @@ mod tests {
         assert_eq!(script.lock().forgotten, [owner("a")]);
         assert_eq!(there(&mut search).await, "b");
         assert_eq!(script.lock().noted.last(), Some(&owner("b")));
+    }
+
+    #[tokio::test]
+    async fn an_owner_without_a_lease_serves_only_what_nobody_can_take_over() {
+        let script = Script::with(|state| {
+            state.hint = Some(owner("a"));
+            state.record = [Ok(Some(Record::Free))].into();
+        });
+        let mut search = Search::new(&script, LEASE);
+        assert_eq!(there(&mut search).await, "a");
+        search.missed(&owner("a"), Miss::Lapsed);
+        assert_eq!(there(&mut search).await, "adopted");
+        script.lock().record = [Err(ErrorKind::StoreUnavailable)].into();
+        let mut search = Search::new(&script, LEASE);
+        assert_eq!(there(&mut search).await, "a");
+        search.missed(&owner("a"), Miss::Lapsed);
+        assert_eq!((there(&mut search).await.as_str(), search.insists()), ("a", true));
+        search.missed(&owner("a"), Miss::Unreachable);
+        assert_eq!(there(&mut search).await, "store_unavailable");
     }
 
     #[tokio::test]

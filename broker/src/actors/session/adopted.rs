@@ -55,6 +55,7 @@ impl Session {
     /// Puts back, in the background, what the session had: its subscriptions, with one `updated` each, as nobody knows what
     /// was missed, and what its client knows of its lists.
     pub fn take_up(self: &Arc<Self>) {
+        self.note_owned();
         let backends: HashSet<BackendId> = self.lock().subscriptions.values().map(|target| target.backend.clone()).collect();
         for backend in backends {
             if self.tenant.backend(&backend).is_some() {

@@ -58,10 +58,20 @@ impl Session {
         match self.shared.durable.write(Write::OpenSession { record, owner }).await? {
             Written::Done | Written::Created { .. } => {
                 fault_point::passed("session.opened");
+                self.note_owned();
                 Ok(())
             }
             _ => Err(unwritable()),
         }
+    }
+
+    /// Tells other replicas where the session is. It lasts until the next sign of life is stored, or the session is idle.
+    pub(super) fn note_owned(self: &Arc<Self>) {
+        let session = self.clone();
+        self.shared.running.spawn(async move {
+            let (durable, idle) = (&session.shared.durable, session.shared.config.session.idle);
+            durable.note_owned(&session.key, idle).await;
+        });
     }
 
     /// Stores a new log level, which holds from then on.
@@ -166,6 +176,7 @@ impl Session {
         match self.written_or_fenced(update).await {
             Ok(()) => {
                 self.seen_stored_ms.store(now, Ordering::Relaxed);
+                self.note_owned();
                 Ok(())
             }
             Err(Unstored::Fenced) => {

@@ -256,9 +256,9 @@ async fn who_drains_says_so_at_once_and_who_leaves_is_gone() {
 fn a_lease_ends_and_one_for_good_does_not() {
     let lease = Lease::default();
     assert!(!lease.is_held());
-    lease.extend(Instant::now() + LEASE);
+    lease.extend(Instant::now(), LEASE);
     assert!(lease.is_held());
-    lease.extend(Instant::now());
+    lease.extend(Instant::now(), Duration::ZERO);
     assert!(!lease.is_held() && lease.lost_for() < LEASE);
     lease.extend_for_good();
     assert!(lease.is_held());

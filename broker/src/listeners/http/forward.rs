@@ -30,7 +30,7 @@ use crate::{
     broker::Broker,
     limits::RELAYED_WHOLE_BYTES_MAX,
     metrics::Forwarding,
-    placement::{self, Found, Inside, Miss, Owner, Search},
+    placement::{self, Found, Inside, Miss, Search},
 };
 
 /// Where a request was, or is to be, served.
@@ -44,8 +44,8 @@ enum Forwarded {
     Answered(Response<Body>),
     /// It did nothing with the request.
     NotSent,
-    /// The session is not there; maybe the replica knows where.
-    NotThere(Option<Owner>),
+    /// The session is not to be had there; maybe the replica knows where it is.
+    Missed(Miss),
     /// No answer came, and the request does no harm if it is sent again.
     Repeatable,
 }
@@ -53,7 +53,13 @@ enum Forwarded {
 impl Asked<'_> {
     /// Finds the session, wherever it is. A request for one on another replica is sent there.
     pub(super) async fn locate(&self, session_id: &str, body: &Bytes) -> Result<Located, Refusal> {
+        let durable = &self.broker.shared.durable;
+        let holds_lease = durable.is_shared() && durable.lease.is_held();
         if let Reach::Inner = self.reach {
+            // Who can reach the database finds out whose session it is by now.
+            if vouched::holds_lease(&self.head.headers) && durable.is_shared() && !holds_lease {
+                return Ok(Located::Answered(vouched::lapsed()));
+            }
             return Ok(match placement::inside(self.broker, session_id, &self.caller, &self.endpoint).await? {
                 Inside::Here(session) => Located::Here(session),
                 Inside::NotHere(owner) => Located::Answered(vouched::not_here(owner.as_ref())),
@@ -67,14 +73,16 @@ impl Asked<'_> {
                 Found::There(owner) => owner,
             };
             let outgoing = outgoing.get_or_insert_with(|| self.outgoing(body));
+            vouched::note_lease(&mut outgoing.headers, holds_lease && !search.insists());
             match forward(self.broker, &owner.address, outgoing).await {
                 Forwarded::Answered(response) => return Ok(Located::Answered(response)),
                 Forwarded::NotSent | Forwarded::Repeatable => search.missed(&owner, Miss::Unreachable),
                 // That it is here is best looked up here.
-                Forwarded::NotThere(told) => {
-                    let own = self.broker.shared.durable.node();
+                Forwarded::Missed(Miss::NotThere(told)) => {
+                    let own = durable.node();
                     search.missed(&owner, Miss::NotThere(told.filter(|told| told.node != own.as_str())));
                 }
+                Forwarded::Missed(miss) => search.missed(&owner, miss),
             }
         }
     }
@@ -165,8 +173,8 @@ fn unknown_batch(shared: &Shared, messages: &[Result<Message, Rejected>]) -> Res
 async fn forward(broker: &Broker, address: &str, outgoing: &Outgoing) -> Forwarded {
     let shared = &broker.shared;
     let forwarded = match broker.placement.peers.send(address, outgoing.request()).await {
-        Ok(response) => match vouched::is_not_there(&response) {
-            Some(owner) => Forwarded::NotThere(owner),
+        Ok(response) => match vouched::miss(&response) {
+            Some(miss) => Forwarded::Missed(miss),
             None => relayed(shared, response, outgoing).await,
         },
         Err(error) => {
@@ -177,7 +185,7 @@ async fn forward(broker: &Broker, address: &str, outgoing: &Outgoing) -> Forward
     shared.metrics.forwarded(match &forwarded {
         Forwarded::Answered(_) => Forwarding::Answered,
         Forwarded::NotSent => Forwarding::Unreachable,
-        Forwarded::NotThere(_) => Forwarding::NotThere,
+        Forwarded::Missed(_) => Forwarding::NotThere,
         Forwarded::Repeatable => Forwarding::Broken,
     });
     forwarded

@@ -17,7 +17,10 @@ use protocol::{
 };
 
 use super::answer::{self, Body};
-use crate::{auth::Caller, placement::Owner};
+use crate::{
+    auth::Caller,
+    placement::{Miss, Owner},
+};
 
 /// Begins the name of every header of this kind.
 const PREFIX: &str = "x-mcp-broker-";
@@ -27,6 +30,10 @@ const CALLER_PRINCIPAL: HeaderName = HeaderName::from_static("x-mcp-broker-calle
 const CALLER_KEY: HeaderName = HeaderName::from_static("x-mcp-broker-caller-key");
 const OWNER: HeaderName = HeaderName::from_static("x-mcp-broker-owner");
 const OWNER_NODE: HeaderName = HeaderName::from_static("x-mcp-broker-owner-node");
+/// The replica that asks holds its lease, so the database is within its reach.
+const LEASE: HeaderName = HeaderName::from_static("x-mcp-broker-lease");
+const HELD: HeaderValue = HeaderValue::from_static("held");
+const LAPSED: HeaderValue = HeaderValue::from_static("lapsed");
 const OWNER_ADDRESS: HeaderName = HeaderName::from_static("x-mcp-broker-owner-address");
 
 /// The headers of a client's request as they go to another replica: without what belongs to the connection, without the
@@ -51,6 +58,20 @@ pub(super) fn outgoing(headers: &HeaderMap, caller: &Caller) -> HeaderMap {
         outgoing.insert(CALLER_KEY, encoded(key.as_str()));
     }
     outgoing
+}
+
+/// Says whether a replica that has lost its lease shall leave the session to this one.
+pub(super) fn note_lease(headers: &mut HeaderMap, held: bool) {
+    if held {
+        headers.insert(LEASE, HELD);
+    } else {
+        headers.remove(LEASE);
+    }
+}
+
+/// Whether the replica that asks could take the session over.
+pub(super) fn holds_lease(headers: &HeaderMap) -> bool {
+    headers.get(LEASE) == Some(&HELD)
 }
 
 fn passes(name: &HeaderName) -> bool {
@@ -88,14 +109,24 @@ pub(super) fn not_here(owner: Option<&Owner>) -> Response<Body> {
     response
 }
 
-/// `Some`: the answer says that the session is not there, and maybe where it is.
-pub(super) fn is_not_there<B>(response: &Response<B>) -> Option<Option<Owner>> {
+/// The answer of a replica without a lease to one that has its own.
+pub(super) fn lapsed() -> Response<Body> {
+    let mut response = answer::empty(StatusCode::MISDIRECTED_REQUEST);
+    response.headers_mut().insert(OWNER, LAPSED);
+    response
+}
+
+/// `Some`: the answer says that the session is not to be had there, and maybe where it is.
+pub(super) fn miss<B>(response: &Response<B>) -> Option<Miss> {
     let headers = response.headers();
-    if response.status() != StatusCode::MISDIRECTED_REQUEST || !headers.contains_key(OWNER) {
+    if response.status() != StatusCode::MISDIRECTED_REQUEST {
         return None;
     }
+    if headers.get(OWNER)? == LAPSED {
+        return Some(Miss::Lapsed);
+    }
     let owner = text(headers, &OWNER_NODE).zip(text(headers, &OWNER_ADDRESS));
-    Some(owner.map(|(node, address)| Owner { node: node.to_owned(), address: address.to_owned() }))
+    Some(Miss::NotThere(owner.map(|(node, address)| Owner { node: node.to_owned(), address: address.to_owned() })))
 }
 
 /// The headers of another replica's answer as they go to the client.
@@ -172,9 +203,10 @@ mod tests {
     #[test]
     fn an_owner_arrives_as_it_was_sent() {
         let owner = Owner { node: "a/1".to_owned(), address: "10.0.0.1:8082".to_owned() };
-        assert_eq!(is_not_there(&not_here(Some(&owner))), Some(Some(owner)));
-        assert_eq!(is_not_there(&not_here(None)), Some(None));
-        assert_eq!(is_not_there(&answer::empty(StatusCode::MISDIRECTED_REQUEST)), None);
-        assert_eq!(is_not_there(&answer::empty(StatusCode::OK)), None);
+        assert_eq!(miss(&not_here(Some(&owner))), Some(Miss::NotThere(Some(owner))));
+        assert_eq!(miss(&not_here(None)), Some(Miss::NotThere(None)));
+        assert_eq!(miss(&lapsed()), Some(Miss::Lapsed));
+        assert_eq!(miss(&answer::empty(StatusCode::MISDIRECTED_REQUEST)), None);
+        assert_eq!(miss(&answer::empty(StatusCode::OK)), None);
     }
 }
