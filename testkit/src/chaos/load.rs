@@ -112,7 +112,7 @@ impl Load {
             pieces.push((format!("{:x}-stream-{number}", plan.seed), Piece::Stream { steps, millis }));
         }
         seed.shuffle(&mut pieces);
-        self.start(pieces, plan.duration)
+        self.start(pieces, plan.duration, 0)
     }
 
     /// A few tasks at once.
@@ -123,12 +123,14 @@ impl Load {
             let piece = Piece::Task { tool, millis: seed.below(0..200), then: then[seed.index(then.len())] };
             (format!("{label}-{number}"), piece)
         };
-        self.start((0..count).map(piece).collect(), Duration::from_millis(50))
+        self.start((0..count).map(piece).collect(), Duration::from_millis(50), 0)
     }
 
-    /// Plain calls and streams at this rate for this long.
+    /// Plain calls and streams at this rate for this long, in sessions that differ from time to time: one that is always
+    /// busy would hold up every drain.
     pub(super) fn calls_for(self: &Arc<Self>, label: &str, per_second: usize, time: Duration, seed: &mut Seed) -> JoinSet<()> {
         let count = (per_second as f64 * time.as_secs_f64()) as usize;
+        let first = seed.index(self.sessions.len());
         let piece = |number: usize| {
             let piece = if number.is_multiple_of(50) {
                 Piece::Stream { steps: 20, millis: seed.below(500..2_500) }
@@ -137,17 +139,18 @@ impl Load {
             };
             (format!("{label}-{number}"), piece)
         };
-        self.start((0..count).map(piece).collect(), time)
+        self.start((0..count).map(piece).collect(), time, first)
     }
 
-    fn start(self: &Arc<Self>, pieces: Vec<(String, Piece)>, time: Duration) -> JoinSet<()> {
+    /// The pieces spread over the time, in one session after the other beginning with the `first`.
+    fn start(self: &Arc<Self>, pieces: Vec<(String, Piece)>, time: Duration, first: usize) -> JoinSet<()> {
         let (began, count) = (tokio::time::Instant::now(), pieces.len().max(1) as u32);
         let mut work = JoinSet::new();
         for (number, (key, piece)) in pieces.into_iter().enumerate() {
             let load = self.clone();
             work.spawn(async move {
                 tokio::time::sleep_until(began + time * number as u32 / count).await;
-                let client = load.session(number).clone();
+                let client = load.session(first + number).clone();
                 match piece {
                     Piece::Task { tool, millis, then } => load.task(&client, &key, tool, millis, then).await,
                     Piece::Call { millis } => load.call(&client, &key, millis).await,
