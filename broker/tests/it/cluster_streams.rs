@@ -1,6 +1,6 @@
 //! Event streams over several replicas: resumed wherever the client comes back, and never with a gap that nobody mentions.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use testkit::{Event, EventReader, Gate, Ledger, Reply, TestClient, TestCluster, eventually, history::OUTCOME_UNKNOWN};
 
 use crate::{builder, kind, request, text_of};
@@ -63,25 +63,47 @@ async fn sse_12_a_stream_is_resumed_at_a_replica_that_did_not_begin_it() {
     assert_eq!(all.len(), count, "no id twice");
 }
 
+/// Asks for the rest of a stream until whoever has the session now says something of it, for good or ill.
+async fn rest_of(there: &TestClient, last: &str) -> Result<Vec<Event>, Value> {
+    let answer = eventually("the session to be taken over", || async {
+        let answer = there.get_stream_raw(Some(last)).await;
+        if matches!(answer.status, 200 | 400) { Ok(answer) } else { Err(answer.text().await) }
+    })
+    .await;
+    if answer.is_event_stream() { Ok(answer.events().rest().await) } else { Err(answer.json().await["error"].clone()) }
+}
+
+/// The end of a stream whose call was lost: one answer, and nothing that was there before.
+fn assert_lost(rest: &[Event]) {
+    assert_eq!(steps(rest), [] as [u64; 0], "nothing comes twice: {rest:?}");
+    let answers: Vec<Value> = rest.iter().filter_map(Event::message).filter(|message| message["id"] == 7).collect();
+    assert_eq!(answers.iter().map(|answer| kind(&answer["error"])).collect::<Vec<_>>(), [OUTCOME_UNKNOWN], "{rest:?}");
+}
+
 #[tokio::test]
 async fn f_08_a_stream_of_a_killed_replica_tells_that_its_call_is_lost() {
     let (mut cluster, _ledger, key) = stepping(&Gate::new()).await;
     let client = cluster.client_of(0, "/mcp").bearer(&key).connected(json!({})).await;
     let (mut events, ids) = begun(&client).await;
+    // That there is such a stream and whose answer is due on it is what comes first in the log.
+    cluster.admin(0).wait_metric("mcp_store_seconds_count", &[("operation", "append_events")], |appended| appended > 0.0).await;
     cluster.kill(0).await;
     while events.next().await.is_some() {}
     assert!(events.broken, "a killed replica ends nothing in an orderly way");
-    let there = cluster.at(1, &client);
-    let mut resumed = eventually("the stream to be resumed", || async {
-        let answer = there.get_stream_raw(ids.last().map(String::as_str)).await;
-        if answer.is_event_stream() { Ok(answer) } else { Err(answer.text().await) }
-    })
-    .await
-    .events();
-    let rest = resumed.rest().await;
-    assert_eq!(steps(&rest), [] as [u64; 0], "nothing comes twice: {rest:?}");
-    let answer = rest.iter().filter_map(Event::message).find(|message| message["id"] == 7).expect("an answer to the call");
-    assert_eq!(kind(&answer["error"]), OUTCOME_UNKNOWN);
+    let rest = rest_of(&cluster.at(1, &client), ids.last().unwrap()).await;
+    assert_lost(&rest.expect("the log has the stream"));
+}
+
+#[tokio::test]
+async fn f_08_a_stream_that_a_killed_replica_had_no_time_to_log_is_said_to_be_gone() {
+    let (mut cluster, _ledger, key) = stepping(&Gate::new()).await;
+    let client = cluster.client_of(0, "/mcp").bearer(&key).connected(json!({})).await;
+    let (_events, ids) = begun(&client).await;
+    cluster.kill(0).await;
+    match rest_of(&cluster.at(1, &client), ids.last().unwrap()).await {
+        Ok(rest) => assert_lost(&rest), // it was fast enough
+        Err(refusal) => assert_eq!(kind(&refusal), "events_gone"),
+    }
 }
 
 #[tokio::test]

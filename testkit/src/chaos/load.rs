@@ -320,6 +320,10 @@ impl Load {
                 gaps = events.gaps();
                 self.history.saw(began, Saw::Gap { stream: key.to_owned() });
             }
+            if event.is_priming() {
+                self.note_priming(key, event.id, last);
+                continue;
+            }
             let message = event.message().unwrap_or_default();
             if let Some(id) = event.id {
                 let number = message["params"]["progress"].as_f64().map(|progress| progress as u64);
@@ -331,6 +335,15 @@ impl Load {
             }
         }
         Attempt::Nothing("the stream ended".to_owned())
+    }
+
+    /// A priming event says nothing but where the stream goes on: after the event its client came back with.
+    fn note_priming(&self, key: &str, id: Option<String>, last: &mut Option<String>) {
+        if last.is_some() && *last != id {
+            let what = format!("{key} was resumed after {last:?}, and its stream begins after {id:?}");
+            self.history.saw(Instant::now(), Saw::Wrong { what });
+        }
+        *last = id;
     }
 
     async fn resume(&self, client: &TestClient, key: &str, from: &str, last: &mut Option<String>) -> Attempt {

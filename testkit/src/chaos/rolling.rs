@@ -95,6 +95,9 @@ pub async fn restart_one_by_one(plan: Rolling) -> Verdict {
         let failed = history.failed_calls();
         report.violations.push(format!("{} calls refused, {} unanswered: {failed:?}", report.calls_refused, report.calls_unanswered));
     }
+    if !plan.kill && report.gaps > 0 {
+        report.violations.push(format!("events were lost on {} streams by restarts in good order", report.gaps));
+    }
     let how = format!(
         "{} replicas {} in turn, {} sessions, {} calls/s, {} streams opened again, slowest end {:.1} s",
         plan.replicas,
@@ -165,6 +168,10 @@ async fn read_stream(client: &TestClient, number: usize, history: &History, over
         while !over.load(Ordering::Relaxed) {
             let began = Instant::now();
             match events.next_event(QUIET).await {
+                Ok(Some(event)) if event.is_priming() => {
+                    note_beginning(&name, events.gaps() > 0, last.as_deref(), event.id.as_deref(), history);
+                    last = event.id;
+                }
                 Ok(Some(event)) => {
                     if let Some(id) = event.id {
                         history.saw(began, Saw::Event { stream: name.clone(), id: id.clone(), number: None });
@@ -175,5 +182,15 @@ async fn read_stream(client: &TestClient, number: usize, history: &History, over
                 Err(()) => {}
             }
         }
+    }
+}
+
+/// A stream goes on where its client left it, or is another one and says that events are missing.
+fn note_beginning(stream: &str, gap: bool, last: Option<&str>, id: Option<&str>, history: &History) {
+    let now = Instant::now();
+    if gap {
+        history.saw(now, Saw::Gap { stream: stream.to_owned() });
+    } else if last.is_some() && last != id {
+        history.saw(now, Saw::Wrong { what: format!("{stream} was left at {last:?}, and goes on at {id:?}") });
     }
 }

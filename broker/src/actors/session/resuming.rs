@@ -265,7 +265,8 @@ impl Inherited {
 
     fn held(self, epoch: i64) -> Held {
         let last_sequence = self.last_logged.max(self.position).max(self.trimmed_through).max(first_sequence(epoch));
-        Held { trimmed_through: self.trimmed_through.min(self.position), position: self.position, events: self.events, last_sequence }
+        // What is before the position was not loaded: an earlier one, should its client come with that too, is a gap here.
+        Held { trimmed_through: self.position, position: self.position, events: self.events, last_sequence }
     }
 }
 
@@ -324,7 +325,7 @@ mod tests {
         assert_eq!(inherited.events.iter().map(|event| event.sequence).collect::<Vec<_>>(), [4]);
         assert_eq!(inherited.due, [RequestId::from_u64(7)]);
         let held = inherited.held(2);
-        assert_eq!((held.position, held.last_sequence), (3, 2 << 32));
+        assert_eq!((held.position, held.last_sequence, held.trimmed_through), (3, 2 << 32, 3));
     }
 
     #[test]
