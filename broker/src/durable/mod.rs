@@ -131,7 +131,7 @@ impl Durable {
     }
 
     /// Goes on under another name; returns the one before.
-    fn rename(&self, node: NodeName) -> NodeName {
+    pub(crate) fn rename(&self, node: NodeName) -> NodeName {
         NodeName::clone(&self.node.swap(Arc::new(node)))
     }
 
