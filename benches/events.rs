@@ -19,13 +19,16 @@ use anyhow::{Context as _, ensure};
 use benches::{Samples, Scale, Table, digits, median, shown};
 use broker::{
     actors::stream::{EventStream, Next},
-    durable::EventWriter,
+    auth::Keys,
+    durable::{Durable, EventWriter, Stores},
     metrics::Metrics,
     rules::event_log::{EventKind, LogLimits},
 };
 use bytes::Bytes;
 use rustix::time::{ClockId, clock_gettime};
-use storage::{EventStore, PostgresOptions, PostgresStore, RedisHot, RedisOptions, SessionKey, SqliteOptions, SqliteStore};
+use storage::{
+    EventStore, MemoryHot, NodeName, PostgresOptions, PostgresStore, RedisHot, RedisOptions, SessionKey, SqliteOptions, SqliteStore,
+};
 use testkit::{PostgresServer, RedisServer};
 use tokio::{runtime::Handle, task::JoinSet};
 
@@ -80,7 +83,7 @@ async fn in_a_row(scale: Scale, places: &[Kept], bytes: usize) -> anyhow::Result
     let mut all: Vec<(Samples, Vec<f64>, Vec<f64>)> = places.iter().map(|_| Default::default()).collect();
     for _ in 0..scale.of(5, 1) {
         for (place, (push, others, rate)) in places.iter().zip(&mut all) {
-            let mut rig = Rig::start(place, bytes, None)?;
+            let mut rig = Rig::start(place, bytes, None).await?;
             let run = move || {
                 rig.run(Duration::ZERO, STREAMS * scale.of(LIMITS.events as u64, 0))?; // until the streams are full
                 let row = rig.run(scale.of(Duration::from_secs(1), Duration::ZERO), WINDOW)?;
@@ -117,7 +120,7 @@ async fn one_by_one(scale: Scale, places: &[Kept], bytes: usize) -> anyhow::Resu
     let mut off = None;
     for place in places {
         let (arrived, arrivals) = sync_channel(1);
-        let mut rig = Rig::start(place, bytes, Some(arrived))?;
+        let mut rig = Rig::start(place, bytes, Some(arrived)).await?;
         let run = move || {
             rig.one_by_one(scale.of(300, 0), &arrivals)?; // to warm up
             let alone = rig.one_by_one(scale.of(1_500, 3), &arrivals)?;
@@ -175,9 +178,12 @@ struct Alone {
 
 impl Rig {
     /// Readers tell `arrived` of each event.
-    fn start(place: &Kept, bytes: usize, arrived: Option<SyncSender<Instant>>) -> anyhow::Result<Self> {
+    async fn start(place: &Kept, bytes: usize, arrived: Option<SyncSender<Instant>>) -> anyhow::Result<Self> {
         let metrics = Arc::new(Metrics::new(false));
-        let writer = place.store.clone().map(|store| EventWriter::start(store, metrics.clone()));
+        let stores =
+            Stores { durable: Arc::new(SqliteStore::in_memory().await?), events: place.store.clone(), hot: Arc::new(MemoryHot::new()) };
+        let durable = Durable::new(stores, NodeName::new("bench"), Keys::from_root(b"bench").seal, metrics.clone());
+        let writer = durable.event_log.clone();
         let (mut streams, mut readers) = (Vec::new(), JoinSet::new());
         let read = Arc::new(AtomicU64::new(0));
         for number in 1..=STREAMS {
