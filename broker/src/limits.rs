@@ -179,7 +179,7 @@ pub const HTTP2_STREAMS_MAX: u32 = 256;
 // Stores.
 
 /// A replica that could not renew its lease for this long after it ran out is not ready.
-pub const LEASE_LOST_READY: Duration = Duration::from_secs(4);
+pub const LEASE_LOST_READY: Duration = Duration::from_millis(2_500);
 /// Names a replica may have had whose sessions and tasks it could not reclaim yet.
 pub const PAST_NAMES_MAX: usize = 64;
 /// How often a store that is away is tried.

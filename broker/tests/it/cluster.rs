@@ -9,15 +9,15 @@ use testkit::{Attempt, BrokerBuilder, Call, Ledger, TestClient, TestCluster, eve
 use crate::{builder, kind, text_of};
 
 /// Longer than a lease of the clusters here and what is done when it lapsed.
-const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(8);
+pub(crate) const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(8);
 
-fn on(ledger: &Ledger) -> BrokerBuilder {
+pub(crate) fn on(ledger: &Ledger) -> BrokerBuilder {
     ledger.backend().list("resources", vec![json!({"uri": "test://one", "name": "one"})]);
     builder().auth_required().backend("default", "b", ledger.spec())
 }
 
 /// Two replicas in front of a ledger, and a key for their clients.
-async fn two() -> (TestCluster, Ledger, String) {
+pub(crate) async fn two() -> (TestCluster, Ledger, String) {
     let ledger = Ledger::start().await;
     let cluster = on(&ledger).cluster(2).start().await;
     let key = cluster.operator().create_key("default").await;
@@ -25,27 +25,27 @@ async fn two() -> (TestCluster, Ledger, String) {
 }
 
 /// A session opened at one replica, which then owns it.
-async fn opened_at(cluster: &TestCluster, replica: usize, key: &str) -> TestClient {
+pub(crate) async fn opened_at(cluster: &TestCluster, replica: usize, key: &str) -> TestClient {
     cluster.client_of(replica, "/mcp").bearer(key).connected(json!({"elicitation": {}})).await
 }
 
-fn as_task(tool: &str, arguments: Value) -> Value {
+pub(crate) fn as_task(tool: &str, arguments: Value) -> Value {
     json!({"name": format!("b__{tool}"), "arguments": arguments, "task": {"ttl": 600_000}})
 }
 
 /// Asks for a task; its id.
-async fn task(client: &TestClient, tool: &str, arguments: Value) -> String {
+pub(crate) async fn task(client: &TestClient, tool: &str, arguments: Value) -> String {
     let created = client.result("tools/call", as_task(tool, arguments)).await;
     created["task"]["taskId"].as_str().unwrap_or_else(|| panic!("a task: {created}")).to_owned()
 }
 
-async fn status(client: &TestClient, task: &str) -> String {
+pub(crate) async fn status(client: &TestClient, task: &str) -> String {
     let view = client.result("tasks/get", json!({"taskId": task})).await;
     view["status"].as_str().unwrap().to_owned()
 }
 
 /// The status once it is one of a task that is over, asked for as often as it takes.
-async fn over(client: &TestClient, task: &str) -> String {
+pub(crate) async fn over(client: &TestClient, task: &str) -> String {
     eventually("the task to be over", || async {
         match client.attempt("tasks/get", json!({"taskId": task}), TAKEN_OVER_WITHIN).await {
             Attempt::Result(view) if !["working", "input_required"].contains(&view["status"].as_str().unwrap()) => {
@@ -57,12 +57,12 @@ async fn over(client: &TestClient, task: &str) -> String {
     .await
 }
 
-async fn result_of(client: &TestClient, task: &str) -> Value {
+pub(crate) async fn result_of(client: &TestClient, task: &str) -> Value {
     client.result("tasks/result", json!({"taskId": task})).await
 }
 
 /// Waits until a session is served at this replica, as it must be soon after its owner died.
-async fn served_at(cluster: &TestCluster, replica: usize, client: &TestClient) {
+pub(crate) async fn served_at(cluster: &TestCluster, replica: usize, client: &TestClient) {
     let there = cluster.at(replica, client);
     eventually("the session to be served", || async {
         match there.attempt("ping", json!({}), TAKEN_OVER_WITHIN).await {
@@ -273,97 +273,4 @@ async fn r11_a_redis_that_is_flushed_or_gone_loses_nothing() {
     ledger.backend().notify("notifications/resources/updated", json!({"uri": "test://one"})).await;
     stream.find(|message| message["method"] == "notifications/resources/updated").await;
     assert!(ledger.effects().iter().all(|effect| ledger.count(&effect.key) == 1));
-}
-
-#[tokio::test]
-async fn r9_without_postgres_calls_flow_and_what_must_be_stored_is_refused() {
-    let (mut cluster, ledger, key) = two().await;
-    let client = opened_at(&cluster, 0, &key).await;
-    let hanging = task(&client, "write", json!({"key": "hanging", "hang": true})).await;
-    ledger.wait_for("hanging").await;
-    cluster.postgres_mut().stop_fast().await;
-    let away = Instant::now();
-    // Longer than a lease: what a node owns stays its own while nobody can take it.
-    let mut calls = 0;
-    while away.elapsed() < Duration::from_secs(3) {
-        assert_eq!(text_of(&client.call("b__write", json!({"key": format!("c{calls}")})).await), ledger.results(&format!("c{calls}"))[0]);
-        calls += 1;
-    }
-    let asked = Instant::now();
-    let refused = client.error("tools/call", as_task("write", json!({"key": "refused"}))).await;
-    assert_eq!((kind(&refused), &refused["data"]["retryable"]), ("store_unavailable", &json!(true)));
-    assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
-    let opening = cluster.client_of(1, "/mcp").bearer(&key).try_connect(json!({}), TAKEN_OVER_WITHIN).await;
-    assert_eq!(opening.map_err(|refused| refused.kind()), Err("store_unavailable".to_owned()));
-    // A replica that cannot look the session up does not say that there is none.
-    let elsewhere = cluster.client_of(1, "/mcp").bearer(&key);
-    elsewhere.set_session(Some("an-id-that-nobody-knows-0000000000"));
-    assert_ne!(elsewhere.attempt("ping", json!({}), TAKEN_OVER_WITHIN).await.kind(), "result");
-    ledger.release();
-    cluster.postgres_mut().start_again().await;
-    let back = Instant::now();
-    assert_eq!(over(&client, &hanging).await, "completed", "its outcome waited for the database");
-    served_at(&cluster, 1, &client).await;
-    let after = task(&client, "write", json!({"key": "after"})).await;
-    assert_eq!(text_of(&result_of(&cluster.at(1, &client), &after).await), ledger.results("after")[0]);
-    assert!(back.elapsed() < TAKEN_OVER_WITHIN, "{:?}", back.elapsed());
-    assert_eq!((ledger.count("refused"), ledger.count("hanging")), (0, 1));
-}
-
-#[tokio::test]
-async fn f_32_a_postgres_that_never_answers_holds_up_nobody_else() {
-    let (cluster, ledger, key) = two().await;
-    let client = opened_at(&cluster, 0, &key).await;
-    cluster.postgres().freeze();
-    let asked = Instant::now();
-    let creating = client.begin("tools/call", as_task("write", json!({"key": "stuck"})));
-    for number in 0..20 {
-        client.call("b__write", json!({"key": format!("c{number}")})).await;
-    }
-    let refused = creating.error().await;
-    assert_eq!((kind(&refused), &refused["data"]["retryable"]), ("store_unavailable", &json!(true)));
-    assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
-    cluster.postgres().thaw();
-    let after = eventually("new tasks to be taken", || async {
-        match client.attempt("tools/call", as_task("write", json!({"key": "after"})), TAKEN_OVER_WITHIN).await {
-            Attempt::Result(created) => Ok(created["task"]["taskId"].as_str().unwrap().to_owned()),
-            other => Err(other),
-        }
-    })
-    .await;
-    assert_eq!(text_of(&result_of(&client, &after).await), ledger.results("after")[0]);
-    assert_eq!(ledger.count("stuck"), 0, "what was refused is not done later");
-}
-
-#[tokio::test]
-async fn r12_a_replica_cut_from_postgres_stops_acknowledging_and_is_fenced() {
-    let ledger = Ledger::start().await;
-    let cluster = on(&ledger).cluster(2).behind_proxies().start().await;
-    let key = cluster.operator().create_key("default").await;
-    let client = opened_at(&cluster, 0, &key).await;
-    let running = task(&client, "write", json!({"key": "running", "hang": true})).await;
-    ledger.wait_for("running").await;
-    cluster.cut_from_postgres(0);
-    let cut = Instant::now();
-    let refused = client.attempt("tools/call", as_task("write", json!({"key": "refused"})), TAKEN_OVER_WITHIN).await;
-    assert_eq!(refused.kind(), "store_unavailable");
-    assert!(cut.elapsed() < Duration::from_secs(5), "{:?}", cut.elapsed());
-    eventually("the replica to say that it is not ready", || async {
-        match cluster.admin(0).get("/readyz").await {
-            (503, _) => Ok(()),
-            other => Err(other),
-        }
-    })
-    .await;
-    // The other takes over what the lease no longer covers.
-    served_at(&cluster, 1, &client).await;
-    let there = cluster.at(1, &client);
-    assert_eq!(over(&there, &running).await, "failed");
-    assert_eq!(cluster.sql("SELECT epoch FROM sessions").await, "2");
-    ledger.release();
-    cluster.join_to_postgres(0);
-    served_at(&cluster, 0, &client).await;
-    assert_eq!(status(&cluster.at(0, &client), &running).await, "failed", "the late answer of the old owner is fenced off");
-    assert_eq!((ledger.count("running"), ledger.count("refused")), (1, 0));
-    assert_eq!(cluster.sql("SELECT epoch FROM sessions").await, "2", "one owner at a time");
 }

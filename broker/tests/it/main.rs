@@ -18,6 +18,7 @@ mod chaos;
 mod cli;
 mod client_features;
 mod cluster;
+mod cluster_outages;
 mod cluster_streams;
 mod drain;
 mod features;

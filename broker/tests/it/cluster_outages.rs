@@ -1,0 +1,258 @@
+//! Several replicas whose PostgreSQL is stopped, frozen, slow, or out of reach of one of them: what goes on, what is refused
+//! and how soon, and that nothing acknowledged is lost. Named after the faults and promises they are about.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
+
+use futures_util::future::join_all;
+use serde_json::json;
+use testkit::{Attempt, Ledger, TestClient, TestCluster, Way, eventually};
+
+use crate::{
+    cluster::{TAKEN_OVER_WITHIN, as_task, on, opened_at, over, result_of, served_at, task, two},
+    kind, text_of,
+};
+
+/// What must be stored is refused by then, while connections to the database are. The promise and some room for a busy machine.
+const REFUSED_WITHIN: Duration = Duration::from_millis(1_500);
+/// The same, once, while the database does not answer at all.
+const GIVEN_UP_WITHIN: Duration = Duration::from_secs(4);
+/// How long after the database's return everything is as before.
+const NORMAL_WITHIN: Duration = Duration::from_secs(5);
+/// And how long after its loss a replica says that it is not ready.
+const UNREADY_WITHIN: Duration = Duration::from_secs(5);
+const ROUND_TRIP: Duration = Duration::from_millis(200);
+
+/// A call that needs no store; how long it took.
+async fn plain_call(client: &TestClient, ledger: &Ledger, key: &str) -> Duration {
+    let begun = Instant::now();
+    assert_eq!(text_of(&client.call("b__write", json!({"key": key})).await), ledger.results(key)[0]);
+    begun.elapsed()
+}
+
+/// A task is refused because it can not be stored; how long that took.
+async fn refused_task(client: &TestClient, key: &str) -> Duration {
+    let begun = Instant::now();
+    let refused = client.error("tools/call", as_task("write", json!({"key": key}))).await;
+    assert_eq!((kind(&refused), &refused["data"]["retryable"]), ("store_unavailable", &json!(true)));
+    begun.elapsed()
+}
+
+/// A task made as soon as the store takes one.
+async fn task_soon(client: &TestClient, key: &str) -> String {
+    eventually("new tasks to be taken", || async {
+        match client.attempt("tools/call", as_task("write", json!({"key": key})), TAKEN_OVER_WITHIN).await {
+            Attempt::Result(created) => Ok(created["task"]["taskId"].as_str().unwrap().to_owned()),
+            other => Err(other),
+        }
+    })
+    .await
+}
+
+async fn unready(cluster: &TestCluster, replica: usize) {
+    eventually("the replica to say that it is not ready", || async {
+        match cluster.admin(replica).get("/readyz").await {
+            (503, _) => Ok(()),
+            other => Err(other),
+        }
+    })
+    .await;
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+#[tokio::test]
+async fn r9_without_postgres_calls_flow_and_what_must_be_stored_is_refused() {
+    let (mut cluster, ledger, key) = two().await;
+    let client = opened_at(&cluster, 0, &key).await;
+    let hanging = task(&client, "write", json!({"key": "hanging", "hang": true})).await;
+    ledger.wait_for("hanging").await;
+    cluster.postgres_mut().stop_fast().await;
+    let away = Instant::now();
+    let first = refused_task(&client, "refused").await;
+    assert!(first < REFUSED_WITHIN, "{first:?}");
+    // A replica that never saw the session finds it, too.
+    let elsewhere = cluster.at(1, &client);
+    // Longer than a lease: what a node owns stays its own while nobody can take it.
+    let mut calls = 0;
+    while away.elapsed() < Duration::from_secs(3) {
+        plain_call(&client, &ledger, &format!("here {calls}")).await;
+        plain_call(&elsewhere, &ledger, &format!("there {calls}")).await;
+        calls += 1;
+    }
+    let again = refused_task(&client, "refused").await;
+    assert!(again < REFUSED_WITHIN, "{again:?}");
+    let asked = Instant::now();
+    let opening = cluster.client_of(1, "/mcp").bearer(&key).try_connect(json!({}), TAKEN_OVER_WITHIN).await;
+    assert_eq!(opening.map_err(|refused| refused.kind()), Err("store_unavailable".to_owned()));
+    // A replica that cannot look the session up does not say that there is none.
+    let unknown = cluster.client_of(1, "/mcp").bearer(&key);
+    unknown.set_session(Some(&client.session().unwrap().chars().rev().collect::<String>()));
+    assert_eq!(unknown.attempt("ping", json!({}), TAKEN_OVER_WITHIN).await.kind(), "store_unavailable");
+    assert!(asked.elapsed() < 2 * REFUSED_WITHIN, "{:?}", asked.elapsed());
+    ledger.release();
+    cluster.postgres_mut().start_again().await;
+    let back = Instant::now();
+    assert_eq!(over(&client, &hanging).await, "completed", "its outcome waited for the database");
+    served_at(&cluster, 1, &client).await;
+    let after = task_soon(&client, "after").await;
+    assert_eq!(text_of(&result_of(&elsewhere, &after).await), ledger.results("after")[0]);
+    assert!(back.elapsed() < NORMAL_WITHIN, "{:?}", back.elapsed());
+    assert_eq!((ledger.count("refused"), ledger.count("hanging")), (0, 1));
+}
+
+#[tokio::test]
+async fn f_32_a_postgres_that_never_answers_holds_up_nobody_else() {
+    let (cluster, ledger, key) = two().await;
+    let client = opened_at(&cluster, 0, &key).await;
+    cluster.postgres().freeze();
+    let asked = Instant::now();
+    let creating = client.begin("tools/call", as_task("write", json!({"key": "stuck"})));
+    let mut times = Vec::new();
+    for number in 0..20 {
+        times.push(plain_call(&client, &ledger, &format!("c{number}")).await);
+    }
+    let refused = creating.error().await;
+    assert_eq!((kind(&refused), &refused["data"]["retryable"]), ("store_unavailable", &json!(true)));
+    assert!(asked.elapsed() < GIVEN_UP_WITHIN, "{:?}", asked.elapsed());
+    assert!(median(times) < ROUND_TRIP, "nobody waits with it");
+    // Now that it is known, one at a time finds out: of several refused one after the other hardly one waits.
+    let asked = Instant::now();
+    for _ in 0..10 {
+        refused_task(&client, "stuck").await;
+    }
+    assert!(asked.elapsed() < 2 * GIVEN_UP_WITHIN, "{:?}", asked.elapsed());
+    cluster.postgres().thaw();
+    let back = Instant::now();
+    let after = task_soon(&client, "after").await;
+    assert_eq!(text_of(&result_of(&client, &after).await), ledger.results("after")[0]);
+    assert!(back.elapsed() < NORMAL_WITHIN, "{:?}", back.elapsed());
+    assert_eq!(ledger.count("stuck"), 0, "what was refused is not done later");
+}
+
+#[tokio::test]
+async fn r12_a_replica_cut_from_postgres_stops_acknowledging_and_is_fenced() {
+    let ledger = Ledger::start().await;
+    let cluster = on(&ledger).cluster(2).behind_proxies().start().await;
+    let key = cluster.operator().create_key("default").await;
+    let client = opened_at(&cluster, 0, &key).await;
+    let running = task(&client, "write", json!({"key": "running", "hang": true})).await;
+    ledger.wait_for("running").await;
+    cluster.cut_from_postgres(0);
+    let cut = Instant::now();
+    refused_task(&client, "refused").await;
+    assert!(cut.elapsed() < GIVEN_UP_WITHIN, "{:?}", cut.elapsed());
+    unready(&cluster, 0).await;
+    assert!(cut.elapsed() < UNREADY_WITHIN, "{:?}", cut.elapsed());
+    // The other takes over what the lease no longer covers, though the owner of before still answers.
+    served_at(&cluster, 1, &client).await;
+    let there = cluster.at(1, &client);
+    assert_eq!(over(&there, &running).await, "failed");
+    assert_eq!(cluster.sql("SELECT epoch FROM sessions").await, "2");
+    ledger.release();
+    cluster.join_to_postgres(0);
+    served_at(&cluster, 0, &client).await;
+    assert_eq!(over(&cluster.at(0, &client), &running).await, "failed", "the late answer of the old owner is fenced off");
+    assert_eq!((ledger.count("running"), ledger.count("refused")), (1, 0));
+    assert_eq!(cluster.sql("SELECT epoch FROM sessions").await, "2", "one owner at a time");
+}
+
+#[tokio::test]
+async fn r10_with_a_slow_postgres_only_what_is_stored_takes_longer() {
+    let ledger = Ledger::start().await;
+    let cluster = on(&ledger).cluster(2).behind_proxies().start().await;
+    let key = cluster.operator().create_key("default").await;
+    let client = opened_at(&cluster, 0, &key).await;
+    (0..2).for_each(|replica| cluster.proxy(replica).latency(Way::Down, ROUND_TRIP));
+    let elsewhere = cluster.at(1, &client);
+    let plain = async {
+        let mut times = Vec::new();
+        for number in 0..40 {
+            times.push(plain_call(&client, &ledger, &format!("here {number}")).await);
+            times.push(plain_call(&elsewhere, &ledger, &format!("there {number}")).await);
+        }
+        times
+    };
+    // Each is several round trips, and takes its turn with the others.
+    let keys: Vec<String> = (0..20).map(|number| format!("task {number}")).collect();
+    let stored = join_all(keys.iter().map(|key| task(&client, "write", json!({"key": key}))));
+    let (times, tasks) = tokio::join!(plain, stored);
+    assert!(median(times) < ROUND_TRIP, "a plain call waits for no answer of the database");
+    for (task, key) in tasks.iter().zip(&keys) {
+        assert_eq!(over(&elsewhere, task).await, "completed");
+        assert_eq!((ledger.count(key), text_of(&result_of(&client, task).await)), (1, ledger.results(key)[0].as_str()));
+    }
+    assert!(opened_at(&cluster, 1, &key).await.session().is_some(), "new sessions, too");
+    (0..2).for_each(|replica| cluster.proxy(replica).heal());
+    let healed = Instant::now();
+    let after = task(&client, "write", json!({"key": "after"})).await;
+    assert_eq!(over(&client, &after).await, "completed");
+    assert!(healed.elapsed() < Duration::from_secs(2), "nothing is left to wait behind: {:?}", healed.elapsed());
+    let epochs = cluster.sql("SELECT max(epoch) FROM sessions UNION ALL SELECT max(epoch) FROM tasks").await;
+    assert_eq!(epochs, "1\n1", "nobody lost what it owns");
+}
+
+#[tokio::test]
+async fn f_31_a_postgres_stopped_without_a_word_under_load_loses_nothing_acknowledged() {
+    let (mut cluster, ledger, key) = two().await;
+    let mut clients = Vec::new();
+    for number in 0..4 {
+        clients.push(opened_at(&cluster, number % 2, &key).await);
+    }
+    let over_now = AtomicBool::new(false);
+    let loads = join_all(clients.iter().enumerate().map(|(number, client)| load(client, number, &over_now)));
+    let fault = async {
+        eventually("the load to be felt", || async { if ledger.effects().len() > 12 { Ok(()) } else { Err(()) } }).await;
+        cluster.postgres_mut().stop_immediate().await;
+        // By then somebody was refused.
+        refused_task(&clients[0], "refused").await;
+        cluster.postgres_mut().start_again().await;
+        let back = Instant::now();
+        let after = task_soon(&clients[1], "after").await;
+        assert_eq!(over(&clients[1], &after).await, "completed");
+        assert!(back.elapsed() < NORMAL_WITHIN, "{:?}", back.elapsed());
+        over_now.store(true, Ordering::Relaxed);
+    };
+    let (loads, ()) = tokio::join!(loads, fault);
+    let mut made = 0;
+    for (client, asked) in clients.iter().zip(loads) {
+        for (key, created) in asked {
+            match created {
+                Attempt::Result(created) => {
+                    made += 1;
+                    let id = created["task"]["taskId"].as_str().unwrap().to_owned();
+                    assert_eq!(over(client, &id).await, "completed", "{key}");
+                    assert_eq!((ledger.count(&key), text_of(&result_of(client, &id).await)), (1, ledger.results(&key)[0].as_str()));
+                }
+                other => assert_eq!((other.kind().as_str(), ledger.count(&key)), ("store_unavailable", 0), "{key}"),
+            }
+        }
+        ping(client).await;
+    }
+    assert!(made > 12, "{made}");
+}
+
+/// Asks for tasks one after the other, and how that went.
+async fn load(client: &TestClient, number: usize, over: &AtomicBool) -> Vec<(String, Attempt)> {
+    let mut asked = Vec::new();
+    while !over.load(Ordering::Relaxed) {
+        let key = format!("load {number} {}", asked.len());
+        let created = client.attempt("tools/call", as_task("write", json!({"key": key})), TAKEN_OVER_WITHIN).await;
+        let failed = !matches!(created, Attempt::Result(_));
+        asked.push((key, created));
+        if failed {
+            // As clients do that are told to try again.
+            ping(client).await;
+        }
+    }
+    asked
+}
+
+async fn ping(client: &TestClient) {
+    assert_eq!(client.attempt("ping", json!({}), TAKEN_OVER_WITHIN).await.kind(), "result");
+}
