@@ -1,6 +1,6 @@
 # The commands of this project. `make run` and `make test` are all a newcomer needs; CI runs `.ci/run`.
 .DEFAULT_GOAL := help
-.PHONY: help run test chaos check
+.PHONY: help run test chaos bench check
 
 CARGO_OUTPUT := $${CARGO_TARGET_DIR:-target}
 
@@ -8,6 +8,7 @@ help:
 	@echo "make run    build the broker and start it with a demo backend"
 	@echo "make test   install what the tests need, then run all of them against the real binary"
 	@echo "make chaos  kill brokers under load for half an hour; SEED=N makes the choices of that run again, WHAT=tasks|points|rolling a part"
+	@echo "make bench  measure what stores and event logs cost, in a release build; some minutes (WHAT=persister|events one of them)"
 	@echo "make check  formatting, lints, documentation, licences and the syntax of the scripts"
 
 run:
@@ -22,6 +23,11 @@ test:
 chaos:
 	@scripts/need-toolchain.sh
 	@scripts/chaos.sh $(if $(SEED),--seed $(SEED)) $(WHAT)
+
+bench:
+	@scripts/need-toolchain.sh
+	@scripts/install-servers.sh
+	@cargo bench --locked -p benches -- $(WHAT)
 
 check:
 	@scripts/need-toolchain.sh

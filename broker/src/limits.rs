@@ -67,6 +67,8 @@ pub const STATUS_MESSAGE_CHARS_MAX: usize = 500;
 pub const STORE_RETRY_FIRST: Duration = Duration::from_millis(50);
 /// Longest such wait.
 pub const STORE_RETRY_MAX: Duration = Duration::from_secs(1);
+/// A new task that could not be stored by then is refused: its client waits.
+pub const TASK_STORE_WAIT_MAX: Duration = Duration::from_millis(500);
 /// A task that seems to have another owner may only have got a new epoch which is about to be told.
 pub const EPOCH_NEWS_WAIT: Duration = Duration::from_secs(1);
 
@@ -180,6 +182,8 @@ pub const HTTP2_STREAMS_MAX: u32 = 256;
 pub const LEASE_LOST_READY: Duration = Duration::from_secs(4);
 /// Names a replica may have had whose sessions and tasks it could not reclaim yet.
 pub const PAST_NAMES_MAX: usize = 64;
+/// How often a store that is away is tried.
+pub const STORE_PROBE_EVERY: Duration = Duration::from_millis(250);
 /// The longest pause before a renewal that failed is tried again.
 pub const RENEWAL_RETRY_MAX: Duration = Duration::from_millis(500);
 /// How often every replica looks for what has expired, give or take a half of it.

@@ -3,6 +3,9 @@
 //! One attempt at a time for each session; whoever comes meanwhile waits for it. An attempt that took the row is carried to
 //! its end whatever becomes of the request that caused it.
 
+#[cfg(test)]
+mod tests;
+
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError, Weak},

@@ -53,7 +53,7 @@ async fn store_all(sessions: &[Arc<Session>]) {
     for some in sessions.chunks(FLUSHED_AT_ONCE) {
         let stored = futures_util::future::join_all(some.iter().map(Session::store_behind)).await;
         if let Some(refusal) = stored.into_iter().find_map(Result::err) {
-            tracing::warn!(%refusal, sessions = sessions.len(), "what sessions have to store waits");
+            tracing::debug!(%refusal, sessions = sessions.len(), "what sessions have to store waits");
             return; // the next round tries again
         }
     }

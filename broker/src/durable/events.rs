@@ -10,12 +10,15 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Instant,
 };
 
 use storage::{EventStore, LogEntry, SessionKey, StreamRecord};
-use tokio::sync::{mpsc, oneshot};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::Instant,
+};
 
+use super::availability::Availability;
 use crate::{
     limits::{EVENT_BATCH_BYTES_MAX, EVENT_BATCH_MAX, EVENT_QUEUE_BYTES_MAX, EVENT_QUEUE_MAX, LOST_STREAMS_MAX},
     metrics::Metrics,
@@ -47,11 +50,11 @@ impl std::fmt::Debug for EventWriter {
 
 impl EventWriter {
     /// Must be called inside the runtime. The task ends with the last clone.
-    pub fn start(store: Arc<dyn EventStore>, metrics: Arc<Metrics>) -> Self {
+    pub(super) fn start(store: Arc<dyn EventStore>, availability: Arc<Availability>, metrics: Arc<Metrics>) -> Self {
         let (queue, jobs) = mpsc::channel(EVENT_QUEUE_MAX);
         let queued_bytes = Arc::new(AtomicUsize::new(0));
         let lost = Arc::new(Lost { streams: Mutex::default(), metrics: metrics.clone() });
-        tokio::spawn(Task { store, metrics, jobs, queued_bytes: queued_bytes.clone(), lost: lost.clone() }.run());
+        tokio::spawn(Task { store, availability, metrics, jobs, queued_bytes: queued_bytes.clone(), lost: lost.clone() }.run());
         Self(Arc::new(Inner { queue, queued_bytes, lost }))
     }
 
@@ -91,6 +94,7 @@ fn weight(entry: &LogEntry) -> usize {
 
 struct Task {
     store: Arc<dyn EventStore>,
+    availability: Arc<Availability>,
     metrics: Arc<Metrics>,
     jobs: mpsc::Receiver<Job>,
     queued_bytes: Arc<AtomicUsize>,
@@ -136,8 +140,9 @@ impl Task {
         let begun = Instant::now();
         let outcome = self.store.append(batch).await;
         self.metrics.store("append_events", self.store.engine(), begun.elapsed(), outcome.is_err());
+        self.availability.note("append_events", begun, outcome.as_ref().err());
         if let Err(error) = outcome {
-            tracing::warn!(entries = batch.len(), store = self.store.engine(), %error, "events were not logged");
+            tracing::debug!(entries = batch.len(), store = self.store.engine(), %error, "events were not logged");
             self.lost.note(batch);
         }
         batch.clear();
@@ -290,7 +295,7 @@ mod tests {
 
     fn writer() -> (Arc<Notebook>, EventWriter, Arc<Metrics>) {
         let (notebook, metrics) = (Arc::new(Notebook::default()), Arc::new(Metrics::new(false)));
-        (notebook.clone(), EventWriter::start(notebook, metrics.clone()), metrics)
+        (notebook.clone(), EventWriter::start(notebook, Arc::new(Availability::new("test")), metrics.clone()), metrics)
     }
 
     #[tokio::test]

@@ -4,6 +4,7 @@
 //! whoever writes at the same time. Reads go to the store directly, within its own deadline, through [`Durable::timed`].
 //! Nothing here is on the path of a plain call of a session that lives here.
 
+mod availability;
 mod events;
 pub mod node;
 mod persister;
@@ -24,8 +25,8 @@ pub use storage::{
     Written, fault_point, hot::TASK_WORD_BYTES_MAX,
 };
 
+use self::{availability::Availability, node::Lease, persister::Persister};
 pub use self::{events::EventWriter, sweeper::sweep};
-use self::{node::Lease, persister::Persister};
 use crate::{auth::SealKey, limits::OWNER_HINT_TTL, metrics::Metrics};
 
 /// The engine that serves one process, which therefore need not prove that it lives.
@@ -63,6 +64,9 @@ pub struct Durable {
     /// Where other replicas reach this process, once it has joined them.
     address: OnceLock<String>,
     persister: Persister,
+    availability: Arc<Availability>,
+    /// Of the event log; the same where that is in the database.
+    events_availability: Arc<Availability>,
     metrics: Arc<Metrics>,
 }
 
@@ -75,8 +79,13 @@ impl std::fmt::Debug for Durable {
 impl Durable {
     /// Must be called inside the runtime.
     pub fn new(stores: Stores, node: NodeName, seal: SealKey, metrics: Arc<Metrics>) -> Arc<Self> {
-        let persister = Persister::start(stores.durable.clone(), metrics.clone());
-        let event_log = stores.events.clone().map(|events| EventWriter::start(events, metrics.clone()));
+        let availability = Arc::new(Availability::new(stores.durable.engine()));
+        let events_availability = match &stores.events {
+            Some(events) if events.engine() != stores.durable.engine() => Arc::new(Availability::new(events.engine())),
+            _ => availability.clone(),
+        };
+        let persister = Persister::start(stores.durable.clone(), availability.clone(), metrics.clone());
+        let event_log = stores.events.clone().map(|events| EventWriter::start(events, events_availability.clone(), metrics.clone()));
         Arc::new(Self {
             store: stores.durable,
             event_log,
@@ -87,6 +96,8 @@ impl Durable {
             node: ArcSwap::from_pointee(node),
             address: OnceLock::new(),
             persister,
+            availability,
+            events_availability,
             metrics,
         })
     }
@@ -112,7 +123,7 @@ impl Durable {
     }
 
     /// Goes on under another name; returns the one before.
-    fn rename(&self, node: NodeName) -> NodeName {
+    pub(crate) fn rename(&self, node: NodeName) -> NodeName {
         NodeName::clone(&self.node.swap(Arc::new(node)))
     }
 
@@ -140,11 +151,9 @@ impl Durable {
         work: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         let begun = Instant::now();
-        let result = work.await;
+        let availability = if engine == self.store.engine() { &self.availability } else { &self.events_availability };
+        let result = availability.through(operation, work).await;
         self.metrics.store(operation, engine, begun.elapsed(), result.is_err());
-        if let Err(error) = &result {
-            tracing::warn!(operation, store = engine, %error, "the store failed");
-        }
         result
     }
 

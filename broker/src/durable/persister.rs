@@ -14,6 +14,7 @@ use prometheus::IntGauge;
 use storage::{DurableStore, Row, StoreError, Write, Written};
 use tokio::sync::{mpsc, oneshot};
 
+use super::availability::Availability;
 use crate::{
     limits::{PERSIST_BATCH_MAX, PERSIST_QUEUE_MAX},
     metrics::Metrics,
@@ -35,14 +36,14 @@ struct Job {
 
 impl Persister {
     /// Must be called inside the runtime. The lanes end with the value.
-    pub(super) fn start(store: Arc<dyn DurableStore>, metrics: Arc<Metrics>) -> Self {
+    pub(super) fn start(store: Arc<dyn DurableStore>, availability: Arc<Availability>, metrics: Arc<Metrics>) -> Self {
         // SQLite has one writer: a second lane would only wait for the first.
         let lanes = if store.engine() == "sqlite" { 1 } else { SERVER_LANES };
         let depth = metrics.queue_depth("persister");
         let start_lane = |_| {
             let (queue, jobs) = mpsc::channel(PERSIST_QUEUE_MAX);
-            let (store, metrics, depth) = (store.clone(), metrics.clone(), depth.clone());
-            tokio::spawn(Lane { store, metrics, depth, jobs, waiting: VecDeque::new() }.run());
+            let (store, availability, metrics, depth) = (store.clone(), availability.clone(), metrics.clone(), depth.clone());
+            tokio::spawn(Lane { store, availability, metrics, depth, jobs, waiting: VecDeque::new() }.run());
             queue
         };
         Self { lanes: (0..lanes).map(start_lane).collect(), depth }
@@ -68,6 +69,7 @@ fn ending() -> StoreError {
 
 struct Lane {
     store: Arc<dyn DurableStore>,
+    availability: Arc<Availability>,
     metrics: Arc<Metrics>,
     depth: IntGauge,
     jobs: mpsc::Receiver<Job>,
@@ -115,7 +117,7 @@ impl Lane {
                 }
             }
             Err(error) => {
-                tracing::warn!(writes = writes.len(), %error, "nothing was stored");
+                tracing::debug!(writes = writes.len(), %error, "nothing was stored");
                 // Whoever waits behind would only learn the same later.
                 let behind = std::mem::take(&mut self.waiting).into_iter().map(|job| job.done);
                 let queued = std::iter::from_fn(|| self.jobs.try_recv().ok()).map(|job| job.done);
@@ -130,7 +132,7 @@ impl Lane {
 
     async fn write(&self, writes: &[Write]) -> Result<Vec<Written>, StoreError> {
         let begun = Instant::now();
-        let outcome = self.store.write(writes).await;
+        let outcome = self.availability.through("write", self.store.write(writes)).await;
         self.metrics.store("write", self.store.engine(), begun.elapsed(), outcome.is_err());
         let fenced = outcome.iter().flatten().filter(|written| **written == Written::Fenced).count();
         self.metrics.writes_fenced(fenced as u64);

@@ -160,7 +160,7 @@ impl PostgresStore {
         let mut again = false;
         let mut tries = 1;
         loop {
-            let mut connection = self.pool.take().await.map_err(StatementError::Failed)?;
+            let mut connection = self.pool.take().await.map_err(StatementError::NotConnected)?;
             let error = match query(again).fetch_all(&mut *connection).await {
                 Ok(rows) => {
                     connection.keep();
@@ -200,6 +200,8 @@ impl PostgresStore {
 /// Why a statement gave nothing.
 #[derive(Debug)]
 enum StatementError {
+    /// Nothing was asked: the time for finding a connection is over.
+    NotConnected(sqlx::Error),
     Failed(sqlx::Error),
     Late(StoreError),
 }
@@ -207,8 +209,10 @@ enum StatementError {
 impl From<StatementError> for StoreError {
     fn from(error: StatementError) -> Self {
         match error {
-            StatementError::Failed(sqlx::Error::PoolClosed) => Self::Unavailable { detail: "it was closed, the broker is ending".into() },
-            StatementError::Failed(error) => explain(error),
+            StatementError::NotConnected(sqlx::Error::PoolClosed) => {
+                Self::Unavailable { detail: "it was closed, the broker is ending".into() }
+            }
+            StatementError::NotConnected(error) | StatementError::Failed(error) => explain(error),
             StatementError::Late(error) => error,
         }
     }

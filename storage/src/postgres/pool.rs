@@ -31,8 +31,8 @@ pub(super) const CONNECTIONS_MAX: u32 = 16;
 const TRUSTED_FOR: Duration = Duration::from_secs(2);
 /// How long a living one may take to answer that.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(700);
-/// How long a server that refuses is tried again.
-const REFUSED_FOR: Duration = Duration::from_millis(1_000);
+/// How long a server that refuses is tried again. A client that has to be refused hears so within a second.
+const REFUSED_FOR: Duration = Duration::from_millis(600);
 const TRY_EVERY: Duration = Duration::from_millis(50);
 /// Then it is replaced, so that changed addresses and memory of the server's side do not stay for ever.
 const LIFETIME_MAX: Duration = Duration::from_secs(30 * 60);

@@ -59,7 +59,12 @@ impl PostgresStore {
                     continue;
                 }
             };
-            let StatementError::Failed(cause) = &error else { return Err(error.into()) };
+            let cause = match &error {
+                StatementError::Failed(cause) => cause,
+                // It was tried for as long as there is hope. What went before may have been carried out all the same.
+                StatementError::NotConnected(_) if again => return Err(self.unsettled(error.into())),
+                StatementError::NotConnected(_) | StatementError::Late(_) => return Err(error.into()),
+            };
             let remedy = remedy(cause);
             if remedy == Remedy::None || tries >= TRIES_MAX || Instant::now() >= give_up_at {
                 return Err(if again || remedy == Remedy::Reconnect { self.unsettled(error.into()) } else { error.into() });
@@ -82,7 +87,7 @@ impl PostgresStore {
     }
 
     async fn attempt(&self, columns: &Columns<'_>, again: bool) -> Result<Vec<Written>, StatementError> {
-        let mut connection = self.pool.take().await.map_err(StatementError::Failed)?;
+        let mut connection = self.pool.take().await.map_err(StatementError::NotConnected)?;
         match transaction(&mut connection, columns, again).await {
             Ok(rows) => {
                 connection.keep();

@@ -65,7 +65,7 @@ impl Session {
     }
 
     /// Stores a new log level, which holds from then on.
-    pub(super) async fn store_log_level(self: &Arc<Self>, level: LogLevel) -> Result<(), Refusal> {
+    pub async fn store_log_level(self: &Arc<Self>, level: LogLevel) -> Result<(), Refusal> {
         let storing = self.storing.lock().await;
         let state = {
             let state = self.lock();

@@ -3,7 +3,7 @@
 //! A request that comes again (the client did not see the answer) finds its task. It is the same request when the same
 //! session sends the same bytes under the same id, or when its sender gives it the same idempotency key.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
@@ -19,15 +19,12 @@ use crate::{
     actors::session::{Session, local::Reply},
     config,
     durable::{NodeName, Step, StoredTask, TaskLimit, TaskLimits, TaskRecord, TaskStatus, Write, Written, fault_point},
-    limits::{STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_ID_BYTES, TASK_REQUEST_BYTES_MAX, TASK_RUNS_MAX},
+    limits::{STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_ID_BYTES, TASK_REQUEST_BYTES_MAX, TASK_RUNS_MAX, TASK_STORE_WAIT_MAX},
     rules::{
         routing::{self, TaskTarget},
         tasks::{self, Details, Ended, IDEMPOTENCY_KEY, Wish},
     },
 };
-
-/// How often a new task is offered to a store that fails before its client is told so.
-const ATTEMPTS: u32 = 3;
 
 impl Session {
     /// Makes a task of a call.
@@ -111,18 +108,18 @@ impl Session {
             bytes: settings.bytes_per_tenant as u64,
         };
         let mut wait = STORE_RETRY_FIRST;
-        let mut attempt = 1;
+        let give_up_at = Instant::now() + TASK_STORE_WAIT_MAX;
         loop {
             let create = Write::CreateTask { record: Box::new(record.clone()), owner: owner.clone(), limits };
             match self.shared.durable.write(create).await {
-                Err(refusal) if attempt == ATTEMPTS || refusal.kind == ErrorKind::StoreFull => {
+                Err(refusal) if Instant::now() + wait > give_up_at || refusal.kind == ErrorKind::StoreFull => {
                     self.shared.running.spawn(undo(self.shared.durable.clone(), record.task.clone()));
                     return Err(refusal);
                 }
                 Err(_) => tokio::time::sleep(wait).await,
                 Ok(written) => return Ok(written),
             }
-            (attempt, wait) = (attempt + 1, wait * 2);
+            wait *= 2;
         }
     }
 

@@ -1,0 +1,287 @@
+//! What does an event cost? CPU time of whoever pushes it into an `EventStream` and of the rest of the process, and the
+//! rate from the push to the reader and the log, with the event log off, in memory, on SQLite, on PostgreSQL and in Redis.
+//!
+//! The pusher is a thread of its own, so that its CPU time is known; readers and the task that writes behind share a
+//! runtime, as in the product. *In a row*: many events, the log always has work. *One by one*: each finds everything idle,
+//! so that the push pays for waking the others.
+
+use std::{
+    process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, ensure};
+use benches::{Samples, Scale, Table, digits, median, shown};
+use broker::{
+    actors::stream::{EventStream, Next},
+    durable::EventWriter,
+    metrics::Metrics,
+    rules::event_log::{EventKind, LogLimits},
+};
+use bytes::Bytes;
+use rustix::time::{ClockId, clock_gettime};
+use storage::{EventStore, PostgresOptions, PostgresStore, RedisHot, RedisOptions, SessionKey, SqliteOptions, SqliteStore};
+use testkit::{PostgresServer, RedisServer};
+use tokio::{runtime::Handle, task::JoinSet};
+
+/// The defaults of `events.stream_events` and `events.stream_bytes`.
+const LIMITS: LogLimits = LogLimits { events: 1_000, bytes: 8 * 1024 * 1024 };
+/// The default of `events.retain`.
+const RETAIN: Duration = Duration::from_secs(300);
+/// How often streams are asked to forget what is old, as in the product.
+const EXPIRES_EVERY: Duration = Duration::from_secs(1);
+/// Sessions with one stream each.
+const STREAMS: u64 = 16;
+/// Events between two looks at the clock, which is a system call.
+const BURST: u64 = 64;
+/// Events in a row before the pusher lets the others catch up, so that nothing is lost on the way.
+const WINDOW: u64 = 4_096;
+const _: () = assert!(WINDOW.is_multiple_of(BURST) && WINDOW / STREAMS < LIMITS.events as u64);
+
+fn main() -> ExitCode {
+    benches::main("events", bench)
+}
+
+/// Where events are kept.
+struct Kept {
+    name: &'static str,
+    retain: Duration,
+    store: Option<Arc<dyn EventStore>>,
+}
+
+async fn bench(scale: Scale) -> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let (postgres, redis) = (PostgresServer::start().await, RedisServer::start().await);
+    let sqlite = SqliteStore::open(&SqliteOptions { path: folder.path().join("state.db"), migrate: true }).await?;
+    let options = PostgresOptions { url: postgres.database().await, migrate: true, connect_timeout: Duration::from_secs(5) };
+    let of_postgres = PostgresStore::open(&options).await?;
+    let of_redis = RedisHot::open(&RedisOptions { url: redis.url(), key: [7; 32], event_retention: RETAIN }).await?;
+    let stored = |name, store: Arc<dyn EventStore>| Kept { name, retain: RETAIN, store: Some(store) };
+    let places = [
+        Kept { name: "off", retain: Duration::ZERO, store: None },
+        Kept { name: "memory", retain: RETAIN, store: None },
+        stored("SQLite", Arc::new(sqlite)),
+        stored("PostgreSQL", Arc::new(of_postgres)),
+        stored("Redis", Arc::new(of_redis)),
+    ];
+    for bytes in [256, 4_096] {
+        in_a_row(scale, &places, bytes).await?;
+        one_by_one(scale, &places, bytes).await?;
+    }
+    Ok(())
+}
+
+async fn in_a_row(scale: Scale, places: &[Kept], bytes: usize) -> anyhow::Result<()> {
+    let mut all: Vec<(Samples, Vec<f64>, Vec<f64>)> = places.iter().map(|_| Default::default()).collect();
+    for _ in 0..scale.of(5, 1) {
+        for (place, (push, others, rate)) in places.iter().zip(&mut all) {
+            let mut rig = Rig::start(place, bytes, None)?;
+            let run = move || {
+                rig.run(Duration::ZERO, STREAMS * scale.of(LIMITS.events as u64, 0))?; // until the streams are full
+                let row = rig.run(scale.of(Duration::from_secs(1), Duration::ZERO), WINDOW)?;
+                anyhow::Ok((rig, row))
+            };
+            let (rig, row) = tokio::task::spawn_blocking(run).await??;
+            rig.end(place).await?;
+            push.extend(row.push);
+            others.push(row.others_ns);
+            rate.push(row.per_second);
+        }
+    }
+    let mut table = Table::new(["log", "push: CPU p50", "p99", "ratio", "rest: CPU", "ratio", "events/s", "ratio"]);
+    let off = (all[0].0.median().as_secs_f64(), median(all[0].1.clone()), median(all[0].2.clone()));
+    for (place, (push, others, rate)) in places.iter().zip(all) {
+        let (others, rate) = (median(others), median(rate));
+        table.row([
+            place.name.to_owned(),
+            shown(push.median()),
+            shown(push.p99()),
+            format!("{:.1}", push.median().as_secs_f64() / off.0),
+            shown(Duration::from_nanos(others as u64)),
+            format!("{:.1}", others / off.1),
+            digits(rate),
+            format!("{:.2}", rate / off.2),
+        ]);
+    }
+    table.print(&format!("Events of {bytes} bytes in a row, each"));
+    Ok(())
+}
+
+async fn one_by_one(scale: Scale, places: &[Kept], bytes: usize) -> anyhow::Result<()> {
+    let mut table = Table::new(["log", "push: CPU p50", "p99", "ratio", "to the reader p50", "p99", "to the log p50", "p99"]);
+    let mut off = None;
+    for place in places {
+        let (arrived, arrivals) = sync_channel(1);
+        let mut rig = Rig::start(place, bytes, Some(arrived))?;
+        let run = move || {
+            rig.one_by_one(scale.of(300, 0), &arrivals)?; // to warm up
+            let alone = rig.one_by_one(scale.of(1_500, 3), &arrivals)?;
+            anyhow::Ok((rig, alone))
+        };
+        let (rig, alone) = tokio::task::spawn_blocking(run).await??;
+        rig.end(place).await?;
+        let off = *off.get_or_insert(alone.push.median().as_secs_f64());
+        let to_log = |time| if place.store.is_some() { shown(time) } else { "-".to_owned() };
+        table.row([
+            place.name.to_owned(),
+            shown(alone.push.median()),
+            shown(alone.push.p99()),
+            format!("{:.1}", alone.push.median().as_secs_f64() / off),
+            shown(alone.to_reader.median()),
+            shown(alone.to_reader.p99()),
+            to_log(alone.to_log.median()),
+            to_log(alone.to_log.p99()),
+        ]);
+    }
+    table.print(&format!("Events of {bytes} bytes one by one, each"));
+    Ok(())
+}
+
+/// Streams with a reader each.
+struct Rig {
+    streams: Vec<(SessionKey, Arc<EventStream>)>,
+    writer: Option<EventWriter>,
+    metrics: Arc<Metrics>,
+    retain: Duration,
+    expired_at: Instant,
+    frame: Bytes,
+    pushed: u64,
+    read: Arc<AtomicU64>,
+    readers: JoinSet<()>,
+    runtime: Handle,
+}
+
+/// What many events gave.
+struct Row {
+    /// CPU time of the pusher, for each event.
+    push: Samples,
+    /// The same of all other threads, in nanoseconds.
+    others_ns: f64,
+    per_second: f64,
+}
+
+/// What single events gave.
+#[derive(Default)]
+struct Alone {
+    push: Samples,
+    to_reader: Samples,
+    to_log: Samples,
+}
+
+impl Rig {
+    /// Readers tell `arrived` of each event.
+    fn start(place: &Kept, bytes: usize, arrived: Option<SyncSender<Instant>>) -> anyhow::Result<Self> {
+        let metrics = Arc::new(Metrics::new(false));
+        let writer = place.store.clone().map(|store| EventWriter::start(store, metrics.clone()));
+        let (mut streams, mut readers) = (Vec::new(), JoinSet::new());
+        let read = Arc::new(AtomicU64::new(0));
+        for number in 1..=STREAMS {
+            let (session, stream) = (SessionKey::new(rand::random()), EventStream::general(number, LIMITS));
+            if let Some(writer) = &writer {
+                stream.log_to(writer, session);
+            }
+            let mut reader = stream.read_from(0).ok().context("a new stream can be read")?;
+            let (read, arrived) = (read.clone(), arrived.clone());
+            readers.spawn(async move {
+                while let Next::Event(_) = reader.next().await {
+                    read.fetch_add(1, Ordering::Release);
+                    if let Some(arrived) = &arrived {
+                        let _pusher_is_gone = arrived.try_send(Instant::now());
+                    }
+                }
+            });
+            streams.push((session, stream));
+        }
+        let frame = Bytes::from(vec![b'x'; bytes]);
+        let (retain, expired_at, runtime) = (place.retain, Instant::now(), Handle::current());
+        Ok(Self { streams, writer, metrics, retain, expired_at, frame, pushed: 0, read, readers, runtime })
+    }
+
+    fn push(&mut self) -> anyhow::Result<()> {
+        let (_, stream) = &self.streams[(self.pushed % STREAMS) as usize];
+        self.pushed += 1;
+        stream.push(Instant::now(), EventKind::Message, self.frame.clone()).ok().context("a stream was cut")
+    }
+
+    /// At least so many events, and for at least this long.
+    fn run(&mut self, time: Duration, at_least: u64) -> anyhow::Result<Row> {
+        let mut push = Samples::default();
+        let (begun, first) = (Instant::now(), self.pushed);
+        let (mine, all) = (cpu_time(ClockId::ThreadCPUTime), cpu_time(ClockId::ProcessCPUTime));
+        while begun.elapsed() < time || self.pushed - first < at_least {
+            let before = cpu_time(ClockId::ThreadCPUTime);
+            for _ in 0..BURST {
+                self.push()?;
+            }
+            push.add((cpu_time(ClockId::ThreadCPUTime) - before) / BURST as u32);
+            if (self.pushed - first).is_multiple_of(WINDOW) {
+                self.catch_up()?;
+            }
+        }
+        self.catch_up()?;
+        let events = (self.pushed - first) as f64;
+        let (mine, all) = (cpu_time(ClockId::ThreadCPUTime) - mine, cpu_time(ClockId::ProcessCPUTime) - all);
+        let others_ns = all.saturating_sub(mine).as_nanos() as f64 / events;
+        Ok(Row { push, others_ns, per_second: events / begun.elapsed().as_secs_f64() })
+    }
+
+    fn one_by_one(&mut self, events: usize, arrivals: &Receiver<Instant>) -> anyhow::Result<Alone> {
+        let mut alone = Alone::default();
+        for _ in 0..events {
+            let (begun, before) = (Instant::now(), cpu_time(ClockId::ThreadCPUTime));
+            self.push()?;
+            alone.push.add(cpu_time(ClockId::ThreadCPUTime) - before);
+            alone.to_reader.add(arrivals.recv()?.duration_since(begun));
+            self.catch_up()?;
+            alone.to_log.add(begun.elapsed());
+        }
+        Ok(alone)
+    }
+
+    /// Waits until every event was read and logged, and does what is due once a second.
+    fn catch_up(&mut self) -> anyhow::Result<()> {
+        if let Some(writer) = &self.writer {
+            ensure!(self.runtime.block_on(writer.flushed(self.streams[0].0)), "events were not logged");
+        }
+        while self.read.load(Ordering::Acquire) < self.pushed {
+            std::thread::yield_now(); // its CPU time is the pusher's, and not counted
+        }
+        let now = Instant::now();
+        if now.duration_since(self.expired_at) >= EXPIRES_EVERY {
+            self.expired_at = now;
+            self.streams.iter().for_each(|(_, stream)| stream.expire(now, self.retain));
+        }
+        Ok(())
+    }
+
+    /// All that was pushed must be in the log, or be trimmed from it.
+    async fn end(mut self, place: &Kept) -> anyhow::Result<()> {
+        ensure!(self.metrics.render().contains("mcp_events_lost_total 0"), "events were lost");
+        for (number, (session, stream)) in self.streams.iter().enumerate() {
+            stream.close();
+            if let (Some(store), Some(writer)) = (&place.store, &self.writer) {
+                let stored = store.stream(session, stream.number, 0).await?.context("a stream is not in the log")?;
+                let expected = (self.pushed + STREAMS - 1 - number as u64) / STREAMS;
+                ensure!(stored.last_sequence == expected, "{} of {expected} events are in the log", stored.last_sequence);
+                writer.forget(*session);
+            }
+        }
+        while let Some(reader) = self.readers.join_next().await {
+            reader?;
+        }
+        if let Some(writer) = &self.writer {
+            writer.flushed(self.streams[0].0).await;
+        }
+        Ok(())
+    }
+}
+
+fn cpu_time(clock: ClockId) -> Duration {
+    let time = clock_gettime(clock);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
+}

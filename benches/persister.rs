@@ -1,0 +1,229 @@
+//! What does group commit bring? Writes a second and the time of one write through `Durable::write`, against one
+//! transaction for each write, by 1 to 256 writers at once, on SQLite and on PostgreSQL, both on a real disk.
+//!
+//! Both ways take turns on the same database, so whatever else the machine does meets both.
+
+use std::{
+    fs::File,
+    io::Write as _,
+    process::ExitCode,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, bail};
+use benches::{Samples, Scale, Table, digits, median, shown};
+use broker::{
+    auth::Keys,
+    durable::{Durable, Stores},
+    metrics::Metrics,
+};
+use protocol::{
+    error::ErrorKind,
+    ids::{BackendId, PrincipalId, TaskId, TenantId},
+};
+use storage::{
+    DurableStore, MemoryHot, NodeName, PostgresOptions, PostgresStore, SessionKey, SessionRecord, SessionSeat, SqliteOptions, SqliteStore,
+    StoreError, TaskLimits, TaskRecord, Write, Written,
+};
+use testkit::PostgresServer;
+use tokio::task::JoinSet;
+
+const WRITERS: [usize; 4] = [1, 16, 64, 256];
+/// As many writers as a slow disk serves within the stores' deadline, one after the other.
+const WRITERS_QUICK: usize = 16;
+const NODE: &str = "bench/00000001";
+const NO_LIMITS: TaskLimits = TaskLimits { running: u64::MAX, stored: u64::MAX, bytes: u64::MAX };
+
+fn main() -> ExitCode {
+    benches::main("persister", bench)
+}
+
+async fn bench(scale: Scale) -> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    println!("\nA write of 4 KiB to a file and its fdatasync on this disk: {}", shown(sync_time(folder.path(), scale)?));
+    let server = PostgresServer::start().await;
+    for what in [What::Session, What::Task { tenants: 1 }, What::Task { tenants: 64 }] {
+        for engine in ["sqlite", "postgres"] {
+            let store: Arc<dyn DurableStore> = match engine {
+                "sqlite" => {
+                    let path = tempfile::tempdir_in(folder.path())?.keep().join("state.db");
+                    Arc::new(SqliteStore::open(&SqliteOptions { path, migrate: true }).await?)
+                }
+                _ => {
+                    let (url, connect_timeout) = (server.database().await, Duration::from_secs(5));
+                    Arc::new(PostgresStore::open(&PostgresOptions { url, migrate: true, connect_timeout }).await?)
+                }
+            };
+            compare(scale, what, &store).await.with_context(|| format!("{} on {engine}", what.name()))?;
+            store.close().await;
+        }
+    }
+    Ok(())
+}
+
+/// How long the disk takes to have something: the floor of every single write.
+fn sync_time(folder: &std::path::Path, scale: Scale) -> anyhow::Result<Duration> {
+    let mut file = File::create(folder.join("synced"))?;
+    let mut samples = Samples::default();
+    for _ in 0..scale.of(500, 5) {
+        let begun = Instant::now();
+        file.write_all(&[7; 4096])?;
+        file.sync_data()?;
+        samples.add(begun.elapsed());
+    }
+    Ok(samples.median())
+}
+
+/// What is written.
+#[derive(Debug, Clone, Copy)]
+enum What {
+    Session,
+    Task { tenants: usize },
+}
+
+impl What {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Session => "OpenSession",
+            Self::Task { tenants: 1 } => "CreateTask, one tenant",
+            Self::Task { .. } => "CreateTask, 64 tenants",
+        }
+    }
+
+    /// A new one each time, of about the size real ones have.
+    fn write(self) -> anyhow::Result<Write> {
+        let (key, owner) = (SessionKey::new(rand::random()), NodeName::new(NODE));
+        let principal = PrincipalId::new("ada");
+        Ok(match self {
+            Self::Session => {
+                let seat = SessionSeat { tenant: TenantId::parse("acme")?, principal, endpoint: None };
+                let (agreement, state, links) = (vec![b'a'; 400], vec![b's'; 200], vec![b'l'; 150]);
+                let (transport, version) = ("streamable_http".into(), "2025-11-25".into());
+                let record = SessionRecord { key, seat, api_key: None, transport, version, agreement, state, links };
+                Write::OpenSession { record: Box::new(record), owner }
+            }
+            Self::Task { tenants } => {
+                let record = TaskRecord {
+                    task: TaskId::new(format!("{:032x}", rand::random::<u128>())),
+                    tenant: TenantId::parse(&format!("tenant{}", rand::random_range(0..tenants)))?,
+                    principal,
+                    session: key,
+                    private: false,
+                    backend: BackendId::parse("files")?,
+                    request: vec![b'r'; 300],
+                    details: vec![b'd'; 200],
+                    idempotency: None,
+                    ttl: Some(Duration::from_secs(3_600)),
+                };
+                Write::CreateTask { record: Box::new(record), owner, limits: NO_LIMITS }
+            }
+        })
+    }
+}
+
+/// How it is written.
+#[derive(Clone)]
+enum Way {
+    Grouped(Arc<Durable>),
+    Alone(Arc<dyn DurableStore>),
+}
+
+impl Way {
+    /// False: the store was too busy.
+    async fn write(&self, write: Write) -> anyhow::Result<bool> {
+        let written = match self {
+            Self::Grouped(durable) => match durable.write(write).await {
+                Ok(written) => Some(written),
+                Err(refusal) if refusal.kind == ErrorKind::StoreBusy => return Ok(false),
+                Err(refusal) => bail!("{refusal:?}"),
+            },
+            Self::Alone(store) => match store.write(std::slice::from_ref(&write)).await {
+                Ok(mut outcomes) => outcomes.pop(),
+                Err(StoreError::Busy { .. }) => return Ok(false),
+                Err(error) => return Err(error.into()),
+            },
+        };
+        match written {
+            Some(Written::Done | Written::Created { .. }) => Ok(true),
+            other => bail!("{other:?}"),
+        }
+    }
+}
+
+/// What one way gave over all its turns.
+#[derive(Default)]
+struct Gave {
+    per_second: Vec<f64>,
+    latency: Samples,
+    /// Writes the store was too busy for.
+    refused: usize,
+}
+
+impl Gave {
+    fn rate(&self) -> f64 {
+        median(self.per_second.clone())
+    }
+
+    fn cells(&self) -> [String; 3] {
+        let refused = if self.refused > 0 { format!(" ({} refused)", self.refused) } else { String::new() };
+        [digits(self.rate()) + &refused, shown(self.latency.median()), shown(self.latency.p99())]
+    }
+}
+
+async fn compare(scale: Scale, what: What, store: &Arc<dyn DurableStore>) -> anyhow::Result<()> {
+    let stores = Stores { durable: store.clone(), events: None, hot: Arc::new(MemoryHot::new()) };
+    let keys = Keys::from_root(b"a secret of this bench alone");
+    let durable = Durable::new(stores, NodeName::new(NODE), keys.seal.clone(), Arc::new(Metrics::new(false)));
+    let ways = [Way::Grouped(durable), Way::Alone(store.clone())];
+    let mut table = Table::new(["writers", "grouped/s", "p50", "p99", "alone/s", "p50", "p99", "grouped : alone"]);
+    for writers in WRITERS.into_iter().filter(|writers| *writers <= scale.of(usize::MAX, WRITERS_QUICK)) {
+        let mut gave = [Gave::default(), Gave::default()];
+        for way in &ways {
+            drive(way, what, writers, scale.of(Duration::from_millis(300), Duration::ZERO), &mut Gave::default()).await?;
+        }
+        for _ in 0..scale.of(5, 1) {
+            for (way, gave) in ways.iter().zip(&mut gave) {
+                drive(way, what, writers, scale.of(Duration::from_secs(1), Duration::ZERO), gave).await?;
+            }
+        }
+        let [grouped, alone] = gave;
+        let ([rate, p50, p99], [alone_rate, alone_p50, alone_p99]) = (grouped.cells(), alone.cells());
+        let ratio = format!("{:.1}", grouped.rate() / alone.rate());
+        table.row([writers.to_string(), rate, p50, p99, alone_rate, alone_p50, alone_p99, ratio]);
+    }
+    table.print(&format!("{} on {}", what.name(), DurableStore::engine(&**store)));
+    Ok(())
+}
+
+/// All writers write, one write after the other, for this long and at least once.
+async fn drive(way: &Way, what: What, writers: usize, time: Duration, gave: &mut Gave) -> anyhow::Result<()> {
+    let begun = Instant::now();
+    let mut running = JoinSet::new();
+    for _ in 0..writers {
+        let way = way.clone();
+        running.spawn(async move {
+            let (mut latency, mut refused) = (Samples::default(), 0);
+            loop {
+                let write = what.write()?;
+                let asked = Instant::now();
+                match way.write(write).await? {
+                    true => latency.add(asked.elapsed()),
+                    false => refused += 1,
+                }
+                if begun.elapsed() >= time {
+                    return anyhow::Ok((latency, refused));
+                }
+            }
+        });
+    }
+    let mut written = 0;
+    while let Some(ended) = running.join_next().await {
+        let (latency, refused) = ended.context("a writer panicked")??;
+        written += latency.len();
+        gave.latency.extend(latency);
+        gave.refused += refused;
+    }
+    gave.per_second.push(written as f64 / begun.elapsed().as_secs_f64());
+    Ok(())
+}

@@ -1,0 +1,174 @@
+//! What the benches share: how one is started, its samples, its table. A bench is a file beside `src/` that answers one
+//! question, and compares what it measures with something else measured in the same run: on a machine with other work to
+//! do, ratios last longer than figures.
+//!
+//! Under `cargo bench` a bench runs in full. Under a test runner, or with `--quick`, it does the same things a few times
+//! only, and shows that it still works. A word among the arguments chooses the benches whose names hold it.
+
+use std::{future::Future, process::ExitCode, time::Duration};
+
+use anyhow::Context as _;
+
+/// As in the product: the allocator is part of what a message costs.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// How much is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scale {
+    Full,
+    Quick,
+}
+
+impl Scale {
+    pub fn of<T>(self, full: T, quick: T) -> T {
+        match self {
+            Self::Full => full,
+            Self::Quick => quick,
+        }
+    }
+}
+
+/// What `main` of a bench does. `bench` runs in a runtime like the product's, with a worker for each core.
+pub fn main<F>(name: &str, bench: impl FnOnce(Scale) -> F) -> ExitCode
+where
+    F: Future<Output = anyhow::Result<()>>,
+{
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let asked = |word: &str| arguments.iter().any(|argument| argument == word);
+    if asked("--list") {
+        // How test runners learn what there is.
+        if !asked("--ignored") {
+            println!("{name}: test");
+        }
+        return ExitCode::SUCCESS;
+    }
+    let mut words = arguments.iter().filter(|argument| !argument.starts_with('-')).peekable();
+    if words.peek().is_some() && !words.any(|word| name.contains(word.as_str())) {
+        return ExitCode::SUCCESS;
+    }
+    let scale = if asked("--bench") && !asked("--quick") { Scale::Full } else { Scale::Quick };
+    println!("# cargo bench -p benches --bench {name}{}", scale.of("", " -- --quick (its figures mean nothing)"));
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("no runtime");
+    match runtime.and_then(|runtime| runtime.block_on(bench(scale))) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{name}: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Durations of one kind of thing.
+#[derive(Debug, Clone, Default)]
+pub struct Samples(Vec<Duration>);
+
+impl Samples {
+    pub fn add(&mut self, sample: Duration) {
+        self.0.push(sample);
+    }
+
+    pub fn extend(&mut self, other: Self) {
+        self.0.extend(other.0);
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn median(&self) -> Duration {
+        self.quantile(0.5)
+    }
+
+    pub fn p99(&self) -> Duration {
+        self.quantile(0.99)
+    }
+
+    /// The smallest sample that this share of them does not exceed; zero of none.
+    fn quantile(&self, share: f64) -> Duration {
+        let mut sorted = self.0.clone();
+        sorted.sort_unstable();
+        let rank = (share * sorted.len() as f64).ceil() as usize;
+        sorted.get(rank.saturating_sub(1)).copied().unwrap_or_default()
+    }
+}
+
+/// The middle one; the lower of two.
+pub fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or_default()
+}
+
+/// Three significant digits, in the unit a reader would choose.
+pub fn shown(duration: Duration) -> String {
+    let nanos = duration.as_nanos() as f64;
+    match nanos {
+        ..1e3 => format!("{nanos:.0} ns"),
+        ..1e6 => format!("{} µs", digits(nanos / 1e3)),
+        ..1e9 => format!("{} ms", digits(nanos / 1e6)),
+        _ => format!("{} s", digits(nanos / 1e9)),
+    }
+}
+
+/// Three significant digits; all of them before the point.
+pub fn digits(value: f64) -> String {
+    match value {
+        ..10.0 => format!("{value:.2}"),
+        ..100.0 => format!("{value:.1}"),
+        _ => format!("{value:.0}"),
+    }
+}
+
+/// A table in Markdown, so that it can go into a page as it is.
+pub struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    pub fn new<const N: usize>(columns: [&str; N]) -> Self {
+        Self { rows: vec![columns.map(str::to_owned).into()] }
+    }
+
+    pub fn row<const N: usize>(&mut self, cells: [String; N]) {
+        self.rows.push(cells.into());
+    }
+
+    /// Every column as wide as its widest cell.
+    pub fn print(&self, title: &str) {
+        let widths: Vec<usize> = (0..self.rows[0].len())
+            .map(|column| self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default())
+            .collect();
+        println!("\n{title}\n");
+        for (number, row) in self.rows.iter().enumerate() {
+            let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+            println!("| {} |", cells.join(" | "));
+            if number == 0 {
+                println!("|{}|", widths.iter().map(|width| "-".repeat(width + 2)).collect::<Vec<_>>().join("|"));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_samples() {
+        let mut samples = Samples::default();
+        assert_eq!(samples.p99(), Duration::ZERO);
+        (1..=200).rev().for_each(|ms| samples.add(Duration::from_millis(ms)));
+        assert_eq!((samples.median(), samples.p99()), (Duration::from_millis(100), Duration::from_millis(198)));
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
+    }
+
+    #[test]
+    fn durations_have_three_digits() {
+        let shown = [999, 1_500, 15_550, 155_500, 1_555_000, 2_000_000_000].map(|nanos| shown(Duration::from_nanos(nanos)));
+        assert_eq!(shown, ["999 ns", "1.50 µs", "15.6 µs", "156 µs", "1.55 ms", "2.00 s"]);
+    }
+}

@@ -1,0 +1,149 @@
+//! Two brokers on one database: what passes from one to the other, and what the one that lost a session may still do.
+
+use protocol::{envelope::Message, handshake, ids::TenantId, json, method::Method};
+use storage::{DurableStore, HotStore, SqliteStore, hot::MemoryHot};
+
+use super::*;
+use crate::{
+    actors::session::Released,
+    auth::{Keyring, Keys},
+    broker::Parts,
+    config::{Config, spec::TenantSpec},
+    durable::{Stores, Written},
+    metrics::Metrics,
+    rules::log_level::LogLevel,
+};
+
+struct Replicas {
+    store: Arc<SqliteStore>,
+    one: Arc<Broker>,
+    other: Arc<Broker>,
+}
+
+impl Replicas {
+    async fn start() -> Self {
+        let store = Arc::new(SqliteStore::in_memory().await.unwrap());
+        Self { one: broker(&store), other: broker(&store), store }
+    }
+
+    async fn opened(&self) -> Arc<Session> {
+        let params = br#"{"protocolVersion":"2025-11-25","capabilities":{"roots":{}},"clientInfo":{"name":"c","version":"1"}}"#;
+        let frame = handshake::request(&protocol::ids::RequestId::from_u64(1), Method::Initialize, Some(params));
+        let message = Message::decode(frame, &json::Limits::default()).unwrap();
+        self.one.open_session(Caller::anonymous(), Endpoint::Aggregated, "http", &message).await.unwrap().0
+    }
+
+    async fn adopted(&self, id: &SessionId) -> Adoption {
+        self.other.adopt(id, &Caller::anonymous(), &Endpoint::Aggregated).await.unwrap()
+    }
+}
+
+/// Neither joined, so neither has a lease the other would have to wait for.
+fn broker(store: &Arc<SqliteStore>) -> Arc<Broker> {
+    let keys = Keys::from_root(b"root");
+    let keyring = Arc::new(Keyring::new(keys.api_key.clone()));
+    let hot: Arc<dyn HotStore> = Arc::new(MemoryHot::new());
+    let stores = Stores { durable: store.clone(), events: Some(store.clone()), hot };
+    let (config, metrics) = (Arc::new(Config::default()), Arc::new(Metrics::new(false)));
+    let broker = Broker::new(Parts { config, metrics, keys, keyring, stores }).unwrap();
+    broker.put_tenant(&TenantId::parse("default").unwrap(), TenantSpec::default());
+    broker
+}
+
+#[tokio::test]
+async fn whoever_adopts_has_all_of_it_and_the_one_before_learns_it_with_its_next_write() {
+    let replicas = Replicas::start().await;
+    let session = replicas.opened().await;
+    session.store_log_level(LogLevel::Error).await.unwrap();
+    let Adoption::Here(adopted) = replicas.adopted(&session.id).await else { panic!("it is to be had") };
+    assert_eq!((adopted.epoch(), adopted.log_level(), adopted.client.roots), (2, Some(LogLevel::Error), true));
+    assert_eq!(adopted.digest, session.digest);
+    assert!(!session.is_leaving(), "it does not know yet");
+    let refusal = session.store_log_level(LogLevel::Debug).await.err().unwrap();
+    assert_eq!((refusal.kind, session.is_leaving()), (ErrorKind::SessionElsewhere, true));
+    let here = replicas.one.session_here(&session.id, &Caller::anonymous(), &Endpoint::Aggregated);
+    assert!(here.unwrap().is_none(), "its requests are led to the new owner");
+    assert_eq!(adopted.log_level(), Some(LogLevel::Error), "nothing of the late write came through");
+}
+
+#[tokio::test]
+async fn one_attempt_at_a_time_and_all_get_the_same() {
+    let replicas = Replicas::start().await;
+    let session = replicas.opened().await;
+    let found = futures_util::future::join_all((0..20).map(|_| replicas.adopted(&session.id))).await;
+    let epochs: Vec<i64> = found.iter().map(|one| if let Adoption::Here(session) = one { session.epoch() } else { 0 }).collect();
+    assert_eq!(epochs, [2; 20]);
+}
+
+#[tokio::test]
+async fn a_released_session_is_anybodys_and_gone_here() {
+    let replicas = Replicas::start().await;
+    let session = replicas.opened().await;
+    assert_eq!(replicas.one.release(&session, true).await, Released::Done);
+    assert_eq!(replicas.one.release(&session, true).await, Released::Gone);
+    assert!(replicas.one.all_sessions().is_empty());
+    let stored = replicas.store.sessions(None, None, 10).await.unwrap();
+    assert!(stored[0].owner.is_none(), "{stored:?}");
+    assert!(matches!(replicas.adopted(&session.id).await, Adoption::Here(_)));
+}
+
+#[tokio::test]
+async fn what_ended_or_is_somebody_elses_is_absent() {
+    let replicas = Replicas::start().await;
+    let (ended, foreign) = (replicas.opened().await, replicas.opened().await);
+    replicas.one.delete_session(&ended).await.unwrap();
+    assert!(matches!(replicas.adopted(&ended.id).await, Adoption::Absent));
+    let caller = Caller { principal: protocol::ids::PrincipalId::new("mallory"), ..Caller::anonymous() };
+    let found = replicas.other.adopt(&foreign.id, &caller, &Endpoint::Aggregated).await.unwrap();
+    assert!(matches!(found, Adoption::Absent));
+    assert_eq!(foreign.epoch(), 1);
+    assert_eq!(replicas.store.sessions(None, None, 10).await.unwrap()[0].epoch, 1, "not even touched");
+}
+
+#[tokio::test]
+async fn a_session_in_an_unknown_format_is_left_for_whoever_knows_it() {
+    let replicas = Replicas::start().await;
+    let session = replicas.opened().await;
+    let (key, state) = (session.key, br#"{"format":99}"#.to_vec());
+    let release = Write::ReleaseSession { key, epoch: 1, idle: Duration::ZERO, state: state.clone(), links: Vec::new() };
+    assert_eq!(replicas.one.shared.durable.write(release).await.unwrap(), Written::Done);
+    assert!(matches!(replicas.adopted(&session.id).await, Adoption::Absent));
+    let stored = replicas.store.sessions(None, None, 10).await.unwrap();
+    assert_eq!((&stored[0].record.state, &stored[0].owner), (&state, &None));
+    assert!(replicas.other.shared.metrics.render().contains("mcp_sessions_unreadable_total 1"));
+}
+
+#[tokio::test]
+async fn a_session_of_a_revoked_key_is_ended_instead_of_adopted() {
+    let replicas = Replicas::start().await;
+    let session = replicas.opened().await;
+    // As if it had been opened with a key that nobody knows by now.
+    let mut record = replicas.store.sessions(None, None, 10).await.unwrap()[0].record.clone();
+    let id = SessionId::new("A".repeat(32));
+    (record.key, record.api_key) = (record::key_of(&id), Some(protocol::ids::KeyId::new("gone")));
+    let open = Write::OpenSession { record: Box::new(record), owner: replicas.one.shared.durable.node() };
+    replicas.one.shared.durable.write(open).await.unwrap();
+    assert!(matches!(replicas.adopted(&id).await, Adoption::Absent));
+    // Its end is stored in the background.
+    while replicas.store.sessions(None, None, 10).await.unwrap().len() > 1 {
+        tokio::task::yield_now().await;
+    }
+    assert!(!session.is_leaving());
+}
+
+#[tokio::test]
+async fn after_a_lapse_what_was_taken_back_goes_on_and_the_rest_is_given_up() {
+    let replicas = Replicas::start().await;
+    let (kept, lost) = (replicas.opened().await, replicas.opened().await);
+    let from = replicas.one.shared.durable.node();
+    let to = storage::NodeName::new("one/again");
+    assert!(matches!(replicas.adopted(&lost.id).await, Adoption::Here(_)));
+    let reclaimed = replicas.store.reclaim_sessions(&from, &to).await.unwrap();
+    assert_eq!(reclaimed, [(kept.key, 2)]);
+    replicas.one.reclaimed_sessions(&reclaimed);
+    assert_eq!(kept.epoch(), 2);
+    kept.store_log_level(LogLevel::Error).await.unwrap();
+    replicas.one.shared.durable.rename(to);
+    replicas.one.lost_sessions(&[lost.key].into());
+    assert_eq!((kept.is_leaving(), lost.is_leaving()), (false, true));
+}
