@@ -53,6 +53,14 @@ enum Forwarded {
 impl Asked<'_> {
     /// Finds the session, wherever it is. A request for one on another replica is sent there.
     pub(super) async fn locate(&self, session_id: &str, body: &Bytes) -> Result<Located, Refusal> {
+        let located = self.search(session_id, body).await;
+        if let Ok(Located::Here(session)) = &located {
+            self.broker.taken_up(session).await;
+        }
+        located
+    }
+
+    async fn search(&self, session_id: &str, body: &Bytes) -> Result<Located, Refusal> {
         if let Reach::Inner = self.reach {
             return Ok(match placement::inside(self.broker, session_id, &self.caller, &self.endpoint).await? {
                 Inside::Here(session) => Located::Here(session),
