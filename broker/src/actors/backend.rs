@@ -289,6 +289,11 @@ impl Backend {
         self.refresh();
     }
 
+    /// It has not been reached once, so nothing is known of what it offers.
+    pub fn is_unknown(&self) -> bool {
+        self.lists.load().is_none()
+    }
+
     /// Waits until the first attempt to reach the backend is over.
     pub async fn settled(&self, within: Duration) {
         let mut state = self.state.subscribe();

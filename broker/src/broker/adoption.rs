@@ -79,6 +79,15 @@ impl Broker {
         adopting.await.unwrap_or_else(|_| Err(Refusal::new(ErrorKind::Internal, "the session could not be taken up")))
     }
 
+    /// Waits while a session is being taken up: each of its requests may be about a backend that is only just being reached,
+    /// and not only the one that caused it.
+    pub async fn taken_up(&self, session: &Session) {
+        if session.is_settling_in() {
+            let place = self.adopting.place(&session.key);
+            let _over = place.lock().await;
+        }
+    }
+
     async fn adopt_once(self: Arc<Self>, id: SessionId, caller: Caller, endpoint: Endpoint) -> Result<Adoption, Refusal> {
         let key = record::key_of(&id);
         let place = self.adopting.place(&key);
@@ -171,7 +180,7 @@ impl Broker {
         self.shared.metrics.session_adopted();
         tracing::info!(session = %session.digest, tenant = %tenant.id, epoch = session.epoch(), "session adopted");
         session.take_up();
-        // Its next request may be about a backend that is only just being reached.
+        // See `Broker::taken_up`.
         self.lists_settled(&tenant, &session.endpoint).await;
         session.compare_lists();
         Some(session)

@@ -292,6 +292,59 @@ async fn calls_that_ended_with_the_process_are_answered_on_their_streams() {
     gate.open();
 }
 
+/// Makes the backend wait at the gate before it answers a list of tools.
+fn slow_to_start(backend: &FakeBackend, gate: &Gate) {
+    let at = gate.clone();
+    backend.on("tools/list", move |_| {
+        let at = at.clone();
+        async move {
+            at.passed().await;
+            Reply::Result(json!({"tools": [tool("echo")]}))
+        }
+    });
+}
+
+#[tokio::test]
+async fn no_request_finds_a_tool_unknown_that_its_session_had_before() {
+    let (backend, gate) = (backend().await, Gate::new());
+    let mut broker = start(&backend).await;
+    let client = broker.connected(json!({})).await;
+    slow_to_start(&backend, &gate);
+    restart(&mut broker, End::Crash).await;
+    let client = back(&broker, &client);
+    // Both come while the backend is only just being reached: the one that takes the session up, and one that finds it.
+    let calls = tokio::spawn({
+        let (one, other) = (client.clone(), client.clone());
+        async move { tokio::join!(one.call("b__echo", json!({"text": "one"})), other.call("b__echo", json!({"text": "other"}))) }
+    });
+    broker.admin().wait_metric("mcp_sessions_adopted_total", &[], |adopted| adopted > 0.0).await;
+    gate.open();
+    let (one, other) = calls.await.unwrap();
+    assert_eq!((text_of(&one).contains("one"), text_of(&other).contains("other")), (true, true));
+}
+
+#[tokio::test]
+async fn what_a_backend_offers_that_was_not_reached_since_the_restart_is_not_denied() {
+    let (backend, gate) = (backend().await, Gate::new());
+    let mut broker = start(&backend).await;
+    let client = broker.connected(json!({})).await;
+    slow_to_start(&backend, &gate);
+    restart(&mut broker, End::Crash).await;
+    let client = back(&broker, &client);
+    for (method, params) in [
+        ("tools/call", json!({"name": "b__echo", "arguments": {}})),
+        ("resources/read", json!({"uri": "b+test://one"})),
+        ("prompts/get", json!({"name": "b__greet"})),
+    ] {
+        let error = client.error(method, params).await;
+        assert_eq!(kind(&error), "backend_unavailable", "{method}: {error}");
+    }
+    gate.open();
+    broker.admin().wait_backend_state("default", "b", "ready").await;
+    client.call("b__echo", json!({})).await;
+    assert_eq!(kind(&client.error("tools/call", json!({"name": "b__none", "arguments": {}})).await), "tool_not_found");
+}
+
 #[tokio::test]
 async fn ses_05_a_session_that_ended_stays_ended() {
     let backend = backend().await;

@@ -215,6 +215,8 @@ async fn sse_09_a_call_goes_on_while_nobody_listens() {
     drop(call);
     // Resume while the call is still running: the stream goes on live.
     let mut resumed = client.resume(&priming).await;
+    let again = resumed.next().await.unwrap();
+    assert!(again.is_priming() && again.id.as_ref() == Some(&priming), "what a client knows is told to each connection: {again:?}");
     messages(&mut resumed, 1).await;
     gate.open();
     let (_, answer) = resumed.next_message().await.unwrap();

@@ -66,6 +66,11 @@ impl Session {
         }
     }
 
+    /// Its lists are not compared yet: its backends may be only just being reached.
+    pub fn is_settling_in(&self) -> bool {
+        self.lock().lists_open
+    }
+
     /// The backends had their chance: tells the client which of its lists are not what it was told.
     pub fn compare_lists(&self) {
         let methods = loop {

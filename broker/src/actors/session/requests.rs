@@ -27,6 +27,7 @@ use crate::{
     actors::{call::Call, stream::EventStream, tasks::named_task},
     metrics::Outcome,
     rules::{
+        catalog::Endpoint,
         event_log::EventKind,
         routing::{self, Decision, TaskQuestion},
     },
@@ -80,7 +81,7 @@ impl Session {
         self.tenant.take_budget()?; // before any work for a tenant over its rate
         let catalog = self.tenant.catalog();
         let decide = |message: &Message| routing::decide(message, &self.endpoint, &self.advertised, self.version, &catalog);
-        let mut decision = decide(&message)?;
+        let mut decision = decide(&message).map_err(|refusal| self.unless_not_known_yet(refusal))?;
         if matches!(&decision, Decision::Forward(plan) if plan.drop_task) {
             message = without_task(message)?;
             decision = decide(&message)?; // the edits are places in the bytes that changed
@@ -116,6 +117,18 @@ impl Session {
                 self.in_background(request, Cancellation::Waiting, |session| session.list_tasks(cursor))
             }
         }
+    }
+
+    /// What a backend offers that this process has not reached once yet, nobody knows: a session from before a restart may
+    /// well name some of it.
+    fn unless_not_known_yet(&self, refusal: Refusal) -> Refusal {
+        let missing = [ErrorKind::ToolNotFound, ErrorKind::PromptNotFound, ErrorKind::ResourceNotFound, ErrorKind::ReferenceNotFound];
+        let aggregated = self.endpoint == Endpoint::Aggregated;
+        if aggregated && missing.contains(&refusal.kind) && self.tenant.backends().iter().any(|backend| backend.is_unknown()) {
+            let text = "this is known of no backend, and not every backend could be reached so far";
+            return Refusal::new(ErrorKind::BackendUnavailable, text);
+        }
+        refusal
     }
 
     /// The phase allows the request, and no call in flight has its id.

@@ -87,8 +87,6 @@ pub(super) fn refusal(shared: &Shared, refusal: &Refusal, id: Option<&RequestId>
 pub(super) struct EventStyle {
     /// The priming event of 2025-11-25: an id and no data, so that the client can come back from the very start.
     pub(super) priming: bool,
-    /// The client names the event it goes on after, so it has that id already: it is not told twice.
-    pub(super) resumed: bool,
     /// Events before these are lost: a comment says so to whoever looks.
     pub(super) gap: bool,
     /// Events have ids; without them a client has no way back to a stream.
@@ -103,9 +101,9 @@ pub(super) fn events(shared: &Arc<Shared>, reader: Reader, read: &[Event], style
     if style.gap {
         sse::write_comment(&mut opening, "events lost");
     }
-    if style.priming && style.resumed {
-        sse::write_retry(&mut opening, millis(style.retry));
-    } else if style.priming && style.ids {
+    // On a resumed stream it names the place its client came from: clients (the TypeScript SDK among them) remember the ids
+    // of one connection only, and one that ends before it said anything must not cost them that place.
+    if style.priming && style.ids {
         let id = read.first().map_or_else(|| reader.event_id(), |event| reader.stream.event_id(event.sequence - 1));
         sse::write_priming(&mut opening, &id, Some(millis(style.retry)));
     }

@@ -157,17 +157,17 @@ fn preflight() -> Response<Body> {
 
 /// A GET: a new general stream, or an old stream from where the client left it.
 async fn listen(session: &Arc<Session>, headers: &HeaderMap) -> Result<Response<Body>, Refusal> {
-    let (reader, resumed, gap) = match headers.get(LAST_EVENT_ID) {
-        None => (session.open_general_stream().await?, false, false),
+    let (reader, gap) = match headers.get(LAST_EVENT_ID) {
+        None => (session.open_general_stream().await?, false),
         Some(id) => {
             let Resumed { reader, gap } = session.resume(id.to_str().unwrap_or_default()).await?;
             if !gap {
                 session.shared.metrics.events_replayed(reader.behind());
             }
-            (reader, !gap, gap)
+            (reader, gap)
         }
     };
-    Ok(stamped(answer::events(&session.shared, reader, &[], EventStyle { resumed, gap, ..style(session) }), session))
+    Ok(stamped(answer::events(&session.shared, reader, &[], EventStyle { gap, ..style(session) }), session))
 }
 
 pub(super) fn style(session: &Session) -> EventStyle {
@@ -175,7 +175,6 @@ pub(super) fn style(session: &Session) -> EventStyle {
     // Clients before 2025-11-25 may take an empty event for a broken message.
     EventStyle {
         priming: session.version.priming_event(),
-        resumed: false,
         gap: false,
         ids: events.log != EventLog::Off,
         retry: events.retry,

@@ -53,6 +53,14 @@ enum Forwarded {
 impl Asked<'_> {
     /// Finds the session, wherever it is. A request for one on another replica is sent there.
     pub(super) async fn locate(&self, session_id: &str, body: &Bytes) -> Result<Located, Refusal> {
+        let located = self.search(session_id, body).await;
+        if let Ok(Located::Here(session)) = &located {
+            self.broker.taken_up(session).await;
+        }
+        located
+    }
+
+    async fn search(&self, session_id: &str, body: &Bytes) -> Result<Located, Refusal> {
         let durable = &self.broker.shared.durable;
         let holds_lease = durable.is_shared() && durable.lease.is_held();
         if let Reach::Inner = self.reach {
