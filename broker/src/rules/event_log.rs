@@ -177,14 +177,20 @@ impl EventLog {
 
     /// The first event after `position`, marked as handed out.
     pub fn next_after(&mut self, position: u64) -> Option<Event> {
-        let event = self.events.iter().find(|event| event.sequence > position)?.clone();
+        let event = self.events.get(self.first_after(position))?.clone();
         self.handed = self.handed.max(event.sequence);
         Some(event)
     }
 
     /// How many events there are after `position`.
     pub fn count_after(&self, position: u64) -> u64 {
-        self.events.iter().filter(|event| event.sequence > position).count() as u64
+        (self.events.len() - self.first_after(position)) as u64
+    }
+
+    /// Where the first event after `position` is. Events are in the order of their sequence, and a log holds many that were
+    /// read already: looking at each of them would be most of what reading costs.
+    fn first_after(&self, position: u64) -> usize {
+        self.events.partition_point(|event| event.sequence <= position)
     }
 
     /// Checks that a client may continue after `position`: everything since is still here.
