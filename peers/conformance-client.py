@@ -1,27 +1,26 @@
 """The broker as the client of the conformance suite: `conformance client --command "python conformance-client.py"`.
 
-The suite starts a server, appends its URL and watches what arrives. This starts a broker with that server as its only
-backend, runs the SDK's own conformance client against the broker's `/mcp/{backend}`, stops the broker and exits with the
-client's status. Several run at once, so every port is chosen by the kernel.
+The suite starts a server, appends its URL and watches what arrives. This registers that server as a backend of a running
+broker, waits until every replica of it is ready, runs the SDK's own conformance client against the broker's
+`/mcp/{backend}`, removes the backend and exits with the client's status.
 
-Environment: MCP_BROKER_BIN (the binary under test), MCP_BROKER_CACHE (where scripts/install-peers.sh put the peers).
+Environment: DRIVER_BROKER (where clients find the broker), DRIVER_ADMINS (the admin API of each replica, parted by spaces),
+MCP_BROKER_CACHE (where scripts/install-peers.sh put the peers).
 """
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import tempfile
-import threading
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 READY_SECONDS = 20
 CLIENT_SECONDS = 40
-STOP_SECONDS = 10
 BACKEND = "suite"
+ADMIN_PATH = f"/admin/v1/tenants/default/backends/{BACKEND}"
 
 
 def peers() -> Path:
@@ -29,60 +28,39 @@ def peers() -> Path:
     return (Path(cache) if cache else Path.home() / ".cache" / "mcp-broker") / "peers"
 
 
-def start_broker(folder: Path) -> tuple[subprocess.Popen, dict[str, str]]:
-    """The process, and its addresses from the `ready` line."""
-    config = {
-        "listen": {"http": "127.0.0.1:0", "admin": "127.0.0.1:0"},
-        "storage": {"url": f"sqlite:{folder / 'broker.db'}"},
-    }
-    (folder / "config.yaml").write_text(json.dumps(config))
-    command = [os.environ["MCP_BROKER_BIN"], "serve", "--config", str(folder / "config.yaml")]
-    broker = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
-    watchdog = threading.Timer(READY_SECONDS, broker.kill)
-    watchdog.start()
-    first_line = broker.stdout.readline().split()
-    watchdog.cancel()
-    if first_line[:1] != ["ready"]:
-        broker.kill()
-        raise SystemExit(f"the broker did not become ready: {first_line}")
-    return broker, dict(pair.split("=", 1) for pair in first_line[1:])
-
-
-def register(admin: str, url: str) -> None:
-    body = json.dumps({"transport": {"type": "http", "url": url}}).encode()
-    target = f"http://{admin}/admin/v1/tenants/default/backends/{BACKEND}"
-    request = urllib.request.Request(target, data=body, method="PUT", headers={"content-type": "application/json"})
+def ask(admin: str, method: str, body: dict | None = None) -> dict:
+    """What an admin API says of the backend; empty when it does not know it."""
+    data = None if body is None else json.dumps(body).encode()
+    headers = {"content-type": "application/json"} if body else {}
+    request = urllib.request.Request(admin + ADMIN_PATH, data=data, method=method, headers=headers)
     try:
         with urllib.request.urlopen(request, timeout=READY_SECONDS) as answer:
-            status = json.load(answer)
+            return json.loads(answer.read() or "{}")
     except urllib.error.HTTPError as error:
-        raise SystemExit(f"registering {url}: {error.code} {error.read().decode()}") from error
+        if method == "GET" and error.code == 404:
+            return {}
+        raise SystemExit(f"{method} {BACKEND}: {error.code} {error.read().decode()}") from error
+
+
+def register(admins: list[str], url: str) -> None:
+    status = ask(admins[0], "PUT", {"transport": {"type": "http", "url": url}})
     print(f"registered: {json.dumps(status)}", file=sys.stderr)
-    if status.get("state") != "ready":
-        raise SystemExit(f"the suite's server is not ready: {status}")
-
-
-def stop(broker: subprocess.Popen) -> None:
-    broker.send_signal(signal.SIGTERM)
-    try:
-        code = broker.wait(STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        broker.kill()
-        raise SystemExit(f"the broker did not stop within {STOP_SECONDS} s") from None
-    if code != 0:
-        raise SystemExit(f"the broker ended with {code}")
+    until = time.monotonic() + READY_SECONDS
+    for admin in admins:
+        while (status := ask(admin, "GET")).get("state") != "ready":
+            if time.monotonic() > until:
+                raise SystemExit(f"the suite's server is not ready at {admin}: {status}")
+            time.sleep(0.02)
 
 
 def main() -> int:
-    url = sys.argv[-1]
+    broker, admins = os.environ["DRIVER_BROKER"], os.environ["DRIVER_ADMINS"].split()
     client = [str(peers() / "python2" / "bin" / "python"), str(peers() / "fixture" / ".github" / "actions" / "conformance" / "client.py")]
-    with tempfile.TemporaryDirectory(prefix="mcp-broker-conformance-") as name:
-        broker, addresses = start_broker(Path(name))
-        try:
-            register(addresses["admin"], url)
-            return subprocess.run([*client, f"http://{addresses['http']}/mcp/{BACKEND}"], timeout=CLIENT_SECONDS).returncode
-        finally:
-            stop(broker)
+    register(admins, sys.argv[-1])
+    try:
+        return subprocess.run([*client, f"{broker}/mcp/{BACKEND}"], timeout=CLIENT_SECONDS).returncode
+    finally:
+        ask(admins[0], "DELETE")
 
 
 if __name__ == "__main__":

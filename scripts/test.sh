@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Every test of the workspace, against the real binary and real peers. Called by `make test`. The test runner speaks last,
 # so whoever reads the end of the log sees its summary; what a test needs and does not find fails the test.
+# With a ground (`scripts/test.sh grounds`, by `make test-grounds`): the broker's tests that leave open what they stand on,
+# once on PostgreSQL with Redis and once over two replicas behind a balancer. The peers are on every ground in every run.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -8,6 +10,27 @@ scripts/install-servers.sh
 scripts/install-peers.sh >/dev/null
 # Tests start these as processes; cargo builds only the binaries of the crate under test by itself.
 cargo build --locked --workspace --bins
+
+on_ground() {
+    echo "== on $1"
+    # These modules choose their stores themselves.
+    if cargo nextest --version >/dev/null 2>&1; then
+        MCP_BROKER_TEST_ON=$1 cargo nextest run --locked -p mcp-broker --test it --no-fail-fast \
+            -E 'not test(/^(chaos|cluster|cluster_streams|peers|replicas)::/)'
+    else
+        MCP_BROKER_TEST_ON=$1 cargo test --locked -p mcp-broker --test it --no-fail-fast -- \
+            --skip chaos:: --skip cluster:: --skip cluster_streams:: --skip peers:: --skip replicas::
+    fi
+}
+
+if [ "${1:-}" = grounds ]; then
+    failed=()
+    for ground in postgres cluster; do
+        on_ground "$ground" || failed+=("$ground")
+    done
+    [ ${#failed[@]} -eq 0 ] || { echo "failed on: ${failed[*]}" >&2; exit 1; }
+    exit
+fi
 if cargo nextest --version >/dev/null 2>&1; then
     cargo test --locked --workspace --doc --quiet
     exec cargo nextest run --locked --workspace --no-fail-fast

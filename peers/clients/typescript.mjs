@@ -464,14 +464,16 @@ async function checkCancellation(checks, peer) {
     const seen = [];
     const onprogress = ({ progress }) => {
       seen.push(progress);
-      if (progress === 2) abort.abort('enough');
+      if (progress === 1) abort.abort('enough');
     };
-    const call = peer.call('trigger-long-running-operation', { duration: 2, steps: 20 }, { onprogress, signal: abort.signal });
+    const call = peer.call('trigger-long-running-operation', { duration: 2, steps: 4 }, { onprogress, signal: abort.signal });
     assert.match((await failureOf(call)).message, /enough/);
+    // The SDK does not wait until its cancellation has arrived: what is relayed on the way is nobody's fault, so the steps
+    // are half a second apart.
     // Long enough for the cancelled call to have made more progress, had it been relayed.
-    assert.match(await peer.text('trigger-long-running-operation', { duration: 0.5, steps: 1 }), /completed/);
+    assert.match(await peer.text('trigger-long-running-operation', { duration: 1.2, steps: 1 }), /completed/);
     assert.equal(await peer.text('echo', { message: 'still here' }), 'Echo: still here');
-    assert.deepEqual(seen, [1, 2]);
+    assert.deepEqual(seen, [1]);
     const stray = peer.errors.splice(before);
     if (brokered) assert.deepEqual(stray, [], 'something about the cancelled call was relayed');
   });

@@ -41,6 +41,7 @@ pub struct BrokerBuilder {
     tenants: Vec<String>,
     admin_token: Option<String>,
     env: Vec<(String, String)>,
+    ground: Option<Ground>,
 }
 
 impl BrokerBuilder {
@@ -52,7 +53,7 @@ impl BrokerBuilder {
             "listen": {"http": "127.0.0.1:0", "admin": "127.0.0.1:0"},
             "egress": {"allow": ["127.0.0.0/8"]},
         });
-        Self { binary, config, backends: Vec::new(), tenants: Vec::new(), admin_token: None, env: Vec::new() }
+        Self { binary, config, backends: Vec::new(), tenants: Vec::new(), admin_token: None, env: Vec::new(), ground: None }
     }
 
     /// Merged into the configuration, member by member.
@@ -86,6 +87,12 @@ impl BrokerBuilder {
         self
     }
 
+    /// On this ground whatever the environment says.
+    pub fn on(mut self, ground: Ground) -> Self {
+        self.ground = Some(ground);
+        self
+    }
+
     /// On a new database of this server.
     pub async fn on_postgres(self, server: &PostgresServer) -> Self {
         let url = server.database().await;
@@ -103,7 +110,7 @@ impl BrokerBuilder {
 
     /// Starts and registers; panics when anything of it fails.
     pub async fn start(self) -> TestBroker {
-        let ground = if self.config["storage"]["url"].is_null() { ground::chosen() } else { Ground::Sqlite };
+        let ground = if self.config["storage"]["url"].is_null() { self.ground.unwrap_or_else(ground::chosen) } else { Ground::Sqlite };
         let mut stores = json!({});
         let mut redis = None;
         if matches!(ground, Ground::Postgres | Ground::Cluster) {
@@ -216,6 +223,11 @@ impl TestBroker {
 
     pub fn admin_address(&self) -> SocketAddr {
         self.first().admin_address()
+    }
+
+    /// Of every process.
+    pub fn admin_addresses(&self) -> Vec<SocketAddr> {
+        self.replicas.iter().map(Replica::admin_address).collect()
     }
 
     /// Where clients go.

@@ -1,7 +1,8 @@
 //! What a run of the tests stands on: `MCP_BROKER_TEST_ON=sqlite|balancer|postgres|cluster`, SQLite when it is not set.
 //!
 //! The same tests then show that a broker on other stores, or spread over replicas, keeps the same promises. Asked by
-//! [`crate::BrokerBuilder::start`] for tests that do not choose their storage themselves.
+//! [`crate::BrokerBuilder::start`] for tests that choose neither their storage nor, with [`crate::BrokerBuilder::on`], their
+//! ground themselves.
 
 use tokio::sync::OnceCell;
 

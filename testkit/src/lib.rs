@@ -32,6 +32,7 @@ pub use client::{Attempt, Call, Received, TestClient};
 pub use cluster::{ClusterBuilder, Store, TestCluster};
 pub use deadline::{DEADLINE, Gate, eventually, within};
 pub use events::{Event, EventReader};
+pub use ground::Ground;
 pub use history::{History, Outcome, Saw};
 pub use http::{HttpVersion, RawResponse};
 pub use judge::{Judge, Verdict};

@@ -1,7 +1,7 @@
 //! The command line: exit codes, what is printed, and the admin API from a shell.
 
 use serde_json::{Value, json};
-use testkit::{FakeBackend, broker::Finished};
+use testkit::{FakeBackend, Ground, broker::Finished};
 
 use crate::{builder, echo};
 
@@ -82,7 +82,8 @@ async fn serve_says_which_needed_thing_is_missing_with_69() {
 
 #[tokio::test]
 async fn f_42_a_second_broker_on_the_same_file_is_refused() {
-    let (broker, _backend) = echo().await;
+    let backend = FakeBackend::echo().await;
+    let broker = builder().on(Ground::Sqlite).backend("default", "b", backend.spec()).start().await;
     let config = broker.folder().join("config.yaml");
     let finished = builder().run(broker.folder(), &["serve", "--config", config.to_str().unwrap()]).await;
     assert_eq!(finished.code, Some(69), "{finished:?}");

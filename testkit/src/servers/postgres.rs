@@ -210,6 +210,8 @@ impl PostgresServer {
             ("max_connections", "100"),
             ("shared_buffers", "16MB"),
             ("max_wal_size", "256MB"),
+            // In files of its own folder: what it has in /dev/shm would stay there when it is killed.
+            ("dynamic_shared_memory_type", "mmap"),
         ];
         let asked = self.settings.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         for (name, value) in own.into_iter().chain(asked) {

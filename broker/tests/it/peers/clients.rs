@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use testkit::BrokerBuilder;
+use testkit::{BrokerBuilder, Ground};
 use tokio::process::Command;
 
 use super::{
@@ -20,9 +20,9 @@ const RUN_WITHIN: Duration = Duration::from_secs(180);
 /// What a run must have printed at least, so that an empty one can not pass.
 const CHECKS_MIN: usize = 20;
 
-async fn client_passes(client: Command, transport: Value) {
+async fn client_passes(ground: Ground, client: Command, transport: Value) {
     let spec = json!({"transport": transport});
-    let broker = BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker")).backend("default", BACKEND, spec).start().await;
+    let broker = BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker")).backend("default", BACKEND, spec).on(ground).start().await;
     let mut client = client;
     client.args([&broker.url("/mcp"), BACKEND]);
     let Ended { status, stdout, stderr } = run(client, RUN_WITHIN).await;
@@ -44,44 +44,40 @@ fn python(peers: &Peers, line: u8) -> Command {
     command
 }
 
-async fn passes_over_http(client: impl Fn(&Peers) -> Command) {
+async fn passes_over_http(ground: Ground, client: impl Fn(&Peers) -> Command) {
     let peers = Peers::installed();
     let server = peers.everything_over_http().await;
-    client_passes(client(&peers), json!({"type": "http", "url": server.url})).await;
+    client_passes(ground, client(&peers), json!({"type": "http", "url": server.url})).await;
 }
 
-async fn passes_over_stdio(client: impl Fn(&Peers) -> Command) {
+async fn passes_over_stdio(ground: Ground, client: impl Fn(&Peers) -> Command) {
     let peers = Peers::installed();
-    client_passes(client(&peers), peers.everything_over_stdio()).await;
+    client_passes(ground, client(&peers), peers.everything_over_stdio()).await;
 }
 
-#[tokio::test]
-async fn typescript_sdk_with_http_backend() {
-    passes_over_http(typescript).await;
-}
+on_every_ground! {
+    async fn typescript_sdk_with_http_backend(ground: Ground) {
+        passes_over_http(ground, typescript).await;
+    }
 
-#[tokio::test]
-async fn typescript_sdk_with_stdio_backend() {
-    passes_over_stdio(typescript).await;
-}
+    async fn typescript_sdk_with_stdio_backend(ground: Ground) {
+        passes_over_stdio(ground, typescript).await;
+    }
 
-#[tokio::test]
-async fn python_sdk_1_with_http_backend() {
-    passes_over_http(|peers| python(peers, 1)).await;
-}
+    async fn python_sdk_1_with_http_backend(ground: Ground) {
+        passes_over_http(ground, |peers| python(peers, 1)).await;
+    }
 
-#[tokio::test]
-async fn python_sdk_1_with_stdio_backend() {
-    passes_over_stdio(|peers| python(peers, 1)).await;
-}
+    async fn python_sdk_1_with_stdio_backend(ground: Ground) {
+        passes_over_stdio(ground, |peers| python(peers, 1)).await;
+    }
 
-/// In its default mode: asks for revision 2026-07-28 first and falls back.
-#[tokio::test]
-async fn python_sdk_2_with_http_backend() {
-    passes_over_http(|peers| python(peers, 2)).await;
-}
+    /// In its default mode: asks for revision 2026-07-28 first and falls back.
+    async fn python_sdk_2_with_http_backend(ground: Ground) {
+        passes_over_http(ground, |peers| python(peers, 2)).await;
+    }
 
-#[tokio::test]
-async fn python_sdk_2_with_stdio_backend() {
-    passes_over_stdio(|peers| python(peers, 2)).await;
+    async fn python_sdk_2_with_stdio_backend(ground: Ground) {
+        passes_over_stdio(ground, |peers| python(peers, 2)).await;
+    }
 }

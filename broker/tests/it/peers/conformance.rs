@@ -5,7 +5,7 @@
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
 use serde_json::{Value, json};
-use testkit::BrokerBuilder;
+use testkit::{BrokerBuilder, Ground};
 
 use super::{
     install::Peers,
@@ -54,11 +54,11 @@ fn complaints(scenarios: &BTreeMap<String, Vec<Check>>) -> Vec<String> {
 }
 
 /// Runs the suite against the broker's endpoint for the Python SDK's everything-server; no scenario may complain.
-async fn server_scenarios(selection: &[&str]) -> BTreeMap<String, Vec<Check>> {
+async fn server_scenarios(ground: Ground, selection: &[&str]) -> BTreeMap<String, Vec<Check>> {
     let peers = Peers::installed();
     let fixture = peers.conformance_fixture().await;
     let spec = json!({"transport": {"type": "http", "url": fixture.url}});
-    let broker = BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker")).backend("default", "fixture", spec).start().await;
+    let broker = BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker")).backend("default", "fixture", spec).on(ground).start().await;
     let results = tempfile::tempdir().expect("a temporary folder");
     let mut suite = peers.conformance();
     suite.args(["server", "--url", &broker.url("/mcp/fixture"), "-o"]).arg(results.path()).args(selection);
@@ -70,38 +70,39 @@ async fn server_scenarios(selection: &[&str]) -> BTreeMap<String, Vec<Check>> {
     scenarios
 }
 
-#[tokio::test]
-async fn server_scenarios_of_2025_11_25() {
-    let scenarios = server_scenarios(&["--requirements", REVISION]).await;
-    assert_eq!(scenarios.len(), SCORED + ALSO_WANTED.len(), "{:?}", scenarios.keys());
-    for wanted in ALSO_WANTED {
-        assert!(scenarios.keys().any(|name| name.starts_with(&format!("server-{wanted}-"))), "{wanted} did not run");
+on_every_ground! {
+    async fn server_scenarios_of_2025_11_25(ground: Ground) {
+        let scenarios = server_scenarios(ground, &["--requirements", REVISION]).await;
+        assert_eq!(scenarios.len(), SCORED + ALSO_WANTED.len(), "{:?}", scenarios.keys());
+        for wanted in ALSO_WANTED {
+            assert!(scenarios.keys().any(|name| name.starts_with(&format!("server-{wanted}-"))), "{wanted} did not run");
+        }
+        // Passing is not enough here: were the answer plain JSON, the suite would call the scenario not applicable.
+        let polling = scenarios.iter().find(|(name, _)| name.contains("server-sse-polling")).map(|(_, checks)| checks);
+        let passed = |id: &str| polling.is_some_and(|checks| checks.iter().any(|check| check.id == id && check.status == "SUCCESS"));
+        assert!(passed("server-sse-priming-event") && passed("server-sse-retry-field"), "the call was not answered by a stream");
     }
-    // Passing is not enough here: were the answer plain JSON, the suite would call the scenario not applicable.
-    let polling = scenarios.iter().find(|(name, _)| name.contains("server-sse-polling")).map(|(_, checks)| checks);
-    let passed = |id: &str| polling.is_some_and(|checks| checks.iter().any(|check| check.id == id && check.status == "SUCCESS"));
-    assert!(passed("server-sse-priming-event") && passed("server-sse-retry-field"), "the call was not answered by a stream");
+
+    async fn server_scenarios_of_2025_06_18(ground: Ground) {
+        let scenarios = server_scenarios(ground, &["--suite", "all", "--spec-version", "2025-06-18"]).await;
+        assert_eq!(scenarios.len(), 27, "{:?}", scenarios.keys());
+    }
+
+    async fn server_scenarios_of_2025_03_26(ground: Ground) {
+        let scenarios = server_scenarios(ground, &["--suite", "all", "--spec-version", "2025-03-26"]).await;
+        assert_eq!(scenarios.len(), 1, "{:?}", scenarios.keys());
+    }
 }
 
-#[tokio::test]
-async fn server_scenarios_of_2025_06_18() {
-    let scenarios = server_scenarios(&["--suite", "all", "--spec-version", "2025-06-18"]).await;
-    assert_eq!(scenarios.len(), 27, "{:?}", scenarios.keys());
-}
-
-#[tokio::test]
-async fn server_scenarios_of_2025_03_26() {
-    let scenarios = server_scenarios(&["--suite", "all", "--spec-version", "2025-03-26"]).await;
-    assert_eq!(scenarios.len(), 1, "{:?}", scenarios.keys());
-}
-
-async fn client_scenario(scenario: &str, revision: &str) {
+/// The suite makes the backend; the driver it starts brings it and a client to the broker.
+async fn client_scenario(ground: Ground, scenario: &str, revision: &str) {
     let peers = Peers::installed();
     let results = tempfile::tempdir().expect("a temporary folder");
     let driver = Peers::ours("peers/conformance-client.py");
     let mut suite = peers.conformance();
-    let binary = std::env::var_os("MCP_BROKER_BIN").unwrap_or_else(|| env!("CARGO_BIN_EXE_mcp-broker").into());
-    suite.env("MCP_BROKER_BIN", binary);
+    let broker = BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker")).on(ground).start().await;
+    let admins: Vec<String> = broker.admin_addresses().iter().map(|address| format!("http://{address}")).collect();
+    suite.env("DRIVER_BROKER", broker.url("")).env("DRIVER_ADMINS", admins.join(" "));
     suite.args(["client", "--command", &format!("'{}' -B '{}'", peers.python(2).display(), driver.display())]);
     suite.args(["--scenario", scenario, "--spec-version", revision, "--timeout", "60000", "-o"]).arg(results.path());
     let Ended { status, stdout, stderr } = run(suite, SUITE_WITHIN).await;
@@ -113,33 +114,29 @@ async fn client_scenario(scenario: &str, revision: &str) {
     assert!(successes > 0, "no check succeeded:\n{stdout}");
 }
 
-#[tokio::test]
-async fn client_scenario_initialize() {
-    client_scenario("initialize", REVISION).await;
-}
+on_every_ground! {
+    async fn client_scenario_initialize(ground: Ground) {
+        client_scenario(ground, "initialize", REVISION).await;
+    }
 
-#[tokio::test]
-async fn client_scenario_tools_call() {
-    client_scenario("tools_call", REVISION).await;
-}
+    async fn client_scenario_tools_call(ground: Ground) {
+        client_scenario(ground, "tools_call", REVISION).await;
+    }
 
-#[tokio::test]
-async fn client_scenario_elicitation_defaults() {
-    client_scenario("elicitation-sep1034-client-defaults", REVISION).await;
-}
+    async fn client_scenario_elicitation_defaults(ground: Ground) {
+        client_scenario(ground, "elicitation-sep1034-client-defaults", REVISION).await;
+    }
 
-#[tokio::test]
-async fn client_scenario_sse_retry() {
-    client_scenario("sse-retry", REVISION).await;
-}
+    async fn client_scenario_sse_retry(ground: Ground) {
+        client_scenario(ground, "sse-retry", REVISION).await;
+    }
 
-#[tokio::test]
-async fn client_scenario_json_schema_preservation() {
-    client_scenario("json-schema-2020-12-preservation", REVISION).await;
-}
+    async fn client_scenario_json_schema_preservation(ground: Ground) {
+        client_scenario(ground, "json-schema-2020-12-preservation", REVISION).await;
+    }
 
-#[tokio::test]
-async fn client_scenarios_of_2025_06_18() {
-    client_scenario("initialize", "2025-06-18").await;
-    client_scenario("tools_call", "2025-06-18").await;
+    async fn client_scenarios_of_2025_06_18(ground: Ground) {
+        client_scenario(ground, "initialize", "2025-06-18").await;
+        client_scenario(ground, "tools_call", "2025-06-18").await;
+    }
 }

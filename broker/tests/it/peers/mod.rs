@@ -1,9 +1,37 @@
 //! Real MCP peers against the real binary: the official conformance suite in both roles, and the SDK clients of two
-//! languages in front of `server-everything`, over HTTP and over stdio.
+//! languages in front of `server-everything`, over HTTP and over stdio. Each on every ground: SQLite, PostgreSQL with Redis,
+//! and two replicas behind a balancer that sends each request to the next of them. The peers know nothing of the ground.
 //!
 //! The peers are pinned in `/peers` and installed by `scripts/install-peers.sh` (`make test` does it). A missing peer is a
 //! failure with the command to run, never a skipped test. The scripts also run without a broker, which tells whether a
 //! failure is ours: start the server, then `node peers/clients/typescript.mjs URL`.
+
+/// Makes three tests of each function: it is called once with every ground.
+macro_rules! on_every_ground {
+    ($($(#[$about:meta])* async fn $name:ident($ground:ident: Ground) $body:block)*) => {$(
+        $(#[$about])*
+        async fn $name($ground: Ground) $body
+
+        mod $name {
+            use testkit::Ground;
+
+            #[tokio::test]
+            async fn on_sqlite() {
+                super::$name(Ground::Sqlite).await;
+            }
+
+            #[tokio::test]
+            async fn on_postgres() {
+                super::$name(Ground::Postgres).await;
+            }
+
+            #[tokio::test]
+            async fn on_a_cluster() {
+                super::$name(Ground::Cluster).await;
+            }
+        }
+    )*};
+}
 
 mod clients;
 mod conformance;
