@@ -24,7 +24,7 @@ use protocol::ids::TaskId;
 use storage::{DurableStore, NodeName, Renewal, SessionKey, StoreError, fault_point};
 use tokio::{
     sync::Notify,
-    time::{Instant, sleep},
+    time::{Instant, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -219,17 +219,21 @@ impl Node {
             return;
         }
         let (interval, mut past) = (self.settings.lease / 3, Past::default());
-        let mut pause = interval;
+        let mut next = Instant::now() + interval;
         loop {
             // Both are cancel-safe; a hurry that comes during a renewal is kept.
             tokio::select! { biased;
                 () = self.left.cancelled() => return,
                 () = self.hurry.notified() => {}
-                () = sleep(pause) => {}
+                () = sleep_until(next) => {}
             }
             let Some(replica) = replica.upgrade() else { return };
-            let renewed = self.renew(&*replica, &mut past).await;
-            pause = if renewed { interval } else { interval.min(RENEWAL_RETRY_MAX) };
+            // From one question to the next, so that a slow answer costs nothing of the lease.
+            let asked = Instant::now();
+            next = match self.renew(&*replica, &mut past).await {
+                true => asked + interval,
+                false => Instant::now() + interval.min(RENEWAL_RETRY_MAX),
+            };
         }
     }
 

@@ -74,14 +74,17 @@ async fn look(shared: Arc<Shared>) {
         let limit = if may_take { TASK_CLAIM_BATCH.min(u32::try_from(room).unwrap_or(u32::MAX)) } else { 0 };
         let mut found = 0;
         if limit > 0 {
-            match durable.timed("claim_tasks", durable.store.claim_tasks(&node, limit)).await {
-                Ok(claimed) => {
+            // One that waited for an outage to be over would be the first to come, before those who own the tasks.
+            let claim = durable.timed("claim_tasks", durable.store.claim_tasks(&node, limit));
+            let claimed = tokio::time::timeout(shared.config.session.lease / 2, claim).await;
+            match claimed {
+                Ok(Ok(claimed)) => {
                     found = claimed.len();
                     for stored in claimed {
                         shared.running.spawn(recover(shared.clone(), stored));
                     }
                 }
-                Err(_) => answer_lost = true,
+                Ok(Err(_)) | Err(_) => answer_lost = true,
             }
         }
         if found < TASK_CLAIM_BATCH as usize {
