@@ -70,7 +70,7 @@ async fn look(shared: Arc<Shared>) {
             shared.tasks.reclaimed(&shared, own);
         }
         let room = TASK_RUNS_MAX.saturating_sub(shared.tasks.running());
-        let may_take = !durable.is_shared() || durable.lease.is_settled();
+        let may_take = !durable.is_shared() || durable.lease.is_settled(shared.config.session.lease);
         let limit = if may_take { TASK_CLAIM_BATCH.min(u32::try_from(room).unwrap_or(u32::MAX)) } else { 0 };
         let mut found = 0;
         if limit > 0 {
