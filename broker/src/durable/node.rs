@@ -24,7 +24,7 @@ use protocol::ids::TaskId;
 use storage::{DurableStore, NodeName, Renewal, SessionKey, StoreError, fault_point};
 use tokio::{
     sync::Notify,
-    time::{Instant, sleep},
+    time::{Instant, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -72,17 +72,21 @@ impl Lease {
         }
     }
 
-    /// It is held, and nothing says that the database was out of reach of everybody a moment ago. Then others may not have
-    /// found the time to take back what they own, and it is not yet to be taken from them.
-    pub fn is_settled(&self) -> bool {
-        self.is_held() && self.millis(Instant::now()) >= self.unsettled_until.load(Ordering::Acquire)
+    /// It was renewed just now, and nothing says that the database was out of reach of everybody a moment ago. Then others
+    /// may not have found the time to take back what they own, and it is not yet to be taken from them.
+    pub fn is_settled(&self, lease: Duration) -> bool {
+        let now = self.millis(Instant::now());
+        self.left(now) >= lease / 2 && now >= self.unsettled_until.load(Ordering::Acquire)
+    }
+
+    fn left(&self, now: u64) -> Duration {
+        Duration::from_millis(self.until.load(Ordering::Acquire).saturating_sub(now))
     }
 
     /// After a renewal that was asked for at this moment.
     fn extend(&self, asked: Instant, lease: Duration) {
-        let left = Duration::from_millis(self.until.load(Ordering::Acquire).saturating_sub(self.millis(Instant::now())));
         // Renewals were missed.
-        if left < lease / 3 && self.until.load(Ordering::Acquire) != 0 {
+        if self.left(self.millis(Instant::now())) < lease / 3 && self.until.load(Ordering::Acquire) != 0 {
             self.unsettled_until.store(self.millis(Instant::now() + SETTLES_AFTER_LEASES * lease), Ordering::Release);
         }
         self.until.store(self.millis(asked + lease), Ordering::Release);
@@ -219,17 +223,21 @@ impl Node {
             return;
         }
         let (interval, mut past) = (self.settings.lease / 3, Past::default());
-        let mut pause = interval;
+        let mut next = Instant::now() + interval;
         loop {
             // Both are cancel-safe; a hurry that comes during a renewal is kept.
             tokio::select! { biased;
                 () = self.left.cancelled() => return,
                 () = self.hurry.notified() => {}
-                () = sleep(pause) => {}
+                () = sleep_until(next) => {}
             }
             let Some(replica) = replica.upgrade() else { return };
-            let renewed = self.renew(&*replica, &mut past).await;
-            pause = if renewed { interval } else { interval.min(RENEWAL_RETRY_MAX) };
+            // From one question to the next, so that a slow answer costs nothing of the lease.
+            let asked = Instant::now();
+            next = match self.renew(&*replica, &mut past).await {
+                true => asked + interval,
+                false => Instant::now() + interval.min(RENEWAL_RETRY_MAX),
+            };
         }
     }
 

@@ -141,7 +141,7 @@ impl ConfigStore for PostgresStore {
     }
 
     async fn close(&self) {
-        self.pool.close().await;
+        tokio::join!(self.pool.close(), self.lease_pool.close());
     }
 }
 

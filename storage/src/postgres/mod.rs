@@ -40,6 +40,10 @@ use self::{
 };
 use crate::{Migrated, StoreError};
 
+/// Connections of one broker for all it asks.
+const CONNECTIONS_MAX: u32 = 15;
+/// And for its lease, which must not wait behind the rest, nor have its statements prepared anew.
+const LEASE_CONNECTIONS: u32 = 1;
 /// How long a call waits for its answer, connecting included.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// How long a write may take, finding out about a lost commit included.
@@ -89,6 +93,7 @@ impl fmt::Debug for PostgresOptions {
 #[derive(Debug)]
 pub struct PostgresStore {
     pool: Pool,
+    lease_pool: Pool,
     migrated: Migrated,
     unreadable: AtomicU64,
     unanswered: Mutex<Unanswered>,
@@ -115,8 +120,16 @@ impl PostgresStore {
         let base = PgConnectOptions::from_str(&options.url).map_err(unusable)?;
         let base = base.application_name("mcp-broker").disable_statement_logging(); // errors are logged where they are handled
         let migrated = Self::bring_up_to_date(&base, options).await?;
-        let pool = Pool::new(base.options(SETTINGS));
-        Ok(Self { pool, migrated, unreadable: AtomicU64::new(0), unanswered: Mutex::default(), claiming: tokio::sync::Mutex::default() })
+        let base = base.options(SETTINGS);
+        let (pool, lease_pool) = (Pool::new(base.clone(), CONNECTIONS_MAX), Pool::new(base, LEASE_CONNECTIONS));
+        Ok(Self {
+            pool,
+            lease_pool,
+            migrated,
+            unreadable: AtomicU64::new(0),
+            unanswered: Mutex::default(),
+            claiming: tokio::sync::Mutex::default(),
+        })
     }
 
     async fn bring_up_to_date(base: &PgConnectOptions, options: &PostgresOptions) -> Result<Migrated, StoreError> {
@@ -146,8 +159,24 @@ impl PostgresStore {
     /// Carries out one statement and reads all it returns; it has taken effect then. `query` makes it; it is told whether an
     /// earlier attempt may have been carried out without our learning of it.
     async fn rows<'q>(&self, query: impl Fn(bool) -> Query<'q, Postgres, PgArguments> + Send + Sync) -> Result<Vec<PgRow>, StatementError> {
+        self.rows_of(&self.pool, query).await
+    }
+
+    /// The same over the connection for the lease.
+    async fn lease_rows<'q>(
+        &self,
+        query: impl Fn(bool) -> Query<'q, Postgres, PgArguments> + Send + Sync,
+    ) -> Result<Vec<PgRow>, StatementError> {
+        self.rows_of(&self.lease_pool, query).await
+    }
+
+    async fn rows_of<'q>(
+        &self,
+        pool: &Pool,
+        query: impl Fn(bool) -> Query<'q, Postgres, PgArguments> + Send + Sync,
+    ) -> Result<Vec<PgRow>, StatementError> {
         let started = Instant::now();
-        match timeout(ANSWER_WITHIN, self.rows_untimed(query)).await {
+        match timeout(ANSWER_WITHIN, self.rows_untimed(pool, query)).await {
             Ok(answer) => answer,
             Err(_) => Err(StatementError::Late(self.late(started))),
         }
@@ -155,12 +184,13 @@ impl PostgresStore {
 
     async fn rows_untimed<'q>(
         &self,
+        pool: &Pool,
         query: impl Fn(bool) -> Query<'q, Postgres, PgArguments> + Send + Sync,
     ) -> Result<Vec<PgRow>, StatementError> {
         let mut again = false;
         let mut tries = 1;
         loop {
-            let mut connection = self.pool.take().await.map_err(StatementError::NotConnected)?;
+            let mut connection = pool.take().await.map_err(StatementError::NotConnected)?;
             let error = match query(again).fetch_all(&mut *connection).await {
                 Ok(rows) => {
                     connection.keep();
@@ -174,7 +204,7 @@ impl PostgresStore {
                 return Err(StatementError::Failed(error));
             }
             if remedy == Remedy::Reconnect {
-                self.pool.distrust();
+                self.distrust();
                 again = true;
             } else {
                 sleep(moment()).await;
@@ -185,11 +215,17 @@ impl PostgresStore {
 
     /// The reason for a call's being late, which is found out from whether the server talked to anybody meanwhile.
     fn late(&self, started: Instant) -> StoreError {
-        if self.pool.heard_since(started) {
+        if self.pool.heard_since(started) || self.lease_pool.heard_since(started) {
             return StoreError::Busy { detail: format!("no answer within {ANSWER_WITHIN:?}, though it answers others") };
         }
-        self.pool.distrust();
+        self.distrust();
         StoreError::Unavailable { detail: format!("no answer within {ANSWER_WITHIN:?}") }
+    }
+
+    /// A connection was lost, or nothing was heard over any.
+    fn distrust(&self) {
+        self.pool.distrust();
+        self.lease_pool.distrust();
     }
 
     fn unanswered(&self) -> std::sync::MutexGuard<'_, Unanswered> {

@@ -27,7 +27,7 @@ impl PostgresStore {
             .bind(micros(lease))
             .bind(micros(REMEMBERED_FOR))
         };
-        self.rows(insert).await?;
+        self.lease_rows(insert).await?;
         Ok(())
     }
 
@@ -46,7 +46,7 @@ impl PostgresStore {
             .bind(micros(lease))
             .bind(draining)
         };
-        let rows = self.rows(update).await?;
+        let rows = self.lease_rows(update).await?;
         let row = config::only(&rows)?;
         let ended: Vec<Vec<u8>> = get(row, "ended")?;
         let held = get(row, "held")?;
@@ -55,7 +55,7 @@ impl PostgresStore {
     }
 
     pub(super) async fn remove_node(&self, node: &NodeName) -> Result<(), StoreError> {
-        self.rows(|_| sqlx::query("DELETE FROM nodes WHERE node = $1").bind(node.as_str())).await?;
+        self.lease_rows(|_| sqlx::query("DELETE FROM nodes WHERE node = $1").bind(node.as_str())).await?;
         Ok(())
     }
 

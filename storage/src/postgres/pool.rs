@@ -25,8 +25,6 @@ use tokio::{
 
 use super::fault;
 
-/// Connections of one broker.
-pub(super) const CONNECTIONS_MAX: u32 = 16;
 /// One that idled for longer is asked first whether it is alive.
 const TRUSTED_FOR: Duration = Duration::from_secs(2);
 /// How long a living one may take to answer that.
@@ -51,6 +49,7 @@ struct Live {
 
 pub(super) struct Pool {
     options: PgConnectOptions,
+    connections_max: u32,
     permits: Semaphore,
     /// The one that idled the shortest is last.
     idle: Mutex<Vec<Live>>,
@@ -76,10 +75,11 @@ pub(super) struct Borrowed<'p> {
 }
 
 impl Pool {
-    pub(super) fn new(options: PgConnectOptions) -> Self {
+    pub(super) fn new(options: PgConnectOptions, connections_max: u32) -> Self {
         Self {
             options,
-            permits: Semaphore::new(CONNECTIONS_MAX as usize),
+            connections_max,
+            permits: Semaphore::new(connections_max as usize),
             idle: Mutex::default(),
             generation: AtomicU64::new(0),
             started: Instant::now(),
@@ -165,7 +165,7 @@ impl Pool {
 
     /// No connection is given out any more; those in use have a moment to finish.
     pub(super) async fn close(&self) {
-        let _in_use = timeout(CLOSES_WITHIN, self.permits.acquire_many(CONNECTIONS_MAX)).await;
+        let _in_use = timeout(CLOSES_WITHIN, self.permits.acquire_many(self.connections_max)).await;
         self.permits.close();
         let idle = std::mem::take(&mut *self.idle());
         for live in idle {

@@ -70,7 +70,7 @@ impl PostgresStore {
                 return Err(if again || remedy == Remedy::Reconnect { self.unsettled(error.into()) } else { error.into() });
             }
             if remedy == Remedy::Reconnect {
-                self.pool.distrust();
+                self.distrust();
                 again = true;
                 sleep(SETTLE_AFTER).await;
             } else {

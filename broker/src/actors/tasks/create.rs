@@ -100,7 +100,7 @@ impl Session {
         Ok(Reply::Result(tasks::created(&known, settings.poll_interval).into()))
     }
 
-    /// Tries for a moment. A task whose client is told that it was not made shall not run.
+    /// Tries for a moment, unless the store is away. A task whose client is told that it was not made shall not run.
     async fn store_task(&self, record: &TaskRecord, owner: &NodeName, settings: &config::Tasks) -> Result<Written, Refusal> {
         let limits = TaskLimits {
             running: settings.running_per_tenant as u64,
@@ -112,7 +112,7 @@ impl Session {
         loop {
             let create = Write::CreateTask { record: Box::new(record.clone()), owner: owner.clone(), limits };
             match self.shared.durable.write(create).await {
-                Err(refusal) if Instant::now() + wait > give_up_at || refusal.kind == ErrorKind::StoreFull => {
+                Err(refusal) if refusal.kind != ErrorKind::StoreBusy || Instant::now() + wait > give_up_at => {
                     self.shared.running.spawn(undo(self.shared.durable.clone(), record.task.clone()));
                     return Err(refusal);
                 }

@@ -70,18 +70,21 @@ async fn look(shared: Arc<Shared>) {
             shared.tasks.reclaimed(&shared, own);
         }
         let room = TASK_RUNS_MAX.saturating_sub(shared.tasks.running());
-        let may_take = !durable.is_shared() || durable.lease.is_settled();
+        let may_take = !durable.is_shared() || durable.lease.is_settled(shared.config.session.lease);
         let limit = if may_take { TASK_CLAIM_BATCH.min(u32::try_from(room).unwrap_or(u32::MAX)) } else { 0 };
         let mut found = 0;
         if limit > 0 {
-            match durable.timed("claim_tasks", durable.store.claim_tasks(&node, limit)).await {
-                Ok(claimed) => {
+            // One that waited for an outage to be over would be the first to come, before those who own the tasks.
+            let claim = durable.timed("claim_tasks", durable.store.claim_tasks(&node, limit));
+            let claimed = tokio::time::timeout(shared.config.session.lease / 2, claim).await;
+            match claimed {
+                Ok(Ok(claimed)) => {
                     found = claimed.len();
                     for stored in claimed {
                         shared.running.spawn(recover(shared.clone(), stored));
                     }
                 }
-                Err(_) => answer_lost = true,
+                Ok(Err(_)) | Err(_) => answer_lost = true,
             }
         }
         if found < TASK_CLAIM_BATCH as usize {

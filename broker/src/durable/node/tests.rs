@@ -5,6 +5,8 @@ use std::{
     sync::{Mutex, MutexGuard},
 };
 
+use tokio::time::sleep;
+
 use super::*;
 use crate::{auth::Keys, durable::Stores};
 
