@@ -42,6 +42,7 @@ pub struct BrokerBuilder {
     admin_token: Option<String>,
     env: Vec<(String, String)>,
     ground: Option<Ground>,
+    alone: bool,
 }
 
 impl BrokerBuilder {
@@ -53,7 +54,7 @@ impl BrokerBuilder {
             "listen": {"http": "127.0.0.1:0", "admin": "127.0.0.1:0"},
             "egress": {"allow": ["127.0.0.0/8"]},
         });
-        Self { binary, config, backends: Vec::new(), tenants: Vec::new(), admin_token: None, env: Vec::new(), ground: None }
+        Self { binary, config, backends: Vec::new(), tenants: Vec::new(), admin_token: None, env: Vec::new(), ground: None, alone: false }
     }
 
     /// Merged into the configuration, member by member.
@@ -93,6 +94,13 @@ impl BrokerBuilder {
         self
     }
 
+    /// One process on the stores of the ground, and no balancer: for tests of what each process has for itself, such as
+    /// limits, links, signals and files.
+    pub fn alone(mut self) -> Self {
+        self.alone = true;
+        self
+    }
+
     /// On a new database of this server.
     pub async fn on_postgres(self, server: &PostgresServer) -> Self {
         let url = server.database().await;
@@ -111,6 +119,7 @@ impl BrokerBuilder {
     /// Starts and registers; panics when anything of it fails.
     pub async fn start(self) -> TestBroker {
         let ground = if self.config["storage"]["url"].is_null() { self.ground.unwrap_or_else(ground::chosen) } else { Ground::Sqlite };
+        let ground = if self.alone { ground.of_one_process() } else { ground };
         let mut stores = json!({});
         let mut redis = None;
         if matches!(ground, Ground::Postgres | Ground::Cluster) {

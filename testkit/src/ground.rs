@@ -21,6 +21,16 @@ pub enum Ground {
     Cluster,
 }
 
+impl Ground {
+    /// The same stores.
+    pub(crate) fn of_one_process(self) -> Self {
+        match self {
+            Self::Sqlite | Self::Balancer => Self::Sqlite,
+            Self::Postgres | Self::Cluster => Self::Postgres,
+        }
+    }
+}
+
 /// What the environment asks for.
 pub fn chosen() -> Ground {
     let text = std::env::var("MCP_BROKER_TEST_ON").unwrap_or_default();

@@ -215,7 +215,7 @@ async fn a_backend_shows_what_it_is_and_what_it_has() {
 
 #[tokio::test]
 async fn put_answers_after_the_first_handshake_or_says_why_not() {
-    let broker = builder().start().await;
+    let broker = builder().alone().start().await;
     let good = FakeBackend::echo().await;
     let (status, answer) = broker.admin().put_backend("default", "b", &good.spec()).await;
     assert!([200, 201].contains(&status) && answer["state"] == "ready", "{status} {answer}");
@@ -263,7 +263,7 @@ async fn sec_04_a_stdio_backend_shows_no_credential_and_no_environment_value() {
 #[tokio::test]
 async fn r26_sighup_follows_a_changed_file_and_a_bad_one_changes_nothing() {
     let (one, two) = (FakeBackend::echo().await, FakeBackend::echo().await);
-    let broker = builder().config(json!({"backends": {"one": one.spec()}})).start().await;
+    let broker = builder().alone().config(json!({"backends": {"one": one.spec()}})).start().await;
     broker.admin().wait_backend_state("default", "one", "ready").await;
     let file = broker.folder().join("config.yaml");
     let mut config: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();

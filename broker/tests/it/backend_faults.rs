@@ -208,7 +208,7 @@ async fn f_11_idle_connections_a_backend_closed_cost_no_call() {
 async fn a_backend_that_is_down_is_one_warning_and_not_one_for_each_attempt() {
     let backend = FakeBackend::start().await;
     backend.on("initialize", |_| async { Reply::Http { status: 500, headers: vec![], body: "".into() } });
-    let broker = builder().start().await;
+    let broker = builder().alone().start().await;
     let (_, _) = broker.admin().put_backend("default", "b", &backend.spec()).await;
     // The last attempt may still be going on; the ones before are over, and logged.
     for _ in 0..3 {

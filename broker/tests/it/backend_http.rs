@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use testkit::{FakeBackend, Reply, Seen, backend::text};
 
-use crate::{broker_with, builder, echo, kind, text_of};
+use crate::{alone_with, broker_with, builder, echo, kind, text_of};
 
 #[tokio::test]
 async fn b_life_01_the_handshake_comes_first_and_whole() {
@@ -81,7 +81,7 @@ async fn b_http_02_json_and_event_stream_answers_are_both_read() {
 async fn b_http_07_a_backend_without_get_stream_works() {
     let backend = FakeBackend::echo().await;
     backend.no_get_stream();
-    let broker = broker_with(&backend).await;
+    let broker = alone_with(&backend).await;
     let client = broker.connected(json!({})).await;
     backend.wait_for("GET", |seen| seen.http == "GET").await;
     client.call("b__echo", json!({})).await;

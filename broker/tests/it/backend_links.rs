@@ -3,7 +3,7 @@
 use serde_json::json;
 use testkit::{FakeBackend, Gate, Reply, Seen};
 
-use crate::{broker_with, builder, echo, text_of};
+use crate::{alone_with, broker_with, builder, echo, text_of};
 
 /// The requests of the backend session that carried `wanted`.
 fn session_of(seen: &[Seen], wanted: impl Fn(&Seen) -> bool) -> Vec<Seen> {
@@ -78,7 +78,8 @@ async fn auth_07_a_clients_key_never_reaches_a_backend() {
 
 #[tokio::test]
 async fn sessions_of_a_backend_without_session_ids_share_one_link() {
-    let (broker, backend) = echo().await;
+    let backend = FakeBackend::echo().await;
+    let broker = alone_with(&backend).await;
     let clients = [broker.connected(json!({})).await, broker.connected(json!({})).await, broker.connected(json!({})).await];
     for client in &clients {
         client.call("b__echo", json!({})).await;
@@ -144,7 +145,7 @@ async fn d3_shared_and_per_session_links_are_as_configured() {
 #[tokio::test]
 async fn d3_two_principals_never_share_a_link() {
     let backend = FakeBackend::echo().await;
-    let broker = builder().auth_required().backend("default", "b", backend.spec()).start().await;
+    let broker = builder().alone().auth_required().backend("default", "b", backend.spec()).start().await;
     let mut handshakes = backend.seen_of("initialize").len();
     for _ in 0..3 {
         let key = broker.admin().create_key("default").await;

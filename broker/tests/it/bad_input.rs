@@ -237,7 +237,7 @@ async fn a_storm_of_bad_input_leaves_another_session_untouched() {
 async fn sessions_per_principal_and_connections_per_address_are_bounded() {
     let backend = FakeBackend::echo().await;
     let config = json!({"limits": {"sessions_per_principal": 2, "connections_per_address": 5}});
-    let broker = builder().config(config).backend("default", "b", backend.spec()).start().await;
+    let broker = builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
     let clients = [broker.connected(json!({})).await, broker.connected(json!({})).await];
     let (status, error) = refused(broker.client("/mcp").post(crate::initialize_body("2025-11-25")).await).await;
     assert_eq!((status, kind(&error)), (429, "too_many_sessions"));

@@ -61,7 +61,8 @@ async fn lists_do_not_ask_the_backend_again() {
 /// A broker with a good backend `good` and one named `bad`, which is not waited for.
 async fn good_and(bad: Value) -> (TestBroker, FakeBackend) {
     let good = FakeBackend::echo().await;
-    let broker = builder().backend("default", "good", good.spec()).start().await;
+    // Each process finds out for itself that a backend is gone.
+    let broker = builder().alone().backend("default", "good", good.spec()).start().await;
     let (status, answer) = broker.admin().put("/admin/v1/tenants/default/backends/bad?wait=false", &bad).await;
     assert!((200..300).contains(&status), "{status} {answer}");
     (broker, good)

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use testkit::{FakeBackend, Ground, broker::Finished};
 
-use crate::{builder, echo};
+use crate::{alone_with, builder, echo};
 
 async fn run(arguments: &[&str]) -> Finished {
     let folder = tempfile::tempdir().unwrap();
@@ -155,7 +155,8 @@ async fn tenants_keys_backends_and_sessions_from_a_shell() {
 
 #[tokio::test]
 async fn the_shell_drains_a_broker_and_says_69_when_there_is_none() {
-    let (mut broker, _backend) = echo().await;
+    let backend = FakeBackend::echo().await;
+    let mut broker = alone_with(&backend).await;
     assert_eq!(broker.cli(&["drain"]).await.code, Some(0));
     assert_eq!(broker.exited().await.code(), Some(0));
     let finished = broker.cli(&["tenant", "list"]).await;

@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use serde_json::json;
 use testkit::{FakeBackend, Gate, Reply, TestBroker, eventually};
 
-use crate::{builder, echo, initialize_body, kind, refused, text_of};
+use crate::{alone_with, builder, echo, initialize_body, kind, refused, text_of};
 
 async fn waiting(gate: &Gate) -> FakeBackend {
     let gate = gate.clone();
@@ -66,7 +66,8 @@ async fn sse_02_streams_are_told_when_to_come_back() {
 #[tokio::test]
 async fn the_admin_api_and_both_signals_start_the_same_drain() {
     for how in ["api", "term", "int"] {
-        let (mut broker, _backend) = echo().await;
+        let backend = FakeBackend::echo().await;
+        let mut broker = alone_with(&backend).await;
         broker.connected(json!({})).await;
         match how {
             "api" => {

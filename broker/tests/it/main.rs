@@ -71,6 +71,11 @@ async fn broker_with(backend: &FakeBackend) -> TestBroker {
     builder().backend("default", "b", backend.spec()).start().await
 }
 
+/// The same, and never as several processes.
+async fn alone_with(backend: &FakeBackend) -> TestBroker {
+    builder().alone().backend("default", "b", backend.spec()).start().await
+}
+
 /// A broker with an echo backend `b`.
 async fn echo() -> (TestBroker, FakeBackend) {
     let backend = FakeBackend::echo().await;
