@@ -220,10 +220,6 @@ pub const TRIM_LOGGED_EVERY: u64 = 64;
 pub const QUIET_LOGGED_EVERY_MIN: Duration = Duration::from_secs(10);
 /// A session that was used this recently is not given away yet: its client may be about to begin something.
 pub const REST_BEFORE_RELEASE: Duration = Duration::from_millis(50);
-/// Expired sessions taken out of the store in one go, before one of them could be adopted.
-pub const SWEPT_AT_ONCE: u32 = 1_000;
-/// How often expired sessions are looked for before an adoption, at most; with short idle times more often.
-pub const SWEEP_BEFORE_ADOPTION_MAX: Duration = Duration::from_secs(30);
 /// Sessions whose changes are written behind at once.
 pub const FLUSHED_AT_ONCE: usize = 256;
 /// A session's sign of life is stored at most this often.

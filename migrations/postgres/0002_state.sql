@@ -48,6 +48,7 @@ CREATE TABLE sessions (
 CREATE INDEX sessions_by_owner ON sessions (owner);
 CREATE INDEX sessions_by_creation ON sessions (created_at_us, key);
 CREATE INDEX sessions_by_tenant ON sessions (tenant, created_at_us, key);
+CREATE INDEX sessions_by_last_word ON sessions (seen_at_us);
 CREATE INDEX sessions_to_end ON sessions (owner) WHERE end_asked;
 
 -- Unique by a digest of the URI: an index holds no long ones.
@@ -357,7 +358,7 @@ BEGIN
 END $$;
 
 -- No row: there is none for this seat. `epoch` is set when it is taken; else the owner's columns are.
-CREATE FUNCTION claim_session(wanted BYTEA, for_tenant TEXT, for_principal TEXT, for_endpoint TEXT, claimant TEXT)
+CREATE FUNCTION claim_session(wanted BYTEA, for_tenant TEXT, for_principal TEXT, for_endpoint TEXT, claimant TEXT, idle_us BIGINT)
 RETURNS TABLE (
     epoch BIGINT, created_at_us BIGINT, api_key TEXT, transport TEXT, version TEXT, agreement BYTEA, state BYTEA, links BYTEA,
     exposed_uris BYTEA[], backends TEXT[], uris BYTEA[], node TEXT, address TEXT, draining BOOLEAN, lease_left_us BIGINT
@@ -396,7 +397,11 @@ BEGIN
             END IF;
         END IF;
     END LOOP;
-    UPDATE sessions SET owner = claimant, epoch = s.epoch + 1, seen_at_us = now_us() WHERE key = wanted;
+    at := now_us();
+    IF s.seen_at_us <= at - idle_us THEN
+        RETURN; -- expired, and about to be swept
+    END IF;
+    UPDATE sessions SET owner = claimant, epoch = s.epoch + 1, seen_at_us = at WHERE key = wanted;
     SELECT array_agg(sub.exposed_uri), array_agg(sub.backend), array_agg(sub.uri) INTO exposed_uris, backends, uris
     FROM (SELECT * FROM subscriptions WHERE key = wanted ORDER BY exposed_uri) AS sub;
     epoch := s.epoch + 1;

@@ -43,12 +43,13 @@ pub trait DurableStore: ConfigStore {
 
     // Sessions.
 
-    /// Makes `node` the owner, if the session exists for this seat, was not asked to end, and its owner's lease has lapsed
-    /// (or it is `node` already, or nobody). Counts as hearing from its client.
-    async fn claim_session(&self, key: &SessionKey, seat: &SessionSeat, node: &NodeName) -> Result<Claim, StoreError>;
+    /// Makes `node` the owner, if the session exists for this seat, was not asked to end, was heard of within `idle`, and its
+    /// owner's lease has lapsed (or it is `node` already, or nobody). Counts as hearing from its client.
+    async fn claim_session(&self, key: &SessionKey, seat: &SessionSeat, node: &NodeName, idle: Duration) -> Result<Claim, StoreError>;
 
-    /// After a lapse: moves what still belongs to `from` to `to`, under new epochs. Returns sessions and their epochs.
-    async fn reclaim_sessions(&self, from: &NodeName, to: &NodeName) -> Result<Vec<(SessionKey, i64)>, StoreError>;
+    /// After a lapse: moves those of these sessions that still belong to `from` to `to`, under new epochs. Returns sessions
+    /// and their epochs.
+    async fn reclaim_sessions(&self, from: &NodeName, to: &NodeName, keys: &[SessionKey]) -> Result<Vec<(SessionKey, i64)>, StoreError>;
 
     /// In the order of creation. `after`: the last key of the page before; nothing comes after one that is gone meanwhile.
     async fn sessions(&self, tenant: Option<&TenantId>, after: Option<&SessionKey>, limit: u32) -> Result<Vec<StoredSession>, StoreError>;
@@ -88,7 +89,7 @@ pub trait DurableStore: ConfigStore {
     /// first. Never its own: those run there, whatever became of its lease.
     async fn claim_tasks(&self, node: &NodeName, limit: u32) -> Result<Vec<StoredTask>, StoreError>;
 
-    /// As [`DurableStore::reclaim_sessions`], for unfinished tasks.
+    /// As [`DurableStore::reclaim_sessions`], for all unfinished tasks.
     async fn reclaim_tasks(&self, from: &NodeName, to: &NodeName) -> Result<Vec<(TaskId, i64)>, StoreError>;
 
     /// What the task waits for, or waited for and did not take yet: inputs that are not closed, by number.

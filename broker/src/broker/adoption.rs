@@ -9,7 +9,7 @@ mod tests;
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError, Weak},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use protocol::{
@@ -20,9 +20,11 @@ use storage::{Claim, NodeRecord, SessionKey, SessionRecord, SubscriptionRecord, 
 
 use super::Broker;
 use crate::{
-    actors::session::{Claimed, Seat, Session, record},
+    actors::{
+        session::{Claimed, Seat, Session, record},
+        tenant::Tenant,
+    },
     auth::Caller,
-    limits::{SWEEP_BEFORE_ADOPTION_MAX, SWEPT_AT_ONCE},
     rules::catalog::Endpoint,
 };
 
@@ -41,8 +43,6 @@ pub enum Adoption {
 #[derive(Debug, Default)]
 pub(super) struct Adopting {
     places: Mutex<HashMap<SessionKey, Weak<tokio::sync::Mutex<()>>>>,
-    /// When expired sessions were last looked for. Held while they are.
-    swept_at: tokio::sync::Mutex<Option<Instant>>,
 }
 
 impl Adopting {
@@ -103,10 +103,10 @@ impl Broker {
         if self.draining() {
             return Err(Refusal::new(ErrorKind::Draining, "the broker is shutting down and takes no sessions"));
         }
-        self.sweep_expired().await;
         let durable = &self.shared.durable;
         let (seat, node) = (record::seat(&caller.tenant, &caller.principal, &endpoint), durable.node());
-        let taken = match durable.timed("claim_session", durable.store.claim_session(&key, &seat, &node)).await? {
+        let idle = self.shared.config.session.idle;
+        let taken = match durable.timed("claim_session", durable.store.claim_session(&key, &seat, &node, idle)).await? {
             Claim::Elsewhere(owner) => return Ok(Adoption::Elsewhere(owner)),
             Claim::Absent => return Ok(Adoption::Absent),
             Claim::Taken { record, epoch, created_at_us, subscriptions } => Taken { record, epoch, created_at_us, subscriptions },
@@ -121,6 +121,10 @@ impl Broker {
                 return Ok(Adoption::Absent);
             }
         };
+        let Some(tenant) = self.tenant(&caller.tenant) else {
+            self.let_go(taken).await;
+            return Ok(Adoption::Absent);
+        };
         let claimed = Claimed {
             stored,
             epoch: taken.epoch,
@@ -129,7 +133,7 @@ impl Broker {
             owner: node,
         };
         let caller = Caller { key: taken.record.api_key, ..caller };
-        let Some(session) = self.take_up(id, caller, endpoint, claimed).await else { return Ok(Adoption::Absent) };
+        let Some(session) = self.take_up(id, tenant, (caller, endpoint), claimed).await else { return Ok(Adoption::Absent) };
         if !session.is_owned_by(&self.shared.durable.node()) {
             self.take_out(&session);
             session.abandon("the lease was lost while it was taken up");
@@ -138,27 +142,7 @@ impl Broker {
         Ok(Adoption::Here(session))
     }
 
-    /// What expired while nobody owned it must not come back, and the store alone knows the hour.
-    async fn sweep_expired(&self) {
-        let idle = self.shared.config.session.idle;
-        let mut swept_at = self.adopting.swept_at.lock().await;
-        if swept_at.is_some_and(|at| at.elapsed() < (idle / 4).min(SWEEP_BEFORE_ADOPTION_MAX)) {
-            return;
-        }
-        let durable = &self.shared.durable;
-        loop {
-            let Ok(swept) = durable.timed("sweep_sessions", durable.store.sweep_sessions(idle, SWEPT_AT_ONCE)).await else { return };
-            if let Some(log) = &durable.event_log {
-                swept.iter().for_each(|key| log.forget(*key));
-            }
-            if swept.len() < SWEPT_AT_ONCE as usize {
-                *swept_at = Some(Instant::now());
-                return;
-            }
-        }
-    }
-
-    /// Of another build: whoever can read it may take it.
+    /// Not for this process: whoever can read it and knows its tenant may take it.
     async fn let_go(&self, taken: Taken) {
         let SessionRecord { key, state, links, .. } = taken.record;
         let release = Write::ReleaseSession { key, epoch: taken.epoch, idle: Duration::ZERO, state, links };
@@ -166,8 +150,13 @@ impl Broker {
     }
 
     /// Brings a session that is ours to life. `None`: it may live no longer, and is ended.
-    async fn take_up(self: &Arc<Self>, id: SessionId, caller: Caller, endpoint: Endpoint, claimed: Claimed) -> Option<Arc<Session>> {
-        let tenant = self.tenant(&caller.tenant)?;
+    async fn take_up(
+        self: &Arc<Self>,
+        id: SessionId,
+        tenant: Arc<Tenant>,
+        (caller, endpoint): (Caller, Endpoint),
+        claimed: Claimed,
+    ) -> Option<Arc<Session>> {
         let revoked = caller.key.as_ref().is_some_and(|key| !self.keyring.is_known(key));
         let transport = claimed.transport();
         let seat = Seat { tenant: tenant.clone(), caller, endpoint, transport };

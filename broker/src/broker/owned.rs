@@ -39,10 +39,15 @@ impl Broker {
 
     /// Somebody asked these to end, through the store.
     pub fn end_asked(self: &Arc<Self>, sessions: &[SessionKey]) {
+        let mut unknown: HashSet<SessionKey> = sessions.iter().copied().filter(|key| !self.ending.contains(key)).collect();
         for session in self.all_sessions() {
             if sessions.contains(&session.key) {
+                unknown.remove(&session.key);
                 self.close_session(&session, "ended by an operator");
             }
+        }
+        if !unknown.is_empty() {
+            self.end_unknown(unknown.into_iter().collect());
         }
     }
 }

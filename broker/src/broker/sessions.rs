@@ -13,7 +13,7 @@ use protocol::{
     ids::SessionId,
     version::Version,
 };
-use storage::{SessionKey, Write};
+use storage::{SessionKey, Write, Written};
 
 use super::{Broker, no_session, unknown_backend};
 use crate::{
@@ -71,28 +71,23 @@ impl Broker {
         };
         let seat = Seat { tenant: tenant.clone(), caller, endpoint, transport };
         let session = Session::open(seat, agreement, self.shared.clone());
+        let unclaimed = Unclaimed(Some((self.clone(), session.clone())));
         // Findable first: whoever removes the tenant or drains from here on sees it.
         self.sessions.insert(session.id.clone(), session.clone());
         let admitted = tenant.open_session(&session).and_then(|()| self.admits_sessions());
         if let Err(refusal) = admitted {
+            unclaimed.claimed();
             self.forget_session(&session, "refused");
             return Err(refusal);
         }
-        if let Err(refusal) = session.store_opened().await {
-            self.forget_session(&session, "it could not be stored");
-            let (broker, key, epoch) = (self.clone(), session.key, session.epoch());
-            // It may be stored all the same. Nobody knows its id, so once is enough.
-            self.shared.running.spawn(async move { broker.store_end(key, epoch).await });
-            return Err(refusal);
-        }
-        if !session.is_owned_by(&self.shared.durable.node()) {
-            self.take_out(&session);
-            session.abandon("the lease was lost while it was opened");
-        }
-        if session.is_leaving() {
+        // An error may come though it was stored.
+        session.store_opened().await?;
+        // Stored under a name that lapsed meanwhile, it may have been missed by the reclaiming.
+        if session.is_leaving() || !session.is_owned_by(&self.shared.durable.node()) {
             self.admits_sessions()?;
             return Err(Refusal::new(ErrorKind::StoreUnavailable, "the session could not be kept, try again"));
         }
+        unclaimed.claimed();
         self.shared.metrics.version_negotiated(version, Side::Client);
         tracing::info!(session = %session.digest, tenant = %tenant.id, principal = %session.caller.principal, client = ?session.client_name, version = version.as_str(), "session opened");
         Ok((session, result))
@@ -139,28 +134,33 @@ impl Broker {
 
     /// Ends a session for its client, who hears of it once it is stored.
     pub async fn delete_session(self: &Arc<Self>, session: &Arc<Session>) -> Result<(), Refusal> {
-        self.ending.insert(session.key);
-        let ended = self.store_end(session.key, session.epoch()).await;
-        if ended.is_ok() {
-            self.forget_session(session, "ended by its client");
-        }
-        self.ending.remove(&session.key);
-        ended
+        let (ending, session) = (Ending::begin(self, session.key), session.clone());
+        // A task of its own: a client that hangs up must not leave a session that is stored no more.
+        let deleting = self.shared.running.spawn(async move {
+            ending.broker.store_end(&session).await?;
+            ending.broker.forget_session(&session, "ended by its client");
+            Ok(())
+        });
+        deleting.await.unwrap_or_else(|_| Err(Refusal::new(ErrorKind::Internal, "the session could not be ended")))
     }
 
     /// Ends a session at once; the store follows.
     pub fn close_session(self: &Arc<Self>, session: &Arc<Session>, why: &str) {
-        self.ending.insert(session.key);
+        let ending = Ending::begin(self, session.key);
         self.forget_session(session, why);
-        self.store_end_later(session);
+        ending.store_later(session);
     }
 
     /// Ends a session that nobody was heard of for the configured time.
     pub(super) fn close_if_idle(self: &Arc<Self>, session: &Arc<Session>) {
-        if session.end_if_idle(self.shared.config.session.idle) {
-            self.ending.insert(session.key);
+        let limit = self.shared.config.session.idle;
+        if session.idle_for() <= limit {
+            return;
+        }
+        let ending = Ending::begin(self, session.key);
+        if session.end_if_idle(limit) {
             self.take_out(session);
-            self.store_end_later(session);
+            ending.store_later(session);
         }
     }
 
@@ -175,32 +175,42 @@ impl Broker {
         self.sessions.remove_if(&session.id, |_, known| Arc::ptr_eq(known, session));
     }
 
-    /// Takes a session out of the store, however long that takes within reason: its client must not find it again.
-    fn store_end_later(self: &Arc<Self>, session: &Arc<Session>) {
-        let (broker, key, epoch) = (self.clone(), session.key, session.epoch());
-        self.shared.running.spawn(async move {
-            let (begun, mut pause) = (Instant::now(), END_RETRY_FIRST);
-            while let Err(refusal) = broker.store_end(key, epoch).await {
-                if begun.elapsed() > END_RETRY_MAX || broker.draining() {
-                    tracing::warn!(session = key.digest(), %refusal, "the end of a session could not be stored; it will pass when it is idle");
-                    break;
-                }
-                tokio::time::sleep(pause).await;
-                pause *= 2;
-            }
-            broker.ending.remove(&key);
-        });
+    async fn store_end(&self, session: &Session) -> Result<(), Refusal> {
+        let (durable, key) = (&self.shared.durable, session.key);
+        let end = Write::EndSession { key, epoch: session.epoch() };
+        if durable.write(end).await? != Written::Done {
+            self.end_stored(&key).await?;
+        }
+        durable.forget_session(&key).await;
+        Ok(())
     }
 
-    async fn store_end(&self, key: SessionKey, epoch: i64) -> Result<(), Refusal> {
+    /// Ends a session in the store that is not, or no longer, ours under an epoch we know: gone already, another's, who is
+    /// asked to end it, or ours again without our knowing.
+    async fn end_stored(&self, key: &SessionKey) -> Result<(), Refusal> {
         let durable = &self.shared.durable;
-        // Fenced: it is another's, or gone already.
-        durable.write(Write::EndSession { key, epoch }).await?;
-        durable.hot.forget_owner(&key).await;
-        if let Some(log) = &durable.event_log {
-            log.forget(key);
+        if !durable.timed("ask_session_end", durable.store.ask_session_end(key)).await? {
+            return Ok(());
+        }
+        let rows = durable.timed("sessions_by_digest", durable.store.sessions_by_digest(&key.digest())).await?;
+        let Some(row) = rows.into_iter().find(|row| row.record.key == *key) else { return Ok(()) };
+        if row.owner.is_some_and(|owner| owner.node == durable.node()) {
+            // Fenced: whoever took it was asked.
+            durable.write(Write::EndSession { key: *key, epoch: row.epoch }).await?;
         }
         Ok(())
+    }
+
+    /// Somebody asked for the end of these, which are ours in the store and not here.
+    pub(super) fn end_unknown(self: &Arc<Self>, sessions: Vec<SessionKey>) {
+        let broker = self.clone();
+        self.shared.running.spawn(async move {
+            for key in sessions {
+                let ending = Ending::begin(&broker, key);
+                // The next renewal names it again.
+                let _later = ending.broker.end_stored(&key).await;
+            }
+        });
     }
 
     pub(super) fn end_sessions_of(self: &Arc<Self>, tenant: &Tenant, why: &str) {
@@ -209,6 +219,60 @@ impl Broker {
 
     pub(super) fn all_sessions(&self) -> Vec<Arc<Session>> {
         self.sessions.iter().map(|entry| entry.value().clone()).collect()
+    }
+}
+
+/// A session that is over, but may be in the store: it is not to be found there while this lives.
+struct Ending {
+    broker: Arc<Broker>,
+    key: SessionKey,
+}
+
+impl Ending {
+    fn begin(broker: &Arc<Broker>, key: SessionKey) -> Self {
+        broker.ending.insert(key);
+        Self { broker: broker.clone(), key }
+    }
+
+    /// Takes the session out of the store, however long that takes within reason: its client must not find it again.
+    fn store_later(self, session: &Arc<Session>) {
+        let session = session.clone();
+        let running = &self.broker.shared.running;
+        running.clone().spawn(async move {
+            let (begun, mut pause) = (Instant::now(), END_RETRY_FIRST);
+            while let Err(refusal) = self.broker.store_end(&session).await {
+                if begun.elapsed() > END_RETRY_MAX || self.broker.draining() {
+                    tracing::warn!(session = %session.digest, %refusal, "the end of a session could not be stored; it will pass when it is idle");
+                    break;
+                }
+                tokio::time::sleep(pause).await;
+                pause *= 2;
+            }
+        });
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.broker.ending.remove(&self.key);
+    }
+}
+
+/// A session whose client does not know its id yet. Dropped with it, when that client hangs up or is refused, the session
+/// ends: it would be in the way for as long as it may be idle.
+struct Unclaimed(Option<(Arc<Broker>, Arc<Session>)>);
+
+impl Unclaimed {
+    fn claimed(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Unclaimed {
+    fn drop(&mut self) {
+        if let Some((broker, session)) = self.0.take() {
+            broker.close_session(&session, "its client never got it");
+        }
     }
 }
 

@@ -130,6 +130,14 @@ impl Durable {
         }
     }
 
+    /// A session is over and out of the store: forgets what else is kept of it.
+    pub async fn forget_session(&self, session: &SessionKey) {
+        self.hot.forget_owner(session).await;
+        if let Some(log) = &self.event_log {
+            log.forget(*session);
+        }
+    }
+
     /// Goes on under another name; returns the one before.
     pub(crate) fn rename(&self, node: NodeName) -> NodeName {
         NodeName::clone(&self.node.swap(Arc::new(node)))

@@ -139,7 +139,7 @@ trait Nodes: Send + Sync {
     async fn join(&self, node: &NodeName, address: Option<&str>, lease: Duration) -> Result<(), StoreError>;
     async fn renew(&self, node: &NodeName, lease: Duration, draining: bool) -> Result<Renewal, StoreError>;
     async fn leave(&self, node: &NodeName) -> Result<(), StoreError>;
-    async fn reclaim_sessions(&self, from: &NodeName, to: &NodeName) -> Result<Vec<(SessionKey, i64)>, StoreError>;
+    async fn reclaim_sessions(&self, from: &NodeName, to: &NodeName, keys: &[SessionKey]) -> Result<Vec<(SessionKey, i64)>, StoreError>;
     async fn reclaim_tasks(&self, from: &NodeName, to: &NodeName) -> Result<Vec<(TaskId, i64)>, StoreError>;
 }
 
@@ -156,8 +156,8 @@ impl Nodes for InStore {
     async fn leave(&self, node: &NodeName) -> Result<(), StoreError> {
         self.0.leave(node).await
     }
-    async fn reclaim_sessions(&self, from: &NodeName, to: &NodeName) -> Result<Vec<(SessionKey, i64)>, StoreError> {
-        self.0.reclaim_sessions(from, to).await
+    async fn reclaim_sessions(&self, from: &NodeName, to: &NodeName, keys: &[SessionKey]) -> Result<Vec<(SessionKey, i64)>, StoreError> {
+        self.0.reclaim_sessions(from, to, keys).await
     }
     async fn reclaim_tasks(&self, from: &NodeName, to: &NodeName) -> Result<Vec<(TaskId, i64)>, StoreError> {
         self.0.reclaim_tasks(from, to).await
@@ -297,8 +297,10 @@ impl Node {
         let owned = replica.owned();
         past.add(self.durable.rename(to.clone()), owned);
         let mut reclaimed = Reclaimed::default();
+        // Only what is here: a row that is ours without a session here would be nobody's to end.
+        let sessions: Vec<SessionKey> = past.owned.sessions.iter().copied().collect();
         for from in &past.names {
-            reclaimed.sessions.extend(self.durable.ask("reclaim_sessions", self.nodes.reclaim_sessions(from, &to)).await?);
+            reclaimed.sessions.extend(self.durable.ask("reclaim_sessions", self.nodes.reclaim_sessions(from, &to, &sessions)).await?);
             reclaimed.tasks.extend(self.durable.ask("reclaim_tasks", self.nodes.reclaim_tasks(from, &to)).await?);
         }
         self.extend(asked);

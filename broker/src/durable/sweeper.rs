@@ -39,11 +39,7 @@ impl Sweep<'_> {
             let gone = self.durable.ask("sweep_sessions", self.durable.store.sweep_sessions(idle, SWEEP_ROWS)).await?;
             self.metrics.expired("sessions", gone.len() as u64);
             for session in &gone {
-                self.durable.hot.forget_owner(session).await;
-                if let Some(events) = &self.durable.events {
-                    // What is left of it expires by itself.
-                    let _expires = self.durable.ask_of(events.engine(), "forget_session", events.forget_session(session)).await;
-                }
+                self.durable.forget_session(session).await;
             }
             if gone.len() < SWEEP_ROWS as usize {
                 break;

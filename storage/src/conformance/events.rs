@@ -105,6 +105,10 @@ pub async fn lets_go_of_what_is_trimmed(log: &dyn EventStore) -> Outcome {
     log.append(&[trim(1, 1, 9)]).await?;
     let stream = log.stream(&session(1), 1, 0).await?.expect("an emptied stream is still one");
     assert_eq!((stream.events.as_slice(), stream.trimmed_through, stream.last_sequence), (&[][..], 9, 9));
+    // All of it was lost: a client that stands at the trim has missed nothing.
+    log.append(&[begin(1, record(2)), trim(1, 2, 7)]).await?;
+    let stream = log.stream(&session(1), 2, 7).await?.expect("told before");
+    assert_eq!((stream.events.as_slice(), stream.trimmed_through, stream.last_sequence), (&[][..], 7, 7));
     Ok(())
 }
 

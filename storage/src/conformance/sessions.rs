@@ -107,7 +107,7 @@ pub async fn an_ended_session_is_gone(store: &dyn DurableStore) -> Outcome {
     done(store, end.clone()).await?;
     assert_eq!(store.sessions(None, None, 10).await?, []);
     assert_eq!(store.subscription_counts(None).await?, []);
-    assert_eq!(store.claim_session(&session(1), &seat("acme"), &node("b")).await?, Claim::Absent);
+    assert_eq!(store.claim_session(&session(1), &seat("acme"), &node("b"), LONG).await?, Claim::Absent);
     assert_eq!(write(store, end).await?, Written::Fenced);
     assert!(!store.ask_session_end(&session(1)).await?);
     Ok(())
@@ -117,7 +117,7 @@ pub async fn a_live_owner_keeps_its_session(store: &dyn DurableStore) -> Outcome
     store.join(&node("a"), Some("there"), LONG).await?;
     store.join(&node("b"), None, LONG).await?;
     done(store, open(session_record(1), "a")).await?;
-    let claim = store.claim_session(&session(1), &seat("acme"), &node("b")).await?;
+    let claim = store.claim_session(&session(1), &seat("acme"), &node("b"), LONG).await?;
     let Claim::Elsewhere(owner) = claim else { panic!("{claim:?}") };
     assert_eq!((owner.node, owner.address.as_deref()), (node("a"), Some("there")));
     assert!(owner.lease_left > LONG / 2);
@@ -135,7 +135,7 @@ pub async fn a_session_of_a_gone_owner_can_be_taken(store: &dyn DurableStore) ->
     store.leave(&node("left")).await?;
     for number in 1..=3 {
         let created_at_us = one(store, &session(number)).await?.created_at_us;
-        let claim = store.claim_session(&session(number), &seat("acme"), &node("b")).await?;
+        let claim = store.claim_session(&session(number), &seat("acme"), &node("b"), LONG).await?;
         let expected = Claim::Taken { record: session_record(number), epoch: 2, created_at_us, subscriptions: Vec::new() };
         assert_eq!(claim, expected);
         assert_eq!(write(store, update(number, 1, Some(b"late"), None)).await?, Written::Fenced, "the owner before is fenced off");
@@ -158,7 +158,7 @@ pub async fn an_owner_of_an_unclaimed_session_may_go_on(store: &dyn DurableStore
 pub async fn an_owner_may_claim_again(store: &dyn DurableStore) -> Outcome {
     store.join(&node("a"), None, LONG).await?;
     done(store, open(session_record(1), "a")).await?;
-    let claim = store.claim_session(&session(1), &seat("acme"), &node("a")).await?;
+    let claim = store.claim_session(&session(1), &seat("acme"), &node("a"), LONG).await?;
     assert!(matches!(&claim, Claim::Taken { epoch: 2, .. }), "{claim:?}");
     Ok(())
 }
@@ -174,7 +174,7 @@ pub async fn a_released_session_is_anybodys(store: &dyn DurableStore) -> Outcome
     for attempt in owners_writes(1, 1) {
         assert_eq!(write(store, attempt).await?, Written::Fenced, "who gave it away has no say any more");
     }
-    let claim = store.claim_session(&session(1), &seat("acme"), &node("b")).await?;
+    let claim = store.claim_session(&session(1), &seat("acme"), &node("b"), LONG).await?;
     let Claim::Taken { record, epoch, subscriptions, .. } = claim else { panic!("{claim:?}") };
     assert!(epoch > 1);
     assert_eq!((record.state, record.links), (b"released state".to_vec(), b"released links".to_vec()));
@@ -192,11 +192,11 @@ pub async fn a_claim_needs_the_same_seat(store: &dyn DurableStore) -> Outcome {
     for (number, wrong) in
         [(1, seat("umbrella")), (1, stranger.clone()), (1, narrow.clone()), (2, seat("acme")), (2, other_backend), (9, seat("acme"))]
     {
-        assert_eq!(store.claim_session(&session(number), &wrong, &node("b")).await?, Claim::Absent, "{number} {wrong:?}");
+        assert_eq!(store.claim_session(&session(number), &wrong, &node("b"), LONG).await?, Claim::Absent, "{number} {wrong:?}");
     }
     assert_eq!(one(store, &session(1)).await?.epoch, 1, "an attempt changes nothing");
-    assert!(matches!(store.claim_session(&session(2), &narrow, &node("b")).await?, Claim::Taken { .. }));
-    assert_eq!(store.claim_session(&session(2), &stranger, &node("b")).await?, Claim::Absent, "owned or not");
+    assert!(matches!(store.claim_session(&session(2), &narrow, &node("b"), LONG).await?, Claim::Taken { .. }));
+    assert_eq!(store.claim_session(&session(2), &stranger, &node("b"), LONG).await?, Claim::Absent, "owned or not");
     Ok(())
 }
 
@@ -209,10 +209,10 @@ pub async fn one_of_many_claims_wins(store: &dyn DurableStore) -> Outcome {
     let (key, from) = (session(1), seat("acme"));
     let [b, c, d, e] = &claimants;
     let (b, c, d, e) = tokio::join!(
-        store.claim_session(&key, &from, b),
-        store.claim_session(&key, &from, c),
-        store.claim_session(&key, &from, d),
-        store.claim_session(&key, &from, e)
+        store.claim_session(&key, &from, b, LONG),
+        store.claim_session(&key, &from, c, LONG),
+        store.claim_session(&key, &from, d, LONG),
+        store.claim_session(&key, &from, e, LONG)
     );
     let claims = [b?, c?, d?, e?];
     let winner = one(store, &key).await?;
@@ -232,7 +232,9 @@ pub async fn a_claim_counts_as_hearing_of_its_client(store: &dyn DurableStore) -
     store.join(&node("b"), None, LONG).await?;
     done(store, open(session_record(1), "gone")).await?;
     done(store, Write::UpdateSession { key: session(1), epoch: 1, idle: LONG * 2, state: None, links: None }).await?;
-    assert!(matches!(store.claim_session(&session(1), &seat("acme"), &node("b")).await?, Claim::Taken { .. }));
+    let claim = store.claim_session(&session(1), &seat("acme"), &node("b"), LONG).await?;
+    assert_eq!(claim, Claim::Absent, "it expired, swept or not");
+    assert!(matches!(store.claim_session(&session(1), &seat("acme"), &node("b"), LONG * 3).await?, Claim::Taken { .. }));
     store.leave(&node("b")).await?;
     assert_eq!(store.sweep_sessions(LONG, 10).await?, []);
     Ok(())
@@ -242,19 +244,21 @@ pub async fn what_a_node_left_behind_can_be_reclaimed(store: &dyn DurableStore) 
     for name in ["old", "new", "other"] {
         store.join(&node(name), None, LONG).await?;
     }
-    for (number, owner) in [(1, "old"), (2, "old"), (3, "other"), (4, "old")] {
+    for (number, owner) in [(1, "old"), (2, "old"), (3, "other"), (4, "old"), (5, "old")] {
         done(store, open(session_record(number), owner)).await?;
     }
     store.renew(&node("old"), Duration::ZERO, false).await?;
-    assert!(matches!(store.claim_session(&session(4), &seat("acme"), &node("other")).await?, Claim::Taken { .. }));
-    let mut reclaimed = store.reclaim_sessions(&node("old"), &node("new")).await?;
+    assert!(matches!(store.claim_session(&session(4), &seat("acme"), &node("other"), LONG).await?, Claim::Taken { .. }));
+    let named = [1, 2, 3, 4].map(session);
+    let mut reclaimed = store.reclaim_sessions(&node("old"), &node("new"), &named).await?;
     reclaimed.sort_unstable();
     assert_eq!(reclaimed, [(session(1), 2), (session(2), 2)], "but not what another took meanwhile");
     assert_eq!(write(store, update(1, 1, None, None)).await?, Written::Fenced);
     done(store, update(1, 2, None, None)).await?;
     assert_eq!(one(store, &session(1)).await?.owner.expect("new").node, node("new"));
     assert_eq!(one(store, &session(3)).await?.epoch, 1);
-    assert_eq!(store.reclaim_sessions(&node("old"), &node("new")).await?, []);
+    assert_eq!(one(store, &session(5)).await?.owner.expect("old").node, node("old"), "what is not named stays");
+    assert_eq!(store.reclaim_sessions(&node("old"), &node("new"), &named).await?, []);
     Ok(())
 }
 
@@ -267,7 +271,7 @@ pub async fn a_live_owner_is_asked_to_end_a_session(store: &dyn DurableStore) ->
     done(store, update(1, 1, Some(b"last words"), None)).await?;
     store.renew(&node("a"), Duration::ZERO, false).await?;
     store.join(&node("b"), None, LONG).await?;
-    assert_eq!(store.claim_session(&session(1), &seat("acme"), &node("b")).await?, Claim::Absent, "nobody takes it over");
+    assert_eq!(store.claim_session(&session(1), &seat("acme"), &node("b"), LONG).await?, Claim::Absent, "nobody takes it over");
     assert_eq!(store.sweep_sessions(LONG, 10).await?, [session(1)], "without its owner it goes, however lately it was heard of");
     Ok(())
 }
@@ -338,7 +342,7 @@ pub async fn a_subscription_ends_when_told(store: &dyn DurableStore) -> Outcome 
     let unsubscribe = Write::Unsubscribe { key: session(1), epoch: 1, exposed_uri: subscription("file:///x").exposed_uri };
     done(store, unsubscribe.clone()).await?;
     done(store, unsubscribe).await?;
-    let claim = store.claim_session(&session(1), &seat("acme"), &node("b")).await?;
+    let claim = store.claim_session(&session(1), &seat("acme"), &node("b"), LONG).await?;
     let Claim::Taken { subscriptions, .. } = claim else { panic!("{claim:?}") };
     assert_eq!(subscriptions, [moved], "told again, the later one counts");
     Ok(())

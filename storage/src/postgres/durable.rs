@@ -41,12 +41,12 @@ impl DurableStore for PostgresStore {
         self.live_nodes().await
     }
 
-    async fn claim_session(&self, key: &SessionKey, seat: &SessionSeat, node: &NodeName) -> Result<Claim, StoreError> {
-        self.take_session(key, seat, node).await
+    async fn claim_session(&self, key: &SessionKey, seat: &SessionSeat, node: &NodeName, idle: Duration) -> Result<Claim, StoreError> {
+        self.take_session(key, seat, node, idle).await
     }
 
-    async fn reclaim_sessions(&self, from: &NodeName, to: &NodeName) -> Result<Vec<(SessionKey, i64)>, StoreError> {
-        self.move_sessions(from, to).await
+    async fn reclaim_sessions(&self, from: &NodeName, to: &NodeName, keys: &[SessionKey]) -> Result<Vec<(SessionKey, i64)>, StoreError> {
+        self.move_sessions(from, to, keys).await
     }
 
     async fn sessions(&self, tenant: Option<&TenantId>, after: Option<&SessionKey>, limit: u32) -> Result<Vec<StoredSession>, StoreError> {

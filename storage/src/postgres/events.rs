@@ -99,10 +99,12 @@ fn stored_stream(row: &PgRow) -> Result<StoredStream, StoreError> {
         kind: u8::try_from(kind).unwrap_or(u8::MAX),
         frame: Bytes::from(frame),
     };
+    let (trimmed_through, last_sequence) = (unsigned(get(row, "trimmed_through")?), unsigned(get(row, "last_sequence")?));
     Ok(StoredStream {
         record: stream_record(row)?,
-        trimmed_through: unsigned(get(row, "trimmed_through")?),
-        last_sequence: unsigned(get(row, "last_sequence")?),
+        trimmed_through,
+        // Of what was lost, only the trim may be logged.
+        last_sequence: last_sequence.max(trimmed_through),
         events: events.map(event).collect(),
     })
 }

@@ -17,14 +17,21 @@ use crate::{Claim, NodeName, SessionKey, SessionRecord, SessionSeat, StoreError,
 const DIGEST_DIGITS: usize = 16;
 
 impl PostgresStore {
-    pub(super) async fn take_session(&self, key: &SessionKey, seat: &SessionSeat, node: &NodeName) -> Result<Claim, StoreError> {
+    pub(super) async fn take_session(
+        &self,
+        key: &SessionKey,
+        seat: &SessionSeat,
+        node: &NodeName,
+        idle: Duration,
+    ) -> Result<Claim, StoreError> {
         let claim = |_| {
-            sqlx::query("SELECT * FROM claim_session($1, $2, $3, $4, $5)")
+            sqlx::query("SELECT * FROM claim_session($1, $2, $3, $4, $5, $6)")
                 .bind(key.as_bytes().as_slice())
                 .bind(seat.tenant.as_str())
                 .bind(seat.principal.as_str())
                 .bind(seat.endpoint.as_ref().map(|endpoint| endpoint.as_str()))
                 .bind(node.as_str())
+                .bind(micros(idle))
         };
         let rows = self.rows(claim).await?;
         let Some(row) = rows.first() else { return Ok(Claim::Absent) };
@@ -58,8 +65,15 @@ impl PostgresStore {
         Ok(all.filter_map(|((exposed, backend), uri)| self.report(read(exposed, &backend, uri), name)).collect())
     }
 
-    pub(super) async fn move_sessions(&self, from: &NodeName, to: &NodeName) -> Result<Vec<(SessionKey, i64)>, StoreError> {
-        let rows = self.reclaim("sessions", from, to, RECLAIM_SESSIONS).await?;
+    pub(super) async fn move_sessions(
+        &self,
+        from: &NodeName,
+        to: &NodeName,
+        keys: &[SessionKey],
+    ) -> Result<Vec<(SessionKey, i64)>, StoreError> {
+        let named: Vec<&[u8]> = keys.iter().map(|key| key.as_bytes().as_slice()).collect();
+        let update = |again: bool| sqlx::query(RECLAIM_SESSIONS).bind(from.as_str()).bind(to.as_str()).bind(named.clone()).bind(again);
+        let rows = self.rows(update).await?;
         let read = |row: &PgRow| Ok((session_key(row)?, get(row, "epoch")?));
         Ok(self.readable(&rows, read, |_| "a session".into()))
     }
@@ -152,9 +166,10 @@ impl PostgresStore {
     }
 }
 
+// With `$4` what an earlier attempt moved is told as well.
 const RECLAIM_SESSIONS: &str = "
-    WITH moved AS (UPDATE sessions SET owner = $2, epoch = epoch + 1 WHERE owner = $1 RETURNING key, epoch)
-    SELECT key, epoch FROM moved UNION ALL SELECT key, epoch FROM sessions WHERE owner = $2 AND $3";
+    WITH moved AS (UPDATE sessions SET owner = $2, epoch = epoch + 1 WHERE owner = $1 AND key = ANY ($3) RETURNING key, epoch)
+    SELECT key, epoch FROM moved UNION ALL SELECT key, epoch FROM sessions WHERE owner = $2 AND key = ANY ($3) AND $4";
 
 /// What [`stored_session`] reads, of the sessions `s`.
 macro_rules! stored_sessions {

@@ -140,7 +140,7 @@ async fn nothing_works(store: &PostgresStore) {
         store.write(&batch),
         store.tenants(),
         store.renew(&node, AT_MOST, false),
-        store.claim_session(&wanted, &from, &node),
+        store.claim_session(&wanted, &from, &node, Duration::from_secs(3_600)),
         store.claim_tasks(&node, 10)
     );
     assert!(started.elapsed() < AT_MOST, "{:?}", started.elapsed());
@@ -484,7 +484,7 @@ async fn a_lease_and_a_claim_agree() {
     server.sql(&server.url(), "UPDATE nodes SET lease_until_us = now_us() - 1 WHERE node = 'a'").await;
     renewing.execute("BEGIN; UPDATE nodes SET lease_until_us = now_us() + 10000000 WHERE node = 'a'").await.unwrap();
     let (key, seat) = (key(1), seat());
-    let claim = store.claim_session(&key, &seat, &b);
+    let claim = store.claim_session(&key, &seat, &b, Duration::from_secs(3_600));
     let (claim, ()) = tokio::join!(claim, async {
         let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
         testkit::eventually("the claim to wait", async || match server.sql(&server.url(), waiting).await.as_str() {

@@ -41,12 +41,12 @@ impl DurableStore for SqliteStore {
         in_time("listing nodes", nodes::nodes(self)).await
     }
 
-    async fn claim_session(&self, key: &SessionKey, seat: &SessionSeat, node: &NodeName) -> Result<Claim, StoreError> {
-        in_time("claiming a session", sessions::claim(self, key, seat, node)).await
+    async fn claim_session(&self, key: &SessionKey, seat: &SessionSeat, node: &NodeName, idle: Duration) -> Result<Claim, StoreError> {
+        in_time("claiming a session", sessions::claim(self, key, seat, node, idle)).await
     }
 
-    async fn reclaim_sessions(&self, from: &NodeName, to: &NodeName) -> Result<Vec<(SessionKey, i64)>, StoreError> {
-        in_time("reclaiming sessions", sessions::reclaim(self, from, to)).await
+    async fn reclaim_sessions(&self, from: &NodeName, to: &NodeName, keys: &[SessionKey]) -> Result<Vec<(SessionKey, i64)>, StoreError> {
+        in_time("reclaiming sessions", sessions::reclaim(self, from, to, keys)).await
     }
 
     async fn sessions(&self, tenant: Option<&TenantId>, after: Option<&SessionKey>, limit: u32) -> Result<Vec<StoredSession>, StoreError> {

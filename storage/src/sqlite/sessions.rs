@@ -16,7 +16,13 @@ use crate::{
     fault_point,
 };
 
-pub(super) async fn claim(store: &SqliteStore, key: &SessionKey, seat: &SessionSeat, node: &NodeName) -> Result<Claim, StoreError> {
+pub(super) async fn claim(
+    store: &SqliteStore,
+    key: &SessionKey,
+    seat: &SessionSeat,
+    node: &NodeName,
+    idle: Duration,
+) -> Result<Claim, StoreError> {
     let now = now_us();
     let mut writing = store.begin().await?;
     let select = sqlx::query(select_sessions!("WHERE s.key = ? AND s.end_asked = 0")).bind(key.as_bytes().as_slice());
@@ -28,6 +34,9 @@ pub(super) async fn claim(store: &SqliteStore, key: &SessionKey, seat: &SessionS
     }
     if let Some(owner) = owner.filter(|owner| owner.node != *node && !owner.lease_left.is_zero()) {
         return Ok(Claim::Elsewhere(owner));
+    }
+    if standing.seen_at_us <= now.saturating_sub(micros(idle)) {
+        return Ok(Claim::Absent); // expired, and about to be swept
     }
     let epoch = standing.epoch + 1;
     let update = sqlx::query("UPDATE sessions SET owner = ?, epoch = ?, seen_at_us = ? WHERE number = ?");
@@ -42,10 +51,12 @@ struct Standing {
     number: i64,
     epoch: i64,
     created_at_us: i64,
+    seen_at_us: i64,
 }
 
 fn standing(row: &SqliteRow) -> Result<Standing, super::rows::Unreadable> {
-    Ok(Standing { number: get(row, "number")?, epoch: get(row, "epoch")?, created_at_us: get(row, "created_at_us")? })
+    let (number, epoch) = (get(row, "number")?, get(row, "epoch")?);
+    Ok(Standing { number, epoch, created_at_us: get(row, "created_at_us")?, seen_at_us: get(row, "seen_at_us")? })
 }
 
 /// The one step in which sessions or tasks change hands.
@@ -66,10 +77,19 @@ async fn subscriptions(store: &SqliteStore, connection: &mut SqliteConnection, n
     ))
 }
 
-pub(super) async fn reclaim(store: &SqliteStore, from: &NodeName, to: &NodeName) -> Result<Vec<(SessionKey, i64)>, StoreError> {
+pub(super) async fn reclaim(
+    store: &SqliteStore,
+    from: &NodeName,
+    to: &NodeName,
+    keys: &[SessionKey],
+) -> Result<Vec<(SessionKey, i64)>, StoreError> {
     let mut writing = store.begin().await?;
-    let update = sqlx::query("UPDATE sessions SET owner = ?, epoch = epoch + 1 WHERE owner = ? RETURNING key, epoch");
-    let rows = update.bind(to.as_str()).bind(from.as_str()).fetch_all(writing.connection()).await.map_err(explain)?;
+    let mut rows = Vec::new();
+    for key in keys {
+        let update = sqlx::query("UPDATE sessions SET owner = ?, epoch = epoch + 1 WHERE key = ? AND owner = ? RETURNING key, epoch");
+        let update = update.bind(to.as_str()).bind(key.as_bytes().as_slice()).bind(from.as_str());
+        rows.extend(update.fetch_optional(writing.connection()).await.map_err(explain)?);
+    }
     commit_claim(writing).await?;
     Ok(store.readable(&rows, session_name, |row| Ok((session_key(row, "key")?, get(row, "epoch")?))))
 }

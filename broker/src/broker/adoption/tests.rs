@@ -138,7 +138,7 @@ async fn after_a_lapse_what_was_taken_back_goes_on_and_the_rest_is_given_up() {
     let from = replicas.one.shared.durable.node();
     let to = storage::NodeName::new("one/again");
     assert!(matches!(replicas.adopted(&lost.id).await, Adoption::Here(_)));
-    let reclaimed = replicas.store.reclaim_sessions(&from, &to).await.unwrap();
+    let reclaimed = replicas.store.reclaim_sessions(&from, &to, &[kept.key, lost.key]).await.unwrap();
     assert_eq!(reclaimed, [(kept.key, 2)]);
     replicas.one.reclaimed_sessions(&reclaimed);
     assert_eq!(kept.epoch(), 2);

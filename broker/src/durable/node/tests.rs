@@ -68,11 +68,11 @@ impl Nodes for FakeNodes {
         self.up()?.leases.remove(node);
         Ok(())
     }
-    async fn reclaim_sessions(&self, from: &NodeName, to: &NodeName) -> Result<Vec<(SessionKey, i64)>, StoreError> {
+    async fn reclaim_sessions(&self, from: &NodeName, to: &NodeName, keys: &[SessionKey]) -> Result<Vec<(SessionKey, i64)>, StoreError> {
         let mut database = self.up()?;
         let mut moved = Vec::new();
         for (session, (owner, epoch)) in &mut database.owners {
-            if owner == from {
+            if owner == from && keys.contains(session) {
                 (*owner, *epoch) = (to.clone(), *epoch + 1);
                 moved.push((*session, *epoch));
             }

@@ -140,7 +140,7 @@ async fn leases_end_with_the_process() {
     assert_eq!(store.nodes().await.unwrap(), []);
     let b = NodeName::new("b");
     store.join(&b, None, LONG).await.unwrap();
-    let claim = store.claim_session(&SessionKey::new([1; 32]), &seat(), &b).await.unwrap();
+    let claim = store.claim_session(&SessionKey::new([1; 32]), &seat(), &b, LONG).await.unwrap();
     assert!(matches!(claim, Claim::Taken { epoch: 2, .. }), "nothing waits for a lease: {claim:?}");
     assert_eq!(store.claim_tasks(&b, 10).await.unwrap().len(), 1);
 }
@@ -184,8 +184,8 @@ async fn a_row_that_can_not_be_read_is_left_out_and_counted() {
     store.join(&b, None, LONG).await.unwrap();
     assert_eq!(store.sessions(None, None, 10).await.unwrap().len(), 1);
     assert_eq!(store.unreadable_rows(), 1);
-    assert_eq!(store.claim_session(&SessionKey::new([1; 32]), &seat(), &b).await.unwrap(), Claim::Absent);
-    assert!(matches!(store.claim_session(&SessionKey::new([2; 32]), &seat(), &b).await.unwrap(), Claim::Taken { .. }));
+    assert_eq!(store.claim_session(&SessionKey::new([1; 32]), &seat(), &b, LONG).await.unwrap(), Claim::Absent);
+    assert!(matches!(store.claim_session(&SessionKey::new([2; 32]), &seat(), &b, LONG).await.unwrap(), Claim::Taken { .. }));
     assert_eq!(store.task(&TaskId::new("t1")).await.unwrap(), None);
     let claimed = store.claim_tasks(&b, 10).await.unwrap();
     assert_eq!(claimed.iter().map(|task| task.record.task.as_str()).collect::<Vec<_>>(), ["t2"]);
