@@ -189,6 +189,8 @@ pub struct Node {
     /// A reason to renew right now.
     hurry: Notify,
     left: CancellationToken,
+    /// Held during a renewal: what has left must not join again.
+    renewing: tokio::sync::Mutex<()>,
 }
 
 impl Node {
@@ -202,7 +204,7 @@ impl Node {
     fn new(nodes: Box<dyn Nodes>, alone: bool, settings: NodeSettings, durable: Arc<Durable>, metrics: Arc<Metrics>) -> Self {
         durable.note_address(settings.address.clone());
         let (draining, hurry, left) = (AtomicBool::new(false), Notify::new(), CancellationToken::new());
-        Self { settings, durable, nodes, metrics, alone, draining, hurry, left }
+        Self { settings, durable, nodes, metrics, alone, draining, hurry, left, renewing: tokio::sync::Mutex::default() }
     }
 
     async fn enter_first(self) -> Result<Arc<Self>, StoreError> {
@@ -228,6 +230,10 @@ impl Node {
                 () = sleep(pause) => {}
             }
             let Some(replica) = replica.upgrade() else { return };
+            let _renewing = self.renewing.lock().await;
+            if self.left.is_cancelled() {
+                return;
+            }
             let renewed = self.renew(&*replica, &mut past).await;
             pause = if renewed { interval } else { interval.min(RENEWAL_RETRY_MAX) };
         }
@@ -242,6 +248,8 @@ impl Node {
     /// The process ends: what it still owns is anybody's at once.
     pub async fn leave(&self) {
         self.left.cancel();
+        // A renewal under way may be going on under a new name, which is the one to leave then.
+        let _over = tokio::time::timeout(self.settings.lease, self.renewing.lock()).await;
         let node = self.durable.node();
         if self.durable.ask("leave", self.nodes.leave(&node)).await.is_ok() {
             fault_point::passed("node.left");
@@ -268,6 +276,7 @@ impl Node {
                 replica.config_version(renewal.config_version);
                 "held"
             }
+            Ok(_) if self.left.is_cancelled() => return true,
             Ok(_) => {
                 self.metrics.lease_renewal("lost");
                 match self.rejoin(replica, past).await {
