@@ -220,6 +220,10 @@ pub const TRIM_LOGGED_EVERY: u64 = 64;
 pub const QUIET_LOGGED_EVERY_MIN: Duration = Duration::from_secs(10);
 /// A session that was used this recently is not given away yet: its client may be about to begin something.
 pub const REST_BEFORE_RELEASE: Duration = Duration::from_millis(50);
+/// How long a write that was fenced off waits to hear that its row was taken back after a lapse of the lease.
+pub const OWNER_NEWS_WAIT: Duration = Duration::from_secs(5);
+/// How long after the event log failed a session's lists are stored again, at the earliest.
+pub const LISTS_RETRY: Duration = Duration::from_secs(10);
 /// Sessions whose changes are written behind at once.
 pub const FLUSHED_AT_ONCE: usize = 256;
 /// A session's sign of life is stored at most this often.

@@ -39,7 +39,8 @@ enum Job {
     /// The session is over, and its streams with it.
     Forget(SessionKey),
     /// Tells whether everything of the session queued before is logged.
-    Flushed(SessionKey, oneshot::Sender<bool>),
+    /// With what of it was lost by then, which can be marked now that the rest is logged.
+    Flushed(SessionKey, Vec<(u64, u64)>, oneshot::Sender<bool>),
 }
 
 impl std::fmt::Debug for EventWriter {
@@ -80,7 +81,8 @@ impl EventWriter {
     /// Waits until what was queued so far is logged. `false`: something of this session is not.
     pub async fn flushed(&self, session: SessionKey) -> bool {
         let (done, flushed) = oneshot::channel();
-        self.0.queue.send(Job::Flushed(session, done)).await.is_ok() && flushed.await.unwrap_or(false)
+        let lost = self.0.lost.gaps_of(&session);
+        self.0.queue.send(Job::Flushed(session, lost, done)).await.is_ok() && flushed.await.unwrap_or(false)
     }
 }
 
@@ -120,7 +122,8 @@ impl Task {
                         self.append(&mut batch).await;
                         self.forget(&session).await;
                     }
-                    Job::Flushed(session, done) => {
+                    Job::Flushed(session, lost, done) => {
+                        self.lost.mend_all(session, &lost, &mut batch);
                         self.append(&mut batch).await;
                         let _gave_up = done.send(!self.lost.any_of(&session));
                     }
@@ -161,8 +164,43 @@ impl Task {
 
 /// Streams of which something could not be logged, until that is marked in the log.
 struct Lost {
-    streams: Mutex<HashMap<(SessionKey, u64), Gap>>,
+    streams: Mutex<Gaps>,
     metrics: Arc<Metrics>,
+}
+
+/// No session has an empty map here.
+#[derive(Default)]
+struct Gaps {
+    sessions: HashMap<SessionKey, HashMap<u64, Gap>>,
+    /// Of all sessions.
+    count: usize,
+}
+
+impl Gaps {
+    fn get(&self, (session, stream): (SessionKey, u64)) -> Option<&Gap> {
+        self.sessions.get(&session)?.get(&stream)
+    }
+
+    /// The stream's gap, a new one if there is room.
+    fn gap(&mut self, (session, stream): (SessionKey, u64)) -> Option<&mut Gap> {
+        if self.get((session, stream)).is_none() {
+            if self.count >= LOST_STREAMS_MAX {
+                return None;
+            }
+            self.count += 1;
+        }
+        Some(self.sessions.entry(session).or_default().entry(stream).or_default())
+    }
+
+    fn remove(&mut self, (session, stream): (SessionKey, u64)) -> Option<Gap> {
+        let gaps = self.sessions.get_mut(&session)?;
+        let gap = gaps.remove(&stream)?;
+        self.count -= 1;
+        if gaps.is_empty() {
+            self.sessions.remove(&session);
+        }
+        Some(gap)
+    }
 }
 
 #[derive(Default)]
@@ -180,13 +218,10 @@ impl Lost {
         for entry in entries {
             let key = stream_of(entry);
             if let LogEntry::Drop { .. } = entry {
-                streams.remove(&key);
+                streams.remove(key);
                 continue;
             }
-            if streams.len() >= LOST_STREAMS_MAX && !streams.contains_key(&key) {
-                continue;
-            }
-            let gap = streams.entry(key).or_default();
+            let Some(gap) = streams.gap(key) else { continue };
             match entry {
                 LogEntry::Stream { record, .. } => gap.record = Some(record.clone()),
                 LogEntry::Event { event, .. } => {
@@ -204,23 +239,45 @@ impl Lost {
     fn mend(&self, entry: &LogEntry, batch: &mut Vec<LogEntry>) {
         let LogEntry::Event { session, stream, event } = entry else { return };
         let mut streams = self.lock();
-        if streams.get(&(*session, *stream)).is_none_or(|gap| gap.through >= event.sequence) {
+        if streams.get((*session, *stream)).is_none_or(|gap| gap.through >= event.sequence) {
             return; // nothing is lost, or this was queued before what was lost
         }
-        let Some(gap) = streams.remove(&(*session, *stream)) else { return };
+        let Some(gap) = streams.remove((*session, *stream)) else { return };
         batch.extend(gap.record.map(|record| LogEntry::Stream { session: *session, record }));
         batch.push(LogEntry::Trim { session: *session, stream: *stream, through: event.sequence - 1 });
     }
 
+    /// Streams of a session with the last event of each that is lost.
+    fn gaps_of(&self, session: &SessionKey) -> Vec<(u64, u64)> {
+        let streams = self.lock();
+        streams.sessions.get(session).into_iter().flatten().map(|(stream, gap)| (*stream, gap.through)).collect()
+    }
+
+    /// What has to be logged so that the log tells that it does not have these. Whatever was queued before they were lost is
+    /// in the log already; a stream of which more was lost since then waits for the next time.
+    fn mend_all(&self, session: SessionKey, lost: &[(u64, u64)], batch: &mut Vec<LogEntry>) {
+        let mut streams = self.lock();
+        for &(stream, through) in lost {
+            if streams.get((session, stream)).is_none_or(|gap| gap.through != through) {
+                continue;
+            }
+            let Some(gap) = streams.remove((session, stream)) else { continue };
+            batch.extend(gap.record.map(|record| LogEntry::Stream { session, record }));
+            batch.extend((through > 0).then_some(LogEntry::Trim { session, stream, through }));
+        }
+    }
+
     fn any_of(&self, session: &SessionKey) -> bool {
-        self.lock().keys().any(|(key, _)| key == session)
+        self.lock().sessions.contains_key(session)
     }
 
     fn forget(&self, session: &SessionKey) {
-        self.lock().retain(|(key, _), _| key != session);
+        let mut streams = self.lock();
+        let forgotten = streams.sessions.remove(session).map_or(0, |gaps| gaps.len());
+        streams.count -= forgotten;
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<(SessionKey, u64), Gap>> {
+    fn lock(&self) -> MutexGuard<'_, Gaps> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -314,12 +371,25 @@ mod tests {
         [birth(), event(1), event(2)].into_iter().for_each(|entry| writer.log(entry));
         assert!(!writer.flushed(KEY).await, "it is known to be incomplete");
         assert!(writer.flushed(SessionKey::new([8; 32])).await, "nothing of another session is lost");
+        assert!(!writer.flushed(KEY).await, "and stays so as long as the log fails");
         notebook.fails.store(false, Ordering::Relaxed);
         [event(3), event(4)].into_iter().for_each(|entry| writer.log(entry));
         assert!(writer.flushed(KEY).await);
         let trim = LogEntry::Trim { session: KEY, stream: 1, through: 2 };
         assert_eq!(*notebook.entries.lock().unwrap(), [birth(), trim, event(3), event(4)]);
         assert!(metrics.render().contains("mcp_events_lost_total 2"));
+    }
+
+    #[tokio::test]
+    async fn what_was_lost_of_a_quiet_stream_is_marked_when_somebody_asks() {
+        let (notebook, writer, _) = writer();
+        notebook.fails.store(true, Ordering::Relaxed);
+        [birth(), event(1)].into_iter().for_each(|entry| writer.log(entry));
+        assert!(!writer.flushed(KEY).await);
+        notebook.fails.store(false, Ordering::Relaxed);
+        assert!(writer.flushed(KEY).await);
+        let trim = LogEntry::Trim { session: KEY, stream: 1, through: 1 };
+        assert_eq!(*notebook.entries.lock().unwrap(), [birth(), trim]);
     }
 
     #[tokio::test]

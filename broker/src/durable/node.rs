@@ -193,6 +193,8 @@ pub struct Node {
     /// A reason to renew right now.
     hurry: Notify,
     left: CancellationToken,
+    /// Held during a renewal: what has left must not join again.
+    renewing: tokio::sync::Mutex<()>,
 }
 
 impl Node {
@@ -206,7 +208,7 @@ impl Node {
     fn new(nodes: Box<dyn Nodes>, alone: bool, settings: NodeSettings, durable: Arc<Durable>, metrics: Arc<Metrics>) -> Self {
         durable.note_address(settings.address.clone());
         let (draining, hurry, left) = (AtomicBool::new(false), Notify::new(), CancellationToken::new());
-        Self { settings, durable, nodes, metrics, alone, draining, hurry, left }
+        Self { settings, durable, nodes, metrics, alone, draining, hurry, left, renewing: tokio::sync::Mutex::default() }
     }
 
     async fn enter_first(self) -> Result<Arc<Self>, StoreError> {
@@ -232,6 +234,10 @@ impl Node {
                 () = sleep_until(next) => {}
             }
             let Some(replica) = replica.upgrade() else { return };
+            let _renewing = self.renewing.lock().await;
+            if self.left.is_cancelled() {
+                return;
+            }
             // From one question to the next, so that a slow answer costs nothing of the lease.
             let asked = Instant::now();
             next = match self.renew(&*replica, &mut past).await {
@@ -250,6 +256,8 @@ impl Node {
     /// The process ends: what it still owns is anybody's at once.
     pub async fn leave(&self) {
         self.left.cancel();
+        // A renewal under way may be going on under a new name, which is the one to leave then.
+        let _over = tokio::time::timeout(self.settings.lease, self.renewing.lock()).await;
         let node = self.durable.node();
         if self.durable.ask("leave", self.nodes.leave(&node)).await.is_ok() {
             fault_point::passed("node.left");
@@ -276,6 +284,7 @@ impl Node {
                 replica.config_version(renewal.config_version);
                 "held"
             }
+            Ok(_) if self.left.is_cancelled() => return true,
             Ok(_) => {
                 self.metrics.lease_renewal("lost");
                 match self.rejoin(replica, past).await {

@@ -3,7 +3,7 @@
 use serde_json::json;
 use testkit::{FakeBackend, Gate, Reply, Seen};
 
-use crate::{alone_with, broker_with, builder, echo, text_of};
+use crate::{alone_with, broker_with, builder, text_of};
 
 /// The requests of the backend session that carried `wanted`.
 fn session_of(seen: &[Seen], wanted: impl Fn(&Seen) -> bool) -> Vec<Seen> {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use testkit::{FakeBackend, Ground, broker::Finished};
 
-use crate::{alone_with, builder, echo};
+use crate::{alone_with, builder};
 
 async fn run(arguments: &[&str]) -> Finished {
     let folder = tempfile::tempdir().unwrap();

@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use serde_json::json;
 use testkit::{FakeBackend, Gate, Reply, TestBroker, eventually};
 
-use crate::{alone_with, builder, echo, initialize_body, kind, refused, text_of};
+use crate::{alone_with, builder, initialize_body, kind, refused, text_of};
 
 async fn waiting(gate: &Gate) -> FakeBackend {
     let gate = gate.clone();

@@ -142,6 +142,8 @@ struct State {
     lists_open: bool,
     /// What is not stored yet.
     dirty: Dirty,
+    /// The event log did not have what told the lists: it is asked again from then on.
+    lists_not_before: Option<Instant>,
     /// It left, but did not end: its client finds it elsewhere.
     moved: bool,
 }
@@ -375,6 +377,7 @@ impl State {
             told,
             lists_open: false,
             dirty: Dirty::default(),
+            lists_not_before: None,
             moved: false,
         }
     }

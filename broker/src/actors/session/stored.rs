@@ -6,7 +6,7 @@
 
 use std::{
     sync::{Arc, atomic::Ordering},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use protocol::{error::Refusal, ids::BackendId, phase::SessionPhase};
@@ -18,9 +18,12 @@ use super::{
 };
 use crate::{
     durable::{SubscriptionRecord, Write, Written, fault_point},
-    limits::{EVENTS_FLUSH_WAIT, SEEN_STORED_EVERY_MAX},
+    limits::{EVENTS_FLUSH_WAIT, LISTS_RETRY, OWNER_NEWS_WAIT, SEEN_STORED_EVERY_MAX},
     rules::{catalog::ListDigests, log_level::LogLevel, routing::ResourceTarget},
 };
+
+/// How often it is looked whether the news of a row taken back has come.
+const OWNER_NEWS_POLL: Duration = Duration::from_millis(10);
 
 /// What is not stored yet.
 #[derive(Debug, Default, Clone, Copy)]
@@ -81,8 +84,8 @@ impl Session {
             let state = self.lock();
             record::changing_text(&Changing { log_level: Some(level), ..self.changing(&state, storing.told) })
         };
-        let (key, epoch, idle) = (self.key, self.epoch(), Duration::ZERO);
-        self.written(Write::UpdateSession { key, epoch, idle, state: Some(state), links: None }).await?;
+        let (key, idle) = (self.key, Duration::ZERO);
+        self.written(|epoch| Write::UpdateSession { key, epoch, idle, state: Some(state.clone()), links: None }).await?;
         self.lock().log_level = Some(level);
         Ok(())
     }
@@ -90,7 +93,7 @@ impl Session {
     pub(super) async fn store_subscription(self: &Arc<Self>, target: &ResourceTarget) -> Result<(), Refusal> {
         let subscription =
             SubscriptionRecord { exposed_uri: target.exposed_uri.clone(), backend: target.backend.clone(), uri: target.uri.clone() };
-        self.written(Write::Subscribe { key: self.key, epoch: self.epoch(), subscription }).await?;
+        self.written(|epoch| Write::Subscribe { key: self.key, epoch, subscription: subscription.clone() }).await?;
         // An unsubscribe may have overtaken this; what holds is what the session has.
         if !self.lock().subscriptions.contains_key(&target.exposed_uri) {
             return self.store_no_subscription(&target.exposed_uri).await;
@@ -100,12 +103,12 @@ impl Session {
     }
 
     pub(super) async fn store_no_subscription(self: &Arc<Self>, exposed_uri: &str) -> Result<(), Refusal> {
-        self.written(Write::Unsubscribe { key: self.key, epoch: self.epoch(), exposed_uri: exposed_uri.to_owned() }).await?;
+        self.written(|epoch| Write::Unsubscribe { key: self.key, epoch, exposed_uri: exposed_uri.to_owned() }).await?;
         fault_point::passed("subscription.committed");
         Ok(())
     }
 
-    async fn written(self: &Arc<Self>, write: Write) -> Result<(), Refusal> {
+    async fn written(self: &Arc<Self>, write: impl Fn(i64) -> Write) -> Result<(), Refusal> {
         match self.written_or_fenced(write).await {
             Ok(()) => Ok(()),
             Err(Unstored::Refused(refusal)) => Err(refusal),
@@ -116,12 +119,33 @@ impl Session {
         }
     }
 
-    async fn written_or_fenced(&self, write: Write) -> Result<(), Unstored> {
-        match self.shared.durable.write(write).await {
-            Ok(Written::Fenced | Written::Absent) => Err(Unstored::Fenced),
-            Ok(_) => Ok(()),
-            Err(refusal) => Err(Unstored::Refused(refusal)),
+    /// `write` makes the change under an epoch: ours may change while it is on its way.
+    async fn written_or_fenced(&self, write: impl Fn(i64) -> Write) -> Result<(), Unstored> {
+        loop {
+            let epoch = self.epoch();
+            match self.shared.durable.write(write(epoch)).await {
+                Ok(Written::Fenced | Written::Absent) => self.newer_epoch(epoch).await?,
+                Ok(_) => return Ok(()),
+                Err(refusal) => return Err(Unstored::Refused(refusal)),
+            }
         }
+    }
+
+    /// A write was fenced off. `Ok`: by ourselves, who took the row back under a newer epoch after a lapse of the lease. The
+    /// row is moved before anybody here is told, so the news may be on its way for as long as our name is a new one.
+    async fn newer_epoch(&self, fenced: i64) -> Result<(), Unstored> {
+        let begun = Instant::now();
+        while self.epoch() == fenced {
+            if self.is_owned_by(&self.shared.durable.node()) {
+                // Told between the two looks, or fenced off by another.
+                return if self.epoch() == fenced { Err(Unstored::Fenced) } else { Ok(()) };
+            }
+            if begun.elapsed() > OWNER_NEWS_WAIT {
+                return Err(Unstored::Refused(session_moved()));
+            }
+            tokio::time::sleep(OWNER_NEWS_POLL).await;
+        }
+        Ok(())
     }
 
     /// Notes the session a link has at its backend, or that it has none.
@@ -143,7 +167,8 @@ impl Session {
             return false;
         }
         let state = self.lock();
-        let dirty = state.dirty.state || state.dirty.lists || state.dirty.links;
+        let lists = state.dirty.lists && state.lists_not_before.is_none_or(|moment| moment <= Instant::now());
+        let dirty = state.dirty.state || lists || state.dirty.links;
         drop(state);
         dirty || self.is_sign_of_life_due(idle_limit)
     }
@@ -163,16 +188,20 @@ impl Session {
             let links = state.dirty.links.then(|| self.links_text(&state.backend_sessions));
             (std::mem::take(&mut state.dirty), state.told, links)
         };
-        if dirty.lists {
-            if self.events_logged().await {
-                storing.told = told;
-            } else {
-                self.lock().dirty.lists = true; // later, when the log has what told it
-            }
+        let lists = dirty.lists && self.events_logged().await;
+        if lists {
+            storing.told = told;
+        } else if dirty.lists {
+            // Later, when the log has what told it.
+            let mut state = self.lock();
+            (state.dirty.lists, state.lists_not_before) = (true, Some(Instant::now() + LISTS_RETRY));
         }
-        let state = (dirty.state || dirty.lists).then(|| record::changing_text(&self.changing(&self.lock(), storing.told)));
-        let (idle, now) = (self.idle_for(), self.shared.uptime_ms());
-        let update = Write::UpdateSession { key: self.key, epoch: self.epoch(), idle, state, links };
+        let state = (dirty.state || lists).then(|| record::changing_text(&self.changing(&self.lock(), storing.told)));
+        if state.is_none() && links.is_none() && !self.is_sign_of_life_due(self.shared.config.session.idle) {
+            return Ok(());
+        }
+        let (key, idle, now) = (self.key, self.idle_for(), self.shared.uptime_ms());
+        let update = |epoch| Write::UpdateSession { key, epoch, idle, state: state.clone(), links: links.clone() };
         match self.written_or_fenced(update).await {
             Ok(()) => {
                 self.seen_stored_ms.store(now, Ordering::Relaxed);
@@ -203,8 +232,9 @@ impl Session {
             let state = self.lock();
             (record::changing_text(&self.changing(&state, storing.told)), self.links_text(&state.backend_sessions))
         };
-        let (key, epoch, idle) = (self.key, self.epoch(), self.idle_for());
-        self.written_or_fenced(Write::ReleaseSession { key, epoch, idle, state, links }).await
+        let (key, idle) = (self.key, self.idle_for());
+        let release = |epoch| Write::ReleaseSession { key, epoch, idle, state: state.clone(), links: links.clone() };
+        self.written_or_fenced(release).await
     }
 
     /// Waits until the event log has what this session was told so far.

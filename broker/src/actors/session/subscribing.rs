@@ -42,7 +42,14 @@ impl Session {
     pub(super) async fn unsubscribe(self: Arc<Self>, target: ResourceTarget) -> Result<Reply, Refusal> {
         let link = self.link_to(&target.backend)?;
         self.forget_subscription(&link, &target);
-        self.store_no_subscription(&target.exposed_uri).await?;
+        if let Err(refusal) = self.store_no_subscription(&target.exposed_uri).await {
+            // It stays stored, so it stays: what came meanwhile may have been missed.
+            if self.note_subscription(&link, &target).is_ok() {
+                let _held_anyway = link.subscriptions.settle(&link, &target.uri).await;
+                link.subscriptions.tell_gap(&link, &self, &target.uri);
+            }
+            return Err(refusal);
+        }
         link.subscriptions.settle(&link, &target.uri).await.map_err(|refusal| as_the_client_names_it(refusal, &target))?;
         Ok(Reply::Result(Bytes::from_static(b"{}")))
     }

@@ -147,3 +147,36 @@ async fn after_a_lapse_what_was_taken_back_goes_on_and_the_rest_is_given_up() {
     replicas.one.lost_sessions(&[lost.key].into());
     assert_eq!((kept.is_leaving(), lost.is_leaving()), (false, true));
 }
+
+#[tokio::test]
+async fn a_write_that_our_own_reclaim_fenced_off_waits_for_the_news() {
+    let replicas = Replicas::start().await;
+    let session = replicas.opened().await;
+    let (durable, to) = (&replicas.one.shared.durable, storage::NodeName::new("one/again"));
+    let from = durable.rename(to.clone());
+    let reclaimed = replicas.store.reclaim_sessions(&from, &to, &[session.key]).await.unwrap();
+    let (written, ()) = tokio::join!(session.store_log_level(LogLevel::Error), async {
+        while !durable_fenced(&replicas.one) {
+            tokio::task::yield_now().await;
+        }
+        replicas.one.reclaimed_sessions(&reclaimed);
+    });
+    written.unwrap();
+    assert_eq!((session.epoch(), session.is_leaving(), session.log_level()), (2, false, Some(LogLevel::Error)));
+}
+
+fn durable_fenced(broker: &Broker) -> bool {
+    broker.shared.metrics.render().contains("mcp_fenced_writes_total 1")
+}
+
+#[tokio::test]
+async fn an_end_holds_though_the_row_is_ours_under_another_epoch() {
+    let replicas = Replicas::start().await;
+    let session = replicas.opened().await;
+    let node = replicas.one.shared.durable.node();
+    replicas.store.join(&node, None, Duration::from_secs(3_600)).await.unwrap();
+    replicas.store.reclaim_sessions(&node, &node, &[session.key]).await.unwrap();
+    replicas.one.delete_session(&session).await.unwrap();
+    assert_eq!(replicas.store.sessions(None, None, 10).await.unwrap(), []);
+    assert!(session.is_leaving() && replicas.one.ending.is_empty());
+}
