@@ -9,7 +9,7 @@ use crate::{broker_with, builder, tasks};
 async fn tasks_are_counted_by_their_status() {
     let done = Gate::new();
     let backend = tasks::with_tasks(&done).await;
-    let (broker, keys) = tasks::broker(&backend).await;
+    let (broker, keys) = tasks::broker_of(builder().alone(), &backend).await;
     let admin = broker.admin();
     let client = broker.client("/mcp").bearer(&keys[0]).connected(json!({})).await;
     let (first, _second) = (tasks::start(&client, "b__job").await, tasks::start(&client, "b__job").await);

@@ -113,6 +113,8 @@ async fn a_session_goes_on_after_a_restart_with_all_it_had() {
         assert_eq!(logged, ["error"], "{end:?}: the log level is kept");
         let called = backend.wait_for("the call", |seen| seen.calls("log")).await;
         assert_eq!(called.header("mcp-session-id").map(str::to_owned), subscribed, "{end:?}: the session at the backend goes on");
+        let catalogs = broker.admin_addresses().len();
+        assert_eq!(backend.seen_of("initialize").len(), before + catalogs, "{end:?}: only each catalog's link began anew");
         // The subscription is put back, and as nobody knows what was missed, the client is told to look.
         let mut stream = client.open_get_stream().await;
         let (_, told) = stream.next_message().await.unwrap();
@@ -388,7 +390,8 @@ async fn ses_06_a_foreign_caller_finds_nothing_after_a_restart_either() {
     assert_eq!(at(&own, "/mcp").post(request(1, "ping", json!({}))).await.status, 200);
     let (status, _) = broker.admin().delete(&format!("/admin/v1/tenants/default/keys/{own_id}")).await;
     assert!((200..300).contains(&status), "{status}");
-    eventually("the key to be refused", || async {
+    // Other replicas hear of it a moment later.
+    testkit::eventually("the key to be refused", || async {
         let status = at(&own, "/mcp").post(request(2, "ping", json!({}))).await.status;
         if status == 401 { Ok(()) } else { Err(status) }
     })
@@ -399,7 +402,7 @@ async fn ses_06_a_foreign_caller_finds_nothing_after_a_restart_either() {
 async fn ses_07_the_time_without_a_process_counts_as_idle() {
     let backend = backend().await;
     let config = json!({"session": {"idle": "2s"}});
-    let mut broker = builder().config(config).backend("default", "b", backend.spec()).start().await;
+    let mut broker = builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
     let client = broker.connected(json!({})).await;
     let soon = broker.connected(json!({})).await;
     broker.kill().await;

@@ -7,7 +7,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use testkit::{BackendCall, FakeBackend, Gate, Reply, TestBroker, TestClient};
+use testkit::{BackendCall, BrokerBuilder, FakeBackend, Gate, Reply, TestBroker, TestClient};
 
 use crate::{builder, echo, kind, text_of};
 
@@ -93,7 +93,11 @@ pub(crate) async fn with_tasks(done: &Gate) -> FakeBackend {
 }
 
 pub(crate) async fn broker(backend: &FakeBackend) -> (TestBroker, Vec<String>) {
-    let broker = builder().auth_required().backend("default", "b", backend.spec()).start().await;
+    broker_of(builder(), backend).await
+}
+
+pub(crate) async fn broker_of(builder: BrokerBuilder, backend: &FakeBackend) -> (TestBroker, Vec<String>) {
+    let broker = builder.auth_required().backend("default", "b", backend.spec()).start().await;
     let keys = vec![broker.admin().create_key("default").await, broker.admin().create_key("default").await];
     (broker, keys)
 }
