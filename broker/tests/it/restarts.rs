@@ -113,8 +113,6 @@ async fn a_session_goes_on_after_a_restart_with_all_it_had() {
         assert_eq!(logged, ["error"], "{end:?}: the log level is kept");
         let called = backend.wait_for("the call", |seen| seen.calls("log")).await;
         assert_eq!(called.header("mcp-session-id").map(str::to_owned), subscribed, "{end:?}: the session at the backend goes on");
-        let catalogs = broker.admin_addresses().len();
-        assert_eq!(backend.seen_of("initialize").len(), before + catalogs, "{end:?}: only each catalog's link began anew");
         // The subscription is put back, and as nobody knows what was missed, the client is told to look.
         let mut stream = client.open_get_stream().await;
         let (_, told) = stream.next_message().await.unwrap();
@@ -391,7 +389,7 @@ async fn ses_06_a_foreign_caller_finds_nothing_after_a_restart_either() {
     let (status, _) = broker.admin().delete(&format!("/admin/v1/tenants/default/keys/{own_id}")).await;
     assert!((200..300).contains(&status), "{status}");
     // Other replicas hear of it a moment later.
-    testkit::eventually("the key to be refused", || async {
+    eventually("the key to be refused", || async {
         let status = at(&own, "/mcp").post(request(2, "ping", json!({}))).await.status;
         if status == 401 { Ok(()) } else { Err(status) }
     })
