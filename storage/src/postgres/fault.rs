@@ -1,5 +1,5 @@
 //! From what PostgreSQL and the way to it report to what an operator can act on. The only place that knows SQLSTATEs
-//! (https://www.postgresql.org/docs/current/errcodes-appendix.html).
+//! (<https://www.postgresql.org/docs/current/errcodes-appendix.html>).
 
 use sqlx::error::ErrorKind;
 
