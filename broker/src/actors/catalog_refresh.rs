@@ -92,7 +92,7 @@ async fn unresponsive(link: &Arc<Link>, connection: &Arc<Connection>) -> Refusal
         tokio::time::sleep(link.backend.shared.config.timeouts.ping_interval).await;
         was_busy = match connection.ask(link, Method::Ping, None).await {
             Ok(_) => false,
-            Err(Failure::Busy(_)) if !was_busy => true,
+            Err(Failure::Busy(_) | Failure::Unclear(_)) if !was_busy => true,
             Err(failure) => return link.backend.refusal(&failure),
         };
     }

@@ -98,6 +98,32 @@ async fn statuses_bodies_and_redirects_of_a_failing_backend_stay_inside() {
 }
 
 #[tokio::test]
+async fn a_503_is_no_answer_unless_it_says_when_to_come_back() {
+    let backend = FakeBackend::start().await;
+    for (name, says_when) in [("plain", false), ("later", true)] {
+        backend.tool(name, move |_| async move {
+            let headers = if says_when { vec![("retry-after".to_owned(), "1".to_owned())] } else { Vec::new() };
+            Reply::Http { status: 503, headers, body: "".into() }
+        });
+    }
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    let plain = client.error("tools/call", json!({"name": "b__plain"})).await;
+    assert_eq!(
+        (kind(&plain), &plain["data"]["retryable"]),
+        ("outcome_unknown", &json!(false)),
+        "a proxy may say so after the backend acted"
+    );
+    let later = client.error("tools/call", json!({"name": "b__later"})).await;
+    assert_eq!((kind(&later), &later["data"]["retryable"]), ("backend_unavailable", &json!(true)));
+    // The call of a task is not repeated either.
+    let task = client.result("tools/call", json!({"name": "b__plain", "task": {}})).await["task"]["taskId"].clone();
+    let outcome = client.error("tasks/result", json!({"taskId": task})).await;
+    assert_eq!(kind(&outcome), "outcome_unknown", "{outcome}");
+    assert_eq!(backend.seen().iter().filter(|seen| seen.calls("plain")).count(), 2, "once for each request");
+}
+
+#[tokio::test]
 async fn b_08_an_answer_over_the_limit_is_cut() {
     let backend = FakeBackend::start().await;
     backend.tool("json", |_| async { Reply::text(&"x".repeat(400_000)) });

@@ -115,7 +115,12 @@ impl Connection {
         let wire_id = self.next_wire_id();
         let id = RequestId::from_u64(wire_id);
         let frame = handshake::initialize_request(&id, Version::LATEST_LEGACY, link.declared.raw(), crate::BROKER_INFO.as_bytes());
-        let answer = self.round_trip(link, Request { wire_id, frame, asker: None, opening: true }).await?;
+        let answer = self.round_trip(link, Request { wire_id, frame, asker: None, opening: true }).await;
+        // Whatever became of it, no client's request was under way.
+        let answer = answer.map_err(|failure| match failure {
+            Failure::Unclear(text) => Failure::Busy(text),
+            failure => failure,
+        })?;
         let answer = InitializeAnswer::parse(&answer).map_err(|error| Failure::Protocol(error.to_string()))?;
         if let Wire::Http(http) = &self.wire {
             http.agree_on(answer.version);

@@ -19,6 +19,9 @@ pub enum Failure {
     /// The backend is there and does not want work now.
     #[error("the backend is busy: {0}")]
     Busy(String),
+    /// Something on the way says that the backend gives no answer: it may say so after the backend had the request.
+    #[error("the backend gives no answer: {0}")]
+    Unclear(String),
     /// The queue towards the backend is full.
     #[error("too many messages wait for the backend")]
     QueueFull,
@@ -49,6 +52,9 @@ impl Failure {
         let (kind, text) = match self {
             Failure::NotSent(_) | Failure::SessionGone => (ErrorKind::BackendUnavailable, format!("backend {backend} can not be reached")),
             Failure::Busy(_) => (ErrorKind::BackendUnavailable, format!("backend {backend} takes no work now")),
+            Failure::Unclear(_) => {
+                (ErrorKind::OutcomeUnknown, format!("backend {backend} can not be reached through what is before it; it may have acted"))
+            }
             Failure::QueueFull => (ErrorKind::Overloaded, format!("too many messages wait for backend {backend}")),
             Failure::Lost(_) => {
                 (ErrorKind::OutcomeUnknown, format!("the connection to backend {backend} ended before the answer; it may have acted"))

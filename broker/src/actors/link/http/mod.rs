@@ -16,7 +16,7 @@ use std::{
 use bytes::Bytes;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method as HttpMethod, Response, StatusCode, Uri,
-    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE},
+    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER},
 };
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -235,6 +235,7 @@ impl HttpWire {
         response: Response<Incoming>,
     ) -> Result<AnswerStream, Failure> {
         let status = response.status();
+        let says_when = response.headers().contains_key(RETRY_AFTER);
         let message = match self.body(response, ERROR_BODY_BYTES_MAX).await {
             Ok(body) => Message::decode(body, &self.limits).ok(),
             Err(_) => None,
@@ -248,7 +249,10 @@ impl HttpWire {
         Err(match status {
             StatusCode::NOT_FOUND if self.has_session() => Failure::SessionGone,
             StatusCode::BAD_REQUEST if self.has_session() && about_session => Failure::SessionGone,
-            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Failure::Busy(format!("status {status}")),
+            StatusCode::TOO_MANY_REQUESTS => Failure::Busy(format!("status {status}")),
+            StatusCode::SERVICE_UNAVAILABLE if says_when => Failure::Busy(format!("status {status}")),
+            // Proxies say this too when the backend's connection breaks, the request having been passed on.
+            StatusCode::SERVICE_UNAVAILABLE => Failure::Unclear(format!("status {status}")),
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
                 Failure::NotSent(format!("the backend refused the broker's credentials ({status})"))
             }
