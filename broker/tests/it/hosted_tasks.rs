@@ -362,7 +362,8 @@ async fn task_14_progress_comes_under_the_clients_token_until_the_end() {
 async fn a_backend_that_is_down_fails_the_task_after_the_time_for_calls() {
     let (backend, calls) = (FakeBackend::echo().await, Arc::new(AtomicUsize::new(0)));
     let spec = backend.spec();
-    let timeouts = json!({"timeouts": {"call": "2s"}});
+    // Longer than the longest back-off, so that there is an attempt after the return.
+    let timeouts = json!({"timeouts": {"call": "5s"}});
     let broker = builder().config(timeouts).backend("default", "b", spec).start().await;
     let client = broker.connected(json!({})).await;
     let address = backend.die().await;
