@@ -56,7 +56,7 @@ pub const TASK_INPUTS_MAX: usize = 16;
 /// Notifications of one task per second that are passed on, such as progress.
 pub const TASK_WORDS_PER_SECOND: u32 = 20;
 /// Who waits for a task looks at it this often when no word comes.
-pub const TASK_LOOK_INTERVAL: Duration = Duration::from_secs(1);
+pub const TASK_LOOK_INTERVAL: Duration = Duration::from_secs(2);
 /// The same while words can not reach other replicas.
 pub const TASK_LOOK_INTERVAL_ALONE: Duration = Duration::from_millis(500);
 /// `tasks/result` blocks until the task is over (MCP 2025-11-25, Tasks); whoever still waits then asks again.
@@ -69,8 +69,12 @@ pub const STORE_RETRY_FIRST: Duration = Duration::from_millis(50);
 pub const STORE_RETRY_MAX: Duration = Duration::from_secs(1);
 /// A new task that could not be stored by then is refused: its client waits.
 pub const TASK_STORE_WAIT_MAX: Duration = Duration::from_millis(500);
-/// A task that seems to have another owner may only have got a new epoch which is about to be told.
-pub const EPOCH_NEWS_WAIT: Duration = Duration::from_secs(1);
+/// A commit whose answer was lost has taken effect by then, or never will.
+pub const COMMIT_SETTLES_WITHIN: Duration = Duration::from_secs(6);
+/// A task this process can not carry out is left to others for this long, and then looked at again.
+pub const TASK_LEFT_ALONE_FOR: Duration = Duration::from_secs(10);
+/// Tasks it knows to be of that sort.
+pub const TASKS_LEFT_ALONE_MAX: usize = 1_000;
 
 // Sessions.
 
@@ -202,6 +206,8 @@ pub const ADMIN_PAGE_ROWS: u32 = 500;
 pub const ADMIN_LIST_MAX: usize = 20_000;
 /// Writes that share a transaction.
 pub const PERSIST_BATCH_MAX: usize = 256;
+/// What is long of them, together. One that is longer goes alone.
+pub const PERSIST_BATCH_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Writes waiting for their transaction in one lane; what finds no room is refused.
 pub const PERSIST_QUEUE_MAX: usize = 4_096;
 /// Entries of the event log that are added in one step.

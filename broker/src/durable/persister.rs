@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::availability::Availability;
 use crate::{
-    limits::{PERSIST_BATCH_MAX, PERSIST_QUEUE_MAX},
+    limits::{PERSIST_BATCH_BYTES_MAX, PERSIST_BATCH_MAX, PERSIST_QUEUE_MAX},
     metrics::Metrics,
 };
 
@@ -59,7 +59,7 @@ impl Persister {
             mpsc::error::TrySendError::Closed(_) => ending(),
         })?;
         self.depth.inc();
-        outcome.await.unwrap_or_else(|_| Err(ending()))
+        outcome.await.unwrap_or_else(|_| Err(StoreError::Unsettled(Box::new(ending()))))
     }
 }
 
@@ -96,8 +96,16 @@ impl Lane {
         let all = std::mem::take(&mut self.waiting);
         let first_of_row = first_of_each_row(&all);
         let mut batch = Vec::with_capacity(all.len());
+        let mut bytes = 0;
         for (job, is_first) in all.into_iter().zip(first_of_row) {
-            if is_first { batch.push(job) } else { self.waiting.push_back(job) }
+            let size = size(&job.write);
+            let has_room = batch.is_empty() || bytes + size <= PERSIST_BATCH_BYTES_MAX;
+            if is_first && has_room {
+                bytes += size;
+                batch.push(job);
+            } else {
+                self.waiting.push_back(job);
+            }
         }
         Some(batch)
     }
@@ -114,6 +122,23 @@ impl Lane {
                 for (write, done) in writes.iter().zip(waiting) {
                     let outcome = self.write(std::slice::from_ref(write)).await;
                     let _nobody_waits = done.send(outcome.and_then(|mut outcomes| outcomes.pop().ok_or_else(ending)));
+                }
+            }
+            // It was too much, or the store is slow: each half for itself, and nobody behind is to pay for it.
+            Err(error) if writes.len() > 1 && matches!(error.cause(), StoreError::Busy { .. }) => {
+                let middle = writes.len() / 2;
+                let (mut waiting, halves) = (waiting.into_iter(), [&writes[..middle], &writes[middle..]]);
+                for half in halves {
+                    let outcome = self.write(half).await;
+                    let dones: Vec<_> = waiting.by_ref().take(half.len()).collect();
+                    match outcome {
+                        Ok(outcomes) => dones.into_iter().zip(outcomes).for_each(|(done, outcome)| {
+                            let _nobody_waits = done.send(Ok(outcome));
+                        }),
+                        Err(error) => dones.into_iter().for_each(|done| {
+                            let _nobody_waits = done.send(Err(error.clone()));
+                        }),
+                    }
                 }
             }
             Err(error) => {
@@ -140,6 +165,20 @@ impl Lane {
     }
 }
 
+/// What of a write may be long.
+fn size(write: &Write) -> usize {
+    match write {
+        Write::CreateTask { record, .. } => record.request.len() + record.details.len(),
+        Write::EndTask { outcome, .. } => outcome.as_ref().map_or(0, Vec::len),
+        Write::AskInput { request, .. } => request.len(),
+        Write::AnswerInput { answer, .. } => answer.len(),
+        Write::OpenSession { record, .. } => record.agreement.len() + record.state.len() + record.links.len(),
+        Write::UpdateSession { state, links, .. } => [state, links].into_iter().flatten().map(Vec::len).sum(),
+        Write::ReleaseSession { state, links, .. } => state.len() + links.len(),
+        _ => 0,
+    }
+}
+
 /// For each job, whether it is the first about its row.
 fn first_of_each_row(jobs: &VecDeque<Job>) -> Vec<bool> {
     let mut rows: HashSet<Row<'_>> = HashSet::with_capacity(jobs.len());
@@ -148,5 +187,5 @@ fn first_of_each_row(jobs: &VecDeque<Job>) -> Vec<bool> {
 
 /// The store as a whole is in trouble, not one write.
 fn is_outage(error: &StoreError) -> bool {
-    matches!(error, StoreError::Unavailable { .. } | StoreError::Busy { .. } | StoreError::Full)
+    matches!(error.cause(), StoreError::Unavailable { .. } | StoreError::Busy { .. } | StoreError::Full)
 }

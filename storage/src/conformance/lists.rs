@@ -84,6 +84,7 @@ macro_rules! durable_conformance {
                 two_never_claim_the_same_task
                 a_node_does_not_claim_its_own_tasks
                 a_released_task_is_anybodys
+                what_a_node_can_not_carry_out_is_left_to_others
                 what_a_node_left_behind_can_be_reclaimed
                 an_audience_sees_its_own_tasks_only
                 operators_see_tasks_by_tenant_and_status

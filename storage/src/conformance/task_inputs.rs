@@ -89,7 +89,7 @@ pub async fn a_question_outlives_its_owner(store: &dyn DurableStore) -> Outcome 
     store.join(&node("b"), None, LONG).await?;
     done(store, create(task_record("t1"), "gone")).await?;
     done(store, ask(1, 1, b"what?")).await?;
-    let claimed = store.claim_tasks(&node("b"), 1).await?;
+    let claimed = super::tasks::claim(store, &node("b"), 1).await?;
     assert_eq!((claimed[0].status, claimed[0].epoch), (TaskStatus::InputRequired, 2));
     assert_eq!(write(store, close(1, 1)).await?, Written::Fenced);
     done(store, answer(1, b"this")).await?;

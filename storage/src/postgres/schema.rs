@@ -16,6 +16,12 @@ use crate::{Migrated, StoreError, fault_point};
 const MIGRATIONS: &[(i64, &str, &str, [&str; 2])] = &[
     (1, "configuration", include_str!("../../../migrations/postgres/0001_configuration.sql"), ["migration.1.begun", "migration.1.applied"]),
     (2, "state", include_str!("../../../migrations/postgres/0002_state.sql"), ["migration.2.begun", "migration.2.applied"]),
+    (
+        3,
+        "tasks by index",
+        include_str!("../../../migrations/postgres/0003_tasks_by_index.sql"),
+        ["migration.3.begun", "migration.3.applied"],
+    ),
 ];
 
 const TABLE: &str = "_sqlx_migrations";

@@ -83,7 +83,7 @@ impl PostgresStore {
     /// Nobody knows whether the batch was carried out, and there is no more time to find out. Its sender may try again.
     fn unsettled(&self, error: StoreError) -> StoreError {
         self.unanswered().writes_until = Some(Instant::now() + REMEMBERED_FOR);
-        error
+        StoreError::Unsettled(Box::new(error))
     }
 
     async fn attempt(&self, columns: &Columns<'_>, again: bool) -> Result<Vec<Written>, StatementError> {

@@ -8,7 +8,7 @@ use protocol::ids::{TaskId, TenantId};
 use super::{SqliteStore, in_time, nodes, sessions, tasks, write};
 use crate::{
     Claim, DurableStore, NodeName, NodeRecord, Renewal, SessionKey, SessionSeat, StoreError, StoredSession, StoredTask, SubscriptionCount,
-    TaskAudience, TaskInput, TaskPlace, TaskStatus, Transition, Write, Written,
+    TaskAudience, TaskInput, TaskPlace, TaskStatus, Transition, WholeTask, Write, Written,
 };
 
 #[async_trait]
@@ -73,6 +73,10 @@ impl DurableStore for SqliteStore {
         in_time("reading a task", tasks::task(self, task)).await
     }
 
+    async fn whole_task(&self, task: &TaskId) -> Result<Option<WholeTask>, StoreError> {
+        in_time("reading a task", tasks::whole(self, task)).await
+    }
+
     async fn task_outcome(&self, task: &TaskId) -> Result<Option<Vec<u8>>, StoreError> {
         in_time("reading an outcome", tasks::outcome(self, task)).await
     }
@@ -91,8 +95,8 @@ impl DurableStore for SqliteStore {
         in_time("listing tasks", tasks::list(self, tenant, status, after, limit)).await
     }
 
-    async fn claim_tasks(&self, node: &NodeName, limit: u32) -> Result<Vec<StoredTask>, StoreError> {
-        in_time("claiming tasks", tasks::claim(self, node, limit)).await
+    async fn claim_tasks(&self, node: &NodeName, limit: u32, except: &[TaskId]) -> Result<Vec<WholeTask>, StoreError> {
+        tasks::claim(self, node, limit, except).await
     }
 
     async fn reclaim_tasks(&self, from: &NodeName, to: &NodeName) -> Result<Vec<(TaskId, i64)>, StoreError> {

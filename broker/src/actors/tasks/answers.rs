@@ -140,8 +140,12 @@ impl Session {
             if Instant::now() >= give_up {
                 return Err(Refusal::new(ErrorKind::Timeout, "the task is not over yet, ask for its result again"));
             }
+            // Words that may have been missed are made up for by a word to look, so looking by itself is for what is lost.
             let look = if durable.hot.is_connected() { TASK_LOOK_INTERVAL } else { TASK_LOOK_INTERVAL_ALONE };
             let _either = tokio::time::timeout(look, waiting.changed.notified()).await;
+            if waiting.stream.is_lost() {
+                return Err(Refusal::new(ErrorKind::Timeout, "nobody waits for the task here any more"));
+            }
         }
     }
 

@@ -18,9 +18,13 @@ mod words;
 use std::{
     collections::{HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, OnceLock, Weak},
+    time::Instant,
 };
 
-use crate::durable::{SessionKey, TaskStatus};
+use crate::{
+    durable::{SessionKey, TaskStatus},
+    limits::{TASK_LEFT_ALONE_FOR, TASKS_LEFT_ALONE_MAX},
+};
 use dashmap::DashMap;
 use protocol::ids::{TaskId, TenantId};
 use tokio::sync::Notify;
@@ -47,6 +51,8 @@ pub struct Tasks {
     /// Sessions that live here.
     sessions: DashMap<SessionKey, Weak<Session>>,
     tenants: OnceLock<FindTenant>,
+    /// Tasks that can not be carried out here, and since when.
+    left_alone: Mutex<HashMap<TaskId, Instant>>,
 }
 
 #[derive(Default)]
@@ -92,6 +98,20 @@ impl Tasks {
 
     fn tenant(&self, id: &TenantId) -> Option<Arc<Tenant>> {
         self.tenants.get().and_then(|find| find(id))
+    }
+
+    /// This task is for other processes.
+    fn leave_alone(&self, task: &TaskId) {
+        let mut left_alone = sync::lock(&self.left_alone);
+        if left_alone.len() < TASKS_LEFT_ALONE_MAX {
+            left_alone.insert(task.clone(), Instant::now());
+        }
+    }
+
+    fn left_alone(&self) -> Vec<TaskId> {
+        let mut left_alone = sync::lock(&self.left_alone);
+        left_alone.retain(|_, since| since.elapsed() < TASK_LEFT_ALONE_FOR);
+        left_alone.keys().cloned().collect()
     }
 
     /// A session lives here from now on.

@@ -160,6 +160,12 @@ async fn send(run: &Arc<TaskRun>) -> Ending {
         let refusal = link.backend.refusal(&failure);
         if failure.was_not_seen() {
             run.lock().under_way = false;
+            // Whoever finds the task after a crash shall know it too. A call whose answer was lost before stays what it was.
+            if resent == 0
+                && let Err(stop) = run.commit(|epoch| Write::StepTask { task: run.id.clone(), epoch, step: Step::Queued }).await
+            {
+                return Ending::Stopped(stop);
+            }
             if !patience.wait(refusal.retry_after).await {
                 return Ending::Refused(refusal);
             }

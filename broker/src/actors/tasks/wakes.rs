@@ -8,7 +8,10 @@ use std::{collections::HashMap, sync::Arc};
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use protocol::{handshake, ids::TaskId, method::Method};
-use tokio::sync::broadcast::error::{RecvError, TryRecvError};
+use tokio::sync::{
+    broadcast::error::{RecvError, TryRecvError},
+    mpsc,
+};
 
 use super::Tasks;
 use crate::{
@@ -19,6 +22,8 @@ use crate::{
 
 /// Words taken together.
 const BATCH: usize = 256;
+/// Changes that wait to be told.
+const TO_TELL_MAX: usize = 1_024;
 /// Tasks read at once.
 const READS: usize = 8;
 /// Tasks of which is known what their clients were told last.
@@ -27,6 +32,9 @@ const TOLD_MAX: usize = 10_000;
 /// Listens until the process ends.
 pub(super) async fn listen(shared: Arc<Shared>) {
     let mut wakes = shared.durable.hot.wakes();
+    // Read beside the listening: a slow store does not hold up who waits for a word.
+    let (to_tell, changes) = mpsc::channel::<(TaskId, Arc<Session>)>(TO_TELL_MAX);
+    tokio::spawn(tell(shared.clone(), changes));
     loop {
         let mut words = match wakes.recv().await {
             Ok(first) => vec![first],
@@ -55,8 +63,16 @@ pub(super) async fn listen(shared: Arc<Shared>) {
             }
         }
         let here = changed.into_iter().filter_map(|(task, session)| Some((task, shared.tasks.session(&session)?)));
-        stream::iter(here).for_each_concurrent(READS, |(task, session)| tell_status(&shared, task, session)).await;
+        for change in here {
+            // Notifications of a status are no promise (MCP 2025-11-25, Tasks), so none is better than a late one.
+            let _full = to_tell.try_send(change);
+        }
     }
+}
+
+async fn tell(shared: Arc<Shared>, changes: mpsc::Receiver<(TaskId, Arc<Session>)>) {
+    let changes = stream::unfold(changes, |mut changes| async move { changes.recv().await.map(|change| (change, changes)) });
+    changes.for_each_concurrent(READS, |(task, session)| tell_status(&shared, task, session)).await;
 }
 
 /// Tells the session that made a task how it stands, where that is news (MCP 2025-11-25, Tasks: status notifications).
