@@ -8,7 +8,7 @@ use protocol::ids::{TaskId, TenantId};
 
 use crate::{
     Claim, ConfigStore, NodeName, NodeRecord, Renewal, SessionKey, SessionSeat, StoreError, StoredSession, StoredTask, SubscriptionCount,
-    TaskAudience, TaskInput, TaskPlace, TaskStatus, Transition, WholeTask, Write, Written,
+    TaskAudience, TaskInput, TaskLook, TaskPlace, TaskStatus, Transition, WholeTask, Write, Written,
 };
 
 /// Nodes, sessions, subscriptions and tasks, beside the configuration. A row that can not be read is left out of what is
@@ -70,6 +70,9 @@ pub trait DurableStore: ConfigStore {
 
     /// How a task stands, without what it takes to carry it out.
     async fn task(&self, task: &TaskId) -> Result<Option<StoredTask>, StoreError>;
+
+    /// The same of many at once, in no order; what is not there is left out.
+    async fn look_at(&self, tasks: &[TaskId]) -> Result<Vec<TaskLook>, StoreError>;
 
     /// All of it but its outcome.
     async fn whole_task(&self, task: &TaskId) -> Result<Option<WholeTask>, StoreError>;

@@ -31,6 +31,7 @@ pub use session::{Claim, SESSION_KEY_BYTES, SessionKey, SessionRecord, SessionSe
 pub use sqlite::{Migrated, SqliteOptions, SqliteStore};
 pub use store::ConfigStore;
 pub use task::{
-    Step, StoredTask, TaskAudience, TaskInput, TaskLimit, TaskLimits, TaskPlace, TaskRecord, TaskStatus, Transition, WholeTask,
+    InputsLook, Step, StoredTask, TaskAudience, TaskInput, TaskLimit, TaskLimits, TaskLook, TaskPlace, TaskRecord, TaskStatus, Transition,
+    WholeTask,
 };
 pub use write::{Row, Write, Written};

@@ -104,6 +104,21 @@ pub struct WholeTask {
     pub left: Option<Duration>,
 }
 
+/// How a task stands, for whoever waits for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskLook {
+    pub stored: StoredTask,
+    pub inputs: InputsLook,
+}
+
+/// What there is of a task's questions to its client that are not closed. Two looks are equal where nothing happened to them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct InputsLook {
+    pub newest: i64,
+    pub open: u64,
+    pub answered: u64,
+}
+
 /// One line of a task's history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transition {

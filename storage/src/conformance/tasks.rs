@@ -230,6 +230,26 @@ pub async fn what_a_node_left_behind_can_be_reclaimed(store: &dyn DurableStore) 
     Ok(())
 }
 
+pub async fn a_task_has_the_time_left_that_the_store_says(store: &dyn DurableStore) -> Outcome {
+    store.join(&node("b"), None, LONG).await?;
+    let tasks = [("t1", None), ("t2", Some(LONG)), ("t3", Some(Duration::ZERO))];
+    for (name, ttl) in tasks {
+        done(store, create(TaskRecord { ttl, ..task_record(name) }, "gone")).await?;
+    }
+    let is_right = |left: Option<Duration>, ttl| match (left, ttl) {
+        (Some(left), Some(ttl)) => left <= ttl && left + Duration::from_secs(60) >= ttl,
+        (left, ttl) => left == ttl,
+    };
+    for (name, ttl) in tasks {
+        let left = store.whole_task(&task_id(name)).await?.expect("it is there").left;
+        assert!(is_right(left, ttl), "{name}: {left:?}");
+    }
+    for (claimed, (name, ttl)) in store.claim_tasks(&node("b"), 3, &[]).await?.iter().zip(tasks) {
+        assert!(is_right(claimed.left, ttl), "{name}: {claimed:?}");
+    }
+    Ok(())
+}
+
 pub async fn an_audience_sees_its_own_tasks_only(store: &dyn DurableStore) -> Outcome {
     let base = task_record("t1");
     let records = [

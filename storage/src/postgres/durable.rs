@@ -8,7 +8,7 @@ use protocol::ids::{TaskId, TenantId};
 use super::PostgresStore;
 use crate::{
     Claim, DurableStore, NodeName, NodeRecord, Renewal, SessionKey, SessionSeat, StoreError, StoredSession, StoredTask, SubscriptionCount,
-    TaskAudience, TaskInput, TaskPlace, TaskStatus, Transition, WholeTask, Write, Written,
+    TaskAudience, TaskInput, TaskLook, TaskPlace, TaskStatus, Transition, WholeTask, Write, Written,
 };
 
 #[async_trait]
@@ -71,6 +71,10 @@ impl DurableStore for PostgresStore {
 
     async fn task(&self, task: &TaskId) -> Result<Option<StoredTask>, StoreError> {
         self.find_task(task).await
+    }
+
+    async fn look_at(&self, tasks: &[TaskId]) -> Result<Vec<TaskLook>, StoreError> {
+        self.look_at_tasks(tasks).await
     }
 
     async fn whole_task(&self, task: &TaskId) -> Result<Option<WholeTask>, StoreError> {

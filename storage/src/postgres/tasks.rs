@@ -10,7 +10,8 @@ use super::{
     rows::{self, count, get},
 };
 use crate::{
-    NodeName, SessionKey, Step, StoreError, StoredTask, TaskAudience, TaskInput, TaskPlace, TaskRecord, TaskStatus, Transition, WholeTask,
+    InputsLook, NodeName, SessionKey, Step, StoreError, StoredTask, TaskAudience, TaskInput, TaskLook, TaskPlace, TaskRecord, TaskStatus,
+    Transition, WholeTask,
 };
 
 /// How far a task has got, as it is stored.
@@ -21,9 +22,14 @@ pub(super) const MIRRORED: i16 = 2;
 /// What [`stored_task`] reads. What may be long is left where it is.
 macro_rules! stored_tasks {
     ($from:literal) => {
+        stored_tasks!("", $from)
+    };
+    ($more:literal, $from:literal) => {
         concat!(
             "SELECT task, tenant, principal, session, private, backend, ''::bytea AS request, ''::bytea AS details, idempotency, ttl_us,
-                    status, message, step, backend_task, ''::bytea AS link, owner, epoch, revision, created_at_us, updated_at_us FROM ",
+                    status, message, step, backend_task, ''::bytea AS link, owner, epoch, revision, created_at_us, updated_at_us",
+            $more,
+            " FROM ",
             $from
         )
     };
@@ -40,6 +46,16 @@ macro_rules! whole_tasks {
         )
     };
 }
+
+/// Only what waits has questions that are not closed.
+const LOOKS: &str = stored_tasks!(
+    ", newest, coalesce(asked, 0) AS asked, coalesce(answered, 0) AS answered",
+    "tasks LEFT JOIN LATERAL (
+         SELECT max(number) AS newest, count(*) AS asked, count(answer) AS answered
+         FROM task_inputs AS i WHERE i.task = tasks.task AND NOT i.closed
+     ) AS inputs ON status = 'input_required'
+     WHERE task = ANY ($1)"
+);
 
 const TASKS_FOR: &str = stored_tasks!(
     "tasks WHERE tenant = $1 AND principal = $2 AND (NOT private OR session = $3)
@@ -60,7 +76,7 @@ const RECLAIM_TASKS: &str = "
         AND task NOT IN (SELECT task FROM moved)"; // of those the statement still sees the epoch of before
 
 /// Without reading what is over.
-const TASK_COUNTS: &str = "
+pub(super) const TASK_COUNTS: &str = "
     SELECT status, count(*) AS tasks FROM tasks WHERE status IN ('working', 'input_required') GROUP BY status
     UNION ALL
     SELECT ended.status, ended.tasks FROM
@@ -72,6 +88,19 @@ impl PostgresStore {
     pub(super) async fn find_task(&self, task: &TaskId) -> Result<Option<StoredTask>, StoreError> {
         let rows = self.rows(|_| sqlx::query(stored_tasks!("tasks WHERE task = $1")).bind(task.as_str())).await?;
         Ok(self.read_tasks(&rows).pop())
+    }
+
+    pub(super) async fn look_at_tasks(&self, tasks: &[TaskId]) -> Result<Vec<TaskLook>, StoreError> {
+        let tasks: Vec<&str> = tasks.iter().map(TaskId::as_str).collect();
+        let rows = self.rows(|_| sqlx::query(LOOKS).bind(tasks.clone())).await?;
+        let read = |row: &PgRow| {
+            let newest = get::<Option<i64>>(row, "newest")?.unwrap_or_default();
+            Ok(TaskLook {
+                stored: stored_task(row)?,
+                inputs: InputsLook { newest, open: count(row, "asked")?, answered: count(row, "answered")? },
+            })
+        };
+        Ok(self.readable(&rows, read, named))
     }
 
     pub(super) async fn find_whole_task(&self, task: &TaskId) -> Result<Option<WholeTask>, StoreError> {

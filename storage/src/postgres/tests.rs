@@ -1,5 +1,7 @@
 //! The conformance suites over PostgreSQL, and what is particular to a server that may go away.
 
+mod claims;
+
 use std::{sync::Arc, time::Duration};
 
 use protocol::ids::{BackendId, PrincipalId, TaskId, TenantId};
@@ -144,7 +146,6 @@ async fn nothing_works(store: &PostgresStore) {
         store.claim_tasks(&node, 10, &[])
     );
     assert!(started.elapsed() < AT_MOST, "{:?}", started.elapsed());
-    let write = write.map_err(|error| error.cause().clone());
     for refusal in [write.map(drop), tenants.map(drop), renewal.map(drop), claim.map(drop), tasks.map(drop)] {
         assert!(matches!(refusal, Err(StoreError::Unavailable { .. })), "{refusal:?}");
     }

@@ -1,9 +1,10 @@
 //! Batches of writes: one transaction of at most two statements, each a function of the schema that takes its half of the
 //! batch as columns. With the begin and the commit this is four round trips, however long the batch is.
 //!
-//! When the connection is lost nobody knows whether the transaction took effect. The batch is then carried out again on a
-//! new connection and told that it may have been before (`again`). The locks of the first attempt, should the server still
-//! be at it, make the second one wait for its end. Each kind of write then finds out by itself what is its own:
+//! A transaction whose commit was not sent takes no effect. When the connection is lost after that, nobody knows. The batch is
+//! then carried out again on a new connection and told that it may have been before (`again`). The locks of the first attempt,
+//! should the server still be at it, make the second one wait for its end. Each kind of write then finds out by itself what is
+//! its own:
 //!
 //! | kind | on the second attempt |
 //! |---|---|
@@ -14,7 +15,10 @@
 //! | end of a task | over with the same status, message, outcome and epoch |
 //! | answer | answered with the same bytes |
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use sqlx::{Connection as _, postgres::PgRow};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -42,36 +46,36 @@ impl PostgresStore {
         let columns = Columns::of(batch);
         let started = Instant::now();
         let give_up_at = started + SETTLED_WITHIN;
-        let mut again = self.unanswered().writes_until.is_some_and(|end| started < end);
+        // An earlier batch may have been this one.
+        let repeats = self.unanswered().writes_until.is_some_and(|end| started < end);
+        let is_open = AtomicBool::new(false);
         let mut tries = 1;
         loop {
             let end = give_up_at.min(Instant::now() + ANSWER_WITHIN);
-            let error = match timeout_at(end, self.attempt(&columns, again)).await {
+            let again = repeats || is_open.load(Ordering::Acquire);
+            let error = match timeout_at(end, self.attempt(&columns, again, &is_open)).await {
                 Ok(Ok(outcomes)) => return Ok(outcomes),
                 Ok(Err(error)) => error,
                 Err(_) => {
                     let error = self.late(started);
                     if Instant::now() >= give_up_at {
-                        return Err(self.unsettled(error));
+                        return Err(self.given_up(error, &is_open));
                     }
                     // It may have been the answer alone that was lost: what is left of the time is for finding out.
-                    again = true;
                     continue;
                 }
             };
             let cause = match &error {
                 StatementError::Failed(cause) => cause,
                 // It was tried for as long as there is hope. What went before may have been carried out all the same.
-                StatementError::NotConnected(_) if again => return Err(self.unsettled(error.into())),
-                StatementError::NotConnected(_) | StatementError::Late(_) => return Err(error.into()),
+                StatementError::NotConnected(_) | StatementError::Late(_) => return Err(self.given_up(error.into(), &is_open)),
             };
             let remedy = remedy(cause);
             if remedy == Remedy::None || tries >= TRIES_MAX || Instant::now() >= give_up_at {
-                return Err(if again || remedy == Remedy::Reconnect { self.unsettled(error.into()) } else { error.into() });
+                return Err(self.given_up(error.into(), &is_open));
             }
             if remedy == Remedy::Reconnect {
                 self.distrust();
-                again = true;
                 sleep(SETTLE_AFTER).await;
             } else {
                 sleep(moment()).await;
@@ -80,15 +84,19 @@ impl PostgresStore {
         }
     }
 
-    /// Nobody knows whether the batch was carried out, and there is no more time to find out. Its sender may try again.
-    fn unsettled(&self, error: StoreError) -> StoreError {
+    /// There is no more time. Where a commit was sent, nobody knows whether the batch was carried out; its sender may try again.
+    fn given_up(&self, error: StoreError, is_open: &AtomicBool) -> StoreError {
+        if !is_open.load(Ordering::Acquire) {
+            return error;
+        }
         self.unanswered().writes_until = Some(Instant::now() + REMEMBERED_FOR);
         StoreError::Unsettled(Box::new(error))
     }
 
-    async fn attempt(&self, columns: &Columns<'_>, again: bool) -> Result<Vec<Written>, StatementError> {
-        let mut connection = self.pool.take().await.map_err(StatementError::NotConnected)?;
-        match transaction(&mut connection, columns, again).await {
+    /// `is_open`: a commit was sent, in this attempt or before, whose answer is not known.
+    async fn attempt(&self, columns: &Columns<'_>, again: bool, is_open: &AtomicBool) -> Result<Vec<Written>, StatementError> {
+        let mut connection = self.write_pool.take().await.map_err(StatementError::NotConnected)?;
+        match transaction(&mut connection, columns, again, is_open).await {
             Ok(rows) => {
                 connection.keep();
                 outcomes(&rows, columns.length).map_err(StatementError::Late)
@@ -104,7 +112,12 @@ impl PostgresStore {
     }
 }
 
-async fn transaction(connection: &mut sqlx::PgConnection, columns: &Columns<'_>, again: bool) -> Result<Vec<PgRow>, sqlx::Error> {
+async fn transaction(
+    connection: &mut sqlx::PgConnection,
+    columns: &Columns<'_>,
+    again: bool,
+    is_open: &AtomicBool,
+) -> Result<Vec<PgRow>, sqlx::Error> {
     let mut transaction = connection.begin().await?;
     fault_point::passed("write.begun");
     let mut rows = Vec::with_capacity(columns.length);
@@ -115,7 +128,13 @@ async fn transaction(connection: &mut sqlx::PgConnection, columns: &Columns<'_>,
         rows.extend(columns.tasks.query(again).fetch_all(&mut *transaction).await?);
     }
     fault_point::passed("write.executed");
-    transaction.commit().await?;
+    let was_open = is_open.swap(true, Ordering::AcqRel);
+    transaction.commit().await.inspect_err(|error| {
+        // The server's own word that it did not.
+        if remedy(error) != Remedy::Reconnect {
+            is_open.store(was_open, Ordering::Release);
+        }
+    })?;
     fault_point::passed("write.committed");
     Ok(rows)
 }

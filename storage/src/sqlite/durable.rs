@@ -8,7 +8,7 @@ use protocol::ids::{TaskId, TenantId};
 use super::{SqliteStore, in_time, nodes, sessions, tasks, write};
 use crate::{
     Claim, DurableStore, NodeName, NodeRecord, Renewal, SessionKey, SessionSeat, StoreError, StoredSession, StoredTask, SubscriptionCount,
-    TaskAudience, TaskInput, TaskPlace, TaskStatus, Transition, WholeTask, Write, Written,
+    TaskAudience, TaskInput, TaskLook, TaskPlace, TaskStatus, Transition, WholeTask, Write, Written,
 };
 
 #[async_trait]
@@ -71,6 +71,10 @@ impl DurableStore for SqliteStore {
 
     async fn task(&self, task: &TaskId) -> Result<Option<StoredTask>, StoreError> {
         in_time("reading a task", tasks::task(self, task)).await
+    }
+
+    async fn look_at(&self, tasks: &[TaskId]) -> Result<Vec<TaskLook>, StoreError> {
+        in_time("looking at tasks", tasks::look_at(self, tasks)).await
     }
 
     async fn whole_task(&self, task: &TaskId) -> Result<Option<WholeTask>, StoreError> {

@@ -10,7 +10,9 @@ use super::{
     rows::{count, get, stored_task, task_columns, task_name, task_status, whole_task, whole_task_columns},
     sessions::commit_claim,
 };
-use crate::{NodeName, StoreError, StoredTask, TaskAudience, TaskInput, TaskPlace, TaskStatus, Transition, WholeTask};
+use crate::{
+    InputsLook, NodeName, StoreError, StoredTask, TaskAudience, TaskInput, TaskLook, TaskPlace, TaskStatus, Transition, WholeTask,
+};
 
 impl SqliteStore {
     fn readable_tasks(&self, rows: &[SqliteRow]) -> Vec<StoredTask> {
@@ -22,6 +24,29 @@ pub(super) async fn task(store: &SqliteStore, task: &TaskId) -> Result<Option<St
     let select = sqlx::query(task_columns!("SELECT", "FROM tasks WHERE task = ?")).bind(task.as_str());
     let rows = select.fetch_all(&store.readers).await.map_err(explain)?;
     Ok(store.readable_tasks(&rows).pop())
+}
+
+pub(super) async fn look_at(store: &SqliteStore, tasks: &[TaskId]) -> Result<Vec<TaskLook>, StoreError> {
+    let select = sqlx::query(task_columns!(
+        "SELECT
+             (SELECT max(number) FROM task_inputs AS i WHERE i.task = tasks.number AND closed = 0) AS newest,
+             (SELECT count(*) FROM task_inputs AS i WHERE i.task = tasks.number AND closed = 0) AS asked,
+             (SELECT count(answer) FROM task_inputs AS i WHERE i.task = tasks.number AND closed = 0) AS answered,",
+        "FROM tasks WHERE task IN (SELECT value FROM json_each(?))"
+    ));
+    let rows = select.bind(names(tasks)).fetch_all(&store.readers).await.map_err(explain)?;
+    Ok(store.readable(&rows, task_name, |row| {
+        let newest = get::<Option<i64>>(row, "newest")?.unwrap_or_default();
+        Ok(TaskLook {
+            stored: stored_task(row)?,
+            inputs: InputsLook { newest, open: count(row, "asked")?, answered: count(row, "answered")? },
+        })
+    }))
+}
+
+/// For `json_each`.
+fn names(tasks: &[TaskId]) -> String {
+    serde_json::to_string(&tasks.iter().map(TaskId::as_str).collect::<Vec<_>>()).unwrap_or_else(|_| "[]".into())
 }
 
 pub(super) async fn whole(store: &SqliteStore, task: &TaskId) -> Result<Option<WholeTask>, StoreError> {
@@ -90,7 +115,7 @@ pub(super) async fn list(
 /// this is lost that would have to be given once more.
 pub(super) async fn claim(store: &SqliteStore, node: &NodeName, limit: u32, except: &[TaskId]) -> Result<Vec<WholeTask>, StoreError> {
     let now = now_us();
-    let except = serde_json::to_string(&except.iter().map(TaskId::as_str).collect::<Vec<_>>()).unwrap_or_else(|_| "[]".into());
+    let except = names(except);
     // Most of the time there is nothing, and looking keeps nobody from writing.
     let look = sqlx::query(
         "SELECT 1 FROM tasks t INDEXED BY tasks_unfinished WHERE t.status IN ('working', 'input_required') AND t.owner IS NOT ?
