@@ -9,6 +9,8 @@ mod events;
 pub mod node;
 mod persister;
 mod sweeper;
+#[cfg(test)]
+pub mod tests;
 
 use std::{
     sync::{Arc, Mutex, OnceLock, PoisonError},
@@ -21,9 +23,9 @@ pub use storage::StoreError;
 use storage::{DurableStore, EventStore, HotStore};
 // What actors name of the stores; they reach them through this module only.
 pub use storage::{
-    LogEntry, LoggedEvent, NodeName, OwnerHint, SESSION_KEY_BYTES, SessionKey, SessionRecord, SessionSeat, Step, StoredStream, StoredTask,
-    StreamRecord, SubscriptionRecord, TaskAudience, TaskInput, TaskLimit, TaskLimits, TaskPlace, TaskRecord, TaskStatus, Wake, WholeTask,
-    Write, Written, fault_point, hot::TASK_WORD_BYTES_MAX,
+    InputsLook, LogEntry, LoggedEvent, NodeName, OwnerHint, SESSION_KEY_BYTES, SessionKey, SessionRecord, SessionSeat, Step, StoredStream,
+    StoredTask, StreamRecord, SubscriptionRecord, TaskAudience, TaskInput, TaskLimit, TaskLimits, TaskLook, TaskPlace, TaskRecord,
+    TaskStatus, Wake, WholeTask, Write, Written, fault_point, hot::TASK_WORD_BYTES_MAX,
 };
 
 use self::{availability::Availability, node::Lease, persister::Persister};

@@ -69,6 +69,8 @@ impl Session {
         match self.store_task(&record, &owner, &settings).await? {
             Written::Created { at_us } => Ok(self.created(record, at_us, &owner, &settings)),
             Written::Known(task) => self.known(&task, &record, &settings).await,
+            // It was made, by an attempt whose answer was lost, and this process took it along to another name since.
+            Written::Fenced => self.known(&record.task, &record, &settings).await,
             Written::Full(limit) => Err(full(limit, &settings)),
             _ => Err(Refusal::new(ErrorKind::Internal, "the task could not be made")),
         }

@@ -8,6 +8,7 @@ mod answers;
 mod cancelling;
 mod create;
 mod inputs;
+mod looks;
 mod mirror;
 mod recovery;
 pub mod run;
@@ -250,10 +251,14 @@ impl Tasks {
 
     /// Something of this task may have changed: whoever waits for it here looks.
     fn nudge(&self, task: &TaskId) {
-        self.waiting_for(task).iter().for_each(|one| one.changed.notify_one());
+        self.nudge_waiting(task);
         if let Some(run) = self.run(task) {
             run.changed.notify_waiters();
         }
+    }
+
+    fn nudge_waiting(&self, task: &TaskId) {
+        self.waiting_for(task).iter().for_each(|one| one.changed.notify_one());
     }
 
     /// Something may have been missed: everybody looks.

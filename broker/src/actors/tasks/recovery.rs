@@ -3,6 +3,9 @@
 //! What was not sent is sent; what the backend keeps a task for is watched further; what was sent and may have been carried
 //! out is sent again only where that is harmless, and otherwise ends as what it is: unknown.
 
+#[cfg(test)]
+mod tests;
+
 use std::{collections::HashMap, sync::Arc};
 
 use protocol::{
@@ -11,7 +14,7 @@ use protocol::{
 };
 
 use super::{
-    Tasks,
+    Tasks, looks,
     run::{Plan, Stop, TaskRun},
     wakes,
 };
@@ -26,6 +29,7 @@ impl Tasks {
     /// Begins to look for tasks, and to listen. Called once, when tenants and backends are known.
     pub fn begin(shared: &Arc<Shared>) {
         tokio::spawn(wakes::listen(shared.clone()));
+        tokio::spawn(looks::keep_looking(shared.clone()));
         tokio::spawn(look(shared.clone()));
     }
 

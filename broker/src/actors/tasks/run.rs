@@ -178,6 +178,11 @@ impl TaskRun {
         !state.under_way && state.mirrored.is_none()
     }
 
+    /// Whether it waits for answers of its client.
+    pub(super) fn asks_its_client(&self) -> bool {
+        !self.lock().inputs.is_empty()
+    }
+
     pub fn timeouts(&self) -> Deadlines {
         let common = &self.shared.config.timeouts;
         let usual = Deadlines { call: common.call, control: common.control, initialize: common.initialize };
@@ -240,6 +245,11 @@ impl TaskRun {
     /// Stores a change of this task, however long that takes. `Err`: the task is not ours any more, or over, and the run
     /// ends.
     pub(super) async fn commit(&self, change: impl Fn(i64) -> Write) -> Result<(), Stop> {
+        self.try_commit(change, u32::MAX).await.map(drop)
+    }
+
+    /// The same. `Ok(false)`: the store is there, and was too busy with this change so many times.
+    pub(super) async fn try_commit(&self, change: impl Fn(i64) -> Write, mut busy_max: u32) -> Result<bool, Stop> {
         let mut wait = STORE_RETRY_FIRST;
         loop {
             let epoch = self.epoch();
@@ -250,10 +260,12 @@ impl TaskRun {
                     Ok(false) => return Err(self.stopped_by(Stop::Lost)),
                     Err(_) => tokio::time::sleep(STORE_RETRY_MAX).await,
                 },
-                Ok(_) => return Ok(()),
+                Ok(_) => return Ok(true),
+                Err(refusal) if refusal.kind == ErrorKind::StoreBusy && busy_max <= 1 => return Ok(false),
                 // It may have been stored all the same; stored twice, it is stored once.
                 Err(refusal) => {
                     tracing::debug!(task = %self.digest(), %refusal, "a step of a task waits for the store");
+                    busy_max -= u32::from(refusal.kind == ErrorKind::StoreBusy);
                     tokio::time::sleep(wait).await;
                     wait = (wait * 2).min(STORE_RETRY_MAX);
                 }
