@@ -1,7 +1,7 @@
 //! The shared store: one PostgreSQL database (12 or newer) for any number of brokers.
 //!
-//! Every question is one statement (what takes several is a function of the schema), so it costs one round trip and needs
-//! no transaction of its own; only [`mod@write`] commits for itself. Whatever the server or the way to it does, a call ends
+//! Every question is one statement (what takes several is a function of the schema), so it costs one round trip and is its own
+//! transaction. Whatever the server or the way to it does, a call ends
 //! within [`ANSWER_WITHIN`], or [`SETTLED_WITHIN`] for writes. With `synchronous_commit = on` a write that returned is on
 //! disk.
 

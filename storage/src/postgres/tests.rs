@@ -387,13 +387,16 @@ async fn a_batch_whose_answer_never_comes_is_settled_in_the_time_that_is_left() 
     let proxy = FaultProxy::start(([127, 0, 0, 1], server.port()).into()).await;
     let store = PostgresStore::open(&PostgresOptions { url: behind(&proxy, &server.url()), ..options(&server) }).await.unwrap();
     store.write(&[open_session(1), create(1)]).await.unwrap();
-    proxy.hole(Way::Down, true);
+    let mut holding = PgConnectOptions::from_str(&server.url()).unwrap().connect().await.unwrap();
+    holding.execute("BEGIN; SELECT 1 FROM sessions FOR UPDATE").await.unwrap();
     let batch = [end(1), update(1)];
     let (outcomes, ()) = tokio::join!(store.write(&batch), async {
-        let begun = "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'";
-        testkit::eventually("the transaction to be begun", async || match server.sql(&server.url(), begun).await.as_str() {
-            "0" => Err(()),
-            _ => Ok(()),
+        claims::somebody_waits(&server).await;
+        proxy.hole(Way::Down, true);
+        holding.execute("COMMIT").await.unwrap();
+        testkit::eventually("the commit", async || match server.sql(&server.url(), "SELECT status FROM tasks").await {
+            status if status == "completed" => Ok(()),
+            status => Err(status),
         })
         .await;
         proxy.heal();

@@ -1,7 +1,9 @@
-//! Batches of writes: one transaction of at most two statements, each a function of the schema that takes its half of the
-//! batch as columns. With the begin and the commit this is four round trips, however long the batch is.
+//! Batches of writes: one statement that calls a function of the schema for each half of the batch, its sessions and its
+//! tasks, which it gets as columns. The statement is its own transaction: however long the batch is, it costs one round trip,
+//! and no lock is held for as long as an answer is on its way.
 //!
-//! A transaction whose commit was not sent takes no effect. When the connection is lost after that, nobody knows. The batch is
+//! A statement that was not sent takes no effect, and one is sent only over a connection that was heard of just now. When the
+//! connection is lost after that, nobody knows whether it took effect. The batch is
 //! then carried out again on a new connection and told that it may have been before (`again`). The locks of the first attempt,
 //! should the server still be at it, make the second one wait for its end. Each kind of write then finds out by itself what is
 //! its own:
@@ -20,8 +22,8 @@ use std::{
     time::Duration,
 };
 
-use sqlx::{Connection as _, postgres::PgRow};
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use sqlx::{Executor as _, SqlSafeStr as _, postgres::PgRow};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
     ANSWER_WITHIN, PostgresStore, SETTLED_WITHIN, StatementError, TRIES_MAX,
@@ -35,6 +37,8 @@ use crate::{StoreError, TaskLimit, Write, Written, fault_point};
 /// How long after a batch whose outcome nobody knows writes are taken for possible repetitions of its own. A write that is
 /// none is done no harm: what it would have been refused for is then as it wanted it to be.
 const REMEMBERED_FOR: Duration = Duration::from_secs(60);
+/// A connection that was heard of as recently is there: a batch right behind another one needs not ask.
+const SURE_FOR: Duration = Duration::from_millis(2);
 /// Before a lost connection's batch is carried out again.
 const SETTLE_AFTER: Duration = Duration::from_millis(20);
 
@@ -84,7 +88,7 @@ impl PostgresStore {
         }
     }
 
-    /// There is no more time. Where a commit was sent, nobody knows whether the batch was carried out; its sender may try again.
+    /// There is no more time. Where the batch was sent, nobody knows whether the batch was carried out; its sender may try again.
     fn given_up(&self, error: StoreError, is_open: &AtomicBool) -> StoreError {
         if !is_open.load(Ordering::Acquire) {
             return error;
@@ -93,43 +97,33 @@ impl PostgresStore {
         StoreError::Unsettled(Box::new(error))
     }
 
-    /// `is_open`: a commit was sent, in this attempt or before, whose answer is not known.
+    /// `is_open`: the batch was sent, in this attempt or before, whose answer is not known.
     async fn attempt(&self, columns: &Columns<'_>, again: bool, is_open: &AtomicBool) -> Result<Vec<Written>, StatementError> {
-        let mut connection = self.write_pool.take().await.map_err(StatementError::NotConnected)?;
-        match transaction(&mut connection, columns, again, is_open).await {
+        let mut connection = self.write_pool.take_heard_of(SURE_FOR).await.map_err(StatementError::NotConnected)?;
+        match carry_out(&mut connection, columns, again, is_open).await {
             Ok(rows) => {
                 connection.keep();
                 outcomes(&rows, columns.length).map_err(StatementError::Late)
             }
             Err(error) => {
-                // Dropping the transaction has queued its end; it is over before anybody else gets the connection.
-                if remedy(&error) != Remedy::Reconnect && matches!(timeout(ANSWER_WITHIN, connection.ping()).await, Ok(Ok(()))) {
-                    connection.keep_after(&error);
-                }
+                connection.keep_after(&error);
                 Err(StatementError::Failed(error))
             }
         }
     }
 }
 
-async fn transaction(
+async fn carry_out(
     connection: &mut sqlx::PgConnection,
     columns: &Columns<'_>,
     again: bool,
     is_open: &AtomicBool,
 ) -> Result<Vec<PgRow>, sqlx::Error> {
-    let mut transaction = connection.begin().await?;
     fault_point::passed("write.begun");
-    let mut rows = Vec::with_capacity(columns.length);
-    if !columns.sessions.is_empty() {
-        rows.extend(columns.sessions.query(again).fetch_all(&mut *transaction).await?);
-    }
-    if !columns.tasks.is_empty() {
-        rows.extend(columns.tasks.query(again).fetch_all(&mut *transaction).await?);
-    }
-    fault_point::passed("write.executed");
+    // By itself, so that what follows is one round trip, and what fails before it was certainly not done.
+    connection.prepare(columns.statement().into_sql_str()).await?;
     let was_open = is_open.swap(true, Ordering::AcqRel);
-    transaction.commit().await.inspect_err(|error| {
+    let rows = columns.query(again).fetch_all(&mut *connection).await.inspect_err(|error| {
         // The server's own word that it did not.
         if remedy(error) != Remedy::Reconnect {
             is_open.store(was_open, Ordering::Release);

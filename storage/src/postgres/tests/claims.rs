@@ -71,10 +71,10 @@ async fn a_look_among_many_tasks_takes_less_than_five_milliseconds() {
     assert!(looks[25] < Duration::from_millis(5), "{:?}", looks[25]);
 }
 
-/// Somebody waits for a lock.
-async fn waits(server: &PostgresServer) {
+/// Waits until somebody waits for a lock.
+pub(super) async fn somebody_waits(server: &PostgresServer) {
     let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
-    testkit::eventually("the claim to wait", async || match server.sql(&server.url(), waiting).await.as_str() {
+    testkit::eventually("somebody to wait", async || match server.sql(&server.url(), waiting).await.as_str() {
         "0" => Err(()),
         _ => Ok(()),
     })
@@ -94,7 +94,7 @@ async fn a_node_that_joins_in_between_is_not_robbed() {
         let mut between = PgConnectOptions::from_str(&server.url()).unwrap().connect().await.unwrap();
         between.execute(held).await.unwrap();
         let (claimed, ()) = tokio::join!(store.claim_tasks(&claimant, 10, &[]), async {
-            waits(&server).await;
+            somebody_waits(&server).await;
             store.join(&late, None, Duration::from_secs(3_600)).await.unwrap();
             between.execute("UPDATE tasks SET owner = 'late', epoch = epoch + 1; COMMIT").await.unwrap();
         });
