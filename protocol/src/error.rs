@@ -100,8 +100,8 @@ error_kinds! {
     TooManyCalls "too_many_calls" 1004, 200, Some(1004), RETRY, "Too many calls in flight";
     TooManySessions "too_many_sessions" 1003, 429, Some(1003), RETRY, "Too many sessions";
     Draining "draining" 1008, 503, Some(1008), RETRY, "The broker is shutting down";
-    StoreUnavailable "store_unavailable" 1008, 503, Some(1008), RETRY, "What has to be stored can not be: the database can not be reached; nothing was begun";
-    StoreBusy "store_busy" 1004, 503, Some(1004), RETRY, "The database is too busy to store this now; nothing was begun";
+    StoreUnavailable "store_unavailable" 1008, 503, Some(1008), RETRY, "What has to be stored can not be: the database can not be reached; it does no harm to send it again";
+    StoreBusy "store_busy" 1004, 503, Some(1004), RETRY, "The database is too busy to store this now; it does no harm to send it again";
     StoreFull "store_full" 1004, 503, Some(1004), FINAL, "The disk of the database is full; nothing was done";
     EventsGone "events_gone" -32600, 400, None, FINAL, "The events after this `Last-Event-ID` are not held any more";
     TaskLimit "task_limit" 1003, 200, Some(1003), RETRY, "The tenant has as many tasks as it may";

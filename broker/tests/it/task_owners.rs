@@ -46,7 +46,7 @@ const GATE: &str = "CREATE TABLE gate (is_open BOOLEAN);
     CREATE TRIGGER waits AFTER INSERT ON tasks FOR EACH ROW EXECUTE FUNCTION waits()";
 
 #[tokio::test]
-async fn a_task_whose_commit_is_in_doubt_is_told_as_such_and_not_taken_back() {
+async fn f_34_a_task_whose_commit_is_in_doubt_is_told_as_such_and_not_taken_back() {
     let ledger = Ledger::start().await;
     let cluster = on(&ledger).cluster(1).behind_proxies().start().await;
     let key = cluster.operator().create_key("default").await;
@@ -77,7 +77,7 @@ async fn a_task_whose_commit_is_in_doubt_is_told_as_such_and_not_taken_back() {
 }
 
 #[tokio::test]
-async fn a_database_whose_clock_is_an_hour_behind_takes_no_time_from_tasks() {
+async fn f_28_a_database_whose_clock_is_an_hour_behind_takes_no_time_from_tasks() {
     let (mut cluster, ledger, key) = two().await;
     cluster
         .sql(&format!(
