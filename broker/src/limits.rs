@@ -76,10 +76,12 @@ pub const TASK_OUTCOME_SUSPECT_BYTES: usize = 1024 * 1024;
 pub const TASK_STORE_WAIT_MAX: Duration = Duration::from_millis(500);
 /// A commit whose answer was lost has taken effect by then, or never will.
 pub const COMMIT_SETTLES_WITHIN: Duration = Duration::from_secs(6);
-/// A task this process can not carry out is left to others for this long, and then looked at again.
-pub const TASK_LEFT_ALONE_FOR: Duration = Duration::from_secs(10);
-/// Tasks it knows to be of that sort.
-pub const TASKS_LEFT_ALONE_MAX: usize = 1_000;
+/// A task this process can not carry out is left to others for this long, and then looked at again; each time for twice as long.
+pub const TASK_LEFT_ALONE_FIRST: Duration = Duration::from_secs(10);
+/// Longest such time.
+pub const TASK_LEFT_ALONE_MAX: Duration = Duration::from_secs(600);
+/// Tasks it knows to be of that sort. While there are as many it takes over nothing.
+pub const TASKS_LEFT_ALONE_MAX: usize = 10_000;
 
 // Sessions.
 

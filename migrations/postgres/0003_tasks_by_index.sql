@@ -227,7 +227,7 @@ BEGIN
         SELECT task FROM tasks
         WHERE status IN ('working', 'input_required') AND (owner IS NULL OR owner = ANY (dead))
             AND NOT EXISTS (SELECT 1 FROM nodes AS n WHERE n.node = owner AND n.lease_until_us > now_us())
-            AND task <> ALL (except_for)
+            AND task NOT IN (SELECT unnest(except_for)) -- hashed, as a comparison with an array is not everywhere
         ORDER BY created_at_us + 0, task LIMIT most -- the sum: not by way of the index of all tasks ever made
         FOR UPDATE SKIP LOCKED
     ) RETURNING *;

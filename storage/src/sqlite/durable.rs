@@ -1,6 +1,9 @@
 //! [`DurableStore`] on SQLite: each call held to the deadline, then on to its subject.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use protocol::ids::{TaskId, TenantId};
@@ -22,7 +25,9 @@ impl DurableStore for SqliteStore {
     }
 
     async fn write(&self, batch: &[Write]) -> Result<Vec<Written>, StoreError> {
-        in_time("a write", write::write(self, batch)).await
+        let is_open = AtomicBool::new(false);
+        let written = in_time("a write", write::write(self, batch, &is_open)).await;
+        written.map_err(|error| if is_open.load(Ordering::Acquire) { StoreError::Unsettled(Box::new(error)) } else { error })
     }
 
     async fn join(&self, node: &NodeName, address: Option<&str>, lease: Duration) -> Result<(), StoreError> {

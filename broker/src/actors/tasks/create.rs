@@ -218,7 +218,10 @@ fn full(limit: TaskLimit, settings: &config::Tasks) -> Refusal {
 async fn find_out(shared: Arc<Shared>, task: TaskId) {
     let settled_at = Instant::now() + COMMIT_SETTLES_WITHIN;
     loop {
-        tokio::time::sleep(STORE_RETRY_MAX).await;
+        // Whoever comes after this process finds it, too.
+        if tokio::time::timeout(STORE_RETRY_MAX, shared.draining.cancelled()).await.is_ok() {
+            return;
+        }
         match shared.durable.timed("whole_task", shared.durable.store.whole_task(&task)).await {
             Ok(Some(found)) => {
                 let is_ours = found.stored.owner.as_ref().is_some_and(|owner| shared.durable.is_ours(owner));

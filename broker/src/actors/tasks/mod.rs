@@ -19,12 +19,12 @@ mod words;
 use std::{
     collections::{HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, OnceLock, Weak},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use crate::{
     durable::{SessionKey, TaskStatus},
-    limits::{TASK_LEFT_ALONE_FOR, TASKS_LEFT_ALONE_MAX},
+    limits::{TASK_LEFT_ALONE_FIRST, TASK_LEFT_ALONE_MAX, TASKS_LEFT_ALONE_MAX},
 };
 use dashmap::DashMap;
 use protocol::ids::{TaskId, TenantId};
@@ -52,8 +52,8 @@ pub struct Tasks {
     /// Sessions that live here.
     sessions: DashMap<SessionKey, Weak<Session>>,
     tenants: OnceLock<FindTenant>,
-    /// Tasks that can not be carried out here, and since when.
-    left_alone: Mutex<HashMap<TaskId, Instant>>,
+    /// Tasks that can not be carried out here.
+    left_alone: Mutex<HashMap<TaskId, LeftAlone>>,
 }
 
 #[derive(Default)]
@@ -67,6 +67,14 @@ struct Inner {
     waiting: HashMap<TaskId, Vec<Weak<Waiting>>>,
     /// The status last told to the session that made a task, where that is not `working`.
     told: HashMap<TaskId, TaskStatus>,
+}
+
+/// A task that is for other processes.
+#[derive(Debug, Clone, Copy)]
+struct LeftAlone {
+    until: Instant,
+    /// How long that was.
+    lasts: Duration,
 }
 
 /// A task and where it is found from.
@@ -101,18 +109,24 @@ impl Tasks {
         self.tenants.get().and_then(|find| find(id))
     }
 
-    /// This task is for other processes.
-    fn leave_alone(&self, task: &TaskId) {
+    /// This task is for other processes. Whether that is news.
+    fn leave_alone(&self, task: &TaskId) -> bool {
         let mut left_alone = sync::lock(&self.left_alone);
-        if left_alone.len() < TASKS_LEFT_ALONE_MAX {
-            left_alone.insert(task.clone(), Instant::now());
+        let before = left_alone.get(task).map(|before| before.lasts);
+        if before.is_some() || left_alone.len() < TASKS_LEFT_ALONE_MAX {
+            let lasts = before.map_or(TASK_LEFT_ALONE_FIRST, |before| (before * 2).min(TASK_LEFT_ALONE_MAX));
+            left_alone.insert(task.clone(), LeftAlone { until: Instant::now() + lasts, lasts });
         }
+        before.is_none()
     }
 
-    fn left_alone(&self) -> Vec<TaskId> {
-        let mut left_alone = sync::lock(&self.left_alone);
-        left_alone.retain(|_, since| since.elapsed() < TASK_LEFT_ALONE_FOR);
-        left_alone.keys().cloned().collect()
+    /// `None`: they are too many to tell what else could be taken over.
+    fn left_alone(&self) -> Option<Vec<TaskId>> {
+        let (mut left_alone, now) = (sync::lock(&self.left_alone), Instant::now());
+        // For a while it is remembered how long it was.
+        left_alone.retain(|_, one| one.until + TASK_LEFT_ALONE_MAX > now);
+        let has_room = left_alone.len() < TASKS_LEFT_ALONE_MAX;
+        has_room.then(|| left_alone.iter().filter(|(_, one)| one.until > now).map(|(task, _)| task.clone()).collect())
     }
 
     /// A session lives here from now on.

@@ -90,7 +90,7 @@ async fn look(shared: Arc<Shared>) {
 /// What nobody owns, made this process's own. An answer that is lost is given once more by the store. What was claimed under
 /// a name that lapsed meanwhile may be anybody's: it is reclaimed with the rest of what has that name, or claimed again.
 async fn claim(shared: &Arc<Shared>, node: &NodeName, limit: u32) -> Vec<WholeTask> {
-    let (durable, except) = (&shared.durable, shared.tasks.left_alone());
+    let (durable, Some(except)) = (&shared.durable, shared.tasks.left_alone()) else { return Vec::new() };
     let claim = durable.timed("claim_tasks", durable.store.claim_tasks(node, limit, &except));
     let claimed = if durable.is_shared() {
         // One that waited for an outage to be over would be the first to come, before those who own the tasks.
@@ -151,13 +151,14 @@ pub(super) async fn recover(shared: Arc<Shared>, task: WholeTask) {
 /// none does, it ends with its time.
 async fn leave_alone(shared: &Arc<Shared>, stored: &StoredTask) {
     let task = stored.record.task.clone();
-    tracing::warn!(
-        task = super::digest(&task),
-        tenant = %stored.record.tenant,
-        backend = %stored.record.backend,
-        "a task can not be carried out here: it can not be read, or its tenant or backend is not known"
-    );
-    shared.tasks.leave_alone(&task);
+    if shared.tasks.leave_alone(&task) {
+        tracing::warn!(
+            task = super::digest(&task),
+            tenant = %stored.record.tenant,
+            backend = %stored.record.backend,
+            "a task can not be carried out here: it can not be read, or its tenant or backend is not known"
+        );
+    }
     insist(shared, &Write::ReleaseTask { task, epoch: stored.epoch }).await;
 }
 

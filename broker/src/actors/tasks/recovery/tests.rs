@@ -14,6 +14,7 @@ use crate::{
         SessionKey, Step, Stores, TaskLimits, TaskRecord,
         tests::{Meddled, Verdict},
     },
+    limits::TASKS_LEFT_ALONE_MAX,
     metrics::Metrics,
     rules::{
         catalog::{Endpoint, ToolTraits},
@@ -127,6 +128,12 @@ async fn what_can_not_be_carried_out_here_is_released_and_left_alone() {
     assert_eq!(claim(alone.shared(), &node, 10).await, [], "not again and again");
     let another = alone.store.claim_tasks(&NodeName::new("another"), 10, &[]).await.unwrap();
     assert_eq!(another.len(), 3, "another process has them at once");
+    let tasks = &alone.shared().tasks;
+    assert!(tasks.left_alone().is_some() && !tasks.leave_alone(&TaskId::new("later")), "that is no news");
+    for number in 0..TASKS_LEFT_ALONE_MAX {
+        tasks.leave_alone(&TaskId::new(format!("more {number}")));
+    }
+    assert_eq!(tasks.left_alone(), None, "or they would be taken and given back without an end");
 }
 
 #[tokio::test]
