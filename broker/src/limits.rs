@@ -55,10 +55,12 @@ pub const TASK_RESENDS_MAX: u32 = 3;
 pub const TASK_INPUTS_MAX: usize = 16;
 /// Notifications of one task per second that are passed on, such as progress.
 pub const TASK_WORDS_PER_SECOND: u32 = 20;
-/// Who waits for a task looks at it this often when no word comes.
+/// Tasks that are waited for are looked at this often, should a word be lost.
 pub const TASK_LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// The same while words can not reach other replicas.
 pub const TASK_LOOK_INTERVAL_ALONE: Duration = Duration::from_millis(500);
+/// Tasks looked at with one question to the store.
+pub const TASK_LOOK_BATCH: usize = 1_000;
 /// `tasks/result` blocks until the task is over (MCP 2025-11-25, Tasks); whoever still waits then asks again.
 pub const TASK_RESULT_WAIT_MAX: Duration = Duration::from_secs(3_600);
 /// How long a task's status is explained, in characters.
@@ -67,10 +69,19 @@ pub const STATUS_MESSAGE_CHARS_MAX: usize = 500;
 pub const STORE_RETRY_FIRST: Duration = Duration::from_millis(50);
 /// Longest such wait.
 pub const STORE_RETRY_MAX: Duration = Duration::from_secs(1);
+/// How often the end of a task is tried whose outcome is as long, while the store takes other things.
+pub const TASK_OUTCOME_TRIES: u32 = 8;
+pub const TASK_OUTCOME_SUSPECT_BYTES: usize = 1024 * 1024;
 /// A new task that could not be stored by then is refused: its client waits.
 pub const TASK_STORE_WAIT_MAX: Duration = Duration::from_millis(500);
-/// A task that seems to have another owner may only have got a new epoch which is about to be told.
-pub const EPOCH_NEWS_WAIT: Duration = Duration::from_secs(1);
+/// A commit whose answer was lost has taken effect by then, or never will.
+pub const COMMIT_SETTLES_WITHIN: Duration = Duration::from_secs(6);
+/// A task this process can not carry out is left to others for this long, and then looked at again; each time for twice as long.
+pub const TASK_LEFT_ALONE_FIRST: Duration = Duration::from_secs(10);
+/// Longest such time.
+pub const TASK_LEFT_ALONE_MAX: Duration = Duration::from_secs(600);
+/// Tasks it knows to be of that sort. While there are as many it takes over nothing.
+pub const TASKS_LEFT_ALONE_MAX: usize = 10_000;
 
 // Sessions.
 
@@ -202,6 +213,10 @@ pub const ADMIN_PAGE_ROWS: u32 = 500;
 pub const ADMIN_LIST_MAX: usize = 20_000;
 /// Writes that share a transaction.
 pub const PERSIST_BATCH_MAX: usize = 256;
+/// What is long of them, together. One that is longer goes alone.
+pub const PERSIST_BATCH_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// A write that is as long may be what the store is busy with.
+pub const PERSIST_SUSPECT_BYTES: usize = 64 * 1024;
 /// Writes waiting for their transaction in one lane; what finds no room is refused.
 pub const PERSIST_QUEUE_MAX: usize = 4_096;
 /// Entries of the event log that are added in one step.

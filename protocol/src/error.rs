@@ -95,13 +95,13 @@ error_kinds! {
     MethodNotAllowed "method_not_allowed" -32600, 405, None, FINAL, "The HTTP method is not served here";
     BackendUnavailable "backend_unavailable" 1008, 200, Some(1008), RETRY, "The backend can not be reached; nothing was sent to it";
     BackendProtocolError "backend_protocol_error" 1009, 200, Some(1009), FINAL, "The backend answered with something that is not MCP";
-    OutcomeUnknown "outcome_unknown" 1009, 200, Some(1009), FINAL, "The request was sent and no answer came: it may or may not have been carried out";
+    OutcomeUnknown "outcome_unknown" 1009, 200, Some(1009), FINAL, "No answer came, of the backend or of the database that was to keep the task: the request may or may not be carried out";
     Timeout "timeout" 1069, 200, Some(1069), FINAL, "No answer within the time allowed";
     TooManyCalls "too_many_calls" 1004, 200, Some(1004), RETRY, "Too many calls in flight";
     TooManySessions "too_many_sessions" 1003, 429, Some(1003), RETRY, "Too many sessions";
     Draining "draining" 1008, 503, Some(1008), RETRY, "The broker is shutting down";
-    StoreUnavailable "store_unavailable" 1008, 503, Some(1008), RETRY, "What has to be stored can not be: the database can not be reached; nothing was done";
-    StoreBusy "store_busy" 1004, 503, Some(1004), RETRY, "The database is too busy to store this now; nothing was done";
+    StoreUnavailable "store_unavailable" 1008, 503, Some(1008), RETRY, "What has to be stored can not be: the database can not be reached; it does no harm to send it again";
+    StoreBusy "store_busy" 1004, 503, Some(1004), RETRY, "The database is too busy to store this now; it does no harm to send it again";
     StoreFull "store_full" 1004, 503, Some(1004), FINAL, "The disk of the database is full; nothing was done";
     EventsGone "events_gone" -32600, 400, None, FINAL, "The events after this `Last-Event-ID` are not held any more";
     TaskLimit "task_limit" 1003, 200, Some(1003), RETRY, "The tenant has as many tasks as it may";

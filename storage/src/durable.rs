@@ -8,7 +8,7 @@ use protocol::ids::{TaskId, TenantId};
 
 use crate::{
     Claim, ConfigStore, NodeName, NodeRecord, Renewal, SessionKey, SessionSeat, StoreError, StoredSession, StoredTask, SubscriptionCount,
-    TaskAudience, TaskInput, TaskPlace, TaskStatus, Transition, Write, Written,
+    TaskAudience, TaskInput, TaskLook, TaskPlace, TaskStatus, Transition, WholeTask, Write, Written,
 };
 
 /// Nodes, sessions, subscriptions and tasks, beside the configuration. A row that can not be read is left out of what is
@@ -68,12 +68,19 @@ pub trait DurableStore: ConfigStore {
 
     // Tasks.
 
+    /// How a task stands, without what it takes to carry it out.
     async fn task(&self, task: &TaskId) -> Result<Option<StoredTask>, StoreError>;
+
+    /// The same of many at once, in no order; what is not there is left out.
+    async fn look_at(&self, tasks: &[TaskId]) -> Result<Vec<TaskLook>, StoreError>;
+
+    /// All of it but its outcome.
+    async fn whole_task(&self, task: &TaskId) -> Result<Option<WholeTask>, StoreError>;
 
     /// How a task ended; `None` as long as it has not.
     async fn task_outcome(&self, task: &TaskId) -> Result<Option<Vec<u8>>, StoreError>;
 
-    /// Tasks this audience may see, oldest first, after a place in the list.
+    /// Tasks this audience may see as they stand, oldest first, after a place in the list.
     async fn tasks_for(&self, audience: &TaskAudience, after: Option<&TaskPlace>, limit: u32) -> Result<Vec<StoredTask>, StoreError>;
 
     /// Tasks as operators see them, oldest first.
@@ -86,8 +93,9 @@ pub trait DurableStore: ConfigStore {
     ) -> Result<Vec<StoredTask>, StoreError>;
 
     /// Makes `node` the owner of up to `limit` unfinished tasks whose owners' leases have lapsed, and returns them, oldest
-    /// first. Never its own: those run there, whatever became of its lease.
-    async fn claim_tasks(&self, node: &NodeName, limit: u32) -> Result<Vec<StoredTask>, StoreError>;
+    /// first. Never its own: those run there, whatever became of its lease; and none of `except`, which `node` can not carry
+    /// out. What a call took whose answer was lost is returned by the next one.
+    async fn claim_tasks(&self, node: &NodeName, limit: u32, except: &[TaskId]) -> Result<Vec<WholeTask>, StoreError>;
 
     /// As [`DurableStore::reclaim_sessions`], for all unfinished tasks.
     async fn reclaim_tasks(&self, from: &NodeName, to: &NodeName) -> Result<Vec<(TaskId, i64)>, StoreError>;

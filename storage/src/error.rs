@@ -8,6 +8,9 @@ use protocol::ids::TenantId;
 pub enum StoreError {
     #[error("the database can not be used: {detail}; check that its server runs, or that its path is writable, then try again")]
     Unavailable { detail: String },
+    /// Only writes fail like this; after any other error of one, it was not carried out.
+    #[error("whether the database did as it was asked is not known: {0}")]
+    Unsettled(Box<StoreError>),
     #[error("the database is busy: {detail}; try again, and end other programs that hold it open")]
     Busy { detail: String },
     #[error("the disk that holds the database is full; free some space, then try again")]
@@ -30,4 +33,14 @@ pub enum StoreError {
     UnknownTenant { tenant: TenantId },
     #[error("{what} exists already; choose another name or remove the old one first")]
     Exists { what: String },
+}
+
+impl StoreError {
+    /// What went wrong, whatever came of the change that was asked for.
+    pub fn cause(&self) -> &Self {
+        match self {
+            Self::Unsettled(cause) => cause.cause(),
+            error => error,
+        }
+    }
 }

@@ -30,5 +30,8 @@ pub use records::{BackendRecord, HASH_BYTES, KeyRecord, TenantRecord};
 pub use session::{Claim, SESSION_KEY_BYTES, SessionKey, SessionRecord, SessionSeat, StoredSession, SubscriptionCount, SubscriptionRecord};
 pub use sqlite::{Migrated, SqliteOptions, SqliteStore};
 pub use store::ConfigStore;
-pub use task::{Step, StoredTask, TaskAudience, TaskInput, TaskLimit, TaskLimits, TaskPlace, TaskRecord, TaskStatus, Transition};
+pub use task::{
+    InputsLook, Step, StoredTask, TaskAudience, TaskInput, TaskLimit, TaskLimits, TaskLook, TaskPlace, TaskRecord, TaskStatus, Transition,
+    WholeTask,
+};
 pub use write::{Row, Write, Written};

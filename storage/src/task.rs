@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use protocol::ids::{BackendId, PrincipalId, TaskId, TenantId};
 
-use crate::SessionKey;
+use crate::{NodeName, SessionKey};
 
 /// MCP 2025-11-25, Tasks: task status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -77,7 +77,8 @@ pub struct TaskRecord {
     pub ttl: Option<Duration>,
 }
 
-/// A task as it stands.
+/// A task as it stands. Where the store was asked for how it stands only, and not for what it takes to carry it out, `request`
+/// and `details` of the record and the `link` of a mirrored step are empty: they may be long.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredTask {
     pub record: TaskRecord,
@@ -85,6 +86,7 @@ pub struct StoredTask {
     /// For people.
     pub message: Option<String>,
     pub step: Step,
+    pub owner: Option<NodeName>,
     pub created_at_us: i64,
     /// When it last changed its status.
     pub updated_at_us: i64,
@@ -92,6 +94,29 @@ pub struct StoredTask {
     pub epoch: i64,
     /// Grows with each transition.
     pub revision: i64,
+}
+
+/// A task with all it takes to carry it out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WholeTask {
+    pub stored: StoredTask,
+    /// How long it still has, by the store's clock; `None`: for ever.
+    pub left: Option<Duration>,
+}
+
+/// How a task stands, for whoever waits for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskLook {
+    pub stored: StoredTask,
+    pub inputs: InputsLook,
+}
+
+/// What there is of a task's questions to its client that are not closed. Two looks are equal where nothing happened to them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct InputsLook {
+    pub newest: i64,
+    pub open: u64,
+    pub answered: u64,
 }
 
 /// One line of a task's history.

@@ -74,7 +74,7 @@ impl Availability {
 
     /// What came of asking the store.
     pub(super) fn note(&self, operation: &'static str, begun: Instant, error: Option<&StoreError>) {
-        match error {
+        match error.map(StoreError::cause) {
             None => self.answered(Some(operation)),
             Some(error @ StoreError::Unavailable { .. }) => self.unavailable(operation, begun, error),
             Some(error @ (StoreError::Busy { .. } | StoreError::Full)) => {

@@ -9,25 +9,28 @@ mod events;
 pub mod node;
 mod persister;
 mod sweeper;
+#[cfg(test)]
+pub mod tests;
 
 use std::{
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     time::{Duration, Instant},
 };
 
 use arc_swap::ArcSwap;
 use protocol::error::{ErrorKind, Refusal};
-use storage::{DurableStore, EventStore, HotStore, StoreError};
+pub use storage::StoreError;
+use storage::{DurableStore, EventStore, HotStore};
 // What actors name of the stores; they reach them through this module only.
 pub use storage::{
-    LogEntry, LoggedEvent, NodeName, OwnerHint, SESSION_KEY_BYTES, SessionKey, SessionRecord, SessionSeat, Step, StoredStream, StoredTask,
-    StreamRecord, SubscriptionRecord, TaskAudience, TaskInput, TaskLimit, TaskLimits, TaskPlace, TaskRecord, TaskStatus, Wake, Write,
-    Written, fault_point, hot::TASK_WORD_BYTES_MAX,
+    InputsLook, LogEntry, LoggedEvent, NodeName, OwnerHint, SESSION_KEY_BYTES, SessionKey, SessionRecord, SessionSeat, Step, StoredStream,
+    StoredTask, StreamRecord, SubscriptionRecord, TaskAudience, TaskInput, TaskLimit, TaskLimits, TaskLook, TaskPlace, TaskRecord,
+    TaskStatus, Wake, WholeTask, Write, Written, fault_point, hot::TASK_WORD_BYTES_MAX,
 };
 
 use self::{availability::Availability, node::Lease, persister::Persister};
 pub use self::{events::EventWriter, sweeper::sweep};
-use crate::{auth::SealKey, metrics::Metrics};
+use crate::{auth::SealKey, limits::PAST_NAMES_MAX, metrics::Metrics};
 
 /// The engine that serves one process, which therefore need not prove that it lives.
 const LONELY_ENGINE: &str = "sqlite";
@@ -63,6 +66,8 @@ pub struct Durable {
     address: OnceLock<Option<String>>,
     /// Changes when the lease was lost.
     node: ArcSwap<NodeName>,
+    /// What it was before.
+    former: Mutex<Vec<NodeName>>,
     persister: Persister,
     availability: Arc<Availability>,
     /// Of the event log; the same where that is in the database.
@@ -95,6 +100,7 @@ impl Durable {
             lease: Lease::default(),
             address: OnceLock::new(),
             node: ArcSwap::from_pointee(node),
+            former: Mutex::default(),
             persister,
             availability,
             events_availability,
@@ -140,13 +146,29 @@ impl Durable {
 
     /// Goes on under another name; returns the one before.
     pub(crate) fn rename(&self, node: NodeName) -> NodeName {
-        NodeName::clone(&self.node.swap(Arc::new(node)))
+        let before = NodeName::clone(&self.node.swap(Arc::new(node)));
+        let mut former = self.former.lock().unwrap_or_else(PoisonError::into_inner);
+        if former.len() >= PAST_NAMES_MAX {
+            former.remove(0);
+        }
+        former.push(before.clone());
+        before
+    }
+
+    /// Whether this process is, or was, called so: what has that owner is taken by nobody else so far.
+    pub fn is_ours(&self, node: &NodeName) -> bool {
+        self.node() == *node || self.former.lock().unwrap_or_else(PoisonError::into_inner).contains(node)
     }
 
     /// Carries out a change. `Ok`: it is on disk. An `Err` of a change that may have been carried out all the same is
     /// possible (the database went away at the wrong moment); whoever can not live with that looks.
     pub async fn write(&self, write: Write) -> Result<Written, Refusal> {
-        self.persister.write(write).await.map_err(|error| refusal(&error))
+        self.commit(write).await.map_err(|error| refusal(&error))
+    }
+
+    /// The same in the store's own terms, which tell what was not done from what nobody knows.
+    pub async fn commit(&self, write: Write) -> Result<Written, StoreError> {
+        self.persister.write(write).await
     }
 
     /// Asks the store something, and counts and times it as `operation`.
@@ -203,7 +225,7 @@ impl Durable {
 
 /// A store's failure in a client's terms.
 pub fn refusal(error: &StoreError) -> Refusal {
-    match error {
+    match error.cause() {
         StoreError::Busy { .. } => Refusal::new(ErrorKind::StoreBusy, "the database is too busy, try again"),
         StoreError::Full => Refusal::new(ErrorKind::StoreFull, "the database's disk is full"),
         StoreError::Unavailable { .. } | StoreError::InUse { .. } => {

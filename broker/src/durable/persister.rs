@@ -3,6 +3,9 @@
 //! A few lanes, each a task with a bounded queue; a row always goes through the same lane, so writes about it keep their
 //! order. While a lane waits for one commit its queue fills, and all of it makes the next batch: no write waits for company.
 
+#[cfg(test)]
+mod tests;
+
 use std::{
     collections::{HashSet, VecDeque},
     hash::{DefaultHasher, Hash, Hasher},
@@ -16,12 +19,14 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::availability::Availability;
 use crate::{
-    limits::{PERSIST_BATCH_MAX, PERSIST_QUEUE_MAX},
+    limits::{PERSIST_BATCH_BYTES_MAX, PERSIST_BATCH_MAX, PERSIST_QUEUE_MAX, PERSIST_SUSPECT_BYTES},
     metrics::Metrics,
 };
 
 /// Lanes for a database server, where transactions of several connections can commit together.
 const SERVER_LANES: usize = 4;
+/// So many small writes that the store is too busy for when they come alone mean that it is too busy for all.
+const BUSY_ALONE_MAX: usize = 2;
 
 pub(super) struct Persister {
     lanes: Vec<mpsc::Sender<Job>>,
@@ -59,7 +64,7 @@ impl Persister {
             mpsc::error::TrySendError::Closed(_) => ending(),
         })?;
         self.depth.inc();
-        outcome.await.unwrap_or_else(|_| Err(ending()))
+        outcome.await.unwrap_or_else(|_| Err(StoreError::Unsettled(Box::new(ending()))))
     }
 }
 
@@ -96,8 +101,16 @@ impl Lane {
         let all = std::mem::take(&mut self.waiting);
         let first_of_row = first_of_each_row(&all);
         let mut batch = Vec::with_capacity(all.len());
+        let mut bytes = 0;
         for (job, is_first) in all.into_iter().zip(first_of_row) {
-            if is_first { batch.push(job) } else { self.waiting.push_back(job) }
+            let size = size(&job.write);
+            let has_room = batch.is_empty() || bytes + size <= PERSIST_BATCH_BYTES_MAX;
+            if is_first && has_room {
+                bytes += size;
+                batch.push(job);
+            } else {
+                self.waiting.push_back(job);
+            }
         }
         Some(batch)
     }
@@ -109,24 +122,65 @@ impl Lane {
             Ok(outcomes) => waiting.into_iter().zip(outcomes).for_each(|(done, outcome)| {
                 let _nobody_waits = done.send(Ok(outcome));
             }),
-            // One of them spoils the batch, and only that one shall fail.
-            Err(error) if writes.len() > 1 && !is_outage(&error) => {
-                for (write, done) in writes.iter().zip(waiting) {
-                    let outcome = self.write(std::slice::from_ref(write)).await;
-                    let _nobody_waits = done.send(outcome.and_then(|mut outcomes| outcomes.pop().ok_or_else(ending)));
+            Err(error) if writes.len() > 1 && may_be_one(&error) => {
+                if let Some(error) = self.one_by_one(&writes, waiting, &error).await {
+                    self.refuse_behind(&error);
                 }
             }
             Err(error) => {
                 tracing::debug!(writes = writes.len(), %error, "nothing was stored");
-                // Whoever waits behind would only learn the same later.
-                let behind = std::mem::take(&mut self.waiting).into_iter().map(|job| job.done);
-                let queued = std::iter::from_fn(|| self.jobs.try_recv().ok()).map(|job| job.done);
-                let behind: Vec<_> = behind.chain(queued).collect();
-                self.depth.sub(behind.len() as i64);
-                for done in waiting.into_iter().chain(behind) {
+                // A single large one may be what the store does not take.
+                if writes.len() > 1 || !is_busy(&error) || size(&writes[0]) < PERSIST_SUSPECT_BYTES {
+                    self.refuse_behind(&error);
+                }
+                for done in waiting {
                     let _nobody_waits = done.send(Err(error.clone()));
                 }
             }
+        }
+    }
+
+    /// One of them spoils the batch, or is too much for the store, and only that one shall fail. `first`: what became of them
+    /// together. Returns why all fail, if they do.
+    async fn one_by_one(
+        &self,
+        writes: &[Write],
+        waiting: Vec<oneshot::Sender<Result<Written, StoreError>>>,
+        first: &StoreError,
+    ) -> Option<StoreError> {
+        let is_open = matches!(first, StoreError::Unsettled(_));
+        let mut each: Vec<_> = writes.iter().zip(waiting).collect();
+        each.sort_by_key(|(write, _)| size(write)); // they are about different rows
+        let (mut busy_alone, mut given_up) = (0, None);
+        for (write, done) in each {
+            let outcome = match &given_up {
+                Some(error) => Err(StoreError::clone(error)),
+                None => self.write(std::slice::from_ref(write)).await.and_then(|mut outcomes| outcomes.pop().ok_or_else(ending)),
+            };
+            if let Err(error) = &outcome
+                && given_up.is_none()
+                && is_outage(error)
+            {
+                busy_alone += usize::from(size(write) < PERSIST_SUSPECT_BYTES);
+                if !is_busy(error) || busy_alone >= BUSY_ALONE_MAX {
+                    given_up = Some(error.cause().clone());
+                }
+            }
+            // It may have been carried out with the others.
+            let outcome = outcome.map_err(|error| if is_open { StoreError::Unsettled(Box::new(error.cause().clone())) } else { error });
+            let _nobody_waits = done.send(outcome);
+        }
+        given_up
+    }
+
+    /// Whoever waits behind would only learn the same later. Of theirs nothing was begun.
+    fn refuse_behind(&mut self, error: &StoreError) {
+        let behind = std::mem::take(&mut self.waiting).into_iter().map(|job| job.done);
+        let queued = std::iter::from_fn(|| self.jobs.try_recv().ok()).map(|job| job.done);
+        let behind: Vec<_> = behind.chain(queued).collect();
+        self.depth.sub(behind.len() as i64);
+        for done in behind {
+            let _nobody_waits = done.send(Err(error.cause().clone()));
         }
     }
 
@@ -140,13 +194,36 @@ impl Lane {
     }
 }
 
+/// What of a write may be long.
+fn size(write: &Write) -> usize {
+    match write {
+        Write::CreateTask { record, .. } => record.request.len() + record.details.len(),
+        Write::EndTask { outcome, .. } => outcome.as_ref().map_or(0, Vec::len),
+        Write::AskInput { request, .. } => request.len(),
+        Write::AnswerInput { answer, .. } => answer.len(),
+        Write::OpenSession { record, .. } => record.agreement.len() + record.state.len() + record.links.len(),
+        Write::UpdateSession { state, links, .. } => [state, links].into_iter().flatten().map(Vec::len).sum(),
+        Write::ReleaseSession { state, links, .. } => state.len() + links.len(),
+        _ => 0,
+    }
+}
+
 /// For each job, whether it is the first about its row.
 fn first_of_each_row(jobs: &VecDeque<Job>) -> Vec<bool> {
     let mut rows: HashSet<Row<'_>> = HashSet::with_capacity(jobs.len());
     jobs.iter().map(|job| rows.insert(job.write.row())).collect()
 }
 
+/// One write of several may be the reason.
+fn may_be_one(error: &StoreError) -> bool {
+    is_busy(error) || !is_outage(error)
+}
+
+fn is_busy(error: &StoreError) -> bool {
+    matches!(error.cause(), StoreError::Busy { .. })
+}
+
 /// The store as a whole is in trouble, not one write.
 fn is_outage(error: &StoreError) -> bool {
-    matches!(error, StoreError::Unavailable { .. } | StoreError::Busy { .. } | StoreError::Full)
+    matches!(error.cause(), StoreError::Unavailable { .. } | StoreError::Busy { .. } | StoreError::Full)
 }

@@ -359,6 +359,7 @@ mod tests {
             status: TaskStatus::Working,
             message: None,
             step: Step::Queued,
+            owner: None,
             created_at_us: 1_767_225_600_000_000,
             updated_at_us: 1_767_225_601_500_000,
             epoch: 1,

@@ -8,7 +8,7 @@ use std::{
 
 use futures_util::future::join_all;
 use serde_json::json;
-use testkit::{Attempt, Ledger, TestClient, TestCluster, Way, eventually};
+use testkit::{Attempt, Ledger, TestClient, TestCluster, Way, eventually, history::OUTCOME_UNKNOWN};
 
 use crate::{
     cluster::{TAKEN_OVER_WITHIN, as_task, on, opened_at, over, result_of, served_at, task, two},
@@ -168,9 +168,6 @@ async fn r10_with_a_slow_postgres_only_what_is_stored_takes_longer() {
     let cluster = on(&ledger).cluster(2).behind_proxies().start().await;
     let key = cluster.operator().create_key("default").await;
     let client = opened_at(&cluster, 0, &key).await;
-    // A database that becomes slow has connections open and statements prepared.
-    let before = (0..16).map(|number| format!("before {number}")).collect::<Vec<_>>();
-    join_all(before.iter().map(|key| task(&client, "write", json!({"key": key})))).await;
     (0..2).for_each(|replica| cluster.proxy(replica).latency(Way::Down, ROUND_TRIP));
     let elsewhere = cluster.at(1, &client);
     let plain = async {
@@ -182,7 +179,7 @@ async fn r10_with_a_slow_postgres_only_what_is_stored_takes_longer() {
         times
     };
     // Each is several round trips, and takes its turn with the others.
-    let keys: Vec<String> = (0..8).map(|number| format!("task {number}")).collect();
+    let keys: Vec<String> = (0..20).map(|number| format!("task {number}")).collect();
     let stored = join_all(keys.iter().map(|key| task(&client, "write", json!({"key": key}))));
     let (times, tasks) = tokio::join!(plain, stored);
     assert!(median(times) < ROUND_TRIP, "a plain call waits for no answer of the database");
@@ -234,6 +231,8 @@ async fn f_31_a_postgres_stopped_without_a_word_under_load_loses_nothing_acknowl
                     assert_eq!(over(client, &id).await, "completed", "{key}");
                     assert_eq!((ledger.count(&key), text_of(&result_of(client, &id).await)), (1, ledger.results(&key)[0].as_str()));
                 }
+                // The commit was on its way just then: nobody can say more.
+                other if other.kind() == OUTCOME_UNKNOWN => assert!(ledger.count(&key) <= 1, "{key}"),
                 other => assert_eq!((other.kind().as_str(), ledger.count(&key)), ("store_unavailable", 0), "{key}"),
             }
         }

@@ -38,6 +38,7 @@ mod sessions;
 mod sse;
 mod subscriptions;
 mod task_crashes;
+mod task_owners;
 mod tasks;
 mod tenants;
 mod utilities;

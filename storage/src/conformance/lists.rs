@@ -84,7 +84,9 @@ macro_rules! durable_conformance {
                 two_never_claim_the_same_task
                 a_node_does_not_claim_its_own_tasks
                 a_released_task_is_anybodys
+                what_a_node_can_not_carry_out_is_left_to_others
                 what_a_node_left_behind_can_be_reclaimed
+                a_task_has_the_time_left_that_the_store_says
                 an_audience_sees_its_own_tasks_only
                 operators_see_tasks_by_tenant_and_status
                 a_page_begins_after_a_place_that_is_gone
@@ -110,6 +112,7 @@ macro_rules! durable_conformance {
                 the_last_answer_lets_the_task_go_on
                 a_question_outlives_its_owner
                 an_ended_task_asks_nothing
+                a_look_tells_what_changed
             }
         }
     };

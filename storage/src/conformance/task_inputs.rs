@@ -1,7 +1,7 @@
 //! What every [`DurableStore`] must do with the questions of a task to its client.
 
 use super::{LONG, Outcome, create, done, node, task_id, task_record, tasks::end, tasks::task, write};
-use crate::{DurableStore, StoreError, TaskInput, TaskStatus, Write, Written};
+use crate::{DurableStore, InputsLook, StoreError, TaskInput, TaskStatus, Write, Written};
 
 pub async fn a_question_makes_the_task_wait(store: &dyn DurableStore) -> Outcome {
     done(store, create(task_record("t1"), "a")).await?;
@@ -89,7 +89,7 @@ pub async fn a_question_outlives_its_owner(store: &dyn DurableStore) -> Outcome 
     store.join(&node("b"), None, LONG).await?;
     done(store, create(task_record("t1"), "gone")).await?;
     done(store, ask(1, 1, b"what?")).await?;
-    let claimed = store.claim_tasks(&node("b"), 1).await?;
+    let claimed = super::tasks::claim(store, &node("b"), 1).await?;
     assert_eq!((claimed[0].status, claimed[0].epoch), (TaskStatus::InputRequired, 2));
     assert_eq!(write(store, close(1, 1)).await?, Written::Fenced);
     done(store, answer(1, b"this")).await?;
@@ -112,6 +112,41 @@ pub async fn an_ended_task_asks_nothing(store: &dyn DurableStore) -> Outcome {
         assert_eq!(task(store, name).await?.status, TaskStatus::Cancelled);
     }
     Ok(())
+}
+
+pub async fn a_look_tells_what_changed(store: &dyn DurableStore) -> Outcome {
+    for name in ["t1", "t2", "t3"] {
+        done(store, create(task_record(name), "a")).await?;
+    }
+    done(store, end("t3", Some(1), TaskStatus::Completed)).await?;
+    let all = [task_id("t1"), task_id("t9"), task_id("t3")];
+    let mut looks = store.look_at(&all).await?;
+    looks.sort_by(|one, other| one.stored.record.task.cmp(&other.stored.record.task));
+    let stored: Vec<_> = looks.iter().map(|look| look.stored.clone()).collect();
+    assert_eq!(stored, [task(store, "t1").await?, task(store, "t3").await?], "what is not there is left out");
+    assert!(looks.iter().all(|look| look.inputs == InputsLook::default()));
+    assert_eq!(store.look_at(&[]).await?, []);
+    let mut seen = vec![inputs(store).await?];
+    for (change, newest, open, answered) in [
+        (ask(1, 1, b"what?"), 1, 1, 0),
+        (ask(1, 2, b"what else?"), 2, 2, 0),
+        (answer(1, b"this"), 2, 2, 1),
+        (close(1, 1), 2, 1, 0),
+        (ask(1, 3, b"and?"), 3, 2, 0),
+    ] {
+        done(store, change).await?;
+        let now = inputs(store).await?;
+        assert_eq!(now, InputsLook { newest, open, answered });
+        assert!(!seen.contains(&now), "no two looks are the same");
+        seen.push(now);
+    }
+    done(store, end("t1", Some(1), TaskStatus::Completed)).await?;
+    assert_eq!(inputs(store).await?, InputsLook::default());
+    Ok(())
+}
+
+async fn inputs(store: &dyn DurableStore) -> Result<InputsLook, StoreError> {
+    Ok(store.look_at(&[task_id("t1")]).await?.remove(0).inputs)
 }
 
 fn ask(epoch: i64, number: i64, request: &[u8]) -> Write {

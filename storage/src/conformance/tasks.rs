@@ -5,7 +5,9 @@ use std::time::Duration;
 use protocol::ids::PrincipalId;
 
 use super::{LONG, Outcome, create, done, node, session, task_id, task_record, tenant, write};
-use crate::{DurableStore, Step, StoreError, StoredTask, TaskAudience, TaskPlace, TaskRecord, TaskStatus, Transition, Write, Written};
+use crate::{
+    DurableStore, Step, StoreError, StoredTask, TaskAudience, TaskPlace, TaskRecord, TaskStatus, Transition, WholeTask, Write, Written,
+};
 
 pub async fn a_new_task_is_kept_as_given(store: &dyn DurableStore) -> Outcome {
     let bytes: Vec<u8> = (0..=255).cycle().take(70_000).collect();
@@ -25,13 +27,17 @@ pub async fn a_new_task_is_kept_as_given(store: &dyn DurableStore) -> Outcome {
             status: TaskStatus::Working,
             message: None,
             step: Step::Queued,
+            owner: Some(node("a")),
             created_at_us: at_us,
             updated_at_us: at_us,
             epoch: 1,
             revision: 1,
             record,
         };
-        assert_eq!(store.task(&expected.record.task).await?, Some(expected.clone()));
+        assert_eq!(store.task(&expected.record.task).await?, Some(outline(expected.clone())));
+        let WholeTask { stored, left } = store.whole_task(&expected.record.task).await?.expect("it is there");
+        assert_eq!(stored, expected);
+        assert!(left <= expected.record.ttl && left.is_some() == expected.record.ttl.is_some(), "{left:?}");
         assert_eq!(store.task_outcome(&expected.record.task).await?, None);
         let first = Transition { revision: 1, to: TaskStatus::Working, at_us, epoch: Some(1) };
         assert_eq!(store.transitions(&expected.record.task).await?, [first]);
@@ -47,7 +53,7 @@ pub async fn steps_are_kept(store: &dyn DurableStore) -> Outcome {
     let mirrored = Step::Mirrored { backend_task: "theirs".into(), link: b"sealed\0".to_vec() };
     for step in [Step::Sent, mirrored, Step::Sent, Step::Queued] {
         done(store, Write::StepTask { task: task_id("t1"), epoch: 1, step: step.clone() }).await?;
-        assert_eq!(task(store, "t1").await?.step, step);
+        assert_eq!(whole(store, "t1").await?.step, step);
     }
     assert_eq!(store.transitions(&task_id("t1")).await?.len(), 1, "a step is no transition");
     Ok(())
@@ -151,15 +157,15 @@ pub async fn tasks_of_gone_owners_are_claimed(store: &dyn DurableStore) -> Outco
     done(store, Write::StepTask { task: task_id("t2"), epoch: 1, step: Step::Sent }).await?;
     store.renew(&node("lapsed"), Duration::ZERO, false).await?;
     store.leave(&node("left")).await?;
-    let mut claimed = store.claim_tasks(&node("b"), 2).await?;
+    let mut claimed = claim(store, &node("b"), 2).await?;
     assert_eq!(names(&claimed), ["t1", "t2"], "the oldest first, no more than the limit");
-    claimed.extend(store.claim_tasks(&node("b"), 2).await?);
+    claimed.extend(claim(store, &node("b"), 2).await?);
     assert_eq!(names(&claimed), ["t1", "t2", "t3"], "neither those of live owners nor what is over");
-    assert_eq!(store.claim_tasks(&node("b"), 2).await?, []);
+    assert_eq!(claim(store, &node("b"), 2).await?, []);
     assert_eq!(claimed[1].step, Step::Sent);
     for stored in claimed {
         assert_eq!(stored.epoch, 2);
-        assert_eq!(store.task(&stored.record.task).await?, Some(stored.clone()));
+        assert_eq!(store.whole_task(&stored.record.task).await?.map(|whole| whole.stored), Some(stored.clone()));
         let name = stored.record.task.as_str();
         assert_eq!(write(store, end(name, Some(1), TaskStatus::Failed)).await?, Written::Fenced, "the owner before is fenced off");
         done(store, end(name, Some(2), TaskStatus::Completed)).await?;
@@ -173,10 +179,10 @@ pub async fn two_never_claim_the_same_task(store: &dyn DurableStore) -> Outcome 
     let (b, c) = (node("b"), node("c"));
     store.join(&b, None, LONG).await?;
     store.join(&c, None, LONG).await?;
-    let (first, second, third) = tokio::join!(store.claim_tasks(&b, 15), store.claim_tasks(&c, 15), store.claim_tasks(&b, 15));
+    let (first, second, third) = tokio::join!(claim(store, &b, 15), claim(store, &c, 15), claim(store, &b, 15));
     let mut claimed: Vec<StoredTask> = [first?, second?, third?].concat();
     for _rest in 0..3 {
-        claimed.extend(store.claim_tasks(&c, 15).await?);
+        claimed.extend(claim(store, &c, 15).await?);
     }
     assert!(claimed.iter().all(|stored| stored.epoch == 2));
     claimed.sort_by(|one, other| one.record.task.cmp(&other.record.task));
@@ -189,7 +195,7 @@ pub async fn a_node_does_not_claim_its_own_tasks(store: &dyn DurableStore) -> Ou
     store.join(&node("a"), None, LONG).await?;
     done(store, create(task_record("t1"), "a")).await?;
     store.renew(&node("a"), Duration::ZERO, false).await?;
-    assert_eq!(store.claim_tasks(&node("a"), 10).await?, [], "it runs there, though the lease has lapsed");
+    assert_eq!(claim(store, &node("a"), 10).await?, [], "it runs there, though the lease has lapsed");
     done(store, end("t1", Some(1), TaskStatus::Completed)).await
 }
 
@@ -201,7 +207,7 @@ pub async fn a_released_task_is_anybodys(store: &dyn DurableStore) -> Outcome {
     for attempt in owners_writes("t1", 1) {
         assert_eq!(write(store, attempt).await?, Written::Fenced, "who gave it away has no say any more");
     }
-    let claimed = store.claim_tasks(&node("b"), 10).await?;
+    let claimed = claim(store, &node("b"), 10).await?;
     assert_eq!(names(&claimed), ["t1"]);
     assert!(claimed[0].epoch > 1);
     done(store, end("t1", Some(claimed[0].epoch), TaskStatus::Completed)).await
@@ -216,11 +222,31 @@ pub async fn what_a_node_left_behind_can_be_reclaimed(store: &dyn DurableStore) 
     }
     done(store, end("t4", Some(1), TaskStatus::Failed)).await?;
     store.renew(&node("old"), Duration::ZERO, false).await?;
-    assert_eq!(names(&store.claim_tasks(&node("other"), 1).await?), ["t1"]);
+    assert_eq!(names(&claim(store, &node("other"), 1).await?), ["t1"]);
     assert_eq!(store.reclaim_tasks(&node("old"), &node("new")).await?, [(task_id("t2"), 2)]);
     assert_eq!(write(store, end("t2", Some(1), TaskStatus::Failed)).await?, Written::Fenced);
     done(store, end("t2", Some(2), TaskStatus::Completed)).await?;
     assert_eq!(store.reclaim_tasks(&node("old"), &node("new")).await?, []);
+    Ok(())
+}
+
+pub async fn a_task_has_the_time_left_that_the_store_says(store: &dyn DurableStore) -> Outcome {
+    store.join(&node("b"), None, LONG).await?;
+    let tasks = [("t1", None), ("t2", Some(LONG)), ("t3", Some(Duration::ZERO))];
+    for (name, ttl) in tasks {
+        done(store, create(TaskRecord { ttl, ..task_record(name) }, "gone")).await?;
+    }
+    let is_right = |left: Option<Duration>, ttl| match (left, ttl) {
+        (Some(left), Some(ttl)) => left <= ttl && left + Duration::from_secs(60) >= ttl,
+        (left, ttl) => left == ttl,
+    };
+    for (name, ttl) in tasks {
+        let left = store.whole_task(&task_id(name)).await?.expect("it is there").left;
+        assert!(is_right(left, ttl), "{name}: {left:?}");
+    }
+    for (claimed, (name, ttl)) in store.claim_tasks(&node("b"), 3, &[]).await?.iter().zip(tasks) {
+        assert!(is_right(claimed.left, ttl), "{name}: {claimed:?}");
+    }
     Ok(())
 }
 
@@ -280,6 +306,35 @@ pub async fn a_page_begins_after_a_place_that_is_gone(store: &dyn DurableStore) 
     let place = place(&task(store, "t1").await?);
     assert_eq!(store.expire_tasks(10).await?, [task_id("t1")]);
     assert_eq!(names(&store.tasks(None, None, Some(&place), 10).await?), ["t2"]);
+    Ok(())
+}
+
+/// What is not read where it is not asked for.
+fn outline(mut task: StoredTask) -> StoredTask {
+    (task.record.request, task.record.details) = (Vec::new(), Vec::new());
+    task
+}
+
+pub(super) async fn claim(store: &dyn DurableStore, by: &crate::NodeName, limit: u32) -> Result<Vec<StoredTask>, StoreError> {
+    Ok(store.claim_tasks(by, limit, &[]).await?.into_iter().map(|whole| whole.stored).collect())
+}
+
+async fn whole(store: &dyn DurableStore, name: &str) -> Result<StoredTask, StoreError> {
+    Ok(store.whole_task(&task_id(name)).await?.expect("the task is there").stored)
+}
+
+pub async fn what_a_node_can_not_carry_out_is_left_to_others(store: &dyn DurableStore) -> Outcome {
+    store.join(&node("b"), None, LONG).await?;
+    store.join(&node("c"), None, LONG).await?;
+    for name in ["t1", "t2"] {
+        done(store, create(task_record(name), "gone")).await?;
+    }
+    let claimed = store.claim_tasks(&node("b"), 10, &[task_id("t1")]).await?;
+    assert_eq!(claimed.iter().map(|task| task.stored.record.task.as_str()).collect::<Vec<_>>(), ["t2"]);
+    assert_eq!(claimed[0].stored.owner, Some(node("b")));
+    assert_eq!(store.claim_tasks(&node("b"), 10, &[task_id("t1")]).await?, []);
+    assert_eq!(names(&claim(store, &node("c"), 10).await?), ["t1"]);
+    assert_eq!(counts(store).await?, [2, 0, 0, 0, 0]);
     Ok(())
 }
 

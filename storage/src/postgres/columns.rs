@@ -12,15 +12,15 @@ use crate::{Step, Write};
 /// A batch, its sessions and its tasks apart, each as columns of the same length.
 pub(super) struct Columns<'b> {
     pub(super) length: usize,
-    pub(super) sessions: SessionColumns<'b>,
-    pub(super) tasks: TaskColumns<'b>,
+    sessions: SessionColumns<'b>,
+    tasks: TaskColumns<'b>,
 }
 
 /// Declares a struct of columns and how to add a row to it: what a row does not name is NULL.
 macro_rules! columns {
     ($columns:ident, $row:ident, { $($column:ident, $field:ident: $kind:ty;)* }) => {
         #[derive(Default)]
-        pub(super) struct $columns<'b> {
+        struct $columns<'b> {
             /// Where in the batch each row is from.
             places: Vec<i64>,
             kinds: Vec<i16>,
@@ -33,7 +33,7 @@ macro_rules! columns {
         }
 
         impl<'b> $columns<'b> {
-            pub(super) fn is_empty(&self) -> bool {
+            fn is_empty(&self) -> bool {
                 self.kinds.is_empty()
             }
 
@@ -43,9 +43,9 @@ macro_rules! columns {
                 $(self.$column.push(row.$field);)*
             }
 
-            /// `statement` takes the places, the kinds, the other columns in their order, and `again`.
-            fn bound(&self, statement: &'static str, again: bool) -> Query<'_, Postgres, PgArguments> {
-                sqlx::query(statement).bind(&self.places[..]).bind(&self.kinds[..])$(.bind(&self.$column[..]))*.bind(again)
+            /// The places, the kinds, the other columns in their order, and `again`.
+            fn bind<'q>(&'q self, query: Query<'q, Postgres, PgArguments>, again: bool) -> Query<'q, Postgres, PgArguments> {
+                query.bind(&self.places[..]).bind(&self.kinds[..])$(.bind(&self.$column[..]))*.bind(again)
             }
         }
     };
@@ -95,22 +95,34 @@ columns!(TaskColumns, TaskRow, {
     outcomes, outcome: &'b [u8];
 });
 
-impl SessionColumns<'_> {
-    pub(super) fn query(&self, again: bool) -> Query<'_, Postgres, PgArguments> {
-        self.bound(
-            "SELECT * FROM write_sessions($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)",
-            again,
-        )
-    }
-}
+const WRITE_SESSIONS: &str =
+    "SELECT place, outcome FROM write_sessions($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)";
 
-impl TaskColumns<'_> {
+const WRITE_TASKS: &str = "SELECT place, outcome, at_us, known FROM write_tasks(
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25)";
+
+const WRITE_BOTH: &str = "SELECT place, outcome, NULL::bigint AS at_us, NULL::text AS known
+    FROM write_sessions($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
+    UNION ALL SELECT place, outcome, at_us, known FROM write_tasks(
+        $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40, $41, $42, $43, $44)";
+
+impl Columns<'_> {
+    /// The one statement that carries out the batch.
+    pub(super) fn statement(&self) -> &'static str {
+        match (self.sessions.is_empty(), self.tasks.is_empty()) {
+            (_, true) => WRITE_SESSIONS,
+            (true, false) => WRITE_TASKS,
+            (false, false) => WRITE_BOTH,
+        }
+    }
+
     pub(super) fn query(&self, again: bool) -> Query<'_, Postgres, PgArguments> {
-        self.bound(
-            "SELECT * FROM write_tasks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20,
-                                       $21, $22, $23, $24, $25)",
-            again,
-        )
+        let query = sqlx::query(self.statement());
+        match (self.sessions.is_empty(), self.tasks.is_empty()) {
+            (_, true) => self.sessions.bind(query, again),
+            (true, false) => self.tasks.bind(query, again),
+            (false, false) => self.tasks.bind(self.sessions.bind(query, again), again),
+        }
     }
 }
 

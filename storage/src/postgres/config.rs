@@ -141,7 +141,7 @@ impl ConfigStore for PostgresStore {
     }
 
     async fn close(&self) {
-        tokio::join!(self.pool.close(), self.lease_pool.close());
+        tokio::join!(self.pool.close(), self.write_pool.close(), self.lease_pool.close());
     }
 }
 

@@ -8,7 +8,7 @@ use protocol::ids::{TaskId, TenantId};
 use super::PostgresStore;
 use crate::{
     Claim, DurableStore, NodeName, NodeRecord, Renewal, SessionKey, SessionSeat, StoreError, StoredSession, StoredTask, SubscriptionCount,
-    TaskAudience, TaskInput, TaskPlace, TaskStatus, Transition, Write, Written,
+    TaskAudience, TaskInput, TaskLook, TaskPlace, TaskStatus, Transition, WholeTask, Write, Written,
 };
 
 #[async_trait]
@@ -73,6 +73,14 @@ impl DurableStore for PostgresStore {
         self.find_task(task).await
     }
 
+    async fn look_at(&self, tasks: &[TaskId]) -> Result<Vec<TaskLook>, StoreError> {
+        self.look_at_tasks(tasks).await
+    }
+
+    async fn whole_task(&self, task: &TaskId) -> Result<Option<WholeTask>, StoreError> {
+        self.find_whole_task(task).await
+    }
+
     async fn task_outcome(&self, task: &TaskId) -> Result<Option<Vec<u8>>, StoreError> {
         self.find_outcome(task).await
     }
@@ -91,8 +99,8 @@ impl DurableStore for PostgresStore {
         self.list_tasks(tenant, status, after, limit).await
     }
 
-    async fn claim_tasks(&self, node: &NodeName, limit: u32) -> Result<Vec<StoredTask>, StoreError> {
-        self.take_tasks(node, limit).await
+    async fn claim_tasks(&self, node: &NodeName, limit: u32, except: &[TaskId]) -> Result<Vec<WholeTask>, StoreError> {
+        self.take_tasks(node, limit, except).await
     }
 
     async fn reclaim_tasks(&self, from: &NodeName, to: &NodeName) -> Result<Vec<(TaskId, i64)>, StoreError> {

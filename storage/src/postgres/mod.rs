@@ -1,7 +1,7 @@
 //! The shared store: one PostgreSQL database (12 or newer) for any number of brokers.
 //!
-//! Every question is one statement (what takes several is a function of the schema), so it costs one round trip and needs
-//! no transaction of its own; only [`mod@write`] commits for itself. Whatever the server or the way to it does, a call ends
+//! Every question is one statement (what takes several is a function of the schema), so it costs one round trip and is its own
+//! transaction. Whatever the server or the way to it does, a call ends
 //! within [`ANSWER_WITHIN`], or [`SETTLED_WITHIN`] for writes. With `synchronous_commit = on` a write that returned is on
 //! disk.
 
@@ -40,8 +40,10 @@ use self::{
 };
 use crate::{Migrated, StoreError};
 
-/// Connections of one broker for all it asks.
-const CONNECTIONS_MAX: u32 = 15;
+/// Connections of one broker for what it asks.
+const CONNECTIONS_MAX: u32 = 11;
+/// And for what it stores, which must not wait behind that: as many as write at the same time.
+const WRITE_CONNECTIONS: u32 = 4;
 /// And for its lease, which must not wait behind the rest, nor have its statements prepared anew.
 const LEASE_CONNECTIONS: u32 = 1;
 /// How long a call waits for its answer, connecting included.
@@ -93,6 +95,7 @@ impl fmt::Debug for PostgresOptions {
 #[derive(Debug)]
 pub struct PostgresStore {
     pool: Pool,
+    write_pool: Pool,
     lease_pool: Pool,
     migrated: Migrated,
     unreadable: AtomicU64,
@@ -121,10 +124,10 @@ impl PostgresStore {
         let base = base.application_name("mcp-broker").disable_statement_logging(); // errors are logged where they are handled
         let migrated = Self::bring_up_to_date(&base, options).await?;
         let base = base.options(SETTINGS);
-        let (pool, lease_pool) = (Pool::new(base.clone(), CONNECTIONS_MAX), Pool::new(base, LEASE_CONNECTIONS));
         Ok(Self {
-            pool,
-            lease_pool,
+            pool: Pool::new(base.clone(), CONNECTIONS_MAX),
+            write_pool: Pool::new(base.clone(), WRITE_CONNECTIONS),
+            lease_pool: Pool::new(base, LEASE_CONNECTIONS),
             migrated,
             unreadable: AtomicU64::new(0),
             unanswered: Mutex::default(),
@@ -215,7 +218,7 @@ impl PostgresStore {
 
     /// The reason for a call's being late, which is found out from whether the server talked to anybody meanwhile.
     fn late(&self, started: Instant) -> StoreError {
-        if self.pool.heard_since(started) || self.lease_pool.heard_since(started) {
+        if self.pools().iter().any(|pool| pool.heard_since(started)) {
             return StoreError::Busy { detail: format!("no answer within {ANSWER_WITHIN:?}, though it answers others") };
         }
         self.distrust();
@@ -224,8 +227,11 @@ impl PostgresStore {
 
     /// A connection was lost, or nothing was heard over any.
     fn distrust(&self) {
-        self.pool.distrust();
-        self.lease_pool.distrust();
+        self.pools().iter().for_each(|pool| pool.distrust());
+    }
+
+    fn pools(&self) -> [&Pool; 3] {
+        [&self.pool, &self.write_pool, &self.lease_pool]
     }
 
     fn unanswered(&self) -> std::sync::MutexGuard<'_, Unanswered> {

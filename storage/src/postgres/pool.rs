@@ -89,10 +89,15 @@ impl Pool {
 
     /// An idle connection, or a new one. Waits for either; the caller limits how long.
     pub(super) async fn take(&self) -> Result<Borrowed<'_>, sqlx::Error> {
+        self.take_heard_of(TRUSTED_FOR).await
+    }
+
+    /// The same, with a sign of life that is no older.
+    pub(super) async fn take_heard_of(&self, trusted_for: Duration) -> Result<Borrowed<'_>, sqlx::Error> {
         let permit = self.permits.acquire().await.map_err(|_| sqlx::Error::PoolClosed)?;
         let give_up_at = Instant::now() + REFUSED_FOR;
         loop {
-            if let Some(live) = self.take_idle().await {
+            if let Some(live) = self.take_idle(trusted_for).await {
                 return Ok(Borrowed { pool: self, live: Some(live), _permit: permit });
             }
             let generation = self.generation.load(Ordering::Acquire);
@@ -109,13 +114,13 @@ impl Pool {
         }
     }
 
-    async fn take_idle(&self) -> Option<Live> {
+    async fn take_idle(&self, trusted_for: Duration) -> Option<Live> {
         loop {
             let mut live = self.idle().pop()?;
             if live.generation != self.generation.load(Ordering::Acquire) {
                 continue;
             }
-            if live.idle_since.elapsed() < TRUSTED_FOR {
+            if live.idle_since.elapsed() < trusted_for {
                 return Some(live);
             }
             match timeout(ANSWERS_WITHIN, live.connection.ping()).await {

@@ -16,6 +16,12 @@ use crate::{Migrated, StoreError, fault_point};
 const MIGRATIONS: &[(i64, &str, &str, [&str; 2])] = &[
     (1, "configuration", include_str!("../../../migrations/postgres/0001_configuration.sql"), ["migration.1.begun", "migration.1.applied"]),
     (2, "state", include_str!("../../../migrations/postgres/0002_state.sql"), ["migration.2.begun", "migration.2.applied"]),
+    (
+        3,
+        "tasks by index",
+        include_str!("../../../migrations/postgres/0003_tasks_by_index.sql"),
+        ["migration.3.begun", "migration.3.applied"],
+    ),
 ];
 
 const TABLE: &str = "_sqlx_migrations";
@@ -49,14 +55,17 @@ pub(super) async fn bring_up_to_date(connection: &mut PgConnection, migrate: boo
 
 /// With the lock held. Returns the version it began with, which another replica may have raised meanwhile.
 async fn apply_missing(connection: &mut PgConnection) -> Result<i64, StoreError> {
-    let known = known();
+    bring_up_to(connection, known()).await
+}
+
+pub(super) async fn bring_up_to(connection: &mut PgConnection, known: i64) -> Result<i64, StoreError> {
     connection.ensure_migrations_table(TABLE).await.map_err(refusal)?;
     let from = found(connection).await?;
     if from > known {
         return Err(StoreError::SchemaNewer { found: from, known });
     }
     check(connection).await?;
-    for (version, name, sql, [begun, applied]) in MIGRATIONS.iter().filter(|(version, ..)| *version > from) {
+    for (version, name, sql, [begun, applied]) in MIGRATIONS.iter().filter(|(version, ..)| (from + 1..=known).contains(version)) {
         fault_point::passed(begun);
         let migration = migration(*version, name, sql);
         connection.apply(TABLE, &migration).await.map_err(|error| refused(error, *version))?;

@@ -169,7 +169,8 @@ impl PostgresStore {
 // With `$4` what an earlier attempt moved is told as well.
 const RECLAIM_SESSIONS: &str = "
     WITH moved AS (UPDATE sessions SET owner = $2, epoch = epoch + 1 WHERE owner = $1 AND key = ANY ($3) RETURNING key, epoch)
-    SELECT key, epoch FROM moved UNION ALL SELECT key, epoch FROM sessions WHERE owner = $2 AND key = ANY ($3) AND $4";
+    SELECT key, epoch FROM moved UNION ALL SELECT key, epoch FROM sessions WHERE owner = $2 AND key = ANY ($3) AND $4
+        AND key NOT IN (SELECT key FROM moved)";
 
 /// What [`stored_session`] reads, of the sessions `s`.
 macro_rules! stored_sessions {

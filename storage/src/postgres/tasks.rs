@@ -9,23 +9,53 @@ use super::{
     PostgresStore,
     rows::{self, count, get},
 };
-use crate::{NodeName, SessionKey, Step, StoreError, StoredTask, TaskAudience, TaskInput, TaskPlace, TaskRecord, TaskStatus, Transition};
+use crate::{
+    InputsLook, NodeName, SessionKey, Step, StoreError, StoredTask, TaskAudience, TaskInput, TaskLook, TaskPlace, TaskRecord, TaskStatus,
+    Transition, WholeTask,
+};
 
 /// How far a task has got, as it is stored.
 pub(super) const QUEUED: i16 = 0;
 pub(super) const SENT: i16 = 1;
 pub(super) const MIRRORED: i16 = 2;
 
-/// What [`stored_task`] reads; all but the outcome, which may be long.
+/// What [`stored_task`] reads. What may be long is left where it is.
 macro_rules! stored_tasks {
     ($from:literal) => {
+        stored_tasks!("", $from)
+    };
+    ($more:literal, $from:literal) => {
         concat!(
-            "SELECT task, tenant, principal, session, private, backend, request, details, idempotency, ttl_us, status, message,
-                    step, backend_task, link, epoch, revision, created_at_us, updated_at_us FROM ",
+            "SELECT task, tenant, principal, session, private, backend, ''::bytea AS request, ''::bytea AS details, idempotency, ttl_us,
+                    status, message, step, backend_task, ''::bytea AS link, owner, epoch, revision, created_at_us, updated_at_us",
+            $more,
+            " FROM ",
             $from
         )
     };
 }
+
+/// What [`whole_task`] reads: all but the outcome.
+macro_rules! whole_tasks {
+    ($from:literal) => {
+        concat!(
+            "SELECT task, tenant, principal, session, private, backend, request, details, idempotency, ttl_us, status, message,
+                    step, backend_task, link, owner, epoch, revision, created_at_us, updated_at_us,
+                    expires_at_us - now_us() AS left_us FROM ",
+            $from
+        )
+    };
+}
+
+/// Only what waits has questions that are not closed.
+const LOOKS: &str = stored_tasks!(
+    ", newest, coalesce(asked, 0) AS asked, coalesce(answered, 0) AS answered",
+    "tasks LEFT JOIN LATERAL (
+         SELECT max(number) AS newest, count(*) AS asked, count(answer) AS answered
+         FROM task_inputs AS i WHERE i.task = tasks.task AND NOT i.closed
+     ) AS inputs ON status = 'input_required'
+     WHERE task = ANY ($1)"
+);
 
 const TASKS_FOR: &str = stored_tasks!(
     "tasks WHERE tenant = $1 AND principal = $2 AND (NOT private OR session = $3)
@@ -42,12 +72,40 @@ const RECLAIM_TASKS: &str = "
         UPDATE tasks SET owner = $2, epoch = epoch + 1 WHERE owner = $1 AND status IN ('working', 'input_required')
         RETURNING task, epoch)
     SELECT task, epoch FROM moved
-    UNION ALL SELECT task, epoch FROM tasks WHERE owner = $2 AND status IN ('working', 'input_required') AND $3";
+    UNION ALL SELECT task, epoch FROM tasks WHERE owner = $2 AND status IN ('working', 'input_required') AND $3
+        AND task NOT IN (SELECT task FROM moved)"; // of those the statement still sees the epoch of before
+
+/// Without reading what is over.
+pub(super) const TASK_COUNTS: &str = "
+    SELECT status, count(*) AS tasks FROM tasks WHERE status IN ('working', 'input_required') GROUP BY status
+    UNION ALL
+    SELECT ended.status, ended.tasks FROM
+        (SELECT coalesce(sum(completed), 0)::bigint AS completed, coalesce(sum(failed), 0)::bigint AS failed,
+                coalesce(sum(cancelled), 0)::bigint AS cancelled FROM task_usage) AS u,
+        LATERAL (VALUES ('completed', completed), ('failed', failed), ('cancelled', cancelled)) AS ended (status, tasks)";
 
 impl PostgresStore {
     pub(super) async fn find_task(&self, task: &TaskId) -> Result<Option<StoredTask>, StoreError> {
         let rows = self.rows(|_| sqlx::query(stored_tasks!("tasks WHERE task = $1")).bind(task.as_str())).await?;
         Ok(self.read_tasks(&rows).pop())
+    }
+
+    pub(super) async fn look_at_tasks(&self, tasks: &[TaskId]) -> Result<Vec<TaskLook>, StoreError> {
+        let tasks: Vec<&str> = tasks.iter().map(TaskId::as_str).collect();
+        let rows = self.rows(|_| sqlx::query(LOOKS).bind(tasks.clone())).await?;
+        let read = |row: &PgRow| {
+            let newest = get::<Option<i64>>(row, "newest")?.unwrap_or_default();
+            Ok(TaskLook {
+                stored: stored_task(row)?,
+                inputs: InputsLook { newest, open: count(row, "asked")?, answered: count(row, "answered")? },
+            })
+        };
+        Ok(self.readable(&rows, read, named))
+    }
+
+    pub(super) async fn find_whole_task(&self, task: &TaskId) -> Result<Option<WholeTask>, StoreError> {
+        let rows = self.rows(|_| sqlx::query(whole_tasks!("tasks WHERE task = $1")).bind(task.as_str())).await?;
+        Ok(self.readable(&rows, whole_task, named).pop())
     }
 
     pub(super) async fn find_outcome(&self, task: &TaskId) -> Result<Option<Vec<u8>>, StoreError> {
@@ -93,18 +151,23 @@ impl PostgresStore {
 
     /// A call whose answer was lost has made this node the owner of tasks it does not know of, and which nobody else takes
     /// as long as its lease runs. So calls have names, and the next one goes by the name of one that was not answered.
-    pub(super) async fn take_tasks(&self, node: &NodeName, limit: u32) -> Result<Vec<StoredTask>, StoreError> {
+    pub(super) async fn take_tasks(&self, node: &NodeName, limit: u32, except: &[TaskId]) -> Result<Vec<WholeTask>, StoreError> {
         let _one_at_a_time = self.claiming.lock().await;
-        let token = *self.unanswered().claim.get_or_insert_with(rand::random);
-        let claim = |_| {
-            sqlx::query(stored_tasks!("claim_tasks($1, $2, $3) ORDER BY created_at_us, task"))
+        let unanswered = self.unanswered().claim;
+        let token = unanswered.unwrap_or_else(rand::random);
+        self.unanswered().claim = Some(token);
+        let except: Vec<&str> = except.iter().map(TaskId::as_str).collect();
+        let claim = |again: bool| {
+            sqlx::query(whole_tasks!("claim_tasks($1, $2, $3, $4, $5) ORDER BY created_at_us, task"))
                 .bind(node.as_str())
                 .bind(i32::try_from(limit).unwrap_or(i32::MAX))
                 .bind(token)
+                .bind(again || unanswered.is_some())
+                .bind(except.clone())
         };
         let rows = self.rows(claim).await?;
         self.unanswered().claim = None;
-        Ok(self.read_tasks(&rows))
+        Ok(self.readable(&rows, whole_task, named))
     }
 
     pub(super) async fn move_tasks(&self, from: &NodeName, to: &NodeName) -> Result<Vec<(TaskId, i64)>, StoreError> {
@@ -140,7 +203,7 @@ impl PostgresStore {
     }
 
     pub(super) async fn count_tasks(&self) -> Result<Vec<(TaskStatus, u64)>, StoreError> {
-        let rows = self.rows(|_| sqlx::query("SELECT status, count(*) AS tasks FROM tasks GROUP BY status")).await?;
+        let rows = self.rows(|_| sqlx::query(TASK_COUNTS)).await?;
         let found = self.readable(&rows, |row| Ok((status(row)?, count(row, "tasks")?)), |_| "tasks of a status".into());
         let of = |wanted| found.iter().find(|(status, _)| *status == wanted).map_or(0, |(_, tasks)| *tasks);
         Ok(TaskStatus::ALL.map(|status| (status, of(status))).to_vec())
@@ -192,9 +255,16 @@ fn stored_task(row: &PgRow) -> Result<StoredTask, StoreError> {
         status: status(row)?,
         message: get::<Option<Vec<u8>>>(row, "message")?.map(rows::text).transpose()?,
         step: step(row)?,
+        owner: get::<Option<&str>>(row, "owner")?.map(NodeName::new),
         created_at_us: get(row, "created_at_us")?,
         updated_at_us: get(row, "updated_at_us")?,
         epoch: get(row, "epoch")?,
         revision: get(row, "revision")?,
     })
+}
+
+fn whole_task(row: &PgRow) -> Result<WholeTask, StoreError> {
+    let left: Option<i64> = get(row, "left_us")?;
+    let left = left.map(|micros| Duration::from_micros(u64::try_from(micros).unwrap_or(0)));
+    Ok(WholeTask { stored: stored_task(row)?, left })
 }

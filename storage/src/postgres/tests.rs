@@ -1,5 +1,7 @@
 //! The conformance suites over PostgreSQL, and what is particular to a server that may go away.
 
+mod claims;
+
 use std::{sync::Arc, time::Duration};
 
 use protocol::ids::{BackendId, PrincipalId, TaskId, TenantId};
@@ -141,7 +143,7 @@ async fn nothing_works(store: &PostgresStore) {
         store.tenants(),
         store.renew(&node, AT_MOST, false),
         store.claim_session(&wanted, &from, &node, Duration::from_secs(3_600)),
-        store.claim_tasks(&node, 10)
+        store.claim_tasks(&node, 10, &[])
     );
     assert!(started.elapsed() < AT_MOST, "{:?}", started.elapsed());
     for refusal in [write.map(drop), tenants.map(drop), renewal.map(drop), claim.map(drop), tasks.map(drop)] {
@@ -385,13 +387,16 @@ async fn a_batch_whose_answer_never_comes_is_settled_in_the_time_that_is_left() 
     let proxy = FaultProxy::start(([127, 0, 0, 1], server.port()).into()).await;
     let store = PostgresStore::open(&PostgresOptions { url: behind(&proxy, &server.url()), ..options(&server) }).await.unwrap();
     store.write(&[open_session(1), create(1)]).await.unwrap();
-    proxy.hole(Way::Down, true);
+    let mut holding = PgConnectOptions::from_str(&server.url()).unwrap().connect().await.unwrap();
+    holding.execute("BEGIN; SELECT 1 FROM sessions FOR UPDATE").await.unwrap();
     let batch = [end(1), update(1)];
     let (outcomes, ()) = tokio::join!(store.write(&batch), async {
-        let begun = "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'";
-        testkit::eventually("the transaction to be begun", async || match server.sql(&server.url(), begun).await.as_str() {
-            "0" => Err(()),
-            _ => Ok(()),
+        claims::somebody_waits(&server).await;
+        proxy.hole(Way::Down, true);
+        holding.execute("COMMIT").await.unwrap();
+        testkit::eventually("the commit", async || match server.sql(&server.url(), "SELECT status FROM tasks").await {
+            status if status == "completed" => Ok(()),
+            status => Err(status),
         })
         .await;
         proxy.heal();
@@ -416,7 +421,7 @@ async fn a_batch_sent_again_after_an_outage_finds_what_it_did() {
         proxy.refuse().await;
         proxy.reset();
     });
-    assert!(matches!(lost, Err(StoreError::Unavailable { .. })), "{lost:?}");
+    assert!(matches!(lost, Err(StoreError::Unsettled(_))), "{lost:?}");
     proxy.accept_again().await;
     proxy.heal();
     assert_eq!(store.write(&batch).await.unwrap(), [Written::Done, Written::Done]);
@@ -431,17 +436,17 @@ async fn a_claim_whose_answer_is_lost_is_told_again() {
     let node = NodeName::new("b");
     store.join(&node, None, Duration::from_secs(3_600)).await.unwrap();
     store.write(&[create(1), create(2)]).await.unwrap();
-    assert_eq!(store.claim_tasks(&node, 1).await.unwrap().len(), 1, "and the statement is prepared");
+    assert_eq!(store.claim_tasks(&node, 1, &[]).await.unwrap().len(), 1, "and the statement is prepared");
     proxy.hole(Way::Down, true);
-    let lost = store.claim_tasks(&node, 10).await;
+    let lost = store.claim_tasks(&node, 10, &[]).await;
     assert!(matches!(lost, Err(StoreError::Unavailable { .. })), "{lost:?}");
     proxy.heal();
     let owners = server.sql(&server.url(), "SELECT count(*) FROM tasks WHERE owner = 'b'").await;
     assert_eq!(owners, "2", "it was carried out");
-    let claimed = store.claim_tasks(&node, 10).await.unwrap();
+    let claimed = store.claim_tasks(&node, 10, &[]).await.unwrap();
     assert_eq!(claimed.len(), 1, "what it took is told, what was told before is not");
-    assert_eq!(claimed[0].record.task, TaskId::new("t2"));
-    assert_eq!(store.claim_tasks(&node, 10).await.unwrap(), []);
+    assert_eq!(claimed[0].stored.record.task, TaskId::new("t2"));
+    assert_eq!(store.claim_tasks(&node, 10, &[]).await.unwrap(), []);
 }
 
 #[tokio::test]
@@ -526,7 +531,7 @@ async fn long_and_strange_texts_are_kept() {
     let (status, outcome) = (TaskStatus::Failed, None);
     store.write(&[Write::EndTask { task: task.clone(), epoch: Some(1), status, message: message.clone(), outcome }]).await.unwrap();
     assert_eq!(store.subscription_counts(None).await.unwrap()[0].uri, long);
-    let stored = store.task(&task).await.unwrap().unwrap();
+    let stored = store.whole_task(&task).await.unwrap().unwrap().stored;
     assert_eq!((stored.message, stored.step), (message, step));
 }
 

@@ -1,9 +1,12 @@
-//! Batches of writes: one transaction of at most two statements, each a function of the schema that takes its half of the
-//! batch as columns. With the begin and the commit this is four round trips, however long the batch is.
+//! Batches of writes: one statement that calls a function of the schema for each half of the batch, its sessions and its
+//! tasks, which it gets as columns. The statement is its own transaction: however long the batch is, it costs one round trip,
+//! and no lock is held for as long as an answer is on its way.
 //!
-//! When the connection is lost nobody knows whether the transaction took effect. The batch is then carried out again on a
-//! new connection and told that it may have been before (`again`). The locks of the first attempt, should the server still
-//! be at it, make the second one wait for its end. Each kind of write then finds out by itself what is its own:
+//! A statement that was not sent takes no effect, and one is sent only over a connection that was heard of just now. When the
+//! connection is lost after that, nobody knows whether it took effect. The batch is
+//! then carried out again on a new connection and told that it may have been before (`again`). The locks of the first attempt,
+//! should the server still be at it, make the second one wait for its end. Each kind of write then finds out by itself what is
+//! its own:
 //!
 //! | kind | on the second attempt |
 //! |---|---|
@@ -14,10 +17,13 @@
 //! | end of a task | over with the same status, message, outcome and epoch |
 //! | answer | answered with the same bytes |
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
-use sqlx::{Connection as _, postgres::PgRow};
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use sqlx::{Executor as _, SqlSafeStr as _, postgres::PgRow};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
     ANSWER_WITHIN, PostgresStore, SETTLED_WITHIN, StatementError, TRIES_MAX,
@@ -31,6 +37,8 @@ use crate::{StoreError, TaskLimit, Write, Written, fault_point};
 /// How long after a batch whose outcome nobody knows writes are taken for possible repetitions of its own. A write that is
 /// none is done no harm: what it would have been refused for is then as it wanted it to be.
 const REMEMBERED_FOR: Duration = Duration::from_secs(60);
+/// A connection that was heard of as recently is there: a batch right behind another one needs not ask.
+const SURE_FOR: Duration = Duration::from_millis(2);
 /// Before a lost connection's batch is carried out again.
 const SETTLE_AFTER: Duration = Duration::from_millis(20);
 
@@ -42,36 +50,36 @@ impl PostgresStore {
         let columns = Columns::of(batch);
         let started = Instant::now();
         let give_up_at = started + SETTLED_WITHIN;
-        let mut again = self.unanswered().writes_until.is_some_and(|end| started < end);
+        // An earlier batch may have been this one.
+        let repeats = self.unanswered().writes_until.is_some_and(|end| started < end);
+        let is_open = AtomicBool::new(false);
         let mut tries = 1;
         loop {
             let end = give_up_at.min(Instant::now() + ANSWER_WITHIN);
-            let error = match timeout_at(end, self.attempt(&columns, again)).await {
+            let again = repeats || is_open.load(Ordering::Acquire);
+            let error = match timeout_at(end, self.attempt(&columns, again, &is_open)).await {
                 Ok(Ok(outcomes)) => return Ok(outcomes),
                 Ok(Err(error)) => error,
                 Err(_) => {
                     let error = self.late(started);
                     if Instant::now() >= give_up_at {
-                        return Err(self.unsettled(error));
+                        return Err(self.given_up(error, &is_open));
                     }
                     // It may have been the answer alone that was lost: what is left of the time is for finding out.
-                    again = true;
                     continue;
                 }
             };
             let cause = match &error {
                 StatementError::Failed(cause) => cause,
                 // It was tried for as long as there is hope. What went before may have been carried out all the same.
-                StatementError::NotConnected(_) if again => return Err(self.unsettled(error.into())),
-                StatementError::NotConnected(_) | StatementError::Late(_) => return Err(error.into()),
+                StatementError::NotConnected(_) | StatementError::Late(_) => return Err(self.given_up(error.into(), &is_open)),
             };
             let remedy = remedy(cause);
             if remedy == Remedy::None || tries >= TRIES_MAX || Instant::now() >= give_up_at {
-                return Err(if again || remedy == Remedy::Reconnect { self.unsettled(error.into()) } else { error.into() });
+                return Err(self.given_up(error.into(), &is_open));
             }
             if remedy == Remedy::Reconnect {
                 self.distrust();
-                again = true;
                 sleep(SETTLE_AFTER).await;
             } else {
                 sleep(moment()).await;
@@ -80,42 +88,47 @@ impl PostgresStore {
         }
     }
 
-    /// Nobody knows whether the batch was carried out, and there is no more time to find out. Its sender may try again.
-    fn unsettled(&self, error: StoreError) -> StoreError {
+    /// There is no more time. Where the batch was sent, nobody knows whether the batch was carried out; its sender may try again.
+    fn given_up(&self, error: StoreError, is_open: &AtomicBool) -> StoreError {
+        if !is_open.load(Ordering::Acquire) {
+            return error;
+        }
         self.unanswered().writes_until = Some(Instant::now() + REMEMBERED_FOR);
-        error
+        StoreError::Unsettled(Box::new(error))
     }
 
-    async fn attempt(&self, columns: &Columns<'_>, again: bool) -> Result<Vec<Written>, StatementError> {
-        let mut connection = self.pool.take().await.map_err(StatementError::NotConnected)?;
-        match transaction(&mut connection, columns, again).await {
+    /// `is_open`: the batch was sent, in this attempt or before, whose answer is not known.
+    async fn attempt(&self, columns: &Columns<'_>, again: bool, is_open: &AtomicBool) -> Result<Vec<Written>, StatementError> {
+        let mut connection = self.write_pool.take_heard_of(SURE_FOR).await.map_err(StatementError::NotConnected)?;
+        match carry_out(&mut connection, columns, again, is_open).await {
             Ok(rows) => {
                 connection.keep();
                 outcomes(&rows, columns.length).map_err(StatementError::Late)
             }
             Err(error) => {
-                // Dropping the transaction has queued its end; it is over before anybody else gets the connection.
-                if remedy(&error) != Remedy::Reconnect && matches!(timeout(ANSWER_WITHIN, connection.ping()).await, Ok(Ok(()))) {
-                    connection.keep_after(&error);
-                }
+                connection.keep_after(&error);
                 Err(StatementError::Failed(error))
             }
         }
     }
 }
 
-async fn transaction(connection: &mut sqlx::PgConnection, columns: &Columns<'_>, again: bool) -> Result<Vec<PgRow>, sqlx::Error> {
-    let mut transaction = connection.begin().await?;
+async fn carry_out(
+    connection: &mut sqlx::PgConnection,
+    columns: &Columns<'_>,
+    again: bool,
+    is_open: &AtomicBool,
+) -> Result<Vec<PgRow>, sqlx::Error> {
     fault_point::passed("write.begun");
-    let mut rows = Vec::with_capacity(columns.length);
-    if !columns.sessions.is_empty() {
-        rows.extend(columns.sessions.query(again).fetch_all(&mut *transaction).await?);
-    }
-    if !columns.tasks.is_empty() {
-        rows.extend(columns.tasks.query(again).fetch_all(&mut *transaction).await?);
-    }
-    fault_point::passed("write.executed");
-    transaction.commit().await?;
+    // By itself, so that what follows is one round trip, and what fails before it was certainly not done.
+    connection.prepare(columns.statement().into_sql_str()).await?;
+    let was_open = is_open.swap(true, Ordering::AcqRel);
+    let rows = columns.query(again).fetch_all(&mut *connection).await.inspect_err(|error| {
+        // The server's own word that it did not.
+        if remedy(error) != Remedy::Reconnect {
+            is_open.store(was_open, Ordering::Release);
+        }
+    })?;
     fault_point::passed("write.committed");
     Ok(rows)
 }

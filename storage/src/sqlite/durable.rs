@@ -1,6 +1,9 @@
 //! [`DurableStore`] on SQLite: each call held to the deadline, then on to its subject.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use protocol::ids::{TaskId, TenantId};
@@ -8,7 +11,7 @@ use protocol::ids::{TaskId, TenantId};
 use super::{SqliteStore, in_time, nodes, sessions, tasks, write};
 use crate::{
     Claim, DurableStore, NodeName, NodeRecord, Renewal, SessionKey, SessionSeat, StoreError, StoredSession, StoredTask, SubscriptionCount,
-    TaskAudience, TaskInput, TaskPlace, TaskStatus, Transition, Write, Written,
+    TaskAudience, TaskInput, TaskLook, TaskPlace, TaskStatus, Transition, WholeTask, Write, Written,
 };
 
 #[async_trait]
@@ -22,7 +25,9 @@ impl DurableStore for SqliteStore {
     }
 
     async fn write(&self, batch: &[Write]) -> Result<Vec<Written>, StoreError> {
-        in_time("a write", write::write(self, batch)).await
+        let is_open = AtomicBool::new(false);
+        let written = in_time("a write", write::write(self, batch, &is_open)).await;
+        written.map_err(|error| if is_open.load(Ordering::Acquire) { StoreError::Unsettled(Box::new(error)) } else { error })
     }
 
     async fn join(&self, node: &NodeName, address: Option<&str>, lease: Duration) -> Result<(), StoreError> {
@@ -73,6 +78,14 @@ impl DurableStore for SqliteStore {
         in_time("reading a task", tasks::task(self, task)).await
     }
 
+    async fn look_at(&self, tasks: &[TaskId]) -> Result<Vec<TaskLook>, StoreError> {
+        in_time("looking at tasks", tasks::look_at(self, tasks)).await
+    }
+
+    async fn whole_task(&self, task: &TaskId) -> Result<Option<WholeTask>, StoreError> {
+        in_time("reading a task", tasks::whole(self, task)).await
+    }
+
     async fn task_outcome(&self, task: &TaskId) -> Result<Option<Vec<u8>>, StoreError> {
         in_time("reading an outcome", tasks::outcome(self, task)).await
     }
@@ -91,8 +104,8 @@ impl DurableStore for SqliteStore {
         in_time("listing tasks", tasks::list(self, tenant, status, after, limit)).await
     }
 
-    async fn claim_tasks(&self, node: &NodeName, limit: u32) -> Result<Vec<StoredTask>, StoreError> {
-        in_time("claiming tasks", tasks::claim(self, node, limit)).await
+    async fn claim_tasks(&self, node: &NodeName, limit: u32, except: &[TaskId]) -> Result<Vec<WholeTask>, StoreError> {
+        tasks::claim(self, node, limit, except).await
     }
 
     async fn reclaim_tasks(&self, from: &NodeName, to: &NodeName) -> Result<Vec<(TaskId, i64)>, StoreError> {

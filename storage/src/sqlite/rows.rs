@@ -7,7 +7,9 @@ use protocol::ids::{BackendId, KeyId, PrincipalId, TaskId, TenantId};
 use sqlx::{Decode, Row, Sqlite, Type, sqlite::SqliteRow};
 
 use super::SqliteStore;
-use crate::{NodeName, NodeRecord, SessionKey, SessionRecord, SessionSeat, Step, StoredSession, StoredTask, TaskRecord, TaskStatus};
+use crate::{
+    NodeName, NodeRecord, SessionKey, SessionRecord, SessionSeat, Step, StoredSession, StoredTask, TaskRecord, TaskStatus, WholeTask,
+};
 
 /// The column that can not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,18 +118,37 @@ pub(super) fn stored_session(row: &SqliteRow, now_us: i64) -> Result<StoredSessi
     })
 }
 
-/// The columns that [`stored_task`] reads.
+/// The columns that [`stored_task`] reads. What may be long is left where it is.
 macro_rules! task_columns {
     ($before:literal, $after:literal) => {
         concat!(
             $before,
-            " task, tenant, principal, session, private, backend, request, details, idempotency, ttl_us, status, message, step,
-              backend_task, link, created_at_us, updated_at_us, epoch, revision ",
+            " task, tenant, principal, session, private, backend, x'' AS request, x'' AS details, idempotency, ttl_us, status, message,
+              step, backend_task, x'' AS link, owner, created_at_us, updated_at_us, epoch, revision ",
             $after
         )
     };
 }
 pub(super) use task_columns;
+
+/// The columns that [`whole_task`] reads.
+macro_rules! whole_task_columns {
+    ($before:literal, $after:literal) => {
+        concat!(
+            $before,
+            " task, tenant, principal, session, private, backend, request, details, idempotency, ttl_us, status, message, step,
+              backend_task, link, owner, created_at_us, updated_at_us, epoch, revision, expires_at_us ",
+            $after
+        )
+    };
+}
+pub(super) use whole_task_columns;
+
+pub(super) fn whole_task(row: &SqliteRow, now_us: i64) -> Result<WholeTask, Unreadable> {
+    let left = get::<Option<i64>>(row, "expires_at_us")?.map(|end| end.saturating_sub(now_us));
+    let left = left.map(|micros| Duration::from_micros(u64::try_from(micros).unwrap_or(0)));
+    Ok(WholeTask { stored: stored_task(row)?, left })
+}
 
 pub(super) fn stored_task(row: &SqliteRow) -> Result<StoredTask, Unreadable> {
     let ttl = get::<Option<i64>>(row, "ttl_us")?.map(u64::try_from).transpose().map_err(|_| Unreadable("ttl_us"))?;
@@ -148,6 +169,7 @@ pub(super) fn stored_task(row: &SqliteRow) -> Result<StoredTask, Unreadable> {
         status: task_status(row)?,
         message: get(row, "message")?,
         step: task_step(row)?,
+        owner: get::<Option<String>>(row, "owner")?.map(NodeName::new),
         created_at_us: get(row, "created_at_us")?,
         updated_at_us: get(row, "updated_at_us")?,
         epoch: get(row, "epoch")?,

@@ -7,10 +7,12 @@ use super::{
     SqliteStore,
     fault::explain,
     now_us,
-    rows::{count, get, stored_task, task_columns, task_name, task_status},
+    rows::{count, get, stored_task, task_columns, task_name, task_status, whole_task, whole_task_columns},
     sessions::commit_claim,
 };
-use crate::{NodeName, StoreError, StoredTask, TaskAudience, TaskInput, TaskPlace, TaskStatus, Transition};
+use crate::{
+    InputsLook, NodeName, StoreError, StoredTask, TaskAudience, TaskInput, TaskLook, TaskPlace, TaskStatus, Transition, WholeTask,
+};
 
 impl SqliteStore {
     fn readable_tasks(&self, rows: &[SqliteRow]) -> Vec<StoredTask> {
@@ -22,6 +24,36 @@ pub(super) async fn task(store: &SqliteStore, task: &TaskId) -> Result<Option<St
     let select = sqlx::query(task_columns!("SELECT", "FROM tasks WHERE task = ?")).bind(task.as_str());
     let rows = select.fetch_all(&store.readers).await.map_err(explain)?;
     Ok(store.readable_tasks(&rows).pop())
+}
+
+pub(super) async fn look_at(store: &SqliteStore, tasks: &[TaskId]) -> Result<Vec<TaskLook>, StoreError> {
+    let select = sqlx::query(task_columns!(
+        "SELECT
+             (SELECT max(number) FROM task_inputs AS i WHERE i.task = tasks.number AND closed = 0) AS newest,
+             (SELECT count(*) FROM task_inputs AS i WHERE i.task = tasks.number AND closed = 0) AS asked,
+             (SELECT count(answer) FROM task_inputs AS i WHERE i.task = tasks.number AND closed = 0) AS answered,",
+        "FROM tasks WHERE task IN (SELECT value FROM json_each(?))"
+    ));
+    let rows = select.bind(names(tasks)).fetch_all(&store.readers).await.map_err(explain)?;
+    Ok(store.readable(&rows, task_name, |row| {
+        let newest = get::<Option<i64>>(row, "newest")?.unwrap_or_default();
+        Ok(TaskLook {
+            stored: stored_task(row)?,
+            inputs: InputsLook { newest, open: count(row, "asked")?, answered: count(row, "answered")? },
+        })
+    }))
+}
+
+/// For `json_each`.
+fn names(tasks: &[TaskId]) -> String {
+    serde_json::to_string(&tasks.iter().map(TaskId::as_str).collect::<Vec<_>>()).unwrap_or_else(|_| "[]".into())
+}
+
+pub(super) async fn whole(store: &SqliteStore, task: &TaskId) -> Result<Option<WholeTask>, StoreError> {
+    let select = sqlx::query(whole_task_columns!("SELECT", "FROM tasks WHERE task = ?")).bind(task.as_str());
+    let rows = select.fetch_all(&store.readers).await.map_err(explain)?;
+    let now = now_us();
+    Ok(store.readable(&rows, task_name, |row| whole_task(row, now)).pop())
 }
 
 pub(super) async fn outcome(store: &SqliteStore, task: &TaskId) -> Result<Option<Vec<u8>>, StoreError> {
@@ -79,28 +111,36 @@ pub(super) async fn list(
     Ok(store.readable_tasks(&rows))
 }
 
-pub(super) async fn claim(store: &SqliteStore, node: &NodeName, limit: u32) -> Result<Vec<StoredTask>, StoreError> {
+/// A transaction that does not end well leaves nothing behind, and a process that ends takes its name with it: no answer of
+/// this is lost that would have to be given once more.
+pub(super) async fn claim(store: &SqliteStore, node: &NodeName, limit: u32, except: &[TaskId]) -> Result<Vec<WholeTask>, StoreError> {
     let now = now_us();
+    let except = names(except);
     // Most of the time there is nothing, and looking keeps nobody from writing.
     let look = sqlx::query(
         "SELECT 1 FROM tasks t INDEXED BY tasks_unfinished WHERE t.status IN ('working', 'input_required') AND t.owner IS NOT ?
-         AND NOT EXISTS (SELECT 1 FROM nodes WHERE node = t.owner AND lease_until_us > ?) LIMIT 1",
+         AND NOT EXISTS (SELECT 1 FROM nodes WHERE node = t.owner AND lease_until_us > ?)
+         AND t.task NOT IN (SELECT value FROM json_each(?)) LIMIT 1",
     );
-    if look.bind(node.as_str()).bind(now).fetch_optional(&store.readers).await.map_err(explain)?.is_none() {
+    let look = look.bind(node.as_str()).bind(now).bind(&except);
+    if look.fetch_optional(&store.readers).await.map_err(explain)?.is_none() {
         return Ok(Vec::new());
     }
     let mut writing = store.begin().await?;
-    let update = sqlx::query(task_columns!(
+    let update = sqlx::query(whole_task_columns!(
         "UPDATE tasks SET owner = ?1, epoch = epoch + 1 WHERE number IN (
              SELECT t.number FROM tasks t INDEXED BY tasks_unfinished WHERE t.status IN ('working', 'input_required') AND t.owner IS NOT ?1
-             AND NOT EXISTS (SELECT 1 FROM nodes WHERE node = t.owner AND lease_until_us > ?2) ORDER BY t.number LIMIT ?3)
+             AND NOT EXISTS (SELECT 1 FROM nodes WHERE node = t.owner AND lease_until_us > ?2)
+             AND t.task NOT IN (SELECT value FROM json_each(?4)) ORDER BY t.number LIMIT ?3)
          RETURNING",
         ""
     ));
-    let rows = update.bind(node.as_str()).bind(now).bind(limit).fetch_all(writing.connection()).await.map_err(explain)?;
+    let update = update.bind(node.as_str()).bind(now).bind(limit).bind(&except);
+    let rows = update.fetch_all(writing.connection()).await.map_err(explain)?;
     commit_claim(writing).await?;
-    let mut claimed = store.readable_tasks(&rows);
-    claimed.sort_by(|one, other| (one.created_at_us, &one.record.task).cmp(&(other.created_at_us, &other.record.task)));
+    let mut claimed = store.readable(&rows, task_name, |row| whole_task(row, now));
+    let place = |task: &WholeTask| (task.stored.created_at_us, task.stored.record.task.clone());
+    claimed.sort_by_key(place);
     Ok(claimed)
 }
 

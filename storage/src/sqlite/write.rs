@@ -1,5 +1,7 @@
 //! A batch of writes as one transaction.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use sqlx::sqlite::SqliteConnection;
 
 use super::{
@@ -9,7 +11,8 @@ use super::{
 };
 use crate::{StoreError, Write, Written, fault_point};
 
-pub(super) async fn write(store: &SqliteStore, batch: &[Write]) -> Result<Vec<Written>, StoreError> {
+/// `is_open`: it was asked to commit, and nothing is known of that.
+pub(super) async fn write(store: &SqliteStore, batch: &[Write], is_open: &AtomicBool) -> Result<Vec<Written>, StoreError> {
     if batch.is_empty() {
         return Ok(Vec::new());
     }
@@ -22,7 +25,11 @@ pub(super) async fn write(store: &SqliteStore, batch: &[Write]) -> Result<Vec<Wr
         outcomes.push(one(writing.connection(), change, now).await?);
     }
     fault_point::passed("write.executed");
-    writing.commit().await?;
+    is_open.store(true, Ordering::Release);
+    writing.commit().await.inspect_err(|error| {
+        // Its own word that it did not.
+        is_open.store(!matches!(error, StoreError::Busy { .. } | StoreError::Full), Ordering::Release);
+    })?;
     fault_point::passed("write.committed");
     Ok(outcomes)
 }

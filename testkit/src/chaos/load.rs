@@ -193,7 +193,8 @@ impl Load {
                 Attempt::Error { .. } => self.history.saw(began, Saw::Refused { key, kind: answer.kind() }),
             }
             self.note_loss(client, &answer).await;
-            if answer.is_final() && answer.kind() != "session_not_found" {
+            // A commit in doubt is final for its key only.
+            if answer.is_final() && !["session_not_found", crate::history::OUTCOME_UNKNOWN].contains(&answer.kind().as_str()) {
                 return self.history.saw(began, Saw::Wrong { what: format!("{name} was refused for good: {answer:?}") });
             }
             if first.elapsed() > PATIENCE {

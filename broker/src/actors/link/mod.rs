@@ -177,6 +177,8 @@ impl Link {
         backoff.wait(&self.backend).await.map_err(OpenError::Waiting)?;
         let limit = self.backend.timeouts().initialize;
         match tokio::time::timeout(limit, self.open()).await {
+            // No call has begun, whoever says that there is no answer.
+            Ok(Err(Failure::Unclear(text))) => Err(OpenError::Failed(Failure::Busy(text))),
             Ok(opened) => opened.map_err(OpenError::Failed),
             Err(_) => {
                 let text = format!("no answer to initialize within {}", crate::config::units::format_duration(limit));

@@ -22,7 +22,7 @@ use crate::{
         stream::EventStream,
     },
     durable::{SessionKey, StoredTask, TaskAudience, TaskPlace, TaskStatus, Write, Written, fault_point},
-    limits::{PAGE_ENTRIES, STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_LOOK_INTERVAL, TASK_LOOK_INTERVAL_ALONE, TASK_RESULT_WAIT_MAX},
+    limits::{PAGE_ENTRIES, STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_LOOK_INTERVAL, TASK_RESULT_WAIT_MAX},
     rules::{
         cursor::{self, Scope},
         tasks::{self, Ended},
@@ -116,33 +116,43 @@ impl Session {
     }
 
     async fn outcome_of(self: &Arc<Self>, id: &TaskId, waiting: &super::Waiting, shown: &mut Shown) -> Result<Vec<u8>, Refusal> {
-        let durable = &self.shared.durable;
         let give_up = Instant::now() + TASK_RESULT_WAIT_MAX;
+        let mut may_have_changed = true;
         loop {
-            match self.own_task(id).await {
-                Ok(task) if task.status.is_over() => {
-                    let outcome = durable.timed("task_outcome", durable.store.task_outcome(id)).await?;
-                    return Ok(outcome.unwrap_or_else(|| Ended::cancelled(&crate::request_id()).outcome));
+            if may_have_changed {
+                match self.ended_or_shown(id, shown).await {
+                    Ok(Some(outcome)) => return Ok(outcome),
+                    Ok(None) => may_have_changed = false,
+                    // The store is away: whoever waits goes on waiting, and asks again.
+                    Err(refusal) if refusal.kind != ErrorKind::TaskNotFound => {}
+                    Err(refusal) => return Err(refusal),
                 }
-                Ok(task) => {
-                    let inputs = match task.status {
-                        TaskStatus::InputRequired => durable.timed("task_inputs", durable.store.task_inputs(id)).await.ok(),
-                        _ => Some(Vec::new()),
-                    };
-                    if let Some(inputs) = inputs {
-                        shown.follow(&task, &inputs);
-                    }
-                }
-                // The store is away: whoever waits goes on waiting.
-                Err(refusal) if refusal.kind != ErrorKind::TaskNotFound => {}
-                Err(refusal) => return Err(refusal),
             }
             if Instant::now() >= give_up {
                 return Err(Refusal::new(ErrorKind::Timeout, "the task is not over yet, ask for its result again"));
             }
-            let look = if durable.hot.is_connected() { TASK_LOOK_INTERVAL } else { TASK_LOOK_INTERVAL_ALONE };
-            let _either = tokio::time::timeout(look, waiting.changed.notified()).await;
+            // A word comes with each change, from who makes it or from `looks`.
+            may_have_changed |= tokio::time::timeout(TASK_LOOK_INTERVAL, waiting.changed.notified()).await.is_ok();
+            if waiting.stream.is_lost() {
+                return Err(Refusal::new(ErrorKind::Timeout, "nobody waits for the task here any more"));
+            }
         }
+    }
+
+    /// How the task ended; if it has not, its client is shown what it needs.
+    async fn ended_or_shown(self: &Arc<Self>, id: &TaskId, shown: &mut Shown) -> Result<Option<Vec<u8>>, Refusal> {
+        let durable = &self.shared.durable;
+        let task = self.own_task(id).await?;
+        if task.status.is_over() {
+            let outcome = durable.timed("task_outcome", durable.store.task_outcome(id)).await?;
+            return Ok(Some(outcome.unwrap_or_else(|| Ended::cancelled(&crate::request_id()).outcome)));
+        }
+        let inputs = match task.status {
+            TaskStatus::InputRequired => durable.timed("task_inputs", durable.store.task_inputs(id)).await?,
+            _ => Vec::new(),
+        };
+        shown.follow(&task, &inputs);
+        Ok(None)
     }
 
     /// The client's answer to something a task needs. The first one counts, from whichever session it comes.

@@ -16,13 +16,21 @@ use protocol::{
 
 use super::run::{Plan, TaskRun};
 use crate::{
-    actors::session::{Session, local::Reply},
+    actors::{
+        session::{Session, local::Reply},
+        shared::Shared,
+    },
     config,
-    durable::{NodeName, Step, StoredTask, TaskLimit, TaskLimits, TaskRecord, TaskStatus, Write, Written, fault_point},
-    limits::{STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_ID_BYTES, TASK_REQUEST_BYTES_MAX, TASK_RUNS_MAX, TASK_STORE_WAIT_MAX},
+    durable::{
+        self, NodeName, Step, StoreError, StoredTask, TaskLimit, TaskLimits, TaskRecord, TaskStatus, WholeTask, Write, Written, fault_point,
+    },
+    limits::{
+        COMMIT_SETTLES_WITHIN, STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_ID_BYTES, TASK_REQUEST_BYTES_MAX, TASK_RUNS_MAX,
+        TASK_STORE_WAIT_MAX,
+    },
     rules::{
         routing::{self, TaskTarget},
-        tasks::{self, Details, Ended, IDEMPOTENCY_KEY, Wish},
+        tasks::{self, Details, IDEMPOTENCY_KEY, Wish},
     },
 };
 
@@ -61,6 +69,8 @@ impl Session {
         match self.store_task(&record, &owner, &settings).await? {
             Written::Created { at_us } => Ok(self.created(record, at_us, &owner, &settings)),
             Written::Known(task) => self.known(&task, &record, &settings).await,
+            // It was made, by an attempt whose answer was lost, and this process took it along to another name since.
+            Written::Fenced => self.known(&record.task, &record, &settings).await,
             Written::Full(limit) => Err(full(limit, &settings)),
             _ => Err(Refusal::new(ErrorKind::Internal, "the task could not be made")),
         }
@@ -69,7 +79,7 @@ impl Session {
     fn created(self: &Arc<Self>, record: TaskRecord, at_us: i64, owner: &NodeName, settings: &config::Tasks) -> Reply {
         fault_point::passed("task.created");
         self.shared.metrics.task_transition(TaskStatus::Working.name());
-        let stored = new_task(record, at_us);
+        let stored = new_task(record, at_us, owner.clone());
         tracing::info!(task = super::digest(&stored.record.task), tenant = %self.tenant.id, principal = %self.caller.principal, backend = %stored.record.backend, "task made");
         let result = tasks::created(&stored, settings.poll_interval);
         let (session, owner) = (self.clone(), owner.clone());
@@ -83,7 +93,8 @@ impl Session {
             return;
         }
         if let Some(plan) = Plan::read(&stored.record) {
-            let run = TaskRun::new(stored, plan, self.tenant.clone(), &self.shared);
+            let left = stored.record.ttl;
+            let run = TaskRun::new(WholeTask { stored, left }, plan, self.tenant.clone(), &self.shared);
             self.shared.tasks.start(run, Step::Queued);
         }
     }
@@ -91,7 +102,7 @@ impl Session {
     /// The task this request made before.
     async fn known(&self, task: &TaskId, asked: &TaskRecord, settings: &config::Tasks) -> Result<Reply, Refusal> {
         let durable = &self.shared.durable;
-        let known = durable.timed("task", durable.store.task(task)).await?;
+        let known = durable.timed("whole_task", durable.store.whole_task(task)).await?.map(|known| known.stored);
         let known = known.filter(|known| self.audience().may_see(&known.record));
         let known = known.ok_or_else(|| Refusal::new(ErrorKind::TaskNotFound, "the task this request made before is gone"))?;
         if known.record.backend != asked.backend || !is_same_call(&known.record.request, &asked.request) {
@@ -100,7 +111,7 @@ impl Session {
         Ok(Reply::Result(tasks::created(&known, settings.poll_interval).into()))
     }
 
-    /// Tries for a moment, unless the store is away. A task whose client is told that it was not made shall not run.
+    /// Tries for a moment, unless the store is away. A client is told that nothing was done only where that is certain.
     async fn store_task(&self, record: &TaskRecord, owner: &NodeName, settings: &config::Tasks) -> Result<Written, Refusal> {
         let limits = TaskLimits {
             running: settings.running_per_tenant as u64,
@@ -109,16 +120,24 @@ impl Session {
         };
         let mut wait = STORE_RETRY_FIRST;
         let give_up_at = Instant::now() + TASK_STORE_WAIT_MAX;
+        let mut is_open = false;
         loop {
             let create = Write::CreateTask { record: Box::new(record.clone()), owner: owner.clone(), limits };
-            match self.shared.durable.write(create).await {
-                Err(refusal) if refusal.kind != ErrorKind::StoreBusy || Instant::now() + wait > give_up_at => {
-                    self.shared.running.spawn(undo(self.shared.durable.clone(), record.task.clone()));
-                    return Err(refusal);
-                }
-                Err(_) => tokio::time::sleep(wait).await,
+            let error = match self.shared.durable.commit(create).await {
                 Ok(written) => return Ok(written),
+                Err(error) => error,
+            };
+            is_open |= matches!(error, StoreError::Unsettled(_));
+            let may_pass = matches!(error.cause(), StoreError::Busy { .. });
+            if !may_pass || Instant::now() + wait > give_up_at {
+                if !is_open {
+                    return Err(durable::refusal(&error));
+                }
+                self.shared.running.spawn(find_out(self.shared.clone(), record.task.clone()));
+                let text = "the database did not say whether it stored the task: it may be carried out";
+                return Err(Refusal::new(ErrorKind::OutcomeUnknown, text));
             }
+            tokio::time::sleep(wait).await;
             wait *= 2;
         }
     }
@@ -161,12 +180,13 @@ fn is_same_call(one: &[u8], other: &[u8]) -> bool {
     same(|message| message.fields.name) && same(|message| message.fields.arguments)
 }
 
-fn new_task(record: TaskRecord, at_us: i64) -> StoredTask {
+fn new_task(record: TaskRecord, at_us: i64, owner: NodeName) -> StoredTask {
     StoredTask {
         record,
         status: TaskStatus::Working,
         message: None,
         step: Step::Queued,
+        owner: Some(owner),
         created_at_us: at_us,
         updated_at_us: at_us,
         epoch: 1,
@@ -193,14 +213,25 @@ fn full(limit: TaskLimit, settings: &config::Tasks) -> Refusal {
     Refusal::new(ErrorKind::TaskLimit, text)
 }
 
-/// The store said that it failed, and may have made the task all the same: it is ended as soon as the store answers again.
-async fn undo(durable: Arc<crate::durable::Durable>, task: TaskId) {
-    let Ended { status, message, outcome } = Ended::cancelled(&crate::request_id());
+/// Nobody knows whether the task was made. If it was, its client may have been led to it when it asked again, so it is carried
+/// out like any other.
+async fn find_out(shared: Arc<Shared>, task: TaskId) {
+    let settled_at = Instant::now() + COMMIT_SETTLES_WITHIN;
     loop {
-        tokio::time::sleep(STORE_RETRY_MAX).await;
-        let (message, outcome) = (message.clone(), Some(outcome.clone()));
-        if durable.write(Write::EndTask { task: task.clone(), epoch: None, status, message, outcome }).await.is_ok() {
+        // Whoever comes after this process finds it, too.
+        if tokio::time::timeout(STORE_RETRY_MAX, shared.draining.cancelled()).await.is_ok() {
             return;
+        }
+        match shared.durable.timed("whole_task", shared.durable.store.whole_task(&task)).await {
+            Ok(Some(found)) => {
+                let is_ours = found.stored.owner.as_ref().is_some_and(|owner| shared.durable.is_ours(owner));
+                if is_ours && !found.stored.status.is_over() {
+                    super::recovery::recover(shared, found).await;
+                }
+                return;
+            }
+            Ok(None) if Instant::now() >= settled_at => return,
+            Ok(None) | Err(_) => {}
         }
     }
 }

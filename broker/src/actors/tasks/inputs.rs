@@ -5,12 +5,7 @@
 //! with the answer. Every request of the backend is answered: by the client, by an error after the time clients have, or when
 //! the task is over.
 
-use std::{
-    collections::BTreeSet,
-    convert::Infallible,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeSet, convert::Infallible, sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use protocol::{
@@ -24,14 +19,12 @@ use super::run::{OpenInput, Stop, TaskRun};
 use crate::{
     actors::link::{connection::Connection, pending::Asked},
     durable::{TaskStatus, Write, fault_point},
-    limits::{TASK_INPUTS_MAX, TASK_LOOK_INTERVAL, TASK_LOOK_INTERVAL_ALONE},
+    limits::{TASK_INPUTS_MAX, TASK_LOOK_INTERVAL},
     rules::tasks,
 };
 
 /// Numbers one owner can give; the next owner's begin above them, because a number is never used again.
 const NUMBERS_PER_EPOCH: i64 = 1 << 20;
-/// How often a run without open questions looks whether its task is still wanted, should no word of that come.
-const IDLE_LOOKS: u32 = 5;
 
 /// Takes a backend's request for the client of a task.
 pub fn ask(run: &Arc<TaskRun>, connection: &Arc<Connection>, message: &Message) -> Result<(), Refusal> {
@@ -121,21 +114,19 @@ pub(super) fn refuse_all(run: &TaskRun) {
 
 /// Looks after a running task: hands answers of the client to the backend, and notices when the task is not wanted any more.
 pub(super) async fn attend(run: &Arc<TaskRun>) -> Infallible {
-    let mut first_look = true;
+    // Nothing has changed that is not known here.
+    let mut may_have_changed = false;
     loop {
         let changed = run.changed.notified();
         tokio::pin!(changed);
         changed.as_mut().enable(); // before looking, so that no change is missed
         let open = expire(run);
-        if !open.is_empty() {
-            take_answers(run, &open).await;
+        if may_have_changed {
+            // What the store does not tell now it tells later.
+            may_have_changed = (!open.is_empty() && take_answers(run, &open).await.is_err()) || notice_end(run).await.is_err();
         }
-        if !std::mem::take(&mut first_look) {
-            notice_end(run).await;
-        }
-        let connected = run.shared.durable.hot.is_connected();
-        let look = if connected { TASK_LOOK_INTERVAL } else { TASK_LOOK_INTERVAL_ALONE };
-        let _either = tokio::time::timeout(if open.is_empty() { look * IDLE_LOOKS } else { look }, changed).await;
+        // A word comes with each change, from who makes it or from `looks`.
+        may_have_changed |= tokio::time::timeout(TASK_LOOK_INTERVAL, changed).await.is_ok();
     }
 }
 
@@ -158,9 +149,9 @@ fn expire(run: &Arc<TaskRun>) -> BTreeSet<i64> {
     open
 }
 
-async fn take_answers(run: &Arc<TaskRun>, open: &BTreeSet<i64>) {
+async fn take_answers(run: &Arc<TaskRun>, open: &BTreeSet<i64>) -> Result<(), Refusal> {
     let durable = &run.shared.durable;
-    let Ok(stored) = durable.timed("task_inputs", durable.store.task_inputs(&run.id)).await else { return };
+    let stored = durable.timed("task_inputs", durable.store.task_inputs(&run.id)).await?;
     for input in stored.iter().filter(|input| open.contains(&input.number)) {
         let Some(answer) = &input.answer else { continue };
         let Some(waiting) = take(run, input.number) else { continue };
@@ -168,6 +159,7 @@ async fn take_answers(run: &Arc<TaskRun>, open: &BTreeSet<i64>) {
         waiting.connection.send_later(in_backends_terms(run, answer));
         close(run, input.number).await;
     }
+    Ok(())
 }
 
 /// The client's answer names the task as the backend does.
@@ -184,13 +176,10 @@ fn in_backends_terms(run: &TaskRun, answer: Bytes) -> Bytes {
 }
 
 /// Somebody else may have ended the task, or deleted it.
-async fn notice_end(run: &TaskRun) {
+async fn notice_end(run: &TaskRun) -> Result<(), Refusal> {
     let durable = &run.shared.durable;
-    match durable.timed("task", durable.store.task(&run.id)).await {
-        Ok(Some(task)) if task.status.is_over() => run.stop(Stop::Cancelled),
-        Ok(None) => run.stop(Stop::Cancelled),
-        // What the store does not tell now it tells later.
-        Ok(Some(_)) => {}
-        Err(_) => tokio::time::sleep(Duration::from_millis(200)).await,
+    if durable.timed("task", durable.store.task(&run.id)).await?.is_none_or(|task| task.status.is_over()) {
+        run.stop(Stop::Cancelled);
     }
+    Ok(())
 }

@@ -8,6 +8,7 @@ mod answers;
 mod cancelling;
 mod create;
 mod inputs;
+mod looks;
 mod mirror;
 mod recovery;
 pub mod run;
@@ -18,9 +19,13 @@ mod words;
 use std::{
     collections::{HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, OnceLock, Weak},
+    time::{Duration, Instant},
 };
 
-use crate::durable::{SessionKey, TaskStatus};
+use crate::{
+    durable::{SessionKey, TaskStatus},
+    limits::{TASK_LEFT_ALONE_FIRST, TASK_LEFT_ALONE_MAX, TASKS_LEFT_ALONE_MAX},
+};
 use dashmap::DashMap;
 use protocol::ids::{TaskId, TenantId};
 use tokio::sync::Notify;
@@ -47,6 +52,8 @@ pub struct Tasks {
     /// Sessions that live here.
     sessions: DashMap<SessionKey, Weak<Session>>,
     tenants: OnceLock<FindTenant>,
+    /// Tasks that can not be carried out here.
+    left_alone: Mutex<HashMap<TaskId, LeftAlone>>,
 }
 
 #[derive(Default)]
@@ -60,6 +67,14 @@ struct Inner {
     waiting: HashMap<TaskId, Vec<Weak<Waiting>>>,
     /// The status last told to the session that made a task, where that is not `working`.
     told: HashMap<TaskId, TaskStatus>,
+}
+
+/// A task that is for other processes.
+#[derive(Debug, Clone, Copy)]
+struct LeftAlone {
+    until: Instant,
+    /// How long that was.
+    lasts: Duration,
 }
 
 /// A task and where it is found from.
@@ -92,6 +107,26 @@ impl Tasks {
 
     fn tenant(&self, id: &TenantId) -> Option<Arc<Tenant>> {
         self.tenants.get().and_then(|find| find(id))
+    }
+
+    /// This task is for other processes. Whether that is news.
+    fn leave_alone(&self, task: &TaskId) -> bool {
+        let mut left_alone = sync::lock(&self.left_alone);
+        let before = left_alone.get(task).map(|before| before.lasts);
+        if before.is_some() || left_alone.len() < TASKS_LEFT_ALONE_MAX {
+            let lasts = before.map_or(TASK_LEFT_ALONE_FIRST, |before| (before * 2).min(TASK_LEFT_ALONE_MAX));
+            left_alone.insert(task.clone(), LeftAlone { until: Instant::now() + lasts, lasts });
+        }
+        before.is_none()
+    }
+
+    /// `None`: they are too many to tell what else could be taken over.
+    fn left_alone(&self) -> Option<Vec<TaskId>> {
+        let (mut left_alone, now) = (sync::lock(&self.left_alone), Instant::now());
+        // For a while it is remembered how long it was.
+        left_alone.retain(|_, one| one.until + TASK_LEFT_ALONE_MAX > now);
+        let has_room = left_alone.len() < TASKS_LEFT_ALONE_MAX;
+        has_room.then(|| left_alone.iter().filter(|(_, one)| one.until > now).map(|(task, _)| task.clone()).collect())
     }
 
     /// A session lives here from now on.
@@ -230,10 +265,14 @@ impl Tasks {
 
     /// Something of this task may have changed: whoever waits for it here looks.
     fn nudge(&self, task: &TaskId) {
-        self.waiting_for(task).iter().for_each(|one| one.changed.notify_one());
+        self.nudge_waiting(task);
         if let Some(run) = self.run(task) {
             run.changed.notify_waiters();
         }
+    }
+
+    fn nudge_waiting(&self, task: &TaskId) {
+        self.waiting_for(task).iter().for_each(|one| one.changed.notify_one());
     }
 
     /// Something may have been missed: everybody looks.

@@ -3,6 +3,9 @@
 //! What was not sent is sent; what the backend keeps a task for is watched further; what was sent and may have been carried
 //! out is sent again only where that is harmless, and otherwise ends as what it is: unknown.
 
+#[cfg(test)]
+mod tests;
+
 use std::{collections::HashMap, sync::Arc};
 
 use protocol::{
@@ -11,13 +14,13 @@ use protocol::{
 };
 
 use super::{
-    Tasks,
+    Tasks, looks,
     run::{Plan, Stop, TaskRun},
     wakes,
 };
 use crate::{
     actors::shared::Shared,
-    durable::{StoredTask, TaskStatus, Wake, Write, Written},
+    durable::{NodeName, StoredTask, TaskStatus, Wake, WholeTask, Write, Written},
     limits::{STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_CLAIM_BATCH, TASK_RUNS_MAX},
     rules::tasks::{AfterCrash, Ended, after_crash},
 };
@@ -26,6 +29,7 @@ impl Tasks {
     /// Begins to look for tasks, and to listen. Called once, when tenants and backends are known.
     pub fn begin(shared: &Arc<Shared>) {
         tokio::spawn(wakes::listen(shared.clone()));
+        tokio::spawn(looks::keep_looking(shared.clone()));
         tokio::spawn(look(shared.clone()));
     }
 
@@ -58,33 +62,20 @@ impl Tasks {
 }
 
 async fn look(shared: Arc<Shared>) {
-    let mut answer_lost = false;
     loop {
         if shared.draining.is_cancelled() {
             return;
         }
         let (durable, node) = (&shared.durable, shared.durable.node());
-        // What was claimed is ours, though the answer that said so was lost: asked for again, under new epochs.
-        if answer_lost && let Ok(own) = durable.timed("reclaim_tasks", durable.store.reclaim_tasks(&node, &node)).await {
-            answer_lost = false;
-            shared.tasks.reclaimed(&shared, own);
-        }
         let room = TASK_RUNS_MAX.saturating_sub(shared.tasks.running());
         let may_take = !durable.is_shared() || durable.lease.is_settled(shared.config.session.lease);
         let limit = if may_take { TASK_CLAIM_BATCH.min(u32::try_from(room).unwrap_or(u32::MAX)) } else { 0 };
         let mut found = 0;
         if limit > 0 {
-            // One that waited for an outage to be over would be the first to come, before those who own the tasks.
-            let claim = durable.timed("claim_tasks", durable.store.claim_tasks(&node, limit));
-            let claimed = tokio::time::timeout(shared.config.session.lease / 2, claim).await;
-            match claimed {
-                Ok(Ok(claimed)) => {
-                    found = claimed.len();
-                    for stored in claimed {
-                        shared.running.spawn(recover(shared.clone(), stored));
-                    }
-                }
-                Ok(Err(_)) | Err(_) => answer_lost = true,
+            let claimed = claim(&shared, &node, limit).await;
+            found = claimed.len();
+            for task in claimed {
+                shared.running.spawn(recover(shared.clone(), task));
             }
         }
         if found < TASK_CLAIM_BATCH as usize {
@@ -96,52 +87,79 @@ async fn look(shared: Arc<Shared>) {
     }
 }
 
+/// What nobody owns, made this process's own. An answer that is lost is given once more by the store. What was claimed under
+/// a name that lapsed meanwhile may be anybody's: it is reclaimed with the rest of what has that name, or claimed again.
+async fn claim(shared: &Arc<Shared>, node: &NodeName, limit: u32) -> Vec<WholeTask> {
+    let (durable, Some(except)) = (&shared.durable, shared.tasks.left_alone()) else { return Vec::new() };
+    let claim = durable.timed("claim_tasks", durable.store.claim_tasks(node, limit, &except));
+    let claimed = if durable.is_shared() {
+        // One that waited for an outage to be over would be the first to come, before those who own the tasks.
+        tokio::time::timeout(shared.config.session.lease / 2, claim).await.ok()
+    } else {
+        Some(claim.await)
+    };
+    claimed.and_then(Result::ok).filter(|_| durable.node() == *node).unwrap_or_default()
+}
+
 async fn take_up(shared: Arc<Shared>, tasks: HashMap<TaskId, i64>) {
     for (task, epoch) in tasks {
         let mut wait = STORE_RETRY_FIRST;
         let stored = loop {
-            match shared.durable.timed("task", shared.durable.store.task(&task)).await {
+            match shared.durable.timed("whole_task", shared.durable.store.whole_task(&task)).await {
                 Ok(stored) => break stored,
                 Err(_) => tokio::time::sleep(wait).await,
             }
             wait = (wait * 2).min(STORE_RETRY_MAX);
         };
-        if let Some(stored) = stored.filter(|stored| stored.epoch == epoch && !stored.status.is_over()) {
-            recover(shared.clone(), stored).await;
+        if let Some(task) = stored.filter(|task| task.stored.epoch == epoch && !task.stored.status.is_over()) {
+            recover(shared.clone(), task).await;
         }
     }
 }
 
 /// Goes on with a task that is ours since just now.
-async fn recover(shared: Arc<Shared>, stored: StoredTask) {
+pub(super) async fn recover(shared: Arc<Shared>, task: WholeTask) {
+    let stored = &task.stored;
     if let Some(run) = shared.tasks.run(&stored.record.task) {
         run.owned_under(stored.epoch); // it has been running here all along
         return;
     }
-    let name = super::digest(&stored.record.task);
-    let Some(plan) = Plan::read(&stored.record) else {
-        tracing::error!(task = name, "what is stored of a task can not be read; it ends here");
-        return give_up(&shared, &stored, &Refusal::new(ErrorKind::Internal, "what is stored of the task can not be read")).await;
+    let tenant = shared.tasks.tenant(&stored.record.tenant);
+    let known = tenant.filter(|tenant| tenant.backend(&stored.record.backend).is_some());
+    let Some((plan, tenant)) = Plan::read(&stored.record).zip(known) else {
+        return leave_alone(&shared, stored).await;
     };
-    let Some(tenant) = shared.tasks.tenant(&stored.record.tenant) else {
-        return give_up(&shared, &stored, &Refusal::new(ErrorKind::BackendUnavailable, "the tenant of the task is gone")).await;
-    };
-    close_inputs(&shared, &stored).await;
+    close_inputs(&shared, stored).await;
     let after = after_crash(&stored.step, plan.details.is_repeatable());
-    tracing::info!(task = name, tenant = %stored.record.tenant, backend = %stored.record.backend, ?after, "a task is taken over");
+    tracing::info!(task = super::digest(&stored.record.task), tenant = %stored.record.tenant, backend = %stored.record.backend, ?after, "a task is taken over");
     match after {
         AfterCrash::Send | AfterCrash::Follow => {
             let step = stored.step.clone();
-            shared.tasks.start(TaskRun::new(stored, plan, tenant, &shared), step);
+            shared.tasks.start(TaskRun::new(task, plan, tenant, &shared), step);
         }
         AfterCrash::Unknown => {
             let text = format!(
                 "the broker that called backend {} ended before the answer came; the call may or may not have been carried out",
                 stored.record.backend
             );
-            give_up(&shared, &stored, &Refusal::new(ErrorKind::OutcomeUnknown, text)).await;
+            give_up(&shared, stored, &Refusal::new(ErrorKind::OutcomeUnknown, text)).await;
         }
     }
+}
+
+/// Written by a later version, or of a tenant or a backend that is not known here: another process may go on with it. When
+/// none does, it ends with its time.
+async fn leave_alone(shared: &Arc<Shared>, stored: &StoredTask) {
+    let task = stored.record.task.clone();
+    if shared.tasks.leave_alone(&task) {
+        tracing::warn!(
+            task = super::digest(&task),
+            tenant = %stored.record.tenant,
+            backend = %stored.record.backend,
+            "a task can not be carried out here: it can not be read, or its tenant or backend is not known"
+        );
+    }
+    insist(shared, &Write::ReleaseTask { task, epoch: stored.epoch }).await;
 }
 
 /// Whoever asked these questions is gone, and can not be answered any more.

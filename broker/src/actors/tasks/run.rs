@@ -33,8 +33,8 @@ use crate::{
         sync,
         tenant::Tenant,
     },
-    durable::{StoredTask, TaskRecord, TaskStatus, Wake, Write, Written},
-    limits::{EPOCH_NEWS_WAIT, STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_RUN_MAX},
+    durable::{TaskRecord, TaskStatus, Wake, WholeTask, Write, Written},
+    limits::{STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_RUN_MAX},
     rules::{catalog::Endpoint, log_level::LogLevel, tasks::Details},
 };
 
@@ -125,9 +125,9 @@ impl Plan {
 }
 
 impl TaskRun {
-    pub(super) fn new(stored: StoredTask, plan: Plan, tenant: Arc<Tenant>, shared: &Arc<Shared>) -> Arc<Self> {
-        let age = age(stored.created_at_us);
-        let left = stored.record.ttl.map_or(TASK_RUN_MAX, |ttl| ttl.saturating_sub(age)).min(TASK_RUN_MAX);
+    pub(super) fn new(task: WholeTask, plan: Plan, tenant: Arc<Tenant>, shared: &Arc<Shared>) -> Arc<Self> {
+        let WholeTask { stored, left } = task;
+        let left = left.map_or(TASK_RUN_MAX, |left| left.min(TASK_RUN_MAX));
         Arc::new(Self {
             id: stored.record.task.clone(),
             endpoint: plan.details.endpoint(),
@@ -176,6 +176,11 @@ impl TaskRun {
     pub(super) fn is_untouched(&self) -> bool {
         let state = self.lock();
         !state.under_way && state.mirrored.is_none()
+    }
+
+    /// Whether it waits for answers of its client.
+    pub(super) fn asks_its_client(&self) -> bool {
+        !self.lock().inputs.is_empty()
     }
 
     pub fn timeouts(&self) -> Deadlines {
@@ -240,20 +245,27 @@ impl TaskRun {
     /// Stores a change of this task, however long that takes. `Err`: the task is not ours any more, or over, and the run
     /// ends.
     pub(super) async fn commit(&self, change: impl Fn(i64) -> Write) -> Result<(), Stop> {
+        self.try_commit(change, u32::MAX).await.map(drop)
+    }
+
+    /// The same. `Ok(false)`: the store is there, and was too busy with this change so many times.
+    pub(super) async fn try_commit(&self, change: impl Fn(i64) -> Write, mut busy_max: u32) -> Result<bool, Stop> {
         let mut wait = STORE_RETRY_FIRST;
         loop {
             let epoch = self.epoch();
             match self.shared.durable.write(change(epoch)).await {
                 Ok(Written::Over) => return Err(self.stopped_by(Stop::Cancelled)),
-                Ok(Written::Fenced | Written::Absent) => {
-                    if !self.has_news(epoch).await {
-                        return Err(self.stopped_by(Stop::Lost));
-                    }
-                }
-                Ok(_) => return Ok(()),
+                Ok(Written::Fenced | Written::Absent) => match self.is_still_ours(epoch).await {
+                    Ok(true) => {}
+                    Ok(false) => return Err(self.stopped_by(Stop::Lost)),
+                    Err(_) => tokio::time::sleep(STORE_RETRY_MAX).await,
+                },
+                Ok(_) => return Ok(true),
+                Err(refusal) if refusal.kind == ErrorKind::StoreBusy && busy_max <= 1 => return Ok(false),
                 // It may have been stored all the same; stored twice, it is stored once.
                 Err(refusal) => {
                     tracing::debug!(task = %self.digest(), %refusal, "a step of a task waits for the store");
+                    busy_max -= u32::from(refusal.kind == ErrorKind::StoreBusy);
                     tokio::time::sleep(wait).await;
                     wait = (wait * 2).min(STORE_RETRY_MAX);
                 }
@@ -266,20 +278,18 @@ impl TaskRun {
         self.lock().why.unwrap_or(why)
     }
 
-    /// After a lapse of the lease the task may be ours again under an epoch that is only being told.
-    async fn has_news(&self, epoch: i64) -> bool {
-        let until = tokio::time::Instant::now() + EPOCH_NEWS_WAIT;
-        loop {
-            let changed = self.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            if self.epoch() != epoch {
-                return true;
-            }
-            if tokio::time::timeout_at(until, changed).await.is_err() {
-                return self.epoch() != epoch;
-            }
+    /// After a lapse of the lease the task may be ours again under another epoch. `Ok(false)`: it is somebody else's.
+    async fn is_still_ours(&self, epoch: i64) -> Result<bool, Refusal> {
+        if self.epoch() != epoch {
+            return Ok(true);
         }
+        let durable = &self.shared.durable;
+        let Some(found) = durable.timed("task", durable.store.task(&self.id)).await? else { return Ok(false) };
+        let is_ours = found.owner.as_ref().is_some_and(|owner| durable.is_ours(owner));
+        if is_ours {
+            self.owned_under(found.epoch);
+        }
+        Ok(is_ours && self.epoch() != epoch)
     }
 
     /// Tells everybody who waits for this task, here and elsewhere.
@@ -299,10 +309,4 @@ impl TaskRun {
     pub(super) fn left(&self) -> Duration {
         self.due.saturating_duration_since(Instant::now())
     }
-}
-
-/// Time since then, by this process's clock.
-fn age(created_at_us: i64) -> Duration {
-    let now_us = jiff::Timestamp::now().as_microsecond();
-    Duration::from_micros(u64::try_from(now_us.saturating_sub(created_at_us)).unwrap_or(0))
 }

@@ -34,7 +34,7 @@ use crate::{
         },
     },
     durable::{Step, TaskStatus, Write, fault_point},
-    limits::{BACKOFF_FIRST, BACKOFF_MAX, TASK_RESENDS_MAX},
+    limits::{BACKOFF_FIRST, BACKOFF_MAX, TASK_OUTCOME_SUSPECT_BYTES, TASK_OUTCOME_TRIES, TASK_RESENDS_MAX},
     rules::{
         catalog::TaskSupport,
         exposure,
@@ -160,6 +160,12 @@ async fn send(run: &Arc<TaskRun>) -> Ending {
         let refusal = link.backend.refusal(&failure);
         if failure.was_not_seen() {
             run.lock().under_way = false;
+            // Whoever finds the task after a crash shall know it too. A call whose answer was lost before stays what it was.
+            if resent == 0
+                && let Err(stop) = run.commit(|epoch| Write::StepTask { task: run.id.clone(), epoch, step: Step::Queued }).await
+            {
+                return Ending::Stopped(stop);
+            }
             if !patience.wait(refusal.retry_after).await {
                 return Ending::Refused(refusal);
             }
@@ -279,22 +285,36 @@ fn as_said(mut ended: Ended, said: Option<BackendTask>) -> Ended {
 }
 
 async fn end(run: &TaskRun, ended: Ended) {
-    let Ended { status, message, outcome } = ended;
-    let change = |epoch| Write::EndTask {
-        task: run.id.clone(),
-        epoch: Some(epoch),
-        status,
-        message: message.clone(),
-        outcome: Some(outcome.clone()),
+    let tries = if ended.outcome.len() < TASK_OUTCOME_SUSPECT_BYTES { u32::MAX } else { TASK_OUTCOME_TRIES };
+    let stored = match store_end(run, &ended, tries).await {
+        Ok(true) => Ok(ended.status),
+        Ok(false) => {
+            let text = format!("the database does not take an answer of {} bytes in the time it has", ended.outcome.len());
+            let refusal = Refusal::new(ErrorKind::ResultTooLarge, text);
+            let ended = Ended::refused(&refusal, &run.shared.note_refusal(&refusal, None, Some(run.tenant.id.as_str())));
+            store_end(run, &ended, u32::MAX).await.map(|_| ended.status)
+        }
+        Err(stop) => Err(stop),
     };
-    if let Err(stop) = run.commit(change).await {
-        tracing::debug!(task = %run.digest(), ?stop, "the outcome of a task is not wanted any more");
-        return;
-    }
+    let status = match stored {
+        Ok(status) => status,
+        Err(stop) => return tracing::debug!(task = %run.digest(), ?stop, "the outcome of a task is not wanted any more"),
+    };
     fault_point::passed("task.ended.committed");
     run.count_transition(status);
     run.announce();
     tracing::info!(task = %run.digest(), tenant = %run.tenant.id, backend = %run.record.backend, status = status.name(), "task over");
+}
+
+async fn store_end(run: &TaskRun, ended: &Ended, tries: u32) -> Result<bool, Stop> {
+    let change = |epoch| Write::EndTask {
+        task: run.id.clone(),
+        epoch: Some(epoch),
+        status: ended.status,
+        message: ended.message.clone(),
+        outcome: Some(ended.outcome.clone()),
+    };
+    run.try_commit(change, tries).await
 }
 
 /// The answer as a plain call would have brought it to this client.

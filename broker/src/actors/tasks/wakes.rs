@@ -6,9 +6,11 @@
 use std::{collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
-use futures_util::{StreamExt, stream};
 use protocol::{handshake, ids::TaskId, method::Method};
-use tokio::sync::broadcast::error::{RecvError, TryRecvError};
+use tokio::sync::{
+    broadcast::error::{RecvError, TryRecvError},
+    mpsc,
+};
 
 use super::Tasks;
 use crate::{
@@ -19,14 +21,17 @@ use crate::{
 
 /// Words taken together.
 const BATCH: usize = 256;
-/// Tasks read at once.
-const READS: usize = 8;
+/// Changes that wait to be told.
+const TO_TELL_MAX: usize = 1_024;
 /// Tasks of which is known what their clients were told last.
 const TOLD_MAX: usize = 10_000;
 
 /// Listens until the process ends.
 pub(super) async fn listen(shared: Arc<Shared>) {
     let mut wakes = shared.durable.hot.wakes();
+    // Read beside the listening: a slow store does not hold up who waits for a word.
+    let (to_tell, changes) = mpsc::channel::<(TaskId, Arc<Session>)>(TO_TELL_MAX);
+    tokio::spawn(tell(shared.clone(), changes));
     loop {
         let mut words = match wakes.recv().await {
             Ok(first) => vec![first],
@@ -55,18 +60,28 @@ pub(super) async fn listen(shared: Arc<Shared>) {
             }
         }
         let here = changed.into_iter().filter_map(|(task, session)| Some((task, shared.tasks.session(&session)?)));
-        stream::iter(here).for_each_concurrent(READS, |(task, session)| tell_status(&shared, task, session)).await;
+        for change in here {
+            // Notifications of a status are no promise (MCP 2025-11-25, Tasks), so none is better than a late one.
+            let _full = to_tell.try_send(change);
+        }
     }
 }
 
-/// Tells the session that made a task how it stands, where that is news (MCP 2025-11-25, Tasks: status notifications).
-async fn tell_status(shared: &Arc<Shared>, task: TaskId, session: Arc<Session>) {
-    let durable = &shared.durable;
-    let Ok(Some(stored)) = durable.timed("task", durable.store.task(&task)).await else { return };
-    if shared.tasks.is_news(&task, stored.status) {
-        let object = tasks::object(&stored, shared.task_settings().poll_interval);
-        let frame = handshake::notification(Method::TasksStatus, Some(object.as_bytes()));
-        session.deliver(EventKind::Message, frame);
+/// Tells sessions that made a task how it stands, where that is news (MCP 2025-11-25, Tasks: status notifications). Whatever
+/// changed while the store was asked is asked for together.
+async fn tell(shared: Arc<Shared>, mut changes: mpsc::Receiver<(TaskId, Arc<Session>)>) {
+    let mut some = Vec::with_capacity(BATCH);
+    while changes.recv_many(&mut some, BATCH).await > 0 {
+        let sessions: HashMap<TaskId, Arc<Session>> = some.drain(..).collect();
+        let tasks: Vec<TaskId> = sessions.keys().cloned().collect();
+        let Ok(looks) = shared.durable.timed("look_at", shared.durable.store.look_at(&tasks)).await else { continue };
+        for stored in looks.iter().map(|look| &look.stored) {
+            let Some(session) = sessions.get(&stored.record.task) else { continue };
+            if shared.tasks.is_news(&stored.record.task, stored.status) {
+                let object = tasks::object(stored, shared.task_settings().poll_interval);
+                session.deliver(EventKind::Message, handshake::notification(Method::TasksStatus, Some(object.as_bytes())));
+            }
+        }
     }
 }
 

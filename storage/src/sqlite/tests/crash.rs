@@ -35,9 +35,9 @@ async fn child() {
     }
     let b = NodeName::new("b");
     store.join(&b, None, Duration::from_secs(3_600)).await.unwrap();
-    assert_eq!(store.claim_tasks(&b, 2).await.unwrap().len(), 2);
+    assert_eq!(store.claim_tasks(&b, 2, &[]).await.unwrap().len(), 2);
     note("claimed 2".into());
-    assert_eq!(store.claim_tasks(&b, 3).await.unwrap().len(), 3);
+    assert_eq!(store.claim_tasks(&b, 3, &[]).await.unwrap().len(), 3);
     note("claimed 5".into());
     for sequence in 1..=3 {
         let session = SessionKey::new([1; 32]);

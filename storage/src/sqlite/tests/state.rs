@@ -142,7 +142,7 @@ async fn leases_end_with_the_process() {
     store.join(&b, None, LONG).await.unwrap();
     let claim = store.claim_session(&SessionKey::new([1; 32]), &seat(), &b, LONG).await.unwrap();
     assert!(matches!(claim, Claim::Taken { epoch: 2, .. }), "nothing waits for a lease: {claim:?}");
-    assert_eq!(store.claim_tasks(&b, 10).await.unwrap().len(), 1);
+    assert_eq!(store.claim_tasks(&b, 10, &[]).await.unwrap().len(), 1);
 }
 
 #[tokio::test]
@@ -187,10 +187,10 @@ async fn a_row_that_can_not_be_read_is_left_out_and_counted() {
     assert_eq!(store.claim_session(&SessionKey::new([1; 32]), &seat(), &b, LONG).await.unwrap(), Claim::Absent);
     assert!(matches!(store.claim_session(&SessionKey::new([2; 32]), &seat(), &b, LONG).await.unwrap(), Claim::Taken { .. }));
     assert_eq!(store.task(&TaskId::new("t1")).await.unwrap(), None);
-    let claimed = store.claim_tasks(&b, 10).await.unwrap();
-    assert_eq!(claimed.iter().map(|task| task.record.task.as_str()).collect::<Vec<_>>(), ["t2"]);
+    let claimed = store.claim_tasks(&b, 10, &[]).await.unwrap();
+    assert_eq!(claimed.iter().map(|task| task.stored.record.task.as_str()).collect::<Vec<_>>(), ["t2"]);
     assert_eq!(store.unreadable_rows(), 4);
-    assert_eq!(store.claim_tasks(&b, 10).await.unwrap(), [], "it is not tried again and again");
+    assert_eq!(store.claim_tasks(&b, 10, &[]).await.unwrap(), [], "it is not tried again and again");
 }
 
 #[tokio::test]

@@ -1,0 +1,151 @@
+//! What is taken over, what is left alone, and what an error of the store must not change.
+
+use std::time::Duration;
+
+use protocol::ids::{BackendId, PrincipalId, TenantId};
+use storage::{DurableStore, StoreError, hot::MemoryHot};
+
+use super::*;
+use crate::{
+    auth::{Keyring, Keys},
+    broker::{Broker, Parts},
+    config::{Config, spec::TenantSpec},
+    durable::{
+        SessionKey, Step, Stores, TaskLimits, TaskRecord,
+        tests::{Meddled, Verdict},
+    },
+    limits::TASKS_LEFT_ALONE_MAX,
+    metrics::Metrics,
+    rules::{
+        catalog::{Endpoint, ToolTraits},
+        tasks::Details,
+    },
+};
+
+struct Alone {
+    store: Arc<Meddled>,
+    broker: Arc<Broker>,
+}
+
+impl Alone {
+    /// With a tenant `default` that has no backends.
+    async fn start() -> Self {
+        let store = Meddled::start("sqlite").await;
+        let keys = Keys::from_root(b"root");
+        let keyring = Arc::new(Keyring::new(keys.api_key.clone()));
+        let stores = Stores { durable: store.clone(), events: None, hot: Arc::new(MemoryHot::new()) };
+        let (config, metrics) = (Arc::new(Config::default()), Arc::new(Metrics::new(false)));
+        let broker = Broker::new(Parts { config, metrics, keys, keyring, stores }).unwrap();
+        broker.put_tenant(&TenantId::parse("default").unwrap(), TenantSpec::default());
+        Self { store, broker }
+    }
+
+    fn shared(&self) -> &Arc<Shared> {
+        &self.broker.shared
+    }
+
+    /// A task in the store with this owner.
+    async fn stored(&self, record: TaskRecord, owner: &NodeName) -> WholeTask {
+        let task = record.task.clone();
+        let limits = TaskLimits { running: u64::MAX, stored: u64::MAX, bytes: u64::MAX };
+        let create = Write::CreateTask { record: Box::new(record), owner: owner.clone(), limits };
+        assert!(matches!(self.shared().durable.write(create).await.unwrap(), Written::Created { .. }));
+        self.store.whole_task(&task).await.unwrap().unwrap()
+    }
+}
+
+fn record(name: &str) -> TaskRecord {
+    let details = Details::new("2025-11-25", &Endpoint::Aggregated, b"{}", ToolTraits::default(), "b__tool".into());
+    TaskRecord {
+        task: TaskId::new(name),
+        tenant: TenantId::parse("default").unwrap(),
+        principal: PrincipalId::new("ada"),
+        session: SessionKey::new([1; 32]),
+        private: false,
+        backend: BackendId::parse("b").unwrap(),
+        request: Vec::new(),
+        details: details.encode(),
+        idempotency: None,
+        ttl: Some(Duration::from_secs(60)),
+    }
+}
+
+fn away() -> StoreError {
+    StoreError::Busy { detail: "test".into() }
+}
+
+#[tokio::test]
+async fn a_claim_that_fails_changes_no_epoch() {
+    let alone = Alone::start().await;
+    let own = alone.stored(record("t1"), &alone.shared().durable.node()).await;
+    alone.store.on_claim(|| Verdict::LoseAnswer(away()));
+    let looking = tokio::spawn(look(alone.shared().clone()));
+    testkit::eventually("several looks", async || if alone.store.count("claim_tasks") >= 3 { Ok(()) } else { Err(()) }).await;
+    looking.abort();
+    assert_eq!(alone.store.count("reclaim_tasks"), 0);
+    let now = alone.store.task(&own.stored.record.task).await.unwrap().unwrap();
+    assert_eq!((now.epoch, now.owner), (1, own.stored.owner));
+}
+
+#[tokio::test]
+async fn what_was_claimed_under_a_name_that_changed_meanwhile_is_dropped() {
+    let alone = Alone::start().await;
+    let (shared, gone) = (alone.shared().clone(), NodeName::new("gone"));
+    alone.stored(record("t1"), &gone).await;
+    let durable = shared.durable.clone();
+    alone.store.on_claim(move || {
+        durable.rename(NodeName::new("another"));
+        Verdict::Pass
+    });
+    let before = shared.durable.node();
+    assert_eq!(claim(&shared, &before, 10).await, []);
+    let owner = alone.store.task(&TaskId::new("t1")).await.unwrap().unwrap().owner;
+    assert_eq!(owner, Some(before), "it is to be reclaimed with the rest of that name");
+    alone.store.on_claim(|| Verdict::Pass);
+    alone.stored(record("t2"), &gone).await;
+    let claimed = claim(&shared, &shared.durable.node(), 1).await;
+    assert_eq!(claimed.len(), 1, "under a name that stays");
+}
+
+#[tokio::test]
+async fn what_can_not_be_carried_out_here_is_released_and_left_alone() {
+    let alone = Alone::start().await;
+    let node = alone.shared().durable.node();
+    let later = String::from_utf8(record("t1").details).unwrap().replace("\"format\":1", "\"format\":99").into_bytes();
+    let not_for_us = [
+        TaskRecord { details: later, ..record("later") },
+        TaskRecord { tenant: TenantId::parse("umbrella").unwrap(), ..record("tenant") },
+        record("backend"),
+    ];
+    for record in not_for_us {
+        let name = record.task.clone();
+        let before = alone.stored(record, &node).await;
+        recover(alone.shared().clone(), before.clone()).await;
+        let after = alone.store.whole_task(&name).await.unwrap().unwrap();
+        assert_eq!((after.stored.owner, after.stored.status, after.stored.epoch), (None, TaskStatus::Working, 2), "{name}");
+        assert_eq!((&after.stored.record, &after.stored.step), (&before.stored.record, &Step::Queued), "{name}");
+    }
+    assert_eq!(claim(alone.shared(), &node, 10).await, [], "not again and again");
+    let another = alone.store.claim_tasks(&NodeName::new("another"), 10, &[]).await.unwrap();
+    assert_eq!(another.len(), 3, "another process has them at once");
+    let tasks = &alone.shared().tasks;
+    assert!(tasks.left_alone().is_some() && !tasks.leave_alone(&TaskId::new("later")), "that is no news");
+    for number in 0..TASKS_LEFT_ALONE_MAX {
+        tasks.leave_alone(&TaskId::new(format!("more {number}")));
+    }
+    assert_eq!(tasks.left_alone(), None, "or they would be taken and given back without an end");
+}
+
+#[tokio::test]
+async fn the_time_left_is_what_the_store_says() {
+    let alone = Alone::start().await;
+    let whole = alone.stored(record("t1"), &alone.shared().durable.node()).await;
+    let tenant = alone.broker.tenant(&whole.stored.record.tenant).unwrap();
+    let (minute, hour) = (Duration::from_secs(60), 3_600_000_000);
+    for (created_at_us, left) in [(whole.stored.created_at_us - hour, minute), (whole.stored.created_at_us + hour, minute)] {
+        let mut task = whole.clone();
+        (task.stored.created_at_us, task.left) = (created_at_us, Some(left));
+        let run = TaskRun::new(task, Plan::read(&whole.stored.record).unwrap(), tenant.clone(), alone.shared());
+        assert!(run.left() <= left && run.left() > left / 2, "{:?}", run.left());
+    }
+}

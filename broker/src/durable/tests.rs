@@ -1,0 +1,236 @@
+//! A store for tests: SQLite in memory, with somebody in between who sees what is asked and may let it fail.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use protocol::ids::{BackendId, KeyId, TaskId, TenantId};
+use storage::{
+    BackendRecord, Claim, ConfigStore, DurableStore, KeyRecord, NodeName, NodeRecord, Renewal, SessionKey, SessionSeat, SqliteStore,
+    StoreError, StoredSession, StoredTask, SubscriptionCount, TaskAudience, TaskInput, TaskLook, TaskPlace, TaskStatus, TenantRecord,
+    Transition, WholeTask, Write, Written,
+};
+
+/// What becomes of a call.
+pub enum Verdict {
+    Pass,
+    Fail(StoreError),
+    /// It is carried out, and nobody hears of it.
+    LoseAnswer(StoreError),
+}
+
+type OnWrite = Box<dyn FnMut(&[Write]) -> Verdict + Send>;
+type OnClaim = Box<dyn FnMut() -> Verdict + Send>;
+
+pub struct Meddled {
+    pub inner: SqliteStore,
+    /// As which engine it is taken.
+    engine: &'static str,
+    on_write: Mutex<OnWrite>,
+    on_claim: Mutex<OnClaim>,
+    /// Names of calls in the order they came.
+    calls: Mutex<Vec<&'static str>>,
+}
+
+impl Meddled {
+    pub async fn start(engine: &'static str) -> Arc<Self> {
+        let inner = SqliteStore::in_memory().await.expect("a database in memory needs nothing");
+        let (on_write, on_claim): (OnWrite, OnClaim) = (Box::new(|_| Verdict::Pass), Box::new(|| Verdict::Pass));
+        let (on_write, on_claim) = (Mutex::new(on_write), Mutex::new(on_claim));
+        Arc::new(Self { inner, engine, on_write, on_claim, calls: Mutex::default() })
+    }
+
+    pub fn on_write(&self, meddle: impl FnMut(&[Write]) -> Verdict + Send + 'static) {
+        *self.on_write.lock().unwrap_or_else(PoisonError::into_inner) = Box::new(meddle);
+    }
+
+    pub fn on_claim(&self, meddle: impl FnMut() -> Verdict + Send + 'static) {
+        *self.on_claim.lock().unwrap_or_else(PoisonError::into_inner) = Box::new(meddle);
+    }
+
+    /// How often this was called.
+    pub fn count(&self, call: &str) -> usize {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner).iter().filter(|one| **one == call).count()
+    }
+
+    fn note(&self, call: &'static str) {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner).push(call);
+    }
+}
+
+#[async_trait]
+impl ConfigStore for Meddled {
+    async fn tenants(&self) -> Result<Vec<TenantRecord>, StoreError> {
+        self.note("tenants");
+        self.inner.tenants().await
+    }
+    async fn put_tenant(&self, record: &TenantRecord) -> Result<(), StoreError> {
+        self.note("put_tenant");
+        self.inner.put_tenant(record).await
+    }
+    async fn add_tenant(&self, record: &TenantRecord) -> Result<bool, StoreError> {
+        self.note("add_tenant");
+        self.inner.add_tenant(record).await
+    }
+    async fn delete_tenant(&self, tenant: &TenantId) -> Result<bool, StoreError> {
+        self.note("delete_tenant");
+        self.inner.delete_tenant(tenant).await
+    }
+    async fn keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
+        self.note("keys");
+        self.inner.keys().await
+    }
+    async fn keys_of(&self, tenant: &TenantId) -> Result<Vec<KeyRecord>, StoreError> {
+        self.note("keys_of");
+        self.inner.keys_of(tenant).await
+    }
+    async fn put_key(&self, record: &KeyRecord) -> Result<(), StoreError> {
+        self.note("put_key");
+        self.inner.put_key(record).await
+    }
+    async fn delete_key(&self, tenant: &TenantId, key: &KeyId) -> Result<bool, StoreError> {
+        self.note("delete_key");
+        self.inner.delete_key(tenant, key).await
+    }
+    async fn backends(&self) -> Result<Vec<BackendRecord>, StoreError> {
+        self.note("backends");
+        self.inner.backends().await
+    }
+    async fn put_backend(&self, record: &BackendRecord) -> Result<(), StoreError> {
+        self.note("put_backend");
+        self.inner.put_backend(record).await
+    }
+    async fn delete_backend(&self, tenant: &TenantId, backend: &BackendId) -> Result<bool, StoreError> {
+        self.note("delete_backend");
+        self.inner.delete_backend(tenant, backend).await
+    }
+    async fn config_version(&self) -> Result<i64, StoreError> {
+        self.note("config_version");
+        self.inner.config_version().await
+    }
+    async fn close(&self) {
+        self.note("close");
+        self.inner.close().await
+    }
+}
+
+#[async_trait]
+impl DurableStore for Meddled {
+    fn engine(&self) -> &'static str {
+        self.engine
+    }
+    async fn write(&self, batch: &[Write]) -> Result<Vec<Written>, StoreError> {
+        self.note("write");
+        let verdict = (self.on_write.lock().unwrap_or_else(PoisonError::into_inner))(batch);
+        match verdict {
+            Verdict::Pass => self.inner.write(batch).await,
+            Verdict::Fail(error) => Err(error),
+            Verdict::LoseAnswer(error) => self.inner.write(batch).await.and(Err(error)),
+        }
+    }
+    async fn join(&self, node: &NodeName, address: Option<&str>, lease: Duration) -> Result<(), StoreError> {
+        self.note("join");
+        self.inner.join(node, address, lease).await
+    }
+    async fn renew(&self, node: &NodeName, lease: Duration, draining: bool) -> Result<Renewal, StoreError> {
+        self.note("renew");
+        self.inner.renew(node, lease, draining).await
+    }
+    async fn leave(&self, node: &NodeName) -> Result<(), StoreError> {
+        self.note("leave");
+        self.inner.leave(node).await
+    }
+    async fn nodes(&self) -> Result<Vec<NodeRecord>, StoreError> {
+        self.note("nodes");
+        self.inner.nodes().await
+    }
+    async fn claim_session(&self, key: &SessionKey, seat: &SessionSeat, node: &NodeName, idle: Duration) -> Result<Claim, StoreError> {
+        self.note("claim_session");
+        self.inner.claim_session(key, seat, node, idle).await
+    }
+    async fn reclaim_sessions(&self, from: &NodeName, to: &NodeName, keys: &[SessionKey]) -> Result<Vec<(SessionKey, i64)>, StoreError> {
+        self.note("reclaim_sessions");
+        self.inner.reclaim_sessions(from, to, keys).await
+    }
+    async fn sessions(&self, tenant: Option<&TenantId>, after: Option<&SessionKey>, limit: u32) -> Result<Vec<StoredSession>, StoreError> {
+        self.note("sessions");
+        self.inner.sessions(tenant, after, limit).await
+    }
+    async fn sessions_by_digest(&self, digest: &str) -> Result<Vec<StoredSession>, StoreError> {
+        self.note("sessions_by_digest");
+        self.inner.sessions_by_digest(digest).await
+    }
+    async fn ask_session_end(&self, key: &SessionKey) -> Result<bool, StoreError> {
+        self.note("ask_session_end");
+        self.inner.ask_session_end(key).await
+    }
+    async fn sweep_sessions(&self, idle: Duration, limit: u32) -> Result<Vec<SessionKey>, StoreError> {
+        self.note("sweep_sessions");
+        self.inner.sweep_sessions(idle, limit).await
+    }
+    async fn subscription_counts(&self, tenant: Option<&TenantId>) -> Result<Vec<SubscriptionCount>, StoreError> {
+        self.note("subscription_counts");
+        self.inner.subscription_counts(tenant).await
+    }
+    async fn task(&self, task: &TaskId) -> Result<Option<StoredTask>, StoreError> {
+        self.note("task");
+        self.inner.task(task).await
+    }
+    async fn look_at(&self, tasks: &[TaskId]) -> Result<Vec<TaskLook>, StoreError> {
+        self.note("look_at");
+        self.inner.look_at(tasks).await
+    }
+    async fn whole_task(&self, task: &TaskId) -> Result<Option<WholeTask>, StoreError> {
+        self.note("whole_task");
+        self.inner.whole_task(task).await
+    }
+    async fn task_outcome(&self, task: &TaskId) -> Result<Option<Vec<u8>>, StoreError> {
+        self.note("task_outcome");
+        self.inner.task_outcome(task).await
+    }
+    async fn tasks_for(&self, audience: &TaskAudience, after: Option<&TaskPlace>, limit: u32) -> Result<Vec<StoredTask>, StoreError> {
+        self.note("tasks_for");
+        self.inner.tasks_for(audience, after, limit).await
+    }
+    async fn tasks(
+        &self,
+        tenant: Option<&TenantId>,
+        status: Option<TaskStatus>,
+        after: Option<&TaskPlace>,
+        limit: u32,
+    ) -> Result<Vec<StoredTask>, StoreError> {
+        self.note("tasks");
+        self.inner.tasks(tenant, status, after, limit).await
+    }
+    async fn claim_tasks(&self, node: &NodeName, limit: u32, except: &[TaskId]) -> Result<Vec<WholeTask>, StoreError> {
+        self.note("claim_tasks");
+        let verdict = (self.on_claim.lock().unwrap_or_else(PoisonError::into_inner))();
+        match verdict {
+            Verdict::Pass => self.inner.claim_tasks(node, limit, except).await,
+            Verdict::Fail(error) => Err(error),
+            Verdict::LoseAnswer(error) => self.inner.claim_tasks(node, limit, except).await.and(Err(error)),
+        }
+    }
+    async fn reclaim_tasks(&self, from: &NodeName, to: &NodeName) -> Result<Vec<(TaskId, i64)>, StoreError> {
+        self.note("reclaim_tasks");
+        self.inner.reclaim_tasks(from, to).await
+    }
+    async fn task_inputs(&self, task: &TaskId) -> Result<Vec<TaskInput>, StoreError> {
+        self.note("task_inputs");
+        self.inner.task_inputs(task).await
+    }
+    async fn transitions(&self, task: &TaskId) -> Result<Vec<Transition>, StoreError> {
+        self.note("transitions");
+        self.inner.transitions(task).await
+    }
+    async fn expire_tasks(&self, limit: u32) -> Result<Vec<TaskId>, StoreError> {
+        self.note("expire_tasks");
+        self.inner.expire_tasks(limit).await
+    }
+    async fn task_counts(&self) -> Result<Vec<(TaskStatus, u64)>, StoreError> {
+        self.note("task_counts");
+        self.inner.task_counts().await
+    }
+}

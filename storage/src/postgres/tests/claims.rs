@@ -1,0 +1,153 @@
+//! What looking for tasks costs, who gets them, and what the schema of the version before had of them.
+
+use super::*;
+
+/// Tasks in the table, and how many of them are not over.
+const TASKS: u32 = 200_000;
+const UNFINISHED: u32 = 4_000;
+
+/// A server on which all of many tasks are with a node that lives.
+async fn with_many_tasks() -> (PostgresServer, PostgresStore, NodeName) {
+    let (server, store) = on_server().await;
+    let (owner, other) = (NodeName::new("a"), NodeName::new("b"));
+    store.join(&owner, None, Duration::from_secs(3_600)).await.unwrap();
+    store.join(&other, None, Duration::from_secs(3_600)).await.unwrap();
+    let every = TASKS / UNFINISHED;
+    let fill = format!(
+        "INSERT INTO tasks (task, tenant, principal, session, private, backend, request, details, status, bytes, step, owner, epoch,
+                            revision, created_at_us, updated_at_us)
+         SELECT 'many ' || n, 'acme', 'ada', decode(repeat('00', 32), 'hex'), FALSE, 'b', decode(repeat('ab', 200), 'hex'), '',
+                CASE WHEN n % {every} = 0 THEN 'working' ELSE 'completed' END, 200, 1, 'a', 1, 1, n, n
+         FROM generate_series(1, {TASKS}) AS n;
+         INSERT INTO task_usage (tenant, running, stored, bytes, completed)
+         VALUES ('acme', {UNFINISHED}, {TASKS}, 200 * {TASKS}, {TASKS} - {UNFINISHED});"
+    );
+    server.sql(&server.url(), &fill).await;
+    server.sql(&server.url(), "VACUUM ANALYZE tasks").await;
+    (server, store, other)
+}
+
+/// Pages that a statement looks at, planning aside.
+async fn pages(server: &PostgresServer, statement: &str) -> u32 {
+    let plan = server.sql(&server.url(), &format!("EXPLAIN (ANALYZE, BUFFERS, COSTS OFF, TIMING OFF) {statement}")).await;
+    let executing = plan.lines().take_while(|line| !line.starts_with("Planning")).find(|line| line.contains("Buffers: shared"));
+    let counts = executing.into_iter().flat_map(str::split_whitespace).filter_map(|word| word.split_once('='));
+    counts.filter(|(what, _)| matches!(*what, "hit" | "read")).filter_map(|(_, count)| count.parse::<u32>().ok()).sum()
+}
+
+#[tokio::test]
+async fn looking_for_tasks_does_not_read_the_table() {
+    let (server, store, node) = with_many_tasks().await;
+    assert_eq!(store.claim_tasks(&node, 64, &[]).await.unwrap(), []);
+    let table: u32 = server.sql(&server.url(), "SELECT pg_relation_size('tasks') / 8192").await.parse().unwrap();
+    // The first call in a session reads the catalog, too.
+    let claim = "SELECT * FROM claim_tasks('b', 64, 1, FALSE, '{}')";
+    let looking = pages(&server, claim).await;
+    assert!(looking > 0 && looking < 1_000 && looking < table / 10, "{looking} of {table} pages");
+    let counting = pages(&server, tasks::TASK_COUNTS).await;
+    assert!(counting > 0 && counting < table, "{counting} of {table} pages");
+    let counts = store.task_counts().await.unwrap();
+    assert_eq!(counts[0], (TaskStatus::Working, u64::from(UNFINISHED)));
+    assert_eq!(counts[2], (TaskStatus::Completed, u64::from(TASKS - UNFINISHED)));
+}
+
+/// Prints what a look, and counting, take with many tasks; of a machine that does nothing else.
+#[tokio::test]
+#[ignore = "a measurement"]
+async fn a_look_among_many_tasks_takes_less_than_five_milliseconds() {
+    let (_server, store, node) = with_many_tasks().await;
+    let (mut looks, mut counts) = (Vec::new(), Vec::new());
+    for _ in 0..50 {
+        let begun = Instant::now();
+        assert_eq!(store.claim_tasks(&node, 64, &[]).await.unwrap(), []);
+        looks.push(begun.elapsed());
+        let begun = Instant::now();
+        store.task_counts().await.unwrap();
+        counts.push(begun.elapsed());
+    }
+    looks.sort_unstable();
+    counts.sort_unstable();
+    println!("of {TASKS} tasks, {UNFINISHED} not over: a look {:?}, a count {:?} (medians of 50)", looks[25], counts[25]);
+    assert!(looks[25] < Duration::from_millis(5), "{:?}", looks[25]);
+}
+
+/// Waits until somebody waits for a lock.
+pub(super) async fn somebody_waits(server: &PostgresServer) {
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+    testkit::eventually("somebody to wait", async || match server.sql(&server.url(), waiting).await.as_str() {
+        "0" => Err(()),
+        _ => Ok(()),
+    })
+    .await;
+}
+
+/// Between a claimant's first look and its claim, the tasks come into the hands of a node that joined meanwhile.
+#[tokio::test]
+async fn a_node_that_joins_in_between_is_not_robbed() {
+    for held in ["BEGIN; LOCK TABLE tasks IN ACCESS EXCLUSIVE MODE", "BEGIN; SELECT 1 FROM nodes WHERE node = 'a' FOR UPDATE"] {
+        let (server, store) = on_server().await;
+        let (claimant, late) = (NodeName::new("c"), NodeName::new("late"));
+        store.join(&NodeName::new("a"), None, AT_MOST).await.unwrap();
+        store.join(&claimant, None, Duration::from_secs(3_600)).await.unwrap();
+        store.write(&[create(1), create(2)]).await.unwrap();
+        server.sql(&server.url(), "UPDATE nodes SET lease_until_us = now_us() - 1 WHERE node = 'a'").await;
+        let mut between = PgConnectOptions::from_str(&server.url()).unwrap().connect().await.unwrap();
+        between.execute(held).await.unwrap();
+        let (claimed, ()) = tokio::join!(store.claim_tasks(&claimant, 10, &[]), async {
+            somebody_waits(&server).await;
+            store.join(&late, None, Duration::from_secs(3_600)).await.unwrap();
+            between.execute("UPDATE tasks SET owner = 'late', epoch = epoch + 1; COMMIT").await.unwrap();
+        });
+        assert_eq!(claimed.unwrap(), [], "{held}");
+        let owners = server.sql(&server.url(), "SELECT string_agg(DISTINCT owner || ' ' || epoch, ',') FROM tasks").await;
+        assert_eq!(owners, "late 2", "{held}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_reclaimed_is_told_once_and_with_its_epoch() {
+    let (_server, store) = on_server().await;
+    let (a, b) = (NodeName::new("a"), NodeName::new("b"));
+    store.write(&[create(1), create(2), open_session(1)]).await.unwrap();
+    for (from, to, epoch) in [(&a, &a, 2), (&a, &b, 3), (&b, &b, 4)] {
+        // As if an answer to the same had been lost.
+        store.unanswered().reclaims.push(("tasks", from.clone(), to.clone()));
+        let mut told = store.reclaim_tasks(from, to).await.unwrap();
+        told.sort();
+        assert_eq!(told, [(TaskId::new("t1"), epoch), (TaskId::new("t2"), epoch)], "{from} to {to}");
+    }
+}
+
+#[tokio::test]
+async fn what_was_not_committed_is_certainly_not_done() {
+    let (server, store) = on_server().await;
+    warm(&store).await;
+    server.freeze();
+    let refused = store.write(&[create(1)]).await;
+    assert!(matches!(refused, Err(StoreError::Unavailable { .. })), "not `Unsettled`: {refused:?}");
+    server.thaw();
+    everything_works_soon(&store).await;
+    assert_eq!(store.task(&TaskId::new("t1")).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn tasks_of_the_version_before_are_counted() {
+    let server = PostgresServer::fast().await;
+    let mut connection = PgConnectOptions::from_str(&server.url()).unwrap().connect().await.unwrap();
+    schema::bring_up_to(&mut connection, 2).await.unwrap();
+    let tasks = "INSERT INTO task_usage (tenant, running, stored) VALUES ('acme', 1, 4), ('empty', 0, 0);
+         INSERT INTO tasks (task, tenant, principal, session, private, backend, request, details, status, bytes, step, owner, epoch,
+                            revision, created_at_us, updated_at_us, expires_at_us)
+         SELECT status || n, 'acme', 'ada', decode(repeat('00', 32), 'hex'), FALSE, 'b', '', '', status, 0, 0, 'gone', 1, 1, n, n, 1
+         FROM (VALUES ('working', 1), ('completed', 2), ('completed', 3), ('failed', 4)) AS v (status, n)";
+    connection.execute(tasks).await.unwrap();
+    let store = open(&server).await;
+    assert_eq!((store.migrated().from, store.migrated().to), (2, schema::known()));
+    let counts = async || store.task_counts().await.unwrap().into_iter().map(|(_, tasks)| tasks).collect::<Vec<_>>();
+    assert_eq!(counts().await, [1, 0, 2, 1, 0]);
+    // A replica of the build before still claims in its own way.
+    let old = "SELECT string_agg(task, ' ') FROM claim_tasks('old', 10, 7)";
+    assert_eq!(server.sql(&server.url(), old).await, "working1");
+    store.expire_tasks(10).await.unwrap();
+    assert_eq!(counts().await, [0, 0, 0, 0, 0]);
+}
