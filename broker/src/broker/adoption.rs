@@ -35,26 +35,42 @@ pub enum Adoption {
     Here(Arc<Session>),
     /// With a process whose lease runs.
     Elsewhere(NodeRecord),
-    /// Nowhere: it ended, never was, or is somebody else's.
+    /// Nowhere, says the record: it ended, never was, or is somebody else's.
     Absent,
+    /// Not to be had here, whatever the record says.
+    Unfit,
 }
 
 /// Who is at which session.
 #[derive(Debug, Default)]
 pub(super) struct Adopting {
-    places: Mutex<HashMap<SessionKey, Weak<tokio::sync::Mutex<()>>>>,
+    places: Mutex<SessionPlaces>,
 }
+
+#[derive(Debug, Default)]
+struct SessionPlaces {
+    by_key: HashMap<SessionKey, Weak<tokio::sync::Mutex<()>>>,
+    /// From this many on it is looked which of them are in use.
+    look_at: usize,
+}
+
+/// So many places are kept without a look.
+const PLACES_MIN: usize = 64;
 
 impl Adopting {
     /// Whoever holds this place's lock decides where the session goes.
     pub(super) fn place(&self, key: &SessionKey) -> Arc<tokio::sync::Mutex<()>> {
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(place) = places.get(key).and_then(Weak::upgrade) {
+        if let Some(place) = places.by_key.get(key).and_then(Weak::upgrade) {
             return place;
         }
-        places.retain(|_, place| place.strong_count() > 0);
+        // When they have doubled, so that each place is looked at a few times at most.
+        if places.by_key.len() >= places.look_at {
+            places.by_key.retain(|_, place| place.strong_count() > 0);
+            places.look_at = (2 * places.by_key.len()).max(PLACES_MIN);
+        }
         let place = Arc::default();
-        places.insert(*key, Arc::downgrade(&place));
+        places.by_key.insert(*key, Arc::downgrade(&place));
         place
     }
 }
@@ -71,7 +87,7 @@ impl Broker {
     /// Looks for a session that is not here, and makes it ours if its owner is gone.
     pub async fn adopt(self: &Arc<Self>, id: &SessionId, caller: &Caller, endpoint: &Endpoint) -> Result<Adoption, Refusal> {
         if !Session::may_be_id(id) {
-            return Ok(Adoption::Absent);
+            return Ok(Adoption::Unfit);
         }
         let (broker, id, caller, endpoint) = (self.clone(), id.clone(), caller.clone(), endpoint.clone());
         // A task of its own: a client that gives up must not leave a row that is ours and a session that is nowhere.
@@ -95,10 +111,10 @@ impl Broker {
         match self.session_here(&id, &caller, &endpoint) {
             Ok(Some(session)) => return Ok(Adoption::Here(session)), // somebody was faster
             Ok(None) => {}
-            Err(_) => return Ok(Adoption::Absent),
+            Err(_) => return Ok(Adoption::Unfit),
         }
         if self.ending.contains(&key) {
-            return Ok(Adoption::Absent);
+            return Ok(Adoption::Unfit);
         }
         if self.draining() {
             return Err(Refusal::new(ErrorKind::Draining, "the broker is shutting down and takes no sessions"));
@@ -118,12 +134,12 @@ impl Broker {
                 self.shared.metrics.session_unreadable();
                 tracing::warn!(session = key.digest(), %error, "a stored session is left alone");
                 self.let_go(taken).await;
-                return Ok(Adoption::Absent);
+                return Ok(Adoption::Unfit);
             }
         };
         let Some(tenant) = self.tenant(&caller.tenant) else {
             self.let_go(taken).await;
-            return Ok(Adoption::Absent);
+            return Ok(Adoption::Unfit);
         };
         let claimed = Claimed {
             stored,
@@ -133,7 +149,7 @@ impl Broker {
             owner: node,
         };
         let caller = Caller { key: taken.record.api_key, ..caller };
-        let Some(session) = self.take_up(id, tenant, (caller, endpoint), claimed).await else { return Ok(Adoption::Absent) };
+        let Some(session) = self.take_up(id, tenant, (caller, endpoint), claimed).await else { return Ok(Adoption::Unfit) };
         if !session.is_owned_by(&self.shared.durable.node()) {
             self.take_out(&session);
             session.abandon("the lease was lost while it was taken up");

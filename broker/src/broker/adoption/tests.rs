@@ -107,7 +107,7 @@ async fn a_session_in_an_unknown_format_is_left_for_whoever_knows_it() {
     let (key, state) = (session.key, br#"{"format":99}"#.to_vec());
     let release = Write::ReleaseSession { key, epoch: 1, idle: Duration::ZERO, state: state.clone(), links: Vec::new() };
     assert_eq!(replicas.one.shared.durable.write(release).await.unwrap(), Written::Done);
-    assert!(matches!(replicas.adopted(&session.id).await, Adoption::Absent));
+    assert!(matches!(replicas.adopted(&session.id).await, Adoption::Unfit));
     let stored = replicas.store.sessions(None, None, 10).await.unwrap();
     assert_eq!((&stored[0].record.state, &stored[0].owner), (&state, &None));
     assert!(replicas.other.shared.metrics.render().contains("mcp_sessions_unreadable_total 1"));
@@ -123,7 +123,7 @@ async fn a_session_of_a_revoked_key_is_ended_instead_of_adopted() {
     (record.key, record.api_key) = (record::key_of(&id), Some(protocol::ids::KeyId::new("gone")));
     let open = Write::OpenSession { record: Box::new(record), owner: replicas.one.shared.durable.node() };
     replicas.one.shared.durable.write(open).await.unwrap();
-    assert!(matches!(replicas.adopted(&id).await, Adoption::Absent));
+    assert!(matches!(replicas.adopted(&id).await, Adoption::Unfit));
     // Its end is stored in the background.
     while replicas.store.sessions(None, None, 10).await.unwrap().len() > 1 {
         tokio::task::yield_now().await;
@@ -179,4 +179,21 @@ async fn an_end_holds_though_the_row_is_ours_under_another_epoch() {
     replicas.one.delete_session(&session).await.unwrap();
     assert_eq!(replicas.store.sessions(None, None, 10).await.unwrap(), []);
     assert!(session.is_leaving() && replicas.one.ending.is_empty());
+}
+
+#[test]
+fn places_nobody_is_at_are_given_up_without_looking_at_all_of_them_each_time() {
+    let adopting = super::Adopting::default();
+    let key = |number: u32| SessionKey::new(std::array::from_fn(|at| number.to_be_bytes()[at % 4]));
+    let held = adopting.place(&key(0));
+    let mut looks = 0;
+    for number in 1..10_000 {
+        let before = adopting.places.lock().unwrap().look_at;
+        drop(adopting.place(&key(number)));
+        let places = adopting.places.lock().unwrap();
+        assert!(places.by_key.len() <= super::PLACES_MIN, "{} are kept for one", places.by_key.len());
+        looks += usize::from(places.by_key.len() == 2 || places.look_at != before);
+    }
+    assert!(looks <= 10_000 / (super::PLACES_MIN - 2) + 2, "{looks} looks");
+    assert!(Arc::ptr_eq(&held, &adopting.place(&key(0))));
 }
