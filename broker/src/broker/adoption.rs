@@ -7,24 +7,25 @@
 mod tests;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex, PoisonError, Weak},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use protocol::{
     error::{ErrorKind, Refusal},
     ids::SessionId,
 };
-use storage::{Claim, NodeRecord, SessionKey, SessionRecord, SubscriptionRecord, Write, fault_point};
+use storage::{Claim, NodeRecord, SessionKey, SessionRecord, SessionSeat, SubscriptionRecord, Write, fault_point};
 
-use super::Broker;
+use super::{Broker, sessions::END_RETRY_FIRST};
 use crate::{
     actors::{
         session::{Claimed, Seat, Session, record},
         tenant::Tenant,
     },
     auth::Caller,
+    limits::END_RETRY_MAX,
     rules::catalog::Endpoint,
 };
 
@@ -45,6 +46,8 @@ pub enum Adoption {
 #[derive(Debug, Default)]
 pub(super) struct Adopting {
     places: Mutex<SessionPlaces>,
+    /// Rows that may be ours though nobody was told.
+    doubtful: Mutex<HashSet<SessionKey>>,
 }
 
 #[derive(Debug, Default)]
@@ -56,8 +59,20 @@ struct SessionPlaces {
 
 /// So many places are kept without a look.
 const PLACES_MIN: usize = 64;
+/// Rows in doubt that are looked after at once; of more than these the rest stays with this process until it ends.
+const DOUBTS_MAX: usize = 1_000;
 
 impl Adopting {
+    /// False: somebody looks after it already, or there is no room.
+    fn doubts(&self, key: SessionKey) -> bool {
+        let mut doubtful = self.doubtful.lock().unwrap_or_else(PoisonError::into_inner);
+        doubtful.len() < DOUBTS_MAX && doubtful.insert(key)
+    }
+
+    fn no_doubt(&self, key: &SessionKey) {
+        self.doubtful.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+    }
+
     /// Whoever holds this place's lock decides where the session goes.
     pub(super) fn place(&self, key: &SessionKey) -> Arc<tokio::sync::Mutex<()>> {
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
@@ -122,7 +137,8 @@ impl Broker {
         let durable = &self.shared.durable;
         let (seat, node) = (record::seat(&caller.tenant, &caller.principal, &endpoint), durable.node());
         let idle = self.shared.config.session.idle;
-        let taken = match durable.timed("claim_session", durable.store.claim_session(&key, &seat, &node, idle)).await? {
+        let claim = durable.timed("claim_session", durable.store.claim_session(&key, &seat, &node, idle)).await;
+        let taken = match claim.inspect_err(|_| self.doubt_later(key, &seat))? {
             Claim::Elsewhere(owner) => return Ok(Adoption::Elsewhere(owner)),
             Claim::Absent => return Ok(Adoption::Absent),
             Claim::Taken { record, epoch, created_at_us, subscriptions } => Taken { record, epoch, created_at_us, subscriptions },
@@ -156,6 +172,40 @@ impl Broker {
             return Err(Refusal::new(ErrorKind::SessionElsewhere, "the session is moving to another process, try again"));
         }
         Ok(Adoption::Here(session))
+    }
+
+    /// A claim failed, but the row may be ours since: nobody else could take it, and nobody would ever sweep it.
+    fn doubt_later(self: &Arc<Self>, key: SessionKey, seat: &SessionSeat) {
+        if !self.adopting.doubts(key) {
+            return; // looked after already, or there are too many
+        }
+        let (broker, seat) = (self.clone(), seat.clone());
+        self.shared.running.spawn(async move {
+            let (begun, mut pause) = (Instant::now(), END_RETRY_FIRST);
+            while begun.elapsed() < END_RETRY_MAX && !broker.draining() {
+                tokio::time::sleep(pause).await;
+                pause *= 2;
+                if broker.give_back(key, &seat).await.is_ok() {
+                    break;
+                }
+            }
+            broker.adopting.no_doubt(&key);
+        });
+    }
+
+    /// Lets go of a row that is ours without a session here.
+    async fn give_back(&self, key: SessionKey, seat: &SessionSeat) -> Result<(), Refusal> {
+        let place = self.adopting.place(&key);
+        let _only_one = place.lock().await;
+        if self.all_sessions().iter().any(|session| session.key == key) {
+            return Ok(()); // its client came again
+        }
+        let (durable, idle) = (&self.shared.durable, self.shared.config.session.idle);
+        let claim = durable.timed("claim_session", durable.store.claim_session(&key, seat, &durable.node(), idle)).await?;
+        if let Claim::Taken { record, epoch, created_at_us, subscriptions } = claim {
+            self.let_go(Taken { record, epoch, created_at_us, subscriptions }).await;
+        }
+        Ok(())
     }
 
     /// Not for this process: whoever can read it and knows its tenant may take it.

@@ -1,7 +1,7 @@
 //! Two brokers on one database: what passes from one to the other, and what the one that lost a session may still do.
 
 use protocol::{envelope::Message, handshake, ids::TenantId, json, method::Method};
-use storage::{DurableStore, HotStore, SqliteStore, hot::MemoryHot};
+use storage::{DurableStore, EventStore, HotStore, LogEntry, SqliteStore, StreamRecord, hot::MemoryHot};
 
 use super::*;
 use crate::{
@@ -85,6 +85,43 @@ async fn a_released_session_is_anybodys_and_gone_here() {
     let stored = replicas.store.sessions(None, None, 10).await.unwrap();
     assert!(stored[0].owner.is_none(), "{stored:?}");
     assert!(matches!(replicas.adopted(&session.id).await, Adoption::Here(_)));
+}
+
+#[tokio::test]
+async fn a_row_that_is_ours_and_nobody_was_told_is_given_back() {
+    let replicas = Replicas::start().await;
+    let session = replicas.opened().await;
+    let (caller, node) = (Caller::anonymous(), replicas.other.shared.durable.node());
+    let seat = record::seat(&caller.tenant, &caller.principal, &Endpoint::Aggregated);
+    let claim = replicas.store.claim_session(&session.key, &seat, &node, Duration::from_secs(60)).await.unwrap();
+    assert!(matches!(claim, Claim::Taken { .. }), "and the answer is lost");
+    replicas.other.doubt_later(session.key, &seat);
+    replicas.other.doubt_later(session.key, &seat);
+    let row = || async { replicas.store.sessions(None, None, 10).await.unwrap().remove(0) };
+    let free = || async { if row().await.owner.is_none() { Ok(()) } else { Err(row().await.owner) } };
+    testkit::eventually("the row to be free", free).await;
+    assert_eq!(row().await.epoch, 3, "by one");
+    // One that is here is kept.
+    assert!(matches!(replicas.adopted(&session.id).await, Adoption::Here(_)));
+    replicas.other.give_back(session.key, &seat).await.unwrap();
+    assert_eq!(row().await.epoch, 4);
+}
+
+#[tokio::test]
+async fn what_was_lost_before_anybody_read_it_is_a_gap() {
+    let replicas = Replicas::start().await;
+    for (lost, gap) in [(0, false), (1, true)] {
+        let session = replicas.opened().await;
+        // The first GET stream of the first owner, which waited for a client.
+        let (key, number) = (session.key, 1 << 32 | 1 << 1 | 1);
+        let record = StreamRecord { number, general: true, due: Vec::new(), was_read: false };
+        let mut log = vec![LogEntry::Stream { session: key, record }];
+        log.extend((lost > 0).then_some(LogEntry::Trim { session: key, stream: number, through: lost }));
+        replicas.store.append(&log).await.unwrap();
+        let Adoption::Here(adopted) = replicas.adopted(&session.id).await else { panic!("it is to be had") };
+        assert_eq!(adopted.open_general_stream().await.unwrap().gap, gap, "{lost} lost");
+        assert!(!adopted.open_general_stream().await.unwrap().gap, "said once");
+    }
 }
 
 #[tokio::test]
