@@ -19,8 +19,8 @@ use protocol::{
 };
 use tokio::sync::Notify;
 
-use self::places::{encode_due, request_name};
 pub use self::places::{Due, EventId, decode_due, parse_event_id};
+use self::places::{encode_due, request_name};
 use super::sync;
 use crate::{
     durable::{EventWriter, LogEntry, LoggedEvent, SessionKey, StreamRecord},

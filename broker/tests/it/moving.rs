@@ -155,16 +155,17 @@ async fn a_session_that_is_never_at_rest_moves_and_no_call_of_it_fails() {
     // All through the replica that stays, so that no connection is in the way: there is always one in flight.
     let edge = cluster.at(1, &client);
     let over = Gate::new();
-    let (a, b, c, ended) = tokio::join!(keeps_calling(&edge, "a", &over), keeps_calling(&edge, "b", &over), keeps_calling(&edge, "c", &over), async {
-        ledger.wait_for("a3").await;
-        let asked = Instant::now();
-        let clean = cluster.terminate(0).await;
-        let took = asked.elapsed();
-        let done = ledger.effects().len();
-        eventually("calls to go on", || async { if ledger.effects().len() > done + 10 { Ok(()) } else { Err(()) } }).await;
-        over.open();
-        (clean, took)
-    });
+    let (a, b, c, ended) =
+        tokio::join!(keeps_calling(&edge, "a", &over), keeps_calling(&edge, "b", &over), keeps_calling(&edge, "c", &over), async {
+            ledger.wait_for("a3").await;
+            let asked = Instant::now();
+            let clean = cluster.terminate(0).await;
+            let took = asked.elapsed();
+            let done = ledger.effects().len();
+            eventually("calls to go on", || async { if ledger.effects().len() > done + 10 { Ok(()) } else { Err(()) } }).await;
+            over.open();
+            (clean, took)
+        });
     assert!(ended.0 && ended.1 < SOON, "{ended:?}");
     let failed: Vec<Attempt> = [a.1, b.1, c.1].concat();
     assert_eq!(failed, [], "of {} calls", a.0 + b.0 + c.0);

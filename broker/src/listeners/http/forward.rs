@@ -78,12 +78,7 @@ impl Asked<'_> {
 
     /// The session was found here and left before the request was begun. `None`: it is to be located again. `Some`: whoever
     /// asks does that. The refusal: that took too long already.
-    pub(super) async fn led_on(
-        &self,
-        way: &mut Way<'_>,
-        session: &Session,
-        refusal: Refusal,
-    ) -> Result<Option<Response<Body>>, Refusal> {
+    pub(super) async fn led_on(&self, way: &mut Way<'_>, session: &Session, refusal: Refusal) -> Result<Option<Response<Body>>, Refusal> {
         self.broker.release_settled(&session.key).await;
         match self.reach {
             Reach::Inner => Ok(Some(vouched::not_here(None))),
