@@ -3,17 +3,19 @@
 
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde_json::json;
 use testkit::{Attempt, Call, Gate, Ledger, TestClient, TestCluster, eventually};
 
 use crate::{
     builder,
-    cluster::{TAKEN_OVER_WITHIN, on, opened_at, over, result_of, status, task, two},
+    cluster::{TAKEN_OVER_WITHIN, on, opened_at, over, result_of, served_at, status, task, two},
     kind, tasks, text_of,
 };
 
 /// Far below any grace.
 const SOON: Duration = Duration::from_secs(4);
+/// Enough of them that their calls overlap all the time.
+const CALLERS: usize = 12;
 
 /// A client that waits for a task at a replica, for certain.
 async fn waits_at(cluster: &TestCluster, replica: usize, client: &TestClient, task: &str) -> Call {
@@ -134,42 +136,51 @@ async fn a_call_of_a_task_that_was_sent_stays_for_its_answer_unless_it_is_harmle
     assert_eq!((ledger.count("once"), ledger.count("again")), (1, 2));
 }
 
-/// One call after the other until told to stop; how many, and what went wrong.
-async fn keeps_calling(client: &TestClient, name: &str, until: &Gate) -> (usize, Vec<Attempt>) {
-    let (mut calls, mut failed) = (0, Vec::new());
+/// One call after the other until told to stop, or until nobody is there; how many were answered, and how not.
+async fn keeps_calling(client: &TestClient, name: usize, until: &Gate) -> (usize, Vec<Attempt>) {
+    let (mut answered, mut failed) = (0, Vec::new());
     while tokio::time::timeout(Duration::ZERO, until.passed()).await.is_err() {
-        let arguments = json!({"key": format!("{name}{calls}"), "millis": 40});
+        let arguments = json!({"key": format!("{name}/{answered}"), "millis": 60});
         match client.attempt("tools/call", json!({"name": "b__write", "arguments": arguments}), TAKEN_OVER_WITHIN).await {
-            Attempt::Result(_) => {}
-            other => failed.push(other),
+            Attempt::Result(_) => answered += 1,
+            Attempt::Nothing(_) => break,
+            error => {
+                failed.push(error);
+                break;
+            }
         }
-        calls += 1;
     }
-    (calls, failed)
+    (answered, failed)
+}
+
+/// A session of the first replica with always some calls in flight, all through one replica, while the first one goes.
+async fn is_never_at_rest(through: usize) {
+    let (mut cluster, ledger, key) = two().await;
+    let client = opened_at(&cluster, 0, &key).await;
+    let (edge, over) = (cluster.at(through, &client), Gate::new());
+    let calling = futures_util::future::join_all((0..CALLERS).map(|name| keeps_calling(&edge, name, &over)));
+    let (outcomes, ended) = tokio::join!(calling, async {
+        ledger.wait_for("0/3").await;
+        let asked = Instant::now();
+        let clean = cluster.terminate(0).await;
+        let took = asked.elapsed();
+        served_at(&cluster, 1, &client).await;
+        over.open();
+        (clean, took)
+    });
+    assert!(ended.0 && ended.1 < SOON, "{ended:?}");
+    let failed: Vec<&Attempt> = outcomes.iter().flat_map(|(_, failed)| failed).collect();
+    assert_eq!(failed, [] as [&Attempt; 0]);
+    let answered: usize = outcomes.iter().map(|(answered, _)| answered).sum();
+    assert_eq!(ledger.effects().len(), answered, "each call was carried out once and answered");
 }
 
 #[tokio::test]
 async fn a_session_that_is_never_at_rest_moves_and_no_call_of_it_fails() {
-    let (mut cluster, ledger, key) = two().await;
-    let client = opened_at(&cluster, 0, &key).await;
-    // All through the replica that stays, so that no connection is in the way: there is always one in flight.
-    let edge = cluster.at(1, &client);
-    let over = Gate::new();
-    let (a, b, c, ended) =
-        tokio::join!(keeps_calling(&edge, "a", &over), keeps_calling(&edge, "b", &over), keeps_calling(&edge, "c", &over), async {
-            ledger.wait_for("a3").await;
-            let asked = Instant::now();
-            let clean = cluster.terminate(0).await;
-            let took = asked.elapsed();
-            let done = ledger.effects().len();
-            eventually("calls to go on", || async { if ledger.effects().len() > done + 10 { Ok(()) } else { Err(()) } }).await;
-            over.open();
-            (clean, took)
-        });
-    assert!(ended.0 && ended.1 < SOON, "{ended:?}");
-    let failed: Vec<Attempt> = [a.1, b.1, c.1].concat();
-    assert_eq!(failed, [], "of {} calls", a.0 + b.0 + c.0);
-    assert!(ledger.effects().iter().all(|effect| ledger.count(&effect.key) == 1), "none twice");
-    let view: Value = cluster.admin(1).sessions("default").await.into_iter().next().unwrap();
-    assert_eq!(view["calls_in_flight"], 0, "{view}");
+    is_never_at_rest(1).await;
+}
+
+#[tokio::test]
+async fn who_goes_away_leads_on_those_who_ask_it_to_the_last() {
+    is_never_at_rest(0).await;
 }
