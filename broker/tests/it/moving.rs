@@ -153,13 +153,24 @@ async fn keeps_calling(client: &TestClient, name: usize, until: &Gate) -> (usize
     (answered, failed)
 }
 
+/// One GET stream after the other until told to stop: what was answered.
+async fn keeps_opening(client: &TestClient, until: &Gate) -> Vec<u16> {
+    let mut statuses = Vec::new();
+    while tokio::time::timeout(Duration::ZERO, until.passed()).await.is_err() {
+        statuses.push(client.get_stream_raw(None).await.status);
+    }
+    statuses.dedup();
+    statuses
+}
+
 /// A session of the first replica with always some calls in flight, all through one replica, while the first one goes.
 async fn is_never_at_rest(through: usize) {
     let (mut cluster, ledger, key) = two().await;
     let client = opened_at(&cluster, 0, &key).await;
     let (edge, over) = (cluster.at(through, &client), Gate::new());
     let calling = futures_util::future::join_all((0..CALLERS).map(|name| keeps_calling(&edge, name, &over)));
-    let (outcomes, ended) = tokio::join!(calling, async {
+    let stays = cluster.at(1, &client);
+    let (outcomes, opened, ended) = tokio::join!(calling, keeps_opening(&stays, &over), async {
         ledger.wait_for("0/3").await;
         let asked = Instant::now();
         let clean = cluster.terminate(0).await;
@@ -169,6 +180,7 @@ async fn is_never_at_rest(through: usize) {
         (clean, took)
     });
     assert!(ended.0 && ended.1 < SOON, "{ended:?}");
+    assert_eq!(opened, [200], "streams are opened all along");
     let failed: Vec<&Attempt> = outcomes.iter().flat_map(|(_, failed)| failed).collect();
     assert_eq!(failed, [] as [&Attempt; 0]);
     let answered: usize = outcomes.iter().map(|(answered, _)| answered).sum();
