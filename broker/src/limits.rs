@@ -94,6 +94,10 @@ pub const REAPER_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Sessions on other replicas whose owners are remembered.
 pub const OWNERS_REMEMBERED_MAX: usize = 10_000;
+/// Sessions remembered as absent.
+pub const ABSENT_REMEMBERED_MAX: usize = 10_000;
+/// How long a session the record does not know is not asked for again.
+pub const ABSENT_REMEMBERED_FOR: Duration = Duration::from_secs(1);
 /// Shortest wait before the record is asked again for a session whose owner did not serve it.
 pub const OWNER_RETRY_MIN: Duration = Duration::from_millis(50);
 /// How often that wait doubles.
@@ -103,6 +107,8 @@ pub const OWNER_RETRY_JITTER: Duration = Duration::from_millis(100);
 /// A session's owner is looked for during two leases and this.
 pub const OWNER_SEARCH_EXTRA: Duration = Duration::from_secs(1);
 
+/// A request's id, as long as it is named in event ids; a longer one is not.
+pub const NAMED_REQUEST_BYTES_MAX: usize = 64;
 /// Event streams of one session that are open or kept to be resumed.
 pub const STREAMS_KEPT_MAX: usize = 128;
 /// How often one subscribe asks again because others for the same URI failed around it.
@@ -233,8 +239,10 @@ pub const LOST_STREAMS_MAX: usize = 100_000;
 pub const TRIM_LOGGED_EVERY: u64 = 64;
 /// The log is told that a stream is still there, though quiet, at most this often.
 pub const QUIET_LOGGED_EVERY_MIN: Duration = Duration::from_secs(10);
-/// A session that was used this recently is not given away yet: its client may be about to begin something.
-pub const REST_BEFORE_RELEASE: Duration = Duration::from_millis(50);
+/// How long new requests are held back so that a session that is never at rest can be given away.
+pub const CLOSING_UP_MAX: Duration = Duration::from_millis(500);
+/// How long requests that only wait may take to leave with their session.
+pub const MOVE_ON_MAX: Duration = Duration::from_secs(1);
 /// How long a write that was fenced off waits to hear that its row was taken back after a lapse of the lease.
 pub const OWNER_NEWS_WAIT: Duration = Duration::from_secs(5);
 /// How long after the event log failed a session's lists are stored again, at the earliest.
@@ -271,6 +279,7 @@ const _: () = assert!(LATENCY_WEIGHT > 0); // it divides
 const _: () = assert!(ADMIN_PAGE_ROWS as usize <= ADMIN_LIST_MAX);
 const _: () = assert!(PERSIST_BATCH_MAX <= PERSIST_QUEUE_MAX); // a batch is taken out of the queue
 const _: () = assert!(SESSION_ID_BYTES.is_multiple_of(3)); // its base64 text has no remainder
+const _: () = assert!(at_most(CLOSING_UP_MAX, OWNER_SEARCH_EXTRA)); // whoever is held back must still find where the session went
 const _: () = assert!(at_most(OWNER_RETRY_JITTER, OWNER_SEARCH_EXTRA)); // the wait for a lease must fit into the search
 const _: () = assert!(at_most(TASK_POLL_MIN, TASK_POLL_MAX));
 const _: () = assert!(at_most(TASK_LOOK_INTERVAL_ALONE, TASK_LOOK_INTERVAL));

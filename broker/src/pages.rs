@@ -30,8 +30,8 @@ fn the_page_of_errors_is_up_to_date() {
         ```json\n\
         {{\"jsonrpc\":\"2.0\",\"id\":4,\"error\":{{\"code\":-32602,\"message\":\"unknown name \\\"nope\\\"\",\"data\":{{\"kind\":\"tool_not_found\",\"retryable\":false,\"requestId\":\"382138a4ada91965\"}}}}}}\n\
         ```\n\n\
-        `data.kind` is what a program should look at. `data.retryable` says that nothing was done on account of the request, so \
-        that it may be sent again; `data.retryAfterMs` says when, where that is known (an HTTP status other than 200 carries \
+        `data.kind` is what a program should look at. `data.retryable` says that the request may be sent again: nothing was done \
+        on account of it, or doing it twice does no harm; `data.retryAfterMs` says when, where that is known (an HTTP status other than 200 carries \
         `Retry-After` too). `data.requestId` is in the broker's log, at level `debug` (`internal`: `error`).\n\n\
         `code` is the one the specification prescribes. Where it prescribes none it is a positive refusal number, which is \
         outside JSON-RPC's reserved range in every revision.\n\n\

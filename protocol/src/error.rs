@@ -176,6 +176,8 @@ pub struct Refusal {
     pub message: String,
     /// When it is worth trying again.
     pub retry_after: Option<Duration>,
+    /// Whatever was done, doing it again does no harm.
+    pub harmless_again: bool,
     /// More members of `error.data`.
     pub data: Vec<(&'static str, serde_json::Value)>,
 }
@@ -183,13 +185,20 @@ pub struct Refusal {
 impl Refusal {
     /// A refusal without further data.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), retry_after: None, data: Vec::new() }
+        Self { kind, message: message.into(), retry_after: None, harmless_again: false, data: Vec::new() }
     }
 
     /// Adds a member to `error.data`.
     #[must_use]
     pub fn with(mut self, key: &'static str, value: impl Into<serde_json::Value>) -> Self {
         self.data.push((key, value.into()));
+        self
+    }
+
+    /// The request may be sent again though something may have been done: that does no harm.
+    #[must_use]
+    pub fn harmless_again(mut self) -> Self {
+        self.harmless_again = true;
         self
     }
 
@@ -226,7 +235,8 @@ impl Refusal {
         let kind = self.kind;
         out.extend_from_slice(format!("{{\"code\":{},\"message\":", kind.code()).as_bytes());
         quote_into(out, &self.message);
-        let opening = format!(",\"data\":{{\"kind\":\"{}\",\"retryable\":{},\"requestId\":", kind.name(), kind.retryable());
+        let retryable = kind.retryable() || self.harmless_again;
+        let opening = format!(",\"data\":{{\"kind\":\"{}\",\"retryable\":{retryable},\"requestId\":", kind.name());
         out.extend_from_slice(opening.as_bytes());
         quote_into(out, request_id);
         if let Some(after) = self.retry_after {

@@ -18,6 +18,9 @@ pub trait DurableStore: ConfigStore {
     /// `sqlite` or `postgres`: a metric's label.
     fn engine(&self) -> &'static str;
 
+    /// One process has it to itself: there are no other nodes, and one writer.
+    fn is_exclusive(&self) -> bool;
+
     /// How many rows were left out because they could not be read, since the store was opened: a metric.
     fn unreadable_rows(&self) -> u64 {
         0

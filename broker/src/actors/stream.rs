@@ -4,6 +4,8 @@
 //! stream outlives its connections: a reader that comes later, or comes back, goes on where the client says it stopped.
 //! Once its client can come back to it, it is logged too, in the order things happen to it, and outlives the process.
 
+mod places;
+
 use std::{
     sync::{Arc, Mutex, MutexGuard},
     time::{Duration, Instant},
@@ -12,11 +14,13 @@ use std::{
 use bytes::Bytes;
 use protocol::{
     envelope::Message,
-    ids::RequestId,
-    json::{Document, Limits},
+    ids::{RequestId, TaskId},
+    json::Limits,
 };
 use tokio::sync::Notify;
 
+pub use self::places::{Due, EventId, decode_due, parse_event_id};
+use self::places::{encode_due, request_name};
 use super::sync;
 use crate::{
     durable::{EventWriter, LogEntry, LoggedEvent, SessionKey, StreamRecord},
@@ -24,10 +28,14 @@ use crate::{
     rules::event_log::{Event, EventKind, EventLog, Gone, Held, LogLimits, Overflow, Topic},
 };
 
-/// One stream of a session. Event ids are `{stream number}-{sequence}`, unique in the session.
+/// One stream of a session. Event ids are `{stream number}-{sequence}`, unique in the session. As long as the one request of
+/// a POST stream is not answered they name it, too (`-{id in base64url}`): a client that comes back with one to a process
+/// that knows nothing of the stream can then be told what became of that request.
 #[derive(Debug)]
 pub struct EventStream {
     pub number: u64,
+    /// The request, as event ids name it.
+    request: Option<String>,
     state: Mutex<State>,
     changed: Notify,
 }
@@ -39,6 +47,8 @@ struct State {
     reader: u64,
     /// The latest reader still holds a connection.
     connected: bool,
+    /// How far it has come.
+    read_through: u64,
     /// The connection is to be closed on purpose, the stream goes on.
     pause: bool,
     /// No connection will be served any more (the session ended or the broker drains).
@@ -47,7 +57,9 @@ struct State {
     /// The client has seen an event id of this stream and may come back for more.
     resumable: bool,
     /// The requests that are to be answered on it.
-    due: Vec<RequestId>,
+    due: Vec<Due>,
+    /// Where the last answer is.
+    answered_at: Option<u64>,
     /// Where it is logged.
     sink: Option<Sink>,
 }
@@ -75,13 +87,15 @@ pub enum Next {
     Displaced,
     /// The client did not keep up.
     Cut,
+    /// What comes next is not held any more. A client that comes back with its place is told so.
+    Lost,
 }
 
 impl EventStream {
     /// A stream that ends with the answers to these requests and to `unnamed` more, whose ids could not be read.
     pub fn for_answers(number: u64, limits: LogLimits, due: Vec<RequestId>, unnamed: usize) -> Arc<Self> {
         let log = EventLog::new(limits, Some(due.len() + unnamed));
-        Self::over(number, log, due)
+        Self::over(number, log, due.into_iter().map(Due::from).collect())
     }
 
     /// A GET stream, which ends only with its session.
@@ -90,7 +104,7 @@ impl EventStream {
     }
 
     /// A stream that an earlier owner of the session began. `due`: the requests to be answered; `None` for a GET stream.
-    pub fn restored(number: u64, limits: LogLimits, due: Option<Vec<RequestId>>, held: Held) -> Arc<Self> {
+    pub fn restored(number: u64, limits: LogLimits, due: Option<Vec<Due>>, held: Held) -> Arc<Self> {
         let log = EventLog::restored(limits, due.as_ref().map(Vec::len), held);
         let stream = Self::over(number, log, due.unwrap_or_default());
         let mut state = stream.lock();
@@ -102,10 +116,25 @@ impl EventStream {
         stream
     }
 
-    fn over(number: u64, log: EventLog, due: Vec<RequestId>) -> Arc<Self> {
-        let state =
-            State { log, reader: 0, connected: false, pause: false, closed: false, ended_at: None, resumable: false, due, sink: None };
-        Arc::new(Self { number, state: Mutex::new(state), changed: Notify::new() })
+    fn over(number: u64, log: EventLog, due: Vec<Due>) -> Arc<Self> {
+        let request = match &due[..] {
+            [one] => request_name(&one.id),
+            _ => None,
+        };
+        let state = State {
+            log,
+            reader: 0,
+            connected: false,
+            read_through: 0,
+            pause: false,
+            closed: false,
+            ended_at: None,
+            resumable: false,
+            due,
+            answered_at: None,
+            sink: None,
+        };
+        Arc::new(Self { number, request, state: Mutex::new(state), changed: Notify::new() })
     }
 
     pub fn push(&self, now: Instant, kind: EventKind, frame: Bytes) -> Result<(), Overflow> {
@@ -218,7 +247,24 @@ impl EventStream {
 
     /// The id of the event at `sequence`.
     pub fn event_id(&self, sequence: u64) -> String {
-        format!("{}-{sequence}", self.number)
+        match &self.request {
+            Some(request) if self.lock().answered_at.is_none_or(|answer| sequence < answer) => {
+                format!("{}-{sequence}-{request}", self.number)
+            }
+            _ => format!("{}-{sequence}", self.number),
+        }
+    }
+
+    /// All that this request of the stream does is wait for a task.
+    pub fn waits_for(&self, id: &RequestId, task: &TaskId) {
+        if let Some(due) = self.lock().due.iter_mut().find(|due| due.id == *id) {
+            due.task = Some(task.clone());
+        }
+    }
+
+    /// Its client has an event id to come back with.
+    pub fn is_resumable(&self) -> bool {
+        self.lock().resumable
     }
 
     /// Takes over what another stream could not deliver, as far as there is room. Returns how many found none.
@@ -239,7 +285,8 @@ impl EventStream {
 
     pub fn expire(&self, now: Instant, age: Duration) {
         let mut state = self.lock();
-        state.log.expire(now, age);
+        let through = if state.connected { state.read_through } else { u64::MAX };
+        state.log.expire(now, age, through);
         let lost_through = state.log.lost_through();
         let Some(sink) = &mut state.sink else { return };
         if lost_through > sink.trimmed_through {
@@ -273,6 +320,7 @@ impl EventStream {
         state.log.can_resume(position)?;
         state.reader += 1;
         state.connected = true;
+        state.read_through = position;
         state.pause = false;
         if state.sink.as_mut().is_some_and(|sink| !std::mem::replace(&mut sink.was_read, true)) {
             state.log_record(self.number);
@@ -298,6 +346,9 @@ impl State {
         if self.log.complete() {
             self.ended_at.get_or_insert(now);
         }
+        if let (EventKind::Answer, Ok(Some(sequence))) = (kind, pushed) {
+            self.answered_at = Some(sequence);
+        }
         if let (Ok(Some(sequence)), Some(sink)) = (pushed, &mut self.sink) {
             sink.event(number, sequence, kind, frame);
             let lost_through = self.log.lost_through();
@@ -316,7 +367,7 @@ impl State {
         if self.due.len() <= 1 {
             self.due.clear();
         } else if let Some(id) = answered_id(frame) {
-            self.due.retain(|due| *due != id);
+            self.due.retain(|due| due.id != id);
         }
     }
 
@@ -343,18 +394,6 @@ impl Sink {
 /// The request a response answers.
 pub fn answered_id(frame: &Bytes) -> Option<RequestId> {
     Message::decode(frame.clone(), &Limits { bytes_max: frame.len(), ..Limits::default() }).ok()?.id
-}
-
-/// Request ids as a JSON array.
-fn encode_due(due: &[RequestId]) -> Vec<u8> {
-    let ids: Vec<&[u8]> = due.iter().map(RequestId::raw).collect();
-    [&b"["[..], &ids.join(&b','), b"]"].concat()
-}
-
-/// Reads what [`encode_due`] wrote.
-pub fn decode_due(text: &[u8]) -> Vec<RequestId> {
-    let Ok(document) = Document::parse(text, &Limits { bytes_max: text.len(), ..Limits::default() }) else { return Vec::new() };
-    document.root().elements().map(|id| RequestId::from_raw(Bytes::copy_from_slice(id.raw()))).collect()
 }
 
 /// A connection's place in a stream.
@@ -395,8 +434,12 @@ impl Reader {
         if state.reader != self.generation {
             return Some(Next::Displaced);
         }
+        if state.log.lost_through() > self.position {
+            return Some(Next::Lost); // it came back for what was sent before, and newer events needed the room
+        }
         if let Some(event) = state.log.next_after(self.position) {
             self.position = event.sequence;
+            state.read_through = event.sequence;
             return Some(Next::Event(event));
         }
         if state.log.was_cut() {
@@ -422,8 +465,63 @@ impl Drop for Reader {
     }
 }
 
-/// Reads an event id back: stream and sequence.
-pub fn parse_event_id(text: &str) -> Option<(u64, u64)> {
-    let (stream, sequence) = text.split_once('-')?;
-    Some((stream.parse().ok()?, sequence.parse().ok()?))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: LogLimits = LogLimits { events: 4, bytes: 1000 };
+
+    fn frame(text: &'static str) -> Bytes {
+        Bytes::from_static(text.as_bytes())
+    }
+
+    async fn sequence(reader: &mut Reader) -> Option<u64> {
+        if let Next::Event(event) = reader.next().await { Some(event.sequence) } else { None }
+    }
+
+    #[tokio::test]
+    async fn a_slow_reader_loses_nothing_to_age() {
+        let stream = EventStream::general(3, LIMITS);
+        let mut reader = stream.read_from(0).unwrap();
+        let begun = Instant::now();
+        for text in ["1", "2", "3"] {
+            stream.push(begun, EventKind::Message, frame(text)).unwrap();
+        }
+        assert_eq!(sequence(&mut reader).await, Some(1));
+        stream.expire(begun + Duration::from_secs(60), Duration::ZERO);
+        assert_eq!((sequence(&mut reader).await, sequence(&mut reader).await), (Some(2), Some(3)));
+        drop(reader);
+        stream.expire(begun + Duration::from_secs(60), Duration::ZERO);
+        assert!(stream.is_empty(), "nobody reads it any more");
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_came_back_for_what_makes_room_is_told_that_it_is_lost() {
+        let stream = EventStream::general(3, LIMITS);
+        let mut reader = stream.read_from(0).unwrap();
+        for text in ["1", "2", "3", "4"] {
+            stream.push(Instant::now(), EventKind::Message, frame(text)).unwrap();
+            sequence(&mut reader).await.unwrap();
+        }
+        let mut again = stream.read_from(1).unwrap();
+        for text in ["5", "6"] {
+            stream.push(Instant::now(), EventKind::Message, frame(text)).unwrap();
+        }
+        assert!(matches!(again.next().await, Next::Lost), "2 made room, and nothing is passed over");
+        assert_eq!(stream.read_from(1).err(), Some(Gone), "so whoever comes back with its place hears of the gap");
+    }
+
+    #[test]
+    fn an_event_id_names_the_request_until_it_is_answered() {
+        let id = RequestId::from_raw(frame("\"a-b\""));
+        let stream = EventStream::for_answers(4, LIMITS, vec![id.clone()], 0);
+        let named = parse_event_id(&stream.event_id(1)).unwrap();
+        assert_eq!(named, EventId { stream: 4, sequence: 1, request: Some(id) });
+        stream.push(Instant::now(), EventKind::Message, frame("{}")).unwrap();
+        stream.push(Instant::now(), EventKind::Answer, frame("{}")).unwrap();
+        assert_eq!(parse_event_id(&stream.event_id(1)).unwrap(), named, "whenever it is read");
+        assert_eq!(stream.event_id(2), "4-2");
+        assert_eq!(EventStream::for_answers(4, LIMITS, vec![RequestId::from_u64(1), RequestId::from_u64(2)], 0).event_id(1), "4-1");
+        assert_eq!(EventStream::general(5, LIMITS).event_id(1), "5-1");
+    }
 }

@@ -176,6 +176,13 @@ impl Tenant {
         }
     }
 
+    /// Gives back what [`Tenant::take_budget`] took.
+    pub fn give_back_budget(&self) {
+        if let Some(budget) = &**self.budget.load() {
+            budget.give_back();
+        }
+    }
+
     /// Counts a call in, if there is room.
     pub fn open_call(&self) -> Result<(), Refusal> {
         let max = self.spec.load().limits.calls_in_flight_per_tenant.unwrap_or(self.shared.config.limits.calls_in_flight_per_tenant);

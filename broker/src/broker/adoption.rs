@@ -7,24 +7,25 @@
 mod tests;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex, PoisonError, Weak},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use protocol::{
     error::{ErrorKind, Refusal},
     ids::SessionId,
 };
-use storage::{Claim, NodeRecord, SessionKey, SessionRecord, SubscriptionRecord, Write, fault_point};
+use storage::{Claim, NodeRecord, SessionKey, SessionRecord, SessionSeat, SubscriptionRecord, Write, fault_point};
 
-use super::Broker;
+use super::{Broker, sessions::END_RETRY_FIRST};
 use crate::{
     actors::{
         session::{Claimed, Seat, Session, record},
         tenant::Tenant,
     },
     auth::Caller,
+    limits::END_RETRY_MAX,
     rules::catalog::Endpoint,
 };
 
@@ -35,26 +36,56 @@ pub enum Adoption {
     Here(Arc<Session>),
     /// With a process whose lease runs.
     Elsewhere(NodeRecord),
-    /// Nowhere: it ended, never was, or is somebody else's.
+    /// Nowhere, says the record: it ended, never was, or is somebody else's.
     Absent,
+    /// Not to be had here, whatever the record says.
+    Unfit,
 }
 
 /// Who is at which session.
 #[derive(Debug, Default)]
 pub(super) struct Adopting {
-    places: Mutex<HashMap<SessionKey, Weak<tokio::sync::Mutex<()>>>>,
+    places: Mutex<SessionPlaces>,
+    /// Rows that may be ours though nobody was told.
+    doubtful: Mutex<HashSet<SessionKey>>,
 }
 
+#[derive(Debug, Default)]
+struct SessionPlaces {
+    by_key: HashMap<SessionKey, Weak<tokio::sync::Mutex<()>>>,
+    /// From this many on it is looked which of them are in use.
+    look_at: usize,
+}
+
+/// So many places are kept without a look.
+const PLACES_MIN: usize = 64;
+/// Rows in doubt that are looked after at once; of more than these the rest stays with this process until it ends.
+const DOUBTS_MAX: usize = 1_000;
+
 impl Adopting {
+    /// False: somebody looks after it already, or there is no room.
+    fn doubts(&self, key: SessionKey) -> bool {
+        let mut doubtful = self.doubtful.lock().unwrap_or_else(PoisonError::into_inner);
+        doubtful.len() < DOUBTS_MAX && doubtful.insert(key)
+    }
+
+    fn no_doubt(&self, key: &SessionKey) {
+        self.doubtful.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+    }
+
     /// Whoever holds this place's lock decides where the session goes.
     pub(super) fn place(&self, key: &SessionKey) -> Arc<tokio::sync::Mutex<()>> {
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(place) = places.get(key).and_then(Weak::upgrade) {
+        if let Some(place) = places.by_key.get(key).and_then(Weak::upgrade) {
             return place;
         }
-        places.retain(|_, place| place.strong_count() > 0);
+        // When they have doubled, so that each place is looked at a few times at most.
+        if places.by_key.len() >= places.look_at {
+            places.by_key.retain(|_, place| place.strong_count() > 0);
+            places.look_at = (2 * places.by_key.len()).max(PLACES_MIN);
+        }
         let place = Arc::default();
-        places.insert(*key, Arc::downgrade(&place));
+        places.by_key.insert(*key, Arc::downgrade(&place));
         place
     }
 }
@@ -71,7 +102,7 @@ impl Broker {
     /// Looks for a session that is not here, and makes it ours if its owner is gone.
     pub async fn adopt(self: &Arc<Self>, id: &SessionId, caller: &Caller, endpoint: &Endpoint) -> Result<Adoption, Refusal> {
         if !Session::may_be_id(id) {
-            return Ok(Adoption::Absent);
+            return Ok(Adoption::Unfit);
         }
         let (broker, id, caller, endpoint) = (self.clone(), id.clone(), caller.clone(), endpoint.clone());
         // A task of its own: a client that gives up must not leave a row that is ours and a session that is nowhere.
@@ -95,10 +126,10 @@ impl Broker {
         match self.session_here(&id, &caller, &endpoint) {
             Ok(Some(session)) => return Ok(Adoption::Here(session)), // somebody was faster
             Ok(None) => {}
-            Err(_) => return Ok(Adoption::Absent),
+            Err(_) => return Ok(Adoption::Unfit),
         }
         if self.ending.contains(&key) {
-            return Ok(Adoption::Absent);
+            return Ok(Adoption::Unfit);
         }
         if self.draining() {
             return Err(Refusal::new(ErrorKind::Draining, "the broker is shutting down and takes no sessions"));
@@ -106,7 +137,8 @@ impl Broker {
         let durable = &self.shared.durable;
         let (seat, node) = (record::seat(&caller.tenant, &caller.principal, &endpoint), durable.node());
         let idle = self.shared.config.session.idle;
-        let taken = match durable.timed("claim_session", durable.store.claim_session(&key, &seat, &node, idle)).await? {
+        let claim = durable.timed("claim_session", durable.store.claim_session(&key, &seat, &node, idle)).await;
+        let taken = match claim.inspect_err(|_| self.doubt_later(key, &seat))? {
             Claim::Elsewhere(owner) => return Ok(Adoption::Elsewhere(owner)),
             Claim::Absent => return Ok(Adoption::Absent),
             Claim::Taken { record, epoch, created_at_us, subscriptions } => Taken { record, epoch, created_at_us, subscriptions },
@@ -118,12 +150,12 @@ impl Broker {
                 self.shared.metrics.session_unreadable();
                 tracing::warn!(session = key.digest(), %error, "a stored session is left alone");
                 self.let_go(taken).await;
-                return Ok(Adoption::Absent);
+                return Ok(Adoption::Unfit);
             }
         };
         let Some(tenant) = self.tenant(&caller.tenant) else {
             self.let_go(taken).await;
-            return Ok(Adoption::Absent);
+            return Ok(Adoption::Unfit);
         };
         let claimed = Claimed {
             stored,
@@ -133,13 +165,47 @@ impl Broker {
             owner: node,
         };
         let caller = Caller { key: taken.record.api_key, ..caller };
-        let Some(session) = self.take_up(id, tenant, (caller, endpoint), claimed).await else { return Ok(Adoption::Absent) };
+        let Some(session) = self.take_up(id, tenant, (caller, endpoint), claimed).await else { return Ok(Adoption::Unfit) };
         if !session.is_owned_by(&self.shared.durable.node()) {
             self.take_out(&session);
             session.abandon("the lease was lost while it was taken up");
             return Err(Refusal::new(ErrorKind::SessionElsewhere, "the session is moving to another process, try again"));
         }
         Ok(Adoption::Here(session))
+    }
+
+    /// A claim failed, but the row may be ours since: nobody else could take it, and nobody would ever sweep it.
+    fn doubt_later(self: &Arc<Self>, key: SessionKey, seat: &SessionSeat) {
+        if !self.adopting.doubts(key) {
+            return; // looked after already, or there are too many
+        }
+        let (broker, seat) = (self.clone(), seat.clone());
+        self.shared.running.spawn(async move {
+            let (begun, mut pause) = (Instant::now(), END_RETRY_FIRST);
+            while begun.elapsed() < END_RETRY_MAX && !broker.draining() {
+                tokio::time::sleep(pause).await;
+                pause *= 2;
+                if broker.give_back(key, &seat).await.is_ok() {
+                    break;
+                }
+            }
+            broker.adopting.no_doubt(&key);
+        });
+    }
+
+    /// Lets go of a row that is ours without a session here.
+    async fn give_back(&self, key: SessionKey, seat: &SessionSeat) -> Result<(), Refusal> {
+        let place = self.adopting.place(&key);
+        let _only_one = place.lock().await;
+        if self.all_sessions().iter().any(|session| session.key == key) {
+            return Ok(()); // its client came again
+        }
+        let (durable, idle) = (&self.shared.durable, self.shared.config.session.idle);
+        let claim = durable.timed("claim_session", durable.store.claim_session(&key, seat, &durable.node(), idle)).await?;
+        if let Claim::Taken { record, epoch, created_at_us, subscriptions } = claim {
+            self.let_go(Taken { record, epoch, created_at_us, subscriptions }).await;
+        }
+        Ok(())
     }
 
     /// Not for this process: whoever can read it and knows its tenant may take it.

@@ -1,7 +1,11 @@
-//! Going away: tasks may finish, and each session is given away as soon as nothing of it is in flight, so that its client finds it elsewhere, or
-//! here after a restart. What is still busy when the grace is over is given away all the same.
+//! Going away: each session is given away as soon as no call of it is in flight, so that its client finds it elsewhere, or
+//! here after a restart. So is each task, unless its call was sent and may not be sent again: that may finish. What is still
+//! busy when the grace is over is given away all the same.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use storage::SessionKey;
 
@@ -11,6 +15,8 @@ use crate::{
     limits::{CLOSE_WAIT, RELEASED_AT_ONCE},
 };
 
+/// The part of the grace in which calls of tasks may finish that could as well be sent again elsewhere.
+const FINISHING_SHARE: u32 = 20;
 /// How often it is looked whether a busy session has come to rest.
 const REST_POLL: Duration = Duration::from_millis(20);
 
@@ -40,8 +46,10 @@ impl Broker {
 
     /// Gives the sessions away, busy ones when the grace is over, then says goodbye to backends. `true` when no call was cut.
     pub async fn finish_drain(self: &Arc<Self>, grace: Duration) -> bool {
+        let begun = Instant::now();
         let all_gone = async {
             while self.release_all(false).await > 0 || self.shared.tasks.running() > 0 {
+                self.shared.tasks.hand_over(begun.elapsed() >= grace / FINISHING_SHARE);
                 tokio::time::sleep(REST_POLL).await;
             }
         };

@@ -29,7 +29,7 @@ use crate::{
 };
 
 /// First wait before the end of a session is stored again; it doubles with each failure.
-const END_RETRY_FIRST: Duration = Duration::from_millis(250);
+pub(super) const END_RETRY_FIRST: Duration = Duration::from_millis(250);
 
 impl Broker {
     /// A session that lives in this process. An error if it is not the caller's own at this endpoint, which to the caller is

@@ -79,6 +79,11 @@ impl EventWriter {
     }
 
     /// Waits until what was queued so far is logged, or marked as missing. `false`: neither could be done.
+    ///
+    /// A mark is as good as the event to whoever asks: it asks in order to store that a client was told of its lists. A client
+    /// that saw the event was told. One that did not comes back with a place before the mark, or with none for a stream
+    /// nobody read yet; both are a gap, and what may have changed is told to it then, the lists first of all. What must not
+    /// happen is that the log simply ends before the event: then nobody would know that it was ever there.
     pub async fn flushed(&self, session: SessionKey) -> bool {
         let (done, flushed) = oneshot::channel();
         let lost = self.0.lost.gaps_of(&session);
@@ -400,10 +405,13 @@ mod tests {
         writer.log(birth());
         (1..=last).for_each(|sequence| writer.log(event(sequence)));
         assert!(writer.flushed(KEY).await, "that something is missing is on record");
+        let mark = LogEntry::Trim { session: KEY, stream: 1, through: last };
+        let marked = notebook.entries.lock().unwrap().clone();
+        assert_eq!((marked.len(), marked.last()), (EVENT_QUEUE_MAX + 1, Some(&mark)), "behind all that found room");
         writer.log(event(last + 1));
         assert!(writer.flushed(KEY).await);
         let entries = notebook.entries.lock().unwrap().clone();
-        assert_eq!(entries[entries.len() - 2..], [LogEntry::Trim { session: KEY, stream: 1, through: last }, event(last + 1)]);
+        assert_eq!(entries[entries.len() - 2..], [mark, event(last + 1)]);
         assert_eq!(entries[0], birth());
     }
 }

@@ -32,9 +32,6 @@ use self::{availability::Availability, node::Lease, persister::Persister};
 pub use self::{events::EventWriter, sweeper::sweep};
 use crate::{auth::SealKey, limits::PAST_NAMES_MAX, metrics::Metrics};
 
-/// The engine that serves one process, which therefore need not prove that it lives.
-const LONELY_ENGINE: &str = "sqlite";
-
 /// The stores of one process.
 pub struct Stores {
     pub durable: Arc<dyn DurableStore>,
@@ -110,7 +107,7 @@ impl Durable {
 
     /// Whether other processes may use the same stores.
     pub fn is_shared(&self) -> bool {
-        self.store.engine() != LONELY_ENGINE
+        !self.store.is_exclusive()
     }
 
     /// The name this process owns things under now. Whoever commits something in this name compares it again afterwards:

@@ -43,7 +43,7 @@ impl Persister {
     /// Must be called inside the runtime. The lanes end with the value.
     pub(super) fn start(store: Arc<dyn DurableStore>, availability: Arc<Availability>, metrics: Arc<Metrics>) -> Self {
         // SQLite has one writer: a second lane would only wait for the first.
-        let lanes = if store.engine() == "sqlite" { 1 } else { SERVER_LANES };
+        let lanes = if store.is_exclusive() { 1 } else { SERVER_LANES };
         let depth = metrics.queue_depth("persister");
         let start_lane = |_| {
             let (queue, jobs) = mpsc::channel(PERSIST_QUEUE_MAX);

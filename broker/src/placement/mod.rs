@@ -2,7 +2,11 @@
 //!
 //! A session here is found by one look into a map. Otherwise: what was last known (in memory, then in the hot store), and
 //! then the record, where a session without an owner is taken over. Only the record can say that there is no session.
+//!
+//! Invariant: nobody asks the stores for sessions that are not there at a rate above its tenant's, nor for the same one again
+//! and again: a search takes of the tenant's budget before it goes to them, and gives it back when it finds something.
 
+mod absent;
 mod owners;
 mod search;
 
@@ -14,6 +18,7 @@ use transport::{PeerClient, PeerIdentity, PeerIdentityError};
 
 pub use self::search::Miss;
 use self::{
+    absent::{Absent, trace},
     owners::Owners,
     search::{Claimed, Places},
 };
@@ -21,7 +26,7 @@ use crate::{
     actors::session::{Session, record},
     auth::Caller,
     broker::{Adoption, Broker, no_session},
-    limits::OWNERS_REMEMBERED_MAX,
+    limits::{ABSENT_REMEMBERED_FOR, ABSENT_REMEMBERED_MAX, OWNERS_REMEMBERED_MAX},
     rules::catalog::Endpoint,
 };
 
@@ -32,6 +37,13 @@ pub struct Owner {
     pub node: String,
     /// `host:port` of its internal listener.
     pub address: String,
+}
+
+impl Owner {
+    /// Whether the two can be one process: one that lost its lease goes on under another name, at the same address.
+    pub fn may_be(&self, other: &Self) -> bool {
+        self.node == other.node || self.address == other.address
+    }
 }
 
 /// Where to serve a request.
@@ -55,12 +67,14 @@ pub struct Placement {
     pub identity: PeerIdentity,
     pub peers: PeerClient,
     owners: Owners,
+    absent: Absent,
 }
 
 impl Placement {
     pub fn new(secret: &[u8; 32]) -> Result<Self, PeerIdentityError> {
         let identity = PeerIdentity::from_secret(secret)?;
-        Ok(Self { peers: PeerClient::new(&identity), identity, owners: Owners::new(OWNERS_REMEMBERED_MAX) })
+        let absent = Absent::new(ABSENT_REMEMBERED_MAX, ABSENT_REMEMBERED_FOR);
+        Ok(Self { peers: PeerClient::new(&identity), identity, owners: Owners::new(OWNERS_REMEMBERED_MAX), absent })
     }
 }
 
@@ -76,6 +90,11 @@ impl<'a> Search<'a> {
     /// [`Search::missed`] and ask again.
     pub async fn next(&mut self) -> Result<Found, Refusal> {
         self.0.next().await
+    }
+
+    /// The session was here and has left: whether there is time to look for it again.
+    pub fn may_go_on(&mut self) -> bool {
+        self.0.may_go_on()
     }
 
     pub fn missed(&mut self, owner: &Owner, miss: Miss) {
@@ -123,6 +142,11 @@ impl<'a> Seat<'a> {
         Self { broker, id: SessionId::new(id), caller, endpoint }
     }
 
+    /// The record said so a moment ago.
+    fn is_absent(&self) -> bool {
+        self.broker.placement.absent.has(&trace(&self.id, self.caller, self.endpoint))
+    }
+
     /// Made when it is needed: a session that is here needs none.
     fn key(&self) -> SessionKey {
         record::key_of(&self.id)
@@ -139,22 +163,42 @@ impl Places for Seat<'_> {
         }
     }
 
-    async fn hint(&self) -> Option<Owner> {
-        let key = self.key();
-        if let Some(owner) = self.broker.placement.owners.get(&key) {
-            return Some(owner);
+    fn known(&self) -> Option<Owner> {
+        self.broker.placement.owners.get(&self.key())
+    }
+
+    fn charge(&self) -> Result<(), Refusal> {
+        self.broker.tenant(&self.caller.tenant).map_or(Ok(()), |tenant| tenant.take_budget())
+    }
+
+    fn refund(&self) {
+        if let Some(tenant) = self.broker.tenant(&self.caller.tenant) {
+            tenant.give_back_budget();
         }
-        let durable = &self.broker.shared.durable;
+    }
+
+    async fn hint(&self) -> Option<Owner> {
+        if self.is_absent() {
+            return None;
+        }
+        let (key, durable) = (self.key(), &self.broker.shared.durable);
         let OwnerHint { node, address } = durable.hot.owner(&key).await?;
         let is_own = node == durable.node().as_str() || durable.address() == Some(&address);
         (!is_own).then_some(Owner { node, address })
     }
 
     async fn claim(&self) -> Result<Claimed<Arc<Session>>, Refusal> {
+        if self.is_absent() {
+            return Ok(Claimed::Absent);
+        }
         Ok(match self.broker.adopt(&self.id, self.caller, self.endpoint).await? {
             Adoption::Here(session) => Claimed::Here(session),
             Adoption::Elsewhere(node) => Claimed::Elsewhere { lease_left: node.lease_left, owner: owner(node) },
-            Adoption::Absent => Claimed::Absent,
+            Adoption::Unfit => Claimed::Absent,
+            Adoption::Absent => {
+                self.broker.placement.absent.note(trace(&self.id, self.caller, self.endpoint));
+                Claimed::Absent
+            }
         })
     }
 

@@ -21,7 +21,16 @@ pub(super) trait Places {
     /// A session that lives here; an error if it is somebody else's.
     fn here(&self) -> Result<Option<Self::Session>, Refusal>;
 
-    /// Where it was last known to be.
+    /// Where it was when this replica last had to do with it.
+    fn known(&self) -> Option<Owner>;
+
+    /// Before a store is asked: takes one request's worth of what the caller may ask for.
+    fn charge(&self) -> Result<(), Refusal>;
+
+    /// Gives it back: whoever serves the request takes it.
+    fn refund(&self);
+
+    /// Where it was last said to be.
     fn hint(&self) -> impl Future<Output = Option<Owner>> + Send;
 
     /// Looks at the record, and takes the session over if nobody owns it.
@@ -66,6 +75,7 @@ pub(super) struct Search<P> {
     /// Set when something is in the way for the first time.
     deadline: Option<Instant>,
     hint_asked: bool,
+    charged: bool,
     /// A replica that did not have the session named another one. That is followed once, lest two of them name each other.
     told: Option<Owner>,
     told_asked: bool,
@@ -87,6 +97,7 @@ impl<P: Places> Search<P> {
             lease,
             deadline: None,
             hint_asked: false,
+            charged: false,
             told: None,
             told_asked: false,
             lapsed: None,
@@ -99,6 +110,16 @@ impl<P: Places> Search<P> {
 
     /// Where to send the request next, or why there is nowhere to send it.
     pub(super) async fn next(&mut self) -> Result<Found<P::Session>, Refusal> {
+        let found = self.look().await;
+        // Only what is not there is paid for: of what is found its owner takes.
+        let in_vain = found.as_ref().is_err_and(|refusal| refusal.kind == ErrorKind::SessionNotFound);
+        if !in_vain && std::mem::take(&mut self.charged) {
+            self.places.refund();
+        }
+        found
+    }
+
+    async fn look(&mut self) -> Result<Found<P::Session>, Refusal> {
         loop {
             if let Some(session) = self.places.here()? {
                 return Ok(Found::Here(session));
@@ -106,9 +127,15 @@ impl<P: Places> Search<P> {
             if let Some(owner) = self.told.take() {
                 return Ok(self.there(owner));
             }
-            if !std::mem::replace(&mut self.hint_asked, true)
-                && let Some(owner) = self.places.hint().await
-            {
+            let is_first = !std::mem::replace(&mut self.hint_asked, true);
+            if let Some(owner) = self.places.known().filter(|_| is_first) {
+                return Ok(self.there(owner));
+            }
+            if !self.charged {
+                self.places.charge()?;
+                self.charged = true;
+            }
+            if is_first && let Some(owner) = self.places.hint().await {
                 return Ok(self.there(owner));
             }
             if self.places.draining() {
@@ -162,6 +189,12 @@ impl<P: Places> Search<P> {
         self.insists
     }
 
+    /// What was found has left meanwhile. False: there is no time to look for it again.
+    pub(super) fn may_go_on(&mut self) -> bool {
+        self.untried = None; // they were asked before it left
+        Instant::now() < self.deadline()
+    }
+
     fn there(&self, owner: Owner) -> Found<P::Session> {
         self.places.note(&owner);
         Found::There(owner)
@@ -205,11 +238,14 @@ pub(super) async fn inside<P: Places>(places: &P) -> Result<Inside<P::Session>, 
     if places.draining() {
         return Ok(Inside::NotHere(None));
     }
-    match places.claim().await? {
-        Claimed::Here(session) => Ok(Inside::Here(session)),
-        Claimed::Elsewhere { owner, .. } => Ok(Inside::NotHere(owner)),
-        Claimed::Absent => Err(no_session()),
-    }
+    places.charge()?;
+    let found = match places.claim().await? {
+        Claimed::Here(session) => Inside::Here(session),
+        Claimed::Elsewhere { owner, .. } => Inside::NotHere(owner),
+        Claimed::Absent => return Err(no_session()),
+    };
+    places.refund();
+    Ok(found)
 }
 
 #[cfg(test)]
@@ -240,6 +276,8 @@ mod tests {
         noted: Vec<Owner>,
         forgotten: Vec<Owner>,
         claims: usize,
+        /// What the caller may still ask for.
+        budget: Option<usize>,
     }
 
     #[derive(Clone)]
@@ -265,6 +303,21 @@ mod tests {
 
         fn here(&self) -> Result<Option<&'static str>, Refusal> {
             Ok(None)
+        }
+
+        fn known(&self) -> Option<Owner> {
+            None
+        }
+
+        fn charge(&self) -> Result<(), Refusal> {
+            let mut state = self.lock();
+            let Some(left) = &mut state.budget else { return Ok(()) };
+            *left = left.checked_sub(1).ok_or_else(|| Refusal::new(ErrorKind::RateLimited, ""))?;
+            Ok(())
+        }
+
+        fn refund(&self) {
+            self.lock().budget.iter_mut().for_each(|left| *left += 1);
         }
 
         async fn hint(&self) -> Option<Owner> {
@@ -348,6 +401,24 @@ mod tests {
         assert_eq!((there(&mut search).await.as_str(), search.insists()), ("a", true));
         search.missed(&owner("a"), Miss::Unreachable);
         assert_eq!(there(&mut search).await, "store_unavailable");
+    }
+
+    #[tokio::test]
+    async fn a_27_only_what_is_not_there_is_paid_for() {
+        let script = Script::with(|state| {
+            state.budget = Some(2);
+            state.record = [owned("a", LEASE)].into();
+        });
+        for _ in 0..5 {
+            assert_eq!(there(&mut Search::new(&script, LEASE)).await, "a");
+        }
+        script.lock().record.clear();
+        let claims = script.lock().claims;
+        for expected in ["session_not_found", "session_not_found", "rate_limited", "rate_limited"] {
+            assert_eq!(there(&mut Search::new(&script, LEASE)).await, expected);
+        }
+        assert_eq!(script.lock().claims, claims + 2, "who is over its rate costs the record nothing");
+        assert!(inside(&&script).await.is_err_and(|refusal| refusal.kind == ErrorKind::RateLimited));
     }
 
     #[tokio::test]

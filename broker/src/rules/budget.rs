@@ -38,6 +38,13 @@ impl Budget {
             }
         }
     }
+
+    /// Gives back what one request took: it was counted elsewhere.
+    pub fn give_back(&self) {
+        // Less than nothing taken is nothing taken, as `take` never begins before now.
+        let back = |next_at: u64| Some(next_at.saturating_sub(self.interval_ns));
+        let _always_some = self.next_at_ns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, back);
+    }
 }
 
 #[cfg(test)]
@@ -61,6 +68,19 @@ mod tests {
         let budget = Budget::new(10, 2).unwrap();
         let later = Duration::from_secs(3600);
         assert_eq!((0..100).filter(|_| budget.take(later).is_ok()).count(), 2);
+    }
+
+    #[test]
+    fn what_is_given_back_can_be_taken_again_and_no_more() {
+        let budget = Budget::new(10, 3).unwrap();
+        let start = Duration::from_secs(1);
+        (0..10).for_each(|_| budget.give_back());
+        for _ in 0..3 {
+            budget.take(start).unwrap();
+        }
+        assert!(budget.take(start).is_err());
+        budget.give_back();
+        assert_eq!((budget.take(start).is_ok(), budget.take(start).is_ok()), (true, false));
     }
 
     #[test]

@@ -214,9 +214,11 @@ impl EventLog {
         unread
     }
 
-    /// Drops events older than `age`.
-    pub fn expire(&mut self, now: Instant, age: Duration) {
-        while self.events.front().is_some_and(|event| now.saturating_duration_since(event.at) > age) {
+    /// Drops events older than `age`, as far as nobody waits for them: `through` is the last that was handed over to whoever
+    /// reads now. For a reader that is slow the bounds of the log decide, which cut its stream instead of emptying it.
+    pub fn expire(&mut self, now: Instant, age: Duration, through: u64) {
+        let over = |event: &Event| event.sequence <= through && now.saturating_duration_since(event.at) > age;
+        while self.events.front().is_some_and(over) {
             self.drop_front();
         }
     }
@@ -385,9 +387,20 @@ mod tests {
     fn old_events_expire() {
         let mut log = EventLog::new(LIMITS, None);
         push(&mut log, EventKind::Message, "old").unwrap();
-        log.expire(Instant::now() + Duration::from_secs(10), Duration::from_secs(5));
+        log.expire(Instant::now() + Duration::from_secs(10), Duration::from_secs(5), u64::MAX);
         assert!(log.is_empty());
         assert_eq!(log.can_resume(0), Err(Gone));
+    }
+
+    #[test]
+    fn what_a_reader_has_still_to_get_does_not_expire() {
+        let mut log = EventLog::new(LIMITS, None);
+        for text in ["1", "2", "3"] {
+            push(&mut log, EventKind::Message, text).unwrap();
+        }
+        let read = log.next_after(0).unwrap().sequence;
+        log.expire(Instant::now() + Duration::from_secs(10), Duration::ZERO, read);
+        assert_eq!((log.can_resume(0), log.can_resume(read), log.count_after(read)), (Err(Gone), Ok(()), 2));
     }
 
     #[test]

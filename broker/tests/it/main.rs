@@ -27,6 +27,7 @@ mod http_rules;
 mod lifecycle;
 mod links;
 mod metrics;
+mod moving;
 mod peers;
 mod relay;
 mod replicas;

@@ -17,6 +17,10 @@ impl DurableStore for PostgresStore {
         "postgres"
     }
 
+    fn is_exclusive(&self) -> bool {
+        false
+    }
+
     fn unreadable_rows(&self) -> u64 {
         self.unreadable.load(Ordering::Relaxed)
     }

@@ -17,6 +17,8 @@ use crate::{Claim, NodeName, SessionKey, SessionRecord, SessionSeat, StoreError,
 const DIGEST_DIGITS: usize = 16;
 
 impl PostgresStore {
+    /// Locks the session, then its owner's lease, and that only to share it: whoever changes a lease holds no lock that this
+    /// could wait for, so the order of the batches (leases first) is not needed here.
     pub(super) async fn take_session(
         &self,
         key: &SessionKey,

@@ -20,6 +20,10 @@ impl DurableStore for SqliteStore {
         "sqlite"
     }
 
+    fn is_exclusive(&self) -> bool {
+        true
+    }
+
     fn unreadable_rows(&self) -> u64 {
         self.unreadable.load(Ordering::Relaxed)
     }

@@ -2,24 +2,30 @@
 //!
 //! Only an end is told to the backends. What was given away or taken is still the client's: its links are dropped without
 //! a goodbye, so that the next owner goes on with the sessions there, and its streams are paused, so that the client comes
-//! back and is led to that owner.
+//! back and is led to that owner. What only waits for something stored goes on waiting there.
 
 use std::{
+    collections::HashSet,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
-use protocol::{ids::BackendId, phase::SessionPhase};
+use protocol::{
+    ids::{BackendId, RequestId},
+    phase::SessionPhase,
+};
 
 use super::{Session, State, questions::Question, record::BackendSession, requests::InFlight, stored::Unstored};
 use crate::{
     actors::{link::Link, stream::EventStream},
     durable::fault_point,
-    limits::{CALL_TOTAL_MAX, REST_BEFORE_RELEASE},
+    limits::{CALL_TOTAL_MAX, CLOSING_UP_MAX, MOVE_ON_MAX},
 };
 
 /// How often it is looked whether the last call of a session that moved is over.
 const LAST_CALL_POLL: Duration = Duration::from_millis(50);
+/// The same of one that is about to be given away: its clients wait.
+const CLOSING_UP_POLL: Duration = Duration::from_millis(5);
 
 /// What a session that leaves has to be cleaned up of.
 struct Remains {
@@ -165,22 +171,26 @@ impl Session {
     /// Gives the session away: stores all of it, lets go of the row, sends its client back. Nothing in flight is cut,
     /// unless `forced`. Whoever begins this sees it through.
     pub async fn release(self: &Arc<Self>, forced: bool) -> Released {
-        {
-            let mut state = self.lock();
-            if self.is_leaving() {
-                return Released::Gone;
-            }
-            let busy = !state.in_flight.is_empty()
-                || !state.questions.is_empty()
-                || self.settling.load(Ordering::Relaxed) > 0
-                || self.since_touched() < REST_BEFORE_RELEASE;
-            if busy && !forced {
-                return Released::Busy;
-            }
-            self.leaving.store(true, Ordering::Relaxed);
-            state.moved = true;
-            self.go_to(&mut state, SessionPhase::Closing);
+        let mut begun = self.begin_release(forced);
+        if begun == Begun::Restless {
+            let rests = async {
+                loop {
+                    tokio::time::sleep(CLOSING_UP_POLL).await;
+                    let again = self.begin_release(false);
+                    if matches!(again, Begun::Leaving | Begun::Gone) {
+                        return again;
+                    }
+                }
+            };
+            begun = tokio::time::timeout(CLOSING_UP_MAX, rests).await.unwrap_or(Begun::Busy);
+            self.lock().open_up();
         }
+        match begun {
+            Begun::Gone => return Released::Gone,
+            Begun::Busy | Begun::Restless => return Released::Busy,
+            Begun::Leaving => {}
+        }
+        self.move_waits_on().await;
         match self.store_release().await {
             Ok(()) => {
                 fault_point::passed("session.released");
@@ -196,5 +206,70 @@ impl Session {
         self.hand_over_links();
         self.depart();
         Released::Done
+    }
+
+    /// Nothing new begins here from now on, if nothing is in the way.
+    fn begin_release(&self, forced: bool) -> Begun {
+        let mut state = self.lock();
+        if self.is_leaving() {
+            return Begun::Gone;
+        }
+        let is_busy = state.questions.values().any(|question| !question.is_of_a_task())
+            || self.settling.load(Ordering::Relaxed) > 0
+            || state.in_flight.values().any(|request| !request.only_waits());
+        if is_busy && !forced {
+            return state.kept_busy();
+        }
+        self.leaving.store(true, Ordering::Relaxed);
+        state.moved = true;
+        self.go_to(&mut state, SessionPhase::Closing);
+        Begun::Leaving
+    }
+
+    /// Requests that only wait leave this process before the session does, so that its next owner knows of them.
+    async fn move_waits_on(&self) {
+        let waits = |state: &State| state.in_flight.values().filter(|request| request.only_waits()).count();
+        self.lock().in_flight.values().for_each(InFlight::move_on);
+        let all_gone = async {
+            while waits(&self.lock()) + self.settling.load(Ordering::Relaxed) > 0 {
+                tokio::time::sleep(CLOSING_UP_POLL).await;
+            }
+        };
+        let _left_are_cut = tokio::time::timeout(MOVE_ON_MAX, all_gone).await;
+    }
+}
+
+/// Whether a session can be given away now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Begun {
+    Leaving,
+    /// Something takes its time.
+    Busy,
+    /// Nothing takes long, but there is always something: new requests are held back until the session has left.
+    Restless,
+    Gone,
+}
+
+impl State {
+    /// Long calls may take their time. A client that has one short call after the other in flight would never leave: once
+    /// all that was in flight the last time is over, what comes next is held back.
+    fn kept_busy(&mut self) -> Begun {
+        if self.closing_up {
+            return Begun::Restless;
+        }
+        let calls = self.calls();
+        self.closing_up = !self.kept_by.is_empty() && !calls.is_empty() && calls.is_disjoint(&self.kept_by);
+        self.kept_by = calls;
+        if self.closing_up { Begun::Restless } else { Begun::Busy }
+    }
+
+    /// Requests are taken again; what came meanwhile and takes long may do so.
+    fn open_up(&mut self) {
+        self.closing_up = false;
+        self.kept_by = self.calls();
+    }
+
+    fn calls(&self) -> HashSet<RequestId> {
+        self.in_flight.iter().filter(|(_, request)| !request.only_waits()).map(|(id, _)| id.clone()).collect()
     }
 }

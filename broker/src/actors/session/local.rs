@@ -77,6 +77,18 @@ impl Pending {
             then();
         }
     }
+
+    /// The session leaves, and the wait goes on with its next owner. A client that can come back to the stream is sent there
+    /// without an answer, any other one is asked to repeat its request.
+    fn move_on(mut self) {
+        if !self.session.keep_for_next_owner(&self.stream) {
+            let text = "the session moves to another process, where the task is waited for as well: ask again";
+            return self.settle(Some(Err(Refusal::new(ErrorKind::SessionElsewhere, text))));
+        }
+        self.settled = true;
+        let _settling = self.session.leave(&self.id);
+        self.session.request_finished(self.method, Outcome::Cancelled, self.begun);
+    }
 }
 
 impl Drop for Pending {
@@ -93,18 +105,27 @@ impl Session {
         F: Future<Output = Result<Reply, Refusal>> + Send + 'static,
     {
         let Request { id, method, stream, begun } = request;
-        let cancelled = CancellationToken::new();
-        let in_flight = if cancellation == Cancellation::Nothing { InFlight::Lasting } else { InFlight::Local(cancelled.clone()) };
+        let (cancelled, moved) = (CancellationToken::new(), CancellationToken::new());
+        let in_flight = match cancellation {
+            Cancellation::Nothing => InFlight::Lasting,
+            Cancellation::Waiting => InFlight::Local(cancelled.clone()),
+            Cancellation::Working => InFlight::Waiting { cancelled: cancelled.clone(), moved: moved.clone() },
+        };
         self.begin(id.clone(), in_flight)?;
         let mut pending = Pending { session: self.clone(), stream: stream.clone(), id, method, begun, settled: false };
-        let work = work(self.clone());
+        let mut work = Box::pin(work(self.clone()));
         self.shared.running.spawn(async move {
-            tokio::pin!(work);
-            tokio::select! {
+            let was_cancelled = tokio::select! {
                 biased;
-                () = cancelled.cancelled() => pending.settle(None),
+                () = cancelled.cancelled() => true,
+                () = moved.cancelled() => false,
                 result = &mut work => return pending.settle(Some(result)),
+            };
+            if !was_cancelled {
+                drop(work); // takes back what it shows to the client, on the stream that is left
+                return pending.move_on();
             }
+            pending.settle(None);
             if cancellation == Cancellation::Waiting {
                 let _unheard = work.await;
             }

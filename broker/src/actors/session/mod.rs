@@ -146,6 +146,10 @@ struct State {
     lists_not_before: Option<Instant>,
     /// It left, but did not end: its client finds it elsewhere.
     moved: bool,
+    /// It is about to be given away: nothing begins that would keep it here.
+    closing_up: bool,
+    /// What was in flight when it was last too busy to be given away.
+    kept_by: HashSet<RequestId>,
 }
 
 impl Session {
@@ -209,6 +213,11 @@ impl Session {
     /// Nothing new begins here: the session is over, another's, or about to be.
     pub fn is_leaving(&self) -> bool {
         self.leaving.load(Ordering::Relaxed)
+    }
+
+    /// It is another's, or anybody's: what its client has to say is for whoever has it next.
+    pub fn has_moved(&self) -> bool {
+        self.lock().moved
     }
 
     /// The client was heard of.
@@ -379,7 +388,14 @@ impl State {
             dirty: Dirty::default(),
             lists_not_before: None,
             moved: false,
+            closing_up: false,
+            kept_by: HashSet::new(),
         }
+    }
+
+    /// Refuses requests to a session that left, or is about to.
+    fn takes_requests(&self) -> Result<(), Refusal> {
+        if self.closing_up { Err(session_moved()) } else { self.is_here() }
     }
 
     /// Refuses what would begin something in a session that left.
@@ -414,6 +430,7 @@ fn session_over() -> Refusal {
     Refusal::new(ErrorKind::SessionNotFound, "the session is over")
 }
 
-fn session_moved() -> Refusal {
+/// Whose requests are led to the next owner, if there is time.
+pub fn session_moved() -> Refusal {
     Refusal::new(ErrorKind::SessionElsewhere, "the session is moving to another process, try again")
 }

@@ -72,6 +72,11 @@ impl Question {
         }
     }
 
+    /// Whoever waits for the task next shows it again.
+    pub(super) fn is_of_a_task(&self) -> bool {
+        matches!(self.asker, Destination::TaskInput { .. })
+    }
+
     fn is_about(&self, task: &TaskId, number: i64) -> bool {
         matches!(&self.asker, Destination::TaskInput { task: asked, number: known, .. } if asked == task && *known == number)
     }

@@ -11,7 +11,7 @@ use protocol::{
     envelope::Message,
     error::{ErrorKind, Refusal},
     handshake,
-    ids::{BackendId, RequestId},
+    ids::{BackendId, RequestId, TaskId},
     json,
     method::Method,
     phase::SessionPhase,
@@ -40,15 +40,29 @@ pub(super) enum InFlight {
     Call(Arc<Call>),
     /// Worked on by the broker itself.
     Local(CancellationToken),
+    /// The same, and all it does is wait for something stored, which the next owner of the session can do as well.
+    Waiting { cancelled: CancellationToken, moved: CancellationToken },
     /// The same, and nothing cancels it.
     Lasting,
 }
 
 impl InFlight {
+    /// Whoever owns the session next goes on with it.
+    pub(super) fn move_on(&self) {
+        if let InFlight::Waiting { moved, .. } = self {
+            moved.cancel();
+        }
+    }
+
+    /// Nothing of it is lost when it goes on elsewhere.
+    pub(super) fn only_waits(&self) -> bool {
+        matches!(self, InFlight::Waiting { .. })
+    }
+
     pub(super) fn cancel(&self, reason: Option<Bytes>) {
         match self {
             InFlight::Call(call) => call.cancel(reason),
-            InFlight::Local(cancelled) => cancelled.cancel(),
+            InFlight::Local(cancelled) | InFlight::Waiting { cancelled, .. } => cancelled.cancel(),
             InFlight::Lasting => {}
         }
     }
@@ -103,10 +117,7 @@ impl Session {
                 match question {
                     TaskQuestion::State => self.in_background(request, Cancellation::Waiting, |session| session.task_state(task)),
                     TaskQuestion::Cancel => self.in_background(request, Cancellation::Waiting, |session| session.cancel_task(task)),
-                    TaskQuestion::Result => {
-                        let stream = stream.clone();
-                        self.in_background(request, Cancellation::Working, |session| session.task_result(task, id, stream))
-                    }
+                    TaskQuestion::Result => self.await_task(request, task),
                 }
             }
             Decision::SetLevel(level) => self.in_background(request, Cancellation::Waiting, |session| session.set_level(level)),
@@ -117,6 +128,13 @@ impl Session {
                 self.in_background(request, Cancellation::Waiting, |session| session.list_tasks(cursor))
             }
         }
+    }
+
+    /// Answers a request with the outcome of a task, here or wherever the session is by then.
+    pub(super) fn await_task(self: &Arc<Self>, request: Request<'_>, task: TaskId) -> Result<(), Refusal> {
+        let (id, stream) = (request.id.clone(), request.stream.clone());
+        stream.waits_for(&id, &task);
+        self.in_background(request, Cancellation::Working, |session| session.task_result(task, id, stream))
     }
 
     /// What a backend offers that this process has not reached once yet, nobody knows: a session from before a restart may
@@ -134,7 +152,7 @@ impl Session {
     /// The phase allows the request, and no call in flight has its id.
     fn admits(&self, message: &Message, id: &RequestId) -> Result<(), Refusal> {
         let state = self.lock();
-        state.is_here()?;
+        state.takes_requests()?;
         state.phase.admits(message.method)?;
         if state.in_flight.contains_key(id) { Err(id_in_flight()) } else { Ok(()) }
     }
@@ -167,7 +185,7 @@ impl Session {
     fn enter(&self, id: RequestId, in_flight: InFlight) -> Result<(), Refusal> {
         let max = self.shared.config.limits.calls_in_flight_per_session;
         let mut state = self.lock();
-        state.is_here()?;
+        state.takes_requests()?;
         if state.in_flight.len() >= max {
             return Err(Refusal::new(ErrorKind::TooManyCalls, format!("the session has {max} calls in flight, which is its limit")));
         }

@@ -10,17 +10,18 @@ use protocol::{
     envelope::Message,
     error::{ErrorKind, Refusal},
     handshake,
-    ids::RequestId,
+    ids::{RequestId, TaskId},
     json,
     method::Method,
 };
 
 use super::{
     Session, State,
+    local::Request,
     streams::{first_sequence, is_general},
 };
 use crate::{
-    actors::stream::{EventStream, Reader, answered_id, decode_due, parse_event_id},
+    actors::stream::{Due, EventId, EventStream, Reader, answered_id, decode_due, parse_event_id},
     durable::{LogEntry, LoggedEvent, StoredStream},
     rules::event_log::{Event, EventKind, Held, Topic},
 };
@@ -34,21 +35,14 @@ pub struct Resumed {
 }
 
 impl Session {
-    /// A GET without `Last-Event-ID`.
-    pub async fn open_general_stream(&self) -> Result<Reader, Refusal> {
-        let inheritance = self.inheritance().await?;
-        let mut state = self.open_state()?;
-        let inherited = self.accept(&mut state, inheritance);
-        let opened = state.streams.open_general(Vec::new(), inherited.events);
-        self.drop_from_log(&inherited.streams);
-        drop(state);
-        self.count_left_out(opened.left_out);
-        opened.stream.read_from(0).map_err(|_| cannot_resume())
+    /// A GET without `Last-Event-ID`. A gap there is, too, when something is missing of what an earlier owner had for it.
+    pub async fn open_general_stream(&self) -> Result<Resumed, Refusal> {
+        self.open_new(None, false).await
     }
 
     /// A GET with `Last-Event-ID`: the stream named there, and only that.
-    pub async fn resume(&self, last_event_id: &str) -> Result<Resumed, Refusal> {
-        let (number, position) = parse_event_id(last_event_id).ok_or_else(cannot_resume)?;
+    pub async fn resume(self: &Arc<Self>, last_event_id: &str) -> Result<Resumed, Refusal> {
+        let EventId { stream: number, sequence: position, request } = parse_event_id(last_event_id).ok_or_else(cannot_resume)?;
         let (known, possible, foreign) = {
             let state = self.open_state()?;
             (state.streams.get(number), state.streams.can_have_been(number), state.streams.is_foreign(number))
@@ -69,6 +63,8 @@ impl Session {
             Some(stored) if is_general(number) && !stored.gap => self.continue_general(stored).await,
             Some(stored) if !is_general(number) && stored.can_be_answered() => self.continue_answers(stored),
             _ if is_general(number) => self.open_after_gap(Some(number)).await,
+            // Its owner died before it was logged, or the log lost it: the request is answered for what it is.
+            None if foreign && request.is_some() => self.continue_answers(Inherited::unlogged(number, position, request)),
             _ => Err(events_gone()),
         }
     }
@@ -87,13 +83,20 @@ impl Session {
         }
     }
 
-    /// A new GET stream for a client that missed something: it begins with everything that may have changed.
+    /// A new GET stream for a client that missed something.
     async fn open_after_gap(&self, lost: Option<u64>) -> Result<Resumed, Refusal> {
+        self.open_new(lost, true).await
+    }
+
+    /// A new GET stream. After a gap it begins with everything that may have changed.
+    async fn open_new(&self, lost: Option<u64>, gap: bool) -> Result<Resumed, Refusal> {
         let inheritance = self.inheritance().await?;
         let mut state = self.open_state()?;
         let inherited = self.accept(&mut state, inheritance);
-        let changes = self.all_that_may_have_changed(&state);
+        let gap = gap || inherited.gap;
+        let changes = if gap { self.all_that_may_have_changed(&state) } else { Vec::new() };
         let opened = state.streams.open_general(changes, inherited.events);
+        let reader = opened.stream.read_from(0).map_err(|_| cannot_resume())?;
         self.drop_from_log(&inherited.streams);
         if let Some(lost) = lost {
             match state.streams.get(lost) {
@@ -104,10 +107,11 @@ impl Session {
         }
         drop(state);
         self.count_left_out(opened.left_out);
-        self.shared.metrics.event_gap();
-        tracing::info!(session = %self.digest, "events are lost, the client is told what may have changed");
-        let reader = opened.stream.read_from(0).map_err(|_| cannot_resume())?;
-        Ok(Resumed { reader, gap: true })
+        if gap {
+            self.shared.metrics.event_gap();
+            tracing::info!(session = %self.digest, "events are lost, the client is told what may have changed");
+        }
+        Ok(Resumed { reader, gap })
     }
 
     fn all_that_may_have_changed(&self, state: &State) -> Vec<(Topic, Bytes)> {
@@ -128,39 +132,64 @@ impl Session {
     async fn continue_general(&self, stored: Inherited) -> Result<Resumed, Refusal> {
         let inheritance = self.inheritance().await?;
         let mut state = self.open_state()?;
-        let (number, position) = (stored.number, stored.position);
+        let (number, position, mut gap) = (stored.number, stored.position, false);
         let stream = match state.streams.get(number) {
             Some(stream) => stream, // another GET was faster
             None => {
                 let inherited = self.accept(&mut state, inheritance);
+                gap = inherited.gap;
                 let stream = EventStream::restored(number, state.streams.limits, None, stored.held(self.epoch()));
                 let left_out = state.streams.continue_general(&stream, inherited.events);
                 self.drop_from_log(&inherited.streams);
                 self.count_left_out(left_out);
-                stream
-            }
-        };
-        drop(state);
-        stream.read_from(position).map(|reader| Resumed { reader, gap: false }).map_err(|_| cannot_resume())
-    }
-
-    fn continue_answers(&self, stored: Inherited) -> Result<Resumed, Refusal> {
-        let mut state = self.open_state()?;
-        let (number, position) = (stored.number, stored.position);
-        let stream = match state.streams.get(number) {
-            Some(stream) => stream,
-            None => {
-                let due = stored.due.clone();
-                let stream = EventStream::restored(number, state.streams.limits, Some(due.clone()), stored.held(self.epoch()));
-                state.streams.continue_answers(&stream);
-                for id in due {
-                    let _answers_always_fit = stream.push(Instant::now(), EventKind::Answer, self.lost_answer(&id));
+                if gap {
+                    self.shared.metrics.event_gap();
+                    self.all_that_may_have_changed(&state).into_iter().for_each(|(topic, frame)| {
+                        let _never_cut = stream.push_about(Instant::now(), EventKind::Message, Some(topic), frame);
+                    });
                 }
                 stream
             }
         };
         drop(state);
+        stream.read_from(position).map(|reader| Resumed { reader, gap }).map_err(|_| cannot_resume())
+    }
+
+    fn continue_answers(self: &Arc<Self>, stored: Inherited) -> Result<Resumed, Refusal> {
+        let mut state = self.open_state()?;
+        let (number, position, is_logged) = (stored.number, stored.position, stored.is_logged);
+        let mut due = Vec::new();
+        let stream = match state.streams.get(number) {
+            Some(stream) => stream,
+            None => {
+                due.clone_from(&stored.due);
+                let stream = EventStream::restored(number, state.streams.limits, Some(due.clone()), stored.held(self.epoch()));
+                if is_logged {
+                    state.streams.continue_answers(&stream);
+                } else {
+                    state.streams.keep(&stream);
+                }
+                stream
+            }
+        };
+        drop(state);
+        for Due { id, task } in due {
+            self.answer_instead(id, task, &stream);
+        }
         stream.read_from(position).map(|reader| Resumed { reader, gap: false }).map_err(|_| events_gone())
+    }
+
+    /// Answers what an earlier owner did not: by waiting on for a task, or by saying that the answer is lost.
+    fn answer_instead(self: &Arc<Self>, id: RequestId, task: Option<TaskId>, stream: &Arc<EventStream>) {
+        let answer = match task {
+            None => self.lost_answer(&id),
+            Some(task) => {
+                let request = Request { id: id.clone(), method: Method::TasksResult, stream, begun: Instant::now() };
+                let Err(refusal) = self.await_task(request, task) else { return };
+                self.refusal_frame(&refusal, Some(&id))
+            }
+        };
+        let _answers_always_fit = stream.push(Instant::now(), EventKind::Answer, answer);
     }
 
     /// The answer to a call that ended with the process that carried it.
@@ -191,6 +220,8 @@ impl Session {
         }
         for stored in left.into_iter().filter(|stored| state.streams.get(stored.record.number).is_none()) {
             inherited.streams.push(stored.record.number);
+            // Nobody read it, so whatever is missing was never told.
+            inherited.gap |= stored.trimmed_through > 0;
             inherited.events.extend(stored.events.into_iter().map(restored_event));
         }
         inherited
@@ -198,7 +229,7 @@ impl Session {
 
     fn open_state(&self) -> Result<std::sync::MutexGuard<'_, State>, Refusal> {
         let state = self.lock();
-        state.is_here().map(|()| state)
+        state.takes_requests().map(|()| state)
     }
 
     /// After what was on them was logged elsewhere, so that nothing is lost in between.
@@ -218,6 +249,8 @@ impl Session {
 struct Inheritance {
     streams: Vec<u64>,
     events: Vec<Event>,
+    /// Not all of it is there.
+    gap: bool,
 }
 
 /// What the log has of a stream of an earlier owner, seen from a client's position.
@@ -230,11 +263,12 @@ struct Inherited {
     /// Those the client has not seen.
     events: Vec<Event>,
     /// Requests without an answer.
-    due: Vec<RequestId>,
+    due: Vec<Due>,
     /// Something between the position and these events is missing, or may be.
     gap: bool,
     /// The client has seen events that are not in the log.
     ahead: bool,
+    is_logged: bool,
 }
 
 impl Inherited {
@@ -242,7 +276,7 @@ impl Inherited {
         let answered: Vec<RequestId> =
             stored.events.iter().filter(|event| is_answer(event)).filter_map(|e| answered_id(&e.frame)).collect();
         let mut due = decode_due(&stored.record.due);
-        due.retain(|id| !answered.contains(id));
+        due.retain(|due| !answered.contains(&due.id));
         let trimmed = stored.trimmed_through > position;
         let ahead = position > stored.last_sequence;
         Self {
@@ -254,7 +288,14 @@ impl Inherited {
             due,
             gap: trimmed || ahead,
             ahead,
+            is_logged: true,
         }
+    }
+
+    /// A stream that the log knows nothing of; its client knows what it asked for there.
+    fn unlogged(number: u64, position: u64, request: Option<RequestId>) -> Self {
+        let due = request.into_iter().map(Due::from).collect();
+        Self { number, position, trimmed_through: 0, last_logged: 0, events: Vec::new(), due, gap: true, ahead: true, is_logged: false }
     }
 
     /// Whether its client can be given all that is left. One that is ahead of the log of several requests may have seen
@@ -323,7 +364,7 @@ mod tests {
         let inherited = Inherited::new(stored(0, "[7]", &[PROGRESS, (4, EventKind::Message, "{}")]), 3);
         assert!(!inherited.gap && inherited.can_be_answered());
         assert_eq!(inherited.events.iter().map(|event| event.sequence).collect::<Vec<_>>(), [4]);
-        assert_eq!(inherited.due, [RequestId::from_u64(7)]);
+        assert_eq!(inherited.due, [Due::from(RequestId::from_u64(7))]);
         let held = inherited.held(2);
         assert_eq!((held.position, held.last_sequence, held.trimmed_through), (3, 2 << 32, 3));
     }
@@ -349,6 +390,6 @@ mod tests {
     fn an_answer_in_the_log_is_not_due() {
         let answer = r#"{"jsonrpc":"2.0","id":"a","result":{}}"#;
         let inherited = Inherited::new(stored(0, r#"["a",8]"#, &[PROGRESS, (4, EventKind::Answer, answer)]), 3);
-        assert_eq!(inherited.due, [RequestId::from_u64(8)]);
+        assert_eq!(inherited.due, [Due::from(RequestId::from_u64(8))]);
     }
 }

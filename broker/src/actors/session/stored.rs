@@ -59,7 +59,7 @@ impl Session {
         let unwritable = || Refusal::new(protocol::error::ErrorKind::Internal, "the session can not be stored");
         let record = Box::new(record::of(self, &changing).ok_or_else(unwritable)?);
         match self.shared.durable.write(Write::OpenSession { record, owner }).await? {
-            Written::Done | Written::Created { .. } => {
+            Written::Done => {
                 fault_point::passed("session.opened");
                 self.note_owned();
                 Ok(())
@@ -73,7 +73,14 @@ impl Session {
         let session = self.clone();
         self.shared.running.spawn(async move {
             let (durable, idle) = (&session.shared.durable, session.shared.config.session.idle);
+            if session.is_leaving() {
+                return;
+            }
             durable.note_owned(&session.key, idle).await;
+            // Given away meanwhile: a word about us would send its next request here in vain.
+            if session.is_leaving() {
+                durable.hot.forget_owner(&session.key).await;
+            }
         });
     }
 

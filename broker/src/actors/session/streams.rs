@@ -77,6 +77,7 @@ impl Streams {
             left_out += stream.adopt(now, other.take_unread());
         }
         self.keep_general(&stream);
+        self.forget_unknown(stream.number);
         Opened { stream, left_out }
     }
 
@@ -87,6 +88,7 @@ impl Streams {
         }
         let left_out = stream.adopt(Instant::now(), inherited) + self.gather_unknown(stream);
         self.keep_general(stream);
+        self.forget_unknown(stream.number);
         left_out
     }
 
@@ -106,6 +108,13 @@ impl Streams {
             left_out += stream.adopt(now, other.take_unread());
         }
         left_out
+    }
+
+    /// What no client knows of has been told elsewhere. The log must not take it for something that was lost untold.
+    fn forget_unknown(&mut self, told_on: u64) {
+        let unknown = self.general.iter().filter(|other| other.number != told_on && other.is_unknown() && other.is_empty());
+        let unknown: Vec<u64> = unknown.map(|other| other.number).collect();
+        unknown.into_iter().for_each(|number| self.forget(number));
     }
 
     fn keep_general(&mut self, stream: &Arc<EventStream>) {
@@ -231,6 +240,18 @@ impl Session {
         if !self.is_leaving() {
             state.streams.keep(stream);
         }
+    }
+
+    /// The session leaves, and its next owner goes on with this stream. False: the client has no way to come back to it.
+    pub(super) fn keep_for_next_owner(&self, stream: &Arc<EventStream>) -> bool {
+        let is_logged = self.shared.durable.event_log.is_some();
+        let has_place = stream.is_resumable() || self.version.priming_event();
+        if !is_logged || !has_place {
+            return false;
+        }
+        self.lock().streams.keep(stream);
+        stream.pause();
+        true
     }
 
     /// Sends what belongs to no request.

@@ -7,6 +7,7 @@
 mod answers;
 mod cancelling;
 mod create;
+mod handing_over;
 mod inputs;
 mod looks;
 mod mirror;

@@ -1,7 +1,7 @@
 //! Two brokers on one database: what passes from one to the other, and what the one that lost a session may still do.
 
 use protocol::{envelope::Message, handshake, ids::TenantId, json, method::Method};
-use storage::{DurableStore, HotStore, SqliteStore, hot::MemoryHot};
+use storage::{DurableStore, EventStore, HotStore, LogEntry, SqliteStore, StreamRecord, hot::MemoryHot};
 
 use super::*;
 use crate::{
@@ -88,6 +88,45 @@ async fn a_released_session_is_anybodys_and_gone_here() {
 }
 
 #[tokio::test]
+async fn a_row_that_is_ours_and_nobody_was_told_is_given_back() {
+    let replicas = Replicas::start().await;
+    let session = replicas.opened().await;
+    let (caller, node) = (Caller::anonymous(), replicas.other.shared.durable.node());
+    let seat = record::seat(&caller.tenant, &caller.principal, &Endpoint::Aggregated);
+    let claim = replicas.store.claim_session(&session.key, &seat, &node, Duration::from_secs(60)).await.unwrap();
+    assert!(matches!(claim, Claim::Taken { .. }), "and the answer is lost");
+    replicas.other.doubt_later(session.key, &seat);
+    replicas.other.doubt_later(session.key, &seat);
+    let row = || async { replicas.store.sessions(None, None, 10).await.unwrap().remove(0) };
+    let free = || async { if row().await.owner.is_none() { Ok(()) } else { Err(row().await.owner) } };
+    testkit::eventually("the row to be free", free).await;
+    let claims = "mcp_store_seconds_count{operation=\"claim_session\",store=\"sqlite\"} 1\n";
+    assert!(replicas.other.shared.metrics.render().contains(claims), "by one");
+    let epoch = row().await.epoch;
+    // One that is here is kept.
+    assert!(matches!(replicas.adopted(&session.id).await, Adoption::Here(_)));
+    replicas.other.give_back(session.key, &seat).await.unwrap();
+    assert_eq!(row().await.epoch, epoch + 1);
+}
+
+#[tokio::test]
+async fn what_was_lost_before_anybody_read_it_is_a_gap() {
+    let replicas = Replicas::start().await;
+    for (lost, gap) in [(0, false), (1, true)] {
+        let session = replicas.opened().await;
+        // The first GET stream of the first owner, which waited for a client.
+        let (key, number) = (session.key, 1 << 32 | 1 << 1 | 1);
+        let record = StreamRecord { number, general: true, due: Vec::new(), was_read: false };
+        let mut log = vec![LogEntry::Stream { session: key, record }];
+        log.extend((lost > 0).then_some(LogEntry::Trim { session: key, stream: number, through: lost }));
+        replicas.store.append(&log).await.unwrap();
+        let Adoption::Here(adopted) = replicas.adopted(&session.id).await else { panic!("it is to be had") };
+        assert_eq!(adopted.open_general_stream().await.unwrap().gap, gap, "{lost} lost");
+        assert!(!adopted.open_general_stream().await.unwrap().gap, "said once");
+    }
+}
+
+#[tokio::test]
 async fn what_ended_or_is_somebody_elses_is_absent() {
     let replicas = Replicas::start().await;
     let (ended, foreign) = (replicas.opened().await, replicas.opened().await);
@@ -107,7 +146,7 @@ async fn a_session_in_an_unknown_format_is_left_for_whoever_knows_it() {
     let (key, state) = (session.key, br#"{"format":99}"#.to_vec());
     let release = Write::ReleaseSession { key, epoch: 1, idle: Duration::ZERO, state: state.clone(), links: Vec::new() };
     assert_eq!(replicas.one.shared.durable.write(release).await.unwrap(), Written::Done);
-    assert!(matches!(replicas.adopted(&session.id).await, Adoption::Absent));
+    assert!(matches!(replicas.adopted(&session.id).await, Adoption::Unfit));
     let stored = replicas.store.sessions(None, None, 10).await.unwrap();
     assert_eq!((&stored[0].record.state, &stored[0].owner), (&state, &None));
     assert!(replicas.other.shared.metrics.render().contains("mcp_sessions_unreadable_total 1"));
@@ -123,7 +162,7 @@ async fn a_session_of_a_revoked_key_is_ended_instead_of_adopted() {
     (record.key, record.api_key) = (record::key_of(&id), Some(protocol::ids::KeyId::new("gone")));
     let open = Write::OpenSession { record: Box::new(record), owner: replicas.one.shared.durable.node() };
     replicas.one.shared.durable.write(open).await.unwrap();
-    assert!(matches!(replicas.adopted(&id).await, Adoption::Absent));
+    assert!(matches!(replicas.adopted(&id).await, Adoption::Unfit));
     // Its end is stored in the background.
     while replicas.store.sessions(None, None, 10).await.unwrap().len() > 1 {
         tokio::task::yield_now().await;
@@ -179,4 +218,21 @@ async fn an_end_holds_though_the_row_is_ours_under_another_epoch() {
     replicas.one.delete_session(&session).await.unwrap();
     assert_eq!(replicas.store.sessions(None, None, 10).await.unwrap(), []);
     assert!(session.is_leaving() && replicas.one.ending.is_empty());
+}
+
+#[test]
+fn places_nobody_is_at_are_given_up_without_looking_at_all_of_them_each_time() {
+    let adopting = super::Adopting::default();
+    let key = |number: u32| SessionKey::new(std::array::from_fn(|at| number.to_be_bytes()[at % 4]));
+    let held = adopting.place(&key(0));
+    let mut looks = 0;
+    for number in 1..10_000 {
+        let before = adopting.places.lock().unwrap().look_at;
+        drop(adopting.place(&key(number)));
+        let places = adopting.places.lock().unwrap();
+        assert!(places.by_key.len() <= super::PLACES_MIN, "{} are kept for one", places.by_key.len());
+        looks += usize::from(places.by_key.len() == 2 || places.look_at != before);
+    }
+    assert!(looks <= 10_000 / (super::PLACES_MIN - 2) + 2, "{looks} looks");
+    assert!(Arc::ptr_eq(&held, &adopting.place(&key(0))));
 }

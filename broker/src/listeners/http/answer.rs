@@ -152,7 +152,7 @@ impl Writing {
                     sse::write_retry(&mut out, millis(self.style.retry));
                     self.over = true;
                 }
-                Ok(Next::Cut) => {
+                Ok(Next::Cut | Next::Lost) => {
                     self.shared.metrics.dropped_notification("slow_client");
                     return None;
                 }

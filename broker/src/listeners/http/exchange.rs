@@ -21,7 +21,7 @@ use protocol::{
 
 use super::{
     answer::{self, Body, EventStyle},
-    forward::Located,
+    forward::{Located, Way},
     gate::{self, Gate},
     vouched,
 };
@@ -117,16 +117,26 @@ impl Asked<'_> {
             gate::accepts_events(headers)?;
         }
         gate::version(headers)?;
-        let session = match self.locate(session_id.ok_or_else(session_required)?, &Bytes::new()).await? {
-            Located::Here(session) => session,
-            Located::Answered(response) => return Ok(response),
-        };
-        session.touch();
-        if is_get {
-            return listen(&session, headers).await;
+        let mut way = Way::new(&self, session_id.ok_or_else(session_required)?);
+        loop {
+            let session = match self.locate(&mut way, &Bytes::new()).await? {
+                Located::Here(session) => session,
+                Located::Answered(response) => return Ok(response),
+            };
+            session.touch();
+            if !is_get {
+                self.broker.delete_session(&session).await?;
+                return Ok(answer::empty(StatusCode::NO_CONTENT));
+            }
+            match listen(&session, headers).await {
+                Err(refusal) if refusal.kind == ErrorKind::SessionElsewhere => {
+                    if let Some(response) = self.led_on(&mut way, &session, refusal).await? {
+                        return Ok(response);
+                    }
+                }
+                listening => return listening,
+            }
         }
-        self.broker.delete_session(&session).await?;
-        Ok(answer::empty(StatusCode::NO_CONTENT))
     }
 }
 
@@ -157,14 +167,14 @@ fn preflight() -> Response<Body> {
 
 /// A GET: a new general stream, or an old stream from where the client left it.
 async fn listen(session: &Arc<Session>, headers: &HeaderMap) -> Result<Response<Body>, Refusal> {
-    let (reader, gap) = match headers.get(LAST_EVENT_ID) {
-        None => (session.open_general_stream().await?, false),
+    let Resumed { reader, gap } = match headers.get(LAST_EVENT_ID) {
+        None => session.open_general_stream().await?,
         Some(id) => {
-            let Resumed { reader, gap } = session.resume(id.to_str().unwrap_or_default()).await?;
-            if !gap {
-                session.shared.metrics.events_replayed(reader.behind());
+            let resumed = session.resume(id.to_str().unwrap_or_default()).await?;
+            if !resumed.gap {
+                session.shared.metrics.events_replayed(resumed.reader.behind());
             }
-            (reader, gap)
+            resumed
         }
     };
     Ok(stamped(answer::events(&session.shared, reader, &[], EventStyle { gap, ..style(session) }), session))

@@ -1,7 +1,8 @@
 //! A request whose session is on another replica: sent there, the answer sent back as it comes.
 //!
-//! Invariants: a request that may have had an effect is never sent twice; nothing is buffered for a slow client but one
-//! window of the stream between the replicas; a client that hangs up ends the stream at the other replica.
+//! Invariants: a request that may have had an effect is never sent twice, and none is sent twice to a process that may be
+//! carrying it out; nothing is buffered for a slow client but one window of the stream between the replicas; a client that
+//! hangs up ends the stream at the other replica.
 
 use std::{
     pin::Pin,
@@ -16,7 +17,6 @@ use hyper::body::{Body as _, Frame, Incoming, SizeHint};
 use protocol::{
     envelope::{Body as Frames, Kind, Message, Rejected, decode_body},
     error::{ErrorKind, Refusal},
-    ids::RequestId,
     json::Limits,
 };
 
@@ -30,13 +30,29 @@ use crate::{
     broker::Broker,
     limits::RELAYED_WHOLE_BYTES_MAX,
     metrics::Forwarding,
-    placement::{self, Found, Inside, Miss, Search},
+    placement::{self, Found, Inside, Miss, Owner, Search},
 };
 
 /// Where a request was, or is to be, served.
 pub(super) enum Located {
     Here(Arc<Session>),
     Answered(Response<Body>),
+}
+
+/// One request on its way to its session.
+pub(super) struct Way<'a> {
+    id: &'a str,
+    search: Search<'a>,
+    outgoing: Option<Outgoing>,
+    /// Who was sent the request and did not answer: it may be at it still.
+    unanswered: Option<Owner>,
+}
+
+impl<'a> Way<'a> {
+    pub(super) fn new(asked: &'a Asked<'_>, id: &'a str) -> Self {
+        let search = Search::new(asked.broker, id, &asked.caller, &asked.endpoint);
+        Self { id, search, outgoing: None, unanswered: None }
+    }
 }
 
 /// What came of sending a request to another replica.
@@ -52,15 +68,26 @@ enum Forwarded {
 
 impl Asked<'_> {
     /// Finds the session, wherever it is. A request for one on another replica is sent there.
-    pub(super) async fn locate(&self, session_id: &str, body: &Bytes) -> Result<Located, Refusal> {
-        let located = self.search(session_id, body).await;
+    pub(super) async fn locate(&self, way: &mut Way<'_>, body: &Bytes) -> Result<Located, Refusal> {
+        let located = self.search(way, body).await;
         if let Ok(Located::Here(session)) = &located {
             self.broker.taken_up(session).await;
         }
         located
     }
 
-    async fn search(&self, session_id: &str, body: &Bytes) -> Result<Located, Refusal> {
+    /// The session was found here and left before the request was begun. `None`: it is to be located again. `Some`: whoever
+    /// asks does that. The refusal: that took too long already.
+    pub(super) async fn led_on(&self, way: &mut Way<'_>, session: &Session, refusal: Refusal) -> Result<Option<Response<Body>>, Refusal> {
+        self.broker.release_settled(&session.key).await;
+        match self.reach {
+            Reach::Inner => Ok(Some(vouched::not_here(None))),
+            Reach::Edge(_) if way.search.may_go_on() => Ok(None),
+            Reach::Edge(_) => Err(refusal.retry_after(self.broker.shared.config.session.lease)),
+        }
+    }
+
+    async fn search(&self, way: &mut Way<'_>, body: &Bytes) -> Result<Located, Refusal> {
         let durable = &self.broker.shared.durable;
         let holds_lease = durable.is_shared() && durable.lease.is_held();
         if let Reach::Inner = self.reach {
@@ -68,23 +95,35 @@ impl Asked<'_> {
             if vouched::holds_lease(&self.head.headers) && durable.is_shared() && !holds_lease {
                 return Ok(Located::Answered(vouched::lapsed()));
             }
-            return Ok(match placement::inside(self.broker, session_id, &self.caller, &self.endpoint).await? {
+            return Ok(match placement::inside(self.broker, way.id, &self.caller, &self.endpoint).await? {
                 Inside::Here(session) => Located::Here(session),
                 Inside::NotHere(owner) => Located::Answered(vouched::not_here(owner.as_ref())),
             });
         }
-        let mut search = Search::new(self.broker, session_id, &self.caller, &self.endpoint);
-        let mut outgoing = None;
+        let Way { search, outgoing, unanswered, .. } = way;
         loop {
-            let owner = match search.next().await? {
-                Found::Here(session) => return Ok(Located::Here(session)),
-                Found::There(owner) => owner,
-            };
+            let found = search.next().await;
             let outgoing = outgoing.get_or_insert_with(|| self.outgoing(body));
+            let owner = match found {
+                Ok(Found::Here(session)) => return Ok(Located::Here(session)),
+                Ok(Found::There(owner)) => owner,
+                // Neither can it be said any more that nothing was done.
+                Err(refusal) if unanswered.is_some() && refusal.kind.retryable() => {
+                    return Ok(Located::Answered(outgoing.unknown(&self.broker.shared)));
+                }
+                Err(refusal) => return Err(refusal),
+            };
+            if unanswered.as_ref().is_some_and(|asked| asked.may_be(&owner)) {
+                return Ok(Located::Answered(outgoing.unknown(&self.broker.shared)));
+            }
             vouched::note_lease(&mut outgoing.headers, holds_lease && !search.insists());
             match forward(self.broker, &owner.address, outgoing).await {
                 Forwarded::Answered(response) => return Ok(Located::Answered(response)),
-                Forwarded::NotSent | Forwarded::Repeatable => search.missed(&owner, Miss::Unreachable),
+                Forwarded::NotSent => search.missed(&owner, Miss::Unreachable),
+                Forwarded::Repeatable => {
+                    search.missed(&owner, Miss::Unreachable);
+                    *unanswered = outgoing.asks_something().then_some(owner);
+                }
                 // That it is here is best looked up here.
                 Forwarded::Missed(Miss::NotThere(told)) => {
                     let own = durable.node();
@@ -136,21 +175,37 @@ impl Outgoing {
         request
     }
 
+    /// `None`: nothing that is understood, which is nothing that was carried out.
+    fn frames(&self) -> Option<Frames> {
+        let limits = Limits { bytes_max: self.body.len(), ..Limits::default() };
+        decode_body(self.body.clone(), &limits, true).ok().filter(|_| self.method == HttpMethod::POST)
+    }
+
     /// It was sent, and no answer came.
     fn unanswered(&self, shared: &Shared) -> Forwarded {
-        if self.method != HttpMethod::POST {
-            return Forwarded::Repeatable;
+        let can_be_repeated = match self.frames() {
+            Some(Frames::One(message)) => is_repeatable(&message),
+            Some(Frames::Batch(messages)) => messages.iter().flatten().all(is_repeatable),
+            None => true,
+        };
+        if can_be_repeated { Forwarded::Repeatable } else { Forwarded::Answered(self.unknown(shared)) }
+    }
+
+    /// Whether it has requests in it. What has none may come twice to the same process.
+    fn asks_something(&self) -> bool {
+        match self.frames() {
+            Some(Frames::One(message)) => message.kind == Kind::Request,
+            Some(Frames::Batch(messages)) => messages.iter().flatten().any(|message| message.kind == Kind::Request),
+            None => false,
         }
-        let limits = Limits { bytes_max: self.body.len(), ..Limits::default() };
-        match decode_body(self.body.clone(), &limits, true) {
-            Ok(Frames::One(message)) if !is_repeatable(&message) => {
-                Forwarded::Answered(answer::refusal(shared, &outcome_unknown(), message.id.as_ref()))
-            }
-            Ok(Frames::Batch(messages)) if !messages.iter().flatten().all(is_repeatable) => {
-                Forwarded::Answered(unknown_batch(shared, &messages))
-            }
-            // One that is not understood was not carried out.
-            Ok(_) | Err(_) => Forwarded::Repeatable,
+    }
+
+    /// The answer to a request of which nobody knows what became.
+    fn unknown(&self, shared: &Shared) -> Response<Body> {
+        match self.frames() {
+            Some(Frames::One(message)) => answer::refusal(shared, &outcome_unknown(&message), message.id.as_ref()),
+            Some(Frames::Batch(messages)) => unknown_batch(shared, &messages),
+            None => answer::empty(StatusCode::SERVICE_UNAVAILABLE),
         }
     }
 }
@@ -160,21 +215,22 @@ fn is_repeatable(message: &Message) -> bool {
     message.kind != Kind::Request || message.method.is_repeatable()
 }
 
-fn outcome_unknown() -> Refusal {
-    Refusal::new(
+fn outcome_unknown(message: &Message) -> Refusal {
+    let refusal = Refusal::new(
         ErrorKind::OutcomeUnknown,
         "the replica that served this session was lost before it answered: the request may or may not have been carried out",
-    )
+    );
+    if is_repeatable(message) { refusal.harmless_again() } else { refusal }
 }
 
 /// An answer to each request of a batch.
 fn unknown_batch(shared: &Shared, messages: &[Result<Message, Rejected>]) -> Response<Body> {
     let requests = messages.iter().flatten().filter(|message| message.kind == Kind::Request);
-    let unknown = |id: Option<&RequestId>| {
-        let refusal = outcome_unknown();
-        refusal.to_response(id, &shared.note_refusal(&refusal, None, None))
+    let unknown = |message: &Message| {
+        let refusal = outcome_unknown(message);
+        refusal.to_response(message.id.as_ref(), &shared.note_refusal(&refusal, None, None))
     };
-    let answers: Vec<Bytes> = requests.map(|message| unknown(message.id.as_ref())).collect();
+    let answers: Vec<Bytes> = requests.map(unknown).collect();
     answer::json(StatusCode::OK, [&b"["[..], &answers.join(&b','), b"]"].concat().into())
 }
 

@@ -23,12 +23,12 @@ use protocol::{
 use super::{
     answer::{self, Body},
     exchange::{Asked, Reach, SESSION_ID, anonymous, session_id, session_required, stamped, style},
-    forward::Located,
+    forward::{Located, Way},
     gate,
 };
 use crate::{
     actors::{
-        session::Session,
+        session::{Session, session_moved},
         stream::{EventStream, Next, Reader},
     },
     limits::{DISCARD_WAIT, DISCARDED_BYTES_MAX},
@@ -50,23 +50,36 @@ impl Asked<'_> {
         if let Reach::Edge(_) = self.reach {
             shared.metrics.bytes(Direction::In, Side::Client, frame.len());
         }
-        let session = match session_id(headers).map_err(anonymous)? {
-            None => None,
-            Some(id) => match self.locate(id, &frame).await {
-                Ok(Located::Here(session)) => Some(Ok(session)),
+        let Some(id) = session_id(headers).map_err(anonymous)? else {
+            return self.serve(None, decode_body(frame, &limits, false)?).await;
+        };
+        let mut way = Way::new(&self, id);
+        loop {
+            let session = match self.locate(&mut way, &frame).await {
+                Ok(Located::Here(session)) => Ok(session),
                 Ok(Located::Answered(response)) => return Ok(response),
                 // What is wrong with the body comes first.
-                Err(refusal) => Some(Err(refusal)),
-            },
-        };
-        // Only sessions of 2025-03-26 know batches.
-        let batches = matches!(&session, Some(Ok(session)) if session.version.batches());
-        let frames = decode_body(frame, &limits, batches)?;
-        self.serve(session, frames).await
+                Err(refusal) => Err(refusal),
+            };
+            // Only sessions of 2025-03-26 know batches.
+            let batches = matches!(&session, Ok(session) if session.version.batches());
+            let frames = decode_body(frame.clone(), &limits, batches)?;
+            let served = self.serve(Some(session.clone()), frames).await;
+            match (session, served) {
+                // It was found, and left before the request was begun.
+                (Ok(session), Err(Rejected { refusal, id, .. })) if refusal.kind == ErrorKind::SessionElsewhere => {
+                    let led_on = self.led_on(&mut way, &session, refusal).await;
+                    if let Some(response) = led_on.map_err(|refusal| Rejected::new(refusal, id))? {
+                        return Ok(response);
+                    }
+                }
+                (_, served) => return served,
+            }
+        }
     }
 
     /// `session`: the one the header names, as it was found; `None` without a header.
-    async fn serve(self, session: Option<Result<Arc<Session>, Refusal>>, frames: Frames) -> Result<Response<Body>, Rejected> {
+    async fn serve(&self, session: Option<Result<Arc<Session>, Refusal>>, frames: Frames) -> Result<Response<Body>, Rejected> {
         let version = gate::version(&self.head.headers);
         match frames {
             Frames::One(message) => {
@@ -86,12 +99,12 @@ impl Asked<'_> {
                 version.map_err(anonymous)?;
                 let session = session.unwrap_or_else(|| Err(session_required())).map_err(anonymous)?;
                 session.touch();
-                Ok(batch(&session, messages).await)
+                batch(&session, messages).await.map_err(anonymous)
             }
         }
     }
 
-    async fn initialize(self, message: &Message) -> Result<Response<Body>, Rejected> {
+    async fn initialize(&self, message: &Message) -> Result<Response<Body>, Rejected> {
         let reject = |refusal| Rejected::new(refusal, message.id.clone());
         let Some(id) = message.id.as_ref().filter(|_| message.kind == Kind::Request) else {
             return Err(reject(Refusal::new(ErrorKind::InvalidRequest, "initialize is a request and has an id")));
@@ -101,18 +114,23 @@ impl Asked<'_> {
         {
             return Ok(response);
         }
-        let (session, result) = self.broker.open_session(self.caller, self.endpoint, TRANSPORT, message).await.map_err(reject)?;
+        let (session, result) = self.open_session(message).await.map_err(reject)?;
         let mut response = stamped(answer::json(StatusCode::OK, handshake::success(id, &result)), &session);
         if let Ok(value) = HeaderValue::from_str(session.id.as_str()) {
             response.headers_mut().insert(SESSION_ID, value);
         }
         Ok(response)
     }
+
+    async fn open_session(&self, message: &Message) -> Result<(Arc<Session>, Bytes), Refusal> {
+        self.broker.open_session(self.caller.clone(), self.endpoint.clone(), TRANSPORT, message).await
+    }
 }
 
 /// One message of an open session.
 async fn one(session: &Arc<Session>, message: Message) -> Result<Response<Body>, Rejected> {
     match message.kind {
+        Kind::Notification | Kind::Result | Kind::Error if session.has_moved() => return Err(anonymous(session_moved())),
         Kind::Notification => session.notify(&message),
         Kind::Result | Kind::Error => session.answer(&message),
         Kind::Request => {
@@ -145,24 +163,33 @@ fn begin_stream(session: &Arc<Session>, reader: Reader, read: &[Event]) -> Respo
     answer::events(&session.shared, reader, read, style(session))
 }
 
-/// A batch of 2025-03-26: each request on its own, the answers together, in one array or on one stream.
-async fn batch(session: &Arc<Session>, messages: Vec<Result<Message, Rejected>>) -> Response<Body> {
+/// A batch of 2025-03-26: each request on its own, the answers together, in one array or on one stream. `Err`: nothing was
+/// begun, as the session has left.
+async fn batch(session: &Arc<Session>, messages: Vec<Result<Message, Rejected>>) -> Result<Response<Body>, Refusal> {
+    if session.has_moved() {
+        return Err(session_moved());
+    }
     let is_request = |message: &Result<Message, Rejected>| message.as_ref().map_or(true, |message| message.kind == Kind::Request);
     let answers = messages.iter().filter(|message| is_request(message)).count();
     let due: Vec<RequestId> =
         messages.iter().flatten().filter(|message| message.kind == Kind::Request).filter_map(|m| m.id.clone()).collect();
     let unnamed = answers - due.len();
     let stream = session.open_stream(due, unnamed);
+    let mut begun = false;
     for message in messages {
         match message {
             Err(rejected) => refuse_into(session, &stream, rejected),
-            Ok(message) => submit_into(session, &stream, message),
+            Ok(message) => match submit_into(session, &stream, message) {
+                Ok(is_request) => begun |= is_request,
+                Err(Rejected { refusal, .. }) if refusal.kind == ErrorKind::SessionElsewhere && !begun => return Err(refusal),
+                Err(rejected) => refuse_into(session, &stream, rejected),
+            },
         }
     }
     if answers == 0 {
-        return stamped(answer::empty(StatusCode::ACCEPTED), session);
+        return Ok(stamped(answer::empty(StatusCode::ACCEPTED), session));
     }
-    let Ok(mut reader) = stream.read_from(0) else { return answer::empty(StatusCode::INTERNAL_SERVER_ERROR) };
+    let Ok(mut reader) = stream.read_from(0) else { return Ok(answer::empty(StatusCode::INTERNAL_SERVER_ERROR)) };
     let mut read = Vec::new();
     loop {
         match reader.next().await {
@@ -171,34 +198,34 @@ async fn batch(session: &Arc<Session>, messages: Vec<Result<Message, Rejected>>)
                 read.push(event);
                 if !answers_only {
                     // Something else comes before the last answer: everything goes on a stream, what was read first.
-                    return stamped(begin_stream(session, reader, &read), session);
+                    return Ok(stamped(begin_stream(session, reader, &read), session));
                 }
             }
             Next::End => break,
-            Next::Pause | Next::Displaced | Next::Cut => return stamped(begin_stream(session, reader, &read), session),
+            Next::Pause | Next::Displaced | Next::Cut | Next::Lost => return Ok(stamped(begin_stream(session, reader, &read), session)),
         }
     }
     let answers: Vec<&[u8]> = read.iter().map(|event| &event.frame[..]).collect();
     let body = [&b"["[..], &answers.join(&b','), b"]"].concat();
-    stamped(answer::json(StatusCode::OK, body.into()), session)
+    Ok(stamped(answer::json(StatusCode::OK, body.into()), session))
 }
 
-fn submit_into(session: &Arc<Session>, stream: &Arc<EventStream>, message: Message) {
+/// Whether it was a request, which is begun now.
+fn submit_into(session: &Arc<Session>, stream: &Arc<EventStream>, message: Message) -> Result<bool, Rejected> {
     match message.kind {
         Kind::Notification => session.notify(&message),
         Kind::Result | Kind::Error => session.answer(&message),
         Kind::Request => {
             let id = message.id.clone();
-            let refusal = if message.method == Method::Initialize {
+            let submitted = if message.method == Method::Initialize {
                 Err(Refusal::new(ErrorKind::InvalidRequest, "initialize is never part of a batch"))
             } else {
                 session.submit(message, stream)
             };
-            if let Err(refusal) = refusal {
-                refuse_into(session, stream, Rejected::new(refusal, id));
-            }
+            return submitted.map(|()| true).map_err(|refusal| Rejected::new(refusal, id));
         }
     }
+    Ok(false)
 }
 
 fn refuse_into(session: &Session, stream: &EventStream, rejected: Rejected) {

@@ -1,6 +1,8 @@
 //! Requests forwarded between two brokers in this process, and from a broker to a peer that misbehaves. Where a session is
 //! said to be comes from a hot store that the test fills.
 
+mod searches;
+
 use std::{
     collections::HashMap,
     convert::Infallible,

@@ -1,0 +1,198 @@
+//! Going away without holding anybody up: what waits and what can go on elsewhere leaves with its session, and a client
+//! whose session is just leaving is led on.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use testkit::{Attempt, Call, Gate, Ledger, TestClient, TestCluster, eventually};
+
+use crate::{
+    builder,
+    cluster::{TAKEN_OVER_WITHIN, on, opened_at, over, result_of, served_at, status, task, two},
+    kind, tasks, text_of,
+};
+
+/// Far below any grace.
+const SOON: Duration = Duration::from_secs(4);
+/// Enough of them that their calls overlap all the time.
+const CALLERS: usize = 12;
+
+/// A client that waits for a task at a replica, for certain.
+async fn waits_at(cluster: &TestCluster, replica: usize, client: &TestClient, task: &str) -> Call {
+    let before = cluster.admin(replica).metric("mcp_requests_pending", &[]).await.unwrap_or(0.0);
+    let waiting = client.begin("tasks/result", json!({"taskId": task}));
+    cluster.admin(replica).wait_metric("mcp_requests_pending", &[], |pending| pending > before).await;
+    waiting
+}
+
+/// Ends a replica, which must not take long.
+async fn ends_soon(cluster: &mut TestCluster, replica: usize) {
+    let asked = Instant::now();
+    assert!(cluster.terminate(replica).await, "a clean exit");
+    assert!(asked.elapsed() < SOON, "{:?}", asked.elapsed());
+}
+
+#[tokio::test]
+async fn who_waits_for_a_task_goes_on_at_another_replica() {
+    let (mut cluster, ledger, key) = two().await;
+    let (here, there) = (opened_at(&cluster, 0, &key).await, opened_at(&cluster, 1, &key).await);
+    let id = task(&there, "write", json!({"key": "a", "hang": true})).await;
+    ledger.wait_for("a").await;
+    let mut waiting = waits_at(&cluster, 0, &here, &id).await;
+    ends_soon(&mut cluster, 0).await;
+    let place = waiting.first_event_id().await;
+    assert!(waiting.next_or_end().await.is_none(), "no answer: the client is to come back for it");
+    let mut resumed = cluster.at(1, &here).resume(&place).await;
+    ledger.release();
+    let answer = resumed.find(|message| message.get("result").is_some()).await;
+    assert_eq!((&answer["id"], text_of(&answer["result"])), (&waiting.id, ledger.results("a")[0].as_str()));
+    assert_eq!(ledger.count("a"), 1);
+}
+
+#[tokio::test]
+async fn who_waits_and_has_no_way_back_is_asked_to_repeat() {
+    let ledger = Ledger::start().await;
+    let mut cluster = on(&ledger).config(json!({"events": {"log": "off"}})).cluster(2).start().await;
+    let key = cluster.operator().create_key("default").await;
+    let (here, there) = (opened_at(&cluster, 0, &key).await, opened_at(&cluster, 1, &key).await);
+    let id = task(&there, "write", json!({"key": "a", "hang": true})).await;
+    ledger.wait_for("a").await;
+    let waiting = waits_at(&cluster, 0, &here, &id).await;
+    ends_soon(&mut cluster, 0).await;
+    let error = waiting.error().await;
+    assert_eq!((kind(&error), &error["data"]["retryable"]), ("session_elsewhere", &json!(true)));
+    ledger.release();
+    assert_eq!(text_of(&result_of(&cluster.at(1, &here), &id).await), ledger.results("a")[0]);
+}
+
+#[tokio::test]
+async fn what_a_task_asks_is_asked_again_where_its_client_waits_next() {
+    let (mut cluster, ledger, key) = two().await;
+    let (here, there) = (opened_at(&cluster, 0, &key).await, opened_at(&cluster, 1, &key).await);
+    let id = task(&there, "ask", json!({"key": "q"})).await;
+    let mut waiting = here.begin("tasks/result", json!({"taskId": id}));
+    let first = waiting.next().await.unwrap();
+    assert_eq!(first.method(), Some("elicitation/create"));
+    let mut place = first.event_id.clone().unwrap();
+    ends_soon(&mut cluster, 0).await;
+    while let Some(message) = waiting.next_or_end().await {
+        assert!(!message.is_response(), "{message:?}");
+        place = message.event_id.clone().unwrap();
+    }
+    let here = cluster.at(1, &here);
+    let mut resumed = here.resume(&place).await;
+    let again = resumed.find(|message| message["method"] == "elicitation/create").await;
+    assert_ne!(again["id"], first.value["id"], "a number is not used twice");
+    here.respond(again["id"].clone(), json!({"action": "accept", "content": {"word": "yes"}})).await;
+    let answer = resumed.find(|message| message.get("result").is_some()).await;
+    assert!(text_of(&answer["result"]).ends_with("told \"yes\""), "{answer}");
+    assert_eq!(ledger.count("q"), 1);
+}
+
+#[tokio::test]
+async fn a_restart_of_one_broker_finds_who_waited_and_what_is_watched() {
+    let done = Gate::new();
+    let backend = tasks::with_tasks(&done).await;
+    let mut broker = builder().alone().auth_required().backend("default", "b", backend.spec()).start().await;
+    let key = broker.admin().create_key("default").await;
+    let client = broker.client("/mcp").bearer(&key).connected(json!({})).await;
+    let id = tasks::start(&client, "b__job").await;
+    let mut waiting = client.begin("tasks/result", json!({"taskId": id}));
+    broker.admin().wait_metric("mcp_requests_pending", &[], |pending| pending >= 1.0).await;
+    backend.wait_for("the task to be watched", |seen| seen.is("tasks/get")).await;
+    let asked = Instant::now();
+    assert_eq!(broker.terminate().await.code(), Some(0));
+    assert!(asked.elapsed() < SOON, "{:?}", asked.elapsed());
+    let place = waiting.first_event_id().await;
+    broker.start_again().await;
+    let client = client.to(broker.http_address());
+    let mut resumed = client.resume(&place).await;
+    done.open();
+    let answer = resumed.find(|message| message.get("id").is_some()).await;
+    assert_eq!(text_of(&answer["result"]), "result of task-1", "{answer}");
+    assert_eq!(backend.count(|seen| seen.calls("job")), 1);
+}
+
+#[tokio::test]
+async fn a_call_of_a_task_that_was_sent_stays_for_its_answer_unless_it_is_harmless() {
+    let (mut cluster, ledger, key) = two().await;
+    let (here, there) = (opened_at(&cluster, 0, &key).await, opened_at(&cluster, 1, &key).await);
+    let (once, again) = (json!({"key": "once", "hang": true}), json!({"key": "again", "hang": true}));
+    let (once, again) = (task(&here, "write", once).await, task(&here, "put", again).await);
+    ledger.wait_for("once").await;
+    ledger.wait_for("again").await;
+    let ended = tokio::join!(cluster.terminate(0), async {
+        // The other replica takes it up, while its first owner is still there.
+        eventually("the harmless call to be sent again", || async { if ledger.count("again") == 2 { Ok(()) } else { Err(()) } }).await;
+        assert_eq!(status(&there, &once).await, "working");
+        ledger.release();
+    })
+    .0;
+    assert!(ended, "a clean exit");
+    for (id, key) in [(&once, "once"), (&again, "again")] {
+        assert_eq!(over(&there, id).await, "completed");
+        assert!(ledger.results(key).contains(&text_of(&result_of(&there, id).await).to_owned()));
+    }
+    assert_eq!((ledger.count("once"), ledger.count("again")), (1, 2));
+}
+
+/// One call after the other until told to stop, or until nobody is there; how many were answered, and how not.
+async fn keeps_calling(client: &TestClient, name: usize, until: &Gate) -> (usize, Vec<Attempt>) {
+    let (mut answered, mut failed) = (0, Vec::new());
+    while tokio::time::timeout(Duration::ZERO, until.passed()).await.is_err() {
+        let arguments = json!({"key": format!("{name}/{answered}"), "millis": 60});
+        match client.attempt("tools/call", json!({"name": "b__write", "arguments": arguments}), TAKEN_OVER_WITHIN).await {
+            Attempt::Result(_) => answered += 1,
+            Attempt::Nothing(_) => break,
+            error => {
+                failed.push(error);
+                break;
+            }
+        }
+    }
+    (answered, failed)
+}
+
+/// One GET stream after the other until told to stop: what was answered.
+async fn keeps_opening(client: &TestClient, until: &Gate) -> Vec<u16> {
+    let mut statuses = Vec::new();
+    while tokio::time::timeout(Duration::ZERO, until.passed()).await.is_err() {
+        statuses.push(client.get_stream_raw(None).await.status);
+    }
+    statuses.dedup();
+    statuses
+}
+
+/// A session of the first replica with always some calls in flight, all through one replica, while the first one goes.
+async fn is_never_at_rest(through: usize) {
+    let (mut cluster, ledger, key) = two().await;
+    let client = opened_at(&cluster, 0, &key).await;
+    let (edge, over) = (cluster.at(through, &client), Gate::new());
+    let calling = futures_util::future::join_all((0..CALLERS).map(|name| keeps_calling(&edge, name, &over)));
+    let stays = cluster.at(1, &client);
+    let (outcomes, opened, ended) = tokio::join!(calling, keeps_opening(&stays, &over), async {
+        ledger.wait_for("0/3").await;
+        let asked = Instant::now();
+        let clean = cluster.terminate(0).await;
+        let took = asked.elapsed();
+        served_at(&cluster, 1, &client).await;
+        over.open();
+        (clean, took)
+    });
+    assert!(ended.0 && ended.1 < SOON, "{ended:?}");
+    assert_eq!(opened, [200], "streams are opened all along");
+    let failed: Vec<&Attempt> = outcomes.iter().flat_map(|(_, failed)| failed).collect();
+    assert_eq!(failed, [] as [&Attempt; 0]);
+    let answered: usize = outcomes.iter().map(|(answered, _)| answered).sum();
+    assert_eq!(ledger.effects().len(), answered, "each call was carried out once and answered");
+}
+
+#[tokio::test]
+async fn a_session_that_is_never_at_rest_moves_and_no_call_of_it_fails() {
+    is_never_at_rest(1).await;
+}
+
+#[tokio::test]
+async fn who_goes_away_leads_on_those_who_ask_it_to_the_last() {
+    is_never_at_rest(0).await;
+}
