@@ -152,7 +152,6 @@ pub struct Metrics {
     writes_fenced: IntCounter,
     expired: IntCounterVec,
     rows_unreadable: IntCounter,
-    /// Those of the store that are counted already.
     rows_unreadable_in_store: AtomicU64,
     hot_connected: IntGaugeVec,
     /// Indexed by direction, then side.

@@ -1,18 +1,14 @@
 //! PostgreSQL fails over to a standby, or takes no writes for a while: what is kept, what is lost, and that the broker goes
 //! on at the same address. Named after the faults they are about.
 
-use std::{
-    sync::atomic::{AtomicBool, Ordering},
-    time::Instant,
-};
+use std::time::Instant;
 
-use futures_util::future::join_all;
 use serde_json::json;
 use testkit::{Attempt, FaultProxy, Ledger, TestCluster, Way, eventually};
 
 use crate::{
     cluster::{TAKEN_OVER_WITHIN, on, opened_at, over, result_of, served_at, task, two},
-    cluster_outages::{NORMAL_WITHIN, kept, load, plain_call, refused_task, task_soon},
+    cluster_outages::{NORMAL_WITHIN, nothing_is_lost_under_load, plain_call, refused_task, task_soon},
     text_of,
 };
 
@@ -29,23 +25,7 @@ async fn f_37_a_failover_to_a_synchronous_standby_loses_nothing_acknowledged() {
     let (mut cluster, ledger, key) = movable().await;
     let standby = cluster.postgres().standby(cluster.postgres().address()).await;
     cluster.postgres().commit_with_standby().await;
-    let mut clients = Vec::new();
-    for number in 0..4 {
-        clients.push(opened_at(&cluster, number % 2, &key).await);
-    }
-    let over_now = AtomicBool::new(false);
-    let loads = join_all(clients.iter().enumerate().map(|(number, client)| load(client, number, &over_now)));
-    let fault = async {
-        eventually("the load to be felt", || async { if ledger.effects().len() > 12 { Ok(()) } else { Err(()) } }).await;
-        cluster.fail_over_to(standby).await;
-        let back = Instant::now();
-        let after = task_soon(&clients[1], "after").await;
-        assert_eq!(over(&clients[1], &after).await, "completed");
-        assert!(back.elapsed() < NORMAL_WITHIN, "{:?}", back.elapsed());
-        over_now.store(true, Ordering::Relaxed);
-    };
-    let (loads, ()) = tokio::join!(loads, fault);
-    assert!(kept(&clients, loads, &ledger).await > 12);
+    nothing_is_lost_under_load(&mut cluster, &ledger, &key, async |cluster, _| cluster.fail_over_to(standby).await).await;
 }
 
 #[tokio::test]
