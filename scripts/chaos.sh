@@ -5,5 +5,11 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 scripts/install-servers.sh >/dev/null
+# A part of its own: a million tasks that expire at once.
+case " $* " in
+*" tasks "* | *" points "* | *" rolling "*) ;;
+*) cargo test --locked -p storage --lib -- --ignored f_50 ;;
+esac
+[[ " $* " != *" expiry "* ]] || exit 0
 cargo build --locked -p mcp-broker -p testkit --bins
 exec "${CARGO_TARGET_DIR:-target}/debug/chaos" "$@"

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Makes sure that the servers which the tests start themselves are there: PostgreSQL and Redis from the distribution's
-# packages. Called by `make test`. Without the right to install, says the one command to run, and fails.
+# Makes sure that what the tests start themselves is there: PostgreSQL, Redis and faketime (a process with a clock of its own)
+# from the distribution's packages. Called by `make test`. Without the right to install, says the one command to run, and fails.
 set -euo pipefail
 
 packages=()
 compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || command -v initdb >/dev/null || packages+=(postgresql)
 command -v redis-server >/dev/null || packages+=(redis-server)
+command -v faketime >/dev/null || packages+=(faketime)
 ((${#packages[@]} == 0)) && exit 0
 
 if [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
@@ -13,5 +14,5 @@ if [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
     export DEBIAN_FRONTEND=noninteractive
     apt-get install -y -q "${packages[@]}" >&2 || (apt-get update -q >&2 && apt-get install -y -q "${packages[@]}" >&2) && exit 0
 fi
-echo "install-servers: ${packages[*]} missing; the tests start these servers themselves. Run: apt-get install ${packages[*]}" >&2
+echo "install-servers: ${packages[*]} missing; the tests start these themselves. Run: apt-get install ${packages[*]}" >&2
 exit 1

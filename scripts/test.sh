@@ -2,7 +2,8 @@
 # Every test of the workspace, against the real binary and real peers. Called by `make test`. The test runner speaks last,
 # so whoever reads the end of the log sees its summary; what a test needs and does not find fails the test.
 # With a ground (`scripts/test.sh grounds`, by `make test-grounds`): the broker's tests that leave open what they stand on,
-# once on PostgreSQL with Redis and once over two replicas behind a balancer. The peers are on every ground in every run.
+# once on PostgreSQL with Redis and once over two replicas behind a balancer. The peers are on SQLite and on a cluster in every
+# run; here they are on PostgreSQL alone, too.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -11,16 +12,24 @@ scripts/install-peers.sh >/dev/null
 # Tests start these as processes; cargo builds only the binaries of the crate under test by itself.
 cargo build --locked --workspace --bins
 
+# Most tests wait for other processes most of the time.
+export NEXTEST_TEST_THREADS=${NEXTEST_TEST_THREADS:-$((2 * $(nproc)))}
+
 on_ground() {
     echo "== on $1"
     # These modules choose their stores themselves.
     if cargo nextest --version >/dev/null 2>&1; then
         MCP_BROKER_TEST_ON=$1 cargo nextest run --locked -p mcp-broker --test it --no-fail-fast \
-            -E 'not test(/^(chaos|cluster|cluster_streams|peers|replicas)::/)'
+            -E 'not test(/^(chaos|clocks|cluster|cluster_outages|cluster_streams|failover|peers|replicas|starts)::/)'
     else
-        MCP_BROKER_TEST_ON=$1 cargo test --locked -p mcp-broker --test it --no-fail-fast -- \
-            --skip chaos:: --skip cluster:: --skip cluster_streams:: --skip peers:: --skip replicas::
+        MCP_BROKER_TEST_ON=$1 cargo test --locked -p mcp-broker --test it --no-fail-fast -- --skip chaos:: --skip clocks:: \
+            --skip cluster --skip failover:: --skip peers:: --skip replicas:: --skip starts::
     fi
+}
+
+peers_on_postgres() {
+    echo "== peers on postgres"
+    cargo test --locked -p mcp-broker --test it --no-fail-fast -- --ignored on_postgres --test-threads "$(nproc)"
 }
 
 if [ "${1:-}" = grounds ]; then
@@ -28,6 +37,7 @@ if [ "${1:-}" = grounds ]; then
     for ground in postgres cluster; do
         on_ground "$ground" || failed+=("$ground")
     done
+    peers_on_postgres || failed+=("peers on postgres")
     [ ${#failed[@]} -eq 0 ] || { echo "failed on: ${failed[*]}" >&2; exit 1; }
     exit
 fi

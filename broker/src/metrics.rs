@@ -11,7 +11,7 @@ use std::{
     fmt::Write as _,
     sync::{
         OnceLock,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -152,6 +152,7 @@ pub struct Metrics {
     writes_fenced: IntCounter,
     expired: IntCounterVec,
     rows_unreadable: IntCounter,
+    rows_unreadable_in_store: AtomicU64,
     hot_connected: IntGaugeVec,
     /// Indexed by direction, then side.
     bytes: [[IntCounter; 2]; 2],
@@ -235,6 +236,7 @@ impl Metrics {
             ),
             writes_fenced: declare.counter("mcp_fenced_writes_total", "Writes that came too late: what they were about has another owner."),
             expired: declare.counters("mcp_expired_total", "What was removed from the stores because its time was over.", &["kind"]),
+            rows_unreadable_in_store: AtomicU64::new(0),
             rows_unreadable: declare
                 .counter("mcp_rows_unreadable_total", "Rows of the database that were left out because they can not be read."),
             hot_connected: declare.gauges(
@@ -410,7 +412,13 @@ impl Metrics {
 
     /// `total` is what the store has counted since it was opened.
     pub fn rows_unreadable(&self, total: u64) {
-        self.rows_unreadable.inc_by(total.saturating_sub(self.rows_unreadable.get()));
+        let before = self.rows_unreadable_in_store.fetch_max(total, Ordering::Relaxed);
+        self.rows_unreadable.inc_by(total.saturating_sub(before));
+    }
+
+    /// One that the store could read, and its reader not.
+    pub fn row_unreadable(&self) {
+        self.rows_unreadable.inc();
     }
 
     pub fn hot_store(&self, store: &'static str, connected: bool) {

@@ -289,6 +289,17 @@ impl TestCluster {
         self.proxy(replica).reset();
     }
 
+    /// PostgreSQL is killed, and this standby of it takes its place at the same address: that of the proxies.
+    pub async fn fail_over_to(&mut self, standby: PostgresServer) {
+        assert!(!self.proxies.is_empty(), "the cluster was started behind proxies");
+        let gone = self.postgres().port();
+        self.postgres_mut().kill().await;
+        standby.promote().await;
+        self.proxies.iter().for_each(|proxy| proxy.set_target(standby.address()));
+        self.database = self.database.replace(&format!(":{gone}/"), &format!(":{}/", standby.port()));
+        self.postgres = Some(standby);
+    }
+
     /// Waits until every living replica is ready and has its backends.
     pub async fn ready(&self) {
         let living = (0..self.replicas.len()).filter(|replica| self.up[*replica]);

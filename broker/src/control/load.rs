@@ -92,16 +92,29 @@ impl Control {
             if record.settings == DECLARED {
                 tracing::warn!(%tenant, "the configuration file does not declare this tenant: it is kept, disabled");
             }
-            tenants.insert(tenant, stored_tenant(&record)?.into());
+            match stored_tenant(&record) {
+                Ok(entry) => drop(tenants.insert(tenant, entry.into())),
+                Err(error) => self.leave_out(&error),
+            }
         }
         Ok(tenants)
     }
 
     fn load_backends(&self, tenants: &Tenants, records: Vec<BackendRecord>) -> Result<Backends, LoadError> {
         let mut backends = Backends::new();
-        for record in records {
-            let entry = self.stored_backend(&record)?;
-            backends.insert((record.tenant, record.backend), entry.into());
+        let mut unreadable = Vec::new();
+        // Those of a tenant that was left out wait for it to be mended.
+        for record in records.into_iter().filter(|record| tenants.contains_key(&record.tenant)) {
+            match self.stored_backend(&record) {
+                Ok(entry) => drop(backends.insert((record.tenant, record.backend), entry.into())),
+                Err(error) => unreadable.push(error),
+            }
+        }
+        // When none opens it is the secret that is wrong, and not the rows.
+        let is_sealed = |error: &LoadError| matches!(error, LoadError::Sealed { .. });
+        match unreadable.iter().position(is_sealed) {
+            Some(first) if backends.is_empty() => return Err(unreadable.swap_remove(first)),
+            _ => unreadable.iter().for_each(|error| self.leave_out(error)),
         }
         for declared in &self.config.backends {
             let (tenant, backend) = (declared.tenant.clone(), declared.backend.clone());
@@ -116,12 +129,18 @@ impl Control {
         Ok(backends)
     }
 
+    /// One row that can not be read does not keep the rest from being served.
+    fn leave_out(&self, error: &LoadError) {
+        self.metrics.row_unreadable();
+        tracing::error!(%error, "left out: everything else is served");
+    }
+
     pub(super) fn stored_backend(&self, record: &BackendRecord) -> Result<Entry<BackendSpec>, LoadError> {
         let BackendRecord { tenant, backend, settings, created_at_us, updated_at_us } = record;
         let text = registry::open_backend(&self.keys.seal, tenant, backend, settings);
         let text = text.map_err(|source| LoadError::Sealed { tenant: tenant.clone(), backend: backend.clone(), source })?;
         let spec = serde_json::from_slice(&text)
-            .map_err(|error| LoadError::Settings { what: format!("backend {tenant}/{backend}"), detail: error.to_string() })?;
+            .map_err(|error| LoadError::Settings { what: format!("backend {tenant}/{backend}"), detail: place_of(&error) })?;
         Ok(Entry { spec, origin: Origin::Stored, created_at_us: *created_at_us, updated_at_us: *updated_at_us })
     }
 
@@ -147,6 +166,11 @@ impl Control {
     }
 }
 
+/// Without the parser's own words, which may repeat a credential.
+fn place_of(error: &serde_json::Error) -> String {
+    format!("{:?} error at line {} column {}", error.classify(), error.line(), error.column()).to_lowercase()
+}
+
 pub(super) fn tenant_record(tenant: &TenantId, settings: String, now_us: i64) -> TenantRecord {
     TenantRecord { tenant: tenant.clone(), settings, created_at_us: now_us, updated_at_us: now_us }
 }
@@ -161,7 +185,7 @@ pub(super) fn stored_tenant(record: &TenantRecord) -> Result<Entry<TenantSpec>, 
         TenantSpec { enabled: false, ..TenantSpec::default() }
     } else {
         serde_json::from_str(&record.settings)
-            .map_err(|error| LoadError::Settings { what: format!("tenant {}", record.tenant), detail: error.to_string() })?
+            .map_err(|error| LoadError::Settings { what: format!("tenant {}", record.tenant), detail: place_of(&error) })?
     };
     Ok(Entry { spec, origin: Origin::Stored, created_at_us: record.created_at_us, updated_at_us: record.updated_at_us })
 }

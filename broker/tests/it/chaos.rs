@@ -18,7 +18,7 @@ async fn f_02_tasks_survive_kills_of_replicas_and_restarts_of_both_stores() {
         restart_postgres: true,
         restart_redis: true,
         flush_redis: true,
-        duration: Duration::from_secs(8),
+        duration: Duration::from_secs(6),
         ..Plan::new(binary(), 2)
     };
     chaos::run(plan).await.assert_kept();
@@ -32,12 +32,12 @@ async fn f_02_tasks_survive_kills_of_a_broker_with_its_own_database() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f_03_nothing_acknowledged_is_lost_at_any_step_on_postgres() {
-    chaos::kill_at_points(Points { named: 14, random: 2, ..Points::new(binary(), 5) }).await.assert_kept();
+    chaos::kill_at_points(Points { named: 8, random: 1, ..Points::new(binary(), 5) }).await.assert_kept();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f_03_nothing_acknowledged_is_lost_at_any_step_on_sqlite() {
-    let points = Points { store: Store::Sqlite, replicas: 1, named: 14, random: 2, ..Points::new(binary(), 7) };
+    let points = Points { store: Store::Sqlite, replicas: 1, named: 8, random: 1, ..Points::new(binary(), 7) };
     chaos::kill_at_points(points).await.assert_kept();
 }
 

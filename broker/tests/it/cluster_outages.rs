@@ -20,20 +20,20 @@ const REFUSED_WITHIN: Duration = Duration::from_millis(1_500);
 /// The same, once, while the database does not answer at all.
 const GIVEN_UP_WITHIN: Duration = Duration::from_secs(4);
 /// How long after the database's return everything is as before.
-const NORMAL_WITHIN: Duration = Duration::from_secs(5);
+pub(crate) const NORMAL_WITHIN: Duration = Duration::from_secs(5);
 /// And how long after its loss a replica says that it is not ready.
 const UNREADY_WITHIN: Duration = Duration::from_secs(5);
 const ROUND_TRIP: Duration = Duration::from_millis(200);
 
 /// A call that needs no store; how long it took.
-async fn plain_call(client: &TestClient, ledger: &Ledger, key: &str) -> Duration {
+pub(crate) async fn plain_call(client: &TestClient, ledger: &Ledger, key: &str) -> Duration {
     let begun = Instant::now();
     assert_eq!(text_of(&client.call("b__write", json!({"key": key})).await), ledger.results(key)[0]);
     begun.elapsed()
 }
 
 /// A task is refused because it can not be stored; how long that took.
-async fn refused_task(client: &TestClient, key: &str) -> Duration {
+pub(crate) async fn refused_task(client: &TestClient, key: &str) -> Duration {
     let begun = Instant::now();
     let refused = client.error("tools/call", as_task("write", json!({"key": key}))).await;
     assert_eq!((kind(&refused), &refused["data"]["retryable"]), ("store_unavailable", &json!(true)));
@@ -41,7 +41,7 @@ async fn refused_task(client: &TestClient, key: &str) -> Duration {
 }
 
 /// A task made as soon as the store takes one.
-async fn task_soon(client: &TestClient, key: &str) -> String {
+pub(crate) async fn task_soon(client: &TestClient, key: &str) -> String {
     eventually("new tasks to be taken", || async {
         match client.attempt("tools/call", as_task("write", json!({"key": key})), TAKEN_OVER_WITHIN).await {
             Attempt::Result(created) => Ok(created["task"]["taskId"].as_str().unwrap().to_owned()),
@@ -202,18 +202,31 @@ async fn r10_with_a_slow_postgres_only_what_is_stored_takes_longer() {
 #[tokio::test]
 async fn f_31_a_postgres_stopped_without_a_word_under_load_loses_nothing_acknowledged() {
     let (mut cluster, ledger, key) = two().await;
+    nothing_is_lost_under_load(&mut cluster, &ledger, &key, async |cluster, client| {
+        cluster.postgres_mut().stop_immediate().await;
+        // By then somebody was refused.
+        refused_task(client, "refused").await;
+        cluster.postgres_mut().start_again().await;
+    })
+    .await;
+}
+
+/// Clients of both replicas ask for tasks while `fault` comes and goes; soon after it everything is as before.
+pub(crate) async fn nothing_is_lost_under_load(
+    cluster: &mut TestCluster,
+    ledger: &Ledger,
+    key: &str,
+    fault: impl AsyncFnOnce(&mut TestCluster, &TestClient),
+) {
     let mut clients = Vec::new();
     for number in 0..4 {
-        clients.push(opened_at(&cluster, number % 2, &key).await);
+        clients.push(opened_at(cluster, number % 2, key).await);
     }
     let over_now = AtomicBool::new(false);
     let loads = join_all(clients.iter().enumerate().map(|(number, client)| load(client, number, &over_now)));
     let fault = async {
         eventually("the load to be felt", || async { if ledger.effects().len() > 12 { Ok(()) } else { Err(()) } }).await;
-        cluster.postgres_mut().stop_immediate().await;
-        // By then somebody was refused.
-        refused_task(&clients[0], "refused").await;
-        cluster.postgres_mut().start_again().await;
+        fault(cluster, &clients[0]).await;
         let back = Instant::now();
         let after = task_soon(&clients[1], "after").await;
         assert_eq!(over(&clients[1], &after).await, "completed");
@@ -221,6 +234,11 @@ async fn f_31_a_postgres_stopped_without_a_word_under_load_loses_nothing_acknowl
         over_now.store(true, Ordering::Relaxed);
     };
     let (loads, ()) = tokio::join!(loads, fault);
+    assert!(kept(&clients, loads, ledger).await > 12);
+}
+
+/// What was acknowledged was done once, what was refused never; how much was acknowledged.
+async fn kept(clients: &[TestClient], loads: Vec<Vec<(String, Attempt)>>, ledger: &Ledger) -> usize {
     let mut made = 0;
     for (client, asked) in clients.iter().zip(loads) {
         for (key, created) in asked {
@@ -238,7 +256,7 @@ async fn f_31_a_postgres_stopped_without_a_word_under_load_loses_nothing_acknowl
         }
         ping(client).await;
     }
-    assert!(made > 12, "{made}");
+    made
 }
 
 /// Asks for tasks one after the other, and how that went.

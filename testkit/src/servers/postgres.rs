@@ -23,6 +23,8 @@ use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 use crate::deadline::eventually_within;
 
+mod standby;
+
 /// How long the server may take to start, recovery after a crash included, and to stop.
 const CHANGES_WITHIN: Duration = Duration::from_secs(30);
 /// Below the ports that connections get, so that nobody takes the port while the server is down.
@@ -118,6 +120,23 @@ impl Installation {
     }
 }
 
+/// A folder for a server, and who removes it when the test is gone.
+fn kept_folder(place: &Path) -> (PathBuf, Child) {
+    let folder = tempfile::Builder::new().prefix("mcp-broker-postgres-").tempdir_in(place).expect("a temporary folder").keep();
+    let keeper = Command::new("sh")
+        .args(["-c", KEEPER, "keeper"])
+        .arg(&folder)
+        .current_dir("/")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .process_group(0) // it has work to do when the test's group was killed
+        .spawn()
+        .expect("a shell");
+    INSTALLATION.own(&folder).expect("the folder is ours");
+    (folder, keeper)
+}
+
 fn user(name: &str) -> (u32, u32) {
     let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
     let of_line = |line: &str| {
@@ -175,18 +194,7 @@ impl PostgresServer {
 
     async fn start_in(place: &Path, settings: &[(&str, &str)]) -> Self {
         let installation = &*INSTALLATION;
-        let folder = tempfile::Builder::new().prefix("mcp-broker-postgres-").tempdir_in(place).expect("a temporary folder").keep();
-        let keeper = Command::new("sh")
-            .args(["-c", KEEPER, "keeper"])
-            .arg(&folder)
-            .current_dir("/")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .process_group(0) // it has work to do when the test's group was killed
-            .spawn()
-            .expect("a shell");
-        installation.own(&folder).expect("the folder is ours");
+        let (folder, keeper) = kept_folder(place);
         let template = installation.template().expect("a template of a cluster");
         copy_folder(&template, &folder.join("data"), &|path| installation.own(path)).expect("a copy of the template");
         let settings = settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();

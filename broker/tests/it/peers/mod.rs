@@ -20,7 +20,9 @@ macro_rules! on_every_ground {
                 super::$name(Ground::Sqlite).await;
             }
 
+            /// The cluster has these stores too, twice; alone they are of `make test-grounds`.
             #[tokio::test]
+            #[ignore = "run by `make test-grounds`"]
             async fn on_postgres() {
                 super::$name(Ground::Postgres).await;
             }

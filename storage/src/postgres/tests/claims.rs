@@ -1,6 +1,18 @@
 //! What looking for tasks costs, who gets them, and what the schema of the version before had of them.
 
-use super::*;
+use std::{str::FromStr, time::Duration};
+
+use protocol::ids::TaskId;
+use sqlx::{ConnectOptions as _, Executor as _, postgres::PgConnectOptions};
+use testkit::PostgresServer;
+use tokio::time::Instant;
+
+use super::{
+    super::{schema, tasks},
+    AT_MOST, PostgresStore, create, on_server, open, open_session,
+    outages::{everything_works_soon, warm},
+};
+use crate::{DurableStore, NodeName, StoreError, TaskStatus};
 
 /// Tasks in the table, and how many of them are not over.
 const TASKS: u32 = 200_000;

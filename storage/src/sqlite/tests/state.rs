@@ -54,7 +54,7 @@ pub(super) fn create(name: &str) -> Write {
 }
 
 /// A session with a subscription and two streams, a task that asks and one that is over.
-async fn fill(store: &SqliteStore) {
+pub(super) async fn fill(store: &SqliteStore) {
     store.join(&NodeName::new("a"), None, LONG).await.unwrap();
     let key = SessionKey::new([1; 32]);
     let backend = protocol::ids::BackendId::parse("one").unwrap();
@@ -81,7 +81,7 @@ async fn fill(store: &SqliteStore) {
 }
 
 /// All that [`fill`] wrote, as text.
-async fn everything(store: &SqliteStore) -> String {
+pub(super) async fn everything(store: &SqliteStore) -> String {
     let key = SessionKey::new([1; 32]);
     let audience = TaskAudience { tenant: tenant(), principal: PrincipalId::new("ada"), session: key };
     let mut told = Vec::new();
@@ -170,7 +170,7 @@ async fn streams_end_with_their_session() {
 }
 
 #[tokio::test]
-async fn a_row_that_can_not_be_read_is_left_out_and_counted() {
+async fn f_10_a_row_that_can_not_be_read_is_left_out_and_counted() {
     let (_folder, store) = in_file().await;
     store.write(&[open(1), open(2), create("t1"), create("t2")]).await.unwrap();
     for poison in [
@@ -194,7 +194,7 @@ async fn a_row_that_can_not_be_read_is_left_out_and_counted() {
 }
 
 #[tokio::test]
-async fn a_hundred_thousand_expired_tasks_go_in_small_steps() {
+async fn f_50_a_hundred_thousand_expired_tasks_go_in_small_steps() {
     let (_folder, store) = in_file().await;
     store.write(&[create("kept")]).await.unwrap();
     sqlx::query(
@@ -239,7 +239,7 @@ async fn a_tenant_with_many_tasks_is_removed() {
 }
 
 #[tokio::test]
-async fn while_another_program_writes_calls_end_in_time_and_reading_goes_on() {
+async fn f_41_while_another_program_writes_calls_end_in_time_and_reading_goes_on() {
     let (folder, store) = in_file().await;
     store.write(&[open(1)]).await.unwrap();
     let path = options(&folder).path;

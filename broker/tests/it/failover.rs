@@ -1,0 +1,95 @@
+//! PostgreSQL fails over to a standby, or takes no writes for a while: what is kept, what is lost, and that the broker goes
+//! on at the same address. Named after the faults they are about.
+
+use std::time::Instant;
+
+use serde_json::json;
+use testkit::{Attempt, FaultProxy, Ledger, TestCluster, Way, eventually};
+
+use crate::{
+    cluster::{TAKEN_OVER_WITHIN, on, opened_at, over, result_of, served_at, task, two},
+    cluster_outages::{NORMAL_WITHIN, nothing_is_lost_under_load, plain_call, refused_task, task_soon},
+    text_of,
+};
+
+/// Two replicas that reach PostgreSQL at an address that may lead elsewhere tomorrow.
+async fn movable() -> (TestCluster, Ledger, String) {
+    let ledger = Ledger::start().await;
+    let cluster = on(&ledger).cluster(2).behind_proxies().start().await;
+    let key = cluster.operator().create_key("default").await;
+    (cluster, ledger, key)
+}
+
+#[tokio::test]
+async fn f_37_a_failover_to_a_synchronous_standby_loses_nothing_acknowledged() {
+    let (mut cluster, ledger, key) = movable().await;
+    let standby = cluster.postgres().standby(cluster.postgres().address()).await;
+    cluster.postgres().commit_with_standby().await;
+    nothing_is_lost_under_load(&mut cluster, &ledger, &key, async |cluster, _| cluster.fail_over_to(standby).await).await;
+}
+
+#[tokio::test]
+async fn f_37_a_failover_to_an_asynchronous_standby_loses_what_was_not_shipped_and_no_more() {
+    let (mut cluster, ledger, key) = movable().await;
+    let feed = FaultProxy::start(cluster.postgres().address()).await;
+    let standby = cluster.postgres().standby(feed.address()).await;
+    let client = opened_at(&cluster, 0, &key).await;
+    let shipped = task(&client, "write", json!({"key": "shipped"})).await;
+    assert_eq!(over(&client, &shipped).await, "completed");
+    standby.has_all_of(cluster.postgres()).await;
+    // The lag: the standby hears nothing any more, and nobody waits for it.
+    feed.hole(Way::Down, true);
+    let late = opened_at(&cluster, 1, &key).await;
+    let unshipped = task(&client, "write", json!({"key": "unshipped"})).await;
+    assert_eq!(over(&client, &unshipped).await, "completed", "acknowledged by who is about to die");
+    cluster.fail_over_to(standby).await;
+    let back = Instant::now();
+    let after = task_soon(&client, "after").await;
+    assert_eq!(text_of(&result_of(&client, &after).await), ledger.results("after")[0]);
+    assert!(back.elapsed() < NORMAL_WITHIN, "{:?}", back.elapsed());
+    served_at(&cluster, 1, &client).await;
+    for replica in 0..2 {
+        let reader = cluster.at(replica, &client);
+        assert_eq!(over(&reader, &shipped).await, "completed");
+        assert_eq!(text_of(&result_of(&reader, &shipped).await), ledger.results("shipped")[0]);
+        let gone = reader.attempt("tasks/get", json!({"taskId": unshipped}), TAKEN_OVER_WITHIN).await;
+        assert_eq!(gone.kind(), "task_not_found", "documented: {gone:?}");
+    }
+    assert_eq!(["shipped", "unshipped", "after"].map(|key| ledger.count(key)), [1, 1, 1], "nothing is done again");
+    // A session of which the database knows nothing any more: used as long as its owner lives, or gone; never an error of ours.
+    let answer = late.attempt("ping", json!({}), TAKEN_OVER_WITHIN).await;
+    assert!(matches!(answer.kind().as_str(), "result" | "session_not_found"), "{answer:?}");
+    assert!(opened_at(&cluster, 1, &key).await.session().is_some(), "and there are new ones");
+}
+
+#[tokio::test]
+async fn f_38_a_primary_that_takes_no_writes_refuses_what_must_be_stored_and_nothing_else() {
+    let (cluster, ledger, key) = two().await;
+    let client = opened_at(&cluster, 0, &key).await;
+    let read_only = async |on: &str| {
+        cluster.sql(&format!("ALTER SYSTEM SET default_transaction_read_only = {on}")).await;
+        cluster.sql("SELECT pg_reload_conf()").await;
+    };
+    read_only("on").await;
+    eventually("the setting to be felt", || async {
+        match client.attempt("tools/call", crate::cluster::as_task("write", json!({"key": "early"})), TAKEN_OVER_WITHIN).await {
+            Attempt::Result(_) => Err(()),
+            _ => Ok(()),
+        }
+    })
+    .await;
+    for number in 0..5 {
+        refused_task(&client, "refused").await;
+        plain_call(&client, &ledger, &format!("here {number}")).await;
+        plain_call(&cluster.at(1, &client), &ledger, &format!("there {number}")).await;
+    }
+    read_only("off").await;
+    // What an operator does after a switch-over: whoever may still be where it was is thrown out (57P01).
+    cluster.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'mcp-broker'").await;
+    let back = Instant::now();
+    let after = task_soon(&client, "after").await;
+    assert_eq!(text_of(&result_of(&client, &after).await), ledger.results("after")[0]);
+    served_at(&cluster, 1, &client).await;
+    assert!(back.elapsed() < NORMAL_WITHIN, "{:?}", back.elapsed());
+    assert_eq!(ledger.count("refused"), 0);
+}

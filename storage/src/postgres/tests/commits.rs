@@ -1,0 +1,209 @@
+//! Connections lost in the middle of a write or of a claim: it is settled which of both it was, done or not, and told once.
+
+use std::{str::FromStr, sync::Arc, time::Duration};
+
+use protocol::ids::{BackendId, TaskId};
+use sqlx::{
+    ConnectOptions as _, Executor as _,
+    postgres::{PgConnectOptions, PgConnection},
+};
+use testkit::{FaultProxy, PostgresServer, Way};
+
+use super::{PostgresStore, behind_proxy, create, end, end_as, key, open, open_session, update};
+use crate::{
+    DurableStore, EventStore, LogEntry, LoggedEvent, NodeName, Step, StoreError, StreamRecord, SubscriptionRecord, TaskStatus, Write,
+    Written,
+};
+
+/// What `one_of_each` is about.
+fn prepare() -> Vec<Write> {
+    (1..=8).map(open_session).chain((1..=8).map(create)).collect()
+}
+
+/// A write of each kind, and what is to become of it.
+fn one_of_each() -> Vec<(Write, Written)> {
+    let task = |number: u8| TaskId::new(format!("t{number}"));
+    let subscription =
+        SubscriptionRecord { exposed_uri: "one+file:///\0x".into(), backend: BackendId::parse("one").unwrap(), uri: "file:///\0x".into() };
+    vec![
+        (open_session(20), Written::Done),
+        (update(1), Written::Done),
+        (Write::ReleaseSession { key: key(2), epoch: 1, idle: Duration::ZERO, state: vec![1], links: vec![2] }, Written::Done),
+        (Write::EndSession { key: key(3), epoch: 1 }, Written::Done),
+        (Write::Subscribe { key: key(4), epoch: 1, subscription }, Written::Done),
+        (Write::Unsubscribe { key: key(5), epoch: 1, exposed_uri: "one+file:///y".into() }, Written::Done),
+        (Write::EndSession { key: key(6), epoch: 7 }, Written::Fenced),
+        (create(20), Written::Created { at_us: 0 }),
+        (Write::StepTask { task: task(1), epoch: 1, step: Step::Sent }, Written::Done),
+        (end(2), Written::Done),
+        (Write::ReleaseTask { task: task(3), epoch: 1 }, Written::Done),
+        (Write::AskInput { task: task(4), epoch: 1, number: 2, request: vec![3] }, Written::Done),
+        (Write::AnswerInput { task: task(5), number: 1, answer: b"yes".to_vec() }, Written::Done),
+        (Write::CloseInput { task: task(6), epoch: 1, number: 1 }, Written::Done),
+        (end_as(7, None, TaskStatus::Cancelled), Written::Over),
+    ]
+}
+
+/// Cuts the connection at many places of the exchange, in each direction, and closely at its end: the commit.
+#[tokio::test]
+async fn a_batch_cut_anywhere_is_carried_out_once_and_told_right() {
+    let (server, proxy, store) = behind_proxy().await;
+    // Past the proxy, and open all the time: a program started for each question would take most of the time.
+    let mut witness = PgConnectOptions::from_str(&server.url()).unwrap().connect().await.unwrap();
+    for (way, step) in [(Way::Up, 101), (Way::Down, 31)] {
+        let mut bytes = 1;
+        while survives_a_cut(&mut witness, &proxy, &store, way, bytes).await {
+            bytes += step;
+        }
+        let mut at_the_end = 0;
+        for last in (bytes.saturating_sub(step + 15)..bytes).step_by(3) {
+            at_the_end += usize::from(survives_a_cut(&mut witness, &proxy, &store, way, last).await);
+        }
+        assert!(bytes > step * 8 && at_the_end > 4, "{bytes} bytes, {at_the_end} cuts at the end {way:?}");
+    }
+}
+
+/// Whether the batch was so long that it was cut.
+async fn survives_a_cut(witness: &mut PgConnection, proxy: &FaultProxy, store: &PostgresStore, way: Way, bytes: u64) -> bool {
+    witness.execute("TRUNCATE sessions, tasks, task_usage CASCADE").await.unwrap();
+    store.write(&prepare()).await.unwrap();
+    store.write(&questions()).await.unwrap();
+    let (batch, expected): (Vec<_>, Vec<_>) = one_of_each().into_iter().unzip();
+    let cuts = proxy.cuts();
+    proxy.cut_after(way, bytes);
+    let mut outcomes = store.write(&batch).await.unwrap_or_else(|error| panic!("cut after {bytes} {way:?}: {error}"));
+    let was_cut = proxy.cuts() > cuts;
+    proxy.heal();
+    for outcome in &mut outcomes {
+        if let Written::Created { at_us } = outcome {
+            *at_us = 0;
+        }
+    }
+    assert_eq!(outcomes, expected, "cut after {bytes} {way:?}");
+    let (sessions, tasks) = (store.sessions(None, None, 100).await.unwrap(), store.task_counts().await.unwrap());
+    assert_eq!((sessions.len(), tasks.iter().map(|(_, count)| count).sum::<u64>()), (8, 9));
+    assert_eq!(store.transitions(&TaskId::new("t2")).await.unwrap().len(), 2);
+    let usage = "SELECT concat_ws('|', running, stored, bytes) FROM task_usage";
+    let usage: String = sqlx::query_scalar(usage).fetch_one(witness).await.unwrap();
+    assert_eq!(usage, "7|9|57", "cut after {bytes} {way:?}");
+    was_cut
+}
+
+#[tokio::test]
+async fn a_batch_whose_answer_never_comes_is_settled_in_the_time_that_is_left() {
+    let (server, proxy, store) = behind_proxy().await;
+    store.write(&[open_session(1), create(1)]).await.unwrap();
+    let mut holding = PgConnectOptions::from_str(&server.url()).unwrap().connect().await.unwrap();
+    holding.execute("BEGIN; SELECT 1 FROM sessions FOR UPDATE").await.unwrap();
+    let batch = [end(1), update(1)];
+    let (outcomes, ()) = tokio::join!(store.write(&batch), async {
+        super::claims::somebody_waits(&server).await;
+        proxy.hole(Way::Down, true);
+        holding.execute("COMMIT").await.unwrap();
+        testkit::eventually("the commit", async || match server.sql(&server.url(), "SELECT status FROM tasks").await {
+            status if status == "completed" => Ok(()),
+            status => Err(status),
+        })
+        .await;
+        proxy.heal();
+    });
+    assert_eq!(outcomes.unwrap(), [Written::Done, Written::Done]);
+}
+
+#[tokio::test]
+async fn a_batch_sent_again_after_an_outage_finds_what_it_did() {
+    let (server, proxy, store) = behind_proxy().await;
+    store.write(&[open_session(1), open_session(2), create(1), create(2)]).await.unwrap();
+    proxy.latency(Way::Down, Duration::from_millis(200));
+    let batch = [end(1), Write::EndSession { key: key(1), epoch: 1 }];
+    let (lost, ()) = tokio::join!(store.write(&batch), async {
+        testkit::eventually("the commit", async || match server.sql(&server.url(), "SELECT status FROM tasks WHERE task = 't1'").await {
+            status if status == "completed" => Ok(()),
+            status => Err(status),
+        })
+        .await;
+        proxy.refuse().await;
+        proxy.reset();
+    });
+    assert!(matches!(lost, Err(StoreError::Unsettled(_))), "{lost:?}");
+    proxy.accept_again().await;
+    proxy.heal();
+    assert_eq!(store.write(&batch).await.unwrap(), [Written::Done, Written::Done]);
+    assert_eq!(store.write(&[end_as(1, Some(1), TaskStatus::Failed)]).await.unwrap(), [Written::Over]);
+}
+
+#[tokio::test]
+async fn a_claim_whose_answer_is_lost_is_told_again() {
+    let (server, proxy, store) = behind_proxy().await;
+    let node = NodeName::new("b");
+    store.join(&node, None, Duration::from_secs(3_600)).await.unwrap();
+    store.write(&[create(1), create(2)]).await.unwrap();
+    assert_eq!(store.claim_tasks(&node, 1, &[]).await.unwrap().len(), 1, "and the statement is prepared");
+    proxy.hole(Way::Down, true);
+    let lost = store.claim_tasks(&node, 10, &[]).await;
+    assert!(matches!(lost, Err(StoreError::Unavailable { .. })), "{lost:?}");
+    proxy.heal();
+    let owners = server.sql(&server.url(), "SELECT count(*) FROM tasks WHERE owner = 'b'").await;
+    assert_eq!(owners, "2", "it was carried out");
+    let claimed = store.claim_tasks(&node, 10, &[]).await.unwrap();
+    assert_eq!(claimed.len(), 1, "what it took is told, what was told before is not");
+    assert_eq!(claimed[0].stored.record.task, TaskId::new("t2"));
+    assert_eq!(store.claim_tasks(&node, 10, &[]).await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn batches_of_replicas_in_each_others_way_all_go_through() {
+    let server = PostgresServer::fast().await;
+    let (one, other) = (Arc::new(open(&server).await), Arc::new(open(&server).await));
+    one.write(&(1..=40).flat_map(|number| [open_session(number), create(number)]).collect::<Vec<_>>()).await.unwrap();
+    let mut running = Vec::new();
+    for round in 0..40_u8 {
+        let store = if round % 2 == 0 { one.clone() } else { other.clone() };
+        running.push(tokio::spawn(async move {
+            let mut batch: Vec<Write> = (1..=40).map(update).collect();
+            batch.extend((1..=40).map(|number| Write::StepTask { task: TaskId::new(format!("t{number}")), epoch: 1, step: Step::Sent }));
+            batch.extend([create(100 + round), open_session(100 + round)]);
+            let middle = usize::from(round) % batch.len();
+            batch.rotate_left(middle);
+            if round % 3 == 0 {
+                batch.reverse();
+            }
+            store.write(&batch).await
+        }));
+    }
+    for write in running {
+        let outcomes = write.await.unwrap().unwrap();
+        assert!(outcomes.iter().all(|outcome| matches!(outcome, Written::Done | Written::Created { .. })), "{outcomes:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_append_that_is_repeated_adds_nothing() {
+    let (_server, proxy, store) = behind_proxy().await;
+    let stream = StreamRecord { number: 1, general: false, due: vec![], was_read: false };
+    store.append(&[LogEntry::Stream { session: key(1), record: stream }]).await.unwrap();
+    for sequence in 1..=30 {
+        proxy.cut_after(Way::Down, 1 + sequence * 2);
+        let event = LoggedEvent { sequence, kind: 1, frame: vec![b'x'; 10].into() };
+        store.append(&[LogEntry::Event { session: key(1), stream: 1, event }]).await.unwrap();
+    }
+    proxy.heal();
+    assert_eq!(store.stream(&key(1), 1, 0).await.unwrap().unwrap().events.len(), 30);
+}
+
+/// Inputs that are open, and a task that is over.
+fn questions() -> Vec<Write> {
+    let ask = |number: u8| Write::AskInput { task: TaskId::new(format!("t{number}")), epoch: 1, number: 1, request: vec![3] };
+    vec![
+        ask(4),
+        ask(5),
+        ask(6),
+        Write::EndTask {
+            task: TaskId::new("t7"),
+            epoch: Some(1),
+            status: TaskStatus::Completed,
+            message: None,
+            outcome: Some(b"by itself".to_vec()),
+        },
+    ]
+}

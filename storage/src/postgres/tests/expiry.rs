@@ -1,0 +1,75 @@
+//! Very many tasks whose time is over: they go in small steps, and nobody waits for them.
+
+use std::time::{Duration, Instant};
+
+use super::{create, on_server, open_session, update};
+use crate::{DurableStore, Written};
+
+/// As many as the broker removes with one statement.
+const STEP: u32 = 200;
+/// A step is a statement like others: no longer, on a busy machine, than nobody minds.
+const STEP_WITHIN: Duration = Duration::from_secs(1);
+/// Calls that are measured before and meanwhile.
+const MEASURED: usize = 100;
+
+/// The time below which 99 of 100 are.
+fn p99(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times[times.len() * 99 / 100]
+}
+
+#[tokio::test]
+async fn f_50_twenty_thousand_expired_tasks_go_in_small_steps_and_hold_nobody_up() {
+    expire(20_000).await;
+}
+
+#[tokio::test]
+#[ignore = "run by `make chaos`"]
+async fn f_50_a_million_expired_tasks_go_in_small_steps_and_hold_nobody_up() {
+    expire(1_000_000).await;
+}
+
+async fn expire(expired: usize) {
+    let (server, store) = on_server().await;
+    store.write(&[open_session(1), create(1)]).await.unwrap();
+    let rows = format!(
+        "INSERT INTO tasks (task, tenant, principal, session, private, backend, request, details, ttl_us, expires_at_us, status, bytes,
+                            step, owner, epoch, revision, created_at_us, updated_at_us)
+         SELECT 'x' || n, 'acme', 'ada', decode(repeat('01', 32), 'hex'), false, 'one', 'call', '', 1, n, 'completed', 4,
+                1, 'a', 1, 2, n, n FROM generate_series(1, {expired}) AS n;
+         INSERT INTO task_transitions SELECT task, 1, 'working', created_at_us, 1 FROM tasks WHERE task LIKE 'x%';
+         UPDATE task_usage SET stored = stored + {expired}, bytes = bytes + {expired} * 4"
+    );
+    server.sql(&server.url(), &rows).await;
+    let quiet = measured(&store).await;
+    let sweeping = async {
+        let (mut gone, mut slowest) = (0, Duration::ZERO);
+        loop {
+            let begun = Instant::now();
+            let step = store.expire_tasks(STEP).await.unwrap();
+            slowest = slowest.max(begun.elapsed());
+            assert!(step.len() <= STEP as usize, "{} at once", step.len());
+            if step.is_empty() {
+                return (gone, slowest);
+            }
+            gone += step.len();
+        }
+    };
+    let ((gone, slowest), meanwhile) = tokio::join!(sweeping, measured(&store));
+    assert_eq!((gone, slowest < STEP_WITHIN), (expired, true), "slowest step: {slowest:?}");
+    // The promise is a ratio; a test beside others allows for one more scheduling delay.
+    assert!(meanwhile < quiet * 2 + Duration::from_millis(250), "quiet {quiet:?}, meanwhile {meanwhile:?}");
+    assert_eq!(server.sql(&server.url(), "SELECT running, stored, bytes FROM task_usage").await, "1|1|4", "usage is what it should be");
+    assert_eq!(server.sql(&server.url(), "SELECT task FROM task_transitions").await, "t1");
+}
+
+/// How long a write of somebody else takes.
+async fn measured(store: &impl DurableStore) -> Duration {
+    let mut times = Vec::new();
+    for _ in 0..MEASURED {
+        let begun = Instant::now();
+        assert_eq!(store.write(&[update(1)]).await.unwrap(), [Written::Done]);
+        times.push(begun.elapsed());
+    }
+    p99(times)
+}

@@ -1,0 +1,93 @@
+//! The schema: brought up to date by one of many, refused where it is older, newer or edited, resumed where it was cut.
+
+use testkit::{FaultProxy, PostgresServer, Way};
+
+use super::{AT_MOST, PostgresOptions, PostgresStore, behind, create, end, on_server, open, open_session, options, update};
+use crate::{ConfigStore, DurableStore, Migrated, NodeName, StoreError, Written, postgres::schema};
+
+#[tokio::test]
+async fn an_old_schema_is_refused_unless_migrating_is_allowed() {
+    let server = PostgresServer::fast().await;
+    let only_open = PostgresOptions { migrate: false, ..options(&server) };
+    let error = PostgresStore::open(&only_open).await.unwrap_err();
+    assert_eq!(error, StoreError::SchemaOlder { found: 0, known: schema::known() });
+    let store = open(&server).await;
+    assert_eq!(store.migrated(), Migrated { from: 0, to: schema::known() });
+    PostgresStore::open(&only_open).await.expect("up to date now");
+}
+
+#[tokio::test]
+async fn r_8_a_newer_schema_and_an_edited_migration_are_refused() {
+    let (server, store) = on_server().await;
+    store.close().await;
+    server.sql(&server.url(), "UPDATE _sqlx_migrations SET checksum = '\\x00' WHERE version = 1").await;
+    let error = PostgresStore::open(&options(&server)).await.unwrap_err();
+    assert!(matches!(&error, StoreError::Corrupt { detail } if detail.contains("migration 1")), "{error}");
+    server.sql(&server.url(), "UPDATE _sqlx_migrations SET version = 999 WHERE version = 1").await;
+    let error = PostgresStore::open(&options(&server)).await.unwrap_err();
+    assert_eq!(error, StoreError::SchemaNewer { found: 999, known: schema::known() });
+}
+
+#[tokio::test]
+async fn f_49_replicas_that_start_at_once_take_turns_to_migrate() {
+    let server = PostgresServer::fast().await;
+    let opened: Vec<_> = (0..6)
+        .map(|_| {
+            let options = options(&server);
+            tokio::spawn(async move { PostgresStore::open(&options).await })
+        })
+        .collect();
+    let mut migrated = 0;
+    for store in opened {
+        let store = store.await.unwrap().expect("it is up to date, by itself or by another");
+        migrated += usize::from(store.migrated().from == 0);
+        assert_eq!(store.tenants().await.unwrap(), []);
+    }
+    assert_eq!(migrated, 1);
+}
+
+#[tokio::test]
+async fn f_48_a_migration_cut_anywhere_is_resumed() {
+    let server = PostgresServer::fast().await;
+    let proxy = FaultProxy::start(([127, 0, 0, 1], server.port()).into()).await;
+    let mut refused = 0;
+    for bytes in (0..24).map(|step: u64| 60 + step * step * 70) {
+        let url = server.database().await;
+        let through = PostgresOptions { url: behind(&proxy, &url), ..options(&server) };
+        proxy.cut_after(Way::Up, bytes);
+        let first = PostgresStore::open(&through).await;
+        proxy.heal();
+        refused += usize::from(first.is_err());
+        drop(first);
+        let store = PostgresStore::open(&through).await.unwrap_or_else(|error| panic!("cut after {bytes}: {error}"));
+        assert_eq!(store.tenants().await.unwrap(), []);
+        store.close().await;
+    }
+    assert!(refused > 12, "{refused} of the cuts were felt");
+}
+
+#[tokio::test]
+async fn r_8_what_a_newer_build_adds_to_the_schema_is_not_felt_by_those_that_run() {
+    let (server, store) = on_server().await;
+    let node = NodeName::new("a");
+    store.join(&node, None, AT_MOST).await.unwrap();
+    crate::conformance::fill(&store).await.unwrap();
+    store.write(&[open_session(1), create(1), create(2)]).await.unwrap();
+    let (tenants, sessions, tasks) = (store.tenants().await, store.sessions(None, None, 10).await, store.tasks(None, None, None, 10).await);
+    for table in ["tenants", "api_keys", "backends", "nodes", "sessions", "subscriptions", "tasks", "task_inputs", "event_streams"] {
+        server.sql(&server.url(), &format!("ALTER TABLE {table} ADD COLUMN later TEXT DEFAULT 'of a newer build'")).await;
+    }
+    server
+        .sql(&server.url(), "UPDATE _sqlx_migrations SET version = 999 WHERE version = (SELECT max(version) FROM _sqlx_migrations)")
+        .await;
+    assert_eq!(store.tenants().await, tenants);
+    assert_eq!(store.sessions(None, None, 10).await.map(|found| found.len()), sessions.map(|found| found.len()));
+    assert_eq!(store.tasks(None, None, None, 10).await.map(|found| found.len()), tasks.map(|found| found.len()));
+    store.renew(&node, AT_MOST, false).await.unwrap();
+    assert_eq!(store.write(&[update(1), end(1), open_session(2)]).await.unwrap(), [Written::Done, Written::Done, Written::Done]);
+    assert_eq!(server.sql(&server.url(), "SELECT count(*) FROM tasks WHERE later IS NULL").await, "0", "what it added is left alone");
+    assert_eq!(store.unreadable_rows(), 0);
+    // But who starts now does not know what it would find.
+    let refusal = PostgresStore::open(&options(&server)).await.unwrap_err();
+    assert_eq!(refusal, StoreError::SchemaNewer { found: 999, known: schema::known() });
+}

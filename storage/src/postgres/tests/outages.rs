@@ -1,0 +1,232 @@
+//! A server that stops, freezes, is slow, has no room or takes no writes: calls end in time, say why, and are carried out
+//! again as soon as that is possible.
+
+use std::{str::FromStr, time::Duration};
+
+use sqlx::{ConnectOptions as _, Executor as _, postgres::PgConnectOptions};
+use testkit::{PostgresServer, Way};
+use tokio::time::Instant;
+
+use super::{
+    AT_MOST, PostgresOptions, PostgresStore, RECOVERS_WITHIN, behind_proxy, create, end, key, on_server, open, open_session, options, seat,
+    update,
+};
+use crate::{ConfigStore, DurableStore, NodeName, StoreError, Write, Written};
+
+/// Calls of every sort end soon and say why; nothing of them is done.
+async fn nothing_works(store: &PostgresStore) {
+    let node = NodeName::new("a");
+    let started = Instant::now();
+    let (batch, wanted, from) = ([open_session(99)], key(1), seat());
+    let (write, tenants, renewal, claim, tasks) = tokio::join!(
+        store.write(&batch),
+        store.tenants(),
+        store.renew(&node, AT_MOST, false),
+        store.claim_session(&wanted, &from, &node, Duration::from_secs(3_600)),
+        store.claim_tasks(&node, 10, &[])
+    );
+    assert!(started.elapsed() < AT_MOST, "{:?}", started.elapsed());
+    for refusal in [write.map(drop), tenants.map(drop), renewal.map(drop), claim.map(drop), tasks.map(drop)] {
+        assert!(matches!(refusal, Err(StoreError::Unavailable { .. })), "{refusal:?}");
+    }
+}
+
+pub(super) async fn everything_works_soon(store: &PostgresStore) {
+    let started = Instant::now();
+    while let Err(error) = store.write(&[update(1)]).await {
+        assert!(started.elapsed() < RECOVERS_WITHIN, "{error} after {:?}", started.elapsed());
+    }
+    // Every connection of the pool, not just one.
+    let asked: Vec<_> = (0..40).map(|_| store.tenants()).collect();
+    for answer in futures_of(asked).await {
+        answer.expect("the server is back");
+    }
+    assert!(started.elapsed() < RECOVERS_WITHIN * 2, "{:?}", started.elapsed());
+}
+
+async fn futures_of<T>(futures: Vec<impl Future<Output = T>>) -> Vec<T> {
+    let mut running: Vec<_> = futures.into_iter().map(Box::pin).collect();
+    let mut done: Vec<Option<T>> = running.iter().map(|_| None).collect();
+    std::future::poll_fn(|context| {
+        for (future, slot) in running.iter_mut().zip(&mut done).filter(|(_, slot)| slot.is_none()) {
+            if let std::task::Poll::Ready(value) = future.as_mut().poll(context) {
+                *slot = Some(value);
+            }
+        }
+        if done.iter().all(Option::is_some) { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+    })
+    .await;
+    done.into_iter().flatten().collect()
+}
+
+/// Fills the pool: so many calls at once open all its connections.
+pub(super) async fn warm(store: &PostgresStore) {
+    store.write(&[open_session(1)]).await.unwrap();
+    for answer in futures_of((0..40).map(|_| store.tenants()).collect()).await {
+        answer.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn f_31_a_stopped_server_is_told_and_used_again() {
+    let (mut server, store) = on_server().await;
+    warm(&store).await;
+    for round in 0..3 {
+        match round {
+            0 => server.stop_fast().await,
+            1 => server.stop_immediate().await,
+            _ => server.kill().await,
+        }
+        nothing_works(&store).await;
+        server.start_again().await;
+        everything_works_soon(&store).await;
+        assert_eq!(store.sessions(None, None, 10).await.unwrap().len(), 1, "nothing of what was refused was done");
+    }
+}
+
+#[tokio::test]
+async fn a_restart_between_two_calls_is_not_felt() {
+    let (mut server, store) = on_server().await;
+    for number in 1..=3 {
+        warm(&store).await;
+        server.stop_immediate().await;
+        server.start_again().await;
+        assert_eq!(store.write(&[open_session(number)]).await.unwrap(), [Written::Done]);
+        store.tenants().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn f_32_a_frozen_server_holds_nobody_up() {
+    let (server, store) = on_server().await;
+    warm(&store).await;
+    for _ in 0..2 {
+        server.freeze();
+        nothing_works(&store).await;
+        nothing_works(&store).await;
+        server.thaw();
+        everything_works_soon(&store).await;
+    }
+}
+
+#[tokio::test]
+async fn f_12_a_black_hole_holds_nobody_up() {
+    let (_server, proxy, store) = behind_proxy().await;
+    warm(&store).await;
+    for way in [Way::Up, Way::Down] {
+        proxy.hole(way, true);
+        nothing_works(&store).await;
+        proxy.heal();
+        // What was swallowed stays lost: the old connections never answer.
+        everything_works_soon(&store).await;
+    }
+}
+
+#[tokio::test]
+async fn f_33_a_slow_network_is_no_absent_server() {
+    let (_server, proxy, store) = behind_proxy().await;
+    store.write(&[open_session(1), create(1)]).await.unwrap();
+    for way in [Way::Up, Way::Down] {
+        proxy.latency(way, Duration::from_millis(100));
+    }
+    let started = Instant::now();
+    let batch: Vec<Write> = (2..60).flat_map(|number| [open_session(number), create(number)]).chain([update(1), end(1)]).collect();
+    store.write(&batch).await.unwrap();
+    assert!(started.elapsed() < Duration::from_millis(1_200), "a batch is a handful of round trips: {:?}", started.elapsed());
+}
+
+#[tokio::test]
+async fn f_36_a_server_without_room_is_busy() {
+    let server = PostgresServer::start_with(&[("max_connections", "6"), ("superuser_reserved_connections", "0"), ("fsync", "off")]).await;
+    let store = open(&server).await;
+    let answers = futures_of((0..60).map(|_| store.tenants()).collect()).await;
+    assert!(answers.iter().all(Result::is_ok), "calls share what connections there are: {answers:?}");
+    drop(store);
+    let mut taken = Vec::new();
+    while let Ok(connection) = PgConnectOptions::from_str(&server.url()).unwrap().connect().await {
+        taken.push(connection);
+    }
+    let store = PostgresStore::open(&PostgresOptions { connect_timeout: Duration::from_millis(300), ..options(&server) }).await;
+    assert!(matches!(store, Err(StoreError::Busy { .. })), "{store:?}");
+}
+
+#[tokio::test]
+async fn f_39_a_strangers_lock_makes_calls_busy_and_no_more() {
+    let (server, store) = on_server().await;
+    store.write(&[open_session(1), create(1)]).await.unwrap();
+    let mut stranger = PgConnectOptions::from_str(&server.url()).unwrap().connect().await.unwrap();
+    stranger.execute("BEGIN; LOCK TABLE sessions, tasks IN ACCESS EXCLUSIVE MODE").await.unwrap();
+    let started = Instant::now();
+    for batch in [update(1), end(1)] {
+        let refusal = store.write(&[batch]).await;
+        assert!(matches!(refusal, Err(StoreError::Busy { .. })), "{refusal:?}");
+    }
+    assert!(started.elapsed() < AT_MOST * 2, "{:?}", started.elapsed());
+    assert_eq!(store.tenants().await.unwrap(), [], "what needs no lock goes on");
+    stranger.execute("ROLLBACK").await.unwrap();
+    assert_eq!(store.write(&[update(1), end(1)]).await.unwrap(), [Written::Done, Written::Done]);
+}
+
+#[tokio::test]
+async fn f_38_a_server_that_takes_no_writes_is_unavailable_until_it_takes_them() {
+    let (server, store) = on_server().await;
+    warm(&store).await;
+    for (read_only, wanted) in [("on", Err(())), ("off", Ok(()))] {
+        server.sql(&server.url(), &format!("ALTER SYSTEM SET default_transaction_read_only = {read_only}")).await;
+        server.sql(&server.url(), "SELECT pg_reload_conf()").await;
+        let outcome = testkit::eventually("the setting to take effect", async || {
+            let outcome = store.write(&[update(1)]).await;
+            if outcome.is_ok() == wanted.is_ok() { Ok(outcome) } else { Err(outcome) }
+        })
+        .await;
+        match outcome {
+            Ok(written) => assert_eq!(written, [Written::Done]),
+            Err(refusal) => assert!(matches!(refusal, StoreError::Unavailable { .. }), "{refusal:?}"),
+        }
+        assert_eq!(store.sessions(None, None, 10).await.unwrap().len(), 1, "reading goes on");
+    }
+}
+
+#[tokio::test]
+async fn f_38_connections_that_an_operator_ends_are_replaced_unnoticed() {
+    let (server, store) = on_server().await;
+    for _ in 0..3 {
+        warm(&store).await;
+        let ended = "SELECT count(pg_terminate_backend(pid)) > 1 FROM pg_stat_activity WHERE application_name = 'mcp-broker'";
+        assert_eq!(server.sql(&server.url(), ended).await, "t");
+        assert_eq!(store.write(&[update(1)]).await.unwrap(), [Written::Done]);
+        for answer in futures_of((0..40).map(|_| store.tenants()).collect()).await {
+            answer.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn f_38_statements_prepared_before_a_table_changed_are_prepared_anew() {
+    let (server, store) = on_server().await;
+    crate::conformance::fill(&store).await.unwrap();
+    warm(&store).await;
+    let tenants = store.tenants().await.unwrap();
+    // Each makes the server refuse what was prepared before: a cached plan must not change its result (0A000).
+    for changed in ["VARCHAR(100000)", "TEXT"] {
+        server.sql(&server.url(), &format!("ALTER TABLE tenants ALTER COLUMN settings TYPE {changed}")).await;
+        for answer in futures_of((0..40).map(|_| store.tenants()).collect()).await {
+            assert_eq!(answer.unwrap(), tenants, "{changed}");
+        }
+        assert_eq!(store.write(&[update(1)]).await.unwrap(), [Written::Done]);
+    }
+}
+
+#[tokio::test]
+async fn an_absent_server_is_waited_for_and_then_told() {
+    let mut server = PostgresServer::fast().await;
+    server.stop_fast().await;
+    let options = PostgresOptions { connect_timeout: Duration::from_millis(300), ..options(&server) };
+    let started = Instant::now();
+    let refusal = PostgresStore::open(&options).await;
+    assert!(matches!(refusal, Err(StoreError::Unavailable { .. })), "{refusal:?}");
+    assert!(started.elapsed() < AT_MOST);
+    let patient = PostgresOptions { connect_timeout: Duration::from_secs(20), ..options };
+    let (opened, ()) = tokio::join!(PostgresStore::open(&patient), server.start_again());
+    opened.expect("it waited");
+}

@@ -1,0 +1,92 @@
+//! What may not happen between rows: leases and claims that disagree, rows and texts that spoil others, secrets that are told.
+
+use std::{str::FromStr, time::Duration};
+
+use protocol::ids::{BackendId, TaskId};
+use sqlx::{ConnectOptions as _, Executor as _, postgres::PgConnectOptions};
+
+use super::{AT_MOST, PostgresOptions, PostgresStore, RECOVERS_WITHIN, create, key, on_server, open_session, options, seat};
+use crate::{Claim, DurableStore, NodeName, Step, SubscriptionRecord, TaskStatus, Write};
+
+#[tokio::test]
+async fn a_lease_and_a_claim_agree() {
+    let (server, store) = on_server().await;
+    let (a, b) = (NodeName::new("a"), NodeName::new("b"));
+    store.join(&b, None, AT_MOST).await.unwrap();
+    store.join(&a, None, AT_MOST).await.unwrap();
+    store.write(&[open_session(1)]).await.unwrap();
+    // A renewal is on its way, and has not committed.
+    let mut renewing = PgConnectOptions::from_str(&server.url()).unwrap().connect().await.unwrap();
+    server.sql(&server.url(), "UPDATE nodes SET lease_until_us = now_us() - 1 WHERE node = 'a'").await;
+    renewing.execute("BEGIN; UPDATE nodes SET lease_until_us = now_us() + 10000000 WHERE node = 'a'").await.unwrap();
+    let (key, seat) = (key(1), seat());
+    let claim = store.claim_session(&key, &seat, &b, Duration::from_secs(3_600));
+    let (claim, ()) = tokio::join!(claim, async {
+        let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+        testkit::eventually("the claim to wait", async || match server.sql(&server.url(), waiting).await.as_str() {
+            "0" => Err(()),
+            _ => Ok(()),
+        })
+        .await;
+        renewing.execute("COMMIT").await.unwrap();
+    });
+    assert!(matches!(claim.unwrap(), Claim::Elsewhere(owner) if owner.node == a), "the renewal came first");
+}
+
+#[tokio::test]
+async fn f_10_a_row_that_can_not_be_read_does_not_hide_the_others() {
+    let (server, store) = on_server().await;
+    store.write(&[open_session(1), open_session(2), create(1), create(2)]).await.unwrap();
+    server.sql(&server.url(), "UPDATE sessions SET tenant = 'Not A Name' WHERE key = (SELECT key FROM sessions LIMIT 1)").await;
+    server.sql(&server.url(), "UPDATE tasks SET status = 'lost' WHERE task = 't1'").await;
+    assert_eq!(store.sessions(None, None, 10).await.unwrap().len(), 1);
+    assert_eq!(store.tasks(None, None, None, 10).await.unwrap().len(), 1);
+    assert_eq!(store.task(&TaskId::new("t1")).await.unwrap(), None);
+    assert_eq!(store.unreadable_rows(), 3);
+}
+
+#[tokio::test]
+async fn long_and_strange_texts_are_kept() {
+    let (_server, store) = on_server().await;
+    let long = format!("one+file:///{}\0\u{1f600}", "x".repeat(100_000));
+    store.write(&[open_session(1), create(1)]).await.unwrap();
+    let subscription = SubscriptionRecord { exposed_uri: long.clone(), backend: BackendId::parse("one").unwrap(), uri: long.clone() };
+    let step = Step::Mirrored { backend_task: "\0".into(), link: vec![0] };
+    let task = TaskId::new("t1");
+    let batch = [
+        Write::Subscribe { key: key(1), epoch: 1, subscription: subscription.clone() },
+        Write::StepTask { task: task.clone(), epoch: 1, step: step.clone() },
+    ];
+    store.write(&batch).await.unwrap();
+    let message = Some("a\0b".to_owned());
+    let (status, outcome) = (TaskStatus::Failed, None);
+    store.write(&[Write::EndTask { task: task.clone(), epoch: Some(1), status, message: message.clone(), outcome }]).await.unwrap();
+    assert_eq!(store.subscription_counts(None).await.unwrap()[0].uri, long);
+    let stored = store.whole_task(&task).await.unwrap().unwrap().stored;
+    assert_eq!((stored.message, stored.step), (message, step));
+}
+
+#[tokio::test]
+async fn no_secret_is_told() {
+    let (server, store) = on_server().await;
+    let url = server.url().replace("postgres@", "postgres:hunter2@");
+    let options = PostgresOptions { url: url.clone(), ..options(&server) };
+    let secretive = PostgresStore::open(&options).await.unwrap();
+    for shown in [format!("{options:?}"), format!("{secretive:?}")] {
+        assert!(!shown.contains("hunter2"), "{shown}");
+    }
+    drop(store);
+    for url in [
+        url.replace("127.0.0.1", "127.0.0.1:port"),
+        format!("{url}?sslmode=hunter2"),
+        format!("{url}?sslrootcert=/hunter2&sslmode=verify-full"),
+        url.replace(&server.port().to_string(), "1"),
+        url.replace("postgres:", "stranger:").replacen("stranger:", "postgres:", 1),
+        url.replace("/postgres", "/absent"),
+    ] {
+        let refusal = PostgresStore::open(&PostgresOptions { url: url.clone(), connect_timeout: RECOVERS_WITHIN, ..options.clone() }).await;
+        if let Err(refusal) = refusal {
+            assert!(!refusal.to_string().contains("hunter2"), "{refusal}");
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! A file that was cut, changed or held by somebody else: said when it is opened, and never served as the truth.
+//!
+//! SQLite has no checksums. What is noticed is damage to what the file is made of; a bit flipped inside a value is another
+//! value. What may not be changed unnoticed (settings of backends, links of sessions) is sealed by the broker.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use sqlx::{Connection, sqlite::SqliteConnection};
+
+use super::{
+    in_file, options,
+    state::{create, everything, fill, open},
+};
+use crate::{ConfigStore, DurableStore, SqliteOptions, SqliteStore, StoreError, sqlite::DEADLINE};
+
+const PAGE_BYTES: usize = 4096;
+/// First bytes of the pages that trees are made of; the others hold the rest of long values.
+const TREE_PAGES: [u8; 4] = [2, 5, 10, 13];
+/// In such a page: its kind, where it is free and used, how many cells it has, its last child.
+const HEADER_BYTES: usize = 12;
+
+/// A database with everything in it, closed in order; its bytes, and what it says.
+async fn intact() -> (Vec<u8>, String) {
+    let (folder, store) = in_file().await;
+    crate::conformance::fill(&store).await.unwrap();
+    fill(&store).await;
+    let told = everything(&store).await;
+    store.close().await;
+    drop(store);
+    (fs::read(options(&folder).path).unwrap(), told)
+}
+
+/// A file in a folder of its own.
+struct Copy {
+    folder: tempfile::TempDir,
+}
+
+impl Copy {
+    fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("broker.db")
+    }
+
+    async fn opened_as(&self, bytes: &[u8]) -> Result<SqliteStore, StoreError> {
+        fs::write(self.path(), bytes).unwrap();
+        SqliteStore::open(&SqliteOptions { path: self.path(), migrate: true }).await
+    }
+}
+
+#[tokio::test]
+async fn f_41_a_damaged_file_is_refused() {
+    let (mut bytes, _) = intact().await;
+    // Every page but the first, whose header makes it a database at all.
+    bytes[PAGE_BYTES..].fill(0xa5);
+    let error = Copy::new().opened_as(&bytes).await.unwrap_err();
+    assert!(matches!(error, StoreError::Corrupt { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn f_41_a_file_cut_anywhere_is_refused() {
+    let (bytes, _) = intact().await;
+    let pages = bytes.len() / PAGE_BYTES;
+    assert!(pages > 20, "{pages}");
+    let copy = Copy::new();
+    let cuts = (1..pages).map(|page| page * PAGE_BYTES).chain([20, 100, PAGE_BYTES + 1, bytes.len() - PAGE_BYTES / 2]);
+    for length in cuts {
+        let error = copy.opened_as(&bytes[..length]).await.expect_err(&format!("cut to {length} of {}", bytes.len()));
+        assert!(matches!(error, StoreError::Corrupt { .. }), "cut to {length}: {error}");
+    }
+    copy.opened_as(&bytes).await.expect("whole again");
+}
+
+#[tokio::test]
+async fn f_41_a_bit_flipped_in_what_the_file_is_made_of_is_said_or_harmless() {
+    let (bytes, told) = intact().await;
+    let trees: Vec<usize> = (PAGE_BYTES..bytes.len()).step_by(PAGE_BYTES).filter(|at| TREE_PAGES.contains(&bytes[*at])).collect();
+    assert!(trees.len() > 20, "{}", trees.len());
+    let copy = Copy::new();
+    let mut refused = 0;
+    for (number, page) in trees.iter().enumerate() {
+        // Each page at another place, so that all places have their turn.
+        let (at, bit) = (page + number % HEADER_BYTES, 1 << (number % 8));
+        let mut flipped = bytes.clone();
+        flipped[at] ^= bit;
+        match copy.opened_as(&flipped).await {
+            Err(error) => {
+                assert!(matches!(error, StoreError::Corrupt { .. }), "bit {bit} of byte {at}: {error}");
+                refused += 1;
+            }
+            Ok(store) => assert_eq!(everything(&store).await, told, "bit {bit} of byte {at}"),
+        }
+    }
+    assert!(refused > trees.len() / 2, "{refused} of {} were noticed", trees.len());
+}
+
+#[tokio::test]
+async fn f_41_without_its_wal_a_file_is_older_and_whole() {
+    let (folder, store) = in_file().await;
+    for number in 1..=20 {
+        store.write(&[open(number), create(&format!("t{number}"))]).await.unwrap();
+    }
+    let bytes = fs::read(options(&folder).path).unwrap();
+    let copy = Copy::new();
+    let store = copy.opened_as(&bytes).await.expect("as it was when the log was last moved into it");
+    let (sessions, tasks) = (store.sessions(None, None, 100).await.unwrap(), store.tasks(None, None, None, 100).await.unwrap());
+    assert_eq!(sessions.len(), tasks.len(), "no half of a batch");
+}
+
+async fn held(path: &Path) -> SqliteConnection {
+    SqliteConnection::connect(&format!("sqlite:{}", path.display())).await.unwrap()
+}
+
+#[tokio::test]
+async fn f_41_a_file_that_another_program_writes_to_is_busy_when_it_is_opened() {
+    let (bytes, told) = intact().await;
+    let copy = Copy::new();
+    fs::write(copy.path(), &bytes).unwrap();
+    let mut other = held(&copy.path()).await;
+    let writing = other.begin_with("BEGIN EXCLUSIVE").await.unwrap();
+    let asked = Instant::now();
+    let error = SqliteStore::open(&SqliteOptions { path: copy.path(), migrate: true }).await.unwrap_err();
+    assert!(matches!(error, StoreError::Busy { .. }), "{error}");
+    assert!(asked.elapsed() < DEADLINE * 2 + Duration::from_secs(1), "{:?}", asked.elapsed());
+    writing.rollback().await.unwrap();
+    let store = SqliteStore::open(&SqliteOptions { path: copy.path(), migrate: true }).await.expect("free again");
+    assert_eq!(everything(&store).await, told);
+}
