@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Starts what is deployed, without containers: the image's steps, the chart's configurations, the topology of
-# docker-compose.yml. Called by `make test-deploy` and `make test`. The program is built first; `--binary PATH` names another.
+# Starts what is deployed, without containers: the image's steps, the chart's configurations, the code of the
+# documentation, the topology of docker-compose.yml. Called by `make test-deploy` and `make test`. The program is built first; `--binary PATH` names another.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -16,4 +16,5 @@ peers=$(scripts/install-peers.sh)
 
 python3 scripts/image_steps.py --binary "$binary"
 "$tools/bin/python" helm/check.py --broker "$binary"
+"$tools/bin/python" deploy/test/snippets.py "$binary" "$peers"
 "$tools/bin/python" deploy/test/topology.py "$binary" "$peers/python1/bin/python"
