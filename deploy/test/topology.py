@@ -6,6 +6,7 @@ of the compose file (see compose.py); every port is a free one on 127.0.0.1. Pos
 the distribution's. Grafana is not started; its queries are asked of Prometheus. Called by `make test-deploy`.
 """
 
+import http.client
 import json
 import os
 import re
@@ -97,6 +98,32 @@ class Topology:
         done = subprocess.run([self.broker, *arguments], env=environment, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, f"mcp-broker {' '.join(arguments)}: {done.stderr}"
         return done.stdout
+
+
+class SlowCall:
+    """A call of two seconds, to one replica, past the balancer."""
+
+    def __init__(self, it: Topology, key: str, replica: str) -> None:
+        self.connection = http.client.HTTPConnection(it.compose.address(replica, 8080), timeout=30)
+        self.headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+        info = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "slow", "version": "1"}}
+        opened = self.post({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": info})
+        opened.read()
+        self.headers["Mcp-Session-Id"] = opened.headers["mcp-session-id"]
+        self.post({"jsonrpc": "2.0", "method": "notifications/initialized"}).read()
+        arguments = {"from": 4, "pause_ms": 500}
+        call = {"name": "tools__countdown", "arguments": arguments, "_meta": {"progressToken": "p"}}
+        # The first progress makes the answer an event stream: its head says that the call is under way.
+        self.response = self.post({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call})
+
+    def post(self, body: dict) -> http.client.HTTPResponse:
+        self.connection.request("POST", "/mcp", json.dumps(body), self.headers)
+        return self.connection.getresponse()
+
+    def answer(self) -> str:
+        self.text = self.response.read().decode()
+        found = [json.loads(line[6:]) for line in self.text.splitlines() if line.startswith("data: {")]
+        return next((one["result"]["content"][0]["text"] for one in found if one.get("id") == 2 and "result" in one), "no answer")
 
 
 def a_client_without_a_key_is_refused(it: Topology) -> None:
@@ -194,11 +221,14 @@ def a_replica_restarts_and_no_call_fails(it: Topology, key: str) -> int:
 
     def both_serve() -> bool:
         now = {one["metric"]["instance"]: float(one["value"][1]) for one in it.query(before)}
-        return len(now) == 2 and all(value > counts[name] + 20 for name, value in now.items())
+        return len(now) == 2 and all(value > counts.get(name, 0) + 20 for name, value in now.items())
 
     wait_for("both replicas to serve the client", both_serve)
     for replica in ("broker-1", "broker-2"):
+        # A call that is in flight when the signal comes is answered; meanwhile the balancer sees that the replica drains.
+        slow = SlowCall(it, key, replica)
         code = it.processes.stop(replica)
+        assert slow.answer() == "lift-off", slow.text
         assert code == 0, f"{replica} ended with {code}"
         down = {"alertname": "McpBrokerDown", "instance": it.compose.address(replica, 9090)}
         wait_for(f"an alert of {replica}", lambda down=down: [one for one in it.ask("alerts")["alerts"] if one["labels"].items() >= down.items()])
