@@ -163,7 +163,7 @@ def check_foreign(documents: list[dict], work: Path) -> None:
         service = one(documents, "Service", backend["name"])
         need(service and service["spec"]["ports"][0]["name"] == backend["port"]["name"], "the Ingress leads to no Service")
         snippet = one(documents, "Ingress")["metadata"].get("annotations", {}).get("haproxy-ingress.github.io/config-backend")
-        if snippet and shutil.which("haproxy", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin"):
+        if snippet:
             check_haproxy(snippet, work)
 
 
@@ -171,7 +171,8 @@ def check_haproxy(snippet: str, work: Path) -> None:
     lines = "".join(f"    {line}\n" for line in snippet.splitlines())
     file = work / "haproxy.cfg"
     file.write_text(f"defaults\n    mode http\n    timeout connect 1s\n    timeout client 1s\n    timeout server 1s\nfrontend f\n    bind 127.0.0.1:8080\n    default_backend b\nbackend b\n{lines}    server a 127.0.0.1:8081\n")
-    done = subprocess.run([shutil.which("haproxy", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin"), "-c", "-f", file], capture_output=True, text=True)
+    program = shutil.which("haproxy") or "/usr/sbin/haproxy"
+    done = subprocess.run([program, "-c", "-f", file], capture_output=True, text=True)
     need(done.returncode == 0, f"haproxy does not take the Ingress's lines: {done.stderr}")
 
 
@@ -254,6 +255,8 @@ def main() -> int:
                     check_config(rendered(CHART, values_of(path)), broker, work)
                 print(f"chart: the broker takes the configurations of {len(good_values(CHART))} value files")
                 return 0
+            version = re.search(r'^version = "(.*)"', (HERE.parent / "Cargo.toml").read_text(), re.M)[1]
+            need(helm_python.Chart.load(CHART).metadata["appVersion"] == version, f"the chart's appVersion is not the broker's, {version}")
             found = check_chart(CHART, good_values(CHART), work, KUBERNETES)
             broken = check_that_faults_are_found(work)
         except Fault as fault:

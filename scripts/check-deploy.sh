@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-tools=$(scripts/install-deploy.sh tools)
+tools=$(scripts/install-deploy.sh)
 python=$tools/bin/python
 
 "$tools/bin/hadolint" Dockerfile

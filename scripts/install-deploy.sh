@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what checks and tests the deployment files: Python tools (pinned in deploy/requirements.txt) into a cache outside
-# the clone, and HAProxy and Prometheus from the distribution's packages. Called by `make check` (with the argument `tools`:
-# without HAProxy) and `make test-deploy`. Prints the folder of the Python tools at the end.
+# the clone, and HAProxy and Prometheus from the distribution's packages. Called by `make check` and `make test-deploy`.
+# Prints the folder of the Python tools at the end.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -24,7 +24,7 @@ install_tools() {
 install_packages() {
     local packages=()
     command -v promtool >/dev/null || packages+=(prometheus)
-    [[ ${1:-} == tools ]] || command -v haproxy >/dev/null || [[ -x /usr/sbin/haproxy ]] || packages+=(haproxy)
+    command -v haproxy >/dev/null || [[ -x /usr/sbin/haproxy ]] || packages+=(haproxy)
     ((${#packages[@]} == 0)) && return
     if [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
         say "installing the distribution's ${packages[*]}"
@@ -47,6 +47,6 @@ if command -v flock >/dev/null; then
     flock 9 # two runs on one machine share the cache
 fi
 need_python
-install_packages "${1:-}"
+install_packages
 install_tools
 printf '%s\n' "$target/tools"
