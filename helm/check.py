@@ -115,7 +115,8 @@ def check_fit(documents: list[dict], values: dict) -> None:
             need(service["spec"]["clusterIP"] == "None", "the internal Service is not headless")
     config = yaml.safe_load(one(documents, "ConfigMap")["data"]["mcp-broker.yaml"])
     for name, key in (("http", "http"), ("admin", "admin"), ("internal", "internal")):
-        need(config["listen"][key] == f"0.0.0.0:{ports[name]}", f"listen.{key} is not the Pod's port {name}")
+        address = "[::]" if values.get("ipv6") else "0.0.0.0"
+        need(config["listen"][key] == f"{address}:{ports[name]}", f"listen.{key} is not the Pod's port {name}")
     grace = re.fullmatch(r"(\d+)s", config["shutdown"]["grace"])
     need(grace, "shutdown.grace has no unit")
     stop = container.get("lifecycle", {}).get("preStop", {}).get("exec", {}).get("command", ["sleep", "0"])

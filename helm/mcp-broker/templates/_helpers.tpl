@@ -93,12 +93,13 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{/* The broker's configuration: the chart's part, then the user's, which the schema keeps to other sections. */}}
 {{- define "mcp-broker.config" -}}
 {{- $secrets := "/run/secrets/mcp-broker" -}}
+{{- $any := ternary "[::]" "0.0.0.0" .Values.ipv6 -}}
 {{- $storage := dict "url_file" (printf "%s/database-url" $secrets) "migrate_on_start" (not (include "mcp-broker.migratesInJob" .)) -}}
 {{- if include "mcp-broker.hasRedis" . -}}
 {{- $_ := set $storage "redis_url_file" (printf "%s/redis-url" $secrets) -}}
 {{- end -}}
 {{- $own := dict
-  "listen" (dict "http" "0.0.0.0:8080" "admin" "0.0.0.0:9090" "internal" "0.0.0.0:7400")
+  "listen" (dict "http" (printf "%s:8080" $any) "admin" (printf "%s:9090" $any) "internal" (printf "%s:7400" $any))
   "node" (dict "secret_file" (printf "%s/node-secret" $secrets))
   "storage" $storage
   "auth" (dict "admin_token_file" (printf "%s/admin-token" $secrets))
