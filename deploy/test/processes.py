@@ -70,10 +70,11 @@ class Processes:
             str(bin_folder / "initdb"), "-D", str(data), "-N", "-E", "UTF8", "-A", "scram-sha-256",
             "-U", environment["POSTGRES_USER"], "--pwfile", environment["POSTGRES_PASSWORD_FILE"],
         ], user=user)
-        assert made.wait(WAIT_S) == 0, self.log("postgres-init")
+        assert made.wait(WAIT_S) == 0, self.log("postgres-init")[-1500:]
         host, port = self.compose.address("postgres", 5432).split(":")
         options = ["-c", f"listen_addresses={host}", "-c", f"port={port}", "-c", "unix_socket_directories="]
-        self.start("postgres", [str(bin_folder / "postgres"), "-D", str(data), *options], user=user)
+        self.start_postgres = lambda: self.start("postgres", [str(bin_folder / "postgres"), "-D", str(data), *options], user=user)
+        self.start_postgres()
         asks = [str(bin_folder / "psql"), "-h", host, "-p", port, "-U", environment["POSTGRES_USER"]]
         password = Path(environment["POSTGRES_PASSWORD_FILE"]).read_text().strip()
 
@@ -125,8 +126,13 @@ class Processes:
         return process.wait(WAIT_S)
 
     def end(self) -> None:
-        for process in self.running.values():
-            if process.poll() is None:
+        for service, process in self.running.items():
+            if process.poll() is not None:
+                continue
+            if service == "postgres":
+                # At once, and by itself: killed, it would leave a segment of shared memory behind, of which a machine has few.
+                process.send_signal(signal.SIGINT)
+            else:
                 os.killpg(process.pid, signal.SIGTERM)
         for process in self.running.values():
             try:

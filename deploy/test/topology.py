@@ -100,25 +100,38 @@ class Topology:
         return done.stdout
 
 
-class SlowCall:
-    """A call of two seconds, to one replica, past the balancer."""
+class Session:
+    """A client without an SDK, of the service of that name."""
 
-    def __init__(self, it: Topology, key: str, replica: str) -> None:
-        self.connection = http.client.HTTPConnection(it.compose.address(replica, 8080), timeout=30)
+    def __init__(self, it: Topology, key: str, service: str) -> None:
+        self.connection = http.client.HTTPConnection(it.compose.address(service, 8080), timeout=30)
         self.headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
-        info = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "slow", "version": "1"}}
+        info = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "plain", "version": "1"}}
         opened = self.post({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": info})
         opened.read()
         self.headers["Mcp-Session-Id"] = opened.headers["mcp-session-id"]
         self.post({"jsonrpc": "2.0", "method": "notifications/initialized"}).read()
-        arguments = {"from": 4, "pause_ms": 500}
-        call = {"name": "tools__countdown", "arguments": arguments, "_meta": {"progressToken": "p"}}
-        # The first progress makes the answer an event stream: its head says that the call is under way.
-        self.response = self.post({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call})
 
     def post(self, body: dict) -> http.client.HTTPResponse:
         self.connection.request("POST", "/mcp", json.dumps(body), self.headers)
         return self.connection.getresponse()
+
+    def echo(self) -> tuple[str, str]:
+        """Who answered, and what."""
+        call = {"name": "tools__echo", "arguments": {"message": "still here"}}
+        response = self.post({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call})
+        return response.headers["x-replica"], response.read().decode()
+
+
+class SlowCall(Session):
+    """A call of two seconds, to one replica, past the balancer."""
+
+    def __init__(self, it: Topology, key: str, replica: str) -> None:
+        super().__init__(it, key, replica)
+        arguments = {"from": 4, "pause_ms": 500}
+        call = {"name": "tools__countdown", "arguments": arguments, "_meta": {"progressToken": "p"}}
+        # The first progress makes the answer an event stream: its head says that the call is under way.
+        self.response = self.post({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call})
 
     def answer(self) -> str:
         self.text = self.response.read().decode()
@@ -241,6 +254,33 @@ def a_replica_restarts_and_no_call_fails(it: Topology, key: str) -> int:
     return seen["answered"]
 
 
+def calls_go_on_while_the_database_is_away(it: Topology, key: str) -> int:
+    """No replica is ready then; the balancer goes on with those that live."""
+    session = Session(it, key, "balancer")
+    assert "still here" in session.echo()[1]
+
+    def unready(replica: str) -> bool:
+        try:
+            return not it.admin("/readyz", at=replica)
+        except urllib.error.HTTPError as error:
+            return error.code == 503
+
+    it.processes.stop("postgres", signal.SIGINT)
+    answers = []
+    for replica in ("broker-1", "broker-2"):
+        wait_for(f"{replica} to be unready", lambda replica=replica: answers.append(session.echo()) or unready(replica))
+    wait_for("a call to each replica", lambda: answers.append(session.echo()) or {who for who, _ in answers[-20:]} == {"broker-1", "broker-2"})
+    wrong = [answer for answer in answers if "still here" not in answer[1]]
+    assert not wrong, wrong
+    away = {"McpStoreFailing", "McpLeaseNotRenewed"}
+    wait_for("an alert", lambda: away & {one["labels"]["alertname"] for one in it.ask("alerts")["alerts"]})
+    it.processes.start_postgres()
+    for replica in ("broker-1", "broker-2"):
+        wait_for(f"{replica} to be ready", lambda replica=replica: not unready(replica))
+    assert "still here" in Session(it, key, "balancer").echo()[1], "no session can be opened"
+    return len(answers)
+
+
 def what_is_wrong_at_the_start_is_said(it: Topology) -> None:
     """Exit codes and words of docs/operations.md."""
     environment = it.compose.environment("broker-1", it.processes.more)
@@ -311,6 +351,7 @@ def main() -> int:
             every_metric_of_the_broker_is_documented(it)
             said(f"Prometheus has both replicas and all rules; {every_query_of_the_dashboards_finds_something(it)} queries of dashboards are answered")
             said(f"both replicas restarted, {a_replica_restarts_and_no_call_fails(it, key)} calls meanwhile, none failed")
+            said(f"the database was away for {calls_go_on_while_the_database_is_away(it, key)} calls, none failed")
             what_is_wrong_at_the_start_is_said(it)
             the_chart_s_job_brings_the_schema_up_to_date(it)
             said("what is wrong at the start is said, with the documented exit codes; the chart's Job migrates")
