@@ -1,6 +1,6 @@
 # The commands of this project. `make run` and `make test` are all a newcomer needs; CI runs `.ci/run`.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-grounds chaos bench check
+.PHONY: help run test test-grounds test-deploy chaos bench check check-deploy
 
 CARGO_OUTPUT := $${CARGO_TARGET_DIR:-target}
 
@@ -8,9 +8,11 @@ help:
 	@echo "make run    build the broker and start it with a demo backend"
 	@echo "make test   install what the tests need, then run all of them against the real binary"
 	@echo "make test-grounds  the broker's tests on PostgreSQL with Redis, and over two replicas behind a balancer"
+	@echo "make test-deploy  start the image's steps and the topology of docker-compose.yml without containers, and use it (part of make test)"
 	@echo "make chaos  kill brokers under load for half an hour; SEED=N makes the choices of that run again, WHAT=tasks|points|rolling|expiry a part"
 	@echo "make bench  measure what stores and event logs cost, in a release build; some minutes (WHAT=persister|events one of them)"
-	@echo "make check  formatting, lints, documentation, licences and the syntax of the scripts"
+	@echo "make check  formatting, lints, documentation, licences, the syntax of the scripts, and what is deployed"
+	@echo "make check-deploy  of these, what is deployed: image, compose file, chart, alerts and dashboards"
 
 run:
 	@scripts/need-toolchain.sh
@@ -25,6 +27,11 @@ test-grounds:
 	@scripts/need-toolchain.sh
 	@scripts/test.sh grounds
 
+# A program that is built already can be named: BINARY=target/debug/mcp-broker
+test-deploy:
+	@scripts/need-toolchain.sh
+	@scripts/test-deploy.sh $(if $(BINARY),--binary "$(BINARY)")
+
 chaos:
 	@scripts/need-toolchain.sh
 	@scripts/chaos.sh $(if $(SEED),--seed $(SEED)) $(WHAT)
@@ -37,3 +44,6 @@ bench:
 check:
 	@scripts/need-toolchain.sh
 	@scripts/check.sh
+
+check-deploy:
+	@scripts/check-deploy.sh

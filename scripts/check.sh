@@ -15,8 +15,10 @@ step licences
 python3 scripts/licences.py
 step 'syntax of the scripts'
 # Not by git: a checkout may come without it.
-scripts_named() { find .ci scripts peers -type f "$@" -not -path '*/node_modules/*' -print0; }
+scripts_named() { find .ci scripts peers deploy helm -type f "$@" -not -path '*/node_modules/*' -print0; }
 while IFS= read -r -d '' file; do bash -n "$file"; done < <(scripts_named \( -name '*.sh' -o -path '.ci/run' \))
 while IFS= read -r -d '' file; do node --check "$file"; done < <(scripts_named \( -name '*.mjs' -o -name '*.cjs' \))
 scripts_named -name '*.py' | xargs -0 python3 -c 'import ast, sys; [ast.parse(open(name).read(), name) for name in sys.argv[1:]]'
+step 'image, compose file, chart, alerts and dashboards'
+scripts/check-deploy.sh
 step 'all checks passed'

@@ -41,8 +41,15 @@ if [ "${1:-}" = grounds ]; then
     [ ${#failed[@]} -eq 0 ] || { echo "failed on: ${failed[*]}" >&2; exit 1; }
     exit
 fi
+# Not the end of the run when it fails: the tests may say why.
+deployed=0
+scripts/test-deploy.sh --binary "${CARGO_TARGET_DIR:-target}/debug/mcp-broker" || deployed=1
+tested=0
 if cargo nextest --version >/dev/null 2>&1; then
-    cargo test --locked --workspace --doc --quiet
-    exec cargo nextest run --locked --workspace --no-fail-fast
+    cargo test --locked --workspace --doc --quiet || tested=1
+    cargo nextest run --locked --workspace --no-fail-fast || tested=1
+else
+    cargo test --locked --workspace --no-fail-fast || tested=1
 fi
-exec cargo test --locked --workspace --no-fail-fast
+[ $deployed -eq 0 ] || echo "failed before these tests: scripts/test-deploy.sh" >&2
+exit $((deployed | tested))

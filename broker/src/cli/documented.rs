@@ -6,7 +6,8 @@ use clap::Parser;
 
 use super::args::Cli;
 
-const PAGES: [&str; 4] = ["README.md", "docs/getting-started.md", "docs/operations.md", "docs/security.md"];
+const PAGES: [&str; 6] =
+    ["README.md", "docs/clients.md", "docs/getting-started.md", "docs/migration.md", "docs/operations.md", "docs/security.md"];
 
 /// A line of shell in words: quotes, no expansion, up to what ends a command.
 fn words(line: &str) -> Vec<String> {

@@ -1,0 +1,47 @@
+#!/usr/bin/env python3
+"""What can be said of docker-compose.yml without a container engine. Called by deploy/check.sh."""
+
+import re
+import sys
+from pathlib import Path
+
+from compose import ROOT, Compose
+
+# Secrets are files; an environment is seen by whoever may inspect the container.
+SECRET_NAME = re.compile(r"(PASSWORD|TOKEN|SECRET)(?!.*(_FILE))", re.I)
+
+
+def faults_of(compose: Compose) -> list[str]:
+    faults = []
+    made = (ROOT / "deploy/make-secrets.sh").read_text()
+    for name, secret in compose.file["secrets"].items():
+        if not re.search(rf"^make {name} ", made, re.M) or secret["file"] != f"./deploy/secrets/{name}":
+            faults.append(f"secret {name} is not made by deploy/make-secrets.sh")
+    for name, service in compose.services.items():
+        faults += [f"{name}: {source} does not exist" for source, _ in compose.mounts(name) if not source.exists()]
+        faults += [f"{name}: no secret is called {secret}" for secret, _ in compose.secrets(name) if secret not in compose.file["secrets"]]
+        faults += [f"{name}: depends on {other}, which is not there" for other in service.get("depends_on", []) if other not in compose.services]
+        volumes = [volume.split(":")[0] for volume in service.get("volumes", []) if not volume.startswith(".")]
+        faults += [f"{name}: no volume is called {volume}" for volume in volumes if volume not in compose.file["volumes"]]
+        faults += [f"{name}: {port} is open to other machines" for port in service.get("ports", []) if not port.startswith("127.0.0.1:")]
+        faults += [f"{name}: {key} is a secret in the environment" for key in service.get("environment", {}) if SECRET_NAME.search(key)]
+        image = service["image"]
+        if not re.search(r":(?!latest$)[^/:]+$", image):
+            faults.append(f"{name}: {image} names no version")
+        if image == "mcp-broker:local":
+            if not service.get("read_only") or service.get("cap_drop") != ["ALL"]:
+                faults.append(f"{name}: the broker's file system is not read-only, or it has capabilities")
+            if int(service["stop_grace_period"].removesuffix("s")) < 30:
+                faults.append(f"{name}: is killed before shutdown.grace is over")
+    return faults
+
+
+def main() -> int:
+    faults = faults_of(Compose(Path("/nonexistent")))
+    for fault in faults:
+        print(f"check_compose: {fault}", file=sys.stderr)
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

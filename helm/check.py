@@ -1,0 +1,271 @@
+#!/usr/bin/env python3
+"""Checks the chart: `check.py`, called by `make check`. With `--broker PROGRAM`, by `make test-deploy`: only whether the program
+finds every rendered configuration good.
+
+The real Helm library lints it strictly and renders it with every file of mcp-broker/ci and helm/examples; every manifest is
+held against the schemas of Kubernetes 1.29 to 1.37 in strict mode; bad values (mcp-broker/ci/bad) must be refused with the
+words their first line expects; the rules go through promtool; the Deployment must fit what the configuration says. At last
+the chart is broken in several ways, each of which has to be noticed: a check that can not fail is none.
+"""
+
+import argparse
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import helm_python
+import kubernetes_validate
+import yaml
+
+HERE = Path(__file__).resolve().parent
+CHART = HERE / "mcp-broker"
+KUBERNETES = [f"1.{minor}" for minor in range(29, 38)]
+# Kinds of others, whose schemas are not part of Kubernetes.
+FOREIGN = {"ServiceMonitor", "PrometheusRule", "HTTPRoute"}
+# Manifests that were found good already: many are the same whatever the values.
+VALIDATED: set[tuple[str, ...]] = set()
+BROKEN = [
+    # file, what is there, what is put in its place, words of the fault that must be found
+    ("templates/deployment.yaml", "maxSurge:", "maxSurges:", "maxSurges"),
+    ("templates/deployment.yaml", "containerPort: 8080", "containerPort: http", "containerPort"),
+    ("templates/deployment.yaml", "{{- include \"mcp-broker.selector\" . | nindent 6 }}", "app: other", "selector"),
+    ("templates/deployment.yaml", "automountServiceAccountToken: false", "automountServiceAccountTokens: false", "automountServiceAccountTokens"),
+    ("templates/deployment.yaml", "add (int .Values.shutdown.preStopSeconds)", "add 0", "killed before"),
+    ("templates/deployment.yaml", "- name: http\n", "- name: web\n", "http"),
+    ("templates/deployment.yaml", "mountPath: /run/secrets/mcp-broker", "mountPath: /run/secrets/broker", "secret"),
+    ("templates/services.yaml", "clusterIP: None", "clusterIP: none", "headless"),
+    ("templates/services.yaml", "targetPort: admin", "targetPort: metrics", "metrics"),
+    ("templates/_helpers.tpl", "readOnlyRootFilesystem: true", "readOnlyRootFilesystem: false", "read-only"),
+    ("templates/_helpers.tpl", '"grace" (printf "%ds"', '"grace" (printf "%d"', "shutdown.grace"),
+    ("templates/scaling.yaml", "policy/v1", "policy/v1beta1", "policy/v1beta1"),
+    ("templates/migration.yaml", "pre-install,pre-upgrade", "post-install", "hook"),
+    ("templates/networkpolicy.yaml", "- port: internal", "- ports: internal", "ports"),
+    ("templates/monitoring.yaml", '"files/alerts.yaml"', '"files/alarms.yaml"', "alerts"),
+    ("templates/configmap.yaml", "{{- include \"mcp-broker.check\" . -}}\n", "", "these values were taken"),
+    ("files/alerts.yaml", "== 0", "=== 0", "promtool"),
+    ("values.schema.json", '"replicas": {', '"replica": {', "replicas"),
+]
+
+
+class Fault(Exception):
+    pass
+
+
+def need(holds: object, sentence: str) -> None:
+    if not holds:
+        raise Fault(sentence)
+
+
+def values_of(path: Path) -> dict:
+    return yaml.safe_load(path.read_text()) or {}
+
+
+def good_values(chart: Path) -> list[Path]:
+    return [*sorted((chart / "ci").glob("*.yaml")), *sorted((HERE / "examples").glob("*.yaml"))]
+
+
+def rendered(chart: Path, values: dict) -> list[dict]:
+    loaded = helm_python.Chart.load(chart)
+    texts = loaded.render(values, name="mcp", namespace="prod")
+    found = []
+    for path, text in texts.items():
+        if path.endswith("NOTES.txt"):
+            need("mcp-broker" in text and "{{" not in text.replace("{{index", "") and "<no value>" not in text, f"{path} reads badly")
+            continue
+        found += [document for document in yaml.safe_load_all(text) if document]
+    return found
+
+
+def one(documents: list[dict], kind: str, end: str = "") -> dict | None:
+    return next((one for one in documents if one["kind"] == kind and one["metadata"]["name"].endswith(end)), None)
+
+
+def check_schemas(documents: list[dict], versions: list[str]) -> None:
+    for document in documents:
+        name = f"{document['kind']} {document['metadata']['name']}"
+        need(len(document["metadata"]["name"]) <= 63, f"{name}: the name is too long")
+        text = json.dumps(document, sort_keys=True)
+        if document["kind"] in FOREIGN or (text, *versions) in VALIDATED:
+            continue
+        for version in versions:
+            try:
+                kubernetes_validate.validate(document, version, strict=True)
+            except (kubernetes_validate.ValidationError, kubernetes_validate.SchemaNotFoundError) as error:
+                raise Fault(f"{name}: Kubernetes {version}: {str(error)[:400]}") from error
+        VALIDATED.update({(text, *versions), (text, versions[-1])})
+
+
+def check_fit(documents: list[dict], values: dict) -> None:
+    """What no schema of a single manifest can see: that they belong together."""
+    deployment = next(one for one in documents if one["kind"] == "Deployment" and "trial" not in one["metadata"]["name"])
+    pod = deployment["spec"]["template"]["spec"]
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    [container] = pod["containers"]
+    need(deployment["spec"]["selector"]["matchLabels"].items() <= labels.items(), "the Deployment's selector does not fit its Pods")
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    for service in (one for one in documents if one["kind"] == "Service" and "trial" not in one["metadata"]["name"]):
+        need(service["spec"]["selector"].items() <= labels.items(), f"Service {service['metadata']['name']} selects no Pod of the broker")
+        for port in service["spec"]["ports"]:
+            need(port["targetPort"] in ports, f"Service {service['metadata']['name']}: no port of the Pod is called {port['targetPort']}")
+        if service["metadata"]["name"].endswith("-internal"):
+            need(service["spec"]["clusterIP"] == "None", "the internal Service is not headless")
+    config = yaml.safe_load(one(documents, "ConfigMap")["data"]["mcp-broker.yaml"])
+    for name, key in (("http", "http"), ("admin", "admin"), ("internal", "internal")):
+        address = "[::]" if values.get("ipv6") else "0.0.0.0"
+        need(config["listen"][key] == f"{address}:{ports[name]}", f"listen.{key} is not the Pod's port {name}")
+    grace = re.fullmatch(r"(\d+)s", config["shutdown"]["grace"])
+    need(grace, "shutdown.grace has no unit")
+    stop = container.get("lifecycle", {}).get("preStop", {}).get("exec", {}).get("command", ["sleep", "0"])
+    need(pod["terminationGracePeriodSeconds"] >= int(stop[1]) + int(grace[1]) + 5, "a Pod is killed before its drain is over")
+    need(container["securityContext"]["readOnlyRootFilesystem"] and pod["securityContext"]["runAsNonRoot"], "the root file system is not read-only, or the user is root")
+    mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    need(set(mounts.values()) <= volumes.keys(), "a volume that is mounted is not there")
+    secrets = {item["path"] for source in volumes["secrets"]["projected"]["sources"] for item in source["secret"]["items"]}
+    for path in [config["node"]["secret_file"], config["auth"]["admin_token_file"], *(value for key, value in config["storage"].items() if key.endswith("_file"))]:
+        folder, _, file = path.rpartition("/")
+        need(mounts.get(folder) == "secrets" and file in secrets, f"the secret {path} is not mounted")
+    job = one(documents, "Job")
+    need(bool(job) != config["storage"]["migrate_on_start"], "the schema is brought up to date twice, or never")
+    if job:
+        need(job["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade", "the migration is no hook before installs and upgrades")
+    probe = container["readinessProbe"]["httpGet"]
+    need(probe["path"] == values.get("probes", {}).get("readinessPath", "/readyz"), "readiness is asked elsewhere")
+    scaler = one(documents, "HorizontalPodAutoscaler")
+    need(bool(scaler) != ("replicas" in deployment["spec"]), "both the autoscaler and the Deployment say how many Pods there are")
+
+
+def check_foreign(documents: list[dict], work: Path) -> None:
+    monitor = one(documents, "ServiceMonitor")
+    if monitor:
+        service = next(one for one in documents if one["kind"] == "Service" and monitor["spec"]["selector"]["matchLabels"].items() <= one["metadata"]["labels"].items())
+        [endpoint] = monitor["spec"]["endpoints"]
+        need(endpoint["port"] in {port["name"] for port in service["spec"]["ports"]}, "the ServiceMonitor names a port its Service does not have")
+        need(endpoint["authorization"]["credentials"]["name"], "the ServiceMonitor shows no token")
+        need(re.fullmatch(r".*mcp-broker.*", endpoint["relabelings"][0]["replacement"]), "the alerts would not find this job")
+    rule = one(documents, "PrometheusRule")
+    if rule:
+        need(rule["spec"].get("groups"), "the PrometheusRule has no alerts")
+        file = work / "rules.yaml"
+        file.write_text(yaml.safe_dump(rule["spec"]))
+        done = subprocess.run(["promtool", "check", "rules", file], capture_output=True, text=True)
+        need(done.returncode == 0, f"promtool: {done.stdout}{done.stderr}")
+    route = one(documents, "HTTPRoute")
+    if route:
+        [backend] = route["spec"]["rules"][0]["backendRefs"]
+        service = one(documents, "Service", backend["name"])
+        need(service and service["spec"]["ports"][0]["port"] == backend["port"], "the HTTPRoute leads to no Service")
+    if any(document["kind"] == "Ingress" for document in documents):
+        backend = one(documents, "Ingress")["spec"]["rules"][0]["http"]["paths"][0]["backend"]["service"]
+        service = one(documents, "Service", backend["name"])
+        need(service and service["spec"]["ports"][0]["name"] == backend["port"]["name"], "the Ingress leads to no Service")
+        snippet = one(documents, "Ingress")["metadata"].get("annotations", {}).get("haproxy-ingress.github.io/config-backend")
+        if snippet:
+            check_haproxy(snippet, work)
+
+
+def check_haproxy(snippet: str, work: Path) -> None:
+    lines = "".join(f"    {line}\n" for line in snippet.splitlines())
+    file = work / "haproxy.cfg"
+    file.write_text(f"defaults\n    mode http\n    timeout connect 1s\n    timeout client 1s\n    timeout server 1s\nfrontend f\n    bind 127.0.0.1:8080\n    default_backend b\nbackend b\n{lines}    server a 127.0.0.1:8081\n")
+    program = shutil.which("haproxy") or "/usr/sbin/haproxy"
+    done = subprocess.run([program, "-c", "-f", file], capture_output=True, text=True)
+    need(done.returncode == 0, f"haproxy does not take the Ingress's lines: {done.stderr}")
+
+
+def check_config(documents: list[dict], broker: Path, work: Path) -> None:
+    text = one(documents, "ConfigMap")["data"]["mcp-broker.yaml"]
+    written = {"redis-url": "redis://redis:6379", "database-url": "postgres://u:p@database/broker"}
+    for path in set(re.findall(r"/run/secrets/\S+?(?=[\"'\s,}]|$)", text)):
+        file = work / path.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(written.get(file.name, "0123456789abcdef0123456789abcdef") + "\n")
+        text = text.replace(path, str(file))
+    file = work / "mcp-broker.yaml"
+    file.write_text(text)
+    # What the Deployment adds by its environment.
+    environment = {"MCP_BROKER__NODE__ADVERTISE": "10.0.0.1:7400", "MCP_BROKER__NODE__ID": "mcp-broker-0123456789-abcde"}
+    done = subprocess.run([broker, "check-config", file], capture_output=True, text=True, env=environment)
+    need(done.returncode == 0, f"check-config: {done.stdout}{done.stderr}")
+
+
+def check_bad_values(chart: Path) -> int:
+    files = sorted((chart / "ci/bad").glob("*.yaml"))
+    for path in files:
+        expected = re.match(r"# expect: (.*)", path.read_text())[1]
+        try:
+            rendered(chart, values_of(path))
+        except helm_python.HelmError as error:
+            need(expected in str(error), f"{path.name}: refused, but not with {expected!r}: {error}")
+            continue
+        raise Fault(f"{path.name}: these values were taken")
+    return len(files)
+
+
+def check_chart(chart: Path, files: list[Path], work: Path, versions: list[str]) -> str:
+    manifests = 0
+    for path in files:
+        values = values_of(path)
+        report = helm_python.lint(chart, values, strict=True, namespace="prod", kube_version=f"v{versions[-1]}.0")
+        faults = [message for message in report["messages"] if message["severity"] > 1]
+        need(not faults and not report["errors"], f"{path.name}: lint: {faults or report['errors']}")
+        try:
+            documents = rendered(chart, values)
+        except helm_python.HelmError as error:
+            raise Fault(f"{path.name}: {error}") from error
+        try:
+            check_schemas(documents, versions)
+            check_fit(documents, values)
+            check_foreign(documents, work)
+        except Fault as fault:
+            raise Fault(f"{path.name}: {fault}") from fault
+        manifests += len(documents)
+    bad = check_bad_values(chart)
+    return f"{len(files)} value files, {manifests} manifests, {bad} files of bad values refused"
+
+
+def check_that_faults_are_found(work: Path) -> int:
+    for number, (file, there, instead, words) in enumerate(BROKEN):
+        chart = work / f"broken-{number}" / "mcp-broker"
+        shutil.copytree(CHART, chart)
+        text = (chart / file).read_text()
+        need(there in text, f"the chart does not have {there!r} any more: a broken variant of check.py has to be mended")
+        (chart / file).write_text(text.replace(there, instead, 1))
+        try:
+            check_chart(chart, [CHART / "ci/everything.yaml"], work, KUBERNETES[-1:])
+        except (Fault, helm_python.HelmError, KeyError) as fault:
+            need(words in repr(fault), f"{file} with {instead!r}: found, but as {fault!r}")
+            continue
+        raise Fault(f"{file} with {instead!r} in place of {there!r}: nobody noticed")
+    return len(BROKEN)
+
+
+def main() -> int:
+    asked = argparse.ArgumentParser()
+    asked.add_argument("--broker", type=Path)
+    broker = asked.parse_args().broker
+    with tempfile.TemporaryDirectory(prefix="mcp-broker-chart-") as folder:
+        work = Path(folder)
+        try:
+            if broker:
+                for path in good_values(CHART):
+                    check_config(rendered(CHART, values_of(path)), broker, work)
+                print(f"chart: the broker takes the configurations of {len(good_values(CHART))} value files")
+                return 0
+            version = re.search(r'^version = "(.*)"', (HERE.parent / "Cargo.toml").read_text(), re.M)[1]
+            need(helm_python.Chart.load(CHART).metadata["appVersion"] == version, f"the chart's appVersion is not the broker's, {version}")
+            found = check_chart(CHART, good_values(CHART), work, KUBERNETES)
+            broken = check_that_faults_are_found(work)
+        except Fault as fault:
+            print(f"chart: {fault}", file=sys.stderr)
+            return 1
+    print(f"chart: {found}, Kubernetes {KUBERNETES[0]} to {KUBERNETES[-1]}; {broken} broken variants noticed")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

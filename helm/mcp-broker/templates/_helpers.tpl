@@ -1,0 +1,143 @@
+{{- define "mcp-broker.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 46 | trimSuffix "-" -}}
+{{- end -}}
+
+{{/* Pods add 17 characters, and the broker's name for itself is the Pod's, which may have 64. */}}
+{{- define "mcp-broker.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 46 | trimSuffix "-" -}}
+{{- else if contains (include "mcp-broker.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 46 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "mcp-broker.name" .) | trunc 46 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "mcp-broker.selector" -}}
+app.kubernetes.io/name: {{ include "mcp-broker.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: broker
+{{- end -}}
+
+{{- define "mcp-broker.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+app.kubernetes.io/name: {{ include "mcp-broker.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Values.image.tag | default .Chart.AppVersion | trunc 63 | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end -}}
+
+{{- define "mcp-broker.image" -}}
+{{- if .Values.image.digest -}}
+{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{- else -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
+{{- end -}}
+
+{{- define "mcp-broker.serviceAccount" -}}
+{{- if .Values.serviceAccount.create -}}
+{{ .Values.serviceAccount.name | default (include "mcp-broker.fullname" .) }}
+{{- else -}}
+{{ .Values.serviceAccount.name | default "default" }}
+{{- end -}}
+{{- end -}}
+
+{{/* Name of the Secret that holds `which`; a trial makes one for all. */}}
+{{- define "mcp-broker.secretName" -}}
+{{- $given := (index .root.Values.secrets .which).name -}}
+{{- if $given -}}
+{{ $given }}
+{{- else if .root.Values.trial.enabled -}}
+{{ include "mcp-broker.fullname" .root }}-trial
+{{- end -}}
+{{- end -}}
+
+{{- define "mcp-broker.secretKey" -}}
+{{- if (index .root.Values.secrets .which).name -}}
+{{ (index .root.Values.secrets .which).key }}
+{{- else -}}
+{{ dict "node" "node-secret" "admin" "admin-token" "database" "database-url" "redis" "redis-url" | dig .which "" }}
+{{- end -}}
+{{- end -}}
+
+{{/* What a schema can not say. */}}
+{{- define "mcp-broker.check" -}}
+{{- range $which, $what := dict "node" "the root secret that all replicas share" "admin" "the admin API's token" "database" "the URL of a PostgreSQL database" -}}
+{{- if and (not $.Values.trial.enabled) (not (index $.Values.secrets $which).name) -}}
+{{- fail (printf "secrets.%s.name is empty: name a Secret with %s, or set trial.enabled to try the broker out" $which $what) -}}
+{{- end -}}
+{{- end -}}
+{{- if and .Values.autoscaling.enabled (gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas)) -}}
+{{- fail "autoscaling.minReplicas is greater than autoscaling.maxReplicas" -}}
+{{- end -}}
+{{- if and (eq (toString .Values.rollingUpdate.maxUnavailable) "0") (eq (toString .Values.rollingUpdate.maxSurge) "0") -}}
+{{- fail "rollingUpdate.maxUnavailable and rollingUpdate.maxSurge are both 0: no Pod could ever be replaced" -}}
+{{- end -}}
+{{- if and .Values.ingress.enabled (not .Values.ingress.hosts) -}}
+{{- fail "ingress.enabled is true and ingress.hosts is empty" -}}
+{{- end -}}
+{{- if and .Values.gateway.enabled (not .Values.gateway.parentRefs) -}}
+{{- fail "gateway.enabled is true and gateway.parentRefs is empty" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "mcp-broker.hasRedis" -}}
+{{- if include "mcp-broker.secretName" (dict "root" . "which" "redis") }}yes{{ end -}}
+{{- end -}}
+
+{{- define "mcp-broker.migratesInJob" -}}
+{{- if and .Values.migration.enabled (not .Values.trial.enabled) }}yes{{ end -}}
+{{- end -}}
+
+{{/* The broker's configuration: the chart's part, then the user's, which the schema keeps to other sections. */}}
+{{- define "mcp-broker.config" -}}
+{{- $secrets := "/run/secrets/mcp-broker" -}}
+{{- $any := ternary "[::]" "0.0.0.0" .Values.ipv6 -}}
+{{- $storage := dict "url_file" (printf "%s/database-url" $secrets) "migrate_on_start" (not (include "mcp-broker.migratesInJob" .)) -}}
+{{- if include "mcp-broker.hasRedis" . -}}
+{{- $_ := set $storage "redis_url_file" (printf "%s/redis-url" $secrets) -}}
+{{- end -}}
+{{- $own := dict
+  "listen" (dict "http" (printf "%s:8080" $any) "admin" (printf "%s:9090" $any) "internal" (printf "%s:7400" $any))
+  "node" (dict "secret_file" (printf "%s/node-secret" $secrets))
+  "storage" $storage
+  "auth" (dict "admin_token_file" (printf "%s/admin-token" $secrets))
+  "shutdown" (dict "grace" (printf "%ds" (int .Values.shutdown.graceSeconds)))
+-}}
+{{- mustMergeOverwrite (deepCopy .Values.config) $own | toYaml -}}
+{{- end -}}
+
+{{/* The Secrets as files; one volume, whichever Secrets they are in. */}}
+{{- define "mcp-broker.secretVolume" -}}
+- name: secrets
+  projected:
+    defaultMode: 0440
+    sources:
+      {{- range $which, $path := dict "node" "node-secret" "admin" "admin-token" "database" "database-url" "redis" "redis-url" }}
+      {{- with include "mcp-broker.secretName" (dict "root" $ "which" $which) }}
+      - secret:
+          name: {{ . }}
+          items:
+            - key: {{ include "mcp-broker.secretKey" (dict "root" $ "which" $which) }}
+              path: {{ $path }}
+      {{- end }}
+      {{- end }}
+{{- end -}}
+
+{{- define "mcp-broker.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile:
+  type: RuntimeDefault
+{{- end -}}
+
+{{- define "mcp-broker.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end -}}

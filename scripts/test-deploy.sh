@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Starts what is deployed, without containers: the image's steps, the chart's configurations, the code of the
+# documentation, the topology of docker-compose.yml. Called by `make test-deploy` and `make test`. The program is built first; `--binary PATH` names another.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+if [[ ${1:-} == --binary ]]; then
+    binary=$2
+else
+    cargo build --locked -p mcp-broker
+    binary=${CARGO_TARGET_DIR:-target}/debug/mcp-broker
+fi
+scripts/install-servers.sh >&2
+tools=$(scripts/install-deploy.sh)
+peers=$(scripts/install-peers.sh)
+
+python3 scripts/image_steps.py --binary "$binary"
+"$tools/bin/python" helm/check.py --broker "$binary"
+"$tools/bin/python" deploy/test/snippets.py "$binary" "$peers"
+"$tools/bin/python" deploy/test/topology.py "$binary" "$peers/python1/bin/python"

@@ -1,0 +1,38 @@
+# shellcheck shell=bash
+# What the scripts that install into the cache share. Sourced by install-peers.sh and install-deploy.sh, which set `target`.
+
+say() { printf '%s: %s\n' "$(basename "$0" .sh)" "$*" >&2; }
+fail() {
+    say "$*"
+    exit 1
+}
+
+# A stamp holds the hash of all that decides the content of a part; it is written last, so an interrupted run starts over.
+hash_of() { cat "$@" | sha256sum | cut -d' ' -f1; }
+is_current() { [[ -f $target/$1.stamp && $(<"$target/$1.stamp") == "$2" ]]; }
+mark_current() { printf '%s\n' "$2" >"$target/$1.stamp"; }
+
+need_python() {
+    command -v python3 >/dev/null || fail "python3 is missing; install it, for example: apt-get install python3 python3-venv"
+    python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' || fail "python3 is $(python3 -V), 3.10 or newer is needed"
+}
+
+# Three ways to a virtual environment: Debian splits ensurepip into python3-venv and pip into python3-pip.
+make_venv() {
+    local folder=$1
+    rm -rf "$folder"
+    python3 -m venv "$folder" >/dev/null 2>&1 && return
+    rm -rf "$folder"
+    python3 -m virtualenv --quiet "$folder" >/dev/null 2>&1 && return
+    rm -rf "$folder"
+    python3 -m pip --version >/dev/null 2>&1 && python3 -m venv --without-pip "$folder" \
+        && python3 -m pip --python "$folder/bin/python" install --quiet pip >&2 && return
+    rm -rf "$folder"
+    if [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
+        say "installing the distribution's python3-venv"
+        apt-get install -y -q python3-venv >&2 || (apt-get update -q >&2 && apt-get install -y -q python3-venv >&2) || true
+        python3 -m venv "$folder" && return
+        rm -rf "$folder"
+    fi
+    fail "python3 can not create a virtual environment; run: apt-get install python3-venv"
+}
