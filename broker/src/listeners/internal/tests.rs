@@ -1,7 +1,6 @@
 //! Requests forwarded between two brokers in this process, and from a broker to a peer that misbehaves. Where a session is
 //! said to be comes from a hot store that the test fills.
 
-
 mod fake_peer;
 mod searches;
 
