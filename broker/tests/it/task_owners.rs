@@ -86,6 +86,8 @@ async fn f_28_a_database_whose_clock_is_an_hour_behind_takes_no_time_from_tasks(
                  SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - {HOUR_US} $$"
         ))
         .await;
+    let ahead = "SELECT count(*) FROM nodes WHERE lease_until_us > now_us() + 60000000";
+    eventually("leases by that clock", || async { if cluster.sql(ahead).await == "0" { Ok(()) } else { Err(()) } }).await;
     let client = opened_at(&cluster, 0, &key).await;
     let here = task(&client, "write", json!({"key": "here"})).await;
     assert_eq!(over(&client, &here).await, "completed");
