@@ -59,9 +59,10 @@ async fn f_34_a_task_whose_commit_is_in_doubt_is_told_as_such_and_not_taken_back
     eventually("the task to be made", || async { if cluster.sql(writing).await == "0" { Err(()) } else { Ok(()) } }).await;
     cluster.proxy(0).refuse().await;
     cluster.proxy(0).reset();
+    // Before the server gives up: it goes on with what it was sent.
+    cluster.sql("INSERT INTO gate VALUES (TRUE)").await;
     let refused = creating.error().await;
     assert_eq!((kind(&refused), &refused["data"]["retryable"]), ("outcome_unknown", &json!(false)), "{refused}");
-    cluster.sql("INSERT INTO gate VALUES (TRUE)").await;
     eventually("the task", || async { if cluster.sql("SELECT count(*) FROM tasks").await == "1" { Ok(()) } else { Err(()) } }).await;
     cluster.proxy(0).accept_again().await;
     let found = eventually("the task to be found by its key", || async {
@@ -85,6 +86,8 @@ async fn f_28_a_database_whose_clock_is_an_hour_behind_takes_no_time_from_tasks(
                  SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - {HOUR_US} $$"
         ))
         .await;
+    let ahead = "SELECT count(*) FROM nodes WHERE lease_until_us > now_us() + 60000000";
+    eventually("leases by that clock", || async { if cluster.sql(ahead).await == "0" { Ok(()) } else { Err(()) } }).await;
     let client = opened_at(&cluster, 0, &key).await;
     let here = task(&client, "write", json!({"key": "here"})).await;
     assert_eq!(over(&client, &here).await, "completed");

@@ -70,6 +70,9 @@ const SETTINGS: [(&str, &str); 7] = [
     ("tcp_keepalives_idle", "30"),
 ];
 
+/// For writes the server gives up well before: then it is certain that nothing was done.
+const WRITE_SETTINGS: [(&str, &str); 2] = [("statement_timeout", "1700"), ("lock_timeout", "1200")];
+
 /// Where the database is and whether to bring it up to date.
 #[derive(Clone)]
 pub struct PostgresOptions {
@@ -126,7 +129,7 @@ impl PostgresStore {
         let base = base.options(SETTINGS);
         Ok(Self {
             pool: Pool::new(base.clone(), CONNECTIONS_MAX),
-            write_pool: Pool::new(base.clone(), WRITE_CONNECTIONS),
+            write_pool: Pool::new(base.clone().options(WRITE_SETTINGS), WRITE_CONNECTIONS),
             lease_pool: Pool::new(base, LEASE_CONNECTIONS),
             migrated,
             unreadable: AtomicU64::new(0),

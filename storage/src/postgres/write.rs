@@ -3,10 +3,9 @@
 //! and no lock is held for as long as an answer is on its way.
 //!
 //! A statement that was not sent takes no effect, and one is sent only over a connection that was heard of just now. When the
-//! connection is lost after that, nobody knows whether it took effect. The batch is
-//! then carried out again on a new connection and told that it may have been before (`again`). The locks of the first attempt,
-//! should the server still be at it, make the second one wait for its end. Each kind of write then finds out by itself what is
-//! its own:
+//! connection is lost after that, nobody knows whether it took effect. The batch is then carried out again on a new connection
+//! and told that it may have been before (`again`). The locks of the first attempt, should the server still be at it, make the
+//! second one wait for its end. Each kind of write then finds out by itself what is its own:
 //!
 //! | kind | on the second attempt |
 //! |---|---|

@@ -34,18 +34,17 @@ const TEMPLATE_FORMAT: u32 = 1;
 const LOG_LINES_SHOWN: usize = 40;
 
 /// Ends the server of the folder `$1` when the test's end of the pipe closes: the postmaster first, so that nobody starts
-/// anew what is killed next, then its children, which the kernel may hold stopped, and then the System V shared memory that
-/// guards its folder: what was killed leaves it behind, and a machine has only some thousands of these. Its id is the second
-/// word of the seventh line.
+/// anew what is killed next, then its children, which the kernel may hold stopped. What tells a server that another one uses
+/// its folder is a segment of shared memory, one of a few thousand the system has, and it outlives who is killed.
 const KEEPER: &str = r#"
 read -r _
 main=$(head -n 1 "$1/data/postmaster.pid" 2>/dev/null)
-memory=$(sed -n 7p "$1/data/postmaster.pid" 2>/dev/null)
+segment=$(sed -n '7s/^ *[0-9]* *//p' "$1/data/postmaster.pid" 2>/dev/null)
 if [ -n "$main" ]; then
   children=$(cat "/proc/$main/task/$main/children" 2>/dev/null || pgrep -P "$main")
   kill -KILL $main $children 2>/dev/null
-  ipcrm -m "${memory##* }" 2>/dev/null
 fi
+[ -z "$segment" ] || ipcrm -m "$segment" 2>/dev/null
 rm -rf "$1"
 "#;
 
