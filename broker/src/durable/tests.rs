@@ -121,6 +121,9 @@ impl DurableStore for Meddled {
     fn engine(&self) -> &'static str {
         self.engine
     }
+    fn is_exclusive(&self) -> bool {
+        self.engine == self.inner.engine() && self.inner.is_exclusive()
+    }
     async fn write(&self, batch: &[Write]) -> Result<Vec<Written>, StoreError> {
         self.note("write");
         let verdict = (self.on_write.lock().unwrap_or_else(PoisonError::into_inner))(batch);
