@@ -185,6 +185,7 @@ struct Running {
     control: Arc<Control>,
     node: Arc<Node>,
     http: Listener,
+    tcp: Option<Listener>,
     admin: Listener,
     internal: Option<Listener>,
 }
@@ -212,10 +213,8 @@ impl Running {
         let control = Control::new(parts);
         let http = bind("listen.http", config.listen.http).await?;
         let admin = bind("listen.admin", config.listen.admin).await?;
-        let internal = match config.listen.internal {
-            Some(address) => Some(bind("listen.internal", address).await?),
-            None => None,
-        };
+        let tcp = bind_if("listen.tcp", config.listen.tcp).await?;
+        let internal = bind_if("listen.internal", config.listen.internal).await?;
         let node = join(&control, &metrics, internal.as_ref()).await?;
         let loaded = control.load().await?;
         tracing::info!(tenants = loaded.tenants, keys = loaded.keys, backends = loaded.backends, "loaded");
@@ -223,18 +222,23 @@ impl Running {
         warn_of_open_doors(&config);
         let http = Listener::start(http, |listener, stop| listeners::http::serve(Arc::clone(&broker), listener, stop))?;
         let admin = Listener::start(admin, |listener, stop| listeners::admin::serve(Arc::clone(&control), listener, stop))?;
+        let tcp = tcp.map(|bound| Listener::start(bound, |listener, stop| listeners::duplex::tcp::serve(Arc::clone(&broker), listener, stop)));
+        let tcp = tcp.transpose()?;
         let internal =
             internal.map(|bound| Listener::start(bound, |listener, stop| listeners::internal::serve(Arc::clone(&broker), listener, stop)));
         let internal = internal.transpose()?;
         control.follow();
         tokio::spawn(durable::sweep(Arc::clone(&broker.shared.durable), Arc::clone(&config), metrics));
-        Ok(Self { options, config, logging, broker, control, node, http, admin, internal })
+        Ok(Self { options, config, logging, broker, control, node, http, tcp, admin, internal })
     }
 
     /// The first line on standard output, which whoever started the broker waits for.
     fn announce(&self) {
-        let internal = self.internal.as_ref().map(|internal| format!(" internal={}", internal.address)).unwrap_or_default();
-        let line = format!("ready http={} admin={}{internal}\n", self.http.address, self.admin.address);
+        let named = |name: &str, listener: &Option<Listener>| {
+            listener.as_ref().map(|listener| format!(" {name}={}", listener.address)).unwrap_or_default()
+        };
+        let others = [named("tcp", &self.tcp), named("internal", &self.internal)].concat();
+        let line = format!("ready http={} admin={}{others}\n", self.http.address, self.admin.address);
         let mut out = io::stdout().lock();
         if let Err(error) = out.write_all(line.as_bytes()).and_then(|()| out.flush()) {
             tracing::warn!(%error, "the ready line could not be written");
@@ -262,6 +266,7 @@ impl Running {
                 }
                 ended = &mut self.http.task => return Err(listener_ended("http", ended)),
                 ended = &mut self.admin.task => return Err(listener_ended("admin", ended)),
+                ended = ended(&mut self.tcp) => return Err(listener_ended("tcp", ended)),
                 ended = ended(&mut self.internal) => return Err(listener_ended("internal", ended)),
             }
         }
@@ -279,6 +284,9 @@ impl Running {
                 tracing::warn!("the grace period is over: what is still in flight is given up");
             }
             self.http.close(CLOSE_WAIT).await;
+            if let Some(tcp) = &mut self.tcp {
+                tcp.close(CLOSE_WAIT).await;
+            }
             if let Some(internal) = &mut self.internal {
                 internal.close(CLOSE_WAIT).await;
             }
@@ -366,6 +374,13 @@ async fn bind(key: &'static str, address: SocketAddr) -> Result<TcpListener, Ser
     TcpListener::bind(address).await.map_err(|source| ServeError::Bind { key, address, source })
 }
 
+async fn bind_if(key: &'static str, address: Option<SocketAddr>) -> Result<Option<TcpListener>, ServeError> {
+    match address {
+        Some(address) => bind(key, address).await.map(Some),
+        None => Ok(None),
+    }
+}
+
 fn listener_ended(what: &'static str, ended: Result<(), tokio::task::JoinError>) -> ServeError {
     let detail = ended.map_or_else(|fault| fault.to_string(), |()| "without a word".to_owned());
     ServeError::ListenerEnded { what, detail }
@@ -375,7 +390,7 @@ fn warn_of_open_doors(config: &Config) {
     if config.auth.admin_token.is_none() {
         tracing::warn!(listen = %config.listen.admin, "the admin API is open to everybody who reaches it: auth.admin_token is not set");
     }
-    if !config.auth.required && !config.listen.http.ip().is_loopback() {
-        tracing::warn!(listen = %config.listen.http, "everybody who reaches the broker is tenant default: auth.required is false");
+    for (_, listen) in config.listen.data().filter(|(_, address)| !config.auth.required && !address.ip().is_loopback()) {
+        tracing::warn!(%listen, "everybody who reaches the broker is tenant default: auth.required is false");
     }
 }

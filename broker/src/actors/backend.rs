@@ -139,7 +139,7 @@ impl Backend {
         // Until the catalog has seen how the backend behaves, the cautious assumption holds.
         let wire = lock(&self.status).wire.unwrap_or(match self.spec.transport {
             TransportSpec::Http { .. } => Wire::HttpWithSessions,
-            TransportSpec::Stdio { .. } => Wire::Pipe,
+            TransportSpec::Tcp { .. } | TransportSpec::Stdio { .. } => Wire::Pipe,
         });
         let scope = sharing::scope(self.spec.links, wire, own, principal, client);
         let declared = sharing::declared(&scope, wire, client);
@@ -331,9 +331,6 @@ impl Backend {
     }
 
     pub fn transport(&self) -> &'static str {
-        match self.spec.transport {
-            TransportSpec::Http { .. } => "http",
-            TransportSpec::Stdio { .. } => "stdio",
-        }
+        self.spec.transport.kind()
     }
 }

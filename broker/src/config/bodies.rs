@@ -12,7 +12,7 @@ use super::{
     fault::{Fault, join},
     keys::{COUNT_MAX, DEADLINE_MAX, DEADLINE_MIN, SECRET_BYTES_MAX},
     raw::{describe, not_available, unknown},
-    spec::{BackendSpec, BackendTimeouts, Credentials, LinkSharing, TenantLimits, TenantSpec, TransportSpec},
+    spec::{BackendSpec, BackendTimeouts, Credentials, LinkSharing, TenantLimits, TenantSpec, TransportSpec, split_host_port},
     units::{format_duration, parse_duration},
 };
 
@@ -105,6 +105,11 @@ fn check_transport(transport: &TransportSpec, faults: &mut Vec<Fault>) {
                 fault("transport.url".into(), &error.to_string(), "an absolute http:// or https:// URL without user name and fragment");
             }
         }
+        TransportSpec::Tcp { address } => {
+            if split_host_port(address).is_none() {
+                fault("transport.address".into(), "is no host and port", ADDRESS_ALLOWED);
+            }
+        }
         TransportSpec::Stdio { command, args, env, cwd } => {
             if !is_process_text(command) || command.trim().is_empty() {
                 fault("transport.command".into(), "is empty, too long or holds a NUL", "the name or path of a program");
@@ -132,6 +137,8 @@ fn check_transport(transport: &TransportSpec, faults: &mut Vec<Fault>) {
     }
 }
 
+const ADDRESS_ALLOWED: &str = "HOST:PORT, such as tools.internal:7000 or [fd00::5]:7000";
+
 fn is_process_text(text: &str) -> bool {
     text.len() <= TEXT_BYTES_MAX && !text.contains('\0')
 }
@@ -140,12 +147,9 @@ fn check_credentials(credentials: &Credentials, transport: &TransportSpec, fault
     if *credentials == Credentials::default() {
         return;
     }
-    if matches!(transport, TransportSpec::Stdio { .. }) {
-        faults.push(Fault::new(
-            "credentials",
-            "are HTTP headers, which a stdio backend has not",
-            "transport.env for what a child process should know",
-        ));
+    if !matches!(transport, TransportSpec::Http { .. }) {
+        let wrong = format!("are HTTP headers, which a {} backend has not", transport.kind());
+        faults.push(Fault::new("credentials", wrong, "transport.env for what a child process should know, nothing elsewhere"));
         return;
     }
     if credentials.bearer.as_ref().is_some_and(|bearer| !is_secret(bearer)) {
@@ -228,7 +232,7 @@ fn backend(reader: &mut Reader<'_>, body: &Value) -> Option<BackendSpec> {
 
 fn read_transport(reader: &mut Reader<'_>, value: &Value) -> Option<TransportSpec> {
     const PATH: &str = "transport";
-    const KINDS: &str = "http, stdio";
+    const KINDS: &str = "http, stdio, tcp";
     let Some(members) = value.as_object() else {
         reader.fault(PATH, &format!("is {}", describe(value)), "a map with `type` and what belongs to it");
         return None;
@@ -244,7 +248,11 @@ fn read_transport(reader: &mut Reader<'_>, value: &Value) -> Option<TransportSpe
                 (reader.text_list(PATH, members, "args"), reader.texts(PATH, members, "env"), reader.text(PATH, members, "cwd"));
             Some(TransportSpec::Stdio { command: reader.required_text(PATH, members, "command")?, args, env, cwd })
         }
-        Some(kind @ ("tcp" | "websocket" | "quic")) => {
+        Some("tcp") => {
+            reader.object(PATH, value, &["type", "address"], &[])?;
+            Some(TransportSpec::Tcp { address: reader.required_text(PATH, members, "address")? })
+        }
+        Some(kind @ ("websocket" | "quic")) => {
             reader.fault("transport.type", &format!("{kind} is not available in this build"), KINDS);
             None
         }

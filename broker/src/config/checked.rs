@@ -32,12 +32,12 @@ pub const DEFAULT_TENANT: &str = "default";
 pub(super) fn check(raw: &Raw, faults: Vec<Fault>) -> Result<Config, Faults> {
     let mut reading = Reading { raw, faults };
     let (http, admin) = (reading.address("listen.http"), reading.address("listen.admin"));
-    let listen = Listen { http, admin, internal: reading.optional("listen.internal", address) };
+    let listen = Listen { http, admin, tcp: reading.optional("listen.tcp", address), internal: reading.optional("listen.internal", address) };
     let auth = reading.auth();
     let egress = EgressPolicy {
         allow: reading.networks("egress.allow"),
         deny: reading.networks("egress.deny"),
-        loopback: listen.http.ip().is_loopback() && !auth.required,
+        loopback: listen.data().all(|(_, address)| address.ip().is_loopback()) && !auth.required,
     };
     let config = Config {
         node: reading.node(),
@@ -91,6 +91,7 @@ impl Reading<'_> {
             calls_in_flight_per_tenant: self.count("limits.calls_in_flight_per_tenant") as usize,
             requests_per_second: self.count("limits.requests_per_second"),
             burst: self.count("limits.burst"),
+            outbox_bytes: self.size("limits.outbox_bytes"),
         }
     }
 
@@ -101,6 +102,7 @@ impl Reading<'_> {
             initialize: self.duration("timeouts.initialize"),
             request_read: self.duration("timeouts.request_read"),
             connect: self.duration("timeouts.connect"),
+            handshake: self.duration("timeouts.handshake"),
             client_request: self.duration("timeouts.client_request"),
             ping_interval: self.duration("timeouts.ping_interval"),
         }
@@ -183,9 +185,9 @@ impl Reading<'_> {
             let spec = parsed.map_err(|faults| self.faults.extend(faults.into_iter().map(|fault| fault.under(&path)))).ok();
             // A name is resolved and judged at every connect; an address can be judged right now.
             let address = spec.as_ref().and_then(|spec| spec.transport.address());
-            if let Some(Err(denied)) = address.map(|address| egress.check(address)) {
+            if let Some((Err(denied), field)) = address.map(|(address, field)| (egress.check(address), field)) {
                 let wrong = format!("leads to a refused address: {denied}");
-                self.fault(&join(&path, "transport.url"), &wrong, "a public address, or one of a network in egress.allow");
+                self.fault(&join(&path, field), &wrong, "a public address, or one of a network in egress.allow");
             }
             let Some((tenant, backend)) = ids else { continue };
             if !seen.insert((tenant.clone(), backend.clone())) {
@@ -201,10 +203,10 @@ impl Reading<'_> {
         if config.auth.allow_anonymous_public {
             return;
         }
-        if !config.listen.http.ip().is_loopback() && !config.auth.required {
+        for (key, address) in config.listen.data().filter(|(_, address)| !address.ip().is_loopback() && !config.auth.required) {
             self.fault(
-                "listen.http",
-                &format!("{} is reachable from outside and auth.required is false", config.listen.http),
+                key,
+                &format!("{address} is reachable from outside and auth.required is false"),
                 "a loopback address, or auth.required: true, or auth.allow_anonymous_public: true",
             );
         }
@@ -220,7 +222,7 @@ impl Reading<'_> {
     /// Two listeners on one place: the second could not be bound.
     fn colliding_listeners(&mut self, listen: &Listen) {
         let internal = listen.internal.map(|address| ("listen.internal", address));
-        let all: Vec<_> = [("listen.http", listen.http), ("listen.admin", listen.admin)].into_iter().chain(internal).collect();
+        let all: Vec<_> = listen.data().chain([("listen.admin", listen.admin)]).chain(internal).collect();
         for (at, (key, one)) in all.iter().enumerate() {
             let same = |other: &SocketAddr| one.ip() == other.ip() || covers(*one, *other) || covers(*other, *one);
             let taken = all[..at].iter().find(|(_, other)| one.port() != 0 && one.port() == other.port() && same(other));
@@ -448,10 +450,12 @@ mod tests {
             config.timeouts.initialize,
             config.timeouts.request_read,
             config.timeouts.connect,
+            config.timeouts.handshake,
             config.timeouts.client_request,
             config.timeouts.ping_interval,
         ];
-        assert_eq!(timeouts.map(|deadline| deadline.as_secs()), [30, 5, 30, 30, 5, 300, 30]);
+        assert_eq!(timeouts.map(|deadline| deadline.as_secs()), [30, 5, 30, 30, 5, 10, 300, 30]);
+        assert_eq!((config.listen.tcp, config.limits.outbox_bytes), (None, 64 << 20));
         assert_eq!((config.session.lease.as_secs(), config.events.log), (2, EventLog::Store));
         assert_eq!((config.session.idle.as_secs(), config.shutdown.grace.as_secs()), (1_800, 25));
         assert_eq!((config.events.retain.as_secs(), config.events.stream_events, config.events.stream_bytes), (300, 1_000, 8 << 20));
@@ -507,7 +511,9 @@ mod tests {
         load("listen: {http: '0.0.0.0:0'}\nauth: {required: true}");
         load("listen: {admin: '0.0.0.0:0'}\nauth: {admin_token: secret}");
         load("listen: {http: '0.0.0.0:0', admin: '0.0.0.0:0'}\nauth: {allow_anonymous_public: true}");
-        load("listen: {http: '[::1]:0', admin: '127.3.2.1:0'}");
+        load("listen: {http: '[::1]:0', admin: '127.3.2.1:0', tcp: '127.0.0.1:0'}");
+        assert_fault("listen: {tcp: '0.0.0.0:0'}", "listen.tcp: 0.0.0.0:0 is reachable from outside and auth.required is false");
+        load("listen: {tcp: '0.0.0.0:0'}\nauth: {required: true}");
     }
 
     #[test]
@@ -515,6 +521,7 @@ mod tests {
         assert!(load("").egress.loopback);
         assert!(!load("auth: {required: true}").egress.loopback);
         assert!(!load("listen: {http: '0.0.0.0:0'}\nauth: {allow_anonymous_public: true}").egress.loopback);
+        assert!(!load("listen: {tcp: '0.0.0.0:0'}\nauth: {allow_anonymous_public: true}").egress.loopback);
         let egress = load("egress: {allow: [10.0.0.0/8], deny: ['fd00::/8']}").egress;
         assert_eq!((egress.allow.len(), egress.deny.len()), (1, 1));
     }
@@ -592,6 +599,7 @@ mod tests {
             );
         }
         assert_fault("listen: {http: '127.0.0.1:9090'}", "listen.admin: 127.0.0.1:9090 is taken by listen.http (127.0.0.1:9090)");
+        assert_fault("listen: {tcp: '127.0.0.1:8080'}", "listen.tcp: 127.0.0.1:8080 is taken by listen.http (127.0.0.1:8080)");
         let open = "auth: {allow_anonymous_public: true}";
         assert_fault(&format!("listen: {{http: '0.0.0.0:9000', admin: '127.0.0.1:9000'}}\n{open}"), "listen.admin: ");
         assert_fault(&format!("listen: {{http: '127.0.0.1:9000', admin: '[::]:9000'}}\n{open}"), "listen.admin: ");

@@ -146,7 +146,7 @@ pub(super) const SECTIONS: &[Section] = &[
     Section { name: "telemetry", doc: "Logs and metrics.", keys: TELEMETRY },
     Section {
         name: "egress",
-        doc: "Where HTTP backends may live. Public addresses are allowed; private, link-local and metadata ranges are refused. Loopback is allowed only while `listen.http` is a loopback address and `auth.required` is false.",
+        doc: "Where backends that are reached over the network may live. Public addresses are allowed; private, link-local and metadata ranges are refused. Loopback is allowed only while the listeners of clients are loopback addresses and `auth.required` is false.",
         keys: EGRESS,
     },
     Section { name: "shutdown", doc: "Stopping on SIGTERM, SIGINT or `mcp-broker drain`.", keys: SHUTDOWN },
@@ -155,6 +155,12 @@ pub(super) const SECTIONS: &[Section] = &[
 const LISTEN: &[Key] = &[
     key("http", Kind::Address, "127.0.0.1:8080", "Data plane: Streamable HTTP at `/mcp` and `/mcp/{backend}`."),
     key("admin", Kind::Address, "127.0.0.1:9090", "Admin API, health, readiness and metrics."),
+    absent(
+        "tcp",
+        Kind::Address,
+        "127.0.0.1:8081",
+        "Data plane over plain TCP: a message per line, a session per connection. Absent: none.",
+    ),
     absent(
         "internal",
         Kind::Address,
@@ -216,7 +222,7 @@ const AUTH: &[Key] = &[
         "allow_anonymous_public",
         Kind::Bool,
         "false",
-        "Start although `listen.http` is not loopback and `auth.required` is false, or `listen.admin` is not loopback and has no token. Everybody who reaches the port then has full use of it.",
+        "Start although a listener of clients is not loopback and `auth.required` is false, or `listen.admin` is not loopback and has no token. Everybody who reaches the port then has full use of it.",
     ),
     key("allowed_origins", Kind::Origins, "[]", "Origins of browser pages that may call, beside loopback ones."),
     key("allowed_hosts", Kind::Hosts, "[]", "Host names a loopback listener answers to, beside loopback ones."),
@@ -224,12 +230,12 @@ const AUTH: &[Key] = &[
 
 const LIMITS: &[Key] = &[
     key("message_bytes", Kind::Size { min: KIB, max: 256 * MIB }, "16MiB", "Largest JSON-RPC message, from a client or a backend."),
-    key("connections", COUNT, "10000", "Open connections of clients."),
+    key("connections", COUNT, "10000", "Open connections of clients, on each listener."),
     key(
         "connections_per_address",
         COUNT,
         "1000",
-        "Open connections from one IP address. Loopback addresses count too: raise it behind a proxy on the same machine.",
+        "Open connections from one IP address, on each listener. Loopback addresses count too: raise it behind a proxy on the same machine.",
     ),
     key("sessions_per_tenant", COUNT, "10000", "Open sessions of one tenant."),
     key("sessions_per_principal", COUNT, "1000", "Open sessions of one API key."),
@@ -241,6 +247,12 @@ const LIMITS: &[Key] = &[
         COUNT,
         "100",
         "Requests of one tenant above the sustained rate before it is refused; without effect while the rate is unlimited.",
+    ),
+    key(
+        "outbox_bytes",
+        Kind::Size { min: KIB, max: 4 * GIB },
+        "64MiB",
+        "What may wait for one client that does not read, where the connection is the session (TCP); one that lets more pile up is disconnected.",
     ),
 ];
 
@@ -255,6 +267,7 @@ const TIMEOUTS: &[Key] = &[
     key("initialize", DEADLINE, "30s", "The whole handshake with a backend."),
     key("request_read", DEADLINE, "30s", "Arrival of a whole HTTP request head, and of a whole body."),
     key("connect", DEADLINE, "5s", "Connection to a backend, TLS included."),
+    key("handshake", DEADLINE, "10s", "From the opening of a client's TCP connection to its `initialize`."),
     key("client_request", DEADLINE, "5m", "Answer of a client to sampling, elicitation or roots."),
     key(
         "ping_interval",
@@ -348,7 +361,7 @@ const SHUTDOWN: &[Key] = &[key(
 )];
 
 /// Keys and whole sections of the broker's documented surface that this build can not honour.
-pub(super) const UNAVAILABLE: &[&str] = &["listen.tcp", "listen.quic", "tls", "breaker", "compat", "errors"];
+pub(super) const UNAVAILABLE: &[&str] = &["listen.quic", "tls", "breaker", "compat", "errors"];
 
 /// Two spellings of one setting: an environment variable for one replaces the other in the file.
 pub(super) const TWINS: &[(&str, &str)] = &[
@@ -396,7 +409,7 @@ mod tests {
 
     #[test]
     fn whole_sections_are_unavailable_with_all_their_keys() {
-        assert!(unavailable("tls") && unavailable("tls.cert_file") && unavailable("listen.tcp"));
-        assert!(!unavailable("listen.http") && !unavailable("tlsx") && !unavailable("listen.tcpx"));
+        assert!(unavailable("tls") && unavailable("tls.cert_file") && unavailable("listen.quic"));
+        assert!(!unavailable("listen.http") && !unavailable("tlsx") && !unavailable("listen.quicx"));
     }
 }

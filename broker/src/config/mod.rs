@@ -121,8 +121,17 @@ pub struct Listen {
     /// Data plane: Streamable HTTP.
     pub http: SocketAddr,
     pub admin: SocketAddr,
+    /// Data plane: a message per line, a session per connection.
+    pub tcp: Option<SocketAddr>,
     /// Other replicas, about sessions that live here.
     pub internal: Option<SocketAddr>,
+}
+
+impl Listen {
+    /// The listeners of clients, by their keys.
+    pub fn data(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> + use<> {
+        [("listen.http", self.http)].into_iter().chain(self.tcp.map(|address| ("listen.tcp", address)))
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -175,6 +184,8 @@ pub struct Limits {
     /// 0: no limit.
     pub requests_per_second: u32,
     pub burst: u32,
+    /// What may wait for one client that does not read its connection.
+    pub outbox_bytes: usize,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -185,6 +196,8 @@ pub struct Timeouts {
     /// A whole HTTP request head, and a whole request body.
     pub request_read: Duration,
     pub connect: Duration,
+    /// From the first byte of a client's connection to its `initialize`, where the connection is the session.
+    pub handshake: Duration,
     /// How long a client may take to answer sampling, elicitation or roots.
     pub client_request: Duration,
     /// How often a backend is asked whether it still answers.

@@ -8,8 +8,10 @@ pub mod connection;
 mod failure;
 mod http;
 pub mod pending;
+mod pipe;
 mod queue;
 mod stdio;
+mod tcp;
 mod unreadable;
 
 use std::{
@@ -189,6 +191,7 @@ impl Link {
         match &self.backend.spec.transport {
             TransportSpec::Http { url } => http::open(self, url).await,
             TransportSpec::Stdio { .. } => stdio::open(self).await,
+            TransportSpec::Tcp { address } => tcp::open(self, address).await,
         }
     }
 

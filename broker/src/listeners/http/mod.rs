@@ -11,13 +11,7 @@ mod post;
 mod unsent;
 mod vouched;
 
-use std::{
-    collections::HashMap,
-    convert::Infallible,
-    net::{IpAddr, SocketAddr},
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
 use hyper::{Request, body::Incoming, service::service_fn};
 use hyper_util::{
@@ -26,13 +20,14 @@ use hyper_util::{
 };
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{Notify, Semaphore},
+    sync::Notify,
 };
 use tokio_util::sync::CancellationToken;
 use transport::StallGuard;
 
 pub(in crate::listeners) use self::exchange::handle_replica;
 use self::{gate::Gate, unsent::Unsent};
+use super::admission::Admission;
 use crate::{
     broker::Broker,
     limits::{CLIENT_WRITE_STALL_MAX, HTTP_HEADERS_MAX, HTTP2_STREAMS_MAX, REQUEST_HEAD_BYTES_MAX},
@@ -42,31 +37,13 @@ use crate::{
 pub async fn serve(broker: Arc<Broker>, listener: TcpListener, stop: CancellationToken) {
     let local = listener.local_addr().unwrap_or_else(|_| SocketAddr::from(([127, 0, 0, 1], 0)));
     let limits = &broker.shared.config.limits;
-    let room = Arc::new(Semaphore::new(limits.connections));
-    let addresses = Addresses::new(limits.connections_per_address);
+    let admission = Admission::new(limits);
     let gate = Arc::new(Gate::new(&broker.shared.config.auth, local));
     let graceful = GracefulShutdown::new();
     loop {
-        // At the limit nothing is accepted: newcomers wait in the kernel's queue until somebody leaves.
-        let next = async {
-            let permit = room.clone().acquire_owned().await;
-            (permit, listener.accept().await)
-        };
-        let (permit, (socket, peer)) = tokio::select! {
+        let (socket, peer, admitted) = tokio::select! {
             () = stop.cancelled() => break,
-            (permit, accepted) = next => match accepted.map(|accepted| (permit, accepted)) {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    // Most often no descriptor is left: others have to end first.
-                    tracing::warn!(%error, "a connection could not be accepted");
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                    continue;
-                }
-            },
-        };
-        let Some(place) = addresses.enter(peer.ip()) else {
-            broker.shared.metrics.rate_limited("connections_per_address");
-            continue;
+            accepted = admission.accept(&listener, &broker.shared.metrics) => accepted,
         };
         let (begun, unsent) = (Arc::new(Notify::new()), Arc::new(Unsent::default()));
         let connection = serve_connection(&broker, &gate, socket, peer, &begun, &unsent);
@@ -76,7 +53,7 @@ pub async fn serve(broker: Arc<Broker>, listener: TcpListener, stop: Cancellatio
             if let Err(error) = attended(watched, &begun, head_time, &unsent).await {
                 tracing::debug!(%peer, %error, "connection ended");
             }
-            drop((permit, place));
+            drop(admitted);
         });
     }
     drop(listener);
@@ -143,46 +120,5 @@ async fn attended(connection: impl Future<Output = Ended>, begun: &Notify, head_
     tokio::select! {
         ended = &mut connection => ended,
         () = unsent.stalled() => Err("the client does not take its answers".into()),
-    }
-}
-
-/// Connections per client address.
-#[derive(Debug, Clone)]
-struct Addresses {
-    max: usize,
-    open: Arc<Mutex<HashMap<IpAddr, usize>>>,
-}
-
-impl Addresses {
-    fn new(max: usize) -> Self {
-        Self { max, open: Arc::default() }
-    }
-
-    fn enter(&self, address: IpAddr) -> Option<Place> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = open.entry(address).or_insert(0);
-        if *count >= self.max {
-            return None;
-        }
-        *count += 1;
-        Some(Place { addresses: self.clone(), address })
-    }
-}
-
-/// One connection's place; leaving gives it back.
-struct Place {
-    addresses: Addresses,
-    address: IpAddr,
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut open = self.addresses.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = open.get_mut(&self.address) {
-            *count -= 1;
-            if *count == 0 {
-                open.remove(&self.address);
-            }
-        }
     }
 }

@@ -1,0 +1,107 @@
+//! Reading a stream in batches: by a connection that writes many messages with one system call.
+//!
+//! Called by duplex listeners. What was taken is given up only once it is said to have been sent, so that a connection that
+//! breaks leaves behind what it did not send.
+
+use bytes::Bytes;
+
+use super::{EventStream, Next, Reader};
+use crate::rules::event_log::Gone;
+
+/// What a connection finds when it looks for something to write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Batch {
+    /// These many frames were added.
+    Frames(usize),
+    /// Why there is nothing more.
+    End(Ended),
+}
+
+/// Why nothing more comes for this connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// The session is over.
+    Over,
+    /// Its client finds it elsewhere.
+    Moved,
+    /// Another connection has taken its place.
+    Displaced,
+    /// The client did not keep up.
+    Slow,
+}
+
+impl Reader {
+    /// Waits for something to send and takes as much of it as fits. Cancel-safe: a dropped call loses nothing.
+    pub async fn next_batch(&mut self, count_max: usize, bytes_max: usize, frames: &mut Vec<Bytes>) -> Batch {
+        loop {
+            let stream = self.stream.clone();
+            let changed = stream.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable(); // before looking, so that no change is missed
+            if let Some(batch) = self.take_now(count_max, bytes_max, frames) {
+                return batch;
+            }
+            changed.await;
+        }
+    }
+
+    /// What [`Reader::next_batch`] would return without waiting.
+    pub fn take_now(&mut self, count_max: usize, bytes_max: usize, frames: &mut Vec<Bytes>) -> Option<Batch> {
+        let before = frames.len();
+        let mut state = self.stream.lock();
+        if state.reader != self.generation {
+            return Some(Batch::End(Ended::Displaced));
+        }
+        self.position = state.log.take_after(self.position, count_max, bytes_max, frames);
+        drop(state);
+        if frames.len() > before {
+            return Some(Batch::Frames(frames.len() - before));
+        }
+        Some(Batch::End(match self.poll_now()? {
+            // Something came in this very moment.
+            Next::Event(event) => {
+                frames.push(event.frame);
+                return Some(Batch::Frames(1));
+            }
+            Next::End => Ended::Over,
+            Next::Pause => Ended::Moved,
+            Next::Displaced => Ended::Displaced,
+            Next::Cut => Ended::Slow,
+        }))
+    }
+
+    /// Nobody will ask again for what was taken so far.
+    pub fn forget_taken(&self) {
+        self.stream.lock().log.forget_through(self.position);
+    }
+}
+
+impl EventStream {
+    /// Where a client goes on that has received this many messages on the stream; without a number, after the last that was
+    /// taken by a connection.
+    pub fn position_of(&self, received: Option<u64>) -> Result<u64, Gone> {
+        let state = self.lock();
+        match received {
+            Some(received) => state.log.position_of(received),
+            None => Ok(state.log.handed()),
+        }
+    }
+
+    /// Bytes of what waits, and of what can be asked for again.
+    pub fn bytes_held(&self) -> usize {
+        self.lock().log.bytes_held()
+    }
+
+    /// Resolves when the stream is given up because its client does not read.
+    pub async fn was_cut(&self) {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if self.lock().log.was_cut() {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
