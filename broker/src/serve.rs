@@ -222,7 +222,8 @@ impl Running {
         warn_of_open_doors(&config);
         let http = Listener::start(http, |listener, stop| listeners::http::serve(Arc::clone(&broker), listener, stop))?;
         let admin = Listener::start(admin, |listener, stop| listeners::admin::serve(Arc::clone(&control), listener, stop))?;
-        let tcp = tcp.map(|bound| Listener::start(bound, |listener, stop| listeners::duplex::tcp::serve(Arc::clone(&broker), listener, stop)));
+        let tcp =
+            tcp.map(|bound| Listener::start(bound, |listener, stop| listeners::duplex::tcp::serve(Arc::clone(&broker), listener, stop)));
         let tcp = tcp.transpose()?;
         let internal =
             internal.map(|bound| Listener::start(bound, |listener, stop| listeners::internal::serve(Arc::clone(&broker), listener, stop)));

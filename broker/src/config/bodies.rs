@@ -421,6 +421,7 @@ mod tests {
             json!({"transport": {"type": "http", "url": "https://a.example/mcp"}, "links": "per-session", "timeouts": {"call": "2s", "control": "1s", "initialize": "1h"},
                    "credentials": {"bearer": "abc", "headers": {"X-Api-Key": "1"}}}),
             json!({"transport": {"type": "stdio", "command": "node", "args": ["a", ""], "env": {"A": "b"}, "cwd": "/tmp"}, "links": "shared"}),
+            json!({"transport": {"type": "tcp", "address": "[::1]:7000"}}),
         ] {
             let parsed = parse_backend_spec(&body).unwrap_or_else(|faults| panic!("{body}: {faults:?}"));
             assert_eq!(parsed, serde_json::from_value(body).unwrap());
@@ -449,10 +450,21 @@ mod tests {
             json!({"transport": {"type": "http", "url": "http://a.example/", "command": "x"}}),
             "transport.command: is no known key",
         );
-        for later in ["tcp", "websocket", "quic"] {
+        for address in ["", "a", ":1", "a:0", "http://a:1"] {
+            assert_fault(
+                json!({"transport": {"type": "tcp", "address": address}}),
+                "transport.address: is no host and port; allowed: HOST:PORT",
+            );
+        }
+        assert_fault(json!({"transport": {"type": "tcp"}}), "transport.address: is missing");
+        assert_fault(
+            json!({"transport": {"type": "tcp", "address": "a:1"}, "credentials": {"bearer": "x"}}),
+            "credentials: are HTTP headers, which a tcp backend has not",
+        );
+        for later in ["websocket", "quic"] {
             assert_fault(
                 json!({"transport": {"type": later}}),
-                &format!("transport.type: {later} is not available in this build; allowed: http, stdio"),
+                &format!("transport.type: {later} is not available in this build; allowed: http, stdio, tcp"),
             );
         }
         assert_fault(json!({"transport": {"type": "carrier-pigeon"}}), "transport.type: is no known transport");

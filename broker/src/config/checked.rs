@@ -32,7 +32,8 @@ pub const DEFAULT_TENANT: &str = "default";
 pub(super) fn check(raw: &Raw, faults: Vec<Fault>) -> Result<Config, Faults> {
     let mut reading = Reading { raw, faults };
     let (http, admin) = (reading.address("listen.http"), reading.address("listen.admin"));
-    let listen = Listen { http, admin, tcp: reading.optional("listen.tcp", address), internal: reading.optional("listen.internal", address) };
+    let listen =
+        Listen { http, admin, tcp: reading.optional("listen.tcp", address), internal: reading.optional("listen.internal", address) };
     let auth = reading.auth();
     let egress = EgressPolicy {
         allow: reading.networks("egress.allow"),

@@ -101,7 +101,11 @@ pub fn split_host_port(text: &str) -> Option<(&str, u16)> {
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     let is_fine = match bare {
         Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
-        None => !host.is_empty() && host.len() <= HOST_BYTES_MAX && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte)),
+        None => {
+            !host.is_empty()
+                && host.len() <= HOST_BYTES_MAX
+                && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
+        }
     };
     let port = Some(port).filter(|port| port.bytes().all(|byte| byte.is_ascii_digit())).and_then(|port| port.parse().ok())?;
     (is_fine && port > 0).then_some((bare.unwrap_or(host), port))
@@ -181,7 +185,9 @@ mod tests {
 
     #[test]
     fn an_address_is_a_host_and_a_port() {
-        for (text, host, port) in [("127.0.0.1:80", "127.0.0.1", 80), ("[::1]:7", "::1", 7), ("tools.internal:65535", "tools.internal", 65535)] {
+        for (text, host, port) in
+            [("127.0.0.1:80", "127.0.0.1", 80), ("[::1]:7", "::1", 7), ("tools.internal:65535", "tools.internal", 65535)]
+        {
             assert_eq!(split_host_port(text), Some((host, port)), "{text}");
         }
         for text in ["", ":1", "a", "a:", "a:0", "a:+1", "a:65536", "::1:7", "[::1]", "[a]:1", "a b:1", "u@h:1", "http://h:1", "h:1/"] {

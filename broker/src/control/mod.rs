@@ -413,7 +413,11 @@ impl Control {
     fn check_egress(&self, transport: &TransportSpec) -> Result<(), ControlError> {
         let Some((address, field)) = transport.address() else { return Ok(()) };
         self.config.egress.check(address).map_err(|denied| {
-            ControlError::Invalid(Fault { path: field.to_owned(), wrong: format!("leads to a refused address: {denied}"), allowed: String::new() })
+            ControlError::Invalid(Fault {
+                path: field.to_owned(),
+                wrong: format!("leads to a refused address: {denied}"),
+                allowed: String::new(),
+            })
         })
     }
 }

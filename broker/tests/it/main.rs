@@ -41,6 +41,7 @@ mod task_crashes;
 mod tasks;
 mod tenants;
 mod utilities;
+mod wires;
 
 use std::net::SocketAddr;
 

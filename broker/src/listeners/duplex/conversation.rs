@@ -12,7 +12,7 @@ use protocol::{
     json,
 };
 use tokio::sync::Notify;
-use transport::frame::{FrameSink, FrameSource, Goodbye, ReadError};
+use transport::frame::{FrameSink, FrameSource, Goodbye, ReadError, WriteError};
 
 use super::opening::{modern_era, refusal_of};
 use crate::{
@@ -154,6 +154,11 @@ pub(super) async fn write(session: &Arc<Session>, outbox: &mut Reader, sink: &mu
                     sent = sink.send_all(&mut frames) => sent,
                     () = outbox.stream.was_cut() => return cut(session),
                 };
+                if let Err(WriteError::Io(error)) = &sent
+                    && error.kind() == std::io::ErrorKind::TimedOut
+                {
+                    return cut(session);
+                }
                 if let Err(error) = sent {
                     tracing::debug!(session = %session.digest, %error, "the connection can not be written to any more");
                     return None;

@@ -71,9 +71,7 @@ pub(super) async fn session(
 /// What to tell a client about a message that could not be read.
 pub(super) fn refusal_of(error: &ReadError) -> Option<Refusal> {
     match error {
-        ReadError::TooLong { limit } => {
-            Some(Refusal::new(ErrorKind::MessageTooLarge, format!("a message may have at most {limit} bytes")))
-        }
+        ReadError::TooLong { limit } => Some(Refusal::new(ErrorKind::MessageTooLarge, format!("a message may have at most {limit} bytes"))),
         _ => None,
     }
 }
