@@ -1,6 +1,6 @@
 //! A certificate authority for tests, and the files it signs.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair, SanType,
@@ -75,7 +75,6 @@ pub(crate) fn expired(params: &mut CertificateParams) {
 
 /// Writes the files of one certificate over those of another.
 pub(crate) fn replace(with: &(PathBuf, PathBuf), over: &(PathBuf, PathBuf)) {
-    let copy = |from: &Path, to: &Path| drop(std::fs::copy(from, to).unwrap());
-    copy(&with.0, &over.0);
-    copy(&with.1, &over.1);
+    std::fs::copy(&with.0, &over.0).unwrap();
+    std::fs::copy(&with.1, &over.1).unwrap();
 }

@@ -69,3 +69,5 @@ macro_rules! conformance {
 
 conformance!(tcp);
 conformance!(tls);
+conformance!(websocket);
+conformance!(websocket_tls);

@@ -1,14 +1,27 @@
 //! Connected ends, one function for each wire: the server's first.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    convert::Infallible,
+    future::Future,
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
+use bytes::Bytes;
+use http::{HeaderMap, Request, StatusCode};
+use http_body_util::Empty;
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::TokioIo;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
+    sync::oneshot,
 };
 use transport::{
-    ClientAuth, EgressPolicy, FrameSink, FrameSource, ListenerKind,
-    tcp::{self, Stream},
+    ClientAuth, ClientTls, EgressPolicy, FrameSink, FrameSource, ListenerKind, StallGuard,
+    tcp::{self, ReadHalf, Stream, WriteHalf},
+    websocket::{self, ConnectOptions, WsSink, WsSource},
 };
 
 use super::{End, Setup};
@@ -82,4 +95,49 @@ pub(super) async fn tcp(setup: Setup) -> (End<impl FrameSource, impl FrameSink>,
 pub(super) async fn tls(setup: Setup) -> (End<impl FrameSource, impl FrameSink>, End<impl FrameSource, impl FrameSink>) {
     let (server, client) = tls_streams(setup, ListenerKind::Tcp).await;
     (lines(server, setup), lines(client, setup))
+}
+
+type WsEnd = End<WsSource<ReadHalf, StallGuard<WriteHalf>>, WsSink<StallGuard<WriteHalf>>>;
+
+/// Serves the one upgrade request that arrives on the stream, as a listener does.
+pub(crate) async fn upgraded(stream: Stream) -> (Stream, Bytes) {
+    let (sender, receiver) = oneshot::channel();
+    let sender = Arc::new(Mutex::new(Some(sender)));
+    let service = service_fn(move |request: Request<Incoming>| {
+        let response = websocket::accept(&request).unwrap_or_else(websocket::HandshakeError::response);
+        if let (StatusCode::SWITCHING_PROTOCOLS, Some(sender)) = (response.status(), sender.lock().unwrap().take()) {
+            tokio::spawn(async move { sender.send(hyper::upgrade::on(request).await.unwrap()).unwrap() });
+        }
+        std::future::ready(Ok::<_, Infallible>(response.map(|()| Empty::<Bytes>::new())))
+    });
+    tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service).with_upgrades());
+    let parts = receiver.await.expect("an upgrade").downcast::<TokioIo<Stream>>().unwrap();
+    (parts.io.into_inner(), parts.read_buf)
+}
+
+pub(crate) fn ws_limits(setup: Setup) -> websocket::Limits {
+    websocket::Limits { message_bytes_max: setup.frame_bytes_max, ..websocket::Limits::default() }
+}
+
+pub(super) async fn websocket(setup: Setup) -> (WsEnd, WsEnd) {
+    let (listener, address) = listen(setup).await;
+    let accepting = async { Stream::Plain(listener.accept().await.unwrap().0) };
+    websocket_ends(setup, accepting, &format!("ws://{address}/ws"), &Authority::new().client()).await
+}
+
+pub(super) async fn websocket_tls(setup: Setup) -> (WsEnd, WsEnd) {
+    let authority = Authority::new();
+    let server = authority.server(ClientAuth::None);
+    let (listener, address) = listen(setup).await;
+    let accepting = async { server.accept(listener.accept().await.unwrap().0, ListenerKind::Http, DEADLINE).await.unwrap() };
+    websocket_ends(setup, accepting, &format!("wss://{address}/ws"), &authority.client()).await
+}
+
+async fn websocket_ends(setup: Setup, accepting: impl Future<Output = Stream>, url: &str, tls: &ClientTls) -> (WsEnd, WsEnd) {
+    let (limits, egress) = (ws_limits(setup), egress());
+    let url = url.parse().unwrap();
+    let options = ConnectOptions { url: &url, headers: HeaderMap::new(), egress: &egress, tls, limits: &limits, timeout: DEADLINE };
+    let accepting = async { upgraded(accepting.await).await };
+    let ((stream, begun), connected) = tokio::join!(accepting, websocket::connect(options));
+    (End::new(websocket::server(stream, begun, &limits)), End::new(connected.unwrap()))
 }
