@@ -13,12 +13,14 @@ pub mod http_client;
 pub mod lines;
 pub mod peer;
 mod process_group;
+mod read_buffer;
 mod send_error;
 pub mod stall;
 mod stderr_tail;
 pub mod tcp;
 pub mod tls;
 pub mod url;
+pub mod websocket;
 
 pub use child_process::{Child, ChildLimits, ChildProcess, ChildSpec, INHERITED_ENV, SpawnError, spawn};
 pub use connect_error::ConnectError;

@@ -5,25 +5,23 @@
 //! waits between two lines holds no buffer.
 
 use std::{
+    future::poll_fn,
     io::{self, IoSlice},
-    pin::{Pin, pin},
-    task::{Context, Poll, ready},
+    pin::Pin,
 };
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::Bytes;
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt},
     time::timeout,
 };
 
 pub use crate::frame::ReadError;
-use crate::frame::{CLOSE_TIMEOUT, FrameSink, FrameSource, Goodbye, WriteError};
+use crate::{
+    frame::{CLOSE_TIMEOUT, FrameSink, FrameSource, Goodbye, WriteError},
+    read_buffer::ReadBuffer,
+};
 
-/// Room asked for at the first read. A read that fills its room doubles the next one, up to the maximum.
-const READ_BYTES_MIN: usize = 8 * 1024;
-const READ_BYTES_MAX: usize = 64 * 1024;
-/// A line that came alone is copied out up to this size: whoever keeps it then does not keep the read buffer, which is used again.
-const COPIED_LINE_BYTES_MAX: usize = 4 * 1024;
 /// Frames put into one vectored write: two slices each, well below the system's IOV_MAX of 1024.
 const FRAMES_PER_WRITE: usize = 64;
 
@@ -31,18 +29,17 @@ const FRAMES_PER_WRITE: usize = 64;
 #[derive(Debug)]
 pub struct LineReader<R> {
     reader: R,
-    buffer: BytesMut,
+    buffer: ReadBuffer,
     /// Bytes at the front of `buffer` already known to hold no LF.
     scanned: usize,
     line_bytes_max: usize,
-    read_bytes: usize,
     at_end: bool,
 }
 
 impl<R: AsyncRead + Unpin> LineReader<R> {
     /// `line_bytes_max` counts a line without its line end. Memory held is at most about twice that.
     pub fn new(reader: R, line_bytes_max: usize) -> Self {
-        Self { reader, buffer: BytesMut::new(), scanned: 0, line_bytes_max, read_bytes: READ_BYTES_MIN, at_end: false }
+        Self { reader, buffer: ReadBuffer::new(Bytes::new()), scanned: 0, line_bytes_max, at_end: false }
     }
 
     /// The next non-empty line without its line end, `None` at the end of the stream; an unterminated last line counts.
@@ -63,10 +60,11 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
                 return Ok(None);
             }
             // One byte more than the limit may still be a CR before the LF.
-            if self.buffer.len() > self.line_bytes_max.saturating_add(1) {
+            if self.scanned > self.line_bytes_max.saturating_add(1) {
                 return Err(self.give_up(ReadError::TooLong { limit: self.line_bytes_max }));
             }
-            match std::future::poll_fn(|context| self.poll_fill(context)).await {
+            let (buffer, reader, limit) = (&mut self.buffer, &mut self.reader, self.line_bytes_max);
+            match poll_fn(|context| buffer.poll_fill(reader, context, limit)).await {
                 Ok(count) => self.at_end = count == 0,
                 Err(error) => return Err(self.give_up(error.into())),
             }
@@ -78,54 +76,26 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         &self.reader
     }
 
-    /// Reads once. The buffer is given back while there is nothing to keep in it: most connections wait most of the time.
-    fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        // Doubling keeps the copies of a long line linear; the room is capped because the limit is.
-        let room = self.buffer.len().min(self.line_bytes_max).max(self.read_bytes);
-        self.buffer.reserve(room);
-        let room = self.buffer.capacity() - self.buffer.len();
-        let polled = pin!(self.reader.read_buf(&mut self.buffer)).poll(context);
-        if polled.is_pending() {
-            self.read_bytes = READ_BYTES_MIN;
-            if self.buffer.is_empty() {
-                self.buffer = BytesMut::new();
-            }
-        }
-        let count = ready!(polled)?;
-        if count == room {
-            self.read_bytes = (self.read_bytes * 2).min(READ_BYTES_MAX);
-        }
-        Poll::Ready(Ok(count))
-    }
-
     /// A line that is complete in the buffer, or the unterminated rest once the stream has ended.
     fn take_line(&mut self) -> Option<Bytes> {
-        let (line_bytes, end_bytes) = match memchr::memchr(b'\n', &self.buffer[self.scanned..]) {
+        let bytes = self.buffer.bytes();
+        let (line_bytes, end_bytes) = match memchr::memchr(b'\n', &bytes[self.scanned..]) {
             Some(at) => (self.scanned + at, 1),
-            None if self.at_end && !self.buffer.is_empty() => (self.buffer.len(), 0),
+            None if self.at_end && !bytes.is_empty() => (bytes.len(), 0),
             None => {
-                self.scanned = self.buffer.len();
+                self.scanned = bytes.len();
                 return None;
             }
         };
+        let kept = line_bytes - usize::from(bytes[..line_bytes].ends_with(b"\r"));
         self.scanned = 0;
-        let kept = line_bytes - usize::from(self.buffer[..line_bytes].ends_with(b"\r"));
-        let came_alone = line_bytes + end_bytes == self.buffer.len();
-        if came_alone && kept <= COPIED_LINE_BYTES_MAX {
-            let line = Bytes::copy_from_slice(&self.buffer[..kept]);
-            self.buffer.clear();
-            return Some(line);
-        }
-        let mut line = self.buffer.split_to(line_bytes);
-        self.buffer.advance(end_bytes);
-        line.truncate(kept);
-        Some(line.freeze())
+        Some(self.buffer.take(line_bytes + end_bytes, kept))
     }
 
     fn give_up(&mut self, error: ReadError) -> ReadError {
         self.at_end = true;
         self.scanned = 0;
-        self.buffer = BytesMut::new();
+        self.buffer.discard();
         error
     }
 }
@@ -138,14 +108,7 @@ impl<R: AsyncRead + Unpin + Send> FrameSource for LineReader<R> {
     async fn drain(&mut self) {
         self.at_end = true;
         self.scanned = 0;
-        loop {
-            self.buffer.clear();
-            match std::future::poll_fn(|context| self.poll_fill(context)).await {
-                Ok(0) | Err(_) => break,
-                Ok(_) => {}
-            }
-        }
-        self.buffer = BytesMut::new();
+        self.buffer.drain(&mut self.reader).await;
     }
 }
 
@@ -196,7 +159,7 @@ impl<W: AsyncWrite + Unpin + Send> FrameSink for LineWriter<W> {
 
 async fn write_all_vectored<W: AsyncWrite>(mut writer: Pin<&mut W>, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
     while !slices.is_empty() {
-        let count = std::future::poll_fn(|context| writer.as_mut().poll_write_vectored(context, slices)).await?;
+        let count = poll_fn(|context| writer.as_mut().poll_write_vectored(context, slices)).await?;
         if count == 0 {
             return Err(io::ErrorKind::WriteZero.into());
         }
