@@ -20,7 +20,7 @@ use std::{
 use storage::StoreError;
 use tokio::{net::TcpListener, task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
-use transport::TlsSetupError;
+use transport::{TlsError, TlsSetupError};
 
 use self::{
     signals::{Signal, Signals},
@@ -29,14 +29,17 @@ use self::{
 use crate::{
     auth::{Keyring, Keys, KeysError},
     broker::{Broker, Parts},
-    config::{self, Config, Faults},
+    config::{self, Certificate, Config, Faults},
     control::{Control, ControlParts, LoadError},
     durable::{
         self,
         node::{Node, NodeSettings, Replica},
     },
     limits::CLOSE_WAIT,
-    listeners,
+    listeners::{
+        self,
+        door::{self, Door},
+    },
     metrics::Metrics,
     telemetry::{self, Logging, TelemetryError},
 };
@@ -57,6 +60,8 @@ pub enum ServeError {
     Config(#[from] Faults),
     #[error(transparent)]
     Tls(#[from] TlsSetupError),
+    #[error(transparent)]
+    Certificates(#[from] TlsError),
     #[error(transparent)]
     Telemetry(#[from] TelemetryError),
     #[error(transparent)]
@@ -81,7 +86,7 @@ pub const EXIT_INTERNAL: u8 = 70;
 impl ServeError {
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::Load(LoadError::Twice { .. } | LoadError::NoTenant { .. }) => EXIT_USAGE,
+            Self::Config(_) | Self::Certificates(_) | Self::Load(LoadError::Twice { .. } | LoadError::NoTenant { .. }) => EXIT_USAGE,
             Self::Store(_) | Self::Load(LoadError::Store(_)) | Self::Keys(_) | Self::Bind { .. } => EXIT_UNAVAILABLE,
             Self::Load(_) | Self::Tls(_) | Self::Telemetry(_) | Self::ListenerEnded { .. } | Self::System { .. } => EXIT_INTERNAL,
         }
@@ -184,6 +189,7 @@ struct Running {
     broker: Arc<Broker>,
     control: Arc<Control>,
     node: Arc<Node>,
+    doors: [Door; 2],
     http: Listener,
     tcp: Option<Listener>,
     admin: Listener,
@@ -200,6 +206,7 @@ impl Running {
     async fn start(options: ServeOptions, config: Config, logging: Logging) -> Result<Self, ServeError> {
         let config = Arc::new(config);
         tracing::info!(node = %config.node.id, version = env!("CARGO_PKG_VERSION"), "starting");
+        let doors = door::doors(&config)?;
         // The store locks an SQLite database; only then may the secret beside it be made.
         let database = Database::open(&config, config.storage.migrate_on_start).await?;
         let keys = Keys::load(&config)?;
@@ -220,17 +227,20 @@ impl Running {
         tracing::info!(tenants = loaded.tenants, keys = loaded.keys, backends = loaded.backends, "loaded");
         broker.begin_tasks();
         warn_of_open_doors(&config);
-        let http = Listener::start(http, |listener, stop| listeners::http::serve(Arc::clone(&broker), listener, stop))?;
-        let admin = Listener::start(admin, |listener, stop| listeners::admin::serve(Arc::clone(&control), listener, stop))?;
-        let tcp =
-            tcp.map(|bound| Listener::start(bound, |listener, stop| listeners::duplex::tcp::serve(Arc::clone(&broker), listener, stop)));
+        let [clients, operators] = &doors;
+        let http = Listener::start(http, |listener, stop| listeners::http::serve(Arc::clone(&broker), listener, clients.clone(), stop))?;
+        let admin =
+            Listener::start(admin, |listener, stop| listeners::admin::serve(Arc::clone(&control), listener, operators.clone(), stop))?;
+        let tcp = tcp.map(|bound| {
+            Listener::start(bound, |listener, stop| listeners::duplex::tcp::serve(Arc::clone(&broker), listener, clients.clone(), stop))
+        });
         let tcp = tcp.transpose()?;
         let internal =
             internal.map(|bound| Listener::start(bound, |listener, stop| listeners::internal::serve(Arc::clone(&broker), listener, stop)));
         let internal = internal.transpose()?;
         control.follow();
         tokio::spawn(durable::sweep(Arc::clone(&broker.shared.durable), Arc::clone(&config), metrics));
-        Ok(Self { options, config, logging, broker, control, node, http, tcp, admin, internal })
+        Ok(Self { options, config, logging, broker, control, node, doors, http, tcp, admin, internal })
     }
 
     /// The first line on standard output, which whoever started the broker waits for.
@@ -321,6 +331,11 @@ impl Running {
                 return;
             }
         };
+        for door in &self.doors {
+            if let Err(error) = door.reload() {
+                tracing::error!(%error, "the certificates stay as they are");
+            }
+        }
         if let Err(error) = self.logging.set_filter(&next.telemetry.log) {
             tracing::error!(%error, "the log's filter stays as it is");
         }
@@ -388,6 +403,12 @@ fn listener_ended(what: &'static str, ended: Result<(), tokio::task::JoinError>)
 }
 
 fn warn_of_open_doors(config: &Config) {
+    if config.tls.certificate == Some(Certificate::SelfSigned) {
+        tracing::warn!("the listeners present a certificate that nobody can verify: tls.self_signed is for development");
+    }
+    if config.tls.certificate.is_some() && !config.tls.require_https {
+        tracing::warn!("connections without TLS are taken too: tls.require_https is false");
+    }
     if config.auth.admin_token.is_none() {
         tracing::warn!(listen = %config.listen.admin, "the admin API is open to everybody who reaches it: auth.admin_token is not set");
     }

@@ -6,6 +6,7 @@
 
 pub mod abort_on_drop;
 pub mod admin;
+pub mod authority;
 pub mod backend;
 pub mod balancer;
 pub mod broker;
@@ -27,6 +28,7 @@ pub mod servers;
 pub mod stdio;
 
 pub use admin::AdminClient;
+pub use authority::Authority;
 pub use backend::{Call as BackendCall, FakeBackend, Reply, Seen};
 pub use balancer::Balancer;
 pub use broker::{BrokerBuilder, TestBroker};

@@ -12,7 +12,10 @@ use super::{
     fault::{Fault, join},
     keys::{COUNT_MAX, DEADLINE_MAX, DEADLINE_MIN, SECRET_BYTES_MAX},
     raw::{describe, not_available, unknown},
-    spec::{BackendSpec, BackendTimeouts, Credentials, LinkSharing, TenantLimits, TenantSpec, TransportSpec, split_host_port},
+    spec::{
+        BackendSpec, BackendTimeouts, Credentials, LinkSharing, TcpTls, TenantLimits, TenantSpec, TlsSettings, TransportSpec, as_http_url,
+        is_server_name, split_host_port,
+    },
     units::{format_duration, parse_duration},
 };
 
@@ -105,11 +108,20 @@ fn check_transport(transport: &TransportSpec, faults: &mut Vec<Fault>) {
                 fault("transport.url".into(), &error.to_string(), "an absolute http:// or https:// URL without user name and fragment");
             }
         }
-        TransportSpec::Tcp { address } => {
+        TransportSpec::Tcp { address, tls } => {
             if split_host_port(address).is_none() {
                 fault("transport.address".into(), "is no host and port", ADDRESS_ALLOWED);
             }
+            let server_name = tls.as_ref().and_then(TcpTls::settings).and_then(|settings| settings.server_name);
+            if server_name.is_some_and(|name| !is_server_name(&name)) {
+                fault("transport.tls.server_name".into(), "is no name of a server", SERVER_NAME_ALLOWED);
+            }
         }
+        TransportSpec::Websocket { url } => match as_http_url(url).as_deref().map(::transport::parse_http_url) {
+            Some(Ok(_)) => {}
+            Some(Err(error)) => fault("transport.url".into(), &error.to_string(), WEBSOCKET_ALLOWED),
+            None => fault("transport.url".into(), "is no URL of a WebSocket", WEBSOCKET_ALLOWED),
+        },
         TransportSpec::Stdio { command, args, env, cwd } => {
             if !is_process_text(command) || command.trim().is_empty() {
                 fault("transport.command".into(), "is empty, too long or holds a NUL", "the name or path of a program");
@@ -137,6 +149,8 @@ fn check_transport(transport: &TransportSpec, faults: &mut Vec<Fault>) {
     }
 }
 
+const WEBSOCKET_ALLOWED: &str = "an absolute ws:// or wss:// URL without user name and fragment";
+const SERVER_NAME_ALLOWED: &str = "a host name or an IP address";
 const ADDRESS_ALLOWED: &str = "HOST:PORT, such as tools.internal:7000 or [fd00::5]:7000";
 
 fn is_process_text(text: &str) -> bool {
@@ -147,7 +161,7 @@ fn check_credentials(credentials: &Credentials, transport: &TransportSpec, fault
     if *credentials == Credentials::default() {
         return;
     }
-    if !matches!(transport, TransportSpec::Http { .. }) {
+    if !matches!(transport, TransportSpec::Http { .. } | TransportSpec::Websocket { .. }) {
         let wrong = format!("are HTTP headers, which a {} backend has not", transport.kind());
         faults.push(Fault::new("credentials", wrong, "transport.env for what a child process should know, nothing elsewhere"));
         return;
@@ -232,7 +246,7 @@ fn backend(reader: &mut Reader<'_>, body: &Value) -> Option<BackendSpec> {
 
 fn read_transport(reader: &mut Reader<'_>, value: &Value) -> Option<TransportSpec> {
     const PATH: &str = "transport";
-    const KINDS: &str = "http, stdio, tcp";
+    const KINDS: &str = "http, stdio, tcp, websocket";
     let Some(members) = value.as_object() else {
         reader.fault(PATH, &format!("is {}", describe(value)), "a map with `type` and what belongs to it");
         return None;
@@ -249,10 +263,15 @@ fn read_transport(reader: &mut Reader<'_>, value: &Value) -> Option<TransportSpe
             Some(TransportSpec::Stdio { command: reader.required_text(PATH, members, "command")?, args, env, cwd })
         }
         Some("tcp") => {
-            reader.object(PATH, value, &["type", "address"], &[])?;
-            Some(TransportSpec::Tcp { address: reader.required_text(PATH, members, "address")? })
+            reader.object(PATH, value, &["type", "address", "tls"], &[])?;
+            let tls = given(members, "tls").and_then(|value| read_tcp_tls(reader, value));
+            Some(TransportSpec::Tcp { address: reader.required_text(PATH, members, "address")?, tls })
         }
-        Some(kind @ ("websocket" | "quic")) => {
+        Some("websocket") => {
+            reader.object(PATH, value, &["type", "url"], &[])?;
+            Some(TransportSpec::Websocket { url: reader.required_text(PATH, members, "url")? })
+        }
+        Some(kind @ "quic") => {
             reader.fault("transport.type", &format!("{kind} is not available in this build"), KINDS);
             None
         }
@@ -265,6 +284,19 @@ fn read_transport(reader: &mut Reader<'_>, value: &Value) -> Option<TransportSpe
             None
         }
     }
+}
+
+fn read_tcp_tls(reader: &mut Reader<'_>, value: &Value) -> Option<TcpTls> {
+    const PATH: &str = "transport.tls";
+    if let Some(switch) = value.as_bool() {
+        return Some(TcpTls::Switch(switch));
+    }
+    if !value.is_object() {
+        reader.fault(PATH, &format!("is {}", describe(value)), "true, false or a map with server_name");
+        return None;
+    }
+    let members = reader.object(PATH, value, &["server_name"], &[])?;
+    Some(TcpTls::Settings(TlsSettings { server_name: reader.text(PATH, members, "server_name") }))
 }
 
 fn tenant(reader: &mut Reader<'_>, body: &Value) -> Option<TenantSpec> {
@@ -422,6 +454,9 @@ mod tests {
                    "credentials": {"bearer": "abc", "headers": {"X-Api-Key": "1"}}}),
             json!({"transport": {"type": "stdio", "command": "node", "args": ["a", ""], "env": {"A": "b"}, "cwd": "/tmp"}, "links": "shared"}),
             json!({"transport": {"type": "tcp", "address": "[::1]:7000"}}),
+            json!({"transport": {"type": "tcp", "address": "a:7000", "tls": true}}),
+            json!({"transport": {"type": "tcp", "address": "10.0.0.1:7000", "tls": {"server_name": "tools.internal"}}}),
+            json!({"transport": {"type": "websocket", "url": "wss://a.example/ws?x=1"}, "credentials": {"bearer": "t"}}),
         ] {
             let parsed = parse_backend_spec(&body).unwrap_or_else(|faults| panic!("{body}: {faults:?}"));
             assert_eq!(parsed, serde_json::from_value(body).unwrap());
@@ -461,12 +496,17 @@ mod tests {
             json!({"transport": {"type": "tcp", "address": "a:1"}, "credentials": {"bearer": "x"}}),
             "credentials: are HTTP headers, which a tcp backend has not",
         );
-        for later in ["websocket", "quic"] {
-            assert_fault(
-                json!({"transport": {"type": later}}),
-                &format!("transport.type: {later} is not available in this build; allowed: http, stdio, tcp"),
-            );
+        let tcp = |tls: Value| json!({"transport": {"type": "tcp", "address": "a:1", "tls": tls}});
+        assert_fault(tcp(json!("yes")), "transport.tls: is text; allowed: true, false or a map with server_name");
+        assert_fault(tcp(json!({"name": "x"})), "transport.tls.name: is no known key");
+        assert_fault(tcp(json!({"server_name": "a b"})), "transport.tls.server_name: is no name of a server");
+        for url in ["", "http://a/", "ws://", "ws://u:p@a/", "wss://a/#f", "wsx://a/", "ws:a"] {
+            assert_fault(json!({"transport": {"type": "websocket", "url": url}}), "transport.url: ");
         }
+        assert_fault(
+            json!({"transport": {"type": "quic"}}),
+            "transport.type: quic is not available in this build; allowed: http, stdio, tcp, websocket",
+        );
         assert_fault(json!({"transport": {"type": "carrier-pigeon"}}), "transport.type: is no known transport");
         for later in ["breaker", "limits"] {
             assert_fault(json!({"transport": http, later: {}}), &format!("{later}: not available in this build"));

@@ -4,14 +4,15 @@
 //! Invariants: every fault is collected, none ends the reading; a value that is refused is replaced by its default only
 //! to go on looking, as a configuration with faults is never handed out.
 
-use std::{collections::BTreeSet, net::SocketAddr, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use protocol::ids::{BackendId, TenantId};
 use serde_json::Value;
 use transport::egress::{Cidr, EgressPolicy};
 
 use super::{
-    Auth, Config, DeclaredBackend, EventLog, Events, Limits, Listen, LogFormat, Secret, Session, Shutdown, Telemetry, Timeouts,
+    Auth, Certificate, ClientAuth, Config, DeclaredBackend, EventLog, Events, Limits, Listen, LogFormat, Secret, Session, Shutdown,
+    Telemetry, Timeouts, Tls,
     bodies::is_secret,
     fault::join,
     keys::{self, Default, Key, Kind},
@@ -41,6 +42,7 @@ pub(super) fn check(raw: &Raw, faults: Vec<Fault>) -> Result<Config, Faults> {
         loopback: listen.data().all(|(_, address)| address.ip().is_loopback()) && !auth.required,
     };
     let config = Config {
+        tls: reading.tls(),
         node: reading.node(),
         storage: reading.storage(),
         limits: reading.limits(),
@@ -81,6 +83,54 @@ impl Reading<'_> {
         }
     }
 
+    fn tls(&mut self) -> Tls {
+        let [cert, key, ca] = ["tls.cert_file", "tls.key_file", "tls.client_ca_file"].map(|name| self.optional(name, path));
+        let (self_signed, require_https) = (self.bool("tls.self_signed"), self.bool("tls.require_https"));
+        let client_auth = self.value("tls.client_auth", |value, _| match text(value) {
+            Some(choice @ ("none" | "optional" | "required")) => Ok(choice.to_owned()),
+            _ => Err(wrong(value)),
+        });
+        let certificate = match (cert, key) {
+            (Some(cert), Some(key)) => Some(Certificate::Files { cert, key }),
+            (Some(_), None) => self.fault_in("tls.key_file", "is missing beside tls.cert_file", "the path of a PEM file"),
+            (None, Some(_)) => self.fault_in("tls.cert_file", "is missing beside tls.key_file", "the path of a PEM file"),
+            (None, None) => self_signed.then_some(Certificate::SelfSigned),
+        };
+        if self_signed && matches!(certificate, Some(Certificate::Files { .. })) {
+            self.fault("tls.self_signed", "stands beside tls.cert_file", "one of the two");
+        }
+        let client_auth = match (client_auth.as_str(), ca) {
+            ("optional", Some(ca)) => ClientAuth::Optional(ca),
+            ("required", Some(ca)) => ClientAuth::Required(ca),
+            ("optional" | "required", None) => {
+                self.fault(
+                    "tls.client_ca_file",
+                    "is missing: tls.client_auth asks for certificates",
+                    "the path of a PEM file of authorities",
+                );
+                ClientAuth::None
+            }
+            (_, Some(_)) => {
+                self.fault("tls.client_ca_file", "is given, but tls.client_auth is none", "tls.client_auth: optional or required");
+                ClientAuth::None
+            }
+            (_, None) => ClientAuth::None,
+        };
+        if certificate.is_none() && self.faults.is_empty() {
+            for (key, asked) in [("tls.require_https", require_https), ("tls.client_auth", client_auth != ClientAuth::None)] {
+                if asked {
+                    self.fault(key, "needs a certificate for the listeners", "tls.cert_file and tls.key_file, or tls.self_signed: true");
+                }
+            }
+        }
+        Tls { certificate, client_auth, require_https }
+    }
+
+    fn fault_in<T>(&mut self, path: &str, wrong: &str, allowed: &str) -> Option<T> {
+        self.fault(path, wrong, allowed);
+        None
+    }
+
     fn limits(&mut self) -> Limits {
         Limits {
             message_bytes: self.size("limits.message_bytes"),
@@ -104,6 +154,8 @@ impl Reading<'_> {
             request_read: self.duration("timeouts.request_read"),
             connect: self.duration("timeouts.connect"),
             handshake: self.duration("timeouts.handshake"),
+            websocket_ping: self.duration("timeouts.websocket_ping"),
+            websocket_idle: self.duration("timeouts.websocket_idle"),
             client_request: self.duration("timeouts.client_request"),
             ping_interval: self.duration("timeouts.ping_interval"),
         }
@@ -118,7 +170,11 @@ impl Reading<'_> {
         {
             self.fault(NAMES[1], "differs from session.idle, which is the same setting", "one of the two, or the same value in both");
         }
-        Session { lease: self.duration("session.lease"), idle: idle.or(other).unwrap_or_else(|| self.duration(NAMES[0])) }
+        Session {
+            lease: self.duration("session.lease"),
+            idle: idle.or(other).unwrap_or_else(|| self.duration(NAMES[0])),
+            resume: self.duration("session.resume"),
+        }
     }
 
     fn events(&mut self) -> Events {
@@ -356,6 +412,10 @@ fn address(value: &Value, _: Kind) -> Result<SocketAddr, Wrong> {
     text(value).and_then(|text| text.parse().ok()).ok_or_else(|| wrong(value))
 }
 
+fn path(value: &Value, _: Kind) -> Result<PathBuf, Wrong> {
+    text(value).filter(|text| !text.is_empty() && !text.contains('\0')).map(PathBuf::from).ok_or_else(|| wrong(value))
+}
+
 fn duration(value: &Value, kind: Kind) -> Result<Duration, Wrong> {
     let Kind::Duration { min, max } = kind else { unreachable!("a duration is read from a key of that kind") };
     let duration = text(value).and_then(|text| parse_duration(text).ok());
@@ -452,10 +512,14 @@ mod tests {
             config.timeouts.request_read,
             config.timeouts.connect,
             config.timeouts.handshake,
+            config.timeouts.websocket_ping,
+            config.timeouts.websocket_idle,
             config.timeouts.client_request,
             config.timeouts.ping_interval,
         ];
-        assert_eq!(timeouts.map(|deadline| deadline.as_secs()), [30, 5, 30, 30, 5, 10, 300, 30]);
+        assert_eq!(timeouts.map(|deadline| deadline.as_secs()), [30, 5, 30, 30, 5, 10, 30, 300, 300, 30]);
+        assert_eq!(config.tls, Tls { certificate: None, client_auth: ClientAuth::None, require_https: false });
+        assert_eq!(config.session.resume.as_secs(), 120);
         assert_eq!((config.listen.tcp, config.limits.outbox_bytes), (None, 64 << 20));
         assert_eq!((config.session.lease.as_secs(), config.events.log), (2, EventLog::Store));
         assert_eq!((config.session.idle.as_secs(), config.shutdown.grace.as_secs()), (1_800, 25));
@@ -515,6 +579,27 @@ mod tests {
         load("listen: {http: '[::1]:0', admin: '127.3.2.1:0', tcp: '127.0.0.1:0'}");
         assert_fault("listen: {tcp: '0.0.0.0:0'}", "listen.tcp: 0.0.0.0:0 is reachable from outside and auth.required is false");
         load("listen: {tcp: '0.0.0.0:0'}\nauth: {required: true}");
+    }
+
+    #[test]
+    fn tls_settings_are_checked_together() {
+        let tls = |text: &str| load(&format!("tls: {text}")).tls;
+        assert_eq!(tls("{self_signed: true, require_https: true}").certificate, Some(Certificate::SelfSigned));
+        let files = Certificate::Files { cert: "c.pem".into(), key: "k.pem".into() };
+        let full = tls("{cert_file: c.pem, key_file: k.pem, client_ca_file: ca.pem, client_auth: required}");
+        assert_eq!((full.certificate, full.client_auth), (Some(files), ClientAuth::Required("ca.pem".into())));
+        for (text, fault) in [
+            ("{cert_file: c.pem}", "tls.key_file: is missing"),
+            ("{key_file: k.pem}", "tls.cert_file: is missing"),
+            ("{cert_file: c.pem, key_file: k.pem, self_signed: true}", "tls.self_signed: stands beside"),
+            ("{self_signed: true, client_auth: required}", "tls.client_ca_file: is missing"),
+            ("{self_signed: true, client_ca_file: ca.pem}", "tls.client_ca_file: is given, but"),
+            ("{require_https: true}", "tls.require_https: needs a certificate"),
+            ("{client_auth: optional, client_ca_file: ca.pem}", "tls.client_auth: needs a certificate"),
+            ("{client_auth: maybe}", "tls.client_auth: is \"maybe\"; allowed: none, optional, required"),
+        ] {
+            assert_fault(&format!("tls: {text}"), fault);
+        }
     }
 
     #[test]

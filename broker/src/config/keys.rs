@@ -58,6 +58,8 @@ pub(super) enum Kind {
     Secret {
         bytes_min: usize,
     },
+    /// A file.
+    Path,
     /// A file that holds a secret.
     SecretFile {
         bytes_min: usize,
@@ -95,6 +97,7 @@ impl Kind {
             Self::SecretFile { bytes_min } => {
                 format!("the path of a file with one line of {bytes_min} to {SECRET_BYTES_MAX} visible ASCII characters without spaces")
             }
+            Self::Path => "the path of a file".into(),
             Self::Origins => "a list of origins, such as [\"https://app.example.com\"]".into(),
             Self::Hosts => "a list of host names without port, such as [\"broker.example.com\"]".into(),
             Self::Networks => "a list of networks, such as [\"10.1.0.0/16\", \"fd00::/8\"]".into(),
@@ -131,6 +134,11 @@ const fn absent(name: &'static str, kind: Kind, example: &'static str, doc: &'st
 /// The sections that hold single values. `tenants` and `backends` are maps of bodies, see [`super::bodies`].
 pub(super) const SECTIONS: &[Section] = &[
     Section { name: "listen", doc: "Where the broker listens. Port 0 takes a free one; the `ready` line tells which.", keys: LISTEN },
+    Section {
+        name: "tls",
+        doc: "TLS 1.2 and 1.3 on `listen.http`, `listen.admin` and `listen.tcp`. With a certificate each of them takes connections with and without TLS, unless told otherwise. SIGHUP reads the files anew; connections there are go on.",
+        keys: TLS,
+    },
     Section { name: "node", doc: "This process.", keys: NODE },
     Section {
         name: "storage",
@@ -167,6 +175,25 @@ const LISTEN: &[Key] = &[
         "10.0.0.5:7400",
         "Other replicas, which pass on requests of sessions that live here. Only those with the same `node.secret` get in. Absent: none.",
     ),
+];
+
+const TLS: &[Key] = &[
+    absent("cert_file", Kind::Path, "/etc/mcp-broker/tls.crt", "Certificate of the listeners and what leads to its authority, PEM."),
+    absent("key_file", Kind::Path, "/etc/mcp-broker/tls.key", "Its private key, PEM."),
+    key(
+        "self_signed",
+        Kind::Bool,
+        "false",
+        "Make a certificate for `localhost` and the addresses of the listeners at each start. For development: nobody can verify it.",
+    ),
+    absent("client_ca_file", Kind::Path, "/etc/mcp-broker/clients.pem", "Authorities of clients' certificates, PEM."),
+    key(
+        "client_auth",
+        Kind::Choice(&["none", "optional", "required"]),
+        "none",
+        "Whether clients show a certificate, on the listeners of clients. It names tenant and principal. `required` closes connections without one.",
+    ),
+    key("require_https", Kind::Bool, "false", "Close connections without TLS, of clients and of operators."),
 ];
 
 const NODE: &[Key] = &[
@@ -252,7 +279,7 @@ const LIMITS: &[Key] = &[
         "outbox_bytes",
         Kind::Size { min: KIB, max: 4 * GIB },
         "64MiB",
-        "What may wait for one client that does not read, where the connection is the session (TCP); one that lets more pile up is disconnected.",
+        "What may wait for one client that does not read, where the connection is the session (TCP, WebSocket); one that lets more pile up is disconnected.",
     ),
 ];
 
@@ -267,7 +294,24 @@ const TIMEOUTS: &[Key] = &[
     key("initialize", DEADLINE, "30s", "The whole handshake with a backend."),
     key("request_read", DEADLINE, "30s", "Arrival of a whole HTTP request head, and of a whole body."),
     key("connect", DEADLINE, "5s", "Connection to a backend, TLS included."),
-    key("handshake", DEADLINE, "10s", "From the opening of a client's TCP connection to its `initialize`."),
+    key(
+        "handshake",
+        DEADLINE,
+        "10s",
+        "From the opening of a client's connection to the end of its TLS handshake, and of a TCP or WebSocket connection to the answer to its `initialize`.",
+    ),
+    key(
+        "websocket_ping",
+        Kind::Duration { min: Duration::from_millis(100), max: HOUR },
+        "30s",
+        "Time between two pings of a client that came by WebSocket.",
+    ),
+    key(
+        "websocket_idle",
+        Kind::Duration { min: Duration::from_millis(100), max: HOUR },
+        "5m",
+        "A client that came by WebSocket and of which nothing is heard for this long, not even a pong, is disconnected.",
+    ),
     key("client_request", DEADLINE, "5m", "Answer of a client to sampling, elicitation or roots."),
     key(
         "ping_interval",
@@ -286,6 +330,12 @@ const SESSION: &[Key] = &[
         Kind::Duration { min: Duration::from_millis(200), max: Duration::from_secs(60) },
         "2s",
         "How long a replica that is not heard of keeps its sessions and tasks before others take them over. Without effect on SQLite.",
+    ),
+    key(
+        "resume",
+        Kind::Duration { min: Duration::ZERO, max: HOUR },
+        "2m",
+        "How long a session whose WebSocket broke off waits for its client to come back.",
     ),
     key("idle", IDLE, "30m", "A session without requests, calls in flight and open streams ends after this time."),
 ];
@@ -361,7 +411,7 @@ const SHUTDOWN: &[Key] = &[key(
 )];
 
 /// Keys and whole sections of the broker's documented surface that this build can not honour.
-pub(super) const UNAVAILABLE: &[&str] = &["listen.quic", "tls", "breaker", "compat", "errors"];
+pub(super) const UNAVAILABLE: &[&str] = &["listen.quic", "breaker", "compat", "errors"];
 
 /// Two spellings of one setting: an environment variable for one replaces the other in the file.
 pub(super) const TWINS: &[(&str, &str)] = &[
@@ -409,7 +459,7 @@ mod tests {
 
     #[test]
     fn whole_sections_are_unavailable_with_all_their_keys() {
-        assert!(unavailable("tls") && unavailable("tls.cert_file") && unavailable("listen.quic"));
-        assert!(!unavailable("listen.http") && !unavailable("tlsx") && !unavailable("listen.quicx"));
+        assert!(unavailable("breaker") && unavailable("breaker.failures") && unavailable("listen.quic"));
+        assert!(!unavailable("listen.http") && !unavailable("breakerx") && !unavailable("listen.quicx"));
     }
 }

@@ -59,6 +59,13 @@ pub enum TransportSpec {
     Tcp {
         /// `HOST:PORT`
         address: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        tls: Option<TcpTls>,
+    },
+    /// WebSocket, a message per text frame.
+    Websocket {
+        /// `ws://` or `wss://`
+        url: String,
     },
     /// A child process that speaks newline-delimited JSON on its standard streams.
     Stdio {
@@ -78,6 +85,7 @@ impl TransportSpec {
         match self {
             Self::Http { .. } => "http",
             Self::Tcp { .. } => "tcp",
+            Self::Websocket { .. } => "websocket",
             Self::Stdio { .. } => "stdio",
         }
     }
@@ -85,14 +93,52 @@ impl TransportSpec {
     /// The address it is at, where that is not a host to be resolved, and the field that says so.
     pub fn address(&self) -> Option<(IpAddr, &'static str)> {
         match self {
-            Self::Http { url } => {
+            Self::Http { url } | Self::Websocket { url } => {
                 let uri: http::Uri = url.parse().ok()?;
                 Some((uri.host()?.trim_matches(['[', ']']).parse().ok()?, "transport.url"))
             }
-            Self::Tcp { address } => Some((split_host_port(address)?.0.parse().ok()?, "transport.address")),
+            Self::Tcp { address, .. } => Some((split_host_port(address)?.0.parse().ok()?, "transport.address")),
             Self::Stdio { .. } => None,
         }
     }
+}
+
+/// Whether a TCP backend speaks TLS. Its certificate is verified, always.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum TcpTls {
+    Switch(bool),
+    Settings(TlsSettings),
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TlsSettings {
+    /// The name the certificate must have; the host of the address when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_name: Option<String>,
+}
+
+impl TcpTls {
+    /// `None`: no TLS.
+    pub fn settings(&self) -> Option<TlsSettings> {
+        match self {
+            Self::Switch(false) => None,
+            Self::Switch(true) => Some(TlsSettings::default()),
+            Self::Settings(settings) => Some(settings.clone()),
+        }
+    }
+}
+
+/// A `ws` or `wss` URL as the `http` or `https` one that is as good or bad.
+pub fn as_http_url(url: &str) -> Option<String> {
+    let rest = url.strip_prefix("ws")?;
+    (rest.starts_with("://") || rest.starts_with("s://")).then(|| format!("http{rest}"))
+}
+
+/// Whether it can be the name in a certificate.
+pub fn is_server_name(text: &str) -> bool {
+    !text.is_empty() && text.len() <= HOST_BYTES_MAX && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.:".contains(&byte))
 }
 
 /// `HOST:PORT`, where the host may be an IPv6 address in brackets.

@@ -3,6 +3,7 @@
 
 pub mod admin;
 mod admission;
+pub mod door;
 pub mod duplex;
 pub mod http;
 pub mod internal;

@@ -116,6 +116,8 @@ pub struct EventLog {
     strict: bool,
     /// How many events were handed out, each counted once.
     handed_count: u64,
+    /// Bytes of those that are still held.
+    handed_bytes: usize,
 }
 
 impl EventLog {
@@ -133,6 +135,7 @@ impl EventLog {
             left_out: 0,
             strict: false,
             handed_count: 0,
+            handed_bytes: 0,
         }
     }
 
@@ -145,11 +148,13 @@ impl EventLog {
     /// A stream that goes on where an earlier owner left it.
     pub fn restored(limits: LogLimits, answers: Option<usize>, held: Held) -> Self {
         let bytes = held.events.iter().map(|event| event.frame.len()).sum();
+        let handed_bytes = handed_bytes(&held);
         Self {
             events: held.events.into(),
             bytes,
             next_sequence: held.last_sequence + 1,
             handed: held.position,
+            handed_bytes,
             lost_through: held.trimmed_through,
             ..Self::new(limits, answers)
         }
@@ -193,6 +198,7 @@ impl EventLog {
         if event.sequence > self.handed {
             self.handed = event.sequence;
             self.handed_count += 1;
+            self.handed_bytes += event.frame.len();
         }
         Some(event)
     }
@@ -210,6 +216,7 @@ impl EventLog {
             if position > self.handed {
                 self.handed = position;
                 self.handed_count += 1;
+                self.handed_bytes += event.frame.len();
             }
             frames.push(event.frame.clone());
         }
@@ -223,13 +230,24 @@ impl EventLog {
         }
     }
 
-    pub fn bytes_held(&self) -> usize {
-        self.bytes
-    }
-
     /// Every event up to here was handed to a connection.
     pub fn handed(&self) -> u64 {
         self.handed
+    }
+
+    /// Gives up what was handed out, up to `position`, but for what fits into these bounds.
+    pub fn forget_all_but(&mut self, position: u64, kept: LogLimits) {
+        while self.first_after(self.handed) > kept.events || self.handed_bytes > kept.bytes {
+            match self.events.front() {
+                Some(event) if event.sequence <= position.min(self.handed) => self.drop_front(),
+                _ => return,
+            }
+        }
+    }
+
+    /// Bytes of what was not handed out.
+    pub fn bytes_waiting(&self) -> usize {
+        self.bytes - self.handed_bytes
     }
 
     /// Where a client stands that has received this many events of the stream.
@@ -340,9 +358,17 @@ impl EventLog {
     fn drop_front(&mut self) {
         if let Some(event) = self.events.pop_front() {
             self.bytes -= event.frame.len();
+            if event.sequence <= self.handed {
+                self.handed_bytes -= event.frame.len();
+            }
             self.lost_through = event.sequence;
         }
     }
+}
+
+/// Bytes of what the client of a restored stream has seen.
+fn handed_bytes(held: &Held) -> usize {
+    held.events.iter().filter(|event| event.sequence <= held.position).map(|event| event.frame.len()).sum()
 }
 
 #[cfg(test)]

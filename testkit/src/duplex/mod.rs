@@ -15,10 +15,12 @@ use std::{
     },
 };
 
+use http::HeaderMap;
 use serde_json::{Value, json};
 use tokio::{
     net::TcpStream,
     sync::{mpsc, oneshot, watch},
+    task::AbortHandle,
 };
 
 pub use self::{call::DuplexCall, wire::Wire};
@@ -64,6 +66,7 @@ impl Shared {
 #[derive(Clone)]
 pub struct DuplexClient {
     shared: Arc<Shared>,
+    tasks: Arc<[AbortHandle]>,
     _reader: Arc<AbortOnDrop>,
 }
 
@@ -95,7 +98,7 @@ impl DuplexBuilder {
 
     /// Over any wire.
     pub fn over(self, wire: Wire) -> DuplexClient {
-        let Wire { out, incoming } = wire;
+        let Wire { out, incoming, tasks } = wire;
         let hearing = self.judge.map(|judge| {
             let mut hearing = Hearing::new(&judge, Toward::Client);
             hearing.session = Some(format!("duplex-{}", NEXT_CLIENT.fetch_add(1, Ordering::Relaxed)));
@@ -112,7 +115,14 @@ impl DuplexBuilder {
             received: AtomicU64::new(0),
         });
         let reader = tokio::spawn(read(shared.clone(), incoming));
-        DuplexClient { shared, _reader: Arc::new(AbortOnDrop(reader)) }
+        DuplexClient { shared, tasks: tasks.into(), _reader: Arc::new(AbortOnDrop(reader)) }
+    }
+
+    /// A WebSocket to the HTTP listener, or the status that is no 101.
+    pub async fn websocket(self, address: SocketAddr, path: &str, headers: &[(&str, &str)]) -> Result<(DuplexClient, HeaderMap), u16> {
+        let socket = within("a connection", TcpStream::connect(address)).await.expect("the listener accepts");
+        let opened = within("the upgrade", Wire::websocket(socket, &address.to_string(), path, headers)).await;
+        opened.map(|(wire, headers)| (self.over(wire), headers))
     }
 }
 
@@ -160,6 +170,11 @@ async fn read(shared: Arc<Shared>, mut incoming: mpsc::Receiver<Result<String, S
 impl DuplexClient {
     pub fn builder() -> DuplexBuilder {
         DuplexBuilder::default()
+    }
+
+    /// Closes the socket without a goodbye.
+    pub fn break_off(&self) {
+        self.tasks.iter().for_each(AbortHandle::abort);
     }
 
     /// Sends a text as it is.

@@ -12,7 +12,9 @@ mod pipe;
 mod queue;
 mod stdio;
 mod tcp;
+mod trust;
 mod unreadable;
+mod websocket;
 
 use std::{
     sync::{
@@ -34,6 +36,7 @@ use protocol::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::connection::{Connection, Failure};
+pub use self::trust::Trust;
 use super::{
     backend::Backend,
     session::{Session, record::BackendSession},
@@ -191,7 +194,8 @@ impl Link {
         match &self.backend.spec.transport {
             TransportSpec::Http { url } => http::open(self, url).await,
             TransportSpec::Stdio { .. } => stdio::open(self).await,
-            TransportSpec::Tcp { address } => tcp::open(self, address).await,
+            TransportSpec::Tcp { address, tls } => tcp::open(self, address, tls.as_ref()).await,
+            TransportSpec::Websocket { url } => websocket::open(self, url).await,
         }
     }
 

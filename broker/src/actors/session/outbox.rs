@@ -5,7 +5,9 @@
 
 use std::sync::Arc;
 
-use super::{Session, streams::Streams};
+use protocol::error::Refusal;
+
+use super::{Session, resuming::events_gone, session_over, streams::Streams};
 use crate::{
     actors::stream::{EventStream, Reader},
     limits::OUTBOX_FRAMES_MAX,
@@ -21,6 +23,24 @@ impl Session {
         let limits = LogLimits { events: OUTBOX_FRAMES_MAX, bytes: self.shared.config.limits.outbox_bytes };
         let stream = self.lock().streams.open_outbox(limits);
         stream.read_from(0).ok()
+    }
+
+    /// Goes on with the client's stream, for one that has received so many messages; without a number, after what was sent.
+    /// What an earlier process had for it is not known any more.
+    pub fn resume_outbox(&self, received: Option<u64>) -> Result<Reader, Refusal> {
+        let latest = self.lock().streams.all_general().last().cloned();
+        let Some(stream) = latest else {
+            return self.open_outbox().ok_or_else(session_over);
+        };
+        let position = stream.position_of(received).map_err(|_| events_gone())?;
+        let reader = stream.read_from(position).map_err(|_| events_gone())?;
+        self.shared.metrics.events_replayed(reader.behind());
+        Ok(reader)
+    }
+
+    /// Nobody reads the client's stream.
+    pub fn is_left_alone(&self) -> bool {
+        !self.lock().streams.any_connected()
     }
 
     /// Whether it ends with its client's connection.

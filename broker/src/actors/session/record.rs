@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// How a session may have begun.
-const TRANSPORTS: [&str; 2] = ["http", "tcp"];
+const TRANSPORTS: [&str; 3] = ["http", "tcp", "websocket"];
 
 /// The format written, and the only one read so far.
 const FORMAT: u32 = 1;

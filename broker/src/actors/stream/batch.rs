@@ -6,7 +6,7 @@
 use bytes::Bytes;
 
 use super::{EventStream, Next, Reader};
-use crate::rules::event_log::Gone;
+use crate::rules::event_log::{Gone, LogLimits};
 
 /// What a connection finds when it looks for something to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,9 +70,13 @@ impl Reader {
         }))
     }
 
-    /// Nobody will ask again for what was taken so far.
-    pub fn forget_taken(&self) {
-        self.stream.lock().log.forget_through(self.position);
+    /// What was taken is sent. What fits into `kept` may be asked for again.
+    pub fn sent(&self, kept: Option<LogLimits>) {
+        let log = &mut self.stream.lock().log;
+        match kept {
+            None => log.forget_through(self.position),
+            Some(kept) => log.forget_all_but(self.position, kept),
+        }
     }
 }
 
@@ -87,9 +91,9 @@ impl EventStream {
         }
     }
 
-    /// Bytes of what waits, and of what can be asked for again.
-    pub fn bytes_held(&self) -> usize {
-        self.lock().log.bytes_held()
+    /// Bytes of what waits to be taken.
+    pub fn bytes_waiting(&self) -> usize {
+        self.lock().log.bytes_waiting()
     }
 
     /// Resolves when the stream is given up because its client does not read.

@@ -114,7 +114,7 @@ impl Ear<'_> {
     /// answering a question, or by a cancellation that comes after this request.
     async fn wait_for_room(&self) {
         let limits = &self.session.shared.config.limits;
-        while self.outbox.bytes_held() > limits.outbox_bytes / 2 {
+        while self.outbox.bytes_waiting() > limits.outbox_bytes / 2 {
             self.room.notified().await; // the writer ends the connection of a client that takes nothing
         }
         if self.session.calls_in_flight() >= limits.calls_in_flight_per_session {
@@ -136,6 +136,7 @@ impl Ear<'_> {
 /// Writes what is for the client until nothing more comes, and says how the connection should end then. `None`: nothing
 /// more can be written.
 pub(super) async fn write(session: &Arc<Session>, outbox: &mut Reader, sink: &mut impl FrameSink, room: &Notify) -> Option<Goodbye> {
+    let kept = (!session.ends_with_connection()).then(|| session.shared.stream_limits());
     let mut frames = Vec::new();
     loop {
         let batch = match outbox.take_now(OUTBOX_BATCH_FRAMES, OUTBOX_BATCH_BYTES, &mut frames) {
@@ -163,7 +164,7 @@ pub(super) async fn write(session: &Arc<Session>, outbox: &mut Reader, sink: &mu
                     tracing::debug!(session = %session.digest, %error, "the connection can not be written to any more");
                     return None;
                 }
-                outbox.forget_taken();
+                outbox.sent(kept);
                 room.notify_one();
             }
             Batch::End(Ended::Over) if session.shared.draining.is_cancelled() => return Some(Goodbye::GoingAway),

@@ -15,19 +15,32 @@ use transport::frame::{FrameSink, FrameSource, Goodbye, farewell};
 
 use self::conversation::Silence;
 use crate::{
-    actors::session::Session,
+    actors::{session::Session, stream::Reader},
+    auth::Caller,
     broker::Broker,
     limits::{HALF_CLOSED_MAX, LAST_FRAMES_WAIT},
+    rules::catalog::Endpoint,
 };
 
 /// Who is at the other end, as far as the wire says.
 #[derive(Debug)]
-struct Guest {
-    transport: &'static str,
+pub(super) struct Guest {
+    pub(super) transport: &'static str,
+    /// For whom its certificate speaks.
+    pub(super) certified: Option<Caller>,
+    /// Said before the first message.
+    pub(super) known: Option<Known>,
+}
+
+/// What a client has said before the first message.
+#[derive(Debug)]
+pub(super) struct Known {
+    pub(super) caller: Caller,
+    pub(super) endpoint: Endpoint,
 }
 
 /// Serves one connection to its end.
-async fn serve<Source, Sink>(broker: Arc<Broker>, guest: Guest, mut source: Source, mut sink: Sink, stop: CancellationToken)
+pub(super) async fn serve<Source, Sink>(broker: Arc<Broker>, guest: Guest, mut source: Source, mut sink: Sink, stop: CancellationToken)
 where
     Source: FrameSource,
     Sink: FrameSink,
@@ -43,24 +56,31 @@ where
         }
     };
     match opened {
-        Ok(session) => {
-            let seat = Seat { broker, session };
-            if let Some(goodbye) = converse(&seat, &mut source, &mut sink).await {
-                drop(seat);
-                farewell(&mut source, &mut sink, goodbye).await;
-            }
-        }
+        Ok(session) => match session.open_outbox() {
+            Some(outbox) => converse(Seat::new(broker, session), outbox, source, sink).await,
+            None => farewell(&mut source, &mut sink, Goodbye::GoingAway).await,
+        },
         Err(goodbye) => farewell(&mut source, &mut sink, goodbye).await,
     }
 }
 
-/// Speaks until one side has had enough. `None`: the connection is beyond goodbyes.
-async fn converse(seat: &Seat, source: &mut impl FrameSource, sink: &mut impl FrameSink) -> Option<Goodbye> {
-    let session = &seat.session;
-    let mut outbox = session.open_outbox()?;
-    let stream = outbox.stream.clone();
-    let room = tokio::sync::Notify::new();
-    let writing = conversation::write(session, &mut outbox, sink, &room);
+/// Goes on with a session on a new connection.
+pub(super) async fn go_on(broker: Arc<Broker>, session: Arc<Session>, outbox: Reader, source: impl FrameSource, sink: impl FrameSink) {
+    converse(Seat::new(broker, session), outbox, source, sink).await;
+}
+
+/// Speaks until one side has had enough, and says goodbye.
+async fn converse(seat: Seat, mut outbox: Reader, mut source: impl FrameSource, mut sink: impl FrameSink) {
+    if let Some(goodbye) = speak(&seat, &mut outbox, &mut source, &mut sink).await {
+        drop((outbox, seat));
+        farewell(&mut source, &mut sink, goodbye).await;
+    }
+}
+
+/// `None`: the connection is beyond goodbyes.
+async fn speak(seat: &Seat, outbox: &mut Reader, source: &mut impl FrameSource, sink: &mut impl FrameSink) -> Option<Goodbye> {
+    let (session, stream, room) = (&seat.session, outbox.stream.clone(), tokio::sync::Notify::new());
+    let writing = conversation::write(session, outbox, sink, &room);
     tokio::pin!(writing);
     let silence = tokio::select! {
         biased;
@@ -69,6 +89,8 @@ async fn converse(seat: &Seat, source: &mut impl FrameSource, sink: &mut impl Fr
     };
     let goodbye = match silence {
         Silence::Gone => return None,
+        // The client may come back, on another connection.
+        Silence::Fault(goodbye) if !session.ends_with_connection() => return Some(goodbye),
         Silence::Fault(goodbye) => goodbye,
         // A client that closed its sending half still wants its answers.
         Silence::Said => {
@@ -81,7 +103,7 @@ async fn converse(seat: &Seat, source: &mut impl FrameSource, sink: &mut impl Fr
             Goodbye::Done
         }
     };
-    seat.leave("its connection ended");
+    seat.leave("its client ended it");
     in_time(LAST_FRAMES_WAIT, writing).await.map(|_over| goodbye)
 }
 
@@ -90,13 +112,17 @@ async fn in_time<T>(limit: Duration, work: impl Future<Output = Option<T>>) -> O
     tokio::time::timeout(limit, work).await.ok().flatten()
 }
 
-/// A session and the connection it lives and dies with.
+/// A session and the connection it lives on.
 struct Seat {
     broker: Arc<Broker>,
     session: Arc<Session>,
 }
 
 impl Seat {
+    fn new(broker: Arc<Broker>, session: Arc<Session>) -> Self {
+        Self { broker, session }
+    }
+
     fn leave(&self, why: &str) {
         if !self.session.is_leaving() {
             self.broker.close_session(&self.session, why);
@@ -104,8 +130,23 @@ impl Seat {
     }
 }
 
+/// A session that can be resumed waits for its client; any other ends here at the latest.
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.leave("its connection ended");
+        if self.session.ends_with_connection() {
+            return self.leave("its connection ended");
+        }
+        if self.session.is_leaving() {
+            return;
+        }
+        let (broker, session) = (Arc::downgrade(&self.broker), self.session.clone());
+        let window = session.shared.config.session.resume;
+        tokio::spawn(async move {
+            tokio::time::sleep(window).await;
+            let alone = !session.is_leaving() && session.is_left_alone();
+            if let Some(broker) = broker.upgrade().filter(|_| alone) {
+                broker.close_session(&session, "its client did not come back");
+            }
+        });
     }
 }

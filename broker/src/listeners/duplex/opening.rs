@@ -1,7 +1,8 @@
 //! From the first message of a connection to its session: who the client is, which endpoint it wants, the handshake.
 //!
 //! A client that has no HTTP header to say so says both in the `_meta` of `initialize`: `dev.mcp-broker/token` and
-//! `dev.mcp-broker/backend`. Neither goes further than this file.
+//! `dev.mcp-broker/backend`. Neither goes further than this file. A client that can come back is told its session's id in the
+//! `_meta` of the answer.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use protocol::{
 };
 use transport::frame::{FrameSink, FrameSource, Goodbye, ReadError};
 
-use super::Guest;
+use super::{Guest, Known};
 use crate::{
     actors::session::Session,
     auth::Caller,
@@ -27,6 +28,7 @@ use crate::{
 };
 
 const TOKEN: &str = "dev.mcp-broker/token";
+const SESSION: &str = "dev.mcp-broker/session";
 const BACKEND: &str = "dev.mcp-broker/backend";
 
 /// Reads until a session is open and its client knows; otherwise the way to end the connection.
@@ -103,10 +105,21 @@ async fn answered(broker: &Arc<Broker>, guest: &Guest, message: &Message) -> Ans
 }
 
 async fn opened(broker: &Arc<Broker>, guest: &Guest, message: &Message) -> Result<(Arc<Session>, Bytes), Refusal> {
+    if let Some(Known { caller, endpoint }) = &guest.known {
+        let (session, result) = broker.open_session(caller.clone(), endpoint.clone(), guest.transport, message).await?;
+        let result = with_session_id(&result, &session);
+        return Ok((session, result));
+    }
     let asked = Asked::read(message)?;
-    let caller = broker.authenticate(asked.token.as_deref())?;
+    let caller = broker.authenticate_on(asked.token.as_deref(), guest.certified.as_ref())?;
     let endpoint = endpoint(broker, &caller, asked.backend.as_deref())?;
     broker.open_session(caller, endpoint, guest.transport, message).await
+}
+
+/// Tells a client the id by which it finds its session again.
+fn with_session_id(result: &Bytes, session: &Session) -> Bytes {
+    let members = result.strip_prefix(b"{").unwrap_or(result);
+    [format!("{{\"_meta\":{{\"{SESSION}\":{}}},", json::quote(session.id.as_str())).as_bytes(), members].concat().into()
 }
 
 /// A backend that is not there looks like one that is another's.

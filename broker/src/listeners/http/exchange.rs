@@ -20,6 +20,7 @@ use protocol::{
 };
 
 use super::{
+    Certified,
     answer::{self, Body, EventStyle},
     forward::Located,
     gate::{self, Gate},
@@ -95,7 +96,7 @@ async fn dispatch(broker: &Arc<Broker>, reach: Reach<'_>, request: Request<Incom
         return Err(anonymous(Refusal::new(ErrorKind::MethodNotAllowed, "this endpoint takes GET, POST and DELETE")));
     }
     let caller = match reach {
-        Reach::Edge(_) => gate::bearer(&head.headers, &head.uri).and_then(|bearer| broker.authenticate(bearer)),
+        Reach::Edge(_) => client(broker, &head),
         Reach::Inner => vouched::caller(&head.headers).and_then(|caller| broker.admit(caller)),
     };
     let caller = caller.map_err(anonymous)?;
@@ -107,6 +108,12 @@ async fn dispatch(broker: &Arc<Broker>, reach: Reach<'_>, request: Request<Incom
     }
     let asked = Asked { broker, reach, caller, endpoint, head };
     if method == HttpMethod::POST { asked.post(body).await } else { asked.get_or_delete().await.map_err(anonymous) }
+}
+
+/// Who a client is: by the key it shows, or by its connection's certificate.
+pub(super) fn client(broker: &Broker, head: &request::Parts) -> Result<Caller, Refusal> {
+    let certified = head.extensions.get::<Certified>().map(|Certified(caller)| caller);
+    gate::bearer(&head.headers, &head.uri).and_then(|bearer| broker.authenticate_on(bearer, certified))
 }
 
 impl Asked<'_> {

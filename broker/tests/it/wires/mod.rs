@@ -1,9 +1,12 @@
 //! Clients whose connection is their session, and backends behind sockets.
 
 mod backend_tcp;
+mod backend_websocket;
 mod bounds;
 mod features;
 mod tcp;
+mod tls;
+mod websocket;
 
 use serde_json::{Value, json};
 use testkit::{BrokerBuilder, PipeBackend, TestBroker, duplex::DuplexBuilder};
