@@ -78,7 +78,7 @@ pub(crate) fn host_without_brackets(host: &str) -> &str {
 
 /// A TCP connection to the host, by the first of its allowed addresses that answers.
 pub(crate) async fn open(host: &str, port: u16, egress: &EgressPolicy) -> Result<TcpStream, ConnectError> {
-    let tcp = connect_any(allowed_addresses(host, port, egress).await?).await?;
+    let tcp = first_of(allowed_addresses(host, port, egress).await?, connect_one).await?;
     // Messages are written whole; waiting for more to send would only delay them.
     let _ = tcp.set_nodelay(true);
     Ok(tcp)
@@ -127,23 +127,27 @@ fn alternate_families(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
 }
 
 /// The first connection to come up; each further address starts after a head start, or when the one before has failed.
-async fn connect_any(addresses: Vec<SocketAddr>) -> Result<TcpStream, ConnectError> {
+pub(crate) async fn first_of<T, Attempt>(addresses: Vec<SocketAddr>, attempt: impl Fn(SocketAddr) -> Attempt) -> Result<T, ConnectError>
+where
+    T: Send + 'static,
+    Attempt: Future<Output = Result<T, ConnectError>> + Send + 'static,
+{
     if let [address] = addresses[..] {
-        return connect_one(address).await;
+        return attempt(address).await;
     }
     let mut waiting = addresses.into_iter();
     let mut attempts = JoinSet::new();
     let mut last = ConnectError::Unreachable { reason: "no address to connect to".to_owned() };
     loop {
         match waiting.next() {
-            Some(address) => drop(attempts.spawn(connect_one(address))),
+            Some(address) => drop(attempts.spawn(attempt(address))),
             None if attempts.is_empty() => return Err(last),
             None => {}
         }
         let more = !waiting.as_slice().is_empty();
         tokio::select! {
             Some(ended) = attempts.join_next() => match ended {
-                Ok(Ok(stream)) => return Ok(stream),
+                Ok(Ok(connection)) => return Ok(connection),
                 Ok(Err(error)) => last = error,
                 Err(_) => {}
             },

@@ -139,6 +139,9 @@ pub enum ReadError {
     /// The peer closed and named a fault.
     #[error("the peer closed with code {code}: {reason:?}")]
     Closed { code: u64, reason: String },
+    /// The peer gave up this one exchange; the connection goes on.
+    #[error("the peer gave the exchange up")]
+    Cancelled,
     #[error("reading failed: {0}")]
     Io(#[from] io::Error),
 }
@@ -152,7 +155,7 @@ impl ReadError {
             Self::InvalidUtf8 => Goodbye::InvalidUtf8,
             Self::Protocol(_) => Goodbye::Protocol,
             Self::Silent { .. } => Goodbye::Policy,
-            Self::Closed { .. } | Self::Io(_) => Goodbye::Done,
+            Self::Closed { .. } | Self::Cancelled | Self::Io(_) => Goodbye::Done,
         }
     }
 }
@@ -162,6 +165,8 @@ impl ReadError {
 pub enum WriteError {
     #[error("the connection is closed")]
     Closed,
+    #[error("the peer took nothing for {limit:?}")]
+    Stalled { limit: Duration },
     #[error("writing failed: {0}")]
     Io(#[from] io::Error),
 }
@@ -170,6 +175,7 @@ impl From<WriteError> for io::Error {
     fn from(error: WriteError) -> Self {
         match error {
             WriteError::Closed => Self::from(io::ErrorKind::BrokenPipe),
+            WriteError::Stalled { .. } => Self::new(io::ErrorKind::TimedOut, error),
             WriteError::Io(error) => error,
         }
     }

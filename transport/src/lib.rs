@@ -1,8 +1,8 @@
-//! Whole frames over sockets and pipes: newline framing, TCP and TLS, child processes, the HTTP client and the egress policy,
-//! and requests between replicas.
+//! Whole frames over sockets and pipes: newline framing, TCP, WebSocket, QUIC and TLS, child processes, the HTTP client and the
+//! egress policy, and requests between replicas.
 //!
-//! Used by the broker's links and listeners. This crate knows bytes, HTTP and processes; it never
-//! looks inside a frame and knows neither MCP nor JSON. Everything it buffers has a limit that the caller names.
+//! Used by the broker's links and listeners. This crate knows bytes, HTTP and processes; it never looks inside a frame and knows
+//! nothing of MCP, and of JSON only that a line break in it is a space. Everything it buffers has a limit that the caller names.
 
 pub mod child_process;
 mod connect;
@@ -13,6 +13,7 @@ pub mod http_client;
 pub mod lines;
 pub mod peer;
 mod process_group;
+pub mod quic;
 mod read_buffer;
 mod send_error;
 pub mod stall;

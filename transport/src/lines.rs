@@ -71,9 +71,9 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         }
     }
 
-    /// Where the bytes come from.
-    pub fn get_ref(&self) -> &R {
-        &self.reader
+    /// Where the bytes come from, for what is not reading.
+    pub(crate) fn get_mut(&mut self) -> &mut R {
+        &mut self.reader
     }
 
     /// A line that is complete in the buffer, or the unterminated rest once the stream has ended.

@@ -20,7 +20,7 @@ pub async fn echo(stream: Stream, begun: Bytes, limits: &Limits) -> Result<(), R
             Ok(Some(message)) => match sink.send(message.opcode, &[message.payload]).await {
                 // Closed: the next reading says why.
                 Ok(()) | Err(WriteError::Closed) => {}
-                Err(WriteError::Io(error)) => break Err(error.into()),
+                Err(error) => break Err(ReadError::Io(error.into())),
             },
             Ok(None) => break Ok(()),
             Err(error) => break Err(error),

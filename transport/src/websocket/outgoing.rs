@@ -172,8 +172,10 @@ impl<W: AsyncWrite + Unpin> Outgoing<W> {
 }
 
 impl<W: AsyncWrite + Unpin> State<W> {
-    /// Encodes what is due and writes and flushes it.
+    /// Writes and flushes what is due.
     fn poll_control(&mut self, role: Role, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // What came up while the socket was full waits until then: encoded, it could no longer be forgotten.
+        ready!(self.poll_encoded(context))?;
         self.encode(role);
         ready!(self.poll_encoded(context))?;
         if self.needs_flush {

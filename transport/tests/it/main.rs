@@ -9,9 +9,11 @@ mod http_client;
 mod http_server;
 mod lines;
 mod peer;
+mod quic;
 mod stall;
 mod tls;
 mod url;
+mod websocket;
 
 use std::future::Future;
 use std::time::Duration;

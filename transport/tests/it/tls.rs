@@ -23,14 +23,17 @@ use crate::{
 };
 
 /// Accepts for ever; what became of each connection comes out of the channel.
-async fn serve(server: Arc<ServerTls>) -> (SocketAddr, mpsc::UnboundedReceiver<Result<Stream, HandshakeError>>) {
+async fn serve(server: Arc<ServerTls>) -> (SocketAddr, mpsc::Receiver<Result<Stream, HandshakeError>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let (accepted, outcomes) = mpsc::unbounded_channel();
+    let (accepted, outcomes) = mpsc::channel(64);
     tokio::spawn(async move {
         while let Ok((socket, _)) = listener.accept().await {
             let (server, accepted) = (Arc::clone(&server), accepted.clone());
-            tokio::spawn(async move { drop(accepted.send(server.accept(socket, ListenerKind::Tcp, Duration::from_millis(500)).await)) });
+            tokio::spawn(async move {
+                let outcome = server.accept(socket, ListenerKind::Tcp, Duration::from_millis(500)).await;
+                let _ = accepted.send(outcome).await;
+            });
         }
     });
     (address, outcomes)

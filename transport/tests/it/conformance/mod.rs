@@ -71,3 +71,5 @@ conformance!(tcp);
 conformance!(tls);
 conformance!(websocket);
 conformance!(websocket_tls);
+conformance!(quic_control);
+conformance!(quic_stream);

@@ -20,12 +20,13 @@ use tokio::{
 };
 use transport::{
     ClientAuth, ClientTls, EgressPolicy, FrameSink, FrameSource, ListenerKind, StallGuard,
+    quic::{self, QuicClient, QuicConnection, QuicListener, QuicSink, QuicSource, RequestStream},
     tcp::{self, ReadHalf, Stream, WriteHalf},
     websocket::{self, ConnectOptions, WsSink, WsSource},
 };
 
 use super::{End, Setup};
-use crate::{DEADLINE, certificates::Authority};
+use crate::{DEADLINE, certificates::Authority, soon};
 
 pub(crate) fn egress() -> EgressPolicy {
     EgressPolicy { loopback: true, ..EgressPolicy::default() }
@@ -140,4 +141,60 @@ async fn websocket_ends(setup: Setup, accepting: impl Future<Output = Stream>, u
     let accepting = async { upgraded(accepting.await).await };
     let ((stream, begun), connected) = tokio::join!(accepting, websocket::connect(options));
     (End::new(websocket::server(stream, begun, &limits)), End::new(connected.unwrap()))
+}
+
+pub(crate) fn quic_limits(setup: Setup) -> quic::Limits {
+    quic::Limits { message_bytes_max: setup.frame_bytes_max, ..quic::Limits::default() }
+}
+
+/// A listener, and what a client needs to connect to it.
+pub(crate) fn quic_listener(limits: quic::Limits) -> (QuicListener, ClientTls) {
+    let authority = Authority::new();
+    let tls = Arc::new(authority.server(ClientAuth::None));
+    (QuicListener::bind("127.0.0.1:0".parse().unwrap(), tls, limits, None).unwrap(), authority.client())
+}
+
+pub(crate) type QuicEnd = End<QuicSource, QuicSink>;
+
+/// Both sides of a new connection, each with its control stream.
+pub(crate) async fn quic_connection(
+    listener: &QuicListener,
+    tls: &ClientTls,
+    limits: &quic::Limits,
+) -> ((QuicConnection, QuicEnd), (QuicClient, QuicEnd)) {
+    let (address, egress) = (listener.local_addr().unwrap().to_string(), egress());
+    let connecting = async {
+        let options = quic::ConnectOptions { address: &address, egress: &egress, tls, limits, timeout: DEADLINE };
+        let (client, source, mut sink) = quic::connect(options).await.unwrap();
+        // A stream is there for the server when something was sent on it; an empty line is nothing.
+        sink.send_all(&mut vec![Bytes::new()]).await.unwrap();
+        (client, End { source, sink })
+    };
+    let accepting = async {
+        let (connection, source, sink) = listener.accept().await.unwrap().establish(DEADLINE).await.unwrap();
+        (connection, End { source, sink })
+    };
+    soon("a connection", async { tokio::join!(accepting, connecting) }).await
+}
+
+pub(super) async fn quic_control(setup: Setup) -> (QuicEnd, QuicEnd) {
+    let limits = quic_limits(setup);
+    let (listener, tls) = quic_listener(limits.clone());
+    let ((_, server), (_, client)) = quic_connection(&listener, &tls, &limits).await;
+    (server, client)
+}
+
+/// A stream beside the control stream.
+pub(super) async fn quic_stream(setup: Setup) -> (QuicEnd, QuicEnd) {
+    let limits = quic_limits(setup);
+    let (listener, tls) = quic_listener(limits.clone());
+    let ((connection, _), (client, _)) = quic_connection(&listener, &tls, &limits).await;
+    let opening = async {
+        let mut stream = client.open_stream().await.unwrap();
+        stream.sink.send_all(&mut vec![Bytes::new()]).await.unwrap();
+        stream
+    };
+    let (accepted, opened) = soon("a stream", async { tokio::join!(connection.accept_request(), opening) }).await;
+    let end = |RequestStream { source, sink }| End { source, sink };
+    (end(accepted.unwrap()), end(opened))
 }
