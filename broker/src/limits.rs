@@ -192,6 +192,16 @@ pub const FRAMES_IN_A_ROW: u32 = 64;
 pub const PIPELINE_WAIT_MAX: Duration = Duration::from_secs(1);
 /// A client that has said all it has to say gets the answers that come within this time.
 pub const HALF_CLOSED_MAX: Duration = Duration::from_secs(10);
+/// Requests of a QUIC client that have streams of their own at the same time.
+pub const QUIC_REQUEST_STREAMS_MAX: u32 = 100;
+/// QUIC handshakes at the same time from addresses nobody has proved to own; beyond it newcomers prove theirs first.
+pub const QUIC_UNPROVED_HANDSHAKES_MAX: usize = 32;
+/// QUIC handshakes at the same time at all; beyond it newcomers are refused.
+pub const QUIC_HANDSHAKES_MAX: usize = 1_024;
+/// Messages that were POSTed for one stream of 2024-11-05 and wait for their turn; further ones wait with their request.
+pub const LEGACY_QUEUE_FRAMES: usize = 64;
+/// Random bytes in the address those are POSTed to.
+pub const LEGACY_NAME_BYTES: usize = 24;
 /// The last messages to a client whose session is over are written within this time.
 pub const LAST_FRAMES_WAIT: Duration = Duration::from_secs(5);
 

@@ -42,7 +42,7 @@ const ERROR_CODES: [i64; 7] = [-32700, -32600, -32601, -32602, -32603, -32002, -
 const REFUSAL_CODES: std::ops::RangeInclusive<i64> = 1001..=1089;
 
 /// How clients come. The children of each are kept resolved.
-const TRANSPORTS: [&str; 3] = ["http", "tcp", "websocket"];
+const TRANSPORTS: [&str; 5] = ["http", "tcp", "websocket", "sse", "quic"];
 
 /// How a client's request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

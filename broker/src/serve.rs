@@ -20,7 +20,10 @@ use std::{
 use storage::StoreError;
 use tokio::{net::TcpListener, task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
-use transport::{TlsError, TlsSetupError};
+use transport::{
+    TlsError, TlsSetupError,
+    quic::{ListenError, QuicListener},
+};
 
 use self::{
     signals::{Signal, Signals},
@@ -72,6 +75,8 @@ pub enum ServeError {
     Load(#[from] LoadError),
     #[error("{key}: can not listen on {address}: {source}; end what uses it, or choose another address")]
     Bind { key: &'static str, address: SocketAddr, source: io::Error },
+    #[error("listen.quic: {source}")]
+    Quic { source: ListenError },
     #[error("the {what} listener ended by itself: {detail}")]
     ListenerEnded { what: &'static str, detail: String },
     #[error("the operating system refused {what}: {source}")]
@@ -87,7 +92,7 @@ impl ServeError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_) | Self::Certificates(_) | Self::Load(LoadError::Twice { .. } | LoadError::NoTenant { .. }) => EXIT_USAGE,
-            Self::Store(_) | Self::Load(LoadError::Store(_)) | Self::Keys(_) | Self::Bind { .. } => EXIT_UNAVAILABLE,
+            Self::Store(_) | Self::Load(LoadError::Store(_)) | Self::Keys(_) | Self::Bind { .. } | Self::Quic { .. } => EXIT_UNAVAILABLE,
             Self::Load(_) | Self::Tls(_) | Self::Telemetry(_) | Self::ListenerEnded { .. } | Self::System { .. } => EXIT_INTERNAL,
         }
     }
@@ -192,6 +197,7 @@ struct Running {
     doors: [Door; 2],
     http: Listener,
     tcp: Option<Listener>,
+    quic: Option<Listener>,
     admin: Listener,
     internal: Option<Listener>,
 }
@@ -210,6 +216,7 @@ impl Running {
         // The store locks an SQLite database; only then may the secret beside it be made.
         let database = Database::open(&config, config.storage.migrate_on_start).await?;
         let keys = Keys::load(&config)?;
+        let quic_secret = keys.quic;
         let stores = database.with_the_rest(&config, &keys).await?;
         let keyring = Arc::new(Keyring::new(keys.api_key.clone()));
         let metrics = Arc::new(Metrics::new(config.telemetry.tenant_labels));
@@ -221,6 +228,7 @@ impl Running {
         let http = bind("listen.http", config.listen.http).await?;
         let admin = bind("listen.admin", config.listen.admin).await?;
         let tcp = bind_if("listen.tcp", config.listen.tcp).await?;
+        let quic = bind_quic(&config, &doors[0], &quic_secret)?;
         let internal = bind_if("listen.internal", config.listen.internal).await?;
         let node = join(&control, &metrics, internal.as_ref()).await?;
         let loaded = control.load().await?;
@@ -235,12 +243,17 @@ impl Running {
             Listener::start(bound, |listener, stop| listeners::duplex::tcp::serve(Arc::clone(&broker), listener, clients.clone(), stop))
         });
         let tcp = tcp.transpose()?;
+        let quic = quic.map(|bound| {
+            let address = bound.local_addr().map_err(|source| ServeError::System { what: "the address of a listener", source })?;
+            Ok::<_, ServeError>(Listener::begin(address, |stop| listeners::duplex::quic::serve(Arc::clone(&broker), bound, stop)))
+        });
+        let quic = quic.transpose()?;
         let internal =
             internal.map(|bound| Listener::start(bound, |listener, stop| listeners::internal::serve(Arc::clone(&broker), listener, stop)));
         let internal = internal.transpose()?;
         control.follow();
         tokio::spawn(durable::sweep(Arc::clone(&broker.shared.durable), Arc::clone(&config), metrics));
-        Ok(Self { options, config, logging, broker, control, node, doors, http, tcp, admin, internal })
+        Ok(Self { options, config, logging, broker, control, node, doors, http, tcp, quic, admin, internal })
     }
 
     /// The first line on standard output, which whoever started the broker waits for.
@@ -248,7 +261,7 @@ impl Running {
         let named = |name: &str, listener: &Option<Listener>| {
             listener.as_ref().map(|listener| format!(" {name}={}", listener.address)).unwrap_or_default()
         };
-        let others = [named("tcp", &self.tcp), named("internal", &self.internal)].concat();
+        let others = [named("tcp", &self.tcp), named("quic", &self.quic), named("internal", &self.internal)].concat();
         let line = format!("ready http={} admin={}{others}\n", self.http.address, self.admin.address);
         let mut out = io::stdout().lock();
         if let Err(error) = out.write_all(line.as_bytes()).and_then(|()| out.flush()) {
@@ -278,6 +291,7 @@ impl Running {
                 ended = &mut self.http.task => return Err(listener_ended("http", ended)),
                 ended = &mut self.admin.task => return Err(listener_ended("admin", ended)),
                 ended = ended(&mut self.tcp) => return Err(listener_ended("tcp", ended)),
+                ended = ended(&mut self.quic) => return Err(listener_ended("quic", ended)),
                 ended = ended(&mut self.internal) => return Err(listener_ended("internal", ended)),
             }
         }
@@ -295,8 +309,8 @@ impl Running {
                 tracing::warn!("the grace period is over: what is still in flight is given up");
             }
             self.http.close(CLOSE_WAIT).await;
-            if let Some(tcp) = &mut self.tcp {
-                tcp.close(CLOSE_WAIT).await;
+            for listener in [&mut self.tcp, &mut self.quic].into_iter().flatten() {
+                listener.close(CLOSE_WAIT).await;
             }
             if let Some(internal) = &mut self.internal {
                 internal.close(CLOSE_WAIT).await;
@@ -352,9 +366,16 @@ impl Listener {
         Serving: Future<Output = ()> + Send + 'static,
     {
         let address = listener.local_addr().map_err(|source| ServeError::System { what: "the address of a listener", source })?;
+        Ok(Self::begin(address, |stop| serve(listener, stop)))
+    }
+
+    fn begin<Serving>(address: SocketAddr, serve: impl FnOnce(CancellationToken) -> Serving) -> Self
+    where
+        Serving: Future<Output = ()> + Send + 'static,
+    {
         let stop = CancellationToken::new();
-        let task = tokio::spawn(serve(listener, stop.clone()));
-        Ok(Self { address, stop, task })
+        let task = tokio::spawn(serve(stop.clone()));
+        Self { address, stop, task }
     }
 
     async fn close(&mut self, within: Duration) {
@@ -388,6 +409,12 @@ async fn ended(listener: &mut Option<Listener>) -> Result<(), tokio::task::JoinE
 
 async fn bind(key: &'static str, address: SocketAddr) -> Result<TcpListener, ServeError> {
     TcpListener::bind(address).await.map_err(|source| ServeError::Bind { key, address, source })
+}
+
+fn bind_quic(config: &Config, door: &Door, secret: &[u8; 32]) -> Result<Option<QuicListener>, ServeError> {
+    let (Some(address), Some(tls)) = (config.listen.quic, door.tls()) else { return Ok(None) };
+    let limits = listeners::duplex::quic::limits(config);
+    QuicListener::bind(address, tls, limits, Some(secret)).map(Some).map_err(|source| ServeError::Quic { source })
 }
 
 async fn bind_if(key: &'static str, address: Option<SocketAddr>) -> Result<Option<TcpListener>, ServeError> {

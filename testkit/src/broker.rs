@@ -236,6 +236,11 @@ impl TestBroker {
         self.first().tcp_address().expect("the test configured listen.tcp")
     }
 
+    /// Of the (first) process: where QUIC is spoken.
+    pub fn quic_address(&self) -> SocketAddr {
+        self.first().quic_address().expect("the test configured listen.quic")
+    }
+
     /// A client of the TCP listener, to be connected.
     pub fn duplex(&self) -> DuplexBuilder {
         DuplexClient::builder().judged_by(&self.verdict.0)

@@ -9,6 +9,7 @@ use std::{
     },
 };
 
+use quinn::crypto::rustls::QuicServerConfig;
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader},
@@ -50,6 +51,26 @@ impl PipeBackend {
         Self::start(script.clone(), Kind::WebSocket).await
     }
 
+    /// Lines on the first stream of each QUIC connection.
+    pub async fn quic(script: &StdioScript, config: rustls::ServerConfig) -> Self {
+        let mut config = config;
+        config.alpn_protocols = vec![b"mcp".to_vec()];
+        let crypto = QuicServerConfig::try_from(config).expect("TLS 1.3 is among the versions");
+        let config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
+        let endpoint = quinn::Endpoint::server(config, ([127, 0, 0, 1], 0).into()).expect("a free port");
+        let address = endpoint.local_addr().expect("a bound socket has an address");
+        let (accepted, connections) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Vec::new())));
+        let (counted, kept, script) = (accepted.clone(), connections.clone(), script.clone());
+        let server = tokio::spawn(async move {
+            while let Some(incoming) = endpoint.accept().await {
+                counted.fetch_add(1, Ordering::SeqCst);
+                let serving = tokio::spawn(serve_quic(incoming, script.command()));
+                kept.lock().expect("nothing panics while it holds this lock").push(serving.abort_handle());
+            }
+        });
+        Self { address, kind: Kind::Quic, accepted, connections, _server: AbortOnDrop(server) }
+    }
+
     async fn start(script: StdioScript, kind: Kind) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("a bound listener has an address");
@@ -74,6 +95,7 @@ impl PipeBackend {
         match self.kind {
             Kind::Tcp => json!({"transport": {"type": "tcp", "address": self.address.to_string()}}),
             Kind::Tls(_) => json!({"transport": {"type": "tcp", "address": self.address.to_string(), "tls": true}}),
+            Kind::Quic => json!({"transport": {"type": "quic", "address": self.address.to_string()}}),
             Kind::WebSocket => json!({"transport": {"type": "websocket", "url": format!("ws://{}/mcp", self.address)}}),
         }
     }
@@ -101,6 +123,7 @@ enum Kind {
     Tcp,
     Tls(TlsAcceptor),
     WebSocket,
+    Quic,
 }
 
 impl std::fmt::Debug for Kind {
@@ -109,6 +132,7 @@ impl std::fmt::Debug for Kind {
             Self::Tcp => "tcp",
             Self::Tls(_) => "tls",
             Self::WebSocket => "websocket",
+            Self::Quic => "quic",
         })
     }
 }
@@ -119,6 +143,7 @@ async fn serve(socket: TcpStream, mut command: Command, kind: Kind) {
     let mut child = command.spawn().expect("the scripted backend starts");
     let (mut input, mut output) = (child.stdin.take().expect("it is piped"), child.stdout.take().expect("it is piped"));
     match kind {
+        Kind::Quic => unreachable!("no TCP connection is one of QUIC"),
         Kind::Tcp => copy(socket, &mut input, &mut output).await,
         Kind::Tls(acceptor) => {
             if let Ok(stream) = acceptor.accept(socket).await {
@@ -131,6 +156,15 @@ async fn serve(socket: TcpStream, mut command: Command, kind: Kind) {
             }
         }
     }
+}
+
+async fn serve_quic(incoming: quinn::Incoming, mut command: Command) {
+    let Ok(connection) = incoming.await else { return };
+    let Ok((writer, reader)) = connection.accept_bi().await else { return };
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+    let mut child = command.spawn().expect("the scripted backend starts");
+    let (mut input, mut output) = (child.stdin.take().expect("it is piped"), child.stdout.take().expect("it is piped"));
+    copy(tokio::io::join(reader, writer), &mut input, &mut output).await;
 }
 
 async fn copy(stream: impl AsyncRead + AsyncWrite, input: &mut ChildStdin, output: &mut ChildStdout) {

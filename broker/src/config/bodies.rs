@@ -117,6 +117,14 @@ fn check_transport(transport: &TransportSpec, faults: &mut Vec<Fault>) {
                 fault("transport.tls.server_name".into(), "is no name of a server", SERVER_NAME_ALLOWED);
             }
         }
+        TransportSpec::Quic { address, server_name } => {
+            if split_host_port(address).is_none() {
+                fault("transport.address".into(), "is no host and port", ADDRESS_ALLOWED);
+            }
+            if server_name.as_ref().is_some_and(|name| !is_server_name(name)) {
+                fault("transport.server_name".into(), "is no name of a server", SERVER_NAME_ALLOWED);
+            }
+        }
         TransportSpec::Websocket { url } => match as_http_url(url).as_deref().map(::transport::parse_http_url) {
             Some(Ok(_)) => {}
             Some(Err(error)) => fault("transport.url".into(), &error.to_string(), WEBSOCKET_ALLOWED),
@@ -246,7 +254,7 @@ fn backend(reader: &mut Reader<'_>, body: &Value) -> Option<BackendSpec> {
 
 fn read_transport(reader: &mut Reader<'_>, value: &Value) -> Option<TransportSpec> {
     const PATH: &str = "transport";
-    const KINDS: &str = "http, stdio, tcp, websocket";
+    const KINDS: &str = "http, stdio, tcp, websocket, quic";
     let Some(members) = value.as_object() else {
         reader.fault(PATH, &format!("is {}", describe(value)), "a map with `type` and what belongs to it");
         return None;
@@ -271,9 +279,10 @@ fn read_transport(reader: &mut Reader<'_>, value: &Value) -> Option<TransportSpe
             reader.object(PATH, value, &["type", "url"], &[])?;
             Some(TransportSpec::Websocket { url: reader.required_text(PATH, members, "url")? })
         }
-        Some(kind @ "quic") => {
-            reader.fault("transport.type", &format!("{kind} is not available in this build"), KINDS);
-            None
+        Some("quic") => {
+            reader.object(PATH, value, &["type", "address", "server_name"], &[])?;
+            let server_name = reader.text(PATH, members, "server_name");
+            Some(TransportSpec::Quic { address: reader.required_text(PATH, members, "address")?, server_name })
         }
         Some(_) => {
             reader.fault("transport.type", "is no known transport", KINDS);
@@ -456,6 +465,7 @@ mod tests {
             json!({"transport": {"type": "tcp", "address": "[::1]:7000"}}),
             json!({"transport": {"type": "tcp", "address": "a:7000", "tls": true}}),
             json!({"transport": {"type": "tcp", "address": "10.0.0.1:7000", "tls": {"server_name": "tools.internal"}}}),
+            json!({"transport": {"type": "quic", "address": "a:7000", "server_name": "tools.internal"}}),
             json!({"transport": {"type": "websocket", "url": "wss://a.example/ws?x=1"}, "credentials": {"bearer": "t"}}),
         ] {
             let parsed = parse_backend_spec(&body).unwrap_or_else(|faults| panic!("{body}: {faults:?}"));
@@ -503,10 +513,9 @@ mod tests {
         for url in ["", "http://a/", "ws://", "ws://u:p@a/", "wss://a/#f", "wsx://a/", "ws:a"] {
             assert_fault(json!({"transport": {"type": "websocket", "url": url}}), "transport.url: ");
         }
-        assert_fault(
-            json!({"transport": {"type": "quic"}}),
-            "transport.type: quic is not available in this build; allowed: http, stdio, tcp, websocket",
-        );
+        assert_fault(json!({"transport": {"type": "quic"}}), "transport.address: is missing");
+        assert_fault(json!({"transport": {"type": "quic", "address": "a"}}), "transport.address: is no host and port");
+        assert_fault(json!({"transport": {"type": "quic", "address": "a:1", "server_name": ""}}), "transport.server_name: is no name");
         assert_fault(json!({"transport": {"type": "carrier-pigeon"}}), "transport.type: is no known transport");
         for later in ["breaker", "limits"] {
             assert_fault(json!({"transport": http, later: {}}), &format!("{later}: not available in this build"));

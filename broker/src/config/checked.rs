@@ -33,8 +33,13 @@ pub const DEFAULT_TENANT: &str = "default";
 pub(super) fn check(raw: &Raw, faults: Vec<Fault>) -> Result<Config, Faults> {
     let mut reading = Reading { raw, faults };
     let (http, admin) = (reading.address("listen.http"), reading.address("listen.admin"));
-    let listen =
-        Listen { http, admin, tcp: reading.optional("listen.tcp", address), internal: reading.optional("listen.internal", address) };
+    let listen = Listen {
+        http,
+        admin,
+        tcp: reading.optional("listen.tcp", address),
+        quic: reading.optional("listen.quic", address),
+        internal: reading.optional("listen.internal", address),
+    };
     let auth = reading.auth();
     let egress = EgressPolicy {
         allow: reading.networks("egress.allow"),
@@ -59,6 +64,10 @@ pub(super) fn check(raw: &Raw, faults: Vec<Fault>) -> Result<Config, Faults> {
         auth,
     };
     reading.public_listeners(&config);
+    if config.listen.quic.is_some() && config.tls.certificate.is_none() && reading.faults.is_empty() {
+        let allowed = "tls.cert_file and tls.key_file, or tls.self_signed: true";
+        reading.fault("listen.quic", "needs a certificate: QUIC is never without TLS", allowed);
+    }
     reading.colliding_listeners(&config.listen);
     reading.replicas(&config);
     if reading.faults.is_empty() { Ok(config) } else { Err(Faults(reading.faults)) }
@@ -156,6 +165,7 @@ impl Reading<'_> {
             handshake: self.duration("timeouts.handshake"),
             websocket_ping: self.duration("timeouts.websocket_ping"),
             websocket_idle: self.duration("timeouts.websocket_idle"),
+            quic_idle: self.duration("timeouts.quic_idle"),
             client_request: self.duration("timeouts.client_request"),
             ping_interval: self.duration("timeouts.ping_interval"),
         }
@@ -282,7 +292,12 @@ impl Reading<'_> {
         let all: Vec<_> = listen.data().chain([("listen.admin", listen.admin)]).chain(internal).collect();
         for (at, (key, one)) in all.iter().enumerate() {
             let same = |other: &SocketAddr| one.ip() == other.ip() || covers(*one, *other) || covers(*other, *one);
-            let taken = all[..at].iter().find(|(_, other)| one.port() != 0 && one.port() == other.port() && same(other));
+            // QUIC is UDP, whose ports are its own.
+            let others = all[..at].iter().filter(|_| *key != "listen.quic");
+            let taken = others
+                .clone()
+                .filter(|(other, _)| *other != "listen.quic")
+                .find(|(_, other)| one.port() != 0 && one.port() == other.port() && same(other));
             if let Some((before, other)) = taken {
                 self.fault(key, &format!("{one} is taken by {before} ({other})"), "another port, or 0 for any free one");
             }
@@ -514,10 +529,11 @@ mod tests {
             config.timeouts.handshake,
             config.timeouts.websocket_ping,
             config.timeouts.websocket_idle,
+            config.timeouts.quic_idle,
             config.timeouts.client_request,
             config.timeouts.ping_interval,
         ];
-        assert_eq!(timeouts.map(|deadline| deadline.as_secs()), [30, 5, 30, 30, 5, 10, 30, 300, 300, 30]);
+        assert_eq!(timeouts.map(|deadline| deadline.as_secs()), [30, 5, 30, 30, 5, 10, 30, 300, 300, 300, 30]);
         assert_eq!(config.tls, Tls { certificate: None, client_auth: ClientAuth::None, require_https: false });
         assert_eq!(config.session.resume.as_secs(), 120);
         assert_eq!((config.listen.tcp, config.limits.outbox_bytes), (None, 64 << 20));
@@ -579,6 +595,13 @@ mod tests {
         load("listen: {http: '[::1]:0', admin: '127.3.2.1:0', tcp: '127.0.0.1:0'}");
         assert_fault("listen: {tcp: '0.0.0.0:0'}", "listen.tcp: 0.0.0.0:0 is reachable from outside and auth.required is false");
         load("listen: {tcp: '0.0.0.0:0'}\nauth: {required: true}");
+    }
+
+    #[test]
+    fn quic_has_ports_of_its_own_and_is_never_without_tls() {
+        load("listen: {quic: '127.0.0.1:8080'}\ntls: {self_signed: true}");
+        assert_fault("listen: {quic: '127.0.0.1:0'}", "listen.quic: needs a certificate");
+        assert_fault("listen: {quic: '0.0.0.0:0'}\ntls: {self_signed: true}", "listen.quic: 0.0.0.0:0 is reachable from outside");
     }
 
     #[test]
@@ -661,7 +684,7 @@ mod tests {
         assert_fault("tenants: {Acme: {}}", "tenants.Acme: is no name for a tenant");
         assert_fault("tenants: {acme: {weight: 0}}", "tenants.acme.weight: is 0");
         assert_fault("tenants: [a]", "tenants: is a list");
-        assert_fault("backends: {a: {transport: {type: quic}}}", "backends.a.transport.type: quic is not available in this build");
+        assert_fault("backends: {a: {transport: {type: quic}}}", "backends.a.transport.address: is missing");
         assert_fault(
             "backends: {a: {transport: {type: stdio, command: x}, breaker: {}}}",
             "backends.a.breaker: not available in this build",

@@ -84,7 +84,7 @@ pub fn markdown() -> String {
          admin API; the token of a backend can also be read from a file (`credentials.bearer_file`). `MCP_BROKER__TENANTS` and \
          `MCP_BROKER__BACKENDS` hold a whole map, as YAML or JSON, that replaces the file's.\n\n```yaml\n{bodies}\n```\n\n\
          ## Listeners that others can reach\n\n\
-         The broker does not start with `listen.http` or `listen.tcp` on an address that is not loopback while `auth.required` is false, nor with \
+         The broker does not start with `listen.http`, `listen.tcp` or `listen.quic` on an address that is not loopback while `auth.required` is false, nor with \
          `listen.admin` on one without `auth.admin_token`, unless `auth.allow_anonymous_public` is true.\n"
     );
     out
@@ -152,6 +152,7 @@ mod tests {
             "cert_file" => "  key_file: key.pem\n",
             "key_file" => "  cert_file: cert.pem\n",
             "client_ca_file" => "  self_signed: true\n  client_auth: optional\n",
+            "quic" => "tls: {self_signed: true}\n",
             "advertise" => "listen: {internal: '127.0.0.1:0'}\n",
             _ => "",
         };

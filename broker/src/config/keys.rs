@@ -136,7 +136,7 @@ pub(super) const SECTIONS: &[Section] = &[
     Section { name: "listen", doc: "Where the broker listens. Port 0 takes a free one; the `ready` line tells which.", keys: LISTEN },
     Section {
         name: "tls",
-        doc: "TLS 1.2 and 1.3 on `listen.http`, `listen.admin` and `listen.tcp`. With a certificate each of them takes connections with and without TLS, unless told otherwise. SIGHUP reads the files anew; connections there are go on.",
+        doc: "TLS 1.2 and 1.3 on `listen.http`, `listen.admin` and `listen.tcp`, TLS 1.3 on `listen.quic`. With a certificate the first three take connections with and without TLS, unless told otherwise. SIGHUP reads the files anew; connections there are go on.",
         keys: TLS,
     },
     Section { name: "node", doc: "This process.", keys: NODE },
@@ -168,6 +168,12 @@ const LISTEN: &[Key] = &[
         Kind::Address,
         "127.0.0.1:8081",
         "Data plane over plain TCP: a message per line, a session per connection. Absent: none.",
+    ),
+    absent(
+        "quic",
+        Kind::Address,
+        "127.0.0.1:8082",
+        "Data plane over QUIC, which needs a certificate (`tls`): a session per connection, a stream per request where a client likes. Absent: none.",
     ),
     absent(
         "internal",
@@ -312,6 +318,12 @@ const TIMEOUTS: &[Key] = &[
         "5m",
         "A client that came by WebSocket and of which nothing is heard for this long, not even a pong, is disconnected.",
     ),
+    key(
+        "quic_idle",
+        Kind::Duration { min: SECOND, max: HOUR },
+        "5m",
+        "A QUIC connection, of a client or a backend, of which nothing is heard for this long, not even a keep-alive, ends.",
+    ),
     key("client_request", DEADLINE, "5m", "Answer of a client to sampling, elicitation or roots."),
     key(
         "ping_interval",
@@ -411,7 +423,7 @@ const SHUTDOWN: &[Key] = &[key(
 )];
 
 /// Keys and whole sections of the broker's documented surface that this build can not honour.
-pub(super) const UNAVAILABLE: &[&str] = &["listen.quic", "breaker", "compat", "errors"];
+pub(super) const UNAVAILABLE: &[&str] = &["breaker", "compat", "errors"];
 
 /// Two spellings of one setting: an environment variable for one replaces the other in the file.
 pub(super) const TWINS: &[(&str, &str)] = &[
@@ -459,7 +471,7 @@ mod tests {
 
     #[test]
     fn whole_sections_are_unavailable_with_all_their_keys() {
-        assert!(unavailable("breaker") && unavailable("breaker.failures") && unavailable("listen.quic"));
-        assert!(!unavailable("listen.http") && !unavailable("breakerx") && !unavailable("listen.quicx"));
+        assert!(unavailable("breaker") && unavailable("breaker.failures"));
+        assert!(!unavailable("listen.http") && !unavailable("breakerx"));
     }
 }

@@ -125,6 +125,8 @@ pub struct Listen {
     pub admin: SocketAddr,
     /// Data plane: a message per line, a session per connection.
     pub tcp: Option<SocketAddr>,
+    /// Data plane over QUIC.
+    pub quic: Option<SocketAddr>,
     /// Other replicas, about sessions that live here.
     pub internal: Option<SocketAddr>,
 }
@@ -132,7 +134,8 @@ pub struct Listen {
 impl Listen {
     /// The listeners of clients, by their keys.
     pub fn data(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> + use<> {
-        [("listen.http", self.http)].into_iter().chain(self.tcp.map(|address| ("listen.tcp", address)))
+        let tcp = self.tcp.map(|address| ("listen.tcp", address));
+        [("listen.http", self.http)].into_iter().chain(tcp).chain(self.quic.map(|address| ("listen.quic", address)))
     }
 }
 
@@ -233,6 +236,8 @@ pub struct Timeouts {
     pub websocket_ping: Duration,
     /// How long nothing at all may be heard of it.
     pub websocket_idle: Duration,
+    /// The same of a QUIC connection, of a client or a backend.
+    pub quic_idle: Duration,
     /// How long a client may take to answer sampling, elicitation or roots.
     pub client_request: Duration,
     /// How often a backend is asked whether it still answers.

@@ -67,6 +67,14 @@ pub enum TransportSpec {
         /// `ws://` or `wss://`
         url: String,
     },
+    /// QUIC, with TLS as ever: the control stream of the binding in docs/transports.md.
+    Quic {
+        /// `HOST:PORT`
+        address: String,
+        /// The name the certificate must have; the host of the address when absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        server_name: Option<String>,
+    },
     /// A child process that speaks newline-delimited JSON on its standard streams.
     Stdio {
         command: String,
@@ -86,6 +94,7 @@ impl TransportSpec {
             Self::Http { .. } => "http",
             Self::Tcp { .. } => "tcp",
             Self::Websocket { .. } => "websocket",
+            Self::Quic { .. } => "quic",
             Self::Stdio { .. } => "stdio",
         }
     }
@@ -97,7 +106,9 @@ impl TransportSpec {
                 let uri: http::Uri = url.parse().ok()?;
                 Some((uri.host()?.trim_matches(['[', ']']).parse().ok()?, "transport.url"))
             }
-            Self::Tcp { address, .. } => Some((split_host_port(address)?.0.parse().ok()?, "transport.address")),
+            Self::Tcp { address, .. } | Self::Quic { address, .. } => {
+                Some((split_host_port(address)?.0.parse().ok()?, "transport.address"))
+            }
             Self::Stdio { .. } => None,
         }
     }

@@ -11,7 +11,7 @@ pub(super) fn transport(transport: &TransportSpec) -> TransportSpec {
     match transport {
         TransportSpec::Http { url } => TransportSpec::Http { url: masked_url(url) },
         TransportSpec::Websocket { url } => TransportSpec::Websocket { url: masked_url(url) },
-        TransportSpec::Tcp { .. } => transport.clone(),
+        TransportSpec::Tcp { .. } | TransportSpec::Quic { .. } => transport.clone(),
         TransportSpec::Stdio { command, args, env, cwd } => TransportSpec::Stdio {
             command: command.clone(),
             args: masked_args(args),

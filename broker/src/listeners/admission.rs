@@ -36,6 +36,19 @@ impl Admission {
         Self { room: Arc::new(Semaphore::new(limits.connections)), addresses: Addresses::new(limits.connections_per_address) }
     }
 
+    /// A place for a connection that is there already; `None` when there is none for it.
+    pub(super) fn admit(&self, address: IpAddr, metrics: &Metrics) -> Option<Admitted> {
+        let Ok(permit) = self.room.clone().try_acquire_owned() else {
+            metrics.rate_limited("connections");
+            return None;
+        };
+        let Some(place) = self.addresses.enter(address) else {
+            metrics.rate_limited("connections_per_address");
+            return None;
+        };
+        Some(Admitted { _permit: permit, _place: place })
+    }
+
     /// The next connection that is taken. Cancel-safe.
     ///
     /// At the limit of all nothing is accepted: newcomers wait in the kernel's queue until somebody leaves. One more of an

@@ -8,7 +8,7 @@ use protocol::ids::{PrincipalId, TenantId};
 use tokio::net::TcpStream;
 use transport::{
     tcp::{self, Stream},
-    tls::{self, CertificateIdentity, CertificateSource, ListenerKind, ServerTls, TlsError},
+    tls::{self, CertificateIdentity, CertificateSource, ClientCertificate, ListenerKind, ServerTls, TlsError},
 };
 
 use crate::{
@@ -74,6 +74,11 @@ impl Door {
         self.tls.as_ref().map_or(Ok(()), |tls| tls.reload())
     }
 
+    /// For a listener that is never without.
+    pub fn tls(&self) -> Option<Arc<ServerTls>> {
+        self.tls.clone()
+    }
+
     /// Lets a connection in, with the handshake it begins.
     pub(super) async fn open(&self, socket: TcpStream, kind: ListenerKind) -> Result<Stream, Closed> {
         tcp::tune(&socket);
@@ -105,9 +110,14 @@ fn own_names(config: &Config) -> Vec<String> {
     names
 }
 
-/// For whom a connection speaks by its certificate. One that names nobody of ours is as good as none.
+/// For whom a connection speaks by its certificate.
 pub(super) fn caller_of(stream: &Stream) -> Option<Caller> {
-    let CertificateIdentity { tenant, principal } = stream.client_certificate()?.identity()?;
+    caller_by(&stream.client_certificate()?)
+}
+
+/// For whom a certificate speaks. One that names nobody of ours is as good as none.
+pub(super) fn caller_by(certificate: &ClientCertificate) -> Option<Caller> {
+    let CertificateIdentity { tenant, principal } = certificate.identity()?;
     let tenant = TenantId::parse(&tenant).ok()?;
     // Nobody in particular is nobody with a certificate.
     (principal != ANONYMOUS).then(|| Caller { tenant, principal: PrincipalId::new(principal), key: None })

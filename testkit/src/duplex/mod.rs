@@ -4,6 +4,7 @@
 //! answers the server's requests by itself, gives each response to who waits for it, and keeps everything else in order.
 
 mod call;
+mod over_http;
 mod wire;
 
 use std::{

@@ -10,6 +10,7 @@ mod http;
 pub mod pending;
 mod pipe;
 mod queue;
+mod quic;
 mod stdio;
 mod tcp;
 mod trust;
@@ -195,6 +196,7 @@ impl Link {
             TransportSpec::Http { url } => http::open(self, url).await,
             TransportSpec::Stdio { .. } => stdio::open(self).await,
             TransportSpec::Tcp { address, tls } => tcp::open(self, address, tls.as_ref()).await,
+            TransportSpec::Quic { address, server_name } => quic::open(self, address, server_name.as_ref()).await,
             TransportSpec::Websocket { url } => websocket::open(self, url).await,
         }
     }

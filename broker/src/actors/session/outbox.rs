@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Transports whose sessions end with their connection: nobody can come back for them.
-const BOUND: [&str; 1] = ["tcp"];
+const BOUND: [&str; 3] = ["tcp", "sse", "quic"];
 
 impl Session {
     /// Begins the client's stream. What was delivered before there was one is on it.

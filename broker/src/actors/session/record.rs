@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// How a session may have begun.
-const TRANSPORTS: [&str; 3] = ["http", "tcp", "websocket"];
+const TRANSPORTS: [&str; 5] = ["http", "tcp", "websocket", "sse", "quic"];
 
 /// The format written, and the only one read so far.
 const FORMAT: u32 = 1;

@@ -155,9 +155,7 @@ pub(super) async fn write(session: &Arc<Session>, outbox: &mut Reader, sink: &mu
                     sent = sink.send_all(&mut frames) => sent,
                     () = outbox.stream.was_cut() => return cut(session),
                 };
-                if let Err(WriteError::Io(error)) = &sent
-                    && error.kind() == std::io::ErrorKind::TimedOut
-                {
+                if sent.as_ref().is_err_and(is_stalled) {
                     return cut(session);
                 }
                 if let Err(error) = sent {
@@ -177,6 +175,11 @@ pub(super) async fn write(session: &Arc<Session>, outbox: &mut Reader, sink: &mu
             }
         }
     }
+}
+
+/// The client took nothing for too long.
+fn is_stalled(error: &WriteError) -> bool {
+    matches!(error, WriteError::Stalled { .. }) || matches!(error, WriteError::Io(error) if error.kind() == std::io::ErrorKind::TimedOut)
 }
 
 /// In the middle of a message, so no word can follow it.

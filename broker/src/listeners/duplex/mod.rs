@@ -6,6 +6,7 @@
 
 mod conversation;
 mod opening;
+pub mod quic;
 pub mod tcp;
 
 use std::{sync::Arc, time::Duration};
@@ -37,6 +38,8 @@ pub(super) struct Guest {
 pub(super) struct Known {
     pub(super) caller: Caller,
     pub(super) endpoint: Endpoint,
+    /// On another connection, by its session's id.
+    pub(super) can_come_back: bool,
 }
 
 /// Serves one connection to its end.
@@ -45,23 +48,32 @@ where
     Source: FrameSource,
     Sink: FrameSink,
 {
-    let limit = broker.shared.config.timeouts.handshake;
-    let opened = tokio::select! {
-        biased;
-        opened = opening::session(&broker, &guest, &mut source, &mut sink) => opened,
-        () = stop.cancelled() => Err(Goodbye::GoingAway),
-        () = tokio::time::sleep(limit) => {
-            tracing::debug!(transport = guest.transport, "no session was opened in time");
-            Err(Goodbye::Policy)
-        }
-    };
-    match opened {
-        Ok(session) => match session.open_outbox() {
-            Some(outbox) => converse(Seat::new(broker, session), outbox, source, sink).await,
-            None => farewell(&mut source, &mut sink, Goodbye::GoingAway).await,
-        },
+    match opened(&broker, &guest, &mut source, &mut sink, &stop).await {
+        Ok((session, outbox)) => converse(Seat::new(broker, session), outbox, source, sink).await,
         Err(goodbye) => farewell(&mut source, &mut sink, goodbye).await,
     }
+}
+
+/// A session within the time for it, and its client's stream.
+async fn opened(
+    broker: &Arc<Broker>,
+    guest: &Guest,
+    source: &mut impl FrameSource,
+    sink: &mut impl FrameSink,
+    stop: &CancellationToken,
+) -> Result<(Arc<Session>, Reader), Goodbye> {
+    let limit = broker.shared.config.timeouts.handshake;
+    let session = tokio::select! {
+        biased;
+        opened = opening::session(broker, guest, source, sink) => opened?,
+        () = stop.cancelled() => return Err(Goodbye::GoingAway),
+        () = tokio::time::sleep(limit) => {
+            tracing::debug!(transport = guest.transport, "no session was opened in time");
+            return Err(Goodbye::Policy);
+        }
+    };
+    let outbox = session.open_outbox().ok_or(Goodbye::GoingAway)?;
+    Ok((session, outbox))
 }
 
 /// Goes on with a session on a new connection.

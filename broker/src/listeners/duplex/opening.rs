@@ -105,9 +105,9 @@ async fn answered(broker: &Arc<Broker>, guest: &Guest, message: &Message) -> Ans
 }
 
 async fn opened(broker: &Arc<Broker>, guest: &Guest, message: &Message) -> Result<(Arc<Session>, Bytes), Refusal> {
-    if let Some(Known { caller, endpoint }) = &guest.known {
+    if let Some(Known { caller, endpoint, can_come_back }) = &guest.known {
         let (session, result) = broker.open_session(caller.clone(), endpoint.clone(), guest.transport, message).await?;
-        let result = with_session_id(&result, &session);
+        let result = if *can_come_back { with_session_id(&result, &session) } else { result };
         return Ok((session, result));
     }
     let asked = Asked::read(message)?;

@@ -59,8 +59,12 @@ pub(super) struct Asked<'a> {
 /// Serves one request of a client. Whatever is wrong with it becomes a response.
 pub(super) async fn handle(broker: &Arc<Broker>, gate: &Gate, request: Request<Incoming>) -> Response<Body> {
     let origin = request.headers().get(ORIGIN).cloned();
-    let mut response = served(broker, Reach::Edge(gate), request).await;
-    // A page from an allowed origin may read the answer, the session id included.
+    let response = served(broker, Reach::Edge(gate), request).await;
+    readable_by(response, gate, origin)
+}
+
+/// A page from an allowed origin may read the answer, the session id included.
+pub(super) fn readable_by(mut response: Response<Body>, gate: &Gate, origin: Option<HeaderValue>) -> Response<Body> {
     if let Some(origin) = origin.filter(|origin| gate.allows_origin(origin)) {
         let headers = response.headers_mut();
         headers.insert("access-control-allow-origin", origin);
@@ -151,7 +155,7 @@ fn endpoint(path: &str) -> Result<Endpoint, Rejected> {
 }
 
 /// CORS preflight (Fetch standard); a page that is not allowed gets no grant.
-fn preflight() -> Response<Body> {
+pub(super) fn preflight() -> Response<Body> {
     let mut response = answer::empty(StatusCode::NO_CONTENT);
     let headers = response.headers_mut();
     headers.insert("allow", HeaderValue::from_static("GET, POST, DELETE, OPTIONS"));

@@ -7,6 +7,7 @@ mod answer;
 mod exchange;
 mod forward;
 mod gate;
+mod legacy;
 mod post;
 mod unsent;
 mod vouched;
@@ -41,14 +42,15 @@ pub async fn serve(broker: Arc<Broker>, listener: TcpListener, door: Door, stop:
     let limits = &broker.shared.config.limits;
     let admission = Admission::new(limits);
     let gate = Arc::new(Gate::new(&broker.shared.config.auth, local));
-    let (graceful, sessions) = (GracefulShutdown::new(), TaskTracker::new());
+    let (graceful, sessions, streams) = (GracefulShutdown::new(), TaskTracker::new(), Arc::<legacy::Streams>::default());
     loop {
         let (socket, peer, admitted) = tokio::select! {
             () = stop.cancelled() => break,
             accepted = admission.accept(&listener, &broker.shared.metrics) => accepted,
         };
         let (broker, gate, door) = (broker.clone(), gate.clone(), door.clone());
-        let (watcher, floor) = (graceful.watcher(), Floor { sessions: sessions.clone(), stop: stop.clone(), admitted: Arc::new(admitted) });
+        let (watcher, admitted) = (graceful.watcher(), Arc::new(admitted));
+        let floor = Floor { sessions: sessions.clone(), stop: stop.clone(), admitted, streams: streams.clone() };
         tokio::spawn(async move {
             let stream = match door.open(socket, ListenerKind::Http).await {
                 Ok(stream) => stream,
@@ -78,6 +80,7 @@ struct Floor {
     stop: CancellationToken,
     /// The connection's place is taken for as long as anything of it lives.
     admitted: Arc<Admitted>,
+    streams: Arc<legacy::Streams>,
 }
 
 fn serve_connection(
@@ -114,9 +117,10 @@ fn serve_connection(
         // HTTP/1 answers stall at the socket, where it shows.
         let unsent = (request.version() == http::Version::HTTP_2).then(|| unsent.clone());
         async move {
-            let response = match websocket::is_meant(request.uri().path()) {
-                true => websocket::handle(&broker, &gate, request, floor).await,
-                false => exchange::handle(&broker, &gate, request).await,
+            let response = match request.uri().path() {
+                path if websocket::is_meant(path) => websocket::handle(&broker, &gate, request, floor).await,
+                path if legacy::is_meant(path) => legacy::handle(&broker, &gate, request, floor).await,
+                _ => exchange::handle(&broker, &gate, request).await,
             };
             Ok::<_, Infallible>(match unsent {
                 Some(unsent) => answer::tracked(response, &unsent),

@@ -87,7 +87,7 @@ async fn opened(broker: &Arc<Broker>, gate: &Gate, request: Request<Incoming>) -
         // Why it is no handshake, in the form that RFC 6455 has for it.
         Err(error) => return Ok(Opened { response: with_text(error.response(), error.to_string()), plan: None }),
     };
-    let known = Known { caller, endpoint };
+    let known = Known { caller, endpoint, can_come_back: true };
     let plan = match session_id(&head.headers).map_err(anonymous)? {
         None if broker.draining() => {
             return Err(anonymous(Refusal::new(ErrorKind::Draining, "the broker is shutting down and takes no new sessions")));

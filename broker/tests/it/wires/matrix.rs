@@ -1,0 +1,89 @@
+//! Every wire in front of every wire behind, from one table ([`FRONTS`], [`BACKS`]), with every feature.
+//!
+//! The table in `docs/transports.md` is written from the same one.
+
+use serde_json::json;
+use testkit::{Authority, BrokerBuilder, DuplexClient, PipeBackend, QuicPeer, TestBroker, duplex::Wire};
+
+use super::{answering, everything, features, listening};
+use crate::stdio as script;
+
+/// How clients come, with what a reader of the documentation calls it.
+const FRONTS: [(&str, &str); 6] = [
+    ("http", "Streamable HTTP"),
+    ("sse", "HTTP+SSE (2024-11-05)"),
+    ("websocket", "WebSocket"),
+    ("tcp", "TCP"),
+    ("tls", "TCP with TLS"),
+    ("quic", "QUIC"),
+];
+/// Where backends are.
+const BACKS: [&str; 5] = ["stdio", "tcp", "tls", "websocket", "quic"];
+
+/// What is kept for as long as a client lives.
+struct Client {
+    client: DuplexClient,
+    _peer: Option<QuicPeer>,
+}
+
+async fn client(front: &str, broker: &TestBroker, authority: &Authority) -> Client {
+    let builder = answering(broker.duplex());
+    let (client, peer) = match front {
+        "http" => (builder.over(Wire::streamable_http(broker.http_address(), "/mcp")), None),
+        "sse" => (builder.over(Wire::legacy(broker.http_address(), "/sse", &[]).await.unwrap()), None),
+        "websocket" => (builder.websocket(broker.http_address(), "/ws", &[]).await.unwrap().0, None),
+        "tcp" => (builder.tcp(broker.tcp_address()).await, None),
+        "tls" => (builder.over(Wire::lines(authority.connect(broker.tcp_address().port(), None, &["mcp"]).await.unwrap())), None),
+        "quic" => {
+            let peer = QuicPeer::connect(broker.quic_address(), authority, None, "mcp").await.unwrap();
+            (builder.over(peer.control().await), Some(peer))
+        }
+        other => panic!("no front {other}"),
+    };
+    Client { client: client.connected(everything()).await, _peer: peer }
+}
+
+async fn backend(back: &str, authority: &Authority) -> (serde_json::Value, Option<PipeBackend>) {
+    let backend = match back {
+        "stdio" => return (script().spec(), None),
+        "tcp" => PipeBackend::tcp(&script()).await,
+        "tls" => PipeBackend::tls(&script(), authority.server("backend").server_config()).await,
+        "websocket" => PipeBackend::websocket(&script()).await,
+        "quic" => PipeBackend::quic(&script(), authority.server("backend").server_config()).await,
+        other => panic!("no back {other}"),
+    };
+    (backend.spec(), Some(backend))
+}
+
+fn listening_everywhere(authority: &Authority) -> BrokerBuilder {
+    let server = authority.server("server");
+    let tls = json!({"cert_file": server.cert, "key_file": server.key});
+    listening().config(json!({"listen": {"quic": "127.0.0.1:0"}, "tls": tls})).env("SSL_CERT_FILE", authority.ca().to_str().unwrap())
+}
+
+async fn passes(back: &str) {
+    let authority = Authority::new();
+    let (spec, _backend) = backend(back, &authority).await;
+    let broker = listening_everywhere(&authority).backend("default", "b", spec).start().await;
+    for (front, _) in FRONTS {
+        println!("{front} in front of {back}");
+        let client = client(front, &broker, &authority).await;
+        features::every_one(&client.client).await;
+    }
+}
+
+macro_rules! over_each_back {
+    ($($name:ident),*) => {
+        $(#[tokio::test]
+        async fn $name() {
+            passes(stringify!($name)).await;
+        })*
+
+        #[test]
+        fn every_back_is_tried() {
+            assert_eq!(BACKS.as_slice(), [$(stringify!($name)),*].as_slice());
+        }
+    };
+}
+
+over_each_back!(stdio, tcp, tls, websocket, quic);
