@@ -14,6 +14,7 @@ mod quic;
 mod stdio;
 mod tcp;
 mod trust;
+mod unopened;
 mod unreadable;
 mod websocket;
 
@@ -34,7 +35,7 @@ use protocol::{
     version::Version,
 };
 
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::sync::CancellationToken;
 
 use self::connection::{Connection, Failure};
 pub use self::trust::Trust;
@@ -440,31 +441,6 @@ enum OpenError {
     /// It is too early for another attempt.
     Waiting(Refusal),
     Failed(Failure),
-}
-
-/// A handshake that fails or is given up leaves no child, no session and no stream behind.
-struct CloseUnlessOpened {
-    connection: Option<Arc<Connection>>,
-    running: TaskTracker,
-}
-
-impl CloseUnlessOpened {
-    fn new(connection: &Arc<Connection>, running: &TaskTracker) -> Self {
-        Self { connection: Some(connection.clone()), running: running.clone() }
-    }
-
-    fn opened(mut self) {
-        self.connection = None;
-    }
-}
-
-impl Drop for CloseUnlessOpened {
-    fn drop(&mut self) {
-        if let Some(connection) = self.connection.take() {
-            connection.close_now();
-            self.running.spawn(async move { connection.close().await });
-        }
-    }
 }
 
 impl Backoff {

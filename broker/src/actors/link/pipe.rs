@@ -10,9 +10,10 @@ use tokio::{sync::mpsc, task::JoinHandle};
 use transport::frame::{FrameSink, FrameSource, Goodbye};
 
 use super::{
-    CloseUnlessOpened, Link,
+    Link,
     connection::{Connection, Failure, Wire},
     queue::{FrameQueue, Queued},
+    unopened::CloseUnlessOpened,
 };
 use crate::{
     actors::incoming,

@@ -8,9 +8,10 @@ use std::{path::PathBuf, sync::Arc};
 use transport::child_process::{self, Child, ChildLimits, ChildProcess, ChildSpec};
 
 use super::{
-    CloseUnlessOpened, Link,
+    Link,
     connection::{Connection, Failure},
     pipe::{self, LAST_WRITE_WAIT, Pipe},
+    unopened::CloseUnlessOpened,
 };
 use crate::config::spec::TransportSpec;
 

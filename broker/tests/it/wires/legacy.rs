@@ -4,7 +4,7 @@ use serde_json::json;
 use testkit::{TestBroker, duplex::Wire, eventually};
 
 use super::{answering, everything, features};
-use crate::{builder, kind, raw_http, stdio, text_of};
+use crate::{builder, raw_http, stdio, text_of};
 
 async fn broker() -> TestBroker {
     builder().alone().backend("default", "b", stdio().spec()).start().await
@@ -37,7 +37,7 @@ async fn streams_and_messages_are_checked_like_everything_else() {
     let wire = Wire::legacy(address, "/sse/b", &[("authorization", &bearer)]).await.unwrap();
     let client = broker.duplex().over(wire).connected(json!({})).await;
     assert_eq!(text_of(&client.call("echo", json!({})).await), "{}");
-    assert_eq!(kind(&client.error("tools/call", json!({"name": "nope"})).await), "tool_not_found");
+    assert_eq!(client.error("tools/call", json!({"name": "nope"})).await["code"], -32602);
     let post = |path: &str, key: &str| {
         let body = "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}";
         format!(

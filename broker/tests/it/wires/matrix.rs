@@ -87,3 +87,23 @@ macro_rules! over_each_back {
 }
 
 over_each_back!(stdio, tcp, tls, websocket, quic);
+
+/// The part of `docs/transports.md` between two comments. Run with `UPDATE_DOCS=1` to write it anew.
+#[test]
+fn the_documented_matrix_is_the_tested_one() {
+    const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/transports.md");
+    const BEGIN: &str = "<!-- matrix -->\n";
+    const END: &str = "<!-- end of matrix -->";
+    let mut table = format!("| client \\ backend | {} |\n|---|{}\n", BACKS.join(" | "), "---|".repeat(BACKS.len()));
+    for (_, name) in FRONTS {
+        table.push_str(&format!("| {name} |{}\n", " all |".repeat(BACKS.len())));
+    }
+    let page = std::fs::read_to_string(PAGE).unwrap();
+    let (before, rest) = page.split_once(BEGIN).unwrap();
+    let (_, after) = rest.split_once(END).unwrap();
+    let written = format!("{before}{BEGIN}{table}{END}{after}");
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(PAGE, &written).unwrap();
+    }
+    assert!(page == written || std::env::var_os("UPDATE_DOCS").is_some(), "docs/transports.md: run this test with UPDATE_DOCS=1");
+}
