@@ -245,6 +245,11 @@ impl EventLog {
         }
     }
 
+    /// Whether it was made by [`EventLog::outbox`].
+    pub fn is_outbox(&self) -> bool {
+        self.strict
+    }
+
     /// Bytes of what was not handed out.
     pub fn bytes_waiting(&self) -> usize {
         self.bytes - self.handed_bytes

@@ -28,9 +28,11 @@ impl Session {
     /// Goes on with the client's stream, for one that has received so many messages; without a number, after what was sent.
     /// What an earlier process had for it is not known any more.
     pub fn resume_outbox(&self, received: Option<u64>) -> Result<Reader, Refusal> {
-        let latest = self.lock().streams.all_general().last().cloned();
-        let Some(stream) = latest else {
-            return self.open_outbox().ok_or_else(session_over);
+        let Some(stream) = self.outbox() else {
+            return match received {
+                None => self.open_outbox().ok_or_else(session_over),
+                Some(_) => Err(events_gone()),
+            };
         };
         let position = stream.position_of(received).map_err(|_| events_gone())?;
         let reader = stream.read_from(position).map_err(|_| events_gone())?;
@@ -38,9 +40,18 @@ impl Session {
         Ok(reader)
     }
 
-    /// Nobody reads the client's stream.
-    pub fn is_left_alone(&self) -> bool {
-        !self.lock().streams.any_connected()
+    /// How many connections the client's stream has had.
+    pub fn connections(&self) -> u64 {
+        self.outbox().map_or(0, |stream| stream.readers())
+    }
+
+    /// Nobody reads the client's stream since it has had this many connections.
+    pub fn is_left_alone_since(&self, connections: u64) -> bool {
+        self.connections() == connections && !self.lock().streams.any_connected()
+    }
+
+    fn outbox(&self) -> Option<Arc<EventStream>> {
+        self.lock().streams.all_general().iter().rev().find(|stream| stream.is_outbox()).cloned()
     }
 
     /// Whether it ends with its client's connection.

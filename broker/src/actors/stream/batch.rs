@@ -91,6 +91,16 @@ impl EventStream {
         }
     }
 
+    /// Whether it carries everything of its session.
+    pub fn is_outbox(&self) -> bool {
+        self.lock().log.is_outbox()
+    }
+
+    /// How many connections have read it, one after the other.
+    pub fn readers(&self) -> u64 {
+        self.lock().reader
+    }
+
     /// Bytes of what waits to be taken.
     pub fn bytes_waiting(&self) -> usize {
         self.lock().log.bytes_waiting()

@@ -152,10 +152,10 @@ impl Drop for Seat {
             return;
         }
         let (broker, session) = (Arc::downgrade(&self.broker), self.session.clone());
-        let window = session.shared.config.session.resume;
+        let (window, connections) = (session.shared.config.session.resume, session.connections());
         tokio::spawn(async move {
             tokio::time::sleep(window).await;
-            let alone = !session.is_leaving() && session.is_left_alone();
+            let alone = !session.is_leaving() && session.is_left_alone_since(connections);
             if let Some(broker) = broker.upgrade().filter(|_| alone) {
                 broker.close_session(&session, "its client did not come back");
             }
