@@ -25,7 +25,7 @@ use crate::tcp::Stream;
 pub enum CertificateSource {
     /// PEM files: the chain, leaf first, and its key.
     Files { cert: PathBuf, key: PathBuf },
-    /// Made anew by each process for these names and addresses. For development: no client can verify it.
+    /// Made anew at each loading, for these names and addresses. For development: no client can verify it.
     SelfSigned { names: Vec<String> },
 }
 

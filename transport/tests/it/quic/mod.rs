@@ -11,6 +11,7 @@ use transport::{
 };
 
 use crate::{
+    DEADLINE,
     certificates::Authority,
     conformance::{
         Setup,
@@ -130,6 +131,21 @@ async fn a_request_reset_before_it_was_whole_is_cancelled() {
 }
 
 #[tokio::test]
+async fn a_message_cut_short_by_its_sender_is_never_taken_for_one() {
+    let (_listener, (connection, _server), (client, _control)) = pair(limits()).await;
+    let mut asked = client.open_request(frame("{}")).await.unwrap();
+    let mut accepted = soon("a stream", connection.accept_request()).await.unwrap();
+    accepted.receive().await.unwrap();
+    let (mut sink, _cancellation) = accepted.answering();
+    // More than the windows let through, so that the call is dropped in the middle of the message.
+    let long = Bytes::from(vec![b'7'; 8 * 1024 * 1024]);
+    let sending = tokio::time::timeout(Duration::from_millis(100), sink.send_all(&mut vec![long])).await;
+    assert!(sending.is_err());
+    drop(sink);
+    assert!(matches!(soon("the end", asked.source.next()).await, Err(ReadError::Cancelled | ReadError::TooLong { .. })));
+}
+
+#[tokio::test]
 async fn q_05_streams_are_limited_and_freed() {
     let (_listener, (connection, _server), (client, _control)) = pair(Limits { request_streams_max: 2, ..limits() }).await;
     let _first = client.open_request(frame("{}")).await.unwrap();
@@ -246,7 +262,8 @@ async fn q_10_a_restarted_listener_resets_the_connections_of_the_one_before() {
     };
     let address = first.local_addr().unwrap();
     let ((connection, server), (_client, mut control)) = quic_connection(&first, &client_tls, &limits()).await;
-    process.shutdown_background();
+    // Waits for it: while anything of it runs, dropping the handles would say goodbye.
+    tokio::task::spawn_blocking(move || process.shutdown_timeout(DEADLINE)).await.unwrap();
     drop((connection, server, first));
     let mut again = None;
     until("the address is free", || {
