@@ -10,7 +10,7 @@ help:
 	@echo "make test-grounds  the broker's tests on PostgreSQL with Redis, and over two replicas behind a balancer"
 	@echo "make chaos  kill brokers under load for half an hour; SEED=N makes the choices of that run again, WHAT=tasks|points|rolling a part"
 	@echo "make bench  measure what stores and event logs cost, in a release build; some minutes (WHAT=persister|events one of them)"
-	@echo "make autobahn  the public WebSocket test suite against our WebSocket layer; a minute, and a release build of one crate"
+	@echo "make autobahn  the public WebSocket test suite against our WebSocket layer; some minutes"
 	@echo "make check  formatting, lints, documentation, licences and the syntax of the scripts"
 
 run:

@@ -109,6 +109,29 @@ async fn an_end_without_goodbye_is_a_fault() {
 }
 
 #[tokio::test]
+async fn f_16_bytes_cut_at_every_offset_never_make_a_message() {
+    let messages: [&[u8]; 3] = [b"{\"n\":1}", b"{\"n\":2,\"pad\":\"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\"}", b"{\"n\":3}"];
+    let fragments = [masked(TEXT, &messages[1][..10]), masked(FINAL, &messages[1][10..])].concat();
+    let frames = [masked(FINAL | TEXT, messages[0]), fragments, masked(FINAL | TEXT, messages[2])];
+    let stream = frames.concat();
+    for cut in 0..=stream.len() {
+        let (mut raw, mut source, _sink) = connection(1024, &limits());
+        raw.send(&stream[..cut]).await;
+        drop(raw);
+        let mut ends = frames.iter().scan(0, |end, frame| {
+            *end += frame.len();
+            Some(*end)
+        });
+        for message in messages {
+            if ends.next().is_some_and(|end| end <= cut) {
+                assert_eq!(soon("a message", source.next()).await.unwrap().unwrap(), message, "cut at {cut}");
+            }
+        }
+        assert!(matches!(soon("the fault", source.next()).await, Err(ReadError::Io(_))), "cut at {cut}");
+    }
+}
+
+#[tokio::test]
 async fn w_04_text_that_is_not_utf_8() {
     for text in [&b"\xff"[..], b"\xc0\xaf", b"\xed\xa0\x80", b"ok \xe2\x82", b"\xf5\x80\x80\x80"] {
         assert!(matches!(fault(&masked(FINAL | TEXT, text)).await, ReadError::InvalidUtf8), "{text:?}");
