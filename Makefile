@@ -1,6 +1,6 @@
 # The commands of this project. `make run` and `make test` are all a newcomer needs; CI runs `.ci/run`.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-grounds chaos bench check
+.PHONY: help run test test-grounds chaos bench autobahn check
 
 CARGO_OUTPUT := $${CARGO_TARGET_DIR:-target}
 
@@ -10,6 +10,7 @@ help:
 	@echo "make test-grounds  the broker's tests on PostgreSQL with Redis, and over two replicas behind a balancer"
 	@echo "make chaos  kill brokers under load for half an hour; SEED=N makes the choices of that run again, WHAT=tasks|points|rolling a part"
 	@echo "make bench  measure what stores and event logs cost, in a release build; some minutes (WHAT=persister|events one of them)"
+	@echo "make autobahn  the public WebSocket test suite against our WebSocket layer; some minutes"
 	@echo "make check  formatting, lints, documentation, licences and the syntax of the scripts"
 
 run:
@@ -33,6 +34,10 @@ bench:
 	@scripts/need-toolchain.sh
 	@scripts/install-servers.sh
 	@cargo bench --locked -p benches -- $(WHAT)
+
+autobahn:
+	@scripts/need-toolchain.sh
+	@scripts/autobahn.sh
 
 check:
 	@scripts/need-toolchain.sh

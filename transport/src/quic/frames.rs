@@ -83,17 +83,19 @@ pub struct QuicSink {
     stream: SendStream,
     scope: Scope,
     stall_max: Duration,
+    /// A call that was dropped, or failed, has left half a message on the stream.
+    is_cut: bool,
 }
 
 impl QuicSink {
     pub(super) fn new(stream: SendStream, scope: Scope, stall_max: Duration) -> Self {
-        Self { stream, scope, stall_max }
+        Self { stream, scope, stall_max, is_cut: false }
     }
 
-    /// Nothing more will be sent; what was sent arrives.
+    /// Nothing more will be sent; what was sent arrives. A stream with half a message on it is reset instead.
     pub fn finish(&mut self) {
         // An error says that it is finished or given up already.
-        let _ = self.stream.finish();
+        let _ = if self.is_cut { self.stream.reset(CODE_CANCELLED) } else { self.stream.finish() };
     }
 
     pub(super) fn stream_mut(&mut self) -> &mut SendStream {
@@ -107,6 +109,7 @@ impl QuicSink {
 
     async fn write(&mut self, chunks: &mut [Bytes]) -> Result<(), WriteError> {
         let mut left = chunks;
+        self.is_cut = true;
         while !left.is_empty() {
             let limit = self.stall_max;
             let written = timeout(limit, self.stream.write_chunks(left)).await.map_err(|_| WriteError::Stalled { limit })?;
@@ -119,7 +122,17 @@ impl QuicSink {
             })?;
             left = &mut left[written.chunks..];
         }
+        self.is_cut = false;
         Ok(())
+    }
+}
+
+/// A stream that is merely dropped is finished, as if all had been said.
+impl Drop for QuicSink {
+    fn drop(&mut self) {
+        if self.is_cut {
+            self.finish();
+        }
     }
 }
 

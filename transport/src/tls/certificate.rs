@@ -1,10 +1,11 @@
-//! Who a client is by its certificate.
+//! Who a client is by its certificate, and until when one is valid.
 //!
 //! Used by listeners that ask for certificates. The certificate has been verified against the configured authorities before
-//! anybody sees it here; this file only reads names out of it.
+//! anybody sees it here; this file only reads out of it.
 
-use std::fmt;
+use std::{fmt, time::SystemTime};
 
+use jiff::{civil::DateTime, tz::TimeZone};
 use rustls::pki_types::CertificateDer;
 
 use super::der::{self, Elements};
@@ -44,7 +45,7 @@ impl ClientCertificate {
     ///
     /// `None` where it names nobody or is ambiguous; an unusable URI of ours is not passed over in favour of the subject.
     pub fn identity(&self) -> Option<CertificateIdentity> {
-        let names = Names::of(&self.0)?;
+        let names = Parts::of(&self.0)?;
         let mut ours = names.uris().into_iter().filter_map(|uri| uri.strip_prefix(URI_PREFIX)).peekable();
         if ours.peek().is_none() {
             return names.subject_identity();
@@ -60,13 +61,30 @@ fn identity_of_uri(path: &str) -> Option<CertificateIdentity> {
     (plain(tenant) && plain(principal)).then(|| CertificateIdentity { tenant: tenant.to_owned(), principal: principal.to_owned() })
 }
 
-/// The parts of a certificate that hold names (RFC 5280, 4.1).
-struct Names<'a> {
+/// When a certificate stops being valid, if it says so in a way we understand.
+pub(super) fn valid_until(certificate: &[u8]) -> Option<SystemTime> {
+    let mut validity = Parts::of(certificate)?.validity;
+    let _from = validity.next()?;
+    let (tag, text) = validity.next()?;
+    let text = str::from_utf8(text).ok()?;
+    // Two digits of the year are of 1950 to 2049 (RFC 5280, 4.1.2.5.1).
+    let text = match tag {
+        der::UTC_TIME => format!("{}{text}", if text < "50" { "20" } else { "19" }),
+        der::GENERALIZED_TIME => text.to_owned(),
+        _ => return None,
+    };
+    let until = DateTime::strptime("%Y%m%d%H%M%SZ", text).ok()?.to_zoned(TimeZone::UTC).ok()?;
+    Some(until.into())
+}
+
+/// The parts of a certificate that are looked at (RFC 5280, 4.1).
+struct Parts<'a> {
+    validity: Elements<'a>,
     subject: Elements<'a>,
     extensions: Elements<'a>,
 }
 
-impl<'a> Names<'a> {
+impl<'a> Parts<'a> {
     fn of(certificate: &'a [u8]) -> Option<Self> {
         let mut certificate = Elements(Elements(certificate).expect(der::SEQUENCE)?);
         let mut signed = Elements(certificate.expect(der::SEQUENCE)?);
@@ -74,12 +92,12 @@ impl<'a> Names<'a> {
         let _serial = signed.expect(der::INTEGER)?;
         let _algorithm = signed.expect(der::SEQUENCE)?;
         let _issuer = signed.expect(der::SEQUENCE)?;
-        let _validity = signed.expect(der::SEQUENCE)?;
+        let validity = Elements(signed.expect(der::SEQUENCE)?);
         let subject = Elements(signed.expect(der::SEQUENCE)?);
         let _public_key = signed.expect(der::SEQUENCE)?;
         let extensions = signed.find(|(tag, _)| *tag == der::explicit(3)).map(|(_, content)| content);
         let extensions = extensions.and_then(|content| Elements(content).expect(der::SEQUENCE)).unwrap_or_default();
-        Some(Self { subject, extensions: Elements(extensions) })
+        Some(Self { validity, subject, extensions: Elements(extensions) })
     }
 
     fn uris(&self) -> Vec<&'a str> {

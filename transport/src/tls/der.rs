@@ -1,4 +1,4 @@
-//! Walks DER (ITU-T X.690): just enough to find the names in a certificate.
+//! Walks DER (ITU-T X.690): just enough to find names and dates in a certificate.
 //!
 //! Only given certificates that have been verified, but relies on nothing: what is not as expected is `None`.
 
@@ -9,6 +9,8 @@ pub(super) const OBJECT_IDENTIFIER: u8 = 0x06;
 pub(super) const UTF8_STRING: u8 = 0x0c;
 pub(super) const PRINTABLE_STRING: u8 = 0x13;
 pub(super) const IA5_STRING: u8 = 0x16;
+pub(super) const UTC_TIME: u8 = 0x17;
+pub(super) const GENERALIZED_TIME: u8 = 0x18;
 pub(super) const SEQUENCE: u8 = 0x30;
 pub(super) const SET: u8 = 0x31;
 

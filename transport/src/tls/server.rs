@@ -3,7 +3,12 @@
 //! Used by every listener of the broker. Reloading swaps what the *next* handshake gets: connections that exist go on, and files
 //! that can not be used change nothing.
 
-use std::{io, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    io,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use arc_swap::ArcSwap;
 use rustls::{
@@ -17,7 +22,7 @@ use rustls::{
 use tokio::{net::TcpStream, time::timeout};
 use tokio_rustls::TlsAcceptor;
 
-use super::{ALPN_H2, ALPN_HTTP1, ALPN_MCP, TlsError, trust};
+use super::{ALPN_H2, ALPN_HTTP1, ALPN_MCP, TlsError, certificate::valid_until, trust};
 use crate::tcp::Stream;
 
 /// Where the server's certificate comes from.
@@ -25,7 +30,7 @@ use crate::tcp::Stream;
 pub enum CertificateSource {
     /// PEM files: the chain, leaf first, and its key.
     Files { cert: PathBuf, key: PathBuf },
-    /// Made anew by each process for these names and addresses. For development: no client can verify it.
+    /// Made anew at each loading, for these names and addresses. For development: no client can verify it.
     SelfSigned { names: Vec<String> },
 }
 
@@ -75,6 +80,7 @@ struct Configs {
     http: Arc<ServerConfig>,
     tcp: Arc<ServerConfig>,
     quic: Arc<ServerConfig>,
+    valid_until: Option<SystemTime>,
 }
 
 impl ServerTls {
@@ -102,6 +108,11 @@ impl ServerTls {
         Ok(Stream::Tls(Box::new(stream.into())))
     }
 
+    /// When the certificate presented now stops being valid, for whoever has to renew it.
+    pub fn valid_until(&self) -> Option<SystemTime> {
+        self.current.load().valid_until
+    }
+
     /// TLS 1.3 for QUIC, as of now.
     pub(crate) fn quic(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.current.load().quic)
@@ -111,10 +122,12 @@ impl ServerTls {
 impl Configs {
     fn load(source: &CertificateSource, client_auth: &ClientAuth) -> Result<Self, TlsError> {
         let provider = trust::provider();
-        let key: Arc<dyn ResolvesServerCert> = Arc::new(SingleCertAndKey::from(match source {
+        let key = match source {
             CertificateSource::Files { cert, key } => trust::certified_key(cert, key, &provider)?,
             CertificateSource::SelfSigned { names } => self_signed(names, &provider)?,
-        }));
+        };
+        let valid_until = key.cert.first().and_then(|leaf| valid_until(leaf));
+        let key: Arc<dyn ResolvesServerCert> = Arc::new(SingleCertAndKey::from(key));
         let verifier = client_verifier(client_auth, &provider)?;
         let config = |versions, protocols: &[&[u8]]| -> Result<Arc<ServerConfig>, TlsError> {
             let mut config = ServerConfig::builder_with_provider(Arc::clone(&provider))
@@ -128,6 +141,7 @@ impl Configs {
             http: config(&[&TLS13, &TLS12], &[ALPN_H2, ALPN_HTTP1])?,
             tcp: config(&[&TLS13, &TLS12], &[ALPN_MCP])?,
             quic: config(&[&TLS13], &[ALPN_MCP])?,
+            valid_until,
         })
     }
 }

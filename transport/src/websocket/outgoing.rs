@@ -68,7 +68,9 @@ impl<W: AsyncWrite + Unpin> Outgoing<W> {
         Self { role, state: Mutex::new(state) }
     }
 
-    pub(super) fn answer_ping(&self, payload: Bytes) {
+    pub(super) fn answer_ping(&self, payload: &[u8]) {
+        // Copied, since an answer that waits must not keep the read buffer.
+        let payload = Bytes::copy_from_slice(payload);
         let mut state = self.lock();
         if state.pongs.len() == PONGS_MAX {
             state.pongs.pop_front();

@@ -27,6 +27,9 @@ use crate::{
     read_buffer::ReadBuffer,
 };
 
+/// An interval of nothing would leave no time for anything else.
+const PING_INTERVAL_MIN: Duration = Duration::from_millis(1);
+
 /// Receives text messages.
 #[derive(Debug)]
 pub struct WsSource<R, W> {
@@ -63,7 +66,7 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> WsSource<R, W> {
             decoder,
             messages: Several::default(),
             outgoing,
-            ping_interval: limits.ping_interval,
+            ping_interval: limits.ping_interval.max(PING_INTERVAL_MIN),
             silence_max: limits.silence_max,
             heard: Instant::now(),
             timer: Box::pin(sleep(limits.ping_interval.min(limits.silence_max))),
@@ -90,7 +93,7 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> WsSource<R, W> {
             }
             match self.decoder.decode(&mut self.buffer) {
                 Ok(Some(Event::Message(message))) => return Poll::Ready(Ok(Some(message))),
-                Ok(Some(Event::Ping(payload))) => self.answer_ping(payload, context)?,
+                Ok(Some(Event::Ping(payload))) => self.answer_ping(&payload, context)?,
                 Ok(Some(Event::Pong)) => {}
                 Ok(Some(Event::Close(said))) => self.begin_leaving(said),
                 Ok(None) => match self.poll_read(context) {
@@ -104,7 +107,7 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> WsSource<R, W> {
         }
     }
 
-    fn answer_ping(&mut self, payload: Bytes, context: &mut Context<'_>) -> Result<(), ReadError> {
+    fn answer_ping(&mut self, payload: &[u8], context: &mut Context<'_>) -> Result<(), ReadError> {
         self.outgoing.answer_ping(payload);
         // Where the socket is full the answer waits until the next time round; reading goes on.
         if let Poll::Ready(Err(error)) = self.outgoing.poll_control(context) {

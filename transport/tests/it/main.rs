@@ -11,6 +11,7 @@ mod lines;
 mod peer;
 mod quic;
 mod stall;
+mod tcp;
 mod tls;
 mod url;
 mod websocket;

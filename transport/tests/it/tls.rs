@@ -1,6 +1,12 @@
 //! TLS of listeners and clients: who is let in, who is refused, and what a reload changes.
 
-use std::{io::ErrorKind, net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{
+    io::ErrorKind,
+    net::SocketAddr,
+    path::Path,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use rcgen::{CertificateParams, DnType};
 use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject};
@@ -315,4 +321,15 @@ fn files_that_can_not_be_used_are_named() {
     assert!(load(source(&cert, &key), ClientAuth::Required { ca: missing }).contains("missing.pem"));
     let bad_name = ClientTlsFiles { server_name: Some("not a name".to_owned()), ..ClientTlsFiles::default() };
     assert!(matches!(ClientTls::load(&bad_name), Err(TlsError::ServerName { .. })));
+}
+
+#[test]
+fn o_01_the_end_of_a_certificate_is_known_before_it_comes() {
+    let authority = Authority::new();
+    for (year, seconds) in [(2002, 1_009_843_200), (2049, 2_493_072_000), (2050, 2_524_608_000), (2999, 32_472_144_000)] {
+        let (cert, key) = authority.sign("server", |params| params.not_after = rcgen::date_time_ymd(year, 1, 1));
+        let server = ServerTls::load(CertificateSource::Files { cert, key }, ClientAuth::None).unwrap();
+        let until = server.valid_until().unwrap().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        assert_eq!(until.as_secs(), seconds, "{year}");
+    }
 }

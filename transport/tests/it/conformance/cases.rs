@@ -213,6 +213,22 @@ pub(super) async fn an_orderly_end_is_an_end(
     assert!(near.sink.send_all(&mut vec![frame(1, 20)]).await.is_err(), "nothing is sent after a goodbye");
 }
 
+pub(super) async fn a_direction_that_ends_leaves_the_other(
+    mut near: End<impl FrameSource, impl FrameSink>,
+    mut far: End<impl FrameSource, impl FrameSink>,
+) {
+    near.sink.send_all(&mut vec![frame(1, 30)]).await.unwrap();
+    near.sink.close(Goodbye::Done).await;
+    assert_eq!(received(&mut far.source).await, frame(1, 30));
+    assert!(soon("the end", far.source.next()).await.unwrap().is_none());
+    for number in 0..10 {
+        far.sink.send_all(&mut vec![frame(number, 2000)]).await.unwrap();
+        assert_eq!(received(&mut near.source).await, frame(number, 2000));
+    }
+    far.sink.close(Goodbye::Done).await;
+    assert!(soon("the end", near.source.next()).await.unwrap().is_none());
+}
+
 pub(super) async fn a_vanished_peer_is_noticed_and_leaves_no_half_frame(
     mut near: End<impl FrameSource, impl FrameSink>,
     mut far: End<impl FrameSource, impl FrameSink>,

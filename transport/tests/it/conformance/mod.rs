@@ -45,9 +45,11 @@ macro_rules! both_ways {
 }
 
 macro_rules! conformance {
-    ($wire:ident) => {
+    ($wire:ident $(, $more:ident)*) => {
         mod $wire {
             use super::{ROOMY, Setup, cases, wires};
+
+            $(both_ways!($more, wires::$wire, ROOMY);)*
 
             both_ways!(frames_arrive_whole_and_in_order, wires::$wire, ROOMY);
             both_ways!(both_directions_at_once, wires::$wire, ROOMY);
@@ -67,9 +69,10 @@ macro_rules! conformance {
     };
 }
 
-conformance!(tcp);
-conformance!(tls);
+// Where one direction can end without the other.
+conformance!(tcp, a_direction_that_ends_leaves_the_other);
+conformance!(tls, a_direction_that_ends_leaves_the_other);
 conformance!(websocket);
 conformance!(websocket_tls);
 conformance!(quic_control);
-conformance!(quic_stream);
+conformance!(quic_stream, a_direction_that_ends_leaves_the_other);

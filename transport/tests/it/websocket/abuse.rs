@@ -109,6 +109,61 @@ async fn an_end_without_goodbye_is_a_fault() {
 }
 
 #[tokio::test]
+async fn f_16_bytes_cut_at_every_offset_never_make_a_message() {
+    let messages: [&[u8]; 3] = [b"{\"n\":1}", b"{\"n\":2,\"pad\":\"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\"}", b"{\"n\":3}"];
+    let fragments = [masked(TEXT, &messages[1][..10]), masked(FINAL, &messages[1][10..])].concat();
+    let frames = [masked(FINAL | TEXT, messages[0]), fragments, masked(FINAL | TEXT, messages[2])];
+    let stream = frames.concat();
+    for cut in 0..=stream.len() {
+        let (mut raw, mut source, _sink) = connection(1024, &limits());
+        raw.send(&stream[..cut]).await;
+        drop(raw);
+        let mut ends = frames.iter().scan(0, |end, frame| {
+            *end += frame.len();
+            Some(*end)
+        });
+        for message in messages {
+            if ends.next().is_some_and(|end| end <= cut) {
+                assert_eq!(soon("a message", source.next()).await.unwrap().unwrap(), message, "cut at {cut}");
+            }
+        }
+        assert!(matches!(soon("the fault", source.next()).await, Err(ReadError::Io(_))), "cut at {cut}");
+    }
+}
+
+#[tokio::test]
+async fn noise_and_flipped_bits_end_the_connection_and_nothing_else() {
+    let mut seed = 7_u32;
+    let mut random = move || {
+        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        seed >> 16
+    };
+    let good = [masked(FINAL | TEXT, b"{\"n\":1}"), masked(FINAL | PING, b"?"), masked(TEXT, "é".as_bytes()), masked(FINAL, b"x")].concat();
+    for round in 0..3000 {
+        let mut bytes = good.clone();
+        if round % 2 == 0 {
+            let at = random() as usize % bytes.len();
+            bytes[at] ^= 1 << (random() % 8);
+        } else {
+            bytes.iter_mut().for_each(|byte| *byte = random() as u8);
+        }
+        let (mut raw, mut source, _sink) = connection(1024, &limits());
+        raw.send(&bytes).await;
+        drop(raw);
+        // Whole messages of valid text, then the fault; a flipped bit in a payload may go unnoticed, an end without goodbye never.
+        let fault = loop {
+            match soon("an outcome", source.next()).await {
+                Ok(Some(message)) => assert!(str::from_utf8(&message).is_ok()),
+                Ok(None) => panic!("round {round}: {bytes:?} ended in order"),
+                Err(fault) => break fault,
+            }
+        };
+        assert!(!matches!(fault, ReadError::Cancelled), "round {round}");
+        assert!(soon("the end", source.next()).await.unwrap().is_none());
+    }
+}
+
+#[tokio::test]
 async fn w_04_text_that_is_not_utf_8() {
     for text in [&b"\xff"[..], b"\xc0\xaf", b"\xed\xa0\x80", b"ok \xe2\x82", b"\xf5\x80\x80\x80"] {
         assert!(matches!(fault(&masked(FINAL | TEXT, text)).await, ReadError::InvalidUtf8), "{text:?}");

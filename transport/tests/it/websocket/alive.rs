@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use transport::{FrameSink, FrameSource, Goodbye, ReadError};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use transport::{FrameSink, FrameSource, Goodbye, ReadError, websocket::Limits};
 
 use super::{CLOSE, FINAL, PING, PONG, TEXT, connection, impatient, limits, masked};
 use crate::soon;
@@ -70,13 +71,11 @@ async fn a_ping_is_answered_between_frames_while_a_large_batch_is_sent() {
         sink
     };
     let pinging = async {
-        use tokio::io::AsyncWriteExt;
         to_server.write_all(&masked(FINAL | PING, b"?")).await.unwrap();
         to_server.write_all(&masked(FINAL | TEXT, b"{}")).await.unwrap();
         source.next().await.unwrap().unwrap()
     };
     let reading = async {
-        use tokio::io::AsyncReadExt;
         let mut kinds = Vec::new();
         for _ in 0..4 {
             let kind = from_server.read_u8().await.unwrap();
@@ -119,4 +118,67 @@ async fn a_peer_that_never_reads_does_not_hold_up_a_goodbye() {
     assert!(stuck.is_err());
     soon("the farewell", transport::farewell(&mut source, &mut sink, Goodbye::SlowReader)).await;
     drop(raw);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn halves_on_two_threads_lose_nothing_and_keep_frames_whole() {
+    const MESSAGES: u32 = 3000;
+    // So narrow that every frame is written in pieces and every write waits.
+    let (raw, mut source, mut sink) = connection(61, &Limits { ping_interval: Duration::from_millis(1), ..limits() });
+    let (from_server, mut to_server) = tokio::io::split(raw.io);
+    let sending = tokio::spawn(async move {
+        for number in (0..MESSAGES).step_by(3) {
+            let frames = (number..number + 3).map(|number| Bytes::from(format!("{{\"n\":{number}}}{}", " ".repeat(number as usize % 100))));
+            sink.send_all(&mut frames.collect()).await.unwrap();
+        }
+        sink
+    });
+    let receiving = tokio::spawn(async move {
+        for number in 0..MESSAGES {
+            assert_eq!(source.next().await.unwrap().unwrap(), format!("{{\"n\":{number}}}"));
+        }
+        // Goes on answering until the peer has said goodbye.
+        assert!(source.next().await.unwrap().is_none());
+        source
+    });
+    let talking = tokio::spawn(async move {
+        for number in 0..MESSAGES {
+            to_server.write_all(&masked(FINAL | PING, &number.to_be_bytes())).await.unwrap();
+            to_server.write_all(&masked(FINAL | TEXT, format!("{{\"n\":{number}}}").as_bytes())).await.unwrap();
+        }
+        to_server
+    });
+    let listening = tokio::spawn(async move {
+        let mut from_server = from_server;
+        let (mut texts, mut pongs) = (0, Vec::new());
+        while texts < MESSAGES {
+            let [first, length] = [from_server.read_u8().await.unwrap(), from_server.read_u8().await.unwrap()];
+            let mut payload = vec![0; usize::from(length)];
+            from_server.read_exact(&mut payload).await.unwrap();
+            match first & 0x0f {
+                TEXT => {
+                    assert!(payload.starts_with(format!("{{\"n\":{texts}}}").as_bytes()));
+                    texts += 1;
+                }
+                PONG => pongs.push(u32::from_be_bytes(payload.try_into().unwrap())),
+                PING => assert!(payload.is_empty()),
+                other => panic!("opcode {other}"),
+            }
+        }
+        assert!(pongs.is_sorted() && !pongs.is_empty());
+        from_server
+    });
+    let sink = soon("all sent", sending).await.unwrap();
+    let mut to_server = soon("all said", talking).await.unwrap();
+    let mut from_server = soon("all heard", listening).await.unwrap();
+    soon("a goodbye", to_server.write_all(&masked(FINAL | CLOSE, &1000_u16.to_be_bytes()))).await.unwrap();
+    let reading = tokio::spawn(async move {
+        let mut rest = Vec::new();
+        from_server.read_to_end(&mut rest).await.unwrap();
+        rest
+    });
+    let source = soon("all received", receiving).await.unwrap();
+    drop((source, sink));
+    let rest = soon("the end", reading).await.unwrap();
+    assert!(rest.ends_with(&[FINAL | CLOSE, 2, 0x03, 0xe8]), "{rest:?}");
 }
