@@ -264,3 +264,17 @@ async fn draining_takes_no_new_sessions() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn an_earlier_loss_does_not_end_a_session_that_was_gone_on_with() {
+    let broker = builder().alone().config(json!({"session": {"resume": "1500ms"}})).backend("default", "b", stdio().spec()).start().await;
+    let (mut client, id) = opened(&broker, json!({})).await;
+    let headers = [("mcp-session-id", id.as_str())];
+    let begun = std::time::Instant::now();
+    // Lost again and again, for longer than one loss may last.
+    while begun.elapsed() < std::time::Duration::from_millis(2_500) {
+        client.break_off();
+        client = broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.unwrap().0;
+        client.call("b__echo", json!({})).await;
+    }
+}
