@@ -2,8 +2,10 @@
 //!
 //! The table in `docs/transports.md` is written from the same one.
 
-use serde_json::json;
-use testkit::{Authority, BrokerBuilder, DuplexClient, PipeBackend, QuicPeer, TestBroker, duplex::Wire};
+use std::any::Any;
+
+use serde_json::{Value, json};
+use testkit::{Authority, BrokerBuilder, DuplexClient, FakeBackend, PipeBackend, QuicPeer, Reply, TestBroker, duplex::Wire};
 
 use super::{answering, everything, features, listening};
 use crate::stdio as script;
@@ -18,7 +20,7 @@ const FRONTS: [(&str, &str); 6] = [
     ("quic", "QUIC"),
 ];
 /// Where backends are.
-const BACKS: [&str; 5] = ["stdio", "tcp", "tls", "websocket", "quic"];
+const BACKS: [&str; 6] = ["stdio", "http", "tcp", "tls", "websocket", "quic"];
 
 /// What is kept for as long as a client lives.
 struct Client {
@@ -43,16 +45,62 @@ async fn client(front: &str, broker: &TestBroker, authority: &Authority) -> Clie
     Client { client: client.connected(everything()).await, _peer: peer }
 }
 
-async fn backend(back: &str, authority: &Authority) -> (serde_json::Value, Option<PipeBackend>) {
+/// The admin API's body, and what is kept for as long as the backend lives.
+async fn backend(back: &str, authority: &Authority) -> (Value, Box<dyn Any>) {
     let backend = match back {
-        "stdio" => return (script().spec(), None),
+        "stdio" => return (script().spec(), Box::new(())),
+        "http" => {
+            let backend = scripted_over_http().await;
+            return (backend.spec(), Box::new(backend));
+        }
         "tcp" => PipeBackend::tcp(&script()).await,
         "tls" => PipeBackend::tls(&script(), authority.server("backend").server_config()).await,
         "websocket" => PipeBackend::websocket(&script()).await,
         "quic" => PipeBackend::quic(&script(), authority.server("backend").server_config()).await,
         other => panic!("no back {other}"),
     };
-    (backend.spec(), Some(backend))
+    (backend.spec(), Box::new(backend))
+}
+
+/// What the features need of the scripted backend, over Streamable HTTP.
+async fn scripted_over_http() -> FakeBackend {
+    let backend = FakeBackend::with_tool("echo", |call| async move { Reply::text(&call.arguments().to_string()) }).await;
+    backend.sessions();
+    backend.capabilities(json!({"tools": {"listChanged": true}, "logging": {}, "resources": {"subscribe": true}}));
+    backend.list("resources", vec![json!({"uri": "test://one", "name": "one"})]);
+    for method in ["logging/setLevel", "resources/subscribe", "resources/unsubscribe"] {
+        backend.on(method, |_| async { Reply::Result(json!({})) });
+    }
+    backend.on("resources/read", |call| async move { Reply::Result(json!({"contents": [{"uri": call.params()["uri"], "text": "one"}]})) });
+    backend.tool("progress", |call| async move {
+        for step in 1..=3 {
+            call.progress(f64::from(step), 3.0).await;
+        }
+        Reply::text("done")
+    });
+    backend.tool("log", |call| async move {
+        call.notify("notifications/message", json!({"level": call.arguments()["level"], "data": call.arguments()["data"]})).await;
+        Reply::text("logged")
+    });
+    backend.tool("sample", |call| async move {
+        let messages = json!([{"role": "user", "content": {"type": "text", "text": call.arguments()["prompt"]}}]);
+        Reply::text(&call.ask("sampling/createMessage", json!({"messages": messages, "maxTokens": 10})).await.to_string())
+    });
+    backend.tool("elicit", |call| async move {
+        let schema = json!({"type": "object", "properties": {"name": {"type": "string"}}});
+        let params = json!({"message": call.arguments()["message"], "requestedSchema": schema});
+        Reply::text(&call.ask("elicitation/create", params).await.to_string())
+    });
+    backend.tool("roots", |call| async move { Reply::text(&call.ask("roots/list", json!({})).await.to_string()) });
+    backend.tool("touch", |call| async move {
+        call.notify("notifications/resources/updated", json!({"uri": "test://one"})).await;
+        Reply::text("touched")
+    });
+    backend.tool("hang", |call| async move {
+        call.gone().await;
+        Reply::text("too late")
+    });
+    backend
 }
 
 fn listening_everywhere(authority: &Authority) -> BrokerBuilder {
@@ -86,7 +134,7 @@ macro_rules! over_each_back {
     };
 }
 
-over_each_back!(stdio, tcp, tls, websocket, quic);
+over_each_back!(stdio, http, tcp, tls, websocket, quic);
 
 /// The part of `docs/transports.md` between two comments. Run with `UPDATE_DOCS=1` to write it anew.
 #[test]
