@@ -1,6 +1,6 @@
 # The commands of this project. `make run` and `make test` are all a newcomer needs; CI runs `.ci/run`.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-grounds test-deploy chaos bench check check-deploy
+.PHONY: help run test test-grounds test-deploy chaos bench autobahn check check-deploy
 
 CARGO_OUTPUT := $${CARGO_TARGET_DIR:-target}
 
@@ -11,6 +11,7 @@ help:
 	@echo "make test-deploy  start the image's steps and the topology of docker-compose.yml without containers, and use it (part of make test)"
 	@echo "make chaos  kill brokers under load for half an hour; SEED=N makes the choices of that run again, WHAT=tasks|points|rolling|expiry a part"
 	@echo "make bench  measure what stores and event logs cost, in a release build; some minutes (WHAT=persister|events one of them)"
+	@echo "make autobahn  the public WebSocket test suite against our WebSocket layer; some minutes"
 	@echo "make check  formatting, lints, documentation, licences, the syntax of the scripts, and what is deployed"
 	@echo "make check-deploy  of these, what is deployed: image, compose file, chart, alerts and dashboards"
 
@@ -40,6 +41,10 @@ bench:
 	@scripts/need-toolchain.sh
 	@scripts/install-servers.sh
 	@cargo bench --locked -p benches -- $(WHAT)
+
+autobahn:
+	@scripts/need-toolchain.sh
+	@scripts/autobahn.sh
 
 check:
 	@scripts/need-toolchain.sh

@@ -183,6 +183,14 @@ impl Broker {
         self.admit(caller)
     }
 
+    /// The same for a connection that may have come with a certificate. A key that is shown comes before it.
+    pub fn authenticate_on(&self, bearer: Option<&str>, certified: Option<&Caller>) -> Result<Caller, Refusal> {
+        match (bearer, certified) {
+            (None, Some(caller)) => self.admit(caller.clone()),
+            _ => self.authenticate(bearer),
+        }
+    }
+
     /// A caller that has been authenticated, here or by another replica: its tenant must be served.
     pub fn admit(&self, caller: Caller) -> Result<Caller, Refusal> {
         let enabled = self.tenant(&caller.tenant).is_some_and(|tenant| tenant.enabled());

@@ -138,6 +138,8 @@ pub const COMPLETION_VALUES_MAX: usize = 100;
 pub const LINK_QUEUE_FRAMES: usize = 1_024;
 /// Frames written by one system call.
 pub const WRITE_BATCH_FRAMES: usize = 64;
+/// A backend on a socket that takes nothing of what is sent to it for this long loses its connection.
+pub const BACKEND_WRITE_STALL_MAX: Duration = Duration::from_secs(30);
 /// Notifications and answers waiting for their POST to one HTTP backend; what finds no room is dropped.
 pub const ONE_WAY_QUEUE_FRAMES: usize = 256;
 /// A backend's event id; a longer one is not remembered, so its stream can not be resumed there.
@@ -192,6 +194,33 @@ pub const HTTP2_PIECE_BYTES: usize = 16 * 1024;
 pub const RELAYED_WHOLE_BYTES_MAX: u64 = 1024 * 1024;
 /// Requests in flight on one HTTP/2 connection.
 pub const HTTP2_STREAMS_MAX: u32 = 256;
+
+// Connections that are sessions.
+
+/// Frames that may wait for one client; the calls of a session and what it is told about fit in many times over.
+pub const OUTBOX_FRAMES_MAX: usize = 65_536;
+/// Frames written to a client at once.
+pub const OUTBOX_BATCH_FRAMES: usize = 256;
+/// No further frame is added to a batch that holds this much.
+pub const OUTBOX_BATCH_BYTES: usize = 256 * 1024;
+/// Frames of one client that are taken in a row before others have their turn.
+pub const FRAMES_IN_A_ROW: u32 = 64;
+/// A request that finds its session full waits this long for one in flight to end.
+pub const PIPELINE_WAIT_MAX: Duration = Duration::from_secs(1);
+/// A client that has said all it has to say gets the answers that come within this time.
+pub const HALF_CLOSED_MAX: Duration = Duration::from_secs(10);
+/// Requests of a QUIC client that have streams of their own at the same time.
+pub const QUIC_REQUEST_STREAMS_MAX: u32 = 100;
+/// QUIC handshakes at the same time from addresses nobody has proved to own; beyond it newcomers prove theirs first.
+pub const QUIC_UNPROVED_HANDSHAKES_MAX: usize = 32;
+/// QUIC handshakes at the same time at all; beyond it newcomers are refused.
+pub const QUIC_HANDSHAKES_MAX: usize = 1_024;
+/// Messages that were POSTed for one stream of 2024-11-05 and wait for their turn; further ones wait with their request.
+pub const LEGACY_QUEUE_FRAMES: usize = 64;
+/// Random bytes in the address those are POSTed to.
+pub const LEGACY_NAME_BYTES: usize = 24;
+/// The last messages to a client whose session is over are written within this time.
+pub const LAST_FRAMES_WAIT: Duration = Duration::from_secs(5);
 
 // Stores.
 

@@ -41,8 +41,8 @@ const SECONDS_BUCKETS: [f64; 16] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0
 const ERROR_CODES: [i64; 7] = [-32700, -32600, -32601, -32602, -32603, -32002, -32042];
 const REFUSAL_CODES: std::ops::RangeInclusive<i64> = 1001..=1089;
 
-/// The transport whose children are kept resolved; the others are looked up.
-const HOT_TRANSPORT: &str = "http";
+/// How clients come. The children of each are kept resolved.
+const TRANSPORTS: [&str; 5] = ["http", "tcp", "websocket", "sse", "quic"];
 
 /// How a client's request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,7 +122,7 @@ pub struct Metrics {
     registry: Registry,
     requests: IntCounterVec,
     request_seconds: HistogramVec,
-    /// Children of `requests` (for [`HOT_TRANSPORT`]) and of `request_seconds`, by method.
+    /// Children of `requests` and of `request_seconds`, by method.
     by_method: Vec<MethodChildren>,
     requests_pending: IntGauge,
     errors: IntCounterVec,
@@ -162,7 +162,8 @@ pub struct Metrics {
 
 #[derive(Default)]
 struct MethodChildren {
-    outcomes: [OnceLock<IntCounter>; Outcome::ALL.len()],
+    /// By transport.
+    outcomes: [[OnceLock<IntCounter>; Outcome::ALL.len()]; TRANSPORTS.len()],
     seconds: OnceLock<Histogram>,
 }
 
@@ -276,10 +277,9 @@ impl Metrics {
     pub fn request_finished(&self, method: Method, outcome: Outcome, transport: &'static str, seconds: f64) {
         let children = &self.by_method[method as usize];
         let counter = |transport| self.requests.with_label_values(&[method.name(), outcome.label(), transport]);
-        if transport == HOT_TRANSPORT {
-            children.outcomes[outcome as usize].get_or_init(|| counter(HOT_TRANSPORT)).inc();
-        } else {
-            counter(transport).inc();
+        match TRANSPORTS.iter().position(|known| *known == transport) {
+            Some(at) => children.outcomes[at][outcome as usize].get_or_init(|| counter(TRANSPORTS[at])).inc(),
+            None => counter(transport).inc(),
         }
         children.seconds.get_or_init(|| self.request_seconds.with_label_values(&[method.name()])).observe(seconds);
     }

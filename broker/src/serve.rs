@@ -20,7 +20,10 @@ use std::{
 use storage::StoreError;
 use tokio::{net::TcpListener, task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
-use transport::TlsSetupError;
+use transport::{
+    TlsError, TlsSetupError,
+    quic::{ListenError, QuicListener},
+};
 
 use self::{
     signals::{Signal, Signals},
@@ -29,14 +32,17 @@ use self::{
 use crate::{
     auth::{Keyring, Keys, KeysError},
     broker::{Broker, Parts},
-    config::{self, Config, Faults},
+    config::{self, Certificate, Config, Faults},
     control::{Control, ControlParts, LoadError},
     durable::{
         self,
         node::{Node, NodeSettings, Replica},
     },
     limits::CLOSE_WAIT,
-    listeners,
+    listeners::{
+        self,
+        door::{self, Door},
+    },
     metrics::Metrics,
     telemetry::{self, Logging, TelemetryError},
 };
@@ -58,6 +64,8 @@ pub enum ServeError {
     #[error(transparent)]
     Tls(#[from] TlsSetupError),
     #[error(transparent)]
+    Certificates(#[from] TlsError),
+    #[error(transparent)]
     Telemetry(#[from] TelemetryError),
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -67,6 +75,8 @@ pub enum ServeError {
     Load(#[from] LoadError),
     #[error("{key}: can not listen on {address}: {source}; end what uses it, or choose another address")]
     Bind { key: &'static str, address: SocketAddr, source: io::Error },
+    #[error("listen.quic: {source}")]
+    Quic { source: ListenError },
     #[error("the {what} listener ended by itself: {detail}")]
     ListenerEnded { what: &'static str, detail: String },
     #[error("the operating system refused {what}: {source}")]
@@ -81,8 +91,8 @@ pub const EXIT_INTERNAL: u8 = 70;
 impl ServeError {
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::Load(LoadError::Twice { .. } | LoadError::NoTenant { .. }) => EXIT_USAGE,
-            Self::Store(_) | Self::Load(LoadError::Store(_)) | Self::Keys(_) | Self::Bind { .. } => EXIT_UNAVAILABLE,
+            Self::Config(_) | Self::Certificates(_) | Self::Load(LoadError::Twice { .. } | LoadError::NoTenant { .. }) => EXIT_USAGE,
+            Self::Store(_) | Self::Load(LoadError::Store(_)) | Self::Keys(_) | Self::Bind { .. } | Self::Quic { .. } => EXIT_UNAVAILABLE,
             Self::Load(_) | Self::Tls(_) | Self::Telemetry(_) | Self::ListenerEnded { .. } | Self::System { .. } => EXIT_INTERNAL,
         }
     }
@@ -184,7 +194,10 @@ struct Running {
     broker: Arc<Broker>,
     control: Arc<Control>,
     node: Arc<Node>,
+    doors: [Door; 2],
     http: Listener,
+    tcp: Option<Listener>,
+    quic: Option<Listener>,
     admin: Listener,
     internal: Option<Listener>,
 }
@@ -199,9 +212,11 @@ impl Running {
     async fn start(options: ServeOptions, config: Config, logging: Logging) -> Result<Self, ServeError> {
         let config = Arc::new(config);
         tracing::info!(node = %config.node.id, version = env!("CARGO_PKG_VERSION"), "starting");
+        let doors = door::doors(&config)?;
         // The store locks an SQLite database; only then may the secret beside it be made.
         let database = Database::open(&config, config.storage.migrate_on_start).await?;
         let keys = Keys::load(&config)?;
+        let quic_secret = keys.quic;
         let stores = database.with_the_rest(&config, &keys).await?;
         let keyring = Arc::new(Keyring::new(keys.api_key.clone()));
         let metrics = Arc::new(Metrics::new(config.telemetry.tenant_labels));
@@ -212,29 +227,42 @@ impl Running {
         let control = Control::new(parts);
         let http = bind("listen.http", config.listen.http).await?;
         let admin = bind("listen.admin", config.listen.admin).await?;
-        let internal = match config.listen.internal {
-            Some(address) => Some(bind("listen.internal", address).await?),
-            None => None,
-        };
+        let tcp = bind_if("listen.tcp", config.listen.tcp).await?;
+        let quic = bind_quic(&config, &doors[0], &quic_secret)?;
+        let internal = bind_if("listen.internal", config.listen.internal).await?;
         let node = join(&control, &metrics, internal.as_ref()).await?;
         let loaded = control.load().await?;
         tracing::info!(tenants = loaded.tenants, keys = loaded.keys, backends = loaded.backends, "loaded");
         broker.begin_tasks();
         warn_of_open_doors(&config);
-        let http = Listener::start(http, |listener, stop| listeners::http::serve(Arc::clone(&broker), listener, stop))?;
-        let admin = Listener::start(admin, |listener, stop| listeners::admin::serve(Arc::clone(&control), listener, stop))?;
+        let [clients, operators] = &doors;
+        let http = Listener::start(http, |listener, stop| listeners::http::serve(Arc::clone(&broker), listener, clients.clone(), stop))?;
+        let admin =
+            Listener::start(admin, |listener, stop| listeners::admin::serve(Arc::clone(&control), listener, operators.clone(), stop))?;
+        let tcp = tcp.map(|bound| {
+            Listener::start(bound, |listener, stop| listeners::duplex::tcp::serve(Arc::clone(&broker), listener, clients.clone(), stop))
+        });
+        let tcp = tcp.transpose()?;
+        let quic = quic.map(|bound| {
+            let address = bound.local_addr().map_err(|source| ServeError::System { what: "the address of a listener", source })?;
+            Ok::<_, ServeError>(Listener::begin(address, |stop| listeners::duplex::quic::serve(Arc::clone(&broker), bound, stop)))
+        });
+        let quic = quic.transpose()?;
         let internal =
             internal.map(|bound| Listener::start(bound, |listener, stop| listeners::internal::serve(Arc::clone(&broker), listener, stop)));
         let internal = internal.transpose()?;
         control.follow();
         tokio::spawn(durable::sweep(Arc::clone(&broker.shared.durable), Arc::clone(&config), metrics));
-        Ok(Self { options, config, logging, broker, control, node, http, admin, internal })
+        Ok(Self { options, config, logging, broker, control, node, doors, http, tcp, quic, admin, internal })
     }
 
     /// The first line on standard output, which whoever started the broker waits for.
     fn announce(&self) {
-        let internal = self.internal.as_ref().map(|internal| format!(" internal={}", internal.address)).unwrap_or_default();
-        let line = format!("ready http={} admin={}{internal}\n", self.http.address, self.admin.address);
+        let named = |name: &str, listener: &Option<Listener>| {
+            listener.as_ref().map(|listener| format!(" {name}={}", listener.address)).unwrap_or_default()
+        };
+        let others = [named("tcp", &self.tcp), named("quic", &self.quic), named("internal", &self.internal)].concat();
+        let line = format!("ready http={} admin={}{others}\n", self.http.address, self.admin.address);
         let mut out = io::stdout().lock();
         if let Err(error) = out.write_all(line.as_bytes()).and_then(|()| out.flush()) {
             tracing::warn!(%error, "the ready line could not be written");
@@ -262,6 +290,8 @@ impl Running {
                 }
                 ended = &mut self.http.task => return Err(listener_ended("http", ended)),
                 ended = &mut self.admin.task => return Err(listener_ended("admin", ended)),
+                ended = ended(&mut self.tcp) => return Err(listener_ended("tcp", ended)),
+                ended = ended(&mut self.quic) => return Err(listener_ended("quic", ended)),
                 ended = ended(&mut self.internal) => return Err(listener_ended("internal", ended)),
             }
         }
@@ -279,6 +309,9 @@ impl Running {
                 tracing::warn!("the grace period is over: what is still in flight is given up");
             }
             self.http.close(CLOSE_WAIT).await;
+            for listener in [&mut self.tcp, &mut self.quic].into_iter().flatten() {
+                listener.close(CLOSE_WAIT).await;
+            }
             if let Some(internal) = &mut self.internal {
                 internal.close(CLOSE_WAIT).await;
             }
@@ -312,6 +345,11 @@ impl Running {
                 return;
             }
         };
+        for door in &self.doors {
+            if let Err(error) = door.reload() {
+                tracing::error!(%error, "the certificates stay as they are");
+            }
+        }
         if let Err(error) = self.logging.set_filter(&next.telemetry.log) {
             tracing::error!(%error, "the log's filter stays as it is");
         }
@@ -328,9 +366,16 @@ impl Listener {
         Serving: Future<Output = ()> + Send + 'static,
     {
         let address = listener.local_addr().map_err(|source| ServeError::System { what: "the address of a listener", source })?;
+        Ok(Self::begin(address, |stop| serve(listener, stop)))
+    }
+
+    fn begin<Serving>(address: SocketAddr, serve: impl FnOnce(CancellationToken) -> Serving) -> Self
+    where
+        Serving: Future<Output = ()> + Send + 'static,
+    {
         let stop = CancellationToken::new();
-        let task = tokio::spawn(serve(listener, stop.clone()));
-        Ok(Self { address, stop, task })
+        let task = tokio::spawn(serve(stop.clone()));
+        Self { address, stop, task }
     }
 
     async fn close(&mut self, within: Duration) {
@@ -366,16 +411,35 @@ async fn bind(key: &'static str, address: SocketAddr) -> Result<TcpListener, Ser
     TcpListener::bind(address).await.map_err(|source| ServeError::Bind { key, address, source })
 }
 
+fn bind_quic(config: &Config, door: &Door, secret: &[u8; 32]) -> Result<Option<QuicListener>, ServeError> {
+    let (Some(address), Some(tls)) = (config.listen.quic, door.tls()) else { return Ok(None) };
+    let limits = listeners::duplex::quic::limits(config);
+    QuicListener::bind(address, tls, limits, Some(secret)).map(Some).map_err(|source| ServeError::Quic { source })
+}
+
+async fn bind_if(key: &'static str, address: Option<SocketAddr>) -> Result<Option<TcpListener>, ServeError> {
+    match address {
+        Some(address) => bind(key, address).await.map(Some),
+        None => Ok(None),
+    }
+}
+
 fn listener_ended(what: &'static str, ended: Result<(), tokio::task::JoinError>) -> ServeError {
     let detail = ended.map_or_else(|fault| fault.to_string(), |()| "without a word".to_owned());
     ServeError::ListenerEnded { what, detail }
 }
 
 fn warn_of_open_doors(config: &Config) {
+    if config.tls.certificate == Some(Certificate::SelfSigned) {
+        tracing::warn!("the listeners present a certificate that nobody can verify: tls.self_signed is for development");
+    }
+    if config.tls.certificate.is_some() && !config.tls.require_https {
+        tracing::warn!("connections without TLS are taken too: tls.require_https is false");
+    }
     if config.auth.admin_token.is_none() {
         tracing::warn!(listen = %config.listen.admin, "the admin API is open to everybody who reaches it: auth.admin_token is not set");
     }
-    if !config.auth.required && !config.listen.http.ip().is_loopback() {
-        tracing::warn!(listen = %config.listen.http, "everybody who reaches the broker is tenant default: auth.required is false");
+    for (_, listen) in config.listen.data().filter(|(_, address)| !config.auth.required && !address.ip().is_loopback()) {
+        tracing::warn!(%listen, "everybody who reaches the broker is tenant default: auth.required is false");
     }
 }

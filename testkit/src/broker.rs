@@ -23,6 +23,7 @@ use crate::{
     balancer::Balancer,
     client::TestClient,
     cluster::{ClusterBuilder, SECRET, replica_config},
+    duplex::{DuplexBuilder, DuplexClient},
     ground::{self, Ground},
     judge::{Judge, Verdict},
     replica::{EXIT_WITHIN, Launch, Replica},
@@ -228,6 +229,21 @@ impl TestBroker {
     /// Of the (first) process itself, for what must not pass through anybody else's HTTP.
     pub fn http_address(&self) -> SocketAddr {
         self.first().http_address()
+    }
+
+    /// Of the (first) process: where a message per line is spoken.
+    pub fn tcp_address(&self) -> SocketAddr {
+        self.first().tcp_address().expect("the test configured listen.tcp")
+    }
+
+    /// Of the (first) process: where QUIC is spoken.
+    pub fn quic_address(&self) -> SocketAddr {
+        self.first().quic_address().expect("the test configured listen.quic")
+    }
+
+    /// A client of the TCP listener, to be connected.
+    pub fn duplex(&self) -> DuplexBuilder {
+        DuplexClient::builder().judged_by(&self.verdict.0)
     }
 
     pub fn admin_address(&self) -> SocketAddr {

@@ -53,6 +53,8 @@ struct Running {
 struct Addresses {
     http: SocketAddr,
     admin: SocketAddr,
+    tcp: Option<SocketAddr>,
+    quic: Option<SocketAddr>,
     internal: Option<SocketAddr>,
 }
 
@@ -81,6 +83,16 @@ impl Replica {
 
     pub fn admin_address(&self) -> SocketAddr {
         self.running.addresses.admin
+    }
+
+    /// Where clients reach it over TCP.
+    pub fn tcp_address(&self) -> Option<SocketAddr> {
+        self.running.addresses.tcp
+    }
+
+    /// Where clients reach it over QUIC.
+    pub fn quic_address(&self) -> Option<SocketAddr> {
+        self.running.addresses.quic
     }
 
     /// Where other replicas reach it.
@@ -199,7 +211,13 @@ impl Addresses {
         (words.next()? == "ready").then_some(())?;
         let pairs: Vec<(&str, &str)> = words.filter_map(|word| word.split_once('=')).collect();
         let address = |name: &str| pairs.iter().find(|(key, _)| *key == name).and_then(|(_, value)| value.parse().ok());
-        Some(Self { http: address("http")?, admin: address("admin")?, internal: address("internal") })
+        Some(Self {
+            http: address("http")?,
+            admin: address("admin")?,
+            tcp: address("tcp"),
+            quic: address("quic"),
+            internal: address("internal"),
+        })
     }
 }
 

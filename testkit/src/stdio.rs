@@ -88,6 +88,13 @@ impl StdioScript {
         self
     }
 
+    /// The process itself, for whoever starts it in the broker's place.
+    pub(crate) fn command(&self) -> tokio::process::Command {
+        let mut command = tokio::process::Command::new(&self.program);
+        command.args(&self.arguments).envs(self.env.iter().map(|(name, value)| (name, value)));
+        command
+    }
+
     /// The admin API's body for this backend.
     pub fn spec(&self) -> Value {
         let env: serde_json::Map<String, Value> = self.env.iter().map(|(name, value)| (name.clone(), json!(value))).collect();

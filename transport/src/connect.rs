@@ -1,8 +1,8 @@
-//! Opens one connection for the HTTP client: resolve, ask the egress policy, connect, TLS.
+//! Opens connections to backends: resolve, ask the egress policy, connect, and TLS for the HTTP client.
 //!
-//! Called by the pool of `http_client` whenever it has no connection to reuse. No address is connected to that the
-//! policy has not allowed at this very connect, whether it came from a name or stood in the URL; no certificate goes
-//! unverified. All of it together takes at most the connect timeout.
+//! Called by the pool of `http_client` whenever it has no connection to reuse, and by the clients of the other wires. No
+//! address is connected to that the policy has not allowed at this very connect, whether it came from a name or stood in the
+//! URL; no certificate goes unverified. All of it together takes at most the connect timeout.
 
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
@@ -20,8 +20,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 
-use crate::egress::EgressPolicy;
-use crate::send_error::SendError;
+use crate::{connect_error::ConnectError, egress::EgressPolicy, send_error::SendError};
 
 /// Head start of one address before the next one is tried beside it (RFC 8305 recommends 250 ms).
 const ADDRESS_HEAD_START: Duration = Duration::from_millis(250);
@@ -48,53 +47,65 @@ impl tower_service::Service<Uri> for Connector {
 
     fn call(&mut self, uri: Uri) -> Self::Future {
         let connector = self.clone();
-        Box::pin(async move { timeout(connector.connect_timeout, connector.connect(&uri)).await.unwrap_or(Err(SendError::ConnectTimeout)) })
+        Box::pin(async move {
+            let connected = timeout(connector.connect_timeout, connector.connect(&uri)).await;
+            connected.unwrap_or(Err(ConnectError::Timeout)).map_err(SendError::from)
+        })
     }
 }
 
 impl Connector {
-    async fn connect(&self, uri: &Uri) -> Result<Connection, SendError> {
+    async fn connect(&self, uri: &Uri) -> Result<Connection, ConnectError> {
         let secure = uri.scheme() == Some(&http::uri::Scheme::HTTPS);
-        let host = uri.host().unwrap_or_default();
-        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        let host = host_without_brackets(uri.host().unwrap_or_default());
         let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
 
-        let addresses = self.allowed_addresses(host, port).await?;
-        let tcp = connect_any(addresses).await?;
-        // Requests are written whole; waiting for more to send would only delay them.
-        let _ = tcp.set_nodelay(true);
+        let tcp = open(host, port, &self.egress).await?;
         if !secure {
             return Ok(MaybeHttpsStream::Http(TokioIo::new(tcp)));
         }
-        let name = ServerName::try_from(host.to_owned()).map_err(|error| SendError::Tls { reason: format!("{host}: {error}") })?;
+        let name = ServerName::try_from(host.to_owned()).map_err(|error| ConnectError::Tls { reason: format!("{host}: {error}") })?;
         let stream = TokioIo::new(TokioIo::new(tcp));
-        let stream = self.tls.connect(name, stream).await.map_err(|error| SendError::Tls { reason: error.to_string() })?;
+        let stream = self.tls.connect(name, stream).await.map_err(|error| ConnectError::Tls { reason: error.to_string() })?;
         Ok(MaybeHttpsStream::Https(TokioIo::new(stream)))
     }
+}
 
-    /// What the host resolves to now, without what the policy refuses.
-    async fn allowed_addresses(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, SendError> {
-        let found: Vec<SocketAddr> = match host.parse::<IpAddr>() {
-            Ok(address) => vec![SocketAddr::new(address, port)],
-            Err(_) => tokio::net::lookup_host((host, port))
-                .await
-                .map_err(|error| SendError::Connect { reason: format!("host {host} could not be resolved: {error}") })?
-                .collect(),
-        };
-        let mut allowed = Vec::new();
-        let mut denied = None;
-        for address in found {
-            match self.egress.check(address.ip()) {
-                Ok(()) if allowed.contains(&address) => {}
-                Ok(()) => allowed.push(address),
-                Err(refusal) => denied = denied.or(Some(refusal)),
-            }
+/// An IPv6 address stands in brackets where a port may follow.
+pub(crate) fn host_without_brackets(host: &str) -> &str {
+    host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
+}
+
+/// A TCP connection to the host, by the first of its allowed addresses that answers.
+pub(crate) async fn open(host: &str, port: u16, egress: &EgressPolicy) -> Result<TcpStream, ConnectError> {
+    let tcp = first_of(allowed_addresses(host, port, egress).await?, connect_one).await?;
+    // Messages are written whole; waiting for more to send would only delay them.
+    let _ = tcp.set_nodelay(true);
+    Ok(tcp)
+}
+
+/// What the host resolves to now, without what the policy refuses; in the order to try.
+pub(crate) async fn allowed_addresses(host: &str, port: u16, egress: &EgressPolicy) -> Result<Vec<SocketAddr>, ConnectError> {
+    let found: Vec<SocketAddr> = match host.parse::<IpAddr>() {
+        Ok(address) => vec![SocketAddr::new(address, port)],
+        Err(_) => tokio::net::lookup_host((host, port))
+            .await
+            .map_err(|error| ConnectError::Unreachable { reason: format!("host {host} could not be resolved: {error}") })?
+            .collect(),
+    };
+    let mut allowed = Vec::new();
+    let mut denied = None;
+    for address in found {
+        match egress.check(address.ip()) {
+            Ok(()) if allowed.contains(&address) => {}
+            Ok(()) => allowed.push(address),
+            Err(refusal) => denied = denied.or(Some(refusal)),
         }
-        match denied {
-            Some(refusal) if allowed.is_empty() => Err(SendError::Denied(refusal)),
-            _ if allowed.is_empty() => Err(SendError::Connect { reason: format!("host {host} has no address") }),
-            _ => Ok(alternate_families(allowed)),
-        }
+    }
+    match denied {
+        Some(refusal) if allowed.is_empty() => Err(ConnectError::Denied(refusal)),
+        _ if allowed.is_empty() => Err(ConnectError::Unreachable { reason: format!("host {host} has no address") }),
+        _ => Ok(alternate_families(allowed)),
     }
 }
 
@@ -116,23 +127,27 @@ fn alternate_families(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
 }
 
 /// The first connection to come up; each further address starts after a head start, or when the one before has failed.
-async fn connect_any(addresses: Vec<SocketAddr>) -> Result<TcpStream, SendError> {
+pub(crate) async fn first_of<T, Attempt>(addresses: Vec<SocketAddr>, attempt: impl Fn(SocketAddr) -> Attempt) -> Result<T, ConnectError>
+where
+    T: Send + 'static,
+    Attempt: Future<Output = Result<T, ConnectError>> + Send + 'static,
+{
     if let [address] = addresses[..] {
-        return connect_one(address).await;
+        return attempt(address).await;
     }
     let mut waiting = addresses.into_iter();
     let mut attempts = JoinSet::new();
-    let mut last = SendError::Connect { reason: "no address to connect to".to_owned() };
+    let mut last = ConnectError::Unreachable { reason: "no address to connect to".to_owned() };
     loop {
         match waiting.next() {
-            Some(address) => drop(attempts.spawn(connect_one(address))),
+            Some(address) => drop(attempts.spawn(attempt(address))),
             None if attempts.is_empty() => return Err(last),
             None => {}
         }
         let more = !waiting.as_slice().is_empty();
         tokio::select! {
             Some(ended) = attempts.join_next() => match ended {
-                Ok(Ok(stream)) => return Ok(stream),
+                Ok(Ok(connection)) => return Ok(connection),
                 Ok(Err(error)) => last = error,
                 Err(_) => {}
             },
@@ -141,6 +156,6 @@ async fn connect_any(addresses: Vec<SocketAddr>) -> Result<TcpStream, SendError>
     }
 }
 
-async fn connect_one(address: SocketAddr) -> Result<TcpStream, SendError> {
-    TcpStream::connect(address).await.map_err(|error| SendError::Connect { reason: format!("{address}: {error}") })
+async fn connect_one(address: SocketAddr) -> Result<TcpStream, ConnectError> {
+    TcpStream::connect(address).await.map_err(|error| ConnectError::Unreachable { reason: format!("{address}: {error}") })
 }

@@ -15,14 +15,15 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper_util::client::legacy::{Client, Error as ClientError};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use rustls::ClientConfig;
 use rustls::pki_types::CertificateDer;
-use rustls::{ClientConfig, RootCertStore};
 use tokio_rustls::TlsConnector;
 
 use crate::connect::Connector;
 use crate::egress::EgressPolicy;
 use crate::peer::PeerIdentityError;
 use crate::send_error::SendError;
+use crate::tls::trust;
 
 /// The HTTP library refuses smaller buffers than this.
 const HEAD_BYTES_MIN: usize = 8 * 1024;
@@ -117,20 +118,11 @@ impl HttpClient {
 
 /// Certificates are always verified, against the system's authorities and the extra ones.
 fn tls_config(extra_roots: Vec<CertificateDer<'static>>) -> Result<ClientConfig, TlsSetupError> {
-    let mut roots = RootCertStore::empty();
-    let native = rustls_native_certs::load_native_certs();
-    for error in &native.errors {
-        tracing::warn!(%error, "a system certificate authority could not be read");
-    }
-    roots.add_parsable_certificates(native.certs);
-    if roots.is_empty() {
-        tracing::warn!("this system has no certificate authorities installed, https backends need an extra root certificate");
-    }
+    let mut roots = trust::system_roots();
     for (index, root) in extra_roots.into_iter().enumerate() {
         roots.add(root).map_err(|source| TlsSetupError::Root { position: index + 1, source })?;
     }
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let mut config = ClientConfig::builder_with_provider(provider)
+    let mut config = ClientConfig::builder_with_provider(trust::provider())
         .with_safe_default_protocol_versions()
         .map_err(TlsSetupError::Provider)?
         .with_root_certificates(roots)

@@ -1,26 +1,38 @@
-//! Whole frames over sockets and pipes: newline framing, child processes, the HTTP client and the egress policy, and
-//! requests between replicas.
+//! Whole frames over sockets and pipes: newline framing, TCP, WebSocket, QUIC and TLS, child processes, the HTTP client and the
+//! egress policy, and requests between replicas.
 //!
-//! Used by the broker's links (stdio and HTTP backends) and listeners. This crate knows bytes, HTTP and processes; it never
-//! looks inside a frame and knows neither MCP nor JSON. Everything it buffers has a limit that the caller names.
+//! Used by the broker's links and listeners. This crate knows bytes, HTTP and processes; it never looks inside a frame and knows
+//! nothing of MCP, and of JSON only that a line break in it is a space. Everything it buffers has a limit that the caller names.
 
 pub mod child_process;
 mod connect;
+mod connect_error;
 pub mod egress;
+pub mod frame;
 pub mod http_client;
 pub mod lines;
 pub mod peer;
 mod process_group;
+pub mod quic;
+mod read_buffer;
 mod send_error;
 pub mod stall;
 mod stderr_tail;
+pub mod tcp;
+pub mod tls;
 pub mod url;
+pub mod websocket;
 
 pub use child_process::{Child, ChildLimits, ChildProcess, ChildSpec, INHERITED_ENV, SpawnError, spawn};
+pub use connect_error::ConnectError;
 pub use egress::{Cidr, CidrError, Denied, DeniedReason, EgressPolicy};
+pub use frame::{CLOSE_TIMEOUT, FrameSink, FrameSource, Goodbye, ReadError, WriteError, farewell};
 pub use http_client::{BodyError, HttpClient, HttpClientConfig, TlsSetupError, read_body};
-pub use lines::{LineReader, LineWriter, ReadError};
+pub use lines::{LineReader, LineWriter};
 pub use peer::{PeerClient, PeerIdentity, PeerIdentityError, PeerServer};
 pub use send_error::SendError;
 pub use stall::StallGuard;
+pub use tls::{
+    CertificateIdentity, CertificateSource, ClientAuth, ClientCertificate, ClientTls, ClientTlsFiles, ListenerKind, ServerTls, TlsError,
+};
 pub use url::{UrlError, parse_http_url};

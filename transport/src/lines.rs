@@ -1,56 +1,57 @@
 //! Newline framing for byte streams: one message per line (MCP 2025-11-25, Transports, stdio).
 //!
-//! Called by the stdio link for the two pipes of a child process. Only LF ends a line; CR LF is tolerated. Reading is
-//! cancel-safe: a dropped `next` loses no bytes. A written frame is exactly one line, whatever its whitespace was.
+//! Used for the pipes of child processes, for TCP and for QUIC streams. Only LF ends a line; CR LF is tolerated. Reading is
+//! cancel-safe: a dropped `next` loses no bytes. A written frame is exactly one line, whatever its whitespace was. A reader that
+//! waits between two lines holds no buffer.
 
-use std::io::{self, IoSlice};
+use std::{
+    future::poll_fn,
+    io::{self, IoSlice},
+    pin::Pin,
+};
 
-use bytes::{Buf, Bytes, BytesMut};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use bytes::Bytes;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt},
+    time::timeout,
+};
 
-/// Room asked for at each read; a pipe hands over at most 64 KiB at once.
-const READ_BYTES_MIN: usize = 16 * 1024;
+pub use crate::frame::ReadError;
+use crate::{
+    frame::{CLOSE_TIMEOUT, FrameSink, FrameSource, Goodbye, WriteError},
+    read_buffer::ReadBuffer,
+};
+
 /// Frames put into one vectored write: two slices each, well below the system's IOV_MAX of 1024.
 const FRAMES_PER_WRITE: usize = 64;
-
-#[derive(Debug, thiserror::Error)]
-pub enum ReadError {
-    #[error("a line is longer than the {max} bytes allowed")]
-    TooLong { max: usize },
-    #[error("reading failed")]
-    Io(#[from] io::Error),
-}
 
 /// Splits a byte stream into lines.
 #[derive(Debug)]
 pub struct LineReader<R> {
     reader: R,
-    buffer: BytesMut,
+    buffer: ReadBuffer,
     /// Bytes at the front of `buffer` already known to hold no LF.
     scanned: usize,
     line_bytes_max: usize,
     at_end: bool,
-    too_long: bool,
 }
 
 impl<R: AsyncRead + Unpin> LineReader<R> {
     /// `line_bytes_max` counts a line without its line end. Memory held is at most about twice that.
     pub fn new(reader: R, line_bytes_max: usize) -> Self {
-        Self { reader, buffer: BytesMut::new(), scanned: 0, line_bytes_max, at_end: false, too_long: false }
+        Self { reader, buffer: ReadBuffer::new(Bytes::new()), scanned: 0, line_bytes_max, at_end: false }
     }
 
     /// The next non-empty line without its line end, `None` at the end of the stream; an unterminated last line counts.
     ///
-    /// Cancel-safe. After `TooLong` the place of the next frame is unknown, so every later call answers the same.
+    /// Cancel-safe. After an error the place of the next line is unknown: it is said once, and the stream has ended.
     pub async fn next(&mut self) -> Result<Option<Bytes>, ReadError> {
         loop {
-            if self.too_long {
-                return Err(ReadError::TooLong { max: self.line_bytes_max });
-            }
             if let Some(line) = self.take_line() {
                 if line.len() > self.line_bytes_max {
-                    self.give_up();
-                } else if !line.is_empty() {
+                    return Err(self.give_up(ReadError::TooLong { limit: self.line_bytes_max }));
+                }
+                if !line.is_empty() {
                     return Ok(Some(line));
                 }
                 continue;
@@ -59,41 +60,55 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
                 return Ok(None);
             }
             // One byte more than the limit may still be a CR before the LF.
-            if self.buffer.len() > self.line_bytes_max.saturating_add(1) {
-                self.give_up();
-                continue;
+            if self.scanned > self.line_bytes_max.saturating_add(1) {
+                return Err(self.give_up(ReadError::TooLong { limit: self.line_bytes_max }));
             }
-            // Doubling keeps the copies of a long line linear; the room is capped because the limit is.
-            let room = self.buffer.len().min(self.line_bytes_max).max(READ_BYTES_MIN);
-            self.buffer.reserve(room);
-            self.at_end = self.reader.read_buf(&mut self.buffer).await? == 0;
+            let (buffer, reader, limit) = (&mut self.buffer, &mut self.reader, self.line_bytes_max);
+            match poll_fn(|context| buffer.poll_fill(reader, context, limit)).await {
+                Ok(count) => self.at_end = count == 0,
+                Err(error) => return Err(self.give_up(error.into())),
+            }
         }
+    }
+
+    /// Where the bytes come from, for what is not reading.
+    pub(crate) fn get_mut(&mut self) -> &mut R {
+        &mut self.reader
     }
 
     /// A line that is complete in the buffer, or the unterminated rest once the stream has ended.
     fn take_line(&mut self) -> Option<Bytes> {
-        let mut line = match memchr::memchr(b'\n', &self.buffer[self.scanned..]) {
-            Some(at) => {
-                let line = self.buffer.split_to(self.scanned + at);
-                self.buffer.advance(1);
-                line
-            }
-            None if self.at_end && !self.buffer.is_empty() => self.buffer.split(),
+        let bytes = self.buffer.bytes();
+        let (line_bytes, end_bytes) = match memchr::memchr(b'\n', &bytes[self.scanned..]) {
+            Some(at) => (self.scanned + at, 1),
+            None if self.at_end && !bytes.is_empty() => (bytes.len(), 0),
             None => {
-                self.scanned = self.buffer.len();
+                self.scanned = bytes.len();
                 return None;
             }
         };
+        let kept = line_bytes - usize::from(bytes[..line_bytes].ends_with(b"\r"));
         self.scanned = 0;
-        if line.ends_with(b"\r") {
-            line.truncate(line.len() - 1);
-        }
-        Some(line.freeze())
+        Some(self.buffer.take(line_bytes + end_bytes, kept))
     }
 
-    fn give_up(&mut self) {
-        self.too_long = true;
-        self.buffer = BytesMut::new();
+    fn give_up(&mut self, error: ReadError) -> ReadError {
+        self.at_end = true;
+        self.scanned = 0;
+        self.buffer.discard();
+        error
+    }
+}
+
+impl<R: AsyncRead + Unpin + Send> FrameSource for LineReader<R> {
+    async fn next(&mut self) -> Result<Option<Bytes>, ReadError> {
+        Self::next(self).await
+    }
+
+    async fn drain(&mut self) {
+        self.at_end = true;
+        self.scanned = 0;
+        self.buffer.drain(&mut self.reader).await;
     }
 }
 
@@ -125,24 +140,39 @@ impl<W: AsyncWrite + Unpin> LineWriter<W> {
     async fn write_lines(&mut self, lines: &[Bytes]) -> io::Result<()> {
         for batch in lines.chunks(FRAMES_PER_WRITE) {
             let mut slices: Vec<IoSlice<'_>> = batch.iter().flat_map(|line| [IoSlice::new(line), IoSlice::new(b"\n")]).collect();
-            let mut left = slices.as_mut_slice();
-            while !left.is_empty() {
-                let count = self.writer.write_vectored(left).await?;
-                if count == 0 {
-                    return Err(io::ErrorKind::WriteZero.into());
-                }
-                IoSlice::advance_slices(&mut left, count);
-            }
+            write_all_vectored(Pin::new(&mut self.writer), &mut slices).await?;
         }
         self.writer.flush().await
     }
+}
+
+impl<W: AsyncWrite + Unpin + Send> FrameSink for LineWriter<W> {
+    async fn send_all(&mut self, frames: &mut Vec<Bytes>) -> Result<(), WriteError> {
+        Ok(Self::send_all(self, frames).await?)
+    }
+
+    async fn close(&mut self, _: Goodbye) {
+        // Over TLS this writes, and a peer that reads nothing would keep us for ever.
+        let _ = timeout(CLOSE_TIMEOUT, self.writer.shutdown()).await;
+    }
+}
+
+async fn write_all_vectored<W: AsyncWrite>(mut writer: Pin<&mut W>, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
+    while !slices.is_empty() {
+        let count = poll_fn(|context| writer.as_mut().poll_write_vectored(context, slices)).await?;
+        if count == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        IoSlice::advance_slices(&mut slices, count);
+    }
+    Ok(())
 }
 
 /// The frame with its line breaks turned into spaces, or `None` when it has none (the usual case).
 ///
 /// A JSON string cannot contain a raw line break, so every one found is whitespace between tokens. CR is replaced as
 /// well: peers that read text with universal newlines would end the line there.
-fn one_line(frame: &Bytes) -> Option<Bytes> {
+pub(crate) fn one_line(frame: &Bytes) -> Option<Bytes> {
     memchr::memchr2(b'\n', b'\r', frame)?;
     let mut line = frame.to_vec();
     for byte in &mut line {

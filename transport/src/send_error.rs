@@ -1,7 +1,7 @@
 //! Why a request got no response. Made by [`crate::http_client`], the connector below it and [`crate::peer`]; callers
 //! read from it whether the other side can have acted on the request.
 
-use crate::egress::Denied;
+use crate::{connect_error::ConnectError, egress::Denied};
 
 /// Why there is no response.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -24,5 +24,17 @@ impl SendError {
     /// True when the other side can not have acted on the request, so that sending it again is safe.
     pub fn nothing_was_sent(&self) -> bool {
         !matches!(self, Self::Aborted { .. })
+    }
+}
+
+impl From<ConnectError> for SendError {
+    fn from(error: ConnectError) -> Self {
+        match error {
+            ConnectError::Denied(denied) => Self::Denied(denied),
+            ConnectError::Unreachable { reason } => Self::Connect { reason },
+            ConnectError::Tls { reason } => Self::Tls { reason },
+            ConnectError::Timeout => Self::ConnectTimeout,
+            ConnectError::Refused { .. } | ConnectError::Handshake { .. } => Self::Connect { reason: error.to_string() },
+        }
     }
 }

@@ -29,6 +29,11 @@ impl<S> StallGuard<S> {
         Self { inner, limit, deadline: Box::pin(tokio::time::sleep(limit)), waiting: false }
     }
 
+    /// The connection without its guard, for example to split it.
+    pub fn into_inner(self) -> S {
+        self.inner
+    }
+
     /// What came of a write: progress stops the clock, waiting starts it.
     fn judged<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {

@@ -139,7 +139,9 @@ impl Backend {
         // Until the catalog has seen how the backend behaves, the cautious assumption holds.
         let wire = lock(&self.status).wire.unwrap_or(match self.spec.transport {
             TransportSpec::Http { .. } => Wire::HttpWithSessions,
-            TransportSpec::Stdio { .. } => Wire::Pipe,
+            TransportSpec::Tcp { .. } | TransportSpec::Websocket { .. } | TransportSpec::Quic { .. } | TransportSpec::Stdio { .. } => {
+                Wire::Pipe
+            }
         });
         let scope = sharing::scope(self.spec.links, wire, own, principal, client);
         let declared = sharing::declared(&scope, wire, client);
@@ -331,9 +333,6 @@ impl Backend {
     }
 
     pub fn transport(&self) -> &'static str {
-        match self.spec.transport {
-            TransportSpec::Http { .. } => "http",
-            TransportSpec::Stdio { .. } => "stdio",
-        }
+        self.spec.transport.kind()
     }
 }

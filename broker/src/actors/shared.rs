@@ -10,7 +10,7 @@ use protocol::error::{ErrorKind, Refusal};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::http_client::HttpClient;
 
-use super::tasks::Tasks;
+use super::{link::Trust, tasks::Tasks};
 use crate::{
     config::{self, Config},
     durable::Durable,
@@ -23,6 +23,8 @@ pub struct Shared {
     pub config: Arc<Config>,
     pub metrics: Arc<Metrics>,
     pub http: HttpClient,
+    /// Whom links over other wires than HTTP trust.
+    pub trust: Trust,
     /// What outlives the process.
     pub durable: Arc<Durable>,
     pub tasks: Tasks,
@@ -40,6 +42,7 @@ impl Shared {
         Arc::new(Self {
             config,
             durable,
+            trust: Trust::default(),
             tasks: Tasks::default(),
             metrics,
             http,

@@ -4,6 +4,7 @@
 //! stream outlives its connections: a reader that comes later, or comes back, goes on where the client says it stopped.
 //! Once its client can come back to it, it is logged too, in the order things happen to it, and outlives the process.
 
+mod batch;
 mod places;
 
 use std::{
@@ -19,6 +20,7 @@ use protocol::{
 };
 use tokio::sync::Notify;
 
+pub use self::batch::{Batch, Ended};
 pub use self::places::{Due, EventId, decode_due, parse_event_id};
 use self::places::{encode_due, request_name};
 use super::sync;
@@ -101,6 +103,11 @@ impl EventStream {
     /// A GET stream, which ends only with its session.
     pub fn general(number: u64, limits: LogLimits) -> Arc<Self> {
         Self::over(number, EventLog::new(limits, None), Vec::new())
+    }
+
+    /// A stream that carries everything of its session, for a client whose connection is its session.
+    pub fn outbox(number: u64, limits: LogLimits) -> Arc<Self> {
+        Self::over(number, EventLog::outbox(limits), Vec::new())
     }
 
     /// A stream that an earlier owner of the session began. `due`: the requests to be answered; `None` for a GET stream.

@@ -55,6 +55,8 @@ pub struct Keys {
     pub redis: Arc<[u8; 32]>,
     /// What replicas prove themselves to each other with.
     pub peer: [u8; 32],
+    /// By it clients over QUIC learn that a process that began anew does not know them.
+    pub quic: [u8; 32],
     /// The root was made just now: whatever is stored already was sealed with another one.
     pub made_now: bool,
 }
@@ -82,6 +84,7 @@ impl Keys {
             seal: SealKey::new(&derive("settings at rest")),
             redis: Arc::new(derive("redis")),
             peer: derive("replicas"),
+            quic: derive("quic"),
             made_now: false,
         }
     }

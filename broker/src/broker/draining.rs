@@ -23,6 +23,9 @@ const REST_POLL: Duration = Duration::from_millis(20);
 impl Broker {
     /// Gives one session away, if nothing of it is in flight or it must go now.
     pub async fn release(self: &Arc<Self>, session: &Arc<Session>, forced: bool) -> Released {
+        if session.ends_with_connection() {
+            return self.end_here(session, forced);
+        }
         let (broker, session) = (self.clone(), session.clone());
         // A task of its own: what is begun is finished, whoever waits for it.
         let releasing = self.shared.running.spawn(async move {
@@ -36,6 +39,18 @@ impl Broker {
             released
         });
         releasing.await.unwrap_or(Released::Gone)
+    }
+
+    /// Ends a session whose client could not find it elsewhere, on the same terms.
+    fn end_here(self: &Arc<Self>, session: &Arc<Session>, forced: bool) -> Released {
+        if session.is_leaving() {
+            return Released::Gone;
+        }
+        if session.calls_in_flight() > 0 && !forced {
+            return Released::Busy;
+        }
+        self.close_session(session, "the broker goes away");
+        Released::Done
     }
 
     /// Waits while a session is being given away: before that is done nobody else can take it.

@@ -17,6 +17,7 @@ use super::{
     client::{AdminClient, ClientError},
     table::{self, Column},
 };
+use crate::config::spec::as_http_url;
 
 const BACKENDS: &[Column] = &[
     ("backend", "backend"),
@@ -46,6 +47,7 @@ const BACKEND: &[Column] = &[
     ("latency ms", "latency_ms"),
     ("type", "settings.transport.type"),
     ("url", "settings.transport.url"),
+    ("address", "settings.transport.address"),
     ("command", "settings.transport.command"),
     ("arguments", "settings.transport.args"),
     ("folder", "settings.transport.cwd"),
@@ -279,6 +281,7 @@ fn backend_body(add: &BackendAdd, own: impl Fn(&str) -> Option<String>) -> Resul
         return serde_json::from_str(&text).map_err(|error| ClientError::Usage(format!("{} is not JSON: {error}", file.display())));
     }
     let mut body = match &add.url {
+        Some(url) if as_http_url(url).is_some() => json!({ "transport": { "type": "websocket", "url": url } }),
         Some(url) => json!({ "transport": { "type": "http", "url": url } }),
         None => json!({ "transport": stdio(add, own)? }),
     };

@@ -132,7 +132,7 @@ pub(super) struct BackendAdd {
     pub(super) name: BackendId,
     #[command(flatten)]
     pub(super) of: OfTenant,
-    /// A Streamable HTTP server
+    /// A Streamable HTTP server, or with ws:// or wss:// a WebSocket
     #[arg(long)]
     pub(super) url: Option<String>,
     /// The whole body for the admin API, as JSON; - for standard input

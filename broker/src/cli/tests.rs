@@ -22,7 +22,8 @@ impl Broker {
         let control = Rig::start(folder.path(), yaml).await.control;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
-        tokio::spawn(listeners::admin::serve(control, listener, stop.clone()));
+        let door = listeners::door::Door::plain(&control.config);
+        tokio::spawn(listeners::admin::serve(control, listener, door, stop.clone()));
         let client = AdminClient::new(&format!("http://{address}/"), token).unwrap();
         Self { client, address, stop, _folder: folder }
     }

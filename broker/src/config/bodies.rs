@@ -12,7 +12,10 @@ use super::{
     fault::{Fault, join},
     keys::{COUNT_MAX, DEADLINE_MAX, DEADLINE_MIN, SECRET_BYTES_MAX},
     raw::{describe, not_available, unknown},
-    spec::{BackendSpec, BackendTimeouts, Credentials, LinkSharing, TenantLimits, TenantSpec, TransportSpec},
+    spec::{
+        BackendSpec, BackendTimeouts, Credentials, LinkSharing, TcpTls, TenantLimits, TenantSpec, TlsSettings, TransportSpec, as_http_url,
+        is_server_name, split_host_port,
+    },
     units::{format_duration, parse_duration},
 };
 
@@ -105,6 +108,28 @@ fn check_transport(transport: &TransportSpec, faults: &mut Vec<Fault>) {
                 fault("transport.url".into(), &error.to_string(), "an absolute http:// or https:// URL without user name and fragment");
             }
         }
+        TransportSpec::Tcp { address, tls } => {
+            if split_host_port(address).is_none() {
+                fault("transport.address".into(), "is no host and port", ADDRESS_ALLOWED);
+            }
+            let server_name = tls.as_ref().and_then(TcpTls::settings).and_then(|settings| settings.server_name);
+            if server_name.is_some_and(|name| !is_server_name(&name)) {
+                fault("transport.tls.server_name".into(), "is no name of a server", SERVER_NAME_ALLOWED);
+            }
+        }
+        TransportSpec::Quic { address, server_name } => {
+            if split_host_port(address).is_none() {
+                fault("transport.address".into(), "is no host and port", ADDRESS_ALLOWED);
+            }
+            if server_name.as_ref().is_some_and(|name| !is_server_name(name)) {
+                fault("transport.server_name".into(), "is no name of a server", SERVER_NAME_ALLOWED);
+            }
+        }
+        TransportSpec::Websocket { url } => match as_http_url(url).as_deref().map(::transport::parse_http_url) {
+            Some(Ok(_)) => {}
+            Some(Err(error)) => fault("transport.url".into(), &error.to_string(), WEBSOCKET_ALLOWED),
+            None => fault("transport.url".into(), "is no URL of a WebSocket", WEBSOCKET_ALLOWED),
+        },
         TransportSpec::Stdio { command, args, env, cwd } => {
             if !is_process_text(command) || command.trim().is_empty() {
                 fault("transport.command".into(), "is empty, too long or holds a NUL", "the name or path of a program");
@@ -132,6 +157,10 @@ fn check_transport(transport: &TransportSpec, faults: &mut Vec<Fault>) {
     }
 }
 
+const WEBSOCKET_ALLOWED: &str = "an absolute ws:// or wss:// URL without user name and fragment";
+const SERVER_NAME_ALLOWED: &str = "a host name or an IP address";
+const ADDRESS_ALLOWED: &str = "HOST:PORT, such as tools.internal:7000 or [fd00::5]:7000";
+
 fn is_process_text(text: &str) -> bool {
     text.len() <= TEXT_BYTES_MAX && !text.contains('\0')
 }
@@ -140,12 +169,9 @@ fn check_credentials(credentials: &Credentials, transport: &TransportSpec, fault
     if *credentials == Credentials::default() {
         return;
     }
-    if matches!(transport, TransportSpec::Stdio { .. }) {
-        faults.push(Fault::new(
-            "credentials",
-            "are HTTP headers, which a stdio backend has not",
-            "transport.env for what a child process should know",
-        ));
+    if !matches!(transport, TransportSpec::Http { .. } | TransportSpec::Websocket { .. }) {
+        let wrong = format!("are HTTP headers, which a {} backend has not", transport.kind());
+        faults.push(Fault::new("credentials", wrong, "transport.env for what a child process should know, nothing elsewhere"));
         return;
     }
     if credentials.bearer.as_ref().is_some_and(|bearer| !is_secret(bearer)) {
@@ -228,7 +254,7 @@ fn backend(reader: &mut Reader<'_>, body: &Value) -> Option<BackendSpec> {
 
 fn read_transport(reader: &mut Reader<'_>, value: &Value) -> Option<TransportSpec> {
     const PATH: &str = "transport";
-    const KINDS: &str = "http, stdio";
+    const KINDS: &str = "http, stdio, tcp, websocket, quic";
     let Some(members) = value.as_object() else {
         reader.fault(PATH, &format!("is {}", describe(value)), "a map with `type` and what belongs to it");
         return None;
@@ -244,9 +270,19 @@ fn read_transport(reader: &mut Reader<'_>, value: &Value) -> Option<TransportSpe
                 (reader.text_list(PATH, members, "args"), reader.texts(PATH, members, "env"), reader.text(PATH, members, "cwd"));
             Some(TransportSpec::Stdio { command: reader.required_text(PATH, members, "command")?, args, env, cwd })
         }
-        Some(kind @ ("tcp" | "websocket" | "quic")) => {
-            reader.fault("transport.type", &format!("{kind} is not available in this build"), KINDS);
-            None
+        Some("tcp") => {
+            reader.object(PATH, value, &["type", "address", "tls"], &[])?;
+            let tls = given(members, "tls").and_then(|value| read_tcp_tls(reader, value));
+            Some(TransportSpec::Tcp { address: reader.required_text(PATH, members, "address")?, tls })
+        }
+        Some("websocket") => {
+            reader.object(PATH, value, &["type", "url"], &[])?;
+            Some(TransportSpec::Websocket { url: reader.required_text(PATH, members, "url")? })
+        }
+        Some("quic") => {
+            reader.object(PATH, value, &["type", "address", "server_name"], &[])?;
+            let server_name = reader.text(PATH, members, "server_name");
+            Some(TransportSpec::Quic { address: reader.required_text(PATH, members, "address")?, server_name })
         }
         Some(_) => {
             reader.fault("transport.type", "is no known transport", KINDS);
@@ -257,6 +293,19 @@ fn read_transport(reader: &mut Reader<'_>, value: &Value) -> Option<TransportSpe
             None
         }
     }
+}
+
+fn read_tcp_tls(reader: &mut Reader<'_>, value: &Value) -> Option<TcpTls> {
+    const PATH: &str = "transport.tls";
+    if let Some(switch) = value.as_bool() {
+        return Some(TcpTls::Switch(switch));
+    }
+    if !value.is_object() {
+        reader.fault(PATH, &format!("is {}", describe(value)), "true, false or a map with server_name");
+        return None;
+    }
+    let members = reader.object(PATH, value, &["server_name"], &[])?;
+    Some(TcpTls::Settings(TlsSettings { server_name: reader.text(PATH, members, "server_name") }))
 }
 
 fn tenant(reader: &mut Reader<'_>, body: &Value) -> Option<TenantSpec> {
@@ -413,6 +462,11 @@ mod tests {
             json!({"transport": {"type": "http", "url": "https://a.example/mcp"}, "links": "per-session", "timeouts": {"call": "2s", "control": "1s", "initialize": "1h"},
                    "credentials": {"bearer": "abc", "headers": {"X-Api-Key": "1"}}}),
             json!({"transport": {"type": "stdio", "command": "node", "args": ["a", ""], "env": {"A": "b"}, "cwd": "/tmp"}, "links": "shared"}),
+            json!({"transport": {"type": "tcp", "address": "[::1]:7000"}}),
+            json!({"transport": {"type": "tcp", "address": "a:7000", "tls": true}}),
+            json!({"transport": {"type": "tcp", "address": "10.0.0.1:7000", "tls": {"server_name": "tools.internal"}}}),
+            json!({"transport": {"type": "quic", "address": "a:7000", "server_name": "tools.internal"}}),
+            json!({"transport": {"type": "websocket", "url": "wss://a.example/ws?x=1"}, "credentials": {"bearer": "t"}}),
         ] {
             let parsed = parse_backend_spec(&body).unwrap_or_else(|faults| panic!("{body}: {faults:?}"));
             assert_eq!(parsed, serde_json::from_value(body).unwrap());
@@ -441,12 +495,27 @@ mod tests {
             json!({"transport": {"type": "http", "url": "http://a.example/", "command": "x"}}),
             "transport.command: is no known key",
         );
-        for later in ["tcp", "websocket", "quic"] {
+        for address in ["", "a", ":1", "a:0", "http://a:1"] {
             assert_fault(
-                json!({"transport": {"type": later}}),
-                &format!("transport.type: {later} is not available in this build; allowed: http, stdio"),
+                json!({"transport": {"type": "tcp", "address": address}}),
+                "transport.address: is no host and port; allowed: HOST:PORT",
             );
         }
+        assert_fault(json!({"transport": {"type": "tcp"}}), "transport.address: is missing");
+        assert_fault(
+            json!({"transport": {"type": "tcp", "address": "a:1"}, "credentials": {"bearer": "x"}}),
+            "credentials: are HTTP headers, which a tcp backend has not",
+        );
+        let tcp = |tls: Value| json!({"transport": {"type": "tcp", "address": "a:1", "tls": tls}});
+        assert_fault(tcp(json!("yes")), "transport.tls: is text; allowed: true, false or a map with server_name");
+        assert_fault(tcp(json!({"name": "x"})), "transport.tls.name: is no known key");
+        assert_fault(tcp(json!({"server_name": "a b"})), "transport.tls.server_name: is no name of a server");
+        for url in ["", "http://a/", "ws://", "ws://u:p@a/", "wss://a/#f", "wsx://a/", "ws:a"] {
+            assert_fault(json!({"transport": {"type": "websocket", "url": url}}), "transport.url: ");
+        }
+        assert_fault(json!({"transport": {"type": "quic"}}), "transport.address: is missing");
+        assert_fault(json!({"transport": {"type": "quic", "address": "a"}}), "transport.address: is no host and port");
+        assert_fault(json!({"transport": {"type": "quic", "address": "a:1", "server_name": ""}}), "transport.server_name: is no name");
         assert_fault(json!({"transport": {"type": "carrier-pigeon"}}), "transport.type: is no known transport");
         for later in ["breaker", "limits"] {
             assert_fault(json!({"transport": http, later: {}}), &format!("{later}: not available in this build"));

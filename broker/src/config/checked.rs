@@ -4,14 +4,15 @@
 //! Invariants: every fault is collected, none ends the reading; a value that is refused is replaced by its default only
 //! to go on looking, as a configuration with faults is never handed out.
 
-use std::{collections::BTreeSet, net::SocketAddr, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use protocol::ids::{BackendId, TenantId};
 use serde_json::Value;
 use transport::egress::{Cidr, EgressPolicy};
 
 use super::{
-    Auth, Config, DeclaredBackend, EventLog, Events, Limits, Listen, LogFormat, Secret, Session, Shutdown, Telemetry, Timeouts,
+    Auth, Certificate, ClientAuth, Config, DeclaredBackend, EventLog, Events, Limits, Listen, LogFormat, Secret, Session, Shutdown,
+    Telemetry, Timeouts, Tls,
     bodies::is_secret,
     fault::join,
     keys::{self, Default, Key, Kind},
@@ -32,14 +33,21 @@ pub const DEFAULT_TENANT: &str = "default";
 pub(super) fn check(raw: &Raw, faults: Vec<Fault>) -> Result<Config, Faults> {
     let mut reading = Reading { raw, faults };
     let (http, admin) = (reading.address("listen.http"), reading.address("listen.admin"));
-    let listen = Listen { http, admin, internal: reading.optional("listen.internal", address) };
+    let listen = Listen {
+        http,
+        admin,
+        tcp: reading.optional("listen.tcp", address),
+        quic: reading.optional("listen.quic", address),
+        internal: reading.optional("listen.internal", address),
+    };
     let auth = reading.auth();
     let egress = EgressPolicy {
         allow: reading.networks("egress.allow"),
         deny: reading.networks("egress.deny"),
-        loopback: listen.http.ip().is_loopback() && !auth.required,
+        loopback: listen.data().all(|(_, address)| address.ip().is_loopback()) && !auth.required,
     };
     let config = Config {
+        tls: reading.tls(),
         node: reading.node(),
         storage: reading.storage(),
         limits: reading.limits(),
@@ -56,6 +64,10 @@ pub(super) fn check(raw: &Raw, faults: Vec<Fault>) -> Result<Config, Faults> {
         auth,
     };
     reading.public_listeners(&config);
+    if config.listen.quic.is_some() && config.tls.certificate.is_none() && reading.faults.is_empty() {
+        let allowed = "tls.cert_file and tls.key_file, or tls.self_signed: true";
+        reading.fault("listen.quic", "needs a certificate: QUIC is never without TLS", allowed);
+    }
     reading.colliding_listeners(&config.listen);
     reading.replicas(&config);
     if reading.faults.is_empty() { Ok(config) } else { Err(Faults(reading.faults)) }
@@ -80,6 +92,54 @@ impl Reading<'_> {
         }
     }
 
+    fn tls(&mut self) -> Tls {
+        let [cert, key, ca] = ["tls.cert_file", "tls.key_file", "tls.client_ca_file"].map(|name| self.optional(name, path));
+        let (self_signed, require_https) = (self.bool("tls.self_signed"), self.bool("tls.require_https"));
+        let client_auth = self.value("tls.client_auth", |value, _| match text(value) {
+            Some(choice @ ("none" | "optional" | "required")) => Ok(choice.to_owned()),
+            _ => Err(wrong(value)),
+        });
+        let certificate = match (cert, key) {
+            (Some(cert), Some(key)) => Some(Certificate::Files { cert, key }),
+            (Some(_), None) => self.fault_in("tls.key_file", "is missing beside tls.cert_file", "the path of a PEM file"),
+            (None, Some(_)) => self.fault_in("tls.cert_file", "is missing beside tls.key_file", "the path of a PEM file"),
+            (None, None) => self_signed.then_some(Certificate::SelfSigned),
+        };
+        if self_signed && matches!(certificate, Some(Certificate::Files { .. })) {
+            self.fault("tls.self_signed", "stands beside tls.cert_file", "one of the two");
+        }
+        let client_auth = match (client_auth.as_str(), ca) {
+            ("optional", Some(ca)) => ClientAuth::Optional(ca),
+            ("required", Some(ca)) => ClientAuth::Required(ca),
+            ("optional" | "required", None) => {
+                self.fault(
+                    "tls.client_ca_file",
+                    "is missing: tls.client_auth asks for certificates",
+                    "the path of a PEM file of authorities",
+                );
+                ClientAuth::None
+            }
+            (_, Some(_)) => {
+                self.fault("tls.client_ca_file", "is given, but tls.client_auth is none", "tls.client_auth: optional or required");
+                ClientAuth::None
+            }
+            (_, None) => ClientAuth::None,
+        };
+        if certificate.is_none() && self.faults.is_empty() {
+            for (key, asked) in [("tls.require_https", require_https), ("tls.client_auth", client_auth != ClientAuth::None)] {
+                if asked {
+                    self.fault(key, "needs a certificate for the listeners", "tls.cert_file and tls.key_file, or tls.self_signed: true");
+                }
+            }
+        }
+        Tls { certificate, client_auth, require_https }
+    }
+
+    fn fault_in<T>(&mut self, path: &str, wrong: &str, allowed: &str) -> Option<T> {
+        self.fault(path, wrong, allowed);
+        None
+    }
+
     fn limits(&mut self) -> Limits {
         Limits {
             message_bytes: self.size("limits.message_bytes"),
@@ -91,6 +151,7 @@ impl Reading<'_> {
             calls_in_flight_per_tenant: self.count("limits.calls_in_flight_per_tenant") as usize,
             requests_per_second: self.count("limits.requests_per_second"),
             burst: self.count("limits.burst"),
+            outbox_bytes: self.size("limits.outbox_bytes"),
         }
     }
 
@@ -101,6 +162,10 @@ impl Reading<'_> {
             initialize: self.duration("timeouts.initialize"),
             request_read: self.duration("timeouts.request_read"),
             connect: self.duration("timeouts.connect"),
+            handshake: self.duration("timeouts.handshake"),
+            websocket_ping: self.duration("timeouts.websocket_ping"),
+            websocket_idle: self.duration("timeouts.websocket_idle"),
+            quic_idle: self.duration("timeouts.quic_idle"),
             client_request: self.duration("timeouts.client_request"),
             ping_interval: self.duration("timeouts.ping_interval"),
         }
@@ -115,7 +180,11 @@ impl Reading<'_> {
         {
             self.fault(NAMES[1], "differs from session.idle, which is the same setting", "one of the two, or the same value in both");
         }
-        Session { lease: self.duration("session.lease"), idle: idle.or(other).unwrap_or_else(|| self.duration(NAMES[0])) }
+        Session {
+            lease: self.duration("session.lease"),
+            idle: idle.or(other).unwrap_or_else(|| self.duration(NAMES[0])),
+            resume: self.duration("session.resume"),
+        }
     }
 
     fn events(&mut self) -> Events {
@@ -183,9 +252,9 @@ impl Reading<'_> {
             let spec = parsed.map_err(|faults| self.faults.extend(faults.into_iter().map(|fault| fault.under(&path)))).ok();
             // A name is resolved and judged at every connect; an address can be judged right now.
             let address = spec.as_ref().and_then(|spec| spec.transport.address());
-            if let Some(Err(denied)) = address.map(|address| egress.check(address)) {
+            if let Some((Err(denied), field)) = address.map(|(address, field)| (egress.check(address), field)) {
                 let wrong = format!("leads to a refused address: {denied}");
-                self.fault(&join(&path, "transport.url"), &wrong, "a public address, or one of a network in egress.allow");
+                self.fault(&join(&path, field), &wrong, "a public address, or one of a network in egress.allow");
             }
             let Some((tenant, backend)) = ids else { continue };
             if !seen.insert((tenant.clone(), backend.clone())) {
@@ -201,10 +270,10 @@ impl Reading<'_> {
         if config.auth.allow_anonymous_public {
             return;
         }
-        if !config.listen.http.ip().is_loopback() && !config.auth.required {
+        for (key, address) in config.listen.data().filter(|(_, address)| !address.ip().is_loopback() && !config.auth.required) {
             self.fault(
-                "listen.http",
-                &format!("{} is reachable from outside and auth.required is false", config.listen.http),
+                key,
+                &format!("{address} is reachable from outside and auth.required is false"),
                 "a loopback address, or auth.required: true, or auth.allow_anonymous_public: true",
             );
         }
@@ -220,10 +289,15 @@ impl Reading<'_> {
     /// Two listeners on one place: the second could not be bound.
     fn colliding_listeners(&mut self, listen: &Listen) {
         let internal = listen.internal.map(|address| ("listen.internal", address));
-        let all: Vec<_> = [("listen.http", listen.http), ("listen.admin", listen.admin)].into_iter().chain(internal).collect();
+        let all: Vec<_> = listen.data().chain([("listen.admin", listen.admin)]).chain(internal).collect();
         for (at, (key, one)) in all.iter().enumerate() {
             let same = |other: &SocketAddr| one.ip() == other.ip() || covers(*one, *other) || covers(*other, *one);
-            let taken = all[..at].iter().find(|(_, other)| one.port() != 0 && one.port() == other.port() && same(other));
+            // QUIC is UDP, whose ports are its own.
+            let others = all[..at].iter().filter(|_| *key != "listen.quic");
+            let taken = others
+                .clone()
+                .filter(|(other, _)| *other != "listen.quic")
+                .find(|(_, other)| one.port() != 0 && one.port() == other.port() && same(other));
             if let Some((before, other)) = taken {
                 self.fault(key, &format!("{one} is taken by {before} ({other})"), "another port, or 0 for any free one");
             }
@@ -353,6 +427,10 @@ fn address(value: &Value, _: Kind) -> Result<SocketAddr, Wrong> {
     text(value).and_then(|text| text.parse().ok()).ok_or_else(|| wrong(value))
 }
 
+fn path(value: &Value, _: Kind) -> Result<PathBuf, Wrong> {
+    text(value).filter(|text| !text.is_empty() && !text.contains('\0')).map(PathBuf::from).ok_or_else(|| wrong(value))
+}
+
 fn duration(value: &Value, kind: Kind) -> Result<Duration, Wrong> {
     let Kind::Duration { min, max } = kind else { unreachable!("a duration is read from a key of that kind") };
     let duration = text(value).and_then(|text| parse_duration(text).ok());
@@ -448,10 +526,17 @@ mod tests {
             config.timeouts.initialize,
             config.timeouts.request_read,
             config.timeouts.connect,
+            config.timeouts.handshake,
+            config.timeouts.websocket_ping,
+            config.timeouts.websocket_idle,
+            config.timeouts.quic_idle,
             config.timeouts.client_request,
             config.timeouts.ping_interval,
         ];
-        assert_eq!(timeouts.map(|deadline| deadline.as_secs()), [30, 5, 30, 30, 5, 300, 30]);
+        assert_eq!(timeouts.map(|deadline| deadline.as_secs()), [30, 5, 30, 30, 5, 10, 30, 300, 300, 300, 30]);
+        assert_eq!(config.tls, Tls { certificate: None, client_auth: ClientAuth::None, require_https: false });
+        assert_eq!(config.session.resume.as_secs(), 120);
+        assert_eq!((config.listen.tcp, config.limits.outbox_bytes), (None, 64 << 20));
         assert_eq!((config.session.lease.as_secs(), config.events.log), (2, EventLog::Store));
         assert_eq!((config.session.idle.as_secs(), config.shutdown.grace.as_secs()), (1_800, 25));
         assert_eq!((config.events.retain.as_secs(), config.events.stream_events, config.events.stream_bytes), (300, 1_000, 8 << 20));
@@ -507,7 +592,37 @@ mod tests {
         load("listen: {http: '0.0.0.0:0'}\nauth: {required: true}");
         load("listen: {admin: '0.0.0.0:0'}\nauth: {admin_token: secret}");
         load("listen: {http: '0.0.0.0:0', admin: '0.0.0.0:0'}\nauth: {allow_anonymous_public: true}");
-        load("listen: {http: '[::1]:0', admin: '127.3.2.1:0'}");
+        load("listen: {http: '[::1]:0', admin: '127.3.2.1:0', tcp: '127.0.0.1:0'}");
+        assert_fault("listen: {tcp: '0.0.0.0:0'}", "listen.tcp: 0.0.0.0:0 is reachable from outside and auth.required is false");
+        load("listen: {tcp: '0.0.0.0:0'}\nauth: {required: true}");
+    }
+
+    #[test]
+    fn quic_has_ports_of_its_own_and_is_never_without_tls() {
+        load("listen: {quic: '127.0.0.1:8080'}\ntls: {self_signed: true}");
+        assert_fault("listen: {quic: '127.0.0.1:0'}", "listen.quic: needs a certificate");
+        assert_fault("listen: {quic: '0.0.0.0:0'}\ntls: {self_signed: true}", "listen.quic: 0.0.0.0:0 is reachable from outside");
+    }
+
+    #[test]
+    fn tls_settings_are_checked_together() {
+        let tls = |text: &str| load(&format!("tls: {text}")).tls;
+        assert_eq!(tls("{self_signed: true, require_https: true}").certificate, Some(Certificate::SelfSigned));
+        let files = Certificate::Files { cert: "c.pem".into(), key: "k.pem".into() };
+        let full = tls("{cert_file: c.pem, key_file: k.pem, client_ca_file: ca.pem, client_auth: required}");
+        assert_eq!((full.certificate, full.client_auth), (Some(files), ClientAuth::Required("ca.pem".into())));
+        for (text, fault) in [
+            ("{cert_file: c.pem}", "tls.key_file: is missing"),
+            ("{key_file: k.pem}", "tls.cert_file: is missing"),
+            ("{cert_file: c.pem, key_file: k.pem, self_signed: true}", "tls.self_signed: stands beside"),
+            ("{self_signed: true, client_auth: required}", "tls.client_ca_file: is missing"),
+            ("{self_signed: true, client_ca_file: ca.pem}", "tls.client_ca_file: is given, but"),
+            ("{require_https: true}", "tls.require_https: needs a certificate"),
+            ("{client_auth: optional, client_ca_file: ca.pem}", "tls.client_auth: needs a certificate"),
+            ("{client_auth: maybe}", "tls.client_auth: is \"maybe\"; allowed: none, optional, required"),
+        ] {
+            assert_fault(&format!("tls: {text}"), fault);
+        }
     }
 
     #[test]
@@ -515,6 +630,7 @@ mod tests {
         assert!(load("").egress.loopback);
         assert!(!load("auth: {required: true}").egress.loopback);
         assert!(!load("listen: {http: '0.0.0.0:0'}\nauth: {allow_anonymous_public: true}").egress.loopback);
+        assert!(!load("listen: {tcp: '0.0.0.0:0'}\nauth: {allow_anonymous_public: true}").egress.loopback);
         let egress = load("egress: {allow: [10.0.0.0/8], deny: ['fd00::/8']}").egress;
         assert_eq!((egress.allow.len(), egress.deny.len()), (1, 1));
     }
@@ -568,7 +684,7 @@ mod tests {
         assert_fault("tenants: {Acme: {}}", "tenants.Acme: is no name for a tenant");
         assert_fault("tenants: {acme: {weight: 0}}", "tenants.acme.weight: is 0");
         assert_fault("tenants: [a]", "tenants: is a list");
-        assert_fault("backends: {a: {transport: {type: quic}}}", "backends.a.transport.type: quic is not available in this build");
+        assert_fault("backends: {a: {transport: {type: quic}}}", "backends.a.transport.address: is missing");
         assert_fault(
             "backends: {a: {transport: {type: stdio, command: x}, breaker: {}}}",
             "backends.a.breaker: not available in this build",
@@ -592,6 +708,7 @@ mod tests {
             );
         }
         assert_fault("listen: {http: '127.0.0.1:9090'}", "listen.admin: 127.0.0.1:9090 is taken by listen.http (127.0.0.1:9090)");
+        assert_fault("listen: {tcp: '127.0.0.1:8080'}", "listen.tcp: 127.0.0.1:8080 is taken by listen.http (127.0.0.1:8080)");
         let open = "auth: {allow_anonymous_public: true}";
         assert_fault(&format!("listen: {{http: '0.0.0.0:9000', admin: '127.0.0.1:9000'}}\n{open}"), "listen.admin: ");
         assert_fault(&format!("listen: {{http: '127.0.0.1:9000', admin: '[::]:9000'}}\n{open}"), "listen.admin: ");

@@ -70,7 +70,7 @@ pub fn markdown() -> String {
          Durations are a whole number with one unit (`250ms`, `30s`, `5m`, `2h`), sizes a whole number of bytes or of a unit \
          (`512`, `64KiB`, `16MiB`, `1GiB`). Relative paths start at the working directory. Secrets can be kept in files \
          (`..._file`): one line, whose end is not part of the secret.\n\n\
-         SIGHUP reads the file again. `tenants`, `backends` and `telemetry.log` follow it; for any other key the log says that a \
+         SIGHUP reads the file again. `tenants`, `backends` and `telemetry.log` follow it, and so do the files of `tls`, read anew; for any other key the log says that a \
          restart is needed. When the file has a fault nothing changes, and the log names it.\n",
     );
     for section in SECTIONS {
@@ -84,7 +84,7 @@ pub fn markdown() -> String {
          admin API; the token of a backend can also be read from a file (`credentials.bearer_file`). `MCP_BROKER__TENANTS` and \
          `MCP_BROKER__BACKENDS` hold a whole map, as YAML or JSON, that replaces the file's.\n\n```yaml\n{bodies}\n```\n\n\
          ## Listeners that others can reach\n\n\
-         The broker does not start with `listen.http` on an address that is not loopback while `auth.required` is false, nor with \
+         The broker does not start with `listen.http`, `listen.tcp` or `listen.quic` on an address that is not loopback while `auth.required` is false, nor with \
          `listen.admin` on one without `auth.admin_token`, unless `auth.allow_anonymous_public` is true.\n"
     );
     out
@@ -149,6 +149,10 @@ mod tests {
         // Some keys are for brokers that have others.
         let beside = |name: &str| match name {
             "redis_url" | "redis_url_file" => "  url: postgres://db/x\nnode: {secret: 0123456789abcdef}\n",
+            "cert_file" => "  key_file: key.pem\n",
+            "key_file" => "  cert_file: cert.pem\n",
+            "client_ca_file" => "  self_signed: true\n  client_auth: optional\n",
+            "quic" => "tls: {self_signed: true}\n",
             "advertise" => "listen: {internal: '127.0.0.1:0'}\n",
             _ => "",
         };

@@ -58,6 +58,8 @@ pub(super) enum Kind {
     Secret {
         bytes_min: usize,
     },
+    /// A file.
+    Path,
     /// A file that holds a secret.
     SecretFile {
         bytes_min: usize,
@@ -95,6 +97,7 @@ impl Kind {
             Self::SecretFile { bytes_min } => {
                 format!("the path of a file with one line of {bytes_min} to {SECRET_BYTES_MAX} visible ASCII characters without spaces")
             }
+            Self::Path => "the path of a file".into(),
             Self::Origins => "a list of origins, such as [\"https://app.example.com\"]".into(),
             Self::Hosts => "a list of host names without port, such as [\"broker.example.com\"]".into(),
             Self::Networks => "a list of networks, such as [\"10.1.0.0/16\", \"fd00::/8\"]".into(),
@@ -131,6 +134,11 @@ const fn absent(name: &'static str, kind: Kind, example: &'static str, doc: &'st
 /// The sections that hold single values. `tenants` and `backends` are maps of bodies, see [`super::bodies`].
 pub(super) const SECTIONS: &[Section] = &[
     Section { name: "listen", doc: "Where the broker listens. Port 0 takes a free one; the `ready` line tells which.", keys: LISTEN },
+    Section {
+        name: "tls",
+        doc: "TLS 1.2 and 1.3 on `listen.http`, `listen.admin` and `listen.tcp`, TLS 1.3 on `listen.quic`. With a certificate the first three take connections with and without TLS, unless told otherwise. SIGHUP reads the files anew; connections there are go on.",
+        keys: TLS,
+    },
     Section { name: "node", doc: "This process.", keys: NODE },
     Section {
         name: "storage",
@@ -146,7 +154,7 @@ pub(super) const SECTIONS: &[Section] = &[
     Section { name: "telemetry", doc: "Logs and metrics.", keys: TELEMETRY },
     Section {
         name: "egress",
-        doc: "Where HTTP backends may live. Public addresses are allowed; private, link-local and metadata ranges are refused. Loopback is allowed only while `listen.http` is a loopback address and `auth.required` is false.",
+        doc: "Where backends that are reached over the network may live. Public addresses are allowed; private, link-local and metadata ranges are refused. Loopback is allowed only while the listeners of clients are loopback addresses and `auth.required` is false.",
         keys: EGRESS,
     },
     Section { name: "shutdown", doc: "Stopping on SIGTERM, SIGINT or `mcp-broker drain`.", keys: SHUTDOWN },
@@ -156,11 +164,42 @@ const LISTEN: &[Key] = &[
     key("http", Kind::Address, "127.0.0.1:8080", "Data plane: Streamable HTTP at `/mcp` and `/mcp/{backend}`."),
     key("admin", Kind::Address, "127.0.0.1:9090", "Admin API, health, readiness and metrics."),
     absent(
+        "tcp",
+        Kind::Address,
+        "127.0.0.1:8081",
+        "Data plane over plain TCP: a message per line, a session per connection. Absent: none.",
+    ),
+    absent(
+        "quic",
+        Kind::Address,
+        "127.0.0.1:8082",
+        "Data plane over QUIC, which needs a certificate (`tls`): a session per connection, a stream per request where a client likes. Absent: none.",
+    ),
+    absent(
         "internal",
         Kind::Address,
         "10.0.0.5:7400",
         "Other replicas, which pass on requests of sessions that live here. Only those with the same `node.secret` get in. Absent: none.",
     ),
+];
+
+const TLS: &[Key] = &[
+    absent("cert_file", Kind::Path, "/etc/mcp-broker/tls.crt", "Certificate of the listeners and what leads to its authority, PEM."),
+    absent("key_file", Kind::Path, "/etc/mcp-broker/tls.key", "Its private key, PEM."),
+    key(
+        "self_signed",
+        Kind::Bool,
+        "false",
+        "Make a certificate for `localhost` and the addresses of the listeners at each start. For development: nobody can verify it.",
+    ),
+    absent("client_ca_file", Kind::Path, "/etc/mcp-broker/clients.pem", "Authorities of clients' certificates, PEM."),
+    key(
+        "client_auth",
+        Kind::Choice(&["none", "optional", "required"]),
+        "none",
+        "Whether clients show a certificate, on the listeners of clients. It names tenant and principal. `required` closes connections without one.",
+    ),
+    key("require_https", Kind::Bool, "false", "Close connections without TLS, of clients and of operators."),
 ];
 
 const NODE: &[Key] = &[
@@ -216,7 +255,7 @@ const AUTH: &[Key] = &[
         "allow_anonymous_public",
         Kind::Bool,
         "false",
-        "Start although `listen.http` is not loopback and `auth.required` is false, or `listen.admin` is not loopback and has no token. Everybody who reaches the port then has full use of it.",
+        "Start although a listener of clients is not loopback and `auth.required` is false, or `listen.admin` is not loopback and has no token. Everybody who reaches the port then has full use of it.",
     ),
     key("allowed_origins", Kind::Origins, "[]", "Origins of browser pages that may call, beside loopback ones."),
     key("allowed_hosts", Kind::Hosts, "[]", "Host names a loopback listener answers to, beside loopback ones."),
@@ -224,12 +263,12 @@ const AUTH: &[Key] = &[
 
 const LIMITS: &[Key] = &[
     key("message_bytes", Kind::Size { min: KIB, max: 256 * MIB }, "16MiB", "Largest JSON-RPC message, from a client or a backend."),
-    key("connections", COUNT, "10000", "Open connections of clients."),
+    key("connections", COUNT, "10000", "Open connections of clients, on each listener."),
     key(
         "connections_per_address",
         COUNT,
         "1000",
-        "Open connections from one IP address. Loopback addresses count too: raise it behind a proxy on the same machine.",
+        "Open connections from one IP address, on each listener. Loopback addresses count too: raise it behind a proxy on the same machine.",
     ),
     key("sessions_per_tenant", COUNT, "10000", "Open sessions of one tenant."),
     key("sessions_per_principal", COUNT, "1000", "Open sessions of one API key."),
@@ -241,6 +280,12 @@ const LIMITS: &[Key] = &[
         COUNT,
         "100",
         "Requests of one tenant above the sustained rate before it is refused; without effect while the rate is unlimited.",
+    ),
+    key(
+        "outbox_bytes",
+        Kind::Size { min: KIB, max: 4 * GIB },
+        "64MiB",
+        "What may wait for one client that does not read, where the connection is the session (TCP, WebSocket); one that lets more pile up is disconnected.",
     ),
 ];
 
@@ -255,6 +300,30 @@ const TIMEOUTS: &[Key] = &[
     key("initialize", DEADLINE, "30s", "The whole handshake with a backend."),
     key("request_read", DEADLINE, "30s", "Arrival of a whole HTTP request head, and of a whole body."),
     key("connect", DEADLINE, "5s", "Connection to a backend, TLS included."),
+    key(
+        "handshake",
+        DEADLINE,
+        "10s",
+        "From the opening of a client's connection to the end of its TLS handshake, and of a TCP or WebSocket connection to the answer to its `initialize`.",
+    ),
+    key(
+        "websocket_ping",
+        Kind::Duration { min: Duration::from_millis(100), max: HOUR },
+        "30s",
+        "Time between two pings of a client that came by WebSocket.",
+    ),
+    key(
+        "websocket_idle",
+        Kind::Duration { min: Duration::from_millis(100), max: HOUR },
+        "5m",
+        "A client that came by WebSocket and of which nothing is heard for this long, not even a pong, is disconnected.",
+    ),
+    key(
+        "quic_idle",
+        Kind::Duration { min: SECOND, max: HOUR },
+        "5m",
+        "A QUIC connection, of a client or a backend, of which nothing is heard for this long, not even a keep-alive, ends.",
+    ),
     key("client_request", DEADLINE, "5m", "Answer of a client to sampling, elicitation or roots."),
     key(
         "ping_interval",
@@ -273,6 +342,12 @@ const SESSION: &[Key] = &[
         Kind::Duration { min: Duration::from_millis(200), max: Duration::from_secs(60) },
         "2s",
         "How long a replica that is not heard of keeps its sessions and tasks before others take them over. Without effect on SQLite.",
+    ),
+    key(
+        "resume",
+        Kind::Duration { min: Duration::ZERO, max: HOUR },
+        "2m",
+        "How long a session whose WebSocket broke off waits for its client to come back.",
     ),
     key("idle", IDLE, "30m", "A session without requests, calls in flight and open streams ends after this time."),
 ];
@@ -348,7 +423,7 @@ const SHUTDOWN: &[Key] = &[key(
 )];
 
 /// Keys and whole sections of the broker's documented surface that this build can not honour.
-pub(super) const UNAVAILABLE: &[&str] = &["listen.tcp", "listen.quic", "tls", "breaker", "compat", "errors"];
+pub(super) const UNAVAILABLE: &[&str] = &["breaker", "compat", "errors"];
 
 /// Two spellings of one setting: an environment variable for one replaces the other in the file.
 pub(super) const TWINS: &[(&str, &str)] = &[
@@ -396,7 +471,7 @@ mod tests {
 
     #[test]
     fn whole_sections_are_unavailable_with_all_their_keys() {
-        assert!(unavailable("tls") && unavailable("tls.cert_file") && unavailable("listen.tcp"));
-        assert!(!unavailable("listen.http") && !unavailable("tlsx") && !unavailable("listen.tcpx"));
+        assert!(unavailable("breaker") && unavailable("breaker.failures"));
+        assert!(!unavailable("listen.http") && !unavailable("breakerx"));
     }
 }

@@ -51,6 +51,7 @@ pub fn needs_restart(running: &Config, next: &Config) -> Vec<&'static str> {
     let telemetry = Telemetry { log: running.telemetry.log.clone(), ..next.telemetry.clone() };
     let differs = [
         ("listen", running.listen != next.listen),
+        ("tls", running.tls != next.tls),
         ("node", (&running.node.secret, &running.node.advertise) != (&next.node.secret, &next.node.advertise)),
         ("storage", running.storage != next.storage),
         ("auth", running.auth != next.auth),
@@ -93,6 +94,7 @@ fn read_file(path: &Path) -> Result<String, Fault> {
 #[derive(Debug, Clone)]
 pub struct Config {
     pub listen: Listen,
+    pub tls: Tls,
     pub node: Node,
     pub storage: Storage,
     pub auth: Auth,
@@ -121,8 +123,49 @@ pub struct Listen {
     /// Data plane: Streamable HTTP.
     pub http: SocketAddr,
     pub admin: SocketAddr,
+    /// Data plane: a message per line, a session per connection.
+    pub tcp: Option<SocketAddr>,
+    /// Data plane over QUIC.
+    pub quic: Option<SocketAddr>,
     /// Other replicas, about sessions that live here.
     pub internal: Option<SocketAddr>,
+}
+
+impl Listen {
+    /// The listeners of clients, by their keys.
+    pub fn data(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> + use<> {
+        let tcp = self.tcp.map(|address| ("listen.tcp", address));
+        [("listen.http", self.http)].into_iter().chain(tcp).chain(self.quic.map(|address| ("listen.quic", address)))
+    }
+}
+
+/// TLS on the listeners of clients and operators.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tls {
+    /// Absent: no listener speaks TLS.
+    pub certificate: Option<Certificate>,
+    pub client_auth: ClientAuth,
+    /// Connections without TLS are closed.
+    pub require_https: bool,
+}
+
+/// What the listeners present.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Certificate {
+    Files {
+        cert: PathBuf,
+        key: PathBuf,
+    },
+    /// Made at start, for development.
+    SelfSigned,
+}
+
+/// Whether clients present a certificate, and which authorities are believed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClientAuth {
+    None,
+    Optional(PathBuf),
+    Required(PathBuf),
 }
 
 #[derive(Debug, Clone)]
@@ -175,6 +218,8 @@ pub struct Limits {
     /// 0: no limit.
     pub requests_per_second: u32,
     pub burst: u32,
+    /// What may wait for one client that does not read its connection.
+    pub outbox_bytes: usize,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -185,6 +230,14 @@ pub struct Timeouts {
     /// A whole HTTP request head, and a whole request body.
     pub request_read: Duration,
     pub connect: Duration,
+    /// From the first byte of a client's connection to its `initialize`, where the connection is the session.
+    pub handshake: Duration,
+    /// How often the client of a WebSocket is asked whether it is there.
+    pub websocket_ping: Duration,
+    /// How long nothing at all may be heard of it.
+    pub websocket_idle: Duration,
+    /// The same of a QUIC connection, of a client or a backend.
+    pub quic_idle: Duration,
     /// How long a client may take to answer sampling, elicitation or roots.
     pub client_request: Duration,
     /// How often a backend is asked whether it still answers.
@@ -196,6 +249,8 @@ pub struct Session {
     /// How long a replica that is not heard of keeps what it owns.
     pub lease: Duration,
     pub idle: Duration,
+    /// How long a session waits for its client whose WebSocket broke off.
+    pub resume: Duration,
 }
 
 /// Calls that are carried out as tasks.

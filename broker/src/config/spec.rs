@@ -55,6 +55,26 @@ pub struct BackendSpec {
 pub enum TransportSpec {
     /// Streamable HTTP.
     Http { url: String },
+    /// A socket: newline-delimited JSON.
+    Tcp {
+        /// `HOST:PORT`
+        address: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        tls: Option<TcpTls>,
+    },
+    /// WebSocket, a message per text frame.
+    Websocket {
+        /// `ws://` or `wss://`
+        url: String,
+    },
+    /// QUIC, with TLS as ever: the control stream of the binding in docs/transports.md.
+    Quic {
+        /// `HOST:PORT`
+        address: String,
+        /// The name the certificate must have; the host of the address when absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        server_name: Option<String>,
+    },
     /// A child process that speaks newline-delimited JSON on its standard streams.
     Stdio {
         command: String,
@@ -68,13 +88,88 @@ pub enum TransportSpec {
 }
 
 impl TransportSpec {
-    /// The address the URL names, where it is not a host to be resolved.
-    pub fn address(&self) -> Option<IpAddr> {
-        let Self::Http { url } = self else { return None };
-        let uri: http::Uri = url.parse().ok()?;
-        uri.host()?.trim_matches(['[', ']']).parse().ok()
+    /// The kind, as it is written in `type`.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Http { .. } => "http",
+            Self::Tcp { .. } => "tcp",
+            Self::Websocket { .. } => "websocket",
+            Self::Quic { .. } => "quic",
+            Self::Stdio { .. } => "stdio",
+        }
+    }
+
+    /// The address it is at, where that is not a host to be resolved, and the field that says so.
+    pub fn address(&self) -> Option<(IpAddr, &'static str)> {
+        match self {
+            Self::Http { url } | Self::Websocket { url } => {
+                let uri: http::Uri = url.parse().ok()?;
+                Some((uri.host()?.trim_matches(['[', ']']).parse().ok()?, "transport.url"))
+            }
+            Self::Tcp { address, .. } | Self::Quic { address, .. } => {
+                Some((split_host_port(address)?.0.parse().ok()?, "transport.address"))
+            }
+            Self::Stdio { .. } => None,
+        }
     }
 }
+
+/// Whether a TCP backend speaks TLS. Its certificate is verified, always.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum TcpTls {
+    Switch(bool),
+    Settings(TlsSettings),
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TlsSettings {
+    /// The name the certificate must have; the host of the address when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_name: Option<String>,
+}
+
+impl TcpTls {
+    /// `None`: no TLS.
+    pub fn settings(&self) -> Option<TlsSettings> {
+        match self {
+            Self::Switch(false) => None,
+            Self::Switch(true) => Some(TlsSettings::default()),
+            Self::Settings(settings) => Some(settings.clone()),
+        }
+    }
+}
+
+/// A `ws` or `wss` URL as the `http` or `https` one that is as good or bad.
+pub fn as_http_url(url: &str) -> Option<String> {
+    let rest = url.strip_prefix("ws")?;
+    (rest.starts_with("://") || rest.starts_with("s://")).then(|| format!("http{rest}"))
+}
+
+/// Whether it can be the name in a certificate.
+pub fn is_server_name(text: &str) -> bool {
+    !text.is_empty() && text.len() <= HOST_BYTES_MAX && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.:".contains(&byte))
+}
+
+/// `HOST:PORT`, where the host may be an IPv6 address in brackets.
+pub fn split_host_port(text: &str) -> Option<(&str, u16)> {
+    let (host, port) = text.rsplit_once(':')?;
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let is_fine = match bare {
+        Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => {
+            !host.is_empty()
+                && host.len() <= HOST_BYTES_MAX
+                && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
+        }
+    };
+    let port = Some(port).filter(|port| port.bytes().all(|byte| byte.is_ascii_digit())).and_then(|port| port.parse().ok())?;
+    (is_fine && port > 0).then_some((bare.unwrap_or(host), port))
+}
+
+/// A host name (RFC 1035).
+const HOST_BYTES_MAX: usize = 253;
 
 /// Who shares a link to a backend.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -138,5 +233,22 @@ pub(crate) mod optional_duration {
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
         let text: Option<String> = Option::deserialize(from)?;
         text.map(|text| crate::config::units::parse_duration(&text).map_err(D::Error::custom)).transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_a_host_and_a_port() {
+        for (text, host, port) in
+            [("127.0.0.1:80", "127.0.0.1", 80), ("[::1]:7", "::1", 7), ("tools.internal:65535", "tools.internal", 65535)]
+        {
+            assert_eq!(split_host_port(text), Some((host, port)), "{text}");
+        }
+        for text in ["", ":1", "a", "a:", "a:0", "a:+1", "a:65536", "::1:7", "[::1]", "[a]:1", "a b:1", "u@h:1", "http://h:1", "h:1/"] {
+            assert_eq!(split_host_port(text), None, "{text}");
+        }
     }
 }

@@ -411,10 +411,13 @@ impl Control {
 
     /// Names are resolved and judged at every connect; an address can be judged right now.
     fn check_egress(&self, transport: &TransportSpec) -> Result<(), ControlError> {
-        let Some(address) = transport.address() else { return Ok(()) };
+        let Some((address, field)) = transport.address() else { return Ok(()) };
         self.config.egress.check(address).map_err(|denied| {
-            let path = "transport.url".to_owned();
-            ControlError::Invalid(Fault { path, wrong: format!("leads to a refused address: {denied}"), allowed: String::new() })
+            ControlError::Invalid(Fault {
+                path: field.to_owned(),
+                wrong: format!("leads to a refused address: {denied}"),
+                allowed: String::new(),
+            })
         })
     }
 }

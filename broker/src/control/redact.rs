@@ -10,6 +10,8 @@ const SECRET_WORDS: [&str; 8] = ["token", "secret", "password", "passwd", "key",
 pub(super) fn transport(transport: &TransportSpec) -> TransportSpec {
     match transport {
         TransportSpec::Http { url } => TransportSpec::Http { url: masked_url(url) },
+        TransportSpec::Websocket { url } => TransportSpec::Websocket { url: masked_url(url) },
+        TransportSpec::Tcp { .. } | TransportSpec::Quic { .. } => transport.clone(),
         TransportSpec::Stdio { command, args, env, cwd } => TransportSpec::Stdio {
             command: command.clone(),
             args: masked_args(args),

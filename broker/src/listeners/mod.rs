@@ -1,6 +1,9 @@
-//! Sockets to sessions: the data plane ([`http`]), what replicas ask of each other ([`internal`]) and the admin plane
-//! ([`admin`]).
+//! Sockets to sessions: the data plane over HTTP ([`http`]) and over connections that are sessions ([`duplex`]), what replicas
+//! ask of each other ([`internal`]) and the admin plane ([`admin`]).
 
 pub mod admin;
+mod admission;
+pub mod door;
+pub mod duplex;
 pub mod http;
 pub mod internal;

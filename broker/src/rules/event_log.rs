@@ -112,6 +112,12 @@ pub struct EventLog {
     answers_due: Option<usize>,
     cut: bool,
     left_out: u64,
+    /// Answers too must find room.
+    strict: bool,
+    /// How many events were handed out, each counted once.
+    handed_count: u64,
+    /// Bytes of those that are still held.
+    handed_bytes: usize,
 }
 
 impl EventLog {
@@ -127,17 +133,28 @@ impl EventLog {
             answers_due: answers,
             cut: false,
             left_out: 0,
+            strict: false,
+            handed_count: 0,
+            handed_bytes: 0,
         }
+    }
+
+    /// A stream that carries everything of a session, with any number of answers: they count too, as nothing else bounds
+    /// what waits for a client that does not read.
+    pub fn outbox(limits: LogLimits) -> Self {
+        Self { strict: true, ..Self::new(limits, None) }
     }
 
     /// A stream that goes on where an earlier owner left it.
     pub fn restored(limits: LogLimits, answers: Option<usize>, held: Held) -> Self {
         let bytes = held.events.iter().map(|event| event.frame.len()).sum();
+        let handed_bytes = handed_bytes(&held);
         Self {
             events: held.events.into(),
             bytes,
             next_sequence: held.last_sequence + 1,
             handed: held.position,
+            handed_bytes,
             lost_through: held.trimmed_through,
             ..Self::new(limits, answers)
         }
@@ -154,7 +171,7 @@ impl EventLog {
         if topic.is_some() && self.events.iter().rev().take_while(|event| event.sequence > self.handed).any(|event| event.topic == topic) {
             return Ok(None);
         }
-        let (sequence, may_exceed) = (self.next_sequence, kind == EventKind::Answer || topic.is_some());
+        let (sequence, may_exceed) = (self.next_sequence, (kind == EventKind::Answer && !self.strict) || topic.is_some());
         self.bytes += frame.len();
         self.events.push_back(Event { sequence, kind, topic, frame, at: now });
         self.next_sequence += 1;
@@ -178,8 +195,76 @@ impl EventLog {
     /// The first event after `position`, marked as handed out.
     pub fn next_after(&mut self, position: u64) -> Option<Event> {
         let event = self.events.get(self.first_after(position))?.clone();
-        self.handed = self.handed.max(event.sequence);
+        if event.sequence > self.handed {
+            self.handed = event.sequence;
+            self.handed_count += 1;
+            self.handed_bytes += event.frame.len();
+        }
         Some(event)
+    }
+
+    /// Hands out what follows `position`, as long as it is within these bounds or but one event, and returns the position
+    /// after it.
+    pub fn take_after(&mut self, position: u64, count_max: usize, bytes_max: usize, frames: &mut Vec<Bytes>) -> u64 {
+        let (first, mut bytes, mut position) = (self.first_after(position), 0, position);
+        for event in self.events.range(first..).take(count_max) {
+            if bytes > 0 && bytes + event.frame.len() > bytes_max {
+                break;
+            }
+            bytes += event.frame.len();
+            position = event.sequence;
+            if position > self.handed {
+                self.handed = position;
+                self.handed_count += 1;
+                self.handed_bytes += event.frame.len();
+            }
+            frames.push(event.frame.clone());
+        }
+        position
+    }
+
+    /// Gives up what was handed out up to `position`: nobody will ask for it again.
+    pub fn forget_through(&mut self, position: u64) {
+        while self.events.front().is_some_and(|event| event.sequence <= position.min(self.handed)) {
+            self.drop_front();
+        }
+    }
+
+    /// Every event up to here was handed to a connection.
+    pub fn handed(&self) -> u64 {
+        self.handed
+    }
+
+    /// Gives up what was handed out, up to `position`, but for what fits into these bounds.
+    pub fn forget_all_but(&mut self, position: u64, kept: LogLimits) {
+        while self.first_after(self.handed) > kept.events || self.handed_bytes > kept.bytes {
+            match self.events.front() {
+                Some(event) if event.sequence <= position.min(self.handed) => self.drop_front(),
+                _ => return,
+            }
+        }
+    }
+
+    /// Whether it was made by [`EventLog::outbox`].
+    pub fn is_outbox(&self) -> bool {
+        self.strict
+    }
+
+    /// Bytes of what was not handed out.
+    pub fn bytes_waiting(&self) -> usize {
+        self.bytes - self.handed_bytes
+    }
+
+    /// Where a client stands that has received this many events of the stream.
+    pub fn position_of(&self, received: u64) -> Result<u64, Gone> {
+        let missing = self.handed_count.checked_sub(received).ok_or(Gone)?;
+        let handed_here = self.first_after(self.handed);
+        let missing = usize::try_from(missing).map_err(|_| Gone)?;
+        match handed_here.checked_sub(missing) {
+            None => Err(Gone),
+            Some(_) if missing == 0 => Ok(self.handed),
+            Some(at) => Ok(self.events[at].sequence - 1),
+        }
     }
 
     /// How many events there are after `position`.
@@ -280,9 +365,17 @@ impl EventLog {
     fn drop_front(&mut self) {
         if let Some(event) = self.events.pop_front() {
             self.bytes -= event.frame.len();
+            if event.sequence <= self.handed {
+                self.handed_bytes -= event.frame.len();
+            }
             self.lost_through = event.sequence;
         }
     }
+}
+
+/// Bytes of what the client of a restored stream has seen.
+fn handed_bytes(held: &Held) -> usize {
+    held.events.iter().filter(|event| event.sequence <= held.position).map(|event| event.frame.len()).sum()
 }
 
 #[cfg(test)]
@@ -448,5 +541,54 @@ mod tests {
         for kind in [EventKind::Answer, EventKind::Message, EventKind::Passing] {
             assert_eq!(EventKind::of_code(kind.code()), kind);
         }
+    }
+
+    #[test]
+    fn an_outbox_is_bounded_whatever_is_in_it() {
+        let mut log = EventLog::outbox(LIMITS);
+        for text in ["1", "2", "3", "4"] {
+            push(&mut log, EventKind::Answer, text).unwrap();
+        }
+        assert_eq!(push(&mut log, EventKind::Answer, "5"), Err(Overflow));
+        assert!(log.was_cut());
+        let mut log = EventLog::outbox(LIMITS);
+        push(&mut log, EventKind::Answer, &"x".repeat(101)).unwrap();
+        assert_eq!(push(&mut log, EventKind::Passing, "progress"), Ok(()), "left out");
+        assert_eq!(log.count_after(0), 1);
+    }
+
+    #[test]
+    fn a_batch_is_bounded_by_count_and_bytes_and_never_empty() {
+        let mut log = EventLog::outbox(LogLimits { events: 100, bytes: 1000 });
+        for text in ["aaaa", "bb", "cc", "dd"] {
+            push(&mut log, EventKind::Answer, text).unwrap();
+        }
+        let mut frames = Vec::new();
+        assert_eq!(log.take_after(0, 10, 3, &mut frames), 1, "one alone may be larger");
+        assert_eq!(log.take_after(1, 10, 4, &mut frames), 3);
+        assert_eq!(log.take_after(3, 10, 4, &mut frames), 4);
+        assert_eq!(log.take_after(4, 10, 4, &mut frames), 4);
+        assert_eq!(frames, ["aaaa", "bb", "cc", "dd"]);
+        log.forget_through(3);
+        assert_eq!(log.events().count(), 1);
+    }
+
+    #[test]
+    fn a_client_that_counts_is_found_again() {
+        let mut log = EventLog::outbox(LogLimits { events: 4, bytes: 1000 });
+        let mut frames = Vec::new();
+        for text in ["p1", "p2", "p3", "p4", "p5"] {
+            push(&mut log, EventKind::Passing, text).unwrap();
+        }
+        // The first was left out: the client never heard of it, and does not count it.
+        let position = log.take_after(0, 3, 1000, &mut frames);
+        assert_eq!(log.position_of(3), Ok(position));
+        let again = log.position_of(1).unwrap();
+        frames.clear();
+        log.take_after(again, 10, 1000, &mut frames);
+        assert_eq!(frames, ["p3", "p4", "p5"]);
+        assert_eq!(log.position_of(5), Err(Gone), "more than were sent");
+        log.forget_through(position);
+        assert_eq!(log.position_of(2), Err(Gone));
     }
 }

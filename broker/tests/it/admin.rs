@@ -84,8 +84,10 @@ async fn bad_bodies_name_the_field_and_what_is_allowed() {
         (json!({"transport": {"type": "http", "url": "http://127.0.0.1/"}, "timeouts": {"call": "soon"}}), "timeouts.call"),
         (json!({"transport": {"type": "http", "url": "http://127.0.0.1/"}, "timeouts": {"call": "-1s"}}), "timeouts.call"),
         (json!({"transport": {"type": "http", "url": "http://127.0.0.1/"}, "colour": "red"}), "colour"),
-        (json!({"transport": {"type": "tcp", "address": "127.0.0.1:1"}}), "not available in this build"),
-        (json!({"transport": {"type": "websocket", "url": "ws://127.0.0.1/"}}), "not available in this build"),
+        (json!({"transport": {"type": "tcp", "address": "127.0.0.1"}}), "address"),
+        (json!({"transport": {"type": "tcp", "address": "127.0.0.1:1", "url": "x"}}), "url"),
+        (json!({"transport": {"type": "quic", "address": "127.0.0.1"}}), "address"),
+        (json!({"transport": {"type": "websocket", "url": "http://127.0.0.1/"}}), "url"),
         (json!({"transport": {"type": "http", "url": "http://127.0.0.1/"}, "breaker": {"failures": 1}}), "not available in this build"),
         (json!([]), ""),
     ] {

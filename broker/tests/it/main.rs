@@ -46,6 +46,7 @@ mod task_owners;
 mod tasks;
 mod tenants;
 mod utilities;
+mod wires;
 
 use std::net::SocketAddr;
 

@@ -215,7 +215,7 @@ async fn noise_on_stdout_is_handed_on_and_an_endless_line_refused() {
     assert_eq!(next(&mut child).await.unwrap(), "Server starting");
     assert_eq!(soon("the noise", child.reader.next()).await.unwrap().unwrap(), &b"\xff\xfe\0"[..]);
     assert_eq!(next(&mut child).await.unwrap(), "{}");
-    assert!(matches!(soon("the refusal", child.reader.next()).await, Err(ReadError::TooLong { max: 1000 })));
+    assert!(matches!(soon("the refusal", child.reader.next()).await, Err(ReadError::TooLong { limit: 1000 })));
     drop(child.writer);
     soon("the close", child.process.close()).await;
 }

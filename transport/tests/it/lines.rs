@@ -57,9 +57,8 @@ async fn a_line_may_be_as_long_as_the_limit_and_not_one_byte_longer() {
         near.shutdown().await.unwrap();
         let mut reader = LineReader::new(far, 8);
         assert_eq!(reader.next().await.unwrap().unwrap(), "ok");
-        for _ in 0..2 {
-            assert!(matches!(soon("a refusal", reader.next()).await, Err(ReadError::TooLong { max: 8 })), "{stream:?}");
-        }
+        assert!(matches!(soon("a refusal", reader.next()).await, Err(ReadError::TooLong { limit: 8 })), "{stream:?}");
+        assert!(soon("the end", reader.next()).await.unwrap().is_none(), "an error is said once");
     }
 }
 
@@ -67,7 +66,7 @@ async fn a_line_may_be_as_long_as_the_limit_and_not_one_byte_longer() {
 async fn an_endless_line_is_refused_without_waiting_for_its_end() {
     let mut reader = LineReader::new(tokio::io::repeat(b'x'), 1_000_000);
     let refusal = soon("a refusal", reader.next()).await;
-    assert!(matches!(refusal, Err(ReadError::TooLong { max: 1_000_000 })));
+    assert!(matches!(refusal, Err(ReadError::TooLong { limit: 1_000_000 })));
 }
 
 #[tokio::test]
@@ -143,4 +142,32 @@ async fn a_writer_that_takes_nothing_is_an_error_and_not_a_loop() {
     }
     let error = soon("an error", LineWriter::new(Full).send_all(&mut vec![Bytes::from_static(b"{}")])).await.unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::WriteZero);
+}
+
+#[tokio::test]
+async fn whoever_keeps_a_small_line_does_not_keep_the_read_buffer() {
+    let (mut near, far) = duplex(1024);
+    let mut reader = LineReader::new(far, 1024);
+    let mut addresses = Vec::new();
+    for _ in 0..3 {
+        near.write_all(b"{\"kept\":true}\r\n").await.unwrap();
+        let line = soon("the line", reader.next()).await.unwrap().unwrap();
+        assert_eq!(line, "{\"kept\":true}");
+        // Bytes that own a whole allocation of just their size can be taken back without a copy.
+        addresses.push(line.try_into_mut().expect("nobody shares it").capacity());
+    }
+    assert_eq!(addresses, [13; 3]);
+}
+
+#[tokio::test]
+async fn draining_reads_to_the_end_and_yields_nothing() {
+    let (mut near, far) = duplex(64);
+    let mut reader = LineReader::new(far, 8);
+    let writing = tokio::spawn(async move {
+        near.write_all(&[b'x'; 100_000]).await.unwrap();
+    });
+    assert!(reader.next().await.is_err());
+    soon("the end", transport::FrameSource::drain(&mut reader)).await;
+    writing.await.unwrap();
+    assert!(reader.next().await.unwrap().is_none());
 }

@@ -1,14 +1,20 @@
 //! The transport crate from outside: real pipes, real child processes, real sockets on loopback.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod certificates;
 mod child_process;
+mod conformance;
 mod egress;
 mod http_client;
 mod http_server;
 mod lines;
 mod peer;
+mod quic;
 mod stall;
+mod tcp;
+mod tls;
 mod url;
+mod websocket;
 
 use std::future::Future;
 use std::time::Duration;

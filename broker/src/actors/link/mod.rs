@@ -8,9 +8,15 @@ pub mod connection;
 mod failure;
 mod http;
 pub mod pending;
+mod pipe;
 mod queue;
+mod quic;
 mod stdio;
+mod tcp;
+mod trust;
+mod unopened;
 mod unreadable;
+mod websocket;
 
 use std::{
     sync::{
@@ -29,9 +35,10 @@ use protocol::{
     version::Version,
 };
 
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::sync::CancellationToken;
 
 use self::connection::{Connection, Failure};
+pub use self::trust::Trust;
 use super::{
     backend::Backend,
     session::{Session, record::BackendSession},
@@ -191,6 +198,9 @@ impl Link {
         match &self.backend.spec.transport {
             TransportSpec::Http { url } => http::open(self, url).await,
             TransportSpec::Stdio { .. } => stdio::open(self).await,
+            TransportSpec::Tcp { address, tls } => tcp::open(self, address, tls.as_ref()).await,
+            TransportSpec::Quic { address, server_name } => quic::open(self, address, server_name.as_ref()).await,
+            TransportSpec::Websocket { url } => websocket::open(self, url).await,
         }
     }
 
@@ -433,31 +443,6 @@ enum OpenError {
     /// It is too early for another attempt.
     Waiting(Refusal),
     Failed(Failure),
-}
-
-/// A handshake that fails or is given up leaves no child, no session and no stream behind.
-struct CloseUnlessOpened {
-    connection: Option<Arc<Connection>>,
-    running: TaskTracker,
-}
-
-impl CloseUnlessOpened {
-    fn new(connection: &Arc<Connection>, running: &TaskTracker) -> Self {
-        Self { connection: Some(connection.clone()), running: running.clone() }
-    }
-
-    fn opened(mut self) {
-        self.connection = None;
-    }
-}
-
-impl Drop for CloseUnlessOpened {
-    fn drop(&mut self) {
-        if let Some(connection) = self.connection.take() {
-            connection.close_now();
-            self.running.spawn(async move { connection.close().await });
-        }
-    }
 }
 
 impl Backoff {

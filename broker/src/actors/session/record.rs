@@ -26,6 +26,9 @@ use crate::{
     },
 };
 
+/// How a session may have begun.
+const TRANSPORTS: [&str; 5] = ["http", "tcp", "websocket", "sse", "quic"];
+
 /// The format written, and the only one read so far.
 const FORMAT: u32 = 1;
 
@@ -181,7 +184,7 @@ fn hex(bytes: &[u8]) -> String {
 /// Understands a record.
 pub fn read(record: &SessionRecord, seal: &SealKey) -> Result<Stored, Unreadable> {
     let part = |part| move || Unreadable::Part(part);
-    let transport = ["http"].into_iter().find(|known| *known == record.transport).ok_or_else(part("transport"))?;
+    let transport = TRANSPORTS.into_iter().find(|known| *known == record.transport).ok_or_else(part("transport"))?;
     Ok(Stored {
         agreement: read_agreement(&record.agreement)?,
         transport,

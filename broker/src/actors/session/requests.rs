@@ -239,6 +239,14 @@ impl Session {
         held.into_iter().for_each(|method| self.tell_list_changed(method));
     }
 
+    /// Its client does not wait for the answer to this request any more, and the wire says so.
+    pub fn cancel_request(&self, id: &RequestId) {
+        let in_flight = self.lock().in_flight.get(id).cloned();
+        if let Some(in_flight) = in_flight {
+            in_flight.cancel(None);
+        }
+    }
+
     /// MCP 2025-11-25, Cancellation: unknown, finished and malformed ones are ignored.
     fn cancelled(&self, message: &Message) {
         let Some(span) = message.fields.request_id else { return };

@@ -335,7 +335,7 @@ fn cannot_resume() -> Refusal {
     Refusal::new(ErrorKind::InvalidRequest, "Last-Event-ID names nothing this session can be resumed from; open a stream without it")
 }
 
-fn events_gone() -> Refusal {
+pub(super) fn events_gone() -> Refusal {
     Refusal::new(ErrorKind::EventsGone, "the events after this Last-Event-ID are not held any more; the answers they held are lost")
 }
 

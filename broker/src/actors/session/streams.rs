@@ -51,7 +51,7 @@ impl Streams {
         self.epoch = u64::try_from(epoch).unwrap_or_default();
     }
 
-    fn next_number(&mut self, general: bool) -> u64 {
+    pub(super) fn next_number(&mut self, general: bool) -> u64 {
         let made = &mut self.made[usize::from(general)];
         *made += 1;
         self.epoch << EPOCH_SHIFT | *made << 1 | u64::from(general)
@@ -73,12 +73,16 @@ impl Streams {
         if let Some((writer, session)) = &self.log {
             stream.log_to(writer, *session);
         }
-        for other in self.general.iter().filter(|other| !other.is_connected()) {
-            left_out += stream.adopt(now, other.take_unread());
-        }
+        left_out += self.take_over_unread(&stream);
         self.keep_general(&stream);
         self.forget_unknown(stream.number);
         Opened { stream, left_out }
+    }
+
+    /// What streams without a connection still hold is told on this one.
+    pub(super) fn take_over_unread(&self, stream: &EventStream) -> usize {
+        let (now, without) = (Instant::now(), self.general.iter().filter(|other| !other.is_connected()));
+        without.map(|other| stream.adopt(now, other.take_unread())).sum()
     }
 
     /// A GET stream of an earlier owner goes on here.
@@ -117,7 +121,7 @@ impl Streams {
         unknown.into_iter().for_each(|number| self.forget(number));
     }
 
-    fn keep_general(&mut self, stream: &Arc<EventStream>) {
+    pub(super) fn keep_general(&mut self, stream: &Arc<EventStream>) {
         self.make_room();
         self.general.push(stream.clone());
         self.kept.insert(stream.number, stream.clone());

@@ -21,9 +21,9 @@ use axum::{
     Router, middleware,
     routing::{get, post, put},
 };
-use hyper::server::conn::http1;
+use hyper::server::conn::{http1, http2};
 use hyper_util::{
-    rt::{TokioIo, TokioTimer},
+    rt::{TokioExecutor, TokioIo, TokioTimer},
     server::graceful::GracefulShutdown,
     service::TowerToHyperService,
 };
@@ -32,8 +32,10 @@ use tokio::{
     sync::Semaphore,
 };
 use tokio_util::sync::CancellationToken;
+use transport::tls::ListenerKind;
 
 use self::access::Access;
+use super::door::{self, Door};
 use crate::control::Control;
 
 /// Operators, probes and scrapers are few; the rest is somebody's mistake.
@@ -41,13 +43,14 @@ const CONNECTIONS_MAX: usize = 128;
 /// For a whole request head, and for the silence between two requests.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 const HEAD_BYTES_MAX: usize = 32 * 1024;
+const HTTP2_STREAMS_MAX: u32 = 32;
 /// How long answers under way may take once the listener was told to stop.
 const GOODBYE: Duration = Duration::from_secs(3);
 /// Before accepting again when the process has no descriptors left: an error without a pause would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves until `stop`, then lets answers under way finish.
-pub async fn serve(control: Arc<Control>, listener: TcpListener, stop: CancellationToken) {
+pub async fn serve(control: Arc<Control>, listener: TcpListener, door: Door, stop: CancellationToken) {
     let access = match listener.local_addr() {
         Ok(address) => Access::new(&control.config.auth, address),
         Err(error) => {
@@ -72,17 +75,23 @@ pub async fn serve(control: Arc<Control>, listener: TcpListener, stop: Cancellat
                 continue;
             }
         };
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(HEAD_TIMEOUT)
-            .max_buf_size(HEAD_BYTES_MAX)
-            .serve_connection(TokioIo::new(stream), service.clone());
-        let connection = graceful.watch(connection);
+        let (door, service, watcher) = (door.clone(), service.clone(), graceful.watcher());
         tokio::spawn(async move {
-            if let Err(error) = connection.await {
+            let _place = permit;
+            let stream = match door.open(stream, ListenerKind::Http).await {
+                Ok(stream) => stream,
+                Err(error) => {
+                    tracing::debug!(%error, "an admin connection did not come in");
+                    return;
+                }
+            };
+            let ended = match door::speaks_http2(&stream) {
+                true => watcher.watch(http2().serve_connection(TokioIo::new(stream), service)).await,
+                false => watcher.watch(http1().serve_connection(TokioIo::new(stream), service)).await,
+            };
+            if let Err(error) = ended {
                 tracing::debug!(%error, "an admin connection ended early");
             }
-            drop(permit);
         });
     }
     drop(listener);
@@ -91,11 +100,24 @@ pub async fn serve(control: Arc<Control>, listener: TcpListener, stop: Cancellat
     }
 }
 
+fn http1() -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(HEAD_BYTES_MAX);
+    builder
+}
+
+/// For who asks for it in a TLS handshake.
+fn http2() -> http2::Builder<TokioExecutor> {
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder.timer(TokioTimer::new()).keep_alive_interval(Some(HEAD_TIMEOUT)).keep_alive_timeout(HEAD_TIMEOUT);
+    builder.max_concurrent_streams(HTTP2_STREAMS_MAX).max_header_list_size(HEAD_BYTES_MAX as u32);
+    builder
+}
+
 /// Waits for room first, so that a full house leaves new connections in the kernel's queue.
 async fn accept(listener: &TcpListener, connections: &Arc<Semaphore>) -> io::Result<(TcpStream, tokio::sync::OwnedSemaphorePermit)> {
     let permit = Arc::clone(connections).acquire_owned().await.map_err(io::Error::other)?;
     let (stream, _) = listener.accept().await?;
-    stream.set_nodelay(true)?;
     Ok((stream, permit))
 }
 

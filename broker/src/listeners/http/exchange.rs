@@ -20,6 +20,7 @@ use protocol::{
 };
 
 use super::{
+    Certified,
     answer::{self, Body, EventStyle},
     forward::{Located, Way},
     gate::{self, Gate},
@@ -58,8 +59,12 @@ pub(super) struct Asked<'a> {
 /// Serves one request of a client. Whatever is wrong with it becomes a response.
 pub(super) async fn handle(broker: &Arc<Broker>, gate: &Gate, request: Request<Incoming>) -> Response<Body> {
     let origin = request.headers().get(ORIGIN).cloned();
-    let mut response = served(broker, Reach::Edge(gate), request).await;
-    // A page from an allowed origin may read the answer, the session id included.
+    let response = served(broker, Reach::Edge(gate), request).await;
+    readable_by(response, gate, origin)
+}
+
+/// A page from an allowed origin may read the answer, the session id included.
+pub(super) fn readable_by(mut response: Response<Body>, gate: &Gate, origin: Option<HeaderValue>) -> Response<Body> {
     if let Some(origin) = origin.filter(|origin| gate.allows_origin(origin)) {
         let headers = response.headers_mut();
         headers.insert("access-control-allow-origin", origin);
@@ -95,7 +100,7 @@ async fn dispatch(broker: &Arc<Broker>, reach: Reach<'_>, request: Request<Incom
         return Err(anonymous(Refusal::new(ErrorKind::MethodNotAllowed, "this endpoint takes GET, POST and DELETE")));
     }
     let caller = match reach {
-        Reach::Edge(_) => gate::bearer(&head.headers, &head.uri).and_then(|bearer| broker.authenticate(bearer)),
+        Reach::Edge(_) => client(broker, &head),
         Reach::Inner => vouched::caller(&head.headers).and_then(|caller| broker.admit(caller)),
     };
     let caller = caller.map_err(anonymous)?;
@@ -107,6 +112,12 @@ async fn dispatch(broker: &Arc<Broker>, reach: Reach<'_>, request: Request<Incom
     }
     let asked = Asked { broker, reach, caller, endpoint, head };
     if method == HttpMethod::POST { asked.post(body).await } else { asked.get_or_delete().await.map_err(anonymous) }
+}
+
+/// Who a client is: by the key it shows, or by its connection's certificate.
+pub(super) fn client(broker: &Broker, head: &request::Parts) -> Result<Caller, Refusal> {
+    let certified = head.extensions.get::<Certified>().map(|Certified(caller)| caller);
+    gate::bearer(&head.headers, &head.uri).and_then(|bearer| broker.authenticate_on(bearer, certified))
 }
 
 impl Asked<'_> {
@@ -154,7 +165,7 @@ fn endpoint(path: &str) -> Result<Endpoint, Rejected> {
 }
 
 /// CORS preflight (Fetch standard); a page that is not allowed gets no grant.
-fn preflight() -> Response<Body> {
+pub(super) fn preflight() -> Response<Body> {
     let mut response = answer::empty(StatusCode::NO_CONTENT);
     let headers = response.headers_mut();
     headers.insert("allow", HeaderValue::from_static("GET, POST, DELETE, OPTIONS"));

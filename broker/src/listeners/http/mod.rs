@@ -7,93 +7,91 @@ mod answer;
 mod exchange;
 mod forward;
 mod gate;
+mod legacy;
 mod post;
 mod unsent;
 mod vouched;
+mod websocket;
 
-use std::{
-    collections::HashMap,
-    convert::Infallible,
-    net::{IpAddr, SocketAddr},
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
 use hyper::{Request, body::Incoming, service::service_fn};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::{conn::auto, graceful::GracefulShutdown},
 };
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::{Notify, Semaphore},
-};
-use tokio_util::sync::CancellationToken;
-use transport::StallGuard;
+use tokio::{net::TcpListener, sync::Notify};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use transport::{StallGuard, tcp::Stream, tls::ListenerKind};
 
 pub(in crate::listeners) use self::exchange::handle_replica;
 use self::{gate::Gate, unsent::Unsent};
+use super::{
+    admission::{Admission, Admitted},
+    door::{self, Door},
+};
 use crate::{
+    auth::Caller,
     broker::Broker,
     limits::{CLIENT_WRITE_STALL_MAX, HTTP_HEADERS_MAX, HTTP2_STREAMS_MAX, REQUEST_HEAD_BYTES_MAX},
 };
 
 /// Serves until `stop`, then lets the requests in flight finish.
-pub async fn serve(broker: Arc<Broker>, listener: TcpListener, stop: CancellationToken) {
+pub async fn serve(broker: Arc<Broker>, listener: TcpListener, door: Door, stop: CancellationToken) {
     let local = listener.local_addr().unwrap_or_else(|_| SocketAddr::from(([127, 0, 0, 1], 0)));
     let limits = &broker.shared.config.limits;
-    let room = Arc::new(Semaphore::new(limits.connections));
-    let addresses = Addresses::new(limits.connections_per_address);
+    let admission = Admission::new(limits);
     let gate = Arc::new(Gate::new(&broker.shared.config.auth, local));
-    let graceful = GracefulShutdown::new();
+    let (graceful, sessions, streams) = (GracefulShutdown::new(), TaskTracker::new(), Arc::<legacy::Streams>::default());
     loop {
-        // At the limit nothing is accepted: newcomers wait in the kernel's queue until somebody leaves.
-        let next = async {
-            let permit = room.clone().acquire_owned().await;
-            (permit, listener.accept().await)
-        };
-        let (permit, (socket, peer)) = tokio::select! {
+        let (socket, peer, admitted) = tokio::select! {
             () = stop.cancelled() => break,
-            (permit, accepted) = next => match accepted.map(|accepted| (permit, accepted)) {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    // Most often no descriptor is left: others have to end first.
-                    tracing::warn!(%error, "a connection could not be accepted");
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                    continue;
-                }
-            },
+            accepted = admission.accept(&listener, &broker.shared.metrics) => accepted,
         };
-        let Some(place) = addresses.enter(peer.ip()) else {
-            broker.shared.metrics.rate_limited("connections_per_address");
-            continue;
-        };
-        let (begun, unsent) = (Arc::new(Notify::new()), Arc::new(Unsent::default()));
-        let connection = serve_connection(&broker, &gate, socket, peer, &begun, &unsent);
-        let watched = graceful.watch(connection);
-        let head_time = broker.shared.config.timeouts.request_read;
+        let (broker, gate, door) = (broker.clone(), gate.clone(), door.clone());
+        let (watcher, admitted) = (graceful.watcher(), Arc::new(admitted));
+        let floor = Floor { sessions: sessions.clone(), stop: stop.clone(), admitted, streams: streams.clone() };
         tokio::spawn(async move {
-            if let Err(error) = attended(watched, &begun, head_time, &unsent).await {
+            let stream = match door.open(socket, ListenerKind::Http).await {
+                Ok(stream) => stream,
+                Err(error) => {
+                    tracing::debug!(%peer, %error, "a connection did not come in");
+                    return;
+                }
+            };
+            let (begun, unsent) = (Arc::new(Notify::new()), Arc::new(Unsent::default()));
+            let connection = serve_connection(&broker, &gate, stream, floor, &begun, &unsent);
+            let head_time = broker.shared.config.timeouts.request_read;
+            if let Err(error) = attended(watcher.watch(connection), &begun, head_time, &unsent).await {
                 tracing::debug!(%peer, %error, "connection ended");
             }
-            drop((permit, place));
         });
     }
     drop(listener);
     graceful.shutdown().await;
+    sessions.close();
+    sessions.wait().await;
+}
+
+/// What a connection that becomes a session takes with it.
+#[derive(Debug, Clone)]
+struct Floor {
+    sessions: TaskTracker,
+    stop: CancellationToken,
+    /// The connection's place is taken for as long as anything of it lives.
+    admitted: Arc<Admitted>,
+    streams: Arc<legacy::Streams>,
 }
 
 fn serve_connection(
     broker: &Arc<Broker>,
     gate: &Arc<Gate>,
-    socket: TcpStream,
-    peer: SocketAddr,
+    stream: Stream,
+    floor: Floor,
     begun: &Arc<Notify>,
     unsent: &Arc<Unsent>,
 ) -> impl hyper_util::server::graceful::GracefulConnection<Error = Box<dyn std::error::Error + Send + Sync>> + Send + 'static {
-    if let Err(error) = socket.set_nodelay(true) {
-        tracing::debug!(%peer, %error, "TCP_NODELAY could not be set");
-    }
+    let certified = door::caller_of(&stream);
     let mut builder = auto::Builder::new(TokioExecutor::new());
     let head_time = broker.shared.config.timeouts.request_read;
     builder
@@ -110,22 +108,33 @@ fn serve_connection(
         .keep_alive_interval(Some(Duration::from_secs(20)))
         .keep_alive_timeout(Duration::from_secs(20));
     let (broker, gate, begun, unsent) = (broker.clone(), gate.clone(), begun.clone(), unsent.clone());
-    let service = service_fn(move |request: Request<Incoming>| {
+    let service = service_fn(move |mut request: Request<Incoming>| {
         begun.notify_one();
-        let (broker, gate) = (broker.clone(), gate.clone());
+        let (broker, gate, floor) = (broker.clone(), gate.clone(), floor.clone());
+        if let Some(certified) = &certified {
+            request.extensions_mut().insert(Certified(certified.clone()));
+        }
         // HTTP/1 answers stall at the socket, where it shows.
         let unsent = (request.version() == http::Version::HTTP_2).then(|| unsent.clone());
         async move {
-            let response = exchange::handle(&broker, &gate, request).await;
+            let response = match request.uri().path() {
+                path if websocket::is_meant(path) => websocket::handle(&broker, &gate, request, floor).await,
+                path if legacy::is_meant(path) => legacy::handle(&broker, &gate, request, floor).await,
+                _ => exchange::handle(&broker, &gate, request).await,
+            };
             Ok::<_, Infallible>(match unsent {
                 Some(unsent) => answer::tracked(response, &unsent),
                 None => response,
             })
         }
     });
-    let socket = StallGuard::new(socket, CLIENT_WRITE_STALL_MAX);
-    builder.serve_connection(TokioIo::new(socket), service).into_owned()
+    let stream = StallGuard::new(stream, CLIENT_WRITE_STALL_MAX);
+    builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned()
 }
+
+/// Who the connection's certificate speaks for, among a request's extensions.
+#[derive(Debug, Clone)]
+struct Certified(Caller);
 
 type Ended = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
@@ -143,46 +152,5 @@ async fn attended(connection: impl Future<Output = Ended>, begun: &Notify, head_
     tokio::select! {
         ended = &mut connection => ended,
         () = unsent.stalled() => Err("the client does not take its answers".into()),
-    }
-}
-
-/// Connections per client address.
-#[derive(Debug, Clone)]
-struct Addresses {
-    max: usize,
-    open: Arc<Mutex<HashMap<IpAddr, usize>>>,
-}
-
-impl Addresses {
-    fn new(max: usize) -> Self {
-        Self { max, open: Arc::default() }
-    }
-
-    fn enter(&self, address: IpAddr) -> Option<Place> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = open.entry(address).or_insert(0);
-        if *count >= self.max {
-            return None;
-        }
-        *count += 1;
-        Some(Place { addresses: self.clone(), address })
-    }
-}
-
-/// One connection's place; leaving gives it back.
-struct Place {
-    addresses: Addresses,
-    address: IpAddr,
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut open = self.addresses.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = open.get_mut(&self.address) {
-            *count -= 1;
-            if *count == 0 {
-                open.remove(&self.address);
-            }
-        }
     }
 }

@@ -233,7 +233,7 @@ fn refuse_into(session: &Session, stream: &EventStream, rejected: Rejected) {
     let _cut = stream.push(std::time::Instant::now(), EventKind::Answer, frame);
 }
 
-async fn read_body(headers: &HeaderMap, mut body: Incoming, bytes_max: usize, time: Duration) -> Result<Bytes, Refusal> {
+pub(super) async fn read_body(headers: &HeaderMap, mut body: Incoming, bytes_max: usize, time: Duration) -> Result<Bytes, Refusal> {
     let too_large =
         || Refusal::new(ErrorKind::MessageTooLarge, format!("a message has at most {bytes_max} bytes")).with("maxBytes", bytes_max);
     let announced = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()).and_then(|text| text.parse::<usize>().ok());

@@ -55,6 +55,31 @@ async fn passes_over_stdio(ground: Ground, client: impl Fn(&Peers) -> Command) {
     client_passes(ground, client(&peers), peers.everything_over_stdio()).await;
 }
 
+/// The checks of `wires.mjs`.
+const WIRE_CHECKS: usize = 11;
+
+async fn passes_over(kind: &str, scheme: &str, path: &str) {
+    let peers = Peers::installed();
+    let spec = json!({"transport": peers.everything_over_stdio()});
+    let broker = BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker")).alone().backend("default", BACKEND, spec).start().await;
+    let mut client = Command::new(peers.node());
+    client.arg(Peers::ours("peers/clients/wires.mjs"));
+    client.args([kind, &format!("{scheme}://{}{path}", broker.http_address()), BACKEND]);
+    let Ended { status, stdout, stderr } = run(client, RUN_WITHIN).await;
+    let passed = stdout.lines().filter(|line| line.starts_with("ok ")).count();
+    assert!(status.success() && passed == WIRE_CHECKS, "{passed} passed, {status}\n{stdout}\n{stderr}");
+}
+
+#[tokio::test]
+async fn typescript_sdk_over_http_and_sse() {
+    passes_over("sse", "http", "/sse").await;
+}
+
+#[tokio::test]
+async fn typescript_sdk_over_websocket() {
+    passes_over("websocket", "ws", "/ws").await;
+}
+
 on_every_ground! {
     async fn typescript_sdk_with_http_backend(ground: Ground) {
         passes_over_http(ground, typescript).await;

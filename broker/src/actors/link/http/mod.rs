@@ -35,9 +35,10 @@ use transport::{
 use self::reading::StreamReading;
 pub(super) use self::resuming::end_unused;
 use super::{
-    CloseUnlessOpened, Link,
+    Link,
     connection::{Connection, Failure, Wire},
     queue::{FrameQueue, Queued},
+    unopened::CloseUnlessOpened,
 };
 use crate::{
     actors::{asker::Asker, backend::Backend, incoming},

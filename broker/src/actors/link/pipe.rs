@@ -1,0 +1,125 @@
+//! What links over a wire that carries frames both ways have in common: a child's standard streams, a socket.
+//!
+//! Two tasks: one writes what is queued, one reads messages. Generic over [`FrameSource`] and [`FrameSink`]; the wire's own file
+//! opens it and sees to its end.
+
+use std::{sync::Arc, time::Duration};
+
+use protocol::{envelope::Message, json};
+use tokio::{sync::mpsc, task::JoinHandle};
+use transport::frame::{FrameSink, FrameSource, Goodbye};
+
+use super::{
+    Link,
+    connection::{Connection, Failure, Wire},
+    queue::{FrameQueue, Queued},
+    unopened::CloseUnlessOpened,
+};
+use crate::{
+    actors::incoming,
+    limits::{LINK_QUEUE_FRAMES, NOISE_LINES_MAX, WRITE_BATCH_FRAMES},
+    metrics::{Direction, Side},
+};
+
+/// A peer that does not read must not keep its writer, and with it the wire, open.
+pub(super) const LAST_WRITE_WAIT: Duration = Duration::from_secs(1);
+
+/// An open pipe: its connection, and the task that writes on it.
+pub(super) struct Pipe {
+    pub(super) connection: Arc<Connection>,
+    pub(super) writing: JoinHandle<()>,
+}
+
+/// Begins to read and write. The caller sees to it that [`Connection::finished`] is said in the end.
+pub(super) fn start<Source, Sink>(link: &Arc<Link>, source: Source, sink: Sink) -> Pipe
+where
+    Source: FrameSource + 'static,
+    Sink: FrameSink + 'static,
+{
+    let metrics = &link.backend.shared.metrics;
+    let (queue, frames) = FrameQueue::new(LINK_QUEUE_FRAMES, metrics.queue_depth("pipe"));
+    let connection = Connection::new(Wire::Pipe(queue), metrics.clone());
+    let running = &link.backend.shared.running;
+    let writing = running.spawn(write(sink, frames));
+    running.spawn(read(link.clone(), connection.clone(), source));
+    Pipe { connection, writing }
+}
+
+/// Begins a connection over a wire that ends with its streams, and performs the handshake.
+pub(super) async fn open<Source, Sink>(link: &Arc<Link>, source: Source, sink: Sink) -> Result<Arc<Connection>, Failure>
+where
+    Source: FrameSource + 'static,
+    Sink: FrameSink + 'static,
+{
+    let Pipe { connection, writing } = start(link, source, sink);
+    let running = &link.backend.shared.running;
+    running.spawn(watch(link.clone(), connection.clone(), writing));
+    let guard = CloseUnlessOpened::new(&connection, running);
+    connection.initialize(link).await?;
+    guard.opened();
+    Ok(connection)
+}
+
+/// Waits for the connection to end, and tells.
+async fn watch(link: Arc<Link>, connection: Arc<Connection>, writing: JoinHandle<()>) {
+    connection.closed().await;
+    let abort = writing.abort_handle();
+    if tokio::time::timeout(LAST_WRITE_WAIT, writing).await.is_err() {
+        tracing::debug!(backend = %link.backend.id, "a backend does not read");
+        abort.abort();
+    }
+    connection.finished();
+    link.backend.connection_ended(&link, &connection);
+}
+
+/// Writes everything queued in as few system calls as it takes. Ends when the queue is closed, with a goodbye.
+async fn write(mut sink: impl FrameSink, mut frames: mpsc::Receiver<Queued>) {
+    let (mut taken, mut batch) = (Vec::with_capacity(WRITE_BATCH_FRAMES), Vec::with_capacity(WRITE_BATCH_FRAMES));
+    while frames.recv_many(&mut taken, WRITE_BATCH_FRAMES).await > 0 {
+        batch.extend(taken.drain(..).map(Queued::into_frame));
+        if let Err(error) = sink.send_all(&mut batch).await {
+            tracing::debug!(%error, "a backend does not take what is written to it");
+            return;
+        }
+    }
+    sink.close(Goodbye::Done).await;
+}
+
+async fn read(link: Arc<Link>, connection: Arc<Connection>, mut source: impl FrameSource) {
+    let limits = json::Limits { bytes_max: link.backend.shared.config.limits.message_bytes, ..json::Limits::default() };
+    let mut noise = 0;
+    loop {
+        let frame = tokio::select! {
+            biased;
+            () = connection.closed() => break,
+            frame = source.next() => frame,
+        };
+        let frame = match frame {
+            Ok(Some(frame)) => frame,
+            Ok(None) => break,
+            Err(error) => {
+                tracing::warn!(backend = %link.backend.id, %error, "reading from a backend failed");
+                break;
+            }
+        };
+        link.backend.shared.metrics.bytes(Direction::In, Side::Backend, frame.len());
+        match Message::decode(frame.clone(), &limits) {
+            Ok(message) => {
+                noise = 0;
+                incoming::receive(&link, &connection, message, None);
+            }
+            Err(rejected) => {
+                noise += 1;
+                connection.broken_message(&rejected, &frame);
+                if noise == 1 {
+                    tracing::warn!(backend = %link.backend.id, "a backend writes something that is not MCP");
+                }
+                if noise > NOISE_LINES_MAX {
+                    tracing::warn!(backend = %link.backend.id, "too much noise from a backend, the connection is closed");
+                    break;
+                }
+            }
+        }
+    }
+    connection.close_now();
+}

@@ -1,0 +1,39 @@
+//! A link over QUIC: everything goes over the control stream.
+
+use std::sync::Arc;
+
+use transport::quic::{self, ConnectOptions, Limits};
+
+use super::{
+    Link,
+    connection::{Connection, Failure},
+    pipe,
+};
+use crate::limits::BACKEND_WRITE_STALL_MAX;
+
+/// Connects and performs the handshakes.
+pub(super) async fn open(link: &Arc<Link>, address: &str, server_name: Option<&String>) -> Result<Arc<Connection>, Failure> {
+    let (shared, config) = (&link.backend.shared, &link.backend.shared.config);
+    let limits = Limits {
+        message_bytes_max: config.limits.message_bytes,
+        silence_max: config.timeouts.quic_idle,
+        stall_max: BACKEND_WRITE_STALL_MAX,
+        ..Limits::default()
+    };
+    let options = ConnectOptions {
+        address,
+        egress: &config.egress,
+        tls: &shared.trust.of(server_name.cloned()).await?,
+        limits: &limits,
+        timeout: config.timeouts.connect,
+    };
+    let (client, source, sink) = quic::connect(options).await.map_err(|error| Failure::NotSent(error.to_string()))?;
+    let opened = pipe::open(link, source, sink).await?;
+    // The socket lives as long as the connection does.
+    let ended = opened.clone();
+    shared.running.spawn(async move {
+        ended.closed().await;
+        client.closed().await;
+    });
+    Ok(opened)
+}

@@ -1,0 +1,70 @@
+//! The one stream of a client whose connection carries everything: answers, and what belongs to no request.
+//!
+//! It is a general stream like that of a GET, so that all that is pushed to a session finds it, but it is not logged: who
+//! comes back for it finds it in this process or not at all.
+
+use std::sync::Arc;
+
+use protocol::error::Refusal;
+
+use super::{Session, resuming::events_gone, session_over, streams::Streams};
+use crate::{
+    actors::stream::{EventStream, Reader},
+    limits::OUTBOX_FRAMES_MAX,
+    rules::event_log::LogLimits,
+};
+
+/// Transports whose sessions end with their connection: nobody can come back for them.
+const BOUND: [&str; 3] = ["tcp", "sse", "quic"];
+
+impl Session {
+    /// Begins the client's stream. What was delivered before there was one is on it.
+    pub fn open_outbox(&self) -> Option<Reader> {
+        let limits = LogLimits { events: OUTBOX_FRAMES_MAX, bytes: self.shared.config.limits.outbox_bytes };
+        let stream = self.lock().streams.open_outbox(limits);
+        stream.read_from(0).ok()
+    }
+
+    /// Goes on with the client's stream, for one that has received so many messages; without a number, after what was sent.
+    /// What an earlier process had for it is not known any more.
+    pub fn resume_outbox(&self, received: Option<u64>) -> Result<Reader, Refusal> {
+        let Some(stream) = self.outbox() else {
+            return match received {
+                None => self.open_outbox().ok_or_else(session_over),
+                Some(_) => Err(events_gone()),
+            };
+        };
+        let position = stream.position_of(received).map_err(|_| events_gone())?;
+        let reader = stream.read_from(position).map_err(|_| events_gone())?;
+        self.shared.metrics.events_replayed(reader.behind());
+        Ok(reader)
+    }
+
+    /// How many connections the client's stream has had.
+    pub fn connections(&self) -> u64 {
+        self.outbox().map_or(0, |stream| stream.readers())
+    }
+
+    /// Nobody reads the client's stream since it has had this many connections.
+    pub fn is_left_alone_since(&self, connections: u64) -> bool {
+        self.connections() == connections && !self.lock().streams.any_connected()
+    }
+
+    fn outbox(&self) -> Option<Arc<EventStream>> {
+        self.lock().streams.all_general().iter().rev().find(|stream| stream.is_outbox()).cloned()
+    }
+
+    /// Whether it ends with its client's connection.
+    pub fn ends_with_connection(&self) -> bool {
+        BOUND.contains(&self.transport)
+    }
+}
+
+impl Streams {
+    fn open_outbox(&mut self, limits: LogLimits) -> Arc<EventStream> {
+        let stream = EventStream::outbox(self.next_number(true), limits);
+        self.take_over_unread(&stream);
+        self.keep_general(&stream);
+        stream
+    }
+}

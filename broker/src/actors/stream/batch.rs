@@ -1,0 +1,125 @@
+//! Reading a stream in batches: by a connection that writes many messages with one system call.
+//!
+//! Called by duplex listeners. What was taken is given up only once it is said to have been sent, so that a connection that
+//! breaks leaves behind what it did not send.
+
+use bytes::Bytes;
+
+use super::{EventStream, Next, Reader};
+use crate::rules::event_log::{Gone, LogLimits};
+
+/// What a connection finds when it looks for something to write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Batch {
+    /// These many frames were added.
+    Frames(usize),
+    /// Why there is nothing more.
+    End(Ended),
+}
+
+/// Why nothing more comes for this connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// The session is over.
+    Over,
+    /// Its client finds it elsewhere.
+    Moved,
+    /// Another connection has taken its place.
+    Displaced,
+    /// The client did not keep up.
+    Slow,
+}
+
+impl Reader {
+    /// Waits for something to send and takes as much of it as fits. Cancel-safe: a dropped call loses nothing.
+    pub async fn next_batch(&mut self, count_max: usize, bytes_max: usize, frames: &mut Vec<Bytes>) -> Batch {
+        loop {
+            let stream = self.stream.clone();
+            let changed = stream.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable(); // before looking, so that no change is missed
+            if let Some(batch) = self.take_now(count_max, bytes_max, frames) {
+                return batch;
+            }
+            changed.await;
+        }
+    }
+
+    /// What [`Reader::next_batch`] would return without waiting.
+    pub fn take_now(&mut self, count_max: usize, bytes_max: usize, frames: &mut Vec<Bytes>) -> Option<Batch> {
+        let before = frames.len();
+        let mut state = self.stream.lock();
+        if state.reader != self.generation {
+            return Some(Batch::End(Ended::Displaced));
+        }
+        if state.log.lost_through() > self.position {
+            return Some(Batch::End(Ended::Slow)); // nothing is passed over
+        }
+        self.position = state.log.take_after(self.position, count_max, bytes_max, frames);
+        state.read_through = self.position;
+        drop(state);
+        if frames.len() > before {
+            return Some(Batch::Frames(frames.len() - before));
+        }
+        Some(Batch::End(match self.poll_now()? {
+            // Something came in this very moment.
+            Next::Event(event) => {
+                frames.push(event.frame);
+                return Some(Batch::Frames(1));
+            }
+            Next::End => Ended::Over,
+            Next::Pause => Ended::Moved,
+            Next::Displaced => Ended::Displaced,
+            Next::Cut | Next::Lost => Ended::Slow,
+        }))
+    }
+
+    /// What was taken is sent. What fits into `kept` may be asked for again.
+    pub fn sent(&self, kept: Option<LogLimits>) {
+        let log = &mut self.stream.lock().log;
+        match kept {
+            None => log.forget_through(self.position),
+            Some(kept) => log.forget_all_but(self.position, kept),
+        }
+    }
+}
+
+impl EventStream {
+    /// Where a client goes on that has received this many messages on the stream; without a number, after the last that was
+    /// taken by a connection.
+    pub fn position_of(&self, received: Option<u64>) -> Result<u64, Gone> {
+        let state = self.lock();
+        match received {
+            Some(received) => state.log.position_of(received),
+            None => Ok(state.log.handed()),
+        }
+    }
+
+    /// Whether it carries everything of its session.
+    pub fn is_outbox(&self) -> bool {
+        self.lock().log.is_outbox()
+    }
+
+    /// How many connections have read it, one after the other.
+    pub fn readers(&self) -> u64 {
+        self.lock().reader
+    }
+
+    /// Bytes of what waits to be taken.
+    pub fn bytes_waiting(&self) -> usize {
+        self.lock().log.bytes_waiting()
+    }
+
+    /// Resolves when the stream is given up because its client does not read.
+    pub async fn was_cut(&self) {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if self.lock().log.was_cut() {
+                return;
+            }
+            changed.await;
+        }
+    }
+}

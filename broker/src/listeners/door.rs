@@ -1,0 +1,124 @@
+//! How connections come in: with TLS or without, and who a client is by its certificate.
+//!
+//! Used by every listener of clients and operators. A certificate speaks for a principal as a key does.
+
+use std::{io, sync::Arc, time::Duration};
+
+use protocol::ids::{PrincipalId, TenantId};
+use tokio::net::TcpStream;
+use transport::{
+    tcp::{self, Stream},
+    tls::{self, CertificateIdentity, CertificateSource, ClientCertificate, ListenerKind, ServerTls, TlsError},
+};
+
+use crate::{
+    auth::{ANONYMOUS, Caller},
+    config::{self, Certificate, Config},
+};
+
+/// The first byte of a TLS connection: a handshake record (RFC 8446, 5.1). No text begins with it.
+const TLS_HANDSHAKE: u8 = 22;
+
+/// One for all listeners; clones are cheap.
+#[derive(Debug, Clone)]
+pub struct Door {
+    tls: Option<Arc<ServerTls>>,
+    /// Nobody comes in without.
+    only_tls: bool,
+    limit: Duration,
+}
+
+/// Why a connection does not come in.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Closed {
+    #[error(transparent)]
+    Handshake(#[from] tls::HandshakeError),
+    #[error("it does not speak TLS")]
+    NoTls,
+    #[error("nothing was said in time")]
+    Silent,
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// The doors of clients, and of operators, who show no certificate.
+pub fn doors(config: &Config) -> Result<[Door; 2], TlsError> {
+    let tls = &config.tls;
+    let Some(certificate) = &tls.certificate else {
+        return Ok([Door::plain(config), Door::plain(config)]);
+    };
+    let source = match certificate {
+        Certificate::Files { cert, key } => CertificateSource::Files { cert: cert.clone(), key: key.clone() },
+        Certificate::SelfSigned => CertificateSource::SelfSigned { names: own_names(config) },
+    };
+    let (client_auth, asked) = match &tls.client_auth {
+        config::ClientAuth::None => (tls::ClientAuth::None, false),
+        config::ClientAuth::Optional(ca) => (tls::ClientAuth::Optional { ca: ca.clone() }, false),
+        config::ClientAuth::Required(ca) => (tls::ClientAuth::Required { ca: ca.clone() }, true),
+    };
+    let door = |client_auth, only_tls| {
+        let tls = Some(Arc::new(ServerTls::load(source.clone(), client_auth)?));
+        Ok::<_, TlsError>(Door { tls, only_tls, limit: config.timeouts.handshake })
+    };
+    Ok([door(client_auth, tls.require_https || asked)?, door(tls::ClientAuth::None, tls.require_https)?])
+}
+
+impl Door {
+    /// Without TLS.
+    pub fn plain(config: &Config) -> Self {
+        Self { tls: None, only_tls: false, limit: config.timeouts.handshake }
+    }
+
+    /// Reads certificates anew. After an error everything is as it was.
+    pub fn reload(&self) -> Result<(), TlsError> {
+        self.tls.as_ref().map_or(Ok(()), |tls| tls.reload())
+    }
+
+    /// For a listener that is never without.
+    pub fn tls(&self) -> Option<Arc<ServerTls>> {
+        self.tls.clone()
+    }
+
+    /// Lets a connection in, with the handshake it begins.
+    pub(super) async fn open(&self, socket: TcpStream, kind: ListenerKind) -> Result<Stream, Closed> {
+        tcp::tune(&socket);
+        let Some(tls) = &self.tls else { return Ok(Stream::Plain(socket)) };
+        let mut first = [0];
+        let seen = tokio::time::timeout(self.limit, socket.peek(&mut first)).await.map_err(|_| Closed::Silent)??;
+        if seen == 1 && first[0] == TLS_HANDSHAKE {
+            return Ok(tls.accept(socket, kind, self.limit).await?);
+        }
+        if self.only_tls { Err(Closed::NoTls) } else { Ok(Stream::Plain(socket)) }
+    }
+}
+
+/// Whether the TLS handshake settled on HTTP/2.
+pub(super) fn speaks_http2(stream: &Stream) -> bool {
+    match stream {
+        Stream::Tls(stream) => stream.get_ref().1.alpn_protocol() == Some(b"h2"),
+        Stream::Plain(_) => false,
+    }
+}
+
+/// What a development certificate is for.
+fn own_names(config: &Config) -> Vec<String> {
+    let addresses = config.listen.data().map(|(_, address)| address).chain([config.listen.admin]);
+    let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
+    names.extend(addresses.map(|address| address.ip()).filter(|ip| !ip.is_unspecified()).map(|ip| ip.to_string()));
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// For whom a connection speaks by its certificate.
+pub(super) fn caller_of(stream: &Stream) -> Option<Caller> {
+    caller_by(&stream.client_certificate()?)
+}
+
+/// For whom a certificate speaks. One that names nobody of ours is as good as none.
+pub(super) fn caller_by(certificate: &ClientCertificate) -> Option<Caller> {
+    let CertificateIdentity { tenant, principal } = certificate.identity()?;
+    let tenant = TenantId::parse(&tenant).ok()?;
+    // Nobody in particular is nobody with a certificate.
+    (principal != ANONYMOUS).then(|| Caller { tenant, principal: PrincipalId::new(principal), key: None })
+}

@@ -1,0 +1,190 @@
+//! The two halves of a session's connection: what the client sends goes to its session, what is for the client goes out.
+//!
+//! Both run in the connection's one task. Many messages are read per wake-up and many written per system call; a message is
+//! not copied on its way. A client is read from only while there is room for what it asks, so that one that pipelines faster
+//! than it reads is slowed down; one that does not read at all is cut.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use protocol::{
+    envelope::{Body, Kind, Message, Rejected, decode_body},
+    json,
+};
+use tokio::sync::Notify;
+use transport::frame::{FrameSink, FrameSource, Goodbye, ReadError, WriteError};
+
+use super::opening::{modern_era, refusal_of};
+use crate::{
+    actors::{
+        session::Session,
+        stream::{Batch, Ended, EventStream, Reader},
+    },
+    limits::{FRAMES_IN_A_ROW, OUTBOX_BATCH_BYTES, OUTBOX_BATCH_FRAMES, PIPELINE_WAIT_MAX},
+    metrics::{Direction, Side},
+    rules::event_log::EventKind,
+};
+
+/// Why nothing more comes from a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Silence {
+    /// It has said all it has to say.
+    Said,
+    /// It broke the rules of the wire.
+    Fault(Goodbye),
+    Gone,
+}
+
+/// Takes what the client sends until nothing more comes.
+pub(super) async fn read(session: &Arc<Session>, outbox: &Arc<EventStream>, source: &mut impl FrameSource, room: &Notify) -> Silence {
+    let ear = Ear { session, outbox, room };
+    let limits = json::Limits { bytes_max: session.shared.config.limits.message_bytes, ..json::Limits::default() };
+    let mut in_a_row = 0;
+    loop {
+        let frame = match source.next().await {
+            Ok(Some(frame)) => frame,
+            Ok(None) => return Silence::Said,
+            Err(error) => {
+                tracing::debug!(session = %session.digest, %error, "the connection can not be read any more");
+                if let Some(refusal) = refusal_of(&error) {
+                    ear.refuse(&Rejected::new(refusal, None));
+                }
+                return match error {
+                    ReadError::Closed { .. } | ReadError::Io(_) => Silence::Gone,
+                    fault => Silence::Fault(fault.goodbye()),
+                };
+            }
+        };
+        session.touch();
+        session.shared.metrics.bytes(Direction::In, Side::Client, frame.len());
+        match decode_body(frame, &limits, session.version.batches()) {
+            Ok(Body::One(message)) => ear.take(message).await,
+            // Each is answered by itself: a receiver of a batch's answers knows them by their ids.
+            Ok(Body::Batch(messages)) => {
+                for message in messages {
+                    match message {
+                        Ok(message) => ear.take(message).await,
+                        Err(rejected) => ear.refuse(&rejected),
+                    }
+                }
+            }
+            Err(rejected) => ear.refuse(&rejected),
+        }
+        in_a_row += 1;
+        if in_a_row % FRAMES_IN_A_ROW == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// Resolves when no request waits for an answer any more and all answers are out.
+pub(super) async fn at_rest(session: &Arc<Session>, room: &Notify) {
+    while session.calls_in_flight() > 0 {
+        // Answers make room; what ends without one is found by looking.
+        let _looked = tokio::time::timeout(PIPELINE_WAIT_MAX / 10, room.notified()).await;
+    }
+}
+
+/// What hears the client.
+struct Ear<'a> {
+    session: &'a Arc<Session>,
+    outbox: &'a Arc<EventStream>,
+    room: &'a Notify,
+}
+
+impl Ear<'_> {
+    async fn take(&self, message: Message) {
+        if message.is_modern() {
+            return self.refuse(&Rejected::new(modern_era(), message.id));
+        }
+        match message.kind {
+            Kind::Notification => self.session.notify(&message),
+            Kind::Result | Kind::Error => self.session.answer(&message),
+            Kind::Request => {
+                self.wait_for_room().await;
+                let id = message.id.clone();
+                if let Err(refusal) = self.session.submit(message, self.outbox) {
+                    self.refuse(&Rejected::new(refusal, id));
+                }
+            }
+        }
+    }
+
+    /// A client that pipelines is slowed down before it is refused. Not for long where only the client can make room: by
+    /// answering a question, or by a cancellation that comes after this request.
+    async fn wait_for_room(&self) {
+        let limits = &self.session.shared.config.limits;
+        while self.outbox.bytes_waiting() > limits.outbox_bytes / 2 {
+            self.room.notified().await; // the writer ends the connection of a client that takes nothing
+        }
+        if self.session.calls_in_flight() >= limits.calls_in_flight_per_session {
+            let some_ended = async {
+                while self.session.calls_in_flight() >= limits.calls_in_flight_per_session {
+                    self.room.notified().await;
+                }
+            };
+            let _refused_if_not = tokio::time::timeout(PIPELINE_WAIT_MAX, some_ended).await;
+        }
+    }
+
+    fn refuse(&self, rejected: &Rejected) {
+        let frame = self.session.refusal_frame(&rejected.refusal, rejected.id.as_ref());
+        self.session.push_to(self.outbox, EventKind::Answer, frame);
+    }
+}
+
+/// Writes what is for the client until nothing more comes, and says how the connection should end then. `None`: nothing
+/// more can be written.
+pub(super) async fn write(session: &Arc<Session>, outbox: &mut Reader, sink: &mut impl FrameSink, room: &Notify) -> Option<Goodbye> {
+    let kept = (!session.ends_with_connection()).then(|| session.shared.stream_limits());
+    let mut frames = Vec::new();
+    loop {
+        let batch = match outbox.take_now(OUTBOX_BATCH_FRAMES, OUTBOX_BATCH_BYTES, &mut frames) {
+            Some(batch) => batch,
+            None => {
+                frames = Vec::new(); // most connections wait most of the time
+                outbox.next_batch(OUTBOX_BATCH_FRAMES, OUTBOX_BATCH_BYTES, &mut frames).await
+            }
+        };
+        match batch {
+            Batch::Frames(_) => {
+                let bytes = frames.iter().map(Bytes::len).sum();
+                session.shared.metrics.bytes(Direction::Out, Side::Client, bytes);
+                let sent = tokio::select! {
+                    biased;
+                    sent = sink.send_all(&mut frames) => sent,
+                    () = outbox.stream.was_cut() => return cut(session),
+                };
+                if sent.as_ref().is_err_and(is_stalled) {
+                    return cut(session);
+                }
+                if let Err(error) = sent {
+                    tracing::debug!(session = %session.digest, %error, "the connection can not be written to any more");
+                    return None;
+                }
+                outbox.sent(kept);
+                room.notify_one();
+            }
+            Batch::End(Ended::Over) if session.shared.draining.is_cancelled() => return Some(Goodbye::GoingAway),
+            Batch::End(Ended::Over) => return Some(Goodbye::Policy),
+            Batch::End(Ended::Moved) => return Some(Goodbye::GoingAway),
+            Batch::End(Ended::Displaced) => return Some(Goodbye::Policy),
+            Batch::End(Ended::Slow) => {
+                let _nothing_more = cut(session);
+                return Some(Goodbye::SlowReader);
+            }
+        }
+    }
+}
+
+/// The client took nothing for too long.
+fn is_stalled(error: &WriteError) -> bool {
+    matches!(error, WriteError::Stalled { .. }) || matches!(error, WriteError::Io(error) if error.kind() == std::io::ErrorKind::TimedOut)
+}
+
+/// In the middle of a message, so no word can follow it.
+fn cut(session: &Session) -> Option<Goodbye> {
+    session.shared.metrics.rate_limited("outbox_bytes");
+    tracing::info!(session = %session.digest, "a client does not read what it is sent, its connection is closed");
+    None
+}

@@ -1,0 +1,164 @@
+//! The data plane over connections that are sessions: a client's messages come in, and everything for it goes out, on one
+//! connection.
+//!
+//! [`serve`] is the life of such a connection, whatever wire it has: a session is opened ([`opening`]), spoken with
+//! ([`conversation`]), and ended with a goodbye. Generic over the two frame traits; each wire has a file that accepts.
+
+mod conversation;
+mod opening;
+pub mod quic;
+pub mod tcp;
+
+use std::{sync::Arc, time::Duration};
+
+use tokio_util::sync::CancellationToken;
+use transport::frame::{FrameSink, FrameSource, Goodbye, farewell};
+
+use self::conversation::Silence;
+use crate::{
+    actors::{session::Session, stream::Reader},
+    auth::Caller,
+    broker::Broker,
+    limits::{HALF_CLOSED_MAX, LAST_FRAMES_WAIT},
+    rules::catalog::Endpoint,
+};
+
+/// Who is at the other end, as far as the wire says.
+#[derive(Debug)]
+pub(super) struct Guest {
+    pub(super) transport: &'static str,
+    /// For whom its certificate speaks.
+    pub(super) certified: Option<Caller>,
+    /// Said before the first message.
+    pub(super) known: Option<Known>,
+}
+
+/// What a client has said before the first message.
+#[derive(Debug)]
+pub(super) struct Known {
+    pub(super) caller: Caller,
+    pub(super) endpoint: Endpoint,
+    /// On another connection, by its session's id.
+    pub(super) can_come_back: bool,
+}
+
+/// Serves one connection to its end.
+pub(super) async fn serve<Source, Sink>(broker: Arc<Broker>, guest: Guest, mut source: Source, mut sink: Sink, stop: CancellationToken)
+where
+    Source: FrameSource,
+    Sink: FrameSink,
+{
+    match opened(&broker, &guest, &mut source, &mut sink, &stop).await {
+        Ok((session, outbox)) => converse(Seat::new(broker, session), outbox, source, sink).await,
+        Err(goodbye) => farewell(&mut source, &mut sink, goodbye).await,
+    }
+}
+
+/// A session within the time for it, and its client's stream.
+async fn opened(
+    broker: &Arc<Broker>,
+    guest: &Guest,
+    source: &mut impl FrameSource,
+    sink: &mut impl FrameSink,
+    stop: &CancellationToken,
+) -> Result<(Arc<Session>, Reader), Goodbye> {
+    let limit = broker.shared.config.timeouts.handshake;
+    let session = tokio::select! {
+        biased;
+        opened = opening::session(broker, guest, source, sink) => opened?,
+        () = stop.cancelled() => return Err(Goodbye::GoingAway),
+        () = tokio::time::sleep(limit) => {
+            tracing::debug!(transport = guest.transport, "no session was opened in time");
+            return Err(Goodbye::Policy);
+        }
+    };
+    let outbox = session.open_outbox().ok_or(Goodbye::GoingAway)?;
+    Ok((session, outbox))
+}
+
+/// Goes on with a session on a new connection.
+pub(super) async fn go_on(broker: Arc<Broker>, session: Arc<Session>, outbox: Reader, source: impl FrameSource, sink: impl FrameSink) {
+    converse(Seat::new(broker, session), outbox, source, sink).await;
+}
+
+/// Speaks until one side has had enough, and says goodbye.
+async fn converse(seat: Seat, mut outbox: Reader, mut source: impl FrameSource, mut sink: impl FrameSink) {
+    if let Some(goodbye) = speak(&seat, &mut outbox, &mut source, &mut sink).await {
+        drop((outbox, seat));
+        farewell(&mut source, &mut sink, goodbye).await;
+    }
+}
+
+/// `None`: the connection is beyond goodbyes.
+async fn speak(seat: &Seat, outbox: &mut Reader, source: &mut impl FrameSource, sink: &mut impl FrameSink) -> Option<Goodbye> {
+    let (session, stream, room) = (&seat.session, outbox.stream.clone(), tokio::sync::Notify::new());
+    let writing = conversation::write(session, outbox, sink, &room);
+    tokio::pin!(writing);
+    let silence = tokio::select! {
+        biased;
+        goodbye = &mut writing => return goodbye,
+        silence = conversation::read(session, &stream, source, &room) => silence,
+    };
+    let goodbye = match silence {
+        Silence::Gone => return None,
+        // The client may come back, on another connection.
+        Silence::Fault(goodbye) if !session.ends_with_connection() => return Some(goodbye),
+        Silence::Fault(goodbye) => goodbye,
+        // A client that closed its sending half still wants its answers.
+        Silence::Said => {
+            tokio::select! {
+                biased;
+                goodbye = &mut writing => return goodbye,
+                () = conversation::at_rest(session, &room) => {}
+                () = tokio::time::sleep(HALF_CLOSED_MAX) => {}
+            }
+            Goodbye::Done
+        }
+    };
+    seat.leave("its client ended it");
+    in_time(LAST_FRAMES_WAIT, writing).await.map(|_over| goodbye)
+}
+
+/// `None` when it takes too long, or when it says so itself.
+async fn in_time<T>(limit: Duration, work: impl Future<Output = Option<T>>) -> Option<T> {
+    tokio::time::timeout(limit, work).await.ok().flatten()
+}
+
+/// A session and the connection it lives on.
+struct Seat {
+    broker: Arc<Broker>,
+    session: Arc<Session>,
+}
+
+impl Seat {
+    fn new(broker: Arc<Broker>, session: Arc<Session>) -> Self {
+        Self { broker, session }
+    }
+
+    fn leave(&self, why: &str) {
+        if !self.session.is_leaving() {
+            self.broker.close_session(&self.session, why);
+        }
+    }
+}
+
+/// A session that can be resumed waits for its client; any other ends here at the latest.
+impl Drop for Seat {
+    fn drop(&mut self) {
+        if self.session.ends_with_connection() {
+            return self.leave("its connection ended");
+        }
+        if self.session.is_leaving() {
+            return;
+        }
+        let (broker, session) = (Arc::downgrade(&self.broker), self.session.clone());
+        let (window, connections) = (session.shared.config.session.resume, session.connections());
+        tokio::spawn(async move {
+            tokio::time::sleep(window).await;
+            let alone = !session.is_leaving() && session.is_left_alone_since(connections);
+            if let Some(broker) = broker.upgrade().filter(|_| alone) {
+                broker.close_session(&session, "its client did not come back");
+            }
+        });
+    }
+}

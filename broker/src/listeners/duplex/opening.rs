@@ -1,0 +1,173 @@
+//! From the first message of a connection to its session: who the client is, which endpoint it wants, the handshake.
+//!
+//! A client that has no HTTP header to say so says both in the `_meta` of `initialize`: `dev.mcp-broker/token` and
+//! `dev.mcp-broker/backend`. Neither goes further than this file. A client that can come back is told its session's id in the
+//! `_meta` of the answer.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use protocol::{
+    envelope::{Kind, Message, Rejected},
+    error::{ErrorKind, Refusal},
+    handshake,
+    ids::{BackendId, RequestId},
+    json,
+    method::Method,
+};
+use transport::frame::{FrameSink, FrameSource, Goodbye, ReadError};
+
+use super::{Guest, Known};
+use crate::{
+    actors::session::Session,
+    auth::Caller,
+    broker::{Broker, unknown_backend},
+    limits::CLIENT_TEXT_BYTES_MAX,
+    metrics::{Direction, Side},
+    rules::catalog::Endpoint,
+};
+
+const TOKEN: &str = "dev.mcp-broker/token";
+const SESSION: &str = "dev.mcp-broker/session";
+const BACKEND: &str = "dev.mcp-broker/backend";
+
+/// Reads until a session is open and its client knows; otherwise the way to end the connection.
+pub(super) async fn session(
+    broker: &Arc<Broker>,
+    guest: &Guest,
+    source: &mut impl FrameSource,
+    sink: &mut impl FrameSink,
+) -> Result<Arc<Session>, Goodbye> {
+    let limits = json::Limits { bytes_max: broker.shared.config.limits.message_bytes, ..json::Limits::default() };
+    loop {
+        let frame = match source.next().await {
+            Ok(Some(frame)) => frame,
+            Ok(None) => return Err(Goodbye::Done),
+            Err(error) => {
+                if let Some(refusal) = refusal_of(&error) {
+                    say(broker, sink, refused(broker, &refusal, None)).await?;
+                }
+                return Err(error.goodbye());
+            }
+        };
+        broker.shared.metrics.bytes(Direction::In, Side::Client, frame.len());
+        let (answer, ended) = match Message::decode(frame, &limits) {
+            Ok(message) => match answered(broker, guest, &message).await {
+                Answer::Session(session, frame) => {
+                    say(broker, sink, frame).await?;
+                    return Ok(session);
+                }
+                Answer::Frame(frame) => (frame, None),
+                Answer::Goodbye(frame) => (frame, Some(Goodbye::Policy)),
+                Answer::None => continue,
+            },
+            Err(Rejected { refusal, id, .. }) => (refused(broker, &refusal, id.as_ref()), None),
+        };
+        say(broker, sink, answer).await?;
+        if let Some(goodbye) = ended {
+            return Err(goodbye);
+        }
+    }
+}
+
+/// What to tell a client about a message that could not be read.
+pub(super) fn refusal_of(error: &ReadError) -> Option<Refusal> {
+    match error {
+        ReadError::TooLong { limit } => Some(Refusal::new(ErrorKind::MessageTooLarge, format!("a message may have at most {limit} bytes"))),
+        _ => None,
+    }
+}
+
+/// What comes of a message before there is a session.
+enum Answer {
+    Session(Arc<Session>, Bytes),
+    Frame(Bytes),
+    /// The last one.
+    Goodbye(Bytes),
+    None,
+}
+
+async fn answered(broker: &Arc<Broker>, guest: &Guest, message: &Message) -> Answer {
+    let Some(id) = message.id.as_ref().filter(|_| message.kind == Kind::Request) else { return Answer::None };
+    let refusal = match message.method {
+        _ if message.is_modern() => modern_era(),
+        Method::Initialize => match opened(broker, guest, message).await {
+            Ok((session, result)) => return Answer::Session(session, handshake::success(id, &result)),
+            // Whoever guesses keys has to connect for each of them.
+            Err(refusal) if refusal.kind == ErrorKind::Unauthorized => return Answer::Goodbye(refused(broker, &refusal, Some(id))),
+            Err(refusal) => refusal,
+        },
+        // MCP 2025-11-25, Lifecycle: the one request that may come before.
+        Method::Ping => return Answer::Frame(handshake::success(id, b"{}")),
+        _ => Refusal::new(ErrorKind::SessionRequired, "there is no session yet: open one with initialize"),
+    };
+    Answer::Frame(refused(broker, &refusal, Some(id)))
+}
+
+async fn opened(broker: &Arc<Broker>, guest: &Guest, message: &Message) -> Result<(Arc<Session>, Bytes), Refusal> {
+    if let Some(Known { caller, endpoint, can_come_back }) = &guest.known {
+        let (session, result) = broker.open_session(caller.clone(), endpoint.clone(), guest.transport, message).await?;
+        let result = if *can_come_back { with_session_id(&result, &session) } else { result };
+        return Ok((session, result));
+    }
+    let asked = Asked::read(message)?;
+    let caller = broker.authenticate_on(asked.token.as_deref(), guest.certified.as_ref())?;
+    let endpoint = endpoint(broker, &caller, asked.backend.as_deref())?;
+    broker.open_session(caller, endpoint, guest.transport, message).await
+}
+
+/// Tells a client the id by which it finds its session again.
+fn with_session_id(result: &Bytes, session: &Session) -> Bytes {
+    let members = result.strip_prefix(b"{").unwrap_or(result);
+    [format!("{{\"_meta\":{{\"{SESSION}\":{}}},", json::quote(session.id.as_str())).as_bytes(), members].concat().into()
+}
+
+/// A backend that is not there looks like one that is another's.
+fn endpoint(broker: &Broker, caller: &Caller, backend: Option<&str>) -> Result<Endpoint, Refusal> {
+    let Some(name) = backend else { return Ok(Endpoint::Aggregated) };
+    let Ok(id) = BackendId::parse(name) else {
+        return Err(Refusal::new(ErrorKind::InvalidParams, format!("{BACKEND} is no name of a backend")));
+    };
+    let known = broker.tenant(&caller.tenant).is_some_and(|tenant| tenant.backend(&id).is_some());
+    if known { Ok(Endpoint::Single(id)) } else { Err(unknown_backend(&id)) }
+}
+
+/// What `initialize` says to the broker itself.
+#[derive(Default)]
+struct Asked {
+    token: Option<String>,
+    backend: Option<String>,
+}
+
+impl Asked {
+    fn read(message: &Message) -> Result<Self, Refusal> {
+        let Some(params) = message.bytes(message.params).filter(|params| params.len() <= CLIENT_TEXT_BYTES_MAX) else {
+            return Ok(Self::default()); // too much is refused by whoever opens the session
+        };
+        let document = json::Document::parse(params, &json::Limits::default());
+        let document = document.map_err(|_| Refusal::new(ErrorKind::InvalidParams, "the parameters can not be read"))?;
+        let text = |key: &str| match document.root().path(&["_meta", key]) {
+            None => Ok(None),
+            Some(value) => {
+                let text = value.as_str().map(|text| Some(text.into_owned()));
+                text.ok_or_else(|| Refusal::new(ErrorKind::InvalidParams, format!("_meta[\"{key}\"] is not a string")))
+            }
+        };
+        Ok(Self { token: text(TOKEN)?, backend: text(BACKEND)? })
+    }
+}
+
+/// What a client of the stateless era gets; it then opens a session.
+pub(super) fn modern_era() -> Refusal {
+    Refusal::new(ErrorKind::UnsupportedEra, "this listener speaks MCP up to 2025-11-25: open a session with initialize")
+}
+
+fn refused(broker: &Broker, refusal: &Refusal, id: Option<&RequestId>) -> Bytes {
+    let request_id = broker.shared.note_refusal(refusal, None, None);
+    refusal.to_response(id, &request_id)
+}
+
+async fn say(broker: &Broker, sink: &mut impl FrameSink, frame: Bytes) -> Result<(), Goodbye> {
+    broker.shared.metrics.bytes(Direction::Out, Side::Client, frame.len());
+    sink.send_all(&mut vec![frame]).await.map_err(|_| Goodbye::Done)
+}

@@ -1,0 +1,185 @@
+//! The data plane over QUIC: the control stream is a session's connection as TCP is, and each further stream a client opens
+//! carries one request, so that a lost packet delays one exchange and not the others (docs/transports.md).
+
+use std::sync::Arc;
+
+use protocol::{
+    envelope::{Kind, Message, Rejected},
+    error::{ErrorKind, Refusal},
+    json,
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use transport::{
+    frame::{FrameSink, Goodbye, farewell},
+    quic::{Cancellation, Limits, QuicConnection, QuicIncoming, QuicListener, QuicSink, RequestStream},
+};
+
+use super::{Guest, Seat, opened, opening::modern_era, opening::refusal_of, speak};
+use crate::{
+    actors::{
+        session::Session,
+        stream::{Batch, Reader},
+    },
+    broker::Broker,
+    config::Config,
+    limits::{
+        CLIENT_WRITE_STALL_MAX, LAST_FRAMES_WAIT, OUTBOX_BATCH_BYTES, OUTBOX_BATCH_FRAMES, QUIC_HANDSHAKES_MAX, QUIC_REQUEST_STREAMS_MAX,
+        QUIC_UNPROVED_HANDSHAKES_MAX,
+    },
+    listeners::{admission::Admission, door},
+    metrics::{Direction, Side},
+};
+
+const TRANSPORT: &str = "quic";
+
+/// What one connection may cost.
+pub fn limits(config: &Config) -> Limits {
+    Limits {
+        message_bytes_max: config.limits.message_bytes,
+        request_streams_max: QUIC_REQUEST_STREAMS_MAX,
+        silence_max: config.timeouts.quic_idle,
+        stall_max: CLIENT_WRITE_STALL_MAX,
+        unproved_handshakes_max: QUIC_UNPROVED_HANDSHAKES_MAX,
+        handshakes_max: QUIC_HANDSHAKES_MAX,
+        ..Limits::default()
+    }
+}
+
+/// Serves until `stop`, then until the connections there are have ended.
+pub async fn serve(broker: Arc<Broker>, listener: QuicListener, stop: CancellationToken) {
+    let admission = Admission::new(&broker.shared.config.limits);
+    let connections = TaskTracker::new();
+    loop {
+        let incoming = tokio::select! {
+            () = stop.cancelled() => break,
+            incoming = listener.accept() => incoming,
+        };
+        let Some(incoming) = incoming else { break };
+        let Some(admitted) = admission.admit(incoming.remote().ip(), &broker.shared.metrics) else {
+            incoming.refuse();
+            continue;
+        };
+        let (broker, stop) = (broker.clone(), stop.clone());
+        connections.spawn(async move {
+            let _place = admitted;
+            connection(broker, incoming, stop).await;
+        });
+    }
+    listener.stop_accepting();
+    connections.close();
+    connections.wait().await;
+    listener.wait_idle().await;
+}
+
+async fn connection(broker: Arc<Broker>, incoming: QuicIncoming, stop: CancellationToken) {
+    let peer = incoming.remote();
+    let established = tokio::select! {
+        established = incoming.establish(broker.shared.config.timeouts.handshake) => established,
+        () = stop.cancelled() => return,
+    };
+    let (connection, mut source, mut sink) = match established {
+        Ok(established) => established,
+        Err(error) => return tracing::debug!(%peer, %error, "a connection did not come in"),
+    };
+    let certified = connection.client_certificate().as_ref().and_then(door::caller_by);
+    let guest = Guest { transport: TRANSPORT, certified, known: None };
+    match opened(&broker, &guest, &mut source, &mut sink, &stop).await {
+        Ok((session, mut outbox)) => {
+            let (requests, seat) = (TaskTracker::new(), Seat::new(broker, session));
+            let goodbye = tokio::select! {
+                biased;
+                goodbye = speak(&seat, &mut outbox, &mut source, &mut sink) => goodbye,
+                () = accept_requests(&seat.session, &connection, &requests) => None,
+            };
+            drop((outbox, seat));
+            // What was answered on streams of its own arrives before the connection ends.
+            requests.close();
+            let _in_time = tokio::time::timeout(LAST_FRAMES_WAIT, requests.wait()).await;
+            match goodbye {
+                Some(goodbye) => farewell(&mut source, &mut sink, goodbye).await,
+                None => connection.close(Goodbye::SlowReader),
+            }
+        }
+        Err(goodbye) => farewell(&mut source, &mut sink, goodbye).await,
+    }
+    tracing::debug!(%peer, "connection ended");
+}
+
+/// Takes streams until the connection ends.
+async fn accept_requests(session: &Arc<Session>, connection: &QuicConnection, requests: &TaskTracker) {
+    while let Some(stream) = connection.accept_request().await {
+        requests.spawn(serve_request(session.clone(), stream));
+    }
+}
+
+/// One stream: a request, and what belongs to it.
+async fn serve_request(session: Arc<Session>, mut stream: RequestStream) {
+    let shared = &session.shared;
+    let limits = json::Limits { bytes_max: shared.config.limits.message_bytes, ..json::Limits::default() };
+    let received = tokio::time::timeout(shared.config.timeouts.request_read, stream.receive()).await;
+    let decoded = match received {
+        Ok(Ok(Some(frame))) => {
+            session.touch();
+            shared.metrics.bytes(Direction::In, Side::Client, frame.len());
+            Message::decode(frame, &limits)
+        }
+        Ok(Err(error)) => match refusal_of(&error) {
+            Some(refusal) => Err(Rejected::new(refusal, None)),
+            None => return stream.cancel(),
+        },
+        Ok(Ok(None)) | Err(_) => return stream.cancel(),
+    };
+    let (mut sink, cancellation) = stream.answering();
+    match decoded.and_then(|message| begin(&session, message)) {
+        Ok(Some((request, reader))) => answer(&session, request, reader, sink, cancellation).await,
+        Ok(None) => sink.finish(),
+        Err(rejected) => {
+            let frame = session.refusal_frame(&rejected.refusal, rejected.id.as_ref());
+            shared.metrics.bytes(Direction::Out, Side::Client, frame.len());
+            let _gone = sink.send_all(&mut vec![frame]).await;
+            sink.finish();
+        }
+    }
+}
+
+type Begun = (protocol::ids::RequestId, Reader);
+
+/// Hands a message to the session. `None`: it is no request, and nothing follows.
+fn begin(session: &Arc<Session>, message: Message) -> Result<Option<Begun>, Rejected> {
+    let id = message.id.clone();
+    if message.is_modern() {
+        return Err(Rejected::new(modern_era(), id));
+    }
+    match message.kind {
+        Kind::Notification => session.notify(&message),
+        Kind::Result | Kind::Error => session.answer(&message),
+        Kind::Request => {
+            let stream = session.open_stream(id.iter().cloned().collect(), 0);
+            let unread = || Refusal::new(ErrorKind::Internal, "a new stream can not be read");
+            let reader = stream.read_from(0).map_err(|_| Rejected::new(unread(), id.clone()))?;
+            session.submit(message, &stream).map_err(|refusal| Rejected::new(refusal, id.clone()))?;
+            return Ok(id.map(|id| (id, reader)));
+        }
+    }
+    Ok(None)
+}
+
+/// Writes what belongs to the request until its answer, or until nobody waits for it any more.
+async fn answer(session: &Session, request: protocol::ids::RequestId, mut reader: Reader, mut sink: QuicSink, mut given_up: Cancellation) {
+    let mut frames = Vec::new();
+    loop {
+        let batch = tokio::select! {
+            biased;
+            batch = reader.next_batch(OUTBOX_BATCH_FRAMES, OUTBOX_BATCH_BYTES, &mut frames) => batch,
+            () = given_up.cancelled(&sink) => return session.cancel_request(&request),
+        };
+        if let Batch::End(_) = batch {
+            return sink.finish();
+        }
+        session.shared.metrics.bytes(Direction::Out, Side::Client, frames.iter().map(|frame| frame.len()).sum());
+        if sink.send_all(&mut frames).await.is_err() {
+            return session.cancel_request(&request);
+        }
+        reader.sent(None);
+    }
+}

@@ -1,0 +1,211 @@
+//! HTTP+SSE, the transport of 2024-11-05: `GET /sse` is a stream of everything for the client, which begins by naming the
+//! address its messages go to, `POST /messages?session=…`.
+//!
+//! Together the two are a duplex connection, and its session ends with the stream. Both are on one replica: the name in the
+//! address is known to nobody else.
+
+use std::{io, sync::Arc, time::Duration};
+
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use bytes::Bytes;
+use dashmap::DashMap;
+use futures_util::stream;
+use http::{
+    HeaderValue, Method as HttpMethod, Request, Response, StatusCode,
+    header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE},
+};
+use http_body_util::{BodyExt, Either, StreamBody};
+use hyper::body::{Frame, Incoming};
+use protocol::{
+    error::{ErrorKind, Refusal},
+    ids::BackendId,
+    sse,
+};
+use tokio::sync::mpsc;
+use transport::frame::{FrameSink, FrameSource, Goodbye, ReadError, WriteError};
+
+use super::{
+    Floor,
+    answer::{self, Body},
+    exchange::{self, preflight, readable_by},
+    gate::{self, Gate},
+    post::read_body,
+};
+use crate::{
+    auth::Caller,
+    broker::{Broker, unknown_backend},
+    limits::{LEGACY_NAME_BYTES, LEGACY_QUEUE_FRAMES},
+    listeners::duplex::{self, Guest, Known},
+    rules::catalog::Endpoint,
+};
+
+const TRANSPORT: &str = "sse";
+const STREAM: &str = "/sse";
+const MESSAGES: &str = "/messages";
+
+/// Where messages go, by the name in their address.
+#[derive(Debug, Default)]
+pub(super) struct Streams(DashMap<String, Inbox>);
+
+#[derive(Debug)]
+struct Inbox {
+    caller: Caller,
+    messages: mpsc::Sender<Bytes>,
+}
+
+/// Whether a path is one of ours.
+pub(super) fn is_meant(path: &str) -> bool {
+    path == STREAM || path.strip_prefix(STREAM).is_some_and(|rest| rest.starts_with('/')) || path == MESSAGES
+}
+
+/// Serves one request.
+pub(super) async fn handle(broker: &Arc<Broker>, gate: &Gate, request: Request<Incoming>, floor: Floor) -> Response<Body> {
+    let origin = request.headers().get(http::header::ORIGIN).cloned();
+    let response = match answered(broker, gate, request, floor).await {
+        Ok(response) => response,
+        Err(refusal) => {
+            let mut response = answer::refusal(&broker.shared, &refusal, None);
+            if refusal.kind == ErrorKind::MethodNotAllowed {
+                response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, POST, OPTIONS"));
+            }
+            response
+        }
+    };
+    readable_by(response, gate, origin)
+}
+
+async fn answered(broker: &Arc<Broker>, gate: &Gate, request: Request<Incoming>, floor: Floor) -> Result<Response<Body>, Refusal> {
+    let (head, body) = request.into_parts();
+    gate.admits(&head.headers, &head.uri)?;
+    let is_stream = head.uri.path() != MESSAGES;
+    let endpoint = endpoint(head.uri.path())?;
+    match (&head.method, is_stream) {
+        (&HttpMethod::OPTIONS, _) => return Ok(preflight()),
+        (&HttpMethod::GET, true) | (&HttpMethod::POST, false) => {}
+        _ => return Err(Refusal::new(ErrorKind::MethodNotAllowed, "/sse takes GET, /messages takes POST")),
+    }
+    let caller = exchange::client(broker, &head)?;
+    if is_stream {
+        gate::accepts_events(&head.headers)?;
+        return begin(broker, caller, endpoint, floor);
+    }
+    gate::is_json(&head.headers)?;
+    let config = &broker.shared.config;
+    let frame = read_body(&head.headers, body, config.limits.message_bytes, config.timeouts.request_read).await?;
+    let name = head.uri.query().and_then(|query| query.split('&').find_map(|pair| pair.strip_prefix("session=")));
+    let inbox = name.and_then(|name| floor.streams.0.get(name).filter(|inbox| inbox.caller == caller).map(|inbox| inbox.messages.clone()));
+    let gone = || Refusal::new(ErrorKind::SessionNotFound, "no such stream: open one with GET /sse");
+    // A client that sends faster than it is served waits for its answer.
+    match tokio::time::timeout(config.timeouts.request_read, inbox.ok_or_else(gone)?.send(frame)).await {
+        Ok(Ok(())) => Ok(answer::empty(StatusCode::ACCEPTED)),
+        Ok(Err(_)) => Err(gone()),
+        Err(_) => Err(Refusal::new(ErrorKind::Overloaded, "too many messages wait on this stream")),
+    }
+}
+
+/// `/sse` and `/sse/{backend}`.
+fn endpoint(path: &str) -> Result<Endpoint, Refusal> {
+    match path.strip_prefix(STREAM) {
+        None | Some("" | "/") => Ok(Endpoint::Aggregated),
+        Some(rest) => {
+            let backend = BackendId::parse(rest.trim_matches('/')).ok().map(Endpoint::Single);
+            backend.ok_or_else(|| Refusal::new(ErrorKind::NotFound, "there is nothing here: streams are at /sse and /sse/{backend}"))
+        }
+    }
+}
+
+/// A new stream, and the session to be on it.
+fn begin(broker: &Arc<Broker>, caller: Caller, endpoint: Endpoint, floor: Floor) -> Result<Response<Body>, Refusal> {
+    if broker.draining() {
+        return Err(Refusal::new(ErrorKind::Draining, "the broker is shutting down and takes no new sessions"));
+    }
+    if let Endpoint::Single(backend) = &endpoint {
+        let known = broker.tenant(&caller.tenant).is_some_and(|tenant| tenant.backend(backend).is_some());
+        if !known {
+            return Err(unknown_backend(backend));
+        }
+    }
+    let name = URL_SAFE_NO_PAD.encode(rand::random::<[u8; LEGACY_NAME_BYTES]>());
+    let (messages, posted) = mpsc::channel(LEGACY_QUEUE_FRAMES);
+    let (events, taken) = mpsc::channel(1);
+    floor.streams.0.insert(name.clone(), Inbox { caller: caller.clone(), messages });
+    let opening = format!("event: endpoint\ndata: {MESSAGES}?session={name}\n\n");
+    let (source, sink) = (Posted { posted, stream: events.clone() }, Events(Some(events)));
+    let (broker_too, sessions) = (broker.clone(), floor.sessions.clone());
+    sessions.spawn(async move {
+        let guest = Guest { transport: TRANSPORT, certified: None, known: Some(Known { caller, endpoint, can_come_back: false }) };
+        duplex::serve(broker_too, guest, source, sink, floor.stop.clone()).await;
+        floor.streams.0.remove(&name);
+        drop(floor.admitted);
+    });
+    Ok(response(broker, opening, taken))
+}
+
+fn response(broker: &Arc<Broker>, opening: String, events: mpsc::Receiver<Bytes>) -> Response<Body> {
+    let keepalive = broker.shared.config.events.keepalive;
+    let body = stream::unfold((Some(opening), events), move |state| next_piece(state, keepalive));
+    let body = StreamBody::new(body);
+    let mut response = Response::new(Either::Right(body.boxed_unsync()));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, no-transform"));
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    response
+}
+
+type Pieces = (Option<String>, mpsc::Receiver<Bytes>);
+
+async fn next_piece((opening, mut events): Pieces, keepalive: Duration) -> Option<(Result<Frame<Bytes>, answer::BrokenOff>, Pieces)> {
+    let piece = match opening {
+        Some(opening) => opening.into(),
+        None => match tokio::time::timeout(keepalive, events.recv()).await {
+            Ok(piece) => piece?,
+            Err(_) => {
+                let mut comment = Vec::new();
+                sse::write_comment(&mut comment, "keepalive");
+                comment.into()
+            }
+        },
+    };
+    Some((Ok(Frame::data(piece)), (None, events)))
+}
+
+/// What a client POSTs, for as long as it takes the stream.
+struct Posted {
+    posted: mpsc::Receiver<Bytes>,
+    stream: mpsc::Sender<Bytes>,
+}
+
+impl FrameSource for Posted {
+    async fn next(&mut self) -> Result<Option<Bytes>, ReadError> {
+        tokio::select! {
+            biased;
+            () = self.stream.closed() => Err(io::Error::from(io::ErrorKind::ConnectionAborted).into()),
+            frame = self.posted.recv() => Ok(frame),
+        }
+    }
+
+    async fn drain(&mut self) {
+        // What was POSTed was answered: nothing is lost that its client does not know of.
+    }
+}
+
+/// The stream, `None` once it has ended.
+struct Events(Option<mpsc::Sender<Bytes>>);
+
+impl FrameSink for Events {
+    async fn send_all(&mut self, frames: &mut Vec<Bytes>) -> Result<(), WriteError> {
+        let mut piece = Vec::with_capacity(frames.iter().map(|frame| frame.len() + EVENT_EXTRA_BYTES).sum());
+        frames.drain(..).for_each(|frame| sse::write_message(&mut piece, None, &frame));
+        let stream = self.0.as_ref().ok_or(WriteError::Closed)?;
+        stream.send(piece.into()).await.map_err(|_| WriteError::Closed)
+    }
+
+    async fn close(&mut self, _: Goodbye) {
+        // The response ends once the other sender is gone too, which is in the source beside this sink.
+        self.0 = None;
+    }
+}
+
+/// What stands around a message in the stream.
+const EVENT_EXTRA_BYTES: usize = 24;

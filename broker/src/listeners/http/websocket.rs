@@ -1,0 +1,173 @@
+//! WebSocket, on the HTTP listener: `/ws` and `/ws/{backend}` (MCP custom transport; RFC 6455).
+//!
+//! The checks are those of every request of a client, then those of the handshake. What follows the 101 is a duplex
+//! connection, which outlives the request. `Mcp-Session-Id` goes on with a session whose connection was lost: on this replica,
+//! or where nobody else has it.
+
+use std::sync::Arc;
+
+use http::{HeaderName, HeaderValue, Method as HttpMethod, Request, Response, request};
+use http_body_util::Full;
+use hyper::{body::Incoming, upgrade::OnUpgrade};
+use hyper_util::{rt::TokioIo, server::conn::auto::upgrade};
+use protocol::{
+    envelope::Rejected,
+    error::{ErrorKind, Refusal},
+    ids::BackendId,
+};
+use transport::{StallGuard, tcp::Stream, websocket};
+
+use super::{
+    Floor,
+    answer::{self, Body},
+    exchange::{self, SESSION_ID, anonymous, session_id},
+    gate::Gate,
+};
+use crate::{
+    actors::{session::Session, stream::Reader},
+    broker::{Broker, no_session, unknown_backend},
+    limits::CLIENT_WRITE_STALL_MAX,
+    listeners::duplex::{self, Guest, Known},
+    placement::{Found, Miss, Search},
+    rules::catalog::Endpoint,
+};
+
+const TRANSPORT: &str = "websocket";
+/// How many messages of its session a client has received that comes back.
+const RECEIVED: HeaderName = HeaderName::from_static("mcp-broker-received");
+
+/// Whether a path is one of ours.
+pub(super) fn is_meant(path: &str) -> bool {
+    path == "/ws" || path.starts_with("/ws/")
+}
+
+/// Answers one request. What it becomes after a 101 lives on by itself.
+pub(super) async fn handle(broker: &Arc<Broker>, gate: &Gate, mut request: Request<Incoming>, floor: Floor) -> Response<Body> {
+    let upgrade = hyper::upgrade::on(&mut request);
+    match opened(broker, gate, request).await {
+        Ok(Opened { response, plan }) => {
+            if let Some(plan) = plan {
+                let (broker, sessions) = (broker.clone(), floor.sessions.clone());
+                sessions.spawn(async move { serve(broker, plan, upgrade, floor).await });
+            }
+            response
+        }
+        Err(Rejected { refusal, id, .. }) => answer::refusal(&broker.shared, &refusal, id.as_ref()),
+    }
+}
+
+/// What a request is answered with, and what comes of it.
+struct Opened {
+    response: Response<Body>,
+    plan: Option<Plan>,
+}
+
+enum Plan {
+    Begin(Known),
+    GoOn(Arc<Session>, Reader),
+}
+
+async fn opened(broker: &Arc<Broker>, gate: &Gate, request: Request<Incoming>) -> Result<Opened, Rejected> {
+    let endpoint = endpoint(request.uri().path()).map_err(anonymous)?;
+    gate.admits(request.headers(), request.uri()).map_err(anonymous)?;
+    if request.method() != HttpMethod::GET {
+        return Err(anonymous(Refusal::new(ErrorKind::MethodNotAllowed, "a WebSocket is opened with GET")));
+    }
+    let accepted = websocket::accept(&request);
+    let (head, _) = request.into_parts();
+    let caller = exchange::client(broker, &head).map_err(anonymous)?;
+    if let Endpoint::Single(backend) = &endpoint {
+        let known = broker.tenant(&caller.tenant).is_some_and(|tenant| tenant.backend(backend).is_some());
+        if !known {
+            return Err(anonymous(unknown_backend(backend)));
+        }
+    }
+    let mut response = match accepted {
+        Ok(response) => with_text(response, String::new()),
+        // Why it is no handshake, in the form that RFC 6455 has for it.
+        Err(error) => return Ok(Opened { response: with_text(error.response(), error.to_string()), plan: None }),
+    };
+    let known = Known { caller, endpoint, can_come_back: true };
+    let plan = match session_id(&head.headers).map_err(anonymous)? {
+        None if broker.draining() => {
+            return Err(anonymous(Refusal::new(ErrorKind::Draining, "the broker is shutting down and takes no new sessions")));
+        }
+        None => Plan::Begin(known),
+        Some(id) => {
+            let session = found(broker, id, &known).await.map_err(anonymous)?;
+            let outbox = session.resume_outbox(received(&head).map_err(anonymous)?).map_err(anonymous)?;
+            session.touch();
+            if let Ok(value) = HeaderValue::from_str(id) {
+                response.headers_mut().insert(SESSION_ID, value);
+            }
+            Plan::GoOn(session, outbox)
+        }
+    };
+    Ok(Opened { response, plan: Some(plan) })
+}
+
+/// `/ws` and `/ws/{backend}`, nothing else.
+fn endpoint(path: &str) -> Result<Endpoint, Refusal> {
+    match path.strip_prefix("/ws").unwrap_or(path) {
+        "" | "/" => Ok(Endpoint::Aggregated),
+        rest => {
+            let name = rest.strip_prefix('/').map(|name| name.strip_suffix('/').unwrap_or(name));
+            let backend = name.and_then(|name| BackendId::parse(name).ok()).map(Endpoint::Single);
+            backend.ok_or_else(|| Refusal::new(ErrorKind::NotFound, "there is nothing here: WebSockets are at /ws and /ws/{backend}"))
+        }
+    }
+}
+
+/// A session that began on a WebSocket, and is here or can be taken up here.
+async fn found(broker: &Arc<Broker>, id: &str, known: &Known) -> Result<Arc<Session>, Refusal> {
+    let mut search = Search::new(broker, id, &known.caller, &known.endpoint);
+    loop {
+        match search.next().await? {
+            Found::Here(session) if session.transport == TRANSPORT => {
+                broker.taken_up(&session).await;
+                return Ok(session);
+            }
+            Found::Here(_) => return Err(no_session()),
+            // A connection can not be passed on. Either its owner's lease ends, or the client is told that it is elsewhere.
+            Found::There(owner) => search.missed(&owner, Miss::Unreachable),
+        }
+    }
+}
+
+fn received(head: &request::Parts) -> Result<Option<u64>, Refusal> {
+    let Some(value) = head.headers.get(RECEIVED) else { return Ok(None) };
+    let count = value.to_str().ok().and_then(|text| text.parse().ok());
+    count.map(Some).ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "Mcp-Broker-Received is the number of messages received"))
+}
+
+fn with_text(response: Response<()>, text: String) -> Response<Body> {
+    response.map(|()| Body::Left(Full::new(text.into())))
+}
+
+async fn serve(broker: Arc<Broker>, plan: Plan, upgrade: OnUpgrade, floor: Floor) {
+    let upgraded = tokio::select! {
+        upgraded = upgrade => upgraded,
+        () = tokio::time::sleep(broker.shared.config.timeouts.handshake) => return,
+    };
+    let parts = match upgraded.map(upgrade::downcast::<TokioIo<StallGuard<Stream>>>) {
+        Ok(Ok(parts)) => parts,
+        Ok(Err(_)) => return tracing::error!("an upgraded connection is of another kind"),
+        Err(error) => return tracing::debug!(%error, "a connection ended before its upgrade"),
+    };
+    let timeouts = &broker.shared.config.timeouts;
+    let limits = websocket::Limits {
+        message_bytes_max: broker.shared.config.limits.message_bytes,
+        ping_interval: timeouts.websocket_ping,
+        silence_max: timeouts.websocket_idle,
+        stall_max: CLIENT_WRITE_STALL_MAX,
+    };
+    let (source, sink) = websocket::server(parts.io.into_inner().into_inner(), parts.read_buf, &limits);
+    match plan {
+        Plan::Begin(known) => {
+            let guest = Guest { transport: TRANSPORT, certified: None, known: Some(known) };
+            duplex::serve(broker, guest, source, sink, floor.stop.clone()).await;
+        }
+        Plan::GoOn(session, outbox) => duplex::go_on(broker, session, outbox, source, sink).await,
+    }
+    drop(floor.admitted);
+}

@@ -1,0 +1,32 @@
+//! The broker as a client of backends over WebSocket.
+
+use serde_json::json;
+use testkit::{PipeBackend, eventually};
+
+use super::{answering, everything, features, listening};
+use crate::{builder, kind, stdio};
+
+#[tokio::test]
+async fn every_feature_over_websocket_behind() {
+    let backend = PipeBackend::websocket(&stdio()).await;
+    let broker = listening().backend("default", "b", backend.spec()).start().await;
+    let client = answering(broker.duplex()).tcp(broker.tcp_address()).await.connected(everything()).await;
+    features::every_one(&client).await;
+    assert!(broker.admin().metric("mcp_links", &[("backend_transport", "websocket")]).await.unwrap() > 0.0);
+}
+
+#[tokio::test]
+async fn a_connection_that_is_lost_is_opened_again() {
+    let backend = PipeBackend::websocket(&stdio()).await;
+    let broker = builder().alone().backend("default", "b", backend.spec()).start().await;
+    let client = broker.connected(json!({})).await;
+    let hanging = client.begin_call("b__hang", json!({}));
+    broker.admin().wait_metric("mcp_requests_pending", &[], |count| count == 1.0).await;
+    backend.cut();
+    assert_eq!(kind(&hanging.error().await), "outcome_unknown");
+    eventually("a new connection", || async {
+        let answer = client.request("tools/call", json!({"name": "b__echo", "arguments": {}})).await;
+        answer["result"].is_object().then_some(()).ok_or(answer)
+    })
+    .await;
+}

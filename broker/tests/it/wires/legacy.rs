@@ -1,0 +1,52 @@
+//! HTTP+SSE, the transport of 2024-11-05.
+
+use serde_json::json;
+use testkit::{TestBroker, duplex::Wire, eventually};
+
+use super::{answering, everything, features};
+use crate::{builder, raw_http, stdio, text_of};
+
+async fn broker() -> TestBroker {
+    builder().alone().backend("default", "b", stdio().spec()).start().await
+}
+
+#[tokio::test]
+async fn every_feature_over_http_and_sse() {
+    let broker = broker().await;
+    let wire = Wire::legacy(broker.http_address(), "/sse", &[]).await.unwrap();
+    let client = answering(broker.duplex()).over(wire).connected(everything()).await;
+    features::every_one(&client).await;
+    assert_eq!(broker.admin().sessions("default").await[0]["transport"], "sse");
+    client.break_off();
+    eventually("the end of the session", || async {
+        let sessions = broker.admin().sessions("default").await.len();
+        if sessions == 0 { Ok(()) } else { Err(sessions) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn streams_and_messages_are_checked_like_everything_else() {
+    let broker = builder().alone().auth_required().tenant("acme").backend("acme", "b", stdio().spec()).start().await;
+    let (key, other) = (broker.admin().create_key("acme").await, broker.admin().create_key("acme").await);
+    let address = broker.http_address();
+    assert_eq!(Wire::legacy(address, "/sse", &[]).await.unwrap_err(), 401);
+    let bearer = format!("Bearer {key}");
+    assert_eq!(Wire::legacy(address, "/sse/nobody", &[("authorization", &bearer)]).await.unwrap_err(), 404);
+    assert_eq!(Wire::legacy(address, "/sse", &[("authorization", &bearer), ("origin", "https://evil.example")]).await.unwrap_err(), 403);
+    let wire = Wire::legacy(address, "/sse/b", &[("authorization", &bearer)]).await.unwrap();
+    let client = broker.duplex().over(wire).connected(json!({})).await;
+    assert_eq!(text_of(&client.call("echo", json!({})).await), "{}");
+    assert_eq!(client.error("tools/call", json!({"name": "nope"})).await["code"], -32602);
+    let post = |path: &str, key: &str| {
+        let body = "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}";
+        format!(
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nauthorization: Bearer {key}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        )
+    };
+    for (path, key, status) in [("/messages", &key, 404), ("/messages?session=x", &other, 404), ("/sse", &key, 405)] {
+        let answer = raw_http(address, post(path, key).as_bytes()).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{path}: {answer}");
+    }
+}

@@ -1,0 +1,51 @@
+//! Clients whose connection is their session, and backends behind sockets.
+
+mod backend_tcp;
+mod backend_websocket;
+mod bounds;
+mod features;
+mod legacy;
+mod matrix;
+mod quic;
+mod tcp;
+mod tls;
+mod websocket;
+
+use serde_json::{Value, json};
+use testkit::{BrokerBuilder, PipeBackend, TestBroker, duplex::DuplexBuilder};
+
+use crate::{builder, stdio};
+
+/// One process that listens on TCP too.
+fn listening() -> BrokerBuilder {
+    builder().alone().config(json!({"listen": {"tcp": "127.0.0.1:0"}}))
+}
+
+/// With the scripted backend as `b`, as a child process.
+async fn with_stdio() -> TestBroker {
+    listening().backend("default", "b", stdio().spec()).start().await
+}
+
+/// With the scripted backend as `b`, behind TCP.
+async fn with_tcp() -> (TestBroker, PipeBackend) {
+    let backend = PipeBackend::tcp(&stdio()).await;
+    (listening().backend("default", "b", backend.spec()).start().await, backend)
+}
+
+/// A client that can answer everything.
+fn answering(builder: DuplexBuilder) -> DuplexBuilder {
+    builder.answers(|method, params| match method {
+        "sampling/createMessage" => {
+            let text = params["messages"][0]["content"]["text"].as_str().unwrap_or_default();
+            Ok(json!({"role": "assistant", "content": {"type": "text", "text": format!("re: {text}")}, "model": "m"}))
+        }
+        "elicitation/create" => Ok(json!({"action": "accept", "content": {"name": params["message"]}})),
+        "roots/list" => Ok(json!({"roots": [{"uri": "file:///here"}]})),
+        "ping" => Ok(json!({})),
+        other => Err(json!({"code": -32601, "message": format!("no {other}")})),
+    })
+}
+
+fn everything() -> Value {
+    json!({"sampling": {}, "elicitation": {}, "roots": {}})
+}

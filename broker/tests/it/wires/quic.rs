@@ -1,0 +1,180 @@
+//! QUIC in front: the control stream, streams of single requests, and what the connection itself has to do.
+
+use serde_json::{Value, json};
+use testkit::{Authority, BrokerBuilder, DuplexClient, PipeBackend, QuicPeer, TestBroker, authority::Signed, eventually, within};
+
+use super::{answering, everything, features, listening};
+use crate::{builder, kind, stdio, text_of};
+
+fn over_quic(builder: BrokerBuilder, server: &Signed) -> BrokerBuilder {
+    builder.config(json!({"listen": {"quic": "127.0.0.1:0"}, "tls": {"cert_file": server.cert, "key_file": server.key}}))
+}
+
+async fn started() -> (TestBroker, Authority) {
+    let authority = Authority::new();
+    let server = authority.server("server");
+    (over_quic(builder().alone(), &server).backend("default", "b", stdio().spec()).start().await, authority)
+}
+
+async fn connected(broker: &TestBroker, authority: &Authority, capabilities: Value) -> (QuicPeer, DuplexClient) {
+    let peer = QuicPeer::connect(broker.quic_address(), authority, None, "mcp").await.unwrap();
+    let client = answering(broker.duplex()).over(peer.control().await).connected(capabilities).await;
+    (peer, client)
+}
+
+fn call(id: u64, tool: &str, arguments: Value) -> Value {
+    json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": tool, "arguments": arguments, "_meta": {"progressToken": id}}})
+}
+
+/// The id of the question that comes first on a request's stream.
+async fn question(reader: &mut quinn::RecvStream) -> Value {
+    let mut first = vec![0; 64 * 1024];
+    let count = within("the question", reader.read(&mut first)).await.unwrap().unwrap();
+    let question: Value = serde_json::from_slice(first[..count].trim_ascii()).unwrap();
+    assert_eq!(question["method"], "elicitation/create");
+    question["id"].clone()
+}
+
+#[tokio::test]
+async fn every_feature_over_the_control_stream() {
+    let (broker, authority) = started().await;
+    let (peer, client) = connected(&broker, &authority, everything()).await;
+    features::every_one(&client).await;
+    assert_eq!(broker.admin().sessions("default").await[0]["transport"], "quic");
+    peer.close(0);
+    eventually("the end of the session", || async {
+        let sessions = broker.admin().sessions("default").await.len();
+        if sessions == 0 { Ok(()) } else { Err(sessions) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_request_may_have_a_stream_of_its_own() {
+    let (broker, authority) = started().await;
+    let (peer, client) = connected(&broker, &authority, everything()).await;
+    let (_writer, reader) = peer.request(&call(100, "b__progress", json!({}))).await;
+    let said = QuicPeer::lines(reader).await;
+    assert_eq!(said.len(), 4, "{said:?}");
+    assert!(said[..3].iter().all(|said| said["method"] == "notifications/progress" && said["params"]["progressToken"] == 100));
+    assert_eq!((&said[3]["id"], text_of(&said[3]["result"])), (&json!(100), "done"));
+    // What is wrong with it is said on it.
+    let (_writer, reader) = peer.request(&json!({"jsonrpc": "2.0", "id": 101, "method": "tools/call", "params": {"name": "nope"}})).await;
+    assert_eq!(QuicPeer::lines(reader).await[0]["id"], 101);
+    let (_writer, reader) = peer.request(&json!("nonsense")).await;
+    assert_eq!(kind(&QuicPeer::lines(reader).await[0]["error"]), "invalid_request");
+    let (_writer, reader) = peer.request(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 9}})).await;
+    assert!(QuicPeer::lines(reader).await.is_empty());
+    // Large, and many at once.
+    let mut reading = Vec::new();
+    for id in 200..260 {
+        let (_writer, reader) = peer.request(&call(id, "b__echo", json!({"text": "x".repeat(20_000)}))).await;
+        reading.push((id, reader));
+    }
+    for (id, reader) in reading {
+        assert_eq!(QuicPeer::lines(reader).await[0]["id"], id);
+    }
+    client.result("ping", json!({})).await;
+}
+
+#[tokio::test]
+async fn a_stream_that_is_given_up_is_a_cancellation() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = folder.path().join("record");
+    let authority = Authority::new();
+    let server = authority.server("server");
+    let broker = over_quic(builder().alone(), &server).backend("default", "b", stdio().record(&record).spec()).start().await;
+    let (peer, client) = connected(&broker, &authority, json!({})).await;
+    let recorded = |what: &'static str, count: usize| {
+        let record = record.clone();
+        async move {
+            let text = std::fs::read_to_string(&record).unwrap_or_default();
+            if text.matches(what).count() == count { Ok(()) } else { Err(text) }
+        }
+    };
+    let (_writer, mut reader) = peer.request(&call(300, "b__hang", json!({}))).await;
+    eventually("the call", || recorded("\"hang\"", 1)).await;
+    reader.stop(16_u32.into()).unwrap();
+    eventually("the cancellation", || recorded("notifications/cancelled", 1)).await;
+    // The other way: a stream that was not finished is reset.
+    let (mut writer, _reader) = peer.connection.open_bi().await.unwrap();
+    writer.write_all(format!("{}\n", call(301, "b__hang", json!({}))).as_bytes()).await.unwrap();
+    eventually("the call", || recorded("\"hang\"", 2)).await;
+    writer.reset(16_u32.into()).unwrap();
+    eventually("the cancellation", || recorded("notifications/cancelled", 2)).await;
+    client.call("b__echo", json!({})).await;
+    assert!(client.untaken().is_empty(), "{:?}", client.untaken());
+}
+
+#[tokio::test]
+async fn q_07_a_client_that_moves_keeps_its_session() {
+    let (broker, authority) = started().await;
+    let (peer, client) = connected(&broker, &authority, everything()).await;
+    // Moved while a call waits for an answer.
+    let (_writer, mut reader) = peer.request(&call(400, "b__elicit", json!({"message": "m"}))).await;
+    let asked = question(&mut reader).await;
+    peer.move_to_another_port();
+    client.send(json!({"jsonrpc": "2.0", "id": asked, "result": {"action": "decline"}}).to_string()).await;
+    assert!(text_of(&QuicPeer::lines(reader).await[0]["result"]).contains("decline"));
+    features::many_calls(&client).await;
+    assert_eq!(broker.admin().sessions("default").await.len(), 1);
+}
+
+#[tokio::test]
+async fn q_11_another_protocol_and_another_authority_are_refused() {
+    let (broker, authority) = started().await;
+    assert!(QuicPeer::connect(broker.quic_address(), &authority, None, "h3").await.is_err());
+    assert!(QuicPeer::connect(broker.quic_address(), &Authority::new(), None, "mcp").await.is_err());
+}
+
+#[tokio::test]
+async fn a_certificate_names_the_tenant_of_a_quic_client_too() {
+    let authority = Authority::new();
+    let server = authority.server("server");
+    let broker = over_quic(builder().alone(), &server)
+        .config(json!({"tls": {"client_ca_file": authority.ca(), "client_auth": "optional"}}))
+        .auth_required()
+        .tenant("acme")
+        .backend("acme", "b", stdio().spec())
+        .start()
+        .await;
+    let ann = authority.client("acme", "ann");
+    let peer = QuicPeer::connect(broker.quic_address(), &authority, Some(&ann), "mcp").await.unwrap();
+    let client = broker.duplex().over(peer.control().await).connected(json!({})).await;
+    client.call("b__echo", json!({})).await;
+    assert_eq!(broker.admin().sessions("acme").await[0]["principal"], "ann");
+    let peer = QuicPeer::connect(broker.quic_address(), &authority, None, "mcp").await.unwrap();
+    let refused = broker.duplex().over(peer.control().await).initialize(json!({}), json!({})).await;
+    assert_eq!(kind(&refused["error"]), "unauthorized");
+    assert!(peer.ended().await.contains("not allowed"));
+}
+
+#[tokio::test]
+async fn a_drain_ends_a_connection_after_its_last_answer() {
+    let (mut broker, authority) = started().await;
+    let peer = QuicPeer::connect(broker.quic_address(), &authority, None, "mcp").await.unwrap();
+    let client = broker.duplex().over(peer.control().await).connected(everything()).await;
+    // Its question comes on the request's own stream; the answer goes over the control stream.
+    let (_writer, mut reader) = peer.request(&call(500, "b__elicit", json!({"message": "m"}))).await;
+    let asked = question(&mut reader).await;
+    broker.ask_to_end();
+    client.send(json!({"jsonrpc": "2.0", "id": asked, "result": {"action": "decline"}}).to_string()).await;
+    assert!(text_of(&QuicPeer::lines(reader).await[0]["result"]).contains("decline"));
+    assert!(peer.ended().await.contains("going away"));
+    assert!(broker.exited().await.success());
+}
+
+#[tokio::test]
+async fn every_feature_over_quic_behind() {
+    let authority = Authority::new();
+    let backend = PipeBackend::quic(&stdio(), authority.server("backend").server_config()).await;
+    let broker = listening().env("SSL_CERT_FILE", authority.ca().to_str().unwrap()).backend("default", "b", backend.spec()).start().await;
+    let client = answering(broker.duplex()).tcp(broker.tcp_address()).await.connected(everything()).await;
+    features::every_one(&client).await;
+    backend.cut();
+    eventually("a new connection", || async {
+        let answer = client.request("tools/call", json!({"name": "b__echo", "arguments": {}})).await;
+        answer["result"].is_object().then_some(()).ok_or(answer)
+    })
+    .await;
+}

@@ -1,0 +1,276 @@
+//! The TCP listener: framing, who a client is, the life of a session.
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use testkit::{TestBroker, eventually, within};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::TcpStream,
+};
+
+use super::{everything, listening, with_stdio, with_tcp};
+use crate::{initialize_body, kind, request, stdio, text_of};
+
+/// A connection with a session, raw.
+async fn opened(broker: &TestBroker) -> BufReader<TcpStream> {
+    let mut socket = BufReader::new(TcpStream::connect(broker.tcp_address()).await.unwrap());
+    let hello = format!("{}\n{}\n", initialize_body("2025-11-25"), json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+    socket.write_all(hello.as_bytes()).await.unwrap();
+    assert_eq!(line(&mut socket).await["result"]["protocolVersion"], "2025-11-25");
+    socket
+}
+
+async fn line(socket: &mut BufReader<TcpStream>) -> Value {
+    let mut text = String::new();
+    within("a line", socket.read_line(&mut text)).await.unwrap();
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text:?}"))
+}
+
+fn echo(id: u64) -> String {
+    request(id, "tools/call", json!({"name": "b__echo", "arguments": {"id": id}}))
+}
+
+/// The answers to these ids, in whatever order.
+async fn answers(socket: &mut BufReader<TcpStream>, ids: std::ops::Range<u64>) {
+    let mut left: std::collections::BTreeSet<u64> = ids.collect();
+    while !left.is_empty() {
+        let answer = line(socket).await;
+        let id = answer["id"].as_u64().unwrap_or_else(|| panic!("{answer}"));
+        assert!(left.remove(&id), "{answer}");
+        assert_eq!(text_of(&answer["result"]), format!("{{\"id\":{id}}}"));
+    }
+}
+
+#[tokio::test]
+async fn j_17_good_lines_after_a_bad_one_are_answered() {
+    let broker = with_stdio().await;
+    let mut socket = opened(&broker).await;
+    // In one segment.
+    let text = format!("{{\"jsonrpc\":\n{}\nnot json\n{}\n[]\n\n{}\n", echo(10), echo(11), echo(12));
+    socket.write_all(text.as_bytes()).await.unwrap();
+    let mut codes = Vec::new();
+    let mut answered = 0;
+    while answered < 3 || codes.len() < 3 {
+        let said = line(&mut socket).await;
+        match said["error"]["code"].as_i64() {
+            Some(code) => {
+                assert_eq!(said["id"], Value::Null, "{said}");
+                codes.push(code);
+            }
+            None => answered += 1,
+        }
+    }
+    assert_eq!(codes, [-32700, -32700, -32600]);
+    // Byte by byte.
+    for byte in format!("}}\n{}\n", echo(13)).bytes() {
+        socket.write_all(&[byte]).await.unwrap();
+        socket.flush().await.unwrap();
+    }
+    assert_eq!(line(&mut socket).await["error"]["code"], -32700);
+    answers(&mut socket, 13..14).await;
+}
+
+#[tokio::test]
+async fn j_18_a_line_without_end_is_refused_at_the_limit() {
+    let broker = listening().config(json!({"limits": {"message_bytes": 100_000}})).backend("default", "b", stdio().spec()).start().await;
+    for open in [false, true] {
+        let mut socket = match open {
+            true => opened(&broker).await,
+            false => BufReader::new(TcpStream::connect(broker.tcp_address()).await.unwrap()),
+        };
+        // More than the limit, and no end; the broker need not take it all.
+        let _closed = socket.write_all(&vec![b'['; 1_000_000]).await;
+        let refused = line(&mut socket).await;
+        assert_eq!((kind(&refused["error"]), &refused["id"]), ("message_too_large", &Value::Null), "session open: {open}");
+        assert_eq!(within("the end", socket.read_to_end(&mut Vec::new())).await.unwrap_or(0), 0);
+    }
+}
+
+#[tokio::test]
+async fn j_19_only_a_line_feed_ends_a_line() {
+    let broker = with_stdio().await;
+    let mut socket = opened(&broker).await;
+    let text = |id: u64, text: &str| request(id, "tools/call", json!({"name": "b__echo", "arguments": {"t": text}}));
+    for (id, between) in [(20, "\u{2028}"), (21, "\u{85}"), (22, "a\u{2029}b")] {
+        socket.write_all(format!("{}\r\n", text(id, between)).as_bytes()).await.unwrap();
+        let answer = line(&mut socket).await;
+        let echoed: Value = serde_json::from_str(text_of(&answer["result"])).unwrap();
+        assert_eq!(echoed["t"], between);
+    }
+    // White space between tokens is no separator; a form feed is not even that.
+    socket.write_all(format!("{}\r{}\n", echo(30), echo(31)).as_bytes()).await.unwrap();
+    assert_eq!(line(&mut socket).await["error"]["code"], -32700, "two messages on one line");
+    socket.write_all(format!("\r{}\r\r\n", echo(32)).as_bytes()).await.unwrap();
+    answers(&mut socket, 32..33).await;
+    socket.write_all(format!("\u{c}{}\n", echo(33)).as_bytes()).await.unwrap();
+    assert_eq!(line(&mut socket).await["error"]["code"], -32700);
+}
+
+#[tokio::test]
+async fn requests_are_pipelined_from_the_first_segment_on() {
+    let broker = with_stdio().await;
+    let mut socket = BufReader::new(TcpStream::connect(broker.tcp_address()).await.unwrap());
+    let mut text = format!("{}\n{}\n", initialize_body("2025-11-25"), json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+    (100..400).for_each(|id| text.push_str(&format!("{}\n", echo(id))));
+    socket.write_all(text.as_bytes()).await.unwrap();
+    assert_eq!(line(&mut socket).await["id"], 1);
+    answers(&mut socket, 100..400).await;
+}
+
+#[tokio::test]
+async fn a_client_that_pipelines_beyond_its_limit_is_slowed_down_and_not_refused() {
+    let limits = json!({"limits": {"calls_in_flight_per_session": 10}});
+    let broker = listening().config(limits).backend("default", "b", stdio().spec()).start().await;
+    let mut socket = opened(&broker).await;
+    let text: String = (100..400).map(|id| format!("{}\n", echo(id))).collect();
+    socket.write_all(text.as_bytes()).await.unwrap();
+    answers(&mut socket, 100..400).await;
+    // Where only the client can make room it is refused, so that what it says next is heard.
+    let hang = |id: u64| request(id, "tools/call", json!({"name": "b__hang", "arguments": {}}));
+    let text: String = (500..511).map(|id| format!("{}\n", hang(id))).collect();
+    socket.write_all(text.as_bytes()).await.unwrap();
+    let refused = line(&mut socket).await;
+    assert_eq!((refused["id"].as_u64(), kind(&refused["error"])), (Some(510), "too_many_calls"));
+}
+
+#[tokio::test]
+async fn a_client_that_closes_its_sending_half_gets_its_answers() {
+    let broker = with_stdio().await;
+    let mut socket = opened(&broker).await;
+    let text: String = (50..60).map(|id| format!("{}\n", echo(id))).collect();
+    socket.write_all(text.as_bytes()).await.unwrap();
+    socket.shutdown().await.unwrap();
+    answers(&mut socket, 50..60).await;
+    assert_eq!(within("the end", socket.read_to_end(&mut Vec::new())).await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn before_initialize_there_is_ping_and_nothing_else() {
+    let broker = with_stdio().await;
+    let client = broker.duplex().tcp(broker.tcp_address()).await;
+    assert_eq!(client.result("ping", json!({})).await, json!({}));
+    assert_eq!(kind(&client.error("tools/list", json!({})).await), "session_required");
+    client.send("nonsense").await;
+    client.said("an error", |said| said["error"]["code"] == -32700).await;
+    client.notify("notifications/initialized", json!({})).await;
+    let client = client.connected(json!({})).await;
+    assert_eq!(text_of(&client.call("b__echo", json!({})).await), "{}");
+    let again = client.initialize(json!({}), json!({})).await;
+    assert!(again["error"].is_object(), "a second handshake: {again}");
+    assert_eq!(text_of(&client.call("b__echo", json!({})).await), "{}");
+}
+
+#[tokio::test]
+async fn who_says_nothing_is_disconnected_in_time() {
+    let broker = listening().config(json!({"timeouts": {"handshake": "100ms"}})).start().await;
+    for said in ["", "{\"jsonrpc\":", "\n\n\n"] {
+        let mut socket = TcpStream::connect(broker.tcp_address()).await.unwrap();
+        socket.write_all(said.as_bytes()).await.unwrap();
+        assert_eq!(within("the end", socket.read_to_end(&mut Vec::new())).await.unwrap(), 0, "{said:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_token_and_a_backend_are_named_in_initialize() {
+    let broker = listening().config(json!({"auth": {"required": true}})).tenant("acme").backend("acme", "b", stdio().spec()).start().await;
+    let (id, key) = broker.admin().create_key_with_id("acme").await;
+    let connect = || async { broker.duplex().tcp(broker.tcp_address()).await };
+    for meta in [json!({}), json!({"dev.mcp-broker/token": "wrong"}), json!({"dev.mcp-broker/token": ""})] {
+        let client = connect().await;
+        let refused = client.initialize(json!({}), meta.clone()).await;
+        assert_eq!(kind(&refused["error"]), "unauthorized", "{meta}");
+        client.ended().await;
+    }
+    let client = connect().await;
+    assert_eq!(kind(&client.initialize(json!({}), json!({"dev.mcp-broker/token": 5})).await["error"]), "invalid_params");
+    let token = |backend: &str| json!({"dev.mcp-broker/token": key, "dev.mcp-broker/backend": backend});
+    let client = client.connected_with(json!({}), json!({"dev.mcp-broker/token": key})).await;
+    assert_eq!(text_of(&client.call("b__echo", json!({})).await), "{}");
+    let single = connect().await.connected_with(json!({}), token("b")).await;
+    assert_eq!(text_of(&single.call("echo", json!({})).await), "{}", "its own names");
+    assert_eq!(kind(&connect().await.initialize(json!({}), token("nobody")).await["error"]), "not_found");
+    assert_eq!(kind(&connect().await.initialize(json!({}), token("No Name")).await["error"]), "invalid_params");
+    assert!(!broker.log().contains(&key), "the token is in no log");
+    assert_eq!(broker.admin().delete(&format!("/admin/v1/tenants/acme/keys/{id}")).await.0, 204);
+    client.ended().await;
+    single.ended().await;
+}
+
+#[tokio::test]
+async fn f_01_a_client_that_vanishes_cancels_its_calls() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = folder.path().join("record");
+    let broker = listening().backend("default", "b", stdio().record(&record).spec()).start().await;
+    let mut socket = opened(&broker).await;
+    socket.write_all(format!("{}\n", request(70, "tools/call", json!({"name": "b__hang", "arguments": {}}))).as_bytes()).await.unwrap();
+    let recorded = || std::fs::read_to_string(&record).unwrap_or_default();
+    eventually("the call at the backend", || async { recorded().contains("\"hang\"").then_some(()).ok_or_else(recorded) }).await;
+    let socket = socket.into_inner();
+    socket2::SockRef::from(&socket).set_linger(Some(std::time::Duration::ZERO)).unwrap();
+    drop(socket);
+    eventually("the cancellation", || async { recorded().contains("notifications/cancelled").then_some(()).ok_or_else(recorded) }).await;
+    let metrics = broker.admin().metrics().await;
+    assert!(metrics.contains("mcp_requests_pending 0"), "{metrics}");
+    assert!(metrics.contains(r#"outcome="cancelled",transport="tcp""#), "{metrics}");
+}
+
+#[tokio::test]
+async fn f_04_a_drain_finishes_calls_and_says_goodbye() {
+    let (mut broker, _backend) = with_tcp().await;
+    let idle = broker.duplex().tcp(broker.tcp_address()).await.connected(json!({})).await;
+    let busy = broker
+        .duplex()
+        .answers({
+            let pid = broker.pid();
+            move |_, _| {
+                // The drain begins while the call waits for this answer.
+                let pid = rustix::process::Pid::from_raw(pid.cast_signed()).unwrap();
+                rustix::process::kill_process(pid, Signal::TERM).unwrap();
+                Ok(json!({"action": "decline"}))
+            }
+        })
+        .tcp(broker.tcp_address())
+        .await
+        .connected(everything())
+        .await;
+    let call = busy.begin_call("b__elicit", json!({"message": "m"})).await;
+    assert!(text_of(&call.result().await).contains("decline"));
+    idle.ended().await;
+    busy.ended().await;
+    assert!(broker.exited().await.success());
+}
+
+#[tokio::test]
+async fn lists_that_change_are_told() {
+    let broker = with_stdio().await;
+    let client = broker.duplex().tcp(broker.tcp_address()).await.connected(everything()).await;
+    broker.admin().ready_backend("default", "c", &stdio().spec()).await;
+    client.notification("notifications/tools/list_changed").await;
+}
+
+#[tokio::test]
+async fn batches_of_2025_03_26_are_answered_one_by_one() {
+    let broker = with_stdio().await;
+    let mut socket = BufReader::new(TcpStream::connect(broker.tcp_address()).await.unwrap());
+    let initialized = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+    socket.write_all(format!("{}\n{initialized}\n", initialize_body("2025-03-26")).as_bytes()).await.unwrap();
+    assert_eq!(line(&mut socket).await["result"]["protocolVersion"], "2025-03-26");
+    socket.write_all(format!("[{},{}]\n", echo(80), echo(81)).as_bytes()).await.unwrap();
+    answers(&mut socket, 80..82).await;
+}
+
+#[tokio::test]
+async fn an_address_gets_its_share_of_connections_and_no_more() {
+    let broker = listening().config(json!({"limits": {"connections_per_address": 2}})).start().await;
+    let first = broker.duplex().tcp(broker.tcp_address()).await.connected(json!({})).await;
+    let second = broker.duplex().tcp(broker.tcp_address()).await.connected(json!({})).await;
+    let third = broker.duplex().tcp(broker.tcp_address()).await;
+    third.ended().await;
+    drop(first);
+    eventually("a place", || async {
+        let client = broker.duplex().tcp(broker.tcp_address()).await;
+        client.begin("ping", json!({})).await.response_or_end().await.ok_or("still full")
+    })
+    .await;
+    second.result("ping", json!({})).await;
+}

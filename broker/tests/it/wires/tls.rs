@@ -1,0 +1,265 @@
+//! TLS on the listeners of clients and operators, and towards backends.
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use testkit::{Authority, BrokerBuilder, PipeBackend, authority::Signed, duplex::Wire, eventually, within};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use super::{features, listening};
+use crate::{builder, initialize_body, kind, stdio, text_of};
+
+fn certified(builder: BrokerBuilder, signed: &Signed, more: Value) -> BrokerBuilder {
+    builder.config(json!({"tls": {"cert_file": signed.cert, "key_file": signed.key}})).config(json!({"tls": more}))
+}
+
+/// One HTTP/1.1 request over TLS; the whole response.
+async fn exchange(authority: &Authority, port: u16, identity: Option<&Signed>, text: &str) -> String {
+    let mut stream = within("a TLS connection", authority.connect(port, identity, &["http/1.1"])).await.unwrap();
+    stream.write_all(text.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    let _no_close_notify = within("the answer", stream.read_to_end(&mut answer)).await;
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+fn get(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+}
+
+fn post(body: &str, more: &str) -> String {
+    let length = body.len();
+    format!(
+        "POST /mcp HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\naccept: application/json, text/event-stream\r\n{more}content-length: {length}\r\n\r\n{body}"
+    )
+}
+
+#[tokio::test]
+async fn every_listener_speaks_tls_and_goes_on_without() {
+    let authority = Authority::new();
+    let server = authority.server("server");
+    let broker = certified(listening(), &server, json!({})).backend("default", "b", stdio().spec()).start().await;
+    let answer = exchange(&authority, broker.http_address().port(), None, &post(&initialize_body("2025-11-25"), "")).await;
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.to_lowercase().contains("mcp-session-id"), "{answer}");
+    let answer = exchange(&authority, broker.admin_address().port(), None, &get("/readyz")).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    for protocols in [&["mcp"][..], &[]] {
+        let stream = within("TLS", authority.connect(broker.tcp_address().port(), None, protocols)).await.unwrap();
+        let client = broker.duplex().over(Wire::lines(stream)).connected(json!({})).await;
+        features::large_messages(&client).await;
+        features::many_calls(&client).await;
+    }
+    assert!(within("a refusal", authority.connect(broker.tcp_address().port(), None, &["other"])).await.is_err());
+    let stream = within("TLS", authority.connect(broker.http_address().port(), None, &["http/1.1"])).await.unwrap();
+    let (wire, _) = Wire::websocket(stream, "localhost", "/ws", &[]).await.unwrap();
+    let client = broker.duplex().over(wire).connected(json!({})).await;
+    features::large_messages(&client).await;
+    // Without TLS as before; the broker's log says so.
+    broker.connected(json!({})).await.call("b__echo", json!({})).await;
+    assert!(broker.log().contains("tls.require_https is false"));
+}
+
+#[tokio::test]
+async fn http_2_is_chosen_by_alpn() {
+    let authority = Authority::new();
+    let broker = certified(builder().alone(), &authority.server("server"), json!({})).start().await;
+    for address in [broker.http_address(), broker.admin_address()] {
+        let stream = within("TLS", authority.connect(address.port(), None, &["h2", "http/1.1"])).await.unwrap();
+        assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]), "{address}");
+        let io = hyper_util::rt::TokioIo::new(stream);
+        let executor = hyper_util::rt::TokioExecutor::new();
+        let (mut sender, connection) = hyper::client::conn::http2::handshake(executor, io).await.unwrap();
+        tokio::spawn(connection);
+        let uri = format!("https://127.0.0.1:{}/readyz", address.port());
+        let request = http::Request::get(uri).body(http_body_util::Empty::<bytes::Bytes>::new()).unwrap();
+        let status = within("a response", sender.send_request(request)).await.unwrap().status();
+        assert_eq!(status, if address == broker.admin_address() { 200 } else { 404 });
+    }
+}
+
+#[tokio::test]
+async fn connections_without_tls_are_closed_where_it_is_required() {
+    let authority = Authority::new();
+    let server = authority.server("server");
+    let config = json!({"listen": {"http": "127.0.0.1:0", "admin": "127.0.0.1:0", "tcp": "127.0.0.1:0"},
+        "tls": {"cert_file": server.cert, "key_file": server.key, "require_https": true}});
+    let folder = tempfile::tempdir().unwrap();
+    let broker = Started::new(&folder, config).await;
+    for name in ["http", "admin", "tcp"] {
+        let mut socket = TcpStream::connect(("127.0.0.1", broker.port(name))).await.unwrap();
+        let text = if name == "tcp" { format!("{}\n", initialize_body("2025-11-25")) } else { get("/readyz") };
+        socket.write_all(text.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        let _reset = within("the end", socket.read_to_end(&mut answer)).await;
+        assert_eq!(answer, b"", "{name}");
+    }
+    let answer = exchange(&authority, broker.port("admin"), None, &get("/readyz")).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+/// A broker whose admin API a test can not reach as usual.
+struct Started {
+    child: std::process::Child,
+    ready: String,
+}
+
+impl Started {
+    async fn new(folder: &tempfile::TempDir, mut config: Value) -> Self {
+        use std::io::{BufRead as _, BufReader};
+        config["storage"] = json!({"url": format!("sqlite:{}", folder.path().join("broker.db").display())});
+        let file = folder.path().join("config.yaml");
+        std::fs::write(&file, config.to_string()).unwrap();
+        let mut command = std::process::Command::new(crate::binary());
+        command.args(["serve", "--config"]).arg(&file).stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let stdout = child.stdout.take().unwrap();
+        let reading = tokio::task::spawn_blocking(move || BufReader::new(stdout).lines().next());
+        let ready = within("the ready line", reading).await.unwrap().unwrap().unwrap();
+        Self { child, ready }
+    }
+
+    fn port(&self, name: &str) -> u16 {
+        let address = self.ready.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+        address.and_then(|address| address.rsplit_once(':')?.1.parse().ok()).unwrap_or_else(|| panic!("{name} in {}", self.ready))
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_of_a_client_names_its_tenant_and_principal() {
+    let authority = Authority::new();
+    let server = authority.server("server");
+    let optional = json!({"client_ca_file": authority.ca(), "client_auth": "optional"});
+    let broker =
+        certified(listening(), &server, optional).auth_required().tenant("acme").backend("acme", "b", stdio().spec()).start().await;
+    let (ann, stranger) = (authority.client("acme", "ann"), authority.client("nobody", "ann"));
+    let over_tcp = async |identity: Option<&Signed>| {
+        let stream = within("TLS", authority.connect(broker.tcp_address().port(), identity, &["mcp"])).await.unwrap();
+        broker.duplex().over(Wire::lines(stream))
+    };
+    let client = over_tcp(Some(&ann)).await.connected(json!({})).await;
+    assert_eq!(text_of(&client.call("b__echo", json!({})).await), "{}");
+    let sessions = broker.admin().sessions("acme").await;
+    assert_eq!((&sessions[0]["tenant"], &sessions[0]["principal"]), (&json!("acme"), &json!("ann")));
+    for identity in [None, Some(&stranger)] {
+        let refused = over_tcp(identity).await.initialize(json!({}), json!({})).await;
+        assert_eq!(kind(&refused["error"]), "unauthorized", "{identity:?}");
+    }
+    let port = broker.http_address().port();
+    let answer = exchange(&authority, port, Some(&ann), &post(&initialize_body("2025-11-25"), "")).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let answer = exchange(&authority, port, None, &post(&initialize_body("2025-11-25"), "")).await;
+    assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
+    // A key that is shown counts, good or bad.
+    let answer = exchange(&authority, port, Some(&ann), &post(&initialize_body("2025-11-25"), "authorization: Bearer wrong\r\n")).await;
+    assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
+    // One of another authority does not get through the handshake.
+    let other = Authority::new().client("acme", "ann");
+    let mut refused = match authority.connect(broker.tcp_address().port(), Some(&other), &["mcp"]).await {
+        Ok(stream) => stream,
+        Err(_) => return,
+    };
+    let _ = refused.write_all(b"\n").await;
+    let read = within("the end", refused.read_to_end(&mut Vec::new())).await;
+    assert!(!matches!(read, Ok(count) if count > 0));
+}
+
+#[tokio::test]
+async fn clients_without_a_certificate_are_closed_where_it_is_required() {
+    let authority = Authority::new();
+    let required = json!({"client_ca_file": authority.ca(), "client_auth": "required"});
+    let broker = certified(listening(), &authority.server("server"), required).start().await;
+    let ann = authority.client("default", "ann");
+    let stream = within("TLS", authority.connect(broker.tcp_address().port(), Some(&ann), &["mcp"])).await.unwrap();
+    broker.duplex().over(Wire::lines(stream)).connected(json!({})).await;
+    // TLS 1.3 tells a client only after its own part of the handshake.
+    if let Ok(stream) = authority.connect(broker.tcp_address().port(), None, &["mcp"]).await {
+        let client = broker.duplex().over(Wire::lines(stream));
+        client.ended().await;
+    }
+    // Nor does anybody get in around it.
+    let client = broker.duplex().tcp(broker.tcp_address()).await;
+    client.send("{}").await;
+    client.ended().await;
+    // Operators are not asked.
+    assert_eq!(broker.admin().get("/admin/v1/tenants").await.0, 200);
+}
+
+#[tokio::test]
+async fn certificates_are_read_anew_and_nobody_is_disconnected() {
+    let authority = Authority::new();
+    let first = authority.server("server");
+    let broker = certified(listening(), &first, json!({})).backend("default", "b", stdio().spec()).start().await;
+    let port = broker.tcp_address().port();
+    let served = async || {
+        let stream = within("TLS", authority.connect(port, None, &["mcp"])).await.unwrap();
+        stream.get_ref().1.peer_certificates().unwrap()[0].to_vec()
+    };
+    let stream = within("TLS", authority.connect(port, None, &["mcp"])).await.unwrap();
+    let client = broker.duplex().over(Wire::lines(stream)).connected(json!({})).await;
+    let before = served().await;
+    // files that can not be used change nothing.
+    std::fs::write(&first.key, "no key").unwrap();
+    broker.signal(Signal::HUP);
+    eventually("the refusal in the log", || async {
+        broker.log().contains("the certificates stay as they are").then_some(()).ok_or_else(|| broker.log())
+    })
+    .await;
+    assert_eq!(served().await, before);
+    let second = authority.server("second");
+    std::fs::copy(&second.cert, &first.cert).unwrap();
+    std::fs::copy(&second.key, &first.key).unwrap();
+    broker.signal(Signal::HUP);
+    eventually("the new certificate", || async {
+        let now = served().await;
+        if now != before { Ok(()) } else { Err("the old one") }
+    })
+    .await;
+    client.call("b__echo", json!({})).await;
+}
+
+#[tokio::test]
+async fn a_development_certificate_is_warned_of() {
+    let broker = listening().config(json!({"tls": {"self_signed": true}})).start().await;
+    assert!(broker.log().contains("a certificate that nobody can verify"), "{}", broker.log());
+    let error = Authority::new().connect(broker.http_address().port(), None, &[]).await.unwrap_err().to_string();
+    assert!(error.contains("certificate"), "{error}");
+}
+
+#[tokio::test]
+async fn certificates_that_can_not_be_used_are_refused_at_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = json!({"tls": {"cert_file": "/does/not/exist.pem", "key_file": "/does/not/exist.key"},
+        "listen": {"http": "127.0.0.1:0", "admin": "127.0.0.1:0"}});
+    std::fs::write(folder.path().join("config.yaml"), config.to_string()).unwrap();
+    let ended = builder().run(folder.path(), &["serve", "--config", "config.yaml"]).await;
+    assert_eq!(ended.code, Some(64), "{}", ended.stderr);
+    assert!(ended.stderr.contains("/does/not/exist.pem"), "{}", ended.stderr);
+}
+
+#[tokio::test]
+async fn a_backend_behind_tls_proves_who_it_is() {
+    let authority = Authority::new();
+    let signed = authority.server("backend");
+    let backend = PipeBackend::tls(&stdio(), signed.server_config()).await;
+    let trusting = builder().alone().env("SSL_CERT_FILE", authority.ca().to_str().unwrap());
+    let broker = trusting.backend("default", "b", backend.spec()).start().await;
+    broker.connected(json!({})).await.call("b__echo", json!({})).await;
+    // Another name than the certificate's.
+    let mut spec = backend.spec();
+    spec["transport"]["tls"] = json!({"server_name": "other.example"});
+    broker.admin().put_backend("default", "c", &spec).await;
+    let failed = broker.admin().wait_backend("default", "c", "a failure", |backend| !backend["last_error"].is_null()).await;
+    assert!(failed["last_error"].as_str().unwrap().contains("certificate"), "{failed}");
+    // Nobody we trust.
+    let other = builder().alone().start().await;
+    other.admin().put_backend("default", "b", &backend.spec()).await;
+    other.admin().wait_backend("default", "b", "a failure", |backend| !backend["last_error"].is_null()).await;
+}

@@ -1,0 +1,280 @@
+//! The WebSocket endpoints: who is let in, framing, and sessions that are gone on with.
+
+use serde_json::{Value, json};
+use testkit::{DuplexClient, TestBroker, eventually, within};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use super::{answering, everything, features};
+use crate::{builder, stdio, text_of};
+
+async fn broker() -> TestBroker {
+    builder().alone().backend("default", "b", stdio().spec()).start().await
+}
+
+/// A client with a session, and the session's id.
+async fn opened(broker: &TestBroker, capabilities: Value) -> (DuplexClient, String) {
+    let (client, _) = answering(broker.duplex()).websocket(broker.http_address(), "/ws", &[]).await.unwrap();
+    let answer = client.initialize(capabilities, json!({})).await;
+    let id = answer["result"]["_meta"]["dev.mcp-broker/session"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
+    client.notify("notifications/initialized", json!({})).await;
+    (client, id)
+}
+
+#[tokio::test]
+async fn every_feature_over_websocket() {
+    let broker = broker().await;
+    let (client, headers) = answering(broker.duplex()).websocket(broker.http_address(), "/ws", &[]).await.unwrap();
+    assert_eq!(headers["sec-websocket-protocol"], "mcp");
+    assert!(!headers.contains_key("sec-websocket-extensions") && !headers.contains_key("mcp-session-id"), "{headers:?}");
+    let client = client.connected(everything()).await;
+    features::every_one(&client).await;
+    let sessions = broker.admin().sessions("default").await;
+    assert_eq!((sessions.len(), &sessions[0]["transport"]), (1, &json!("websocket")));
+    // A goodbye of the client ends its session.
+    drop(client);
+    eventually("the end of the session", || async {
+        let sessions = broker.admin().sessions("default").await.len();
+        if sessions == 0 { Ok(()) } else { Err(sessions) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn one_backend_has_its_own_endpoint() {
+    let broker = broker().await;
+    let (client, _) = broker.duplex().websocket(broker.http_address(), "/ws/b", &[]).await.unwrap();
+    let client = client.connected(json!({})).await;
+    assert_eq!(text_of(&client.call("echo", json!({})).await), "{}");
+    for path in ["/ws/nobody", "/ws/No", "/ws/b/c"] {
+        assert_eq!(broker.duplex().websocket(broker.http_address(), path, &[]).await.unwrap_err(), 404, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn w_01_pages_of_strangers_and_strange_hosts_are_refused_before_the_upgrade() {
+    let broker = broker().await;
+    for (origin, allowed) in [("http://localhost:3000", true), ("https://evil.example", false), ("null", false)] {
+        let opened = broker.duplex().websocket(broker.http_address(), "/ws", &[("origin", origin), ("cookie", "a=b")]).await;
+        assert_eq!(opened.map(|_| ()).err(), (!allowed).then_some(403), "{origin}");
+    }
+    let text = "GET /ws HTTP/1.1\r\nhost: rebound.example\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n";
+    assert!(raw(&broker, text).await.starts_with("HTTP/1.1 403 "));
+}
+
+async fn raw(broker: &TestBroker, text: &str) -> String {
+    let mut socket = TcpStream::connect(broker.http_address()).await.unwrap();
+    socket.write_all(text.as_bytes()).await.unwrap();
+    let mut answer = vec![0; 4096];
+    let count = within("an answer", socket.read(&mut answer)).await.unwrap();
+    String::from_utf8_lossy(&answer[..count]).into_owned()
+}
+
+#[tokio::test]
+async fn w_02_what_is_no_handshake_is_no_websocket() {
+    let broker = broker().await;
+    let host = broker.http_address();
+    let head = |method: &str, version: &str, key: &str| {
+        format!(
+            "{method} /ws HTTP/1.1\r\nhost: {host}\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: {version}\r\nsec-websocket-key: {key}\r\n\r\n"
+        )
+    };
+    const KEY: &str = "AAAAAAAAAAAAAAAAAAAAAA==";
+    let old = raw(&broker, &head("GET", "8", KEY)).await;
+    assert!(old.starts_with("HTTP/1.1 426 ") && old.to_lowercase().contains("sec-websocket-version: 13"), "{old}");
+    assert!(raw(&broker, &head("GET", "13", "short")).await.starts_with("HTTP/1.1 400 "));
+    assert!(raw(&broker, &head("POST", "13", KEY)).await.starts_with("HTTP/1.1 405 "));
+    assert!(raw(&broker, &format!("GET /ws HTTP/1.1\r\nhost: {host}\r\n\r\n")).await.starts_with("HTTP/1.1 426 "));
+    let extension = "sec-websocket-extensions: permessage-deflate; server_max_window_bits=99\r\n\r\n";
+    let answer = raw(&broker, &head("GET", "13", KEY).replace("\r\n\r\n", &format!("\r\n{extension}"))).await;
+    assert!(answer.starts_with("HTTP/1.1 101 ") && !answer.to_lowercase().contains("extensions"), "{answer}");
+}
+
+#[tokio::test]
+async fn keys_are_shown_at_the_upgrade() {
+    let broker = builder().alone().auth_required().tenant("acme").backend("acme", "b", stdio().spec()).start().await;
+    let (id, key) = broker.admin().create_key_with_id("acme").await;
+    let bearer = format!("Bearer {key}");
+    for headers in [vec![], vec![("authorization", "Bearer wrong")]] {
+        assert_eq!(broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.unwrap_err(), 401);
+    }
+    let opened = broker.duplex().websocket(broker.http_address(), "/ws", &[("authorization", &bearer)]).await;
+    let client = opened.unwrap().0.connected(json!({})).await;
+    assert_eq!(text_of(&client.call("b__echo", json!({})).await), "{}");
+    // W-08: the end of the key is the end of what was opened with it.
+    assert_eq!(broker.admin().delete(&format!("/admin/v1/tenants/acme/keys/{id}")).await.0, 204);
+    assert!(client.ended().await.starts_with("1008"));
+}
+
+#[tokio::test]
+async fn w_06_binary_frames_are_refused_and_several_messages_in_one_are_not() {
+    use futures_util::{SinkExt, StreamExt};
+    use tokio_tungstenite::tungstenite::Message;
+    let broker = broker().await;
+    let url = format!("ws://{}/ws", broker.http_address());
+    for (message, code) in [(Message::binary(&b"{}"[..]), 1003), (Message::text("x".repeat(17 << 20)), 1009)] {
+        let socket = TcpStream::connect(broker.http_address()).await.unwrap();
+        let (mut socket, _) = tokio_tungstenite::client_async(&url, socket).await.unwrap();
+        let _may_be_cut = socket.send(message).await;
+        let closed = async {
+            loop {
+                match socket.next().await {
+                    Some(Ok(Message::Close(Some(frame)))) => return u16::from(frame.code),
+                    Some(Ok(_)) => {}
+                    other => panic!("no close frame: {other:?}"),
+                }
+            }
+        };
+        assert_eq!(within("a close frame", closed).await, code);
+    }
+    let (client, _) = opened(&broker, json!({})).await;
+    let ping = |id: u64| format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"ping\"}}");
+    client.send(format!("{}\n{}\n\n{}", ping(901), ping(902), ping(903))).await;
+    for id in [901, 902, 903] {
+        client.said("an answer", |said| said["id"] == id).await;
+    }
+    client.send("{").await;
+    client.said("an error", |said| said["error"]["code"] == -32700).await;
+    client.result("ping", json!({})).await;
+}
+
+#[tokio::test]
+async fn a_session_is_gone_on_with_after_its_connection_was_lost() {
+    let broker = broker().await;
+    let (client, id) = opened(&broker, everything()).await;
+    client.result("resources/subscribe", json!({"uri": "b+test://one"})).await;
+    let call = client.begin_call("b__hang", json!({})).await;
+    client.result("ping", json!({})).await;
+    client.break_off();
+    drop(call);
+    eventually("the loss to be noticed", || async {
+        let streams = broker.admin().sessions("default").await[0]["streams"].clone();
+        if streams == 0 { Ok(()) } else { Err(streams) }
+    })
+    .await;
+    let headers = [("mcp-session-id", id.as_str())];
+    let (client, head) = answering(broker.duplex()).websocket(broker.http_address(), "/ws", &headers).await.unwrap();
+    assert_eq!(head["mcp-session-id"], id.as_str());
+    client.call("b__touch", json!({})).await;
+    client.notification("notifications/resources/updated").await;
+    // The call is still in flight, and its id taken.
+    let sessions = broker.admin().sessions("default").await;
+    assert_eq!((sessions.len(), &sessions[0]["calls_in_flight"]), (1, &json!(1)), "{sessions:?}");
+    for (path, wrong) in [("/ws/b", id.as_str()), ("/ws", "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"), ("/ws", "x")] {
+        let headers = [("mcp-session-id", wrong)];
+        assert_eq!(broker.duplex().websocket(broker.http_address(), path, &headers).await.unwrap_err(), 404, "{path} {wrong}");
+    }
+}
+
+#[tokio::test]
+async fn what_was_not_received_is_sent_again_to_a_client_that_counts() {
+    let broker = broker().await;
+    let (client, id) = opened(&broker, json!({})).await;
+    for n in 0..5 {
+        client.call("b__echo", json!({"n": n})).await;
+    }
+    // The answer to `initialize`, and five more, of which it claims to have lost two.
+    let received = client.received();
+    assert_eq!(received, 6);
+    client.break_off();
+    let headers = [("mcp-session-id", id.as_str()), ("mcp-broker-received", "3")];
+    let (client, _) = broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.unwrap();
+    for n in [3, 4] {
+        let again = client.said("an answer", |said| said["result"].is_object()).await;
+        assert_eq!(text_of(&again["result"]), format!("{{\"n\":{n}}}"));
+    }
+    client.break_off();
+    for wrong in ["9", "many", "-1"] {
+        let headers = [("mcp-session-id", id.as_str()), ("mcp-broker-received", wrong)];
+        assert_eq!(broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.unwrap_err(), 400, "{wrong}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_come_back_loses_its_session() {
+    let broker = builder().alone().config(json!({"session": {"resume": "100ms"}})).backend("default", "b", stdio().spec()).start().await;
+    let (client, id) = opened(&broker, json!({})).await;
+    client.break_off();
+    eventually("the end of the session", || async {
+        let sessions = broker.admin().sessions("default").await.len();
+        if sessions == 0 { Ok(()) } else { Err(sessions) }
+    })
+    .await;
+    let headers = [("mcp-session-id", id.as_str())];
+    assert_eq!(broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.unwrap_err(), 404);
+}
+
+#[tokio::test]
+async fn a_second_connection_of_a_session_takes_its_place() {
+    let broker = broker().await;
+    let (first, id) = opened(&broker, json!({})).await;
+    let headers = [("mcp-session-id", id.as_str())];
+    let (second, _) = broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.unwrap();
+    assert!(first.ended().await.starts_with("1008"));
+    assert_eq!(text_of(&second.call("b__echo", json!({})).await), "{}");
+}
+
+#[tokio::test]
+async fn a_session_outlives_the_broker_s_process() {
+    let mut broker = broker().await;
+    let (client, id) = opened(&broker, json!({})).await;
+    client.result("resources/subscribe", json!({"uri": "b+test://one"})).await;
+    broker.ask_to_end();
+    assert!(client.ended().await.starts_with("1001"), "the client is told to go elsewhere");
+    assert!(broker.exited().await.success());
+    broker.start_again().await;
+    let headers = [("mcp-session-id", id.as_str())];
+    let (client, _) = broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.unwrap();
+    assert_eq!(client.notification("notifications/resources/updated").await["params"]["uri"], "b+test://one");
+    assert_eq!(text_of(&client.call("b__echo", json!({})).await), "{}");
+}
+
+#[tokio::test]
+async fn w_07_a_client_that_says_nothing_at_all_is_disconnected() {
+    let timeouts = json!({"timeouts": {"websocket_ping": "100ms", "websocket_idle": "300ms"}});
+    let broker = builder().alone().config(timeouts).backend("default", "b", stdio().spec()).start().await;
+    // This one answers pings, though it asks for nothing.
+    let (quiet, _) = opened(&broker, json!({})).await;
+    let mut deaf = TcpStream::connect(broker.http_address()).await.unwrap();
+    let host = broker.http_address();
+    let head = format!(
+        "GET /ws HTTP/1.1\r\nhost: {host}\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+    );
+    deaf.write_all(head.as_bytes()).await.unwrap();
+    let mut all = Vec::new();
+    within("the end", deaf.read_to_end(&mut all)).await.unwrap();
+    assert!(all.windows(2).any(|bytes| bytes == 1008_u16.to_be_bytes()), "{all:?}");
+    quiet.result("ping", json!({})).await;
+}
+
+#[tokio::test]
+async fn draining_takes_no_new_sessions() {
+    let broker = broker().await;
+    let busy = broker.duplex().websocket(broker.http_address(), "/ws", &[]).await.unwrap().0.connected(json!({})).await;
+    let _hanging = busy.begin_call("b__hang", json!({})).await;
+    busy.result("ping", json!({})).await;
+    broker.ask_to_end();
+    eventually("the refusal", || async {
+        match broker.duplex().websocket(broker.http_address(), "/ws", &[]).await {
+            Err(status) => Ok(status),
+            Ok(_) => Err("taken"),
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_earlier_loss_does_not_end_a_session_that_was_gone_on_with() {
+    let broker = builder().alone().config(json!({"session": {"resume": "1500ms"}})).backend("default", "b", stdio().spec()).start().await;
+    let (mut client, id) = opened(&broker, json!({})).await;
+    let headers = [("mcp-session-id", id.as_str())];
+    let begun = std::time::Instant::now();
+    // Lost again and again, for longer than one loss may last.
+    while begun.elapsed() < std::time::Duration::from_millis(2_500) {
+        client.break_off();
+        client = broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.unwrap().0;
+        client.call("b__echo", json!({})).await;
+    }
+}

@@ -1,0 +1,119 @@
+//! A certificate authority of a test's own: files for the broker, and clients that trust it.
+
+use std::{path::PathBuf, sync::Arc};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair, SanType,
+};
+use rustls::{
+    ClientConfig, RootCertStore, ServerConfig,
+    pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName},
+};
+use tempfile::TempDir;
+use tokio::net::TcpStream;
+use tokio_rustls::{TlsConnector, client::TlsStream};
+
+/// An authority and a folder for what it signs.
+pub struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+    folder: TempDir,
+}
+
+/// A certificate and its key, as files and as such.
+#[derive(Debug)]
+pub struct Signed {
+    pub cert: PathBuf,
+    pub key: PathBuf,
+    der: CertificateDer<'static>,
+    private: Vec<u8>,
+}
+
+impl Signed {
+    /// For a server of a test's own.
+    pub fn server_config(&self) -> ServerConfig {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().expect("TLS 1.2 and 1.3");
+        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(self.private.clone()));
+        builder.with_no_client_auth().with_single_cert(vec![self.der.clone()], key).expect("a pair")
+    }
+}
+
+impl Default for Authority {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl std::fmt::Debug for Authority {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "Authority({})", self.folder.path().display())
+    }
+}
+
+impl Authority {
+    pub fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, folder.path().display().to_string());
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("an authority");
+        std::fs::write(folder.path().join("ca.pem"), issuer.pem()).expect("the temporary folder is writable");
+        Self { issuer, folder }
+    }
+
+    /// The file of the authority itself.
+    pub fn ca(&self) -> PathBuf {
+        self.folder.path().join("ca.pem")
+    }
+
+    /// A certificate for `127.0.0.1` and `localhost`.
+    pub fn server(&self, file: &str) -> Signed {
+        self.sign(file, vec!["127.0.0.1".to_owned(), "localhost".to_owned()], |_| {})
+    }
+
+    /// A client's, which names a tenant and a principal.
+    pub fn client(&self, tenant: &str, principal: &str) -> Signed {
+        let uri = format!("mcp-broker://{tenant}/{principal}");
+        self.sign(&format!("{tenant}-{principal}"), Vec::new(), |params| {
+            params.subject_alt_names = vec![SanType::URI(uri.try_into().expect("a URI is ASCII"))];
+        })
+    }
+
+    fn sign(&self, file: &str, names: Vec<String>, change: impl FnOnce(&mut CertificateParams)) -> Signed {
+        let mut params = CertificateParams::new(names).expect("good names");
+        params.distinguished_name = DistinguishedName::new();
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        change(&mut params);
+        let key = KeyPair::generate().expect("a key");
+        let signed = params.signed_by(&key, &self.issuer).expect("a certificate");
+        let (cert, path) = (self.folder.path().join(format!("{file}.pem")), self.folder.path().join(format!("{file}.key")));
+        std::fs::write(&cert, signed.pem()).expect("the temporary folder is writable");
+        std::fs::write(&path, key.serialize_pem()).expect("the temporary folder is writable");
+        Signed { cert, key: path, der: signed.der().clone(), private: key.serialize_der() }
+    }
+
+    /// What a client needs that trusts this authority.
+    pub fn trusting(&self, identity: Option<&Signed>, protocols: &[&str]) -> ClientConfig {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.issuer.der().clone()).expect("our own authority");
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().expect("TLS 1.2 and 1.3");
+        let builder = builder.with_root_certificates(roots);
+        let mut config = match identity {
+            None => builder.with_no_client_auth(),
+            Some(signed) => {
+                let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(signed.private.clone()));
+                builder.with_client_auth_cert(vec![signed.der.clone()], key).expect("a pair")
+            }
+        };
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+        config
+    }
+
+    /// A TLS connection to a port of 127.0.0.1.
+    pub async fn connect(&self, port: u16, identity: Option<&Signed>, protocols: &[&str]) -> std::io::Result<TlsStream<TcpStream>> {
+        let tcp = TcpStream::connect(("127.0.0.1", port)).await?;
+        let name = ServerName::try_from("127.0.0.1").expect("an address");
+        TlsConnector::from(Arc::new(self.trusting(identity, protocols))).connect(name, tcp).await
+    }
+}

@@ -1,0 +1,42 @@
+//! A request in flight on a duplex connection.
+
+use serde_json::Value;
+use tokio::sync::oneshot;
+
+use crate::deadline::within;
+
+#[derive(Debug)]
+pub struct DuplexCall {
+    pub id: u64,
+    pub(super) answer: oneshot::Receiver<Value>,
+}
+
+impl DuplexCall {
+    /// The response; panics when the connection ends before it.
+    pub async fn response(self) -> Value {
+        let answer = within("a response", self.answer).await;
+        answer.unwrap_or_else(|_| panic!("the connection ended before the response to request {}", self.id))
+    }
+
+    /// The response, or `None` when the connection ended before it.
+    pub async fn response_or_end(self) -> Option<Value> {
+        within("a response", self.answer).await.ok()
+    }
+
+    /// The result; panics on an error.
+    pub async fn result(self) -> Value {
+        let response = self.response().await;
+        response.get("result").cloned().unwrap_or_else(|| panic!("the request failed: {response}"))
+    }
+
+    /// The error; panics on a result.
+    pub async fn error(self) -> Value {
+        let response = self.response().await;
+        response.get("error").cloned().unwrap_or_else(|| panic!("the request did not fail: {response}"))
+    }
+
+    /// Whether an answer came already.
+    pub fn is_answered(&mut self) -> bool {
+        !matches!(self.answer.try_recv(), Err(oneshot::error::TryRecvError::Empty))
+    }
+}

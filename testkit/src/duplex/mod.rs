@@ -1,0 +1,301 @@
+//! A raw client of the listeners where a connection is a session: TCP, and whatever else carries whole messages both ways.
+//!
+//! A wire is two channels of texts ([`Wire`]), made by a task that owns the socket. [`DuplexClient`] is cheap to clone. It
+//! answers the server's requests by itself, gives each response to who waits for it, and keeps everything else in order.
+
+mod call;
+mod over_http;
+mod wire;
+
+use std::{
+    collections::HashMap,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use http::HeaderMap;
+use serde_json::{Value, json};
+use tokio::{
+    net::TcpStream,
+    sync::{mpsc, oneshot, watch},
+    task::AbortHandle,
+};
+
+pub use self::{call::DuplexCall, wire::Wire};
+use crate::{
+    abort_on_drop::AbortOnDrop,
+    client::{Answers, LATEST},
+    deadline::within,
+    judge::{Hearing, Judge, Toward},
+};
+
+/// What a client has not handed out yet.
+#[derive(Default)]
+struct State {
+    waiting: HashMap<String, oneshot::Sender<Value>>,
+    /// Notifications, and responses nobody waits for.
+    said: Vec<Value>,
+    /// Why the connection ended.
+    ended: Option<String>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    changed: watch::Sender<u64>,
+    out: mpsc::Sender<String>,
+    answers: Option<Answers>,
+    hearing: Option<Hearing>,
+    next_id: AtomicU64,
+    /// Messages that came, of any kind.
+    received: AtomicU64,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nothing panics while it holds this lock")
+    }
+
+    fn touch(&self) {
+        self.changed.send_modify(|count| *count += 1);
+    }
+}
+
+/// A connection to the broker.
+#[derive(Clone)]
+pub struct DuplexClient {
+    shared: Arc<Shared>,
+    tasks: Arc<[AbortHandle]>,
+    _reader: Arc<AbortOnDrop>,
+}
+
+/// How a client shall behave.
+#[derive(Clone, Default)]
+pub struct DuplexBuilder {
+    answers: Option<Answers>,
+    judge: Option<Judge>,
+}
+
+impl DuplexBuilder {
+    /// Answers the server's requests.
+    pub fn answers(mut self, answers: impl Fn(&str, &Value) -> Result<Value, Value> + Send + Sync + 'static) -> Self {
+        self.answers = Some(Arc::new(answers));
+        self
+    }
+
+    pub fn judged_by(mut self, judge: &Judge) -> Self {
+        self.judge = Some(judge.clone());
+        self
+    }
+
+    /// A message per line on a new TCP connection.
+    pub async fn tcp(self, address: SocketAddr) -> DuplexClient {
+        let socket = within("a connection", TcpStream::connect(address)).await.expect("the listener accepts");
+        socket.set_nodelay(true).expect("a socket has this option");
+        self.over(Wire::lines(socket))
+    }
+
+    /// Over any wire.
+    pub fn over(self, wire: Wire) -> DuplexClient {
+        let Wire { out, incoming, tasks } = wire;
+        let hearing = self.judge.map(|judge| {
+            let mut hearing = Hearing::new(&judge, Toward::Client);
+            hearing.session = Some(format!("duplex-{}", NEXT_CLIENT.fetch_add(1, Ordering::Relaxed)));
+            hearing.new_session = hearing.session.clone();
+            hearing
+        });
+        let shared = Arc::new(Shared {
+            state: Mutex::default(),
+            changed: watch::Sender::new(0),
+            out,
+            answers: self.answers,
+            hearing,
+            next_id: AtomicU64::new(1),
+            received: AtomicU64::new(0),
+        });
+        let reader = tokio::spawn(read(shared.clone(), incoming));
+        DuplexClient { shared, tasks: tasks.into(), _reader: Arc::new(AbortOnDrop(reader)) }
+    }
+
+    /// A WebSocket to the HTTP listener, or the status that is no 101.
+    pub async fn websocket(self, address: SocketAddr, path: &str, headers: &[(&str, &str)]) -> Result<(DuplexClient, HeaderMap), u16> {
+        let socket = within("a connection", TcpStream::connect(address)).await.expect("the listener accepts");
+        let opened = within("the upgrade", Wire::websocket(socket, &address.to_string(), path, headers)).await;
+        opened.map(|(wire, headers)| (self.over(wire), headers))
+    }
+}
+
+/// Tells the talks of clients apart for the judge.
+static NEXT_CLIENT: AtomicU64 = AtomicU64::new(1);
+
+async fn read(shared: Arc<Shared>, mut incoming: mpsc::Receiver<Result<String, String>>) {
+    while let Some(Ok(text)) = incoming.recv().await.map(|item| item.map_err(|why| shared.lock().ended = Some(why))) {
+        if let Some(hearing) = &shared.hearing {
+            hearing.broker_said(text.as_bytes());
+        }
+        shared.received.fetch_add(1, Ordering::SeqCst);
+        let message: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+        match (message["method"].as_str(), message.get("id")) {
+            (Some(method), Some(id)) => {
+                let Some(answers) = &shared.answers else {
+                    shared.lock().said.push(message);
+                    shared.touch();
+                    continue;
+                };
+                let answer = match answers(method, &message["params"]) {
+                    Ok(result) => json!({"jsonrpc": "2.0", "id": id, "result": result}),
+                    Err(error) => json!({"jsonrpc": "2.0", "id": id, "error": error}),
+                };
+                let _gone = shared.out.send(answer.to_string()).await;
+            }
+            (None, Some(id)) => {
+                let waiting = shared.lock().waiting.remove(&id.to_string());
+                match waiting {
+                    Some(waiting) => drop(waiting.send(message)),
+                    None => shared.lock().said.push(message),
+                }
+            }
+            _ => shared.lock().said.push(message),
+        }
+        shared.touch();
+    }
+    let mut state = shared.lock();
+    state.ended.get_or_insert_with(|| "the end".to_owned());
+    state.waiting.clear();
+    drop(state);
+    shared.touch();
+}
+
+impl DuplexClient {
+    pub fn builder() -> DuplexBuilder {
+        DuplexBuilder::default()
+    }
+
+    /// Closes the socket without a goodbye.
+    pub fn break_off(&self) {
+        self.tasks.iter().for_each(AbortHandle::abort);
+    }
+
+    /// Sends a text as it is.
+    pub async fn send(&self, text: impl Into<String>) {
+        let text = text.into();
+        if let Some(hearing) = &self.shared.hearing {
+            hearing.judge.peer_said(hearing.session.as_deref(), text.as_bytes());
+        }
+        let _gone = self.shared.out.send(text).await;
+    }
+
+    pub async fn notify(&self, method: &str, params: Value) {
+        self.send(json!({"jsonrpc": "2.0", "method": method, "params": params}).to_string()).await;
+    }
+
+    /// Sends a request.
+    pub async fn begin(&self, method: &str, params: Value) -> DuplexCall {
+        let id = self.shared.next_id.fetch_add(1, Ordering::SeqCst);
+        let (tell, answer) = oneshot::channel();
+        self.shared.lock().waiting.insert(id.to_string(), tell);
+        self.send(json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string()).await;
+        DuplexCall { id, answer }
+    }
+
+    pub async fn begin_call(&self, tool: &str, arguments: Value) -> DuplexCall {
+        self.begin("tools/call", json!({"name": tool, "arguments": arguments})).await
+    }
+
+    /// The whole response message.
+    pub async fn request(&self, method: &str, params: Value) -> Value {
+        self.begin(method, params).await.response().await
+    }
+
+    /// The result; panics on an error.
+    pub async fn result(&self, method: &str, params: Value) -> Value {
+        self.begin(method, params).await.result().await
+    }
+
+    /// The error; panics on a result.
+    pub async fn error(&self, method: &str, params: Value) -> Value {
+        self.begin(method, params).await.error().await
+    }
+
+    pub async fn call(&self, tool: &str, arguments: Value) -> Value {
+        self.result("tools/call", json!({"name": tool, "arguments": arguments})).await
+    }
+
+    /// The response to `initialize`, with these members in `_meta`.
+    pub async fn initialize(&self, capabilities: Value, meta: Value) -> Value {
+        let client = json!({"name": "testkit", "version": "1"});
+        let mut params = json!({"protocolVersion": LATEST, "capabilities": capabilities, "clientInfo": client});
+        if meta.as_object().is_some_and(|meta| !meta.is_empty()) {
+            params["_meta"] = meta;
+        }
+        self.request("initialize", params).await
+    }
+
+    /// The whole handshake.
+    pub async fn connected(self, capabilities: Value) -> Self {
+        self.connected_with(capabilities, json!({})).await
+    }
+
+    /// The whole handshake, with these members in the `_meta` of `initialize`.
+    pub async fn connected_with(self, capabilities: Value, meta: Value) -> Self {
+        let answer = self.initialize(capabilities, meta).await;
+        assert_eq!(answer["result"]["protocolVersion"], LATEST, "{answer}");
+        self.notify("notifications/initialized", json!({})).await;
+        self
+    }
+
+    /// The first thing said that `wanted` says yes to; it is taken out.
+    pub async fn said(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let mut changed = self.shared.changed.subscribe();
+        let found = async {
+            loop {
+                {
+                    let mut state = self.shared.lock();
+                    if let Some(at) = state.said.iter().position(&wanted) {
+                        return state.said.remove(at);
+                    }
+                    assert!(state.ended.is_none(), "the connection ended ({:?}) before {what}; said: {:?}", state.ended, state.said);
+                }
+                let _gone = changed.changed().await;
+            }
+        };
+        within(what, found).await
+    }
+
+    /// The next notification of this method.
+    pub async fn notification(&self, method: &str) -> Value {
+        self.said(method, |message| message["method"] == method).await
+    }
+
+    /// Everything said so far that nobody took.
+    pub fn untaken(&self) -> Vec<Value> {
+        self.shared.lock().said.clone()
+    }
+
+    /// How many messages came so far.
+    pub fn received(&self) -> u64 {
+        self.shared.received.load(Ordering::SeqCst)
+    }
+
+    /// Waits for the end of the connection, and says why it ended.
+    pub async fn ended(&self) -> String {
+        let mut changed = self.shared.changed.subscribe();
+        let ended = async {
+            loop {
+                if let Some(why) = self.shared.lock().ended.clone() {
+                    return why;
+                }
+                let _gone = changed.changed().await;
+            }
+        };
+        within("the end of the connection", ended).await
+    }
+}
+
+impl std::fmt::Debug for DuplexClient {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("DuplexClient")
+    }
+}

@@ -1,0 +1,213 @@
+//! The scripted stdio backend behind a socket: each connection is a process of its own, and bytes are passed on as they are.
+
+use std::{
+    net::SocketAddr,
+    process::Stdio,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use quinn::crypto::rustls::QuicServerConfig;
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader},
+    net::{TcpListener, TcpStream},
+    process::{ChildStdin, ChildStdout, Command},
+    task::AbortHandle,
+};
+use tokio_rustls::TlsAcceptor;
+use tokio_tungstenite::{
+    WebSocketStream,
+    tungstenite::handshake::server::{ErrorResponse, Request, Response},
+};
+
+use crate::{StdioScript, abort_on_drop::AbortOnDrop, duplex::Wire};
+
+/// A backend on a port of 127.0.0.1; gone when dropped.
+#[derive(Debug)]
+pub struct PipeBackend {
+    address: SocketAddr,
+    kind: Kind,
+    accepted: Arc<AtomicUsize>,
+    connections: Arc<Mutex<Vec<AbortHandle>>>,
+    _server: AbortOnDrop,
+}
+
+impl PipeBackend {
+    /// Messages as lines over TCP.
+    pub async fn tcp(script: &StdioScript) -> Self {
+        Self::start(script.clone(), Kind::Tcp).await
+    }
+
+    /// The same behind TLS.
+    pub async fn tls(script: &StdioScript, config: rustls::ServerConfig) -> Self {
+        Self::start(script.clone(), Kind::Tls(TlsAcceptor::from(Arc::new(config)))).await
+    }
+
+    /// A message per text frame of a WebSocket.
+    pub async fn websocket(script: &StdioScript) -> Self {
+        Self::start(script.clone(), Kind::WebSocket).await
+    }
+
+    /// Lines on the first stream of each QUIC connection.
+    pub async fn quic(script: &StdioScript, config: rustls::ServerConfig) -> Self {
+        let mut config = config;
+        config.alpn_protocols = vec![b"mcp".to_vec()];
+        let crypto = QuicServerConfig::try_from(config).expect("TLS 1.3 is among the versions");
+        let config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
+        let endpoint = quinn::Endpoint::server(config, ([127, 0, 0, 1], 0).into()).expect("a free port");
+        let address = endpoint.local_addr().expect("a bound socket has an address");
+        let (accepted, connections) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Vec::new())));
+        let (counted, kept, script) = (accepted.clone(), connections.clone(), script.clone());
+        let server = tokio::spawn(async move {
+            while let Some(incoming) = endpoint.accept().await {
+                counted.fetch_add(1, Ordering::SeqCst);
+                let serving = tokio::spawn(serve_quic(incoming, script.command()));
+                kept.lock().expect("nothing panics while it holds this lock").push(serving.abort_handle());
+            }
+        });
+        Self { address, kind: Kind::Quic, accepted, connections, _server: AbortOnDrop(server) }
+    }
+
+    async fn start(script: StdioScript, kind: Kind) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("a bound listener has an address");
+        let (accepted, connections) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Vec::new())));
+        let (counted, kept, served) = (accepted.clone(), connections.clone(), kind.clone());
+        let server = tokio::spawn(async move {
+            while let Ok((socket, _)) = listener.accept().await {
+                counted.fetch_add(1, Ordering::SeqCst);
+                let serving = tokio::spawn(serve(socket, script.command(), kind.clone()));
+                kept.lock().expect("nothing panics while it holds this lock").push(serving.abort_handle());
+            }
+        });
+        Self { address, kind: served, accepted, connections, _server: AbortOnDrop(server) }
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The admin API's body for this backend.
+    pub fn spec(&self) -> Value {
+        match self.kind {
+            Kind::Tcp => json!({"transport": {"type": "tcp", "address": self.address.to_string()}}),
+            Kind::Tls(_) => json!({"transport": {"type": "tcp", "address": self.address.to_string(), "tls": true}}),
+            Kind::Quic => json!({"transport": {"type": "quic", "address": self.address.to_string()}}),
+            Kind::WebSocket => json!({"transport": {"type": "websocket", "url": format!("ws://{}/mcp", self.address)}}),
+        }
+    }
+
+    /// Connections accepted so far.
+    pub fn accepted(&self) -> usize {
+        self.accepted.load(Ordering::SeqCst)
+    }
+
+    /// Ends every connection there is.
+    pub fn cut(&self) {
+        self.connections.lock().expect("nothing panics while it holds this lock").drain(..).for_each(|connection| connection.abort());
+    }
+}
+
+impl Drop for PipeBackend {
+    fn drop(&mut self) {
+        self.cut();
+    }
+}
+
+/// What is spoken on the socket.
+#[derive(Clone)]
+enum Kind {
+    Tcp,
+    Tls(TlsAcceptor),
+    WebSocket,
+    Quic,
+}
+
+impl std::fmt::Debug for Kind {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(match self {
+            Self::Tcp => "tcp",
+            Self::Tls(_) => "tls",
+            Self::WebSocket => "websocket",
+            Self::Quic => "quic",
+        })
+    }
+}
+
+/// One connection: until either side ends.
+async fn serve(socket: TcpStream, mut command: Command, kind: Kind) {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+    let mut child = command.spawn().expect("the scripted backend starts");
+    let (mut input, mut output) = (child.stdin.take().expect("it is piped"), child.stdout.take().expect("it is piped"));
+    match kind {
+        Kind::Quic => unreachable!("no TCP connection is one of QUIC"),
+        Kind::Tcp => copy(socket, &mut input, &mut output).await,
+        Kind::Tls(acceptor) => {
+            if let Ok(stream) = acceptor.accept(socket).await {
+                copy(stream, &mut input, &mut output).await;
+            }
+        }
+        Kind::WebSocket => {
+            if let Ok(socket) = tokio_tungstenite::accept_hdr_async(socket, choose_mcp).await {
+                frames(socket, &mut input, &mut output).await;
+            }
+        }
+    }
+}
+
+async fn serve_quic(incoming: quinn::Incoming, mut command: Command) {
+    let Ok(connection) = incoming.await else { return };
+    let Ok((writer, reader)) = connection.accept_bi().await else { return };
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+    let mut child = command.spawn().expect("the scripted backend starts");
+    let (mut input, mut output) = (child.stdin.take().expect("it is piped"), child.stdout.take().expect("it is piped"));
+    copy(tokio::io::join(reader, writer), &mut input, &mut output).await;
+}
+
+async fn copy(stream: impl AsyncRead + AsyncWrite, input: &mut ChildStdin, output: &mut ChildStdout) {
+    let (mut reader, mut writer) = tokio::io::split(stream);
+    let to_child = async {
+        let _ended = tokio::io::copy(&mut reader, input).await;
+    };
+    let from_child = async {
+        let _ended = tokio::io::copy(output, &mut writer).await;
+        let _gone = writer.shutdown().await;
+    };
+    tokio::select! {
+        () = to_child => {}
+        () = from_child => {}
+    }
+}
+
+/// Lines of the child as frames, and back.
+async fn frames(socket: WebSocketStream<TcpStream>, input: &mut ChildStdin, output: &mut ChildStdout) {
+    let Wire { out, mut incoming, .. } = Wire::frames(socket);
+    let to_child = async {
+        while let Some(Ok(mut text)) = incoming.recv().await {
+            text.push('\n');
+            if input.write_all(text.as_bytes()).await.is_err() {
+                return;
+            }
+        }
+    };
+    let from_child = async move {
+        let mut lines = BufReader::new(output).lines();
+        while let Ok(Some(line)) = lines.next_line().await {
+            let _gone = out.send(line).await;
+        }
+    };
+    tokio::select! {
+        () = to_child => {}
+        () = from_child => {}
+    }
+}
+
+#[expect(clippy::result_large_err, reason = "the library's own error, which is never made here")]
+fn choose_mcp(request: &Request, mut response: Response) -> Result<Response, ErrorResponse> {
+    assert_eq!(request.headers().get("sec-websocket-protocol").map(|value| value.as_bytes()), Some(&b"mcp"[..]));
+    response.headers_mut().insert("sec-websocket-protocol", http::HeaderValue::from_static("mcp"));
+    Ok(response)
+}

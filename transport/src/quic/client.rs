@@ -1,0 +1,114 @@
+//! Connects to a QUIC server.
+
+use std::{
+    io,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use quinn::{Connection, Endpoint, crypto::rustls::QuicClientConfig};
+use tokio::time::timeout;
+
+use super::{Limits, QuicConnection, QuicSink, QuicSource, RequestStream};
+use crate::{
+    connect,
+    connect_error::ConnectError,
+    egress::EgressPolicy,
+    frame::{FrameSink, Goodbye, WriteError},
+    tcp::host_and_port,
+    tls::ClientTls,
+};
+
+/// How to connect.
+#[derive(Debug)]
+pub struct ConnectOptions<'a> {
+    /// `host:port`.
+    pub address: &'a str,
+    pub egress: &'a EgressPolicy,
+    /// QUIC is never without.
+    pub tls: &'a ClientTls,
+    pub limits: &'a Limits,
+    /// For resolving and the handshake together.
+    pub timeout: Duration,
+}
+
+/// A connection to a server, for requests beside the control stream. Clones are the same connection.
+#[derive(Debug, Clone)]
+pub struct QuicClient {
+    connection: QuicConnection,
+    /// The socket, which belongs to this connection alone.
+    endpoint: Endpoint,
+}
+
+/// A connection and its control stream.
+pub async fn connect(options: ConnectOptions<'_>) -> Result<(QuicClient, QuicSource, QuicSink), ConnectError> {
+    timeout(options.timeout, connected(&options)).await.unwrap_or(Err(ConnectError::Timeout))
+}
+
+async fn connected(options: &ConnectOptions<'_>) -> Result<(QuicClient, QuicSource, QuicSink), ConnectError> {
+    let (host, port) = host_and_port(options.address)?;
+    let name = options.tls.server_name(host)?.to_str().into_owned();
+    let crypto = QuicClientConfig::try_from(options.tls.quic()).map_err(|error| ConnectError::Tls { reason: error.to_string() })?;
+    let mut config = quinn::ClientConfig::new(Arc::new(crypto));
+    config.transport_config(options.limits.client_transport());
+
+    let addresses = connect::allowed_addresses(host, port, options.egress).await?;
+    let attempt = |address| handshake(address, config.clone(), name.clone());
+    let (endpoint, connection) = connect::first_of(addresses, attempt).await?;
+    let connection = QuicConnection::new(connection, options.limits);
+    let (source, sink) = connection.open_control().await.map_err(|error| unreachable(options.address, &error))?;
+    Ok((QuicClient { connection, endpoint }, source, sink))
+}
+
+async fn handshake(address: SocketAddr, config: quinn::ClientConfig, name: String) -> Result<(Endpoint, Connection), ConnectError> {
+    let endpoint = Endpoint::client(any_port(address)).map_err(|error| unreachable(address, &error))?;
+    let connecting = endpoint.connect_with(config, address, &name).map_err(|error| unreachable(address, &error))?;
+    let connection = connecting.await.map_err(|error| match error {
+        // 0x100 and above are alerts of TLS (RFC 9001, 4.8), whoever sent them.
+        quinn::ConnectionError::TransportError(error) => ConnectError::Tls { reason: error.to_string() },
+        quinn::ConnectionError::ConnectionClosed(closed) => ConnectError::Tls { reason: closed.to_string() },
+        error => unreachable(address, &error),
+    })?;
+    Ok((endpoint, connection))
+}
+
+/// Of the same family.
+fn any_port(address: SocketAddr) -> SocketAddr {
+    if address.is_ipv4() { (Ipv4Addr::UNSPECIFIED, 0).into() } else { (Ipv6Addr::UNSPECIFIED, 0).into() }
+}
+
+fn unreachable(address: impl std::fmt::Display, error: &dyn std::fmt::Display) -> ConnectError {
+    ConnectError::Unreachable { reason: format!("{address}: {error}") }
+}
+
+impl QuicClient {
+    /// Sends a request on a stream of its own. Waits while the server has as many of them open as it allows.
+    pub async fn open_request(&self, request: Bytes) -> Result<RequestStream, WriteError> {
+        let mut stream = self.open_stream().await?;
+        stream.sink.send_all(&mut vec![request]).await?;
+        stream.sink.finish();
+        Ok(stream)
+    }
+
+    /// A stream that the server does not know of until something is sent on it.
+    pub async fn open_stream(&self) -> Result<RequestStream, WriteError> {
+        self.connection.open_request().await.map_err(|error| WriteError::Io(error.into()))
+    }
+
+    /// Moves to another local port, as a client does whose network has changed; the connection goes on.
+    pub fn rebind(&self) -> io::Result<()> {
+        self.endpoint.rebind(std::net::UdpSocket::bind(any_port(self.endpoint.local_addr()?))?)
+    }
+
+    /// Ends everything at once. For an orderly end close the sink of the control stream.
+    pub fn close(&self, goodbye: Goodbye) {
+        self.connection.close(goodbye);
+    }
+
+    /// Resolves when the connection has ended, whoever ended it.
+    pub async fn closed(&self) {
+        self.connection.closed().await;
+    }
+}

@@ -1,0 +1,179 @@
+//! The two halves of a stream as a source and a sink of messages.
+
+use std::{io, time::Duration};
+
+use bytes::Bytes;
+use quinn::{Connection, ConnectionError, RecvStream, SendStream, StoppedError, VarInt};
+use tokio::time::timeout;
+
+use super::CODE_CANCELLED;
+use crate::{
+    frame::{CLOSE_TIMEOUT, FrameSink, FrameSource, Goodbye, ReadError, WriteError},
+    lines::{LineReader, one_line},
+};
+
+/// Messages handed to the connection together, each followed by its line end.
+const FRAMES_PER_WRITE: usize = 64;
+
+/// Receives the messages of a stream.
+#[derive(Debug)]
+pub struct QuicSource {
+    lines: LineReader<RecvStream>,
+    silence_max: Duration,
+}
+
+impl QuicSource {
+    pub(super) fn new(stream: RecvStream, message_bytes_max: usize, silence_max: Duration) -> Self {
+        Self { lines: LineReader::new(stream, message_bytes_max), silence_max }
+    }
+
+    pub(super) fn stream_mut(&mut self) -> &mut RecvStream {
+        self.lines.get_mut()
+    }
+
+    /// What an error of the stream means. The end of the connection by agreement is an end and no error.
+    fn judge(&self, error: io::Error) -> Result<Option<Bytes>, ReadError> {
+        let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<quinn::ReadError>());
+        match cause {
+            Some(quinn::ReadError::Reset(_)) => Err(ReadError::Cancelled),
+            Some(quinn::ReadError::ConnectionLost(lost)) => match lost {
+                ConnectionError::ApplicationClosed(closed) if is_orderly(closed.error_code) => Ok(None),
+                ConnectionError::ApplicationClosed(closed) => {
+                    let reason = String::from_utf8_lossy(&closed.reason).into_owned();
+                    Err(ReadError::Closed { code: closed.error_code.into_inner(), reason })
+                }
+                ConnectionError::LocallyClosed => Ok(None),
+                ConnectionError::TimedOut => Err(ReadError::Silent { limit: self.silence_max }),
+                _ => Err(error.into()),
+            },
+            _ => Err(error.into()),
+        }
+    }
+}
+
+fn is_orderly(code: VarInt) -> bool {
+    [Goodbye::Done, Goodbye::GoingAway].iter().any(|goodbye| code == VarInt::from_u32(goodbye.quic_code()))
+}
+
+impl FrameSource for QuicSource {
+    async fn next(&mut self) -> Result<Option<Bytes>, ReadError> {
+        match self.lines.next().await {
+            Err(ReadError::Io(error)) => self.judge(error),
+            other => other,
+        }
+    }
+
+    async fn drain(&mut self) {
+        self.lines.drain().await;
+    }
+}
+
+/// What ends when the sink is closed.
+#[derive(Debug)]
+pub(super) enum Scope {
+    /// The control stream: the connection with everything on it.
+    Connection(Connection),
+    /// The stream alone.
+    Stream,
+}
+
+/// Sends messages on a stream.
+#[derive(Debug)]
+pub struct QuicSink {
+    stream: SendStream,
+    scope: Scope,
+    stall_max: Duration,
+    /// A call that was dropped, or failed, has left half a message on the stream.
+    is_cut: bool,
+}
+
+impl QuicSink {
+    pub(super) fn new(stream: SendStream, scope: Scope, stall_max: Duration) -> Self {
+        Self { stream, scope, stall_max, is_cut: false }
+    }
+
+    /// Nothing more will be sent; what was sent arrives. A stream with half a message on it is reset instead.
+    pub fn finish(&mut self) {
+        // An error says that it is finished or given up already.
+        let _ = if self.is_cut { self.stream.reset(CODE_CANCELLED) } else { self.stream.finish() };
+    }
+
+    pub(super) fn stream_mut(&mut self) -> &mut SendStream {
+        &mut self.stream
+    }
+
+    /// Resolves with a code when the peer wants no more of it, with none when it has all of it.
+    pub(super) fn stopped(&self) -> impl Future<Output = Result<Option<VarInt>, StoppedError>> + Send + use<> {
+        self.stream.stopped()
+    }
+
+    async fn write(&mut self, chunks: &mut [Bytes]) -> Result<(), WriteError> {
+        let mut left = chunks;
+        self.is_cut = true;
+        while !left.is_empty() {
+            let limit = self.stall_max;
+            let written = timeout(limit, self.stream.write_chunks(left)).await.map_err(|_| WriteError::Stalled { limit })?;
+            let written = written.map_err(|error| match error {
+                quinn::WriteError::Stopped(_) | quinn::WriteError::ClosedStream => WriteError::Closed,
+                quinn::WriteError::ConnectionLost(ConnectionError::ApplicationClosed(_) | ConnectionError::LocallyClosed) => {
+                    WriteError::Closed
+                }
+                error => WriteError::Io(error.into()),
+            })?;
+            left = &mut left[written.chunks..];
+        }
+        self.is_cut = false;
+        Ok(())
+    }
+}
+
+/// A stream that is merely dropped is finished, as if all had been said.
+impl Drop for QuicSink {
+    fn drop(&mut self) {
+        if self.is_cut {
+            self.finish();
+        }
+    }
+}
+
+impl FrameSink for QuicSink {
+    async fn send_all(&mut self, frames: &mut Vec<Bytes>) -> Result<(), WriteError> {
+        let mut written = Ok(());
+        let mut chunks = Vec::with_capacity(frames.len().min(FRAMES_PER_WRITE) * 2);
+        for batch in frames.chunks(FRAMES_PER_WRITE) {
+            for frame in batch {
+                // Not copied: the connection keeps them until they are acknowledged.
+                chunks.extend([one_line(frame).unwrap_or_else(|| frame.clone()), Bytes::from_static(b"\n")]);
+            }
+            written = self.write(&mut chunks).await;
+            if written.is_err() {
+                break;
+            }
+            chunks.clear();
+        }
+        frames.clear();
+        written
+    }
+
+    async fn close(&mut self, goodbye: Goodbye) {
+        let code = VarInt::from_u32(goodbye.quic_code());
+        match &self.scope {
+            Scope::Stream if goodbye == Goodbye::Done => self.finish(),
+            Scope::Stream => drop(self.stream.reset(code)),
+            Scope::Connection(connection) => {
+                let connection = connection.clone();
+                self.finish();
+                // Closing the connection throws away what has not arrived.
+                let _ = timeout(CLOSE_TIMEOUT, self.stream.stopped()).await;
+                connection.close(code, goodbye.reason().as_bytes());
+            }
+        }
+    }
+}
+
+/// Gives up an exchange in both directions.
+pub(super) fn cancel(source: &mut QuicSource, sink: &mut QuicSink) {
+    // An error says that this direction has ended anyway.
+    let _ = sink.stream_mut().reset(CODE_CANCELLED);
+    let _ = source.stream_mut().stop(CODE_CANCELLED);
+}

@@ -1,0 +1,221 @@
+//! Listens for QUIC connections.
+//!
+//! Before a client has proved that it owns its address the server sends it at most three times what it received (RFC 9000, 8.1), and
+//! while many handshakes are open a newcomer has to prove it first, which costs no memory here.
+
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use aws_lc_rs::{hkdf, hmac};
+use quinn::{ConnectionError, Endpoint, EndpointConfig, Incoming, TokioRuntime, VarInt, crypto::rustls::QuicServerConfig};
+use rustls::ServerConfig;
+use tokio::time::timeout;
+
+use super::{Limits, QuicConnection, QuicSink, QuicSource};
+use crate::{frame::Goodbye, tls::ServerTls};
+
+/// Why there is no listener.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    #[error("{address} can not be listened on: {source}")]
+    Bind { address: SocketAddr, source: io::Error },
+    #[error("the tls configuration can not be used for quic: {reason}")]
+    Tls { reason: String },
+}
+
+/// Why a client that came did not become a connection.
+#[derive(Debug, thiserror::Error)]
+pub enum EstablishError {
+    #[error("no handshake and control stream within {limit:?}")]
+    Timeout { limit: Duration },
+    #[error("the handshake failed: {0}")]
+    Failed(#[from] ConnectionError),
+}
+
+#[derive(Debug)]
+pub struct QuicListener {
+    endpoint: Endpoint,
+    tls: Arc<ServerTls>,
+    limits: Arc<Limits>,
+    /// What newcomers get, and what it was made of: a reload of the certificates makes another.
+    current: Mutex<(Arc<ServerConfig>, Arc<quinn::ServerConfig>)>,
+    token_key: Arc<hkdf::Prk>,
+    handshakes: Arc<Handshakes>,
+}
+
+/// How many are under way.
+#[derive(Debug, Default)]
+struct Handshakes {
+    all: AtomicUsize,
+    unproved: AtomicUsize,
+}
+
+impl QuicListener {
+    /// `secret`, made for this purpose alone, outlives the process: with it clients learn at once that a restarted process has
+    /// forgotten them. Without one they find out by silence.
+    pub fn bind(address: SocketAddr, tls: Arc<ServerTls>, limits: Limits, secret: Option<&[u8; 32]>) -> Result<Self, ListenError> {
+        let mut random = [0; 32];
+        aws_lc_rs::rand::fill(&mut random).expect("the system's random generator works");
+        let keys = Keys::derive(secret.unwrap_or(&random));
+        let limits = Arc::new(limits);
+        let quic = tls.quic();
+        let config = server_config(&quic, &limits, &keys.tokens)?;
+        let failed = |source| ListenError::Bind { address, source };
+        let socket = std::net::UdpSocket::bind(address).map_err(failed)?;
+        let endpoint = Endpoint::new(keys.endpoint_config(), Some(config.clone()), socket, Arc::new(TokioRuntime)).map_err(failed)?;
+        Ok(Self {
+            endpoint,
+            tls,
+            limits,
+            current: Mutex::new((quic, Arc::new(config))),
+            token_key: keys.tokens,
+            handshakes: Arc::default(),
+        })
+    }
+
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.endpoint.local_addr()
+    }
+
+    /// The next client, whose handshake has not begun; `None` once the listener is closed.
+    pub async fn accept(&self) -> Option<QuicIncoming> {
+        loop {
+            let incoming = self.endpoint.accept().await?;
+            let is_proved = incoming.remote_address_validated();
+            if self.handshakes.all.load(Ordering::Relaxed) >= self.limits.handshakes_max {
+                incoming.refuse();
+            } else if !is_proved && self.handshakes.unproved.load(Ordering::Relaxed) >= self.limits.unproved_handshakes_max {
+                // An error says that it has been told to already; it does not come back with a proof.
+                let _ = incoming.retry();
+            } else {
+                let place = Place::take(&self.handshakes, is_proved);
+                return Some(QuicIncoming { incoming, config: self.config(), limits: Arc::clone(&self.limits), place });
+            }
+        }
+    }
+
+    /// Ends all connections at once.
+    pub fn close(&self, goodbye: Goodbye) {
+        self.endpoint.close(VarInt::from_u32(goodbye.quic_code()), goodbye.reason().as_bytes());
+    }
+
+    /// Takes no new clients; who is there stays.
+    pub fn stop_accepting(&self) {
+        self.endpoint.set_server_config(None);
+    }
+
+    /// Waits until every connection's last words are out.
+    pub async fn wait_idle(&self) {
+        self.endpoint.wait_idle().await;
+    }
+
+    /// With the certificates as of now. Those of before stay when the new ones can not be used.
+    fn config(&self) -> Arc<quinn::ServerConfig> {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let quic = self.tls.quic();
+        if !Arc::ptr_eq(&current.0, &quic) {
+            match server_config(&quic, &self.limits, &self.token_key) {
+                Ok(config) => *current = (quic, Arc::new(config)),
+                Err(error) => tracing::error!(%error, "the new certificates are not used for quic"),
+            }
+        }
+        Arc::clone(&current.1)
+    }
+}
+
+fn server_config(tls: &Arc<ServerConfig>, limits: &Limits, token_key: &Arc<hkdf::Prk>) -> Result<quinn::ServerConfig, ListenError> {
+    let crypto = QuicServerConfig::try_from(Arc::clone(tls)).map_err(|error| ListenError::Tls { reason: error.to_string() })?;
+    let mut config = quinn::ServerConfig::new(Arc::new(crypto), Arc::clone(token_key) as _);
+    config.transport_config(limits.server_transport()).migration(true).max_incoming(limits.handshakes_max);
+    Ok(config)
+}
+
+/// What follows from the listener's secret.
+struct Keys {
+    reset: Arc<hmac::Key>,
+    tokens: Arc<hkdf::Prk>,
+    connection_ids: u64,
+}
+
+impl Keys {
+    fn derive(secret: &[u8; 32]) -> Self {
+        let root = hmac::Key::new(hmac::HMAC_SHA256, secret);
+        let derived = |purpose: &[u8]| hmac::sign(&root, purpose);
+        let (ids, tokens) = (derived(b"quic connection ids"), derived(b"quic address tokens"));
+        let ids = ids.as_ref().first_chunk().copied().expect("an SHA-256 tag has 32 bytes");
+        Self {
+            reset: Arc::new(hmac::Key::new(hmac::HMAC_SHA256, derived(b"quic stateless reset").as_ref())),
+            tokens: Arc::new(hkdf::Salt::new(hkdf::HKDF_SHA256, b"").extract(tokens.as_ref())),
+            connection_ids: u64::from_be_bytes(ids),
+        }
+    }
+
+    fn endpoint_config(&self) -> EndpointConfig {
+        let mut config = EndpointConfig::new(Arc::clone(&self.reset) as _);
+        // Packets for ids of an earlier process must be recognised as such, or no reset is sent for them.
+        let key = self.connection_ids;
+        config.cid_generator(move || Box::new(quinn_proto::HashedConnectionIdGenerator::from_key(key)));
+        config
+    }
+}
+
+/// A client that has said hello.
+#[derive(Debug)]
+pub struct QuicIncoming {
+    incoming: Incoming,
+    config: Arc<quinn::ServerConfig>,
+    limits: Arc<Limits>,
+    place: Place,
+}
+
+impl QuicIncoming {
+    pub fn remote(&self) -> SocketAddr {
+        self.incoming.remote_address()
+    }
+
+    /// Sends it away, before anything was done for it.
+    pub fn refuse(self) {
+        self.incoming.refuse();
+    }
+
+    /// The handshake, and the control stream, which the client has `limit` for.
+    pub async fn establish(self, limit: Duration) -> Result<(QuicConnection, QuicSource, QuicSink), EstablishError> {
+        let Self { incoming, config, limits, place } = self;
+        let establishing = async {
+            let connection = QuicConnection::new(incoming.accept_with(config)?.await?, &limits);
+            drop(place);
+            let (source, sink) = connection.accept_control().await?;
+            Ok((connection, source, sink))
+        };
+        timeout(limit, establishing).await.unwrap_or(Err(EstablishError::Timeout { limit }))
+    }
+}
+
+/// Counts one handshake for as long as it lasts.
+#[derive(Debug)]
+struct Place {
+    handshakes: Arc<Handshakes>,
+    is_proved: bool,
+}
+
+impl Place {
+    fn take(handshakes: &Arc<Handshakes>, is_proved: bool) -> Self {
+        handshakes.all.fetch_add(1, Ordering::Relaxed);
+        handshakes.unproved.fetch_add(usize::from(!is_proved), Ordering::Relaxed);
+        Self { handshakes: Arc::clone(handshakes), is_proved }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.handshakes.all.fetch_sub(1, Ordering::Relaxed);
+        self.handshakes.unproved.fetch_sub(usize::from(!self.is_proved), Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,97 @@
+//! The bytes between a socket and the frames in them. Shared by the framings of `lines` and `websocket`.
+//!
+//! Most connections wait most of the time, so a waiting one holds no buffer. Frames are slices of the buffer, not copies; a small
+//! one that came alone is copied, so that whoever keeps it does not keep the buffer, and the buffer is used again.
+
+use std::{
+    io,
+    pin::pin,
+    task::{Context, Poll, ready},
+};
+
+use bytes::{Buf, Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+/// Room asked for at the first read. A read that fills its room doubles the next one, up to the maximum.
+const READ_BYTES_MIN: usize = 8 * 1024;
+const READ_BYTES_MAX: usize = 64 * 1024;
+const COPIED_BYTES_MAX: usize = 4 * 1024;
+
+#[derive(Debug)]
+pub(crate) struct ReadBuffer {
+    bytes: BytesMut,
+    read_bytes: usize,
+}
+
+impl ReadBuffer {
+    /// Begins with what was already read from the connection.
+    pub(crate) fn new(begun: Bytes) -> Self {
+        Self { bytes: begun.into(), read_bytes: READ_BYTES_MIN }
+    }
+
+    /// All that has been read and not taken.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+
+    /// Reads once; 0 is the end. `wanted` is how many more bytes the frame needs, as far as that is known.
+    ///
+    /// Room grows with what has really arrived: a length that was only announced takes no memory.
+    pub(crate) fn poll_fill(
+        &mut self,
+        reader: &mut (impl AsyncRead + Unpin),
+        context: &mut Context<'_>,
+        wanted: usize,
+    ) -> Poll<io::Result<usize>> {
+        // Doubling keeps the copies of a long frame linear.
+        self.bytes.reserve(wanted.min(self.bytes.len()).max(self.read_bytes));
+        let room = self.bytes.capacity() - self.bytes.len();
+        let polled = pin!(reader.read_buf(&mut self.bytes)).poll(context);
+        if polled.is_pending() {
+            self.read_bytes = READ_BYTES_MIN;
+            if self.bytes.is_empty() {
+                self.bytes = BytesMut::new();
+            }
+        }
+        let count = ready!(polled)?;
+        if count == room {
+            self.read_bytes = (self.read_bytes * 2).min(READ_BYTES_MAX);
+        }
+        Poll::Ready(Ok(count))
+    }
+
+    /// Takes `count` bytes from the front and gives back the first `kept` of them.
+    pub(crate) fn take(&mut self, count: usize, kept: usize) -> Bytes {
+        if count == self.bytes.len() && kept <= COPIED_BYTES_MAX {
+            let frame = Bytes::copy_from_slice(&self.bytes[..kept]);
+            self.bytes.clear();
+            return frame;
+        }
+        let mut taken = self.bytes.split_to(count);
+        taken.truncate(kept);
+        taken.freeze()
+    }
+
+    pub(crate) fn skip(&mut self, count: usize) {
+        self.bytes.advance(count);
+    }
+
+    pub(crate) fn discard(&mut self) {
+        self.bytes = BytesMut::new();
+    }
+
+    /// Reads and throws away until the peer ends, or the connection does.
+    pub(crate) async fn drain(&mut self, reader: &mut (impl AsyncRead + Unpin)) {
+        loop {
+            self.bytes.clear();
+            match std::future::poll_fn(|context| self.poll_fill(reader, context, 0)).await {
+                Ok(0) | Err(_) => return self.discard(),
+                Ok(_) => {}
+            }
+        }
+    }
+}

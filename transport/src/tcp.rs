@@ -1,0 +1,193 @@
+//! TCP connections, with and without TLS: connecting, keeping them honest, and taking them apart into frames.
+//!
+//! Used by the broker's listeners for every accepted socket and by the clients of TCP and WebSocket. A connection whose peer is
+//! gone is found by the kernel within [`DEAD_AFTER`], whether or not anything was being sent.
+
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use socket2::{SockRef, TcpKeepalive};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{
+        TcpStream,
+        tcp::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    time::timeout,
+};
+use tokio_rustls::TlsStream;
+
+use crate::{
+    connect::{self, host_without_brackets},
+    connect_error::ConnectError,
+    egress::EgressPolicy,
+    lines::{LineReader, LineWriter},
+    stall::StallGuard,
+    tls::{ClientCertificate, ClientTls},
+};
+
+/// A peer that answers neither data nor keep-alive probes for this long is gone.
+pub const DEAD_AFTER: Duration = Duration::from_secs(30);
+const PROBE_AFTER_IDLE: Duration = Duration::from_secs(15);
+const PROBE_INTERVAL: Duration = Duration::from_secs(5);
+const PROBES: u32 = 3;
+
+/// A connection, with or without TLS.
+#[derive(Debug)]
+pub enum Stream {
+    Plain(TcpStream),
+    // Boxed: most of an idle connection's memory would otherwise be room for the TLS state it does not have.
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+/// Sets on an accepted or opened socket what every wire wants of it.
+pub fn tune(socket: &TcpStream) {
+    // Messages are written whole; waiting for more to send would only delay them.
+    let _ = socket.set_nodelay(true);
+    let keepalive = TcpKeepalive::new().with_time(PROBE_AFTER_IDLE).with_interval(PROBE_INTERVAL).with_retries(PROBES);
+    let socket = SockRef::from(socket);
+    let _ = socket.set_tcp_keepalive(&keepalive);
+    #[cfg(target_os = "linux")]
+    let _ = socket.set_tcp_user_timeout(Some(DEAD_AFTER));
+}
+
+/// Connects to `address` (`host:port`) by the policy, with TLS where it is given. All of it takes at most `limit`.
+pub async fn connect(address: &str, egress: &EgressPolicy, tls: Option<&ClientTls>, limit: Duration) -> Result<Stream, ConnectError> {
+    let connecting = async {
+        let (host, port) = host_and_port(address)?;
+        let tcp = connect::open(host, port, egress).await?;
+        tune(&tcp);
+        match tls {
+            None => Ok(Stream::Plain(tcp)),
+            Some(tls) => tls.secure_tcp(tcp, host).await,
+        }
+    };
+    timeout(limit, connecting).await.unwrap_or(Err(ConnectError::Timeout))
+}
+
+/// The two parts of an address; an IPv6 address has to stand in brackets.
+pub(crate) fn host_and_port(address: &str) -> Result<(&str, u16), ConnectError> {
+    let parts = address.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
+    let parts = parts.filter(|(host, _)| !host.is_empty() && (host.starts_with('[') || !host.contains(':')));
+    let (host, port) =
+        parts.ok_or_else(|| ConnectError::Unreachable { reason: format!("{address:?} is not an address, host:port is expected") })?;
+    Ok((host_without_brackets(host), port))
+}
+
+impl Stream {
+    /// The certificate the client presented, if it was asked for one and had one.
+    pub fn client_certificate(&self) -> Option<ClientCertificate> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Tls(stream) => stream.get_ref().1.peer_certificates().and_then(<[_]>::first).map(ClientCertificate::new),
+        }
+    }
+
+    pub fn is_encrypted(&self) -> bool {
+        matches!(self, Self::Tls(_))
+    }
+
+    /// The socket itself, for its addresses and options.
+    pub fn socket(&self) -> &TcpStream {
+        match self {
+            Self::Plain(socket) => socket,
+            Self::Tls(stream) => stream.get_ref().0,
+        }
+    }
+
+    /// Halves for two tasks. Without TLS they share nothing, so that reading and writing never wait for each other.
+    pub fn split(self) -> (ReadHalf, WriteHalf) {
+        match self {
+            Self::Plain(socket) => {
+                let (reader, writer) = socket.into_split();
+                (ReadHalf::Plain(reader), WriteHalf::Plain(writer))
+            }
+            Self::Tls(stream) => {
+                let (reader, writer) = tokio::io::split(*stream);
+                (ReadHalf::Tls(reader), WriteHalf::Tls(writer))
+            }
+        }
+    }
+
+    /// One message per line, of at most so many bytes. A write that gets nowhere for `stall` ends the connection.
+    pub fn into_lines(self, line_bytes_max: usize, stall: Duration) -> (LineReader<ReadHalf>, LineWriter<StallGuard<WriteHalf>>) {
+        let (reader, writer) = self.split();
+        (LineReader::new(reader, line_bytes_max), LineWriter::new(StallGuard::new(writer, stall)))
+    }
+}
+
+#[derive(Debug)]
+pub enum ReadHalf {
+    Plain(OwnedReadHalf),
+    Tls(tokio::io::ReadHalf<TlsStream<TcpStream>>),
+}
+
+#[derive(Debug)]
+pub enum WriteHalf {
+    Plain(OwnedWriteHalf),
+    Tls(tokio::io::WriteHalf<TlsStream<TcpStream>>),
+}
+
+/// Reads and writes whichever of the two it is.
+macro_rules! delegate_read {
+    ($name:ident) => {
+        impl AsyncRead for $name {
+            fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+                match self.get_mut() {
+                    Self::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
+                    Self::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
+                }
+            }
+        }
+    };
+}
+
+macro_rules! delegate_write {
+    ($name:ident) => {
+        impl AsyncWrite for $name {
+            fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+                match self.get_mut() {
+                    Self::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
+                    Self::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
+                }
+            }
+
+            fn poll_write_vectored(self: Pin<&mut Self>, context: &mut Context<'_>, slices: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+                match self.get_mut() {
+                    Self::Plain(stream) => Pin::new(stream).poll_write_vectored(context, slices),
+                    Self::Tls(stream) => Pin::new(stream).poll_write_vectored(context, slices),
+                }
+            }
+
+            fn is_write_vectored(&self) -> bool {
+                match self {
+                    Self::Plain(stream) => stream.is_write_vectored(),
+                    Self::Tls(stream) => stream.is_write_vectored(),
+                }
+            }
+
+            fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+                match self.get_mut() {
+                    Self::Plain(stream) => Pin::new(stream).poll_flush(context),
+                    Self::Tls(stream) => Pin::new(stream).poll_flush(context),
+                }
+            }
+
+            fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+                match self.get_mut() {
+                    Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+                    Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+                }
+            }
+        }
+    };
+}
+
+delegate_read!(Stream);
+delegate_read!(ReadHalf);
+delegate_write!(Stream);
+delegate_write!(WriteHalf);

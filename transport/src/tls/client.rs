@@ -1,0 +1,103 @@
+//! Whom the clients of TCP, WebSocket and QUIC trust, and what they present.
+//!
+//! Certificates are always verified: against the system's authorities and, where one is given, a file of others.
+
+use std::{path::PathBuf, sync::Arc};
+
+use rustls::{
+    ClientConfig,
+    pki_types::ServerName,
+    version::{TLS12, TLS13},
+};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use super::{ALPN_HTTP1, ALPN_MCP, TlsError, trust};
+use crate::{connect_error::ConnectError, tcp::Stream};
+
+/// What a backend's TLS needs beyond the defaults.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ClientTlsFiles {
+    /// Authorities trusted beside the system's, PEM.
+    pub ca: Option<PathBuf>,
+    pub identity: Option<ClientIdentityFiles>,
+    /// The name expected in the certificate, where it is not the host connected to.
+    pub server_name: Option<String>,
+}
+
+/// The certificate presented to the server, PEM: the chain, leaf first, and its key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientIdentityFiles {
+    pub cert: PathBuf,
+    pub key: PathBuf,
+}
+
+/// Ready for connections; clones are cheap.
+#[derive(Debug, Clone)]
+pub struct ClientTls {
+    tcp: Arc<ClientConfig>,
+    websocket: Arc<ClientConfig>,
+    quic: Arc<ClientConfig>,
+    server_name: Option<ServerName<'static>>,
+}
+
+impl ClientTls {
+    pub fn load(files: &ClientTlsFiles) -> Result<Self, TlsError> {
+        let provider = trust::provider();
+        let mut roots = trust::system_roots();
+        if let Some(ca) = &files.ca {
+            trust::add_authorities(&mut roots, ca)?;
+        }
+        let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(&[&TLS13, &TLS12])?
+            .with_root_certificates(roots);
+        let config = match &files.identity {
+            None => builder.with_no_client_auth(),
+            Some(ClientIdentityFiles { cert, key }) => {
+                let identity = trust::certified_key(cert, key, &provider)?;
+                builder.with_client_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(identity)))
+            }
+        };
+        let speaking = |protocols: &[&[u8]]| {
+            let mut config = config.clone();
+            config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+            Arc::new(config)
+        };
+        let name = |name: &String| ServerName::try_from(name.clone()).map_err(|_| TlsError::ServerName { name: name.clone() });
+        Ok(Self {
+            // A TLS proxy in front of a TCP backend need not know our protocol's name, so none is asked for.
+            tcp: speaking(&[]),
+            websocket: speaking(&[ALPN_HTTP1]),
+            quic: speaking(&[ALPN_MCP]),
+            server_name: files.server_name.as_ref().map(name).transpose()?,
+        })
+    }
+
+    pub(crate) async fn secure_tcp(&self, tcp: TcpStream, host: &str) -> Result<Stream, ConnectError> {
+        self.secure(&self.tcp, tcp, host).await
+    }
+
+    pub(crate) async fn secure_websocket(&self, tcp: TcpStream, host: &str) -> Result<Stream, ConnectError> {
+        self.secure(&self.websocket, tcp, host).await
+    }
+
+    /// For QUIC, which has TLS 1.3 built in and asks for no lower version.
+    pub(crate) fn quic(&self) -> Arc<ClientConfig> {
+        Arc::clone(&self.quic)
+    }
+
+    /// The name the server has to prove.
+    pub(crate) fn server_name(&self, host: &str) -> Result<ServerName<'static>, ConnectError> {
+        match &self.server_name {
+            Some(name) => Ok(name.clone()),
+            None => ServerName::try_from(host.to_owned()).map_err(|error| ConnectError::Tls { reason: format!("{host}: {error}") }),
+        }
+    }
+
+    async fn secure(&self, config: &Arc<ClientConfig>, tcp: TcpStream, host: &str) -> Result<Stream, ConnectError> {
+        let name = self.server_name(host)?;
+        let stream = TlsConnector::from(Arc::clone(config)).connect(name, tcp).await;
+        let stream = stream.map_err(|error| ConnectError::Tls { reason: error.to_string() })?;
+        Ok(Stream::Tls(Box::new(stream.into())))
+    }
+}

@@ -1,0 +1,42 @@
+//! TLS on every listener and towards every backend: what is presented, who is trusted, and who came with a certificate.
+//!
+//! Used by the broker's listeners ([`ServerTls`]) and by the clients of TCP, WebSocket and QUIC ([`ClientTls`]). Nothing below
+//! TLS 1.2 is spoken and no certificate goes unverified. 0-RTT is off everywhere: what it carries can be replayed.
+
+mod certificate;
+mod client;
+mod der;
+mod server;
+pub(crate) mod trust;
+
+use std::path::PathBuf;
+
+pub use self::{
+    certificate::{CertificateIdentity, ClientCertificate},
+    client::{ClientIdentityFiles, ClientTls, ClientTlsFiles},
+    server::{CertificateSource, ClientAuth, HandshakeError, ListenerKind, ServerTls},
+};
+
+/// The protocol name of this project's TCP and QUIC bindings (RFC 7301).
+pub const ALPN_MCP: &[u8] = b"mcp";
+const ALPN_H2: &[u8] = b"h2";
+const ALPN_HTTP1: &[u8] = b"http/1.1";
+
+/// Why certificates or keys can not be used. Texts name the file.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    #[error("{} can not be read: {reason}", path.display())]
+    File { path: PathBuf, reason: String },
+    #[error("{} has no certificate in it", path.display())]
+    NoCertificate { path: PathBuf },
+    #[error("the certificate in {} can not be used with the key in {}: {reason}", cert.display(), key.display())]
+    Pair { cert: PathBuf, key: PathBuf, reason: String },
+    #[error("a certificate authority in {} can not be used: {reason}", path.display())]
+    Authority { path: PathBuf, reason: String },
+    #[error("a self-signed certificate can not be made: {reason}")]
+    SelfSigned { reason: String },
+    #[error("{name:?} is not the name of a server")]
+    ServerName { name: String },
+    #[error("the tls library refused its configuration: {0}")]
+    Provider(#[from] rustls::Error),
+}

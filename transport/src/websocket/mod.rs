@@ -1,0 +1,95 @@
+//! WebSocket (RFC 6455) without extensions: one message per text frame, in both roles.
+//!
+//! Used by the broker's `/ws` listener and by links to WebSocket backends. Split by what has to be right by itself: `handshake`
+//! (HTTP heads), `codec` (frames in bytes, no I/O), `outgoing` (the one writer that data and control frames share), `source` and
+//! `sink` (the halves). Invariants: what a peer announces takes no memory before it arrives; a waiting connection holds no
+//! buffer; a ping is answered whether or not anybody is sending; nothing is written after a close frame.
+//!
+//! An own codec, because the two halves must not share a lock over reading, and because the ones at hand keep their buffers at
+//! the largest size they ever had. `make autobahn` runs the public test suite against it.
+
+mod client;
+mod codec;
+mod echo;
+mod handshake;
+mod outgoing;
+mod several;
+mod sink;
+mod source;
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+pub use self::{
+    client::{ConnectOptions, connect},
+    echo::echo,
+    handshake::{HandshakeError, SUBPROTOCOL, accept},
+    sink::WsSink,
+    source::WsSource,
+};
+use self::{
+    codec::{Decoder, Role},
+    outgoing::Outgoing,
+};
+use crate::{
+    stall::StallGuard,
+    tcp::{ReadHalf, Stream, WriteHalf},
+};
+
+/// What one connection may cost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// Largest message accepted, whether in one frame or in fragments.
+    pub message_bytes_max: usize,
+    /// How often the peer is asked whether it is there.
+    pub ping_interval: Duration,
+    /// How long nothing at all may be heard of the peer.
+    pub silence_max: Duration,
+    /// How long a write may get nowhere.
+    pub stall_max: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            message_bytes_max: 4 * 1024 * 1024,
+            ping_interval: Duration::from_secs(30),
+            silence_max: Duration::from_secs(5 * 60),
+            stall_max: Duration::from_secs(30),
+        }
+    }
+}
+
+/// The halves of a connection over TCP.
+pub type TcpHalves = (WsSource<ReadHalf, StallGuard<WriteHalf>>, WsSink<StallGuard<WriteHalf>>);
+
+/// The server's side of a connection whose handshake is done. `begun` is what was read behind the request's head.
+pub fn server(stream: Stream, begun: Bytes, limits: &Limits) -> TcpHalves {
+    over_tcp(stream, begun, limits, Role::Server)
+}
+
+/// The same over halves of any kind, which see to stalled writes themselves.
+pub fn server_over<R, W>(reader: R, writer: W, begun: Bytes, limits: &Limits) -> (WsSource<R, W>, WsSink<W>)
+where
+    R: AsyncRead + Unpin + Send,
+    W: AsyncWrite + Unpin + Send,
+{
+    halves(reader, writer, begun, limits, Role::Server)
+}
+
+fn over_tcp(stream: Stream, begun: Bytes, limits: &Limits, role: Role) -> TcpHalves {
+    let (reader, writer) = stream.split();
+    halves(reader, StallGuard::new(writer, limits.stall_max), begun, limits, role)
+}
+
+fn halves<R, W>(reader: R, writer: W, begun: Bytes, limits: &Limits, role: Role) -> (WsSource<R, W>, WsSink<W>)
+where
+    R: AsyncRead + Unpin + Send,
+    W: AsyncWrite + Unpin + Send,
+{
+    let outgoing = Arc::new(Outgoing::new(writer, role));
+    let decoder = Decoder::new(role, limits.message_bytes_max);
+    (WsSource::new(reader, begun, decoder, Arc::clone(&outgoing), limits), WsSink::new(outgoing, role))
+}

@@ -1,0 +1,300 @@
+//! The QUIC binding from outside: streams of requests, cancelling, moving, restarting, goodbyes.
+
+mod strangers;
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use transport::{
+    ClientAuth, FrameSink, FrameSource, Goodbye, ReadError, farewell,
+    quic::{Limits, QuicClient, QuicConnection, QuicListener, QuicSource},
+};
+
+use crate::{
+    DEADLINE,
+    certificates::Authority,
+    conformance::{
+        Setup,
+        wires::{QuicEnd, quic_connection, quic_limits, quic_listener},
+    },
+    soon, until,
+};
+
+const ANYWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
+
+fn limits() -> Limits {
+    quic_limits(Setup { frame_bytes_max: 1024 * 1024, slice_bytes: None })
+}
+
+/// Both sides of a connection, and the listener.
+async fn pair(limits: Limits) -> (QuicListener, (QuicConnection, QuicEnd), (QuicClient, QuicEnd)) {
+    let (listener, tls) = quic_listener(limits.clone());
+    let (server, client) = quic_connection(&listener, &tls, &limits).await;
+    (listener, server, client)
+}
+
+fn frame(text: &str) -> Bytes {
+    Bytes::from(text.to_owned())
+}
+
+async fn next(source: &mut QuicSource) -> Option<Bytes> {
+    soon("a message", source.next()).await.unwrap()
+}
+
+#[tokio::test]
+async fn each_request_has_a_stream_and_no_stream_waits_for_another() {
+    let (_listener, (connection, mut server), (client, mut control)) = pair(limits()).await;
+    let mut asked = Vec::new();
+    for number in 0..50 {
+        asked.push(client.open_request(frame(&format!("{{\"n\":{number}}}"))).await.unwrap());
+    }
+    let mut streams = Vec::new();
+    for number in 0..50 {
+        let mut stream = soon("a stream", connection.accept_request()).await.unwrap();
+        assert_eq!(stream.receive().await.unwrap().unwrap(), format!("{{\"n\":{number}}}"));
+        streams.push(stream);
+    }
+    // Answered from the last to the first, with something before each answer.
+    for (number, stream) in streams.into_iter().enumerate().rev() {
+        let (mut sink, _cancellation) = stream.answering();
+        sink.send_all(&mut vec![frame("{\"progress\":1}"), frame(&format!("{{\"answer\":{number}}}"))]).await.unwrap();
+        sink.close(Goodbye::Done).await;
+        let asked = &mut asked[number];
+        assert_eq!(next(&mut asked.source).await.unwrap(), "{\"progress\":1}");
+        assert_eq!(next(&mut asked.source).await.unwrap(), format!("{{\"answer\":{number}}}"));
+        assert_eq!(next(&mut asked.source).await, None);
+    }
+    // The control stream has been there all the time.
+    server.sink.send_all(&mut vec![frame("{\"all\":true}")]).await.unwrap();
+    assert_eq!(next(&mut control.source).await.unwrap(), "{\"all\":true}");
+}
+
+#[tokio::test]
+async fn giving_up_a_stream_cancels_its_request_and_no_other() {
+    let (_listener, (connection, _server), (client, _control)) = pair(limits()).await;
+    let mut given_up = client.open_request(frame("{\"n\":1}")).await.unwrap();
+    let mut kept = client.open_request(frame("{\"n\":2}")).await.unwrap();
+    let mut first = soon("a stream", connection.accept_request()).await.unwrap();
+    first.receive().await.unwrap();
+    let mut second = soon("a stream", connection.accept_request()).await.unwrap();
+    second.receive().await.unwrap();
+    let (sink, mut cancellation) = first.answering();
+    let (mut second_sink, mut second_cancellation) = second.answering();
+    tokio::select! { biased;
+        () = cancellation.cancelled(&sink) => panic!("nobody has cancelled"),
+        () = std::future::ready(()) => {}
+    }
+    given_up.cancel();
+    soon("the cancellation", cancellation.cancelled(&sink)).await;
+    second_sink.send_all(&mut vec![frame("{\"answer\":2}")]).await.unwrap();
+    second_sink.finish();
+    assert_eq!(next(&mut kept.source).await.unwrap(), "{\"answer\":2}");
+    tokio::select! { biased;
+        () = second_cancellation.cancelled(&second_sink) => panic!("an answered request is not cancelled"),
+        () = tokio::time::sleep(Duration::from_millis(50)) => {}
+    }
+}
+
+#[tokio::test]
+async fn every_way_to_give_up_is_a_cancellation() {
+    for way in 0..4 {
+        let (_listener, (connection, _server), (client, control)) = pair(limits()).await;
+        // Not finished: a reset of the request's direction has to count as well.
+        let mut stream = client.open_stream().await.unwrap();
+        stream.sink.send_all(&mut vec![frame("{\"n\":1}")]).await.unwrap();
+        let mut accepted = soon("a stream", connection.accept_request()).await.unwrap();
+        accepted.receive().await.unwrap();
+        let (mut sink, mut cancellation) = accepted.answering();
+        match way {
+            0 => stream.cancel(),
+            1 => stream.sink.close(Goodbye::Policy).await,
+            2 => drop(stream),
+            _ => client.close(Goodbye::Done),
+        }
+        soon("the cancellation", cancellation.cancelled(&sink)).await;
+        if way != 1 {
+            let writing = async { while sink.send_all(&mut vec![frame("{}")]).await.is_ok() {} };
+            soon("an error", writing).await;
+        }
+        drop(control);
+    }
+}
+
+#[tokio::test]
+async fn a_request_reset_before_it_was_whole_is_cancelled() {
+    let (_listener, (connection, _server), (client, _control)) = pair(limits()).await;
+    let mut stream = client.open_stream().await.unwrap();
+    stream.sink.send_all(&mut vec![Bytes::new()]).await.unwrap();
+    let mut accepted = soon("a stream", connection.accept_request()).await.unwrap();
+    stream.cancel();
+    assert!(matches!(soon("the end", accepted.receive()).await, Err(ReadError::Cancelled)));
+}
+
+#[tokio::test]
+async fn a_message_cut_short_by_its_sender_is_never_taken_for_one() {
+    let (_listener, (connection, _server), (client, _control)) = pair(limits()).await;
+    let mut asked = client.open_request(frame("{}")).await.unwrap();
+    let mut accepted = soon("a stream", connection.accept_request()).await.unwrap();
+    accepted.receive().await.unwrap();
+    let (mut sink, _cancellation) = accepted.answering();
+    // More than the windows let through, so that the call is dropped in the middle of the message.
+    let long = Bytes::from(vec![b'7'; 8 * 1024 * 1024]);
+    let sending = tokio::time::timeout(Duration::from_millis(100), sink.send_all(&mut vec![long])).await;
+    assert!(sending.is_err());
+    drop(sink);
+    assert!(matches!(soon("the end", asked.source.next()).await, Err(ReadError::Cancelled | ReadError::TooLong { .. })));
+}
+
+#[tokio::test]
+async fn q_05_streams_are_limited_and_freed() {
+    let (_listener, (connection, _server), (client, _control)) = pair(Limits { request_streams_max: 2, ..limits() }).await;
+    let _first = client.open_request(frame("{}")).await.unwrap();
+    let mut second = client.open_request(frame("{}")).await.unwrap();
+    let third = client.open_request(frame("{\"n\":3}"));
+    tokio::pin!(third);
+    tokio::select! {
+        _ = &mut third => panic!("more streams than allowed"),
+        () = tokio::time::sleep(Duration::from_millis(50)) => {}
+    }
+    let mut accepted = Vec::new();
+    for _ in 0..2 {
+        let mut stream = soon("a stream", connection.accept_request()).await.unwrap();
+        stream.receive().await.unwrap().unwrap();
+        accepted.push(stream);
+    }
+    let (mut sink, cancellation) = accepted.pop().unwrap().answering();
+    sink.finish();
+    drop(cancellation);
+    assert_eq!(next(&mut second.source).await, None);
+    soon("a free place", third).await.unwrap();
+    assert_eq!(soon("the third", connection.accept_request()).await.unwrap().receive().await.unwrap().unwrap(), "{\"n\":3}");
+}
+
+#[tokio::test]
+async fn goodbyes_have_codes_and_what_was_sent_arrives_before_them() {
+    for goodbye in Goodbye::ALL {
+        let (_listener, (connection, mut server), (client, mut control)) = pair(limits()).await;
+        let long = frame(&format!("{{\"pad\":\"{}\"}}", "x".repeat(200_000)));
+        let saying = async {
+            server.sink.send_all(&mut vec![long.clone(), frame("{\"last\":true}")]).await.unwrap();
+            farewell(&mut server.source, &mut server.sink, goodbye).await;
+        };
+        let hearing = async {
+            assert!(control.source.next().await.unwrap().unwrap() == long);
+            assert_eq!(control.source.next().await.unwrap().unwrap(), "{\"last\":true}");
+            // The stream ends before the connection does, and only the latter has a reason.
+            let end = control.source.next().await;
+            client.closed().await;
+            end
+        };
+        let ((), end) = soon("the end", async { tokio::join!(saying, hearing) }).await;
+        assert!(matches!(end, Ok(None) | Err(ReadError::Closed { .. })), "{end:?}");
+        let refused = client.open_request(frame("{}")).await.unwrap_err();
+        assert!(refused.to_string().contains("closed"), "{refused}");
+        connection.closed().await;
+    }
+}
+
+#[tokio::test]
+async fn a_close_at_once_says_why() {
+    let (_listener, (connection, _server), (_client, mut control)) = pair(limits()).await;
+    connection.close(Goodbye::Overloaded);
+    match soon("the end", control.source.next()).await {
+        Err(ReadError::Closed { code, reason }) => assert_eq!((code, &*reason), (8, "overloaded, try again later")),
+        other => panic!("{other:?}"),
+    }
+    assert!(control.source.next().await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn q_07_a_client_that_moves_keeps_its_streams() {
+    let (_listener, (connection, mut server), (client, mut control)) = pair(limits()).await;
+    let serving = {
+        let connection = connection.clone();
+        tokio::spawn(async move {
+            while let Some(mut stream) = connection.accept_request().await {
+                tokio::spawn(async move {
+                    let request = stream.receive().await.unwrap().unwrap();
+                    let (mut sink, _cancellation) = stream.answering();
+                    for _ in 0..20 {
+                        sink.send_all(&mut vec![request.clone()]).await.unwrap();
+                        tokio::time::sleep(Duration::from_millis(5)).await;
+                    }
+                    sink.close(Goodbye::Done).await;
+                });
+            }
+        })
+    };
+    let mut streams = Vec::new();
+    for number in 0..10 {
+        streams.push(client.open_request(frame(&format!("{{\"n\":{number}}}"))).await.unwrap());
+    }
+    let before = connection.remote();
+    for (number, stream) in streams.iter_mut().enumerate() {
+        let mut seen = 0;
+        while let Some(message) = next(&mut stream.source).await {
+            assert_eq!(message, format!("{{\"n\":{number}}}"));
+            seen += 1;
+            if number == 0 && seen % 5 == 0 {
+                client.rebind().unwrap();
+            }
+        }
+        assert_eq!(seen, 20, "stream {number}");
+    }
+    control.sink.send_all(&mut vec![frame("{\"still\":1}")]).await.unwrap();
+    assert_eq!(next(&mut server.source).await.unwrap(), "{\"still\":1}");
+    until("the new address is known", || connection.remote() != before).await;
+    assert_eq!(connection.remote().ip(), before.ip());
+    client.close(Goodbye::Done);
+    soon("the end", serving).await.unwrap();
+}
+
+#[tokio::test]
+async fn q_10_a_restarted_listener_resets_the_connections_of_the_one_before() {
+    let authority = Authority::new();
+    let (tls, client_tls) = (Arc::new(authority.server(ClientAuth::None)), authority.client());
+    let secret = [7; 32];
+    // A runtime of its own stands for the first process: only its end leaves no goodbye.
+    let process = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let first = {
+        let _inside = process.enter();
+        QuicListener::bind(ANYWHERE, Arc::clone(&tls), limits(), Some(&secret)).unwrap()
+    };
+    let address = first.local_addr().unwrap();
+    let ((connection, server), (_client, mut control)) = quic_connection(&first, &client_tls, &limits()).await;
+    // Waits for it: while anything of it runs, dropping the handles would say goodbye.
+    tokio::task::spawn_blocking(move || process.shutdown_timeout(DEADLINE)).await.unwrap();
+    drop((connection, server, first));
+    let mut again = None;
+    until("the address is free", || {
+        again = QuicListener::bind(address, Arc::clone(&tls), limits(), Some(&secret)).ok();
+        again.is_some()
+    })
+    .await;
+    let listening = tokio::spawn(async move { again.unwrap().accept().await.map(drop) });
+    control.sink.send_all(&mut vec![frame("{\"who\":\"are you\"}")]).await.unwrap();
+    let end = tokio::time::timeout(Duration::from_secs(1), control.source.next()).await.expect("the client knows within a second");
+    assert!(matches!(end, Err(ReadError::Io(_))), "{end:?}");
+    listening.abort();
+}
+
+#[tokio::test]
+async fn a_closed_listener_says_goodbye_to_all() {
+    let (listener, (connection, server), (_client, mut control)) = pair(limits()).await;
+    listener.stop_accepting();
+    listener.close(Goodbye::GoingAway);
+    assert!(next(&mut control.source).await.is_none());
+    assert!(soon("the end of accepting", listener.accept()).await.is_none());
+    drop((connection, server, control));
+    soon("quiet", listener.wait_idle()).await;
+}
+
+#[test]
+fn codes_on_the_wire_are_distinct() {
+    let mut codes: Vec<u32> = Goodbye::ALL.iter().map(|goodbye| goodbye.quic_code()).collect();
+    codes.dedup();
+    assert_eq!(codes, (0..9).collect::<Vec<u32>>());
+    for goodbye in Goodbye::ALL {
+        assert!(goodbye.reason().len() <= 123, "fits into a close frame of WebSocket");
+    }
+}
