@@ -31,6 +31,7 @@ mod links;
 mod metrics;
 mod moving;
 mod peers;
+mod process;
 mod relay;
 mod replicas;
 mod restarts;
