@@ -10,7 +10,7 @@ help:
 	@echo "make test-grounds  the broker's tests on PostgreSQL with Redis, and over two replicas behind a balancer"
 	@echo "make test-deploy  start the image's steps and the topology of docker-compose.yml without containers, and use it (part of make test)"
 	@echo "make chaos  kill brokers under load for half an hour; SEED=N makes the choices of that run again, WHAT=tasks|points|rolling|expiry a part"
-	@echo "make bench  measure what stores and event logs cost, in a release build; some minutes (WHAT=persister|events one of them)"
+	@echo "make bench  measure what stores, event logs and wires cost, in a release build; some minutes (WHAT=persister|events|wires one of them)"
 	@echo "make autobahn  the public WebSocket test suite against our WebSocket layer; some minutes"
 	@echo "make check  formatting, lints, documentation, licences, the syntax of the scripts, and what is deployed"
 	@echo "make check-deploy  of these, what is deployed: image, compose file, chart, alerts and dashboards"
@@ -40,6 +40,7 @@ chaos:
 bench:
 	@scripts/need-toolchain.sh
 	@scripts/install-servers.sh
+	@cargo build --release --locked -p mcp-broker
 	@cargo bench --locked -p benches -- $(WHAT)
 
 autobahn:
