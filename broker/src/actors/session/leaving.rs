@@ -183,7 +183,10 @@ impl Session {
                 }
             };
             begun = tokio::time::timeout(CLOSING_UP_MAX, rests).await.unwrap_or(Begun::Busy);
-            self.lock().open_up();
+            let mut state = self.lock();
+            let calls = state.calls();
+            state.unrest.open_up(calls);
+            drop(state);
         }
         match begun {
             Begun::Gone => return Released::Gone,
@@ -218,7 +221,8 @@ impl Session {
             || self.settling.load(Ordering::Relaxed) > 0
             || state.in_flight.values().any(|request| !request.only_waits());
         if is_busy && !forced {
-            return state.kept_busy();
+            let calls = state.calls();
+            return state.unrest.kept_busy(calls);
         }
         self.leaving.store(true, Ordering::Relaxed);
         state.moved = true;
@@ -250,26 +254,66 @@ enum Begun {
     Gone,
 }
 
-impl State {
+/// What keeps a session here that is to be given away.
+#[derive(Debug, Default)]
+pub(super) struct Unrest {
+    /// Nothing begins that would keep it any longer.
+    pub(super) closing_up: bool,
+    /// What was in flight when it was first too busy, and still is.
+    kept_by: HashSet<RequestId>,
+}
+
+impl Unrest {
     /// Long calls may take their time. A client that has one short call after the other in flight would never leave: once
-    /// all that was in flight the last time is over, what comes next is held back.
-    fn kept_busy(&mut self) -> Begun {
+    /// all that was in flight at one time is over, what comes next is held back.
+    fn kept_busy(&mut self, calls: HashSet<RequestId>) -> Begun {
         if self.closing_up {
             return Begun::Restless;
         }
-        let calls = self.calls();
-        self.closing_up = !self.kept_by.is_empty() && !calls.is_empty() && calls.is_disjoint(&self.kept_by);
-        self.kept_by = calls;
+        if self.kept_by.is_empty() {
+            self.kept_by = calls;
+            return Begun::Busy;
+        }
+        self.kept_by.retain(|id| calls.contains(id));
+        self.closing_up = self.kept_by.is_empty();
         if self.closing_up { Begun::Restless } else { Begun::Busy }
     }
 
     /// Requests are taken again; what came meanwhile and takes long may do so.
-    fn open_up(&mut self) {
-        self.closing_up = false;
-        self.kept_by = self.calls();
+    fn open_up(&mut self, calls: HashSet<RequestId>) {
+        *self = Self { closing_up: false, kept_by: calls };
     }
+}
 
+impl State {
     fn calls(&self) -> HashSet<RequestId> {
         self.in_flight.iter().filter(|(_, request)| !request.only_waits()).map(|(id, _)| id.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn calls(ids: &[u64]) -> HashSet<RequestId> {
+        ids.iter().map(|id| RequestId::from_u64(*id)).collect()
+    }
+
+    #[test]
+    fn calls_that_overlap_all_the_time_do_not_keep_a_session() {
+        let mut unrest = Unrest::default();
+        let looks = [[1, 2], [2, 3], [3, 4], [4, 5]].map(|ids| unrest.kept_busy(calls(&ids)));
+        assert_eq!(looks, [Begun::Busy, Begun::Busy, Begun::Restless, Begun::Restless]);
+    }
+
+    #[test]
+    fn a_long_call_may_take_its_time() {
+        let mut unrest = Unrest::default();
+        for short in 2..20 {
+            assert_eq!(unrest.kept_busy(calls(&[1, short])), Begun::Busy);
+        }
+        assert_eq!(unrest.kept_busy(calls(&[20])), Begun::Restless);
+        unrest.open_up(calls(&[20]));
+        assert_eq!((unrest.kept_busy(calls(&[20, 21])), unrest.kept_busy(calls(&[21]))), (Begun::Busy, Begun::Restless));
     }
 }
