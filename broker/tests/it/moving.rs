@@ -1,10 +1,13 @@
 //! Going away without holding anybody up: what waits and what can go on elsewhere leaves with its session, and a client
 //! whose session is just leaving is led on.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
 
 use serde_json::json;
-use testkit::{Attempt, Call, Gate, Ledger, TestClient, TestCluster, eventually};
+use testkit::{Attempt, Call, FakeBackend, Gate, Ledger, Reply, TestClient, TestCluster, eventually};
 
 use crate::{
     builder,
@@ -134,6 +137,54 @@ async fn a_call_of_a_task_that_was_sent_stays_for_its_answer_unless_it_is_harmle
         assert!(ledger.results(key).contains(&text_of(&result_of(&there, id).await).to_owned()));
     }
     assert_eq!((ledger.count("once"), ledger.count("again")), (1, 2));
+}
+
+/// A backend whose own task `task-1` asks its client for a word, and ends with it.
+async fn asking() -> FakeBackend {
+    let backend = tasks::with_tasks(&Gate::new()).await;
+    let word = Arc::new(Mutex::new(None));
+    let known = word.clone();
+    backend.on("tasks/get", move |_| {
+        let status = if known.lock().unwrap().is_some() { "completed" } else { "input_required" };
+        async move { Reply::Result(tasks::task("task-1", status)) }
+    });
+    backend.on("tasks/result", move |call| {
+        let word = word.clone();
+        async move {
+            let told = word.lock().unwrap().clone();
+            let told: String = match told {
+                Some(told) => told,
+                None => {
+                    let schema = json!({"type": "object", "properties": {}});
+                    let answer = call.ask("elicitation/create", json!({"message": "?", "requestedSchema": schema})).await;
+                    let told = answer["result"]["action"].as_str().unwrap_or("refused").to_owned();
+                    word.lock().unwrap().get_or_insert(told).clone()
+                }
+            };
+            Reply::Result(json!({"content": [{"type": "text", "text": told}]}))
+        }
+    });
+    backend
+}
+
+#[tokio::test]
+async fn a_backends_task_that_asks_its_client_stays_until_it_is_answered() {
+    let backend = asking().await;
+    let mut cluster = builder().auth_required().backend("default", "b", backend.spec()).cluster(2).start().await;
+    let key = cluster.operator().create_key("default").await;
+    let (here, there) = (opened_at(&cluster, 0, &key).await, opened_at(&cluster, 1, &key).await);
+    let id = tasks::start(&here, "b__job").await;
+    let mut waiting = there.begin("tasks/result", json!({"taskId": id}));
+    let question = waiting.next().await.unwrap();
+    assert_eq!(question.method(), Some("elicitation/create"));
+    let leaving = cluster.admin(0);
+    let (clean, answer) = tokio::join!(cluster.terminate(0), async {
+        leaving.wait_metric("mcp_sessions_released_total", &[], |released| released >= 1.0).await;
+        there.respond(question.value["id"].clone(), json!({"action": "decline"})).await;
+        waiting.finish().await
+    });
+    assert!(clean, "a clean exit");
+    assert_eq!(text_of(&answer.value["result"]), "decline", "{answer:?}");
 }
 
 /// One call after the other until told to stop, or until nobody is there; how many were answered, and how not.

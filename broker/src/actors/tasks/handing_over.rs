@@ -2,7 +2,7 @@
 
 use super::{
     Tasks,
-    run::{Stop, TaskRun},
+    run::{RunState, Stop, TaskRun},
 };
 use crate::config::spec::TransportSpec;
 
@@ -11,17 +11,20 @@ impl Tasks {
     /// and with `again` calls that are harmless to send again. Any other call stays until its answer, which only this
     /// process can get.
     pub fn hand_over(&self, again: bool) {
-        self.all_runs().iter().filter(|run| run.can_go_on_elsewhere(again)).for_each(|run| run.stop(Stop::Released));
+        for run in self.all_runs() {
+            run.stop_if(Stop::Released, |state| run.can_go_on_elsewhere(state, again));
+        }
     }
 }
 
 impl TaskRun {
-    fn can_go_on_elsewhere(&self, again: bool) -> bool {
-        if self.is_untouched() {
+    fn can_go_on_elsewhere(&self, state: &RunState, again: bool) -> bool {
+        if state.is_untouched() {
             return true;
         }
-        let state = self.lock();
         match &state.mirrored {
+            // Only this process can give the backend the answer.
+            Some(_) if !state.inputs.is_empty() => false,
             // A child process, and its task with it, ends with this one.
             Some(mirrored) => matches!(mirrored.link.backend.spec.transport, TransportSpec::Http { .. }),
             None => again && !state.creating && self.details.is_repeatable(),
