@@ -7,7 +7,9 @@ use std::{
 };
 
 use serde_json::json;
-use testkit::{Attempt, Call, FakeBackend, Gate, Ledger, Reply, TestClient, TestCluster, eventually};
+use testkit::{
+    Attempt, Call, DuplexClient, FakeBackend, Gate, Ledger, Reply, TestBroker, TestClient, TestCluster, duplex::Wire, eventually,
+};
 
 use crate::{
     builder,
@@ -137,6 +139,41 @@ async fn a_call_of_a_task_that_was_sent_stays_for_its_answer_unless_it_is_harmle
         assert!(ledger.results(key).contains(&text_of(&result_of(&there, id).await).to_owned()));
     }
     assert_eq!((ledger.count("once"), ledger.count("again")), (1, 2));
+}
+
+/// One broker that listens everywhere, with a backend that has tasks of its own, and a task of this client's there.
+async fn watching(wire: &str) -> (TestBroker, FakeBackend, DuplexClient, String) {
+    let backend = tasks::with_tasks(&Gate::new()).await;
+    let listening = builder().alone().config(json!({"listen": {"tcp": "127.0.0.1:0"}}));
+    let broker = listening.backend("default", "b", backend.spec()).start().await;
+    let duplex = broker.duplex();
+    let client = match wire {
+        "websocket" => duplex.websocket(broker.http_address(), "/ws", &[]).await.unwrap().0,
+        "sse" => duplex.over(Wire::legacy(broker.http_address(), "/sse", &[]).await.unwrap()),
+        _ => duplex.tcp(broker.tcp_address()).await,
+    };
+    let client = client.connected(json!({})).await;
+    let created = client.result("tools/call", json!({"name": "b__job", "arguments": {}, "task": {"ttl": 60000}})).await;
+    let id = created["task"]["taskId"].as_str().unwrap_or_else(|| panic!("a task: {created}")).to_owned();
+    backend.wait_for("the task to be watched", |seen| seen.is("tasks/get")).await;
+    (broker, backend, client, id)
+}
+
+/// Who waits on this wire neither holds up a broker that goes away nor is left without an answer.
+async fn waits_on(wire: &str) {
+    let (mut broker, _backend, client, id) = watching(wire).await;
+    let waiting = client.begin("tasks/result", json!({"taskId": id})).await;
+    broker.admin().wait_metric("mcp_requests_pending", &[], |pending| pending >= 1.0).await;
+    let asked = Instant::now();
+    assert_eq!(broker.terminate().await.code(), Some(0), "{wire}");
+    assert!(asked.elapsed() < SOON, "{wire}: {:?}", asked.elapsed());
+    let error = waiting.error().await;
+    assert_eq!((kind(&error), &error["data"]["retryable"]), ("session_elsewhere", &json!(true)), "{wire}");
+}
+
+#[tokio::test]
+async fn who_waits_on_a_websocket_is_asked_to_repeat() {
+    waits_on("websocket").await;
 }
 
 /// A backend whose own task `task-1` asks its client for a word, and ends with it.
