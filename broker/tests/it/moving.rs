@@ -176,6 +176,13 @@ async fn who_waits_on_a_websocket_is_asked_to_repeat() {
     waits_on("websocket").await;
 }
 
+#[tokio::test]
+async fn who_waits_on_a_connection_that_is_its_session_is_asked_to_repeat() {
+    for wire in ["tcp", "sse"] {
+        waits_on(wire).await;
+    }
+}
+
 /// A backend whose own task `task-1` asks its client for a word, and ends with it.
 async fn asking() -> FakeBackend {
     let backend = tasks::with_tasks(&Gate::new()).await;

@@ -2,7 +2,8 @@
 //!
 //! Only an end is told to the backends. What was given away or taken is still the client's: its links are dropped without
 //! a goodbye, so that the next owner goes on with the sessions there, and its streams are paused, so that the client comes
-//! back and is led to that owner. What only waits for something stored goes on waiting there.
+//! back and is led to that owner. What only waits for something stored goes on waiting there. A session that is bound to its
+//! connection can only end, and does so as soon as nothing but such waits is in flight.
 
 use std::{
     collections::HashSet,
@@ -171,6 +172,40 @@ impl Session {
     /// Gives the session away: stores all of it, lets go of the row, sends its client back. Nothing in flight is cut,
     /// unless `forced`. Whoever begins this sees it through.
     pub async fn release(self: &Arc<Self>, forced: bool) -> Released {
+        if let Err(stays) = self.come_to_rest(forced).await {
+            return stays;
+        }
+        match self.store_release().await {
+            Ok(()) => {
+                fault_point::passed("session.released");
+                self.shared.metrics.session_released();
+                tracing::info!(session = %self.digest, tenant = %self.tenant.id, "session released");
+            }
+            Err(Unstored::Fenced) => tracing::info!(session = %self.digest, "session was another's already"),
+            // Our row still: the next owner waits for the end of our lease.
+            Err(Unstored::Refused(refusal)) => tracing::warn!(session = %self.digest, %refusal, "session released unstored"),
+        }
+        // Not before: the answers that are cut are due on their streams, and the next owner says so.
+        self.lock().streams.all().for_each(|stream| stream.stop_logging());
+        self.hand_over_links();
+        self.depart();
+        Released::Done
+    }
+
+    /// Ends a session whose client could not find it elsewhere, on the terms of [`Session::release`].
+    pub async fn end_at_rest(self: &Arc<Self>, why: &str, forced: bool) -> Released {
+        if let Err(stays) = self.come_to_rest(forced).await {
+            return stays;
+        }
+        let mut state = self.lock();
+        let remains = self.take_apart(&mut state);
+        drop(state);
+        self.finish(why, remains);
+        Released::Done
+    }
+
+    /// Begins to leave when nothing is in flight but what can be asked for elsewhere, and is rid of that, too.
+    async fn come_to_rest(self: &Arc<Self>, forced: bool) -> Result<(), Released> {
         let mut begun = self.begin_release(forced);
         if begun == Begun::Restless {
             let rests = async {
@@ -189,26 +224,12 @@ impl Session {
             drop(state);
         }
         match begun {
-            Begun::Gone => return Released::Gone,
-            Begun::Busy | Begun::Restless => return Released::Busy,
+            Begun::Gone => return Err(Released::Gone),
+            Begun::Busy | Begun::Restless => return Err(Released::Busy),
             Begun::Leaving => {}
         }
         self.move_waits_on().await;
-        match self.store_release().await {
-            Ok(()) => {
-                fault_point::passed("session.released");
-                self.shared.metrics.session_released();
-                tracing::info!(session = %self.digest, tenant = %self.tenant.id, "session released");
-            }
-            Err(Unstored::Fenced) => tracing::info!(session = %self.digest, "session was another's already"),
-            // Our row still: the next owner waits for the end of our lease.
-            Err(Unstored::Refused(refusal)) => tracing::warn!(session = %self.digest, %refusal, "session released unstored"),
-        }
-        // Not before: the answers that are cut are due on their streams, and the next owner says so.
-        self.lock().streams.all().for_each(|stream| stream.stop_logging());
-        self.hand_over_links();
-        self.depart();
-        Released::Done
+        Ok(())
     }
 
     /// Nothing new begins here from now on, if nothing is in the way.
