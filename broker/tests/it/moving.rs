@@ -183,6 +183,40 @@ async fn who_waits_on_a_connection_that_is_its_session_is_asked_to_repeat() {
     }
 }
 
+#[tokio::test]
+async fn requests_on_a_websocket_wait_while_it_is_open_whether_their_session_stays() {
+    let (first, second) = (Gate::new(), Gate::new());
+    let backend = FakeBackend::echo().await;
+    let gates = [first.clone(), second.clone()];
+    backend.on("tools/call", move |call| {
+        let gate = call.arguments()["gate"].as_u64().map(|gate| gates[usize::from(gate != 0)].clone());
+        async move {
+            if let Some(gate) = gate {
+                gate.passed().await;
+            }
+            Reply::text("done")
+        }
+    });
+    let mut broker = builder().alone().backend("default", "b", backend.spec()).start().await;
+    let client = broker.duplex().websocket(broker.http_address(), "/ws", &[]).await.unwrap().0.connected(json!({})).await;
+    let short = client.begin_call("b__echo", json!({"gate": 0})).await;
+    backend.wait_count("the first call", 1, |seen| seen.is("tools/call")).await;
+    broker.ask_to_end();
+    eventually("the drain to begin", || async { if broker.admin().get("/readyz").await.0 == 503 { Ok(()) } else { Err(()) } }).await;
+    let long = client.begin_call("b__echo", json!({"gate": 1})).await;
+    backend.wait_count("the second call", 2, |seen| seen.is("tools/call")).await;
+    first.open();
+    short.result().await;
+    // For as long as the session is closing up on account of the first call, which the second one prevents.
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_millis(300) {
+        assert_eq!(text_of(&client.call("b__echo", json!({})).await), "done");
+    }
+    second.open();
+    long.result().await;
+    assert_eq!(broker.exited().await.code(), Some(0));
+}
+
 /// A backend whose own task `task-1` asks its client for a word, and ends with it.
 async fn asking() -> FakeBackend {
     let backend = tasks::with_tasks(&Gate::new()).await;

@@ -232,6 +232,13 @@ impl Session {
         Ok(())
     }
 
+    /// Waits while requests are held back because the session may leave.
+    pub(super) async fn stays_or_leaves(&self) {
+        while self.lock().unrest.closing_up && !self.is_leaving() {
+            tokio::time::sleep(CLOSING_UP_POLL).await;
+        }
+    }
+
     /// Nothing new begins here from now on, if nothing is in the way.
     fn begin_release(&self, forced: bool) -> Begun {
         let mut state = self.lock();
