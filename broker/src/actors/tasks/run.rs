@@ -33,7 +33,7 @@ use crate::{
         sync,
         tenant::Tenant,
     },
-    durable::{TaskRecord, TaskStatus, Wake, WholeTask, Write, Written},
+    durable::{Step, TaskRecord, TaskStatus, Wake, WholeTask, Write, Written},
     limits::{STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_RUN_MAX},
     rules::{catalog::Endpoint, log_level::LogLevel, tasks::Details},
 };
@@ -105,6 +105,8 @@ impl RunState {
 pub(super) struct Mirrored {
     pub(super) id: String,
     pub(super) link: Arc<Link>,
+    /// What the record does not say of it yet.
+    pub(super) unstored: Option<Step>,
 }
 
 /// A request of the backend that waits for the client's answer.
