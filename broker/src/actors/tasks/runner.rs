@@ -6,6 +6,7 @@
 
 use std::{
     panic::AssertUnwindSafe,
+    pin::{Pin, pin},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -79,24 +80,26 @@ async fn carry_out(run: Arc<TaskRun>, from: Step) {
 }
 
 async fn until_ended(run: &Arc<TaskRun>, from: Step) -> Ending {
-    let work = work(run, from);
-    let attending = inputs::attend(run);
-    tokio::pin!(work, attending);
+    first_end(run, pin!(work(run, from))).await
+}
+
+/// An answer that is there counts, whoever wants the run to end.
+pub(super) async fn first_end(run: &Arc<TaskRun>, mut work: Pin<&mut impl Future<Output = Ending>>) -> Ending {
+    let attending = pin!(inputs::attend(run));
     let ending = tokio::select! {
         biased;
-        why = run.stopped() => Ending::Stopped(why),
         ending = &mut work => return ending,
+        why = run.stopped() => Ending::Stopped(why),
         () = tokio::time::sleep(run.left()) => Ending::OutOfTime,
-        never = &mut attending => match never {},
+        never = attending => match never {},
     };
     // The backend is just making a task of it: only who knows that task can cancel it.
     tokio::select! {
         biased;
-        () = creation_known(run) => {}
-        _ended = &mut work => {}
-        () = tokio::time::sleep(run.timeouts().control) => {}
+        () = creation_known(run) => ending,
+        answered = &mut work => answered,
+        () = tokio::time::sleep(run.timeouts().control) => ending,
     }
-    ending
 }
 
 async fn creation_known(run: &TaskRun) {

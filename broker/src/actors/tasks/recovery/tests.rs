@@ -6,7 +6,11 @@ use protocol::ids::{BackendId, PrincipalId, TenantId};
 use storage::{DurableStore, StoreError, hot::MemoryHot};
 
 use super::{
-    super::{handing_over, run::Mirrored},
+    super::{
+        handing_over,
+        run::Mirrored,
+        runner::{self, Ending},
+    },
     *,
 };
 use crate::{
@@ -193,6 +197,17 @@ async fn a_backends_task_that_was_just_made_is_in_the_record_before_it_is_given_
     alone.busy_with_steps(1);
     handing_over::release(&run).await;
     assert_eq!(alone.left().await, (None, made));
+}
+
+#[tokio::test]
+async fn an_answer_that_is_there_counts_when_the_run_is_to_end() {
+    let alone = Alone::start().await;
+    let run = alone.sent().await;
+    run.stop(Stop::Released);
+    let ending = runner::first_end(&run, std::pin::pin!(std::future::ready(Ending::CancelledThere))).await;
+    assert!(matches!(ending, Ending::CancelledThere), "{ending:?}");
+    let never = std::pin::pin!(std::future::pending());
+    assert!(matches!(runner::first_end(&run, never).await, Ending::Stopped(Stop::Released)));
 }
 
 #[tokio::test]
