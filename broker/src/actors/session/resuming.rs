@@ -57,7 +57,10 @@ impl Session {
         // What we made ourselves and do not know any more, we have let the log forget.
         let stored = match foreign {
             // With the event at the position, which may be an answer.
-            true => self.shared.durable.logged_stream(&self.key, number, position.saturating_sub(1)).await?,
+            true => match self.shared.durable.logged_stream(&self.key, number, position.saturating_sub(1)).await {
+                Err(_) if is_general(number) && self.shared.durable.logs_apart() => return self.open_after_gap(Some(number)).await,
+                stored => stored?,
+            },
             false => None,
         };
         let stored = stored.map(|stored| Inherited::new(stored, position).seen_with(request.as_ref(), self.version.batches()));
@@ -200,8 +203,16 @@ impl Session {
         self.refusal_frame(&Refusal::new(ErrorKind::OutcomeUnknown, text), Some(id))
     }
 
-    /// What earlier owners left on streams that no client knows of.
-    async fn inheritance(&self) -> Result<Vec<StoredStream>, Refusal> {
+    /// What earlier owners left on streams that no client knows of. `None`: that is nowhere to be read now, which keeps no
+    /// client from its stream.
+    async fn inheritance(&self) -> Result<Option<Vec<StoredStream>>, Refusal> {
+        match self.left_unread().await {
+            Err(_) if self.shared.durable.logs_apart() => Ok(None),
+            left => left.map(Some),
+        }
+    }
+
+    async fn left_unread(&self) -> Result<Vec<StoredStream>, Refusal> {
         if !self.lock().streams.inherits {
             return Ok(Vec::new());
         }
@@ -215,8 +226,12 @@ impl Session {
     }
 
     /// Takes over what was left, once: whoever comes second finds nothing.
-    fn accept(&self, state: &mut State, left: Vec<StoredStream>) -> Inheritance {
+    fn accept(&self, state: &mut State, left: Option<Vec<StoredStream>>) -> Inheritance {
         let mut inherited = Inheritance::default();
+        let Some(left) = left else {
+            inherited.gap = state.streams.inherits; // until it can be read
+            return inherited;
+        };
         if !std::mem::take(&mut state.streams.inherits) {
             return inherited;
         }
