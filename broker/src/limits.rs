@@ -71,6 +71,8 @@ pub const STORE_RETRY_FIRST: Duration = Duration::from_millis(50);
 pub const STORE_RETRY_MAX: Duration = Duration::from_secs(1);
 /// How often the end of a task is tried whose outcome is as long, while the store takes other things.
 pub const TASK_OUTCOME_TRIES: u32 = 8;
+/// How often each step of giving a task away is tried: a drain waits for it.
+pub const TASK_RELEASE_TRIES: u32 = 5;
 pub const TASK_OUTCOME_SUSPECT_BYTES: usize = 1024 * 1024;
 /// A new task that could not be stored by then is refused: its client waits.
 pub const TASK_STORE_WAIT_MAX: Duration = Duration::from_millis(500);

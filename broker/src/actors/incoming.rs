@@ -51,7 +51,7 @@ fn note_created(link: &Arc<Link>, connection: &Connection, answer: &Message) {
     let Some(backend_task) = answer.text(answer.fields.task_task_id) else { return };
     let wire_id = answer.id.as_ref().and_then(RequestId::as_u64);
     if let Some(Asker::Task(run)) = wire_id.and_then(|wire_id| connection.asker_by_wire_id(wire_id)) {
-        run.mirrored_as(link, &backend_task);
+        run.mirrored_as(link, connection, &backend_task);
     }
 }
 

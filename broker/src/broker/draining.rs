@@ -23,14 +23,14 @@ const REST_POLL: Duration = Duration::from_millis(20);
 impl Broker {
     /// Gives one session away, if nothing of it is in flight or it must go now.
     pub async fn release(self: &Arc<Self>, session: &Arc<Session>, forced: bool) -> Released {
-        if session.ends_with_connection() {
-            return self.end_here(session, forced);
-        }
         let (broker, session) = (self.clone(), session.clone());
         // A task of its own: what is begun is finished, whoever waits for it.
         let releasing = self.shared.running.spawn(async move {
             let place = broker.adopting.place(&session.key);
             let _only_one = place.lock().await;
+            if session.ends_with_connection() {
+                return broker.end_here(&session, forced).await;
+            }
             let released = session.release(forced).await;
             if released == Released::Done {
                 broker.shared.durable.hot.forget_owner(&session.key).await;
@@ -42,15 +42,13 @@ impl Broker {
     }
 
     /// Ends a session whose client could not find it elsewhere, on the same terms.
-    fn end_here(self: &Arc<Self>, session: &Arc<Session>, forced: bool) -> Released {
-        if session.is_leaving() {
-            return Released::Gone;
+    async fn end_here(self: &Arc<Self>, session: &Arc<Session>, forced: bool) -> Released {
+        const WHY: &str = "the broker goes away";
+        let released = session.end_at_rest(WHY, forced).await;
+        if released == Released::Done {
+            self.close_session(session, WHY);
         }
-        if session.calls_in_flight() > 0 && !forced {
-            return Released::Busy;
-        }
-        self.close_session(session, "the broker goes away");
-        Released::Done
+        released
     }
 
     /// Waits while a session is being given away: before that is done nobody else can take it.

@@ -206,6 +206,11 @@ impl Durable {
         }
     }
 
+    /// Whether event streams are logged elsewhere than all else: that may be away while all else is served.
+    pub fn logs_apart(&self) -> bool {
+        self.events.as_ref().is_some_and(|events| events.engine() != self.store.engine())
+    }
+
     /// A logged stream with its events after `position`.
     pub async fn logged_stream(&self, session: &SessionKey, number: u64, position: u64) -> Result<Option<StoredStream>, Refusal> {
         match &self.events {

@@ -239,13 +239,15 @@ pub(super) async fn inside<P: Places>(places: &P) -> Result<Inside<P::Session>, 
         return Ok(Inside::NotHere(None));
     }
     places.charge()?;
-    let found = match places.claim().await? {
-        Claimed::Here(session) => Inside::Here(session),
-        Claimed::Elsewhere { owner, .. } => Inside::NotHere(owner),
-        Claimed::Absent => return Err(no_session()),
-    };
-    places.refund();
-    Ok(found)
+    let claimed = places.claim().await;
+    if !matches!(claimed, Ok(Claimed::Absent)) {
+        places.refund();
+    }
+    match claimed? {
+        Claimed::Here(session) => Ok(Inside::Here(session)),
+        Claimed::Elsewhere { owner, .. } => Ok(Inside::NotHere(owner)),
+        Claimed::Absent => Err(no_session()),
+    }
 }
 
 #[cfg(test)]
@@ -419,6 +421,20 @@ mod tests {
         }
         assert_eq!(script.lock().claims, claims + 2, "who is over its rate costs the record nothing");
         assert!(inside(&&script).await.is_err_and(|refusal| refusal.kind == ErrorKind::RateLimited));
+    }
+
+    #[tokio::test]
+    async fn who_was_asked_by_another_replica_charges_for_nothing_it_could_not_look_up() {
+        let script = Script::with(|state| {
+            state.budget = Some(1);
+            state.record = [Err(ErrorKind::StoreUnavailable)].into();
+        });
+        for _ in 0..3 {
+            assert!(inside(&&script).await.is_err_and(|refusal| refusal.kind == ErrorKind::StoreUnavailable));
+        }
+        script.lock().record.clear();
+        assert!(inside(&&script).await.is_err_and(|refusal| refusal.kind == ErrorKind::SessionNotFound));
+        assert_eq!(script.lock().budget, Some(0), "what is not there is paid for");
     }
 
     #[tokio::test]

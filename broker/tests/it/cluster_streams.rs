@@ -143,6 +143,26 @@ async fn a_stream_whose_events_are_gone_says_so() {
 }
 
 #[tokio::test]
+async fn without_redis_a_session_that_moved_gets_its_general_stream_with_the_gap_signal() {
+    let (mut cluster, _ledger, key) = stepping(&Gate::new()).await;
+    let client = cluster.client_of(0, "/mcp").bearer(&key).connected(json!({})).await;
+    let first = client.open_get_stream().await.next().await.unwrap().id.expect("a priming event");
+    cluster.redis().kill().await;
+    cluster.kill(0).await;
+    let there = cluster.at(1, &client);
+    for place in [None, Some(first.as_str())] {
+        let answer = eventually("a general stream", || async {
+            let answer = there.get_stream_raw(place).await;
+            if answer.is_event_stream() { Ok(answer) } else { Err(answer.text().await) }
+        })
+        .await;
+        let mut stream = answer.events();
+        stream.find(|message| message["method"] == "notifications/tools/list_changed").await;
+        assert_eq!(stream.gaps(), 1, "{place:?}");
+    }
+}
+
+#[tokio::test]
 async fn f_04_a_replica_that_ends_in_good_order_hands_its_streams_on() {
     let go_on = Gate::new();
     go_on.open();

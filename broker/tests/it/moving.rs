@@ -1,10 +1,15 @@
 //! Going away without holding anybody up: what waits and what can go on elsewhere leaves with its session, and a client
 //! whose session is just leaving is led on.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
 
 use serde_json::json;
-use testkit::{Attempt, Call, Gate, Ledger, TestClient, TestCluster, eventually};
+use testkit::{
+    Attempt, Call, DuplexClient, FakeBackend, Gate, Ledger, Reply, TestBroker, TestClient, TestCluster, duplex::Wire, eventually,
+};
 
 use crate::{
     builder,
@@ -134,6 +139,130 @@ async fn a_call_of_a_task_that_was_sent_stays_for_its_answer_unless_it_is_harmle
         assert!(ledger.results(key).contains(&text_of(&result_of(&there, id).await).to_owned()));
     }
     assert_eq!((ledger.count("once"), ledger.count("again")), (1, 2));
+}
+
+/// One broker that listens everywhere, with a backend that has tasks of its own, and a task of this client's there.
+async fn watching(wire: &str) -> (TestBroker, FakeBackend, DuplexClient, String) {
+    let backend = tasks::with_tasks(&Gate::new()).await;
+    let listening = builder().alone().config(json!({"listen": {"tcp": "127.0.0.1:0"}}));
+    let broker = listening.backend("default", "b", backend.spec()).start().await;
+    let duplex = broker.duplex();
+    let client = match wire {
+        "websocket" => duplex.websocket(broker.http_address(), "/ws", &[]).await.unwrap().0,
+        "sse" => duplex.over(Wire::legacy(broker.http_address(), "/sse", &[]).await.unwrap()),
+        _ => duplex.tcp(broker.tcp_address()).await,
+    };
+    let client = client.connected(json!({})).await;
+    let created = client.result("tools/call", json!({"name": "b__job", "arguments": {}, "task": {"ttl": 60000}})).await;
+    let id = created["task"]["taskId"].as_str().unwrap_or_else(|| panic!("a task: {created}")).to_owned();
+    backend.wait_for("the task to be watched", |seen| seen.is("tasks/get")).await;
+    (broker, backend, client, id)
+}
+
+/// Who waits on this wire neither holds up a broker that goes away nor is left without an answer.
+async fn waits_on(wire: &str) {
+    let (mut broker, _backend, client, id) = watching(wire).await;
+    let waiting = client.begin("tasks/result", json!({"taskId": id})).await;
+    broker.admin().wait_metric("mcp_requests_pending", &[], |pending| pending >= 1.0).await;
+    let asked = Instant::now();
+    assert_eq!(broker.terminate().await.code(), Some(0), "{wire}");
+    assert!(asked.elapsed() < SOON, "{wire}: {:?}", asked.elapsed());
+    let error = waiting.error().await;
+    assert_eq!((kind(&error), &error["data"]["retryable"]), ("session_elsewhere", &json!(true)), "{wire}");
+}
+
+#[tokio::test]
+async fn who_waits_on_a_websocket_is_asked_to_repeat() {
+    waits_on("websocket").await;
+}
+
+#[tokio::test]
+async fn who_waits_on_a_connection_that_is_its_session_is_asked_to_repeat() {
+    for wire in ["tcp", "sse"] {
+        waits_on(wire).await;
+    }
+}
+
+#[tokio::test]
+async fn requests_on_a_websocket_wait_while_it_is_open_whether_their_session_stays() {
+    let (first, second) = (Gate::new(), Gate::new());
+    let backend = FakeBackend::echo().await;
+    let gates = [first.clone(), second.clone()];
+    backend.on("tools/call", move |call| {
+        let gate = call.arguments()["gate"].as_u64().map(|gate| gates[usize::from(gate != 0)].clone());
+        async move {
+            if let Some(gate) = gate {
+                gate.passed().await;
+            }
+            Reply::text("done")
+        }
+    });
+    let mut broker = builder().alone().backend("default", "b", backend.spec()).start().await;
+    let client = broker.duplex().websocket(broker.http_address(), "/ws", &[]).await.unwrap().0.connected(json!({})).await;
+    let short = client.begin_call("b__echo", json!({"gate": 0})).await;
+    backend.wait_count("the first call", 1, |seen| seen.is("tools/call")).await;
+    broker.ask_to_end();
+    eventually("the drain to begin", || async { if broker.admin().get("/readyz").await.0 == 503 { Ok(()) } else { Err(()) } }).await;
+    let long = client.begin_call("b__echo", json!({"gate": 1})).await;
+    backend.wait_count("the second call", 2, |seen| seen.is("tools/call")).await;
+    first.open();
+    short.result().await;
+    // For as long as the session is closing up on account of the first call, which the second one prevents.
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_millis(300) {
+        assert_eq!(text_of(&client.call("b__echo", json!({})).await), "done");
+    }
+    second.open();
+    long.result().await;
+    assert_eq!(broker.exited().await.code(), Some(0));
+}
+
+/// A backend whose own task `task-1` asks its client for a word, and ends with it.
+async fn asking() -> FakeBackend {
+    let backend = tasks::with_tasks(&Gate::new()).await;
+    let word = Arc::new(Mutex::new(None));
+    let known = word.clone();
+    backend.on("tasks/get", move |_| {
+        let status = if known.lock().unwrap().is_some() { "completed" } else { "input_required" };
+        async move { Reply::Result(tasks::task("task-1", status)) }
+    });
+    backend.on("tasks/result", move |call| {
+        let word = word.clone();
+        async move {
+            let told = word.lock().unwrap().clone();
+            let told: String = match told {
+                Some(told) => told,
+                None => {
+                    let schema = json!({"type": "object", "properties": {}});
+                    let answer = call.ask("elicitation/create", json!({"message": "?", "requestedSchema": schema})).await;
+                    let told = answer["result"]["action"].as_str().unwrap_or("refused").to_owned();
+                    word.lock().unwrap().get_or_insert(told).clone()
+                }
+            };
+            Reply::Result(json!({"content": [{"type": "text", "text": told}]}))
+        }
+    });
+    backend
+}
+
+#[tokio::test]
+async fn a_backends_task_that_asks_its_client_stays_until_it_is_answered() {
+    let backend = asking().await;
+    let mut cluster = builder().auth_required().backend("default", "b", backend.spec()).cluster(2).start().await;
+    let key = cluster.operator().create_key("default").await;
+    let (here, there) = (opened_at(&cluster, 0, &key).await, opened_at(&cluster, 1, &key).await);
+    let id = tasks::start(&here, "b__job").await;
+    let mut waiting = there.begin("tasks/result", json!({"taskId": id}));
+    let question = waiting.next().await.unwrap();
+    assert_eq!(question.method(), Some("elicitation/create"));
+    let leaving = cluster.admin(0);
+    let (clean, answer) = tokio::join!(cluster.terminate(0), async {
+        leaving.wait_metric("mcp_sessions_released_total", &[], |released| released >= 1.0).await;
+        there.respond(question.value["id"].clone(), json!({"action": "decline"})).await;
+        waiting.finish().await
+    });
+    assert!(clean, "a clean exit");
+    assert_eq!(text_of(&answer.value["result"]), "decline", "{answer:?}");
 }
 
 /// One call after the other until told to stop, or until nobody is there; how many were answered, and how not.

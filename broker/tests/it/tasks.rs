@@ -15,7 +15,7 @@ const RELATED: &str = "io.modelcontextprotocol/related-task";
 
 type Tasks = Arc<Mutex<HashMap<String, String>>>;
 
-fn task(id: &str, status: &str) -> Value {
+pub(crate) fn task(id: &str, status: &str) -> Value {
     json!({"taskId": id, "status": status, "createdAt": "2026-01-01T00:00:00Z", "lastUpdatedAt": "2026-01-01T00:00:01Z", "ttl": 60000, "pollInterval": 50})
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Only an end is told to the backends. What was given away or taken is still the client's: its links are dropped without
 //! a goodbye, so that the next owner goes on with the sessions there, and its streams are paused, so that the client comes
-//! back and is led to that owner. What only waits for something stored goes on waiting there.
+//! back and is led to that owner. What only waits for something stored goes on waiting there. A session that is bound to its
+//! connection can only end, and does so as soon as nothing but such waits is in flight.
 
 use std::{
     collections::HashSet,
@@ -171,26 +172,9 @@ impl Session {
     /// Gives the session away: stores all of it, lets go of the row, sends its client back. Nothing in flight is cut,
     /// unless `forced`. Whoever begins this sees it through.
     pub async fn release(self: &Arc<Self>, forced: bool) -> Released {
-        let mut begun = self.begin_release(forced);
-        if begun == Begun::Restless {
-            let rests = async {
-                loop {
-                    tokio::time::sleep(CLOSING_UP_POLL).await;
-                    let again = self.begin_release(false);
-                    if matches!(again, Begun::Leaving | Begun::Gone) {
-                        return again;
-                    }
-                }
-            };
-            begun = tokio::time::timeout(CLOSING_UP_MAX, rests).await.unwrap_or(Begun::Busy);
-            self.lock().open_up();
+        if let Err(stays) = self.come_to_rest(forced).await {
+            return stays;
         }
-        match begun {
-            Begun::Gone => return Released::Gone,
-            Begun::Busy | Begun::Restless => return Released::Busy,
-            Begun::Leaving => {}
-        }
-        self.move_waits_on().await;
         match self.store_release().await {
             Ok(()) => {
                 fault_point::passed("session.released");
@@ -208,6 +192,53 @@ impl Session {
         Released::Done
     }
 
+    /// Ends a session whose client could not find it elsewhere, on the terms of [`Session::release`].
+    pub async fn end_at_rest(self: &Arc<Self>, why: &str, forced: bool) -> Released {
+        if let Err(stays) = self.come_to_rest(forced).await {
+            return stays;
+        }
+        let mut state = self.lock();
+        let remains = self.take_apart(&mut state);
+        drop(state);
+        self.finish(why, remains);
+        Released::Done
+    }
+
+    /// Begins to leave when nothing is in flight but what can be asked for elsewhere, and is rid of that, too.
+    async fn come_to_rest(self: &Arc<Self>, forced: bool) -> Result<(), Released> {
+        let mut begun = self.begin_release(forced);
+        if begun == Begun::Restless {
+            let rests = async {
+                loop {
+                    tokio::time::sleep(CLOSING_UP_POLL).await;
+                    let again = self.begin_release(false);
+                    if matches!(again, Begun::Leaving | Begun::Gone) {
+                        return again;
+                    }
+                }
+            };
+            begun = tokio::time::timeout(CLOSING_UP_MAX, rests).await.unwrap_or(Begun::Busy);
+            let mut state = self.lock();
+            let calls = state.calls();
+            state.unrest.open_up(calls);
+            drop(state);
+        }
+        match begun {
+            Begun::Gone => return Err(Released::Gone),
+            Begun::Busy | Begun::Restless => return Err(Released::Busy),
+            Begun::Leaving => {}
+        }
+        self.move_waits_on().await;
+        Ok(())
+    }
+
+    /// Waits while requests are held back because the session may leave.
+    pub(super) async fn stays_or_leaves(&self) {
+        while self.lock().unrest.closing_up && !self.is_leaving() {
+            tokio::time::sleep(CLOSING_UP_POLL).await;
+        }
+    }
+
     /// Nothing new begins here from now on, if nothing is in the way.
     fn begin_release(&self, forced: bool) -> Begun {
         let mut state = self.lock();
@@ -218,7 +249,8 @@ impl Session {
             || self.settling.load(Ordering::Relaxed) > 0
             || state.in_flight.values().any(|request| !request.only_waits());
         if is_busy && !forced {
-            return state.kept_busy();
+            let calls = state.calls();
+            return state.unrest.kept_busy(calls);
         }
         self.leaving.store(true, Ordering::Relaxed);
         state.moved = true;
@@ -250,26 +282,66 @@ enum Begun {
     Gone,
 }
 
-impl State {
+/// What keeps a session here that is to be given away.
+#[derive(Debug, Default)]
+pub(super) struct Unrest {
+    /// Nothing begins that would keep it any longer.
+    pub(super) closing_up: bool,
+    /// What was in flight when it was first too busy, and still is.
+    kept_by: HashSet<RequestId>,
+}
+
+impl Unrest {
     /// Long calls may take their time. A client that has one short call after the other in flight would never leave: once
-    /// all that was in flight the last time is over, what comes next is held back.
-    fn kept_busy(&mut self) -> Begun {
+    /// all that was in flight at one time is over, what comes next is held back.
+    fn kept_busy(&mut self, calls: HashSet<RequestId>) -> Begun {
         if self.closing_up {
             return Begun::Restless;
         }
-        let calls = self.calls();
-        self.closing_up = !self.kept_by.is_empty() && !calls.is_empty() && calls.is_disjoint(&self.kept_by);
-        self.kept_by = calls;
+        if self.kept_by.is_empty() {
+            self.kept_by = calls;
+            return Begun::Busy;
+        }
+        self.kept_by.retain(|id| calls.contains(id));
+        self.closing_up = self.kept_by.is_empty();
         if self.closing_up { Begun::Restless } else { Begun::Busy }
     }
 
     /// Requests are taken again; what came meanwhile and takes long may do so.
-    fn open_up(&mut self) {
-        self.closing_up = false;
-        self.kept_by = self.calls();
+    fn open_up(&mut self, calls: HashSet<RequestId>) {
+        *self = Self { closing_up: false, kept_by: calls };
     }
+}
 
+impl State {
     fn calls(&self) -> HashSet<RequestId> {
         self.in_flight.iter().filter(|(_, request)| !request.only_waits()).map(|(id, _)| id.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn calls(ids: &[u64]) -> HashSet<RequestId> {
+        ids.iter().map(|id| RequestId::from_u64(*id)).collect()
+    }
+
+    #[test]
+    fn calls_that_overlap_all_the_time_do_not_keep_a_session() {
+        let mut unrest = Unrest::default();
+        let looks = [[1, 2], [2, 3], [3, 4], [4, 5]].map(|ids| unrest.kept_busy(calls(&ids)));
+        assert_eq!(looks, [Begun::Busy, Begun::Busy, Begun::Restless, Begun::Restless]);
+    }
+
+    #[test]
+    fn a_long_call_may_take_its_time() {
+        let mut unrest = Unrest::default();
+        for short in 2..20 {
+            assert_eq!(unrest.kept_busy(calls(&[1, short])), Begun::Busy);
+        }
+        assert_eq!(unrest.kept_busy(calls(&[20])), Begun::Restless);
+        unrest.open_up(calls(&[20]));
+        assert_eq!((unrest.kept_busy(calls(&[20, 21])), unrest.kept_busy(calls(&[21]))), (Begun::Busy, Begun::Restless));
     }
 }

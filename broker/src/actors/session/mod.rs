@@ -39,6 +39,7 @@ use protocol::{
 
 pub use self::{adopted::Claimed, leaving::Released, resuming::Resumed};
 use self::{
+    leaving::Unrest,
     questions::Question,
     record::BackendSession,
     requests::InFlight,
@@ -147,10 +148,8 @@ struct State {
     lists_not_before: Option<Instant>,
     /// It left, but did not end: its client finds it elsewhere.
     moved: bool,
-    /// It is about to be given away: nothing begins that would keep it here.
-    closing_up: bool,
-    /// What was in flight when it was last too busy to be given away.
-    kept_by: HashSet<RequestId>,
+    /// What keeps it here when it is to be given away.
+    unrest: Unrest,
 }
 
 impl Session {
@@ -389,14 +388,13 @@ impl State {
             dirty: Dirty::default(),
             lists_not_before: None,
             moved: false,
-            closing_up: false,
-            kept_by: HashSet::new(),
+            unrest: Unrest::default(),
         }
     }
 
     /// Refuses requests to a session that left, or is about to.
     fn takes_requests(&self) -> Result<(), Refusal> {
-        if self.closing_up { Err(session_moved()) } else { self.is_here() }
+        if self.unrest.closing_up { Err(session_moved()) } else { self.is_here() }
     }
 
     /// Refuses what would begin something in a session that left.

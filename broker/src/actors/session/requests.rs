@@ -89,6 +89,22 @@ impl Session {
         result
     }
 
+    /// [`Session::submit`] for a connection, whose requests can not be led elsewhere: it waits for as long as it is open
+    /// whether the session leaves.
+    pub async fn submit_once_settled(self: &Arc<Self>, message: Message, stream: &Arc<EventStream>) -> Result<(), Refusal> {
+        if !self.shared.draining.is_cancelled() {
+            return self.submit(message, stream);
+        }
+        loop {
+            self.stays_or_leaves().await;
+            match self.submit(message.clone(), stream) {
+                // Another attempt to give it away has begun.
+                Err(refusal) if refusal.kind == ErrorKind::SessionElsewhere && !self.is_leaving() => {}
+                submitted => return submitted,
+            }
+        }
+    }
+
     fn submit_inner(self: &Arc<Self>, mut message: Message, stream: &Arc<EventStream>, begun: Instant) -> Result<(), Refusal> {
         let id = message.id.clone().ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
         self.admits(&message, &id)?;

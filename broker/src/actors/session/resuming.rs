@@ -23,6 +23,7 @@ use super::{
 use crate::{
     actors::stream::{Due, EventId, EventStream, Reader, answered_id, decode_due, parse_event_id},
     durable::{LogEntry, LoggedEvent, StoredStream},
+    limits::NAMED_REQUEST_BYTES_MAX,
     rules::event_log::{Event, EventKind, Held, Topic},
 };
 
@@ -56,10 +57,14 @@ impl Session {
         // What we made ourselves and do not know any more, we have let the log forget.
         let stored = match foreign {
             // With the event at the position, which may be an answer.
-            true => self.shared.durable.logged_stream(&self.key, number, position.saturating_sub(1)).await?,
+            true => match self.shared.durable.logged_stream(&self.key, number, position.saturating_sub(1)).await {
+                Err(_) if is_general(number) && self.shared.durable.logs_apart() => return self.open_after_gap(Some(number)).await,
+                stored => stored?,
+            },
             false => None,
         };
-        match stored.map(|stored| Inherited::new(stored, position)) {
+        let stored = stored.map(|stored| Inherited::new(stored, position).seen_with(request.as_ref(), self.version.batches()));
+        match stored {
             Some(stored) if is_general(number) && !stored.gap => self.continue_general(stored).await,
             Some(stored) if !is_general(number) && stored.can_be_answered() => self.continue_answers(stored),
             _ if is_general(number) => self.open_after_gap(Some(number)).await,
@@ -198,8 +203,16 @@ impl Session {
         self.refusal_frame(&Refusal::new(ErrorKind::OutcomeUnknown, text), Some(id))
     }
 
-    /// What earlier owners left on streams that no client knows of.
-    async fn inheritance(&self) -> Result<Vec<StoredStream>, Refusal> {
+    /// What earlier owners left on streams that no client knows of. `None`: that is nowhere to be read now, which keeps no
+    /// client from its stream.
+    async fn inheritance(&self) -> Result<Option<Vec<StoredStream>>, Refusal> {
+        match self.left_unread().await {
+            Err(_) if self.shared.durable.logs_apart() => Ok(None),
+            left => left.map(Some),
+        }
+    }
+
+    async fn left_unread(&self) -> Result<Vec<StoredStream>, Refusal> {
         if !self.lock().streams.inherits {
             return Ok(Vec::new());
         }
@@ -213,8 +226,12 @@ impl Session {
     }
 
     /// Takes over what was left, once: whoever comes second finds nothing.
-    fn accept(&self, state: &mut State, left: Vec<StoredStream>) -> Inheritance {
+    fn accept(&self, state: &mut State, left: Option<Vec<StoredStream>>) -> Inheritance {
         let mut inherited = Inheritance::default();
+        let Some(left) = left else {
+            inherited.gap = state.streams.inherits; // until it can be read
+            return inherited;
+        };
         if !std::mem::take(&mut state.streams.inherits) {
             return inherited;
         }
@@ -268,6 +285,8 @@ struct Inherited {
     gap: bool,
     /// The client has seen events that are not in the log.
     ahead: bool,
+    /// What is due of that is known for all that.
+    is_certain: bool,
     is_logged: bool,
 }
 
@@ -288,6 +307,7 @@ impl Inherited {
             due,
             gap: trimmed || ahead,
             ahead,
+            is_certain: false,
             is_logged: true,
         }
     }
@@ -295,13 +315,39 @@ impl Inherited {
     /// A stream that the log knows nothing of; its client knows what it asked for there.
     fn unlogged(number: u64, position: u64, request: Option<RequestId>) -> Self {
         let due = request.into_iter().map(Due::from).collect();
-        Self { number, position, trimmed_through: 0, last_logged: 0, events: Vec::new(), due, gap: true, ahead: true, is_logged: false }
+        Self {
+            number,
+            position,
+            trimmed_through: 0,
+            last_logged: 0,
+            events: Vec::new(),
+            due,
+            gap: true,
+            ahead: true,
+            is_certain: true,
+            is_logged: false,
+        }
     }
 
-    /// Whether its client can be given all that is left. One that is ahead of the log of several requests may have seen
-    /// answers that the log does not know of.
+    /// A client that is ahead of the log may have seen answers that the log does not know of. Of a single request its event
+    /// id tells, because ids name it until it is answered. Not so where there are batches: what is due may be the last of
+    /// several, which no id names.
+    fn seen_with(mut self, named: Option<&RequestId>, batches: bool) -> Self {
+        let can_be_named = |due: &Due| due.id.raw().len() <= NAMED_REQUEST_BYTES_MAX;
+        self.is_certain = match &self.due[..] {
+            [] => true,
+            [one] => Some(&one.id) == named || (named.is_none() && can_be_named(one) && !batches),
+            _ => false,
+        };
+        if self.ahead && self.is_certain && named.is_none() {
+            self.due.clear();
+        }
+        self
+    }
+
+    /// Whether its client can be given all that is left.
     fn can_be_answered(&self) -> bool {
-        !self.gap || (self.ahead && self.due.len() <= 1)
+        !self.gap || (self.ahead && self.is_certain)
     }
 
     fn held(self, epoch: i64) -> Held {
@@ -379,11 +425,27 @@ mod tests {
     #[test]
     fn what_was_trimmed_or_never_logged_is_a_gap() {
         assert!(Inherited::new(stored(5, "[]", &[(6, EventKind::Message, "{}")]), 4).gap);
-        let ahead = Inherited::new(stored(0, "[7]", &[]), 9);
-        assert!(ahead.gap && ahead.can_be_answered(), "the one answer is still due");
+        let seven = RequestId::from_u64(7);
+        let ahead = Inherited::new(stored(0, "[7]", &[]), 9).seen_with(Some(&seven), false);
+        assert!(ahead.gap && ahead.can_be_answered() && ahead.due.len() == 1, "the one answer is still due");
         assert!(ahead.held(1).last_sequence >= 9, "what is told now comes after what was told");
-        assert!(!Inherited::new(stored(0, "[7,8]", &[]), 9).can_be_answered(), "either may have been answered");
-        assert!(!Inherited::new(stored(5, "[7]", &[]), 4).can_be_answered());
+        let both = Inherited::new(stored(0, "[7,8]", &[]), 9).seen_with(None, true);
+        assert!(!both.can_be_answered(), "either may have been answered");
+        assert!(!Inherited::new(stored(5, "[7]", &[]), 4).seen_with(Some(&seven), false).can_be_answered());
+    }
+
+    #[test]
+    fn who_has_seen_the_answer_is_not_answered_again() {
+        let ahead = |due: &str, named: Option<u64>, batches: bool| {
+            let named = named.map(RequestId::from_u64);
+            Inherited::new(stored(0, due, &[]), 9).seen_with(named.as_ref(), batches)
+        };
+        let answered = ahead("[7]", None, false);
+        assert!(answered.can_be_answered() && answered.due.is_empty(), "ids name the request until its answer");
+        assert!(!ahead("[7]", None, true).can_be_answered(), "it may be what is left of a batch");
+        assert!(!ahead("[7]", Some(8), false).can_be_answered(), "nobody gave out such an id");
+        let long = format!("[\"{}\"]", "x".repeat(NAMED_REQUEST_BYTES_MAX));
+        assert!(!ahead(&long, None, false).can_be_answered(), "no id names it");
     }
 
     #[test]

@@ -250,7 +250,9 @@ impl Session {
     pub(super) fn keep_for_next_owner(&self, stream: &Arc<EventStream>) -> bool {
         let is_logged = self.shared.durable.event_log.is_some();
         let has_place = stream.is_resumable() || self.version.priming_event();
-        if !is_logged || !has_place {
+        // What is on a connection of any other kind is found in this process or not at all.
+        let is_bound = stream.is_outbox() || self.ends_with_connection();
+        if !is_logged || !has_place || is_bound {
             return false;
         }
         self.lock().streams.keep(stream);

@@ -44,11 +44,15 @@ pub fn decode_due(text: &[u8]) -> Vec<Due> {
     document.root().elements().map(one).collect()
 }
 
+/// No event has a higher number: every store has room for what may follow.
+const SEQUENCE_MAX: u64 = (i64::MAX / 2).unsigned_abs();
+
 /// Reads an event id back.
 pub fn parse_event_id(text: &str) -> Option<EventId> {
     let (stream, place) = text.split_once('-')?;
     let (sequence, request) = place.split_once('-').map_or((place, None), |(sequence, request)| (sequence, Some(request)));
-    Some(EventId { stream: stream.parse().ok()?, sequence: sequence.parse().ok()?, request: request.and_then(named_request) })
+    let sequence = sequence.parse().ok().filter(|sequence| *sequence <= SEQUENCE_MAX)?;
+    Some(EventId { stream: stream.parse().ok()?, sequence, request: request.and_then(named_request) })
 }
 
 /// An event id as a client sent it.
@@ -83,6 +87,13 @@ mod tests {
             assert_eq!(parse_event_id(&id), Some(EventId { stream: 1, sequence: 2, request: None }), "{odd}");
         }
         assert_eq!(parse_event_id("1-x"), None);
+    }
+
+    #[test]
+    fn a_place_no_store_can_number_is_no_place() {
+        let id = |sequence: u64| parse_event_id(&format!("1-{sequence}"));
+        assert_eq!(id(SEQUENCE_MAX).unwrap().sequence, SEQUENCE_MAX);
+        assert_eq!((id(SEQUENCE_MAX + 1), id(u64::MAX)), (None, None));
     }
 
     #[test]

@@ -102,11 +102,10 @@ impl Session {
         stream: Arc<EventStream>,
     ) -> Result<Reply, Refusal> {
         self.own_task(&task).await?; // a foreign task is not even waited for
-        let waiting = self.shared.tasks.wait_for(&task, &self, &stream);
+        let waiting = self.shared.tasks.wait_for(&task, Arc::downgrade(&self), &stream);
         let mut shown = Shown { session: self.clone(), stream, questions: HashMap::new() };
-        let outcome = self.outcome_of(&task, &waiting, &mut shown).await;
+        let outcome = self.outcome_of(&task, &waiting.one, &mut shown).await;
         drop(waiting);
-        self.shared.tasks.no_longer_waits(&task);
         let response = tasks::response(&outcome?, &id, &task);
         let response = response.ok_or_else(|| Refusal::new(ErrorKind::Internal, "what is stored of the task can not be read"))?;
         if response.bytes(response.fields.error_code) == Some(b"-32042") {

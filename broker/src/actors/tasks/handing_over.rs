@@ -1,30 +1,75 @@
-//! Which running tasks another process can go on with at no loss, when this one goes away.
+//! Which running tasks another process can go on with at no loss, when this one goes away, and how they are given to it.
 
 use super::{
     Tasks,
-    run::{Stop, TaskRun},
+    run::{RunState, Stop, TaskRun},
 };
-use crate::config::spec::TransportSpec;
+use crate::{
+    config::spec::TransportSpec,
+    durable::{Step, Write, Written},
+    limits::{STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_RELEASE_TRIES},
+};
 
 impl Tasks {
     /// Gives away what loses nothing by that: calls that were not sent, backends' own tasks that can be watched from anywhere,
     /// and with `again` calls that are harmless to send again. Any other call stays until its answer, which only this
     /// process can get.
     pub fn hand_over(&self, again: bool) {
-        self.all_runs().iter().filter(|run| run.can_go_on_elsewhere(again)).for_each(|run| run.stop(Stop::Released));
+        for run in self.all_runs() {
+            run.stop_if(Stop::Released, |state| run.can_go_on_elsewhere(state, again));
+        }
     }
 }
 
 impl TaskRun {
-    fn can_go_on_elsewhere(&self, again: bool) -> bool {
-        if self.is_untouched() {
+    fn can_go_on_elsewhere(&self, state: &RunState, again: bool) -> bool {
+        if state.is_untouched() {
             return true;
         }
-        let state = self.lock();
         match &state.mirrored {
+            // Only this process can give the backend the answer.
+            Some(_) if !state.inputs.is_empty() => false,
             // A child process, and its task with it, ends with this one.
             Some(mirrored) => matches!(mirrored.link.backend.spec.transport, TransportSpec::Http { .. }),
             None => again && !state.creating && self.details.is_repeatable(),
         }
+    }
+}
+
+/// Another process may go on, once the record says from where: what was certainly not sent can begin anew there, and what the
+/// backend made a task of can be watched. With less in the record it stays ours: the lease ends with the process, and the
+/// task is found then.
+pub(super) async fn release(run: &TaskRun) {
+    let step = {
+        let state = run.lock();
+        if let Some(mirrored) = &state.mirrored {
+            mirrored.link.leave_backend_session(); // or the backend would forget the task with the session
+        }
+        let unstored = state.mirrored.as_ref().and_then(|mirrored| mirrored.unstored.clone());
+        unstored.or_else(|| state.is_untouched().then_some(Step::Queued))
+    };
+    if let Some(step) = step
+        && !stored_at_last(run, |epoch| Write::StepTask { task: run.id.clone(), epoch, step: step.clone() }).await
+    {
+        return;
+    }
+    if stored_at_last(run, |epoch| Write::ReleaseTask { task: run.id.clone(), epoch }).await {
+        run.announce();
+    }
+}
+
+/// Stores what this run has to say last, if that can be done soon.
+async fn stored_at_last(run: &TaskRun, change: impl Fn(i64) -> Write) -> bool {
+    let (mut wait, mut tries) = (STORE_RETRY_FIRST, 1);
+    loop {
+        match run.shared.durable.write(change(run.epoch())).await {
+            Ok(stored) => return stored == Written::Done,
+            Err(refusal) if tries == TASK_RELEASE_TRIES => {
+                tracing::warn!(task = %run.digest(), %refusal, "a task could not be given away");
+                return false;
+            }
+            Err(_) => tokio::time::sleep(wait).await,
+        }
+        (wait, tries) = ((wait * 2).min(STORE_RETRY_MAX), tries + 1);
     }
 }

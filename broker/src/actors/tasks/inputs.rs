@@ -3,7 +3,7 @@
 //!
 //! The request is put into the record, where whoever waits for the task finds it, on whichever replica; so does the owner
 //! with the answer. Every request of the backend is answered: by the client, by an error after the time clients have, or when
-//! the task is over.
+//! the task is over. Not where the backend's own task goes on with another process: an error would make it fail.
 
 use std::{collections::BTreeSet, convert::Infallible, sync::Arc, time::Instant};
 
@@ -32,6 +32,9 @@ pub fn ask(run: &Arc<TaskRun>, connection: &Arc<Connection>, message: &Message) 
     let backend_id = message.id.clone().ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
     let number = {
         let mut state = run.lock();
+        if state.leaves_backend_task() {
+            return Ok(());
+        }
         if run.is_stopped() {
             return Err(Refusal::new(ErrorKind::InvalidRequest, "the task is over"));
         }
@@ -59,7 +62,7 @@ async fn store(run: Arc<TaskRun>, number: i64, request: Vec<u8>) {
     let asked = run.commit(|epoch| Write::AskInput { task: run.id.clone(), epoch, number, request: request.clone() }).await;
     if asked.is_err() {
         if let Some(input) = take(&run, number) {
-            refuse(&input, &Refusal::new(ErrorKind::InvalidRequest, "the task is over"));
+            refuse_as_over(&run, &input);
         }
         return;
     }
@@ -108,7 +111,13 @@ async fn close(run: &TaskRun, number: i64) {
 pub(super) fn refuse_all(run: &TaskRun) {
     let numbers: Vec<i64> = run.lock().inputs.keys().copied().collect();
     for input in numbers.into_iter().filter_map(|number| take(run, number)) {
-        refuse(&input, &Refusal::new(ErrorKind::InvalidRequest, "the task is over"));
+        refuse_as_over(run, &input);
+    }
+}
+
+fn refuse_as_over(run: &TaskRun, input: &OpenInput) {
+    if !run.leaves_backend_task() {
+        refuse(input, &Refusal::new(ErrorKind::InvalidRequest, "the task is over"));
     }
 }
 

@@ -27,6 +27,7 @@ use crate::{
         },
         session::record::BackendSession,
     },
+    auth::SealError,
     durable::{Step, TaskStatus, Write, fault_point},
     rules::{
         sharing::LinkScope,
@@ -76,13 +77,16 @@ fn place(run: &TaskRun) -> String {
 
 impl TaskRun {
     /// The backend made a task of its own. Noted before the answer is handed on: the backend's next message may be about it.
-    pub fn mirrored_as(self: &Arc<Self>, link: &Arc<Link>, backend_task: &str) {
+    pub fn mirrored_as(self: &Arc<Self>, link: &Arc<Link>, connection: &Connection, backend_task: &str) {
+        let unstored = step(self, link, connection, backend_task)
+            .inspect_err(|error| tracing::error!(task = %self.digest(), %error, "the way to a backend's task can not be stored"))
+            .ok();
         {
             let mut state = self.lock();
             if !state.creating {
                 return;
             }
-            state.mirrored = Some(Mirrored { id: backend_task.to_owned(), link: link.clone() });
+            state.mirrored = Some(Mirrored { id: backend_task.to_owned(), link: link.clone(), unstored });
             state.creating = false;
         }
         self.shared.tasks.note_backend_task(self, link, backend_task);
@@ -95,16 +99,25 @@ impl TaskRun {
     }
 }
 
+/// What is stored of a task that the backend made.
+fn step(run: &TaskRun, link: &Link, connection: &Connection, backend_task: &str) -> Result<Step, SealError> {
+    let way = serde_json::to_vec(&Way::of(link, connection)).unwrap_or_default();
+    let link = run.shared.durable.seal.seal(&place(run), &way)?;
+    Ok(Step::Mirrored { backend_task: backend_task.to_owned(), link })
+}
+
 /// Goes on with a task that the backend has just made.
 pub(super) async fn follow(run: &Arc<TaskRun>, link: &Arc<Link>, connection: &Connection, task: BackendTask) -> Ending {
-    let way = serde_json::to_vec(&Way::of(link, connection)).unwrap_or_default();
-    let sealed = match run.shared.durable.seal.seal(&place(run), &way) {
-        Ok(sealed) => sealed,
+    let noted = run.lock().mirrored.as_ref().and_then(|mirrored| mirrored.unstored.clone());
+    let step = match noted.map_or_else(|| step(run, link, connection, &task.id), Ok) {
+        Ok(step) => step,
         Err(error) => return Ending::Refused(Refusal::new(ErrorKind::Internal, error.to_string())),
     };
-    let step = Step::Mirrored { backend_task: task.id.clone(), link: sealed };
     if let Err(stop) = run.commit(|epoch| Write::StepTask { task: run.id.clone(), epoch, step: step.clone() }).await {
         return Ending::Stopped(stop);
+    }
+    if let Some(mirrored) = &mut run.lock().mirrored {
+        mirrored.unstored = None;
     }
     fault_point::passed("task.mirrored.committed");
     watch(run, link, task).await
@@ -126,7 +139,7 @@ pub(super) async fn resume(run: &Arc<TaskRun>, backend_task: String, sealed: &[u
     if let Some(way) = way {
         way.take(&link);
     }
-    run.lock().mirrored = Some(Mirrored { id: backend_task.clone(), link: link.clone() });
+    run.lock().mirrored = Some(Mirrored { id: backend_task.clone(), link: link.clone(), unstored: None });
     run.shared.tasks.note_backend_task(run, &link, &backend_task);
     let task = BackendTask { id: backend_task, status: TaskStatus::Working, message: None, poll_interval: Some(std::time::Duration::ZERO) };
     watch(run, &link, task).await

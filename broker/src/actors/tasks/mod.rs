@@ -94,6 +94,19 @@ pub(super) struct Waiting {
     stream: Arc<EventStream>,
 }
 
+/// Keeps a request among those that wait. However it ends, answered or unseen, it is forgotten.
+struct Wait<'a> {
+    tasks: &'a Tasks,
+    task: TaskId,
+    one: Arc<Waiting>,
+}
+
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        self.tasks.no_longer_waits(&self.task, &self.one);
+    }
+}
+
 impl std::fmt::Debug for Tasks {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(out, "Tasks({} running)", self.running())
@@ -228,19 +241,16 @@ impl Tasks {
     // Who waits.
 
     /// A request of this session waits for a task, for as long as the returned value lives.
-    fn wait_for(&self, task: &TaskId, session: &Arc<Session>, stream: &Arc<EventStream>) -> Arc<Waiting> {
-        let waiting = Arc::new(Waiting { changed: Notify::new(), session: Arc::downgrade(session), stream: stream.clone() });
-        let mut inner = self.lock();
-        let all = inner.waiting.entry(task.clone()).or_default();
-        all.retain(|other| other.strong_count() > 0);
-        all.push(Arc::downgrade(&waiting));
-        waiting
+    fn wait_for(&self, task: &TaskId, session: Weak<Session>, stream: &Arc<EventStream>) -> Wait<'_> {
+        let one = Arc::new(Waiting { changed: Notify::new(), session, stream: stream.clone() });
+        self.lock().waiting.entry(task.clone()).or_default().push(Arc::downgrade(&one));
+        Wait { tasks: self, task: task.clone(), one }
     }
 
-    fn no_longer_waits(&self, task: &TaskId) {
+    fn no_longer_waits(&self, task: &TaskId, one: &Arc<Waiting>) {
         let mut inner = self.lock();
         if let Some(all) = inner.waiting.get_mut(task) {
-            all.retain(|other| other.strong_count() > 0);
+            all.retain(|other| other.as_ptr() != Arc::as_ptr(one));
             if all.is_empty() {
                 inner.waiting.remove(task);
             }
@@ -292,4 +302,21 @@ impl Tasks {
 pub fn digest(task: &TaskId) -> String {
     let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, task.as_str().as_bytes());
     hash.as_ref()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::event_log::LogLimits;
+
+    #[test]
+    fn nothing_is_left_of_who_waited() {
+        let (tasks, task) = (Tasks::default(), TaskId::new("t"));
+        let stream = EventStream::general(1, LogLimits { events: 1, bytes: 1 });
+        let (one, other) = (tasks.wait_for(&task, Weak::new(), &stream), tasks.wait_for(&task, Weak::new(), &stream));
+        drop(one);
+        assert_eq!(tasks.waiting_for(&task).len(), 1);
+        drop(other);
+        assert!(tasks.lock().waiting.is_empty());
+    }
 }

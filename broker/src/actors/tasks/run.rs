@@ -33,7 +33,7 @@ use crate::{
         sync,
         tenant::Tenant,
     },
-    durable::{TaskRecord, TaskStatus, Wake, WholeTask, Write, Written},
+    durable::{Step, TaskRecord, TaskStatus, Wake, WholeTask, Write, Written},
     limits::{STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_RUN_MAX},
     rules::{catalog::Endpoint, log_level::LogLevel, tasks::Details},
 };
@@ -90,11 +90,23 @@ pub(super) struct RunState {
     pub(super) inputs_asked: i64,
 }
 
+impl RunState {
+    pub(super) fn is_untouched(&self) -> bool {
+        !self.under_way && self.mirrored.is_none()
+    }
+
+    pub(super) fn leaves_backend_task(&self) -> bool {
+        self.why == Some(Stop::Released) && self.mirrored.is_some()
+    }
+}
+
 /// A task of the backend's.
 #[derive(Debug, Clone)]
 pub(super) struct Mirrored {
     pub(super) id: String,
     pub(super) link: Arc<Link>,
+    /// What the record does not say of it yet.
+    pub(super) unstored: Option<Step>,
 }
 
 /// A request of the backend that waits for the client's answer.
@@ -159,8 +171,17 @@ impl TaskRun {
 
     /// Asks the run to end. The first reason counts.
     pub fn stop(&self, why: Stop) {
-        self.lock().why.get_or_insert(why);
-        self.stop.cancel();
+        self.stop_if(why, |_| true);
+    }
+
+    /// The same, where it stands like this: nothing of it changes in between.
+    pub(super) fn stop_if(&self, why: Stop, stands: impl FnOnce(&RunState) -> bool) {
+        let mut state = self.lock();
+        if stands(&state) {
+            state.why.get_or_insert(why);
+            drop(state);
+            self.stop.cancel();
+        }
     }
 
     pub(super) async fn stopped(&self) -> Stop {
@@ -174,8 +195,12 @@ impl TaskRun {
 
     /// Whether another process could begin it anew without doing anything twice.
     pub(super) fn is_untouched(&self) -> bool {
-        let state = self.lock();
-        !state.under_way && state.mirrored.is_none()
+        self.lock().is_untouched()
+    }
+
+    /// The backend's task goes on, and another process with it: what it waits for is not refused on account of this one.
+    pub(super) fn leaves_backend_task(&self) -> bool {
+        self.lock().leaves_backend_task()
     }
 
     /// Whether it waits for answers of its client.

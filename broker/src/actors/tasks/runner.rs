@@ -6,6 +6,7 @@
 
 use std::{
     panic::AssertUnwindSafe,
+    pin::{Pin, pin},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -22,7 +23,7 @@ use protocol::{
 };
 
 use super::{
-    inputs, mirror,
+    handing_over, inputs, mirror,
     run::{Mirrored, Stop, TaskRun},
 };
 use crate::{
@@ -79,24 +80,26 @@ async fn carry_out(run: Arc<TaskRun>, from: Step) {
 }
 
 async fn until_ended(run: &Arc<TaskRun>, from: Step) -> Ending {
-    let work = work(run, from);
-    let attending = inputs::attend(run);
-    tokio::pin!(work, attending);
+    first_end(run, pin!(work(run, from))).await
+}
+
+/// An answer that is there counts, whoever wants the run to end.
+pub(super) async fn first_end(run: &Arc<TaskRun>, mut work: Pin<&mut impl Future<Output = Ending>>) -> Ending {
+    let attending = pin!(inputs::attend(run));
     let ending = tokio::select! {
         biased;
-        why = run.stopped() => Ending::Stopped(why),
         ending = &mut work => return ending,
+        why = run.stopped() => Ending::Stopped(why),
         () = tokio::time::sleep(run.left()) => Ending::OutOfTime,
-        never = &mut attending => match never {},
+        never = attending => match never {},
     };
     // The backend is just making a task of it: only who knows that task can cancel it.
     tokio::select! {
         biased;
-        () = creation_known(run) => {}
-        _ended = &mut work => {}
-        () = tokio::time::sleep(run.timeouts().control) => {}
+        () = creation_known(run) => ending,
+        answered = &mut work => answered,
+        () = tokio::time::sleep(run.timeouts().control) => ending,
     }
-    ending
 }
 
 async fn creation_known(run: &TaskRun) {
@@ -261,7 +264,7 @@ async fn settle(run: &Arc<TaskRun>, ending: Ending) {
             refused(run, &Refusal::new(ErrorKind::Timeout, "the task was not over within its time")).await;
         }
         Ending::Stopped(Stop::Released) => {
-            release(run).await;
+            handing_over::release(run).await;
             tell_backend(run, Stop::Released).await;
         }
         Ending::Stopped(why) => tell_backend(run, why).await,
@@ -327,22 +330,6 @@ fn in_clients_terms(run: &TaskRun, answer: &Message) -> Result<Message, Refusal>
     tasks::decoded(splice.finish()).ok_or_else(|| Refusal::new(ErrorKind::Internal, "the answer can not be read any more"))
 }
 
-/// Another process may go on. What was certainly not sent can begin anew there.
-async fn release(run: &TaskRun) {
-    let (task, epoch) = (run.id.clone(), run.epoch());
-    if let Some(mirrored) = &run.lock().mirrored {
-        mirrored.link.leave_backend_session(); // or the backend would forget the task with the session
-    }
-    if run.is_untouched() {
-        let _as_good = run.shared.durable.write(Write::StepTask { task: task.clone(), epoch, step: Step::Queued }).await;
-    }
-    match run.shared.durable.write(Write::ReleaseTask { task, epoch }).await {
-        Ok(_) => run.announce(),
-        // Its lease ends with the process, and the task is found then.
-        Err(refusal) => tracing::warn!(task = %run.digest(), %refusal, "a task could not be given away"),
-    }
-}
-
 /// Tells the backend that nobody here waits any more: by the cancellation of a call (MCP 2025-11-25, Cancellation), or by
 /// that of its own task, which another process may still follow unless it was cancelled.
 async fn tell_backend(run: &Arc<TaskRun>, why: Stop) {
@@ -351,7 +338,7 @@ async fn tell_backend(run: &Arc<TaskRun>, why: Stop) {
         (state.mirrored.clone(), state.carried.clone(), state.as_task, state.under_way)
     };
     match (mirrored, carried) {
-        (Some(Mirrored { id, link }), _) if why == Stop::Cancelled => mirror::cancel(run, &link, &id).await,
+        (Some(Mirrored { id, link, .. }), _) if why == Stop::Cancelled => mirror::cancel(run, &link, &id).await,
         (None, Some(Carried { connection, wire_id, .. })) if under_way && !as_task => {
             let params = format!("{{\"requestId\":{wire_id}}}");
             connection.send_later(handshake::notification(Method::Cancelled, Some(params.as_bytes())));

@@ -103,7 +103,7 @@ impl Ear<'_> {
             Kind::Request => {
                 self.wait_for_room().await;
                 let id = message.id.clone();
-                if let Err(refusal) = self.session.submit(message, self.outbox) {
+                if let Err(refusal) = self.session.submit_once_settled(message, self.outbox).await {
                     self.refuse(&Rejected::new(refusal, id));
                 }
             }

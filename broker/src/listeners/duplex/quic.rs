@@ -130,7 +130,11 @@ async fn serve_request(session: Arc<Session>, mut stream: RequestStream) {
         Ok(Ok(None)) | Err(_) => return stream.cancel(),
     };
     let (mut sink, cancellation) = stream.answering();
-    match decoded.and_then(|message| begin(&session, message)) {
+    let begun = match decoded {
+        Ok(message) => begin(&session, message).await,
+        Err(rejected) => Err(rejected),
+    };
+    match begun {
         Ok(Some((request, reader))) => answer(&session, request, reader, sink, cancellation).await,
         Ok(None) => sink.finish(),
         Err(rejected) => {
@@ -145,7 +149,7 @@ async fn serve_request(session: Arc<Session>, mut stream: RequestStream) {
 type Begun = (protocol::ids::RequestId, Reader);
 
 /// Hands a message to the session. `None`: it is no request, and nothing follows.
-fn begin(session: &Arc<Session>, message: Message) -> Result<Option<Begun>, Rejected> {
+async fn begin(session: &Arc<Session>, message: Message) -> Result<Option<Begun>, Rejected> {
     let id = message.id.clone();
     if message.is_modern() {
         return Err(Rejected::new(modern_era(), id));
@@ -157,7 +161,7 @@ fn begin(session: &Arc<Session>, message: Message) -> Result<Option<Begun>, Reje
             let stream = session.open_stream(id.iter().cloned().collect(), 0);
             let unread = || Refusal::new(ErrorKind::Internal, "a new stream can not be read");
             let reader = stream.read_from(0).map_err(|_| Rejected::new(unread(), id.clone()))?;
-            session.submit(message, &stream).map_err(|refusal| Rejected::new(refusal, id.clone()))?;
+            session.submit_once_settled(message, &stream).await.map_err(|refusal| Rejected::new(refusal, id.clone()))?;
             return Ok(id.map(|id| (id, reader)));
         }
     }

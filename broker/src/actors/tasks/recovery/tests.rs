@@ -5,7 +5,14 @@ use std::time::Duration;
 use protocol::ids::{BackendId, PrincipalId, TenantId};
 use storage::{DurableStore, StoreError, hot::MemoryHot};
 
-use super::*;
+use super::{
+    super::{
+        handing_over,
+        run::Mirrored,
+        runner::{self, Ending},
+    },
+    *,
+};
 use crate::{
     auth::{Keyring, Keys},
     broker::{Broker, Parts},
@@ -134,6 +141,73 @@ async fn what_can_not_be_carried_out_here_is_released_and_left_alone() {
         tasks.leave_alone(&TaskId::new(format!("more {number}")));
     }
     assert_eq!(tasks.left_alone(), None, "or they would be taken and given back without an end");
+}
+
+impl Alone {
+    /// A run of a task whose call is in the record as sent.
+    async fn sent(&self) -> Arc<TaskRun> {
+        let whole = self.stored(record("t1"), &self.shared().durable.node()).await;
+        let sent = Write::StepTask { task: TaskId::new("t1"), epoch: whole.stored.epoch, step: Step::Sent };
+        assert_eq!(self.shared().durable.write(sent).await.unwrap(), Written::Done);
+        let tenant = self.broker.tenant(&whole.stored.record.tenant).unwrap();
+        let plan = Plan::read(&whole.stored.record).unwrap();
+        TaskRun::new(whole, plan, tenant, self.shared())
+    }
+
+    /// The store is busy with the next so many steps of tasks.
+    fn busy_with_steps(&self, mut times: u32) {
+        self.store.on_write(move |writes| {
+            let is_step = writes.iter().any(|write| matches!(write, Write::StepTask { .. }));
+            if is_step && times > 0 {
+                times -= 1;
+                return Verdict::Fail(away());
+            }
+            Verdict::Pass
+        });
+    }
+
+    async fn left(&self) -> (Option<NodeName>, Step) {
+        let stored = self.store.whole_task(&TaskId::new("t1")).await.unwrap().unwrap().stored;
+        (stored.owner, stored.step)
+    }
+}
+
+#[tokio::test]
+async fn a_task_is_given_away_with_what_is_known_of_its_call_or_not_at_all() {
+    let alone = Alone::start().await;
+    let run = alone.sent().await;
+    alone.busy_with_steps(u32::MAX);
+    handing_over::release(&run).await;
+    assert_eq!(alone.left().await, (Some(alone.shared().durable.node()), Step::Sent));
+    alone.busy_with_steps(2);
+    handing_over::release(&run).await;
+    assert_eq!(alone.left().await, (None, Step::Queued), "it was certainly not sent");
+}
+
+#[tokio::test]
+async fn a_backends_task_that_was_just_made_is_in_the_record_before_it_is_given_away() {
+    let alone = Alone::start().await;
+    let spec = serde_json::from_value(serde_json::json!({"transport": {"type": "http", "url": "http://127.0.0.1:9/mcp"}})).unwrap();
+    alone.broker.put_backend(&TenantId::parse("default").unwrap(), &BackendId::parse("b").unwrap(), spec);
+    let run = alone.sent().await;
+    let made = Step::Mirrored { backend_task: "theirs".into(), link: b"way".to_vec() };
+    let link = run.link().unwrap();
+    run.lock().under_way = true;
+    run.lock().mirrored = Some(Mirrored { id: "theirs".into(), link, unstored: Some(made.clone()) });
+    alone.busy_with_steps(1);
+    handing_over::release(&run).await;
+    assert_eq!(alone.left().await, (None, made));
+}
+
+#[tokio::test]
+async fn an_answer_that_is_there_counts_when_the_run_is_to_end() {
+    let alone = Alone::start().await;
+    let run = alone.sent().await;
+    run.stop(Stop::Released);
+    let ending = runner::first_end(&run, std::pin::pin!(std::future::ready(Ending::CancelledThere))).await;
+    assert!(matches!(ending, Ending::CancelledThere), "{ending:?}");
+    let never = std::pin::pin!(std::future::pending());
+    assert!(matches!(runner::first_end(&run, never).await, Ending::Stopped(Stop::Released)));
 }
 
 #[tokio::test]
