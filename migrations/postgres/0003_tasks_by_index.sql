@@ -233,6 +233,22 @@ BEGIN
     ) RETURNING *;
 END $$;
 
+-- After a lapse of its lease a process takes what is left to a name nobody had before, so all that name has is its own. It is
+-- read by a statement of its own, which sees what an earlier call, whose answer was lost, committed while this one waited.
+CREATE FUNCTION reclaim_tasks(lapsed TEXT, fresh TEXT) RETURNS TABLE (task TEXT, epoch BIGINT) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    UPDATE tasks SET owner = fresh, epoch = epoch + 1 WHERE owner = lapsed AND status IN ('working', 'input_required');
+    RETURN QUERY SELECT task, epoch FROM tasks WHERE owner = fresh AND status IN ('working', 'input_required');
+END $$;
+
+CREATE FUNCTION reclaim_sessions(lapsed TEXT, fresh TEXT, keys BYTEA[]) RETURNS TABLE (key BYTEA, epoch BIGINT) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    UPDATE sessions SET owner = fresh, epoch = epoch + 1 WHERE owner = lapsed AND key = ANY (keys);
+    RETURN QUERY SELECT key, epoch FROM sessions WHERE owner = fresh AND key = ANY (keys);
+END $$;
+
 -- For replicas of the build before.
 CREATE OR REPLACE FUNCTION claim_tasks(claimant TEXT, most INTEGER, token BIGINT) RETURNS SETOF tasks LANGUAGE sql AS $$
     SELECT * FROM claim_tasks(claimant, most, token, TRUE, '{}')

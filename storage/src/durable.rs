@@ -50,8 +50,8 @@ pub trait DurableStore: ConfigStore {
     /// owner's lease has lapsed (or it is `node` already, or nobody). Counts as hearing from its client.
     async fn claim_session(&self, key: &SessionKey, seat: &SessionSeat, node: &NodeName, idle: Duration) -> Result<Claim, StoreError>;
 
-    /// After a lapse: moves those of these sessions that still belong to `from` to `to`, under new epochs. Returns sessions
-    /// and their epochs.
+    /// After a lapse: moves those of these sessions that still belong to `from` to `to`, under new epochs. Returns all of them
+    /// that `to` has then, with their epochs: what a call moved whose answer was lost is told by the next one.
     async fn reclaim_sessions(&self, from: &NodeName, to: &NodeName, keys: &[SessionKey]) -> Result<Vec<(SessionKey, i64)>, StoreError>;
 
     /// In the order of creation. `after`: the last key of the page before; nothing comes after one that is gone meanwhile.

@@ -112,8 +112,6 @@ pub struct PostgresStore {
 struct Unanswered {
     /// Name of a call of `claim_tasks`.
     claim: Option<i64>,
-    /// Nodes for which a reclaim failed.
-    reclaims: Vec<(&'static str, crate::NodeName, crate::NodeName)>,
     /// Until then a batch may be one that was sent before.
     writes_until: Option<Instant>,
 }

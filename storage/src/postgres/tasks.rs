@@ -67,14 +67,6 @@ const TASKS: &str = stored_tasks!(
         AND ($3::bigint IS NULL OR (created_at_us, task) > ($3, $4)) ORDER BY created_at_us, task LIMIT $5"
 );
 
-const RECLAIM_TASKS: &str = "
-    WITH moved AS (
-        UPDATE tasks SET owner = $2, epoch = epoch + 1 WHERE owner = $1 AND status IN ('working', 'input_required')
-        RETURNING task, epoch)
-    SELECT task, epoch FROM moved
-    UNION ALL SELECT task, epoch FROM tasks WHERE owner = $2 AND status IN ('working', 'input_required') AND $3
-        AND task NOT IN (SELECT task FROM moved)"; // of those the statement still sees the epoch of before
-
 /// Without reading what is over.
 pub(super) const TASK_COUNTS: &str = "
     SELECT status, count(*) AS tasks FROM tasks WHERE status IN ('working', 'input_required') GROUP BY status
@@ -171,7 +163,8 @@ impl PostgresStore {
     }
 
     pub(super) async fn move_tasks(&self, from: &NodeName, to: &NodeName) -> Result<Vec<(TaskId, i64)>, StoreError> {
-        let rows = self.reclaim("tasks", from, to, RECLAIM_TASKS).await?;
+        let reclaim = |_| sqlx::query("SELECT task, epoch FROM reclaim_tasks($1, $2)").bind(from.as_str()).bind(to.as_str());
+        let rows = self.rows(reclaim).await?;
         Ok(self.readable(&rows, |row| Ok((task_id(row)?, get(row, "epoch")?)), named))
     }
 

@@ -4,12 +4,12 @@ use std::{str::FromStr, time::Duration};
 
 use protocol::ids::TaskId;
 use sqlx::{ConnectOptions as _, Executor as _, postgres::PgConnectOptions};
-use testkit::PostgresServer;
+use testkit::{PostgresServer, eventually};
 use tokio::time::Instant;
 
 use super::{
     super::{schema, tasks},
-    AT_MOST, PostgresStore, create, on_server, open, open_session,
+    AT_MOST, PostgresStore, create, key, on_server, open, open_session,
     outages::{everything_works_soon, warm},
 };
 use crate::{DurableStore, NodeName, StoreError, TaskStatus};
@@ -83,10 +83,11 @@ async fn a_look_among_many_tasks_takes_less_than_five_milliseconds() {
     assert!(looks[25] < Duration::from_millis(5), "{:?}", looks[25]);
 }
 
+const WAITING: &str = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+
 /// Waits until somebody waits for a lock.
 pub(super) async fn somebody_waits(server: &PostgresServer) {
-    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
-    testkit::eventually("somebody to wait", async || match server.sql(&server.url(), waiting).await.as_str() {
+    eventually("somebody to wait", async || match server.sql(&server.url(), WAITING).await.as_str() {
         "0" => Err(()),
         _ => Ok(()),
     })
@@ -122,12 +123,31 @@ async fn what_is_reclaimed_is_told_once_and_with_its_epoch() {
     let (a, b) = (NodeName::new("a"), NodeName::new("b"));
     store.write(&[create(1), create(2), open_session(1)]).await.unwrap();
     for (from, to, epoch) in [(&a, &a, 2), (&a, &b, 3), (&b, &b, 4)] {
-        // As if an answer to the same had been lost.
-        store.unanswered().reclaims.push(("tasks", from.clone(), to.clone()));
         let mut told = store.reclaim_tasks(from, to).await.unwrap();
         told.sort();
         assert_eq!(told, [(TaskId::new("t1"), epoch), (TaskId::new("t2"), epoch)], "{from} to {to}");
     }
+}
+
+/// The first attempt's connection is lost while it commits, and the second one waits for its locks.
+#[tokio::test]
+async fn what_an_unanswered_reclaim_commits_late_is_told_by_the_next() {
+    let (server, store) = on_server().await;
+    let (a, b) = (NodeName::new("a"), NodeName::new("b"));
+    store.write(&[create(1), open_session(1)]).await.unwrap();
+    let mut first = PgConnectOptions::from_str(&server.url()).unwrap().connect().await.unwrap();
+    let moved = "BEGIN; UPDATE tasks SET owner = 'b', epoch = epoch + 1; UPDATE sessions SET owner = 'b', epoch = epoch + 1";
+    first.execute(moved).await.unwrap();
+    let keys = [key(1)];
+    let (tasks, sessions, ()) = tokio::join!(store.reclaim_tasks(&a, &b), store.reclaim_sessions(&a, &b, &keys), async {
+        eventually("both to wait", async || match server.sql(&server.url(), WAITING).await.as_str() {
+            "2" => Ok(()),
+            waiting => Err(waiting.to_owned()),
+        })
+        .await;
+        first.execute("COMMIT").await.unwrap();
+    });
+    assert_eq!((tasks.unwrap(), sessions.unwrap()), (vec![(TaskId::new("t1"), 2)], vec![(key(1), 2)]));
 }
 
 #[tokio::test]
