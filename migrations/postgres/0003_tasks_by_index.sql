@@ -199,16 +199,16 @@ BEGIN
     ) RETURNING key;
 END $$;
 
--- `token` names the call. `again`: what an earlier call under the same name took is returned as well, its answer was lost.
+-- `token` names the call. What the `unanswered` ones took is returned as well.
 -- Mostly there is nothing to take, and that is found out from one index entry for each owner.
-CREATE FUNCTION claim_tasks(claimant TEXT, most INTEGER, token BIGINT, again BOOLEAN, except_for TEXT[])
+CREATE FUNCTION claim_tasks(claimant TEXT, most INTEGER, token BIGINT, unanswered BIGINT[], except_for TEXT[])
 RETURNS SETOF tasks LANGUAGE plpgsql AS $$
 DECLARE
     dead TEXT[];
 BEGIN
-    IF again THEN
+    IF unanswered <> '{}' THEN
         RETURN QUERY SELECT * FROM tasks
-            WHERE owner = claimant AND claim = token AND status IN ('working', 'input_required');
+            WHERE owner = claimant AND claim = ANY (unanswered) AND status IN ('working', 'input_required');
     END IF;
     WITH RECURSIVE owners (name) AS (
         (SELECT owner FROM tasks WHERE status IN ('working', 'input_required') AND owner IS NOT NULL ORDER BY owner LIMIT 1)
@@ -251,7 +251,7 @@ END $$;
 
 -- For replicas of the build before.
 CREATE OR REPLACE FUNCTION claim_tasks(claimant TEXT, most INTEGER, token BIGINT) RETURNS SETOF tasks LANGUAGE sql AS $$
-    SELECT * FROM claim_tasks(claimant, most, token, TRUE, '{}')
+    SELECT * FROM claim_tasks(claimant, most, token, ARRAY[token], '{}')
 $$;
 
 CREATE OR REPLACE FUNCTION expire_tasks(most INTEGER) RETURNS SETOF TEXT LANGUAGE plpgsql AS $$

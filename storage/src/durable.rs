@@ -97,11 +97,14 @@ pub trait DurableStore: ConfigStore {
 
     /// Makes `node` the owner of up to `limit` unfinished tasks whose owners' leases have lapsed, and returns them, oldest
     /// first. Never its own: those run there, whatever became of its lease; and none of `except`, which `node` can not carry
-    /// out. What a call took whose answer was lost is returned by the next one.
+    /// out. What a call took whose answer was lost is returned by the first one after its commit.
     async fn claim_tasks(&self, node: &NodeName, limit: u32, except: &[TaskId]) -> Result<Vec<WholeTask>, StoreError>;
 
     /// As [`DurableStore::reclaim_sessions`], for all unfinished tasks.
     async fn reclaim_tasks(&self, from: &NodeName, to: &NodeName) -> Result<Vec<(TaskId, i64)>, StoreError>;
+
+    /// Unfinished tasks that any of these nodes owns.
+    async fn tasks_of(&self, nodes: &[NodeName]) -> Result<Vec<TaskId>, StoreError>;
 
     /// What the task waits for, or waited for and did not take yet: inputs that are not closed, by number.
     async fn task_inputs(&self, task: &TaskId) -> Result<Vec<TaskInput>, StoreError>;

@@ -154,6 +154,16 @@ pub(super) async fn reclaim(store: &SqliteStore, from: &NodeName, to: &NodeName)
     Ok(store.readable(&rows, task_name, |row| Ok((TaskId::new(get::<String>(row, "task")?), get(row, "epoch")?))))
 }
 
+pub(super) async fn of(store: &SqliteStore, nodes: &[NodeName]) -> Result<Vec<TaskId>, StoreError> {
+    let nodes = serde_json::to_string(&nodes.iter().map(NodeName::as_str).collect::<Vec<_>>()).unwrap_or_else(|_| "[]".into());
+    let select = sqlx::query(
+        "SELECT task FROM tasks INDEXED BY tasks_unfinished
+         WHERE status IN ('working', 'input_required') AND owner IN (SELECT value FROM json_each(?))",
+    );
+    let rows = select.bind(nodes).fetch_all(&store.readers).await.map_err(explain)?;
+    Ok(store.readable(&rows, task_name, |row| Ok(TaskId::new(get::<String>(row, "task")?))))
+}
+
 pub(super) async fn inputs(store: &SqliteStore, task: &TaskId) -> Result<Vec<TaskInput>, StoreError> {
     let select = sqlx::query(
         "SELECT i.number, i.request, i.answer, t.task FROM task_inputs i JOIN tasks t ON t.number = i.task

@@ -53,7 +53,7 @@ async fn looking_for_tasks_does_not_read_the_table() {
     assert_eq!(store.claim_tasks(&node, 64, &[]).await.unwrap(), []);
     let table: u32 = server.sql(&server.url(), "SELECT pg_relation_size('tasks') / 8192").await.parse().unwrap();
     // The first call in a session reads the catalog, too.
-    let claim = "SELECT * FROM claim_tasks('b', 64, 1, FALSE, '{}')";
+    let claim = "SELECT * FROM claim_tasks('b', 64, 1, '{}', '{}')";
     let looking = pages(&server, claim).await;
     assert!(looking > 0 && looking < 1_000 && looking < table / 10, "{looking} of {table} pages");
     let counting = pages(&server, tasks::TASK_COUNTS).await;
@@ -127,6 +127,27 @@ async fn what_is_reclaimed_is_told_once_and_with_its_epoch() {
         told.sort();
         assert_eq!(told, [(TaskId::new("t1"), epoch), (TaskId::new("t2"), epoch)], "{from} to {to}");
     }
+}
+
+/// Whoever claims does not wait for the locks of a call without an answer.
+#[tokio::test]
+async fn what_an_unanswered_claim_commits_late_is_told_by_a_later_one() {
+    let (server, store) = on_server().await;
+    let node = NodeName::new("b");
+    store.write(&[create(1)]).await.unwrap();
+    // A call that was given up, and is committing.
+    let token: i64 = 7;
+    assert_eq!(store.unanswered().note_claim(token), Vec::<i64>::new());
+    let mut first = PgConnectOptions::from_str(&server.url()).unwrap().connect().await.unwrap();
+    first.execute("BEGIN; SELECT task FROM claim_tasks('b', 10, 7, '{}', '{}')").await.unwrap();
+    assert_eq!(store.claim_tasks(&node, 10, &[]).await.unwrap(), []);
+    assert_eq!(store.claim_tasks(&node, 10, &[]).await.unwrap(), [], "nor by the next");
+    assert_eq!(store.tasks_of(std::slice::from_ref(&node)).await.unwrap(), []);
+    first.execute("COMMIT").await.unwrap();
+    let told = store.claim_tasks(&node, 10, &[]).await.unwrap();
+    assert_eq!(told.iter().map(|task| task.stored.epoch).collect::<Vec<_>>(), [2]);
+    assert_eq!(store.tasks_of(&[node, NodeName::new("a")]).await.unwrap(), [TaskId::new("t1")]);
+    assert!(store.unanswered().claims.is_empty(), "it is settled now");
 }
 
 /// The first attempt's connection is lost while it commits, and the second one waits for its locks.
