@@ -145,9 +145,10 @@ async fn what_is_ours_and_carried_out_by_nobody_is_found_at_the_second_look() {
     let recovering = shared.tasks.begin_recovery(&attended.stored.record.task).unwrap();
     // Under the name of before.
     shared.durable.rename(NodeName::new("renamed"));
+    let reads = alone.store.count("whole_task");
     let missing = strays::compare(shared, HashSet::new()).await;
     assert_eq!(missing, HashSet::from([stray.stored.record.task.clone()]));
-    assert_eq!(alone.store.count("whole_task"), 0, "it may be just about to begin");
+    assert_eq!(alone.store.count("whole_task"), reads, "it may be just about to begin");
     assert_eq!(strays::compare(shared, missing).await, HashSet::new());
     // There is no such backend here, so it is given back.
     let owner = async |task: &str| alone.store.inner.task(&TaskId::new(task)).await.unwrap().unwrap().owner;
