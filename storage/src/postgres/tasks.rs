@@ -80,8 +80,9 @@ pub(super) const TASK_COUNTS: &str = "
     SELECT status, count(*) AS tasks FROM tasks WHERE status IN ('working', 'input_required') GROUP BY status
     UNION ALL
     SELECT ended.status, ended.tasks FROM
-        (SELECT coalesce(sum(completed), 0)::bigint AS completed, coalesce(sum(failed), 0)::bigint AS failed,
-                coalesce(sum(cancelled), 0)::bigint AS cancelled FROM task_usage) AS u,
+        (SELECT coalesce(sum(greatest(stored - running - failed - cancelled, 0)), 0)::bigint AS completed,
+                coalesce(sum(greatest(failed, 0)), 0)::bigint AS failed,
+                coalesce(sum(greatest(cancelled, 0)), 0)::bigint AS cancelled FROM task_usage) AS u,
         LATERAL (VALUES ('completed', completed), ('failed', failed), ('cancelled', cancelled)) AS ended (status, tasks)";
 
 impl PostgresStore {
