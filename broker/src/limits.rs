@@ -76,8 +76,12 @@ pub const TASK_RELEASE_TRIES: u32 = 5;
 pub const TASK_OUTCOME_SUSPECT_BYTES: usize = 1024 * 1024;
 /// A new task that could not be stored by then is refused: its client waits.
 pub const TASK_STORE_WAIT_MAX: Duration = Duration::from_millis(500);
-/// A commit whose answer was lost has taken effect by then, or never will.
+/// A commit whose answer was lost has mostly taken effect by then, or never will. There is no limit to how long one takes.
 pub const COMMIT_SETTLES_WITHIN: Duration = Duration::from_secs(6);
+/// The longest pause between two looks for what such a commit may have made.
+pub const COMMIT_LOOK_MAX: Duration = Duration::from_secs(60);
+/// How often the tasks that are this process's own are compared with those it carries out.
+pub const TASK_COMPARE_INTERVAL: Duration = Duration::from_secs(3);
 /// A task this process can not carry out is left to others for this long, and then looked at again; each time for twice as long.
 pub const TASK_LEFT_ALONE_FIRST: Duration = Duration::from_secs(10);
 /// Longest such time.

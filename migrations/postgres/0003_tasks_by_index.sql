@@ -3,16 +3,25 @@
 --
 -- Functions are replaced, not removed: replicas of the build before may still be running on this database.
 
-ALTER TABLE task_usage
-    ADD COLUMN completed BIGINT NOT NULL DEFAULT 0,
-    ADD COLUMN failed    BIGINT NOT NULL DEFAULT 0,
-    ADD COLUMN cancelled BIGINT NOT NULL DEFAULT 0;
-
-UPDATE task_usage AS u SET completed = c.completed, failed = c.failed, cancelled = c.cancelled
-FROM (SELECT tenant, count(*) FILTER (WHERE status = 'completed') AS completed, count(*) FILTER (WHERE status = 'failed') AS failed,
-             count(*) FILTER (WHERE status = 'cancelled') AS cancelled
-      FROM tasks GROUP BY tenant) AS c
-WHERE c.tenant = u.tenant;
+-- How many tasks of a tenant ended as what; those that were completed are what is left of `stored`. They are counted before
+-- the table is locked, so that replicas that run wait for no longer than adding columns takes. What ends in between, or by
+-- a call of the old function that is still under way, is taken for completed.
+DO $$
+DECLARE
+    tenants TEXT[];
+    all_failed BIGINT[];
+    all_cancelled BIGINT[];
+BEGIN
+    SELECT array_agg(c.tenant), array_agg(c.failed), array_agg(c.cancelled) INTO tenants, all_failed, all_cancelled
+    FROM (SELECT tenant, count(*) FILTER (WHERE status = 'failed') AS failed,
+                 count(*) FILTER (WHERE status = 'cancelled') AS cancelled
+          FROM tasks GROUP BY tenant) AS c;
+    ALTER TABLE task_usage
+        ADD COLUMN failed    BIGINT NOT NULL DEFAULT 0,
+        ADD COLUMN cancelled BIGINT NOT NULL DEFAULT 0;
+    UPDATE task_usage AS u SET failed = c.failed, cancelled = c.cancelled
+    FROM unnest(tenants, all_failed, all_cancelled) AS c (tenant, failed, cancelled) WHERE c.tenant = u.tenant;
+END $$;
 
 -- By the clock of the moment.
 CREATE FUNCTION is_live(owner TEXT) RETURNS BOOLEAN LANGUAGE sql VOLATILE AS $$
@@ -137,8 +146,7 @@ BEGIN
             INSERT INTO task_transitions (task, revision, status, at_us, epoch)
             VALUES (w.task, t.revision + 1, w.status, at, w.epoch);
             DELETE FROM task_inputs WHERE task = w.task;
-            UPDATE task_usage SET running = running - 1, bytes = bytes + size,
-                                  completed = completed + (w.status = 'completed')::int, failed = failed + (w.status = 'failed')::int,
+            UPDATE task_usage SET running = running - 1, bytes = bytes + size, failed = failed + (w.status = 'failed')::int,
                                   cancelled = cancelled + (w.status = 'cancelled')::int
             WHERE tenant = t.tenant;
         WHEN 3 THEN -- release
@@ -199,16 +207,16 @@ BEGIN
     ) RETURNING key;
 END $$;
 
--- `token` names the call. `again`: what an earlier call under the same name took is returned as well, its answer was lost.
+-- `token` names the call. What the `unanswered` ones took is returned as well.
 -- Mostly there is nothing to take, and that is found out from one index entry for each owner.
-CREATE FUNCTION claim_tasks(claimant TEXT, most INTEGER, token BIGINT, again BOOLEAN, except_for TEXT[])
+CREATE FUNCTION claim_tasks(claimant TEXT, most INTEGER, token BIGINT, unanswered BIGINT[], except_for TEXT[])
 RETURNS SETOF tasks LANGUAGE plpgsql AS $$
 DECLARE
     dead TEXT[];
 BEGIN
-    IF again THEN
+    IF unanswered <> '{}' THEN
         RETURN QUERY SELECT * FROM tasks
-            WHERE owner = claimant AND claim = token AND status IN ('working', 'input_required');
+            WHERE owner = claimant AND claim = ANY (unanswered) AND status IN ('working', 'input_required');
     END IF;
     WITH RECURSIVE owners (name) AS (
         (SELECT owner FROM tasks WHERE status IN ('working', 'input_required') AND owner IS NOT NULL ORDER BY owner LIMIT 1)
@@ -233,9 +241,25 @@ BEGIN
     ) RETURNING *;
 END $$;
 
+-- After a lapse of its lease a process takes what is left to a name nobody had before, so all that name has is its own. It is
+-- read by a statement of its own, which sees what an earlier call, whose answer was lost, committed while this one waited.
+CREATE FUNCTION reclaim_tasks(lapsed TEXT, fresh TEXT) RETURNS TABLE (task TEXT, epoch BIGINT) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    UPDATE tasks SET owner = fresh, epoch = epoch + 1 WHERE owner = lapsed AND status IN ('working', 'input_required');
+    RETURN QUERY SELECT task, epoch FROM tasks WHERE owner = fresh AND status IN ('working', 'input_required');
+END $$;
+
+CREATE FUNCTION reclaim_sessions(lapsed TEXT, fresh TEXT, keys BYTEA[]) RETURNS TABLE (key BYTEA, epoch BIGINT) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    UPDATE sessions SET owner = fresh, epoch = epoch + 1 WHERE owner = lapsed AND key = ANY (keys);
+    RETURN QUERY SELECT key, epoch FROM sessions WHERE owner = fresh AND key = ANY (keys);
+END $$;
+
 -- For replicas of the build before.
 CREATE OR REPLACE FUNCTION claim_tasks(claimant TEXT, most INTEGER, token BIGINT) RETURNS SETOF tasks LANGUAGE sql AS $$
-    SELECT * FROM claim_tasks(claimant, most, token, TRUE, '{}')
+    SELECT * FROM claim_tasks(claimant, most, token, ARRAY[token], '{}')
 $$;
 
 CREATE OR REPLACE FUNCTION expire_tasks(most INTEGER) RETURNS SETOF TEXT LANGUAGE plpgsql AS $$
@@ -254,13 +278,11 @@ BEGIN
         )
         SELECT tenant, array_agg(task) AS ids, count(*) AS stored,
                count(*) FILTER (WHERE status IN ('working', 'input_required')) AS running,
-               count(*) FILTER (WHERE status = 'completed') AS completed, count(*) FILTER (WHERE status = 'failed') AS failed,
-               count(*) FILTER (WHERE status = 'cancelled') AS cancelled, sum(bytes)::bigint AS bytes
+               count(*) FILTER (WHERE status = 'failed') AS failed, count(*) FILTER (WHERE status = 'cancelled') AS cancelled, sum(bytes)::bigint AS bytes
         FROM gone GROUP BY tenant
     LOOP
         UPDATE task_usage AS u SET stored = u.stored - one.stored, running = u.running - one.running, bytes = u.bytes - one.bytes,
-                                   completed = u.completed - one.completed, failed = u.failed - one.failed,
-                                   cancelled = u.cancelled - one.cancelled
+                                   failed = greatest(u.failed - one.failed, 0), cancelled = greatest(u.cancelled - one.cancelled, 0)
         WHERE u.tenant = one.tenant;
         RETURN QUERY SELECT unnest(one.ids);
     END LOOP;

@@ -50,8 +50,8 @@ pub trait DurableStore: ConfigStore {
     /// owner's lease has lapsed (or it is `node` already, or nobody). Counts as hearing from its client.
     async fn claim_session(&self, key: &SessionKey, seat: &SessionSeat, node: &NodeName, idle: Duration) -> Result<Claim, StoreError>;
 
-    /// After a lapse: moves those of these sessions that still belong to `from` to `to`, under new epochs. Returns sessions
-    /// and their epochs.
+    /// After a lapse: moves those of these sessions that still belong to `from` to `to`, under new epochs. Returns all of them
+    /// that `to` has then, with their epochs: what a call moved whose answer was lost is told by the next one.
     async fn reclaim_sessions(&self, from: &NodeName, to: &NodeName, keys: &[SessionKey]) -> Result<Vec<(SessionKey, i64)>, StoreError>;
 
     /// In the order of creation. `after`: the last key of the page before; nothing comes after one that is gone meanwhile.
@@ -97,11 +97,14 @@ pub trait DurableStore: ConfigStore {
 
     /// Makes `node` the owner of up to `limit` unfinished tasks whose owners' leases have lapsed, and returns them, oldest
     /// first. Never its own: those run there, whatever became of its lease; and none of `except`, which `node` can not carry
-    /// out. What a call took whose answer was lost is returned by the next one.
+    /// out. What a call took whose answer was lost is returned by the first one after its commit.
     async fn claim_tasks(&self, node: &NodeName, limit: u32, except: &[TaskId]) -> Result<Vec<WholeTask>, StoreError>;
 
     /// As [`DurableStore::reclaim_sessions`], for all unfinished tasks.
     async fn reclaim_tasks(&self, from: &NodeName, to: &NodeName) -> Result<Vec<(TaskId, i64)>, StoreError>;
+
+    /// Unfinished tasks that any of these nodes owns.
+    async fn tasks_of(&self, nodes: &[NodeName]) -> Result<Vec<TaskId>, StoreError>;
 
     /// What the task waits for, or waited for and did not take yet: inputs that are not closed, by number.
     async fn task_inputs(&self, task: &TaskId) -> Result<Vec<TaskInput>, StoreError>;

@@ -157,6 +157,12 @@ impl Durable {
         self.node() == *node || self.former.lock().unwrap_or_else(PoisonError::into_inner).contains(node)
     }
 
+    /// Every name this process has, or had.
+    pub fn names(&self) -> Vec<NodeName> {
+        let former = self.former.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        former.into_iter().chain([self.node()]).collect()
+    }
+
     /// Carries out a change. `Ok`: it is on disk. An `Err` of a change that may have been carried out all the same is
     /// possible (the database went away at the wrong moment); whoever can not live with that looks.
     pub async fn write(&self, write: Write) -> Result<Written, Refusal> {

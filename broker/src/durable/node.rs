@@ -309,9 +309,14 @@ impl Node {
         // Only what is here: a row that is ours without a session here would be nobody's to end.
         let sessions: Vec<SessionKey> = past.owned.sessions.iter().copied().collect();
         for from in &past.names {
+            // Each tells all that the new name has by then.
             reclaimed.sessions.extend(self.durable.ask("reclaim_sessions", self.nodes.reclaim_sessions(from, &to, &sessions)).await?);
             reclaimed.tasks.extend(self.durable.ask("reclaim_tasks", self.nodes.reclaim_tasks(from, &to)).await?);
         }
+        reclaimed.sessions.sort_unstable();
+        reclaimed.sessions.dedup();
+        reclaimed.tasks.sort_unstable();
+        reclaimed.tasks.dedup();
         self.extend(asked);
         let lost = std::mem::take(past).without(&reclaimed);
         tracing::warn!(

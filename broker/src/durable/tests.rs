@@ -220,6 +220,10 @@ impl DurableStore for Meddled {
         self.note("reclaim_tasks");
         self.inner.reclaim_tasks(from, to).await
     }
+    async fn tasks_of(&self, nodes: &[NodeName]) -> Result<Vec<TaskId>, StoreError> {
+        self.note("tasks_of");
+        self.inner.tasks_of(nodes).await
+    }
     async fn task_inputs(&self, task: &TaskId) -> Result<Vec<TaskInput>, StoreError> {
         self.note("task_inputs");
         self.inner.task_inputs(task).await

@@ -77,6 +77,35 @@ async fn f_34_a_task_whose_commit_is_in_doubt_is_told_as_such_and_not_taken_back
     assert_eq!((ledger.count("doubtful"), client.list_all("tasks/list", "tasks").await.len()), (1, 1));
 }
 
+/// The same, after all has been done for which the server has limits.
+const GATE_OF_COMMITS: &str = "CREATE TABLE gate (is_open BOOLEAN);
+    CREATE FUNCTION waits() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        WHILE NOT EXISTS (SELECT 1 FROM gate) LOOP PERFORM pg_sleep(0.01); END LOOP;
+        RETURN NULL;
+    END $$;
+    CREATE CONSTRAINT TRIGGER waits AFTER INSERT ON tasks DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION waits()";
+
+#[tokio::test]
+async fn f_34_a_task_whose_commit_takes_longer_than_anybody_waits_is_carried_out() {
+    let ledger = Ledger::start().await;
+    let cluster = on(&ledger).cluster(1).start().await;
+    let key = cluster.operator().create_key("default").await;
+    let client = opened_at(&cluster, 0, &key).await;
+    cluster.sql(GATE_OF_COMMITS).await;
+    let mut call = as_task("write", json!({"key": "late"}));
+    call["_meta"] = json!({"dev.mcp-broker/idempotency-key": "one"});
+    let refused = client.begin("tools/call", call.clone()).error().await;
+    assert_eq!(kind(&refused), "outcome_unknown", "{refused}");
+    let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND clock_timestamp() - xact_start > '11 seconds'";
+    eventually("everybody to have given up", || async { if cluster.sql(waits).await == "0" { Err(()) } else { Ok(()) } }).await;
+    cluster.sql("INSERT INTO gate VALUES (TRUE)").await;
+    ledger.wait_for("late").await;
+    let known = client.result("tools/call", call).await;
+    let id = known["task"]["taskId"].as_str().unwrap();
+    assert_eq!(over(&client, id).await, "completed");
+    assert_eq!((ledger.count("late"), client.list_all("tasks/list", "tasks").await.len()), (1, 1));
+}
+
 #[tokio::test]
 async fn f_28_a_database_whose_clock_is_an_hour_behind_takes_no_time_from_tasks() {
     let (mut cluster, ledger, key) = two().await;

@@ -223,10 +223,12 @@ pub async fn what_a_node_left_behind_can_be_reclaimed(store: &dyn DurableStore) 
     done(store, end("t4", Some(1), TaskStatus::Failed)).await?;
     store.renew(&node("old"), Duration::ZERO, false).await?;
     assert_eq!(names(&claim(store, &node("other"), 1).await?), ["t1"]);
-    assert_eq!(store.reclaim_tasks(&node("old"), &node("new")).await?, [(task_id("t2"), 2)]);
+    for _told_again in 0..2 {
+        assert_eq!(store.reclaim_tasks(&node("old"), &node("new")).await?, [(task_id("t2"), 2)], "the answer may have been lost");
+    }
     assert_eq!(write(store, end("t2", Some(1), TaskStatus::Failed)).await?, Written::Fenced);
     done(store, end("t2", Some(2), TaskStatus::Completed)).await?;
-    assert_eq!(store.reclaim_tasks(&node("old"), &node("new")).await?, []);
+    assert_eq!(store.reclaim_tasks(&node("old"), &node("new")).await?, [], "over");
     Ok(())
 }
 

@@ -111,6 +111,10 @@ impl DurableStore for PostgresStore {
         self.move_tasks(from, to).await
     }
 
+    async fn tasks_of(&self, nodes: &[NodeName]) -> Result<Vec<TaskId>, StoreError> {
+        self.tasks_of(nodes).await
+    }
+
     async fn task_inputs(&self, task: &TaskId) -> Result<Vec<TaskInput>, StoreError> {
         self.open_inputs(task).await
     }

@@ -103,19 +103,32 @@ pub struct PostgresStore {
     migrated: Migrated,
     unreadable: AtomicU64,
     unanswered: Mutex<Unanswered>,
-    /// One at a time, so that [`Unanswered::claim`] names one call.
+    /// One at a time: a call that is still under way is not one without an answer.
     claiming: tokio::sync::Mutex<()>,
 }
 
 /// Calls that gave something away and whose answers were lost: asked again, the store tells once more.
 #[derive(Debug, Default)]
 struct Unanswered {
-    /// Name of a call of `claim_tasks`.
-    claim: Option<i64>,
-    /// Nodes for which a reclaim failed.
-    reclaims: Vec<(&'static str, crate::NodeName, crate::NodeName)>,
+    /// Names of calls of `claim_tasks`, and until when they are remembered.
+    claims: Vec<(i64, Instant)>,
     /// Until then a batch may be one that was sent before.
     writes_until: Option<Instant>,
+}
+
+/// Names of claims are forgotten after so long. A commit that takes longer leaves tasks that are found by who compares what
+/// it owns with what it does.
+const CLAIMS_REMEMBERED_FOR: Duration = Duration::from_secs(60);
+
+impl Unanswered {
+    /// A call of this name begins. Returns those that were not answered.
+    fn note_claim(&mut self, token: i64) -> Vec<i64> {
+        let now = Instant::now();
+        self.claims.retain(|(_, until)| now < *until);
+        let others = self.claims.iter().map(|(token, _)| *token).collect();
+        self.claims.push((token, now + CLAIMS_REMEMBERED_FOR));
+        others
+    }
 }
 
 impl PostgresStore {

@@ -74,36 +74,12 @@ impl PostgresStore {
         keys: &[SessionKey],
     ) -> Result<Vec<(SessionKey, i64)>, StoreError> {
         let named: Vec<&[u8]> = keys.iter().map(|key| key.as_bytes().as_slice()).collect();
-        let update = |again: bool| sqlx::query(RECLAIM_SESSIONS).bind(from.as_str()).bind(to.as_str()).bind(named.clone()).bind(again);
-        let rows = self.rows(update).await?;
+        let reclaim = |_| {
+            sqlx::query("SELECT key, epoch FROM reclaim_sessions($1, $2, $3)").bind(from.as_str()).bind(to.as_str()).bind(named.clone())
+        };
+        let rows = self.rows(reclaim).await?;
         let read = |row: &PgRow| Ok((session_key(row)?, get(row, "epoch")?));
         Ok(self.readable(&rows, read, |_| "a session".into()))
-    }
-
-    /// `statement` moves rows from the node `$1` to the node `$2`. With `$3` it also tells what `$2` has already: the answer
-    /// to an earlier call was lost, and what it moved is not with `$1` any more.
-    pub(super) async fn reclaim(
-        &self,
-        what: &'static str,
-        from: &NodeName,
-        to: &NodeName,
-        statement: &'static str,
-    ) -> Result<Vec<PgRow>, StoreError> {
-        let call = (what, from.clone(), to.clone());
-        let was_unanswered = self.unanswered().reclaims.contains(&call);
-        let update = |again: bool| sqlx::query(statement).bind(from.as_str()).bind(to.as_str()).bind(again || was_unanswered);
-        let answer = self.rows(update).await;
-        let mut unanswered = self.unanswered();
-        unanswered.reclaims.retain(|known| known != &call);
-        if answer.is_err() {
-            unanswered.reclaims.push(call);
-            // One process has one node at a time; a few are more than it can need.
-            if unanswered.reclaims.len() > 8 {
-                unanswered.reclaims.remove(0);
-            }
-        }
-        drop(unanswered);
-        Ok(answer?)
     }
 
     pub(super) async fn list_sessions(
@@ -167,12 +143,6 @@ impl PostgresStore {
         Ok(self.readable(&rows, read, |row| format!("subscription of tenant {:?}", row.try_get::<String, _>("tenant"))))
     }
 }
-
-// With `$4` what an earlier attempt moved is told as well.
-const RECLAIM_SESSIONS: &str = "
-    WITH moved AS (UPDATE sessions SET owner = $2, epoch = epoch + 1 WHERE owner = $1 AND key = ANY ($3) RETURNING key, epoch)
-    SELECT key, epoch FROM moved UNION ALL SELECT key, epoch FROM sessions WHERE owner = $2 AND key = ANY ($3) AND $4
-        AND key NOT IN (SELECT key FROM moved)";
 
 /// What [`stored_session`] reads, of the sessions `s`.
 macro_rules! stored_sessions {

@@ -1,12 +1,15 @@
 //! Tasks: who owns them, and what is read of them. Their changes are in `write`.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use protocol::ids::{PrincipalId, TaskId, TenantId};
 use sqlx::{Row, postgres::PgRow};
 
 use super::{
-    PostgresStore,
+    PostgresStore, StatementError,
     rows::{self, count, get},
 };
 use crate::{
@@ -38,10 +41,15 @@ macro_rules! stored_tasks {
 /// What [`whole_task`] reads: all but the outcome.
 macro_rules! whole_tasks {
     ($from:literal) => {
+        whole_tasks!("", $from)
+    };
+    ($more:literal, $from:literal) => {
         concat!(
             "SELECT task, tenant, principal, session, private, backend, request, details, idempotency, ttl_us, status, message,
                     step, backend_task, link, owner, epoch, revision, created_at_us, updated_at_us,
-                    expires_at_us - now_us() AS left_us FROM ",
+                    expires_at_us - now_us() AS left_us",
+            $more,
+            " FROM ",
             $from
         )
     };
@@ -67,21 +75,14 @@ const TASKS: &str = stored_tasks!(
         AND ($3::bigint IS NULL OR (created_at_us, task) > ($3, $4)) ORDER BY created_at_us, task LIMIT $5"
 );
 
-const RECLAIM_TASKS: &str = "
-    WITH moved AS (
-        UPDATE tasks SET owner = $2, epoch = epoch + 1 WHERE owner = $1 AND status IN ('working', 'input_required')
-        RETURNING task, epoch)
-    SELECT task, epoch FROM moved
-    UNION ALL SELECT task, epoch FROM tasks WHERE owner = $2 AND status IN ('working', 'input_required') AND $3
-        AND task NOT IN (SELECT task FROM moved)"; // of those the statement still sees the epoch of before
-
 /// Without reading what is over.
 pub(super) const TASK_COUNTS: &str = "
     SELECT status, count(*) AS tasks FROM tasks WHERE status IN ('working', 'input_required') GROUP BY status
     UNION ALL
     SELECT ended.status, ended.tasks FROM
-        (SELECT coalesce(sum(completed), 0)::bigint AS completed, coalesce(sum(failed), 0)::bigint AS failed,
-                coalesce(sum(cancelled), 0)::bigint AS cancelled FROM task_usage) AS u,
+        (SELECT coalesce(sum(greatest(stored - running - failed - cancelled, 0)), 0)::bigint AS completed,
+                coalesce(sum(greatest(failed, 0)), 0)::bigint AS failed,
+                coalesce(sum(greatest(cancelled, 0)), 0)::bigint AS cancelled FROM task_usage) AS u,
         LATERAL (VALUES ('completed', completed), ('failed', failed), ('cancelled', cancelled)) AS ended (status, tasks)";
 
 impl PostgresStore {
@@ -150,29 +151,47 @@ impl PostgresStore {
     }
 
     /// A call whose answer was lost has made this node the owner of tasks it does not know of, and which nobody else takes
-    /// as long as its lease runs. So calls have names, and the next one goes by the name of one that was not answered.
+    /// as long as its lease runs. Its commit may be long in coming, and a later call does not wait for its locks. So calls
+    /// have names, and for a while each call goes by the names of those that were not answered, too.
     pub(super) async fn take_tasks(&self, node: &NodeName, limit: u32, except: &[TaskId]) -> Result<Vec<WholeTask>, StoreError> {
         let _one_at_a_time = self.claiming.lock().await;
-        let unanswered = self.unanswered().claim;
-        let token = unanswered.unwrap_or_else(rand::random);
-        self.unanswered().claim = Some(token);
+        let token: i64 = rand::random();
+        let unanswered = self.unanswered().note_claim(token);
         let except: Vec<&str> = except.iter().map(TaskId::as_str).collect();
+        let was_repeated = AtomicBool::new(false);
         let claim = |again: bool| {
-            sqlx::query(whole_tasks!("claim_tasks($1, $2, $3, $4, $5) ORDER BY created_at_us, task"))
+            was_repeated.fetch_or(again, Ordering::AcqRel);
+            let own = again.then_some(token);
+            sqlx::query(whole_tasks!(", claim", "claim_tasks($1, $2, $3, $4, $5) ORDER BY created_at_us, task"))
                 .bind(node.as_str())
                 .bind(i32::try_from(limit).unwrap_or(i32::MAX))
                 .bind(token)
-                .bind(again || unanswered.is_some())
+                .bind(unanswered.iter().copied().chain(own).collect::<Vec<i64>>())
                 .bind(except.clone())
         };
-        let rows = self.rows(claim).await?;
-        self.unanswered().claim = None;
-        Ok(self.readable(&rows, whole_task, named))
+        let answer = self.rows(claim).await;
+        let is_settled = match &answer {
+            Ok(_) => !was_repeated.load(Ordering::Acquire),
+            Err(error) => matches!(error, StatementError::NotConnected(_)) && !was_repeated.load(Ordering::Acquire),
+        };
+        // All that one took appears at once.
+        let told = answer.iter().flatten().filter_map(|row| row.try_get::<Option<i64>, _>("claim").ok().flatten());
+        let settled: Vec<i64> = told.chain(is_settled.then_some(token)).collect();
+        self.unanswered().claims.retain(|(token, _)| !settled.contains(token));
+        Ok(self.readable(&answer?, whole_task, named))
     }
 
     pub(super) async fn move_tasks(&self, from: &NodeName, to: &NodeName) -> Result<Vec<(TaskId, i64)>, StoreError> {
-        let rows = self.reclaim("tasks", from, to, RECLAIM_TASKS).await?;
+        let reclaim = |_| sqlx::query("SELECT task, epoch FROM reclaim_tasks($1, $2)").bind(from.as_str()).bind(to.as_str());
+        let rows = self.rows(reclaim).await?;
         Ok(self.readable(&rows, |row| Ok((task_id(row)?, get(row, "epoch")?)), named))
+    }
+
+    pub(super) async fn tasks_of(&self, nodes: &[NodeName]) -> Result<Vec<TaskId>, StoreError> {
+        let nodes: Vec<&str> = nodes.iter().map(NodeName::as_str).collect();
+        let select = "SELECT task FROM tasks WHERE owner = ANY ($1) AND status IN ('working', 'input_required')";
+        let rows = self.rows(|_| sqlx::query(select).bind(nodes.clone())).await?;
+        Ok(self.readable(&rows, task_id, named))
     }
 
     pub(super) async fn open_inputs(&self, task: &TaskId) -> Result<Vec<TaskInput>, StoreError> {

@@ -116,6 +116,10 @@ impl DurableStore for SqliteStore {
         in_time("reclaiming tasks", tasks::reclaim(self, from, to)).await
     }
 
+    async fn tasks_of(&self, nodes: &[NodeName]) -> Result<Vec<TaskId>, StoreError> {
+        in_time("listing tasks of a node", tasks::of(self, nodes)).await
+    }
+
     async fn task_inputs(&self, task: &TaskId) -> Result<Vec<TaskInput>, StoreError> {
         in_time("reading a task's inputs", tasks::inputs(self, task)).await
     }

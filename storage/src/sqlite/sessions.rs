@@ -86,9 +86,12 @@ pub(super) async fn reclaim(
     let mut writing = store.begin().await?;
     let mut rows = Vec::new();
     for key in keys {
-        let update = sqlx::query("UPDATE sessions SET owner = ?, epoch = epoch + 1 WHERE key = ? AND owner = ? RETURNING key, epoch");
+        let update = sqlx::query("UPDATE sessions SET owner = ?, epoch = epoch + 1 WHERE key = ? AND owner = ?");
         let update = update.bind(to.as_str()).bind(key.as_bytes().as_slice()).bind(from.as_str());
-        rows.extend(update.fetch_optional(writing.connection()).await.map_err(explain)?);
+        update.execute(writing.connection()).await.map_err(explain)?;
+        let select = sqlx::query("SELECT key, epoch FROM sessions WHERE key = ? AND owner = ?");
+        let select = select.bind(key.as_bytes().as_slice()).bind(to.as_str());
+        rows.extend(select.fetch_optional(writing.connection()).await.map_err(explain)?);
     }
     commit_claim(writing).await?;
     Ok(store.readable(&rows, session_name, |row| Ok((session_key(row, "key")?, get(row, "epoch")?))))

@@ -146,12 +146,22 @@ pub(super) async fn claim(store: &SqliteStore, node: &NodeName, limit: u32, exce
 
 pub(super) async fn reclaim(store: &SqliteStore, from: &NodeName, to: &NodeName) -> Result<Vec<(TaskId, i64)>, StoreError> {
     let mut writing = store.begin().await?;
-    let update = sqlx::query(
-        "UPDATE tasks SET owner = ?, epoch = epoch + 1 WHERE owner = ? AND status IN ('working', 'input_required') RETURNING task, epoch",
-    );
-    let rows = update.bind(to.as_str()).bind(from.as_str()).fetch_all(writing.connection()).await.map_err(explain)?;
+    let update = sqlx::query("UPDATE tasks SET owner = ?, epoch = epoch + 1 WHERE owner = ? AND status IN ('working', 'input_required')");
+    update.bind(to.as_str()).bind(from.as_str()).execute(writing.connection()).await.map_err(explain)?;
+    let select = sqlx::query("SELECT task, epoch FROM tasks WHERE owner = ? AND status IN ('working', 'input_required')");
+    let rows = select.bind(to.as_str()).fetch_all(writing.connection()).await.map_err(explain)?;
     commit_claim(writing).await?;
     Ok(store.readable(&rows, task_name, |row| Ok((TaskId::new(get::<String>(row, "task")?), get(row, "epoch")?))))
+}
+
+pub(super) async fn of(store: &SqliteStore, nodes: &[NodeName]) -> Result<Vec<TaskId>, StoreError> {
+    let nodes = serde_json::to_string(&nodes.iter().map(NodeName::as_str).collect::<Vec<_>>()).unwrap_or_else(|_| "[]".into());
+    let select = sqlx::query(
+        "SELECT task FROM tasks INDEXED BY tasks_unfinished
+         WHERE status IN ('working', 'input_required') AND owner IN (SELECT value FROM json_each(?))",
+    );
+    let rows = select.bind(nodes).fetch_all(&store.readers).await.map_err(explain)?;
+    Ok(store.readable(&rows, task_name, |row| Ok(TaskId::new(get::<String>(row, "task")?))))
 }
 
 pub(super) async fn inputs(store: &SqliteStore, task: &TaskId) -> Result<Vec<TaskInput>, StoreError> {

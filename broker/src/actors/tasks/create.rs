@@ -3,7 +3,10 @@
 //! A request that comes again (the client did not see the answer) finds its task. It is the same request when the same
 //! session sends the same bytes under the same id, or when its sender gives it the same idempotency key.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
@@ -14,7 +17,10 @@ use protocol::{
     splice::Splice,
 };
 
-use super::run::{Plan, TaskRun};
+use super::{
+    recovery,
+    run::{Plan, TaskRun},
+};
 use crate::{
     actors::{
         session::{Session, local::Reply},
@@ -25,8 +31,8 @@ use crate::{
         self, NodeName, Step, StoreError, StoredTask, TaskLimit, TaskLimits, TaskRecord, TaskStatus, WholeTask, Write, Written, fault_point,
     },
     limits::{
-        COMMIT_SETTLES_WITHIN, STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_ID_BYTES, TASK_REQUEST_BYTES_MAX, TASK_RUNS_MAX,
-        TASK_STORE_WAIT_MAX,
+        COMMIT_LOOK_MAX, COMMIT_SETTLES_WITHIN, STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_ID_BYTES, TASK_REQUEST_BYTES_MAX, TASK_RUN_MAX,
+        TASK_RUNS_MAX, TASK_STORE_WAIT_MAX,
     },
     rules::{
         routing::{self, TaskTarget},
@@ -102,11 +108,17 @@ impl Session {
     /// The task this request made before.
     async fn known(&self, task: &TaskId, asked: &TaskRecord, settings: &config::Tasks) -> Result<Reply, Refusal> {
         let durable = &self.shared.durable;
-        let known = durable.timed("whole_task", durable.store.whole_task(task)).await?.map(|known| known.stored);
-        let known = known.filter(|known| self.audience().may_see(&known.record));
-        let known = known.ok_or_else(|| Refusal::new(ErrorKind::TaskNotFound, "the task this request made before is gone"))?;
+        let known = durable.timed("whole_task", durable.store.whole_task(task)).await?;
+        let known = known.filter(|known| self.audience().may_see(&known.stored.record));
+        let whole = known.ok_or_else(|| Refusal::new(ErrorKind::TaskNotFound, "the task this request made before is gone"))?;
+        let known = whole.stored.clone();
         if known.record.backend != asked.backend || !is_same_call(&known.record.request, &asked.request) {
             return Err(Refusal::new(ErrorKind::InvalidParams, "the idempotency key belongs to another call"));
+        }
+        // Its commit may have been long in coming, and nobody have waited for it any more.
+        let is_stray = recovery::is_ours(&self.shared, &known) && !self.shared.tasks.is_attended(task);
+        if is_stray && !self.shared.draining.is_cancelled() {
+            self.shared.running.spawn(recovery::recover(self.shared.clone(), whole));
         }
         Ok(Reply::Result(tasks::created(&known, settings.poll_interval).into()))
     }
@@ -133,7 +145,7 @@ impl Session {
                 if !is_open {
                     return Err(durable::refusal(&error));
                 }
-                self.shared.running.spawn(find_out(self.shared.clone(), record.task.clone()));
+                self.shared.running.spawn(find_out(self.shared.clone(), record.task.clone(), record.ttl.unwrap_or(TASK_RUN_MAX)));
                 let text = "the database did not say whether it stored the task: it may be carried out";
                 return Err(Refusal::new(ErrorKind::OutcomeUnknown, text));
             }
@@ -214,24 +226,24 @@ fn full(limit: TaskLimit, settings: &config::Tasks) -> Refusal {
 }
 
 /// Nobody knows whether the task was made. If it was, its client may have been led to it when it asked again, so it is carried
-/// out like any other.
-async fn find_out(shared: Arc<Shared>, task: TaskId) {
-    let settled_at = Instant::now() + COMMIT_SETTLES_WITHIN;
-    loop {
-        // Whoever comes after this process finds it, too.
-        if tokio::time::timeout(STORE_RETRY_MAX, shared.draining.cancelled()).await.is_ok() {
-            return;
-        }
+/// out like any other. A commit that waits (for a standby, say) is seen by nobody until it is through, which may be long.
+async fn find_out(shared: Arc<Shared>, task: TaskId, ttl: Duration) {
+    let begun = Instant::now();
+    let mut wait = STORE_RETRY_MAX;
+    // Whoever comes after this process finds it, too.
+    while tokio::time::timeout(wait, shared.draining.cancelled()).await.is_err() {
         match shared.durable.timed("whole_task", shared.durable.store.whole_task(&task)).await {
             Ok(Some(found)) => {
-                let is_ours = found.stored.owner.as_ref().is_some_and(|owner| shared.durable.is_ours(owner));
-                if is_ours && !found.stored.status.is_over() {
-                    super::recovery::recover(shared, found).await;
+                if recovery::is_ours(&shared, &found.stored) {
+                    recovery::recover(shared, found).await;
                 }
                 return;
             }
-            Ok(None) if Instant::now() >= settled_at => return,
+            Ok(None) if begun.elapsed() >= ttl => return,
             Ok(None) | Err(_) => {}
+        }
+        if begun.elapsed() >= COMMIT_SETTLES_WITHIN {
+            wait = (wait * 2).min(COMMIT_LOOK_MAX);
         }
     }
 }

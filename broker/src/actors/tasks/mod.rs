@@ -14,6 +14,7 @@ mod mirror;
 mod recovery;
 pub mod run;
 mod runner;
+mod strays;
 mod wakes;
 mod words;
 
@@ -55,6 +56,8 @@ pub struct Tasks {
     tenants: OnceLock<FindTenant>,
     /// Tasks that can not be carried out here.
     left_alone: Mutex<HashMap<TaskId, LeftAlone>>,
+    /// Tasks that are being taken up.
+    recovering: Mutex<HashSet<TaskId>>,
 }
 
 #[derive(Default)]

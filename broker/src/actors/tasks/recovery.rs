@@ -16,7 +16,7 @@ use protocol::{
 use super::{
     Tasks, looks,
     run::{Plan, Stop, TaskRun},
-    wakes,
+    strays, wakes,
 };
 use crate::{
     actors::shared::Shared,
@@ -30,6 +30,7 @@ impl Tasks {
     pub fn begin(shared: &Arc<Shared>) {
         tokio::spawn(wakes::listen(shared.clone()));
         tokio::spawn(looks::keep_looking(shared.clone()));
+        tokio::spawn(strays::keep_comparing(shared.clone()));
         tokio::spawn(look(shared.clone()));
     }
 
@@ -117,9 +118,15 @@ async fn take_up(shared: Arc<Shared>, tasks: HashMap<TaskId, i64>) {
     }
 }
 
-/// Goes on with a task that is ours since just now.
+/// Whether it is for this process to carry out.
+pub(super) fn is_ours(shared: &Shared, stored: &StoredTask) -> bool {
+    !stored.status.is_over() && stored.owner.as_ref().is_some_and(|owner| shared.durable.is_ours(owner))
+}
+
+/// Goes on with a task that is ours, and may run here already.
 pub(super) async fn recover(shared: Arc<Shared>, task: WholeTask) {
     let stored = &task.stored;
+    let Some(_recovering) = shared.tasks.begin_recovery(&stored.record.task) else { return };
     if let Some(run) = shared.tasks.run(&stored.record.task) {
         run.owned_under(stored.epoch); // it has been running here all along
         return;

@@ -4,12 +4,12 @@ use std::{str::FromStr, time::Duration};
 
 use protocol::ids::TaskId;
 use sqlx::{ConnectOptions as _, Executor as _, postgres::PgConnectOptions};
-use testkit::PostgresServer;
+use testkit::{PostgresServer, eventually};
 use tokio::time::Instant;
 
 use super::{
     super::{schema, tasks},
-    AT_MOST, PostgresStore, create, on_server, open, open_session,
+    AT_MOST, PostgresStore, create, key, on_server, open, open_session,
     outages::{everything_works_soon, warm},
 };
 use crate::{DurableStore, NodeName, StoreError, TaskStatus};
@@ -31,8 +31,8 @@ async fn with_many_tasks() -> (PostgresServer, PostgresStore, NodeName) {
          SELECT 'many ' || n, 'acme', 'ada', decode(repeat('00', 32), 'hex'), FALSE, 'b', decode(repeat('ab', 200), 'hex'), '',
                 CASE WHEN n % {every} = 0 THEN 'working' ELSE 'completed' END, 200, 1, 'a', 1, 1, n, n
          FROM generate_series(1, {TASKS}) AS n;
-         INSERT INTO task_usage (tenant, running, stored, bytes, completed)
-         VALUES ('acme', {UNFINISHED}, {TASKS}, 200 * {TASKS}, {TASKS} - {UNFINISHED});"
+         INSERT INTO task_usage (tenant, running, stored, bytes)
+         VALUES ('acme', {UNFINISHED}, {TASKS}, 200 * {TASKS});"
     );
     server.sql(&server.url(), &fill).await;
     server.sql(&server.url(), "VACUUM ANALYZE tasks").await;
@@ -53,7 +53,7 @@ async fn looking_for_tasks_does_not_read_the_table() {
     assert_eq!(store.claim_tasks(&node, 64, &[]).await.unwrap(), []);
     let table: u32 = server.sql(&server.url(), "SELECT pg_relation_size('tasks') / 8192").await.parse().unwrap();
     // The first call in a session reads the catalog, too.
-    let claim = "SELECT * FROM claim_tasks('b', 64, 1, FALSE, '{}')";
+    let claim = "SELECT * FROM claim_tasks('b', 64, 1, '{}', '{}')";
     let looking = pages(&server, claim).await;
     assert!(looking > 0 && looking < 1_000 && looking < table / 10, "{looking} of {table} pages");
     let counting = pages(&server, tasks::TASK_COUNTS).await;
@@ -83,10 +83,11 @@ async fn a_look_among_many_tasks_takes_less_than_five_milliseconds() {
     assert!(looks[25] < Duration::from_millis(5), "{:?}", looks[25]);
 }
 
+const WAITING: &str = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+
 /// Waits until somebody waits for a lock.
 pub(super) async fn somebody_waits(server: &PostgresServer) {
-    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
-    testkit::eventually("somebody to wait", async || match server.sql(&server.url(), waiting).await.as_str() {
+    eventually("somebody to wait", async || match server.sql(&server.url(), WAITING).await.as_str() {
         "0" => Err(()),
         _ => Ok(()),
     })
@@ -122,12 +123,52 @@ async fn what_is_reclaimed_is_told_once_and_with_its_epoch() {
     let (a, b) = (NodeName::new("a"), NodeName::new("b"));
     store.write(&[create(1), create(2), open_session(1)]).await.unwrap();
     for (from, to, epoch) in [(&a, &a, 2), (&a, &b, 3), (&b, &b, 4)] {
-        // As if an answer to the same had been lost.
-        store.unanswered().reclaims.push(("tasks", from.clone(), to.clone()));
         let mut told = store.reclaim_tasks(from, to).await.unwrap();
         told.sort();
         assert_eq!(told, [(TaskId::new("t1"), epoch), (TaskId::new("t2"), epoch)], "{from} to {to}");
     }
+}
+
+/// Whoever claims does not wait for the locks of a call without an answer.
+#[tokio::test]
+async fn what_an_unanswered_claim_commits_late_is_told_by_a_later_one() {
+    let (server, store) = on_server().await;
+    let node = NodeName::new("b");
+    store.write(&[create(1)]).await.unwrap();
+    // A call that was given up, and is committing.
+    let token: i64 = 7;
+    assert_eq!(store.unanswered().note_claim(token), Vec::<i64>::new());
+    let mut first = PgConnectOptions::from_str(&server.url()).unwrap().connect().await.unwrap();
+    first.execute("BEGIN; SELECT task FROM claim_tasks('b', 10, 7, '{}', '{}')").await.unwrap();
+    assert_eq!(store.claim_tasks(&node, 10, &[]).await.unwrap(), []);
+    assert_eq!(store.claim_tasks(&node, 10, &[]).await.unwrap(), [], "nor by the next");
+    assert_eq!(store.tasks_of(std::slice::from_ref(&node)).await.unwrap(), []);
+    first.execute("COMMIT").await.unwrap();
+    let told = store.claim_tasks(&node, 10, &[]).await.unwrap();
+    assert_eq!(told.iter().map(|task| task.stored.epoch).collect::<Vec<_>>(), [2]);
+    assert_eq!(store.tasks_of(&[node, NodeName::new("a")]).await.unwrap(), [TaskId::new("t1")]);
+    assert!(store.unanswered().claims.is_empty(), "it is settled now");
+}
+
+/// The first attempt's connection is lost while it commits, and the second one waits for its locks.
+#[tokio::test]
+async fn what_an_unanswered_reclaim_commits_late_is_told_by_the_next() {
+    let (server, store) = on_server().await;
+    let (a, b) = (NodeName::new("a"), NodeName::new("b"));
+    store.write(&[create(1), open_session(1)]).await.unwrap();
+    let mut first = PgConnectOptions::from_str(&server.url()).unwrap().connect().await.unwrap();
+    let moved = "BEGIN; UPDATE tasks SET owner = 'b', epoch = epoch + 1; UPDATE sessions SET owner = 'b', epoch = epoch + 1";
+    first.execute(moved).await.unwrap();
+    let keys = [key(1)];
+    let (tasks, sessions, ()) = tokio::join!(store.reclaim_tasks(&a, &b), store.reclaim_sessions(&a, &b, &keys), async {
+        eventually("both to wait", async || match server.sql(&server.url(), WAITING).await.as_str() {
+            "2" => Ok(()),
+            waiting => Err(waiting.to_owned()),
+        })
+        .await;
+        first.execute("COMMIT").await.unwrap();
+    });
+    assert_eq!((tasks.unwrap(), sessions.unwrap()), (vec![(TaskId::new("t1"), 2)], vec![(key(1), 2)]));
 }
 
 #[tokio::test]
@@ -162,4 +203,23 @@ async fn tasks_of_the_version_before_are_counted() {
     assert_eq!(server.sql(&server.url(), old).await, "working1");
     store.expire_tasks(10).await.unwrap();
     assert_eq!(counts().await, [0, 0, 0, 0, 0]);
+}
+
+/// What may be long is done before anything is locked that writes need.
+#[tokio::test]
+async fn replicas_that_run_do_not_wait_for_tasks_to_be_counted() {
+    let server = PostgresServer::fast().await;
+    let connect = async || PgConnectOptions::from_str(&server.url()).unwrap().connect().await.unwrap();
+    let (mut migrating, mut holding) = (connect().await, connect().await);
+    schema::bring_up_to(&mut migrating, 2).await.unwrap();
+    holding.execute("INSERT INTO task_usage (tenant, running, stored) VALUES ('acme', 0, 1); BEGIN; LOCK TABLE tasks").await.unwrap();
+    let (migrated, ()) = tokio::join!(schema::bring_up_to(&mut migrating, schema::known()), async {
+        somebody_waits(&server).await;
+        holding.execute("SELECT 1 FROM task_usage FOR UPDATE NOWAIT; COMMIT").await.expect("nobody holds it");
+    });
+    assert_eq!(migrated, Ok(2));
+    // Ends that went by the functions of before.
+    server.sql(&server.url(), "UPDATE task_usage SET failed = -1, cancelled = 3").await;
+    let counts: Vec<u64> = open(&server).await.task_counts().await.unwrap().into_iter().map(|(_, tasks)| tasks).collect();
+    assert_eq!(counts, [0, 0, 0, 0, 3]);
 }

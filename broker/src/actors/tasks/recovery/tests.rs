@@ -1,6 +1,6 @@
 //! What is taken over, what is left alone, and what an error of the store must not change.
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 use protocol::ids::{BackendId, PrincipalId, TenantId};
 use storage::{DurableStore, StoreError, hot::MemoryHot};
@@ -208,6 +208,49 @@ async fn an_answer_that_is_there_counts_when_the_run_is_to_end() {
     assert!(matches!(ending, Ending::CancelledThere), "{ending:?}");
     let never = std::pin::pin!(std::future::pending());
     assert!(matches!(runner::first_end(&run, never).await, Ending::Stopped(Stop::Released)));
+}
+
+#[tokio::test]
+async fn what_is_ours_and_carried_out_by_nobody_is_found_at_the_second_look() {
+    let alone = Alone::start().await;
+    let (shared, node) = (alone.shared(), alone.shared().durable.node());
+    let [stray, attended] = [alone.stored(record("stray"), &node).await, alone.stored(record("attended"), &node).await];
+    alone.stored(record("anothers"), &NodeName::new("another")).await;
+    let recovering = shared.tasks.begin_recovery(&attended.stored.record.task).unwrap();
+    // Under the name of before.
+    shared.durable.rename(NodeName::new("renamed"));
+    let reads = alone.store.count("whole_task");
+    let missing = strays::compare(shared, HashSet::new()).await;
+    assert_eq!(missing, HashSet::from([stray.stored.record.task.clone()]));
+    assert_eq!(alone.store.count("whole_task"), reads, "it may be just about to begin");
+    assert_eq!(strays::compare(shared, missing).await, HashSet::new());
+    // There is no such backend here, so it is given back.
+    let owner = async |task: &str| alone.store.inner.task(&TaskId::new(task)).await.unwrap().unwrap().owner;
+    testkit::eventually("it to be taken up", async || if owner("stray").await.is_none() { Ok(()) } else { Err(()) }).await;
+    assert_eq!((owner("attended").await, owner("anothers").await), (Some(node), Some(NodeName::new("another"))));
+    drop(recovering);
+}
+
+/// A run that stops as another's leaves its task to the next comparison.
+#[tokio::test]
+async fn a_task_taken_back_while_its_run_stops_is_not_forgotten() {
+    let alone = Alone::start().await;
+    let shared = alone.shared();
+    let whole = alone.stored(record("t1"), &shared.durable.node()).await;
+    let tenant = alone.broker.tenant(&whole.stored.record.tenant).unwrap();
+    let run = TaskRun::new(whole.clone(), Plan::read(&whole.stored.record).unwrap(), tenant, shared);
+    assert!(shared.tasks.enter(&run));
+    run.stop(Stop::Lost);
+    recover(shared.clone(), whole).await;
+    assert_eq!(strays::compare(shared, HashSet::new()).await, HashSet::new(), "it stops");
+    shared.tasks.leave(&run);
+    let missing = strays::compare(shared, HashSet::new()).await;
+    strays::compare(shared, missing).await;
+    let released = async || match alone.store.inner.task(&TaskId::new("t1")).await.unwrap().unwrap().owner {
+        None => Ok(()),
+        owner => Err(owner),
+    };
+    testkit::eventually("it to be taken up", released).await;
 }
 
 #[tokio::test]
