@@ -61,7 +61,9 @@ pub(super) async fn session(
                 Answer::Goodbye(frame) => (frame, Some(Goodbye::Policy)),
                 Answer::None => continue,
             },
-            Err(Rejected { refusal, id, .. }) => (refused(broker, &refusal, id.as_ref()), None),
+            // A page in somebody's browser can send any text to a port of this machine, as the body of a request whose head
+            // comes first: the connection must be over before the body is looked at.
+            Err(Rejected { refusal, id, .. }) => (refused(broker, &refusal, id.as_ref()), Some(Goodbye::Protocol)),
         };
         say(broker, sink, answer).await?;
         if let Some(goodbye) = ended {
