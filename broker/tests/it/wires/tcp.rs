@@ -179,6 +179,23 @@ async fn a_01_a_request_of_a_web_page_opens_no_session() {
 }
 
 #[tokio::test]
+async fn a_client_that_breaks_off_while_it_is_answered_leaves_no_session() {
+    let broker = with_stdio().await;
+    for _ in 0..30 {
+        let mut socket = TcpStream::connect(broker.tcp_address()).await.unwrap();
+        socket.write_all(format!("{}\n", initialize_body("2025-11-25")).as_bytes()).await.unwrap();
+        socket2::SockRef::from(&socket).set_linger(Some(std::time::Duration::ZERO)).unwrap();
+    }
+    let labels = [("version", "2025-11-25"), ("side", "client")];
+    broker.admin().wait_metric("mcp_protocol_version_negotiated_total", &labels, |count| count > 0.0).await;
+    eventually("the end of their sessions", || async {
+        let sessions = broker.admin().sessions("default").await.len();
+        if sessions == 0 { Ok(()) } else { Err(sessions) }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn who_says_nothing_is_disconnected_in_time() {
     let broker = listening().config(json!({"timeouts": {"handshake": "100ms"}})).start().await;
     for said in ["", "{\"jsonrpc\":", "\n\n\n"] {

@@ -8,7 +8,7 @@ use tokio::{
 };
 
 use super::{answering, everything, features};
-use crate::{builder, stdio, text_of};
+use crate::{builder, initialize_body, stdio, text_of};
 
 async fn broker() -> TestBroker {
     builder().alone().backend("default", "b", stdio().spec()).start().await
@@ -190,6 +190,26 @@ async fn what_was_not_received_is_sent_again_to_a_client_that_counts() {
         let headers = [("mcp-session-id", id.as_str()), ("mcp-broker-received", wrong)];
         assert_eq!(broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.unwrap_err(), 400, "{wrong}");
     }
+}
+
+#[tokio::test]
+async fn a_client_that_breaks_off_before_it_knows_its_session_leaves_none() {
+    use futures_util::SinkExt;
+    let broker = broker().await;
+    for _ in 0..30 {
+        let socket = TcpStream::connect(broker.http_address()).await.unwrap();
+        socket2::SockRef::from(&socket).set_linger(Some(std::time::Duration::ZERO)).unwrap();
+        let (mut socket, _) = tokio_tungstenite::client_async(&format!("ws://{}/ws", broker.http_address()), socket).await.unwrap();
+        socket.send(tokio_tungstenite::tungstenite::Message::text(initialize_body("2025-11-25"))).await.unwrap();
+    }
+    let labels = [("version", "2025-11-25"), ("side", "client")];
+    broker.admin().wait_metric("mcp_protocol_version_negotiated_total", &labels, |count| count > 0.0).await;
+    // Not after `session.resume`, which is for clients that can come back.
+    eventually("the end of their sessions", || async {
+        let sessions = broker.admin().sessions("default").await.len();
+        if sessions == 0 { Ok(()) } else { Err(sessions) }
+    })
+    .await;
 }
 
 #[tokio::test]
