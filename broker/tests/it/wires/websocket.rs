@@ -8,7 +8,7 @@ use tokio::{
 };
 
 use super::{answering, everything, features};
-use crate::{builder, initialize_body, stdio, text_of};
+use crate::{builder, initialize_body, kind, stdio, text_of};
 
 async fn broker() -> TestBroker {
     builder().alone().backend("default", "b", stdio().spec()).start().await
@@ -106,6 +106,29 @@ async fn keys_are_shown_at_the_upgrade() {
     // W-08: the end of the key is the end of what was opened with it.
     assert_eq!(broker.admin().delete(&format!("/admin/v1/tenants/acme/keys/{id}")).await.0, 204);
     assert!(client.ended().await.starts_with("1008"));
+}
+
+#[tokio::test]
+async fn w_08_a_key_or_a_tenant_that_ends_before_initialize_opens_nothing() {
+    let broker = builder().alone().auth_required().tenant("acme").backend("acme", "b", stdio().spec()).start().await;
+    let admin = broker.admin();
+    let (id, revoked) = admin.create_key_with_id("acme").await;
+    let key = admin.create_key("acme").await;
+    let upgraded = |key: String| {
+        let broker = &broker;
+        async move {
+            let bearer = format!("Bearer {key}");
+            broker.duplex().websocket(broker.http_address(), "/ws", &[("authorization", &bearer)]).await.unwrap().0
+        }
+    };
+    let (first, second) = (upgraded(revoked).await, upgraded(key).await);
+    assert_eq!(admin.delete(&format!("/admin/v1/tenants/acme/keys/{id}")).await.0, 204);
+    assert_eq!(kind(&first.initialize(json!({}), json!({})).await["error"]), "unauthorized");
+    first.ended().await;
+    admin.put_tenant("acme", json!({"enabled": false})).await;
+    assert_eq!(kind(&second.initialize(json!({}), json!({})).await["error"]), "unauthorized");
+    second.ended().await;
+    assert!(admin.sessions("acme").await.is_empty());
 }
 
 #[tokio::test]
