@@ -63,7 +63,7 @@ async fn opened(
     stop: &CancellationToken,
 ) -> Result<(Seat, Reader), Goodbye> {
     let limit = broker.shared.config.timeouts.handshake;
-    let seat = tokio::select! {
+    let (seat, said) = tokio::select! {
         biased;
         opened = opening::session(broker, guest, source, sink) => opened?,
         () = stop.cancelled() => return Err(Goodbye::GoingAway),
@@ -72,7 +72,7 @@ async fn opened(
             return Err(Goodbye::Policy);
         }
     };
-    let outbox = seat.session.open_outbox().ok_or(Goodbye::GoingAway)?;
+    let outbox = seat.session.open_outbox(Some(said)).ok_or(Goodbye::GoingAway)?;
     Ok((seat, outbox))
 }
 

@@ -32,14 +32,16 @@ const SESSION: &str = "dev.mcp-broker/session";
 const BACKEND: &str = "dev.mcp-broker/backend";
 
 /// Reads until a session is open and its client knows; otherwise the way to end the connection. The session has its seat
-/// before its client is told: a connection that breaks in between leaves none behind.
+/// before its client is told: a connection that breaks in between leaves none behind. Beside it, how many messages the client
+/// was sent so far.
 pub(super) async fn session(
     broker: &Arc<Broker>,
     guest: &Guest,
     source: &mut impl FrameSource,
     sink: &mut impl FrameSink,
-) -> Result<Seat, Goodbye> {
+) -> Result<(Seat, u64), Goodbye> {
     let limits = json::Limits { bytes_max: broker.shared.config.limits.message_bytes, ..json::Limits::default() };
+    let mut said = 0;
     loop {
         let frame = match source.next().await {
             Ok(Some(frame)) => frame,
@@ -57,7 +59,7 @@ pub(super) async fn session(
                 Answer::Session(mut seat, frame) => {
                     say(broker, sink, frame).await?;
                     seat.is_known = true;
-                    return Ok(seat);
+                    return Ok((seat, said + 1));
                 }
                 Answer::Frame(frame) => (frame, None),
                 Answer::Goodbye(frame) => (frame, Some(Goodbye::Policy)),
@@ -68,6 +70,7 @@ pub(super) async fn session(
             Err(Rejected { refusal, id, .. }) => (refused(broker, &refusal, id.as_ref()), Some(Goodbye::Protocol)),
         };
         say(broker, sink, answer).await?;
+        said += 1;
         if let Some(goodbye) = ended {
             return Err(goodbye);
         }

@@ -194,22 +194,32 @@ async fn a_session_is_gone_on_with_after_its_connection_was_lost() {
 #[tokio::test]
 async fn what_was_not_received_is_sent_again_to_a_client_that_counts() {
     let broker = broker().await;
-    let (client, id) = opened(&broker, json!({})).await;
+    let (client, _) = broker.duplex().websocket(broker.http_address(), "/ws", &[]).await.unwrap();
+    client.result("ping", json!({})).await;
+    let answer = client.initialize(json!({}), json!({})).await;
+    let id = answer["result"]["_meta"]["dev.mcp-broker/session"].as_str().unwrap().to_owned();
+    client.notify("notifications/initialized", json!({})).await;
     for n in 0..5 {
         client.call("b__echo", json!({"n": n})).await;
     }
-    // The answer to `initialize`, and five more, of which it claims to have lost two.
+    // The answers to the ping and to `initialize`, and five more, of which it claims to have lost two.
     let received = client.received();
-    assert_eq!(received, 6);
+    assert_eq!(received, 7);
     client.break_off();
-    let headers = [("mcp-session-id", id.as_str()), ("mcp-broker-received", "3")];
+    let headers = [("mcp-session-id", id.as_str()), ("mcp-broker-received", "5")];
     let (client, _) = broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.unwrap();
     for n in [3, 4] {
         let again = client.said("an answer", |said| said["result"].is_object()).await;
         assert_eq!(text_of(&again["result"]), format!("{{\"n\":{n}}}"));
     }
     client.break_off();
-    for wrong in ["9", "many", "-1"] {
+    // Whoever has everything gets nothing twice.
+    let headers = [("mcp-session-id", id.as_str()), ("mcp-broker-received", "7")];
+    let (client, _) = broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.unwrap();
+    client.result("ping", json!({})).await;
+    assert_eq!(client.received(), 1);
+    client.break_off();
+    for wrong in ["1", "9", "many", "-1"] {
         let headers = [("mcp-session-id", id.as_str()), ("mcp-broker-received", wrong)];
         assert_eq!(broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.unwrap_err(), 400, "{wrong}");
     }
