@@ -58,6 +58,9 @@ pub struct Message {
     pub fields: Fields,
 }
 
+/// How the members of `_meta` begin that are between a client and the broker.
+pub const OWN_META: &str = "dev.mcp-broker/";
+
 /// Where the values are that the broker may need, inside params (requests and notifications), result (results) or
 /// error. Strings include their quotes. Whether a value has the right type is up to the reader.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -104,6 +107,8 @@ pub struct Fields {
     pub meta_related_task_id: Option<Span>,
     /// `_meta["dev.mcp-broker/token"]`
     pub meta_token: Option<Span>,
+    /// Whether `_meta` has a member of [`OWN_META`].
+    pub meta_has_own: bool,
     /// `_meta["io.modelcontextprotocol/protocolVersion"]`
     pub meta_protocol_version: Option<Span>,
     /// `error.code`
@@ -454,14 +459,18 @@ fn completion_reference(walker: &mut Walker<'_>, fields: &mut Fields, duplicate:
 fn meta(walker: &mut Walker<'_>, fields: &mut Fields, duplicate: &mut Option<&'static str>) -> Span {
     object(walker, |walker, key| match key {
         "progressToken" => set(&mut fields.meta_progress_token, walker.skip(), "_meta.progressToken", duplicate),
-        "dev.mcp-broker/token" => set(&mut fields.meta_token, walker.skip(), "_meta[\"dev.mcp-broker/token\"]", duplicate),
+        "dev.mcp-broker/token" => {
+            fields.meta_has_own = true;
+            set(&mut fields.meta_token, walker.skip(), "_meta[\"dev.mcp-broker/token\"]", duplicate);
+        }
         "io.modelcontextprotocol/protocolVersion" => {
             set(&mut fields.meta_protocol_version, walker.skip(), "_meta[\"io.modelcontextprotocol/protocolVersion\"]", duplicate);
         }
         "io.modelcontextprotocol/related-task" => {
             task_reference(walker, &mut fields.meta_related_task_id, "_meta[\"io.modelcontextprotocol/related-task\"].taskId", duplicate);
         }
-        _ => {
+        key => {
+            fields.meta_has_own |= key.starts_with(OWN_META);
             walker.skip();
         }
     })

@@ -83,6 +83,22 @@ impl<'a> Splice<'a> {
         self.remove(span.shifted(object.start))
     }
 
+    /// Takes every member out of the object whose key is not wanted.
+    pub fn retain_members(&mut self, object: Span, wanted: impl Fn(&str) -> bool) -> &mut Self {
+        let kept = with_object(object.of(self.source), |root| {
+            let mut kept = b"{".to_vec();
+            root.members()
+                .filter(|member| wanted(&member.key))
+                .for_each(|member| append_member(&mut kept, &member.key, member.value.raw()));
+            kept.push(b'}');
+            Some(kept)
+        });
+        match kept {
+            Some(kept) => self.replace(object, kept),
+            None => self,
+        }
+    }
+
     /// Sets a member of `_meta` in the params or result of `message`, whose frame this splice edits, making `_meta`
     /// (and params) when there is none. Each key at most once. Error responses have no `_meta` and stay as they are.
     pub fn set_meta(&mut self, message: &Message, key: &str, value: &[u8]) -> &mut Self {

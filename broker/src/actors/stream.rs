@@ -106,8 +106,8 @@ impl EventStream {
     }
 
     /// A stream that carries everything of its session, for a client whose connection is its session.
-    pub fn outbox(number: u64, limits: LogLimits) -> Arc<Self> {
-        Self::over(number, EventLog::outbox(limits), Vec::new())
+    pub fn outbox(number: u64, limits: LogLimits, said: Option<u64>) -> Arc<Self> {
+        Self::over(number, EventLog::outbox(limits, said), Vec::new())
     }
 
     /// A stream that an earlier owner of the session began. `due`: the requests to be answered; `None` for a GET stream.

@@ -74,7 +74,7 @@ impl Broker {
         let unclaimed = Unclaimed(Some((self.clone(), session.clone())));
         // Findable first: whoever removes the tenant or drains from here on sees it.
         self.sessions.insert(session.id.clone(), session.clone());
-        let admitted = tenant.open_session(&session).and_then(|()| self.admits_sessions());
+        let admitted = tenant.open_session(&session).and_then(|()| self.admits_sessions()).and_then(|()| self.still_admits(&session));
         if let Err(refusal) = admitted {
             unclaimed.claimed();
             self.forget_session(&session, "refused");
@@ -96,6 +96,15 @@ impl Broker {
     fn admits_sessions(&self) -> Result<(), Refusal> {
         if self.draining() {
             return Err(Refusal::new(ErrorKind::Draining, "the broker is shutting down and takes no new sessions"));
+        }
+        Ok(())
+    }
+
+    /// The client was let in a while ago. Whoever takes its key or disables the tenant from here on finds the session.
+    fn still_admits(&self, session: &Session) -> Result<(), Refusal> {
+        let is_revoked = session.caller.key.as_ref().is_some_and(|key| !self.keyring.is_known(key));
+        if is_revoked || !session.tenant.enabled() {
+            return Err(Refusal::new(ErrorKind::Unauthorized, "the key or the tenant is gone"));
         }
         Ok(())
     }

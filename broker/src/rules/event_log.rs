@@ -114,11 +114,14 @@ pub struct EventLog {
     left_out: u64,
     /// Answers too must find room.
     strict: bool,
-    /// How many events were handed out, each counted once.
+    /// How many events were handed out, each counted once, and what was said before the first.
     handed_count: u64,
     /// Bytes of those that are still held.
     handed_bytes: usize,
 }
+
+/// More than any client has received.
+const COUNT_UNKNOWN: u64 = u64::MAX / 2;
 
 impl EventLog {
     /// A stream that ends after `answers`, or (`None`) only with its session.
@@ -141,8 +144,11 @@ impl EventLog {
 
     /// A stream that carries everything of a session, with any number of answers: they count too, as nothing else bounds
     /// what waits for a client that does not read.
-    pub fn outbox(limits: LogLimits) -> Self {
-        Self { strict: true, ..Self::new(limits, None) }
+    ///
+    /// `said`: how many messages its client has received before; `None` when nobody knows, so that no count of the client's
+    /// can be understood.
+    pub fn outbox(limits: LogLimits, said: Option<u64>) -> Self {
+        Self { strict: true, handed_count: said.unwrap_or(COUNT_UNKNOWN), ..Self::new(limits, None) }
     }
 
     /// A stream that goes on where an earlier owner left it.
@@ -545,13 +551,13 @@ mod tests {
 
     #[test]
     fn an_outbox_is_bounded_whatever_is_in_it() {
-        let mut log = EventLog::outbox(LIMITS);
+        let mut log = EventLog::outbox(LIMITS, Some(0));
         for text in ["1", "2", "3", "4"] {
             push(&mut log, EventKind::Answer, text).unwrap();
         }
         assert_eq!(push(&mut log, EventKind::Answer, "5"), Err(Overflow));
         assert!(log.was_cut());
-        let mut log = EventLog::outbox(LIMITS);
+        let mut log = EventLog::outbox(LIMITS, Some(0));
         push(&mut log, EventKind::Answer, &"x".repeat(101)).unwrap();
         assert_eq!(push(&mut log, EventKind::Passing, "progress"), Ok(()), "left out");
         assert_eq!(log.count_after(0), 1);
@@ -559,7 +565,7 @@ mod tests {
 
     #[test]
     fn a_batch_is_bounded_by_count_and_bytes_and_never_empty() {
-        let mut log = EventLog::outbox(LogLimits { events: 100, bytes: 1000 });
+        let mut log = EventLog::outbox(LogLimits { events: 100, bytes: 1000 }, Some(0));
         for text in ["aaaa", "bb", "cc", "dd"] {
             push(&mut log, EventKind::Answer, text).unwrap();
         }
@@ -575,7 +581,7 @@ mod tests {
 
     #[test]
     fn a_client_that_counts_is_found_again() {
-        let mut log = EventLog::outbox(LogLimits { events: 4, bytes: 1000 });
+        let mut log = EventLog::outbox(LogLimits { events: 4, bytes: 1000 }, Some(0));
         let mut frames = Vec::new();
         for text in ["p1", "p2", "p3", "p4", "p5"] {
             push(&mut log, EventKind::Passing, text).unwrap();
@@ -590,5 +596,22 @@ mod tests {
         assert_eq!(log.position_of(5), Err(Gone), "more than were sent");
         log.forget_through(position);
         assert_eq!(log.position_of(2), Err(Gone));
+    }
+
+    #[test]
+    fn what_was_said_before_the_first_event_is_counted() {
+        let limits = LogLimits { events: 4, bytes: 1000 };
+        let mut log = EventLog::outbox(limits, Some(2));
+        assert_eq!((log.position_of(2), log.position_of(1)), (Ok(0), Err(Gone)));
+        for text in ["3", "4"] {
+            push(&mut log, EventKind::Answer, text).unwrap();
+        }
+        let position = log.take_after(0, 10, 1000, &mut Vec::new());
+        assert_eq!((log.position_of(4), log.position_of(3), log.position_of(2)), (Ok(position), Ok(1), Ok(0)));
+        assert_eq!((log.position_of(5), log.position_of(1)), (Err(Gone), Err(Gone)));
+        let mut log = EventLog::outbox(limits, None);
+        push(&mut log, EventKind::Answer, "1").unwrap();
+        log.take_after(0, 10, 1000, &mut Vec::new());
+        assert_eq!((log.position_of(0), log.position_of(1), log.position_of(9)), (Err(Gone), Err(Gone), Err(Gone)));
     }
 }

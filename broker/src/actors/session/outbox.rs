@@ -18,10 +18,11 @@ use crate::{
 const BOUND: [&str; 3] = ["tcp", "sse", "quic"];
 
 impl Session {
-    /// Begins the client's stream. What was delivered before there was one is on it.
-    pub fn open_outbox(&self) -> Option<Reader> {
+    /// Begins the client's stream, after so many messages that were said before it. What was delivered before there was one
+    /// is on it.
+    pub fn open_outbox(&self, said: Option<u64>) -> Option<Reader> {
         let limits = LogLimits { events: OUTBOX_FRAMES_MAX, bytes: self.shared.config.limits.outbox_bytes };
-        let stream = self.lock().streams.open_outbox(limits);
+        let stream = self.lock().streams.open_outbox(limits, said);
         stream.read_from(0).ok()
     }
 
@@ -30,7 +31,7 @@ impl Session {
     pub fn resume_outbox(&self, received: Option<u64>) -> Result<Reader, Refusal> {
         let Some(stream) = self.outbox() else {
             return match received {
-                None => self.open_outbox().ok_or_else(session_over),
+                None => self.open_outbox(None).ok_or_else(session_over),
                 Some(_) => Err(events_gone()),
             };
         };
@@ -61,8 +62,8 @@ impl Session {
 }
 
 impl Streams {
-    fn open_outbox(&mut self, limits: LogLimits) -> Arc<EventStream> {
-        let stream = EventStream::outbox(self.next_number(true), limits);
+    fn open_outbox(&mut self, limits: LogLimits, said: Option<u64>) -> Arc<EventStream> {
+        let stream = EventStream::outbox(self.next_number(true), limits, said);
         self.take_over_unread(&stream);
         self.keep_general(&stream);
         stream

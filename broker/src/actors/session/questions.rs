@@ -21,7 +21,7 @@ use protocol::{
     splice::Splice,
 };
 
-use super::{Session, State};
+use super::{Session, State, requests::for_others};
 use crate::{
     actors::{
         call::Call,
@@ -181,6 +181,8 @@ impl Session {
 
     /// The client's answer to a question. One that answers nothing we asked is ignored (it may simply be late).
     pub fn answer(self: &Arc<Self>, message: &Message) {
+        let Some(message) = for_others(message) else { return };
+        let message = &*message;
         let number = message.id.as_ref().and_then(RequestId::as_u64);
         let Some(question) = number.and_then(|number| self.lock().questions.remove(&number)) else {
             self.shared.metrics.dropped_answer("client_unknown_id");

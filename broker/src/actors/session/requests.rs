@@ -1,6 +1,7 @@
 //! What a client sends, once its session is known: requests, notifications, answers.
 
 use std::{
+    borrow::Cow,
     collections::hash_map::Entry,
     sync::{Arc, atomic::Ordering},
     time::Instant,
@@ -8,7 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use protocol::{
-    envelope::Message,
+    envelope::{Message, OWN_META},
     error::{ErrorKind, Refusal},
     handshake,
     ids::{BackendId, RequestId, TaskId},
@@ -30,6 +31,7 @@ use crate::{
         catalog::Endpoint,
         event_log::EventKind,
         routing::{self, Decision, TaskQuestion},
+        tasks::IDEMPOTENCY_KEY,
     },
 };
 
@@ -107,13 +109,18 @@ impl Session {
 
     fn submit_inner(self: &Arc<Self>, mut message: Message, stream: &Arc<EventStream>, begun: Instant) -> Result<(), Refusal> {
         let id = message.id.clone().ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
+        if message.fields.meta_has_own {
+            // What makes the same call the same task is taken out with the task.
+            let is_task = message.fields.task.is_some();
+            message = without_own_meta(&message, |key| is_task && key == IDEMPOTENCY_KEY)?;
+        }
         self.admits(&message, &id)?;
         self.tenant.take_budget()?; // before any work for a tenant over its rate
         let catalog = self.tenant.catalog();
         let decide = |message: &Message| routing::decide(message, &self.endpoint, &self.advertised, self.version, &catalog);
         let mut decision = decide(&message).map_err(|refusal| self.unless_not_known_yet(refusal))?;
         if matches!(&decision, Decision::Forward(plan) if plan.drop_task) {
-            message = without_task(message)?;
+            message = without_own_meta(&without_task(message)?, |_| false)?;
             decision = decide(&message)?; // the edits are places in the bytes that changed
         }
         let method = message.method;
@@ -234,6 +241,8 @@ impl Session {
 
     /// Takes a notification. Never answered, whatever is wrong with it.
     pub fn notify(self: &Arc<Self>, message: &Message) {
+        let Some(message) = for_others(message) else { return };
+        let message = &*message;
         match message.method {
             Method::Initialized => self.initialized(),
             Method::Cancelled => self.cancelled(message),
@@ -283,6 +292,21 @@ impl Session {
             connection.send_later(message.frame.clone());
         }
     }
+}
+
+/// A message without what is between its client and the broker, a key of that client among it. `None`: it can not be made.
+pub(super) fn for_others(message: &Message) -> Option<Cow<'_, Message>> {
+    if !message.fields.meta_has_own {
+        return Some(Cow::Borrowed(message));
+    }
+    without_own_meta(message, |_| false).ok().map(Cow::Owned)
+}
+
+fn without_own_meta(message: &Message, is_kept: impl Fn(&str) -> bool) -> Result<Message, Refusal> {
+    let Some(meta) = message.fields.meta.filter(|_| message.fields.meta_has_own) else { return Ok(message.clone()) };
+    let frame = Splice::new(&message.frame).retain_members(meta, |key| !key.starts_with(OWN_META) || is_kept(key)).finish();
+    let limits = json::Limits { bytes_max: frame.len(), ..json::Limits::default() };
+    Message::decode(frame, &limits).map_err(|rejected| rejected.refusal)
 }
 
 /// The request without its `task`, which was not offered to the client (MCP 2025-11-25, Tasks: such a call runs normally).

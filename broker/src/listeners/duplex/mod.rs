@@ -49,7 +49,7 @@ where
     Sink: FrameSink,
 {
     match opened(&broker, &guest, &mut source, &mut sink, &stop).await {
-        Ok((session, outbox)) => converse(Seat::new(broker, session), outbox, source, sink).await,
+        Ok((seat, outbox)) => converse(seat, outbox, source, sink).await,
         Err(goodbye) => farewell(&mut source, &mut sink, goodbye).await,
     }
 }
@@ -61,9 +61,9 @@ async fn opened(
     source: &mut impl FrameSource,
     sink: &mut impl FrameSink,
     stop: &CancellationToken,
-) -> Result<(Arc<Session>, Reader), Goodbye> {
+) -> Result<(Seat, Reader), Goodbye> {
     let limit = broker.shared.config.timeouts.handshake;
-    let session = tokio::select! {
+    let (seat, said) = tokio::select! {
         biased;
         opened = opening::session(broker, guest, source, sink) => opened?,
         () = stop.cancelled() => return Err(Goodbye::GoingAway),
@@ -72,13 +72,13 @@ async fn opened(
             return Err(Goodbye::Policy);
         }
     };
-    let outbox = session.open_outbox().ok_or(Goodbye::GoingAway)?;
-    Ok((session, outbox))
+    let outbox = seat.session.open_outbox(Some(said)).ok_or(Goodbye::GoingAway)?;
+    Ok((seat, outbox))
 }
 
 /// Goes on with a session on a new connection.
 pub(super) async fn go_on(broker: Arc<Broker>, session: Arc<Session>, outbox: Reader, source: impl FrameSource, sink: impl FrameSink) {
-    converse(Seat::new(broker, session), outbox, source, sink).await;
+    converse(Seat { broker, session, is_known: true }, outbox, source, sink).await;
 }
 
 /// Speaks until one side has had enough, and says goodbye.
@@ -128,11 +128,13 @@ async fn in_time<T>(limit: Duration, work: impl Future<Output = Option<T>>) -> O
 struct Seat {
     broker: Arc<Broker>,
     session: Arc<Session>,
+    /// Its client was told that there is one.
+    is_known: bool,
 }
 
 impl Seat {
     fn new(broker: Arc<Broker>, session: Arc<Session>) -> Self {
-        Self { broker, session }
+        Self { broker, session, is_known: false }
     }
 
     fn leave(&self, why: &str) {
@@ -145,6 +147,9 @@ impl Seat {
 /// A session that can be resumed waits for its client; any other ends here at the latest.
 impl Drop for Seat {
     fn drop(&mut self) {
+        if !self.is_known {
+            return self.leave("its client never got it");
+        }
         if self.session.ends_with_connection() {
             return self.leave("its connection ended");
         }

@@ -17,7 +17,7 @@ use protocol::{
 };
 use transport::frame::{FrameSink, FrameSource, Goodbye, ReadError};
 
-use super::{Guest, Known};
+use super::{Guest, Known, Seat};
 use crate::{
     actors::session::Session,
     auth::Caller,
@@ -31,14 +31,17 @@ const TOKEN: &str = "dev.mcp-broker/token";
 const SESSION: &str = "dev.mcp-broker/session";
 const BACKEND: &str = "dev.mcp-broker/backend";
 
-/// Reads until a session is open and its client knows; otherwise the way to end the connection.
+/// Reads until a session is open and its client knows; otherwise the way to end the connection. The session has its seat
+/// before its client is told: a connection that breaks in between leaves none behind. Beside it, how many messages the client
+/// was sent so far.
 pub(super) async fn session(
     broker: &Arc<Broker>,
     guest: &Guest,
     source: &mut impl FrameSource,
     sink: &mut impl FrameSink,
-) -> Result<Arc<Session>, Goodbye> {
+) -> Result<(Seat, u64), Goodbye> {
     let limits = json::Limits { bytes_max: broker.shared.config.limits.message_bytes, ..json::Limits::default() };
+    let mut said = 0;
     loop {
         let frame = match source.next().await {
             Ok(Some(frame)) => frame,
@@ -53,17 +56,21 @@ pub(super) async fn session(
         broker.shared.metrics.bytes(Direction::In, Side::Client, frame.len());
         let (answer, ended) = match Message::decode(frame, &limits) {
             Ok(message) => match answered(broker, guest, &message).await {
-                Answer::Session(session, frame) => {
+                Answer::Session(mut seat, frame) => {
                     say(broker, sink, frame).await?;
-                    return Ok(session);
+                    seat.is_known = true;
+                    return Ok((seat, said + 1));
                 }
                 Answer::Frame(frame) => (frame, None),
                 Answer::Goodbye(frame) => (frame, Some(Goodbye::Policy)),
                 Answer::None => continue,
             },
-            Err(Rejected { refusal, id, .. }) => (refused(broker, &refusal, id.as_ref()), None),
+            // A page in somebody's browser can send any text to a port of this machine, as the body of a request whose head
+            // comes first: the connection must be over before the body is looked at.
+            Err(Rejected { refusal, id, .. }) => (refused(broker, &refusal, id.as_ref()), Some(Goodbye::Protocol)),
         };
         say(broker, sink, answer).await?;
+        said += 1;
         if let Some(goodbye) = ended {
             return Err(goodbye);
         }
@@ -80,7 +87,7 @@ pub(super) fn refusal_of(error: &ReadError) -> Option<Refusal> {
 
 /// What comes of a message before there is a session.
 enum Answer {
-    Session(Arc<Session>, Bytes),
+    Session(Seat, Bytes),
     Frame(Bytes),
     /// The last one.
     Goodbye(Bytes),
@@ -92,7 +99,7 @@ async fn answered(broker: &Arc<Broker>, guest: &Guest, message: &Message) -> Ans
     let refusal = match message.method {
         _ if message.is_modern() => modern_era(),
         Method::Initialize => match opened(broker, guest, message).await {
-            Ok((session, result)) => return Answer::Session(session, handshake::success(id, &result)),
+            Ok((seat, result)) => return Answer::Session(seat, handshake::success(id, &result)),
             // Whoever guesses keys has to connect for each of them.
             Err(refusal) if refusal.kind == ErrorKind::Unauthorized => return Answer::Goodbye(refused(broker, &refusal, Some(id))),
             Err(refusal) => refusal,
@@ -104,16 +111,17 @@ async fn answered(broker: &Arc<Broker>, guest: &Guest, message: &Message) -> Ans
     Answer::Frame(refused(broker, &refusal, Some(id)))
 }
 
-async fn opened(broker: &Arc<Broker>, guest: &Guest, message: &Message) -> Result<(Arc<Session>, Bytes), Refusal> {
+async fn opened(broker: &Arc<Broker>, guest: &Guest, message: &Message) -> Result<(Seat, Bytes), Refusal> {
     if let Some(Known { caller, endpoint, can_come_back }) = &guest.known {
         let (session, result) = broker.open_session(caller.clone(), endpoint.clone(), guest.transport, message).await?;
         let result = if *can_come_back { with_session_id(&result, &session) } else { result };
-        return Ok((session, result));
+        return Ok((Seat::new(broker.clone(), session), result));
     }
     let asked = Asked::read(message)?;
     let caller = broker.authenticate_on(asked.token.as_deref(), guest.certified.as_ref())?;
     let endpoint = endpoint(broker, &caller, asked.backend.as_deref())?;
-    broker.open_session(caller, endpoint, guest.transport, message).await
+    let (session, result) = broker.open_session(caller, endpoint, guest.transport, message).await?;
+    Ok((Seat::new(broker.clone(), session), result))
 }
 
 /// Tells a client the id by which it finds its session again.

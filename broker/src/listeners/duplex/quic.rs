@@ -14,7 +14,7 @@ use transport::{
     quic::{Cancellation, Limits, QuicConnection, QuicIncoming, QuicListener, QuicSink, RequestStream},
 };
 
-use super::{Guest, Seat, opened, opening::modern_era, opening::refusal_of, speak};
+use super::{Guest, opened, opening::modern_era, opening::refusal_of, speak};
 use crate::{
     actors::{
         session::Session,
@@ -84,8 +84,8 @@ async fn connection(broker: Arc<Broker>, incoming: QuicIncoming, stop: Cancellat
     let certified = connection.client_certificate().as_ref().and_then(door::caller_by);
     let guest = Guest { transport: TRANSPORT, certified, known: None };
     match opened(&broker, &guest, &mut source, &mut sink, &stop).await {
-        Ok((session, mut outbox)) => {
-            let (requests, seat) = (TaskTracker::new(), Seat::new(broker, session));
+        Ok((seat, mut outbox)) => {
+            let requests = TaskTracker::new();
             let goodbye = tokio::select! {
                 biased;
                 goodbye = speak(&seat, &mut outbox, &mut source, &mut sink) => goodbye,

@@ -6,6 +6,7 @@ mod bounds;
 mod features;
 mod legacy;
 mod matrix;
+mod meta;
 mod quic;
 mod tcp;
 mod tls;

@@ -150,14 +150,49 @@ async fn before_initialize_there_is_ping_and_nothing_else() {
     let client = broker.duplex().tcp(broker.tcp_address()).await;
     assert_eq!(client.result("ping", json!({})).await, json!({}));
     assert_eq!(kind(&client.error("tools/list", json!({})).await), "session_required");
-    client.send("nonsense").await;
-    client.said("an error", |said| said["error"]["code"] == -32700).await;
     client.notify("notifications/initialized", json!({})).await;
     let client = client.connected(json!({})).await;
     assert_eq!(text_of(&client.call("b__echo", json!({})).await), "{}");
     let again = client.initialize(json!({}), json!({})).await;
     assert!(again["error"].is_object(), "a second handshake: {again}");
     assert_eq!(text_of(&client.call("b__echo", json!({})).await), "{}");
+}
+
+#[tokio::test]
+async fn a_01_a_request_of_a_web_page_opens_no_session() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = folder.path().join("record");
+    let broker = listening().backend("default", "b", stdio().record(&record).spec()).start().await;
+    let initialized = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+    let body = format!("{}\n{initialized}\n{}\n", initialize_body("2025-11-25"), echo(10));
+    let length = body.len();
+    // What a browser sends without asking first: `fetch` with `no-cors`, or a form.
+    for head in ["POST / HTTP/1.1", "GET /?x=1 HTTP/1.1", "OPTIONS * HTTP/1.1", "{}", "[]", "{\"jsonrpc\":\"1.0\"}"] {
+        let text = format!("{head}\r\nhost: 127.0.0.1\r\norigin: https://evil.example\r\ncontent-length: {length}\r\n\r\n{body}");
+        let mut socket = BufReader::new(TcpStream::connect(broker.tcp_address()).await.unwrap());
+        socket.write_all(text.as_bytes()).await.unwrap();
+        assert!(line(&mut socket).await["error"]["code"].is_i64(), "{head}");
+        assert_eq!(within("the end", socket.read_to_end(&mut Vec::new())).await.unwrap(), 0, "one answer, then the end: {head}");
+    }
+    assert!(broker.admin().sessions("default").await.is_empty());
+    assert!(!std::fs::read_to_string(&record).unwrap_or_default().contains("tools/call"));
+}
+
+#[tokio::test]
+async fn a_client_that_breaks_off_while_it_is_answered_leaves_no_session() {
+    let broker = with_stdio().await;
+    for _ in 0..30 {
+        let mut socket = TcpStream::connect(broker.tcp_address()).await.unwrap();
+        socket.write_all(format!("{}\n", initialize_body("2025-11-25")).as_bytes()).await.unwrap();
+        socket2::SockRef::from(&socket).set_linger(Some(std::time::Duration::ZERO)).unwrap();
+    }
+    let labels = [("version", "2025-11-25"), ("side", "client")];
+    broker.admin().wait_metric("mcp_protocol_version_negotiated_total", &labels, |count| count > 0.0).await;
+    eventually("the end of their sessions", || async {
+        let sessions = broker.admin().sessions("default").await.len();
+        if sessions == 0 { Ok(()) } else { Err(sessions) }
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use tokio::{
 };
 
 use super::{answering, everything, features};
-use crate::{builder, stdio, text_of};
+use crate::{builder, initialize_body, kind, stdio, text_of};
 
 async fn broker() -> TestBroker {
     builder().alone().backend("default", "b", stdio().spec()).start().await
@@ -109,6 +109,29 @@ async fn keys_are_shown_at_the_upgrade() {
 }
 
 #[tokio::test]
+async fn w_08_a_key_or_a_tenant_that_ends_before_initialize_opens_nothing() {
+    let broker = builder().alone().auth_required().tenant("acme").backend("acme", "b", stdio().spec()).start().await;
+    let admin = broker.admin();
+    let (id, revoked) = admin.create_key_with_id("acme").await;
+    let key = admin.create_key("acme").await;
+    let upgraded = |key: String| {
+        let broker = &broker;
+        async move {
+            let bearer = format!("Bearer {key}");
+            broker.duplex().websocket(broker.http_address(), "/ws", &[("authorization", &bearer)]).await.unwrap().0
+        }
+    };
+    let (first, second) = (upgraded(revoked).await, upgraded(key).await);
+    assert_eq!(admin.delete(&format!("/admin/v1/tenants/acme/keys/{id}")).await.0, 204);
+    assert_eq!(kind(&first.initialize(json!({}), json!({})).await["error"]), "unauthorized");
+    first.ended().await;
+    admin.put_tenant("acme", json!({"enabled": false})).await;
+    assert_eq!(kind(&second.initialize(json!({}), json!({})).await["error"]), "unauthorized");
+    second.ended().await;
+    assert!(admin.sessions("acme").await.is_empty());
+}
+
+#[tokio::test]
 async fn w_06_binary_frames_are_refused_and_several_messages_in_one_are_not() {
     use futures_util::{SinkExt, StreamExt};
     use tokio_tungstenite::tungstenite::Message;
@@ -171,25 +194,55 @@ async fn a_session_is_gone_on_with_after_its_connection_was_lost() {
 #[tokio::test]
 async fn what_was_not_received_is_sent_again_to_a_client_that_counts() {
     let broker = broker().await;
-    let (client, id) = opened(&broker, json!({})).await;
+    let (client, _) = broker.duplex().websocket(broker.http_address(), "/ws", &[]).await.unwrap();
+    client.result("ping", json!({})).await;
+    let answer = client.initialize(json!({}), json!({})).await;
+    let id = answer["result"]["_meta"]["dev.mcp-broker/session"].as_str().unwrap().to_owned();
+    client.notify("notifications/initialized", json!({})).await;
     for n in 0..5 {
         client.call("b__echo", json!({"n": n})).await;
     }
-    // The answer to `initialize`, and five more, of which it claims to have lost two.
+    // The answers to the ping and to `initialize`, and five more, of which it claims to have lost two.
     let received = client.received();
-    assert_eq!(received, 6);
+    assert_eq!(received, 7);
     client.break_off();
-    let headers = [("mcp-session-id", id.as_str()), ("mcp-broker-received", "3")];
+    let headers = [("mcp-session-id", id.as_str()), ("mcp-broker-received", "5")];
     let (client, _) = broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.unwrap();
     for n in [3, 4] {
         let again = client.said("an answer", |said| said["result"].is_object()).await;
         assert_eq!(text_of(&again["result"]), format!("{{\"n\":{n}}}"));
     }
     client.break_off();
-    for wrong in ["9", "many", "-1"] {
+    // Whoever has everything gets nothing twice.
+    let headers = [("mcp-session-id", id.as_str()), ("mcp-broker-received", "7")];
+    let (client, _) = broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.unwrap();
+    client.result("ping", json!({})).await;
+    assert_eq!(client.received(), 1);
+    client.break_off();
+    for wrong in ["1", "9", "many", "-1"] {
         let headers = [("mcp-session-id", id.as_str()), ("mcp-broker-received", wrong)];
         assert_eq!(broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.unwrap_err(), 400, "{wrong}");
     }
+}
+
+#[tokio::test]
+async fn a_client_that_breaks_off_before_it_knows_its_session_leaves_none() {
+    use futures_util::SinkExt;
+    let broker = broker().await;
+    for _ in 0..30 {
+        let socket = TcpStream::connect(broker.http_address()).await.unwrap();
+        socket2::SockRef::from(&socket).set_linger(Some(std::time::Duration::ZERO)).unwrap();
+        let (mut socket, _) = tokio_tungstenite::client_async(&format!("ws://{}/ws", broker.http_address()), socket).await.unwrap();
+        socket.send(tokio_tungstenite::tungstenite::Message::text(initialize_body("2025-11-25"))).await.unwrap();
+    }
+    let labels = [("version", "2025-11-25"), ("side", "client")];
+    broker.admin().wait_metric("mcp_protocol_version_negotiated_total", &labels, |count| count > 0.0).await;
+    // Not after `session.resume`, which is for clients that can come back.
+    eventually("the end of their sessions", || async {
+        let sessions = broker.admin().sessions("default").await.len();
+        if sessions == 0 { Ok(()) } else { Err(sessions) }
+    })
+    .await;
 }
 
 #[tokio::test]
