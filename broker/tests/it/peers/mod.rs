@@ -39,3 +39,4 @@ mod clients;
 mod conformance;
 mod install;
 mod process;
+mod wires;
