@@ -18,7 +18,7 @@ use crate::{builder, initialize_body, request, stdio, text_of};
 
 const RUN_WITHIN: Duration = Duration::from_secs(120);
 
-fn script(name: &str) -> Command {
+pub(super) fn script(name: &str) -> Command {
     let mut command = Command::new(Peers::installed().python_of_wires());
     command.arg("-B").arg(Peers::ours(&format!("peers/clients/{name}")));
     command
@@ -31,7 +31,7 @@ async fn passes(command: Command, checks: usize) {
     assert!(status.success() && passed == checks, "{passed} of {checks} passed, {status}\n{stdout}\n{stderr}");
 }
 
-fn certified(builder: BrokerBuilder, authority: &Authority) -> BrokerBuilder {
+pub(super) fn certified(builder: BrokerBuilder, authority: &Authority) -> BrokerBuilder {
     let server = authority.server("server");
     builder.config(json!({"tls": {"cert_file": server.cert, "key_file": server.key}}))
 }
