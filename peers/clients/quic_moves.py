@@ -45,8 +45,8 @@ async def main(interface: str, host: str, ca: str) -> None:
             for number in range(CALLS):
                 peer.send(CONTROL, call(number + 10, "b__echo", {"n": number}))
                 if number == CALLS // 2:
-                    ip("addr", "add", second, "dev", interface)
                     ip("addr", "del", first, "dev", interface)
+                    ip("addr", "add", second, "dev", interface)
                     for asked in streams.values():
                         peer.send(CONTROL, {"jsonrpc": "2.0", "id": asked, "result": {"action": "decline"}})
             left = {number + 10 for number in range(CALLS)}
