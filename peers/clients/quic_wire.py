@@ -94,9 +94,12 @@ class Peer(QuicConnectionProtocol):
         return answer
 
 
-def connecting(host: str, port: int, ca: str, protocol: str = "mcp") -> AbstractAsyncContextManager[Peer]:
+def connecting(
+    host: str, port: int, ca: str, protocol: str = "mcp", tickets: Any = None, **more: Any
+) -> AbstractAsyncContextManager[Peer]:
     configuration = QuicConfiguration(is_client=True, alpn_protocols=[protocol], cafile=ca, server_name="localhost")
-    return connect(host, port, configuration=configuration, create_protocol=Peer)  # type: ignore[return-value]
+    vars(configuration).update(more)
+    return connect(host, port, configuration=configuration, create_protocol=Peer, session_ticket_handler=tickets)  # type: ignore[return-value]
 
 
 async def main(host: str, port: int, ca: str, record: str, pid: int) -> None:

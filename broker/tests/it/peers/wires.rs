@@ -56,6 +56,16 @@ async fn aioquic_speaks_the_binding() {
 }
 
 #[tokio::test]
+async fn q_03_transport_parameters_that_are_lies_are_refused() {
+    let (broker, authority) = over_tls(json!({"quic": "127.0.0.1:0"})).await;
+    let mut client = script("quic_strangers.py");
+    client.args([broker.quic_address().ip().to_string(), broker.quic_address().port().to_string()]).arg(authority.ca());
+    // Q-06 is among them: no early data.
+    passes(client, 5).await;
+    assert!(!broker.log().contains("panicked"));
+}
+
+#[tokio::test]
 async fn python_websockets_speak_to_ws() {
     let config = json!({"limits": {"message_bytes": 1 << 20}, "timeouts": {"websocket_ping": "100ms", "websocket_idle": "500ms"}});
     let broker = builder().alone().config(config).backend("default", "b", stdio().spec()).start().await;
