@@ -261,7 +261,7 @@ async fn h_11_a_body_that_is_announced_and_does_not_come_is_waited_for_until_the
 /// The ids of the answers, in their order.
 fn ids_in(text: &str) -> Vec<u64> {
     let bodies = text.split("\r\n\r\n").skip(1);
-    bodies.filter_map(|body| Some(serde_json::Deserializer::from_str(body).into_iter::<Value>().next()?.ok()?["id"].as_u64()?)).collect()
+    bodies.filter_map(|body| serde_json::Deserializer::from_str(body).into_iter::<Value>().next()?.ok()?["id"].as_u64()).collect()
 }
 
 #[tokio::test]
