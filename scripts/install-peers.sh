@@ -67,5 +67,6 @@ need_python
 install_node_part
 install_python_part python1
 install_python_part python2
+install_python_part wires
 install_fixture_part
 printf '%s\n' "$target"

@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
-# Makes sure that what the tests start themselves is there: PostgreSQL, Redis and faketime (a process with a clock of its own)
-# from the distribution's packages. Called by `make test`. Without the right to install, says the one command to run, and fails.
+# Makes sure that what the tests start themselves is there: PostgreSQL, Redis, faketime (a process with a clock of its own),
+# h2load (another HTTP/2), openssl and ip, from the distribution's packages. Called by `make test`. Without the right to install, says the one command to run, and fails.
 set -euo pipefail
 
 packages=()
 compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || command -v initdb >/dev/null || packages+=(postgresql)
 command -v redis-server >/dev/null || packages+=(redis-server)
 command -v faketime >/dev/null || packages+=(faketime)
+command -v h2load >/dev/null || packages+=(nghttp2-client)
+command -v openssl >/dev/null || packages+=(openssl)
+command -v ip >/dev/null || packages+=(iproute2)
 ((${#packages[@]} == 0)) && exit 0
 
 if [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; then

@@ -184,6 +184,9 @@ pub const STREAM_DRAIN: Duration = Duration::from_millis(250);
 
 // HTTP, towards clients.
 
+/// Connections that wait in the kernel to be accepted, as far as `net.core.somaxconn` lets them: all clients of a broker that
+/// began anew may come at once.
+pub const ACCEPT_QUEUE: u32 = 4_096;
 /// A request's line and headers.
 pub const REQUEST_HEAD_BYTES_MAX: usize = 64 * 1024;
 /// A body that is too large is read on for this much, so that its sender gets to see the refusal.

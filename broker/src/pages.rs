@@ -101,6 +101,43 @@ fn bodies_to_paste_are_good_ones() {
     assert!(seen > 10, "only {seen} bodies were found");
 }
 
+/// Every Rust source of the repository, as one text.
+fn sources() -> String {
+    let mut folders: Vec<_> =
+        ["broker", "protocol", "storage", "testkit", "transport"].map(|name| format!("{}/../{name}", env!("CARGO_MANIFEST_DIR"))).into();
+    let mut text = String::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap().flatten() {
+            let path = entry.path().display().to_string();
+            if entry.path().is_dir() {
+                folders.push(path);
+            } else if path.ends_with(".rs") {
+                text.push_str(&fs::read_to_string(&path).unwrap());
+            }
+        }
+    }
+    text
+}
+
+#[test]
+fn tests_that_the_page_of_security_names_exist() {
+    let page = fs::read_to_string(path("security.md")).unwrap();
+    let sources = sources();
+    let rows: Vec<_> = page.lines().filter(|line| ["| F-", "| H-", "| W-", "| Q-"].iter().any(|start| line.starts_with(start))).collect();
+    for row in &rows {
+        for name in row.split('`').skip(1).step_by(2).filter(|name| name.matches('_').count() > 2) {
+            assert!(sources.contains(&format!("fn {name}(")), "docs/security.md names the test {name}");
+        }
+    }
+    let wanted = [("F", 11..=20), ("H", 1..=16), ("H", 20..=25), ("W", 1..=8), ("Q", 1..=11)];
+    for number in wanted.into_iter().flat_map(|(letter, numbers)| numbers.map(move |number| format!("{letter}-{number:02}"))) {
+        assert!(
+            rows.iter().any(|row| row.split('|').nth(1).is_some_and(|first| first.contains(&number))),
+            "docs/security.md has no {number}"
+        );
+    }
+}
+
 #[test]
 fn links_between_pages_lead_somewhere() {
     for (page, text) in pages() {

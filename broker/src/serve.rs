@@ -18,7 +18,11 @@ use std::{
 };
 
 use storage::StoreError;
-use tokio::{net::TcpListener, task::JoinHandle, time::timeout};
+use tokio::{
+    net::{TcpListener, TcpSocket},
+    task::JoinHandle,
+    time::timeout,
+};
 use tokio_util::sync::CancellationToken;
 use transport::{
     TlsError, TlsSetupError,
@@ -38,7 +42,7 @@ use crate::{
         self,
         node::{Node, NodeSettings, Replica},
     },
-    limits::CLOSE_WAIT,
+    limits::{ACCEPT_QUEUE, CLOSE_WAIT},
     listeners::{
         self,
         door::{self, Door},
@@ -225,11 +229,11 @@ impl Running {
         let broker = Broker::new(parts)?;
         let parts = ControlParts { broker: Arc::clone(&broker), keyring, keys, config: Arc::clone(&config), metrics: Arc::clone(&metrics) };
         let control = Control::new(parts);
-        let http = bind("listen.http", config.listen.http).await?;
-        let admin = bind("listen.admin", config.listen.admin).await?;
-        let tcp = bind_if("listen.tcp", config.listen.tcp).await?;
+        let http = bind("listen.http", config.listen.http)?;
+        let admin = bind("listen.admin", config.listen.admin)?;
+        let tcp = bind_if("listen.tcp", config.listen.tcp)?;
         let quic = bind_quic(&config, &doors[0], &quic_secret)?;
-        let internal = bind_if("listen.internal", config.listen.internal).await?;
+        let internal = bind_if("listen.internal", config.listen.internal)?;
         let node = join(&control, &metrics, internal.as_ref()).await?;
         let loaded = control.load().await?;
         tracing::info!(tenants = loaded.tenants, keys = loaded.keys, backends = loaded.backends, "loaded");
@@ -407,8 +411,14 @@ async fn ended(listener: &mut Option<Listener>) -> Result<(), tokio::task::JoinE
     }
 }
 
-async fn bind(key: &'static str, address: SocketAddr) -> Result<TcpListener, ServeError> {
-    TcpListener::bind(address).await.map_err(|source| ServeError::Bind { key, address, source })
+fn bind(key: &'static str, address: SocketAddr) -> Result<TcpListener, ServeError> {
+    let listening = || {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        socket.listen(ACCEPT_QUEUE)
+    };
+    listening().map_err(|source| ServeError::Bind { key, address, source })
 }
 
 fn bind_quic(config: &Config, door: &Door, secret: &[u8; 32]) -> Result<Option<QuicListener>, ServeError> {
@@ -417,11 +427,8 @@ fn bind_quic(config: &Config, door: &Door, secret: &[u8; 32]) -> Result<Option<Q
     QuicListener::bind(address, tls, limits, Some(secret)).map(Some).map_err(|source| ServeError::Quic { source })
 }
 
-async fn bind_if(key: &'static str, address: Option<SocketAddr>) -> Result<Option<TcpListener>, ServeError> {
-    match address {
-        Some(address) => bind(key, address).await.map(Some),
-        None => Ok(None),
-    }
+fn bind_if(key: &'static str, address: Option<SocketAddr>) -> Result<Option<TcpListener>, ServeError> {
+    address.map(|address| bind(key, address)).transpose()
 }
 
 fn listener_ended(what: &'static str, ended: Result<(), tokio::task::JoinError>) -> ServeError {

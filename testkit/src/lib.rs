@@ -28,6 +28,7 @@ pub mod quic;
 pub mod replica;
 pub mod servers;
 pub mod stdio;
+pub mod udp_proxy;
 
 pub use admin::AdminClient;
 pub use authority::Authority;
@@ -51,3 +52,4 @@ pub use quic::QuicPeer;
 pub use replica::Replica;
 pub use servers::{PostgresServer, RedisServer};
 pub use stdio::StdioScript;
+pub use udp_proxy::{UdpProxy, Weather};

@@ -18,6 +18,7 @@ use tokio::process::{ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
+use crate::descriptors;
 use crate::lines::{LineReader, LineWriter};
 use crate::process_group::ProcessGroup;
 use crate::stderr_tail::StderrTail;
@@ -120,6 +121,9 @@ pub fn spawn(spec: &ChildSpec, limits: &ChildLimits) -> Result<Child, SpawnError
     // Checked first because the system reports a missing directory and a missing command alike.
     if let Some(cwd) = spec.cwd.as_ref().filter(|cwd| !cwd.is_dir()) {
         return Err(SpawnError::WorkingDirectory { command: spec.command.clone(), cwd: cwd.clone() });
+    }
+    if !descriptors::is_left() {
+        return Err(system(io::Error::other(descriptors::NONE_LEFT)));
     }
     let mut leader = command_of(spec).spawn().map_err(|source| match source.kind() {
         io::ErrorKind::NotFound => SpawnError::NotFound { command: spec.command.clone() },

@@ -7,6 +7,7 @@
 pub mod child_process;
 mod connect;
 mod connect_error;
+pub mod descriptors;
 pub mod egress;
 pub mod frame;
 pub mod http_client;

@@ -3,7 +3,10 @@
 use std::{
     collections::HashMap,
     net::{IpAddr, SocketAddr},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, Once, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -11,10 +14,11 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore},
 };
+use transport::descriptors;
 
 use crate::{config::Limits, metrics::Metrics};
 
-/// Wait after a connection could not be accepted: most often no descriptor is left, and others have to end first.
+/// Wait while no connection can be accepted: no descriptor is left, and others have to end first.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
 /// The places of one listener.
@@ -22,6 +26,9 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 pub(super) struct Admission {
     room: Arc<Semaphore>,
     addresses: Addresses,
+    /// The connection accepted last has a descriptor of the reserve.
+    scarce: AtomicBool,
+    told_of_reserve: Once,
 }
 
 /// One connection's place. Dropped with it.
@@ -33,7 +40,12 @@ pub(super) struct Admitted {
 
 impl Admission {
     pub(super) fn new(limits: &Limits) -> Self {
-        Self { room: Arc::new(Semaphore::new(limits.connections)), addresses: Addresses::new(limits.connections_per_address) }
+        Self {
+            room: Arc::new(Semaphore::new(limits.connections)),
+            addresses: Addresses::new(limits.connections_per_address),
+            scarce: AtomicBool::new(false),
+            told_of_reserve: Once::new(),
+        }
     }
 
     /// A place for a connection that is there already; `None` when there is none for it.
@@ -51,14 +63,21 @@ impl Admission {
 
     /// The next connection that is taken. Cancel-safe.
     ///
-    /// At the limit of all nothing is accepted: newcomers wait in the kernel's queue until somebody leaves. One more of an
-    /// address that has its share is closed.
+    /// At the limit of all nothing is accepted: newcomers wait in the kernel's queue until somebody leaves. So they do while
+    /// only the reserve of file descriptors is left. One more of an address that has its share is closed.
     pub(super) async fn accept(&self, listener: &TcpListener, metrics: &Metrics) -> (TcpStream, SocketAddr, Admitted) {
         loop {
             let Ok(permit) = self.room.clone().acquire_owned().await else { return std::future::pending().await };
+            self.descriptor_left(metrics).await;
             match listener.accept().await {
                 Ok((socket, peer)) => match self.addresses.enter(peer.ip()) {
-                    Some(place) => return (socket, peer, Admitted { _permit: permit, _place: place }),
+                    Some(place) => {
+                        // It stays; the reserve has room for it.
+                        if descriptors::is_of_reserve(&socket) {
+                            self.scarce.store(true, Ordering::Relaxed);
+                        }
+                        return (socket, peer, Admitted { _permit: permit, _place: place });
+                    }
                     None => metrics.rate_limited("connections_per_address"),
                 },
                 Err(error) => {
@@ -67,6 +86,24 @@ impl Admission {
                 }
             }
         }
+    }
+
+    /// Waits until a further connection would not be of the reserve.
+    async fn descriptor_left(&self, metrics: &Metrics) {
+        if !self.scarce.load(Ordering::Relaxed) {
+            return;
+        }
+        if !descriptors::is_left() {
+            metrics.rate_limited("descriptors");
+            // Once: under a flood it happens again with every connection that ends.
+            self.told_of_reserve.call_once(|| {
+                tracing::warn!("only the reserve of file descriptors is left: no connection is accepted until others end");
+            });
+        }
+        while !descriptors::is_left() {
+            tokio::time::sleep(ACCEPT_RETRY).await;
+        }
+        self.scarce.store(false, Ordering::Relaxed);
     }
 }
 

@@ -25,6 +25,8 @@ mod drain;
 mod failover;
 mod features;
 mod hosted_tasks;
+mod hostile_http;
+mod hostile_http2;
 mod http_rules;
 mod lifecycle;
 mod links;

@@ -15,6 +15,10 @@ mod websocket;
 
 use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
+use http::{
+    HeaderValue,
+    header::{CONNECTION, TRANSFER_ENCODING},
+};
 use hyper::{Request, body::Incoming, service::service_fn};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
@@ -116,12 +120,17 @@ fn serve_connection(
         }
         // HTTP/1 answers stall at the socket, where it shows.
         let unsent = (request.version() == http::Version::HTTP_2).then(|| unsent.clone());
+        // Whether there was a Content-Length as well is not seen here: a proxy may have taken another end for this body's.
+        let ends_here = request.headers().contains_key(TRANSFER_ENCODING);
         async move {
-            let response = match request.uri().path() {
+            let mut response = match request.uri().path() {
                 path if websocket::is_meant(path) => websocket::handle(&broker, &gate, request, floor).await,
                 path if legacy::is_meant(path) => legacy::handle(&broker, &gate, request, floor).await,
                 _ => exchange::handle(&broker, &gate, request).await,
             };
+            if ends_here {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
             Ok::<_, Infallible>(match unsent {
                 Some(unsent) => answer::tracked(response, &unsent),
                 None => response,

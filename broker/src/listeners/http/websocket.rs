@@ -33,7 +33,7 @@ use crate::{
 };
 
 const TRANSPORT: &str = "websocket";
-/// How many messages of its session a client has received that comes back.
+/// How many messages a client that comes back has received since the answer to `initialize`.
 const RECEIVED: HeaderName = HeaderName::from_static("mcp-broker-received");
 
 /// Whether a path is one of ours.

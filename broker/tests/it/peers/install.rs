@@ -19,7 +19,7 @@ impl Peers {
             PathBuf::from,
         );
         let peers = Self { cache: cache.join("peers") };
-        for part in ["node", "python1", "python2", "fixture"] {
+        for part in ["node", "python1", "python2", "wires", "fixture"] {
             let stamp = peers.cache.join(format!("{part}.stamp"));
             assert!(stamp.exists(), "{} is missing: the peers are not installed; run scripts/install-peers.sh", stamp.display());
         }
@@ -37,6 +37,11 @@ impl Peers {
 
     pub(super) fn python(&self, line: u8) -> PathBuf {
         self.cache.join(format!("python{line}/bin/python"))
+    }
+
+    /// The interpreter that has the libraries of the wires.
+    pub(super) fn python_of_wires(&self) -> PathBuf {
+        self.cache.join("wires/bin/python")
     }
 
     fn package(&self, path: &str) -> PathBuf {

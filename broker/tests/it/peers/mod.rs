@@ -38,4 +38,6 @@ macro_rules! on_every_ground {
 mod clients;
 mod conformance;
 mod install;
+mod moves;
 mod process;
+mod wires;

@@ -3,6 +3,7 @@
 mod backend_tcp;
 mod backend_websocket;
 mod bounds;
+mod faults;
 mod features;
 mod legacy;
 mod matrix;

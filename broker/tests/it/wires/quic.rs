@@ -1,7 +1,9 @@
 //! QUIC in front: the control stream, streams of single requests, and what the connection itself has to do.
 
 use serde_json::{Value, json};
-use testkit::{Authority, BrokerBuilder, DuplexClient, PipeBackend, QuicPeer, TestBroker, authority::Signed, eventually, within};
+use testkit::{
+    Authority, BrokerBuilder, DuplexClient, PipeBackend, QuicPeer, TestBroker, UdpProxy, Weather, authority::Signed, eventually, within,
+};
 
 use super::{answering, everything, features, listening};
 use crate::{builder, kind, stdio, text_of};
@@ -118,6 +120,26 @@ async fn q_07_a_client_that_moves_keeps_its_session() {
     assert!(text_of(&QuicPeer::lines(reader).await[0]["result"]).contains("decline"));
     features::many_calls(&client).await;
     assert_eq!(broker.admin().sessions("default").await.len(), 1);
+}
+
+#[tokio::test]
+async fn q_08_packets_that_are_lost_doubled_and_overtaken_cost_time_and_nothing_else() {
+    let (broker, authority) = started().await;
+    for weather in [Weather { lost: 1, doubled: 1, overtaken: 1 }, Weather { lost: 10, doubled: 10, overtaken: 10 }] {
+        let network = UdpProxy::start(broker.quic_address(), weather).await;
+        let peer = QuicPeer::connect(network.address(), &authority, None, "mcp").await.unwrap();
+        let client = answering(broker.duplex()).over(peer.control().await).connected(json!({})).await;
+        features::many_calls(&client).await;
+        let mut reading = Vec::new();
+        for id in 600..650 {
+            reading.push((id, peer.request(&call(id, "b__echo", json!({"text": "x".repeat(5_000)}))).await));
+        }
+        for (id, (_writer, reader)) in reading {
+            let said = QuicPeer::lines(reader).await;
+            assert_eq!((said.len(), &said[0]["id"]), (1, &json!(id)), "{weather:?}");
+        }
+        peer.close(0);
+    }
 }
 
 #[tokio::test]

@@ -125,6 +125,24 @@ async fn q_01_with_many_handshakes_open_newcomers_prove_their_address_first() {
 }
 
 #[tokio::test]
+async fn q_04_a_newcomer_that_proved_its_address_can_still_be_refused_or_left_alone() {
+    let authority = Authority::new();
+    let limits = Limits { unproved_handshakes_max: 0, ..limits() };
+    let listener = QuicListener::bind(ANYWHERE, Arc::new(authority.server(ClientAuth::None)), limits, None).unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        soon("the first", listener.accept()).await.unwrap().refuse();
+        drop(soon("the second", listener.accept()).await.unwrap());
+        let _established = soon("the third", listener.accept()).await.unwrap().establish(DEADLINE).await;
+    });
+    for _ in 0..2 {
+        let refusal = raw(&authority, address, "mcp", |_| {}).await.unwrap_err();
+        assert!(refusal.to_string().contains("refused"), "{refusal}");
+    }
+    raw(&authority, address, "mcp", |_| {}).await.unwrap();
+}
+
+#[tokio::test]
 async fn q_01_an_unanswered_hello_is_not_amplified() {
     let authority = Authority::new();
     let (address, _outcomes) = serve(authority.server(ClientAuth::None), limits());

@@ -1,0 +1,311 @@
+//! Hostile HTTP/1.1 at the data plane: framing, heads, targets and pipelines that are meant to be read in two ways. None of
+//! it reaches a backend, none gets more than one answer, and a session beside it is served.
+
+use serde_json::{Value, json};
+use testkit::{FakeBackend, TestBroker, TestClient, eventually, within};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use crate::{builder, echo, initialize_body, raw_http, request};
+
+const ACCEPT: &str = "accept: application/json, text/event-stream\r\n";
+/// What would be a request if it were read as one.
+const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nhost: localhost\r\n\r\n";
+
+/// A POST with these headers in place of its framing.
+fn post(framing: &str, body: &str) -> String {
+    format!("POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n{ACCEPT}{framing}\r\n{body}")
+}
+
+/// A whole request on a connection that stays.
+fn whole(client: &TestClient, body: &str) -> String {
+    let session = client.session().unwrap();
+    post(&format!("mcp-session-id: {session}\r\ncontent-length: {}\r\n", body.len()), body)
+}
+
+fn answers_in(text: &str) -> usize {
+    text.matches("HTTP/1.1 ").count()
+}
+
+/// Each gets one refusal at most, then the end; and a session that was there before is served as before.
+async fn each_is_refused(requests: Vec<String>) {
+    let (broker, backend) = echo().await;
+    let canary = broker.connected(json!({})).await;
+    // What is wrong with them is what the test says, and nothing else.
+    let body = initialize_body("2025-11-25");
+    let fine = post(&format!("connection: close\r\ncontent-length: {}\r\n", body.len()), &body);
+    assert!(raw_http(broker.http_address(), fine.as_bytes()).await.starts_with("HTTP/1.1 200"));
+    for text in requests {
+        let answer = raw_http(broker.http_address(), text.as_bytes()).await;
+        let shown: String = text.chars().take(300).collect();
+        assert!(answers_in(&answer) <= 1, "{shown:?} gave {answer}");
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4") || answer.starts_with("HTTP/1.1 501"), "{shown:?} gave {answer}");
+        assert!(!answer.contains("smuggled"), "{answer}");
+    }
+    assert!(backend.seen_of("tools/call").is_empty());
+    canary.call("b__echo", json!({})).await;
+}
+
+#[tokio::test]
+async fn h_01_contradicting_lengths_are_refused() {
+    let body = initialize_body("2025-11-25");
+    let length = body.len();
+    let lengths = [
+        format!("content-length: {length}\r\ncontent-length: {}\r\n", length + 1),
+        format!("content-length: {length}, {}\r\n", length + 1),
+        format!("content-length: +{length}\r\n"),
+        "content-length: 0x10\r\n".to_owned(),
+        "content-length: -1\r\n".to_owned(),
+        "content-length: 1 0\r\n".to_owned(),
+        "content-length: \r\n".to_owned(),
+        "content-length: 99999999999999999999999\r\n".to_owned(),
+    ];
+    each_is_refused(lengths.iter().map(|lengths| format!("{}{SMUGGLED}", post(lengths, &body))).collect()).await;
+}
+
+#[tokio::test]
+async fn h_01_nothing_is_read_after_a_body_whose_end_is_told_in_two_ways() {
+    let (broker, _backend) = echo().await;
+    let body = initialize_body("2025-11-25");
+    let length = body.len();
+    // Whole by either of the two.
+    let chunked = format!("{length:x}\r\n{body}\r\n0\r\n\r\n");
+    for lengths in [
+        format!("content-length: {}\r\ntransfer-encoding: chunked\r\n", chunked.len()),
+        format!("transfer-encoding: chunked\r\ncontent-length: {}\r\n", chunked.len()),
+        "content-length: 0\r\ntransfer-encoding: chunked\r\n".to_owned(),
+    ] {
+        let answer = raw_http(broker.http_address(), format!("{}{SMUGGLED}", post(&lengths, &chunked)).as_bytes()).await;
+        // Transfer-Encoding counts, and the connection ends (RFC 9112, 6.1).
+        assert!(answer.starts_with("HTTP/1.1 200") && answers_in(&answer) == 1, "{lengths:?}: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn h_02_strange_transfer_encodings_are_refused() {
+    let body = "0\r\n\r\n";
+    let mut requests: Vec<String> = [
+        "xchunked",
+        "chunked, identity",
+        "identity",
+        "chunked, gzip",
+        "\x0bchunked",
+        "chunked\x0b",
+        "\"chunked\"",
+        "chunked;q=1",
+        "gzip, chunked, chunked, x",
+    ]
+    .iter()
+    .map(|encoding| format!("{}{SMUGGLED}", post(&format!("transfer-encoding: {encoding}\r\n"), body)))
+    .collect();
+    requests.push(format!("{}{SMUGGLED}", post("transfer-encoding: chunked\r\n", body).replace("HTTP/1.1", "HTTP/1.0")));
+    requests.push(format!("{}{SMUGGLED}", post("transfer-encoding : chunked\r\n", body)));
+    each_is_refused(requests).await;
+}
+
+#[tokio::test]
+async fn h_03_heads_that_can_be_read_in_two_ways_are_refused() {
+    let heads = [
+        "host : localhost\r\n",
+        "host: localhost\r\nx: a\r\n folded: b\r\n",
+        "host: localhost\r\nx: a\0b\r\n",
+        "host: localhost\r\nx: a\rb: c\r\n",
+        "host: localhost\r\n: nameless\r\n",
+        "host: localhost\r\nno colon\r\n",
+        " host: localhost\r\n",
+        "host: localhost\r\nx\u{e4}: y\r\n",
+        "host: localhost\r\nhost: localhost\r\n",
+    ];
+    let body = initialize_body("2025-11-25");
+    let framing = format!("connection: close\r\ncontent-length: {}\r\n", body.len());
+    each_is_refused(heads.iter().map(|head| post(&framing, &body).replacen("host: localhost\r\n", head, 1)).collect()).await;
+}
+
+#[tokio::test]
+async fn h_04_chunks_that_are_none_are_refused_and_trailers_mean_nothing() {
+    let chunked = |body: &str| format!("{}{SMUGGLED}", post("transfer-encoding: chunked\r\n", body));
+    let body = initialize_body("2025-11-25");
+    let size = body.len();
+    let requests = vec![
+        chunked("fffffffffffffffff\r\n"),
+        chunked(&format!("-{size:x}\r\n{body}\r\n0\r\n\r\n")),
+        chunked(&format!("+{size:x}\r\n{body}\r\n0\r\n\r\n")),
+        chunked(&format!("0x{size:x}\r\n{body}\r\n0\r\n\r\n")),
+        chunked(&format!("{size:x}\r\n{body}XX0\r\n\r\n")),
+        chunked(&format!("{size:x} \t{}\r\n{body}\r\n0\r\n\r\n", ";".repeat(1_000_000))),
+        chunked("\r\n"),
+        chunked("zz\r\n"),
+    ];
+    each_is_refused(requests).await;
+    // Trailers are read and forgotten: neither another host nor another caller comes of them.
+    let broker = builder().alone().auth_required().start().await;
+    let trailers = format!("{size:x}\r\n{body}\r\n0\r\nauthorization: Bearer x\r\nhost: evil.example\r\n\r\n");
+    let answer = raw_http(broker.http_address(), post("connection: close\r\ntransfer-encoding: chunked\r\n", &trailers).as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 401") && answers_in(&answer) == 1, "{answer}");
+}
+
+#[tokio::test]
+async fn h_05_the_body_of_a_refused_request_is_never_a_request() {
+    let (broker, _backend) = echo().await;
+    let length = SMUGGLED.len();
+    for head in [
+        format!("POST /nowhere HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n"),
+        format!("POST /mcp HTTP/1.1\r\nhost: evil.example\r\ncontent-length: {length}\r\n"),
+        format!("POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\ncontent-length: {length}\r\n"),
+        format!("DELETE /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n"),
+        format!("GET /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n"),
+    ] {
+        let text = format!("{head}connection: close\r\n\r\n{SMUGGLED}");
+        let answer = raw_http(broker.http_address(), text.as_bytes()).await;
+        assert!(answer.starts_with("HTTP/1.1 4") && answers_in(&answer) == 1, "{head:?}: {answer}");
+        // On a connection that stays, the next request is the one after the body.
+        let next = "GET /nowhere HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+        let answer = raw_http(broker.http_address(), format!("{head}\r\n{SMUGGLED}{next}").as_bytes()).await;
+        assert!(answers_in(&answer) <= 2, "{head:?}: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn h_06_upgrades_to_what_is_not_offered_are_not_taken() {
+    let (broker, _backend) = echo().await;
+    let body = initialize_body("2025-11-25");
+    for upgrade in ["h2c", "mcp", "TLS/1.0", "websocket"] {
+        let framing = format!(
+            "connection: upgrade, http2-settings\r\nupgrade: {upgrade}\r\nhttp2-settings: AAMAAABkAAQAAP__\r\ncontent-length: {}\r\n",
+            body.len()
+        );
+        let next = "GET /nowhere HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+        let answer = raw_http(broker.http_address(), format!("{}{next}", post(&framing, &body)).as_bytes()).await;
+        // H-25: nor is HTTP/2 spoken after an upgrade.
+        assert!(answer.starts_with("HTTP/1.1 200") && !answer.contains(" 101 ") && answers_in(&answer) == 2, "{upgrade}: {answer}");
+    }
+    // One that is refused leaves plain HTTP behind, and the request after it is answered as such.
+    let refused = "GET /ws/nobody HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n";
+    let next = "GET /nowhere HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    let answer = raw_http(broker.http_address(), format!("{refused}{next}").as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 404") && answers_in(&answer) == 2, "{answer}");
+}
+
+#[tokio::test]
+async fn h_07_targets_of_other_forms_are_refused() {
+    let body = initialize_body("2025-11-25");
+    let framing = format!("connection: close\r\ncontent-length: {}\r\n", body.len());
+    let requests = [
+        "CONNECT localhost:80 HTTP/1.1",
+        "OPTIONS * HTTP/1.1",
+        "TRACE /mcp HTTP/1.1",
+        "POST * HTTP/1.1",
+        "POST http://evil.example/mcp HTTP/1.1",
+        "POST evil.example:80 HTTP/1.1",
+        "POST /../mcp HTTP/1.1",
+        "POST /mcp/../mcp HTTP/1.1",
+        "POST /mcp/%2e%2e/mcp HTTP/1.1",
+        "POST /%2e%2e/mcp HTTP/1.1",
+        "POST /%6dcp HTTP/1.1",
+        "POST /mcp%00 HTTP/1.1",
+        "POST /mcp/b%00 HTTP/1.1",
+        "POST //mcp HTTP/1.1",
+        "POST /mcp//b HTTP/1.1",
+        "POST /MCP HTTP/1.1",
+        "POST mcp HTTP/1.1",
+        "POST /mcp HTTP/1.2",
+        "POST /mcp HTTP/3.0",
+        "POST /mcp",
+        "POST\t/mcp HTTP/1.1",
+        "post /mcp HTTP/1.1",
+    ];
+    each_is_refused(requests.iter().map(|line| post(&framing, &body).replacen("POST /mcp HTTP/1.1", line, 1)).collect()).await;
+}
+
+#[tokio::test]
+async fn h_08_heads_without_measure_are_refused() {
+    let many: String = (0..20_000).map(|n| format!("x-{n}: y\r\n")).collect();
+    each_is_refused(vec![
+        format!("POST /mcp HTTP/1.1\r\nhost: localhost\r\nx: {}\r\n\r\n", "y".repeat(1 << 20)),
+        format!("POST /mcp HTTP/1.1\r\nhost: localhost\r\n{}: y\r\n\r\n", "y".repeat(1 << 20)),
+        format!("POST /mcp HTTP/1.1\r\nhost: localhost\r\n{many}\r\n"),
+        format!("POST /{} HTTP/1.1\r\nhost: localhost\r\n\r\n", "y".repeat(200_000)),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn h_09_encoded_bodies_are_refused_unread() {
+    let body = initialize_body("2025-11-25");
+    let encodings = ["gzip", "deflate", "br", "zstd", "gzip, gzip", "identity, br", "x"];
+    let framing = |encoding: &str| format!("connection: close\r\ncontent-encoding: {encoding}\r\ncontent-length: {}\r\n", body.len());
+    let (broker, _backend) = echo().await;
+    for encoding in encodings {
+        let answer = raw_http(broker.http_address(), post(&framing(encoding), &body).as_bytes()).await;
+        assert!(answer.starts_with("HTTP/1.1 415"), "{encoding}: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn h_11_a_body_that_is_announced_and_does_not_come_is_waited_for_until_the_deadline() {
+    let backend = FakeBackend::echo().await;
+    let deadline = json!({"timeouts": {"request_read": "300ms"}});
+    let broker = builder().alone().config(deadline).backend("default", "b", backend.spec()).start().await;
+    let answer = raw_http(broker.http_address(), post("expect: 100-continue\r\ncontent-length: 100\r\n", "").as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 100"), "{answer}");
+    assert!(answers_in(&answer) <= 2 && !answer.contains("HTTP/1.1 2"), "{answer}");
+    // One refused before its body is wanted is not asked for it.
+    let refused = post("expect: 100-continue\r\ncontent-length: 100\r\nconnection: close\r\n", "").replace("localhost", "evil.example");
+    let answer = raw_http(broker.http_address(), refused.as_bytes()).await;
+    assert!(answer.is_empty() || !answer.starts_with("HTTP/1.1 2"), "{answer}");
+    broker.connected(json!({})).await;
+}
+
+/// The ids of the answers, in their order.
+fn ids_in(text: &str) -> Vec<u64> {
+    let bodies = text.split("\r\n\r\n").skip(1);
+    bodies.filter_map(|body| serde_json::Deserializer::from_str(body).into_iter::<Value>().next()?.ok()?["id"].as_u64()).collect()
+}
+
+#[tokio::test]
+async fn h_13_a_thousand_requests_in_a_row_are_answered_in_order_up_to_the_hostile_one() {
+    let (broker, _backend) = echo().await;
+    let client = broker.client("/mcp").connected(json!({})).await;
+    let mut text = String::new();
+    for id in 1..=1_000 {
+        text.push_str(&whole(&client, &request(id, "ping", json!({}))));
+        if id == 600 {
+            text.push_str("POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n");
+        }
+    }
+    let mut stream = TcpStream::connect(broker.http_address()).await.unwrap();
+    let (mut reader, mut writer) = stream.split();
+    let mut answer = Vec::new();
+    // Who writes a thousand has to read meanwhile. Past the hostile one nobody takes what is written.
+    let (_, _) = tokio::join!(writer.write_all(text.as_bytes()), within("the end", reader.read_to_end(&mut answer)));
+    let ids = ids_in(&String::from_utf8_lossy(&answer));
+    assert!(ids.iter().copied().eq(1..=ids.len() as u64), "{ids:?}");
+    assert!(ids.len() <= 600, "{}", ids.len());
+    client.result("ping", json!({})).await;
+}
+
+#[tokio::test]
+async fn h_25_tls_at_a_plain_listener_and_strange_bytes_end_cleanly() {
+    let (broker, _backend) = echo().await;
+    let hello = [&[22_u8, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3][..], &[7; 505]].concat();
+    for bytes in [&hello[..], b"\x00\x01\x02", b"SSH-2.0-x\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n", b"\x16\x03"] {
+        let mut stream = TcpStream::connect(broker.http_address()).await.unwrap();
+        let _may_be_cut = stream.write_all(bytes).await;
+        let _half_closed = stream.shutdown().await;
+        let mut answer = Vec::new();
+        let _reset = within("the end", stream.read_to_end(&mut answer)).await;
+        assert!(!String::from_utf8_lossy(&answer).contains("HTTP/1.1 2"), "{bytes:?}");
+    }
+    served(&broker).await;
+}
+
+async fn served(broker: &TestBroker) {
+    broker.connected(json!({})).await.call("b__echo", json!({})).await;
+    eventually("connections to end", || async {
+        let log = broker.log();
+        if log.contains("panicked") { Err(log) } else { Ok(()) }
+    })
+    .await;
+}

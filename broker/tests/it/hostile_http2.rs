@@ -1,0 +1,344 @@
+//! Hostile HTTP/2 at the data plane, in frames written by hand: whoever floods is closed or refused, costs nobody else
+//! anything, and what is no request never reaches a handler.
+
+use std::time::Duration;
+
+use serde_json::json;
+use testkit::{FakeBackend, TestBroker, TestClient, eventually, within};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use crate::{alone_with, initialize_body};
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const PRIORITY: u8 = 2;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const PING: u8 = 6;
+const GOAWAY: u8 = 7;
+const WINDOW_UPDATE: u8 = 8;
+const CONTINUATION: u8 = 9;
+
+const ACK: u8 = 1;
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+
+const SETTINGS_INITIAL_WINDOW: u16 = 4;
+
+/// RFC 9113, 4.1.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = (payload.len() as u32).to_be_bytes()[1..].to_vec();
+    bytes.extend([kind, flags]);
+    bytes.extend(stream.to_be_bytes());
+    bytes.extend(payload);
+    bytes
+}
+
+/// An integer with a prefix of seven bits (RFC 7541, 5.1).
+fn length(value: usize) -> Vec<u8> {
+    let Some(mut rest) = value.checked_sub(127) else { return vec![value as u8] };
+    let mut bytes = vec![127];
+    while rest >= 128 {
+        bytes.push((rest % 128 + 128) as u8);
+        rest /= 128;
+    }
+    bytes.push(rest as u8);
+    bytes
+}
+
+/// One header, literal and not indexed (RFC 7541, 6.2.2).
+fn header(name: &str, value: &[u8]) -> Vec<u8> {
+    [&[0][..], &length(name.len()), name.as_bytes(), &length(value.len()), value].concat()
+}
+
+type Headers<'a> = [(&'a str, &'a str)];
+
+fn block(headers: &Headers<'_>) -> Vec<u8> {
+    headers.iter().flat_map(|(name, value)| header(name, value.as_bytes())).collect()
+}
+
+const POST: [(&str, &str); 6] = [
+    (":method", "POST"),
+    (":scheme", "http"),
+    (":path", "/mcp"),
+    (":authority", "localhost"),
+    ("content-type", "application/json"),
+    ("accept", "application/json, text/event-stream"),
+];
+
+/// A connection whose settings are exchanged.
+struct Raw {
+    stream: TcpStream,
+    seen: Vec<u8>,
+}
+
+/// A frame of the broker.
+#[derive(Debug)]
+struct Said {
+    kind: u8,
+    flags: u8,
+    stream: u32,
+    payload: Vec<u8>,
+}
+
+impl Raw {
+    async fn connect(broker: &TestBroker, settings: &[(u16, u32)]) -> Self {
+        let mut stream = TcpStream::connect(broker.http_address()).await.unwrap();
+        let settings: Vec<u8> = settings.iter().flat_map(|(id, value)| [&id.to_be_bytes()[..], &value.to_be_bytes()].concat()).collect();
+        let hello = [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &frame(SETTINGS, 0, 0, &settings), &frame(SETTINGS, ACK, 0, &[])].concat();
+        stream.write_all(&hello).await.unwrap();
+        let mut raw = Self { stream, seen: Vec::new() };
+        let first = raw.next().await.expect("the broker speaks HTTP/2");
+        assert_eq!(first.kind, SETTINGS);
+        raw
+    }
+
+    /// Writes as much as is taken. A broker that closes, or that reads no further, takes no more.
+    async fn pour(&mut self, bytes: &[u8]) {
+        let _taken = tokio::time::timeout(Duration::from_secs(3), self.stream.write_all(bytes)).await;
+    }
+
+    /// The next frame; `None` at the end of the connection.
+    async fn next(&mut self) -> Option<Said> {
+        loop {
+            if self.seen.len() >= 9 {
+                let size = u32::from_be_bytes([0, self.seen[0], self.seen[1], self.seen[2]]) as usize;
+                if self.seen.len() >= 9 + size {
+                    let rest = self.seen.split_off(9 + size);
+                    let bytes = std::mem::replace(&mut self.seen, rest);
+                    let stream = u32::from_be_bytes([bytes[5], bytes[6], bytes[7], bytes[8]]);
+                    return Some(Said { kind: bytes[3], flags: bytes[4], stream, payload: bytes[9..].to_vec() });
+                }
+            }
+            match within("a frame", self.stream.read_buf(&mut self.seen)).await {
+                Ok(0) | Err(_) => return None,
+                Ok(_) => {}
+            }
+        }
+    }
+
+    /// The first frame like this one; `None` when the connection ends before.
+    async fn find(&mut self, wanted: impl Fn(&Said) -> bool) -> Option<Said> {
+        while let Some(said) = self.next().await {
+            if wanted(&said) {
+                return Some(said);
+            }
+        }
+        None
+    }
+
+    /// The connection ends, with a reason or without.
+    async fn ends(&mut self, what: &str) {
+        let answer = self.find(|said| said.kind == HEADERS).await;
+        assert!(answer.is_none(), "{what} was answered: {answer:?}");
+    }
+
+    /// The code by which a stream was refused; `None` when it was the connection.
+    async fn refusal(&mut self, stream: u32, what: &str) -> Option<u32> {
+        let said = self.find(|said| said.stream == stream && (said.kind == RST_STREAM || said.kind == HEADERS)).await?;
+        if said.kind == HEADERS {
+            // 400, 404, 413 or 431 from the static table or as a literal: anything but the index of 200.
+            assert_ne!(said.payload[0], 0x88, "{what} was answered with 200");
+            return Some(0);
+        }
+        Some(u32::from_be_bytes(said.payload[..4].try_into().unwrap()))
+    }
+}
+
+async fn started() -> (TestBroker, FakeBackend, TestClient) {
+    let backend = FakeBackend::echo().await;
+    let broker = alone_with(&backend).await;
+    let canary = broker.connected(json!({})).await;
+    (broker, backend, canary)
+}
+
+/// Somebody else is served, and the memory is that of a broker at rest.
+async fn unharmed(broker: &TestBroker, canary: &TestClient) {
+    canary.call("b__echo", json!({})).await;
+    let resident = broker.admin().metric("process_resident_memory_bytes", &[]).await.unwrap();
+    assert!(resident < f64::from(400 << 20), "{resident} bytes");
+    assert!(!broker.log().contains("panicked"));
+}
+
+#[tokio::test]
+async fn h_20_streams_that_are_reset_at_once_end_the_connection() {
+    let (broker, backend, canary) = started().await;
+    let mut raw = Raw::connect(&broker, &[]).await;
+    let mut flood = Vec::new();
+    for stream in (1..4_000).step_by(2) {
+        flood.extend(frame(HEADERS, END_HEADERS, stream, &block(&POST)));
+        flood.extend(frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes()));
+    }
+    raw.pour(&flood).await;
+    let goaway = raw.find(|said| said.kind == GOAWAY).await;
+    if let Some(goaway) = goaway {
+        assert_eq!(goaway.payload[4..8], 11_u32.to_be_bytes(), "ENHANCE_YOUR_CALM: {goaway:?}");
+    }
+    assert!(raw.next().await.is_none_or(|said| said.kind == GOAWAY), "the connection ends");
+    unharmed(&broker, &canary).await;
+    assert_eq!(backend.seen_of("initialize").len(), backend.seen_of("notifications/initialized").len());
+}
+
+#[tokio::test]
+async fn h_20_resets_that_the_broker_is_made_to_send_end_the_connection_too() {
+    let (broker, _backend, canary) = started().await;
+    let mut raw = Raw::connect(&broker, &[]).await;
+    let mut flood = Vec::new();
+    for stream in (1..8_000).step_by(2) {
+        flood.extend(frame(HEADERS, END_HEADERS, stream, &block(&POST)));
+        // An increment of zero is a fault of the stream.
+        flood.extend(frame(WINDOW_UPDATE, 0, stream, &0_u32.to_be_bytes()));
+    }
+    raw.pour(&flood).await;
+    assert!(raw.find(|said| said.kind == GOAWAY).await.is_some(), "a reason");
+    unharmed(&broker, &canary).await;
+}
+
+#[tokio::test]
+async fn h_21_heads_without_end_close_the_connection() {
+    let (broker, _backend, canary) = started().await;
+    for (what, piece) in [("empty", Vec::new()), ("full", header("x", &[b'y'; 16_000]))] {
+        let mut raw = Raw::connect(&broker, &[]).await;
+        let mut flood = frame(HEADERS, END_STREAM, 1, &block(&POST));
+        let count = if piece.is_empty() { 100_000 } else { 1_000 };
+        (0..count).for_each(|_| flood.extend(frame(CONTINUATION, 0, 1, &piece)));
+        raw.pour(&flood).await;
+        raw.ends(what).await;
+    }
+    // Small on the wire, large when unpacked: one entry of the dynamic table, named sixteen thousand times.
+    let mut raw = Raw::connect(&broker, &[]).await;
+    let entry = [&[0x40][..], &length(1), b"x", &length(3_900), &[b'y'; 3_900]].concat();
+    let bomb = [block(&POST), entry, vec![0x80 | 62; 12_000]].concat();
+    raw.pour(&frame(HEADERS, END_HEADERS | END_STREAM, 1, &bomb)).await;
+    raw.refusal(1, "a bomb").await;
+    unharmed(&broker, &canary).await;
+}
+
+#[tokio::test]
+async fn h_22_floods_of_small_frames_cost_nobody_else_anything() {
+    let (broker, _backend, canary) = started().await;
+    let floods = [
+        ("settings", frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 255, 255])),
+        ("pings", frame(PING, 0, 0, &[7; 8])),
+        ("priorities", frame(PRIORITY, 0, 1, &[0, 0, 0, 0, 15])),
+        ("window updates", frame(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1])),
+        ("unknown frames", frame(99, 0, 0, &[])),
+    ];
+    let mut held = Vec::new();
+    for (what, one) in floods {
+        let mut raw = Raw::connect(&broker, &[]).await;
+        // Nobody reads what the broker has to say to that.
+        raw.pour(&one.repeat(100_000)).await;
+        canary.call("b__echo", json!({"during": what})).await;
+        held.push(raw);
+    }
+    let mut raw = Raw::connect(&broker, &[]).await;
+    let open = frame(HEADERS, END_HEADERS, 1, &block(&POST));
+    raw.pour(&[open, frame(DATA, 0, 1, &[]).repeat(100_000)].concat()).await;
+    canary.call("b__echo", json!({})).await;
+    unharmed(&broker, &canary).await;
+}
+
+#[tokio::test]
+async fn h_23_ten_thousand_streams_are_not_taken() {
+    let (broker, _backend, canary) = started().await;
+    let mut raw = Raw::connect(&broker, &[]).await;
+    let flood: Vec<u8> = (0..10_000_u32).flat_map(|n| frame(HEADERS, END_HEADERS, 2 * n + 1, &block(&POST))).collect();
+    raw.pour(&flood).await;
+    let refused = raw.find(|said| said.kind == GOAWAY || (said.kind == RST_STREAM && said.payload == 7_u32.to_be_bytes())).await;
+    assert!(refused.is_some(), "REFUSED_STREAM, or the end of the connection with a reason");
+    unharmed(&broker, &canary).await;
+}
+
+#[tokio::test]
+async fn h_23_answers_without_a_window_wait_for_a_while_and_then_end_the_connection() {
+    let (broker, _backend, canary) = started().await;
+    let mut raw = Raw::connect(&broker, &[(SETTINGS_INITIAL_WINDOW, 0)]).await;
+    let body = initialize_body("2025-11-25");
+    for stream in (1..100).step_by(2) {
+        raw.pour(&frame(HEADERS, END_HEADERS, stream, &block(&POST))).await;
+        raw.pour(&frame(DATA, END_STREAM, stream, body.as_bytes())).await;
+    }
+    canary.call("b__echo", json!({})).await;
+    // Its patience is 30 s (docs/transports.md).
+    let ended = tokio::time::timeout(Duration::from_secs(60), async {
+        let mut rest = Vec::new();
+        let _reset = raw.stream.read_to_end(&mut rest).await;
+    });
+    ended.await.expect("the connection ends");
+    unharmed(&broker, &canary).await;
+}
+
+/// What is no request in HTTP/2, each as a whole head.
+fn broken_heads() -> Vec<(&'static str, Vec<u8>)> {
+    let with = |more: &Headers<'_>| [block(&POST), block(more)].concat();
+    let without = |name: &str| block(&POST.iter().copied().filter(|(one, _)| *one != name).collect::<Vec<_>>());
+    vec![
+        ("a header in capitals", with(&[("X-Y", "z")])),
+        ("CR LF in a value", with(&[("x", "a\r\nb: c")])),
+        ("NUL in a value", with(&[("x", "a\0b")])),
+        ("a space in a name", with(&[("x y", "z")])),
+        ("an empty name", with(&[("", "z")])),
+        ("transfer-encoding", with(&[("transfer-encoding", "chunked")])),
+        ("connection", with(&[("connection", "close")])),
+        ("te", with(&[("te", "gzip")])),
+        ("two paths", with(&[(":path", "/mcp")])),
+        ("an unknown pseudo-header", with(&[(":x", "y")])),
+        ("no method", without(":method")),
+        ("no path", without(":path")),
+        ("an empty path", [without(":path"), block(&[(":path", "")])].concat()),
+        ("a pseudo-header at the end", [without(":path"), block(&[(":path", "/mcp")])].concat()),
+        ("another host", with(&[("host", "evil.example")])),
+        ("an evil authority", [block(&[(":authority", "evil.example")]), without(":authority")].concat()),
+        ("a length that lies", with(&[("content-length", "5")])),
+        ("two lengths", with(&[("content-length", "5"), ("content-length", "6")])),
+        ("an index that is none", [block(&POST), vec![0xff, 0xff, 0xff, 0x7f]].concat()),
+        ("a length beyond the block", [block(&POST), vec![0, 1, b'x', 127, 127]].concat()),
+        ("a table that is too large", [vec![0x3f, 0xff, 0xff, 0xff, 0x7f], block(&POST)].concat()),
+    ]
+}
+
+#[tokio::test]
+async fn h_24_what_is_no_request_reaches_no_handler() {
+    let (broker, _backend, canary) = started().await;
+    let sessions = broker.admin().sessions("default").await.len();
+    let body = initialize_body("2025-11-25");
+    for (what, head) in broken_heads() {
+        let mut raw = Raw::connect(&broker, &[]).await;
+        raw.pour(&[frame(HEADERS, END_HEADERS, 1, &head), frame(DATA, END_STREAM, 1, body.as_bytes())].concat()).await;
+        raw.refusal(1, what).await;
+    }
+    // Frames that may not be where they are end the connection.
+    for (what, bytes) in [
+        ("data of no stream", frame(DATA, 0, 0, b"x")),
+        ("data of an idle stream", frame(DATA, 0, 5, b"x")),
+        ("an even stream", frame(HEADERS, END_HEADERS | END_STREAM, 2, &block(&POST))),
+        ("a head of no stream", frame(HEADERS, END_HEADERS | END_STREAM, 0, &block(&POST))),
+        ("settings of a stream", frame(SETTINGS, 0, 1, &[])),
+        ("settings cut short", frame(SETTINGS, 0, 0, &[0, 4, 0])),
+        ("an acknowledgement with a payload", frame(SETTINGS, ACK, 0, &[0, 4, 0, 0, 0, 0])),
+        ("a window beyond measure", frame(SETTINGS, 0, 0, &[0, 4, 255, 255, 255, 255])),
+        ("a short ping", frame(PING, 0, 0, &[1, 2, 3])),
+        ("a continuation of nothing", frame(CONTINUATION, END_HEADERS, 1, &block(&POST))),
+        ("a push", frame(5, END_HEADERS, 1, &[0, 0, 0, 2])),
+        ("too much padding", frame(HEADERS, END_HEADERS | 8, 1, &[255, 0x82])),
+        ("a frame beyond measure", [&[0xff, 0xff, 0xff, DATA, 0, 0, 0, 0, 1][..], &[0; 64]].concat()),
+        (
+            "window overflow",
+            [frame(WINDOW_UPDATE, 0, 0, &[0x7f, 255, 255, 255]), frame(WINDOW_UPDATE, 0, 0, &[0x7f, 255, 255, 255])].concat(),
+        ),
+    ] {
+        let mut raw = Raw::connect(&broker, &[]).await;
+        raw.pour(&bytes).await;
+        assert!(raw.find(|said| said.kind == GOAWAY && said.flags == 0).await.is_some(), "{what}");
+    }
+    eventually("no further session", || async {
+        let now = broker.admin().sessions("default").await.len();
+        if now == sessions { Ok(()) } else { Err(now) }
+    })
+    .await;
+    unharmed(&broker, &canary).await;
+}

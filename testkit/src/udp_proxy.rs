@@ -1,0 +1,98 @@
+//! A bad network for one UDP client: packets are lost, doubled and overtaken, by chances that are the same in every run.
+
+use std::net::SocketAddr;
+
+use tokio::net::UdpSocket;
+
+use crate::abort_on_drop::AbortOnDrop;
+
+/// The largest payload of UDP over IPv4.
+const PACKET_BYTES: usize = 65_507;
+
+/// How many of a hundred packets, each way.
+#[derive(Debug, Clone, Copy)]
+pub struct Weather {
+    pub lost: u32,
+    pub doubled: u32,
+    /// Sent after the packet that follows them.
+    pub overtaken: u32,
+}
+
+/// A running proxy; gone when dropped.
+#[derive(Debug)]
+pub struct UdpProxy {
+    address: SocketAddr,
+    _task: AbortOnDrop,
+}
+
+impl UdpProxy {
+    pub async fn start(target: SocketAddr, weather: Weather) -> Self {
+        let inside = UdpSocket::bind("127.0.0.1:0").await.expect("a free port");
+        let outside = UdpSocket::bind("127.0.0.1:0").await.expect("a free port");
+        outside.connect(target).await.expect("the target is an address");
+        let address = inside.local_addr().expect("it is bound");
+        let task = tokio::spawn(async move {
+            let (mut up, mut down) = (Road::new(weather, 1), Road::new(weather, 2));
+            let mut client = None;
+            let (mut from_client, mut from_target) = (vec![0; PACKET_BYTES], vec![0; PACKET_BYTES]);
+            loop {
+                tokio::select! {
+                    Ok((count, from)) = inside.recv_from(&mut from_client) => {
+                        client = Some(from);
+                        for packet in up.carry(&from_client[..count]) {
+                            let _ = outside.send(&packet).await;
+                        }
+                    }
+                    Ok(count) = outside.recv(&mut from_target) => {
+                        let Some(client) = client else { continue };
+                        for packet in down.carry(&from_target[..count]) {
+                            let _ = inside.send_to(&packet, client).await;
+                        }
+                    }
+                    else => return,
+                }
+            }
+        });
+        Self { address, _task: AbortOnDrop(task) }
+    }
+
+    /// Where the client connects to.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+/// One direction.
+struct Road {
+    weather: Weather,
+    seed: u32,
+    behind: Option<Vec<u8>>,
+}
+
+impl Road {
+    fn new(weather: Weather, seed: u32) -> Self {
+        Self { weather, seed, behind: None }
+    }
+
+    fn chance(&mut self, of_a_hundred: u32) -> bool {
+        self.seed = self.seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (self.seed >> 16) % 100 < of_a_hundred
+    }
+
+    /// What leaves when this packet comes.
+    fn carry(&mut self, packet: &[u8]) -> Vec<Vec<u8>> {
+        let mut leaving = Vec::new();
+        if self.chance(self.weather.overtaken) && self.behind.is_none() {
+            self.behind = Some(packet.to_vec());
+            return leaving;
+        }
+        if !self.chance(self.weather.lost) {
+            leaving.push(packet.to_vec());
+            if self.chance(self.weather.doubled) {
+                leaving.push(packet.to_vec());
+            }
+        }
+        leaving.extend(self.behind.take());
+        leaving
+    }
+}
