@@ -103,10 +103,10 @@ async def main(url: str) -> None:
             await exchange(socket, call(number, "b__echo", {"n": number}))
         socket.transport.abort()
         await socket.wait_closed()
-        headers = {"Mcp-Session-Id": session, "Mcp-Broker-Received": "1"}
+        headers = {"Mcp-Session-Id": session, "Mcp-Broker-Received": "2"}
         async with connecting(url, headers) as again:
             assert again.response.headers["Mcp-Session-Id"] == session
-            # It had the answer to the first call; that to `initialize` is not counted.
+            # It had the answers to `initialize` and to the first call.
             assert json.loads(await again.recv())["id"] == 11
             assert text_of(await exchange(again, call(12, "b__echo", {"n": 12}))) == '{"n":12}'
         # That was a goodbye.
