@@ -58,7 +58,8 @@ const RETRY_AFTER_MS_MAX: u64 = 40;
 const MIGRATES_WITHIN: Duration = Duration::from_secs(10 * 60);
 const _: () = assert!(ANSWER_WITHIN.as_millis() < SETTLED_WITHIN.as_millis()); // else a lost commit could never be settled
 
-/// Settings of each connection. The server gives up on a statement before, or when, its caller does.
+/// Settings of each connection. The server gives up on a statement before, or when, its caller does; on a commit (which may wait
+/// for a disk or a standby) it never does.
 const SETTINGS: [(&str, &str); 7] = [
     ("synchronous_commit", "on"),
     ("statement_timeout", "2000"),
@@ -70,7 +71,7 @@ const SETTINGS: [(&str, &str); 7] = [
     ("tcp_keepalives_idle", "30"),
 ];
 
-/// For writes the server gives up well before: then it is certain that nothing was done.
+/// For writes the server gives up well before, as long as it is not committing yet: then it is certain that nothing was done.
 const WRITE_SETTINGS: [(&str, &str); 2] = [("statement_timeout", "1700"), ("lock_timeout", "1200")];
 
 /// Where the database is and whether to bring it up to date.
