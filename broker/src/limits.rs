@@ -206,6 +206,10 @@ pub const HTTP2_STREAMS_MAX: u32 = 256;
 
 // Connections that are sessions.
 
+/// A message before there is a session: what a client says about itself, and room around it.
+pub const FIRST_MESSAGE_BYTES_MAX: usize = 2 * CLIENT_TEXT_BYTES_MAX;
+/// Connections of nobody yet, of all listeners, that are in the middle of a message of more than a few kilobytes.
+pub const LONG_FIRST_MESSAGES_MAX: usize = 512;
 /// Frames that may wait for one client; the calls of a session and what it is told about fit in many times over.
 pub const OUTBOX_FRAMES_MAX: usize = 65_536;
 /// Frames written to a client at once.

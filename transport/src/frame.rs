@@ -4,10 +4,10 @@
 //! no wire. Invariant: a source never yields part of a message, and neither half keeps more of the peer's bytes than the limit it
 //! was made with.
 
-use std::{future::Future, io, time::Duration};
+use std::{future::Future, io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use tokio::time::timeout;
+use tokio::{sync::Semaphore, time::timeout};
 
 /// How long a goodbye may take: to be written, and then until the peer has seen it.
 pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -18,6 +18,10 @@ pub trait FrameSource: Send {
     ///
     /// Cancel-safe. An error is said once, after that the source is at its end.
     fn next(&mut self) -> impl Future<Output = Result<Option<Bytes>, ReadError>> + Send;
+
+    /// From now on a message may have so many bytes. With `room`, one that grows beyond a few kilobytes takes a permit of it
+    /// for as long as it is incomplete, and ends the connection where there is none: for peers that nobody knows yet.
+    fn allow(&mut self, message_bytes_max: usize, room: Option<&Arc<Semaphore>>);
 
     /// Throws away what still comes until the peer ends. For after a goodbye: closing a socket with unread bytes in it resets the
     /// connection, and the peer would lose what it was told last. Whoever calls it sets the time limit.
@@ -155,6 +159,7 @@ impl ReadError {
             Self::InvalidUtf8 => Goodbye::InvalidUtf8,
             Self::Protocol(_) => Goodbye::Protocol,
             Self::Silent { .. } => Goodbye::Policy,
+            Self::Io(error) if error.kind() == io::ErrorKind::QuotaExceeded => Goodbye::Overloaded,
             Self::Closed { .. } | Self::Cancelled | Self::Io(_) => Goodbye::Done,
         }
     }

@@ -8,11 +8,13 @@ use std::{
     future::poll_fn,
     io::{self, IoSlice},
     pin::Pin,
+    sync::Arc,
 };
 
 use bytes::Bytes;
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt},
+    sync::Semaphore,
     time::timeout,
 };
 
@@ -105,8 +107,14 @@ impl<R: AsyncRead + Unpin + Send> FrameSource for LineReader<R> {
         Self::next(self).await
     }
 
+    fn allow(&mut self, message_bytes_max: usize, room: Option<&Arc<Semaphore>>) {
+        self.line_bytes_max = message_bytes_max;
+        self.buffer.confine(room);
+    }
+
     async fn drain(&mut self) {
         self.at_end = true;
+        self.buffer.confine(None);
         self.scanned = 0;
         self.buffer.drain(&mut self.reader).await;
     }

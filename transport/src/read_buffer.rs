@@ -6,27 +6,58 @@
 use std::{
     io,
     pin::pin,
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
 use bytes::{Buf, Bytes, BytesMut};
-use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt},
+    sync::{OwnedSemaphorePermit, Semaphore},
+};
 
 /// Room asked for at the first read. A read that fills its room doubles the next one, up to the maximum.
 const READ_BYTES_MIN: usize = 8 * 1024;
 const READ_BYTES_MAX: usize = 64 * 1024;
 const COPIED_BYTES_MAX: usize = 4 * 1024;
+/// What every confined buffer may hold without a permit.
+const FREE_BYTES: usize = 8 * 1024;
 
 #[derive(Debug)]
 pub(crate) struct ReadBuffer {
     bytes: BytesMut,
     read_bytes: usize,
+    confined: Option<Confined>,
+}
+
+/// A buffer of a peer that nobody knows: all such buffers together are bounded.
+#[derive(Debug)]
+struct Confined {
+    room: Arc<Semaphore>,
+    held: Option<OwnedSemaphorePermit>,
+}
+
+impl Confined {
+    /// Whether a buffer of this size may grow.
+    fn may_grow(&mut self, bytes: usize) -> bool {
+        if bytes <= FREE_BYTES {
+            self.held = None;
+        } else if self.held.is_none() {
+            self.held = self.room.clone().try_acquire_owned().ok();
+        }
+        bytes <= FREE_BYTES || self.held.is_some()
+    }
 }
 
 impl ReadBuffer {
     /// Begins with what was already read from the connection.
     pub(crate) fn new(begun: Bytes) -> Self {
-        Self { bytes: begun.into(), read_bytes: READ_BYTES_MIN }
+        Self { bytes: begun.into(), read_bytes: READ_BYTES_MIN, confined: None }
+    }
+
+    /// Takes permits of `room` from now on, or needs none any more.
+    pub(crate) fn confine(&mut self, room: Option<&Arc<Semaphore>>) {
+        self.confined = room.map(|room| Confined { room: room.clone(), held: None });
     }
 
     /// All that has been read and not taken.
@@ -47,6 +78,10 @@ impl ReadBuffer {
         context: &mut Context<'_>,
         wanted: usize,
     ) -> Poll<io::Result<usize>> {
+        let bytes = self.bytes.len();
+        if self.confined.as_mut().is_some_and(|confined| !confined.may_grow(bytes)) {
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::QuotaExceeded, "too many strangers say too much")));
+        }
         // Doubling keeps the copies of a long frame linear.
         self.bytes.reserve(wanted.min(self.bytes.len()).max(self.read_bytes));
         let room = self.bytes.capacity() - self.bytes.len();

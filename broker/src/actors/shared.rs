@@ -7,6 +7,7 @@ use std::{
 
 use aws_lc_rs::hmac;
 use protocol::error::{ErrorKind, Refusal};
+use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::http_client::HttpClient;
 
@@ -14,6 +15,7 @@ use super::{link::Trust, tasks::Tasks};
 use crate::{
     config::{self, Config},
     durable::Durable,
+    limits::LONG_FIRST_MESSAGES_MAX,
     metrics::Metrics,
     rules::event_log::LogLimits,
 };
@@ -34,6 +36,8 @@ pub struct Shared {
     pub running: TaskTracker,
     /// Asked for a drain: no new sessions, no new calls.
     pub draining: CancellationToken,
+    /// For the long messages of clients that nobody knows yet.
+    pub strangers: Arc<Semaphore>,
     started: Instant,
 }
 
@@ -49,6 +53,7 @@ impl Shared {
             cursor_key,
             running: TaskTracker::new(),
             draining: CancellationToken::new(),
+            strangers: Arc::new(Semaphore::new(LONG_FIRST_MESSAGES_MAX)),
             started: Instant::now(),
         })
     }

@@ -1,10 +1,10 @@
 //! The two halves of a stream as a source and a sink of messages.
 
-use std::{io, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use quinn::{Connection, ConnectionError, RecvStream, SendStream, StoppedError, VarInt};
-use tokio::time::timeout;
+use tokio::{sync::Semaphore, time::timeout};
 
 use super::CODE_CANCELLED;
 use crate::{
@@ -61,6 +61,10 @@ impl FrameSource for QuicSource {
             Err(ReadError::Io(error)) => self.judge(error),
             other => other,
         }
+    }
+
+    fn allow(&mut self, message_bytes_max: usize, room: Option<&Arc<Semaphore>>) {
+        self.lines.allow(message_bytes_max, room);
     }
 
     async fn drain(&mut self) {

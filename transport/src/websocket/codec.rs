@@ -114,6 +114,11 @@ impl Decoder {
         Self { role, message_bytes_max, takes_binary: false, head: None, fragments: None }
     }
 
+    /// From the next frame on.
+    pub(super) fn allow(&mut self, message_bytes_max: usize) {
+        self.message_bytes_max = message_bytes_max;
+    }
+
     pub(super) fn take_binary(&mut self) {
         self.takes_binary = true;
     }

@@ -13,6 +13,7 @@ use std::{
 use bytes::Bytes;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
+    sync::Semaphore,
     time::{Instant, Sleep, sleep},
 };
 
@@ -188,6 +189,11 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> FrameSource for 
     }
 
     /// Until the peer's close frame, or the end of the connection where frames can no longer be told apart.
+    fn allow(&mut self, message_bytes_max: usize, room: Option<&Arc<Semaphore>>) {
+        self.decoder.allow(message_bytes_max);
+        self.buffer.confine(room);
+    }
+
     async fn drain(&mut self) {
         while let Ok(Some(_)) = self.receive().await {}
         if matches!(self.phase, Phase::Failed) {

@@ -22,7 +22,7 @@ use crate::{
     actors::session::Session,
     auth::Caller,
     broker::{Broker, unknown_backend},
-    limits::CLIENT_TEXT_BYTES_MAX,
+    limits::{CLIENT_TEXT_BYTES_MAX, FIRST_MESSAGE_BYTES_MAX},
     metrics::{Direction, Side},
     rules::catalog::Endpoint,
 };
@@ -41,6 +41,8 @@ pub(super) async fn session(
     sink: &mut impl FrameSink,
 ) -> Result<(Seat, u64), Goodbye> {
     let limits = json::Limits { bytes_max: broker.shared.config.limits.message_bytes, ..json::Limits::default() };
+    let message_bytes_max = limits.bytes_max;
+    source.allow(message_bytes_max.min(FIRST_MESSAGE_BYTES_MAX), Some(&broker.shared.strangers));
     let mut said = 0;
     loop {
         let frame = match source.next().await {
@@ -59,6 +61,7 @@ pub(super) async fn session(
                 Answer::Session(mut seat, frame) => {
                     say(broker, sink, frame).await?;
                     seat.is_known = true;
+                    source.allow(message_bytes_max, None);
                     return Ok((seat, said + 1));
                 }
                 Answer::Frame(frame) => (frame, None),

@@ -87,6 +87,38 @@ async fn j_18_a_line_without_end_is_refused_at_the_limit() {
 }
 
 #[tokio::test]
+async fn before_there_is_a_session_a_message_is_short() {
+    let broker = with_stdio().await;
+    // Of nobody, and far below the limit of a message.
+    let mut socket = BufReader::new(TcpStream::connect(broker.tcp_address()).await.unwrap());
+    let _closed = socket.write_all(&vec![b'['; 200_000]).await;
+    assert_eq!(kind(&line(&mut socket).await["error"]), "message_too_large");
+    assert_eq!(within("the end", socket.read_to_end(&mut Vec::new())).await.unwrap_or(0), 0);
+    let mut socket = opened(&broker).await;
+    let arguments = json!({"text": "x".repeat(1_000_000)});
+    socket
+        .write_all(format!("{}\n", request(10, "tools/call", json!({"name": "b__echo", "arguments": arguments}))).as_bytes())
+        .await
+        .unwrap();
+    assert_eq!(line(&mut socket).await["id"], 10);
+}
+
+#[tokio::test]
+async fn strangers_with_long_messages_are_bounded_all_together() {
+    let broker = with_stdio().await;
+    let mut strangers = Vec::new();
+    for _ in 0..520 {
+        let mut socket = TcpStream::connect(broker.tcp_address()).await.unwrap();
+        socket.write_all(&[b'['; 10_000]).await.unwrap();
+        strangers.push(socket);
+    }
+    // Some are too many, at once and not after `timeouts.handshake`; who says little is served.
+    let ended = async { futures_util::future::select_all(strangers.iter_mut().map(|socket| Box::pin(socket.read_u8()))).await.0 };
+    assert!(tokio::time::timeout(std::time::Duration::from_secs(5), ended).await.expect("the end of one").is_err());
+    opened(&broker).await;
+}
+
+#[tokio::test]
 async fn j_19_only_a_line_feed_ends_a_line() {
     let broker = with_stdio().await;
     let mut socket = opened(&broker).await;
