@@ -536,7 +536,7 @@ mod tests {
         assert_eq!(timeouts.map(|deadline| deadline.as_secs()), [30, 5, 30, 30, 5, 10, 30, 300, 300, 300, 30]);
         assert_eq!(config.tls, Tls { certificate: None, client_auth: ClientAuth::None, require_https: false });
         assert_eq!(config.session.resume.as_secs(), 120);
-        assert_eq!((config.listen.tcp, config.limits.outbox_bytes), (None, 64 << 20));
+        assert_eq!((config.listen.tcp, config.limits.outbox_bytes), (None, 16 << 20));
         assert_eq!((config.session.lease.as_secs(), config.events.log), (2, EventLog::Store));
         assert_eq!((config.session.idle.as_secs(), config.shutdown.grace.as_secs()), (1_800, 25));
         assert_eq!((config.events.retain.as_secs(), config.events.stream_events, config.events.stream_bytes), (300, 1_000, 8 << 20));

@@ -284,7 +284,7 @@ const LIMITS: &[Key] = &[
     key(
         "outbox_bytes",
         Kind::Size { min: KIB, max: 4 * GIB },
-        "64MiB",
+        "16MiB",
         "What may wait for one client that does not read, where the connection is the session (TCP, WebSocket); one that lets more pile up is disconnected.",
     ),
 ];
