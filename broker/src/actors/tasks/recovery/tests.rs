@@ -88,10 +88,11 @@ async fn a_claim_that_fails_changes_no_epoch() {
     alone.store.on_claim(|| Verdict::LoseAnswer(away()));
     let looking = tokio::spawn(look(alone.shared().clone()));
     testkit::eventually("several looks", async || if alone.store.count("claim_tasks") >= 3 { Ok(()) } else { Err(()) }).await;
-    looking.abort();
     assert_eq!(alone.store.count("reclaim_tasks"), 0);
     let now = alone.store.task(&own.stored.record.task).await.unwrap().unwrap();
     assert_eq!((now.epoch, now.owner), (1, own.stored.owner));
+    // Not before: a statement cut off would take the connection, and with it the database in memory.
+    looking.abort();
 }
 
 #[tokio::test]
