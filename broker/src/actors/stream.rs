@@ -20,7 +20,7 @@ use protocol::{
 };
 use tokio::sync::Notify;
 
-pub use self::batch::{Batch, Ended};
+pub use self::batch::Batch;
 pub use self::places::{Due, EventId, decode_due, parse_event_id};
 use self::places::{encode_due, request_name};
 use super::sync;
@@ -81,14 +81,20 @@ struct Sink {
 #[derive(Debug)]
 pub enum Next {
     Event(Event),
+    Ended(Ended),
+}
+
+/// Why nothing more comes for a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
     /// Everything was read and nothing more will come.
-    End,
-    /// Close the connection; the client is welcome to resume.
-    Pause,
+    Over,
+    /// Close the connection; the client is welcome to come back, here or elsewhere.
+    Paused,
     /// Another connection reads this stream now.
     Displaced,
     /// The client did not keep up.
-    Cut,
+    Slow,
     /// What comes next is not held any more. A client that comes back with its place is told so.
     Lost,
 }
@@ -315,10 +321,10 @@ impl EventStream {
         self.lock().resumable = true;
     }
 
-    /// No connection reads the stream, and its client has no event id to come back with.
+    /// No connection reads the stream, and its client has no event id to come back with. An outbox lasts as long as its session.
     pub fn is_lost(&self) -> bool {
         let state = self.lock();
-        state.reader > 0 && !state.connected && !state.resumable
+        state.reader > 0 && !state.connected && !state.resumable && !state.log.is_outbox()
     }
 
     /// A connection takes the stream over, from `position` on (0: from the start).
@@ -376,6 +382,30 @@ impl State {
         } else if let Some(id) = answered_id(frame) {
             self.due.retain(|due| due.id != id);
         }
+    }
+
+    /// Why the reader gets nothing, whatever there is.
+    fn is_barred(&self, reader: &Reader) -> Option<Ended> {
+        if self.reader != reader.generation {
+            return Some(Ended::Displaced);
+        }
+        // It came back for what was sent before, and newer events needed the room.
+        (self.log.lost_through() > reader.position).then_some(Ended::Lost)
+    }
+
+    /// Why there will be nothing for a reader who has read all there is.
+    fn is_read(&self) -> Option<Ended> {
+        if self.log.was_cut() {
+            return Some(Ended::Slow);
+        }
+        if self.log.complete() {
+            return Some(Ended::Over);
+        }
+        // Before the end of a closed stream, so that a drain tells its clients when to come back, however fast it is.
+        if self.pause {
+            return Some(Ended::Paused);
+        }
+        self.closed.then_some(Ended::Over)
     }
 
     fn log_record(&self, number: u64) {
@@ -438,28 +468,15 @@ impl Reader {
 
     fn poll_now(&mut self) -> Option<Next> {
         let mut state = self.stream.lock();
-        if state.reader != self.generation {
-            return Some(Next::Displaced);
-        }
-        if state.log.lost_through() > self.position {
-            return Some(Next::Lost); // it came back for what was sent before, and newer events needed the room
+        if let Some(ended) = state.is_barred(self) {
+            return Some(Next::Ended(ended));
         }
         if let Some(event) = state.log.next_after(self.position) {
             self.position = event.sequence;
             state.read_through = event.sequence;
             return Some(Next::Event(event));
         }
-        if state.log.was_cut() {
-            return Some(Next::Cut);
-        }
-        if state.log.complete() {
-            return Some(Next::End);
-        }
-        // Before the end of a closed stream, so that a drain tells its clients when to come back, however fast it is.
-        if state.pause {
-            return Some(Next::Pause);
-        }
-        state.closed.then_some(Next::End)
+        state.is_read().map(Next::Ended)
     }
 }
 
@@ -502,6 +519,15 @@ mod tests {
         assert!(stream.is_empty(), "nobody reads it any more");
     }
 
+    #[test]
+    fn who_may_come_back_to_an_outbox_still_waits_for_what_is_on_it() {
+        let limits = LogLimits { events: 10, bytes: 1_000 };
+        for (stream, lost) in [(EventStream::outbox(1, limits, None), false), (EventStream::general(3, limits), true)] {
+            drop(stream.read_from(0).unwrap());
+            assert_eq!(stream.is_lost(), lost);
+        }
+    }
+
     #[tokio::test]
     async fn a_reader_that_came_back_for_what_makes_room_is_told_that_it_is_lost() {
         let stream = EventStream::general(3, LIMITS);
@@ -514,7 +540,7 @@ mod tests {
         for text in ["5", "6"] {
             stream.push(Instant::now(), EventKind::Message, frame(text)).unwrap();
         }
-        assert!(matches!(again.next().await, Next::Lost), "2 made room, and nothing is passed over");
+        assert!(matches!(again.next().await, Next::Ended(Ended::Lost)), "2 made room, and nothing is passed over");
         assert_eq!(stream.read_from(1).err(), Some(Gone), "so whoever comes back with its place hears of the gap");
     }
 

@@ -257,8 +257,9 @@ impl EventLog {
     }
 
     /// Bytes of what was not handed out.
-    pub fn bytes_waiting(&self) -> usize {
-        self.bytes - self.handed_bytes
+    pub fn is_half_full(&self) -> bool {
+        let waiting = self.events.len() - self.first_after(self.handed);
+        waiting > self.limits.events / 2 || self.bytes - self.handed_bytes > self.limits.bytes / 2
     }
 
     /// Where a client stands that has received this many events of the stream.
@@ -547,6 +548,21 @@ mod tests {
         for kind in [EventKind::Answer, EventKind::Message, EventKind::Passing] {
             assert_eq!(EventKind::of_code(kind.code()), kind);
         }
+    }
+
+    #[test]
+    fn an_outbox_is_half_full_by_events_or_by_bytes_that_wait() {
+        let mut log = EventLog::outbox(LogLimits { events: 4, bytes: 100 }, None);
+        let push = |log: &mut EventLog, bytes: usize| log.push(Instant::now(), EventKind::Answer, None, vec![b'x'; bytes].into()).unwrap();
+        (0..2).for_each(|_| drop(push(&mut log, 1)));
+        assert!(!log.is_half_full());
+        push(&mut log, 1);
+        assert!(log.is_half_full(), "3 of 4 events");
+        let taken = log.take_after(0, 10, 1_000, &mut Vec::new());
+        assert!(!log.is_half_full(), "what was taken does not wait");
+        log.forget_through(taken);
+        push(&mut log, 51);
+        assert!(log.is_half_full(), "51 of 100 bytes");
     }
 
     #[test]

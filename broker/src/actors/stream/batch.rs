@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 
-use super::{EventStream, Next, Reader};
+use super::{Ended, EventStream, Reader};
 use crate::rules::event_log::{Gone, LogLimits};
 
 /// What a connection finds when it looks for something to write.
@@ -15,19 +15,6 @@ pub enum Batch {
     Frames(usize),
     /// Why there is nothing more.
     End(Ended),
-}
-
-/// Why nothing more comes for this connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
-    /// The session is over.
-    Over,
-    /// Its client finds it elsewhere.
-    Moved,
-    /// Another connection has taken its place.
-    Displaced,
-    /// The client did not keep up.
-    Slow,
 }
 
 impl Reader {
@@ -49,29 +36,15 @@ impl Reader {
     pub fn take_now(&mut self, count_max: usize, bytes_max: usize, frames: &mut Vec<Bytes>) -> Option<Batch> {
         let before = frames.len();
         let mut state = self.stream.lock();
-        if state.reader != self.generation {
-            return Some(Batch::End(Ended::Displaced));
-        }
-        if state.log.lost_through() > self.position {
-            return Some(Batch::End(Ended::Slow)); // nothing is passed over
+        if let Some(ended) = state.is_barred(self) {
+            return Some(Batch::End(ended));
         }
         self.position = state.log.take_after(self.position, count_max, bytes_max, frames);
         state.read_through = self.position;
-        drop(state);
-        if frames.len() > before {
-            return Some(Batch::Frames(frames.len() - before));
+        match frames.len() - before {
+            0 => state.is_read().map(Batch::End),
+            taken => Some(Batch::Frames(taken)),
         }
-        Some(Batch::End(match self.poll_now()? {
-            // Something came in this very moment.
-            Next::Event(event) => {
-                frames.push(event.frame);
-                return Some(Batch::Frames(1));
-            }
-            Next::End => Ended::Over,
-            Next::Pause => Ended::Moved,
-            Next::Displaced => Ended::Displaced,
-            Next::Cut | Next::Lost => Ended::Slow,
-        }))
     }
 
     /// What was taken is sent. What fits into `kept` may be asked for again.
@@ -105,9 +78,9 @@ impl EventStream {
         self.lock().reader
     }
 
-    /// Bytes of what waits to be taken.
-    pub fn bytes_waiting(&self) -> usize {
-        self.lock().log.bytes_waiting()
+    /// Whether what waits to be taken has used up half of the room there is.
+    pub fn is_half_full(&self) -> bool {
+        self.lock().log.is_half_full()
     }
 
     /// Resolves when the stream is given up because its client does not read.

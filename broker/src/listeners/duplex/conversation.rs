@@ -47,7 +47,7 @@ pub(super) async fn read(session: &Arc<Session>, outbox: &Arc<EventStream>, sour
             Err(error) => {
                 tracing::debug!(session = %session.digest, %error, "the connection can not be read any more");
                 if let Some(refusal) = refusal_of(&error) {
-                    ear.refuse(&Rejected::new(refusal, None));
+                    ear.refuse(&Rejected::new(refusal, None)).await;
                 }
                 return match error {
                     ReadError::Closed { .. } | ReadError::Io(_) => Silence::Gone,
@@ -64,11 +64,11 @@ pub(super) async fn read(session: &Arc<Session>, outbox: &Arc<EventStream>, sour
                 for message in messages {
                     match message {
                         Ok(message) => ear.take(message).await,
-                        Err(rejected) => ear.refuse(&rejected),
+                        Err(rejected) => ear.refuse(&rejected).await,
                     }
                 }
             }
-            Err(rejected) => ear.refuse(&rejected),
+            Err(rejected) => ear.refuse(&rejected).await,
         }
         in_a_row += 1;
         if in_a_row % FRAMES_IN_A_ROW == 0 {
@@ -95,28 +95,33 @@ struct Ear<'a> {
 impl Ear<'_> {
     async fn take(&self, message: Message) {
         if message.is_modern() {
-            return self.refuse(&Rejected::new(modern_era(), message.id));
+            return self.refuse(&Rejected::new(modern_era(), message.id)).await;
         }
         match message.kind {
             Kind::Notification => self.session.notify(&message),
             Kind::Result | Kind::Error => self.session.answer(&message),
             Kind::Request => {
                 self.wait_for_room().await;
+                self.wait_for_calls().await;
                 let id = message.id.clone();
                 if let Err(refusal) = self.session.submit_once_settled(message, self.outbox).await {
-                    self.refuse(&Rejected::new(refusal, id));
+                    self.refuse(&Rejected::new(refusal, id)).await;
                 }
             }
         }
     }
 
-    /// A client that pipelines is slowed down before it is refused. Not for long where only the client can make room: by
-    /// answering a question, or by a cancellation that comes after this request.
+    /// Nothing is answered faster than it is read.
     async fn wait_for_room(&self) {
-        let limits = &self.session.shared.config.limits;
-        while self.outbox.bytes_waiting() > limits.outbox_bytes / 2 {
+        while self.outbox.is_half_full() {
             self.room.notified().await; // the writer ends the connection of a client that takes nothing
         }
+    }
+
+    /// A client that pipelines is slowed down before it is refused. Not for long: only the client can make room, by answering
+    /// a question, or by a cancellation that comes after this request.
+    async fn wait_for_calls(&self) {
+        let limits = &self.session.shared.config.limits;
         if self.session.calls_in_flight() >= limits.calls_in_flight_per_session {
             let some_ended = async {
                 while self.session.calls_in_flight() >= limits.calls_in_flight_per_session {
@@ -127,7 +132,8 @@ impl Ear<'_> {
         }
     }
 
-    fn refuse(&self, rejected: &Rejected) {
+    async fn refuse(&self, rejected: &Rejected) {
+        self.wait_for_room().await;
         let frame = self.session.refusal_frame(&rejected.refusal, rejected.id.as_ref());
         self.session.push_to(self.outbox, EventKind::Answer, frame);
     }
@@ -167,9 +173,9 @@ pub(super) async fn write(session: &Arc<Session>, outbox: &mut Reader, sink: &mu
             }
             Batch::End(Ended::Over) if session.shared.draining.is_cancelled() => return Some(Goodbye::GoingAway),
             Batch::End(Ended::Over) => return Some(Goodbye::Policy),
-            Batch::End(Ended::Moved) => return Some(Goodbye::GoingAway),
+            Batch::End(Ended::Paused) => return Some(Goodbye::GoingAway),
             Batch::End(Ended::Displaced) => return Some(Goodbye::Policy),
-            Batch::End(Ended::Slow) => {
+            Batch::End(Ended::Slow | Ended::Lost) => {
                 let _nothing_more = cut(session);
                 return Some(Goodbye::SlowReader);
             }

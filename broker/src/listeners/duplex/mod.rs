@@ -104,6 +104,11 @@ async fn speak(seat: &Seat, outbox: &mut Reader, source: &mut impl FrameSource, 
         // The client may come back, on another connection.
         Silence::Fault(goodbye) if !session.ends_with_connection() => return Some(goodbye),
         Silence::Fault(goodbye) => goodbye,
+        // On a wire without half-closed connections that was the client's goodbye.
+        Silence::Said if !session.ends_with_connection() => {
+            seat.leave("its client ended it");
+            return Some(Goodbye::Done);
+        }
         // A client that closed its sending half still wants its answers.
         Silence::Said => {
             tokio::select! {

@@ -20,7 +20,7 @@ use super::unsent::Unsent;
 use crate::{
     actors::{
         shared::Shared,
-        stream::{Next, Reader},
+        stream::{Ended, Next, Reader},
     },
     metrics::{Direction, Side},
     rules::event_log::Event,
@@ -148,15 +148,15 @@ impl Writing {
                     }
                     sse::write_message(&mut out, id.as_deref(), &event.frame);
                 }
-                Ok(Next::Pause) => {
+                Ok(Next::Ended(Ended::Paused)) => {
                     sse::write_retry(&mut out, millis(self.style.retry));
                     self.over = true;
                 }
-                Ok(Next::Cut | Next::Lost) => {
+                Ok(Next::Ended(Ended::Slow | Ended::Lost)) => {
                     self.shared.metrics.dropped_notification("slow_client");
                     return None;
                 }
-                Ok(Next::End | Next::Displaced) => return None,
+                Ok(Next::Ended(Ended::Over | Ended::Displaced)) => return None,
             }
         }
         self.shared.metrics.bytes(Direction::Out, Side::Client, out.len());

@@ -29,7 +29,7 @@ use super::{
 use crate::{
     actors::{
         session::{Session, session_moved},
-        stream::{EventStream, Next, Reader},
+        stream::{Ended, EventStream, Next, Reader},
     },
     limits::{DISCARD_WAIT, DISCARDED_BYTES_MAX},
     metrics::{Direction, Side},
@@ -201,8 +201,8 @@ async fn batch(session: &Arc<Session>, messages: Vec<Result<Message, Rejected>>)
                     return Ok(stamped(begin_stream(session, reader, &read), session));
                 }
             }
-            Next::End => break,
-            Next::Pause | Next::Displaced | Next::Cut | Next::Lost => return Ok(stamped(begin_stream(session, reader, &read), session)),
+            Next::Ended(Ended::Over) => break,
+            Next::Ended(_) => return Ok(stamped(begin_stream(session, reader, &read), session)),
         }
     }
     let answers: Vec<&[u8]> = read.iter().map(|event| &event.frame[..]).collect();
