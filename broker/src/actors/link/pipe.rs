@@ -40,7 +40,7 @@ where
     let (queue, frames) = FrameQueue::new(LINK_QUEUE_FRAMES, metrics.queue_depth("pipe"));
     let connection = Connection::new(Wire::Pipe(queue), metrics.clone());
     let running = &link.backend.shared.running;
-    let writing = running.spawn(write(sink, frames));
+    let writing = running.spawn(write(connection.clone(), sink, frames));
     running.spawn(read(link.clone(), connection.clone(), source));
     Pipe { connection, writing }
 }
@@ -72,14 +72,15 @@ async fn watch(link: Arc<Link>, connection: Arc<Connection>, writing: JoinHandle
     link.backend.connection_ended(&link, &connection);
 }
 
-/// Writes everything queued in as few system calls as it takes. Ends when the queue is closed, with a goodbye.
-async fn write(mut sink: impl FrameSink, mut frames: mpsc::Receiver<Queued>) {
+/// Writes everything queued in as few system calls as it takes. Ends when the queue is closed, with a goodbye; a backend that
+/// does not take what is written ends the connection, even if it goes on to speak.
+async fn write(connection: Arc<Connection>, mut sink: impl FrameSink, mut frames: mpsc::Receiver<Queued>) {
     let (mut taken, mut batch) = (Vec::with_capacity(WRITE_BATCH_FRAMES), Vec::with_capacity(WRITE_BATCH_FRAMES));
     while frames.recv_many(&mut taken, WRITE_BATCH_FRAMES).await > 0 {
         batch.extend(taken.drain(..).map(Queued::into_frame));
         if let Err(error) = sink.send_all(&mut batch).await {
             tracing::debug!(%error, "a backend does not take what is written to it");
-            return;
+            return connection.close_now();
         }
     }
     sink.close(Goodbye::Done).await;
@@ -122,4 +123,33 @@ async fn read(link: Arc<Link>, connection: Arc<Connection>, mut source: impl Fra
         }
     }
     connection.close_now();
+}
+
+#[cfg(test)]
+mod tests {
+    use transport::frame::WriteError;
+
+    use super::*;
+    use crate::metrics::Metrics;
+
+    /// Takes nothing.
+    struct Stuck;
+
+    impl FrameSink for Stuck {
+        async fn send_all(&mut self, _frames: &mut Vec<bytes::Bytes>) -> Result<(), WriteError> {
+            Err(WriteError::Closed)
+        }
+
+        async fn close(&mut self, _goodbye: Goodbye) {}
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_takes_nothing_ends_though_its_backend_still_speaks() {
+        let metrics = Arc::new(Metrics::new(false));
+        let (queue, frames) = FrameQueue::new(2, metrics.queue_depth("pipe"));
+        queue.push(bytes::Bytes::from_static(b"{}")).unwrap();
+        let connection = Connection::new(Wire::Pipe(queue), metrics);
+        write(connection.clone(), Stuck, frames).await;
+        assert!(connection.is_closed());
+    }
 }

@@ -2,12 +2,15 @@
 
 use std::sync::Arc;
 
-use transport::quic::{self, ConnectOptions, Limits};
+use transport::{
+    frame::Goodbye,
+    quic::{self, ConnectOptions, Limits},
+};
 
 use super::{
     Link,
     connection::{Connection, Failure},
-    pipe,
+    pipe::{self, LAST_WRITE_WAIT},
 };
 use crate::limits::BACKEND_WRITE_STALL_MAX;
 
@@ -29,11 +32,13 @@ pub(super) async fn open(link: &Arc<Link>, address: &str, server_name: Option<&S
     };
     let (client, source, sink) = quic::connect(options).await.map_err(|error| Failure::NotSent(error.to_string()))?;
     let opened = pipe::open(link, source, sink).await?;
-    // The socket lives as long as the connection does.
+    // The socket lives as long as the connection does, which a backend that says nothing more would keep up for ever.
     let ended = opened.clone();
     shared.running.spawn(async move {
         ended.closed().await;
-        client.closed().await;
+        if tokio::time::timeout(LAST_WRITE_WAIT, client.closed()).await.is_err() {
+            client.close(Goodbye::Done);
+        }
     });
     Ok(opened)
 }
