@@ -176,6 +176,15 @@ impl AdminClient {
         items(&answer, "sessions")
     }
 
+    /// Waits until the tenant has this many.
+    pub async fn wait_sessions(&self, tenant: &str, wanted: usize) {
+        eventually(&format!("{wanted} sessions of {tenant}"), || async {
+            let sessions = self.sessions(tenant).await.len();
+            if sessions == wanted { Ok(()) } else { Err(sessions) }
+        })
+        .await;
+    }
+
     /// The exposition text.
     pub async fn metrics(&self) -> String {
         self.send("GET", "/metrics", None).await.text().await

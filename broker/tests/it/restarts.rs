@@ -304,14 +304,21 @@ fn slow_to_start(backend: &FakeBackend, gate: &Gate) {
     });
 }
 
-#[tokio::test]
-async fn no_request_finds_a_tool_unknown_that_its_session_had_before() {
-    let (backend, gate) = (backend().await, Gate::new());
+/// A broker after a crash whose backend can not be reached before the gate is open, and a client from before.
+async fn crashed_behind(gate: &Gate) -> (FakeBackend, TestBroker, TestClient) {
+    let backend = backend().await;
     let mut broker = start(&backend).await;
     let client = broker.connected(json!({})).await;
-    slow_to_start(&backend, &gate);
+    slow_to_start(&backend, gate);
     restart(&mut broker, End::Crash).await;
     let client = back(&broker, &client);
+    (backend, broker, client)
+}
+
+#[tokio::test]
+async fn no_request_finds_a_tool_unknown_that_its_session_had_before() {
+    let gate = Gate::new();
+    let (_backend, broker, client) = crashed_behind(&gate).await;
     // Both come while the backend is only just being reached: the one that takes the session up, and one that finds it.
     let calls = tokio::spawn({
         let (one, other) = (client.clone(), client.clone());
@@ -325,12 +332,8 @@ async fn no_request_finds_a_tool_unknown_that_its_session_had_before() {
 
 #[tokio::test]
 async fn what_a_backend_offers_that_was_not_reached_since_the_restart_is_not_denied() {
-    let (backend, gate) = (backend().await, Gate::new());
-    let mut broker = start(&backend).await;
-    let client = broker.connected(json!({})).await;
-    slow_to_start(&backend, &gate);
-    restart(&mut broker, End::Crash).await;
-    let client = back(&broker, &client);
+    let gate = Gate::new();
+    let (_backend, broker, client) = crashed_behind(&gate).await;
     for (method, params) in [
         ("tools/call", json!({"name": "b__echo", "arguments": {}})),
         ("resources/read", json!({"uri": "b+test://one"})),

@@ -44,11 +44,7 @@ async fn f_19_a_client_that_does_not_read_is_cut_and_nobody_else_notices() {
     .await;
     gate.open();
     broker.admin().wait_metric("mcp_rate_limited_total", &[("scope", "outbox_bytes")], |count| count == 1.0).await;
-    eventually("the end of its session", || async {
-        let sessions = broker.admin().sessions("default").await.len();
-        if sessions == 1 { Ok(()) } else { Err(sessions) }
-    })
-    .await;
+    broker.admin().wait_sessions("default", 1).await;
     other.call("b__large", json!({})).await;
 }
 

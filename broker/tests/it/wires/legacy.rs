@@ -1,7 +1,7 @@
 //! HTTP+SSE, the transport of 2024-11-05.
 
 use serde_json::json;
-use testkit::{TestBroker, duplex::Wire, eventually};
+use testkit::{TestBroker, duplex::Wire};
 
 use super::{answering, everything, features};
 use crate::{builder, raw_http, stdio, text_of};
@@ -18,11 +18,7 @@ async fn every_feature_over_http_and_sse() {
     features::every_one(&client).await;
     assert_eq!(broker.admin().sessions("default").await[0]["transport"], "sse");
     client.break_off();
-    eventually("the end of the session", || async {
-        let sessions = broker.admin().sessions("default").await.len();
-        if sessions == 0 { Ok(()) } else { Err(sessions) }
-    })
-    .await;
+    broker.admin().wait_sessions("default", 0).await;
 }
 
 #[tokio::test]

@@ -44,11 +44,7 @@ async fn every_feature_over_the_control_stream() {
     features::every_one(&client).await;
     assert_eq!(broker.admin().sessions("default").await[0]["transport"], "quic");
     peer.close(0);
-    eventually("the end of the session", || async {
-        let sessions = broker.admin().sessions("default").await.len();
-        if sessions == 0 { Ok(()) } else { Err(sessions) }
-    })
-    .await;
+    broker.admin().wait_sessions("default", 0).await;
 }
 
 #[tokio::test]

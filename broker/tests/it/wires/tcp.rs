@@ -220,11 +220,7 @@ async fn a_client_that_breaks_off_while_it_is_answered_leaves_no_session() {
     }
     let labels = [("version", "2025-11-25"), ("side", "client")];
     broker.admin().wait_metric("mcp_protocol_version_negotiated_total", &labels, |count| count > 0.0).await;
-    eventually("the end of their sessions", || async {
-        let sessions = broker.admin().sessions("default").await.len();
-        if sessions == 0 { Ok(()) } else { Err(sessions) }
-    })
-    .await;
+    broker.admin().wait_sessions("default", 0).await;
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! The WebSocket endpoints: who is let in, framing, and sessions that are gone on with.
 
 use serde_json::{Value, json};
-use testkit::{DuplexClient, TestBroker, eventually, within};
+use testkit::{DuplexClient, TestBroker, eventually, eventually_within, within};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -9,6 +9,9 @@ use tokio::{
 
 use super::{answering, everything, features};
 use crate::{builder, initialize_body, kind, stdio, text_of};
+
+/// How long the broker waits for answers where one half of a connection is closed.
+const HALF_CLOSED_MAX: std::time::Duration = std::time::Duration::from_secs(10);
 
 async fn broker() -> TestBroker {
     builder().alone().backend("default", "b", stdio().spec()).start().await
@@ -35,11 +38,7 @@ async fn every_feature_over_websocket() {
     assert_eq!((sessions.len(), &sessions[0]["transport"]), (1, &json!("websocket")));
     // A goodbye of the client ends its session.
     drop(client);
-    eventually("the end of the session", || async {
-        let sessions = broker.admin().sessions("default").await.len();
-        if sessions == 0 { Ok(()) } else { Err(sessions) }
-    })
-    .await;
+    broker.admin().wait_sessions("default", 0).await;
 }
 
 #[tokio::test]
@@ -238,11 +237,26 @@ async fn a_client_that_breaks_off_before_it_knows_its_session_leaves_none() {
     let labels = [("version", "2025-11-25"), ("side", "client")];
     broker.admin().wait_metric("mcp_protocol_version_negotiated_total", &labels, |count| count > 0.0).await;
     // Not after `session.resume`, which is for clients that can come back.
-    eventually("the end of their sessions", || async {
-        let sessions = broker.admin().sessions("default").await.len();
-        if sessions == 0 { Ok(()) } else { Err(sessions) }
+    broker.admin().wait_sessions("default", 0).await;
+}
+
+#[tokio::test]
+async fn a_goodbye_ends_the_session_whatever_is_in_flight() {
+    let broker = broker().await;
+    let (client, id) = opened(&broker, json!({})).await;
+    let call = client.begin_call("b__hang", json!({})).await;
+    client.result("ping", json!({})).await;
+    drop((client, call));
+    // Before anybody could take it for a client that wants its answer.
+    eventually_within(HALF_CLOSED_MAX / 2, "the end of the session", || async {
+        let headers = [("mcp-session-id", id.as_str())];
+        match broker.duplex().websocket(broker.http_address(), "/ws", &headers).await {
+            Err(404) => Ok(()),
+            other => Err(other.map(|_| "opened")),
+        }
     })
     .await;
+    assert!(broker.admin().sessions("default").await.is_empty());
 }
 
 #[tokio::test]
@@ -250,11 +264,7 @@ async fn a_client_that_does_not_come_back_loses_its_session() {
     let broker = builder().alone().config(json!({"session": {"resume": "100ms"}})).backend("default", "b", stdio().spec()).start().await;
     let (client, id) = opened(&broker, json!({})).await;
     client.break_off();
-    eventually("the end of the session", || async {
-        let sessions = broker.admin().sessions("default").await.len();
-        if sessions == 0 { Ok(()) } else { Err(sessions) }
-    })
-    .await;
+    broker.admin().wait_sessions("default", 0).await;
     let headers = [("mcp-session-id", id.as_str())];
     assert_eq!(broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.unwrap_err(), 404);
 }
