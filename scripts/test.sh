@@ -41,9 +41,11 @@ if [ "${1:-}" = grounds ]; then
     [ ${#failed[@]} -eq 0 ] || { echo "failed on: ${failed[*]}" >&2; exit 1; }
     exit
 fi
-# Not the end of the run when it fails: the tests may say why.
+# Not the end of the run when it fails: the tests may say why. What it said is told again after them.
 deployed=0
-scripts/test-deploy.sh --binary "${CARGO_TARGET_DIR:-target}/debug/mcp-broker" || deployed=1
+said=$(mktemp)
+trap 'rm -f "$said"' EXIT
+scripts/test-deploy.sh --binary "${CARGO_TARGET_DIR:-target}/debug/mcp-broker" 2>&1 | tee "$said" || deployed=1
 tested=0
 if cargo nextest --version >/dev/null 2>&1; then
     cargo test --locked --workspace --doc --quiet || tested=1
@@ -51,5 +53,5 @@ if cargo nextest --version >/dev/null 2>&1; then
 else
     cargo test --locked --workspace --no-fail-fast || tested=1
 fi
-[ $deployed -eq 0 ] || echo "failed before these tests: scripts/test-deploy.sh" >&2
+[ $deployed -eq 0 ] || { tail -n 60 "$said"; echo "failed before these tests: scripts/test-deploy.sh; above are its last lines"; } >&2
 exit $((deployed | tested))

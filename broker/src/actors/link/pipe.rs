@@ -80,6 +80,9 @@ async fn write(connection: Arc<Connection>, mut sink: impl FrameSink, mut frames
         batch.extend(taken.drain(..).map(Queued::into_frame));
         if let Err(error) = sink.send_all(&mut batch).await {
             tracing::debug!(%error, "a backend does not take what is written to it");
+            drop(frames); // whoever writes now hears that it was not sent
+            // What it said before it went, such as a last answer, is still on its way.
+            let _ended = tokio::time::timeout(LAST_WRITE_WAIT, connection.closed()).await;
             return connection.close_now();
         }
     }
@@ -143,7 +146,7 @@ mod tests {
         async fn close(&mut self, _goodbye: Goodbye) {}
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_connection_that_takes_nothing_ends_though_its_backend_still_speaks() {
         let metrics = Arc::new(Metrics::new(false));
         let (queue, frames) = FrameQueue::new(2, metrics.queue_depth("pipe"));
