@@ -13,6 +13,11 @@ pub enum StoreError {
     Unsettled(Box<StoreError>),
     #[error("the database is busy: {detail}; try again, and end other programs that hold it open")]
     Busy { detail: String },
+    /// It is there and answers, and will not do this.
+    #[error(
+        "the database refuses what this broker asked of it: {detail}; check the rights of its user, and whether somebody changed its tables"
+    )]
+    Refused { detail: String },
     #[error("the disk that holds the database is full; free some space, then try again")]
     Full,
     #[error(

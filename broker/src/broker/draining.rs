@@ -7,6 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures_util::{StreamExt, future, stream};
 use storage::SessionKey;
 
 use super::Broker;
@@ -60,13 +61,25 @@ impl Broker {
     /// Gives the sessions away, busy ones when the grace is over, then says goodbye to backends. `true` when no call was cut.
     pub async fn finish_drain(self: &Arc<Self>, grace: Duration) -> bool {
         let begun = Instant::now();
-        let all_gone = async {
-            while self.release_all(false).await > 0 || self.shared.tasks.running() > 0 {
+        // Beside the sessions: of those there may be thousands, and each takes its time.
+        let handing_over = async {
+            loop {
                 self.shared.tasks.hand_over(begun.elapsed() >= grace / FINISHING_SHARE);
                 tokio::time::sleep(REST_POLL).await;
             }
         };
-        let clean = tokio::time::timeout(grace, all_gone).await.is_ok();
+        let all_gone = async {
+            while self.release_all(false).await > 0 || self.shared.tasks.running() > 0 {
+                tokio::time::sleep(REST_POLL).await;
+            }
+        };
+        let going = async {
+            tokio::select! {
+                never = handing_over => never,
+                () = all_gone => {}
+            }
+        };
+        let clean = tokio::time::timeout(grace, going).await.is_ok();
         if !clean {
             let calls = self.all_sessions().iter().map(|session| session.calls_in_flight()).sum::<usize>();
             tracing::warn!(calls, "the grace period is over, calls are cut");
@@ -94,11 +107,8 @@ impl Broker {
 
     /// Returns how many are left, because they are busy.
     async fn release_all(self: &Arc<Self>, forced: bool) -> usize {
-        let mut busy = 0;
-        for some in self.all_sessions().chunks(RELEASED_AT_ONCE) {
-            let released = futures_util::future::join_all(some.iter().map(|session| self.release(session, forced))).await;
-            busy += released.iter().filter(|released| **released == Released::Busy).count();
-        }
-        busy
+        let all = self.all_sessions();
+        let released = stream::iter(&all).map(|session| self.release(session, forced)).buffer_unordered(RELEASED_AT_ONCE);
+        released.filter(|released| future::ready(*released == Released::Busy)).count().await
     }
 }

@@ -1,6 +1,7 @@
 //! Whether a store can be used now, as those who ask it find out.
 //!
-//! Everything asked of a store goes [`Availability::through`] here. Once a store is found to be away, whoever comes is
+//! Everything asked of a store goes [`Availability::through`] here, but for the lease, which has a connection of its own and no
+//! turn to lose to whoever tries ([`Availability::beside`]). Once a store is found to be away, whoever comes is
 //! refused at once, but for one at a time who tries again: nobody waits for what another one waits for in vain. What fails
 //! is logged when it begins to and when it is over, however often it is tried meanwhile.
 //!
@@ -55,6 +56,15 @@ impl Availability {
         work: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         let _probe = self.admit()?;
+        self.beside(operation, work).await
+    }
+
+    /// Asks the store, though it may be known to be away. What comes of it is everybody's to know.
+    pub(super) async fn beside<T>(
+        &self,
+        operation: &'static str,
+        work: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
         let begun = Instant::now();
         let result = work.await;
         self.note(operation, begun, result.as_ref().err());
@@ -77,7 +87,7 @@ impl Availability {
         match error.map(StoreError::cause) {
             None => self.answered(Some(operation)),
             Some(error @ StoreError::Unavailable { .. }) => self.unavailable(operation, begun, error),
-            Some(error @ (StoreError::Busy { .. } | StoreError::Full)) => {
+            Some(error @ (StoreError::Busy { .. } | StoreError::Full | StoreError::Refused { .. })) => {
                 self.answered(None);
                 self.fails(operation, error);
             }
@@ -185,5 +195,15 @@ mod tests {
         availability.note("slow", begun, away().as_ref().err());
         assert!(asked(&availability, Err(StoreError::Busy { detail: "locked".into() })).await);
         assert!(asked(&availability, Ok(())).await, "busy is not away");
+    }
+
+    #[tokio::test]
+    async fn a_statement_that_is_refused_is_no_outage_and_the_lease_needs_no_turn() {
+        let availability = Availability::new("test");
+        assert!(asked(&availability, Err(StoreError::Refused { detail: "permission denied".into() })).await);
+        assert!(asked(&availability, away()).await, "it is there");
+        assert!(!asked(&availability, Ok(())).await, "it is not any more");
+        availability.beside("renew", ready(Ok(()))).await.unwrap();
+        assert!(asked(&availability, Ok(())).await, "and it is back, as the lease found out");
     }
 }

@@ -184,6 +184,14 @@ impl Durable {
         self.ask_of(self.store.engine(), operation, work).await
     }
 
+    /// The same for the lease, which does not wait for others to find out whether the store is back.
+    async fn ask_for_lease<T>(&self, operation: &'static str, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+        let begun = Instant::now();
+        let result = self.availability.beside(operation, work).await;
+        self.metrics.store(operation, self.store.engine(), begun.elapsed(), result.is_err());
+        result
+    }
+
     /// The same of any of the stores.
     pub async fn ask_of<T>(
         &self,
@@ -239,6 +247,7 @@ pub fn refusal(error: &StoreError) -> Refusal {
         StoreError::Unavailable { .. } | StoreError::InUse { .. } => {
             Refusal::new(ErrorKind::StoreUnavailable, "the database can not be reached now, try again")
         }
+        StoreError::Refused { .. } => Refusal::new(ErrorKind::Internal, "the database refuses what it was asked, as the broker's log says"),
         _ => Refusal::new(ErrorKind::Internal, "what is stored can not be used"),
     }
 }

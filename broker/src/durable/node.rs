@@ -259,7 +259,7 @@ impl Node {
         // A renewal under way may be going on under a new name, which is the one to leave then.
         let _over = tokio::time::timeout(self.settings.lease, self.renewing.lock()).await;
         let node = self.durable.node();
-        if self.durable.ask("leave", self.nodes.leave(&node)).await.is_ok() {
+        if self.durable.ask_for_lease("leave", self.nodes.leave(&node)).await.is_ok() {
             fault_point::passed("node.left");
             tracing::info!(%node, "left the other replicas");
         }
@@ -270,7 +270,7 @@ impl Node {
         let (asked, node) = (Instant::now(), self.durable.node());
         let draining = self.draining.load(Ordering::Acquire);
         let renewal = if past.is_empty() {
-            self.durable.ask("renew", self.nodes.renew(&node, self.settings.lease, draining)).await
+            self.durable.ask_for_lease("renew", self.nodes.renew(&node, self.settings.lease, draining)).await
         } else {
             Ok(Renewal::default()) // an earlier attempt to go on under a new name got stuck half way
         };
@@ -310,8 +310,10 @@ impl Node {
         let sessions: Vec<SessionKey> = past.owned.sessions.iter().copied().collect();
         for from in &past.names {
             // Each tells all that the new name has by then.
-            reclaimed.sessions.extend(self.durable.ask("reclaim_sessions", self.nodes.reclaim_sessions(from, &to, &sessions)).await?);
-            reclaimed.tasks.extend(self.durable.ask("reclaim_tasks", self.nodes.reclaim_tasks(from, &to)).await?);
+            reclaimed
+                .sessions
+                .extend(self.durable.ask_for_lease("reclaim_sessions", self.nodes.reclaim_sessions(from, &to, &sessions)).await?);
+            reclaimed.tasks.extend(self.durable.ask_for_lease("reclaim_tasks", self.nodes.reclaim_tasks(from, &to)).await?);
         }
         reclaimed.sessions.sort_unstable();
         reclaimed.sessions.dedup();
@@ -335,7 +337,7 @@ impl Node {
 
     async fn enter(&self, node: &NodeName) -> Result<(), StoreError> {
         let lease = if self.alone { FOR_GOOD } else { self.settings.lease };
-        self.durable.ask("join", self.nodes.join(node, self.settings.address.as_deref(), lease)).await
+        self.durable.ask_for_lease("join", self.nodes.join(node, self.settings.address.as_deref(), lease)).await
     }
 
     fn extend(&self, asked: Instant) {

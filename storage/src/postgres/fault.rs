@@ -57,13 +57,29 @@ pub(super) fn explain(error: sqlx::Error) -> StoreError {
                 Some("55P03" | "57014" | "40001" | "40P01" | "53300" | "53200") => StoreError::Busy { detail },
                 // Damaged data or index; a row that breaks what the schema promises.
                 Some("XX001" | "XX002") => StoreError::Corrupt { detail },
-                _ => StoreError::Unavailable { detail },
+                Some(code) if is_outage(code) => StoreError::Unavailable { detail },
+                // A statement that can not be carried out keeps nobody from carrying out others.
+                _ => StoreError::Refused { detail },
             }
         }
         sqlx::Error::ColumnDecode { .. } | sqlx::Error::ColumnNotFound(_) | sqlx::Error::Decode(_) => {
             StoreError::Corrupt { detail: error.to_string() }
         }
         _ => StoreError::Unavailable { detail: error.to_string() },
+    }
+}
+
+/// No statement of ours would be carried out: the connection, the server's resources or its system are in trouble, an operator
+/// ended it, or it takes no writes.
+fn is_outage(code: &str) -> bool {
+    ["08", "53", "57P", "58"].iter().any(|class| code.starts_with(class)) || code == "25006"
+}
+
+/// Nothing can be asked, whatever the reason: even one like a wrong password.
+pub(super) fn explain_connecting(error: sqlx::Error) -> StoreError {
+    match explain(error) {
+        StoreError::Refused { detail } => StoreError::Unavailable { detail },
+        known => known,
     }
 }
 

@@ -160,8 +160,8 @@ impl PostgresStore {
         let mut connection = loop {
             match timeout_at(give_up_at, patient.connect()).await {
                 Ok(Ok(connection)) => break connection,
-                Ok(Err(error)) if fault::may_connect_soon(&error) && Instant::now() < give_up_at => last = explain(error),
-                Ok(Err(error)) => return Err(explain(error)),
+                Ok(Err(error)) if fault::may_connect_soon(&error) && Instant::now() < give_up_at => last = fault::explain_connecting(error),
+                Ok(Err(error)) => return Err(fault::explain_connecting(error)),
                 Err(_) => return Err(last),
             }
             sleep(moment()).await;
@@ -271,7 +271,8 @@ impl From<StatementError> for StoreError {
             StatementError::NotConnected(sqlx::Error::PoolClosed) => {
                 Self::Unavailable { detail: "it was closed, the broker is ending".into() }
             }
-            StatementError::NotConnected(error) | StatementError::Failed(error) => explain(error),
+            StatementError::NotConnected(error) => fault::explain_connecting(error),
+            StatementError::Failed(error) => explain(error),
             StatementError::Late(error) => error,
         }
     }

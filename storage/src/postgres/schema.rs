@@ -113,7 +113,9 @@ fn refused(error: MigrateError, version: i64) -> StoreError {
         MigrateError::ExecuteMigration(error, _) => {
             let is_of_server = super::fault::remedy(&error) != super::fault::Remedy::None;
             match explain(error) {
-                StoreError::Unavailable { detail } if !is_of_server => StoreError::Migration { version, detail },
+                StoreError::Unavailable { detail } | StoreError::Refused { detail } if !is_of_server => {
+                    StoreError::Migration { version, detail }
+                }
                 known => known,
             }
         }

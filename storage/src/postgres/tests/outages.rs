@@ -188,6 +188,20 @@ async fn f_38_a_server_that_takes_no_writes_is_unavailable_until_it_takes_them()
 }
 
 #[tokio::test]
+async fn a_statement_that_is_refused_is_no_outage() {
+    let (server, store) = on_server().await;
+    warm(&store).await;
+    server.sql(&server.url(), "ALTER TABLE task_inputs RENAME TO elsewhere").await;
+    let refused = store.task_inputs(&protocol::ids::TaskId::new("t1")).await;
+    assert!(matches!(&refused, Err(StoreError::Refused { detail }) if detail.contains("task_inputs")), "{refused:?}");
+    assert_eq!(store.write(&[update(1)]).await.unwrap(), [Written::Done]);
+    // Where nothing at all can be asked it is another matter.
+    let unknown = PostgresOptions { url: format!("{}_", server.url()), ..options(&server) };
+    let absent = PostgresStore::open(&unknown).await;
+    assert!(matches!(absent, Err(StoreError::Unavailable { .. })), "{absent:?}");
+}
+
+#[tokio::test]
 async fn f_38_connections_that_an_operator_ends_are_replaced_unnoticed() {
     let (server, store) = on_server().await;
     for _ in 0..3 {
