@@ -256,7 +256,7 @@ async fn a_goodbye_ends_the_session_whatever_is_in_flight() {
         }
     })
     .await;
-    assert!(broker.admin().sessions("default").await.is_empty());
+    broker.admin().wait_sessions("default", 0).await;
 }
 
 #[tokio::test]
