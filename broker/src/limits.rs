@@ -98,6 +98,8 @@ pub const FIRST_CATALOG_WAIT: Duration = Duration::from_secs(2);
 /// How often idle sessions, unanswered questions and unused links are looked for.
 pub const REAPER_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Bytes on their way in one direction of a WebSocket that is passed on to another replica.
+pub const TUNNEL_BYTES: usize = 64 * 1024;
 /// Sessions on other replicas whose owners are remembered.
 pub const OWNERS_REMEMBERED_MAX: usize = 10_000;
 /// Sessions remembered as absent.

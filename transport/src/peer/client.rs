@@ -6,6 +6,7 @@
 use std::{
     collections::HashMap,
     error::Error,
+    io,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -14,7 +15,7 @@ use std::{
 
 use bytes::Bytes;
 use http::{Request, Response, Uri};
-use http_body_util::Full;
+use http_body_util::{BodyExt, Either, Full, combinators::UnsyncBoxBody};
 use hyper::{
     body::Incoming,
     client::conn::{TrySendError, http2},
@@ -33,7 +34,9 @@ use crate::send_error::SendError;
 /// Once on the connection at hand, once on a new one should the first have been closing.
 const ATTEMPTS: usize = 2;
 
-type Sender = http2::SendRequest<Full<Bytes>>;
+/// Whole at once, or as it comes.
+type PeerBody = Either<Full<Bytes>, UnsyncBoxBody<Bytes, io::Error>>;
+type Sender = http2::SendRequest<PeerBody>;
 
 /// A shared client; clones use the same connections.
 #[derive(Clone)]
@@ -81,17 +84,30 @@ impl PeerClient {
     pub async fn send(&self, address: &str, mut request: Request<Full<Bytes>>) -> Result<Response<Incoming>, SendError> {
         *request.uri_mut() = at_peer(request.uri())?;
         let peer = self.peer(address);
-        let lane = &peer.lanes[peer.next.fetch_add(1, Ordering::Relaxed) % CONNECTIONS_PER_PEER];
         let mut reason = String::new();
+        let lane = peer.lane();
         for _ in 0..ATTEMPTS {
             let mut sender = lane.sender(&self.tls, address).await?;
-            match sender.try_send_request(request.clone()).await {
+            match sender.try_send_request(request.clone().map(Either::Left)).await {
                 Ok(response) => return Ok(response),
                 Err(error) if was_not_taken(&error) => reason = error.error().to_string(),
                 Err(error) => return Err(SendError::Aborted { reason: error.error().to_string() }),
             }
         }
         Err(SendError::NotTaken { reason })
+    }
+
+    /// [`PeerClient::send`] of a request whose body comes as it goes on, which is why there is one attempt.
+    pub async fn open<B>(&self, address: &str, mut request: Request<B>) -> Result<Response<Incoming>, SendError>
+    where
+        B: hyper::body::Body<Data = Bytes, Error = io::Error> + Send + 'static,
+    {
+        *request.uri_mut() = at_peer(request.uri())?;
+        let mut sender = self.peer(address).lane().sender(&self.tls, address).await?;
+        sender.try_send_request(request.map(|body| Either::Right(body.boxed_unsync()))).await.map_err(|error| {
+            let reason = error.error().to_string();
+            if was_not_taken(&error) { SendError::NotTaken { reason } } else { SendError::Aborted { reason } }
+        })
     }
 
     fn peer(&self, address: &str) -> Arc<Peer> {
@@ -105,6 +121,13 @@ impl PeerClient {
         let peer = Arc::<Peer>::default();
         peers.insert(address.to_owned(), Arc::clone(&peer));
         peer
+    }
+}
+
+impl Peer {
+    /// They are used in turns.
+    fn lane(&self) -> &Lane {
+        &self.lanes[self.next.fetch_add(1, Ordering::Relaxed) % CONNECTIONS_PER_PEER]
     }
 }
 
@@ -179,7 +202,7 @@ fn at_peer(uri: &Uri) -> Result<Uri, SendError> {
 }
 
 /// It never left this process, or the peer said that it did nothing with it (RFC 9113, 6.8 and 8.7).
-fn was_not_taken(error: &TrySendError<Request<Full<Bytes>>>) -> bool {
+fn was_not_taken(error: &TrySendError<Request<PeerBody>>) -> bool {
     if error.message().is_some() {
         return true;
     }

@@ -24,7 +24,7 @@ use super::{
     answer::{self, Body, EventStyle},
     forward::{Located, Way},
     gate::{self, Gate},
-    vouched,
+    tunnel, vouched, websocket,
 };
 use crate::{
     actors::session::{Resumed, Session},
@@ -76,6 +76,9 @@ pub(super) fn readable_by(mut response: Response<Body>, gate: &Gate, origin: Opt
 
 /// Serves one request that another replica passed on.
 pub(in crate::listeners) async fn handle_replica(broker: &Arc<Broker>, request: Request<Incoming>) -> Response<Body> {
+    if websocket::is_meant(request.uri().path()) {
+        return tunnel::handle_replica(broker, request).await;
+    }
     served(broker, Reach::Inner, request).await
 }
 
@@ -101,17 +104,24 @@ async fn dispatch(broker: &Arc<Broker>, reach: Reach<'_>, request: Request<Incom
     }
     let caller = match reach {
         Reach::Edge(_) => client(broker, &head),
-        Reach::Inner => vouched::caller(&head.headers).and_then(|caller| broker.admit(caller)),
+        Reach::Inner => vouched_client(broker, &head),
     };
     let caller = caller.map_err(anonymous)?;
-    if let Endpoint::Single(backend) = &endpoint {
-        let known = broker.tenant(&caller.tenant).is_some_and(|tenant| tenant.backend(backend).is_some());
-        if !known {
-            return Err(anonymous(unknown_backend(backend)));
-        }
-    }
+    known_to(broker, &caller, &endpoint).map_err(anonymous)?;
     let asked = Asked { broker, reach, caller, endpoint, head };
     if method == HttpMethod::POST { asked.post(body).await } else { asked.get_or_delete().await.map_err(anonymous) }
+}
+
+/// The backend of the endpoint is one of the caller's tenant.
+pub(super) fn known_to(broker: &Broker, caller: &Caller, endpoint: &Endpoint) -> Result<(), Refusal> {
+    let Endpoint::Single(backend) = endpoint else { return Ok(()) };
+    let known = broker.tenant(&caller.tenant).is_some_and(|tenant| tenant.backend(backend).is_some());
+    if known { Ok(()) } else { Err(unknown_backend(backend)) }
+}
+
+/// For whom another replica asks.
+pub(super) fn vouched_client(broker: &Broker, head: &request::Parts) -> Result<Caller, Refusal> {
+    vouched::caller(&head.headers).and_then(|caller| broker.admit(caller))
 }
 
 /// Who a client is: by the key it shows, or by its connection's certificate.

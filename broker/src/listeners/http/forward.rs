@@ -27,10 +27,12 @@ use super::{
 };
 use crate::{
     actors::{session::Session, shared::Shared},
+    auth::Caller,
     broker::Broker,
     limits::RELAYED_WHOLE_BYTES_MAX,
     metrics::Forwarding,
     placement::{self, Found, Inside, Miss, Owner, Search},
+    rules::catalog::Endpoint,
 };
 
 /// Where a request was, or is to be, served.
@@ -88,17 +90,8 @@ impl Asked<'_> {
     }
 
     async fn search(&self, way: &mut Way<'_>, body: &Bytes) -> Result<Located, Refusal> {
-        let durable = &self.broker.shared.durable;
-        let holds_lease = durable.is_shared() && durable.lease.is_held();
         if let Reach::Inner = self.reach {
-            // Who can reach the database finds out whose session it is by now.
-            if vouched::holds_lease(&self.head.headers) && durable.is_shared() && !holds_lease {
-                return Ok(Located::Answered(vouched::lapsed()));
-            }
-            return Ok(match placement::inside(self.broker, way.id, &self.caller, &self.endpoint).await? {
-                Inside::Here(session) => Located::Here(session),
-                Inside::NotHere(owner) => Located::Answered(vouched::not_here(owner.as_ref())),
-            });
+            return inside(self.broker, &self.head.headers, way.id, &self.caller, &self.endpoint).await;
         }
         let Way { search, outgoing, unanswered, .. } = way;
         loop {
@@ -116,7 +109,7 @@ impl Asked<'_> {
             if unanswered.as_ref().is_some_and(|asked| asked.may_be(&owner)) {
                 return Ok(Located::Answered(outgoing.unknown(&self.broker.shared)));
             }
-            vouched::note_lease(&mut outgoing.headers, holds_lease && !search.insists());
+            vouched::note_lease(&mut outgoing.headers, holds_lease(self.broker) && !search.insists());
             match forward(self.broker, &owner.address, outgoing).await {
                 Forwarded::Answered(response) => return Ok(Located::Answered(response)),
                 Forwarded::NotSent => search.missed(&owner, Miss::Unreachable),
@@ -124,12 +117,7 @@ impl Asked<'_> {
                     search.missed(&owner, Miss::Unreachable);
                     *unanswered = outgoing.asks_something().then_some(owner);
                 }
-                // That it is here is best looked up here.
-                Forwarded::Missed(Miss::NotThere(told)) => {
-                    let own = durable.node();
-                    search.missed(&owner, Miss::NotThere(told.filter(|told| told.node != own.as_str())));
-                }
-                Forwarded::Missed(miss) => search.missed(&owner, miss),
+                Forwarded::Missed(miss) => missed(self.broker, search, &owner, miss),
             }
         }
     }
@@ -156,6 +144,42 @@ impl Asked<'_> {
             body: body.clone(),
         }
     }
+}
+
+/// Finds the session that another replica asks for, or says that it is not to be had here.
+pub(super) async fn inside(
+    broker: &Arc<Broker>,
+    headers: &HeaderMap,
+    id: &str,
+    caller: &Caller,
+    endpoint: &Endpoint,
+) -> Result<Located, Refusal> {
+    // Who can reach the database finds out whose session it is by now.
+    if vouched::holds_lease(headers) && broker.shared.durable.is_shared() && !holds_lease(broker) {
+        return Ok(Located::Answered(vouched::lapsed()));
+    }
+    Ok(match placement::inside(broker, id, caller, endpoint).await? {
+        Inside::Here(session) => Located::Here(session),
+        Inside::NotHere(owner) => Located::Answered(vouched::not_here(owner.as_ref())),
+    })
+}
+
+/// Whether this replica could take a session over.
+pub(super) fn holds_lease(broker: &Broker) -> bool {
+    let durable = &broker.shared.durable;
+    durable.is_shared() && durable.lease.is_held()
+}
+
+/// The search goes on without this owner. That the session is here is best looked up here.
+pub(super) fn missed(broker: &Broker, search: &mut Search<'_>, owner: &Owner, miss: Miss) {
+    let own = broker.shared.durable.node();
+    search.missed(
+        owner,
+        match miss {
+            Miss::NotThere(told) => Miss::NotThere(told.filter(|told| told.node != own.as_str())),
+            miss => miss,
+        },
+    );
 }
 
 /// A client's request as other replicas get it.

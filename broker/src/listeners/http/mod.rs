@@ -9,6 +9,7 @@ mod forward;
 mod gate;
 mod legacy;
 mod post;
+mod tunnel;
 mod unsent;
 mod vouched;
 mod websocket;

@@ -1,12 +1,12 @@
 //! WebSocket, on the HTTP listener: `/ws` and `/ws/{backend}` (MCP custom transport; RFC 6455).
 //!
 //! The checks are those of every request of a client, then those of the handshake. What follows the 101 is a duplex
-//! connection, which outlives the request. `Mcp-Session-Id` goes on with a session whose connection was lost: on this replica,
-//! or where nobody else has it.
+//! connection, which outlives the request. `Mcp-Session-Id` goes on with a session whose connection was lost, wherever it is: on
+//! another replica through a [`tunnel`].
 
 use std::sync::Arc;
 
-use http::{HeaderName, HeaderValue, Method as HttpMethod, Request, Response, request};
+use http::{HeaderMap, HeaderName, HeaderValue, Method as HttpMethod, Request, Response, request};
 use http_body_util::Full;
 use hyper::{body::Incoming, upgrade::OnUpgrade};
 use hyper_util::{rt::TokioIo, server::conn::auto::upgrade};
@@ -21,14 +21,17 @@ use super::{
     Floor,
     answer::{self, Body},
     exchange::{self, SESSION_ID, anonymous, session_id},
+    forward,
     gate::Gate,
+    tunnel::{self, Dug, Tunnel},
+    vouched,
 };
 use crate::{
     actors::{session::Session, stream::Reader},
-    broker::{Broker, no_session, unknown_backend},
+    broker::{Broker, no_session},
     limits::CLIENT_WRITE_STALL_MAX,
     listeners::duplex::{self, Guest, Known},
-    placement::{Found, Miss, Search},
+    placement::{Found, Search},
     rules::catalog::Endpoint,
 };
 
@@ -65,6 +68,15 @@ struct Opened {
 enum Plan {
     Begin(Known),
     GoOn(Arc<Session>, Reader),
+    PassOn(Tunnel),
+}
+
+/// Where the session is that a client goes on with.
+enum Place {
+    Here(Arc<Session>),
+    There(Tunnel),
+    /// What its owner answered instead.
+    Nowhere(Response<Body>),
 }
 
 async fn opened(broker: &Arc<Broker>, gate: &Gate, request: Request<Incoming>) -> Result<Opened, Rejected> {
@@ -76,12 +88,7 @@ async fn opened(broker: &Arc<Broker>, gate: &Gate, request: Request<Incoming>) -
     let accepted = websocket::accept(&request);
     let (head, _) = request.into_parts();
     let caller = exchange::client(broker, &head).map_err(anonymous)?;
-    if let Endpoint::Single(backend) = &endpoint {
-        let known = broker.tenant(&caller.tenant).is_some_and(|tenant| tenant.backend(backend).is_some());
-        if !known {
-            return Err(anonymous(unknown_backend(backend)));
-        }
-    }
+    exchange::known_to(broker, &caller, &endpoint).map_err(anonymous)?;
     let mut response = match accepted {
         Ok(response) => with_text(response, String::new()),
         // Why it is no handshake, in the form that RFC 6455 has for it.
@@ -94,20 +101,25 @@ async fn opened(broker: &Arc<Broker>, gate: &Gate, request: Request<Incoming>) -
         }
         None => Plan::Begin(known),
         Some(id) => {
-            let session = found(broker, id, &known).await.map_err(anonymous)?;
-            let outbox = session.resume_outbox(received(&head).map_err(anonymous)?).map_err(anonymous)?;
-            session.touch();
+            let plan = match found(broker, id, &known, &head).await.map_err(anonymous)? {
+                Place::Here(session) => {
+                    let outbox = resumed(&session, &head.headers).map_err(anonymous)?;
+                    Plan::GoOn(session, outbox)
+                }
+                Place::There(tunnel) => Plan::PassOn(tunnel),
+                Place::Nowhere(response) => return Ok(Opened { response, plan: None }),
+            };
             if let Ok(value) = HeaderValue::from_str(id) {
                 response.headers_mut().insert(SESSION_ID, value);
             }
-            Plan::GoOn(session, outbox)
+            plan
         }
     };
     Ok(Opened { response, plan: Some(plan) })
 }
 
 /// `/ws` and `/ws/{backend}`, nothing else.
-fn endpoint(path: &str) -> Result<Endpoint, Refusal> {
+pub(super) fn endpoint(path: &str) -> Result<Endpoint, Refusal> {
     match path.strip_prefix("/ws").unwrap_or(path) {
         "" | "/" => Ok(Endpoint::Aggregated),
         rest => {
@@ -118,26 +130,55 @@ fn endpoint(path: &str) -> Result<Endpoint, Refusal> {
     }
 }
 
-/// A session that began on a WebSocket, and is here or can be taken up here.
-async fn found(broker: &Arc<Broker>, id: &str, known: &Known) -> Result<Arc<Session>, Refusal> {
+/// Finds a session that began on a WebSocket.
+async fn found(broker: &Arc<Broker>, id: &str, known: &Known, head: &request::Parts) -> Result<Place, Refusal> {
     let mut search = Search::new(broker, id, &known.caller, &known.endpoint);
     loop {
-        match search.next().await? {
-            Found::Here(session) if session.transport == TRANSPORT => {
+        let owner = match search.next().await? {
+            Found::Here(session) => {
+                begun_here(&session)?;
                 broker.taken_up(&session).await;
-                return Ok(session);
+                return Ok(Place::Here(session));
             }
-            Found::Here(_) => return Err(no_session()),
-            // A connection can not be passed on. Either its owner's lease ends, or the client is told that it is elsewhere.
-            Found::There(owner) => search.missed(&owner, Miss::Unreachable),
+            Found::There(owner) => owner,
+        };
+        let mut headers = vouched::outgoing(&head.headers, &known.caller);
+        vouched::note_lease(&mut headers, forward::holds_lease(broker) && !search.insists());
+        match tunnel::dig(broker, &owner, &head.uri, headers).await {
+            Dug::Through(tunnel) => return Ok(Place::There(tunnel)),
+            Dug::Refused(response) => return Ok(Place::Nowhere(response)),
+            Dug::Missed(miss) => forward::missed(broker, &mut search, &owner, miss),
         }
     }
 }
 
-fn received(head: &request::Parts) -> Result<Option<u64>, Refusal> {
-    let Some(value) = head.headers.get(RECEIVED) else { return Ok(None) };
+/// A session of another wire is none here.
+pub(super) fn begun_here(session: &Session) -> Result<(), Refusal> {
+    if session.transport == TRANSPORT { Ok(()) } else { Err(no_session()) }
+}
+
+/// Goes on with what was not received yet.
+pub(super) fn resumed(session: &Session, headers: &HeaderMap) -> Result<Reader, Refusal> {
+    let outbox = session.resume_outbox(received(headers)?)?;
+    session.touch();
+    Ok(outbox)
+}
+
+fn received(headers: &HeaderMap) -> Result<Option<u64>, Refusal> {
+    let Some(value) = headers.get(RECEIVED) else { return Ok(None) };
     let count = value.to_str().ok().and_then(|text| text.parse().ok());
     count.map(Some).ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "Mcp-Broker-Received is the number of messages received"))
+}
+
+/// The bounds of every connection of ours.
+pub(super) fn limits(broker: &Broker) -> websocket::Limits {
+    let timeouts = &broker.shared.config.timeouts;
+    websocket::Limits {
+        message_bytes_max: broker.shared.config.limits.message_bytes,
+        ping_interval: timeouts.websocket_ping,
+        silence_max: timeouts.websocket_idle,
+        stall_max: CLIENT_WRITE_STALL_MAX,
+    }
 }
 
 fn with_text(response: Response<()>, text: String) -> Response<Body> {
@@ -154,20 +195,19 @@ async fn serve(broker: Arc<Broker>, plan: Plan, upgrade: OnUpgrade, floor: Floor
         Ok(Err(_)) => return tracing::error!("an upgraded connection is of another kind"),
         Err(error) => return tracing::debug!(%error, "a connection ended before its upgrade"),
     };
-    let timeouts = &broker.shared.config.timeouts;
-    let limits = websocket::Limits {
-        message_bytes_max: broker.shared.config.limits.message_bytes,
-        ping_interval: timeouts.websocket_ping,
-        silence_max: timeouts.websocket_idle,
-        stall_max: CLIENT_WRITE_STALL_MAX,
-    };
-    let (source, sink) = websocket::server(parts.io.into_inner().into_inner(), parts.read_buf, &limits);
+    let (stream, begun) = (parts.io.into_inner().into_inner(), parts.read_buf);
+    let over = |stream| websocket::server(stream, begun.clone(), &limits(&broker));
     match plan {
         Plan::Begin(known) => {
+            let (source, sink) = over(stream);
             let guest = Guest { transport: TRANSPORT, certified: None, known: Some(known) };
             duplex::serve(broker, guest, source, sink, floor.stop.clone()).await;
         }
-        Plan::GoOn(session, outbox) => duplex::go_on(broker, session, outbox, source, sink).await,
+        Plan::GoOn(session, outbox) => {
+            let (source, sink) = over(stream);
+            duplex::go_on(broker, session, outbox, source, sink).await;
+        }
+        Plan::PassOn(tunnel) => tunnel.serve(stream, begun, &floor.stop).await,
     }
     drop(floor.admitted);
 }

@@ -8,6 +8,7 @@ mod features;
 mod legacy;
 mod matrix;
 mod meta;
+mod passed_on;
 mod quic;
 mod tcp;
 mod tls;

@@ -1,0 +1,158 @@
+//! A WebSocket whose session is on another replica: its bytes are the body of one request to that replica, and of the answer.
+//!
+//! The replica that the client reached has checked the handshake and who the client is. From then on it passes on bytes, which
+//! the session's owner reads and writes as a WebSocket of its own. Invariants: nothing is kept here but [`TUNNEL_BYTES`] each
+//! way; when either side ends, or either replica, so does the other side, and the session waits for its client as ever.
+
+use std::{io, sync::Arc};
+
+use bytes::Bytes;
+use futures_util::TryStreamExt;
+use http::{HeaderMap, Method as HttpMethod, Request, Response, Uri, request};
+use http_body_util::{BodyExt, Either, StreamBody};
+use hyper::body::{Frame, Incoming};
+use protocol::error::{ErrorKind, Refusal};
+use tokio::{
+    io::{AsyncRead, AsyncWriteExt, DuplexStream, copy},
+    time::timeout,
+};
+use tokio_util::{
+    io::{ReaderStream, StreamReader},
+    sync::CancellationToken,
+};
+use transport::{StallGuard, frame::CLOSE_TIMEOUT, tcp::Stream, websocket};
+
+use super::{
+    answer::{self, Body, BrokenOff},
+    exchange::{self, session_id},
+    forward::{self, Located},
+    vouched,
+    websocket::{begun_here, endpoint, limits, resumed},
+};
+use crate::{
+    actors::{session::Session, stream::Reader},
+    broker::Broker,
+    limits::{CLIENT_WRITE_STALL_MAX, TUNNEL_BYTES},
+    listeners::duplex,
+    metrics::Forwarding,
+    placement::{Miss, Owner},
+};
+
+/// The way to a session's owner, open.
+#[derive(Debug)]
+pub(super) struct Tunnel {
+    /// What is written here goes there.
+    here: DuplexStream,
+    there: Incoming,
+}
+
+/// What came of asking a session's owner for it.
+pub(super) enum Dug {
+    Through(Tunnel),
+    /// It has the session, and the client can not go on with it like this.
+    Refused(Response<Body>),
+    Missed(Miss),
+}
+
+/// Asks `owner` to go on with a session of its own, in the words of the client's request.
+pub(super) async fn dig(broker: &Broker, owner: &Owner, uri: &Uri, headers: HeaderMap) -> Dug {
+    let (here, far) = tokio::io::duplex(TUNNEL_BYTES);
+    let mut request = Request::new(StreamBody::new(ReaderStream::new(far).map_ok(Frame::data)));
+    *request.method_mut() = HttpMethod::POST;
+    *request.uri_mut() = uri.clone();
+    *request.headers_mut() = headers;
+    let (dug, outcome) = match broker.placement.peers.open(&owner.address, request).await {
+        Ok(response) => match vouched::miss(&response) {
+            Some(miss) => (Dug::Missed(miss), Forwarding::NotThere),
+            None if response.status().is_success() => (Dug::Through(Tunnel { here, there: response.into_body() }), Forwarding::Answered),
+            None => (refused(response).await, Forwarding::Answered),
+        },
+        Err(error) => {
+            tracing::debug!(address = owner.address, %error, "a WebSocket could not be passed on");
+            (Dug::Missed(Miss::Unreachable), Forwarding::Unreachable)
+        }
+    };
+    broker.shared.metrics.forwarded(outcome);
+    dug
+}
+
+async fn refused(response: Response<Incoming>) -> Dug {
+    let (mut head, body) = response.into_parts();
+    vouched::incoming(&mut head.headers);
+    match body.collect().await {
+        Ok(body) => Dug::Refused(Response::from_parts(head, Either::Left(body.to_bytes().into()))),
+        Err(_) => Dug::Missed(Miss::Unreachable),
+    }
+}
+
+impl Tunnel {
+    /// Passes on what the client and the owner send each other, until one of them has ended. `begun` is what the client has
+    /// sent already.
+    pub(super) async fn serve(self, client: Stream, begun: Bytes, stop: &CancellationToken) {
+        let Self { mut here, there } = self;
+        let (mut from_client, to_client) = client.split();
+        let (mut to_client, mut from_owner) = (StallGuard::new(to_client, CLIENT_WRITE_STALL_MAX), reader(there));
+        // Whose end, good or bad, is the owner's to see.
+        let up = async move {
+            here.write_all(&begun).await?;
+            copy(&mut from_client, &mut here).await?;
+            here.shutdown().await
+        };
+        let down = async {
+            copy(&mut from_owner, &mut to_client).await?;
+            to_client.shutdown().await
+        };
+        tokio::pin!(up, down);
+        let ended = tokio::select! {
+            // Its client finds the session through another replica.
+            () = stop.cancelled() => return,
+            // The owner has said its goodbye: the client has a moment to answer it.
+            ended = &mut down => match timeout(CLOSE_TIMEOUT, up).await {
+                Ok(also) => ended.and(also),
+                Err(_) => ended,
+            },
+            Ok(()) = &mut up => down.await,
+        };
+        if let Err(error) = ended {
+            tracing::debug!(%error, "a WebSocket that is passed on broke off");
+        }
+    }
+}
+
+/// Serves a WebSocket that a client has at the replica that asks.
+pub(super) async fn handle_replica(broker: &Arc<Broker>, request: Request<Incoming>) -> Response<Body> {
+    let (head, body) = request.into_parts();
+    match asked(broker, &head).await {
+        Ok(Ok((session, outbox))) => {
+            let (near, far) = tokio::io::duplex(TUNNEL_BYTES);
+            let writer = StallGuard::new(near, CLIENT_WRITE_STALL_MAX);
+            let (source, sink) = websocket::server_over(reader(body), writer, Bytes::new(), &limits(broker));
+            broker.shared.running.spawn(duplex::go_on(broker.clone(), session, outbox, source, sink));
+            let bytes = ReaderStream::new(far).map_ok(Frame::data).map_err(|_| BrokenOff);
+            Response::new(Either::Right(StreamBody::new(bytes).boxed_unsync()))
+        }
+        Ok(Err(elsewhere)) => elsewhere,
+        Err(refusal) => answer::refusal(&broker.shared, &refusal, None),
+    }
+}
+
+/// The session and what its client has not received of it yet, or where it is.
+async fn asked(broker: &Arc<Broker>, head: &request::Parts) -> Result<Result<(Arc<Session>, Reader), Response<Body>>, Refusal> {
+    let endpoint = endpoint(head.uri.path())?;
+    let caller = exchange::vouched_client(broker, head)?;
+    exchange::known_to(broker, &caller, &endpoint)?;
+    let id = session_id(&head.headers)?.ok_or_else(|| Refusal::new(ErrorKind::SessionRequired, "which session it is for is not said"))?;
+    match forward::inside(broker, &head.headers, id, &caller, &endpoint).await? {
+        Located::Here(session) => {
+            begun_here(&session)?;
+            broker.taken_up(&session).await;
+            let outbox = resumed(&session, &head.headers)?;
+            Ok(Ok((session, outbox)))
+        }
+        Located::Answered(elsewhere) => Ok(Err(elsewhere)),
+    }
+}
+
+fn reader(body: Incoming) -> impl AsyncRead + Unpin + Send {
+    StreamReader::new(body.into_data_stream().map_err(io::Error::other))
+}
