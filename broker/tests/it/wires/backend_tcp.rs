@@ -22,6 +22,7 @@ async fn a_connection_that_is_lost_is_opened_again() {
         if metrics.contains("mcp_requests_pending 1") { Ok(()) } else { Err(metrics) }
     })
     .await;
+    client.call("b__echo", json!({})).await; // so that what was asked before it is on its way
     backend.cut();
     assert_eq!(kind(&hanging.error().await), "outcome_unknown");
     eventually("a new connection", || async {

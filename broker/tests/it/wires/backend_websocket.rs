@@ -22,6 +22,7 @@ async fn a_connection_that_is_lost_is_opened_again() {
     let client = broker.connected(json!({})).await;
     let hanging = client.begin_call("b__hang", json!({}));
     broker.admin().wait_metric("mcp_requests_pending", &[], |count| count == 1.0).await;
+    client.call("b__echo", json!({})).await; // so that what was asked before it is on its way
     backend.cut();
     assert_eq!(kind(&hanging.error().await), "outcome_unknown");
     eventually("a new connection", || async {
