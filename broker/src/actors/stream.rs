@@ -6,9 +6,10 @@
 
 mod batch;
 mod places;
+mod waiting;
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
@@ -22,7 +23,11 @@ use tokio::sync::Notify;
 
 pub use self::batch::Batch;
 pub use self::places::{Due, EventId, decode_due, parse_event_id};
-use self::places::{encode_due, request_name};
+pub use self::waiting::AllWaiting;
+use self::{
+    places::{encode_due, request_name},
+    waiting::Counted,
+};
 use super::sync;
 use crate::{
     durable::{EventWriter, LogEntry, LoggedEvent, SessionKey, StreamRecord},
@@ -40,6 +45,9 @@ pub struct EventStream {
     request: Option<String>,
     state: Mutex<State>,
     changed: Notify,
+    counted: OnceLock<Counted>,
+    /// It holds more than others were asked to make room for.
+    grown: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -64,6 +72,8 @@ struct State {
     answered_at: Option<u64>,
     /// Where it is logged.
     sink: Option<Sink>,
+    /// What it holds unread, as all streams together count it.
+    steps: usize,
 }
 
 /// A stream's place in the event log.
@@ -146,8 +156,10 @@ impl EventStream {
             due,
             answered_at: None,
             sink: None,
+            steps: 0,
         };
-        Arc::new(Self { number, request, state: Mutex::new(state), changed: Notify::new() })
+        let (counted, grown) = (OnceLock::new(), AtomicBool::new(false));
+        Arc::new(Self { number, request, state: Mutex::new(state), changed: Notify::new(), counted, grown })
     }
 
     pub fn push(&self, now: Instant, kind: EventKind, frame: Bytes) -> Result<(), Overflow> {
@@ -158,8 +170,10 @@ impl EventStream {
     pub fn push_about(&self, now: Instant, kind: EventKind, topic: Option<Topic>, frame: Bytes) -> Result<bool, Overflow> {
         let mut state = self.lock();
         let pushed = state.add(self.number, now, kind, topic, frame);
+        self.settle(&mut state);
         drop(state);
         self.changed.notify_waiters();
+        self.make_room_for_it();
         pushed
     }
 
@@ -249,6 +263,7 @@ impl EventStream {
         if let (Some(last), Some(sink)) = (unread.last(), &mut state.sink) {
             sink.trim(self.number, last.sequence); // the log can not take back its end, so all of it goes
         }
+        self.settle(&mut state);
         unread
     }
 
@@ -291,6 +306,7 @@ impl EventStream {
                 left_out += 1;
             }
         }
+        self.settle(&mut state);
         drop(state);
         self.changed.notify_waiters();
         left_out
@@ -474,6 +490,7 @@ impl Reader {
         if let Some(event) = state.log.next_after(self.position) {
             self.position = event.sequence;
             state.read_through = event.sequence;
+            self.stream.settle(&mut state);
             return Some(Next::Event(event));
         }
         state.is_read().map(Next::Ended)
