@@ -19,8 +19,8 @@ use std::{
 
 use dashmap::DashMap;
 use prometheus::{
-    Encoder as _, Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
-    core::Collector,
+    Encoder as _, Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    TextEncoder, core::Collector,
 };
 use protocol::{
     ids::{BackendId, TenantId},

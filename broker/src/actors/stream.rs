@@ -256,17 +256,6 @@ impl EventStream {
         !self.lock().log.has_answers()
     }
 
-    /// Gives away what no connection has taken, to be told on another stream.
-    pub fn take_unread(&self) -> Vec<Event> {
-        let mut state = self.lock();
-        let unread = state.log.take_unread();
-        if let (Some(last), Some(sink)) = (unread.last(), &mut state.sink) {
-            sink.trim(self.number, last.sequence); // the log can not take back its end, so all of it goes
-        }
-        self.settle(&mut state);
-        unread
-    }
-
     /// No connection ever read it, so no client knows of it.
     pub fn is_unknown(&self) -> bool {
         let state = self.lock();
@@ -293,23 +282,6 @@ impl EventStream {
     /// Its client has an event id to come back with.
     pub fn is_resumable(&self) -> bool {
         self.lock().resumable
-    }
-
-    /// Takes over what another stream could not deliver, as far as there is room. Returns how many found none.
-    pub fn adopt(&self, now: Instant, events: Vec<Event>) -> usize {
-        let mut state = self.lock();
-        let mut left_out = 0;
-        for event in events {
-            if event.topic.is_some() || state.log.has_room_for(event.frame.len()) {
-                let _fits = state.add(self.number, now, event.kind, event.topic, event.frame);
-            } else {
-                left_out += 1;
-            }
-        }
-        self.settle(&mut state);
-        drop(state);
-        self.changed.notify_waiters();
-        left_out
     }
 
     pub fn expire(&self, now: Instant, age: Duration) {

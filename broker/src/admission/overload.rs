@@ -69,17 +69,23 @@ impl Overload {
 
     /// Whether a new request may be taken up.
     pub fn admits(&self) -> Result<(), Refusal> {
-        let reasons = self.reasons.load(Ordering::Relaxed);
-        if reasons == 0 && self.pending.load(Ordering::Relaxed) < self.pending_max {
-            return Ok(());
-        }
-        let (reason, text) = match reasons {
-            0 => ("pending", "too many requests wait for an answer"),
-            reasons if reasons & MEMORY != 0 => ("memory", "little memory is left"),
-            _ => ("queue", "there is more to do than can be done"),
-        };
+        let Some((reason, text)) = self.excess() else { return Ok(()) };
         self.metrics.limits.shed(reason);
         Err(Refusal::new(ErrorKind::Overloaded, text).with("reason", reason).retry_after(OVERLOAD_RETRY))
+    }
+
+    /// Whether it would be refused.
+    pub fn is_over(&self) -> bool {
+        self.excess().is_some()
+    }
+
+    fn excess(&self) -> Option<(&'static str, &'static str)> {
+        match self.reasons.load(Ordering::Relaxed) {
+            0 if self.pending.load(Ordering::Relaxed) < self.pending_max => None,
+            0 => Some(("pending", "too many requests wait for an answer")),
+            reasons if reasons & MEMORY != 0 => Some(("memory", "little memory is left")),
+            _ => Some(("queue", "there is more to do than can be done")),
+        }
     }
 
     /// A request is taken up, or over.
@@ -207,13 +213,7 @@ impl Cgroup {
                 return Some(("/sys/fs/cgroup", path, "memory.max", "memory.current", "inactive_file "));
             }
             let v1 = controllers.split(',').any(|name| name == "memory");
-            v1.then_some((
-                "/sys/fs/cgroup/memory",
-                path,
-                "memory.limit_in_bytes",
-                "memory.usage_in_bytes",
-                "total_inactive_file ",
-            ))
+            v1.then_some(("/sys/fs/cgroup/memory", path, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "))
         })?;
         let mut tightest: Option<(Self, u64)> = None;
         let mut path = path.trim_end_matches('/');
@@ -277,7 +277,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn r15_a_runtime_that_is_too_busy_refuses_and_gets_over_it() {
-        let settings = settings("{queue_delay: 50ms, memory_bytes: 1TiB}");
+        let settings = settings("{queue_delay: 50ms, memory_bytes: 1024GiB}");
         let overload = Overload::new(&settings, Arc::new(Metrics::new(false)));
         overload.watch(&settings);
         assert!(overload.admits().is_ok());

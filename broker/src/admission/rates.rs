@@ -6,7 +6,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicU8, AtomicU32, Ordering},
     },
     time::{Duration, Instant},
@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 use crate::{
     config::WithoutRedis,
     durable::{BudgetAsk, BudgetShare, Durable},
-    limits::{BUDGET_ASKS_AT_ONCE, BUDGET_ASK_INTERVAL, REPLICAS_COUNT_INTERVAL},
+    limits::{BUDGET_ASK_INTERVAL, BUDGET_ASKS_AT_ONCE, REPLICAS_COUNT_INTERVAL},
     metrics::Metrics,
     rules::{
         budget::Rate,
@@ -72,6 +72,7 @@ impl Rates {
         };
         let sharing = if redis { Sharing::Asking } else { Sharing::Parts };
         metrics.limits.rates_shared(redis);
+        metrics.limits.rates_replicas(1);
         Self {
             sharing: AtomicU8::new(sharing as u8),
             replicas: AtomicU32::new(1),
@@ -113,14 +114,14 @@ impl Rates {
         meter.give_back(rate, self.shares());
     }
 
-    /// Asks the hot store for what was used, for as long as somebody else lives who may use something.
-    pub async fn keep(self: Arc<Self>, durable: Arc<Durable>) {
+    /// Asks the hot store for what was used, for as long as there are stores.
+    pub async fn keep(self: Arc<Self>, durable: Weak<Durable>) {
         let asks = self.shares().sharing == Sharing::Asking;
-        if !asks && !durable.is_shared() {
-            return;
-        }
         let mut counted: Option<Instant> = None;
-        loop {
+        while let Some(durable) = durable.upgrade() {
+            if !asks && !durable.is_shared() {
+                return;
+            }
             if durable.is_shared() && counted.is_none_or(|at| at.elapsed() >= REPLICAS_COUNT_INTERVAL) {
                 counted = Some(Instant::now());
                 self.count_replicas(&durable).await;
@@ -138,7 +139,9 @@ impl Rates {
     async fn count_replicas(&self, durable: &Durable) {
         let Ok(nodes) = durable.timed("nodes", durable.store.nodes()).await else { return };
         let living = nodes.iter().filter(|node| !node.draining && !node.lease_left.is_zero()).count();
-        self.replicas.store(u32::try_from(living).unwrap_or(u32::MAX).max(1), Ordering::Relaxed);
+        let living = u32::try_from(living).unwrap_or(u32::MAX).max(1);
+        self.replicas.store(living, Ordering::Relaxed);
+        self.metrics.limits.rates_replicas(living);
     }
 
     async fn ask(&self, durable: &Durable, meters: &[Arc<Meter>]) {

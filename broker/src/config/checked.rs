@@ -11,8 +11,8 @@ use serde_json::Value;
 use transport::egress::{Cidr, EgressPolicy};
 
 use super::{
-    Auth, Certificate, ClientAuth, Config, DeclaredBackend, EventLog, Events, Listen, LogFormat, Secret, Session, Shutdown,
-    Telemetry, Timeouts, Tls,
+    Auth, Certificate, ClientAuth, Config, DeclaredBackend, EventLog, Events, Listen, LogFormat, Secret, Session, Shutdown, Telemetry,
+    Timeouts, Tls,
     bodies::is_secret,
     fault::join,
     keys::{self, Default, Key, Kind},

@@ -427,6 +427,20 @@ pub(super) fn unavailable(path: &str) -> bool {
     UNAVAILABLE.iter().any(|known| path == *known || path.strip_prefix(*known).is_some_and(|rest| rest.starts_with('.')))
 }
 
+/// Path, default, what is allowed and meaning of every key of some sections, for the page of limits.
+#[cfg(test)]
+pub(crate) fn documented(sections: &[&str]) -> Vec<[String; 4]> {
+    let row = |section: &Section, key: &Key| {
+        let default = match key.default {
+            Default::Is(value) => format!("`{value}`"),
+            Default::None { .. } => "none".to_owned(),
+        };
+        [format!("{}.{}", section.name, key.name), default, key.kind.allowed(), key.doc.to_owned()]
+    };
+    let wanted = SECTIONS.iter().filter(|section| sections.contains(&section.name));
+    wanted.flat_map(|section| section.keys.iter().map(move |key| row(section, key))).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     checked::{Reading, size, wrong},
-    keys::{COUNT_MAX, Default, Key, Kind, absent, key},
+    keys::{COUNT_MAX, Key, Kind, absent, key},
 };
 
 const KIB: usize = 1 << 10;
@@ -186,19 +186,4 @@ impl Reading<'_> {
             requests_pending: self.count("overload.requests_pending") as usize,
         }
     }
-}
-
-/// A key of these sections with its default, for the page of limits.
-#[cfg(test)]
-pub(crate) fn documented() -> Vec<(String, String, &'static str)> {
-    let section = |name: &'static str, keys: &'static [Key]| {
-        keys.iter().map(move |key| {
-            let default = match key.default {
-                Default::Is(value) => format!("`{value}`"),
-                Default::None { .. } => "none".to_owned(),
-            };
-            (format!("{name}.{}", key.name), default, key.doc)
-        })
-    };
-    section("limits", LIMITS).chain(section("overload", OVERLOAD)).collect()
 }

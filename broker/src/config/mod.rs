@@ -31,7 +31,7 @@ use transport::egress::EgressPolicy;
 
 pub use fault::{Fault, Faults};
 #[cfg(test)]
-pub(crate) use limits::documented as documented_limits;
+pub(crate) use keys::documented;
 pub use limits::{Limits, Overload, WithoutRedis};
 
 /// Reads the file, if there is one, and the environment of this process.

@@ -40,13 +40,17 @@ impl Budget {
     pub fn take(&self, rate: Rate, replicas: u32, now: Duration) -> Result<(), Duration> {
         let (interval, tolerance, now_ns) = (rate.interval_ns(replicas), rate.tolerance_ns(replicas), nanoseconds(now));
         let mut next_at = self.next_at_ns.load(Ordering::Relaxed);
+        // Further ahead it can only be by an earlier rate, which was slower: nobody waits for that.
+        let most = now_ns + tolerance + interval;
         loop {
-            let start = next_at.max(now_ns);
-            if start - now_ns > tolerance {
+            let start = next_at.clamp(now_ns, most);
+            let (refused, next) = if start - now_ns > tolerance { (true, start) } else { (false, start + interval) };
+            if refused && next == next_at {
                 return Err(Duration::from_nanos(start - now_ns - tolerance));
             }
-            match self.next_at_ns.compare_exchange_weak(next_at, start + interval, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return Ok(()),
+            match self.next_at_ns.compare_exchange_weak(next_at, next, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) if !refused => return Ok(()),
+                Ok(_) => next_at = next,
                 Err(current) => next_at = current,
             }
         }
@@ -122,6 +126,14 @@ mod tests {
     #[test]
     fn zero_means_no_limit() {
         assert!(Rate::new(0, 5).is_none());
+    }
+
+    #[test]
+    fn a_rate_that_is_raised_holds_at_once() {
+        let budget = Budget::default();
+        assert_eq!(taken_at_once(&budget, rate(1, 100), 1, START), 100);
+        assert_eq!(budget.take(rate(100, 10), 1, START), Err(Duration::from_millis(10)));
+        assert_eq!(taken_at_once(&budget, rate(100, 10), 1, START + Duration::from_millis(50)), 5);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use protocol::ids::{BackendId, TenantId};
 use crate::config::{
     DeclaredBackend,
     checked::DEFAULT_TENANT,
-    spec::{BackendSpec, BackendLimits, BackendTimeouts, Credentials, LinkSharing, TransportSpec},
+    spec::{BackendLimits, BackendSpec, BackendTimeouts, Credentials, LinkSharing, TransportSpec},
 };
 
 const BACKEND: &str = "demo";

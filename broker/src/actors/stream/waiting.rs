@@ -1,11 +1,15 @@
-//! What a stream holds unread, as part of what all streams of the process may hold.
+//! What a stream holds unread: given to another stream, and counted as part of what all streams of the process may hold.
 
-use std::sync::{Arc, Weak, atomic::Ordering};
+use std::{
+    sync::{Arc, Weak, atomic::Ordering},
+    time::Instant,
+};
 
 use super::{EventStream, State};
 use crate::{
     admission::waiting::{Holder, Waiting},
     metrics::Metrics,
+    rules::event_log::Event,
 };
 
 /// All streams of the process together.
@@ -39,6 +43,34 @@ pub(super) struct Counted {
 }
 
 impl EventStream {
+    /// Gives away what no connection has taken, to be told on another stream.
+    pub fn take_unread(&self) -> Vec<Event> {
+        let mut state = self.lock();
+        let unread = state.log.take_unread();
+        if let (Some(last), Some(sink)) = (unread.last(), &mut state.sink) {
+            sink.trim(self.number, last.sequence); // the log can not take back its end, so all of it goes
+        }
+        self.settle(&mut state);
+        unread
+    }
+
+    /// Takes over what another stream could not deliver, as far as there is room. Returns how many found none.
+    pub fn adopt(&self, now: Instant, events: Vec<Event>) -> usize {
+        let mut state = self.lock();
+        let mut left_out = 0;
+        for event in events {
+            if event.topic.is_some() || state.log.has_room_for(event.frame.len()) {
+                let _fits = state.add(self.number, now, event.kind, event.topic, event.frame);
+            } else {
+                left_out += 1;
+            }
+        }
+        self.settle(&mut state);
+        drop(state);
+        self.changed.notify_waiters();
+        left_out
+    }
+
     /// What it holds counts from now on.
     pub fn count_in(self: &Arc<Self>, all: &Arc<AllWaiting>) {
         let counted = Counted { all: all.clone(), holder: all.waiting.new_holder(), stream: Arc::downgrade(self) };
@@ -91,8 +123,6 @@ impl Drop for EventStream {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
     use bytes::Bytes;
 
     use super::*;

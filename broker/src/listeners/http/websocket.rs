@@ -24,7 +24,7 @@ use super::{
     gate::Gate,
 };
 use crate::{
-    actors::{session::Session, stream::Reader},
+    actors::{session::Session, stream::Reader, tenant::Place},
     broker::{Broker, no_session, unknown_backend},
     limits::CLIENT_WRITE_STALL_MAX,
     listeners::duplex::{self, Guest, Known},
@@ -64,7 +64,7 @@ struct Opened {
 
 enum Plan {
     Begin(Known),
-    GoOn(Arc<Session>, Reader),
+    GoOn(Arc<Session>, Reader, Arc<Place>),
 }
 
 async fn opened(broker: &Arc<Broker>, gate: &Gate, request: Request<Incoming>) -> Result<Opened, Rejected> {
@@ -87,7 +87,9 @@ async fn opened(broker: &Arc<Broker>, gate: &Gate, request: Request<Incoming>) -
         // Why it is no handshake, in the form that RFC 6455 has for it.
         Err(error) => return Ok(Opened { response: with_text(error.response(), error.to_string()), plan: None }),
     };
-    let known = Known { caller, endpoint, can_come_back: true };
+    broker.shared.overload.admits().map_err(anonymous)?;
+    let place = duplex::place(broker, &caller).map_err(anonymous)?;
+    let known = Known { caller, endpoint, can_come_back: true, place };
     let plan = match session_id(&head.headers).map_err(anonymous)? {
         None if broker.draining() => {
             return Err(anonymous(Refusal::new(ErrorKind::Draining, "the broker is shutting down and takes no new sessions")));
@@ -100,7 +102,7 @@ async fn opened(broker: &Arc<Broker>, gate: &Gate, request: Request<Incoming>) -
             if let Ok(value) = HeaderValue::from_str(id) {
                 response.headers_mut().insert(SESSION_ID, value);
             }
-            Plan::GoOn(session, outbox)
+            Plan::GoOn(session, outbox, known.place)
         }
     };
     Ok(Opened { response, plan: Some(plan) })
@@ -167,7 +169,7 @@ async fn serve(broker: Arc<Broker>, plan: Plan, upgrade: OnUpgrade, floor: Floor
             let guest = Guest { transport: TRANSPORT, certified: None, known: Some(known) };
             duplex::serve(broker, guest, source, sink, floor.stop.clone()).await;
         }
-        Plan::GoOn(session, outbox) => duplex::go_on(broker, session, outbox, source, sink).await,
+        Plan::GoOn(session, outbox, place) => duplex::go_on(broker, (session, outbox), place, source, sink).await,
     }
     drop(floor.admitted);
 }
