@@ -438,7 +438,9 @@ mod tests {
 
     #[test]
     fn a_tenant_is_described_by_what_was_given() {
-        let AdminCommand::Tenant(TenantCommand::Add(add)) = parsed("mcp-broker tenant add acme --disabled --burst 9 --limit burst_per_tool=2").unwrap() else {
+        let AdminCommand::Tenant(TenantCommand::Add(add)) =
+            parsed("mcp-broker tenant add acme --disabled --burst 9 --limit burst_per_tool=2").unwrap()
+        else {
             panic!("another command");
         };
         assert_eq!(tenant_body(&add), json!({"enabled": false, "limits": {"burst": 9, "burst_per_tool": 2}}));

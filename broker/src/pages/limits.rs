@@ -229,7 +229,10 @@ fn columns(effect: &Effect) -> [String; 2] {
     }
 }
 
-fn unit(allowed: &str) -> &'static str {
+fn unit(path: &str, allowed: &str) -> &'static str {
+    if path.contains("per_second") {
+        return "a second";
+    }
     match allowed.split(' ').nth(1) {
         Some("duration") => "time",
         Some("size") => "bytes",
@@ -245,7 +248,7 @@ fn settings() -> String {
         let row = KEYS.iter().find(|(key, _)| key == path);
         let (_, effect) = row.unwrap_or_else(|| panic!("{path} is in no row of KEYS in pages/limits.rs"));
         let [effect, metric] = columns(effect);
-        let _ = writeln!(out, "| `{path}` | {default} | {} | {effect} | {metric} | {meaning} |", unit(allowed));
+        let _ = writeln!(out, "| `{path}` | {default} | {} | {effect} | {metric} | {meaning} |", unit(path, allowed));
     }
     for (path, _) in KEYS {
         assert!(keys.iter().any(|[key, ..]| key == path), "{path} is no key any more");

@@ -81,7 +81,7 @@ async fn a_backend_and_a_tool_have_rates_of_their_own() {
         assert_rate_limited(&error, scope);
         true
     };
-    let mut call = async |tool: &str, scope: &str| {
+    let call = async |tool: &str, scope: &str| {
         let answer = client.request("tools/call", json!({"name": tool, "arguments": {}})).await;
         answer.get("error").is_some_and(|error| refused(error.clone(), scope))
     };
