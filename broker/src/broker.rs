@@ -77,6 +77,8 @@ impl Broker {
         let tenants = Arc::downgrade(&broker);
         broker.shared.tasks.find_tenants_by(Box::new(move |id| tenants.upgrade()?.tenant(id)));
         tokio::spawn(housekeeping::reap(Arc::downgrade(&broker)));
+        tokio::spawn(broker.shared.rates.clone().keep(Arc::downgrade(&broker.shared.durable)));
+        broker.shared.overload.watch(&broker.shared.config.overload);
         Ok(broker)
     }
 

@@ -4,6 +4,7 @@
 //! ARCHITECTURE.md for the words and the journey of a call.
 
 pub mod actors;
+pub mod admission;
 pub mod auth;
 pub mod broker;
 pub mod cli;

@@ -302,6 +302,33 @@ pub const RELEASED_AT_ONCE: usize = 64;
 /// How long the end of a session is tried again when the store does not take it.
 pub const END_RETRY_MAX: Duration = Duration::from_secs(60);
 
+// What is too much.
+
+/// How often Redis is asked about rates that were used. What is used meanwhile is at most this replica's share of the rate.
+pub const BUDGET_ASK_INTERVAL: Duration = Duration::from_millis(20);
+/// Rates it is asked about at once.
+pub const BUDGET_ASKS_AT_ONCE: usize = 256;
+/// How often replicas are counted, to know a replica's share.
+pub const REPLICAS_COUNT_INTERVAL: Duration = Duration::from_secs(1);
+/// Principals of one tenant whose rates are counted apart; further ones that come at the same time share one rate.
+pub const PRINCIPALS_METERED_MAX: usize = 10_000;
+/// Tools of one backend, likewise.
+pub const TOOLS_METERED_MAX: usize = 2_000;
+/// Addresses of one listener, likewise.
+pub const ADDRESSES_METERED_MAX: usize = 20_000;
+/// When a client that finds too many sessions or connections is told to come back: nobody knows when one ends.
+pub const ROOM_RETRY: Duration = Duration::from_secs(1);
+/// When a client is told to come back that was refused because the process has too much to do.
+pub const OVERLOAD_RETRY: Duration = Duration::from_secs(1);
+/// How often memory and the runtime's queue are looked at.
+pub const OVERLOAD_LOOK_INTERVAL: Duration = Duration::from_millis(50);
+/// So many looks in a row that find the queue too slow are an overload.
+pub const OVERLOAD_LOOKS_IN_A_ROW: u32 = 4;
+/// A body up to this size is read although the process has too much to do, to see whether it is a new request.
+pub const OVERLOAD_BODY_BYTES_MAX: usize = 64 * 1024;
+/// What waits for one client counts in steps of this size among what waits for all.
+pub const OUTBOX_STEP_BYTES: usize = 256 * 1024;
+
 // The whole process.
 
 /// Once the drain's grace is over, everything still open gets this long to close before the process ends.
@@ -311,6 +338,7 @@ const fn at_most(shorter: Duration, longer: Duration) -> bool {
     shorter.as_millis() <= longer.as_millis()
 }
 
+const _: () = assert!(OUTBOX_BATCH_BYTES <= OUTBOX_STEP_BYTES); // what one connection is about to write is no step more
 const _: () = assert!(PAGE_ENTRIES <= LIST_ENTRIES_MAX); // a full page must be possible
 const _: () = assert!(LIST_PAGES_MAX * PAGE_ENTRIES >= LIST_ENTRIES_MAX); // pages of our own size must reach the limit of entries
 const _: () = assert!(at_most(BACKOFF_FIRST, BACKOFF_WAIT_MAX)); // one failure must not refuse the calls right after it

@@ -5,21 +5,22 @@
 //! open sets, backends and tenants, are capped and end in `other`); what the path of a call touches costs one atomic
 //! operation, as its label children are resolved once. A metric that nothing moves is not declared.
 
-mod process;
+mod capped;
+mod limits;
+pub(crate) mod process;
 
 use std::{
     fmt::Write as _,
     sync::{
         OnceLock,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
-use dashmap::DashMap;
 use prometheus::{
-    Encoder as _, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
-    core::Collector,
+    Encoder as _, Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    TextEncoder, core::Collector,
 };
 use protocol::{
     ids::{BackendId, TenantId},
@@ -27,6 +28,8 @@ use protocol::{
     version::Version,
 };
 use storage::TaskStatus;
+
+use self::{capped::Capped, limits::LimitMetrics};
 
 /// Backends that get a label value of their own; the following ones share `other`.
 pub const BACKEND_LABELS_MAX: usize = 200;
@@ -135,6 +138,7 @@ pub struct Metrics {
     dropped_notifications: IntCounterVec,
     dropped_answers: IntCounterVec,
     rate_limited: IntCounterVec,
+    pub limits: LimitMetrics,
     queue_depth: IntGaugeVec,
     subscriptions: IntGauge,
     events_replayed: IntCounter,
@@ -217,6 +221,7 @@ impl Metrics {
             ),
             dropped_answers: declare.counters("mcp_dropped_answers_total", "Answers nobody waited for any more.", &["reason"]),
             rate_limited: declare.counters("mcp_rate_limited_total", "Requests refused because a limit was reached.", &["scope"]),
+            limits: LimitMetrics::new(&declare),
             queue_depth: declare.gauges("mcp_queue_depth", "Messages waiting in the broker's queues towards backends.", &["queue"]),
             subscriptions: declare.gauge("mcp_subscriptions", "Resources subscribed to, counted per session."),
             events_replayed: declare.counter("mcp_events_replayed_total", "Events sent again to streams that were resumed."),
@@ -436,35 +441,6 @@ impl std::fmt::Debug for Metrics {
     }
 }
 
-/// Resolved label children of an open set of names. Past the cap, a new name shares the child of `other`.
-struct Capped<K, C> {
-    children: DashMap<K, C>,
-    /// Names taken. A cap, not a count: two threads may overshoot it by one name each.
-    taken: AtomicUsize,
-    other: OnceLock<C>,
-    max: usize,
-}
-
-impl<K: Clone + Eq + std::hash::Hash, C> Capped<K, C> {
-    fn new(max: usize) -> Self {
-        Self { children: DashMap::new(), taken: AtomicUsize::new(0), other: OnceLock::new(), max }
-    }
-
-    fn with(&self, key: &K, label: &str, child: impl Fn(&str) -> C, act: impl Fn(&C)) {
-        if let Some(found) = self.children.get(key) {
-            return act(&found);
-        }
-        if self.taken.load(Ordering::Relaxed) >= self.max {
-            return act(self.other.get_or_init(|| child(OTHER)));
-        }
-        let entry = self.children.entry(key.clone()).or_insert_with(|| {
-            self.taken.fetch_add(1, Ordering::Relaxed);
-            child(label)
-        });
-        act(&entry);
-    }
-}
-
 /// Makes a metric and registers it.
 struct Declare<'a> {
     registry: &'a Registry,
@@ -485,6 +461,10 @@ impl Declare<'_> {
 
     fn gauge(&self, name: &str, help: &str) -> IntGauge {
         self.registered(IntGauge::new(name, help))
+    }
+
+    fn number(&self, name: &str, help: &str) -> Gauge {
+        self.registered(Gauge::new(name, help))
     }
 
     fn histograms(&self, name: &str, help: &str, labels: &[&str]) -> HistogramVec {

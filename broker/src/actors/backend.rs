@@ -28,10 +28,13 @@ use super::{
     sync::lock,
 };
 use crate::{
-    config::spec::{BackendSpec, TransportSpec},
-    limits::{LATENCY_WEIGHT, LINK_IDLE_MAX},
+    admission::rates::Scope,
+    config::spec::{BackendSpec, TenantLimits, TransportSpec},
+    limits::{LATENCY_WEIGHT, LINK_IDLE_MAX, TOOLS_METERED_MAX},
     rules::{
+        budget::Rate,
         catalog::BackendLists,
+        meter::{Meter, Meters},
         sharing::{self, LinkScope, Wire},
     },
     views::BackendStatus,
@@ -86,6 +89,9 @@ pub struct Backend {
     status: Mutex<Status>,
     links: Mutex<HashMap<LinkScope, Arc<Link>>>,
     latency_us: AtomicU64,
+    meter: Arc<Meter>,
+    /// By the backend's own names.
+    tools: Mutex<Meters<String>>,
 }
 
 #[derive(Debug, Default)]
@@ -100,7 +106,11 @@ struct Status {
 
 impl Backend {
     pub fn new(tenant: TenantId, id: BackendId, spec: BackendSpec, shared: Arc<Shared>) -> Arc<Self> {
+        let meter = Meter::new(format!("backend/{tenant}/{id}"));
+        let tools = Mutex::new(Meters::new(TOOLS_METERED_MAX, format!("tools/{tenant}/{id}")));
         Arc::new(Self {
+            meter,
+            tools,
             tenant,
             id,
             spec,
@@ -122,6 +132,25 @@ impl Backend {
             control: own.control.unwrap_or(common.control),
             initialize: own.initialize.unwrap_or(common.initialize),
         }
+    }
+
+    /// Takes one request's worth of the backend's rate, and of the tool's. `tenant`: what its tenant's record says.
+    pub fn take_budget(&self, tenant: &TenantLimits, tool: Option<&str>) -> Result<(), Refusal> {
+        let (own, common, rates) = (&self.spec.limits, &self.shared.config.limits, &self.shared.rates);
+        let per_second = own.requests_per_second.or(tenant.requests_per_second_per_backend);
+        let burst = own.burst.or(tenant.burst_per_backend).unwrap_or(common.burst_per_backend);
+        if let Some(rate) = Rate::new(per_second.unwrap_or(common.requests_per_second_per_backend), burst) {
+            rates.take(Scope::Backend, &self.meter, rate)?;
+        }
+        let Some(tool) = tool else { return Ok(()) };
+        let special = own.tools.get(tool);
+        let per_second = special.and_then(|rate| rate.requests_per_second).or(own.requests_per_second_per_tool);
+        let burst = special.and_then(|rate| rate.burst).or(own.burst_per_tool).or(tenant.burst_per_tool);
+        let per_second = per_second.or(tenant.requests_per_second_per_tool).unwrap_or(common.requests_per_second_per_tool);
+        let Some(rate) = Rate::new(per_second, burst.unwrap_or(common.burst_per_tool)) else { return Ok(()) };
+        let name = || format!("tool/{}/{}/{tool}", self.tenant, self.id);
+        let meter = lock(&self.tools).of(&tool.to_owned(), rates.now(), name);
+        rates.take(Scope::Tool, &meter, rate)
     }
 
     /// The link a session uses, made at first use.

@@ -11,8 +11,9 @@ use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::http_client::HttpClient;
 
-use super::{link::Trust, tasks::Tasks};
+use super::{link::Trust, stream::AllWaiting, tasks::Tasks};
 use crate::{
+    admission::{overload::Overload, rates::Rates},
     config::{self, Config},
     durable::Durable,
     limits::LONG_FIRST_MESSAGES_MAX,
@@ -38,12 +39,21 @@ pub struct Shared {
     pub draining: CancellationToken,
     /// For the long messages of clients that nobody knows yet.
     pub strangers: Arc<Semaphore>,
+    /// Requests per second.
+    pub rates: Arc<Rates>,
+    pub overload: Arc<Overload>,
+    /// What waits for clients.
+    pub waiting: Arc<AllWaiting>,
     started: Instant,
 }
 
 impl Shared {
     pub fn new(config: Arc<Config>, metrics: Arc<Metrics>, http: HttpClient, cursor_key: hmac::Key, durable: Arc<Durable>) -> Arc<Self> {
+        let (started, redis) = (Instant::now(), config.storage.redis_url.is_some());
         Arc::new(Self {
+            rates: Arc::new(Rates::new(redis, config.limits.without_redis, started, metrics.clone())),
+            overload: Overload::new(&config.overload, metrics.clone()),
+            waiting: AllWaiting::new(config.limits.outbox_bytes_total, metrics.clone()),
             config,
             durable,
             trust: Trust::default(),
@@ -54,7 +64,7 @@ impl Shared {
             running: TaskTracker::new(),
             draining: CancellationToken::new(),
             strangers: Arc::new(Semaphore::new(LONG_FIRST_MESSAGES_MAX)),
-            started: Instant::now(),
+            started,
         })
     }
 

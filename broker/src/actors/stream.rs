@@ -6,9 +6,10 @@
 
 mod batch;
 mod places;
+mod waiting;
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
@@ -22,7 +23,11 @@ use tokio::sync::Notify;
 
 pub use self::batch::Batch;
 pub use self::places::{Due, EventId, decode_due, parse_event_id};
-use self::places::{encode_due, request_name};
+pub use self::waiting::AllWaiting;
+use self::{
+    places::{encode_due, request_name},
+    waiting::Counted,
+};
 use super::sync;
 use crate::{
     durable::{EventWriter, LogEntry, LoggedEvent, SessionKey, StreamRecord},
@@ -40,6 +45,9 @@ pub struct EventStream {
     request: Option<String>,
     state: Mutex<State>,
     changed: Notify,
+    counted: OnceLock<Counted>,
+    /// It holds more than others were asked to make room for.
+    grown: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -64,6 +72,8 @@ struct State {
     answered_at: Option<u64>,
     /// Where it is logged.
     sink: Option<Sink>,
+    /// What it holds unread, as all streams together count it.
+    steps: usize,
 }
 
 /// A stream's place in the event log.
@@ -146,8 +156,10 @@ impl EventStream {
             due,
             answered_at: None,
             sink: None,
+            steps: 0,
         };
-        Arc::new(Self { number, request, state: Mutex::new(state), changed: Notify::new() })
+        let (counted, grown) = (OnceLock::new(), AtomicBool::new(false));
+        Arc::new(Self { number, request, state: Mutex::new(state), changed: Notify::new(), counted, grown })
     }
 
     pub fn push(&self, now: Instant, kind: EventKind, frame: Bytes) -> Result<(), Overflow> {
@@ -158,8 +170,10 @@ impl EventStream {
     pub fn push_about(&self, now: Instant, kind: EventKind, topic: Option<Topic>, frame: Bytes) -> Result<bool, Overflow> {
         let mut state = self.lock();
         let pushed = state.add(self.number, now, kind, topic, frame);
+        self.settle(&mut state);
         drop(state);
         self.changed.notify_waiters();
+        self.make_room_for_it();
         pushed
     }
 
@@ -242,16 +256,6 @@ impl EventStream {
         !self.lock().log.has_answers()
     }
 
-    /// Gives away what no connection has taken, to be told on another stream.
-    pub fn take_unread(&self) -> Vec<Event> {
-        let mut state = self.lock();
-        let unread = state.log.take_unread();
-        if let (Some(last), Some(sink)) = (unread.last(), &mut state.sink) {
-            sink.trim(self.number, last.sequence); // the log can not take back its end, so all of it goes
-        }
-        unread
-    }
-
     /// No connection ever read it, so no client knows of it.
     pub fn is_unknown(&self) -> bool {
         let state = self.lock();
@@ -278,22 +282,6 @@ impl EventStream {
     /// Its client has an event id to come back with.
     pub fn is_resumable(&self) -> bool {
         self.lock().resumable
-    }
-
-    /// Takes over what another stream could not deliver, as far as there is room. Returns how many found none.
-    pub fn adopt(&self, now: Instant, events: Vec<Event>) -> usize {
-        let mut state = self.lock();
-        let mut left_out = 0;
-        for event in events {
-            if event.topic.is_some() || state.log.has_room_for(event.frame.len()) {
-                let _fits = state.add(self.number, now, event.kind, event.topic, event.frame);
-            } else {
-                left_out += 1;
-            }
-        }
-        drop(state);
-        self.changed.notify_waiters();
-        left_out
     }
 
     pub fn expire(&self, now: Instant, age: Duration) {
@@ -474,6 +462,7 @@ impl Reader {
         if let Some(event) = state.log.next_after(self.position) {
             self.position = event.sequence;
             state.read_through = event.sequence;
+            self.stream.settle(&mut state);
             return Some(Next::Event(event));
         }
         state.is_read().map(Next::Ended)

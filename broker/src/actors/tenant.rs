@@ -16,10 +16,13 @@ use protocol::{
 
 use super::{backend::Backend, session::Session, shared::Shared, sync::lock};
 use crate::{
+    admission::rates::Scope,
     config::spec::TenantSpec,
+    limits::{PRINCIPALS_METERED_MAX, ROOM_RETRY},
     rules::{
-        budget::Budget,
+        budget::Rate,
         catalog::{Catalog, Endpoint, ListKind},
+        meter::{Meter, Meters},
     },
 };
 
@@ -28,7 +31,8 @@ pub struct Tenant {
     pub id: TenantId,
     shared: Arc<Shared>,
     spec: ArcSwap<TenantSpec>,
-    budget: ArcSwap<Option<Budget>>,
+    meter: Arc<Meter>,
+    principals: Mutex<Meters<PrincipalId>>,
     catalog: ArcSwap<Catalog>,
     backends: Mutex<BTreeMap<BackendId, Arc<Backend>>>,
     /// Held while a new catalog is built, so that an older one never replaces a newer one.
@@ -36,6 +40,8 @@ pub struct Tenant {
     sessions: Mutex<HashMap<PrincipalId, Vec<std::sync::Weak<Session>>>>,
     session_count: AtomicUsize,
     calls: AtomicUsize,
+    /// Connections that are sessions, and open GET streams.
+    connections: Arc<AtomicUsize>,
     /// The tenant was removed. Set and read while `sessions` is locked.
     closed: AtomicBool,
 }
@@ -44,9 +50,10 @@ impl Tenant {
     pub fn new(id: TenantId, spec: TenantSpec, shared: Arc<Shared>) -> Arc<Self> {
         let catalog = Catalog::build(id.clone(), shared.cursor_key.clone(), BTreeMap::new());
         let tenant = Self {
-            id,
             spec: ArcSwap::from_pointee(TenantSpec::default()),
-            budget: ArcSwap::from_pointee(None),
+            meter: Meter::new(format!("tenant/{id}")),
+            principals: Mutex::new(Meters::new(PRINCIPALS_METERED_MAX, format!("principals/{id}"))),
+            connections: Arc::default(),
             catalog: ArcSwap::from_pointee(catalog),
             backends: Mutex::default(),
             publishing: Mutex::default(),
@@ -55,6 +62,7 @@ impl Tenant {
             calls: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
             shared,
+            id,
         };
         tenant.configure(spec);
         Arc::new(tenant)
@@ -62,10 +70,6 @@ impl Tenant {
 
     /// Takes a new record; limits hold from the next request on.
     pub fn configure(&self, spec: TenantSpec) {
-        let common = &self.shared.config.limits;
-        let rate = spec.limits.requests_per_second.unwrap_or(common.requests_per_second);
-        let burst = spec.limits.burst.unwrap_or(common.burst);
-        self.budget.store(Arc::new(Budget::new(rate, burst)));
         self.spec.store(Arc::new(spec));
     }
 
@@ -113,17 +117,21 @@ impl Tenant {
     /// Registers a session, if the tenant and its principal may have another.
     pub fn open_session(&self, session: &Arc<Session>) -> Result<(), Refusal> {
         let common = &self.shared.config.limits;
-        let tenant_max = self.spec.load().limits.sessions_per_tenant.unwrap_or(common.sessions_per_tenant);
+        let own_limits = &self.spec.load().limits;
+        let tenant_max = own_limits.sessions_per_tenant.unwrap_or(common.sessions_per_tenant);
+        let principal_max = own_limits.sessions_per_principal.unwrap_or(common.sessions_per_principal);
         let mut sessions = lock(&self.sessions);
         if self.closed.load(Ordering::Relaxed) {
             return Err(Refusal::new(ErrorKind::Unauthorized, "the tenant is gone"));
         }
         if self.session_count.load(Ordering::Relaxed) >= tenant_max {
+            self.shared.metrics.rate_limited("sessions_per_tenant");
             return Err(too_many_sessions("tenant", tenant_max));
         }
         let own = sessions.entry(session.caller.principal.clone()).or_default();
-        if own.len() >= common.sessions_per_principal {
-            return Err(too_many_sessions("principal", common.sessions_per_principal));
+        if own.len() >= principal_max {
+            self.shared.metrics.rate_limited("sessions_per_principal");
+            return Err(too_many_sessions("principal", principal_max));
         }
         own.push(Arc::downgrade(session));
         self.session_count.fetch_add(1, Ordering::Relaxed);
@@ -165,22 +173,66 @@ impl Tenant {
         lock(&self.sessions).values().flatten().filter_map(std::sync::Weak::upgrade).collect()
     }
 
-    /// Takes one request's worth of the tenant's budget.
-    pub fn take_budget(&self) -> Result<(), Refusal> {
-        match &**self.budget.load() {
-            Some(budget) => budget.take(self.shared.uptime()).map_err(|wait| {
-                self.shared.metrics.rate_limited("tenant");
-                Refusal::new(ErrorKind::RateLimited, "the tenant's request rate is used up").retry_after(wait)
-            }),
+    /// Takes one request's worth of the principal's rate, then of the tenant's.
+    pub fn take_budget(&self, principal: &PrincipalId) -> Result<(), Refusal> {
+        let rates = &self.shared.rates;
+        // First, so that who asks too much takes nothing from others of the tenant.
+        let own = self.principal_rate().map(|rate| (self.principal_meter(principal), rate));
+        if let Some((meter, rate)) = &own {
+            rates.take(Scope::Principal, meter, *rate)?;
+        }
+        let Some(rate) = self.rate() else { return Ok(()) };
+        rates.take(Scope::Tenant, &self.meter, rate).inspect_err(|_| {
+            if let Some((meter, rate)) = &own {
+                rates.give_back(meter, *rate);
+            }
+        })
+    }
+
+    /// Gives back what [`Tenant::take_budget`] took.
+    pub fn give_back_budget(&self, principal: &PrincipalId) {
+        if let Some(rate) = self.principal_rate() {
+            self.shared.rates.give_back(&self.principal_meter(principal), rate);
+        }
+        if let Some(rate) = self.rate() {
+            self.shared.rates.give_back(&self.meter, rate);
+        }
+    }
+
+    /// Takes one request's worth of what may go to this backend, and to this tool of it.
+    pub fn take_budget_of(&self, backend: &BackendId, tool: Option<&str>) -> Result<(), Refusal> {
+        match self.backend(backend) {
+            Some(backend) => backend.take_budget(&self.spec.load().limits, tool),
             None => Ok(()),
         }
     }
 
-    /// Gives back what [`Tenant::take_budget`] took.
-    pub fn give_back_budget(&self) {
-        if let Some(budget) = &**self.budget.load() {
-            budget.give_back();
+    fn rate(&self) -> Option<Rate> {
+        let (own, common) = (&self.spec.load().limits, &self.shared.config.limits);
+        Rate::new(own.requests_per_second.unwrap_or(common.requests_per_second), own.burst.unwrap_or(common.burst))
+    }
+
+    fn principal_rate(&self) -> Option<Rate> {
+        let (own, common) = (&self.spec.load().limits, &self.shared.config.limits);
+        let per_second = own.requests_per_second_per_principal.unwrap_or(common.requests_per_second_per_principal);
+        Rate::new(per_second, own.burst_per_principal.unwrap_or(common.burst_per_principal))
+    }
+
+    fn principal_meter(&self, principal: &PrincipalId) -> Arc<Meter> {
+        let name = || format!("principal/{}/{}", self.id, principal.as_str());
+        lock(&self.principals).of(principal, self.shared.rates.now(), name)
+    }
+
+    /// A place for a connection that is a session, or for an open GET stream.
+    pub fn enter(&self) -> Result<Place, Refusal> {
+        let max = self.spec.load().limits.connections_per_tenant.unwrap_or(self.shared.config.limits.connections_per_tenant);
+        let place = Place(self.connections.clone());
+        if place.0.fetch_add(1, Ordering::Relaxed) < max {
+            return Ok(place);
         }
+        self.shared.metrics.rate_limited("connections_per_tenant");
+        let text = format!("the tenant has {max} connections and streams open, which is its limit");
+        Err(Refusal::new(ErrorKind::TooManyConnections, text).retry_after(ROOM_RETRY))
     }
 
     /// Counts a call in, if there is room.
@@ -188,6 +240,7 @@ impl Tenant {
         let max = self.spec.load().limits.calls_in_flight_per_tenant.unwrap_or(self.shared.config.limits.calls_in_flight_per_tenant);
         if self.calls.fetch_add(1, Ordering::Relaxed) >= max {
             self.calls.fetch_sub(1, Ordering::Relaxed);
+            self.shared.metrics.rate_limited("calls_in_flight_per_tenant");
             return Err(Refusal::new(ErrorKind::TooManyCalls, format!("the tenant has {max} calls in flight, which is its limit")));
         }
         Ok(())
@@ -203,5 +256,15 @@ impl Tenant {
 }
 
 fn too_many_sessions(whose: &str, max: usize) -> Refusal {
-    Refusal::new(ErrorKind::TooManySessions, format!("the {whose} has {max} sessions, which is its limit"))
+    Refusal::new(ErrorKind::TooManySessions, format!("the {whose} has {max} sessions, which is its limit")).retry_after(ROOM_RETRY)
+}
+
+/// One connection's place among its tenant's. Dropped with it.
+#[derive(Debug)]
+pub struct Place(Arc<AtomicUsize>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }

@@ -51,13 +51,14 @@ impl Broker {
         message: &Message,
     ) -> Result<(Arc<Session>, Bytes), Refusal> {
         self.admits_sessions()?;
+        self.shared.overload.admits()?;
         let params = InitializeParams::parse(message)?;
         if message.params.is_some_and(|params| params.len() > CLIENT_TEXT_BYTES_MAX) {
             let text = format!("what a client says about itself has at most {CLIENT_TEXT_BYTES_MAX} bytes");
             return Err(Refusal::new(ErrorKind::InvalidParams, text));
         }
         let tenant = self.tenant(&caller.tenant).ok_or_else(|| Refusal::new(ErrorKind::Unauthorized, "the tenant is gone"))?;
-        tenant.take_budget()?;
+        tenant.take_budget(&caller.principal)?;
         let offer = self.offer(&tenant, &endpoint).await?;
         let version = Version::answer_initialize(&params.requested);
         let offer = offer.known_in(version);

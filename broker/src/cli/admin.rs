@@ -54,6 +54,7 @@ const BACKEND: &[Column] = &[
     ("environment", "settings.transport.env"),
     ("sharing", "settings.links"),
     ("timeouts", "settings.timeouts"),
+    ("limits", "settings.limits"),
     ("bearer", "settings.credentials.bearer"),
     ("headers", "settings.credentials.headers"),
     ("source", "source"),
@@ -266,7 +267,8 @@ fn tenant_body(add: &TenantAdd) -> Value {
         ("sessions_per_tenant", add.sessions),
         ("calls_in_flight_per_tenant", add.calls_in_flight),
     ];
-    let limits: Map<String, Value> = limits.into_iter().filter_map(|(name, limit)| Some((name.to_owned(), limit?.into()))).collect();
+    let mut limits: Map<String, Value> = limits.into_iter().filter_map(|(name, limit)| Some((name.to_owned(), limit?.into()))).collect();
+    limits.extend(add.limit.iter().map(|(name, count)| (name.clone(), (*count).into())));
     let mut body = json!({ "enabled": !add.disabled, "limits": limits });
     if let Some(weight) = add.weight {
         body["weight"] = weight.into();
@@ -301,6 +303,9 @@ fn backend_body(add: &BackendAdd, own: impl Fn(&str) -> Option<String>) -> Resul
         if let Some(timeout) = timeout {
             body["timeouts"][name] = timeout.as_str().into();
         }
+    }
+    for (name, count) in &add.limit {
+        body["limits"][name] = (*count).into();
     }
     Ok(body)
 }
@@ -433,10 +438,12 @@ mod tests {
 
     #[test]
     fn a_tenant_is_described_by_what_was_given() {
-        let AdminCommand::Tenant(TenantCommand::Add(add)) = parsed("mcp-broker tenant add acme --disabled --burst 9").unwrap() else {
+        let AdminCommand::Tenant(TenantCommand::Add(add)) =
+            parsed("mcp-broker tenant add acme --disabled --burst 9 --limit burst_per_tool=2").unwrap()
+        else {
             panic!("another command");
         };
-        assert_eq!(tenant_body(&add), json!({"enabled": false, "limits": {"burst": 9}}));
+        assert_eq!(tenant_body(&add), json!({"enabled": false, "limits": {"burst": 9, "burst_per_tool": 2}}));
     }
 
     #[test]

@@ -162,6 +162,9 @@ pub(super) struct BackendAdd {
     /// How long the handshake may take
     #[arg(long, value_name = "DURATION")]
     pub(super) initialize_timeout: Option<String>,
+    /// A limit by its name in the body, such as requests_per_second=20 or burst_per_tool=5
+    #[arg(long, value_name = "NAME=COUNT", value_parser = named_count, conflicts_with = "spec")]
+    pub(super) limit: Vec<(String, u32)>,
     /// Answer at once instead of after the first handshake
     #[arg(long)]
     pub(super) no_wait: bool,
@@ -213,6 +216,9 @@ pub(super) struct TenantAdd {
     pub(super) sessions: Option<u32>,
     #[arg(long, value_name = "COUNT")]
     pub(super) calls_in_flight: Option<u32>,
+    /// Any limit by its name in the body, such as requests_per_second_per_principal=10
+    #[arg(long, value_name = "NAME=COUNT", value_parser = named_count)]
+    pub(super) limit: Vec<(String, u32)>,
     #[command(flatten)]
     pub(super) output: Output,
 }
@@ -313,4 +319,9 @@ pub(super) enum SubscriptionCommand {
 pub(super) enum NodeCommand {
     /// List replicas
     List(Output),
+}
+
+fn named_count(text: &str) -> Result<(String, u32), String> {
+    let named = text.split_once('=').and_then(|(name, count)| Some((name.to_owned(), count.parse().ok()?)));
+    named.ok_or_else(|| "expected NAME=COUNT".to_owned())
 }

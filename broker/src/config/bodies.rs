@@ -9,11 +9,12 @@ use std::{collections::BTreeMap, time::Duration};
 use serde_json::{Map, Value};
 
 use super::{
+    body_limits,
     fault::{Fault, join},
-    keys::{COUNT_MAX, DEADLINE_MAX, DEADLINE_MIN, SECRET_BYTES_MAX},
+    keys::{DEADLINE_MAX, DEADLINE_MIN, SECRET_BYTES_MAX},
     raw::{describe, not_available, unknown},
     spec::{
-        BackendSpec, BackendTimeouts, Credentials, LinkSharing, TcpTls, TenantLimits, TenantSpec, TlsSettings, TransportSpec, as_http_url,
+        BackendSpec, BackendTimeouts, Credentials, LinkSharing, TcpTls, TenantSpec, TlsSettings, TransportSpec, as_http_url,
         is_server_name, split_host_port,
     },
     units::{format_duration, parse_duration},
@@ -77,6 +78,7 @@ pub fn validate_backend_spec(spec: &BackendSpec) -> Result<(), Vec<Fault>> {
             faults.push(Fault::new(format!("timeouts.{name}"), "is out of range", deadline_allowed()));
         }
     }
+    body_limits::check_backend(&spec.limits, &mut faults);
     check_credentials(&spec.credentials, &spec.transport, &mut faults);
     if faults.is_empty() { Ok(()) } else { Err(faults) }
 }
@@ -84,20 +86,15 @@ pub fn validate_backend_spec(spec: &BackendSpec) -> Result<(), Vec<Fault>> {
 /// Checks what the types can not say.
 pub fn validate_tenant_spec(spec: &TenantSpec) -> Result<(), Vec<Fault>> {
     let mut faults = Vec::new();
-    let TenantLimits { requests_per_second, burst, sessions_per_tenant, calls_in_flight_per_tenant } = spec.limits;
-    let count = |value: Option<usize>| value.map(|value| value as u64);
-    for (path, value, min, max) in [
-        ("weight", Some(u64::from(spec.weight)), 1, u64::from(WEIGHT_MAX)),
-        ("limits.requests_per_second", requests_per_second.map(u64::from), 0, COUNT_MAX),
-        ("limits.burst", burst.map(u64::from), 1, COUNT_MAX),
-        ("limits.sessions_per_tenant", count(sessions_per_tenant), 1, COUNT_MAX),
-        ("limits.calls_in_flight_per_tenant", count(calls_in_flight_per_tenant), 1, COUNT_MAX),
-    ] {
-        if let Some(value) = value.filter(|value| *value < min || *value > max) {
-            faults.push(Fault::new(path, format!("is {value}"), format!("a whole number from {min} to {max}")));
-        }
-    }
+    check_count("weight", u64::from(spec.weight), 1, u64::from(WEIGHT_MAX), &mut faults);
+    body_limits::check_tenant(&spec.limits, &mut faults);
     if faults.is_empty() { Ok(()) } else { Err(faults) }
+}
+
+pub(super) fn check_count(path: &str, value: u64, min: u64, max: u64, faults: &mut Vec<Fault>) {
+    if value < min || value > max {
+        faults.push(Fault::new(path, format!("is {value}"), format!("a whole number from {min} to {max}")));
+    }
 }
 
 fn check_transport(transport: &TransportSpec, faults: &mut Vec<Fault>) {
@@ -216,7 +213,7 @@ fn deadline_allowed() -> String {
 }
 
 fn backend(reader: &mut Reader<'_>, body: &Value) -> Option<BackendSpec> {
-    let members = reader.object("", body, &["transport", "links", "timeouts", "credentials"], &["breaker", "limits"])?;
+    let members = reader.object("", body, &["transport", "links", "timeouts", "limits", "credentials"], &["breaker"])?;
     let transport = match given(members, "transport") {
         Some(value) => read_transport(reader, value),
         None => {
@@ -243,13 +240,14 @@ fn backend(reader: &mut Reader<'_>, body: &Value) -> Option<BackendSpec> {
             initialize: reader.duration("timeouts", members, "initialize"),
         };
     }
+    let limits = given(members, "limits").map(|value| body_limits::backend(reader, value)).unwrap_or_default();
     let mut credentials = Credentials::default();
     if let Some(members) = given(members, "credentials").and_then(|value| reader.object("credentials", value, &["bearer", "headers"], &[]))
     {
         credentials =
             Credentials { bearer: reader.text("credentials", members, "bearer"), headers: reader.texts("credentials", members, "headers") };
     }
-    Some(BackendSpec { transport: transport?, links, timeouts, credentials })
+    Some(BackendSpec { transport: transport?, links, timeouts, limits, credentials })
 }
 
 fn read_transport(reader: &mut Reader<'_>, value: &Value) -> Option<TransportSpec> {
@@ -309,7 +307,6 @@ fn read_tcp_tls(reader: &mut Reader<'_>, value: &Value) -> Option<TcpTls> {
 }
 
 fn tenant(reader: &mut Reader<'_>, body: &Value) -> Option<TenantSpec> {
-    const LIMITS: [&str; 4] = ["requests_per_second", "burst", "sessions_per_tenant", "calls_in_flight_per_tenant"];
     let members = reader.object("", body, &["enabled", "weight", "limits"], &[])?;
     let mut spec = TenantSpec::default();
     match given(members, "enabled") {
@@ -320,32 +317,35 @@ fn tenant(reader: &mut Reader<'_>, body: &Value) -> Option<TenantSpec> {
     if let Some(weight) = reader.count("", members, "weight") {
         spec.weight = weight;
     }
-    if let Some(members) = given(members, "limits").and_then(|value| reader.object("limits", value, &LIMITS, &[])) {
-        let [requests_per_second, burst, sessions, calls] = LIMITS.map(|name| reader.count("limits", members, name));
-        let size = |count: Option<u32>| count.map(|count| count as usize);
-        spec.limits =
-            TenantLimits { requests_per_second, burst, sessions_per_tenant: size(sessions), calls_in_flight_per_tenant: size(calls) };
+    if let Some(value) = given(members, "limits") {
+        spec.limits = body_limits::tenant(reader, value);
     }
     Some(spec)
 }
 
 /// A member that is there; `null` is the same as absent.
-fn given<'a>(members: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
+pub(super) fn given<'a>(members: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     members.get(name).filter(|value| !value.is_null())
 }
 
 /// Reads members of the expected kind and reports those that are not.
-struct Reader<'f> {
+pub(super) struct Reader<'f> {
     faults: &'f mut Vec<Fault>,
 }
 
 impl Reader<'_> {
-    fn fault(&mut self, path: &str, wrong: &str, allowed: &str) {
+    pub(super) fn fault(&mut self, path: &str, wrong: &str, allowed: &str) {
         self.faults.push(Fault::new(path, wrong, allowed));
     }
 
     /// The members, after a fault for each that is not known and each that only a later build honours.
-    fn object<'v>(&mut self, path: &str, value: &'v Value, known: &[&'static str], later: &[&str]) -> Option<&'v Map<String, Value>> {
+    pub(super) fn object<'v>(
+        &mut self,
+        path: &str,
+        value: &'v Value,
+        known: &[&'static str],
+        later: &[&str],
+    ) -> Option<&'v Map<String, Value>> {
         let Some(members) = value.as_object() else {
             self.fault(path, &format!("is {}", describe(value)), &format!("a map with {}", known.join(", ")));
             return None;
@@ -428,7 +428,7 @@ impl Reader<'_> {
         None
     }
 
-    fn count(&mut self, parent: &str, members: &Map<String, Value>, name: &str) -> Option<u32> {
+    pub(super) fn count(&mut self, parent: &str, members: &Map<String, Value>, name: &str) -> Option<u32> {
         let value = given(members, name)?;
         let count = value.as_u64().and_then(|count| u32::try_from(count).ok());
         if count.is_none() {
@@ -517,9 +517,7 @@ mod tests {
         assert_fault(json!({"transport": {"type": "quic", "address": "a"}}), "transport.address: is no host and port");
         assert_fault(json!({"transport": {"type": "quic", "address": "a:1", "server_name": ""}}), "transport.server_name: is no name");
         assert_fault(json!({"transport": {"type": "carrier-pigeon"}}), "transport.type: is no known transport");
-        for later in ["breaker", "limits"] {
-            assert_fault(json!({"transport": http, later: {}}), &format!("{later}: not available in this build"));
-        }
+        assert_fault(json!({"transport": http, "breaker": {}}), "breaker: not available in this build");
         assert_fault(json!({"transport": http, "link": "auto"}), "link: is no known key, perhaps `links`");
         assert_fault(json!({"transport": http, "links": "some"}), "links: ");
         assert_fault(json!({"transport": http, "timeouts": {"call": 5}}), "timeouts.call: is a number");

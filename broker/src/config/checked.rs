@@ -11,8 +11,8 @@ use serde_json::Value;
 use transport::egress::{Cidr, EgressPolicy};
 
 use super::{
-    Auth, Certificate, ClientAuth, Config, DeclaredBackend, EventLog, Events, Limits, Listen, LogFormat, Secret, Session, Shutdown,
-    Telemetry, Timeouts, Tls,
+    Auth, Certificate, ClientAuth, Config, DeclaredBackend, EventLog, Events, Listen, LogFormat, Secret, Session, Shutdown, Telemetry,
+    Timeouts, Tls,
     bodies::is_secret,
     fault::join,
     keys::{self, Default, Key, Kind},
@@ -51,6 +51,7 @@ pub(super) fn check(raw: &Raw, faults: Vec<Fault>) -> Result<Config, Faults> {
         node: reading.node(),
         storage: reading.storage(),
         limits: reading.limits(),
+        overload: reading.overload(),
         timeouts: reading.timeouts(),
         session: reading.session(),
         tasks: reading.tasks(),
@@ -138,21 +139,6 @@ impl Reading<'_> {
     fn fault_in<T>(&mut self, path: &str, wrong: &str, allowed: &str) -> Option<T> {
         self.fault(path, wrong, allowed);
         None
-    }
-
-    fn limits(&mut self) -> Limits {
-        Limits {
-            message_bytes: self.size("limits.message_bytes"),
-            connections: self.count("limits.connections") as usize,
-            connections_per_address: self.count("limits.connections_per_address") as usize,
-            sessions_per_tenant: self.count("limits.sessions_per_tenant") as usize,
-            sessions_per_principal: self.count("limits.sessions_per_principal") as usize,
-            calls_in_flight_per_session: self.count("limits.calls_in_flight_per_session") as usize,
-            calls_in_flight_per_tenant: self.count("limits.calls_in_flight_per_tenant") as usize,
-            requests_per_second: self.count("limits.requests_per_second"),
-            burst: self.count("limits.burst"),
-            outbox_bytes: self.size("limits.outbox_bytes"),
-        }
     }
 
     fn timeouts(&mut self) -> Timeouts {
@@ -326,7 +312,7 @@ impl Reading<'_> {
     }
 
     /// The value of a key with a default.
-    fn value<T>(&mut self, path: &str, parse: impl Fn(&Value, Kind) -> Result<T, Wrong>) -> T {
+    pub(super) fn value<T>(&mut self, path: &str, parse: impl Fn(&Value, Kind) -> Result<T, Wrong>) -> T {
         self.optional(path, &parse).unwrap_or_else(|| Self::default(path, parse))
     }
 
@@ -365,15 +351,7 @@ impl Reading<'_> {
     }
 
     pub(super) fn size(&mut self, path: &str) -> usize {
-        self.value(path, |value, kind| {
-            let Kind::Size { min, max } = kind else { unreachable!("{path} is read as a size") };
-            let size = match value {
-                Value::String(text) => parse_size(text).map_err(|_| wrong(value))?,
-                // Plain bytes need no unit and no quotes.
-                value => value.as_u64().and_then(|bytes| usize::try_from(bytes).ok()).ok_or_else(|| wrong(value))?,
-            };
-            if (min..=max).contains(&size) { Ok(size) } else { Err(wrong(value)) }
-        })
+        self.value(path, size)
     }
 
     fn list<T>(&mut self, path: &str, parse: fn(&str) -> Option<T>) -> Vec<T> {
@@ -412,6 +390,16 @@ pub(super) fn text(value: &Value) -> Option<&str> {
 }
 
 /// Shows a value that is no secret.
+pub(super) fn size(value: &Value, kind: Kind) -> Result<usize, Wrong> {
+    let Kind::Size { min, max } = kind else { unreachable!("the key is read as a size") };
+    let size = match value {
+        Value::String(text) => parse_size(text).map_err(|_| wrong(value))?,
+        // Plain bytes need no unit and no quotes.
+        value => value.as_u64().and_then(|bytes| usize::try_from(bytes).ok()).ok_or_else(|| wrong(value))?,
+    };
+    if (min..=max).contains(&size) { Ok(size) } else { Err(wrong(value)) }
+}
+
 pub(super) fn wrong(value: &Value) -> Wrong {
     const SHOWN_CHARS_MAX: usize = 60;
     match value {

@@ -24,7 +24,8 @@ tenants: {}
 #  acme:
 #    enabled: true
 #    weight: 1
-#    limits: {requests_per_second: 50, burst: 100, sessions_per_tenant: 100, calls_in_flight_per_tenant: 200}
+#    limits: {requests_per_second: 50, burst: 100, sessions_per_tenant: 100, calls_in_flight_per_tenant: 200,
+#      requests_per_second_per_principal: 10, burst_per_principal: 20, connections_per_tenant: 50}
 
 # Backends, by name; same bodies as PUT /admin/v1/tenants/{tenant}/backends/{backend}. They are read-only in the admin API.
 # A name alone belongs to tenant `default`, TENANT/NAME to the one named.
@@ -35,6 +36,7 @@ backends: {}
 #    transport: {type: http, url: \"https://weather.example.com/mcp\"}
 #    links: auto
 #    timeouts: {call: 30s, control: 5s, initialize: 30s}
+#    limits: {requests_per_second: 20, burst: 40, tools: {forecast: {requests_per_second: 2, burst: 5}}}
 #    credentials: {bearer_file: /etc/mcp-broker/weather-token, headers: {x-team: acme}}
 ";
 

@@ -7,6 +7,8 @@
 
 use std::time::Duration;
 
+use super::limits::{LIMITS, OVERLOAD};
+
 pub(super) struct Section {
     pub(super) name: &'static str,
     pub(super) doc: &'static str,
@@ -123,11 +125,11 @@ const DEADLINE: Kind = Kind::Duration { min: DEADLINE_MIN, max: DEADLINE_MAX };
 pub(super) const COUNT_MAX: u64 = 1_000_000;
 const COUNT: Kind = Kind::Count { min: 1, max: COUNT_MAX };
 
-const fn key(name: &'static str, kind: Kind, default: &'static str, doc: &'static str) -> Key {
+pub(super) const fn key(name: &'static str, kind: Kind, default: &'static str, doc: &'static str) -> Key {
     Key { name, kind, default: Default::Is(default), doc }
 }
 
-const fn absent(name: &'static str, kind: Kind, example: &'static str, doc: &'static str) -> Key {
+pub(super) const fn absent(name: &'static str, kind: Kind, example: &'static str, doc: &'static str) -> Key {
     Key { name, kind, default: Default::None { example }, doc }
 }
 
@@ -147,6 +149,11 @@ pub(super) const SECTIONS: &[Section] = &[
     },
     Section { name: "auth", doc: "Who may come in.", keys: AUTH },
     Section { name: "limits", doc: "Limits, and defaults for tenants that set none of their own.", keys: LIMITS },
+    Section {
+        name: "overload",
+        doc: "When new requests are refused (`overloaded`), so that those there are go on. Health and the admin API always answer.",
+        keys: OVERLOAD,
+    },
     Section { name: "timeouts", doc: "Deadlines.", keys: TIMEOUTS },
     Section { name: "session", doc: "Sessions of clients.", keys: SESSION },
     Section { name: "tasks", doc: "Calls that clients ask to be carried out as tasks (MCP 2025-11-25, Tasks).", keys: TASKS },
@@ -259,34 +266,6 @@ const AUTH: &[Key] = &[
     ),
     key("allowed_origins", Kind::Origins, "[]", "Origins of browser pages that may call, beside loopback ones."),
     key("allowed_hosts", Kind::Hosts, "[]", "Host names a loopback listener answers to, beside loopback ones."),
-];
-
-const LIMITS: &[Key] = &[
-    key("message_bytes", Kind::Size { min: KIB, max: 256 * MIB }, "16MiB", "Largest JSON-RPC message, from a client or a backend."),
-    key("connections", COUNT, "10000", "Open connections of clients, on each listener."),
-    key(
-        "connections_per_address",
-        COUNT,
-        "1000",
-        "Open connections from one IP address, on each listener. Loopback addresses count too: raise it behind a proxy on the same machine.",
-    ),
-    key("sessions_per_tenant", COUNT, "10000", "Open sessions of one tenant."),
-    key("sessions_per_principal", COUNT, "1000", "Open sessions of one API key."),
-    key("calls_in_flight_per_session", COUNT, "1000", "Requests of one session that wait for an answer."),
-    key("calls_in_flight_per_tenant", COUNT, "10000", "Requests of one tenant that wait for an answer."),
-    key("requests_per_second", Kind::Count { min: 0, max: COUNT_MAX }, "0", "Sustained requests of one tenant; 0 is unlimited."),
-    key(
-        "burst",
-        COUNT,
-        "100",
-        "Requests of one tenant above the sustained rate before it is refused; without effect while the rate is unlimited.",
-    ),
-    key(
-        "outbox_bytes",
-        Kind::Size { min: KIB, max: 4 * GIB },
-        "16MiB",
-        "What may wait for one client that does not read, where the connection is the session (TCP, WebSocket); one that lets more pile up is disconnected.",
-    ),
 ];
 
 const TIMEOUTS: &[Key] = &[
@@ -446,6 +425,20 @@ pub(super) fn find(path: &str) -> Option<&'static Key> {
 
 pub(super) fn unavailable(path: &str) -> bool {
     UNAVAILABLE.iter().any(|known| path == *known || path.strip_prefix(*known).is_some_and(|rest| rest.starts_with('.')))
+}
+
+/// Path, default, what is allowed and meaning of every key of some sections, for the page of limits.
+#[cfg(test)]
+pub(crate) fn documented(sections: &[&str]) -> Vec<[String; 4]> {
+    let row = |section: &Section, key: &Key| {
+        let default = match key.default {
+            Default::Is(value) => format!("`{value}`"),
+            Default::None { .. } => "none".to_owned(),
+        };
+        [format!("{}.{}", section.name, key.name), default, key.kind.allowed(), key.doc.to_owned()]
+    };
+    let wanted = SECTIONS.iter().filter(|section| sections.contains(&section.name));
+    wanted.flat_map(|section| section.keys.iter().map(move |key| row(section, key))).collect()
 }
 
 #[cfg(test)]

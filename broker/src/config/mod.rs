@@ -5,10 +5,12 @@
 //! `bodies` checks them; [`example`] prints the table for people.
 
 mod bodies;
+mod body_limits;
 pub mod checked;
 pub mod example;
 mod fault;
 mod keys;
+mod limits;
 pub mod log_filter;
 mod raw;
 mod replica;
@@ -28,6 +30,9 @@ use spec::{BackendSpec, TenantSpec};
 use transport::egress::EgressPolicy;
 
 pub use fault::{Fault, Faults};
+#[cfg(test)]
+pub(crate) use keys::documented;
+pub use limits::{Limits, Overload, WithoutRedis};
 
 /// Reads the file, if there is one, and the environment of this process.
 pub fn load(file: Option<&Path>) -> Result<Config, Faults> {
@@ -56,6 +61,7 @@ pub fn needs_restart(running: &Config, next: &Config) -> Vec<&'static str> {
         ("storage", running.storage != next.storage),
         ("auth", running.auth != next.auth),
         ("limits", running.limits != next.limits),
+        ("overload", running.overload != next.overload),
         ("timeouts", running.timeouts != next.timeouts),
         ("session", running.session != next.session),
         ("tasks", running.tasks != next.tasks),
@@ -99,6 +105,7 @@ pub struct Config {
     pub storage: Storage,
     pub auth: Auth,
     pub limits: Limits,
+    pub overload: Overload,
     pub timeouts: Timeouts,
     pub session: Session,
     pub tasks: Tasks,
@@ -206,22 +213,6 @@ pub struct Auth {
 }
 
 /// Defaults for every tenant; a tenant record may lower or raise its own.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Limits {
-    pub message_bytes: usize,
-    pub connections: usize,
-    pub connections_per_address: usize,
-    pub sessions_per_tenant: usize,
-    pub sessions_per_principal: usize,
-    pub calls_in_flight_per_session: usize,
-    pub calls_in_flight_per_tenant: usize,
-    /// 0: no limit.
-    pub requests_per_second: u32,
-    pub burst: u32,
-    /// What may wait for one client that does not read its connection.
-    pub outbox_bytes: usize,
-}
-
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Timeouts {
     pub call: Duration,

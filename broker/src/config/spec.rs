@@ -31,7 +31,23 @@ pub struct TenantLimits {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub burst: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub requests_per_second_per_principal: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub burst_per_principal: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requests_per_second_per_backend: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub burst_per_backend: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requests_per_second_per_tool: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub burst_per_tool: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connections_per_tenant: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub sessions_per_tenant: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sessions_per_principal: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub calls_in_flight_per_tenant: Option<usize>,
 }
@@ -45,6 +61,8 @@ pub struct BackendSpec {
     pub links: LinkSharing,
     #[serde(default)]
     pub timeouts: BackendTimeouts,
+    #[serde(default, skip_serializing_if = "BackendLimits::is_empty")]
+    pub limits: BackendLimits,
     #[serde(default)]
     pub credentials: Credentials,
 }
@@ -197,6 +215,41 @@ pub struct BackendTimeouts {
     #[serde(with = "optional_duration", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "30s")]
     pub initialize: Option<Duration>,
+}
+
+/// Limits of one backend; an absent one takes the tenant's, then the configuration's.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct BackendLimits {
+    /// Requests to the backend; 0 is unlimited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requests_per_second: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub burst: Option<u32>,
+    /// Calls of each of its tools.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requests_per_second_per_tool: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub burst_per_tool: Option<u32>,
+    /// Some of its tools, by the backend's own names.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub tools: BTreeMap<String, RateSpec>,
+}
+
+impl BackendLimits {
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// A rate of its own.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RateSpec {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requests_per_second: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub burst: Option<u32>,
 }
 
 /// What the broker shows a backend to be let in. Never a client's own token. Shown by no answer of the admin API.

@@ -11,7 +11,7 @@ use super::{
     registry::{Entry, Origin},
 };
 use crate::{
-    config::spec::{BackendSpec, BackendTimeouts, LinkSharing, TenantLimits, TenantSpec, TransportSpec},
+    config::spec::{BackendLimits, BackendSpec, BackendTimeouts, LinkSharing, TenantLimits, TenantSpec, TransportSpec},
     views::BackendStatus,
 };
 
@@ -69,6 +69,8 @@ pub struct BackendSettings {
     pub transport: TransportSpec,
     pub links: LinkSharing,
     pub timeouts: BackendTimeouts,
+    #[serde(default, skip_serializing_if = "BackendLimits::is_empty")]
+    pub limits: BackendLimits,
     pub credentials: CredentialsView,
 }
 
@@ -109,6 +111,7 @@ impl BackendView {
                 transport: redact::transport(&spec.transport),
                 links: spec.links,
                 timeouts: spec.timeouts.clone(),
+                limits: spec.limits.clone(),
                 credentials: CredentialsView {
                     bearer: spec.credentials.bearer.is_some(),
                     headers: spec.credentials.headers.keys().cloned().collect(),

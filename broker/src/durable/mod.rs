@@ -25,7 +25,8 @@ use storage::{DurableStore, EventStore, HotStore};
 pub use storage::{
     InputsLook, LogEntry, LoggedEvent, NodeName, OwnerHint, SESSION_KEY_BYTES, SessionKey, SessionRecord, SessionSeat, Step, StoredStream,
     StoredTask, StreamRecord, SubscriptionRecord, TaskAudience, TaskInput, TaskLimit, TaskLimits, TaskLook, TaskPlace, TaskRecord,
-    TaskStatus, Wake, WholeTask, Write, Written, fault_point, hot::TASK_WORD_BYTES_MAX,
+    TaskStatus, Wake, WholeTask, Write, Written, fault_point,
+    hot::{BudgetAsk, BudgetShare, TASK_WORD_BYTES_MAX},
 };
 
 use self::{availability::Availability, node::Lease, persister::Persister};

@@ -1,4 +1,4 @@
-//! How many connections a listener takes, in all and from one address.
+//! How many connections a listener takes, in all and from one address, and how many new ones of one address in a second.
 
 use std::{
     collections::HashMap,
@@ -7,7 +7,7 @@ use std::{
         Arc, Mutex, Once, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use tokio::{
@@ -16,7 +16,15 @@ use tokio::{
 };
 use transport::descriptors;
 
-use crate::{config::Limits, metrics::Metrics};
+use crate::{
+    config::Limits,
+    limits::ADDRESSES_METERED_MAX,
+    metrics::Metrics,
+    rules::{
+        budget::Rate,
+        meter::{Meters, Shares},
+    },
+};
 
 /// Wait while no connection can be accepted: no descriptor is left, and others have to end first.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
@@ -26,6 +34,7 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 pub(super) struct Admission {
     room: Arc<Semaphore>,
     addresses: Addresses,
+    newcomers: Newcomers,
     /// The connection accepted last has a descriptor of the reserve.
     scarce: AtomicBool,
     told_of_reserve: Once,
@@ -43,6 +52,7 @@ impl Admission {
         Self {
             room: Arc::new(Semaphore::new(limits.connections)),
             addresses: Addresses::new(limits.connections_per_address),
+            newcomers: Newcomers::new(limits),
             scarce: AtomicBool::new(false),
             told_of_reserve: Once::new(),
         }
@@ -54,32 +64,41 @@ impl Admission {
             metrics.rate_limited("connections");
             return None;
         };
-        let Some(place) = self.addresses.enter(address) else {
-            metrics.rate_limited("connections_per_address");
-            return None;
-        };
+        let place = self.let_in(address, metrics)?;
         Some(Admitted { _permit: permit, _place: place })
+    }
+
+    /// As far as its address goes.
+    fn let_in(&self, address: IpAddr, metrics: &Metrics) -> Option<Place> {
+        let address = client_of(address);
+        if !self.newcomers.take(address) {
+            metrics.rate_limited("connections_per_second_per_address");
+            return None;
+        }
+        let place = self.addresses.enter(address);
+        if place.is_none() {
+            metrics.rate_limited("connections_per_address");
+        }
+        place
     }
 
     /// The next connection that is taken. Cancel-safe.
     ///
     /// At the limit of all nothing is accepted: newcomers wait in the kernel's queue until somebody leaves. So they do while
-    /// only the reserve of file descriptors is left. One more of an address that has its share is closed.
+    /// only the reserve of file descriptors is left. One more of an address that has its share, or comes too often, is closed.
     pub(super) async fn accept(&self, listener: &TcpListener, metrics: &Metrics) -> (TcpStream, SocketAddr, Admitted) {
         loop {
             let Ok(permit) = self.room.clone().acquire_owned().await else { return std::future::pending().await };
             self.descriptor_left(metrics).await;
             match listener.accept().await {
-                Ok((socket, peer)) => match self.addresses.enter(peer.ip()) {
-                    Some(place) => {
-                        // It stays; the reserve has room for it.
-                        if descriptors::is_of_reserve(&socket) {
-                            self.scarce.store(true, Ordering::Relaxed);
-                        }
-                        return (socket, peer, Admitted { _permit: permit, _place: place });
+                Ok((socket, peer)) => {
+                    let Some(place) = self.let_in(peer.ip(), metrics) else { continue };
+                    // It stays; the reserve has room for it.
+                    if descriptors::is_of_reserve(&socket) {
+                        self.scarce.store(true, Ordering::Relaxed);
                     }
-                    None => metrics.rate_limited("connections_per_address"),
-                },
+                    return (socket, peer, Admitted { _permit: permit, _place: place });
+                }
                 Err(error) => {
                     tracing::warn!(%error, "a connection could not be accepted");
                     tokio::time::sleep(ACCEPT_RETRY).await;
@@ -104,6 +123,39 @@ impl Admission {
             tokio::time::sleep(ACCEPT_RETRY).await;
         }
         self.scarce.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Who has an IPv6 address mostly has a whole /64 of them (RFC 6177).
+fn client_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6((address.to_bits() & !u128::from(u64::MAX)).into()),
+        address => address,
+    }
+}
+
+/// New connections per second, by client address.
+#[derive(Debug)]
+struct Newcomers {
+    rate: Option<Rate>,
+    meters: Mutex<Meters<IpAddr>>,
+    started: Instant,
+}
+
+impl Newcomers {
+    fn new(limits: &Limits) -> Self {
+        Self {
+            rate: Rate::new(limits.connections_per_second_per_address, limits.connection_burst_per_address),
+            meters: Mutex::new(Meters::new(ADDRESSES_METERED_MAX, "addresses".to_owned())),
+            started: Instant::now(),
+        }
+    }
+
+    fn take(&self, address: IpAddr) -> bool {
+        let Some(rate) = self.rate else { return true };
+        let now = self.started.elapsed();
+        let meter = self.meters.lock().unwrap_or_else(PoisonError::into_inner).of(&address, now, String::new);
+        meter.take(rate, Shares::ALONE, now).is_ok()
     }
 }
 
@@ -146,5 +198,31 @@ impl Drop for Place {
                 open.remove(&self.address);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits(text: &str) -> Limits {
+        crate::config::load_from(&format!("limits: {text}"), []).unwrap().limits
+    }
+
+    #[tokio::test]
+    async fn an_address_has_a_rate_of_its_own_and_an_ipv6_network_is_one() {
+        let metrics = Metrics::new(false);
+        let admission = Admission::new(&limits("{connections_per_second_per_address: 1, connection_burst_per_address: 2}"));
+        let admitted = |address: &str| admission.admit(address.parse().unwrap(), &metrics).is_some();
+        assert_eq!(["10.0.0.1", "10.0.0.1", "10.0.0.1", "10.0.0.2"].map(admitted), [true, true, false, true]);
+        assert_eq!(["2001:db8::1", "2001:db8::2", "2001:db8::3", "2001:db8:0:1::1"].map(admitted), [true, true, false, true]);
+        assert!(!admitted("::ffff:10.0.0.1"), "the same in other words");
+        assert!(metrics.render().contains(r#"mcp_rate_limited_total{scope="connections_per_second_per_address"} 3"#));
+    }
+
+    #[test]
+    fn without_a_rate_nothing_is_counted() {
+        let newcomers = Newcomers::new(&limits("{connections_per_second_per_address: 0, connection_burst_per_address: 1}"));
+        assert!((0..100).all(|_| newcomers.take(IpAddr::from([10, 0, 0, 1]))));
     }
 }

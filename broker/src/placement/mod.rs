@@ -168,12 +168,12 @@ impl Places for Seat<'_> {
     }
 
     fn charge(&self) -> Result<(), Refusal> {
-        self.broker.tenant(&self.caller.tenant).map_or(Ok(()), |tenant| tenant.take_budget())
+        self.broker.tenant(&self.caller.tenant).map_or(Ok(()), |tenant| tenant.take_budget(&self.caller.principal))
     }
 
     fn refund(&self) {
         if let Some(tenant) = self.broker.tenant(&self.caller.tenant) {
-            tenant.give_back_budget();
+            tenant.give_back_budget(&self.caller.principal);
         }
     }
 

@@ -262,6 +262,11 @@ impl EventLog {
         waiting > self.limits.events / 2 || self.bytes - self.handed_bytes > self.limits.bytes / 2
     }
 
+    /// Bytes that no connection has taken yet.
+    pub fn unread_bytes(&self) -> usize {
+        self.bytes.saturating_sub(self.handed_bytes)
+    }
+
     /// Where a client stands that has received this many events of the stream.
     pub fn position_of(&self, received: u64) -> Result<u64, Gone> {
         let missing = self.handed_count.checked_sub(received).ok_or(Gone)?;

@@ -38,6 +38,17 @@ pub enum Decision {
     ListTasks,
 }
 
+impl Decision {
+    /// The backend it goes to, and the tool that is called there.
+    pub fn goes_to(&self) -> Option<(&BackendId, Option<&str>)> {
+        match self {
+            Self::Forward(plan) | Self::CreateTask(plan, _) => Some((&plan.backend, plan.tool.as_deref())),
+            Self::Subscribe(target) | Self::Unsubscribe(target) => Some((&target.backend, None)),
+            Self::Answer(_) | Self::SetLevel(_) | Self::Task(_) | Self::ListTasks => None,
+        }
+    }
+}
+
 /// What is asked about one task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TaskQuestion {
@@ -70,11 +81,13 @@ pub struct Plan {
     pub edits: Vec<(Span, Vec<u8>)>,
     /// `params.task` means nothing to this client's session: it must not go to the backend.
     pub drop_task: bool,
+    /// The tool that is called, by the backend's own name.
+    pub tool: Option<String>,
 }
 
 impl Plan {
     fn new(backend: BackendId, edits: Vec<(Span, Vec<u8>)>) -> Self {
-        Self { backend, edits, drop_task: false }
+        Self { backend, edits, drop_task: false, tool: None }
     }
 }
 
@@ -168,6 +181,7 @@ fn by_name(
 
 fn tool_call(message: &Message, endpoint: &Endpoint, advertised: &ServerCapabilities, catalog: &Catalog) -> Result<Decision, Refusal> {
     let (mut plan, tool) = by_name(message, endpoint, catalog, ErrorKind::ToolNotFound, catalog_tool)?;
+    plan.tool = Some(tool.clone());
     let backend_has_tasks = catalog.backends.get(&plan.backend).is_some_and(|lists| lists.server.capabilities.tasks_tools_call);
     let traits = catalog.traits(&plan.backend, &tool);
     match task_use(message.fields.task.is_some(), advertised.tasks_tools_call, traits.map(|traits| traits.task_support), backend_has_tasks)?

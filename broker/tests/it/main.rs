@@ -29,6 +29,7 @@ mod hostile_http;
 mod hostile_http2;
 mod http_rules;
 mod lifecycle;
+mod limits;
 mod links;
 mod metrics;
 mod moving;

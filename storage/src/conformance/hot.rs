@@ -9,7 +9,7 @@ use tokio::{sync::broadcast, time::timeout};
 use super::{LONG, Outcome, session};
 use crate::{
     HotStore, OwnerHint, Wake,
-    hot::{TASK_WORD_BYTES_MAX, WAKES_HELD_MAX},
+    hot::{BudgetAsk, BudgetShare, TASK_WORD_BYTES_MAX, WAKES_HELD_MAX},
 };
 
 /// Two replicas that hear each other.
@@ -100,6 +100,61 @@ pub async fn many_words_at_once_arrive(replicas: &Replicas) -> Outcome {
     Ok(())
 }
 
+pub async fn a_budget_is_one_for_all_replicas(replicas: &Replicas) -> Outcome {
+    let [one, two] = replicas;
+    let first = taken(one, ask("acme", 0, 3)).await;
+    assert_eq!(first, BudgetShare { granted: 3, left: 2, wait: Duration::ZERO });
+    let rest = taken(two, ask("acme", 0, 10)).await;
+    assert_eq!((rest.granted, rest.left), (2, 0));
+    assert!(rest.wait > Duration::ZERO && rest.wait <= SECOND_EACH, "{rest:?}");
+    assert_eq!(taken(one, ask("acme", 0, 1)).await.granted, 0);
+    assert_eq!(taken(one, ask("bcme", 0, 9)).await.granted, 5, "another budget");
+    Ok(())
+}
+
+pub async fn what_was_used_of_a_budget_counts_whatever_there_was(replicas: &Replicas) -> Outcome {
+    let [one, two] = replicas;
+    assert_eq!(taken(one, ask("acme", 4, 0)).await, BudgetShare { granted: 0, left: 1, wait: Duration::ZERO });
+    let overdrawn = taken(two, ask("acme", 3, 1)).await;
+    assert_eq!((overdrawn.granted, overdrawn.left), (0, 0));
+    let further = taken(one, ask("acme", 2, 0)).await;
+    assert!(further.wait > overdrawn.wait, "{further:?} after {overdrawn:?}");
+    Ok(())
+}
+
+pub async fn a_budget_is_closed_for_seconds_at_most(replicas: &Replicas) -> Outcome {
+    let [one, _] = replicas;
+    let fast = BudgetAsk { per_second: 1_000, burst: 1, ..ask("acme", u32::MAX, 0) };
+    let wait = taken(one, fast).await.wait;
+    assert!(wait > Duration::from_secs(1) && wait < Duration::from_secs(11), "{wait:?}");
+    Ok(())
+}
+
+pub async fn a_budget_comes_back_at_its_rate(replicas: &Replicas) -> Outcome {
+    let [one, two] = replicas;
+    let all = |wanted| BudgetAsk { per_second: 10_000, burst: 100, ..ask("acme", 0, wanted) };
+    let begun = std::time::Instant::now();
+    let mut granted = 0;
+    for round in 0..400 {
+        granted += taken(&replicas[round % 2], all(50)).await.granted;
+    }
+    // The slack is 500 of these, once.
+    let most = 100.0 + 500.0 + begun.elapsed().as_secs_f64() * 10_000.0 + 1.0;
+    assert!(f64::from(granted) <= most, "{granted} in {:?}", begun.elapsed());
+    assert!(taken(one, ask("bcme", 0, 1)).await.granted + taken(two, ask("bcme", 0, 1)).await.granted == 2);
+    Ok(())
+}
+
+pub async fn many_budgets_are_asked_for_at_once(replicas: &Replicas) -> Outcome {
+    let [one, _] = replicas;
+    let asks: Vec<_> = (0..300).map(|number| ask(&format!("scope {number} ü"), 0, number % 7)).collect();
+    let shares = one.take_of_budgets(&asks).await.expect("an answer");
+    let granted: Vec<u32> = shares.iter().map(|share| share.granted).collect();
+    assert_eq!(granted, (0..300).map(|number| (number % 7).min(5)).collect::<Vec<_>>());
+    assert_eq!(one.take_of_budgets(&[]).await, Some(Vec::new()));
+    Ok(())
+}
+
 pub async fn nothing_fails_after_close(replicas: &Replicas) -> Outcome {
     let [one, _] = replicas;
     one.note_owner(&session(1), &hint("a"), LONG).await;
@@ -110,7 +165,20 @@ pub async fn nothing_fails_after_close(replicas: &Replicas) -> Outcome {
     one.forget_owner(&session(1)).await;
     one.wake(Wake::Config);
     assert_eq!((one.owner(&session(1)).await, one.owner(&session(2)).await), (None, None));
+    assert_eq!(one.take_of_budgets(&[ask("acme", 0, 1)]).await, None);
     Ok(())
+}
+
+/// Rates are whole numbers a second, so one of these comes back within a second, which no test waits for.
+const SECOND_EACH: Duration = Duration::from_secs(1);
+
+/// Of a budget of five, one a second.
+fn ask(name: &str, used: u32, wanted: u32) -> BudgetAsk {
+    BudgetAsk { name: name.into(), per_second: 1, burst: 5, used, wanted }
+}
+
+async fn taken(store: &Arc<dyn HotStore>, ask: BudgetAsk) -> BudgetShare {
+    store.take_of_budgets(&[ask]).await.expect("an answer")[0]
 }
 
 fn hint(node: &str) -> OwnerHint {

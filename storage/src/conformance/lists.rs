@@ -169,6 +169,11 @@ macro_rules! hot_conformance {
                 a_word_reaches_nobody_who_listens_later
                 a_longer_notification_is_not_passed_on
                 many_words_at_once_arrive
+                a_budget_is_one_for_all_replicas
+                what_was_used_of_a_budget_counts_whatever_there_was
+                a_budget_is_closed_for_seconds_at_most
+                a_budget_comes_back_at_its_rate
+                many_budgets_are_asked_for_at_once
                 nothing_fails_after_close
             }
         }

@@ -11,17 +11,21 @@ use std::{
 use async_trait::async_trait;
 use tokio::sync::broadcast;
 
-use super::{HotStore, OwnerHint, WAKES_HELD_MAX, Wake, generations::Generations};
+use super::{BudgetAsk, BudgetShare, HotStore, OwnerHint, WAKES_HELD_MAX, Wake, budget::settle, generations::Generations};
 use crate::SessionKey;
 
 /// Hints held; beyond it old ones are forgotten.
 const HINTS_MAX: usize = 16_384;
+/// Budgets held; beyond it old ones are forgotten, and with them what was taken of them.
+const BUDGETS_MAX: usize = 65_536;
 
 /// The [`HotStore`] of one process.
 #[derive(Debug)]
 pub struct MemoryHot {
     words: broadcast::Sender<Wake>,
     owners: Mutex<Generations<SessionKey, (OwnerHint, Instant)>>,
+    budgets: Mutex<Generations<String, f64>>,
+    begun: Instant,
     closed: AtomicBool,
 }
 
@@ -34,7 +38,8 @@ impl Default for MemoryHot {
 impl MemoryHot {
     pub fn new() -> Self {
         let (words, _) = broadcast::channel(WAKES_HELD_MAX);
-        Self { words, owners: Mutex::new(Generations::new(HINTS_MAX)), closed: AtomicBool::new(false) }
+        let (owners, budgets) = (Mutex::new(Generations::new(HINTS_MAX)), Mutex::new(Generations::new(BUDGETS_MAX)));
+        Self { words, owners, budgets, begun: Instant::now(), closed: AtomicBool::new(false) }
     }
 
     fn owners(&self) -> MutexGuard<'_, Generations<SessionKey, (OwnerHint, Instant)>> {
@@ -72,6 +77,17 @@ impl HotStore for MemoryHot {
 
     fn wakes(&self) -> broadcast::Receiver<Wake> {
         self.words.subscribe()
+    }
+
+    async fn take_of_budgets(&self, asks: &[BudgetAsk]) -> Option<Vec<BudgetShare>> {
+        let now_us = self.begun.elapsed().as_secs_f64() * 1_000_000.0;
+        let mut budgets = self.budgets.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut take = |ask: &BudgetAsk| {
+            let (state, share) = settle(budgets.get(&ask.name).copied(), now_us, ask);
+            budgets.insert(ask.name.clone(), state);
+            share
+        };
+        self.is_connected().then(|| asks.iter().map(&mut take).collect())
     }
 
     fn is_connected(&self) -> bool {

@@ -1,7 +1,9 @@
-//! What may be lost at any time: who owns a session, as a hint, and words to other replicas that something changed.
+//! What may be lost at any time: who owns a session, as a hint, words to other replicas that something changed, and what
+//! was taken of budgets.
 //!
 //! Whoever relies on a word also looks by itself from time to time; whoever relies on a hint finds out when it is wrong.
 
+mod budget;
 mod generations;
 mod memory;
 mod redis;
@@ -14,6 +16,7 @@ use protocol::ids::TaskId;
 use tokio::sync::broadcast;
 
 pub use self::{
+    budget::{BudgetAsk, BudgetShare},
     memory::MemoryHot,
     redis::{RedisHot, RedisOptions},
 };
@@ -68,6 +71,10 @@ pub trait HotStore: Send + Sync {
 
     /// What is told from now on.
     fn wakes(&self) -> broadcast::Receiver<Wake>;
+
+    /// Takes of budgets that replicas share, an answer for each ask in the same order. `None`: they can not be asked now, and
+    /// it may be that all or none of it was taken.
+    async fn take_of_budgets(&self, asks: &[BudgetAsk]) -> Option<Vec<BudgetShare>>;
 
     /// Whether words reach other replicas now.
     fn is_connected(&self) -> bool;

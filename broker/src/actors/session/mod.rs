@@ -372,7 +372,7 @@ impl State {
         Self {
             phase,
             in_flight: HashMap::new(),
-            streams: Streams::new(shared.stream_limits(), epoch, log),
+            streams: Streams::new(shared.stream_limits(), epoch, log).counted_in(&shared.waiting),
             links: HashMap::new(),
             questions: HashMap::new(),
             next_question: first_question(epoch),

@@ -64,6 +64,7 @@ impl Session {
 impl Streams {
     fn open_outbox(&mut self, limits: LogLimits, said: Option<u64>) -> Arc<EventStream> {
         let stream = EventStream::outbox(self.next_number(true), limits, said);
+        let stream = self.counted(stream);
         self.take_over_unread(&stream);
         self.keep_general(&stream);
         stream

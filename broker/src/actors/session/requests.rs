@@ -109,19 +109,26 @@ impl Session {
 
     fn submit_inner(self: &Arc<Self>, mut message: Message, stream: &Arc<EventStream>, begun: Instant) -> Result<(), Refusal> {
         let id = message.id.clone().ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
+        // Before any work: nothing of this looks further than a few numbers. A ping only asks whether somebody is there.
+        if message.method != Method::Ping {
+            self.shared.overload.admits()?;
+        }
+        self.admits(&message, &id)?;
+        self.tenant.take_budget(&self.caller.principal)?;
         if message.fields.meta_has_own {
             // What makes the same call the same task is taken out with the task.
             let is_task = message.fields.task.is_some();
             message = without_own_meta(&message, |key| is_task && key == IDEMPOTENCY_KEY)?;
         }
-        self.admits(&message, &id)?;
-        self.tenant.take_budget()?; // before any work for a tenant over its rate
         let catalog = self.tenant.catalog();
         let decide = |message: &Message| routing::decide(message, &self.endpoint, &self.advertised, self.version, &catalog);
         let mut decision = decide(&message).map_err(|refusal| self.unless_not_known_yet(refusal))?;
         if matches!(&decision, Decision::Forward(plan) if plan.drop_task) {
             message = without_own_meta(&without_task(message)?, |_| false)?;
             decision = decide(&message)?; // the edits are places in the bytes that changed
+        }
+        if let Some((backend, tool)) = decision.goes_to() {
+            self.tenant.take_budget_of(backend, tool)?;
         }
         let method = message.method;
         let request = Request { id: id.clone(), method, stream, begun };
@@ -202,6 +209,7 @@ impl Session {
             return Err(refusal);
         }
         self.shared.metrics.requests_pending(1);
+        self.shared.overload.count_pending(true);
         Ok(())
     }
 
@@ -210,6 +218,7 @@ impl Session {
         let mut state = self.lock();
         state.takes_requests()?;
         if state.in_flight.len() >= max {
+            self.shared.metrics.rate_limited("calls_in_flight_per_session");
             return Err(Refusal::new(ErrorKind::TooManyCalls, format!("the session has {max} calls in flight, which is its limit")));
         }
         match state.in_flight.entry(id) {
@@ -230,6 +239,7 @@ impl Session {
         drop(state);
         self.tenant.close_call();
         self.shared.metrics.requests_pending(-1);
+        self.shared.overload.count_pending(false);
         Some(Settling(self.clone()))
     }
 

@@ -144,6 +144,7 @@ impl Session {
                 let inherited = self.accept(&mut state, inheritance);
                 gap = inherited.gap;
                 let stream = EventStream::restored(number, state.streams.limits, None, stored.held(self.epoch()));
+                let stream = state.streams.counted(stream);
                 let left_out = state.streams.continue_general(&stream, inherited.events);
                 self.drop_from_log(&inherited.streams);
                 self.count_left_out(left_out);
@@ -169,6 +170,7 @@ impl Session {
             None => {
                 due.clone_from(&stored.due);
                 let stream = EventStream::restored(number, state.streams.limits, Some(due.clone()), stored.held(self.epoch()));
+                let stream = state.streams.counted(stream);
                 if is_logged {
                     state.streams.continue_answers(&stream);
                 } else {

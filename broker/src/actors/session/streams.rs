@@ -15,7 +15,7 @@ use protocol::{ids::RequestId, phase::SessionPhase};
 
 use super::Session;
 use crate::{
-    actors::stream::EventStream,
+    actors::stream::{AllWaiting, EventStream},
     durable::{EventWriter, SessionKey},
     limits::STREAMS_KEPT_MAX,
     rules::event_log::{Event, EventKind, LogLimits, Overflow, Topic},
@@ -37,13 +37,29 @@ pub(super) struct Streams {
     log: Option<(EventWriter, SessionKey)>,
     /// An earlier owner may have left streams that nobody read yet.
     pub(super) inherits: bool,
+    /// Among which what these streams hold is counted.
+    waiting: Option<Arc<AllWaiting>>,
 }
 
 impl Streams {
     pub(super) fn new(limits: LogLimits, epoch: i64, log: Option<(EventWriter, SessionKey)>) -> Self {
-        let mut streams = Self { limits, epoch: 0, made: [0; 2], kept: BTreeMap::new(), general: Vec::new(), log, inherits: false };
+        let (made, kept, general) = ([0; 2], BTreeMap::new(), Vec::new());
+        let mut streams = Self { limits, epoch: 0, made, kept, general, log, inherits: false, waiting: None };
         streams.set_epoch(epoch);
         streams
+    }
+
+    /// What the streams made from now on hold is counted there.
+    pub(super) fn counted_in(mut self, waiting: &Arc<AllWaiting>) -> Self {
+        self.waiting = Some(waiting.clone());
+        self
+    }
+
+    pub(super) fn counted(&self, stream: Arc<EventStream>) -> Arc<EventStream> {
+        if let Some(waiting) = &self.waiting {
+            stream.count_in(waiting);
+        }
+        stream
     }
 
     /// Streams are numbered under this epoch from now on.
@@ -58,13 +74,15 @@ impl Streams {
     }
 
     pub(super) fn make(&mut self, due: Vec<RequestId>, unnamed: usize) -> Arc<EventStream> {
-        EventStream::for_answers(self.next_number(false), self.limits, due, unnamed)
+        let stream = EventStream::for_answers(self.next_number(false), self.limits, due, unnamed);
+        self.counted(stream)
     }
 
     /// A new GET stream. It tells `first`, then what an earlier owner left untold, then what streams without a connection
     /// still hold.
     pub(super) fn open_general(&mut self, first: Vec<(Topic, Bytes)>, inherited: Vec<Event>) -> Opened {
         let stream = EventStream::general(self.next_number(true), self.limits);
+        let stream = self.counted(stream);
         let now = Instant::now();
         for (topic, frame) in first {
             let _never_cut = stream.push_about(now, EventKind::Message, Some(topic), frame);

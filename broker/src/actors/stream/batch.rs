@@ -41,6 +41,7 @@ impl Reader {
         }
         self.position = state.log.take_after(self.position, count_max, bytes_max, frames);
         state.read_through = self.position;
+        self.stream.settle(&mut state);
         match frames.len() - before {
             0 => state.is_read().map(Batch::End),
             taken => Some(Batch::Frames(taken)),

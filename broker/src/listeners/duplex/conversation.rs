@@ -122,7 +122,8 @@ impl Ear<'_> {
     /// a question, or by a cancellation that comes after this request.
     async fn wait_for_calls(&self) {
         let limits = &self.session.shared.config.limits;
-        if self.session.calls_in_flight() >= limits.calls_in_flight_per_session {
+        let is_over = self.session.shared.overload.is_over();
+        if self.session.calls_in_flight() >= limits.calls_in_flight_per_session && !is_over {
             let some_ended = async {
                 while self.session.calls_in_flight() >= limits.calls_in_flight_per_session {
                     self.room.notified().await;

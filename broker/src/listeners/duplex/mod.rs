@@ -15,8 +15,9 @@ use tokio_util::sync::CancellationToken;
 use transport::frame::{FrameSink, FrameSource, Goodbye, farewell};
 
 use self::conversation::Silence;
+pub(super) use self::opening::place;
 use crate::{
-    actors::{session::Session, stream::Reader},
+    actors::{session::Session, stream::Reader, tenant::Place},
     auth::Caller,
     broker::Broker,
     limits::{HALF_CLOSED_MAX, LAST_FRAMES_WAIT},
@@ -40,6 +41,8 @@ pub(super) struct Known {
     pub(super) endpoint: Endpoint,
     /// On another connection, by its session's id.
     pub(super) can_come_back: bool,
+    /// The connection's, among those of its tenant.
+    pub(super) place: Arc<Place>,
 }
 
 /// Serves one connection to its end.
@@ -77,8 +80,14 @@ async fn opened(
 }
 
 /// Goes on with a session on a new connection.
-pub(super) async fn go_on(broker: Arc<Broker>, session: Arc<Session>, outbox: Reader, source: impl FrameSource, sink: impl FrameSink) {
-    converse(Seat { broker, session, is_known: true }, outbox, source, sink).await;
+pub(super) async fn go_on(
+    broker: Arc<Broker>,
+    (session, outbox): (Arc<Session>, Reader),
+    place: Arc<Place>,
+    source: impl FrameSource,
+    sink: impl FrameSink,
+) {
+    converse(Seat { broker, session, is_known: true, _place: place }, outbox, source, sink).await;
 }
 
 /// Speaks until one side has had enough, and says goodbye.
@@ -135,11 +144,12 @@ struct Seat {
     session: Arc<Session>,
     /// Its client was told that there is one.
     is_known: bool,
+    _place: Arc<Place>,
 }
 
 impl Seat {
-    fn new(broker: Arc<Broker>, session: Arc<Session>) -> Self {
-        Self { broker, session, is_known: false }
+    fn new(broker: Arc<Broker>, session: Arc<Session>, place: Arc<Place>) -> Self {
+        Self { broker, session, is_known: false, _place: place }
     }
 
     fn leave(&self, why: &str) {

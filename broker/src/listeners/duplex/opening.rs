@@ -19,7 +19,7 @@ use transport::frame::{FrameSink, FrameSource, Goodbye, ReadError};
 
 use super::{Guest, Known, Seat};
 use crate::{
-    actors::session::Session,
+    actors::{session::Session, tenant::Place},
     auth::Caller,
     broker::{Broker, unknown_backend},
     limits::{CLIENT_TEXT_BYTES_MAX, FIRST_MESSAGE_BYTES_MAX},
@@ -115,16 +115,23 @@ async fn answered(broker: &Arc<Broker>, guest: &Guest, message: &Message) -> Ans
 }
 
 async fn opened(broker: &Arc<Broker>, guest: &Guest, message: &Message) -> Result<(Seat, Bytes), Refusal> {
-    if let Some(Known { caller, endpoint, can_come_back }) = &guest.known {
+    if let Some(Known { caller, endpoint, can_come_back, place }) = &guest.known {
         let (session, result) = broker.open_session(caller.clone(), endpoint.clone(), guest.transport, message).await?;
         let result = if *can_come_back { with_session_id(&result, &session) } else { result };
-        return Ok((Seat::new(broker.clone(), session), result));
+        return Ok((Seat::new(broker.clone(), session, place.clone()), result));
     }
     let asked = Asked::read(message)?;
     let caller = broker.authenticate_on(asked.token.as_deref(), guest.certified.as_ref())?;
     let endpoint = endpoint(broker, &caller, asked.backend.as_deref())?;
+    let place = place(broker, &caller)?;
     let (session, result) = broker.open_session(caller, endpoint, guest.transport, message).await?;
-    Ok((Seat::new(broker.clone(), session), result))
+    Ok((Seat::new(broker.clone(), session, place), result))
+}
+
+/// A place for one more connection of the caller's tenant.
+pub(in crate::listeners) fn place(broker: &Broker, caller: &Caller) -> Result<Arc<Place>, Refusal> {
+    let tenant = broker.tenant(&caller.tenant).ok_or_else(|| Refusal::new(ErrorKind::Unauthorized, "the tenant is gone"))?;
+    tenant.enter().map(Arc::new)
 }
 
 /// Tells a client the id by which it finds its session again.

@@ -21,6 +21,7 @@ use crate::{
     actors::{
         shared::Shared,
         stream::{Ended, Next, Reader},
+        tenant::Place,
     },
     metrics::{Direction, Side},
     rules::event_log::Event,
@@ -93,6 +94,8 @@ pub(super) struct EventStyle {
     pub(super) ids: bool,
     pub(super) retry: Duration,
     pub(super) keepalive: Duration,
+    /// Its own among the connections of its tenant; that of a request's stream is the request's place among those in flight.
+    pub(super) _place: Option<Place>,
 }
 
 /// An event stream: what was read already, then what the reader gets.

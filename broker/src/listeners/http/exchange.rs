@@ -138,7 +138,11 @@ impl Asked<'_> {
             gate::accepts_events(headers)?;
         }
         gate::version(headers)?;
-        let mut way = Way::new(&self, session_id.ok_or_else(session_required)?);
+        let session_id = session_id.ok_or_else(session_required)?;
+        if is_get {
+            self.broker.shared.overload.admits()?;
+        }
+        let mut way = Way::new(&self, session_id);
         loop {
             let session = match self.locate(&mut way, &Bytes::new()).await? {
                 Located::Here(session) => session,
@@ -188,6 +192,7 @@ pub(super) fn preflight() -> Response<Body> {
 
 /// A GET: a new general stream, or an old stream from where the client left it.
 async fn listen(session: &Arc<Session>, headers: &HeaderMap) -> Result<Response<Body>, Refusal> {
+    let place = session.tenant.enter()?;
     let Resumed { reader, gap } = match headers.get(LAST_EVENT_ID) {
         None => session.open_general_stream().await?,
         Some(id) => {
@@ -198,7 +203,7 @@ async fn listen(session: &Arc<Session>, headers: &HeaderMap) -> Result<Response<
             resumed
         }
     };
-    Ok(stamped(answer::events(&session.shared, reader, &[], EventStyle { gap, ..style(session) }), session))
+    Ok(stamped(answer::events(&session.shared, reader, &[], EventStyle { gap, _place: Some(place), ..style(session) }), session))
 }
 
 pub(super) fn style(session: &Session) -> EventStyle {
@@ -210,6 +215,7 @@ pub(super) fn style(session: &Session) -> EventStyle {
         ids: events.log != EventLog::Off,
         retry: events.retry,
         keepalive: events.keepalive,
+        _place: None,
     }
 }
 

@@ -29,7 +29,7 @@ use super::{
     answer::{self, Body},
     exchange::{self, preflight, readable_by},
     gate::{self, Gate},
-    post::read_body,
+    post::{is_small, read_body},
 };
 use crate::{
     auth::Caller,
@@ -90,6 +90,9 @@ async fn answered(broker: &Arc<Broker>, gate: &Gate, request: Request<Incoming>,
         return begin(broker, caller, endpoint, floor);
     }
     gate::is_json(&head.headers)?;
+    if !is_small(&head.headers) {
+        broker.shared.overload.admits()?;
+    }
     let config = &broker.shared.config;
     let frame = read_body(&head.headers, body, config.limits.message_bytes, config.timeouts.request_read).await?;
     let name = head.uri.query().and_then(|query| query.split('&').find_map(|pair| pair.strip_prefix("session=")));
@@ -125,6 +128,8 @@ fn begin(broker: &Arc<Broker>, caller: Caller, endpoint: Endpoint, floor: Floor)
             return Err(unknown_backend(backend));
         }
     }
+    broker.shared.overload.admits()?;
+    let place = duplex::place(broker, &caller)?;
     let name = URL_SAFE_NO_PAD.encode(rand::random::<[u8; LEGACY_NAME_BYTES]>());
     let (messages, posted) = mpsc::channel(LEGACY_QUEUE_FRAMES);
     let (events, taken) = mpsc::channel(1);
@@ -133,7 +138,7 @@ fn begin(broker: &Arc<Broker>, caller: Caller, endpoint: Endpoint, floor: Floor)
     let (source, sink) = (Posted { posted, stream: events.clone() }, Events(Some(events)));
     let (broker_too, sessions) = (broker.clone(), floor.sessions.clone());
     sessions.spawn(async move {
-        let guest = Guest { transport: TRANSPORT, certified: None, known: Some(Known { caller, endpoint, can_come_back: false }) };
+        let guest = Guest { transport: TRANSPORT, certified: None, known: Some(Known { caller, endpoint, can_come_back: false, place }) };
         duplex::serve(broker_too, guest, source, sink, floor.stop.clone()).await;
         floor.streams.0.remove(&name);
         drop(floor.admitted);

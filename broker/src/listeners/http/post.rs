@@ -31,7 +31,7 @@ use crate::{
         session::{Session, session_moved},
         stream::{Ended, EventStream, Next, Reader},
     },
-    limits::{DISCARD_WAIT, DISCARDED_BYTES_MAX},
+    limits::{DISCARD_WAIT, DISCARDED_BYTES_MAX, OVERLOAD_BODY_BYTES_MAX},
     metrics::{Direction, Side},
     rules::event_log::{Event, EventKind},
 };
@@ -46,9 +46,15 @@ impl Asked<'_> {
         gate::accepts_answers(headers).map_err(anonymous)?;
         let shared = &self.broker.shared;
         let limits = Limits { bytes_max: shared.config.limits.message_bytes, ..Limits::default() };
+        if !is_small(headers) {
+            shared.overload.admits().map_err(anonymous)?;
+        }
         let frame = read_body(headers, body, limits.bytes_max, shared.config.timeouts.request_read).await.map_err(anonymous)?;
         if let Reach::Edge(_) = self.reach {
             shared.metrics.bytes(Direction::In, Side::Client, frame.len());
+        }
+        if shared.overload.is_over() {
+            self.refuse_requests(&frame, &limits)?;
         }
         let Some(id) = session_id(headers).map_err(anonymous)? else {
             return self.serve(None, decode_body(frame, &limits, false)?).await;
@@ -75,6 +81,18 @@ impl Asked<'_> {
                 }
                 (_, served) => return served,
             }
+        }
+    }
+
+    /// What is too much are new requests, and a search for their sessions. Answers, notifications and pings bring others to
+    /// their end.
+    fn refuse_requests(&self, frame: &Bytes, limits: &Limits) -> Result<(), Rejected> {
+        match decode_body(frame.clone(), limits, true)? {
+            Frames::One(message) if message.kind == Kind::Request && message.method != Method::Ping => {
+                self.broker.shared.overload.admits().map_err(|refusal| Rejected::new(refusal, message.id.clone()))
+            }
+            // Which of a batch are requests is seen when each is begun.
+            Frames::One(_) | Frames::Batch(_) => Ok(()),
         }
     }
 
@@ -141,6 +159,12 @@ async fn one(session: &Arc<Session>, message: Message) -> Result<Response<Body>,
         }
     }
     Ok(stamped(answer::empty(StatusCode::ACCEPTED), session))
+}
+
+/// Whether it takes little to find out what a body is.
+pub(super) fn is_small(headers: &HeaderMap) -> bool {
+    let length = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()).and_then(|text| text.parse::<usize>().ok());
+    length.is_some_and(|length| length <= OVERLOAD_BODY_BYTES_MAX)
 }
 
 /// Waits for the first thing to send: when that is the answer the response is JSON, otherwise (or when it takes long) an

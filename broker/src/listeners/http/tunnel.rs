@@ -30,7 +30,7 @@ use super::{
     websocket::{begun_here, endpoint, limits, resumed},
 };
 use crate::{
-    actors::{session::Session, stream::Reader},
+    actors::{session::Session, stream::Reader, tenant::Place},
     broker::Broker,
     limits::{CLIENT_WRITE_STALL_MAX, TUNNEL_BYTES},
     listeners::duplex,
@@ -45,6 +45,9 @@ pub(super) struct Tunnel {
     here: DuplexStream,
     there: Incoming,
 }
+
+/// A session that its client goes on with, what that has not received, and a place for the connection.
+type Resumed = (Arc<Session>, Reader, Arc<Place>);
 
 /// What came of asking a session's owner for it.
 pub(super) enum Dug {
@@ -123,11 +126,11 @@ impl Tunnel {
 pub(super) async fn handle_replica(broker: &Arc<Broker>, request: Request<Incoming>) -> Response<Body> {
     let (head, body) = request.into_parts();
     match asked(broker, &head).await {
-        Ok(Ok((session, outbox))) => {
+        Ok(Ok((session, outbox, place))) => {
             let (near, far) = tokio::io::duplex(TUNNEL_BYTES);
             let writer = StallGuard::new(near, CLIENT_WRITE_STALL_MAX);
             let (source, sink) = websocket::server_over(reader(body), writer, Bytes::new(), &limits(broker));
-            broker.shared.running.spawn(duplex::go_on(broker.clone(), session, outbox, source, sink));
+            broker.shared.running.spawn(duplex::go_on(broker.clone(), (session, outbox), place, source, sink));
             let bytes = ReaderStream::new(far).map_ok(Frame::data).map_err(|_| BrokenOff);
             Response::new(Either::Right(StreamBody::new(bytes).boxed_unsync()))
         }
@@ -137,7 +140,7 @@ pub(super) async fn handle_replica(broker: &Arc<Broker>, request: Request<Incomi
 }
 
 /// The session and what its client has not received of it yet, or where it is.
-async fn asked(broker: &Arc<Broker>, head: &request::Parts) -> Result<Result<(Arc<Session>, Reader), Response<Body>>, Refusal> {
+async fn asked(broker: &Arc<Broker>, head: &request::Parts) -> Result<Result<Resumed, Response<Body>>, Refusal> {
     let endpoint = endpoint(head.uri.path())?;
     let caller = exchange::vouched_client(broker, head)?;
     exchange::known_to(broker, &caller, &endpoint)?;
@@ -146,8 +149,9 @@ async fn asked(broker: &Arc<Broker>, head: &request::Parts) -> Result<Result<(Ar
         Located::Here(session) => {
             begun_here(&session)?;
             broker.taken_up(&session).await;
+            let place = duplex::place(broker, &caller)?;
             let outbox = resumed(&session, &head.headers)?;
-            Ok(Ok((session, outbox)))
+            Ok(Ok((session, outbox, place)))
         }
         Located::Answered(elsewhere) => Ok(Err(elsewhere)),
     }

@@ -27,7 +27,7 @@ use super::{
     vouched,
 };
 use crate::{
-    actors::{session::Session, stream::Reader},
+    actors::{session::Session, stream::Reader, tenant::Place},
     broker::{Broker, no_session},
     limits::CLIENT_WRITE_STALL_MAX,
     listeners::duplex::{self, Guest, Known},
@@ -67,12 +67,12 @@ struct Opened {
 
 enum Plan {
     Begin(Known),
-    GoOn(Arc<Session>, Reader),
-    PassOn(Tunnel),
+    GoOn(Arc<Session>, Reader, Arc<Place>),
+    PassOn(Tunnel, Arc<Place>),
 }
 
 /// Where the session is that a client goes on with.
-enum Place {
+enum Whereabouts {
     Here(Arc<Session>),
     There(Tunnel),
     /// What its owner answered instead.
@@ -94,7 +94,9 @@ async fn opened(broker: &Arc<Broker>, gate: &Gate, request: Request<Incoming>) -
         // Why it is no handshake, in the form that RFC 6455 has for it.
         Err(error) => return Ok(Opened { response: with_text(error.response(), error.to_string()), plan: None }),
     };
-    let known = Known { caller, endpoint, can_come_back: true };
+    broker.shared.overload.admits().map_err(anonymous)?;
+    let place = duplex::place(broker, &caller).map_err(anonymous)?;
+    let known = Known { caller, endpoint, can_come_back: true, place };
     let plan = match session_id(&head.headers).map_err(anonymous)? {
         None if broker.draining() => {
             return Err(anonymous(Refusal::new(ErrorKind::Draining, "the broker is shutting down and takes no new sessions")));
@@ -102,12 +104,12 @@ async fn opened(broker: &Arc<Broker>, gate: &Gate, request: Request<Incoming>) -
         None => Plan::Begin(known),
         Some(id) => {
             let plan = match found(broker, id, &known, &head).await.map_err(anonymous)? {
-                Place::Here(session) => {
+                Whereabouts::Here(session) => {
                     let outbox = resumed(&session, &head.headers).map_err(anonymous)?;
-                    Plan::GoOn(session, outbox)
+                    Plan::GoOn(session, outbox, known.place)
                 }
-                Place::There(tunnel) => Plan::PassOn(tunnel),
-                Place::Nowhere(response) => return Ok(Opened { response, plan: None }),
+                Whereabouts::There(tunnel) => Plan::PassOn(tunnel, known.place),
+                Whereabouts::Nowhere(response) => return Ok(Opened { response, plan: None }),
             };
             if let Ok(value) = HeaderValue::from_str(id) {
                 response.headers_mut().insert(SESSION_ID, value);
@@ -131,22 +133,22 @@ pub(super) fn endpoint(path: &str) -> Result<Endpoint, Refusal> {
 }
 
 /// Finds a session that began on a WebSocket.
-async fn found(broker: &Arc<Broker>, id: &str, known: &Known, head: &request::Parts) -> Result<Place, Refusal> {
+async fn found(broker: &Arc<Broker>, id: &str, known: &Known, head: &request::Parts) -> Result<Whereabouts, Refusal> {
     let mut search = Search::new(broker, id, &known.caller, &known.endpoint);
     loop {
         let owner = match search.next().await? {
             Found::Here(session) => {
                 begun_here(&session)?;
                 broker.taken_up(&session).await;
-                return Ok(Place::Here(session));
+                return Ok(Whereabouts::Here(session));
             }
             Found::There(owner) => owner,
         };
         let mut headers = vouched::outgoing(&head.headers, &known.caller);
         vouched::note_lease(&mut headers, forward::holds_lease(broker) && !search.insists());
         match tunnel::dig(broker, &owner, &head.uri, headers).await {
-            Dug::Through(tunnel) => return Ok(Place::There(tunnel)),
-            Dug::Refused(response) => return Ok(Place::Nowhere(response)),
+            Dug::Through(tunnel) => return Ok(Whereabouts::There(tunnel)),
+            Dug::Refused(response) => return Ok(Whereabouts::Nowhere(response)),
             Dug::Missed(miss) => forward::missed(broker, &mut search, &owner, miss),
         }
     }
@@ -203,11 +205,11 @@ async fn serve(broker: Arc<Broker>, plan: Plan, upgrade: OnUpgrade, floor: Floor
             let guest = Guest { transport: TRANSPORT, certified: None, known: Some(known) };
             duplex::serve(broker, guest, source, sink, floor.stop.clone()).await;
         }
-        Plan::GoOn(session, outbox) => {
+        Plan::GoOn(session, outbox, place) => {
             let (source, sink) = over(stream);
-            duplex::go_on(broker, session, outbox, source, sink).await;
+            duplex::go_on(broker, (session, outbox), place, source, sink).await;
         }
-        Plan::PassOn(tunnel) => tunnel.serve(stream, begun, &floor.stop).await,
+        Plan::PassOn(tunnel, _place) => tunnel.serve(stream, begun, &floor.stop).await,
     }
     drop(floor.admitted);
 }

@@ -84,6 +84,10 @@ impl HotStore for Hints {
         self.wakes.subscribe()
     }
 
+    async fn take_of_budgets(&self, _: &[storage::hot::BudgetAsk]) -> Option<Vec<storage::hot::BudgetShare>> {
+        None
+    }
+
     fn is_connected(&self) -> bool {
         true
     }

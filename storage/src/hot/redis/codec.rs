@@ -68,6 +68,13 @@ impl Codec {
         Self { key: hmac::Key::new(hmac::HMAC_SHA256, key), node }
     }
 
+    /// A budget, whose name may hold names of people: Redis is not told them, nor can it be guessed where a budget is.
+    pub(super) fn budget_key(&self, name: &str) -> String {
+        let tag = hmac::sign(&self.key, format!("budget\0{name}").as_bytes());
+        let hexadecimal: String = tag.as_ref().iter().take(TAG_BYTES).map(|byte| format!("{byte:02x}")).collect();
+        format!("mcpb:1:b:{hexadecimal}")
+    }
+
     pub(super) fn owner(&self, session: &SessionKey, owner: &OwnerHint) -> Vec<u8> {
         let mut body = Vec::with_capacity(2 + owner.node.len() + owner.address.len());
         let node = &owner.node.as_bytes()[..owner.node.len().min(usize::from(u16::MAX))];

@@ -3,6 +3,7 @@
 //!
 //! Plain Redis, 6.2 or newer, not a Redis Cluster: a cluster's answer `MOVED` counts as an error like others.
 
+mod budgets;
 mod bus;
 mod codec;
 mod events;
@@ -20,7 +21,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use redis::{Client, Cmd, RedisError, Value};
+use redis::{Client, Cmd, RedisError, Script, Value};
 use tokio::{
     sync::{broadcast, watch},
     task::AbortHandle,
@@ -33,7 +34,7 @@ use self::{
     events::{Known, Scripts},
     link::{CONNECT_MAX, Link, Request},
 };
-use super::{HotStore, OwnerHint, WAKES_HELD_MAX, Wake};
+use super::{BudgetAsk, BudgetShare, HotStore, OwnerHint, WAKES_HELD_MAX, Wake};
 use crate::{SessionKey, StoreError};
 
 /// How long the last words may take.
@@ -62,6 +63,7 @@ pub struct RedisHot {
     codec: Arc<Codec>,
     retention: Duration,
     scripts: Scripts,
+    budgets: Script,
     known: Mutex<Known>,
     words: broadcast::Sender<Wake>,
     outbox: Outbox,
@@ -88,6 +90,7 @@ impl RedisHot {
             codec,
             retention: options.event_retention,
             scripts: Scripts::new(),
+            budgets: budgets::script(),
             known: Mutex::new(events::nothing_known()),
             words,
             outbox,
@@ -158,6 +161,10 @@ impl HotStore for RedisHot {
 
     fn wakes(&self) -> broadcast::Receiver<Wake> {
         self.words.subscribe()
+    }
+
+    async fn take_of_budgets(&self, asks: &[BudgetAsk]) -> Option<Vec<BudgetShare>> {
+        self.settle_budgets(asks).await
     }
 
     fn is_connected(&self) -> bool {

@@ -1,0 +1,172 @@
+//! What a stream holds unread: given to another stream, and counted as part of what all streams of the process may hold.
+
+use std::{
+    sync::{Arc, Weak, atomic::Ordering},
+    time::Instant,
+};
+
+use super::{EventStream, State};
+use crate::{
+    admission::waiting::{Holder, Waiting},
+    metrics::Metrics,
+    rules::event_log::Event,
+};
+
+/// All streams of the process together.
+#[derive(Debug)]
+pub struct AllWaiting {
+    waiting: Waiting<Weak<EventStream>>,
+    metrics: Arc<Metrics>,
+}
+
+impl AllWaiting {
+    pub fn new(bytes_max: usize, metrics: Arc<Metrics>) -> Arc<Self> {
+        Arc::new(Self { waiting: Waiting::new(bytes_max), metrics })
+    }
+
+    /// Cuts streams, the largest first, until there is room.
+    fn make_room(&self) {
+        while let Some(largest) = self.waiting.to_be_cut().and_then(|stream| stream.upgrade()) {
+            tracing::warn!(stream = largest.number, "too much waits for all clients together: the one for which most waits is given up");
+            self.metrics.rate_limited("outbox_bytes_total");
+            largest.give_up();
+        }
+    }
+}
+
+/// A stream's place among them.
+#[derive(Debug)]
+pub(super) struct Counted {
+    all: Arc<AllWaiting>,
+    holder: Holder,
+    stream: Weak<EventStream>,
+}
+
+impl EventStream {
+    /// Gives away what no connection has taken, to be told on another stream.
+    pub fn take_unread(&self) -> Vec<Event> {
+        let mut state = self.lock();
+        let unread = state.log.take_unread();
+        if let (Some(last), Some(sink)) = (unread.last(), &mut state.sink) {
+            sink.trim(self.number, last.sequence); // the log can not take back its end, so all of it goes
+        }
+        self.settle(&mut state);
+        unread
+    }
+
+    /// Takes over what another stream could not deliver, as far as there is room. Returns how many found none.
+    pub fn adopt(&self, now: Instant, events: Vec<Event>) -> usize {
+        let mut state = self.lock();
+        let mut left_out = 0;
+        for event in events {
+            if event.topic.is_some() || state.log.has_room_for(event.frame.len()) {
+                let _fits = state.add(self.number, now, event.kind, event.topic, event.frame);
+            } else {
+                left_out += 1;
+            }
+        }
+        self.settle(&mut state);
+        drop(state);
+        self.changed.notify_waiters();
+        left_out
+    }
+
+    /// What it holds counts from now on.
+    pub fn count_in(self: &Arc<Self>, all: &Arc<AllWaiting>) {
+        let counted = Counted { all: all.clone(), holder: all.waiting.new_holder(), stream: Arc::downgrade(self) };
+        let mut state = self.lock();
+        if self.counted.set(counted).is_ok() {
+            self.settle(&mut state);
+        }
+    }
+
+    /// Notes how much it holds, as it is now.
+    pub(super) fn settle(&self, state: &mut State) {
+        let Some(counted) = self.counted.get() else { return };
+        let all = &counted.all;
+        let unread = if state.log.was_cut() { 0 } else { state.log.unread_bytes() };
+        let steps = all.waiting.settle(counted.holder, state.steps, unread, || counted.stream.clone());
+        if steps != std::mem::replace(&mut state.steps, steps) {
+            self.grown.store(true, Ordering::Relaxed);
+            all.metrics.limits.outbox_bytes(all.waiting.bytes());
+        }
+    }
+
+    /// Has others, or itself, make room for what was just added. Not to be called while a stream is locked.
+    pub(super) fn make_room_for_it(&self) {
+        if self.grown.swap(false, Ordering::Relaxed)
+            && let Some(counted) = self.counted.get()
+        {
+            counted.all.make_room();
+        }
+    }
+
+    /// Its client does not read, and what waits for it is in the way of others.
+    fn give_up(&self) {
+        let mut state = self.lock();
+        state.log.cut();
+        let _let_go = state.log.take_unread();
+        self.settle(&mut state);
+        drop(state);
+        self.changed.notify_waiters();
+    }
+}
+
+impl Drop for EventStream {
+    fn drop(&mut self) {
+        let steps = self.lock().steps;
+        if let Some(Counted { all, holder, stream }) = self.counted.get() {
+            all.waiting.settle(*holder, steps, 0, || stream.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::{
+        limits::OUTBOX_STEP_BYTES,
+        rules::event_log::{EventKind, LogLimits},
+    };
+
+    const STEP: usize = OUTBOX_STEP_BYTES;
+
+    fn stream(all: &Arc<AllWaiting>) -> Arc<EventStream> {
+        let limits = LogLimits { events: 1_000, bytes: 100 * STEP };
+        let stream = EventStream::outbox(1, limits, Some(0));
+        stream.count_in(all);
+        stream
+    }
+
+    fn push(stream: &EventStream, bytes: usize) -> bool {
+        stream.push(Instant::now(), EventKind::Answer, Bytes::from(vec![b' '; bytes])).is_ok()
+    }
+
+    #[test]
+    fn r16_the_client_for_which_most_waits_is_given_up_and_no_other() {
+        let metrics = Arc::new(Metrics::new(false));
+        let all = AllWaiting::new(4 * STEP, metrics.clone());
+        let [small, large, last] = [stream(&all), stream(&all), stream(&all)];
+        assert!(push(&small, STEP + 1) && push(&large, 2 * STEP) && push(&last, STEP));
+        assert_eq!(all.waiting.bytes(), 4 * STEP);
+        assert!(push(&last, STEP / 2) && push(&last, STEP / 2));
+        assert!(!push(&large, 1) || !push(&last, 1), "one of the two that hold most");
+        assert!(push(&small, 1));
+        assert!(all.waiting.bytes() <= 4 * STEP);
+        assert!(metrics.render().contains(r#"mcp_rate_limited_total{scope="outbox_bytes_total"} 1"#));
+    }
+
+    #[test]
+    fn what_is_read_or_dropped_makes_room() {
+        let all = AllWaiting::new(4 * STEP, Arc::new(Metrics::new(false)));
+        let (read, dropped) = (stream(&all), stream(&all));
+        let mut reader = read.read_from(0).unwrap();
+        assert!(push(&read, 2 * STEP) && push(&dropped, 2 * STEP));
+        assert!(reader.take_now(10, STEP, &mut Vec::new()).is_some());
+        assert_eq!(all.waiting.bytes(), 2 * STEP);
+        drop(dropped);
+        assert_eq!(all.waiting.bytes(), 0);
+    }
+}

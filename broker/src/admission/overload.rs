@@ -1,0 +1,307 @@
+//! When the process has too much to do, new requests are refused at once, so that those it has come to their end: too little
+//! memory is left, work that is ready waits too long for a processor, or too many requests wait for an answer.
+//!
+//! A thread of its own watches, so that it sees a runtime that is too busy; a request looks at one number. Pings, answers,
+//! notifications, goodbyes, health and the admin API are always let through.
+
+use std::{
+    fs,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use protocol::error::{ErrorKind, Refusal};
+
+use crate::{
+    config,
+    limits::{OVERLOAD_LOOK_INTERVAL, OVERLOAD_LOOKS_IN_A_ROW, OVERLOAD_RETRY},
+    metrics::{Metrics, process},
+};
+
+/// Once it refuses because of memory, it goes on until this much of the limit, in percent, is free again.
+const RELIEF_PERCENT: u64 = 5;
+
+const MEMORY: u8 = 1;
+const QUEUE: u8 = 2;
+
+#[derive(Debug)]
+pub struct Overload {
+    /// Bits of the reasons.
+    reasons: AtomicU8,
+    pending: AtomicUsize,
+    pending_max: usize,
+    /// When the probe that is in the runtime's queue was put there, in nanoseconds since `started`; 0: none is.
+    probe_sent_ns: AtomicU64,
+    /// How long the last one waited.
+    probe_waited_ns: AtomicU64,
+    started: Instant,
+    metrics: Arc<Metrics>,
+}
+
+impl Overload {
+    pub fn new(settings: &config::Overload, metrics: Arc<Metrics>) -> Arc<Self> {
+        Arc::new(Self {
+            reasons: AtomicU8::new(0),
+            pending: AtomicUsize::new(0),
+            pending_max: settings.requests_pending,
+            probe_sent_ns: AtomicU64::new(0),
+            probe_waited_ns: AtomicU64::new(0),
+            started: Instant::now(),
+            metrics,
+        })
+    }
+
+    /// Watches from now on. Must be called inside the runtime. Without anything to look at no thread is started.
+    pub fn watch(self: &Arc<Self>, settings: &config::Overload) {
+        let memory = MemoryLimit::find(settings);
+        if memory.is_none() && settings.queue_delay.is_zero() {
+            return;
+        }
+        let (overload, runtime, queue_delay) = (Arc::downgrade(self), tokio::runtime::Handle::current(), settings.queue_delay);
+        let watching = std::thread::Builder::new().name("overload".to_owned());
+        if let Err(error) = watching.spawn(move || watch(&overload, &runtime, memory, queue_delay)) {
+            tracing::error!(%error, "nobody watches memory and queues: no thread could be started");
+        }
+    }
+
+    /// Whether a new request may be taken up.
+    pub fn admits(&self) -> Result<(), Refusal> {
+        let Some((reason, text)) = self.excess() else { return Ok(()) };
+        self.metrics.limits.shed(reason);
+        Err(Refusal::new(ErrorKind::Overloaded, text).with("reason", reason).retry_after(OVERLOAD_RETRY))
+    }
+
+    /// Whether it would be refused.
+    pub fn is_over(&self) -> bool {
+        self.excess().is_some()
+    }
+
+    fn excess(&self) -> Option<(&'static str, &'static str)> {
+        match self.reasons.load(Ordering::Relaxed) {
+            0 if self.pending.load(Ordering::Relaxed) < self.pending_max => None,
+            0 => Some(("pending", "too many requests wait for an answer")),
+            reasons if reasons & MEMORY != 0 => Some(("memory", "little memory is left")),
+            _ => Some(("queue", "there is more to do than can be done")),
+        }
+    }
+
+    /// A request is taken up, or over.
+    pub fn count_pending(&self, begun: bool) {
+        if begun {
+            self.pending.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.pending.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes whether a reason holds; what changes is told.
+    fn set(&self, reason: u8, name: &'static str, holds: bool, why: &str) {
+        let before = match holds {
+            true => self.reasons.fetch_or(reason, Ordering::Relaxed),
+            false => self.reasons.fetch_and(!reason, Ordering::Relaxed),
+        };
+        if (before & reason != 0) == holds {
+            return;
+        }
+        self.metrics.limits.overloaded(name, holds);
+        if holds {
+            tracing::warn!(reason = name, why, "overloaded: new requests are refused");
+        } else {
+            tracing::info!(reason = name, why, "not overloaded any more");
+        }
+    }
+
+    fn since_start_ns(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX).max(1)
+    }
+
+    /// How long work that is ready waits, as far as can be said now; sends the next probe.
+    fn queue_delay(self: &Arc<Self>, runtime: &tokio::runtime::Handle) -> Duration {
+        let now = self.since_start_ns();
+        let waiting = match self.probe_sent_ns.load(Ordering::Acquire) {
+            0 => self.probe_waited_ns.load(Ordering::Relaxed),
+            sent => now.saturating_sub(sent),
+        };
+        if self.probe_sent_ns.compare_exchange(0, now, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            let overload = self.clone();
+            // From outside of the runtime: it goes to the queue that all of its threads take from.
+            runtime.spawn(async move {
+                let sent = overload.probe_sent_ns.load(Ordering::Acquire);
+                overload.probe_waited_ns.store(overload.since_start_ns().saturating_sub(sent), Ordering::Relaxed);
+                overload.probe_sent_ns.store(0, Ordering::Release);
+            });
+        }
+        Duration::from_nanos(waiting)
+    }
+}
+
+fn watch(overload: &Weak<Overload>, runtime: &tokio::runtime::Handle, memory: Option<MemoryLimit>, queue_delay: Duration) {
+    let mut late = 0;
+    loop {
+        std::thread::sleep(OVERLOAD_LOOK_INTERVAL);
+        let Some(overload) = overload.upgrade() else { return };
+        if let Some(limit) = &memory {
+            let used = limit.used();
+            let sheds = overload.reasons.load(Ordering::Relaxed) & MEMORY != 0;
+            let why = format!("{used} of {} bytes are used", limit.bytes);
+            overload.set(MEMORY, "memory", limit.is_exceeded(used, sheds), &why);
+        }
+        if !queue_delay.is_zero() {
+            let waited = overload.queue_delay(runtime);
+            overload.metrics.limits.queue_delay(waited);
+            // One that is late may be the machine's fault; several in a row are ours.
+            late = if waited >= queue_delay { (late + 1).min(OVERLOAD_LOOKS_IN_A_ROW) } else { late.saturating_sub(1) };
+            let sheds = overload.reasons.load(Ordering::Relaxed) & QUEUE != 0;
+            let holds = late >= OVERLOAD_LOOKS_IN_A_ROW || (sheds && late > 0);
+            overload.set(QUEUE, "queue", holds, &format!("work that is ready waited {waited:?}"));
+        }
+    }
+}
+
+/// What may be used, and where to look how much is.
+#[derive(Debug)]
+struct MemoryLimit {
+    bytes: u64,
+    percent: u64,
+    /// Of the cgroup, where the limit is: its other processes count too.
+    cgroup: Option<Cgroup>,
+}
+
+impl MemoryLimit {
+    fn find(settings: &config::Overload) -> Option<Self> {
+        let percent = u64::from(settings.memory_percent);
+        if let Some(bytes) = settings.memory_bytes {
+            return Some(Self { bytes: bytes as u64, percent, cgroup: None });
+        }
+        let own = fs::read_to_string("/proc/self/cgroup").ok()?;
+        let (cgroup, bytes) = Cgroup::find(&own)?;
+        Some(Self { bytes, percent, cgroup: Some(cgroup) })
+    }
+
+    fn used(&self) -> u64 {
+        let resident = process::resident_bytes().unwrap_or(0);
+        self.cgroup.as_ref().and_then(Cgroup::used).unwrap_or(0).max(resident)
+    }
+
+    fn is_exceeded(&self, used: u64, already: bool) -> bool {
+        let percent = if already { self.percent.saturating_sub(RELIEF_PERCENT) } else { self.percent };
+        used / 100 * 100 >= self.bytes / 100 * percent
+    }
+}
+
+/// A memory controller's files (cgroup v2, or v1).
+#[derive(Debug)]
+struct Cgroup {
+    current: String,
+    stat: String,
+    /// In `stat`: what is given back when it is needed.
+    reclaimable: &'static str,
+}
+
+/// Limits above this are none: v1 says so with a very large number.
+const NO_LIMIT: u64 = 1 << 60;
+
+impl Cgroup {
+    /// The tightest limit on the way from our own group up; `own` is `/proc/self/cgroup`.
+    fn find(own: &str) -> Option<(Self, u64)> {
+        let (root, path, max, current, reclaimable) = own.lines().find_map(|line| {
+            let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+            if controllers.is_empty() {
+                return Some(("/sys/fs/cgroup", path, "memory.max", "memory.current", "inactive_file "));
+            }
+            let v1 = controllers.split(',').any(|name| name == "memory");
+            v1.then_some(("/sys/fs/cgroup/memory", path, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "))
+        })?;
+        let mut tightest: Option<(Self, u64)> = None;
+        let mut path = path.trim_end_matches('/');
+        loop {
+            let folder = format!("{root}{path}");
+            let limit = fs::read_to_string(format!("{folder}/{max}")).ok().and_then(|text| text.trim().parse::<u64>().ok());
+            if let Some(limit) = limit.filter(|limit| *limit < NO_LIMIT)
+                && tightest.as_ref().is_none_or(|(_, known)| limit < *known)
+            {
+                let cgroup = Self { current: format!("{folder}/{current}"), stat: format!("{folder}/memory.stat"), reclaimable };
+                tightest = Some((cgroup, limit));
+            }
+            match path.rsplit_once('/') {
+                Some((parent, _)) => path = parent,
+                None => return tightest,
+            }
+        }
+    }
+
+    fn used(&self) -> Option<u64> {
+        let current: u64 = fs::read_to_string(&self.current).ok()?.trim().parse().ok()?;
+        let stat = fs::read_to_string(&self.stat).unwrap_or_default();
+        let reclaimable = stat.lines().find_map(|line| line.strip_prefix(self.reclaimable)?.trim().parse().ok());
+        Some(current.saturating_sub(reclaimable.unwrap_or(0)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(text: &str) -> config::Overload {
+        config::load_from(&format!("overload: {text}"), []).unwrap().overload
+    }
+
+    fn overload(text: &str) -> Arc<Overload> {
+        Overload::new(&settings(text), Arc::new(Metrics::new(false)))
+    }
+
+    #[test]
+    fn too_many_pending_requests_are_too_many() {
+        let overload = overload("{requests_pending: 2}");
+        for _ in 0..2 {
+            overload.admits().unwrap();
+            overload.count_pending(true);
+        }
+        let refusal = overload.admits().unwrap_err();
+        assert_eq!((refusal.kind.code(), refusal.kind.http_status(), refusal.retry_after), (1004, 503, Some(OVERLOAD_RETRY)));
+        overload.count_pending(false);
+        overload.admits().unwrap();
+        assert!(overload.metrics.render().contains(r#"mcp_overload_refused_total{reason="pending"} 1"#));
+    }
+
+    #[test]
+    fn memory_is_exceeded_at_the_mark_and_until_it_is_well_below() {
+        let limit = MemoryLimit { bytes: 1_000_000, percent: 90, cgroup: None };
+        assert!(!limit.is_exceeded(899_000, false) && limit.is_exceeded(900_000, false));
+        assert!(limit.is_exceeded(850_000, true) && !limit.is_exceeded(849_000, true));
+        assert!(MemoryLimit::find(&settings("{memory_bytes: 64MiB}")).unwrap().used() > 1_000_000);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn r15_a_runtime_that_is_too_busy_refuses_and_gets_over_it() {
+        let settings = settings("{queue_delay: 50ms, memory_bytes: 1024GiB}");
+        let overload = Overload::new(&settings, Arc::new(Metrics::new(false)));
+        overload.watch(&settings);
+        assert!(overload.admits().is_ok());
+        let deadline = Instant::now() + Duration::from_secs(20);
+        // Holds the only thread of the runtime.
+        let (busy, watched) = (overload.clone(), overload.clone());
+        tokio::spawn(async move {
+            while busy.admits().is_ok() && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        })
+        .await
+        .unwrap();
+        let refusal = watched.admits().unwrap_err();
+        assert_eq!(refusal.data, [("reason", "queue".into())]);
+        while watched.admits().is_err() {
+            assert!(Instant::now() < deadline, "it does not get over it");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert!(watched.metrics.render().contains(r#"mcp_overloaded{reason="queue"} 0"#));
+    }
+
+    #[test]
+    fn a_group_without_a_limit_has_none() {
+        assert!(Cgroup::find("").is_none() && Cgroup::find("0::/no/such/group\n").is_none_or(|(_, limit)| limit > 0));
+    }
+}

@@ -1,0 +1,189 @@
+//! The sections `limits` and `overload`: their keys and what is made of them.
+
+use std::time::Duration;
+
+use super::{
+    checked::{Reading, size, wrong},
+    keys::{COUNT_MAX, Key, Kind, absent, key},
+};
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+const GIB: usize = 1 << 30;
+const COUNT: Kind = Kind::Count { min: 1, max: COUNT_MAX };
+const RATE: Kind = Kind::Count { min: 0, max: COUNT_MAX };
+
+pub(super) const LIMITS: &[Key] = &[
+    key("message_bytes", Kind::Size { min: KIB, max: 256 * MIB }, "16MiB", "Largest JSON-RPC message, from a client or a backend."),
+    key("connections", COUNT, "10000", "Open connections of clients, on each listener."),
+    key(
+        "connections_per_address",
+        COUNT,
+        "1000",
+        "Open connections from one IP address (of IPv6: from one /64), on each listener. Loopback addresses count too: raise it behind a proxy on the same machine.",
+    ),
+    key(
+        "connections_per_second_per_address",
+        RATE,
+        "1000",
+        "Sustained new connections from one IP address (of IPv6: from one /64), on each listener; 0 is unlimited. Further ones are closed at once.",
+    ),
+    key("connection_burst_per_address", COUNT, "2000", "New connections from one IP address above that rate before one is closed."),
+    key(
+        "connections_per_tenant",
+        COUNT,
+        "10000",
+        "Connections that are sessions (TCP, WebSocket, QUIC, HTTP+SSE) and open GET streams of one tenant, on each replica.",
+    ),
+    key("sessions_per_tenant", COUNT, "10000", "Open sessions of one tenant."),
+    key("sessions_per_principal", COUNT, "1000", "Open sessions of one principal, whichever of its keys they were opened with."),
+    key("calls_in_flight_per_session", COUNT, "1000", "Requests of one session that wait for an answer."),
+    key("calls_in_flight_per_tenant", COUNT, "10000", "Requests of one tenant that wait for an answer."),
+    key(
+        "requests_per_second",
+        RATE,
+        "0",
+        "Sustained requests of one tenant, over all replicas; 0 is unlimited, here and in the other rates.",
+    ),
+    key(
+        "burst",
+        COUNT,
+        "100",
+        "Requests of one tenant above the sustained rate before it is refused; without effect while the rate is unlimited.",
+    ),
+    key("requests_per_second_per_principal", RATE, "0", "Sustained requests of one principal, whichever keys and sessions it uses."),
+    key("burst_per_principal", COUNT, "100", "Requests of one principal above that rate."),
+    key("requests_per_second_per_backend", RATE, "0", "Sustained requests of one tenant to one of its backends."),
+    key("burst_per_backend", COUNT, "100", "Requests to one backend above that rate."),
+    key("requests_per_second_per_tool", RATE, "0", "Sustained calls of one tool by one tenant."),
+    key("burst_per_tool", COUNT, "100", "Calls of one tool above that rate."),
+    key(
+        "without_redis",
+        Kind::Choice(&["local_share", "unlimited", "refuse"]),
+        "local_share",
+        "What becomes of the rates while the configured Redis is away. `local_share`: each replica lets its part of them through; `unlimited`: all; `refuse`: nothing that has a rate. Without a configured Redis it is the local share always.",
+    ),
+    key(
+        "outbox_bytes",
+        Kind::Size { min: KIB, max: 4 * GIB },
+        "16MiB",
+        "What may wait for one client that does not read, where the connection is the session (TCP, WebSocket); one that lets more pile up is disconnected.",
+    ),
+    key(
+        "outbox_bytes_total",
+        Kind::Size { min: MIB, max: 1024 * GIB },
+        "1GiB",
+        "What may wait for all clients of the process together, on whichever wire; over it, the client for which most waits is disconnected. What waits for one client counts in steps of 256KiB.",
+    ),
+];
+
+pub(super) const OVERLOAD: &[Key] = &[
+    absent(
+        "memory_bytes",
+        Kind::Size { min: 16 * MIB, max: 1024 * GIB },
+        "2GiB",
+        "Memory the process may use. Absent: the limit of its cgroup; without one, memory is not looked at.",
+    ),
+    key(
+        "memory_percent",
+        Kind::Count { min: 10, max: 100 },
+        "90",
+        "Above this share of it new requests are refused until it is five points below.",
+    ),
+    key(
+        "queue_delay",
+        Kind::Duration { min: Duration::ZERO, max: Duration::from_secs(60) },
+        "1s",
+        "New requests are refused while work that is ready has waited for a processor this long, four times in a row; `0s` is never.",
+    ),
+    key("requests_pending", COUNT, "50000", "Requests of all clients that wait for an answer; further ones are refused."),
+];
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    pub message_bytes: usize,
+    pub connections: usize,
+    pub connections_per_address: usize,
+    /// 0: no limit, like in every rate below.
+    pub connections_per_second_per_address: u32,
+    pub connection_burst_per_address: u32,
+    pub connections_per_tenant: usize,
+    pub sessions_per_tenant: usize,
+    pub sessions_per_principal: usize,
+    pub calls_in_flight_per_session: usize,
+    pub calls_in_flight_per_tenant: usize,
+    pub requests_per_second: u32,
+    pub burst: u32,
+    pub requests_per_second_per_principal: u32,
+    pub burst_per_principal: u32,
+    pub requests_per_second_per_backend: u32,
+    pub burst_per_backend: u32,
+    pub requests_per_second_per_tool: u32,
+    pub burst_per_tool: u32,
+    pub without_redis: WithoutRedis,
+    /// What may wait for one client that does not read its connection.
+    pub outbox_bytes: usize,
+    /// The same for all together.
+    pub outbox_bytes_total: usize,
+}
+
+/// What becomes of rates while Redis is away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WithoutRedis {
+    LocalShare,
+    Unlimited,
+    Refuse,
+}
+
+/// When the broker refuses new requests to go on with those it has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Overload {
+    /// `None`: what the cgroup allows.
+    pub memory_bytes: Option<usize>,
+    pub memory_percent: u32,
+    /// Zero: not looked at.
+    pub queue_delay: Duration,
+    pub requests_pending: usize,
+}
+
+impl Reading<'_> {
+    pub(super) fn limits(&mut self) -> Limits {
+        Limits {
+            message_bytes: self.size("limits.message_bytes"),
+            connections: self.count("limits.connections") as usize,
+            connections_per_address: self.count("limits.connections_per_address") as usize,
+            connections_per_second_per_address: self.count("limits.connections_per_second_per_address"),
+            connection_burst_per_address: self.count("limits.connection_burst_per_address"),
+            connections_per_tenant: self.count("limits.connections_per_tenant") as usize,
+            sessions_per_tenant: self.count("limits.sessions_per_tenant") as usize,
+            sessions_per_principal: self.count("limits.sessions_per_principal") as usize,
+            calls_in_flight_per_session: self.count("limits.calls_in_flight_per_session") as usize,
+            calls_in_flight_per_tenant: self.count("limits.calls_in_flight_per_tenant") as usize,
+            requests_per_second: self.count("limits.requests_per_second"),
+            burst: self.count("limits.burst"),
+            requests_per_second_per_principal: self.count("limits.requests_per_second_per_principal"),
+            burst_per_principal: self.count("limits.burst_per_principal"),
+            requests_per_second_per_backend: self.count("limits.requests_per_second_per_backend"),
+            burst_per_backend: self.count("limits.burst_per_backend"),
+            requests_per_second_per_tool: self.count("limits.requests_per_second_per_tool"),
+            burst_per_tool: self.count("limits.burst_per_tool"),
+            without_redis: self.value("limits.without_redis", |value, _| match value.as_str() {
+                Some("local_share") => Ok(WithoutRedis::LocalShare),
+                Some("unlimited") => Ok(WithoutRedis::Unlimited),
+                Some("refuse") => Ok(WithoutRedis::Refuse),
+                _ => Err(wrong(value)),
+            }),
+            outbox_bytes: self.size("limits.outbox_bytes"),
+            outbox_bytes_total: self.size("limits.outbox_bytes_total"),
+        }
+    }
+
+    pub(super) fn overload(&mut self) -> Overload {
+        Overload {
+            memory_bytes: self.optional("overload.memory_bytes", size),
+            memory_percent: self.count("overload.memory_percent"),
+            queue_delay: self.duration("overload.queue_delay"),
+            requests_pending: self.count("overload.requests_pending") as usize,
+        }
+    }
+}

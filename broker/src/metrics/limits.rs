@@ -1,0 +1,54 @@
+//! Metrics of what is refused because it is too much, beside `mcp_rate_limited_total`.
+
+use std::time::Duration;
+
+use prometheus::{Gauge, IntCounterVec, IntGauge, IntGaugeVec};
+
+use super::Declare;
+
+pub struct LimitMetrics {
+    shed: IntCounterVec,
+    overloaded: IntGaugeVec,
+    rates_shared: IntGauge,
+    rates_replicas: IntGauge,
+    queue_delay: Gauge,
+    outbox_bytes: IntGauge,
+}
+
+impl LimitMetrics {
+    pub(super) fn new(declare: &Declare<'_>) -> Self {
+        Self {
+            shed: declare.counters("mcp_overload_refused_total", "Requests refused because the process has too much to do.", &["reason"]),
+            overloaded: declare.gauges("mcp_overloaded", "Whether new requests are refused for this reason.", &["reason"]),
+            rates_shared: declare.gauge("mcp_rates_shared", "Whether rates hold over all replicas by Redis (1) or for each (0)."),
+            rates_replicas: declare.gauge("mcp_rates_replicas", "Replicas that rates are shared among, as this one counts them."),
+            queue_delay: declare.number("mcp_runtime_queue_seconds", "How long work that was ready waited for a processor last."),
+            outbox_bytes: declare.gauge("mcp_outbox_bytes", "What waits for clients, in steps of 256 KiB for each of them."),
+        }
+    }
+
+    /// `memory`, `queue` or `pending`.
+    pub fn shed(&self, reason: &'static str) {
+        self.shed.with_label_values(&[reason]).inc();
+    }
+
+    pub fn overloaded(&self, reason: &'static str, holds: bool) {
+        self.overloaded.with_label_values(&[reason]).set(i64::from(holds));
+    }
+
+    pub fn rates_shared(&self, shared: bool) {
+        self.rates_shared.set(i64::from(shared));
+    }
+
+    pub fn rates_replicas(&self, replicas: u32) {
+        self.rates_replicas.set(replicas.into());
+    }
+
+    pub fn queue_delay(&self, delay: Duration) {
+        self.queue_delay.set(delay.as_secs_f64());
+    }
+
+    pub fn outbox_bytes(&self, bytes: usize) {
+        self.outbox_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+    }
+}

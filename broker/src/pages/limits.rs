@@ -1,0 +1,321 @@
+//! The page of limits: every setting that is a limit, and every fixed limit that somebody can meet, each with what comes of it.
+//!
+//! A key or constant that is in none of the lists below fails the test: it is added to one of them.
+
+use std::{fmt::Write as _, time::Duration};
+
+use protocol::error::ErrorKind;
+
+use super::assert_current;
+use crate::{
+    config::{documented, units},
+    limits,
+};
+
+/// What comes of a limit that is reached.
+enum Effect {
+    /// A refusal, counted by its code.
+    Refused(ErrorKind),
+    /// A refusal with this in `mcp_rate_limited_total{scope}`.
+    Scoped(ErrorKind, &'static str),
+    /// Refused as there is too much to do.
+    Shed,
+    /// Something else, and the metric that shows it, if any.
+    Other(&'static str, &'static str),
+    /// A setting that says what a limit means, not one itself.
+    Says(&'static str),
+}
+
+use Effect::{Other, Refused, Says, Scoped, Shed};
+
+const SECTIONS: [&str; 6] = ["limits", "overload", "timeouts", "session", "tasks", "events"];
+
+const DROPPED: &str = "`mcp_dropped_notifications_total`";
+const CONNECTION_ENDS: &str = "the connection is closed";
+const TIMEOUTS: &str = "`mcp_requests_total{outcome=\"timeout\"}`";
+
+const KEYS: &[(&str, Effect)] = &[
+    ("limits.message_bytes", Refused(ErrorKind::MessageTooLarge)),
+    (
+        "limits.connections",
+        Other("newcomers wait in the kernel (QUIC: are refused)", "`mcp_rate_limited_total{scope=\"connections\"}` (QUIC)"),
+    ),
+    ("limits.connections_per_address", Other(CONNECTION_ENDS, "`mcp_rate_limited_total{scope=\"connections_per_address\"}`")),
+    (
+        "limits.connections_per_second_per_address",
+        Other(CONNECTION_ENDS, "`mcp_rate_limited_total{scope=\"connections_per_second_per_address\"}`"),
+    ),
+    ("limits.connection_burst_per_address", Says("see `limits.connections_per_second_per_address`")),
+    ("limits.connections_per_tenant", Scoped(ErrorKind::TooManyConnections, "connections_per_tenant")),
+    ("limits.sessions_per_tenant", Scoped(ErrorKind::TooManySessions, "sessions_per_tenant")),
+    ("limits.sessions_per_principal", Scoped(ErrorKind::TooManySessions, "sessions_per_principal")),
+    ("limits.calls_in_flight_per_session", Scoped(ErrorKind::TooManyCalls, "calls_in_flight_per_session")),
+    ("limits.calls_in_flight_per_tenant", Scoped(ErrorKind::TooManyCalls, "calls_in_flight_per_tenant")),
+    ("limits.requests_per_second", Scoped(ErrorKind::RateLimited, "tenant")),
+    ("limits.burst", Says("see `limits.requests_per_second`")),
+    ("limits.requests_per_second_per_principal", Scoped(ErrorKind::RateLimited, "principal")),
+    ("limits.burst_per_principal", Says("see `limits.requests_per_second_per_principal`")),
+    ("limits.requests_per_second_per_backend", Scoped(ErrorKind::RateLimited, "backend")),
+    ("limits.burst_per_backend", Says("see `limits.requests_per_second_per_backend`")),
+    ("limits.requests_per_second_per_tool", Scoped(ErrorKind::RateLimited, "tool")),
+    ("limits.burst_per_tool", Says("see `limits.requests_per_second_per_tool`")),
+    ("limits.without_redis", Other("how rates hold meanwhile", "`mcp_rates_shared`")),
+    ("limits.outbox_bytes", Other(CONNECTION_ENDS, "`mcp_rate_limited_total{scope=\"outbox_bytes\"}`")),
+    (
+        "limits.outbox_bytes_total",
+        Other(
+            "the connection for which most waits is closed",
+            "`mcp_rate_limited_total{scope=\"outbox_bytes_total\"}`, `mcp_outbox_bytes`",
+        ),
+    ),
+    ("overload.memory_bytes", Says("see `overload.memory_percent`")),
+    ("overload.memory_percent", Shed),
+    ("overload.queue_delay", Shed),
+    ("overload.requests_pending", Shed),
+    ("timeouts.call", Refused(ErrorKind::Timeout)),
+    ("timeouts.control", Refused(ErrorKind::Timeout)),
+    ("timeouts.initialize", Refused(ErrorKind::BackendUnavailable)),
+    ("timeouts.request_read", Other("400 `invalid_request` for a body, the connection is closed for a head", "")),
+    ("timeouts.connect", Refused(ErrorKind::BackendUnavailable)),
+    ("timeouts.handshake", Other(CONNECTION_ENDS, "")),
+    ("timeouts.websocket_ping", Says("see `timeouts.websocket_idle`")),
+    ("timeouts.websocket_idle", Other(CONNECTION_ENDS, "")),
+    ("timeouts.quic_idle", Other(CONNECTION_ENDS, "")),
+    ("timeouts.client_request", Other("the backend's question is answered with an error", "")),
+    ("timeouts.ping_interval", Other("the link to the backend is opened anew", "`mcp_links`")),
+    ("timeouts.idle_session", Says("see `session.idle`")),
+    ("session.lease", Other("other replicas take over what this one owns", "`mcp_node_lease_renewals_total`")),
+    ("session.idle", Other("the session ends: `session_not_found`", "`mcp_sessions`, `mcp_expired_total`")),
+    ("session.resume", Other("the session ends: `session_not_found`", "`mcp_sessions`")),
+    ("tasks.enabled", Says("whether there are tasks")),
+    ("tasks.ttl", Other("the task is removed: `task_not_found`", "`mcp_expired_total{kind=\"tasks\"}`")),
+    ("tasks.ttl_max", Other("the task gets this time", "")),
+    ("tasks.poll_interval", Says("what clients are told")),
+    ("tasks.running_per_tenant", Refused(ErrorKind::TaskLimit)),
+    ("tasks.stored_per_tenant", Refused(ErrorKind::TaskLimit)),
+    ("tasks.bytes_per_tenant", Refused(ErrorKind::TaskLimit)),
+    ("tasks.result_bytes", Refused(ErrorKind::ResultTooLarge)),
+    ("events.log", Says("where events are kept")),
+    ("events.retain", Other("older events can not be asked for again: `events_gone`, or a gap that is told", "`mcp_event_gaps_total`")),
+    ("events.stream_events", Other("progress and log messages are left out, oldest first; then the stream ends", DROPPED)),
+    ("events.stream_bytes", Other("progress and log messages are left out, oldest first; then the stream ends", DROPPED)),
+    ("events.keepalive", Says("how often a quiet stream says something")),
+    ("events.retry", Says("what clients are told")),
+];
+
+struct Fixed {
+    name: &'static str,
+    value: String,
+    effect: Effect,
+}
+
+macro_rules! fixed {
+    ($($name:ident $effect:expr;)*) => {
+        vec![$(Fixed { name: stringify!($name), value: Shown::shown(&limits::$name, stringify!($name)), effect: $effect },)*]
+    };
+}
+
+trait Shown {
+    fn shown(&self, name: &str) -> String;
+}
+
+impl Shown for Duration {
+    fn shown(&self, _: &str) -> String {
+        units::format_duration(*self)
+    }
+}
+
+impl Shown for usize {
+    fn shown(&self, name: &str) -> String {
+        if name.contains("BYTES") { units::format_size(*self) } else { self.to_string() }
+    }
+}
+
+impl Shown for u32 {
+    fn shown(&self, _: &str) -> String {
+        self.to_string()
+    }
+}
+
+/// What somebody can meet: a client, a backend or an operator.
+fn met() -> Vec<Fixed> {
+    let backend_fault = "what is over it is left out, which the log and `last_error` say";
+    let overflow = "the oldest is forgotten: `events_gone`";
+    fixed! {
+        PAGE_ENTRIES Says("lists of the broker come in pages");
+        LIST_PAGES_MAX Other(backend_fault, "");
+        LIST_ENTRIES_MAX Other(backend_fault, "");
+        LIST_BYTES_MAX Other(backend_fault, "");
+        URI_BYTES_MAX Refused(ErrorKind::UriInvalid);
+        REFRESH_INTERVAL_MIN Other("changes are told later", "");
+        CALL_TOTAL_MAX Refused(ErrorKind::Timeout);
+        TASK_REQUEST_BYTES_MAX Refused(ErrorKind::MessageTooLarge);
+        IDEMPOTENCY_KEY_BYTES_MAX Refused(ErrorKind::InvalidParams);
+        TASK_TTL_MIN Other("the task gets this time", "");
+        TASK_RUN_MAX Refused(ErrorKind::Timeout);
+        TASK_RUNS_MAX Refused(ErrorKind::Overloaded);
+        TASK_INPUTS_MAX Other("the backend's question is answered with an error", "");
+        TASK_WORDS_PER_SECOND Other("further ones are left out", DROPPED);
+        TASK_RESULT_WAIT_MAX Refused(ErrorKind::Timeout);
+        TASK_STORE_WAIT_MAX Refused(ErrorKind::StoreUnavailable);
+        STREAMS_KEPT_MAX Other(overflow, "");
+        SUBSCRIPTIONS_PER_SESSION_MAX Refused(ErrorKind::Overloaded);
+        QUESTIONS_MAX Other("the backend's question is answered with an error", "");
+        CLIENT_TEXT_BYTES_MAX Refused(ErrorKind::InvalidParams);
+        INSTRUCTIONS_BYTES_MAX Other("the rest is cut", "");
+        CLIENT_TASKS_MAX Other("what becomes of further ones is not passed on", "");
+        ELICITATIONS_MAX Other("what becomes of further ones is not passed on", "");
+        COMPLETION_VALUES_MAX Other("the rest is cut, `hasMore` says so", "");
+        LINK_QUEUE_FRAMES Refused(ErrorKind::Overloaded);
+        BACKEND_WRITE_STALL_MAX Other("the connection to the backend ends", "`mcp_links`");
+        ONE_WAY_QUEUE_FRAMES Other("further ones are dropped", "`mcp_queue_depth{queue=\"http_one_way\"}`");
+        NOISE_LINES_MAX Other("the link is closed", "`mcp_links`");
+        BACKOFF_WAIT_MAX Refused(ErrorKind::BackendUnavailable);
+        LINK_IDLE_MAX Other("the link is closed, and opened again when it is needed", "`mcp_links`");
+        RETRY_MAX Other("a backend is come back to after this time", "");
+        REQUEST_HEAD_BYTES_MAX Other("431, by the HTTP library", "");
+        HTTP_HEADERS_MAX Other("431, by the HTTP library", "");
+        CLIENT_WRITE_STALL_MAX Other(CONNECTION_ENDS, "");
+        HTTP2_STREAMS_MAX Other("further streams are refused by HTTP/2", "");
+        FIRST_MESSAGE_BYTES_MAX Refused(ErrorKind::MessageTooLarge);
+        LONG_FIRST_MESSAGES_MAX Other("further ones wait", "");
+        OUTBOX_FRAMES_MAX Other(CONNECTION_ENDS, "`mcp_rate_limited_total{scope=\"outbox_bytes\"}`");
+        PIPELINE_WAIT_MAX Refused(ErrorKind::TooManyCalls);
+        HALF_CLOSED_MAX Other(CONNECTION_ENDS, "");
+        QUIC_REQUEST_STREAMS_MAX Other("further streams wait, by QUIC", "");
+        QUIC_HANDSHAKES_MAX Other("newcomers are refused", "");
+        LEGACY_QUEUE_FRAMES Other("further ones wait for `timeouts.request_read`, then `overloaded`", "");
+        ADMIN_LIST_MAX Other("the list ends there", "");
+        PERSIST_QUEUE_MAX Refused(ErrorKind::StoreBusy);
+        EVENT_QUEUE_MAX Other("events are not logged, which is told", "`mcp_events_lost_total`");
+        EVENT_QUEUE_BYTES_MAX Other("events are not logged, which is told", "`mcp_events_lost_total`");
+        PRINCIPALS_METERED_MAX Other("further ones share one rate", "");
+        TOOLS_METERED_MAX Other("further ones share one rate", "");
+        ADDRESSES_METERED_MAX Other("further ones share one rate", "");
+        OVERLOAD_BODY_BYTES_MAX Shed;
+    }
+}
+
+/// Paces, sizes of batches and memories inside, which nobody meets as a limit.
+const INNER: &str = "LEFT_OUT_LOGGED_MAX REFRESH_DEBOUNCE TASK_ID_BYTES TASK_CLAIM_BATCH TASK_POLL_MIN TASK_POLL_MAX TASK_RESENDS_MAX \
+    TASK_LOOK_INTERVAL TASK_LOOK_INTERVAL_ALONE TASK_LOOK_BATCH STATUS_MESSAGE_CHARS_MAX STORE_RETRY_FIRST STORE_RETRY_MAX \
+    TASK_OUTCOME_TRIES TASK_RELEASE_TRIES TASK_OUTCOME_SUSPECT_BYTES COMMIT_SETTLES_WITHIN COMMIT_LOOK_MAX TASK_COMPARE_INTERVAL \
+    TASK_LEFT_ALONE_FIRST TASK_LEFT_ALONE_MAX TASKS_LEFT_ALONE_MAX SESSION_ID_BYTES FIRST_CATALOG_WAIT REAPER_INTERVAL \
+    OWNERS_REMEMBERED_MAX ABSENT_REMEMBERED_MAX ABSENT_REMEMBERED_FOR OWNER_RETRY_MIN OWNER_RETRY_DOUBLINGS OWNER_RETRY_JITTER \
+    OWNER_SEARCH_EXTRA NAMED_REQUEST_BYTES_MAX SUBSCRIBE_ATTEMPTS_MAX DISPLAY_CHARS_MAX ELICITATION_ID_BYTES_MAX WRITE_BATCH_FRAMES \
+    EVENT_ID_BYTES_MAX SESSION_DELETE_WAIT BACKOFF_FIRST BACKOFF_MAX STABLE_AFTER LATENCY_WEIGHT RESUME_ATTEMPTS_MAX RETRY_DEFAULT \
+    RETRY_MIN ERROR_BODY_BYTES_MAX STREAM_DRAIN ACCEPT_QUEUE DISCARDED_BYTES_MAX DISCARD_WAIT HTTP2_PIECE_BYTES RELAYED_WHOLE_BYTES_MAX \
+    OUTBOX_BATCH_FRAMES OUTBOX_BATCH_BYTES FRAMES_IN_A_ROW QUIC_UNPROVED_HANDSHAKES_MAX LEGACY_NAME_BYTES LAST_FRAMES_WAIT \
+    LEASE_LOST_READY PAST_NAMES_MAX STORE_PROBE_EVERY RENEWAL_RETRY_MAX SWEEP_INTERVAL SWEEP_ROWS SWEEP_EVENTS SWEEP_ROUNDS_MAX \
+    CONFIG_READ_INTERVAL_MIN ADMIN_PAGE_ROWS PERSIST_BATCH_MAX PERSIST_BATCH_BYTES_MAX PERSIST_SUSPECT_BYTES EVENT_BATCH_MAX \
+    EVENT_BATCH_BYTES_MAX LOST_STREAMS_MAX TRIM_LOGGED_EVERY QUIET_LOGGED_EVERY_MIN CLOSING_UP_MAX MOVE_ON_MAX OWNER_NEWS_WAIT \
+    LISTS_RETRY FLUSHED_AT_ONCE SEEN_STORED_EVERY_MAX EVENTS_FLUSH_WAIT RELEASED_AT_ONCE END_RETRY_MAX BUDGET_ASK_INTERVAL \
+    BUDGET_ASKS_AT_ONCE REPLICAS_COUNT_INTERVAL ROOM_RETRY OVERLOAD_RETRY OVERLOAD_LOOK_INTERVAL OVERLOAD_LOOKS_IN_A_ROW \
+    OUTBOX_STEP_BYTES CLOSE_WAIT";
+
+/// What a client sees, and where an operator looks.
+fn columns(effect: &Effect) -> [String; 2] {
+    let refused = |kind: &ErrorKind| format!("`{}`, {}", kind.name(), kind.code());
+    let by_code = |kind: &ErrorKind| match kind {
+        ErrorKind::Timeout => TIMEOUTS.to_owned(),
+        kind => format!("`mcp_errors_total{{code=\"{}\"}}`", kind.code()),
+    };
+    match effect {
+        Shed => [refused(&ErrorKind::Overloaded), "`mcp_overload_refused_total`, `mcp_overloaded`".to_owned()],
+        Refused(kind) => [refused(kind), by_code(kind)],
+        Scoped(kind, scope) => [refused(kind), format!("`mcp_rate_limited_total{{scope=\"{scope}\"}}`")],
+        Other(what, metric) => [(*what).to_owned(), (*metric).to_owned()],
+        Says(what) => [(*what).to_owned(), String::new()],
+    }
+}
+
+fn unit(path: &str, allowed: &str) -> &'static str {
+    if path.contains("per_second") {
+        return "a second";
+    }
+    match allowed.split(' ').nth(1) {
+        Some("duration") => "time",
+        Some("size") => "bytes",
+        Some("whole") => "count",
+        _ => "choice",
+    }
+}
+
+fn settings() -> String {
+    let keys = documented(&SECTIONS);
+    let mut out = "| key | default | unit | what comes of it | metric | meaning |\n| --- | --- | --- | --- | --- | --- |\n".to_owned();
+    for [path, default, allowed, meaning] in &keys {
+        let row = KEYS.iter().find(|(key, _)| key == path);
+        let (_, effect) = row.unwrap_or_else(|| panic!("{path} is in no row of KEYS in pages/limits.rs"));
+        let [effect, metric] = columns(effect);
+        let _ = writeln!(out, "| `{path}` | {default} | {} | {effect} | {metric} | {meaning} |", unit(path, allowed));
+    }
+    for (path, _) in KEYS {
+        assert!(keys.iter().any(|[key, ..]| key == path), "{path} is no key any more");
+    }
+    out
+}
+
+/// What the constant's comment says.
+fn meaning(name: &str) -> String {
+    let lines: Vec<&str> = include_str!("../limits.rs").lines().collect();
+    let at = lines.iter().position(|line| line.starts_with(&format!("pub const {name}:"))).unwrap_or_else(|| panic!("no {name}"));
+    let comment = lines[..at].iter().rev().map_while(|line| line.strip_prefix("/// ")).collect::<Vec<_>>();
+    comment.into_iter().rev().collect::<Vec<_>>().join(" ")
+}
+
+fn fixed_limits() -> String {
+    let mut out = "| name | value | what comes of it | metric | meaning |\n| --- | --- | --- | --- | --- |\n".to_owned();
+    for Fixed { name, value, effect } in met() {
+        let [effect, metric] = columns(&effect);
+        let _ = writeln!(out, "| `{name}` | {value} | {effect} | {metric} | {} |", meaning(name));
+    }
+    out
+}
+
+#[test]
+fn every_fixed_limit_is_in_one_list() {
+    let (met, inner): (Vec<_>, Vec<_>) = (met(), INNER.split_whitespace().collect());
+    let lines = include_str!("../limits.rs").lines();
+    let names: Vec<&str> = lines.filter_map(|line| line.strip_prefix("pub const ")?.split(':').next()).collect();
+    for name in &names {
+        let lists = usize::from(met.iter().any(|limit| limit.name == *name)) + usize::from(inner.contains(name));
+        assert_eq!(lists, 1, "{name} of limits.rs is in {lists} of the two lists in pages/limits.rs");
+    }
+    assert_eq!(names.len(), met.len() + inner.len(), "a limit is gone, or twice in a list");
+}
+
+#[test]
+fn the_page_of_limits_is_up_to_date() {
+    let text = format!(
+        "# Limits\n\n\
+        This page is generated from the tables the broker reads.\n\n\
+        Whoever reaches a limit is told so, or what is over it is left out by a stated rule; nothing grows without bound. \
+        What a client sees is `data.kind` and `code` of a refusal ([errors.md](errors.md)). Rates, sessions and connections \
+        are refused with 1003, HTTP status 429; where there is too much to do altogether, with 1004, status 503. Both say when to come back: \
+        `data.retryAfterMs`, and on HTTP `Retry-After` in whole seconds, rounded up.\n\n\
+        ## The order of checks\n\n\
+        Connections: all of the listener, the address's rate, the address's share. Requests: overload (before the body is read, \
+        where it is large or its size is not told), the credential, the session's phase, the principal's rate, the tenant's rate; \
+        then, once it is known where the request goes, the backend's rate and the tool's; then calls in flight. Whoever is \
+        over the own rate takes nothing of the tenant's.\n\n\
+        Sessions, connections, wires and keys do not matter for rates: all that one principal does counts together. Over several \
+        replicas rates hold by Redis: each replica takes a little ahead and tells what it used, so that no request waits for \
+        Redis; three replicas together let through what one would, within 2 in 100 over ten seconds. A replica alone lets a burst through up to \
+        its part of it at once, and the rest within milliseconds. Without Redis each replica lets its part through, by the number \
+        of leases in the database; while a configured Redis is away it is as `limits.without_redis` says. All other limits \
+        count on each replica.\n\n\
+        Defaults of `limits` are for every tenant. A tenant's record may say other values for its rates, sessions, calls and connections; a \
+        backend's body has `limits` too: `requests_per_second`, `burst`, `requests_per_second_per_tool`, `burst_per_tool`, and \
+        `tools` with a rate for single ones:\n\n\
+        ```json\n\
+        {{\"requests_per_second\": 50, \"burst\": 100, \"tools\": {{\"search\": {{\"requests_per_second\": 2, \"burst\": 5}}}}}}\n\
+        ```\n\n\
+        ## Settings\n\n{}\n\
+        ## Fixed limits\n\n\
+        No settings, in `broker/src/limits.rs`.\n\n{}",
+        settings(),
+        fixed_limits(),
+    );
+    assert_current("limits.md", &text);
+}

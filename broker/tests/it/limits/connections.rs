@@ -1,0 +1,73 @@
+//! How many connections a tenant has, and how fast an address may open them.
+
+use serde_json::json;
+use testkit::eventually;
+use tokio::{io::AsyncReadExt, net::TcpStream};
+
+use crate::{builder, kind, refused, stdio};
+
+#[tokio::test]
+async fn a_tenant_has_so_many_connections_and_open_streams() {
+    let config = json!({"listen": {"tcp": "127.0.0.1:0"}, "limits": {"connections_per_tenant": 2}});
+    let broker = builder().alone().config(config).backend("default", "b", stdio().spec()).start().await;
+    let tcp = broker.duplex().tcp(broker.tcp_address()).await.connected(json!({})).await;
+    let http = broker.connected(json!({})).await;
+    let stream = http.open_get_stream().await;
+    // Full: on each wire the next is told so, and plain requests go on.
+    let (status, error) = refused(broker.connected(json!({})).await.get_stream_raw(None).await).await;
+    assert_eq!((status, kind(&error), &error["code"]), (429, "too_many_connections", &json!(1003)));
+    assert!(error["data"]["retryAfterMs"].as_u64().unwrap() > 0, "{error}");
+    assert_eq!(broker.duplex().websocket(broker.http_address(), "/ws", &[]).await.err(), Some(429));
+    assert_eq!(testkit::duplex::Wire::legacy(broker.http_address(), "/sse", &[]).await.err(), Some(429));
+    let second = broker.duplex().tcp(broker.tcp_address()).await;
+    let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
+    assert_eq!(kind(&second.error("initialize", params.clone()).await), "too_many_connections");
+    http.tool_names().await;
+    assert!(broker.admin().metric("mcp_rate_limited_total", &[("scope", "connections_per_tenant")]).await.unwrap() >= 4.0);
+    // Whoever goes makes room, whatever the wire was.
+    drop(stream);
+    eventually("the stream's place to be free", || async {
+        let answer = second.request("initialize", params.clone()).await;
+        if answer.get("result").is_some() { Ok(()) } else { Err(answer) }
+    })
+    .await;
+    tcp.break_off();
+    eventually("the connection's place to be free", || async {
+        broker.duplex().websocket(broker.http_address(), "/ws", &[]).await.map(drop)
+    })
+    .await;
+}
+
+/// Opens connections; how many of them are closed at once.
+async fn closed_of(address: std::net::SocketAddr, count: usize) -> usize {
+    let mut sockets = Vec::new();
+    for _ in 0..count {
+        sockets.push(TcpStream::connect(address).await.unwrap());
+    }
+    let mut closed = 0;
+    for socket in &mut sockets {
+        let read = tokio::time::timeout(std::time::Duration::from_millis(20), socket.read(&mut [0])).await;
+        closed += usize::from(matches!(read, Ok(Ok(0) | Err(_))));
+    }
+    closed
+}
+
+#[tokio::test]
+async fn f_11_an_address_that_connects_too_often_is_turned_away_at_each_listener() {
+    let limits = json!({"connections_per_second_per_address": 2, "connection_burst_per_address": 30});
+    let config = json!({"listen": {"tcp": "127.0.0.1:0"}, "limits": limits});
+    let broker = builder().alone().config(config).start().await;
+    for address in [broker.tcp_address(), broker.http_address()] {
+        let closed = closed_of(address, 60).await;
+        assert!((15..=35).contains(&closed), "{closed} closed at {address}");
+    }
+    let scope = [("scope", "connections_per_second_per_address")];
+    assert!(broker.admin().metric("mcp_rate_limited_total", &scope).await.unwrap() >= 30.0);
+    eventually("connections to be taken again", || async {
+        match broker.client("/mcp").try_send("POST", &[], bytes::Bytes::new()).await {
+            Ok(_) => Ok(()),
+            Err(why) => Err(why),
+        }
+    })
+    .await;
+}

@@ -1,0 +1,115 @@
+//! A process that has too much to do.
+
+use std::time::Duration;
+
+use serde_json::json;
+use testkit::{FakeBackend, Gate, Reply, TestBroker, backend::tool, eventually};
+use tokio::{io::AsyncWriteExt, net::TcpStream};
+
+use crate::{builder, initialize_body, kind, refused, request};
+
+/// A backend whose tool `wait` answers once the gate is open.
+async fn waiting(gate: &Gate, answer_bytes: usize) -> FakeBackend {
+    let gate = gate.clone();
+    let backend = FakeBackend::with_tool("wait", move |_| {
+        let gate = gate.clone();
+        async move {
+            gate.passed().await;
+            Reply::text(&"x".repeat(answer_bytes))
+        }
+    })
+    .await;
+    backend.list("tools", vec![tool("wait"), tool("echo")]);
+    backend
+}
+
+async fn refused_by(broker: &TestBroker, reason: &str) -> f64 {
+    broker.admin().metric("mcp_overload_refused_total", &[("reason", reason)]).await.unwrap_or(0.0)
+}
+
+#[tokio::test]
+async fn r15_too_many_pending_requests_are_refused_and_what_ends_them_is_let_through() {
+    let gate = Gate::new();
+    let backend = waiting(&gate, 1).await;
+    let config = json!({"overload": {"requests_pending": 2}, "listen": {"tcp": "127.0.0.1:0"}});
+    let broker = builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
+    let client = broker.connected(json!({})).await;
+    let tcp = broker.duplex().tcp(broker.tcp_address()).await.connected(json!({})).await;
+    let calls = [client.begin_call("b__wait", json!({})), client.begin_call("b__wait", json!({}))];
+    backend.wait_count("the calls", 2, |seen| seen.calls("wait")).await;
+    let response = client.post(request(90, "tools/call", json!({"name": "b__echo", "arguments": {}}))).await;
+    assert_eq!(response.header("retry-after"), Some("1"));
+    let (status, error) = refused(response).await;
+    assert_eq!((status, &error["code"], kind(&error)), (503, &json!(1004), "overloaded"));
+    assert_eq!((&error["data"]["retryAfterMs"], &error["data"]["reason"]), (&json!(1_000), &json!("pending")));
+    assert_eq!(kind(&tcp.error("tools/list", json!({})).await), "overloaded");
+    assert_eq!(refused(broker.client("/mcp").post(initialize_body("2025-11-25")).await).await.0, 503);
+    assert!(refused_by(&broker, "pending").await >= 3.0);
+    // A ping and a cancellation are no new work.
+    client.result("ping", json!({})).await;
+    tcp.result("ping", json!({})).await;
+    client.notify("notifications/cancelled", json!({"requestId": calls[0].id})).await;
+    eventually("room for one more", || async {
+        let answer = client.request("tools/list", json!({})).await;
+        if answer.get("result").is_some() { Ok(()) } else { Err(answer) }
+    })
+    .await;
+    gate.open();
+    let [_cancelled, call] = calls;
+    call.result().await;
+}
+
+#[tokio::test]
+async fn r19_with_little_memory_left_clients_are_refused_and_operators_are_served() {
+    let backend = FakeBackend::echo().await;
+    // Less than any broker has.
+    let config = json!({"overload": {"memory_bytes": "16MiB"}, "listen": {"tcp": "127.0.0.1:0"}});
+    let broker = builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
+    broker.admin().wait_metric("mcp_overloaded", &[("reason", "memory")], |holds| holds == 1.0).await;
+    let response = broker.client("/mcp").post(initialize_body("2025-11-25")).await;
+    assert_eq!(response.header("retry-after"), Some("1"));
+    let (status, error) = refused(response).await;
+    assert_eq!((status, &error["code"], &error["data"]["reason"]), (503, &json!(1004), &json!("memory")));
+    // A large body is not even read.
+    let mut socket = TcpStream::connect(broker.http_address()).await.unwrap();
+    let head = "POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\naccept: application/json, text/event-stream\r\n";
+    socket.write_all(format!("{head}content-length: 10000000\r\n\r\n{{").as_bytes()).await.unwrap();
+    let mut answer = [0; 12];
+    testkit::within("the answer", tokio::io::AsyncReadExt::read_exact(&mut socket, &mut answer)).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 503");
+    let tcp = broker.duplex().tcp(broker.tcp_address()).await;
+    let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
+    assert_eq!(kind(&tcp.error("initialize", params).await), "overloaded");
+    assert_eq!(broker.duplex().websocket(broker.http_address(), "/ws", &[]).await.err(), Some(503));
+    for path in ["/healthz", "/readyz", "/admin/v1/tenants"] {
+        assert_eq!(broker.admin().get(path).await.0, 200, "{path}");
+    }
+    assert!(broker.log().contains("overloaded: new requests are refused"));
+    assert!(refused_by(&broker, "memory").await >= 4.0);
+}
+
+#[tokio::test]
+async fn r16_what_waits_for_all_clients_together_is_bounded() {
+    const ANSWERS: u64 = 60;
+    let gate = Gate::new();
+    let backend = waiting(&gate, 200_000).await;
+    let limits = json!({"outbox_bytes": "64MiB", "outbox_bytes_total": "2MiB"});
+    let config = json!({"listen": {"tcp": "127.0.0.1:0"}, "limits": limits});
+    let broker = builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
+    let other = broker.duplex().tcp(broker.tcp_address()).await.connected(json!({})).await;
+    let mut socket = TcpStream::connect(broker.tcp_address()).await.unwrap();
+    socket2::SockRef::from(&socket).set_recv_buffer_size(4096).unwrap();
+    let mut text = format!("{}\n{}\n", initialize_body("2025-11-25"), json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+    for id in 0..ANSWERS {
+        text.push_str(&request(10 + id, "tools/call", json!({"name": "b__wait", "arguments": {}})));
+        text.push('\n');
+    }
+    socket.write_all(text.as_bytes()).await.unwrap();
+    backend.wait_count("all calls", ANSWERS as usize, |seen| seen.calls("wait")).await;
+    gate.open();
+    let scope = [("scope", "outbox_bytes_total")];
+    broker.admin().wait_metric("mcp_rate_limited_total", &scope, |count| count == 1.0).await;
+    broker.admin().wait_sessions("default", 1).await;
+    broker.admin().wait_metric("mcp_outbox_bytes", &[], |bytes| bytes == 0.0).await;
+    tokio::time::timeout(Duration::from_secs(30), other.call("b__echo", json!({}))).await.unwrap();
+}
