@@ -19,6 +19,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    guard::Guard,
     link::{
         Link,
         connection::{Connection, Failure, Wire as ConnectionWire},
@@ -86,6 +87,8 @@ pub struct Backend {
     status: Mutex<Status>,
     links: Mutex<HashMap<LinkScope, Arc<Link>>>,
     latency_us: AtomicU64,
+    /// What stands between calls and the backend.
+    pub(super) guard: Guard,
 }
 
 #[derive(Debug, Default)]
@@ -100,7 +103,9 @@ struct Status {
 
 impl Backend {
     pub fn new(tenant: TenantId, id: BackendId, spec: BackendSpec, shared: Arc<Shared>) -> Arc<Self> {
+        let guard = Guard::new(&id, &spec, &shared);
         Arc::new(Self {
+            guard,
             tenant,
             id,
             spec,
@@ -310,6 +315,7 @@ impl Backend {
         let lists = self.lists.load_full();
         let status = lock(&self.status);
         let latency = self.latency_us.load(Ordering::Relaxed);
+        let (calls_in_flight, calls_queued, calls_max) = self.crowd();
         BackendStatus {
             tenant: self.tenant.to_string(),
             backend: self.id.to_string(),
@@ -324,6 +330,10 @@ impl Backend {
             links: status.open_links,
             last_error: status.last_error.clone(),
             latency_ms: (latency > 0).then_some(latency as f64 / 1000.0),
+            breaker: Some(self.breaker_status()),
+            calls_in_flight,
+            calls_queued,
+            calls_max,
         }
     }
 

@@ -6,12 +6,15 @@ use std::{
 };
 
 use aws_lc_rs::hmac;
-use protocol::error::{ErrorKind, Refusal};
+use protocol::{
+    error::{ErrorKind, Refusal},
+    ids::{PrincipalId, TenantId},
+};
 use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::http_client::HttpClient;
 
-use super::{link::Trust, tasks::Tasks};
+use super::{gate::Gate, link::Trust, tasks::Tasks};
 use crate::{
     config::{self, Config},
     durable::Durable,
@@ -30,6 +33,8 @@ pub struct Shared {
     /// What outlives the process.
     pub durable: Arc<Durable>,
     pub tasks: Tasks,
+    /// Room for calls that are with backends, shared by tenants by their weight.
+    pub room: Arc<Gate<TenantId, PrincipalId>>,
     /// Signs list cursors.
     pub cursor_key: hmac::Key,
     /// Every task that must be over before the process may end.
@@ -43,7 +48,9 @@ pub struct Shared {
 
 impl Shared {
     pub fn new(config: Arc<Config>, metrics: Arc<Metrics>, http: HttpClient, cursor_key: hmac::Key, durable: Arc<Durable>) -> Arc<Self> {
+        let room = Gate::new(config.limits.calls_in_flight, config.limits.calls_queued, metrics.queue_depth("calls"));
         Arc::new(Self {
+            room,
             config,
             durable,
             trust: Trust::default(),

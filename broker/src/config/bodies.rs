@@ -11,10 +11,11 @@ use serde_json::{Map, Value};
 use super::{
     fault::{Fault, join},
     keys::{COUNT_MAX, DEADLINE_MAX, DEADLINE_MIN, SECRET_BYTES_MAX},
+    protection,
     raw::{describe, not_available, unknown},
     spec::{
-        BackendSpec, BackendTimeouts, Credentials, LinkSharing, TcpTls, TenantLimits, TenantSpec, TlsSettings, TransportSpec, as_http_url,
-        is_server_name, split_host_port,
+        BackendSpec, Credentials, LinkSharing, TcpTls, TenantLimits, TenantSpec, TlsSettings, TransportSpec, as_http_url, is_server_name,
+        split_host_port,
     },
     units::{format_duration, parse_duration},
 };
@@ -71,12 +72,7 @@ pub fn parse_tenant_spec(body: &Value) -> Result<TenantSpec, Vec<Fault>> {
 pub fn validate_backend_spec(spec: &BackendSpec) -> Result<(), Vec<Fault>> {
     let mut faults = Vec::new();
     check_transport(&spec.transport, &mut faults);
-    let BackendTimeouts { call, control, initialize } = spec.timeouts;
-    for (name, deadline) in [("call", call), ("control", control), ("initialize", initialize)] {
-        if deadline.is_some_and(|deadline| deadline < DEADLINE_MIN || deadline > DEADLINE_MAX) {
-            faults.push(Fault::new(format!("timeouts.{name}"), "is out of range", deadline_allowed()));
-        }
-    }
+    protection::check_backend(spec, &mut faults);
     check_credentials(&spec.credentials, &spec.transport, &mut faults);
     if faults.is_empty() { Ok(()) } else { Err(faults) }
 }
@@ -97,6 +93,7 @@ pub fn validate_tenant_spec(spec: &TenantSpec) -> Result<(), Vec<Fault>> {
             faults.push(Fault::new(path, format!("is {value}"), format!("a whole number from {min} to {max}")));
         }
     }
+    protection::check_tenant(spec, &mut faults);
     if faults.is_empty() { Ok(()) } else { Err(faults) }
 }
 
@@ -211,12 +208,12 @@ pub(super) fn is_secret(text: &str) -> bool {
     !text.is_empty() && text.len() <= SECRET_BYTES_MAX && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-fn deadline_allowed() -> String {
+pub(super) fn deadline_allowed() -> String {
     format!("a duration from {} to {}, such as 250ms, 30s or 5m", format_duration(DEADLINE_MIN), format_duration(DEADLINE_MAX))
 }
 
 fn backend(reader: &mut Reader<'_>, body: &Value) -> Option<BackendSpec> {
-    let members = reader.object("", body, &["transport", "links", "timeouts", "credentials"], &["breaker", "limits"])?;
+    let members = reader.object("", body, &["transport", "links", "timeouts", "breaker", "limits", "credentials"], &[])?;
     let transport = match given(members, "transport") {
         Some(value) => read_transport(reader, value),
         None => {
@@ -233,23 +230,15 @@ fn backend(reader: &mut Reader<'_>, body: &Value) -> Option<BackendSpec> {
             LinkSharing::Auto
         }
     };
-    let mut timeouts = BackendTimeouts::default();
-    if let Some(members) =
-        given(members, "timeouts").and_then(|value| reader.object("timeouts", value, &["call", "control", "initialize"], &[]))
-    {
-        timeouts = BackendTimeouts {
-            call: reader.duration("timeouts", members, "call"),
-            control: reader.duration("timeouts", members, "control"),
-            initialize: reader.duration("timeouts", members, "initialize"),
-        };
-    }
+    let timeouts = reader.backend_timeouts(members);
+    let (breaker, limits) = (reader.breaker(members), reader.backend_limits(members));
     let mut credentials = Credentials::default();
     if let Some(members) = given(members, "credentials").and_then(|value| reader.object("credentials", value, &["bearer", "headers"], &[]))
     {
         credentials =
             Credentials { bearer: reader.text("credentials", members, "bearer"), headers: reader.texts("credentials", members, "headers") };
     }
-    Some(BackendSpec { transport: transport?, links, timeouts, credentials })
+    Some(BackendSpec { transport: transport?, links, timeouts, breaker, limits, credentials })
 }
 
 fn read_transport(reader: &mut Reader<'_>, value: &Value) -> Option<TransportSpec> {
@@ -310,7 +299,7 @@ fn read_tcp_tls(reader: &mut Reader<'_>, value: &Value) -> Option<TcpTls> {
 
 fn tenant(reader: &mut Reader<'_>, body: &Value) -> Option<TenantSpec> {
     const LIMITS: [&str; 4] = ["requests_per_second", "burst", "sessions_per_tenant", "calls_in_flight_per_tenant"];
-    let members = reader.object("", body, &["enabled", "weight", "limits"], &[])?;
+    let members = reader.object("", body, &["enabled", "weight", "limits", "timeouts"], &[])?;
     let mut spec = TenantSpec::default();
     match given(members, "enabled") {
         None => {}
@@ -326,26 +315,33 @@ fn tenant(reader: &mut Reader<'_>, body: &Value) -> Option<TenantSpec> {
         spec.limits =
             TenantLimits { requests_per_second, burst, sessions_per_tenant: size(sessions), calls_in_flight_per_tenant: size(calls) };
     }
+    spec.timeouts = reader.tenant_timeouts(members);
     Some(spec)
 }
 
 /// A member that is there; `null` is the same as absent.
-fn given<'a>(members: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
+pub(super) fn given<'a>(members: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     members.get(name).filter(|value| !value.is_null())
 }
 
 /// Reads members of the expected kind and reports those that are not.
-struct Reader<'f> {
+pub(super) struct Reader<'f> {
     faults: &'f mut Vec<Fault>,
 }
 
 impl Reader<'_> {
-    fn fault(&mut self, path: &str, wrong: &str, allowed: &str) {
+    pub(super) fn fault(&mut self, path: &str, wrong: &str, allowed: &str) {
         self.faults.push(Fault::new(path, wrong, allowed));
     }
 
     /// The members, after a fault for each that is not known and each that only a later build honours.
-    fn object<'v>(&mut self, path: &str, value: &'v Value, known: &[&'static str], later: &[&str]) -> Option<&'v Map<String, Value>> {
+    pub(super) fn object<'v>(
+        &mut self,
+        path: &str,
+        value: &'v Value,
+        known: &[&'static str],
+        later: &[&str],
+    ) -> Option<&'v Map<String, Value>> {
         let Some(members) = value.as_object() else {
             self.fault(path, &format!("is {}", describe(value)), &format!("a map with {}", known.join(", ")));
             return None;
@@ -417,7 +413,7 @@ impl Reader<'_> {
         }
     }
 
-    fn duration(&mut self, parent: &str, members: &Map<String, Value>, name: &str) -> Option<Duration> {
+    pub(super) fn duration(&mut self, parent: &str, members: &Map<String, Value>, name: &str) -> Option<Duration> {
         let value = given(members, name)?;
         let parsed = value.as_str().map(parse_duration);
         match parsed {
@@ -428,7 +424,7 @@ impl Reader<'_> {
         None
     }
 
-    fn count(&mut self, parent: &str, members: &Map<String, Value>, name: &str) -> Option<u32> {
+    pub(super) fn count(&mut self, parent: &str, members: &Map<String, Value>, name: &str) -> Option<u32> {
         let value = given(members, name)?;
         let count = value.as_u64().and_then(|count| u32::try_from(count).ok());
         if count.is_none() {

@@ -52,6 +52,8 @@ pub(super) fn check(raw: &Raw, faults: Vec<Fault>) -> Result<Config, Faults> {
         storage: reading.storage(),
         limits: reading.limits(),
         timeouts: reading.timeouts(),
+        breaker: reading.breaker(),
+        retries: reading.retries(),
         session: reading.session(),
         tasks: reading.tasks(),
         events: reading.events(),
@@ -149,6 +151,11 @@ impl Reading<'_> {
             sessions_per_principal: self.count("limits.sessions_per_principal") as usize,
             calls_in_flight_per_session: self.count("limits.calls_in_flight_per_session") as usize,
             calls_in_flight_per_tenant: self.count("limits.calls_in_flight_per_tenant") as usize,
+            calls_in_flight_per_backend: self.count("limits.calls_in_flight_per_backend") as usize,
+            calls_queued_per_backend: self.count("limits.calls_queued_per_backend") as usize,
+            calls_in_flight: self.count("limits.calls_in_flight") as usize,
+            calls_queued: self.count("limits.calls_queued") as usize,
+            adaptive_concurrency: self.bool("limits.adaptive_concurrency"),
             requests_per_second: self.count("limits.requests_per_second"),
             burst: self.count("limits.burst"),
             outbox_bytes: self.size("limits.outbox_bytes"),
@@ -158,6 +165,8 @@ impl Reading<'_> {
     fn timeouts(&mut self) -> Timeouts {
         Timeouts {
             call: self.duration("timeouts.call"),
+            call_max: self.duration("timeouts.call_max"),
+            methods: self.deadlines("timeouts.methods"),
             control: self.duration("timeouts.control"),
             initialize: self.duration("timeouts.initialize"),
             request_read: self.duration("timeouts.request_read"),
@@ -326,7 +335,7 @@ impl Reading<'_> {
     }
 
     /// The value of a key with a default.
-    fn value<T>(&mut self, path: &str, parse: impl Fn(&Value, Kind) -> Result<T, Wrong>) -> T {
+    pub(super) fn value<T>(&mut self, path: &str, parse: impl Fn(&Value, Kind) -> Result<T, Wrong>) -> T {
         self.optional(path, &parse).unwrap_or_else(|| Self::default(path, parse))
     }
 

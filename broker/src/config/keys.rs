@@ -67,12 +67,21 @@ pub(super) enum Kind {
     Origins,
     Hosts,
     Networks,
+    /// A share of a whole, in hundredths at least.
+    Ratio {
+        percent_min: u32,
+    },
+    /// A map from a method to its deadline.
+    Deadlines,
 }
 
 impl Kind {
     /// Whether an environment variable's text is taken as it is, rather than read as a YAML value.
     pub(super) fn is_text(self) -> bool {
-        !matches!(self, Self::Bool | Self::Count { .. } | Self::Origins | Self::Hosts | Self::Networks)
+        !matches!(
+            self,
+            Self::Bool | Self::Count { .. } | Self::Origins | Self::Hosts | Self::Networks | Self::Ratio { .. } | Self::Deadlines
+        )
     }
 
     pub(super) fn allowed(self) -> String {
@@ -100,6 +109,8 @@ impl Kind {
             Self::Path => "the path of a file".into(),
             Self::Origins => "a list of origins, such as [\"https://app.example.com\"]".into(),
             Self::Hosts => "a list of host names without port, such as [\"broker.example.com\"]".into(),
+            Self::Ratio { percent_min } => format!("a number from {} to 1", f64::from(percent_min) / 100.0),
+            Self::Deadlines => "a map from methods to durations, such as {resources/read: 10s}".into(),
             Self::Networks => "a list of networks, such as [\"10.1.0.0/16\", \"fd00::/8\"]".into(),
         }
     }
@@ -148,6 +159,16 @@ pub(super) const SECTIONS: &[Section] = &[
     Section { name: "auth", doc: "Who may come in.", keys: AUTH },
     Section { name: "limits", doc: "Limits, and defaults for tenants that set none of their own.", keys: LIMITS },
     Section { name: "timeouts", doc: "Deadlines.", keys: TIMEOUTS },
+    Section {
+        name: "breaker",
+        doc: "When a backend that fails is left alone. Failures are connections that do not come about or end, answers that do not come in time or are not MCP, and HTTP statuses of 500 and above; not errors that the backend answers with. Calls are refused then (`backend_unavailable`), until a probe finds the backend well. A backend's own body may set each of these.",
+        keys: BREAKER,
+    },
+    Section {
+        name: "retries",
+        doc: "Calls that failed and are sent again: those the backend did not look at, and those that do no harm twice (the tool says `readOnlyHint` or `idempotentHint`, or the method only reads).",
+        keys: RETRIES,
+    },
     Section { name: "session", doc: "Sessions of clients.", keys: SESSION },
     Section { name: "tasks", doc: "Calls that clients ask to be carried out as tasks (MCP 2025-11-25, Tasks).", keys: TASKS },
     Section { name: "events", doc: "Event streams (SSE), and the log they are resumed from.", keys: EVENTS },
@@ -274,6 +295,26 @@ const LIMITS: &[Key] = &[
     key("sessions_per_principal", COUNT, "1000", "Open sessions of one API key."),
     key("calls_in_flight_per_session", COUNT, "1000", "Requests of one session that wait for an answer."),
     key("calls_in_flight_per_tenant", COUNT, "10000", "Requests of one tenant that wait for an answer."),
+    key(
+        "calls_in_flight_per_backend",
+        COUNT,
+        "1000",
+        "Calls one backend works on at the same time; further ones wait, in turns of principals and of their sessions. A backend's body may set its own.",
+    ),
+    key("calls_queued_per_backend", COUNT, "1000", "Calls that wait for one backend; what finds no room is refused."),
+    key(
+        "calls_in_flight",
+        COUNT,
+        "20000",
+        "Calls of all tenants that are with backends at the same time; further ones wait, in turns of tenants by their weight.",
+    ),
+    key("calls_queued", COUNT, "20000", "Calls of all tenants that wait for that; what finds no room is refused."),
+    key(
+        "adaptive_concurrency",
+        Kind::Bool,
+        "false",
+        "Let fewer calls go to a backend at the same time while it is slower than it can be, and more again when it is not.",
+    ),
     key("requests_per_second", Kind::Count { min: 0, max: COUNT_MAX }, "0", "Sustained requests of one tenant; 0 is unlimited."),
     key(
         "burst",
@@ -294,7 +335,14 @@ const TIMEOUTS: &[Key] = &[
         "call",
         DEADLINE,
         "30s",
-        "Answer of a backend to tools/call, resources/read, prompts/get and other calls; progress and questions to the client renew it, for an hour at most.",
+        "Answer of a backend to tools/call, resources/read, prompts/get and other calls; progress and questions to the client renew it, up to `timeouts.call_max`.",
+    ),
+    key("call_max", Kind::Duration { min: DEADLINE_MIN, max: DAY }, "1h", "End of every call, however often its deadline was renewed."),
+    key(
+        "methods",
+        Kind::Deadlines,
+        "{}",
+        "Deadlines by method, which come before `call` and `control`. A tenant's come before these, and a backend's before both; a backend's may be by tool too.",
     ),
     key("control", DEADLINE, "5s", "Answer of a backend to lists, ping and other small requests."),
     key("initialize", DEADLINE, "30s", "The whole handshake with a backend."),
@@ -335,6 +383,29 @@ const TIMEOUTS: &[Key] = &[
 ];
 
 const IDLE: Kind = Kind::Duration { min: Duration::from_millis(100), max: DAY.saturating_mul(30) };
+
+const BREAKER: &[Key] = &[
+    key("enabled", Kind::Bool, "true", "Whether breakers open by themselves."),
+    key("failures", COUNT, "5", "Failures in a row that open it."),
+    key("error_ratio", Kind::Ratio { percent_min: 1 }, "0.5", "Share of failures among the calls of the window that opens it."),
+    key("requests", COUNT, "20", "Calls in the window before that share counts."),
+    key("window", WINDOW, "10s", "The time of which failures are counted."),
+    key(
+        "probe_after",
+        WINDOW,
+        "1s",
+        "Wait for the first probe, at most; half of it at least. The wait doubles with every probe that fails.",
+    ),
+    key("probe_max", WINDOW, "3s", "Longest wait between two probes."),
+];
+
+const WINDOW: Kind = Kind::Duration { min: WINDOW_MIN, max: HOUR };
+pub(super) const WINDOW_MIN: Duration = Duration::from_millis(10);
+
+const RETRIES: &[Key] = &[
+    key("enabled", Kind::Bool, "true", "Whether calls are sent again."),
+    key("budget", Kind::Ratio { percent_min: 0 }, "0.1", "Retries per call of one backend; a few are saved up."),
+];
 
 const SESSION: &[Key] = &[
     key(
@@ -423,7 +494,7 @@ const SHUTDOWN: &[Key] = &[key(
 )];
 
 /// Keys and whole sections of the broker's documented surface that this build can not honour.
-pub(super) const UNAVAILABLE: &[&str] = &["breaker", "compat", "errors"];
+pub(super) const UNAVAILABLE: &[&str] = &["compat", "errors"];
 
 /// Two spellings of one setting: an environment variable for one replaces the other in the file.
 pub(super) const TWINS: &[(&str, &str)] = &[
@@ -471,7 +542,7 @@ mod tests {
 
     #[test]
     fn whole_sections_are_unavailable_with_all_their_keys() {
-        assert!(unavailable("breaker") && unavailable("breaker.failures"));
-        assert!(!unavailable("listen.http") && !unavailable("breakerx"));
+        assert!(unavailable("compat") && unavailable("compat.anything"));
+        assert!(!unavailable("listen.http") && !unavailable("compatible"));
     }
 }

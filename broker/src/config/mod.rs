@@ -10,12 +10,14 @@ pub mod example;
 mod fault;
 mod keys;
 pub mod log_filter;
+mod protection;
 mod raw;
 mod replica;
 pub mod spec;
 pub mod units;
 
 use std::{
+    collections::BTreeMap,
     io::Read as _,
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -28,6 +30,7 @@ use spec::{BackendSpec, TenantSpec};
 use transport::egress::EgressPolicy;
 
 pub use fault::{Fault, Faults};
+pub use protection::{Breaker, Retries};
 
 /// Reads the file, if there is one, and the environment of this process.
 pub fn load(file: Option<&Path>) -> Result<Config, Faults> {
@@ -57,6 +60,8 @@ pub fn needs_restart(running: &Config, next: &Config) -> Vec<&'static str> {
         ("auth", running.auth != next.auth),
         ("limits", running.limits != next.limits),
         ("timeouts", running.timeouts != next.timeouts),
+        ("breaker", running.breaker != next.breaker),
+        ("retries", running.retries != next.retries),
         ("session", running.session != next.session),
         ("tasks", running.tasks != next.tasks),
         ("events", running.events != next.events),
@@ -100,6 +105,8 @@ pub struct Config {
     pub auth: Auth,
     pub limits: Limits,
     pub timeouts: Timeouts,
+    pub breaker: Breaker,
+    pub retries: Retries,
     pub session: Session,
     pub tasks: Tasks,
     pub events: Events,
@@ -215,6 +222,12 @@ pub struct Limits {
     pub sessions_per_principal: usize,
     pub calls_in_flight_per_session: usize,
     pub calls_in_flight_per_tenant: usize,
+    pub calls_in_flight_per_backend: usize,
+    pub calls_queued_per_backend: usize,
+    /// Of all tenants together.
+    pub calls_in_flight: usize,
+    pub calls_queued: usize,
+    pub adaptive_concurrency: bool,
     /// 0: no limit.
     pub requests_per_second: u32,
     pub burst: u32,
@@ -225,6 +238,10 @@ pub struct Limits {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Timeouts {
     pub call: Duration,
+    /// End of every call.
+    pub call_max: Duration,
+    /// By method; before `call` and `control`.
+    pub methods: BTreeMap<String, Duration>,
     pub control: Duration,
     pub initialize: Duration,
     /// A whole HTTP request head, and a whole request body.

@@ -70,11 +70,21 @@ pub struct Plan {
     pub edits: Vec<(Span, Vec<u8>)>,
     /// `params.task` means nothing to this client's session: it must not go to the backend.
     pub drop_task: bool,
+    /// Of a `tools/call`.
+    pub tool: Option<ToolCalled>,
+}
+
+/// The tool that is called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToolCalled {
+    /// As the backend knows it.
+    pub name: String,
+    pub traits: ToolTraits,
 }
 
 impl Plan {
     fn new(backend: BackendId, edits: Vec<(Span, Vec<u8>)>) -> Self {
-        Self { backend, edits, drop_task: false }
+        Self { backend, edits, drop_task: false, tool: None }
     }
 }
 
@@ -172,9 +182,9 @@ fn tool_call(message: &Message, endpoint: &Endpoint, advertised: &ServerCapabili
     let traits = catalog.traits(&plan.backend, &tool);
     match task_use(message.fields.task.is_some(), advertised.tasks_tools_call, traits.map(|traits| traits.task_support), backend_has_tasks)?
     {
-        TaskUse::None => Ok(Decision::Forward(plan)),
-        TaskUse::Ignored => {
-            plan.drop_task = true;
+        TaskUse::None | TaskUse::Ignored => {
+            plan.drop_task = message.fields.task.is_some();
+            plan.tool = Some(ToolCalled { name: tool, traits: traits.unwrap_or_default() });
             Ok(Decision::Forward(plan))
         }
         TaskUse::Task => {

@@ -21,6 +21,8 @@ pub(super) fn backend(program: String) -> DeclaredBackend {
             transport: TransportSpec::Stdio { command: program, args: vec!["demo-backend".to_owned()], env: Default::default(), cwd: None },
             links: LinkSharing::Auto,
             timeouts: BackendTimeouts::default(),
+            breaker: Default::default(),
+            limits: Default::default(),
             credentials: Credentials::default(),
         },
     }
