@@ -319,7 +319,8 @@ mod tests {
                 let gate = gate.clone();
                 tokio::spawn(async move {
                     for round in 0..50 {
-                        let entering = gate.enter(&(n % 7), n % 7 + 1, &n, LONG);
+                        let owner = n % 7;
+                        let entering = gate.enter(&owner, owner + 1, &n, LONG);
                         // Some give up at once.
                         if (n + round) % 11 == 0 {
                             let _given_up = tokio::time::timeout(Duration::ZERO, entering).await;

@@ -513,9 +513,7 @@ mod tests {
         assert_fault(json!({"transport": {"type": "quic", "address": "a"}}), "transport.address: is no host and port");
         assert_fault(json!({"transport": {"type": "quic", "address": "a:1", "server_name": ""}}), "transport.server_name: is no name");
         assert_fault(json!({"transport": {"type": "carrier-pigeon"}}), "transport.type: is no known transport");
-        for later in ["breaker", "limits"] {
-            assert_fault(json!({"transport": http, later: {}}), &format!("{later}: not available in this build"));
-        }
+        assert_fault(json!({"transport": http, "breaker": {"failure": 1}}), "breaker.failure: is no known key, perhaps `failures`");
         assert_fault(json!({"transport": http, "link": "auto"}), "link: is no known key, perhaps `links`");
         assert_fault(json!({"transport": http, "links": "some"}), "links: ");
         assert_fault(json!({"transport": http, "timeouts": {"call": 5}}), "timeouts.call: is a number");
@@ -576,7 +574,7 @@ mod tests {
         assert_eq!(faults(json!({"weight": -1}))[0], "weight: is -1; allowed: a whole number");
         assert_eq!(faults(json!({"enabled": "yes", "limits": {"burst": 1.5, "bust": 1}})).len(), 3);
         assert_eq!(faults(json!({"limits": {"burst": 0, "sessions_per_tenant": 0}})).len(), 2);
-        assert_eq!(faults(json!([]))[0], "document: is a list; allowed: a map with enabled, weight, limits");
+        assert_eq!(faults(json!([]))[0], "document: is a list; allowed: a map with enabled, weight, limits, timeouts");
     }
 
     fn any_value() -> impl Strategy<Value = Value> {

@@ -694,10 +694,7 @@ mod tests {
         assert_fault("tenants: {acme: {weight: 0}}", "tenants.acme.weight: is 0");
         assert_fault("tenants: [a]", "tenants: is a list");
         assert_fault("backends: {a: {transport: {type: quic}}}", "backends.a.transport.address: is missing");
-        assert_fault(
-            "backends: {a: {transport: {type: stdio, command: x}, breaker: {}}}",
-            "backends.a.breaker: not available in this build",
-        );
+        assert_fault("backends: {a: {transport: {type: stdio, command: x}, breaker: {failures: 0}}}", "backends.a.breaker.failures: is 0");
         assert_fault("backends: {a__b: {transport: {type: stdio, command: x}}}", "backends.a__b: is no name for a backend");
         assert_fault("backends: {a: }", "backends.a: is empty");
         let both = "backends: {a: {transport: {type: stdio, command: x}}, default/a: {transport: {type: stdio, command: x}}}";

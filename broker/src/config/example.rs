@@ -25,6 +25,7 @@ tenants: {}
 #    enabled: true
 #    weight: 1
 #    limits: {requests_per_second: 50, burst: 100, sessions_per_tenant: 100, calls_in_flight_per_tenant: 200}
+#    timeouts: {call: 20s, control: 5s, call_max: 10m, methods: {resources/read: 10s}}
 
 # Backends, by name; same bodies as PUT /admin/v1/tenants/{tenant}/backends/{backend}. They are read-only in the admin API.
 # A name alone belongs to tenant `default`, TENANT/NAME to the one named.
@@ -34,7 +35,9 @@ backends: {}
 #  acme/weather:
 #    transport: {type: http, url: \"https://weather.example.com/mcp\"}
 #    links: auto
-#    timeouts: {call: 30s, control: 5s, initialize: 30s}
+#    timeouts: {call: 30s, control: 5s, initialize: 30s, call_max: 1h, methods: {prompts/get: 5s}, tools: {report: 2m}}
+#    breaker: {enabled: true, failures: 5, error_ratio: 0.5, requests: 20, window: 10s, probe_after: 1s, probe_max: 3s}
+#    limits: {calls_in_flight: 20, calls_queued: 200, adaptive_concurrency: true}
 #    credentials: {bearer_file: /etc/mcp-broker/weather-token, headers: {x-team: acme}}
 ";
 

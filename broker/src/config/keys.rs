@@ -7,6 +7,8 @@
 
 use std::time::Duration;
 
+use super::protection;
+
 pub(super) struct Section {
     pub(super) name: &'static str,
     pub(super) doc: &'static str,
@@ -119,7 +121,7 @@ impl Kind {
 pub(super) const SECRET_BYTES_MAX: usize = 4_096;
 
 const MS: Duration = Duration::from_millis(1);
-const HOUR: Duration = Duration::from_secs(3_600);
+pub(super) const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(86_400);
 const SECOND: Duration = Duration::from_secs(1);
 const KIB: usize = 1 << 10;
@@ -132,9 +134,9 @@ pub(super) const DEADLINE_MAX: Duration = HOUR;
 const DEADLINE: Kind = Kind::Duration { min: DEADLINE_MIN, max: DEADLINE_MAX };
 /// Bounds of every count of things held in memory.
 pub(super) const COUNT_MAX: u64 = 1_000_000;
-const COUNT: Kind = Kind::Count { min: 1, max: COUNT_MAX };
+pub(super) const COUNT: Kind = Kind::Count { min: 1, max: COUNT_MAX };
 
-const fn key(name: &'static str, kind: Kind, default: &'static str, doc: &'static str) -> Key {
+pub(super) const fn key(name: &'static str, kind: Kind, default: &'static str, doc: &'static str) -> Key {
     Key { name, kind, default: Default::Is(default), doc }
 }
 
@@ -162,12 +164,12 @@ pub(super) const SECTIONS: &[Section] = &[
     Section {
         name: "breaker",
         doc: "When a backend that fails is left alone. Failures are connections that do not come about or end, answers that do not come in time or are not MCP, and HTTP statuses of 500 and above; not errors that the backend answers with. Calls are refused then (`backend_unavailable`), until a probe finds the backend well. A backend's own body may set each of these.",
-        keys: BREAKER,
+        keys: protection::BREAKER,
     },
     Section {
         name: "retries",
         doc: "Calls that failed and are sent again: those the backend did not look at, and those that do no harm twice (the tool says `readOnlyHint` or `idempotentHint`, or the method only reads).",
-        keys: RETRIES,
+        keys: protection::RETRIES,
     },
     Section { name: "session", doc: "Sessions of clients.", keys: SESSION },
     Section { name: "tasks", doc: "Calls that clients ask to be carried out as tasks (MCP 2025-11-25, Tasks).", keys: TASKS },
@@ -383,29 +385,6 @@ const TIMEOUTS: &[Key] = &[
 ];
 
 const IDLE: Kind = Kind::Duration { min: Duration::from_millis(100), max: DAY.saturating_mul(30) };
-
-const BREAKER: &[Key] = &[
-    key("enabled", Kind::Bool, "true", "Whether breakers open by themselves."),
-    key("failures", COUNT, "5", "Failures in a row that open it."),
-    key("error_ratio", Kind::Ratio { percent_min: 1 }, "0.5", "Share of failures among the calls of the window that opens it."),
-    key("requests", COUNT, "20", "Calls in the window before that share counts."),
-    key("window", WINDOW, "10s", "The time of which failures are counted."),
-    key(
-        "probe_after",
-        WINDOW,
-        "1s",
-        "Wait for the first probe, at most; half of it at least. The wait doubles with every probe that fails.",
-    ),
-    key("probe_max", WINDOW, "3s", "Longest wait between two probes."),
-];
-
-const WINDOW: Kind = Kind::Duration { min: WINDOW_MIN, max: HOUR };
-pub(super) const WINDOW_MIN: Duration = Duration::from_millis(10);
-
-const RETRIES: &[Key] = &[
-    key("enabled", Kind::Bool, "true", "Whether calls are sent again."),
-    key("budget", Kind::Ratio { percent_min: 0 }, "0.1", "Retries per call of one backend; a few are saved up."),
-];
 
 const SESSION: &[Key] = &[
     key(

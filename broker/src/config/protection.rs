@@ -1,5 +1,5 @@
 //! What keeps clients and backends from hurting one another: breakers, retries, deadlines by method and tool, and how much
-//! a backend gets at once. Read from the configuration by [`super::checked`], and from bodies by [`super::bodies`].
+//! a backend gets at once. Some of the table of keys, read from the configuration by [`super::checked`], and from bodies by [`super::bodies`].
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -10,11 +10,36 @@ use super::{
     bodies::{Reader, deadline_allowed, given},
     checked::{Reading, wrong},
     fault::{Fault, join},
-    keys::{COUNT_MAX, DEADLINE_MAX, DEADLINE_MIN, Kind, WINDOW_MIN},
+    keys::{COUNT, COUNT_MAX, DEADLINE_MAX, DEADLINE_MIN, HOUR, Key, Kind, key},
     raw::describe,
     spec::{BackendBreaker, BackendLimits, BackendSpec, BackendTimeouts, TenantSpec, TenantTimeouts},
     units::{Ratio, format_duration, parse_duration},
 };
+
+/// The keys of the section `breaker`.
+pub(super) const BREAKER: &[Key] = &[
+    key("enabled", Kind::Bool, "true", "Whether breakers open by themselves."),
+    key("failures", COUNT, "5", "Failures in a row that open it."),
+    key("error_ratio", Kind::Ratio { percent_min: 1 }, "0.5", "Share of failures among the calls of the window that opens it."),
+    key("requests", COUNT, "20", "Calls in the window before that share counts."),
+    key("window", WINDOW, "10s", "The time of which failures are counted."),
+    key(
+        "probe_after",
+        WINDOW,
+        "1s",
+        "Wait for the first probe, at most; half of it at least. The wait doubles with every probe that fails.",
+    ),
+    key("probe_max", WINDOW, "3s", "Longest wait between two probes."),
+];
+
+const WINDOW: Kind = Kind::Duration { min: WINDOW_MIN, max: HOUR };
+const WINDOW_MIN: Duration = Duration::from_millis(10);
+
+/// The keys of the section `retries`.
+pub(super) const RETRIES: &[Key] = &[
+    key("enabled", Kind::Bool, "true", "Whether calls are sent again."),
+    key("budget", Kind::Ratio { percent_min: 0 }, "0.1", "Retries per call of one backend; a few are saved up."),
+];
 
 /// Longest end of a call.
 const CALL_MAX_MAX: Duration = Duration::from_secs(86_400);
@@ -257,7 +282,8 @@ fn is_deadline(deadline: &Duration) -> bool {
 }
 
 fn is_method(name: &str) -> bool {
-    Method::parse(name).from_client()
+    let method = Method::parse(name);
+    method != Method::Unknown && method.from_client()
 }
 
 #[cfg(test)]
