@@ -260,6 +260,11 @@ impl Backend {
         self.latency_us.store(mean, Ordering::Relaxed);
     }
 
+    /// Mean of the latest answers; zero while there is none.
+    pub fn mean_latency(&self) -> Duration {
+        Duration::from_micros(self.latency_us.load(Ordering::Relaxed))
+    }
+
     pub fn set_state(&self, state: BackendState) {
         if state == BackendState::Ready {
             let mut status = lock(&self.status);

@@ -71,6 +71,8 @@ pub struct Call {
     /// The backend knows that nobody waits any more.
     told: AtomicBool,
     sent: Mutex<Option<Carried>>,
+    /// Milliseconds after `started` at which it was sent.
+    sent_ms: AtomicU64,
 }
 
 /// A call whose task dies is still answered.
@@ -123,6 +125,7 @@ impl Call {
             settled: AtomicBool::new(false),
             told: AtomicBool::new(false),
             sent: Mutex::new(None),
+            sent_ms: AtomicU64::new(0),
         })
     }
 
@@ -156,6 +159,7 @@ impl Call {
 
     /// Notes which connection and wire id carry the call, so that a cancellation finds it.
     pub fn sent_as(&self, carried: Carried) {
+        self.sent_ms.store(self.elapsed_ms(), Ordering::Relaxed);
         *lock(&self.sent) = Some(carried);
     }
 
@@ -236,10 +240,8 @@ impl Call {
         if matches!(ending, Ending::Cancelled | Ending::TimedOut) {
             self.tell_backend();
         }
-        if matches!(ending, Ending::TimedOut)
-            && let Some(Carried { link, .. }) = &*lock(&self.sent)
-        {
-            link.backend.timed_out(self.started.elapsed());
+        if matches!(ending, Ending::TimedOut) {
+            self.note_timeout();
         }
         let _settling = self.session.leave(&self.client_id);
         match self.answer(ending) {
@@ -249,6 +251,15 @@ impl Call {
             None => self.stream.give_up_answer(now),
         }
         self.session.request_finished(self.method, outcome, self.started);
+    }
+
+    /// The backend is to blame where it had most of the time for itself, and not the queue before it.
+    fn note_timeout(&self) {
+        let sent = lock(&self.sent).clone();
+        let had = Duration::from_millis(self.elapsed_ms().saturating_sub(self.sent_ms.load(Ordering::Relaxed)));
+        if let Some(Carried { link, .. }) = sent.filter(|_| had >= self.deadline.quiet / 2) {
+            link.backend.timed_out(had);
+        }
     }
 
     fn answer(self: &Arc<Self>, ending: Ending) -> Option<Bytes> {

@@ -34,8 +34,15 @@ pub struct Gate<O, M> {
 
 #[derive(Debug)]
 struct Queue<O, M> {
-    fair: FairQueue<O, M, oneshot::Sender<()>>,
+    fair: FairQueue<O, M, oneshot::Sender<Turn>>,
     pace: Pace,
+}
+
+/// What somebody who waits is told. Nothing at all is that another got its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    Yours,
+    InVain,
 }
 
 const ONE_WAITS: u64 = 1 << 32;
@@ -108,7 +115,7 @@ impl<O: Clone + Eq + Hash, M: Clone + Eq + Hash> Gate<O, M> {
             let Some(grant) = queue.fair.next() else { return };
             self.word.fetch_sub(ONE_WAITS - 1, Ordering::AcqRel); // one fewer waits, one more is in
             self.depth.dec();
-            if grant.send(()).is_ok() {
+            if grant.send(Turn::Yours).is_ok() {
                 queue.pace.moved(self.origin.elapsed(), !queue.fair.is_empty());
             } else {
                 self.word.fetch_sub(1, Ordering::AcqRel); // it has just stopped waiting
@@ -139,7 +146,7 @@ impl<O: Clone + Eq + Hash, M: Clone + Eq + Hash> Gate<O, M> {
         while let Some(grant) = queue.fair.next() {
             self.word.fetch_sub(ONE_WAITS, Ordering::AcqRel);
             self.depth.dec();
-            drop(grant);
+            let _may_be_gone = grant.send(Turn::InVain);
         }
         queue.pace.ends();
     }
@@ -178,7 +185,7 @@ impl<O: Clone + Eq + Hash, M: Clone + Eq + Hash> Drop for Place<O, M> {
 struct Waiting<O: Clone + Eq + Hash, M: Clone + Eq + Hash> {
     gate: Arc<Gate<O, M>>,
     ticket: Ticket,
-    granted: oneshot::Receiver<()>,
+    granted: oneshot::Receiver<Turn>,
     /// As was foreseen.
     wait: Duration,
     over: bool,
@@ -191,10 +198,9 @@ impl<O: Clone + Eq + Hash, M: Clone + Eq + Hash> Future for Waiting<O, M> {
         Pin::new(&mut self.granted).poll(context).map(|granted| {
             self.over = true;
             match granted {
-                Ok(()) => Ok(Place(self.gate.clone())),
-                // Dropped for another's sake while others still wait, or with all of them.
-                Err(_) if self.gate.waiting() > 0 => Err(Crowded::Full { wait: self.wait }),
-                Err(_) => Err(Crowded::SentAway),
+                Ok(Turn::Yours) => Ok(Place(self.gate.clone())),
+                Ok(Turn::InVain) => Err(Crowded::SentAway),
+                Err(_displaced) => Err(Crowded::Full { wait: self.wait }),
             }
         })
     }
@@ -207,7 +213,8 @@ impl<O: Clone + Eq + Hash, M: Clone + Eq + Hash> Drop for Waiting<O, M> {
         }
         self.granted.close();
         match self.granted.try_recv() {
-            Ok(()) => self.gate.leave(), // it was its turn, and nobody came
+            Ok(Turn::Yours) => self.gate.leave(), // it was its turn, and nobody came
+            Ok(Turn::InVain) => {}
             Err(_) => self.gate.stop_waiting(self.ticket),
         }
     }

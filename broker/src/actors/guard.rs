@@ -138,15 +138,20 @@ impl Backend {
     /// Waits for room for one call, for `left` at most.
     pub async fn room_for(&self, caller: Caller<'_>, left: Duration) -> Result<Room, Refusal> {
         let begun = self.shared.uptime();
+        let left_now = || left.saturating_sub(self.shared.uptime().saturating_sub(begun));
+        // What begins too late for an answer takes the place of what does not.
+        let needed = self.mean_latency().min(left / 2);
         let Caller { tenant, principal, session } = caller;
         // First at the backend: whoever waits for one that is slow keeps nobody else out.
-        let there = self.guard.room.enter(principal, 1, session, left).await.map_err(|crowded| self.crowded(crowded))?;
-        let left = left.saturating_sub(self.shared.uptime().saturating_sub(begun));
-        let here = self.shared.room.enter(&tenant.id, tenant.weight(), principal, left).await;
+        let there = self.guard.room.enter(principal, 1, session, left - needed).await.map_err(|crowded| self.crowded(crowded))?;
+        let here = self.shared.room.enter(&tenant.id, tenant.weight(), principal, left_now().saturating_sub(needed)).await;
         let here = here.map_err(|crowded| {
             self.shared.metrics.protection.crowded_out("broker");
             too_busy("the broker".to_owned(), crowded)
         })?;
+        if left_now() < needed {
+            return Err(self.crowded(Crowded::TooLate { wait: needed }));
+        }
         Ok(Room { _there: there, _here: here })
     }
 
@@ -172,7 +177,7 @@ impl Backend {
         self.adapt(took, answer.is_err());
     }
 
-    /// A call got no answer in its time.
+    /// A call got no answer in the time that was left for it when it was sent.
     pub fn timed_out(&self, after: Duration) {
         self.failed();
         self.adapt(after, true);
