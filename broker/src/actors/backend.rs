@@ -260,9 +260,9 @@ impl Backend {
         self.latency_us.store(mean, Ordering::Relaxed);
     }
 
-    /// Mean of the latest answers; zero while there is none.
-    pub fn mean_latency(&self) -> Duration {
-        Duration::from_micros(self.latency_us.load(Ordering::Relaxed))
+    /// What an answer takes, with some to spare; nothing while none is known.
+    pub fn usual_time(&self) -> Duration {
+        Duration::from_micros(self.latency_us.load(Ordering::Relaxed).saturating_mul(2))
     }
 
     pub fn set_state(&self, state: BackendState) {

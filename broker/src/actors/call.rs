@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     asker::{Asker, Carried},
+    backend::Backend,
     guard::Caller,
     link::connection::{Failure, Outgoing},
     session::Session,
@@ -53,6 +54,8 @@ pub struct Call {
     /// The way back to the client.
     pub stream: Arc<EventStream>,
     pub backend: BackendId,
+    /// That backend, if it is still there.
+    home: Option<Arc<Backend>>,
     /// How long it may take.
     deadline: Deadline,
     /// Doing it twice is doing it once.
@@ -106,10 +109,11 @@ impl Call {
         tool: Option<&ToolCalled>,
     ) -> Arc<Self> {
         let method = message.method;
-        let known = session.tenant.backend(&backend);
+        let home = session.tenant.backend(&backend);
         Arc::new(Self {
-            deadline: session.tenant.deadline(known.as_deref(), method, tool.map(|tool| tool.name.as_str())),
+            deadline: session.tenant.deadline(home.as_deref(), method, tool.map(|tool| tool.name.as_str())),
             harmless: tool.map_or(method.is_repeatable(), |tool| tool.traits.read_only || tool.traits.idempotent),
+            home,
             client_id,
             method,
             session: session.clone(),
@@ -175,7 +179,7 @@ impl Call {
 
     /// Waits for room, then sends the call: once, or again where that does no harm and the backend's budget has something left.
     async fn relay(self: &Arc<Self>, message: &Message, edits: &[(Span, Vec<u8>)]) -> Result<Ending, Refusal> {
-        let backend = self.session.tenant.backend(&self.backend).ok_or_else(|| self.session.no_backend(&self.backend))?;
+        let backend = self.home.as_ref().ok_or_else(|| self.session.no_backend(&self.backend))?;
         backend.admits()?;
         backend.earn_retry();
         let (principal, session) = (&self.session.caller.principal, &self.session.key);

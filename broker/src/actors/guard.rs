@@ -140,7 +140,7 @@ impl Backend {
         let begun = self.shared.uptime();
         let left_now = || left.saturating_sub(self.shared.uptime().saturating_sub(begun));
         // What begins too late for an answer takes the place of what does not.
-        let needed = self.mean_latency().min(left / 2);
+        let needed = self.usual_time().min(left / 2);
         let Caller { tenant, principal, session } = caller;
         // First at the backend: whoever waits for one that is slow keeps nobody else out.
         let there = self.guard.room.enter(principal, 1, session, left - needed).await.map_err(|crowded| self.crowded(crowded))?;
