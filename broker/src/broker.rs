@@ -163,9 +163,17 @@ impl Broker {
     }
 
     /// Reaches for the backend now.
-    pub fn probe(&self, tenant: &TenantId, id: &BackendId) -> bool {
+    pub async fn probe(&self, tenant: &TenantId, id: &BackendId) -> bool {
         let Some(backend) = self.tenant(tenant).and_then(|tenant| tenant.backend(id)) else { return false };
+        backend.probe_breaker().await;
         backend.reconnect();
+        true
+    }
+
+    /// Opens or closes the breaker of a backend, as far as this process goes.
+    pub fn set_breaker(&self, tenant: &TenantId, id: &BackendId, open: bool) -> bool {
+        let Some(backend) = self.tenant(tenant).and_then(|tenant| tenant.backend(id)) else { return false };
+        backend.set_breaker(open);
         true
     }
 

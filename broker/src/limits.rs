@@ -26,8 +26,28 @@ pub const REFRESH_INTERVAL_MIN: Duration = Duration::from_millis(500);
 
 // Calls.
 
-/// End of every call, however often progress renewed its deadline.
-pub const CALL_TOTAL_MAX: Duration = Duration::from_secs(3_600);
+/// A call that failed is sent again this often at most, where that does no harm.
+pub const RETRIES_MAX: u32 = 2;
+/// Ceiling of the wait before the first retry; it doubles.
+pub const RETRY_PAUSE_FIRST: Duration = Duration::from_millis(50);
+/// The highest ceiling.
+pub const RETRY_PAUSE_MAX: Duration = Duration::from_secs(1);
+/// Retries a backend's calls can save up.
+pub const RETRIES_SAVED_MAX: u64 = 10;
+/// The share of one departure in the pace of a queue is one in this many.
+pub const PACE_WEIGHT: u32 = 16;
+/// A probe of a backend whose breaker is open that is not answered by then has failed.
+pub const PROBE_ANSWER_MAX: Duration = Duration::from_millis(1_500);
+/// Calls a backend gets at the same time at least, however slow it seems.
+pub const CONCURRENCY_MIN: usize = 2;
+/// How often the calls a backend gets at the same time are thought over.
+pub const CONCURRENCY_ROUND: Duration = Duration::from_millis(250);
+/// Many times its best latency, and
+pub const CONCURRENCY_TOLERANCE: f64 = 2.0;
+/// this much more, a backend may take before it counts as slow.
+pub const CONCURRENCY_SLACK: Duration = Duration::from_millis(5);
+/// What a slow backend's limit is multiplied with.
+pub const CONCURRENCY_BACKS_OFF_TO: f64 = 0.8;
 
 // Tasks.
 

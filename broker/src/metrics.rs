@@ -8,6 +8,7 @@
 mod capped;
 mod limits;
 pub(crate) mod process;
+mod protection;
 
 use std::{
     fmt::Write as _,
@@ -29,6 +30,7 @@ use protocol::{
 };
 use storage::TaskStatus;
 
+pub use self::protection::{Protection, Retry};
 use self::{capped::Capped, limits::LimitMetrics};
 
 /// Backends that get a label value of their own; the following ones share `other`.
@@ -162,6 +164,7 @@ pub struct Metrics {
     bytes: [[IntCounter; 2]; 2],
     /// Present only where tenant labels are configured.
     tenants: Option<TenantRequests>,
+    pub protection: Protection,
 }
 
 #[derive(Default)]
@@ -222,7 +225,11 @@ impl Metrics {
             dropped_answers: declare.counters("mcp_dropped_answers_total", "Answers nobody waited for any more.", &["reason"]),
             rate_limited: declare.counters("mcp_rate_limited_total", "Requests refused because a limit was reached.", &["scope"]),
             limits: LimitMetrics::new(&declare),
-            queue_depth: declare.gauges("mcp_queue_depth", "Messages waiting in the broker's queues towards backends.", &["queue"]),
+            queue_depth: declare.gauges(
+                "mcp_queue_depth",
+                "Messages and calls waiting in the broker's queues towards backends.",
+                &["queue"],
+            ),
             subscriptions: declare.gauge("mcp_subscriptions", "Resources subscribed to, counted per session."),
             events_replayed: declare.counter("mcp_events_replayed_total", "Events sent again to streams that were resumed."),
             events_lost: declare.counter("mcp_events_lost_total", "Events that could not be added to the event log."),
@@ -259,6 +266,7 @@ impl Metrics {
                 ),
                 children: Capped::new(TENANT_LABELS_MAX),
             }),
+            protection: Protection::new(&declare),
             registry,
         }
     }

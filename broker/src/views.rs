@@ -27,6 +27,32 @@ pub struct BackendStatus {
     /// Mean of the latest answers, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency_ms: Option<f64>,
+    /// The circuit breaker of this replica. None of a backend that is disabled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub breaker: Option<BreakerStatus>,
+    /// Calls that are with it now, from this replica.
+    #[serde(default)]
+    pub calls_in_flight: usize,
+    /// Calls that wait for room at it.
+    #[serde(default)]
+    pub calls_queued: usize,
+    /// How many calls it gets at the same time.
+    #[serde(default)]
+    pub calls_max: usize,
+}
+
+/// Whether calls go to a backend.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BreakerStatus {
+    /// `closed`, `half_open` (a probe is under way) or `open`.
+    pub state: String,
+    /// Why it is not closed: `failures_in_a_row`, `error_ratio` or `operator`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    pub failures_in_a_row: u32,
+    /// Until the next probe. None while it is closed, and while an operator holds it open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_probe_ms: Option<u64>,
 }
 
 /// One client session.

@@ -19,6 +19,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    guard::Guard,
     link::{
         Link,
         connection::{Connection, Failure, Wire as ConnectionWire},
@@ -92,6 +93,8 @@ pub struct Backend {
     meter: Arc<Meter>,
     /// By the backend's own names.
     tools: Mutex<Meters<String>>,
+    /// What stands between calls and the backend.
+    pub(super) guard: Guard,
 }
 
 #[derive(Debug, Default)]
@@ -108,9 +111,11 @@ impl Backend {
     pub fn new(tenant: TenantId, id: BackendId, spec: BackendSpec, shared: Arc<Shared>) -> Arc<Self> {
         let meter = Meter::new(format!("backend/{tenant}/{id}"));
         let tools = Mutex::new(Meters::new(TOOLS_METERED_MAX, format!("tools/{tenant}/{id}")));
+        let guard = Guard::new(&id, &spec, &shared);
         Arc::new(Self {
             meter,
             tools,
+            guard,
             tenant,
             id,
             spec,
@@ -284,6 +289,11 @@ impl Backend {
         self.latency_us.store(mean, Ordering::Relaxed);
     }
 
+    /// What an answer takes, with some to spare; nothing while none is known.
+    pub fn usual_time(&self) -> Duration {
+        Duration::from_micros(self.latency_us.load(Ordering::Relaxed).saturating_mul(2))
+    }
+
     pub fn set_state(&self, state: BackendState) {
         if state == BackendState::Ready {
             let mut status = lock(&self.status);
@@ -339,6 +349,7 @@ impl Backend {
         let lists = self.lists.load_full();
         let status = lock(&self.status);
         let latency = self.latency_us.load(Ordering::Relaxed);
+        let (calls_in_flight, calls_queued, calls_max) = self.crowd();
         BackendStatus {
             tenant: self.tenant.to_string(),
             backend: self.id.to_string(),
@@ -353,6 +364,10 @@ impl Backend {
             links: status.open_links,
             last_error: status.last_error.clone(),
             latency_ms: (latency > 0).then_some(latency as f64 / 1000.0),
+            breaker: Some(self.breaker_status()),
+            calls_in_flight,
+            calls_queued,
+            calls_max,
         }
     }
 

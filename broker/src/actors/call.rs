@@ -25,15 +25,24 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     asker::{Asker, Carried},
+    backend::Backend,
+    guard::Caller,
     link::connection::{Failure, Outgoing},
     session::Session,
     stream::EventStream,
     sync::lock,
 };
 use crate::{
-    limits::CALL_TOTAL_MAX,
     metrics::Outcome,
-    rules::{completion, event_log::EventKind, exposure, tasks::is_tool_error},
+    rules::{
+        completion,
+        deadlines::Deadline,
+        event_log::EventKind,
+        exposure,
+        retries::{self, Attempt},
+        routing::ToolCalled,
+        tasks::is_tool_error,
+    },
 };
 
 /// One request in flight.
@@ -45,6 +54,12 @@ pub struct Call {
     /// The way back to the client.
     pub stream: Arc<EventStream>,
     pub backend: BackendId,
+    /// That backend, if it is still there.
+    home: Option<Arc<Backend>>,
+    /// How long it may take.
+    deadline: Deadline,
+    /// Doing it twice is doing it once.
+    harmless: bool,
     /// The client's progress token, as sent.
     pub progress_token: Option<Bytes>,
     last_progress: Mutex<Option<f64>>,
@@ -59,6 +74,8 @@ pub struct Call {
     /// The backend knows that nobody waits any more.
     told: AtomicBool,
     sent: Mutex<Option<Carried>>,
+    /// Milliseconds after `started` at which it was sent.
+    sent_ms: AtomicU64,
 }
 
 /// A call whose task dies is still answered.
@@ -89,10 +106,16 @@ impl Call {
         session: &Arc<Session>,
         stream: &Arc<EventStream>,
         backend: BackendId,
+        tool: Option<&ToolCalled>,
     ) -> Arc<Self> {
+        let method = message.method;
+        let home = session.tenant.backend(&backend);
         Arc::new(Self {
+            deadline: session.tenant.deadline(home.as_deref(), method, tool.map(|tool| tool.name.as_str())),
+            harmless: tool.map_or(method.is_repeatable(), |tool| tool.traits.read_only || tool.traits.idempotent),
+            home,
             client_id,
-            method: message.method,
+            method,
             session: session.clone(),
             stream: stream.clone(),
             backend,
@@ -106,6 +129,7 @@ impl Call {
             settled: AtomicBool::new(false),
             told: AtomicBool::new(false),
             sent: Mutex::new(None),
+            sent_ms: AtomicU64::new(0),
         })
     }
 
@@ -115,7 +139,7 @@ impl Call {
         let ending = tokio::select! {
             biased;
             () = self.cancelled.cancelled() => Ending::Cancelled,
-            ending = self.relay(&message, &edits) => ending,
+            ending = self.relay(&message, &edits) => ending.unwrap_or_else(Ending::Refused),
             () = self.expired() => Ending::TimedOut,
         };
         self.settle(ending);
@@ -139,6 +163,7 @@ impl Call {
 
     /// Notes which connection and wire id carry the call, so that a cancellation finds it.
     pub fn sent_as(&self, carried: Carried) {
+        self.sent_ms.store(self.elapsed_ms(), Ordering::Relaxed);
         *lock(&self.sent) = Some(carried);
     }
 
@@ -152,40 +177,56 @@ impl Call {
         true
     }
 
-    async fn relay(self: &Arc<Self>, message: &Message, edits: &[(Span, Vec<u8>)]) -> Ending {
-        let asker = Asker::Call(self.clone());
-        // A backend that forgot its session did not process the call, so it is sent once more over a new one.
-        for attempt in 0..2 {
-            let link = match self.session.link_to(&self.backend) {
-                Ok(link) => link,
-                Err(refusal) => return Ending::Refused(refusal),
+    /// Waits for room, then sends the call: once, or again where that does no harm and the backend's budget has something left.
+    async fn relay(self: &Arc<Self>, message: &Message, edits: &[(Span, Vec<u8>)]) -> Result<Ending, Refusal> {
+        let backend = self.home.as_ref().ok_or_else(|| self.session.no_backend(&self.backend))?;
+        backend.admits()?;
+        backend.earn_retry();
+        let (principal, session) = (&self.session.caller.principal, &self.session.key);
+        let caller = Caller { tenant: &self.session.tenant, principal, session };
+        let left = self.deadline.quiet.saturating_sub(self.started.elapsed());
+        let _room = backend.room_for(caller, left).await?;
+        let mut retries = 0;
+        loop {
+            let (attempt, refusal) = match self.attempt(message, edits).await {
+                Ok(answer) => return Ok(Ending::Answered(answer)),
+                Err(failed) => failed,
             };
-            let connection = match link.connection().await {
-                Ok(connection) => connection,
-                Err(refusal) => return Ending::Refused(refusal),
-            };
-            if let Err(refusal) = connection.permits(self.method) {
-                return Ending::Refused(refusal);
+            if !retries::may_repeat(attempt, self.harmless, retries) || !backend.spend_retry() {
+                return Err(refusal);
             }
-            match connection.exchange(&link, Outgoing { message, edits, asker: &asker }).await {
-                Ok(answer) => return Ending::Answered(answer),
-                Err(Failure::SessionGone) if attempt == 0 => {} // the connection has ended itself, the link opens another
-                Err(failure) => return Ending::Refused(link.backend.refusal(&failure)),
-            }
+            tokio::time::sleep(retries::pause(retries, rand::random())).await;
+            retries += 1;
         }
-        Ending::Refused(Failure::SessionGone.refusal(&self.backend))
     }
 
-    /// Resolves when the call's time is up: `timeouts.call` after the last sign of life, never beyond the total.
+    async fn attempt(self: &Arc<Self>, message: &Message, edits: &[(Span, Vec<u8>)]) -> Result<Message, (Attempt, Refusal)> {
+        let asker = Asker::Call(self.clone());
+        let over = |refusal| (Attempt::Over, refusal);
+        // A backend that forgot its session did not process the call, so it is sent once more over a new one.
+        for attempt in 0..2 {
+            let link = self.session.link_to(&self.backend).map_err(over)?;
+            link.backend.admits().map_err(over)?;
+            let connection = link.connection().await.map_err(|refusal| (of_opening(&refusal), refusal))?;
+            connection.permits(self.method).map_err(over)?;
+            match connection.exchange(&link, Outgoing { message, edits, asker: &asker }).await {
+                Ok(answer) => return Ok(answer),
+                Err(Failure::SessionGone) if attempt == 0 => {} // the connection has ended itself, the link opens another
+                Err(failure) => return Err((failure.attempt(), link.backend.refusal(&failure))),
+            }
+        }
+        Err(over(Failure::SessionGone.refusal(&self.backend)))
+    }
+
+    /// Resolves when the call's time is up: so long after the last sign of life, never beyond the total.
     async fn expired(&self) {
-        let timeouts = self.session.timeouts_for(&self.backend);
-        let quiet = if self.method.info().control { timeouts.control } else { timeouts.call };
+        let Deadline { quiet, total } = self.deadline;
         loop {
             if self.open_questions.load(Ordering::Relaxed) > 0 {
                 self.touch();
             }
             let touched = Duration::from_millis(self.touched_ms.load(Ordering::Relaxed));
-            let due = (touched + quiet).min(CALL_TOTAL_MAX);
+            let due = (touched + quiet).min(total);
             if self.started.elapsed() >= due {
                 return;
             }
@@ -203,6 +244,9 @@ impl Call {
         if matches!(ending, Ending::Cancelled | Ending::TimedOut) {
             self.tell_backend();
         }
+        if matches!(ending, Ending::TimedOut) {
+            self.note_timeout();
+        }
         let _settling = self.session.leave(&self.client_id);
         match self.answer(ending) {
             Some(frame) => {
@@ -213,12 +257,27 @@ impl Call {
         self.session.request_finished(self.method, outcome, self.started);
     }
 
+    /// The backend is to blame where it had most of the time for itself, and not the queue before it.
+    fn note_timeout(&self) {
+        let sent = lock(&self.sent).clone();
+        let had = Duration::from_millis(self.elapsed_ms().saturating_sub(self.sent_ms.load(Ordering::Relaxed)));
+        if let Some(Carried { link, .. }) = sent.filter(|_| had >= self.deadline.quiet / 2) {
+            link.backend.timed_out(had);
+        }
+    }
+
     fn answer(self: &Arc<Self>, ending: Ending) -> Option<Bytes> {
         match ending {
             Ending::Answered(answer) => Some(self.for_client(&answer)),
             Ending::Refused(refusal) => Some(self.session.refusal_frame(&refusal, Some(&self.client_id))),
             Ending::TimedOut => {
-                let refusal = Refusal::new(ErrorKind::Timeout, format!("backend {} did not answer in time", self.backend));
+                let refusal = match *lock(&self.sent) {
+                    Some(_) => Refusal::new(ErrorKind::Timeout, format!("backend {} did not answer in time", self.backend)),
+                    None => {
+                        let text = format!("the call could not be sent to backend {} in its time", self.backend);
+                        Refusal::new(ErrorKind::Timeout, text).harmless_again()
+                    }
+                };
                 Some(self.session.refusal_frame(&refusal, Some(&self.client_id)))
             }
             Ending::Cancelled => None,
@@ -255,6 +314,12 @@ impl Call {
     fn elapsed_ms(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
+}
+
+/// Nothing was sent where no connection was opened. One that is to be waited for is not asked for again at once.
+fn of_opening(refusal: &Refusal) -> Attempt {
+    let again = refusal.kind == ErrorKind::BackendUnavailable && refusal.retry_after.is_none();
+    if again { Attempt::NotSeen } else { Attempt::Over }
 }
 
 fn outcome(method: Method, ending: &Ending) -> Outcome {

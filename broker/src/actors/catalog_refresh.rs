@@ -23,6 +23,7 @@ use super::{
         Link,
         connection::{Connection, Failure},
     },
+    probing,
     tenant::Tenant,
 };
 use crate::{
@@ -55,7 +56,7 @@ pub async fn run(tenant: Weak<Tenant>, backend: Arc<Backend>) {
             }
         }
     };
-    tokio::select! { () = work => {}, () = backend.stop.cancelled() => {} }
+    tokio::select! { () = work => {}, () = probing::run(&backend, &link) => {}, () = backend.stop.cancelled() => {} }
     link.close().await;
 }
 
@@ -92,7 +93,7 @@ async fn unresponsive(link: &Arc<Link>, connection: &Arc<Connection>) -> Refusal
         tokio::time::sleep(link.backend.shared.config.timeouts.ping_interval).await;
         was_busy = match connection.ask(link, Method::Ping, None).await {
             Ok(_) => false,
-            Err(Failure::Busy(_) | Failure::Unclear(_)) if !was_busy => true,
+            Err(Failure::Busy(_) | Failure::Throttled(_) | Failure::Unclear(_)) if !was_busy => true,
             Err(failure) => return link.backend.refusal(&failure),
         };
     }

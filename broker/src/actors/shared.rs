@@ -6,12 +6,15 @@ use std::{
 };
 
 use aws_lc_rs::hmac;
-use protocol::error::{ErrorKind, Refusal};
+use protocol::{
+    error::{ErrorKind, Refusal},
+    ids::{PrincipalId, TenantId},
+};
 use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::http_client::HttpClient;
 
-use super::{link::Trust, stream::AllWaiting, tasks::Tasks};
+use super::{gate::Gate, link::Trust, stream::AllWaiting, tasks::Tasks};
 use crate::{
     admission::{overload::Overload, rates::Rates},
     config::{self, Config},
@@ -31,6 +34,8 @@ pub struct Shared {
     /// What outlives the process.
     pub durable: Arc<Durable>,
     pub tasks: Tasks,
+    /// Room for calls that are with backends, shared by tenants by their weight.
+    pub room: Arc<Gate<TenantId, PrincipalId>>,
     /// Signs list cursors.
     pub cursor_key: hmac::Key,
     /// Every task that must be over before the process may end.
@@ -50,10 +55,12 @@ pub struct Shared {
 impl Shared {
     pub fn new(config: Arc<Config>, metrics: Arc<Metrics>, http: HttpClient, cursor_key: hmac::Key, durable: Arc<Durable>) -> Arc<Self> {
         let (started, redis) = (Instant::now(), config.storage.redis_url.is_some());
+        let room = Gate::new(config.limits.calls_in_flight, config.limits.calls_queued, metrics.queue_depth("calls"));
         Arc::new(Self {
             rates: Arc::new(Rates::new(redis, config.limits.without_redis, started, metrics.clone())),
             overload: Overload::new(&config.overload, metrics.clone()),
             waiting: AllWaiting::new(config.limits.outbox_bytes_total, metrics.clone()),
+            room,
             config,
             durable,
             trust: Trust::default(),

@@ -12,6 +12,7 @@ use arc_swap::ArcSwap;
 use protocol::{
     error::{ErrorKind, Refusal},
     ids::{BackendId, PrincipalId, TenantId},
+    method::Method,
 };
 
 use super::{backend::Backend, session::Session, shared::Shared, sync::lock};
@@ -22,6 +23,7 @@ use crate::{
     rules::{
         budget::Rate,
         catalog::{Catalog, Endpoint, ListKind},
+        deadlines::{self, Deadline, Said},
         meter::{Meter, Meters},
     },
 };
@@ -75,6 +77,25 @@ impl Tenant {
 
     pub fn enabled(&self) -> bool {
         self.spec.load().enabled
+    }
+
+    /// Its share where tenants compete.
+    pub fn weight(&self) -> u32 {
+        self.spec.load().weight
+    }
+
+    /// How long a request may take: as the backend says, or the tenant, or the configuration.
+    pub fn deadline(&self, backend: Option<&Backend>, method: Method, tool: Option<&str>) -> Deadline {
+        let spec = self.spec.load();
+        let (own, common) = (&spec.timeouts, &self.shared.config.timeouts);
+        let of_backend = backend.map_or_else(Said::default, |backend| {
+            let said = &backend.spec.timeouts;
+            Said { tools: Some(&said.tools), methods: Some(&said.methods), call: said.call, control: said.control, total: said.call_max }
+        });
+        let of_tenant = Said { tools: None, methods: Some(&own.methods), call: own.call, control: own.control, total: own.call_max };
+        let (call, control, total) = (Some(common.call), Some(common.control), Some(common.call_max));
+        let of_all = Said { tools: None, methods: Some(&common.methods), call, control, total };
+        deadlines::of(method, tool, &[of_backend, of_tenant, of_all])
     }
 
     pub fn catalog(&self) -> Arc<Catalog> {

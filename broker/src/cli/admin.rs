@@ -22,6 +22,7 @@ use crate::config::spec::as_http_url;
 const BACKENDS: &[Column] = &[
     ("backend", "backend"),
     ("state", "state"),
+    ("breaker", "breaker.state"),
     ("type", "settings.transport.type"),
     ("version", "protocol_version"),
     ("tools", "tools"),
@@ -35,6 +36,9 @@ const BACKEND: &[Column] = &[
     ("backend", "backend"),
     ("tenant", "tenant"),
     ("state", "state"),
+    ("breaker", "breaker.state"),
+    ("breaker because of", "breaker.reason"),
+    ("next probe ms", "breaker.next_probe_ms"),
     ("last error", "last_error"),
     ("protocol version", "protocol_version"),
     ("server", "server_name"),
@@ -45,6 +49,8 @@ const BACKEND: &[Column] = &[
     ("resource templates", "resource_templates"),
     ("open links", "links"),
     ("latency ms", "latency_ms"),
+    ("calls in flight", "calls_in_flight"),
+    ("calls waiting", "calls_queued"),
     ("type", "settings.transport.type"),
     ("url", "settings.transport.url"),
     ("address", "settings.transport.address"),
@@ -172,6 +178,15 @@ async fn backend(client: &AdminClient, command: BackendCommand) -> Result<Said, 
         }
         BackendCommand::Show { name, of, output } => {
             let answer = client.ask(Method::GET, &format!("tenants/{}/backends/{name}", of.tenant), None).await?;
+            Ok(said(&answer, &output, |answer| table::facts(answer, BACKEND)))
+        }
+        BackendCommand::Probe { name, of, output } => {
+            let answer = client.ask(Method::POST, &format!("tenants/{}/backends/{name}/probe", of.tenant), None).await?;
+            Ok(said(&answer, &output, |answer| table::facts(answer, BACKEND)))
+        }
+        BackendCommand::Breaker { name, state, of, output } => {
+            let path = format!("tenants/{}/backends/{name}/breaker", of.tenant);
+            let answer = client.ask(Method::POST, &path, Some(&json!({ "state": state.name() }))).await?;
             Ok(said(&answer, &output, |answer| table::facts(answer, BACKEND)))
         }
         BackendCommand::Remove { name, of, output } => {

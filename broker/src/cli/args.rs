@@ -114,6 +114,27 @@ pub(super) enum BackendCommand {
         #[command(flatten)]
         output: Output,
     },
+    /// Connect to a backend anew, or read its lists anew, and probe one whose breaker is open
+    Probe {
+        #[arg(value_parser = BackendId::parse)]
+        name: BackendId,
+        #[command(flatten)]
+        of: OfTenant,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Open or close the circuit breaker of a backend, on the replica that is asked
+    Breaker {
+        #[arg(value_parser = BackendId::parse)]
+        name: BackendId,
+        /// Open: it gets no calls until closed; closed: it gets calls, and the breaker opens by its rules
+        #[arg(value_enum)]
+        state: BreakerState,
+        #[command(flatten)]
+        of: OfTenant,
+        #[command(flatten)]
+        output: Output,
+    },
     /// Remove a backend
     Remove {
         #[arg(value_parser = BackendId::parse)]
@@ -182,6 +203,21 @@ pub(super) enum Links {
     PerSession,
 }
 
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(super) enum BreakerState {
+    Open,
+    Closed,
+}
+
+impl BreakerState {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Closed => "closed",
+        }
+    }
+}
+
 #[derive(Debug, Subcommand)]
 pub(super) enum TenantCommand {
     /// Make a tenant, or replace its settings
@@ -204,7 +240,7 @@ pub(super) struct TenantAdd {
     /// Refuse its requests for now
     #[arg(long)]
     pub(super) disabled: bool,
-    /// Its share of a busy backend, 1 to 1000
+    /// Its share of a busy broker, 1 to 1000
     #[arg(long)]
     pub(super) weight: Option<u32>,
     /// 0 for no limit

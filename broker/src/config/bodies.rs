@@ -12,10 +12,11 @@ use super::{
     body_limits,
     fault::{Fault, join},
     keys::{DEADLINE_MAX, DEADLINE_MIN, SECRET_BYTES_MAX},
+    protection,
     raw::{describe, not_available, unknown},
     spec::{
-        BackendSpec, BackendTimeouts, Credentials, LinkSharing, TcpTls, TenantSpec, TlsSettings, TransportSpec, as_http_url,
-        is_server_name, split_host_port,
+        BackendSpec, Credentials, LinkSharing, TcpTls, TenantSpec, TlsSettings, TransportSpec, as_http_url, is_server_name,
+        split_host_port,
     },
     units::{format_duration, parse_duration},
 };
@@ -72,13 +73,8 @@ pub fn parse_tenant_spec(body: &Value) -> Result<TenantSpec, Vec<Fault>> {
 pub fn validate_backend_spec(spec: &BackendSpec) -> Result<(), Vec<Fault>> {
     let mut faults = Vec::new();
     check_transport(&spec.transport, &mut faults);
-    let BackendTimeouts { call, control, initialize } = spec.timeouts;
-    for (name, deadline) in [("call", call), ("control", control), ("initialize", initialize)] {
-        if deadline.is_some_and(|deadline| deadline < DEADLINE_MIN || deadline > DEADLINE_MAX) {
-            faults.push(Fault::new(format!("timeouts.{name}"), "is out of range", deadline_allowed()));
-        }
-    }
     body_limits::check_backend(&spec.limits, &mut faults);
+    protection::check_backend(spec, &mut faults);
     check_credentials(&spec.credentials, &spec.transport, &mut faults);
     if faults.is_empty() { Ok(()) } else { Err(faults) }
 }
@@ -88,6 +84,7 @@ pub fn validate_tenant_spec(spec: &TenantSpec) -> Result<(), Vec<Fault>> {
     let mut faults = Vec::new();
     check_count("weight", u64::from(spec.weight), 1, u64::from(WEIGHT_MAX), &mut faults);
     body_limits::check_tenant(&spec.limits, &mut faults);
+    protection::check_tenant(spec, &mut faults);
     if faults.is_empty() { Ok(()) } else { Err(faults) }
 }
 
@@ -208,12 +205,12 @@ pub(super) fn is_secret(text: &str) -> bool {
     !text.is_empty() && text.len() <= SECRET_BYTES_MAX && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-fn deadline_allowed() -> String {
+pub(super) fn deadline_allowed() -> String {
     format!("a duration from {} to {}, such as 250ms, 30s or 5m", format_duration(DEADLINE_MIN), format_duration(DEADLINE_MAX))
 }
 
 fn backend(reader: &mut Reader<'_>, body: &Value) -> Option<BackendSpec> {
-    let members = reader.object("", body, &["transport", "links", "timeouts", "limits", "credentials"], &["breaker"])?;
+    let members = reader.object("", body, &["transport", "links", "timeouts", "breaker", "limits", "credentials"], &[])?;
     let transport = match given(members, "transport") {
         Some(value) => read_transport(reader, value),
         None => {
@@ -230,16 +227,8 @@ fn backend(reader: &mut Reader<'_>, body: &Value) -> Option<BackendSpec> {
             LinkSharing::Auto
         }
     };
-    let mut timeouts = BackendTimeouts::default();
-    if let Some(members) =
-        given(members, "timeouts").and_then(|value| reader.object("timeouts", value, &["call", "control", "initialize"], &[]))
-    {
-        timeouts = BackendTimeouts {
-            call: reader.duration("timeouts", members, "call"),
-            control: reader.duration("timeouts", members, "control"),
-            initialize: reader.duration("timeouts", members, "initialize"),
-        };
-    }
+    let timeouts = reader.backend_timeouts(members);
+    let breaker = reader.breaker(members);
     let limits = given(members, "limits").map(|value| body_limits::backend(reader, value)).unwrap_or_default();
     let mut credentials = Credentials::default();
     if let Some(members) = given(members, "credentials").and_then(|value| reader.object("credentials", value, &["bearer", "headers"], &[]))
@@ -247,7 +236,7 @@ fn backend(reader: &mut Reader<'_>, body: &Value) -> Option<BackendSpec> {
         credentials =
             Credentials { bearer: reader.text("credentials", members, "bearer"), headers: reader.texts("credentials", members, "headers") };
     }
-    Some(BackendSpec { transport: transport?, links, timeouts, limits, credentials })
+    Some(BackendSpec { transport: transport?, links, timeouts, breaker, limits, credentials })
 }
 
 fn read_transport(reader: &mut Reader<'_>, value: &Value) -> Option<TransportSpec> {
@@ -307,7 +296,7 @@ fn read_tcp_tls(reader: &mut Reader<'_>, value: &Value) -> Option<TcpTls> {
 }
 
 fn tenant(reader: &mut Reader<'_>, body: &Value) -> Option<TenantSpec> {
-    let members = reader.object("", body, &["enabled", "weight", "limits"], &[])?;
+    let members = reader.object("", body, &["enabled", "weight", "limits", "timeouts"], &[])?;
     let mut spec = TenantSpec::default();
     match given(members, "enabled") {
         None => {}
@@ -320,6 +309,7 @@ fn tenant(reader: &mut Reader<'_>, body: &Value) -> Option<TenantSpec> {
     if let Some(value) = given(members, "limits") {
         spec.limits = body_limits::tenant(reader, value);
     }
+    spec.timeouts = reader.tenant_timeouts(members);
     Some(spec)
 }
 
@@ -417,7 +407,7 @@ impl Reader<'_> {
         }
     }
 
-    fn duration(&mut self, parent: &str, members: &Map<String, Value>, name: &str) -> Option<Duration> {
+    pub(super) fn duration(&mut self, parent: &str, members: &Map<String, Value>, name: &str) -> Option<Duration> {
         let value = given(members, name)?;
         let parsed = value.as_str().map(parse_duration);
         match parsed {
@@ -517,7 +507,7 @@ mod tests {
         assert_fault(json!({"transport": {"type": "quic", "address": "a"}}), "transport.address: is no host and port");
         assert_fault(json!({"transport": {"type": "quic", "address": "a:1", "server_name": ""}}), "transport.server_name: is no name");
         assert_fault(json!({"transport": {"type": "carrier-pigeon"}}), "transport.type: is no known transport");
-        assert_fault(json!({"transport": http, "breaker": {}}), "breaker: not available in this build");
+        assert_fault(json!({"transport": http, "breaker": {"failure": 1}}), "breaker.failure: is no known key, perhaps `failures`");
         assert_fault(json!({"transport": http, "link": "auto"}), "link: is no known key, perhaps `links`");
         assert_fault(json!({"transport": http, "links": "some"}), "links: ");
         assert_fault(json!({"transport": http, "timeouts": {"call": 5}}), "timeouts.call: is a number");
@@ -578,7 +568,7 @@ mod tests {
         assert_eq!(faults(json!({"weight": -1}))[0], "weight: is -1; allowed: a whole number");
         assert_eq!(faults(json!({"enabled": "yes", "limits": {"burst": 1.5, "bust": 1}})).len(), 3);
         assert_eq!(faults(json!({"limits": {"burst": 0, "sessions_per_tenant": 0}})).len(), 2);
-        assert_eq!(faults(json!([]))[0], "document: is a list; allowed: a map with enabled, weight, limits");
+        assert_eq!(faults(json!([]))[0], "document: is a list; allowed: a map with enabled, weight, limits, timeouts");
     }
 
     fn any_value() -> impl Strategy<Value = Value> {

@@ -49,9 +49,19 @@ pub(super) fn tenant(reader: &mut Reader<'_>, value: &Value) -> TenantLimits {
 }
 
 pub(super) fn backend(reader: &mut Reader<'_>, value: &Value) -> BackendLimits {
-    const KNOWN: [&str; 5] = ["requests_per_second", "burst", "requests_per_second_per_tool", "burst_per_tool", "tools"];
+    const KNOWN: [&str; 8] = [
+        "requests_per_second",
+        "burst",
+        "requests_per_second_per_tool",
+        "burst_per_tool",
+        "tools",
+        "calls_in_flight",
+        "calls_queued",
+        "adaptive_concurrency",
+    ];
     let Some(members) = reader.object(PATH, value, &KNOWN, &[]) else { return BackendLimits::default() };
     let tools = given(members, "tools").map(|value| tools(reader, value)).unwrap_or_default();
+    let adaptive_concurrency = reader.switch(PATH, members, "adaptive_concurrency");
     let mut count = |name| reader.count(PATH, members, name);
     BackendLimits {
         requests_per_second: count("requests_per_second"),
@@ -59,6 +69,9 @@ pub(super) fn backend(reader: &mut Reader<'_>, value: &Value) -> BackendLimits {
         requests_per_second_per_tool: count("requests_per_second_per_tool"),
         burst_per_tool: count("burst_per_tool"),
         tools,
+        calls_in_flight: count("calls_in_flight").map(|count| count as usize),
+        calls_queued: count("calls_queued").map(|count| count as usize),
+        adaptive_concurrency,
     }
 }
 
@@ -114,6 +127,11 @@ pub(super) fn check_backend(limits: &BackendLimits, faults: &mut Vec<Fault>) {
     rate(PATH, limits.requests_per_second_per_tool, limits.burst_per_tool, "_per_tool");
     for (tool, own) in &limits.tools {
         rate(&join(&join(PATH, "tools"), tool), own.requests_per_second, own.burst, "");
+    }
+    for (name, count) in [("calls_in_flight", limits.calls_in_flight), ("calls_queued", limits.calls_queued)] {
+        if let Some(count) = count {
+            check_count(&join(PATH, name), count as u64, 1, COUNT_MAX, faults);
+        }
     }
     if limits.tools.len() > TOOLS_MAX {
         faults.push(Fault::new("limits.tools", "has too many entries", format!("at most {TOOLS_MAX}")));

@@ -53,6 +53,8 @@ pub(super) fn check(raw: &Raw, faults: Vec<Fault>) -> Result<Config, Faults> {
         limits: reading.limits(),
         overload: reading.overload(),
         timeouts: reading.timeouts(),
+        breaker: reading.breaker(),
+        retries: reading.retries(),
         session: reading.session(),
         tasks: reading.tasks(),
         events: reading.events(),
@@ -144,6 +146,8 @@ impl Reading<'_> {
     fn timeouts(&mut self) -> Timeouts {
         Timeouts {
             call: self.duration("timeouts.call"),
+            call_max: self.duration("timeouts.call_max"),
+            methods: self.deadlines("timeouts.methods"),
             control: self.duration("timeouts.control"),
             initialize: self.duration("timeouts.initialize"),
             request_read: self.duration("timeouts.request_read"),
@@ -673,10 +677,7 @@ mod tests {
         assert_fault("tenants: {acme: {weight: 0}}", "tenants.acme.weight: is 0");
         assert_fault("tenants: [a]", "tenants: is a list");
         assert_fault("backends: {a: {transport: {type: quic}}}", "backends.a.transport.address: is missing");
-        assert_fault(
-            "backends: {a: {transport: {type: stdio, command: x}, breaker: {}}}",
-            "backends.a.breaker: not available in this build",
-        );
+        assert_fault("backends: {a: {transport: {type: stdio, command: x}, breaker: {failures: 0}}}", "backends.a.breaker.failures: is 0");
         assert_fault("backends: {a__b: {transport: {type: stdio, command: x}}}", "backends.a__b: is no name for a backend");
         assert_fault("backends: {a: }", "backends.a: is empty");
         let both = "backends: {a: {transport: {type: stdio, command: x}}, default/a: {transport: {type: stdio, command: x}}}";

@@ -26,6 +26,7 @@ tenants: {}
 #    weight: 1
 #    limits: {requests_per_second: 50, burst: 100, sessions_per_tenant: 100, calls_in_flight_per_tenant: 200,
 #      requests_per_second_per_principal: 10, burst_per_principal: 20, connections_per_tenant: 50}
+#    timeouts: {call: 20s, control: 5s, call_max: 10m, methods: {resources/read: 10s}}
 
 # Backends, by name; same bodies as PUT /admin/v1/tenants/{tenant}/backends/{backend}. They are read-only in the admin API.
 # A name alone belongs to tenant `default`, TENANT/NAME to the one named.
@@ -35,8 +36,10 @@ backends: {}
 #  acme/weather:
 #    transport: {type: http, url: \"https://weather.example.com/mcp\"}
 #    links: auto
-#    timeouts: {call: 30s, control: 5s, initialize: 30s}
-#    limits: {requests_per_second: 20, burst: 40, tools: {forecast: {requests_per_second: 2, burst: 5}}}
+#    timeouts: {call: 30s, control: 5s, initialize: 30s, call_max: 1h, methods: {prompts/get: 5s}, tools: {report: 2m}}
+#    breaker: {enabled: true, failures: 5, error_ratio: 0.5, requests: 20, window: 10s, probe_after: 1s, probe_max: 3s}
+#    limits: {calls_in_flight: 20, calls_queued: 200, adaptive_concurrency: true, requests_per_second: 20, burst: 40,
+#      tools: {forecast: {requests_per_second: 2, burst: 5}}}
 #    credentials: {bearer_file: /etc/mcp-broker/weather-token, headers: {x-team: acme}}
 ";
 

@@ -7,7 +7,10 @@
 
 use std::time::Duration;
 
-use super::limits::{LIMITS, OVERLOAD};
+use super::{
+    limits::{LIMITS, OVERLOAD},
+    protection,
+};
 
 pub(super) struct Section {
     pub(super) name: &'static str,
@@ -69,12 +72,21 @@ pub(super) enum Kind {
     Origins,
     Hosts,
     Networks,
+    /// A share of a whole, in hundredths at least.
+    Ratio {
+        percent_min: u32,
+    },
+    /// A map from a method to its deadline.
+    Deadlines,
 }
 
 impl Kind {
     /// Whether an environment variable's text is taken as it is, rather than read as a YAML value.
     pub(super) fn is_text(self) -> bool {
-        !matches!(self, Self::Bool | Self::Count { .. } | Self::Origins | Self::Hosts | Self::Networks)
+        !matches!(
+            self,
+            Self::Bool | Self::Count { .. } | Self::Origins | Self::Hosts | Self::Networks | Self::Ratio { .. } | Self::Deadlines
+        )
     }
 
     pub(super) fn allowed(self) -> String {
@@ -102,6 +114,8 @@ impl Kind {
             Self::Path => "the path of a file".into(),
             Self::Origins => "a list of origins, such as [\"https://app.example.com\"]".into(),
             Self::Hosts => "a list of host names without port, such as [\"broker.example.com\"]".into(),
+            Self::Ratio { percent_min } => format!("a number from {} to 1", f64::from(percent_min) / 100.0),
+            Self::Deadlines => "a map from methods to durations, such as {resources/read: 10s}".into(),
             Self::Networks => "a list of networks, such as [\"10.1.0.0/16\", \"fd00::/8\"]".into(),
         }
     }
@@ -110,7 +124,7 @@ impl Kind {
 pub(super) const SECRET_BYTES_MAX: usize = 4_096;
 
 const MS: Duration = Duration::from_millis(1);
-const HOUR: Duration = Duration::from_secs(3_600);
+pub(super) const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(86_400);
 const SECOND: Duration = Duration::from_secs(1);
 const KIB: usize = 1 << 10;
@@ -123,7 +137,7 @@ pub(super) const DEADLINE_MAX: Duration = HOUR;
 const DEADLINE: Kind = Kind::Duration { min: DEADLINE_MIN, max: DEADLINE_MAX };
 /// Bounds of every count of things held in memory.
 pub(super) const COUNT_MAX: u64 = 1_000_000;
-const COUNT: Kind = Kind::Count { min: 1, max: COUNT_MAX };
+pub(super) const COUNT: Kind = Kind::Count { min: 1, max: COUNT_MAX };
 
 pub(super) const fn key(name: &'static str, kind: Kind, default: &'static str, doc: &'static str) -> Key {
     Key { name, kind, default: Default::Is(default), doc }
@@ -155,6 +169,16 @@ pub(super) const SECTIONS: &[Section] = &[
         keys: OVERLOAD,
     },
     Section { name: "timeouts", doc: "Deadlines.", keys: TIMEOUTS },
+    Section {
+        name: "breaker",
+        doc: "When a backend that fails is left alone. Failures are connections that do not come about or end, answers that do not come in time or are not MCP, and HTTP statuses of 500 and above; not errors that the backend answers with. Calls are refused then (`backend_unavailable`), until a probe finds the backend well. A backend's own body may set each of these.",
+        keys: protection::BREAKER,
+    },
+    Section {
+        name: "retries",
+        doc: "Calls that failed and are sent again: those the backend did not look at, and those that do no harm twice (the tool says `readOnlyHint` or `idempotentHint`, or the method only reads).",
+        keys: protection::RETRIES,
+    },
     Section { name: "session", doc: "Sessions of clients.", keys: SESSION },
     Section { name: "tasks", doc: "Calls that clients ask to be carried out as tasks (MCP 2025-11-25, Tasks).", keys: TASKS },
     Section { name: "events", doc: "Event streams (SSE), and the log they are resumed from.", keys: EVENTS },
@@ -273,7 +297,14 @@ const TIMEOUTS: &[Key] = &[
         "call",
         DEADLINE,
         "30s",
-        "Answer of a backend to tools/call, resources/read, prompts/get and other calls; progress and questions to the client renew it, for an hour at most.",
+        "Answer of a backend to tools/call, resources/read, prompts/get and other calls; progress and questions to the client renew it, up to `timeouts.call_max`.",
+    ),
+    key("call_max", Kind::Duration { min: DEADLINE_MIN, max: DAY }, "1h", "End of every call, however often its deadline was renewed."),
+    key(
+        "methods",
+        Kind::Deadlines,
+        "{}",
+        "Deadlines by method, which come before `call` and `control`. A tenant's come before these, and a backend's before both; a backend's may be by tool too.",
     ),
     key("control", DEADLINE, "5s", "Answer of a backend to lists, ping and other small requests."),
     key("initialize", DEADLINE, "30s", "The whole handshake with a backend."),
@@ -402,7 +433,7 @@ const SHUTDOWN: &[Key] = &[key(
 )];
 
 /// Keys and whole sections of the broker's documented surface that this build can not honour.
-pub(super) const UNAVAILABLE: &[&str] = &["breaker", "compat", "errors"];
+pub(super) const UNAVAILABLE: &[&str] = &["compat", "errors"];
 
 /// Two spellings of one setting: an environment variable for one replaces the other in the file.
 pub(super) const TWINS: &[(&str, &str)] = &[
@@ -464,7 +495,7 @@ mod tests {
 
     #[test]
     fn whole_sections_are_unavailable_with_all_their_keys() {
-        assert!(unavailable("breaker") && unavailable("breaker.failures"));
-        assert!(!unavailable("listen.http") && !unavailable("breakerx"));
+        assert!(unavailable("compat") && unavailable("compat.anything"));
+        assert!(!unavailable("listen.http") && !unavailable("compatible"));
     }
 }

@@ -12,12 +12,14 @@ mod fault;
 mod keys;
 mod limits;
 pub mod log_filter;
+mod protection;
 mod raw;
 mod replica;
 pub mod spec;
 pub mod units;
 
 use std::{
+    collections::BTreeMap,
     io::Read as _,
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -33,6 +35,7 @@ pub use fault::{Fault, Faults};
 #[cfg(test)]
 pub(crate) use keys::documented;
 pub use limits::{Limits, Overload, WithoutRedis};
+pub use protection::{Breaker, Retries};
 
 /// Reads the file, if there is one, and the environment of this process.
 pub fn load(file: Option<&Path>) -> Result<Config, Faults> {
@@ -63,6 +66,8 @@ pub fn needs_restart(running: &Config, next: &Config) -> Vec<&'static str> {
         ("limits", running.limits != next.limits),
         ("overload", running.overload != next.overload),
         ("timeouts", running.timeouts != next.timeouts),
+        ("breaker", running.breaker != next.breaker),
+        ("retries", running.retries != next.retries),
         ("session", running.session != next.session),
         ("tasks", running.tasks != next.tasks),
         ("events", running.events != next.events),
@@ -107,6 +112,8 @@ pub struct Config {
     pub limits: Limits,
     pub overload: Overload,
     pub timeouts: Timeouts,
+    pub breaker: Breaker,
+    pub retries: Retries,
     pub session: Session,
     pub tasks: Tasks,
     pub events: Events,
@@ -216,6 +223,10 @@ pub struct Auth {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Timeouts {
     pub call: Duration,
+    /// End of every call.
+    pub call_max: Duration,
+    /// By method; before `call` and `control`.
+    pub methods: BTreeMap<String, Duration>,
     pub control: Duration,
     pub initialize: Duration,
     /// A whole HTTP request head, and a whole request body.

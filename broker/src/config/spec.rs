@@ -5,20 +5,24 @@ use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::units::Ratio;
+
 /// A tenant: its switch, its weight and its own limits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TenantSpec {
     /// A disabled tenant's requests are refused as if its keys did not exist.
     pub enabled: bool,
-    /// Share of a busy backend relative to other tenants, 1 to 1000.
+    /// Share of a busy broker relative to other tenants, 1 to 1000.
     pub weight: u32,
     pub limits: TenantLimits,
+    #[serde(skip_serializing_if = "TenantTimeouts::is_empty")]
+    pub timeouts: TenantTimeouts,
 }
 
 impl Default for TenantSpec {
     fn default() -> Self {
-        Self { enabled: true, weight: 1, limits: TenantLimits::default() }
+        Self { enabled: true, weight: 1, limits: TenantLimits::default(), timeouts: TenantTimeouts::default() }
     }
 }
 
@@ -61,6 +65,8 @@ pub struct BackendSpec {
     pub links: LinkSharing,
     #[serde(default)]
     pub timeouts: BackendTimeouts,
+    #[serde(default, skip_serializing_if = "BackendBreaker::is_empty")]
+    pub breaker: BackendBreaker,
     #[serde(default, skip_serializing_if = "BackendLimits::is_empty")]
     pub limits: BackendLimits,
     #[serde(default)]
@@ -215,6 +221,78 @@ pub struct BackendTimeouts {
     #[serde(with = "optional_duration", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "30s")]
     pub initialize: Option<Duration>,
+    /// End of every call, however often progress renewed its deadline.
+    #[serde(with = "optional_duration", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "1h")]
+    pub call_max: Option<Duration>,
+    /// By method; comes before `call` and `control`.
+    #[serde(with = "durations", skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(value_type = BTreeMap<String, String>)]
+    pub methods: BTreeMap<String, Duration>,
+    /// By tool, as the backend names it; comes before `methods`.
+    #[serde(with = "durations", skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(value_type = BTreeMap<String, String>)]
+    pub tools: BTreeMap<String, Duration>,
+}
+
+/// Deadlines of one tenant's requests; an absent one takes the configuration's default. Those of a backend come before them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct TenantTimeouts {
+    #[serde(with = "optional_duration", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "30s")]
+    pub call: Option<Duration>,
+    #[serde(with = "optional_duration", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "5s")]
+    pub control: Option<Duration>,
+    #[serde(with = "optional_duration", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "1h")]
+    pub call_max: Option<Duration>,
+    /// By method; comes before `call` and `control`.
+    #[serde(with = "durations", skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(value_type = BTreeMap<String, String>)]
+    pub methods: BTreeMap<String, Duration>,
+}
+
+impl TenantTimeouts {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// The circuit breaker of one backend; what is absent takes the configuration's default.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct BackendBreaker {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub enabled: Option<bool>,
+    /// Failures in a row that open it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failures: Option<u32>,
+    /// Share of failures in the window that opens it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<f64>, example = 0.5)]
+    pub error_ratio: Option<Ratio>,
+    /// Calls in the window before the share counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requests: Option<u32>,
+    #[serde(with = "optional_duration", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "10s")]
+    pub window: Option<Duration>,
+    /// Wait for the first probe, at most.
+    #[serde(with = "optional_duration", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "1s")]
+    pub probe_after: Option<Duration>,
+    /// Longest wait between two probes.
+    #[serde(with = "optional_duration", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "3s")]
+    pub probe_max: Option<Duration>,
+}
+
+impl BackendBreaker {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// Limits of one backend; an absent one takes the tenant's, then the configuration's.
@@ -234,6 +312,15 @@ pub struct BackendLimits {
     /// Some of its tools, by the backend's own names.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub tools: BTreeMap<String, RateSpec>,
+    /// Calls at the same time; further ones wait.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub calls_in_flight: Option<usize>,
+    /// Calls that wait; further ones are refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub calls_queued: Option<usize>,
+    /// Whether fewer calls go at the same time while the backend is slower than it can be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub adaptive_concurrency: Option<bool>,
 }
 
 impl BackendLimits {
@@ -286,6 +373,24 @@ pub(crate) mod optional_duration {
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
         let text: Option<String> = Option::deserialize(from)?;
         text.map(|text| crate::config::units::parse_duration(&text).map_err(D::Error::custom)).transpose()
+    }
+}
+
+/// The same by name.
+pub(crate) mod durations {
+    use std::{collections::BTreeMap, time::Duration};
+
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    use crate::config::units::{format_duration, parse_duration};
+
+    pub(crate) fn serialize<S: Serializer>(map: &BTreeMap<String, Duration>, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map(map.iter().map(|(name, duration)| (name, format_duration(*duration))))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, Duration>, D::Error> {
+        let texts: BTreeMap<String, String> = BTreeMap::deserialize(from)?;
+        texts.into_iter().map(|(name, text)| Ok((name, parse_duration(&text).map_err(D::Error::custom)?))).collect()
     }
 }
 

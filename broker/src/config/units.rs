@@ -68,6 +68,36 @@ pub fn format_size(bytes: usize) -> String {
     }
 }
 
+/// A share of a whole, to a millionth: settings are compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ratio(u32);
+
+const MILLIONTHS: f64 = 1_000_000.0;
+
+impl Ratio {
+    /// From nothing to one.
+    pub fn new(share: f64) -> Option<Self> {
+        (0.0..=1.0).contains(&share).then(|| Self((share * MILLIONTHS).round() as u32))
+    }
+
+    pub fn get(self) -> f64 {
+        f64::from(self.0) / MILLIONTHS
+    }
+}
+
+impl serde::Serialize for Ratio {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_f64(self.get())
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for Ratio {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let share = f64::deserialize(from)?;
+        Self::new(share).ok_or_else(|| serde::de::Error::custom("a ratio is a number from 0 to 1"))
+    }
+}
+
 enum Product {
     Value(u64),
     TooLarge,

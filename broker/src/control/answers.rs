@@ -11,7 +11,9 @@ use super::{
     registry::{Entry, Origin},
 };
 use crate::{
-    config::spec::{BackendLimits, BackendSpec, BackendTimeouts, LinkSharing, TenantLimits, TenantSpec, TransportSpec},
+    config::spec::{
+        BackendBreaker, BackendLimits, BackendSpec, BackendTimeouts, LinkSharing, TenantLimits, TenantSpec, TenantTimeouts, TransportSpec,
+    },
     views::BackendStatus,
 };
 
@@ -22,6 +24,8 @@ pub struct TenantView {
     pub enabled: bool,
     pub weight: u32,
     pub limits: TenantLimits,
+    #[serde(default)]
+    pub timeouts: TenantTimeouts,
     /// `api`, or `config` for a tenant of the configuration file, which can only be changed there.
     pub source: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -69,6 +73,8 @@ pub struct BackendSettings {
     pub transport: TransportSpec,
     pub links: LinkSharing,
     pub timeouts: BackendTimeouts,
+    #[serde(default)]
+    pub breaker: BackendBreaker,
     #[serde(default, skip_serializing_if = "BackendLimits::is_empty")]
     pub limits: BackendLimits,
     pub credentials: CredentialsView,
@@ -84,9 +90,9 @@ pub struct CredentialsView {
 
 impl TenantView {
     pub(super) fn new(tenant: &TenantId, entry: &Entry<TenantSpec>) -> Self {
-        let TenantSpec { enabled, weight, limits } = entry.spec.clone();
+        let TenantSpec { enabled, weight, limits, timeouts } = entry.spec.clone();
         let (source, created_at, updated_at) = history(entry);
-        Self { tenant: tenant.as_str().to_owned(), enabled, weight, limits, source, created_at, updated_at }
+        Self { tenant: tenant.as_str().to_owned(), enabled, weight, limits, timeouts, source, created_at, updated_at }
     }
 }
 
@@ -111,6 +117,7 @@ impl BackendView {
                 transport: redact::transport(&spec.transport),
                 links: spec.links,
                 timeouts: spec.timeouts.clone(),
+                breaker: spec.breaker.clone(),
                 limits: spec.limits.clone(),
                 credentials: CredentialsView {
                     bearer: spec.credentials.bearer.is_some(),
@@ -140,6 +147,10 @@ fn disabled(tenant: &TenantId, backend: &BackendId) -> BackendStatus {
         links: 0,
         last_error: None,
         latency_ms: None,
+        breaker: None,
+        calls_in_flight: 0,
+        calls_queued: 0,
+        calls_max: 0,
     }
 }
 

@@ -347,8 +347,17 @@ impl Control {
     /// Connects anew or refreshes, and tells how it went.
     pub async fn probe_backend(&self, tenant: &TenantId, backend: &BackendId) -> Result<BackendView, ControlError> {
         self.backend(tenant, backend)?;
-        if self.broker.probe(tenant, backend) {
+        if self.broker.probe(tenant, backend).await {
             self.broker.settled(tenant, backend, self.config.timeouts.initialize).await;
+        }
+        self.backend(tenant, backend)
+    }
+
+    /// Opens or closes the breaker of a backend on this replica. Not kept: the next start begins with closed ones.
+    pub fn set_breaker(&self, tenant: &TenantId, backend: &BackendId, open: bool) -> Result<BackendView, ControlError> {
+        self.backend(tenant, backend)?;
+        if !self.broker.set_breaker(tenant, backend, open) {
+            return Err(no_backend(backend)); // its tenant is disabled: nothing runs
         }
         self.backend(tenant, backend)
     }

@@ -1,4 +1,4 @@
-//! Labels of an open set of names, as many as may be.
+//! Label values of an open set: so many get a child of their own.
 
 use std::sync::{
     OnceLock,

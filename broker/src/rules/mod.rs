@@ -2,16 +2,21 @@
 //!
 //! The rest of the broker asks here what a message means and what has to happen; [`crate::actors`] makes it happen.
 
+pub mod breaker;
 pub mod budget;
 pub mod catalog;
 pub mod completion;
+pub mod concurrency;
 pub mod cursor;
+pub mod deadlines;
 pub mod event_log;
 pub mod exposure;
+pub mod fair_queue;
 pub mod log_level;
 pub mod meter;
 pub mod names;
 pub mod offer;
+pub mod retries;
 pub mod routing;
 pub mod sharing;
 pub mod tasks;

@@ -42,7 +42,7 @@ impl Decision {
     /// The backend it goes to, and the tool that is called there.
     pub fn goes_to(&self) -> Option<(&BackendId, Option<&str>)> {
         match self {
-            Self::Forward(plan) | Self::CreateTask(plan, _) => Some((&plan.backend, plan.tool.as_deref())),
+            Self::Forward(plan) | Self::CreateTask(plan, _) => Some((&plan.backend, plan.tool.as_ref().map(|tool| tool.name.as_str()))),
             Self::Subscribe(target) | Self::Unsubscribe(target) => Some((&target.backend, None)),
             Self::Answer(_) | Self::SetLevel(_) | Self::Task(_) | Self::ListTasks => None,
         }
@@ -81,8 +81,16 @@ pub struct Plan {
     pub edits: Vec<(Span, Vec<u8>)>,
     /// `params.task` means nothing to this client's session: it must not go to the backend.
     pub drop_task: bool,
-    /// The tool that is called, by the backend's own name.
-    pub tool: Option<String>,
+    /// Of a `tools/call`.
+    pub tool: Option<ToolCalled>,
+}
+
+/// The tool that is called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToolCalled {
+    /// As the backend knows it.
+    pub name: String,
+    pub traits: ToolTraits,
 }
 
 impl Plan {
@@ -181,14 +189,13 @@ fn by_name(
 
 fn tool_call(message: &Message, endpoint: &Endpoint, advertised: &ServerCapabilities, catalog: &Catalog) -> Result<Decision, Refusal> {
     let (mut plan, tool) = by_name(message, endpoint, catalog, ErrorKind::ToolNotFound, catalog_tool)?;
-    plan.tool = Some(tool.clone());
     let backend_has_tasks = catalog.backends.get(&plan.backend).is_some_and(|lists| lists.server.capabilities.tasks_tools_call);
     let traits = catalog.traits(&plan.backend, &tool);
+    plan.tool = Some(ToolCalled { name: tool.clone(), traits: traits.unwrap_or_default() });
     match task_use(message.fields.task.is_some(), advertised.tasks_tools_call, traits.map(|traits| traits.task_support), backend_has_tasks)?
     {
-        TaskUse::None => Ok(Decision::Forward(plan)),
-        TaskUse::Ignored => {
-            plan.drop_task = true;
+        TaskUse::None | TaskUse::Ignored => {
+            plan.drop_task = message.fields.task.is_some();
             Ok(Decision::Forward(plan))
         }
         TaskUse::Task => {

@@ -7,7 +7,7 @@ use protocol::ids::{BackendId, TenantId};
 use crate::config::{
     DeclaredBackend,
     checked::DEFAULT_TENANT,
-    spec::{BackendLimits, BackendSpec, BackendTimeouts, Credentials, LinkSharing, TransportSpec},
+    spec::{BackendSpec, BackendTimeouts, Credentials, LinkSharing, TransportSpec},
 };
 
 const BACKEND: &str = "demo";
@@ -21,7 +21,8 @@ pub(super) fn backend(program: String) -> DeclaredBackend {
             transport: TransportSpec::Stdio { command: program, args: vec!["demo-backend".to_owned()], env: Default::default(), cwd: None },
             links: LinkSharing::Auto,
             timeouts: BackendTimeouts::default(),
-            limits: BackendLimits::default(),
+            breaker: Default::default(),
+            limits: Default::default(),
             credentials: Credentials::default(),
         },
     }

@@ -88,7 +88,7 @@ async fn bad_bodies_name_the_field_and_what_is_allowed() {
         (json!({"transport": {"type": "tcp", "address": "127.0.0.1:1", "url": "x"}}), "url"),
         (json!({"transport": {"type": "quic", "address": "127.0.0.1"}}), "address"),
         (json!({"transport": {"type": "websocket", "url": "http://127.0.0.1/"}}), "url"),
-        (json!({"transport": {"type": "http", "url": "http://127.0.0.1/"}, "breaker": {"failures": 1}}), "not available in this build"),
+        (json!({"transport": {"type": "http", "url": "http://127.0.0.1/"}, "breaker": {"failures": 0}}), "breaker.failures"),
         (json!([]), ""),
     ] {
         let (status, text) = problem(&broker.admin(), "PUT", BACKEND, Some(&body)).await;

@@ -59,6 +59,8 @@ pub struct Connection {
     forgotten: AtomicBool,
     /// The handshake succeeded and the link counts it.
     counted: AtomicBool,
+    /// That calls were lost with it has been counted.
+    loss_counted: AtomicBool,
     /// Everything queued has left, or will not leave any more.
     finished: CancellationToken,
     metrics: Arc<Metrics>,
@@ -92,6 +94,7 @@ impl Connection {
             closed: CancellationToken::new(),
             forgotten: AtomicBool::new(false),
             counted: AtomicBool::new(false),
+            loss_counted: AtomicBool::new(false),
             finished: CancellationToken::new(),
             metrics,
         })
@@ -167,6 +170,7 @@ impl Connection {
         let sent_at = Instant::now();
         let request = Request { wire_id, frame: splice.finish(), asker: Some(outgoing.asker), opening: false };
         let answer = self.round_trip(link, request).await;
+        link.backend.judge(self, &answer, sent_at.elapsed());
         // How long a task takes says nothing about how fast its backend answers.
         if !outgoing.asker.is_task() {
             link.backend.answered_in(sent_at.elapsed());
@@ -313,6 +317,11 @@ impl Connection {
     /// Counts the connection as open, or no longer; `true` when that is a change.
     pub fn count(&self, open: bool) -> bool {
         self.counted.swap(open, Ordering::AcqRel) != open
+    }
+
+    /// Counts that calls were lost with it; `true` the first time.
+    pub fn count_loss(&self) -> bool {
+        !self.loss_counted.swap(true, Ordering::AcqRel)
     }
 
     pub fn is_closed(&self) -> bool {

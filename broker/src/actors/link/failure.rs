@@ -10,6 +10,8 @@ use protocol::{
     method::Method,
 };
 
+use crate::rules::retries::Attempt;
+
 /// Why there is no answer. Says whether the backend can have acted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
@@ -19,6 +21,9 @@ pub enum Failure {
     /// The backend is there and does not want work now.
     #[error("the backend is busy: {0}")]
     Busy(String),
+    /// The backend is well and wants fewer requests.
+    #[error("the backend wants fewer requests: {0}")]
+    Throttled(String),
     /// Something on the way says that the backend gives no answer: it may say so after the backend had the request.
     #[error("the backend gives no answer: {0}")]
     Unclear(String),
@@ -44,14 +49,34 @@ pub enum Failure {
 impl Failure {
     /// Nothing was done on account of the request: it may be sent again.
     pub fn was_not_seen(&self) -> bool {
-        matches!(self, Failure::NotSent(_) | Failure::Busy(_) | Failure::QueueFull | Failure::SessionGone)
+        matches!(self, Failure::NotSent(_) | Failure::Busy(_) | Failure::Throttled(_) | Failure::QueueFull | Failure::SessionGone)
+    }
+
+    /// The backend is not well, or can not be reached: this counts for its breaker. Not what our own side refused, nor what a
+    /// backend does that is well.
+    pub fn is_the_backends(&self) -> bool {
+        match self {
+            Failure::NotSent(_) | Failure::Busy(_) | Failure::Unclear(_) => true,
+            Failure::Lost(_) | Failure::TimedOut(_) | Failure::Protocol(_) => true,
+            Failure::Throttled(_) | Failure::QueueFull | Failure::SessionGone | Failure::TooLarge { .. } => false,
+        }
+    }
+
+    /// Whether to send the request again makes sense, as far as its fate goes.
+    pub fn attempt(&self) -> Attempt {
+        match self {
+            Failure::NotSent(_) => Attempt::NotSeen,
+            Failure::Lost(_) | Failure::Unclear(_) => Attempt::Lost,
+            // Who says that it is busy shall not be asked once more in the same moment.
+            _ => Attempt::Over,
+        }
     }
 
     /// In the client's terms: no text of the backend, no internals.
     pub fn refusal(&self, backend: &BackendId) -> Refusal {
         let (kind, text) = match self {
             Failure::NotSent(_) | Failure::SessionGone => (ErrorKind::BackendUnavailable, format!("backend {backend} can not be reached")),
-            Failure::Busy(_) => (ErrorKind::BackendUnavailable, format!("backend {backend} takes no work now")),
+            Failure::Busy(_) | Failure::Throttled(_) => (ErrorKind::BackendUnavailable, format!("backend {backend} takes no work now")),
             Failure::Unclear(_) => {
                 (ErrorKind::OutcomeUnknown, format!("backend {backend} can not be reached through what is before it; it may have acted"))
             }

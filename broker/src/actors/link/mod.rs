@@ -140,10 +140,20 @@ impl Link {
         self.opening.lock().await.forgive();
     }
 
+    /// The same for a probe, which has waited elsewhere: the next attempt is now.
+    pub fn forgive_at_once(&self) {
+        if let Ok(mut backoff) = self.opening.try_lock() {
+            backoff.not_before = None;
+        }
+    }
+
     async fn open_once(self: Arc<Self>) -> Result<Arc<Connection>, Refusal> {
         let mut backoff = self.opening.lock().await;
         if let Some(connection) = self.live() {
             return Ok(connection);
+        }
+        if !self.is_catalog() {
+            self.backend.admits()?;
         }
         if let Some(last) = self.current.swap(None) {
             // A backend that forgot its sessions is there and well: it says so at once.
@@ -175,6 +185,9 @@ impl Link {
             Err(OpenError::Waiting(refusal)) => Err(refusal),
             Err(OpenError::Failed(failure)) => {
                 backoff.failed();
+                if !self.is_catalog() && failure.is_the_backends() {
+                    self.backend.failed();
+                }
                 Err(self.backend.refusal(&failure))
             }
         }

@@ -20,7 +20,7 @@ use super::{Session, State, questions::Question, record::BackendSession, request
 use crate::{
     actors::{link::Link, stream::EventStream},
     durable::fault_point,
-    limits::{CALL_TOTAL_MAX, CLOSING_UP_MAX, MOVE_ON_MAX},
+    limits::{CLOSING_UP_MAX, MOVE_ON_MAX},
 };
 
 /// How often it is looked whether the last call of a session that moved is over.
@@ -152,7 +152,7 @@ impl Session {
                 tokio::time::sleep(LAST_CALL_POLL).await;
             }
         };
-        let _cut = tokio::time::timeout(CALL_TOTAL_MAX, over).await;
+        let _cut = tokio::time::timeout(self.shared.config.timeouts.call_max, over).await;
     }
 
     /// Everything closes, and nobody is told goodbye.

@@ -47,7 +47,6 @@ use self::{
     streams::Streams,
 };
 use super::{
-    backend::Deadlines,
     link::{Link, connection::Connection},
     shared::Shared,
     sync,
@@ -243,18 +242,14 @@ impl Session {
         self.lock().log_level
     }
 
-    pub fn timeouts_for(&self, backend: &BackendId) -> Deadlines {
-        let common = &self.shared.config.timeouts;
-        self.tenant.backend(backend).map(|backend| backend.timeouts()).unwrap_or(Deadlines {
-            call: common.call,
-            control: common.control,
-            initialize: common.initialize,
-        })
+    /// What a request learns whose backend went while it was on its way.
+    pub fn no_backend(&self, backend: &BackendId) -> Refusal {
+        Refusal::new(ErrorKind::BackendUnavailable, format!("backend {backend} is not registered any more"))
     }
 
     /// The link to a backend: the one used before, or the one it shall use.
     pub fn link_to(self: &Arc<Self>, backend: &BackendId) -> Result<Arc<Link>, Refusal> {
-        let gone = || Refusal::new(ErrorKind::BackendUnavailable, format!("backend {backend} is not registered any more"));
+        let gone = || self.no_backend(backend);
         let mut state = self.lock();
         if let Some(link) = state.links.get(backend).filter(|link| !link.is_closed()) {
             return Ok(link.clone());

@@ -12,7 +12,7 @@ use protocol::{
     envelope::{Message, OWN_META},
     error::{ErrorKind, Refusal},
     handshake,
-    ids::{BackendId, RequestId, TaskId},
+    ids::{RequestId, TaskId},
     json,
     method::Method,
     phase::SessionPhase,
@@ -30,7 +30,7 @@ use crate::{
     rules::{
         catalog::Endpoint,
         event_log::EventKind,
-        routing::{self, Decision, TaskQuestion},
+        routing::{self, Decision, Plan, TaskQuestion},
         tasks::IDEMPOTENCY_KEY,
     },
 };
@@ -138,7 +138,7 @@ impl Session {
                 self.request_finished(method, Outcome::Ok, begun);
                 Ok(())
             }
-            Decision::Forward(plan) => self.start_call(message, id, stream, plan.backend, plan.edits),
+            Decision::Forward(plan) => self.start_call(message, id, stream, plan),
             Decision::CreateTask(plan, target) => {
                 self.in_background(request, Cancellation::Nothing, |session| session.create_task(message, id, plan, target))
             }
@@ -187,15 +187,9 @@ impl Session {
         if state.in_flight.contains_key(id) { Err(id_in_flight()) } else { Ok(()) }
     }
 
-    fn start_call(
-        self: &Arc<Self>,
-        message: Message,
-        id: RequestId,
-        stream: &Arc<EventStream>,
-        backend: BackendId,
-        edits: Vec<(json::Span, Vec<u8>)>,
-    ) -> Result<(), Refusal> {
-        let call = Call::new(&message, id.clone(), self, stream, backend);
+    fn start_call(self: &Arc<Self>, message: Message, id: RequestId, stream: &Arc<EventStream>, plan: Plan) -> Result<(), Refusal> {
+        let edits = plan.edits;
+        let call = Call::new(&message, id.clone(), self, stream, plan.backend, plan.tool.as_ref());
         self.begin(id, InFlight::Call(call.clone()))?;
         self.shared.running.spawn(call.run(message, edits));
         Ok(())

@@ -27,6 +27,7 @@ use crate::{
     actors::{
         asker::Carried,
         backend::Deadlines,
+        guard::Caller,
         link::{Hold, Link, connection::Connection},
         session::Session,
         shared::Shared,
@@ -206,6 +207,11 @@ impl TaskRun {
     /// Whether it waits for answers of its client.
     pub(super) fn asks_its_client(&self) -> bool {
         !self.lock().inputs.is_empty()
+    }
+
+    /// For whom it runs.
+    pub(super) fn caller(&self) -> Caller<'_> {
+        Caller { tenant: &self.tenant, principal: &self.record.principal, session: &self.record.session }
     }
 
     pub fn timeouts(&self) -> Deadlines {

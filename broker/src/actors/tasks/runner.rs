@@ -137,6 +137,11 @@ async fn send(run: &Arc<TaskRun>) -> Ending {
         if let Err(refusal) = connection.permits(Method::ToolsCall) {
             return Ending::Refused(refusal);
         }
+        let room = match link.backend.room_for(run.caller(), run.left()).await {
+            Ok(room) => room,
+            Err(refusal) if patience.wait(refusal.retry_after).await => continue,
+            Err(refusal) => return Ending::Refused(refusal),
+        };
         let as_task = becomes_a_task(run, &connection, &message);
         if let Err(stop) = run.commit(|epoch| Write::StepTask { task: run.id.clone(), epoch, step: Step::Sent }).await {
             return Ending::Stopped(stop);
@@ -145,6 +150,7 @@ async fn send(run: &Arc<TaskRun>) -> Ending {
         note_under_way(run, as_task);
         let edits = if as_task { vec![task_member(run, &message)] } else { Vec::new() };
         let answer = connection.exchange(&link, Outgoing { message: &message, edits: &edits, asker: &asker }).await;
+        drop(room);
         run.lock().creating = false;
         let failure = match answer {
             Ok(answer) => {
@@ -233,8 +239,11 @@ impl Patience {
 pub(super) async fn connect(run: &Arc<TaskRun>, patience: &mut Patience) -> Result<(Arc<Link>, Arc<Connection>), Refusal> {
     loop {
         let refusal = match run.link() {
-            Ok(link) => match link.connection().await {
-                Ok(connection) => return Ok((link, connection)),
+            Ok(link) => match link.backend.admits() {
+                Ok(()) => match link.connection().await {
+                    Ok(connection) => return Ok((link, connection)),
+                    Err(refusal) => refusal,
+                },
                 Err(refusal) => refusal,
             },
             Err(refusal) => refusal,

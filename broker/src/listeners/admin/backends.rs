@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
-    input::{BackendName, Json, Params, TenantName},
+    input::{BackendName, Json, Params, TenantName, breaker_wanted},
     problem::Problem,
     tenants::stored,
 };
@@ -89,4 +89,26 @@ pub(super) async fn probe(
 ) -> Result<impl IntoResponse, Problem> {
     control.tenant(&tenant)?;
     Ok(axum::Json(control.probe_backend(&tenant, &backend).await?))
+}
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(super) struct BreakerWanted {
+    /// `open`: no calls until it is closed again; `closed`: calls go, and the breaker opens by its rules.
+    #[schema(example = "closed")]
+    pub state: String,
+}
+
+/// Opens or closes the circuit breaker, on the replica that is asked, until it is told otherwise, started anew, or the backend is replaced.
+#[utoipa::path(post, path = "/admin/v1/tenants/{tenant}/backends/{backend}/breaker", tag = "backends",
+    params(("tenant" = String, Path), ("backend" = String, Path)), request_body = BreakerWanted,
+    responses((status = 200, body = BackendView), (status = "default", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn breaker(
+    State(control): State<Arc<Control>>,
+    TenantName(tenant): TenantName,
+    BackendName(backend): BackendName,
+    body: Json,
+) -> Result<impl IntoResponse, Problem> {
+    let open = breaker_wanted(&body.required()?)?;
+    control.tenant(&tenant)?;
+    Ok(axum::Json(control.set_breaker(&tenant, &backend, open)?))
 }

@@ -129,6 +129,22 @@ fn check_media_type(headers: &HeaderMap) -> Result<(), Problem> {
     Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "media-type", "send the body as application/json").field("Content-Type"))
 }
 
+/// `{"state": "open"}` or `{"state": "closed"}`. True is open.
+pub(super) fn breaker_wanted(body: &Value) -> Result<bool, Problem> {
+    const ALLOWED: &str = "{\"state\": \"open\"} or {\"state\": \"closed\"}";
+    let fault = |path: &str, wrong: String| Fault { path: path.into(), wrong, allowed: ALLOWED.into() };
+    let Some(members) = body.as_object() else { return Err(Problem::faults(&[fault("", "is not an object".into())])) };
+    if let Some(unknown) = members.keys().find(|name| *name != "state") {
+        return Err(Problem::faults(&[fault(unknown, "is not known".into())]));
+    }
+    match members.get("state").map(Value::as_str) {
+        Some(Some("open")) => Ok(true),
+        Some(Some("closed")) => Ok(false),
+        Some(_) => Err(Problem::faults(&[fault("state", "is no state a breaker can be told".into())])),
+        None => Err(Problem::faults(&[fault("state", "is missing".into())])),
+    }
+}
+
 /// `{"name": …, "principal": …}`, both optional.
 pub(super) fn new_key(body: Option<Value>) -> Result<NewKey, Problem> {
     let fault = |path: &str, wrong: &str, allowed: &str| Fault { path: path.into(), wrong: wrong.into(), allowed: allowed.into() };

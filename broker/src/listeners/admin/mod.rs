@@ -131,6 +131,7 @@ fn router(control: Arc<Control>, access: Access) -> Router {
         .route("/admin/v1/tenants/{tenant}/backends", get(backends::list))
         .route("/admin/v1/tenants/{tenant}/backends/{backend}", put(backends::put).get(backends::show).delete(backends::remove))
         .route("/admin/v1/tenants/{tenant}/backends/{backend}/probe", post(backends::probe))
+        .route("/admin/v1/tenants/{tenant}/backends/{backend}/breaker", post(backends::breaker))
         .route("/admin/v1/sessions", get(live::sessions))
         .route("/admin/v1/sessions/{id}", get(live::session).delete(live::end_session))
         .route("/admin/v1/tasks", get(live::tasks))

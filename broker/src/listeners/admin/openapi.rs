@@ -17,7 +17,7 @@ use super::{backends, health, live, tenants};
     paths(
         tenants::list, tenants::show, tenants::put, tenants::remove,
         tenants::list_keys, tenants::create_key, tenants::revoke_key,
-        backends::list, backends::show, backends::put, backends::remove, backends::probe,
+        backends::list, backends::show, backends::put, backends::remove, backends::probe, backends::breaker,
         live::sessions, live::session, live::end_session,
         live::tasks, live::task, live::cancel_task, live::subscriptions, live::nodes, live::drain,
         health::live, health::ready, health::metrics, serve,

@@ -250,7 +250,7 @@ impl HttpWire {
         Err(match status {
             StatusCode::NOT_FOUND if self.has_session() => Failure::SessionGone,
             StatusCode::BAD_REQUEST if self.has_session() && about_session => Failure::SessionGone,
-            StatusCode::TOO_MANY_REQUESTS => Failure::Busy(format!("status {status}")),
+            StatusCode::TOO_MANY_REQUESTS => Failure::Throttled(format!("status {status}")),
             StatusCode::SERVICE_UNAVAILABLE if says_when => Failure::Busy(format!("status {status}")),
             // Proxies say this too when the backend's connection breaks, the request having been passed on.
             StatusCode::SERVICE_UNAVAILABLE => Failure::Unclear(format!("status {status}")),

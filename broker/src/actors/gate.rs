@@ -1,0 +1,350 @@
+//! Room for so many at once, and a fair queue in front of it. One stands before each backend, one before all of them
+//! together ([`super::shared::Shared::room`]).
+//!
+//! Invariants: whoever finds room while nobody waits pays one atomic operation and no lock; a place is given to whoever
+//! waits before anybody who comes later; a place is free again when its [`Place`] is dropped, whatever became of its user.
+
+use std::{
+    hash::Hash,
+    pin::Pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    task::{Context, Poll},
+    time::{Duration, Instant},
+};
+
+use prometheus::IntGauge;
+use tokio::sync::oneshot;
+
+use super::sync::lock;
+use crate::rules::fair_queue::{FairQueue, Pace, Put, Ticket};
+
+/// Whose turn it is: `O` owns a share, `M` is one of its members.
+#[derive(Debug)]
+pub struct Gate<O, M> {
+    /// How many are in, and in the upper half how many wait.
+    word: AtomicU64,
+    limit: AtomicUsize,
+    queue: Mutex<Queue<O, M>>,
+    depth: IntGauge,
+    origin: Instant,
+}
+
+#[derive(Debug)]
+struct Queue<O, M> {
+    fair: FairQueue<O, M, oneshot::Sender<Turn>>,
+    pace: Pace,
+}
+
+/// What somebody who waits is told. Nothing at all is that another got its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    Yours,
+    InVain,
+}
+
+const ONE_WAITS: u64 = 1 << 32;
+const IN_MASK: u64 = ONE_WAITS - 1;
+
+/// Why there is no room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Crowded {
+    /// As many wait as may, or somebody with more right to it got the place.
+    Full { wait: Duration },
+    /// It would not be its turn in time.
+    TooLate { wait: Duration },
+    /// All who waited were sent away.
+    SentAway,
+}
+
+impl<O: Clone + Eq + Hash, M: Clone + Eq + Hash> Gate<O, M> {
+    /// Room for `limit`, and for `waiting_max` in front of it. `depth` counts who waits.
+    pub fn new(limit: usize, waiting_max: usize, depth: IntGauge) -> Arc<Self> {
+        let queue = Queue { fair: FairQueue::new(waiting_max), pace: Pace::default() };
+        Arc::new(Self { word: AtomicU64::new(0), limit: AtomicUsize::new(limit), queue: Mutex::new(queue), depth, origin: Instant::now() })
+    }
+
+    /// Waits for a place, for `left` at most. Cancel-safe: whoever stops waiting leaves the queue.
+    pub async fn enter(self: &Arc<Self>, owner: &O, weight: u32, member: &M, left: Duration) -> Result<Place<O, M>, Crowded> {
+        if self.found_room() {
+            return Ok(Place(self.clone()));
+        }
+        let waiting = self.line_up(owner, weight, member, left)?;
+        waiting.await
+    }
+
+    fn found_room(&self) -> bool {
+        let limit = self.limit.load(Ordering::Relaxed) as u64;
+        let taken = |word: u64| (word < limit).then_some(word + 1); // one that waits makes it larger than any limit
+        self.word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, taken).is_ok()
+    }
+
+    fn line_up(self: &Arc<Self>, owner: &O, weight: u32, member: &M, left: Duration) -> Result<Waiting<O, M>, Crowded> {
+        let mut queue = lock(&self.queue);
+        let now = self.origin.elapsed();
+        let ahead = queue.fair.ahead(owner, weight);
+        let wait = queue.pace.wait(now, ahead);
+        // A quarter to spare: what waits in vain has kept its client waiting for nothing.
+        if ahead > 0 && wait + wait / 4 > left {
+            return Err(Crowded::TooLate { wait });
+        }
+        if queue.fair.is_empty() {
+            queue.pace.begins(now);
+        }
+        let (tell, granted) = oneshot::channel();
+        let ticket = match queue.fair.put(owner, weight, member, tell) {
+            Put::Full(_) => return Err(Crowded::Full { wait }),
+            Put::Instead(ticket, displaced) => {
+                drop(displaced); // which tells it
+                ticket
+            }
+            Put::In(ticket) => {
+                self.word.fetch_add(ONE_WAITS, Ordering::AcqRel);
+                self.depth.inc();
+                ticket
+            }
+        };
+        // A place may have become free before it was known that somebody waits.
+        self.hand_out(&mut queue);
+        Ok(Waiting { gate: self.clone(), ticket, granted, wait, over: false })
+    }
+
+    fn hand_out(&self, queue: &mut Queue<O, M>) {
+        while self.inside() < self.limit.load(Ordering::Relaxed) {
+            let Some(grant) = queue.fair.next() else { return };
+            self.word.fetch_sub(ONE_WAITS - 1, Ordering::AcqRel); // one fewer waits, one more is in
+            self.depth.dec();
+            if grant.send(Turn::Yours).is_ok() {
+                queue.pace.moved(self.origin.elapsed(), !queue.fair.is_empty());
+            } else {
+                self.word.fetch_sub(1, Ordering::AcqRel); // it has just stopped waiting
+            }
+        }
+    }
+
+    fn leave(&self) {
+        if self.word.fetch_sub(1, Ordering::AcqRel) >= ONE_WAITS {
+            self.hand_out(&mut lock(&self.queue));
+        }
+    }
+
+    fn stop_waiting(&self, ticket: Ticket) {
+        let mut queue = lock(&self.queue);
+        if queue.fair.take_away(ticket).is_some() {
+            self.word.fetch_sub(ONE_WAITS, Ordering::AcqRel);
+            self.depth.dec();
+            if queue.fair.is_empty() {
+                queue.pace.ends();
+            }
+        }
+    }
+
+    /// Everybody who waits learns that it is in vain.
+    pub fn send_away(&self) {
+        let mut queue = lock(&self.queue);
+        while let Some(grant) = queue.fair.next() {
+            self.word.fetch_sub(ONE_WAITS, Ordering::AcqRel);
+            self.depth.dec();
+            let _may_be_gone = grant.send(Turn::InVain);
+        }
+        queue.pace.ends();
+    }
+
+    pub fn set_limit(&self, limit: usize) {
+        self.limit.store(limit, Ordering::Relaxed);
+        if self.waiting() > 0 {
+            self.hand_out(&mut lock(&self.queue));
+        }
+    }
+
+    pub fn limit(&self) -> usize {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    pub fn inside(&self) -> usize {
+        (self.word.load(Ordering::Relaxed) & IN_MASK) as usize
+    }
+
+    pub fn waiting(&self) -> usize {
+        (self.word.load(Ordering::Relaxed) >> 32) as usize
+    }
+}
+
+/// A place. Free again when dropped.
+#[derive(Debug)]
+pub struct Place<O: Clone + Eq + Hash, M: Clone + Eq + Hash>(Arc<Gate<O, M>>);
+
+impl<O: Clone + Eq + Hash, M: Clone + Eq + Hash> Drop for Place<O, M> {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
+/// In the queue.
+struct Waiting<O: Clone + Eq + Hash, M: Clone + Eq + Hash> {
+    gate: Arc<Gate<O, M>>,
+    ticket: Ticket,
+    granted: oneshot::Receiver<Turn>,
+    /// As was foreseen.
+    wait: Duration,
+    over: bool,
+}
+
+impl<O: Clone + Eq + Hash, M: Clone + Eq + Hash> Future for Waiting<O, M> {
+    type Output = Result<Place<O, M>, Crowded>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.granted).poll(context).map(|granted| {
+            self.over = true;
+            match granted {
+                Ok(Turn::Yours) => Ok(Place(self.gate.clone())),
+                Ok(Turn::InVain) => Err(Crowded::SentAway),
+                Err(_displaced) => Err(Crowded::Full { wait: self.wait }),
+            }
+        })
+    }
+}
+
+impl<O: Clone + Eq + Hash, M: Clone + Eq + Hash> Drop for Waiting<O, M> {
+    fn drop(&mut self) {
+        if self.over {
+            return;
+        }
+        self.granted.close();
+        match self.granted.try_recv() {
+            Ok(Turn::Yours) => self.gate.leave(), // it was its turn, and nobody came
+            Ok(Turn::InVain) => {}
+            Err(_) => self.gate.stop_waiting(self.ticket),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Small = Gate<u32, u32>;
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn gate(limit: usize, waiting_max: usize) -> (Arc<Small>, IntGauge) {
+        let depth = crate::metrics::Metrics::new(false).queue_depth("calls");
+        (Gate::new(limit, waiting_max, depth.clone()), depth)
+    }
+
+    fn enter(gate: &Arc<Small>, owner: u32, weight: u32) -> tokio::task::JoinHandle<Result<Place<u32, u32>, Crowded>> {
+        let gate = gate.clone();
+        tokio::spawn(async move { gate.enter(&owner, weight, &0, LONG).await })
+    }
+
+    async fn waiting(gate: &Small, count: usize) {
+        while gate.waiting() != count {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn so_many_are_in_and_the_next_waits_its_turn() {
+        let (gate, depth) = gate(2, 10);
+        let (one, two) = (gate.enter(&1, 1, &0, LONG).await.unwrap(), gate.enter(&1, 1, &0, LONG).await.unwrap());
+        let third = enter(&gate, 1, 1);
+        waiting(&gate, 1).await;
+        assert_eq!((gate.inside(), depth.get()), (2, 1));
+        drop(one);
+        let third = third.await.unwrap().unwrap();
+        assert_eq!((gate.inside(), gate.waiting(), depth.get()), (2, 0, 0));
+        drop((two, third));
+        assert_eq!(gate.inside(), 0);
+    }
+
+    #[tokio::test]
+    async fn who_stops_waiting_takes_nobodys_place() {
+        let (gate, depth) = gate(1, 10);
+        let one = gate.enter(&1, 1, &0, LONG).await.unwrap();
+        let (two, three) = (enter(&gate, 1, 1), enter(&gate, 2, 1));
+        waiting(&gate, 2).await;
+        two.abort();
+        waiting(&gate, 1).await;
+        drop(one);
+        drop(three.await.unwrap().unwrap());
+        assert_eq!((gate.inside(), gate.waiting(), depth.get()), (0, 0, 0));
+    }
+
+    #[tokio::test]
+    async fn a_full_queue_refuses_and_all_can_be_sent_away() {
+        let (gate, depth) = gate(1, 2);
+        let one = gate.enter(&1, 1, &0, LONG).await.unwrap();
+        let waiters = [enter(&gate, 1, 1), enter(&gate, 1, 1)];
+        waiting(&gate, 2).await;
+        assert!(matches!(gate.enter(&1, 1, &0, LONG).await, Err(Crowded::Full { .. })));
+        gate.send_away();
+        for waiter in waiters {
+            assert_eq!(waiter.await.unwrap().unwrap_err(), Crowded::SentAway);
+        }
+        assert_eq!((gate.inside(), gate.waiting(), depth.get()), (1, 0, 0));
+        drop(one);
+    }
+
+    #[tokio::test]
+    async fn one_that_can_not_begin_in_time_is_refused_at_once() {
+        let (gate, _) = gate(1, 100);
+        let mut inside = gate.enter(&1, 1, &0, LONG).await.unwrap();
+        // Ten in a row that each stay for a while tell the pace.
+        for _ in 0..10 {
+            let next = enter(&gate, 1, 1);
+            waiting(&gate, 1).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            drop(inside);
+            inside = next.await.unwrap().unwrap();
+        }
+        let patient = enter(&gate, 1, 1);
+        waiting(&gate, 1).await;
+        let asked = Instant::now();
+        let refused = gate.enter(&1, 1, &0, Duration::from_millis(5)).await.unwrap_err();
+        assert!(matches!(refused, Crowded::TooLate { wait } if wait >= Duration::from_millis(10)), "{refused:?}");
+        assert!(asked.elapsed() < Duration::from_millis(5));
+        drop(inside);
+        drop(patient.await.unwrap().unwrap());
+    }
+
+    #[tokio::test]
+    async fn more_room_lets_those_in_who_wait() {
+        let (gate, _) = gate(1, 10);
+        let _one = gate.enter(&1, 1, &0, LONG).await.unwrap();
+        let two = enter(&gate, 1, 1);
+        waiting(&gate, 1).await;
+        gate.set_limit(2);
+        let _two = two.await.unwrap().unwrap();
+        assert_eq!((gate.inside(), gate.limit()), (2, 2));
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn nobody_is_forgotten_and_never_are_too_many_in() {
+        let (gate, depth) = gate(3, 10_000);
+        let tasks: Vec<_> = (0..300_u32)
+            .map(|n| {
+                let gate = gate.clone();
+                tokio::spawn(async move {
+                    for round in 0..50 {
+                        let owner = n % 7;
+                        let entering = gate.enter(&owner, owner + 1, &n, LONG);
+                        // Some give up at once.
+                        if (n + round) % 11 == 0 {
+                            let _given_up = tokio::time::timeout(Duration::ZERO, entering).await;
+                            continue;
+                        }
+                        let place = entering.await.unwrap();
+                        assert!(gate.inside() <= 3);
+                        tokio::task::yield_now().await;
+                        drop(place);
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+        assert_eq!((gate.inside(), gate.waiting(), depth.get()), (0, 0, 0));
+    }
+}

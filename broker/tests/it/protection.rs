@@ -1,0 +1,281 @@
+//! Circuit breakers: backends that die, hang, flap and fail, on several wires; what clients hear and operators can do.
+
+use std::{
+    future::Future,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+use testkit::{FakeBackend, FaultProxy, PipeBackend, Reply, TestBroker, TestClient, backend::tool, eventually, eventually_within};
+
+use crate::{builder, kind, stdio, text_of};
+
+/// Longest time from a backend that is well to a call that succeeds.
+const RECOVERY: Duration = Duration::from_secs(5);
+
+async fn state(broker: &TestBroker) -> Value {
+    broker.admin().backend("default", "b").await["breaker"]["state"].clone()
+}
+
+/// Calls until the breaker refuses one; gives that refusal.
+async fn until_open(client: &TestClient, name: &str) -> Value {
+    eventually("the breaker to refuse a call", || async {
+        let answer = client.request("tools/call", json!({"name": name})).await;
+        let error = answer["error"].clone();
+        if error["data"]["breaker"].is_string() { Ok(error) } else { Err(answer) }
+    })
+    .await
+}
+
+/// A backend `b` with the tool `echo` dies and comes back.
+async fn dies_and_returns<D: Future, R: Future<Output = T>, T>(spec: Value, die: impl FnOnce() -> D, revive: impl FnOnce() -> R) {
+    let broker = builder().alone().backend("default", "b", spec).start().await;
+    let client = broker.connected(json!({})).await;
+    client.call("b__echo", json!({})).await;
+    let links = |view: &Value| view["links"].as_u64().unwrap_or_default();
+    assert!(links(&broker.admin().backend("default", "b").await) >= 1);
+    die().await;
+
+    let refusal = until_open(&client, "b__echo").await;
+    assert_eq!((refusal["code"].as_i64(), kind(&refusal)), (Some(1008), "backend_unavailable"), "{refusal}");
+    assert_eq!((&refusal["data"]["retryable"], &refusal["data"]["refusalCode"]), (&json!(true), &json!(1008)));
+    let after = refusal["data"]["retryAfterMs"].as_u64().unwrap();
+    assert!((1..=3_000).contains(&after), "{refusal}");
+
+    let view = broker.admin().backend("default", "b").await;
+    assert!(["open", "half_open"].contains(&view["breaker"]["state"].as_str().unwrap()), "{view}");
+    assert_eq!(view["breaker"]["reason"], "failures_in_a_row", "{view}");
+    assert!(broker.admin().metric("mcp_breaker_state", &[("backend", "b")]).await.unwrap() >= 1.0);
+    assert!(client.tool_names().await.contains(&"b__echo".to_owned()), "lists go on from the last good copy");
+    let asked = Instant::now();
+    for _ in 0..20 {
+        assert!(client.error("tools/call", json!({"name": "b__echo"})).await["data"]["breaker"].is_string());
+    }
+    println!("a refusal takes {:?}", asked.elapsed() / 20);
+    assert!(asked.elapsed() < Duration::from_secs(1), "refused at once: {:?}", asked.elapsed());
+
+    let _alive = revive().await;
+    let well = Instant::now();
+    eventually_within(RECOVERY, "a call to succeed", || async {
+        let answer = client.request("tools/call", json!({"name": "b__echo"})).await;
+        if answer.get("result").is_some() { Ok(()) } else { Err(answer) }
+    })
+    .await;
+    println!("well again after {:?}", well.elapsed());
+    assert_eq!(state(&broker).await, "closed");
+    broker.admin().wait_backend_state("default", "b", "ready").await;
+    assert_eq!(broker.admin().metric("mcp_breaker_state", &[("backend", "b")]).await, Some(0.0));
+    for to in ["open", "half_open", "closed"] {
+        let count = broker.admin().metric("mcp_breaker_transitions_total", &[("backend", "b"), ("to", to)]).await;
+        assert!(count.unwrap_or_default() >= 1.0, "to {to}: {count:?}");
+    }
+}
+
+#[tokio::test]
+async fn b_03_the_breaker_opens_and_closes_with_an_http_backend() {
+    let backend = FakeBackend::echo().await;
+    let (spec, address) = (backend.spec(), backend.address());
+    dies_and_returns(
+        spec,
+        || backend.die(),
+        || async move {
+            let listener = eventually("the port again", || tokio::net::TcpListener::bind(address)).await;
+            let again = FakeBackend::on_listener(listener);
+            again.list("tools", vec![tool("echo")]);
+            again
+        },
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn b_03_the_breaker_opens_and_closes_with_a_tcp_backend() {
+    let backend = PipeBackend::tcp(&stdio()).await;
+    let proxy = FaultProxy::start(backend.address()).await;
+    let spec = json!({"transport": {"type": "tcp", "address": proxy.address().to_string()}});
+    let die = || async {
+        proxy.refuse().await;
+        proxy.reset();
+    };
+    dies_and_returns(spec, die, || proxy.accept_again()).await;
+}
+
+#[tokio::test]
+async fn b_03_the_breaker_opens_and_closes_with_a_child_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let broken = folder.path().join("broken");
+    let own = stdio().marker(&format!("it-breaker-{}", std::process::id())).spec();
+    let (program, arguments) = (own["transport"]["command"].as_str().unwrap(), own["transport"]["args"].as_array().unwrap());
+    let quoted: Vec<String> = arguments.iter().map(|argument| format!("'{}'", argument.as_str().unwrap())).collect();
+    let script = format!("test -e '{}' && exit 3; exec '{program}' {}", broken.display(), quoted.join(" "));
+    let spec = json!({"transport": {"type": "stdio", "command": "sh", "args": ["-c", script]}});
+    let die = || async {
+        std::fs::write(&broken, "").unwrap();
+        for pid in testkit::stdio::processes_with(&format!("it-breaker-{}", std::process::id())) {
+            let _gone = std::process::Command::new("kill").args(["-9", &pid.to_string()]).status();
+        }
+    };
+    dies_and_returns(spec, die, || async { std::fs::remove_file(&broken).unwrap() }).await;
+}
+
+#[tokio::test]
+async fn b_03_calls_that_die_with_one_process_are_one_failure() {
+    let broker = builder().alone().backend("default", "b", stdio().spec()).start().await;
+    let client = broker.connected(json!({})).await;
+    client.call("b__echo", json!({})).await;
+    let mut hanging: Vec<_> = (0..8).map(|_| client.begin("tools/call", json!({"name": "b__hang"}))).collect();
+    eventually("all to be there", || async {
+        let there = broker.admin().backend("default", "b").await["calls_in_flight"].clone();
+        if there == 8 { Ok(()) } else { Err(there) }
+    })
+    .await;
+    client.error("tools/call", json!({"name": "b__exit"})).await;
+    for call in &mut hanging {
+        assert_eq!(kind(&call.finish().await.value["error"]), "outcome_unknown");
+    }
+    let view = broker.admin().backend("default", "b").await;
+    assert_eq!((&view["breaker"]["state"], &view["breaker"]["failures_in_a_row"]), (&json!("closed"), &json!(1)), "{view}");
+}
+
+#[tokio::test]
+async fn what_a_backend_answers_and_what_a_client_gives_up_is_no_failure() {
+    let backend = FakeBackend::start().await;
+    backend.tool("sad", |_| async { Reply::Result(json!({"isError": true, "content": [{"type": "text", "text": "no"}]})) });
+    backend.tool("wrong", |_| async { Reply::error(-32000, "no") });
+    backend.tool("throttled", |_| async { Reply::status(429) });
+    backend.tool("large", |_| async { Reply::text(&"x".repeat(400_000)) });
+    backend.tool("slow", |call| async move {
+        call.gone().await;
+        Reply::Hang
+    });
+    let config = json!({"limits": {"message_bytes": "256KiB"}});
+    let broker = builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
+    let client = broker.connected(json!({})).await;
+    for _ in 0..8 {
+        client.result("tools/call", json!({"name": "b__sad"})).await;
+        for name in ["b__wrong", "b__throttled", "b__large"] {
+            client.error("tools/call", json!({"name": name})).await;
+        }
+    }
+    for n in 0..8 {
+        let _never = client.begin_with_id(json!(n + 900), "tools/call", json!({"name": "b__slow"}));
+        backend.wait_count("the call", n + 1, |seen| seen.calls("slow")).await;
+        client.notify("notifications/cancelled", json!({"requestId": n + 900})).await;
+    }
+    backend.wait_count("the cancellations", 8, |seen| seen.is("notifications/cancelled")).await;
+    let view = broker.admin().backend("default", "b").await;
+    assert_eq!((&view["breaker"]["state"], &view["breaker"]["failures_in_a_row"]), (&json!("closed"), &json!(0)), "{view}");
+}
+
+#[tokio::test]
+async fn every_kind_of_failure_opens_it() {
+    for (name, reply) in [
+        ("status", Reply::status(500)),
+        ("unavailable", Reply::status(503)),
+        ("cut", Reply::Cut),
+        ("noise", Reply::Http { status: 200, headers: vec![("content-type".to_owned(), "application/json".to_owned())], body: "{".into() }),
+        ("hang", Reply::Hang),
+    ] {
+        let backend = FakeBackend::start().await;
+        backend.tool("t", move |_| {
+            let reply = reply.clone();
+            async move { reply }
+        });
+        let mut spec = backend.spec();
+        spec["timeouts"] = json!({"call": "100ms"});
+        spec["breaker"] = json!({"probe_after": "1m", "probe_max": "1m"});
+        let broker = builder().alone().backend("default", "b", spec).start().await;
+        let client = broker.connected(json!({})).await;
+        for n in 1..=5 {
+            let error = client.error("tools/call", json!({"name": "b__t"})).await;
+            assert!(error["data"]["breaker"].is_null(), "{name}: the {n}th reaches the backend: {error}");
+        }
+        let error = client.error("tools/call", json!({"name": "b__t"})).await;
+        assert_eq!(error["data"]["breaker"], "failures_in_a_row", "{name}: {error}");
+        assert!((20_000..=60_000).contains(&error["data"]["retryAfterMs"].as_u64().unwrap()), "{error}");
+        assert_eq!(backend.count(|seen| seen.calls("t")), 5, "{name}");
+    }
+}
+
+/// Answers every second call: never five failures in a row.
+#[tokio::test]
+async fn a_backend_that_fails_half_the_time_is_left_alone() {
+    let backend = FakeBackend::start().await;
+    backend.tool("t", |call| async move {
+        let fails = call.arguments()["n"].as_u64().unwrap().is_multiple_of(2);
+        if fails { Reply::status(500) } else { Reply::text("fine") }
+    });
+    let mut spec = backend.spec();
+    spec["breaker"] = json!({"probe_after": "1m", "probe_max": "1m", "window": "1m"});
+    let broker = builder().alone().backend("default", "b", spec).start().await;
+    let client = broker.connected(json!({})).await;
+    for n in 0..21 {
+        let _either = client.request("tools/call", json!({"name": "b__t", "arguments": {"n": n}})).await;
+    }
+    let view = broker.admin().backend("default", "b").await;
+    assert_eq!((&view["breaker"]["state"], &view["breaker"]["reason"]), (&json!("open"), &json!("error_ratio")), "{view}");
+    let sent = backend.count(|seen| seen.calls("t"));
+    assert!((20..=21).contains(&sent), "as soon as there are twenty: {sent}");
+}
+
+/// Well whenever it is probed, and failing whenever it is called.
+#[tokio::test]
+async fn a_flapping_backend_gets_fewer_and_fewer_calls() {
+    let backend = FakeBackend::start().await;
+    backend.tool("t", |_| async { Reply::status(500) });
+    let mut spec = backend.spec();
+    spec["breaker"] = json!({"failures": 1, "probe_after": "100ms", "probe_max": "30s"});
+    let broker = builder().alone().backend("default", "b", spec).start().await;
+    let client = broker.connected(json!({})).await;
+    let mut waits = Vec::new();
+    for round in 0..5 {
+        eventually("a call to get through", || async {
+            let error = client.error("tools/call", json!({"name": "b__t"})).await;
+            if error["data"]["breaker"].is_null() { Ok(()) } else { Err(error) }
+        })
+        .await;
+        assert_eq!(backend.count(|seen| seen.calls("t")), round + 1);
+        waits.push(client.error("tools/call", json!({"name": "b__t"})).await["data"]["retryAfterMs"].as_u64().unwrap());
+    }
+    println!("waits for the next probe: {waits:?} ms");
+    assert!(waits[4] > 4 * waits[0], "{waits:?}");
+}
+
+#[tokio::test]
+async fn an_operator_opens_closes_and_probes() {
+    let backend = FakeBackend::echo().await;
+    let broker = builder().alone().backend("default", "b", backend.spec()).start().await;
+    let client = broker.connected(json!({})).await;
+    let path = "/admin/v1/tenants/default/backends/b/breaker";
+    let (status, view) = broker.admin().post(path, &json!({"state": "open"})).await;
+    assert_eq!((status, &view["breaker"]["state"], &view["breaker"]["reason"]), (200, &json!("open"), &json!("operator")), "{view}");
+    let refusal = client.error("tools/call", json!({"name": "b__echo"})).await;
+    assert_eq!((kind(&refusal), &refusal["data"]["breaker"]), ("backend_unavailable", &json!("operator")));
+    assert!(refusal["data"]["retryAfterMs"].is_null(), "nobody knows: {refusal}");
+    broker.admin().post("/admin/v1/tenants/default/backends/b/probe", &json!({})).await;
+    assert_eq!(state(&broker).await, "open", "a probe does not overrule an operator");
+    assert_eq!(client.tool_names().await, ["b__echo"]);
+    let shown = broker.cli(&["backend", "breaker", "b", "closed"]).await;
+    assert!(shown.code == Some(0) && shown.stdout.contains("closed"), "{shown:?}");
+    client.call("b__echo", json!({})).await;
+    for (body, field) in [(json!({"state": "ajar"}), "state"), (json!({}), "state"), (json!({"state": "open", "x": 1}), "x")] {
+        let (status, problem) = broker.admin().post(path, &body).await;
+        assert_eq!((status, problem["field"].as_str()), (400, Some(field)), "{problem}");
+    }
+    assert_eq!(broker.admin().post("/admin/v1/tenants/default/backends/none/breaker", &json!({"state": "open"})).await.0, 404);
+}
+
+#[tokio::test]
+async fn a_probe_that_an_operator_asks_for_is_made_at_once() {
+    let backend = FakeBackend::start().await;
+    backend.tool("t", |call| async move { if call.arguments()["bad"] == true { Reply::status(500) } else { Reply::text("fine") } });
+    let mut spec = backend.spec();
+    spec["breaker"] = json!({"failures": 1, "probe_after": "30m", "probe_max": "1h"});
+    let broker = builder().alone().backend("default", "b", spec).start().await;
+    let client = broker.connected(json!({})).await;
+    client.error("tools/call", json!({"name": "b__t", "arguments": {"bad": true}})).await;
+    assert_eq!(state(&broker).await, "open");
+    let (_, view) = broker.admin().post("/admin/v1/tenants/default/backends/b/probe", &json!({})).await;
+    assert_eq!(view["breaker"]["state"], "closed", "{view}");
+    assert_eq!(text_of(&client.call("b__t", json!({})).await), "fine");
+}

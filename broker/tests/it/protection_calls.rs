@@ -1,0 +1,268 @@
+//! Deadlines, retries and the queue in front of a backend, seen from outside.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+use testkit::{FakeBackend, Gate, Reply, TestBroker, backend::tool, eventually, within};
+
+use crate::{builder, kind, text_of};
+
+/// A backend whose tools, and whose `prompts/get`, never answer.
+async fn silent(tools: &[&str]) -> FakeBackend {
+    let backend = FakeBackend::start().await;
+    for name in tools {
+        backend.tool(name, |_| async { Reply::Hang });
+    }
+    backend.list("prompts", vec![json!({"name": "p"})]);
+    backend.on("prompts/get", |_| async { Reply::Hang });
+    backend
+}
+
+async fn timed_out_after(broker: &TestBroker, method: &str, name: &str) -> Duration {
+    let client = broker.connected(json!({})).await;
+    let asked = Instant::now();
+    let error = client.error(method, json!({"name": name})).await;
+    assert_eq!((error["code"].as_i64(), kind(&error), &error["data"]["refusalCode"]), (Some(1069), "timeout", &json!(1069)), "{error}");
+    asked.elapsed()
+}
+
+#[tokio::test]
+async fn the_most_specific_deadline_holds() {
+    let (first, second) = (silent(&["tool", "other"]).await, silent(&["tool"]).await);
+    let mut spec = first.spec();
+    spec["timeouts"] = json!({"tools": {"tool": "200ms"}, "methods": {"tools/call": "600ms"}});
+    let config = json!({
+        "timeouts": {"call": "2m"}, "breaker": {"enabled": false},
+        "tenants": {"default": {"timeouts": {"call": "1s", "methods": {"tools/call": "1400ms"}}}},
+    });
+    let broker = builder().alone().config(config).backend("default", "a", spec).backend("default", "b", second.spec()).start().await;
+    let wanted = [
+        ("tools/call", "a__tool", 200, "the backend's word on the tool"),
+        ("tools/call", "a__other", 600, "the backend's word on the method"),
+        ("prompts/get", "a__p", 1_000, "the tenant's word on calls"),
+        ("tools/call", "b__tool", 1_400, "the tenant's word on the method"),
+    ];
+    for (method, name, ms, why) in wanted {
+        let took = timed_out_after(&broker, method, name).await;
+        println!("{why}: {took:?}");
+        assert!(took >= Duration::from_millis(ms) && took < Duration::from_millis(ms + 400), "{why}: {took:?}");
+    }
+    first.wait_count("the cancellations", 3, |seen| seen.is("notifications/cancelled")).await;
+}
+
+#[tokio::test]
+async fn progress_extends_a_deadline_to_the_maximum_and_no_further() {
+    let backend = FakeBackend::with_tool("busy", |call| async move {
+        for step in 1..1_000 {
+            if !call.progress(f64::from(step), 1_000.0).await {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        Reply::Hang
+    })
+    .await;
+    let mut spec = backend.spec();
+    spec["timeouts"] = json!({"call": "300ms", "call_max": "900ms"});
+    let broker = builder().alone().backend("default", "b", spec).start().await;
+    let client = broker.connected(json!({})).await;
+    let asked = Instant::now();
+    let error = client.error("tools/call", json!({"name": "b__busy", "_meta": {"progressToken": 1}})).await;
+    assert_eq!(kind(&error), "timeout");
+    assert!(asked.elapsed() >= Duration::from_millis(900) && asked.elapsed() < Duration::from_millis(1_500), "{:?}", asked.elapsed());
+}
+
+/// A tool that says of itself that it may be called twice, and fails as often as is asked.
+async fn flaky(harmless: bool) -> (FakeBackend, Arc<AtomicUsize>) {
+    let left = Arc::new(AtomicUsize::new(0));
+    let backend = FakeBackend::start().await;
+    let failures = left.clone();
+    backend.tool("t", move |_| {
+        let fails = failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
+        async move { if fails { Reply::Cut } else { Reply::text("fine") } }
+    });
+    let mut described = tool("t");
+    described["annotations"] = json!({"readOnlyHint": harmless});
+    backend.list("tools", vec![described]);
+    (backend, left)
+}
+
+#[tokio::test]
+async fn f_31_a_lost_call_is_sent_again_only_where_its_tool_says_that_it_is_harmless() {
+    for harmless in [true, false] {
+        let (backend, failures) = flaky(harmless).await;
+        let broker = builder().alone().backend("default", "b", backend.spec()).start().await;
+        let client = broker.connected(json!({})).await;
+        failures.store(1, Ordering::SeqCst);
+        let answer = client.request("tools/call", json!({"name": "b__t"})).await;
+        if harmless {
+            assert_eq!(text_of(&answer["result"]), "fine");
+        } else {
+            assert_eq!(kind(&answer["error"]), "outcome_unknown");
+        }
+        assert_eq!(backend.count(|seen| seen.calls("t")), if harmless { 2 } else { 1 });
+        let sent = broker.admin().metric("mcp_retries_total", &[("outcome", "sent")]).await.unwrap_or_default();
+        assert_eq!(sent, f64::from(u8::from(harmless)));
+    }
+}
+
+#[tokio::test]
+async fn retries_are_a_tenth_of_the_calls_and_can_be_switched_off() {
+    for (enabled, sent_most) in [(true, 60 + 1 + 6), (false, 60)] {
+        let (backend, failures) = flaky(true).await;
+        let config = json!({"breaker": {"enabled": false}, "retries": {"enabled": enabled}});
+        let broker = builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
+        let client = broker.connected(json!({})).await;
+        failures.store(usize::MAX, Ordering::SeqCst);
+        for _ in 0..60 {
+            assert_eq!(kind(&client.error("tools/call", json!({"name": "b__t"})).await), "outcome_unknown");
+        }
+        let sent = backend.count(|seen| seen.calls("t"));
+        println!("60 calls, all lost: sent {sent} times (retries: {enabled})");
+        assert!(sent <= sent_most && (!enabled || sent > 60), "{sent}");
+    }
+}
+
+/// A backend `b` that takes one call at a time and answers when the gate opens.
+async fn narrow(queued: usize, call_timeout: &str) -> (TestBroker, FakeBackend, Gate) {
+    let gate = Gate::new();
+    let backend = FakeBackend::start().await;
+    for name in ["t", "patient"] {
+        let door = gate.clone();
+        backend.tool(name, move |_| {
+            let door = door.clone();
+            async move {
+                door.passed().await;
+                Reply::text("done")
+            }
+        });
+    }
+    let mut spec = backend.spec();
+    spec["limits"] = json!({"calls_in_flight": 1, "calls_queued": queued});
+    spec["timeouts"] = json!({"call": call_timeout, "tools": {"patient": "1m"}});
+    (builder().alone().backend("default", "b", spec).start().await, backend, gate)
+}
+
+#[tokio::test]
+async fn what_finds_no_room_waits_and_what_finds_no_room_to_wait_is_refused() {
+    let (broker, backend, gate) = narrow(1, "30s").await;
+    let client = broker.connected(json!({})).await;
+    let first = client.begin("tools/call", json!({"name": "b__t"}));
+    backend.wait_count("the first", 1, |seen| seen.calls("t")).await;
+    let second = client.begin("tools/call", json!({"name": "b__t"}));
+    broker.admin().wait_metric("mcp_queue_depth", &[("queue", "backend_calls")], |depth| depth == 1.0).await;
+    let view = broker.admin().backend("default", "b").await;
+    assert_eq!([&view["calls_in_flight"], &view["calls_queued"], &view["calls_max"]], [&json!(1), &json!(1), &json!(1)]);
+    let asked = Instant::now();
+    let refusal = client.error("tools/call", json!({"name": "b__t"})).await;
+    assert_eq!((refusal["code"].as_i64(), kind(&refusal), &refusal["data"]["retryable"]), (Some(1004), "overloaded", &json!(true)));
+    assert!(refusal["data"]["retryAfterMs"].as_u64().unwrap() > 0 && asked.elapsed() < Duration::from_millis(500), "{refusal}");
+    assert_eq!(backend.count(|seen| seen.calls("t")), 1, "one at a time");
+    gate.open();
+    assert_eq!((text_of(&first.result().await), text_of(&second.result().await)), ("done", "done"));
+    broker.admin().wait_metric("mcp_queue_depth", &[("queue", "backend_calls")], |depth| depth == 0.0).await;
+}
+
+#[tokio::test]
+async fn a_call_whose_time_is_over_before_its_turn_is_never_sent() {
+    let (broker, backend, gate) = narrow(10, "400ms").await;
+    let client = broker.connected(json!({})).await;
+    let first = client.begin("tools/call", json!({"name": "b__patient"}));
+    backend.wait_count("the first", 1, |seen| seen.calls("patient")).await;
+    let asked = Instant::now();
+    let refusal = client.error("tools/call", json!({"name": "b__t"})).await;
+    assert_eq!((kind(&refusal), &refusal["data"]["retryable"]), ("timeout", &json!(true)), "nothing was sent: {refusal}");
+    assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
+    gate.open();
+    assert_eq!((text_of(&first.result().await), text_of(&client.call("b__t", json!({})).await)), ("done", "done"));
+    assert_eq!(backend.count(|seen| seen.calls("t")), 1, "the one that waited in vain was not sent later");
+}
+
+#[tokio::test]
+async fn who_waits_for_a_backend_that_turns_out_dead_is_told_at_once() {
+    let (broker, backend, _gate) = narrow(10, "30s").await;
+    let client = broker.connected(json!({})).await;
+    let _first = client.begin("tools/call", json!({"name": "b__t"}));
+    backend.wait_count("the first", 1, |seen| seen.calls("t")).await;
+    let waiting: Vec<_> = (0..3).map(|_| client.begin("tools/call", json!({"name": "b__t"}))).collect();
+    broker.admin().wait_metric("mcp_queue_depth", &[("queue", "backend_calls")], |depth| depth == 3.0).await;
+    broker.admin().post("/admin/v1/tenants/default/backends/b/breaker", &json!({"state": "open"})).await;
+    for call in waiting {
+        assert_eq!(within("the refusal", call.error()).await["data"]["breaker"], "operator");
+    }
+}
+
+#[tokio::test]
+async fn a_flood_of_one_key_does_not_delay_another_at_a_busy_backend() {
+    let backend = FakeBackend::with_tool("t", |_| async {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        Reply::text("done")
+    })
+    .await;
+    let mut spec = backend.spec();
+    spec["limits"] = json!({"calls_in_flight": 1, "calls_queued": 1000});
+    let broker = builder().alone().auth_required().tenant("acme").backend("acme", "b", spec).start().await;
+    let (loud, quiet) = (broker.admin().create_key("acme").await, broker.admin().create_key("acme").await);
+    let loud = broker.client("/mcp").bearer(&loud).connected(json!({})).await;
+    let quiet = broker.client("/mcp").bearer(&quiet).connected(json!({})).await;
+    let flood: Vec<_> = (0..100).map(|_| loud.begin("tools/call", json!({"name": "b__t"}))).collect();
+    eventually("the flood to wait", || async {
+        let waiting = broker.admin().backend("acme", "b").await["calls_queued"].as_u64().unwrap();
+        if waiting > 50 { Ok(()) } else { Err(waiting) }
+    })
+    .await;
+    quiet.call("b__t", json!({})).await;
+    let left = broker.admin().backend("acme", "b").await["calls_queued"].as_u64().unwrap();
+    println!("the other key's call was served with {left} of the flood waiting");
+    assert!(left > 20, "{left}");
+    for call in flood {
+        call.result().await;
+    }
+}
+
+#[tokio::test]
+async fn adaptive_concurrency_finds_what_a_backend_can_take() {
+    // Four at a time; more make each other slower.
+    let room = Arc::new(tokio::sync::Semaphore::new(4));
+    let backend = FakeBackend::with_tool("t", move |_| {
+        let room = room.clone();
+        async move {
+            let _place = room.acquire().await.unwrap();
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            Reply::text("done")
+        }
+    })
+    .await;
+    let mut spec = backend.spec();
+    spec["limits"] = json!({"calls_in_flight": 64, "adaptive_concurrency": true});
+    let broker = builder().alone().backend("default", "b", spec).start().await;
+    let client = broker.connected(json!({})).await;
+    for _ in 0..10 {
+        client.call("b__t", json!({})).await;
+    }
+    let workers: Vec<_> = (0..40)
+        .map(|_| {
+            let client = client.clone();
+            tokio::spawn(async move {
+                loop {
+                    client.request("tools/call", json!({"name": "b__t"})).await;
+                }
+            })
+        })
+        .collect();
+    let limit = eventually("the limit to come down", || async {
+        let limit = broker.admin().metric("mcp_backend_calls_max", &[("backend", "b")]).await.unwrap();
+        if limit < 40.0 { Ok(limit) } else { Err(limit) }
+    })
+    .await;
+    println!("64 were allowed, {limit} are let through");
+    workers.iter().for_each(|worker| worker.abort());
+    let view: Value = broker.admin().backend("default", "b").await;
+    assert_eq!(view["settings"]["limits"]["adaptive_concurrency"], true);
+}
