@@ -9,18 +9,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use protocol::{
     capabilities::ClientCapabilities,
     error::Refusal,
     ids::{BackendId, PrincipalId, TaskId, TenantId},
+    modern::tool_headers::ParamHeader,
 };
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     link::{
-        Link,
+        EraMemory, Link,
         connection::{Connection, Failure, Wire as ConnectionWire},
     },
     session::Session,
@@ -81,6 +82,10 @@ pub struct Backend {
     /// Its last good lists.
     pub lists: ArcSwapOption<BackendLists>,
     pub stop: CancellationToken,
+    /// In which era of MCP it lives.
+    pub era: EraMemory,
+    /// Arguments its tools want repeated in headers, by tool.
+    param_headers: ArcSwap<HashMap<String, Vec<ParamHeader>>>,
     refresh: Notify,
     state: watch::Sender<BackendState>,
     status: Mutex<Status>,
@@ -107,6 +112,8 @@ impl Backend {
             shared,
             lists: ArcSwapOption::empty(),
             stop: CancellationToken::new(),
+            era: EraMemory::default(),
+            param_headers: ArcSwap::default(),
             refresh: Notify::new(),
             state: watch::Sender::new(BackendState::Connecting),
             status: Mutex::default(),
@@ -162,6 +169,15 @@ impl Backend {
         Link::new(self.clone(), LinkScope::Catalog, declared)
     }
 
+    /// The arguments a tool wants repeated in headers (MCP 2026-07-28, Streamable HTTP).
+    pub fn param_headers(&self, tool: &str) -> Vec<ParamHeader> {
+        self.param_headers.load().get(tool).cloned().unwrap_or_default()
+    }
+
+    pub fn note_param_headers(&self, by_tool: HashMap<String, Vec<ParamHeader>>) {
+        self.param_headers.store(Arc::new(by_tool));
+    }
+
     /// Lists may have changed.
     pub fn refresh(&self) {
         self.refresh.notify_one();
@@ -176,6 +192,7 @@ impl Backend {
         let mut status = lock(&self.status);
         status.open_links += usize::from(counts);
         status.wire = Some(match connection.wire() {
+            _ if connection.modern().is_some() => Wire::Modern,
             ConnectionWire::Pipe(_) => Wire::Pipe,
             ConnectionWire::Http(http) if http.has_session() => Wire::HttpWithSessions,
             ConnectionWire::Http(_) => Wire::HttpStateless,
@@ -281,6 +298,7 @@ impl Backend {
 
     /// Reaches for the backend now; one that was given up counts as not tried yet.
     pub fn reconnect(&self) {
+        self.era.forget();
         self.state.send_if_modified(|state| {
             let failed = *state == BackendState::Failed;
             if failed {

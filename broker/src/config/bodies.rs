@@ -13,7 +13,7 @@ use super::{
     keys::{COUNT_MAX, DEADLINE_MAX, DEADLINE_MIN, SECRET_BYTES_MAX},
     raw::{describe, not_available, unknown},
     spec::{
-        BackendSpec, BackendTimeouts, Credentials, LinkSharing, TcpTls, TenantLimits, TenantSpec, TlsSettings, TransportSpec, as_http_url,
+        BackendSpec, BackendTimeouts, Credentials, LinkSharing, ProtocolChoice, TcpTls, TenantLimits, TenantSpec, TlsSettings, TransportSpec, as_http_url,
         is_server_name, split_host_port,
     },
     units::{format_duration, parse_duration},
@@ -27,7 +27,7 @@ const HEADERS_MAX: usize = 64;
 const TEXT_BYTES_MAX: usize = 32 * 1024;
 
 /// Headers the broker writes itself: a configured one would break the transport or speak for a client.
-const OWN_HEADERS: [&str; 16] = [
+const OWN_HEADERS: [&str; 18] = [
     "accept",
     "accept-encoding",
     "connection",
@@ -37,6 +37,8 @@ const OWN_HEADERS: [&str; 16] = [
     "host",
     "keep-alive",
     "last-event-id",
+    "mcp-method",
+    "mcp-name",
     "mcp-protocol-version",
     "mcp-session-id",
     "proxy-connection",
@@ -216,7 +218,7 @@ fn deadline_allowed() -> String {
 }
 
 fn backend(reader: &mut Reader<'_>, body: &Value) -> Option<BackendSpec> {
-    let members = reader.object("", body, &["transport", "links", "timeouts", "credentials"], &["breaker", "limits"])?;
+    let members = reader.object("", body, &["transport", "links", "protocol", "timeouts", "credentials"], &["breaker", "limits"])?;
     let transport = match given(members, "transport") {
         Some(value) => read_transport(reader, value),
         None => {
@@ -231,6 +233,15 @@ fn backend(reader: &mut Reader<'_>, body: &Value) -> Option<BackendSpec> {
         Some(_) => {
             reader.fault("links", "is no way of sharing links", "auto, shared, per-session");
             LinkSharing::Auto
+        }
+    };
+    let protocol = match given(members, "protocol").map(|value| value.as_str()) {
+        None | Some(Some("auto")) => ProtocolChoice::Auto,
+        Some(Some("legacy")) => ProtocolChoice::Legacy,
+        Some(Some("modern")) => ProtocolChoice::Modern,
+        Some(_) => {
+            reader.fault("protocol", "is no era of MCP", "auto, legacy, modern");
+            ProtocolChoice::Auto
         }
     };
     let mut timeouts = BackendTimeouts::default();
@@ -249,7 +260,7 @@ fn backend(reader: &mut Reader<'_>, body: &Value) -> Option<BackendSpec> {
         credentials =
             Credentials { bearer: reader.text("credentials", members, "bearer"), headers: reader.texts("credentials", members, "headers") };
     }
-    Some(BackendSpec { transport: transport?, links, timeouts, credentials })
+    Some(BackendSpec { transport: transport?, links, protocol, timeouts, credentials })
 }
 
 fn read_transport(reader: &mut Reader<'_>, value: &Value) -> Option<TransportSpec> {
@@ -522,6 +533,7 @@ mod tests {
         }
         assert_fault(json!({"transport": http, "link": "auto"}), "link: is no known key, perhaps `links`");
         assert_fault(json!({"transport": http, "links": "some"}), "links: ");
+        assert_fault(json!({"transport": http, "protocol": "2026-07-28"}), "protocol: ");
         assert_fault(json!({"transport": http, "timeouts": {"call": 5}}), "timeouts.call: is a number");
         assert_fault(json!({"transport": http, "timeouts": {"call": "5 apples"}}), "timeouts.call: \"5 apples\" is not a duration");
         assert_fault(

@@ -34,6 +34,7 @@ backends: {}
 #  acme/weather:
 #    transport: {type: http, url: \"https://weather.example.com/mcp\"}
 #    links: auto
+#    protocol: auto
 #    timeouts: {call: 30s, control: 5s, initialize: 30s}
 #    credentials: {bearer_file: /etc/mcp-broker/weather-token, headers: {x-team: acme}}
 ";

@@ -33,6 +33,8 @@ pub enum Wire {
     HttpWithSessions,
     /// Streamable HTTP that keeps no session.
     HttpStateless,
+    /// 2026-07-28, over whatever wire: each request says for whom it is, and its answers and questions are its own.
+    Modern,
     /// One pipe for everything: answers are told apart, questions are not.
     Pipe,
 }
@@ -42,6 +44,7 @@ pub fn scope(sharing: LinkSharing, wire: Wire, own: LinkScope, principal: &Princ
     match (sharing, wire) {
         (LinkSharing::PerSession, _) | (LinkSharing::Auto, Wire::HttpWithSessions) => own,
         (LinkSharing::Shared, _) => LinkScope::Tenant,
+        (LinkSharing::Auto, Wire::Modern) => LinkScope::Principal(principal.clone(), 0),
         (LinkSharing::Auto, Wire::HttpStateless) => LinkScope::Principal(principal.clone(), client.fingerprint()),
         (LinkSharing::Auto, Wire::Pipe) if client.can_answer() => own,
         (LinkSharing::Auto, Wire::Pipe) => LinkScope::Principal(principal.clone(), 0),

@@ -5,6 +5,7 @@
 
 pub mod headers;
 pub mod inputs;
+pub mod legacy;
 pub mod request;
 pub mod results;
 pub mod tool_headers;

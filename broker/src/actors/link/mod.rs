@@ -7,6 +7,7 @@
 pub mod connection;
 mod failure;
 mod http;
+mod modern;
 pub mod pending;
 mod pipe;
 mod queue;
@@ -38,7 +39,10 @@ use protocol::{
 use tokio_util::sync::CancellationToken;
 
 use self::connection::{Connection, Failure};
-pub use self::trust::Trust;
+pub use self::{
+    modern::{Era, EraMemory},
+    trust::Trust,
+};
 use super::{
     backend::Backend,
     session::{Session, record::BackendSession},
@@ -183,7 +187,7 @@ impl Link {
     async fn open_in_time(self: &Arc<Self>, backoff: &Backoff) -> Result<Arc<Connection>, OpenError> {
         backoff.wait(&self.backend).await.map_err(OpenError::Waiting)?;
         let limit = self.backend.timeouts().initialize;
-        match tokio::time::timeout(limit, self.open()).await {
+        match tokio::time::timeout(limit, self.open_as_it_speaks()).await {
             // No call has begun, whoever says that there is no answer.
             Ok(Err(Failure::Unclear(text))) => Err(OpenError::Failed(Failure::Busy(text))),
             Ok(opened) => opened.map_err(OpenError::Failed),
@@ -191,6 +195,13 @@ impl Link {
                 let text = format!("no answer to initialize within {}", crate::config::units::format_duration(limit));
                 Err(OpenError::Failed(Failure::NotSent(text)))
             }
+        }
+    }
+
+    async fn open_as_it_speaks(self: &Arc<Self>) -> Result<Arc<Connection>, Failure> {
+        match self.open().await {
+            Err(_) if self.backend.era.take_second_chance() => self.open().await,
+            opened => opened,
         }
     }
 
@@ -211,6 +222,9 @@ impl Link {
             .shared
             .metrics
             .version_negotiated(connection.negotiated().map_or(Version::LATEST_LEGACY, |n| n.version), Side::Backend);
+        if self.is_catalog() {
+            connection.watch_lists(self);
+        }
         let level = {
             let mut users = self.lock();
             users.level_taken = None;
@@ -252,7 +266,8 @@ impl Link {
     }
 
     async fn send_level(self: &Arc<Self>, connection: &Arc<Connection>, level: LogLevel) {
-        if connection.permits(Method::LoggingSetLevel).is_err() {
+        // Each request of 2026-07-28 says itself what its client wants to hear.
+        if connection.modern().is_some() || connection.permits(Method::LoggingSetLevel).is_err() {
             return;
         }
         let params = format!("{{\"level\":\"{}\"}}", level.name());
