@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     link::{
-        EraMemory, Link,
+        Era, EraMemory, Link,
         connection::{Connection, Failure, Wire as ConnectionWire},
     },
     session::Session,
@@ -134,31 +134,35 @@ impl Backend {
     /// The link a session uses, made at first use.
     pub fn link_for(self: &Arc<Self>, session: &Session) -> Option<Arc<Link>> {
         let own = LinkScope::Session(session.id.clone());
-        self.link_of(own, &session.caller.principal, &session.client)
+        let era = if session.version.legacy() { Era::Legacy } else { Era::Modern };
+        self.link_of(own, &session.caller.principal, &session.client, era)
     }
 
     /// The link a task runs over whose session is not here.
     pub fn link_for_task(self: &Arc<Self>, task: &TaskId, principal: &PrincipalId, client: &ClientCapabilities) -> Option<Arc<Link>> {
-        self.link_of(LinkScope::Task(task.clone()), principal, client)
+        self.link_of(LinkScope::Task(task.clone()), principal, client, Era::Legacy)
     }
 
-    fn link_of(self: &Arc<Self>, own: LinkScope, principal: &PrincipalId, client: &ClientCapabilities) -> Option<Arc<Link>> {
-        // Until the catalog has seen how the backend behaves, the cautious assumption holds.
-        let wire = lock(&self.status).wire.unwrap_or(match self.spec.transport {
-            TransportSpec::Http { .. } => Wire::HttpWithSessions,
-            TransportSpec::Tcp { .. } | TransportSpec::Websocket { .. } | TransportSpec::Quic { .. } | TransportSpec::Stdio { .. } => {
-                Wire::Pipe
-            }
-        });
+    fn link_of(self: &Arc<Self>, own: LinkScope, principal: &PrincipalId, client: &ClientCapabilities, era: Era) -> Option<Arc<Link>> {
+        let wire = match self.era.to(self.spec.protocol, era) {
+            Some(Era::Modern) => Wire::Modern,
+            // Until the catalog has seen how the backend behaves, the cautious assumption holds.
+            _ => lock(&self.status).wire.unwrap_or(match self.spec.transport {
+                TransportSpec::Http { .. } => Wire::HttpWithSessions,
+                TransportSpec::Tcp { .. } | TransportSpec::Websocket { .. } | TransportSpec::Quic { .. } | TransportSpec::Stdio { .. } => {
+                    Wire::Pipe
+                }
+            }),
+        };
         let scope = sharing::scope(self.spec.links, wire, own, principal, client);
         let declared = sharing::declared(&scope, wire, client);
         let mut links = lock(&self.links);
         if self.stop.is_cancelled() {
             return None; // whoever closed the backend has closed the links there were
         }
-        let known = links.entry(scope.clone()).or_insert_with(|| Link::new(self.clone(), scope.clone(), declared.clone()));
+        let known = links.entry(scope.clone()).or_insert_with(|| Link::new(self.clone(), scope.clone(), declared.clone(), era));
         if known.is_closed() {
-            *known = Link::new(self.clone(), scope, declared);
+            *known = Link::new(self.clone(), scope, declared, era);
         }
         Some(known.clone())
     }
@@ -166,7 +170,7 @@ impl Backend {
     /// The link the catalog is fetched over.
     pub fn catalog_link(self: &Arc<Self>) -> Arc<Link> {
         let declared = ClientCapabilities::parse(CATALOG_CAPABILITIES).unwrap_or_else(|_| ClientCapabilities::none());
-        Link::new(self.clone(), LinkScope::Catalog, declared)
+        Link::new(self.clone(), LinkScope::Catalog, declared, Era::Legacy)
     }
 
     /// The arguments a tool wants repeated in headers (MCP 2026-07-28, Streamable HTTP).
@@ -191,12 +195,14 @@ impl Backend {
         let counts = connection.count(true);
         let mut status = lock(&self.status);
         status.open_links += usize::from(counts);
-        status.wire = Some(match connection.wire() {
-            _ if connection.modern().is_some() => Wire::Modern,
-            ConnectionWire::Pipe(_) => Wire::Pipe,
-            ConnectionWire::Http(http) if http.has_session() => Wire::HttpWithSessions,
-            ConnectionWire::Http(_) => Wire::HttpStateless,
-        });
+        // Only connections that are sessions tell how a backend treats those.
+        if connection.modern().is_none() {
+            status.wire = Some(match connection.wire() {
+                ConnectionWire::Pipe(_) => Wire::Pipe,
+                ConnectionWire::Http(http) if http.has_session() => Wire::HttpWithSessions,
+                ConnectionWire::Http(_) => Wire::HttpStateless,
+            });
+        }
         drop(status);
         if counts {
             self.shared.metrics.links(self.transport(), "open", 1);
@@ -236,6 +242,21 @@ impl Backend {
         if !link.subscriptions.is_empty() {
             let link = link.clone();
             self.shared.running.spawn(async move { link.open_for_listeners().await });
+        }
+    }
+
+    /// It does not live in the era it lived in: it is asked again, by links that are made for what it then says.
+    pub fn lives_in_another_era(self: &Arc<Self>, link: &Arc<Link>) {
+        self.era.forget();
+        lock(&self.status).wire = None;
+        self.refresh(); // so that the catalog's connection notices too
+        if link.is_catalog() {
+            return;
+        }
+        let sessions = link.sessions();
+        self.close_link(link);
+        for session in sessions {
+            self.shared.running.spawn(session.resubscribe(self.id.clone()));
         }
     }
 

@@ -25,7 +25,7 @@ use protocol::{
 use super::{
     backend::{Backend, BackendState},
     link::{
-        Era, Link,
+        Era, Link, Speaks,
         connection::{Connection, Failure, Wire},
     },
     tenant::Tenant,
@@ -166,7 +166,7 @@ async fn fetch(link: &Arc<Link>, connection: &Arc<Connection>) -> Result<Fetched
             kept_for = [kept_for, kept].into_iter().flatten().min();
         }
     }
-    if connection.modern().is_some() {
+    if link.backend.era.to(link.backend.spec.protocol, Era::Modern) == Some(Era::Modern) {
         note_headers(link, connection, &mut lists.tools);
     }
     Ok(Fetched { lists, kept_for })
@@ -193,6 +193,7 @@ fn note_headers(link: &Link, connection: &Connection, tools: &mut Vec<Entry>) {
             by_tool.insert(tool.key.clone(), headers);
             true
         }
+        Err(_) if connection.modern().is_none() => true, // clients of earlier revisions call it
         Err(why) => {
             tracing::warn!(backend = %link.backend.id, tool = ?tool.key, %why, "a tool can not be called and is left out of the catalog");
             false
@@ -300,7 +301,7 @@ fn read_answer(kind: ListKind, backend: &Backend, host: TaskHost, answer: &Messa
         }
         return Ok(None);
     };
-    let told = legacy::tools_result(result).filter(|_| kind == ListKind::Tools && backend.era.known() == Some(Era::Modern));
+    let told = legacy::tools_result(result).filter(|_| kind == ListKind::Tools && backend.era.known().is_some_and(|known| known != Speaks::Legacy));
     catalog::read_page(kind, &backend.id, host, told.as_deref().unwrap_or(result))
         .map(Some)
         .map_err(|why| backend.refusal(&Failure::Protocol(format!("{}: {why}", method(kind).name()))))

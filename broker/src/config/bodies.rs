@@ -13,8 +13,8 @@ use super::{
     keys::{COUNT_MAX, DEADLINE_MAX, DEADLINE_MIN, SECRET_BYTES_MAX},
     raw::{describe, not_available, unknown},
     spec::{
-        BackendSpec, BackendTimeouts, Credentials, LinkSharing, ProtocolChoice, TcpTls, TenantLimits, TenantSpec, TlsSettings, TransportSpec, as_http_url,
-        is_server_name, split_host_port,
+        BackendSpec, BackendTimeouts, Credentials, LinkSharing, ProtocolChoice, TcpTls, TenantLimits, TenantSpec, TlsSettings,
+        TransportSpec, as_http_url, is_server_name, split_host_port,
     },
     units::{format_duration, parse_duration},
 };

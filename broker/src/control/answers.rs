@@ -11,7 +11,7 @@ use super::{
     registry::{Entry, Origin},
 };
 use crate::{
-    config::spec::{BackendSpec, BackendTimeouts, LinkSharing, TenantLimits, TenantSpec, TransportSpec},
+    config::spec::{BackendSpec, BackendTimeouts, LinkSharing, ProtocolChoice, TenantLimits, TenantSpec, TransportSpec},
     views::BackendStatus,
 };
 
@@ -68,6 +68,7 @@ pub struct BackendView {
 pub struct BackendSettings {
     pub transport: TransportSpec,
     pub links: LinkSharing,
+    pub protocol: ProtocolChoice,
     pub timeouts: BackendTimeouts,
     pub credentials: CredentialsView,
 }
@@ -108,6 +109,7 @@ impl BackendView {
             settings: BackendSettings {
                 transport: redact::transport(&spec.transport),
                 links: spec.links,
+                protocol: spec.protocol,
                 timeouts: spec.timeouts.clone(),
                 credentials: CredentialsView {
                     bearer: spec.credentials.bearer.is_some(),

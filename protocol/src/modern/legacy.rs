@@ -131,9 +131,9 @@ fn structured_as_text(result: &[u8]) -> Option<Vec<u8>> {
         blocks.push(format!("{{\"type\":\"text\",\"text\":{}}}", quote(&shown)));
     }
     let mut members = vec![format!("\"content\":[{}]", blocks.join(","))];
-    let others = root.members().filter(|member| {
-        is_kept(&member.key, Method::ToolsCall) && !matches!(member.key.as_ref(), "content" | "structuredContent")
-    });
+    let others = root
+        .members()
+        .filter(|member| is_kept(&member.key, Method::ToolsCall) && !matches!(member.key.as_ref(), "content" | "structuredContent"));
     members.extend(others.map(|member| format!("{}:{}", quote(&member.key), String::from_utf8_lossy(member.value.raw()))));
     Some(format!("{{{}}}", members.join(",")).into_bytes())
 }

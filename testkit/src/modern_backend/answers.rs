@@ -10,7 +10,13 @@ use tokio_util::sync::CancellationToken;
 use super::{CLIENT_CAPABILITIES, Listen, ModernCall, ModernReply, PROTOCOL_VERSION, Piece, SUBSCRIPTION_ID, Shared, State, VERSION};
 
 /// Answers one request. `headers`: over HTTP.
-pub(super) async fn answer(shared: Arc<Shared>, message: Value, headers: Option<HeaderMap>, out: mpsc::Sender<Piece>, cancelled: CancellationToken) {
+pub(super) async fn answer(
+    shared: Arc<Shared>,
+    message: Value,
+    headers: Option<HeaderMap>,
+    out: mpsc::Sender<Piece>,
+    cancelled: CancellationToken,
+) {
     let id = message["id"].clone();
     let call = ModernCall { message, headers: headers.clone().unwrap_or_default(), out: out.clone(), cancelled };
     let refusal = refused(&shared.lock(), &call, headers.as_ref());
@@ -130,13 +136,17 @@ fn built_in(state: &State, call: &ModernCall) -> ModernReply {
     let method = call.message["method"].as_str().unwrap_or_default();
     match method {
         "initialize" => {
-            let result = json!({"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "old", "version": "1"}});
+            let result =
+                json!({"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "old", "version": "1"}});
             ModernReply::Result(result)
         }
         "ping" => ModernReply::Result(json!({})),
         "server/discover" => {
             let info = json!({"io.modelcontextprotocol/serverInfo": {"name": "modern", "version": "1"}});
-            cacheable(state, json!({"supportedVersions": [VERSION], "capabilities": state.capabilities, "instructions": "be modern", "_meta": info}))
+            cacheable(
+                state,
+                json!({"supportedVersions": [VERSION], "capabilities": state.capabilities, "instructions": "be modern", "_meta": info}),
+            )
         }
         "tools/list" => list(state, "tools"),
         "prompts/list" => list(state, "prompts"),

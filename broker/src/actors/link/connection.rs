@@ -431,7 +431,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        actors::{backend::Backend, shared::Shared},
+        actors::{backend::Backend, link::Era, shared::Shared},
         auth::Keys,
         config::{Config, spec::BackendSpec},
         durable::{Durable, Stores},
@@ -446,7 +446,7 @@ mod tests {
         let shared = Shared::new(Arc::new(Config::default()), metrics, http, key, durable);
         let spec: BackendSpec = serde_json::from_str(r#"{"transport":{"type":"stdio","command":"none"}}"#).unwrap();
         let backend = Backend::new(TenantId::parse("acme").unwrap(), BackendId::parse("b").unwrap(), spec, shared);
-        Link::new(backend, LinkScope::Catalog, ClientCapabilities::none())
+        Link::new(backend, LinkScope::Catalog, ClientCapabilities::none(), Era::Legacy)
     }
 
     fn message(text: String) -> Message {

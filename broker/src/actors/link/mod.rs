@@ -40,7 +40,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::connection::{Connection, Failure};
 pub use self::{
-    modern::{Era, EraMemory},
+    modern::{Era, EraMemory, Speaks},
     trust::Trust,
 };
 use super::{
@@ -63,6 +63,8 @@ pub struct Link {
     pub scope: LinkScope,
     /// What the broker tells the backend its client can do.
     pub declared: ClientCapabilities,
+    /// The era its clients live in.
+    pub wants: Era,
     pub subscriptions: Subscriptions,
     current: ArcSwapOption<Connection>,
     opening: tokio::sync::Mutex<Backoff>,
@@ -102,12 +104,13 @@ struct Backoff {
 }
 
 impl Link {
-    pub fn new(backend: Arc<Backend>, scope: LinkScope, declared: ClientCapabilities) -> Arc<Self> {
+    pub fn new(backend: Arc<Backend>, scope: LinkScope, declared: ClientCapabilities, wants: Era) -> Arc<Self> {
         let users = Users { sessions: Vec::new(), runs: Vec::new(), level: None, level_taken: None, idle_since: None };
         Arc::new(Self {
             backend,
             scope,
             declared,
+            wants,
             subscriptions: Subscriptions::default(),
             current: ArcSwapOption::empty(),
             opening: tokio::sync::Mutex::default(),

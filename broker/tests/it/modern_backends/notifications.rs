@@ -115,7 +115,10 @@ async fn br_05_changed_lists_are_heard_and_told() {
         let client = broker.connected(json!({})).await;
         let mut stream = client.open_get_stream().await;
         let asked = backend.wait_for("the stream", |seen| seen.is("subscriptions/listen")).await;
-        assert_eq!(asked.message["params"]["notifications"], json!({"toolsListChanged": true, "promptsListChanged": true, "resourcesListChanged": true}));
+        assert_eq!(
+            asked.message["params"]["notifications"],
+            json!({"toolsListChanged": true, "promptsListChanged": true, "resourcesListChanged": true})
+        );
         backend.list("tools", vec![testkit::backend::tool("one"), testkit::backend::tool("two")]);
         eventually("somebody to hear it", || async { if backend.list_changed("tools").await > 0 { Ok(()) } else { Err("nobody") } }).await;
         let changed = within("the change", stream.next_message()).await.unwrap().1;

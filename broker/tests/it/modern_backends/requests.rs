@@ -49,11 +49,20 @@ async fn nb_hdr_01_headers_are_made_anew_with_the_backends_own_names() {
     client.result("resources/read", json!({"uri": "b+test://one"})).await;
     client.result("prompts/get", json!({"name": "b__greet"})).await;
     // A strict backend took them all; these are the words.
-    let named: Vec<_> = backend.seen().iter().filter_map(|seen| Some((seen.header("mcp-method")?.to_owned(), seen.header("mcp-name")?.to_owned()))).collect();
+    let named: Vec<_> = backend
+        .seen()
+        .iter()
+        .filter_map(|seen| Some((seen.header("mcp-method")?.to_owned(), seen.header("mcp-name")?.to_owned())))
+        .collect();
     assert_eq!(named[0], ("tools/call".to_owned(), "=?base64?Z3LDtsOfZQ==?=".to_owned()));
     assert_eq!(named[1], ("resources/read".to_owned(), "test://one".to_owned()));
     assert_eq!(named[2], ("prompts/get".to_owned(), "greet".to_owned()));
-    assert!(backend.seen().iter().all(|seen| seen.header("mcp-protocol-version") == Some("2026-07-28") && seen.header("mcp-session-id").is_none()));
+    assert!(
+        backend
+            .seen()
+            .iter()
+            .all(|seen| seen.header("mcp-protocol-version") == Some("2026-07-28") && seen.header("mcp-session-id").is_none())
+    );
 }
 
 fn regional(header: &str) -> serde_json::Value {

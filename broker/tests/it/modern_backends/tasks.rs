@@ -52,7 +52,8 @@ fn with_task(backend: &ModernBackend, first: Value) -> Told {
 }
 
 fn needs_a_name() -> Value {
-    let form = json!({"mode": "form", "message": "who?", "requestedSchema": {"type": "object", "properties": {"name": {"type": "string"}}}});
+    let form =
+        json!({"mode": "form", "message": "who?", "requestedSchema": {"type": "object", "properties": {"name": {"type": "string"}}}});
     state("input_required", json!({"inputRequests": {"who": {"method": "elicitation/create", "params": form}}}))
 }
 

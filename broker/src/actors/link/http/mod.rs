@@ -23,7 +23,7 @@ use hyper::body::Incoming;
 use protocol::{
     envelope::{Kind, Message},
     json,
-    modern::{is_modern_error, legacy},
+    modern::{HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION, is_modern_error, legacy},
     version::Version,
 };
 use tokio::sync::{mpsc, oneshot};
@@ -261,6 +261,11 @@ impl HttpWire {
         };
         // Whatever the status, a message that names our request is its answer: the backend did process it.
         if let Some(message) = message.as_ref().filter(|message| message.answers(wire_id)) {
+            // But for a server that knows no sessions any more: it did not look at the request either.
+            let code = legacy::error_code(message);
+            if connection.negotiated().is_some() && matches!(code, Some(HEADER_MISMATCH | UNSUPPORTED_PROTOCOL_VERSION)) {
+                return Err(lives_in_another_era(link, connection));
+            }
             return accept_answer(link, connection, wire_id, message.clone());
         }
         // Some servers say 400 "no valid session" where the specification asks for 404.
@@ -307,8 +312,7 @@ impl HttpWire {
             }
             // It lives in another era than it did: it is asked again.
             None if agreed => {
-                link.backend.era.forget();
-                Err(Failure::SessionGone)
+                Err(lives_in_another_era(link, connection))
             }
             None => Err(Failure::Protocol(format!("status {status}"))),
         }
@@ -389,6 +393,13 @@ impl HttpWire {
         }
         request
     }
+}
+
+/// The backend did not look at the request; who comes next asks it what it speaks.
+fn lives_in_another_era(link: &Arc<Link>, connection: &Connection) -> Failure {
+    connection.session_forgotten();
+    link.backend.lives_in_another_era(link);
+    Failure::SessionGone
 }
 
 fn accept_answer(link: &Arc<Link>, connection: &Arc<Connection>, wire_id: u64, message: Message) -> Result<AnswerStream, Failure> {

@@ -1,15 +1,39 @@
-//! In which era of MCP a backend lives, as far as it is known: asked once, remembered until the backend contradicts.
+//! In which eras of MCP a backend can be spoken to, as far as it is known: asked once, remembered until the backend
+//! contradicts.
+//!
+//! A backend that speaks both is spoken to as its client speaks: what need not be translated is not.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
+use crate::config::spec::ProtocolChoice;
+
 /// The two eras of MCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
 pub enum Era {
     /// A session, opened by `initialize`.
-    Legacy = 1,
+    Legacy,
     /// Each request stands alone.
+    Modern,
+}
+
+/// What a backend speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Speaks {
+    Legacy = 1,
     Modern = 2,
+    Both = 3,
+}
+
+impl Speaks {
+    /// The era for a client of `wanted`.
+    pub fn to(self, wanted: Era) -> Era {
+        match self {
+            Speaks::Legacy => Era::Legacy,
+            Speaks::Modern => Era::Modern,
+            Speaks::Both => wanted,
+        }
+    }
 }
 
 /// What is known of one backend.
@@ -21,16 +45,26 @@ pub struct EraMemory {
 }
 
 impl EraMemory {
-    pub fn known(&self) -> Option<Era> {
+    pub fn known(&self) -> Option<Speaks> {
         match self.known.load(Ordering::Relaxed) {
-            1 => Some(Era::Legacy),
-            2 => Some(Era::Modern),
+            1 => Some(Speaks::Legacy),
+            2 => Some(Speaks::Modern),
+            3 => Some(Speaks::Both),
             _ => None,
         }
     }
 
-    pub fn note(&self, era: Era) {
-        self.known.store(era as u8, Ordering::Relaxed);
+    /// The era for a client of `wanted`, as far as that is known.
+    pub fn to(&self, choice: ProtocolChoice, wanted: Era) -> Option<Era> {
+        match choice {
+            ProtocolChoice::Legacy => Some(Era::Legacy),
+            ProtocolChoice::Modern => Some(Era::Modern),
+            ProtocolChoice::Auto => self.known().map(|speaks| speaks.to(wanted)),
+        }
+    }
+
+    pub fn note(&self, speaks: Speaks) {
+        self.known.store(speaks as u8, Ordering::Relaxed);
     }
 
     /// It is asked again at the next opportunity.
@@ -40,7 +74,7 @@ impl EraMemory {
 
     /// Servers there are that end when the first message is not `initialize`.
     pub(super) fn died_of_asking(&self) {
-        self.note(Era::Legacy);
+        self.note(Speaks::Legacy);
         self.died_of_asking.store(true, Ordering::Relaxed);
     }
 
@@ -58,12 +92,25 @@ mod tests {
     fn an_era_is_remembered_until_it_is_contradicted() {
         let memory = EraMemory::default();
         assert_eq!(memory.known(), None);
-        memory.note(Era::Modern);
-        assert_eq!(memory.known(), Some(Era::Modern));
+        memory.note(Speaks::Modern);
+        assert_eq!(memory.known(), Some(Speaks::Modern));
         memory.forget();
         assert_eq!((memory.known(), memory.take_second_chance()), (None, false));
         memory.died_of_asking();
-        assert_eq!(memory.known(), Some(Era::Legacy));
+        assert_eq!(memory.known(), Some(Speaks::Legacy));
         assert!(memory.take_second_chance() && !memory.take_second_chance());
+    }
+
+    #[test]
+    fn who_speaks_both_is_spoken_to_as_the_client_speaks() {
+        let memory = EraMemory::default();
+        assert_eq!(memory.to(ProtocolChoice::Auto, Era::Modern), None);
+        assert_eq!(memory.to(ProtocolChoice::Modern, Era::Legacy), Some(Era::Modern), "the operator knows");
+        memory.note(Speaks::Both);
+        for era in [Era::Legacy, Era::Modern] {
+            assert_eq!(memory.to(ProtocolChoice::Auto, era), Some(era));
+        }
+        memory.note(Speaks::Modern);
+        assert_eq!(memory.to(ProtocolChoice::Auto, Era::Legacy), Some(Era::Modern));
     }
 }

@@ -11,12 +11,7 @@ use protocol::{
     envelope::{Kind, Message},
     json,
     method::Method,
-    modern::{
-        HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION,
-        inputs::InputRequired,
-        legacy, may_require_input,
-        results::ResultType,
-    },
+    modern::{HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION, inputs::InputRequired, legacy, may_require_input, results::ResultType},
     splice::Splice,
 };
 
@@ -71,7 +66,7 @@ pub(in crate::actors::link) async fn exchange(
                     continue;
                 }
                 Some(HEADER_MISMATCH) => return Err(Failure::Protocol("the backend does not accept the headers of a request".to_owned())),
-                Some(UNSUPPORTED_PROTOCOL_VERSION) => return Err(changed_its_mind(connection, link)),
+                Some(UNSUPPORTED_PROTOCOL_VERSION) => return Err(requests::changed_its_mind(connection, link)),
                 _ => return for_the_client(&answer, method),
             }
         }
@@ -107,13 +102,6 @@ fn touch(asker: &Asker) {
     if let Asker::Call(call) = asker {
         call.touch();
     }
-}
-
-/// The backend does not serve this revision any more: whoever comes next finds out what it serves.
-fn changed_its_mind(connection: &Connection, link: &Link) -> Failure {
-    link.backend.era.forget();
-    connection.session_forgotten();
-    Failure::SessionGone
 }
 
 fn prepare<'a>(connection: &Connection, link: &Link, outgoing: &Outgoing<'a>, round: &Round) -> Request<'a> {

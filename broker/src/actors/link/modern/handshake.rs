@@ -13,7 +13,11 @@ use protocol::{
     version::Version,
 };
 
-use super::{Modern, era::Era, is_result, requests};
+use super::{
+    Modern,
+    era::{Era, Speaks},
+    is_result, requests,
+};
 use crate::{
     actors::link::{
         Link,
@@ -32,7 +36,7 @@ enum Verdict {
     Neither(String),
 }
 
-/// Opens a connection in the era of its backend.
+/// Opens a connection in an era of its backend: that of the link's clients where there is a choice.
 pub(in crate::actors::link) async fn agree(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<(), Failure> {
     let memory = &link.backend.era;
     match (link.backend.spec.protocol, memory.known()) {
@@ -42,7 +46,7 @@ pub(in crate::actors::link) async fn agree(connection: &Arc<Connection>, link: &
             Verdict::Legacy => Err(Failure::Protocol("the backend does not speak 2026-07-28, as it is configured to".to_owned())),
             Verdict::Neither(why) => Err(Failure::Protocol(why)),
         },
-        (ProtocolChoice::Auto, Some(Era::Legacy)) => match connection.initialize(link).await {
+        (ProtocolChoice::Auto, Some(known)) if known.to(link.wants) == Era::Legacy => match connection.initialize(link).await {
             // It may have been replaced by one that knows no sessions any more.
             Err(Failure::Protocol(why)) => {
                 memory.forget();
@@ -65,10 +69,24 @@ async fn find_out(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<(), 
         () = tokio::time::sleep(ERA_SILENCE_MAX) => return after_silence(connection, link, asked).await,
     };
     match judge(answer)? {
-        Verdict::Modern(found) => becomes_modern(connection, link, &found),
+        Verdict::Modern(found) => as_its_client_speaks(connection, link, &found).await,
         Verdict::Legacy => initialize(connection, link).await,
         Verdict::Neither(why) => Err(Failure::Protocol(why)),
     }
+}
+
+/// The backend speaks 2026-07-28, and perhaps what was before.
+async fn as_its_client_speaks(connection: &Arc<Connection>, link: &Arc<Link>, found: &Discovered) -> Result<(), Failure> {
+    if link.wants == Era::Modern || !speaks_both(found) {
+        return becomes_modern(connection, link, found);
+    }
+    connection.initialize(link).await?;
+    link.backend.era.note(Speaks::Both);
+    Ok(())
+}
+
+fn speaks_both(found: &Discovered) -> bool {
+    found.versions.iter().any(|version| version.legacy())
 }
 
 /// Servers there are that say nothing to what they do not know; others are only slow to start. Both ways are open now, and
@@ -82,7 +100,7 @@ async fn after_silence(
     tokio::select! {
         biased;
         answer = &mut asked => match judge(answer) {
-            Ok(Verdict::Modern(found)) => becomes_modern(connection, link, &found),
+            Ok(Verdict::Modern(found)) if !speaks_both(&found) => becomes_modern(connection, link, &found),
             _ => opened.await,
         },
         agreed = &mut opened => match agreed {
@@ -107,13 +125,13 @@ async fn discover(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<Mess
 
 async fn initialize(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<(), Failure> {
     connection.initialize(link).await?;
-    link.backend.era.note(Era::Legacy);
+    link.backend.era.note(Speaks::Legacy);
     Ok(())
 }
 
 fn becomes_modern(connection: &Arc<Connection>, link: &Arc<Link>, found: &Discovered) -> Result<(), Failure> {
     connection.becomes_modern(legacy::initialize_answer(found, link.backend.id.as_str()), Modern::new());
-    link.backend.era.note(Era::Modern);
+    link.backend.era.note(if speaks_both(found) { Speaks::Both } else { Speaks::Modern });
     Ok(())
 }
 

@@ -58,7 +58,8 @@ pub(super) async fn gather(
         let (number, id, answer) = modern.expect_input();
         open.ids.push((number, id.clone()));
         let question = decoded(legacy::question(&id, request, &elicitation_id()));
-        let question = question.ok_or_else(|| Failure::Protocol(format!("what the backend needs for {:?} can not be asked", request.key)))?;
+        let question =
+            question.ok_or_else(|| Failure::Protocol(format!("what the backend needs for {:?} can not be asked", request.key)))?;
         incoming::need(link, connection, &question, asker);
         waits.push(async move {
             match answer.await {

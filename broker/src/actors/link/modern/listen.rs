@@ -275,11 +275,20 @@ async fn follow_wishes(link: &Arc<Link>, connection: &Arc<Connection>, listening
                     }
                     listening.forget_former();
                 }
-                Err(failure) => {
-                    tracing::info!(backend = %link.backend.id, %failure, "the backend does not tell what changes");
+                Err(Unopened { failure, refused }) => {
                     told = Some(wish);
                     failures += 1;
+                    if failures == 1 {
+                        tracing::info!(backend = %link.backend.id, %failure, "the backend does not tell what changes");
+                    }
                     listening.settle(wish);
+                    // Asked the same it would say the same.
+                    if refused && stream.is_none() {
+                        while listening.wanted().1 == wish {
+                            listening.changed.notified().await;
+                        }
+                        continue;
+                    }
                 }
             }
         }
@@ -310,8 +319,19 @@ async fn follow_wishes(link: &Arc<Link>, connection: &Arc<Connection>, listening
     }
 }
 
+/// Why there is no stream. `refused`: the backend said so itself.
+struct Unopened {
+    failure: Failure,
+    refused: bool,
+}
+
 /// Opens a stream and waits until the backend says what it agrees to.
-async fn open(link: &Arc<Link>, connection: &Arc<Connection>, listening: &Listening, filter: &SubscriptionFilter) -> Result<Stream, Failure> {
+async fn open(
+    link: &Arc<Link>,
+    connection: &Arc<Connection>,
+    listening: &Listening,
+    filter: &SubscriptionFilter,
+) -> Result<Stream, Unopened> {
     let params = format!("{{\"notifications\":{}}}", filter.to_json());
     let speaker = Speaker::broker(connection, link);
     let request = requests::own(connection, link, Method::SubscriptionsListen, Some(params.as_bytes()), &speaker, None);
@@ -327,14 +347,14 @@ async fn open(link: &Arc<Link>, connection: &Arc<Connection>, listening: &Listen
     let outcome = tokio::time::timeout(limit, agreed(listening, &mut stream)).await;
     let failure = match outcome {
         Ok(Ok(())) => return Ok(stream),
-        Ok(Err(failure)) => failure,
-        Err(_) => Failure::TimedOut(Method::SubscriptionsListen),
+        Ok(Err(unopened)) => unopened,
+        Err(_) => Unopened { failure: Failure::TimedOut(Method::SubscriptionsListen), refused: false },
     };
     listening.lock().opening = None;
     Err(failure)
 }
 
-async fn agreed(listening: &Listening, stream: &mut Stream) -> Result<(), Failure> {
+async fn agreed(listening: &Listening, stream: &mut Stream) -> Result<(), Unopened> {
     loop {
         if listening.lock().opening.as_ref().is_some_and(|(_, agreed)| agreed.is_some()) {
             return Ok(());
@@ -343,11 +363,12 @@ async fn agreed(listening: &Listening, stream: &mut Stream) -> Result<(), Failur
             () = listening.acknowledged.notified() => {}
             end = &mut stream.end => {
                 return Err(match end {
-                    Ok(Err(failure)) => failure,
+                    Ok(Err(failure)) => Unopened { failure, refused: false },
                     Ok(Ok(answer)) if answer.kind == Kind::Error => {
-                        Failure::Protocol(format!("it refused with error {}", legacy::error_code(&answer).unwrap_or_default()))
+                        let failure = Failure::Protocol(format!("it refused with error {}", legacy::error_code(&answer).unwrap_or_default()));
+                        Unopened { failure, refused: true }
                     }
-                    _ => Failure::Protocol("it ended before it was acknowledged".to_owned()),
+                    _ => Unopened { failure: Failure::Protocol("it ended before it was acknowledged".to_owned()), refused: false },
                 });
             }
         }

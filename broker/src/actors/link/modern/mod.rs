@@ -34,7 +34,7 @@ use protocol::{
 };
 use tokio::sync::oneshot;
 
-pub use self::era::{Era, EraMemory};
+pub use self::era::{Era, EraMemory, Speaks};
 use self::listen::Listening;
 use super::{
     Link,
@@ -59,12 +59,7 @@ pub struct Modern {
 
 impl Modern {
     pub(super) fn new() -> Self {
-        Self {
-            listening: Listening::default(),
-            inputs: Mutex::default(),
-            next_input: AtomicU64::new(1),
-            capabilities: Mutex::default(),
-        }
+        Self { listening: Listening::default(), inputs: Mutex::default(), next_input: AtomicU64::new(1), capabilities: Mutex::default() }
     }
 
     /// Takes what the broker says to the backend that is no request of a client: the answer to a question ends here, what

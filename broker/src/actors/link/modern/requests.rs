@@ -11,13 +11,7 @@ use protocol::{
     ids::RequestId,
     json::{self, Span},
     method::Method,
-    modern::{
-        headers,
-        legacy,
-        request::meta_members,
-        results::ResultType,
-        tool_headers::ParamHeader,
-    },
+    modern::{UNSUPPORTED_PROTOCOL_VERSION, headers, legacy, request::meta_members, results::ResultType, tool_headers::ParamHeader},
     version::Version,
 };
 
@@ -44,9 +38,8 @@ pub(super) struct Speaker {
 impl Speaker {
     /// The client behind a call or a task: what it can do, what it is called, what it wants to hear.
     pub(super) fn of(connection: &Connection, asker: &Asker) -> Self {
-        let info = |name: &str, version: &str| {
-            Bytes::from(format!("{{\"name\":{},\"version\":{}}}", json::quote(name), json::quote(version)))
-        };
+        let info =
+            |name: &str, version: &str| Bytes::from(format!("{{\"name\":{},\"version\":{}}}", json::quote(name), json::quote(version)));
         let broker = || Bytes::from_static(crate::BROKER_INFO.as_bytes());
         let (declared, info, level) = match asker {
             Asker::Call(call) => {
@@ -98,11 +91,21 @@ pub(super) async fn ask(
 ) -> Result<Message, Failure> {
     let speaker = asker.map_or_else(|| Speaker::broker(connection, link), |asker| Speaker::of(connection, asker));
     let answer = send(connection, link, own(connection, link, method, params, &speaker, None)).await?;
+    if legacy::error_code(&answer) == Some(UNSUPPORTED_PROTOCOL_VERSION) {
+        return Err(changed_its_mind(connection, link));
+    }
     match ResultType::of(&answer) {
         ResultType::Complete => Ok(answer),
         other if is_result(&answer) => Err(Failure::Protocol(format!("a result of type {} to {}", other.name(), method.name()))),
         _ => Ok(answer),
     }
+}
+
+/// The backend does not serve this revision any more, and did nothing: whoever comes next finds out what it serves.
+pub(super) fn changed_its_mind(connection: &Connection, link: &Arc<Link>) -> Failure {
+    connection.session_forgotten();
+    link.backend.lives_in_another_era(link);
+    Failure::SessionGone
 }
 
 /// A request with these params, and who it is for. `asker`: to whom its progress goes.

@@ -29,12 +29,7 @@ use crate::{
 };
 
 /// The backend made a task of a call.
-pub(super) async fn created(
-    connection: &Arc<Connection>,
-    link: &Arc<Link>,
-    asker: &Asker,
-    answer: &Message,
-) -> Result<Message, Failure> {
+pub(super) async fn created(connection: &Arc<Connection>, link: &Arc<Link>, asker: &Asker, answer: &Message) -> Result<Message, Failure> {
     let result = answer.bytes(answer.result).unwrap_or_default();
     let task = BackendTask::read(result).ok_or_else(|| Failure::Protocol("the backend made a task without an id".to_owned()))?;
     match asker {
@@ -224,7 +219,8 @@ mod tests {
 
     #[test]
     fn nb_task_02_a_key_is_asked_for_once() {
-        let waiting = state(r#"{"taskId":"t","status":"input_required","inputRequests":{"a":{"method":"roots/list"},"b":{"method":"roots/list"}}}"#);
+        let waiting =
+            state(r#"{"taskId":"t","status":"input_required","inputRequests":{"a":{"method":"roots/list"},"b":{"method":"roots/list"}}}"#);
         let answered = HashSet::from(["a".to_owned()]);
         let new = new_inputs(&waiting, &answered).unwrap();
         assert_eq!(new.iter().map(|one| one.key.as_str()).collect::<Vec<_>>(), ["b"]);
@@ -234,6 +230,8 @@ mod tests {
     fn br_04_a_poll_interval_has_a_new_name() {
         let task = read(&state(r#"{"taskId":"t","status":"working","pollIntervalMs":250}"#), "t").unwrap();
         assert_eq!(task.poll_interval, Some(Duration::from_millis(250)));
-        assert!(tasks::is_unknown_task(&decoded(Bytes::from_static(br#"{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"m"}}"#)).unwrap()));
+        assert!(tasks::is_unknown_task(
+            &decoded(Bytes::from_static(br#"{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"m"}}"#)).unwrap()
+        ));
     }
 }
