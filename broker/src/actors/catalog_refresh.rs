@@ -301,7 +301,8 @@ fn read_answer(kind: ListKind, backend: &Backend, host: TaskHost, answer: &Messa
         }
         return Ok(None);
     };
-    let told = legacy::tools_result(result).filter(|_| kind == ListKind::Tools && backend.era.known().is_some_and(|known| known != Speaks::Legacy));
+    let told = legacy::tools_result(result)
+        .filter(|_| kind == ListKind::Tools && backend.era.known().is_some_and(|known| known != Speaks::Legacy));
     catalog::read_page(kind, &backend.id, host, told.as_deref().unwrap_or(result))
         .map(Some)
         .map_err(|why| backend.refusal(&Failure::Protocol(format!("{}: {why}", method(kind).name()))))

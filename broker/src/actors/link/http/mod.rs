@@ -311,9 +311,7 @@ impl HttpWire {
                 Ok(AnswerStream::none())
             }
             // It lives in another era than it did: it is asked again.
-            None if agreed => {
-                Err(lives_in_another_era(link, connection))
-            }
+            None if agreed => Err(lives_in_another_era(link, connection)),
             None => Err(Failure::Protocol(format!("status {status}"))),
         }
     }
