@@ -44,7 +44,7 @@ async fn nb_era_01_pipes_are_asked_as_well() {
     assert_eq!(revision(&broker).await, "2025-11-25");
     let modern = ModernBackend::pipe().await;
     assert_eq!(revision(&broker_with(&modern).await).await, "2026-07-28");
-    assert!(modern.seen_of("initialize").is_empty());
+    assert_eq!(modern.seen_of("initialize").len(), 1, "whether it knows sessions too is asked once");
 }
 
 #[tokio::test]
@@ -99,4 +99,19 @@ async fn operators_decide_where_they_know() {
     broker.admin().put_backend("default", "b", &spec).await;
     let shown = broker.admin().wait_backend_state("default", "b", "failed").await;
     assert!(shown["last_error"].as_str().unwrap().contains("does not speak 2026-07-28"), "{shown}");
+}
+
+#[tokio::test]
+async fn br_01_a_backend_of_both_eras_is_spoken_to_as_its_clients_speak() {
+    let backend = FakeBackend::echo().await;
+    let found = json!({"resultType": "complete", "supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}, "ttlMs": 0, "cacheScope": "private"});
+    backend.on("server/discover", move |_| {
+        let found = found.clone();
+        async move { Reply::Result(found) }
+    });
+    let broker = crate::broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    assert_eq!(text_of(&client.call("b__echo", json!({"n": 1})).await), r#"{"n":1}"#);
+    assert_eq!(revision(&broker).await, "2025-11-25", "what need not be translated is not");
+    assert_eq!(backend.seen_of("server/discover").len(), 1);
 }

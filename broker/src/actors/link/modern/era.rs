@@ -20,18 +20,23 @@ pub enum Era {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Speaks {
+    /// Sessions, and nothing else.
     Legacy = 1,
+    /// 2026-07-28, and nothing else.
     Modern = 2,
     Both = 3,
+    /// 2026-07-28; whether it knows sessions was not asked.
+    AtLeastModern = 4,
 }
 
 impl Speaks {
     /// The era for a client of `wanted`.
-    pub fn to(self, wanted: Era) -> Era {
-        match self {
-            Speaks::Legacy => Era::Legacy,
-            Speaks::Modern => Era::Modern,
-            Speaks::Both => wanted,
+    pub fn to(self, wanted: Era) -> Option<Era> {
+        match (self, wanted) {
+            (Speaks::Legacy, _) => Some(Era::Legacy),
+            (Speaks::Modern, _) => Some(Era::Modern),
+            (Speaks::Both, _) | (Speaks::AtLeastModern, Era::Modern) => Some(wanted),
+            (Speaks::AtLeastModern, Era::Legacy) => None,
         }
     }
 }
@@ -50,6 +55,7 @@ impl EraMemory {
             1 => Some(Speaks::Legacy),
             2 => Some(Speaks::Modern),
             3 => Some(Speaks::Both),
+            4 => Some(Speaks::AtLeastModern),
             _ => None,
         }
     }
@@ -59,7 +65,7 @@ impl EraMemory {
         match choice {
             ProtocolChoice::Legacy => Some(Era::Legacy),
             ProtocolChoice::Modern => Some(Era::Modern),
-            ProtocolChoice::Auto => self.known().map(|speaks| speaks.to(wanted)),
+            ProtocolChoice::Auto => self.known().and_then(|speaks| speaks.to(wanted)),
         }
     }
 
@@ -72,9 +78,9 @@ impl EraMemory {
         self.known.store(0, Ordering::Relaxed);
     }
 
-    /// Servers there are that end when the first message is not `initialize`.
-    pub(super) fn died_of_asking(&self) {
-        self.note(Speaks::Legacy);
+    /// Servers there are that end when they are told what they do not know. This is what is left.
+    pub(super) fn died_of_asking(&self, left: Speaks) {
+        self.note(left);
         self.died_of_asking.store(true, Ordering::Relaxed);
     }
 
@@ -96,7 +102,7 @@ mod tests {
         assert_eq!(memory.known(), Some(Speaks::Modern));
         memory.forget();
         assert_eq!((memory.known(), memory.take_second_chance()), (None, false));
-        memory.died_of_asking();
+        memory.died_of_asking(Speaks::Legacy);
         assert_eq!(memory.known(), Some(Speaks::Legacy));
         assert!(memory.take_second_chance() && !memory.take_second_chance());
     }
@@ -112,5 +118,7 @@ mod tests {
         }
         memory.note(Speaks::Modern);
         assert_eq!(memory.to(ProtocolChoice::Auto, Era::Legacy), Some(Era::Modern));
+        memory.note(Speaks::AtLeastModern);
+        assert_eq!((memory.to(ProtocolChoice::Auto, Era::Modern), memory.to(ProtocolChoice::Auto, Era::Legacy)), (Some(Era::Modern), None));
     }
 }

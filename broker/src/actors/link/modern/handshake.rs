@@ -1,8 +1,9 @@
 //! Which era a backend lives in, found out when a connection to it is opened (MCP 2026-07-28, Versioning).
 //!
 //! A backend is asked `server/discover` first. Its result, or an error that only 2026-07-28 has, makes it modern; anything
-//! else, and silence, makes it legacy: then the session is opened by `initialize`. No single code decides. What was found is
-//! remembered for the backend's other connections.
+//! else, and silence, makes it legacy: then the session is opened by `initialize`. No single code decides. A modern one is
+//! asked to `initialize` too, once, where the clients of the link speak the older form. What was found is remembered for the
+//! backend's other connections.
 
 use std::{pin::pin, sync::Arc};
 
@@ -46,12 +47,15 @@ pub(in crate::actors::link) async fn agree(connection: &Arc<Connection>, link: &
             Verdict::Legacy => Err(Failure::Protocol("the backend does not speak 2026-07-28, as it is configured to".to_owned())),
             Verdict::Neither(why) => Err(Failure::Protocol(why)),
         },
-        (ProtocolChoice::Auto, Some(known)) if known.to(link.wants) == Era::Legacy => match connection.initialize(link).await {
+        (ProtocolChoice::Auto, Some(known)) if known.to(link.wants) == Some(Era::Legacy) => match connection.initialize(link).await {
             // It may have been replaced by one that knows no sessions any more.
             Err(Failure::Protocol(why)) => {
                 memory.forget();
                 match judge(discover(connection, link).await) {
-                    Ok(Verdict::Modern(found)) => becomes_modern(connection, link, &found),
+                    Ok(Verdict::Modern(found)) => {
+                        memory.note(Speaks::Modern);
+                        becomes_modern(connection, link, &found)
+                    }
                     _ => Err(Failure::Protocol(why)),
                 }
             }
@@ -75,18 +79,29 @@ async fn find_out(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<(), 
     }
 }
 
-/// The backend speaks 2026-07-28, and perhaps what was before.
+/// The backend speaks 2026-07-28, and perhaps what was before, whatever it names: servers there are that name only the
+/// revisions of the form they were asked in. A client that speaks the older form is better served without a translation.
 async fn as_its_client_speaks(connection: &Arc<Connection>, link: &Arc<Link>, found: &Discovered) -> Result<(), Failure> {
-    if link.wants == Era::Modern || !speaks_both(found) {
+    let memory = &link.backend.era;
+    if link.wants == Era::Modern || memory.known() == Some(Speaks::Modern) {
         return becomes_modern(connection, link, found);
     }
-    connection.initialize(link).await?;
-    link.backend.era.note(Speaks::Both);
-    Ok(())
-}
-
-fn speaks_both(found: &Discovered) -> bool {
-    found.versions.iter().any(|version| version.legacy())
+    match tokio::time::timeout(ERA_SILENCE_MAX, connection.initialize(link)).await {
+        Ok(Ok(())) => {
+            memory.note(Speaks::Both);
+            Ok(())
+        }
+        Ok(Err(Failure::Protocol(_))) | Err(_) => {
+            memory.note(Speaks::Modern);
+            becomes_modern(connection, link, found)
+        }
+        Ok(Err(failure)) => {
+            if connection.is_closed() {
+                memory.died_of_asking(Speaks::Modern);
+            }
+            Err(failure)
+        }
+    }
 }
 
 /// Servers there are that say nothing to what they do not know; others are only slow to start. Both ways are open now, and
@@ -100,7 +115,10 @@ async fn after_silence(
     tokio::select! {
         biased;
         answer = &mut asked => match judge(answer) {
-            Ok(Verdict::Modern(found)) if !speaks_both(&found) => becomes_modern(connection, link, &found),
+            Ok(Verdict::Modern(found)) => match opened.await {
+                Err(Failure::Protocol(_)) => becomes_modern(connection, link, &found),
+                agreed => agreed,
+            },
             _ => opened.await,
         },
         agreed = &mut opened => match agreed {
@@ -118,7 +136,7 @@ async fn discover(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<Mess
     let answer = requests::probe(connection, link).await;
     let closed = connection.is_closed() && matches!(connection.wire(), Wire::Pipe(_));
     if closed && answer.is_err() && link.backend.spec.protocol == ProtocolChoice::Auto {
-        link.backend.era.died_of_asking();
+        link.backend.era.died_of_asking(Speaks::Legacy);
     }
     answer
 }
@@ -131,7 +149,10 @@ async fn initialize(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<()
 
 fn becomes_modern(connection: &Arc<Connection>, link: &Arc<Link>, found: &Discovered) -> Result<(), Failure> {
     connection.becomes_modern(legacy::initialize_answer(found, link.backend.id.as_str()), Modern::new());
-    link.backend.era.note(if speaks_both(found) { Speaks::Both } else { Speaks::Modern });
+    let memory = &link.backend.era;
+    if memory.known() != Some(Speaks::Both) && memory.known() != Some(Speaks::Modern) {
+        memory.note(Speaks::AtLeastModern);
+    }
     Ok(())
 }
 
