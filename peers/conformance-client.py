@@ -5,7 +5,7 @@ broker, waits until every replica of it is ready, runs the SDK's own conformance
 `/mcp/{backend}`, removes the backend and exits with the client's status.
 
 Environment: DRIVER_BROKER (where clients find the broker), DRIVER_ADMINS (the admin API of each replica, parted by spaces),
-MCP_BROKER_CACHE (where scripts/install-peers.sh put the peers).
+DRIVER_CLIENT_SPEAKS (the revision the client speaks, where that is not the one of the suite's server), MCP_BROKER_CACHE (where scripts/install-peers.sh put the peers).
 """
 
 import json
@@ -58,7 +58,9 @@ def main() -> int:
     client = [str(peers() / "python2" / "bin" / "python"), str(peers() / "fixture" / ".github" / "actions" / "conformance" / "client.py")]
     register(admins, sys.argv[-1])
     try:
-        return subprocess.run([*client, f"{broker}/mcp/{BACKEND}"], timeout=CLIENT_SECONDS).returncode
+        speaks = os.environ.get("DRIVER_CLIENT_SPEAKS")
+        own = os.environ | ({"MCP_CONFORMANCE_PROTOCOL_VERSION": speaks} if speaks else {})
+        return subprocess.run([*client, f"{broker}/mcp/{BACKEND}"], timeout=CLIENT_SECONDS, env=own).returncode
     finally:
         ask(admins[0], "DELETE")
 

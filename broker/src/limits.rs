@@ -176,6 +176,19 @@ pub const EVENT_ID_BYTES_MAX: usize = 1_024;
 pub const SESSION_DELETE_WAIT: Duration = Duration::from_secs(2);
 /// Lines in a row of a child's standard output that are not MCP before its link is closed.
 pub const NOISE_LINES_MAX: u32 = 1_000;
+/// A backend that says nothing for this long to the question which era of MCP it lives in is asked to `initialize` too.
+pub const ERA_SILENCE_MAX: Duration = Duration::from_secs(2);
+/// How often a backend may ask for more before it answers a call.
+pub const INPUT_ROUNDS_MAX: u32 = 16;
+/// Random bytes of an elicitation's id that the broker gives.
+pub const ELICITATION_ID_BYTES: usize = 16;
+/// Capabilities of different clients that one connection remembers in the words of 2026-07-28.
+pub const CAPABILITIES_REMEMBERED_MAX: usize = 64;
+/// How long a stream of notifications is heard beside the one that replaces it.
+pub const LISTEN_OVERLAP: Duration = Duration::from_millis(200);
+/// Lists of a backend that says nothing of changes are fetched again this often at most, however short they may be kept.
+pub const LIST_TTL_MIN: Duration = Duration::from_secs(10);
+
 /// First wait before a backend is tried again; it doubles with each failure.
 pub const BACKOFF_FIRST: Duration = Duration::from_millis(100);
 /// Longest wait between two attempts, so that a backend that is well again is used within seconds.

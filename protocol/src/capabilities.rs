@@ -313,8 +313,10 @@ impl ServerCapabilities {
         }
     }
 
-    /// Whether a client's request or notification may be sent to a backend that declared this.
+    /// Whether a client's request or notification may be sent to a backend that declared this. To one that speaks
+    /// 2026-07-28 its link says the same in other words, so all that was there before may be.
     pub fn permits(&self, method: Method, backend_version: Version) -> Result<(), Refusal> {
+        let backend_version = backend_version.min(Version::LATEST_LEGACY);
         if method == Method::Unknown || !method.from_client() {
             return Err(Refusal::new(ErrorKind::MethodNotFound, "clients do not send this method"));
         }

@@ -9,11 +9,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use protocol::{
     capabilities::ClientCapabilities,
     error::Refusal,
     ids::{BackendId, PrincipalId, TaskId, TenantId},
+    modern::tool_headers::ParamHeader,
 };
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
@@ -21,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     guard::Guard,
     link::{
-        Link,
+        Era, EraMemory, Link,
         connection::{Connection, Failure, Wire as ConnectionWire},
     },
     session::Session,
@@ -85,6 +86,10 @@ pub struct Backend {
     /// Its last good lists.
     pub lists: ArcSwapOption<BackendLists>,
     pub stop: CancellationToken,
+    /// In which era of MCP it lives.
+    pub era: EraMemory,
+    /// Arguments its tools want repeated in headers, by tool.
+    param_headers: ArcSwap<HashMap<String, Vec<ParamHeader>>>,
     refresh: Notify,
     state: watch::Sender<BackendState>,
     status: Mutex<Status>,
@@ -122,6 +127,8 @@ impl Backend {
             shared,
             lists: ArcSwapOption::empty(),
             stop: CancellationToken::new(),
+            era: EraMemory::default(),
+            param_headers: ArcSwap::default(),
             refresh: Notify::new(),
             state: watch::Sender::new(BackendState::Connecting),
             status: Mutex::default(),
@@ -161,31 +168,35 @@ impl Backend {
     /// The link a session uses, made at first use.
     pub fn link_for(self: &Arc<Self>, session: &Session) -> Option<Arc<Link>> {
         let own = LinkScope::Session(session.id.clone());
-        self.link_of(own, &session.caller.principal, &session.client)
+        let era = if session.version.legacy() { Era::Legacy } else { Era::Modern };
+        self.link_of(own, &session.caller.principal, &session.client, era)
     }
 
     /// The link a task runs over whose session is not here.
     pub fn link_for_task(self: &Arc<Self>, task: &TaskId, principal: &PrincipalId, client: &ClientCapabilities) -> Option<Arc<Link>> {
-        self.link_of(LinkScope::Task(task.clone()), principal, client)
+        self.link_of(LinkScope::Task(task.clone()), principal, client, Era::Legacy)
     }
 
-    fn link_of(self: &Arc<Self>, own: LinkScope, principal: &PrincipalId, client: &ClientCapabilities) -> Option<Arc<Link>> {
-        // Until the catalog has seen how the backend behaves, the cautious assumption holds.
-        let wire = lock(&self.status).wire.unwrap_or(match self.spec.transport {
-            TransportSpec::Http { .. } => Wire::HttpWithSessions,
-            TransportSpec::Tcp { .. } | TransportSpec::Websocket { .. } | TransportSpec::Quic { .. } | TransportSpec::Stdio { .. } => {
-                Wire::Pipe
-            }
-        });
+    fn link_of(self: &Arc<Self>, own: LinkScope, principal: &PrincipalId, client: &ClientCapabilities, era: Era) -> Option<Arc<Link>> {
+        let wire = match self.era.to(self.spec.protocol, era) {
+            Some(Era::Modern) => Wire::Modern,
+            // Until the catalog has seen how the backend behaves, the cautious assumption holds.
+            _ => lock(&self.status).wire.unwrap_or(match self.spec.transport {
+                TransportSpec::Http { .. } => Wire::HttpWithSessions,
+                TransportSpec::Tcp { .. } | TransportSpec::Websocket { .. } | TransportSpec::Quic { .. } | TransportSpec::Stdio { .. } => {
+                    Wire::Pipe
+                }
+            }),
+        };
         let scope = sharing::scope(self.spec.links, wire, own, principal, client);
         let declared = sharing::declared(&scope, wire, client);
         let mut links = lock(&self.links);
         if self.stop.is_cancelled() {
             return None; // whoever closed the backend has closed the links there were
         }
-        let known = links.entry(scope.clone()).or_insert_with(|| Link::new(self.clone(), scope.clone(), declared.clone()));
+        let known = links.entry(scope.clone()).or_insert_with(|| Link::new(self.clone(), scope.clone(), declared.clone(), era));
         if known.is_closed() {
-            *known = Link::new(self.clone(), scope, declared);
+            *known = Link::new(self.clone(), scope, declared, era);
         }
         Some(known.clone())
     }
@@ -193,7 +204,16 @@ impl Backend {
     /// The link the catalog is fetched over.
     pub fn catalog_link(self: &Arc<Self>) -> Arc<Link> {
         let declared = ClientCapabilities::parse(CATALOG_CAPABILITIES).unwrap_or_else(|_| ClientCapabilities::none());
-        Link::new(self.clone(), LinkScope::Catalog, declared)
+        Link::new(self.clone(), LinkScope::Catalog, declared, Era::Legacy)
+    }
+
+    /// The arguments a tool wants repeated in headers (MCP 2026-07-28, Streamable HTTP).
+    pub fn param_headers(&self, tool: &str) -> Vec<ParamHeader> {
+        self.param_headers.load().get(tool).cloned().unwrap_or_default()
+    }
+
+    pub fn note_param_headers(&self, by_tool: HashMap<String, Vec<ParamHeader>>) {
+        self.param_headers.store(Arc::new(by_tool));
     }
 
     /// Lists may have changed.
@@ -209,11 +229,14 @@ impl Backend {
         let counts = connection.count(true);
         let mut status = lock(&self.status);
         status.open_links += usize::from(counts);
-        status.wire = Some(match connection.wire() {
-            ConnectionWire::Pipe(_) => Wire::Pipe,
-            ConnectionWire::Http(http) if http.has_session() => Wire::HttpWithSessions,
-            ConnectionWire::Http(_) => Wire::HttpStateless,
-        });
+        // Only connections that are sessions tell how a backend treats those.
+        if connection.modern().is_none() {
+            status.wire = Some(match connection.wire() {
+                ConnectionWire::Pipe(_) => Wire::Pipe,
+                ConnectionWire::Http(http) if http.has_session() => Wire::HttpWithSessions,
+                ConnectionWire::Http(_) => Wire::HttpStateless,
+            });
+        }
         drop(status);
         if counts {
             self.shared.metrics.links(self.transport(), "open", 1);
@@ -253,6 +276,21 @@ impl Backend {
         if !link.subscriptions.is_empty() {
             let link = link.clone();
             self.shared.running.spawn(async move { link.open_for_listeners().await });
+        }
+    }
+
+    /// It does not live in the era it lived in: it is asked again, by links that are made for what it then says.
+    pub fn lives_in_another_era(self: &Arc<Self>, link: &Arc<Link>) {
+        self.era.forget();
+        lock(&self.status).wire = None;
+        self.refresh(); // so that the catalog's connection notices too
+        if link.is_catalog() {
+            return;
+        }
+        let sessions = link.sessions();
+        self.close_link(link);
+        for session in sessions {
+            self.shared.running.spawn(session.resubscribe(self.id.clone()));
         }
     }
 
@@ -320,6 +358,7 @@ impl Backend {
 
     /// Reaches for the backend now; one that was given up counts as not tried yet.
     pub fn reconnect(&self) {
+        self.era.forget();
         self.state.send_if_modified(|state| {
             let failed = *state == BackendState::Failed;
             if failed {

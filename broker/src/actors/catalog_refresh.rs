@@ -4,7 +4,7 @@
 //! that is slow or gone leaves its last good lists in the catalog, marked stale.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     sync::{Arc, Weak},
     time::{Duration, Instant},
 };
@@ -15,20 +15,25 @@ use protocol::{
     error::{ErrorKind, Refusal},
     json,
     method::Method,
+    modern::{
+        legacy,
+        results::CacheHint,
+        tool_headers::{BadAnnotation, ParamHeader, param_headers},
+    },
 };
 
 use super::{
     backend::{Backend, BackendState},
     link::{
-        Link,
-        connection::{Connection, Failure},
+        Era, Link, Speaks,
+        connection::{Connection, Failure, Wire},
     },
     probing,
     tenant::Tenant,
 };
 use crate::{
     limits::{
-        BACKOFF_FIRST, BACKOFF_MAX, LEFT_OUT_LOGGED_MAX, LIST_BYTES_MAX, LIST_ENTRIES_MAX, LIST_PAGES_MAX, REFRESH_DEBOUNCE,
+        BACKOFF_FIRST, BACKOFF_MAX, LEFT_OUT_LOGGED_MAX, LIST_BYTES_MAX, LIST_ENTRIES_MAX, LIST_PAGES_MAX, LIST_TTL_MIN, REFRESH_DEBOUNCE,
         REFRESH_INTERVAL_MIN,
     },
     rules::catalog::{self, BackendLists, Entry, LeftOut, ListKind, TaskHost},
@@ -65,10 +70,11 @@ async fn round(tenant: &Weak<Tenant>, backend: &Arc<Backend>, link: &Arc<Link>) 
     let connection = link.connection().await?;
     loop {
         let fetched_at = Instant::now();
-        let lists = fetch(link, &connection).await?;
+        let Fetched { lists, kept_for } = fetch(link, &connection).await?;
         publish(tenant, backend, lists);
         tokio::select! {
             () = backend.refresh_wanted() => {}
+            () = outlived(kept_for) => {}
             () = connection.closed() => {
                 let text = format!("the connection to backend {} ended", backend.id);
                 return Err(Refusal::new(ErrorKind::BackendUnavailable, text));
@@ -82,6 +88,14 @@ async fn round(tenant: &Weak<Tenant>, backend: &Arc<Backend>, link: &Arc<Link>) 
         let pause = REFRESH_DEBOUNCE.max(REFRESH_INTERVAL_MIN.saturating_sub(fetched_at.elapsed()));
         tokio::time::sleep(pause).await;
         let _coalesced = tokio::time::timeout(Duration::ZERO, backend.refresh_wanted()).await;
+    }
+}
+
+/// Resolves when the lists are older than their backend says they may be kept (MCP 2026-07-28, Caching).
+async fn outlived(kept_for: Option<Duration>) {
+    match kept_for {
+        Some(kept_for) => tokio::time::sleep(kept_for.max(LIST_TTL_MIN)).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -127,8 +141,14 @@ fn mark_unreachable(tenant: &Weak<Tenant>, backend: &Arc<Backend>, refusal: &Ref
     backend.set_unreachable(state, refusal);
 }
 
+/// A backend's lists, and how long they may be kept. `None`: until the backend says that they changed.
+struct Fetched {
+    lists: BackendLists,
+    kept_for: Option<Duration>,
+}
+
 /// Fetches everything the backend offers.
-async fn fetch(link: &Arc<Link>, connection: &Arc<Connection>) -> Result<BackendLists, Refusal> {
+async fn fetch(link: &Arc<Link>, connection: &Arc<Connection>) -> Result<Fetched, Refusal> {
     let unavailable = || Refusal::new(ErrorKind::BackendUnavailable, format!("the handshake with backend {} is not over", link.backend.id));
     let agreed = connection.negotiated().ok_or_else(unavailable)?;
     let mut lists = BackendLists {
@@ -139,14 +159,63 @@ async fn fetch(link: &Arc<Link>, connection: &Arc<Connection>) -> Result<Backend
         resource_templates: Vec::new(),
         stale: false,
     };
-    let hosts = link.backend.shared.task_settings().enabled && !agreed.capabilities.tasks_tools_call;
-    let host = if hosts { TaskHost::Broker } else { TaskHost::Backend };
+    let mut kept_for = None;
     for kind in ListKind::ALL {
         if offered(kind, &agreed.capabilities) {
-            *lists.entries_mut(kind) = fetch_list(link, connection, kind, host).await?;
+            let (entries, kept) = fetch_list(link, connection, kind).await?;
+            *lists.entries_mut(kind) = entries;
+            kept_for = [kept_for, kept].into_iter().flatten().min();
         }
     }
-    Ok(lists)
+    if link.backend.era.to(link.backend.spec.protocol, Era::Modern) == Some(Era::Modern) {
+        note_headers(link, connection, &mut lists.tools);
+    }
+    Ok(Fetched { lists, kept_for })
+}
+
+/// Learns anew which arguments the backend's tools want repeated in headers: it did not accept those it got.
+pub(super) async fn refresh_tools(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<(), Failure> {
+    let (mut tools, _) = fetch_list(link, connection, ListKind::Tools).await.map_err(|refusal| Failure::Protocol(refusal.message))?;
+    note_headers(link, connection, &mut tools);
+    link.backend.refresh();
+    Ok(())
+}
+
+/// Notes what each tool wants repeated in headers. Over HTTP a tool that asks for it wrongly can not be called, so it is not
+/// offered (MCP 2026-07-28, Streamable HTTP).
+fn note_headers(link: &Link, connection: &Connection, tools: &mut Vec<Entry>) {
+    if !matches!(connection.wire(), Wire::Http(_)) {
+        return;
+    }
+    let mut by_tool = HashMap::new();
+    tools.retain(|tool| match wanted_headers(tool) {
+        Ok(headers) if headers.is_empty() => true,
+        Ok(headers) => {
+            by_tool.insert(tool.key.clone(), headers);
+            true
+        }
+        Err(_) if connection.modern().is_none() => true, // clients of earlier revisions call it
+        Err(why) => {
+            tracing::warn!(backend = %link.backend.id, tool = ?tool.key, %why, "a tool can not be called and is left out of the catalog");
+            false
+        }
+    });
+    link.backend.note_param_headers(by_tool);
+}
+
+fn wanted_headers(tool: &Entry) -> Result<Vec<ParamHeader>, BadAnnotation> {
+    if memchr::memmem::find(&tool.native, b"x-mcp-header").is_none() {
+        return Ok(Vec::new());
+    }
+    let limits = json::Limits { bytes_max: tool.native.len(), ..json::Limits::default() };
+    let document = json::Document::parse(&tool.native, &limits).map_err(|_| BadAnnotation::Schema)?;
+    document.root().get("inputSchema").map_or(Ok(Vec::new()), |schema| param_headers(schema.raw()))
+}
+
+/// Who carries out calls that are to be tasks.
+fn task_host(link: &Link, connection: &Connection) -> TaskHost {
+    let has_tasks = connection.negotiated().is_some_and(|agreed| agreed.capabilities.tasks_tools_call);
+    if link.backend.shared.task_settings().enabled && !has_tasks { TaskHost::Broker } else { TaskHost::Backend }
 }
 
 fn offered(kind: ListKind, capabilities: &ServerCapabilities) -> bool {
@@ -168,8 +237,10 @@ fn method(kind: ListKind) -> Method {
 
 /// Every page of one list. The backend's cursors are given back as they came (MCP 2025-11-25, Pagination); an endless or
 /// circular list ends at the limits.
-async fn fetch_list(link: &Arc<Link>, connection: &Arc<Connection>, kind: ListKind, host: TaskHost) -> Result<Vec<Entry>, Refusal> {
+async fn fetch_list(link: &Arc<Link>, connection: &Arc<Connection>, kind: ListKind) -> Result<(Vec<Entry>, Option<Duration>), Refusal> {
     let backend = &link.backend;
+    let host = task_host(link, connection);
+    let mut kept_for = None;
     let mut entries = Vec::new();
     let mut cursor: Option<String> = None;
     let mut seen = HashSet::new();
@@ -177,26 +248,30 @@ async fn fetch_list(link: &Arc<Link>, connection: &Arc<Connection>, kind: ListKi
         let params = cursor.as_ref().map(|cursor| format!("{{\"cursor\":{}}}", json::quote(cursor)));
         let answer =
             connection.ask(link, method(kind), params.as_deref().map(str::as_bytes)).await.map_err(|failure| backend.refusal(&failure))?;
-        let Some(page) = read_answer(kind, backend, host, &answer)? else { return Ok(entries) };
+        if connection.modern().is_some() && answer.kind == Kind::Result {
+            let ttl = Duration::from_millis(CacheHint::read(answer.bytes(answer.result).unwrap_or_default()).ttl_ms);
+            kept_for = Some(kept_for.map_or(ttl, |kept: Duration| kept.min(ttl)));
+        }
+        let Some(page) = read_answer(kind, backend, host, &answer)? else { return Ok((entries, kept_for)) };
         warn_of_left_out(backend, kind, &page.left_out);
         entries.extend(page.entries);
         let bytes: usize = entries.iter().map(|entry: &Entry| entry.native.len()).sum();
         if entries.len() > LIST_ENTRIES_MAX || bytes > LIST_BYTES_MAX {
             tracing::warn!(backend = %backend.id, list = kind.member(), entries = entries.len(), bytes, "the list is too long and was cut");
             cut(&mut entries);
-            return Ok(entries);
+            return Ok((entries, kept_for));
         }
         match page.next_cursor {
-            None => return Ok(entries),
+            None => return Ok((entries, kept_for)),
             Some(next) if !seen.insert(next.clone()) => {
                 tracing::warn!(backend = %backend.id, list = kind.member(), "the list gives a cursor again and was cut");
-                return Ok(entries);
+                return Ok((entries, kept_for));
             }
             next => cursor = next,
         }
     }
     tracing::warn!(backend = %backend.id, list = kind.member(), max = LIST_PAGES_MAX, "the list has too many pages and was cut");
-    Ok(entries)
+    Ok((entries, kept_for))
 }
 
 /// Keeps what fits the limits.
@@ -227,7 +302,9 @@ fn read_answer(kind: ListKind, backend: &Backend, host: TaskHost, answer: &Messa
         }
         return Ok(None);
     };
-    catalog::read_page(kind, &backend.id, host, result)
+    let told = legacy::tools_result(result)
+        .filter(|_| kind == ListKind::Tools && backend.era.known().is_some_and(|known| known != Speaks::Legacy));
+    catalog::read_page(kind, &backend.id, host, told.as_deref().unwrap_or(result))
         .map(Some)
         .map_err(|why| backend.refusal(&Failure::Protocol(format!("{}: {why}", method(kind).name()))))
 }

@@ -42,7 +42,17 @@ pub fn receive(link: &Arc<Link>, connection: &Arc<Connection>, message: Message,
             connection.answered(message);
         }
         Kind::Error => connection.answered(message),
+        // MCP 2026-07-28, Transports: only clients send requests, and they send no responses.
+        Kind::Request if connection.modern().is_some() => {
+            link.backend.shared.metrics.dropped_notification("request");
+            tracing::warn!(backend = %link.backend.id, method = message.method.name(), "a backend that speaks 2026-07-28 sent a request");
+        }
         Kind::Request => request(link, connection, &message, origin),
+        Kind::Notification if connection.modern().is_some() => {
+            if let Some(message) = connection.modern().and_then(|modern| modern.admit(&message)) {
+                notification(link, connection, &message, origin);
+            }
+        }
         Kind::Notification => notification(link, connection, &message, origin),
     }
 }
@@ -117,6 +127,18 @@ fn request(link: &Arc<Link>, connection: &Arc<Connection>, message: &Message, or
     if let Err(refusal) = asked {
         link.backend.shared.metrics.error(refusal.kind.code());
         connection.send_later(refusal.to_response(Some(&id), &crate::request_id()));
+    }
+}
+
+/// What a backend needs before it answers the request of `asker`: asked of that client and of nobody else.
+pub fn need(link: &Arc<Link>, connection: &Arc<Connection>, question: &Message, asker: &Asker) {
+    let asked = match asker {
+        Asker::Call(call) => call.session.ask(connection, question, Some(call)),
+        Asker::Task(run) => tasks::ask_client(run, connection, question),
+    };
+    if let Err(refusal) = asked {
+        link.backend.shared.metrics.error(refusal.kind.code());
+        connection.send_later(refusal.to_response(question.id.as_ref(), &crate::request_id()));
     }
 }
 

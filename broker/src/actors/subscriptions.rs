@@ -211,6 +211,12 @@ impl Subscriptions {
         session.deliver_about(EventKind::Message, Some(resource_topic(session, link, uri)), incoming::updated_frame(session, link, uri));
     }
 
+    /// Tells everybody that something may have been missed.
+    pub fn tell_gaps(&self, link: &Link) {
+        let uris: Vec<String> = self.lock().keys().cloned().collect();
+        uris.iter().for_each(|uri| self.tell_listeners(link, uri));
+    }
+
     fn tell_listeners(&self, link: &Link, uri: &str) {
         for session in self.listeners(uri) {
             self.tell_gap(link, &session, uri);

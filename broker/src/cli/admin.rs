@@ -11,8 +11,8 @@ use serde_json::{Map, Value, json};
 
 use super::{
     args::{
-        AdminCommand, BackendAdd, BackendCommand, KeyCommand, Links, NodeCommand, OnlyTenant, Output, SessionCommand, SubscriptionCommand,
-        TaskCommand, TenantAdd, TenantCommand,
+        AdminCommand, BackendAdd, BackendCommand, KeyCommand, Links, NodeCommand, OnlyTenant, Output, Protocol, SessionCommand,
+        SubscriptionCommand, TaskCommand, TenantAdd, TenantCommand,
     },
     client::{AdminClient, ClientError},
     table::{self, Column},
@@ -59,6 +59,7 @@ const BACKEND: &[Column] = &[
     ("folder", "settings.transport.cwd"),
     ("environment", "settings.transport.env"),
     ("sharing", "settings.links"),
+    ("protocol", "settings.protocol"),
     ("timeouts", "settings.timeouts"),
     ("limits", "settings.limits"),
     ("bearer", "settings.credentials.bearer"),
@@ -314,6 +315,14 @@ fn backend_body(add: &BackendAdd, own: impl Fn(&str) -> Option<String>) -> Resul
         }
         .into();
     }
+    if let Some(protocol) = add.protocol {
+        body["protocol"] = match protocol {
+            Protocol::Auto => "auto",
+            Protocol::Legacy => "legacy",
+            Protocol::Modern => "modern",
+        }
+        .into();
+    }
     for (name, timeout) in [("call", &add.call_timeout), ("initialize", &add.initialize_timeout)] {
         if let Some(timeout) = timeout {
             body["timeouts"][name] = timeout.as_str().into();
@@ -415,9 +424,11 @@ mod tests {
 
     #[test]
     fn a_backend_is_described_by_its_url() {
-        let body =
-            body_of("mcp-broker backend add one --url http://h/mcp --header X-Key:v:w --links per-session --call-timeout 5s").unwrap();
-        let expected = json!({"transport": {"type": "http", "url": "http://h/mcp"}, "links": "per-session",
+        let body = body_of(
+            "mcp-broker backend add one --url http://h/mcp --header X-Key:v:w --links per-session --protocol legacy --call-timeout 5s",
+        )
+        .unwrap();
+        let expected = json!({"transport": {"type": "http", "url": "http://h/mcp"}, "links": "per-session", "protocol": "legacy",
             "timeouts": {"call": "5s"}, "credentials": {"headers": {"X-Key": "v:w"}}});
         assert_eq!(body, expected);
         assert!(crate::config::checked::parse_backend_spec(&body).is_ok());

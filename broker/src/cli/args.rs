@@ -157,7 +157,7 @@ pub(super) struct BackendAdd {
     #[arg(long)]
     pub(super) url: Option<String>,
     /// The whole body for the admin API, as JSON; - for standard input
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["links", "call_timeout", "initialize_timeout"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["links", "protocol", "call_timeout", "initialize_timeout"])]
     pub(super) spec: Option<PathBuf>,
     /// A program that speaks MCP on its standard streams, with its arguments
     #[arg(last = true, value_name = "COMMAND")]
@@ -177,6 +177,9 @@ pub(super) struct BackendAdd {
     /// Who shares a link to the server
     #[arg(long, value_enum)]
     pub(super) links: Option<Links>,
+    /// In which era of MCP the server is spoken to
+    #[arg(long, value_enum)]
+    pub(super) protocol: Option<Protocol>,
     /// How long a call may take, such as 30s
     #[arg(long, value_name = "DURATION")]
     pub(super) call_timeout: Option<String>,
@@ -191,6 +194,16 @@ pub(super) struct BackendAdd {
     pub(super) no_wait: bool,
     #[command(flatten)]
     pub(super) output: Output,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(super) enum Protocol {
+    /// It is asked which one it speaks
+    Auto,
+    /// A revision with initialize, up to 2025-11-25
+    Legacy,
+    /// 2026-07-28
+    Modern,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]

@@ -15,7 +15,7 @@ use super::{
     protection,
     raw::{describe, not_available, unknown},
     spec::{
-        BackendSpec, Credentials, LinkSharing, TcpTls, TenantSpec, TlsSettings, TransportSpec, as_http_url, is_server_name,
+        BackendSpec, Credentials, LinkSharing, ProtocolChoice, TcpTls, TenantSpec, TlsSettings, TransportSpec, as_http_url, is_server_name,
         split_host_port,
     },
     units::{format_duration, parse_duration},
@@ -29,7 +29,7 @@ const HEADERS_MAX: usize = 64;
 const TEXT_BYTES_MAX: usize = 32 * 1024;
 
 /// Headers the broker writes itself: a configured one would break the transport or speak for a client.
-const OWN_HEADERS: [&str; 16] = [
+const OWN_HEADERS: [&str; 18] = [
     "accept",
     "accept-encoding",
     "connection",
@@ -39,6 +39,8 @@ const OWN_HEADERS: [&str; 16] = [
     "host",
     "keep-alive",
     "last-event-id",
+    "mcp-method",
+    "mcp-name",
     "mcp-protocol-version",
     "mcp-session-id",
     "proxy-connection",
@@ -210,7 +212,8 @@ pub(super) fn deadline_allowed() -> String {
 }
 
 fn backend(reader: &mut Reader<'_>, body: &Value) -> Option<BackendSpec> {
-    let members = reader.object("", body, &["transport", "links", "timeouts", "breaker", "limits", "credentials"], &[])?;
+    let known = ["transport", "links", "protocol", "timeouts", "breaker", "limits", "credentials"];
+    let members = reader.object("", body, &known, &[])?;
     let transport = match given(members, "transport") {
         Some(value) => read_transport(reader, value),
         None => {
@@ -227,6 +230,15 @@ fn backend(reader: &mut Reader<'_>, body: &Value) -> Option<BackendSpec> {
             LinkSharing::Auto
         }
     };
+    let protocol = match given(members, "protocol").map(|value| value.as_str()) {
+        None | Some(Some("auto")) => ProtocolChoice::Auto,
+        Some(Some("legacy")) => ProtocolChoice::Legacy,
+        Some(Some("modern")) => ProtocolChoice::Modern,
+        Some(_) => {
+            reader.fault("protocol", "is no era of MCP", "auto, legacy, modern");
+            ProtocolChoice::Auto
+        }
+    };
     let timeouts = reader.backend_timeouts(members);
     let breaker = reader.breaker(members);
     let limits = given(members, "limits").map(|value| body_limits::backend(reader, value)).unwrap_or_default();
@@ -236,7 +248,7 @@ fn backend(reader: &mut Reader<'_>, body: &Value) -> Option<BackendSpec> {
         credentials =
             Credentials { bearer: reader.text("credentials", members, "bearer"), headers: reader.texts("credentials", members, "headers") };
     }
-    Some(BackendSpec { transport: transport?, links, timeouts, breaker, limits, credentials })
+    Some(BackendSpec { transport: transport?, links, protocol, timeouts, breaker, limits, credentials })
 }
 
 fn read_transport(reader: &mut Reader<'_>, value: &Value) -> Option<TransportSpec> {
@@ -510,6 +522,7 @@ mod tests {
         assert_fault(json!({"transport": http, "breaker": {"failure": 1}}), "breaker.failure: is no known key, perhaps `failures`");
         assert_fault(json!({"transport": http, "link": "auto"}), "link: is no known key, perhaps `links`");
         assert_fault(json!({"transport": http, "links": "some"}), "links: ");
+        assert_fault(json!({"transport": http, "protocol": "2026-07-28"}), "protocol: ");
         assert_fault(json!({"transport": http, "timeouts": {"call": 5}}), "timeouts.call: is a number");
         assert_fault(json!({"transport": http, "timeouts": {"call": "5 apples"}}), "timeouts.call: \"5 apples\" is not a duration");
         assert_fault(

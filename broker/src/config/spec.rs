@@ -64,6 +64,8 @@ pub struct BackendSpec {
     #[serde(default)]
     pub links: LinkSharing,
     #[serde(default)]
+    pub protocol: ProtocolChoice,
+    #[serde(default)]
     pub timeouts: BackendTimeouts,
     #[serde(default, skip_serializing_if = "BackendBreaker::is_empty")]
     pub breaker: BackendBreaker,
@@ -206,6 +208,19 @@ pub enum LinkSharing {
     Shared,
     /// Never shared.
     PerSession,
+}
+
+/// In which era of MCP a backend is spoken to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ProtocolChoice {
+    /// It is asked which one it speaks: 2026-07-28 where it can, else a revision with `initialize`.
+    #[default]
+    Auto,
+    /// A revision with `initialize`, up to 2025-11-25.
+    Legacy,
+    /// 2026-07-28, where each request stands alone.
+    Modern,
 }
 
 /// Deadlines for one backend; an absent one takes the configuration's default.

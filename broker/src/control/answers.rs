@@ -12,7 +12,8 @@ use super::{
 };
 use crate::{
     config::spec::{
-        BackendBreaker, BackendLimits, BackendSpec, BackendTimeouts, LinkSharing, TenantLimits, TenantSpec, TenantTimeouts, TransportSpec,
+        BackendBreaker, BackendLimits, BackendSpec, BackendTimeouts, LinkSharing, ProtocolChoice, TenantLimits, TenantSpec, TenantTimeouts,
+        TransportSpec,
     },
     views::BackendStatus,
 };
@@ -72,6 +73,7 @@ pub struct BackendView {
 pub struct BackendSettings {
     pub transport: TransportSpec,
     pub links: LinkSharing,
+    pub protocol: ProtocolChoice,
     pub timeouts: BackendTimeouts,
     #[serde(default)]
     pub breaker: BackendBreaker,
@@ -116,6 +118,7 @@ impl BackendView {
             settings: BackendSettings {
                 transport: redact::transport(&spec.transport),
                 links: spec.links,
+                protocol: spec.protocol,
                 timeouts: spec.timeouts.clone(),
                 breaker: spec.breaker.clone(),
                 limits: spec.limits.clone(),

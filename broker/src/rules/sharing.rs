@@ -33,15 +33,21 @@ pub enum Wire {
     HttpWithSessions,
     /// Streamable HTTP that keeps no session.
     HttpStateless,
+    /// 2026-07-28, over whatever wire: each request says for whom it is, and its answers and questions are its own.
+    Modern,
     /// One pipe for everything: answers are told apart, questions are not.
     Pipe,
 }
+
+/// In place of capabilities, which each request has of its own.
+const MODERN: u32 = u32::MAX;
 
 /// The scope of the link a session, or a task without one, uses. `own`: the scope that is for it alone.
 pub fn scope(sharing: LinkSharing, wire: Wire, own: LinkScope, principal: &PrincipalId, client: &ClientCapabilities) -> LinkScope {
     match (sharing, wire) {
         (LinkSharing::PerSession, _) | (LinkSharing::Auto, Wire::HttpWithSessions) => own,
         (LinkSharing::Shared, _) => LinkScope::Tenant,
+        (LinkSharing::Auto, Wire::Modern) => LinkScope::Principal(principal.clone(), MODERN),
         (LinkSharing::Auto, Wire::HttpStateless) => LinkScope::Principal(principal.clone(), client.fingerprint()),
         (LinkSharing::Auto, Wire::Pipe) if client.can_answer() => own,
         (LinkSharing::Auto, Wire::Pipe) => LinkScope::Principal(principal.clone(), 0),
@@ -81,6 +87,13 @@ mod tests {
         let client = ClientCapabilities::parse(br#"{"sampling":{}}"#).unwrap();
         assert!(!declared(&LinkScope::Tenant, Wire::Pipe, &client).can_answer());
         assert!(declared(&LinkScope::Session(SessionId::new("s")), Wire::Pipe, &client).can_answer());
+    }
+
+    #[test]
+    fn a_modern_backend_tells_requests_apart_whatever_their_clients_declare() {
+        let shared = scope_of(LinkSharing::Auto, Wire::Modern, "{}");
+        assert_eq!(shared, scope_of(LinkSharing::Auto, Wire::Modern, r#"{"sampling":{}}"#));
+        assert_ne!(shared, scope_of(LinkSharing::Auto, Wire::Pipe, "{}"), "not the link of clients of another era");
     }
 
     #[test]

@@ -276,7 +276,11 @@ impl BackendTask {
             id: text_of("taskId")?,
             status: text_of("status").and_then(|status| TaskStatus::parse(&status)).unwrap_or(TaskStatus::Working),
             message: text_of("statusMessage").map(|text| for_people(&text)),
-            poll_interval: task.get("pollInterval").and_then(milliseconds).map(|wait| wait.clamp(TASK_POLL_MIN, TASK_POLL_MAX)),
+            poll_interval: task
+                .get("pollInterval")
+                .or_else(|| task.get("pollIntervalMs"))
+                .and_then(milliseconds)
+                .map(|wait| wait.clamp(TASK_POLL_MIN, TASK_POLL_MAX)),
         })
     }
 }

@@ -7,7 +7,7 @@ use protocol::ids::{BackendId, TenantId};
 use crate::config::{
     DeclaredBackend,
     checked::DEFAULT_TENANT,
-    spec::{BackendSpec, BackendTimeouts, Credentials, LinkSharing, TransportSpec},
+    spec::{BackendSpec, BackendTimeouts, Credentials, LinkSharing, ProtocolChoice, TransportSpec},
 };
 
 const BACKEND: &str = "demo";
@@ -20,6 +20,7 @@ pub(super) fn backend(program: String) -> DeclaredBackend {
         spec: BackendSpec {
             transport: TransportSpec::Stdio { command: program, args: vec!["demo-backend".to_owned()], env: Default::default(), cwd: None },
             links: LinkSharing::Auto,
+            protocol: ProtocolChoice::Legacy,
             timeouts: BackendTimeouts::default(),
             breaker: Default::default(),
             limits: Default::default(),

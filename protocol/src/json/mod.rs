@@ -316,7 +316,7 @@ impl<'a> Walker<'a> {
 }
 
 /// The text of a JSON string literal; `None` when `raw` is not one.
-pub(crate) fn unquote(raw: &[u8]) -> Option<Cow<'_, str>> {
+pub fn unquote(raw: &[u8]) -> Option<Cow<'_, str>> {
     let inner = raw.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
     if memchr::memchr(b'\\', inner).is_none() {
         return std::str::from_utf8(inner).ok().map(Cow::Borrowed);

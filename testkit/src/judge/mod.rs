@@ -30,6 +30,15 @@ const ID_BYTES_MAX: usize = 1_024;
 /// Says of a message which task it belongs to.
 const RELATED_TASK: &str = "io.modelcontextprotocol/related-task";
 
+/// What a request of 2026-07-28 says of itself.
+const PROTOCOL_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
+const HOP_META: [&str; 4] = [
+    PROTOCOL_VERSION,
+    "io.modelcontextprotocol/clientCapabilities",
+    "io.modelcontextprotocol/clientInfo",
+    "io.modelcontextprotocol/logLevel",
+];
+
 /// Reserved `_meta` keys some peer wrote in this process: the broker may pass those on.
 static SPOKEN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
@@ -185,7 +194,9 @@ impl Hearing {
         }
         // The broker hosts tasks, so towards clients it speaks of them by itself.
         let of_a_task = |key: &String| self.toward == Toward::Client && key == RELATED_TASK;
-        let invented: Vec<String> = invented_keys(message).into_iter().filter(|key| !of_a_task(key)).collect();
+        // Each request of 2026-07-28 says of itself what the handshake said before.
+        let of_the_hop = |key: &String| self.toward == Toward::Backend && is_modern(message) && HOP_META.contains(&key.as_str());
+        let invented: Vec<String> = invented_keys(message).into_iter().filter(|key| !of_a_task(key) && !of_the_hop(key)).collect();
         if invented.is_empty() { Ok(()) } else { Err(format!("reserved _meta keys no peer wrote: {invented:?}")) }
     }
 
@@ -195,12 +206,15 @@ impl Hearing {
         let is_request = message.get("id").is_some();
         let revision = match (method, message["params"]["protocolVersion"].as_str()) {
             ("initialize", Some(offered)) => Revision::of(offered).ok_or("initialize offers a version that is none")?,
+            _ if is_modern(message) => Revision::V2026_07_28,
             _ => self.revision(),
         };
         check(revision, if is_request { "JSONRPCRequest" } else { "JSONRPCNotification" }, message)?;
         match revision.definition_of(self.toward, is_request, method) {
             Some(_) if self.content_excused.is_some() => Ok(()),
             Some(definition) => check(revision, definition, message),
+            // An extension, which the schema does not have.
+            None if revision == Revision::V2026_07_28 && method.starts_with("tasks/") => Ok(()),
             None if schema::is_mcp_method(method) => {
                 let kind = if is_request { "request" } else { "notification" };
                 Err(format!("{} has no {kind} {method} towards a {:?}", revision.name(), self.toward))
@@ -256,7 +270,7 @@ impl Hearing {
         let is_url_error = message["error"]["code"] == -32042;
         let definition = match revision {
             Revision::V2025_11_25 if is_url_error && self.content_excused.is_none() => "URLElicitationRequiredError",
-            Revision::V2025_11_25 => "JSONRPCErrorResponse",
+            Revision::V2025_11_25 | Revision::V2026_07_28 => "JSONRPCErrorResponse",
             _ => "JSONRPCError",
         };
         check(revision, definition, &message)
@@ -265,6 +279,11 @@ impl Hearing {
 
 fn check(revision: Revision, definition: &str, value: &Value) -> Result<(), String> {
     revision.check(definition, value).map_err(|faults| format!("is no {definition}:\n{faults}"))
+}
+
+/// Whether a request is in the form of 2026-07-28.
+fn is_modern(message: &Value) -> bool {
+    message["params"]["_meta"][PROTOCOL_VERSION] == Revision::V2026_07_28.name()
 }
 
 /// Whether MCP keeps this `_meta` key for itself, by any revision's wording.

@@ -11,13 +11,14 @@ use std::{
 use jsonschema::Validator;
 use serde_json::{Map, Value, json};
 
-/// A revision of MCP that has sessions.
+/// A revision of MCP. Only the last has no sessions: each of its requests says of itself in which revision it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Revision {
     V2024_11_05,
     V2025_03_26,
     V2025_06_18,
     V2025_11_25,
+    V2026_07_28,
 }
 
 /// Whom a message is for.
@@ -28,11 +29,12 @@ pub enum Toward {
 }
 
 impl Revision {
+    /// Those that have sessions.
     pub const ALL: [Self; 4] = [Self::V2024_11_05, Self::V2025_03_26, Self::V2025_06_18, Self::V2025_11_25];
     pub const LATEST: Self = Self::V2025_11_25;
 
     pub fn of(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|revision| revision.name() == text)
+        Self::ALL.into_iter().chain([Self::V2026_07_28]).find(|revision| revision.name() == text)
     }
 
     pub fn name(self) -> &'static str {
@@ -41,21 +43,23 @@ impl Revision {
             Self::V2025_03_26 => "2025-03-26",
             Self::V2025_06_18 => "2025-06-18",
             Self::V2025_11_25 => "2025-11-25",
+            Self::V2026_07_28 => "2026-07-28",
         }
     }
 
     /// The member of the schema that holds the definitions.
     fn section(self) -> &'static str {
-        if self == Self::V2025_11_25 { "$defs" } else { "definitions" }
+        if self >= Self::V2025_11_25 { "$defs" } else { "definitions" }
     }
 
     fn document(self) -> &'static Value {
-        static DOCUMENTS: [OnceLock<Value>; 4] = [const { OnceLock::new() }; 4];
+        static DOCUMENTS: [OnceLock<Value>; 5] = [const { OnceLock::new() }; 5];
         let text = match self {
             Self::V2024_11_05 => include_str!("../../schemas/2024-11-05.json"),
             Self::V2025_03_26 => include_str!("../../schemas/2025-03-26.json"),
             Self::V2025_06_18 => include_str!("../../schemas/2025-06-18.json"),
             Self::V2025_11_25 => include_str!("../../schemas/2025-11-25.json"),
+            Self::V2026_07_28 => include_str!("../../schemas/2026-07-28.json"),
         };
         DOCUMENTS[self as usize].get_or_init(|| serde_json::from_str(text).expect("the published schemas are JSON"))
     }
@@ -85,11 +89,14 @@ impl Revision {
 
     /// `(method, definition)` of each member of a union such as `ClientRequest`.
     fn methods_of(self, union: &str) -> impl Iterator<Item = (&'static str, &'static str)> {
-        let members = self.definitions()[union]["anyOf"].as_array().expect("a union lists its members");
-        members.iter().filter_map(move |member| {
+        // A revision may have no member of a union, or one that stands for it.
+        let alone = (union == "ClientNotification").then_some("CancelledNotification");
+        let members = self.definitions().get(union).and_then(|union| union["anyOf"].as_array());
+        let alone = alone.filter(|_| members.is_none()).map(|definition| ("notifications/cancelled", definition));
+        alone.into_iter().chain(members.into_iter().flatten().filter_map(move |member| {
             let definition = member["$ref"].as_str()?.rsplit('/').next()?;
             Some((self.definitions()[definition]["properties"]["method"]["const"].as_str()?, definition))
-        })
+        }))
     }
 
     /// What is wrong with `value` as this definition; one line per fault.

@@ -28,6 +28,7 @@ pub use super::failure::Failure;
 use super::{
     Link,
     http::{HttpWire, Request},
+    modern::{self, Modern, exchange},
     pending::{Asked, Delivery, Pending},
     queue::FrameQueue,
     unreadable,
@@ -50,6 +51,8 @@ pub struct Connection {
     pub opened: Instant,
     /// What was agreed at the handshake.
     negotiated: OnceLock<Arc<InitializeAnswer>>,
+    /// What there is of it where the backend speaks 2026-07-28.
+    modern: OnceLock<Arc<Modern>>,
     next_wire_id: AtomicU64,
     pending: Pending,
     wire: Wire,
@@ -88,6 +91,7 @@ impl Connection {
         Arc::new(Self {
             opened: Instant::now(),
             negotiated: OnceLock::new(),
+            modern: OnceLock::new(),
             next_wire_id: AtomicU64::new(1),
             pending: Pending::default(),
             wire,
@@ -113,12 +117,23 @@ impl Connection {
         self.negotiated().map_or(Ok(()), |agreed| agreed.capabilities.permits(method, agreed.version))
     }
 
+    /// What there is beside requests where the backend speaks 2026-07-28.
+    pub fn modern(&self) -> Option<&Arc<Modern>> {
+        self.modern.get()
+    }
+
+    /// The backend speaks 2026-07-28, and this is what it can do.
+    pub(super) fn becomes_modern(&self, found: InitializeAnswer, modern: Modern) {
+        let _set_once = self.negotiated.set(Arc::new(found));
+        let _set_once = self.modern.set(Arc::new(modern));
+    }
+
     /// Performs the client's half of the handshake (MCP 2025-11-25, Lifecycle).
     pub(super) async fn initialize(self: &Arc<Self>, link: &Arc<Link>) -> Result<(), Failure> {
         let wire_id = self.next_wire_id();
         let id = RequestId::from_u64(wire_id);
         let frame = handshake::initialize_request(&id, Version::LATEST_LEGACY, link.declared.raw(), crate::BROKER_INFO.as_bytes());
-        let answer = self.round_trip(link, Request { wire_id, frame, asker: None, opening: true }).await;
+        let answer = self.round_trip(link, Request { wire_id, frame, asker: None, opening: true, headers: None }).await;
         // Whatever became of it, no client's request was under way.
         let answer = answer.map_err(|failure| match failure {
             Failure::Unclear(text) => Failure::Busy(text),
@@ -154,6 +169,10 @@ impl Connection {
 
     /// Sends a client's request and waits for its answer. Cancel-safe: a dropped wait frees its slot.
     pub async fn exchange(self: &Arc<Self>, link: &Arc<Link>, outgoing: Outgoing<'_>) -> Result<Message, Failure> {
+        if self.modern().is_some() {
+            // On the heap: it is much larger than what other connections need.
+            return Box::pin(exchange::exchange(self, link, outgoing)).await;
+        }
         let wire_id = self.next_wire_id();
         let digits = wire_id.to_string().into_bytes();
         let mut splice = Splice::new(&outgoing.message.frame);
@@ -168,7 +187,7 @@ impl Connection {
         }
         outgoing.asker.sent_as(Carried { link: link.clone(), connection: self.clone(), wire_id });
         let sent_at = Instant::now();
-        let request = Request { wire_id, frame: splice.finish(), asker: Some(outgoing.asker), opening: false };
+        let request = Request { wire_id, frame: splice.finish(), asker: Some(outgoing.asker), opening: false, headers: None };
         let answer = self.round_trip(link, request).await;
         link.backend.judge(self, &answer, sent_at.elapsed());
         // How long a task takes says nothing about how fast its backend answers.
@@ -181,22 +200,29 @@ impl Connection {
     /// Asks something of the broker's own on behalf of somebody to whom the backend may have questions meanwhile. Takes as
     /// long as the backend does.
     pub async fn ask_for(self: &Arc<Self>, link: &Arc<Link>, method: Method, params: &[u8], asker: &Asker) -> Result<Message, Failure> {
+        if self.modern().is_some() {
+            return Box::pin(modern::ask_for(self, link, method, params, asker)).await;
+        }
         let wire_id = self.next_wire_id();
         let frame = handshake::request(&RequestId::from_u64(wire_id), method, Some(params));
-        self.round_trip(link, Request { wire_id, frame, asker: Some(asker), opening: false }).await
+        self.round_trip(link, Request { wire_id, frame, asker: Some(asker), opening: false, headers: None }).await
     }
 
     /// Asks something of the broker's own, within the time for control methods.
     pub async fn ask(self: &Arc<Self>, link: &Arc<Link>, method: Method, params: Option<&[u8]>) -> Result<Message, Failure> {
+        let limit = link.backend.timeouts().control;
+        if self.modern().is_some() {
+            let asked = Box::pin(modern::ask(self, link, method, params));
+            return tokio::time::timeout(limit, asked).await.unwrap_or(Err(Failure::TimedOut(method)));
+        }
         let wire_id = self.next_wire_id();
         let frame = handshake::request(&RequestId::from_u64(wire_id), method, params);
-        let limit = link.backend.timeouts().control;
-        let request = Request { wire_id, frame, asker: None, opening: false };
+        let request = Request { wire_id, frame, asker: None, opening: false, headers: None };
         tokio::time::timeout(limit, self.round_trip(link, request)).await.unwrap_or(Err(Failure::TimedOut(method)))
     }
 
     /// Sends a request and waits for its answer, for as long as there can be one.
-    async fn round_trip(self: &Arc<Self>, link: &Arc<Link>, request: Request<'_>) -> Result<Message, Failure> {
+    pub(super) async fn round_trip(self: &Arc<Self>, link: &Arc<Link>, request: Request<'_>) -> Result<Message, Failure> {
         if self.is_closed() {
             return Err(self.why_closed());
         }
@@ -253,6 +279,11 @@ impl Connection {
         self.resolve(id.as_ref(), Ok(message));
     }
 
+    /// An answer that does not say to what; the wire does.
+    pub(super) fn answered_as(&self, wire_id: u64, message: Message) {
+        self.resolve(Some(&RequestId::from_u64(wire_id)), Ok(message));
+    }
+
     /// Something came in that is no message. It may still say what it was meant for: a request is told what is wrong with
     /// it, the wait for an answer is over.
     pub fn broken_message(&self, rejected: &Rejected, text: &[u8]) {
@@ -307,6 +338,13 @@ impl Connection {
 
     /// Queues a notification or an answer; what finds no room is lost and logged.
     pub fn send_later(&self, frame: Bytes) {
+        match self.modern() {
+            Some(modern) => modern.take_reply(frame),
+            None => self.push_frame(frame),
+        }
+    }
+
+    pub(super) fn push_frame(&self, frame: Bytes) {
         self.metrics.bytes(Direction::Out, Side::Backend, frame.len());
         if let Err(failure) = self.queue().push(frame) {
             self.metrics.dropped_notification("to_backend");
@@ -370,6 +408,13 @@ impl Connection {
         self.finished.cancelled().await;
     }
 
+    /// Lets the backend tell when its lists change, where that has to be asked for.
+    pub(super) fn watch_lists(self: &Arc<Self>, link: &Arc<Link>) {
+        if let Some(modern) = self.modern() {
+            modern.watch_lists(self, link);
+        }
+    }
+
     fn queue(&self) -> &FrameQueue {
         match &self.wire {
             Wire::Pipe(queue) => queue,
@@ -377,7 +422,7 @@ impl Connection {
         }
     }
 
-    fn next_wire_id(&self) -> u64 {
+    pub(super) fn next_wire_id(&self) -> u64 {
         self.next_wire_id.fetch_add(1, Ordering::Relaxed)
     }
 }
@@ -395,7 +440,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        actors::{backend::Backend, shared::Shared},
+        actors::{backend::Backend, link::Era, shared::Shared},
         auth::Keys,
         config::{Config, spec::BackendSpec},
         durable::{Durable, Stores},
@@ -410,7 +455,7 @@ mod tests {
         let shared = Shared::new(Arc::new(Config::default()), metrics, http, key, durable);
         let spec: BackendSpec = serde_json::from_str(r#"{"transport":{"type":"stdio","command":"none"}}"#).unwrap();
         let backend = Backend::new(TenantId::parse("acme").unwrap(), BackendId::parse("b").unwrap(), spec, shared);
-        Link::new(backend, LinkScope::Catalog, ClientCapabilities::none())
+        Link::new(backend, LinkScope::Catalog, ClientCapabilities::none(), Era::Legacy)
     }
 
     fn message(text: String) -> Message {

@@ -7,6 +7,7 @@
 pub mod connection;
 mod failure;
 mod http;
+mod modern;
 pub mod pending;
 mod pipe;
 mod queue;
@@ -38,7 +39,10 @@ use protocol::{
 use tokio_util::sync::CancellationToken;
 
 use self::connection::{Connection, Failure};
-pub use self::trust::Trust;
+pub use self::{
+    modern::{Era, EraMemory, Speaks},
+    trust::Trust,
+};
 use super::{
     backend::Backend,
     session::{Session, record::BackendSession},
@@ -59,6 +63,8 @@ pub struct Link {
     pub scope: LinkScope,
     /// What the broker tells the backend its client can do.
     pub declared: ClientCapabilities,
+    /// The era its clients live in.
+    pub wants: Era,
     pub subscriptions: Subscriptions,
     current: ArcSwapOption<Connection>,
     opening: tokio::sync::Mutex<Backoff>,
@@ -98,12 +104,13 @@ struct Backoff {
 }
 
 impl Link {
-    pub fn new(backend: Arc<Backend>, scope: LinkScope, declared: ClientCapabilities) -> Arc<Self> {
+    pub fn new(backend: Arc<Backend>, scope: LinkScope, declared: ClientCapabilities, wants: Era) -> Arc<Self> {
         let users = Users { sessions: Vec::new(), runs: Vec::new(), level: None, level_taken: None, idle_since: None };
         Arc::new(Self {
             backend,
             scope,
             declared,
+            wants,
             subscriptions: Subscriptions::default(),
             current: ArcSwapOption::empty(),
             opening: tokio::sync::Mutex::default(),
@@ -196,7 +203,7 @@ impl Link {
     async fn open_in_time(self: &Arc<Self>, backoff: &Backoff) -> Result<Arc<Connection>, OpenError> {
         backoff.wait(&self.backend).await.map_err(OpenError::Waiting)?;
         let limit = self.backend.timeouts().initialize;
-        match tokio::time::timeout(limit, self.open()).await {
+        match tokio::time::timeout(limit, self.open_as_it_speaks()).await {
             // No call has begun, whoever says that there is no answer.
             Ok(Err(Failure::Unclear(text))) => Err(OpenError::Failed(Failure::Busy(text))),
             Ok(opened) => opened.map_err(OpenError::Failed),
@@ -204,6 +211,13 @@ impl Link {
                 let text = format!("no answer to initialize within {}", crate::config::units::format_duration(limit));
                 Err(OpenError::Failed(Failure::NotSent(text)))
             }
+        }
+    }
+
+    async fn open_as_it_speaks(self: &Arc<Self>) -> Result<Arc<Connection>, Failure> {
+        match self.open().await {
+            Err(_) if self.backend.era.take_second_chance() => self.open().await,
+            opened => opened,
         }
     }
 
@@ -224,6 +238,9 @@ impl Link {
             .shared
             .metrics
             .version_negotiated(connection.negotiated().map_or(Version::LATEST_LEGACY, |n| n.version), Side::Backend);
+        if self.is_catalog() {
+            connection.watch_lists(self);
+        }
         let level = {
             let mut users = self.lock();
             users.level_taken = None;
@@ -265,7 +282,8 @@ impl Link {
     }
 
     async fn send_level(self: &Arc<Self>, connection: &Arc<Connection>, level: LogLevel) {
-        if connection.permits(Method::LoggingSetLevel).is_err() {
+        // Each request of 2026-07-28 says itself what its client wants to hear.
+        if connection.modern().is_some() || connection.permits(Method::LoggingSetLevel).is_err() {
             return;
         }
         let params = format!("{{\"level\":\"{}\"}}", level.name());

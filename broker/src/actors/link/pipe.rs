@@ -12,6 +12,7 @@ use transport::frame::{FrameSink, FrameSource, Goodbye};
 use super::{
     Link,
     connection::{Connection, Failure, Wire},
+    modern,
     queue::{FrameQueue, Queued},
     unopened::CloseUnlessOpened,
 };
@@ -55,7 +56,7 @@ where
     let running = &link.backend.shared.running;
     running.spawn(watch(link.clone(), connection.clone(), writing));
     let guard = CloseUnlessOpened::new(&connection, running);
-    connection.initialize(link).await?;
+    modern::handshake::agree(&connection, link).await?;
     guard.opened();
     Ok(connection)
 }

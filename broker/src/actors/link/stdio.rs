@@ -10,6 +10,7 @@ use transport::child_process::{self, Child, ChildLimits, ChildProcess, ChildSpec
 use super::{
     Link,
     connection::{Connection, Failure},
+    modern,
     pipe::{self, LAST_WRITE_WAIT, Pipe},
     unopened::CloseUnlessOpened,
 };
@@ -32,7 +33,7 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Arc<Connection>, Failure> {
     let running = &link.backend.shared.running;
     running.spawn(watch(link.clone(), connection.clone(), process, writing));
     let guard = CloseUnlessOpened::new(&connection, running);
-    connection.initialize(link).await?;
+    modern::handshake::agree(&connection, link).await?;
     guard.opened();
     Ok(connection)
 }

@@ -93,6 +93,12 @@ impl TaskRun {
         self.changed.notify_waiters();
     }
 
+    /// The same, where the backend alone decided that a call becomes a task.
+    pub fn mirrors(self: &Arc<Self>, link: &Arc<Link>, connection: &Connection, backend_task: &str) {
+        self.lock().creating = true;
+        self.mirrored_as(link, connection, backend_task);
+    }
+
     /// The backend says that its own task changed.
     pub fn backend_task_changed(&self) {
         self.backend_said.notify_one();

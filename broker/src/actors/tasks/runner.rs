@@ -157,7 +157,7 @@ async fn send(run: &Arc<TaskRun>) -> Ending {
                 fault_point::passed("task.answered");
                 return match answer
                     .bytes(answer.result)
-                    .filter(|_| as_task && answer.fields.task_task_id.is_some())
+                    .filter(|_| (as_task || run.lock().mirrored.is_some()) && answer.fields.task_task_id.is_some())
                     .and_then(BackendTask::read)
                 {
                     Some(task) => mirror::follow(run, &link, &connection, task).await,

@@ -96,6 +96,11 @@ on_every_ground! {
 
 /// The suite makes the backend; the driver it starts brings it and a client to the broker.
 async fn client_scenario(ground: Ground, scenario: &str, revision: &str) {
+    client_scenario_of(ground, scenario, revision, None).await;
+}
+
+/// `speaks`: the revision of the client in front of the broker, where it is not that of the suite's server.
+async fn client_scenario_of(ground: Ground, scenario: &str, revision: &str, speaks: Option<&str>) {
     let peers = Peers::installed();
     let results = tempfile::tempdir().expect("a temporary folder");
     let driver = Peers::ours("peers/conformance-client.py");
@@ -103,6 +108,9 @@ async fn client_scenario(ground: Ground, scenario: &str, revision: &str) {
     let broker = BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker")).on(ground).start().await;
     let admins: Vec<String> = broker.admin_addresses().iter().map(|address| format!("http://{address}")).collect();
     suite.env("DRIVER_BROKER", broker.url("")).env("DRIVER_ADMINS", admins.join(" "));
+    if let Some(speaks) = speaks {
+        suite.env("DRIVER_CLIENT_SPEAKS", speaks);
+    }
     suite.args(["client", "--command", &format!("'{}' -B '{}'", peers.python(2).display(), driver.display())]);
     suite.args(["--scenario", scenario, "--spec-version", revision, "--timeout", "60000", "-o"]).arg(results.path());
     let Ended { status, stdout, stderr } = run(suite, SUITE_WITHIN).await;
@@ -139,4 +147,89 @@ on_every_ground! {
         client_scenario(ground, "initialize", "2025-06-18").await;
         client_scenario(ground, "tools_call", "2025-06-18").await;
     }
+}
+
+/// Scenarios for clients of 2025-11-25 that need nothing which a server of 2026-07-28 does not have. The others ask the
+/// client back in the middle of a call by requests of their own, or are about tools that only do so.
+const OVER_A_MODERN_BACKEND: [&str; 22] = [
+    "server-initialize",
+    "ping",
+    "logging-set-level",
+    "completion-complete",
+    "tools-list",
+    "tools-call-simple-text",
+    "tools-call-image",
+    "tools-call-audio",
+    "tools-call-embedded-resource",
+    "tools-call-mixed-content",
+    "tools-call-error",
+    "tools-call-with-progress",
+    "resources-list",
+    "resources-read-text",
+    "resources-read-binary",
+    "resources-templates-read",
+    "resources-subscribe",
+    "resources-unsubscribe",
+    "prompts-list",
+    "prompts-get-simple",
+    "prompts-get-with-args",
+    "prompts-get-embedded-resource",
+];
+
+#[tokio::test]
+async fn br_01_clients_of_2025_11_25_in_front_of_the_fixture_as_a_server_of_2026_07_28() {
+    let peers = Peers::installed();
+    let fixture = peers.conformance_fixture().await;
+    let spec = json!({"transport": {"type": "http", "url": fixture.url}, "protocol": "modern"});
+    let broker = BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker")).backend("default", "fixture", spec).start().await;
+    for scenario in OVER_A_MODERN_BACKEND {
+        let results = tempfile::tempdir().expect("a temporary folder");
+        let mut suite = peers.conformance();
+        suite.args(["server", "--url", &broker.url("/mcp/fixture"), "-o"]).arg(results.path());
+        suite.args(["--scenario", scenario, "--spec-version", REVISION]);
+        let Ended { status, stdout, stderr } = run(suite, SUITE_WITHIN).await;
+        let complaints = complaints(&verdicts(results.path()));
+        assert!(status.success() && complaints.is_empty(), "{scenario}: {status}\n{}\n{stdout}\n{stderr}", complaints.join("\n"));
+    }
+    assert_eq!(broker.admin().backend("default", "fixture").await["protocol_version"], "2026-07-28");
+}
+
+/// The suite's servers of 2026-07-28, with a client of 2025-11-25 in front.
+async fn modern_client_scenario(scenario: &str) {
+    client_scenario_of(Ground::Sqlite, scenario, "2026-07-28", Some(REVISION)).await;
+}
+
+#[tokio::test]
+async fn nb_meta_01_client_scenario_request_metadata() {
+    modern_client_scenario("request-metadata").await;
+}
+
+#[tokio::test]
+async fn nb_rt_01_client_scenario_tools_call_of_2026_07_28() {
+    modern_client_scenario("tools_call").await;
+}
+
+#[tokio::test]
+async fn nb_hdr_01_client_scenario_http_standard_headers() {
+    modern_client_scenario("http-standard-headers").await;
+}
+
+#[tokio::test]
+async fn nb_hdr_02_client_scenario_http_custom_headers() {
+    modern_client_scenario("http-custom-headers").await;
+}
+
+#[tokio::test]
+async fn nb_hdr_03_client_scenario_http_invalid_tool_headers() {
+    modern_client_scenario("http-invalid-tool-headers").await;
+}
+
+#[tokio::test]
+async fn nb_mrtr_01_client_scenario_request_state() {
+    modern_client_scenario("sep-2322-client-request-state").await;
+}
+
+#[tokio::test]
+async fn n_sch_01_client_scenario_json_schema_ref_no_deref() {
+    modern_client_scenario("json-schema-ref-no-deref").await;
 }

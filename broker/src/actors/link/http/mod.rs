@@ -23,6 +23,7 @@ use hyper::body::Incoming;
 use protocol::{
     envelope::{Kind, Message},
     json,
+    modern::{HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION, is_modern_error, legacy},
     version::Version,
 };
 use tokio::sync::{mpsc, oneshot};
@@ -37,6 +38,7 @@ pub(super) use self::resuming::end_unused;
 use super::{
     Link,
     connection::{Connection, Failure, Wire},
+    modern,
     queue::{FrameQueue, Queued},
     unopened::CloseUnlessOpened,
 };
@@ -76,6 +78,8 @@ pub(super) struct Request<'a> {
     pub(super) asker: Option<&'a Asker>,
     /// It is `initialize`: its response carries the session id.
     pub(super) opening: bool,
+    /// What a request of 2026-07-28 says of itself in headers; `None`: it is one of a session.
+    pub(super) headers: Option<HeaderMap>,
 }
 
 /// The stream an answer is awaited on. Dropping it ends the stream, unless the answer has been seen.
@@ -111,7 +115,12 @@ pub(super) async fn open(link: &Arc<Link>, url: &str) -> Result<Arc<Connection>,
     let guard = CloseUnlessOpened::new(&connection, &shared.running);
     shared.running.spawn(send_one_way(wire.clone(), link.clone(), connection.clone(), frames));
     if !resuming::resume(link, url, &wire, &connection).await {
-        connection.initialize(link).await?;
+        modern::handshake::agree(&connection, link).await?;
+    }
+    if connection.modern().is_some() {
+        shared.running.spawn(watch(link.clone(), connection.clone()));
+        guard.opened();
+        return Ok(connection);
     }
     let (opened, head) = oneshot::channel();
     shared.running.spawn(general::listen(wire, link.clone(), connection.clone(), opened));
@@ -119,6 +128,12 @@ pub(super) async fn open(link: &Arc<Link>, url: &str) -> Result<Arc<Connection>,
     let _late_is_fine = tokio::time::timeout(STREAM_HEAD_WAIT, head).await;
     guard.opened();
     Ok(connection)
+}
+
+/// Waits for the end of a connection that has no GET stream, and tells.
+async fn watch(link: Arc<Link>, connection: Arc<Connection>) {
+    connection.closed().await;
+    link.backend.connection_ended(&link, &connection);
 }
 
 /// Posts what expects no answer, in order. A backend that does not take it in time loses it. When the connection is closed,
@@ -201,7 +216,8 @@ impl HttpWire {
         link: &Arc<Link>,
         request: Request<'_>,
     ) -> Result<AnswerStream, Failure> {
-        let response = self.send(self.post(request.frame)).await?;
+        let is_modern = request.headers.is_some();
+        let response = self.send(self.post(request.frame, request.headers)).await?;
         if request.opening
             && let Some(session) = response.headers().get(SESSION_ID)
         {
@@ -213,7 +229,8 @@ impl HttpWire {
             (StatusCode::OK, ContentKind::EventStream) => {
                 let (failed, failure) = oneshot::channel();
                 let stop = CancellationToken::new();
-                let reading = StreamReading::new(self, link, connection, Some(request.wire_id), request.asker.cloned());
+                let mut reading = StreamReading::new(self, link, connection, Some(request.wire_id), request.asker.cloned());
+                reading.resumable = !is_modern;
                 link.backend.shared.running.spawn(reading.until_answered(response.into_body(), stop.clone(), failed));
                 Ok(AnswerStream { failure: Some(failure), _stop: Some(stop.drop_guard()) })
             }
@@ -223,6 +240,7 @@ impl HttpWire {
                 let message = Message::decode(body, &self.limits).map_err(|rejected| Failure::Protocol(rejected.refusal.to_string()))?;
                 accept_answer(link, connection, request.wire_id, message)
             }
+            _ if is_modern => self.modern_refused(link, connection, request.wire_id, response).await,
             _ => self.refused(link, connection, request.wire_id, response).await,
         }
     }
@@ -243,6 +261,11 @@ impl HttpWire {
         };
         // Whatever the status, a message that names our request is its answer: the backend did process it.
         if let Some(message) = message.as_ref().filter(|message| message.answers(wire_id)) {
+            // But for a server that knows no sessions any more: it did not look at the request either.
+            let code = legacy::error_code(message);
+            if connection.negotiated().is_some() && matches!(code, Some(HEADER_MISMATCH | UNSUPPORTED_PROTOCOL_VERSION)) {
+                return Err(lives_in_another_era(link, connection));
+            }
             return accept_answer(link, connection, wire_id, message.clone());
         }
         // Some servers say 400 "no valid session" where the specification asks for 404.
@@ -261,6 +284,38 @@ impl HttpWire {
         })
     }
 
+    /// The same for a request of 2026-07-28: an error is an answer, also where it could not say to what. What is none
+    /// comes from a server that does not know that revision, or from something before it.
+    async fn modern_refused(
+        &self,
+        link: &Arc<Link>,
+        connection: &Arc<Connection>,
+        wire_id: u64,
+        response: Response<Incoming>,
+    ) -> Result<AnswerStream, Failure> {
+        let status = response.status();
+        let agreed = connection.modern().is_some();
+        let doubtful = matches!(status, StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED);
+        if !doubtful {
+            return self.refused(link, connection, wire_id, response).await;
+        }
+        let body = self.body(response, ERROR_BODY_BYTES_MAX).await;
+        let message = body.ok().and_then(|body| Message::decode(body, &self.limits).ok()).filter(|message| message.kind == Kind::Error);
+        let answers = |message: &Message| {
+            let is_known = || legacy::error_code(message).is_some_and(|code| is_modern_error(code) || (-32603..=-32600).contains(&code));
+            message.answers(wire_id) || (message.id.is_none() && is_known())
+        };
+        match message.filter(answers) {
+            Some(answer) => {
+                connection.answered_as(wire_id, answer);
+                Ok(AnswerStream::none())
+            }
+            // It lives in another era than it did: it is asked again.
+            None if agreed => Err(lives_in_another_era(link, connection)),
+            None => Err(Failure::Protocol(format!("status {status}"))),
+        }
+    }
+
     /// The queue of what expects no answer.
     pub(super) fn one_way(&self) -> &FrameQueue {
         &self.one_way
@@ -268,7 +323,7 @@ impl HttpWire {
 
     /// Sends a notification or an answer; 2xx is enough.
     pub(super) async fn post_one_way(&self, frame: Bytes) -> Result<(), Failure> {
-        let response = self.send(self.post(frame)).await?;
+        let response = self.send(self.post(frame, None)).await?;
         let status = response.status();
         let _drained = self.body(response, ERROR_BODY_BYTES_MAX).await;
         match status {
@@ -304,10 +359,11 @@ impl HttpWire {
         })
     }
 
-    fn post(&self, frame: Bytes) -> http::Request<Full<Bytes>> {
+    fn post(&self, frame: Bytes, more: Option<HeaderMap>) -> http::Request<Full<Bytes>> {
         self.request(HttpMethod::POST, frame, |headers| {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
             headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
+            headers.extend(more.into_iter().flatten());
         })
     }
 
@@ -335,6 +391,13 @@ impl HttpWire {
         }
         request
     }
+}
+
+/// The backend did not look at the request; who comes next asks it what it speaks.
+fn lives_in_another_era(link: &Arc<Link>, connection: &Connection) -> Failure {
+    connection.session_forgotten();
+    link.backend.lives_in_another_era(link);
+    Failure::SessionGone
 }
 
 fn accept_answer(link: &Arc<Link>, connection: &Arc<Connection>, wire_id: u64, message: Message) -> Result<AnswerStream, Failure> {

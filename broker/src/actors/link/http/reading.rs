@@ -45,6 +45,8 @@ pub(super) struct StreamReading {
     /// How long the backend wants its clients to wait before they come back.
     pub(super) retry: Duration,
     seen: VecDeque<String>,
+    /// A stream of 2026-07-28 that is lost can not be gone on with.
+    pub(super) resumable: bool,
     /// Events taken from the response being read.
     taken: usize,
 }
@@ -75,6 +77,7 @@ impl StreamReading {
             last_event_id: None,
             retry: RETRY_DEFAULT,
             seen: VecDeque::new(),
+            resumable: true,
             taken: 0,
         }
     }
@@ -174,7 +177,7 @@ impl StreamReading {
         if let Some(retry) = event.retry {
             self.retry = Duration::from_millis(retry).clamp(RETRY_MIN, RETRY_MAX);
         }
-        let repeated = event.id.is_some_and(|id| self.note_id(id));
+        let repeated = event.id.filter(|_| self.resumable).is_some_and(|id| self.note_id(id));
         let Some(data) = event.data.filter(|data| !data.is_empty()) else { return false };
         match Message::decode(data.clone(), &self.wire.limits) {
             Ok(message) => {

@@ -1,0 +1,124 @@
+//! In which eras of MCP a backend can be spoken to, as far as it is known: asked once, remembered until the backend
+//! contradicts.
+//!
+//! A backend that speaks both is spoken to as its client speaks: what need not be translated is not.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+
+use crate::config::spec::ProtocolChoice;
+
+/// The two eras of MCP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Era {
+    /// A session, opened by `initialize`.
+    Legacy,
+    /// Each request stands alone.
+    Modern,
+}
+
+/// What a backend speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Speaks {
+    /// Sessions, and nothing else.
+    Legacy = 1,
+    /// 2026-07-28, and nothing else.
+    Modern = 2,
+    Both = 3,
+    /// 2026-07-28; whether it knows sessions was not asked.
+    AtLeastModern = 4,
+}
+
+impl Speaks {
+    /// The era for a client of `wanted`.
+    pub fn to(self, wanted: Era) -> Option<Era> {
+        match (self, wanted) {
+            (Speaks::Legacy, _) => Some(Era::Legacy),
+            (Speaks::Modern, _) => Some(Era::Modern),
+            (Speaks::Both, _) | (Speaks::AtLeastModern, Era::Modern) => Some(wanted),
+            (Speaks::AtLeastModern, Era::Legacy) => None,
+        }
+    }
+}
+
+/// What is known of one backend.
+#[derive(Debug, Default)]
+pub struct EraMemory {
+    known: AtomicU8,
+    /// The backend ended when it was asked: it is tried once more, in the other way.
+    died_of_asking: AtomicBool,
+}
+
+impl EraMemory {
+    pub fn known(&self) -> Option<Speaks> {
+        match self.known.load(Ordering::Relaxed) {
+            1 => Some(Speaks::Legacy),
+            2 => Some(Speaks::Modern),
+            3 => Some(Speaks::Both),
+            4 => Some(Speaks::AtLeastModern),
+            _ => None,
+        }
+    }
+
+    /// The era for a client of `wanted`, as far as that is known.
+    pub fn to(&self, choice: ProtocolChoice, wanted: Era) -> Option<Era> {
+        match choice {
+            ProtocolChoice::Legacy => Some(Era::Legacy),
+            ProtocolChoice::Modern => Some(Era::Modern),
+            ProtocolChoice::Auto => self.known().and_then(|speaks| speaks.to(wanted)),
+        }
+    }
+
+    pub fn note(&self, speaks: Speaks) {
+        self.known.store(speaks as u8, Ordering::Relaxed);
+    }
+
+    /// It is asked again at the next opportunity.
+    pub fn forget(&self) {
+        self.known.store(0, Ordering::Relaxed);
+    }
+
+    /// Servers there are that end when they are told what they do not know. This is what is left.
+    pub(super) fn died_of_asking(&self, left: Speaks) {
+        self.note(left);
+        self.died_of_asking.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether another attempt is worth making at once.
+    pub fn take_second_chance(&self) -> bool {
+        self.died_of_asking.swap(false, Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_era_is_remembered_until_it_is_contradicted() {
+        let memory = EraMemory::default();
+        assert_eq!(memory.known(), None);
+        memory.note(Speaks::Modern);
+        assert_eq!(memory.known(), Some(Speaks::Modern));
+        memory.forget();
+        assert_eq!((memory.known(), memory.take_second_chance()), (None, false));
+        memory.died_of_asking(Speaks::Legacy);
+        assert_eq!(memory.known(), Some(Speaks::Legacy));
+        assert!(memory.take_second_chance() && !memory.take_second_chance());
+    }
+
+    #[test]
+    fn who_speaks_both_is_spoken_to_as_the_client_speaks() {
+        let memory = EraMemory::default();
+        assert_eq!(memory.to(ProtocolChoice::Auto, Era::Modern), None);
+        assert_eq!(memory.to(ProtocolChoice::Modern, Era::Legacy), Some(Era::Modern), "the operator knows");
+        memory.note(Speaks::Both);
+        for era in [Era::Legacy, Era::Modern] {
+            assert_eq!(memory.to(ProtocolChoice::Auto, era), Some(era));
+        }
+        memory.note(Speaks::Modern);
+        assert_eq!(memory.to(ProtocolChoice::Auto, Era::Legacy), Some(Era::Modern));
+        memory.note(Speaks::AtLeastModern);
+        assert_eq!((memory.to(ProtocolChoice::Auto, Era::Modern), memory.to(ProtocolChoice::Auto, Era::Legacy)), (Some(Era::Modern), None));
+    }
+}

@@ -1,0 +1,139 @@
+//! A call at a modern backend, over as many requests as it takes: what the backend needs of the client is asked for and the
+//! request sent again (MCP 2026-07-28, Multi Round-Trip Requests); headers that the backend does not accept are made anew
+//! from fresh schemas, once; a task it makes of the call is followed to its end.
+//!
+//! Invariant: the answer is one that a client of an earlier revision understands, whatever came in between.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use protocol::{
+    envelope::{Kind, Message},
+    json,
+    method::Method,
+    modern::{HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION, inputs::InputRequired, legacy, may_require_input, results::ResultType},
+    splice::Splice,
+};
+
+use super::{
+    inputs,
+    requests::{self, Speaker},
+    tasks,
+};
+use crate::{
+    actors::{
+        asker::{Asker, Carried},
+        catalog_refresh,
+        link::{
+            Link,
+            connection::{Connection, Failure, Outgoing},
+            http::Request,
+        },
+    },
+    limits::{BACKOFF_FIRST, BACKOFF_MAX, INPUT_ROUNDS_MAX},
+    rules::tasks::decoded,
+};
+
+/// What goes with a request that is sent again.
+#[derive(Default)]
+struct Round {
+    /// The object `inputResponses`.
+    responses: Option<Vec<u8>>,
+    /// `requestState`, exactly as it came.
+    state: Option<String>,
+}
+
+/// Sends a client's request and waits for its answer.
+pub(in crate::actors::link) async fn exchange(
+    connection: &Arc<Connection>,
+    link: &Arc<Link>,
+    outgoing: Outgoing<'_>,
+) -> Result<Message, Failure> {
+    let method = outgoing.message.method;
+    let mut round = Round::default();
+    let mut rounds = 0;
+    let mut pause = BACKOFF_FIRST;
+    let mut refreshed = false;
+    loop {
+        let request = prepare(connection, link, &outgoing, &round);
+        outgoing.asker.sent_as(Carried { link: link.clone(), connection: connection.clone(), wire_id: request.wire_id });
+        let answer = requests::send(connection, link, request).await?;
+        if answer.kind == Kind::Error {
+            match legacy::error_code(&answer) {
+                Some(HEADER_MISMATCH) if !refreshed => {
+                    refreshed = true;
+                    catalog_refresh::refresh_tools(connection, link).await?;
+                    continue;
+                }
+                Some(HEADER_MISMATCH) => return Err(Failure::Protocol("the backend does not accept the headers of a request".to_owned())),
+                Some(UNSUPPORTED_PROTOCOL_VERSION) => return Err(requests::changed_its_mind(connection, link)),
+                _ => return for_the_client(&answer, method),
+            }
+        }
+        let needed = match ResultType::of(&answer) {
+            ResultType::Complete => return for_the_client(&answer, method),
+            ResultType::InputRequired if may_require_input(method) => {
+                InputRequired::parse(answer.bytes(answer.result).unwrap_or_default()).map_err(|why| Failure::Protocol(why.to_owned()))?
+            }
+            ResultType::Task if method == Method::ToolsCall => return tasks::created(connection, link, outgoing.asker, &answer).await,
+            other => return Err(Failure::Protocol(format!("a result of type {} to {}", other.name(), method.name()))),
+        };
+        rounds += 1;
+        if rounds > INPUT_ROUNDS_MAX {
+            return Err(Failure::Protocol(format!("the backend asked more than {INPUT_ROUNDS_MAX} times before it answered")));
+        }
+        let responses = if needed.requests.is_empty() {
+            touch(outgoing.asker);
+            tokio::time::sleep(pause).await; // it sheds load
+            pause = (pause * 2).min(BACKOFF_MAX);
+            None
+        } else {
+            match inputs::gather(connection, link, outgoing.asker, &needed.requests).await? {
+                Ok(responses) => Some(responses),
+                Err(refusal) => return Ok(*refusal),
+            }
+        };
+        round = Round { responses, state: needed.state };
+    }
+}
+
+/// Something moved: the backend waits for nobody but us.
+fn touch(asker: &Asker) {
+    if let Asker::Call(call) = asker {
+        call.touch();
+    }
+}
+
+fn prepare<'a>(connection: &Connection, link: &Link, outgoing: &Outgoing<'a>, round: &Round) -> Request<'a> {
+    let message = outgoing.message;
+    let wire_id = connection.next_wire_id();
+    let digits = wire_id.to_string().into_bytes();
+    let speaker = Speaker::of(connection, outgoing.asker);
+    let mut splice = Splice::new(&message.frame);
+    for span in [message.id_span, message.fields.meta_progress_token].into_iter().flatten() {
+        splice.replace(span, digits.clone());
+    }
+    for (span, text) in outgoing.edits {
+        splice.replace(*span, text.clone());
+    }
+    for (key, value) in speaker.meta() {
+        splice.set_meta(message, key, &value);
+    }
+    if let Some(params) = message.params {
+        if let Some(responses) = &round.responses {
+            splice.set_member(params, message.fields.input_responses, "inputResponses", responses);
+        }
+        if let Some(state) = &round.state {
+            splice.set_member(params, message.fields.request_state, "requestState", json::quote(state).as_bytes());
+        }
+    }
+    let frame = splice.finish();
+    let headers = requests::is_http(connection).then(|| requests::call_headers(link, outgoing));
+    Request { wire_id, frame, asker: Some(outgoing.asker), opening: false, headers }
+}
+
+/// The answer in the words of earlier revisions.
+pub(super) fn for_the_client(answer: &Message, method: Method) -> Result<Message, Failure> {
+    let frame: Bytes = legacy::answer(answer, method);
+    decoded(frame).ok_or_else(|| Failure::Protocol("the answer can not be read any more".to_owned()))
+}

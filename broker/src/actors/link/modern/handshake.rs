@@ -1,0 +1,238 @@
+//! Which era a backend lives in, found out when a connection to it is opened (MCP 2026-07-28, Versioning).
+//!
+//! A backend is asked `server/discover` first. Its result, or an error that only 2026-07-28 has, makes it modern; anything
+//! else, and silence, makes it legacy: then the session is opened by `initialize`. No single code decides. A modern one is
+//! asked to `initialize` too, once, where the clients of the link speak the older form. What was found is remembered for the
+//! backend's other connections.
+
+use std::{pin::pin, sync::Arc};
+
+use protocol::{
+    envelope::{Kind, Message},
+    method::Method,
+    modern::{UNSUPPORTED_PROTOCOL_VERSION, is_modern_error, legacy, results::Discovered},
+    version::Version,
+};
+
+use super::{
+    Modern,
+    era::{Era, Speaks},
+    is_result, requests,
+};
+use crate::{
+    actors::link::{
+        Link,
+        connection::{Connection, Failure, Wire},
+    },
+    config::spec::ProtocolChoice,
+    limits::ERA_SILENCE_MAX,
+};
+
+/// What a backend made of `server/discover`.
+enum Verdict {
+    Modern(Box<Discovered>),
+    /// It speaks revisions with `initialize`, or may do so.
+    Legacy,
+    /// It speaks the new form, and none of our revisions.
+    Neither(String),
+}
+
+/// Opens a connection in an era of its backend: that of the link's clients where there is a choice.
+pub(in crate::actors::link) async fn agree(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<(), Failure> {
+    let memory = &link.backend.era;
+    match (link.backend.spec.protocol, memory.known()) {
+        (ProtocolChoice::Legacy, _) => connection.initialize(link).await,
+        (ProtocolChoice::Modern, _) => match judge(discover(connection, link).await)? {
+            Verdict::Modern(found) => becomes_modern(connection, link, &found),
+            Verdict::Legacy => Err(Failure::Protocol("the backend does not speak 2026-07-28, as it is configured to".to_owned())),
+            Verdict::Neither(why) => Err(Failure::Protocol(why)),
+        },
+        (ProtocolChoice::Auto, Some(known)) if known.to(link.wants) == Some(Era::Legacy) => match connection.initialize(link).await {
+            // It may have been replaced by one that knows no sessions any more.
+            Err(Failure::Protocol(why)) => {
+                memory.forget();
+                match judge(discover(connection, link).await) {
+                    Ok(Verdict::Modern(found)) => {
+                        memory.note(Speaks::Modern);
+                        becomes_modern(connection, link, &found)
+                    }
+                    _ => Err(Failure::Protocol(why)),
+                }
+            }
+            agreed => agreed,
+        },
+        (ProtocolChoice::Auto, _) => find_out(connection, link).await,
+    }
+}
+
+async fn find_out(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<(), Failure> {
+    let mut asked = pin!(discover(connection, link));
+    let answer = tokio::select! {
+        biased;
+        answer = &mut asked => answer,
+        () = tokio::time::sleep(ERA_SILENCE_MAX) => return after_silence(connection, link, asked).await,
+    };
+    match judge(answer)? {
+        Verdict::Modern(found) => as_its_client_speaks(connection, link, &found).await,
+        Verdict::Legacy => initialize(connection, link).await,
+        Verdict::Neither(why) => Err(Failure::Protocol(why)),
+    }
+}
+
+/// The backend speaks 2026-07-28, and perhaps what was before, whatever it names: servers there are that name only the
+/// revisions of the form they were asked in. A client that speaks the older form is better served without a translation.
+async fn as_its_client_speaks(connection: &Arc<Connection>, link: &Arc<Link>, found: &Discovered) -> Result<(), Failure> {
+    let memory = &link.backend.era;
+    if link.wants == Era::Modern || memory.known() == Some(Speaks::Modern) {
+        return becomes_modern(connection, link, found);
+    }
+    match tokio::time::timeout(ERA_SILENCE_MAX, connection.initialize(link)).await {
+        Ok(Ok(())) => {
+            memory.note(Speaks::Both);
+            Ok(())
+        }
+        Ok(Err(Failure::Protocol(_))) | Err(_) => {
+            memory.note(Speaks::Modern);
+            becomes_modern(connection, link, found)
+        }
+        Ok(Err(failure)) => {
+            if connection.is_closed() {
+                memory.died_of_asking(Speaks::Modern);
+            }
+            Err(failure)
+        }
+    }
+}
+
+/// Servers there are that say nothing to what they do not know; others are only slow to start. Both ways are open now, and
+/// the first that leads somewhere is taken.
+async fn after_silence(
+    connection: &Arc<Connection>,
+    link: &Arc<Link>,
+    mut asked: std::pin::Pin<&mut impl Future<Output = Result<Message, Failure>>>,
+) -> Result<(), Failure> {
+    let mut opened = pin!(initialize(connection, link));
+    tokio::select! {
+        biased;
+        answer = &mut asked => match judge(answer) {
+            Ok(Verdict::Modern(found)) => match opened.await {
+                Err(Failure::Protocol(_)) => becomes_modern(connection, link, &found),
+                agreed => agreed,
+            },
+            _ => opened.await,
+        },
+        agreed = &mut opened => match agreed {
+            // A server of today refuses `initialize`; what it makes of the question is still to come.
+            Err(Failure::Protocol(why)) => match judge(asked.await) {
+                Ok(Verdict::Modern(found)) => becomes_modern(connection, link, &found),
+                _ => Err(Failure::Protocol(why)),
+            },
+            agreed => agreed,
+        },
+    }
+}
+
+async fn discover(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<Message, Failure> {
+    let answer = requests::probe(connection, link).await;
+    let closed = connection.is_closed() && matches!(connection.wire(), Wire::Pipe(_));
+    if closed && answer.is_err() && link.backend.spec.protocol == ProtocolChoice::Auto {
+        link.backend.era.died_of_asking(Speaks::Legacy);
+    }
+    answer
+}
+
+async fn initialize(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<(), Failure> {
+    connection.initialize(link).await?;
+    link.backend.era.note(Speaks::Legacy);
+    Ok(())
+}
+
+fn becomes_modern(connection: &Arc<Connection>, link: &Arc<Link>, found: &Discovered) -> Result<(), Failure> {
+    connection.becomes_modern(legacy::initialize_answer(found, link.backend.id.as_str()), Modern::new());
+    let memory = &link.backend.era;
+    if memory.known() != Some(Speaks::Both) && memory.known() != Some(Speaks::Modern) {
+        memory.note(Speaks::AtLeastModern);
+    }
+    Ok(())
+}
+
+fn judge(answer: Result<Message, Failure>) -> Result<Verdict, Failure> {
+    let answer = match answer {
+        Ok(answer) => answer,
+        // Nobody looked at the question.
+        Err(failure @ (Failure::NotSent(_) | Failure::Busy(_) | Failure::QueueFull)) => return Err(failure),
+        Err(_) => return Ok(Verdict::Legacy),
+    };
+    if answer.kind == Kind::Error {
+        return Ok(judge_error(&answer));
+    }
+    let found = answer.bytes(answer.result).filter(|_| is_result(&answer)).and_then(|result| Discovered::parse(result).ok());
+    Ok(match found {
+        Some(found) if found.versions.contains(&Version::V2026_07_28) => Verdict::Modern(Box::new(found)),
+        Some(found) if found.versions.is_empty() => {
+            Verdict::Neither("the backend speaks none of the revisions that the broker speaks".to_owned())
+        }
+        // It says itself which to take, or it is no answer to this question.
+        _ => Verdict::Legacy,
+    })
+}
+
+fn judge_error(answer: &Message) -> Verdict {
+    match legacy::error_code(answer) {
+        // MCP 2026-07-28, Versioning: the client chooses from those that are named.
+        Some(UNSUPPORTED_PROTOCOL_VERSION) => match legacy::supported_versions(answer).iter().any(|version| version.legacy()) {
+            true => Verdict::Legacy,
+            false => Verdict::Neither("the backend speaks only revisions that the broker does not".to_owned()),
+        },
+        Some(code) if is_modern_error(code) => {
+            Verdict::Neither(format!("the backend refused {} with error {code}", Method::ServerDiscover.name()))
+        }
+        _ => Verdict::Legacy,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use protocol::json;
+
+    use super::*;
+
+    fn verdict(body: &str) -> &'static str {
+        let text = format!(r#"{{"jsonrpc":"2.0","id":1,{body}}}"#);
+        let answer = Message::decode(Bytes::from(text), &json::Limits::default()).unwrap();
+        match judge(Ok(answer)).unwrap() {
+            Verdict::Modern(_) => "modern",
+            Verdict::Legacy => "legacy",
+            Verdict::Neither(_) => "neither",
+        }
+    }
+
+    #[test]
+    fn nb_era_02_no_single_code_decides_and_a_modern_error_never_leads_to_initialize() {
+        let error = |code: i64, data: &str| verdict(&format!(r#""error":{{"code":{code},"message":"m","data":{data}}}"#));
+        for code in [-32601, -32602, -32600, -32000, -32002, -32603, 7] {
+            assert_eq!(error(code, "{}"), "legacy", "{code}");
+        }
+        for code in [-32020, -32021, -32022] {
+            assert_eq!(error(code, "{}"), "neither", "{code}");
+        }
+        assert_eq!(error(-32022, r#"{"supported":["2030-01-01"]}"#), "neither");
+        assert_eq!(error(-32022, r#"{"supported":["2025-11-25"]}"#), "legacy", "chosen from what it names");
+    }
+
+    #[test]
+    fn nb_era_01_a_discover_result_says_it() {
+        let found = |versions: &str| verdict(&format!(r#""result":{{"supportedVersions":{versions},"capabilities":{{}}}}"#));
+        assert_eq!(found(r#"["2025-11-25","2026-07-28"]"#), "modern");
+        assert_eq!(found(r#"["2025-11-25"]"#), "legacy");
+        assert_eq!(found(r#"["2031-01-01"]"#), "neither");
+        assert_eq!(verdict(r#""result":{}"#), "legacy", "an answer to something else");
+    }
+
+    #[test]
+    fn nb_era_02_what_nobody_looked_at_says_nothing() {
+        assert!(judge(Err(Failure::NotSent("x".into()))).is_err());
+        assert!(matches!(judge(Err(Failure::Protocol("status 400".into()))), Ok(Verdict::Legacy)));
+    }
+}
