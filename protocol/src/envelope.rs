@@ -111,6 +111,18 @@ pub struct Fields {
     pub meta_has_own: bool,
     /// `_meta["io.modelcontextprotocol/protocolVersion"]`
     pub meta_protocol_version: Option<Span>,
+    /// `resultType`
+    pub result_type: Option<Span>,
+    /// `ttlMs`
+    pub ttl_ms: Option<Span>,
+    /// `cacheScope`
+    pub cache_scope: Option<Span>,
+    /// `requestState`
+    pub request_state: Option<Span>,
+    /// `inputResponses`
+    pub input_responses: Option<Span>,
+    /// `notifications`
+    pub notifications: Option<Span>,
     /// `error.code`
     pub error_code: Option<Span>,
     /// `error.message`
@@ -296,6 +308,12 @@ impl Envelope {
             "status" => set(&mut fields.status, walker.skip(), "status", duplicate),
             "mode" => set(&mut fields.mode, walker.skip(), "mode", duplicate),
             "elicitationId" => set(&mut fields.elicitation_id, walker.skip(), "elicitationId", duplicate),
+            "resultType" => set(&mut fields.result_type, walker.skip(), "resultType", duplicate),
+            "ttlMs" => set(&mut fields.ttl_ms, walker.skip(), "ttlMs", duplicate),
+            "cacheScope" => set(&mut fields.cache_scope, walker.skip(), "cacheScope", duplicate),
+            "requestState" => set(&mut fields.request_state, walker.skip(), "requestState", duplicate),
+            "inputResponses" => set(&mut fields.input_responses, walker.skip(), "inputResponses", duplicate),
+            "notifications" => set(&mut fields.notifications, walker.skip(), "notifications", duplicate),
             "task" => {
                 let span = task_reference(walker, &mut fields.task_task_id, "task.taskId", duplicate);
                 set(&mut fields.task, span, "task", duplicate);

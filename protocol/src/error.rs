@@ -68,6 +68,10 @@ error_kinds! {
     InvalidRequest "invalid_request" -32600, 400, None, FINAL, "The JSON is not a valid JSON-RPC message, or not one that fits the session's state";
     NotInitialized "not_initialized" -32600, 400, Some(1076), FINAL, "A request came before `initialize`";
     UnsupportedEra "unsupported_era" -32600, 400, None, FINAL, "A request in the form of 2026-07-28, which this build does not serve";
+    UnsupportedProtocolVersion "unsupported_protocol_version" -32022, 400, None, FINAL, "The revision that a request of 2026-07-28 names is not served; `data.supported` names those that are";
+    HeaderMismatch "header_mismatch" -32020, 400, None, FINAL, "A header of 2026-07-28 is missing, malformed or says something else than the body";
+    ClientCapabilityRequired "client_capability_required" -32021, 400, None, FINAL, "The request needs a capability that it does not declare; `data.requiredCapabilities` names it";
+    MetaInvalid "meta_invalid" -32602, 400, None, FINAL, "A request of 2026-07-28 lacks a member of `_meta` that it needs";
     UnsupportedVersion "unsupported_version" -32602, 400, None, FINAL, "The named protocol version is unknown";
     SessionRequired "session_required" -32600, 400, None, FINAL, "The request needs the `Mcp-Session-Id` header";
     SessionNotFound "session_not_found" -32600, 404, None, FINAL, "No such session, or it has ended, or it belongs to somebody else";

@@ -11,6 +11,7 @@ pub mod handshake;
 pub mod ids;
 pub mod json;
 pub mod method;
+pub mod modern;
 pub mod phase;
 pub mod splice;
 pub mod sse;

@@ -1,0 +1,99 @@
+//! Headers that repeat what is in the body (MCP 2026-07-28, Streamable HTTP: Request Headers).
+//!
+//! A value is plain where it is printable ASCII without outer blanks; anything else is base64 between `=?base64?` and
+//! `?=`. Both forms of one value are the same value: what is compared is always decoded.
+
+use std::borrow::Cow;
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+
+use crate::envelope::Message;
+use crate::json::Span;
+use crate::method::Method;
+
+/// The revision, as in `_meta`.
+pub const PROTOCOL_VERSION: &str = "mcp-protocol-version";
+/// The method.
+pub const METHOD: &str = "mcp-method";
+/// What the request is about: a tool, a prompt, a URI or a task.
+pub const NAME: &str = "mcp-name";
+/// Begins the names of headers that repeat arguments of a tool.
+pub const PARAM_PREFIX: &str = "mcp-param-";
+
+const SENTINEL_START: &str = "=?base64?";
+const SENTINEL_END: &str = "?=";
+
+/// A header value that is neither plain nor valid base64 of UTF-8.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the value is neither printable ASCII nor valid base64 of UTF-8 between =?base64? and ?=")]
+pub struct BadHeaderValue;
+
+/// The text as a header value.
+pub fn encode(text: &str) -> Cow<'_, str> {
+    let plain = text.bytes().all(|byte| matches!(byte, 0x20..=0x7e)) && text.trim_matches(' ') == text && !is_wrapped(text);
+    if plain {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(format!("{SENTINEL_START}{}{SENTINEL_END}", STANDARD.encode(text)))
+}
+
+/// The text of a header value; blanks around it do not count.
+pub fn decode(value: &[u8]) -> Result<Cow<'_, str>, BadHeaderValue> {
+    let text = std::str::from_utf8(value).map_err(|_| BadHeaderValue)?.trim_matches([' ', '\t']);
+    if text.bytes().any(|byte| !matches!(byte, 0x20..=0x7e | b'\t')) {
+        return Err(BadHeaderValue);
+    }
+    if !is_wrapped(text) {
+        return Ok(Cow::Borrowed(text));
+    }
+    let inner = &text[SENTINEL_START.len()..text.len() - SENTINEL_END.len()];
+    let bytes = STANDARD.decode(inner).map_err(|_| BadHeaderValue)?;
+    String::from_utf8(bytes).map(Cow::Owned).map_err(|_| BadHeaderValue)
+}
+
+fn is_wrapped(text: &str) -> bool {
+    text.len() >= SENTINEL_START.len() + SENTINEL_END.len() && text.starts_with(SENTINEL_START) && text.ends_with(SENTINEL_END)
+}
+
+/// Where the value is that `Mcp-Name` repeats, and what it is called; `None` for requests that carry no such header. The
+/// value itself may be missing.
+pub fn named_value(message: &Message) -> Option<(Option<Span>, &'static str)> {
+    match message.method {
+        Method::ToolsCall | Method::PromptsGet => Some((message.fields.name, "params.name")),
+        Method::ResourcesRead => Some((message.fields.uri, "params.uri")),
+        Method::TasksGet | Method::TasksUpdate | Method::TasksCancel => Some((message.fields.task_id, "params.taskId")),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_text_stays_as_it_is() {
+        for text in ["", "tool.name", "file:///a b", "100 %", "=?base64", "?="] {
+            assert_eq!(encode(text), text);
+            assert_eq!(decode(text.as_bytes()).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn other_text_is_wrapped_and_comes_back() {
+        for text in [" a", "a ", "naïve", "日本", "a\nb", "\u{7f}", "=?base64?YQ==?=", "=?base64??="] {
+            let encoded = encode(text);
+            assert!(encoded.is_ascii() && encoded.starts_with("=?base64?"), "{encoded}");
+            assert_eq!(decode(encoded.as_bytes()).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_no_value_is_refused() {
+        for value in ["=?base64?!!?=", "=?base64?YQ?=", "=?base64?/w==?=", "a\u{7f}b", "naïve"] {
+            assert_eq!(decode(value.as_bytes()), Err(BadHeaderValue), "{value}");
+        }
+        assert_eq!(decode(b"\xff"), Err(BadHeaderValue));
+        assert_eq!(decode(b" \tpadded  ").unwrap(), "padded");
+        assert_eq!(decode(b"=?BASE64?YQ==?=").unwrap(), "=?BASE64?YQ==?=", "the marks are compared exactly");
+    }
+}

@@ -1,0 +1,210 @@
+//! Requests that need something of the client first (MCP 2026-07-28, Multi Round-Trip Requests).
+//!
+//! A server answers with what it needs, under keys of its own, and with a state that the client sends back as it is. The
+//! client sends the same request again, with the answers under the same keys.
+
+use bytes::Bytes;
+
+use crate::envelope::Message;
+use crate::error::{ErrorKind, Refusal};
+use crate::ids::RequestId;
+use crate::json::{Document, Limits, ValueKind, quote, quote_into};
+use crate::method::Method;
+
+/// One thing a server needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InputRequest {
+    /// The server's name for it.
+    pub key: String,
+    /// `elicitation/create`, `sampling/createMessage` or `roots/list`.
+    pub method: Method,
+    /// Its params object, when it has one.
+    pub params: Option<Bytes>,
+}
+
+impl InputRequest {
+    /// The object of the request, without id.
+    pub fn to_json(&self) -> Vec<u8> {
+        let mut out = format!("{{\"method\":{}", quote(self.method.name())).into_bytes();
+        if let Some(params) = &self.params {
+            out.extend_from_slice(b",\"params\":");
+            out.extend_from_slice(params);
+        }
+        out.push(b'}');
+        out
+    }
+}
+
+/// An answer that is not one yet.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct InputRequired {
+    /// What is needed; may be empty where there is a state.
+    pub requests: Vec<InputRequest>,
+    /// To be sent back as it is.
+    pub state: Option<String>,
+}
+
+impl InputRequired {
+    /// Reads a result object whose type is `input_required`.
+    pub fn parse(result: &[u8]) -> Result<Self, &'static str> {
+        let limits = Limits { bytes_max: result.len(), ..Limits::default() };
+        let document = Document::parse(result, &limits).map_err(|_| "the result is not valid JSON")?;
+        let root = document.root();
+        let state = root.get("requestState");
+        if state.is_some_and(|state| state.kind() != ValueKind::String) {
+            return Err("requestState must be a string");
+        }
+        let state = state.and_then(|state| state.as_str()).map(|state| state.into_owned());
+        let mut requests: Vec<InputRequest> = Vec::new();
+        match root.get("inputRequests") {
+            None if state.is_none() => return Err("neither inputRequests nor requestState is there"),
+            None => {}
+            Some(all) if all.kind() != ValueKind::Object => return Err("inputRequests must be an object"),
+            Some(all) => {
+                for member in all.members() {
+                    let method = member.value.get("method").and_then(|method| method.as_str()).map(|method| Method::parse(&method));
+                    let method = method.filter(|method| is_input(*method)).ok_or("an input request has no method that asks for input")?;
+                    if requests.iter().any(|request| request.key == member.key) {
+                        return Err("two input requests have one key");
+                    }
+                    let params = member.value.get("params").map(|params| Bytes::copy_from_slice(params.raw()));
+                    requests.push(InputRequest { key: member.key.into_owned(), method, params });
+                }
+            }
+        }
+        Ok(Self { requests, state })
+    }
+
+    /// The whole response.
+    pub fn to_response(&self, id: &RequestId, server_info: &[u8]) -> Bytes {
+        let mut out = Vec::with_capacity(512);
+        out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
+        out.extend_from_slice(id.raw());
+        out.extend_from_slice(b",\"result\":{\"resultType\":\"input_required\"");
+        if !self.requests.is_empty() {
+            out.extend_from_slice(b",\"inputRequests\":");
+            out.extend_from_slice(&requests_json(&self.requests));
+        }
+        if let Some(state) = &self.state {
+            out.extend_from_slice(b",\"requestState\":");
+            quote_into(&mut out, state);
+        }
+        out.extend_from_slice(format!(",\"_meta\":{{{}:", quote(super::META_SERVER_INFO)).as_bytes());
+        out.extend_from_slice(server_info);
+        out.extend_from_slice(b"}}}");
+        out.into()
+    }
+}
+
+/// The object `inputRequests`.
+pub fn requests_json(requests: &[InputRequest]) -> Vec<u8> {
+    let mut out = b"{".to_vec();
+    for request in requests {
+        if out.len() > 1 {
+            out.push(b',');
+        }
+        quote_into(&mut out, &request.key);
+        out.push(b':');
+        out.extend_from_slice(&request.to_json());
+    }
+    out.push(b'}');
+    out
+}
+
+/// Whether this is one of the three requests a server may need answered.
+pub const fn is_input(method: Method) -> bool {
+    matches!(method, Method::ElicitationCreate | Method::SamplingCreateMessage | Method::RootsList)
+}
+
+/// What a client sends back with a request.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct InputResponses {
+    /// Key and result object, as sent.
+    pub answers: Vec<(String, Bytes)>,
+    /// `requestState`
+    pub state: Option<String>,
+}
+
+impl InputResponses {
+    /// Reads `inputResponses` and `requestState` of a request.
+    pub fn parse(message: &Message) -> Result<Self, Refusal> {
+        let state = message.text(message.fields.request_state).map(|state| state.into_owned());
+        if message.fields.request_state.is_some() && state.is_none() {
+            return Err(Refusal::new(ErrorKind::InvalidParams, "params.requestState must be a string"));
+        }
+        let Some(text) = message.bytes(message.fields.input_responses) else { return Ok(Self { answers: Vec::new(), state }) };
+        let bad = || Refusal::new(ErrorKind::InvalidParams, "params.inputResponses must be an object of result objects, each key once");
+        let limits = Limits { bytes_max: text.len(), ..Limits::default() };
+        let document = Document::parse(text, &limits).map_err(|_| bad())?;
+        let root = document.root();
+        if root.kind() != ValueKind::Object {
+            return Err(bad());
+        }
+        let mut answers: Vec<(String, Bytes)> = Vec::new();
+        for member in root.members() {
+            let is_object = member.value.kind() == ValueKind::Object;
+            if !is_object || answers.iter().any(|(key, _)| *key == member.key) {
+                return Err(bad());
+            }
+            answers.push((member.key.into_owned(), Bytes::copy_from_slice(member.value.raw())));
+        }
+        Ok(Self { answers, state })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(params: &str) -> Message {
+        let text = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}"#);
+        Message::decode(Bytes::from(text), &Limits::default()).unwrap()
+    }
+
+    #[test]
+    fn n_mrtr_02_what_is_asked_comes_back_as_it_was_written() {
+        let asked = InputRequired {
+            requests: vec![
+                InputRequest {
+                    key: "a\"b".into(),
+                    method: Method::ElicitationCreate,
+                    params: Some(Bytes::from_static(br#"{"message":"m"}"#)),
+                },
+                InputRequest { key: "r".into(), method: Method::RootsList, params: None },
+            ],
+            state: Some("s\n".into()),
+        };
+        let frame = asked.to_response(&RequestId::from_u64(3), br#"{"name":"b"}"#);
+        let message = Message::decode(frame, &Limits::default()).unwrap();
+        assert_eq!(super::super::results::ResultType::of(&message), super::super::results::ResultType::InputRequired);
+        assert_eq!(InputRequired::parse(message.bytes(message.result).unwrap()).unwrap(), asked);
+        let text = String::from_utf8_lossy(&message.frame).into_owned();
+        assert_eq!(text.matches("\"id\"").count(), 1, "what is asked has no id: {text}");
+    }
+
+    #[test]
+    fn n_mrtr_02_an_answer_that_asks_for_nothing_is_none() {
+        for bad in [
+            "{}",
+            r#"{"inputRequests":[]}"#,
+            r#"{"inputRequests":{"a":{"method":"tools/call"}}}"#,
+            r#"{"inputRequests":{"a":{}}}"#,
+            r#"{"requestState":7}"#,
+        ] {
+            assert!(InputRequired::parse(bad.as_bytes()).is_err(), "{bad}");
+        }
+        assert_eq!(InputRequired::parse(br#"{"requestState":"s"}"#).unwrap().requests, []);
+    }
+
+    #[test]
+    fn n_mrtr_04_answers_are_read_or_refused() {
+        let read = InputResponses::parse(&request(r#"{"requestState":"s","inputResponses":{"a":{"action":"accept"},"b":{}}}"#)).unwrap();
+        assert_eq!((read.answers.len(), read.state.as_deref()), (2, Some("s")));
+        assert_eq!(InputResponses::parse(&request("{}")).unwrap(), InputResponses::default());
+        for bad in
+            [r#"{"requestState":1}"#, r#"{"inputResponses":[]}"#, r#"{"inputResponses":{"a":1}}"#, r#"{"inputResponses":{"a":{},"a":{}}}"#]
+        {
+            assert_eq!(InputResponses::parse(&request(bad)).unwrap_err().kind, ErrorKind::InvalidParams, "{bad}");
+        }
+    }
+}
