@@ -7,6 +7,7 @@ pub mod call;
 pub mod catalog_refresh;
 pub mod incoming;
 pub mod link;
+pub mod modern;
 pub mod session;
 pub mod shared;
 pub mod stream;

@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::http_client::HttpClient;
 
-use super::{link::Trust, tasks::Tasks};
+use super::{link::Trust, modern::Modern, tasks::Tasks};
 use crate::{
     config::{self, Config},
     durable::Durable,
@@ -30,6 +30,8 @@ pub struct Shared {
     /// What outlives the process.
     pub durable: Arc<Durable>,
     pub tasks: Tasks,
+    /// What is held for clients whose requests stand alone.
+    pub modern: Modern,
     /// Signs list cursors.
     pub cursor_key: hmac::Key,
     /// Every task that must be over before the process may end.
@@ -48,6 +50,7 @@ impl Shared {
             durable,
             trust: Trust::default(),
             tasks: Tasks::default(),
+            modern: Modern::default(),
             metrics,
             http,
             cursor_key,

@@ -61,7 +61,7 @@ impl Broker {
     pub async fn finish_drain(self: &Arc<Self>, grace: Duration) -> bool {
         let begun = Instant::now();
         let all_gone = async {
-            while self.release_all(false).await > 0 || self.shared.tasks.running() > 0 {
+            while self.release_all(false).await > 0 || self.shared.tasks.running() > 0 || self.shared.modern.calls_in_flight() > 0 {
                 self.shared.tasks.hand_over(begun.elapsed() >= grace / FINISHING_SHARE);
                 tokio::time::sleep(REST_POLL).await;
             }
@@ -70,6 +70,7 @@ impl Broker {
         if !clean {
             let calls = self.all_sessions().iter().map(|session| session.calls_in_flight()).sum::<usize>();
             tracing::warn!(calls, "the grace period is over, calls are cut");
+            self.shared.modern.end_all();
             self.give_up_tasks().await;
             self.release_all(true).await;
         }

@@ -110,7 +110,7 @@ impl Broker {
     }
 
     /// What the endpoint can do, once its backends have had their first chance to say so.
-    async fn offer(&self, tenant: &Tenant, endpoint: &Endpoint) -> Result<Offer, Refusal> {
+    pub(super) async fn offer(&self, tenant: &Tenant, endpoint: &Endpoint) -> Result<Offer, Refusal> {
         match endpoint {
             Endpoint::Aggregated => {
                 let backends = tenant.backends();

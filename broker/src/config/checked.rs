@@ -55,6 +55,7 @@ pub(super) fn check(raw: &Raw, faults: Vec<Fault>) -> Result<Config, Faults> {
         session: reading.session(),
         tasks: reading.tasks(),
         events: reading.events(),
+        compat: reading.compat(),
         telemetry: reading.telemetry(),
         shutdown: Shutdown { grace: reading.duration("shutdown.grace") },
         tenants: reading.tenants(),
@@ -326,7 +327,7 @@ impl Reading<'_> {
     }
 
     /// The value of a key with a default.
-    fn value<T>(&mut self, path: &str, parse: impl Fn(&Value, Kind) -> Result<T, Wrong>) -> T {
+    pub(super) fn value<T>(&mut self, path: &str, parse: impl Fn(&Value, Kind) -> Result<T, Wrong>) -> T {
         self.optional(path, &parse).unwrap_or_else(|| Self::default(path, parse))
     }
 

@@ -9,6 +9,7 @@ pub mod cursor;
 pub mod event_log;
 pub mod exposure;
 pub mod log_level;
+pub mod modern;
 pub mod names;
 pub mod offer;
 pub mod routing;

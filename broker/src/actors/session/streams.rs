@@ -15,7 +15,7 @@ use protocol::{ids::RequestId, phase::SessionPhase};
 
 use super::Session;
 use crate::{
-    actors::stream::EventStream,
+    actors::stream::{EventStream, Reader},
     durable::{EventWriter, SessionKey},
     limits::STREAMS_KEPT_MAX,
     rules::event_log::{Event, EventKind, LogLimits, Overflow, Topic},
@@ -44,6 +44,11 @@ impl Streams {
         let mut streams = Self { limits, epoch: 0, made: [0; 2], kept: BTreeMap::new(), general: Vec::new(), log, inherits: false };
         streams.set_epoch(epoch);
         streams
+    }
+
+    /// No stream is logged.
+    pub(super) fn log_nothing(&mut self) {
+        self.log = None;
     }
 
     /// Streams are numbered under this epoch from now on.
@@ -238,6 +243,11 @@ impl Session {
         self.lock().streams.make(due, unnamed)
     }
 
+    /// Whatever belongs to no request of a session that nobody comes back for is told here.
+    pub fn hear(&self) -> Option<Reader> {
+        self.lock().streams.open_general(Vec::new(), Vec::new()).stream.read_from(0).ok()
+    }
+
     /// The client is told event ids of this stream: it may come back for it.
     pub fn keep_stream(&self, stream: &Arc<EventStream>) {
         let mut state = self.lock();
@@ -271,6 +281,10 @@ impl Session {
         // Pushed under the lock: once the session begins to leave, nothing is added that its next owner would not see.
         let pushed = match state.phase {
             SessionPhase::Closing | SessionPhase::Closed => Err(Overflow),
+            _ if !self.kept && state.streams.general.is_empty() => {
+                self.shared.metrics.dropped_notification("unattributed");
+                return;
+            }
             _ => state.streams.general().push_about(Instant::now(), kind, topic, frame),
         };
         drop(state);
