@@ -46,6 +46,8 @@ pub const PARKED_MAX: usize = 10_000;
 pub const INPUT_ROUNDS_MAX: u32 = 32;
 /// Wait after a question for others, so that they are asked together.
 pub const INPUT_GATHER_WAIT: Duration = Duration::from_millis(10);
+/// Messages that wait to be written to a connection whose requests stand alone.
+pub const MODERN_OUTBOX_FRAMES_MAX: usize = 256;
 /// Resources one stream of notifications is about. Each is subscribed to before the stream begins.
 pub const LISTEN_URIS_MAX: usize = 100;
 

@@ -23,6 +23,14 @@ impl Broker {
         Ok(Visitor { tenant, caller, endpoint, transport, shared: self.shared.clone() })
     }
 
+    /// A caller that came in a while ago, and asks again on the same connection.
+    pub fn readmit(&self, caller: &Caller) -> Result<Caller, Refusal> {
+        if caller.key.as_ref().is_some_and(|key| !self.keyring.is_known(key)) {
+            return Err(Refusal::new(ErrorKind::Unauthorized, "the key is gone"));
+        }
+        self.admit(caller.clone())
+    }
+
     /// What the endpoint offers such a caller, made anew when the catalog changed.
     pub async fn offer_to(&self, visitor: &Visitor) -> Result<Arc<Offer>, Refusal> {
         let (modern, tenant) = (&self.shared.modern, &visitor.tenant);

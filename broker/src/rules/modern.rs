@@ -16,7 +16,7 @@ use protocol::{
     json::{self, Document, ValueKind},
     method::Method,
     modern::{
-        HOP_META,
+        HOP_META, MISSING_CLIENT_CAPABILITY,
         inputs::InputRequest,
         is_modern_error,
         results::{self, CacheHint},
@@ -108,7 +108,7 @@ pub fn answer(frame: &Bytes, id: &RequestId, cache: Option<CacheHint>, server_in
     let mut code = None;
     if message.kind == Kind::Error {
         let said = error_code(&message);
-        let told = modern_code(said);
+        let told = modern_code(said, &message);
         if told != said
             && let Some(span) = message.fields.error_code
         {
@@ -128,14 +128,22 @@ pub fn error_code(message: &Message) -> i64 {
 }
 
 /// A code of an earlier revision, or of a backend's own making, as this revision has it (MCP 2026-07-28, Basic: Error
-/// Codes). What begins at -32020 says something to every client, and a backend of an earlier revision did not mean that.
-fn modern_code(code: i64) -> i64 {
+/// Codes). What begins at -32020 says something to every client, and only a missing capability is something a backend can say
+/// whose neighbour is the broker.
+fn modern_code(code: i64, error: &Message) -> i64 {
     match code {
+        MISSING_CLIENT_CAPABILITY if names_capabilities(error) => code,
         -32002 => ErrorKind::InvalidParams.code(),
         -32042 => ErrorKind::Internal.code(),
         -32099..=-32020 => ErrorKind::Internal.code(),
         other => other,
     }
+}
+
+fn names_capabilities(error: &Message) -> bool {
+    let Some(data) = error.bytes(error.fields.error_data) else { return false };
+    let Ok(document) = Document::parse(data, &json::Limits::default()) else { return false };
+    document.root().get("requiredCapabilities").is_some_and(|required| required.kind() == ValueKind::Object)
 }
 
 /// The HTTP status of an answer that is an error with this code.
@@ -278,13 +286,15 @@ mod tests {
             (-32042, -32603),
             (-32020, -32603),
             (-32022, -32603),
+            (-32021, -32603),
             (-32099, -32603),
             (-32601, -32601),
             (-32000, -32000),
             (1, 1),
             (-32700, -32700),
         ] {
-            let frame = Bytes::from(format!(r#"{{"jsonrpc":"2.0","id":9,"error":{{"code":{said},"message":"m","data":{{"uri":"x:1"}}}}}}"#));
+            let frame =
+                Bytes::from(format!(r#"{{"jsonrpc":"2.0","id":9,"error":{{"code":{said},"message":"m","data":{{"uri":"x:1"}}}}}}"#));
             let answer = answer(&frame, &RequestId::from_raw(Bytes::from_static(b"\"a\"")), None, b"{}").unwrap();
             let expected = format!(r#"{{"jsonrpc":"2.0","id":"a","error":{{"code":{told},"message":"m","data":{{"uri":"x:1"}}}}}}"#);
             assert_eq!((String::from_utf8_lossy(&answer.frame).into_owned(), answer.code), (expected, Some(told)));

@@ -31,6 +31,7 @@ mod http_rules;
 mod lifecycle;
 mod links;
 mod metrics;
+mod modern;
 mod moving;
 mod peers;
 mod process;

@@ -27,7 +27,10 @@ use super::{
     stand_in::Lease,
 };
 use crate::{
-    actors::{session::Session, stream::{Next, Reader}},
+    actors::{
+        session::Session,
+        stream::{Next, Reader},
+    },
     limits::{INPUT_GATHER_WAIT, INPUT_ROUNDS_MAX},
     rules::{
         catalog::{Catalog, Endpoint},
@@ -211,6 +214,14 @@ impl Exchange {
         } else if let Some(frame) = self.passing(&message) {
             self.ready.push_back(frame);
         }
+    }
+
+    /// What its client is told when it ended without an answer: what stood in for a session ended under it.
+    pub fn given_up(&self) -> Bytes {
+        let text = "the request was given up: it may or may not have been carried out";
+        let refusal = Refusal::new(ErrorKind::OutcomeUnknown, text);
+        let request_id = self.shared().note_refusal(&refusal, None, Some(self.visitor.tenant.id.as_str()));
+        modern::refusal_response(&refusal, Some(&self.request.id), &request_id)
     }
 
     fn answer(&mut self, frame: &Bytes) -> Step {

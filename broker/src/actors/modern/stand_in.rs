@@ -123,9 +123,7 @@ impl StandIns {
         let pool = pools.entry(key).or_default();
         // One that offers something else by now finishes what it has.
         let usable = |one: &&Arc<StandIn>| {
-            !one.session.is_leaving()
-                && one.session.advertised == offer.capabilities
-                && !(alone && one.alone.load(Ordering::Acquire))
+            !one.session.is_leaving() && one.session.advertised == offer.capabilities && !(alone && one.alone.load(Ordering::Acquire))
         };
         let stand_in = match pool.iter().find(usable) {
             Some(known) => known.clone(),

@@ -12,15 +12,12 @@ use memchr::memmem;
 use protocol::{
     envelope::{Kind, Message, Rejected},
     error::{ErrorKind, Refusal},
-    handshake,
     ids::RequestId,
     json::Limits,
     method::Method,
     modern::{
         META_PROTOCOL_VERSION,
         headers::{self, METHOD, NAME, PARAM_PREFIX, PROTOCOL_VERSION},
-        is_request,
-        request::{RequestMeta, unsupported_version},
     },
     version::Version,
 };
@@ -31,15 +28,14 @@ use super::{
 };
 use crate::{
     actors::modern::{
-        Request, StateError, Visitor,
+        Place, StateError, Visitor,
         exchange::{Exchange, Step},
-        list_kind,
         listening::Listening,
     },
-    config::Compat,
-    metrics::{Direction, Outcome, Side},
+    listeners::modern::{Reaction, admitted, react},
+    metrics::{Direction, Side},
     placement,
-    rules::{catalog::Catalog, modern, offer::Offer},
+    rules::{catalog::Catalog, modern},
 };
 
 const TRANSPORT: &str = "http";
@@ -68,136 +64,64 @@ fn has_modern_method(frame: &[u8]) -> bool {
         .any(|method| memmem::find(frame, method.name().as_bytes()).is_some())
 }
 
-/// What a client gets that wants to open a session where there are none.
-pub(super) fn no_sessions(message: &Message) -> Refusal {
-    let requested = message.bytes(message.params).and_then(|params| {
-        let params: serde_json::Value = serde_json::from_slice(params).ok()?;
-        Some(params.get("protocolVersion")?.as_str()?.to_owned())
-    });
-    unsupported_version(&requested.unwrap_or_default(), &[Version::V2026_07_28])
-}
-
 impl Asked<'_> {
     /// Serves one message of this revision.
     pub(super) async fn serve_modern(&self, message: Message, frame: &Bytes) -> Result<Response<Body>, Rejected> {
-        let (id, shared) = (message.id.clone(), &self.broker.shared);
-        let begun = std::time::Instant::now();
-        let method = message.method;
-        match self.modern_answer(message, frame).await {
-            Ok(response) => Ok(response),
-            Err(refusal) => {
-                shared.metrics.request_finished(method, Outcome::Refused, TRANSPORT, begun.elapsed().as_secs_f64());
-                Ok(refused(self, &refusal, id.as_ref()))
-            }
-        }
+        let id = message.id.clone();
+        Ok(match self.modern_answer(message, frame).await {
+            Ok(response) => response,
+            Err(refusal) => refused(self, &refusal, id.as_ref()),
+        })
     }
 
     async fn modern_answer(&self, message: Message, frame: &Bytes) -> Result<Response<Body>, Refusal> {
-        let compat = &self.broker.shared.config.compat;
-        if !compat.eras.has_modern() {
-            return Err(Refusal::new(ErrorKind::UnsupportedEra, "this endpoint speaks MCP up to 2025-11-25: open a session with initialize"));
+        // Over HTTP a request is cancelled by closing its stream, so that there is nothing to tell (same section).
+        if message.kind == Kind::Notification {
+            return Ok(answer::empty(StatusCode::ACCEPTED));
         }
-        match message.kind {
-            Kind::Request => {}
-            // Over HTTP a request is cancelled by closing its stream, so that there is nothing to tell (same section).
-            Kind::Notification => return Ok(answer::empty(StatusCode::ACCEPTED)),
-            Kind::Result | Kind::Error => {
-                return Err(Refusal::new(ErrorKind::InvalidRequest, "in 2026-07-28 clients answer nothing: send the request again with inputResponses"));
-            }
-        }
-        let request = self.admitted(message, compat)?;
-        let visitor = self.broker.visitor(self.caller.clone(), self.endpoint.clone(), TRANSPORT)?;
-        mirrored_arguments(&self.head.headers, &request.message, &visitor.tenant.catalog(), &visitor)?;
-        self.broker.shared.metrics.version_negotiated(request.meta.version, Side::Client);
-        let offer = self.broker.offer_to(&visitor).await?;
-        self.dispatch(visitor, request, &offer, frame).await
-    }
-
-    /// The checks that need nothing but the request.
-    fn admitted(&self, message: Message, compat: &Compat) -> Result<Request, Refusal> {
-        let headers = &self.head.headers;
-        let meta = RequestMeta::read(&message, compat.versions());
-        // A revision that is not served is told first, if headers and body agree on it; what is missing from the body, too.
-        let meta = match meta {
-            Err(refusal) if refusal.kind == ErrorKind::UnsupportedProtocolVersion => {
-                version_header(headers, &message)?;
+        let (headers, spoken) = (&self.head.headers, message.clone());
+        let request = match admitted(self.broker, message) {
+            // Of what the body lacks it is told first; of what it says, once the headers say the same.
+            Err(refusal) if matches!(refusal.kind, ErrorKind::UnsupportedProtocolVersion | ErrorKind::MethodNotFound) => {
+                version_header(headers, &spoken)?;
+                if refusal.kind == ErrorKind::MethodNotFound {
+                    same(headers, METHOD, &spoken.method_text(), "method")?;
+                }
                 return Err(refusal);
             }
-            meta => meta?,
+            request => request?,
         };
-        version_header(headers, &message)?;
-        mirrored(headers, &message)?;
-        if !is_request(message.method) || is_about_tasks(message.method) {
-            return Err(Refusal::new(ErrorKind::MethodNotFound, format!("{} is no method of 2026-07-28 that is served here", quoted(&message))));
-        }
-        Request::read(message, meta)
-    }
-
-    async fn dispatch(&self, visitor: Visitor, request: Request, offer: &Offer, frame: &Bytes) -> Result<Response<Body>, Refusal> {
-        let method = request.message.method;
-        if let Some(kind) = list_kind(method) {
-            visitor.tenant.take_budget()?;
-            let result = visitor.list(kind, &request.message, offer)?;
-            return Ok(self.whole(method, handshake::success(&request.id, &result)));
-        }
-        match method {
-            Method::ServerDiscover => {
-                visitor.tenant.take_budget()?;
-                Ok(self.whole(method, visitor.discover(&request.id, offer)))
+        version_header(headers, &request.message)?;
+        mirrored(headers, &request.message)?;
+        let visitor = self.broker.visitor(self.caller.clone(), self.endpoint.clone(), TRANSPORT)?;
+        mirrored_arguments(headers, &request.message, &visitor.tenant.catalog(), &visitor)?;
+        match react(self.broker, &visitor, request).await? {
+            Reaction::Answer(frame) => {
+                self.broker.shared.metrics.bytes(Direction::Out, Side::Client, frame.len());
+                Ok(answer::json(StatusCode::OK, frame))
             }
-            Method::SubscriptionsListen => {
-                visitor.tenant.take_budget()?;
-                let listening = visitor.listen(&request, offer).await?;
-                Ok(listened(listening))
-            }
-            _ => match request.message.text(request.message.fields.request_state) {
-                Some(state) if protocol::modern::may_require_input(method) => {
-                    let state = state.into_owned();
-                    self.go_on(visitor, request, &state, offer, frame).await
-                }
-                _ => Ok(exchanged(visitor.begin(request, offer).await?).await),
-            },
+            Reaction::Exchange(exchange) => Ok(exchanged(*exchange).await),
+            Reaction::Listening(listening) => Ok(listened(*listening)),
+            Reaction::Elsewhere(place) => self.lead_to(&place, frame).await,
         }
     }
 
-    /// The request waits somewhere for what its client brings now.
-    async fn go_on(&self, visitor: Visitor, request: Request, state: &str, offer: &Offer, frame: &Bytes) -> Result<Response<Body>, Refusal> {
-        let place = visitor.place_of(state, &request.message).map_err(StateError::refusal)?;
-        let durable = &visitor.shared.durable;
-        if durable.names().iter().any(|own| own.as_str() == place.node) {
-            return Ok(exchanged(visitor.go_on(request, &place, offer).await?).await);
-        }
+    /// The request waits at another replica. One that is gone has lost it.
+    async fn lead_to(&self, place: &Place, frame: &Bytes) -> Result<Response<Body>, Refusal> {
         let gone = || StateError::Expired.refusal();
         let Reach::Edge(_) = self.reach else { return Err(gone()) };
         let owner = placement::replica(self.broker, &place.node).await.ok_or_else(gone)?;
         self.send_to(&owner, frame).await.ok_or_else(gone)
     }
-
-    fn whole(&self, method: Method, frame: Bytes) -> Response<Body> {
-        let metrics = &self.broker.shared.metrics;
-        metrics.request_finished(method, Outcome::Ok, TRANSPORT, 0.0);
-        metrics.bytes(Direction::Out, Side::Client, frame.len());
-        answer::json(StatusCode::OK, frame)
-    }
 }
 
 fn refused(asked: &Asked<'_>, refusal: &Refusal, id: Option<&RequestId>) -> Response<Body> {
     let mut response = answer::refusal(&asked.broker.shared, refusal, id);
-    let request_id = crate::request_id();
     if refusal.kind == ErrorKind::ResourceNotFound {
-        response = answer::json(StatusCode::OK, modern::refusal_response(refusal, id, &request_id));
+        response = answer::json(StatusCode::OK, modern::refusal_response(refusal, id, &crate::request_id()));
     }
     *response.status_mut() = StatusCode::from_u16(modern::refusal_status(refusal)).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     response
-}
-
-/// Tasks are an extension, which is not offered.
-fn is_about_tasks(method: Method) -> bool {
-    matches!(method, Method::TasksGet | Method::TasksUpdate | Method::TasksCancel)
-}
-
-fn quoted(message: &Message) -> String {
-    protocol::json::quote(&message.method_text().chars().take(100).collect::<String>())
 }
 
 fn mismatch(text: impl Into<String>) -> Refusal {
@@ -269,7 +193,7 @@ async fn exchanged(mut exchange: Exchange) -> Response<Body> {
             return answer::json(StatusCode::from_u16(status).unwrap_or(StatusCode::OK), frame);
         }
         Ok(Step::Frame(frame)) => Some(frame),
-        Ok(Step::Over) => return unanswered(&exchange),
+        Ok(Step::Over) => return answer::json(StatusCode::OK, exchange.given_up()),
         Err(_) => None,
     };
     let steps = stream::unfold((Some(exchange), first), move |(exchange, first)| {
@@ -284,7 +208,7 @@ async fn exchanged(mut exchange: Exchange) -> Response<Body> {
                         shared.metrics.bytes(Direction::Out, Side::Client, frame.len());
                         return Some((frame, (None, None)));
                     }
-                    Step::Over => return None,
+                    Step::Over => return Some((exchange.given_up(), (None, None))),
                 },
             };
             shared.metrics.bytes(Direction::Out, Side::Client, frame.len());
@@ -292,12 +216,6 @@ async fn exchanged(mut exchange: Exchange) -> Response<Body> {
         }
     });
     answer::frames(steps, keepalive)
-}
-
-/// What stood in for a session ended under the request.
-fn unanswered(exchange: &Exchange) -> Response<Body> {
-    let refusal = Refusal::new(ErrorKind::OutcomeUnknown, "the request was given up: it may or may not have been carried out");
-    answer::refusal(exchange.shared(), &refusal, Some(exchange.id()))
 }
 
 fn listened(listening: Listening) -> Response<Body> {

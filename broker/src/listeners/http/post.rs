@@ -32,6 +32,7 @@ use crate::{
         stream::{Ended, EventStream, Next, Reader},
     },
     limits::{DISCARD_WAIT, DISCARDED_BYTES_MAX},
+    listeners::modern::no_sessions,
     metrics::{Direction, Side},
     rules::event_log::{Event, EventKind},
 };
@@ -88,7 +89,7 @@ impl Asked<'_> {
             Frames::One(message) => {
                 let reject = |refusal| Rejected::new(refusal, message.id.clone());
                 if !self.broker.shared.config.compat.eras.has_sessions() {
-                    return Err(reject(modern::no_sessions(&message)));
+                    return Err(reject(no_sessions(&message)));
                 }
                 // Whichever revision it names: what is spoken is agreed on by the message.
                 if message.method == Method::Initialize && !matches!(session, Some(Ok(_))) {
