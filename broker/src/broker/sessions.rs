@@ -155,6 +155,9 @@ impl Broker {
 
     /// Ends a session at once; the store follows.
     pub fn close_session(self: &Arc<Self>, session: &Arc<Session>, why: &str) {
+        if !session.kept {
+            return session.end(why); // nothing of it is stored
+        }
         let ending = Ending::begin(self, session.key);
         self.forget_session(session, why);
         ending.store_later(session);
