@@ -3,6 +3,7 @@
 mod adoption;
 mod draining;
 mod housekeeping;
+mod modern;
 mod owned;
 mod sessions;
 
@@ -91,6 +92,7 @@ impl Broker {
                 drop(known);
                 tenant.configure(spec);
                 if !tenant.enabled() {
+                    self.shared.modern.end_of_tenant(id);
                     self.end_sessions_of(&tenant, "the tenant was disabled");
                 }
             }
@@ -104,12 +106,17 @@ impl Broker {
     pub fn remove_tenant(self: &Arc<Self>, id: &TenantId) {
         let Some((_, tenant)) = self.tenants.remove(id) else { return };
         tenant.close();
+        self.shared.modern.end_of_tenant(id);
         self.end_sessions_of(&tenant, "the tenant was removed");
         tenant.backends().iter().for_each(|backend| backend.close());
     }
 
     /// Ends what was opened with a key that is no longer good: its open streams would go on otherwise.
     pub fn end_sessions_of_key(self: &Arc<Self>, key: &KeyId) {
+        self.shared.modern.end_of_key(key);
+        let tenants: Vec<_> = self.tenants.iter().map(|tenant| tenant.value().clone()).collect();
+        let unkept = tenants.iter().flat_map(|tenant| tenant.sessions()).filter(|session| !session.kept);
+        unkept.filter(|session| session.caller.key.as_ref() == Some(key)).for_each(|session| session.end("its key was revoked"));
         let opened_with = self.all_sessions().into_iter().filter(|session| session.caller.key.as_ref() == Some(key));
         opened_with.for_each(|session| self.close_session(&session, "its key was revoked"));
     }
@@ -140,6 +147,7 @@ impl Broker {
         let Some(backend) = tenant.remove_backend(id) else { return false };
         backend.close();
         tenant.publish();
+        self.shared.modern.end_at(&tenant.id, &Endpoint::Single(id.clone()));
         tenant.sessions().iter().for_each(|session| session.forget_subscriptions_of(id));
         for session in tenant.sessions().iter().filter(|session| session.endpoint == Endpoint::Single(id.clone())) {
             self.close_session(session, "its backend was removed");

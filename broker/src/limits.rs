@@ -49,6 +49,28 @@ pub const CONCURRENCY_SLACK: Duration = Duration::from_millis(5);
 /// What a slow backend's limit is multiplied with.
 pub const CONCURRENCY_BACKS_OFF_TO: f64 = 0.8;
 
+// Requests that stand alone (2026-07-28).
+
+/// Pages of lists kept as such clients get them; more than this, and all are made anew.
+pub const MODERN_LISTS_KEPT_MAX: usize = 1_024;
+/// Sessions that stand in for one principal at one endpoint with one set of capabilities: as many requests at once can be
+/// under way to backends that can not tell on whose account they ask something back.
+pub const STAND_INS_PER_POOL_MAX: usize = 32;
+/// Wait for one of them.
+pub const STAND_IN_WAIT_MAX: Duration = Duration::from_secs(10);
+/// Requests of one caller that wait for the input they were answered with a question for.
+pub const PARKED_PER_CALLER_MAX: usize = 64;
+/// The same of all callers.
+pub const PARKED_MAX: usize = 10_000;
+/// How often one request is answered with a question.
+pub const INPUT_ROUNDS_MAX: u32 = 32;
+/// Wait after a question for others, so that they are asked together.
+pub const INPUT_GATHER_WAIT: Duration = Duration::from_millis(10);
+/// Messages that wait to be written to a connection whose requests stand alone.
+pub const MODERN_OUTBOX_FRAMES_MAX: usize = 256;
+/// Resources one stream of notifications is about. Each is subscribed to before the stream begins.
+pub const LISTEN_URIS_MAX: usize = 100;
+
 // Tasks.
 
 /// Random bytes of a task's id, which is all that some callers need to know to see it.

@@ -55,7 +55,7 @@ fn the_page_of_methods_is_up_to_date() {
     let text = format!(
         "# Methods\n\n\
         This page is generated from the table the broker routes by. It holds every request and notification of the five \
-        revisions. Those that begin with 2026-07-28 are known by name and not served: see [compatibility.md](compatibility.md).\n\n\
+        revisions. Those that begin with 2026-07-28 are for clients of that revision: see [compatibility.md](compatibility.md).\n\n\
         *Sent by* means the MCP client or the MCP server; the broker is the server for its clients and the client of its \
         backends. A method is served when the session's revision has it and the capability was declared.\n\n{}",
         method::docs()

@@ -454,12 +454,12 @@ class Checks:
         await self.run("delete-ends-the-session", delete)
 
 
-def main(connect_to: Callable[[str], Connect]) -> None:
+def main(connect_to: Callable[[str], Connect], kind: type[Checks] = Checks) -> None:
     """`python SCRIPT URL [BACKEND]`: runs every check, exits 1 when one failed."""
     if len(sys.argv) < 2:
         print(f"usage: python {sys.argv[0]} URL [BACKEND]", file=sys.stderr)
         sys.exit(64)
-    checks = Checks(connect_to(sys.argv[1]), next(itertools.islice(sys.argv, 2, None), ""))
+    checks = kind(connect_to(sys.argv[1]), next(itertools.islice(sys.argv, 2, None), ""))
 
     async def whole() -> None:
         await checks.run("whole-run", checks.everything, 150)

@@ -1,4 +1,4 @@
-"""The 2.x line of the Python SDK in its default mode (it asks for revision 2026-07-28 first and falls back) against
+"""The 2.x line of the Python SDK, told to open a session, against
 server-everything: `python_2.py URL [BACKEND]`, see checks.py."""
 
 import warnings
@@ -26,7 +26,7 @@ class Peer:
         self.client, self.answers, self.url, self.wire, self.http = client, answers, url, wire, http
         self.protocol_version = client.protocol_version
         self.server_capabilities = plain(client.server_capabilities)
-        assert wire.methods[:2] == ["server/discover", "initialize"], wire.methods
+        assert wire.methods[:1] == (["initialize"] if client.mode == "legacy" else ["server/discover"]), wire.methods
 
     async def request(self, method: str, params: Json | None = None) -> Json:
         params = params or {}
@@ -83,7 +83,7 @@ async def answered(awaitable: Awaitable[Any]) -> Json:
         raise Failure(error.code, error.message, error.data) from error
 
 
-def connect_to(url: str) -> Connect:
+def connect_to(url: str, mode: str = "legacy") -> Connect:
     @asynccontextmanager
     async def connect(wire: Wire | None = None) -> AsyncIterator[Peer]:
         wire, answers = wire or Wire(), Answers()
@@ -108,6 +108,7 @@ def connect_to(url: str) -> Connect:
                 elicitation_callback=on_elicitation,
                 list_roots_callback=on_roots,
                 message_handler=on_message,
+                mode=mode,
             ) as client:
                 yield Peer(client, answers, url, wire, http)
 

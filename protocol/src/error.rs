@@ -67,7 +67,7 @@ error_kinds! {
     ParseError "parse_error" -32700, 400, None, FINAL, "The body is not valid JSON, or nested deeper than the limit";
     InvalidRequest "invalid_request" -32600, 400, None, FINAL, "The JSON is not a valid JSON-RPC message, or not one that fits the session's state";
     NotInitialized "not_initialized" -32600, 400, Some(1076), FINAL, "A request came before `initialize`";
-    UnsupportedEra "unsupported_era" -32600, 400, None, FINAL, "A request in the form of 2026-07-28, which this build does not serve";
+    UnsupportedEra "unsupported_era" -32600, 400, None, FINAL, "A request of a kind of client that is not served here (`compat.eras`), or a request in the form of 2026-07-28 where a session is open";
     UnsupportedProtocolVersion "unsupported_protocol_version" -32022, 400, None, FINAL, "The revision that a request of 2026-07-28 names is not served; `data.supported` names those that are";
     HeaderMismatch "header_mismatch" -32020, 400, None, FINAL, "A header of 2026-07-28 is missing, malformed or says something else than the body";
     ClientCapabilityRequired "client_capability_required" -32021, 400, None, FINAL, "The request needs a capability that it does not declare; `data.requiredCapabilities` names it";

@@ -201,6 +201,12 @@ impl Backend {
         Some(known.clone())
     }
 
+    /// One pipe carries everything, and nothing on it says on account of which request something is asked back.
+    pub fn cannot_tell_who_asked(&self) -> bool {
+        let is_http = matches!(self.spec.transport, TransportSpec::Http { .. });
+        lock(&self.status).wire.map_or(!is_http, |wire| wire == Wire::Pipe)
+    }
+
     /// The link the catalog is fetched over.
     pub fn catalog_link(self: &Arc<Self>) -> Arc<Link> {
         let declared = ClientCapabilities::parse(CATALOG_CAPABILITIES).unwrap_or_else(|_| ClientCapabilities::none());

@@ -96,6 +96,10 @@ fn owner(link: &Arc<Link>, connection: &Connection, message: &Message, origin: O
         LinkScope::Catalog | LinkScope::Tenant => None,
         // One client is behind it, through calls and through tasks.
         LinkScope::Session(_) | LinkScope::Task(_) => {
+            // Several requests that know nothing of each other may go over it.
+            if link.sessions().iter().any(|session| !session.kept) {
+                return connection.only_asker().map(Owner::from);
+            }
             let only_session = || link.sessions().into_iter().next().map(|session| Owner::Session { session, call: None });
             let only_task = || link.runs().into_iter().next().map(Owner::Task);
             connection.likely_asker().map(Owner::from).or_else(only_session).or_else(only_task)

@@ -9,6 +9,7 @@ pub mod gate;
 pub mod guard;
 pub mod incoming;
 pub mod link;
+pub mod modern;
 pub mod probing;
 pub mod session;
 pub mod shared;

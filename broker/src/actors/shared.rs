@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::http_client::HttpClient;
 
-use super::{gate::Gate, link::Trust, stream::AllWaiting, tasks::Tasks};
+use super::{gate::Gate, link::Trust, modern::Modern, stream::AllWaiting, tasks::Tasks};
 use crate::{
     admission::{overload::Overload, rates::Rates},
     config::{self, Config},
@@ -36,6 +36,8 @@ pub struct Shared {
     pub tasks: Tasks,
     /// Room for calls that are with backends, shared by tenants by their weight.
     pub room: Arc<Gate<TenantId, PrincipalId>>,
+    /// What is held for clients whose requests stand alone.
+    pub modern: Modern,
     /// Signs list cursors.
     pub cursor_key: hmac::Key,
     /// Every task that must be over before the process may end.
@@ -65,6 +67,7 @@ impl Shared {
             durable,
             trust: Trust::default(),
             tasks: Tasks::default(),
+            modern: Modern::default(),
             metrics,
             http,
             cursor_key,

@@ -29,6 +29,7 @@ pub(super) async fn reap(broker: Weak<Broker>) {
             session.tick(now);
             broker.close_if_idle(&session);
         }
+        broker.shared.modern.tick(now);
         let tenants: Vec<_> = broker.tenants.iter().map(|tenant| tenant.value().clone()).collect();
         tenants.iter().flat_map(|tenant| tenant.backends()).for_each(|backend| backend.close_idle_links(now));
         write_behind(&broker, &writing);

@@ -111,7 +111,7 @@ impl Broker {
     }
 
     /// What the endpoint can do, once its backends have had their first chance to say so.
-    async fn offer(&self, tenant: &Tenant, endpoint: &Endpoint) -> Result<Offer, Refusal> {
+    pub(super) async fn offer(&self, tenant: &Tenant, endpoint: &Endpoint) -> Result<Offer, Refusal> {
         match endpoint {
             Endpoint::Aggregated => {
                 let backends = tenant.backends();
@@ -156,6 +156,9 @@ impl Broker {
 
     /// Ends a session at once; the store follows.
     pub fn close_session(self: &Arc<Self>, session: &Arc<Session>, why: &str) {
+        if !session.kept {
+            return session.end(why); // nothing of it is stored
+        }
         let ending = Ending::begin(self, session.key);
         self.forget_session(session, why);
         ending.store_later(session);

@@ -58,6 +58,7 @@ pub(super) fn check(raw: &Raw, faults: Vec<Fault>) -> Result<Config, Faults> {
         session: reading.session(),
         tasks: reading.tasks(),
         events: reading.events(),
+        compat: reading.compat(),
         telemetry: reading.telemetry(),
         shutdown: Shutdown { grace: reading.duration("shutdown.grace") },
         tenants: reading.tenants(),

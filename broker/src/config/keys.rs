@@ -182,6 +182,7 @@ pub(super) const SECTIONS: &[Section] = &[
     Section { name: "session", doc: "Sessions of clients.", keys: SESSION },
     Section { name: "tasks", doc: "Calls that clients ask to be carried out as tasks (MCP 2025-11-25, Tasks).", keys: TASKS },
     Section { name: "events", doc: "Event streams (SSE), and the log they are resumed from.", keys: EVENTS },
+    Section { name: "compat", doc: "Revisions of MCP that clients may speak.", keys: COMPAT },
     Section { name: "telemetry", doc: "Logs and metrics.", keys: TELEMETRY },
     Section {
         name: "egress",
@@ -385,6 +386,27 @@ const TASKS: &[Key] = &[
     key("result_bytes", Kind::Size { min: KIB, max: 256 * MIB }, "16MiB", "Largest result of a task; a larger one makes the task fail."),
 ];
 
+const COMPAT: &[Key] = &[
+    key(
+        "eras",
+        Kind::Choice(&["both", "legacy", "modern"]),
+        "both",
+        "Which clients are served. `legacy`: those that open a session with `initialize` (2024-11-05 to 2025-11-25); `modern`: those whose requests stand alone (2026-07-28).",
+    ),
+    key(
+        "list_ttl",
+        Kind::Duration { min: Duration::ZERO, max: DAY },
+        "0s",
+        "How long clients of 2026-07-28 may keep a list without asking again (`ttlMs`). They hear of changes only where they listen for them.",
+    ),
+    key(
+        "list_scope",
+        Kind::Choice(&["private", "public"]),
+        "private",
+        "Who may share a kept list (`cacheScope`). `public` only where every caller may see the same.",
+    ),
+];
+
 const EVENTS: &[Key] = &[
     key(
         "log",
@@ -433,7 +455,7 @@ const SHUTDOWN: &[Key] = &[key(
 )];
 
 /// Keys and whole sections of the broker's documented surface that this build can not honour.
-pub(super) const UNAVAILABLE: &[&str] = &["compat", "errors"];
+pub(super) const UNAVAILABLE: &[&str] = &["errors"];
 
 /// Two spellings of one setting: an environment variable for one replaces the other in the file.
 pub(super) const TWINS: &[(&str, &str)] = &[

@@ -7,6 +7,7 @@
 mod bodies;
 mod body_limits;
 pub mod checked;
+pub mod compat;
 pub mod example;
 mod fault;
 mod keys;
@@ -27,6 +28,7 @@ use std::{
     time::Duration,
 };
 
+pub use compat::{Compat, Eras};
 use protocol::ids::{BackendId, TenantId};
 use spec::{BackendSpec, TenantSpec};
 use transport::egress::EgressPolicy;
@@ -71,6 +73,7 @@ pub fn needs_restart(running: &Config, next: &Config) -> Vec<&'static str> {
         ("session", running.session != next.session),
         ("tasks", running.tasks != next.tasks),
         ("events", running.events != next.events),
+        ("compat", running.compat != next.compat),
         ("telemetry", running.telemetry != telemetry),
         ("egress", running.egress != next.egress),
         ("shutdown", running.shutdown != next.shutdown),
@@ -117,6 +120,7 @@ pub struct Config {
     pub session: Session,
     pub tasks: Tasks,
     pub events: Events,
+    pub compat: Compat,
     pub telemetry: Telemetry,
     pub shutdown: Shutdown,
     pub egress: Arc<EgressPolicy>,

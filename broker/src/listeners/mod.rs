@@ -7,3 +7,4 @@ pub mod door;
 pub mod duplex;
 pub mod http;
 pub mod internal;
+mod modern;

@@ -125,6 +125,13 @@ pub async fn other_replicas(broker: &Arc<Broker>) -> Vec<Owner> {
     others
 }
 
+/// The replica of this name, which may be one that drains.
+pub async fn replica(broker: &Arc<Broker>, name: &str) -> Option<Owner> {
+    let durable = &broker.shared.durable;
+    let nodes = durable.timed("nodes", durable.store.nodes()).await.unwrap_or_default();
+    nodes.into_iter().filter(|node| node.node.as_str() == name).find_map(owner)
+}
+
 fn owner(node: NodeRecord) -> Option<Owner> {
     Some(Owner { node: node.node.as_str().to_owned(), address: node.address? })
 }

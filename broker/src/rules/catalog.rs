@@ -11,12 +11,14 @@ use std::{
 
 use aws_lc_rs::{digest, hmac};
 use bytes::Bytes;
+use memchr::memmem;
 use protocol::{
     capabilities::ServerCapabilities,
     error::{ErrorKind, Refusal},
     handshake::InitializeAnswer,
     ids::{BackendId, TenantId},
     json::{self, Document, ValueKind},
+    modern::tool_headers::{self, ParamHeader},
     splice::Splice,
 };
 
@@ -300,6 +302,8 @@ pub struct Catalog {
     prompts: HashMap<String, Target>,
     /// By backend and the tool's own name.
     traits: HashMap<BackendId, HashMap<String, ToolTraits>>,
+    /// Tools that want arguments repeated in headers, by backend and the tool's own name.
+    mirrored: HashMap<BackendId, HashMap<String, Vec<ParamHeader>>>,
     lists: HashMap<(Endpoint, ListKind), Pages>,
     tenant: TenantId,
     key: hmac::Key,
@@ -313,6 +317,7 @@ impl Catalog {
             tools: HashMap::new(),
             prompts: HashMap::new(),
             traits: HashMap::new(),
+            mirrored: HashMap::new(),
             lists: HashMap::new(),
             backends: BTreeMap::new(),
             tenant,
@@ -321,6 +326,7 @@ impl Catalog {
         for (backend, lists) in &backends {
             let traits = lists.tools.iter().map(|tool| (tool.key.clone(), tool.traits)).collect();
             catalog.traits.insert(backend.clone(), traits);
+            catalog.mirrored.insert(backend.clone(), mirrored(&lists.tools));
             for (kind, map) in [(ListKind::Tools, &mut catalog.tools), (ListKind::Prompts, &mut catalog.prompts)] {
                 for entry in lists.entries(kind) {
                     map.entry(entry.exposed_key.clone()).or_insert_with(|| Target { backend: backend.clone(), name: entry.key.clone() });
@@ -354,6 +360,18 @@ impl Catalog {
     /// What this tool, named as its backend does, says of itself; `None` for one that is not listed.
     pub fn traits(&self, backend: &BackendId, tool: &str) -> Option<ToolTraits> {
         self.traits.get(backend)?.get(tool).copied()
+    }
+
+    /// The arguments that this tool, named as the endpoint does, wants repeated in headers.
+    pub fn mirrored(&self, endpoint: &Endpoint, tool: &str) -> &[ParamHeader] {
+        let (backend, tool) = match endpoint {
+            Endpoint::Single(backend) => (backend, tool),
+            Endpoint::Aggregated => match self.tools.get(tool) {
+                Some(target) => (&target.backend, target.name.as_str()),
+                None => return &[],
+            },
+        };
+        self.mirrored.get(backend).and_then(|tools| tools.get(tool)).map_or(&[], Vec::as_slice)
     }
 
     /// The result object of a list call.
@@ -438,6 +456,16 @@ impl Catalog {
         body.push(b'}');
         body.into()
     }
+}
+
+/// What tools want repeated in headers. One that asks for it wrongly is not listed to those who would have to do it.
+fn mirrored(tools: &[Entry]) -> HashMap<String, Vec<ParamHeader>> {
+    let asks = |tool: &&Entry| memmem::find(&tool.native, b"x-mcp-header").is_some();
+    let headers = |tool: &Entry| {
+        let document = Document::parse(&tool.native, &json::Limits { bytes_max: tool.native.len(), ..json::Limits::default() }).ok()?;
+        tool_headers::param_headers(document.root().get("inputSchema")?.raw()).ok()
+    };
+    tools.iter().filter(asks).filter_map(|tool| Some((tool.key.clone(), headers(tool)?))).collect()
 }
 
 /// `_meta` naming the backends whose part of a list is a last good copy.

@@ -14,6 +14,7 @@ pub mod exposure;
 pub mod fair_queue;
 pub mod log_level;
 pub mod meter;
+pub mod modern;
 pub mod names;
 pub mod offer;
 pub mod retries;

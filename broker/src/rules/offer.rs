@@ -1,9 +1,13 @@
 //! What an endpoint tells a new client about itself: capabilities, server, instructions (MCP 2025-11-25, Lifecycle).
 
 use bytes::Bytes;
-use protocol::{capabilities::ServerCapabilities, version::Version};
+use protocol::{
+    capabilities::ServerCapabilities,
+    error::{ErrorKind, Refusal},
+    version::Version,
+};
 
-use super::catalog::{BackendLists, Catalog};
+use super::catalog::{BackendLists, Catalog, ListKind};
 use crate::{BROKER_INFO, limits::INSTRUCTIONS_BYTES_MAX};
 
 /// What an endpoint tells a new client.
@@ -19,6 +23,22 @@ impl Offer {
     pub fn known_in(mut self, version: Version) -> Self {
         self.capabilities = known_in(version, self.capabilities);
         self
+    }
+
+    /// Tasks are for sessions.
+    pub fn without_tasks(mut self) -> Self {
+        self.capabilities = known_in(Version::V2026_07_28, self.capabilities);
+        self
+    }
+
+    /// Whether there is such a list. Only that of tools may be asked for unseen, as in earlier revisions.
+    pub fn permits_list(&self, kind: ListKind) -> Result<(), Refusal> {
+        let (offered, name) = match kind {
+            ListKind::Tools => (true, "tools"),
+            ListKind::Prompts => (self.capabilities.prompts, "prompts"),
+            ListKind::Resources | ListKind::ResourceTemplates => (self.capabilities.resources, "resources"),
+        };
+        if offered { Ok(()) } else { Err(Refusal::new(ErrorKind::CapabilityMissing, format!("the server did not declare {name}"))) }
     }
 
     /// One backend, as itself. `tasks`: the broker hosts tasks.

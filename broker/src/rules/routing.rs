@@ -274,6 +274,13 @@ fn by_reference(message: &Message, endpoint: &Endpoint, catalog: &Catalog) -> Re
     Ok(Decision::Forward(plan))
 }
 
+/// The resource a client wants to hear of.
+pub fn subscription(uri: &str, endpoint: &Endpoint, catalog: &Catalog) -> Result<ResourceTarget, Refusal> {
+    let target = resource_target(uri, endpoint, catalog)?;
+    supported(catalog, &target.backend, Method::ResourcesSubscribe)?;
+    Ok(target)
+}
+
 fn resource_target(uri: &str, endpoint: &Endpoint, catalog: &Catalog) -> Result<ResourceTarget, Refusal> {
     if uri.len() > URI_BYTES_MAX || uri.chars().any(char::is_control) || !uri.contains(':') {
         let text = format!("a URI has a scheme, no control characters and at most {URI_BYTES_MAX} bytes");

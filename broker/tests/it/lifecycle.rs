@@ -186,27 +186,6 @@ async fn life_12_a_malformed_initialize_names_the_member() {
 }
 
 #[tokio::test]
-async fn modern_requests_are_refused_so_that_modern_clients_fall_back() {
-    let (broker, _backend) = echo().await;
-    let meta = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}});
-    for (method, params) in [
-        ("server/discover", json!({"_meta": meta})),
-        ("server/discover", json!({})),
-        ("tools/list", json!({"_meta": meta})),
-        ("subscriptions/listen", json!({"_meta": meta})),
-    ] {
-        for version in [None, Some("2026-07-28")] {
-            let mut headers = vec![("content-type", "application/json"), ("accept", testkit::client::ACCEPT_BOTH)];
-            headers.extend(version.map(|version| ("mcp-protocol-version", version)));
-            let response = broker.client("/mcp").post_raw(&headers, request(1, method, params.clone())).await;
-            let (status, error) = refused(response).await;
-            assert_eq!((status, error["code"].as_i64()), (400, Some(-32600)), "{method} {version:?}: {error}");
-        }
-    }
-    assert_eq!(broker.connected(json!({})).await.tool_names().await, ["b__echo"]);
-}
-
-#[tokio::test]
 async fn one_backend_shows_itself_on_its_own_endpoint() {
     let backend = FakeBackend::echo().await;
     backend.server_info(json!({"name": "weather", "version": "7"}), Some("ask about the sky"));

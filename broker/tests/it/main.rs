@@ -32,6 +32,7 @@ mod lifecycle;
 mod limits;
 mod links;
 mod metrics;
+mod modern;
 mod modern_backends;
 mod moving;
 mod peers;

@@ -49,7 +49,7 @@ impl Session {
         };
         state.subscriptions = claimed.subscriptions.into_iter().map(target).collect();
         shared.metrics.subscriptions(i64::try_from(state.subscriptions.len()).unwrap_or(0));
-        Self::with(id, claimed.epoch, claimed.created_at, (seat, agreement), state, shared)
+        Self::with(id, claimed.epoch, claimed.created_at, (seat, agreement), state, (shared, true))
     }
 
     /// Puts back, in the background, what the session had: its subscriptions, with one `updated` each, as nobody knows what

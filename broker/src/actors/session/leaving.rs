@@ -90,12 +90,16 @@ impl Session {
     }
 
     fn go_to(&self, state: &mut State, phase: SessionPhase) {
-        self.shared.metrics.phase(state.phase.name(), phase.name());
+        if self.kept {
+            self.shared.metrics.phase(state.phase.name(), phase.name());
+        }
         state.phase = phase;
     }
 
     fn finish(self: &Arc<Self>, why: &str, remains: Remains) {
-        tracing::info!(session = %self.digest, tenant = %self.tenant.id, why, "session ended");
+        if self.kept {
+            tracing::info!(session = %self.digest, tenant = %self.tenant.id, why, "session ended");
+        }
         remains.questions.iter().for_each(|question| question.refuse("the client is gone"));
         remains.in_flight.iter().for_each(|request| request.cancel(None));
         for stream in &remains.streams {
@@ -119,7 +123,9 @@ impl Session {
     fn depart(self: &Arc<Self>) {
         self.tenant.close_session(self);
         self.shared.tasks.forget_session(self);
-        self.shared.metrics.sessions(self.transport, "open", -1);
+        if self.kept {
+            self.shared.metrics.sessions(self.transport, "open", -1);
+        }
     }
 
     /// Another owns the session now. Calls in flight may finish on the connections they have; nothing is stored any more.

@@ -133,6 +133,13 @@ impl Session {
         Ok(())
     }
 
+    /// Sees to it that log messages of this level come, too. Who wants which of them is for those to say who are told.
+    pub async fn hear_logs_from(self: &Arc<Self>, level: LogLevel) {
+        if self.log_level().is_none_or(|known| known > level) {
+            let _told_as_far_as_possible = self.clone().set_level(level).await;
+        }
+    }
+
     pub(super) async fn set_level(self: Arc<Self>, level: LogLevel) -> Result<Reply, Refusal> {
         self.store_log_level(level).await?;
         let links: Vec<_> = self.lock().links.values().cloned().collect();

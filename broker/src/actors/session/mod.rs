@@ -101,6 +101,9 @@ pub struct Session {
     pub client_version: String,
     pub advertised: ServerCapabilities,
     pub shared: Arc<Shared>,
+    /// Somebody was told its id. Otherwise it serves requests that stand alone: nothing of it is stored, and nobody comes
+    /// back for what no request waits for.
+    pub kept: bool,
     created_at: jiff::Timestamp,
     touched_ms: AtomicU64,
     /// Answers on their way into their streams.
@@ -157,7 +160,16 @@ impl Session {
         let id = SessionId::new(URL_SAFE_NO_PAD.encode(rand::random::<[u8; SESSION_ID_BYTES]>()));
         let told = seat.tenant.catalog().digests(&seat.endpoint);
         let state = State::new(&shared, &record::key_of(&id), FIRST_EPOCH, SessionPhase::AwaitingInitialized, told);
-        Self::with(id, FIRST_EPOCH, jiff::Timestamp::now(), (seat, agreement), state, shared)
+        Self::with(id, FIRST_EPOCH, jiff::Timestamp::now(), (seat, agreement), state, (shared, true))
+    }
+
+    /// A session that no client knows of, for requests that stand alone. It is ready at once, and is never stored.
+    pub fn unkept(seat: Seat, agreement: Agreement, shared: Arc<Shared>) -> Arc<Self> {
+        let id = SessionId::new(URL_SAFE_NO_PAD.encode(rand::random::<[u8; SESSION_ID_BYTES]>()));
+        let told = seat.tenant.catalog().digests(&seat.endpoint);
+        let mut state = State::new(&shared, &record::key_of(&id), FIRST_EPOCH, SessionPhase::Ready, told);
+        state.streams.log_nothing();
+        Self::with(id, FIRST_EPOCH, jiff::Timestamp::now(), (seat, agreement), state, (shared, false))
     }
 
     fn with(
@@ -166,10 +178,12 @@ impl Session {
         created_at: jiff::Timestamp,
         (seat, agreement): (Seat, Agreement),
         state: State,
-        shared: Arc<Shared>,
+        (shared, kept): (Arc<Shared>, bool),
     ) -> Arc<Self> {
-        shared.metrics.phase(SessionPhase::Opening.name(), state.phase.name());
-        shared.metrics.sessions(seat.transport, "open", 1);
+        if kept {
+            shared.metrics.phase(SessionPhase::Opening.name(), state.phase.name());
+            shared.metrics.sessions(seat.transport, "open", 1);
+        }
         let key = record::key_of(&id);
         let session = Arc::new(Self {
             digest: key.digest(),
@@ -191,6 +205,7 @@ impl Session {
             storing: tokio::sync::Mutex::new(Storing { told: state.told }),
             seen_stored_ms: AtomicU64::new(shared.uptime_ms()),
             shared,
+            kept,
             created_at,
             state: Mutex::new(state),
         });

@@ -18,6 +18,7 @@ use protocol::{
     ids::{RequestId, TaskId},
     json,
     method::Method,
+    modern,
     splice::Splice,
 };
 
@@ -99,6 +100,14 @@ impl Session {
     pub fn ask(self: &Arc<Self>, connection: &Arc<Connection>, message: &Message, call: Option<&Arc<Call>>) -> Result<(), Refusal> {
         self.client.permits(message, self.version)?;
         let backend_id = message.id.clone().ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
+        // A client without a session can only be asked in the answer to its request, and not in that to every request.
+        if !self.kept && call.is_none_or(|call| !modern::may_require_input(call.method)) {
+            if message.method != Method::ElicitationCreate {
+                return Err(Refusal::new(ErrorKind::MethodNotFound, "no request is there in whose answer the client could be asked"));
+            }
+            connection.send_later(handshake::success(&backend_id, br#"{"action":"cancel"}"#));
+            return Ok(());
+        }
         let stream = call.map(|call| call.stream.clone()).filter(|stream| !stream.is_lost());
         let question = Question {
             asker: Destination::Backend {

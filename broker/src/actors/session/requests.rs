@@ -208,7 +208,8 @@ impl Session {
     }
 
     fn enter(&self, id: RequestId, in_flight: InFlight) -> Result<(), Refusal> {
-        let max = self.shared.config.limits.calls_in_flight_per_session;
+        // Without a client of its own it serves many, each within the limit of the tenant.
+        let max = if self.kept { self.shared.config.limits.calls_in_flight_per_session } else { usize::MAX };
         let mut state = self.lock();
         state.takes_requests()?;
         if state.in_flight.len() >= max {

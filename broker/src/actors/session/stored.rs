@@ -86,6 +86,10 @@ impl Session {
 
     /// Stores a new log level, which holds from then on.
     pub async fn store_log_level(self: &Arc<Self>, level: LogLevel) -> Result<(), Refusal> {
+        if !self.kept {
+            self.lock().log_level = Some(level);
+            return Ok(());
+        }
         let storing = self.storing.lock().await;
         let state = {
             let state = self.lock();
@@ -116,6 +120,9 @@ impl Session {
     }
 
     async fn written(self: &Arc<Self>, write: impl Fn(i64) -> Write) -> Result<(), Refusal> {
+        if !self.kept {
+            return Ok(());
+        }
         match self.written_or_fenced(write).await {
             Ok(()) => Ok(()),
             Err(Unstored::Refused(refusal)) => Err(refusal),

@@ -15,7 +15,7 @@ use protocol::{ids::RequestId, phase::SessionPhase};
 
 use super::Session;
 use crate::{
-    actors::stream::{AllWaiting, EventStream},
+    actors::stream::{AllWaiting, EventStream, Reader},
     durable::{EventWriter, SessionKey},
     limits::STREAMS_KEPT_MAX,
     rules::event_log::{Event, EventKind, LogLimits, Overflow, Topic},
@@ -60,6 +60,11 @@ impl Streams {
             stream.count_in(waiting);
         }
         stream
+    }
+
+    /// No stream is logged.
+    pub(super) fn log_nothing(&mut self) {
+        self.log = None;
     }
 
     /// Streams are numbered under this epoch from now on.
@@ -256,6 +261,11 @@ impl Session {
         self.lock().streams.make(due, unnamed)
     }
 
+    /// Whatever belongs to no request of a session that nobody comes back for is told here.
+    pub fn hear(&self) -> Option<Reader> {
+        self.lock().streams.open_general(Vec::new(), Vec::new()).stream.read_from(0).ok()
+    }
+
     /// The client is told event ids of this stream: it may come back for it.
     pub fn keep_stream(&self, stream: &Arc<EventStream>) {
         let mut state = self.lock();
@@ -289,6 +299,10 @@ impl Session {
         // Pushed under the lock: once the session begins to leave, nothing is added that its next owner would not see.
         let pushed = match state.phase {
             SessionPhase::Closing | SessionPhase::Closed => Err(Overflow),
+            _ if !self.kept && state.streams.general.is_empty() => {
+                self.shared.metrics.dropped_notification("unattributed");
+                return;
+            }
             _ => state.streams.general().push_about(Instant::now(), kind, topic, frame),
         };
         drop(state);

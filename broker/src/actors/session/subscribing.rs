@@ -39,6 +39,11 @@ impl Session {
         Err(Refusal::new(ErrorKind::BackendUnavailable, "the subscription could not be settled, other requests for it interfere"))
     }
 
+    /// Hears of one resource from now on.
+    pub async fn listen_to(self: Arc<Self>, target: ResourceTarget) -> Result<(), Refusal> {
+        self.subscribe(target).await.map(|_| ())
+    }
+
     pub(super) async fn unsubscribe(self: Arc<Self>, target: ResourceTarget) -> Result<Reply, Refusal> {
         let link = self.link_to(&target.backend)?;
         self.forget_subscription(&link, &target);

@@ -5,6 +5,7 @@
 //! ([`conversation`]), and ended with a goodbye. Generic over the two frame traits; each wire has a file that accepts.
 
 mod conversation;
+mod modern;
 mod opening;
 pub mod quic;
 pub mod tcp;
@@ -14,8 +15,8 @@ use std::{sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
 use transport::frame::{FrameSink, FrameSource, Goodbye, farewell};
 
-use self::conversation::Silence;
 pub(super) use self::opening::place;
+use self::{conversation::Silence, opening::Begun};
 use crate::{
     actors::{session::Session, stream::Reader, tenant::Place},
     auth::Caller,
@@ -52,9 +53,23 @@ where
     Sink: FrameSink,
 {
     match opened(&broker, &guest, &mut source, &mut sink, &stop).await {
-        Ok((seat, outbox)) => converse(seat, outbox, source, sink).await,
+        Ok(Opened::Session(seat, outbox)) => converse(seat, outbox, source, sink).await,
+        Ok(Opened::Modern(first)) => {
+            let desk = modern::Desk::new(broker, guest, stop);
+            if let Some(goodbye) = desk.converse(*first, &mut source, &mut sink).await {
+                farewell(&mut source, &mut sink, goodbye).await;
+            }
+        }
         Err(goodbye) => farewell(&mut source, &mut sink, goodbye).await,
     }
+}
+
+/// How a connection goes on.
+enum Opened {
+    /// With a session and its client's stream.
+    Session(Seat, Reader),
+    /// Without one: this is its first request.
+    Modern(Box<protocol::envelope::Message>),
 }
 
 /// A session within the time for it, and its client's stream.
@@ -64,9 +79,9 @@ async fn opened(
     source: &mut impl FrameSource,
     sink: &mut impl FrameSink,
     stop: &CancellationToken,
-) -> Result<(Seat, Reader), Goodbye> {
+) -> Result<Opened, Goodbye> {
     let limit = broker.shared.config.timeouts.handshake;
-    let (seat, said) = tokio::select! {
+    let begun = tokio::select! {
         biased;
         opened = opening::session(broker, guest, source, sink) => opened?,
         () = stop.cancelled() => return Err(Goodbye::GoingAway),
@@ -75,8 +90,13 @@ async fn opened(
             return Err(Goodbye::Policy);
         }
     };
-    let outbox = seat.session.open_outbox(Some(said)).ok_or(Goodbye::GoingAway)?;
-    Ok((seat, outbox))
+    match begun {
+        Begun::Modern(first) => Ok(Opened::Modern(first)),
+        Begun::Session(seat, said) => {
+            let outbox = seat.session.open_outbox(Some(said)).ok_or(Goodbye::GoingAway)?;
+            Ok(Opened::Session(seat, outbox))
+        }
+    }
 }
 
 /// Goes on with a session on a new connection.

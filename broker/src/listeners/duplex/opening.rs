@@ -23,23 +23,24 @@ use crate::{
     auth::Caller,
     broker::{Broker, unknown_backend},
     limits::{CLIENT_TEXT_BYTES_MAX, FIRST_MESSAGE_BYTES_MAX},
+    listeners::modern::no_sessions,
     metrics::{Direction, Side},
     rules::catalog::Endpoint,
 };
 
-const TOKEN: &str = "dev.mcp-broker/token";
+pub(super) const TOKEN: &str = "dev.mcp-broker/token";
 const SESSION: &str = "dev.mcp-broker/session";
-const BACKEND: &str = "dev.mcp-broker/backend";
+pub(super) const BACKEND: &str = "dev.mcp-broker/backend";
 
 /// Reads until a session is open and its client knows; otherwise the way to end the connection. The session has its seat
 /// before its client is told: a connection that breaks in between leaves none behind. Beside it, how many messages the client
-/// was sent so far.
+/// was sent so far. A client whose requests stand alone has no session: its first request goes to [`super::modern`].
 pub(super) async fn session(
     broker: &Arc<Broker>,
     guest: &Guest,
     source: &mut impl FrameSource,
     sink: &mut impl FrameSink,
-) -> Result<(Seat, u64), Goodbye> {
+) -> Result<Begun, Goodbye> {
     let limits = json::Limits { bytes_max: broker.shared.config.limits.message_bytes, ..json::Limits::default() };
     let message_bytes_max = limits.bytes_max;
     source.allow(message_bytes_max.min(FIRST_MESSAGE_BYTES_MAX), Some(&broker.shared.strangers));
@@ -62,7 +63,11 @@ pub(super) async fn session(
                     say(broker, sink, frame).await?;
                     seat.is_known = true;
                     source.allow(message_bytes_max, None);
-                    return Ok((seat, said + 1));
+                    return Ok(Begun::Session(seat, said + 1));
+                }
+                Answer::Modern => {
+                    source.allow(message_bytes_max, None);
+                    return Ok(Begun::Modern(Box::new(message)));
                 }
                 Answer::Frame(frame) => (frame, None),
                 Answer::Goodbye(frame) => (frame, Some(Goodbye::Policy)),
@@ -88,8 +93,17 @@ pub(super) fn refusal_of(error: &ReadError) -> Option<Refusal> {
     }
 }
 
+/// How a connection begins.
+pub(super) enum Begun {
+    /// Its session, and how many messages its client was sent so far.
+    Session(Seat, u64),
+    /// Its requests stand alone; this is the first.
+    Modern(Box<Message>),
+}
+
 /// What comes of a message before there is a session.
 enum Answer {
+    Modern,
     Session(Seat, Bytes),
     Frame(Bytes),
     /// The last one.
@@ -99,8 +113,17 @@ enum Answer {
 
 async fn answered(broker: &Arc<Broker>, guest: &Guest, message: &Message) -> Answer {
     let Some(id) = message.id.as_ref().filter(|_| message.kind == Kind::Request) else { return Answer::None };
+    let eras = broker.shared.config.compat.eras;
     let refusal = match message.method {
+        // After it a client may still decide for a session.
+        Method::ServerDiscover => match super::modern::discovered(broker, guest, message).await {
+            Ok(answer) => return Answer::Frame(answer),
+            Err(refusal) if refusal.kind == ErrorKind::Unauthorized => return Answer::Goodbye(refused(broker, &refusal, Some(id))),
+            Err(refusal) => refusal,
+        },
+        _ if message.is_modern() && eras.has_modern() => return Answer::Modern,
         _ if message.is_modern() => modern_era(),
+        Method::Initialize if !eras.has_sessions() => no_sessions(message),
         Method::Initialize => match opened(broker, guest, message).await {
             Ok((seat, result)) => return Answer::Session(seat, handshake::success(id, &result)),
             // Whoever guesses keys has to connect for each of them.
@@ -141,7 +164,7 @@ fn with_session_id(result: &Bytes, session: &Session) -> Bytes {
 }
 
 /// A backend that is not there looks like one that is another's.
-fn endpoint(broker: &Broker, caller: &Caller, backend: Option<&str>) -> Result<Endpoint, Refusal> {
+pub(super) fn endpoint(broker: &Broker, caller: &Caller, backend: Option<&str>) -> Result<Endpoint, Refusal> {
     let Some(name) = backend else { return Ok(Endpoint::Aggregated) };
     let Ok(id) = BackendId::parse(name) else {
         return Err(Refusal::new(ErrorKind::InvalidParams, format!("{BACKEND} is no name of a backend")));
@@ -175,9 +198,9 @@ impl Asked {
     }
 }
 
-/// What a client of the stateless era gets; it then opens a session.
+/// What a request that stands alone gets where there are only sessions.
 pub(super) fn modern_era() -> Refusal {
-    Refusal::new(ErrorKind::UnsupportedEra, "this listener speaks MCP up to 2025-11-25: open a session with initialize")
+    Refusal::new(ErrorKind::UnsupportedEra, "there are only sessions here, which speak MCP up to 2025-11-25")
 }
 
 fn refused(broker: &Broker, refusal: &Refusal, id: Option<&RequestId>) -> Bytes {

@@ -14,7 +14,7 @@ use transport::{
     quic::{Cancellation, Limits, QuicConnection, QuicIncoming, QuicListener, QuicSink, RequestStream},
 };
 
-use super::{Guest, opened, opening::modern_era, opening::refusal_of, speak};
+use super::{Guest, Opened, modern, opened, opening::modern_era, opening::refusal_of, speak};
 use crate::{
     actors::{
         session::Session,
@@ -84,7 +84,21 @@ async fn connection(broker: Arc<Broker>, incoming: QuicIncoming, stop: Cancellat
     let certified = connection.client_certificate().as_ref().and_then(door::caller_by);
     let guest = Guest { transport: TRANSPORT, certified, known: None };
     match opened(&broker, &guest, &mut source, &mut sink, &stop).await {
-        Ok((seat, mut outbox)) => {
+        Ok(Opened::Modern(first)) => {
+            let (desk, requests) = (modern::Desk::new(broker, guest, stop), TaskTracker::new());
+            let goodbye = tokio::select! {
+                biased;
+                goodbye = desk.converse(*first, &mut source, &mut sink) => goodbye,
+                () = accept_alone(&desk, &connection, &requests) => None,
+            };
+            requests.close();
+            let _in_time = tokio::time::timeout(LAST_FRAMES_WAIT, requests.wait()).await;
+            match goodbye {
+                Some(goodbye) => farewell(&mut source, &mut sink, goodbye).await,
+                None => connection.close(Goodbye::SlowReader),
+            }
+        }
+        Ok(Opened::Session(seat, mut outbox)) => {
             let requests = TaskTracker::new();
             let goodbye = tokio::select! {
                 biased;
@@ -109,6 +123,44 @@ async fn connection(broker: Arc<Broker>, incoming: QuicIncoming, stop: Cancellat
 async fn accept_requests(session: &Arc<Session>, connection: &QuicConnection, requests: &TaskTracker) {
     while let Some(stream) = connection.accept_request().await {
         requests.spawn(serve_request(session.clone(), stream));
+    }
+}
+
+/// The same of a client without a session.
+async fn accept_alone(desk: &Arc<modern::Desk>, connection: &QuicConnection, requests: &TaskTracker) {
+    while let Some(stream) = connection.accept_request().await {
+        requests.spawn(serve_alone(desk.clone(), stream));
+    }
+}
+
+/// One stream: a request that stands alone. Its reset is a cancellation.
+async fn serve_alone(desk: Arc<modern::Desk>, mut stream: RequestStream) {
+    let received = tokio::time::timeout(desk.shared().config.timeouts.request_read, stream.receive()).await;
+    let decoded = match received {
+        Ok(Ok(Some(frame))) => desk.decode(frame),
+        Ok(Err(error)) => match refusal_of(&error) {
+            Some(refusal) => Err(Rejected::new(refusal, None)),
+            None => return stream.cancel(),
+        },
+        Ok(Ok(None)) | Err(_) => return stream.cancel(),
+    };
+    let (mut sink, mut given_up) = stream.answering();
+    let mut answering = match decoded {
+        Ok(message) if message.kind == Kind::Request => desk.begin(message).await,
+        Ok(_) => return sink.finish(),
+        Err(rejected) => modern::Answering::Whole(desk.refusal(&rejected.refusal, rejected.id.as_ref())),
+    };
+    loop {
+        let frame = tokio::select! {
+            biased;
+            frame = answering.next() => frame,
+            () = given_up.cancelled(&sink) => return,
+        };
+        let Some(frame) = frame else { return sink.finish() };
+        desk.shared().metrics.bytes(Direction::Out, Side::Client, frame.len());
+        if sink.send_all(&mut vec![frame]).await.is_err() {
+            return;
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use futures_util::{FutureExt, stream};
+use futures_util::{FutureExt, Stream, StreamExt, stream};
 use http::{
     HeaderValue, Response, StatusCode,
     header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE},
@@ -120,11 +120,31 @@ pub(super) fn events(shared: &Arc<Shared>, reader: Reader, read: &[Event], style
     let state = Writing { shared: shared.clone(), reader, opening: Some(opening), style, over: false };
     let body = StreamBody::new(stream::unfold(state, Writing::step)).map_err(|never| match never {});
     let mut response = Response::new(Either::Right(body.boxed_unsync()));
+    event_headers(&mut response);
+    response
+}
+
+/// A stream of frames that can not be come back to: it ends with its connection.
+pub(super) fn frames(frames: impl Stream<Item = Bytes> + Send + 'static, keepalive: Duration) -> Response<Body> {
+    let written = stream::unfold(Box::pin(frames), move |mut frames| async move {
+        let mut out = Vec::new();
+        match tokio::time::timeout(keepalive, frames.next()).await {
+            Err(_) => sse::write_comment(&mut out, "keepalive"),
+            Ok(Some(frame)) => sse::write_message(&mut out, None, &frame),
+            Ok(None) => return None,
+        }
+        Some((Ok(Frame::data(Bytes::from(out))), frames))
+    });
+    let mut response = Response::new(Either::Right(StreamBody::new(written).map_err(|never: Infallible| match never {}).boxed_unsync()));
+    event_headers(&mut response);
+    response
+}
+
+fn event_headers(response: &mut Response<Body>) {
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, no-transform"));
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-    response
 }
 
 struct Writing {

@@ -136,6 +136,14 @@ impl Asked<'_> {
         None
     }
 
+    /// A request that stands alone, for the replica where it began. `None`: it can not be served there any more.
+    pub(super) async fn send_to(&self, replica: &Owner, body: &Bytes) -> Option<Response<Body>> {
+        match forward(self.broker, &replica.address, &self.outgoing(body)).await {
+            Forwarded::Answered(response) => Some(response),
+            Forwarded::NotSent | Forwarded::Missed(_) | Forwarded::Repeatable => None,
+        }
+    }
+
     fn outgoing(&self, body: &Bytes) -> Outgoing {
         Outgoing {
             method: self.head.method.clone(),

@@ -146,7 +146,7 @@ pub(super) fn version(headers: &HeaderMap) -> Result<Option<Version>, Refusal> {
     let Some(value) = headers.get("mcp-protocol-version") else { return Ok(None) };
     let version = value.to_str().ok().and_then(Version::parse);
     match version {
-        Some(Version::V2026_07_28) => Err(modern_era()),
+        Some(Version::V2026_07_28) => Err(Refusal::new(ErrorKind::InvalidRequest, "a session speaks a revision up to 2025-11-25")),
         Some(version) => Ok(Some(version)),
         None => {
             let spoken: Vec<_> = Version::ALL.iter().filter(|v| **v != Version::V2026_07_28).map(|v| v.as_str()).collect();
@@ -154,11 +154,6 @@ pub(super) fn version(headers: &HeaderMap) -> Result<Option<Version>, Refusal> {
             Err(Refusal::new(ErrorKind::InvalidRequest, text))
         }
     }
-}
-
-/// What a client of the stateless era gets; it then opens a session.
-pub(super) fn modern_era() -> Refusal {
-    Refusal::new(ErrorKind::UnsupportedEra, "this endpoint speaks MCP up to 2025-11-25: open a session with initialize")
 }
 
 #[cfg(test)]

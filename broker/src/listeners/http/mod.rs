@@ -8,6 +8,7 @@ mod exchange;
 mod forward;
 mod gate;
 mod legacy;
+mod modern;
 mod post;
 mod tunnel;
 mod unsent;

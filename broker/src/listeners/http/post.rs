@@ -24,7 +24,7 @@ use super::{
     answer::{self, Body},
     exchange::{Asked, Reach, SESSION_ID, anonymous, session_id, session_required, stamped, style},
     forward::{Located, Way},
-    gate,
+    gate, modern,
 };
 use crate::{
     actors::{
@@ -32,6 +32,7 @@ use crate::{
         stream::{Ended, EventStream, Next, Reader},
     },
     limits::{DISCARD_WAIT, DISCARDED_BYTES_MAX, OVERLOAD_BODY_BYTES_MAX},
+    listeners::modern::no_sessions,
     metrics::{Direction, Side},
     rules::event_log::{Event, EventKind},
 };
@@ -55,6 +56,9 @@ impl Asked<'_> {
         }
         if shared.overload.is_over() {
             self.refuse_requests(&frame, &limits)?;
+        }
+        if let Some(message) = modern::read(headers, &frame, &limits)? {
+            return self.serve_modern(message, &frame).await;
         }
         let Some(id) = session_id(headers).map_err(anonymous)? else {
             return self.serve(None, decode_body(frame, &limits, false)?).await;
@@ -102,13 +106,14 @@ impl Asked<'_> {
         match frames {
             Frames::One(message) => {
                 let reject = |refusal| Rejected::new(refusal, message.id.clone());
-                if message.is_modern() {
-                    return Err(reject(gate::modern_era()));
+                if !self.broker.shared.config.compat.eras.has_sessions() {
+                    return Err(reject(no_sessions(&message)));
                 }
-                version.map_err(reject)?;
+                // Whichever revision it names: what is spoken is agreed on by the message.
                 if message.method == Method::Initialize && !matches!(session, Some(Ok(_))) {
                     return self.initialize(&message).await;
                 }
+                version.map_err(reject)?;
                 let session = session.unwrap_or_else(|| Err(session_required())).map_err(reject)?;
                 session.touch();
                 one(&session, message).await

@@ -21,6 +21,13 @@ const RUN_WITHIN: Duration = Duration::from_secs(180);
 const CHECKS_MIN: usize = 20;
 
 async fn client_passes(ground: Ground, client: Command, transport: Value) {
+    passes_checks(ground, client, transport, CHECKS_MIN).await;
+}
+
+/// The checks of `python_2_modern.py`.
+const MODERN_CHECKS: usize = 15;
+
+async fn passes_checks(ground: Ground, client: Command, transport: Value, checks: usize) {
     let spec = json!({"transport": transport});
     let broker = BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker")).backend("default", BACKEND, spec).on(ground).start().await;
     let mut client = client;
@@ -28,7 +35,7 @@ async fn client_passes(ground: Ground, client: Command, transport: Value) {
     let Ended { status, stdout, stderr } = run(client, RUN_WITHIN).await;
     let passed = stdout.lines().filter(|line| line.starts_with("ok ")).count();
     let failed: Vec<&str> = stdout.lines().filter(|line| !line.starts_with("ok ")).collect();
-    assert!(status.success() && failed.is_empty() && passed >= CHECKS_MIN, "{passed} passed, {status}\n{}\n{stderr}", failed.join("\n"));
+    assert!(status.success() && failed.is_empty() && passed >= checks, "{passed} passed, {status}\n{}\n{stderr}", failed.join("\n"));
 }
 
 fn typescript(peers: &Peers) -> Command {
@@ -41,6 +48,12 @@ fn python(peers: &Peers, line: u8) -> Command {
     let mut command = Command::new(peers.python(line));
     // Python would otherwise leave compiled files in the clone.
     command.arg("-B").arg(Peers::ours(&format!("peers/clients/python_{line}.py")));
+    command
+}
+
+fn modern(peers: &Peers) -> Command {
+    let mut command = Command::new(peers.python(2));
+    command.arg("-B").arg(Peers::ours("peers/clients/python_2_modern.py"));
     command
 }
 
@@ -97,12 +110,23 @@ on_every_ground! {
         passes_over_stdio(ground, |peers| python(peers, 1)).await;
     }
 
-    /// In its default mode: asks for revision 2026-07-28 first and falls back.
     async fn python_sdk_2_with_http_backend(ground: Ground) {
         passes_over_http(ground, |peers| python(peers, 2)).await;
     }
 
     async fn python_sdk_2_with_stdio_backend(ground: Ground) {
         passes_over_stdio(ground, |peers| python(peers, 2)).await;
+    }
+
+    /// In its default mode, which stays with 2026-07-28.
+    async fn python_sdk_2_without_sessions_with_http_backend(ground: Ground) {
+        let peers = Peers::installed();
+        let server = peers.everything_over_http().await;
+        passes_checks(ground, modern(&peers), json!({"type": "http", "url": server.url}), MODERN_CHECKS).await;
+    }
+
+    async fn python_sdk_2_without_sessions_with_stdio_backend(ground: Ground) {
+        let peers = Peers::installed();
+        passes_checks(ground, modern(&peers), peers.everything_over_stdio(), MODERN_CHECKS).await;
     }
 }

@@ -55,6 +55,14 @@ fn complaints(scenarios: &BTreeMap<String, Vec<Check>>) -> Vec<String> {
 
 /// Runs the suite against the broker's endpoint for the Python SDK's everything-server; no scenario may complain.
 async fn server_scenarios(ground: Ground, selection: &[&str]) -> BTreeMap<String, Vec<Check>> {
+    let (scenarios, success, said) = run_server_scenarios(ground, selection).await;
+    let complaints = complaints(&scenarios);
+    assert!(success && complaints.is_empty(), "{}\n{said}", complaints.join("\n"));
+    scenarios
+}
+
+/// The verdicts, whether all that counts passed, and what the suite said.
+async fn run_server_scenarios(ground: Ground, selection: &[&str]) -> (BTreeMap<String, Vec<Check>>, bool, String) {
     let peers = Peers::installed();
     let fixture = peers.conformance_fixture().await;
     let spec = json!({"transport": {"type": "http", "url": fixture.url}});
@@ -64,13 +72,49 @@ async fn server_scenarios(ground: Ground, selection: &[&str]) -> BTreeMap<String
     suite.args(["server", "--url", &broker.url("/mcp/fixture"), "-o"]).arg(results.path()).args(selection);
     let Ended { status, stdout, stderr } = run(suite, SUITE_WITHIN).await;
 
-    let scenarios = verdicts(results.path());
-    let complaints = complaints(&scenarios);
-    assert!(status.success() && complaints.is_empty(), "{status}\n{}\n{stdout}\n{stderr}", complaints.join("\n"));
-    scenarios
+    (verdicts(results.path()), status.success(), format!("{status}\n{stdout}\n{stderr}"))
 }
 
+/// Scenarios of 2026-07-28 whose tools answer with `input_required` by themselves. The fixture only does that towards a
+/// client of the revision, and the broker opens a session with it.
+const NEED_A_MODERN_LINK: [&str; 11] = [
+    "input-required-result-basic-elicitation",
+    "input-required-result-basic-list-roots",
+    "input-required-result-basic-sampling",
+    "input-required-result-capability-check",
+    "input-required-result-ignore-extra-params",
+    "input-required-result-missing-input-response",
+    "input-required-result-multi-round",
+    "input-required-result-multiple-input-requests",
+    "input-required-result-non-tool-request",
+    "input-required-result-request-state",
+    "input-required-result-tampered-state",
+];
+/// One more of these, and the extension of tasks, which is not offered to such clients.
+const ALSO_NOT: [&str; 2] = ["input-required-result-result-type", "tasks-"];
+/// A list that did not change is told of by the fixture to show that it can be; the broker tells of changes.
+const NOT_TOLD: [&str; 2] =
+    ["sep-2575-server-sends-prompts-list-changed-on-subscription", "sep-2575-server-sends-tools-list-changed-on-subscription"];
+const SCORED_2026: usize = 37;
+
 on_every_ground! {
+    /// Beside those above every scenario passes, those that the suite does not count as well.
+    async fn server_scenarios_of_2026_07_28(ground: Ground) {
+        let (scenarios, _, said) = run_server_scenarios(ground, &["--requirements", "2026-07-28"]).await;
+        assert!(scenarios.len() >= SCORED_2026, "{:?}", scenarios.keys());
+        let excused = |name: &str| {
+            let name = name.trim_start_matches("server-");
+            NEED_A_MODERN_LINK.iter().chain(&ALSO_NOT).any(|known| name.starts_with(known))
+        };
+        let bad = |check: &&Check| ["FAILURE", "WARNING"].contains(&check.status.as_str()) && !NOT_TOLD.contains(&check.id.as_str());
+        let complaints: Vec<String> = scenarios
+            .iter()
+            .filter(|(name, _)| !excused(name))
+            .flat_map(|(name, checks)| checks.iter().filter(bad).map(move |check| format!("{name}: {} {}", check.id, check.why)))
+            .collect();
+        assert!(complaints.is_empty(), "{}\n{said}", complaints.join("\n"));
+    }
+
     async fn server_scenarios_of_2025_11_25(ground: Ground) {
         let scenarios = server_scenarios(ground, &["--requirements", REVISION]).await;
         assert_eq!(scenarios.len(), SCORED + ALSO_WANTED.len(), "{:?}", scenarios.keys());

@@ -1,0 +1,163 @@
+//! A stream of notifications for a client without a session (MCP 2026-07-28, Subscriptions).
+//!
+//! Behind it is a session of its own that nobody else knows of: it hears what any session hears, and each thing is told under
+//! the id of the request that opened the stream. It ends with its connection, or with a word of goodbye from here.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use protocol::{
+    capabilities::ClientCapabilities,
+    envelope::Message,
+    error::{ErrorKind, Refusal},
+    ids::RequestId,
+    json,
+    method::Method,
+    modern::{
+        META_SUBSCRIPTION_ID,
+        results::{SubscriptionFilter, listen_ended, subscribed},
+    },
+    splice::Splice,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{Request, Visitor, exchange::Step, stand_in};
+use crate::{
+    actors::{
+        session::{Seat, Session},
+        stream::{Next, Reader},
+    },
+    limits::LISTEN_URIS_MAX,
+    rules::{offer::Offer, routing},
+};
+
+/// One such stream. Dropped, its session ends.
+#[derive(Debug)]
+pub struct Listening {
+    session: Arc<Session>,
+    id: RequestId,
+    reader: Reader,
+    filter: SubscriptionFilter,
+    server_info: Bytes,
+    draining: CancellationToken,
+    ready: VecDeque<Step>,
+    over: bool,
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.session.end("nobody listens any more");
+    }
+}
+
+impl Visitor {
+    /// Opens a stream of what of the client's wishes there is to tell.
+    pub async fn listen(&self, request: &Request, offer: &Offer) -> Result<Listening, Refusal> {
+        let invalid = |why| Refusal::new(ErrorKind::InvalidParams, format!("params.notifications: {why}"));
+        let message = &request.message;
+        let wish = message.bytes(message.fields.notifications).ok_or_else(|| invalid("it is missing"))?;
+        let wish = SubscriptionFilter::parse(wish).map_err(invalid)?;
+        if wish.uris.len() > LISTEN_URIS_MAX {
+            return Err(invalid("it names too many resources").with("maxUris", LISTEN_URIS_MAX));
+        }
+        let seat =
+            Seat { tenant: self.tenant.clone(), caller: self.caller.clone(), endpoint: self.endpoint.clone(), transport: self.transport };
+        let session = Session::unkept(seat, stand_in::agreement(ClientCapabilities::none(), offer), self.shared.clone());
+        let unheard = || Refusal::new(ErrorKind::Internal, "a new stream can not be read");
+        let Some(reader) = session.hear() else { return Err(unheard()) };
+        let mut listening = Listening {
+            session,
+            id: request.id.clone(),
+            reader,
+            filter: SubscriptionFilter::default(),
+            server_info: offer.server_info.clone(),
+            draining: self.shared.draining.clone(),
+            ready: VecDeque::new(),
+            over: false,
+        };
+        // From here on it hears of changes, and counts as a session.
+        self.tenant.open_session(&listening.session)?;
+        listening.filter = listening.accepted(wish, offer).await;
+        let members = format!("\"notifications\":{}", listening.filter.to_json());
+        listening.ready.push_back(Step::Frame(subscribed(Method::SubscriptionsAcknowledged, &listening.id, &members)));
+        Ok(listening)
+    }
+}
+
+impl Listening {
+    pub fn id(&self) -> &RequestId {
+        &self.id
+    }
+
+    pub fn shared(&self) -> &Arc<crate::actors::shared::Shared> {
+        &self.session.shared
+    }
+
+    /// What of the wishes is heard of from now on.
+    async fn accepted(&self, wish: SubscriptionFilter, offer: &Offer) -> SubscriptionFilter {
+        let (catalog, capabilities) = (self.session.tenant.catalog(), &offer.capabilities);
+        let mut uris = wish.uris;
+        uris.sort_unstable();
+        uris.dedup();
+        let heard = uris.into_iter().map(|uri| {
+            let target = routing::subscription(&uri, &self.session.endpoint, &catalog);
+            async move { self.session.clone().listen_to(target.ok()?).await.ok().map(|()| uri) }
+        });
+        SubscriptionFilter {
+            tools: wish.tools && capabilities.tools_list_changed,
+            prompts: wish.prompts && capabilities.prompts_list_changed,
+            resources: wish.resources && capabilities.resources_list_changed,
+            uris: join_all(heard).await.into_iter().flatten().collect(),
+            tasks: Vec::new(),
+        }
+    }
+
+    /// What comes next. Cancel-safe: a dropped call loses nothing.
+    pub async fn next(&mut self) -> Step {
+        loop {
+            if let Some(step) = self.ready.pop_front() {
+                return step;
+            }
+            if self.over {
+                return Step::Over;
+            }
+            let next = tokio::select! {
+                biased;
+                next = self.reader.next() => Some(next),
+                () = self.draining.cancelled() => None,
+            };
+            match next {
+                Some(Next::Event(event)) => {
+                    if let Some(frame) = self.told(event.frame) {
+                        return Step::Frame(frame);
+                    }
+                }
+                // Both ways of saying so: some clients know only the one, some only the other.
+                Some(Next::Ended(_)) | None => {
+                    self.over = true;
+                    let goodbye = format!("\"requestId\":{}", self.id);
+                    self.ready.push_back(Step::Frame(subscribed(Method::Cancelled, &self.id, &goodbye)));
+                    self.ready.push_back(Step::Answer(listen_ended(&self.id, &self.server_info), None));
+                }
+            }
+        }
+    }
+
+    /// A notification of the session, if it is one the client asked for.
+    fn told(&self, frame: Bytes) -> Option<Bytes> {
+        let limits = json::Limits { bytes_max: frame.len(), ..json::Limits::default() };
+        let message = Message::decode(frame, &limits).ok()?;
+        let wanted = match message.method {
+            Method::ToolsListChanged => self.filter.tools,
+            Method::PromptsListChanged => self.filter.prompts,
+            Method::ResourcesListChanged => self.filter.resources,
+            Method::ResourcesUpdated => true, // subscribed to for this client
+            _ => false,
+        };
+        if !wanted {
+            return None;
+        }
+        Some(Splice::new(&message.frame).set_meta(&message, META_SUBSCRIPTION_ID, self.id.raw()).finish())
+    }
+}

@@ -1,0 +1,185 @@
+//! Clients of 2026-07-28, whose requests stand alone: nothing of them is stored, and no session is theirs.
+//!
+//! What is behind the broker knows sessions. So requests of one principal, at one endpoint and with the same capabilities,
+//! go through a *stand-in* ([`stand_in`]): a session that no client knows of. An [`exchange::Exchange`] is one request on its
+//! way there and back. Where a backend asks something meanwhile the request is answered with the question, and the exchange
+//! is *parked* ([`parked`]) until the client sends the request again with what was asked for.
+
+pub mod exchange;
+pub mod listening;
+mod parked;
+mod stand_in;
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use dashmap::DashMap;
+use protocol::{
+    envelope::Message,
+    error::{ErrorKind, Refusal},
+    ids::{KeyId, RequestId, TenantId},
+    method::Method,
+    modern::{
+        request::RequestMeta,
+        results::{self, CacheHint},
+    },
+};
+
+pub use self::parked::{Place, StateError};
+use self::{parked::Parking, stand_in::StandIns};
+use super::{shared::Shared, tenant::Tenant};
+use crate::{
+    auth::Caller,
+    limits::MODERN_LISTS_KEPT_MAX,
+    rules::{
+        catalog::{Catalog, Endpoint, ListKind},
+        log_level::LogLevel,
+        modern,
+        offer::Offer,
+    },
+};
+
+/// What this process holds for such clients. All of it may be lost.
+#[derive(Debug, Default)]
+pub struct Modern {
+    stand_ins: StandIns,
+    parking: Parking,
+    offers: DashMap<(TenantId, Endpoint), (Arc<Catalog>, Arc<Offer>)>,
+    lists: DashMap<ListPlace, (Arc<Catalog>, Bytes)>,
+}
+
+type ListPlace = (TenantId, Endpoint, ListKind, Option<String>);
+
+/// Who asks, and where.
+#[derive(Debug, Clone)]
+pub struct Visitor {
+    pub tenant: Arc<Tenant>,
+    pub caller: Caller,
+    pub endpoint: Endpoint,
+    pub transport: &'static str,
+    pub shared: Arc<Shared>,
+}
+
+/// One request that says all there is to know about it.
+#[derive(Debug, Clone)]
+pub struct Request {
+    pub message: Message,
+    pub id: RequestId,
+    pub meta: RequestMeta,
+    pub log_level: Option<LogLevel>,
+}
+
+impl Request {
+    /// Reads what a request of this revision says of itself.
+    pub fn read(message: Message, meta: RequestMeta) -> Result<Self, Refusal> {
+        let id = message.id.clone().ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
+        let level = |name: &String| LogLevel::parse(name).ok_or_else(|| Refusal::new(ErrorKind::MetaInvalid, "the log level is unknown"));
+        let log_level = meta.log_level.as_ref().map(level).transpose()?;
+        Ok(Self { message, id, meta, log_level })
+    }
+}
+
+impl Modern {
+    /// What the endpoint offers, if that is known and has not changed.
+    pub fn offer(&self, tenant: &Tenant, endpoint: &Endpoint) -> Option<Arc<Offer>> {
+        let known = self.offers.get(&(tenant.id.clone(), endpoint.clone()))?;
+        let (catalog, offer) = known.value();
+        Arc::ptr_eq(catalog, &tenant.catalog()).then(|| offer.clone())
+    }
+
+    pub fn note_offer(&self, tenant: &Tenant, endpoint: &Endpoint, catalog: Arc<Catalog>, offer: &Arc<Offer>) {
+        self.offers.insert((tenant.id.clone(), endpoint.clone()), (catalog, offer.clone()));
+    }
+
+    /// Requests that are on their way.
+    pub fn calls_in_flight(&self) -> usize {
+        self.stand_ins.all().iter().map(|session| session.calls_in_flight()).sum::<usize>().saturating_sub(self.parking.count())
+    }
+
+    /// What passes with time.
+    pub fn tick(&self, now: Instant) {
+        self.parking.expire(now);
+        self.stand_ins.tick(now);
+    }
+
+    /// A key is good no longer: what was begun with it ends.
+    pub fn end_of_key(&self, key: &KeyId) {
+        self.end(|caller, _| caller.key.as_ref() == Some(key));
+    }
+
+    pub fn end_of_tenant(&self, tenant: &TenantId) {
+        self.end(|caller, _| caller.tenant == *tenant);
+        self.offers.retain(|(known, _), _| known != tenant);
+        self.lists.retain(|(known, ..), _| known != tenant);
+    }
+
+    /// A backend is gone, and with it its own endpoint.
+    pub fn end_at(&self, tenant: &TenantId, endpoint: &Endpoint) {
+        self.end(|caller, at| caller.tenant == *tenant && at == endpoint);
+        self.offers.remove(&(tenant.clone(), endpoint.clone()));
+        self.lists.retain(|(known, at, ..), _| (known, at) != (tenant, endpoint));
+    }
+
+    /// The process goes away: what waits for its client waits in vain.
+    pub fn end_all(&self) {
+        self.end(|_, _| true);
+    }
+
+    fn end(&self, is_meant: impl Fn(&Caller, &Endpoint) -> bool) {
+        self.parking.end(&is_meant);
+        self.stand_ins.end(&is_meant);
+    }
+}
+
+impl Visitor {
+    /// The result of a list request.
+    pub fn list(&self, kind: ListKind, message: &Message, offer: &Offer) -> Result<Bytes, Refusal> {
+        offer.permits_list(kind)?;
+        let cursor = message.text(message.fields.cursor);
+        if message.fields.cursor.is_some() && cursor.is_none() {
+            return Err(Refusal::new(ErrorKind::InvalidParams, "params.cursor must be a string"));
+        }
+        let (catalog, lists) = (self.tenant.catalog(), &self.shared.modern.lists);
+        let place = (self.tenant.id.clone(), self.endpoint.clone(), kind, cursor.as_deref().map(str::to_owned));
+        if let Some(known) = lists.get(&place).filter(|known| Arc::ptr_eq(&known.value().0, &catalog)) {
+            return Ok(known.value().1.clone());
+        }
+        let page = catalog.list(&self.endpoint, kind, cursor.as_deref())?;
+        let unreadable = || Refusal::new(ErrorKind::Internal, "the list can not be read");
+        let result = modern::list_result(kind, &page, self.list_hint(), &offer.server_info).ok_or_else(unreadable)?;
+        if lists.len() >= MODERN_LISTS_KEPT_MAX {
+            lists.clear();
+        }
+        lists.insert(place, (catalog, result.clone()));
+        Ok(result)
+    }
+
+    /// The whole answer to `server/discover`.
+    pub fn discover(&self, id: &RequestId, offer: &Offer) -> Bytes {
+        let capabilities = results::modern_capabilities(&offer.capabilities, false);
+        let members = results::discover_members(self.shared.config.compat.versions(), &capabilities, offer.instructions.as_deref());
+        results::complete_response(id, &members, Some(self.list_hint()), &offer.server_info)
+    }
+
+    fn list_hint(&self) -> CacheHint {
+        self.shared.config.compat.list_hint()
+    }
+}
+
+/// The list that is asked for.
+pub fn list_kind(method: Method) -> Option<ListKind> {
+    match method {
+        Method::ToolsList => Some(ListKind::Tools),
+        Method::PromptsList => Some(ListKind::Prompts),
+        Method::ResourcesList => Some(ListKind::Resources),
+        Method::ResourcesTemplatesList => Some(ListKind::ResourceTemplates),
+        _ => None,
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,219 @@
+//! Requests that wait for something of their client, which has gone to find it and comes back with another request.
+//!
+//! What the client brings back is sealed: it names this process, the place here and the round, and opens only for the same
+//! principal at the same endpoint. A place is left once: who brings the same state again finds nothing. Nobody waits for
+//! ever, and each caller has so many places.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use bytes::Bytes;
+use protocol::{
+    error::{ErrorKind, Refusal},
+    ids::RequestId,
+    modern::inputs::{InputRequest, InputResponses},
+};
+use serde::{Deserialize, Serialize};
+
+use super::{Visitor, exchange::Waiting, millis};
+use crate::{
+    actors::sync::lock,
+    auth::Caller,
+    limits::{PARKED_MAX, PARKED_PER_CALLER_MAX},
+    rules::{catalog::Endpoint, modern},
+};
+
+#[derive(Debug, Default)]
+pub(super) struct Parking(Mutex<HashMap<u128, Parked>>);
+
+/// A request that waits.
+#[derive(Debug)]
+pub(super) struct Parked {
+    caller: Caller,
+    endpoint: Endpoint,
+    round: u32,
+    expires: Instant,
+    pub(super) questions: Vec<Asked>,
+    /// What goes on once they are answered; `None`: the request is sent again.
+    pub(super) waiting: Option<Waiting>,
+}
+
+/// One thing the client was asked for.
+#[derive(Debug, Clone)]
+pub(super) struct Asked {
+    pub(super) request: InputRequest,
+    /// Under which the session knows it; none where the request is sent again.
+    pub(super) number: Option<u64>,
+}
+
+/// What a client brings back.
+#[derive(Debug, Serialize, Deserialize)]
+struct State {
+    /// The process where it waits.
+    n: String,
+    /// The place there.
+    p: String,
+    r: u32,
+    /// When it is too late, in milliseconds since 1970.
+    x: u64,
+    /// The request, but for what a retry changes.
+    d: String,
+}
+
+/// Where a request waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    pub node: String,
+    number: u128,
+    round: u32,
+}
+
+/// Why a state leads nowhere. All look the same to the client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StateError {
+    /// Not ours, another's, changed, or for another request.
+    Invalid,
+    /// Too late, used already, or lost with its process.
+    Expired,
+}
+
+impl StateError {
+    pub fn refusal(self) -> Refusal {
+        let text = match self {
+            StateError::Invalid => "requestState is not one that this request was answered with",
+            StateError::Expired => "the request state expired: send the request again without it",
+        };
+        Refusal::new(ErrorKind::InvalidParams, text)
+    }
+}
+
+/// What a request leaves.
+pub(super) struct Leave {
+    pub(super) questions: Vec<Asked>,
+    pub(super) round: u32,
+    /// The request, but for what a retry changes.
+    pub(super) digest: [u8; 32],
+}
+
+impl Visitor {
+    /// Leaves a request here until its client comes back. The state to come back with.
+    pub(super) fn park(&self, leave: Leave, waiting: Option<Waiting>) -> Result<String, Refusal> {
+        let within = self.shared.config.timeouts.client_request;
+        let number = rand::random::<u128>();
+        let state = State {
+            n: self.shared.durable.node().as_str().to_owned(),
+            p: format!("{number:032x}"),
+            r: leave.round,
+            x: now_ms().saturating_add(millis(within)),
+            d: URL_SAFE_NO_PAD.encode(leave.digest),
+        };
+        let sealed = serde_json::to_vec(&state).ok().and_then(|text| self.shared.durable.seal.seal(&self.seal_place(), &text).ok());
+        let sealed = sealed.ok_or_else(|| Refusal::new(ErrorKind::Internal, "the request state can not be sealed"))?;
+        let parked = Parked {
+            caller: self.caller.clone(),
+            endpoint: self.endpoint.clone(),
+            round: leave.round,
+            expires: Instant::now() + within,
+            questions: leave.questions,
+            waiting,
+        };
+        self.shared.modern.parking.put(number, parked)?;
+        Ok(URL_SAFE_NO_PAD.encode(sealed))
+    }
+
+    /// Where the request waits whose client brings this state.
+    pub fn place_of(&self, state: &str, request: &protocol::envelope::Message) -> Result<Place, StateError> {
+        let sealed = URL_SAFE_NO_PAD.decode(state).map_err(|_| StateError::Invalid)?;
+        let text = self.shared.durable.seal.open(&self.seal_place(), &sealed).map_err(|_| StateError::Invalid)?;
+        let state: State = serde_json::from_slice(&text).map_err(|_| StateError::Invalid)?;
+        if state.d != URL_SAFE_NO_PAD.encode(modern::digest_of(request)) {
+            return Err(StateError::Invalid);
+        }
+        if state.x < now_ms() {
+            return Err(StateError::Expired);
+        }
+        let number = u128::from_str_radix(&state.p, 16).map_err(|_| StateError::Invalid)?;
+        Ok(Place { node: state.n, number, round: state.r })
+    }
+
+    /// What waits there, once.
+    pub(super) fn unpark(&self, place: &Place, responses: &InputResponses) -> Result<Result<Parked, Refusal>, StateError> {
+        let mut parked = self.shared.modern.parking.lock();
+        let found = parked.get(&place.number).filter(|found| found.round == place.round && found.expires > Instant::now());
+        let found = found.ok_or(StateError::Expired)?;
+        // What is not an answer at all can be sent again, rightly.
+        for asked in &found.questions {
+            let answer = responses.answers.iter().find(|(key, _)| *key == asked.request.key);
+            if answer.is_some_and(|(_, answer)| !modern::is_answer(asked.request.method, answer)) {
+                let text = format!("params.inputResponses[\"{}\"] is no answer to {}", asked.request.key, asked.request.method);
+                return Ok(Err(Refusal::new(ErrorKind::InvalidParams, text)));
+            }
+        }
+        parked.remove(&place.number).map(Ok).ok_or(StateError::Expired)
+    }
+
+    /// Bound to whom it was given.
+    fn seal_place(&self) -> String {
+        let Caller { tenant, principal, .. } = &self.caller;
+        format!("request state/{tenant}/{}/{}", URL_SAFE_NO_PAD.encode(principal.as_str()), self.endpoint.name())
+    }
+}
+
+impl Parked {
+    pub(super) fn round(&self) -> u32 {
+        self.round
+    }
+}
+
+/// An answer as the session takes it.
+pub(super) fn answer_frame(number: u64, answer: &Bytes) -> Bytes {
+    protocol::handshake::success(&RequestId::from_u64(number), answer)
+}
+
+impl Parking {
+    fn put(&self, number: u128, one: Parked) -> Result<(), Refusal> {
+        let mut parked = self.lock();
+        let own = parked.values().filter(|other| other.caller == one.caller).count();
+        if parked.len() >= PARKED_MAX || own >= PARKED_PER_CALLER_MAX {
+            let text = format!("{own} requests of this caller wait for input already, of at most {PARKED_PER_CALLER_MAX}");
+            return Err(Refusal::new(ErrorKind::TooManyCalls, text));
+        }
+        parked.insert(number, one);
+        Ok(())
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.lock().values().filter(|one| one.waiting.is_some()).count()
+    }
+
+    pub(super) fn expire(&self, now: Instant) {
+        self.drop_those(|one| one.expires <= now);
+    }
+
+    pub(super) fn end(&self, is_meant: impl Fn(&Caller, &Endpoint) -> bool) {
+        self.drop_those(|one| is_meant(&one.caller, &one.endpoint));
+    }
+
+    /// Outside the lock: what waits is cancelled with it.
+    fn drop_those(&self, goes: impl Fn(&Parked) -> bool) {
+        let mut gone = Vec::new();
+        let mut parked = self.lock();
+        let numbers: Vec<u128> = parked.iter().filter(|(_, one)| goes(one)).map(|(number, _)| *number).collect();
+        gone.extend(numbers.iter().filter_map(|number| parked.remove(number)));
+        drop(parked);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u128, Parked>> {
+        lock(&self.0)
+    }
+}
+
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map(millis).unwrap_or_default()
+}
+
+const _: () = assert!(PARKED_PER_CALLER_MAX <= PARKED_MAX && Duration::from_millis(1).as_millis() == 1);

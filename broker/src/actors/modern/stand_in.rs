@@ -1,0 +1,203 @@
+//! Stand-ins: sessions for requests that stand alone, one for each principal, endpoint, wire and set of capabilities.
+//!
+//! A stand-in is kept in memory as long as it is used, so that its links stay open and a request costs what one of a session
+//! does. Many requests go through one at once, but a backend whose wire can not tell on whose account it asks something back
+//! gets one that carries no other request meanwhile.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use protocol::{
+    capabilities::ClientCapabilities,
+    error::{ErrorKind, Refusal},
+    ids::{BackendId, RequestId},
+    version::Version,
+};
+use tokio::sync::Notify;
+
+use super::Visitor;
+use crate::{
+    actors::{
+        session::{Agreement, Seat, Session},
+        sync::lock,
+    },
+    auth::Caller,
+    limits::{LINK_IDLE_MAX, STAND_IN_WAIT_MAX, STAND_INS_PER_POOL_MAX},
+    rules::{catalog::Endpoint, modern, offer::Offer},
+};
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct PoolKey {
+    caller: Caller,
+    endpoint: Endpoint,
+    transport: &'static str,
+    /// As backends are told of them.
+    capabilities: Vec<u8>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct StandIns {
+    pools: Mutex<HashMap<PoolKey, Vec<Arc<StandIn>>>>,
+    /// One that carried a request alone is free again.
+    freed: Arc<Notify>,
+}
+
+#[derive(Debug)]
+struct StandIn {
+    session: Arc<Session>,
+    next_id: AtomicU64,
+    /// Carries one request alone. Set and read while `pools` is locked.
+    alone: std::sync::atomic::AtomicBool,
+}
+
+/// A place in a stand-in for one request.
+#[derive(Debug)]
+pub(super) struct Lease {
+    stand_in: Arc<StandIn>,
+    freed: Option<Arc<Notify>>,
+}
+
+impl Lease {
+    pub(super) fn session(&self) -> &Arc<Session> {
+        &self.stand_in.session
+    }
+
+    /// An id no other request of the stand-in has.
+    pub(super) fn next_id(&self) -> RequestId {
+        RequestId::from_u64(self.stand_in.next_id.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Some(freed) = &self.freed {
+            self.stand_in.alone.store(false, Ordering::Release);
+            freed.notify_waiters();
+        }
+    }
+}
+
+impl StandIns {
+    /// A place for a request to this backend.
+    pub(super) async fn lease(
+        &self,
+        visitor: &Visitor,
+        client: &ClientCapabilities,
+        offer: &Offer,
+        backend: Option<&BackendId>,
+    ) -> Result<Lease, Refusal> {
+        let client = modern::for_legacy(client);
+        let backend = backend.and_then(|backend| visitor.tenant.backend(backend));
+        let alone = client.can_answer() && backend.is_some_and(|backend| backend.cannot_tell_who_asked());
+        let give_up = Instant::now() + STAND_IN_WAIT_MAX;
+        loop {
+            let freed = self.freed.notified();
+            tokio::pin!(freed);
+            freed.as_mut().enable();
+            if let Some(lease) = self.try_lease(visitor, &client, offer, alone) {
+                return Ok(lease);
+            }
+            if tokio::time::timeout_at(give_up.into(), freed).await.is_err() {
+                let text = format!(
+                    "{STAND_INS_PER_POOL_MAX} requests of this caller wait for the backend already, which can not tell them apart when it asks back"
+                );
+                return Err(Refusal::new(ErrorKind::TooManyCalls, text));
+            }
+        }
+    }
+
+    fn try_lease(&self, visitor: &Visitor, client: &ClientCapabilities, offer: &Offer, alone: bool) -> Option<Lease> {
+        let key = PoolKey {
+            caller: visitor.caller.clone(),
+            endpoint: visitor.endpoint.clone(),
+            transport: visitor.transport,
+            capabilities: client.raw().to_vec(),
+        };
+        let mut pools = self.lock();
+        let pool = pools.entry(key).or_default();
+        // One that offers something else by now finishes what it has.
+        let usable = |one: &&Arc<StandIn>| {
+            !one.session.is_leaving() && one.session.advertised == offer.capabilities && !(alone && one.alone.load(Ordering::Acquire))
+        };
+        let stand_in = match pool.iter().find(usable) {
+            Some(known) => known.clone(),
+            None if pool.len() >= STAND_INS_PER_POOL_MAX => return None,
+            None => {
+                let made = Arc::new(StandIn {
+                    session: open(visitor, client, offer),
+                    next_id: AtomicU64::new(1),
+                    alone: std::sync::atomic::AtomicBool::new(false),
+                });
+                pool.push(made.clone());
+                made
+            }
+        };
+        if alone {
+            stand_in.alone.store(true, Ordering::Release);
+        }
+        stand_in.session.touch();
+        Some(Lease { stand_in, freed: alone.then(|| self.freed.clone()) })
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<Session>> {
+        self.lock().values().flatten().map(|one| one.session.clone()).collect()
+    }
+
+    /// Ends those that nobody used for a while.
+    pub(super) fn tick(&self, now: Instant) {
+        self.all().iter().for_each(|session| session.tick(now));
+        self.retain(|one, _| !one.session.is_leaving() && (Arc::strong_count(one) > 1 || !one.session.end_if_idle(STAND_IN_IDLE)));
+    }
+
+    pub(super) fn end(&self, is_meant: impl Fn(&Caller, &Endpoint) -> bool) {
+        self.retain(|one, key| {
+            let ends = is_meant(&key.caller, &key.endpoint);
+            if ends {
+                one.session.end("who it was for is gone");
+            }
+            !ends
+        });
+    }
+
+    fn retain(&self, stays: impl Fn(&Arc<StandIn>, &PoolKey) -> bool) {
+        let mut pools = self.lock();
+        pools.retain(|key, pool| {
+            pool.retain(|one| stays(one, key));
+            !pool.is_empty()
+        });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<PoolKey, Vec<Arc<StandIn>>>> {
+        lock(&self.pools)
+    }
+}
+
+/// As long as links are kept that nobody uses.
+const STAND_IN_IDLE: Duration = LINK_IDLE_MAX;
+
+fn open(visitor: &Visitor, client: &ClientCapabilities, offer: &Offer) -> Arc<Session> {
+    let seat = Seat {
+        tenant: visitor.tenant.clone(),
+        caller: visitor.caller.clone(),
+        endpoint: visitor.endpoint.clone(),
+        transport: visitor.transport,
+    };
+    Session::unkept(seat, agreement(client.clone(), offer), visitor.shared.clone())
+}
+
+/// What a session without a handshake agrees on: the latest revision that has sessions.
+pub(super) fn agreement(client: ClientCapabilities, offer: &Offer) -> Agreement {
+    Agreement {
+        version: Version::LATEST_LEGACY,
+        client,
+        client_name: String::new(),
+        client_version: String::new(),
+        advertised: offer.capabilities.clone(),
+    }
+}

@@ -1,0 +1,89 @@
+//! Which revisions of MCP clients may speak, and what those of 2026-07-28 are told about keeping lists.
+//! Read with the rest by [`super::checked`].
+
+use std::time::Duration;
+
+use protocol::{
+    modern::results::{CacheHint, CacheScope},
+    version::Version,
+};
+
+use super::checked::{Reading, wrong};
+
+/// What is served to clients of which kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Compat {
+    pub eras: Eras,
+    /// How long clients may keep a list. They are told of changes only where they listen for them.
+    pub list_ttl: Duration,
+    /// The lists are the same for every caller.
+    pub lists_are_public: bool,
+}
+
+/// Revisions that are opened by `initialize`, and the one whose requests stand alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Eras {
+    Both,
+    Legacy,
+    Modern,
+}
+
+impl Eras {
+    pub fn has_sessions(self) -> bool {
+        self != Eras::Modern
+    }
+
+    pub fn has_modern(self) -> bool {
+        self != Eras::Legacy
+    }
+}
+
+impl Compat {
+    /// What clients may speak, oldest first.
+    pub fn versions(&self) -> &'static [Version] {
+        const LEGACY: usize = Version::ALL.len() - 1;
+        match self.eras {
+            Eras::Both => &Version::ALL,
+            Eras::Legacy => &Version::ALL[..LEGACY],
+            Eras::Modern => &Version::ALL[LEGACY..],
+        }
+    }
+
+    pub fn list_hint(&self) -> CacheHint {
+        CacheHint {
+            ttl_ms: u64::try_from(self.list_ttl.as_millis()).unwrap_or(u64::MAX),
+            scope: if self.lists_are_public { CacheScope::Public } else { CacheScope::Private },
+        }
+    }
+}
+
+impl Reading<'_> {
+    pub(super) fn compat(&mut self) -> Compat {
+        let eras = self.value("compat.eras", |value, _| match value.as_str() {
+            Some("both") => Ok(Eras::Both),
+            Some("legacy") => Ok(Eras::Legacy),
+            Some("modern") => Ok(Eras::Modern),
+            _ => Err(wrong(value)),
+        });
+        let lists_are_public = self.value("compat.list_scope", |value, _| match value.as_str() {
+            Some("private") => Ok(false),
+            Some("public") => Ok(true),
+            _ => Err(wrong(value)),
+        });
+        Compat { eras, list_ttl: self.duration("compat.list_ttl"), lists_are_public }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_served_follows_from_the_eras() {
+        let of = |eras| Compat { eras, list_ttl: Duration::from_secs(1), lists_are_public: false };
+        assert_eq!(of(Eras::Both).versions().len(), 5);
+        assert_eq!(of(Eras::Legacy).versions().last(), Some(&Version::LATEST_LEGACY));
+        assert_eq!(of(Eras::Modern).versions(), [Version::V2026_07_28]);
+        assert_eq!(of(Eras::Both).list_hint(), CacheHint { ttl_ms: 1_000, scope: CacheScope::Private });
+    }
+}

@@ -1,0 +1,238 @@
+//! Requests that stand alone over HTTP (MCP 2026-07-28, Streamable HTTP): each POST says all there is to know.
+//!
+//! Which revision a request is in is decided by its body; headers must then agree with it. The stream of an answer is the
+//! request's life: a client that closes it cancels the request.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::stream;
+use http::{HeaderMap, Response, StatusCode};
+use memchr::memmem;
+use protocol::{
+    envelope::{Kind, Message, Rejected},
+    error::{ErrorKind, Refusal},
+    ids::RequestId,
+    json::Limits,
+    method::Method,
+    modern::{
+        META_PROTOCOL_VERSION,
+        headers::{self, METHOD, NAME, PARAM_PREFIX, PROTOCOL_VERSION},
+    },
+    version::Version,
+};
+
+use super::{
+    answer::{self, Body},
+    exchange::{Asked, Reach},
+};
+use crate::{
+    actors::modern::{
+        Place, StateError, Visitor,
+        exchange::{Exchange, Step},
+        listening::Listening,
+    },
+    listeners::modern::{Reaction, admitted, react},
+    metrics::{Direction, Side},
+    placement,
+    rules::{catalog::Catalog, modern},
+};
+
+const TRANSPORT: &str = "http";
+
+/// The message, if it is one of this revision. Most are not, and those are not read twice.
+pub(super) fn read(headers: &HeaderMap, frame: &Bytes, limits: &Limits) -> Result<Option<Message>, Rejected> {
+    let names_it = headers.get(PROTOCOL_VERSION).is_some_and(|version| version.as_bytes() == Version::V2026_07_28.as_str().as_bytes());
+    let may_be = names_it || headers.contains_key(METHOD) || memmem::find(frame, META_PROTOCOL_VERSION.as_bytes()).is_some();
+    let is_array = frame.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
+    if is_array && names_it {
+        return Err(Rejected::new(Refusal::new(ErrorKind::InvalidRequest, "there are no batches in 2026-07-28"), None));
+    }
+    if is_array || !(may_be || has_modern_method(frame)) {
+        return Ok(None);
+    }
+    let message = Message::decode(frame.clone(), limits)?;
+    // What opens a session is told by itself.
+    let is_modern = message.is_modern() || (names_it && message.method != Method::Initialize);
+    Ok(is_modern.then_some(message))
+}
+
+/// Methods that no other revision has, in a request that lacks the rest.
+fn has_modern_method(frame: &[u8]) -> bool {
+    [Method::ServerDiscover, Method::SubscriptionsListen, Method::TasksUpdate]
+        .iter()
+        .any(|method| memmem::find(frame, method.name().as_bytes()).is_some())
+}
+
+impl Asked<'_> {
+    /// Serves one message of this revision.
+    pub(super) async fn serve_modern(&self, message: Message, frame: &Bytes) -> Result<Response<Body>, Rejected> {
+        let id = message.id.clone();
+        Ok(match self.modern_answer(message, frame).await {
+            Ok(response) => response,
+            Err(refusal) => refused(self, &refusal, id.as_ref()),
+        })
+    }
+
+    async fn modern_answer(&self, message: Message, frame: &Bytes) -> Result<Response<Body>, Refusal> {
+        // Over HTTP a request is cancelled by closing its stream, so that there is nothing to tell (same section).
+        if message.kind == Kind::Notification {
+            return Ok(answer::empty(StatusCode::ACCEPTED));
+        }
+        let (headers, spoken) = (&self.head.headers, message.clone());
+        let request = match admitted(self.broker, message) {
+            // Of what the body lacks it is told first; of what it says, once the headers say the same.
+            Err(refusal) if matches!(refusal.kind, ErrorKind::UnsupportedProtocolVersion | ErrorKind::MethodNotFound) => {
+                version_header(headers, &spoken)?;
+                if refusal.kind == ErrorKind::MethodNotFound {
+                    same(headers, METHOD, &spoken.method_text(), "method")?;
+                }
+                return Err(refusal);
+            }
+            request => request?,
+        };
+        version_header(headers, &request.message)?;
+        mirrored(headers, &request.message)?;
+        let visitor = self.broker.visitor(self.caller.clone(), self.endpoint.clone(), TRANSPORT)?;
+        mirrored_arguments(headers, &request.message, &visitor.tenant.catalog(), &visitor)?;
+        match react(self.broker, &visitor, request).await? {
+            Reaction::Answer(frame) => {
+                self.broker.shared.metrics.bytes(Direction::Out, Side::Client, frame.len());
+                Ok(answer::json(StatusCode::OK, frame))
+            }
+            Reaction::Exchange(exchange) => Ok(exchanged(*exchange).await),
+            Reaction::Listening(listening) => Ok(listened(*listening)),
+            Reaction::Elsewhere(place) => self.lead_to(&place, frame).await,
+        }
+    }
+
+    /// The request waits at another replica. One that is gone has lost it.
+    async fn lead_to(&self, place: &Place, frame: &Bytes) -> Result<Response<Body>, Refusal> {
+        let gone = || StateError::Expired.refusal();
+        let Reach::Edge(_) = self.reach else { return Err(gone()) };
+        let owner = placement::replica(self.broker, &place.node).await.ok_or_else(gone)?;
+        self.send_to(&owner, frame).await.ok_or_else(gone)
+    }
+}
+
+fn refused(asked: &Asked<'_>, refusal: &Refusal, id: Option<&RequestId>) -> Response<Body> {
+    let mut response = answer::refusal(&asked.broker.shared, refusal, id);
+    if refusal.kind == ErrorKind::ResourceNotFound {
+        response = answer::json(StatusCode::OK, modern::refusal_response(refusal, id, &crate::request_id()));
+    }
+    *response.status_mut() = StatusCode::from_u16(modern::refusal_status(refusal)).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    response
+}
+
+fn mismatch(text: impl Into<String>) -> Refusal {
+    Refusal::new(ErrorKind::HeaderMismatch, text)
+}
+
+/// A header of which there is at most one, as text.
+fn header<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<std::borrow::Cow<'a, str>>, Refusal> {
+    let mut given = headers.get_all(name).iter();
+    let Some(value) = given.next() else { return Ok(None) };
+    if given.next().is_some() {
+        return Err(mismatch(format!("{name} is given more than once")));
+    }
+    headers::decode(value.as_bytes()).map(Some).map_err(|error| mismatch(format!("{name}: {error}")))
+}
+
+fn same(headers: &HeaderMap, name: &str, body: &str, member: &str) -> Result<(), Refusal> {
+    match header(headers, name)? {
+        None => Err(mismatch(format!("{name} is missing: it repeats {member}"))),
+        Some(value) if value == body => Ok(()),
+        Some(_) => Err(mismatch(format!("{name} is not what {member} says"))),
+    }
+}
+
+fn version_header(headers: &HeaderMap, message: &Message) -> Result<(), Refusal> {
+    let version = message.text(message.fields.meta_protocol_version).unwrap_or_default();
+    same(headers, PROTOCOL_VERSION, &version, "the revision in _meta")
+}
+
+/// `Mcp-Method` and `Mcp-Name` repeat the body.
+fn mirrored(headers: &HeaderMap, message: &Message) -> Result<(), Refusal> {
+    same(headers, METHOD, &message.method_text(), "method")?;
+    let Some((span, member)) = headers::named_value(message) else { return Ok(()) };
+    let Some(name) = message.text(span) else {
+        return Err(Refusal::new(ErrorKind::InvalidParams, format!("{member} must be a string")));
+    };
+    same(headers, NAME, &name, member)
+}
+
+/// `Mcp-Param-*` repeat the arguments that the tool's schema says.
+fn mirrored_arguments(given: &HeaderMap, message: &Message, catalog: &Catalog, visitor: &Visitor) -> Result<(), Refusal> {
+    if message.method != Method::ToolsCall {
+        return Ok(());
+    }
+    let tool = message.text(message.fields.name).unwrap_or_default();
+    let arguments = message.bytes(message.fields.arguments);
+    for param in catalog.mirrored(&visitor.endpoint, &tool) {
+        let name = &param.header[PARAM_PREFIX.len()..];
+        let mut values = given.get_all(param.header.as_str()).iter();
+        match (values.next(), param.is_given(arguments)) {
+            (None, false) => {}
+            (None, true) => return Err(mismatch(format!("{PARAM_PREFIX}{name} is missing: it repeats an argument"))),
+            (Some(_), false) => return Err(mismatch(format!("{PARAM_PREFIX}{name} repeats an argument that is not there"))),
+            (Some(value), true) if values.next().is_none() && param.agrees(value.as_bytes(), arguments) => {}
+            (Some(_), true) => return Err(mismatch(format!("{PARAM_PREFIX}{name} is not what the argument says"))),
+        }
+    }
+    Ok(())
+}
+
+/// The answer as JSON where it is the first thing there is to say, and soon; as an event stream otherwise.
+async fn exchanged(mut exchange: Exchange) -> Response<Body> {
+    let shared = exchange.shared().clone();
+    let keepalive = shared.config.events.keepalive;
+    let first = match tokio::time::timeout(keepalive, exchange.next()).await {
+        Ok(Step::Answer(frame, code)) => {
+            shared.metrics.bytes(Direction::Out, Side::Client, frame.len());
+            let status = code.map_or(200, modern::http_status);
+            return answer::json(StatusCode::from_u16(status).unwrap_or(StatusCode::OK), frame);
+        }
+        Ok(Step::Frame(frame)) => Some(frame),
+        Ok(Step::Over) => return answer::json(StatusCode::OK, exchange.given_up()),
+        Err(_) => None,
+    };
+    let steps = stream::unfold((Some(exchange), first), move |(exchange, first)| {
+        let shared = shared.clone();
+        async move {
+            let mut exchange = exchange?;
+            let frame = match first {
+                Some(frame) => frame,
+                None => match exchange.next().await {
+                    Step::Frame(frame) => frame,
+                    Step::Answer(frame, _) => {
+                        shared.metrics.bytes(Direction::Out, Side::Client, frame.len());
+                        return Some((frame, (None, None)));
+                    }
+                    Step::Over => return Some((exchange.given_up(), (None, None))),
+                },
+            };
+            shared.metrics.bytes(Direction::Out, Side::Client, frame.len());
+            Some((frame, (Some(exchange), None)))
+        }
+    });
+    answer::frames(steps, keepalive)
+}
+
+fn listened(listening: Listening) -> Response<Body> {
+    let shared: Arc<_> = listening.shared().clone();
+    let keepalive = shared.config.events.keepalive;
+    let steps = stream::unfold(Some(listening), move |listening| {
+        let shared = shared.clone();
+        async move {
+            let mut listening = listening?;
+            let (frame, rest) = match listening.next().await {
+                Step::Frame(frame) => (frame, Some(listening)),
+                Step::Answer(frame, _) => (frame, None),
+                Step::Over => return None,
+            };
+            shared.metrics.bytes(Direction::Out, Side::Client, frame.len());
+            Some((frame, rest))
+        }
+    });
+    answer::frames(steps, keepalive)
+}

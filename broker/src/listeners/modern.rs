@@ -1,0 +1,109 @@
+//! A request that stands alone, once the wire has said who asks (MCP 2026-07-28): checked and begun, the same on every wire.
+
+use std::time::Instant;
+
+use bytes::Bytes;
+use protocol::{
+    envelope::{Kind, Message},
+    error::{ErrorKind, Refusal},
+    handshake, json,
+    method::Method,
+    modern::{
+        is_request, may_require_input,
+        request::{RequestMeta, unsupported_version},
+    },
+    version::Version,
+};
+
+use crate::{
+    actors::modern::{Place, Request, StateError, Visitor, exchange::Exchange, list_kind, listening::Listening},
+    broker::Broker,
+    metrics::{Outcome, Side},
+};
+
+/// What comes of a request.
+pub(super) enum Reaction {
+    /// The whole answer.
+    Answer(Bytes),
+    Exchange(Box<Exchange>),
+    Listening(Box<Listening>),
+    /// It waits at another replica for what its client brings now.
+    Elsewhere(Place),
+}
+
+/// The request, if it is one that is served here.
+pub(super) fn admitted(broker: &Broker, message: Message) -> Result<Request, Refusal> {
+    let compat = &broker.shared.config.compat;
+    if !compat.eras.has_modern() {
+        return Err(Refusal::new(ErrorKind::UnsupportedEra, "this endpoint speaks MCP up to 2025-11-25: open a session with initialize"));
+    }
+    if message.kind != Kind::Request {
+        let text = "in 2026-07-28 clients answer nothing: send the request again with inputResponses";
+        return Err(Refusal::new(ErrorKind::InvalidRequest, text));
+    }
+    let meta = RequestMeta::read(&message, compat.versions())?;
+    if !is_request(message.method) || is_about_tasks(message.method) {
+        let method = json::quote(&message.method_text().chars().take(100).collect::<String>());
+        return Err(Refusal::new(ErrorKind::MethodNotFound, format!("{method} is no method of 2026-07-28 that is served here")));
+    }
+    Request::read(message, meta)
+}
+
+/// Tasks are an extension, which is not offered.
+fn is_about_tasks(method: Method) -> bool {
+    matches!(method, Method::TasksGet | Method::TasksUpdate | Method::TasksCancel)
+}
+
+/// Begins what is asked for. An `Err` is the answer, and nothing was begun.
+pub(super) async fn react(broker: &Broker, visitor: &Visitor, request: Request) -> Result<Reaction, Refusal> {
+    let (begun, method) = (Instant::now(), request.message.method);
+    let metrics = &broker.shared.metrics;
+    metrics.version_negotiated(request.meta.version, Side::Client);
+    let reaction = begin(broker, visitor, request).await;
+    let outcome = match &reaction {
+        Ok(Reaction::Answer(_) | Reaction::Listening(_)) => Outcome::Ok,
+        Err(_) => Outcome::Refused,
+        Ok(Reaction::Exchange(_) | Reaction::Elsewhere(_)) => return reaction, // counted where it ends
+    };
+    metrics.request_finished(method, outcome, visitor.transport, begun.elapsed().as_secs_f64());
+    metrics.tenant_request_finished(&visitor.tenant.id, outcome);
+    reaction
+}
+
+async fn begin(broker: &Broker, visitor: &Visitor, request: Request) -> Result<Reaction, Refusal> {
+    let (method, offer) = (request.message.method, broker.offer_to(visitor).await?);
+    if let Some(kind) = list_kind(method) {
+        visitor.tenant.take_budget()?;
+        let result = visitor.list(kind, &request.message, &offer)?;
+        return Ok(Reaction::Answer(handshake::success(&request.id, &result)));
+    }
+    match method {
+        Method::ServerDiscover => {
+            visitor.tenant.take_budget()?;
+            Ok(Reaction::Answer(visitor.discover(&request.id, &offer)))
+        }
+        Method::SubscriptionsListen => {
+            visitor.tenant.take_budget()?;
+            Ok(Reaction::Listening(Box::new(visitor.listen(&request, &offer).await?)))
+        }
+        _ => {
+            let state = request.message.text(request.message.fields.request_state).filter(|_| may_require_input(method));
+            let Some(state) = state else { return Ok(Reaction::Exchange(Box::new(visitor.begin(request, &offer).await?))) };
+            let place = visitor.place_of(&state, &request.message).map_err(StateError::refusal)?;
+            if !visitor.shared.durable.names().iter().any(|own| own.as_str() == place.node) {
+                return Ok(Reaction::Elsewhere(place));
+            }
+            drop(state);
+            Ok(Reaction::Exchange(Box::new(visitor.go_on(request, &place, &offer).await?)))
+        }
+    }
+}
+
+/// What a client gets that wants to open a session where there are none.
+pub(super) fn no_sessions(message: &Message) -> Refusal {
+    let requested = message.bytes(message.params).and_then(|params| {
+        let params: serde_json::Value = serde_json::from_slice(params).ok()?;
+        Some(params.get("protocolVersion")?.as_str()?.to_owned())
+    });
+    unsupported_version(&requested.unwrap_or_default(), &[Version::V2026_07_28])
+}

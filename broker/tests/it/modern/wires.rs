@@ -1,0 +1,128 @@
+//! Requests that stand alone over connections (MCP 2026-07-28, Custom Transports).
+
+use serde_json::{Value, json};
+use testkit::{Authority, DuplexClient, FakeBackend, QuicPeer, Reply, TestBroker, eventually};
+
+use super::meta;
+use crate::{builder, text_of};
+
+/// A broker that listens on TCP, and its backend.
+async fn listening() -> (TestBroker, FakeBackend) {
+    let backend = FakeBackend::echo().await;
+    backend.tool("ask", |call| async move { Reply::text(&call.ask("roots/list", json!({})).await["result"].to_string()) });
+    backend.tool("hang", |_| async { Reply::Hang });
+    let tcp = json!({"listen": {"tcp": "127.0.0.1:0"}});
+    (builder().alone().config(tcp).backend("default", "b", backend.spec()).start().await, backend)
+}
+
+fn params(capabilities: Value, mut params: Value) -> Value {
+    params["_meta"] = meta(capabilities);
+    params
+}
+
+async fn speaks(client: &DuplexClient, backend: &FakeBackend) {
+    let capabilities = json!({"roots": {}});
+    let with = |body: Value| params(capabilities.clone(), body);
+    let found = client.result("server/discover", with(json!({}))).await;
+    assert_eq!(found["resultType"], "complete");
+    assert_eq!(client.result("tools/list", with(json!({}))).await["tools"][0]["name"], "b__echo");
+    let call = |name: &str| json!({"name": name, "arguments": {"a": 1}});
+    assert_eq!(text_of(&client.result("tools/call", with(call("b__echo"))).await), r#"{"a":1}"#);
+    let required = client.result("tools/call", with(call("b__ask"))).await;
+    let key = required["inputRequests"].as_object().unwrap().keys().next().unwrap().clone();
+    let mut retry = call("b__ask");
+    (retry["requestState"], retry["inputResponses"]) = (required["requestState"].clone(), json!({key: {"roots": []}}));
+    assert_eq!(text_of(&client.result("tools/call", with(retry)).await), r#"{"roots":[]}"#);
+
+    // N-CAN-01: a cancellation is told, and nothing follows.
+    let hanging = client.begin("tools/call", with(call("b__hang"))).await;
+    backend.wait_for("the call", |seen| seen.calls("hang")).await;
+    let before = backend.seen_of("notifications/cancelled").len();
+    client.notify("notifications/cancelled", json!({"requestId": hanging.id, "_meta": meta(json!({}))})).await;
+    backend.wait_count("its cancellation", before + 1, |seen| seen.is("notifications/cancelled")).await;
+
+    let listening = client.begin("subscriptions/listen", with(json!({"notifications": {"toolsListChanged": true}}))).await;
+    let acknowledged = client.notification("notifications/subscriptions/acknowledged").await;
+    assert_eq!(acknowledged["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"], listening.id);
+    for (method, code) in [("ping", -32601), ("initialize", -32600), ("resources/subscribe", -32601)] {
+        let asked = if method == "initialize" { json!({}) } else { with(json!({})) };
+        let error = client.error(method, asked).await;
+        assert!([code, -32602].contains(&error["code"].as_i64().unwrap()), "{method}: {error}");
+    }
+    let unsaid = client.error("tools/list", json!({})).await;
+    assert_eq!(unsaid["code"], -32602, "N-META-01: {unsaid}");
+}
+
+#[tokio::test]
+async fn n_can_01_requests_stand_alone_over_tcp() {
+    let (broker, backend) = listening().await;
+    let client = DuplexClient::builder().tcp(broker.tcp_address()).await;
+    speaks(&client, &backend).await;
+}
+
+#[tokio::test]
+async fn requests_stand_alone_over_websocket() {
+    let (broker, backend) = listening().await;
+    let (client, _) = DuplexClient::builder().websocket(broker.http_address(), "/ws", &[]).await.unwrap();
+    speaks(&client, &backend).await;
+    // A connection that breaks cancels what it was to carry.
+    let with = params(json!({}), json!({"name": "b__hang"}));
+    let before = backend.seen_of("notifications/cancelled").len();
+    let calls = backend.count(|seen| seen.calls("hang"));
+    let _hanging = client.begin("tools/call", with).await;
+    backend.wait_count("the call", calls + 1, |seen| seen.calls("hang")).await;
+    client.break_off();
+    backend.wait_count("its cancellation", before + 1, |seen| seen.is("notifications/cancelled")).await;
+}
+
+#[tokio::test]
+async fn a_connection_may_open_a_session_after_it_discovered_what_there_is() {
+    let (broker, _backend) = listening().await;
+    let client = DuplexClient::builder().tcp(broker.tcp_address()).await;
+    client.result("server/discover", params(json!({}), json!({}))).await;
+    let client = client.connected(json!({})).await;
+    assert_eq!(text_of(&client.call("b__echo", json!({"a": 1})).await), r#"{"a":1}"#);
+}
+
+#[tokio::test]
+async fn n_auth_01_each_request_over_tcp_says_who_asks() {
+    let backend = FakeBackend::echo().await;
+    let tcp = json!({"listen": {"tcp": "127.0.0.1:0"}});
+    let broker = builder().alone().auth_required().config(tcp).tenant("acme").backend("acme", "b", backend.spec()).start().await;
+    let (id, key) = broker.admin().create_key_with_id("acme").await;
+    let client = DuplexClient::builder().tcp(broker.tcp_address()).await;
+    let signed = |token: &str| {
+        let mut params = params(json!({}), json!({"name": "echo", "arguments": {}}));
+        params["_meta"]["dev.mcp-broker/token"] = json!(token);
+        params["_meta"]["dev.mcp-broker/backend"] = json!("b");
+        params
+    };
+    assert_eq!(client.result("tools/call", signed(&key)).await["resultType"], "complete");
+    assert!(!backend.wait_for("the call", |seen| seen.calls("echo")).await.message.to_string().contains(&key), "the key goes no further");
+    broker.admin().delete(&format!("/admin/v1/tenants/acme/keys/{id}")).await;
+    let error = client.error("tools/call", signed(&key)).await;
+    assert_eq!(error["data"]["kind"], "unauthorized");
+    eventually("the connection to end", || async { if client.ended().await.is_empty() { Err("open") } else { Ok(()) } }).await;
+}
+
+#[tokio::test]
+async fn requests_stand_alone_over_quic() {
+    let authority = Authority::new();
+    let server = authority.server("server");
+    let backend = FakeBackend::echo().await;
+    backend.tool("hang", |_| async { Reply::Hang });
+    let config = json!({"listen": {"quic": "127.0.0.1:0"}, "tls": {"cert_file": server.cert, "key_file": server.key}});
+    let broker = builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
+    let peer = QuicPeer::connect(broker.quic_address(), &authority, None, "mcp").await.unwrap();
+    let client = DuplexClient::builder().over(peer.control().await);
+    assert_eq!(client.result("tools/list", params(json!({}), json!({}))).await["tools"][0]["name"], "b__echo");
+    let call = |name: &str| json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params(json!({}), json!({"name": name, "arguments": {"a": 1}}))});
+    let (_writer, reader) = peer.request(&call("b__echo")).await;
+    let lines = QuicPeer::lines(reader).await;
+    assert_eq!((lines.len(), text_of(&lines[0]["result"])), (1, r#"{"a":1}"#));
+    let (mut writer, mut reader) = peer.request(&call("b__hang")).await;
+    backend.wait_for("the call", |seen| seen.calls("hang")).await;
+    let _finished = writer.reset(0u32.into());
+    let _stopped = reader.stop(0u32.into());
+    backend.wait_for("its cancellation", |seen| seen.is("notifications/cancelled")).await;
+}
