@@ -263,7 +263,7 @@ const STORAGE: &[Key] = &[
         "redis_url",
         Kind::RedisUrl,
         "redis://127.0.0.1:6379",
-        "Redis, beside PostgreSQL: keeps event streams and tells replicas of changes at once. It is never the only place of anything that must not be lost.",
+        "Redis, beside PostgreSQL: keeps event streams, tells replicas of changes at once, and has request rates hold over all of them. It is never the only place of anything that must not be lost.",
     ),
     absent("redis_url_file", Kind::SecretFile { bytes_min: 1 }, "/etc/mcp-broker/redis-url", "File to read `storage.redis_url` from."),
     key(

@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn f_14_scopes_that_clients_choose_take_bounded_memory_and_none_in_use_is_forgotten() {
+    fn a_26_scopes_that_clients_choose_take_bounded_memory_and_none_in_use_is_forgotten() {
         let mut meters = Meters::new(10, "others".into());
         let of = |meters: &mut Meters<u32>, key: u32, now| meters.of(&key, now, || format!("scope {key}"));
         for key in 0..10 {

@@ -1,10 +1,13 @@
 //! A process that has too much to do.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
-use testkit::{FakeBackend, Gate, Reply, TestBroker, backend::tool, eventually};
-use tokio::{io::AsyncWriteExt, net::TcpStream};
+use testkit::{FakeBackend, Gate, Reply, TestBroker, backend::tool, eventually, within};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
 
 use crate::{builder, initialize_body, kind, refused, request};
 
@@ -59,8 +62,29 @@ async fn r15_too_many_pending_requests_are_refused_and_what_ends_them_is_let_thr
     call.result().await;
 }
 
+const HEAD: &str =
+    "POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\naccept: application/json, text/event-stream\r\n";
+
+/// The status of a POST on a connection that goes on.
+async fn status_on(socket: &mut TcpStream, body: &str) -> u16 {
+    let request = format!("{HEAD}content-length: {}\r\n\r\n{body}", body.len());
+    socket.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    loop {
+        let mut some = [0; 4_096];
+        let count = within("the answer", socket.read(&mut some)).await.unwrap();
+        assert!(count > 0, "the connection ended after {answer}");
+        answer.push_str(std::str::from_utf8(&some[..count]).unwrap());
+        let Some((head, rest)) = answer.split_once("\r\n\r\n") else { continue };
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
+        if rest.len() >= length.parse().unwrap() {
+            return head.split(' ').nth(1).unwrap().parse().unwrap();
+        }
+    }
+}
+
 #[tokio::test]
-async fn r19_with_little_memory_left_clients_are_refused_and_operators_are_served() {
+async fn r19_f_22_with_little_memory_left_clients_are_refused_and_operators_are_served() {
     let backend = FakeBackend::echo().await;
     // Less than any broker has.
     let config = json!({"overload": {"memory_bytes": "16MiB"}, "listen": {"tcp": "127.0.0.1:0"}});
@@ -70,12 +94,21 @@ async fn r19_with_little_memory_left_clients_are_refused_and_operators_are_serve
     assert_eq!(response.header("retry-after"), Some("1"));
     let (status, error) = refused(response).await;
     assert_eq!((status, &error["code"], &error["data"]["reason"]), (503, &json!(1004), &json!("memory")));
+    let (mut socket, mut times) = (TcpStream::connect(broker.http_address()).await.unwrap(), Vec::new());
+    socket.set_nodelay(true).unwrap();
+    for _ in 0..200 {
+        let asked = Instant::now();
+        assert_eq!(status_on(&mut socket, &initialize_body("2025-11-25")).await, 503);
+        times.push(asked.elapsed());
+    }
+    times.sort_unstable();
+    println!("R15: a refusal takes {:?} in the middle, {:?} at most of 99 in 100", times[100], times[197]);
+    assert!(times[100] < Duration::from_millis(50), "the promise is a millisecond on a machine that does nothing else: {:?}", times[100]);
     // A large body is not even read.
     let mut socket = TcpStream::connect(broker.http_address()).await.unwrap();
-    let head = "POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\naccept: application/json, text/event-stream\r\n";
-    socket.write_all(format!("{head}content-length: 10000000\r\n\r\n{{").as_bytes()).await.unwrap();
+    socket.write_all(format!("{HEAD}content-length: 10000000\r\n\r\n{{").as_bytes()).await.unwrap();
     let mut answer = [0; 12];
-    testkit::within("the answer", tokio::io::AsyncReadExt::read_exact(&mut socket, &mut answer)).await.unwrap();
+    within("the answer", socket.read_exact(&mut answer)).await.unwrap();
     assert_eq!(&answer, b"HTTP/1.1 503");
     let tcp = broker.duplex().tcp(broker.tcp_address()).await;
     let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
@@ -89,7 +122,7 @@ async fn r19_with_little_memory_left_clients_are_refused_and_operators_are_serve
 }
 
 #[tokio::test]
-async fn r16_what_waits_for_all_clients_together_is_bounded() {
+async fn r16_f_19_what_waits_for_all_clients_together_is_bounded() {
     const ANSWERS: u64 = 60;
     let gate = Gate::new();
     let backend = waiting(&gate, 200_000).await;

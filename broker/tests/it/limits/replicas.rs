@@ -63,8 +63,8 @@ async fn saturated(clients: &[TestClient], time: Duration) -> (usize, usize, Dur
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn three_replicas_let_through_what_one_would() {
-    const RATE: u32 = 60;
+async fn a_26_three_replicas_let_through_what_one_would() {
+    const RATE: u32 = 30;
     let (cluster, _backend, clients) = cluster(3, true, (RATE, RATE / 2)).await;
     for replica in 0..3 {
         cluster.admin(replica).wait_metric("mcp_rates_replicas", &[], |replicas| replicas == 3.0).await;
@@ -74,7 +74,7 @@ async fn three_replicas_let_through_what_one_would() {
     let exact = f64::from(RATE / 2) + f64::from(RATE) * took.as_secs_f64();
     let error = (served as f64 - exact) / exact;
     println!("three replicas: {served} of {asked} let through in {took:?}, exact {exact:.0}, error {:.2} %", error * 100.0);
-    assert!(asked as f64 > exact * 1.5, "they were not saturated: {asked} asked");
+    assert!(asked as f64 > exact * 1.2, "they were not saturated: {asked} asked");
     assert!(error.abs() <= 0.02, "{error}");
 }
 
