@@ -180,11 +180,11 @@ fn tool_call(message: &Message, endpoint: &Endpoint, advertised: &ServerCapabili
     let (mut plan, tool) = by_name(message, endpoint, catalog, ErrorKind::ToolNotFound, catalog_tool)?;
     let backend_has_tasks = catalog.backends.get(&plan.backend).is_some_and(|lists| lists.server.capabilities.tasks_tools_call);
     let traits = catalog.traits(&plan.backend, &tool);
+    plan.tool = Some(ToolCalled { name: tool.clone(), traits: traits.unwrap_or_default() });
     match task_use(message.fields.task.is_some(), advertised.tasks_tools_call, traits.map(|traits| traits.task_support), backend_has_tasks)?
     {
         TaskUse::None | TaskUse::Ignored => {
             plan.drop_task = message.fields.task.is_some();
-            plan.tool = Some(ToolCalled { name: tool, traits: traits.unwrap_or_default() });
             Ok(Decision::Forward(plan))
         }
         TaskUse::Task => {
