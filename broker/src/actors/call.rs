@@ -209,7 +209,10 @@ impl Call {
             link.backend.admits().map_err(over)?;
             let connection = link.connection().await.map_err(|refusal| (of_opening(&refusal), refusal))?;
             connection.permits(self.method).map_err(over)?;
-            match connection.exchange(&link, Outgoing { message, edits, asker: &asker }).await {
+            let sent_at = Instant::now();
+            let answer = connection.exchange(&link, Outgoing { message, edits, asker: &asker }).await;
+            link.backend.judge(&connection, &answer, sent_at.elapsed());
+            match answer {
                 Ok(answer) => return Ok(answer),
                 Err(Failure::SessionGone) if attempt == 0 => {} // the connection has ended itself, the link opens another
                 Err(failure) => return Err((failure.attempt(), link.backend.refusal(&failure))),

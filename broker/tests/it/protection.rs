@@ -6,7 +6,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use testkit::{FakeBackend, FaultProxy, PipeBackend, Reply, TestBroker, TestClient, backend::tool, eventually, eventually_within};
+use testkit::{FakeBackend, FaultProxy, PipeBackend, Reply, TestBroker, TestClient, Way, backend::tool, eventually, eventually_within};
 
 use crate::{builder, kind, stdio, text_of};
 
@@ -116,6 +116,78 @@ async fn b_03_the_breaker_opens_and_closes_with_a_child_process() {
         }
     };
     dies_and_returns(spec, die, || async { std::fs::remove_file(&broken).unwrap() }).await;
+}
+
+/// Everything that goes to the backend is held back, and comes through again.
+async fn freezes_and_thaws(mut spec: Value, proxy: FaultProxy) {
+    spec["timeouts"] = json!({"call": "300ms"});
+    let broker = builder().alone().backend("default", "b", spec).start().await;
+    let client = broker.connected(json!({})).await;
+    client.call("b__echo", json!({})).await;
+    proxy.hold(Way::Up, true);
+    let refusal = until_open(&client, "b__echo").await;
+    assert_eq!(refusal["data"]["breaker"], "failures_in_a_row");
+    broker.admin().wait_metric("mcp_breaker_transitions_total", &[("to", "open")], |count| count >= 2.0).await;
+    proxy.heal();
+    let well = Instant::now();
+    eventually_within(RECOVERY, "a call to succeed", || async {
+        let answer = client.request("tools/call", json!({"name": "b__echo"})).await;
+        if answer.get("result").is_some() { Ok(()) } else { Err(answer) }
+    })
+    .await;
+    println!("thawed: well again after {:?}", well.elapsed());
+}
+
+#[tokio::test]
+async fn a_frozen_tcp_backend_gets_calls_again_when_it_thaws() {
+    let backend = PipeBackend::tcp(&stdio()).await;
+    let proxy = FaultProxy::start(backend.address()).await;
+    freezes_and_thaws(json!({"transport": {"type": "tcp", "address": proxy.address().to_string()}}), proxy).await;
+}
+
+#[tokio::test]
+async fn a_frozen_http_backend_gets_calls_again_when_it_thaws() {
+    let backend = FakeBackend::echo().await;
+    let proxy = FaultProxy::start(backend.address()).await;
+    freezes_and_thaws(json!({"transport": {"type": "http", "url": format!("http://{}/mcp", proxy.address())}}), proxy).await;
+}
+
+#[tokio::test]
+async fn b_01_a_call_that_is_never_answered_ends_at_its_deadline_on_every_wire() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = |name: &str| folder.path().join(name);
+    let http = FakeBackend::start().await;
+    http.tool("hang", |_| async { Reply::Hang });
+    let tcp = PipeBackend::tcp(&stdio().record(&record("tcp"))).await;
+    let websocket = PipeBackend::websocket(&stdio().record(&record("websocket"))).await;
+    let mut building = builder().alone();
+    let specs =
+        [("http", http.spec()), ("tcp", tcp.spec()), ("websocket", websocket.spec()), ("stdio", stdio().record(&record("stdio")).spec())];
+    for (name, mut spec) in specs {
+        spec["timeouts"] = json!({"tools": {"hang": "400ms"}});
+        building = building.backend("default", name, spec);
+    }
+    let broker = building.start().await;
+    let client = broker.connected(json!({})).await;
+    for name in ["http", "tcp", "websocket", "stdio"] {
+        let warm = client.request("tools/call", json!({"name": format!("{name}__echo")})).await;
+        assert!(name == "http" || warm.get("result").is_some(), "{warm}");
+        let asked = Instant::now();
+        let error = client.error("tools/call", json!({"name": format!("{name}__hang")})).await;
+        let took = asked.elapsed();
+        println!("{name}: {took:?} of 400 ms");
+        assert_eq!(kind(&error), "timeout", "{name}");
+        assert!(took >= Duration::from_millis(400) && took < Duration::from_millis(700), "{name}: {took:?}");
+        if name == "http" {
+            http.wait_for("the cancellation", |seen| seen.is("notifications/cancelled")).await;
+        } else {
+            eventually("the cancellation", || async {
+                let seen = std::fs::read_to_string(record(name)).unwrap_or_default();
+                if seen.contains("notifications/cancelled") { Ok(()) } else { Err(seen) }
+            })
+            .await;
+        }
+    }
 }
 
 #[tokio::test]

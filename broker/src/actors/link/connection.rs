@@ -189,7 +189,6 @@ impl Connection {
         let sent_at = Instant::now();
         let request = Request { wire_id, frame: splice.finish(), asker: Some(outgoing.asker), opening: false, headers: None };
         let answer = self.round_trip(link, request).await;
-        link.backend.judge(self, &answer, sent_at.elapsed());
         // How long a task takes says nothing about how fast its backend answers.
         if !outgoing.asker.is_task() {
             link.backend.answered_in(sent_at.elapsed());

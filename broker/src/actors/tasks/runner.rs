@@ -149,7 +149,9 @@ async fn send(run: &Arc<TaskRun>) -> Ending {
         fault_point::passed("task.sent.committed");
         note_under_way(run, as_task);
         let edits = if as_task { vec![task_member(run, &message)] } else { Vec::new() };
+        let sent_at = Instant::now();
         let answer = connection.exchange(&link, Outgoing { message: &message, edits: &edits, asker: &asker }).await;
+        link.backend.judge(&connection, &answer, sent_at.elapsed());
         drop(room);
         run.lock().creating = false;
         let failure = match answer {
