@@ -17,6 +17,7 @@ use std::{
     time::Duration,
 };
 
+use socket2::{SockFilter, SockRef, Socket};
 use storage::StoreError;
 use tokio::{
     net::{TcpListener, TcpSocket},
@@ -42,7 +43,7 @@ use crate::{
         self,
         node::{Node, NodeSettings, Replica},
     },
-    limits::{ACCEPT_QUEUE, CLOSE_WAIT},
+    limits::{ACCEPT_QUEUE, CLOSE_WAIT, HANDSHAKES_END_WITHIN},
     listeners::{
         self,
         door::{self, Door},
@@ -208,6 +209,8 @@ struct Running {
 
 struct Listener {
     address: SocketAddr,
+    /// Of one that shares its port: the socket, to be told not to ask for new connections.
+    shared: Option<Socket>,
     stop: CancellationToken,
     task: JoinHandle<()>,
 }
@@ -229,11 +232,12 @@ impl Running {
         let broker = Broker::new(parts)?;
         let parts = ControlParts { broker: Arc::clone(&broker), keyring, keys, config: Arc::clone(&config), metrics: Arc::clone(&metrics) };
         let control = Control::new(parts);
-        let http = bind("listen.http", config.listen.http)?;
-        let admin = bind("listen.admin", config.listen.admin)?;
-        let tcp = bind_if("listen.tcp", config.listen.tcp)?;
+        let reuse_port = config.listen.reuse_port;
+        let http = bind("listen.http", config.listen.http, reuse_port)?;
+        let admin = bind("listen.admin", config.listen.admin, reuse_port)?;
+        let tcp = bind_if("listen.tcp", config.listen.tcp, reuse_port)?;
         let quic = bind_quic(&config, &doors[0], &quic_secret)?;
-        let internal = bind_if("listen.internal", config.listen.internal)?;
+        let internal = bind_if("listen.internal", config.listen.internal, false)?;
         let node = join(&control, &metrics, internal.as_ref()).await?;
         let loaded = control.load().await?;
         tracing::info!(tenants = loaded.tenants, keys = loaded.keys, backends = loaded.backends, "loaded");
@@ -308,8 +312,10 @@ impl Running {
         tracing::info!(grace = %config::units::format_duration(grace), "draining");
         self.broker.drain();
         self.node.drain();
+        let open_for = self.config.shutdown.readiness_delay.max(self.leave_ports_to_others());
         let closing = async {
-            if !self.broker.finish_drain(grace).await {
+            let (finished, ()) = tokio::join!(self.broker.finish_drain(grace), tokio::time::sleep(open_for));
+            if !finished {
                 tracing::warn!("the grace period is over: what is still in flight is given up");
             }
             self.http.close(CLOSE_WAIT).await;
@@ -329,6 +335,14 @@ impl Running {
             () = closing => tracing::info!("stopped"),
             name = signals.stop() => tracing::warn!(signal = name, "asked to stop again: ending at once"),
         }
+    }
+
+    /// Where another process listens at the same addresses, new connections are its own from now on; tells how long those
+    /// take to come in that were on their way.
+    fn leave_ports_to_others(&mut self) -> Duration {
+        let listeners = [Some(&mut self.http), Some(&mut self.admin), self.tcp.as_mut()];
+        let left = listeners.into_iter().flatten().filter_map(Listener::ask_for_no_more).count();
+        if left > 0 { HANDSHAKES_END_WITHIN } else { Duration::ZERO }
     }
 
     /// Follows a changed configuration file, or keeps everything as it is.
@@ -369,8 +383,27 @@ impl Listener {
     where
         Serving: Future<Output = ()> + Send + 'static,
     {
-        let address = listener.local_addr().map_err(|source| ServeError::System { what: "the address of a listener", source })?;
-        Ok(Self::begin(address, |stop| serve(listener, stop)))
+        let system = |source| ServeError::System { what: "the address of a listener", source };
+        let address = listener.local_addr().map_err(system)?;
+        let shared = match SockRef::from(&listener).reuse_port().map_err(system)? {
+            true => Some(SockRef::from(&listener).try_clone().map_err(system)?),
+            false => None,
+        };
+        Ok(Self { shared, ..Self::begin(address, |stop| serve(listener, stop)) })
+    }
+
+    /// Connections that nobody has begun to open yet are another process's from now on: the kernel goes on offering them to
+    /// every socket of the port until it is closed, and a socket that is closed resets what waits in its queue. So the first
+    /// packets of new connections are dropped; they are sent again within a second, when this socket is gone.
+    fn ask_for_no_more(&mut self) -> Option<()> {
+        let socket = self.shared.take()?; // it must not live on here: it would be listened on for ever
+        match socket.attach_filter(&NO_FIRST_PACKETS) {
+            Ok(()) => Some(()),
+            Err(error) => {
+                tracing::warn!(address = %self.address, %error, "new connections still come in while this process drains");
+                None
+            }
+        }
     }
 
     fn begin<Serving>(address: SocketAddr, serve: impl FnOnce(CancellationToken) -> Serving) -> Self
@@ -379,7 +412,7 @@ impl Listener {
     {
         let stop = CancellationToken::new();
         let task = tokio::spawn(serve(stop.clone()));
-        Self { address, stop, task }
+        Self { address, shared: None, stop, task }
     }
 
     async fn close(&mut self, within: Duration) {
@@ -411,10 +444,30 @@ async fn ended(listener: &mut Option<Listener>) -> Result<(), tokio::task::JoinE
     }
 }
 
-fn bind(key: &'static str, address: SocketAddr) -> Result<TcpListener, ServeError> {
+/// A filter of a TCP socket sees packets from the TCP header on. Byte 13 holds the flags; one with SYN and without ACK opens
+/// a connection.
+const NO_FIRST_PACKETS: [SockFilter; 5] = {
+    const LOAD_BYTE: u16 = 0x30;
+    const AND: u16 = 0x54;
+    const JUMP_IF_EQUAL: u16 = 0x15;
+    const RETURN: u16 = 0x06;
+    const FLAGS_AT: u32 = 13;
+    const SYN: u32 = 0x02;
+    const ACK: u32 = 0x10;
+    [
+        SockFilter::new(LOAD_BYTE, 0, 0, FLAGS_AT),
+        SockFilter::new(AND, 0, 0, SYN | ACK),
+        SockFilter::new(JUMP_IF_EQUAL, 0, 1, SYN),
+        SockFilter::new(RETURN, 0, 0, 0),
+        SockFilter::new(RETURN, 0, 0, u32::MAX),
+    ]
+};
+
+fn bind(key: &'static str, address: SocketAddr, reuse_port: bool) -> Result<TcpListener, ServeError> {
     let listening = || {
         let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
         socket.set_reuseaddr(true)?;
+        socket.set_reuseport(reuse_port)?;
         socket.bind(address)?;
         socket.listen(ACCEPT_QUEUE)
     };
@@ -427,8 +480,8 @@ fn bind_quic(config: &Config, door: &Door, secret: &[u8; 32]) -> Result<Option<Q
     QuicListener::bind(address, tls, limits, Some(secret)).map(Some).map_err(|source| ServeError::Quic { source })
 }
 
-fn bind_if(key: &'static str, address: Option<SocketAddr>) -> Result<Option<TcpListener>, ServeError> {
-    address.map(|address| bind(key, address)).transpose()
+fn bind_if(key: &'static str, address: Option<SocketAddr>, reuse_port: bool) -> Result<Option<TcpListener>, ServeError> {
+    address.map(|address| bind(key, address, reuse_port)).transpose()
 }
 
 fn listener_ended(what: &'static str, ended: Result<(), tokio::task::JoinError>) -> ServeError {

@@ -14,6 +14,7 @@ pub mod method;
 pub mod phase;
 pub mod splice;
 pub mod sse;
+pub mod uri;
 pub mod version;
 
 pub use capabilities::{ClientCapabilities, ServerCapabilities};

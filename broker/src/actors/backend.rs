@@ -23,6 +23,7 @@ use super::{
         Link,
         connection::{Connection, Failure, Wire as ConnectionWire},
     },
+    policy::Policy,
     session::Session,
     shared::Shared,
     sync::lock,
@@ -81,6 +82,8 @@ pub struct Backend {
     /// Its last good lists.
     pub lists: ArcSwapOption<BackendLists>,
     pub stop: CancellationToken,
+    /// What requests have to keep to before they are sent.
+    pub policy: Policy,
     refresh: Notify,
     state: watch::Sender<BackendState>,
     status: Mutex<Status>,
@@ -103,6 +106,7 @@ impl Backend {
         Arc::new(Self {
             tenant,
             id,
+            policy: Policy::of(&spec),
             spec,
             shared,
             lists: ArcSwapOption::empty(),

@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::http_client::HttpClient;
 
-use super::{link::Trust, tasks::Tasks};
+use super::{children::Children, link::Trust, tasks::Tasks};
 use crate::{
     config::{self, Config},
     durable::Durable,
@@ -36,6 +36,8 @@ pub struct Shared {
     pub running: TaskTracker,
     /// Asked for a drain: no new sessions, no new calls.
     pub draining: CancellationToken,
+    /// Child processes, counted.
+    pub children: Children,
     /// For the long messages of clients that nobody knows yet.
     pub strangers: Arc<Semaphore>,
     started: Instant,
@@ -53,6 +55,7 @@ impl Shared {
             cursor_key,
             running: TaskTracker::new(),
             draining: CancellationToken::new(),
+            children: Children::default(),
             strangers: Arc::new(Semaphore::new(LONG_FIRST_MESSAGES_MAX)),
             started: Instant::now(),
         })

@@ -11,12 +11,14 @@ use serde_json::{Map, Value};
 use super::{
     fault::{Fault, join},
     keys::{COUNT_MAX, DEADLINE_MAX, DEADLINE_MIN, SECRET_BYTES_MAX},
+    policy,
     raw::{describe, not_available, unknown},
     spec::{
         BackendSpec, BackendTimeouts, Credentials, LinkSharing, TcpTls, TenantLimits, TenantSpec, TlsSettings, TransportSpec, as_http_url,
         is_server_name, split_host_port,
     },
-    units::{format_duration, parse_duration},
+    stdio,
+    units::{format_duration, parse_duration, parse_size},
 };
 
 const WEIGHT_MAX: u32 = 1_000;
@@ -78,6 +80,7 @@ pub fn validate_backend_spec(spec: &BackendSpec) -> Result<(), Vec<Fault>> {
         }
     }
     check_credentials(&spec.credentials, &spec.transport, &mut faults);
+    policy::check_resources(&spec.resources, &mut faults);
     if faults.is_empty() { Ok(()) } else { Err(faults) }
 }
 
@@ -101,6 +104,9 @@ pub fn validate_tenant_spec(spec: &TenantSpec) -> Result<(), Vec<Fault>> {
 }
 
 fn check_transport(transport: &TransportSpec, faults: &mut Vec<Fault>) {
+    if let TransportSpec::Stdio { limits, .. } = transport {
+        stdio::check_limits(limits, faults);
+    }
     let mut fault = |path: String, wrong: &str, allowed: &str| faults.push(Fault::new(path, wrong, allowed));
     match transport {
         TransportSpec::Http { url } => {
@@ -130,7 +136,7 @@ fn check_transport(transport: &TransportSpec, faults: &mut Vec<Fault>) {
             Some(Err(error)) => fault("transport.url".into(), &error.to_string(), WEBSOCKET_ALLOWED),
             None => fault("transport.url".into(), "is no URL of a WebSocket", WEBSOCKET_ALLOWED),
         },
-        TransportSpec::Stdio { command, args, env, cwd } => {
+        TransportSpec::Stdio { command, args, env, cwd, .. } => {
             if !is_process_text(command) || command.trim().is_empty() {
                 fault("transport.command".into(), "is empty, too long or holds a NUL", "the name or path of a program");
             }
@@ -216,7 +222,7 @@ fn deadline_allowed() -> String {
 }
 
 fn backend(reader: &mut Reader<'_>, body: &Value) -> Option<BackendSpec> {
-    let members = reader.object("", body, &["transport", "links", "timeouts", "credentials"], &["breaker", "limits"])?;
+    let members = reader.object("", body, &["transport", "links", "timeouts", "credentials", "resources", "tools"], &["breaker", "limits"])?;
     let transport = match given(members, "transport") {
         Some(value) => read_transport(reader, value),
         None => {
@@ -249,7 +255,9 @@ fn backend(reader: &mut Reader<'_>, body: &Value) -> Option<BackendSpec> {
         credentials =
             Credentials { bearer: reader.text("credentials", members, "bearer"), headers: reader.texts("credentials", members, "headers") };
     }
-    Some(BackendSpec { transport: transport?, links, timeouts, credentials })
+    let resources = given(members, "resources").map(|value| policy::read_resources(reader, value)).unwrap_or_default();
+    let tools = given(members, "tools").map(|value| policy::read_tools(reader, value)).unwrap_or_default();
+    Some(BackendSpec { transport: transport?, links, timeouts, credentials, resources, tools })
 }
 
 fn read_transport(reader: &mut Reader<'_>, value: &Value) -> Option<TransportSpec> {
@@ -265,10 +273,11 @@ fn read_transport(reader: &mut Reader<'_>, value: &Value) -> Option<TransportSpe
             Some(TransportSpec::Http { url: reader.required_text(PATH, members, "url")? })
         }
         Some("stdio") => {
-            reader.object(PATH, value, &["type", "command", "args", "env", "cwd"], &[])?;
+            reader.object(PATH, value, &["type", "command", "args", "env", "cwd", "limits"], &[])?;
             let (args, env, cwd) =
                 (reader.text_list(PATH, members, "args"), reader.texts(PATH, members, "env"), reader.text(PATH, members, "cwd"));
-            Some(TransportSpec::Stdio { command: reader.required_text(PATH, members, "command")?, args, env, cwd })
+            let limits = given(members, "limits").map(|value| stdio::read_limits(reader, value)).unwrap_or_default();
+            Some(TransportSpec::Stdio { command: reader.required_text(PATH, members, "command")?, args, env, cwd, limits })
         }
         Some("tcp") => {
             reader.object(PATH, value, &["type", "address", "tls"], &[])?;
@@ -330,22 +339,28 @@ fn tenant(reader: &mut Reader<'_>, body: &Value) -> Option<TenantSpec> {
 }
 
 /// A member that is there; `null` is the same as absent.
-fn given<'a>(members: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
+pub(super) fn given<'a>(members: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     members.get(name).filter(|value| !value.is_null())
 }
 
 /// Reads members of the expected kind and reports those that are not.
-struct Reader<'f> {
+pub(super) struct Reader<'f> {
     faults: &'f mut Vec<Fault>,
 }
 
 impl Reader<'_> {
-    fn fault(&mut self, path: &str, wrong: &str, allowed: &str) {
+    pub(super) fn fault(&mut self, path: &str, wrong: &str, allowed: &str) {
         self.faults.push(Fault::new(path, wrong, allowed));
     }
 
     /// The members, after a fault for each that is not known and each that only a later build honours.
-    fn object<'v>(&mut self, path: &str, value: &'v Value, known: &[&'static str], later: &[&str]) -> Option<&'v Map<String, Value>> {
+    pub(super) fn object<'v>(
+        &mut self,
+        path: &str,
+        value: &'v Value,
+        known: &[&'static str],
+        later: &[&str],
+    ) -> Option<&'v Map<String, Value>> {
         let Some(members) = value.as_object() else {
             self.fault(path, &format!("is {}", describe(value)), &format!("a map with {}", known.join(", ")));
             return None;
@@ -375,7 +390,7 @@ impl Reader<'_> {
         self.text(parent, members, name)
     }
 
-    fn text_list(&mut self, parent: &str, members: &Map<String, Value>, name: &str) -> Vec<String> {
+    pub(super) fn text_list(&mut self, parent: &str, members: &Map<String, Value>, name: &str) -> Vec<String> {
         let path = join(parent, name);
         match given(members, name) {
             None => Vec::new(),
@@ -417,7 +432,7 @@ impl Reader<'_> {
         }
     }
 
-    fn duration(&mut self, parent: &str, members: &Map<String, Value>, name: &str) -> Option<Duration> {
+    pub(super) fn duration(&mut self, parent: &str, members: &Map<String, Value>, name: &str) -> Option<Duration> {
         let value = given(members, name)?;
         let parsed = value.as_str().map(parse_duration);
         match parsed {
@@ -428,7 +443,16 @@ impl Reader<'_> {
         None
     }
 
-    fn count(&mut self, parent: &str, members: &Map<String, Value>, name: &str) -> Option<u32> {
+    /// A size as text, or a number of bytes.
+    pub(super) fn size(&mut self, parent: &str, value: &Value, name: &str) -> Option<usize> {
+        let parsed = match value {
+            Value::String(text) => parse_size(text).map_err(|error| error.to_string()),
+            value => value.as_u64().and_then(|bytes| usize::try_from(bytes).ok()).ok_or_else(|| format!("is {}", describe(value))),
+        };
+        parsed.map_err(|wrong| self.fault(&join(parent, name), &wrong, "a size, such as 512MiB")).ok()
+    }
+
+    pub(super) fn count(&mut self, parent: &str, members: &Map<String, Value>, name: &str) -> Option<u32> {
         let value = given(members, name)?;
         let count = value.as_u64().and_then(|count| u32::try_from(count).ok());
         if count.is_none() {

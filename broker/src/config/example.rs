@@ -36,6 +36,8 @@ backends: {}
 #    links: auto
 #    timeouts: {call: 30s, control: 5s, initialize: 30s}
 #    credentials: {bearer_file: /etc/mcp-broker/weather-token, headers: {x-team: acme}}
+#    resources: {roots: [\"https://weather.example.com/maps\"]}
+#    tools: {validate_arguments: true}
 ";
 
 /// A commented YAML file that says every default.

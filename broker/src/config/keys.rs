@@ -7,6 +7,8 @@
 
 use std::time::Duration;
 
+use super::stdio;
+
 pub(super) struct Section {
     pub(super) name: &'static str,
     pub(super) doc: &'static str,
@@ -67,12 +69,13 @@ pub(super) enum Kind {
     Origins,
     Hosts,
     Networks,
+    Commands,
 }
 
 impl Kind {
     /// Whether an environment variable's text is taken as it is, rather than read as a YAML value.
     pub(super) fn is_text(self) -> bool {
-        !matches!(self, Self::Bool | Self::Count { .. } | Self::Origins | Self::Hosts | Self::Networks)
+        !matches!(self, Self::Bool | Self::Count { .. } | Self::Origins | Self::Hosts | Self::Networks | Self::Commands)
     }
 
     pub(super) fn allowed(self) -> String {
@@ -100,6 +103,7 @@ impl Kind {
             Self::Path => "the path of a file".into(),
             Self::Origins => "a list of origins, such as [\"https://app.example.com\"]".into(),
             Self::Hosts => "a list of host names without port, such as [\"broker.example.com\"]".into(),
+            Self::Commands => "a list of commands, and of folders that end with /, such as [\"npx\", \"/opt/mcp/\"]".into(),
             Self::Networks => "a list of networks, such as [\"10.1.0.0/16\", \"fd00::/8\"]".into(),
         }
     }
@@ -157,6 +161,11 @@ pub(super) const SECTIONS: &[Section] = &[
         doc: "Where backends that are reached over the network may live. Public addresses are allowed; private, link-local and metadata ranges are refused. Loopback is allowed only while the listeners of clients are loopback addresses and `auth.required` is false.",
         keys: EGRESS,
     },
+    Section {
+        name: "stdio",
+        doc: "Backends that are child processes. What a backend says in `transport.limits` goes before what stands here.",
+        keys: STDIO,
+    },
     Section { name: "shutdown", doc: "Stopping on SIGTERM, SIGINT or `mcp-broker drain`.", keys: SHUTDOWN },
 ];
 
@@ -180,6 +189,12 @@ const LISTEN: &[Key] = &[
         Kind::Address,
         "10.0.0.5:7400",
         "Other replicas, which pass on requests of sessions that live here. Only those with the same `node.secret` get in. Absent: none.",
+    ),
+    key(
+        "reuse_port",
+        Kind::Bool,
+        "false",
+        "Share `http`, `admin` and `tcp` with another process of the same user that does so too, such as the next version of this one (SO_REUSEPORT). One that drains takes no new connections then, and loses none.",
     ),
 ];
 
@@ -415,12 +430,58 @@ const EGRESS: &[Key] = &[
     key("deny", Kind::Networks, "[]", "Networks that are refused, whatever `egress.allow` says."),
 ];
 
-const SHUTDOWN: &[Key] = &[key(
-    "grace",
-    Kind::Duration { min: Duration::ZERO, max: HOUR },
-    "25s",
-    "How long calls in flight may take to finish. A second signal ends at once.",
-)];
+const CHILD_TIME: Kind = Kind::Duration { min: stdio::SECOND, max: stdio::LIFETIME_MAX };
+
+const STDIO: &[Key] = &[
+    absent(
+        "commands",
+        Kind::Commands,
+        "[\"npx\", \"/opt/mcp/\"]",
+        "Commands that may be run, as they are written in `transport.command`; an entry that ends with `/` allows the programs in that folder. Variables that choose what is loaded, such as LD_PRELOAD and NODE_OPTIONS, are then refused too. Absent: any.",
+    ),
+    key("children_per_tenant", COUNT, "256", "Child processes of one tenant's backends."),
+    key(
+        "memory",
+        Kind::Size { min: stdio::MEMORY_MIN, max: stdio::MEMORY_MAX },
+        "4GiB",
+        "Memory of its own that each process of a child may have (RLIMIT_DATA).",
+    ),
+    key("open_files", Kind::Count { min: stdio::OPEN_FILES_MIN, max: COUNT_MAX }, "1024", "Descriptors each process of a child may have open."),
+    absent(
+        "processes",
+        COUNT,
+        "512",
+        "Processes and threads of the broker's user, above which a child can start no more (RLIMIT_NPROC). It counts everything that user runs, and does not bind root. Absent: no limit.",
+    ),
+    absent("cpu", CHILD_TIME, "1h", "Processor time of each process of a child, which is then killed. Absent: no limit."),
+    absent(
+        "idle",
+        CHILD_TIME,
+        "30m",
+        "A child of sessions that was asked nothing for this long is ended, and what it knew of them is lost; the next request starts another. Absent: it lives as long as those who use it.",
+    ),
+    absent(
+        "lifetime",
+        CHILD_TIME,
+        "12h",
+        "A child of sessions that lives for this long is ended as soon as no request waits for it; the next request starts another. Absent: no limit.",
+    ),
+];
+
+const SHUTDOWN: &[Key] = &[
+    key(
+        "grace",
+        Kind::Duration { min: Duration::ZERO, max: HOUR },
+        "25s",
+        "How long calls in flight may take to finish. A second signal ends at once.",
+    ),
+    key(
+        "readiness_delay",
+        Kind::Duration { min: Duration::ZERO, max: HOUR },
+        "0s",
+        "How long connections are taken, at least, after readiness went off. Behind a balancer: longer than it takes to notice. Counts into no other time.",
+    ),
+];
 
 /// Keys and whole sections of the broker's documented surface that this build can not honour.
 pub(super) const UNAVAILABLE: &[&str] = &["breaker", "compat", "errors"];

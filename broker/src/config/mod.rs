@@ -10,9 +10,11 @@ pub mod example;
 mod fault;
 mod keys;
 pub mod log_filter;
+mod policy;
 mod raw;
 mod replica;
 pub mod spec;
+pub mod stdio;
 pub mod units;
 
 use std::{
@@ -28,6 +30,7 @@ use spec::{BackendSpec, TenantSpec};
 use transport::egress::EgressPolicy;
 
 pub use fault::{Fault, Faults};
+pub use stdio::Stdio;
 
 /// Reads the file, if there is one, and the environment of this process.
 pub fn load(file: Option<&Path>) -> Result<Config, Faults> {
@@ -62,6 +65,7 @@ pub fn needs_restart(running: &Config, next: &Config) -> Vec<&'static str> {
         ("events", running.events != next.events),
         ("telemetry", running.telemetry != telemetry),
         ("egress", running.egress != next.egress),
+        ("stdio", running.stdio != next.stdio),
         ("shutdown", running.shutdown != next.shutdown),
     ];
     differs.into_iter().filter(|(_, differs)| *differs).map(|(section, _)| section).collect()
@@ -106,6 +110,7 @@ pub struct Config {
     pub telemetry: Telemetry,
     pub shutdown: Shutdown,
     pub egress: Arc<EgressPolicy>,
+    pub stdio: Stdio,
     pub tenants: Vec<(TenantId, TenantSpec)>,
     pub backends: Vec<DeclaredBackend>,
 }
@@ -129,6 +134,8 @@ pub struct Listen {
     pub quic: Option<SocketAddr>,
     /// Other replicas, about sessions that live here.
     pub internal: Option<SocketAddr>,
+    /// Another process may listen at the same addresses, and takes over when this one drains.
+    pub reuse_port: bool,
 }
 
 impl Listen {
@@ -306,6 +313,8 @@ pub enum LogFormat {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shutdown {
     pub grace: Duration,
+    /// How long connections are still taken after readiness went off.
+    pub readiness_delay: Duration,
 }
 
 /// A value that never shows in `Debug` output.

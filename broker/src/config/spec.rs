@@ -5,6 +5,11 @@ use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+pub use super::{
+    policy::{ResourceRules, ToolRules},
+    stdio::StdioLimits,
+};
+
 /// A tenant: its switch, its weight and its own limits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -47,6 +52,10 @@ pub struct BackendSpec {
     pub timeouts: BackendTimeouts,
     #[serde(default)]
     pub credentials: Credentials,
+    #[serde(default, skip_serializing_if = "ResourceRules::is_empty")]
+    pub resources: ResourceRules,
+    #[serde(default, skip_serializing_if = "ToolRules::is_empty")]
+    pub tools: ToolRules,
 }
 
 /// How a backend is reached.
@@ -84,6 +93,8 @@ pub enum TransportSpec {
         env: BTreeMap<String, String>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cwd: Option<String>,
+        #[serde(default, skip_serializing_if = "StdioLimits::is_empty")]
+        limits: StdioLimits,
     },
 }
 

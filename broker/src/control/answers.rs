@@ -11,7 +11,7 @@ use super::{
     registry::{Entry, Origin},
 };
 use crate::{
-    config::spec::{BackendSpec, BackendTimeouts, LinkSharing, TenantLimits, TenantSpec, TransportSpec},
+    config::spec::{BackendSpec, BackendTimeouts, LinkSharing, ResourceRules, TenantLimits, TenantSpec, ToolRules, TransportSpec},
     views::BackendStatus,
 };
 
@@ -70,6 +70,10 @@ pub struct BackendSettings {
     pub links: LinkSharing,
     pub timeouts: BackendTimeouts,
     pub credentials: CredentialsView,
+    #[serde(default, skip_serializing_if = "ResourceRules::is_empty")]
+    pub resources: ResourceRules,
+    #[serde(default, skip_serializing_if = "ToolRules::is_empty")]
+    pub tools: ToolRules,
 }
 
 /// Which credentials are set.
@@ -113,6 +117,8 @@ impl BackendView {
                     bearer: spec.credentials.bearer.is_some(),
                     headers: spec.credentials.headers.keys().cloned().collect(),
                 },
+                resources: spec.resources.clone(),
+                tools: spec.tools.clone(),
             },
             source,
             created_at,

@@ -290,6 +290,7 @@ impl Control {
         wait: bool,
     ) -> Result<Put<BackendView>, ControlError> {
         self.check_egress(&spec.transport)?;
+        self.config.stdio.check(&spec.transport).map_err(ControlError::Invalid)?;
         // A child is started, then spoken to; a server is connected to first.
         let within = spec.timeouts.initialize.unwrap_or(self.config.timeouts.initialize) + self.config.timeouts.connect;
         let (owner, name) = (tenant.clone(), backend.clone());

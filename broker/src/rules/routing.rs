@@ -11,6 +11,7 @@ use protocol::{
     ids::BackendId,
     json::{self, Span},
     method::{Direction, MessageKind, Method, Route},
+    uri,
     version::Version,
 };
 
@@ -70,11 +71,21 @@ pub struct Plan {
     pub edits: Vec<(Span, Vec<u8>)>,
     /// `params.task` means nothing to this client's session: it must not go to the backend.
     pub drop_task: bool,
+    /// What of the backend is named, in its own words.
+    pub names: Named,
+}
+
+/// What of a backend a request is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Named {
+    Tool(String),
+    Resource(String),
+    Other,
 }
 
 impl Plan {
     fn new(backend: BackendId, edits: Vec<(Span, Vec<u8>)>) -> Self {
-        Self { backend, edits, drop_task: false }
+        Self { backend, edits, drop_task: false, names: Named::Other }
     }
 }
 
@@ -170,6 +181,7 @@ fn tool_call(message: &Message, endpoint: &Endpoint, advertised: &ServerCapabili
     let (mut plan, tool) = by_name(message, endpoint, catalog, ErrorKind::ToolNotFound, catalog_tool)?;
     let backend_has_tasks = catalog.backends.get(&plan.backend).is_some_and(|lists| lists.server.capabilities.tasks_tools_call);
     let traits = catalog.traits(&plan.backend, &tool);
+    plan.names = Named::Tool(tool.clone());
     match task_use(message.fields.task.is_some(), advertised.tasks_tools_call, traits.map(|traits| traits.task_support), backend_has_tasks)?
     {
         TaskUse::None => Ok(Decision::Forward(plan)),
@@ -225,7 +237,8 @@ fn by_uri(message: &Message, endpoint: &Endpoint, catalog: &Catalog) -> Result<D
         Method::ResourcesUnsubscribe => Decision::Unsubscribe(target),
         _ => {
             let edits = if target.uri == uri { Vec::new() } else { vec![(span, json::quote(&target.uri).into_bytes())] };
-            Decision::Forward(Plan::new(target.backend, edits))
+            let names = Named::Resource(target.uri);
+            Decision::Forward(Plan { names, ..Plan::new(target.backend, edits) })
         }
     })
 }
@@ -236,7 +249,7 @@ fn by_reference(message: &Message, endpoint: &Endpoint, catalog: &Catalog) -> Re
         let (span, uri) = required_text(message, fields.reference_uri, "params.ref.uri")?;
         let target = resource_target(&uri, endpoint, catalog)?;
         let edits = if target.uri == uri { Vec::new() } else { vec![(span, json::quote(&target.uri).into_bytes())] };
-        Plan::new(target.backend, edits)
+        Plan { names: Named::Resource(target.uri), ..Plan::new(target.backend, edits) }
     } else {
         let (span, name) = required_text(message, fields.reference_name, "params.ref.name")?;
         match endpoint {
@@ -258,12 +271,17 @@ fn resource_target(uri: &str, endpoint: &Endpoint, catalog: &Catalog) -> Result<
         let text = format!("a URI has a scheme, no control characters and at most {URI_BYTES_MAX} bytes");
         return Err(Refusal::new(ErrorKind::UriInvalid, text));
     }
+    let climbs = |_| Refusal::new(ErrorKind::PathTraversal, "the path of a resource URI does not climb");
     match endpoint {
-        Endpoint::Single(backend) => Ok(ResourceTarget { backend: backend.clone(), uri: uri.to_owned(), exposed_uri: uri.to_owned() }),
+        Endpoint::Single(backend) => {
+            uri::check(uri).map_err(climbs)?;
+            Ok(ResourceTarget { backend: backend.clone(), uri: uri.to_owned(), exposed_uri: uri.to_owned() })
+        }
         Endpoint::Aggregated => names::native_uri(uri)
             .filter(|(backend, _)| catalog.backends.contains_key(backend))
             .map(|(backend, native)| ResourceTarget { backend, uri: native.to_owned(), exposed_uri: uri.to_owned() })
-            .ok_or_else(|| Refusal::new(ErrorKind::ResourceNotFound, "resource not found").with("uri", uri)),
+            .ok_or_else(|| Refusal::new(ErrorKind::ResourceNotFound, "resource not found").with("uri", uri))
+            .and_then(|target| uri::check(&target.uri).map(|()| target).map_err(climbs)),
     }
 }
 

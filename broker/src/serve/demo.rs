@@ -7,7 +7,8 @@ use protocol::ids::{BackendId, TenantId};
 use crate::config::{
     DeclaredBackend,
     checked::DEFAULT_TENANT,
-    spec::{BackendSpec, BackendTimeouts, Credentials, LinkSharing, TransportSpec},
+    spec::{BackendSpec, BackendTimeouts, Credentials, LinkSharing},
+    stdio,
 };
 
 const BACKEND: &str = "demo";
@@ -18,10 +19,12 @@ pub(super) fn backend(program: String) -> DeclaredBackend {
         tenant: TenantId::parse(DEFAULT_TENANT).expect("the constant is a legal name"),
         backend: BackendId::parse(BACKEND).expect("the constant is a legal name"),
         spec: BackendSpec {
-            transport: TransportSpec::Stdio { command: program, args: vec!["demo-backend".to_owned()], env: Default::default(), cwd: None },
+            transport: stdio::child(program, vec!["demo-backend".to_owned()]),
             links: LinkSharing::Auto,
             timeouts: BackendTimeouts::default(),
             credentials: Credentials::default(),
+            resources: Default::default(),
+            tools: Default::default(),
         },
     }
 }

@@ -30,7 +30,7 @@ use crate::{
     rules::{
         catalog::Endpoint,
         event_log::EventKind,
-        routing::{self, Decision, TaskQuestion},
+        routing::{self, Decision, Named, TaskQuestion},
         tasks::IDEMPOTENCY_KEY,
     },
 };
@@ -123,6 +123,7 @@ impl Session {
             message = without_own_meta(&without_task(message)?, |_| false)?;
             decision = decide(&message)?; // the edits are places in the bytes that changed
         }
+        self.keeps_to_policy(&message, &decision)?;
         let method = message.method;
         let request = Request { id: id.clone(), method, stream, begun };
         match decision {
@@ -151,6 +152,18 @@ impl Session {
                 self.in_background(request, Cancellation::Waiting, |session| session.list_tasks(cursor))
             }
         }
+    }
+
+    /// What the operator asks of requests to the backend it goes to.
+    fn keeps_to_policy(&self, message: &Message, decision: &Decision) -> Result<(), Refusal> {
+        let (backend, names) = match decision {
+            Decision::Forward(plan) | Decision::CreateTask(plan, _) => (&plan.backend, Cow::Borrowed(&plan.names)),
+            Decision::Subscribe(target) => (&target.backend, Cow::Owned(Named::Resource(target.uri.clone()))),
+            _ => return Ok(()),
+        };
+        let Some(backend) = self.tenant.backend(backend) else { return Ok(()) };
+        let arguments = message.fields.arguments.map(|span| span.of(&message.frame));
+        backend.policy.admits(&backend.id, &names, arguments, || backend.lists.load_full())
     }
 
     /// Answers a request with the outcome of a task, here or wherever the session is by then.
