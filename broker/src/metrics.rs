@@ -5,18 +5,19 @@
 //! open sets, backends and tenants, are capped and end in `other`); what the path of a call touches costs one atomic
 //! operation, as its label children are resolved once. A metric that nothing moves is not declared.
 
+mod capped;
 mod process;
+mod reloads;
 
 use std::{
     fmt::Write as _,
     sync::{
         OnceLock,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
-use dashmap::DashMap;
 use prometheus::{
     Encoder as _, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
     core::Collector,
@@ -27,6 +28,8 @@ use protocol::{
     version::Version,
 };
 use storage::TaskStatus;
+
+use self::capped::Capped;
 
 /// Backends that get a label value of their own; the following ones share `other`.
 pub const BACKEND_LABELS_MAX: usize = 200;
@@ -156,6 +159,7 @@ pub struct Metrics {
     hot_connected: IntGaugeVec,
     /// Indexed by direction, then side.
     bytes: [[IntCounter; 2]; 2],
+    pub reloads: reloads::Reloads,
     /// Present only where tenant labels are configured.
     tenants: Option<TenantRequests>,
 }
@@ -246,6 +250,7 @@ impl Metrics {
                 &["store"],
             ),
             bytes: [bytes_of(Direction::In), bytes_of(Direction::Out)],
+            reloads: reloads::Reloads::new(&declare),
             tenants: tenant_labels.then(|| TenantRequests {
                 requests: declare.counters(
                     "mcp_tenant_requests_total",
@@ -436,34 +441,6 @@ impl std::fmt::Debug for Metrics {
     }
 }
 
-/// Resolved label children of an open set of names. Past the cap, a new name shares the child of `other`.
-struct Capped<K, C> {
-    children: DashMap<K, C>,
-    /// Names taken. A cap, not a count: two threads may overshoot it by one name each.
-    taken: AtomicUsize,
-    other: OnceLock<C>,
-    max: usize,
-}
-
-impl<K: Clone + Eq + std::hash::Hash, C> Capped<K, C> {
-    fn new(max: usize) -> Self {
-        Self { children: DashMap::new(), taken: AtomicUsize::new(0), other: OnceLock::new(), max }
-    }
-
-    fn with(&self, key: &K, label: &str, child: impl Fn(&str) -> C, act: impl Fn(&C)) {
-        if let Some(found) = self.children.get(key) {
-            return act(&found);
-        }
-        if self.taken.load(Ordering::Relaxed) >= self.max {
-            return act(self.other.get_or_init(|| child(OTHER)));
-        }
-        let entry = self.children.entry(key.clone()).or_insert_with(|| {
-            self.taken.fetch_add(1, Ordering::Relaxed);
-            child(label)
-        });
-        act(&entry);
-    }
-}
 
 /// Makes a metric and registers it.
 struct Declare<'a> {

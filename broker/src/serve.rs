@@ -5,6 +5,7 @@
 //! that; whatever can be refused at start is refused with an exit code and a sentence, before `ready`.
 
 mod demo;
+mod listening;
 mod signals;
 mod stores;
 
@@ -17,20 +18,15 @@ use std::{
     time::Duration,
 };
 
-use socket2::{SockFilter, SockRef, Socket};
 use storage::StoreError;
-use tokio::{
-    net::{TcpListener, TcpSocket},
-    task::JoinHandle,
-    time::timeout,
-};
-use tokio_util::sync::CancellationToken;
+use tokio::{net::TcpListener, time::timeout};
 use transport::{
     TlsError, TlsSetupError,
     quic::{ListenError, QuicListener},
 };
 
 use self::{
+    listening::{Listener, bind, bind_if, ended},
     signals::{Signal, Signals},
     stores::Database,
 };
@@ -38,12 +34,12 @@ use crate::{
     auth::{Keyring, Keys, KeysError},
     broker::{Broker, Parts},
     config::{self, Certificate, Config, Faults},
-    control::{Control, ControlParts, LoadError},
+    control::{Control, ControlParts, LoadError, Reloaded},
     durable::{
         self,
         node::{Node, NodeSettings, Replica},
     },
-    limits::{ACCEPT_QUEUE, CLOSE_WAIT, HANDSHAKES_END_WITHIN},
+    limits::{CLOSE_WAIT, HANDSHAKES_END_WITHIN},
     listeners::{
         self,
         door::{self, Door},
@@ -156,6 +152,7 @@ fn exit(ended: Result<(), ServeError>) -> ExitCode {
 fn start_and_stop(options: ServeOptions) -> Result<(), ServeError> {
     let config = read_config(&options)?;
     let logging = telemetry::init(&config.telemetry)?;
+    hide_from_others();
     let runtime = runtime()?;
     let ended = runtime.block_on(async {
         let mut signals = Signals::install().map_err(|source| ServeError::System { what: "signal handlers", source })?;
@@ -174,6 +171,14 @@ fn start_and_stop(options: ServeOptions) -> Result<(), ServeError> {
     // Drops every task that is left, and with it every child process, before the process ends.
     runtime.shutdown_timeout(CLOSE_WAIT);
     ended
+}
+
+/// Memory, environment and descriptors of this process are nobody's but its own and root's: child processes have the same
+/// user. There is no core dump either.
+fn hide_from_others() {
+    if let Err(error) = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable) {
+        tracing::warn!(%error, "other processes of this user can read this one's memory");
+    }
 }
 
 fn read_config(options: &ServeOptions) -> Result<Config, ServeError> {
@@ -205,14 +210,6 @@ struct Running {
     quic: Option<Listener>,
     admin: Listener,
     internal: Option<Listener>,
-}
-
-struct Listener {
-    address: SocketAddr,
-    /// Of one that shares its port: the socket, to be told not to ask for new connections.
-    shared: Option<Socket>,
-    stop: CancellationToken,
-    task: JoinHandle<()>,
 }
 
 impl Running {
@@ -347,80 +344,45 @@ impl Running {
 
     /// Follows a changed configuration file, or keeps everything as it is.
     async fn reload(&self) {
-        let next = match read_config(&self.options) {
-            Ok(next) => next,
+        match self.follow_file().await {
+            Ok(changed) => {
+                let generation = self.control.generation.taken(&changed.needs_restart, &self.control.metrics);
+                for section in changed.needs_restart {
+                    tracing::warn!(section, "the configuration changed here too, which a restart will follow");
+                }
+                let Reloaded { tenants, backends } = changed.reloaded;
+                tracing::info!(tenants, backends, generation, "configuration reloaded");
+            }
             Err(error) => {
-                for fault in error.to_string().lines() {
+                let text = error.to_string();
+                for fault in text.lines() {
                     tracing::error!(fault, "the configuration is not reloaded");
                 }
-                return;
-            }
-        };
-        let reloaded = match self.control.reload(&next).await {
-            Ok(reloaded) => reloaded,
-            Err(error) => {
-                tracing::error!(%error, "the configuration is not reloaded");
-                return;
-            }
-        };
-        for door in &self.doors {
-            if let Err(error) = door.reload() {
-                tracing::error!(%error, "the certificates stay as they are");
+                self.control.generation.refused(&text, &self.control.metrics);
             }
         }
+    }
+
+    /// All of it or nothing: what can be refused is refused before anything changes.
+    async fn follow_file(&self) -> Result<Followed, ServeError> {
+        let next = read_config(&self.options)?;
+        let [clients, operators] = &self.doors;
+        let certificates = (clients.read_certificates()?, operators.read_certificates()?);
+        let reloaded = self.control.reload(&next).await?;
+        clients.present(certificates.0);
+        operators.present(certificates.1);
+        // The filter was parsed with the file, so it is one.
         if let Err(error) = self.logging.set_filter(&next.telemetry.log) {
             tracing::error!(%error, "the log's filter stays as it is");
         }
-        for section in config::needs_restart(&self.config, &next) {
-            tracing::warn!(section, "the configuration changed here too, which a restart will follow");
-        }
-        tracing::info!(tenants = reloaded.tenants, backends = reloaded.backends, "configuration reloaded");
+        Ok(Followed { reloaded, needs_restart: config::needs_restart(&self.config, &next) })
     }
 }
 
-impl Listener {
-    fn start<Serving>(listener: TcpListener, serve: impl FnOnce(TcpListener, CancellationToken) -> Serving) -> Result<Self, ServeError>
-    where
-        Serving: Future<Output = ()> + Send + 'static,
-    {
-        let system = |source| ServeError::System { what: "the address of a listener", source };
-        let address = listener.local_addr().map_err(system)?;
-        let shared = match SockRef::from(&listener).reuse_port().map_err(system)? {
-            true => Some(SockRef::from(&listener).try_clone().map_err(system)?),
-            false => None,
-        };
-        Ok(Self { shared, ..Self::begin(address, |stop| serve(listener, stop)) })
-    }
-
-    /// Connections that nobody has begun to open yet are another process's from now on: the kernel goes on offering them to
-    /// every socket of the port until it is closed, and a socket that is closed resets what waits in its queue. So the first
-    /// packets of new connections are dropped; they are sent again within a second, when this socket is gone.
-    fn ask_for_no_more(&mut self) -> Option<()> {
-        let socket = self.shared.take()?; // it must not live on here: it would be listened on for ever
-        match socket.attach_filter(&NO_FIRST_PACKETS) {
-            Ok(()) => Some(()),
-            Err(error) => {
-                tracing::warn!(address = %self.address, %error, "new connections still come in while this process drains");
-                None
-            }
-        }
-    }
-
-    fn begin<Serving>(address: SocketAddr, serve: impl FnOnce(CancellationToken) -> Serving) -> Self
-    where
-        Serving: Future<Output = ()> + Send + 'static,
-    {
-        let stop = CancellationToken::new();
-        let task = tokio::spawn(serve(stop.clone()));
-        Self { address, shared: None, stop, task }
-    }
-
-    async fn close(&mut self, within: Duration) {
-        self.stop.cancel();
-        if timeout(within, &mut self.task).await.is_err() {
-            tracing::warn!(address = %self.address, "connections did not close in time");
-        }
-    }
+/// What a reload brought into force.
+struct Followed {
+    reloaded: Reloaded,
+    needs_restart: Vec<&'static str>,
 }
 
 /// From here on what this process commits is its own, for as long as it says that it lives.
@@ -436,52 +398,10 @@ async fn join(control: &Arc<Control>, metrics: &Arc<Metrics>, internal: Option<&
     Ok(node)
 }
 
-/// Resolves when the listener ends by itself; never, where there is none.
-async fn ended(listener: &mut Option<Listener>) -> Result<(), tokio::task::JoinError> {
-    match listener {
-        Some(listener) => (&mut listener.task).await,
-        None => std::future::pending().await,
-    }
-}
-
-/// A filter of a TCP socket sees packets from the TCP header on. Byte 13 holds the flags; one with SYN and without ACK opens
-/// a connection.
-const NO_FIRST_PACKETS: [SockFilter; 5] = {
-    const LOAD_BYTE: u16 = 0x30;
-    const AND: u16 = 0x54;
-    const JUMP_IF_EQUAL: u16 = 0x15;
-    const RETURN: u16 = 0x06;
-    const FLAGS_AT: u32 = 13;
-    const SYN: u32 = 0x02;
-    const ACK: u32 = 0x10;
-    [
-        SockFilter::new(LOAD_BYTE, 0, 0, FLAGS_AT),
-        SockFilter::new(AND, 0, 0, SYN | ACK),
-        SockFilter::new(JUMP_IF_EQUAL, 0, 1, SYN),
-        SockFilter::new(RETURN, 0, 0, 0),
-        SockFilter::new(RETURN, 0, 0, u32::MAX),
-    ]
-};
-
-fn bind(key: &'static str, address: SocketAddr, reuse_port: bool) -> Result<TcpListener, ServeError> {
-    let listening = || {
-        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-        socket.set_reuseaddr(true)?;
-        socket.set_reuseport(reuse_port)?;
-        socket.bind(address)?;
-        socket.listen(ACCEPT_QUEUE)
-    };
-    listening().map_err(|source| ServeError::Bind { key, address, source })
-}
-
 fn bind_quic(config: &Config, door: &Door, secret: &[u8; 32]) -> Result<Option<QuicListener>, ServeError> {
     let (Some(address), Some(tls)) = (config.listen.quic, door.tls()) else { return Ok(None) };
     let limits = listeners::duplex::quic::limits(config);
     QuicListener::bind(address, tls, limits, Some(secret)).map(Some).map_err(|source| ServeError::Quic { source })
-}
-
-fn bind_if(key: &'static str, address: Option<SocketAddr>, reuse_port: bool) -> Result<Option<TcpListener>, ServeError> {
-    address.map(|address| bind(key, address, reuse_port)).transpose()
 }
 
 fn listener_ended(what: &'static str, ended: Result<(), tokio::task::JoinError>) -> ServeError {
@@ -501,5 +421,15 @@ fn warn_of_open_doors(config: &Config) {
     }
     for (_, listen) in config.listen.data().filter(|(_, address)| !config.auth.required && !address.ip().is_loopback()) {
         tracing::warn!(%listen, "everybody who reaches the broker is tenant default: auth.required is false");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn nobody_of_the_same_user_looks_into_the_process() {
+        use rustix::process::{DumpableBehavior, dumpable_behavior};
+        super::hide_from_others();
+        assert!(matches!(dumpable_behavior(), Ok(DumpableBehavior::NotDumpable)));
     }
 }

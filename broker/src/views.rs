@@ -27,6 +27,12 @@ pub struct BackendStatus {
     /// Mean of the latest answers, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency_ms: Option<f64>,
+    /// Attempts to connect or to start it that failed in a row; connections that ended young count.
+    #[serde(default)]
+    pub failed_attempts: u32,
+    /// When the next one may begin, in milliseconds, where that is not at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_attempt_in_ms: Option<u64>,
 }
 
 /// One client session.

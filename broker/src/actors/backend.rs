@@ -99,6 +99,9 @@ struct Status {
     /// What the wire turned out to be.
     wire: Option<Wire>,
     open_links: usize,
+    /// Of the link that failed last: attempts in a row, and when the next one may begin.
+    failed_attempts: u32,
+    next_attempt: Option<Instant>,
 }
 
 impl Backend {
@@ -217,6 +220,12 @@ impl Backend {
         failure.refusal(&self.id)
     }
 
+    /// How often a link failed to open, and how long it waits; nothing, once one is open.
+    pub fn note_attempts(&self, failed: u32, next: Option<Instant>) {
+        let mut status = lock(&self.status);
+        (status.failed_attempts, status.next_attempt) = (failed, next);
+    }
+
     /// A connection is gone. Clients that listen to resources through it get it back at once.
     pub fn connection_ended(&self, link: &Arc<Link>, connection: &Connection) {
         self.uncount(connection);
@@ -328,6 +337,11 @@ impl Backend {
             links: status.open_links,
             last_error: status.last_error.clone(),
             latency_ms: (latency > 0).then_some(latency as f64 / 1000.0),
+            failed_attempts: status.failed_attempts,
+            next_attempt_in_ms: status.next_attempt.and_then(|next| {
+                let left = next.saturating_duration_since(Instant::now());
+                u64::try_from(left.as_millis()).ok().filter(|ms| *ms > 0)
+            }),
         }
     }
 

@@ -125,13 +125,13 @@ pub(super) const DEADLINE_MAX: Duration = HOUR;
 const DEADLINE: Kind = Kind::Duration { min: DEADLINE_MIN, max: DEADLINE_MAX };
 /// Bounds of every count of things held in memory.
 pub(super) const COUNT_MAX: u64 = 1_000_000;
-const COUNT: Kind = Kind::Count { min: 1, max: COUNT_MAX };
+pub(super) const COUNT: Kind = Kind::Count { min: 1, max: COUNT_MAX };
 
-const fn key(name: &'static str, kind: Kind, default: &'static str, doc: &'static str) -> Key {
+pub(super) const fn key(name: &'static str, kind: Kind, default: &'static str, doc: &'static str) -> Key {
     Key { name, kind, default: Default::Is(default), doc }
 }
 
-const fn absent(name: &'static str, kind: Kind, example: &'static str, doc: &'static str) -> Key {
+pub(super) const fn absent(name: &'static str, kind: Kind, example: &'static str, doc: &'static str) -> Key {
     Key { name, kind, default: Default::None { example }, doc }
 }
 
@@ -164,7 +164,7 @@ pub(super) const SECTIONS: &[Section] = &[
     Section {
         name: "stdio",
         doc: "Backends that are child processes. What a backend says in `transport.limits` goes before what stands here.",
-        keys: STDIO,
+        keys: stdio::KEYS,
     },
     Section { name: "shutdown", doc: "Stopping on SIGTERM, SIGINT or `mcp-broker drain`.", keys: SHUTDOWN },
 ];
@@ -428,44 +428,6 @@ const TELEMETRY: &[Key] = &[
 const EGRESS: &[Key] = &[
     key("allow", Kind::Networks, "[]", "Networks that are allowed beside public ones."),
     key("deny", Kind::Networks, "[]", "Networks that are refused, whatever `egress.allow` says."),
-];
-
-const CHILD_TIME: Kind = Kind::Duration { min: stdio::SECOND, max: stdio::LIFETIME_MAX };
-
-const STDIO: &[Key] = &[
-    absent(
-        "commands",
-        Kind::Commands,
-        "[\"npx\", \"/opt/mcp/\"]",
-        "Commands that may be run, as they are written in `transport.command`; an entry that ends with `/` allows the programs in that folder. Variables that choose what is loaded, such as LD_PRELOAD and NODE_OPTIONS, are then refused too. Absent: any.",
-    ),
-    key("children_per_tenant", COUNT, "256", "Child processes of one tenant's backends."),
-    key(
-        "memory",
-        Kind::Size { min: stdio::MEMORY_MIN, max: stdio::MEMORY_MAX },
-        "4GiB",
-        "Memory of its own that each process of a child may have (RLIMIT_DATA).",
-    ),
-    key("open_files", Kind::Count { min: stdio::OPEN_FILES_MIN, max: COUNT_MAX }, "1024", "Descriptors each process of a child may have open."),
-    absent(
-        "processes",
-        COUNT,
-        "512",
-        "Processes and threads of the broker's user, above which a child can start no more (RLIMIT_NPROC). It counts everything that user runs, and does not bind root. Absent: no limit.",
-    ),
-    absent("cpu", CHILD_TIME, "1h", "Processor time of each process of a child, which is then killed. Absent: no limit."),
-    absent(
-        "idle",
-        CHILD_TIME,
-        "30m",
-        "A child of sessions that was asked nothing for this long is ended, and what it knew of them is lost; the next request starts another. Absent: it lives as long as those who use it.",
-    ),
-    absent(
-        "lifetime",
-        CHILD_TIME,
-        "12h",
-        "A child of sessions that lives for this long is ended as soon as no request waits for it; the next request starts another. Absent: no limit.",
-    ),
 ];
 
 const SHUTDOWN: &[Key] = &[

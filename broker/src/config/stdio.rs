@@ -14,7 +14,7 @@ use super::{
     bodies::{Reader, given},
     checked::{Reading, duration, text, wrong},
     fault::{Fault, join},
-    keys::{COUNT_MAX, DEADLINE_MAX},
+    keys::{COUNT, COUNT_MAX, DEADLINE_MAX, Key, Kind, absent, key},
     spec::{TransportSpec, optional_duration},
     units::{format_duration, format_size},
 };
@@ -22,11 +22,11 @@ use super::{
 /// Where the limits of one backend stand in its body.
 const PATH: &str = "transport.limits";
 /// Below this hardly any interpreter starts.
-pub(super) const MEMORY_MIN: usize = 16 << 20;
-pub(super) const MEMORY_MAX: usize = 1024 << 30;
+const MEMORY_MIN: usize = 16 << 20;
+const MEMORY_MAX: usize = 1024 << 30;
 /// A process that may open fewer can not start.
-pub(super) const OPEN_FILES_MIN: u64 = 16;
-pub(super) const SECOND: Duration = Duration::from_secs(1);
+const OPEN_FILES_MIN: u64 = 16;
+const SECOND: Duration = Duration::from_secs(1);
 const COMMANDS_MAX: usize = 1_000;
 
 /// Variables by which somebody who may only choose the environment chooses the program.
@@ -45,6 +45,45 @@ const LOADING_VARIABLES: [&str; 14] = [
     "RUBYLIB",
     "RUBYOPT",
     "SHELL",
+];
+
+const CHILD_TIME: Kind = Kind::Duration { min: SECOND, max: LIFETIME_MAX };
+
+/// The keys of the section.
+pub(super) const KEYS: &[Key] = &[
+    absent(
+        "commands",
+        Kind::Commands,
+        "[\"npx\", \"/opt/mcp/\"]",
+        "Commands that may be run, as they are written in `transport.command`; an entry that ends with `/` allows the programs in that folder. Variables that choose what is loaded, such as LD_PRELOAD and NODE_OPTIONS, are then refused too. Absent: any.",
+    ),
+    key("children_per_tenant", COUNT, "256", "Child processes of one tenant's backends."),
+    key(
+        "memory",
+        Kind::Size { min: MEMORY_MIN, max: MEMORY_MAX },
+        "4GiB",
+        "Memory of its own that each process of a child may have (RLIMIT_DATA).",
+    ),
+    key("open_files", Kind::Count { min: OPEN_FILES_MIN, max: COUNT_MAX }, "1024", "Descriptors each process of a child may have open."),
+    absent(
+        "processes",
+        COUNT,
+        "512",
+        "Processes and threads of the broker's user, above which a child can start no more (RLIMIT_NPROC). It counts everything that user runs, and does not bind root. Absent: no limit.",
+    ),
+    absent("cpu", CHILD_TIME, "1h", "Processor time of each process of a child, which is then killed. Absent: no limit."),
+    absent(
+        "idle",
+        CHILD_TIME,
+        "30m",
+        "A child of sessions that was asked nothing for this long is ended, and what it knew of them is lost; the next request starts another. Absent: it lives as long as those who use it.",
+    ),
+    absent(
+        "lifetime",
+        CHILD_TIME,
+        "12h",
+        "A child of sessions that lives for this long is ended as soon as no request waits for it; the next request starts another. Absent: no limit.",
+    ),
 ];
 
 /// Limits of one backend's child processes; an absent one takes the configuration's default.
@@ -133,7 +172,7 @@ impl Stdio {
 /// The very command, or a program directly in a folder that is listed with a `/` at its end.
 fn permits(listed: &str, command: &str) -> bool {
     let in_folder = |name: &str| !name.is_empty() && !name.contains('/') && name != "." && name != "..";
-    listed == command || (listed.ends_with('/') && command.strip_prefix(listed).is_some_and(in_folder))
+    (listed == command && !listed.ends_with('/')) || (listed.ends_with('/') && command.strip_prefix(listed).is_some_and(in_folder))
 }
 
 impl Reading<'_> {
@@ -198,7 +237,7 @@ pub(super) fn check_limits(limits: &StdioLimits, faults: &mut Vec<Fault>) {
 }
 
 /// Longest time a child may be given.
-pub(super) const LIFETIME_MAX: Duration = Duration::from_secs(DEADLINE_MAX.as_secs() * 24 * 30);
+const LIFETIME_MAX: Duration = Duration::from_secs(DEADLINE_MAX.as_secs() * 24 * 30);
 
 /// Sizes as text: `512MiB`.
 mod optional_size {

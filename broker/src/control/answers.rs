@@ -143,6 +143,8 @@ fn disabled(tenant: &TenantId, backend: &BackendId) -> BackendStatus {
         links: 0,
         last_error: None,
         latency_ms: None,
+        failed_attempts: 0,
+        next_attempt_in_ms: None,
     }
 }
 

@@ -163,6 +163,7 @@ impl Link {
             Ok(connection) => {
                 self.current.store(Some(connection.clone()));
                 self.backend.link_opened(&connection);
+                self.backend.note_attempts(backoff.failures, None);
                 self.note_backend_session(&connection);
                 if self.is_closed() {
                     // Whoever closed the link did not see this connection yet.
@@ -175,6 +176,7 @@ impl Link {
             Err(OpenError::Waiting(refusal)) => Err(refusal),
             Err(OpenError::Failed(failure)) => {
                 backoff.failed();
+                self.backend.note_attempts(backoff.failures, backoff.not_before);
                 Err(self.backend.refusal(&failure))
             }
         }
