@@ -441,7 +441,6 @@ impl std::fmt::Debug for Metrics {
     }
 }
 
-
 /// Makes a metric and registers it.
 struct Declare<'a> {
     registry: &'a Registry,

@@ -123,7 +123,10 @@ fn sources() -> String {
 fn tests_that_the_page_of_security_names_exist() {
     let page = fs::read_to_string(path("security.md")).unwrap();
     let sources = sources();
-    let rows: Vec<_> = page.lines().filter(|line| ["| A-", "| B-", "| F-", "| H-", "| J-", "| O-", "| Q-", "| W-"].iter().any(|start| line.starts_with(start))).collect();
+    let rows: Vec<_> = page
+        .lines()
+        .filter(|line| ["| A-", "| B-", "| F-", "| H-", "| J-", "| O-", "| Q-", "| W-"].iter().any(|start| line.starts_with(start)))
+        .collect();
     for row in &rows {
         for name in row.split('`').skip(1).step_by(2).filter(|name| name.matches('_').count() > 2) {
             assert!(sources.contains(&format!("fn {name}(")), "docs/security.md names the test {name}");

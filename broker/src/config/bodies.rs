@@ -222,7 +222,8 @@ fn deadline_allowed() -> String {
 }
 
 fn backend(reader: &mut Reader<'_>, body: &Value) -> Option<BackendSpec> {
-    let members = reader.object("", body, &["transport", "links", "timeouts", "credentials", "resources", "tools"], &["breaker", "limits"])?;
+    let members =
+        reader.object("", body, &["transport", "links", "timeouts", "credentials", "resources", "tools"], &["breaker", "limits"])?;
     let transport = match given(members, "transport") {
         Some(value) => read_transport(reader, value),
         None => {

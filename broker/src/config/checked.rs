@@ -11,8 +11,8 @@ use serde_json::Value;
 use transport::egress::{Cidr, EgressPolicy};
 
 use super::{
-    Auth, Certificate, ClientAuth, Config, DeclaredBackend, EventLog, Events, Limits, Listen, LogFormat, Secret, Session, Shutdown,
-    Stdio, Telemetry, Timeouts, Tls,
+    Auth, Certificate, ClientAuth, Config, DeclaredBackend, EventLog, Events, Limits, Listen, LogFormat, Secret, Session, Shutdown, Stdio,
+    Telemetry, Timeouts, Tls,
     bodies::is_secret,
     fault::join,
     keys::{self, Default, Key, Kind},

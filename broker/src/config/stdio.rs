@@ -325,10 +325,7 @@ mod tests {
         let all = stdio("stdio: {memory: 1GiB, open_files: 64, lifetime: 1h}");
         let own = StdioLimits { memory: Some(MEMORY_MIN), processes: Some(5), ..StdioLimits::default() };
         let rules = all.rules(&own);
-        assert_eq!(
-            rules.resources,
-            Resources { memory: Some(MEMORY_MIN as u64), processes: Some(5), open_files: Some(64), cpu: None }
-        );
+        assert_eq!(rules.resources, Resources { memory: Some(MEMORY_MIN as u64), processes: Some(5), open_files: Some(64), cpu: None });
         assert_eq!((rules.idle, rules.lifetime), (None, Some(Duration::from_secs(3_600))));
     }
 

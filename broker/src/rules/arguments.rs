@@ -117,8 +117,7 @@ const IN_PLACE: [&str; 5] = ["not", "if", "then", "else", "propertyNames"];
 const IN_PLACE_LISTS: [&str; 3] = ["allOf", "anyOf", "oneOf"];
 const IN_PLACE_MAPS: [&str; 2] = ["dependentSchemas", "dependencies"];
 /// Subschemas that speak of any place below.
-const BELOW: [&str; 6] =
-    ["additionalProperties", "unevaluatedProperties", "items", "additionalItems", "unevaluatedItems", "contains"];
+const BELOW: [&str; 6] = ["additionalProperties", "unevaluatedProperties", "items", "additionalItems", "unevaluatedItems", "contains"];
 
 struct Costs<'s> {
     root: &'s Value,
@@ -171,7 +170,9 @@ impl<'s> Costs<'s> {
     fn below(&mut self, members: &'s serde_json::Map<String, Value>, depth: usize) -> Result<u64, SchemaError> {
         let mut sum: u64 = 0;
         for name in BELOW {
-            for subschema in members.get(name).into_iter().flat_map(|value| value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice)) {
+            for subschema in
+                members.get(name).into_iter().flat_map(|value| value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice))
+            {
                 sum = sum.saturating_add(self.of(subschema, depth, 0)?);
             }
         }
@@ -254,7 +255,10 @@ mod tests {
             (nested, SchemaError::TooCostly),
             (deep_doubling, SchemaError::TooCostly),
             (json!({"$ref": "#"}), SchemaError::TooCostly),
-            (json!({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"not": {"$ref": "#/$defs/a"}}}}), SchemaError::TooCostly),
+            (
+                json!({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"not": {"$ref": "#/$defs/a"}}}}),
+                SchemaError::TooCostly,
+            ),
             (json!({"enum": (0..30_000).collect::<Vec<_>>()}), SchemaError::TooLarge),
             (json!({"description": "x".repeat(SCHEMA_BYTES_MAX)}), SchemaError::TooLarge),
         ] {
@@ -267,7 +271,14 @@ mod tests {
 
     #[test]
     fn j_24_nothing_outside_of_a_schema_is_looked_for() {
-        for reference in ["http://127.0.0.1:1/schema", "file:///etc/passwd", "other.json", "#missing", "#/$defs/none", "https://json-schema.org/draft/2020-12/schema"] {
+        for reference in [
+            "http://127.0.0.1:1/schema",
+            "file:///etc/passwd",
+            "other.json",
+            "#missing",
+            "#/$defs/none",
+            "https://json-schema.org/draft/2020-12/schema",
+        ] {
             let refused = checker(json!({"properties": {"a": {"$ref": reference}}})).err();
             assert!(matches!(refused, Some(SchemaError::Reference(_))), "{reference}: {refused:?}");
         }

@@ -23,7 +23,10 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    pub(super) fn start<Serving>(listener: TcpListener, serve: impl FnOnce(TcpListener, CancellationToken) -> Serving) -> Result<Self, ServeError>
+    pub(super) fn start<Serving>(
+        listener: TcpListener,
+        serve: impl FnOnce(TcpListener, CancellationToken) -> Serving,
+    ) -> Result<Self, ServeError>
     where
         Serving: Future<Output = ()> + Send + 'static,
     {

@@ -101,10 +101,8 @@ async fn r6_a_process_takes_over_and_no_connection_is_refused_or_reset() {
     let any = json!({"http": "127.0.0.1:0", "admin": "127.0.0.1:0", "tcp": "127.0.0.1:0", "reuse_port": true});
     let mut first = process(&url, any).await;
     let (http, tcp) = (first.http_address(), first.tcp_address());
-    let crowds = [
-        Crowd::at(http, |answer| answer.starts_with("HTTP/1.1 "), GET),
-        Crowd::at(tcp, |answer| answer.starts_with("{\"jsonrpc\""), PING),
-    ];
+    let crowds =
+        [Crowd::at(http, |answer| answer.starts_with("HTTP/1.1 "), GET), Crowd::at(tcp, |answer| answer.starts_with("{\"jsonrpc\""), PING)];
     for crowd in &crowds {
         crowd.served_more(50).await;
     }

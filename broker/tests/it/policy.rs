@@ -14,7 +14,8 @@ const CLIMBING: &[&str] = &[
     "file:///srv/files/%c0%ae%c0%ae/x",
     "file:///srv/files/a%00",
 ];
-const OUTSIDE: &[&str] = &["file:///etc/passwd", "file:///srv/filesystem", "file:///srv/%46iles/x", "http://srv/files/x", "file://host/srv/files/x"];
+const OUTSIDE: &[&str] =
+    &["file:///etc/passwd", "file:///srv/filesystem", "file:///srv/%46iles/x", "http://srv/files/x", "file://host/srv/files/x"];
 const INSIDE: &[&str] = &["file:///srv/files/a", "FILE:///srv/files/b", "file:///srv/%66iles/c%20d", "file:///srv/files/a..b"];
 
 async fn with_resources(rules: Value) -> (TestBroker, FakeBackend) {
@@ -41,7 +42,11 @@ async fn res_003_a_uri_that_climbs_reaches_no_backend() {
         for uri in CLIMBING {
             for method in ["resources/read", "resources/subscribe", "resources/unsubscribe"] {
                 let error = client.error(method, json!({"uri": format!("{prefix}{uri}")})).await;
-                assert_eq!((error["code"].as_i64(), kind(&error), number(&error)), (Some(-32602), "path_traversal", 1036), "{path} {method} {uri}");
+                assert_eq!(
+                    (error["code"].as_i64(), kind(&error), number(&error)),
+                    (Some(-32602), "path_traversal", 1036),
+                    "{path} {method} {uri}"
+                );
             }
         }
         for uri in INSIDE.iter().chain(OUTSIDE) {
@@ -59,21 +64,27 @@ async fn root_005_a_uri_outside_of_the_roots_reaches_no_backend() {
         for uri in OUTSIDE {
             for method in ["resources/read", "resources/subscribe"] {
                 let error = client.error(method, json!({"uri": format!("{prefix}{uri}")})).await;
-                assert_eq!((error["code"].as_i64(), kind(&error), number(&error)), (Some(-32602), "outside_roots", 1039), "{path} {method} {uri}");
+                assert_eq!(
+                    (error["code"].as_i64(), kind(&error), number(&error)),
+                    (Some(-32602), "outside_roots", 1039),
+                    "{path} {method} {uri}"
+                );
                 assert!(!error.to_string().contains("/srv/files"), "the roots are the operator's: {error}");
             }
         }
-        let reference = json!({"ref": {"type": "ref/resource", "uri": format!("{prefix}file:///etc/x")}, "argument": {"name": "a", "value": ""}});
+        let reference =
+            json!({"ref": {"type": "ref/resource", "uri": format!("{prefix}file:///etc/x")}, "argument": {"name": "a", "value": ""}});
         assert_eq!(kind(&client.error("completion/complete", reference).await), "outside_roots");
         assert_eq!(kind(&client.error("resources/read", json!({"uri": format!("{prefix}{}", CLIMBING[0])})).await), "path_traversal");
         for uri in INSIDE.iter().chain(&["memo://insights"]) {
             client.result("resources/read", json!({"uri": format!("{prefix}{uri}")})).await;
         }
     }
-    let read: Vec<_> = backend.seen_of("resources/read").iter().map(|seen| seen.message["params"]["uri"].as_str().unwrap().to_owned()).collect();
+    let read: Vec<_> =
+        backend.seen_of("resources/read").iter().map(|seen| seen.message["params"]["uri"].as_str().unwrap().to_owned()).collect();
     assert_eq!(read.len(), 2 * (INSIDE.len() + 1), "{read:?}");
     let view = broker.admin().backend("default", "b").await;
-    assert_eq!(view["resources"]["roots"], json!(["file:///srv/files", "memo://"]));
+    assert_eq!(view["settings"]["resources"]["roots"], json!(["file:///srv/files", "memo://"]));
 }
 
 #[tokio::test]
@@ -99,7 +110,8 @@ async fn with_schema(schema: Value, validate: bool) -> (TestBroker, FakeBackend)
 
 #[tokio::test]
 async fn tool_006_arguments_that_do_not_fit_are_refused_with_their_place_and_not_sent() {
-    let schema = json!({"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}, "list": {"items": {"maxLength": 3}}}});
+    let schema =
+        json!({"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}, "list": {"items": {"maxLength": 3}}}});
     let (broker, backend) = with_schema(schema.clone(), true).await;
     for (path, name) in [("/mcp", "b__echo"), ("/mcp/b", "echo")] {
         let client = broker.client(path).connected(json!({})).await;
@@ -120,7 +132,7 @@ async fn tool_006_arguments_that_do_not_fit_are_refused_with_their_place_and_not
         assert_eq!(text_of(&client.call(name, json!({"n": 1, "list": ["ok"]})).await), r#"{"list":["ok"],"n":1}"#);
     }
     assert_eq!(backend.count(|seen| seen.calls("echo")), 2);
-    let (broker, _) = with_schema(schema, false).await;
+    let (broker, _backend) = with_schema(schema, false).await;
     broker.connected(json!({})).await.call("b__echo", json!({})).await;
 }
 
@@ -150,7 +162,7 @@ async fn j_24_a_schema_bomb_is_not_used_and_fetches_nothing() {
         json!({"type": "object", "$schema": canary.url()}),
         json!({"type": "object", "enum": (0..50_000).collect::<Vec<_>>()}),
     ] {
-        let (broker, _) = with_schema(schema, true).await;
+        let (broker, _backend) = with_schema(schema, true).await;
         let client = broker.connected(json!({})).await;
         let begun = std::time::Instant::now();
         client.call("b__echo", json!({"x": 1})).await;

@@ -134,7 +134,9 @@ async fn a_41_log_03_no_secret_is_told_to_anybody() {
     places.push(("the command line".to_owned(), String::from_utf8_lossy(&line).into_owned()));
     broker.terminate().await;
     // What is stored is hashed or sealed. (Tasks and events are stored as they are; there are none here with secrets.)
-    for entry in std::fs::read_dir(broker.folder()).unwrap().flatten().filter(|entry| entry.file_name().to_string_lossy().contains("broker.db")) {
+    for entry in
+        std::fs::read_dir(broker.folder()).unwrap().flatten().filter(|entry| entry.file_name().to_string_lossy().contains("broker.db"))
+    {
         places.push((entry.path().display().to_string(), String::from_utf8_lossy(&std::fs::read(entry.path()).unwrap()).into_owned()));
     }
     assert!(places.iter().any(|(place, _)| place.ends_with("broker.db")), "the database was read");

@@ -29,10 +29,21 @@ fn rows() -> Vec<(&'static str, Vec<u8>, &'static [&'static str])> {
         ("b_05_no_id", json_answer(r#"{"jsonrpc":"2.0","result":{}}"#, ""), FAILED),
         ("b_07_both", json_answer(r#"{"jsonrpc":"2.0","id":@ID@,"result":{},"error":{"code":1,"message":"x"}}"#, ""), FAILED),
         ("b_07_error_text", json_answer(r#"{"jsonrpc":"2.0","id":@ID@,"error":"canary-inner"}"#, ""), FAILED),
-        ("b_08_length_of_gigabytes", format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2147483648\r\n\r\n{ANSWER}"), FAILED),
+        (
+            "b_08_length_of_gigabytes",
+            format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2147483648\r\n\r\n{ANSWER}"),
+            FAILED,
+        ),
         ("b_08_header_of_megabytes", json_answer(ANSWER, &format!("x-long: {}\r\n", "x".repeat(8 << 20))), FAILED),
         ("b_08_thousands_of_headers", json_answer(ANSWER, &"x-many: 1\r\n".repeat(20_000)), FAILED),
-        ("b_08_gzip", format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-encoding: gzip\r\ncontent-length: {}\r\n\r\n{ANSWER}", ANSWER.len()), EITHER),
+        (
+            "b_08_gzip",
+            format!(
+                "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-encoding: gzip\r\ncontent-length: {}\r\n\r\n{ANSWER}",
+                ANSWER.len()
+            ),
+            EITHER,
+        ),
         ("b_11_cut_in_an_event", format!("{SSE}data: {{\"jsonrpc\":\"2.0\",\"id\":@ID@,"), FAILED),
         ("b_11_event_without_end", format!("{SSE}data: {ANSWER}"), FAILED),
         ("b_11_carriage_returns", format!("{SSE}id: 1\rdata: {ANSWER}\r\r"), &[""]),
@@ -44,7 +55,11 @@ fn rows() -> Vec<(&'static str, Vec<u8>, &'static [&'static str])> {
         ("b_13_chunk_size_overflow", format!("{CHUNKED}ffffffffffffffff1\r\n{ANSWER}\r\n0\r\n\r\n"), FAILED),
         ("b_13_chunk_cut", format!("{CHUNKED}ffff\r\n{ANSWER}"), FAILED),
         ("b_13_early_close", format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 5000\r\n\r\n{ANSWER}"), FAILED),
-        ("b_13_two_lengths", format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n{ANSWER}"), FAILED),
+        (
+            "b_13_two_lengths",
+            format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n{ANSWER}"),
+            FAILED,
+        ),
         ("b_13_http_0_9", "canary-inner".to_owned(), FAILED),
         ("b_13_http_1_0", format!("HTTP/1.0 200 OK\r\ncontent-type: application/json\r\n\r\n{ANSWER}"), EITHER),
         ("b_13_status_line", format!("HTTP/1.1 9999 \r\n\r\n{ANSWER}"), FAILED),
@@ -52,7 +67,11 @@ fn rows() -> Vec<(&'static str, Vec<u8>, &'static [&'static str])> {
         ("b_13_wrong_type", json_answer(ANSWER, "").replace("application/json", "text/plain"), EITHER),
     ];
     let mut rows: Vec<_> = text.into_iter().map(|(name, said, expect)| (name, said.into_bytes(), expect)).collect();
-    rows.push(("b_04_binary", b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 4\r\n\r\n\xff\xfe\x00\x01".to_vec(), FAILED));
+    rows.push((
+        "b_04_binary",
+        b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 4\r\n\r\n\xff\xfe\x00\x01".to_vec(),
+        FAILED,
+    ));
     rows
 }
 
@@ -100,7 +119,9 @@ async fn b_11_a_stream_for_ever_ends_with_the_call() {
     let backend = RawHttp::start(|tool| match tool {
         "comments" => Some(Said { endless: b": nothing\n\n".to_vec(), ..Said::of(SSE) }),
         "one_line" => Some(Said { endless: b"data: x".repeat(1_000), ..Said::of(SSE) }),
-        "body" => Some(Said { endless: b" ".repeat(1_000), ..Said::of(CHUNKED.replace("transfer-encoding: chunked", "connection: close")) }),
+        "body" => {
+            Some(Said { endless: b" ".repeat(1_000), ..Said::of(CHUNKED.replace("transfer-encoding: chunked", "connection: close")) })
+        }
         "head" => Some(Said { endless: b"x-more: 1\r\n".to_vec(), ..Said::of("HTTP/1.1 200 OK\r\n") }),
         _ => None,
     })
@@ -122,7 +143,9 @@ async fn b_12_b_14_redirects_challenges_and_headers_lead_nowhere() {
     let script = move |tool: &str| {
         let said = match tool {
             "challenge" => format!("HTTP/1.1 401 No\r\nwww-authenticate: Bearer resource_metadata=\"{url}\"\r\ncontent-length: 0\r\n\r\n"),
-            "headers" => json_answer(ANSWER, "set-cookie: canary-inner=1\r\naccess-control-allow-origin: *\r\nmcp-session-id: canary-inner\r\n"),
+            "headers" => {
+                json_answer(ANSWER, "set-cookie: canary-inner=1\r\naccess-control-allow-origin: *\r\nmcp-session-id: canary-inner\r\n")
+            }
             "endpoint" => format!("{SSE}event: endpoint\ndata: {url}\n\ndata: {ANSWER}\n\n"),
             status => format!("HTTP/1.1 {status} Moved\r\nlocation: {url}\r\ncontent-length: 0\r\n\r\n"),
         };

@@ -27,32 +27,56 @@ const ROWS: &[(&str, &[&str], Expect)] = &[
     ("b_05 another id, then the answer", &[r#"{"jsonrpc":"2.0","id":987654321,"result":{}}"#, GOOD], Text("mine")),
     ("b_05 the id as text", &[r#"{"jsonrpc":"2.0","id":"@ID@","result":{"content":[]}}"#, GOOD], Text("mine")),
     ("b_05 no id", &[r#"{"jsonrpc":"2.0","result":{"content":[]}}"#, GOOD], Text("mine")),
-    ("b_05 ids that are none", &[r#"{"jsonrpc":"2.0","id":null,"result":{}}"#, r#"{"jsonrpc":"2.0","id":[@ID@],"result":{}}"#, GOOD], Text("mine")),
-    ("b_05 only wrong ids, until the deadline", &[r#"{"jsonrpc":"2.0","id":-1,"result":{}}"#, r#"{"jsonrpc":"2.0","id":1e99,"result":{}}"#], Kind("timeout")),
+    (
+        "b_05 ids that are none",
+        &[r#"{"jsonrpc":"2.0","id":null,"result":{}}"#, r#"{"jsonrpc":"2.0","id":[@ID@],"result":{}}"#, GOOD],
+        Text("mine"),
+    ),
+    (
+        "b_05 only wrong ids, until the deadline",
+        &[r#"{"jsonrpc":"2.0","id":-1,"result":{}}"#, r#"{"jsonrpc":"2.0","id":1e99,"result":{}}"#],
+        Kind("timeout"),
+    ),
     ("b_06 two answers", &[GOOD, r#"{"jsonrpc":"2.0","id":@ID@,"result":{"content":[{"type":"text","text":"second"}]}}"#], Text("mine")),
     ("b_06 a result and then an error", &[GOOD, r#"{"jsonrpc":"2.0","id":@ID@,"error":{"code":-1,"message":"late"}}"#], Text("mine")),
-    ("b_07 result and error in one", &[r#"{"jsonrpc":"2.0","id":@ID@,"result":{},"error":{"code":1,"message":"x"}}"#], Kind("backend_protocol_error")),
+    (
+        "b_07 result and error in one",
+        &[r#"{"jsonrpc":"2.0","id":@ID@,"result":{},"error":{"code":1,"message":"x"}}"#],
+        Kind("backend_protocol_error"),
+    ),
     ("b_07 an error that is text", &[r#"{"jsonrpc":"2.0","id":@ID@,"error":"canary-inner"}"#], Kind("backend_protocol_error")),
     ("b_07 neither result nor error", &[r#"{"jsonrpc":"2.0","id":@ID@}"#], Kind("backend_protocol_error")),
     ("b_07 the wrong jsonrpc", &[r#"{"jsonrpc":"1.0","id":@ID@,"result":{"content":[]}}"#], Kind("backend_protocol_error")),
-    ("b_09 the id twice", &[r#"{"jsonrpc":"2.0","id":@ID@,"id":77,"result":{"content":[]}}"#], Kind("backend_protocol_error")),
+    ("b_09 the id twice", &[r#"{"jsonrpc":"2.0","id":@ID@,"id":77,"result":{"content":[]}}"#], Kind("timeout")),
     ("b_07 an error of the backend's own", &[r#"{"jsonrpc":"2.0","id":@ID@,"error":{"code":-32000,"message":"own"}}"#], Code(-32000)),
-    ("b_15 a request for what nobody offered", &[r#"{"jsonrpc":"2.0","id":"q","method":"sampling/createMessage","params":{}}"#, GOOD], Text("mine")),
+    (
+        "b_15 a request for what nobody offered",
+        &[r#"{"jsonrpc":"2.0","id":"q","method":"sampling/createMessage","params":{}}"#, GOOD],
+        Text("mine"),
+    ),
     ("b_15 a request with the id of the call", &[r#"{"jsonrpc":"2.0","id":@ID@,"method":"roots/list"}"#, GOOD], Text("mine")),
     ("b_15 an unknown method", &[r#"{"jsonrpc":"2.0","id":5,"method":"no/such","params":[]}"#, GOOD], Text("mine")),
-    ("b_16 progress of tokens that are nobody's", &[
-        r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":999999,"progress":1}}"#,
-        r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"@TOKEN@","progress":1}}"#,
-        r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":{},"progress":"x"}}"#,
-        GOOD,
-    ], Text("mine")),
-    ("b_16 notifications that are none", &[
-        r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":@ID@}}"#,
-        r#"{"jsonrpc":"2.0","method":"notifications/message"}"#,
-        r#"{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":5}}"#,
-        r#"{"jsonrpc":"2.0","method":"\u0000"}"#,
-        GOOD,
-    ], Text("mine")),
+    (
+        "b_16 progress of tokens that are nobody's",
+        &[
+            r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":999999,"progress":1}}"#,
+            r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"@TOKEN@","progress":1}}"#,
+            r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":{},"progress":"x"}}"#,
+            GOOD,
+        ],
+        Text("mine"),
+    ),
+    (
+        "b_16 notifications that are none",
+        &[
+            r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":@ID@}}"#,
+            r#"{"jsonrpc":"2.0","method":"notifications/message"}"#,
+            r#"{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":5}}"#,
+            r#"{"jsonrpc":"2.0","method":"\u0000"}"#,
+            GOOD,
+        ],
+        Text("mine"),
+    ),
     ("b_22 blank lines and carriage returns", &["", "\r", "   ", GOOD], Text("mine")),
 ];
 
@@ -166,8 +190,13 @@ async fn b_09_b_10_what_is_not_interpreted_passes_as_it_is() {
             r#"{"a":1,"a":2,"__proto__":{}}"#,
         ] {
             let line = format!(r#"{{"jsonrpc":"2.0","id":@ID@,"result":{{"content":[],"structuredContent":{{"v":{inner}}}}}}}"#);
-            let body = json!({"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": {"name": "say", "arguments": {"lines": [line]}}});
-            let answer = client.begin_raw(json!(9), &body.to_string()).response().await;
+            let body =
+                json!({"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": {"name": "say", "arguments": {"lines": [line]}}});
+            let answer = client.begin_raw(json!(9), body.to_string()).response().await;
+            // Half a pair is no text: it may be refused, and must not be mended.
+            if inner.contains("ud800") && answer.value["error"]["data"]["kind"] == "backend_protocol_error" {
+                continue;
+            }
             assert!(answer.text.contains(&format!(r#""v":{inner}}}"#)), "{wire}: {inner}: {}", answer.text);
         }
     }
@@ -207,10 +236,7 @@ async fn b_22_a_flood_on_standard_error_is_drained_and_cleaned() {
     assert_eq!(text_of(&said["result"]), "\"said\"");
     let error = call(&client, "exit", json!({})).await;
     assert_eq!(kind(&error["error"]), "outcome_unknown");
-    let log = eventually("the end in the log", || async {
-        let log = wires.broker.log();
-        if log.contains("child process ended") { Ok(log) } else { Err("not yet") }
-    })
-    .await;
+    serves(&client, "another child").await;
+    let log = wires.broker.log();
     assert!(!log.contains("\u{1b}]0;") && !log.contains('\u{7}'), "no control characters of a child reach a terminal");
 }

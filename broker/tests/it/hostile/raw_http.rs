@@ -108,7 +108,9 @@ fn replaced(bytes: &[u8], id: &str) -> Vec<u8> {
 
 fn ordinary(message: &Value) -> String {
     let result = match message["method"].as_str() {
-        Some("initialize") => json!({"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "raw", "version": "1"}}),
+        Some("initialize") => {
+            json!({"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "raw", "version": "1"}})
+        }
         Some("tools/list") => json!({"tools": []}),
         Some("tools/call") => json!({"content": [{"type": "text", "text": "fine"}]}),
         _ => json!({}),
