@@ -135,6 +135,14 @@ impl Link {
         self.current.load_full().filter(|connection| !connection.is_closed())
     }
 
+    /// The next request opens another connection; those that wait on this one go on.
+    fn retire(&self, connection: &Arc<Connection>) {
+        let current = self.current.load();
+        if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, connection)) {
+            self.current.compare_and_swap(&current, None);
+        }
+    }
+
     /// Somebody has a reason to believe that the backend can be reached: the next attempt does not wait its turn.
     pub async fn forgive(&self) {
         self.opening.lock().await.forgive();

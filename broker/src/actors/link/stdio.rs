@@ -75,6 +75,14 @@ async fn watch(
         }
         why = out_of_time(&link, &connection, &rules) => {
             tracing::info!(backend = %link.backend.id, pid, why, "child process is ended, the next request starts another");
+            link.retire(&connection);
+            // Whoever took the connection a moment ago still gets an answer.
+            while !connection.is_closed() && !link.is_closed() {
+                tokio::time::sleep(CHILD_LOOK_INTERVAL).await;
+                if !connection.is_waited_for() {
+                    break;
+                }
+            }
         }
     }
     connection.close_now();
