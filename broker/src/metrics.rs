@@ -9,6 +9,7 @@ mod capped;
 mod limits;
 pub(crate) mod process;
 mod protection;
+mod reloads;
 
 use std::{
     fmt::Write as _,
@@ -162,6 +163,7 @@ pub struct Metrics {
     hot_connected: IntGaugeVec,
     /// Indexed by direction, then side.
     bytes: [[IntCounter; 2]; 2],
+    pub reloads: reloads::Reloads,
     /// Present only where tenant labels are configured.
     tenants: Option<TenantRequests>,
     pub protection: Protection,
@@ -258,6 +260,7 @@ impl Metrics {
                 &["store"],
             ),
             bytes: [bytes_of(Direction::In), bytes_of(Direction::Out)],
+            reloads: reloads::Reloads::new(&declare),
             tenants: tenant_labels.then(|| TenantRequests {
                 requests: declare.counters(
                     "mcp_tenant_requests_total",

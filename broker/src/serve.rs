@@ -5,6 +5,7 @@
 //! that; whatever can be refused at start is refused with an exit code and a sentence, before `ready`.
 
 mod demo;
+mod listening;
 mod signals;
 mod stores;
 
@@ -18,18 +19,14 @@ use std::{
 };
 
 use storage::StoreError;
-use tokio::{
-    net::{TcpListener, TcpSocket},
-    task::JoinHandle,
-    time::timeout,
-};
-use tokio_util::sync::CancellationToken;
+use tokio::{net::TcpListener, time::timeout};
 use transport::{
     TlsError, TlsSetupError,
     quic::{ListenError, QuicListener},
 };
 
 use self::{
+    listening::{Listener, bind, bind_if, ended},
     signals::{Signal, Signals},
     stores::Database,
 };
@@ -37,12 +34,12 @@ use crate::{
     auth::{Keyring, Keys, KeysError},
     broker::{Broker, Parts},
     config::{self, Certificate, Config, Faults},
-    control::{Control, ControlParts, LoadError},
+    control::{Control, ControlParts, LoadError, Reloaded},
     durable::{
         self,
         node::{Node, NodeSettings, Replica},
     },
-    limits::{ACCEPT_QUEUE, CLOSE_WAIT},
+    limits::{CLOSE_WAIT, HANDSHAKES_END_WITHIN},
     listeners::{
         self,
         door::{self, Door},
@@ -155,6 +152,7 @@ fn exit(ended: Result<(), ServeError>) -> ExitCode {
 fn start_and_stop(options: ServeOptions) -> Result<(), ServeError> {
     let config = read_config(&options)?;
     let logging = telemetry::init(&config.telemetry)?;
+    hide_from_others();
     let runtime = runtime()?;
     let ended = runtime.block_on(async {
         let mut signals = Signals::install().map_err(|source| ServeError::System { what: "signal handlers", source })?;
@@ -173,6 +171,14 @@ fn start_and_stop(options: ServeOptions) -> Result<(), ServeError> {
     // Drops every task that is left, and with it every child process, before the process ends.
     runtime.shutdown_timeout(CLOSE_WAIT);
     ended
+}
+
+/// Memory, environment and descriptors of this process are nobody's but its own and root's: child processes have the same
+/// user. There is no core dump either.
+fn hide_from_others() {
+    if let Err(error) = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable) {
+        tracing::warn!(%error, "other processes of this user can read this one's memory");
+    }
 }
 
 fn read_config(options: &ServeOptions) -> Result<Config, ServeError> {
@@ -206,12 +212,6 @@ struct Running {
     internal: Option<Listener>,
 }
 
-struct Listener {
-    address: SocketAddr,
-    stop: CancellationToken,
-    task: JoinHandle<()>,
-}
-
 impl Running {
     async fn start(options: ServeOptions, config: Config, logging: Logging) -> Result<Self, ServeError> {
         let config = Arc::new(config);
@@ -229,11 +229,12 @@ impl Running {
         let broker = Broker::new(parts)?;
         let parts = ControlParts { broker: Arc::clone(&broker), keyring, keys, config: Arc::clone(&config), metrics: Arc::clone(&metrics) };
         let control = Control::new(parts);
-        let http = bind("listen.http", config.listen.http)?;
-        let admin = bind("listen.admin", config.listen.admin)?;
-        let tcp = bind_if("listen.tcp", config.listen.tcp)?;
+        let reuse_port = config.listen.reuse_port;
+        let http = bind("listen.http", config.listen.http, reuse_port)?;
+        let admin = bind("listen.admin", config.listen.admin, reuse_port)?;
+        let tcp = bind_if("listen.tcp", config.listen.tcp, reuse_port)?;
         let quic = bind_quic(&config, &doors[0], &quic_secret)?;
-        let internal = bind_if("listen.internal", config.listen.internal)?;
+        let internal = bind_if("listen.internal", config.listen.internal, false)?;
         let node = join(&control, &metrics, internal.as_ref()).await?;
         let loaded = control.load().await?;
         tracing::info!(tenants = loaded.tenants, keys = loaded.keys, backends = loaded.backends, "loaded");
@@ -308,8 +309,10 @@ impl Running {
         tracing::info!(grace = %config::units::format_duration(grace), "draining");
         self.broker.drain();
         self.node.drain();
+        let open_for = self.config.shutdown.readiness_delay.max(self.leave_ports_to_others());
         let closing = async {
-            if !self.broker.finish_drain(grace).await {
+            let (finished, ()) = tokio::join!(self.broker.finish_drain(grace), tokio::time::sleep(open_for));
+            if !finished {
                 tracing::warn!("the grace period is over: what is still in flight is given up");
             }
             self.http.close(CLOSE_WAIT).await;
@@ -331,63 +334,55 @@ impl Running {
         }
     }
 
+    /// Where another process listens at the same addresses, new connections are its own from now on; tells how long those
+    /// take to come in that were on their way.
+    fn leave_ports_to_others(&mut self) -> Duration {
+        let listeners = [Some(&mut self.http), Some(&mut self.admin), self.tcp.as_mut()];
+        let left = listeners.into_iter().flatten().filter_map(Listener::ask_for_no_more).count();
+        if left > 0 { HANDSHAKES_END_WITHIN } else { Duration::ZERO }
+    }
+
     /// Follows a changed configuration file, or keeps everything as it is.
     async fn reload(&self) {
-        let next = match read_config(&self.options) {
-            Ok(next) => next,
+        match self.follow_file().await {
+            Ok(changed) => {
+                let generation = self.control.generation.taken(&changed.needs_restart, &self.control.metrics);
+                for section in changed.needs_restart {
+                    tracing::warn!(section, "the configuration changed here too, which a restart will follow");
+                }
+                let Reloaded { tenants, backends } = changed.reloaded;
+                tracing::info!(tenants, backends, generation, "configuration reloaded");
+            }
             Err(error) => {
-                for fault in error.to_string().lines() {
+                let text = error.to_string();
+                for fault in text.lines() {
                     tracing::error!(fault, "the configuration is not reloaded");
                 }
-                return;
-            }
-        };
-        let reloaded = match self.control.reload(&next).await {
-            Ok(reloaded) => reloaded,
-            Err(error) => {
-                tracing::error!(%error, "the configuration is not reloaded");
-                return;
-            }
-        };
-        for door in &self.doors {
-            if let Err(error) = door.reload() {
-                tracing::error!(%error, "the certificates stay as they are");
+                self.control.generation.refused(&text, &self.control.metrics);
             }
         }
+    }
+
+    /// All of it or nothing: what can be refused is refused before anything changes.
+    async fn follow_file(&self) -> Result<Followed, ServeError> {
+        let next = read_config(&self.options)?;
+        let [clients, operators] = &self.doors;
+        let certificates = (clients.read_certificates()?, operators.read_certificates()?);
+        let reloaded = self.control.reload(&next).await?;
+        clients.present(certificates.0);
+        operators.present(certificates.1);
+        // The filter was parsed with the file, so it is one.
         if let Err(error) = self.logging.set_filter(&next.telemetry.log) {
             tracing::error!(%error, "the log's filter stays as it is");
         }
-        for section in config::needs_restart(&self.config, &next) {
-            tracing::warn!(section, "the configuration changed here too, which a restart will follow");
-        }
-        tracing::info!(tenants = reloaded.tenants, backends = reloaded.backends, "configuration reloaded");
+        Ok(Followed { reloaded, needs_restart: config::needs_restart(&self.config, &next) })
     }
 }
 
-impl Listener {
-    fn start<Serving>(listener: TcpListener, serve: impl FnOnce(TcpListener, CancellationToken) -> Serving) -> Result<Self, ServeError>
-    where
-        Serving: Future<Output = ()> + Send + 'static,
-    {
-        let address = listener.local_addr().map_err(|source| ServeError::System { what: "the address of a listener", source })?;
-        Ok(Self::begin(address, |stop| serve(listener, stop)))
-    }
-
-    fn begin<Serving>(address: SocketAddr, serve: impl FnOnce(CancellationToken) -> Serving) -> Self
-    where
-        Serving: Future<Output = ()> + Send + 'static,
-    {
-        let stop = CancellationToken::new();
-        let task = tokio::spawn(serve(stop.clone()));
-        Self { address, stop, task }
-    }
-
-    async fn close(&mut self, within: Duration) {
-        self.stop.cancel();
-        if timeout(within, &mut self.task).await.is_err() {
-            tracing::warn!(address = %self.address, "connections did not close in time");
-        }
-    }
+/// What a reload brought into force.
+struct Followed {
+    reloaded: Reloaded,
+    needs_restart: Vec<&'static str>,
 }
 
 /// From here on what this process commits is its own, for as long as it says that it lives.
@@ -403,32 +398,10 @@ async fn join(control: &Arc<Control>, metrics: &Arc<Metrics>, internal: Option<&
     Ok(node)
 }
 
-/// Resolves when the listener ends by itself; never, where there is none.
-async fn ended(listener: &mut Option<Listener>) -> Result<(), tokio::task::JoinError> {
-    match listener {
-        Some(listener) => (&mut listener.task).await,
-        None => std::future::pending().await,
-    }
-}
-
-fn bind(key: &'static str, address: SocketAddr) -> Result<TcpListener, ServeError> {
-    let listening = || {
-        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-        socket.set_reuseaddr(true)?;
-        socket.bind(address)?;
-        socket.listen(ACCEPT_QUEUE)
-    };
-    listening().map_err(|source| ServeError::Bind { key, address, source })
-}
-
 fn bind_quic(config: &Config, door: &Door, secret: &[u8; 32]) -> Result<Option<QuicListener>, ServeError> {
     let (Some(address), Some(tls)) = (config.listen.quic, door.tls()) else { return Ok(None) };
     let limits = listeners::duplex::quic::limits(config);
     QuicListener::bind(address, tls, limits, Some(secret)).map(Some).map_err(|source| ServeError::Quic { source })
-}
-
-fn bind_if(key: &'static str, address: Option<SocketAddr>) -> Result<Option<TcpListener>, ServeError> {
-    address.map(|address| bind(key, address)).transpose()
 }
 
 fn listener_ended(what: &'static str, ended: Result<(), tokio::task::JoinError>) -> ServeError {
@@ -448,5 +421,15 @@ fn warn_of_open_doors(config: &Config) {
     }
     for (_, listen) in config.listen.data().filter(|(_, address)| !config.auth.required && !address.ip().is_loopback()) {
         tracing::warn!(%listen, "everybody who reaches the broker is tenant default: auth.required is false");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn nobody_of_the_same_user_looks_into_the_process() {
+        use rustix::process::{DumpableBehavior, dumpable_behavior};
+        super::hide_from_others();
+        assert!(matches!(dumpable_behavior(), Ok(DumpableBehavior::NotDumpable)));
     }
 }

@@ -39,6 +39,12 @@ pub struct BackendStatus {
     /// How many calls it gets at the same time.
     #[serde(default)]
     pub calls_max: usize,
+    /// Attempts to connect or to start it that failed in a row; connections that ended young count.
+    #[serde(default)]
+    pub failed_attempts: u32,
+    /// When the next one may begin, in milliseconds, where that is not at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_attempt_in_ms: Option<u64>,
 }
 
 /// Whether calls go to a backend.

@@ -15,6 +15,7 @@ pub mod modern;
 pub mod phase;
 pub mod splice;
 pub mod sse;
+pub mod uri;
 pub mod version;
 
 pub use capabilities::{ClientCapabilities, ServerCapabilities};

@@ -6,8 +6,10 @@
 //! `setsid` is out of reach.)
 
 use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::Metadata;
 use std::io;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::{fs::PermissionsExt, process::ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
@@ -18,6 +20,7 @@ use tokio::process::{ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
+use crate::child_launcher::{self, Resources};
 use crate::descriptors;
 use crate::lines::{LineReader, LineWriter};
 use crate::process_group::ProcessGroup;
@@ -33,6 +36,8 @@ const KILLED_WAIT: Duration = Duration::from_secs(2);
 /// How long the last words on standard error are waited for after the child has ended; a grandchild may hold the pipe.
 const LAST_WORDS_WAIT: Duration = Duration::from_millis(100);
 const STDERR_READ_BYTES: usize = 8 * 1024;
+/// Where the system looks for a command when the environment names no path (execvp of glibc).
+const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
 /// What to run.
 #[derive(Clone, PartialEq, Eq)]
@@ -44,6 +49,10 @@ pub struct ChildSpec {
     /// Names taken over from the broker's environment when set there.
     pub inherit_env: Vec<String>,
     pub cwd: Option<PathBuf>,
+    /// A program that hands its arguments to [`child_launcher::run`], which prepares the process and becomes the command.
+    /// Without one the command is started as it is, and `resources` bind nobody.
+    pub launcher: Option<PathBuf>,
+    pub resources: Resources,
 }
 
 impl ChildSpec {
@@ -56,7 +65,15 @@ impl ChildSpec {
 impl Default for ChildSpec {
     fn default() -> Self {
         let inherit_env = INHERITED_ENV.iter().map(|name| (*name).to_owned()).collect();
-        Self { command: String::new(), args: Vec::new(), env: BTreeMap::new(), inherit_env, cwd: None }
+        Self {
+            command: String::new(),
+            args: Vec::new(),
+            env: BTreeMap::new(),
+            inherit_env,
+            cwd: None,
+            launcher: None,
+            resources: Resources::default(),
+        }
     }
 }
 
@@ -125,6 +142,9 @@ pub fn spawn(spec: &ChildSpec, limits: &ChildLimits) -> Result<Child, SpawnError
     if !descriptors::is_left() {
         return Err(system(io::Error::other(descriptors::NONE_LEFT)));
     }
+    if spec.launcher.is_some() {
+        find_command(spec)?;
+    }
     let mut leader = command_of(spec).spawn().map_err(|source| match source.kind() {
         io::ErrorKind::NotFound => SpawnError::NotFound { command: spec.command.clone() },
         io::ErrorKind::PermissionDenied => SpawnError::NotExecutable { command: spec.command.clone() },
@@ -156,19 +176,48 @@ pub fn spawn(spec: &ChildSpec, limits: &ChildLimits) -> Result<Child, SpawnError
 }
 
 fn command_of(spec: &ChildSpec) -> Command {
-    let mut command = Command::new(&spec.command);
-    command.args(&spec.args).env_clear();
-    for name in &spec.inherit_env {
-        if let Some(value) = std::env::var_os(name) {
-            command.env(name, value);
+    let mut command = match &spec.launcher {
+        Some(launcher) => {
+            let mut command = Command::new(launcher);
+            command.args(child_launcher::arguments(&spec.resources, std::process::id())).arg(&spec.command);
+            command
         }
-    }
-    command.envs(&spec.env);
+        None => Command::new(&spec.command),
+    };
+    command.args(&spec.args).env_clear().envs(environment(spec));
     if let Some(cwd) = &spec.cwd {
         command.current_dir(cwd);
     }
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).kill_on_drop(true);
     command
+}
+
+/// All that the child knows of the world.
+fn environment(spec: &ChildSpec) -> BTreeMap<OsString, OsString> {
+    let inherited = spec.inherit_env.iter().filter_map(|name| Some((OsString::from(name), std::env::var_os(name)?)));
+    inherited.chain(spec.env.iter().map(|(name, value)| (name.into(), value.into()))).collect()
+}
+
+/// Says beforehand what the launcher could only say on its standard error: that there is no such command, or that it is no
+/// program. Whether it really starts is seen when it does.
+fn find_command(spec: &ChildSpec) -> Result<(), SpawnError> {
+    let in_folder = |folder: PathBuf| match &spec.cwd {
+        Some(cwd) => cwd.join(folder),
+        None => folder,
+    };
+    let candidates: Vec<PathBuf> = if spec.command.contains('/') {
+        vec![in_folder(PathBuf::from(&spec.command))]
+    } else {
+        let path = environment(spec).remove(OsStr::new("PATH")).unwrap_or_else(|| OsString::from(DEFAULT_PATH));
+        std::env::split_paths(&path).map(|folder| in_folder(folder).join(&spec.command)).collect()
+    };
+    let files: Vec<Metadata> = candidates.iter().filter_map(|path| std::fs::metadata(path).ok()).collect();
+    let command = spec.command.clone();
+    match files.iter().any(|file| file.is_file() && file.permissions().mode() & 0o111 != 0) {
+        true => Ok(()),
+        false if files.is_empty() => Err(SpawnError::NotFound { command }),
+        false => Err(SpawnError::NotExecutable { command }),
+    }
 }
 
 async fn drain_stderr(mut stderr: ChildStderr, tail: StderrTail) {

@@ -25,6 +25,7 @@ use super::{
         Era, EraMemory, Link,
         connection::{Connection, Failure, Wire as ConnectionWire},
     },
+    policy::Policy,
     session::Session,
     shared::Shared,
     sync::lock,
@@ -90,6 +91,8 @@ pub struct Backend {
     pub era: EraMemory,
     /// Arguments its tools want repeated in headers, by tool.
     param_headers: ArcSwap<HashMap<String, Vec<ParamHeader>>>,
+    /// What requests have to keep to before they are sent.
+    pub policy: Policy,
     refresh: Notify,
     state: watch::Sender<BackendState>,
     status: Mutex<Status>,
@@ -110,6 +113,9 @@ struct Status {
     /// What the wire turned out to be.
     wire: Option<Wire>,
     open_links: usize,
+    /// Of the link that failed last: attempts in a row, and when the next one may begin.
+    failed_attempts: u32,
+    next_attempt: Option<Instant>,
 }
 
 impl Backend {
@@ -123,6 +129,7 @@ impl Backend {
             guard,
             tenant,
             id,
+            policy: Policy::of(&spec),
             spec,
             shared,
             lists: ArcSwapOption::empty(),
@@ -276,6 +283,12 @@ impl Backend {
         failure.refusal(&self.id)
     }
 
+    /// How often a link failed to open, and how long it waits; nothing, once one is open.
+    pub fn note_attempts(&self, failed: u32, next: Option<Instant>) {
+        let mut status = lock(&self.status);
+        (status.failed_attempts, status.next_attempt) = (failed, next);
+    }
+
     /// A connection is gone. Clients that listen to resources through it get it back at once.
     pub fn connection_ended(&self, link: &Arc<Link>, connection: &Connection) {
         self.uncount(connection);
@@ -413,6 +426,11 @@ impl Backend {
             calls_in_flight,
             calls_queued,
             calls_max,
+            failed_attempts: status.failed_attempts,
+            next_attempt_in_ms: status.next_attempt.and_then(|next| {
+                let left = next.saturating_duration_since(Instant::now());
+                u64::try_from(left.as_millis()).ok().filter(|ms| *ms > 0)
+            }),
         }
     }
 

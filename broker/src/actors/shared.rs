@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::http_client::HttpClient;
 
-use super::{gate::Gate, link::Trust, modern::Modern, stream::AllWaiting, tasks::Tasks};
+use super::{children::Children, gate::Gate, link::Trust, modern::Modern, stream::AllWaiting, tasks::Tasks};
 use crate::{
     admission::{overload::Overload, rates::Rates},
     config::{self, Config},
@@ -44,6 +44,8 @@ pub struct Shared {
     pub running: TaskTracker,
     /// Asked for a drain: no new sessions, no new calls.
     pub draining: CancellationToken,
+    /// Child processes, counted.
+    pub children: Children,
     /// For the long messages of clients that nobody knows yet.
     pub strangers: Arc<Semaphore>,
     /// Requests per second.
@@ -73,6 +75,7 @@ impl Shared {
             cursor_key,
             running: TaskTracker::new(),
             draining: CancellationToken::new(),
+            children: Children::default(),
             strangers: Arc::new(Semaphore::new(LONG_FIRST_MESSAGES_MAX)),
             started,
         })

@@ -18,6 +18,7 @@ use std::{
 };
 
 use clap::Parser;
+use transport::child_launcher;
 
 use self::{
     args::{Cli, Command},
@@ -32,6 +33,11 @@ const EXIT_INTERNAL: u8 = 70;
 
 /// Runs the command this process was started with.
 pub fn main() -> ExitCode {
+    // Before anything else: what follows is a child's command line, and this process is about to become the child.
+    let mut arguments = std::env::args_os().skip(1);
+    if arguments.next().is_some_and(|first| first == child_launcher::COMMAND) {
+        return child_launcher::run(arguments);
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {

@@ -12,13 +12,14 @@ use super::{
     body_limits,
     fault::{Fault, join},
     keys::{DEADLINE_MAX, DEADLINE_MIN, SECRET_BYTES_MAX},
-    protection,
+    policy, protection,
     raw::{describe, not_available, unknown},
     spec::{
         BackendSpec, Credentials, LinkSharing, ProtocolChoice, TcpTls, TenantSpec, TlsSettings, TransportSpec, as_http_url, is_server_name,
         split_host_port,
     },
-    units::{format_duration, parse_duration},
+    stdio,
+    units::{format_duration, parse_duration, parse_size},
 };
 
 const WEIGHT_MAX: u32 = 1_000;
@@ -78,6 +79,7 @@ pub fn validate_backend_spec(spec: &BackendSpec) -> Result<(), Vec<Fault>> {
     body_limits::check_backend(&spec.limits, &mut faults);
     protection::check_backend(spec, &mut faults);
     check_credentials(&spec.credentials, &spec.transport, &mut faults);
+    policy::check_resources(&spec.resources, &mut faults);
     if faults.is_empty() { Ok(()) } else { Err(faults) }
 }
 
@@ -97,6 +99,9 @@ pub(super) fn check_count(path: &str, value: u64, min: u64, max: u64, faults: &m
 }
 
 fn check_transport(transport: &TransportSpec, faults: &mut Vec<Fault>) {
+    if let TransportSpec::Stdio { limits, .. } = transport {
+        stdio::check_limits(limits, faults);
+    }
     let mut fault = |path: String, wrong: &str, allowed: &str| faults.push(Fault::new(path, wrong, allowed));
     match transport {
         TransportSpec::Http { url } => {
@@ -126,7 +131,7 @@ fn check_transport(transport: &TransportSpec, faults: &mut Vec<Fault>) {
             Some(Err(error)) => fault("transport.url".into(), &error.to_string(), WEBSOCKET_ALLOWED),
             None => fault("transport.url".into(), "is no URL of a WebSocket", WEBSOCKET_ALLOWED),
         },
-        TransportSpec::Stdio { command, args, env, cwd } => {
+        TransportSpec::Stdio { command, args, env, cwd, .. } => {
             if !is_process_text(command) || command.trim().is_empty() {
                 fault("transport.command".into(), "is empty, too long or holds a NUL", "the name or path of a program");
             }
@@ -212,7 +217,7 @@ pub(super) fn deadline_allowed() -> String {
 }
 
 fn backend(reader: &mut Reader<'_>, body: &Value) -> Option<BackendSpec> {
-    let known = ["transport", "links", "protocol", "timeouts", "breaker", "limits", "credentials"];
+    let known = ["transport", "links", "protocol", "timeouts", "breaker", "limits", "credentials", "resources", "tools"];
     let members = reader.object("", body, &known, &[])?;
     let transport = match given(members, "transport") {
         Some(value) => read_transport(reader, value),
@@ -248,7 +253,9 @@ fn backend(reader: &mut Reader<'_>, body: &Value) -> Option<BackendSpec> {
         credentials =
             Credentials { bearer: reader.text("credentials", members, "bearer"), headers: reader.texts("credentials", members, "headers") };
     }
-    Some(BackendSpec { transport: transport?, links, protocol, timeouts, breaker, limits, credentials })
+    let resources = given(members, "resources").map(|value| policy::read_resources(reader, value)).unwrap_or_default();
+    let tools = given(members, "tools").map(|value| policy::read_tools(reader, value)).unwrap_or_default();
+    Some(BackendSpec { transport: transport?, links, protocol, timeouts, breaker, limits, credentials, resources, tools })
 }
 
 fn read_transport(reader: &mut Reader<'_>, value: &Value) -> Option<TransportSpec> {
@@ -264,10 +271,11 @@ fn read_transport(reader: &mut Reader<'_>, value: &Value) -> Option<TransportSpe
             Some(TransportSpec::Http { url: reader.required_text(PATH, members, "url")? })
         }
         Some("stdio") => {
-            reader.object(PATH, value, &["type", "command", "args", "env", "cwd"], &[])?;
+            reader.object(PATH, value, &["type", "command", "args", "env", "cwd", "limits"], &[])?;
             let (args, env, cwd) =
                 (reader.text_list(PATH, members, "args"), reader.texts(PATH, members, "env"), reader.text(PATH, members, "cwd"));
-            Some(TransportSpec::Stdio { command: reader.required_text(PATH, members, "command")?, args, env, cwd })
+            let limits = given(members, "limits").map(|value| stdio::read_limits(reader, value)).unwrap_or_default();
+            Some(TransportSpec::Stdio { command: reader.required_text(PATH, members, "command")?, args, env, cwd, limits })
         }
         Some("tcp") => {
             reader.object(PATH, value, &["type", "address", "tls"], &[])?;
@@ -377,7 +385,7 @@ impl Reader<'_> {
         self.text(parent, members, name)
     }
 
-    fn text_list(&mut self, parent: &str, members: &Map<String, Value>, name: &str) -> Vec<String> {
+    pub(super) fn text_list(&mut self, parent: &str, members: &Map<String, Value>, name: &str) -> Vec<String> {
         let path = join(parent, name);
         match given(members, name) {
             None => Vec::new(),
@@ -428,6 +436,15 @@ impl Reader<'_> {
             None => self.fault(&join(parent, name), &format!("is {}", describe(value)), &deadline_allowed()),
         }
         None
+    }
+
+    /// A size as text, or a number of bytes.
+    pub(super) fn size(&mut self, parent: &str, value: &Value, name: &str) -> Option<usize> {
+        let parsed = match value {
+            Value::String(text) => parse_size(text).map_err(|error| error.to_string()),
+            value => value.as_u64().and_then(|bytes| usize::try_from(bytes).ok()).ok_or_else(|| format!("is {}", describe(value))),
+        };
+        parsed.map_err(|wrong| self.fault(&join(parent, name), &wrong, "a size, such as 512MiB")).ok()
     }
 
     pub(super) fn count(&mut self, parent: &str, members: &Map<String, Value>, name: &str) -> Option<u32> {

@@ -11,7 +11,7 @@ use serde_json::Value;
 use transport::egress::{Cidr, EgressPolicy};
 
 use super::{
-    Auth, Certificate, ClientAuth, Config, DeclaredBackend, EventLog, Events, Listen, LogFormat, Secret, Session, Shutdown, Telemetry,
+    Auth, Certificate, ClientAuth, Config, DeclaredBackend, EventLog, Events, Listen, LogFormat, Secret, Session, Shutdown, Stdio, Telemetry,
     Timeouts, Tls,
     bodies::is_secret,
     fault::join,
@@ -39,6 +39,7 @@ pub(super) fn check(raw: &Raw, faults: Vec<Fault>) -> Result<Config, Faults> {
         tcp: reading.optional("listen.tcp", address),
         quic: reading.optional("listen.quic", address),
         internal: reading.optional("listen.internal", address),
+        reuse_port: reading.bool("listen.reuse_port"),
     };
     let auth = reading.auth();
     let egress = EgressPolicy {
@@ -46,6 +47,7 @@ pub(super) fn check(raw: &Raw, faults: Vec<Fault>) -> Result<Config, Faults> {
         deny: reading.networks("egress.deny"),
         loopback: listen.data().all(|(_, address)| address.ip().is_loopback()) && !auth.required,
     };
+    let stdio = reading.stdio();
     let config = Config {
         tls: reading.tls(),
         node: reading.node(),
@@ -60,9 +62,10 @@ pub(super) fn check(raw: &Raw, faults: Vec<Fault>) -> Result<Config, Faults> {
         events: reading.events(),
         compat: reading.compat(),
         telemetry: reading.telemetry(),
-        shutdown: Shutdown { grace: reading.duration("shutdown.grace") },
+        shutdown: Shutdown { grace: reading.duration("shutdown.grace"), readiness_delay: reading.duration("shutdown.readiness_delay") },
         tenants: reading.tenants(),
-        backends: reading.backends(&egress),
+        backends: reading.backends(&egress, &stdio),
+        stdio,
         egress: Arc::new(egress),
         listen,
         auth,
@@ -229,7 +232,7 @@ impl Reading<'_> {
 
     /// Keys are `backend` for the default tenant, or `tenant/backend`. Whether the tenant exists is known when the stored
     /// ones are.
-    fn backends(&mut self, egress: &EgressPolicy) -> Vec<DeclaredBackend> {
+    fn backends(&mut self, egress: &EgressPolicy, stdio: &Stdio) -> Vec<DeclaredBackend> {
         let mut backends: Vec<DeclaredBackend> = Vec::new();
         let mut seen = BTreeSet::new();
         for (name, body) in self.raw.map("backends").into_iter().flatten() {
@@ -246,6 +249,9 @@ impl Reading<'_> {
             if let Some((Err(denied), field)) = address.map(|(address, field)| (egress.check(address), field)) {
                 let wrong = format!("leads to a refused address: {denied}");
                 self.fault(&join(&path, field), &wrong, "a public address, or one of a network in egress.allow");
+            }
+            if let Some(Err(fault)) = spec.as_ref().map(|spec| stdio.check(&spec.transport)) {
+                self.faults.push(fault.under(&path));
             }
             let Some((tenant, backend)) = ids else { continue };
             if !seen.insert((tenant.clone(), backend.clone())) {
@@ -344,11 +350,7 @@ impl Reading<'_> {
     }
 
     pub(super) fn count(&mut self, path: &str) -> u32 {
-        self.value(path, |value, kind| {
-            let Kind::Count { min, max } = kind else { unreachable!("{path} is read as a count") };
-            let count = value.as_u64().filter(|count| (min..=max).contains(count));
-            count.and_then(|count| u32::try_from(count).ok()).ok_or_else(|| wrong(value))
-        })
+        self.value(path, count)
     }
 
     pub(super) fn duration(&mut self, path: &str) -> Duration {
@@ -424,7 +426,13 @@ fn path(value: &Value, _: Kind) -> Result<PathBuf, Wrong> {
     text(value).filter(|text| !text.is_empty() && !text.contains('\0')).map(PathBuf::from).ok_or_else(|| wrong(value))
 }
 
-fn duration(value: &Value, kind: Kind) -> Result<Duration, Wrong> {
+pub(super) fn count(value: &Value, kind: Kind) -> Result<u32, Wrong> {
+    let Kind::Count { min, max } = kind else { unreachable!("a count is read from a key of that kind") };
+    let count = value.as_u64().filter(|count| (min..=max).contains(count));
+    count.and_then(|count| u32::try_from(count).ok()).ok_or_else(|| wrong(value))
+}
+
+pub(super) fn duration(value: &Value, kind: Kind) -> Result<Duration, Wrong> {
     let Kind::Duration { min, max } = kind else { unreachable!("a duration is read from a key of that kind") };
     let duration = text(value).and_then(|text| parse_duration(text).ok());
     duration.filter(|duration| (min..=max).contains(duration)).ok_or_else(|| wrong(value))

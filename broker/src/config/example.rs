@@ -42,6 +42,8 @@ backends: {}
 #    limits: {calls_in_flight: 20, calls_queued: 200, adaptive_concurrency: true, requests_per_second: 20, burst: 40,
 #      tools: {forecast: {requests_per_second: 2, burst: 5}}}
 #    credentials: {bearer_file: /etc/mcp-broker/weather-token, headers: {x-team: acme}}
+#    resources: {roots: [\"https://weather.example.com/maps\"]}
+#    tools: {validate_arguments: true}
 ";
 
 /// A commented YAML file that says every default.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::{
     limits::{LIMITS, OVERLOAD},
-    protection,
+    protection, stdio,
 };
 
 pub(super) struct Section {
@@ -78,6 +78,7 @@ pub(super) enum Kind {
     },
     /// A map from a method to its deadline.
     Deadlines,
+    Commands,
 }
 
 impl Kind {
@@ -85,7 +86,14 @@ impl Kind {
     pub(super) fn is_text(self) -> bool {
         !matches!(
             self,
-            Self::Bool | Self::Count { .. } | Self::Origins | Self::Hosts | Self::Networks | Self::Ratio { .. } | Self::Deadlines
+            Self::Bool
+                | Self::Count { .. }
+                | Self::Origins
+                | Self::Hosts
+                | Self::Networks
+                | Self::Ratio { .. }
+                | Self::Deadlines
+                | Self::Commands
         )
     }
 
@@ -116,6 +124,7 @@ impl Kind {
             Self::Hosts => "a list of host names without port, such as [\"broker.example.com\"]".into(),
             Self::Ratio { percent_min } => format!("a number from {} to 1", f64::from(percent_min) / 100.0),
             Self::Deadlines => "a map from methods to durations, such as {resources/read: 10s}".into(),
+            Self::Commands => "a list of commands, and of folders that end with /, such as [\"npx\", \"/opt/mcp/\"]".into(),
             Self::Networks => "a list of networks, such as [\"10.1.0.0/16\", \"fd00::/8\"]".into(),
         }
     }
@@ -189,6 +198,11 @@ pub(super) const SECTIONS: &[Section] = &[
         doc: "Where backends that are reached over the network may live. Public addresses are allowed; private, link-local and metadata ranges are refused. Loopback is allowed only while the listeners of clients are loopback addresses and `auth.required` is false.",
         keys: EGRESS,
     },
+    Section {
+        name: "stdio",
+        doc: "Backends that are child processes. What a backend says in `transport.limits` goes before what stands here.",
+        keys: stdio::KEYS,
+    },
     Section { name: "shutdown", doc: "Stopping on SIGTERM, SIGINT or `mcp-broker drain`.", keys: SHUTDOWN },
 ];
 
@@ -212,6 +226,12 @@ const LISTEN: &[Key] = &[
         Kind::Address,
         "10.0.0.5:7400",
         "Other replicas, which pass on requests of sessions that live here. Only those with the same `node.secret` get in. Absent: none.",
+    ),
+    key(
+        "reuse_port",
+        Kind::Bool,
+        "false",
+        "Share `http`, `admin` and `tcp` with another process of the same user that does so too, such as the next version of this one (SO_REUSEPORT). One that drains takes no new connections then, and loses none.",
     ),
 ];
 
@@ -447,12 +467,20 @@ const EGRESS: &[Key] = &[
     key("deny", Kind::Networks, "[]", "Networks that are refused, whatever `egress.allow` says."),
 ];
 
-const SHUTDOWN: &[Key] = &[key(
-    "grace",
-    Kind::Duration { min: Duration::ZERO, max: HOUR },
-    "25s",
-    "How long calls in flight may take to finish. A second signal ends at once.",
-)];
+const SHUTDOWN: &[Key] = &[
+    key(
+        "grace",
+        Kind::Duration { min: Duration::ZERO, max: HOUR },
+        "25s",
+        "How long calls in flight may take to finish. A second signal ends at once.",
+    ),
+    key(
+        "readiness_delay",
+        Kind::Duration { min: Duration::ZERO, max: HOUR },
+        "0s",
+        "How long connections are taken, at least, after readiness went off. Behind a balancer: longer than it takes to notice. Counts into no other time.",
+    ),
+];
 
 /// Keys and whole sections of the broker's documented surface that this build can not honour.
 pub(super) const UNAVAILABLE: &[&str] = &["errors"];

@@ -13,10 +13,12 @@ mod fault;
 mod keys;
 mod limits;
 pub mod log_filter;
+mod policy;
 mod protection;
 mod raw;
 mod replica;
 pub mod spec;
+pub mod stdio;
 pub mod units;
 
 use std::{
@@ -38,6 +40,7 @@ pub use fault::{Fault, Faults};
 pub(crate) use keys::documented;
 pub use limits::{Limits, Overload, WithoutRedis};
 pub use protection::{Breaker, Retries};
+pub use stdio::Stdio;
 
 /// Reads the file, if there is one, and the environment of this process.
 pub fn load(file: Option<&Path>) -> Result<Config, Faults> {
@@ -76,6 +79,7 @@ pub fn needs_restart(running: &Config, next: &Config) -> Vec<&'static str> {
         ("compat", running.compat != next.compat),
         ("telemetry", running.telemetry != telemetry),
         ("egress", running.egress != next.egress),
+        ("stdio", running.stdio != next.stdio),
         ("shutdown", running.shutdown != next.shutdown),
     ];
     differs.into_iter().filter(|(_, differs)| *differs).map(|(section, _)| section).collect()
@@ -124,6 +128,7 @@ pub struct Config {
     pub telemetry: Telemetry,
     pub shutdown: Shutdown,
     pub egress: Arc<EgressPolicy>,
+    pub stdio: Stdio,
     pub tenants: Vec<(TenantId, TenantSpec)>,
     pub backends: Vec<DeclaredBackend>,
 }
@@ -147,6 +152,8 @@ pub struct Listen {
     pub quic: Option<SocketAddr>,
     /// Other replicas, about sessions that live here.
     pub internal: Option<SocketAddr>,
+    /// Another process may listen at the same addresses, and takes over when this one drains.
+    pub reuse_port: bool,
 }
 
 impl Listen {
@@ -312,6 +319,8 @@ pub enum LogFormat {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shutdown {
     pub grace: Duration,
+    /// How long connections are still taken after readiness went off.
+    pub readiness_delay: Duration,
 }
 
 /// A value that never shows in `Debug` output.

@@ -5,6 +5,10 @@ use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+pub use super::{
+    policy::{ResourceRules, ToolRules},
+    stdio::StdioLimits,
+};
 use super::units::Ratio;
 
 /// A tenant: its switch, its weight and its own limits.
@@ -73,6 +77,10 @@ pub struct BackendSpec {
     pub limits: BackendLimits,
     #[serde(default)]
     pub credentials: Credentials,
+    #[serde(default, skip_serializing_if = "ResourceRules::is_empty")]
+    pub resources: ResourceRules,
+    #[serde(default, skip_serializing_if = "ToolRules::is_empty")]
+    pub tools: ToolRules,
 }
 
 /// How a backend is reached.
@@ -110,6 +118,8 @@ pub enum TransportSpec {
         env: BTreeMap<String, String>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cwd: Option<String>,
+        #[serde(default, skip_serializing_if = "StdioLimits::is_empty")]
+        limits: StdioLimits,
     },
 }
 

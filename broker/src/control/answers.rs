@@ -12,8 +12,8 @@ use super::{
 };
 use crate::{
     config::spec::{
-        BackendBreaker, BackendLimits, BackendSpec, BackendTimeouts, LinkSharing, ProtocolChoice, TenantLimits, TenantSpec, TenantTimeouts,
-        TransportSpec,
+        BackendBreaker, BackendLimits, BackendSpec, BackendTimeouts, LinkSharing, ProtocolChoice, ResourceRules, TenantLimits, TenantSpec,
+        TenantTimeouts, ToolRules, TransportSpec,
     },
     views::BackendStatus,
 };
@@ -80,6 +80,10 @@ pub struct BackendSettings {
     #[serde(default, skip_serializing_if = "BackendLimits::is_empty")]
     pub limits: BackendLimits,
     pub credentials: CredentialsView,
+    #[serde(default, skip_serializing_if = "ResourceRules::is_empty")]
+    pub resources: ResourceRules,
+    #[serde(default, skip_serializing_if = "ToolRules::is_empty")]
+    pub tools: ToolRules,
 }
 
 /// Which credentials are set.
@@ -126,6 +130,8 @@ impl BackendView {
                     bearer: spec.credentials.bearer.is_some(),
                     headers: spec.credentials.headers.keys().cloned().collect(),
                 },
+                resources: spec.resources.clone(),
+                tools: spec.tools.clone(),
             },
             source,
             created_at,
@@ -154,6 +160,8 @@ fn disabled(tenant: &TenantId, backend: &BackendId) -> BackendStatus {
         calls_in_flight: 0,
         calls_queued: 0,
         calls_max: 0,
+        failed_attempts: 0,
+        next_attempt_in_ms: None,
     }
 }
 

@@ -7,6 +7,7 @@
 
 mod answers;
 mod follow;
+mod generation;
 mod live;
 mod load;
 mod redact;
@@ -28,6 +29,7 @@ use tokio::sync::Notify;
 use self::registry::{Entry, Origin, Registry};
 pub use self::{
     answers::{BackendSettings, BackendView, CredentialsView, KeyShown, KeyView, TenantView},
+    generation::{ConfigurationView, Generation},
     load::{LoadError, Loaded},
     reload::Reloaded,
 };
@@ -83,6 +85,8 @@ pub struct Control {
     pub broker: Arc<Broker>,
     pub config: Arc<Config>,
     pub metrics: Arc<Metrics>,
+    /// Which reading of the configuration file is in force.
+    pub generation: Generation,
     keyring: Arc<Keyring>,
     keys: Keys,
     /// Tenants and backends as they are in force.
@@ -128,6 +132,7 @@ impl Control {
             broker,
             config,
             metrics,
+            generation: Generation::default(),
             keyring,
             keys,
             registry: ArcSwap::default(),
@@ -290,6 +295,7 @@ impl Control {
         wait: bool,
     ) -> Result<Put<BackendView>, ControlError> {
         self.check_egress(&spec.transport)?;
+        self.config.stdio.check(&spec.transport).map_err(ControlError::Invalid)?;
         // A child is started, then spoken to; a server is connected to first.
         let within = spec.timeouts.initialize.unwrap_or(self.config.timeouts.initialize) + self.config.timeouts.connect;
         let (owner, name) = (tenant.clone(), backend.clone());

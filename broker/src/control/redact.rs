@@ -12,11 +12,12 @@ pub(super) fn transport(transport: &TransportSpec) -> TransportSpec {
         TransportSpec::Http { url } => TransportSpec::Http { url: masked_url(url) },
         TransportSpec::Websocket { url } => TransportSpec::Websocket { url: masked_url(url) },
         TransportSpec::Tcp { .. } | TransportSpec::Quic { .. } => transport.clone(),
-        TransportSpec::Stdio { command, args, env, cwd } => TransportSpec::Stdio {
+        TransportSpec::Stdio { command, args, env, cwd, limits } => TransportSpec::Stdio {
             command: command.clone(),
             args: masked_args(args),
             env: env.keys().map(|name| (name.clone(), MASK.to_owned())).collect(),
             cwd: cwd.clone(),
+            limits: limits.clone(),
         },
     }
 }
@@ -72,8 +73,8 @@ mod tests {
 
     #[test]
     fn environment_values_are_masked() {
-        let spec =
-            TransportSpec::Stdio { command: "npx".into(), args: vec![], env: [("HOME".to_owned(), "canary".to_owned())].into(), cwd: None };
+        let env = [("HOME".to_owned(), "canary".to_owned())].into();
+        let spec = TransportSpec::Stdio { command: "npx".into(), args: vec![], env, cwd: None, limits: Default::default() };
         let text = serde_json::to_string(&transport(&spec)).unwrap();
         assert!(text.contains("HOME") && !text.contains("canary"), "{text}");
     }

@@ -8,7 +8,7 @@ use protocol::ids::{PrincipalId, TenantId};
 use tokio::net::TcpStream;
 use transport::{
     tcp::{self, Stream},
-    tls::{self, CertificateIdentity, CertificateSource, ClientCertificate, ListenerKind, ServerTls, TlsError},
+    tls::{self, CertificateIdentity, CertificateSource, ClientCertificate, ListenerKind, Renewed, ServerTls, TlsError},
 };
 
 use crate::{
@@ -69,9 +69,15 @@ impl Door {
         Self { tls: None, only_tls: false, limit: config.timeouts.handshake }
     }
 
-    /// Reads certificates anew. After an error everything is as it was.
-    pub fn reload(&self) -> Result<(), TlsError> {
-        self.tls.as_ref().map_or(Ok(()), |tls| tls.reload())
+    /// Reads certificates anew, and changes nothing before [`Door::present`].
+    pub fn read_certificates(&self) -> Result<Option<Renewed>, TlsError> {
+        self.tls.as_ref().map(|tls| tls.read()).transpose()
+    }
+
+    pub fn present(&self, renewed: Option<Renewed>) {
+        if let (Some(tls), Some(renewed)) = (&self.tls, renewed) {
+            tls.present(renewed);
+        }
     }
 
     /// For a listener that is never without.

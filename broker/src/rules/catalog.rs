@@ -132,6 +132,14 @@ pub struct Entry {
     pub traits: ToolTraits,
 }
 
+impl Entry {
+    /// Of a tool, as its backend wrote it.
+    pub fn input_schema(&self) -> Option<Bytes> {
+        let document = Document::parse(&self.native, &json::Limits { bytes_max: self.native.len(), ..json::Limits::default() }).ok()?;
+        document.root().get("inputSchema").map(|schema| Bytes::copy_from_slice(schema.raw()))
+    }
+}
+
 /// An entry of a backend's list that was left out, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeftOut {

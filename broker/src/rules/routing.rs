@@ -11,6 +11,7 @@ use protocol::{
     ids::BackendId,
     json::{self, Span},
     method::{Direction, MessageKind, Method, Route},
+    uri,
     version::Version,
 };
 
@@ -42,7 +43,7 @@ impl Decision {
     /// The backend it goes to, and the tool that is called there.
     pub fn goes_to(&self) -> Option<(&BackendId, Option<&str>)> {
         match self {
-            Self::Forward(plan) | Self::CreateTask(plan, _) => Some((&plan.backend, plan.tool.as_ref().map(|tool| tool.name.as_str()))),
+            Self::Forward(plan) | Self::CreateTask(plan, _) => Some((&plan.backend, plan.tool().map(|tool| tool.name.as_str()))),
             Self::Subscribe(target) | Self::Unsubscribe(target) => Some((&target.backend, None)),
             Self::Answer(_) | Self::SetLevel(_) | Self::Task(_) | Self::ListTasks => None,
         }
@@ -81,8 +82,16 @@ pub struct Plan {
     pub edits: Vec<(Span, Vec<u8>)>,
     /// `params.task` means nothing to this client's session: it must not go to the backend.
     pub drop_task: bool,
-    /// Of a `tools/call`.
-    pub tool: Option<ToolCalled>,
+    /// What of the backend is named, in its own words.
+    pub names: Named,
+}
+
+/// What of a backend a request is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Named {
+    Tool(ToolCalled),
+    Resource(String),
+    Other,
 }
 
 /// The tool that is called.
@@ -95,7 +104,15 @@ pub struct ToolCalled {
 
 impl Plan {
     fn new(backend: BackendId, edits: Vec<(Span, Vec<u8>)>) -> Self {
-        Self { backend, edits, drop_task: false, tool: None }
+        Self { backend, edits, drop_task: false, names: Named::Other }
+    }
+
+    /// Of a `tools/call`.
+    pub fn tool(&self) -> Option<&ToolCalled> {
+        match &self.names {
+            Named::Tool(tool) => Some(tool),
+            Named::Resource(_) | Named::Other => None,
+        }
     }
 }
 
@@ -191,7 +208,7 @@ fn tool_call(message: &Message, endpoint: &Endpoint, advertised: &ServerCapabili
     let (mut plan, tool) = by_name(message, endpoint, catalog, ErrorKind::ToolNotFound, catalog_tool)?;
     let backend_has_tasks = catalog.backends.get(&plan.backend).is_some_and(|lists| lists.server.capabilities.tasks_tools_call);
     let traits = catalog.traits(&plan.backend, &tool);
-    plan.tool = Some(ToolCalled { name: tool.clone(), traits: traits.unwrap_or_default() });
+    plan.names = Named::Tool(ToolCalled { name: tool.clone(), traits: traits.unwrap_or_default() });
     match task_use(message.fields.task.is_some(), advertised.tasks_tools_call, traits.map(|traits| traits.task_support), backend_has_tasks)?
     {
         TaskUse::None | TaskUse::Ignored => {
@@ -246,7 +263,8 @@ fn by_uri(message: &Message, endpoint: &Endpoint, catalog: &Catalog) -> Result<D
         Method::ResourcesUnsubscribe => Decision::Unsubscribe(target),
         _ => {
             let edits = if target.uri == uri { Vec::new() } else { vec![(span, json::quote(&target.uri).into_bytes())] };
-            Decision::Forward(Plan::new(target.backend, edits))
+            let names = Named::Resource(target.uri);
+            Decision::Forward(Plan { names, ..Plan::new(target.backend, edits) })
         }
     })
 }
@@ -257,7 +275,7 @@ fn by_reference(message: &Message, endpoint: &Endpoint, catalog: &Catalog) -> Re
         let (span, uri) = required_text(message, fields.reference_uri, "params.ref.uri")?;
         let target = resource_target(&uri, endpoint, catalog)?;
         let edits = if target.uri == uri { Vec::new() } else { vec![(span, json::quote(&target.uri).into_bytes())] };
-        Plan::new(target.backend, edits)
+        Plan { names: Named::Resource(target.uri), ..Plan::new(target.backend, edits) }
     } else {
         let (span, name) = required_text(message, fields.reference_name, "params.ref.name")?;
         match endpoint {
@@ -286,12 +304,17 @@ fn resource_target(uri: &str, endpoint: &Endpoint, catalog: &Catalog) -> Result<
         let text = format!("a URI has a scheme, no control characters and at most {URI_BYTES_MAX} bytes");
         return Err(Refusal::new(ErrorKind::UriInvalid, text));
     }
+    let climbs = |_| Refusal::new(ErrorKind::PathTraversal, "the path of a resource URI does not climb");
     match endpoint {
-        Endpoint::Single(backend) => Ok(ResourceTarget { backend: backend.clone(), uri: uri.to_owned(), exposed_uri: uri.to_owned() }),
+        Endpoint::Single(backend) => {
+            uri::check(uri).map_err(climbs)?;
+            Ok(ResourceTarget { backend: backend.clone(), uri: uri.to_owned(), exposed_uri: uri.to_owned() })
+        }
         Endpoint::Aggregated => names::native_uri(uri)
             .filter(|(backend, _)| catalog.backends.contains_key(backend))
             .map(|(backend, native)| ResourceTarget { backend, uri: native.to_owned(), exposed_uri: uri.to_owned() })
-            .ok_or_else(|| Refusal::new(ErrorKind::ResourceNotFound, "resource not found").with("uri", uri)),
+            .ok_or_else(|| Refusal::new(ErrorKind::ResourceNotFound, "resource not found").with("uri", uri))
+            .and_then(|target| uri::check(&target.uri).map(|()| target).map_err(climbs)),
     }
 }
 

@@ -7,7 +7,8 @@ use protocol::ids::{BackendId, TenantId};
 use crate::config::{
     DeclaredBackend,
     checked::DEFAULT_TENANT,
-    spec::{BackendSpec, BackendTimeouts, Credentials, LinkSharing, ProtocolChoice, TransportSpec},
+    spec::{BackendSpec, BackendTimeouts, Credentials, LinkSharing, ProtocolChoice},
+    stdio,
 };
 
 const BACKEND: &str = "demo";
@@ -18,13 +19,15 @@ pub(super) fn backend(program: String) -> DeclaredBackend {
         tenant: TenantId::parse(DEFAULT_TENANT).expect("the constant is a legal name"),
         backend: BackendId::parse(BACKEND).expect("the constant is a legal name"),
         spec: BackendSpec {
-            transport: TransportSpec::Stdio { command: program, args: vec!["demo-backend".to_owned()], env: Default::default(), cwd: None },
+            transport: stdio::child(program, vec!["demo-backend".to_owned()]),
             links: LinkSharing::Auto,
             protocol: ProtocolChoice::Legacy,
             timeouts: BackendTimeouts::default(),
             breaker: Default::default(),
             limits: Default::default(),
             credentials: Credentials::default(),
+            resources: Default::default(),
+            tools: Default::default(),
         },
     }
 }

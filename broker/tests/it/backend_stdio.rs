@@ -243,6 +243,8 @@ async fn b_03_a_child_that_dies_again_and_again_is_started_ever_more_slowly() {
     assert!(["backend_unavailable", "outcome_unknown"].contains(&kind(&error)), "{error}");
     let count = std::fs::read_to_string(&starts).unwrap().lines().count();
     assert!(count <= 12, "{count} starts");
+    let view = broker.admin().backend("default", "s").await;
+    assert!(view["failed_attempts"].as_u64().unwrap() >= 1, "operators see the back-off: {view}");
 }
 
 #[tokio::test]

@@ -3,6 +3,9 @@
 //! Started by the broker in tests (see `testkit::stdio`). It ends by itself after [`LIFE_MAX`], so that a test that
 //! fails leaves nothing behind.
 
+#[path = "stdio_backend/hostile.rs"]
+mod hostile;
+
 use std::{
     collections::HashMap,
     fs::{File, OpenOptions},
@@ -249,6 +252,10 @@ impl Server {
 
     async fn call(&self, params: &Value, id: &Value) -> Option<Result<Value, Value>> {
         let arguments = &params["arguments"];
+        let name = params["name"].as_str().unwrap_or("");
+        if let Some(said) = hostile::call(name, arguments, id, &params["_meta"]["progressToken"]).await {
+            return said.map(Ok);
+        }
         let result = match params["name"].as_str().unwrap_or("") {
             "echo" => text(&arguments.to_string()),
             "progress" => {

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 pub use self::{
     certificate::{CertificateIdentity, ClientCertificate},
     client::{ClientIdentityFiles, ClientTls, ClientTlsFiles},
-    server::{CertificateSource, ClientAuth, HandshakeError, ListenerKind, ServerTls},
+    server::{CertificateSource, ClientAuth, HandshakeError, ListenerKind, Renewed, ServerTls},
 };
 
 /// The protocol name of this project's TCP and QUIC bindings (RFC 7301).

@@ -83,6 +83,10 @@ struct Configs {
     valid_until: Option<SystemTime>,
 }
 
+/// Certificates that were read and are good, and not presented yet.
+#[derive(Debug)]
+pub struct Renewed(Arc<Configs>);
+
 impl ServerTls {
     pub fn load(source: CertificateSource, client_auth: ClientAuth) -> Result<Self, TlsError> {
         let configs = Configs::load(&source, &client_auth)?;
@@ -91,8 +95,18 @@ impl ServerTls {
 
     /// Reads the files again. After an error everything is as it was.
     pub fn reload(&self) -> Result<(), TlsError> {
-        self.current.store(Arc::new(Configs::load(&self.source, &self.client_auth)?));
+        self.current.store(self.read()?.0);
         Ok(())
+    }
+
+    /// Reads the files again, and changes nothing yet.
+    pub fn read(&self) -> Result<Renewed, TlsError> {
+        Configs::load(&self.source, &self.client_auth).map(|configs| Renewed(Arc::new(configs)))
+    }
+
+    /// What [`ServerTls::read`] gave is presented from now on.
+    pub fn present(&self, renewed: Renewed) {
+        self.current.store(renewed.0);
     }
 
     /// The server's side of the handshake, which the client has `limit` to get through.

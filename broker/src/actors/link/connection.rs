@@ -351,6 +351,16 @@ impl Connection {
         }
     }
 
+    /// Requests sent so far, or a number that is larger by the same for each.
+    pub fn asked(&self) -> u64 {
+        self.next_wire_id.load(Ordering::Relaxed)
+    }
+
+    /// Somebody waits for an answer, of the backend or for it.
+    pub fn is_waited_for(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
     /// Counts the connection as open, or no longer; `true` when that is a change.
     pub fn count(&self, open: bool) -> bool {
         self.counted.swap(open, Ordering::AcqRel) != open

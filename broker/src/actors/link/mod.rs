@@ -142,6 +142,14 @@ impl Link {
         self.current.load_full().filter(|connection| !connection.is_closed())
     }
 
+    /// The next request opens another connection; those that wait on this one go on.
+    fn retire(&self, connection: &Arc<Connection>) {
+        let current = self.current.load();
+        if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, connection)) {
+            self.current.compare_and_swap(&current, None);
+        }
+    }
+
     /// Somebody has a reason to believe that the backend can be reached: the next attempt does not wait its turn.
     pub async fn forgive(&self) {
         self.opening.lock().await.forgive();
@@ -180,6 +188,7 @@ impl Link {
             Ok(connection) => {
                 self.current.store(Some(connection.clone()));
                 self.backend.link_opened(&connection);
+                self.backend.note_attempts(backoff.failures, None);
                 self.note_backend_session(&connection);
                 if self.is_closed() {
                     // Whoever closed the link did not see this connection yet.
@@ -195,6 +204,7 @@ impl Link {
                 if !self.is_catalog() && failure.is_the_backends() {
                     self.backend.failed();
                 }
+                self.backend.note_attempts(backoff.failures, backoff.not_before);
                 Err(self.backend.refusal(&failure))
             }
         }

@@ -3,7 +3,11 @@
 //! Beside the tasks of every pipe, one watches the process and says goodbye (standard input closed, SIGTERM, SIGKILL of the
 //! whole group).
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use transport::child_process::{self, Child, ChildLimits, ChildProcess, ChildSpec};
 
@@ -14,24 +18,39 @@ use super::{
     pipe::{self, LAST_WRITE_WAIT, Pipe},
     unopened::CloseUnlessOpened,
 };
-use crate::config::spec::TransportSpec;
+use crate::{
+    actors::children::Place,
+    config::{spec::TransportSpec, stdio::ChildRules},
+    limits::CHILD_LOOK_INTERVAL,
+};
+
+/// This very program, also when its file was replaced meanwhile.
+const LAUNCHER: &str = "/proc/self/exe";
 
 /// Starts the child and performs the handshake.
 pub(super) async fn open(link: &Arc<Link>) -> Result<Arc<Connection>, Failure> {
-    let TransportSpec::Stdio { command, args, env, cwd } = &link.backend.spec.transport else {
+    let TransportSpec::Stdio { command, args, env, cwd, limits } = &link.backend.spec.transport else {
         return Err(Failure::NotSent("the backend is not a child process".to_owned()));
     };
+    let (shared, tenant) = (&link.backend.shared, &link.backend.tenant);
+    let stdio = &shared.config.stdio;
+    // It may have been stored before the operator listed what may be run.
+    stdio.check(&link.backend.spec.transport).map_err(|fault| Failure::NotSent(fault.to_string()))?;
+    let place = shared.children.enter(tenant, stdio.children_per_tenant).map_err(|full| Failure::NotSent(full.to_string()))?;
+    let rules = stdio.rules(limits);
     let mut spec = ChildSpec::new(command.clone());
     spec.args = args.clone();
     spec.env = env.clone();
     spec.cwd = cwd.as_ref().map(PathBuf::from);
+    spec.launcher = Some(Path::new(LAUNCHER).to_owned());
+    spec.resources = rules.resources.clone();
     let limits = ChildLimits { line_bytes_max: link.backend.shared.config.limits.message_bytes, ..ChildLimits::default() };
     let Child { reader, writer, process } = child_process::spawn(&spec, &limits).map_err(|error| Failure::NotSent(error.to_string()))?;
     tracing::info!(backend = %link.backend.id, pid = process.pid(), "child process started");
 
     let Pipe { connection, writing } = pipe::start(link, reader, writer);
     let running = &link.backend.shared.running;
-    running.spawn(watch(link.clone(), connection.clone(), process, writing));
+    running.spawn(watch(link.clone(), connection.clone(), process, writing, rules, place));
     let guard = CloseUnlessOpened::new(&connection, running);
     modern::handshake::agree(&connection, link).await?;
     guard.opened();
@@ -39,7 +58,14 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Arc<Connection>, Failure> {
 }
 
 /// Waits for the process to end, or for the link to be closed, and leaves nothing of its group behind.
-async fn watch(link: Arc<Link>, connection: Arc<Connection>, mut process: ChildProcess, writing: tokio::task::JoinHandle<()>) {
+async fn watch(
+    link: Arc<Link>,
+    connection: Arc<Connection>,
+    mut process: ChildProcess,
+    writing: tokio::task::JoinHandle<()>,
+    rules: ChildRules,
+    _place: Place,
+) {
     let pid = process.pid();
     tokio::select! {
         () = connection.closed() => {}
@@ -47,6 +73,17 @@ async fn watch(link: Arc<Link>, connection: Arc<Connection>, mut process: ChildP
             let stderr = process.stderr_tail();
             let last = stderr.lines().last().unwrap_or_default();
             tracing::warn!(backend = %link.backend.id, pid, %status, stderr = last, "child process ended");
+        }
+        why = out_of_time(&link, &connection, &rules) => {
+            tracing::info!(backend = %link.backend.id, pid, why, "child process is ended, the next request starts another");
+            link.retire(&connection);
+            // Whoever took the connection a moment ago still gets an answer.
+            while !connection.is_closed() && !link.is_closed() {
+                tokio::time::sleep(CHILD_LOOK_INTERVAL).await;
+                if !connection.is_waited_for() {
+                    break;
+                }
+            }
         }
     }
     connection.close_now();
@@ -56,4 +93,40 @@ async fn watch(link: Arc<Link>, connection: Arc<Connection>, mut process: ChildP
     process.close().await;
     connection.finished();
     link.backend.connection_ended(&link, &connection);
+}
+
+/// Resolves when a child that nobody waits for was idle, or lived, for as long as it may. The catalog's child tells of
+/// changes and stays.
+async fn out_of_time(link: &Link, connection: &Connection, rules: &ChildRules) -> &'static str {
+    if link.is_catalog() || (rules.idle.is_none() && rules.lifetime.is_none()) {
+        return std::future::pending().await;
+    }
+    let mut idle = Idle { since: Instant::now(), asked: connection.asked() };
+    loop {
+        tokio::time::sleep(CHILD_LOOK_INTERVAL).await;
+        let quiet_for = idle.look(connection);
+        if rules.lifetime.is_some_and(|lifetime| connection.opened.elapsed() >= lifetime) && !connection.is_waited_for() {
+            return "it lived for as long as it may";
+        }
+        if rules.idle.is_some_and(|idle| quiet_for >= idle) {
+            return "it was asked nothing for as long as that may be";
+        }
+    }
+}
+
+struct Idle {
+    since: Instant,
+    /// Requests sent so far.
+    asked: u64,
+}
+
+impl Idle {
+    /// How long nothing was asked, and nothing is waited for.
+    fn look(&mut self, connection: &Connection) -> Duration {
+        let asked = connection.asked();
+        if connection.is_waited_for() || asked != self.asked {
+            *self = Self { since: Instant::now(), asked };
+        }
+        self.since.elapsed()
+    }
 }

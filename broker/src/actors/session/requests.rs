@@ -30,7 +30,7 @@ use crate::{
     rules::{
         catalog::Endpoint,
         event_log::EventKind,
-        routing::{self, Decision, Plan, TaskQuestion},
+        routing::{self, Decision, Named, Plan, TaskQuestion},
         tasks::IDEMPOTENCY_KEY,
     },
 };
@@ -127,6 +127,7 @@ impl Session {
             message = without_own_meta(&without_task(message)?, |_| false)?;
             decision = decide(&message)?; // the edits are places in the bytes that changed
         }
+        self.keeps_to_policy(&message, &decision)?;
         if let Some((backend, tool)) = decision.goes_to() {
             self.tenant.take_budget_of(backend, tool)?;
         }
@@ -160,6 +161,18 @@ impl Session {
         }
     }
 
+    /// What the operator asks of requests to the backend it goes to.
+    fn keeps_to_policy(&self, message: &Message, decision: &Decision) -> Result<(), Refusal> {
+        let (backend, names) = match decision {
+            Decision::Forward(plan) | Decision::CreateTask(plan, _) => (&plan.backend, Cow::Borrowed(&plan.names)),
+            Decision::Subscribe(target) => (&target.backend, Cow::Owned(Named::Resource(target.uri.clone()))),
+            _ => return Ok(()),
+        };
+        let Some(backend) = self.tenant.backend(backend) else { return Ok(()) };
+        let arguments = message.fields.arguments.map(|span| span.of(&message.frame));
+        backend.policy.admits(&backend.id, &names, arguments, || backend.lists.load_full())
+    }
+
     /// Answers a request with the outcome of a task, here or wherever the session is by then.
     pub(super) fn await_task(self: &Arc<Self>, request: Request<'_>, task: TaskId) -> Result<(), Refusal> {
         let (id, stream) = (request.id.clone(), request.stream.clone());
@@ -189,7 +202,7 @@ impl Session {
 
     fn start_call(self: &Arc<Self>, message: Message, id: RequestId, stream: &Arc<EventStream>, plan: Plan) -> Result<(), Refusal> {
         let edits = plan.edits;
-        let call = Call::new(&message, id.clone(), self, stream, plan.backend, plan.tool.as_ref());
+        let call = Call::new(&message, id.clone(), self, stream, plan.backend, plan.tool());
         self.begin(id, InFlight::Call(call.clone()))?;
         self.shared.running.spawn(call.run(message, edits));
         Ok(())

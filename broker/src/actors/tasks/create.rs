@@ -263,7 +263,12 @@ mod tests {
     fn a_backend_gets_the_call_without_what_is_ours() {
         let text = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"task":{"ttl":1},"name":"x","_meta":{"dev.mcp-broker/idempotency-key":"k","progressToken":1}}}"#;
         let message = tasks::decoded(Bytes::from_static(text.as_bytes())).unwrap();
-        let plan = routing::Plan { backend: protocol::ids::BackendId::parse("b").unwrap(), edits: vec![], drop_task: false, tool: None };
+        let plan = routing::Plan {
+            backend: protocol::ids::BackendId::parse("b").unwrap(),
+            edits: vec![],
+            drop_task: false,
+            names: routing::Named::Other,
+        };
         let sent: serde_json::Value = serde_json::from_slice(&request(&message, &plan).unwrap()).unwrap();
         assert_eq!(sent["params"], serde_json::json!({"name": "x", "_meta": {"progressToken": 1}}));
     }

@@ -6,6 +6,7 @@
 
 mod access;
 mod backends;
+mod configuration;
 mod health;
 mod input;
 mod live;
@@ -139,6 +140,7 @@ fn router(control: Arc<Control>, access: Access) -> Router {
         .route("/admin/v1/tasks/{id}/cancel", post(live::cancel_task))
         .route("/admin/v1/subscriptions", get(live::subscriptions))
         .route("/admin/v1/nodes", get(live::nodes))
+        .route("/admin/v1/configuration", get(configuration::show))
         .route("/admin/v1/drain", post(live::drain))
         .route("/admin/v1/openapi.json", get(openapi::serve))
         .route("/metrics", get(health::metrics))

@@ -123,14 +123,16 @@ fn serve_connection(
         // HTTP/1 answers stall at the socket, where it shows.
         let unsent = (request.version() == http::Version::HTTP_2).then(|| unsent.clone());
         // Whether there was a Content-Length as well is not seen here: a proxy may have taken another end for this body's.
-        let ends_here = request.headers().contains_key(TRANSFER_ENCODING);
+        let ambiguous = request.headers().contains_key(TRANSFER_ENCODING);
+        let is_http1 = request.version() != http::Version::HTTP_2;
         async move {
             let mut response = match request.uri().path() {
                 path if websocket::is_meant(path) => websocket::handle(&broker, &gate, request, floor).await,
                 path if legacy::is_meant(path) => legacy::handle(&broker, &gate, request, floor).await,
                 _ => exchange::handle(&broker, &gate, request).await,
             };
-            if ends_here {
+            // The goodbye of HTTP/1: its client opens its next connection where somebody stays. (HTTP/2 has GOAWAY.)
+            if ambiguous || (is_http1 && broker.draining()) {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
             Ok::<_, Infallible>(match unsent {

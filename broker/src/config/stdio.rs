@@ -1,0 +1,352 @@
+//! Child processes: what one backend says of its own (`transport.limits`), what holds for all (section `stdio`), and which
+//! commands may be run at all. Read with the rest by [`super::checked`] and [`super::bodies`].
+//!
+//! Invariant: a command the operator did not list is refused where it is registered and again where it would be started.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use transport::child_launcher::Resources;
+use utoipa::ToSchema;
+
+use super::{
+    bodies::{Reader, given},
+    checked::{Reading, duration, text, wrong},
+    fault::{Fault, join},
+    keys::{COUNT, COUNT_MAX, DEADLINE_MAX, Key, Kind, absent, key},
+    spec::{TransportSpec, optional_duration},
+    units::{format_duration, format_size},
+};
+
+/// Where the limits of one backend stand in its body.
+const PATH: &str = "transport.limits";
+/// Below this hardly any interpreter starts.
+const MEMORY_MIN: usize = 16 << 20;
+const MEMORY_MAX: usize = 1024 << 30;
+/// A process that may open fewer can not start.
+const OPEN_FILES_MIN: u64 = 16;
+const SECOND: Duration = Duration::from_secs(1);
+const COMMANDS_MAX: usize = 1_000;
+
+/// Variables by which somebody who may only choose the environment chooses the program.
+const LOADING_VARIABLES: [&str; 14] = [
+    "BASH_ENV",
+    "ENV",
+    "JAVA_TOOL_OPTIONS",
+    "NODE_OPTIONS",
+    "NODE_PATH",
+    "PATH",
+    "PERL5LIB",
+    "PERL5OPT",
+    "PYTHONHOME",
+    "PYTHONPATH",
+    "PYTHONSTARTUP",
+    "RUBYLIB",
+    "RUBYOPT",
+    "SHELL",
+];
+
+const CHILD_TIME: Kind = Kind::Duration { min: SECOND, max: LIFETIME_MAX };
+
+/// The keys of the section.
+pub(super) const KEYS: &[Key] = &[
+    absent(
+        "commands",
+        Kind::Commands,
+        "[\"npx\", \"/opt/mcp/\"]",
+        "Commands that may be run, as they are written in `transport.command`; an entry that ends with `/` allows the programs in that folder. Variables that choose what is loaded, such as LD_PRELOAD and NODE_OPTIONS, are then refused too. Absent: any.",
+    ),
+    key("children_per_tenant", COUNT, "256", "Child processes of one tenant's backends."),
+    key(
+        "memory",
+        Kind::Size { min: MEMORY_MIN, max: MEMORY_MAX },
+        "4GiB",
+        "Memory of its own that each process of a child may have (RLIMIT_DATA).",
+    ),
+    key("open_files", Kind::Count { min: OPEN_FILES_MIN, max: COUNT_MAX }, "1024", "Descriptors each process of a child may have open."),
+    absent(
+        "processes",
+        COUNT,
+        "512",
+        "Processes and threads of the broker's user, above which a child can start no more (RLIMIT_NPROC). It counts everything that user runs, and does not bind root. Absent: no limit.",
+    ),
+    absent("cpu", CHILD_TIME, "1h", "Processor time of each process of a child, which is then killed. Absent: no limit."),
+    absent(
+        "idle",
+        CHILD_TIME,
+        "30m",
+        "A child of sessions that was asked nothing for this long is ended, and what it knew of them is lost; the next request starts another. Absent: it lives as long as those who use it.",
+    ),
+    absent(
+        "lifetime",
+        CHILD_TIME,
+        "12h",
+        "A child of sessions that lives for this long is ended as soon as no request waits for it; the next request starts another. Absent: no limit.",
+    ),
+];
+
+/// Limits of one backend's child processes; an absent one takes the configuration's default.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct StdioLimits {
+    /// Memory of its own, in each of its processes.
+    #[serde(with = "optional_size", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "512MiB")]
+    pub memory: Option<usize>,
+    /// Processes and threads of the user the broker runs as, all together; does not bind root.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub processes: Option<u32>,
+    /// Open descriptors, in each of its processes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub open_files: Option<u32>,
+    /// Processor time, of each of its processes.
+    #[serde(with = "optional_duration", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "10m")]
+    pub cpu: Option<Duration>,
+    /// A child nobody asked anything for this long is ended; the next request starts another.
+    #[serde(with = "optional_duration", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "30m")]
+    pub idle: Option<Duration>,
+    /// A child that lives for this long is ended as soon as no request waits for it; the next request starts another.
+    #[serde(with = "optional_duration", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "12h")]
+    pub lifetime: Option<Duration>,
+}
+
+impl StdioLimits {
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// The section `stdio`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stdio {
+    /// What may be run; everything, when absent.
+    pub commands: Option<Vec<String>>,
+    pub children_per_tenant: usize,
+    pub defaults: StdioLimits,
+}
+
+/// What holds for the children of one backend.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChildRules {
+    pub resources: Resources,
+    pub idle: Option<Duration>,
+    pub lifetime: Option<Duration>,
+}
+
+impl Stdio {
+    pub fn rules(&self, own: &StdioLimits) -> ChildRules {
+        let common = &self.defaults;
+        ChildRules {
+            resources: Resources {
+                memory: own.memory.or(common.memory).map(|bytes| bytes as u64),
+                processes: own.processes.or(common.processes).map(u64::from),
+                open_files: own.open_files.or(common.open_files).map(u64::from),
+                cpu: own.cpu.or(common.cpu),
+            },
+            idle: own.idle.or(common.idle),
+            lifetime: own.lifetime.or(common.lifetime),
+        }
+    }
+
+    /// Why this backend's command must not be run.
+    pub fn check(&self, transport: &TransportSpec) -> Result<(), Fault> {
+        let (TransportSpec::Stdio { command, env, .. }, Some(commands)) = (transport, &self.commands) else { return Ok(()) };
+        if !commands.iter().any(|listed| permits(listed, command)) {
+            return Err(Fault::new("transport.command", "is not in stdio.commands", "a command the operator listed there"));
+        }
+        let loading = env.keys().find(|name| name.starts_with("LD_") || LOADING_VARIABLES.contains(&name.as_str()));
+        match loading {
+            Some(name) => {
+                let wrong = "chooses what is loaded or run, which stdio.commands is to decide";
+                Err(Fault::new(join("transport.env", name), wrong, "leaving it out"))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// The very command, or a program directly in a folder that is listed with a `/` at its end.
+fn permits(listed: &str, command: &str) -> bool {
+    let in_folder = |name: &str| !name.is_empty() && !name.contains('/') && name != "." && name != "..";
+    (listed == command && !listed.ends_with('/')) || (listed.ends_with('/') && command.strip_prefix(listed).is_some_and(in_folder))
+}
+
+impl Reading<'_> {
+    pub(super) fn stdio(&mut self) -> Stdio {
+        let commands = self.optional("stdio.commands", |value, _| {
+            let entries = value.as_array().filter(|entries| entries.len() <= COMMANDS_MAX).ok_or_else(|| wrong(value))?;
+            let entry = |entry: &Value| text(entry).filter(|text| is_command(text)).map(str::to_owned);
+            entries.iter().map(|value| entry(value).ok_or_else(|| format!("has an entry that {}", wrong(value)))).collect()
+        });
+        let count = |value: &Value, kind| super::checked::count(value, kind);
+        Stdio {
+            commands,
+            children_per_tenant: self.count("stdio.children_per_tenant") as usize,
+            defaults: StdioLimits {
+                memory: Some(self.size("stdio.memory")),
+                processes: self.optional("stdio.processes", count),
+                open_files: Some(self.count("stdio.open_files")),
+                cpu: self.optional("stdio.cpu", duration),
+                idle: self.optional("stdio.idle", duration),
+                lifetime: self.optional("stdio.lifetime", duration),
+            },
+        }
+    }
+}
+
+fn is_command(text: &str) -> bool {
+    !text.trim().is_empty() && !text.contains('\0')
+}
+
+/// `transport.limits` of a body.
+pub(super) fn read_limits(reader: &mut Reader<'_>, value: &Value) -> StdioLimits {
+    const KNOWN: [&str; 6] = ["memory", "processes", "open_files", "cpu", "idle", "lifetime"];
+    let Some(members) = reader.object(PATH, value, &KNOWN, &[]) else { return StdioLimits::default() };
+    StdioLimits {
+        memory: given(members, "memory").and_then(|value| reader.size(PATH, value, "memory")),
+        processes: reader.count(PATH, members, "processes"),
+        open_files: reader.count(PATH, members, "open_files"),
+        cpu: reader.duration(PATH, members, "cpu"),
+        idle: reader.duration(PATH, members, "idle"),
+        lifetime: reader.duration(PATH, members, "lifetime"),
+    }
+}
+
+/// Checks what the types can not say.
+pub(super) fn check_limits(limits: &StdioLimits, faults: &mut Vec<Fault>) {
+    let StdioLimits { memory, processes, open_files, cpu, idle, lifetime } = limits;
+    if memory.is_some_and(|memory| !(MEMORY_MIN..=MEMORY_MAX).contains(&memory)) {
+        let allowed = format!("a size from {} to {}", format_size(MEMORY_MIN), format_size(MEMORY_MAX));
+        faults.push(Fault::new(join(PATH, "memory"), "is out of range", allowed));
+    }
+    for (name, value, min) in [("processes", processes, 1), ("open_files", open_files, OPEN_FILES_MIN)] {
+        if value.is_some_and(|value| !(min..=COUNT_MAX).contains(&u64::from(value))) {
+            faults.push(Fault::new(join(PATH, name), "is out of range", format!("a whole number from {min} to {COUNT_MAX}")));
+        }
+    }
+    for (name, value) in [("cpu", cpu), ("idle", idle), ("lifetime", lifetime)] {
+        if value.is_some_and(|value| value < SECOND || value > LIFETIME_MAX) {
+            let allowed = format!("a duration from {} to {}", format_duration(SECOND), format_duration(LIFETIME_MAX));
+            faults.push(Fault::new(join(PATH, name), "is out of range", allowed));
+        }
+    }
+}
+
+/// Longest time a child may be given.
+const LIFETIME_MAX: Duration = Duration::from_secs(DEADLINE_MAX.as_secs() * 24 * 30);
+
+/// Sizes as text: `512MiB`.
+mod optional_size {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    use crate::config::units::{format_size, parse_size};
+
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        Bytes(usize),
+        Text(String),
+    }
+
+    pub(super) fn serialize<S: Serializer>(value: &Option<usize>, to: S) -> Result<S::Ok, S::Error> {
+        match value {
+            Some(bytes) => to.serialize_str(&format_size(*bytes)),
+            None => to.serialize_none(),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<usize>, D::Error> {
+        match Option::<Written>::deserialize(from)? {
+            None => Ok(None),
+            Some(Written::Bytes(bytes)) => Ok(Some(bytes)),
+            Some(Written::Text(text)) => parse_size(&text).map(Some).map_err(D::Error::custom),
+        }
+    }
+}
+
+/// A child with these settings and no others.
+pub fn child(command: String, args: Vec<String>) -> TransportSpec {
+    TransportSpec::Stdio { command, args, env: BTreeMap::new(), cwd: None, limits: StdioLimits::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{bodies::parse_backend_spec, load_from};
+
+    fn stdio(yaml: &str) -> Stdio {
+        load_from(yaml, []).unwrap_or_else(|faults| panic!("{yaml}: {faults}")).stdio
+    }
+
+    fn refused(stdio: &Stdio, command: &str, env: &[&str]) -> Option<String> {
+        let env = env.iter().map(|name| ((*name).to_owned(), "x".to_owned())).collect();
+        let transport = TransportSpec::Stdio { command: command.into(), args: vec![], env, cwd: None, limits: StdioLimits::default() };
+        stdio.check(&transport).err().map(|fault| fault.path)
+    }
+
+    #[test]
+    fn a_34_only_listed_commands_are_run() {
+        let all = stdio("");
+        assert_eq!((all.commands.is_none(), refused(&all, "anything", &["LD_PRELOAD"])), (true, None));
+        let none = stdio("stdio: {commands: []}");
+        assert!(refused(&none, "npx", &[]).is_some());
+        let some = stdio("stdio: {commands: [npx, /opt/mcp/, /usr/bin/python3]}");
+        for command in ["npx", "/opt/mcp/files", "/usr/bin/python3"] {
+            assert_eq!(refused(&some, command, &["LOG_LEVEL"]), None, "{command}");
+        }
+        for command in [
+            "sh",
+            "./npx",
+            "npx ",
+            "NPX",
+            "/usr/bin/npx",
+            "npx;sh",
+            "/opt/mcp/",
+            "/opt/mcp/..",
+            "/opt/mcp/../sh",
+            "/opt/mcp/a/b",
+            "/opt/mcp",
+            "/usr/bin/python3.11",
+            "/usr/bin/python3/../sh",
+        ] {
+            assert_eq!(refused(&some, command, &[]).as_deref(), Some("transport.command"), "{command}");
+        }
+        for name in ["LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "NODE_OPTIONS", "PYTHONPATH", "PATH", "BASH_ENV"] {
+            assert_eq!(refused(&some, "npx", &[name]), Some(format!("transport.env.{name}")), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_backends_own_limits_go_before_those_of_all() {
+        let all = stdio("stdio: {memory: 1GiB, open_files: 64, lifetime: 1h}");
+        let own = StdioLimits { memory: Some(MEMORY_MIN), processes: Some(5), ..StdioLimits::default() };
+        let rules = all.rules(&own);
+        assert_eq!(rules.resources, Resources { memory: Some(MEMORY_MIN as u64), processes: Some(5), open_files: Some(64), cpu: None });
+        assert_eq!((rules.idle, rules.lifetime), (None, Some(Duration::from_secs(3_600))));
+    }
+
+    #[test]
+    fn limits_out_of_range_are_faults() {
+        let body = |limits: Value| serde_json::json!({"transport": {"type": "stdio", "command": "x", "limits": limits}});
+        let good = serde_json::json!({"memory": "512MiB", "processes": 9, "open_files": 64, "cpu": "1m", "idle": "5m", "lifetime": "2h"});
+        let spec = parse_backend_spec(&body(good)).unwrap();
+        assert_eq!(serde_json::to_value(&spec).unwrap()["transport"]["limits"]["memory"], "512MiB");
+        for (limits, path) in [
+            (serde_json::json!({"memory": "1MiB"}), "transport.limits.memory"),
+            (serde_json::json!({"memory": "1MB"}), "transport.limits.memory"),
+            (serde_json::json!({"processes": 0}), "transport.limits.processes"),
+            (serde_json::json!({"open_files": 3}), "transport.limits.open_files"),
+            (serde_json::json!({"cpu": "10ms"}), "transport.limits.cpu"),
+            (serde_json::json!({"lifetime": 5}), "transport.limits.lifetime"),
+            (serde_json::json!({"ram": 5}), "transport.limits.ram"),
+            (serde_json::json!(5), "transport.limits"),
+        ] {
+            let faults = parse_backend_spec(&body(limits.clone())).unwrap_err();
+            assert!(faults.iter().any(|fault| fault.path == path), "{limits}: {faults:?}");
+        }
+    }
+}

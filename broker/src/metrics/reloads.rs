@@ -1,0 +1,32 @@
+//! Which reading of the configuration file is in force, and how the attempts to read another ended.
+
+use prometheus::{IntCounterVec, IntGauge};
+
+use super::Declare;
+
+pub struct Reloads {
+    generation: IntGauge,
+    attempts: IntCounterVec,
+}
+
+impl Reloads {
+    pub(super) fn new(declare: &Declare<'_>) -> Self {
+        let generation = declare.gauge("mcp_config_generation", "Readings of the configuration that came into force since the start.");
+        generation.set(1);
+        let attempts = declare.counters(
+            "mcp_config_reloads_total",
+            "Attempts to follow a changed configuration file: taken, or refused, which changes nothing.",
+            &["outcome"],
+        );
+        Self { generation, attempts }
+    }
+
+    pub fn taken(&self, generation: u64) {
+        self.generation.set(i64::try_from(generation).unwrap_or(i64::MAX));
+        self.attempts.with_label_values(&["taken"]).inc();
+    }
+
+    pub fn refused(&self) {
+        self.attempts.with_label_values(&["refused"]).inc();
+    }
+}

@@ -1,0 +1,231 @@
+//! Child processes and what they are given: limits, descriptors, environment, and an end that comes with the broker's.
+
+use std::{path::Path, process::Command, time::Duration};
+
+use serde_json::{Value, json};
+use testkit::{TestBroker, TestClient, deadline::eventually_within, eventually, stdio::processes_with};
+
+use crate::{binary, builder, kind, stdio, text_of};
+
+fn spec(limits: Value) -> Value {
+    let mut spec = stdio().spec();
+    spec["transport"]["limits"] = limits;
+    spec
+}
+
+async fn broker_with(spec: Value, config: Value) -> TestBroker {
+    builder().alone().config(config).backend("default", "s", spec).start().await
+}
+
+/// A session with the backend's own names: the tools of this kind are not listed.
+async fn session(broker: &TestBroker) -> TestClient {
+    broker.client("/mcp/s").connected(json!({})).await
+}
+
+async fn told(client: &TestClient, tool: &str, arguments: Value) -> Value {
+    let answer = client.request("tools/call", json!({"name": tool, "arguments": arguments})).await;
+    assert!(answer["result"].is_object(), "{tool}: {answer}");
+    serde_json::from_str(text_of(&answer["result"])).unwrap()
+}
+
+#[tokio::test]
+async fn a_35_a_child_gets_three_pipes_its_own_environment_and_no_privileges() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut spec = stdio().env("CHILD_SETTING", "given").spec();
+    spec["transport"]["cwd"] = json!(folder.path());
+    let broker = builder().alone().env("BROKER_SECRET", "leak").config(json!({"stdio": {"open_files": 100}})).backend("default", "s", spec);
+    let broker = broker.start().await;
+    let client = session(&broker).await;
+    // Sockets and files of the broker, and pipes of another child, are open by now.
+    broker.connected(json!({"roots": {}})).await;
+    let state = told(&client, "state", json!({})).await;
+    let descriptors = state["descriptors"].as_object().unwrap();
+    let foreign: Vec<_> = descriptors
+        .iter()
+        .filter(|(number, to)| {
+            let to = to.as_str().unwrap();
+            let own = ["anon_inode:", "socket:", "/dev/null"].iter().any(|kind| to.starts_with(kind)) || to.contains("/proc/");
+            !["0", "1", "2"].contains(&number.as_str()) && (!own || to.contains("broker.db"))
+        })
+        .filter(|(_, to)| !to.as_str().unwrap().starts_with("pipe:"))
+        .collect();
+    assert!(foreign.is_empty(), "{foreign:?}");
+    for number in ["0", "1", "2"] {
+        assert!(descriptors[number].as_str().unwrap().starts_with("pipe:"), "{descriptors:?}");
+    }
+    let environment = state["environment"].as_object().unwrap();
+    assert_eq!(environment["CHILD_SETTING"], "given");
+    assert!(
+        !state["environment"].to_string().contains("leak") && !environment.keys().any(|name| name.starts_with("MCP_BROKER")),
+        "{environment:?}"
+    );
+    assert_eq!(state["no_new_privs"], "1");
+    assert_eq!(state["folder"], json!(folder.path().canonicalize().unwrap()));
+    assert_eq!((&state["limits"]["Max open files"], &state["limits"]["Max core file size"]), (&json!("100"), &json!("0")));
+    assert_eq!(state["limits"]["Max data size"], json!((4_u64 << 30).to_string()), "the default");
+    let arguments = state["arguments"].as_array().unwrap();
+    assert!(!arguments.iter().any(|argument| argument == "exec-child"), "nothing of the launcher is left: {arguments:?}");
+}
+
+#[tokio::test]
+async fn a_child_gets_no_more_memory_and_descriptors_than_it_may() {
+    let broker = broker_with(spec(json!({"memory": "128MiB", "open_files": 40, "cpu": "1h"})), json!({})).await;
+    let client = session(&broker).await;
+    assert_eq!(told(&client, "hog", json!({"bytes": 1_u64 << 30})).await, "refused");
+    assert_eq!(told(&client, "hog", json!({"bytes": 16 << 20})).await, "got");
+    let opened = told(&client, "open", json!({"count": 1_000})).await.as_u64().unwrap();
+    assert!((1..40).contains(&opened), "{opened}");
+    assert_eq!(told(&client, "state", json!({})).await["limits"]["Max cpu time"], "3600");
+    let view = broker.admin().backend("default", "s").await;
+    assert_eq!(view["settings"]["transport"]["limits"], json!({"memory": "128MiB", "open_files": 40, "cpu": "1h"}), "{view}");
+}
+
+/// The launcher itself, as a user of its own where that can be had: what counts processes counts by user, and does not bind
+/// root.
+#[test]
+fn a_fork_bomb_is_bounded() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let bomb = "n=0; while [ $n -lt 60 ]; do sleep 2 & n=$((n+1)); done; wait; echo all";
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let launcher = folder.path().join("mcp-broker");
+    std::fs::copy(binary(), &launcher).unwrap();
+    let is_root = rustix::process::geteuid().is_root();
+    let launch = |limit: &str| {
+        let mut command = if is_root { Command::new("setpriv") } else { Command::new(&launcher) };
+        if is_root {
+            command.args(["--reuid", "54321", "--regid", "54321", "--clear-groups"]).arg(&launcher);
+        }
+        command.args(["exec-child", limit, "--", "sh", "-c", bomb]).current_dir("/").output().unwrap()
+    };
+    let free = launch("--processes=50000");
+    assert!(String::from_utf8_lossy(&free.stdout).contains("all"), "{free:?}");
+    let bounded = launch("--processes=20");
+    let said = String::from_utf8_lossy(&bounded.stderr).to_lowercase();
+    assert!(!String::from_utf8_lossy(&bounded.stdout).contains("all") && said.contains("fork"), "{bounded:?}");
+}
+
+#[test]
+fn a_launcher_that_is_used_wrongly_starts_nothing() {
+    for arguments in [&[][..], &["--"], &["sh"], &["--memory=x", "--", "true"], &["--parent=1", "--", "true"], &["--what=1", "--", "true"]]
+    {
+        let output = Command::new(binary()).arg("exec-child").args(arguments).output().unwrap();
+        assert_eq!((output.status.code(), output.stdout.is_empty()), (Some(126), true), "{arguments:?}: {output:?}");
+    }
+    let output = Command::new(binary()).args(["exec-child", "--", "/no/such/program"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(127), "{output:?}");
+    let output = Command::new(binary()).args(["exec-child", "--", "sh", "-c", "exit 7"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(7), "{output:?}");
+}
+
+#[tokio::test]
+async fn children_end_with_a_broker_that_is_killed() {
+    let marker = format!("it-orphans-{}", std::process::id());
+    let script = stdio().ignore_sigterm().ignore_stdin_close().marker(&marker);
+    let mut broker = broker_with(script.spec(), json!({})).await;
+    let clients = [session(&broker).await, broker.client("/mcp/s").connected(json!({"roots": {}})).await];
+    for client in &clients {
+        client.call("echo", json!({})).await;
+    }
+    assert!(processes_with(&marker).len() >= 2);
+    broker.kill().await;
+    eventually("the children to be gone", || async {
+        let left = processes_with(&marker);
+        if left.is_empty() { Ok(()) } else { Err(left) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_34_a_command_is_no_line_for_a_shell() {
+    let folder = tempfile::tempdir().unwrap();
+    let witness = folder.path().join("witness");
+    let broker = builder().alone().start().await;
+    let admin = broker.admin();
+    let touch = format!("touch {}", witness.display());
+    for (name, transport) in [
+        ("line", json!({"type": "stdio", "command": touch})),
+        ("semicolon", json!({"type": "stdio", "command": format!("true; {touch}")})),
+        ("subshell", json!({"type": "stdio", "command": format!("$({touch})")})),
+        (
+            "backtick",
+            json!({"type": "stdio", "command": "true", "args": [format!("`{touch}`"), format!("; {touch}"), format!("| {touch}")]}),
+        ),
+        ("flag", json!({"type": "stdio", "command": "--help", "args": ["exec-child", "--", "touch", witness]})),
+    ] {
+        admin.put_backend("default", name, &json!({"transport": transport})).await;
+        admin.wait_backend_state("default", name, "failed").await;
+    }
+    assert!(!witness.exists(), "nothing of it was read by a shell");
+}
+
+#[tokio::test]
+async fn a_34_only_commands_the_operator_listed_are_registered_and_started() {
+    let program = stdio().spec()["transport"]["command"].as_str().unwrap().to_owned();
+    let folder = format!("{}/", Path::new(&program).parent().unwrap().display());
+    let mut broker =
+        builder().alone().config(json!({"stdio": {"commands": [folder]}})).backend("default", "s", stdio().spec()).start().await;
+    let admin = broker.admin();
+    for (transport, field) in [
+        (json!({"type": "stdio", "command": "sh", "args": ["-c", "true"]}), "transport.command"),
+        (json!({"type": "stdio", "command": format!("{folder}../sh")}), "transport.command"),
+        (json!({"type": "stdio", "command": program, "env": {"LD_PRELOAD": "/tmp/x.so"}}), "transport.env.LD_PRELOAD"),
+        (json!({"type": "stdio", "command": program, "env": {"NODE_OPTIONS": "--require /tmp/x.js"}}), "transport.env.NODE_OPTIONS"),
+    ] {
+        let answer = admin.send("PUT", "/admin/v1/tenants/default/backends/x", Some(&json!({"transport": transport}))).await;
+        assert!([400, 422].contains(&answer.status), "{transport}");
+        let text = answer.text().await;
+        assert!(text.contains(field), "{transport}: {text}");
+    }
+    // What was stored before the list became shorter is not started any more.
+    let config = broker.folder().join("config.yaml");
+    let text = std::fs::read_to_string(&config).unwrap().replace(&folder, "/nowhere/");
+    std::fs::write(&config, text).unwrap();
+    assert!(broker.terminate().await.success());
+    broker.start_again().await;
+    let view = broker.admin().wait_backend_state("default", "s", "failed").await;
+    assert!(view["last_error"].as_str().unwrap().contains("stdio.commands"), "{view}");
+}
+
+#[tokio::test]
+async fn a_tenant_has_no_more_children_than_it_may() {
+    // One is the catalog's.
+    let broker = broker_with(stdio().spec(), json!({"stdio": {"children_per_tenant": 3}})).await;
+    let mut sessions = Vec::new();
+    for _ in 0..2 {
+        let client = broker.client("/mcp/s").connected(json!({"roots": {}})).await;
+        client.call("echo", json!({})).await;
+        sessions.push(client);
+    }
+    let third = broker.client("/mcp/s").connected(json!({"roots": {}})).await;
+    let error = third.error("tools/call", json!({"name": "echo", "arguments": {}})).await;
+    assert_eq!((kind(&error), &error["data"]["retryable"]), ("backend_unavailable", &json!(true)), "{error}");
+    let view = broker.admin().backend("default", "s").await;
+    assert!(view["last_error"].as_str().unwrap().contains("stdio.children_per_tenant"), "{view}");
+    sessions.pop().unwrap().delete_session().await;
+    eventually("room for another child", || async {
+        let answer = third.request("tools/call", json!({"name": "echo", "arguments": {}})).await;
+        if answer["result"].is_object() { Ok(()) } else { Err(answer) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn children_that_are_idle_or_old_make_room_for_new_ones() {
+    for limits in [json!({"idle": "1s"}), json!({"lifetime": "1s"})] {
+        let broker = broker_with(spec(limits.clone()), json!({})).await;
+        let client = session(&broker).await;
+        let pid = told(&client, "pid", json!({})).await;
+        eventually_within(Duration::from_secs(15), "another child", || async {
+            // Asked only once the first is gone: a question keeps it from being idle.
+            if Path::new(&format!("/proc/{pid}")).exists() {
+                return Err("still there");
+            }
+            Ok(())
+        })
+        .await;
+        let next = told(&client, "pid", json!({})).await;
+        assert_ne!(pid, next, "{limits}");
+        assert!(broker.log().contains("child process is ended"), "{limits}");
+    }
+}

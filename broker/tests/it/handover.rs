@@ -1,0 +1,234 @@
+//! One process takes over from another at the same addresses, and what connections are told when theirs ends.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+use testkit::{FakeBackend, Gate, PostgresServer, Reply, TestBroker, deadline::eventually_within, eventually};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use crate::{builder, read_to_close};
+
+const SECRET: &str = "0123456789abcdef0123456789abcdef";
+const CLIENTS: usize = 8;
+
+/// Whoever connects all the time, each time anew.
+struct Crowd {
+    stop: Arc<AtomicBool>,
+    served: Arc<AtomicUsize>,
+    clients: Vec<tokio::task::JoinHandle<Vec<String>>>,
+}
+
+impl Crowd {
+    fn at(address: SocketAddr, wants: fn(&str) -> bool, says: &'static str) -> Self {
+        let (stop, served) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
+        let client = |_| {
+            let (stop, served) = (stop.clone(), served.clone());
+            tokio::spawn(async move {
+                let mut failures = Vec::new();
+                while !stop.load(Ordering::Relaxed) {
+                    match exchange(address, says).await {
+                        Ok(answer) if wants(&answer) => drop(served.fetch_add(1, Ordering::Relaxed)),
+                        Ok(answer) => failures.push(format!("answered {answer:?}")),
+                        Err(error) => failures.push(error.to_string()),
+                    }
+                }
+                failures
+            })
+        };
+        let clients = (0..CLIENTS).map(client).collect();
+        Self { stop, served, clients }
+    }
+
+    async fn served_more(&self, count: usize) {
+        let until = self.served.load(Ordering::Relaxed) + count;
+        eventually_within(Duration::from_secs(20), "more to be served", || async {
+            let served = self.served.load(Ordering::Relaxed);
+            if served >= until { Ok(()) } else { Err(served) }
+        })
+        .await;
+    }
+
+    async fn end(self) -> Vec<String> {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut failures = Vec::new();
+        for client in self.clients {
+            failures.extend(client.await.unwrap());
+        }
+        failures
+    }
+}
+
+async fn exchange(address: SocketAddr, says: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(address).await?;
+    stream.write_all(says.as_bytes()).await?;
+    let mut answer = Vec::new();
+    let mut chunk = [0; 1024];
+    // Over TCP one line is the answer; over HTTP the connection ends with it, or a small body in JSON does.
+    while !answer.ends_with(b"}\n") && !answer.ends_with(b"}}") {
+        match stream.read(&mut chunk).await? {
+            0 => break,
+            count => answer.extend_from_slice(&chunk[..count]),
+        }
+    }
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+const GET: &str = "GET /mcp HTTP/1.1\r\nhost: 127.0.0.1\r\naccept: text/event-stream\r\nconnection: close\r\n\r\n";
+const PING: &str = "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\n";
+
+async fn process(url: &str, listen: Value) -> TestBroker {
+    let config = json!({
+        "storage": {"url": url}, "node": {"secret": SECRET}, "listen": listen, "shutdown": {"readiness_delay": "1s"},
+        "limits": {"connections_per_address": 10_000},
+    });
+    builder().config(config).start().await
+}
+
+#[tokio::test]
+async fn r6_a_process_takes_over_and_no_connection_is_refused_or_reset() {
+    let server = PostgresServer::start().await;
+    let url = server.database().await;
+    let any = json!({"http": "127.0.0.1:0", "admin": "127.0.0.1:0", "tcp": "127.0.0.1:0", "reuse_port": true});
+    let mut first = process(&url, any).await;
+    let (http, tcp) = (first.http_address(), first.tcp_address());
+    let crowds =
+        [Crowd::at(http, |answer| answer.starts_with("HTTP/1.1 "), GET), Crowd::at(tcp, |answer| answer.starts_with("{\"jsonrpc\""), PING)];
+    for crowd in &crowds {
+        crowd.served_more(50).await;
+    }
+    let same = json!({"http": http.to_string(), "admin": first.admin_address().to_string(), "tcp": tcp.to_string(), "reuse_port": true});
+    let second = process(&url, same).await;
+    for crowd in &crowds {
+        crowd.served_more(50).await;
+    }
+    assert_eq!(first.terminate().await.code(), Some(0));
+    for crowd in &crowds {
+        crowd.served_more(50).await;
+    }
+    for crowd in crowds {
+        let failures = crowd.end().await;
+        assert!(failures.is_empty(), "{} failed, such as {:?}", failures.len(), failures.first());
+    }
+    assert_eq!(second.http_address(), http);
+    second.connected(json!({})).await;
+}
+
+#[tokio::test]
+async fn a_port_is_not_shared_unless_both_say_so() {
+    let broker = builder().alone().start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let config = json!({"listen": {"http": broker.http_address().to_string(), "admin": "127.0.0.1:0", "reuse_port": true},
+        "storage": {"url": format!("sqlite:{}", folder.path().join("b.db").display())}});
+    std::fs::write(folder.path().join("config.yaml"), config.to_string()).unwrap();
+    let ended = builder().run(folder.path(), &["serve", "--config", "config.yaml"]).await;
+    assert_eq!(ended.code, Some(69), "{}", ended.stderr);
+    assert!(ended.stderr.contains("listen.http"), "{}", ended.stderr);
+}
+
+#[tokio::test]
+async fn connections_are_taken_for_as_long_as_a_balancer_needs() {
+    let config = json!({"shutdown": {"readiness_delay": "2s"}});
+    let mut broker = builder().alone().config(config).start().await;
+    let asked = Instant::now();
+    broker.ask_to_end();
+    let admin = broker.admin();
+    eventually("readiness to be off", || async {
+        let (status, body) = admin.get("/readyz").await;
+        if status == 503 { Ok(()) } else { Err(body) }
+    })
+    .await;
+    // Nothing is in flight, so only the delay keeps the listeners open.
+    let answer = exchange(broker.http_address(), GET).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 ") && answer.to_ascii_lowercase().contains("connection: close"), "{answer}");
+    assert!(broker.exited().await.success());
+    assert!(asked.elapsed() >= Duration::from_secs(2), "{:?}", asked.elapsed());
+    assert!(TcpStream::connect(broker.http_address()).await.is_err());
+}
+
+#[tokio::test]
+async fn http_2_connections_are_told_goodbye_and_http_1_ones_to_close() {
+    const GOAWAY: u8 = 7;
+    let gate = Gate::new();
+    let wait = gate.clone();
+    let backend = FakeBackend::with_tool("wait", move |_| {
+        let wait = wait.clone();
+        async move {
+            wait.passed().await;
+            Reply::text("finished")
+        }
+    })
+    .await;
+    let mut broker = builder().alone().backend("default", "b", backend.spec()).start().await;
+    let mut stream = TcpStream::connect(broker.http_address()).await.unwrap();
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+    let client = broker.connected(json!({})).await;
+    let call = client.begin_call("b__wait", json!({}));
+    backend.wait_for("the call", |seen| seen.calls("wait")).await;
+    broker.ask_to_end();
+    eventually("the drain", || async {
+        let answer = exchange(broker.http_address(), &GET.replace("connection: close\r\n", "")).await.unwrap();
+        if answer.to_ascii_lowercase().contains("connection: close") { Ok(()) } else { Err(answer) }
+    })
+    .await;
+    gate.open();
+    assert_eq!(crate::text_of(&call.result().await), "finished");
+    let frames = read_to_close(&mut stream).await.into_bytes();
+    let kinds: Vec<u8> = kinds(&frames);
+    assert!(kinds.contains(&GOAWAY), "{kinds:?}");
+    assert!(broker.exited().await.success());
+}
+
+/// The kinds of the frames in these bytes.
+fn kinds(mut bytes: &[u8]) -> Vec<u8> {
+    let mut kinds = Vec::new();
+    while let [a, b, c, kind, ..] = bytes {
+        kinds.push(*kind);
+        let size = u32::from_be_bytes([0, *a, *b, *c]) as usize;
+        bytes = bytes.get(9 + size..).unwrap_or_default();
+    }
+    kinds
+}
+
+#[tokio::test]
+async fn r26_the_generation_tells_which_reading_of_the_file_is_in_force() {
+    let broker = builder().alone().config(json!({"tenants": {"one": {}}})).start().await;
+    let file = broker.folder().join("config.yaml");
+    let good = std::fs::read_to_string(&file).unwrap();
+    let view = async || broker.admin().get("/admin/v1/configuration").await.1;
+    assert_eq!((&view().await["generation"], &view().await["refused"]), (&json!(1), &Value::Null));
+    for bad in ["colour: [red", "limits: {burst: 0}", "tenants: {Acme: {}}", "nonsense: 1"] {
+        std::fs::write(&file, bad).unwrap();
+        let before = view().await["refused"]["at"].clone();
+        broker.signal(rustix::process::Signal::HUP);
+        let refused = eventually("the refusal", || async {
+            let now = view().await;
+            if now["refused"]["at"] != before { Ok(now) } else { Err(now) }
+        })
+        .await;
+        assert_eq!(refused["generation"], 1, "{refused}");
+        assert!(!refused["refused"]["faults"].as_array().unwrap().is_empty(), "{refused}");
+        assert_eq!(broker.admin().get("/admin/v1/tenants/one").await.0, 200, "what was in force still is");
+    }
+    std::fs::write(&file, good.replace("\"one\"", "\"two\"")).unwrap();
+    broker.signal(rustix::process::Signal::HUP);
+    eventually("the next generation", || async {
+        let now = view().await;
+        if now["generation"] == 2 && now["refused"].is_null() { Ok(()) } else { Err(now) }
+    })
+    .await;
+    assert_eq!(broker.admin().get("/admin/v1/tenants/two").await.0, 200);
+    let metrics = broker.admin().send("GET", "/metrics", None).await.text().await;
+    assert!(metrics.contains("mcp_config_generation 2"), "{metrics}");
+    assert!(metrics.contains("mcp_config_reloads_total{outcome=\"refused\"} 4"), "{metrics}");
+    assert!(metrics.contains("mcp_config_reloads_total{outcome=\"taken\"} 1"), "{metrics}");
+}

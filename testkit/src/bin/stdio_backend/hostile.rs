@@ -1,0 +1,92 @@
+//! Tools that are not listed: what a hostile backend says, and what a child that wants too much gets.
+//!
+//! `say` writes lines of the test's own, `drip` does so a byte at a time, `repeat` without measure; `state` tells what this
+//! process was given, `hog`, `open` and `fork` take as much as they are asked to.
+
+use std::{collections::BTreeMap, fs, io::Write, process::Command, time::Duration};
+
+use serde_json::{Value, json};
+
+/// What the test wrote, with the ids of this call in it.
+fn filled(text: &str, id: &Value, token: &Value) -> String {
+    text.replace("@ID@", &id.to_string()).replace("@TOKEN@", &token.to_string())
+}
+
+fn write(bytes: &[u8]) {
+    let mut out = std::io::stdout().lock();
+    let _gone = out.write_all(bytes).and_then(|()| out.flush());
+}
+
+/// `Some`: the tool is one of these; its result, or nothing where it has answered by itself.
+pub(super) async fn call(name: &str, arguments: &Value, id: &Value, token: &Value) -> Option<Option<Value>> {
+    let count = || arguments["count"].as_u64().unwrap_or(1);
+    let said = match name {
+        "say" => {
+            for line in arguments["lines"].as_array().into_iter().flatten() {
+                let line = filled(line.as_str().unwrap_or_default(), id, token) + "\n";
+                write(line.as_bytes());
+            }
+            None
+        }
+        "repeat" => {
+            let unit = arguments["text"].as_str().unwrap_or("x").repeat(1 << 10);
+            for _ in 0..count() {
+                write(unit.as_bytes());
+            }
+            None
+        }
+        "drip" => {
+            for byte in (filled(arguments["line"].as_str().unwrap_or_default(), id, token) + "\n").bytes() {
+                write(&[byte]);
+                tokio::time::sleep(Duration::from_millis(arguments["pause_ms"].as_u64().unwrap_or(1))).await;
+            }
+            None
+        }
+        "stderr" => {
+            let line = arguments["text"].as_str().unwrap_or_default().repeat(1 << 10);
+            for _ in 0..count() {
+                eprintln!("{line}");
+            }
+            Some(json!("said"))
+        }
+        "state" => Some(state()),
+        "hog" => {
+            let mut taken: Vec<u8> = Vec::new();
+            let got = taken.try_reserve_exact(arguments["bytes"].as_u64().unwrap_or(0) as usize).is_ok();
+            Some(json!(if got { "got" } else { "refused" }))
+        }
+        "open" => {
+            let files: Vec<_> = (0..count()).map_while(|_| fs::File::open("/dev/null").ok()).collect();
+            Some(json!(files.len()))
+        }
+        _ => return None,
+    };
+    Some(said.map(|said| json!({"content": [{"type": "text", "text": said.to_string()}]})))
+}
+
+/// What this process was given: descriptors, environment, limits, privileges, folder.
+fn state() -> Value {
+    let descriptors: BTreeMap<String, String> = fs::read_dir("/proc/self/fd")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| {
+            let target = fs::read_link(entry.path()).ok()?;
+            Some((entry.file_name().to_string_lossy().into_owned(), target.display().to_string()))
+        })
+        .collect();
+    let limits: BTreeMap<String, String> = fs::read_to_string("/proc/self/limits")
+        .unwrap_or_default()
+        .lines()
+        .filter_map(|line| Some((line.get(..25)?.trim().to_owned(), line.get(25..)?.split_whitespace().next()?.to_owned())))
+        .collect();
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let no_new_privs = status.lines().find_map(|line| line.strip_prefix("NoNewPrivs:")).unwrap_or_default().trim().to_owned();
+    let shell = Command::new("true").status().is_ok();
+    json!({
+        "descriptors": descriptors, "limits": limits, "no_new_privs": no_new_privs, "can_start_processes": shell,
+        "environment": std::env::vars().collect::<BTreeMap<_, _>>(),
+        "arguments": std::env::args().collect::<Vec<_>>(),
+        "folder": std::env::current_dir().map(|folder| folder.display().to_string()).unwrap_or_default(),
+    })
+}
