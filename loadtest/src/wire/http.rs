@@ -171,7 +171,7 @@ pub(super) struct Head {
 pub struct Response {
     pub status: u16,
     pub body: Bytes,
-    session_id: Option<String>,
+    pub session_id: Option<String>,
     is_events: bool,
     closes: bool,
 }

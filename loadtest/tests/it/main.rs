@@ -1,5 +1,7 @@
 //! The load tester itself under test: against servers with known faults, against its own backend, and through the broker.
 
+#![allow(clippy::unwrap_used, reason = "tests may")]
+
 mod brokers;
 mod command;
 mod fault_server;
