@@ -44,13 +44,16 @@ bench:
 	@scripts/need-toolchain.sh
 	@scripts/install-servers.sh
 	@cargo build --release --locked -p mcp-broker
-	@for bench in $(or $(WHAT),persister events wires envelope idle); do cargo bench --locked -p benches --bench "$$bench" || exit 1; done
+	@for bench in $(or $(WHAT),persister events wires envelope idle); do \
+		case $$bench in persister|events) features= ;; *) features=--no-default-features ;; esac; \
+		cargo bench --locked -p benches $$features --bench "$$bench" || exit 1; \
+	done
 
 bench-report:
 	@scripts/need-toolchain.sh
 	@scripts/install-servers.sh
 	@cargo build --release --locked -p mcp-broker
-	@cargo bench --locked -p benches --bench report -- --write
+	@cargo bench --locked -p benches --no-default-features --bench report -- --write
 
 bench-check:
 	@scripts/need-toolchain.sh

@@ -102,11 +102,15 @@ impl Asked<'_> {
         }
         let Way { search, outgoing, unanswered, .. } = way;
         loop {
-            let found = search.next().await;
+            let found = match search.next().await {
+                // Before anything is made ready for another replica: this is the way of almost every request.
+                Ok(Found::Here(session)) => return Ok(Located::Here(session)),
+                Ok(Found::There(owner)) => Ok(owner),
+                Err(refusal) => Err(refusal),
+            };
             let outgoing = outgoing.get_or_insert_with(|| self.outgoing(body));
             let owner = match found {
-                Ok(Found::Here(session)) => return Ok(Located::Here(session)),
-                Ok(Found::There(owner)) => owner,
+                Ok(owner) => owner,
                 // Neither can it be said any more that nothing was done.
                 Err(refusal) if unanswered.is_some() && refusal.kind.retryable() => {
                     return Ok(Located::Answered(outgoing.unknown(&self.broker.shared)));
