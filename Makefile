@@ -58,7 +58,7 @@ bench-report:
 bench-check:
 	@scripts/need-toolchain.sh
 	@scripts/install-servers.sh
-	@cargo bench --locked -p benches --bench instructions -- $(if $(ACCEPT),--accept,--check)
+	@cargo run --release --locked --quiet -p instructions -- $(if $(ACCEPT),--accept,--check)
 
 loadtest:
 	@scripts/need-toolchain.sh

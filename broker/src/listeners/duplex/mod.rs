@@ -65,7 +65,8 @@ async fn opened(
     let limit = broker.shared.config.timeouts.handshake;
     let (seat, said) = tokio::select! {
         biased;
-        opened = opening::session(broker, guest, source, sink) => opened?,
+        // Boxed: an idle connection would otherwise keep room for its opening for as long as it lives.
+        opened = Box::pin(opening::session(broker, guest, source, sink)) => opened?,
         () = stop.cancelled() => return Err(Goodbye::GoingAway),
         () = tokio::time::sleep(limit) => {
             tracing::debug!(transport = guest.transport, "no session was opened in time");

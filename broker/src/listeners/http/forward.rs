@@ -95,7 +95,7 @@ impl Asked<'_> {
             if vouched::holds_lease(&self.head.headers) && durable.is_shared() && !holds_lease {
                 return Ok(Located::Answered(vouched::lapsed()));
             }
-            return Ok(match placement::inside(self.broker, way.id, &self.caller, &self.endpoint).await? {
+            return Ok(match Box::pin(placement::inside(self.broker, way.id, &self.caller, &self.endpoint)).await? {
                 Inside::Here(session) => Located::Here(session),
                 Inside::NotHere(owner) => Located::Answered(vouched::not_here(owner.as_ref())),
             });
@@ -121,7 +121,7 @@ impl Asked<'_> {
                 return Ok(Located::Answered(outgoing.unknown(&self.broker.shared)));
             }
             vouched::note_lease(&mut outgoing.headers, holds_lease && !search.insists());
-            match forward(self.broker, &owner.address, outgoing).await {
+            match Box::pin(forward(self.broker, &owner.address, outgoing)).await {
                 Forwarded::Answered(response) => return Ok(Located::Answered(response)),
                 Forwarded::NotSent => search.missed(&owner, Miss::Unreachable),
                 Forwarded::Repeatable => {

@@ -56,7 +56,8 @@ pub async fn serve(broker: Arc<Broker>, listener: TcpListener, door: Door, stop:
         let (watcher, admitted) = (graceful.watcher(), Arc::new(admitted));
         let floor = Floor { sessions: sessions.clone(), stop: stop.clone(), admitted, streams: streams.clone() };
         tokio::spawn(async move {
-            let stream = match door.open(socket, ListenerKind::Http).await {
+            // Boxed: an idle connection would otherwise keep room for its handshake for as long as it lives.
+            let stream = match Box::pin(door.open(socket, ListenerKind::Http)).await {
                 Ok(stream) => stream,
                 Err(error) => {
                     tracing::debug!(%peer, %error, "a connection did not come in");
@@ -123,9 +124,10 @@ fn serve_connection(
         // Whether there was a Content-Length as well is not seen here: a proxy may have taken another end for this body's.
         let ends_here = request.headers().contains_key(TRANSFER_ENCODING);
         async move {
+            // Boxed: the future of every request has room for its largest part, and is moved with it.
             let mut response = match request.uri().path() {
-                path if websocket::is_meant(path) => websocket::handle(&broker, &gate, request, floor).await,
-                path if legacy::is_meant(path) => legacy::handle(&broker, &gate, request, floor).await,
+                path if websocket::is_meant(path) => Box::pin(websocket::handle(&broker, &gate, request, floor)).await,
+                path if legacy::is_meant(path) => Box::pin(legacy::handle(&broker, &gate, request, floor)).await,
                 _ => exchange::handle(&broker, &gate, request).await,
             };
             if ends_here {

@@ -167,7 +167,7 @@ async fn serve(broker: Arc<Broker>, plan: Plan, upgrade: OnUpgrade, floor: Floor
             let guest = Guest { transport: TRANSPORT, certified: None, known: Some(known) };
             duplex::serve(broker, guest, source, sink, floor.stop.clone()).await;
         }
-        Plan::GoOn(session, outbox) => duplex::go_on(broker, session, outbox, source, sink).await,
+        Plan::GoOn(session, outbox) => Box::pin(duplex::go_on(broker, session, outbox, source, sink)).await,
     }
     drop(floor.admitted);
 }

@@ -223,7 +223,8 @@ impl HttpWire {
                 let message = Message::decode(body, &self.limits).map_err(|rejected| Failure::Protocol(rejected.refusal.to_string()))?;
                 accept_answer(link, connection, request.wire_id, message)
             }
-            _ => self.refused(link, connection, request.wire_id, response).await,
+            // Boxed, because it is rare and a call's future would have room for it.
+            _ => Box::pin(self.refused(link, connection, request.wire_id, response)).await,
         }
     }
 
