@@ -1,6 +1,6 @@
 # The commands of this project. `make run` and `make test` are all a newcomer needs; CI runs `.ci/run`.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-grounds test-deploy chaos bench autobahn check check-deploy
+.PHONY: help run test test-grounds test-deploy chaos bench bench-report bench-check loadtest autobahn check check-deploy
 
 CARGO_OUTPUT := $${CARGO_TARGET_DIR:-target}
 
@@ -10,7 +10,10 @@ help:
 	@echo "make test-grounds  the broker's tests on PostgreSQL with Redis, and over two replicas behind a balancer"
 	@echo "make test-deploy  start the image's steps and the topology of docker-compose.yml without containers, and use it (part of make test)"
 	@echo "make chaos  kill brokers under load for half an hour; SEED=N makes the choices of that run again, WHAT=tasks|points|rolling|expiry a part"
-	@echo "make bench  measure what stores, event logs and wires cost, in a release build; some minutes (WHAT=persister|events|wires one of them)"
+	@echo "make bench  measure what stores, event logs, wires, envelopes and idle connections cost, in a release build; some minutes (WHAT=persister|events|wires|envelope|idle one of them)"
+	@echo "make bench-report  the broker beside nginx and beside nothing, and what is idle; writes the tables of docs/performance.md"
+	@echo "make bench-check  instructions of decoding, of a call's way out and of its way back, against the committed figures; ACCEPT=yes writes them"
+	@echo "make loadtest  build the load tester, and say how it is used"
 	@echo "make autobahn  the public WebSocket test suite against our WebSocket layer; some minutes"
 	@echo "make check  formatting, lints, documentation, licences, the syntax of the scripts, and what is deployed"
 	@echo "make check-deploy  of these, what is deployed: image, compose file, chart, alerts and dashboards"
@@ -41,7 +44,26 @@ bench:
 	@scripts/need-toolchain.sh
 	@scripts/install-servers.sh
 	@cargo build --release --locked -p mcp-broker
-	@cargo bench --locked -p benches -- $(WHAT)
+	@for bench in $(or $(WHAT),persister events wires envelope idle); do \
+		case $$bench in persister|events) features= ;; *) features=--no-default-features ;; esac; \
+		cargo bench --locked -p benches $$features --bench "$$bench" || exit 1; \
+	done
+
+bench-report:
+	@scripts/need-toolchain.sh
+	@scripts/install-servers.sh
+	@cargo build --release --locked -p mcp-broker
+	@cargo bench --locked -p benches --no-default-features --bench report -- --write
+
+bench-check:
+	@scripts/need-toolchain.sh
+	@scripts/install-servers.sh
+	@cargo run --release --locked --quiet -p instructions -- $(if $(ACCEPT),--accept,--check)
+
+loadtest:
+	@scripts/need-toolchain.sh
+	@cargo build --release --locked -p loadtest
+	@"$(CARGO_OUTPUT)/release/mcp-loadtest" --help
 
 autobahn:
 	@scripts/need-toolchain.sh

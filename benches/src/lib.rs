@@ -5,9 +5,9 @@
 //! Under `cargo bench` a bench runs in full. Under a test runner, or with `--quick`, it does the same things a few times
 //! only, and shows that it still works. A word among the arguments chooses the benches whose names hold it.
 
-use std::{future::Future, process::ExitCode, time::Duration};
+use std::{future::Future, path::PathBuf, process::ExitCode, time::Duration};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 
 /// As in the product: the allocator is part of what a message costs.
 #[global_allocator]
@@ -57,6 +57,14 @@ where
             ExitCode::FAILURE
         }
     }
+}
+
+/// The broker as it is built beside a bench, in the same profile.
+pub fn broker_binary() -> anyhow::Result<PathBuf> {
+    let folder = std::env::current_exe()?.parent().and_then(|deps| deps.parent()).map(PathBuf::from).context("no target folder")?;
+    let binary = folder.join("mcp-broker");
+    ensure!(binary.exists(), "{} is not there: build the broker first, in the same profile", binary.display());
+    Ok(binary)
 }
 
 /// Durations of one kind of thing.
@@ -137,19 +145,24 @@ impl Table {
         self.rows.push(cells.into());
     }
 
-    /// Every column as wide as its widest cell.
     pub fn print(&self, title: &str) {
+        println!("\n{title}\n\n{}", self.markdown());
+    }
+
+    /// Every column as wide as its widest cell.
+    pub fn markdown(&self) -> String {
         let widths: Vec<usize> = (0..self.rows[0].len())
             .map(|column| self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default())
             .collect();
-        println!("\n{title}\n");
+        let mut text = String::new();
         for (number, row) in self.rows.iter().enumerate() {
             let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-            println!("| {} |", cells.join(" | "));
+            text += &format!("| {} |\n", cells.join(" | "));
             if number == 0 {
-                println!("|{}|", widths.iter().map(|width| "-".repeat(width + 2)).collect::<Vec<_>>().join("|"));
+                text += &format!("|{}|\n", widths.iter().map(|width| "-".repeat(width + 2)).collect::<Vec<_>>().join("|"));
             }
         }
+        text
     }
 }
 

@@ -84,7 +84,7 @@ fn assert_absent(folder: &str, words: &[&str], why: &str) {
 
 #[test]
 fn every_file_begins_with_what_it_is() {
-    for folder in CRATES.into_iter().chain(["testkit", "benches"]) {
+    for folder in CRATES.into_iter().chain(["testkit", "loadtest", "benches"]) {
         for source in sources(folder) {
             assert!(source.text.starts_with("//! "), "{} does not begin with //!", source.path);
         }
@@ -93,7 +93,7 @@ fn every_file_begins_with_what_it_is() {
 
 #[test]
 fn no_file_is_longer_than_a_reader_can_hold() {
-    for folder in CRATES.into_iter().chain(["testkit", "benches"]) {
+    for folder in CRATES.into_iter().chain(["testkit", "loadtest", "benches"]) {
         for source in product(folder) {
             let lines = source.product().lines().count();
             assert!(lines <= LINES_MAX, "{} has {lines} lines without its tests, {LINES_MAX} are allowed", source.path);

@@ -135,13 +135,14 @@ impl<P: Places> Search<P> {
                 self.places.charge()?;
                 self.charged = true;
             }
-            if is_first && let Some(owner) = self.places.hint().await {
+            // Boxed from here on: few requests come so far, all of them would be moved with room for it.
+            if is_first && let Some(owner) = Box::pin(self.places.hint()).await {
                 return Ok(self.there(owner));
             }
             if self.places.draining() {
-                return self.another_replica().await.map(Found::There);
+                return Box::pin(self.another_replica()).await.map(Found::There);
             }
-            let claimed = match self.places.claim().await {
+            let claimed = match Box::pin(self.places.claim()).await {
                 Ok(claimed) => claimed,
                 Err(refusal) => match self.lapsed.take().filter(|_| is_outage(&refusal)) {
                     // Nobody can take it over now: who had it has it.

@@ -43,7 +43,7 @@ impl Decision {
     /// The backend it goes to, and the tool that is called there.
     pub fn goes_to(&self) -> Option<(&BackendId, Option<&str>)> {
         match self {
-            Self::Forward(plan) | Self::CreateTask(plan, _) => Some((&plan.backend, plan.tool().map(|tool| tool.name.as_str()))),
+            Self::Forward(plan) | Self::CreateTask(plan, _) => Some((&plan.backend, plan.names.tool().map(|tool| tool.name.as_str()))),
             Self::Subscribe(target) | Self::Unsubscribe(target) => Some((&target.backend, None)),
             Self::Answer(_) | Self::SetLevel(_) | Self::Task(_) | Self::ListTasks => None,
         }
@@ -94,6 +94,15 @@ pub enum Named {
     Other,
 }
 
+impl Named {
+    pub fn tool(&self) -> Option<&ToolCalled> {
+        match self {
+            Self::Tool(tool) => Some(tool),
+            Self::Resource(_) | Self::Other => None,
+        }
+    }
+}
+
 /// The tool that is called.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolCalled {
@@ -105,14 +114,6 @@ pub struct ToolCalled {
 impl Plan {
     fn new(backend: BackendId, edits: Vec<(Span, Vec<u8>)>) -> Self {
         Self { backend, edits, drop_task: false, names: Named::Other }
-    }
-
-    /// Of a `tools/call`.
-    pub fn tool(&self) -> Option<&ToolCalled> {
-        match &self.names {
-            Named::Tool(tool) => Some(tool),
-            Named::Resource(_) | Named::Other => None,
-        }
     }
 }
 

@@ -201,8 +201,8 @@ impl Session {
     }
 
     fn start_call(self: &Arc<Self>, message: Message, id: RequestId, stream: &Arc<EventStream>, plan: Plan) -> Result<(), Refusal> {
-        let edits = plan.edits;
-        let call = Call::new(&message, id.clone(), self, stream, plan.backend, plan.tool());
+        let Plan { backend, edits, names, .. } = plan;
+        let call = Call::new(&message, id.clone(), self, stream, backend, names.tool());
         self.begin(id, InFlight::Call(call.clone()))?;
         self.shared.running.spawn(call.run(message, edits));
         Ok(())

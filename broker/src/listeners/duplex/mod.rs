@@ -83,7 +83,8 @@ async fn opened(
     let limit = broker.shared.config.timeouts.handshake;
     let begun = tokio::select! {
         biased;
-        opened = opening::session(broker, guest, source, sink) => opened?,
+        // Boxed: an idle connection would otherwise keep room for its opening for as long as it lives.
+        opened = Box::pin(opening::session(broker, guest, source, sink)) => opened?,
         () = stop.cancelled() => return Err(Goodbye::GoingAway),
         () = tokio::time::sleep(limit) => {
             tracing::debug!(transport = guest.transport, "no session was opened in time");

@@ -74,7 +74,8 @@ pub async fn serve(broker: Arc<Broker>, listener: QuicListener, stop: Cancellati
 async fn connection(broker: Arc<Broker>, incoming: QuicIncoming, stop: CancellationToken) {
     let peer = incoming.remote();
     let established = tokio::select! {
-        established = incoming.establish(broker.shared.config.timeouts.handshake) => established,
+        // Boxed, as the opening of a session is.
+        established = Box::pin(incoming.establish(broker.shared.config.timeouts.handshake)) => established,
         () = stop.cancelled() => return,
     };
     let (connection, mut source, mut sink) = match established {

@@ -31,7 +31,8 @@ pub async fn serve(broker: Arc<Broker>, listener: TcpListener, door: Door, stop:
         connections.spawn(async move {
             let _place = admitted;
             let stream = tokio::select! {
-                opened = door.open(socket, ListenerKind::Tcp) => opened,
+                // Boxed, as the opening of a session is.
+                opened = Box::pin(door.open(socket, ListenerKind::Tcp)) => opened,
                 () = stop.cancelled() => return,
             };
             match stream {

@@ -109,7 +109,11 @@ async fn dispatch(broker: &Arc<Broker>, reach: Reach<'_>, request: Request<Incom
     let caller = caller.map_err(anonymous)?;
     known_to(broker, &caller, &endpoint).map_err(anonymous)?;
     let asked = Asked { broker, reach, caller, endpoint, head };
-    if method == HttpMethod::POST { asked.post(body).await } else { asked.get_or_delete().await.map_err(anonymous) }
+    if method == HttpMethod::POST {
+        return asked.post(body).await;
+    }
+    // Boxed, as is all that is rare here: calls would be moved with room for it.
+    Box::pin(asked.get_or_delete()).await.map_err(anonymous)
 }
 
 /// The backend of the endpoint is one of the caller's tenant.

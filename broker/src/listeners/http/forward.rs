@@ -91,15 +91,19 @@ impl Asked<'_> {
 
     async fn search(&self, way: &mut Way<'_>, body: &Bytes) -> Result<Located, Refusal> {
         if let Reach::Inner = self.reach {
-            return inside(self.broker, &self.head.headers, way.id, &self.caller, &self.endpoint).await;
+            return Box::pin(inside(self.broker, &self.head.headers, way.id, &self.caller, &self.endpoint)).await;
         }
         let Way { search, outgoing, unanswered, .. } = way;
         loop {
-            let found = search.next().await;
+            let found = match search.next().await {
+                // Before anything is made ready for another replica: this is the way of almost every request.
+                Ok(Found::Here(session)) => return Ok(Located::Here(session)),
+                Ok(Found::There(owner)) => Ok(owner),
+                Err(refusal) => Err(refusal),
+            };
             let outgoing = outgoing.get_or_insert_with(|| self.outgoing(body));
             let owner = match found {
-                Ok(Found::Here(session)) => return Ok(Located::Here(session)),
-                Ok(Found::There(owner)) => owner,
+                Ok(owner) => owner,
                 // Neither can it be said any more that nothing was done.
                 Err(refusal) if unanswered.is_some() && refusal.kind.retryable() => {
                     return Ok(Located::Answered(outgoing.unknown(&self.broker.shared)));
@@ -110,7 +114,7 @@ impl Asked<'_> {
                 return Ok(Located::Answered(outgoing.unknown(&self.broker.shared)));
             }
             vouched::note_lease(&mut outgoing.headers, holds_lease(self.broker) && !search.insists());
-            match forward(self.broker, &owner.address, outgoing).await {
+            match Box::pin(forward(self.broker, &owner.address, outgoing)).await {
                 Forwarded::Answered(response) => return Ok(Located::Answered(response)),
                 Forwarded::NotSent => search.missed(&owner, Miss::Unreachable),
                 Forwarded::Repeatable => {

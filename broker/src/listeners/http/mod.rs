@@ -58,7 +58,8 @@ pub async fn serve(broker: Arc<Broker>, listener: TcpListener, door: Door, stop:
         let (watcher, admitted) = (graceful.watcher(), Arc::new(admitted));
         let floor = Floor { sessions: sessions.clone(), stop: stop.clone(), admitted, streams: streams.clone() };
         tokio::spawn(async move {
-            let stream = match door.open(socket, ListenerKind::Http).await {
+            // Boxed: an idle connection would otherwise keep room for its handshake for as long as it lives.
+            let stream = match Box::pin(door.open(socket, ListenerKind::Http)).await {
                 Ok(stream) => stream,
                 Err(error) => {
                     tracing::debug!(%peer, %error, "a connection did not come in");
@@ -126,9 +127,10 @@ fn serve_connection(
         let ambiguous = request.headers().contains_key(TRANSFER_ENCODING);
         let is_http1 = request.version() != http::Version::HTTP_2;
         async move {
+            // Boxed: the future of every request has room for its largest part, and is moved with it.
             let mut response = match request.uri().path() {
-                path if websocket::is_meant(path) => websocket::handle(&broker, &gate, request, floor).await,
-                path if legacy::is_meant(path) => legacy::handle(&broker, &gate, request, floor).await,
+                path if websocket::is_meant(path) => Box::pin(websocket::handle(&broker, &gate, request, floor)).await,
+                path if legacy::is_meant(path) => Box::pin(legacy::handle(&broker, &gate, request, floor)).await,
                 _ => exchange::handle(&broker, &gate, request).await,
             };
             // The goodbye of HTTP/1: its client opens its next connection where somebody stays. (HTTP/2 has GOAWAY.)

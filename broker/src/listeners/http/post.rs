@@ -78,7 +78,7 @@ impl Asked<'_> {
             match (session, served) {
                 // It was found, and left before the request was begun.
                 (Ok(session), Err(Rejected { refusal, id, .. })) if refusal.kind == ErrorKind::SessionElsewhere => {
-                    let led_on = self.led_on(&mut way, &session, refusal).await;
+                    let led_on = Box::pin(self.led_on(&mut way, &session, refusal)).await;
                     if let Some(response) = led_on.map_err(|refusal| Rejected::new(refusal, id))? {
                         return Ok(response);
                     }
@@ -111,7 +111,7 @@ impl Asked<'_> {
                 }
                 // Whichever revision it names: what is spoken is agreed on by the message.
                 if message.method == Method::Initialize && !matches!(session, Some(Ok(_))) {
-                    return self.initialize(&message).await;
+                    return Box::pin(self.initialize(&message)).await;
                 }
                 version.map_err(reject)?;
                 let session = session.unwrap_or_else(|| Err(session_required())).map_err(reject)?;
@@ -122,7 +122,7 @@ impl Asked<'_> {
                 version.map_err(anonymous)?;
                 let session = session.unwrap_or_else(|| Err(session_required())).map_err(anonymous)?;
                 session.touch();
-                batch(&session, messages).await.map_err(anonymous)
+                Box::pin(batch(&session, messages)).await.map_err(anonymous)
             }
         }
     }

@@ -207,9 +207,9 @@ async fn serve(broker: Arc<Broker>, plan: Plan, upgrade: OnUpgrade, floor: Floor
         }
         Plan::GoOn(session, outbox, place) => {
             let (source, sink) = over(stream);
-            duplex::go_on(broker, (session, outbox), place, source, sink).await;
+            Box::pin(duplex::go_on(broker, (session, outbox), place, source, sink)).await;
         }
-        Plan::PassOn(tunnel, _place) => tunnel.serve(stream, begun, &floor.stop).await,
+        Plan::PassOn(tunnel, _place) => Box::pin(tunnel.serve(stream, begun, &floor.stop)).await,
     }
     drop(floor.admitted);
 }

@@ -240,8 +240,9 @@ impl HttpWire {
                 let message = Message::decode(body, &self.limits).map_err(|rejected| Failure::Protocol(rejected.refusal.to_string()))?;
                 accept_answer(link, connection, request.wire_id, message)
             }
-            _ if is_modern => self.modern_refused(link, connection, request.wire_id, response).await,
-            _ => self.refused(link, connection, request.wire_id, response).await,
+            // Boxed, because they are rare and a call's future would have room for them.
+            _ if is_modern => Box::pin(self.modern_refused(link, connection, request.wire_id, response)).await,
+            _ => Box::pin(self.refused(link, connection, request.wire_id, response)).await,
         }
     }
 

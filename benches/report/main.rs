@@ -1,0 +1,54 @@
+//! What does the broker cost beside a plain reverse proxy? Streamable HTTP through the broker, through nginx and through
+//! nothing, in turns; lists beside nginx with a file; a crowded broker beside an empty one; starts and new sessions.
+//!
+//! The broker and nginx share one processor, load and backend another, where there are two. `--write` puts the tables into
+//! docs/performance.md.
+
+mod calls;
+mod crowd;
+mod ground;
+mod lists;
+mod openings;
+
+use std::{path::Path, process::ExitCode};
+
+use anyhow::Context as _;
+use benches::Scale;
+
+use crate::ground::{Core, Ground};
+
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/performance.md");
+const BEGIN: &str = "<!-- report -->\n";
+const END: &str = "<!-- end of report -->";
+
+fn main() -> ExitCode {
+    // Before the runtime: its threads stay where this one is.
+    ground::stay_on(Core::Load);
+    benches::main("report", report)
+}
+
+async fn report(scale: Scale) -> anyhow::Result<()> {
+    let ground = Ground::start(scale).await?;
+    let sections = [
+        calls::table(&ground, scale).await?,
+        lists::table(&ground, scale).await?,
+        crowd::table(&ground, scale).await?,
+        openings::table(&ground, scale).await?,
+    ];
+    let text = sections.concat();
+    println!("\n{text}");
+    if std::env::args().any(|argument| argument == "--write") && scale == Scale::Full {
+        write(Path::new(PAGE), &text)?;
+    }
+    Ok(())
+}
+
+/// Between the page's marks.
+fn write(page: &Path, text: &str) -> anyhow::Result<()> {
+    let old = std::fs::read_to_string(page)?;
+    let (before, rest) = old.split_once(BEGIN).context("the page has no place for the report")?;
+    let (_, after) = rest.split_once(END).context("the report's place has no end")?;
+    std::fs::write(page, format!("{before}{BEGIN}{text}{END}{after}"))?;
+    println!("written to docs/performance.md");
+    Ok(())
+}

@@ -1,0 +1,56 @@
+//! How long from the start of the process to its `ready` line, and how many new sessions a second?
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, Instant},
+};
+
+use anyhow::ensure;
+use benches::{Samples, Scale, Table, digits, shown};
+use futures_util::future::try_join_all;
+use loadtest::{
+    mix::Operation,
+    operation::{self, Ended, Known},
+    wire::{Session, Site},
+};
+use serde_json::json;
+use transport::tls::ClientTlsFiles;
+
+use crate::ground::{Ground, broker};
+
+const OPENERS: usize = 64;
+
+pub(crate) async fn table(ground: &Ground, scale: Scale) -> anyhow::Result<String> {
+    let mut starts = Samples::default();
+    for _ in 0..scale.of(11, 1) {
+        let begun = Instant::now();
+        let broker = broker(json!({})).await?;
+        starts.add(begun.elapsed());
+        drop(broker);
+    }
+    let sessions = sessions(ground, scale.of(Duration::from_secs(3), Duration::from_millis(100))).await?;
+    let mut table = Table::new(["what", "figure"]);
+    table.row(["start to ready, SQLite, new database (median)".to_owned(), shown(starts.median())]);
+    table.row(["new sessions a second: initialize, initialized, one call; each stored".to_owned(), digits(sessions)]);
+    Ok(format!("### Beginnings\n\n{}\n", table.markdown()))
+}
+
+/// A second, each with its first call.
+async fn sessions(ground: &Ground, time: Duration) -> anyhow::Result<f64> {
+    let [_, _, way] = ground.ways();
+    let site = Site::new(way.target.parse()?, &ClientTlsFiles::default(), Duration::from_secs(30))?;
+    let call = Operation::Call { tool: "echo".to_owned(), bytes: vec![256] };
+    let (opened, known, begun) = (AtomicU64::new(0), Known::default(), Instant::now());
+    let openers = (0..OPENERS).map(|_| async {
+        while begun.elapsed() < time {
+            let session = Session::open(&site, way.key.as_deref()).await?;
+            let number = opened.fetch_add(1, Ordering::Relaxed);
+            let ended = operation::perform(&call, number, &mut session.lane(), &known).await;
+            ensure!(ended == Ended::Well, "the first call ended with {ended:?}");
+        }
+        Ok(())
+    });
+    try_join_all(openers).await?;
+    ensure!(site.findings.total() == 0, "{:?}", site.findings.witnesses());
+    Ok(opened.load(Ordering::Relaxed) as f64 / begun.elapsed().as_secs_f64())
+}

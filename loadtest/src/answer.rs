@@ -1,0 +1,123 @@
+//! Reading what came back: whose answer it is, and whether it is the right one.
+//!
+//! A payload is searched for as bytes and the small rest of the answer is read as JSON, so that a check costs next to nothing
+//! and still sees every byte.
+
+use std::borrow::Cow;
+
+use memchr::memmem;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+/// What an incoming message is.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Incoming<'a> {
+    /// To the request with this number.
+    Answer(u64),
+    /// With the id as it is written.
+    Request {
+        id: &'a str,
+        method: Cow<'a, str>,
+    },
+    Notification(Cow<'a, str>),
+    /// An answer without a usable id, or no message at all.
+    Unreadable,
+}
+
+#[derive(Debug, Deserialize)]
+struct Head<'a> {
+    #[serde(borrow)]
+    id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    method: Option<Cow<'a, str>>,
+}
+
+/// How most servers begin an answer.
+const ANSWER_HEAD: &[u8] = br#"{"jsonrpc":"2.0","id":"#;
+
+pub fn incoming(frame: &[u8]) -> Incoming<'_> {
+    if let Some(rest) = frame.strip_prefix(ANSWER_HEAD) {
+        let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let number = std::str::from_utf8(&rest[..digits]).ok().and_then(|digits| digits.parse().ok());
+        if let Some(number) = number
+            && (rest[digits..].starts_with(br#","result":"#) || rest[digits..].starts_with(br#","error":"#))
+        {
+            return Incoming::Answer(number);
+        }
+    }
+    match serde_json::from_slice(frame) {
+        Ok(Head { id: Some(id), method: Some(method) }) => Incoming::Request { id: id.get(), method },
+        Ok(Head { id: None, method: Some(method) }) => Incoming::Notification(method),
+        Ok(Head { id: Some(id), method: None }) => id.get().parse().map_or(Incoming::Unreadable, Incoming::Answer),
+        _ => Incoming::Unreadable,
+    }
+}
+
+/// A whole answer.
+#[derive(Debug, Deserialize)]
+pub struct Answer {
+    pub result: Option<serde_json::Value>,
+    pub error: Option<Refused>,
+}
+
+/// An error as the answer.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Refused {
+    pub code: i64,
+    #[serde(default)]
+    pub message: String,
+}
+
+pub fn read(frame: &[u8]) -> Option<Answer> {
+    serde_json::from_slice(frame).ok().filter(|answer: &Answer| answer.result.is_some() != answer.error.is_some())
+}
+
+/// The answer to a tool that echoes: read with its payload cut out, if the payload is in it exactly as it was sent.
+pub fn read_echo(frame: &[u8], payload: &str) -> Option<Answer> {
+    let at = memmem::find(frame, payload.as_bytes())?;
+    let (head, tail) = (&frame[..at], &frame[at + payload.len()..]);
+    // All of the string: a payload that is merely part of a longer text is not what was sent.
+    let answer = (head.ends_with(b"\"") && tail.starts_with(b"\"")).then(|| read(&[head, tail].concat()))??;
+    (answer.result.as_ref()?["content"][0]["text"] == "").then_some(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_told_apart() {
+        for (frame, wanted) in [
+            (r#"{"jsonrpc":"2.0","id":7,"result":{}}"#, Incoming::Answer(7)),
+            (r#"{"id":8,"error":{"code":1,"message":""},"jsonrpc":"2.0"}"#, Incoming::Answer(8)),
+            (r#"{"jsonrpc":"2.0","id":9,"method":"ping"}"#, Incoming::Request { id: "9", method: "ping".into() }),
+            (r#"{"jsonrpc":"2.0","method":"a/b","params":{"id":1}}"#, Incoming::Notification("a/b".into())),
+            (r#"{"jsonrpc":"2.0","id":"x","result":{}}"#, Incoming::Unreadable),
+            (r#"{"jsonrpc":"2.0","id":null,"error":{}}"#, Incoming::Unreadable),
+            ("", Incoming::Unreadable),
+        ] {
+            assert_eq!(incoming(frame.as_bytes()), wanted, "{frame}");
+        }
+    }
+
+    #[test]
+    fn an_echo_is_right_to_the_last_byte_or_not_at_all() {
+        let answer = |text: &str| format!(r#"{{"jsonrpc":"2.0","id":1,"result":{{"content":[{{"type":"text","text":"{text}"}}]}}}}"#);
+        assert!(read_echo(answer("abc").as_bytes(), "abc").is_some());
+        for wrong in ["abd", "abcd", "ab", "", "xabc"] {
+            assert!(read_echo(answer(wrong).as_bytes(), "abc").is_none(), "{wrong}");
+        }
+        let mut broken = answer("abc");
+        broken.pop();
+        assert!(read_echo(broken.as_bytes(), "abc").is_none());
+        let elsewhere = r#"{"id":1,"result":{"content":[],"abc":"abc"}}"#;
+        assert!(read_echo(elsewhere.as_bytes(), "abc").is_none());
+    }
+
+    #[test]
+    fn an_answer_is_a_result_or_an_error() {
+        assert!(read(br#"{"id":1,"result":{}}"#).unwrap().error.is_none());
+        assert_eq!(read(br#"{"id":1,"error":{"code":-32603,"message":"no"}}"#).unwrap().error.unwrap().code, -32603);
+        assert!(read(br#"{"id":1}"#).is_none() && read(br#"{"result":{},"error":{"code":1}}"#).is_none() && read(b"{").is_none());
+    }
+}

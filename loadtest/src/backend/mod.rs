@@ -1,0 +1,109 @@
+//! An MCP server that does next to nothing, so that what is before it is what is measured: over HTTP, TCP, WebSocket, QUIC and
+//! stdio.
+
+mod answers;
+mod http;
+mod lines;
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use anyhow::Context as _;
+use tokio::net::TcpListener;
+use transport::{
+    frame::Goodbye,
+    quic::{self, QuicListener},
+    tls::ServerTls,
+};
+
+use self::answers::Answers;
+pub use self::lines::serve_stdio;
+
+/// What it offers.
+#[derive(Debug, Clone)]
+pub struct Offer {
+    /// Beside `echo`.
+    pub tools: usize,
+    pub resources: usize,
+    /// Before the answer to each call of a tool.
+    pub delay: Duration,
+}
+
+impl Default for Offer {
+    fn default() -> Self {
+        Self { tools: 0, resources: 10, delay: Duration::ZERO }
+    }
+}
+
+/// Listens for one wire, until it is dropped.
+#[derive(Debug)]
+pub struct Backend {
+    address: SocketAddr,
+    serving: tokio::task::AbortHandle,
+}
+
+impl Backend {
+    pub async fn http(address: &str, offer: &Offer) -> anyhow::Result<Self> {
+        let (listener, address) = bound(address).await?;
+        let answers = Arc::new(Answers::new(offer));
+        let serving = tokio::spawn(async move {
+            while let Ok((socket, _)) = listener.accept().await {
+                transport::tcp::tune(&socket);
+                tokio::spawn(http::serve(socket, answers.clone()));
+            }
+        });
+        Ok(Self { address, serving: serving.abort_handle() })
+    }
+
+    pub async fn tcp(address: &str, offer: &Offer) -> anyhow::Result<Self> {
+        let (listener, address) = bound(address).await?;
+        let answers = Arc::new(Answers::new(offer));
+        let serving = tokio::spawn(async move {
+            while let Ok((socket, _)) = listener.accept().await {
+                transport::tcp::tune(&socket);
+                tokio::spawn(lines::serve_tcp(socket, answers.clone()));
+            }
+        });
+        Ok(Self { address, serving: serving.abort_handle() })
+    }
+
+    pub async fn websocket(address: &str, offer: &Offer) -> anyhow::Result<Self> {
+        let (listener, address) = bound(address).await?;
+        let answers = Arc::new(Answers::new(offer));
+        let serving = tokio::spawn(async move {
+            while let Ok((socket, _)) = listener.accept().await {
+                transport::tcp::tune(&socket);
+                tokio::spawn(lines::serve_websocket(socket, answers.clone()));
+            }
+        });
+        Ok(Self { address, serving: serving.abort_handle() })
+    }
+
+    pub async fn quic(address: &str, tls: Arc<ServerTls>, offer: &Offer) -> anyhow::Result<Self> {
+        let listener = QuicListener::bind(address.parse()?, tls, quic::Limits::default(), None)?;
+        let address = listener.local_addr()?;
+        let answers = Arc::new(Answers::new(offer));
+        let serving = tokio::spawn(async move {
+            while let Some(incoming) = listener.accept().await {
+                tokio::spawn(lines::serve_quic(incoming, answers.clone()));
+            }
+            listener.close(Goodbye::Done);
+        });
+        Ok(Self { address, serving: serving.abort_handle() })
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Backend {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+async fn bound(address: &str) -> anyhow::Result<(TcpListener, SocketAddr)> {
+    let listener = TcpListener::bind(address).await.with_context(|| format!("can not listen on {address}"))?;
+    let address = listener.local_addr()?;
+    Ok((listener, address))
+}

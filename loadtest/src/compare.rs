@@ -1,0 +1,91 @@
+//! Two targets under the same load, in turns: whatever else the machine does hits both, so that ratios are worth something.
+
+use std::{fmt::Write as _, time::Duration};
+
+use crate::{
+    report::{Report, shown},
+    run::{self, Load, Progress},
+};
+
+/// The middle of all rounds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Figures {
+    pub rate: f64,
+    /// Milliseconds.
+    pub p50: f64,
+    pub p99: f64,
+    pub cpu_us_per_call: Option<f64>,
+}
+
+impl Figures {
+    pub fn of(rounds: &[Report]) -> Self {
+        let middle = |value: &dyn Fn(&Report) -> f64| median(rounds.iter().map(value).collect());
+        let cpu: Option<Vec<f64>> = rounds.iter().map(|round| round.cpu_us_per_call).collect();
+        Self {
+            rate: middle(&|round| round.rate),
+            p50: middle(&|round| round.latency.p50),
+            p99: middle(&|round| round.latency.p99),
+            cpu_us_per_call: cpu.filter(|cpu| !cpu.is_empty()).map(median),
+        }
+    }
+}
+
+/// Of each target, the reports of its rounds.
+#[derive(Debug)]
+pub struct Rounds(pub Vec<Vec<Report>>);
+
+/// Every target once in each round.
+pub async fn in_turns(loads: &[Load], rounds: usize, told: impl Fn(Progress)) -> anyhow::Result<Rounds> {
+    let mut reports = vec![Vec::new(); loads.len()];
+    for round in 0..rounds {
+        for (place, load) in loads.iter().enumerate() {
+            let (done, all) = ((round * loads.len() + place) as u32, (rounds * loads.len()) as u32);
+            let told = |progress: Progress| told(Progress { at: progress.of * done + progress.at, of: progress.of * all, ..progress });
+            reports[place].push(run::run(load, told).await?);
+        }
+    }
+    Ok(Rounds(reports))
+}
+
+impl Rounds {
+    pub fn faults(&self) -> Vec<String> {
+        let reports = self.0.iter().flatten();
+        reports.flat_map(|report| report.faults.iter().map(|fault| format!("{}: {fault}", report.target))).collect()
+    }
+
+    /// The figures of the first two, and what the second has of the first.
+    pub fn summary(&self) -> String {
+        let figures: Vec<Figures> = self.0.iter().map(|rounds| Figures::of(rounds)).collect();
+        let [a, b] = figures[..] else { return String::new() };
+        let mut text = format!("{:<12} {:>12} {:>12} {:>8}\n", "", "A", "B", "B : A");
+        let rows = [("calls/s", a.rate, b.rate), ("p50", a.p50, b.p50), ("p99", a.p99, b.p99)];
+        for (name, a, b) in rows {
+            let show = |value: f64| if name == "calls/s" { format!("{value:.0}") } else { shown(value) };
+            let _ = writeln!(text, "{name:<12} {:>12} {:>12} {:>8.2}", show(a), show(b), b / a);
+        }
+        if let (Some(a), Some(b)) = (a.cpu_us_per_call, b.cpu_us_per_call) {
+            let (shown_a, shown_b) = (format!("{a:.1} µs"), format!("{b:.1} µs"));
+            let _ = writeln!(text, "{:<12} {shown_a:>12} {shown_b:>12} {:>8.2}", "CPU a call", b / a);
+        }
+        text
+    }
+}
+
+/// The middle one; the lower of two.
+pub fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or_default()
+}
+
+/// How long each round of a comparison takes, where nothing else is said.
+pub const ROUND: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_middle_one_is_chosen() {
+        assert_eq!([median(vec![3.0, 1.0, 2.0]), median(vec![2.0, 1.0]), median(vec![])], [2.0, 1.0, 0.0]);
+    }
+}

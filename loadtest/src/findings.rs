@@ -1,0 +1,102 @@
+//! What was wrong: answers that no correct server gives, counted by kind, with a few of them as witnesses.
+//!
+//! One finding fails a run, however fast it was. A refusal (an error as the answer) is no finding: it is an answer.
+
+use std::{
+    fmt,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+/// So many are kept as text; the others are counted.
+const WITNESSES_MAX: usize = 20;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wrong {
+    /// No answer came in time, or the connection ended without one.
+    Lost,
+    /// A second answer to one request.
+    Doubled,
+    /// An answer to a request that was never sent.
+    Stranger,
+    /// The answer is the one to another request.
+    Swapped,
+    /// The payload is not the one sent, or the answer is not what this method answers.
+    Corrupted,
+    /// An answer came after its request was given up.
+    Late,
+}
+
+impl Wrong {
+    pub const ALL: [Self; 6] = [Self::Lost, Self::Doubled, Self::Stranger, Self::Swapped, Self::Corrupted, Self::Late];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Lost => "lost",
+            Self::Doubled => "doubled",
+            Self::Stranger => "stranger",
+            Self::Swapped => "swapped",
+            Self::Corrupted => "corrupted",
+            Self::Late => "late",
+        }
+    }
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.name())
+    }
+}
+
+/// Shared by everything that sees answers.
+#[derive(Debug, Default)]
+pub struct Findings {
+    counts: [AtomicU64; Wrong::ALL.len()],
+    witnesses: Mutex<Vec<String>>,
+}
+
+impl Findings {
+    pub fn note(&self, wrong: Wrong, detail: &str) {
+        self.counts[wrong as usize].fetch_add(1, Ordering::Relaxed);
+        let mut witnesses = self.witnesses.lock().unwrap_or_else(PoisonError::into_inner);
+        if witnesses.len() < WITNESSES_MAX {
+            witnesses.push(format!("{wrong}: {detail}"));
+        }
+    }
+
+    pub fn count(&self, wrong: Wrong) -> u64 {
+        self.counts[wrong as usize].load(Ordering::Relaxed)
+    }
+
+    pub fn total(&self) -> u64 {
+        Wrong::ALL.iter().map(|wrong| self.count(*wrong)).sum()
+    }
+
+    pub fn witnesses(&self) -> Vec<String> {
+        self.witnesses.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// The beginning of a message, for a person.
+pub fn excerpt(frame: &[u8]) -> String {
+    const SHOWN: usize = 160;
+    let text = String::from_utf8_lossy(&frame[..frame.len().min(SHOWN)]).into_owned();
+    if frame.len() > SHOWN { format!("{text}… ({} bytes)", frame.len()) } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn findings_are_counted_and_a_few_are_kept() {
+        let findings = Findings::default();
+        (0..50).for_each(|number| findings.note(Wrong::Swapped, &format!("number {number}")));
+        findings.note(Wrong::Lost, "gone");
+        assert_eq!((findings.count(Wrong::Swapped), findings.count(Wrong::Lost), findings.total()), (50, 1, 51));
+        assert_eq!(findings.witnesses().len(), WITNESSES_MAX);
+        assert_eq!(findings.witnesses()[0], "swapped: number 0");
+    }
+}

@@ -1,0 +1,257 @@
+//! The `mcp-loadtest` program: its command line.
+
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
+
+use anyhow::{Context as _, bail};
+use clap::{Args, Parser, Subcommand};
+use loadtest::{
+    backend::{self, Backend, Offer},
+    compare,
+    profile::Profile,
+    progress::Shown,
+    report::{self, Report},
+    run::{self, Load},
+    target::Target,
+    wire::Site,
+};
+use transport::tls::ClientTlsFiles;
+
+/// Thousands of callers make small messages on every thread.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// The load was carried out, and something was wrong.
+const EXIT_FAILED: u8 = 1;
+/// The load could not be carried out.
+const EXIT_USAGE: u8 = 64;
+
+/// Puts MCP servers under load, and checks every answer while it does.
+#[derive(Debug, Parser)]
+#[command(name = "mcp-loadtest", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// One load on one target; exit code 1 if any answer was wrong.
+    Run(RunArgs),
+    /// The same load on two targets in turns, as ratios.
+    Compare(CompareArgs),
+    /// A fast MCP server to put behind what is measured: tool `echo`, resources `load://text/0` and on.
+    Backend(BackendArgs),
+    /// Results of earlier runs (JSON) side by side, as one HTML page.
+    Report {
+        #[arg(required = true)]
+        results: Vec<PathBuf>,
+        #[arg(long, default_value = "loadtest.html")]
+        html: PathBuf,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Common {
+    /// Profile: what is asked, how often, for how long (YAML; examples in loadtest/profiles).
+    #[arg(long, short)]
+    profile: PathBuf,
+    /// API key; given several times, sessions take them in turns.
+    #[arg(long = "key")]
+    keys: Vec<String>,
+    /// File with an API key in each line.
+    #[arg(long)]
+    key_file: Option<PathBuf>,
+    /// Authorities to trust beside the system's (PEM), for tls, wss and quic.
+    #[arg(long)]
+    ca: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+struct RunArgs {
+    /// http://HOST:PORT/mcp/BACKEND, ws[s]://HOST:PORT/ws/BACKEND, tcp|tls|quic://HOST:PORT[/BACKEND]
+    target: Target,
+    #[command(flatten)]
+    common: Common,
+    /// Process of the target, whose processor time and memory are sampled; may be given several times.
+    #[arg(long = "pid")]
+    pids: Vec<u32>,
+    /// Write the results to this file.
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Write the results as a page to this file.
+    #[arg(long)]
+    html: Option<PathBuf>,
+    /// What the run is called in pages that show several.
+    #[arg(long, default_value = "")]
+    name: String,
+}
+
+#[derive(Debug, Args)]
+struct CompareArgs {
+    a: Target,
+    b: Target,
+    #[command(flatten)]
+    common: Common,
+    #[arg(long = "pid-a")]
+    pids_a: Vec<u32>,
+    #[arg(long = "pid-b")]
+    pids_b: Vec<u32>,
+    /// How often each of them has its turn.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Write the results of all rounds as a page to this file.
+    #[arg(long)]
+    html: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+struct BackendArgs {
+    /// Streamable HTTP on this address, any path.
+    #[arg(long)]
+    http: Option<String>,
+    /// A message per line on this address.
+    #[arg(long)]
+    tcp: Option<String>,
+    /// WebSocket on this address, any path.
+    #[arg(long)]
+    websocket: Option<String>,
+    /// Standard input and output.
+    #[arg(long, conflicts_with_all = ["http", "tcp", "websocket"])]
+    stdio: bool,
+    /// Tools beside `echo`.
+    #[arg(long, default_value_t = 0)]
+    tools: usize,
+    #[arg(long, default_value_t = 10)]
+    resources: usize,
+    /// Milliseconds before the answer to a tool.
+    #[arg(long, default_value_t = 0)]
+    delay_ms: u64,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let done = runtime.context("no runtime").and_then(|runtime| runtime.block_on(execute(cli.command)));
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => EXIT_FAILED.into(),
+        Err(error) => {
+            for line in format!("{error:#}").lines() {
+                eprintln!("mcp-loadtest: {line}");
+            }
+            EXIT_USAGE.into()
+        }
+    }
+}
+
+/// Whether all was as it should be.
+async fn execute(command: Command) -> anyhow::Result<bool> {
+    match command {
+        Command::Run(arguments) => load_one(arguments).await,
+        Command::Compare(arguments) => load_two(arguments).await,
+        Command::Backend(arguments) => serve(arguments).await,
+        Command::Report { results, html } => {
+            let runs = results.iter().map(|path| read_report(path)).collect::<anyhow::Result<Vec<_>>>()?;
+            write(&html, &report::page(&runs))?;
+            Ok(true)
+        }
+    }
+}
+
+impl Common {
+    fn profile(&self) -> anyhow::Result<Profile> {
+        let path = self.profile.display();
+        let text = std::fs::read_to_string(&self.profile).with_context(|| format!("can not read {path}"))?;
+        Profile::parse(&text).map_err(|faults| anyhow::anyhow!("{path} is no good profile:\n{faults}"))
+    }
+
+    fn keys(&self) -> anyhow::Result<Vec<String>> {
+        let mut keys = self.keys.clone();
+        if let Some(path) = &self.key_file {
+            let text = std::fs::read_to_string(path).with_context(|| format!("can not read {}", path.display()))?;
+            keys.extend(text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned));
+        }
+        Ok(keys)
+    }
+
+    fn load(&self, target: Target, pids: Vec<u32>) -> anyhow::Result<Load> {
+        let profile = self.profile()?;
+        let tls = ClientTlsFiles { ca: self.ca.clone(), ..ClientTlsFiles::default() };
+        Ok(Load { site: Site::new(target, &tls, profile.timeout)?, profile, keys: self.keys()?, pids })
+    }
+}
+
+async fn load_one(arguments: RunArgs) -> anyhow::Result<bool> {
+    let load = arguments.common.load(arguments.target, arguments.pids)?;
+    let shown = Shown::default();
+    let mut report = run::run(&load, |progress| shown.show(progress)).await?;
+    shown.done();
+    report.name = arguments.name;
+    print!("{}", report.summary());
+    if let Some(path) = arguments.json {
+        write(&path, &serde_json::to_string_pretty(&report)?)?;
+    }
+    let is_good = report.is_good();
+    if let Some(path) = arguments.html {
+        write(&path, &report::page(&[report]))?;
+    }
+    Ok(is_good)
+}
+
+async fn load_two(arguments: CompareArgs) -> anyhow::Result<bool> {
+    let CompareArgs { a, b, common, pids_a, pids_b, rounds, html } = arguments;
+    let loads = [common.load(a, pids_a)?, common.load(b, pids_b)?];
+    let shown = Shown::default();
+    let rounds = compare::in_turns(&loads, rounds, |progress| shown.show(progress)).await?;
+    shown.done();
+    print!("{}", rounds.summary());
+    let faults = rounds.faults();
+    faults.iter().for_each(|fault| println!("FAILED: {fault}"));
+    if let Some(path) = html {
+        write(&path, &report::page(&rounds.0.concat()))?;
+    }
+    Ok(faults.is_empty())
+}
+
+async fn serve(arguments: BackendArgs) -> anyhow::Result<bool> {
+    let BackendArgs { http, tcp, websocket, stdio, tools, resources, delay_ms } = arguments;
+    let offer = Offer { tools, resources, delay: Duration::from_millis(delay_ms) };
+    if stdio {
+        backend::serve_stdio(&offer).await?;
+        return Ok(true);
+    }
+    let mut listening = Vec::new();
+    if let Some(address) = http {
+        listening.push(("http", Backend::http(&address, &offer).await?));
+    }
+    if let Some(address) = tcp {
+        listening.push(("tcp", Backend::tcp(&address, &offer).await?));
+    }
+    if let Some(address) = websocket {
+        listening.push(("websocket", Backend::websocket(&address, &offer).await?));
+    }
+    if listening.is_empty() {
+        bail!("nothing to listen on: give --http, --tcp, --websocket or --stdio");
+    }
+    for (wire, backend) in &listening {
+        println!("{wire} {}", backend.address());
+    }
+    std::future::pending().await
+}
+
+fn read_report(path: &Path) -> anyhow::Result<Report> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("can not read {}", path.display()))?;
+    let mut report: Report = serde_json::from_str(&text).with_context(|| format!("{} holds no results", path.display()))?;
+    if report.name.is_empty() {
+        report.name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    }
+    Ok(report)
+}
+
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    std::fs::write(path, text).with_context(|| format!("can not write {}", path.display()))
+}

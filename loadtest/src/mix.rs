@@ -1,0 +1,93 @@
+//! What is asked next: operations in the proportions of a profile, evenly spread, the same in every run.
+
+/// One kind of thing a client does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Operation {
+    /// A tool that gives back its argument `text`, with payloads of these sizes in turns.
+    Call {
+        tool: String,
+        bytes: Vec<usize>,
+    },
+    ListTools,
+    Read {
+        uri: String,
+    },
+    Ping,
+    /// Subscribes to a resource, and unsubscribes.
+    Subscribe {
+        uri: String,
+    },
+    /// The same tool as a task (MCP 2025-11-25): made, and waited for.
+    Task {
+        tool: String,
+        bytes: Vec<usize>,
+    },
+}
+
+impl Operation {
+    /// As in profiles and reports.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Call { .. } => "tools/call",
+            Self::ListTools => "tools/list",
+            Self::Read { .. } => "resources/read",
+            Self::Ping => "ping",
+            Self::Subscribe { .. } => "subscription",
+            Self::Task { .. } => "task",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mix {
+    /// With the weight of each.
+    operations: Vec<(Operation, u32)>,
+    /// Places in `operations`, one for each unit of weight.
+    turns: Vec<usize>,
+}
+
+impl Mix {
+    /// `operations` with their weights; at least one weight is not zero.
+    pub fn new(operations: Vec<(Operation, u32)>) -> Self {
+        let total: u32 = operations.iter().map(|(_, weight)| weight).sum();
+        // Whoever is furthest behind its share is next, so that rare ones do not come in bunches.
+        let mut credit = vec![0_i64; operations.len()];
+        let turns = (0..total).map(|_| {
+            credit.iter_mut().zip(&operations).for_each(|(credit, (_, weight))| *credit += i64::from(*weight));
+            let next = (0..credit.len()).rev().max_by_key(|place| credit[*place]).unwrap_or_default();
+            credit[next] -= i64::from(total);
+            next
+        });
+        Self { turns: turns.collect(), operations }
+    }
+
+    /// The operations, in the order of the profile.
+    pub fn operations(&self) -> impl Iterator<Item = &Operation> {
+        self.operations.iter().map(|(operation, _)| operation)
+    }
+
+    pub fn weights(&self) -> &[(Operation, u32)] {
+        &self.operations
+    }
+
+    /// The operation of the call with this number, and its place among [`Self::operations`].
+    pub fn turn(&self, number: u64) -> (usize, &Operation) {
+        let place = self.turns[(number % self.turns.len() as u64) as usize];
+        (place, &self.operations[place].0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_come_in_their_proportions_and_spread() {
+        let call = Operation::Call { tool: "echo".to_owned(), bytes: vec![1] };
+        let mix = Mix::new(vec![(call, 6), (Operation::Ping, 3), (Operation::ListTools, 1)]);
+        let turns: Vec<usize> = (0..10).map(|number| mix.turn(number).0).collect();
+        assert_eq!([0, 1, 2].map(|place| turns.iter().filter(|turn| **turn == place).count()), [6, 3, 1]);
+        assert!(turns.windows(4).all(|four| four.iter().any(|turn| *turn != 0)), "they come in bunches: {turns:?}");
+        assert_eq!(mix.turn(3).0, mix.turn(13).0);
+    }
+}

@@ -1,0 +1,188 @@
+//! What a client does, and what the answers to it have to be.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use crate::{
+    answer::{self, Answer},
+    findings::{Wrong, excerpt},
+    mix::Operation,
+    wire::{Lane, NoAnswer},
+};
+
+/// How an operation ended. What was wrong is among the findings by then.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ended {
+    Well,
+    /// Answered with an error: by its JSON-RPC code, or an HTTP status.
+    Refused(String),
+    Wrong,
+}
+
+/// What is known of the target while it is under load.
+#[derive(Debug, Default)]
+pub struct Known {
+    /// How many tools the first list had; every later one has as many.
+    tools: AtomicUsize,
+}
+
+/// Does it, on this lane. `number`: of the operation, so that every payload is another one.
+pub async fn perform(operation: &Operation, number: u64, lane: &mut Lane, known: &Known) -> Ended {
+    match operation {
+        Operation::Call { tool, bytes } => {
+            let text = payload(number, size(bytes, number));
+            let params = format!(r#"{{"name":"{tool}","arguments":{{"text":"{text}"}}}}"#);
+            let answered = ask(lane, "tools/call", &params, |answer| echoes(answer, &text)).await;
+            answered.map_or_else(|ended| ended, |_| Ended::Well)
+        }
+        Operation::ListTools => {
+            let listed = ask(lane, "tools/list", "{}", |answer| lists(answer, known)).await;
+            listed.map_or_else(|ended| ended, |_| Ended::Well)
+        }
+        Operation::Read { uri } => {
+            let params = json!({"uri": uri}).to_string();
+            let read = ask(lane, "resources/read", &params, |answer| holds(answer, uri)).await;
+            read.map_or_else(|ended| ended, |_| Ended::Well)
+        }
+        Operation::Ping => ask(lane, "ping", "{}", is_result).await.map_or_else(|ended| ended, |_| Ended::Well),
+        Operation::Subscribe { uri } => {
+            let params = json!({"uri": uri}).to_string();
+            for method in ["resources/subscribe", "resources/unsubscribe"] {
+                if let Err(ended) = ask(lane, method, &params, is_result).await {
+                    return ended;
+                }
+            }
+            Ended::Well
+        }
+        Operation::Task { tool, bytes } => task(tool, &payload(number, size(bytes, number)), lane).await,
+    }
+}
+
+async fn task(tool: &str, text: &str, lane: &mut Lane) -> Ended {
+    let params = format!(r#"{{"name":"{tool}","arguments":{{"text":"{text}"}},"task":{{"ttl":60000}}}}"#);
+    let id = |result: &Value| result["task"]["taskId"].as_str().map(|id| json!({"taskId": id}).to_string());
+    let made = ask(lane, "tools/call", &params, |frame| {
+        let answer = answer::read(frame)?;
+        (answer.error.is_some() || id(answer.result.as_ref()?).is_some()).then_some(answer)
+    });
+    let made = match made.await {
+        Ok(result) => id(&result),
+        Err(ended) => return ended,
+    };
+    let collected = ask(lane, "tasks/result", &made.unwrap_or_default(), |answer| echoes(answer, text)).await;
+    collected.map_or_else(|ended| ended, |_| Ended::Well)
+}
+
+/// Sends a request; the result, if `check` finds the answer to be one of this method, or an error.
+async fn ask(lane: &mut Lane, method: &str, params: &str, check: impl Fn(&[u8]) -> Option<Answer>) -> Result<Value, Ended> {
+    let id = lane.next_id();
+    let request = Bytes::from(format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#));
+    let frame = match lane.call(id, request).await {
+        Ok(frame) => frame,
+        Err(NoAnswer::Status(status)) => return Err(Ended::Refused(format!("HTTP {status}"))),
+        Err(NoAnswer::Wrong) => return Err(Ended::Wrong),
+        Err(NoAnswer::Lost(why)) => {
+            lane.note(Wrong::Lost, &format!("{method}: {why}"));
+            return Err(Ended::Wrong);
+        }
+    };
+    match check(&frame) {
+        Some(Answer { error: Some(refused), .. }) => Err(Ended::Refused(format!("code {}", refused.code))),
+        Some(Answer { result, .. }) => Ok(result.unwrap_or_default()),
+        None => {
+            lane.note(mistaken(&frame), &format!("{method}, request {id} got {}", excerpt(&frame)));
+            Err(Ended::Wrong)
+        }
+    }
+}
+
+/// Every payload begins with this and its number, so that one can be told from another.
+const PAYLOAD_MARK: &str = "payload-";
+
+fn size(sizes: &[usize], number: u64) -> usize {
+    sizes[(number % sizes.len() as u64) as usize]
+}
+
+/// So many bytes that no other call sends; a few more where that is too few.
+fn payload(number: u64, bytes: usize) -> String {
+    const FILL: &str = "all work and no play makes a dull proxy; ";
+    let mut text = format!("{PAYLOAD_MARK}{number}-");
+    while text.len() < bytes {
+        text.push_str(&FILL[..FILL.len().min(bytes - text.len())]);
+    }
+    text
+}
+
+/// A whole payload, but not the one that was sent, belongs to somebody else.
+fn mistaken(frame: &[u8]) -> Wrong {
+    let Some(answer) = answer::read(frame) else { return Wrong::Corrupted };
+    let text = answer.result.and_then(|result| result["content"][0]["text"].as_str().map(str::to_owned)).unwrap_or_default();
+    let number = text.strip_prefix(PAYLOAD_MARK).and_then(|rest| rest.split_once('-')).and_then(|(number, _)| number.parse().ok());
+    match number {
+        Some(number) if payload(number, text.len()) == text => Wrong::Swapped,
+        _ => Wrong::Corrupted,
+    }
+}
+
+/// Errors pass every check: they are answers.
+fn or_error(frame: &[u8], is_right: impl Fn(&Value) -> bool) -> Option<Answer> {
+    let answer = answer::read(frame)?;
+    answer.result.as_ref().is_none_or(is_right).then_some(answer)
+}
+
+fn is_result(frame: &[u8]) -> Option<Answer> {
+    or_error(frame, Value::is_object)
+}
+
+fn echoes(frame: &[u8], text: &str) -> Option<Answer> {
+    answer::read_echo(frame, text).or_else(|| or_error(frame, |_| false))
+}
+
+fn holds(frame: &[u8], uri: &str) -> Option<Answer> {
+    or_error(frame, |result| result["contents"][0]["uri"] == uri)
+}
+
+fn lists(frame: &[u8], known: &Known) -> Option<Answer> {
+    or_error(frame, |result| {
+        let count = result["tools"].as_array().map_or(0, Vec::len);
+        let first = known.tools.compare_exchange(0, count, Ordering::Relaxed, Ordering::Relaxed).unwrap_or_else(|first| first);
+        count > 0 && (first == 0 || first == count)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(text: &str) -> String {
+        json!({"jsonrpc": "2.0", "id": 1, "result": {"content": [{"type": "text", "text": text}]}}).to_string()
+    }
+
+    #[test]
+    fn a_foreign_payload_is_told_from_a_broken_one() {
+        assert_eq!(payload(7, 100).len(), 100);
+        assert_eq!(mistaken(answer(&payload(8, 100)).as_bytes()), Wrong::Swapped);
+        assert_eq!(mistaken(answer(&payload(8, 100).replace("dull", "DULL")).as_bytes()), Wrong::Corrupted);
+        assert_eq!(mistaken(answer("something else").as_bytes()), Wrong::Corrupted);
+        assert_eq!(mistaken(b"{"), Wrong::Corrupted);
+    }
+
+    #[test]
+    fn an_error_is_an_answer_to_everything() {
+        let error = br#"{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"no"}}"#;
+        assert!(echoes(error, "x").is_some() && is_result(error).is_some() && holds(error, "x").is_some());
+        assert!(echoes(answer("y").as_bytes(), "x").is_none() && holds(answer("y").as_bytes(), "x").is_none());
+    }
+
+    #[test]
+    fn a_list_that_grows_or_is_empty_is_wrong() {
+        let known = Known::default();
+        let list = |count: usize| json!({"id": 1, "result": {"tools": vec![json!({}); count]}}).to_string();
+        assert!(lists(list(0).as_bytes(), &known).is_none());
+        assert!(lists(list(2).as_bytes(), &known).is_some());
+        assert!(lists(list(3).as_bytes(), &known).is_none());
+        assert!(lists(list(2).as_bytes(), &known).is_some());
+    }
+}

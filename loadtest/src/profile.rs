@@ -1,0 +1,294 @@
+//! What is asked for: a load as a YAML file says it, read and checked. The examples are in `loadtest/profiles`.
+//!
+//! Every fault of a file is told, each with its place and what would be right there.
+
+use std::{fmt, time::Duration};
+
+use serde::Deserialize;
+
+use crate::{
+    mix::{Mix, Operation},
+    schedule::{Phase, Schedule},
+};
+
+/// Who waits for whom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Loop {
+    /// Calls begin when the schedule says so, whatever became of the ones before.
+    #[default]
+    Open,
+    /// Each caller begins a call when it has the answer to the one before.
+    Closed,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Profile {
+    pub kind: Loop,
+    pub sessions: usize,
+    /// Requests at the same time in each session.
+    pub in_flight: usize,
+    /// Rates count in an open loop only.
+    pub schedule: Schedule,
+    /// Left out of the figures, at the beginning.
+    pub warm_up: Duration,
+    /// After so long an answer is lost.
+    pub timeout: Duration,
+    pub mix: Mix,
+    /// Which share of the calls may be refused before the run has failed.
+    pub refused_max: f64,
+    /// HTTP: each session keeps a GET stream open.
+    pub listen: bool,
+}
+
+/// All that is wrong with a file.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ProfileFaults(Vec<String>);
+
+impl std::error::Error for ProfileFaults {}
+
+impl fmt::Display for ProfileFaults {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0.join("\n"))
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default, rename = "loop")]
+    kind: Loop,
+    #[serde(default = "one")]
+    sessions: usize,
+    #[serde(default = "one")]
+    in_flight: usize,
+    phases: Vec<PhaseEntry>,
+    warm_up: Option<String>,
+    timeout: Option<String>,
+    mix: Vec<MixEntry>,
+    #[serde(default)]
+    refused_max: f64,
+    #[serde(default)]
+    listen: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PhaseEntry {
+    #[serde(rename = "for")]
+    time: String,
+    rate: Option<f64>,
+    to: Option<f64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MixEntry {
+    method: String,
+    #[serde(default = "weight_of_one")]
+    weight: u32,
+    tool: Option<String>,
+    uri: Option<String>,
+    bytes: Option<Sizes>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Sizes {
+    One(Size),
+    Several(Vec<Size>),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Size {
+    Number(usize),
+    Text(String),
+}
+
+fn one() -> usize {
+    1
+}
+
+fn weight_of_one() -> u32 {
+    1
+}
+
+const SESSIONS_MAX: usize = 100_000;
+const IN_FLIGHT_MAX: usize = 10_000;
+const WEIGHT_MAX: u32 = 10_000;
+const RATE_MAX: f64 = 10_000_000.0;
+const PAYLOAD_BYTES_MAX: usize = 64 * 1024 * 1024;
+const PAYLOAD_BYTES_DEFAULT: usize = 256;
+const TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
+const METHODS: &str = "tools/call, tools/list, resources/read, ping, subscription, task";
+
+impl Profile {
+    /// Reads the text of a file.
+    pub fn parse(text: &str) -> Result<Self, ProfileFaults> {
+        let file: File = serde_saphyr::from_str(text).map_err(|error| ProfileFaults(vec![error.to_string()]))?;
+        let mut faults = Vec::new();
+        let profile = file.checked(&mut faults);
+        if faults.is_empty() { Ok(profile) } else { Err(ProfileFaults(faults)) }
+    }
+
+    pub fn callers(&self) -> usize {
+        self.sessions * self.in_flight
+    }
+}
+
+impl File {
+    fn checked(self, faults: &mut Vec<String>) -> Profile {
+        within("sessions", self.sessions, SESSIONS_MAX, faults);
+        within("in_flight", self.in_flight, IN_FLIGHT_MAX, faults);
+        if !(0.0..=1.0).contains(&self.refused_max) {
+            faults.push(format!("refused_max: {} is no share; 0 to 1 is allowed", self.refused_max));
+        }
+        if self.phases.is_empty() {
+            faults.push("phases: there is none; at least one is needed, for example `- {for: 30s, rate: 100}`".to_owned());
+        }
+        let phases = self.phases.iter().enumerate().map(|(place, phase)| phase.checked(self.kind, &format!("phases[{place}]"), faults));
+        let schedule = Schedule::new(phases.collect());
+        let warm_up = self.warm_up.map_or(Duration::ZERO, |text| duration("warm_up", &text, faults));
+        if warm_up > Duration::ZERO && warm_up >= schedule.time() {
+            faults.push(format!("warm_up: {warm_up:?} is all of the load; something has to be left to measure"));
+        }
+        if self.mix.is_empty() {
+            faults.push(format!("mix: there is nothing in it; methods are {METHODS}"));
+        }
+        let timeout = self.timeout.map_or(TIMEOUT_DEFAULT, |text| duration("timeout", &text, faults));
+        let operations = self.mix.into_iter().enumerate().map(|(place, entry)| entry.checked(&format!("mix[{place}]"), faults));
+        Profile {
+            kind: self.kind,
+            sessions: self.sessions,
+            in_flight: self.in_flight,
+            schedule,
+            warm_up,
+            timeout,
+            mix: Mix::new(operations.collect()),
+            refused_max: self.refused_max,
+            listen: self.listen,
+        }
+    }
+}
+
+impl PhaseEntry {
+    fn checked(&self, kind: Loop, place: &str, faults: &mut Vec<String>) -> Phase {
+        let time = duration(&format!("{place}.for"), &self.time, faults);
+        if time.is_zero() {
+            faults.push(format!("{place}.for: a phase takes some time"));
+        }
+        if kind == Loop::Closed && (self.rate.is_some() || self.to.is_some()) {
+            faults.push(format!("{place}: a closed loop has no rate; leave `rate` and `to` out, or say `loop: open`"));
+        }
+        if kind == Loop::Open && self.rate.is_none() {
+            faults.push(format!("{place}.rate: missing; an open loop needs calls a second"));
+        }
+        for (key, rate) in [("rate", self.rate), ("to", self.to)] {
+            if let Some(rate) = rate.filter(|rate| !(0.0..=RATE_MAX).contains(rate)) {
+                faults.push(format!("{place}.{key}: {rate} calls a second; 0 to {RATE_MAX} are allowed"));
+            }
+        }
+        let from = self.rate.unwrap_or_default();
+        Phase { time, from, to: self.to.unwrap_or(from) }
+    }
+}
+
+impl MixEntry {
+    fn checked(self, place: &str, faults: &mut Vec<String>) -> (Operation, u32) {
+        if !(1..=WEIGHT_MAX).contains(&self.weight) {
+            faults.push(format!("{place}.weight: {}; 1 to {WEIGHT_MAX} is allowed", self.weight));
+        }
+        let takes_payload = matches!(self.method.as_str(), "tools/call" | "task");
+        let takes_uri = matches!(self.method.as_str(), "resources/read" | "subscription");
+        for (key, is_given, is_taken) in [
+            ("tool", self.tool.is_some(), takes_payload),
+            ("bytes", self.bytes.is_some(), takes_payload),
+            ("uri", self.uri.is_some(), takes_uri),
+        ] {
+            if is_given && !is_taken {
+                faults.push(format!("{place}.{key}: {} takes none", self.method));
+            }
+        }
+        if takes_uri && self.uri.is_none() {
+            faults.push(format!("{place}.uri: missing; {} needs the URI of a resource", self.method));
+        }
+        let bytes = sizes(&format!("{place}.bytes"), self.bytes, faults);
+        let tool = self.tool.unwrap_or_else(|| "echo".to_owned());
+        let uri = self.uri.unwrap_or_default();
+        let operation = match self.method.as_str() {
+            "tools/call" => Operation::Call { tool, bytes },
+            "tools/list" => Operation::ListTools,
+            "resources/read" => Operation::Read { uri },
+            "ping" => Operation::Ping,
+            "subscription" => Operation::Subscribe { uri },
+            "task" => Operation::Task { tool, bytes },
+            other => {
+                faults.push(format!("{place}.method: {other:?} is none of {METHODS}"));
+                Operation::Ping
+            }
+        };
+        (operation, self.weight.min(WEIGHT_MAX))
+    }
+}
+
+fn within(key: &str, value: usize, max: usize, faults: &mut Vec<String>) {
+    if !(1..=max).contains(&value) {
+        faults.push(format!("{key}: {value}; 1 to {max} is allowed"));
+    }
+}
+
+/// `250ms`, `30s`, `5m`, `1h`.
+fn duration(key: &str, text: &str, faults: &mut Vec<String>) -> Duration {
+    let at = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
+    let unit = match &text[at..] {
+        "ms" => Some(1),
+        "s" => Some(1_000),
+        "m" => Some(60_000),
+        "h" => Some(3_600_000),
+        _ => None,
+    };
+    let millis = text[..at].parse::<u64>().ok().zip(unit).and_then(|(number, unit)| number.checked_mul(unit));
+    millis.map(Duration::from_millis).unwrap_or_else(|| {
+        faults.push(format!("{key}: {text:?} is no duration; write 250ms, 30s, 5m or 1h"));
+        Duration::from_secs(1)
+    })
+}
+
+fn sizes(key: &str, sizes: Option<Sizes>, faults: &mut Vec<String>) -> Vec<usize> {
+    let sizes = match sizes {
+        None => return vec![PAYLOAD_BYTES_DEFAULT],
+        Some(Sizes::One(size)) => vec![size],
+        Some(Sizes::Several(sizes)) => sizes,
+    };
+    if sizes.is_empty() {
+        faults.push(format!("{key}: there is none"));
+    }
+    sizes.iter().map(|size| size.bytes(key, faults)).collect()
+}
+
+impl Size {
+    /// `256`, `256B`, `4KB`, `1MB`; a kilobyte has 1024 bytes.
+    fn bytes(&self, key: &str, faults: &mut Vec<String>) -> usize {
+        let bytes = match self {
+            Self::Number(bytes) => Some(*bytes),
+            Self::Text(text) => {
+                let at = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
+                let unit = match text[at..].trim() {
+                    "" | "B" => Some(1),
+                    "KB" => Some(1024),
+                    "MB" => Some(1024 * 1024),
+                    _ => None,
+                };
+                text[..at].parse::<usize>().ok().zip(unit).and_then(|(number, unit)| number.checked_mul(unit))
+            }
+        };
+        bytes.filter(|bytes| *bytes <= PAYLOAD_BYTES_MAX).unwrap_or_else(|| {
+            faults.push(format!("{key}: {self:?} is no size; write 256, 4KB or 1MB, at most 64MB"));
+            PAYLOAD_BYTES_DEFAULT
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

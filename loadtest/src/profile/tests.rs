@@ -1,0 +1,89 @@
+//! Profiles: the examples are good, and what is wrong with a file is told.
+
+use super::*;
+
+fn faults(text: &str) -> String {
+    Profile::parse(text).map(drop).expect_err("the profile has a fault").to_string()
+}
+
+#[test]
+fn the_examples_are_good() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/profiles");
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let profile = Profile::parse(&text).unwrap_or_else(|faults| panic!("{}: {faults}", path.display()));
+        assert!(text.starts_with("# "), "{} does not say what it is for", path.display());
+        assert!(profile.kind == Loop::Closed || profile.schedule.calls() > 0);
+        names.push(path.file_name().unwrap().to_string_lossy().into_owned());
+    }
+    names.sort();
+    assert_eq!(names, ["closed.yaml", "mixed.yaml", "quick.yaml", "ramp.yaml", "soak.yaml", "spike.yaml", "steady.yaml"]);
+}
+
+#[test]
+fn everything_of_a_file_is_read() {
+    let text = "
+loop: open
+sessions: 3
+in_flight: 2
+warm_up: 500ms
+timeout: 2s
+refused_max: 0.5
+listen: true
+phases: [{for: 1s, rate: 10}, {for: 1m, rate: 10, to: 20}]
+mix:
+  - {method: tools/call, weight: 3, tool: say, bytes: [256, 4KB]}
+  - {method: subscription, uri: 'load://text/1'}
+";
+    let profile = Profile::parse(text).unwrap();
+    assert_eq!((profile.kind, profile.callers(), profile.listen), (Loop::Open, 6, true));
+    assert_eq!((profile.warm_up, profile.timeout), (Duration::from_millis(500), Duration::from_secs(2)));
+    assert_eq!((profile.schedule.time(), profile.schedule.calls()), (Duration::from_secs(61), 910));
+    let operations: Vec<&Operation> = profile.mix.operations().collect();
+    assert_eq!(operations[0], &Operation::Call { tool: "say".to_owned(), bytes: vec![256, 4096] });
+    assert_eq!(operations[1], &Operation::Subscribe { uri: "load://text/1".to_owned() });
+}
+
+#[test]
+fn every_fault_is_told_with_its_place_and_what_is_allowed() {
+    let text = "
+sessions: 0
+refused_max: 2
+timeout: soon
+phases: [{for: 10, rate: 5}, {for: 1s}, {for: 1s, rate: -1}]
+mix: [{method: tools/cal}, {method: ping, bytes: 5}, {method: resources/read}, {method: task, bytes: 5GB, weight: 0}]
+";
+    let told = faults(text);
+    for wanted in [
+        "sessions: 0; 1 to 100000 is allowed",
+        "refused_max: 2 is no share; 0 to 1 is allowed",
+        "timeout: \"soon\" is no duration; write 250ms, 30s, 5m or 1h",
+        "phases[0].for: \"10\" is no duration",
+        "phases[1].rate: missing; an open loop needs calls a second",
+        "phases[2].rate: -1 calls a second",
+        "mix[0].method: \"tools/cal\" is none of tools/call, tools/list",
+        "mix[1].bytes: ping takes none",
+        "mix[2].uri: missing",
+        "mix[3].bytes:",
+        "mix[3].weight: 0; 1 to 10000 is allowed",
+    ] {
+        assert!(told.contains(wanted), "{wanted:?} is not in\n{told}");
+    }
+}
+
+#[test]
+fn what_the_reader_of_yaml_finds_names_key_and_line() {
+    let told = faults("phases: [{for: 1s, rate: 1}]\nmix: [{method: ping}]\nsesions: 4\n");
+    assert!(told.contains("sesions") && told.contains("line 3"), "{told}");
+    assert!(faults("mix: [{method: ping}]").contains("phases"));
+    assert!(faults("phases: [\n").contains("line"));
+}
+
+#[test]
+fn a_closed_loop_has_no_rate() {
+    assert!(faults("loop: closed\nphases: [{for: 1s, rate: 5}]\nmix: [{method: ping}]").contains("a closed loop has no rate"));
+    assert!(Profile::parse("loop: closed\nphases: [{for: 1s}]\nmix: [{method: ping}]").is_ok());
+    assert!(faults("loop: closed\nwarm_up: 1s\nphases: [{for: 1s}]\nmix: [{method: ping}]").contains("something has to be left"));
+}

@@ -1,0 +1,77 @@
+//! What a person sees while a load runs: a bar on a terminal, a line now and then elsewhere.
+
+use std::{
+    io::{IsTerminal as _, Write as _},
+    sync::Mutex,
+    time::{Duration, Instant},
+};
+
+use crate::run::Progress;
+
+/// How often a line is printed where there is no terminal.
+const LINE_EVERY: Duration = Duration::from_secs(10);
+const BAR: usize = 30;
+
+/// Written to standard error: standard output is for results.
+#[derive(Debug)]
+pub struct Shown {
+    is_terminal: bool,
+    last: Mutex<Option<Instant>>,
+}
+
+impl Default for Shown {
+    fn default() -> Self {
+        Self { is_terminal: std::io::stderr().is_terminal(), last: Mutex::default() }
+    }
+}
+
+impl Shown {
+    pub fn show(&self, progress: Progress) {
+        let mut out = std::io::stderr();
+        // Whether anybody sees it changes nothing.
+        if self.is_terminal {
+            let _unseen = write!(out, "\r\x1b[2K{}", bar(progress)).and_then(|()| out.flush());
+        } else if self.line_is_due() {
+            let _unseen = writeln!(out, "{}", line(progress));
+        }
+    }
+
+    /// After the last one.
+    pub fn done(&self) {
+        if self.is_terminal {
+            let _unseen = std::io::stderr().write_all(b"\r\x1b[2K");
+        }
+    }
+
+    fn line_is_due(&self) -> bool {
+        let Ok(mut last) = self.last.lock() else { return false };
+        let due = last.is_none_or(|last| last.elapsed() >= LINE_EVERY);
+        if due {
+            *last = Some(Instant::now());
+        }
+        due
+    }
+}
+
+fn bar(progress: Progress) -> String {
+    let done = (progress.at.as_secs_f64() / progress.of.as_secs_f64().max(f64::MIN_POSITIVE)).min(1.0);
+    let filled = (done * BAR as f64) as usize;
+    format!("[{}{}] {:3.0} % {}", "#".repeat(filled), ".".repeat(BAR - filled), done * 100.0, line(progress))
+}
+
+fn line(Progress { at, of, calls, wrong }: Progress) -> String {
+    let alarm = if wrong > 0 { format!(", {wrong} WRONG") } else { String::new() };
+    format!("{:.0} of {:.0} s, {calls} calls{alarm}", at.as_secs_f64(), of.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bar_says_how_far_it_is() {
+        let progress = Progress { at: Duration::from_secs(5), of: Duration::from_secs(10), calls: 7, wrong: 0 };
+        assert_eq!(bar(progress), "[###############...............]  50 % 5 of 10 s, 7 calls");
+        assert!(line(Progress { wrong: 2, ..progress }).ends_with("2 WRONG"));
+    }
+}

@@ -1,0 +1,168 @@
+//! Several runs side by side, as one page that needs nothing else: tables, and pictures of what happened over time.
+
+use std::fmt::Write as _;
+
+use super::{
+    Report, Sample, shown,
+    svg::{Series, chart},
+};
+
+const STYLE: &str = "
+body{font:15px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:100rem;padding:0 1rem;color:#1b1b1b;background:#fff}
+h1{font-size:1.4rem}h2{font-size:1.1rem;margin:0 0 .4rem}
+.runs{display:grid;grid-template-columns:repeat(auto-fit,minmax(24rem,1fr));gap:2rem}
+table{border-collapse:collapse;width:100%;margin:.6rem 0;font-variant-numeric:tabular-nums}
+th,td{padding:.2rem .5rem;border-bottom:1px solid #ddd;text-align:right}th:first-child,td:first-child{text-align:left}
+svg{width:100%;height:auto;margin:.4rem 0}text{font:11px system-ui,sans-serif;fill:#555}
+.title{font-size:12px;font-weight:600;fill:#1b1b1b}.x{text-anchor:middle}.y,.key{text-anchor:end}
+.grid{stroke:#e6e6e6;fill:none}.line{fill:none;stroke-width:1.5}
+.good{color:#00694c}.bad{color:#b00020}pre{white-space:pre-wrap;overflow-wrap:anywhere;font-size:12px}
+
+";
+
+/// The page for these runs.
+pub fn page(runs: &[Report]) -> String {
+    let mut page = format!(
+        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\
+         <title>mcp-loadtest</title><style>{STYLE}</style></head><body><h1>Load test</h1>"
+    );
+    if runs.len() > 1 {
+        page += &comparison(runs);
+    }
+    page += "<div class=\"runs\">";
+    let scale = Scale::of(runs);
+    for run in runs {
+        page += &section(run, &scale);
+    }
+    page + "</div></body></html>\n"
+}
+
+/// The same for all pictures of a kind.
+struct Scale {
+    seconds: f64,
+    latency: f64,
+    rate: f64,
+    failed: f64,
+    resident: f64,
+}
+
+impl Scale {
+    fn of(runs: &[Report]) -> Self {
+        let windows = || runs.iter().flat_map(|run| &run.windows);
+        let most = |values: &mut dyn Iterator<Item = f64>| values.fold(0.0, f64::max);
+        Self {
+            seconds: most(&mut windows().map(|window| window.at_s)),
+            latency: most(&mut windows().map(|window| window.latency.p99)) * 1.05,
+            rate: most(&mut windows().map(|window| window.rate)) * 1.05,
+            failed: most(&mut windows().map(|window| (window.refused + window.wrong) as f64)),
+            resident: most(&mut runs.iter().flat_map(|run| &run.usage).map(|sample| sample.resident_bytes as f64)) * 1.05,
+        }
+    }
+}
+
+fn label(run: &Report) -> String {
+    escaped(if run.name.is_empty() { &run.target } else { &run.name })
+}
+
+/// Each run beside the first one.
+fn comparison(runs: &[Report]) -> String {
+    let mut table = "<table><tr><th>run</th><th>calls/s</th><th>p50</th><th>p99</th><th>CPU a call</th><th>verdict</th></tr>".to_owned();
+    let first = &runs[0];
+    let ratio = |value: f64, of: f64| if of > 0.0 { format!(" ({:.2})", value / of) } else { String::new() };
+    for run in runs {
+        let cpu = run
+            .cpu_us_per_call
+            .map_or_else(|| "-".to_owned(), |cpu| format!("{cpu:.1} µs{}", ratio(cpu, first.cpu_us_per_call.unwrap_or_default())));
+        let _ = write!(
+            table,
+            "<tr><td>{}</td><td>{:.0}{}</td><td>{}{}</td><td>{}{}</td><td>{cpu}</td><td>{}</td></tr>",
+            label(run),
+            run.rate,
+            ratio(run.rate, first.rate),
+            shown(run.latency.p50),
+            ratio(run.latency.p50, first.latency.p50),
+            shown(run.latency.p99),
+            ratio(run.latency.p99, first.latency.p99),
+            verdict(run),
+        );
+    }
+    table + "</table><p>In parentheses: of the first run.</p>"
+}
+
+fn verdict(run: &Report) -> &'static str {
+    if run.is_good() { "<span class=\"good\">good</span>" } else { "<span class=\"bad\">failed</span>" }
+}
+
+fn section(run: &Report, scale: &Scale) -> String {
+    let mut html = format!("<section><h2>{} {}</h2>", label(run), verdict(run));
+    let kind = if run.open_loop { "open loop: latency counts from when a call was due" } else { "closed loop" };
+    let _ = write!(
+        html,
+        "<p>{}; {} sessions with {} requests in flight; {} calls in {:.1} s, {:.0} a second; {kind}.</p>",
+        escaped(&run.target),
+        run.sessions,
+        run.in_flight,
+        run.calls,
+        run.measured_s,
+        run.rate,
+    );
+    for fault in &run.faults {
+        let _ = write!(html, "<p class=\"bad\">{}</p>", escaped(fault));
+    }
+    html += "<table><tr><th>method</th><th>calls</th><th>refused</th><th>wrong</th><th>p50</th><th>p90</th><th>p99</th><th>p99.9</th><th>max</th></tr>";
+    for (name, figures) in &run.operations {
+        let latency = figures.latency;
+        let times = [latency.p50, latency.p90, latency.p99, latency.p999, latency.max].map(|ms| format!("<td>{}</td>", shown(ms)));
+        let counts = format!("<td>{}</td><td>{}</td><td>{}</td>", figures.calls, figures.refused, figures.wrong);
+        let _ = write!(html, "<tr><td>{name}</td>{counts}{}</tr>", times.concat());
+    }
+    html += "</table>";
+    html += &pictures(run, scale);
+    if !run.refusals.is_empty() {
+        let refusals: Vec<String> = run.refusals.iter().map(|(why, count)| format!("{count} x {}", escaped(why))).collect();
+        let _ = write!(html, "<p>Refused: {}.</p>", refusals.join(", "));
+    }
+    if !run.witnesses.is_empty() {
+        let _ = write!(html, "<pre>{}</pre>", escaped(&run.witnesses.join("\n")));
+    }
+    html + "</section>"
+}
+
+fn pictures(run: &Report, scale: &Scale) -> String {
+    let over_time = |value: &dyn Fn(&super::WindowFigures) -> f64| run.windows.iter().map(|window| (window.at_s, value(window))).collect();
+    let latencies = [
+        Series { name: "p50", points: over_time(&|window| window.latency.p50) },
+        Series { name: "p90", points: over_time(&|window| window.latency.p90) },
+        Series { name: "p99", points: over_time(&|window| window.latency.p99) },
+    ];
+    let mut html = chart("Latency", &latencies, scale.seconds, scale.latency, shown);
+    let rates = [Series { name: "calls/s", points: over_time(&|window| window.rate) }];
+    html += &chart("Throughput", &rates, scale.seconds, scale.rate, |rate| format!("{rate:.0}"));
+    let failures = [
+        Series { name: "refused", points: over_time(&|window| window.refused as f64) },
+        Series { name: "wrong", points: over_time(&|window| window.wrong as f64) },
+    ];
+    html += &chart("Errors", &failures, scale.seconds, scale.failed, |count| format!("{count:.0}"));
+    if !run.usage.is_empty() {
+        html += &usage(&run.usage, scale);
+    }
+    html
+}
+
+fn usage(samples: &[Sample], scale: &Scale) -> String {
+    let cores = samples.windows(2).map(|pair| {
+        let [before, after] = pair else { return (0.0, 0.0) };
+        (after.at_s, (after.cpu_s - before.cpu_s) / (after.at_s - before.at_s).max(f64::MIN_POSITIVE))
+    });
+    let cores: Vec<(f64, f64)> = cores.collect();
+    let most = cores.iter().map(|(_, cores)| *cores).fold(1.0, f64::max);
+    let resident = samples.iter().map(|sample| (sample.at_s, sample.resident_bytes as f64)).collect();
+    let processor =
+        chart("Processor of the target", &[Series { name: "cores", points: cores }], scale.seconds, most, |cores| format!("{cores:.2}"));
+    let memory = [Series { name: "resident", points: resident }];
+    processor + &chart("Memory of the target", &memory, scale.seconds, scale.resident, |bytes| format!("{:.0} MiB", bytes / 1048576.0))
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}

@@ -1,0 +1,223 @@
+//! What is known after a load: figures and findings as one value, which is written as JSON and drawn as a page.
+
+mod html;
+mod svg;
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use serde::{Deserialize, Serialize};
+
+pub use self::html::page;
+use crate::{
+    findings::{Findings, Wrong},
+    histogram::Histogram,
+    profile::Loop,
+    record::{Record, Window},
+    run::Load,
+};
+
+/// Durations are in milliseconds.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Report {
+    pub name: String,
+    pub target: String,
+    /// Seconds since 1970.
+    pub began_at: u64,
+    pub measured_s: f64,
+    pub open_loop: bool,
+    pub sessions: usize,
+    pub in_flight: usize,
+    pub calls: u64,
+    pub refused: u64,
+    /// Calls a second that ended well.
+    pub rate: f64,
+    pub latency: Latency,
+    pub operations: BTreeMap<String, OperationFigures>,
+    pub windows: Vec<WindowFigures>,
+    pub refusals: BTreeMap<String, u64>,
+    /// By kind, those of which there are any.
+    pub wrong: BTreeMap<String, u64>,
+    pub witnesses: Vec<String>,
+    pub notifications: u64,
+    pub usage: Vec<Sample>,
+    /// Processor time of the sampled processes, microseconds a call.
+    pub cpu_us_per_call: Option<f64>,
+    /// Why the run has failed; empty if it has not.
+    pub faults: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub struct Latency {
+    pub mean: f64,
+    pub p50: f64,
+    pub p90: f64,
+    pub p99: f64,
+    pub p999: f64,
+    pub max: f64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct OperationFigures {
+    pub calls: u64,
+    pub refused: u64,
+    pub wrong: u64,
+    pub latency: Latency,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct WindowFigures {
+    /// Where it ends.
+    pub at_s: f64,
+    pub rate: f64,
+    pub refused: u64,
+    pub wrong: u64,
+    pub latency: Latency,
+}
+
+/// What the processes have used so far.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Sample {
+    pub at_s: f64,
+    pub cpu_s: f64,
+    pub resident_bytes: u64,
+}
+
+impl Report {
+    pub(crate) fn new(load: &Load, record: &Record, measured: Duration, usage: Vec<Sample>) -> Self {
+        let Load { site, profile, .. } = load;
+        let totals = record.totals();
+        let mut all = Window::default();
+        totals.windows.iter().for_each(|window| all.merge(window));
+        let names = profile.mix.operations().map(|operation| operation.name());
+        let mut operations = BTreeMap::<&str, Window>::new();
+        for (name, window) in names.zip(&totals.operations) {
+            operations.entry(name).or_default().merge(window);
+        }
+        let mut report = Self {
+            name: String::new(),
+            target: site.target.to_string(),
+            began_at: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs().saturating_sub(measured.as_secs())),
+            measured_s: measured.as_secs_f64(),
+            open_loop: profile.kind == Loop::Open,
+            sessions: profile.sessions,
+            in_flight: profile.in_flight,
+            calls: all.calls(),
+            refused: all.refused,
+            rate: all.well as f64 / measured.as_secs_f64().max(f64::MIN_POSITIVE),
+            latency: Latency::of(&all.latency),
+            operations: operations.into_iter().map(|(name, window)| (name.to_owned(), OperationFigures::of(&window))).collect(),
+            windows: windows(&totals.windows, record.window(), measured),
+            refusals: totals.refusals,
+            wrong: wrong(&site.findings),
+            witnesses: site.findings.witnesses(),
+            notifications: site.notifications.load(std::sync::atomic::Ordering::Relaxed),
+            cpu_us_per_call: usage.last().filter(|_| all.calls() > 0).map(|last| last.cpu_s * 1e6 / all.calls() as f64),
+            usage,
+            faults: Vec::new(),
+        };
+        report.judge(profile.refused_max);
+        report
+    }
+
+    fn judge(&mut self, refused_max: f64) {
+        if self.calls == 0 {
+            self.faults.push("not one call was answered".to_owned());
+        }
+        for (kind, count) in &self.wrong {
+            self.faults.push(format!("{count} answers were {kind}"));
+        }
+        if self.refused as f64 > refused_max * self.calls as f64 {
+            let kinds: Vec<String> = self.refusals.iter().map(|(why, count)| format!("{count} x {why}")).collect();
+            let share = 100.0 * self.refused as f64 / self.calls as f64;
+            self.faults.push(format!(
+                "{share:.1} % of the calls were refused ({}), {} % are allowed",
+                kinds.join(", "),
+                refused_max * 100.0
+            ));
+        }
+    }
+
+    pub fn is_good(&self) -> bool {
+        self.faults.is_empty()
+    }
+
+    /// The figures and the verdict, for a terminal.
+    pub fn summary(&self) -> String {
+        let Latency { p50, p90, p99, p999, max, .. } = self.latency;
+        let mut text = format!("{}: {} calls in {:.1} s, {:.0} a second\n", self.target, self.calls, self.measured_s, self.rate);
+        let from = if self.open_loop { "from when each call was due" } else { "closed loop" };
+        let times = [("p50", p50), ("p90", p90), ("p99", p99), ("p99.9", p999), ("max", max)];
+        let times: Vec<String> = times.iter().map(|(name, ms)| format!("{name} {}", shown(*ms))).collect();
+        let _ = writeln!(text, "latency ({from}): {}", times.join(", "));
+        for (name, figures) in self.operations.iter().filter(|_| self.operations.len() > 1) {
+            let OperationFigures { calls, latency, .. } = figures;
+            let _ = writeln!(text, "  {name}: {calls} calls, p50 {}, p99 {}", shown(latency.p50), shown(latency.p99));
+        }
+        if let (Some(cpu), Some(last)) = (self.cpu_us_per_call, self.usage.last()) {
+            let _ = writeln!(text, "target: {cpu:.1} µs of processor time a call, {} MiB resident", last.resident_bytes >> 20);
+        }
+        if self.notifications > 0 {
+            let _ = writeln!(text, "{} notifications", self.notifications);
+        }
+        for fault in &self.faults {
+            let _ = writeln!(text, "FAILED: {fault}");
+        }
+        for witness in &self.witnesses {
+            let _ = writeln!(text, "  {witness}");
+        }
+        text
+    }
+}
+
+/// Milliseconds in the unit a reader would choose.
+pub fn shown(ms: f64) -> String {
+    match ms {
+        ..1.0 => format!("{:.0} µs", ms * 1000.0),
+        ..100.0 => format!("{ms:.2} ms"),
+        ..10_000.0 => format!("{ms:.0} ms"),
+        _ => format!("{:.1} s", ms / 1000.0),
+    }
+}
+
+impl Latency {
+    pub fn of(histogram: &Histogram) -> Self {
+        let ms = |duration: Duration| duration.as_secs_f64() * 1000.0;
+        let [p50, p90, p99, p999] = [0.5, 0.9, 0.99, 0.999].map(|share| ms(histogram.quantile(share)));
+        Self { mean: ms(histogram.mean()), p50, p90, p99, p999, max: ms(histogram.max()) }
+    }
+}
+
+impl OperationFigures {
+    fn of(window: &Window) -> Self {
+        Self { calls: window.calls(), refused: window.refused, wrong: window.wrong, latency: Latency::of(&window.latency) }
+    }
+}
+
+/// What came after the end, of calls that were late, is in windows of its own; the last one of the load may be short.
+fn windows(windows: &[Window], length: Duration, measured: Duration) -> Vec<WindowFigures> {
+    let figures = windows.iter().enumerate().map(|(place, window)| {
+        let begin = length * place as u32;
+        let rest = measured.saturating_sub(begin);
+        let own = if rest.is_zero() { length } else { rest.min(length) };
+        WindowFigures {
+            at_s: (begin + own).as_secs_f64(),
+            rate: window.well as f64 / own.as_secs_f64(),
+            refused: window.refused,
+            wrong: window.wrong,
+            latency: Latency::of(&window.latency),
+        }
+    });
+    figures.collect()
+}
+
+fn wrong(findings: &Findings) -> BTreeMap<String, u64> {
+    let counts = Wrong::ALL.iter().map(|wrong| (wrong.to_string(), findings.count(*wrong)));
+    counts.filter(|(_, count)| *count > 0).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,168 @@
+//! A session that is a connection: TCP, WebSocket, QUIC. One task reads, one writes; whoever has requests hands them over.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, header::AUTHORIZATION};
+use tokio::sync::{mpsc, oneshot};
+use transport::{
+    frame::{FrameSink, FrameSource, Goodbye},
+    quic, tcp, websocket,
+};
+
+use super::{MESSAGE_BYTES_MAX, NoAnswer, Site, ledger::Ledger};
+use crate::{
+    answer::{self, Incoming},
+    findings::{Wrong, excerpt},
+    target::Wire,
+};
+
+/// Frames that wait for the writer. Whoever finds no room waits: a client that has more to say than its connection takes.
+const QUEUE: usize = 1024;
+
+#[derive(Debug)]
+enum Say {
+    Frame(Bytes),
+    Goodbye(oneshot::Sender<()>),
+}
+
+#[derive(Debug)]
+pub struct Duplex {
+    writer: mpsc::Sender<Say>,
+    ledger: Arc<Mutex<Ledger>>,
+}
+
+fn lock(ledger: &Mutex<Ledger>) -> MutexGuard<'_, Ledger> {
+    ledger.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Duplex {
+    /// Connects, and returns with the answer to `initialize`, whose id is 0.
+    pub(super) async fn open(site: &Arc<Site>, key: Option<&str>, initialize: Bytes, initialized: Bytes) -> anyhow::Result<(Self, Bytes)> {
+        let Site { target, tls, egress, timeout, .. } = &**site;
+        let (writer, orders) = mpsc::channel(QUEUE);
+        let connection = Self { writer, ledger: Arc::default() };
+        match target.wire {
+            Wire::Tcp => {
+                let stream = tcp::connect(&target.address, egress, target.encrypted.then_some(tls), *timeout).await?;
+                let (source, sink) = stream.into_lines(MESSAGE_BYTES_MAX, *timeout);
+                connection.begin(site, source, sink, orders, ());
+            }
+            Wire::WebSocket => {
+                let mut headers = HeaderMap::new();
+                if let Some(key) = key {
+                    headers.insert(AUTHORIZATION, HeaderValue::from_str(&format!("Bearer {key}"))?);
+                }
+                let limits = websocket::Limits { message_bytes_max: MESSAGE_BYTES_MAX, ..websocket::Limits::default() };
+                let url = target.to_string().parse().context("a URL")?;
+                let options = websocket::ConnectOptions { url: &url, headers, egress, tls, limits: &limits, timeout: *timeout };
+                let (source, sink) = websocket::connect(options).await?;
+                connection.begin(site, source, sink, orders, ());
+            }
+            _ => {
+                let limits = quic::Limits { message_bytes_max: MESSAGE_BYTES_MAX, ..quic::Limits::default() };
+                let options = quic::ConnectOptions { address: &target.address, egress, tls, limits: &limits, timeout: *timeout };
+                let (client, source, sink) = quic::connect(options).await?;
+                // The connection lives as long as somebody has it.
+                connection.begin(site, source, sink, orders, client);
+            }
+        }
+        let answer = connection.call(site, 0, initialize).await?;
+        connection.say(initialized).await.context("the connection ended")?;
+        Ok((connection, answer))
+    }
+
+    fn begin<Kept: Send + 'static>(
+        &self,
+        site: &Arc<Site>,
+        source: impl FrameSource + 'static,
+        sink: impl FrameSink + 'static,
+        orders: mpsc::Receiver<Say>,
+        kept: Kept,
+    ) {
+        tokio::spawn(write(sink, orders));
+        let (site, ledger, writer) = (site.clone(), self.ledger.clone(), self.writer.downgrade());
+        tokio::spawn(async move {
+            let _kept = kept;
+            read(&site, source, &ledger, &writer).await;
+            lock(&ledger).end();
+        });
+    }
+
+    async fn say(&self, frame: Bytes) -> Option<()> {
+        self.writer.send(Say::Frame(frame)).await.ok()
+    }
+
+    pub(super) async fn call(&self, site: &Site, id: u64, request: Bytes) -> Result<Bytes, NoAnswer> {
+        let ended = || NoAnswer::Lost(format!("the connection ended before request {id} had its answer"));
+        let answer = lock(&self.ledger).expect(id).ok_or_else(ended)?;
+        let answered = tokio::time::timeout(site.timeout, async {
+            self.say(request).await.ok_or_else(ended)?;
+            answer.await.map_err(|_| ended())
+        });
+        answered.await.unwrap_or_else(|_| {
+            lock(&self.ledger).give_up(id);
+            Err(NoAnswer::Lost(format!("request {id} has no answer after {:?}", site.timeout)))
+        })
+    }
+
+    pub(super) async fn close(&self) {
+        let (said, done) = oneshot::channel();
+        if self.writer.send(Say::Goodbye(said)).await.is_ok() {
+            let _gone_already = done.await;
+        }
+    }
+
+    pub(super) fn is_alive(&self) -> bool {
+        !lock(&self.ledger).has_ended()
+    }
+}
+
+async fn write(mut sink: impl FrameSink, mut orders: mpsc::Receiver<Say>) {
+    let (mut waiting, mut frames) = (Vec::new(), Vec::new());
+    // All that waits goes out with one system call.
+    while orders.recv_many(&mut waiting, QUEUE).await > 0 {
+        let mut goodbye = None;
+        for order in waiting.drain(..) {
+            match order {
+                Say::Frame(frame) => frames.push(frame),
+                Say::Goodbye(said) => goodbye = Some(said),
+            }
+        }
+        if sink.send_all(&mut frames).await.is_err() {
+            return;
+        }
+        if let Some(said) = goodbye {
+            sink.close(Goodbye::Done).await;
+            let _nobody_waits = said.send(());
+            return;
+        }
+    }
+}
+
+async fn read(site: &Site, mut source: impl FrameSource, ledger: &Mutex<Ledger>, writer: &mpsc::WeakSender<Say>) {
+    while let Ok(Some(frame)) = source.next().await {
+        match answer::incoming(&frame) {
+            Incoming::Answer(id) => {
+                let settled = lock(ledger).settle(id, frame.clone());
+                if let Err(wrong) = settled {
+                    site.findings.note(wrong, &format!("request {id}: {}", excerpt(&frame)));
+                }
+            }
+            Incoming::Request { id, method } => {
+                let answer = if method == "ping" {
+                    format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#)
+                } else {
+                    format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32601,"message":"not spoken here"}}}}"#)
+                };
+                // The peer's requests must not wait behind our own: with a full queue there is no answer.
+                if let Some(writer) = writer.upgrade() {
+                    let _full = writer.try_send(Say::Frame(answer.into()));
+                }
+            }
+            Incoming::Notification(_) => site.notified(),
+            Incoming::Unreadable => site.findings.note(Wrong::Stranger, &excerpt(&frame)),
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! A client's session over any wire, and its lanes: ways for one request at a time.
+//!
+//! On a duplex wire all lanes of a session share its connection; over HTTP each has one of its own. Every answer goes to the
+//! request with its number, or to the findings.
+
+mod duplex;
+pub mod http;
+mod ledger;
+mod listening;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context as _, ensure};
+use bytes::Bytes;
+use serde_json::json;
+use transport::{
+    egress::EgressPolicy,
+    tls::{ClientTls, ClientTlsFiles},
+};
+
+pub use self::{duplex::Duplex, http::HttpStream};
+use crate::{
+    answer,
+    findings::{Findings, Wrong},
+    target::{Target, Wire},
+};
+
+/// Longest message taken.
+pub const MESSAGE_BYTES_MAX: usize = 128 * 1024 * 1024;
+const PROTOCOL_VERSION: &str = "2025-11-25";
+
+/// What every session of a load has in common.
+#[derive(Debug)]
+pub struct Site {
+    pub target: Target,
+    pub tls: ClientTls,
+    pub egress: EgressPolicy,
+    /// For an answer, and for opening a connection.
+    pub timeout: Duration,
+    pub findings: Findings,
+    /// Messages that belong to no request: updates, log messages, progress.
+    pub notifications: AtomicU64,
+}
+
+impl Site {
+    pub fn new(target: Target, tls: &ClientTlsFiles, timeout: Duration) -> anyhow::Result<Arc<Self>> {
+        let anywhere = ["0.0.0.0/0", "::/0"].map(|range| range.parse().context("a range of all addresses"));
+        let allow = anywhere.into_iter().collect::<anyhow::Result<_>>()?;
+        let egress = EgressPolicy { loopback: true, allow, ..EgressPolicy::default() };
+        let (findings, notifications) = (Findings::default(), AtomicU64::new(0));
+        Ok(Arc::new(Self { target, tls: ClientTls::load(tls)?, egress, timeout, findings, notifications }))
+    }
+
+    /// The same with nothing found yet, for another run.
+    pub fn renewed(&self) -> Arc<Self> {
+        let Self { target, tls, egress, timeout, .. } = self;
+        let (findings, notifications) = (Findings::default(), AtomicU64::new(0));
+        let (target, tls, egress) = (target.clone(), tls.clone(), egress.clone());
+        Arc::new(Self { target, tls, egress, timeout: *timeout, findings, notifications })
+    }
+
+    pub(crate) fn notified(&self) {
+        self.notifications.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Why a request has no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoAnswer {
+    /// The request was sent, or may have been.
+    #[error("{0}")]
+    Lost(String),
+    /// Refused below MCP, by a status.
+    #[error("HTTP status {0}")]
+    Status(u16),
+    /// An answer came that can not be this request's. It is among the findings already.
+    #[error("a wrong answer")]
+    Wrong,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Duplex(Duplex),
+    Http(http::HttpSession),
+}
+
+/// One client.
+#[derive(Debug)]
+pub struct Session {
+    site: Arc<Site>,
+    kind: Kind,
+    next_id: AtomicU64,
+}
+
+impl Session {
+    /// Connects, and agrees on a version. `key`: the API key, where one is needed.
+    pub async fn open(site: &Arc<Site>, key: Option<&str>) -> anyhow::Result<Arc<Self>> {
+        let opening = Self::opened(site, key);
+        let opened = tokio::time::timeout(site.timeout, opening).await;
+        opened
+            .map_err(|_| anyhow::anyhow!("no session within {:?}", site.timeout))?
+            .with_context(|| format!("no session at {}", site.target))
+    }
+
+    async fn opened(site: &Arc<Site>, key: Option<&str>) -> anyhow::Result<Arc<Self>> {
+        let mut meta = serde_json::Map::new();
+        if matches!(site.target.wire, Wire::Tcp | Wire::Quic) {
+            let backend = site.target.named_backend().map(|name| ("dev.mcp-broker/backend", name));
+            let named = backend.into_iter().chain(key.map(|key| ("dev.mcp-broker/token", key)));
+            meta.extend(named.map(|(name, value)| (name.to_owned(), json!(value))));
+        }
+        let params = json!({
+            "protocolVersion": PROTOCOL_VERSION, "capabilities": {},
+            "clientInfo": {"name": "mcp-loadtest", "version": env!("CARGO_PKG_VERSION")}, "_meta": meta,
+        });
+        let initialize = Bytes::from(format!(r#"{{"jsonrpc":"2.0","id":0,"method":"initialize","params":{params}}}"#));
+        let initialized = Bytes::from_static(br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
+        let (kind, answer) = match site.target.wire {
+            Wire::Http => {
+                let (session, answer) = http::HttpSession::open(site, key, initialize, initialized).await?;
+                (Kind::Http(session), answer)
+            }
+            _ => {
+                let (connection, answer) = Duplex::open(site, key, initialize, initialized).await?;
+                (Kind::Duplex(connection), answer)
+            }
+        };
+        let result = answer::read(&answer).with_context(|| format!("initialize: {}", crate::findings::excerpt(&answer)))?;
+        ensure!(result.error.is_none(), "initialize was refused: {}", crate::findings::excerpt(&answer));
+        Ok(Arc::new(Self { site: site.clone(), kind, next_id: AtomicU64::new(1) }))
+    }
+
+    pub fn lane(self: &Arc<Self>) -> Lane {
+        Lane { session: self.clone(), stream: None }
+    }
+
+    /// Opens a GET stream and keeps it; of a wire without one nothing is needed.
+    pub async fn listen(&self) -> anyhow::Result<()> {
+        match &self.kind {
+            Kind::Duplex(_) => Ok(()),
+            Kind::Http(http) => http.listen(&self.site).await,
+        }
+    }
+
+    /// Ends it in the wire's own way. Whatever is in flight is lost.
+    pub async fn close(&self) {
+        match &self.kind {
+            Kind::Duplex(connection) => connection.close().await,
+            Kind::Http(http) => http.close(&self.site).await,
+        }
+    }
+
+    /// Whether further requests make sense.
+    pub fn is_alive(&self) -> bool {
+        match &self.kind {
+            Kind::Duplex(connection) => connection.is_alive(),
+            Kind::Http(_) => true,
+        }
+    }
+}
+
+/// A way for one request at a time.
+#[derive(Debug)]
+pub struct Lane {
+    session: Arc<Session>,
+    /// HTTP: the connection, between requests.
+    stream: Option<HttpStream>,
+}
+
+impl Lane {
+    pub fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    pub fn site(&self) -> &Arc<Site> {
+        &self.session.site
+    }
+
+    /// A number no other request of the session has.
+    pub fn next_id(&self) -> u64 {
+        self.session.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Sends a request and waits for its answer, no longer than the site's timeout.
+    pub async fn call(&mut self, id: u64, request: Bytes) -> Result<Bytes, NoAnswer> {
+        let (session, stream) = (&self.session, &mut self.stream);
+        match &session.kind {
+            Kind::Duplex(connection) => connection.call(&session.site, id, request).await,
+            Kind::Http(http) => {
+                let exchange = http.call(&session.site, stream, id, request);
+                match tokio::time::timeout(session.site.timeout, exchange).await {
+                    Ok(answered) => answered,
+                    Err(_) => {
+                        // What still comes on it belongs to nobody.
+                        *stream = None;
+                        Err(NoAnswer::Lost(format!("request {id} has no answer after {:?}", session.site.timeout)))
+                    }
+                }
+            }
+        }
+    }
+
+    /// Notes that something was wrong with the answer to a request.
+    pub fn note(&self, wrong: Wrong, detail: &str) {
+        self.session.site.findings.note(wrong, detail);
+    }
+}

@@ -1,0 +1,80 @@
+//! Through the real broker, over every wire in front and several behind: everything a load can ask for is answered right.
+
+use std::{path::PathBuf, time::Duration};
+
+use loadtest::{
+    backend::{Backend, Offer},
+    profile::Profile,
+    report::Report,
+    run::{self, Load},
+    wire::Site,
+};
+use serde_json::{Value, json};
+use testkit::{Authority, BrokerBuilder, TestBroker};
+use transport::tls::ClientTlsFiles;
+
+/// All methods, and more in flight than connections.
+const PROFILE: &str = "
+sessions: 3
+in_flight: 3
+listen: true
+timeout: 20s
+phases: [{for: 1500ms, rate: 120}]
+mix:
+  - {method: tools/call, weight: 6, bytes: [256, 4KB, 64KB]}
+  - {method: tools/list}
+  - {method: resources/read, uri: 'load://text/1'}
+  - {method: ping}
+  - {method: subscription, uri: 'load://text/2'}
+  - {method: task}
+";
+
+async fn broker(config: Value, backend: Value) -> TestBroker {
+    let limits = json!({"limits": {"requests_per_second": 1_000_000, "burst": 1_000_000}});
+    // Where cargo puts the programs of the workspace.
+    let programs = PathBuf::from(env!("CARGO_BIN_EXE_mcp-loadtest"));
+    let builder = BrokerBuilder::new(programs.with_file_name("mcp-broker")).config(limits).config(config);
+    builder.backend("default", "fast", json!({"transport": backend})).alone().start().await
+}
+
+async fn report(target: String, ca: Option<PathBuf>) -> Report {
+    let profile = Profile::parse(PROFILE).unwrap();
+    let tls = ClientTlsFiles { ca, ..ClientTlsFiles::default() };
+    let site = Site::new(target.parse().unwrap(), &tls, Duration::from_secs(20)).unwrap();
+    let report = run::run(&Load { site, profile, keys: Vec::new(), pids: Vec::new() }, |_| ()).await.unwrap();
+    assert!(report.is_good() && report.calls == 180, "{}", report.summary());
+    report
+}
+
+#[tokio::test]
+async fn over_http_to_a_backend_over_http() {
+    let backend = Backend::http("127.0.0.1:0", &Offer::default()).await.unwrap();
+    let broker = broker(json!({}), json!({"type": "http", "url": format!("http://{}/mcp", backend.address())})).await;
+    report(format!("http://{}/mcp/fast", broker.http_address()), None).await;
+}
+
+#[tokio::test]
+async fn over_tcp_to_a_backend_over_tcp() {
+    let backend = Backend::tcp("127.0.0.1:0", &Offer::default()).await.unwrap();
+    let broker = broker(json!({"listen": {"tcp": "127.0.0.1:0"}}), json!({"type": "tcp", "address": backend.address().to_string()})).await;
+    let report = report(format!("tcp://{}/fast", broker.tcp_address()), None).await;
+    assert!(report.notifications > 0, "subscribers are told: {}", report.summary());
+}
+
+#[tokio::test]
+async fn over_websocket_to_a_backend_over_websocket() {
+    let backend = Backend::websocket("127.0.0.1:0", &Offer::default()).await.unwrap();
+    let broker = broker(json!({}), json!({"type": "websocket", "url": format!("ws://{}/", backend.address())})).await;
+    report(format!("ws://{}/ws/fast", broker.http_address()), None).await;
+}
+
+#[tokio::test]
+async fn over_quic_to_a_backend_over_stdio() {
+    let authority = Authority::new();
+    let signed = authority.server("localhost");
+    let config = json!({"listen": {"quic": "127.0.0.1:0"}, "tls": {"cert_file": signed.cert, "key_file": signed.key}});
+    let stdio = json!({"type": "stdio", "command": env!("CARGO_BIN_EXE_mcp-loadtest"), "args": ["backend", "--stdio"]});
+    let broker = broker(config, stdio).await;
+    let target = format!("quic://localhost:{}/fast", broker.quic_address().port());
+    report(target, Some(authority.ca())).await;
+}

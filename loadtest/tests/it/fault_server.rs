@@ -1,0 +1,197 @@
+//! A server with one fault, over TCP or HTTP: most calls are answered as they should be.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
+    net::{
+        TcpListener, TcpStream,
+        tcp::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    sync::Mutex,
+    task::AbortHandle,
+};
+
+/// What happens to every tenth call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    None,
+    /// No answer; over HTTP the connection ends instead.
+    Drops,
+    Doubles,
+    /// The id is the right one, the payload is that of the call before.
+    Swaps,
+    /// The payload is the right one, the id is that of the call before.
+    Renames,
+    Corrupts,
+    /// Answers with the number of a request that was never sent.
+    Invents,
+    /// Answers after this time.
+    Delays(Duration),
+    Refuses,
+    /// Once, nobody gets an answer for this time.
+    StandsStill(Duration),
+}
+
+#[derive(Debug)]
+pub(crate) struct FaultServer {
+    address: SocketAddr,
+    accepting: AbortHandle,
+}
+
+#[derive(Debug)]
+struct State {
+    fault: Fault,
+    calls: AtomicU64,
+    /// The id and text of the call before.
+    last: Mutex<(Value, Value)>,
+    standing: Mutex<()>,
+}
+
+impl FaultServer {
+    pub(crate) async fn tcp(fault: Fault) -> Self {
+        Self::start(fault, false).await
+    }
+
+    pub(crate) async fn http(fault: Fault) -> Self {
+        Self::start(fault, true).await
+    }
+
+    async fn start(fault: Fault, http: bool) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("a bound socket has an address");
+        let state = Arc::new(State { fault, calls: AtomicU64::new(0), last: Mutex::default(), standing: Mutex::default() });
+        let accepting = tokio::spawn(async move {
+            while let Ok((socket, _)) = listener.accept().await {
+                let (reader, writer) = socket.into_split();
+                let (reader, state) = (BufReader::new(reader), state.clone());
+                tokio::spawn(
+                    async move { if http { state.over_http(reader, writer).await } else { state.over_tcp(reader, writer).await } },
+                );
+            }
+        });
+        Self { address, accepting: accepting.abort_handle() }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for FaultServer {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+impl State {
+    async fn over_tcp(self: Arc<Self>, reader: BufReader<OwnedReadHalf>, writer: OwnedWriteHalf) {
+        let (mut lines, writer) = (reader.lines(), Arc::new(Mutex::new(writer)));
+        while let Ok(Some(line)) = lines.next_line().await {
+            let (state, writer) = (self.clone(), writer.clone());
+            // Each on its own, so that a delayed one holds up no other.
+            tokio::spawn(async move {
+                for answer in state.answers(&line).await {
+                    let _gone = writer.lock().await.write_all(format!("{answer}\n").as_bytes()).await;
+                }
+            });
+        }
+    }
+
+    async fn over_http(self: Arc<Self>, mut reader: BufReader<OwnedReadHalf>, mut writer: OwnedWriteHalf) {
+        while let Some(body) = request(&mut reader).await {
+            let message: Value = serde_json::from_str(&body).unwrap_or_default();
+            let mut out = String::new();
+            for answer in self.answers(&body).await {
+                let answer = answer.to_string();
+                out += &format!("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{answer}", answer.len());
+            }
+            if out.is_empty() && message["id"].is_null() {
+                out = "HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n".to_owned();
+            }
+            if out.is_empty() || writer.write_all(out.as_bytes()).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn answers(&self, line: &str) -> Vec<Value> {
+        let message: Value = serde_json::from_str(line).expect("a client speaks JSON");
+        let id = message["id"].clone();
+        let answer = |id: &Value, result: Value| json!({"jsonrpc": "2.0", "id": id, "result": result});
+        match message["method"].as_str().unwrap_or_default() {
+            _ if id.is_null() => Vec::new(),
+            "initialize" => {
+                vec![answer(&id, json!({"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "f", "version": "1"}}))]
+            }
+            _ => {
+                let text = message["params"]["arguments"]["text"].clone();
+                let number = self.calls.fetch_add(1, Ordering::SeqCst);
+                let before = std::mem::replace(&mut *self.last.lock().await, (id.clone(), text.clone()));
+                let echo = |text: &Value| json!({"content": [{"type": "text", "text": text}]});
+                let right = answer(&id, echo(&text));
+                if let Fault::StandsStill(time) = self.fault {
+                    let _others_wait = self.standing.lock().await;
+                    if number == 100 {
+                        tokio::time::sleep(time).await;
+                    }
+                    return vec![right];
+                }
+                if number % 10 != 9 {
+                    return vec![right];
+                }
+                match self.fault {
+                    Fault::None | Fault::StandsStill(_) => vec![right],
+                    Fault::Drops => Vec::new(),
+                    Fault::Doubles => vec![right.clone(), right],
+                    Fault::Swaps => vec![answer(&id, echo(&before.1))],
+                    Fault::Renames => vec![answer(&before.0, echo(&text))],
+                    Fault::Corrupts => vec![answer(&id, echo(&json!(text.as_str().unwrap_or_default().replacen("work", "wurk", 1))))],
+                    Fault::Invents => vec![right, answer(&json!(1_000_000_007), echo(&text))],
+                    Fault::Delays(time) => {
+                        tokio::time::sleep(time).await;
+                        vec![right]
+                    }
+                    Fault::Refuses => vec![json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32001, "message": "no"}})],
+                }
+            }
+        }
+    }
+}
+
+/// The body of the next request.
+async fn request(reader: &mut BufReader<OwnedReadHalf>) -> Option<String> {
+    let mut length = 0;
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line).await.ok()? == 0 {
+            return None;
+        }
+        if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse().ok()?;
+        }
+        if line == "\r\n" {
+            break;
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).await.ok()?;
+    String::from_utf8(body).ok()
+}
+
+/// An address on which nobody listens.
+pub(crate) async fn nobody() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("a bound socket has an address");
+    drop(listener);
+    assert!(TcpStream::connect(address).await.is_err());
+    address
+}

@@ -1,0 +1,105 @@
+//! Whatever a target does wrong is noticed, named, and fails the run.
+
+use std::time::Duration;
+
+use super::{
+    fault_server::{Fault, FaultServer},
+    report,
+};
+
+const CLOSED: &str = "
+loop: closed
+sessions: 2
+in_flight: 3
+timeout: 500ms
+phases: [{for: 700ms}]
+mix: [{method: tools/call, bytes: 200}]
+";
+
+/// The kinds of findings of a short load.
+async fn found(target: String) -> Vec<String> {
+    let report = report(&target, CLOSED).await;
+    assert!(report.calls > 10, "{}", report.summary());
+    assert_eq!(report.is_good(), report.wrong.is_empty(), "{}", report.summary());
+    assert_eq!(report.witnesses.is_empty(), report.wrong.is_empty());
+    report.wrong.into_keys().collect()
+}
+
+async fn over_tcp(fault: Fault) -> Vec<String> {
+    let server = FaultServer::tcp(fault).await;
+    found(format!("tcp://{}", server.address())).await
+}
+
+async fn over_http(fault: Fault) -> Vec<String> {
+    let server = FaultServer::http(fault).await;
+    found(format!("http://{}/mcp", server.address())).await
+}
+
+#[tokio::test]
+async fn a_server_without_fault_passes() {
+    assert_eq!(over_tcp(Fault::None).await, [""; 0]);
+    assert_eq!(over_http(Fault::None).await, [""; 0]);
+}
+
+#[tokio::test]
+async fn answers_that_do_not_come_are_lost() {
+    assert_eq!(over_tcp(Fault::Drops).await, ["lost"]);
+    assert_eq!(over_http(Fault::Drops).await, ["lost"]);
+}
+
+#[tokio::test]
+async fn answers_that_come_twice_are_doubled() {
+    assert_eq!(over_tcp(Fault::Doubles).await, ["doubled"]);
+    assert_eq!(over_http(Fault::Doubles).await, ["doubled"]);
+}
+
+#[tokio::test]
+async fn payloads_of_other_calls_are_swapped() {
+    assert_eq!(over_tcp(Fault::Swaps).await, ["swapped"]);
+    assert_eq!(over_http(Fault::Swaps).await, ["swapped"]);
+}
+
+#[tokio::test]
+async fn answers_under_another_id_are_noticed() {
+    // The call whose id it is gets it, or has had its own; the other one gets none.
+    let kinds = over_tcp(Fault::Renames).await;
+    assert!(kinds.contains(&"lost".to_owned()), "{kinds:?}");
+    assert!(kinds.iter().any(|kind| kind == "doubled" || kind == "swapped"), "{kinds:?}");
+    assert_eq!(over_http(Fault::Renames).await, ["swapped"]);
+}
+
+#[tokio::test]
+async fn payloads_with_another_byte_are_corrupted() {
+    assert_eq!(over_tcp(Fault::Corrupts).await, ["corrupted"]);
+    assert_eq!(over_http(Fault::Corrupts).await, ["corrupted"]);
+}
+
+#[tokio::test]
+async fn answers_to_nothing_are_strangers() {
+    assert_eq!(over_tcp(Fault::Invents).await, ["stranger"]);
+    assert_eq!(over_http(Fault::Invents).await, ["doubled"], "over HTTP it is a second response, whatever its id");
+}
+
+#[tokio::test]
+async fn answers_after_the_timeout_are_lost_and_late() {
+    assert_eq!(over_tcp(Fault::Delays(Duration::from_millis(700))).await, ["late", "lost"]);
+    assert_eq!(over_http(Fault::Delays(Duration::from_millis(700))).await, ["lost"]);
+}
+
+#[tokio::test]
+async fn a_short_delay_is_no_fault_but_shows_in_the_percentiles() {
+    let server = FaultServer::tcp(Fault::Delays(Duration::from_millis(100))).await;
+    let report = report(&format!("tcp://{}", server.address()), CLOSED).await;
+    assert!(report.is_good(), "{}", report.summary());
+    assert!(report.latency.p50 < 60.0 && report.latency.p99 >= 100.0, "{}", report.summary());
+}
+
+#[tokio::test]
+async fn refusals_are_answers_and_count_against_their_own_limit() {
+    let server = FaultServer::http(Fault::Refuses).await;
+    let target = format!("http://{}/mcp", server.address());
+    let strict = report(&target, CLOSED).await;
+    assert!(!strict.is_good() && strict.wrong.is_empty() && strict.refusals["code -32001"] > 0, "{}", strict.summary());
+    let tolerant = report(&target, &format!("{CLOSED}refused_max: 0.2\n")).await;
+    assert!(tolerant.is_good(), "{}", tolerant.summary());
+}

@@ -1,0 +1,56 @@
+//! An open loop keeps to its schedule, and charges a target for everybody it kept waiting.
+
+use std::time::Duration;
+
+use loadtest::backend::{Backend, Offer};
+
+use super::{
+    fault_server::{Fault, FaultServer},
+    report,
+};
+
+const STALL: Duration = Duration::from_millis(1000);
+
+#[tokio::test]
+async fn a_server_that_stands_still_shows_it_in_the_percentiles_of_an_open_loop_only() {
+    let server = FaultServer::tcp(Fault::StandsStill(STALL)).await;
+    let target = format!("tcp://{}", server.address());
+    let open = "{sessions: 2, in_flight: 2, phases: [{for: 3s, rate: 200}], mix: [{method: tools/call}]}";
+    let open = report(&target, open).await;
+    assert!(open.is_good() && open.calls == 600, "{}", open.summary());
+    // A third of the calls became due while nobody was answered: half a second on average.
+    assert!(open.latency.p90 > 400.0 && open.latency.max >= 950.0, "{}", open.summary());
+
+    let server = FaultServer::tcp(Fault::StandsStill(STALL)).await;
+    let target = format!("tcp://{}", server.address());
+    let closed = "{loop: closed, sessions: 2, in_flight: 2, phases: [{for: 3s}], mix: [{method: tools/call}]}";
+    let closed = report(&target, closed).await;
+    assert!(closed.latency.p90 < 100.0 && closed.latency.max >= 950.0, "only those in flight have seen it: {}", closed.summary());
+}
+
+#[tokio::test]
+async fn calls_that_never_began_are_lost() {
+    let server = FaultServer::http(Fault::StandsStill(Duration::from_secs(60))).await;
+    let profile = "{sessions: 1, in_flight: 1, timeout: 300ms, phases: [{for: 1s, rate: 200}], mix: [{method: tools/call}]}";
+    let report = report(&format!("http://{}/mcp", server.address()), profile).await;
+    assert_eq!(report.calls, 200, "every call of the schedule is accounted for: {}", report.summary());
+    assert!(!report.is_good() && report.wrong["lost"] > 50, "{}", report.summary());
+}
+
+#[tokio::test]
+async fn the_rate_of_each_phase_is_kept() {
+    let backend = Backend::http("127.0.0.1:0", &Offer::default()).await.unwrap();
+    let profile = "
+sessions: 4
+in_flight: 4
+phases: [{for: 1s, rate: 100}, {for: 1s, rate: 500}, {for: 1s, rate: 500, to: 0}]
+mix: [{method: ping}]
+";
+    let report = report(&format!("http://{}/", backend.address()), profile).await;
+    assert!(report.is_good(), "{}", report.summary());
+    assert_eq!(report.calls, 850);
+    let rates: Vec<f64> = report.windows.iter().map(|window| window.rate).collect();
+    for (rate, wanted) in rates.iter().zip([100.0, 500.0, 250.0]) {
+        assert!((rate - wanted).abs() < 0.2 * wanted, "{rates:?}");
+    }
+}
