@@ -5,6 +5,7 @@
 //! open sets, backends and tenants, are capped and end in `other`); what the path of a call touches costs one atomic
 //! operation, as its label children are resolved once. A metric that nothing moves is not declared.
 
+mod observed;
 mod process;
 
 use std::{
@@ -61,7 +62,7 @@ pub enum Outcome {
 impl Outcome {
     const ALL: [Self; 6] = [Self::Ok, Self::ToolError, Self::Error, Self::Refused, Self::Cancelled, Self::Timeout];
 
-    const fn label(self) -> &'static str {
+    pub const fn label(self) -> &'static str {
         match self {
             Self::Ok => "ok",
             Self::ToolError => "tool_error",
@@ -156,6 +157,7 @@ pub struct Metrics {
     hot_connected: IntGaugeVec,
     /// Indexed by direction, then side.
     bytes: [[IntCounter; 2]; 2],
+    pub observed: observed::Observed,
     /// Present only where tenant labels are configured.
     tenants: Option<TenantRequests>,
 }
@@ -245,6 +247,7 @@ impl Metrics {
                 "Whether words reach other replicas at once (1) or not (0).",
                 &["store"],
             ),
+            observed: observed::Observed::new(&declare),
             bytes: [bytes_of(Direction::In), bytes_of(Direction::Out)],
             tenants: tenant_labels.then(|| TenantRequests {
                 requests: declare.counters(

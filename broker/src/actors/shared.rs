@@ -18,6 +18,7 @@ use crate::{
     limits::LONG_FIRST_MESSAGES_MAX,
     metrics::Metrics,
     rules::event_log::LogLimits,
+    telemetry::{request, traces::Traces},
 };
 
 #[derive(Debug)]
@@ -30,6 +31,7 @@ pub struct Shared {
     /// What outlives the process.
     pub durable: Arc<Durable>,
     pub tasks: Tasks,
+    pub traces: Traces,
     /// Signs list cursors.
     pub cursor_key: hmac::Key,
     /// Every task that must be over before the process may end.
@@ -42,12 +44,20 @@ pub struct Shared {
 }
 
 impl Shared {
-    pub fn new(config: Arc<Config>, metrics: Arc<Metrics>, http: HttpClient, cursor_key: hmac::Key, durable: Arc<Durable>) -> Arc<Self> {
+    pub fn new(
+        config: Arc<Config>,
+        metrics: Arc<Metrics>,
+        http: HttpClient,
+        cursor_key: hmac::Key,
+        durable: Arc<Durable>,
+        traces: Traces,
+    ) -> Arc<Self> {
         Arc::new(Self {
             config,
             durable,
             trust: Trust::default(),
             tasks: Tasks::default(),
+            traces,
             metrics,
             http,
             cursor_key,
@@ -71,12 +81,15 @@ impl Shared {
     /// own needs somebody's attention, any other is between the client and its backend.
     pub fn note_refusal(&self, refusal: &Refusal, session: Option<&str>, tenant: Option<&str>) -> String {
         self.metrics.error(refusal.kind.code());
-        let (request_id, kind) = (crate::request_id(), refusal.kind.name());
+        request::with_current(|request| request.refuse(refusal.kind));
+        // Within a request its line of the log has the id anyway.
+        let own = request::current_name().is_none().then(crate::request_id);
+        let kind = refusal.kind.name();
         match refusal.kind {
-            ErrorKind::Internal => tracing::error!(session, tenant, %request_id, kind, %refusal, "the broker failed"),
-            _ => tracing::debug!(session, tenant, %request_id, kind, %refusal, "refused"),
+            ErrorKind::Internal => tracing::error!(session, tenant, request_id = own, kind, %refusal, "the broker failed"),
+            _ => tracing::debug!(session, tenant, request_id = own, kind, %refusal, "refused"),
         }
-        request_id
+        own.unwrap_or_else(crate::request_id)
     }
 
     /// What the operator says about tasks.

@@ -11,12 +11,10 @@ use serde_json::Value;
 use transport::egress::{Cidr, EgressPolicy};
 
 use super::{
-    Auth, Certificate, ClientAuth, Config, DeclaredBackend, EventLog, Events, Limits, Listen, LogFormat, Secret, Session, Shutdown,
-    Telemetry, Timeouts, Tls,
+    Auth, Certificate, ClientAuth, Config, DeclaredBackend, EventLog, Events, Limits, Listen, Secret, Session, Shutdown, Timeouts, Tls,
     bodies::is_secret,
     fault::join,
     keys::{self, Default, Key, Kind},
-    log_filter::parse_log_filter,
     raw::{Raw, describe},
     spec::TenantSpec,
     units::{parse_duration, parse_size},
@@ -56,6 +54,7 @@ pub(super) fn check(raw: &Raw, faults: Vec<Fault>) -> Result<Config, Faults> {
         tasks: reading.tasks(),
         events: reading.events(),
         telemetry: reading.telemetry(),
+        audit: reading.audit(),
         shutdown: Shutdown { grace: reading.duration("shutdown.grace") },
         tenants: reading.tenants(),
         backends: reading.backends(&egress),
@@ -205,19 +204,6 @@ impl Reading<'_> {
         }
     }
 
-    fn telemetry(&mut self) -> Telemetry {
-        let log = self.value("telemetry.log", |value, _| {
-            let filter = text(value).filter(|text| !text.trim().is_empty()).ok_or_else(|| wrong(value))?;
-            parse_log_filter(filter).map(|_| filter.to_owned())
-        });
-        let log_format = self.value("telemetry.log_format", |value, _| match value.as_str() {
-            Some("text") => Ok(LogFormat::Text),
-            Some("json") => Ok(LogFormat::Json),
-            _ => Err(wrong(value)),
-        });
-        Telemetry { log, log_format, tenant_labels: self.bool("telemetry.tenant_labels") }
-    }
-
     fn tenants(&mut self) -> Vec<(TenantId, TenantSpec)> {
         let mut tenants = Vec::new();
         for (name, body) in self.raw.map("tenants").into_iter().flatten() {
@@ -326,7 +312,7 @@ impl Reading<'_> {
     }
 
     /// The value of a key with a default.
-    fn value<T>(&mut self, path: &str, parse: impl Fn(&Value, Kind) -> Result<T, Wrong>) -> T {
+    pub(super) fn value<T>(&mut self, path: &str, parse: impl Fn(&Value, Kind) -> Result<T, Wrong>) -> T {
         self.optional(path, &parse).unwrap_or_else(|| Self::default(path, parse))
     }
 
@@ -376,7 +362,7 @@ impl Reading<'_> {
         })
     }
 
-    fn list<T>(&mut self, path: &str, parse: fn(&str) -> Option<T>) -> Vec<T> {
+    pub(super) fn list<T>(&mut self, path: &str, parse: fn(&str) -> Option<T>) -> Vec<T> {
         self.value(path, |value, _| {
             let entries = value.as_array().ok_or_else(|| wrong(value))?;
             entries.iter().map(|entry| text(entry).and_then(parse).ok_or_else(|| format!("has an entry that {}", wrong(entry)))).collect()

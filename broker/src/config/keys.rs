@@ -7,6 +7,8 @@
 
 use std::time::Duration;
 
+use super::observed;
+
 pub(super) struct Section {
     pub(super) name: &'static str,
     pub(super) doc: &'static str,
@@ -67,12 +69,17 @@ pub(super) enum Kind {
     Origins,
     Hosts,
     Networks,
+    HttpUrl,
+    /// A number from 0 to 1.
+    Ratio,
+    /// Of tenants and principals.
+    Callers,
 }
 
 impl Kind {
     /// Whether an environment variable's text is taken as it is, rather than read as a YAML value.
     pub(super) fn is_text(self) -> bool {
-        !matches!(self, Self::Bool | Self::Count { .. } | Self::Origins | Self::Hosts | Self::Networks)
+        !matches!(self, Self::Bool | Self::Count { .. } | Self::Origins | Self::Hosts | Self::Networks | Self::Ratio | Self::Callers)
     }
 
     pub(super) fn allowed(self) -> String {
@@ -100,6 +107,9 @@ impl Kind {
             Self::Path => "the path of a file".into(),
             Self::Origins => "a list of origins, such as [\"https://app.example.com\"]".into(),
             Self::Hosts => "a list of host names without port, such as [\"broker.example.com\"]".into(),
+            Self::HttpUrl => "an http or https URL".into(),
+            Self::Ratio => "a number from 0 to 1".into(),
+            Self::Callers => "a list of TENANT, TENANT/PRINCIPAL or \"*\"".into(),
             Self::Networks => "a list of networks, such as [\"10.1.0.0/16\", \"fd00::/8\"]".into(),
         }
     }
@@ -123,11 +133,11 @@ const DEADLINE: Kind = Kind::Duration { min: DEADLINE_MIN, max: DEADLINE_MAX };
 pub(super) const COUNT_MAX: u64 = 1_000_000;
 const COUNT: Kind = Kind::Count { min: 1, max: COUNT_MAX };
 
-const fn key(name: &'static str, kind: Kind, default: &'static str, doc: &'static str) -> Key {
+pub(super) const fn key(name: &'static str, kind: Kind, default: &'static str, doc: &'static str) -> Key {
     Key { name, kind, default: Default::Is(default), doc }
 }
 
-const fn absent(name: &'static str, kind: Kind, example: &'static str, doc: &'static str) -> Key {
+pub(super) const fn absent(name: &'static str, kind: Kind, example: &'static str, doc: &'static str) -> Key {
     Key { name, kind, default: Default::None { example }, doc }
 }
 
@@ -151,7 +161,8 @@ pub(super) const SECTIONS: &[Section] = &[
     Section { name: "session", doc: "Sessions of clients.", keys: SESSION },
     Section { name: "tasks", doc: "Calls that clients ask to be carried out as tasks (MCP 2025-11-25, Tasks).", keys: TASKS },
     Section { name: "events", doc: "Event streams (SSE), and the log they are resumed from.", keys: EVENTS },
-    Section { name: "telemetry", doc: "Logs and metrics.", keys: TELEMETRY },
+    Section { name: "telemetry", doc: "Logs, metrics and traces.", keys: observed::TELEMETRY },
+    Section { name: "audit", doc: "The audit log: who did what, in the database.", keys: observed::AUDIT },
     Section {
         name: "egress",
         doc: "Where backends that are reached over the network may live. Public addresses are allowed; private, link-local and metadata ranges are refused. Loopback is allowed only while the listeners of clients are loopback addresses and `auth.required` is false.",
@@ -402,12 +413,6 @@ const EVENTS: &[Key] = &[
         "1s",
         "Wait that clients are told to keep before they reconnect to a stream the broker ended.",
     ),
-];
-
-const TELEMETRY: &[Key] = &[
-    key("log", Kind::LogFilter, "info", "What is logged, to standard error. Followed by a reload (SIGHUP)."),
-    key("log_format", Kind::Choice(&["text", "json"]), "text", "`text` for people, `json` for machines."),
-    key("tenant_labels", Kind::Bool, "false", "Count requests by tenant too (`mcp_tenant_requests_total`)."),
 ];
 
 const EGRESS: &[Key] = &[

@@ -10,6 +10,7 @@ pub mod example;
 mod fault;
 mod keys;
 pub mod log_filter;
+mod observed;
 mod raw;
 mod replica;
 pub mod spec;
@@ -28,6 +29,7 @@ use spec::{BackendSpec, TenantSpec};
 use transport::egress::EgressPolicy;
 
 pub use fault::{Fault, Faults};
+pub use observed::{Audit, AuditCalls, RATIO_WHOLE, Traces};
 
 /// Reads the file, if there is one, and the environment of this process.
 pub fn load(file: Option<&Path>) -> Result<Config, Faults> {
@@ -61,6 +63,7 @@ pub fn needs_restart(running: &Config, next: &Config) -> Vec<&'static str> {
         ("tasks", running.tasks != next.tasks),
         ("events", running.events != next.events),
         ("telemetry", running.telemetry != telemetry),
+        ("audit", running.audit != next.audit),
         ("egress", running.egress != next.egress),
         ("shutdown", running.shutdown != next.shutdown),
     ];
@@ -104,6 +107,7 @@ pub struct Config {
     pub tasks: Tasks,
     pub events: Events,
     pub telemetry: Telemetry,
+    pub audit: Audit,
     pub shutdown: Shutdown,
     pub egress: Arc<EgressPolicy>,
     pub tenants: Vec<(TenantId, TenantSpec)>,
@@ -295,6 +299,7 @@ pub struct Telemetry {
     pub log: String,
     pub log_format: LogFormat,
     pub tenant_labels: bool,
+    pub traces: Traces,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

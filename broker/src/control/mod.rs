@@ -360,6 +360,7 @@ impl Control {
     /// Waits for a change under way and closes the store. Called last, when nobody is served any more.
     pub async fn close(&self) {
         let _turn = self.changing.lock().await;
+        self.broker.end_traces().await;
         self.durable().close().await;
     }
 

@@ -7,6 +7,7 @@
 pub mod connection;
 mod failure;
 mod http;
+mod leg;
 pub mod pending;
 mod pipe;
 mod queue;
