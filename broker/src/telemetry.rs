@@ -12,6 +12,7 @@ use std::{
 use tracing_subscriber::{EnvFilter, Layer as _, Registry, fmt, layer::SubscriberExt as _, reload, util::SubscriberInitExt as _};
 
 pub mod audit;
+pub mod caused;
 pub mod context;
 mod export;
 mod logs;

@@ -34,6 +34,7 @@ use crate::{
     limits::CALL_TOTAL_MAX,
     metrics::Outcome,
     rules::{completion, event_log::EventKind, exposure, tasks::is_tool_error},
+    telemetry::request::{self, Request},
 };
 
 /// One request in flight.
@@ -59,6 +60,8 @@ pub struct Call {
     /// The backend knows that nobody waits any more.
     told: AtomicBool,
     sent: Mutex<Option<Carried>>,
+    /// As the log, its trace and the audit log know it.
+    pub observed: Option<Arc<Request>>,
 }
 
 /// A call whose task dies is still answered.
@@ -106,6 +109,7 @@ impl Call {
             settled: AtomicBool::new(false),
             told: AtomicBool::new(false),
             sent: Mutex::new(None),
+            observed: request::current(),
         })
     }
 

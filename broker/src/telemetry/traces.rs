@@ -180,6 +180,8 @@ pub struct Tracing {
 #[derive(Debug, Default)]
 struct Open {
     ended: Vec<SpanData>,
+    /// The newest span towards a backend.
+    latest_attempt: Option<SpanId>,
     /// Whether to export; known once the whole of it is over.
     decided: Option<bool>,
 }
@@ -236,6 +238,7 @@ impl Tracing {
             KeyValue::new("mcp_broker.backend_transport", transport),
         ]);
         child.attributes.extend(self.target_attributes());
+        self.open().latest_attempt = Some(child.place.span);
         child
     }
 
@@ -266,6 +269,10 @@ impl Tracing {
             attributes: Vec::new(),
             error: None,
         }
+    }
+
+    pub fn latest_attempt(&self) -> Option<SpanId> {
+        self.open().latest_attempt
     }
 
     /// A span is over. After the end of the whole it goes the way that was decided then.

@@ -28,7 +28,6 @@ pub use super::failure::Failure;
 use super::{
     Link,
     http::{HttpWire, Request},
-    leg::Leg,
     pending::{Asked, Delivery, Pending},
     queue::FrameQueue,
     unreadable,
@@ -40,7 +39,7 @@ use crate::{
     },
     durable::fault_point,
     metrics::{Direction, Metrics, Side},
-    telemetry::request,
+    telemetry::{caused::Caused, request},
 };
 
 /// How long requests in flight may wait for their own word after the backend said to one of them that it forgot the
@@ -166,7 +165,7 @@ impl Connection {
             splice.replace(*span, text.clone());
         }
         let in_meta = matches!(self.wire, Wire::Pipe(_));
-        let span = Leg::begin(outgoing.message, link.backend.id.as_str(), link.backend.transport(), in_meta, &mut splice);
+        let span = Caused::attempt(outgoing.message, link.backend.id.as_str(), link.backend.transport(), in_meta, &mut splice);
         outgoing.asker.sent_as(Carried { link: link.clone(), connection: self.clone(), wire_id });
         let sent_at = Instant::now();
         let request = Request { wire_id, frame: splice.finish(), asker: Some(outgoing.asker), opening: false };
@@ -175,7 +174,10 @@ impl Connection {
             None => self.round_trip(link, request).await,
         };
         if let Some(span) = span {
-            span.end(&answer, outgoing.message.method);
+            match &answer {
+                Ok(answer) => span.answered(answer, outgoing.message.method),
+                Err(failure) => span.failed(failure.name()),
+            }
         }
         // How long a task takes says nothing about how fast its backend answers.
         if !outgoing.asker.is_task() {

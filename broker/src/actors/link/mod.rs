@@ -7,7 +7,6 @@
 pub mod connection;
 mod failure;
 mod http;
-mod leg;
 pub mod pending;
 mod pipe;
 mod queue;

@@ -62,7 +62,7 @@ impl super::Tasks {
     pub(super) fn start(&self, run: Arc<TaskRun>, from: Step) {
         if self.enter(&run) {
             let running = run.shared.running.clone();
-            let request = observed::request_of(&run);
+            let request = run.observed.get_or_init(|| observed::request_of(&run)).clone();
             running.spawn(request::scope(request, carry_out(run, from)));
         }
     }
