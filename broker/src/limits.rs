@@ -302,6 +302,9 @@ pub const END_RETRY_MAX: Duration = Duration::from_secs(60);
 
 // Traces and the audit log.
 
+/// A certificate that is valid for less is told of with an error in the log; Prometheus alerts at the same time.
+pub const CERTIFICATE_ENDS_SOON: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
 /// Spans kept of one request until it is over; further ones are dropped and counted.
 pub const SPANS_PER_REQUEST_MAX: usize = 64;
 /// Spans sent to the collector at once.

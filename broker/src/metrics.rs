@@ -29,6 +29,8 @@ use protocol::{
 };
 use storage::TaskStatus;
 
+pub use self::observed::BACKEND_STATES;
+
 /// Backends that get a label value of their own; the following ones share `other`.
 pub const BACKEND_LABELS_MAX: usize = 200;
 /// Tenants that get a label value of their own, where tenant labels are configured at all.

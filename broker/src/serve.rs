@@ -42,7 +42,7 @@ use crate::{
         self,
         node::{Node, NodeSettings, Replica},
     },
-    limits::{ACCEPT_QUEUE, CLOSE_WAIT},
+    limits::{ACCEPT_QUEUE, CERTIFICATE_ENDS_SOON, CLOSE_WAIT},
     listeners::{
         self,
         door::{self, Door},
@@ -86,6 +86,9 @@ pub enum ServeError {
     #[error("the operating system refused {what}: {source}")]
     System { what: &'static str, source: io::Error },
 }
+
+/// For whom the doors are, as metrics name them.
+const DOORS: [&str; 2] = ["clients", "operators"];
 
 /// Exit codes, after BSD's sysexits.
 pub const EXIT_USAGE: u8 = 64;
@@ -256,6 +259,7 @@ impl Running {
             internal.map(|bound| Listener::start(bound, |listener, stop| listeners::internal::serve(Arc::clone(&broker), listener, stop)));
         let internal = internal.transpose()?;
         control.follow();
+        tell_of_certificates(&doors, &metrics);
         tokio::spawn(durable::sweep(Arc::clone(&broker.shared.durable), Arc::clone(&config), metrics));
         Ok(Self { options, config, logging, broker, control, node, doors, http, tcp, quic, admin, internal })
     }
@@ -349,11 +353,17 @@ impl Running {
                 return;
             }
         };
-        for door in &self.doors {
-            if let Err(error) = door.reload() {
-                tracing::error!(%error, "the certificates stay as they are");
+        self.control.record_reload(reloaded.tenants, reloaded.backends).await;
+        for (door, listener) in self.doors.iter().zip(DOORS) {
+            let reloaded = door.reload();
+            if door.tls().is_some() {
+                self.control.metrics.observed.certificate_reload(listener, reloaded.is_ok());
+            }
+            if let Err(error) = reloaded {
+                tracing::error!(%error, listener, "the certificates stay as they are");
             }
         }
+        tell_of_certificates(&self.doors, &self.control.metrics);
         if let Err(error) = self.logging.set_filter(&next.telemetry.log) {
             tracing::error!(%error, "the log's filter stays as it is");
         }
@@ -434,6 +444,18 @@ fn bind_if(key: &'static str, address: Option<SocketAddr>) -> Result<Option<TcpL
 fn listener_ended(what: &'static str, ended: Result<(), tokio::task::JoinError>) -> ServeError {
     let detail = ended.map_or_else(|fault| fault.to_string(), |()| "without a word".to_owned());
     ServeError::ListenerEnded { what, detail }
+}
+
+/// To metrics, and to the log where one ends soon.
+fn tell_of_certificates(doors: &[Door; 2], metrics: &Metrics) {
+    for (door, listener) in doors.iter().zip(DOORS) {
+        let Some(ends_at) = door.certificate_ends_at() else { continue };
+        metrics.observed.certificate(listener, ends_at);
+        let left = ends_at.saturating_sub(jiff::Timestamp::now().as_second());
+        if left < i64::try_from(CERTIFICATE_ENDS_SOON.as_secs()).unwrap_or(i64::MAX) {
+            tracing::error!(listener, days_left = left / 86_400, "the certificate that listeners present ends soon, or has ended");
+        }
+    }
 }
 
 fn warn_of_open_doors(config: &Config) {

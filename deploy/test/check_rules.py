@@ -25,7 +25,8 @@ SELECTOR = re.compile(r"((?:mcp|process)_[a-z_]+|up)\{([^}]*)\}")
 def declared() -> dict[str, set[str]]:
     """Names and labels, as Prometheus shows them: a histogram is three series."""
     metrics: dict[str, set[str]] = {"up": set(), "mcp_build_info": {"version"}}
-    source = (ROOT / "broker/src/metrics.rs").read_text().split("#[cfg(test)]")[0]
+    files = [ROOT / "broker/src/metrics.rs", *sorted((ROOT / "broker/src/metrics").glob("*.rs"))]
+    source = "\n".join(path.read_text().split("#[cfg(test)]")[0] for path in files)
     call = re.compile(r'\.?(counters|counter|gauges|gauge|histograms)\(\s*"(mcp_\w+)",\s*"[^"]*",?\s*(?:&\[([^\]]*)\])?', re.S)
     for kind, name, labels in call.findall(source):
         names = [name + end for end in ("_bucket", "_sum", "_count")] if kind == "histograms" else [name]

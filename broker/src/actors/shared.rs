@@ -84,10 +84,10 @@ impl Shared {
         request::with_current(|request| request.refuse(refusal.kind));
         // Within a request its line of the log has the id anyway.
         let own = request::current_name().is_none().then(crate::request_id);
-        let kind = refusal.kind.name();
+        let (kind, shown) = (refusal.kind.name(), own.as_deref().map(tracing::field::display));
         match refusal.kind {
-            ErrorKind::Internal => tracing::error!(session, tenant, request_id = own, kind, %refusal, "the broker failed"),
-            _ => tracing::debug!(session, tenant, request_id = own, kind, %refusal, "refused"),
+            ErrorKind::Internal => tracing::error!(session, tenant, request_id = shown, kind, %refusal, "the broker failed"),
+            _ => tracing::debug!(session, tenant, request_id = shown, kind, %refusal, "refused"),
         }
         own.unwrap_or_else(crate::request_id)
     }

@@ -159,7 +159,7 @@ impl Writing {
 
 #[cfg(test)]
 mod tests {
-    use storage::{AuditFilter, AuditKind, AuditStore, SqliteStore};
+    use storage::{AuditFilter, AuditKind, SqliteStore};
 
     use super::*;
 

@@ -2,7 +2,11 @@
 //!
 //! Used by every listener of clients and operators. A certificate speaks for a principal as a key does.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{
+    io,
+    sync::Arc,
+    time::{Duration, UNIX_EPOCH},
+};
 
 use protocol::ids::{PrincipalId, TenantId};
 use tokio::net::TcpStream;
@@ -72,6 +76,12 @@ impl Door {
     /// Reads certificates anew. After an error everything is as it was.
     pub fn reload(&self) -> Result<(), TlsError> {
         self.tls.as_ref().map_or(Ok(()), |tls| tls.reload())
+    }
+
+    /// When the certificate that is presented now ends, in seconds since 1970; `None` without one.
+    pub fn certificate_ends_at(&self) -> Option<i64> {
+        let until = self.tls.as_ref()?.valid_until()?.duration_since(UNIX_EPOCH).ok()?;
+        i64::try_from(until.as_secs()).ok()
     }
 
     /// For a listener that is never without.

@@ -8,7 +8,7 @@ use protocol::ids::{BackendId, TenantId};
 use super::{BACKEND_LABELS_MAX, Declare, OTHER};
 
 /// States a backend can be in, as its label says.
-const BACKEND_STATES: [&str; 5] = ["connecting", "ready", "degraded", "failed", "disabled"];
+pub const BACKEND_STATES: [&str; 5] = ["connecting", "ready", "degraded", "failed", "disabled"];
 
 pub struct Observed {
     spans: IntCounterVec,

@@ -6,7 +6,7 @@ use utoipa::{
     openapi::security::{Http, HttpAuthScheme, SecurityScheme},
 };
 
-use super::{backends, health, live, tenants};
+use super::{audit, backends, health, live, tenants};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -20,6 +20,7 @@ use super::{backends, health, live, tenants};
         backends::list, backends::show, backends::put, backends::remove, backends::probe,
         live::sessions, live::session, live::end_session,
         live::tasks, live::task, live::cancel_task, live::subscriptions, live::nodes, live::drain,
+        audit::list, audit::export,
         health::live, health::ready, health::metrics, serve,
     ),
     security(("admin_token" = [])),
