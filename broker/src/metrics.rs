@@ -5,6 +5,7 @@
 //! open sets, backends and tenants, are capped and end in `other`); what the path of a call touches costs one atomic
 //! operation, as its label children are resolved once. A metric that nothing moves is not declared.
 
+mod capped;
 mod observed;
 mod process;
 
@@ -12,12 +13,11 @@ use std::{
     fmt::Write as _,
     sync::{
         OnceLock,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
-use dashmap::DashMap;
 use prometheus::{
     Encoder as _, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
     core::Collector,
@@ -29,6 +29,7 @@ use protocol::{
 };
 use storage::TaskStatus;
 
+use self::capped::Capped;
 pub use self::observed::BACKEND_STATES;
 
 /// Backends that get a label value of their own; the following ones share `other`.
@@ -438,35 +439,6 @@ impl Metrics {
 impl std::fmt::Debug for Metrics {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.write_str("Metrics")
-    }
-}
-
-/// Resolved label children of an open set of names. Past the cap, a new name shares the child of `other`.
-struct Capped<K, C> {
-    children: DashMap<K, C>,
-    /// Names taken. A cap, not a count: two threads may overshoot it by one name each.
-    taken: AtomicUsize,
-    other: OnceLock<C>,
-    max: usize,
-}
-
-impl<K: Clone + Eq + std::hash::Hash, C> Capped<K, C> {
-    fn new(max: usize) -> Self {
-        Self { children: DashMap::new(), taken: AtomicUsize::new(0), other: OnceLock::new(), max }
-    }
-
-    fn with(&self, key: &K, label: &str, child: impl Fn(&str) -> C, act: impl Fn(&C)) {
-        if let Some(found) = self.children.get(key) {
-            return act(&found);
-        }
-        if self.taken.load(Ordering::Relaxed) >= self.max {
-            return act(self.other.get_or_init(|| child(OTHER)));
-        }
-        let entry = self.children.entry(key.clone()).or_insert_with(|| {
-            self.taken.fetch_add(1, Ordering::Relaxed);
-            child(label)
-        });
-        act(&entry);
     }
 }
 

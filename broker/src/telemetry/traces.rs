@@ -352,7 +352,7 @@ impl Tracing {
             dropped_attributes_count: 0,
             events: SpanEvents::default(),
             links: SpanLinks::default(),
-            status: error.map_or(Status::Unset, |error| Status::error(error)),
+            status: error.map_or(Status::Unset, Status::error),
             instrumentation_scope: InstrumentationScope::builder("mcp-broker").with_version(env!("CARGO_PKG_VERSION")).build(),
         }
     }

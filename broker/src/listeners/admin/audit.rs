@@ -51,6 +51,7 @@ pub(super) struct AuditParams {
     /// Only this tenant's, which may be gone by now.
     tenant: Option<String>,
     /// `admin` or `call`.
+    #[param(pattern = "^(admin|call)$")]
     kind: Option<String>,
     /// From this moment on: a time such as 2026-01-31T12:00:00Z, or how long ago, such as 24h.
     since: Option<String>,

@@ -31,6 +31,7 @@ pub(super) struct BackendList {
 #[serde(deny_unknown_fields)]
 pub(super) struct ListParams {
     /// Only those in this state, such as `failed`.
+    #[param(pattern = "^(connecting|ready|degraded|failed|disabled)$")]
     state: Option<String>,
     /// Entries of one page; all of them where it is absent.
     #[param(minimum = 1, maximum = 1000)]
@@ -47,7 +48,7 @@ pub(super) struct PutParams {
 }
 
 /// The tenant's backends.
-#[utoipa::path(get, path = "/admin/v1/tenants/{tenant}/backends", tag = "backends", params(("tenant" = String, Path), ListParams), responses(
+#[utoipa::path(get, path = "/admin/v1/tenants/{tenant}/backends", tag = "backends", params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default"), ListParams), responses(
     (status = 200, body = BackendList), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn list(
     State(control): State<Arc<Control>>,
@@ -66,7 +67,7 @@ pub(super) async fn list(
 
 /// One backend: how it does and how it was registered.
 #[utoipa::path(get, path = "/admin/v1/tenants/{tenant}/backends/{backend}", tag = "backends",
-    params(("tenant" = String, Path), ("backend" = String, Path)), responses((status = 200, body = BackendView),
+    params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default"), ("backend" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$")), responses((status = 200, body = BackendView),
         (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn show(
     State(control): State<Arc<Control>>,
@@ -80,7 +81,7 @@ pub(super) async fn show(
 
 /// Registers or replaces a backend. Answers after the first handshake; `state` and `last_error` tell when it failed.
 #[utoipa::path(put, path = "/admin/v1/tenants/{tenant}/backends/{backend}", tag = "backends",
-    params(("tenant" = String, Path), ("backend" = String, Path), PutParams), request_body = BackendSpec,
+    params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default"), ("backend" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$"), PutParams), request_body = BackendSpec,
     responses((status = 201, body = BackendView), (status = 200, description = "Replaced", body = BackendView),
         (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn put(
@@ -106,7 +107,7 @@ fn check_state(state: &str) -> Result<(), Problem> {
 
 /// Removes a backend and closes its links.
 #[utoipa::path(delete, path = "/admin/v1/tenants/{tenant}/backends/{backend}", tag = "backends",
-    params(("tenant" = String, Path), ("backend" = String, Path)), responses((status = 204),
+    params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default"), ("backend" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$")), responses((status = 204),
         (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn remove(
     State(control): State<Arc<Control>>,
@@ -121,7 +122,7 @@ pub(super) async fn remove(
 
 /// Connects anew or refreshes the lists now, and tells how it went.
 #[utoipa::path(post, path = "/admin/v1/tenants/{tenant}/backends/{backend}/probe", tag = "backends",
-    params(("tenant" = String, Path), ("backend" = String, Path)), responses((status = 200, body = BackendView),
+    params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default"), ("backend" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$")), responses((status = 200, body = BackendView),
         (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn probe(
     State(control): State<Arc<Control>>,

@@ -88,14 +88,14 @@ pub(super) async fn sessions(State(control): State<Arc<Control>>, Params(of): Pa
 }
 
 /// One session.
-#[utoipa::path(get, path = "/admin/v1/sessions/{id}", tag = "sessions", params(("id" = String, Path)), responses(
+#[utoipa::path(get, path = "/admin/v1/sessions/{id}", tag = "sessions", params(("id" = String, Path, pattern = "^[!-~]+$", max_length = 128)), responses(
     (status = 200, body = SessionView), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn session(State(control): State<Arc<Control>>, Id(id): Id) -> Result<impl IntoResponse, Problem> {
     Ok(axum::Json(control.session(&id).await?))
 }
 
 /// Ends a session, on whichever replica it is.
-#[utoipa::path(delete, path = "/admin/v1/sessions/{id}", tag = "sessions", params(("id" = String, Path)), responses(
+#[utoipa::path(delete, path = "/admin/v1/sessions/{id}", tag = "sessions", params(("id" = String, Path, pattern = "^[!-~]+$", max_length = 128)), responses(
     (status = 204), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn end_session(State(control): State<Arc<Control>>, Id(id): Id) -> Result<impl IntoResponse, Problem> {
     control.end_session(&id).await?;
@@ -121,14 +121,14 @@ pub(super) async fn tasks(State(control): State<Arc<Control>>, Params(filter): P
 }
 
 /// One task, with its history.
-#[utoipa::path(get, path = "/admin/v1/tasks/{id}", tag = "tasks", params(("id" = String, Path)), responses(
+#[utoipa::path(get, path = "/admin/v1/tasks/{id}", tag = "tasks", params(("id" = String, Path, pattern = "^[!-~]+$", max_length = 128)), responses(
     (status = 200, body = TaskShown), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn task(State(control): State<Arc<Control>>, Id(id): Id) -> Result<impl IntoResponse, Problem> {
     Ok(axum::Json(control.task(&id).await?))
 }
 
 /// Cancels a task.
-#[utoipa::path(post, path = "/admin/v1/tasks/{id}/cancel", tag = "tasks", params(("id" = String, Path)), responses(
+#[utoipa::path(post, path = "/admin/v1/tasks/{id}/cancel", tag = "tasks", params(("id" = String, Path, pattern = "^[!-~]+$", max_length = 128)), responses(
     (status = 200, body = TaskView), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn cancel_task(State(control): State<Arc<Control>>, Id(id): Id) -> Result<impl IntoResponse, Problem> {
     control.broker.cancel_task(&id).await.map_err(|refusal| task_problem(&id, &refusal))?;

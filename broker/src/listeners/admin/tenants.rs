@@ -69,7 +69,7 @@ pub(super) async fn list(State(control): State<Arc<Control>>, Params(page): Para
 }
 
 /// One tenant.
-#[utoipa::path(get, path = "/admin/v1/tenants/{tenant}", tag = "tenants", params(("tenant" = String, Path)), responses(
+#[utoipa::path(get, path = "/admin/v1/tenants/{tenant}", tag = "tenants", params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default")), responses(
     (status = 200, body = TenantView), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn show(State(control): State<Arc<Control>>, TenantName(tenant): TenantName) -> Result<impl IntoResponse, Problem> {
     let view = control.tenant(&tenant)?;
@@ -77,7 +77,7 @@ pub(super) async fn show(State(control): State<Arc<Control>>, TenantName(tenant)
 }
 
 /// Makes or replaces a tenant.
-#[utoipa::path(put, path = "/admin/v1/tenants/{tenant}", tag = "tenants", params(("tenant" = String, Path)), request_body = TenantSpec,
+#[utoipa::path(put, path = "/admin/v1/tenants/{tenant}", tag = "tenants", params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default")), request_body = TenantSpec,
     responses((status = 201, body = TenantView), (status = 200, description = "Replaced", body = TenantView),
         (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn put(
@@ -92,7 +92,7 @@ pub(super) async fn put(
 }
 
 /// Removes a tenant with its keys and backends, and ends its sessions.
-#[utoipa::path(delete, path = "/admin/v1/tenants/{tenant}", tag = "tenants", params(("tenant" = String, Path)), responses(
+#[utoipa::path(delete, path = "/admin/v1/tenants/{tenant}", tag = "tenants", params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default")), responses(
     (status = 204), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn remove(
     State(control): State<Arc<Control>>,
@@ -104,7 +104,7 @@ pub(super) async fn remove(
 }
 
 /// The tenant's API keys, without the keys themselves.
-#[utoipa::path(get, path = "/admin/v1/tenants/{tenant}/keys", tag = "keys", params(("tenant" = String, Path), PageParams), responses(
+#[utoipa::path(get, path = "/admin/v1/tenants/{tenant}/keys", tag = "keys", params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default"), PageParams), responses(
     (status = 200, body = KeyList), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn list_keys(
     State(control): State<Arc<Control>>,
@@ -116,7 +116,7 @@ pub(super) async fn list_keys(
 }
 
 /// Makes an API key. This answer alone shows it.
-#[utoipa::path(post, path = "/admin/v1/tenants/{tenant}/keys", tag = "keys", params(("tenant" = String, Path)),
+#[utoipa::path(post, path = "/admin/v1/tenants/{tenant}/keys", tag = "keys", params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default")),
     request_body = Option<KeyRequest>, responses((status = 201, body = KeyShown),
         (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn create_key(
@@ -130,7 +130,7 @@ pub(super) async fn create_key(
 
 /// Revokes an API key, at once.
 #[utoipa::path(delete, path = "/admin/v1/tenants/{tenant}/keys/{id}", tag = "keys",
-    params(("tenant" = String, Path), ("id" = String, Path)), responses((status = 204),
+    params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default"), ("id" = String, Path, pattern = "^[!-~]+$", max_length = 128)), responses((status = 204),
         (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn revoke_key(
     State(control): State<Arc<Control>>,
