@@ -68,5 +68,6 @@ install_node_part
 install_python_part python1
 install_python_part python2
 install_python_part wires
+install_python_part admin
 install_fixture_part
 printf '%s\n' "$target"

@@ -7,7 +7,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if [[ ${1:-} == --binary ]]; then
     binary=$2
 else
-    cargo build --locked -p mcp-broker
+    cargo build --locked -p mcp-broker -p testkit --bins
     binary=${CARGO_TARGET_DIR:-target}/debug/mcp-broker
 fi
 scripts/install-servers.sh >&2

@@ -15,7 +15,10 @@ use protocol::{
     ids::{BackendId, KeyId, PrincipalId, SessionId, TenantId},
 };
 use storage::SessionKey;
-use transport::http_client::{HttpClient, HttpClientConfig, TlsSetupError};
+use transport::{
+    egress::EgressPolicy,
+    http_client::{HttpClient, HttpClientConfig, TlsSetupError},
+};
 
 use self::adoption::Adopting;
 pub use self::adoption::Adoption;
@@ -30,6 +33,7 @@ use crate::{
     metrics::Metrics,
     placement::Placement,
     rules::catalog::{BackendLists, Endpoint},
+    telemetry::{self, Export},
     views::{BackendStatus, SessionView, SubscriptionView},
 };
 
@@ -53,6 +57,7 @@ pub struct Broker {
     /// Over, but not in the store yet: they are not to be found there.
     ending: DashSet<SessionKey>,
     adopting: Adopting,
+    export: tokio::sync::Mutex<Export>,
 }
 
 impl Broker {
@@ -66,9 +71,16 @@ impl Broker {
         let node = NodeSettings::fresh_name(&parts.config.node.id);
         let durable = Durable::new(parts.stores, node, parts.keys.seal, parts.metrics.clone());
         let placement = Placement::new(&parts.keys.peer)?;
+        // The operator says where the collector is, so no policy for backends applies.
+        let everywhere =
+            EgressPolicy { allow: vec!["0.0.0.0/0".parse(), "::/0".parse()].into_iter().flatten().collect(), ..EgressPolicy::default() };
+        let to_collector = HttpClient::new(HttpClientConfig { egress: Arc::new(everywhere), ..HttpClientConfig::default() })?;
+        let (traces, export) =
+            telemetry::begin_export(&parts.config.telemetry.traces, &parts.config.node.id, to_collector, parts.metrics.clone());
         let broker = Arc::new(Broker {
             placement,
-            shared: Shared::new(parts.config, parts.metrics, http, parts.keys.cursor, durable),
+            shared: Shared::new(parts.config, parts.metrics, http, parts.keys.cursor, durable, traces),
+            export: tokio::sync::Mutex::new(export),
             keyring: parts.keyring,
             tenants: DashMap::new(),
             sessions: DashMap::new(),
@@ -81,6 +93,11 @@ impl Broker {
         tokio::spawn(broker.shared.rates.clone().keep(Arc::downgrade(&broker.shared.durable)));
         broker.shared.overload.watch(&broker.shared.config.overload);
         Ok(broker)
+    }
+
+    /// Lets the newest spans leave. Called last, when nobody is served any more.
+    pub async fn end_traces(&self) {
+        self.export.lock().await.end().await;
     }
 
     // Tenants and backends.

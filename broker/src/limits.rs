@@ -414,6 +414,36 @@ pub const OVERLOAD_BODY_BYTES_MAX: usize = 64 * 1024;
 /// What waits for one client counts in steps of this size among what waits for all.
 pub const OUTBOX_STEP_BYTES: usize = 256 * 1024;
 
+// Traces and the audit log.
+
+/// A certificate that is valid for less is told of with an error in the log; Prometheus alerts at the same time.
+pub const CERTIFICATE_ENDS_SOON: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
+/// Spans kept of one request until it is over; further ones are dropped and counted.
+pub const SPANS_PER_REQUEST_MAX: usize = 64;
+/// Spans sent to the collector at once.
+pub const SPAN_BATCH_MAX: usize = 512;
+/// How long a span may wait for company.
+pub const SPAN_BATCH_WAIT: Duration = Duration::from_secs(1);
+/// How long the collector may take for one batch; then it is dropped.
+pub const SPAN_EXPORT_WAIT: Duration = Duration::from_secs(5);
+/// How long the end of the process waits for spans to leave.
+pub const SPAN_FLUSH_WAIT: Duration = Duration::from_secs(2);
+/// Records of the audit log that wait to be stored; what finds no room is dropped and counted.
+pub const AUDIT_QUEUE_MAX: usize = 16_384;
+/// Bytes of those.
+pub const AUDIT_QUEUE_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// Records stored in one commit.
+pub const AUDIT_BATCH_MAX: usize = 500;
+/// No further record is added to a batch that holds this much.
+pub const AUDIT_BATCH_BYTES_MAX: usize = 1024 * 1024;
+/// How long the end of the process waits for records to be stored.
+pub const AUDIT_FLUSH_WAIT: Duration = Duration::from_secs(2);
+/// Longer arguments have a digest in the audit log, and no text.
+pub const AUDIT_ARGUMENTS_BYTES_MAX: usize = 16 * 1024;
+/// Longer names and URIs are cut in the audit log.
+pub const AUDIT_TARGET_CHARS_MAX: usize = 512;
+
 // The whole process.
 
 /// Once the drain's grace is over, everything still open gets this long to close before the process ends.
@@ -442,5 +472,7 @@ const _: () = assert!(at_most(TASK_POLL_MIN, TASK_POLL_MAX));
 const _: () = assert!(at_most(TASK_LOOK_INTERVAL_ALONE, TASK_LOOK_INTERVAL));
 const _: () = assert!(at_most(STORE_RETRY_FIRST, STORE_RETRY_MAX));
 const _: () = assert!(EVENT_BATCH_MAX <= EVENT_QUEUE_MAX && EVENT_BATCH_BYTES_MAX <= EVENT_QUEUE_BYTES_MAX);
+const _: () = assert!(AUDIT_BATCH_MAX <= AUDIT_QUEUE_MAX && AUDIT_BATCH_BYTES_MAX <= AUDIT_QUEUE_BYTES_MAX);
+const _: () = assert!(at_most(AUDIT_FLUSH_WAIT, CLOSE_WAIT) && at_most(SPAN_FLUSH_WAIT, CLOSE_WAIT)); // both are waited for while closing
 const _: () = assert!(FLUSHED_AT_ONCE <= PERSIST_QUEUE_MAX); // else writing behind could crowd out what somebody waits for
 const _: () = assert!(URI_BYTES_MAX < REQUEST_HEAD_BYTES_MAX);

@@ -7,6 +7,7 @@
 
 mod capped;
 mod limits;
+mod observed;
 pub(crate) mod process;
 mod protection;
 mod reloads;
@@ -31,7 +32,10 @@ use protocol::{
 };
 use storage::TaskStatus;
 
-pub use self::protection::{Protection, Retry};
+pub use self::{
+    observed::BACKEND_STATES,
+    protection::{Protection, Retry},
+};
 use self::{capped::Capped, limits::LimitMetrics};
 
 /// Backends that get a label value of their own; the following ones share `other`.
@@ -67,7 +71,7 @@ pub enum Outcome {
 impl Outcome {
     const ALL: [Self; 6] = [Self::Ok, Self::ToolError, Self::Error, Self::Refused, Self::Cancelled, Self::Timeout];
 
-    const fn label(self) -> &'static str {
+    pub const fn label(self) -> &'static str {
         match self {
             Self::Ok => "ok",
             Self::ToolError => "tool_error",
@@ -163,6 +167,7 @@ pub struct Metrics {
     hot_connected: IntGaugeVec,
     /// Indexed by direction, then side.
     bytes: [[IntCounter; 2]; 2],
+    pub observed: observed::Observed,
     pub reloads: reloads::Reloads,
     /// Present only where tenant labels are configured.
     tenants: Option<TenantRequests>,
@@ -259,6 +264,7 @@ impl Metrics {
                 "Whether words reach other replicas at once (1) or not (0).",
                 &["store"],
             ),
+            observed: observed::Observed::new(&declare),
             bytes: [bytes_of(Direction::In), bytes_of(Direction::Out)],
             reloads: reloads::Reloads::new(&declare),
             tenants: tenant_labels.then(|| TenantRequests {

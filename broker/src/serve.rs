@@ -39,7 +39,7 @@ use crate::{
         self,
         node::{Node, NodeSettings, Replica},
     },
-    limits::{CLOSE_WAIT, HANDSHAKES_END_WITHIN},
+    limits::{CERTIFICATE_ENDS_SOON, CLOSE_WAIT, HANDSHAKES_END_WITHIN},
     listeners::{
         self,
         door::{self, Door},
@@ -83,6 +83,9 @@ pub enum ServeError {
     #[error("the operating system refused {what}: {source}")]
     System { what: &'static str, source: io::Error },
 }
+
+/// For whom the doors are, as metrics name them.
+const DOORS: [&str; 2] = ["clients", "operators"];
 
 /// Exit codes, after BSD's sysexits.
 pub const EXIT_USAGE: u8 = 64;
@@ -257,6 +260,7 @@ impl Running {
             internal.map(|bound| Listener::start(bound, |listener, stop| listeners::internal::serve(Arc::clone(&broker), listener, stop)));
         let internal = internal.transpose()?;
         control.follow();
+        tell_of_certificates(&doors, &metrics);
         tokio::spawn(durable::sweep(Arc::clone(&broker.shared.durable), Arc::clone(&config), metrics));
         Ok(Self { options, config, logging, broker, control, node, doors, http, tcp, quic, admin, internal })
     }
@@ -366,11 +370,18 @@ impl Running {
     /// All of it or nothing: what can be refused is refused before anything changes.
     async fn follow_file(&self) -> Result<Followed, ServeError> {
         let next = read_config(&self.options)?;
-        let [clients, operators] = &self.doors;
-        let certificates = (clients.read_certificates()?, operators.read_certificates()?);
+        let mut certificates = Vec::with_capacity(self.doors.len());
+        for (door, listener) in self.doors.iter().zip(DOORS) {
+            let read = door.read_certificates();
+            if door.tls().is_some() {
+                self.control.metrics.observed.certificate_reload(listener, read.is_ok());
+            }
+            certificates.push(read?);
+        }
         let reloaded = self.control.reload(&next).await?;
-        clients.present(certificates.0);
-        operators.present(certificates.1);
+        self.control.record_reload(reloaded.tenants, reloaded.backends).await;
+        self.doors.iter().zip(certificates).for_each(|(door, read)| door.present(read));
+        tell_of_certificates(&self.doors, &self.control.metrics);
         // The filter was parsed with the file, so it is one.
         if let Err(error) = self.logging.set_filter(&next.telemetry.log) {
             tracing::error!(%error, "the log's filter stays as it is");
@@ -407,6 +418,18 @@ fn bind_quic(config: &Config, door: &Door, secret: &[u8; 32]) -> Result<Option<Q
 fn listener_ended(what: &'static str, ended: Result<(), tokio::task::JoinError>) -> ServeError {
     let detail = ended.map_or_else(|fault| fault.to_string(), |()| "without a word".to_owned());
     ServeError::ListenerEnded { what, detail }
+}
+
+/// To metrics, and to the log where one ends soon.
+fn tell_of_certificates(doors: &[Door; 2], metrics: &Metrics) {
+    for (door, listener) in doors.iter().zip(DOORS) {
+        let Some(ends_at) = door.certificate_ends_at() else { continue };
+        metrics.observed.certificate(listener, ends_at);
+        let left = ends_at.saturating_sub(jiff::Timestamp::now().as_second());
+        if left < i64::try_from(CERTIFICATE_ENDS_SOON.as_secs()).unwrap_or(i64::MAX) {
+            tracing::error!(listener, days_left = left / 86_400, "the certificate that listeners present ends soon, or has ended");
+        }
+    }
 }
 
 fn warn_of_open_doors(config: &Config) {

@@ -11,6 +11,16 @@ use std::{
 
 use tracing_subscriber::{EnvFilter, Layer as _, Registry, fmt, layer::SubscriberExt as _, reload, util::SubscriberInitExt as _};
 
+pub mod audit;
+pub mod caused;
+pub mod context;
+mod export;
+mod logs;
+pub mod request;
+pub mod traces;
+
+pub use self::export::{Export, begin as begin_export};
+use self::logs::Marked;
 use crate::config::{LogFormat, Telemetry, log_filter::parse_log_filter};
 
 #[derive(Debug, thiserror::Error)]
@@ -31,10 +41,11 @@ pub struct Logging {
 /// From here on events are logged.
 pub fn init(telemetry: &Telemetry) -> Result<Logging, TelemetryError> {
     let (filter, handle) = reload::Layer::new(parse_log_filter(&telemetry.log).map_err(TelemetryError::Filter)?);
-    let lines = fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
+    let colored = std::io::stderr().is_terminal();
+    let lines = fmt::layer().with_writer(std::io::stderr).with_ansi(colored);
     let lines = match telemetry.log_format {
-        LogFormat::Text => lines.boxed(),
-        LogFormat::Json => lines.json().flatten_event(true).boxed(),
+        LogFormat::Text => lines.map_event_format(|format| Marked(format.with_ansi(colored))).boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).map_event_format(Marked).boxed(),
     };
     // The filter stands first: its handle is typed by what is below it.
     tracing_subscriber::registry().with(filter).with(lines).try_init().map_err(|_| TelemetryError::SetUpTwice)?;

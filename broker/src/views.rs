@@ -61,6 +61,61 @@ pub struct BreakerStatus {
     pub next_probe_ms: Option<u64>,
 }
 
+/// One record of the audit log.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct AuditEntry {
+    /// Grows with every record; what a page ends with is where the next one begins.
+    #[serde(default)]
+    pub number: i64,
+    pub at: String,
+    /// `admin`: an operator changed something, or tried to; `call`: a client asked for something.
+    pub kind: String,
+    /// Whom it concerns; absent where it is no tenant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+    /// Who did it: a tenant's principal, or `admin`, or `configuration`.
+    pub principal: String,
+    /// The API key that was shown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api_key: Option<String>,
+    /// The MCP method, or the HTTP method and route of the admin API.
+    pub action: String,
+    /// The tool, prompt or resource as its client calls it, or the path of the admin API.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<String>,
+    /// Hash of the tool's definition as its backend listed it at that time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub definition: Option<String>,
+    /// Hash of the arguments, or of the body.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arguments_digest: Option<String>,
+    /// The arguments without what looks like a secret; only where that is configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arguments: Option<serde_json::Value>,
+    /// As in `mcp_requests_total`, or the status of a task, or of an HTTP response.
+    pub outcome: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<f64>,
+    /// The one in the log, and in errors that clients are told.
+    pub request_id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace_id: Option<String>,
+    /// Digest of the session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transport: Option<String>,
+    /// Where the operator called from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// The replica that took it.
+    pub node: String,
+}
+
 /// One client session.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SessionView {

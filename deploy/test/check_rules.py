@@ -26,7 +26,7 @@ def declared() -> dict[str, set[str]]:
     """Names and labels, as Prometheus shows them: a histogram is three series."""
     metrics: dict[str, set[str]] = {"up": set(), "mcp_build_info": {"version"}}
     files = [ROOT / "broker/src/metrics.rs", *sorted((ROOT / "broker/src/metrics").glob("*.rs"))]
-    source = "".join(file.read_text().split("#[cfg(test)]")[0] for file in files)
+    source = "\n".join(path.read_text().split("#[cfg(test)]")[0] for path in files)
     call = re.compile(r'\.?(counters|counter|gauges|gauge|histograms)\(\s*"(mcp_\w+)",\s*"[^"]*",?\s*(?:&\[([^\]]*)\])?', re.S)
     for kind, name, labels in call.findall(source):
         names = [name + end for end in ("_bucket", "_sum", "_count")] if kind == "histograms" else [name]

@@ -114,6 +114,15 @@ class Processes:
         [(source, _)] = self.compose.mounts("balancer")
         self.start("balancer", [program("haproxy", "/usr/sbin/haproxy"), "-db", "-f", str(self.compose.copied("balancer", source))])
 
+    def collector(self) -> None:
+        """No collector is among the distribution's packages: the stand-in of the tests takes its place, at its address."""
+        stand_in = self.broker.with_name("otlp-collector")
+        assert stand_in.exists(), f"{stand_in} is missing: cargo build -p testkit --bins"
+        self.compose.write_files("otel-collector")
+        self.spans = self.here / "spans.jsonl"
+        self.start("otel-collector", [str(stand_in), self.compose.address("otel-collector", 4318), str(self.spans)])
+        wait_for("the collector", self.spans.exists)
+
     def prometheus(self) -> None:
         # A test can not wait for a scrape every 15 s; everything else is as it is in the file.
         self.compose.write_files("prometheus", {"interval: 15s": "interval: 1s"})

@@ -41,7 +41,7 @@ class Topology:
         (self.here / "home").chmod(0o777)
         subprocess.run([ROOT / "deploy/make-secrets.sh", self.here / "secrets"], check=True, stdout=subprocess.DEVNULL)
         (self.here / "secrets").chmod(0o755)
-        for service, ports in {"postgres": [5432], "redis": [6379], "broker-1": [8080, 9090, 7400], "broker-2": [8080, 9090, 7400], "balancer": [8080, 9090], "prometheus": [9090]}.items():
+        for service, ports in {"postgres": [5432], "redis": [6379], "broker-1": [8080, 9090, 7400], "broker-2": [8080, 9090, 7400], "balancer": [8080, 9090], "prometheus": [9090], "otel-collector": [4318, 13133]}.items():
             for port in ports:
                 self.compose.address(service, port)
         url = self.here / "secrets/database_url"
@@ -50,6 +50,7 @@ class Topology:
         self.token = (self.here / "secrets/admin_token").read_text().strip()
         self.processes.postgres()
         self.processes.redis()
+        self.processes.collector()
         self.processes.start_brokers("broker-1", "broker-2")
         self.processes.balancer()
         self.processes.prometheus()
@@ -190,6 +191,32 @@ def prometheus_has_both_replicas_and_all_rules(it: Topology) -> None:
     # Not the others: one of the client's calls is refused on purpose, which is a large share of the first few.
     active = [alert["labels"] for alert in it.ask("alerts")["alerts"] if alert["labels"]["severity"] == "critical"]
     assert not active, f"alerts in a healthy topology: {active}"
+
+
+def a_trace_is_one_tree_whichever_replica_serves_it(it: Topology, key: str) -> int:
+    """Through the balancer, which knows nothing of sessions: one of two requests is passed on to the replica with the session."""
+    trace, client_span = "5af7651916cd43dd8448eb211c80319c", "c7ad6b7169203331"
+    session = Session(it, key, "balancer")
+    session.headers["traceparent"] = f"00-{trace}-{client_span}-01"
+    served = {session.echo()[0] for _ in range(6)}
+    assert served == {"broker-1", "broker-2"}, served
+
+    def spans() -> list[dict]:
+        return [span for span in map(json.loads, it.processes.spans.read_text().splitlines()) if span["trace"] == trace]
+
+    wait_for("six calls, each with its attempt", lambda: len(spans()) == 12)
+    ids = {span["id"] for span in spans()} | {client_span}
+    assert all(span["parent"] in ids and span["name"] == "tools/call tools__echo" for span in spans()), spans()
+    assert len({span["resource"]["service.instance.id"] for span in spans()}) == 1, "the owner of the session serves all of them"
+    return len(spans())
+
+
+def what_operators_did_is_in_the_audit_log(it: Topology) -> None:
+    lines = [json.loads(line) for line in it.command_line("audit", "export", "--tenant", "acme").splitlines()]
+    actions = {(line["action"], line["outcome"]) for line in lines}
+    assert {("PUT /admin/v1/tenants/{tenant}", "ok"), ("POST /admin/v1/tenants/{tenant}/keys", "ok")} <= actions, actions
+    refused = it.processes.sql("delete from audit")
+    assert refused.returncode != 0 and "only added to" in refused.stderr, refused
 
 
 def every_query_of_the_dashboards_finds_something(it: Topology) -> int:
@@ -349,6 +376,8 @@ def main() -> int:
             said("clients of two tenants used everything through the balancer")
             prometheus_has_both_replicas_and_all_rules(it)
             every_metric_of_the_broker_is_documented(it)
+            what_operators_did_is_in_the_audit_log(it)
+            said(f"one trace over both replicas, {a_trace_is_one_tree_whichever_replica_serves_it(it, key)} spans, all connected; the audit log is kept")
             said(f"Prometheus has both replicas and all rules; {every_query_of_the_dashboards_finds_something(it)} queries of dashboards are answered")
             said(f"both replicas restarted, {a_replica_restarts_and_no_call_fails(it, key)} calls meanwhile, none failed")
             said(f"the database was away for {calls_go_on_while_the_database_is_away(it, key)} calls, none failed")

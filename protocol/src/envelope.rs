@@ -123,6 +123,12 @@ pub struct Fields {
     pub input_responses: Option<Span>,
     /// `notifications`
     pub notifications: Option<Span>,
+    /// `_meta.traceparent`
+    pub meta_traceparent: Option<Span>,
+    /// `_meta.tracestate`
+    pub meta_tracestate: Option<Span>,
+    /// `_meta.baggage`
+    pub meta_baggage: Option<Span>,
     /// `error.code`
     pub error_code: Option<Span>,
     /// `error.message`
@@ -477,6 +483,9 @@ fn completion_reference(walker: &mut Walker<'_>, fields: &mut Fields, duplicate:
 fn meta(walker: &mut Walker<'_>, fields: &mut Fields, duplicate: &mut Option<&'static str>) -> Span {
     object(walker, |walker, key| match key {
         "progressToken" => set(&mut fields.meta_progress_token, walker.skip(), "_meta.progressToken", duplicate),
+        "traceparent" => set(&mut fields.meta_traceparent, walker.skip(), "_meta.traceparent", duplicate),
+        "tracestate" => set(&mut fields.meta_tracestate, walker.skip(), "_meta.tracestate", duplicate),
+        "baggage" => set(&mut fields.meta_baggage, walker.skip(), "_meta.baggage", duplicate),
         "dev.mcp-broker/token" => {
             fields.meta_has_own = true;
             set(&mut fields.meta_token, walker.skip(), "_meta[\"dev.mcp-broker/token\"]", duplicate);

@@ -7,14 +7,14 @@ use async_trait::async_trait;
 use protocol::ids::{TaskId, TenantId};
 
 use crate::{
-    Claim, ConfigStore, NodeName, NodeRecord, Renewal, SessionKey, SessionSeat, StoreError, StoredSession, StoredTask, SubscriptionCount,
-    TaskAudience, TaskInput, TaskLook, TaskPlace, TaskStatus, Transition, WholeTask, Write, Written,
+    AuditStore, Claim, ConfigStore, NodeName, NodeRecord, Renewal, SessionKey, SessionSeat, StoreError, StoredSession, StoredTask,
+    SubscriptionCount, TaskAudience, TaskInput, TaskLook, TaskPlace, TaskStatus, Transition, WholeTask, Write, Written,
 };
 
 /// Nodes, sessions, subscriptions and tasks, beside the configuration. A row that can not be read is left out of what is
 /// returned, counted and named in the log by its key: it must not keep the others from being served.
 #[async_trait]
-pub trait DurableStore: ConfigStore {
+pub trait DurableStore: ConfigStore + AuditStore {
     /// `sqlite` or `postgres`: a metric's label.
     fn engine(&self) -> &'static str;
 

@@ -4,6 +4,7 @@
 //! them. What an engine must do is written once, as the behaviours of `conformance`; an implementation is what passes them.
 //! A write to a [`DurableStore`] that returned `Ok` is on disk; what is in a [`HotStore`] may be lost at any time.
 
+mod audit;
 #[cfg(any(test, feature = "test"))]
 pub mod conformance;
 mod durable;
@@ -20,6 +21,7 @@ mod store;
 mod task;
 mod write;
 
+pub use audit::{AUDIT_ID_BYTES, AuditFilter, AuditKind, AuditRecord, AuditStore, StoredAudit};
 pub use durable::DurableStore;
 pub use error::StoreError;
 pub use event::{EventStore, LogEntry, LoggedEvent, StoredStream, StreamRecord};

@@ -53,8 +53,20 @@ impl AdminClient {
         self.try_send(method, path, body).await.expect("the admin listener answers")
     }
 
+    /// The same with more headers.
+    pub async fn send_with(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Option<&Value>) -> RawResponse {
+        self.try_send_with(method, path, headers, body).await.expect("the admin listener answers")
+    }
+
     pub async fn try_send(&self, method: &str, path: &str, body: Option<&Value>) -> Result<RawResponse, String> {
+        self.try_send_with(method, path, &[], body).await
+    }
+
+    async fn try_send_with(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Option<&Value>) -> Result<RawResponse, String> {
         let mut request = Request::builder().method(method).uri(path).header("host", self.address.to_string());
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
         if let Some(token) = &self.token {
             request = request.header("authorization", format!("Bearer {token}"));
         }

@@ -43,6 +43,7 @@ use crate::{
         routing::ToolCalled,
         tasks::is_tool_error,
     },
+    telemetry::request::{self, Request},
 };
 
 /// One request in flight.
@@ -76,6 +77,8 @@ pub struct Call {
     sent: Mutex<Option<Carried>>,
     /// Milliseconds after `started` at which it was sent.
     sent_ms: AtomicU64,
+    /// As the log, its trace and the audit log know it.
+    pub observed: Option<Arc<Request>>,
 }
 
 /// A call whose task dies is still answered.
@@ -130,6 +133,7 @@ impl Call {
             told: AtomicBool::new(false),
             sent: Mutex::new(None),
             sent_ms: AtomicU64::new(0),
+            observed: request::current(),
         })
     }
 

@@ -22,6 +22,7 @@ use crate::{
     limits::LONG_FIRST_MESSAGES_MAX,
     metrics::Metrics,
     rules::event_log::LogLimits,
+    telemetry::{request, traces::Traces},
 };
 
 #[derive(Debug)]
@@ -38,6 +39,7 @@ pub struct Shared {
     pub room: Arc<Gate<TenantId, PrincipalId>>,
     /// What is held for clients whose requests stand alone.
     pub modern: Modern,
+    pub traces: Traces,
     /// Signs list cursors.
     pub cursor_key: hmac::Key,
     /// Every task that must be over before the process may end.
@@ -57,7 +59,14 @@ pub struct Shared {
 }
 
 impl Shared {
-    pub fn new(config: Arc<Config>, metrics: Arc<Metrics>, http: HttpClient, cursor_key: hmac::Key, durable: Arc<Durable>) -> Arc<Self> {
+    pub fn new(
+        config: Arc<Config>,
+        metrics: Arc<Metrics>,
+        http: HttpClient,
+        cursor_key: hmac::Key,
+        durable: Arc<Durable>,
+        traces: Traces,
+    ) -> Arc<Self> {
         let (started, redis) = (Instant::now(), config.storage.redis_url.is_some());
         let room = Gate::new(config.limits.calls_in_flight, config.limits.calls_queued, metrics.queue_depth("calls"));
         Arc::new(Self {
@@ -70,6 +79,7 @@ impl Shared {
             trust: Trust::default(),
             tasks: Tasks::default(),
             modern: Modern::default(),
+            traces,
             metrics,
             http,
             cursor_key,
@@ -94,12 +104,15 @@ impl Shared {
     /// own needs somebody's attention, any other is between the client and its backend.
     pub fn note_refusal(&self, refusal: &Refusal, session: Option<&str>, tenant: Option<&str>) -> String {
         self.metrics.error(refusal.kind.code());
-        let (request_id, kind) = (crate::request_id(), refusal.kind.name());
+        request::with_current(|request| request.refuse(refusal.kind));
+        // Within a request its line of the log has the id anyway.
+        let own = request::current_name().is_none().then(crate::request_id);
+        let (kind, shown) = (refusal.kind.name(), own.as_deref().map(tracing::field::display));
         match refusal.kind {
-            ErrorKind::Internal => tracing::error!(session, tenant, %request_id, kind, %refusal, "the broker failed"),
-            _ => tracing::debug!(session, tenant, %request_id, kind, %refusal, "refused"),
+            ErrorKind::Internal => tracing::error!(session, tenant, request_id = shown, kind, %refusal, "the broker failed"),
+            _ => tracing::debug!(session, tenant, request_id = shown, kind, %refusal, "refused"),
         }
-        request_id
+        own.unwrap_or_else(crate::request_id)
     }
 
     /// What the operator says about tasks.

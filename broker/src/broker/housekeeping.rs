@@ -10,7 +10,7 @@ use std::{
 
 use super::Broker;
 use crate::{
-    actors::session::Session,
+    actors::{backend::Backend, session::Session},
     limits::{FLUSHED_AT_ONCE, REAPER_INTERVAL},
 };
 
@@ -32,6 +32,11 @@ pub(super) async fn reap(broker: Weak<Broker>) {
         broker.shared.modern.tick(now);
         let tenants: Vec<_> = broker.tenants.iter().map(|tenant| tenant.value().clone()).collect();
         tenants.iter().flat_map(|tenant| tenant.backends()).for_each(|backend| backend.close_idle_links(now));
+        let states = tenants.iter().flat_map(|tenant| {
+            let state = |backend: Arc<Backend>| (tenant.id.clone(), backend.id.clone(), backend.state().name());
+            tenant.backends().into_iter().map(state)
+        });
+        broker.shared.metrics.observed.backends(states);
         write_behind(&broker, &writing);
     }
 }

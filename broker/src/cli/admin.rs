@@ -14,6 +14,7 @@ use super::{
         AdminCommand, BackendAdd, BackendCommand, KeyCommand, Links, NodeCommand, OnlyTenant, Output, Protocol, SessionCommand,
         SubscriptionCommand, TaskCommand, TenantAdd, TenantCommand,
     },
+    audit,
     client::{AdminClient, ClientError},
     table::{self, Column},
 };
@@ -148,6 +149,7 @@ pub(super) async fn run(client: &AdminClient, command: AdminCommand) -> Result<S
         AdminCommand::Key(command) => key(client, command).await,
         AdminCommand::Session(command) => session(client, command).await,
         AdminCommand::Task(command) => task(client, command).await,
+        AdminCommand::Audit(command) => audit::audit(client, command).await,
         AdminCommand::Subscription(SubscriptionCommand::List { of, output }) => {
             let path = with_query("subscriptions", &[("tenant", of.name())]);
             Ok(list(client.ask(Method::GET, &path, None).await?, "subscriptions", SUBSCRIPTIONS, &output))
@@ -267,7 +269,7 @@ async fn remove(client: &AdminClient, path: &str, name: &str, output: &Output) -
     Ok(said(&json!({ "removed": name }), output, |_| format!("removed {}\n", table::clean(name))))
 }
 
-fn list(answer: Value, member: &str, columns: &[Column], output: &Output) -> Said {
+pub(super) fn list(answer: Value, member: &str, columns: &[Column], output: &Output) -> Said {
     said(&answer, output, |answer| table::rows(&answer[member], columns))
 }
 
@@ -381,7 +383,7 @@ fn read_file(file: &PathBuf) -> Result<String, ClientError> {
     read().map_err(|error: std::io::Error| ClientError::Usage(format!("{}: {error}", file.display())))
 }
 
-fn with_query(path: &str, parameters: &[(&str, Option<&str>)]) -> String {
+pub(super) fn with_query(path: &str, parameters: &[(&str, Option<&str>)]) -> String {
     let given = parameters.iter().filter_map(|(name, value)| Some(format!("{name}={}", escape((*value)?))));
     let query = given.collect::<Vec<_>>().join("&");
     if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") }

@@ -67,6 +67,9 @@ pub(super) enum AdminCommand {
     /// See who listens to which resources
     #[command(subcommand)]
     Subscription(SubscriptionCommand),
+    /// Read the audit log: who did what
+    #[command(subcommand)]
+    Audit(AuditCommand),
     /// See the replicas that share the database
     #[command(subcommand)]
     Node(NodeCommand),
@@ -301,6 +304,48 @@ pub(super) enum KeyCommand {
         of: OfTenant,
         #[command(flatten)]
         output: Output,
+    },
+}
+
+/// Which records of the audit log.
+#[derive(Debug, Args)]
+pub(super) struct AuditFilter {
+    /// Only this tenant's, which may be gone by now
+    #[arg(long)]
+    pub(super) tenant: Option<String>,
+    /// admin (what operators changed) or call (what clients asked for)
+    #[arg(long)]
+    pub(super) kind: Option<String>,
+    /// From a time such as 2026-01-31T12:00:00Z on, or how long ago, such as 24h
+    #[arg(long, value_name = "TIME")]
+    pub(super) since: Option<String>,
+    /// Before a time, written like that of --since
+    #[arg(long, value_name = "TIME")]
+    pub(super) until: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum AuditCommand {
+    /// List records of the audit log, oldest first
+    List {
+        #[command(flatten)]
+        filter: AuditFilter,
+        /// Begin after the record of this number
+        #[arg(long, value_name = "NUMBER")]
+        after: Option<i64>,
+        /// At most so many records
+        #[arg(long, value_name = "COUNT")]
+        limit: Option<u32>,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Print records of the audit log as JSON, one per line, to its end
+    Export {
+        #[command(flatten)]
+        filter: AuditFilter,
+        /// Begin after the record of this number
+        #[arg(long, value_name = "NUMBER")]
+        after: Option<i64>,
     },
 }
 

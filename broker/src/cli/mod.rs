@@ -5,6 +5,7 @@
 
 mod admin;
 mod args;
+mod audit;
 mod client;
 #[cfg(test)]
 mod documented;

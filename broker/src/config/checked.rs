@@ -11,12 +11,10 @@ use serde_json::Value;
 use transport::egress::{Cidr, EgressPolicy};
 
 use super::{
-    Auth, Certificate, ClientAuth, Config, DeclaredBackend, EventLog, Events, Listen, LogFormat, Secret, Session, Shutdown, Stdio, Telemetry,
-    Timeouts, Tls,
+    Auth, Certificate, ClientAuth, Config, DeclaredBackend, EventLog, Events, Listen, Secret, Session, Shutdown, Stdio, Timeouts, Tls,
     bodies::is_secret,
     fault::join,
     keys::{self, Default, Key, Kind},
-    log_filter::parse_log_filter,
     raw::{Raw, describe},
     spec::TenantSpec,
     units::{parse_duration, parse_size},
@@ -62,6 +60,7 @@ pub(super) fn check(raw: &Raw, faults: Vec<Fault>) -> Result<Config, Faults> {
         events: reading.events(),
         compat: reading.compat(),
         telemetry: reading.telemetry(),
+        audit: reading.audit(),
         shutdown: Shutdown { grace: reading.duration("shutdown.grace"), readiness_delay: reading.duration("shutdown.readiness_delay") },
         tenants: reading.tenants(),
         backends: reading.backends(&egress, &stdio),
@@ -197,19 +196,6 @@ impl Reading<'_> {
             keepalive: self.duration("events.keepalive"),
             retry: self.duration("events.retry"),
         }
-    }
-
-    fn telemetry(&mut self) -> Telemetry {
-        let log = self.value("telemetry.log", |value, _| {
-            let filter = text(value).filter(|text| !text.trim().is_empty()).ok_or_else(|| wrong(value))?;
-            parse_log_filter(filter).map(|_| filter.to_owned())
-        });
-        let log_format = self.value("telemetry.log_format", |value, _| match value.as_str() {
-            Some("text") => Ok(LogFormat::Text),
-            Some("json") => Ok(LogFormat::Json),
-            _ => Err(wrong(value)),
-        });
-        Telemetry { log, log_format, tenant_labels: self.bool("telemetry.tenant_labels") }
     }
 
     fn tenants(&mut self) -> Vec<(TenantId, TenantSpec)> {
@@ -361,7 +347,7 @@ impl Reading<'_> {
         self.value(path, size)
     }
 
-    fn list<T>(&mut self, path: &str, parse: fn(&str) -> Option<T>) -> Vec<T> {
+    pub(super) fn list<T>(&mut self, path: &str, parse: fn(&str) -> Option<T>) -> Vec<T> {
         self.value(path, |value, _| {
             let entries = value.as_array().ok_or_else(|| wrong(value))?;
             entries.iter().map(|entry| text(entry).and_then(parse).ok_or_else(|| format!("has an entry that {}", wrong(entry)))).collect()

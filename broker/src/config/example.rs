@@ -53,11 +53,21 @@ pub fn yaml() -> String {
         out.push('\n');
         comment(&mut out, "", section.doc);
         let _ = writeln!(out, "{}:", section.name);
+        let mut group = None;
         for key in section.keys {
-            comment(&mut out, "  ", key.doc);
+            let (indent, name) = match key.name.split_once('.') {
+                Some((of, name)) => {
+                    if group.replace(of) != Some(of) {
+                        let _ = writeln!(out, "  {of}:");
+                    }
+                    ("    ", name)
+                }
+                None => ("  ", key.name),
+            };
+            comment(&mut out, indent, key.doc);
             let _ = match key.default {
-                Default::Is(value) => writeln!(out, "  {}: {value}", key.name),
-                Default::None { example } => writeln!(out, "  # {}: {example}", key.name),
+                Default::Is(value) => writeln!(out, "{indent}{name}: {value}"),
+                Default::None { example } => writeln!(out, "{indent}# {name}: {example}"),
             };
         }
     }
@@ -173,12 +183,19 @@ mod tests {
                 tried += 1;
             }
         }
-        assert_eq!(tried, yaml().lines().filter(|line| line.starts_with("  # ") && line.contains(": ") && is_key(line)).count());
+        assert_eq!(
+            tried,
+            yaml()
+                .lines()
+                .filter(|line| line.trim_start().starts_with("# ") && line.starts_with("  ") && line.contains(": ") && is_key(line))
+                .count()
+        );
     }
 
     fn is_key(line: &str) -> bool {
-        let name = line.trim_start_matches("  # ").split(": ").next().unwrap_or_default();
-        SECTIONS.iter().any(|section| section.keys.iter().any(|key| key.name == name && matches!(key.default, Default::None { .. })))
+        let name = line.trim_start_matches([' ', '#']).split(": ").next().unwrap_or_default();
+        let is_called = |key: &Key| key.name.rsplit('.').next() == Some(name);
+        SECTIONS.iter().any(|section| section.keys.iter().any(|key| is_called(key) && matches!(key.default, Default::None { .. })))
     }
 
     #[test]

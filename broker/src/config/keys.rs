@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::{
     limits::{LIMITS, OVERLOAD},
-    protection, stdio,
+    observed, protection, stdio,
 };
 
 pub(super) struct Section {
@@ -79,6 +79,9 @@ pub(super) enum Kind {
     /// A map from a method to its deadline.
     Deadlines,
     Commands,
+    HttpUrl,
+    /// Of tenants and principals.
+    Callers,
 }
 
 impl Kind {
@@ -94,6 +97,7 @@ impl Kind {
                 | Self::Ratio { .. }
                 | Self::Deadlines
                 | Self::Commands
+                | Self::Callers
         )
     }
 
@@ -125,6 +129,8 @@ impl Kind {
             Self::Ratio { percent_min } => format!("a number from {} to 1", f64::from(percent_min) / 100.0),
             Self::Deadlines => "a map from methods to durations, such as {resources/read: 10s}".into(),
             Self::Commands => "a list of commands, and of folders that end with /, such as [\"npx\", \"/opt/mcp/\"]".into(),
+            Self::HttpUrl => "an http or https URL".into(),
+            Self::Callers => "a list of TENANT, TENANT/PRINCIPAL or \"*\"".into(),
             Self::Networks => "a list of networks, such as [\"10.1.0.0/16\", \"fd00::/8\"]".into(),
         }
     }
@@ -192,7 +198,8 @@ pub(super) const SECTIONS: &[Section] = &[
     Section { name: "tasks", doc: "Calls that clients ask to be carried out as tasks (MCP 2025-11-25, Tasks).", keys: TASKS },
     Section { name: "events", doc: "Event streams (SSE), and the log they are resumed from.", keys: EVENTS },
     Section { name: "compat", doc: "Revisions of MCP that clients may speak.", keys: COMPAT },
-    Section { name: "telemetry", doc: "Logs and metrics.", keys: TELEMETRY },
+    Section { name: "telemetry", doc: "Logs, metrics and traces.", keys: observed::TELEMETRY },
+    Section { name: "audit", doc: "The audit log: who did what, in the database.", keys: observed::AUDIT },
     Section {
         name: "egress",
         doc: "Where backends that are reached over the network may live. Public addresses are allowed; private, link-local and metadata ranges are refused. Loopback is allowed only while the listeners of clients are loopback addresses and `auth.required` is false.",
@@ -454,12 +461,6 @@ const EVENTS: &[Key] = &[
         "1s",
         "Wait that clients are told to keep before they reconnect to a stream the broker ended.",
     ),
-];
-
-const TELEMETRY: &[Key] = &[
-    key("log", Kind::LogFilter, "info", "What is logged, to standard error. Followed by a reload (SIGHUP)."),
-    key("log_format", Kind::Choice(&["text", "json"]), "text", "`text` for people, `json` for machines."),
-    key("tenant_labels", Kind::Bool, "false", "Count requests by tenant too (`mcp_tenant_requests_total`)."),
 ];
 
 const EGRESS: &[Key] = &[

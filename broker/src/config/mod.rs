@@ -13,6 +13,7 @@ mod fault;
 mod keys;
 mod limits;
 pub mod log_filter;
+mod observed;
 mod policy;
 mod protection;
 mod raw;
@@ -39,6 +40,7 @@ pub use fault::{Fault, Faults};
 #[cfg(test)]
 pub(crate) use keys::documented;
 pub use limits::{Limits, Overload, WithoutRedis};
+pub use observed::{Audit, AuditCalls, RATIO_WHOLE, Traces};
 pub use protection::{Breaker, Retries};
 pub use stdio::Stdio;
 
@@ -78,6 +80,7 @@ pub fn needs_restart(running: &Config, next: &Config) -> Vec<&'static str> {
         ("events", running.events != next.events),
         ("compat", running.compat != next.compat),
         ("telemetry", running.telemetry != telemetry),
+        ("audit", running.audit != next.audit),
         ("egress", running.egress != next.egress),
         ("stdio", running.stdio != next.stdio),
         ("shutdown", running.shutdown != next.shutdown),
@@ -126,6 +129,7 @@ pub struct Config {
     pub events: Events,
     pub compat: Compat,
     pub telemetry: Telemetry,
+    pub audit: Audit,
     pub shutdown: Shutdown,
     pub egress: Arc<EgressPolicy>,
     pub stdio: Stdio,
@@ -308,6 +312,7 @@ pub struct Telemetry {
     pub log: String,
     pub log_format: LogFormat,
     pub tenant_labels: bool,
+    pub traces: Traces,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

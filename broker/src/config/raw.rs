@@ -5,7 +5,7 @@
 //! fault, and whoever mends a configuration wants all of them. Unknown keys are as strictly refused as with
 //! `deny_unknown_fields`; the difference is that every one of them is named.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
@@ -81,6 +81,7 @@ impl Raw {
 
     fn take_members(&mut self, section_name: String, mut members: Map<String, Value>, faults: &mut Vec<Fault>) {
         if let Some(section) = keys::section(&section_name) {
+            flatten(section, &mut members);
             members.retain(|name, value| {
                 let path = join(&section_name, name);
                 if section.keys.iter().any(|key| key.name == name) {
@@ -162,7 +163,21 @@ impl Raw {
 
 /// The environment variable of a key.
 pub(super) fn variable_name(section: &str, key: &str) -> String {
-    format!("{ENV_PREFIX}{}__{}", section.to_ascii_uppercase(), key.to_ascii_uppercase())
+    format!("{ENV_PREFIX}{}__{}", section.to_ascii_uppercase(), key.to_ascii_uppercase().replace('.', "__"))
+}
+
+/// A group of keys within a section, written as a map: `traces: {ratio: 1}` is `traces.ratio: 1`.
+fn flatten(section: &keys::Section, members: &mut Map<String, Value>) {
+    let groups = section.keys.iter().filter_map(|key| key.name.split_once('.')).map(|(group, _)| group);
+    for group in groups.collect::<BTreeSet<_>>() {
+        match members.remove(group) {
+            Some(Value::Object(inner)) => members.extend(inner.into_iter().map(|(name, value)| (join(group, &name), value))),
+            Some(Value::Null) | None => {}
+            Some(other) => {
+                members.insert(group.to_owned(), other);
+            }
+        }
+    }
 }
 
 fn section_names() -> impl Iterator<Item = &'static str> + Clone {

@@ -6,6 +6,8 @@
 //! stored ones and can only be changed there.
 
 mod answers;
+mod audit;
+mod condition;
 mod follow;
 mod generation;
 mod live;
@@ -29,6 +31,8 @@ use tokio::sync::Notify;
 use self::registry::{Entry, Origin, Registry};
 pub use self::{
     answers::{BackendSettings, BackendView, CredentialsView, KeyShown, KeyView, TenantView},
+    audit::Deed,
+    condition::Condition,
     generation::{ConfigurationView, Generation},
     load::{LoadError, Loaded},
     reload::Reloaded,
@@ -59,6 +63,8 @@ pub enum ControlError {
     Declared { what: &'static str, name: String },
     #[error("tenant {DEFAULT_TENANT} always exists; disable it instead: {{\"enabled\": false}}")]
     DefaultTenant,
+    #[error("the {what} {}", if *.exists { "is not what If-Match or If-None-Match names; GET shows its ETag" } else { "does not exist, and If-Match asks for one that does" })]
+    Changed { what: &'static str, exists: bool },
     #[error("there are {max} {what} already, and no more are allowed")]
     TooMany { what: &'static str, max: usize },
     #[error("{} {}{}{}", .0.path, .0.wrong, if .0.allowed.is_empty() { "" } else { "; allowed: " }, .0.allowed)]
@@ -178,10 +184,26 @@ impl Control {
         Ok(TenantView::new(tenant, entry))
     }
 
-    pub async fn put_tenant(self: &Arc<Self>, tenant: TenantId, spec: TenantSpec) -> Result<Put<TenantView>, ControlError> {
+    /// Names the settings of a tenant as they are.
+    pub fn tenant_tag(&self, tenant: &TenantId) -> Option<String> {
+        self.registry.load().tenants.get(tenant).map(|entry| self.tag(entry))
+    }
+
+    /// Names the settings of a backend as they are.
+    pub fn backend_tag(&self, tenant: &TenantId, backend: &BackendId) -> Option<String> {
+        self.registry.load().backends.get(&(tenant.clone(), backend.clone())).map(|entry| self.tag(entry))
+    }
+
+    pub async fn put_tenant(
+        self: &Arc<Self>,
+        tenant: TenantId,
+        spec: TenantSpec,
+        condition: Condition,
+    ) -> Result<Put<TenantView>, ControlError> {
         self.change(|control| async move {
             let registry = control.registry.load_full();
             let old = registry.tenants.get(&tenant);
+            condition.holds("tenant", old.map(|entry| control.tag(entry)).as_deref())?;
             refuse_declared(old.map(|entry| entry.origin), "tenant", &tenant)?;
             refuse_more(old.is_none(), registry.tenants.len(), "tenants", TENANTS_MAX)?;
             let entry = Entry::stored(spec, old.map(|entry| entry.created_at_us), now_us());
@@ -201,8 +223,10 @@ impl Control {
         .await
     }
 
-    pub async fn delete_tenant(self: &Arc<Self>, tenant: TenantId) -> Result<(), ControlError> {
+    pub async fn delete_tenant(self: &Arc<Self>, tenant: TenantId, condition: Condition) -> Result<(), ControlError> {
         self.change(|control| async move {
+            let tag = control.registry.load().tenants.get(&tenant).map(|entry| control.tag(entry));
+            condition.holds("tenant", tag.as_deref())?;
             if tenant.as_str() == DEFAULT_TENANT {
                 return Err(ControlError::DefaultTenant);
             }
@@ -293,25 +317,33 @@ impl Control {
         backend: BackendId,
         spec: BackendSpec,
         wait: bool,
+        condition: Condition,
     ) -> Result<Put<BackendView>, ControlError> {
         self.check_egress(&spec.transport)?;
         self.config.stdio.check(&spec.transport).map_err(ControlError::Invalid)?;
         // A child is started, then spoken to; a server is connected to first.
         let within = spec.timeouts.initialize.unwrap_or(self.config.timeouts.initialize) + self.config.timeouts.connect;
         let (owner, name) = (tenant.clone(), backend.clone());
-        let created = self.change(|control| async move { control.store_backend(owner, name, spec).await }).await?;
+        let created = self.change(|control| async move { control.store_backend(owner, name, spec, condition).await }).await?;
         if wait {
             self.broker.settled(&tenant, &backend, within).await;
         }
         Ok(Put { view: self.backend(&tenant, &backend)?, created })
     }
 
-    async fn store_backend(&self, tenant: TenantId, backend: BackendId, spec: BackendSpec) -> Result<bool, ControlError> {
+    async fn store_backend(
+        &self,
+        tenant: TenantId,
+        backend: BackendId,
+        spec: BackendSpec,
+        condition: Condition,
+    ) -> Result<bool, ControlError> {
         let registry = self.registry.load_full();
         if !registry.tenants.contains_key(&tenant) {
             return Err(no_tenant(&tenant));
         }
         let old = registry.backends.get(&(tenant.clone(), backend.clone()));
+        condition.holds("backend", old.map(|entry| self.tag(entry)).as_deref())?;
         refuse_declared(old.map(|entry| entry.origin), "backend", &backend)?;
         refuse_more(old.is_none(), registry.backends_of(&tenant).count(), "backends of this tenant", BACKENDS_PER_TENANT_MAX)?;
         let entry = Entry::stored(spec, old.map(|entry| entry.created_at_us), now_us());
@@ -332,9 +364,11 @@ impl Control {
         Ok(created)
     }
 
-    pub async fn delete_backend(self: &Arc<Self>, tenant: TenantId, backend: BackendId) -> Result<(), ControlError> {
+    pub async fn delete_backend(self: &Arc<Self>, tenant: TenantId, backend: BackendId, condition: Condition) -> Result<(), ControlError> {
         self.change(|control| async move {
             let key = (tenant, backend);
+            let tag = control.registry.load().backends.get(&key).map(|entry| control.tag(entry));
+            condition.holds("backend", tag.as_deref())?;
             let origin = control.registry.load().backends.get(&key).map(|entry| entry.origin);
             refuse_declared(origin, "backend", &key.1)?;
             if !control.ask("delete_backend", control.store().delete_backend(&key.0, &key.1)).await? {
@@ -375,6 +409,7 @@ impl Control {
     /// Waits for a change under way and closes the store. Called last, when nobody is served any more.
     pub async fn close(&self) {
         let _turn = self.changing.lock().await;
+        self.broker.end_traces().await;
         self.durable().close().await;
     }
 

@@ -183,8 +183,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (control, _) = start(folder.path(), &format!("backends: {{a: {BODY}}}")).await;
         let spec = parse_backend_spec(&serde_json::json!({"transport": {"type": "http", "url": "http://127.0.0.1:9/"}})).unwrap();
-        control.put_tenant(tenant("stored"), TenantSpec::default()).await.unwrap();
-        control.put_backend(tenant("default"), BackendId::parse("mine").unwrap(), spec, false).await.unwrap();
+        control.put_tenant(tenant("stored"), TenantSpec::default(), crate::control::Condition::default()).await.unwrap();
+        control
+            .put_backend(tenant("default"), BackendId::parse("mine").unwrap(), spec, false, crate::control::Condition::default())
+            .await
+            .unwrap();
         let before = names(&control);
         for (yaml, reason) in [
             (format!("tenants: {{new: {{}}}}\nbackends: {{mine: {BODY}}}"), "both stored and declared"),

@@ -87,7 +87,7 @@ async fn the_default_tenant_is_there_from_the_first_start_and_stays() {
     assert!(rig.control.tenant(&tenant("default")).unwrap().enabled);
     assert!(rig.keyring.is_enabled(&tenant("default")));
     assert_eq!(rig.control.readiness(), Readiness::Ready);
-    assert!(matches!(rig.control.delete_tenant(tenant("default")).await, Err(ControlError::DefaultTenant)));
+    assert!(matches!(rig.control.delete_tenant(tenant("default"), Condition::default()).await, Err(ControlError::DefaultTenant)));
 }
 
 #[tokio::test]
@@ -95,12 +95,12 @@ async fn tenants_keys_and_backends_survive_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
     let spec = TenantSpec { weight: 7, ..TenantSpec::default() };
-    assert!(rig.control.put_tenant(tenant("acme"), spec.clone()).await.unwrap().created);
-    assert!(!rig.control.put_tenant(tenant("acme"), spec).await.unwrap().created);
+    assert!(rig.control.put_tenant(tenant("acme"), spec.clone(), Condition::default()).await.unwrap().created);
+    assert!(!rig.control.put_tenant(tenant("acme"), spec, Condition::default()).await.unwrap().created);
     let wanted = NewKey { name: Some("laptop".into()), principal: Some("ann".into()) };
     let shown = rig.control.create_key(tenant("acme"), wanted).await.unwrap();
     assert_eq!(rig.keyring.verify(&shown.key).unwrap().principal.as_str(), "ann");
-    assert!(rig.control.put_backend(tenant("acme"), backend("one"), nowhere(), false).await.unwrap().created);
+    assert!(rig.control.put_backend(tenant("acme"), backend("one"), nowhere(), false, Condition::default()).await.unwrap().created);
     let before = (rig.control.tenant(&tenant("acme")).unwrap(), rig.control.keys_of(&tenant("acme")).await.unwrap());
     rig.stop().await;
 
@@ -115,7 +115,7 @@ async fn tenants_keys_and_backends_survive_a_restart() {
 async fn no_secret_is_shown_and_none_is_on_disk() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
-    let put = rig.control.put_backend(tenant("default"), backend("one"), nowhere(), false).await.unwrap();
+    let put = rig.control.put_backend(tenant("default"), backend("one"), nowhere(), false, Condition::default()).await.unwrap();
     let shown = serde_json::to_string(&put.view).unwrap();
     assert!(shown.contains("http://127.0.0.1:9/mcp?k=***") && shown.contains("\"bearer\":true"), "{shown}");
     assert!(!shown.contains("canary"), "{shown}");
@@ -134,15 +134,15 @@ async fn no_secret_is_shown_and_none_is_on_disk() {
 async fn a_disabled_tenants_keys_stop_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
-    rig.control.put_tenant(tenant("acme"), TenantSpec::default()).await.unwrap();
+    rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Condition::default()).await.unwrap();
     let key = rig.control.create_key(tenant("acme"), NewKey::default()).await.unwrap().key;
-    rig.control.put_tenant(tenant("acme"), TenantSpec { enabled: false, ..TenantSpec::default() }).await.unwrap();
+    rig.control.put_tenant(tenant("acme"), TenantSpec { enabled: false, ..TenantSpec::default() }, Condition::default()).await.unwrap();
     assert_eq!(rig.keyring.verify(&key), None);
-    rig.control.put_tenant(tenant("acme"), TenantSpec::default()).await.unwrap();
+    rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Condition::default()).await.unwrap();
     assert!(rig.keyring.verify(&key).is_some());
-    rig.control.delete_tenant(tenant("acme")).await.unwrap();
+    rig.control.delete_tenant(tenant("acme"), Condition::default()).await.unwrap();
     assert_eq!(rig.keyring.verify(&key), None);
-    rig.control.put_tenant(tenant("acme"), TenantSpec::default()).await.unwrap();
+    rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Condition::default()).await.unwrap();
     assert_eq!(rig.control.keys_of(&tenant("acme")).await.unwrap(), [], "a new tenant of that name starts with nothing");
 }
 
@@ -150,7 +150,7 @@ async fn a_disabled_tenants_keys_stop_at_once() {
 async fn a_foreign_key_is_an_absent_key() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
-    rig.control.put_tenant(tenant("acme"), TenantSpec::default()).await.unwrap();
+    rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Condition::default()).await.unwrap();
     let key = rig.control.create_key(tenant("acme"), NewKey::default()).await.unwrap();
     let foreign = rig.control.delete_key(tenant("default"), KeyId::new(key.info.id.clone())).await.unwrap_err().to_string();
     let absent = rig.control.delete_key(tenant("default"), KeyId::new("nokeyatall00")).await.unwrap_err().to_string();
@@ -169,13 +169,16 @@ async fn what_is_missing_is_named() {
         rig.control.tenant(&ghost).unwrap_err(),
         rig.control.keys_of(&ghost).await.unwrap_err(),
         rig.control.create_key(ghost.clone(), NewKey::default()).await.err().unwrap(),
-        rig.control.put_backend(ghost.clone(), one.clone(), nowhere(), false).await.err().unwrap(),
-        rig.control.delete_tenant(ghost.clone()).await.unwrap_err(),
+        rig.control.put_backend(ghost.clone(), one.clone(), nowhere(), false, Condition::default()).await.err().unwrap(),
+        rig.control.delete_tenant(ghost.clone(), Condition::default()).await.unwrap_err(),
     ];
     for refusal in refusals {
         assert_eq!(refusal.to_string(), "there is no tenant ghost");
     }
-    assert_eq!(rig.control.delete_backend(tenant("default"), one.clone()).await.unwrap_err().to_string(), "there is no backend one");
+    assert_eq!(
+        rig.control.delete_backend(tenant("default"), one.clone(), Condition::default()).await.unwrap_err().to_string(),
+        "there is no backend one"
+    );
     assert_eq!(rig.control.probe_backend(&tenant("default"), &one).await.unwrap_err().to_string(), "there is no backend one");
 }
 
@@ -196,7 +199,7 @@ async fn a_refused_address_is_refused_at_registration() {
     let rig = Rig::start(folder.path(), "").await;
     for url in ["http://169.254.169.254/latest", "http://10.0.0.1/mcp", "http://[::ffff:10.0.0.1]/mcp"] {
         let spec = parse_backend_spec(&json!({"transport": {"type": "http", "url": url}})).unwrap();
-        let refusal = rig.control.put_backend(tenant("default"), backend("one"), spec, true).await.err().unwrap();
+        let refusal = rig.control.put_backend(tenant("default"), backend("one"), spec, true, Condition::default()).await.err().unwrap();
         assert!(matches!(&refusal, ControlError::Invalid(fault) if fault.path == "transport.url"), "{refusal}");
     }
     assert_eq!(rig.control.backends(&tenant("default")).unwrap(), []);
@@ -210,11 +213,11 @@ async fn a_declared_tenant_is_read_only_but_takes_keys_and_backends() {
     let rig = Rig::start(folder.path(), DECLARES_ACME).await;
     let view = rig.control.tenant(&tenant("acme")).unwrap();
     assert_eq!((view.source.as_str(), view.weight), ("config", 3));
-    let refusal = rig.control.put_tenant(tenant("acme"), TenantSpec::default()).await.err().unwrap();
+    let refusal = rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Condition::default()).await.err().unwrap();
     assert!(matches!(refusal, ControlError::Declared { .. }), "{refusal}");
-    assert!(matches!(rig.control.delete_tenant(tenant("acme")).await, Err(ControlError::Declared { .. })));
+    assert!(matches!(rig.control.delete_tenant(tenant("acme"), Condition::default()).await, Err(ControlError::Declared { .. })));
     let key = rig.control.create_key(tenant("acme"), NewKey::default()).await.unwrap().key;
-    rig.control.put_backend(tenant("acme"), backend("one"), nowhere(), false).await.unwrap();
+    rig.control.put_backend(tenant("acme"), backend("one"), nowhere(), false, Condition::default()).await.unwrap();
     rig.stop().await;
 
     let rig = Rig::start(folder.path(), "").await;
@@ -231,7 +234,7 @@ async fn a_declared_tenant_is_read_only_but_takes_keys_and_backends() {
 async fn a_name_that_is_stored_and_declared_stops_the_start() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
-    rig.control.put_tenant(tenant("acme"), TenantSpec::default()).await.unwrap();
+    rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Condition::default()).await.unwrap();
     rig.stop().await;
     let refusal = Rig::refusal(folder.path(), DECLARES_ACME).await;
     assert!(refusal.contains("tenant acme is both stored and declared"), "{refusal}");
@@ -248,7 +251,7 @@ async fn the_default_tenant_yields_to_a_declaration_unless_it_was_changed() {
     let rig = Rig::start(folder.path(), "").await;
     assert_eq!(rig.control.tenant(&tenant("default")).unwrap().weight, 1);
     assert!(rig.keyring.is_enabled(&tenant("default")));
-    rig.control.put_tenant(tenant("default"), TenantSpec { weight: 5, ..TenantSpec::default() }).await.unwrap();
+    rig.control.put_tenant(tenant("default"), TenantSpec { weight: 5, ..TenantSpec::default() }, Condition::default()).await.unwrap();
     rig.stop().await;
     let refusal = Rig::refusal(folder.path(), declared).await;
     assert!(refusal.contains("tenant default is both"), "{refusal}");
@@ -258,7 +261,7 @@ async fn the_default_tenant_yields_to_a_declaration_unless_it_was_changed() {
 async fn another_secret_stops_the_start() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
-    rig.control.put_backend(tenant("default"), backend("one"), nowhere(), false).await.unwrap();
+    rig.control.put_backend(tenant("default"), backend("one"), nowhere(), false, Condition::default()).await.unwrap();
     rig.stop().await;
     let secret = folder.path().join("secret.key");
     let kept = std::fs::read(&secret).unwrap();
@@ -277,11 +280,11 @@ async fn another_secret_stops_the_start() {
 async fn a_change_is_finished_when_its_caller_is_gone() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
-    let mut asked = Box::pin(rig.control.put_tenant(tenant("acme"), TenantSpec::default()));
+    let mut asked = Box::pin(rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Condition::default()));
     assert!(futures_util::poll!(&mut asked).is_pending());
     drop(asked);
     // Changes happen in order: when the next one is done, so is the abandoned one.
-    rig.control.put_tenant(tenant("umbrella"), TenantSpec::default()).await.unwrap();
+    rig.control.put_tenant(tenant("umbrella"), TenantSpec::default(), Condition::default()).await.unwrap();
     assert!(rig.control.tenant(&tenant("acme")).is_ok());
 }
 
@@ -290,7 +293,7 @@ async fn a_refused_write_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
     rig.control.close().await;
-    let refusal = rig.control.put_tenant(tenant("acme"), TenantSpec::default()).await.err().unwrap();
+    let refusal = rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Condition::default()).await.err().unwrap();
     assert!(matches!(refusal, ControlError::Store(StoreError::Unavailable { .. })), "{refusal}");
     assert!(rig.control.tenant(&tenant("acme")).is_err());
     assert!(!rig.keyring.is_enabled(&tenant("acme")));

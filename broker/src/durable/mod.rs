@@ -4,6 +4,7 @@
 //! whoever writes at the same time. Reads go to the store directly, within its own deadline, through [`Durable::timed`].
 //! Nothing here is on the path of a plain call of a session that lives here.
 
+mod audit;
 mod availability;
 mod events;
 pub mod node;
@@ -23,13 +24,13 @@ pub use storage::StoreError;
 use storage::{DurableStore, EventStore, HotStore};
 // What actors name of the stores; they reach them through this module only.
 pub use storage::{
-    InputsLook, LogEntry, LoggedEvent, NodeName, OwnerHint, SESSION_KEY_BYTES, SessionKey, SessionRecord, SessionSeat, Step, StoredStream,
-    StoredTask, StreamRecord, SubscriptionRecord, TaskAudience, TaskInput, TaskLimit, TaskLimits, TaskLook, TaskPlace, TaskRecord,
-    TaskStatus, Wake, WholeTask, Write, Written, fault_point,
+    AuditFilter, AuditKind, AuditRecord, InputsLook, LogEntry, LoggedEvent, NodeName, OwnerHint, SESSION_KEY_BYTES, SessionKey,
+    SessionRecord, SessionSeat, Step, StoredStream, StoredTask, StreamRecord, SubscriptionRecord, TaskAudience, TaskInput, TaskLimit,
+    TaskLimits, TaskLook, TaskPlace, TaskRecord, TaskStatus, Wake, WholeTask, Write, Written, fault_point,
     hot::{BudgetAsk, BudgetShare, TASK_WORD_BYTES_MAX},
 };
 
-use self::{availability::Availability, node::Lease, persister::Persister};
+use self::{audit::AuditWriter, availability::Availability, node::Lease, persister::Persister};
 pub use self::{events::EventWriter, sweeper::sweep};
 use crate::{auth::SealKey, limits::PAST_NAMES_MAX, metrics::Metrics};
 
@@ -67,6 +68,8 @@ pub struct Durable {
     /// What it was before.
     former: Mutex<Vec<NodeName>>,
     persister: Persister,
+    /// Who did what.
+    pub audit: AuditWriter,
     availability: Arc<Availability>,
     /// Of the event log; the same where that is in the database.
     events_availability: Arc<Availability>,
@@ -88,6 +91,7 @@ impl Durable {
             _ => availability.clone(),
         };
         let persister = Persister::start(stores.durable.clone(), availability.clone(), metrics.clone());
+        let audit = AuditWriter::start(stores.durable.clone(), availability.clone(), metrics.clone());
         let event_log = stores.events.clone().map(|events| EventWriter::start(events, events_availability.clone(), metrics.clone()));
         Arc::new(Self {
             store: stores.durable,
@@ -100,6 +104,7 @@ impl Durable {
             node: ArcSwap::from_pointee(node),
             former: Mutex::default(),
             persister,
+            audit,
             availability,
             events_availability,
             metrics,
@@ -209,6 +214,7 @@ impl Durable {
 
     /// Lets go of the stores. Called last, when nobody is served any more.
     pub async fn close(&self) {
+        self.audit.flush().await;
         self.hot.close().await;
         self.store.close().await;
     }

@@ -8,9 +8,9 @@ use std::{
 use async_trait::async_trait;
 use protocol::ids::{BackendId, KeyId, TaskId, TenantId};
 use storage::{
-    BackendRecord, Claim, ConfigStore, DurableStore, KeyRecord, NodeName, NodeRecord, Renewal, SessionKey, SessionSeat, SqliteStore,
-    StoreError, StoredSession, StoredTask, SubscriptionCount, TaskAudience, TaskInput, TaskLook, TaskPlace, TaskStatus, TenantRecord,
-    Transition, WholeTask, Write, Written,
+    AuditFilter, AuditRecord, AuditStore, BackendRecord, Claim, ConfigStore, DurableStore, KeyRecord, NodeName, NodeRecord, Renewal,
+    SessionKey, SessionSeat, SqliteStore, StoreError, StoredAudit, StoredSession, StoredTask, SubscriptionCount, TaskAudience, TaskInput,
+    TaskLook, TaskPlace, TaskStatus, TenantRecord, Transition, WholeTask, Write, Written,
 };
 
 /// What becomes of a call.
@@ -113,6 +113,22 @@ impl ConfigStore for Meddled {
     async fn close(&self) {
         self.note("close");
         self.inner.close().await
+    }
+}
+
+#[async_trait]
+impl AuditStore for Meddled {
+    async fn append_audit(&self, records: &[AuditRecord]) -> Result<(), StoreError> {
+        self.note("append_audit");
+        self.inner.append_audit(records).await
+    }
+    async fn audit(&self, filter: &AuditFilter, after: Option<i64>, limit: u32) -> Result<Vec<StoredAudit>, StoreError> {
+        self.note("audit");
+        self.inner.audit(filter, after, limit).await
+    }
+    async fn trim_audit(&self, before_us: i64, limit: u32) -> Result<u64, StoreError> {
+        self.note("trim_audit");
+        self.inner.trim_audit(before_us, limit).await
     }
 }
 

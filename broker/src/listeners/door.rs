@@ -2,7 +2,11 @@
 //!
 //! Used by every listener of clients and operators. A certificate speaks for a principal as a key does.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{
+    io,
+    sync::Arc,
+    time::{Duration, UNIX_EPOCH},
+};
 
 use protocol::ids::{PrincipalId, TenantId};
 use tokio::net::TcpStream;
@@ -78,6 +82,12 @@ impl Door {
         if let (Some(tls), Some(renewed)) = (&self.tls, renewed) {
             tls.present(renewed);
         }
+    }
+
+    /// When the certificate that is presented now ends, in seconds since 1970; `None` without one.
+    pub fn certificate_ends_at(&self) -> Option<i64> {
+        let until = self.tls.as_ref()?.valid_until()?.duration_since(UNIX_EPOCH).ok()?;
+        i64::try_from(until.as_secs()).ok()
     }
 
     /// For a listener that is never without.

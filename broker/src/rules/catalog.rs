@@ -130,6 +130,8 @@ pub struct Entry {
     /// The same with the exposed name.
     pub exposed: Bytes,
     pub traits: ToolTraits,
+    /// Of the backend's own bytes: tells whether a tool is still the one that somebody looked at.
+    pub definition: Definition,
 }
 
 impl Entry {
@@ -139,6 +141,8 @@ impl Entry {
         document.root().get("inputSchema").map(|schema| Bytes::copy_from_slice(schema.raw()))
     }
 }
+/// SHA-256 of an entry as its backend lists it.
+pub type Definition = [u8; 32];
 
 /// An entry of a backend's list that was left out, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -224,6 +228,8 @@ fn read_entry(kind: ListKind, backend: &BackendId, host: TaskHost, entry: json::
         return refuse("it has no inputSchema object");
     }
     let exposed_key = kind.exposed_key(backend, &key);
+    let mut definition = Definition::default();
+    definition.copy_from_slice(digest::digest(&digest::SHA256, entry.raw()).as_ref());
     if kind == ListKind::Tools
         && host == TaskHost::Broker
         && let Some(hosted) = with_task_support(entry)
@@ -232,11 +238,11 @@ fn read_entry(kind: ListKind, backend: &BackendId, host: TaskHost, entry: json::
     {
         let exposed = exposure::expose_entry(backend, &hosted, document.root(), value, &exposed_key);
         let traits = ToolTraits::of(document.root());
-        return Ok(Entry { key, exposed_key, exposed, traits, native: hosted.clone() });
+        return Ok(Entry { key, exposed_key, exposed, traits, native: hosted.clone(), definition });
     }
     let native = Bytes::copy_from_slice(entry.raw());
     let exposed = exposure::expose_entry(backend, &native, entry, value, &exposed_key);
-    Ok(Entry { key, exposed_key, native, exposed, traits: ToolTraits::of(entry) })
+    Ok(Entry { key, exposed_key, native, exposed, traits: ToolTraits::of(entry), definition })
 }
 
 /// The tool as one that may be run as a task; `None` for one that forbids it. "Required" means nothing from a backend that
@@ -309,7 +315,7 @@ pub struct Catalog {
     tools: HashMap<String, Target>,
     prompts: HashMap<String, Target>,
     /// By backend and the tool's own name.
-    traits: HashMap<BackendId, HashMap<String, ToolTraits>>,
+    traits: HashMap<BackendId, HashMap<String, (ToolTraits, Definition)>>,
     /// Tools that want arguments repeated in headers, by backend and the tool's own name.
     mirrored: HashMap<BackendId, HashMap<String, Vec<ParamHeader>>>,
     lists: HashMap<(Endpoint, ListKind), Pages>,
@@ -332,7 +338,7 @@ impl Catalog {
             key,
         };
         for (backend, lists) in &backends {
-            let traits = lists.tools.iter().map(|tool| (tool.key.clone(), tool.traits)).collect();
+            let traits = lists.tools.iter().map(|tool| (tool.key.clone(), (tool.traits, tool.definition))).collect();
             catalog.traits.insert(backend.clone(), traits);
             catalog.mirrored.insert(backend.clone(), mirrored(&lists.tools));
             for (kind, map) in [(ListKind::Tools, &mut catalog.tools), (ListKind::Prompts, &mut catalog.prompts)] {
@@ -367,7 +373,12 @@ impl Catalog {
 
     /// What this tool, named as its backend does, says of itself; `None` for one that is not listed.
     pub fn traits(&self, backend: &BackendId, tool: &str) -> Option<ToolTraits> {
-        self.traits.get(backend)?.get(tool).copied()
+        Some(self.traits.get(backend)?.get(tool)?.0)
+    }
+
+    /// Which definition of this tool, named as its backend does, is listed.
+    pub fn definition(&self, backend: &BackendId, tool: &str) -> Option<Definition> {
+        Some(self.traits.get(backend)?.get(tool)?.1)
     }
 
     /// The arguments that this tool, named as the endpoint does, wants repeated in headers.

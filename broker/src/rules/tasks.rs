@@ -19,6 +19,7 @@ use super::catalog::{Endpoint, ToolTraits};
 use crate::{
     durable::{Step, StoredTask, TaskStatus},
     limits::{IDEMPOTENCY_KEY_BYTES_MAX, STATUS_MESSAGE_CHARS_MAX, TASK_POLL_MAX, TASK_POLL_MIN, TASK_TTL_MIN},
+    telemetry::context::CarriedTrace,
 };
 
 /// The member of `_meta` that names the task a message belongs to.
@@ -87,6 +88,12 @@ pub struct Details {
     pub idempotent: bool,
     /// As the client called it.
     pub tool: String,
+    /// Names the request that made the task, in the log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<String>,
+    /// The trace that request was part of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<CarriedTrace>,
 }
 
 impl Details {
@@ -106,6 +113,8 @@ impl Details {
             read_only: traits.read_only,
             idempotent: traits.idempotent,
             tool,
+            request: None,
+            trace: None,
         }
     }
 

@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod admin;
+mod audit;
 mod backend_faults;
 mod backend_http;
 mod backend_links;
@@ -60,6 +61,7 @@ mod task_crashes;
 mod task_owners;
 mod tasks;
 mod tenants;
+mod traces;
 mod utilities;
 mod wires;
 

@@ -34,6 +34,13 @@ macro_rules! store_conformance {
 macro_rules! durable_conformance {
     ($suite:ident, $pair:expr) => {
         $crate::conformance_tests! { $suite, $pair,
+            audit {
+                records_are_kept_as_given_and_in_order
+                a_record_sent_again_is_added_once
+                records_are_filtered_and_paged
+                only_what_is_old_is_removed
+                records_outlive_their_tenant
+            }
             nodes {
                 a_lease_runs_from_joining
                 nodes_are_listed_by_name
@@ -214,6 +221,7 @@ mod tests {
     fn every_behaviour_is_in_a_list() {
         let lists: Vec<&str> = include_str!("lists.rs").lines().map(str::trim).collect();
         let files = [
+            include_str!("audit.rs"),
             include_str!("config.rs"),
             include_str!("events.rs"),
             include_str!("hot.rs"),

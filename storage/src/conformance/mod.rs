@@ -8,6 +8,7 @@
 //! empty store. It may `return` where there is no server to try it on. No behaviour waits for time to pass: a lease or a
 //! time-to-live of zero is over at once.
 
+pub mod audit;
 pub mod config;
 pub mod events;
 pub mod hot;

@@ -5,6 +5,7 @@
 //! within [`ANSWER_WITHIN`], or [`SETTLED_WITHIN`] for writes. With `synchronous_commit = on` a write that returned is on
 //! disk.
 
+mod audit;
 mod columns;
 mod config;
 mod durable;

@@ -22,6 +22,7 @@ const MIGRATIONS: &[(i64, &str, &str, [&str; 2])] = &[
         include_str!("../../../migrations/postgres/0003_tasks_by_index.sql"),
         ["migration.3.begun", "migration.3.applied"],
     ),
+    (4, "audit", include_str!("../../../migrations/postgres/0004_audit.sql"), ["migration.4.begun", "migration.4.applied"]),
 ];
 
 const TABLE: &str = "_sqlx_migrations";

@@ -8,6 +8,7 @@
 //! Where a statement must not read a whole table it names its index (`INDEXED BY`), so that a change of either is noticed by
 //! every test that runs it. Leases and times are measured by the process's wall clock. No call takes longer than [`DEADLINE`], but for opening.
 
+mod audit;
 mod config;
 mod durable;
 mod events;

@@ -14,6 +14,7 @@ use crate::{StoreError, fault_point};
 const MIGRATIONS: &[(i64, &str, &str)] = &[
     (1, "configuration", include_str!("../../../migrations/sqlite/0001_configuration.sql")),
     (2, "state", include_str!("../../../migrations/sqlite/0002_state.sql")),
+    (3, "audit", include_str!("../../../migrations/sqlite/0003_audit.sql")),
 ];
 
 /// Schema versions before and after opening; equal when there was nothing to do.

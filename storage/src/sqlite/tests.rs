@@ -7,7 +7,7 @@ mod state;
 use std::{fs, os::unix::fs::PermissionsExt};
 
 use super::*;
-use crate::{ConfigStore, TenantRecord};
+use crate::{AuditFilter, AuditKind, AuditRecord, AuditStore, ConfigStore, TenantRecord};
 
 /// A store in a folder of its own; the folder goes with the test.
 async fn in_file() -> (tempfile::TempDir, SqliteStore) {
@@ -138,4 +138,16 @@ async fn settings_reach_the_disk_before_a_write_returns() {
     let mode: String = sqlx::query_scalar("PRAGMA journal_mode").fetch_one(&store.writer).await.unwrap();
     let synchronous: i64 = sqlx::query_scalar("PRAGMA synchronous").fetch_one(&store.writer).await.unwrap();
     assert_eq!((mode.as_str(), synchronous), ("wal", 2), "2 is FULL");
+}
+
+#[tokio::test]
+async fn the_database_itself_keeps_the_audit_log() {
+    let store = SqliteStore::in_memory().await.unwrap();
+    let record = AuditRecord { id: [1; 16], at_us: 5, kind: AuditKind::Admin, tenant: None, body: "{}".into() };
+    store.append_audit(&[record]).await.unwrap();
+    for statement in ["UPDATE audit SET body = ''", "DELETE FROM audit"] {
+        let mut writing = store.begin().await.unwrap();
+        sqlx::query(statement).execute(writing.connection()).await.unwrap_err();
+    }
+    assert_eq!(store.audit(&AuditFilter::default(), None, 10).await.unwrap().len(), 1);
 }

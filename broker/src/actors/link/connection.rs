@@ -40,6 +40,7 @@ use crate::{
     },
     durable::fault_point,
     metrics::{Direction, Metrics, Side},
+    telemetry::{caused::Caused, request},
 };
 
 /// How long requests in flight may wait for their own word after the backend said to one of them that it forgot the
@@ -185,10 +186,21 @@ impl Connection {
         for (span, text) in outgoing.edits {
             splice.replace(*span, text.clone());
         }
+        let in_meta = matches!(self.wire, Wire::Pipe(_));
+        let span = Caused::attempt(outgoing.message, link.backend.id.as_str(), link.backend.transport(), in_meta, &mut splice);
         outgoing.asker.sent_as(Carried { link: link.clone(), connection: self.clone(), wire_id });
         let sent_at = Instant::now();
         let request = Request { wire_id, frame: splice.finish(), asker: Some(outgoing.asker), opening: false, headers: None };
-        let answer = self.round_trip(link, request).await;
+        let answer = match &span {
+            Some(span) => request::sending(span.headers(), self.round_trip(link, request)).await,
+            None => self.round_trip(link, request).await,
+        };
+        if let Some(span) = span {
+            match &answer {
+                Ok(answer) => span.answered(answer, outgoing.message.method),
+                Err(failure) => span.failed(failure.name()),
+            }
+        }
         // How long a task takes says nothing about how fast its backend answers.
         if !outgoing.asker.is_task() {
             link.backend.answered_in(sent_at.elapsed());
@@ -454,6 +466,7 @@ mod tests {
         config::{Config, spec::BackendSpec},
         durable::{Durable, Stores},
         rules::sharing::LinkScope,
+        telemetry::traces::Traces,
     };
 
     async fn link() -> Arc<Link> {
@@ -461,7 +474,7 @@ mod tests {
         let key = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, &[1; 32]);
         let (metrics, keys) = (Arc::new(Metrics::new(false)), Keys::from_root(b"root"));
         let durable = Durable::new(Stores::in_memory().await, NodeName::new("node"), keys.seal, metrics.clone());
-        let shared = Shared::new(Arc::new(Config::default()), metrics, http, key, durable);
+        let shared = Shared::new(Arc::new(Config::default()), metrics, http, key, durable, Traces::default());
         let spec: BackendSpec = serde_json::from_str(r#"{"transport":{"type":"stdio","command":"none"}}"#).unwrap();
         let backend = Backend::new(TenantId::parse("acme").unwrap(), BackendId::parse("b").unwrap(), spec, shared);
         Link::new(backend, LinkScope::Catalog, ClientCapabilities::none(), Era::Legacy)

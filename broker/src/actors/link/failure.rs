@@ -47,6 +47,21 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// In one word, for spans.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Failure::NotSent(_) => "not_sent",
+            Failure::Busy(_) => "busy",
+            Failure::Unclear(_) => "unclear",
+            Failure::QueueFull => "queue_full",
+            Failure::SessionGone => "session_gone",
+            Failure::Lost(_) => "lost",
+            Failure::TimedOut(_) => "timeout",
+            Failure::Protocol(_) => "protocol",
+            Failure::TooLarge { .. } => "too_large",
+        }
+    }
+
     /// Nothing was done on account of the request: it may be sent again.
     pub fn was_not_seen(&self) -> bool {
         matches!(self, Failure::NotSent(_) | Failure::Busy(_) | Failure::Throttled(_) | Failure::QueueFull | Failure::SessionGone)

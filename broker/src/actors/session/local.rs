@@ -19,6 +19,7 @@ use crate::{
     actors::stream::EventStream,
     metrics::Outcome,
     rules::{event_log::EventKind, log_level::LogLevel},
+    telemetry::request,
 };
 
 /// What such a request is answered with.
@@ -114,7 +115,7 @@ impl Session {
         self.begin(id.clone(), in_flight)?;
         let mut pending = Pending { session: self.clone(), stream: stream.clone(), id, method, begun, settled: false };
         let mut work = Box::pin(work(self.clone()));
-        self.shared.running.spawn(async move {
+        self.shared.running.spawn(request::carried(async move {
             let was_cancelled = tokio::select! {
                 biased;
                 () = cancelled.cancelled() => true,
@@ -129,7 +130,7 @@ impl Session {
             if cancellation == Cancellation::Waiting {
                 let _unheard = work.await;
             }
-        });
+        }));
         Ok(())
     }
 

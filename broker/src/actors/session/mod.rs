@@ -7,6 +7,7 @@
 mod adopted;
 mod leaving;
 pub(in crate::actors) mod local;
+mod observed;
 mod outbox;
 mod questions;
 pub mod record;

@@ -32,6 +32,7 @@ use crate::{
     durable::{SessionKey, TaskInput, TaskRecord},
     limits::{CLIENT_TASKS_MAX, ELICITATION_ID_BYTES_MAX, ELICITATIONS_MAX, QUESTIONS_MAX},
     rules::{event_log::EventKind, tasks},
+    telemetry::caused::Caused,
 };
 
 /// A question the client has not answered yet.
@@ -41,6 +42,7 @@ pub(super) struct Question {
     call: Option<Arc<Call>>,
     stream: Option<Arc<EventStream>>,
     asked_at: Instant,
+    span: Option<Caused>,
 }
 
 /// Where the answer goes.
@@ -109,7 +111,7 @@ impl Session {
             return Ok(());
         }
         let stream = call.map(|call| call.stream.clone()).filter(|stream| !stream.is_lost());
-        let question = Question {
+        let mut question = Question {
             asker: Destination::Backend {
                 connection: connection.clone(),
                 backend_id: backend_id.clone(),
@@ -118,23 +120,26 @@ impl Session {
             call: call.cloned(),
             stream: stream.clone(),
             asked_at: Instant::now(),
+            span: None,
         };
+        let span = Caused::question(call.and_then(|call| call.observed.as_ref()), message);
         if let Some(call) = call {
             call.open_questions.fetch_add(1, Ordering::Relaxed);
         }
-        let number = {
+        let (number, frame) = {
             let mut state = self.lock();
             let number = state.admit_question(message)?;
             connection.note_asked(backend_id, Asked::Client { session: Arc::downgrade(self), question: number });
+            let frame = question_frame(message, number, span.as_ref());
+            question.span = span;
             state.questions.insert(number, question);
-            number
+            (number, frame)
         };
         if connection.is_closed() {
             // Whoever closed it may have looked before the question was there.
             self.withdraw_question(number, "the backend's connection ended");
             return Ok(());
         }
-        let frame = question_frame(message, number);
         let sent = match &stream {
             Some(stream) => stream.push(Instant::now(), EventKind::Message, frame).is_ok(),
             None => {
@@ -167,6 +172,7 @@ impl Session {
             call: None,
             stream: Some(stream.clone()),
             asked_at: Instant::now(),
+            span: None, // whoever carries the task out has it
         };
         let number = {
             let mut state = self.lock();
@@ -180,7 +186,7 @@ impl Session {
             state.questions.insert(number, question);
             number
         };
-        let frame = tasks::with_id(&question_frame(&message, number), &RequestId::from_u64(number));
+        let frame = tasks::with_id(&question_frame(&message, number, None), &RequestId::from_u64(number));
         if stream.push(Instant::now(), EventKind::Message, frame).is_err() {
             let _unseen = self.lock().questions.remove(&number);
             return None;
@@ -193,10 +199,13 @@ impl Session {
         let Some(message) = for_others(message) else { return };
         let message = &*message;
         let number = message.id.as_ref().and_then(RequestId::as_u64);
-        let Some(question) = number.and_then(|number| self.lock().questions.remove(&number)) else {
+        let Some(mut question) = number.and_then(|number| self.lock().questions.remove(&number)) else {
             self.shared.metrics.dropped_answer("client_unknown_id");
             return;
         };
+        if let Some(span) = question.span.take() {
+            span.answered(message, Method::Unknown);
+        }
         match &question.asker {
             Destination::Backend { connection, backend_id, .. } => {
                 let mut splice = Splice::new(&message.frame);
@@ -284,11 +293,14 @@ impl Session {
 }
 
 /// The backend's request under a number of ours, which is its progress token too.
-fn question_frame(message: &Message, number: u64) -> Bytes {
+fn question_frame(message: &Message, number: u64, span: Option<&Caused>) -> Bytes {
     let digits = number.to_string().into_bytes();
     let mut splice = Splice::new(&message.frame);
     for span in [message.id_span, message.fields.meta_progress_token].into_iter().flatten() {
         splice.replace(span, digits.clone());
+    }
+    if let Some(caused) = span {
+        caused.put_into_meta(&mut splice, message);
     }
     splice.finish()
 }

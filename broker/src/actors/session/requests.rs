@@ -33,6 +33,7 @@ use crate::{
         routing::{self, Decision, Named, Plan, TaskQuestion},
         tasks::IDEMPOTENCY_KEY,
     },
+    telemetry::request,
 };
 
 /// A request that is not answered yet.
@@ -82,10 +83,21 @@ impl Drop for Settling {
 impl Session {
     /// Takes a request. Its answer comes on `stream`; an `Err` is the answer, and nothing was begun.
     pub fn submit(self: &Arc<Self>, message: Message, stream: &Arc<EventStream>) -> Result<(), Refusal> {
+        let request = self.observe(&message);
+        request::within(request, || self.submit_observed(message, stream))
+    }
+
+    fn submit_observed(self: &Arc<Self>, message: Message, stream: &Arc<EventStream>) -> Result<(), Refusal> {
         let begun = Instant::now();
         let method = message.method;
         let result = self.submit_inner(message, stream, begun);
-        if result.is_err() {
+        if let Err(refusal) = &result {
+            match refusal.kind {
+                ErrorKind::SessionElsewhere => self.observe_nothing(),
+                kind => {
+                    request::with_current(|request| request.refuse(kind));
+                }
+            }
             self.request_finished(method, Outcome::Refused, begun);
         }
         result
@@ -141,6 +153,7 @@ impl Session {
             }
             Decision::Forward(plan) => self.start_call(message, id, stream, plan),
             Decision::CreateTask(plan, target) => {
+                self.note_backend(&plan.backend, Some(&target.tool));
                 self.in_background(request, Cancellation::Nothing, |session| session.create_task(message, id, plan, target))
             }
             Decision::Task(question) => {
@@ -202,9 +215,10 @@ impl Session {
 
     fn start_call(self: &Arc<Self>, message: Message, id: RequestId, stream: &Arc<EventStream>, plan: Plan) -> Result<(), Refusal> {
         let Plan { backend, edits, names, .. } = plan;
+        self.note_backend(&backend, names.tool().map(|tool| tool.name.as_str()));
         let call = Call::new(&message, id.clone(), self, stream, backend, names.tool());
         self.begin(id, InFlight::Call(call.clone()))?;
-        self.shared.running.spawn(call.run(message, edits));
+        self.shared.running.spawn(request::carried(call.run(message, edits)));
         Ok(())
     }
 
@@ -255,6 +269,7 @@ impl Session {
     pub fn request_finished(&self, method: Method, outcome: Outcome, begun: Instant) {
         self.shared.metrics.request_finished(method, outcome, self.transport, begun.elapsed().as_secs_f64());
         self.shared.metrics.tenant_request_finished(&self.tenant.id, outcome);
+        self.observe_end(outcome);
     }
 
     /// Takes a notification. Never answered, whatever is wrong with it.

@@ -38,6 +38,7 @@ use crate::{
         routing::{self, TaskTarget},
         tasks::{self, Details, IDEMPOTENCY_KEY, Wish},
     },
+    telemetry::{request, traces::Tracing},
 };
 
 impl Session {
@@ -54,10 +55,14 @@ impl Session {
         }
         let settings = self.shared.task_settings().clone();
         let wish = Wish::of(&message)?;
-        let request = request(&message, &plan)?;
+        let call = call_of(&message, &plan)?;
         let mut details = Details::new(self.version.as_str(), &self.endpoint, self.client.raw(), target.traits, target.tool);
         let token = message.bytes(message.fields.meta_progress_token);
         details.progress_token = token.map(|token| String::from_utf8_lossy(token).into_owned());
+        request::with_current(|request| {
+            details.request = Some(request.name.to_string());
+            details.trace = request.tracing.as_ref().map(Tracing::carried);
+        });
         details.log_level = self.log_level().map(|level| level.name().to_owned());
         let record = TaskRecord {
             task: TaskId::new(URL_SAFE_NO_PAD.encode(rand::random::<[u8; TASK_ID_BYTES]>())),
@@ -66,9 +71,9 @@ impl Session {
             session: self.key,
             private: self.is_anonymous(),
             backend: plan.backend,
-            idempotency: Some(self.idempotency(&wish, &id, &request)),
+            idempotency: Some(self.idempotency(&wish, &id, &call)),
             details: details.encode(),
-            request: request.to_vec(),
+            request: call.to_vec(),
             ttl: Some(tasks::actual_ttl(wish.ttl, settings.ttl, settings.ttl_max)),
         };
         let owner = self.shared.durable.node();
@@ -165,7 +170,7 @@ impl Session {
 }
 
 /// The call as its backend gets it: its own name of the tool, and nothing that is between the client and the broker.
-fn request(message: &Message, plan: &routing::Plan) -> Result<Bytes, Refusal> {
+fn call_of(message: &Message, plan: &routing::Plan) -> Result<Bytes, Refusal> {
     let mut splice = Splice::new(&message.frame);
     for (span, text) in &plan.edits {
         splice.replace(*span, text.clone());
@@ -269,7 +274,7 @@ mod tests {
             drop_task: false,
             names: routing::Named::Other,
         };
-        let sent: serde_json::Value = serde_json::from_slice(&request(&message, &plan).unwrap()).unwrap();
+        let sent: serde_json::Value = serde_json::from_slice(&call_of(&message, &plan).unwrap()).unwrap();
         assert_eq!(sent["params"], serde_json::json!({"name": "x", "_meta": {"progressToken": 1}}));
     }
 }

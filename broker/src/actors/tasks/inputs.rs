@@ -5,13 +5,19 @@
 //! with the answer. Every request of the backend is answered: by the client, by an error after the time clients have, or when
 //! the task is over. Not where the backend's own task goes on with another process: an error would make it fail.
 
-use std::{collections::BTreeSet, convert::Infallible, sync::Arc, time::Instant};
+use std::{
+    collections::BTreeSet,
+    convert::Infallible,
+    sync::{Arc, Mutex},
+    time::Instant,
+};
 
 use bytes::Bytes;
 use protocol::{
     envelope::Message,
     error::{ErrorKind, Refusal},
     json,
+    method::Method,
     splice::Splice,
 };
 
@@ -21,6 +27,7 @@ use crate::{
     durable::{TaskStatus, Write, fault_point},
     limits::{TASK_INPUTS_MAX, TASK_LOOK_INTERVAL},
     rules::tasks,
+    telemetry::caused::Caused,
 };
 
 /// Numbers one owner can give; the next owner's begin above them, because a number is never used again.
@@ -30,6 +37,9 @@ const NUMBERS_PER_EPOCH: i64 = 1 << 20;
 pub fn ask(run: &Arc<TaskRun>, connection: &Arc<Connection>, message: &Message) -> Result<(), Refusal> {
     run.client.permits(message, run.version)?;
     let backend_id = message.id.clone().ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
+    let span = Caused::question(run.observed.get(), message);
+    let traced = span.as_ref().and_then(|span| with_context(span, message));
+    let message = traced.as_ref().unwrap_or(message);
     let number = {
         let mut state = run.lock();
         if state.leaves_backend_task() {
@@ -43,7 +53,9 @@ pub fn ask(run: &Arc<TaskRun>, connection: &Arc<Connection>, message: &Message) 
         }
         state.inputs_asked += 1;
         let number = run.epoch() * NUMBERS_PER_EPOCH + state.inputs_asked;
-        let input = OpenInput { connection: connection.clone(), backend_id: backend_id.clone(), asked_at: Instant::now(), stored: false };
+        let span = span.map(|span| Arc::new(Mutex::new(Some(span))));
+        let input =
+            OpenInput { connection: connection.clone(), backend_id: backend_id.clone(), asked_at: Instant::now(), stored: false, span };
         state.inputs.insert(number, input);
         number
     };
@@ -56,6 +68,13 @@ pub fn ask(run: &Arc<TaskRun>, connection: &Arc<Connection>, message: &Message) 
     let request = tasks::input_request(message, &run.id).to_vec();
     run.shared.running.spawn(store(run.clone(), number, request));
     Ok(())
+}
+
+/// The question with the context that its answer goes on with.
+fn with_context(span: &Caused, message: &Message) -> Option<Message> {
+    let mut splice = Splice::new(&message.frame);
+    span.put_into_meta(&mut splice, message);
+    tasks::decoded(splice.finish())
 }
 
 async fn store(run: Arc<TaskRun>, number: i64, request: Vec<u8>) {
@@ -165,6 +184,9 @@ async fn take_answers(run: &Arc<TaskRun>, open: &BTreeSet<i64>) -> Result<(), Re
         let Some(answer) = &input.answer else { continue };
         let Some(waiting) = take(run, input.number) else { continue };
         let answer = tasks::with_id(answer, &waiting.backend_id);
+        if let (Some(span), Some(answer)) = (waiting.take_span(), tasks::decoded(answer.clone())) {
+            span.answered(&answer, Method::Unknown);
+        }
         waiting.connection.send_later(in_backends_terms(run, answer));
         close(run, input.number).await;
     }

@@ -11,6 +11,7 @@ mod handing_over;
 mod inputs;
 mod looks;
 mod mirror;
+mod observed;
 mod recovery;
 pub mod run;
 mod runner;

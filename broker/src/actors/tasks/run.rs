@@ -6,7 +6,7 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, MutexGuard,
+        Arc, Mutex, MutexGuard, OnceLock,
         atomic::{AtomicI64, Ordering},
     },
     time::{Duration, Instant},
@@ -37,6 +37,7 @@ use crate::{
     durable::{Step, TaskRecord, TaskStatus, Wake, WholeTask, Write, Written},
     limits::{STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_RUN_MAX},
     rules::{catalog::Endpoint, log_level::LogLevel, tasks::Details},
+    telemetry::{caused::Caused, request::Request},
 };
 
 /// Why a run ends before its call does.
@@ -70,6 +71,8 @@ pub struct TaskRun {
     /// The backend had something to say about its own task.
     pub(super) backend_said: Notify,
     pub(super) words: Words,
+    /// As the log, its trace and the audit log know it.
+    pub(super) observed: OnceLock<Arc<Request>>,
     state: Mutex<RunState>,
 }
 
@@ -118,6 +121,13 @@ pub(super) struct OpenInput {
     pub(super) asked_at: Instant,
     /// It is in the store.
     pub(super) stored: bool,
+    pub(super) span: Option<Arc<Mutex<Option<Caused>>>>,
+}
+
+impl OpenInput {
+    pub(super) fn take_span(&self) -> Option<Caused> {
+        sync::lock(self.span.as_ref()?).take()
+    }
 }
 
 /// What a task needs to be carried out, and can not be changed any more.
@@ -156,6 +166,7 @@ impl TaskRun {
             changed: Notify::new(),
             backend_said: Notify::new(),
             words: Words::default(),
+            observed: OnceLock::new(),
             state: Mutex::default(),
         })
     }

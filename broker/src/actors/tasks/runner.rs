@@ -23,7 +23,7 @@ use protocol::{
 };
 
 use super::{
-    handing_over, inputs, mirror,
+    handing_over, inputs, mirror, observed,
     run::{Mirrored, Stop, TaskRun},
 };
 use crate::{
@@ -41,6 +41,7 @@ use crate::{
         exposure,
         tasks::{self, BackendTask, Ended},
     },
+    telemetry::request,
 };
 
 /// How a run ended.
@@ -61,7 +62,8 @@ impl super::Tasks {
     pub(super) fn start(&self, run: Arc<TaskRun>, from: Step) {
         if self.enter(&run) {
             let running = run.shared.running.clone();
-            running.spawn(carry_out(run, from));
+            let request = run.observed.get_or_init(|| observed::request_of(&run)).clone();
+            running.spawn(request::scope(request, carry_out(run, from)));
         }
     }
 }
@@ -72,6 +74,7 @@ async fn carry_out(run: Arc<TaskRun>, from: Step) {
     if AssertUnwindSafe(settle(&run, ending)).catch_unwind().await.is_err() {
         tracing::error!(task = %run.digest(), "the end of a task failed inside the broker");
     }
+    observed::left(&run);
     run.shared.tasks.leave(&run);
     inputs::refuse_all(&run);
     // Last: a link that nobody else uses is closed with it.
@@ -316,6 +319,7 @@ async fn end(run: &TaskRun, ended: Ended) {
     };
     fault_point::passed("task.ended.committed");
     run.count_transition(status);
+    observed::over(run, status);
     run.announce();
     tracing::info!(task = %run.digest(), tenant = %run.tenant.id, backend = %run.record.backend, status = status.name(), "task over");
 }

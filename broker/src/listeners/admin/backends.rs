@@ -7,18 +7,37 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
+    condition::tagged,
     input::{BackendName, Json, Params, TenantName, breaker_wanted},
+    page::Page,
     problem::Problem,
     tenants::stored,
 };
 use crate::{
     config::{checked::parse_backend_spec, spec::BackendSpec},
-    control::{BackendView, Control},
+    control::{BackendView, Condition, Control},
+    metrics::BACKEND_STATES,
 };
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(super) struct BackendList {
     pub backends: Vec<BackendView>,
+    /// What to send as `after` for the next page; absent on the last one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ListParams {
+    /// Only those in this state, such as `failed`.
+    #[param(pattern = "^(connecting|ready|degraded|failed|disabled)$")]
+    state: Option<String>,
+    /// Entries of one page; all of them where it is absent.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<u32>,
+    /// The `next` of the page before.
+    after: Option<String>,
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -29,15 +48,26 @@ pub(super) struct PutParams {
 }
 
 /// The tenant's backends.
-#[utoipa::path(get, path = "/admin/v1/tenants/{tenant}/backends", tag = "backends", params(("tenant" = String, Path)), responses(
+#[utoipa::path(get, path = "/admin/v1/tenants/{tenant}/backends", tag = "backends", params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default"), ListParams), responses(
     (status = 200, body = BackendList), (status = "default", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn list(State(control): State<Arc<Control>>, TenantName(tenant): TenantName) -> Result<impl IntoResponse, Problem> {
-    Ok(axum::Json(BackendList { backends: control.backends(&tenant)? }))
+pub(super) async fn list(
+    State(control): State<Arc<Control>>,
+    TenantName(tenant): TenantName,
+    Params(asked): Params<ListParams>,
+) -> Result<impl IntoResponse, Problem> {
+    let page = Page::new(asked.limit, asked.after)?;
+    let mut backends = control.backends(&tenant)?;
+    if let Some(state) = &asked.state {
+        check_state(state)?;
+        backends.retain(|backend| backend.status.state == *state);
+    }
+    let (backends, next) = page.of(backends, |view| view.status.backend.clone());
+    Ok(axum::Json(BackendList { backends, next }))
 }
 
 /// One backend: how it does and how it was registered.
 #[utoipa::path(get, path = "/admin/v1/tenants/{tenant}/backends/{backend}", tag = "backends",
-    params(("tenant" = String, Path), ("backend" = String, Path)), responses((status = 200, body = BackendView),
+    params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default"), ("backend" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$")), responses((status = 200, body = BackendView),
         (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn show(
     State(control): State<Arc<Control>>,
@@ -45,12 +75,13 @@ pub(super) async fn show(
     BackendName(backend): BackendName,
 ) -> Result<impl IntoResponse, Problem> {
     control.tenant(&tenant)?;
-    Ok(axum::Json(control.backend(&tenant, &backend)?))
+    let view = control.backend(&tenant, &backend)?;
+    Ok(tagged(&control.backend_tag(&tenant, &backend).unwrap_or_default(), axum::Json(view)))
 }
 
 /// Registers or replaces a backend. Answers after the first handshake; `state` and `last_error` tell when it failed.
 #[utoipa::path(put, path = "/admin/v1/tenants/{tenant}/backends/{backend}", tag = "backends",
-    params(("tenant" = String, Path), ("backend" = String, Path), PutParams), request_body = BackendSpec,
+    params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default"), ("backend" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$"), PutParams), request_body = BackendSpec,
     responses((status = 201, body = BackendView), (status = 200, description = "Replaced", body = BackendView),
         (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn put(
@@ -58,29 +89,40 @@ pub(super) async fn put(
     TenantName(tenant): TenantName,
     BackendName(backend): BackendName,
     Params(params): Params<PutParams>,
+    condition: Condition,
     body: Json,
 ) -> Result<impl IntoResponse, Problem> {
     let spec = parse_backend_spec(&body.required()?).map_err(|faults| Problem::faults(&faults))?;
-    Ok(stored(control.put_backend(tenant, backend, spec, params.wait.unwrap_or(true)).await?))
+    let put = control.put_backend(tenant.clone(), backend.clone(), spec, params.wait.unwrap_or(true), condition).await?;
+    Ok(tagged(&control.backend_tag(&tenant, &backend).unwrap_or_default(), stored(put)))
+}
+
+fn check_state(state: &str) -> Result<(), Problem> {
+    if BACKEND_STATES.contains(&state) {
+        return Ok(());
+    }
+    let allowed = BACKEND_STATES.join(", ");
+    Err(Problem::invalid("state", format!("{state:?} is no state of a backend; allowed: {allowed}")))
 }
 
 /// Removes a backend and closes its links.
 #[utoipa::path(delete, path = "/admin/v1/tenants/{tenant}/backends/{backend}", tag = "backends",
-    params(("tenant" = String, Path), ("backend" = String, Path)), responses((status = 204),
+    params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default"), ("backend" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$")), responses((status = 204),
         (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn remove(
     State(control): State<Arc<Control>>,
     TenantName(tenant): TenantName,
     BackendName(backend): BackendName,
+    condition: Condition,
 ) -> Result<impl IntoResponse, Problem> {
     control.tenant(&tenant)?;
-    control.delete_backend(tenant, backend).await?;
+    control.delete_backend(tenant, backend, condition).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// Connects anew or refreshes the lists now, and tells how it went.
 #[utoipa::path(post, path = "/admin/v1/tenants/{tenant}/backends/{backend}/probe", tag = "backends",
-    params(("tenant" = String, Path), ("backend" = String, Path)), responses((status = 200, body = BackendView),
+    params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default"), ("backend" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$")), responses((status = 200, body = BackendView),
         (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn probe(
     State(control): State<Arc<Control>>,

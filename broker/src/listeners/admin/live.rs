@@ -11,6 +11,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::{
     health::Health,
     input::{Id, Params},
+    page::Page,
     problem::Problem,
 };
 use crate::{
@@ -21,16 +22,25 @@ use crate::{
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(super) struct SessionList {
     pub sessions: Vec<SessionView>,
+    /// What to send as `after` for the next page; absent on the last one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
 }
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(super) struct TaskList {
     pub tasks: Vec<TaskView>,
+    /// What to send as `after` for the next page; absent on the last one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
 }
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(super) struct SubscriptionList {
     pub subscriptions: Vec<SubscriptionView>,
+    /// What to send as `after` for the next page; absent on the last one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
 }
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -44,6 +54,11 @@ pub(super) struct OfTenant {
     /// Only this tenant's.
     #[param(value_type = Option<String>)]
     tenant: Option<TenantId>,
+    /// Entries of one page; all of them where it is absent.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<u32>,
+    /// The `next` of the page before.
+    after: Option<String>,
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -54,6 +69,11 @@ pub(super) struct TaskFilter {
     tenant: Option<TenantId>,
     /// Only those in this status.
     status: Option<String>,
+    /// Entries of one page; all of them where it is absent.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<u32>,
+    /// The `next` of the page before.
+    after: Option<String>,
 }
 
 /// Client sessions of all replicas, oldest first. Their ids are digests: a session id is a secret of its client.
@@ -61,18 +81,21 @@ pub(super) struct TaskFilter {
     (status = 200, body = SessionList), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn sessions(State(control): State<Arc<Control>>, Params(of): Params<OfTenant>) -> Result<impl IntoResponse, Problem> {
     check_tenant(&control, of.tenant.as_ref())?;
-    Ok(axum::Json(SessionList { sessions: control.sessions(of.tenant.as_ref()).await? }))
+    let page = Page::new(of.limit, of.after)?;
+    let place = |view: &SessionView| format!("{}/{}", view.created_at, view.id);
+    let (sessions, next) = page.of(control.sessions(of.tenant.as_ref()).await?, place);
+    Ok(axum::Json(SessionList { sessions, next }))
 }
 
 /// One session.
-#[utoipa::path(get, path = "/admin/v1/sessions/{id}", tag = "sessions", params(("id" = String, Path)), responses(
+#[utoipa::path(get, path = "/admin/v1/sessions/{id}", tag = "sessions", params(("id" = String, Path, pattern = "^[!-~]+$", max_length = 128)), responses(
     (status = 200, body = SessionView), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn session(State(control): State<Arc<Control>>, Id(id): Id) -> Result<impl IntoResponse, Problem> {
     Ok(axum::Json(control.session(&id).await?))
 }
 
 /// Ends a session, on whichever replica it is.
-#[utoipa::path(delete, path = "/admin/v1/sessions/{id}", tag = "sessions", params(("id" = String, Path)), responses(
+#[utoipa::path(delete, path = "/admin/v1/sessions/{id}", tag = "sessions", params(("id" = String, Path, pattern = "^[!-~]+$", max_length = 128)), responses(
     (status = 204), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn end_session(State(control): State<Arc<Control>>, Id(id): Id) -> Result<impl IntoResponse, Problem> {
     control.end_session(&id).await?;
@@ -89,18 +112,23 @@ pub(super) async fn tasks(State(control): State<Arc<Control>>, Params(filter): P
         Problem::invalid("status", format!("{status:?} is no task status; allowed: {allowed}"))
     };
     let status = filter.status.as_deref().map(|status| TaskStatus::parse(status).ok_or_else(|| wrong(status))).transpose()?;
-    Ok(axum::Json(TaskList { tasks: control.tasks(filter.tenant.as_ref(), status).await? }))
+    let page = Page::new(filter.limit, filter.after)?;
+    let mut tasks = control.tasks(filter.tenant.as_ref(), status).await?;
+    let place = |view: &TaskView| format!("{}/{}", view.created_at, view.id);
+    tasks.sort_by_cached_key(place);
+    let (tasks, next) = page.of(tasks, place);
+    Ok(axum::Json(TaskList { tasks, next }))
 }
 
 /// One task, with its history.
-#[utoipa::path(get, path = "/admin/v1/tasks/{id}", tag = "tasks", params(("id" = String, Path)), responses(
+#[utoipa::path(get, path = "/admin/v1/tasks/{id}", tag = "tasks", params(("id" = String, Path, pattern = "^[!-~]+$", max_length = 128)), responses(
     (status = 200, body = TaskShown), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn task(State(control): State<Arc<Control>>, Id(id): Id) -> Result<impl IntoResponse, Problem> {
     Ok(axum::Json(control.task(&id).await?))
 }
 
 /// Cancels a task.
-#[utoipa::path(post, path = "/admin/v1/tasks/{id}/cancel", tag = "tasks", params(("id" = String, Path)), responses(
+#[utoipa::path(post, path = "/admin/v1/tasks/{id}/cancel", tag = "tasks", params(("id" = String, Path, pattern = "^[!-~]+$", max_length = 128)), responses(
     (status = 200, body = TaskView), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn cancel_task(State(control): State<Arc<Control>>, Id(id): Id) -> Result<impl IntoResponse, Problem> {
     control.broker.cancel_task(&id).await.map_err(|refusal| task_problem(&id, &refusal))?;
@@ -121,7 +149,13 @@ fn task_problem(id: &str, refusal: &Refusal) -> Problem {
     (status = 200, body = SubscriptionList), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn subscriptions(State(control): State<Arc<Control>>, Params(of): Params<OfTenant>) -> Result<impl IntoResponse, Problem> {
     check_tenant(&control, of.tenant.as_ref())?;
-    Ok(axum::Json(SubscriptionList { subscriptions: control.subscriptions(of.tenant.as_ref()).await? }))
+    let page = Page::new(of.limit, of.after)?;
+    // Neither name can hold a slash.
+    let place = |view: &SubscriptionView| format!("{}/{}/{}", view.tenant, view.backend, view.uri);
+    let mut subscriptions = control.subscriptions(of.tenant.as_ref()).await?;
+    subscriptions.sort_by_cached_key(place);
+    let (subscriptions, next) = page.of(subscriptions, place);
+    Ok(axum::Json(SubscriptionList { subscriptions, next }))
 }
 
 /// Replicas whose leases run.

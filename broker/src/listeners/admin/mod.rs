@@ -5,12 +5,15 @@
 //! one of a bounded number of connections for a bounded time and nothing else.
 
 mod access;
+mod audit;
 mod backends;
+mod condition;
 mod configuration;
 mod health;
 mod input;
 mod live;
 pub mod openapi;
+mod page;
 pub mod problem;
 mod tenants;
 #[cfg(test)]
@@ -19,7 +22,7 @@ mod tests;
 use std::{io, sync::Arc, time::Duration};
 
 use axum::{
-    Router, middleware,
+    Extension, Router, middleware,
     routing::{get, post, put},
 };
 use hyper::server::conn::{http1, http2};
@@ -35,7 +38,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use transport::tls::ListenerKind;
 
-use self::access::Access;
+use self::{access::Access, audit::Peer};
 use super::door::{self, Door};
 use crate::control::Control;
 
@@ -60,7 +63,7 @@ pub async fn serve(control: Arc<Control>, listener: TcpListener, door: Door, sto
         }
     };
     access.announce();
-    let service = TowerToHyperService::new(router(control, access));
+    let router = router(control, access);
     let (connections, graceful) = (Arc::new(Semaphore::new(CONNECTIONS_MAX)), GracefulShutdown::new());
     loop {
         // Both are cancel-safe: an accepted connection is never dropped unserved.
@@ -76,7 +79,12 @@ pub async fn serve(control: Arc<Control>, listener: TcpListener, door: Door, sto
                 continue;
             }
         };
-        let (door, service, watcher) = (door.clone(), service.clone(), graceful.watcher());
+        let peer = stream.peer_addr().ok().map(|address| Extension(Peer(address)));
+        let service = TowerToHyperService::new(match peer {
+            Some(peer) => router.clone().layer(peer),
+            None => router.clone(),
+        });
+        let (door, watcher) = (door.clone(), graceful.watcher());
         tokio::spawn(async move {
             let _place = permit;
             let stream = match door.open(stream, ListenerKind::Http).await {
@@ -142,12 +150,15 @@ fn router(control: Arc<Control>, access: Access) -> Router {
         .route("/admin/v1/nodes", get(live::nodes))
         .route("/admin/v1/configuration", get(configuration::show))
         .route("/admin/v1/drain", post(live::drain))
+        .route("/admin/v1/audit", get(audit::list))
+        .route("/admin/v1/audit/export", get(audit::export))
         .route("/admin/v1/openapi.json", get(openapi::serve))
         .route("/metrics", get(health::metrics))
         .route(health::LIVE, get(health::live))
         .route(health::READY, get(health::ready))
         .fallback(problem::no_such_route)
         .method_not_allowed_fallback(problem::method_not_allowed)
+        .layer(middleware::from_fn_with_state(Arc::clone(&control), audit::record))
         // Outermost: the fallbacks, too, are for operators only.
         .layer(middleware::from_fn_with_state(Arc::new(access), access::check))
         .with_state(control)

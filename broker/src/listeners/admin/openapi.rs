@@ -6,7 +6,7 @@ use utoipa::{
     openapi::security::{Http, HttpAuthScheme, SecurityScheme},
 };
 
-use super::{backends, configuration, health, live, tenants};
+use super::{audit, backends, configuration, health, live, tenants};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -21,6 +21,7 @@ use super::{backends, configuration, health, live, tenants};
         live::sessions, live::session, live::end_session,
         live::tasks, live::task, live::cancel_task, live::subscriptions, live::nodes, live::drain,
         configuration::show,
+        audit::list, audit::export,
         health::live, health::ready, health::metrics, serve,
     ),
     security(("admin_token" = [])),

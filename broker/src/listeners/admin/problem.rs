@@ -82,6 +82,7 @@ impl From<ControlError> for Problem {
             ControlError::Invalid(fault) => return Self::faults(std::slice::from_ref(fault)),
             ControlError::NotFound { .. } | ControlError::Store(StoreError::UnknownTenant { .. }) => (StatusCode::NOT_FOUND, "not-found"),
             ControlError::Declared { .. } => (StatusCode::CONFLICT, "declared"),
+            ControlError::Changed { .. } => (StatusCode::PRECONDITION_FAILED, "precondition-failed"),
             ControlError::DefaultTenant => (StatusCode::CONFLICT, "default-tenant"),
             ControlError::TooMany { .. } => (StatusCode::CONFLICT, "too-many"),
             ControlError::Store(StoreError::Exists { .. }) => (StatusCode::CONFLICT, "exists"),

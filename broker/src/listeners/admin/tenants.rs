@@ -5,25 +5,44 @@ use std::sync::Arc;
 use axum::{extract::State, http::StatusCode, response::IntoResponse};
 use protocol::ids::KeyId;
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 use super::{
-    input::{Id, Json, TenantName, new_key},
+    condition::tagged,
+    input::{Id, Json, Params, TenantName, new_key},
+    page::Page,
     problem::Problem,
 };
 use crate::{
     config::{checked::parse_tenant_spec, spec::TenantSpec},
-    control::{Control, KeyShown, KeyView, Put, TenantView},
+    control::{Condition, Control, KeyShown, KeyView, Put, TenantView},
 };
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(super) struct TenantList {
     pub tenants: Vec<TenantView>,
+    /// What to send as `after` for the next page; absent on the last one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
 }
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(super) struct KeyList {
     pub keys: Vec<KeyView>,
+    /// What to send as `after` for the next page; absent on the last one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+}
+
+/// Of a list that has no other parameters.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PageParams {
+    /// Entries of one page; all of them where it is absent.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<u32>,
+    /// The `next` of the page before.
+    after: Option<String>,
 }
 
 /// What is asked of a new key.
@@ -42,49 +61,62 @@ pub(super) fn stored<View: Serialize>(put: Put<View>) -> impl IntoResponse {
 }
 
 /// All tenants.
-#[utoipa::path(get, path = "/admin/v1/tenants", tag = "tenants", responses(
+#[utoipa::path(get, path = "/admin/v1/tenants", tag = "tenants", params(PageParams), responses(
     (status = 200, body = TenantList), (status = "default", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn list(State(control): State<Arc<Control>>) -> impl IntoResponse {
-    axum::Json(TenantList { tenants: control.tenants() })
+pub(super) async fn list(State(control): State<Arc<Control>>, Params(page): Params<PageParams>) -> Result<impl IntoResponse, Problem> {
+    let (tenants, next) = Page::new(page.limit, page.after)?.of(control.tenants(), |view| view.tenant.clone());
+    Ok(axum::Json(TenantList { tenants, next }))
 }
 
 /// One tenant.
-#[utoipa::path(get, path = "/admin/v1/tenants/{tenant}", tag = "tenants", params(("tenant" = String, Path)), responses(
+#[utoipa::path(get, path = "/admin/v1/tenants/{tenant}", tag = "tenants", params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default")), responses(
     (status = 200, body = TenantView), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn show(State(control): State<Arc<Control>>, TenantName(tenant): TenantName) -> Result<impl IntoResponse, Problem> {
-    Ok(axum::Json(control.tenant(&tenant)?))
+    let view = control.tenant(&tenant)?;
+    Ok(tagged(&control.tenant_tag(&tenant).unwrap_or_default(), axum::Json(view)))
 }
 
 /// Makes or replaces a tenant.
-#[utoipa::path(put, path = "/admin/v1/tenants/{tenant}", tag = "tenants", params(("tenant" = String, Path)), request_body = TenantSpec,
+#[utoipa::path(put, path = "/admin/v1/tenants/{tenant}", tag = "tenants", params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default")), request_body = TenantSpec,
     responses((status = 201, body = TenantView), (status = 200, description = "Replaced", body = TenantView),
         (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn put(
     State(control): State<Arc<Control>>,
     TenantName(tenant): TenantName,
+    condition: Condition,
     body: Json,
 ) -> Result<impl IntoResponse, Problem> {
     let spec = parse_tenant_spec(&body.required()?).map_err(|faults| Problem::faults(&faults))?;
-    Ok(stored(control.put_tenant(tenant, spec).await?))
+    let answer = stored(control.put_tenant(tenant.clone(), spec, condition).await?);
+    Ok(tagged(&control.tenant_tag(&tenant).unwrap_or_default(), answer))
 }
 
 /// Removes a tenant with its keys and backends, and ends its sessions.
-#[utoipa::path(delete, path = "/admin/v1/tenants/{tenant}", tag = "tenants", params(("tenant" = String, Path)), responses(
+#[utoipa::path(delete, path = "/admin/v1/tenants/{tenant}", tag = "tenants", params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default")), responses(
     (status = 204), (status = "default", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn remove(State(control): State<Arc<Control>>, TenantName(tenant): TenantName) -> Result<impl IntoResponse, Problem> {
-    control.delete_tenant(tenant).await?;
+pub(super) async fn remove(
+    State(control): State<Arc<Control>>,
+    TenantName(tenant): TenantName,
+    condition: Condition,
+) -> Result<impl IntoResponse, Problem> {
+    control.delete_tenant(tenant, condition).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// The tenant's API keys, without the keys themselves.
-#[utoipa::path(get, path = "/admin/v1/tenants/{tenant}/keys", tag = "keys", params(("tenant" = String, Path)), responses(
+#[utoipa::path(get, path = "/admin/v1/tenants/{tenant}/keys", tag = "keys", params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default"), PageParams), responses(
     (status = 200, body = KeyList), (status = "default", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn list_keys(State(control): State<Arc<Control>>, TenantName(tenant): TenantName) -> Result<impl IntoResponse, Problem> {
-    Ok(axum::Json(KeyList { keys: control.keys_of(&tenant).await? }))
+pub(super) async fn list_keys(
+    State(control): State<Arc<Control>>,
+    TenantName(tenant): TenantName,
+    Params(page): Params<PageParams>,
+) -> Result<impl IntoResponse, Problem> {
+    let (keys, next) = Page::new(page.limit, page.after)?.of(control.keys_of(&tenant).await?, |view| view.id.clone());
+    Ok(axum::Json(KeyList { keys, next }))
 }
 
 /// Makes an API key. This answer alone shows it.
-#[utoipa::path(post, path = "/admin/v1/tenants/{tenant}/keys", tag = "keys", params(("tenant" = String, Path)),
+#[utoipa::path(post, path = "/admin/v1/tenants/{tenant}/keys", tag = "keys", params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default")),
     request_body = Option<KeyRequest>, responses((status = 201, body = KeyShown),
         (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn create_key(
@@ -98,7 +130,7 @@ pub(super) async fn create_key(
 
 /// Revokes an API key, at once.
 #[utoipa::path(delete, path = "/admin/v1/tenants/{tenant}/keys/{id}", tag = "keys",
-    params(("tenant" = String, Path), ("id" = String, Path)), responses((status = 204),
+    params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default"), ("id" = String, Path, pattern = "^[!-~]+$", max_length = 128)), responses((status = 204),
         (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn revoke_key(
     State(control): State<Arc<Control>>,

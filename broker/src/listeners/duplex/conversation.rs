@@ -23,6 +23,7 @@ use crate::{
     limits::{FRAMES_IN_A_ROW, OUTBOX_BATCH_BYTES, OUTBOX_BATCH_FRAMES, PIPELINE_WAIT_MAX},
     metrics::{Direction, Side},
     rules::event_log::EventKind,
+    telemetry::request,
 };
 
 /// Why nothing more comes from a client.
@@ -58,12 +59,12 @@ pub(super) async fn read(session: &Arc<Session>, outbox: &Arc<EventStream>, sour
         session.touch();
         session.shared.metrics.bytes(Direction::In, Side::Client, frame.len());
         match decode_body(frame, &limits, session.version.batches()) {
-            Ok(Body::One(message)) => ear.take(message).await,
+            Ok(Body::One(message)) => request::arriving(None, ear.take(message)).await,
             // Each is answered by itself: a receiver of a batch's answers knows them by their ids.
             Ok(Body::Batch(messages)) => {
                 for message in messages {
                     match message {
-                        Ok(message) => ear.take(message).await,
+                        Ok(message) => request::arriving(None, ear.take(message)).await,
                         Err(rejected) => ear.refuse(&rejected).await,
                     }
                 }

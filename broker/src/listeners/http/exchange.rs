@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method as HttpMethod, Request, Response, StatusCode,
     header::{ORIGIN, VARY},
-    request,
+    request::Parts as HeadParts,
 };
 use hyper::body::Incoming;
 use protocol::{
@@ -32,6 +32,7 @@ use crate::{
     broker::{Broker, unknown_backend},
     config::EventLog,
     rules::catalog::Endpoint,
+    telemetry::request,
 };
 
 pub(super) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -53,7 +54,7 @@ pub(super) struct Asked<'a> {
     pub(super) reach: Reach<'a>,
     pub(super) caller: Caller,
     pub(super) endpoint: Endpoint,
-    pub(super) head: request::Parts,
+    pub(super) head: HeadParts,
 }
 
 /// Serves one request of a client. Whatever is wrong with it becomes a response.
@@ -83,10 +84,14 @@ pub(in crate::listeners) async fn handle_replica(broker: &Arc<Broker>, request: 
 }
 
 async fn served(broker: &Arc<Broker>, reach: Reach<'_>, request: Request<Incoming>) -> Response<Body> {
-    match dispatch(broker, reach, request).await {
-        Ok(response) => response,
-        Err(Rejected { refusal, id, .. }) => answer::refusal(&broker.shared, &refusal, id.as_ref()),
-    }
+    let context = request::header_context(request.headers(), broker.shared.traces.are_on());
+    let work = async {
+        match dispatch(broker, reach, request).await {
+            Ok(response) => response,
+            Err(Rejected { refusal, id, .. }) => answer::refusal(&broker.shared, &refusal, id.as_ref()),
+        }
+    };
+    request::arriving(context, work).await
 }
 
 async fn dispatch(broker: &Arc<Broker>, reach: Reach<'_>, request: Request<Incoming>) -> Result<Response<Body>, Rejected> {
@@ -129,7 +134,7 @@ pub(super) fn vouched_client(broker: &Broker, head: &request::Parts) -> Result<C
 }
 
 /// Who a client is: by the key it shows, or by its connection's certificate.
-pub(super) fn client(broker: &Broker, head: &request::Parts) -> Result<Caller, Refusal> {
+pub(super) fn client(broker: &Broker, head: &HeadParts) -> Result<Caller, Refusal> {
     let certified = head.extensions.get::<Certified>().map(|Certified(caller)| caller);
     gate::bearer(&head.headers, &head.uri).and_then(|bearer| broker.authenticate_on(bearer, certified))
 }
@@ -188,7 +193,8 @@ pub(super) fn preflight() -> Response<Body> {
     let headers = response.headers_mut();
     headers.insert("allow", HeaderValue::from_static("GET, POST, DELETE, OPTIONS"));
     headers.insert("access-control-allow-methods", HeaderValue::from_static("GET, POST, DELETE"));
-    let allowed = "authorization, content-type, accept, mcp-session-id, mcp-protocol-version, last-event-id";
+    let allowed =
+        "authorization, content-type, accept, mcp-session-id, mcp-protocol-version, last-event-id, traceparent, tracestate, baggage";
     headers.insert("access-control-allow-headers", HeaderValue::from_static(allowed));
     headers.insert("access-control-max-age", HeaderValue::from_static("600"));
     response

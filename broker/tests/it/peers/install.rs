@@ -19,7 +19,7 @@ impl Peers {
             PathBuf::from,
         );
         let peers = Self { cache: cache.join("peers") };
-        for part in ["node", "python1", "python2", "wires", "fixture"] {
+        for part in ["node", "python1", "python2", "wires", "admin", "fixture"] {
             let stamp = peers.cache.join(format!("{part}.stamp"));
             assert!(stamp.exists(), "{} is missing: the peers are not installed; run scripts/install-peers.sh", stamp.display());
         }
@@ -42,6 +42,11 @@ impl Peers {
     /// The interpreter that has the libraries of the wires.
     pub(super) fn python_of_wires(&self) -> PathBuf {
         self.cache.join("wires/bin/python")
+    }
+
+    /// The interpreter that has schemathesis.
+    pub(super) fn python_of_admin(&self) -> PathBuf {
+        self.cache.join("admin/bin/python")
     }
 
     fn package(&self, path: &str) -> PathBuf {

@@ -35,6 +35,7 @@ macro_rules! on_every_ground {
     )*};
 }
 
+mod admin_api;
 mod clients;
 mod conformance;
 mod install;

@@ -214,6 +214,23 @@ async fn certificates_are_read_anew_and_nobody_is_disconnected() {
     .await;
     assert_eq!(served().await, before);
     let second = authority.server("second");
+    // O-01: one that does not fit its key, and one that is half written.
+    let whole = std::fs::read(&second.cert).unwrap();
+    for broken in [whole.clone(), whole[..whole.len() / 2].to_vec()] {
+        let refused =
+            async || broker.admin().metric("mcp_certificate_reloads_total", &[("listener", "clients"), ("outcome", "refused")]).await;
+        let so_far = refused().await;
+        std::fs::write(&first.cert, broken).unwrap();
+        broker.signal(Signal::HUP);
+        eventually("another refusal", || async {
+            let now = refused().await;
+            if now > so_far { Ok(()) } else { Err(now) }
+        })
+        .await;
+        assert_eq!(served().await, before);
+    }
+    let ends_at = broker.admin().metric("mcp_certificate_expiry_seconds", &[("listener", "clients")]).await;
+    assert!(ends_at.is_some_and(|at| at > 1.7e9), "{ends_at:?}");
     std::fs::copy(&second.cert, &first.cert).unwrap();
     std::fs::copy(&second.key, &first.key).unwrap();
     broker.signal(Signal::HUP);

@@ -3,7 +3,9 @@
 use testkit::{FaultProxy, PostgresServer, Way};
 
 use super::{AT_MOST, PostgresOptions, PostgresStore, behind, create, end, on_server, open, open_session, options, update};
-use crate::{ConfigStore, DurableStore, Migrated, NodeName, StoreError, Written, postgres::schema};
+use crate::{
+    AuditFilter, AuditKind, AuditRecord, AuditStore, ConfigStore, DurableStore, Migrated, NodeName, StoreError, Written, postgres::schema,
+};
 
 #[tokio::test]
 async fn an_old_schema_is_refused_unless_migrating_is_allowed() {
@@ -90,4 +92,18 @@ async fn r_8_what_a_newer_build_adds_to_the_schema_is_not_felt_by_those_that_run
     // But who starts now does not know what it would find.
     let refusal = PostgresStore::open(&options(&server)).await.unwrap_err();
     assert_eq!(refusal, StoreError::SchemaNewer { found: 999, known: schema::known() });
+}
+
+#[tokio::test]
+async fn the_database_itself_keeps_the_audit_log() {
+    let (server, store) = on_server().await;
+    let record = AuditRecord { id: [1; 16], at_us: 5, kind: AuditKind::Admin, tenant: None, body: "{}".into() };
+    store.append_audit(&[record]).await.unwrap();
+    for statement in ["UPDATE audit SET body = '{}'", "DELETE FROM audit", "TRUNCATE audit"] {
+        let refused = format!(
+            "DO $$ BEGIN {statement}; RAISE 'it was done'; EXCEPTION WHEN OTHERS THEN IF SQLERRM = 'it was done' THEN RAISE; END IF; END $$"
+        );
+        server.sql(&server.url(), &refused).await;
+    }
+    assert_eq!(store.audit(&AuditFilter::default(), None, 10).await.unwrap().len(), 1);
 }

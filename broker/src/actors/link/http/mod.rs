@@ -46,6 +46,7 @@ use crate::{
     actors::{asker::Asker, backend::Backend, incoming},
     limits::{ERROR_BODY_BYTES_MAX, ONE_WAY_QUEUE_FRAMES, SESSION_DELETE_WAIT},
     metrics::{Direction, Side},
+    telemetry,
 };
 
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -384,6 +385,7 @@ impl HttpWire {
         *request.headers_mut() = self.headers.clone();
         let headers = request.headers_mut();
         add(headers);
+        telemetry::request::propagate(headers);
         if let Some(session) = self.session.get() {
             headers.insert(SESSION_ID, session.clone());
         }

@@ -1,0 +1,205 @@
+//! The audit log: read in pages, exported as JSON lines; and the middleware that records what operators change.
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+    time::Instant,
+};
+
+use aws_lc_rs::digest;
+use axum::{
+    body::Body,
+    extract::{Extension, MatchedPath, Request, State},
+    http::{Method, header},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use bytes::Bytes;
+use futures_util::stream;
+use http_body_util::BodyExt as _;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::{input::Params, page::LIMIT_MAX, problem::Problem};
+use crate::{
+    config::units::parse_duration,
+    control::{Control, Deed},
+    durable::{AuditFilter, AuditKind},
+    telemetry::request::{self, RequestName},
+    views::AuditEntry,
+};
+
+/// Records of a page where nobody says how many.
+const LIMIT_USUAL: u32 = 100;
+
+/// Where a request to the admin plane came from.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Peer(pub(super) SocketAddr);
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(super) struct AuditList {
+    pub records: Vec<AuditEntry>,
+    /// What to send as `after` for the next page; absent on the last one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<i64>,
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AuditParams {
+    /// Only this tenant's, which may be gone by now.
+    tenant: Option<String>,
+    /// `admin` or `call`.
+    #[param(pattern = "^(admin|call)$")]
+    kind: Option<String>,
+    /// From this moment on: a time such as 2026-01-31T12:00:00Z, or how long ago, such as 24h.
+    since: Option<String>,
+    /// Before this moment, written like `since`.
+    until: Option<String>,
+    /// The number of the last record that is not wanted any more.
+    after: Option<i64>,
+    /// Records of one page; 100 unless said otherwise.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<u32>,
+}
+
+impl AuditParams {
+    fn filter(&self) -> Result<AuditFilter, Problem> {
+        let kind = |name: &str| {
+            let allowed = AuditKind::ALL.map(AuditKind::name).join(", ");
+            AuditKind::parse(name).ok_or_else(|| Problem::invalid("kind", format!("{name:?} is no kind of record; allowed: {allowed}")))
+        };
+        Ok(AuditFilter {
+            tenant: self.tenant.clone(),
+            kind: self.kind.as_deref().map(kind).transpose()?,
+            since_us: self.since.as_deref().map(|text| moment("since", text)).transpose()?,
+            until_us: self.until.as_deref().map(|text| moment("until", text)).transpose()?,
+        })
+    }
+
+    fn limit(&self) -> Result<u32, Problem> {
+        match self.limit {
+            None => Ok(LIMIT_USUAL),
+            Some(limit) if (1..=LIMIT_MAX).contains(&limit) => Ok(limit),
+            Some(limit) => Err(Problem::invalid("limit", format!("{limit} is no usable limit; allowed: 1 to {LIMIT_MAX}"))),
+        }
+    }
+}
+
+/// A time, or how long ago.
+fn moment(field: &str, text: &str) -> Result<i64, Problem> {
+    if let Ok(at) = text.parse::<jiff::Timestamp>() {
+        return Ok(at.as_microsecond());
+    }
+    let ago = parse_duration(text).ok().and_then(|ago| i64::try_from(ago.as_micros()).ok());
+    let ago =
+        ago.ok_or_else(|| Problem::invalid(field, format!("{text:?} is no time; allowed: 2026-01-31T12:00:00Z, or how long ago: 24h")))?;
+    Ok(jiff::Timestamp::now().as_microsecond().saturating_sub(ago))
+}
+
+/// Who did what, oldest first.
+#[utoipa::path(get, path = "/admin/v1/audit", tag = "audit", params(AuditParams), responses(
+    (status = 200, body = AuditList), (status = "default", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn list(State(control): State<Arc<Control>>, Params(asked): Params<AuditParams>) -> Result<impl IntoResponse, Problem> {
+    let (records, next) = control.audit(&asked.filter()?, asked.after, asked.limit()?).await?;
+    Ok(axum::Json(AuditList { records, next }))
+}
+
+/// The same as JSON lines, to the end of the log: a record per line. `limit` is how many are read from the database at once.
+#[utoipa::path(get, path = "/admin/v1/audit/export", tag = "audit", params(AuditParams), responses(
+    (status = 200, description = "A record per line", body = String, content_type = "application/x-ndjson"),
+    (status = "default", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn export(State(control): State<Arc<Control>>, Params(asked): Params<AuditParams>) -> Result<Response, Problem> {
+    let (filter, limit) = (asked.filter()?, asked.limit.map_or(Ok(LIMIT_MAX), |_| asked.limit())?);
+    // The first page before the head of the answer, so that a database that is away is told as a problem.
+    let first = control.audit(&filter, asked.after, limit).await?;
+    let pages = stream::try_unfold(Some(first), move |page| {
+        let (control, filter) = (Arc::clone(&control), filter.clone());
+        async move {
+            let Some((records, next)) = page else { return Ok::<_, crate::control::ControlError>(None) };
+            let mut lines = Vec::new();
+            for record in &records {
+                let _into_memory = serde_json::to_writer(&mut lines, record);
+                lines.push(b'\n');
+            }
+            let following = match next {
+                Some(after) => Some(control.audit(&filter, Some(after), limit).await?),
+                None => None,
+            };
+            Ok(Some((Bytes::from(lines), following)))
+        }
+    });
+    Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(pages)).into_response())
+}
+
+/// Records every request that may change something, before its answer goes out. Within [`super::access`]: whoever is not let in
+/// changes nothing, and fills no log.
+pub(super) async fn record(
+    State(control): State<Arc<Control>>,
+    peer: Option<Extension<Peer>>,
+    path: Option<MatchedPath>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let changes = [Method::PUT, Method::POST, Method::DELETE, Method::PATCH].contains(request.method());
+    let Some(route) = path.filter(|_| changes) else { return next.run(request).await };
+    let (begun, name) = (Instant::now(), request::current_name().unwrap_or_else(RequestName::random));
+    let (action, target) = (format!("{} {}", request.method(), route.as_str()), request.uri().path().to_owned());
+    let hash = Arc::new(Mutex::new((digest::Context::new(&digest::SHA256), 0)));
+    let hashing = hash.clone();
+    request = request.map(|body| {
+        Body::new(body.map_frame(move |frame| {
+            if let Some(data) = frame.data_ref() {
+                let mut hash = hashing.lock().unwrap_or_else(PoisonError::into_inner);
+                hash.0.update(data);
+                hash.1 += data.len();
+            }
+            frame
+        }))
+    });
+    let response = next.run(request).await;
+    let (hash, length) = hash.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let status = response.status();
+    let refused = !status.is_success();
+    let deed = Deed {
+        who: "admin",
+        tenant: tenant_of(route.as_str(), &target),
+        action,
+        target: Some(target),
+        body_digest: (length > 0).then(|| format!("sha256:{}", URL_SAFE_NO_PAD.encode(hash.finish()))),
+        outcome: if refused { "refused" } else { "ok" }.to_owned(),
+        error: refused.then(|| status.as_str().to_owned()),
+        duration_ms: Some(begun.elapsed().as_secs_f64() * 1_000.0),
+        address: peer.map(|Extension(Peer(address))| address.ip().to_string()),
+        request: name,
+    };
+    control.record(deed).await;
+    response
+}
+
+/// What stands in the path where the route says `{tenant}`.
+fn tenant_of(route: &str, path: &str) -> Option<String> {
+    let found = route.split('/').zip(path.split('/')).find(|(part, _)| *part == "{tenant}");
+    found.map(|(_, name)| name.chars().take(64).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_a_moment_or_how_long_ago() {
+        assert_eq!(moment("since", "1970-01-01T00:00:01Z").ok(), Some(1_000_000));
+        let now = jiff::Timestamp::now().as_microsecond();
+        let hour_ago = moment("since", "1h").unwrap();
+        assert!((now - hour_ago - 3_600_000_000).abs() < 10_000_000);
+        assert_eq!(moment("since", "yesterday").unwrap_err().field.as_deref(), Some("since"));
+    }
+
+    #[test]
+    fn the_tenant_is_read_from_the_route() {
+        assert_eq!(tenant_of("/admin/v1/tenants/{tenant}/keys", "/admin/v1/tenants/acme/keys").as_deref(), Some("acme"));
+        assert_eq!(tenant_of("/admin/v1/drain", "/admin/v1/drain"), None);
+    }
+}

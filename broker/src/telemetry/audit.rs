@@ -1,0 +1,167 @@
+//! What the audit log holds of a client's request: collected beside the request, made into a record when it is over.
+//!
+//! Called by sessions and by tasks that run. No secret gets in: of arguments there is a digest, and their text only where the
+//! operator wants it, with the values of members whose names announce a secret left out.
+
+use std::time::Instant;
+
+use aws_lc_rs::digest;
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use bytes::Bytes;
+use protocol::{ids::BackendId, method::Method};
+use serde_json::Value;
+
+use super::request::Request;
+use crate::{
+    auth::Caller,
+    config::AuditCalls,
+    durable::{AuditKind, AuditRecord},
+    limits::{AUDIT_ARGUMENTS_BYTES_MAX, AUDIT_TARGET_CHARS_MAX},
+    rules::catalog::Definition,
+    views::AuditEntry,
+};
+
+/// Parts of a member's name that announce a secret.
+const SECRET_WORDS: [&str; 9] = ["token", "secret", "password", "passwd", "key", "auth", "credential", "bearer", "cookie"];
+const REDACTED: &str = "[redacted]";
+
+/// A record in the making.
+#[derive(Debug)]
+pub struct Draft {
+    pub how: AuditCalls,
+    pub caller: Caller,
+    pub session: String,
+    pub transport: &'static str,
+    pub method: Method,
+    /// The tool, prompt, resource or task that is asked for, as the client calls it.
+    pub target: Option<String>,
+    pub arguments: Option<Bytes>,
+    pub backend: Option<BackendId>,
+    pub definition: Option<Definition>,
+    pub begun: Instant,
+    pub at: jiff::Timestamp,
+}
+
+impl Draft {
+    /// `None`: nothing anybody would ask for later, such as a ping or a list that is answered from memory.
+    pub fn is_about(method: Method) -> bool {
+        !matches!(
+            method,
+            Method::Ping
+                | Method::ToolsList
+                | Method::PromptsList
+                | Method::ResourcesList
+                | Method::ResourcesTemplatesList
+                | Method::TasksList
+        )
+    }
+
+    /// The record, now that it is over.
+    pub fn into_record(self, request: &Request, node: &str, outcome: &str, error: Option<String>) -> AuditRecord {
+        let arguments = self.arguments.as_deref();
+        let entry = AuditEntry {
+            number: 0,
+            at: self.at.to_string(),
+            kind: AuditKind::Call.name().to_owned(),
+            tenant: Some(self.caller.tenant.to_string()),
+            principal: self.caller.principal.to_string(),
+            api_key: self.caller.key.as_ref().map(ToString::to_string),
+            action: self.method.name().to_owned(),
+            target: self.target.map(|target| target.chars().take(AUDIT_TARGET_CHARS_MAX).collect()),
+            backend: self.backend.map(|backend| backend.to_string()),
+            definition: self.definition.map(|definition| format!("sha256:{}", hex(&definition))),
+            arguments_digest: arguments.map(digest_of),
+            arguments: arguments.filter(|_| self.how == AuditCalls::Arguments).and_then(shown),
+            outcome: outcome.to_owned(),
+            error,
+            duration_ms: Some(self.begun.elapsed().as_secs_f64() * 1_000.0),
+            request_id: request.name.to_string(),
+            trace_id: request.trace().map(|trace| trace.to_string()),
+            session: Some(self.session),
+            transport: Some(self.transport.to_owned()),
+            address: None,
+            node: node.to_owned(),
+        };
+        record(AuditKind::Call, self.at, entry)
+    }
+}
+
+/// A record of its own id.
+pub fn record(kind: AuditKind, at: jiff::Timestamp, entry: AuditEntry) -> AuditRecord {
+    AuditRecord {
+        id: rand::random(),
+        at_us: at.as_microsecond(),
+        kind,
+        tenant: entry.tenant.clone(),
+        body: serde_json::to_string(&entry).unwrap_or_else(|_| "{}".to_owned()),
+    }
+}
+
+impl Request {
+    /// The backend that is asked, and what the catalog knows of the tool.
+    pub fn note_backend(&self, backend: &BackendId, definition: Option<Definition>) {
+        let mut draft = self.draft.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(draft) = &mut *draft {
+            draft.backend = Some(backend.clone());
+            draft.definition = definition;
+        }
+        drop(draft);
+        let _first = self.backend.set(backend.clone());
+    }
+}
+
+/// Tells two lists of arguments apart without showing them.
+pub fn digest_of(bytes: &[u8]) -> String {
+    format!("sha256:{}", URL_SAFE_NO_PAD.encode(digest::digest(&digest::SHA256, bytes)))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// `None`: too long to be kept, or no JSON.
+fn shown(arguments: &[u8]) -> Option<Value> {
+    if arguments.len() > AUDIT_ARGUMENTS_BYTES_MAX {
+        return None;
+    }
+    let mut value = serde_json::from_slice(arguments).ok()?;
+    redact(&mut value);
+    Some(value)
+}
+
+fn redact(value: &mut Value) {
+    match value {
+        Value::Object(members) => members.iter_mut().for_each(|(name, value)| {
+            if announces_secret(name) {
+                *value = Value::from(REDACTED);
+            } else {
+                redact(value);
+            }
+        }),
+        Value::Array(items) => items.iter_mut().for_each(redact),
+        _ => {}
+    }
+}
+
+fn announces_secret(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    SECRET_WORDS.iter().any(|word| name.contains(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_announces_a_secret_is_not_kept() {
+        let arguments = br#"{"city":"Ulm","apiKey":"canary","nested":[{"Password":{"a":"canary"},"b":1}]}"#;
+        let text = shown(arguments).unwrap().to_string();
+        assert!(!text.contains("canary") && text.contains("Ulm") && text.contains("\"b\":1"), "{text}");
+    }
+
+    #[test]
+    fn giants_have_a_digest_only() {
+        assert_eq!(shown(&vec![b' '; AUDIT_ARGUMENTS_BYTES_MAX + 1]), None);
+        assert_ne!(digest_of(b"a"), digest_of(b"b"));
+    }
+}

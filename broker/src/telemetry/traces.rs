@@ -1,0 +1,416 @@
+//! Spans of requests and of what they cause, and which of them are exported.
+//!
+//! The spans of one request are collected beside it. Whether they are exported is known when it is over: because the trace is
+//! sampled, or because the request failed. A span costs two random numbers and a few attributes; with traces off there are none.
+//! Nothing here waits: what finds no room in the exporter's queue is dropped and counted.
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::SystemTime,
+};
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use opentelemetry::{
+    InstrumentationScope, KeyValue, SpanId as OtelSpanId, TraceFlags, TraceId as OtelTraceId,
+    trace::{SpanContext, SpanKind, Status, TraceState},
+};
+use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
+use protocol::{envelope::Message, json, splice::Splice};
+use tokio::sync::mpsc;
+
+use super::{
+    context::{CarriedTrace, Incoming, Place, SpanId, TraceId},
+    request::{self, Request},
+};
+use crate::{
+    auth::Caller,
+    config::{RATIO_WHOLE, Traces as Settings},
+    limits::SPANS_PER_REQUEST_MAX,
+    metrics::Metrics,
+};
+
+pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+pub const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
+pub const BAGGAGE: HeaderName = HeaderName::from_static("baggage");
+/// Longer texts of clients are cut before they become attributes.
+const ATTRIBUTE_CHARS_MAX: usize = 256;
+
+/// Where spans go; nowhere, as long as no endpoint is configured.
+#[derive(Debug, Clone, Default)]
+pub struct Traces(Option<Arc<Recorder>>);
+
+#[derive(Debug)]
+pub(super) struct Recorder {
+    /// Of `u64::MAX`: how many of the numbers that can be drawn mean that a trace is sampled.
+    threshold: u64,
+    trusted: Vec<String>,
+    queue: mpsc::Sender<Vec<SpanData>>,
+    /// Spans in the queue.
+    pub(super) queued: AtomicUsize,
+    queue_max: usize,
+    metrics: Arc<Metrics>,
+}
+
+/// One way to the exporter, and its end there.
+pub(super) fn recorder(settings: &Settings, metrics: Arc<Metrics>) -> (Arc<Recorder>, mpsc::Receiver<Vec<SpanData>>) {
+    let (queue, spans) = mpsc::channel(settings.queue_spans);
+    let recorder = Recorder {
+        threshold: (u128::from(u64::MAX) * u128::from(settings.ratio) / u128::from(RATIO_WHOLE)) as u64,
+        trusted: settings.trusted.clone(),
+        queue,
+        queued: AtomicUsize::new(0),
+        queue_max: settings.queue_spans,
+        metrics,
+    };
+    (Arc::new(recorder), spans)
+}
+
+impl Recorder {
+    /// Whether a trace that begins here is sampled. Drawn by lot and not from the trace's id, which a client may have chosen.
+    fn draws(&self) -> bool {
+        self.threshold == u64::MAX || rand::random::<u64>() < self.threshold
+    }
+
+    fn trusts(&self, caller: &Caller) -> bool {
+        self.trusted.iter().any(|entry| match entry.split_once('/') {
+            Some((tenant, principal)) => caller.tenant.as_str() == tenant && caller.principal.as_str() == principal,
+            None => entry == "*" || caller.tenant.as_str() == entry,
+        })
+    }
+
+    fn export(&self, spans: Vec<SpanData>) {
+        let count = spans.len();
+        let before = self.queued.fetch_add(count, Ordering::AcqRel);
+        if before + count > self.queue_max || self.queue.try_send(spans).is_err() {
+            self.queued.fetch_sub(count, Ordering::AcqRel);
+            self.metrics.observed.spans("queue_full", count);
+        }
+    }
+}
+
+impl Traces {
+    pub(super) fn to(recorder: Arc<Recorder>) -> Self {
+        Self(Some(recorder))
+    }
+
+    pub fn are_on(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Begins the spans of a client's request.
+    pub fn begin(&self, message: &Message, caller: &Caller) -> Option<Tracing> {
+        let recorder = self.0.as_ref()?;
+        let in_meta = of_message(message);
+        let from_meta = in_meta.is_some();
+        let incoming = in_meta.or_else(|| request::with_arrival_headers(of_headers));
+        let sampled = match &incoming {
+            Some(incoming) if recorder.trusts(caller) => incoming.place.sampled,
+            _ => recorder.draws(),
+        };
+        let (parent, state, baggage) = match incoming {
+            Some(Incoming { place, state, baggage }) => (Some(place), state, baggage),
+            None => (None, None, None),
+        };
+        let trace = parent.map_or_else(TraceId::random, |parent| parent.trace);
+        Some(Tracing {
+            recorder: recorder.clone(),
+            place: Place { trace, span: SpanId::random(), sampled },
+            parent: parent.map(|parent| parent.span),
+            parent_is_remote: true,
+            state,
+            baggage,
+            from_meta,
+            kind: SpanKind::Server,
+            begun: SystemTime::now(),
+            method: message.method.name(),
+            target: None,
+            attributes: Vec::new(),
+            open: Mutex::default(),
+        })
+    }
+
+    /// Goes on with a trace that another request, perhaps of another process, began.
+    pub fn resume(&self, carried: &CarriedTrace, method: &'static str, target: Option<String>) -> Option<Tracing> {
+        let recorder = self.0.as_ref()?;
+        let place = carried.traceparent.as_deref().and_then(Place::parse);
+        let trace = place.map_or_else(TraceId::random, |place| place.trace);
+        Some(Tracing {
+            recorder: recorder.clone(),
+            place: Place { trace, span: SpanId::random(), sampled: place.is_some_and(|place| place.sampled) },
+            parent: place.filter(|_| !carried.is_root).map(|place| place.span),
+            parent_is_remote: true,
+            state: carried.tracestate.clone(),
+            baggage: carried.baggage.clone(),
+            from_meta: carried.from_meta,
+            kind: SpanKind::Internal,
+            begun: SystemTime::now(),
+            method,
+            target,
+            attributes: Vec::new(),
+            open: Mutex::default(),
+        })
+    }
+}
+
+/// The spans of one request or one task that runs.
+#[derive(Debug)]
+pub struct Tracing {
+    recorder: Arc<Recorder>,
+    /// Of the span that stands for the whole of it.
+    pub place: Place,
+    parent: Option<SpanId>,
+    parent_is_remote: bool,
+    state: Option<String>,
+    baggage: Option<String>,
+    /// The client sent its context in `_meta`.
+    pub from_meta: bool,
+    kind: SpanKind,
+    begun: SystemTime,
+    method: &'static str,
+    /// What the request is about, as the client names it.
+    pub target: Option<String>,
+    /// What is known of it from the beginning.
+    pub attributes: Vec<KeyValue>,
+    open: Mutex<Open>,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    ended: Vec<SpanData>,
+    /// The newest span towards a backend.
+    latest_attempt: Option<SpanId>,
+    /// Whether to export; known once the whole of it is over.
+    decided: Option<bool>,
+}
+
+/// What the span of a whole request tells.
+#[derive(Debug)]
+pub struct Told {
+    pub name: String,
+    pub attributes: Vec<KeyValue>,
+    /// Why it failed, in one word.
+    pub error: Option<&'static str>,
+}
+
+impl Told {
+    /// Named as MCP's semantic conventions have it. A name that leads to no backend is anything a client may write, and names
+    /// no span.
+    pub fn of(tracing: &Tracing, request: &Request, error: Option<&'static str>) -> Self {
+        let mut attributes = tracing.attributes.clone();
+        attributes.push(KeyValue::new("mcp_broker.request_id", request.name.to_string()));
+        let backend = request.backend();
+        if let Some(backend) = backend {
+            attributes.push(KeyValue::new("mcp_broker.backend", backend.to_string()));
+        }
+        attributes.extend(tracing.target_attributes());
+        let target = tracing.target.as_deref().filter(|_| backend.is_some());
+        Self { name: tracing.span_name(target), attributes, error }
+    }
+}
+
+impl Tracing {
+    fn span_name(&self, target: Option<&str>) -> String {
+        match target.filter(|_| matches!(self.method, "tools/call" | "prompts/get")) {
+            Some(target) => format!("{} {target}", self.method),
+            None => self.method.to_owned(),
+        }
+    }
+
+    fn target_attributes(&self) -> Vec<KeyValue> {
+        let Some(target) = &self.target else { return Vec::new() };
+        match self.method {
+            "tools/call" => vec![KeyValue::new("gen_ai.operation.name", "execute_tool"), KeyValue::new("gen_ai.tool.name", target.clone())],
+            "prompts/get" => vec![KeyValue::new("gen_ai.prompt.name", target.clone())],
+            _ => vec![KeyValue::new("mcp.resource.uri", target.clone())],
+        }
+    }
+
+    /// Begins the span of one attempt to have this request answered by its backend.
+    pub fn to_backend(&self, backend: &str, transport: &'static str) -> Child {
+        let mut child = self.child(SpanKind::Client, self.span_name(self.target.as_deref()), None);
+        child.attributes.extend([
+            KeyValue::new("rpc.system", "jsonrpc"),
+            KeyValue::new("mcp.method.name", self.method),
+            KeyValue::new("mcp_broker.backend", backend.to_owned()),
+            KeyValue::new("mcp_broker.backend_transport", transport),
+        ]);
+        child.attributes.extend(self.target_attributes());
+        self.open().latest_attempt = Some(child.place.span);
+        child
+    }
+
+    fn open(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What goes on with this trace elsewhere. Its parent is the nearest span that is sure to be exported.
+    pub fn carried(&self) -> CarriedTrace {
+        let span = if self.place.sampled { Some(self.place.span) } else { self.parent };
+        CarriedTrace {
+            traceparent: Some(Place { span: span.unwrap_or(self.place.span), ..self.place }.to_string()),
+            tracestate: self.state.clone(),
+            baggage: self.baggage.clone(),
+            is_root: span.is_none(),
+            from_meta: self.from_meta,
+        }
+    }
+
+    /// Begins a span for something this request causes. `parent`: who caused it, if not the request as a whole.
+    pub fn child(self: &Tracing, kind: SpanKind, name: String, parent: Option<SpanId>) -> Child {
+        Child {
+            place: Place { span: SpanId::random(), ..self.place },
+            parent: parent.unwrap_or(self.place.span),
+            kind,
+            name,
+            begun: SystemTime::now(),
+            attributes: Vec::new(),
+            error: None,
+        }
+    }
+
+    pub fn latest_attempt(&self) -> Option<SpanId> {
+        self.open().latest_attempt
+    }
+
+    /// A span is over. After the end of the whole it goes the way that was decided then.
+    pub fn end_child(&self, child: Child) {
+        let span = self.data(child.place.span, child.parent, false, child.kind, child.begun, child.name, child.attributes, child.error);
+        let mut open = self.open();
+        match open.decided {
+            None if open.ended.len() < SPANS_PER_REQUEST_MAX => open.ended.push(span),
+            None => self.recorder.metrics.observed.spans("too_many", 1),
+            Some(true) => {
+                drop(open);
+                self.recorder.export(vec![span]);
+            }
+            Some(false) => {}
+        }
+    }
+
+    /// The whole of it is over. Only the first end counts.
+    pub fn end(&self, told: Told) {
+        let keep = self.place.sampled || told.error.is_some();
+        let mut open = self.open();
+        if open.decided.is_some() {
+            return;
+        }
+        open.decided = Some(keep);
+        let mut spans = std::mem::take(&mut open.ended);
+        drop(open);
+        if !keep {
+            return;
+        }
+        let parent = self.parent.unwrap_or(SpanId([0; 8]));
+        let remote = self.parent.is_some() && self.parent_is_remote;
+        spans.push(self.data(self.place.span, parent, remote, self.kind.clone(), self.begun, told.name, told.attributes, told.error));
+        self.recorder.export(spans);
+    }
+
+    /// It was none after all: it is begun anew elsewhere.
+    pub fn forget(&self) {
+        let mut open = self.open();
+        open.decided = Some(false);
+        open.ended.clear();
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "a span has that many parts")]
+    fn data(
+        &self,
+        span: SpanId,
+        parent: SpanId,
+        parent_is_remote: bool,
+        kind: SpanKind,
+        begun: SystemTime,
+        name: String,
+        mut attributes: Vec<KeyValue>,
+        error: Option<&'static str>,
+    ) -> SpanData {
+        let state = self.state.as_deref().and_then(|state| state.parse::<TraceState>().ok()).unwrap_or_default();
+        // Exported, so it counts as sampled, for whatever reason.
+        let context = SpanContext::new(
+            OtelTraceId::from_bytes(self.place.trace.0),
+            OtelSpanId::from_bytes(span.0),
+            TraceFlags::SAMPLED,
+            false,
+            state,
+        );
+        if let Some(error) = error {
+            attributes.push(KeyValue::new("error.type", error));
+        }
+        SpanData {
+            span_context: context,
+            parent_span_id: OtelSpanId::from_bytes(parent.0),
+            parent_span_is_remote: parent_is_remote,
+            span_kind: kind,
+            name: name.into(),
+            start_time: begun,
+            end_time: SystemTime::now().max(begun),
+            attributes,
+            dropped_attributes_count: 0,
+            events: SpanEvents::default(),
+            links: SpanLinks::default(),
+            status: error.map_or(Status::Unset, Status::error),
+            instrumentation_scope: InstrumentationScope::builder("mcp-broker").with_version(env!("CARGO_PKG_VERSION")).build(),
+        }
+    }
+
+    /// The headers by which a backend goes on with the trace below this span.
+    pub fn headers(&self, place: &Place) -> HeaderMap {
+        let mut headers = HeaderMap::with_capacity(3);
+        let values = [(TRACEPARENT, Some(place.to_string())), (TRACESTATE, self.state.clone()), (BAGGAGE, self.baggage.clone())];
+        for (name, value) in values {
+            if let Some(value) = value.and_then(|value| HeaderValue::try_from(value).ok()) {
+                headers.insert(name, value);
+            }
+        }
+        headers
+    }
+
+    /// The same in `_meta`: in place of what the message has there.
+    pub fn put_into_meta(&self, splice: &mut Splice<'_>, message: &Message, place: &Place) {
+        splice.set_meta(message, "traceparent", json::quote(&place.to_string()).as_bytes());
+        if let Some(state) = &self.state {
+            splice.set_meta(message, "tracestate", json::quote(state).as_bytes());
+        }
+        if let Some(baggage) = &self.baggage {
+            splice.set_meta(message, "baggage", json::quote(baggage).as_bytes());
+        }
+    }
+}
+
+/// A span that is not over.
+#[derive(Debug)]
+pub struct Child {
+    pub place: Place,
+    parent: SpanId,
+    kind: SpanKind,
+    name: String,
+    begun: SystemTime,
+    pub attributes: Vec<KeyValue>,
+    pub error: Option<&'static str>,
+}
+
+/// The context in a message's `_meta`.
+fn of_message(message: &Message) -> Option<Incoming> {
+    let fields = &message.fields;
+    let traceparent = message.text(fields.meta_traceparent)?;
+    let (state, baggage) = (message.text(fields.meta_tracestate), message.text(fields.meta_baggage));
+    Incoming::read(&traceparent, state.as_deref(), baggage.as_deref())
+}
+
+/// Of several headers of one name the values are one list.
+fn of_headers(headers: &HeaderMap) -> Option<Incoming> {
+    let text = |name| -> Option<String> {
+        let values: Vec<&str> = headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect();
+        (!values.is_empty()).then(|| values.join(","))
+    };
+    Incoming::read(&text(TRACEPARENT)?, text(TRACESTATE).as_deref(), text(BAGGAGE).as_deref())
+}
+
+/// A text of a client, short enough for an attribute.
+pub fn cut(text: &str) -> String {
+    text.chars().take(ATTRIBUTE_CHARS_MAX).collect()
+}

@@ -1,0 +1,234 @@
+//! The audit log: what operators change and clients ask for, who reads it, and what is not in it.
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use testkit::{FakeBackend, Reply, TestBroker, eventually};
+
+use crate::{builder, stdio};
+
+async fn records(broker: &TestBroker, query: &str) -> Vec<Value> {
+    let (status, answer) = broker.admin().get(&format!("/admin/v1/audit?limit=1000&{query}")).await;
+    assert_eq!(status, 200, "{answer}");
+    answer["records"].as_array().unwrap().clone()
+}
+
+async fn calls(broker: &TestBroker, wanted: usize) -> Vec<Value> {
+    eventually("the calls in the audit log", || async {
+        let found = records(broker, "kind=call").await;
+        if found.len() >= wanted { Ok(found) } else { Err(found) }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn what_operators_change_is_recorded_before_they_hear_of_it() {
+    let broker = builder().start().await;
+    let admin = broker.admin();
+    admin.put_tenant("acme", json!({"weight": 2})).await;
+    let (key, _) = admin.create_key_with_id("acme").await;
+    let spec = json!({"transport": {"type": "http", "url": "http://127.0.0.1:9/"}, "credentials": {"bearer": "canary-7"}});
+    assert_eq!(admin.put("/admin/v1/tenants/acme/backends/one?wait=false", &spec).await.0, 201);
+    assert_eq!(admin.put("/admin/v1/tenants/acme/backends/one", &json!({"transport": {}})).await.0, 400);
+    assert_eq!(admin.get("/admin/v1/tenants/acme").await.0, 200);
+    assert_eq!(admin.delete("/admin/v1/tenants/acme").await.0, 204);
+    let all = records(&broker, "tenant=acme&kind=admin").await;
+    let told: Vec<String> =
+        all.iter().map(|record| format!("{} {}", record["action"].as_str().unwrap(), record["outcome"].as_str().unwrap())).collect();
+    assert_eq!(
+        told,
+        [
+            "PUT /admin/v1/tenants/{tenant} ok",
+            "POST /admin/v1/tenants/{tenant}/keys ok",
+            "PUT /admin/v1/tenants/{tenant}/backends/{backend} ok",
+            "PUT /admin/v1/tenants/{tenant}/backends/{backend} refused",
+            "DELETE /admin/v1/tenants/{tenant} ok",
+        ],
+        "{all:?}"
+    );
+    assert_eq!((&all[0]["principal"], &all[0]["address"], &all[3]["error"]), (&json!("admin"), &json!("127.0.0.1"), &json!("400")));
+    assert!(all[0]["arguments_digest"].as_str().unwrap().starts_with("sha256:") && all[4].get("arguments_digest").is_none());
+    let text = format!("{all:?}");
+    assert!(!text.contains("canary-7") && !text.contains(&key), "{text}");
+}
+
+#[tokio::test]
+async fn calls_are_recorded_as_configured() {
+    let backend = FakeBackend::echo().await;
+    for (how, shows_arguments) in [("metadata", false), ("arguments", true)] {
+        let broker =
+            builder().auth_required().config(json!({"audit": {"calls": how}})).backend("default", "b", backend.spec()).start().await;
+        let key = broker.admin().create_key("default").await;
+        let client = broker.client("/mcp").bearer(&key).connected(json!({})).await;
+        client.call("b__echo", json!({"city": "Ulm", "apiKey": "canary-1"})).await;
+        client.error("tools/call", json!({"name": "b__nothing", "arguments": {}})).await;
+        client.list_all("tools/list", "tools").await;
+        let all = calls(&broker, 2).await;
+        assert_eq!(all.len(), 2, "lists are no calls: {all:?}");
+        let call = &all[0];
+        for (member, value) in [
+            ("tenant", "default"),
+            ("action", "tools/call"),
+            ("target", "b__echo"),
+            ("backend", "b"),
+            ("outcome", "ok"),
+            ("transport", "http"),
+        ] {
+            assert_eq!(call[member], value, "{member} of {call}");
+        }
+        for digest in ["definition", "arguments_digest"] {
+            assert!(call[digest].as_str().is_some_and(|text| text.starts_with("sha256:")), "{digest} of {call}");
+        }
+        assert!(call["principal"] != "anonymous" && call["api_key"].is_string() && call["request_id"].is_string(), "{call}");
+        assert!(call["duration_ms"].as_f64().is_some() && call["session"].is_string(), "{call}");
+        assert_eq!((&all[1]["outcome"], &all[1]["error"]), (&json!("refused"), &json!("tool_not_found")));
+        let shown = &call["arguments"];
+        assert_eq!(shown.is_object(), shows_arguments, "{call}");
+        if shows_arguments {
+            assert_eq!(*shown, json!({"city": "Ulm", "apiKey": "[redacted]"}));
+        }
+        let text = format!("{all:?}");
+        assert!(!text.contains("canary-1") && !text.contains(&key) && !text.contains(&client.session().unwrap()), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_changed_definition_has_another_hash_and_a_task_tells_how_it_ended() {
+    let backend = FakeBackend::start().await;
+    backend.tool("job", |_| async { Reply::text("done") });
+    let broker = builder().config(json!({"audit": {"calls": "metadata"}})).backend("default", "b", backend.spec()).start().await;
+    let client = broker.connected(json!({})).await;
+    client.call("b__job", json!({})).await;
+    let before = calls(&broker, 1).await[0]["definition"].clone();
+    backend.list("tools", vec![json!({"name": "job", "description": "now something else", "inputSchema": {"type": "object"}})]);
+    backend.notify("notifications/tools/list_changed", json!({})).await;
+    eventually("the new list", || async {
+        let tools = client.list_all("tools/list", "tools").await;
+        if tools[0]["description"] == "now something else" { Ok(()) } else { Err(tools) }
+    })
+    .await;
+    let made = client.result("tools/call", json!({"name": "b__job", "arguments": {}, "task": {}})).await;
+    client.result("tasks/result", json!({"taskId": made["task"]["taskId"]})).await;
+    let all = calls(&broker, 4).await;
+    let of_task: Vec<&Value> = all.iter().filter(|record| record["action"] == "tools/call").skip(1).collect();
+    assert_ne!(of_task[0]["definition"], before, "{all:?}");
+    assert_eq!(of_task[0]["request_id"], of_task[1]["request_id"], "the task stands for its request");
+    assert_eq!((&of_task[1]["transport"], &of_task[1]["outcome"]), (&json!("task"), &json!("completed")));
+}
+
+#[tokio::test]
+async fn the_log_is_read_in_pages_and_exported_as_lines() {
+    let broker = builder().start().await;
+    for number in 0..7 {
+        broker.admin().put_tenant(&format!("t{number}"), json!({})).await;
+    }
+    let all = records(&broker, "").await;
+    assert!(all.len() >= 7 && all.is_sorted_by_key(|record| record["number"].as_i64().unwrap()));
+    let (mut paged, mut after) = (Vec::new(), String::new());
+    loop {
+        let (_, page) = broker.admin().get(&format!("/admin/v1/audit?limit=3{after}")).await;
+        paged.extend(page["records"].as_array().unwrap().clone());
+        let Some(next) = page["next"].as_i64() else { break };
+        after = format!("&after={next}");
+    }
+    assert_eq!(paged, all);
+    let export = broker.admin().send("GET", "/admin/v1/audit/export?limit=2", None).await;
+    assert_eq!(export.header("content-type"), Some("application/x-ndjson"));
+    let text = export.text().await;
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines, all);
+    let exported = broker.cli(&["audit", "export", "--kind", "admin", "--since", "1h"]).await;
+    assert_eq!(exported.stdout.lines().count(), all.len(), "{}", exported.stdout);
+    let listed = broker.cli(&["audit", "list", "--tenant", "t3"]).await;
+    assert!(listed.stdout.contains("PUT /admin/v1/tenants/{tenant}") && !listed.stdout.contains("t4"), "{}", listed.stdout);
+    for (query, field) in [("kind=x", "kind"), ("since=never", "since"), ("limit=0", "limit"), ("what=1", "what")] {
+        let (status, problem) = broker.admin().get(&format!("/admin/v1/audit?{query}")).await;
+        assert_eq!((status, problem["field"].as_str()), (400, Some(field)), "{problem}");
+    }
+}
+
+#[tokio::test]
+async fn a_reload_is_recorded_and_records_outlive_the_process() {
+    let mut broker = builder().alone().backend("default", "b", stdio().spec()).start().await;
+    broker.admin().put_tenant("acme", json!({})).await;
+    broker.signal(Signal::HUP);
+    let before = eventually("the reload", || async {
+        let all = records(&broker, "").await;
+        if all.iter().any(|record| record["action"] == "reload" && record["principal"] == "configuration") { Ok(all) } else { Err(all) }
+    })
+    .await;
+    broker.terminate().await;
+    broker.start_again().await;
+    let after = records(&broker, "").await;
+    assert_eq!(after[..before.len()], before[..]);
+}
+
+#[tokio::test]
+async fn a_change_is_made_only_if_the_entry_is_what_its_author_saw() {
+    let broker = builder().start().await;
+    let admin = broker.admin();
+    let send = async |method: &str, path: &str, headers: &[(&str, &str)], body: Option<Value>| {
+        admin.send_with(method, path, headers, body.as_ref()).await
+    };
+    for (path, one, two) in [
+        ("/admin/v1/tenants/acme", json!({"weight": 2}), json!({"weight": 3})),
+        (
+            "/admin/v1/tenants/default/backends/one?wait=false",
+            json!({"transport": {"type": "http", "url": "http://127.0.0.1:9/"}}),
+            json!({"transport": {"type": "http", "url": "http://127.0.0.1:9/other"}}),
+        ),
+    ] {
+        let bare = path.split('?').next().unwrap();
+        let refused = send("PUT", path, &[("if-match", "*")], Some(one.clone())).await;
+        assert_eq!(refused.status, 412, "{path}: nothing is there");
+        let made = send("PUT", path, &[("if-none-match", "*")], Some(one.clone())).await;
+        assert_eq!(made.status, 201, "{path}");
+        let tag = made.header("etag").unwrap().to_owned();
+        assert_eq!(send("GET", bare, &[], None).await.header("etag"), Some(tag.as_str()));
+        assert_eq!(send("PUT", path, &[("if-none-match", "*")], Some(two.clone())).await.status, 412, "{path}");
+        let changed = send("PUT", path, &[("if-match", &tag)], Some(two.clone())).await;
+        assert_eq!(changed.status, 200, "{path}");
+        assert_ne!(changed.header("etag"), Some(tag.as_str()));
+        let stale = send("PUT", path, &[("if-match", &tag)], Some(one.clone())).await;
+        assert_eq!((stale.status, stale.json().await["type"].as_str()), (412, Some("urn:mcp-broker:problem:precondition-failed")));
+        assert_eq!(send("DELETE", bare, &[("if-match", &tag)], None).await.status, 412, "{path}");
+        assert_eq!(send("DELETE", bare, &[("if-match", "nonsense")], None).await.status, 400, "{path}");
+        let now = send("GET", bare, &[], None).await.header("etag").unwrap().to_owned();
+        assert_eq!(send("DELETE", bare, &[("if-match", &now)], None).await.status, 204, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn long_lists_are_read_in_pages() {
+    let broker = builder().start().await;
+    for number in 0..5 {
+        broker.admin().put_tenant(&format!("t{number}"), json!({})).await;
+        broker.admin().create_key("default").await;
+        let spec = json!({"transport": {"type": "http", "url": "http://127.0.0.1:9/"}});
+        broker.admin().put(&format!("/admin/v1/tenants/default/backends/b{number}?wait=false"), &spec).await;
+        broker.connected(json!({})).await;
+    }
+    for (path, member) in [
+        ("tenants", "tenants"),
+        ("tenants/default/keys", "keys"),
+        ("tenants/default/backends", "backends"),
+        ("sessions", "sessions"),
+        ("tasks", "tasks"),
+        ("subscriptions", "subscriptions"),
+    ] {
+        let name = |entry: &Value| ["tenant", "id", "backend"].map(|name| entry[name].to_string()).join("/");
+        let names = |answer: &Value| answer[member].as_array().unwrap().iter().map(name).collect::<Vec<_>>();
+        let (_, whole) = broker.admin().get(&format!("/admin/v1/{path}")).await;
+        let (mut paged, mut after) = (Vec::new(), String::new());
+        loop {
+            let (status, page) = broker.admin().get(&format!("/admin/v1/{path}?limit=2{after}")).await;
+            assert_eq!(status, 200, "{path}: {page}");
+            assert!(page[member].as_array().unwrap().len() <= 2);
+            paged.extend(names(&page));
+            let Some(next) = page["next"].as_str() else { break };
+            after = format!("&after={}", next.replace('+', "%2B"));
+        }
+        assert_eq!(paged, names(&whole), "{path}");
+        assert_eq!(broker.admin().get(&format!("/admin/v1/{path}?limit=0")).await.0, 400, "{path}");
+    }
+    assert_eq!(broker.admin().get("/admin/v1/tenants/default/backends?state=sleepy").await.1["field"], "state");
+}

@@ -1,0 +1,47 @@
+//! schemathesis against the admin API: requests made from its OpenAPI document, legal ones and illegal ones, with a fixed seed.
+//! No answer is a fault of the broker's, and each is one that the document announces.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::process::Command;
+
+use super::{install::Peers, process::run};
+use crate::builder;
+
+const RUN_WITHIN: Duration = Duration::from_secs(300);
+/// Fewer mean that the document was not understood.
+const CASES_MIN: u32 = 500;
+/// Another one finds other requests: `MCP_BROKER_SEED=N`.
+const SEED: u64 = 7;
+
+#[tokio::test]
+async fn schemathesis_finds_nothing() {
+    let config = json!({
+        // Nothing it registers leads anywhere, and nobody waits long for that.
+        "egress": {"deny": ["0.0.0.0/0", "::/0"]},
+        "timeouts": {"connect": "100ms", "initialize": "100ms"},
+    });
+    let broker = builder().alone().config(config).start().await;
+    broker.admin().put_tenant("acme", json!({})).await;
+    let admin = format!("http://{}", broker.admin_address());
+    let seed = std::env::var("MCP_BROKER_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(SEED);
+    let mut command = Command::new(Peers::installed().python_of_admin());
+    command.args(["-m", "schemathesis.cli", "run", &format!("{admin}/admin/v1/openapi.json"), "--url", &admin]);
+    command.args(["--seed", &seed.to_string(), "--max-examples", "25", "--generation-database", "none", "--no-color"]);
+    command.args(["--checks", CHECKS, "--exclude-path", "/admin/v1/drain", "--continue-on-failure"]);
+    command.current_dir(broker.folder());
+    let ended = run(command, RUN_WITHIN).await;
+    assert!(ended.status.success(), "{}\n{}\nthe broker: {}", ended.stdout, ended.stderr, broker.log());
+    // Some hundreds of requests to every operation but the drain.
+    let cases = ended.stdout.lines().find_map(|line| line.trim().split_once(" generated, "));
+    let (generated, passed) = cases.unwrap_or_else(|| panic!("no summary: {}", ended.stdout));
+    assert_eq!(passed, format!("{generated} passed"), "{}", ended.stdout);
+    assert!(generated.parse().is_ok_and(|count: u32| count >= CASES_MIN), "{}", ended.stdout);
+    assert!(!broker.log().contains("internal fault"), "{}", broker.log());
+    assert_eq!(broker.admin().get("/healthz").await.0, 200);
+}
+
+/// All that hold the answers to the document. Left out is what takes every text the schema does not forbid for a good one: that
+/// a host name exists, say, no schema tells.
+const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,response_schema_conformance,unsupported_method,allow_header_conformance";

@@ -1,0 +1,82 @@
+//! What every [`AuditStore`](crate::AuditStore) must do.
+
+use super::{Outcome, config::tenant_record, tenant};
+use crate::{AuditFilter, AuditKind, AuditRecord, DurableStore};
+
+fn record(number: u8, kind: AuditKind, of: Option<&str>) -> AuditRecord {
+    AuditRecord {
+        id: [number; 16],
+        at_us: i64::from(number) * 1_000,
+        kind,
+        tenant: of.map(str::to_owned),
+        body: format!("{{\"n\":{number}}}"),
+    }
+}
+
+async fn numbers(store: &dyn DurableStore, filter: &AuditFilter) -> Result<Vec<u8>, crate::StoreError> {
+    Ok(store.audit(filter, None, 100).await?.iter().map(|stored| stored.record.id[0]).collect())
+}
+
+pub async fn records_are_kept_as_given_and_in_order(store: &dyn DurableStore) -> Outcome {
+    let mut odd = record(2, AuditKind::Call, Some("acme"));
+    odd.body = "{\"argument\":\"\\u0000 ü '\"}".into();
+    let given = [record(1, AuditKind::Admin, None), odd, record(3, AuditKind::Call, Some("other"))];
+    store.append_audit(&given[..2]).await?;
+    store.append_audit(&given[2..]).await?;
+    let found = store.audit(&AuditFilter::default(), None, 100).await?;
+    assert_eq!(found.iter().map(|stored| stored.record.clone()).collect::<Vec<_>>(), given);
+    assert!(found.is_sorted_by_key(|stored| stored.number));
+    Ok(())
+}
+
+pub async fn a_record_sent_again_is_added_once(store: &dyn DurableStore) -> Outcome {
+    let given = [record(1, AuditKind::Admin, None), record(2, AuditKind::Admin, None)];
+    store.append_audit(&given[..1]).await?;
+    store.append_audit(&given).await?;
+    assert_eq!(numbers(store, &AuditFilter::default()).await?, [1, 2]);
+    store.append_audit(&[]).await?;
+    Ok(())
+}
+
+pub async fn records_are_filtered_and_paged(store: &dyn DurableStore) -> Outcome {
+    let kinds = [AuditKind::Admin, AuditKind::Call];
+    let given: Vec<AuditRecord> = (1..=20)
+        .map(|number| record(number, kinds[usize::from(number % 2)], [Some("acme"), Some("b"), None][usize::from(number % 3)]))
+        .collect();
+    store.append_audit(&given).await?;
+    let of_acme = AuditFilter { tenant: Some("acme".into()), ..AuditFilter::default() };
+    assert_eq!(numbers(store, &of_acme).await?, [3, 6, 9, 12, 15, 18]);
+    let calls = AuditFilter { kind: Some(AuditKind::Call), since_us: Some(5_000), until_us: Some(12_000), ..of_acme };
+    assert_eq!(numbers(store, &calls).await?, [9]);
+    let (mut seen, mut after) = (Vec::new(), None);
+    loop {
+        let page = store.audit(&AuditFilter::default(), after, 7).await?;
+        seen.extend(page.iter().map(|stored| stored.record.id[0]));
+        after = page.last().map(|last| last.number);
+        if page.len() < 7 {
+            break;
+        }
+    }
+    assert_eq!(seen, (1..=20).collect::<Vec<u8>>());
+    Ok(())
+}
+
+pub async fn only_what_is_old_is_removed(store: &dyn DurableStore) -> Outcome {
+    let given: Vec<AuditRecord> = (1..=9).map(|number| record(number, AuditKind::Admin, None)).collect();
+    store.append_audit(&given).await?;
+    assert_eq!(store.trim_audit(6_000, 3).await?, 3);
+    assert_eq!(store.trim_audit(6_000, 100).await?, 2);
+    assert_eq!(store.trim_audit(1_000, 100).await?, 0, "the limit moves forward only");
+    assert_eq!(numbers(store, &AuditFilter::default()).await?, [6, 7, 8, 9]);
+    store.append_audit(&given[8..]).await?;
+    assert_eq!(numbers(store, &AuditFilter::default()).await?, [6, 7, 8, 9]);
+    Ok(())
+}
+
+pub async fn records_outlive_their_tenant(store: &dyn DurableStore) -> Outcome {
+    store.put_tenant(&tenant_record("acme")).await?;
+    store.append_audit(&[record(1, AuditKind::Call, Some("acme"))]).await?;
+    assert!(store.delete_tenant(&tenant("acme")).await?);
+    assert_eq!(numbers(store, &AuditFilter::default()).await?, [1]);
+    Ok(())
+}

@@ -1,0 +1,75 @@
+//! [`AuditStore`]. That nothing is changed and nothing removed early is the work of triggers.
+
+use async_trait::async_trait;
+use sqlx::postgres::PgRow;
+
+use super::{
+    PostgresStore, config,
+    rows::{get, text},
+};
+use crate::{AUDIT_ID_BYTES, AuditFilter, AuditKind, AuditRecord, AuditStore, StoreError, StoredAudit};
+
+#[async_trait]
+impl AuditStore for PostgresStore {
+    async fn append_audit(&self, records: &[AuditRecord]) -> Result<(), StoreError> {
+        let ids: Vec<&[u8]> = records.iter().map(|record| record.id.as_slice()).collect();
+        let moments: Vec<i64> = records.iter().map(|record| record.at_us).collect();
+        let kinds: Vec<&str> = records.iter().map(|record| record.kind.name()).collect();
+        let tenants: Vec<Option<&str>> = records.iter().map(|record| record.tenant.as_deref()).collect();
+        let bodies: Vec<&[u8]> = records.iter().map(|record| record.body.as_bytes()).collect();
+        // The id makes it harmless to send a record again whose commit is in doubt.
+        let insert = |_again| {
+            sqlx::query(
+                "INSERT INTO audit (id, at_us, kind, tenant, body)
+                 SELECT * FROM unnest($1::bytea[], $2::bigint[], $3::text[], $4::text[], $5::bytea[])
+                 ON CONFLICT (id) DO NOTHING",
+            )
+            .bind(ids.clone())
+            .bind(moments.clone())
+            .bind(kinds.clone())
+            .bind(tenants.clone())
+            .bind(bodies.clone())
+        };
+        self.rows(insert).await?;
+        Ok(())
+    }
+
+    async fn audit(&self, filter: &AuditFilter, after: Option<i64>, limit: u32) -> Result<Vec<StoredAudit>, StoreError> {
+        let select = |_again| {
+            sqlx::query(
+                "SELECT number, id, at_us, kind, tenant, body FROM audit
+                 WHERE number > $1 AND ($2::text IS NULL OR tenant = $2) AND ($3::text IS NULL OR kind = $3)
+                   AND at_us >= $4 AND at_us < $5
+                 ORDER BY number LIMIT $6",
+            )
+            .bind(after.unwrap_or(0))
+            .bind(filter.tenant.as_deref())
+            .bind(filter.kind.map(AuditKind::name))
+            .bind(filter.since_us.unwrap_or(i64::MIN))
+            .bind(filter.until_us.unwrap_or(i64::MAX))
+            .bind(i64::from(limit))
+        };
+        self.rows(select).await?.iter().map(stored).collect()
+    }
+
+    async fn trim_audit(&self, before_us: i64, limit: u32) -> Result<u64, StoreError> {
+        let trim = |_again| sqlx::query("SELECT trim_audit($1, $2) AS gone").bind(before_us).bind(i64::from(limit));
+        let rows = self.rows(trim).await?;
+        Ok(u64::try_from(get::<i64>(config::only(&rows)?, "gone")?).unwrap_or(0))
+    }
+}
+
+fn stored(row: &PgRow) -> Result<StoredAudit, StoreError> {
+    let corrupt = |what: &str| StoreError::Corrupt { detail: format!("a record of the audit log has no {what} that can be read") };
+    let id: Vec<u8> = get(row, "id")?;
+    Ok(StoredAudit {
+        number: get(row, "number")?,
+        record: AuditRecord {
+            id: <[u8; AUDIT_ID_BYTES]>::try_from(id).map_err(|_| corrupt("id"))?,
+            at_us: get(row, "at_us")?,
+            kind: AuditKind::parse(get(row, "kind")?).ok_or_else(|| corrupt("kind"))?,
+            tenant: get(row, "tenant")?,
+            body: text(get(row, "body")?)?,
+        },
+    })
+}

@@ -1,0 +1,76 @@
+//! [`AuditStore`] on SQLite. That nothing is changed and nothing removed early is the work of triggers.
+
+use async_trait::async_trait;
+use sqlx::{Row, sqlite::SqliteRow};
+
+use super::{SqliteStore, fault::explain, in_time};
+use crate::{AUDIT_ID_BYTES, AuditFilter, AuditKind, AuditRecord, AuditStore, StoreError, StoredAudit};
+
+#[async_trait]
+impl AuditStore for SqliteStore {
+    async fn append_audit(&self, records: &[AuditRecord]) -> Result<(), StoreError> {
+        in_time("adding to the audit log", async {
+            let mut writing = self.begin().await?;
+            for record in records {
+                sqlx::query("INSERT INTO audit (id, at_us, kind, tenant, body) VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING")
+                    .bind(record.id.as_slice())
+                    .bind(record.at_us)
+                    .bind(record.kind.name())
+                    .bind(record.tenant.as_deref())
+                    .bind(record.body.as_str())
+                    .execute(writing.connection())
+                    .await
+                    .map_err(explain)?;
+            }
+            writing.commit().await
+        })
+        .await
+    }
+
+    async fn audit(&self, filter: &AuditFilter, after: Option<i64>, limit: u32) -> Result<Vec<StoredAudit>, StoreError> {
+        let select = sqlx::query(
+            "SELECT number, id, at_us, kind, tenant, body FROM audit
+             WHERE number > ?1 AND (?2 IS NULL OR tenant = ?2) AND (?3 IS NULL OR kind = ?3) AND at_us >= ?4 AND at_us < ?5
+             ORDER BY number LIMIT ?6",
+        )
+        .bind(after.unwrap_or(0))
+        .bind(filter.tenant.as_deref())
+        .bind(filter.kind.map(AuditKind::name))
+        .bind(filter.since_us.unwrap_or(i64::MIN))
+        .bind(filter.until_us.unwrap_or(i64::MAX))
+        .bind(limit);
+        in_time("reading the audit log", async { select.fetch_all(&self.readers).await.map_err(explain)?.iter().map(stored).collect() })
+            .await
+    }
+
+    async fn trim_audit(&self, before_us: i64, limit: u32) -> Result<u64, StoreError> {
+        in_time("trimming the audit log", async {
+            let mut writing = self.begin().await?;
+            let release = sqlx::query("UPDATE audit_retention SET before_us = ?1 WHERE before_us < ?1").bind(before_us);
+            release.execute(writing.connection()).await.map_err(explain)?;
+            let delete = sqlx::query(
+                "DELETE FROM audit WHERE number IN (SELECT number FROM audit INDEXED BY audit_by_time WHERE at_us < ? LIMIT ?)",
+            );
+            let gone = delete.bind(before_us).bind(limit).execute(writing.connection()).await.map_err(explain)?.rows_affected();
+            writing.commit().await?;
+            Ok(gone)
+        })
+        .await
+    }
+}
+
+fn stored(row: &SqliteRow) -> Result<StoredAudit, StoreError> {
+    let corrupt = |what: &str| StoreError::Corrupt { detail: format!("a record of the audit log has no {what} that can be read") };
+    let id: Vec<u8> = row.try_get("id").map_err(explain)?;
+    let kind: &str = row.try_get("kind").map_err(explain)?;
+    Ok(StoredAudit {
+        number: row.try_get("number").map_err(explain)?,
+        record: AuditRecord {
+            id: <[u8; AUDIT_ID_BYTES]>::try_from(id).map_err(|_| corrupt("id"))?,
+            at_us: row.try_get("at_us").map_err(explain)?,
+            kind: AuditKind::parse(kind).ok_or_else(|| corrupt("kind"))?,
+            tenant: row.try_get("tenant").map_err(explain)?,
+            body: row.try_get("body").map_err(explain)?,
+        },
+    })
+}
