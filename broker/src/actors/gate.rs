@@ -113,7 +113,7 @@ impl<O: Clone + Eq + Hash, M: Clone + Eq + Hash> Gate<O, M> {
 
     fn hand_out(&self, queue: &mut Queue<O, M>) {
         while self.inside() < self.limit.load(Ordering::Relaxed) {
-            let Some(grant) = queue.fair.next() else { return };
+            let Some(grant) = queue.fair.take_next() else { return };
             self.word.fetch_sub(ONE_WAITS - 1, Ordering::AcqRel); // one fewer waits, one more is in
             self.depth.dec();
             if grant.send(Turn::Yours).is_ok() {
@@ -144,7 +144,7 @@ impl<O: Clone + Eq + Hash, M: Clone + Eq + Hash> Gate<O, M> {
     /// Everybody who waits learns that it is in vain.
     pub fn send_away(&self) {
         let mut queue = lock(&self.queue);
-        while let Some(grant) = queue.fair.next() {
+        while let Some(grant) = queue.fair.take_next() {
             self.word.fetch_sub(ONE_WAITS, Ordering::AcqRel);
             self.depth.dec();
             let _may_be_gone = grant.send(Turn::InVain);

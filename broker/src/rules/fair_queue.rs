@@ -135,7 +135,7 @@ impl<O: Clone + Eq + Hash, M: Clone + Eq + Hash, T> FairQueue<O, M, T> {
     }
 
     /// Whoever is next.
-    pub fn next(&mut self) -> Option<T> {
+    pub fn take_next(&mut self) -> Option<T> {
         let name = self.turns.front()?.clone();
         let owner = self.owners.get_mut(&name)?;
         if owner.credit == 0 {
@@ -245,11 +245,13 @@ mod tests {
     fn ten_owners_get_their_shares_by_weight() {
         let mut queue = Queue::new(100_000);
         for owner in 1..=10 {
-            (0..2_000).for_each(|n| drop(put(&mut queue, owner, owner, n as u32 % 3, n)));
+            for n in 0..2_000 {
+                put(&mut queue, owner, owner, n as u32 % 3, n);
+            }
         }
         let mut served = BTreeMap::new();
         for _ in 0..5_500 {
-            *served.entry(queue.next().unwrap().0).or_insert(0) += 1;
+            *served.entry(queue.take_next().unwrap().0).or_insert(0) += 1;
         }
         for owner in 1..=10 {
             assert_eq!(served[&owner], owner * 100, "{served:?}");
@@ -259,25 +261,33 @@ mod tests {
     #[test]
     fn a_flood_of_one_does_not_delay_another() {
         let mut queue = Queue::new(10_000);
-        (0..5_000).for_each(|n| drop(put(&mut queue, 1, 1, 0, n)));
+        for n in 0..5_000 {
+            put(&mut queue, 1, 1, 0, n);
+        }
         put(&mut queue, 2, 1, 0, 0);
-        let place = (0..).find(|_| queue.next().unwrap().0 == 2).unwrap();
+        let place = (0..).find(|_| queue.take_next().unwrap().0 == 2).unwrap();
         assert!(place <= 1, "{place}");
     }
 
     #[test]
     fn members_of_one_owner_take_turns() {
         let mut queue = Queue::new(100);
-        (0..10).for_each(|n| drop(put(&mut queue, 1, 5, 7, n)));
-        (0..3).for_each(|n| drop(put(&mut queue, 1, 5, 8, n)));
-        let order: Vec<u32> = (0..6).map(|_| queue.next().unwrap().1).collect();
+        for n in 0..10 {
+            put(&mut queue, 1, 5, 7, n);
+        }
+        for n in 0..3 {
+            put(&mut queue, 1, 5, 8, n);
+        }
+        let order: Vec<u32> = (0..6).map(|_| queue.take_next().unwrap().1).collect();
         assert_eq!(order, [7, 8, 7, 8, 7, 8]);
     }
 
     #[test]
     fn who_comes_late_to_a_full_queue_gets_the_place_of_whoever_has_most() {
         let mut queue = Queue::new(10);
-        (0..10).for_each(|n| drop(put(&mut queue, 1, 1, 0, n)));
+        for n in 0..10 {
+            put(&mut queue, 1, 1, 0, n);
+        }
         assert!(matches!(put(&mut queue, 1, 1, 0, 10), Put::Full(_)), "its own flood is its own problem");
         match put(&mut queue, 2, 1, 0, 0) {
             Put::Instead(_, gone) => assert_eq!(gone, (1, 0, 9), "the latest"),
@@ -300,14 +310,16 @@ mod tests {
             assert!(queue.take_away(ticket).is_some() && queue.take_away(ticket).is_none());
         }
         assert!(queue.owners[&1].members[&1].tickets.len() < 64);
-        assert!(queue.next().is_some() && queue.next().is_none() && queue.owners.is_empty() && queue.turns.is_empty());
+        assert!(queue.take_next().is_some() && queue.take_next().is_none() && queue.owners.is_empty() && queue.turns.is_empty());
         assert_eq!(queue.weights, 0);
     }
 
     #[test]
     fn the_wait_is_told_by_share_and_pace() {
         let mut queue = Queue::new(1_000);
-        (0..100).for_each(|n| drop(put(&mut queue, 1, 1, 0, n)));
+        for n in 0..100 {
+            put(&mut queue, 1, 1, 0, n);
+        }
         assert_eq!(queue.ahead(&1, 1), 100);
         assert_eq!(queue.ahead(&2, 1), 2, "a new owner is next but one");
         assert_eq!(queue.ahead(&2, 4), 2);
@@ -350,7 +362,7 @@ mod tests {
                         }
                         Put::Full(_) => {}
                     },
-                    Step::Next => match queue.next() {
+                    Step::Next => match queue.take_next() {
                         Some(value) => {
                             let first = inside.iter().position(|(_, other)| (other.0, other.1) == (value.0, value.1)).unwrap();
                             prop_assert_eq!(inside.remove(first).1, value, "the first of its member");
