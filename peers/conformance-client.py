@@ -5,7 +5,8 @@ broker, waits until every replica of it is ready, runs the SDK's own conformance
 `/mcp/{backend}`, removes the backend and exits with the client's status.
 
 Environment: DRIVER_BROKER (where clients find the broker), DRIVER_ADMINS (the admin API of each replica, parted by spaces),
-DRIVER_CLIENT_SPEAKS (the revision the client speaks, where that is not the one of the suite's server), MCP_BROKER_CACHE (where scripts/install-peers.sh put the peers).
+DRIVER_CLIENT_SPEAKS (the revision the client speaks, where that is not the one of the suite's server), DRIVER_PROTOCOL (the
+`protocol` of the backend; `auto` where there is none), MCP_BROKER_CACHE (where scripts/install-peers.sh put the peers).
 """
 
 import json
@@ -43,7 +44,8 @@ def ask(admin: str, method: str, body: dict | None = None) -> dict:
 
 
 def register(admins: list[str], url: str) -> None:
-    status = ask(admins[0], "PUT", {"transport": {"type": "http", "url": url}})
+    body = {"transport": {"type": "http", "url": url}, "protocol": os.environ.get("DRIVER_PROTOCOL", "auto")}
+    status = ask(admins[0], "PUT", body)
     print(f"registered: {json.dumps(status)}", file=sys.stderr)
     until = time.monotonic() + READY_SECONDS
     for admin in admins:

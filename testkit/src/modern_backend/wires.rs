@@ -39,7 +39,7 @@ fn note(shared: &Shared, http: &str, headers: &http::HeaderMap, body: &Bytes) ->
     hearing.named = Some(if shared.lock().legacy { Revision::V2025_11_25 } else { Revision::V2026_07_28 });
     // A backend that changed its mind hears the old form until it is noticed.
     let opens = message["method"] == "initialize" || message["method"] == "notifications/initialized";
-    if !body.is_empty() && !(opens && !shared.lock().legacy) {
+    if !body.is_empty() && (!opens || shared.lock().legacy) {
         hearing.broker_said(body);
     }
     let seen = Seen { http: http.to_owned(), headers: headers.clone(), body: body.clone(), message: message.clone() };

@@ -133,7 +133,11 @@ async fn after_silence(
 }
 
 async fn discover(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<Message, Failure> {
-    let answer = requests::probe(connection, link).await;
+    let mut answer = requests::probe(connection, link).await;
+    // MCP 2026-07-28, Versioning: of those that are named, ours is the one to try again with.
+    if answer.as_ref().is_ok_and(names_ours) {
+        answer = requests::probe(connection, link).await;
+    }
     let closed = connection.is_closed() && matches!(connection.wire(), Wire::Pipe(_));
     if closed && answer.is_err() && link.backend.spec.protocol == ProtocolChoice::Auto {
         link.backend.era.died_of_asking(Speaks::Legacy);
@@ -175,6 +179,10 @@ fn judge(answer: Result<Message, Failure>) -> Result<Verdict, Failure> {
         // It says itself which to take, or it is no answer to this question.
         _ => Verdict::Legacy,
     })
+}
+
+fn names_ours(answer: &Message) -> bool {
+    legacy::error_code(answer) == Some(UNSUPPORTED_PROTOCOL_VERSION) && legacy::supported_versions(answer).contains(&Version::V2026_07_28)
 }
 
 fn judge_error(answer: &Message) -> Verdict {
