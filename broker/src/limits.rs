@@ -36,6 +36,8 @@ pub const MODERN_LISTS_KEPT_MAX: usize = 1_024;
 /// Sessions that stand in for one principal at one endpoint with one set of capabilities: as many requests at once can be
 /// under way to backends that can not tell on whose account they ask something back.
 pub const STAND_INS_PER_POOL_MAX: usize = 32;
+/// Pause before there is another one of them while others are at work: most requests are over sooner than a process starts.
+pub const STAND_INS_GROW_EVERY: Duration = Duration::from_millis(200);
 /// Wait for one of them.
 pub const STAND_IN_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Requests of one caller that wait for the input they were answered with a question for.
