@@ -38,8 +38,10 @@ pub const MODERN_LISTS_KEPT_MAX: usize = 1_024;
 pub const STAND_INS_PER_POOL_MAX: usize = 32;
 /// Pause before there is another one of them while others are at work: most requests are over sooner than a process starts.
 pub const STAND_INS_GROW_EVERY: Duration = Duration::from_millis(200);
+/// The same while the last of them is only being opened.
+pub const STAND_IN_OPENS_WITHIN: Duration = Duration::from_secs(2);
 /// Wait for one of them.
-pub const STAND_IN_WAIT_MAX: Duration = Duration::from_secs(10);
+pub const STAND_IN_WAIT_MAX: Duration = Duration::from_secs(30);
 /// Requests of one caller that wait for the input they were answered with a question for.
 pub const PARKED_PER_CALLER_MAX: usize = 64;
 /// The same of all callers.

@@ -8,7 +8,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Mutex, MutexGuard,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -28,7 +28,7 @@ use crate::{
         sync::lock,
     },
     auth::Caller,
-    limits::{LINK_IDLE_MAX, STAND_IN_WAIT_MAX, STAND_INS_GROW_EVERY, STAND_INS_PER_POOL_MAX},
+    limits::{LINK_IDLE_MAX, STAND_IN_OPENS_WITHIN, STAND_IN_WAIT_MAX, STAND_INS_GROW_EVERY, STAND_INS_PER_POOL_MAX},
     rules::{catalog::Endpoint, modern, offer::Offer},
 };
 
@@ -54,12 +54,23 @@ struct Pool {
     grown_at: Instant,
 }
 
+impl Pool {
+    /// One that is only just being opened is waited for longer.
+    fn may_grow(&self) -> bool {
+        let opening = self.members.iter().any(|one| !one.proved.load(Ordering::Relaxed));
+        let pause = if opening { STAND_IN_OPENS_WITHIN } else { STAND_INS_GROW_EVERY };
+        self.members.is_empty() || self.grown_at.elapsed() >= pause
+    }
+}
+
 #[derive(Debug)]
 struct StandIn {
     session: Arc<Session>,
     next_id: AtomicU64,
     /// Carries one request alone. Set and read while `pools` is locked.
-    alone: std::sync::atomic::AtomicBool,
+    alone: AtomicBool,
+    /// Something came through it: what is behind it runs.
+    proved: AtomicBool,
 }
 
 /// A place in a stand-in for one request.
@@ -72,6 +83,11 @@ pub(super) struct Lease {
 impl Lease {
     pub(super) fn session(&self) -> &Arc<Session> {
         &self.stand_in.session
+    }
+
+    /// Something came of a request.
+    pub(super) fn prove(&self) {
+        self.stand_in.proved.store(true, Ordering::Relaxed);
     }
 
     /// An id no other request of the stand-in has.
@@ -137,12 +153,13 @@ impl StandIns {
             Some(known) => known.clone(),
             None if pool.members.len() >= STAND_INS_PER_POOL_MAX => return None,
             // Most requests are short, and each of these may be a process.
-            None if alone && !pool.members.is_empty() && pool.grown_at.elapsed() < STAND_INS_GROW_EVERY => return None,
+            None if alone && !pool.may_grow() => return None,
             None => {
                 let made = Arc::new(StandIn {
                     session: open(visitor, client, offer),
                     next_id: AtomicU64::new(1),
-                    alone: std::sync::atomic::AtomicBool::new(false),
+                    alone: AtomicBool::new(false),
+                    proved: AtomicBool::new(false),
                 });
                 pool.members.push(made.clone());
                 pool.grown_at = Instant::now();
