@@ -81,8 +81,12 @@ pub const MODERN_LISTS_KEPT_MAX: usize = 1_024;
 /// Sessions that stand in for one principal at one endpoint with one set of capabilities: as many requests at once can be
 /// under way to backends that can not tell on whose account they ask something back.
 pub const STAND_INS_PER_POOL_MAX: usize = 32;
+/// Pause before there is another one of them while others are at work: most requests are over sooner than a process starts.
+pub const STAND_INS_GROW_EVERY: Duration = Duration::from_millis(200);
+/// The same while the last of them is only being opened.
+pub const STAND_IN_OPENS_WITHIN: Duration = Duration::from_secs(2);
 /// Wait for one of them.
-pub const STAND_IN_WAIT_MAX: Duration = Duration::from_secs(10);
+pub const STAND_IN_WAIT_MAX: Duration = Duration::from_secs(30);
 /// Requests of one caller that wait for the input they were answered with a question for.
 pub const PARKED_PER_CALLER_MAX: usize = 64;
 /// The same of all callers.
@@ -231,7 +235,7 @@ pub const NOISE_LINES_MAX: u32 = 1_000;
 /// A backend that says nothing for this long to the question which era of MCP it lives in is asked to `initialize` too.
 pub const ERA_SILENCE_MAX: Duration = Duration::from_secs(2);
 /// How often a backend may ask for more before it answers a call.
-pub const INPUT_ROUNDS_MAX: u32 = 16;
+pub const BACKEND_INPUT_ROUNDS_MAX: u32 = 16;
 /// Random bytes of an elicitation's id that the broker gives.
 pub const ELICITATION_ID_BYTES: usize = 16;
 /// Capabilities of different clients that one connection remembers in the words of 2026-07-28.

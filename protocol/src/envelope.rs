@@ -239,15 +239,7 @@ impl Rejected {
 
 impl From<JsonError> for Rejected {
     fn from(error: JsonError) -> Self {
-        let refusal = match error {
-            JsonError::TooLarge { size, max } => {
-                Refusal::new(ErrorKind::MessageTooLarge, error.to_string()).with("size", size).with("maxSize", max).with("unit", "bytes")
-            }
-            JsonError::TooManyValues { max } => Refusal::new(ErrorKind::MessageTooLarge, error.to_string()).with("maxValues", max),
-            JsonError::TooDeep { max } => Refusal::new(ErrorKind::ParseError, error.to_string()).with("maxDepth", max),
-            JsonError::Malformed => Refusal::new(ErrorKind::ParseError, error.to_string()),
-        };
-        Self::new(refusal, None)
+        Self::new(Refusal::from(error), None)
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::ids::RequestId;
-use crate::json::quote_into;
+use crate::json::{JsonError, quote_into};
 
 /// Most refusals are about the request and fail again when repeated as they are.
 const FINAL: bool = false;
@@ -260,6 +260,21 @@ impl Refusal {
             out.extend_from_slice(value.to_string().as_bytes());
         }
         out.extend_from_slice(b"}}");
+    }
+}
+
+/// A text that is no JSON, or more of it than is allowed.
+impl From<JsonError> for Refusal {
+    fn from(error: JsonError) -> Self {
+        let text = error.to_string();
+        match error {
+            JsonError::TooLarge { size, max } => {
+                Self::new(ErrorKind::MessageTooLarge, text).with("size", size).with("maxSize", max).with("unit", "bytes")
+            }
+            JsonError::TooManyValues { max } => Self::new(ErrorKind::MessageTooLarge, text).with("maxValues", max),
+            JsonError::TooDeep { max } => Self::new(ErrorKind::ParseError, text).with("maxDepth", max),
+            JsonError::Malformed => Self::new(ErrorKind::ParseError, text),
+        }
     }
 }
 

@@ -29,7 +29,7 @@ pub(super) const TELEMETRY: &[Key] = &[
     ),
     key(
         "traces.ratio",
-        Kind::Ratio,
+        Kind::Ratio { percent_min: 0 },
         "1",
         "The share of traces that is sampled, by lot. Requests that fail are exported whatever the lot said.",
     ),

@@ -71,19 +71,20 @@ pub(super) async fn react(broker: &Broker, visitor: &Visitor, request: Request) 
 }
 
 async fn begin(broker: &Broker, visitor: &Visitor, request: Request) -> Result<Reaction, Refusal> {
+    broker.shared.overload.admits()?;
     let (method, offer) = (request.message.method, broker.offer_to(visitor).await?);
     if let Some(kind) = list_kind(method) {
-        visitor.tenant.take_budget()?;
+        visitor.tenant.take_budget(&visitor.caller.principal)?;
         let result = visitor.list(kind, &request.message, &offer)?;
         return Ok(Reaction::Answer(handshake::success(&request.id, &result)));
     }
     match method {
         Method::ServerDiscover => {
-            visitor.tenant.take_budget()?;
+            visitor.tenant.take_budget(&visitor.caller.principal)?;
             Ok(Reaction::Answer(visitor.discover(&request.id, &offer)))
         }
         Method::SubscriptionsListen => {
-            visitor.tenant.take_budget()?;
+            visitor.tenant.take_budget(&visitor.caller.principal)?;
             Ok(Reaction::Listening(Box::new(visitor.listen(&request, &offer).await?)))
         }
         _ => {

@@ -52,6 +52,7 @@ impl Failure {
         match self {
             Failure::NotSent(_) => "not_sent",
             Failure::Busy(_) => "busy",
+            Failure::Throttled(_) => "throttled",
             Failure::Unclear(_) => "unclear",
             Failure::QueueFull => "queue_full",
             Failure::SessionGone => "session_gone",

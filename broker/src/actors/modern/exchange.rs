@@ -186,7 +186,10 @@ impl Exchange {
                 },
             };
             let event = match next {
-                Next::Event(event) => event,
+                Next::Event(event) => {
+                    waiting.lease.prove();
+                    event
+                }
                 Next::Ended(_) => {
                     self.waiting = None;
                     return Step::Over;

@@ -8,7 +8,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Mutex, MutexGuard,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -28,7 +28,7 @@ use crate::{
         sync::lock,
     },
     auth::Caller,
-    limits::{LINK_IDLE_MAX, STAND_IN_WAIT_MAX, STAND_INS_PER_POOL_MAX},
+    limits::{LINK_IDLE_MAX, STAND_IN_OPENS_WITHIN, STAND_IN_WAIT_MAX, STAND_INS_GROW_EVERY, STAND_INS_PER_POOL_MAX},
     rules::{catalog::Endpoint, modern, offer::Offer},
 };
 
@@ -43,9 +43,24 @@ struct PoolKey {
 
 #[derive(Debug, Default)]
 pub(super) struct StandIns {
-    pools: Mutex<HashMap<PoolKey, Vec<Arc<StandIn>>>>,
+    pools: Mutex<HashMap<PoolKey, Pool>>,
     /// One that carried a request alone is free again.
     freed: Arc<Notify>,
+}
+
+#[derive(Debug)]
+struct Pool {
+    members: Vec<Arc<StandIn>>,
+    grown_at: Instant,
+}
+
+impl Pool {
+    /// One that is only just being opened is waited for longer.
+    fn may_grow(&self) -> bool {
+        let opening = self.members.iter().any(|one| !one.proved.load(Ordering::Relaxed));
+        let pause = if opening { STAND_IN_OPENS_WITHIN } else { STAND_INS_GROW_EVERY };
+        self.members.is_empty() || self.grown_at.elapsed() >= pause
+    }
 }
 
 #[derive(Debug)]
@@ -53,7 +68,9 @@ struct StandIn {
     session: Arc<Session>,
     next_id: AtomicU64,
     /// Carries one request alone. Set and read while `pools` is locked.
-    alone: std::sync::atomic::AtomicBool,
+    alone: AtomicBool,
+    /// Something came through it: what is behind it runs.
+    proved: AtomicBool,
 }
 
 /// A place in a stand-in for one request.
@@ -66,6 +83,11 @@ pub(super) struct Lease {
 impl Lease {
     pub(super) fn session(&self) -> &Arc<Session> {
         &self.stand_in.session
+    }
+
+    /// Something came of a request.
+    pub(super) fn prove(&self) {
+        self.stand_in.proved.store(true, Ordering::Relaxed);
     }
 
     /// An id no other request of the stand-in has.
@@ -103,7 +125,9 @@ impl StandIns {
             if let Some(lease) = self.try_lease(visitor, &client, offer, alone) {
                 return Ok(lease);
             }
-            if tokio::time::timeout_at(give_up.into(), freed).await.is_err() {
+            // Freed soon, or there may be one more.
+            let _freed = tokio::time::timeout(STAND_INS_GROW_EVERY, freed).await;
+            if Instant::now() >= give_up {
                 let text = format!(
                     "{STAND_INS_PER_POOL_MAX} requests of this caller wait for the backend already, which can not tell them apart when it asks back"
                 );
@@ -120,21 +144,25 @@ impl StandIns {
             capabilities: client.raw().to_vec(),
         };
         let mut pools = self.lock();
-        let pool = pools.entry(key).or_default();
+        let pool = pools.entry(key).or_insert_with(|| Pool { members: Vec::new(), grown_at: Instant::now() });
         // One that offers something else by now finishes what it has.
         let usable = |one: &&Arc<StandIn>| {
             !one.session.is_leaving() && one.session.advertised == offer.capabilities && !(alone && one.alone.load(Ordering::Acquire))
         };
-        let stand_in = match pool.iter().find(usable) {
+        let stand_in = match pool.members.iter().find(usable) {
             Some(known) => known.clone(),
-            None if pool.len() >= STAND_INS_PER_POOL_MAX => return None,
+            None if pool.members.len() >= STAND_INS_PER_POOL_MAX => return None,
+            // Most requests are short, and each of these may be a process.
+            None if alone && !pool.may_grow() => return None,
             None => {
                 let made = Arc::new(StandIn {
                     session: open(visitor, client, offer),
                     next_id: AtomicU64::new(1),
-                    alone: std::sync::atomic::AtomicBool::new(false),
+                    alone: AtomicBool::new(false),
+                    proved: AtomicBool::new(false),
                 });
-                pool.push(made.clone());
+                pool.members.push(made.clone());
+                pool.grown_at = Instant::now();
                 made
             }
         };
@@ -146,7 +174,7 @@ impl StandIns {
     }
 
     pub(super) fn all(&self) -> Vec<Arc<Session>> {
-        self.lock().values().flatten().map(|one| one.session.clone()).collect()
+        self.lock().values().flat_map(|pool| &pool.members).map(|one| one.session.clone()).collect()
     }
 
     /// Ends those that nobody used for a while.
@@ -168,12 +196,12 @@ impl StandIns {
     fn retain(&self, stays: impl Fn(&Arc<StandIn>, &PoolKey) -> bool) {
         let mut pools = self.lock();
         pools.retain(|key, pool| {
-            pool.retain(|one| stays(one, key));
-            !pool.is_empty()
+            pool.members.retain(|one| stays(one, key));
+            !pool.members.is_empty()
         });
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<PoolKey, Vec<Arc<StandIn>>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<PoolKey, Pool>> {
         lock(&self.pools)
     }
 }

@@ -129,7 +129,7 @@ pub(super) fn known_to(broker: &Broker, caller: &Caller, endpoint: &Endpoint) ->
 }
 
 /// For whom another replica asks.
-pub(super) fn vouched_client(broker: &Broker, head: &request::Parts) -> Result<Caller, Refusal> {
+pub(super) fn vouched_client(broker: &Broker, head: &HeadParts) -> Result<Caller, Refusal> {
     vouched::caller(&head.headers).and_then(|caller| broker.admit(caller))
 }
 

@@ -30,7 +30,7 @@ use crate::{
             http::Request,
         },
     },
-    limits::{BACKOFF_FIRST, BACKOFF_MAX, INPUT_ROUNDS_MAX},
+    limits::{BACKOFF_FIRST, BACKOFF_MAX, BACKEND_INPUT_ROUNDS_MAX},
     rules::tasks::decoded,
 };
 
@@ -79,8 +79,8 @@ pub(in crate::actors::link) async fn exchange(
             other => return Err(Failure::Protocol(format!("a result of type {} to {}", other.name(), method.name()))),
         };
         rounds += 1;
-        if rounds > INPUT_ROUNDS_MAX {
-            return Err(Failure::Protocol(format!("the backend asked more than {INPUT_ROUNDS_MAX} times before it answered")));
+        if rounds > BACKEND_INPUT_ROUNDS_MAX {
+            return Err(Failure::Protocol(format!("the backend asked more than {BACKEND_INPUT_ROUNDS_MAX} times before it answered")));
         }
         let responses = if needed.requests.is_empty() {
             touch(outgoing.asker);
