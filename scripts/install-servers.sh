@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Makes sure that what the tests start themselves is there: PostgreSQL, Redis, faketime (a process with a clock of its own),
-# h2load (another HTTP/2), openssl, ip, nginx (what the broker is measured beside) and
-# valgrind (which counts instructions), from the distribution's packages. Called by `make test`. Without the right to install, says the one command to run, and fails.
+# h2load (another HTTP/2), openssl, ip and nginx (what the broker is measured beside), from the distribution's packages. Called by `make test`. Without the right to install, says the one command to run, and fails.
 set -euo pipefail
 
 packages=()
@@ -12,7 +11,6 @@ command -v h2load >/dev/null || packages+=(nghttp2-client)
 command -v openssl >/dev/null || packages+=(openssl)
 command -v ip >/dev/null || packages+=(iproute2)
 command -v nginx >/dev/null || packages+=(nginx-light)
-command -v valgrind >/dev/null || packages+=(valgrind)
 ((${#packages[@]} == 0)) && exit 0
 
 if [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; then

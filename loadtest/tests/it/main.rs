@@ -1,6 +1,6 @@
 //! The load tester itself under test: against servers with known faults, against its own backend, and through the broker.
 
-#![allow(clippy::unwrap_used, reason = "tests may")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod brokers;
 mod command;
