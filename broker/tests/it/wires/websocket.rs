@@ -256,7 +256,8 @@ async fn a_goodbye_ends_the_session_whatever_is_in_flight() {
         }
     })
     .await;
-    assert!(broker.admin().sessions("default").await.is_empty());
+    // The end is told to operators once it is stored, which is a moment later.
+    broker.admin().wait_sessions("default", 0).await;
 }
 
 #[tokio::test]
