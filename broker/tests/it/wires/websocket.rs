@@ -256,6 +256,7 @@ async fn a_goodbye_ends_the_session_whatever_is_in_flight() {
         }
     })
     .await;
+    // The end is told to operators once it is stored, which is a moment later.
     broker.admin().wait_sessions("default", 0).await;
 }
 
