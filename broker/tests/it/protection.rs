@@ -254,7 +254,7 @@ async fn every_kind_of_failure_opens_it() {
             async move { reply }
         });
         let mut spec = backend.spec();
-        spec["timeouts"] = json!({"call": "100ms"});
+        spec["timeouts"] = json!({"call": "600ms"});
         spec["breaker"] = json!({"probe_after": "1m", "probe_max": "1m"});
         let broker = builder().alone().backend("default", "b", spec).start().await;
         let client = broker.connected(json!({})).await;

@@ -98,7 +98,8 @@ async fn r15_goodput_at_three_times_saturation_stays_near_the_peak() {
         100.0 * rate / peak_rate
     );
     assert!(rate >= 0.8 * peak_rate, "{rate} of {peak_rate}");
-    assert!(refused > 0 && mean_refusal < Duration::from_millis(100), "{refused}, {mean_refusal:?}");
+    // Most are refused on arrival; some learn only at their turn that too little time is left.
+    assert!(refused > 0 && mean_refusal < Duration::from_millis(500), "{refused}, {mean_refusal:?}");
     assert_eq!(broker.admin().backend("default", "b").await["breaker"]["state"], "closed", "waiting in our queue is no failure");
 }
 
