@@ -145,7 +145,7 @@ pub(super) async fn ask(connection: &Arc<Connection>, link: &Arc<Link>, method: 
         // There is no ping any more; what is always answered serves as well.
         Method::Ping => requests::ask(connection, link, Method::ServerDiscover, None, None).await,
         Method::ResourcesSubscribe | Method::ResourcesUnsubscribe => {
-            let uri = params.and_then(|params| uri_of(params)).unwrap_or_default();
+            let uri = params.and_then(uri_of).unwrap_or_default();
             if method == Method::ResourcesUnsubscribe {
                 modern.listening.unsubscribe(&uri);
                 return done(true);
