@@ -13,7 +13,7 @@ use loadtest::{
     process,
     wire::{Session, Site},
 };
-use quinn::{ClientConfig, Connection, Endpoint, RecvStream, SendStream, crypto::rustls::QuicClientConfig};
+use quinn::{ClientConfig, Connection, Endpoint, RecvStream, SendStream, TransportConfig, crypto::rustls::QuicClientConfig};
 use serde_json::{Value, json};
 use testkit::{Authority, BrokerBuilder, TestBroker};
 use transport::tls::ClientTlsFiles;
@@ -22,6 +22,8 @@ use transport::tls::ClientTlsFiles;
 const OPENING: usize = 32;
 /// How long the allocator has to give back what the openings needed for a moment.
 const SETTLING: Duration = Duration::from_secs(3);
+/// Of QUIC, which gives up after 30 s of silence.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
 const WIRES: [(Wire, u64); 4] = [(Wire::Tcp, 24), (Wire::WebSocket, 24), (Wire::Quic, 48), (Wire::HttpStream, 40)];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,6 +85,7 @@ async fn measure(wire: Wire, count: usize, scale: Scale) -> anyhow::Result<f64> 
     let idle = open(count).await?;
     settle(scale).await;
     let after = process::usage(broker.pid())?.resident_bytes;
+    anyhow::ensure!(first.iter().chain(&idle).all(Kept::is_alive), "not all connections have lived until they were counted");
     drop((first, idle));
     Ok(after.saturating_sub(before) as f64 / count as f64)
 }
@@ -92,10 +95,18 @@ async fn settle(scale: Scale) {
 }
 
 /// What keeps a connection open.
-#[expect(dead_code, reason = "only held")]
 enum Kept {
     Session(Arc<Session>),
-    Quic(Connection, SendStream, RecvStream),
+    Quic(Connection, #[expect(dead_code, reason = "only held")] (SendStream, RecvStream)),
+}
+
+impl Kept {
+    fn is_alive(&self) -> bool {
+        match self {
+            Self::Session(session) => session.is_alive(),
+            Self::Quic(connection, _) => connection.close_reason().is_none(),
+        }
+    }
 }
 
 async fn sessions(wire: Wire, broker: &TestBroker, count: usize) -> anyhow::Result<Vec<Kept>> {
@@ -117,7 +128,11 @@ async fn sessions(wire: Wire, broker: &TestBroker, count: usize) -> anyhow::Resu
 async fn over_quic(broker: &TestBroker, authority: &Authority, count: usize) -> anyhow::Result<Vec<Kept>> {
     let crypto = QuicClientConfig::try_from(authority.trusting(None, &["mcp"]))?;
     let mut endpoint = Endpoint::client(([127, 0, 0, 1], 0).into())?;
-    endpoint.set_default_client_config(ClientConfig::new(Arc::new(crypto)));
+    let (mut config, mut transport) = (ClientConfig::new(Arc::new(crypto)), TransportConfig::default());
+    // Otherwise the first ones end before the last ones begin.
+    transport.keep_alive_interval(Some(KEEP_ALIVE));
+    config.transport_config(Arc::new(transport));
+    endpoint.set_default_client_config(config);
     let (endpoint, address) = (&endpoint, broker.quic_address());
     let opened = stream::iter(0..count).map(|_| async move {
         let connection = endpoint.connect(address, "localhost")?.await?;
@@ -130,7 +145,7 @@ async fn over_quic(broker: &TestBroker, authority: &Authority, count: usize) -> 
         let mut answer = vec![0; 64 * 1024];
         source.read(&mut answer).await?.context("an answer to initialize")?;
         sink.write_all(b"{\"jsonrpc\":\"2.0\",\"method\":\"notifications/initialized\"}\n").await?;
-        Ok(Kept::Quic(connection, sink, source))
+        Ok(Kept::Quic(connection, (sink, source)))
     });
     opened.buffer_unordered(OPENING).try_collect().await
 }
