@@ -32,11 +32,11 @@ use protocol::{
 };
 use storage::TaskStatus;
 
+use self::{capped::Capped, limits::LimitMetrics};
 pub use self::{
     observed::BACKEND_STATES,
     protection::{Protection, Retry},
 };
-use self::{capped::Capped, limits::LimitMetrics};
 
 /// Backends that get a label value of their own; the following ones share `other`.
 pub const BACKEND_LABELS_MAX: usize = 200;

@@ -5,11 +5,11 @@ use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::units::Ratio;
 pub use super::{
     policy::{ResourceRules, ToolRules},
     stdio::StdioLimits,
 };
-use super::units::Ratio;
 
 /// A tenant: its switch, its weight and its own limits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

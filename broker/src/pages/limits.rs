@@ -20,18 +20,22 @@ enum Effect {
     Scoped(ErrorKind, &'static str),
     /// Refused as there is too much to do.
     Shed,
+    /// A call that found no room in a queue.
+    Crowded,
     /// Something else, and the metric that shows it, if any.
     Other(&'static str, &'static str),
     /// A setting that says what a limit means, not one itself.
     Says(&'static str),
 }
 
-use Effect::{Other, Refused, Says, Scoped, Shed};
+use Effect::{Crowded, Other, Refused, Says, Scoped, Shed};
 
 const SECTIONS: [&str; 6] = ["limits", "overload", "timeouts", "session", "tasks", "events"];
 
 const DROPPED: &str = "`mcp_dropped_notifications_total`";
 const CONNECTION_ENDS: &str = "the connection is closed";
+const SCHEMA_UNUSED: &str = "the arguments of the tool are not checked, which the log says";
+const AUDIT_DROPPED: &str = "`mcp_audit_records_total{outcome=\"dropped\"}`";
 const TIMEOUTS: &str = "`mcp_requests_total{outcome=\"timeout\"}`";
 
 const KEYS: &[(&str, Effect)] = &[
@@ -51,6 +55,11 @@ const KEYS: &[(&str, Effect)] = &[
     ("limits.sessions_per_principal", Scoped(ErrorKind::TooManySessions, "sessions_per_principal")),
     ("limits.calls_in_flight_per_session", Scoped(ErrorKind::TooManyCalls, "calls_in_flight_per_session")),
     ("limits.calls_in_flight_per_tenant", Scoped(ErrorKind::TooManyCalls, "calls_in_flight_per_tenant")),
+    ("limits.calls_in_flight_per_backend", Says("further calls wait, see `limits.calls_queued_per_backend`")),
+    ("limits.calls_queued_per_backend", Crowded),
+    ("limits.calls_in_flight", Says("further calls wait, see `limits.calls_queued`")),
+    ("limits.calls_queued", Crowded),
+    ("limits.adaptive_concurrency", Other("further calls wait, see `limits.calls_queued_per_backend`", "`mcp_backend_calls_max`")),
     ("limits.requests_per_second", Scoped(ErrorKind::RateLimited, "tenant")),
     ("limits.burst", Says("see `limits.requests_per_second`")),
     ("limits.requests_per_second_per_principal", Scoped(ErrorKind::RateLimited, "principal")),
@@ -74,6 +83,8 @@ const KEYS: &[(&str, Effect)] = &[
     ("overload.requests_pending", Shed),
     ("timeouts.call", Refused(ErrorKind::Timeout)),
     ("timeouts.control", Refused(ErrorKind::Timeout)),
+    ("timeouts.call_max", Refused(ErrorKind::Timeout)),
+    ("timeouts.methods", Refused(ErrorKind::Timeout)),
     ("timeouts.initialize", Refused(ErrorKind::BackendUnavailable)),
     ("timeouts.request_read", Other("400 `invalid_request` for a body, the connection is closed for a head", "")),
     ("timeouts.connect", Refused(ErrorKind::BackendUnavailable)),
@@ -131,6 +142,12 @@ impl Shown for usize {
     }
 }
 
+impl Shown for u64 {
+    fn shown(&self, _: &str) -> String {
+        self.to_string()
+    }
+}
+
 impl Shown for u32 {
     fn shown(&self, _: &str) -> String {
         self.to_string()
@@ -148,7 +165,19 @@ fn met() -> Vec<Fixed> {
         LIST_BYTES_MAX Other(backend_fault, "");
         URI_BYTES_MAX Refused(ErrorKind::UriInvalid);
         REFRESH_INTERVAL_MIN Other("changes are told later", "");
-        CALL_TOTAL_MAX Refused(ErrorKind::Timeout);
+        SCHEMA_BYTES_MAX Other(SCHEMA_UNUSED, "");
+        SCHEMA_NODES_MAX Other(SCHEMA_UNUSED, "");
+        SCHEMA_NESTING_MAX Other(SCHEMA_UNUSED, "");
+        SCHEMA_COST_MAX Other(SCHEMA_UNUSED, "");
+        PATTERN_COMPILED_BYTES_MAX Other(SCHEMA_UNUSED, "");
+        ARGUMENT_BYTES_MAX Refused(ErrorKind::ArgumentsInvalid);
+        ARGUMENT_CHECKS_MAX Refused(ErrorKind::ArgumentsInvalid);
+        STAND_IN_WAIT_MAX Refused(ErrorKind::TooManyCalls);
+        PARKED_PER_CALLER_MAX Refused(ErrorKind::TooManyCalls);
+        PARKED_MAX Refused(ErrorKind::TooManyCalls);
+        INPUT_ROUNDS_MAX Refused(ErrorKind::BackendProtocolError);
+        BACKEND_INPUT_ROUNDS_MAX Refused(ErrorKind::BackendProtocolError);
+        LISTEN_URIS_MAX Refused(ErrorKind::InvalidParams);
         TASK_REQUEST_BYTES_MAX Refused(ErrorKind::MessageTooLarge);
         IDEMPOTENCY_KEY_BYTES_MAX Refused(ErrorKind::InvalidParams);
         TASK_TTL_MIN Other("the task gets this time", "");
@@ -189,6 +218,11 @@ fn met() -> Vec<Fixed> {
         PERSIST_QUEUE_MAX Refused(ErrorKind::StoreBusy);
         EVENT_QUEUE_MAX Other("events are not logged, which is told", "`mcp_events_lost_total`");
         EVENT_QUEUE_BYTES_MAX Other("events are not logged, which is told", "`mcp_events_lost_total`");
+        SPANS_PER_REQUEST_MAX Other("further ones are dropped", "`mcp_trace_spans_total{outcome=\"too_many\"}`");
+        AUDIT_QUEUE_MAX Other("further records are dropped", AUDIT_DROPPED);
+        AUDIT_QUEUE_BYTES_MAX Other("further records are dropped", AUDIT_DROPPED);
+        AUDIT_ARGUMENTS_BYTES_MAX Other("only their digest is kept", "");
+        AUDIT_TARGET_CHARS_MAX Other("the rest is cut", "");
         PRINCIPALS_METERED_MAX Other("further ones share one rate", "");
         TOOLS_METERED_MAX Other("further ones share one rate", "");
         ADDRESSES_METERED_MAX Other("further ones share one rate", "");
@@ -211,7 +245,12 @@ const INNER: &str = "LEFT_OUT_LOGGED_MAX REFRESH_DEBOUNCE TASK_ID_BYTES TASK_CLA
     EVENT_BATCH_BYTES_MAX LOST_STREAMS_MAX TRIM_LOGGED_EVERY QUIET_LOGGED_EVERY_MIN CLOSING_UP_MAX MOVE_ON_MAX OWNER_NEWS_WAIT \
     LISTS_RETRY FLUSHED_AT_ONCE SEEN_STORED_EVERY_MAX EVENTS_FLUSH_WAIT RELEASED_AT_ONCE END_RETRY_MAX BUDGET_ASK_INTERVAL \
     BUDGET_ASKS_AT_ONCE REPLICAS_COUNT_INTERVAL ROOM_RETRY OVERLOAD_RETRY OVERLOAD_LOOK_INTERVAL OVERLOAD_LOOKS_IN_A_ROW \
-    OUTBOX_STEP_BYTES CLOSE_WAIT";
+    OUTBOX_STEP_BYTES CLOSE_WAIT RETRIES_MAX RETRY_PAUSE_FIRST RETRY_PAUSE_MAX RETRIES_SAVED_MAX PACE_WEIGHT PROBE_ANSWER_MAX \
+    CONCURRENCY_MIN CONCURRENCY_ROUND CONCURRENCY_TOLERANCE CONCURRENCY_SLACK CONCURRENCY_BACKS_OFF_TO SCHEMA_DEPTH_MAX \
+    FAULTS_TOLD_MAX FAULT_CHARS_MAX CHILD_LOOK_INTERVAL MODERN_LISTS_KEPT_MAX STAND_INS_PER_POOL_MAX STAND_INS_GROW_EVERY \
+    STAND_IN_OPENS_WITHIN INPUT_GATHER_WAIT MODERN_OUTBOX_FRAMES_MAX HANDSHAKES_END_WITHIN TUNNEL_BYTES ERA_SILENCE_MAX \
+    ELICITATION_ID_BYTES CAPABILITIES_REMEMBERED_MAX LISTEN_OVERLAP LIST_TTL_MIN CERTIFICATE_ENDS_SOON SPAN_BATCH_MAX \
+    SPAN_BATCH_WAIT SPAN_EXPORT_WAIT SPAN_FLUSH_WAIT AUDIT_BATCH_MAX AUDIT_BATCH_BYTES_MAX AUDIT_FLUSH_WAIT";
 
 /// What a client sees, and where an operator looks.
 fn columns(effect: &Effect) -> [String; 2] {
@@ -222,6 +261,7 @@ fn columns(effect: &Effect) -> [String; 2] {
     };
     match effect {
         Shed => [refused(&ErrorKind::Overloaded), "`mcp_overload_refused_total`, `mcp_overloaded`".to_owned()],
+        Crowded => [refused(&ErrorKind::Overloaded), "`mcp_calls_crowded_out_total`, `mcp_queue_depth`".to_owned()],
         Refused(kind) => [refused(kind), by_code(kind)],
         Scoped(kind, scope) => [refused(kind), format!("`mcp_rate_limited_total{{scope=\"{scope}\"}}`")],
         Other(what, metric) => [(*what).to_owned(), (*metric).to_owned()],

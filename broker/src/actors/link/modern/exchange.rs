@@ -30,7 +30,7 @@ use crate::{
             http::Request,
         },
     },
-    limits::{BACKOFF_FIRST, BACKOFF_MAX, BACKEND_INPUT_ROUNDS_MAX},
+    limits::{BACKEND_INPUT_ROUNDS_MAX, BACKOFF_FIRST, BACKOFF_MAX},
     rules::tasks::decoded,
 };
 
