@@ -8,7 +8,32 @@ use protocol::{
     version::Version,
 };
 
-use super::checked::{Reading, wrong};
+use super::{
+    checked::{Reading, wrong},
+    keys::{DAY, Key, Kind, key},
+};
+
+/// The keys of the section `compat`.
+pub(super) const COMPAT: &[Key] = &[
+    key(
+        "eras",
+        Kind::Choice(&["both", "legacy", "modern"]),
+        "both",
+        "Which clients are served. `legacy`: those that open a session with `initialize` (2024-11-05 to 2025-11-25); `modern`: those whose requests stand alone (2026-07-28).",
+    ),
+    key(
+        "list_ttl",
+        Kind::Duration { min: Duration::ZERO, max: DAY },
+        "0s",
+        "How long clients of 2026-07-28 may keep a list without asking again (`ttlMs`). They hear of changes only where they listen for them.",
+    ),
+    key(
+        "list_scope",
+        Kind::Choice(&["private", "public"]),
+        "private",
+        "Who may share a kept list (`cacheScope`). `public` only where every caller may see the same.",
+    ),
+];
 
 /// What is served to clients of which kind.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use super::{
+    compat::COMPAT,
     limits::{LIMITS, OVERLOAD},
     observed, protection, stdio,
 };
@@ -140,7 +141,7 @@ pub(super) const SECRET_BYTES_MAX: usize = 4_096;
 
 const MS: Duration = Duration::from_millis(1);
 pub(super) const HOUR: Duration = Duration::from_secs(3_600);
-const DAY: Duration = Duration::from_secs(86_400);
+pub(super) const DAY: Duration = Duration::from_secs(86_400);
 const SECOND: Duration = Duration::from_secs(1);
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
@@ -413,27 +414,6 @@ const TASKS: &[Key] = &[
     key("result_bytes", Kind::Size { min: KIB, max: 256 * MIB }, "16MiB", "Largest result of a task; a larger one makes the task fail."),
 ];
 
-const COMPAT: &[Key] = &[
-    key(
-        "eras",
-        Kind::Choice(&["both", "legacy", "modern"]),
-        "both",
-        "Which clients are served. `legacy`: those that open a session with `initialize` (2024-11-05 to 2025-11-25); `modern`: those whose requests stand alone (2026-07-28).",
-    ),
-    key(
-        "list_ttl",
-        Kind::Duration { min: Duration::ZERO, max: DAY },
-        "0s",
-        "How long clients of 2026-07-28 may keep a list without asking again (`ttlMs`). They hear of changes only where they listen for them.",
-    ),
-    key(
-        "list_scope",
-        Kind::Choice(&["private", "public"]),
-        "private",
-        "Who may share a kept list (`cacheScope`). `public` only where every caller may see the same.",
-    ),
-];
-
 const EVENTS: &[Key] = &[
     key(
         "log",
@@ -546,7 +526,7 @@ mod tests {
 
     #[test]
     fn whole_sections_are_unavailable_with_all_their_keys() {
-        assert!(unavailable("compat") && unavailable("compat.anything"));
-        assert!(!unavailable("listen.http") && !unavailable("compatible"));
+        assert!(unavailable("errors") && unavailable("errors.anything"));
+        assert!(!unavailable("listen.http") && !unavailable("errorsome"));
     }
 }

@@ -4,6 +4,8 @@
 //! tenant read; a list is answered from it without asking anybody. Order is stable (backends by name, then the backend's
 //! own order) and pages are built once, so the same list is the same bytes.
 
+mod traits;
+
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     sync::{Arc, OnceLock},
@@ -19,9 +21,10 @@ use protocol::{
     ids::{BackendId, TenantId},
     json::{self, Document, ValueKind},
     modern::tool_headers::{self, ParamHeader},
-    splice::Splice,
 };
 
+use self::traits::with_task_support;
+pub use self::traits::{TaskHost, TaskSupport, ToolTraits};
 use super::{
     cursor::{self, Scope},
     exposure, names,
@@ -67,57 +70,6 @@ impl ListKind {
     }
 }
 
-/// Whether a tool runs as a task (MCP 2025-11-25, Tasks: Tool-Level Negotiation).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TaskSupport {
-    Forbidden,
-    Optional,
-    Required,
-}
-
-impl TaskSupport {
-    fn of(entry: json::Value<'_>) -> Self {
-        match entry.path(&["execution", "taskSupport"]).and_then(|value| value.as_str()).as_deref() {
-            Some("optional") => TaskSupport::Optional,
-            Some("required") => TaskSupport::Required,
-            _ => TaskSupport::Forbidden,
-        }
-    }
-}
-
-/// What a tool says of itself that matters for carrying it out as a task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ToolTraits {
-    pub task_support: TaskSupport,
-    /// `annotations.readOnlyHint`
-    pub read_only: bool,
-    /// `annotations.idempotentHint`
-    pub idempotent: bool,
-}
-
-impl Default for ToolTraits {
-    /// A tool of which nothing is known.
-    fn default() -> Self {
-        Self { task_support: TaskSupport::Optional, read_only: false, idempotent: false }
-    }
-}
-
-impl ToolTraits {
-    fn of(entry: json::Value<'_>) -> Self {
-        let hint = |name: &str| entry.path(&["annotations", name]).and_then(|value| value.as_bool()) == Some(true);
-        Self { task_support: TaskSupport::of(entry), read_only: hint("readOnlyHint"), idempotent: hint("idempotentHint") }
-    }
-}
-
-/// Who carries out a call that is to be a task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TaskHost {
-    /// The backend does, for the tools it names; or nobody.
-    Backend,
-    /// The backend knows no tasks: the broker does, so each of its tools can be one.
-    Broker,
-}
-
 /// One tool, prompt, resource or template.
 #[derive(Debug, Clone)]
 pub struct Entry {
@@ -141,6 +93,7 @@ impl Entry {
         document.root().get("inputSchema").map(|schema| Bytes::copy_from_slice(schema.raw()))
     }
 }
+
 /// SHA-256 of an entry as its backend lists it.
 pub type Definition = [u8; 32];
 
@@ -243,25 +196,6 @@ fn read_entry(kind: ListKind, backend: &BackendId, host: TaskHost, entry: json::
     let native = Bytes::copy_from_slice(entry.raw());
     let exposed = exposure::expose_entry(backend, &native, entry, value, &exposed_key);
     Ok(Entry { key, exposed_key, native, exposed, traits: ToolTraits::of(entry), definition })
-}
-
-/// The tool as one that may be run as a task; `None` for one that forbids it. "Required" means nothing from a backend that
-/// has no tasks (MCP 2025-11-25, Tasks: Tool-Level Negotiation).
-fn with_task_support(entry: json::Value<'_>) -> Option<Bytes> {
-    let native = Bytes::copy_from_slice(entry.raw());
-    let base = entry.span().start;
-    let local = |value: json::Value<'_>| json::Span { start: value.span().start - base, end: value.span().end - base };
-    let mut splice = Splice::new(&native);
-    match entry.get("execution").filter(|execution| execution.kind() == ValueKind::Object) {
-        Some(execution) => match execution.get("taskSupport") {
-            Some(said) if said.as_str().as_deref() == Some("forbidden") => return None,
-            Some(said) => splice.replace(local(said), b"\"optional\"".as_slice()),
-            None => splice.set_member(local(execution), None, "taskSupport", b"\"optional\""),
-        },
-        None if entry.get("execution").is_some() => return None, // not what it should be, and left alone
-        None => splice.set_member(local(entry), None, "execution", b"{\"taskSupport\":\"optional\"}"),
-    };
-    Some(splice.finish())
 }
 
 /// Which endpoint a list is for.

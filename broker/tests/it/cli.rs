@@ -38,11 +38,11 @@ async fn bad_usage_exits_64() {
 async fn check_config_names_every_fault_on_its_own_line() {
     let good = run_with_config(&["check-config"], "listen: {http: '127.0.0.1:0'}\n").await;
     assert_eq!(good.code, Some(0), "{good:?}");
-    let faulty = "listen: {http: nowhere}\nbreaker: {failures: 0}\ncompat: {x: 1}\nlimits: {burst: -1, brust: 2}\ntimeouts: {call: soon}\ncolour: red\n";
+    let faulty = "listen: {http: nowhere}\nbreaker: {failures: 0}\ncompat: {x: 1}\nerrors: {x: 1}\nlimits: {burst: -1, brust: 2}\ntimeouts: {call: soon}\ncolour: red\n";
     let finished = run_with_config(&["check-config"], faulty).await;
     assert_eq!(finished.code, Some(64), "{finished:?}");
     let told = format!("{}{}", finished.stdout, finished.stderr);
-    for path in ["listen.http", "breaker.failures", "compat.x", "limits.burst", "limits.brust", "timeouts.call", "colour"] {
+    for path in ["listen.http", "breaker.failures", "compat.x", "errors.x", "limits.burst", "limits.brust", "timeouts.call", "colour"] {
         assert!(told.lines().any(|line| line.contains(path)), "{path} in {told}");
     }
     assert!(told.contains("not available in this build"), "{told}");

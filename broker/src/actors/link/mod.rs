@@ -4,6 +4,7 @@
 //! failures). What has to hold on every connection (log level, subscriptions) is kept here and put back on a new one. A link
 //! of a session that another process began goes on with the session it has at its backend, if that still knows it.
 
+mod backoff;
 pub mod connection;
 mod failure;
 mod http;
@@ -38,7 +39,10 @@ use protocol::{
 
 use tokio_util::sync::CancellationToken;
 
-use self::connection::{Connection, Failure};
+use self::{
+    backoff::Backoff,
+    connection::{Connection, Failure},
+};
 pub use self::{
     modern::{Era, EraMemory, Speaks},
     trust::Trust,
@@ -52,7 +56,7 @@ use super::{
 };
 use crate::{
     config::spec::TransportSpec,
-    limits::{BACKOFF_FIRST, BACKOFF_MAX, BACKOFF_WAIT_MAX, STABLE_AFTER},
+    limits::BACKOFF_MAX,
     metrics::Side,
     rules::{log_level::LogLevel, sharing::LinkScope},
 };
@@ -95,12 +99,6 @@ struct Users {
     level_taken: Option<LogLevel>,
     /// Nobody has used the link since.
     idle_since: Option<Instant>,
-}
-
-#[derive(Debug, Default)]
-struct Backoff {
-    failures: u32,
-    not_before: Option<Instant>,
 }
 
 impl Link {
@@ -484,56 +482,4 @@ enum OpenError {
     /// It is too early for another attempt.
     Waiting(Refusal),
     Failed(Failure),
-}
-
-impl Backoff {
-    fn failed(&mut self) {
-        self.failures = self.failures.saturating_add(1);
-        let ceiling = BACKOFF_FIRST.saturating_mul(1 << (self.failures - 1).min(10)).min(BACKOFF_MAX);
-        self.not_before = Some(Instant::now() + ceiling.mul_f64(rand::random_range(0.5..1.0)));
-    }
-
-    /// Not at once: whoever asks again and again must not make the backend start again and again.
-    fn forgive(&mut self) {
-        self.not_before = self.not_before.min(Some(Instant::now() + BACKOFF_FIRST));
-    }
-
-    /// A connection that lived long enough wipes the slate; one that died young counts as a failure.
-    fn after_life(&mut self, lived: Duration) {
-        if lived >= STABLE_AFTER {
-            *self = Self::default();
-        } else {
-            self.failed();
-        }
-    }
-
-    /// A short wait is waited out, a long one refused with the time it takes.
-    async fn wait(&self, backend: &Backend) -> Result<(), Refusal> {
-        let left = self.not_before.map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()));
-        if left > BACKOFF_WAIT_MAX {
-            let text = format!("backend {} can not be reached", backend.id);
-            return Err(Refusal::new(ErrorKind::BackendUnavailable, text).retry_after(left));
-        }
-        tokio::time::sleep(left).await;
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_forgiven_link_is_tried_soon_and_not_more_often_than_that() {
-        let mut backoff = Backoff::default();
-        backoff.forgive();
-        assert_eq!(backoff.not_before, None, "nothing to forgive");
-        (0..12).for_each(|_| backoff.failed());
-        assert!(backoff.not_before.unwrap() > Instant::now() + BACKOFF_WAIT_MAX, "would be refused");
-        backoff.forgive();
-        let soon = backoff.not_before.unwrap();
-        assert!(soon > Instant::now() && soon <= Instant::now() + BACKOFF_FIRST);
-        backoff.failed();
-        assert!(backoff.not_before.unwrap() > Instant::now() + BACKOFF_WAIT_MAX, "earlier failures are remembered");
-    }
 }

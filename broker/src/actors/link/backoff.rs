@@ -1,0 +1,68 @@
+//! How long a backend that can not be reached is left alone.
+
+use std::time::{Duration, Instant};
+
+use protocol::error::{ErrorKind, Refusal};
+
+use crate::{
+    actors::backend::Backend,
+    limits::{BACKOFF_FIRST, BACKOFF_MAX, BACKOFF_WAIT_MAX, STABLE_AFTER},
+};
+
+#[derive(Debug, Default)]
+pub(super) struct Backoff {
+    pub(super) failures: u32,
+    pub(super) not_before: Option<Instant>,
+}
+
+impl Backoff {
+    pub(super) fn failed(&mut self) {
+        self.failures = self.failures.saturating_add(1);
+        let ceiling = BACKOFF_FIRST.saturating_mul(1 << (self.failures - 1).min(10)).min(BACKOFF_MAX);
+        self.not_before = Some(Instant::now() + ceiling.mul_f64(rand::random_range(0.5..1.0)));
+    }
+
+    /// Not at once: whoever asks again and again must not make the backend start again and again.
+    pub(super) fn forgive(&mut self) {
+        self.not_before = self.not_before.min(Some(Instant::now() + BACKOFF_FIRST));
+    }
+
+    /// A connection that lived long enough wipes the slate; one that died young counts as a failure.
+    pub(super) fn after_life(&mut self, lived: Duration) {
+        if lived >= STABLE_AFTER {
+            *self = Self::default();
+        } else {
+            self.failed();
+        }
+    }
+
+    /// A short wait is waited out, a long one refused with the time it takes.
+    pub(super) async fn wait(&self, backend: &Backend) -> Result<(), Refusal> {
+        let left = self.not_before.map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()));
+        if left > BACKOFF_WAIT_MAX {
+            let text = format!("backend {} can not be reached", backend.id);
+            return Err(Refusal::new(ErrorKind::BackendUnavailable, text).retry_after(left));
+        }
+        tokio::time::sleep(left).await;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forgiven_link_is_tried_soon_and_not_more_often_than_that() {
+        let mut backoff = Backoff::default();
+        backoff.forgive();
+        assert_eq!(backoff.not_before, None, "nothing to forgive");
+        (0..12).for_each(|_| backoff.failed());
+        assert!(backoff.not_before.unwrap() > Instant::now() + BACKOFF_WAIT_MAX, "would be refused");
+        backoff.forgive();
+        let soon = backoff.not_before.unwrap();
+        assert!(soon > Instant::now() && soon <= Instant::now() + BACKOFF_FIRST);
+        backoff.failed();
+        assert!(backoff.not_before.unwrap() > Instant::now() + BACKOFF_WAIT_MAX, "earlier failures are remembered");
+    }
+}

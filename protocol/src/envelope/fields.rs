@@ -1,0 +1,79 @@
+//! The places of a message's parts that somebody may need.
+
+use crate::json::Span;
+
+/// Where the values are that the broker may need, inside params (requests and notifications), result (results) or
+/// error. Strings include their quotes. Whether a value has the right type is up to the reader.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Fields {
+    /// `name`
+    pub name: Option<Span>,
+    /// `uri`
+    pub uri: Option<Span>,
+    /// `cursor`
+    pub cursor: Option<Span>,
+    /// `level`
+    pub level: Option<Span>,
+    /// `requestId`
+    pub request_id: Option<Span>,
+    /// `progressToken`
+    pub progress_token: Option<Span>,
+    /// `progress`
+    pub progress: Option<Span>,
+    /// `taskId`
+    pub task_id: Option<Span>,
+    /// `task`
+    pub task: Option<Span>,
+    /// `task.taskId`
+    pub task_task_id: Option<Span>,
+    /// `arguments`
+    pub arguments: Option<Span>,
+    /// `status`
+    pub status: Option<Span>,
+    /// `mode`
+    pub mode: Option<Span>,
+    /// `elicitationId`
+    pub elicitation_id: Option<Span>,
+    /// `ref`
+    pub reference: Option<Span>,
+    /// `ref.name`
+    pub reference_name: Option<Span>,
+    /// `ref.uri`
+    pub reference_uri: Option<Span>,
+    /// `_meta`
+    pub meta: Option<Span>,
+    /// `_meta.progressToken`
+    pub meta_progress_token: Option<Span>,
+    /// `_meta["io.modelcontextprotocol/related-task"].taskId`
+    pub meta_related_task_id: Option<Span>,
+    /// `_meta["dev.mcp-broker/token"]`
+    pub meta_token: Option<Span>,
+    /// Whether `_meta` has a member of [`OWN_META`].
+    pub meta_has_own: bool,
+    /// `_meta["io.modelcontextprotocol/protocolVersion"]`
+    pub meta_protocol_version: Option<Span>,
+    /// `resultType`
+    pub result_type: Option<Span>,
+    /// `ttlMs`
+    pub ttl_ms: Option<Span>,
+    /// `cacheScope`
+    pub cache_scope: Option<Span>,
+    /// `requestState`
+    pub request_state: Option<Span>,
+    /// `inputResponses`
+    pub input_responses: Option<Span>,
+    /// `notifications`
+    pub notifications: Option<Span>,
+    /// `_meta.traceparent`
+    pub meta_traceparent: Option<Span>,
+    /// `_meta.tracestate`
+    pub meta_tracestate: Option<Span>,
+    /// `_meta.baggage`
+    pub meta_baggage: Option<Span>,
+    /// `error.code`
+    pub error_code: Option<Span>,
+    /// `error.message`
+    pub error_message: Option<Span>,
+    /// `error.data`
+    pub error_data: Option<Span>,
+}
