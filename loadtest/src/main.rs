@@ -72,7 +72,7 @@ struct Common {
 
 #[derive(Debug, Args)]
 struct RunArgs {
-    /// http://HOST:PORT/mcp/BACKEND, ws[s]://HOST:PORT/ws/BACKEND, tcp|tls|quic://HOST:PORT[/BACKEND]
+    /// `http://HOST:PORT/mcp/BACKEND`, `ws[s]://HOST:PORT/ws/BACKEND`, `tcp|tls|quic://HOST:PORT[/BACKEND]`
     target: Target,
     #[command(flatten)]
     common: Common,

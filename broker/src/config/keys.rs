@@ -10,7 +10,9 @@ use std::time::Duration;
 use super::{
     compat::COMPAT,
     limits::{LIMITS, OVERLOAD},
-    observed, protection, stdio,
+    observed, protection,
+    replica::TASKS,
+    stdio,
 };
 
 pub(super) struct Section {
@@ -142,10 +144,10 @@ pub(super) const SECRET_BYTES_MAX: usize = 4_096;
 const MS: Duration = Duration::from_millis(1);
 pub(super) const HOUR: Duration = Duration::from_secs(3_600);
 pub(super) const DAY: Duration = Duration::from_secs(86_400);
-const SECOND: Duration = Duration::from_secs(1);
-const KIB: usize = 1 << 10;
-const MIB: usize = 1 << 20;
-const GIB: usize = 1 << 30;
+pub(super) const SECOND: Duration = Duration::from_secs(1);
+pub(super) const KIB: usize = 1 << 10;
+pub(super) const MIB: usize = 1 << 20;
+pub(super) const GIB: usize = 1 << 30;
 
 /// Bounds of every deadline, here and in a backend's own `timeouts`.
 pub(super) const DEADLINE_MIN: Duration = MS;
@@ -389,29 +391,6 @@ const SESSION: &[Key] = &[
         "How long a session whose WebSocket broke off waits for its client to come back.",
     ),
     key("idle", IDLE, "30m", "A session without requests, calls in flight and open streams ends after this time."),
-];
-
-const TASK_TTL: Kind = Kind::Duration { min: SECOND, max: DAY.saturating_mul(365) };
-
-const TASKS: &[Key] = &[
-    key("enabled", Kind::Bool, "true", "Offer tasks to clients."),
-    key("ttl", TASK_TTL, "1h", "How long a task and its result are kept, counted from its creation, when its client asks for no time."),
-    key("ttl_max", TASK_TTL, "24h", "The longest time a client gets; one that asks for more, or for ever, gets this."),
-    key(
-        "poll_interval",
-        Kind::Duration { min: Duration::from_millis(100), max: HOUR },
-        "1s",
-        "How often clients are told to ask for a task's status.",
-    ),
-    key("running_per_tenant", COUNT, "1000", "Unfinished tasks of one tenant."),
-    key("stored_per_tenant", COUNT, "100000", "Tasks of one tenant, finished ones included."),
-    key(
-        "bytes_per_tenant",
-        Kind::Size { min: MIB, max: 1024 * GIB },
-        "1GiB",
-        "Bytes that the requests and results of one tenant's tasks may take together.",
-    ),
-    key("result_bytes", Kind::Size { min: KIB, max: 256 * MIB }, "16MiB", "Largest result of a task; a larger one makes the task fail."),
 ];
 
 const EVENTS: &[Key] = &[

@@ -3,14 +3,38 @@
 //!
 //! Invariant: a URL of a store may hold a password, so no fault shows one.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use super::{
     Config, Database, Node, Secret, Storage, Tasks,
     checked::{Reading, Wrong, host, read_secret_file, text, wrong},
-    keys::Kind,
+    keys::{COUNT, DAY, GIB, HOUR, KIB, Key, Kind, MIB, SECOND, key},
     raw::describe,
 };
+
+const TASK_TTL: Kind = Kind::Duration { min: SECOND, max: DAY.saturating_mul(365) };
+
+/// The keys of the section `tasks`.
+pub(super) const TASKS: &[Key] = &[
+    key("enabled", Kind::Bool, "true", "Offer tasks to clients."),
+    key("ttl", TASK_TTL, "1h", "How long a task and its result are kept, counted from its creation, when its client asks for no time."),
+    key("ttl_max", TASK_TTL, "24h", "The longest time a client gets; one that asks for more, or for ever, gets this."),
+    key(
+        "poll_interval",
+        Kind::Duration { min: Duration::from_millis(100), max: HOUR },
+        "1s",
+        "How often clients are told to ask for a task's status.",
+    ),
+    key("running_per_tenant", COUNT, "1000", "Unfinished tasks of one tenant."),
+    key("stored_per_tenant", COUNT, "100000", "Tasks of one tenant, finished ones included."),
+    key(
+        "bytes_per_tenant",
+        Kind::Size { min: MIB, max: 1024 * GIB },
+        "1GiB",
+        "Bytes that the requests and results of one tenant's tasks may take together.",
+    ),
+    key("result_bytes", Kind::Size { min: KIB, max: 256 * MIB }, "16MiB", "Largest result of a task; a larger one makes the task fail."),
+];
 
 impl Reading<'_> {
     pub(super) fn node(&mut self) -> Node {
