@@ -74,6 +74,12 @@ DASHBOARDS = {
         panel("Messages waiting", "short", "pipe: for child processes; http_one_way: notifications and answers over HTTP.", (gauge("mcp_queue_depth", "queue", labels='queue!="persister"'), "{{queue}}")),
         panel("Answers nobody waited for", "cps", "", (rate("mcp_dropped_answers_total", "reason"), "{{reason}}")),
         panel("Dropped notifications", "cps", "Had no owner, no reader or no room.", (rate("mcp_dropped_notifications_total", "kind"), "{{kind}}")),
+        panel("Circuit breakers", "none", "0 closed, 1 half-open (being probed), 2 open. Of backends of one name, and of all replicas, the worst.",
+              (gauge("mcp_breaker_state", "backend", how="max"), "{{backend}}")),
+        panel("Breakers opened", "ops", "Failed probes counted.", (rate("mcp_breaker_transitions_total", "backend", 'to="open"'), "{{backend}}")),
+        panel("Calls that found no room in time", "reqps", "At a backend, or in the broker.", (rate("mcp_calls_crowded_out_total", "queue"), "{{queue}}")),
+        panel("Calls sent again, and calls at a time", "none", "Retries a second, those that were over the budget, and what adaptive concurrency lets through.",
+              (rate("mcp_retries_total", "outcome"), "retries {{outcome}}"), (gauge("mcp_backend_calls_max", "backend"), "at a time {{backend}}")),
     ]),
     "tenants": ("Tenants", [
         panel("Requests by tenant", "reqps", "Needs telemetry.tenant_labels: true; 1000 tenants by name, then other.", (rate("mcp_tenant_requests_total", "tenant"), "{{tenant}}"), width=24),

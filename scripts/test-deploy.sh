@@ -7,7 +7,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if [[ ${1:-} == --binary ]]; then
     binary=$2
 else
-    cargo build --locked -p mcp-broker -p testkit --bins
+    cargo build --locked -p mcp-broker -p testkit -p loadtest --bins
     binary=${CARGO_TARGET_DIR:-target}/debug/mcp-broker
 fi
 scripts/install-servers.sh >&2
@@ -17,4 +17,4 @@ peers=$(scripts/install-peers.sh)
 python3 scripts/image_steps.py --binary "$binary"
 "$tools/bin/python" helm/check.py --broker "$binary"
 "$tools/bin/python" deploy/test/snippets.py "$binary" "$peers"
-"$tools/bin/python" deploy/test/topology.py "$binary" "$peers/python1/bin/python"
+"$tools/bin/python" deploy/test/topology.py "$binary" "$peers/python1/bin/python" "$(dirname "$binary")/mcp-loadtest"

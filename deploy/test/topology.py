@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Starts what docker-compose.yml describes without containers and uses it as people would: `topology.py BROKER PYTHON`.
+"""Starts what docker-compose.yml describes without containers and uses it as people would: `topology.py BROKER PYTHON LOADTEST`.
 
-BROKER is the program, PYTHON an interpreter with the MCP SDK. The commands, environments and configuration files are those
+BROKER is the program, PYTHON an interpreter with the MCP SDK, LOADTEST the load tester. The commands, environments and configuration files are those
 of the compose file (see compose.py); every port is a free one on 127.0.0.1. PostgreSQL, Redis, HAProxy and Prometheus are
 the distribution's. Grafana is not started; its queries are asked of Prometheus. Called by `make test-deploy`.
 """
@@ -26,15 +26,16 @@ from processes import Processes, wait_for
 # Series that exist only after something went wrong, or was rare. A query on others must find something.
 MAYBE_EMPTY = {
     "mcp_rate_limited_total", "mcp_dropped_answers_total", "mcp_dropped_notifications_total", "mcp_expired_total", "mcp_store_errors_total",
+    "mcp_breaker_transitions_total", "mcp_calls_crowded_out_total", "mcp_retries_total", "mcp_backend_calls_max",
 }
 VARIABLES = {"$job": ".*", "$instance": ".*", "$__rate_interval": "30s"}
 
 
 class Topology:
-    def __init__(self, here: Path, broker: Path, python: Path) -> None:
+    def __init__(self, here: Path, broker: Path, python: Path, loadtest: Path) -> None:
         self.compose = Compose(here)
         self.processes = Processes(self.compose, broker)
-        self.broker, self.python, self.here = broker, python, here
+        self.broker, self.python, self.loadtest, self.here = broker, python, loadtest, here
 
     def start(self) -> None:
         (self.here / "home").mkdir(mode=0o777)
@@ -171,8 +172,24 @@ def a_backend_is_registered_and_a_client_uses_it(it: Topology) -> str:
     return key
 
 
+def the_load_tester_finds_every_answer(it: Topology, key: str) -> str:
+    """Each of its calls has the one answer that belongs to it, whichever replica the balancer chose."""
+    transport = {"type": "stdio", "command": str(it.loadtest), "args": ["backend", "--stdio"]}
+    it.admin("/admin/v1/tenants/acme/backends/load", {"transport": transport}, "PUT")
+    for replica in ("broker-1", "broker-2"):
+        found = "/admin/v1/tenants/acme/backends/load"
+        wait_for(f"{replica} to have the backend", lambda replica=replica: it.admin(found, at=replica)["state"] == "ready", 10)
+    target = f"http://{it.compose.address('balancer', 8080)}/mcp/load"
+    command = [it.loadtest, "run", "--profile", ROOT / "loadtest/profiles/quick.yaml", "--key", key, "--json", it.here / "load.json", target]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, f"the load tester ended with {done.returncode}: {done.stdout}{done.stderr}"
+    calls = [int(count) for count in re.findall(r": (\d+) calls", done.stdout)]
+    return f"{sum(calls)} calls of {len(calls)} kinds"
+
+
 def the_declared_demo_backend_is_there(it: Topology) -> None:
-    assert re.search(r"^demo\s+ready\s+stdio.*config", it.command_line("backend", "list"), re.M)
+    listed = it.command_line("backend", "list")
+    assert re.search(r"^demo\s+ready\s+closed\s+stdio.*config", listed, re.M), listed
     key = json.loads(it.command_line("key", "create", "--tenant", "default", "--name", "me", "--json"))["key"]
     client = it.client(key, "demo", "tour")
     out, _ = client.communicate(timeout=120)
@@ -358,7 +375,7 @@ def the_chart_s_job_brings_the_schema_up_to_date(it: Topology) -> None:
 
 def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    broker, python = Path(sys.argv[1]).resolve(), Path(sys.argv[2])
+    broker, python, loadtest = Path(sys.argv[1]).resolve(), Path(sys.argv[2]), Path(sys.argv[3]).resolve()
     begun = time.monotonic()
 
     def said(words: str) -> None:
@@ -366,7 +383,7 @@ def main() -> int:
 
     with tempfile.TemporaryDirectory(prefix="mcp-broker-topology-") as folder:
         Path(folder).chmod(0o755)
-        it = Topology(Path(folder), broker, python)
+        it = Topology(Path(folder), broker, python, loadtest)
         try:
             it.start()
             said("two replicas, PostgreSQL, Redis, balancer and Prometheus are up")
@@ -374,6 +391,7 @@ def main() -> int:
             key = a_backend_is_registered_and_a_client_uses_it(it)
             the_declared_demo_backend_is_there(it)
             said("clients of two tenants used everything through the balancer")
+            said(f"the load tester: {the_load_tester_finds_every_answer(it, key)}")
             prometheus_has_both_replicas_and_all_rules(it)
             every_metric_of_the_broker_is_documented(it)
             what_operators_did_is_in_the_audit_log(it)

@@ -172,21 +172,22 @@ impl Backend {
             Err(failure) if !failure.is_the_backends() => return,
             // The calls of a connection that ends fail together.
             Err(Failure::Lost(_)) if matches!(connection.wire(), Wire::Pipe(_)) && !connection.count_loss() => {}
-            Err(_) => self.failed(),
+            Err(_) => self.failed(took),
         }
         self.adapt(took, answer.is_err());
     }
 
     /// A call got no answer in the time that was left for it when it was sent.
     pub fn timed_out(&self, after: Duration) {
-        self.failed();
+        self.failed(after);
         self.adapt(after, true);
     }
 
-    /// A connection to it did not come about, or it gave a call no answer.
-    pub fn failed(&self) {
+    /// A connection to it did not come about, or it gave a call no answer for so long.
+    pub fn failed(&self, after: Duration) {
+        let now = self.shared.uptime();
         let is_leaving = self.stop.is_cancelled() || self.shared.draining.is_cancelled();
-        if !is_leaving && self.guard.breaker.failed(self.shared.uptime(), rand::random()) {
+        if !is_leaving && self.guard.breaker.failed(now, now.saturating_sub(after), rand::random()) {
             self.breaker_moved();
             self.guard.look.notify_one();
             self.guard.room.send_away();

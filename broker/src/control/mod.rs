@@ -7,6 +7,7 @@
 
 mod answers;
 mod audit;
+mod checks;
 mod condition;
 mod follow;
 mod generation;
@@ -28,7 +29,6 @@ use protocol::ids::{BackendId, KeyId, PrincipalId, TenantId};
 use storage::{BackendRecord, DurableStore, KeyRecord, StoreError, TenantRecord, Wake};
 use tokio::sync::Notify;
 
-use self::registry::{Entry, Origin, Registry};
 pub use self::{
     answers::{BackendSettings, BackendView, CredentialsView, KeyShown, KeyView, TenantView},
     audit::Deed,
@@ -36,6 +36,10 @@ pub use self::{
     generation::{ConfigurationView, Generation},
     load::{LoadError, Loaded},
     reload::Reloaded,
+};
+use self::{
+    checks::{check_label, no_backend, no_tenant, now_us, refuse_declared, refuse_more},
+    registry::{Entry, Origin, Registry},
 };
 use crate::{
     auth::{ApiKey, DEFAULT_TENANT, Keyring, Keys},
@@ -470,37 +474,4 @@ impl Control {
             })
         })
     }
-}
-
-fn refuse_declared(origin: Option<Origin>, what: &'static str, name: &impl ToString) -> Result<(), ControlError> {
-    match origin {
-        Some(Origin::Declared) => Err(ControlError::Declared { what, name: name.to_string() }),
-        Some(Origin::Stored) | None => Ok(()),
-    }
-}
-
-fn refuse_more(is_new: bool, count: usize, what: &'static str, max: usize) -> Result<(), ControlError> {
-    if is_new && count >= max { Err(ControlError::TooMany { what, max }) } else { Ok(()) }
-}
-
-fn no_tenant(tenant: &TenantId) -> ControlError {
-    ControlError::NotFound { what: "tenant", name: tenant.as_str().to_owned() }
-}
-
-fn no_backend(backend: &BackendId) -> ControlError {
-    ControlError::NotFound { what: "backend", name: backend.as_str().to_owned() }
-}
-
-/// A text people gave something: shown in tables and logs, so it is one line.
-fn check_label(path: &str, text: Option<&str>) -> Result<(), ControlError> {
-    let fits = |text: &str| !text.is_empty() && text.chars().count() <= NAME_CHARS_MAX && !text.chars().any(char::is_control);
-    if text.is_none_or(fits) {
-        return Ok(());
-    }
-    let (wrong, allowed) = ("is empty, too long or has control characters".into(), format!("1 to {NAME_CHARS_MAX} characters on one line"));
-    Err(ControlError::Invalid(Fault { path: path.into(), wrong, allowed }))
-}
-
-fn now_us() -> i64 {
-    jiff::Timestamp::now().as_microsecond()
 }

@@ -90,6 +90,7 @@ async fn begin(broker: &Broker, visitor: &Visitor, request: Request) -> Result<R
         _ => {
             let state = request.message.text(request.message.fields.request_state).filter(|_| may_require_input(method));
             let Some(state) = state else { return Ok(Reaction::Exchange(Box::new(visitor.begin(request, &offer).await?))) };
+            visitor.tenant.take_budget(&visitor.caller.principal)?;
             let place = visitor.place_of(&state, &request.message).map_err(StateError::refusal)?;
             if !visitor.shared.durable.names().iter().any(|own| own.as_str() == place.node) {
                 return Ok(Reaction::Elsewhere(place));

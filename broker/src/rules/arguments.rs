@@ -24,6 +24,8 @@ pub enum SchemaError {
     Reference(String),
     #[error("it refers to itself without end, or one place in the arguments would be looked at too often")]
     TooCostly,
+    #[error("a part of it has a name of its own (`$id`), which only the whole may have")]
+    NamesItself,
     #[error("it is no schema: {0}")]
     Invalid(String),
 }
@@ -101,6 +103,12 @@ fn nodes(value: &Value) -> usize {
 
 /// How often one place in the arguments can be looked at.
 fn cost(schema: &Value) -> Result<u64, SchemaError> {
+    // Draft 4 and earlier have no `$` before it; later ones let tools have an argument's value like that.
+    let is_old = schema.get("$schema").and_then(Value::as_str).is_some_and(|url| url.contains("draft-03") || url.contains("draft-04"));
+    let name = if is_old { "id" } else { "$id" };
+    if schema.as_object().is_some_and(|members| members.values().any(|part| names_itself(part, name))) {
+        return Err(SchemaError::NamesItself);
+    }
     let mut costs = Costs { root: schema, known: HashMap::new() };
     let mut worst = 0;
     for depth in 0..=SCHEMA_DEPTH_MAX {
@@ -110,6 +118,15 @@ fn cost(schema: &Value) -> Result<u64, SchemaError> {
         }
     }
     Ok(worst)
+}
+
+/// Below a name of its own, references mean other places than those that are looked at here.
+fn names_itself(value: &Value, name: &str) -> bool {
+    match value {
+        Value::Object(members) => members.get(name).is_some_and(Value::is_string) || members.values().any(|part| names_itself(part, name)),
+        Value::Array(items) => items.iter().any(|part| names_itself(part, name)),
+        _ => false,
+    }
 }
 
 /// Subschemas that speak of the same place.
@@ -228,6 +245,19 @@ mod tests {
         assert_eq!(fault(schema.clone(), json!({})).unwrap().data[0], ("path", json!("")));
         assert!(checker(schema).unwrap().check(None).is_err(), "absent arguments are none");
         assert!(checker(json!({"type": "object"})).unwrap().check(None).is_ok());
+    }
+
+    #[test]
+    fn j_24_a_part_with_a_name_of_its_own_is_not_used() {
+        let hidden = json!({"$id": "http://a/x", "$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"});
+        for schema in [
+            json!({"properties": {"x": hidden}, "$defs": {"a": true}}),
+            json!({"$defs": {"outer": hidden}, "$ref": "#/$defs/outer/$defs/a"}),
+            json!({"$schema": "http://json-schema.org/draft-04/schema#", "properties": {"x": {"id": "http://a/x"}}}),
+        ] {
+            assert!(matches!(checker(schema.clone()), Err(SchemaError::NamesItself)), "{schema}");
+        }
+        assert!(checker(json!({"$id": "http://a/x", "properties": {"id": {"type": "string", "examples": [{"id": "1"}]}}})).is_ok());
     }
 
     #[test]

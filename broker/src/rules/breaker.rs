@@ -91,6 +91,8 @@ pub struct Breaker {
     /// Openings and failed probes, one after the other.
     attempts: AtomicU32,
     closed_at_ms: AtomicU64,
+    /// When the backend last answered.
+    last_success_ms: AtomicU64,
     reason: AtomicU8,
 }
 
@@ -130,6 +132,7 @@ impl Breaker {
             slots: Default::default(),
             attempts: AtomicU32::new(0),
             closed_at_ms: AtomicU64::new(0),
+            last_success_ms: AtomicU64::new(0),
             reason: AtomicU8::new(0),
         }
     }
@@ -171,6 +174,7 @@ impl Breaker {
 
     /// The backend answered, whatever it said.
     pub fn succeeded(&self, now: Duration) {
+        self.last_success_ms.store(ms(now), Ordering::Relaxed);
         if self.streak.load(Ordering::Relaxed) != 0 {
             self.streak.store(0, Ordering::Relaxed);
         }
@@ -179,13 +183,18 @@ impl Breaker {
         }
     }
 
-    /// The backend gave no answer, or none that is MCP. `chance` is from 0 to 1. True: that opened the breaker.
-    pub fn failed(&self, now: Duration, chance: f64) -> bool {
-        if !self.settings.enabled {
+    /// The backend gave a call that began at `began` no answer, or none that is MCP. `chance` is from 0 to 1. True: that opened
+    /// the breaker.
+    pub fn failed(&self, now: Duration, began: Duration, chance: f64) -> bool {
+        let began = ms(began);
+        // Of a call from before a probe found the backend well nothing is learnt.
+        if !self.settings.enabled || began < self.closed_at_ms.load(Ordering::Relaxed) {
             return false;
         }
         self.count(now, 1);
-        let streak = self.streak.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        // Calls that were slow together are no row of failures where others were answered meanwhile.
+        let in_a_row = u32::from(began >= self.last_success_ms.load(Ordering::Relaxed));
+        let streak = self.streak.fetch_add(in_a_row, Ordering::Relaxed).saturating_add(in_a_row);
         if self.word.load(Ordering::Relaxed) != CLOSED {
             return false; // of a call that began before
         }
@@ -327,15 +336,34 @@ mod tests {
 
     fn opened(chance: f64) -> Breaker {
         let breaker = Breaker::new(settings());
-        assert_eq!((0..5).filter(|_| breaker.failed(at(0), chance)).count(), 1);
+        assert_eq!((0..5).filter(|_| breaker.failed(at(0), at(0), chance)).count(), 1);
         breaker
+    }
+
+    #[test]
+    fn calls_that_were_slow_together_are_no_row_where_others_were_answered_meanwhile() {
+        let breaker = Breaker::new(settings());
+        breaker.succeeded(at(1_000));
+        (0..10).for_each(|_| assert!(!breaker.failed(at(2_000), at(500), 0.5)));
+        assert_eq!(breaker.streak(), 0);
+    }
+
+    #[test]
+    fn calls_from_before_a_good_probe_do_not_open_it_again() {
+        let breaker = Breaker::new(settings());
+        assert_eq!((0..5).filter(|_| breaker.failed(at(0), at(0), 1.0)).count(), 1);
+        assert!(breaker.begin_probe(at(5_000)));
+        breaker.probed(true, at(5_000), 0.5);
+        assert_eq!(breaker.state(), State::Closed);
+        (0..30).for_each(|_| assert!(!breaker.failed(at(6_000), at(4_000), 0.5)));
+        assert_eq!(breaker.state(), State::Closed);
     }
 
     #[test]
     fn five_failures_in_a_row_open_it_and_an_answer_between_them_does_not() {
         let breaker = Breaker::new(settings());
         for _ in 0..4 {
-            (0..4).for_each(|_| assert!(!breaker.failed(at(0), 0.5)));
+            (0..4).for_each(|_| assert!(!breaker.failed(at(0), at(0), 0.5)));
             breaker.succeeded(at(0));
             assert_eq!(breaker.streak(), 0);
         }
@@ -346,9 +374,9 @@ mod tests {
     fn half_of_twenty_within_the_window_open_it() {
         let breaker = Breaker::new(settings());
         for n in 0..19 {
-            if n % 2 == 0 { assert!(!breaker.failed(at(n * 100), 0.5)) } else { breaker.succeeded(at(n * 100)) }
+            if n % 2 == 0 { assert!(!breaker.failed(at(n * 100), at(n * 100), 0.5)) } else { breaker.succeeded(at(n * 100)) }
         }
-        assert!(breaker.failed(at(2_000), 0.5), "11 of 20");
+        assert!(breaker.failed(at(2_000), at(2_000), 0.5), "11 of 20");
         assert_eq!(breaker.resting(at(2_000)).unwrap().reason, Reason::Ratio);
     }
 
@@ -356,11 +384,11 @@ mod tests {
     fn what_is_older_than_the_window_does_not_count() {
         let breaker = Breaker::new(settings());
         for n in 0..19 {
-            if n % 2 == 0 { assert!(!breaker.failed(at(n), 0.5)) } else { breaker.succeeded(at(n)) }
+            if n % 2 == 0 { assert!(!breaker.failed(at(n), at(n), 0.5)) } else { breaker.succeeded(at(n)) }
         }
-        assert!(!breaker.failed(at(11_000), 0.5));
+        assert!(!breaker.failed(at(11_000), at(11_000), 0.5));
         (0..18).for_each(|_| breaker.succeeded(at(11_000)));
-        assert!(!breaker.failed(at(11_000), 0.5), "2 of 20");
+        assert!(!breaker.failed(at(11_000), at(11_000), 0.5), "2 of 20");
     }
 
     #[test]
@@ -404,11 +432,11 @@ mod tests {
     fn one_that_is_well_only_when_probed_is_left_alone_for_longer() {
         let breaker = opened(1.0);
         assert!(breaker.begin_probe(at(1_000)) && breaker.probed(true, at(1_000), 1.0).is_some());
-        assert_eq!((0..5).filter(|_| breaker.failed(at(1_100), 1.0)).count(), 1);
+        assert_eq!((0..5).filter(|_| breaker.failed(at(1_100), at(1_100), 1.0)).count(), 1);
         assert_eq!(breaker.probe_at(), Some(at(3_100)));
         assert!(breaker.begin_probe(at(3_100)) && breaker.probed(true, at(3_100), 1.0).is_some());
         let later = at(3_100) + Duration::from_secs(10);
-        assert_eq!((0..5).filter(|_| breaker.failed(later, 1.0)).count(), 1);
+        assert_eq!((0..5).filter(|_| breaker.failed(later, later, 1.0)).count(), 1);
         assert_eq!(breaker.probe_at(), Some(later + Duration::from_secs(1)), "forgiven after a window");
     }
 
@@ -438,7 +466,7 @@ mod tests {
     #[test]
     fn switched_off_it_never_opens() {
         let breaker = Breaker::new(Settings { enabled: false, ..settings() });
-        (0..1_000).for_each(|_| assert!(!breaker.failed(at(0), 0.5)));
+        (0..1_000).for_each(|_| assert!(!breaker.failed(at(0), at(0), 0.5)));
         assert_eq!(breaker.state(), State::Closed);
     }
 
@@ -446,7 +474,8 @@ mod tests {
     fn of_many_threads_one_opens_it() {
         let breaker = Breaker::new(settings());
         let opened: usize = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| (0..1_000).filter(|_| breaker.failed(at(0), 0.5)).count())).collect();
+            let threads: Vec<_> =
+                (0..4).map(|_| scope.spawn(|| (0..1_000).filter(|_| breaker.failed(at(0), at(0), 0.5)).count())).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).sum()
         });
         assert_eq!(opened, 1);
@@ -480,7 +509,7 @@ mod tests {
                     }
                     Event::Failed => {
                         let was = breaker.state();
-                        let opened = breaker.failed(at(now), 0.5);
+                        let opened = breaker.failed(at(now), at(now), 0.5);
                         history.push((now, true));
                         streak += 1;
                         // The window slides by a tenth of itself.

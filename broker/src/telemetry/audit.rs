@@ -22,7 +22,8 @@ use crate::{
 };
 
 /// Parts of a member's name that announce a secret.
-const SECRET_WORDS: [&str; 9] = ["token", "secret", "password", "passwd", "key", "auth", "credential", "bearer", "cookie"];
+const SECRET_WORDS: [&str; 14] =
+    ["token", "secret", "pass", "pwd", "key", "auth", "credential", "bearer", "cookie", "session", "signature", "jwt", "otp", "dsn"];
 const REDACTED: &str = "[redacted]";
 
 /// A record in the making.

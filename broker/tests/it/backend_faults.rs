@@ -98,6 +98,28 @@ async fn statuses_bodies_and_redirects_of_a_failing_backend_stay_inside() {
 }
 
 #[tokio::test]
+async fn what_a_backend_forbids_is_sent_once_and_stops_nobody_else() {
+    let backend = FakeBackend::echo().await;
+    for (name, status) in [("s401", 401), ("s403", 403), ("s413", 413)] {
+        backend.tool(name, move |_| async move { Reply::Http { status, headers: Vec::new(), body: "".into() } });
+    }
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    for name in ["s401", "s403", "s413"] {
+        for _ in 0..3 {
+            let error = client.error("tools/call", json!({"name": format!("b__{name}")})).await;
+            assert_eq!((kind(&error), &error["data"]["retryable"]), ("backend_protocol_error", &json!(false)), "{name}");
+        }
+        assert_eq!(backend.seen().iter().filter(|seen| seen.calls(name)).count(), 3, "once for each request");
+    }
+    client.call("b__echo", json!({})).await; // its breaker is closed
+    // A task is not called again either.
+    let task = client.result("tools/call", json!({"name": "b__s403", "task": {}})).await["task"]["taskId"].clone();
+    client.error("tasks/result", json!({"taskId": task})).await;
+    assert_eq!(backend.seen().iter().filter(|seen| seen.calls("s403")).count(), 4);
+}
+
+#[tokio::test]
 async fn a_503_is_no_answer_unless_it_says_when_to_come_back() {
     let backend = FakeBackend::start().await;
     for (name, says_when) in [("plain", false), ("later", true)] {

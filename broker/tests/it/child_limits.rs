@@ -199,7 +199,7 @@ async fn a_tenant_has_no_more_children_than_it_may() {
     }
     let third = broker.client("/mcp/s").connected(json!({"roots": {}})).await;
     let error = third.error("tools/call", json!({"name": "echo", "arguments": {}})).await;
-    assert_eq!((kind(&error), &error["data"]["retryable"]), ("backend_unavailable", &json!(true)), "{error}");
+    assert_eq!((kind(&error), &error["data"]["retryable"]), ("overloaded", &json!(true)), "{error}");
     let view = broker.admin().backend("default", "s").await;
     assert!(view["last_error"].as_str().unwrap().contains("stdio.children_per_tenant"), "{view}");
     sessions.pop().unwrap().delete_session().await;

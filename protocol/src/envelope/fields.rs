@@ -48,7 +48,7 @@ pub struct Fields {
     pub meta_related_task_id: Option<Span>,
     /// `_meta["dev.mcp-broker/token"]`
     pub meta_token: Option<Span>,
-    /// Whether `_meta` has a member of [`OWN_META`].
+    /// Whether `_meta` has a member of [`super::OWN_META`].
     pub meta_has_own: bool,
     /// `_meta["io.modelcontextprotocol/protocolVersion"]`
     pub meta_protocol_version: Option<Span>,

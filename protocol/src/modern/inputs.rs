@@ -64,6 +64,9 @@ impl InputRequired {
                 for member in all.members() {
                     let method = member.value.get("method").and_then(|method| method.as_str()).map(|method| Method::parse(&method));
                     let method = method.filter(|method| is_input(*method)).ok_or("an input request has no method that asks for input")?;
+                    if requests.len() == INPUTS_MAX {
+                        return Err("there are too many input requests");
+                    }
                     if requests.iter().any(|request| request.key == member.key) {
                         return Err("two input requests have one key");
                     }
@@ -116,6 +119,9 @@ pub const fn is_input(method: Method) -> bool {
     matches!(method, Method::ElicitationCreate | Method::SamplingCreateMessage | Method::RootsList)
 }
 
+/// Inputs of one request, asked for and answered.
+pub const INPUTS_MAX: usize = 256;
+
 /// What a client sends back with a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct InputResponses {
@@ -133,7 +139,9 @@ impl InputResponses {
             return Err(Refusal::new(ErrorKind::InvalidParams, "params.requestState must be a string"));
         }
         let Some(text) = message.bytes(message.fields.input_responses) else { return Ok(Self { answers: Vec::new(), state }) };
-        let bad = || Refusal::new(ErrorKind::InvalidParams, "params.inputResponses must be an object of result objects, each key once");
+        let bad = || {
+            Refusal::new(ErrorKind::InvalidParams, "params.inputResponses must be an object of at most 256 result objects, each key once")
+        };
         let limits = Limits { bytes_max: text.len(), ..Limits::default() };
         let document = Document::parse(text, &limits).map_err(|_| bad())?;
         let root = document.root();
@@ -143,7 +151,8 @@ impl InputResponses {
         let mut answers: Vec<(String, Bytes)> = Vec::new();
         for member in root.members() {
             let is_object = member.value.kind() == ValueKind::Object;
-            if !is_object || answers.iter().any(|(key, _)| *key == member.key) {
+            let is_one_too_many = answers.len() == INPUTS_MAX;
+            if !is_object || is_one_too_many || answers.iter().any(|(key, _)| *key == member.key) {
                 return Err(bad());
             }
             answers.push((member.key.into_owned(), Bytes::copy_from_slice(member.value.raw())));

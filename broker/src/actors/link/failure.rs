@@ -24,6 +24,12 @@ pub enum Failure {
     /// The backend is well and wants fewer requests.
     #[error("the backend wants fewer requests: {0}")]
     Throttled(String),
+    /// The backend, or what is before it, will not have this request. Whether it was looked at, nobody says.
+    #[error("the backend refuses the request: {0}")]
+    Denied(String),
+    /// A limit of this broker, or of its machine, leaves nothing to ask the backend with.
+    #[error("nothing was sent: {0}")]
+    OwnLimit(String),
     /// Something on the way says that the backend gives no answer: it may say so after the backend had the request.
     #[error("the backend gives no answer: {0}")]
     Unclear(String),
@@ -53,6 +59,8 @@ impl Failure {
             Failure::NotSent(_) => "not_sent",
             Failure::Busy(_) => "busy",
             Failure::Throttled(_) => "throttled",
+            Failure::Denied(_) => "denied",
+            Failure::OwnLimit(_) => "own_limit",
             Failure::Unclear(_) => "unclear",
             Failure::QueueFull => "queue_full",
             Failure::SessionGone => "session_gone",
@@ -65,7 +73,15 @@ impl Failure {
 
     /// Nothing was done on account of the request: it may be sent again.
     pub fn was_not_seen(&self) -> bool {
-        matches!(self, Failure::NotSent(_) | Failure::Busy(_) | Failure::Throttled(_) | Failure::QueueFull | Failure::SessionGone)
+        matches!(
+            self,
+            Failure::NotSent(_)
+                | Failure::OwnLimit(_)
+                | Failure::Busy(_)
+                | Failure::Throttled(_)
+                | Failure::QueueFull
+                | Failure::SessionGone
+        )
     }
 
     /// The backend is not well, or can not be reached: this counts for its breaker. Not what our own side refused, nor what a
@@ -75,6 +91,7 @@ impl Failure {
             Failure::NotSent(_) | Failure::Busy(_) | Failure::Unclear(_) => true,
             Failure::Lost(_) | Failure::TimedOut(_) | Failure::Protocol(_) => true,
             Failure::Throttled(_) | Failure::QueueFull | Failure::SessionGone | Failure::TooLarge { .. } => false,
+            Failure::Denied(_) | Failure::OwnLimit(_) => false,
         }
     }
 
@@ -93,6 +110,8 @@ impl Failure {
         let (kind, text) = match self {
             Failure::NotSent(_) | Failure::SessionGone => (ErrorKind::BackendUnavailable, format!("backend {backend} can not be reached")),
             Failure::Busy(_) | Failure::Throttled(_) => (ErrorKind::BackendUnavailable, format!("backend {backend} takes no work now")),
+            Failure::Denied(_) => (ErrorKind::BackendProtocolError, format!("backend {backend} refuses the request")),
+            Failure::OwnLimit(_) => (ErrorKind::Overloaded, format!("nothing is left here to reach backend {backend} with")),
             Failure::Unclear(_) => {
                 (ErrorKind::OutcomeUnknown, format!("backend {backend} can not be reached through what is before it; it may have acted"))
             }

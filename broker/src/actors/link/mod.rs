@@ -200,7 +200,7 @@ impl Link {
             Err(OpenError::Failed(failure)) => {
                 backoff.failed();
                 if !self.is_catalog() && failure.is_the_backends() {
-                    self.backend.failed();
+                    self.backend.failed(Duration::ZERO);
                 }
                 self.backend.note_attempts(backoff.failures, backoff.not_before);
                 Err(self.backend.refusal(&failure))

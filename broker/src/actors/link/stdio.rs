@@ -35,8 +35,8 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Arc<Connection>, Failure> {
     let (shared, tenant) = (&link.backend.shared, &link.backend.tenant);
     let stdio = &shared.config.stdio;
     // It may have been stored before the operator listed what may be run.
-    stdio.check(&link.backend.spec.transport).map_err(|fault| Failure::NotSent(fault.to_string()))?;
-    let place = shared.children.enter(tenant, stdio.children_per_tenant).map_err(|full| Failure::NotSent(full.to_string()))?;
+    stdio.check(&link.backend.spec.transport).map_err(|fault| Failure::OwnLimit(fault.to_string()))?;
+    let place = shared.children.enter(tenant, stdio.children_per_tenant).map_err(|full| Failure::OwnLimit(full.to_string()))?;
     let rules = stdio.rules(limits);
     let mut spec = ChildSpec::new(command.clone());
     spec.args = args.clone();

@@ -78,6 +78,11 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
+    /// Its call has not ended meanwhile.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.session().has_in_flight(&self.id)
+    }
+
     fn session(&self) -> &Arc<Session> {
         self.lease.session()
     }

@@ -187,7 +187,7 @@ impl Parking {
     }
 
     pub(super) fn count(&self) -> usize {
-        self.lock().values().filter(|one| one.waiting.is_some()).count()
+        self.lock().values().filter(|one| one.waiting.as_ref().is_some_and(Waiting::is_under_way)).count()
     }
 
     pub(super) fn expire(&self, now: Instant) {

@@ -46,6 +46,8 @@ pub(super) struct StandIns {
     pools: Mutex<HashMap<PoolKey, Pool>>,
     /// One that carried a request alone is free again.
     freed: Arc<Notify>,
+    /// How often callers, tenants or endpoints came to their end.
+    ends: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -117,11 +119,15 @@ impl StandIns {
         let client = modern::for_legacy(client);
         let backend = backend.and_then(|backend| visitor.tenant.backend(backend));
         let alone = client.can_answer() && backend.is_some_and(|backend| backend.cannot_tell_who_asked());
-        let give_up = Instant::now() + STAND_IN_WAIT_MAX;
+        let (give_up, ends) = (Instant::now() + STAND_IN_WAIT_MAX, self.ends.load(Ordering::Acquire));
         loop {
             let freed = self.freed.notified();
             tokio::pin!(freed);
             freed.as_mut().enable();
+            // It may have been this caller's: who comes again is asked for its key again.
+            if self.ends.load(Ordering::Acquire) != ends {
+                return Err(Refusal::new(ErrorKind::TooManyCalls, "the request waited too long for a place at the backend, try again"));
+            }
             if let Some(lease) = self.try_lease(visitor, &client, offer, alone) {
                 return Ok(lease);
             }
@@ -184,6 +190,7 @@ impl StandIns {
     }
 
     pub(super) fn end(&self, is_meant: impl Fn(&Caller, &Endpoint) -> bool) {
+        self.ends.fetch_add(1, Ordering::AcqRel);
         self.retain(|one, key| {
             let ends = is_meant(&key.caller, &key.endpoint);
             if ends {

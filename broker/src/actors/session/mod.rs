@@ -338,6 +338,10 @@ impl Session {
     }
 
     /// Requests whose answers are not in their streams yet.
+    pub fn has_in_flight(&self, id: &RequestId) -> bool {
+        self.lock().in_flight.contains_key(id)
+    }
+
     pub fn calls_in_flight(&self) -> usize {
         self.lock().in_flight.len() + self.settling.load(Ordering::Relaxed)
     }

@@ -102,13 +102,22 @@ impl Session {
     }
 }
 
-/// What the request is about, as the client names it. Of a URI without its query, where secrets may be.
+/// A URI without its query and without who asks, where secrets may be.
+fn without_secrets(uri: &str) -> String {
+    let uri = uri.split(['?', '#']).next().unwrap_or_default();
+    let Some((scheme, rest)) = uri.split_once("://") else { return uri.to_owned() };
+    let (authority, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    format!("{scheme}://{host}{path}")
+}
+
+/// What the request is about, as the client names it.
 fn target(message: &Message) -> Option<String> {
     let fields = &message.fields;
     match message.method {
         Method::ToolsCall | Method::PromptsGet => message.text(fields.name).map(|name| name.into_owned()),
         Method::ResourcesRead | Method::ResourcesSubscribe | Method::ResourcesUnsubscribe => {
-            message.text(fields.uri).map(|uri| uri.split(['?', '#']).next().unwrap_or_default().to_owned())
+            message.text(fields.uri).map(|uri| without_secrets(&uri))
         }
         _ => None,
     }

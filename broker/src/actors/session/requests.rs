@@ -30,7 +30,7 @@ use crate::{
     rules::{
         catalog::Endpoint,
         event_log::EventKind,
-        routing::{self, Decision, Named, Plan, TaskQuestion},
+        routing::{self, Decision, Named, Plan, ResourceTarget, TaskQuestion},
         tasks::IDEMPOTENCY_KEY,
     },
     telemetry::request,
@@ -172,6 +172,13 @@ impl Session {
                 self.in_background(request, Cancellation::Waiting, |session| session.list_tasks(cursor))
             }
         }
+    }
+
+    /// A resource of a stream of notifications is held to what a subscription is held to.
+    pub(super) fn admits_listening(&self, target: &ResourceTarget) -> Result<(), Refusal> {
+        self.tenant.take_budget_of(&target.backend, None)?;
+        let Some(backend) = self.tenant.backend(&target.backend) else { return Ok(()) };
+        backend.policy.admits(&backend.id, &Named::Resource(target.uri.clone()), None, || backend.lists.load_full())
     }
 
     /// What the operator asks of requests to the backend it goes to.

@@ -41,6 +41,7 @@ impl Session {
 
     /// Hears of one resource from now on.
     pub async fn listen_to(self: Arc<Self>, target: ResourceTarget) -> Result<(), Refusal> {
+        self.admits_listening(&target)?;
         self.subscribe(target).await.map(|_| ())
     }
 

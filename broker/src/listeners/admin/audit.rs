@@ -10,7 +10,7 @@ use aws_lc_rs::digest;
 use axum::{
     body::Body,
     extract::{Extension, MatchedPath, Request, State},
-    http::{Method, header},
+    http::{Method, StatusCode, header},
     middleware::Next,
     response::{IntoResponse, Response},
 };
@@ -158,24 +158,28 @@ pub(super) async fn record(
             frame
         }))
     });
-    let response = next.run(request).await;
-    let (hash, length) = hash.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    let status = response.status();
-    let refused = !status.is_success();
-    let deed = Deed {
-        who: "admin",
-        tenant: tenant_of(route.as_str(), &target),
-        action,
-        target: Some(target),
-        body_digest: (length > 0).then(|| format!("sha256:{}", URL_SAFE_NO_PAD.encode(hash.finish()))),
-        outcome: if refused { "refused" } else { "ok" }.to_owned(),
-        error: refused.then(|| status.as_str().to_owned()),
-        duration_ms: Some(begun.elapsed().as_secs_f64() * 1_000.0),
-        address: peer.map(|Extension(Peer(address))| address.ip().to_string()),
-        request: name,
-    };
-    control.record(deed).await;
-    response
+    // To its end, also when its client hangs up: what is done is recorded.
+    let recorded = tokio::spawn(request::carried(async move {
+        let response = next.run(request).await;
+        let (hash, length) = hash.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let status = response.status();
+        let refused = !status.is_success();
+        let deed = Deed {
+            who: "admin",
+            tenant: tenant_of(route.as_str(), &target),
+            action,
+            target: Some(target),
+            body_digest: (length > 0).then(|| format!("sha256:{}", URL_SAFE_NO_PAD.encode(hash.finish()))),
+            outcome: if refused { "refused" } else { "ok" }.to_owned(),
+            error: refused.then(|| status.as_str().to_owned()),
+            duration_ms: Some(begun.elapsed().as_secs_f64() * 1_000.0),
+            address: peer.map(|Extension(Peer(address))| address.ip().to_string()),
+            request: name,
+        };
+        control.record(deed).await;
+        response
+    }));
+    recorded.await.unwrap_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response())
 }
 
 /// What stands in the path where the route says `{tenant}`.

@@ -3,7 +3,10 @@
 
 use std::{
     collections::{HashMap, hash_map::Entry},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use bytes::Bytes;
@@ -95,7 +98,7 @@ pub(super) async fn discovered(broker: &Arc<Broker>, guest: &Guest, message: &Me
 }
 
 /// Who asks, and where: said before the first message, or in this one.
-fn visitor(broker: &Arc<Broker>, guest: &Guest, message: &Message) -> Result<Visitor, Refusal> {
+pub(super) fn visitor(broker: &Arc<Broker>, guest: &Guest, message: &Message) -> Result<Visitor, Refusal> {
     if let Some(Known { caller, endpoint, .. }) = &guest.known {
         return broker.visitor(broker.readmit(caller)?, endpoint.clone(), guest.transport);
     }
@@ -163,9 +166,9 @@ impl Desk {
         loop {
             let frame = tokio::select! {
                 biased;
+                () = self.expelled.cancelled() => return Some(Goodbye::Policy),
                 frame = source.next() => frame,
                 () = self.stop.cancelled() => return Some(Goodbye::GoingAway),
-                () = self.expelled.cancelled() => return Some(Goodbye::Policy),
             };
             let frame = match frame {
                 Ok(Some(frame)) => frame,
@@ -212,16 +215,18 @@ impl Desk {
         }
         let (desk, out) = (self.clone(), out.clone());
         self.running.spawn(async move {
+            let left = AtomicBool::new(false);
             let answering = async {
                 let mut answering = desk.begin(message).await;
                 while let Some(frame) = answering.next().await {
+                    // Until there is room for its answer a request counts: a client that does not read has so many at most.
+                    let Ok(room) = out.reserve().await else { return };
                     // The id is free before the client can know the answer.
                     if matches!(answering, Answering::Over) {
                         desk.leave(&id);
+                        left.store(true, Ordering::Relaxed);
                     }
-                    if out.send(frame).await.is_err() {
-                        return;
-                    }
+                    room.send(frame);
                 }
             };
             tokio::select! {
@@ -229,7 +234,9 @@ impl Desk {
                 () = cancelled.cancelled() => {}
                 () = answering => {}
             }
-            desk.leave(&id);
+            if !left.load(Ordering::Relaxed) {
+                desk.leave(&id);
+            }
         });
         None
     }

@@ -121,7 +121,11 @@ async fn answered(broker: &Arc<Broker>, guest: &Guest, message: &Message) -> Ans
             Err(refusal) if refusal.kind == ErrorKind::Unauthorized => return Answer::Goodbye(refused(broker, &refusal, Some(id))),
             Err(refusal) => refusal,
         },
-        _ if message.is_modern() && eras.has_modern() => return Answer::Modern,
+        // Strangers get neither more time nor larger messages.
+        _ if message.is_modern() && eras.has_modern() => match super::modern::visitor(broker, guest, message) {
+            Ok(_) => return Answer::Modern,
+            Err(refusal) => return Answer::Goodbye(refused(broker, &refusal, Some(id))),
+        },
         _ if message.is_modern() => modern_era(),
         Method::Initialize if !eras.has_sessions() => no_sessions(message),
         Method::Initialize => match opened(broker, guest, message).await {

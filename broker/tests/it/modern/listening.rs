@@ -117,3 +117,16 @@ async fn listeners_are_limited_and_malformed_wishes_refused() {
     let refused = client.post(json!(3), "subscriptions/listen", json!({"notifications": {}})).await;
     assert_eq!(refused.status, 429);
 }
+
+#[tokio::test]
+async fn what_lies_outside_the_roots_is_not_listened_to() {
+    let backend = watched().await;
+    backend.list("resources", vec![json!({"uri": "test://in/a", "name": "a"}), json!({"uri": "test://out/a", "name": "b"})]);
+    let mut spec = backend.spec();
+    spec["resources"] = json!({"roots": ["test://in"]});
+    let broker = builder().backend("default", "b", spec).start().await;
+    let wish = json!({"resourceSubscriptions": ["b+test://in/a", "b+test://out/a"]});
+    let mut events = listen(&Modern::of(&broker, "/mcp"), json!("a"), wish).await;
+    let acknowledged = next(&mut events).await;
+    assert_eq!(acknowledged["params"]["notifications"], json!({"resourceSubscriptions": ["b+test://in/a"]}), "{acknowledged}");
+}

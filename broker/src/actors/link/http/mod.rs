@@ -280,8 +280,10 @@ impl HttpWire {
             // Proxies say this too when the backend's connection breaks, the request having been passed on.
             StatusCode::SERVICE_UNAVAILABLE => Failure::Unclear(format!("status {status}")),
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-                Failure::NotSent(format!("the backend refused the broker's credentials ({status})"))
+                Failure::Denied(format!("the broker's credentials are not taken ({status})"))
             }
+            // One client's request, such as one that is too large, says nothing of the backend.
+            status if status.is_client_error() => Failure::Denied(format!("status {status}")),
             status => Failure::Protocol(format!("status {status}")),
         })
     }

@@ -1,0 +1,39 @@
+//! What a change of an operator is held to before it is stored.
+
+use protocol::ids::{BackendId, TenantId};
+
+use super::{ControlError, NAME_CHARS_MAX, registry::Origin};
+use crate::config::Fault;
+
+pub(super) fn refuse_declared(origin: Option<Origin>, what: &'static str, name: &impl ToString) -> Result<(), ControlError> {
+    match origin {
+        Some(Origin::Declared) => Err(ControlError::Declared { what, name: name.to_string() }),
+        Some(Origin::Stored) | None => Ok(()),
+    }
+}
+
+pub(super) fn refuse_more(is_new: bool, count: usize, what: &'static str, max: usize) -> Result<(), ControlError> {
+    if is_new && count >= max { Err(ControlError::TooMany { what, max }) } else { Ok(()) }
+}
+
+pub(super) fn no_tenant(tenant: &TenantId) -> ControlError {
+    ControlError::NotFound { what: "tenant", name: tenant.as_str().to_owned() }
+}
+
+pub(super) fn no_backend(backend: &BackendId) -> ControlError {
+    ControlError::NotFound { what: "backend", name: backend.as_str().to_owned() }
+}
+
+/// A text people gave something: shown in tables and logs, so it is one line.
+pub(super) fn check_label(path: &str, text: Option<&str>) -> Result<(), ControlError> {
+    let fits = |text: &str| !text.is_empty() && text.chars().count() <= NAME_CHARS_MAX && !text.chars().any(char::is_control);
+    if text.is_none_or(fits) {
+        return Ok(());
+    }
+    let (wrong, allowed) = ("is empty, too long or has control characters".into(), format!("1 to {NAME_CHARS_MAX} characters on one line"));
+    Err(ControlError::Invalid(Fault { path: path.into(), wrong, allowed }))
+}
+
+pub(super) fn now_us() -> i64 {
+    jiff::Timestamp::now().as_microsecond()
+}
