@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use protocol::error::{ErrorKind, Refusal};
-
-use crate::{
-    actors::backend::Backend,
-    limits::{BACKOFF_FIRST, BACKOFF_MAX, BACKOFF_WAIT_MAX, STABLE_AFTER},
+use protocol::{
+    error::{ErrorKind, Refusal},
+    ids::BackendId,
 };
+
+use crate::limits::{BACKOFF_FIRST, BACKOFF_MAX, BACKOFF_WAIT_MAX, STABLE_AFTER};
 
 #[derive(Debug, Default)]
 pub(super) struct Backoff {
@@ -37,10 +37,10 @@ impl Backoff {
     }
 
     /// A short wait is waited out, a long one refused with the time it takes.
-    pub(super) async fn wait(&self, backend: &Backend) -> Result<(), Refusal> {
+    pub(super) async fn wait(&self, backend: &BackendId) -> Result<(), Refusal> {
         let left = self.not_before.map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()));
         if left > BACKOFF_WAIT_MAX {
-            let text = format!("backend {} can not be reached", backend.id);
+            let text = format!("backend {backend} can not be reached");
             return Err(Refusal::new(ErrorKind::BackendUnavailable, text).retry_after(left));
         }
         tokio::time::sleep(left).await;

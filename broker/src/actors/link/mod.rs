@@ -209,7 +209,7 @@ impl Link {
     }
 
     async fn open_in_time(self: &Arc<Self>, backoff: &Backoff) -> Result<Arc<Connection>, OpenError> {
-        backoff.wait(&self.backend).await.map_err(OpenError::Waiting)?;
+        backoff.wait(&self.backend.id).await.map_err(OpenError::Waiting)?;
         let limit = self.backend.timeouts().initialize;
         match tokio::time::timeout(limit, self.open_as_it_speaks()).await {
             // No call has begun, whoever says that there is no answer.

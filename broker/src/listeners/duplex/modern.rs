@@ -3,10 +3,7 @@
 
 use std::{
     collections::{HashMap, hash_map::Entry},
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use bytes::Bytes;
@@ -215,27 +212,25 @@ impl Desk {
         }
         let (desk, out) = (self.clone(), out.clone());
         self.running.spawn(async move {
-            let left = AtomicBool::new(false);
             let answering = async {
                 let mut answering = desk.begin(message).await;
                 while let Some(frame) = answering.next().await {
                     // Until there is room for its answer a request counts: a client that does not read has so many at most.
                     let Ok(room) = out.reserve().await else { return };
-                    // The id is free before the client can know the answer.
+                    // The id is free before the client can know the answer, and may be another request's after that.
                     if matches!(answering, Answering::Over) {
                         desk.leave(&id);
-                        left.store(true, Ordering::Relaxed);
+                        return room.send(frame);
                     }
                     room.send(frame);
                 }
+                desk.leave(&id);
             };
             tokio::select! {
                 biased;
+                // Whoever cancelled it took it out.
                 () = cancelled.cancelled() => {}
                 () = answering => {}
-            }
-            if !left.load(Ordering::Relaxed) {
-                desk.leave(&id);
             }
         });
         None
