@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::{
-    bodies::{Reader, check_count, given},
+    body_reader::{Reader, check_count, given},
     fault::{Fault, join},
-    keys::COUNT_MAX,
+    key::COUNT_MAX,
     spec::{BackendLimits, RateSpec, TenantLimits},
 };
 

@@ -9,8 +9,8 @@ use protocol::{
 };
 
 use super::{
-    checked::{Reading, wrong},
-    keys::{DAY, Key, Kind, key},
+    key::{DAY, Key, Kind, key},
+    reading::{Reading, wrong},
 };
 
 /// The keys of the section `compat`.

@@ -4,7 +4,8 @@
 use std::fmt::Write as _;
 
 use super::{
-    keys::{Default, Key, SECTIONS, Section},
+    key::{Default, Key, Section},
+    keys::TABLE,
     raw::variable_name,
 };
 
@@ -49,7 +50,7 @@ backends: {}
 /// A commented YAML file that says every default.
 pub fn yaml() -> String {
     let mut out = HEAD.to_owned();
-    for section in SECTIONS {
+    for section in TABLE.sections {
         out.push('\n');
         comment(&mut out, "", section.doc);
         let _ = writeln!(out, "{}:", section.name);
@@ -91,7 +92,7 @@ pub fn markdown() -> String {
          SIGHUP reads the file again. `tenants`, `backends` and `telemetry.log` follow it, and so do the files of `tls`, read anew; for any other key the log says that a \
          restart is needed. When the file has a fault nothing changes, and the log names it.\n",
     );
-    for section in SECTIONS {
+    for section in TABLE.sections {
         section_markdown(&mut out, section);
     }
     let bodies = BODIES.trim();
@@ -175,7 +176,7 @@ mod tests {
             _ => "",
         };
         let mut tried = 0;
-        for section in SECTIONS {
+        for section in TABLE.sections {
             for key in section.keys {
                 let Default::None { example } = key.default else { continue };
                 let text = format!("{}:\n  {}: {}\n{}", section.name, key.name, in_file(key.name).unwrap_or(example), beside(key.name));
@@ -195,7 +196,7 @@ mod tests {
     fn is_key(line: &str) -> bool {
         let name = line.trim_start_matches([' ', '#']).split(": ").next().unwrap_or_default();
         let is_called = |key: &Key| key.name.rsplit('.').next() == Some(name);
-        SECTIONS.iter().any(|section| section.keys.iter().any(|key| is_called(key) && matches!(key.default, Default::None { .. })))
+        TABLE.sections.iter().any(|section| section.keys.iter().any(|key| is_called(key) && matches!(key.default, Default::None { .. })))
     }
 
     #[test]
@@ -221,7 +222,7 @@ mod tests {
     fn the_example_fits_a_screen_and_names_every_key_once() {
         let yaml = yaml();
         assert!(yaml.lines().all(|line| line.chars().count() <= 130), "{yaml}");
-        for section in SECTIONS {
+        for section in TABLE.sections {
             assert_eq!(yaml.matches(&format!("\n{}:\n", section.name)).count(), 1, "{}", section.name);
         }
     }

@@ -6,6 +6,8 @@
 
 use std::fmt;
 
+use serde_json::Value;
+
 /// One fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
@@ -92,6 +94,28 @@ fn distance(left: &str, right: &str) -> usize {
         }
     }
     row[right.len()]
+}
+
+pub(super) fn not_available(path: String) -> Fault {
+    Fault::new(path, "not available in this build", "leaving it out")
+}
+
+pub(super) fn unknown<'a>(parent: &str, name: &str, known: impl Iterator<Item = &'a str> + Clone) -> Fault {
+    let hint = nearest(name, known.clone()).map(|name| format!(", perhaps `{name}` was meant")).unwrap_or_default();
+    let shown: String = name.chars().take(64).collect();
+    Fault::new(join(parent, &shown), format!("is no known key{hint}"), known.collect::<Vec<_>>().join(", "))
+}
+
+/// What a value is, without showing it: it may be a secret.
+pub(super) fn describe(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "empty",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "a map",
+    }
 }
 
 #[cfg(test)]

@@ -1,172 +1,35 @@
-//! The table of configuration keys: name, kind, range, default and what it is for. The one place they are written down:
-//! the reader ([`super::raw`], [`super::checked`]), `config-example` and `docs/configuration.md` ([`super::example`])
-//! all follow it.
+//! The table of configuration keys: name, kind, range, default and what it is for, with the tables of the files that read
+//! their own sections. The reader ([`super::raw`], [`super::checked`]), `config-example` and `docs/configuration.md`
+//! ([`super::example`]) all follow it.
 //!
-//! Invariant: a key that a future build will know and this one does not is listed in [`UNAVAILABLE`], so that it is
+//! Invariant: a key that a future build will know and this one does not is listed in [`Table::unavailable`], so that it is
 //! answered and never ignored.
 
 use std::time::Duration;
 
 use super::{
     compat::COMPAT,
+    key::{COUNT, DAY, DEADLINE, DEADLINE_MIN, HOUR, KIB, Key, Kind, MIB, MS, SECOND, Section, Table, absent, key},
     limits::{LIMITS, OVERLOAD},
     observed, protection,
     replica::TASKS,
     stdio,
 };
 
-pub(super) struct Section {
-    pub(super) name: &'static str,
-    pub(super) doc: &'static str,
-    pub(super) keys: &'static [Key],
-}
-
-pub(super) struct Key {
-    pub(super) name: &'static str,
-    pub(super) kind: Kind,
-    pub(super) default: Default,
-    pub(super) doc: &'static str,
-}
-
-/// What stands in the place of an absent key.
-#[derive(Clone, Copy)]
-pub(super) enum Default {
-    /// As it would be written in the file.
-    Is(&'static str),
-    /// No value; the text is one that could be written.
-    None { example: &'static str },
-}
-
-#[derive(Clone, Copy)]
-pub(super) enum Kind {
-    Address,
-    Bool,
-    Count {
-        min: u64,
-        max: u64,
-    },
-    Duration {
-        min: Duration,
-        max: Duration,
-    },
-    Size {
-        min: usize,
-        max: usize,
-    },
-    Choice(&'static [&'static str]),
-    NodeId,
-    /// A host name or an IP address, and a port.
-    HostPort,
-    /// May hold a password: never shown.
-    StorageUrl,
-    /// May hold a password: never shown.
-    RedisUrl,
-    LogFilter,
-    /// Never shown, never logged; the number is the least length in bytes.
-    Secret {
-        bytes_min: usize,
-    },
-    /// A file.
-    Path,
-    /// A file that holds a secret.
-    SecretFile {
-        bytes_min: usize,
-    },
-    Origins,
-    Hosts,
-    Networks,
-    /// A share of a whole, in hundredths at least.
-    Ratio {
-        percent_min: u32,
-    },
-    /// A map from a method to its deadline.
-    Deadlines,
-    Commands,
-    HttpUrl,
-    /// Of tenants and principals.
-    Callers,
-}
-
-impl Kind {
-    /// Whether an environment variable's text is taken as it is, rather than read as a YAML value.
-    pub(super) fn is_text(self) -> bool {
-        !matches!(
-            self,
-            Self::Bool
-                | Self::Count { .. }
-                | Self::Origins
-                | Self::Hosts
-                | Self::Networks
-                | Self::Ratio { .. }
-                | Self::Deadlines
-                | Self::Commands
-                | Self::Callers
-        )
-    }
-
-    pub(super) fn allowed(self) -> String {
-        use super::units::{format_duration, format_size};
-        match self {
-            Self::Address => "an IP address and a port, such as 127.0.0.1:8080 or [::1]:0".into(),
-            Self::Bool => "true or false".into(),
-            Self::Count { min, max } => format!("a whole number from {min} to {max}"),
-            Self::Duration { min, max } => {
-                format!("a duration from {} to {}, such as 250ms, 30s or 5m", format_duration(min), format_duration(max))
-            }
-            Self::Size { min, max } => format!("a size from {} to {}, such as 64KiB or 16MiB", format_size(min), format_size(max)),
-            Self::Choice(choices) => choices.join(", "),
-            Self::NodeId => "1 to 64 characters of A-Z a-z 0-9 . _ -".into(),
-            Self::HostPort => "a host name or an IP address and a port, such as broker-1.internal:7400 or [fd00::1]:7400".into(),
-            Self::StorageUrl => "sqlite:PATH or postgres://USER:PASSWORD@HOST/DATABASE".into(),
-            Self::RedisUrl => "redis://HOST, rediss://HOST or redis+unix://PATH".into(),
-            Self::LogFilter => "a level (error, warn, info, debug, trace) or directives such as info,broker=debug".into(),
-            Self::Secret { bytes_min } => {
-                format!("text in quotes of {bytes_min} to {SECRET_BYTES_MAX} visible ASCII characters without spaces")
-            }
-            Self::SecretFile { bytes_min } => {
-                format!("the path of a file with one line of {bytes_min} to {SECRET_BYTES_MAX} visible ASCII characters without spaces")
-            }
-            Self::Path => "the path of a file".into(),
-            Self::Origins => "a list of origins, such as [\"https://app.example.com\"]".into(),
-            Self::Hosts => "a list of host names without port, such as [\"broker.example.com\"]".into(),
-            Self::Ratio { percent_min } => format!("a number from {} to 1", f64::from(percent_min) / 100.0),
-            Self::Deadlines => "a map from methods to durations, such as {resources/read: 10s}".into(),
-            Self::Commands => "a list of commands, and of folders that end with /, such as [\"npx\", \"/opt/mcp/\"]".into(),
-            Self::HttpUrl => "an http or https URL".into(),
-            Self::Callers => "a list of TENANT, TENANT/PRINCIPAL or \"*\"".into(),
-            Self::Networks => "a list of networks, such as [\"10.1.0.0/16\", \"fd00::/8\"]".into(),
-        }
-    }
-}
-
-pub(super) const SECRET_BYTES_MAX: usize = 4_096;
-
-const MS: Duration = Duration::from_millis(1);
-pub(super) const HOUR: Duration = Duration::from_secs(3_600);
-pub(super) const DAY: Duration = Duration::from_secs(86_400);
-pub(super) const SECOND: Duration = Duration::from_secs(1);
-pub(super) const KIB: usize = 1 << 10;
-pub(super) const MIB: usize = 1 << 20;
-pub(super) const GIB: usize = 1 << 30;
-
-/// Bounds of every deadline, here and in a backend's own `timeouts`.
-pub(super) const DEADLINE_MIN: Duration = MS;
-pub(super) const DEADLINE_MAX: Duration = HOUR;
-const DEADLINE: Kind = Kind::Duration { min: DEADLINE_MIN, max: DEADLINE_MAX };
-/// Bounds of every count of things held in memory.
-pub(super) const COUNT_MAX: u64 = 1_000_000;
-pub(super) const COUNT: Kind = Kind::Count { min: 1, max: COUNT_MAX };
-
-pub(super) const fn key(name: &'static str, kind: Kind, default: &'static str, doc: &'static str) -> Key {
-    Key { name, kind, default: Default::Is(default), doc }
-}
-
-pub(super) const fn absent(name: &'static str, kind: Kind, example: &'static str, doc: &'static str) -> Key {
-    Key { name, kind, default: Default::None { example }, doc }
-}
+pub(super) static TABLE: Table = Table {
+    sections: SECTIONS,
+    unavailable: &["errors"],
+    twins: &[
+        ("node.secret", "node.secret_file"),
+        ("storage.url", "storage.url_file"),
+        ("storage.redis_url", "storage.redis_url_file"),
+        ("auth.admin_token", "auth.admin_token_file"),
+        ("session.idle", "timeouts.idle_session"),
+    ],
+};
 
 /// The sections that hold single values. `tenants` and `backends` are maps of bodies, see [`super::bodies`].
-pub(super) const SECTIONS: &[Section] = &[
+const SECTIONS: &[Section] = &[
     Section { name: "listen", doc: "Where the broker listens. Port 0 takes a free one; the `ready` line tells which.", keys: LISTEN },
     Section {
         name: "tls",
@@ -442,35 +305,10 @@ const SHUTDOWN: &[Key] = &[
     ),
 ];
 
-/// Keys and whole sections of the broker's documented surface that this build can not honour.
-pub(super) const UNAVAILABLE: &[&str] = &["errors"];
-
-/// Two spellings of one setting: an environment variable for one replaces the other in the file.
-pub(super) const TWINS: &[(&str, &str)] = &[
-    ("node.secret", "node.secret_file"),
-    ("storage.url", "storage.url_file"),
-    ("storage.redis_url", "storage.redis_url_file"),
-    ("auth.admin_token", "auth.admin_token_file"),
-    ("session.idle", "timeouts.idle_session"),
-];
-
-pub(super) fn section(name: &str) -> Option<&'static Section> {
-    SECTIONS.iter().find(|section| section.name == name)
-}
-
-/// By its dotted path.
-pub(super) fn find(path: &str) -> Option<&'static Key> {
-    let (section_name, key_name) = path.split_once('.')?;
-    section(section_name)?.keys.iter().find(|key| key.name == key_name)
-}
-
-pub(super) fn unavailable(path: &str) -> bool {
-    UNAVAILABLE.iter().any(|known| path == *known || path.strip_prefix(*known).is_some_and(|rest| rest.starts_with('.')))
-}
-
 /// Path, default, what is allowed and meaning of every key of some sections, for the page of limits.
 #[cfg(test)]
 pub(crate) fn documented(sections: &[&str]) -> Vec<[String; 4]> {
+    use super::key::Default;
     let row = |section: &Section, key: &Key| {
         let default = match key.default {
             Default::Is(value) => format!("`{value}`"),
@@ -494,18 +332,18 @@ mod tests {
             for key in section.keys {
                 let path = format!("{}.{}", section.name, key.name);
                 assert!(key.doc.ends_with('.'), "{path}: a sentence ends with a full stop");
-                assert!(!unavailable(&path), "{path} is both served and refused");
+                assert!(!TABLE.unavailable(&path), "{path} is both served and refused");
                 assert!(paths.insert(path));
             }
         }
-        for (one, other) in TWINS {
-            assert!(find(one).is_some() && find(other).is_some(), "{one}, {other}");
+        for (one, other) in TABLE.twins {
+            assert!(TABLE.find(one).is_some() && TABLE.find(other).is_some(), "{one}, {other}");
         }
     }
 
     #[test]
     fn whole_sections_are_unavailable_with_all_their_keys() {
-        assert!(unavailable("errors") && unavailable("errors.anything"));
-        assert!(!unavailable("listen.http") && !unavailable("errorsome"));
+        assert!(TABLE.unavailable("errors") && TABLE.unavailable("errors.anything"));
+        assert!(!TABLE.unavailable("listen.http") && !TABLE.unavailable("errorsome"));
     }
 }

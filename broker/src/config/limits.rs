@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::{
-    checked::{Reading, size, wrong},
-    keys::{COUNT_MAX, Key, Kind, absent, key},
+    key::{COUNT_MAX, Key, Kind, absent, key},
+    reading::{Reading, size, wrong},
 };
 
 const KIB: usize = 1 << 10;

@@ -6,10 +6,12 @@
 
 mod bodies;
 mod body_limits;
+mod body_reader;
 pub mod checked;
 pub mod compat;
 pub mod example;
 mod fault;
+mod key;
 mod keys;
 mod limits;
 pub mod log_filter;
@@ -17,6 +19,7 @@ mod observed;
 mod policy;
 mod protection;
 mod raw;
+mod reading;
 mod replica;
 pub mod spec;
 pub mod stdio;
@@ -56,7 +59,7 @@ pub fn load(file: Option<&Path>) -> Result<Config, Faults> {
 /// The same from what is given: YAML text and environment variables.
 pub fn load_from(text: &str, environment: impl IntoIterator<Item = (String, String)>) -> Result<Config, Faults> {
     let mut faults = Vec::new();
-    let raw = raw::Raw::read(text, environment, &mut faults);
+    let raw = raw::Raw::read(&keys::TABLE, text, environment, &mut faults);
     checked::check(&raw, faults)
 }
 

@@ -7,9 +7,9 @@ use serde_json::Value;
 
 use super::{
     LogFormat, Telemetry,
-    checked::{Reading, Wrong, text, wrong},
-    keys::{COUNT_MAX, Key, Kind, absent, key},
+    key::{COUNT_MAX, Key, Kind, absent, key},
     log_filter::parse_log_filter,
+    reading::{Reading, Wrong, text, wrong},
 };
 
 const HOUR: Duration = Duration::from_secs(3_600);

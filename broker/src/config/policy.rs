@@ -7,9 +7,8 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::{
-    bodies::{Reader, given},
-    fault::Fault,
-    raw::describe,
+    body_reader::{Reader, given},
+    fault::{Fault, describe},
 };
 
 const ROOTS_MAX: usize = 64;

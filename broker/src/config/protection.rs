@@ -7,11 +7,10 @@ use protocol::method::Method;
 use serde_json::{Map, Value};
 
 use super::{
-    bodies::{Reader, deadline_allowed, given},
-    checked::{Reading, wrong},
-    fault::{Fault, join},
-    keys::{COUNT, COUNT_MAX, DEADLINE_MAX, DEADLINE_MIN, HOUR, Key, Kind, key},
-    raw::describe,
+    body_reader::{Reader, deadline_allowed, given},
+    fault::{Fault, describe, join},
+    key::{COUNT, COUNT_MAX, DEADLINE_MAX, DEADLINE_MIN, HOUR, Key, Kind, key},
+    reading::{Reading, wrong},
     spec::{BackendBreaker, BackendSpec, BackendTimeouts, TenantSpec, TenantTimeouts},
     units::{Ratio, format_duration, parse_duration},
 };

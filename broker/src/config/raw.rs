@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value};
 
 use super::{
-    fault::{Fault, join, nearest},
-    keys::{self, SECTIONS, TWINS},
+    fault::{Fault, describe, join, nearest, not_available, unknown},
+    key::{Key, Section, Table},
 };
 
 /// A configuration file larger than this is something else.
@@ -21,8 +21,9 @@ const ENV_PREFIX: &str = "MCP_BROKER__";
 const MAPS: [&str; 2] = ["tenants", "backends"];
 
 /// What was written, by section; every section is an object and every key in it is known.
-#[derive(Debug, Default)]
 pub(super) struct Raw {
+    /// What can be written.
+    table: &'static Table,
     sections: Map<String, Value>,
     /// The environment variable a value came from, by dotted path.
     origins: BTreeMap<String, String>,
@@ -30,8 +31,13 @@ pub(super) struct Raw {
 
 impl Raw {
     /// Reads the file's text and lays the environment over it. Faults are added to `faults`; what they are about is left out.
-    pub(super) fn read(text: &str, environment: impl IntoIterator<Item = (String, String)>, faults: &mut Vec<Fault>) -> Self {
-        let mut raw = Self::default();
+    pub(super) fn read(
+        table: &'static Table,
+        text: &str,
+        environment: impl IntoIterator<Item = (String, String)>,
+        faults: &mut Vec<Fault>,
+    ) -> Self {
+        let mut raw = Self { table, sections: Map::new(), origins: BTreeMap::new() };
         match parse_yaml(text) {
             Ok(Value::Null) => {}
             Ok(Value::Object(sections)) => raw.take_sections(sections, faults),
@@ -42,10 +48,19 @@ impl Raw {
         raw
     }
 
+    /// The key at a dotted path.
+    pub(super) fn key(&self, path: &str) -> &'static Key {
+        self.table.find(path).expect("every key that is read stands in the table, which a test checks")
+    }
+
     /// The value at a dotted path; absent and `null` are the same.
     pub(super) fn value(&self, path: &str) -> Option<&Value> {
         let (section, key) = path.split_once('.')?;
         self.sections.get(section)?.get(key).filter(|value| !value.is_null())
+    }
+
+    fn section_names(&self) -> impl Iterator<Item = &'static str> + Clone {
+        self.table.sections.iter().map(|section| section.name).chain(MAPS)
     }
 
     /// A whole section.
@@ -63,12 +78,12 @@ impl Raw {
 
     fn take_sections(&mut self, sections: Map<String, Value>, faults: &mut Vec<Fault>) {
         for (name, value) in sections {
-            if keys::unavailable(&name) {
+            if self.table.unavailable(&name) {
                 refuse_unavailable_section(&name, &value, faults);
                 continue;
             }
-            if keys::section(&name).is_none() && !MAPS.contains(&name.as_str()) {
-                faults.push(unknown("", &name, section_names()));
+            if self.table.section(&name).is_none() && !MAPS.contains(&name.as_str()) {
+                faults.push(unknown("", &name, self.section_names()));
                 continue;
             }
             match value {
@@ -80,14 +95,14 @@ impl Raw {
     }
 
     fn take_members(&mut self, section_name: String, mut members: Map<String, Value>, faults: &mut Vec<Fault>) {
-        if let Some(section) = keys::section(&section_name) {
+        if let Some(section) = self.table.section(&section_name) {
             flatten(section, &mut members);
             members.retain(|name, value| {
                 let path = join(&section_name, name);
                 if section.keys.iter().any(|key| key.name == name) {
                     return true;
                 }
-                if !keys::unavailable(&path) {
+                if !self.table.unavailable(&path) {
                     faults.push(unknown(&section_name, name, section.keys.iter().map(|key| key.name)));
                 } else if !value.is_null() {
                     faults.push(not_available(path));
@@ -110,7 +125,7 @@ impl Raw {
 
     fn overlay_one(&mut self, variable: &str, text: &str) -> Result<(), Fault> {
         let path = variable[ENV_PREFIX.len()..].to_ascii_lowercase().replace("__", ".");
-        if keys::unavailable(&path) {
+        if self.table.unavailable(&path) {
             return Err(not_available(format!("{path} ({variable})")));
         }
         if MAPS.contains(&path.as_str()) {
@@ -123,9 +138,13 @@ impl Raw {
                 _ => Err(Fault::new(variable, "is no map", "a YAML or JSON map, which replaces the file's")),
             };
         }
-        let (Some(key), Some((section, name))) = (keys::find(&path), path.split_once('.')) else {
-            let known: Vec<String> =
-                SECTIONS.iter().flat_map(|section| section.keys.iter().map(|key| variable_name(section.name, key.name))).collect();
+        let (Some(key), Some((section, name))) = (self.table.find(&path), path.split_once('.')) else {
+            let known: Vec<String> = self
+                .table
+                .sections
+                .iter()
+                .flat_map(|section| section.keys.iter().map(|key| variable_name(section.name, key.name)))
+                .collect();
             let hint =
                 nearest(variable, known.iter().map(String::as_str)).map(|name| format!(", perhaps {name} was meant")).unwrap_or_default();
             return Err(Fault::new(
@@ -151,8 +170,8 @@ impl Raw {
 
     /// The environment decides against the file: the file's other spelling of the same setting is taken out.
     fn drop_twin(&mut self, path: &str) {
-        let twin = TWINS.iter().find_map(|(one, other)| if *one == path { Some(other) } else { (*other == path).then_some(one) });
-        let Some((section, key)) = twin.filter(|twin| !self.origins.contains_key(**twin)).and_then(|twin| twin.split_once('.')) else {
+        let twin = self.table.twin(path);
+        let Some((section, key)) = twin.filter(|twin| !self.origins.contains_key(*twin)).and_then(|twin| twin.split_once('.')) else {
             return;
         };
         if let Some(members) = self.sections.get_mut(section).and_then(Value::as_object_mut) {
@@ -167,7 +186,7 @@ pub(super) fn variable_name(section: &str, key: &str) -> String {
 }
 
 /// A group of keys within a section, written as a map: `traces: {ratio: 1}` is `traces.ratio: 1`.
-fn flatten(section: &keys::Section, members: &mut Map<String, Value>) {
+fn flatten(section: &Section, members: &mut Map<String, Value>) {
     let groups = section.keys.iter().filter_map(|key| key.name.split_once('.')).map(|(group, _)| group);
     for group in groups.collect::<BTreeSet<_>>() {
         match members.remove(group) {
@@ -180,37 +199,11 @@ fn flatten(section: &keys::Section, members: &mut Map<String, Value>) {
     }
 }
 
-fn section_names() -> impl Iterator<Item = &'static str> + Clone {
-    SECTIONS.iter().map(|section| section.name).chain(MAPS)
-}
-
 fn refuse_unavailable_section(name: &str, value: &Value, faults: &mut Vec<Fault>) {
     match value {
         Value::Null => {}
         Value::Object(members) if !members.is_empty() => faults.extend(members.keys().map(|key| not_available(join(name, key)))),
         _ => faults.push(not_available(name.to_owned())),
-    }
-}
-
-pub(super) fn not_available(path: String) -> Fault {
-    Fault::new(path, "not available in this build", "leaving it out")
-}
-
-pub(super) fn unknown<'a>(parent: &str, name: &str, known: impl Iterator<Item = &'a str> + Clone) -> Fault {
-    let hint = nearest(name, known.clone()).map(|name| format!(", perhaps `{name}` was meant")).unwrap_or_default();
-    let shown: String = name.chars().take(64).collect();
-    Fault::new(join(parent, &shown), format!("is no known key{hint}"), known.collect::<Vec<_>>().join(", "))
-}
-
-/// What a value is, without showing it: it may be a secret.
-pub(super) fn describe(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "empty",
-        Value::Bool(_) => "true or false",
-        Value::Number(_) => "a number",
-        Value::String(_) => "text",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "a map",
     }
 }
 
@@ -226,11 +219,12 @@ fn parse_yaml(text: &str) -> Result<Value, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::keys::TABLE;
 
     fn read(text: &str, environment: &[(&str, &str)]) -> (Raw, Vec<String>) {
         let mut faults = Vec::new();
         let environment = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        let raw = Raw::read(text, environment, &mut faults);
+        let raw = Raw::read(&TABLE, text, environment, &mut faults);
         (raw, faults.iter().map(ToString::to_string).collect())
     }
 

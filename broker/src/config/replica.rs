@@ -7,9 +7,9 @@ use std::{path::PathBuf, time::Duration};
 
 use super::{
     Config, Database, Node, Secret, Storage, Tasks,
-    checked::{Reading, Wrong, host, read_secret_file, text, wrong},
-    keys::{COUNT, DAY, GIB, HOUR, KIB, Key, Kind, MIB, SECOND, key},
-    raw::describe,
+    fault::describe,
+    key::{COUNT, DAY, GIB, HOUR, KIB, Key, Kind, MIB, SECOND, key},
+    reading::{Reading, Wrong, host, read_secret_file, text, wrong},
 };
 
 const TASK_TTL: Kind = Kind::Duration { min: SECOND, max: DAY.saturating_mul(365) };
@@ -47,7 +47,7 @@ impl Reading<'_> {
     pub(super) fn storage(&mut self) -> Storage {
         let database = self.url("storage.url", "storage.url_file", database);
         Storage {
-            database: database.unwrap_or_else(|| Self::default("storage.url", |value, _| database_default(text(value)))),
+            database: database.unwrap_or_else(|| self.default("storage.url", |value, _| database_default(text(value)))),
             redis_url: self.url("storage.redis_url", "storage.redis_url_file", redis_url),
             migrate_on_start: self.bool("storage.migrate_on_start"),
         }

@@ -11,10 +11,10 @@ use transport::child_launcher::Resources;
 use utoipa::ToSchema;
 
 use super::{
-    bodies::{Reader, given},
-    checked::{Reading, duration, text, wrong},
+    body_reader::{Reader, given},
     fault::{Fault, join},
-    keys::{COUNT, COUNT_MAX, DEADLINE_MAX, Key, Kind, absent, key},
+    key::{COUNT, COUNT_MAX, DEADLINE_MAX, Key, Kind, absent, key},
+    reading::{Reading, duration, text, wrong},
     spec::{TransportSpec, optional_duration},
     units::{format_duration, format_size},
 };
@@ -182,7 +182,7 @@ impl Reading<'_> {
             let entry = |entry: &Value| text(entry).filter(|text| is_command(text)).map(str::to_owned);
             entries.iter().map(|value| entry(value).ok_or_else(|| format!("has an entry that {}", wrong(value)))).collect()
         });
-        let count = |value: &Value, kind| super::checked::count(value, kind);
+        let count = |value: &Value, kind| super::reading::count(value, kind);
         Stdio {
             commands,
             children_per_tenant: self.count("stdio.children_per_tenant") as usize,
