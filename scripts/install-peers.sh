@@ -16,20 +16,35 @@ need_node() {
 }
 
 install_node_part() {
-    local wanted
-    wanted=$( (hash_of "$pins/package.json" "$pins/package-lock.json" && uname -m) | sha256sum | cut -d' ' -f1)
-    is_current node "$wanted" && return
+    local part=$1 from=$2 wanted
+    wanted=$( (hash_of "$from/package.json" "$from/package-lock.json" && uname -m) | sha256sum | cut -d' ' -f1)
+    is_current "$part" "$wanted" && return
     need_node
-    say "installing the node peers into $target/node"
-    rm -rf "$target/node" "$target/node.stamp"
-    mkdir -p "$target/node"
-    cp "$pins/package.json" "$pins/package-lock.json" "$target/node/"
-    (cd "$target/node" && npm ci --no-audit --no-fund --loglevel=error >&2) || fail "npm ci failed (see above)"
+    say "installing the $part peers into $target/$part"
+    rm -rf "${target:?}/$part" "$target/$part.stamp"
+    mkdir -p "$target/$part"
+    cp "$from/package.json" "$from/package-lock.json" "$target/$part/"
+    (cd "$target/$part" && npm ci --no-audit --no-fund --loglevel=error >&2) || fail "npm ci failed (see above)"
+    [[ $part == node ]] && check_node
+    mark_current "$part" "$wanted"
+}
+
+check_node() {
     local node=$target/node/node_modules/.bin/node
     # The package named node fetches its binary in an install script, which npm may be configured not to run.
     "$node" --version >/dev/null 2>&1 || (cd "$target/node/node_modules/node" && node installArchSpecificPackage.js >&2) || true
     "$node" --version >/dev/null || fail "the pinned node did not arrive; run 'npm rebuild node' in $target/node and look at its output"
-    mark_current node "$wanted"
+}
+
+# The client of the Rust SDK is a program of our own, with a lock file of its own: built here once, and only anew when it changes.
+install_rust_part() {
+    local wanted
+    wanted=$( (hash_of "$pins/rmcp/Cargo.toml" "$pins/rmcp/Cargo.lock" "$pins"/rmcp/src/*.rs && cd "$root" && rustc -V) | sha256sum | cut -d' ' -f1)
+    is_current rmcp "$wanted" && [[ -x $target/rmcp/debug/rmcp-peer ]] && return
+    say "building the client of the Rust SDK in $target/rmcp; some minutes when it is the first time"
+    rm -f "$target/rmcp.stamp"
+    (cd "$pins/rmcp" && CARGO_TARGET_DIR=$target/rmcp cargo build --locked --quiet >&2) || fail "the client of the Rust SDK can not be built (see above)"
+    mark_current rmcp "$wanted"
 }
 
 install_python_part() {
@@ -64,10 +79,13 @@ if command -v flock >/dev/null; then
     flock 9 # two test runs on one machine share the cache
 fi
 need_python
-install_node_part
+install_node_part node "$pins"
+install_node_part typescript2 "$pins/typescript2"
 install_python_part python1
 install_python_part python2
+install_python_part fastmcp
 install_python_part wires
 install_python_part admin
 install_fixture_part
+install_rust_part
 printf '%s\n' "$target"

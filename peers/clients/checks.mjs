@@ -7,7 +7,12 @@ import { join } from 'node:path';
 const cache = process.env.MCP_BROKER_CACHE ?? join(homedir(), '.cache', 'mcp-broker');
 
 /** Loads a module of the pinned peers, which live outside the clone, where node would not look by itself. */
-export const requirePeer = createRequire(join(cache, 'peers', 'node', 'package.json'));
+export const requirePeer = peersOf('node');
+
+/** The same of a part of them that is installed by itself. */
+export function peersOf(part) {
+  return createRequire(join(cache, 'peers', part, 'package.json'));
+}
 
 export class Checks {
   failed = 0;

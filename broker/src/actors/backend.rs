@@ -175,7 +175,8 @@ impl Backend {
     /// The link a session uses, made at first use.
     pub fn link_for(self: &Arc<Self>, session: &Session) -> Option<Arc<Link>> {
         let own = LinkScope::Session(session.id.clone());
-        let era = if session.version.legacy() { Era::Legacy } else { Era::Modern };
+        // Who has no session is best served without one: what stands in for one here need not be one there.
+        let era = if session.kept { Era::Legacy } else { Era::Modern };
         self.link_of(own, &session.caller.principal, &session.client, era)
     }
 
@@ -210,6 +211,9 @@ impl Backend {
 
     /// One pipe carries everything, and nothing on it says on account of which request something is asked back.
     pub fn cannot_tell_who_asked(&self) -> bool {
+        if self.era.to(self.spec.protocol, Era::Modern) == Some(Era::Modern) {
+            return false; // it asks in its answers
+        }
         let is_http = matches!(self.spec.transport, TransportSpec::Http { .. });
         lock(&self.status).wire.map_or(!is_http, |wire| wire == Wire::Pipe)
     }

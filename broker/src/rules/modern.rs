@@ -174,7 +174,7 @@ pub fn refusal_response(refusal: &Refusal, id: Option<&RequestId>, request_id: &
     Splice::new(&frame).replace(span, ErrorKind::InvalidParams.code().to_string().into_bytes()).finish()
 }
 
-/// A question of a backend as an input request, and under which number the session knows it.
+/// A question of a backend as an input request, and under which number the session knows it. Its key is made of that number.
 pub fn input_request(question: &Message) -> Option<(u64, InputRequest)> {
     let number = question.id.as_ref()?.as_u64()?;
     let key = match question.method {

@@ -23,7 +23,7 @@ use protocol::{
 
 use super::{
     Place, Request, Visitor,
-    parked::{Asked, Leave, answer_frame},
+    parked::{Asked, Leave, answer_frame, no_answer},
     stand_in::Lease,
 };
 use crate::{
@@ -64,6 +64,8 @@ pub struct Exchange {
     ready: VecDeque<Bytes>,
     /// What the client was asked for and did not bring.
     missing: Vec<Asked>,
+    /// What it brought before it was asked, under the backend's names.
+    unasked: Vec<(String, Bytes)>,
     /// Questions that came just now, and until when others are waited for.
     asking: Option<(Vec<Message>, tokio::time::Instant)>,
 }
@@ -86,6 +88,13 @@ impl Waiting {
     fn session(&self) -> &Arc<Session> {
         self.lease.session()
     }
+
+    /// Answers a question of the backend for the client.
+    fn answer(&self, number: u64, answer: &Bytes) {
+        if let Some(message) = read(answer_frame(number, answer)) {
+            self.session().answer(&message);
+        }
+    }
 }
 
 impl Drop for Waiting {
@@ -97,8 +106,9 @@ impl Drop for Waiting {
 impl Visitor {
     /// Sends a request on its way. An `Err` is the answer, and nothing was begun.
     pub async fn begin(&self, request: Request, offer: &Offer) -> Result<Exchange, Refusal> {
+        let unasked = InputResponses::parse(&request.message)?.answers;
         let waiting = self.submit(&request, offer).await?;
-        Ok(self.exchange(request, offer, 0, Some(waiting)))
+        Ok(Exchange { unasked, ..self.exchange(request, offer, 0, Some(waiting)) })
     }
 
     /// Goes on with a request that waits at `place`, here.
@@ -117,12 +127,10 @@ impl Visitor {
             let waiting = self.submit(&request, offer).await?;
             return Ok(self.exchange(request, offer, parked.round(), Some(waiting)));
         };
-        for (asked, answer) in answered {
-            let limits = json::Limits { bytes_max: answer.len() + 256, ..json::Limits::default() };
-            if let Some(Ok(message)) = asked.number.map(|number| Message::decode(answer_frame(number, answer), &limits)) {
-                waiting.session().answer(&message);
-            }
-        }
+        answered
+            .iter()
+            .filter_map(|(asked, answer)| Some((asked.number?, *answer)))
+            .for_each(|(number, answer)| waiting.answer(number, answer));
         let mut exchange = self.exchange(request, offer, parked.round(), Some(waiting));
         exchange.missing = missing;
         Ok(exchange)
@@ -130,8 +138,18 @@ impl Visitor {
 
     fn exchange(&self, request: Request, offer: &Offer, round: u32, waiting: Option<Waiting>) -> Exchange {
         let cache = is_cacheable(request.message.method).then_some(CacheHint::NONE);
-        let (visitor, server_info) = (self.clone(), offer.server_info.clone());
-        Exchange { visitor, request, server_info, cache, round, waiting, ready: VecDeque::new(), missing: Vec::new(), asking: None }
+        Exchange {
+            visitor: self.clone(),
+            request,
+            server_info: offer.server_info.clone(),
+            cache,
+            round,
+            waiting,
+            ready: VecDeque::new(),
+            missing: Vec::new(),
+            unasked: Vec::new(),
+            asking: None,
+        }
     }
 
     async fn submit(&self, request: &Request, offer: &Offer) -> Result<Waiting, Refusal> {
@@ -187,7 +205,10 @@ impl Exchange {
                 None => waiting.reader.next().await,
                 Some((_, until)) => match tokio::time::timeout_at(*until, waiting.reader.next()).await {
                     Ok(next) => next,
-                    Err(_) => return self.ask(),
+                    Err(_) => match self.ask() {
+                        Some(step) => return step,
+                        None => continue,
+                    },
                 },
             };
             let event = match next {
@@ -259,15 +280,33 @@ impl Exchange {
         Some(self.park(questions, None))
     }
 
-    /// What the backend asks is the answer for now.
-    fn ask(&mut self) -> Step {
+    /// What the backend asks is the answer for now. `None`: its client had brought all of it.
+    fn ask(&mut self) -> Option<Step> {
         let questions = self.asking.take().map(|(questions, _)| questions).unwrap_or_default();
-        let asked = |question: &Message| {
-            let (number, request) = modern::input_request(question)?;
-            Some(Asked { request, number: Some(number) })
-        };
-        let (questions, waiting) = (questions.iter().filter_map(asked).collect(), self.waiting.take());
-        self.park(questions, waiting)
+        let waiting = self.waiting.as_ref()?;
+        let mut asked: Vec<Asked> = Vec::with_capacity(questions.len());
+        for question in &questions {
+            let Some((number, mut request)) = modern::input_request(question) else { continue };
+            // The backend's names are kept, so that its client finds what it looks for.
+            let own = waiting.session().input_key(number);
+            if let Some(own) = own.filter(|own| asked.iter().all(|other| other.request.key != *own)) {
+                if let Some(at) = self.unasked.iter().position(|(key, _)| *key == own) {
+                    let (_, answer) = self.unasked.swap_remove(at);
+                    if !modern::is_answer(request.method, &answer) {
+                        return Some(self.refuse(&no_answer(&own, request.method)));
+                    }
+                    waiting.answer(number, &answer);
+                    continue;
+                }
+                request.key = own;
+            }
+            asked.push(Asked { request, number: Some(number) });
+        }
+        if asked.is_empty() {
+            return None;
+        }
+        let waiting = self.waiting.take();
+        Some(self.park(asked, waiting))
     }
 
     fn park(&mut self, questions: Vec<Asked>, waiting: Option<Waiting>) -> Step {

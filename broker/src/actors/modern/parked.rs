@@ -15,6 +15,7 @@ use bytes::Bytes;
 use protocol::{
     error::{ErrorKind, Refusal},
     ids::RequestId,
+    method::Method,
     modern::inputs::{InputRequest, InputResponses},
 };
 use serde::{Deserialize, Serialize};
@@ -149,8 +150,7 @@ impl Visitor {
         for asked in &found.questions {
             let answer = responses.answers.iter().find(|(key, _)| *key == asked.request.key);
             if answer.is_some_and(|(_, answer)| !modern::is_answer(asked.request.method, answer)) {
-                let text = format!("params.inputResponses[\"{}\"] is no answer to {}", asked.request.key, asked.request.method);
-                return Ok(Err(Refusal::new(ErrorKind::InvalidParams, text)));
+                return Ok(Err(no_answer(&asked.request.key, asked.request.method)));
             }
         }
         parked.remove(&place.number).map(Ok).ok_or(StateError::Expired)
@@ -167,6 +167,11 @@ impl Parked {
     pub(super) fn round(&self) -> u32 {
         self.round
     }
+}
+
+/// Something under the key of a question that does not answer it.
+pub(super) fn no_answer(key: &str, method: Method) -> Refusal {
+    Refusal::new(ErrorKind::InvalidParams, format!("params.inputResponses[\"{key}\"] is no answer to {method}"))
 }
 
 /// An answer as the session takes it.

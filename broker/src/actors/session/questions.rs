@@ -194,6 +194,15 @@ impl Session {
         Some(number)
     }
 
+    /// By which name the backend knows a question, where its revision has such names.
+    pub(in crate::actors) fn input_key(&self, number: u64) -> Option<String> {
+        let (connection, id) = match &self.lock().questions.get(&number)?.asker {
+            Destination::Backend { connection, backend_id, .. } => (connection.clone(), backend_id.clone()),
+            Destination::TaskInput { .. } => return None,
+        };
+        connection.modern()?.input_key(&id)
+    }
+
     /// The client's answer to a question. One that answers nothing we asked is ignored (it may simply be late).
     pub fn answer(self: &Arc<Self>, message: &Message) {
         let Some(message) = for_others(message) else { return };

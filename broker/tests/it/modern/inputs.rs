@@ -7,7 +7,7 @@ use std::sync::{
 };
 
 use serde_json::{Value, json};
-use testkit::{FakeBackend, PipeBackend, Reply};
+use testkit::{FakeBackend, ModernBackend, ModernReply, PipeBackend, Reply};
 
 use super::{Modern, meta};
 use crate::{broker_with, builder, stdio, text_of};
@@ -116,6 +116,47 @@ async fn br_02_rounds_follow_each_other_and_questions_come_together() {
     assert_eq!(key, roots_key);
     let done = client.retry("ask", together, &again["result"]["requestState"], json!({key: {"roots": []}})).await;
     assert_eq!(text_of(&done["result"]), r#"[{"action":"decline"},{"roots":[]}]"#);
+}
+
+/// A backend of the revision whose tool `ask` needs something under names of its own.
+async fn naming() -> ModernBackend {
+    let backend = ModernBackend::http().await;
+    backend.tool("ask", |call| async move {
+        let request = |message: &str| json!({"method": "elicitation/create", "params": {"mode": "form", "message": message, "requestedSchema": {"type": "object", "properties": {}}}});
+        match call.params().get("inputResponses") {
+            None => ModernReply::needs(json!({"user name": request("who?"), "elicitation-1": request("what?")}), Some("state")),
+            Some(answers) => ModernReply::text(&json!({"answers": answers, "state": call.state()}).to_string()),
+        }
+    });
+    backend
+}
+
+#[tokio::test]
+async fn n_mrtr_02_a_backends_own_names_are_kept() {
+    let backend = naming().await;
+    let broker = builder().backend("default", "b", backend.spec()).start().await;
+    let client = Modern::of(&broker, "/mcp").with(everything());
+    let required = client.call("b__ask", json!({})).await;
+    let requests = required["inputRequests"].as_object().unwrap();
+    assert_eq!(requests.keys().collect::<Vec<_>>(), ["elicitation-1", "user name"]);
+    assert_eq!(
+        (&requests["user name"]["params"]["message"], &requests["elicitation-1"]["params"]["message"]),
+        (&json!("who?"), &json!("what?"))
+    );
+    let answers = json!({"user name": {"action": "decline"}, "elicitation-1": {"action": "accept", "content": {"a": 1}}});
+    let done = client.retry("b__ask", json!({}), &required["requestState"], answers.clone()).await;
+    assert_eq!(serde_json::from_str::<Value>(text_of(&done["result"])).unwrap(), json!({"answers": answers, "state": "state"}));
+    // What a client knows it will be asked it may bring at once, and only what is missing is asked for.
+    let brought = |answers: Value| json!({"name": "b__ask", "arguments": {}, "inputResponses": answers});
+    let mut all = answers.clone();
+    all["nobody asked"] = json!({"x": 1});
+    let done = client.result("tools/call", brought(all)).await;
+    assert_eq!(serde_json::from_str::<Value>(text_of(&done)).unwrap()["answers"], answers);
+    let (key, _) = only(&client.result("tools/call", brought(json!({"user name": {"action": "decline"}}))).await);
+    assert_eq!(key, "elicitation-1");
+    for wrong in [json!({"user name": {"action": "perhaps"}}), json!([])] {
+        assert_eq!(client.error("tools/call", brought(wrong)).await["code"], -32602);
+    }
 }
 
 #[tokio::test]

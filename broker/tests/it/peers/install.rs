@@ -19,7 +19,7 @@ impl Peers {
             PathBuf::from,
         );
         let peers = Self { cache: cache.join("peers") };
-        for part in ["node", "python1", "python2", "wires", "admin", "fixture"] {
+        for part in ["node", "typescript2", "python1", "python2", "fastmcp", "wires", "admin", "fixture", "rmcp"] {
             let stamp = peers.cache.join(format!("{part}.stamp"));
             assert!(stamp.exists(), "{} is missing: the peers are not installed; run scripts/install-peers.sh", stamp.display());
         }
@@ -47,6 +47,16 @@ impl Peers {
     /// The interpreter that has schemathesis.
     pub(super) fn python_of_admin(&self) -> PathBuf {
         self.cache.join("admin/bin/python")
+    }
+
+    /// The interpreter that has FastMCP.
+    pub(super) fn python_of_fastmcp(&self) -> PathBuf {
+        self.cache.join("fastmcp/bin/python")
+    }
+
+    /// The client of the Rust SDK, as `peers/rmcp` has it.
+    pub(super) fn rust_sdk(&self) -> PathBuf {
+        self.cache.join("rmcp/debug/rmcp-peer")
     }
 
     fn package(&self, path: &str) -> PathBuf {
@@ -78,12 +88,23 @@ impl Peers {
         let mut command = Command::new(self.python(2));
         command.args(["-m", "mcp_everything_server", "--port", "0"]);
         command.env("PYTHONPATH", self.cache.join("fixture/examples/servers/everything-server"));
-        Server::start(command, |line| {
-            let (_, rest) = line.split_once("running on ")?;
-            Some(format!("{}/mcp", rest.split_whitespace().next()?))
-        })
-        .await
+        uvicorn(command).await
     }
+
+    /// A server of the same SDK that behaves alike in all revisions.
+    pub(super) async fn both_eras(&self) -> Server {
+        let mut command = Command::new(self.python(2));
+        command.arg("-B").arg(Self::ours("peers/servers/both_eras.py")).args(["--port", "0"]);
+        uvicorn(command).await
+    }
+}
+
+async fn uvicorn(command: Command) -> Server {
+    Server::start(command, |line| {
+        let (_, rest) = line.split_once("running on ")?;
+        Some(format!("{}/mcp", rest.split_whitespace().next()?))
+    })
+    .await
 }
 
 fn loopback() -> PathBuf {

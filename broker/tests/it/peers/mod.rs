@@ -38,6 +38,7 @@ macro_rules! on_every_ground {
 mod admin_api;
 mod clients;
 mod conformance;
+mod eras;
 mod install;
 mod moves;
 mod process;

@@ -55,7 +55,7 @@ pub(super) async fn gather(
     let mut open = Open { connection, ids: Vec::new() };
     let mut waits = Vec::with_capacity(requests.len());
     for request in requests {
-        let (number, id, answer) = modern.expect_input();
+        let (number, id, answer) = modern.expect_input(&request.key);
         open.ids.push((number, id.clone()));
         let question = decoded(legacy::question(&id, request, &elicitation_id()));
         let question =

@@ -51,10 +51,18 @@ use crate::{
 pub struct Modern {
     pub(super) listening: Listening,
     /// Questions to clients on account of an `input_required`, by number.
-    inputs: Mutex<HashMap<u64, oneshot::Sender<Message>>>,
+    inputs: Mutex<HashMap<u64, Input>>,
     next_input: AtomicU64,
     /// Capabilities of clients, as they declared them and as they are told.
     capabilities: Mutex<HashMap<Bytes, Bytes>>,
+}
+
+/// Something the backend needs, while its client is asked for it.
+#[derive(Debug)]
+struct Input {
+    /// The backend's name for it.
+    key: String,
+    waiting: oneshot::Sender<Message>,
 }
 
 impl Modern {
@@ -69,18 +77,23 @@ impl Modern {
         let limits = json::Limits { bytes_max: frame.len(), ..json::Limits::default() };
         let Ok(message) = Message::decode(frame, &limits) else { return };
         if let Some(number) = message.id.as_ref().filter(|_| message.is_response()).and_then(input_number)
-            && let Some(waiting) = lock(&self.inputs).remove(&number)
+            && let Some(input) = lock(&self.inputs).remove(&number)
         {
-            let _given_up = waiting.send(message);
+            let _given_up = input.waiting.send(message);
         }
     }
 
-    /// Waits for the answer to a question that is about to be asked.
-    fn expect_input(&self) -> (u64, RequestId, oneshot::Receiver<Message>) {
+    /// Waits for the answer to a question that is about to be asked, which the backend knows by `key`.
+    fn expect_input(&self, key: &str) -> (u64, RequestId, oneshot::Receiver<Message>) {
         let number = self.next_input.fetch_add(1, Ordering::Relaxed);
         let (tell, answer) = oneshot::channel();
-        lock(&self.inputs).insert(number, tell);
+        lock(&self.inputs).insert(number, Input { key: key.to_owned(), waiting: tell });
         (number, input_id(number), answer)
+    }
+
+    /// By which name the backend knows the question with this id.
+    pub fn input_key(&self, id: &RequestId) -> Option<String> {
+        Some(lock(&self.inputs).get(&input_number(id)?)?.key.clone())
     }
 
     fn forget_input(&self, number: u64) {
@@ -206,8 +219,8 @@ mod tests {
     #[tokio::test]
     async fn nb_msg_01_only_answers_to_questions_are_taken() {
         let modern = Modern::new();
-        let (number, id, answer) = modern.expect_input();
-        assert_eq!(input_number(&id), Some(number));
+        let (number, id, answer) = modern.expect_input("where");
+        assert_eq!((input_number(&id), modern.input_key(&id).as_deref()), (Some(number), Some("where")));
         modern.take_reply(Bytes::from_static(br#"{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}"#));
         modern.take_reply(Bytes::from_static(br#"{"jsonrpc":"2.0","id":1,"result":{}}"#));
         modern.take_reply(Bytes::from(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"roots":[]}}}}"#)));

@@ -44,7 +44,9 @@ impl Speaker {
         let (declared, info, level) = match asker {
             Asker::Call(call) => {
                 let session = &call.session;
-                (session.client.raw(), info(&session.client_name, &session.client_version), session.log_level())
+                // What stands in for a session carries requests of several clients.
+                let info = if session.kept { info(&session.client_name, &session.client_version) } else { broker() };
+                (session.client.raw(), info, session.log_level())
             }
             Asker::Task(run) => {
                 let creator = run.creator();

@@ -1,0 +1,66 @@
+//! SDK clients of both eras in front of one server of both: once spoken to in sessions, once without. The clients take the
+//! same steps directly and through the broker, and are to see the same (`/peers/clients/eras.py`).
+
+use std::time::Duration;
+
+use serde_json::json;
+use testkit::{BrokerBuilder, Ground};
+use tokio::process::Command;
+
+use super::{
+    install::Peers,
+    process::{Ended, run},
+};
+
+const RUN_WITHIN: Duration = Duration::from_secs(180);
+/// What each of them prints for one mode and one backend: its revision, nine steps, and a client that declares nothing.
+const STEPS: usize = 11;
+
+/// Runs the client in these modes in front of both backends.
+async fn sees_the_same(ground: Ground, client: impl Fn(&Peers) -> Command, modes: &[&str]) {
+    let peers = Peers::installed();
+    let server = peers.both_eras().await;
+    let spec = |protocol: &str| json!({"transport": {"type": "http", "url": server.url}, "protocol": protocol});
+    let broker = BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker"));
+    let broker = broker.backend("default", "old", spec("legacy")).backend("default", "new", spec("modern")).on(ground).start().await;
+    let mut client = client(&peers);
+    client.args([&server.url, &broker.url("")]).args(modes);
+    let Ended { status, stdout, stderr } = run(client, RUN_WITHIN).await;
+    let (passed, failed): (Vec<&str>, Vec<&str>) = stdout.lines().partition(|line| line.starts_with("ok "));
+    let wanted = STEPS * modes.len() * 2;
+    let told = || format!("{} of {wanted}, {status}\n{}\n{stderr}", passed.len(), failed.join("\n"));
+    assert!(status.success() && failed.is_empty() && passed.len() == wanted, "{}", told());
+}
+
+fn python(interpreter: std::path::PathBuf, script: &str) -> Command {
+    let mut command = Command::new(interpreter);
+    command.arg("-B").arg(Peers::ours(&format!("peers/clients/{script}")));
+    command
+}
+
+on_every_ground! {
+    /// `auto` is its default.
+    async fn python_sdk_2_sees_what_it_sees_directly(ground: Ground) {
+        sees_the_same(ground, |peers| python(peers.python(2), "python_2_eras.py"), &["auto", "legacy"]).await;
+    }
+
+    async fn typescript_sdk_2_sees_what_it_sees_directly(ground: Ground) {
+        let client = |peers: &Peers| {
+            let mut command = Command::new(peers.node());
+            command.arg(Peers::ours("peers/clients/typescript_eras.mjs"));
+            command
+        };
+        sees_the_same(ground, client, &["auto", "legacy"]).await;
+    }
+}
+
+#[tokio::test]
+async fn fastmcp_sees_what_it_sees_directly() {
+    sees_the_same(Ground::Sqlite, |peers| python(peers.python_of_fastmcp(), "fastmcp_eras.py"), &["auto", "legacy"]).await;
+}
+
+/// `initialize` is its default, and names 2026-07-28.
+#[tokio::test]
+async fn rust_sdk_sees_what_it_sees_directly() {
+    sees_the_same(Ground::Sqlite, |peers| Command::new(peers.rust_sdk()), &["discover", "auto", "initialize"]).await;
+}
