@@ -91,12 +91,17 @@ pub const STAND_IN_WAIT_MAX: Duration = Duration::from_secs(30);
 pub const PARKED_PER_CALLER_MAX: usize = 64;
 /// The same of all callers.
 pub const PARKED_MAX: usize = 10_000;
+/// What they may hold together, in bytes: those of one caller, and those of all.
+pub const PARKED_BYTES_PER_CALLER_MAX: usize = 8 * 1024 * 1024;
+pub const PARKED_BYTES_MAX: usize = 256 * 1024 * 1024;
+/// Of them, at one endpoint, those that have a connection to themselves meanwhile.
+pub const STAND_INS_PARKED_MAX: usize = 24;
+/// Headers that repeat arguments, as one page asks for them at once.
+pub const PREFLIGHT_PARAMS_MAX: usize = 64;
 /// How often one request is answered with a question.
 pub const INPUT_ROUNDS_MAX: u32 = 32;
 /// Wait after a question for others, so that they are asked together.
 pub const INPUT_GATHER_WAIT: Duration = Duration::from_millis(10);
-/// Messages that wait to be written to a connection whose requests stand alone.
-pub const MODERN_OUTBOX_FRAMES_MAX: usize = 256;
 /// Resources one stream of notifications is about. Each is subscribed to before the stream begins.
 pub const LISTEN_URIS_MAX: usize = 100;
 

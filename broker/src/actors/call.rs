@@ -313,6 +313,7 @@ impl Call {
         if self.told.swap(true, Ordering::AcqRel) {
             return;
         }
+        self.session.note_given_up();
         let reason = lock(&self.cancel_reason).take().map(|reason| format!(",\"reason\":{}", String::from_utf8_lossy(&reason)));
         let params = format!("{{\"requestId\":{wire_id}{}}}", reason.unwrap_or_default());
         connection.send_later(handshake::notification(Method::Cancelled, Some(params.as_bytes())));

@@ -17,7 +17,7 @@ use protocol::{
     method::Method,
     modern::{
         HOP_META, MISSING_CLIENT_CAPABILITY,
-        inputs::InputRequest,
+        inputs::{INPUTS_MAX, InputRequest},
         is_modern_error,
         results::{self, CacheHint},
         tool_headers,
@@ -188,17 +188,27 @@ pub fn input_request(question: &Message) -> Option<(u64, InputRequest)> {
     Some((number, InputRequest { key, method: question.method, params }))
 }
 
-/// The URLs an error asks the client to open (MCP 2025-11-25, Elicitation: -32042).
+/// The URLs an error asks the client to open (MCP 2025-11-25, Elicitation: -32042). None where one of them is no such request:
+/// then the error is one like any other.
 pub fn elicitations_required(error: &Message) -> Vec<InputRequest> {
     let Some(data) = error.bytes(error.fields.error_data) else { return Vec::new() };
     let Ok(document) = Document::parse(data, &json::Limits::default()) else { return Vec::new() };
-    let list = document.root().get("elicitations");
-    let requests = list.into_iter().flat_map(|list| list.elements()).enumerate().map(|(at, one)| InputRequest {
+    let Some(list) = document.root().get("elicitations").filter(|list| list.kind() == ValueKind::Array) else { return Vec::new() };
+    if list.elements().any(|one| !opens_a_url(&one)) || list.elements().count() > INPUTS_MAX {
+        return Vec::new();
+    }
+    let requests = list.elements().enumerate().map(|(at, one)| InputRequest {
         key: format!("elicitation-{}", at + 1),
         method: Method::ElicitationCreate,
         params: Some(without(one.raw(), &["elicitationId", "task", "_meta"])),
     });
     requests.collect()
+}
+
+fn opens_a_url(request: &json::Value<'_>) -> bool {
+    let is_text = |key: &str| request.get(key).is_some_and(|value| value.kind() == ValueKind::String);
+    let mode = request.get("mode").and_then(|mode| mode.as_str());
+    request.kind() == ValueKind::Object && mode.as_deref() == Some("url") && ["url", "message", "elicitationId"].into_iter().all(is_text)
 }
 
 fn without(object: &[u8], members: &[&str]) -> Bytes {
@@ -313,6 +323,14 @@ mod tests {
             r#"{"jsonrpc":"2.0","id":4,"error":{"code":-32042,"message":"m","data":{"elicitations":[{"mode":"url","elicitationId":"e","url":"https://x","message":"m"}]}}}"#,
         );
         assert_eq!(elicitations_required(&error)[0].params.as_deref(), Some(&br#"{"mode":"url","url":"https://x","message":"m"}"#[..]));
+        let fine = r#"{"mode":"url","elicitationId":"e","url":"https://x","message":"m"}"#;
+        for junk in ["7", "{}", r#"{"mode":"form","message":"m"}"#, r#"{"mode":"url","elicitationId":"e","url":7,"message":"m"}"#, "[]"] {
+            for list in [format!("[{junk}]"), format!("[{fine},{junk}]"), junk.to_owned()] {
+                let text =
+                    format!(r#"{{"jsonrpc":"2.0","id":4,"error":{{"code":-32042,"message":"m","data":{{"elicitations":{list}}}}}}}"#);
+                assert_eq!(elicitations_required(&message(&text)), [], "{list}");
+            }
+        }
     }
 
     #[test]

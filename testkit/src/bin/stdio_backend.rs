@@ -233,8 +233,8 @@ impl Server {
 
     fn tools(&self) -> Vec<Value> {
         let mut names = vec![
-            "echo", "progress", "sample", "elicit", "roots", "add_tool", "log", "exit", "hang", "twice", "stray", "garbage", "pid", "env",
-            "touch",
+            "echo", "progress", "sample", "elicit", "late", "roots", "add_tool", "log", "exit", "hang", "twice", "stray", "garbage", "pid",
+            "env", "touch",
         ];
         if self.extra_tool.load(Ordering::SeqCst) {
             names.push("extra");
@@ -274,6 +274,15 @@ impl Server {
                 let schema = json!({"type": "object", "properties": {"name": {"type": "string"}}});
                 let params = json!({"message": arguments["message"], "requestedSchema": schema});
                 text(&self.ask("elicitation/create", params).await.to_string())
+            }
+            // Asks after a while, whatever became of the call meanwhile.
+            "late" => {
+                let progress = json!({"progressToken": params["_meta"]["progressToken"], "progress": 1});
+                send(json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": progress}));
+                tokio::time::sleep(std::time::Duration::from_millis(arguments["pauseMs"].as_u64().unwrap_or(0))).await;
+                let schema = json!({"type": "object", "properties": {}});
+                let question = json!({"message": arguments["message"], "requestedSchema": schema});
+                text(&self.ask("elicitation/create", question).await.to_string())
             }
             "roots" => text(&self.ask("roots/list", json!({})).await.to_string()),
             "add_tool" => {

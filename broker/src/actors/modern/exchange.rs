@@ -89,6 +89,11 @@ impl Waiting {
         self.lease.session()
     }
 
+    /// It has a connection to its backend to itself.
+    pub(super) fn is_alone(&self) -> bool {
+        self.lease.is_alone()
+    }
+
     /// Answers a question of the backend for the client.
     fn answer(&self, number: u64, answer: &Bytes) {
         if let Some(message) = read(answer_frame(number, answer)) {
@@ -99,6 +104,9 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
+        if self.is_under_way() {
+            self.lease.retire();
+        }
         self.session().cancel_request(&self.id);
     }
 }

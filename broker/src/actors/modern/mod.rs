@@ -11,7 +11,7 @@ mod parked;
 mod stand_in;
 
 use std::{
-    sync::Arc,
+    sync::{Arc, Weak},
     time::{Duration, Instant},
 };
 
@@ -47,8 +47,9 @@ use crate::{
 pub struct Modern {
     stand_ins: StandIns,
     parking: Parking,
-    offers: DashMap<(TenantId, Endpoint), (Arc<Catalog>, Arc<Offer>)>,
-    lists: DashMap<ListPlace, (Arc<Catalog>, Bytes)>,
+    offers: DashMap<(TenantId, Endpoint), (Weak<Catalog>, Arc<Offer>)>,
+    /// Made of catalogs that nothing here keeps alive.
+    lists: DashMap<ListPlace, (Weak<Catalog>, Bytes)>,
 }
 
 type ListPlace = (TenantId, Endpoint, ListKind, Option<String>);
@@ -87,11 +88,11 @@ impl Modern {
     pub fn offer(&self, tenant: &Tenant, endpoint: &Endpoint) -> Option<Arc<Offer>> {
         let known = self.offers.get(&(tenant.id.clone(), endpoint.clone()))?;
         let (catalog, offer) = known.value();
-        Arc::ptr_eq(catalog, &tenant.catalog()).then(|| offer.clone())
+        is_of(catalog, &tenant.catalog()).then(|| offer.clone())
     }
 
-    pub fn note_offer(&self, tenant: &Tenant, endpoint: &Endpoint, catalog: Arc<Catalog>, offer: &Arc<Offer>) {
-        self.offers.insert((tenant.id.clone(), endpoint.clone()), (catalog, offer.clone()));
+    pub fn note_offer(&self, tenant: &Tenant, endpoint: &Endpoint, catalog: &Arc<Catalog>, offer: &Arc<Offer>) {
+        self.offers.insert((tenant.id.clone(), endpoint.clone()), (Arc::downgrade(catalog), offer.clone()));
     }
 
     /// Requests that are on their way.
@@ -144,7 +145,7 @@ impl Visitor {
         }
         let (catalog, lists) = (self.tenant.catalog(), &self.shared.modern.lists);
         let place = (self.tenant.id.clone(), self.endpoint.clone(), kind, cursor.as_deref().map(str::to_owned));
-        if let Some(known) = lists.get(&place).filter(|known| Arc::ptr_eq(&known.value().0, &catalog)) {
+        if let Some(known) = lists.get(&place).filter(|known| is_of(&known.value().0, &catalog)) {
             return Ok(known.value().1.clone());
         }
         let page = catalog.list(&self.endpoint, kind, cursor.as_deref())?;
@@ -153,7 +154,9 @@ impl Visitor {
         if lists.len() >= MODERN_LISTS_KEPT_MAX {
             lists.clear();
         }
-        lists.insert(place, (catalog, result.clone()));
+        // What was made of the tenant's catalogs before this one is asked for by nobody.
+        lists.retain(|(tenant, ..), (of, _)| *tenant != self.tenant.id || is_of(of, &catalog));
+        lists.insert(place, (Arc::downgrade(&catalog), result.clone()));
         Ok(result)
     }
 
@@ -167,6 +170,11 @@ impl Visitor {
     fn list_hint(&self) -> CacheHint {
         self.shared.config.compat.list_hint()
     }
+}
+
+/// Whether something was made of this very catalog.
+fn is_of(known: &Weak<Catalog>, catalog: &Arc<Catalog>) -> bool {
+    std::ptr::eq(known.as_ptr(), Arc::as_ptr(catalog))
 }
 
 /// The list that is asked for.

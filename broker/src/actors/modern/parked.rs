@@ -2,7 +2,8 @@
 //!
 //! What the client brings back is sealed: it names this process, the place here and the round, and opens only for the same
 //! principal at the same endpoint. A place is left once: who brings the same state again finds nothing. Nobody waits for
-//! ever, and each caller has so many places.
+//! ever, and each caller has so many places and so many bytes; of the connections that carry one request alone some are left
+//! for requests that ask nothing.
 
 use std::{
     collections::HashMap,
@@ -24,7 +25,7 @@ use super::{Visitor, exchange::Waiting, millis};
 use crate::{
     actors::sync::lock,
     auth::Caller,
-    limits::{PARKED_MAX, PARKED_PER_CALLER_MAX},
+    limits::{PARKED_BYTES_MAX, PARKED_BYTES_PER_CALLER_MAX, PARKED_MAX, PARKED_PER_CALLER_MAX, STAND_INS_PARKED_MAX},
     rules::{catalog::Endpoint, modern},
 };
 
@@ -39,6 +40,8 @@ pub(super) struct Parked {
     round: u32,
     expires: Instant,
     pub(super) questions: Vec<Asked>,
+    /// Of the questions, which is what it costs to keep it.
+    bytes: usize,
     /// What goes on once they are answered; `None`: the request is sent again.
     pub(super) waiting: Option<Waiting>,
 }
@@ -119,6 +122,7 @@ impl Visitor {
             endpoint: self.endpoint.clone(),
             round: leave.round,
             expires: Instant::now() + within,
+            bytes: leave.questions.iter().map(Asked::bytes).sum(),
             questions: leave.questions,
             waiting,
         };
@@ -163,7 +167,31 @@ impl Visitor {
     }
 }
 
+/// How many, and how large.
+#[derive(Default)]
+struct Held {
+    count: usize,
+    bytes: usize,
+}
+
+impl Held {
+    fn add(&mut self, one: &Parked) {
+        self.count += 1;
+        self.bytes = self.bytes.saturating_add(one.bytes);
+    }
+}
+
+impl Asked {
+    fn bytes(&self) -> usize {
+        self.request.key.len() + self.request.params.as_ref().map_or(0, Bytes::len)
+    }
+}
+
 impl Parked {
+    fn is_alone(&self) -> bool {
+        self.waiting.as_ref().is_some_and(Waiting::is_alone)
+    }
+
     pub(super) fn round(&self) -> u32 {
         self.round
     }
@@ -182,9 +210,29 @@ pub(super) fn answer_frame(number: u64, answer: &Bytes) -> Bytes {
 impl Parking {
     fn put(&self, number: u128, one: Parked) -> Result<(), Refusal> {
         let mut parked = self.lock();
-        let own = parked.values().filter(|other| other.caller == one.caller).count();
-        if parked.len() >= PARKED_MAX || own >= PARKED_PER_CALLER_MAX {
-            let text = format!("{own} requests of this caller wait for input already, of at most {PARKED_PER_CALLER_MAX}");
+        let (mut own, mut all) = (Held::default(), Held::default());
+        for other in parked.values() {
+            all.add(other);
+            if other.caller == one.caller {
+                own.add(other);
+            }
+        }
+        let alone =
+            parked.values().filter(|other| other.is_alone() && other.caller == one.caller && other.endpoint == one.endpoint).count();
+        // The first of a caller, and the first of all, has room whatever its size: a message has a limit of its own.
+        let fills = |held: &Held, max: usize| held.count > 0 && held.bytes.saturating_add(one.bytes) > max;
+        if all.count >= PARKED_MAX || own.count >= PARKED_PER_CALLER_MAX {
+            let text = format!("{} requests of this caller wait for input already, of at most {PARKED_PER_CALLER_MAX}", own.count);
+            return Err(Refusal::new(ErrorKind::TooManyCalls, text));
+        }
+        if fills(&all, PARKED_BYTES_MAX) || fills(&own, PARKED_BYTES_PER_CALLER_MAX) {
+            let text = format!("what this caller is asked holds {} bytes already, of at most {PARKED_BYTES_PER_CALLER_MAX}", own.bytes);
+            return Err(Refusal::new(ErrorKind::TooManyCalls, text));
+        }
+        if one.is_alone() && alone >= STAND_INS_PARKED_MAX {
+            let text = format!(
+                "{alone} requests of this caller wait for input at backends that can not tell them apart, of at most {STAND_INS_PARKED_MAX}"
+            );
             return Err(Refusal::new(ErrorKind::TooManyCalls, text));
         }
         parked.insert(number, one);

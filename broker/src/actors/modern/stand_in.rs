@@ -98,9 +98,27 @@ impl Lease {
     }
 }
 
+impl Lease {
+    /// Nothing else goes through it meanwhile.
+    pub(super) fn is_alone(&self) -> bool {
+        self.freed.is_some()
+    }
+
+    /// Its request is given up while its backend may be at it. What that asks from now on can be told from what it asks for
+    /// another request only where there is no other: nobody goes through this one any more.
+    pub(super) fn retire(&self) {
+        if self.is_alone() {
+            self.session().note_given_up();
+        }
+    }
+}
+
 impl Drop for Lease {
     fn drop(&mut self) {
         if let Some(freed) = &self.freed {
+            if self.session().gave_up() {
+                self.session().end("a request was given up that its backend may be at");
+            }
             self.stand_in.alone.store(false, Ordering::Release);
             freed.notify_waiters();
         }

@@ -113,6 +113,8 @@ pub struct Session {
     epoch: AtomicI64,
     /// It is another's, or about to be, or over: nothing new begins here.
     leaving: AtomicBool,
+    /// A call of it was given up that its backend may be at.
+    gave_up: AtomicBool,
     /// Held while what is stored is made and written, so that an older state never overwrites a newer one.
     storing: tokio::sync::Mutex<Storing>,
     /// When its client was last heard of, as stored.
@@ -203,6 +205,7 @@ impl Session {
             settling: AtomicUsize::new(0),
             epoch: AtomicI64::new(epoch),
             leaving: AtomicBool::new(false),
+            gave_up: AtomicBool::new(false),
             storing: tokio::sync::Mutex::new(Storing { told: state.told }),
             seen_stored_ms: AtomicU64::new(shared.uptime_ms()),
             shared,
@@ -228,6 +231,15 @@ impl Session {
     /// Nothing new begins here: the session is over, another's, or about to be.
     pub fn is_leaving(&self) -> bool {
         self.leaving.load(Ordering::Relaxed)
+    }
+
+    /// A call was given up that its backend may be at, and may still ask something for.
+    pub fn note_given_up(&self) {
+        self.gave_up.store(true, Ordering::Release);
+    }
+
+    pub fn gave_up(&self) -> bool {
+        self.gave_up.load(Ordering::Acquire)
     }
 
     /// It is another's, or anybody's: what its client has to say is for whoever has it next.

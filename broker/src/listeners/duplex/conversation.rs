@@ -186,7 +186,7 @@ pub(super) async fn write(session: &Arc<Session>, outbox: &mut Reader, sink: &mu
 }
 
 /// The client took nothing for too long.
-fn is_stalled(error: &WriteError) -> bool {
+pub(super) fn is_stalled(error: &WriteError) -> bool {
     matches!(error, WriteError::Stalled { .. }) || matches!(error, WriteError::Io(error) if error.kind() == std::io::ErrorKind::TimedOut)
 }
 

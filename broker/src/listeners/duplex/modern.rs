@@ -4,38 +4,49 @@
 use std::{
     collections::{HashMap, hash_map::Entry},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Instant,
 };
 
 use bytes::Bytes;
 use protocol::{
     envelope::{Kind, Message, Rejected},
     error::{ErrorKind, Refusal},
-    ids::RequestId,
+    ids::{RequestId, TenantId},
     json,
     method::Method,
 };
-use tokio::sync::mpsc;
+use tokio::sync::Notify;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::frame::{FrameSink, FrameSource, Goodbye, ReadError};
 
 use super::{
     Guest, Known,
+    conversation::is_stalled,
     opening::{self, BACKEND, TOKEN, refusal_of},
 };
 use crate::{
     actors::{
         modern::{
-            StateError, Visitor,
+            Visitor,
             exchange::{Exchange, Step},
             listening::Listening,
         },
         shared::Shared,
+        stream::{Batch, EventStream, Reader},
+        tenant::Place,
     },
     broker::Broker,
-    limits::{HALF_CLOSED_MAX, MODERN_OUTBOX_FRAMES_MAX, OUTBOX_BATCH_FRAMES},
-    listeners::modern::{Reaction, admitted, react},
+    limits::{HALF_CLOSED_MAX, OUTBOX_BATCH_BYTES, OUTBOX_BATCH_FRAMES, OUTBOX_FRAMES_MAX},
+    listeners::{
+        http::{Led, lead},
+        modern::{Reaction, admitted, react},
+    },
     metrics::{Direction, Side},
-    rules::{catalog::Endpoint, modern},
+    rules::{
+        catalog::Endpoint,
+        event_log::{EventKind, LogLimits},
+        modern,
+    },
 };
 
 /// What serves the requests of one connection.
@@ -46,6 +57,12 @@ pub(super) struct Desk {
     /// Requests that are not answered yet.
     open: Mutex<HashMap<RequestId, CancellationToken>>,
     running: TaskTracker,
+    /// What is for the client, as much of it as a session's connection may hold.
+    out: Arc<EventStream>,
+    /// Something of it was written.
+    room: Notify,
+    /// Its own among the connections of each tenant that it asks for.
+    places: Mutex<HashMap<TenantId, Place>>,
     /// Somebody without a key was refused: whoever guesses keys has to connect for each of them.
     expelled: CancellationToken,
 }
@@ -55,6 +72,7 @@ pub(super) enum Answering {
     Whole(Bytes),
     Exchange(Box<Exchange>),
     Listening(Box<Listening>),
+    Led(Box<Led>),
     Over,
 }
 
@@ -66,6 +84,11 @@ impl Answering {
             Self::Whole(frame) => Step::Answer(frame.clone(), None),
             Self::Exchange(exchange) => exchange.next().await,
             Self::Listening(listening) => listening.next().await,
+            Self::Led(led) => match led.next().await {
+                Some((frame, true)) => Step::Answer(frame, None),
+                Some((frame, false)) => Step::Frame(frame),
+                None => Step::Over,
+            },
         };
         match step {
             Step::Frame(frame) => Some(frame),
@@ -113,7 +136,20 @@ pub(super) fn visitor(broker: &Arc<Broker>, guest: &Guest, message: &Message) ->
 
 impl Desk {
     pub(super) fn new(broker: Arc<Broker>, guest: Guest, stop: CancellationToken) -> Arc<Self> {
-        Arc::new(Self { broker, guest, stop, open: Mutex::default(), running: TaskTracker::new(), expelled: CancellationToken::new() })
+        let limits = LogLimits { events: OUTBOX_FRAMES_MAX, bytes: broker.shared.config.limits.outbox_bytes };
+        let out = EventStream::outbox(0, limits, None);
+        out.count_in(&broker.shared.waiting);
+        Arc::new(Self {
+            broker,
+            guest,
+            stop,
+            open: Mutex::default(),
+            running: TaskTracker::new(),
+            out,
+            room: Notify::new(),
+            places: Mutex::default(),
+            expelled: CancellationToken::new(),
+        })
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {
@@ -127,44 +163,101 @@ impl Desk {
         source: &mut impl FrameSource,
         sink: &mut impl FrameSink,
     ) -> Option<Goodbye> {
-        let (out, mut frames) = mpsc::channel(MODERN_OUTBOX_FRAMES_MAX);
-        let life = CancellationToken::new();
+        let (life, last) = (CancellationToken::new(), CancellationToken::new());
         let _ends_with_it = life.clone().drop_guard();
-        self.take(first, &out, &life);
-        let writing = async {
-            let mut batch = Vec::new();
-            loop {
-                if frames.recv_many(&mut batch, OUTBOX_BATCH_FRAMES).await == 0 {
-                    return Some(Goodbye::Done);
-                }
-                self.shared().metrics.bytes(Direction::Out, Side::Client, batch.iter().map(Bytes::len).sum());
-                if let Err(error) = sink.send_all(&mut batch).await {
-                    tracing::debug!(%error, "the connection can not be written to any more");
-                    return None;
-                }
-            }
-        };
+        let Ok(mut reader) = self.out.read_from(0) else { return None };
+        if let Some(refused) = self.take(first, &life) {
+            self.say(EventKind::Answer, refused);
+        }
+        let writing = self.write(&mut reader, sink, &last);
         tokio::pin!(writing);
         let goodbye = tokio::select! {
             biased;
             goodbye = &mut writing => return goodbye,
-            goodbye = self.read(source, out, &life) => goodbye?,
+            goodbye = self.read(source, &life) => goodbye?,
         };
         // What is answered still goes out; the writer ends when the last request has.
-        let last = async {
-            let written = writing.await;
-            written.map(|_| goodbye)
+        self.running.close();
+        let finishing = async {
+            tokio::select! {
+                biased;
+                written = &mut writing => return written,
+                () = self.running.wait() => last.cancel(),
+            }
+            writing.await.map(|_| goodbye)
         };
-        tokio::time::timeout(HALF_CLOSED_MAX, last).await.unwrap_or(Some(goodbye))
+        tokio::time::timeout(HALF_CLOSED_MAX, finishing).await.unwrap_or(Some(goodbye))
+    }
+
+    /// Writes what is for the client, until there is nothing more after `last`.
+    async fn write(&self, reader: &mut Reader, sink: &mut impl FrameSink, last: &CancellationToken) -> Option<Goodbye> {
+        let mut frames = Vec::new();
+        loop {
+            let batch = match reader.take_now(OUTBOX_BATCH_FRAMES, OUTBOX_BATCH_BYTES, &mut frames) {
+                Some(batch) => batch,
+                None => {
+                    frames = Vec::new(); // most connections wait most of the time
+                    tokio::select! {
+                        biased;
+                        batch = reader.next_batch(OUTBOX_BATCH_FRAMES, OUTBOX_BATCH_BYTES, &mut frames) => batch,
+                        () = last.cancelled() => return Some(Goodbye::Done),
+                    }
+                }
+            };
+            if let Batch::End(_) = batch {
+                self.cut();
+                return Some(Goodbye::SlowReader);
+            }
+            self.shared().metrics.bytes(Direction::Out, Side::Client, frames.iter().map(Bytes::len).sum());
+            let sent = tokio::select! {
+                biased;
+                sent = sink.send_all(&mut frames) => sent,
+                () = reader.stream.was_cut() => {
+                    self.cut();
+                    return None; // in the middle of a message, so no word can follow it
+                }
+            };
+            if sent.as_ref().is_err_and(is_stalled) {
+                self.cut();
+                return None;
+            }
+            if let Err(error) = sent {
+                tracing::debug!(%error, "the connection can not be written to any more");
+                return None;
+            }
+            reader.sent(None);
+            self.room.notify_one();
+        }
+    }
+
+    /// The client does not read.
+    fn cut(&self) {
+        self.shared().metrics.rate_limited("outbox_bytes");
+        tracing::info!(transport = self.guest.transport, "a client does not read what it is sent, its connection is closed");
+    }
+
+    fn say(&self, kind: EventKind, frame: Bytes) {
+        let _cut = self.out.push(Instant::now(), kind, frame); // the writer sees to what is cut
+    }
+
+    /// Nothing is answered faster than it is read.
+    async fn wait_for_room(&self) {
+        while self.out.is_half_full() {
+            self.room.notified().await; // the writer ends the connection of a client that takes nothing
+        }
     }
 
     /// Takes what the client sends until nothing more comes. `None`: the connection is gone.
-    async fn read(self: &Arc<Self>, source: &mut impl FrameSource, out: mpsc::Sender<Bytes>, life: &CancellationToken) -> Option<Goodbye> {
+    async fn read(self: &Arc<Self>, source: &mut impl FrameSource, life: &CancellationToken) -> Option<Goodbye> {
         loop {
+            let next = async {
+                self.wait_for_room().await;
+                source.next().await
+            };
             let frame = tokio::select! {
                 biased;
                 () = self.expelled.cancelled() => return Some(Goodbye::Policy),
-                frame = source.next() => frame,
+                frame = next => frame,
                 () = self.stop.cancelled() => return Some(Goodbye::GoingAway),
             };
             let frame = match frame {
@@ -172,7 +265,7 @@ impl Desk {
                 Ok(None) => return Some(Goodbye::Done),
                 Err(error) => {
                     if let Some(refusal) = refusal_of(&error) {
-                        let _gone = out.send(self.refusal(&refusal, None)).await;
+                        self.say(EventKind::Answer, self.refusal(&refusal, None));
                     }
                     return match error {
                         ReadError::Closed { .. } | ReadError::Io(_) => None,
@@ -182,17 +275,14 @@ impl Desk {
             };
             match self.decode(frame) {
                 Ok(message) if message.kind == Kind::Request => {
-                    let refused = self.take(message, &out, life);
-                    if let Some(frame) = refused {
-                        let _gone = out.send(frame).await;
+                    if let Some(refused) = self.take(message, life) {
+                        self.say(EventKind::Answer, refused);
                     }
                 }
                 Ok(message) if message.method == Method::Cancelled => self.cancelled(&message),
                 // Clients answer nothing in this revision, and tell nothing else.
                 Ok(_) => self.shared().metrics.dropped_notification("unknown"),
-                Err(Rejected { refusal, id, .. }) => {
-                    let _gone = out.send(self.refusal(&refusal, id.as_ref())).await;
-                }
+                Err(Rejected { refusal, id, .. }) => self.say(EventKind::Answer, self.refusal(&refusal, id.as_ref())),
             }
         }
     }
@@ -204,25 +294,25 @@ impl Desk {
     }
 
     /// Begins a request in a task of its own. `Some`: it is refused.
-    fn take(self: &Arc<Self>, message: Message, out: &mpsc::Sender<Bytes>, life: &CancellationToken) -> Option<Bytes> {
+    fn take(self: &Arc<Self>, message: Message, life: &CancellationToken) -> Option<Bytes> {
         let id = message.id.clone()?;
         let cancelled = life.child_token();
         if let Err(refusal) = self.enter(&id, &cancelled) {
             return Some(self.refusal(&refusal, Some(&id)));
         }
-        let (desk, out) = (self.clone(), out.clone());
+        let desk = self.clone();
         self.running.spawn(async move {
             let answering = async {
                 let mut answering = desk.begin(message).await;
+                // Progress and log messages may be left out where the client does not keep up, changes may not.
+                let passing = if matches!(answering, Answering::Listening(_)) { EventKind::Message } else { EventKind::Passing };
                 while let Some(frame) = answering.next().await {
-                    // Until there is room for its answer a request counts: a client that does not read has so many at most.
-                    let Ok(room) = out.reserve().await else { return };
                     // The id is free before the client can know the answer, and may be another request's after that.
                     if matches!(answering, Answering::Over) {
                         desk.leave(&id);
-                        return room.send(frame);
+                        return desk.say(EventKind::Answer, frame);
                     }
-                    room.send(frame);
+                    desk.say(passing, frame);
                 }
                 desk.leave(&id);
             };
@@ -266,25 +356,39 @@ impl Desk {
 
     /// Begins what is asked for.
     pub(super) async fn begin(&self, message: Message) -> Answering {
-        let id = message.id.clone();
+        let (id, frame) = (message.id.clone(), message.frame.clone());
         let begun = async {
             let visitor = visitor(&self.broker, &self.guest, &message)?;
+            self.count_in(&visitor)?;
             let request = admitted(&self.broker, message)?;
-            react(&self.broker, &visitor, request).await
+            Ok(match react(&self.broker, &visitor, request).await? {
+                Reaction::Answer(frame) => Answering::Whole(frame),
+                Reaction::Exchange(exchange) => Answering::Exchange(exchange),
+                Reaction::Listening(listening) => Answering::Listening(listening),
+                Reaction::Elsewhere(place) => match &id {
+                    Some(id) => Answering::Led(Box::new(lead(&self.broker, &visitor, &place, id, &frame).await?)),
+                    None => Answering::Over,
+                },
+            })
         };
-        match begun.await {
-            Ok(Reaction::Answer(frame)) => Answering::Whole(frame),
-            Ok(Reaction::Exchange(exchange)) => Answering::Exchange(exchange),
-            Ok(Reaction::Listening(listening)) => Answering::Listening(listening),
-            // Requests are led to other replicas over HTTP only: here they end with the process they began in.
-            Ok(Reaction::Elsewhere(_)) => Answering::Whole(self.refusal(&StateError::Expired.refusal(), id.as_ref())),
-            Err(refusal) => {
-                if refusal.kind == ErrorKind::Unauthorized {
-                    self.expelled.cancel();
-                }
-                Answering::Whole(self.refusal(&refusal, id.as_ref()))
+        begun.await.unwrap_or_else(|refusal: Refusal| {
+            if matches!(refusal.kind, ErrorKind::Unauthorized | ErrorKind::TooManyConnections) {
+                self.expelled.cancel();
             }
+            Answering::Whole(self.refusal(&refusal, id.as_ref()))
+        })
+    }
+
+    /// The connection is one of the tenant's. Where that is known before the first message it was counted then.
+    fn count_in(&self, visitor: &Visitor) -> Result<(), Refusal> {
+        if self.guest.known.is_some() {
+            return Ok(());
         }
+        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Entry::Vacant(free) = places.entry(visitor.tenant.id.clone()) {
+            free.insert(visitor.tenant.enter()?);
+        }
+        Ok(())
     }
 
     pub(super) fn refusal(&self, refusal: &Refusal, id: Option<&RequestId>) -> Bytes {

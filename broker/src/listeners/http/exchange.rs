@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method as HttpMethod, Request, Response, StatusCode,
-    header::{ORIGIN, VARY},
+    header::{ACCESS_CONTROL_REQUEST_HEADERS, ALLOW, ORIGIN, VARY},
     request::Parts as HeadParts,
 };
 use hyper::body::Incoming;
@@ -17,6 +17,8 @@ use protocol::{
     envelope::Rejected,
     error::{ErrorKind, Refusal},
     ids::BackendId,
+    modern::headers::PARAM_PREFIX,
+    version::Version,
 };
 
 use super::{
@@ -31,6 +33,7 @@ use crate::{
     auth::Caller,
     broker::{Broker, unknown_backend},
     config::EventLog,
+    limits::PREFLIGHT_PARAMS_MAX,
     rules::catalog::Endpoint,
     telemetry::request,
 };
@@ -102,7 +105,7 @@ async fn dispatch(broker: &Arc<Broker>, reach: Reach<'_>, request: Request<Incom
     }
     let method = head.method.clone();
     if method == HttpMethod::OPTIONS {
-        return Ok(preflight());
+        return Ok(preflight(&head.headers));
     }
     if ![HttpMethod::POST, HttpMethod::GET, HttpMethod::DELETE].contains(&method) {
         return Err(anonymous(Refusal::new(ErrorKind::MethodNotAllowed, "this endpoint takes GET, POST and DELETE")));
@@ -116,6 +119,9 @@ async fn dispatch(broker: &Arc<Broker>, reach: Reach<'_>, request: Request<Incom
     let asked = Asked { broker, reach, caller, endpoint, head };
     if method == HttpMethod::POST {
         return asked.post(body).await;
+    }
+    if asked.is_of_no_session() {
+        return Ok(posts_only(broker));
     }
     // Boxed, as is all that is rare here: calls would be moved with room for it.
     Box::pin(asked.get_or_delete()).await.map_err(anonymous)
@@ -139,7 +145,22 @@ pub(super) fn client(broker: &Broker, head: &HeadParts) -> Result<Caller, Refusa
     gate::bearer(&head.headers, &head.uri).and_then(|bearer| broker.authenticate_on(bearer, certified))
 }
 
+/// What a GET or DELETE of 2026-07-28 gets (MCP 2026-07-28, Streamable HTTP: there are neither).
+fn posts_only(broker: &Broker) -> Response<Body> {
+    let refusal = Refusal::new(ErrorKind::MethodNotAllowed, "requests of 2026-07-28 are POSTs");
+    let mut response = answer::refusal(&broker.shared, &refusal, None);
+    response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST, OPTIONS"));
+    response
+}
+
 impl Asked<'_> {
+    /// Whether there is no session that it could be about, whatever else it says.
+    fn is_of_no_session(&self) -> bool {
+        let is_modern = |value: &HeaderValue| value.as_bytes() == Version::V2026_07_28.as_str().as_bytes();
+        let eras = self.broker.shared.config.compat.eras;
+        !eras.has_sessions() || (eras.has_modern() && self.head.headers.get(PROTOCOL_VERSION).is_some_and(is_modern))
+    }
+
     async fn get_or_delete(self) -> Result<Response<Body>, Refusal> {
         let (headers, is_get) = (&self.head.headers, self.head.method == HttpMethod::GET);
         let session_id = session_id(headers)?;
@@ -187,16 +208,25 @@ fn endpoint(path: &str) -> Result<Endpoint, Rejected> {
     }
 }
 
-/// CORS preflight (Fetch standard); a page that is not allowed gets no grant.
-pub(super) fn preflight() -> Response<Body> {
+/// CORS preflight (Fetch standard); a page that is not allowed gets no grant. Which headers repeat arguments depends on the
+/// tools (MCP 2026-07-28, Streamable HTTP): of these, those that are asked for are allowed.
+pub(super) fn preflight(asked: &HeaderMap) -> Response<Body> {
     let mut response = answer::empty(StatusCode::NO_CONTENT);
     let headers = response.headers_mut();
     headers.insert("allow", HeaderValue::from_static("GET, POST, DELETE, OPTIONS"));
     headers.insert("access-control-allow-methods", HeaderValue::from_static("GET, POST, DELETE"));
-    let allowed =
-        "authorization, content-type, accept, mcp-session-id, mcp-protocol-version, last-event-id, traceparent, tracestate, baggage";
-    headers.insert("access-control-allow-headers", HeaderValue::from_static(allowed));
+    let mut allowed = "authorization, content-type, accept, mcp-session-id, mcp-protocol-version, last-event-id, traceparent, tracestate, baggage, mcp-method, mcp-name".to_owned();
+    let wished = asked.get_all(ACCESS_CONTROL_REQUEST_HEADERS).iter().filter_map(|value| value.to_str().ok());
+    let names = wished.flat_map(|value| value.split(',')).filter_map(|name| HeaderName::from_bytes(name.trim().as_bytes()).ok());
+    for name in names.filter(|name| name.as_str().starts_with(PARAM_PREFIX)).take(PREFLIGHT_PARAMS_MAX) {
+        allowed.push_str(", ");
+        allowed.push_str(name.as_str());
+    }
+    if let Ok(allowed) = HeaderValue::try_from(allowed) {
+        headers.insert("access-control-allow-headers", allowed);
+    }
     headers.insert("access-control-max-age", HeaderValue::from_static("600"));
+    headers.append(VARY, HeaderValue::from_static("access-control-request-headers"));
     response
 }
 

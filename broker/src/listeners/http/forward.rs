@@ -11,7 +11,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, Method as HttpMethod, Request, Response, StatusCode, Uri, header::CONTENT_TYPE};
+use http::{
+    HeaderMap, HeaderValue, Method as HttpMethod, Request, Response, StatusCode, Uri,
+    header::{ACCEPT, CONTENT_TYPE},
+};
 use http_body_util::{BodyExt, Either, Full};
 use hyper::body::{Body as _, Frame, Incoming, SizeHint};
 use protocol::{
@@ -26,7 +29,7 @@ use super::{
     vouched,
 };
 use crate::{
-    actors::{session::Session, shared::Shared},
+    actors::{modern::Visitor, session::Session, shared::Shared},
     auth::Caller,
     broker::Broker,
     limits::RELAYED_WHOLE_BYTES_MAX,
@@ -142,10 +145,7 @@ impl Asked<'_> {
 
     /// A request that stands alone, for the replica where it began. `None`: it can not be served there any more.
     pub(super) async fn send_to(&self, replica: &Owner, body: &Bytes) -> Option<Response<Body>> {
-        match forward(self.broker, &replica.address, &self.outgoing(body)).await {
-            Forwarded::Answered(response) => Some(response),
-            Forwarded::NotSent | Forwarded::Missed(_) | Forwarded::Repeatable => None,
-        }
+        sent_alone(self.broker, replica, &self.outgoing(body)).await
     }
 
     fn outgoing(&self, body: &Bytes) -> Outgoing {
@@ -155,6 +155,26 @@ impl Asked<'_> {
             headers: vouched::outgoing(&self.head.headers, &self.caller),
             body: body.clone(),
         }
+    }
+}
+
+/// The same of one that came over a connection, as a client would POST it.
+pub(super) async fn sent_from_connection(broker: &Broker, replica: &Owner, visitor: &Visitor, body: &Bytes) -> Option<Response<Body>> {
+    let uri = match &visitor.endpoint {
+        Endpoint::Aggregated => Uri::from_static("/mcp"),
+        Endpoint::Single(backend) => Uri::try_from(format!("/mcp/{backend}")).ok()?,
+    };
+    let mut headers = HeaderMap::new();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
+    let outgoing = Outgoing { method: HttpMethod::POST, uri, headers: vouched::outgoing(&headers, &visitor.caller), body: body.clone() };
+    sent_alone(broker, replica, &outgoing).await
+}
+
+async fn sent_alone(broker: &Broker, replica: &Owner, outgoing: &Outgoing) -> Option<Response<Body>> {
+    match forward(broker, &replica.address, outgoing).await {
+        Forwarded::Answered(response) => Some(response),
+        Forwarded::NotSent | Forwarded::Missed(_) | Forwarded::Repeatable => None,
     }
 }
 

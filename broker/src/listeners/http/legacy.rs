@@ -80,7 +80,7 @@ async fn answered(broker: &Arc<Broker>, gate: &Gate, request: Request<Incoming>,
     let is_stream = head.uri.path() != MESSAGES;
     let endpoint = endpoint(head.uri.path())?;
     match (&head.method, is_stream) {
-        (&HttpMethod::OPTIONS, _) => return Ok(preflight()),
+        (&HttpMethod::OPTIONS, _) => return Ok(preflight(&head.headers)),
         (&HttpMethod::GET, true) | (&HttpMethod::POST, false) => {}
         _ => return Err(Refusal::new(ErrorKind::MethodNotAllowed, "/sse takes GET, /messages takes POST")),
     }

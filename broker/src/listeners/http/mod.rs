@@ -7,6 +7,7 @@ mod answer;
 mod exchange;
 mod forward;
 mod gate;
+mod led;
 mod legacy;
 mod modern;
 mod post;
@@ -30,7 +31,10 @@ use tokio::{net::TcpListener, sync::Notify};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::{StallGuard, tcp::Stream, tls::ListenerKind};
 
-pub(in crate::listeners) use self::exchange::handle_replica;
+pub(in crate::listeners) use self::{
+    exchange::handle_replica,
+    led::{Led, lead},
+};
 use self::{gate::Gate, unsent::Unsent};
 use super::{
     admission::{Admission, Admitted},

@@ -74,6 +74,11 @@ impl Asked<'_> {
         })
     }
 
+    /// Another replica has compared the headers, or its client's wire has none.
+    fn compares_headers(&self) -> bool {
+        matches!(self.reach, Reach::Edge(_))
+    }
+
     async fn modern_answer(&self, message: Message, frame: &Bytes) -> Result<Response<Body>, Refusal> {
         // Over HTTP a request is cancelled by closing its stream, so that there is nothing to tell (same section).
         if message.kind == Kind::Notification {
@@ -82,7 +87,9 @@ impl Asked<'_> {
         let (headers, spoken) = (&self.head.headers, message.clone());
         let request = match admitted(self.broker, message) {
             // Of what the body lacks it is told first; of what it says, once the headers say the same.
-            Err(refusal) if matches!(refusal.kind, ErrorKind::UnsupportedProtocolVersion | ErrorKind::MethodNotFound) => {
+            Err(refusal)
+                if self.compares_headers() && matches!(refusal.kind, ErrorKind::UnsupportedProtocolVersion | ErrorKind::MethodNotFound) =>
+            {
                 version_header(headers, &spoken)?;
                 if refusal.kind == ErrorKind::MethodNotFound {
                     same(headers, METHOD, &spoken.method_text(), "method")?;
@@ -91,10 +98,12 @@ impl Asked<'_> {
             }
             request => request?,
         };
-        version_header(headers, &request.message)?;
-        mirrored(headers, &request.message)?;
         let visitor = self.broker.visitor(self.caller.clone(), self.endpoint.clone(), TRANSPORT)?;
-        mirrored_arguments(headers, &request.message, &visitor.tenant.catalog(), &visitor)?;
+        if self.compares_headers() {
+            version_header(headers, &request.message)?;
+            mirrored(headers, &request.message)?;
+            mirrored_arguments(headers, &request.message, &visitor.tenant.catalog(), &visitor)?;
+        }
         match react(self.broker, &visitor, request).await? {
             Reaction::Answer(frame) => {
                 self.broker.shared.metrics.bytes(Direction::Out, Side::Client, frame.len());

@@ -1,7 +1,7 @@
 //! Headers, statuses and eras over HTTP (MCP 2026-07-28, Streamable HTTP).
 
 use serde_json::{Value, json};
-use testkit::FakeBackend;
+use testkit::{FakeBackend, ModernBackend};
 
 use super::{Modern, VERSION, meta};
 use crate::{broker_with, builder, echo, initialize_body, refused, request};
@@ -114,6 +114,58 @@ async fn n_hdr_03_arguments_that_a_tool_wants_repeated_are_compared() {
         let names: Vec<&str> = listed["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect();
         assert_eq!(names, [name], "a tool that asks for what no client can send is not listed");
     }
+}
+
+#[tokio::test]
+async fn n_hdr_05_arguments_are_repeated_for_the_backend_by_its_own_schema() {
+    let backend = ModernBackend::http().await;
+    let properties = json!({"region": {"type": "string", "x-mcp-header": "Region"}});
+    backend.list("tools", vec![json!({"name": "regional", "inputSchema": {"type": "object", "properties": properties}})]);
+    let broker = builder().backend("default", "b", backend.spec()).start().await;
+    for (path, name) in [("/mcp/b", "regional"), ("/mcp", "b__regional")] {
+        let client = Modern::of(&broker, path);
+        let params = json!({"name": name, "arguments": {"region": "ü"}, "_meta": meta(json!({}))});
+        let mut headers = client.headers("tools/call", &params);
+        headers.push(("mcp-param-region".to_owned(), "=?base64?w7w=?=".to_owned()));
+        client.send(&headers, request(1, "tools/call", params)).await.expect_status(200, path).await;
+        let seen = backend.seen_of("tools/call").pop().unwrap();
+        assert_eq!((seen.header("mcp-name"), seen.header("mcp-param-region")), (Some("regional"), Some("=?base64?w7w=?=")));
+    }
+}
+
+#[tokio::test]
+async fn n_http_01_there_is_nothing_but_posts() {
+    let backend = FakeBackend::echo().await;
+    let broker = broker_with(&backend).await;
+    let client = broker.client("/mcp");
+    for method in ["GET", "DELETE"] {
+        for session in [None, Some(("mcp-session-id", "ignored"))] {
+            let headers = [("accept", "text/event-stream"), ("mcp-protocol-version", "2026-07-28")];
+            let headers: Vec<_> = headers.into_iter().chain(session).collect();
+            let response = client.send(method, &headers, "").await;
+            assert_eq!((response.status, response.header("allow")), (405, Some("POST, OPTIONS")), "{method}");
+        }
+        let legacy = client.send(method, &[("accept", "text/event-stream")], "").await;
+        assert_eq!(legacy.status, 400, "{method}: whoever does not say so may mean a session");
+    }
+}
+
+#[tokio::test]
+async fn n_http_06_pages_may_send_what_repeats_the_body() {
+    let backend = FakeBackend::echo().await;
+    let broker = broker_with(&backend).await;
+    let client = broker.client("/mcp");
+    let asked = "content-type, Mcp-Method, mcp-name,MCP-PARAM-Region ,mcp-param-x, x-other, mcp-param-a b";
+    let headers =
+        [("origin", "http://localhost:3000"), ("access-control-request-method", "POST"), ("access-control-request-headers", asked)];
+    let answer = client.send("OPTIONS", &headers, "").await;
+    let allowed = answer.header("access-control-allow-headers").unwrap().to_owned();
+    let names: Vec<&str> = allowed.split(", ").collect();
+    for wanted in ["mcp-method", "mcp-name", "mcp-param-region", "mcp-param-x", "mcp-protocol-version"] {
+        assert!(names.contains(&wanted), "{wanted}: {allowed}");
+    }
+    assert!(!allowed.contains("x-other") && !allowed.contains("a b"), "{allowed}");
+    assert!(answer.header("vary").is_some());
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use testkit::{FakeBackend, ModernBackend, ModernReply, PipeBackend, Reply};
 
 use super::{Modern, meta};
-use crate::{broker_with, builder, stdio, text_of};
+use crate::{broker_with, builder, kind, stdio, text_of};
 
 fn everything() -> Value {
     json!({"sampling": {}, "roots": {}, "elicitation": {"form": {}, "url": {}}})
@@ -23,7 +23,7 @@ fn form() -> Value {
 }
 
 /// A backend whose tool `ask` asks what its arguments say, one after the other or all at once, and tells the answers.
-async fn asking() -> FakeBackend {
+pub(super) async fn asking() -> FakeBackend {
     FakeBackend::with_tool("ask", |call| async move {
         let asks: Vec<(String, Value)> = serde_json::from_value(call.arguments()["asks"].clone()).unwrap();
         let mut answers = Vec::new();
@@ -51,7 +51,7 @@ fn asks(asks: &[(&str, Value)]) -> Value {
 }
 
 /// The only key of what is asked for, and the request.
-fn only(required: &Value) -> (String, Value) {
+pub(super) fn only(required: &Value) -> (String, Value) {
     let requests = required["inputRequests"].as_object().unwrap_or_else(|| panic!("something is asked for: {required}"));
     assert_eq!((requests.len(), required["resultType"].as_str()), (1, Some("input_required")), "{required}");
     assert!(required.get("ttlMs").is_none(), "N-CACHE-01: it is not to be kept");
@@ -209,6 +209,14 @@ async fn n_mrtr_05_who_never_comes_back_leaves_nothing_behind() {
     let late = client.retry("b__ask", arguments.clone(), &required["requestState"], json!({key: {"action": "decline"}})).await;
     assert_eq!(late["error"]["code"], -32602, "{late}");
     broker.admin().wait_metric("mcp_requests_pending", &[], |pending| pending == 0.0).await;
+}
+
+#[tokio::test]
+async fn n_mrtr_05_a_caller_has_so_many_places() {
+    let backend = asking().await;
+    let broker = broker_with(&backend).await;
+    let client = Modern::of(&broker, "/mcp").with(everything());
+    let arguments = asks(&[("elicitation/create", form())]);
     let mut last = Value::Null;
     for _ in 0..=64 {
         last = client.answer("tools/call", json!({"name": "b__ask", "arguments": arguments})).await;
@@ -267,6 +275,58 @@ async fn br_02_a_pipe_that_can_not_tell_calls_apart_carries_one_at_a_time() {
     let before = pipe.accepted();
     assert_eq!(client.call("echo", json!({"a": 1})).await["resultType"], "complete");
     assert_eq!(pipe.accepted(), before, "what is free is used again");
+}
+
+#[tokio::test]
+async fn br_02_what_is_asked_after_a_cancellation_reaches_nobody() {
+    let pipe = PipeBackend::tcp(&stdio()).await;
+    let broker = builder().backend("default", "b", pipe.spec()).start().await;
+    let client = Modern::of(&broker, "/mcp/b").with(json!({"elicitation": {}}));
+    let late = |message: &str, pause_ms: u64| {
+        let mut meta = meta(json!({"elicitation": {}}));
+        meta["progressToken"] = json!(1);
+        json!({"name": "late", "arguments": {"message": message, "pauseMs": pause_ms}, "_meta": meta})
+    };
+    // Its progress says that the call is at the backend; hanging up cancels it.
+    let mut given_up = client.post(json!(1), "tools/call", late("of the first", 300)).await.events();
+    assert_eq!(given_up.next_message().await.unwrap().1["method"], "notifications/progress");
+    let before = pipe.accepted();
+    drop(given_up);
+    let required = client.result("tools/call", late("of the second", 1_000)).await;
+    let (_, request) = only(&required);
+    assert_eq!(request["params"]["message"], "of the second");
+    assert_eq!(pipe.accepted(), before + 1, "what a cancelled request had is used by nobody else");
+}
+
+#[tokio::test]
+async fn questions_that_nobody_answers_leave_room_for_others() {
+    let backend = asking().await;
+    let pipe = PipeBackend::tcp(&stdio()).await;
+    let broker = builder().alone().backend("default", "b", backend.spec()).backend("default", "pipe", pipe.spec()).start().await;
+    let client = Modern::of(&broker, "/mcp").with(everything());
+    // In bytes: one has room whatever its size, and no more than that.
+    let mut long = form();
+    long["message"] = json!("x".repeat(7 << 20));
+    let arguments = asks(&[("elicitation/create", long)]);
+    let required = client.call("b__ask", arguments.clone()).await;
+    only(&required);
+    let refused = client.error("tools/call", json!({"name": "b__ask", "arguments": arguments})).await;
+    assert_eq!(kind(&refused), "too_many_calls", "{refused}");
+    let small = client.call("b__ask", asks(&[("roots/list", json!({}))])).await;
+    only(&small);
+    // In number, where each has a connection to itself: some are left for requests that ask nothing.
+    let mut parked = 0;
+    loop {
+        let answer = client.answer("tools/call", json!({"name": "pipe__roots", "arguments": {}})).await;
+        match answer.get("error") {
+            None => parked += 1,
+            Some(error) => {
+                assert_eq!((parked, kind(error)), (24, "too_many_calls"));
+                break;
+            }
+        }
+    }
+    assert_eq!(client.call("pipe__echo", json!({})).await["resultType"], "complete");
 }
 
 #[tokio::test]

@@ -1,10 +1,11 @@
 //! Requests that stand alone over connections (MCP 2026-07-28, Custom Transports).
 
 use serde_json::{Value, json};
-use testkit::{Authority, DuplexClient, FakeBackend, QuicPeer, Reply, TestBroker, eventually};
+use testkit::{Authority, DuplexClient, FakeBackend, Gate, QuicPeer, Reply, TestBroker, eventually};
+use tokio::{io::AsyncWriteExt, net::TcpStream};
 
 use super::meta;
-use crate::{builder, text_of};
+use crate::{builder, request, text_of};
 
 /// A broker that listens on TCP, and its backend.
 async fn listening() -> (TestBroker, FakeBackend) {
@@ -82,6 +83,56 @@ async fn a_connection_may_open_a_session_after_it_discovered_what_there_is() {
     client.result("server/discover", params(json!({}), json!({}))).await;
     let client = client.connected(json!({})).await;
     assert_eq!(text_of(&client.call("b__echo", json!({"a": 1})).await), r#"{"a":1}"#);
+}
+
+#[tokio::test]
+async fn f_19_a_client_without_a_session_that_does_not_read_is_cut() {
+    let gate = Gate::new();
+    let at_gate = gate.clone();
+    let backend = FakeBackend::with_tool("large", move |_| {
+        let gate = at_gate.clone();
+        async move {
+            gate.passed().await;
+            Reply::text(&"x".repeat(200_000))
+        }
+    })
+    .await;
+    let config = json!({"listen": {"tcp": "127.0.0.1:0"}, "limits": {"outbox_bytes": "1MiB"}});
+    let broker = builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
+    let mut socket = TcpStream::connect(broker.tcp_address()).await.unwrap();
+    socket2::SockRef::from(&socket).set_recv_buffer_size(4096).unwrap();
+    // More than the buffers of two sockets and the outbox hold together.
+    let one = |id| format!("{}\n", request(id, "tools/call", params(json!({}), json!({"name": "b__large"}))));
+    socket.write_all((0..50).map(one).collect::<String>().as_bytes()).await.unwrap();
+    backend.wait_count("all calls at the backend", 50, |seen| seen.calls("large")).await;
+    gate.open();
+    let cut = [("scope", "outbox_bytes")];
+    broker.admin().wait_metric("mcp_rate_limited_total", &cut, |count| count == 1.0).await;
+    broker.admin().wait_metric("mcp_requests_pending", &[], |pending| pending == 0.0).await;
+    broker.admin().wait_metric("mcp_outbox_bytes", &[], |bytes| bytes == 0.0).await;
+    let other = DuplexClient::builder().tcp(broker.tcp_address()).await;
+    assert_eq!(other.result("tools/call", params(json!({}), json!({"name": "b__large"}))).await["resultType"], "complete");
+}
+
+#[tokio::test]
+async fn connections_without_sessions_are_among_those_of_their_tenant() {
+    let backend = FakeBackend::echo().await;
+    let config = json!({"listen": {"tcp": "127.0.0.1:0"}, "limits": {"connections_per_tenant": 1}});
+    let broker = builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
+    let list = || params(json!({}), json!({}));
+    let first = DuplexClient::builder().tcp(broker.tcp_address()).await;
+    first.result("tools/list", list()).await;
+    first.result("tools/list", list()).await;
+    let second = DuplexClient::builder().tcp(broker.tcp_address()).await;
+    assert_eq!(second.error("tools/list", list()).await["data"]["kind"], "too_many_connections");
+    eventually("the connection to end", || async { if second.ended().await.is_empty() { Err("open") } else { Ok(()) } }).await;
+    first.break_off();
+    eventually("its place to be free", || async {
+        let next = DuplexClient::builder().tcp(broker.tcp_address()).await;
+        let answer = next.request("tools/list", list()).await;
+        if answer.get("result").is_some() { Ok(()) } else { Err(answer) }
+    })
+    .await;
 }
 
 #[tokio::test]

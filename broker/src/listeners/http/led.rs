@@ -1,0 +1,123 @@
+//! A request that stands alone and came over a connection, led to the replica where it waits: what comes back there as a
+//! response goes on here message by message.
+//!
+//! Invariant: one answer comes, the last message; when the other replica is lost before it, that is said in its place.
+//! Dropped, the request is cancelled there.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use http::{Response, header::CONTENT_TYPE};
+use http_body_util::BodyExt;
+use protocol::{
+    envelope::Message,
+    error::{ErrorKind, Refusal},
+    ids::RequestId,
+    json,
+    sse::SseParser,
+};
+
+use super::{answer::Body, forward};
+use crate::{
+    actors::{
+        modern::{Place, StateError, Visitor},
+        shared::Shared,
+    },
+    broker::Broker,
+    placement,
+    rules::modern,
+};
+
+/// Such a request on its way.
+pub(in crate::listeners) struct Led {
+    shared: Arc<Shared>,
+    tenant: String,
+    id: RequestId,
+    body: Body,
+    reading: Reading,
+}
+
+enum Reading {
+    /// One document.
+    Whole(BytesMut),
+    Events(SseParser),
+    Over,
+}
+
+/// Sends it there. The refusal: who had it is gone.
+pub(in crate::listeners) async fn lead(
+    broker: &Arc<Broker>,
+    visitor: &Visitor,
+    place: &Place,
+    id: &RequestId,
+    frame: &Bytes,
+) -> Result<Led, Refusal> {
+    let gone = || StateError::Expired.refusal();
+    let owner = placement::replica(broker, &place.node).await.ok_or_else(gone)?;
+    let response = forward::sent_from_connection(broker, &owner, visitor, frame).await.ok_or_else(gone)?;
+    Ok(Led::new(&broker.shared, visitor, id, response))
+}
+
+impl Led {
+    fn new(shared: &Arc<Shared>, visitor: &Visitor, id: &RequestId, response: Response<Body>) -> Self {
+        let is_events = response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+        let reading = match is_events {
+            true => Reading::Events(SseParser::new(shared.config.limits.message_bytes)),
+            false => Reading::Whole(BytesMut::new()),
+        };
+        Self { shared: shared.clone(), tenant: visitor.tenant.id.to_string(), id: id.clone(), body: response.into_body(), reading }
+    }
+
+    /// The next message, and whether it is the answer. Cancel-safe: a dropped call loses nothing.
+    pub(in crate::listeners) async fn next(&mut self) -> Option<(Bytes, bool)> {
+        loop {
+            match &mut self.reading {
+                Reading::Over => return None,
+                Reading::Whole(_) => {}
+                Reading::Events(parser) => match parser.next_event() {
+                    Ok(Some(event)) => {
+                        let Some(frame) = event.data.filter(|data| !data.is_empty()) else { continue };
+                        let is_answer = is_answer(&frame);
+                        if is_answer {
+                            self.reading = Reading::Over;
+                        }
+                        return Some((frame, is_answer));
+                    }
+                    Ok(None) => {}
+                    Err(_) => return Some((self.lost(), true)),
+                },
+            }
+            let data = match self.body.frame().await {
+                Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
+                Some(Err(_)) => return Some((self.lost(), true)),
+                None => return Some((self.whole(), true)),
+            };
+            match &mut self.reading {
+                Reading::Whole(text) => text.extend_from_slice(&data),
+                Reading::Events(parser) => parser.push(&data),
+                Reading::Over => return None,
+            }
+        }
+    }
+
+    /// The body ended.
+    fn whole(&mut self) -> Bytes {
+        match std::mem::replace(&mut self.reading, Reading::Over) {
+            Reading::Whole(text) if is_answer(&text.clone().freeze()) => text.freeze(),
+            _ => self.lost(),
+        }
+    }
+
+    fn lost(&mut self) -> Bytes {
+        self.reading = Reading::Over;
+        let text = "the replica where the request waited was lost before it answered: the request may or may not have been carried out";
+        let refusal = Refusal::new(ErrorKind::OutcomeUnknown, text);
+        let request_id = self.shared.note_refusal(&refusal, None, Some(&self.tenant));
+        modern::refusal_response(&refusal, Some(&self.id), &request_id)
+    }
+}
+
+fn is_answer(frame: &Bytes) -> bool {
+    let limits = json::Limits { bytes_max: frame.len(), ..json::Limits::default() };
+    Message::decode(frame.clone(), &limits).is_ok_and(|message| message.is_response())
+}
