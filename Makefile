@@ -7,7 +7,7 @@ CARGO_OUTPUT := $${CARGO_TARGET_DIR:-target}
 help:
 	@echo "make run    build the broker and start it with a demo backend"
 	@echo "make test   install what the tests need, then run all of them against the real binary"
-	@echo "make test-grounds  the broker's tests on PostgreSQL with Redis, and over two replicas behind a balancer"
+	@echo "make test-grounds  the broker's tests on PostgreSQL with Redis, and over two replicas behind a balancer; SDKs and the conformance suite on one process, too"
 	@echo "make test-deploy  start the image's steps and the topology of docker-compose.yml without containers, and use it (part of make test)"
 	@echo "make chaos  kill brokers under load for half an hour; SEED=N makes the choices of that run again, WHAT=tasks|points|rolling|expiry a part"
 	@echo "make bench  measure what stores, event logs, wires, envelopes and idle connections cost, in a release build; some minutes (WHAT=persister|events|wires|envelope|idle one of them)"

@@ -11,6 +11,7 @@ step lints
 cargo clippy --locked --workspace --all-targets -- -D warnings
 step documentation
 RUSTDOCFLAGS='-D warnings' cargo doc --locked --workspace --no-deps --document-private-items
+cargo test --locked --workspace --doc --quiet >/dev/null # there are none so far; whoever writes one is told here whether it runs
 step licences
 python3 scripts/licences.py
 step 'syntax of the scripts'

@@ -14,7 +14,17 @@ scripts/install-servers.sh >&2
 tools=$(scripts/install-deploy.sh)
 peers=$(scripts/install-peers.sh)
 
-python3 scripts/image_steps.py --binary "$binary"
-"$tools/bin/python" helm/check.py --broker "$binary"
-"$tools/bin/python" deploy/test/snippets.py "$binary" "$peers"
-"$tools/bin/python" deploy/test/topology.py "$binary" "$peers/python1/bin/python" "$(dirname "$binary")/mcp-loadtest"
+# Beside each other, as each mostly waits; what is not the last is told when it is over.
+said=$(mktemp)
+trap 'rm -f "$said"' EXIT
+{
+    python3 scripts/image_steps.py --binary "$binary"
+    "$tools/bin/python" helm/check.py --broker "$binary"
+    "$tools/bin/python" deploy/test/snippets.py "$binary" "$peers"
+} >"$said" 2>&1 &
+others=$!
+topology=0
+"$tools/bin/python" deploy/test/topology.py "$binary" "$peers/python1/bin/python" "$(dirname "$binary")/mcp-loadtest" || topology=1
+wait "$others" || { cat "$said"; exit 1; }
+cat "$said"
+exit $topology

@@ -2,8 +2,8 @@
 # Every test of the workspace, against the real binary and real peers. Called by `make test`. The test runner speaks last,
 # so whoever reads the end of the log sees its summary; what a test needs and does not find fails the test.
 # With a ground (`scripts/test.sh grounds`, by `make test-grounds`): the broker's tests that leave open what they stand on,
-# once on PostgreSQL with Redis and once over two replicas behind a balancer. The peers are on SQLite and on a cluster in every
-# run; here they are on PostgreSQL alone, too.
+# once on PostgreSQL with Redis and once over two replicas behind a balancer. The peers are on a cluster in every run, as all
+# that one broker does is done there too; here they are on SQLite and on PostgreSQL alone as well.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -12,8 +12,8 @@ scripts/install-peers.sh >/dev/null
 # Tests start these as processes; cargo builds only the binaries of the crate under test by itself.
 cargo build --locked --workspace --bins
 
-# Most tests wait for other processes most of the time.
-export NEXTEST_TEST_THREADS=${NEXTEST_TEST_THREADS:-$((2 * $(nproc)))}
+# Most tests wait most of the time; those that do not take two of these places (.config/nextest.toml).
+export NEXTEST_TEST_THREADS=${NEXTEST_TEST_THREADS:-$((3 * $(nproc)))}
 
 on_ground() {
     echo "== on $1"
@@ -27,9 +27,9 @@ on_ground() {
     fi
 }
 
-peers_on_postgres() {
-    echo "== peers on postgres"
-    cargo test --locked -p mcp-broker --test it --no-fail-fast -- --ignored on_postgres --test-threads "$(nproc)"
+peers_alone() {
+    echo "== peers on sqlite and on postgres"
+    cargo test --locked -p mcp-broker --test it --no-fail-fast -- --ignored on_sqlite on_postgres --test-threads "$(nproc)"
 }
 
 if [ "${1:-}" = grounds ]; then
@@ -37,21 +37,23 @@ if [ "${1:-}" = grounds ]; then
     for ground in postgres cluster; do
         on_ground "$ground" || failed+=("$ground")
     done
-    peers_on_postgres || failed+=("peers on postgres")
+    peers_alone || failed+=("peers on sqlite and postgres")
     [ ${#failed[@]} -eq 0 ] || { echo "failed on: ${failed[*]}" >&2; exit 1; }
     exit
 fi
-# Not the end of the run when it fails: the tests may say why. What it said is told again after them.
-deployed=0
+# Beside the other tests, and long over when they are. Not the end of the run when it fails: they may say why. What it said is
+# told again after them then.
 said=$(mktemp)
 trap 'rm -f "$said"' EXIT
-scripts/test-deploy.sh --binary "${CARGO_TARGET_DIR:-target}/debug/mcp-broker" 2>&1 | tee "$said" || deployed=1
+(set -o pipefail; scripts/test-deploy.sh --binary "${CARGO_TARGET_DIR:-target}/debug/mcp-broker" 2>&1 | tee "$said") &
+deploying=$!
+deployed=0
 tested=0
 if cargo nextest --version >/dev/null 2>&1; then
-    cargo test --locked --workspace --doc --quiet || tested=1
     cargo nextest run --locked --workspace --no-fail-fast || tested=1
 else
     cargo test --locked --workspace --no-fail-fast || tested=1
 fi
-[ $deployed -eq 0 ] || { tail -n 60 "$said"; echo "failed before these tests: scripts/test-deploy.sh; above are its last lines"; } >&2
+wait "$deploying" || deployed=1
+[ $deployed -eq 0 ] || { tail -n 60 "$said"; echo "failed beside these tests: scripts/test-deploy.sh; above are its last lines"; } >&2
 exit $((deployed | tested))

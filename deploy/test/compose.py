@@ -1,6 +1,7 @@
 """Reads docker-compose.yml as what to start on this machine: the same commands, environment and files, in which names of
 services, ports and paths inside containers are replaced by what they are here. Used by topology.py and check_compose.py."""
 
+import random
 import re
 import socket
 from pathlib import Path
@@ -8,6 +9,20 @@ from pathlib import Path
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
+# Below those that the kernel gives out by itself: a port of ours is ours while its server is started anew, too.
+PORTS = range(15_000, 32_000)
+
+
+def held_port() -> tuple[socket.socket, int]:
+    """A port that nobody has, and what keeps it from others until it is closed."""
+    while True:
+        held = socket.socket()
+        try:
+            held.bind(("127.0.0.1", port := random.choice(PORTS)))
+        except OSError:
+            held.close()
+            continue
+        return held, port
 
 
 class Compose:
@@ -24,10 +39,8 @@ class Compose:
         """Where `service:port` of the compose file is here."""
         if (service, port) not in self.ports:
             # Held until all are chosen, so that none is given out twice.
-            held = socket.socket()
-            held.bind(("127.0.0.1", 0))
+            held, self.ports[service, port] = held_port()
             self.held.append(held)
-            self.ports[service, port] = held.getsockname()[1]
         return f"127.0.0.1:{self.ports[service, port]}"
 
     def release_ports(self) -> None:

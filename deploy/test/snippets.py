@@ -14,7 +14,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,7 +22,7 @@ import urllib.request
 from pathlib import Path
 
 import yaml
-from compose import Compose
+from compose import Compose, held_port
 from processes import Processes, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -72,12 +71,6 @@ def blocks(page: str) -> list[tuple[int, str, str]]:
     return [(text[: match.start()].count("\n") + 1, match[1], match[2]) for match in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.M | re.S)]
 
 
-def free_address() -> str:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{found.getsockname()[1]}"
-
-
 def ask(url: str, method: str, body: str | None = None, headers: dict[str, str] | None = None) -> tuple[str, dict]:
     asked = {"content-type": "application/json", "accept": "application/json, text/event-stream", **(headers or {})}
     try:
@@ -104,7 +97,10 @@ class Page:
 
     def __init__(self, name: str, here: Path, program: Path, peers: Path, weather: Weather, tools: Path) -> None:
         self.name, self.here, self.program, self.peers, self.weather = name, here, program, peers, weather
-        self.http, self.admin = free_address(), free_address()
+        (http, http_port), (admin, admin_port) = held_port(), held_port()
+        self.http, self.admin = f"127.0.0.1:{http_port}", f"127.0.0.1:{admin_port}"
+        http.close()
+        admin.close()
         self.key: str | None = None
         self.said, self.served, self.scripts = "", "", 0
         self.process: subprocess.Popen | None = None

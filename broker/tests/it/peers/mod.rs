@@ -1,6 +1,7 @@
 //! Real MCP peers against the real binary: the official conformance suite in both roles, and the SDK clients of two
 //! languages in front of `server-everything`, over HTTP and over stdio. Each on every ground: SQLite, PostgreSQL with Redis,
-//! and two replicas behind a balancer that sends each request to the next of them. The peers know nothing of the ground.
+//! and two replicas behind a balancer that sends each request to the next of them. The peers know nothing of the ground. The
+//! last is part of `make test`, the others of `make test-grounds`.
 //!
 //! The peers are pinned in `/peers` and installed by `scripts/install-peers.sh` (`make test` does it). A missing peer is a
 //! failure with the command to run, never a skipped test. The scripts also run without a broker, which tells whether a
@@ -15,12 +16,14 @@ macro_rules! on_every_ground {
         mod $name {
             use testkit::Ground;
 
+            /// What one process does without others, each of the cluster's does too, and all other tests stand on this ground.
             #[tokio::test]
+            #[ignore = "run by `make test-grounds`"]
             async fn on_sqlite() {
                 super::$name(Ground::Sqlite).await;
             }
 
-            /// The cluster has these stores too, twice; alone they are of `make test-grounds`.
+            /// The cluster has these stores too, twice.
             #[tokio::test]
             #[ignore = "run by `make test-grounds`"]
             async fn on_postgres() {
