@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use protocol::ids::{TaskId, TenantId};
 
 use crate::{
-    AuditStore, Claim, ConfigStore, NodeName, NodeRecord, Renewal, SessionKey, SessionSeat, StoreError, StoredSession, StoredTask,
+    AuditStore, Change, Claim, ConfigStore, NodeName, NodeRecord, Renewal, SessionKey, SessionSeat, StoreError, StoredSession, StoredTask,
     SubscriptionCount, TaskAudience, TaskInput, TaskLook, TaskPlace, TaskStatus, Transition, WholeTask, Write, Written,
 };
 
@@ -61,7 +61,9 @@ pub trait DurableStore: ConfigStore + AuditStore {
     async fn sessions_by_digest(&self, digest: &str) -> Result<Vec<StoredSession>, StoreError>;
 
     /// Asks its owner to end a session; one without a live owner ends here. False: there is none.
-    async fn ask_session_end(&self, key: &SessionKey) -> Result<bool, StoreError>;
+    async fn ask_session_end(&self, key: &SessionKey) -> Result<bool, StoreError> {
+        self.change(Change::EndSession(key), None).await
+    }
 
     /// Removes up to `limit` sessions that nobody owns and that were not heard of for `idle`, or were asked to end.
     async fn sweep_sessions(&self, idle: Duration, limit: u32) -> Result<Vec<SessionKey>, StoreError>;

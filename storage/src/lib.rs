@@ -5,6 +5,7 @@
 //! A write to a [`DurableStore`] that returned `Ok` is on disk; what is in a [`HotStore`] may be lost at any time.
 
 mod audit;
+mod change;
 #[cfg(any(test, feature = "test"))]
 pub mod conformance;
 mod durable;
@@ -22,6 +23,7 @@ mod task;
 mod write;
 
 pub use audit::{AUDIT_ID_BYTES, AuditFilter, AuditKind, AuditRecord, AuditStore, StoredAudit};
+pub use change::Change;
 pub use durable::DurableStore;
 pub use error::StoreError;
 pub use event::{EventStore, LogEntry, LoggedEvent, StoredStream, StreamRecord};

@@ -20,3 +20,4 @@ pub mod subscriptions;
 mod sync;
 pub mod tasks;
 pub mod tenant;
+pub mod watch;

@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 
 use protocol::ids::{TaskId, TenantId};
-use storage::{NodeRecord, StoredSession, StoredTask, TaskPlace, TaskStatus, Wake};
+use storage::{Change, NodeRecord, StoredSession, StoredTask, TaskPlace, TaskStatus, Wake};
 
-use super::{Control, ControlError, answers::moment, now_us};
+use super::{Author, Control, ControlError, answers::moment, now_us};
 use crate::{
     actors::session::record::client_of,
     limits::{ADMIN_LIST_MAX, ADMIN_PAGE_ROWS},
@@ -61,14 +61,16 @@ impl Control {
     }
 
     /// Ends a session wherever it is: its owner is told at once, or with its next renewal of the lease.
-    pub async fn end_session(&self, digest: &str) -> Result<(), ControlError> {
-        let mut found = self.broker.end_session(digest);
+    pub async fn end_session(&self, digest: &str, author: &Author) -> Result<(), ControlError> {
+        let mut found = false;
+        // First what is told of: it is ended here only once the record of it is on disk, where there is one to be written.
         for stored in self.ask("sessions_by_digest", self.store().sessions_by_digest(digest)).await? {
             let key = stored.record.key;
-            found |= self.ask("ask_session_end", self.store().ask_session_end(&key)).await?;
+            found |= self.commit(Change::EndSession(&key), author).await?;
             self.durable().hot.wake(Wake::SessionEnd(key));
             tracing::info!(session = digest, "an operator asked for the session's end");
         }
+        found |= self.broker.end_session(digest);
         if found { Ok(()) } else { Err(ControlError::NotFound { what: "session", name: digest.to_owned() }) }
     }
 

@@ -26,12 +26,12 @@ use std::sync::{
 
 use arc_swap::ArcSwap;
 use protocol::ids::{BackendId, KeyId, PrincipalId, TenantId};
-use storage::{BackendRecord, DurableStore, KeyRecord, StoreError, TenantRecord, Wake};
+use storage::{BackendRecord, Change, DurableStore, KeyRecord, StoreError, TenantRecord, Wake};
 use tokio::sync::Notify;
 
 pub use self::{
     answers::{BackendSettings, BackendView, CredentialsView, KeyShown, KeyView, TenantView},
-    audit::Deed,
+    audit::{Asked, Author},
     condition::Condition,
     generation::{ConfigurationView, Generation},
     load::{LoadError, Loaded},
@@ -122,9 +122,16 @@ pub enum Readiness {
 
 /// What a `put` did.
 pub struct Put<View> {
-    pub view: View,
+    pub shown: Shown<View>,
     /// False: it was there and was replaced.
     pub created: bool,
+}
+
+/// An entry as it is shown, and the tag that names the very settings that are shown.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Shown<View> {
+    pub view: View,
+    pub tag: String,
 }
 
 /// What is asked of a new API key.
@@ -182,20 +189,19 @@ impl Control {
         self.registry.load().tenants.iter().map(|(tenant, entry)| TenantView::new(tenant, entry)).collect()
     }
 
-    pub fn tenant(&self, tenant: &TenantId) -> Result<TenantView, ControlError> {
+    pub fn tenant(&self, tenant: &TenantId) -> Result<Shown<TenantView>, ControlError> {
         let registry = self.registry.load();
         let entry = registry.tenants.get(tenant).ok_or_else(|| no_tenant(tenant))?;
-        Ok(TenantView::new(tenant, entry))
+        Ok(self.tenant_shown(tenant, entry))
     }
 
-    /// Names the settings of a tenant as they are.
-    pub fn tenant_tag(&self, tenant: &TenantId) -> Option<String> {
-        self.registry.load().tenants.get(tenant).map(|entry| self.tag(entry))
+    fn tenant_shown(&self, tenant: &TenantId, entry: &Entry<TenantSpec>) -> Shown<TenantView> {
+        Shown { view: TenantView::new(tenant, entry), tag: self.tag(entry) }
     }
 
-    /// Names the settings of a backend as they are.
-    pub fn backend_tag(&self, tenant: &TenantId, backend: &BackendId) -> Option<String> {
-        self.registry.load().backends.get(&(tenant.clone(), backend.clone())).map(|entry| self.tag(entry))
+    /// Whether there is such a tenant.
+    pub fn knows(&self, tenant: &TenantId) -> Result<(), ControlError> {
+        if self.registry.load().tenants.contains_key(tenant) { Ok(()) } else { Err(no_tenant(tenant)) }
     }
 
     pub async fn put_tenant(
@@ -203,6 +209,7 @@ impl Control {
         tenant: TenantId,
         spec: TenantSpec,
         condition: Condition,
+        author: Author,
     ) -> Result<Put<TenantView>, ControlError> {
         self.change(|control| async move {
             let registry = control.registry.load_full();
@@ -217,17 +224,16 @@ impl Control {
                 created_at_us: entry.created_at_us,
                 updated_at_us: entry.updated_at_us,
             };
-            control.ask("put_tenant", control.store().put_tenant(&record)).await?;
-            let view = TenantView::new(&tenant, &entry);
-            let created = old.is_none();
+            control.commit(Change::PutTenant(&record), &author).await?;
+            let (shown, created) = (control.tenant_shown(&tenant, &entry), old.is_none());
             control.apply_tenant(&tenant, entry);
             tracing::info!(%tenant, created, "tenant stored");
-            Ok(Put { view, created })
+            Ok(Put { shown, created })
         })
         .await
     }
 
-    pub async fn delete_tenant(self: &Arc<Self>, tenant: TenantId, condition: Condition) -> Result<(), ControlError> {
+    pub async fn delete_tenant(self: &Arc<Self>, tenant: TenantId, condition: Condition, author: Author) -> Result<(), ControlError> {
         self.change(|control| async move {
             let tag = control.registry.load().tenants.get(&tenant).map(|entry| control.tag(entry));
             condition.holds("tenant", tag.as_deref())?;
@@ -241,7 +247,7 @@ impl Control {
                 // Its next start would be refused: a declared backend without its tenant.
                 return Err(ControlError::Declared { what: "backend", name: format!("{backend} of this tenant") });
             }
-            if !control.ask("delete_tenant", control.store().delete_tenant(&tenant)).await? {
+            if !control.commit(Change::DeleteTenant(&tenant), &author).await? {
                 return Err(no_tenant(&tenant));
             }
             control.keyring.remove_tenant(&tenant);
@@ -254,17 +260,17 @@ impl Control {
     }
 
     pub async fn keys_of(&self, tenant: &TenantId) -> Result<Vec<KeyView>, ControlError> {
-        self.tenant(tenant)?;
+        self.knows(tenant)?;
         Ok(self.ask("keys_of", self.store().keys_of(tenant)).await?.iter().map(KeyView::new).collect())
     }
 
     /// Makes a key; the answer is the only place that ever shows it.
-    pub async fn create_key(self: &Arc<Self>, tenant: TenantId, wanted: NewKey) -> Result<KeyShown, ControlError> {
+    pub async fn create_key(self: &Arc<Self>, tenant: TenantId, wanted: NewKey, author: Author) -> Result<KeyShown, ControlError> {
         for (path, text) in [("name", &wanted.name), ("principal", &wanted.principal)] {
             check_label(path, text.as_deref())?;
         }
         self.change(|control| async move {
-            control.tenant(&tenant)?;
+            control.knows(&tenant)?;
             refuse_more(
                 true,
                 control.ask("keys_of", control.store().keys_of(&tenant)).await?.len(),
@@ -280,7 +286,7 @@ impl Control {
                 hash: key.hash.clone(),
                 created_at_us: now_us(),
             };
-            control.ask("put_key", control.store().put_key(&record)).await?;
+            control.commit(Change::PutKey(&record), &author).await?;
             control.keyring.insert(key.entry(tenant.clone(), record.principal.clone()));
             tracing::info!(%tenant, key = %key.id, principal = %record.principal, "key created");
             Ok(KeyShown { info: KeyView::new(&record), key: key.text })
@@ -288,10 +294,10 @@ impl Control {
         .await
     }
 
-    pub async fn delete_key(self: &Arc<Self>, tenant: TenantId, key: KeyId) -> Result<(), ControlError> {
+    pub async fn delete_key(self: &Arc<Self>, tenant: TenantId, key: KeyId, author: Author) -> Result<(), ControlError> {
         self.change(|control| async move {
-            control.tenant(&tenant)?;
-            if !control.ask("delete_key", control.store().delete_key(&tenant, &key)).await? {
+            control.knows(&tenant)?;
+            if !control.commit(Change::DeleteKey(&tenant, &key), &author).await? {
                 return Err(ControlError::NotFound { what: "key", name: key.as_str().to_owned() });
             }
             control.keyring.remove(&key);
@@ -303,15 +309,19 @@ impl Control {
     }
 
     pub fn backends(&self, tenant: &TenantId) -> Result<Vec<BackendView>, ControlError> {
-        self.tenant(tenant)?;
+        self.knows(tenant)?;
         let registry = self.registry.load();
         Ok(registry.backends_of(tenant).map(|(backend, entry)| self.backend_view(tenant, backend, entry)).collect())
     }
 
-    pub fn backend(&self, tenant: &TenantId, backend: &BackendId) -> Result<BackendView, ControlError> {
+    pub fn backend(&self, tenant: &TenantId, backend: &BackendId) -> Result<Shown<BackendView>, ControlError> {
         let registry = self.registry.load();
         let entry = registry.backends.get(&(tenant.clone(), backend.clone())).ok_or_else(|| no_backend(backend))?;
-        Ok(self.backend_view(tenant, backend, entry))
+        Ok(self.backend_shown(tenant, backend, entry))
+    }
+
+    fn backend_shown(&self, tenant: &TenantId, backend: &BackendId, entry: &Entry<BackendSpec>) -> Shown<BackendView> {
+        Shown { view: self.backend_view(tenant, backend, entry), tag: self.tag(entry) }
     }
 
     /// Registers a backend. With `wait` the answer comes once it is connected or has failed to.
@@ -322,17 +332,19 @@ impl Control {
         spec: BackendSpec,
         wait: bool,
         condition: Condition,
+        author: Author,
     ) -> Result<Put<BackendView>, ControlError> {
         self.check_egress(&spec.transport)?;
         self.config.stdio.check(&spec.transport).map_err(ControlError::Invalid)?;
         // A child is started, then spoken to; a server is connected to first.
         let within = spec.timeouts.initialize.unwrap_or(self.config.timeouts.initialize) + self.config.timeouts.connect;
         let (owner, name) = (tenant.clone(), backend.clone());
-        let created = self.change(|control| async move { control.store_backend(owner, name, spec, condition).await }).await?;
+        let stored = self.change(|control| async move { control.store_backend(owner, name, spec, condition, &author).await });
+        let (entry, created) = stored.await?;
         if wait {
             self.broker.settled(&tenant, &backend, within).await;
         }
-        Ok(Put { view: self.backend(&tenant, &backend)?, created })
+        Ok(Put { shown: self.backend_shown(&tenant, &backend, &entry), created })
     }
 
     async fn store_backend(
@@ -341,7 +353,8 @@ impl Control {
         backend: BackendId,
         spec: BackendSpec,
         condition: Condition,
-    ) -> Result<bool, ControlError> {
+        author: &Author,
+    ) -> Result<(Arc<Entry<BackendSpec>>, bool), ControlError> {
         let registry = self.registry.load_full();
         if !registry.tenants.contains_key(&tenant) {
             return Err(no_tenant(&tenant));
@@ -358,24 +371,30 @@ impl Control {
             created_at_us: entry.created_at_us,
             updated_at_us: entry.updated_at_us,
         };
-        self.ask("put_backend", self.store().put_backend(&record)).await?;
+        self.commit(Change::PutBackend(&record), author).await?;
         let created = old.is_none();
         self.broker.put_backend(&tenant, &backend, entry.spec.clone());
         tracing::info!(%tenant, %backend, created, "backend stored");
         self.edit(|registry| {
             registry.backends.insert((tenant.clone(), backend.clone()), Arc::clone(&entry));
         });
-        Ok(created)
+        Ok((entry, created))
     }
 
-    pub async fn delete_backend(self: &Arc<Self>, tenant: TenantId, backend: BackendId, condition: Condition) -> Result<(), ControlError> {
+    pub async fn delete_backend(
+        self: &Arc<Self>,
+        tenant: TenantId,
+        backend: BackendId,
+        condition: Condition,
+        author: Author,
+    ) -> Result<(), ControlError> {
         self.change(|control| async move {
             let key = (tenant, backend);
             let tag = control.registry.load().backends.get(&key).map(|entry| control.tag(entry));
             condition.holds("backend", tag.as_deref())?;
             let origin = control.registry.load().backends.get(&key).map(|entry| entry.origin);
             refuse_declared(origin, "backend", &key.1)?;
-            if !control.ask("delete_backend", control.store().delete_backend(&key.0, &key.1)).await? {
+            if !control.commit(Change::DeleteBackend(&key.0, &key.1), &author).await? {
                 return Err(no_backend(&key.1));
             }
             control.broker.remove_backend(&key.0, &key.1);
@@ -394,7 +413,7 @@ impl Control {
         if self.broker.probe(tenant, backend).await {
             self.broker.settled(tenant, backend, self.config.timeouts.initialize).await;
         }
-        self.backend(tenant, backend)
+        Ok(self.backend(tenant, backend)?.view)
     }
 
     /// Opens or closes the breaker of a backend on this replica. Not kept: the next start begins with closed ones.
@@ -403,7 +422,7 @@ impl Control {
         if !self.broker.set_breaker(tenant, backend, open) {
             return Err(no_backend(backend)); // its tenant is disabled: nothing runs
         }
-        self.backend(tenant, backend)
+        Ok(self.backend(tenant, backend)?.view)
     }
 
     fn backend_view(&self, tenant: &TenantId, backend: &BackendId, entry: &Entry<BackendSpec>) -> BackendView {

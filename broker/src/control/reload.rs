@@ -183,9 +183,19 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (control, _) = start(folder.path(), &format!("backends: {{a: {BODY}}}")).await;
         let spec = parse_backend_spec(&serde_json::json!({"transport": {"type": "http", "url": "http://127.0.0.1:9/"}})).unwrap();
-        control.put_tenant(tenant("stored"), TenantSpec::default(), crate::control::Condition::default()).await.unwrap();
         control
-            .put_backend(tenant("default"), BackendId::parse("mine").unwrap(), spec, false, crate::control::Condition::default())
+            .put_tenant(tenant("stored"), TenantSpec::default(), crate::control::Condition::default(), crate::control::Author::default())
+            .await
+            .unwrap();
+        control
+            .put_backend(
+                tenant("default"),
+                BackendId::parse("mine").unwrap(),
+                spec,
+                false,
+                crate::control::Condition::default(),
+                crate::control::Author::default(),
+            )
             .await
             .unwrap();
         let before = names(&control);
@@ -207,7 +217,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (control, keyring) = start(folder.path(), "").await;
         reload(&control, "tenants: {acme: {}}").await.unwrap();
-        let key = control.create_key(tenant("acme"), NewKey::default()).await.unwrap().key;
+        let key = control.create_key(tenant("acme"), NewKey::default(), crate::control::Author::default()).await.unwrap().key;
         assert!(keyring.verify(&key).is_some());
         reload(&control, "").await.unwrap();
         assert!(keyring.verify(&key).is_none(), "a tenant that is not declared any more is switched off");

@@ -84,10 +84,13 @@ async fn the_default_tenant_is_there_from_the_first_start_and_stays() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
     assert_eq!(rig.control.tenants().len(), 1);
-    assert!(rig.control.tenant(&tenant("default")).unwrap().enabled);
+    assert!(rig.control.tenant(&tenant("default")).unwrap().view.enabled);
     assert!(rig.keyring.is_enabled(&tenant("default")));
     assert_eq!(rig.control.readiness(), Readiness::Ready);
-    assert!(matches!(rig.control.delete_tenant(tenant("default"), Condition::default()).await, Err(ControlError::DefaultTenant)));
+    assert!(matches!(
+        rig.control.delete_tenant(tenant("default"), Condition::default(), Author::default()).await,
+        Err(ControlError::DefaultTenant)
+    ));
 }
 
 #[tokio::test]
@@ -95,12 +98,18 @@ async fn tenants_keys_and_backends_survive_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
     let spec = TenantSpec { weight: 7, ..TenantSpec::default() };
-    assert!(rig.control.put_tenant(tenant("acme"), spec.clone(), Condition::default()).await.unwrap().created);
-    assert!(!rig.control.put_tenant(tenant("acme"), spec, Condition::default()).await.unwrap().created);
+    assert!(rig.control.put_tenant(tenant("acme"), spec.clone(), Condition::default(), Author::default()).await.unwrap().created);
+    assert!(!rig.control.put_tenant(tenant("acme"), spec, Condition::default(), Author::default()).await.unwrap().created);
     let wanted = NewKey { name: Some("laptop".into()), principal: Some("ann".into()) };
-    let shown = rig.control.create_key(tenant("acme"), wanted).await.unwrap();
+    let shown = rig.control.create_key(tenant("acme"), wanted, Author::default()).await.unwrap();
     assert_eq!(rig.keyring.verify(&shown.key).unwrap().principal.as_str(), "ann");
-    assert!(rig.control.put_backend(tenant("acme"), backend("one"), nowhere(), false, Condition::default()).await.unwrap().created);
+    assert!(
+        rig.control
+            .put_backend(tenant("acme"), backend("one"), nowhere(), false, Condition::default(), Author::default())
+            .await
+            .unwrap()
+            .created
+    );
     let before = (rig.control.tenant(&tenant("acme")).unwrap(), rig.control.keys_of(&tenant("acme")).await.unwrap());
     rig.stop().await;
 
@@ -115,11 +124,15 @@ async fn tenants_keys_and_backends_survive_a_restart() {
 async fn no_secret_is_shown_and_none_is_on_disk() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
-    let put = rig.control.put_backend(tenant("default"), backend("one"), nowhere(), false, Condition::default()).await.unwrap();
-    let shown = serde_json::to_string(&put.view).unwrap();
+    let put = rig
+        .control
+        .put_backend(tenant("default"), backend("one"), nowhere(), false, Condition::default(), Author::default())
+        .await
+        .unwrap();
+    let shown = serde_json::to_string(&put.shown.view).unwrap();
     assert!(shown.contains("http://127.0.0.1:9/mcp?k=***") && shown.contains("\"bearer\":true"), "{shown}");
     assert!(!shown.contains("canary"), "{shown}");
-    let key = rig.control.create_key(tenant("default"), NewKey::default()).await.unwrap();
+    let key = rig.control.create_key(tenant("default"), NewKey::default(), Author::default()).await.unwrap();
     let listed = serde_json::to_string(&rig.control.keys_of(&tenant("default")).await.unwrap()).unwrap();
     assert!(listed.contains(&key.info.id) && !listed.contains(&key.key), "{listed}");
     for entry in std::fs::read_dir(folder.path()).unwrap() {
@@ -134,15 +147,18 @@ async fn no_secret_is_shown_and_none_is_on_disk() {
 async fn a_disabled_tenants_keys_stop_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
-    rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Condition::default()).await.unwrap();
-    let key = rig.control.create_key(tenant("acme"), NewKey::default()).await.unwrap().key;
-    rig.control.put_tenant(tenant("acme"), TenantSpec { enabled: false, ..TenantSpec::default() }, Condition::default()).await.unwrap();
+    rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Condition::default(), Author::default()).await.unwrap();
+    let key = rig.control.create_key(tenant("acme"), NewKey::default(), Author::default()).await.unwrap().key;
+    rig.control
+        .put_tenant(tenant("acme"), TenantSpec { enabled: false, ..TenantSpec::default() }, Condition::default(), Author::default())
+        .await
+        .unwrap();
     assert_eq!(rig.keyring.verify(&key), None);
-    rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Condition::default()).await.unwrap();
+    rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Condition::default(), Author::default()).await.unwrap();
     assert!(rig.keyring.verify(&key).is_some());
-    rig.control.delete_tenant(tenant("acme"), Condition::default()).await.unwrap();
+    rig.control.delete_tenant(tenant("acme"), Condition::default(), Author::default()).await.unwrap();
     assert_eq!(rig.keyring.verify(&key), None);
-    rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Condition::default()).await.unwrap();
+    rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Condition::default(), Author::default()).await.unwrap();
     assert_eq!(rig.control.keys_of(&tenant("acme")).await.unwrap(), [], "a new tenant of that name starts with nothing");
 }
 
@@ -150,13 +166,14 @@ async fn a_disabled_tenants_keys_stop_at_once() {
 async fn a_foreign_key_is_an_absent_key() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
-    rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Condition::default()).await.unwrap();
-    let key = rig.control.create_key(tenant("acme"), NewKey::default()).await.unwrap();
-    let foreign = rig.control.delete_key(tenant("default"), KeyId::new(key.info.id.clone())).await.unwrap_err().to_string();
-    let absent = rig.control.delete_key(tenant("default"), KeyId::new("nokeyatall00")).await.unwrap_err().to_string();
+    rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Condition::default(), Author::default()).await.unwrap();
+    let key = rig.control.create_key(tenant("acme"), NewKey::default(), Author::default()).await.unwrap();
+    let foreign =
+        rig.control.delete_key(tenant("default"), KeyId::new(key.info.id.clone()), Author::default()).await.unwrap_err().to_string();
+    let absent = rig.control.delete_key(tenant("default"), KeyId::new("nokeyatall00"), Author::default()).await.unwrap_err().to_string();
     assert_eq!(foreign.replace(&key.info.id, "nokeyatall00"), absent);
     assert!(rig.keyring.verify(&key.key).is_some());
-    rig.control.delete_key(tenant("acme"), KeyId::new(key.info.id)).await.unwrap();
+    rig.control.delete_key(tenant("acme"), KeyId::new(key.info.id), Author::default()).await.unwrap();
     assert_eq!(rig.keyring.verify(&key.key), None);
 }
 
@@ -168,15 +185,15 @@ async fn what_is_missing_is_named() {
     let refusals = [
         rig.control.tenant(&ghost).unwrap_err(),
         rig.control.keys_of(&ghost).await.unwrap_err(),
-        rig.control.create_key(ghost.clone(), NewKey::default()).await.err().unwrap(),
-        rig.control.put_backend(ghost.clone(), one.clone(), nowhere(), false, Condition::default()).await.err().unwrap(),
-        rig.control.delete_tenant(ghost.clone(), Condition::default()).await.unwrap_err(),
+        rig.control.create_key(ghost.clone(), NewKey::default(), Author::default()).await.err().unwrap(),
+        rig.control.put_backend(ghost.clone(), one.clone(), nowhere(), false, Condition::default(), Author::default()).await.err().unwrap(),
+        rig.control.delete_tenant(ghost.clone(), Condition::default(), Author::default()).await.unwrap_err(),
     ];
     for refusal in refusals {
         assert_eq!(refusal.to_string(), "there is no tenant ghost");
     }
     assert_eq!(
-        rig.control.delete_backend(tenant("default"), one.clone(), Condition::default()).await.unwrap_err().to_string(),
+        rig.control.delete_backend(tenant("default"), one.clone(), Condition::default(), Author::default()).await.unwrap_err().to_string(),
         "there is no backend one"
     );
     assert_eq!(rig.control.probe_backend(&tenant("default"), &one).await.unwrap_err().to_string(), "there is no backend one");
@@ -188,7 +205,7 @@ async fn labels_of_keys_are_one_short_line() {
     let rig = Rig::start(folder.path(), "").await;
     for text in ["", "two\nlines", &"x".repeat(129)] {
         let wanted = NewKey { name: None, principal: Some(text.into()) };
-        let refusal = rig.control.create_key(tenant("default"), wanted).await.err().unwrap();
+        let refusal = rig.control.create_key(tenant("default"), wanted, Author::default()).await.err().unwrap();
         assert!(matches!(&refusal, ControlError::Invalid(fault) if fault.path == "principal"), "{refusal}");
     }
 }
@@ -199,7 +216,12 @@ async fn a_refused_address_is_refused_at_registration() {
     let rig = Rig::start(folder.path(), "").await;
     for url in ["http://169.254.169.254/latest", "http://10.0.0.1/mcp", "http://[::ffff:10.0.0.1]/mcp"] {
         let spec = parse_backend_spec(&json!({"transport": {"type": "http", "url": url}})).unwrap();
-        let refusal = rig.control.put_backend(tenant("default"), backend("one"), spec, true, Condition::default()).await.err().unwrap();
+        let refusal = rig
+            .control
+            .put_backend(tenant("default"), backend("one"), spec, true, Condition::default(), Author::default())
+            .await
+            .err()
+            .unwrap();
         assert!(matches!(&refusal, ControlError::Invalid(fault) if fault.path == "transport.url"), "{refusal}");
     }
     assert_eq!(rig.control.backends(&tenant("default")).unwrap(), []);
@@ -211,17 +233,21 @@ const DECLARES_ACME: &str = r#"{"tenants": {"acme": {"weight": 3}}}"#;
 async fn a_declared_tenant_is_read_only_but_takes_keys_and_backends() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), DECLARES_ACME).await;
-    let view = rig.control.tenant(&tenant("acme")).unwrap();
+    let view = rig.control.tenant(&tenant("acme")).unwrap().view;
     assert_eq!((view.source.as_str(), view.weight), ("config", 3));
-    let refusal = rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Condition::default()).await.err().unwrap();
+    let refusal =
+        rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Condition::default(), Author::default()).await.err().unwrap();
     assert!(matches!(refusal, ControlError::Declared { .. }), "{refusal}");
-    assert!(matches!(rig.control.delete_tenant(tenant("acme"), Condition::default()).await, Err(ControlError::Declared { .. })));
-    let key = rig.control.create_key(tenant("acme"), NewKey::default()).await.unwrap().key;
-    rig.control.put_backend(tenant("acme"), backend("one"), nowhere(), false, Condition::default()).await.unwrap();
+    assert!(matches!(
+        rig.control.delete_tenant(tenant("acme"), Condition::default(), Author::default()).await,
+        Err(ControlError::Declared { .. })
+    ));
+    let key = rig.control.create_key(tenant("acme"), NewKey::default(), Author::default()).await.unwrap().key;
+    rig.control.put_backend(tenant("acme"), backend("one"), nowhere(), false, Condition::default(), Author::default()).await.unwrap();
     rig.stop().await;
 
     let rig = Rig::start(folder.path(), "").await;
-    assert!(!rig.control.tenant(&tenant("acme")).unwrap().enabled, "kept, but served no longer");
+    assert!(!rig.control.tenant(&tenant("acme")).unwrap().view.enabled, "kept, but served no longer");
     assert_eq!(rig.keyring.verify(&key), None);
     rig.stop().await;
 
@@ -234,7 +260,7 @@ async fn a_declared_tenant_is_read_only_but_takes_keys_and_backends() {
 async fn a_name_that_is_stored_and_declared_stops_the_start() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
-    rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Condition::default()).await.unwrap();
+    rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Condition::default(), Author::default()).await.unwrap();
     rig.stop().await;
     let refusal = Rig::refusal(folder.path(), DECLARES_ACME).await;
     assert!(refusal.contains("tenant acme is both stored and declared"), "{refusal}");
@@ -246,12 +272,15 @@ async fn the_default_tenant_yields_to_a_declaration_unless_it_was_changed() {
     let declared = r#"{"tenants": {"default": {"weight": 9}}}"#;
     Rig::start(folder.path(), "").await.stop().await;
     let rig = Rig::start(folder.path(), declared).await;
-    assert_eq!(rig.control.tenant(&tenant("default")).unwrap().weight, 9);
+    assert_eq!(rig.control.tenant(&tenant("default")).unwrap().view.weight, 9);
     rig.stop().await;
     let rig = Rig::start(folder.path(), "").await;
-    assert_eq!(rig.control.tenant(&tenant("default")).unwrap().weight, 1);
+    assert_eq!(rig.control.tenant(&tenant("default")).unwrap().view.weight, 1);
     assert!(rig.keyring.is_enabled(&tenant("default")));
-    rig.control.put_tenant(tenant("default"), TenantSpec { weight: 5, ..TenantSpec::default() }, Condition::default()).await.unwrap();
+    rig.control
+        .put_tenant(tenant("default"), TenantSpec { weight: 5, ..TenantSpec::default() }, Condition::default(), Author::default())
+        .await
+        .unwrap();
     rig.stop().await;
     let refusal = Rig::refusal(folder.path(), declared).await;
     assert!(refusal.contains("tenant default is both"), "{refusal}");
@@ -261,7 +290,7 @@ async fn the_default_tenant_yields_to_a_declaration_unless_it_was_changed() {
 async fn another_secret_stops_the_start() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
-    rig.control.put_backend(tenant("default"), backend("one"), nowhere(), false, Condition::default()).await.unwrap();
+    rig.control.put_backend(tenant("default"), backend("one"), nowhere(), false, Condition::default(), Author::default()).await.unwrap();
     rig.stop().await;
     let secret = folder.path().join("secret.key");
     let kept = std::fs::read(&secret).unwrap();
@@ -280,11 +309,11 @@ async fn another_secret_stops_the_start() {
 async fn a_change_is_finished_when_its_caller_is_gone() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
-    let mut asked = Box::pin(rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Condition::default()));
+    let mut asked = Box::pin(rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Condition::default(), Author::default()));
     assert!(futures_util::poll!(&mut asked).is_pending());
     drop(asked);
     // Changes happen in order: when the next one is done, so is the abandoned one.
-    rig.control.put_tenant(tenant("umbrella"), TenantSpec::default(), Condition::default()).await.unwrap();
+    rig.control.put_tenant(tenant("umbrella"), TenantSpec::default(), Condition::default(), Author::default()).await.unwrap();
     assert!(rig.control.tenant(&tenant("acme")).is_ok());
 }
 
@@ -293,8 +322,33 @@ async fn a_refused_write_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
     rig.control.close().await;
-    let refusal = rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Condition::default()).await.err().unwrap();
+    let refusal =
+        rig.control.put_tenant(tenant("acme"), TenantSpec::default(), Condition::default(), Author::default()).await.err().unwrap();
     assert!(matches!(refusal, ControlError::Store(StoreError::Unavailable { .. })), "{refusal}");
     assert!(rig.control.tenant(&tenant("acme")).is_err());
     assert!(!rig.keyring.is_enabled(&tenant("acme")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tag_names_the_very_settings_it_is_shown_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let rig = Rig::start(folder.path(), "").await;
+    let weight = |weight| TenantSpec { weight, ..TenantSpec::default() };
+    rig.control.put_tenant(tenant("acme"), weight(1), Condition::default(), Author::default()).await.unwrap();
+    let control = Arc::clone(&rig.control);
+    let changing = tokio::spawn(async move {
+        for round in 0..60 {
+            control.put_tenant(tenant("acme"), weight(1 + round % 2), Condition::default(), Author::default()).await.unwrap();
+        }
+    });
+    let mut tags = std::collections::BTreeMap::new();
+    while !changing.is_finished() {
+        let shown = rig.control.tenant(&tenant("acme")).unwrap();
+        let known = tags.entry(shown.view.weight).or_insert_with(|| shown.tag.clone());
+        assert_eq!(*known, shown.tag, "of weight {}", shown.view.weight);
+        tokio::task::yield_now().await;
+    }
+    changing.await.unwrap();
+    assert_eq!(tags.len(), 2);
+    rig.stop().await;
 }

@@ -6,11 +6,11 @@ use std::{
 };
 
 use async_trait::async_trait;
-use protocol::ids::{BackendId, KeyId, TaskId, TenantId};
+use protocol::ids::{TaskId, TenantId};
 use storage::{
-    AuditFilter, AuditRecord, AuditStore, BackendRecord, Claim, ConfigStore, DurableStore, KeyRecord, NodeName, NodeRecord, Renewal,
-    SessionKey, SessionSeat, SqliteStore, StoreError, StoredAudit, StoredSession, StoredTask, SubscriptionCount, TaskAudience, TaskInput,
-    TaskLook, TaskPlace, TaskStatus, TenantRecord, Transition, WholeTask, Write, Written,
+    AuditFilter, AuditRecord, AuditStore, BackendRecord, Change, Claim, ConfigStore, DurableStore, KeyRecord, NodeName, NodeRecord,
+    Renewal, SessionKey, SessionSeat, SqliteStore, StoreError, StoredAudit, StoredSession, StoredTask, SubscriptionCount, TaskAudience,
+    TaskInput, TaskLook, TaskPlace, TaskStatus, TenantRecord, Transition, WholeTask, Write, Written,
 };
 
 /// What becomes of a call.
@@ -62,21 +62,13 @@ impl Meddled {
 
 #[async_trait]
 impl ConfigStore for Meddled {
+    async fn change(&self, change: Change<'_>, told: Option<&AuditRecord>) -> Result<bool, StoreError> {
+        self.note(change.name());
+        self.inner.change(change, told).await
+    }
     async fn tenants(&self) -> Result<Vec<TenantRecord>, StoreError> {
         self.note("tenants");
         self.inner.tenants().await
-    }
-    async fn put_tenant(&self, record: &TenantRecord) -> Result<(), StoreError> {
-        self.note("put_tenant");
-        self.inner.put_tenant(record).await
-    }
-    async fn add_tenant(&self, record: &TenantRecord) -> Result<bool, StoreError> {
-        self.note("add_tenant");
-        self.inner.add_tenant(record).await
-    }
-    async fn delete_tenant(&self, tenant: &TenantId) -> Result<bool, StoreError> {
-        self.note("delete_tenant");
-        self.inner.delete_tenant(tenant).await
     }
     async fn keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
         self.note("keys");
@@ -86,25 +78,9 @@ impl ConfigStore for Meddled {
         self.note("keys_of");
         self.inner.keys_of(tenant).await
     }
-    async fn put_key(&self, record: &KeyRecord) -> Result<(), StoreError> {
-        self.note("put_key");
-        self.inner.put_key(record).await
-    }
-    async fn delete_key(&self, tenant: &TenantId, key: &KeyId) -> Result<bool, StoreError> {
-        self.note("delete_key");
-        self.inner.delete_key(tenant, key).await
-    }
     async fn backends(&self) -> Result<Vec<BackendRecord>, StoreError> {
         self.note("backends");
         self.inner.backends().await
-    }
-    async fn put_backend(&self, record: &BackendRecord) -> Result<(), StoreError> {
-        self.note("put_backend");
-        self.inner.put_backend(record).await
-    }
-    async fn delete_backend(&self, tenant: &TenantId, backend: &BackendId) -> Result<bool, StoreError> {
-        self.note("delete_backend");
-        self.inner.delete_backend(tenant, backend).await
     }
     async fn config_version(&self) -> Result<i64, StoreError> {
         self.note("config_version");
@@ -180,10 +156,6 @@ impl DurableStore for Meddled {
     async fn sessions_by_digest(&self, digest: &str) -> Result<Vec<StoredSession>, StoreError> {
         self.note("sessions_by_digest");
         self.inner.sessions_by_digest(digest).await
-    }
-    async fn ask_session_end(&self, key: &SessionKey) -> Result<bool, StoreError> {
-        self.note("ask_session_end");
-        self.inner.ask_session_end(key).await
     }
     async fn sweep_sessions(&self, idle: Duration, limit: u32) -> Result<Vec<SessionKey>, StoreError> {
         self.note("sweep_sessions");

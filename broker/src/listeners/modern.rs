@@ -16,9 +16,13 @@ use protocol::{
 };
 
 use crate::{
-    actors::modern::{Place, Request, StateError, Visitor, exchange::Exchange, list_kind, listening::Listening},
+    actors::{
+        modern::{Place, Request, StateError, Visitor, exchange::Exchange, list_kind, listening::Listening},
+        watch,
+    },
     broker::Broker,
     metrics::{Outcome, Side},
+    telemetry::request,
 };
 
 /// What comes of a request.
@@ -59,15 +63,32 @@ pub(super) async fn react(broker: &Broker, visitor: &Visitor, request: Request) 
     let (begun, method) = (Instant::now(), request.message.method);
     let metrics = &broker.shared.metrics;
     metrics.version_negotiated(request.meta.version, Side::Client);
-    let reaction = begin(broker, visitor, request).await;
+    // What goes to a backend is watched by the session that stands in for its client.
+    let watched = is_answered_here(method).then(|| visitor.watch().begin(&request.message));
+    let work = begin(broker, visitor, request);
+    let reaction = match &watched {
+        Some(watched) => request::scope(watched.clone(), work).await,
+        None => work.await,
+    };
     let outcome = match &reaction {
         Ok(Reaction::Answer(_) | Reaction::Listening(_)) => Outcome::Ok,
         Err(_) => Outcome::Refused,
         Ok(Reaction::Exchange(_) | Reaction::Elsewhere(_)) => return reaction, // counted where it ends
     };
+    if let Some(watched) = watched {
+        if let Err(refusal) = &reaction {
+            watched.refuse(refusal.kind);
+        }
+        request::within(watched, || watch::over(&broker.shared, outcome));
+    }
     metrics.request_finished(method, outcome, visitor.transport, begun.elapsed().as_secs_f64());
     metrics.tenant_request_finished(&visitor.tenant.id, outcome);
     reaction
+}
+
+/// From what is known here. A stream of notifications counts as answered once it is open.
+fn is_answered_here(method: Method) -> bool {
+    list_kind(method).is_some() || matches!(method, Method::ServerDiscover | Method::SubscriptionsListen)
 }
 
 async fn begin(broker: &Broker, visitor: &Visitor, request: Request) -> Result<Reaction, Refusal> {

@@ -31,7 +31,8 @@ const REDACTED: &str = "[redacted]";
 pub struct Draft {
     pub how: AuditCalls,
     pub caller: Caller,
-    pub session: String,
+    /// `None`: the request stands alone.
+    pub session: Option<String>,
     pub transport: &'static str,
     pub method: Method,
     /// The tool, prompt, resource or task that is asked for, as the client calls it.
@@ -78,7 +79,7 @@ impl Draft {
             duration_ms: Some(self.begun.elapsed().as_secs_f64() * 1_000.0),
             request_id: request.name.to_string(),
             trace_id: request.trace().map(|trace| trace.to_string()),
-            session: Some(self.session),
+            session: self.session,
             transport: Some(self.transport.to_owned()),
             address: None,
             node: node.to_owned(),

@@ -2,7 +2,7 @@
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use testkit::{FakeBackend, Reply, TestBroker, eventually};
+use testkit::{BrokerBuilder, FakeBackend, PostgresServer, Reply, TestBroker, eventually};
 
 use crate::{builder, stdio};
 
@@ -49,6 +49,57 @@ async fn what_operators_change_is_recorded_before_they_hear_of_it() {
     assert!(all[0]["arguments_digest"].as_str().unwrap().starts_with("sha256:") && all[4].get("arguments_digest").is_none());
     let text = format!("{all:?}");
     assert!(!text.contains("canary-7") && !text.contains(&key), "{text}");
+}
+
+#[tokio::test]
+async fn a_change_is_recorded_when_it_is_made_and_not_when_its_author_hears_of_it() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let broker = builder().start().await;
+    let admin = broker.admin();
+    let spec = json!({"transport": {"type": "http", "url": format!("http://{}/", silent.local_addr().unwrap())}});
+    let path = "/admin/v1/tenants/default/backends/silent";
+    let recorded = eventually("the record", || async {
+        let found = records(&broker, "tenant=default&kind=admin").await;
+        if found.is_empty() { Err(found) } else { Ok(found) }
+    });
+    // Its author waits for the handshake, and hangs up.
+    let record = tokio::select! {
+        answer = admin.try_send("PUT", path, Some(&spec)) => panic!("answered with {:?}", answer.map(|answer| answer.status)),
+        found = recorded => found[0].clone(),
+    };
+    assert_eq!((&record["target"], &record["outcome"]), (&json!(path), &json!("ok")), "{record}");
+    assert_eq!(admin.delete(path).await.0, 204);
+    let told: Vec<Value> = records(&broker, "tenant=default&kind=admin").await;
+    let actions: Vec<&str> = told.iter().map(|record| record["action"].as_str().unwrap().split(' ').next().unwrap()).collect();
+    assert_eq!(actions, ["PUT", "DELETE"], "each once: {told:?}");
+}
+
+/// A broker is killed at this point of a change; whether the next one has the change, and its record.
+async fn left_by_a_change_killed_at(point: &str, on: impl Fn() -> BrokerBuilder) -> (bool, usize) {
+    on().start().await.terminate().await;
+    let mut killed = on().env("MCP_BROKER_FAULT", point).start().await;
+    let answer = killed.admin().try_send("PUT", "/admin/v1/tenants/acme", Some(&json!({"weight": 2}))).await;
+    assert!(answer.is_err(), "it does not live to answer");
+    assert!(!killed.exited().await.success());
+    let next = on().start().await;
+    let is_there = next.admin().get("/admin/v1/tenants/acme").await.0 == 200;
+    (is_there, records(&next, "tenant=acme&kind=admin").await.len())
+}
+
+#[tokio::test]
+async fn a_change_and_its_record_outlive_a_crash_together_or_not_at_all() {
+    for (point, left) in [("change.executed", (false, 0)), ("change.told", (false, 0)), ("change.committed", (true, 1))] {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", folder.path().join("broker.db").display());
+        let on = || builder().alone().config(json!({"storage": {"url": url}}));
+        assert_eq!(left_by_a_change_killed_at(point, on).await, left, "at {point} on SQLite");
+    }
+    for (point, left) in [("change.executed", (false, 0)), ("change.committed", (true, 1))] {
+        let server = PostgresServer::fast().await;
+        let (url, node) = (server.database().await, json!({"secret": "0123456789abcdef"}));
+        let on = || builder().alone().config(json!({"storage": {"url": url}, "node": node}));
+        assert_eq!(left_by_a_change_killed_at(point, on).await, left, "at {point} on PostgreSQL");
+    }
 }
 
 #[tokio::test]

@@ -147,6 +147,56 @@ fn what_is_not_to_be_had_at_start_ends_with_69() {
 }
 
 #[test]
+fn a_secret_that_is_missing_or_another_ends_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    for key in ["NODE__SECRET_FILE", "AUTH__ADMIN_TOKEN_FILE", "STORAGE__URL_FILE"] {
+        let served = run(folder.path(), &["serve"], &[(&format!("MCP_BROKER__{key}"), "nowhere/secret")]);
+        assert_eq!(served.status.code(), Some(64), "{key}");
+        assert!(text(&served.stderr).contains(key) && text(&served.stderr).contains("nowhere/secret"), "{}", text(&served.stderr));
+    }
+    let shared = run(folder.path(), &["serve"], &[("MCP_BROKER__STORAGE__URL", "postgres://u:hush@127.0.0.1:1/d")]);
+    assert_eq!(shared.status.code(), Some(64));
+    assert!(text(&shared.stderr).contains("node.secret") && !text(&shared.stderr).contains("hush"), "{}", text(&shared.stderr));
+
+    let broker = Broker::start(folder.path(), "");
+    let admin = broker.ready.split_whitespace().find_map(|pair| pair.strip_prefix("admin=")).unwrap().to_owned();
+    let add = ["backend", "add", "nobody", "--url", "http://127.0.0.1:9/"];
+    let added = run(folder.path(), &add, &[("MCP_BROKER_ADMIN_URL", &format!("http://{admin}"))]);
+    assert!(added.status.success(), "{}", text(&added.stderr));
+    broker.signal(Signal::TERM);
+    assert_eq!(broker.ended().code(), Some(0));
+    let secret = folder.path().join("data/secret.key");
+    let kept = std::fs::read(&secret).unwrap();
+    std::fs::remove_file(&secret).unwrap();
+    let lost = run(folder.path(), &["serve", "--config", "b.yaml"], &[]);
+    assert_eq!((lost.status.code(), text(&lost.stdout)), (Some(70), String::new()));
+    assert!(text(&lost.stderr).contains("restore it beside the database"), "{}", text(&lost.stderr));
+    std::fs::write(&secret, kept).unwrap();
+    let other = run(folder.path(), &["serve", "--config", "b.yaml"], &[("MCP_BROKER__NODE__SECRET", "another-secret-of-a-node")]);
+    assert_eq!(other.status.code(), Some(70));
+    assert!(text(&other.stderr).contains("backend default/nobody"), "{}", text(&other.stderr));
+}
+
+#[test]
+fn a_database_file_of_another_build_ends_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let database = ("MCP_BROKER__STORAGE__URL", "sqlite:data/b.db");
+    let early = run(folder.path(), &["serve"], &[database, ("MCP_BROKER__STORAGE__MIGRATE_ON_START", "false")]);
+    assert_eq!((early.status.code(), text(&early.stdout)), (Some(69), String::new()));
+    assert!(text(&early.stderr).contains("mcp-broker migrate"), "{}", text(&early.stderr));
+    assert_eq!(run(folder.path(), &["migrate"], &[database]).status.code(), Some(0));
+    let newer = "import sqlite3; d = sqlite3.connect('data/b.db'); \
+        d.execute('UPDATE _sqlx_migrations SET version = 999 WHERE version = (SELECT max(version) FROM _sqlx_migrations)'); d.commit()";
+    assert!(std::process::Command::new("python3").args(["-c", newer]).current_dir(folder.path()).status().unwrap().success());
+    for command in ["serve", "migrate"] {
+        let refused = run(folder.path(), &[command], &[database]);
+        assert_eq!((refused.status.code(), text(&refused.stdout)), (Some(69), String::new()), "{command}");
+        let sentence = text(&refused.stderr);
+        assert!(sentence.contains("999") && sentence.contains("newer"), "{command}: {sentence}");
+    }
+}
+
+#[test]
 fn the_first_line_tells_the_addresses_and_either_signal_stops() {
     let folder = tempfile::tempdir().unwrap();
     for signal in [Signal::TERM, Signal::INT] {

@@ -4,9 +4,13 @@
 use std::{collections::HashSet, path::Path};
 
 use serde_json::{Value, json};
-use testkit::{BrokerBuilder, Collector, FakeBackend, Mood, Reply, SeenSpan, TestBroker, eventually};
+use testkit::{BrokerBuilder, Collector, FakeBackend, Ledger, Mood, Reply, SeenSpan, TestBroker, eventually};
 
-use crate::{builder, stdio, text_of};
+use crate::{
+    builder,
+    cluster::{as_task, on, opened_at, over, served_at},
+    stdio, text_of,
+};
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const CLIENT_SPAN: &str = "b7ad6b7169203331";
@@ -165,6 +169,41 @@ async fn a_question_of_a_call_is_in_its_trace() {
     let asked = find(&spans, "CLIENT", "sampling/createMessage");
     assert_eq!(asked.parent, find(&spans, "CLIENT", "tools/call b__sample").id);
     assert!(!asked.failed, "{asked:#?}");
+}
+
+#[tokio::test]
+async fn a_trace_stays_whole_when_another_replica_takes_over() {
+    let (collector, ledger) = (Collector::start().await, Ledger::start().await);
+    let traces = json!({"endpoint": collector.endpoint(), "trusted": ["*"], "ratio": 0});
+    let mut cluster = on(&ledger).config(json!({"telemetry": {"traces": traces}})).cluster(2).start().await;
+    let key = cluster.operator().create_key("default").await;
+    let client = opened_at(&cluster, 0, &key).await;
+    let there = cluster.at(1, &client);
+    let meta = json!({"traceparent": traceparent(true)});
+    let call = |key: &str| json!({"name": "b__write", "arguments": {"key": key}, "_meta": meta});
+    there.result("tools/call", call("passed on to its owner")).await;
+    let mut as_task = as_task("put", json!({"key": "moved", "hang": true}));
+    as_task["_meta"] = meta.clone();
+    let made = client.result("tools/call", as_task).await;
+    ledger.wait_for("moved").await;
+    let servers = |spans: &[SeenSpan]| spans.iter().filter(|span| span.kind == "SERVER").count();
+    collector.trace(TRACE, "what the first replica did", |spans| servers(spans) == 2).await;
+    // In the middle of the task's call; it does no harm twice, so the next owner makes it again.
+    cluster.kill(0).await;
+    served_at(&cluster, 1, &client).await;
+    eventually("the call again", || async { if ledger.count("moved") == 2 { Ok(()) } else { Err(()) } }).await;
+    ledger.release();
+    assert_eq!(over(&there, made["task"]["taskId"].as_str().unwrap()).await, "completed");
+    there.result("tools/call", call("served by the next owner")).await;
+    let all = |spans: &[SeenSpan]| servers(spans) == 3 && has(spans, "INTERNAL", "tools/call b__put");
+    let spans = collector.trace(TRACE, "what the second replica did", |spans| all(spans)).await;
+    assert_connected(&spans);
+    let (run, attempt) = (find(&spans, "INTERNAL", "tools/call b__put"), find(&spans, "CLIENT", "tools/call b__put"));
+    assert_eq!((attempt.parent.as_str(), run.parent.as_str()), (run.id.as_str(), find(&spans, "SERVER", "tools/call b__put").id.as_str()));
+    let seen = ledger.backend().wait_count("both calls", 2, |seen| seen.calls("put")).await;
+    assert_eq!(seen[1].header("traceparent"), Some(format!("00-{TRACE}-{}-01", attempt.id).as_str()));
+    let first = find(&spans, "SERVER", "tools/call b__put");
+    assert_ne!(run.resource["service.instance.id"], first.resource["service.instance.id"], "two processes: {spans:#?}");
 }
 
 #[tokio::test]

@@ -40,6 +40,7 @@ macro_rules! durable_conformance {
                 records_are_filtered_and_paged
                 only_what_is_old_is_removed
                 records_outlive_their_tenant
+                a_change_and_what_is_told_of_it_are_one
             }
             nodes {
                 a_lease_runs_from_joining

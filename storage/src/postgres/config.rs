@@ -1,54 +1,119 @@
 //! [`ConfigStore`]: tenants, API keys and backends.
 
 use async_trait::async_trait;
-use protocol::ids::{BackendId, KeyId, PrincipalId, TenantId};
-use sqlx::postgres::PgRow;
+use protocol::ids::{KeyId, PrincipalId, TenantId};
+use sqlx::{Row as _, postgres::PgRow};
 
 use super::{
     PostgresStore, StatementError, fault,
     rows::{self, get},
 };
-use crate::{BackendRecord, ConfigStore, KeyRecord, StoreError, TenantRecord};
+use crate::{AuditRecord, BackendRecord, Change, ConfigStore, KeyRecord, StoreError, TenantRecord, fault_point};
+
+/// One statement that makes a change and adds what is told of it ($2 to $6), if anything was changed. `$again` says how the answer
+/// is to be read where the one before was lost ($1).
+macro_rules! changing {
+    ($change:literal, $again:literal) => {
+        concat!(
+            "WITH done AS (",
+            $change,
+            "), told AS (INSERT INTO audit (id, at_us, kind, tenant, body)
+                SELECT $2::bytea, $3, $4, $5, $6 WHERE $2::bytea IS NOT NULL AND EXISTS (SELECT FROM done)
+                ON CONFLICT (id) DO NOTHING)
+             SELECT EXISTS (SELECT FROM done) OR ($1 AND ",
+            $again,
+            ")"
+        )
+    };
+}
+
+/// Gone counts as removed: by what was told, where something was.
+macro_rules! removing {
+    ($change:literal) => {
+        changing!($change, "($2::bytea IS NULL OR EXISTS (SELECT FROM audit WHERE id = $2))")
+    };
+}
+
+impl PostgresStore {
+    async fn make(&self, change: Change<'_>, told: Option<&AuditRecord>) -> Result<bool, StatementError> {
+        let query = |again| {
+            let values = sqlx::query(statement(change))
+                .bind(again)
+                .bind(told.map(|record| record.id.as_slice()))
+                .bind(told.map(|record| record.at_us))
+                .bind(told.map(|record| record.kind.name()))
+                .bind(told.and_then(|record| record.tenant.as_deref()))
+                .bind(told.map(|record| record.body.as_bytes()));
+            match change {
+                Change::PutTenant(record) | Change::AddTenant(record) => {
+                    values.bind(record.tenant.as_str()).bind(record.settings.as_str()).bind(record.created_at_us).bind(record.updated_at_us)
+                }
+                Change::DeleteTenant(tenant) => values.bind(tenant.as_str()),
+                Change::PutKey(record) => values
+                    .bind(record.key.as_str())
+                    .bind(record.tenant.as_str())
+                    .bind(record.principal.as_str())
+                    .bind(record.name.as_str())
+                    .bind(record.hash.as_slice())
+                    .bind(record.created_at_us),
+                Change::DeleteKey(tenant, key) => values.bind(tenant.as_str()).bind(key.as_str()),
+                Change::PutBackend(record) => values
+                    .bind(record.tenant.as_str())
+                    .bind(record.backend.as_str())
+                    .bind(record.settings.as_slice())
+                    .bind(record.created_at_us)
+                    .bind(record.updated_at_us),
+                Change::DeleteBackend(tenant, backend) => values.bind(tenant.as_str()).bind(backend.as_str()),
+                Change::EndSession(key) => values.bind(key.as_bytes().as_slice()),
+            }
+        };
+        let rows = self.rows(query).await?;
+        rows.first().map_or(Ok(false), |row| row.try_get(0).map_err(StatementError::Failed))
+    }
+}
+
+const fn statement(change: Change<'_>) -> &'static str {
+    match change {
+        Change::PutTenant(_) => changing!(
+            "INSERT INTO tenants (tenant, settings, created_at_us, updated_at_us) VALUES ($7, $8, $9, $10)
+             ON CONFLICT (tenant) DO UPDATE SET settings = excluded.settings, updated_at_us = excluded.updated_at_us RETURNING 1",
+            "TRUE"
+        ),
+        Change::AddTenant(_) => changing!(
+            "INSERT INTO tenants (tenant, settings, created_at_us, updated_at_us) VALUES ($7, $8, $9, $10)
+             ON CONFLICT (tenant) DO NOTHING RETURNING 1",
+            "FALSE"
+        ),
+        Change::DeleteTenant(_) => removing!("SELECT 1 WHERE delete_tenant($7)"),
+        // After a lost answer, the very same key counts as this one. Its hash tells: nobody else can have made it.
+        Change::PutKey(_) => changing!(
+            "INSERT INTO api_keys (key_id, tenant, principal, name, hash, created_at_us) SELECT $7, $8, $9, $10, $11, $12
+             WHERE NOT ($1 AND EXISTS (SELECT 1 FROM api_keys WHERE key_id = $7 AND tenant = $8 AND hash = $11)) RETURNING 1",
+            "TRUE"
+        ),
+        Change::DeleteKey(..) => removing!("DELETE FROM api_keys WHERE tenant = $7 AND key_id = $8 RETURNING 1"),
+        Change::PutBackend(_) => changing!(
+            "INSERT INTO backends (tenant, backend, settings, created_at_us, updated_at_us) VALUES ($7, $8, $9, $10, $11)
+             ON CONFLICT (tenant, backend) DO UPDATE SET settings = excluded.settings, updated_at_us = excluded.updated_at_us RETURNING 1",
+            "TRUE"
+        ),
+        Change::DeleteBackend(..) => removing!("DELETE FROM backends WHERE tenant = $7 AND backend = $8 RETURNING 1"),
+        Change::EndSession(_) => removing!("SELECT 1 WHERE ask_session_end($7)"),
+    }
+}
 
 #[async_trait]
 impl ConfigStore for PostgresStore {
+    async fn change(&self, change: Change<'_>, told: Option<&AuditRecord>) -> Result<bool, StoreError> {
+        fault_point::passed("change.executed");
+        let made = self.make(change, told).await.map_err(|error| refusal(error, change))?;
+        fault_point::passed("change.committed");
+        Ok(made)
+    }
+
     async fn tenants(&self) -> Result<Vec<TenantRecord>, StoreError> {
         let found = self.rows(|_| sqlx::query("SELECT tenant, settings, created_at_us, updated_at_us FROM tenants ORDER BY tenant"));
         found.await?.iter().map(tenant_record).collect()
-    }
-
-    async fn put_tenant(&self, record: &TenantRecord) -> Result<(), StoreError> {
-        let upsert = |_| {
-            sqlx::query(
-                "INSERT INTO tenants (tenant, settings, created_at_us, updated_at_us) VALUES ($1, $2, $3, $4)
-                 ON CONFLICT (tenant) DO UPDATE SET settings = excluded.settings, updated_at_us = excluded.updated_at_us",
-            )
-            .bind(record.tenant.as_str())
-            .bind(record.settings.as_str())
-            .bind(record.created_at_us)
-            .bind(record.updated_at_us)
-        };
-        self.rows(upsert).await?;
-        Ok(())
-    }
-
-    async fn add_tenant(&self, record: &TenantRecord) -> Result<bool, StoreError> {
-        let insert = |_again| {
-            sqlx::query(
-                "INSERT INTO tenants (tenant, settings, created_at_us, updated_at_us) VALUES ($1, $2, $3, $4)
-                 ON CONFLICT (tenant) DO NOTHING RETURNING 1",
-            )
-            .bind(record.tenant.as_str())
-            .bind(record.settings.as_str())
-            .bind(record.created_at_us)
-            .bind(record.updated_at_us)
-        };
-        Ok(!self.rows(insert).await?.is_empty())
-    }
-
-    async fn delete_tenant(&self, tenant: &TenantId) -> Result<bool, StoreError> {
-        // After a lost answer, gone counts as removed.
-        self.is_true(|again| sqlx::query("SELECT delete_tenant($1) OR $2").bind(tenant.as_str()).bind(again)).await
     }
 
     async fn keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
@@ -64,75 +129,9 @@ impl ConfigStore for PostgresStore {
         self.rows(select).await?.iter().map(key_record).collect()
     }
 
-    async fn put_key(&self, record: &KeyRecord) -> Result<(), StoreError> {
-        // After a lost answer, the very same key counts as this one. Its hash tells: nobody else can have made it.
-        let insert = |again| {
-            sqlx::query(
-                "INSERT INTO api_keys (key_id, tenant, principal, name, hash, created_at_us)
-                 SELECT $1, $2, $3, $4, $5, $6
-                 WHERE NOT ($7 AND EXISTS (SELECT 1 FROM api_keys WHERE key_id = $1 AND tenant = $2 AND hash = $5))",
-            )
-            .bind(record.key.as_str())
-            .bind(record.tenant.as_str())
-            .bind(record.principal.as_str())
-            .bind(record.name.as_str())
-            .bind(record.hash.as_slice())
-            .bind(record.created_at_us)
-            .bind(again)
-        };
-        match self.rows(insert).await {
-            Ok(_) => Ok(()),
-            Err(StatementError::Failed(error)) if fault::is_duplicate(&error) => {
-                Err(StoreError::Exists { what: format!("key {}", record.key) })
-            }
-            Err(error) => Err(under_tenant(error, &record.tenant)),
-        }
-    }
-
-    async fn delete_key(&self, tenant: &TenantId, key: &KeyId) -> Result<bool, StoreError> {
-        let delete = |again| {
-            sqlx::query(
-                "WITH gone AS (DELETE FROM api_keys WHERE tenant = $1 AND key_id = $2 RETURNING 1)
-                 SELECT EXISTS (SELECT 1 FROM gone) OR $3",
-            )
-            .bind(tenant.as_str())
-            .bind(key.as_str())
-            .bind(again)
-        };
-        self.is_true(delete).await
-    }
-
     async fn backends(&self) -> Result<Vec<BackendRecord>, StoreError> {
         let select = "SELECT tenant, backend, settings, created_at_us, updated_at_us FROM backends ORDER BY tenant, backend";
         self.rows(|_| sqlx::query(select)).await?.iter().map(backend_record).collect()
-    }
-
-    async fn put_backend(&self, record: &BackendRecord) -> Result<(), StoreError> {
-        let upsert = |_| {
-            sqlx::query(
-                "INSERT INTO backends (tenant, backend, settings, created_at_us, updated_at_us) VALUES ($1, $2, $3, $4, $5)
-                 ON CONFLICT (tenant, backend) DO UPDATE SET settings = excluded.settings, updated_at_us = excluded.updated_at_us",
-            )
-            .bind(record.tenant.as_str())
-            .bind(record.backend.as_str())
-            .bind(record.settings.as_slice())
-            .bind(record.created_at_us)
-            .bind(record.updated_at_us)
-        };
-        self.rows(upsert).await.map(drop).map_err(|error| under_tenant(error, &record.tenant))
-    }
-
-    async fn delete_backend(&self, tenant: &TenantId, backend: &BackendId) -> Result<bool, StoreError> {
-        let delete = |again| {
-            sqlx::query(
-                "WITH gone AS (DELETE FROM backends WHERE tenant = $1 AND backend = $2 RETURNING 1)
-                 SELECT EXISTS (SELECT 1 FROM gone) OR $3",
-            )
-            .bind(tenant.as_str())
-            .bind(backend.as_str())
-            .bind(again)
-        };
-        self.is_true(delete).await
     }
 
     async fn config_version(&self) -> Result<i64, StoreError> {
@@ -145,28 +144,21 @@ impl ConfigStore for PostgresStore {
     }
 }
 
-impl PostgresStore {
-    /// Of a statement that returns one boolean.
-    pub(super) async fn is_true<'q>(
-        &self,
-        query: impl Fn(bool) -> sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments> + Send + Sync,
-    ) -> Result<bool, StoreError> {
-        use sqlx::Row as _;
-        let rows = self.rows(query).await?;
-        only(&rows)?.try_get(0).map_err(fault::explain)
-    }
-}
-
 /// The row of a statement that always returns one.
 pub(super) fn only(rows: &[PgRow]) -> Result<&PgRow, StoreError> {
     rows.first().ok_or_else(|| StoreError::Corrupt { detail: "a row that is always there is missing".into() })
 }
 
 /// A write below a tenant that is not there breaks the foreign key.
-fn under_tenant(error: StatementError, tenant: &TenantId) -> StoreError {
-    match error {
-        StatementError::Failed(error) if fault::is_orphan(&error) => StoreError::UnknownTenant { tenant: tenant.clone() },
-        other => other.into(),
+fn refusal(error: StatementError, change: Change<'_>) -> StoreError {
+    match (error, change, change.below()) {
+        (StatementError::Failed(error), Change::PutKey(record), _) if fault::is_duplicate(&error) => {
+            StoreError::Exists { what: format!("key {}", record.key) }
+        }
+        (StatementError::Failed(error), _, Some(tenant)) if fault::is_orphan(&error) => {
+            StoreError::UnknownTenant { tenant: tenant.clone() }
+        }
+        (other, ..) => other.into(),
     }
 }
 

@@ -61,10 +61,6 @@ impl DurableStore for PostgresStore {
         self.find_sessions(digest).await
     }
 
-    async fn ask_session_end(&self, key: &SessionKey) -> Result<bool, StoreError> {
-        self.ask_end(key).await
-    }
-
     async fn sweep_sessions(&self, idle: Duration, limit: u32) -> Result<Vec<SessionKey>, StoreError> {
         self.sweep(idle, limit).await
     }

@@ -108,11 +108,6 @@ impl PostgresStore {
         Ok(self.readable(&rows, stored_session, named))
     }
 
-    pub(super) async fn ask_end(&self, key: &SessionKey) -> Result<bool, StoreError> {
-        let ask = |again| sqlx::query("SELECT ask_session_end($1) OR $2").bind(key.as_bytes().as_slice()).bind(again);
-        self.is_true(ask).await
-    }
-
     pub(super) async fn sweep(&self, idle: Duration, limit: u32) -> Result<Vec<SessionKey>, StoreError> {
         let sweep = |_| {
             sqlx::query("SELECT key FROM sweep_sessions($1, $2) AS key").bind(micros(idle)).bind(i32::try_from(limit).unwrap_or(i32::MAX))

@@ -13,7 +13,10 @@ use protocol::ids::{BackendId, PrincipalId, TaskId, TenantId};
 use testkit::{FaultProxy, PostgresServer};
 
 use super::{PostgresOptions, PostgresStore, rows::get};
-use crate::{ConfigStore, DurableStore, NodeName, SessionKey, SessionRecord, SessionSeat, TaskLimits, TaskRecord, TaskStatus, Write};
+use crate::{
+    AuditKind, AuditRecord, Change, ConfigStore, DurableStore, NodeName, SessionKey, SessionRecord, SessionSeat, TaskLimits, TaskRecord,
+    TaskStatus, TenantRecord, Write,
+};
 
 /// No call may take longer, whatever happens.
 const AT_MOST: Duration = Duration::from_secs(3);
@@ -133,4 +136,14 @@ fn end(number: u8) -> Write {
 
 fn end_as(number: u8, epoch: Option<i64>, status: TaskStatus) -> Write {
     Write::EndTask { task: TaskId::new(format!("t{number}")), epoch, status, message: None, outcome: Some(b"how it ended".to_vec()) }
+}
+
+#[tokio::test]
+async fn a_change_that_can_not_be_told_of_is_not_made() {
+    let (_server, store) = on_server().await;
+    // No text of PostgreSQL holds a NUL.
+    let record = AuditRecord { id: [1; 16], at_us: 1, kind: AuditKind::Admin, tenant: Some("a\0b".into()), body: "{}".into() };
+    let acme = TenantRecord { tenant: TenantId::parse("acme").unwrap(), settings: "{}".into(), created_at_us: 1, updated_at_us: 1 };
+    store.change(Change::PutTenant(&acme), Some(&record)).await.unwrap_err();
+    assert_eq!(store.tenants().await.unwrap(), []);
 }

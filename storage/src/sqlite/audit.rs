@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use sqlx::{Row, sqlite::SqliteRow};
 
-use super::{SqliteStore, fault::explain, in_time};
+use super::{SqliteStore, Writing, fault::explain, in_time};
 use crate::{AUDIT_ID_BYTES, AuditFilter, AuditKind, AuditRecord, AuditStore, StoreError, StoredAudit};
 
 #[async_trait]
@@ -12,15 +12,7 @@ impl AuditStore for SqliteStore {
         in_time("adding to the audit log", async {
             let mut writing = self.begin().await?;
             for record in records {
-                sqlx::query("INSERT INTO audit (id, at_us, kind, tenant, body) VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING")
-                    .bind(record.id.as_slice())
-                    .bind(record.at_us)
-                    .bind(record.kind.name())
-                    .bind(record.tenant.as_deref())
-                    .bind(record.body.as_str())
-                    .execute(writing.connection())
-                    .await
-                    .map_err(explain)?;
+                add(&mut writing, record).await?;
             }
             writing.commit().await
         })
@@ -57,6 +49,17 @@ impl AuditStore for SqliteStore {
         })
         .await
     }
+}
+
+/// Adds a record, if it is not there, with whatever else is written.
+pub(super) async fn add(writing: &mut Writing<'_>, record: &AuditRecord) -> Result<(), StoreError> {
+    let insert = sqlx::query("INSERT INTO audit (id, at_us, kind, tenant, body) VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING")
+        .bind(record.id.as_slice())
+        .bind(record.at_us)
+        .bind(record.kind.name())
+        .bind(record.tenant.as_deref())
+        .bind(record.body.as_str());
+    insert.execute(writing.connection()).await.map_err(explain).map(drop)
 }
 
 fn stored(row: &SqliteRow) -> Result<StoredAudit, StoreError> {

@@ -7,11 +7,11 @@ use protocol::ids::{BackendId, KeyId, PrincipalId, TenantId};
 use sqlx::{Row, Sqlite, query::Query, sqlite::SqliteArguments, sqlite::SqliteRow};
 
 use super::{
-    SqliteStore,
+    SqliteStore, Writing, audit,
     fault::{explain, is_duplicate, is_orphan},
-    in_time,
+    in_time, sessions,
 };
-use crate::{BackendRecord, ConfigStore, KeyRecord, StoreError, TenantRecord};
+use crate::{AuditRecord, BackendRecord, Change, ConfigStore, KeyRecord, StoreError, TenantRecord, fault_point};
 
 /// Sessions or tasks of a tenant that are removed in one transaction, so that others get their turn in between.
 const REMOVED_AT_ONCE: u32 = 500;
@@ -26,79 +26,126 @@ impl SqliteStore {
             .await
     }
 
-    /// One statement of its own transaction. Returns how many rows it changed.
-    async fn change(
-        &self,
-        statement: Query<'_, Sqlite, SqliteArguments>,
-        refusal: impl Fn(sqlx::Error) -> StoreError + Send,
-    ) -> Result<u64, StoreError> {
-        in_time("changing the configuration", async {
-            let mut writing = self.begin().await?;
-            let changed = statement.execute(writing.connection()).await.map_err(refusal)?.rows_affected();
-            writing.commit().await?;
-            Ok(changed)
-        })
-        .await
-    }
-
     /// What a tenant made, in steps that are small enough for the deadline of one call; the rest goes with the tenant.
     async fn remove_what_it_made(&self, tenant: &TenantId) -> Result<(), StoreError> {
         for statement in [
             "DELETE FROM sessions WHERE number IN (SELECT number FROM sessions WHERE tenant = ? LIMIT ?)",
             "DELETE FROM tasks WHERE number IN (SELECT number FROM tasks WHERE tenant = ? LIMIT ?)",
         ] {
-            while self.change(sqlx::query(statement).bind(tenant.as_str()).bind(REMOVED_AT_ONCE), explain).await? > 0 {}
+            let step = || async {
+                let mut writing = self.begin().await?;
+                let delete = sqlx::query(statement).bind(tenant.as_str()).bind(REMOVED_AT_ONCE);
+                let removed = delete.execute(writing.connection()).await.map_err(explain)?.rows_affected();
+                writing.commit().await?;
+                Ok(removed)
+            };
+            while in_time("removing what a tenant made", step()).await? > 0 {}
         }
         Ok(())
     }
 }
 
+/// Carries a change out. Returns whether there was anything to change.
+async fn carry_out(writing: &mut Writing<'_>, change: Change<'_>) -> Result<bool, StoreError> {
+    match change {
+        Change::EndSession(key) => return sessions::ask_end(writing, key).await,
+        Change::DeleteTenant(tenant) => {
+            for statement in ["DELETE FROM sessions WHERE tenant = ?", "DELETE FROM tasks WHERE tenant = ?"] {
+                sqlx::query(statement).bind(tenant.as_str()).execute(writing.connection()).await.map_err(explain)?;
+            }
+        }
+        _ => {}
+    }
+    let Some(statement) = statement(change) else { return Ok(false) };
+    let changed = statement.execute(writing.connection()).await.map_err(|error| refusal(error, change))?;
+    Ok(changed.rows_affected() > 0)
+}
+
+/// `None`: it takes more than one.
+fn statement(change: Change<'_>) -> Option<Query<'_, Sqlite, SqliteArguments>> {
+    Some(match change {
+        Change::PutTenant(record) => tenant_values(
+            "INSERT INTO tenants (tenant, settings, created_at_us, updated_at_us) VALUES (?, ?, ?, ?)
+             ON CONFLICT (tenant) DO UPDATE SET settings = excluded.settings, updated_at_us = excluded.updated_at_us",
+            record,
+        ),
+        Change::AddTenant(record) => tenant_values(
+            "INSERT INTO tenants (tenant, settings, created_at_us, updated_at_us) VALUES (?, ?, ?, ?) ON CONFLICT (tenant) DO NOTHING",
+            record,
+        ),
+        Change::DeleteTenant(tenant) => sqlx::query("DELETE FROM tenants WHERE tenant = ?").bind(tenant.as_str()),
+        Change::PutKey(record) => {
+            sqlx::query("INSERT INTO api_keys (key_id, tenant, principal, name, hash, created_at_us) VALUES (?, ?, ?, ?, ?, ?)")
+                .bind(record.key.as_str())
+                .bind(record.tenant.as_str())
+                .bind(record.principal.as_str())
+                .bind(record.name.as_str())
+                .bind(record.hash.as_slice())
+                .bind(record.created_at_us)
+        }
+        Change::DeleteKey(tenant, key) => {
+            sqlx::query("DELETE FROM api_keys WHERE tenant = ? AND key_id = ?").bind(tenant.as_str()).bind(key.as_str())
+        }
+        Change::PutBackend(record) => sqlx::query(
+            "INSERT INTO backends (tenant, backend, settings, created_at_us, updated_at_us) VALUES (?, ?, ?, ?, ?)
+             ON CONFLICT (tenant, backend) DO UPDATE SET settings = excluded.settings, updated_at_us = excluded.updated_at_us",
+        )
+        .bind(record.tenant.as_str())
+        .bind(record.backend.as_str())
+        .bind(record.settings.as_slice())
+        .bind(record.created_at_us)
+        .bind(record.updated_at_us),
+        Change::DeleteBackend(tenant, backend) => {
+            sqlx::query("DELETE FROM backends WHERE tenant = ? AND backend = ?").bind(tenant.as_str()).bind(backend.as_str())
+        }
+        Change::EndSession(_) => return None,
+    })
+}
+
+fn tenant_values<'q>(sql: &'static str, record: &'q TenantRecord) -> Query<'q, Sqlite, SqliteArguments> {
+    let values = sqlx::query(sql).bind(record.tenant.as_str()).bind(record.settings.as_str());
+    values.bind(record.created_at_us).bind(record.updated_at_us)
+}
+
+/// A write below a tenant that is not there breaks the foreign key.
+fn refusal(error: sqlx::Error, change: Change<'_>) -> StoreError {
+    match (change, change.below()) {
+        (Change::PutKey(record), _) if is_duplicate(&error) => StoreError::Exists { what: format!("key {}", record.key) },
+        (_, Some(tenant)) if is_orphan(&error) => StoreError::UnknownTenant { tenant: tenant.clone() },
+        _ => explain(error),
+    }
+}
+
 #[async_trait]
 impl ConfigStore for SqliteStore {
+    async fn change(&self, change: Change<'_>, told: Option<&AuditRecord>) -> Result<bool, StoreError> {
+        if let Change::DeleteTenant(tenant) = change {
+            let exists = sqlx::query("SELECT 1 FROM tenants WHERE tenant = ?").bind(tenant.as_str());
+            if self.all(exists, |_| Ok(())).await?.is_empty() {
+                return Ok(false);
+            }
+            self.remove_what_it_made(tenant).await?;
+        }
+        in_time("changing the configuration", async {
+            let mut writing = self.begin().await?;
+            if !carry_out(&mut writing, change).await? {
+                return Ok(false);
+            }
+            fault_point::passed("change.executed");
+            if let Some(record) = told {
+                audit::add(&mut writing, record).await?;
+            }
+            fault_point::passed("change.told");
+            writing.commit().await?;
+            fault_point::passed("change.committed");
+            Ok(true)
+        })
+        .await
+    }
+
     async fn tenants(&self) -> Result<Vec<TenantRecord>, StoreError> {
         let rows = sqlx::query("SELECT tenant, settings, created_at_us, updated_at_us FROM tenants ORDER BY tenant");
         self.all(rows, tenant_record).await
-    }
-
-    async fn put_tenant(&self, record: &TenantRecord) -> Result<(), StoreError> {
-        let upsert = sqlx::query(
-            "INSERT INTO tenants (tenant, settings, created_at_us, updated_at_us) VALUES (?, ?, ?, ?)
-             ON CONFLICT (tenant) DO UPDATE SET settings = excluded.settings, updated_at_us = excluded.updated_at_us",
-        )
-        .bind(record.tenant.as_str())
-        .bind(record.settings.as_str())
-        .bind(record.created_at_us)
-        .bind(record.updated_at_us);
-        self.change(upsert, explain).await.map(drop)
-    }
-
-    async fn add_tenant(&self, record: &TenantRecord) -> Result<bool, StoreError> {
-        let insert = sqlx::query(
-            "INSERT INTO tenants (tenant, settings, created_at_us, updated_at_us) VALUES (?, ?, ?, ?) ON CONFLICT (tenant) DO NOTHING",
-        );
-        let insert = insert.bind(record.tenant.as_str()).bind(record.settings.as_str());
-        Ok(self.change(insert.bind(record.created_at_us).bind(record.updated_at_us), explain).await? > 0)
-    }
-
-    async fn delete_tenant(&self, tenant: &TenantId) -> Result<bool, StoreError> {
-        let exists = sqlx::query("SELECT 1 FROM tenants WHERE tenant = ?").bind(tenant.as_str());
-        if self.all(exists, |_| Ok(())).await?.is_empty() {
-            return Ok(false);
-        }
-        self.remove_what_it_made(tenant).await?;
-        in_time("removing a tenant", async {
-            let mut writing = self.begin().await?;
-            let mut removed = 0;
-            for statement in
-                ["DELETE FROM sessions WHERE tenant = ?", "DELETE FROM tasks WHERE tenant = ?", "DELETE FROM tenants WHERE tenant = ?"]
-            {
-                let delete = sqlx::query(statement).bind(tenant.as_str());
-                removed = delete.execute(writing.connection()).await.map_err(explain)?.rows_affected();
-            }
-            writing.commit().await?;
-            Ok(removed > 0)
-        })
-        .await
     }
 
     async fn keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
@@ -113,50 +160,9 @@ impl ConfigStore for SqliteStore {
         self.all(rows, key_record).await
     }
 
-    async fn put_key(&self, record: &KeyRecord) -> Result<(), StoreError> {
-        let insert = sqlx::query("INSERT INTO api_keys (key_id, tenant, principal, name, hash, created_at_us) VALUES (?, ?, ?, ?, ?, ?)")
-            .bind(record.key.as_str())
-            .bind(record.tenant.as_str())
-            .bind(record.principal.as_str())
-            .bind(record.name.as_str())
-            .bind(record.hash.as_slice())
-            .bind(record.created_at_us);
-        let refusal = |error| {
-            if is_duplicate(&error) {
-                StoreError::Exists { what: format!("key {}", record.key) }
-            } else {
-                under_tenant(error, &record.tenant)
-            }
-        };
-        self.change(insert, refusal).await.map(drop)
-    }
-
-    async fn delete_key(&self, tenant: &TenantId, key: &KeyId) -> Result<bool, StoreError> {
-        let delete = sqlx::query("DELETE FROM api_keys WHERE tenant = ? AND key_id = ?").bind(tenant.as_str()).bind(key.as_str());
-        Ok(self.change(delete, explain).await? > 0)
-    }
-
     async fn backends(&self) -> Result<Vec<BackendRecord>, StoreError> {
         let rows = sqlx::query("SELECT tenant, backend, settings, created_at_us, updated_at_us FROM backends ORDER BY tenant, backend");
         self.all(rows, backend_record).await
-    }
-
-    async fn put_backend(&self, record: &BackendRecord) -> Result<(), StoreError> {
-        let upsert = sqlx::query(
-            "INSERT INTO backends (tenant, backend, settings, created_at_us, updated_at_us) VALUES (?, ?, ?, ?, ?)
-             ON CONFLICT (tenant, backend) DO UPDATE SET settings = excluded.settings, updated_at_us = excluded.updated_at_us",
-        )
-        .bind(record.tenant.as_str())
-        .bind(record.backend.as_str())
-        .bind(record.settings.as_slice())
-        .bind(record.created_at_us)
-        .bind(record.updated_at_us);
-        self.change(upsert, |error| under_tenant(error, &record.tenant)).await.map(drop)
-    }
-
-    async fn delete_backend(&self, tenant: &TenantId, backend: &BackendId) -> Result<bool, StoreError> {
-        let delete = sqlx::query("DELETE FROM backends WHERE tenant = ? AND backend = ?").bind(tenant.as_str()).bind(backend.as_str());
-        Ok(self.change(delete, explain).await? > 0)
     }
 
     async fn config_version(&self) -> Result<i64, StoreError> {
@@ -172,11 +178,6 @@ impl ConfigStore for SqliteStore {
         // Now, and not when the last task that knows the store is gone: the next broker may be waiting for the file.
         drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
-}
-
-/// A write below a tenant that is not there breaks the foreign key.
-fn under_tenant(error: sqlx::Error, tenant: &TenantId) -> StoreError {
-    if is_orphan(&error) { StoreError::UnknownTenant { tenant: tenant.clone() } } else { explain(error) }
 }
 
 fn tenant_record(row: &SqliteRow) -> Result<TenantRecord, StoreError> {

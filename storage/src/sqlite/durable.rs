@@ -66,10 +66,6 @@ impl DurableStore for SqliteStore {
         in_time("finding a session", sessions::by_digest(self, digest)).await
     }
 
-    async fn ask_session_end(&self, key: &SessionKey) -> Result<bool, StoreError> {
-        in_time("ending a session", sessions::ask_end(self, key)).await
-    }
-
     async fn sweep_sessions(&self, idle: Duration, limit: u32) -> Result<Vec<SessionKey>, StoreError> {
         in_time("sweeping sessions", sessions::sweep(self, idle, limit)).await
     }

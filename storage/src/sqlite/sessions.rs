@@ -140,17 +140,15 @@ fn keys_of_digest(digest: &str) -> Option<([u8; SESSION_KEY_BYTES], [u8; SESSION
     Some((first, last))
 }
 
-pub(super) async fn ask_end(store: &SqliteStore, key: &SessionKey) -> Result<bool, StoreError> {
-    let now = now_us();
-    let mut writing = store.begin().await?;
+/// False: there is no such session.
+pub(super) async fn ask_end(writing: &mut Writing<'_>, key: &SessionKey) -> Result<bool, StoreError> {
     let owned = sqlx::query_scalar(
         "SELECT EXISTS (SELECT 1 FROM nodes WHERE node = sessions.owner AND lease_until_us > ?) FROM sessions WHERE key = ?",
     );
-    let owned = owned.bind(now).bind(key.as_bytes().as_slice());
+    let owned = owned.bind(now_us()).bind(key.as_bytes().as_slice());
     let Some(owned) = owned.fetch_optional(writing.connection()).await.map_err(explain)? else { return Ok(false) };
     let change = if owned { "UPDATE sessions SET end_asked = 1 WHERE key = ?" } else { "DELETE FROM sessions WHERE key = ?" };
     sqlx::query(change).bind(key.as_bytes().as_slice()).execute(writing.connection()).await.map_err(explain)?;
-    writing.commit().await?;
     Ok(true)
 }
 

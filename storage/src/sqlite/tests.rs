@@ -7,7 +7,7 @@ mod state;
 use std::{fs, os::unix::fs::PermissionsExt};
 
 use super::*;
-use crate::{AuditFilter, AuditKind, AuditRecord, AuditStore, ConfigStore, TenantRecord};
+use crate::{AuditFilter, AuditKind, AuditRecord, AuditStore, Change, ConfigStore, TenantRecord};
 
 /// A store in a folder of its own; the folder goes with the test.
 async fn in_file() -> (tempfile::TempDir, SqliteStore) {
@@ -150,4 +150,18 @@ async fn the_database_itself_keeps_the_audit_log() {
         sqlx::query(statement).execute(writing.connection()).await.unwrap_err();
     }
     assert_eq!(store.audit(&AuditFilter::default(), None, 10).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_change_that_can_not_be_told_of_is_not_made() {
+    let store = SqliteStore::in_memory().await.unwrap();
+    let refuses = sqlx::query("CREATE TRIGGER refuses BEFORE INSERT ON audit BEGIN SELECT RAISE(ABORT, 'no'); END");
+    let mut writing = store.begin().await.unwrap();
+    refuses.execute(writing.connection()).await.unwrap();
+    writing.commit().await.unwrap();
+    let record = AuditRecord { id: [1; 16], at_us: 1, kind: AuditKind::Admin, tenant: None, body: "{}".into() };
+    let acme =
+        TenantRecord { tenant: protocol::ids::TenantId::parse("acme").unwrap(), settings: "{}".into(), created_at_us: 1, updated_at_us: 1 };
+    store.change(Change::PutTenant(&acme), Some(&record)).await.unwrap_err();
+    assert_eq!(store.tenants().await.unwrap(), []);
 }

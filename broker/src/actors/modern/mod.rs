@@ -26,11 +26,12 @@ use protocol::{
         request::RequestMeta,
         results::{self, CacheHint},
     },
+    version::Version,
 };
 
 pub use self::parked::{Place, StateError};
 use self::{parked::Parking, stand_in::StandIns};
-use super::{shared::Shared, tenant::Tenant};
+use super::{shared::Shared, tenant::Tenant, watch::Watch};
 use crate::{
     auth::Caller,
     limits::MODERN_LISTS_KEPT_MAX,
@@ -136,6 +137,11 @@ impl Modern {
 }
 
 impl Visitor {
+    /// Notes what is asked without a session.
+    pub fn watch(&self) -> Watch<'_> {
+        Watch { shared: &self.shared, caller: &self.caller, session: None, version: Version::V2026_07_28, transport: self.transport }
+    }
+
     /// The result of a list request.
     pub fn list(&self, kind: ListKind, message: &Message, offer: &Offer) -> Result<Bytes, Refusal> {
         offer.permits_list(kind)?;

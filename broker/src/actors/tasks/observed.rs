@@ -52,7 +52,7 @@ fn draft(run: &TaskRun, how: AuditCalls) -> Draft {
     Draft {
         how,
         caller: Caller { tenant: run.tenant.id.clone(), principal: run.record.principal.clone(), key: None },
-        session: run.record.session.digest(),
+        session: Some(run.record.session.digest()),
         transport: "task",
         method: Method::ToolsCall,
         target: Some(run.details.tool.clone()),

@@ -1,20 +1,14 @@
 //! The audit log: read in pages, exported as JSON lines; and the middleware that records what operators change.
 
-use std::{
-    net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError},
-    time::Instant,
-};
+use std::{convert::Infallible, net::SocketAddr, sync::Arc};
 
-use aws_lc_rs::digest;
 use axum::{
     body::Body,
-    extract::{Extension, MatchedPath, Request, State},
-    http::{Method, StatusCode, header},
+    extract::{Extension, FromRequestParts, MatchedPath, Request, State},
+    http::{Method, StatusCode, header, request::Parts},
     middleware::Next,
     response::{IntoResponse, Response},
 };
-use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use futures_util::stream;
 use http_body_util::BodyExt as _;
@@ -24,7 +18,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::{input::Params, page::LIMIT_MAX, problem::Problem};
 use crate::{
     config::units::parse_duration,
-    control::{Control, Deed},
+    control::{Asked, Author, Control},
     durable::{AuditFilter, AuditKind},
     telemetry::request::{self, RequestName},
     views::AuditEntry,
@@ -134,7 +128,8 @@ pub(super) async fn export(State(control): State<Arc<Control>>, Params(asked): P
 }
 
 /// Records every request that may change something, before its answer goes out. Within [`super::access`]: whoever is not let in
-/// changes nothing, and fills no log.
+/// changes nothing, and fills no log. A change of what is stored is recorded where it is committed ([`Author`]), whoever waits
+/// for it; here, what was refused, and what is done to the process.
 pub(super) async fn record(
     State(control): State<Arc<Control>>,
     peer: Option<Extension<Peer>>,
@@ -144,42 +139,41 @@ pub(super) async fn record(
 ) -> Response {
     let changes = [Method::PUT, Method::POST, Method::DELETE, Method::PATCH].contains(request.method());
     let Some(route) = path.filter(|_| changes) else { return next.run(request).await };
-    let (begun, name) = (Instant::now(), request::current_name().unwrap_or_else(RequestName::random));
-    let (action, target) = (format!("{} {}", request.method(), route.as_str()), request.uri().path().to_owned());
-    let hash = Arc::new(Mutex::new((digest::Context::new(&digest::SHA256), 0)));
-    let hashing = hash.clone();
+    let target = request.uri().path().to_owned();
+    let author = Author::of(Asked {
+        who: "admin",
+        tenant: tenant_of(route.as_str(), &target),
+        action: format!("{} {}", request.method(), route.as_str()),
+        target: Some(target),
+        address: peer.map(|Extension(Peer(address))| address.ip().to_string()),
+        request: request::current_name().unwrap_or_else(RequestName::random),
+    });
+    request.extensions_mut().insert(author.clone());
+    let reading = author.clone();
     request = request.map(|body| {
         Body::new(body.map_frame(move |frame| {
             if let Some(data) = frame.data_ref() {
-                let mut hash = hashing.lock().unwrap_or_else(PoisonError::into_inner);
-                hash.0.update(data);
-                hash.1 += data.len();
+                reading.read(data);
             }
             frame
         }))
     });
-    // To its end, also when its client hangs up: what is done is recorded.
+    // To its end, also when its client hangs up: who tries what is known.
     let recorded = tokio::spawn(request::carried(async move {
         let response = next.run(request).await;
-        let (hash, length) = hash.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let status = response.status();
-        let refused = !status.is_success();
-        let deed = Deed {
-            who: "admin",
-            tenant: tenant_of(route.as_str(), &target),
-            action,
-            target: Some(target),
-            body_digest: (length > 0).then(|| format!("sha256:{}", URL_SAFE_NO_PAD.encode(hash.finish()))),
-            outcome: if refused { "refused" } else { "ok" }.to_owned(),
-            error: refused.then(|| status.as_str().to_owned()),
-            duration_ms: Some(begun.elapsed().as_secs_f64() * 1_000.0),
-            address: peer.map(|Extension(Peer(address))| address.ip().to_string()),
-            request: name,
-        };
-        control.record(deed).await;
+        control.record(&author, (!status.is_success()).then(|| status.as_str().to_owned())).await;
         response
     }));
     recorded.await.unwrap_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response())
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Author {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(parts.extensions.get::<Self>().cloned().unwrap_or_default())
+    }
 }
 
 /// What stands in the path where the route says `{tenant}`.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
-    condition::tagged,
+    condition::shown,
     input::{BackendName, Json, Params, TenantName, breaker_wanted},
     page::Page,
     problem::Problem,
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     config::{checked::parse_backend_spec, spec::BackendSpec},
-    control::{BackendView, Condition, Control},
+    control::{Author, BackendView, Condition, Control},
     metrics::BACKEND_STATES,
 };
 
@@ -74,9 +74,8 @@ pub(super) async fn show(
     TenantName(tenant): TenantName,
     BackendName(backend): BackendName,
 ) -> Result<impl IntoResponse, Problem> {
-    control.tenant(&tenant)?;
-    let view = control.backend(&tenant, &backend)?;
-    Ok(tagged(&control.backend_tag(&tenant, &backend).unwrap_or_default(), axum::Json(view)))
+    control.knows(&tenant)?;
+    Ok(shown(control.backend(&tenant, &backend)?))
 }
 
 /// Registers or replaces a backend. Answers after the first handshake; `state` and `last_error` tell when it failed.
@@ -90,11 +89,11 @@ pub(super) async fn put(
     BackendName(backend): BackendName,
     Params(params): Params<PutParams>,
     condition: Condition,
+    author: Author,
     body: Json,
 ) -> Result<impl IntoResponse, Problem> {
     let spec = parse_backend_spec(&body.required()?).map_err(|faults| Problem::faults(&faults))?;
-    let put = control.put_backend(tenant.clone(), backend.clone(), spec, params.wait.unwrap_or(true), condition).await?;
-    Ok(tagged(&control.backend_tag(&tenant, &backend).unwrap_or_default(), stored(put)))
+    Ok(stored(control.put_backend(tenant, backend, spec, params.wait.unwrap_or(true), condition, author).await?))
 }
 
 fn check_state(state: &str) -> Result<(), Problem> {
@@ -114,9 +113,10 @@ pub(super) async fn remove(
     TenantName(tenant): TenantName,
     BackendName(backend): BackendName,
     condition: Condition,
+    author: Author,
 ) -> Result<impl IntoResponse, Problem> {
-    control.tenant(&tenant)?;
-    control.delete_backend(tenant, backend, condition).await?;
+    control.knows(&tenant)?;
+    control.delete_backend(tenant, backend, condition, author).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -129,7 +129,7 @@ pub(super) async fn probe(
     TenantName(tenant): TenantName,
     BackendName(backend): BackendName,
 ) -> Result<impl IntoResponse, Problem> {
-    control.tenant(&tenant)?;
+    control.knows(&tenant)?;
     Ok(axum::Json(control.probe_backend(&tenant, &backend).await?))
 }
 
@@ -151,6 +151,6 @@ pub(super) async fn breaker(
     body: Json,
 ) -> Result<impl IntoResponse, Problem> {
     let open = breaker_wanted(&body.required()?)?;
-    control.tenant(&tenant)?;
+    control.knows(&tenant)?;
     Ok(axum::Json(control.set_breaker(&tenant, &backend, open)?))
 }

@@ -6,8 +6,10 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
+use serde::Serialize;
+
 use super::problem::Problem;
-use crate::control::Condition;
+use crate::control::{Condition, Shown};
 
 impl<S: Send + Sync> FromRequestParts<S> for Condition {
     type Rejection = Problem;
@@ -36,9 +38,9 @@ fn tags(headers: &HeaderMap, name: &header::HeaderName) -> Result<Option<Vec<Str
 }
 
 /// An answer that names the state it shows.
-pub(super) fn tagged(tag: &str, answer: impl IntoResponse) -> Response {
-    let mut response = answer.into_response();
-    if let Ok(tag) = HeaderValue::from_str(tag) {
+pub(super) fn shown<View: Serialize>(shown: Shown<View>) -> Response {
+    let mut response = axum::Json(shown.view).into_response();
+    if let Ok(tag) = HeaderValue::from_str(&shown.tag) {
         response.headers_mut().insert(header::ETAG, tag);
     }
     response

@@ -15,7 +15,7 @@ use super::{
     problem::Problem,
 };
 use crate::{
-    control::Control,
+    control::{Author, Control},
     views::{NodeView, SessionView, SubscriptionView, TaskShown, TaskView},
 };
 
@@ -97,8 +97,8 @@ pub(super) async fn session(State(control): State<Arc<Control>>, Id(id): Id) -> 
 /// Ends a session, on whichever replica it is.
 #[utoipa::path(delete, path = "/admin/v1/sessions/{id}", tag = "sessions", params(("id" = String, Path, pattern = "^[!-~]+$", max_length = 128)), responses(
     (status = 204), (status = "default", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn end_session(State(control): State<Arc<Control>>, Id(id): Id) -> Result<impl IntoResponse, Problem> {
-    control.end_session(&id).await?;
+pub(super) async fn end_session(State(control): State<Arc<Control>>, Id(id): Id, author: Author) -> Result<impl IntoResponse, Problem> {
+    control.end_session(&id, &author).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -177,7 +177,7 @@ pub(super) async fn drain(State(control): State<Arc<Control>>) -> impl IntoRespo
 /// A filter for a tenant that is not there is a mistake, not an empty list.
 fn check_tenant(control: &Control, tenant: Option<&TenantId>) -> Result<(), Problem> {
     match tenant {
-        Some(tenant) => control.tenant(tenant).map(drop).map_err(|error| Problem::from(error).field("tenant")),
+        Some(tenant) => control.knows(tenant).map_err(|error| Problem::from(error).field("tenant")),
         None => Ok(()),
     }
 }

@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
-    condition::tagged,
+    condition::shown,
     input::{Id, Json, Params, TenantName, new_key},
     page::Page,
     problem::Problem,
 };
 use crate::{
     config::{checked::parse_tenant_spec, spec::TenantSpec},
-    control::{Condition, Control, KeyShown, KeyView, Put, TenantView},
+    control::{Author, Condition, Control, KeyShown, KeyView, Put, TenantView},
 };
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -57,7 +57,7 @@ pub(super) struct KeyRequest {
 
 /// 201 for what was made, 200 for what was replaced.
 pub(super) fn stored<View: Serialize>(put: Put<View>) -> impl IntoResponse {
-    (if put.created { StatusCode::CREATED } else { StatusCode::OK }, axum::Json(put.view))
+    (if put.created { StatusCode::CREATED } else { StatusCode::OK }, shown(put.shown))
 }
 
 /// All tenants.
@@ -72,8 +72,7 @@ pub(super) async fn list(State(control): State<Arc<Control>>, Params(page): Para
 #[utoipa::path(get, path = "/admin/v1/tenants/{tenant}", tag = "tenants", params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default")), responses(
     (status = 200, body = TenantView), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn show(State(control): State<Arc<Control>>, TenantName(tenant): TenantName) -> Result<impl IntoResponse, Problem> {
-    let view = control.tenant(&tenant)?;
-    Ok(tagged(&control.tenant_tag(&tenant).unwrap_or_default(), axum::Json(view)))
+    Ok(shown(control.tenant(&tenant)?))
 }
 
 /// Makes or replaces a tenant.
@@ -84,11 +83,11 @@ pub(super) async fn put(
     State(control): State<Arc<Control>>,
     TenantName(tenant): TenantName,
     condition: Condition,
+    author: Author,
     body: Json,
 ) -> Result<impl IntoResponse, Problem> {
     let spec = parse_tenant_spec(&body.required()?).map_err(|faults| Problem::faults(&faults))?;
-    let answer = stored(control.put_tenant(tenant.clone(), spec, condition).await?);
-    Ok(tagged(&control.tenant_tag(&tenant).unwrap_or_default(), answer))
+    Ok(stored(control.put_tenant(tenant, spec, condition, author).await?))
 }
 
 /// Removes a tenant with its keys and backends, and ends its sessions.
@@ -98,8 +97,9 @@ pub(super) async fn remove(
     State(control): State<Arc<Control>>,
     TenantName(tenant): TenantName,
     condition: Condition,
+    author: Author,
 ) -> Result<impl IntoResponse, Problem> {
-    control.delete_tenant(tenant, condition).await?;
+    control.delete_tenant(tenant, condition, author).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -122,9 +122,10 @@ pub(super) async fn list_keys(
 pub(super) async fn create_key(
     State(control): State<Arc<Control>>,
     TenantName(tenant): TenantName,
+    author: Author,
     body: Json,
 ) -> Result<impl IntoResponse, Problem> {
-    let shown = control.create_key(tenant, new_key(body.0)?).await?;
+    let shown = control.create_key(tenant, new_key(body.0)?, author).await?;
     Ok((StatusCode::CREATED, axum::Json(shown)))
 }
 
@@ -136,7 +137,8 @@ pub(super) async fn revoke_key(
     State(control): State<Arc<Control>>,
     TenantName(tenant): TenantName,
     Id(id): Id,
+    author: Author,
 ) -> Result<impl IntoResponse, Problem> {
-    control.delete_key(tenant, KeyId::new(id)).await?;
+    control.delete_key(tenant, KeyId::new(id), author).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -4,6 +4,7 @@
 mod http;
 mod inputs;
 mod listening;
+mod observed;
 mod replicas;
 mod results;
 mod wires;
