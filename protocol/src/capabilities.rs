@@ -154,10 +154,16 @@ impl ClientCapabilities {
         if (params.get("tools").is_some() || params.get("toolChoice").is_some()) && !(self.sampling_tools && version.sampling_tools()) {
             return Err(Refusal::new(ErrorKind::InvalidParams, "the client did not declare sampling.tools"));
         }
-        let content_array = |message: Value<'_>| message.get("content").is_some_and(|content| content.kind() == ValueKind::Array);
-        if !version.sampling_tools() && params.get("messages").is_some_and(|messages| messages.elements().any(content_array)) {
+        let contents = || params.get("messages").into_iter().flat_map(|messages| messages.elements()).filter_map(|one| one.get("content"));
+        // An array of one block is told as that block.
+        let several = |content: Value<'_>| content.kind() == ValueKind::Array && content.elements().count() != 1;
+        if !version.sampling_tools() && contents().any(several) {
             let message = format!("the client's protocol version {version} has no content arrays in sampling");
             return Err(Refusal::new(ErrorKind::InvalidParams, message));
+        }
+        let is_audio = |block: Value<'_>| block.get("type").and_then(|kind| kind.as_str()).as_deref() == Some("audio");
+        if !version.audio() && contents().any(|content| is_audio(content) || content.elements().any(is_audio)) {
+            return Err(Refusal::new(ErrorKind::InvalidParams, format!("the client's protocol version {version} has no audio")));
         }
         Ok(())
     }
@@ -170,10 +176,15 @@ impl ClientCapabilities {
             (_, Some("url")) => self.elicitation_url && version.elicitation_url(),
             _ => false,
         };
-        if allowed {
-            return Ok(());
+        if !allowed {
+            return Err(Refusal::new(ErrorKind::InvalidParams, "the client did not declare this elicitation mode"));
         }
-        Err(Refusal::new(ErrorKind::InvalidParams, "the client did not declare this elicitation mode"))
+        // Richer forms came with URLs.
+        if !version.elicitation_url() && request.bytes(request.params).is_some_and(asks_for_several) {
+            let message = format!("the client's protocol version {version} has no choice of several in a form");
+            return Err(Refusal::new(ErrorKind::InvalidParams, message));
+        }
+        Ok(())
     }
 }
 
@@ -457,6 +468,14 @@ fn about_senders_task(method: Method) -> bool {
 fn missing(side: &str, capability: &str) -> Refusal {
     Refusal::new(ErrorKind::CapabilityMissing, format!("the {side} did not declare the capability {capability}"))
         .with("capability", capability)
+}
+
+/// Whether a form lets its reader choose more than one of what it offers.
+fn asks_for_several(params: &[u8]) -> bool {
+    let Ok(document) = parse_object(params) else { return false };
+    let properties = document.root().path(&["requestedSchema", "properties"]);
+    let is_array = |property: Value<'_>| property.get("type").and_then(|kind| kind.as_str()).as_deref() == Some("array");
+    properties.is_some_and(|properties| properties.members().any(|member| is_array(member.value)))
 }
 
 /// FNV-1a: short, and the same in every process and build.

@@ -12,6 +12,7 @@ pub mod ids;
 pub mod json;
 pub mod method;
 pub mod modern;
+pub mod older;
 pub mod phase;
 pub mod splice;
 pub mod sse;

@@ -19,6 +19,7 @@ use protocol::{
     ids::{BackendId, RequestId},
     json::Span,
     method::Method,
+    older,
     splice::Splice,
 };
 use tokio_util::sync::CancellationToken;
@@ -299,12 +300,25 @@ impl Call {
         }
         exposure::expose_answer(answer, &self.backend, &self.session.endpoint, &mut splice);
         if answer.bytes(answer.fields.error_code) == Some(b"-32042") {
+            if let Some(told) = self.urls_as_result(answer) {
+                return told;
+            }
             self.session.note_elicitations_required(answer);
         }
         if self.method == Method::CompletionComplete {
             completion::limit_values(answer, &mut splice);
         }
-        splice.finish()
+        self.session.reader().answer(self.method, splice.finish())
+    }
+
+    /// An error that asks for URLs to be opened, for a client that can not be asked so. One without a session says with each
+    /// request what it can do, and is told what is missing.
+    fn urls_as_result(&self, error: &Message) -> Option<Bytes> {
+        let opens_urls = self.session.client.elicitation_url && self.session.version.elicitation_url();
+        if opens_urls || !self.session.kept || self.method != Method::ToolsCall {
+            return None;
+        }
+        older::urls_as_result(error).map(|result| handshake::success(&self.client_id, &result))
     }
 
     /// Tells the backend that nobody waits any more (MCP 2025-11-25, Cancellation).

@@ -14,6 +14,7 @@ use protocol::{
     ids::RequestId,
     json,
     method::Method,
+    modern::{inputs::required_capability, request::capability_required},
     splice::Splice,
     version::Version,
 };
@@ -141,9 +142,19 @@ pub fn need(link: &Arc<Link>, connection: &Arc<Connection>, question: &Message, 
         Asker::Task(run) => tasks::ask_client(run, connection, question),
     };
     if let Err(refusal) = asked {
+        // A request that stands alone is told what it would have to declare (MCP 2026-07-28, Basic: Error Codes).
+        let declares_itself = matches!(asker, Asker::Call(call) if !call.session.kept);
+        let refusal = match required_capability(question).filter(|_| declares_itself && is_undeclared(&refusal)) {
+            Some(required) => capability_required(required, refusal.message),
+            None => refusal,
+        };
         link.backend.shared.metrics.error(refusal.kind.code());
         connection.send_later(refusal.to_response(question.id.as_ref(), &crate::request_id()));
     }
+}
+
+fn is_undeclared(refusal: &Refusal) -> bool {
+    matches!(refusal.kind, ErrorKind::CapabilityMissing | ErrorKind::InvalidParams)
 }
 
 /// The catalog's link declares every capability, so that a backend shows all it has; nobody is behind it to be asked.
@@ -196,7 +207,12 @@ fn call_progress(call: Arc<Call>, message: &Message) {
         call.session.shared.metrics.dropped_notification("progress");
         return;
     }
-    let frame = Splice::new(&message.frame).replace(span, client_token.to_vec()).finish();
+    let mut splice = Splice::new(&message.frame);
+    splice.replace(span, client_token.to_vec());
+    if let Some(params) = message.params.filter(|_| call.session.reader().strict && !call.session.version.progress_message()) {
+        splice.remove_member(params, "message");
+    }
+    let frame = splice.finish();
     deliver_to(&call.session.clone(), Some(&call), EventKind::Passing, frame);
 }
 

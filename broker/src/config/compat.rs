@@ -33,6 +33,12 @@ pub(super) const COMPAT: &[Key] = &[
         "private",
         "Who may share a kept list (`cacheScope`). `public` only where every caller may see the same.",
     ),
+    key(
+        "strict",
+        Kind::Bool,
+        "false",
+        "Leave out of what clients are told the members that their revision does not know, such as `title`, `icons`, `outputSchema` and `structuredContent` (which is told as text). Needed only for clients that refuse unknown members, which MCP does not ask of them.",
+    ),
 ];
 
 /// What is served to clients of which kind.
@@ -43,6 +49,8 @@ pub struct Compat {
     pub list_ttl: Duration,
     /// The lists are the same for every caller.
     pub lists_are_public: bool,
+    /// Clients get no members that their revision does not know.
+    pub strict: bool,
 }
 
 /// Revisions that are opened by `initialize`, and the one whose requests stand alone.
@@ -95,7 +103,7 @@ impl Reading<'_> {
             Some("public") => Ok(true),
             _ => Err(wrong(value)),
         });
-        Compat { eras, list_ttl: self.duration("compat.list_ttl"), lists_are_public }
+        Compat { eras, list_ttl: self.duration("compat.list_ttl"), lists_are_public, strict: self.bool("compat.strict") }
     }
 }
 
@@ -105,7 +113,7 @@ mod tests {
 
     #[test]
     fn what_is_served_follows_from_the_eras() {
-        let of = |eras| Compat { eras, list_ttl: Duration::from_secs(1), lists_are_public: false };
+        let of = |eras| Compat { eras, list_ttl: Duration::from_secs(1), lists_are_public: false, strict: false };
         assert_eq!(of(Eras::Both).versions().len(), 5);
         assert_eq!(of(Eras::Legacy).versions().last(), Some(&Version::LATEST_LEGACY));
         assert_eq!(of(Eras::Modern).versions(), [Version::V2026_07_28]);

@@ -161,6 +161,23 @@ impl InputResponses {
     }
 }
 
+/// What a client has to declare that is asked this, as the object of its capabilities.
+pub fn required_capability(question: &Message) -> Option<&'static str> {
+    let params = question.bytes(question.params).unwrap_or_default();
+    let has = |member: &str| {
+        let document = Document::parse(params, &Limits { bytes_max: params.len(), ..Limits::default() });
+        document.is_ok_and(|document| document.root().get(member).is_some())
+    };
+    Some(match question.method {
+        Method::RootsList => r#"{"roots":{}}"#,
+        Method::SamplingCreateMessage if has("tools") || has("toolChoice") => r#"{"sampling":{"tools":{}}}"#,
+        Method::SamplingCreateMessage => r#"{"sampling":{}}"#,
+        Method::ElicitationCreate if question.text(question.fields.mode).as_deref() == Some("url") => r#"{"elicitation":{"url":{}}}"#,
+        Method::ElicitationCreate => r#"{"elicitation":{"form":{}}}"#,
+        _ => return None,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

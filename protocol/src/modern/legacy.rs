@@ -77,8 +77,23 @@ pub fn supported_versions(refusal: &Message) -> Vec<Version> {
 pub fn answer(answer: &Message, method: Method) -> Bytes {
     match answer.kind {
         Kind::Error => error(answer, method),
-        _ => result(answer, method),
+        _ => result(answer, method, Reader::Earlier),
     }
+}
+
+/// The same for a client of this revision: what it can be told through a session it is told as it was said.
+pub fn answer_in_its_own_words(answer: &Message, method: Method) -> Bytes {
+    match answer.kind {
+        Kind::Error => error(answer, method),
+        _ => result(answer, method, Reader::ThisOne),
+    }
+}
+
+/// Of which revision the client is that gets an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reader {
+    Earlier,
+    ThisOne,
 }
 
 /// A resource that is not there has a code of its own in earlier revisions.
@@ -92,11 +107,12 @@ fn error(answer: &Message, method: Method) -> Bytes {
     }
 }
 
-fn result(answer: &Message, method: Method) -> Bytes {
+fn result(answer: &Message, method: Method, reader: Reader) -> Bytes {
     let Some(span) = answer.result else { return answer.frame.clone() };
     let text = span.of(&answer.frame);
     let mut splice = Splice::new(&answer.frame);
     if method == Method::ToolsCall
+        && reader == Reader::Earlier
         && let Some(told) = structured_as_text(text)
     {
         return splice.replace(span, told).finish();

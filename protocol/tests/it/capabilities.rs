@@ -72,7 +72,22 @@ fn sampling_with_tools_needs_more() {
     check(tools, Version::V2025_11_25, r#"{"tools":[]}"#, None);
     check(tools, Version::V2025_06_18, r#"{"tools":[]}"#, Some(ErrorKind::InvalidParams));
     check(plain, Version::V2025_11_25, blocks, None);
-    check(plain, Version::V2025_06_18, blocks, Some(ErrorKind::InvalidParams));
+    check(plain, Version::V2025_06_18, blocks, None); // told as the block it holds
+    let several = r#"{"messages":[{"role":"user","content":[{"type":"text"},{"type":"text"}]}]}"#;
+    check(plain, Version::V2025_11_25, several, None);
+    check(plain, Version::V2025_06_18, several, Some(ErrorKind::InvalidParams));
+    for audio in [r#"{"messages":[{"content":{"type":"audio"}}]}"#, r#"{"messages":[{"content":[{"type":"audio"}]}]}"#] {
+        check(plain, Version::V2024_11_05, audio, Some(ErrorKind::InvalidParams));
+        check(plain, Version::V2025_03_26, audio, None);
+    }
+}
+
+#[test]
+fn forms_with_a_choice_of_several_need_the_revision_that_has_them() {
+    let form = r#"{"message":"m","requestedSchema":{"type":"object","properties":{"a":{"type":"string"},"b":{"type":"array"}}}}"#;
+    let kind = |version| refusal(r#"{"elicitation":{}}"#, version, "elicitation/create", form);
+    assert_eq!(kind(Version::V2025_06_18), Some(ErrorKind::InvalidParams));
+    assert_eq!(kind(Version::V2025_11_25), None);
 }
 
 // LIFE-08, B-LIFE-03

@@ -34,6 +34,7 @@ use protocol::{
     handshake,
     ids::{BackendId, RequestId, SessionId},
     method::Method,
+    older::Reader,
     phase::SessionPhase,
     version::Version,
 };
@@ -264,6 +265,11 @@ impl Session {
 
     fn since_touched(&self) -> Duration {
         Duration::from_millis(self.shared.uptime_ms().saturating_sub(self.touched_ms.load(Ordering::Relaxed)))
+    }
+
+    /// For whom its answers are written.
+    pub fn reader(&self) -> Reader {
+        Reader { version: self.version, strict: self.shared.config.compat.strict }
     }
 
     pub fn log_level(&self) -> Option<LogLevel> {

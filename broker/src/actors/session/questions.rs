@@ -18,8 +18,9 @@ use protocol::{
     ids::{RequestId, TaskId},
     json,
     method::Method,
-    modern,
+    modern, older,
     splice::Splice,
+    version::Version,
 };
 
 use super::{Session, State, requests::for_others};
@@ -101,6 +102,8 @@ impl Session {
     /// Passes a backend's request on to the client, if the client said it can answer such.
     pub fn ask(self: &Arc<Self>, connection: &Arc<Connection>, message: &Message, call: Option<&Arc<Call>>) -> Result<(), Refusal> {
         self.client.permits(message, self.version)?;
+        let told = older::question_for(self.version, message).and_then(tasks::decoded);
+        let message = told.as_ref().unwrap_or(message);
         let backend_id = message.id.clone().ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
         // A client without a session can only be asked in the answer to its request, and not in that to every request.
         if !self.kept && call.is_none_or(|call| !modern::may_require_input(call.method)) {
@@ -217,6 +220,12 @@ impl Session {
         }
         match &question.asker {
             Destination::Backend { connection, backend_id, .. } => {
+                let version = connection.negotiated().map_or(Version::LATEST_LEGACY, |agreed| agreed.version);
+                let told = match older::answer_for(version, message) {
+                    Ok(told) => told.and_then(tasks::decoded),
+                    Err(refusal) => return question.refuse_with(&refusal),
+                };
+                let message = told.as_ref().unwrap_or(message);
                 let mut splice = Splice::new(&message.frame);
                 if let Some(span) = message.id_span {
                     splice.replace(span, backend_id.raw().to_vec());

@@ -147,6 +147,7 @@ impl Session {
         let request = Request { id: id.clone(), method, stream, begun };
         match decision {
             Decision::Answer(result) => {
+                let result = self.reader().result(method, &result).map_or(result, Bytes::from);
                 let _cut = stream.push(Instant::now(), EventKind::Answer, handshake::success(&id, &result));
                 self.request_finished(method, Outcome::Ok, begun);
                 Ok(())

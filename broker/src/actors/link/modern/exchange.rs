@@ -67,11 +67,11 @@ pub(in crate::actors::link) async fn exchange(
                 }
                 Some(HEADER_MISMATCH) => return Err(Failure::Protocol("the backend does not accept the headers of a request".to_owned())),
                 Some(UNSUPPORTED_PROTOCOL_VERSION) => return Err(requests::changed_its_mind(connection, link)),
-                _ => return for_the_client(&answer, method),
+                _ => return for_the_asker(&answer, method, outgoing.asker),
             }
         }
         let needed = match ResultType::of(&answer) {
-            ResultType::Complete => return for_the_client(&answer, method),
+            ResultType::Complete => return for_the_asker(&answer, method, outgoing.asker),
             ResultType::InputRequired if may_require_input(method) => {
                 InputRequired::parse(answer.bytes(answer.result).unwrap_or_default()).map_err(|why| Failure::Protocol(why.to_owned()))?
             }
@@ -130,6 +130,17 @@ fn prepare<'a>(connection: &Connection, link: &Link, outgoing: &Outgoing<'a>, ro
     let frame = splice.finish();
     let headers = requests::is_http(connection).then(|| requests::call_headers(link, outgoing));
     Request { wire_id, frame, asker: Some(outgoing.asker), opening: false, headers }
+}
+
+/// The answer in the words of earlier revisions, but for what a client of this one understands as it is.
+fn for_the_asker(answer: &Message, method: Method, asker: &Asker) -> Result<Message, Failure> {
+    match asker {
+        Asker::Call(call) if !call.session.kept => {
+            let frame = legacy::answer_in_its_own_words(answer, method);
+            decoded(frame).ok_or_else(|| Failure::Protocol("the answer can not be read any more".to_owned()))
+        }
+        _ => for_the_client(answer, method),
+    }
 }
 
 /// The answer in the words of earlier revisions.
