@@ -8,19 +8,24 @@ use crate::deadline::within;
 #[derive(Debug)]
 pub struct DuplexCall {
     pub id: u64,
-    pub(super) answer: oneshot::Receiver<Value>,
+    pub(super) answer: oneshot::Receiver<(Value, String)>,
 }
 
 impl DuplexCall {
     /// The response; panics when the connection ends before it.
     pub async fn response(self) -> Value {
+        self.response_and_text().await.0
+    }
+
+    /// The response, and the text it came as.
+    pub async fn response_and_text(self) -> (Value, String) {
         let answer = within("a response", self.answer).await;
         answer.unwrap_or_else(|_| panic!("the connection ended before the response to request {}", self.id))
     }
 
     /// The response, or `None` when the connection ended before it.
     pub async fn response_or_end(self) -> Option<Value> {
-        within("a response", self.answer).await.ok()
+        within("a response", self.answer).await.ok().map(|(response, _)| response)
     }
 
     /// The result; panics on an error.

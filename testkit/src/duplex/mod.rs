@@ -29,13 +29,13 @@ use crate::{
     abort_on_drop::AbortOnDrop,
     client::{Answers, LATEST},
     deadline::within,
-    judge::{Hearing, Judge, Toward},
+    judge::{Hearing, Judge, Revision, Toward},
 };
 
 /// What a client has not handed out yet.
 #[derive(Default)]
 struct State {
-    waiting: HashMap<String, oneshot::Sender<Value>>,
+    waiting: HashMap<String, oneshot::Sender<(Value, String)>>,
     /// Notifications, and responses nobody waits for.
     said: Vec<Value>,
     /// Why the connection ended.
@@ -76,6 +76,7 @@ pub struct DuplexClient {
 pub struct DuplexBuilder {
     answers: Option<Answers>,
     judge: Option<Judge>,
+    speaks: Option<Revision>,
 }
 
 impl DuplexBuilder {
@@ -87,6 +88,12 @@ impl DuplexBuilder {
 
     pub fn judged_by(mut self, judge: &Judge) -> Self {
         self.judge = Some(judge.clone());
+        self
+    }
+
+    /// What is said to it is judged by this revision, unless a handshake settles another.
+    pub fn speaking(mut self, revision: Revision) -> Self {
+        self.speaks = Some(revision);
         self
     }
 
@@ -104,6 +111,7 @@ impl DuplexBuilder {
             let mut hearing = Hearing::new(&judge, Toward::Client);
             hearing.session = Some(format!("duplex-{}", NEXT_CLIENT.fetch_add(1, Ordering::Relaxed)));
             hearing.new_session = hearing.session.clone();
+            hearing.named = self.speaks;
             hearing
         });
         let shared = Arc::new(Shared {
@@ -153,7 +161,7 @@ async fn read(shared: Arc<Shared>, mut incoming: mpsc::Receiver<Result<String, S
             (None, Some(id)) => {
                 let waiting = shared.lock().waiting.remove(&id.to_string());
                 match waiting {
-                    Some(waiting) => drop(waiting.send(message)),
+                    Some(waiting) => drop(waiting.send((message, text))),
                     None => shared.lock().said.push(message),
                 }
             }
@@ -193,10 +201,15 @@ impl DuplexClient {
 
     /// Sends a request.
     pub async fn begin(&self, method: &str, params: Value) -> DuplexCall {
+        self.begin_text(method, &params.to_string()).await
+    }
+
+    /// Sends a request whose params are this text.
+    pub async fn begin_text(&self, method: &str, params: &str) -> DuplexCall {
         let id = self.shared.next_id.fetch_add(1, Ordering::SeqCst);
         let (tell, answer) = oneshot::channel();
         self.shared.lock().waiting.insert(id.to_string(), tell);
-        self.send(json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string()).await;
+        self.send(format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#)).await;
         DuplexCall { id, answer }
     }
 
@@ -225,8 +238,13 @@ impl DuplexClient {
 
     /// The response to `initialize`, with these members in `_meta`.
     pub async fn initialize(&self, capabilities: Value, meta: Value) -> Value {
+        self.initialize_in(LATEST, capabilities, meta).await
+    }
+
+    /// The same in a revision.
+    pub async fn initialize_in(&self, revision: &str, capabilities: Value, meta: Value) -> Value {
         let client = json!({"name": "testkit", "version": "1"});
-        let mut params = json!({"protocolVersion": LATEST, "capabilities": capabilities, "clientInfo": client});
+        let mut params = json!({"protocolVersion": revision, "capabilities": capabilities, "clientInfo": client});
         if meta.as_object().is_some_and(|meta| !meta.is_empty()) {
             params["_meta"] = meta;
         }

@@ -1,8 +1,9 @@
 //! The two transports over HTTP as channels of texts: Streamable HTTP, and HTTP+SSE of 2024-11-05.
 
 use std::{
+    collections::HashMap,
     net::SocketAddr,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
 use bytes::Bytes;
@@ -12,7 +13,12 @@ use serde_json::Value;
 use tokio::{sync::mpsc, task::JoinSet};
 
 use super::wire::{QUEUE, Wire};
-use crate::{client::ACCEPT_BOTH, events::EventReader, http::send_http1};
+use crate::{
+    abort_on_drop::AbortOnDrop,
+    client::ACCEPT_BOTH,
+    events::EventReader,
+    http::{RawResponse, send_http1},
+};
 
 type Incoming = mpsc::Sender<Result<String, String>>;
 
@@ -66,22 +72,22 @@ impl Wire {
     }
 
     /// Streamable HTTP: a POST for each message, and a GET once the session is ready.
-    pub fn streamable_http(address: SocketAddr, path: &'static str) -> Self {
+    pub fn streamable_http(address: SocketAddr, path: &str) -> Self {
         let (out, mut outgoing) = mpsc::channel::<String>(QUEUE);
         let (tell, incoming) = mpsc::channel(QUEUE);
-        let session: Arc<Mutex<Option<String>>> = Arc::default();
+        let place = Place { address, path: path.to_owned(), known: Arc::default() };
         let task = tokio::spawn(async move {
             let mut posts = JoinSet::new();
             while let Some(text) = outgoing.recv().await {
                 let message: Value = serde_json::from_str(&text).unwrap_or_default();
-                let posted = post(address, path, text, session.clone(), tell.clone());
+                let posted = post(place.clone(), text, tell.clone());
                 match message["method"].as_str() {
-                    Some("tools/call") => drop(posts.spawn(posted)),
+                    Some(method) if method != "initialize" && message.get("id").is_some() => drop(posts.spawn(posted)),
                     // What follows builds on it.
                     method => {
                         posted.await;
                         if method == Some("notifications/initialized") {
-                            posts.spawn(general(address, path, session.clone(), tell.clone()));
+                            posts.spawn(general(place.clone(), tell.clone()));
                         }
                     }
                 }
@@ -89,30 +95,107 @@ impl Wire {
         });
         Self { out, incoming, tasks: vec![task.abort_handle()] }
     }
+
+    /// Streamable HTTP of 2026-07-28: a POST for each request, closed to cancel it. An error with a status that is not its
+    /// own ends the connection.
+    pub fn modern_http(address: SocketAddr, path: &str) -> Self {
+        let (out, mut outgoing) = mpsc::channel::<String>(QUEUE);
+        let (tell, incoming) = mpsc::channel(QUEUE);
+        let place = Place { address, path: path.to_owned(), known: Arc::default() };
+        let task = tokio::spawn(async move {
+            let mut posts: HashMap<String, AbortOnDrop> = HashMap::new();
+            while let Some(text) = outgoing.recv().await {
+                let message: Value = serde_json::from_str(&text).unwrap_or_default();
+                if message["method"] == "notifications/cancelled" {
+                    posts.remove(&message["params"]["requestId"].to_string());
+                    continue;
+                }
+                posts.retain(|_, post| !post.0.is_finished());
+                let posted = tokio::spawn(post_alone(place.clone(), text, tell.clone()));
+                posts.insert(message["id"].to_string(), AbortOnDrop(posted));
+            }
+        });
+        Self { out, incoming, tasks: vec![task.abort_handle()] }
+    }
 }
 
-fn session_of(session: &Mutex<Option<String>>) -> Option<String> {
-    session.lock().expect("nothing panics while it holds this lock").clone()
+/// Where a client posts to, and what it knows of its session.
+#[derive(Clone)]
+struct Place {
+    address: SocketAddr,
+    path: String,
+    known: Arc<Mutex<Known>>,
 }
 
-async fn post(address: SocketAddr, path: &'static str, text: String, session: Arc<Mutex<Option<String>>>, tell: Incoming) {
-    let known = session_of(&session);
-    let mut headers = vec![("content-type", "application/json"), ("accept", ACCEPT_BOTH)];
-    headers.extend(known.as_deref().map(|id| ("mcp-session-id", id)));
-    let response = send_http1(address, request("POST", address, path, &headers, text)).await.expect("a response");
+#[derive(Default, Clone)]
+struct Known {
+    session: Option<String>,
+    /// As agreed on, where requests have to say it.
+    version: Option<String>,
+}
+
+impl Place {
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().expect("nothing panics while it holds this lock")
+    }
+
+    async fn send(&self, method: &str, headers: &[(&str, &str)], body: String) -> RawResponse {
+        let Known { session, version } = self.known().clone();
+        let mut headers = headers.to_vec();
+        headers.extend(session.as_deref().map(|id| ("mcp-session-id", id)));
+        headers.extend(version.as_deref().map(|version| ("mcp-protocol-version", version)));
+        send_http1(self.address, request(method, self.address, &self.path, &headers, body)).await.expect("a response")
+    }
+}
+
+/// The first revision that has the header.
+const VERSION_HEADER_SINCE: &str = "2025-06-18";
+
+async fn post(place: Place, text: String, tell: Incoming) {
+    let response = place.send("POST", &[("content-type", "application/json"), ("accept", ACCEPT_BOTH)], text).await;
     if let Some(id) = response.header("mcp-session-id") {
-        *session.lock().expect("nothing panics while it holds this lock") = Some(id.to_owned());
+        place.known().session = Some(id.to_owned());
     }
     if response.is_event_stream() {
         pass_on(response.events(), tell).await;
     } else if response.content_type() == "application/json" {
-        let _gone = tell.send(Ok(response.text().await)).await;
+        let text = response.text().await;
+        let message: Value = serde_json::from_str(&text).unwrap_or_default();
+        if let Some(agreed) = message["result"]["protocolVersion"].as_str().filter(|agreed| *agreed >= VERSION_HEADER_SINCE) {
+            place.known().version = Some(agreed.to_owned());
+        }
+        let _gone = tell.send(Ok(text)).await;
     }
 }
 
-async fn general(address: SocketAddr, path: &'static str, session: Arc<Mutex<Option<String>>>, tell: Incoming) {
-    let known = session_of(&session).unwrap_or_default();
-    let headers = [("accept", "text/event-stream"), ("mcp-session-id", known.as_str())];
-    let response = send_http1(address, request("GET", address, path, &headers, String::new())).await.expect("a response");
-    pass_on(response.events(), tell).await;
+async fn general(place: Place, tell: Incoming) {
+    pass_on(place.send("GET", &[("accept", "text/event-stream")], String::new()).await.events(), tell).await;
+}
+
+/// A request of 2026-07-28, with headers that repeat its body.
+async fn post_alone(place: Place, text: String, tell: Incoming) {
+    let message: Value = serde_json::from_str(&text).unwrap_or_default();
+    let (method, params) = (message["method"].as_str().unwrap_or_default(), &message["params"]);
+    let named = match method {
+        "tools/call" | "prompts/get" => params["name"].as_str(),
+        "resources/read" => params["uri"].as_str(),
+        "tasks/get" | "tasks/update" | "tasks/cancel" => params["taskId"].as_str(),
+        _ => None,
+    };
+    let mut headers =
+        vec![("content-type", "application/json"), ("accept", ACCEPT_BOTH), ("mcp-protocol-version", "2026-07-28"), ("mcp-method", method)];
+    headers.extend(named.map(|name| ("mcp-name", name)));
+    let response = place.send("POST", &headers, text).await;
+    if response.is_event_stream() {
+        return pass_on(response.events(), tell).await;
+    }
+    let status = response.status;
+    let text = response.text().await;
+    let answer: Value = serde_json::from_str(&text).unwrap_or_default();
+    let said = match answer["error"]["code"].as_i64() {
+        Some(-32601) if status != 404 => Err(format!("status {status} with {text}")),
+        Some(-32020 | -32021 | -32022) if status != 400 => Err(format!("status {status} with {text}")),
+        _ => Ok(text),
+    };
+    let _gone = tell.send(said).await;
 }

@@ -39,6 +39,11 @@ const HOP_META: [&str; 4] = [
     "io.modelcontextprotocol/logLevel",
 ];
 
+/// What the broker says of itself and of streams of notifications to clients of 2026-07-28.
+const TOLD_MODERN_CLIENTS: [&str; 2] = ["io.modelcontextprotocol/serverInfo", "io.modelcontextprotocol/subscriptionId"];
+/// Requests of 2026-07-28 that may be answered with a question.
+const MAY_REQUIRE_INPUT: [&str; 3] = ["tools/call", "prompts/get", "resources/read"];
+
 /// Reserved `_meta` keys some peer wrote in this process: the broker may pass those on.
 static SPOKEN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
@@ -196,7 +201,10 @@ impl Hearing {
         let of_a_task = |key: &String| self.toward == Toward::Client && key == RELATED_TASK;
         // Each request of 2026-07-28 says of itself what the handshake said before.
         let of_the_hop = |key: &String| self.toward == Toward::Backend && is_modern(message) && HOP_META.contains(&key.as_str());
-        let invented: Vec<String> = invented_keys(message).into_iter().filter(|key| !of_a_task(key) && !of_the_hop(key)).collect();
+        let to_modern = self.toward == Toward::Client && self.revision() == Revision::V2026_07_28;
+        let of_the_answer = |key: &String| to_modern && TOLD_MODERN_CLIENTS.contains(&key.as_str());
+        let is_invented = |key: &String| !of_a_task(key) && !of_the_hop(key) && !of_the_answer(key);
+        let invented: Vec<String> = invented_keys(message).into_iter().filter(is_invented).collect();
         if invented.is_empty() { Ok(()) } else { Err(format!("reserved _meta keys no peer wrote: {invented:?}")) }
     }
 
@@ -241,7 +249,12 @@ impl Hearing {
         }
         let mut outcome = Ok(());
         for Asked { method, as_task } in asked {
-            let definition = if as_task && result.get("task").is_some() && revision.has("CreateTaskResult") {
+            if revision == Revision::V2026_07_28 && method.starts_with("tasks/") {
+                return Ok(()); // of an extension, which the schema does not have
+            }
+            let definition = if revision == Revision::V2026_07_28 && result["resultType"] != "complete" {
+                of_another_type(&method, result)?
+            } else if as_task && result.get("task").is_some() && revision.has("CreateTaskResult") {
                 Some("CreateTaskResult".to_owned())
             } else {
                 revision.result_of(&method)
@@ -268,13 +281,42 @@ impl Hearing {
             }
         }
         let is_url_error = message["error"]["code"] == -32042;
+        if revision == Revision::V2026_07_28 {
+            return modern_error(&message);
+        }
         let definition = match revision {
             Revision::V2025_11_25 if is_url_error && self.content_excused.is_none() => "URLElicitationRequiredError",
-            Revision::V2025_11_25 | Revision::V2026_07_28 => "JSONRPCErrorResponse",
+            Revision::V2025_11_25 => "JSONRPCErrorResponse",
             _ => "JSONRPCError",
         };
         check(revision, definition, &message)
     }
+}
+
+/// The definition of a result of 2026-07-28 that is not the whole answer.
+fn of_another_type(method: &str, result: &Value) -> Result<Option<String>, String> {
+    match result["resultType"].as_str() {
+        Some("input_required") if !MAY_REQUIRE_INPUT.contains(&method) => Err(format!("{method} is answered with a question")),
+        Some("input_required") if result.get("inputRequests").or(result.get("requestState")).is_none() => {
+            Err("a question that asks for nothing".to_owned())
+        }
+        Some("input_required") => Ok(Some("InputRequiredResult".to_owned())),
+        // An extension, which the schema does not have.
+        Some("task") if method == "tools/call" => Ok(None),
+        other => Err(format!("a result of type {other:?} to {method}")),
+    }
+}
+
+/// Codes of 2026-07-28 mean what it says, and none of earlier revisions is left (MCP 2026-07-28, Basic: Error Codes).
+fn modern_error(message: &Value) -> Result<(), String> {
+    let definition = match message["error"]["code"].as_i64() {
+        Some(-32020) => "HeaderMismatchError",
+        Some(-32021) => "MissingRequiredClientCapabilityError",
+        Some(-32022) => "UnsupportedProtocolVersionError",
+        Some(code @ (-32002 | -32042 | -32099..=-32023)) => return Err(format!("2026-07-28 has no error {code}")),
+        _ => "JSONRPCErrorResponse",
+    };
+    check(Revision::V2026_07_28, definition, message)
 }
 
 fn check(revision: Revision, definition: &str, value: &Value) -> Result<(), String> {

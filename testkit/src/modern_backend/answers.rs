@@ -31,18 +31,25 @@ pub(super) async fn answer(
             call.gone().await;
             return given_up(&shared, &id);
         }
-        Some(ModernReply::Error(status, error)) => (status, json!({"jsonrpc": "2.0", "id": id, "error": error})),
-        Some(ModernReply::Exactly(result)) => (200, json!({"jsonrpc": "2.0", "id": id, "result": result})),
+        Some(ModernReply::Error(status, error)) => (status, response(&id, "error", &error.to_string())),
+        Some(ModernReply::ErrorText(status, error)) => (status, response(&id, "error", &error)),
+        Some(ModernReply::Exactly(result)) => (200, response(&id, "result", &result.to_string())),
+        Some(ModernReply::ResultText(result)) => (200, response(&id, "result", &result)),
         Some(ModernReply::Result(mut result)) => {
             if result.get("resultType").is_none() && !shared.lock().legacy {
                 result["resultType"] = json!("complete");
             }
-            (200, json!({"jsonrpc": "2.0", "id": id, "result": result}))
+            (200, response(&id, "result", &result.to_string()))
         }
     };
+    shared.judge.peer_said(None, body.as_bytes());
     if out.send(Piece::Answer(status, body)).await.is_err() || call.cancelled.is_cancelled() {
         given_up(&shared, &id);
     }
+}
+
+fn response(id: &Value, member: &str, text: &str) -> String {
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"{member}":{text}}}"#)
 }
 
 fn given_up(shared: &Shared, id: &Value) {
@@ -148,10 +155,10 @@ fn built_in(state: &State, call: &ModernCall) -> ModernReply {
                 json!({"supportedVersions": [VERSION], "capabilities": state.capabilities, "instructions": "be modern", "_meta": info}),
             )
         }
-        "tools/list" => list(state, "tools"),
-        "prompts/list" => list(state, "prompts"),
-        "resources/list" => list(state, "resources"),
-        "resources/templates/list" => list(state, "resourceTemplates"),
+        "tools/list" => list(state, "tools", call),
+        "prompts/list" => list(state, "prompts", call),
+        "resources/list" => list(state, "resources", call),
+        "resources/templates/list" => list(state, "resourceTemplates", call),
         "tools/call" => ModernReply::text(&call.arguments().to_string()),
         "prompts/get" => {
             let text = call.arguments().to_string();
@@ -163,8 +170,21 @@ fn built_in(state: &State, call: &ModernCall) -> ModernReply {
     }
 }
 
-fn list(state: &State, member: &str) -> ModernReply {
-    cacheable(state, json!({member: state.lists.get(member).cloned().unwrap_or_default()}))
+fn list(state: &State, member: &str, call: &ModernCall) -> ModernReply {
+    let items = state.lists.get(member).map(Vec::as_slice).unwrap_or_default();
+    let start = match call.params()["cursor"].as_str() {
+        None => 0,
+        Some(cursor) => match cursor.strip_prefix("page:").and_then(|at| at.parse::<usize>().ok()) {
+            Some(start) => start,
+            None => return ModernReply::error(-32602, "unknown cursor"),
+        },
+    };
+    let end = start.saturating_add(state.page_size).min(items.len());
+    let mut result = json!({ member: items.get(start..end).unwrap_or_default() });
+    if end < items.len() {
+        result["nextCursor"] = json!(format!("page:{end}"));
+    }
+    cacheable(state, result)
 }
 
 fn cacheable(state: &State, mut result: Value) -> ModernReply {

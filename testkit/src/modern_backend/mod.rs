@@ -47,6 +47,10 @@ pub enum ModernReply {
     Result(Value),
     /// A result as it is.
     Exactly(Value),
+    /// The text of a result, as it is.
+    ResultText(String),
+    /// The text of an error object, as it is; over HTTP with this status.
+    ErrorText(u16, String),
     /// An error object, over HTTP with this status.
     Error(u16, Value),
     /// No answer: the stream ends.
@@ -81,7 +85,8 @@ impl ModernReply {
 #[derive(Debug)]
 pub(crate) enum Piece {
     Event(Value),
-    Answer(u16, Value),
+    /// Over HTTP with this status.
+    Answer(u16, String),
 }
 
 /// A request being answered.
@@ -146,6 +151,7 @@ pub(crate) struct State {
     capabilities: Value,
     lists: BTreeMap<&'static str, Vec<Value>>,
     ttl_ms: u64,
+    page_size: usize,
     refused_uris: Vec<String>,
     handlers: HashMap<String, Handler>,
     tools: HashMap<String, Handler>,
@@ -206,6 +212,7 @@ impl ModernBackend {
             capabilities,
             lists: BTreeMap::new(),
             ttl_ms: 60_000,
+            page_size: usize::MAX,
             refused_uris: Vec::new(),
             handlers: HashMap::new(),
             tools: HashMap::new(),
@@ -248,6 +255,12 @@ impl ModernBackend {
     /// How long its lists may be kept.
     pub fn ttl_ms(&self, ttl_ms: u64) -> &Self {
         self.shared.lock().ttl_ms = ttl_ms;
+        self
+    }
+
+    /// Lists are given in pages of this size.
+    pub fn page_size(&self, size: usize) -> &Self {
+        self.shared.lock().page_size = size;
         self
     }
 
@@ -330,7 +343,7 @@ impl ModernBackend {
         let listens = std::mem::take(&mut self.shared.lock().listens);
         for one in listens {
             let result = json!({"resultType": "complete", "_meta": {SUBSCRIPTION_ID: one.id}});
-            let _gone = one.out.send(Piece::Answer(200, json!({"jsonrpc": "2.0", "id": one.id, "result": result}))).await;
+            let _gone = one.out.send(Piece::Answer(200, json!({"jsonrpc": "2.0", "id": one.id, "result": result}).to_string())).await;
         }
     }
 

@@ -73,7 +73,7 @@ async fn post(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respons
     let (out, mut pieces) = mpsc::channel(PIECES);
     tokio::spawn(answers::answer(shared, message, Some(parts.headers), out, CancellationToken::new()));
     match pieces.recv().await {
-        Some(Piece::Answer(status, answer)) => Ok(whole(status, Bytes::from(answer.to_string()))),
+        Some(Piece::Answer(status, answer)) => Ok(whole(status, Bytes::from(answer))),
         Some(first) => Ok(events(first, pieces)),
         None => Err(std::io::Error::other("no answer")),
     }
@@ -94,7 +94,7 @@ fn events(first: Piece, pieces: mpsc::Receiver<Piece>) -> Response<Body> {
             None => pieces.recv().await?,
         };
         let (message, last) = match piece {
-            Piece::Event(message) => (message, false),
+            Piece::Event(message) => (message.to_string(), false),
             Piece::Answer(_, message) => (message, true),
         };
         let text = format!("event: message\ndata: {message}\n\n");
@@ -114,7 +114,7 @@ pub(super) async fn serve_pipe(shared: Arc<Shared>, listener: TcpListener) {
 async fn lines(shared: Arc<Shared>, stream: TcpStream) {
     let (read, mut write) = stream.into_split();
     let mut lines = BufReader::new(read).lines();
-    let (line_out, mut line_in) = mpsc::channel::<Value>(PIECES);
+    let (line_out, mut line_in) = mpsc::channel::<String>(PIECES);
     let writing = tokio::spawn(async move {
         while let Some(message) = line_in.recv().await {
             if write.write_all(format!("{message}\n").as_bytes()).await.is_err() {
@@ -147,7 +147,7 @@ async fn lines(shared: Arc<Shared>, stream: TcpStream) {
                     () = cancelled.cancelled() => return,
                 };
                 match piece {
-                    Some(Piece::Event(message)) => drop(line_out.send(message).await),
+                    Some(Piece::Event(message)) => drop(line_out.send(message.to_string()).await),
                     Some(Piece::Answer(_, message)) => return drop(line_out.send(message).await),
                     None => return,
                 }

@@ -228,7 +228,7 @@ async fn n_mrtr_05_a_caller_has_so_many_places() {
 }
 
 #[tokio::test]
-async fn br_04_urls_that_an_error_asks_for_are_opened_before_the_call_is_made_again() {
+async fn br_04_n_err_02_urls_that_an_error_asks_for_are_opened_before_the_call_is_made_again() {
     let counted = Arc::new(AtomicU64::new(0));
     let backend = FakeBackend::with_tool("login", move |call| {
         let tries = counted.fetch_add(1, Ordering::Relaxed);

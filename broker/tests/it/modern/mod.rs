@@ -39,7 +39,7 @@ impl Modern {
     }
 
     pub(crate) fn of(broker: &TestBroker, path: &str) -> Self {
-        Self::at(broker.http_address(), path, json!({}))
+        Self { client: broker.client(path).to(broker.http_address()), key: None, capabilities: json!({}) }
     }
 
     pub(crate) fn with(&self, capabilities: Value) -> Self {
@@ -48,6 +48,12 @@ impl Modern {
 
     pub(crate) fn bearer(&self, key: &str) -> Self {
         Self { key: Some(key.to_owned()), ..self.clone() }
+    }
+
+    /// From now on only the envelopes of what this client is told are judged, see [`TestClient`].
+    pub(crate) fn content_is_invalid_on_purpose(&self, why: &'static str) -> &Self {
+        self.client.content_is_invalid_on_purpose(why);
+        self
     }
 
     /// Params with `_meta`, unless they have one.
@@ -85,7 +91,7 @@ impl Modern {
 
     /// What comes before the answer, and the answer.
     pub(crate) async fn exchange(&self, method: &str, params: Value) -> (Vec<Value>, Value) {
-        let response = self.post(json!(1), method, params).await;
+        let response = self.post(json!(self.client.take_id()), method, params).await;
         if !response.is_event_stream() {
             return (Vec::new(), response.json().await);
         }

@@ -86,11 +86,11 @@ async fn n_list_01_n_list_02_lists_depend_on_nothing_but_the_endpoint() {
     let backend = everything().await;
     let broker = broker_with(&backend).await;
     let client = Modern::of(&broker, "/mcp");
-    let first = client.answer("tools/list", json!({})).await;
+    let first = client.result("tools/list", json!({})).await;
     client.call("b__echo", json!({})).await;
     let able = client.with(json!({"sampling": {}, "elicitation": {}}));
-    assert_eq!(able.answer("tools/list", json!({})).await, first);
-    assert!(first["result"]["tools"][0].get("execution").is_none(), "tasks of earlier revisions are not told of");
+    assert_eq!(able.result("tools/list", json!({})).await, first);
+    assert!(first["tools"][0].get("execution").is_none(), "tasks of earlier revisions are not told of");
     let legacy = broker.connected(json!({})).await;
     assert!(legacy.result("tools/list", json!({})).await["tools"][0].get("execution").is_some());
     let error = client.error("tools/list", json!({"cursor": "made up"})).await;

@@ -1,7 +1,7 @@
 //! Requests that stand alone over connections (MCP 2026-07-28, Custom Transports).
 
 use serde_json::{Value, json};
-use testkit::{Authority, DuplexClient, FakeBackend, Gate, QuicPeer, Reply, TestBroker, eventually};
+use testkit::{Authority, DuplexClient, FakeBackend, Gate, QuicPeer, Reply, TestBroker, eventually, judge::Revision};
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 
 use super::meta;
@@ -57,14 +57,14 @@ async fn speaks(client: &DuplexClient, backend: &FakeBackend) {
 #[tokio::test]
 async fn n_can_01_requests_stand_alone_over_tcp() {
     let (broker, backend) = listening().await;
-    let client = DuplexClient::builder().tcp(broker.tcp_address()).await;
+    let client = broker.duplex().speaking(Revision::V2026_07_28).tcp(broker.tcp_address()).await;
     speaks(&client, &backend).await;
 }
 
 #[tokio::test]
 async fn requests_stand_alone_over_websocket() {
     let (broker, backend) = listening().await;
-    let (client, _) = DuplexClient::builder().websocket(broker.http_address(), "/ws", &[]).await.unwrap();
+    let (client, _) = broker.duplex().speaking(Revision::V2026_07_28).websocket(broker.http_address(), "/ws", &[]).await.unwrap();
     speaks(&client, &backend).await;
     // A connection that breaks cancels what it was to carry.
     let with = params(json!({}), json!({"name": "b__hang"}));
@@ -79,7 +79,7 @@ async fn requests_stand_alone_over_websocket() {
 #[tokio::test]
 async fn a_connection_may_open_a_session_after_it_discovered_what_there_is() {
     let (broker, _backend) = listening().await;
-    let client = DuplexClient::builder().tcp(broker.tcp_address()).await;
+    let client = broker.duplex().speaking(Revision::V2026_07_28).tcp(broker.tcp_address()).await;
     client.result("server/discover", params(json!({}), json!({}))).await;
     let client = client.connected(json!({})).await;
     assert_eq!(text_of(&client.call("b__echo", json!({"a": 1})).await), r#"{"a":1}"#);
@@ -141,7 +141,7 @@ async fn n_auth_01_each_request_over_tcp_says_who_asks() {
     let tcp = json!({"listen": {"tcp": "127.0.0.1:0"}});
     let broker = builder().alone().auth_required().config(tcp).tenant("acme").backend("acme", "b", backend.spec()).start().await;
     let (id, key) = broker.admin().create_key_with_id("acme").await;
-    let client = DuplexClient::builder().tcp(broker.tcp_address()).await;
+    let client = broker.duplex().speaking(Revision::V2026_07_28).tcp(broker.tcp_address()).await;
     let signed = |token: &str| {
         let mut params = params(json!({}), json!({"name": "echo", "arguments": {}}));
         params["_meta"]["dev.mcp-broker/token"] = json!(token);
@@ -165,7 +165,7 @@ async fn requests_stand_alone_over_quic() {
     let config = json!({"listen": {"quic": "127.0.0.1:0"}, "tls": {"cert_file": server.cert, "key_file": server.key}});
     let broker = builder().alone().config(config).backend("default", "b", backend.spec()).start().await;
     let peer = QuicPeer::connect(broker.quic_address(), &authority, None, "mcp").await.unwrap();
-    let client = DuplexClient::builder().over(peer.control().await);
+    let client = broker.duplex().speaking(Revision::V2026_07_28).over(peer.control().await);
     assert_eq!(client.result("tools/list", params(json!({}), json!({}))).await["tools"][0]["name"], "b__echo");
     let call = |name: &str| json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params(json!({}), json!({"name": name, "arguments": {"a": 1}}))});
     let (_writer, reader) = peer.request(&call("b__echo")).await;
