@@ -166,3 +166,31 @@ fn the_code_map_names_nothing_that_is_gone() {
         );
     }
 }
+
+/// What tests say, with ids as both code and prose write them.
+fn cited() -> String {
+    let mut cited = String::new();
+    for source in ["protocol", "transport", "storage", "broker", "testkit"].iter().flat_map(|krate| sources(krate)) {
+        let tests = if source.is_test() { 0 } else { source.text.find("#[cfg(test)]").unwrap_or(source.text.len()) };
+        if source.path != "broker/src/tidy.rs" {
+            cited.push_str(&source.text[tests..].to_lowercase().replace('-', "_"));
+        }
+    }
+    cited
+}
+
+#[test]
+fn every_requirement_of_2026_07_28_is_named_by_a_test_or_told_to_be_uncovered() {
+    let (cited, page) = (cited(), read("docs/compatibility.md"));
+    for id in read("testkit/checklist-2026-07-28.txt").lines() {
+        let name = id.to_lowercase().replace('-', "_");
+        let is_whole = |at: usize| {
+            let (before, after) = (&cited[..at], &cited[at + name.len()..]);
+            !before.ends_with(|last: char| last.is_ascii_alphanumeric()) && !after.starts_with(|next: char| next.is_ascii_digit())
+        };
+        let is_cited = cited.match_indices(&name).any(|(at, _)| is_whole(at));
+        let is_told = page.contains(&format!("\n| {id} | "));
+        assert!(is_cited || is_told, "{id}: no test names it, and docs/compatibility.md does not say why");
+        assert!(!is_cited || !is_told, "{id}: a test names it, so docs/compatibility.md need not say why not: take its line out");
+    }
+}

@@ -268,6 +268,7 @@ mod tests {
         assert_eq!(fault(tree, json!({"tree": {"left": {"right": {"value": "1"}}}})).unwrap().data[0].1, json!("/tree/left/right/value"));
     }
 
+    // N-SCH-02
     #[test]
     fn j_24_schema_bombs_are_not_compiled() {
         let doubled = |keyword: &str| {

@@ -23,6 +23,7 @@ mod clocks;
 mod cluster;
 mod cluster_outages;
 mod cluster_streams;
+mod compatibility;
 mod drain;
 mod egress;
 mod failover;

@@ -102,7 +102,7 @@ impl Reader {
         if !self.looks_into(&frame) {
             return frame;
         }
-        let limits = Limits { bytes_max: frame.len(), depth_max: frame.len(), ..Limits::default() };
+        let limits = Limits { bytes_max: frame.len(), depth_max: frame.len() };
         let Ok(message) = Message::decode(frame.clone(), &limits) else { return frame };
         let told = message.result.and_then(|result| Some((result, self.result(method, result.of(&frame))?)));
         match told {
@@ -127,7 +127,7 @@ impl Reader {
 
     fn rewritten(self, text: &[u8], thing: Thing) -> Option<Vec<u8>> {
         // It was decoded before, whatever its depth.
-        let limits = Limits { bytes_max: text.len(), depth_max: text.len(), ..Limits::default() };
+        let limits = Limits { bytes_max: text.len(), depth_max: text.len() };
         let document = Document::parse(text, &limits).ok()?;
         self.value(document.root(), thing)
     }

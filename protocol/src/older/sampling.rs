@@ -10,7 +10,7 @@ use crate::splice::Splice;
 use crate::version::Version;
 
 fn limits(text: &[u8]) -> Limits {
-    Limits { bytes_max: text.len(), depth_max: text.len(), ..Limits::default() }
+    Limits { bytes_max: text.len(), depth_max: text.len() }
 }
 
 /// The only block of a content array.

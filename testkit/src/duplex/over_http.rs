@@ -194,7 +194,7 @@ async fn post_alone(place: Place, text: String, tell: Incoming) {
     let answer: Value = serde_json::from_str(&text).unwrap_or_default();
     let said = match answer["error"]["code"].as_i64() {
         Some(-32601) if status != 404 => Err(format!("status {status} with {text}")),
-        Some(-32020 | -32021 | -32022) if status != 400 => Err(format!("status {status} with {text}")),
+        Some(-32022..=-32020) if status != 400 => Err(format!("status {status} with {text}")),
         _ => Ok(text),
     };
     let _gone = tell.send(said).await;

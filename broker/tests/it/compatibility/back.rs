@@ -1,0 +1,298 @@
+//! A backend that speaks one revision strictly, with the same tools in each: what they say and ask is in their arguments.
+//!
+//! | tool | does |
+//! |---|---|
+//! | `say` | answers with the result whose text is `result` |
+//! | `fail` | answers with the error whose text is `error` |
+//! | `ask` | asks `method` with `params`, and tells what came of it |
+//! | `talk` | sends `notifications` first, with its own progress token where they have one |
+//! | `hang` | never answers |
+//! | `withdraw` | asks, and takes the question back (of earlier revisions) |
+//! | `job` | is made a task of (of 2026-07-28) |
+
+use serde_json::{Value, json};
+use testkit::{BackendCall, FakeBackend, ModernBackend, ModernCall, ModernReply, Reply, Seen};
+
+use super::{Of, REVISIONS, features};
+
+pub(super) enum Back {
+    Legacy(FakeBackend),
+    Modern(ModernBackend),
+}
+
+/// A backend of both eras, whichever it is.
+macro_rules! either {
+    ($self:expr, $backend:ident => $what:expr) => {
+        match $self {
+            Back::Legacy($backend) => $what,
+            Back::Modern($backend) => $what,
+        }
+    };
+}
+
+/// What a backend says of a tool or prompt it does not have.
+pub(super) const UNKNOWN: &str = "no such thing here";
+const INSTRUCTIONS: &str = "be modern";
+
+impl Back {
+    pub(super) async fn start(of: Of, pipe: bool) -> Self {
+        let back = match (REVISIONS[of] == super::MODERN, pipe) {
+            (true, true) => Self::Modern(ModernBackend::pipe().await),
+            (true, false) => Self::Modern(ModernBackend::http().await),
+            (false, _) => Self::Legacy(FakeBackend::start().await),
+        };
+        match &back {
+            Self::Legacy(backend) => legacy(backend, of),
+            Self::Modern(backend) => modern(backend),
+        }
+        for member in ["resources", "resourceTemplates", "prompts"] {
+            back.list(member, features::entries(member, of));
+        }
+        either!(&back, backend => {
+            backend.page_size(40);
+        });
+        back.add_tools(features::entries("tools", of));
+        back
+    }
+
+    pub(super) fn spec(&self) -> Value {
+        either!(self, backend => backend.spec())
+    }
+
+    pub(super) fn list(&self, member: &'static str, items: Vec<Value>) {
+        either!(self, backend => { backend.list(member, items); });
+    }
+
+    /// Adds entries beside the tools it has.
+    fn add_tools(&self, entries: Vec<Value>) {
+        let mut tools: Vec<Value> = ["say", "fail", "ask", "talk", "hang"].map(testkit::backend::tool).into();
+        tools.extend(entries);
+        self.list("tools", tools);
+    }
+
+    /// Adds an entry to a list, and says that the list changed.
+    pub(super) async fn add(&self, member: &'static str, of: Of, entry: Value) {
+        let mut entries = features::entries(member, of);
+        entries.push(entry);
+        match member {
+            "tools" => self.add_tools(entries),
+            _ => self.list(member, entries),
+        }
+        match self {
+            Self::Legacy(backend) => {
+                backend.notify(&format!("notifications/{member}/list_changed"), json!({})).await;
+            }
+            Self::Modern(backend) => {
+                backend.list_changed(member).await;
+            }
+        }
+    }
+
+    /// Waits until somebody listens to a resource, and says that it changed.
+    pub(super) async fn update_once_listened_to(&self, uri: &str) {
+        match self {
+            Self::Legacy(backend) => {
+                let wants = |seen: &Seen| seen.is("resources/subscribe") && seen.message["params"]["uri"] == uri;
+                let seen = backend.wait_for("the subscription", wants).await;
+                let session = seen.header("mcp-session-id").expect("it has a session").to_owned();
+                let update = json!({"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": {"uri": uri}});
+                // Its stream may be opened after its first request.
+                while backend.push_to(&session, update.clone()).await == 0 {
+                    tokio::task::yield_now().await;
+                }
+            }
+            Self::Modern(backend) => {
+                while backend.updated(uri).await == 0 {
+                    tokio::task::yield_now().await;
+                }
+            }
+        }
+    }
+
+    pub(super) async fn wait_for(&self, what: &str, wanted: impl Fn(&Seen) -> bool) -> Seen {
+        either!(self, backend => backend.wait_for(what, wanted).await)
+    }
+
+    pub(super) fn seen_of(&self, method: &str) -> Vec<Seen> {
+        either!(self, backend => backend.seen_of(method))
+    }
+}
+
+fn legacy(backend: &FakeBackend, of: Of) {
+    backend.version(REVISIONS[of]).sessions();
+    let mut capabilities = json!({
+        "tools": {"listChanged": true}, "prompts": {"listChanged": true}, "logging": {}, "completions": {},
+        "resources": {"listChanged": true, "subscribe": true},
+    });
+    if REVISIONS[of] < "2025-03-26" {
+        capabilities.as_object_mut().expect("an object").remove("completions");
+    }
+    backend.capabilities(capabilities);
+    backend.server_info(features::server_info(of), Some(INSTRUCTIONS));
+    backend.tool("say", |call| async move { Reply::ResultText(text(call.arguments(), "result")) });
+    backend.tool("fail", |call| async move {
+        Reply::Message(format!(r#"{{"jsonrpc":"2.0","id":{},"error":{}}}"#, call.id(), text(call.arguments(), "error")))
+    });
+    backend.tool("ask", |call| async move { legacy_question(&call).await });
+    backend.tool("talk", |call| async move {
+        let token = call.progress_token().clone();
+        for (method, params) in notifications(call.arguments(), &token) {
+            call.notify(&method, params).await;
+        }
+        Reply::text("done")
+    });
+    backend.tool("hang", |call| async move {
+        call.gone().await;
+        Reply::Hang
+    });
+    backend.tool("withdraw", |call| async move {
+        let (id, _answer) = call.begin_ask("sampling/createMessage", features::sampling()).await;
+        call.notify("notifications/cancelled", json!({"requestId": id})).await;
+        Reply::text("without it")
+    });
+    backend.tool("none", |_| async { Reply::error(-32602, UNKNOWN) });
+    backend.on("prompts/get", |call| async move {
+        match call.params()["arguments"]["result"].as_str() {
+            Some(result) => Reply::ResultText(result.to_owned()),
+            None if call.params()["name"] != "p" => Reply::error(-32602, UNKNOWN),
+            None => Reply::Result(features::prompt(call.params())),
+        }
+    });
+    backend.on("resources/read", |call| async move {
+        match features::contents(call.params()["uri"].as_str().unwrap_or_default()) {
+            Some(result) => Reply::Result(result),
+            None => Reply::Error(json!({"code": -32002, "message": "it is not there", "data": {"uri": call.params()["uri"]}})),
+        }
+    });
+    backend.on("completion/complete", |call| async move {
+        if call.params()["argument"]["value"] == "ask" {
+            let answers = [
+                call.ask("roots/list", json!({})).await["error"]["code"].to_string(),
+                call.ask("sampling/createMessage", features::sampling()).await["error"]["code"].to_string(),
+            ];
+            return Reply::Result(json!({"completion": {"values": answers}}));
+        }
+        Reply::Result(features::completion(call.params()))
+    });
+}
+
+/// A text among the arguments.
+fn text(arguments: &Value, name: &str) -> String {
+    arguments[name].as_str().unwrap_or_else(|| panic!("there is no {name} in {arguments}")).to_owned()
+}
+
+async fn legacy_question(call: &BackendCall) -> Reply {
+    let mut answer = call.ask(&text(call.arguments(), "method"), call.arguments()["params"].clone()).await;
+    let answer = answer.as_object_mut().expect("a response");
+    answer.retain(|key, _| key == "result" || key == "error");
+    Reply::text(&json!(answer).to_string())
+}
+
+fn notifications(arguments: &Value, token: &Value) -> Vec<(String, Value)> {
+    let all = arguments["notifications"].as_array().cloned().unwrap_or_default();
+    let one = |mut notification: Value| {
+        let mut params = notification["params"].take();
+        if params.get("progressToken").is_some() {
+            params["progressToken"] = token.clone();
+        }
+        (notification["method"].as_str().unwrap_or_default().to_owned(), params)
+    };
+    all.into_iter().map(one).collect()
+}
+
+fn modern(backend: &ModernBackend) {
+    backend.on("server/discover", |_| async {
+        let capabilities = json!({
+            "tools": {"listChanged": true}, "prompts": {"listChanged": true}, "logging": {}, "completions": {},
+            "resources": {"listChanged": true, "subscribe": true}, "extensions": {"io.modelcontextprotocol/tasks": {}},
+        });
+        let info = json!({"io.modelcontextprotocol/serverInfo": features::server_info(REVISIONS.len() - 1)});
+        ModernReply::Result(json!({
+            "supportedVersions": [super::MODERN], "capabilities": capabilities, "instructions": INSTRUCTIONS,
+            "ttlMs": 0, "cacheScope": "private", "_meta": info,
+        }))
+    });
+    backend.tool("say", |call| async move { ModernReply::ResultText(typed(&text(call.arguments(), "result"))) });
+    backend.tool("fail", |call| async move {
+        let error = text(call.arguments(), "error");
+        let code = serde_json::from_str::<Value>(&error).expect("an error")["code"].as_i64();
+        let status = if matches!(code, Some(-32602 | -32021)) { 400 } else { 200 };
+        ModernReply::ErrorText(status, error)
+    });
+    backend.tool("ask", |call| async move {
+        let (method, params) = (text(call.arguments(), "method"), call.arguments()["params"].clone());
+        answered(&call, &method, &params, |answer| ModernReply::text(&json!({"result": answer}).to_string()))
+    });
+    backend.tool("talk", |call| async move {
+        for (method, params) in notifications(call.arguments(), call.meta("progressToken")) {
+            let level = params["level"].as_str().map(severity);
+            let wanted = call.meta("io.modelcontextprotocol/logLevel").as_str().map(severity);
+            if level.is_none() || wanted.is_some() && level >= wanted {
+                call.notify(&method, params).await;
+            }
+        }
+        ModernReply::text("done")
+    });
+    backend.tool("hang", |_| async { ModernReply::Hang });
+    backend.tool("job", |_| async {
+        let mut task = task("working");
+        task["resultType"] = json!("task");
+        ModernReply::Exactly(task)
+    });
+    backend.on("tasks/get", |_| async {
+        let mut task = task("completed");
+        task["result"] = json!({"resultType": "complete", "content": [{"type": "text", "text": "done"}]});
+        ModernReply::Result(task)
+    });
+    backend.tool("none", |_| async { ModernReply::error(-32602, UNKNOWN) });
+    backend.on("prompts/get", |call| async move {
+        match call.params()["arguments"]["result"].as_str() {
+            Some(result) => ModernReply::ResultText(typed(result)),
+            None if call.params()["name"] != "p" => ModernReply::error(-32602, UNKNOWN),
+            None => ModernReply::Result(features::prompt(call.params())),
+        }
+    });
+    backend.on("resources/read", |call| async move {
+        let uri = call.params()["uri"].as_str().unwrap_or_default();
+        match features::contents(uri) {
+            Some(mut result) => {
+                (result["ttlMs"], result["cacheScope"]) = (json!(0), json!("private"));
+                ModernReply::Result(result)
+            }
+            None => ModernReply::Error(400, json!({"code": -32602, "message": "it is not there", "data": {"uri": uri}})),
+        }
+    });
+    backend.on("completion/complete", |call| async move {
+        if call.params()["argument"]["value"] == "ask" {
+            return ModernReply::needs(json!({"q": {"method": "roots/list"}}), None);
+        }
+        ModernReply::Result(features::completion(call.params()))
+    });
+}
+
+/// Asks first, as this revision does.
+fn answered(call: &ModernCall, method: &str, params: &Value, then: impl FnOnce(&Value) -> ModernReply) -> ModernReply {
+    match call.input("q") {
+        Value::Null if method == "roots/list" => ModernReply::needs(json!({"q": {"method": method}}), Some("s")),
+        Value::Null => ModernReply::needs(json!({"q": {"method": method, "params": params}}), Some("s")),
+        answer => then(answer),
+    }
+}
+
+/// A result of this revision says that it is one.
+fn typed(result: &str) -> String {
+    if result.contains("\"resultType\"") {
+        return result.to_owned();
+    }
+    format!("{{\"resultType\":\"complete\",{}", result.strip_prefix('{').expect("an object"))
+}
+
+fn severity(level: &str) -> usize {
+    const LEVELS: [&str; 8] = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
+    LEVELS.iter().position(|known| *known == level).expect("a level")
+}
+
+fn task(status: &str) -> Value {
+    json!({"taskId": "t-1", "status": status, "createdAt": "2026-01-01T00:00:00Z", "lastUpdatedAt": "2026-01-01T00:00:01Z",
+        "ttlMs": 60000, "pollIntervalMs": 50})
+}

@@ -1,0 +1,100 @@
+//! Every way to say no: of the broker, and of backends in the codes of their revisions.
+
+use serde_json::{Value, json};
+
+use super::{Cell, Found, Pair, ensure, refused};
+
+fn error(answer: &super::front::Answer) -> Result<&Value, String> {
+    answer.message.get("error").ok_or_else(|| format!("no error: {}", answer.text))
+}
+
+/// At its own endpoint a backend is asked for whatever name; only it knows what it does not list.
+fn not_there(answer: &super::front::Answer) -> Found {
+    let error = error(answer)?;
+    ensure(*error == json!({"code": -32602, "message": super::back::UNKNOWN}), || answer.text.clone())?;
+    Ok(Cell::Same)
+}
+
+pub(super) async fn unknown_tool(pair: &Pair) -> Found {
+    not_there(&pair.client.call("none", json!({})).await)
+}
+
+pub(super) async fn unknown_prompt(pair: &Pair) -> Found {
+    not_there(&pair.client.request("prompts/get", json!({"name": "none"})).await)
+}
+
+pub(super) async fn unknown_method(pair: &Pair) -> Found {
+    refused(error(&pair.client.request("vendor/method", json!({})).await)?)
+}
+
+pub(super) async fn wrong_params(pair: &Pair) -> Found {
+    refused(error(&pair.client.request("resources/read", json!({"uri": 7})).await)?)
+}
+
+/// An error of the backend, which is passed on as it is, or with another code.
+async fn said(pair: &Pair, code: i64, told: i64) -> Found {
+    let rest = r#""message":"in its own words","data":{"n":1.50,"k":[null]}"#;
+    let answer = pair.client.call("fail", json!({"error": format!(r#"{{"code":{code},{rest}}}"#)})).await;
+    error(&answer)?;
+    for (code, cell) in [(code, Cell::Same), (told, Cell::Translated)] {
+        if answer.text.contains(&format!(r#""error":{{"code":{code},{rest}}}"#)) {
+            return Ok(cell);
+        }
+    }
+    Err(answer.text)
+}
+
+pub(super) async fn invalid_params(pair: &Pair) -> Found {
+    said(pair, -32602, -32602).await
+}
+
+pub(super) async fn internal(pair: &Pair) -> Found {
+    said(pair, -32603, -32603).await
+}
+
+pub(super) async fn own_code(pair: &Pair) -> Found {
+    said(pair, 7, 7).await
+}
+
+/// Codes that 2026-07-28 leaves to what was there before it, so that its servers do not use them.
+pub(super) async fn legacy_code(pair: &Pair) -> Found {
+    if pair.is_modern_back() {
+        return Ok(Cell::Absent);
+    }
+    said(pair, -32001, -32603).await
+}
+
+/// Codes that mean what 2026-07-28 says, or nothing yet.
+pub(super) async fn reserved_code(pair: &Pair) -> Found {
+    if pair.is_modern_back() {
+        return Ok(Cell::Absent);
+    }
+    said(pair, -32050, -32603).await
+}
+
+pub(super) async fn missing_resource(pair: &Pair) -> Found {
+    let answer = pair.client.request("resources/read", json!({"uri": "test://none"})).await;
+    let error = error(&answer)?;
+    let wanted = if pair.is_modern_client() { -32602 } else { -32002 };
+    ensure(*error == json!({"code": wanted, "message": "it is not there", "data": {"uri": "test://none"}}), || answer.text.clone())?;
+    Ok(pair.by_era())
+}
+
+/// What a backend of 2026-07-28 says of a capability that the request lacks.
+pub(super) async fn capability_required(pair: &Pair) -> Found {
+    if !pair.is_modern_back() {
+        return Ok(Cell::Absent);
+    }
+    let said = r#"{"code":-32021,"message":"it needs more","data":{"requiredCapabilities":{"sampling":{}}}}"#;
+    let answer = pair.client.call("fail", json!({"error": said})).await;
+    ensure(answer.text.contains(&format!(r#""error":{said}"#)), || answer.text.clone())?;
+    Ok(Cell::Same)
+}
+
+/// A result of a type that only the backend knows.
+pub(super) async fn unknown_result_type(pair: &Pair) -> Found {
+    if !pair.is_modern_back() {
+        return Ok(Cell::Absent);
+    }
+    refused(error(&pair.client.call("say", json!({"result": r#"{"resultType":"poem","content":[]}"#})).await)?)
+}

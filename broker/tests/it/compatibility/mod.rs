@@ -1,0 +1,247 @@
+//! Every revision of clients in front of every revision of backends, behaviour by behaviour, from one table
+//! ([`table::ROWS`]): what is said there of a pair is what is found on its wires.
+//!
+//! `docs/compatibility.md` is written from the same table. Both sides speak their revision strictly, over real sockets, and
+//! what the broker says to either is judged by the schema of the revision of whom it is said to (V-04).
+
+mod back;
+mod content;
+mod errors;
+mod features;
+mod flow;
+mod front;
+mod lists;
+mod opening;
+mod page;
+mod questions;
+mod strict;
+mod table;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::future::{BoxFuture, join_all};
+use serde_json::{Value, json};
+use testkit::TestBroker;
+use tokio::{sync::OnceCell, time::timeout};
+
+use self::{
+    back::Back,
+    front::{Client, Front, everything},
+    table::ROWS,
+};
+use crate::builder;
+
+/// A revision, as its place in [`REVISIONS`].
+type Of = usize;
+
+const REVISIONS: [&str; 5] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", MODERN];
+const MODERN: &str = "2026-07-28";
+/// A behaviour that takes longer hangs.
+const AT_ONCE: Duration = Duration::from_secs(8);
+
+/// What becomes of something on its way between two revisions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Cell {
+    /// What is said on one side is said on the other.
+    Same,
+    /// It is said in the other side's words.
+    Translated,
+    /// Whoever wanted it is told that it can not be: `error.code` and `error.data.kind`.
+    Refused(i64, String),
+    /// The side where it would begin does not know it.
+    Absent,
+}
+
+/// What was found, or why it is none of these.
+type Found = Result<Cell, String>;
+
+/// One behaviour.
+struct Row {
+    /// As readers of the documentation know it.
+    name: &'static str,
+    run: fn(Arc<Pair>) -> BoxFuture<'static, Found>,
+    /// A line for each revision of the client, in it a letter for each revision of the backend: `=` the same, `t` translated,
+    /// `-` absent, and letters of `refusals`.
+    cells: [&'static str; 5],
+    refusals: &'static [Refusal],
+    /// What the letters do not say.
+    note: &'static str,
+}
+
+struct Refusal {
+    letter: char,
+    code: i64,
+    kind: &'static str,
+    why: &'static str,
+}
+
+impl Row {
+    fn expected(&self, client: Of, backend: Of) -> Cell {
+        let letter = self.letter(client, backend);
+        match letter {
+            '=' => Cell::Same,
+            't' => Cell::Translated,
+            '-' => Cell::Absent,
+            _ => {
+                let refusal = self.refusal(letter);
+                Cell::Refused(refusal.code, refusal.kind.to_owned())
+            }
+        }
+    }
+
+    fn letter(&self, client: Of, backend: Of) -> char {
+        let line: Vec<char> = self.cells[client].chars().filter(|letter| *letter != ' ').collect();
+        assert_eq!(line.len(), REVISIONS.len(), "{}: {line:?}", self.name);
+        line[backend]
+    }
+
+    fn refusal(&self, letter: char) -> &Refusal {
+        self.refusals.iter().find(|refusal| refusal.letter == letter).unwrap_or_else(|| panic!("{}: what is {letter}?", self.name))
+    }
+}
+
+/// A client of one revision and a backend of another, with the broker between them.
+struct Pair {
+    client: Client,
+    back: Back,
+    broker: Arc<TestBroker>,
+    front: Front,
+    name: String,
+    /// A client of the same revision that can do nothing.
+    plain: OnceCell<Client>,
+    /// One that leaves its answers to the test.
+    silent: OnceCell<Client>,
+    number: AtomicU64,
+}
+
+impl Pair {
+    /// The client's revision.
+    fn client_of(&self) -> Of {
+        self.client.of
+    }
+
+    fn is_modern_client(&self) -> bool {
+        self.client.is_modern()
+    }
+
+    fn is_modern_back(&self) -> bool {
+        matches!(self.back, Back::Modern(_))
+    }
+
+    /// The backend's revision is this one, or a later one.
+    fn back_since(&self, revision: &str) -> bool {
+        self.name.as_str() >= name_of(revision).as_str()
+    }
+
+    fn client_since(&self, revision: &str) -> bool {
+        REVISIONS[self.client_of()] >= revision
+    }
+
+    /// What crosses from one era into the other is said in other words.
+    fn by_era(&self) -> Cell {
+        if self.is_modern_client() == self.is_modern_back() { Cell::Same } else { Cell::Translated }
+    }
+
+    /// Tells this behaviour's requests apart from all others of the pair.
+    fn mark(&self) -> String {
+        format!("m{}", self.number.fetch_add(1, Ordering::Relaxed))
+    }
+
+    async fn silent(&self) -> &Client {
+        self.silent.get_or_init(|| Client::silent(&self.broker, self.front, self.client_of(), &self.name)).await
+    }
+
+    async fn plain(&self) -> &Client {
+        self.plain.get_or_init(|| Client::open(&self.broker, self.front, self.client_of(), &self.name, json!({}))).await
+    }
+}
+
+/// The name of a backend of this revision: letters first, so that names are ordered as revisions are.
+fn name_of(revision: &str) -> String {
+    format!("r{}", revision.replace('-', ""))
+}
+
+fn ensure(holds: bool, why: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(why()) }
+}
+
+/// `error.code` and `error.data.kind` of a refusal.
+fn refused(error: &Value) -> Found {
+    let (Some(code), Some(kind)) = (error["code"].as_i64(), error["data"]["kind"].as_str()) else {
+        return Err(format!("no refusal of the broker: {error}"));
+    };
+    Ok(Cell::Refused(code, kind.to_owned()))
+}
+
+/// Runs every row between these two. Gives what was not as expected.
+async fn try_pair(broker: Arc<TestBroker>, front: Front, back: Back, client: Of, backend: Of, name: String) -> Vec<String> {
+    let opened = Client::open(&broker, front, client, &name, everything(client)).await;
+    let (plain, silent, number) = (OnceCell::new(), OnceCell::new(), AtomicU64::new(0));
+    let pair = Arc::new(Pair { client: opened, back, broker, front, name, plain, silent, number });
+    let mut wrong = Vec::new();
+    for row in ROWS {
+        let expected = row.expected(client, backend);
+        let running = tokio::spawn((row.run)(pair.clone()));
+        let at_the_latest = running.abort_handle();
+        let found = match timeout(AT_ONCE, running).await {
+            Ok(Ok(found)) => found,
+            Ok(Err(panicked)) => Err(format!("panicked: {panicked}")),
+            Err(_) => {
+                at_the_latest.abort();
+                Err("hangs".to_owned())
+            }
+        };
+        if found.as_ref() != Ok(&expected) {
+            wrong.push(format!(
+                "{} in front of {}: {}: expected {expected:?}, found {found:?}",
+                REVISIONS[client], REVISIONS[backend], row.name
+            ));
+        }
+    }
+    wrong
+}
+
+/// One broker with a backend for each of these pairs, which are tried at the same time.
+async fn every_cell(front: Front, pipe: bool, wanted: impl Fn(Of, Of) -> bool) {
+    let mut builder = builder().alone();
+    let mut pairs = Vec::new();
+    for client in 0..REVISIONS.len() {
+        for backend in (0..REVISIONS.len()).filter(|backend| wanted(client, *backend)) {
+            let back = Back::start(backend, pipe).await;
+            let name = format!("{}c{client}", name_of(REVISIONS[backend]));
+            builder = builder.backend("default", &name, back.spec());
+            pairs.push((client, backend, name, back));
+        }
+    }
+    let broker = Arc::new(builder.start().await);
+    let tried = pairs.into_iter().map(|(client, backend, name, back)| {
+        let trying = try_pair(broker.clone(), front, back, client, backend, name);
+        tokio::spawn(trying)
+    });
+    let mut wrong = Vec::new();
+    for tried in join_all(tried).await {
+        match tried {
+            Ok(found) => wrong.extend(found),
+            Err(panicked) => wrong.push(format!("a pair panicked: {panicked}")),
+        }
+    }
+    wrong.sort();
+    assert!(wrong.is_empty(), "{} cells are not as the table says:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn br_01_br_04_br_07_every_pair_of_revisions_does_over_http_what_the_table_says() {
+    every_cell(Front::Http, false, |_, _| true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn br_01_what_crosses_eras_does_the_same_over_other_wires() {
+    let is_modern = |of: Of| REVISIONS[of] == MODERN;
+    every_cell(Front::WebSocket, true, |client, backend| is_modern(client) != is_modern(backend)).await;
+}

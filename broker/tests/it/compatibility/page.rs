@@ -1,0 +1,207 @@
+//! `docs/compatibility.md`, as far as it follows from the table: the part between two comments. Run with `UPDATE_DOCS=1` to
+//! write it anew.
+
+use std::fmt::Write;
+
+use protocol::error::ErrorKind;
+
+use super::{MODERN, Of, REVISIONS, Row, table::ROWS};
+
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/compatibility.md");
+const BEGIN: &str = "<!-- matrix -->\n";
+const END: &str = "<!-- end of matrix -->";
+
+/// The revisions with sessions.
+const LEGACY: usize = REVISIONS.len() - 1;
+
+/// What can not be bridged, what happens instead, and the test or the row that shows it.
+const LIMITS: [(&str, &str, &str); 13] = [
+    (
+        "A backend with sessions asks without a request on its way, and its client is of 2026-07-28",
+        "-32601, an elicitation `cancel`, at once",
+        "a question with no request on its way",
+    ),
+    ("It asks on account of a list, a completion or a subscription", "the same", "a question on account of a completion"),
+    (
+        "A backend of 2026-07-28 answers anything but `tools/call`, `prompts/get` and `resources/read` with `input_required`",
+        "1009 `backend_protocol_error`",
+        "a question on account of a completion",
+    ),
+    (
+        "State that a backend keeps for each session, for clients of 2026-07-28",
+        "requests of one caller share a session at the backend",
+        "requests_of_one_caller_share_what_is_behind_and_run_at_once",
+    ),
+    (
+        "`notifications/roots/list_changed` to or from 2026-07-28",
+        "not sent: roots are asked for each time",
+        "`notifications/roots/list_changed`",
+    ),
+    (
+        "Log messages that belong to no request, for clients of 2026-07-28",
+        "dropped and counted (`mcp_notifications_dropped_total`)",
+        "n_sse_01_n_sse_02_n_log_01_a_stream_holds_what_is_about_its_request",
+    ),
+    (
+        "Resuming a broken stream of 2026-07-28",
+        "the request is cancelled; `Last-Event-ID` is ignored",
+        "n_sse_03_closing_the_stream_cancels_the_request",
+    ),
+    ("`tasks/list` and `tasks/result` of clients of 2026-07-28", "-32601 `method_not_found`, HTTP 404", "methods that 2026-07-28 removed"),
+    (
+        "A client with a session refuses what a backend of 2026-07-28 needs (sampling: -1)",
+        "its own call ends with that error; the backend is not called again",
+        "br_02_what_the_client_refuses_ends_its_own_call_with_that_error",
+    ),
+    (
+        "Lists of backends with sessions, kept by shared caches",
+        "`cacheScope` is `private` unless `compat.list_scope` says otherwise; `ttlMs` is `compat.list_ttl`",
+        "n_disc_01_an_endpoint_says_what_it_offers",
+    ),
+    ("Structured content that is no object, for clients with sessions", "told as text", "structured content that is no object"),
+    (
+        "A call that waits for its client, and its process ends",
+        "-32602 \"the request state expired\"; the request is begun anew without the state",
+        "br_03_a_replica_that_was_killed_between_the_halves_is_missed_at_once",
+    ),
+    (
+        "What no revision knows: a `resultType` of a backend, a method of a client",
+        "1009 `backend_protocol_error`; -32601 `method_not_found`",
+        "a `resultType` that is not known",
+    ),
+];
+
+fn letter_text(row: &Row, letter: char) -> String {
+    match letter {
+        '=' => "same".to_owned(),
+        't' => "translated".to_owned(),
+        '-' => "–".to_owned(),
+        _ => {
+            let refusal = row.refusal(letter);
+            format!("{} `{}`", refusal.code, refusal.kind)
+        }
+    }
+}
+
+/// What holds for a run of neighbouring revisions is said once.
+fn runs(row: &Row, revisions: &[Of], letter: impl Fn(Of) -> char) -> String {
+    let mut runs: Vec<(char, Of, Of)> = Vec::new();
+    for of in revisions {
+        match runs.last_mut() {
+            Some((known, _, last)) if *known == letter(*of) => *last = *of,
+            _ => runs.push((letter(*of), *of, *of)),
+        }
+    }
+    if let [(only, ..)] = runs.as_slice() {
+        return letter_text(row, *only);
+    }
+    let last_of_all = *revisions.last().expect("there are revisions");
+    let said = runs.iter().filter(|(letter, ..)| *letter != '-').map(|(letter, first, last)| {
+        let place = match (first == last, *last == last_of_all) {
+            (true, _) => REVISIONS[*first].to_owned(),
+            (false, true) => format!("from {}", REVISIONS[*first]),
+            (false, false) => format!("{} to {}", REVISIONS[*first], REVISIONS[*last]),
+        };
+        format!("{} ({place})", letter_text(row, *letter))
+    });
+    said.collect::<Vec<_>>().join(", ")
+}
+
+fn summary(out: &mut String) {
+    let columns = REVISIONS.map(|revision| format!(" {revision} |")).concat();
+    writeln!(out, "| client \\ backend |{columns}\n|---|{}", "---|".repeat(REVISIONS.len())).expect("a string takes it");
+    for (client, name) in REVISIONS.iter().enumerate() {
+        let cell = |backend: Of| {
+            let letters: Vec<char> = ROWS.iter().map(|row| row.letter(client, backend)).collect();
+            let count = |wanted: fn(char) -> bool| letters.iter().filter(|letter| wanted(**letter)).count();
+            let (same, translated) = (count(|letter| letter == '='), count(|letter| letter == 't'));
+            format!(" {same} / {translated} / {} |", count(|letter| letter.is_ascii_alphabetic() && letter != 't'))
+        };
+        writeln!(out, "| {name} |{}", (0..REVISIONS.len()).map(cell).collect::<String>()).expect("a string takes it");
+    }
+}
+
+/// A table of behaviours, with a column for each of `columns`, which has a name and says what is in its cells.
+fn behaviours(out: &mut String, columns: &[String], cell: impl Fn(&Row, usize) -> String) {
+    writeln!(out, "| behaviour | {} |\n|---|{}", columns.join(" | "), "---|".repeat(columns.len())).expect("a string takes it");
+    for row in ROWS {
+        let cells: Vec<String> = (0..columns.len()).map(|column| cell(row, column)).collect();
+        if cells.iter().any(|cell| cell != "–") {
+            writeln!(out, "| {} | {} |", row.name, cells.join(" | ")).expect("a string takes it");
+        }
+    }
+}
+
+fn generated() -> String {
+    let legacy: Vec<Of> = (0..LEGACY).collect();
+    let mut out = format!(
+        "{} behaviours; in each field how many of them are the same / translated / refused. What is missing neither side begins.\n\n",
+        ROWS.len()
+    );
+    summary(&mut out);
+    out.push_str("\n### Both sides with sessions\n\nA column for each revision of the client; in brackets the revisions of the backend, where they differ.\n\n");
+    let names = |side: &str| REVISIONS[..LEGACY].iter().map(|revision| format!("{side} {revision}")).collect::<Vec<_>>();
+    behaviours(&mut out, &names("client"), |row, client| runs(row, &legacy, |backend| row.letter(client, backend)));
+    writeln!(out, "\n### Clients of {MODERN}\n").expect("a string takes it");
+    let mut columns = names("backend");
+    columns.push(format!("backend {MODERN}"));
+    behaviours(&mut out, &columns, |row, backend| letter_text(row, row.letter(LEGACY, backend)));
+    writeln!(out, "\n### Backends of {MODERN}, clients with sessions\n").expect("a string takes it");
+    behaviours(&mut out, &names("client"), |row, client| letter_text(row, row.letter(client, LEGACY)));
+    out.push_str("\n### How\n\n| behaviour | what the broker does |\n|---|---|\n");
+    for row in ROWS.iter().filter(|row| !row.note.is_empty()) {
+        writeln!(out, "| {} | {} |", row.name, row.note).expect("a string takes it");
+    }
+    out.push_str("\n### What is refused, and why\n\n| behaviour | code | `data.kind` | refusal | why |\n|---|---|---|---|---|\n");
+    for row in ROWS {
+        for refusal in row.refusals {
+            let kind = ErrorKind::ALL.iter().find(|kind| kind.name() == refusal.kind).unwrap_or_else(|| panic!("no kind {}", refusal.kind));
+            let number = kind.refusal_code().map_or(String::new(), |number| number.to_string());
+            writeln!(out, "| {} | {} | `{}` | {number} | {} |", row.name, refusal.code, refusal.kind, refusal.why)
+                .expect("a string takes it");
+        }
+    }
+    out.push_str("\n### What can not be bridged\n\nNone of it is waited for, and none of it is lost without a word here or in a metric.\n\n| what | what happens |\n|---|---|\n");
+    for (what, instead, _) in LIMITS {
+        writeln!(out, "| {what} | {instead} |").expect("a string takes it");
+    }
+    out
+}
+
+#[test]
+fn the_documented_compatibility_is_the_tested_one() {
+    let page = std::fs::read_to_string(PAGE).unwrap();
+    let (before, rest) = page.split_once(BEGIN).unwrap();
+    let (_, after) = rest.split_once(END).unwrap();
+    let written = format!("{before}{BEGIN}{}{END}{after}", generated());
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(PAGE, &written).unwrap();
+    }
+    assert!(page == written || std::env::var_os("UPDATE_DOCS").is_some(), "docs/compatibility.md: run this test with UPDATE_DOCS=1");
+}
+
+#[test]
+fn br_07_everything_that_can_not_be_bridged_is_shown_by_a_test() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it");
+    let modules = ["modern", "modern_backends"].map(|module| std::fs::read_dir(format!("{folder}/{module}")).unwrap());
+    let sources: String = modules.into_iter().flatten().map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap()).collect();
+    for (what, _, shown_by) in LIMITS {
+        let is_row = ROWS.iter().any(|row| row.name == shown_by);
+        assert!(is_row || sources.contains(&format!("async fn {shown_by}(")), "{what}: there is no {shown_by}");
+    }
+}
+
+#[test]
+fn the_table_is_whole() {
+    assert!(ROWS.len() >= 30);
+    for row in ROWS {
+        for client in 0..REVISIONS.len() {
+            for backend in 0..REVISIONS.len() {
+                row.expected(client, backend);
+            }
+        }
+        let used = |letter: char| row.cells.iter().any(|line| line.contains(letter));
+        assert!(row.refusals.iter().all(|refusal| used(refusal.letter)), "{}: a refusal of no cell", row.name);
+        assert_eq!(ROWS.iter().filter(|other| other.name == row.name).count(), 1, "{}", row.name);
+    }
+}

@@ -1,0 +1,237 @@
+//! What a backend asks the client in the middle of a request, and what it does without one.
+
+use serde_json::{Value, json};
+
+use super::{Cell, Found, Pair, ensure, features, front, refused};
+
+/// The backend asks `params`; the client is to see `shown`. Which members may be added or left out: ids of URL
+/// elicitations, which one era has.
+async fn asked(pair: &Pair, method: &str, params: Value, shown: &Value) -> Found {
+    pair.client.asked();
+    let answer = pair.client.call("ask", json!({"method": method, "params": params})).await;
+    if let Some(error) = answer.message.get("error") {
+        return refused(error);
+    }
+    let told: Value = serde_json::from_str(answer.told()?).map_err(|error| error.to_string())?;
+    if let Some(error) = told.get("error") {
+        return refused(error);
+    }
+    let expected = front::answer(method, shown).expect("it is answered");
+    ensure(told["result"] == expected, || format!("{told} instead of {expected}"))?;
+    let asked = pair.client.asked();
+    let [(asked_method, asked_params)] = asked.as_slice() else { return Err(format!("the client was asked {asked:?}")) };
+    let mut shown = shown.clone();
+    for key in ["elicitationId", "_meta"] {
+        if let (Some(shown), None) = (shown.as_object_mut(), asked_params.get(key)) {
+            shown.remove(key);
+        } else if let Some(given) = asked_params.get(key) {
+            shown[key] = given.clone();
+        }
+    }
+    let asked_params = if asked_params.is_null() { json!({}) } else { asked_params.clone() };
+    ensure(asked_method == method && asked_params == shown, || format!("{asked:?} instead of {shown}"))?;
+    if shown != params && params.get("elicitationId").is_none() && shown.get("elicitationId").is_none() {
+        return Ok(Cell::Translated);
+    }
+    Ok(pair.by_era())
+}
+
+async fn plainly(pair: &Pair, since: &str, method: &str, params: Value) -> Found {
+    if !pair.back_since(since) {
+        return Ok(Cell::Absent);
+    }
+    asked(pair, method, params.clone(), &params).await
+}
+
+pub(super) async fn roots(pair: &Pair) -> Found {
+    plainly(pair, "2024-11-05", "roots/list", json!({})).await
+}
+
+pub(super) async fn sampling(pair: &Pair) -> Found {
+    plainly(pair, "2024-11-05", "sampling/createMessage", features::sampling()).await
+}
+
+pub(super) async fn sampling_with_tools(pair: &Pair) -> Found {
+    let mut params = features::sampling();
+    params["tools"] = json!([{"name": "t", "inputSchema": {"type": "object"}}]);
+    params["toolChoice"] = json!({"mode": "auto"});
+    plainly(pair, "2025-11-25", "sampling/createMessage", params).await
+}
+
+/// Content of one block in an array, which is what earlier revisions have without it.
+pub(super) async fn sampling_array_of_one(pair: &Pair) -> Found {
+    if !pair.back_since("2025-11-25") {
+        return Ok(Cell::Absent);
+    }
+    let mut params = features::sampling();
+    params["messages"][0]["content"] = json!([{"type": "text", "text": "hi"}]);
+    let shown = if pair.client_since("2025-11-25") { params.clone() } else { features::sampling() };
+    asked(pair, "sampling/createMessage", params, &shown).await
+}
+
+pub(super) async fn sampling_array(pair: &Pair) -> Found {
+    let mut params = features::sampling();
+    params["messages"][0]["content"] = json!([{"type": "text", "text": "hi"}, {"type": "text", "text": "there"}]);
+    plainly(pair, "2025-11-25", "sampling/createMessage", params).await
+}
+
+pub(super) async fn sampling_with_audio(pair: &Pair) -> Found {
+    let mut params = features::sampling();
+    params["messages"][0]["content"] = json!({"type": "audio", "data": "AAEC", "mimeType": "audio/wav"});
+    plainly(pair, "2025-03-26", "sampling/createMessage", params).await
+}
+
+fn form(pair: &Pair, message: &str, property: Value) -> Value {
+    let mut params = json!({"message": message, "requestedSchema": {"type": "object", "properties": {"name": property}}});
+    if pair.back_since("2025-11-25") {
+        params["mode"] = json!("form");
+    }
+    params
+}
+
+pub(super) async fn elicitation(pair: &Pair) -> Found {
+    let mut found = Ok(Cell::Absent);
+    for message in ["who?", "decline", "cancel"] {
+        found = plainly(pair, "2025-06-18", "elicitation/create", form(pair, message, json!({"type": "string"}))).await;
+    }
+    found
+}
+
+pub(super) async fn elicitation_of_several(pair: &Pair) -> Found {
+    let several = json!({"type": "array", "items": {"type": "string", "enum": ["a", "b"]}});
+    plainly(pair, "2025-11-25", "elicitation/create", form(pair, "which?", several)).await
+}
+
+pub(super) async fn elicitation_by_url(pair: &Pair) -> Found {
+    let mut params = json!({"mode": "url", "message": "go", "url": "https://example.org/x"});
+    if !pair.is_modern_back() {
+        params["elicitationId"] = json!("e");
+    }
+    plainly(pair, "2025-11-25", "elicitation/create", params).await
+}
+
+/// Error -32042: the call can be made once the URL was opened.
+pub(super) async fn url_required(pair: &Pair) -> Found {
+    if pair.is_modern_back() || !pair.back_since("2025-11-25") {
+        return Ok(Cell::Absent);
+    }
+    pair.client.asked();
+    let elicitations = r#"[{"mode":"url","elicitationId":"e","url":"https://example.org/in","message":"sign in"}]"#;
+    let error = format!(r#"{{"code":-32042,"message":"first","data":{{"elicitations":{elicitations}}}}}"#);
+    if pair.is_modern_client() {
+        // It is asked to open the URL each time, as the call fails again: the client ends that.
+        let call = pair.client.begin("tools/call", json!({"name": "fail", "arguments": {"error": error}})).await;
+        let answer = call.response().await;
+        let request = answer["result"]["inputRequests"].as_object().and_then(|all| all.values().next()).cloned().unwrap_or_default();
+        let wanted = json!({"mode": "url", "url": "https://example.org/in", "message": "sign in"});
+        ensure(request["method"] == "elicitation/create" && request["params"] == wanted, || answer.to_string())?;
+        return Ok(Cell::Translated);
+    }
+    let answer = pair.client.call("fail", json!({"error": error})).await;
+    if answer.text.contains(&format!(r#""error":{error}"#)) {
+        return Ok(Cell::Same);
+    }
+    ensure(answer.message["result"]["isError"] == true && answer.told()?.contains("https://example.org/in"), || answer.text.clone())?;
+    Ok(Cell::Translated)
+}
+
+/// A question to a client that did not declare that it can be asked.
+pub(super) async fn undeclared(pair: &Pair) -> Found {
+    let answer = pair.plain().await.call("ask", json!({"method": "sampling/createMessage", "params": features::sampling()})).await;
+    if let Some(error) = answer.message.get("error") {
+        if error["code"] == -32021 {
+            ensure(error["data"]["requiredCapabilities"] == json!({"sampling": {}}), || answer.text.clone())?;
+        }
+        return refused(error);
+    }
+    let told: Value = serde_json::from_str(answer.told()?).map_err(|error| error.to_string())?;
+    refused(told.get("error").ok_or_else(|| answer.text.clone())?)
+}
+
+/// A question on account of a completion.
+pub(super) async fn beside_a_call(pair: &Pair) -> Found {
+    let params = json!({"ref": {"type": "ref/prompt", "name": "p"}, "argument": {"name": "a", "value": "ask"}});
+    let answer = pair.client.request("completion/complete", params).await;
+    if let Some(error) = answer.message.get("error") {
+        return refused(error);
+    }
+    let told = &answer.result()?["completion"]["values"];
+    if *told == json!(["null", "null"]) {
+        return Ok(Cell::Same); // no errors
+    }
+    ensure(*told == json!(["-32601", "-32601"]), || answer.text.clone())?;
+    Ok(Cell::Refused(-32601, "method_not_found".to_owned()))
+}
+
+/// A question with no request on its way.
+pub(super) async fn unasked(pair: &Pair) -> Found {
+    let super::Back::Legacy(backend) = &pair.back else { return Ok(Cell::Absent) };
+    // A call first, so that there is a link of this client's.
+    pair.client.call("say", json!({"result": r#"{"content":[]}"#})).await.result()?;
+    pair.client.asked();
+    let id = pair.mark();
+    backend.wait_get_streams(2).await;
+    let call = backend.seen_of("tools/call").pop().ok_or("no call was seen")?;
+    let session = call.header("mcp-session-id").ok_or("the call has no session")?.to_owned();
+    let question = json!({"jsonrpc": "2.0", "id": id, "method": "roots/list", "params": {}});
+    ensure(backend.push_to(&session, question).await == 1, || "there is no stream of this session".to_owned())?;
+    let answer = backend.wait_for("an answer", |seen| seen.message["id"] == id.as_str() && seen.message.get("method").is_none()).await;
+    match answer.message.get("error") {
+        Some(error) => refused(error),
+        None => {
+            ensure(pair.client.asked().len() == 1, || "somebody else answered".to_owned())?;
+            Ok(Cell::Same)
+        }
+    }
+}
+
+/// A backend that sheds load: the state alone, to come back with later.
+pub(super) async fn state_alone(pair: &Pair) -> Found {
+    let super::Back::Modern(backend) = &pair.back else { return Ok(Cell::Absent) };
+    backend.on("prompts/get", |call| async move {
+        match call.state() {
+            None => testkit::ModernReply::needs(Value::Null, Some("later")),
+            Some(state) => testkit::ModernReply::Result(features::prompt(&json!({"arguments": {"a": state}}))),
+        }
+    });
+    let answer = pair.client.request("prompts/get", json!({"name": "p"})).await;
+    ensure(answer.result()?["messages"][0]["content"]["text"] == "later", || answer.text.clone())?;
+    Ok(Cell::Translated)
+}
+
+/// Clients that have content arrays answer with one of one block.
+pub(super) async fn sampling_answered_with_an_array(pair: &Pair) -> Found {
+    if !pair.client_since("2025-11-25") {
+        return Ok(Cell::Absent);
+    }
+    let mut params = features::sampling();
+    params["messages"][0]["content"]["text"] = json!(front::ANSWER_WITH_AN_ARRAY);
+    let answer = pair.client.call("ask", json!({"method": "sampling/createMessage", "params": params})).await;
+    let told: Value = serde_json::from_str(answer.told()?).map_err(|error| error.to_string())?;
+    let content = &told["result"]["content"];
+    if *content == json!({"type": "text", "text": "ho"}) {
+        return Ok(Cell::Translated);
+    }
+    ensure(*content == json!([{"type": "text", "text": "ho"}]), || told.to_string())?;
+    Ok(pair.by_era())
+}
+
+/// The backend asks, and does not need the answer any more.
+pub(super) async fn withdrawn(pair: &Pair) -> Found {
+    if pair.is_modern_back() {
+        return Ok(Cell::Absent);
+    }
+    let call = pair.silent().await.begin("tools/call", json!({"name": "withdraw", "arguments": {}})).await;
+    if pair.is_modern_client() {
+        let answer = call.response().await;
+        ensure(answer["result"]["content"][0]["text"] == "without it", || answer.to_string())?;
+        return Ok(Cell::Translated);
+    }
+    let client = pair.silent().await;
+    let question = client.said("the question", |said| said["method"] == "sampling/createMessage").await;
+    let withdrawal = client.said("its end", |said| said["method"] == "notifications/cancelled").await;
+    ensure(withdrawal["params"]["requestId"] == question["id"], || withdrawal.to_string())?;
+    let answer = call.response().await;
+    ensure(answer["result"]["content"][0]["text"] == "without it", || answer.to_string())?;
+    Ok(Cell::Same)
+}

@@ -1,0 +1,96 @@
+//! `compat.strict`: clients that refuse what their revision does not know are told nothing of it.
+
+use serde_json::{Value, json};
+use testkit::{FakeBackend, Reply, TestBroker, TestClient};
+
+use super::{REVISIONS, features};
+use crate::builder;
+
+const LATEST: usize = 3;
+
+/// A backend of 2025-11-25 that says all its revision has.
+async fn talkative() -> FakeBackend {
+    let backend = FakeBackend::start().await;
+    backend.server_info(features::server_info(LATEST), None);
+    for member in ["resources", "resourceTemplates", "prompts"] {
+        backend.list(member, features::entries(member, LATEST));
+    }
+    backend.tool("t", |call| async move {
+        let step = json!({"progressToken": call.progress_token(), "progress": 1, "message": "m"});
+        call.notify("notifications/progress", step).await;
+        let block = json!({"type": "text", "text": "x", "_meta": {"own": 1}, "annotations": {"lastModified": "2026-01-01T00:00:00Z"}});
+        Reply::Result(json!({"content": [block], "structuredContent": {"n": 1}}))
+    });
+    backend.list("tools", features::entries("tools", LATEST));
+    backend
+}
+
+/// What a client of each revision is told, as one text.
+async fn told(broker: &TestBroker, revision: &str) -> Vec<(&'static str, Value)> {
+    let client: TestClient = broker.client("/mcp/b");
+    let mut told = vec![("initialize", client.initialize(revision, json!({})).await)];
+    for method in ["tools/list", "prompts/list", "resources/list", "resources/templates/list"] {
+        let mut page = client.result(method, json!({})).await;
+        for entries in page.as_object_mut().unwrap().values_mut().filter_map(Value::as_array_mut) {
+            entries.truncate(1);
+        }
+        told.push((method, page));
+    }
+    let mut call = client.begin("tools/call", json!({"name": "t", "_meta": {"progressToken": "p"}}));
+    let result = call.finish().await.value["result"].clone();
+    told.push(("notifications/progress", call.before[0].value["params"].clone()));
+    told.push(("tools/call", result));
+    told
+}
+
+/// Every key anywhere in it.
+fn keys(value: &Value, found: &mut Vec<String>) {
+    match value {
+        Value::Object(members) => members.iter().filter(|(key, _)| *key != "inputSchema").for_each(|(key, value)| {
+            found.push(key.clone());
+            keys(value, found);
+        }),
+        Value::Array(items) => items.iter().for_each(|item| keys(item, found)),
+        _ => {}
+    }
+}
+
+/// Since when a member is known; none of these means something else anywhere in what is told here.
+const SINCE: [(&str, &str); 8] = [
+    ("message", "2025-03-26"),
+    ("readOnlyHint", "2025-03-26"),
+    ("outputSchema", "2025-06-18"),
+    ("structuredContent", "2025-06-18"),
+    ("lastModified", "2025-06-18"),
+    ("_meta", "2025-06-18"),
+    ("icons", "2025-11-25"),
+    ("websiteUrl", "2025-11-25"),
+];
+
+#[tokio::test]
+async fn v_04_a_strict_client_is_told_what_its_revision_knows() {
+    let backend = talkative().await;
+    let strict = builder().config(json!({"compat": {"strict": true}})).backend("default", "b", backend.spec()).start().await;
+    let lenient = builder().backend("default", "b", backend.spec()).start().await;
+    for revision in &REVISIONS[..=LATEST] {
+        let all_of = |told: &[(&str, Value)]| {
+            let mut found = Vec::new();
+            told.iter().for_each(|(_, value)| keys(value, &mut found));
+            found
+        };
+        let told_all = told(&lenient, revision).await;
+        let everything = all_of(&told_all);
+        assert!(SINCE.iter().all(|(key, _)| everything.iter().any(|found| found == key)), "{revision}: unknown members pass");
+        let told = told(&strict, revision).await;
+        let found = all_of(&told);
+        for (key, since) in SINCE {
+            assert_eq!(found.iter().any(|found| found == key), *revision >= since, "{revision} {key}: {told:?}");
+        }
+        let result = &told.last().unwrap().1;
+        let texts: Vec<&Value> = result["content"].as_array().unwrap().iter().map(|block| &block["text"]).collect();
+        assert_eq!(texts.contains(&&json!("{\"n\":1}")), *revision < "2025-06-18", "what is left out is told before");
+        let info = &told[0].1["serverInfo"];
+        assert_eq!(info.get("title").is_some(), *revision >= "2025-06-18", "{info}");
+        assert_eq!(info["name"], "modern");
+    }
+}
