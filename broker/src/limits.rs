@@ -324,6 +324,9 @@ pub const QUIC_REQUEST_STREAMS_MAX: u32 = 100;
 pub const QUIC_UNPROVED_HANDSHAKES_MAX: usize = 32;
 /// QUIC handshakes at the same time at all; beyond it newcomers are refused.
 pub const QUIC_HANDSHAKES_MAX: usize = 1_024;
+/// Bytes of the requests of one QUIC client that are not whole yet, or of what was POSTed for one stream of 2024-11-05 and waits
+/// for its turn; room for two of the largest messages there is always.
+pub const UNFINISHED_REQUESTS_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Messages that were POSTed for one stream of 2024-11-05 and wait for their turn; further ones wait with their request.
 pub const LEGACY_QUEUE_FRAMES: usize = 64;
 /// Random bytes in the address those are POSTed to.

@@ -95,7 +95,9 @@ pub const EXIT_INTERNAL: u8 = 70;
 impl ServeError {
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::Certificates(_) | Self::Load(LoadError::Twice { .. } | LoadError::NoTenant { .. }) => EXIT_USAGE,
+            Self::Config(_)
+            | Self::Certificates(_)
+            | Self::Load(LoadError::Twice { .. } | LoadError::NoTenant { .. } | LoadError::Refused { .. }) => EXIT_USAGE,
             Self::Store(_) | Self::Load(LoadError::Store(_)) | Self::Keys(_) | Self::Bind { .. } | Self::Quic { .. } => EXIT_UNAVAILABLE,
             Self::Load(_) | Self::Tls(_) | Self::Telemetry(_) | Self::ListenerEnded { .. } | Self::System { .. } => EXIT_INTERNAL,
         }
@@ -381,6 +383,7 @@ impl Running {
         let reloaded = self.control.reload(&next).await?;
         self.control.record_reload(reloaded.tenants, reloaded.backends).await;
         self.doors.iter().zip(certificates).for_each(|(door, read)| door.present(read));
+        self.control.broker.shared.trust.reload().await;
         tell_of_certificates(&self.doors, &self.control.metrics);
         // The filter was parsed with the file, so it is one.
         if let Err(error) = self.logging.set_filter(&next.telemetry.log) {

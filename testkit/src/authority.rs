@@ -7,11 +7,16 @@ use rcgen::{
 };
 use rustls::{
     ClientConfig, RootCertStore, ServerConfig,
+    crypto::CryptoProvider,
     pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName},
+    server::{WebPkiClientVerifier, danger::ClientCertVerifier},
 };
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, client::TlsStream};
+
+/// A client's connection.
+pub type ClientStream = TlsStream<TcpStream>;
 
 /// An authority and a folder for what it signs.
 pub struct Authority {
@@ -31,11 +36,29 @@ pub struct Signed {
 impl Signed {
     /// For a server of a test's own.
     pub fn server_config(&self) -> ServerConfig {
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().expect("TLS 1.2 and 1.3");
-        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(self.private.clone()));
-        builder.with_no_client_auth().with_single_cert(vec![self.der.clone()], key).expect("a pair")
+        self.config(WebPkiClientVerifier::no_client_auth())
     }
+
+    /// The same, for clients with a certificate of this authority only.
+    pub fn server_config_for(&self, clients: &Authority) -> ServerConfig {
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(clients.roots()), provider());
+        self.config(verifier.build().expect("our own authority"))
+    }
+
+    fn config(&self, verifier: Arc<dyn ClientCertVerifier>) -> ServerConfig {
+        let builder = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().expect("TLS 1.2 and 1.3");
+        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(self.private.clone()));
+        builder.with_client_cert_verifier(verifier).with_single_cert(vec![self.der.clone()], key).expect("a pair")
+    }
+
+    /// The certificate itself.
+    pub fn der(&self) -> &CertificateDer<'static> {
+        &self.der
+    }
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
 impl Default for Authority {
@@ -92,13 +115,25 @@ impl Authority {
         Signed { cert, key: path, der: signed.der().clone(), private: key.serialize_der() }
     }
 
-    /// What a client needs that trusts this authority.
-    pub fn trusting(&self, identity: Option<&Signed>, protocols: &[&str]) -> ClientConfig {
+    fn roots(&self) -> RootCertStore {
         let mut roots = RootCertStore::empty();
         roots.add(self.issuer.der().clone()).expect("our own authority");
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().expect("TLS 1.2 and 1.3");
-        let builder = builder.with_root_certificates(roots);
+        roots
+    }
+
+    /// A client's that ends this soon.
+    pub fn client_for(&self, tenant: &str, principal: &str, lasts: std::time::Duration) -> Signed {
+        let uri = format!("mcp-broker://{tenant}/{principal}");
+        self.sign(&format!("{tenant}-{principal}-short"), Vec::new(), |params| {
+            params.subject_alt_names = vec![SanType::URI(uri.try_into().expect("a URI is ASCII"))];
+            params.not_after = (std::time::SystemTime::now() + lasts).into();
+        })
+    }
+
+    /// What a client needs that trusts this authority.
+    pub fn trusting(&self, identity: Option<&Signed>, protocols: &[&str]) -> ClientConfig {
+        let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().expect("TLS 1.2 and 1.3");
+        let builder = builder.with_root_certificates(self.roots());
         let mut config = match identity {
             None => builder.with_no_client_auth(),
             Some(signed) => {

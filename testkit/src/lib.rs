@@ -27,9 +27,11 @@ pub mod modern_backend;
 pub mod pipe_backend;
 pub mod proxy;
 pub mod quic;
+pub mod quic_streams;
 pub mod replica;
 pub mod servers;
 pub mod stdio;
+pub mod tls_front;
 pub mod udp_proxy;
 
 pub use admin::AdminClient;
@@ -56,4 +58,5 @@ pub use quic::QuicPeer;
 pub use replica::Replica;
 pub use servers::{PostgresServer, RedisServer};
 pub use stdio::StdioScript;
+pub use tls_front::TlsFront;
 pub use udp_proxy::{UdpProxy, Weather};

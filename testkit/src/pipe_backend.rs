@@ -23,7 +23,12 @@ use tokio_tungstenite::{
     tungstenite::handshake::server::{ErrorResponse, Request, Response},
 };
 
-use crate::{StdioScript, abort_on_drop::AbortOnDrop, duplex::Wire};
+use crate::{
+    StdioScript,
+    abort_on_drop::AbortOnDrop,
+    duplex::Wire,
+    quic_streams::{self, StreamsMode, StreamsSeen},
+};
 
 /// A backend on a port of 127.0.0.1; gone when dropped.
 #[derive(Debug)]
@@ -32,6 +37,7 @@ pub struct PipeBackend {
     kind: Kind,
     accepted: Arc<AtomicUsize>,
     connections: Arc<Mutex<Vec<AbortHandle>>>,
+    streams: Arc<StreamsSeen>,
     _server: AbortOnDrop,
 }
 
@@ -53,22 +59,47 @@ impl PipeBackend {
 
     /// Lines on the first stream of each QUIC connection.
     pub async fn quic(script: &StdioScript, config: rustls::ServerConfig) -> Self {
+        Self::over_quic(script, config, None).await
+    }
+
+    /// The same, and requests on streams of their own.
+    pub async fn quic_streams(script: &StdioScript, config: rustls::ServerConfig, mode: StreamsMode) -> Self {
+        Self::over_quic(script, config, Some(mode)).await
+    }
+
+    async fn over_quic(script: &StdioScript, config: rustls::ServerConfig, mode: Option<StreamsMode>) -> Self {
         let mut config = config;
         config.alpn_protocols = vec![b"mcp".to_vec()];
         let crypto = QuicServerConfig::try_from(config).expect("TLS 1.3 is among the versions");
-        let config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
+        let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
+        if let Some(mode) = mode {
+            let mut transport = quinn::TransportConfig::default();
+            transport.max_concurrent_bidi_streams(mode.streams_max.into());
+            config.transport_config(Arc::new(transport));
+        }
         let endpoint = quinn::Endpoint::server(config, ([127, 0, 0, 1], 0).into()).expect("a free port");
         let address = endpoint.local_addr().expect("a bound socket has an address");
         let (accepted, connections) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Vec::new())));
-        let (counted, kept, script) = (accepted.clone(), connections.clone(), script.clone());
+        let (counted, kept, script, streams) = (accepted.clone(), connections.clone(), script.clone(), Arc::new(StreamsSeen::default()));
+        let seen = streams.clone();
         let server = tokio::spawn(async move {
             while let Some(incoming) = endpoint.accept().await {
                 counted.fetch_add(1, Ordering::SeqCst);
-                let serving = tokio::spawn(serve_quic(incoming, script.command()));
+                let (command, seen) = (script.command(), seen.clone());
+                let serving = tokio::spawn(async move {
+                    match mode {
+                        None => serve_quic(incoming, command).await,
+                        Some(mode) => {
+                            if let Ok(connection) = incoming.await {
+                                quic_streams::serve(connection, command, mode, seen).await;
+                            }
+                        }
+                    }
+                });
                 kept.lock().expect("nothing panics while it holds this lock").push(serving.abort_handle());
             }
         });
-        Self { address, kind: Kind::Quic, accepted, connections, _server: AbortOnDrop(server) }
+        Self { address, kind: Kind::Quic, accepted, connections, streams, _server: AbortOnDrop(server) }
     }
 
     async fn start(script: StdioScript, kind: Kind) -> Self {
@@ -83,7 +114,7 @@ impl PipeBackend {
                 kept.lock().expect("nothing panics while it holds this lock").push(serving.abort_handle());
             }
         });
-        Self { address, kind: served, accepted, connections, _server: AbortOnDrop(server) }
+        Self { address, kind: served, accepted, connections, streams: Arc::default(), _server: AbortOnDrop(server) }
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -98,6 +129,11 @@ impl PipeBackend {
             Kind::Quic => json!({"transport": {"type": "quic", "address": self.address.to_string()}}),
             Kind::WebSocket => json!({"transport": {"type": "websocket", "url": format!("ws://{}/mcp", self.address)}}),
         }
+    }
+
+    /// What went over the streams of single requests.
+    pub fn streams(&self) -> &StreamsSeen {
+        &self.streams
     }
 
     /// Connections accepted so far.

@@ -23,7 +23,7 @@ use crate::connect::Connector;
 use crate::egress::EgressPolicy;
 use crate::peer::PeerIdentityError;
 use crate::send_error::SendError;
-use crate::tls::trust;
+use crate::tls::{ClientIdentity, presenting, trust};
 
 /// The HTTP library refuses smaller buffers than this.
 const HEAD_BYTES_MIN: usize = 8 * 1024;
@@ -74,6 +74,7 @@ pub enum TlsSetupError {
 #[derive(Clone)]
 pub struct HttpClient {
     client: Client<Connector, Full<Bytes>>,
+    config: Arc<HttpClientConfig>,
 }
 
 impl std::fmt::Debug for HttpClient {
@@ -84,9 +85,18 @@ impl std::fmt::Debug for HttpClient {
 
 impl HttpClient {
     pub fn new(config: HttpClientConfig) -> Result<Self, TlsSetupError> {
+        Self::built(Arc::new(config), None)
+    }
+
+    /// Another one with the same settings and connections of its own, which presents a certificate to servers that ask for one.
+    pub fn presenting(&self, identity: Arc<ClientIdentity>) -> Result<Self, TlsSetupError> {
+        Self::built(self.config.clone(), Some(identity))
+    }
+
+    fn built(config: Arc<HttpClientConfig>, identity: Option<Arc<ClientIdentity>>) -> Result<Self, TlsSetupError> {
         let connector = Connector {
-            tls: TlsConnector::from(Arc::new(tls_config(config.extra_roots)?)),
-            egress: config.egress,
+            tls: TlsConnector::from(Arc::new(tls_config(&config.extra_roots, identity)?)),
+            egress: config.egress.clone(),
             connect_timeout: config.connect_timeout,
         };
         let head_bytes_max = config.head_bytes_max.max(HEAD_BYTES_MIN);
@@ -102,7 +112,7 @@ impl HttpClient {
             .http2_keep_alive_interval(Some(HTTP2_PING_INTERVAL))
             .http2_keep_alive_timeout(HTTP2_PING_TIMEOUT)
             .build(connector);
-        Ok(Self { client })
+        Ok(Self { client, config })
     }
 
     /// Sends the request and waits for the response's head. The URI is absolute, as [`crate::parse_http_url`] makes it.
@@ -117,16 +127,19 @@ impl HttpClient {
 }
 
 /// Certificates are always verified, against the system's authorities and the extra ones.
-fn tls_config(extra_roots: Vec<CertificateDer<'static>>) -> Result<ClientConfig, TlsSetupError> {
+fn tls_config(extra_roots: &[CertificateDer<'static>], identity: Option<Arc<ClientIdentity>>) -> Result<ClientConfig, TlsSetupError> {
     let mut roots = trust::system_roots();
-    for (index, root) in extra_roots.into_iter().enumerate() {
-        roots.add(root).map_err(|source| TlsSetupError::Root { position: index + 1, source })?;
+    for (index, root) in extra_roots.iter().enumerate() {
+        roots.add(root.clone()).map_err(|source| TlsSetupError::Root { position: index + 1, source })?;
     }
-    let mut config = ClientConfig::builder_with_provider(trust::provider())
+    let builder = ClientConfig::builder_with_provider(trust::provider())
         .with_safe_default_protocol_versions()
         .map_err(TlsSetupError::Provider)?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+        .with_root_certificates(roots);
+    let mut config = match identity {
+        None => builder.with_no_client_auth(),
+        Some(identity) => presenting(builder.with_client_cert_resolver(identity)),
+    };
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(config)
 }

@@ -73,6 +73,11 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         }
     }
 
+    /// Shares the room for lines that are not whole yet with other readers.
+    pub(crate) fn share(&mut self, room: Arc<Semaphore>) {
+        self.buffer.share(room);
+    }
+
     /// Where the bytes come from, for what is not reading.
     pub(crate) fn get_mut(&mut self) -> &mut R {
         &mut self.reader

@@ -30,24 +30,40 @@ pub(crate) struct ReadBuffer {
     confined: Option<Confined>,
 }
 
-/// A buffer of a peer that nobody knows: all such buffers together are bounded.
+/// A buffer that is bounded together with others, such as those of peers that nobody knows.
 #[derive(Debug)]
 struct Confined {
     room: Arc<Semaphore>,
+    /// A permit is for so many bytes; for any number of them where there is none.
+    permit_bytes: Option<usize>,
     held: Option<OwnedSemaphorePermit>,
 }
 
 impl Confined {
     /// Whether a buffer of this size may grow.
     fn may_grow(&mut self, bytes: usize) -> bool {
-        if bytes <= FREE_BYTES {
+        let above = bytes.saturating_sub(FREE_BYTES);
+        if above == 0 {
             self.held = None;
-        } else if self.held.is_none() {
-            self.held = self.room.clone().try_acquire_owned().ok();
+            return true;
         }
-        bytes <= FREE_BYTES || self.held.is_some()
+        let wanted = self.permit_bytes.map_or(1, |permit_bytes| above.div_ceil(permit_bytes));
+        let more = wanted.saturating_sub(self.held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits));
+        if more == 0 {
+            return true;
+        }
+        let Ok(count) = u32::try_from(more) else { return false };
+        let Ok(permits) = self.room.clone().try_acquire_many_owned(count) else { return false };
+        match &mut self.held {
+            Some(held) => held.merge(permits),
+            None => self.held = Some(permits),
+        }
+        true
     }
 }
+
+/// Bytes that one permit of [`ReadBuffer::share`] is for.
+pub(crate) const SHARED_PERMIT_BYTES: usize = 1024;
 
 impl ReadBuffer {
     /// Begins with what was already read from the connection.
@@ -57,7 +73,12 @@ impl ReadBuffer {
 
     /// Takes permits of `room` from now on, or needs none any more.
     pub(crate) fn confine(&mut self, room: Option<&Arc<Semaphore>>) {
-        self.confined = room.map(|room| Confined { room: room.clone(), held: None });
+        self.confined = room.map(|room| Confined { room: room.clone(), permit_bytes: None, held: None });
+    }
+
+    /// Takes a permit of `room` for each [`SHARED_PERMIT_BYTES`].
+    pub(crate) fn share(&mut self, room: Arc<Semaphore>) {
+        self.confined = Some(Confined { room, permit_bytes: Some(SHARED_PERMIT_BYTES), held: None });
     }
 
     /// All that has been read and not taken.
@@ -80,7 +101,7 @@ impl ReadBuffer {
     ) -> Poll<io::Result<usize>> {
         let bytes = self.bytes.len();
         if self.confined.as_mut().is_some_and(|confined| !confined.may_grow(bytes)) {
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::QuotaExceeded, "too many strangers say too much")));
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::QuotaExceeded, "there is no room for what is not finished yet")));
         }
         // Doubling keeps the copies of a long frame linear.
         self.bytes.reserve(wanted.min(self.bytes.len()).max(self.read_bytes));

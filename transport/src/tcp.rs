@@ -83,7 +83,7 @@ impl Stream {
     pub fn client_certificate(&self) -> Option<ClientCertificate> {
         match self {
             Self::Plain(_) => None,
-            Self::Tls(stream) => stream.get_ref().1.peer_certificates().and_then(<[_]>::first).map(ClientCertificate::new),
+            Self::Tls(stream) => stream.get_ref().1.peer_certificates().and_then(ClientCertificate::new),
         }
     }
 

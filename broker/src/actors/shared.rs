@@ -30,7 +30,7 @@ pub struct Shared {
     pub config: Arc<Config>,
     pub metrics: Arc<Metrics>,
     pub http: HttpClient,
-    /// Whom links over other wires than HTTP trust.
+    /// Whom links trust, and what they present.
     pub trust: Trust,
     /// What outlives the process.
     pub durable: Arc<Durable>,

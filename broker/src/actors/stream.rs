@@ -251,6 +251,12 @@ impl EventStream {
         self.lock().log.is_empty()
     }
 
+    /// The last answer that was awaited on it is there.
+    pub fn is_answered(&self) -> bool {
+        let state = self.lock();
+        state.answered_at.is_some() && state.log.complete()
+    }
+
     /// A GET stream: it has no answers to wait for.
     pub fn is_general(&self) -> bool {
         !self.lock().log.has_answers()

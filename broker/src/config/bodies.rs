@@ -7,7 +7,7 @@
 use serde_json::Value;
 
 use super::{
-    body_limits,
+    backend_tls, body_limits,
     body_reader::{Reader, check_count, given},
     fault::{Fault, describe, join},
     key::is_secret,
@@ -73,6 +73,7 @@ pub fn parse_tenant_spec(body: &Value) -> Result<TenantSpec, Vec<Fault>> {
 pub fn validate_backend_spec(spec: &BackendSpec) -> Result<(), Vec<Fault>> {
     let mut faults = Vec::new();
     check_transport(&spec.transport, &mut faults);
+    backend_tls::check(&spec.tls, &spec.transport, &mut faults);
     body_limits::check_backend(&spec.limits, &mut faults);
     protection::check_backend(spec, &mut faults);
     check_credentials(&spec.credentials, &spec.transport, &mut faults);
@@ -109,7 +110,7 @@ fn check_transport(transport: &TransportSpec, faults: &mut Vec<Fault>) {
                 fault("transport.tls.server_name".into(), "is no name of a server", SERVER_NAME_ALLOWED);
             }
         }
-        TransportSpec::Quic { address, server_name } => {
+        TransportSpec::Quic { address, server_name, .. } => {
             if split_host_port(address).is_none() {
                 fault("transport.address".into(), "is no host and port", ADDRESS_ALLOWED);
             }
@@ -199,7 +200,7 @@ fn check_credentials(credentials: &Credentials, transport: &TransportSpec, fault
 }
 
 fn backend(reader: &mut Reader<'_>, body: &Value) -> Option<BackendSpec> {
-    let known = ["transport", "links", "protocol", "timeouts", "breaker", "limits", "credentials", "resources", "tools"];
+    let known = ["transport", "tls", "links", "protocol", "timeouts", "breaker", "limits", "credentials", "resources", "tools"];
     let members = reader.object("", body, &known, &[])?;
     let transport = match given(members, "transport") {
         Some(value) => read_transport(reader, value),
@@ -208,6 +209,7 @@ fn backend(reader: &mut Reader<'_>, body: &Value) -> Option<BackendSpec> {
             None
         }
     };
+    let tls = given(members, "tls").map(|value| backend_tls::read(reader, value)).unwrap_or_default();
     let links = match given(members, "links").map(|value| value.as_str()) {
         None | Some(Some("auto")) => LinkSharing::Auto,
         Some(Some("shared")) => LinkSharing::Shared,
@@ -237,7 +239,7 @@ fn backend(reader: &mut Reader<'_>, body: &Value) -> Option<BackendSpec> {
     }
     let resources = given(members, "resources").map(|value| policy::read_resources(reader, value)).unwrap_or_default();
     let tools = given(members, "tools").map(|value| policy::read_tools(reader, value)).unwrap_or_default();
-    Some(BackendSpec { transport: transport?, links, protocol, timeouts, breaker, limits, credentials, resources, tools })
+    Some(BackendSpec { transport: transport?, tls, links, protocol, timeouts, breaker, limits, credentials, resources, tools })
 }
 
 fn read_transport(reader: &mut Reader<'_>, value: &Value) -> Option<TransportSpec> {
@@ -269,9 +271,10 @@ fn read_transport(reader: &mut Reader<'_>, value: &Value) -> Option<TransportSpe
             Some(TransportSpec::Websocket { url: reader.required_text(PATH, members, "url")? })
         }
         Some("quic") => {
-            reader.object(PATH, value, &["type", "address", "server_name"], &[])?;
+            reader.object(PATH, value, &["type", "address", "server_name", "streams"], &[])?;
             let server_name = reader.text(PATH, members, "server_name");
-            Some(TransportSpec::Quic { address: reader.required_text(PATH, members, "address")?, server_name })
+            let streams = reader.switch(PATH, members, "streams");
+            Some(TransportSpec::Quic { address: reader.required_text(PATH, members, "address")?, server_name, streams })
         }
         Some(_) => {
             reader.fault("transport.type", "is no known transport", KINDS);

@@ -126,7 +126,8 @@ impl Reading<'_> {
                 }
             }
         }
-        Tls { certificate, client_auth, require_https }
+        let client_cert_folders = self.list("tls.client_cert_folders", super::backend_tls::folder);
+        Tls { certificate, client_auth, require_https, client_cert_folders }
     }
 
     fn timeouts(&mut self) -> Timeouts {
@@ -358,7 +359,10 @@ mod tests {
             config.timeouts.ping_interval,
         ];
         assert_eq!(timeouts.map(|deadline| deadline.as_secs()), [30, 5, 30, 30, 5, 10, 30, 300, 300, 300, 30]);
-        assert_eq!(config.tls, Tls { certificate: None, client_auth: ClientAuth::None, require_https: false });
+        assert_eq!(
+            config.tls,
+            Tls { certificate: None, client_auth: ClientAuth::None, require_https: false, client_cert_folders: Vec::new() }
+        );
         assert_eq!(config.session.resume.as_secs(), 120);
         assert_eq!((config.listen.tcp, config.limits.outbox_bytes), (None, 16 << 20));
         assert_eq!((config.session.lease.as_secs(), config.events.log), (2, EventLog::Store));

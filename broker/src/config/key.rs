@@ -102,6 +102,8 @@ pub(super) enum Kind {
     /// A map from a method to its deadline.
     Deadlines,
     Commands,
+    /// Absolute paths.
+    Folders,
     HttpUrl,
     /// Of tenants and principals.
     Callers,
@@ -120,6 +122,7 @@ impl Kind {
                 | Self::Ratio { .. }
                 | Self::Deadlines
                 | Self::Commands
+                | Self::Folders
                 | Self::Callers
         )
     }
@@ -150,6 +153,7 @@ impl Kind {
             Self::Hosts => "a list of host names without port, such as [\"broker.example.com\"]".into(),
             Self::Ratio { percent_min } => format!("a number from {} to 1", f64::from(percent_min) / 100.0),
             Self::Deadlines => "a map from methods to durations, such as {resources/read: 10s}".into(),
+            Self::Folders => "a list of absolute paths, without .., such as [\"/etc/mcp-broker/clients\"]".into(),
             Self::Commands => "a list of commands, and of folders that end with /, such as [\"npx\", \"/opt/mcp/\"]".into(),
             Self::HttpUrl => "an http or https URL".into(),
             Self::Callers => "a list of TENANT, TENANT/PRINCIPAL or \"*\"".into(),

@@ -125,6 +125,12 @@ const TLS: &[Key] = &[
         "Whether clients show a certificate, on the listeners of clients. It names tenant and principal. `required` closes connections without one.",
     ),
     key("require_https", Kind::Bool, "false", "Close connections without TLS, of clients and of operators."),
+    key(
+        "client_cert_folders",
+        Kind::Folders,
+        "[]",
+        "Folders with certificates and keys that backends made through the admin API may present (`tls.client_cert` and `tls.client_key` of a backend). Those of this file may name any.",
+    ),
 ];
 
 const NODE: &[Key] = &[

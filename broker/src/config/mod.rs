@@ -4,6 +4,7 @@
 //! types and reports every fault at once, [`spec`] holds the bodies shared with the admin API (tenants and backends) and
 //! `bodies` checks them; [`example`] prints the table for people.
 
+mod backend_tls;
 mod bodies;
 mod body_limits;
 mod body_reader;
@@ -179,6 +180,8 @@ pub struct Tls {
     pub client_auth: ClientAuth,
     /// Connections without TLS are closed.
     pub require_https: bool,
+    /// Where the certificates are that stored backends may present.
+    pub client_cert_folders: Vec<PathBuf>,
 }
 
 /// What the listeners present.

@@ -1,8 +1,9 @@
 //! Bodies shared by the configuration file and the admin API: what a tenant and a backend are.
 
-use std::{collections::BTreeMap, net::IpAddr, time::Duration};
+use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
+use transport::tls::ClientIdentityFiles;
 use utoipa::ToSchema;
 
 use super::units::Ratio;
@@ -65,6 +66,8 @@ pub struct TenantLimits {
 #[serde(deny_unknown_fields)]
 pub struct BackendSpec {
     pub transport: TransportSpec,
+    #[serde(default, skip_serializing_if = "BackendTls::is_empty")]
+    pub tls: BackendTls,
     #[serde(default)]
     pub links: LinkSharing,
     #[serde(default)]
@@ -101,13 +104,16 @@ pub enum TransportSpec {
         /// `ws://` or `wss://`
         url: String,
     },
-    /// QUIC, with TLS as ever: the control stream of the binding in docs/transports.md.
+    /// QUIC, with TLS as ever, by the binding in docs/transports.md.
     Quic {
         /// `HOST:PORT`
         address: String,
         /// The name the certificate must have; the host of the address when absent.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         server_name: Option<String>,
+        /// Whether requests have streams of their own; absent, the backend says so or not.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        streams: Option<bool>,
     },
     /// A child process that speaks newline-delimited JSON on its standard streams.
     Stdio {
@@ -132,6 +138,17 @@ impl TransportSpec {
             Self::Websocket { .. } => "websocket",
             Self::Quic { .. } => "quic",
             Self::Stdio { .. } => "stdio",
+        }
+    }
+
+    /// Whether TLS is spoken with it.
+    pub fn has_tls(&self) -> bool {
+        match self {
+            Self::Http { url } => url.starts_with("https:"),
+            Self::Websocket { url } => url.starts_with("wss:"),
+            Self::Tcp { tls, .. } => tls.as_ref().and_then(TcpTls::settings).is_some(),
+            Self::Quic { .. } => true,
+            Self::Stdio { .. } => false,
         }
     }
 
@@ -174,6 +191,32 @@ impl TcpTls {
             Self::Switch(true) => Some(TlsSettings::default()),
             Self::Settings(settings) => Some(settings.clone()),
         }
+    }
+}
+
+/// What the broker presents to a backend that asks for a certificate, on every wire with TLS.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct BackendTls {
+    /// Path of a PEM file: the certificate and what leads to its authority.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub client_cert: Option<PathBuf>,
+    /// Path of a PEM file: its private key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub client_key: Option<PathBuf>,
+}
+
+impl BackendTls {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The two files; `None` where nothing is presented.
+    pub fn identity(&self) -> Option<ClientIdentityFiles> {
+        let (Some(cert), Some(key)) = (&self.client_cert, &self.client_key) else { return None };
+        Some(ClientIdentityFiles { cert: cert.clone(), key: key.clone() })
     }
 }
 

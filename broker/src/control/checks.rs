@@ -3,7 +3,7 @@
 use protocol::ids::{BackendId, TenantId};
 
 use super::{ControlError, NAME_CHARS_MAX, registry::Origin};
-use crate::config::Fault;
+use crate::config::{Fault, Tls, spec::BackendSpec};
 
 pub(super) fn refuse_declared(origin: Option<Origin>, what: &'static str, name: &impl ToString) -> Result<(), ControlError> {
     match origin {
@@ -32,6 +32,13 @@ pub(super) fn check_label(path: &str, text: Option<&str>) -> Result<(), ControlE
     }
     let (wrong, allowed) = ("is empty, too long or has control characters".into(), format!("1 to {NAME_CHARS_MAX} characters on one line"));
     Err(ControlError::Invalid(Fault { path: path.into(), wrong, allowed }))
+}
+
+/// Whether the certificate that is to be presented to a backend can be used.
+pub(super) async fn client_files(spec: &BackendSpec) -> Result<(), Fault> {
+    let tls = spec.tls.clone();
+    let checked = tokio::task::spawn_blocking(move || Tls::check_files(&tls)).await;
+    checked.unwrap_or_else(|error| Err(Fault::new("tls", error.to_string(), "")))
 }
 
 pub(super) fn now_us() -> i64 {

@@ -9,12 +9,17 @@ use protocol::ids::{BackendId, KeyId, TenantId};
 use storage::{BackendRecord, KeyRecord, StoreError, TenantRecord};
 
 use super::{
-    Control, now_us,
+    Control,
+    checks::client_files,
+    now_us,
     registry::{self, Backends, DECLARED, Entry, Origin, Registry, Tenants},
 };
 use crate::{
     auth::{Caller, DEFAULT_TENANT, KeyEntry, SealError},
-    config::spec::{BackendSpec, TenantSpec},
+    config::{
+        Config, DeclaredBackend, Fault,
+        spec::{BackendSpec, TenantSpec},
+    },
 };
 
 /// Why stored and declared entries could not be brought into force.
@@ -32,6 +37,17 @@ pub enum LoadError {
     Twice { what: String },
     #[error("backends.{tenant}.{backend} of the configuration file: there is no tenant {tenant}; declare it under tenants")]
     NoTenant { tenant: TenantId, backend: BackendId },
+    #[error("backend {tenant}/{backend}: {fault}")]
+    Refused { tenant: TenantId, backend: BackendId, fault: Fault },
+}
+
+/// Whether the certificates that declared backends are to be shown can be used.
+pub(super) async fn check_client_files(config: &Config) -> Result<(), LoadError> {
+    for DeclaredBackend { tenant, backend, spec } in &config.backends {
+        let refused = |fault| LoadError::Refused { tenant: tenant.clone(), backend: backend.clone(), fault };
+        client_files(spec).await.map_err(refused)?;
+    }
+    Ok(())
 }
 
 /// How much was loaded.
@@ -56,6 +72,7 @@ impl Control {
         }
         let tenants = self.load_tenants(tenants).await?;
         let backends = self.load_backends(&tenants, backends)?;
+        check_client_files(&self.config).await?;
         let loaded = Loaded { tenants: tenants.len(), keys: keys.len(), backends: backends.len() };
         self.apply(Registry { tenants, backends }, keys);
         self.applied.store(version, Ordering::Release);
@@ -139,8 +156,11 @@ impl Control {
         let BackendRecord { tenant, backend, settings, created_at_us, updated_at_us } = record;
         let text = registry::open_backend(&self.keys.seal, tenant, backend, settings);
         let text = text.map_err(|source| LoadError::Sealed { tenant: tenant.clone(), backend: backend.clone(), source })?;
-        let spec = serde_json::from_slice(&text)
+        let spec: BackendSpec = serde_json::from_slice(&text)
             .map_err(|error| LoadError::Settings { what: format!("backend {tenant}/{backend}"), detail: place_of(&error) })?;
+        let refused = |fault| LoadError::Refused { tenant: tenant.clone(), backend: backend.clone(), fault };
+        // What may be named can have changed since.
+        self.config.tls.check_stored(&spec.tls).map_err(refused)?;
         Ok(Entry { spec, origin: Origin::Stored, created_at_us: *created_at_us, updated_at_us: *updated_at_us })
     }
 

@@ -38,7 +38,7 @@ pub use self::{
     reload::Reloaded,
 };
 use self::{
-    checks::{check_label, no_backend, no_tenant, now_us, refuse_declared, refuse_more},
+    checks::{check_label, client_files, no_backend, no_tenant, now_us, refuse_declared, refuse_more},
     registry::{Entry, Origin, Registry},
 };
 use crate::{
@@ -336,6 +336,8 @@ impl Control {
     ) -> Result<Put<BackendView>, ControlError> {
         self.check_egress(&spec.transport)?;
         self.config.stdio.check(&spec.transport).map_err(ControlError::Invalid)?;
+        self.config.tls.check_stored(&spec.tls).map_err(ControlError::Invalid)?;
+        client_files(&spec).await.map_err(ControlError::Invalid)?;
         // A child is started, then spoken to; a server is connected to first.
         let within = spec.timeouts.initialize.unwrap_or(self.config.timeouts.initialize) + self.config.timeouts.connect;
         let (owner, name) = (tenant.clone(), backend.clone());

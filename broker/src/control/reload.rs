@@ -9,7 +9,9 @@ use protocol::ids::TenantId;
 use storage::{TenantRecord, Wake};
 
 use super::{
-    Control, LoadError, now_us,
+    Control, LoadError,
+    load::check_client_files,
+    now_us,
     registry::{DECLARED, Entry, Origin, Registry, tenant_settings},
 };
 use crate::{
@@ -30,6 +32,7 @@ impl Control {
         let _turn = self.changing.lock().await;
         let records =
             self.ask("tenants", self.store().tenants()).await?.into_iter().map(|record| (record.tenant.clone(), record)).collect();
+        check_client_files(next).await?;
         let old = self.registry.load_full();
         let registry = next_registry(&old, &records, next)?;
         self.store_declared(&records, &registry).await?;

@@ -32,6 +32,33 @@ pub struct Door {
     limit: Duration,
 }
 
+/// For whom a client's certificate speaks, for as long as it is good. Clones are cheap.
+#[derive(Debug, Clone)]
+pub(super) struct Certified(Arc<Shown>);
+
+#[derive(Debug)]
+struct Shown {
+    caller: Caller,
+    certificate: ClientCertificate,
+    tls: Arc<ServerTls>,
+}
+
+impl Certified {
+    /// One that names nobody of ours is as good as none.
+    pub(super) fn by(certificate: ClientCertificate, tls: &Arc<ServerTls>) -> Option<Self> {
+        Some(Self(Arc::new(Shown { caller: caller_by(&certificate)?, certificate, tls: tls.clone() })))
+    }
+
+    pub(super) fn caller(&self) -> &Caller {
+        &self.0.caller
+    }
+
+    /// Resolves when the certificate is good no longer: it has ended, or its authority is believed no more.
+    pub(super) async fn outlived(&self) {
+        self.0.tls.outlived(&self.0.certificate).await;
+    }
+}
+
 /// Why a connection does not come in.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Closed {
@@ -95,6 +122,11 @@ impl Door {
         self.tls.clone()
     }
 
+    /// For whom a connection speaks by its certificate.
+    pub(super) fn certified(&self, stream: &Stream) -> Option<Certified> {
+        Certified::by(stream.client_certificate()?, self.tls.as_ref()?)
+    }
+
     /// Lets a connection in, with the handshake it begins.
     pub(super) async fn open(&self, socket: TcpStream, kind: ListenerKind) -> Result<Stream, Closed> {
         tcp::tune(&socket);
@@ -126,13 +158,7 @@ fn own_names(config: &Config) -> Vec<String> {
     names
 }
 
-/// For whom a connection speaks by its certificate.
-pub(super) fn caller_of(stream: &Stream) -> Option<Caller> {
-    caller_by(&stream.client_certificate()?)
-}
-
-/// For whom a certificate speaks. One that names nobody of ours is as good as none.
-pub(super) fn caller_by(certificate: &ClientCertificate) -> Option<Caller> {
+fn caller_by(certificate: &ClientCertificate) -> Option<Caller> {
     let CertificateIdentity { tenant, principal } = certificate.identity()?;
     let tenant = TenantId::parse(&tenant).ok()?;
     // Nobody in particular is nobody with a certificate.

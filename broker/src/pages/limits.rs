@@ -216,6 +216,7 @@ fn met() -> Vec<Fixed> {
         HALF_CLOSED_MAX Other(CONNECTION_ENDS, "");
         QUIC_REQUEST_STREAMS_MAX Other("further streams wait, by QUIC", "");
         QUIC_HANDSHAKES_MAX Other("newcomers are refused", "");
+        UNFINISHED_REQUESTS_BYTES_MAX Other("a QUIC stream is reset (8), a POST waits", "`mcp_rate_limited_total{scope=\"quic_request_bytes\"}`");
         LEGACY_QUEUE_FRAMES Other("further ones wait for `timeouts.request_read`, then `overloaded`", "");
         ADMIN_LIST_MAX Other("the list ends there", "");
         PERSIST_QUEUE_MAX Refused(ErrorKind::StoreBusy);

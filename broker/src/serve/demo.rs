@@ -20,6 +20,7 @@ pub(super) fn backend(program: String) -> DeclaredBackend {
         backend: BackendId::parse(BACKEND).expect("the constant is a legal name"),
         spec: BackendSpec {
             transport: stdio::child(program, vec!["demo-backend".to_owned()]),
+            tls: Default::default(),
             links: LinkSharing::Auto,
             protocol: ProtocolChoice::Legacy,
             timeouts: BackendTimeouts::default(),

@@ -11,7 +11,7 @@ use tokio::{
     sync::mpsc,
 };
 use transport::{
-    frame::{FrameSink, FrameSource},
+    frame::{FrameSink, FrameSource, Goodbye},
     lines::{LineReader, LineWriter},
     quic::QuicIncoming,
     tcp::Stream,
@@ -79,7 +79,10 @@ async fn serve(mut source: impl FrameSource, mut sink: impl FrameSink, answers: 
     loop {
         tokio::select! {
             frame = source.next() => {
-                let Some(frame) = frame? else { return Ok(()) };
+                let Some(frame) = frame? else {
+                    sink.close(Goodbye::Done).await;
+                    return Ok(());
+                };
                 take(&answers, &frame, &delayed, &mut out);
                 // What is here already is answered with one system call.
                 while let Some(Some(frame)) = source.next().now_or_never().transpose()? {

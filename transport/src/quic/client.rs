@@ -4,6 +4,7 @@ use std::{
     io,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::Arc,
+    task::{Context, Poll, Waker},
     time::Duration,
 };
 
@@ -90,6 +91,15 @@ impl QuicClient {
         stream.sink.send_all(&mut vec![request]).await?;
         stream.sink.finish();
         Ok(stream)
+    }
+
+    /// The same where the server allows one more stream now; `None` where it does not.
+    pub fn try_open_stream(&self) -> Option<RequestStream> {
+        let mut opening = std::pin::pin!(self.connection.open_request());
+        match opening.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(opened) => opened.ok(),
+            Poll::Pending => None,
+        }
     }
 
     /// A stream that the server does not know of until something is sent on it.

@@ -1,17 +1,26 @@
 //! A client's connection, seen from the server: its control stream and the streams of its requests.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
 use quinn::{Connection, ConnectionError, RecvStream, SendStream, VarInt};
 use rustls::pki_types::CertificateDer;
+use tokio::sync::Semaphore;
 
 use super::{
     Limits,
     frames::{QuicSink, QuicSource, Scope, cancel},
 };
 use crate::{
-    frame::{FrameSource, Goodbye, ReadError},
+    frame::{FrameSink, FrameSource, Goodbye, ReadError},
+    read_buffer::SHARED_PERMIT_BYTES,
     tls::ClientCertificate,
 };
 
@@ -22,12 +31,29 @@ pub struct QuicConnection {
     message_bytes_max: usize,
     silence_max: Duration,
     stall_max: Duration,
+    requests: Arc<Requests>,
+}
+
+/// What the requests of one connection share.
+#[derive(Debug)]
+struct Requests {
+    /// For those that are not whole yet.
+    room: Arc<Semaphore>,
+    /// Streams that may be open at the same time, the control stream among them.
+    streams_max: VarInt,
+    /// All of them are allowed now.
+    are_allowed: AtomicBool,
 }
 
 impl QuicConnection {
     pub(super) fn new(connection: Connection, limits: &Limits) -> Self {
         let Limits { message_bytes_max, silence_max, stall_max, .. } = *limits;
-        Self { connection, message_bytes_max, silence_max, stall_max }
+        let requests = Requests {
+            room: Arc::new(Semaphore::new(limits.request_bytes_max.div_ceil(SHARED_PERMIT_BYTES))),
+            streams_max: limits.streams_max(),
+            are_allowed: AtomicBool::new(false),
+        };
+        Self { connection, message_bytes_max, silence_max, stall_max, requests: Arc::new(requests) }
     }
 
     /// Where the client is now: it may move.
@@ -38,13 +64,19 @@ impl QuicConnection {
     /// The certificate the client presented, if it was asked for one and had one.
     pub fn client_certificate(&self) -> Option<ClientCertificate> {
         let chain = self.connection.peer_identity()?.downcast::<Vec<CertificateDer<'static>>>().ok()?;
-        chain.first().map(ClientCertificate::new)
+        ClientCertificate::new(&chain)
     }
 
     /// The next stream a client opens for a request; `None` when the connection has ended.
     pub async fn accept_request(&self) -> Option<RequestStream> {
         let (sink, source) = self.connection.accept_bi().await.ok()?;
-        Some(self.request_stream(sink, source))
+        // A stream that may be opened costs memory, and most clients open none beside the control stream.
+        if !self.requests.are_allowed.swap(true, Ordering::Relaxed) {
+            self.connection.set_max_concurrent_bi_streams(self.requests.streams_max);
+        }
+        let mut stream = self.request_stream(sink, source);
+        stream.source.share(self.requests.room.clone());
+        Some(stream)
     }
 
     /// Ends everything at once; what has not arrived is lost. For an orderly end close the sink of the control stream.
@@ -105,6 +137,12 @@ impl RequestStream {
     /// The halves for the time after the request: where to answer, and what tells that nobody waits for it any more.
     pub fn answering(self) -> (QuicSink, Cancellation) {
         (self.sink, Cancellation { source: self.source })
+    }
+
+    /// Sends the request away, with the reason.
+    pub async fn refuse(mut self, goodbye: Goodbye) {
+        self.source.stop(goodbye);
+        self.sink.close(goodbye).await;
     }
 
     /// Gives the exchange up in both directions; to the other side that is a cancellation.

@@ -27,6 +27,17 @@ impl QuicSource {
         Self { lines: LineReader::new(stream, message_bytes_max), silence_max }
     }
 
+    /// Shares the room for messages that are not whole yet with other streams.
+    pub(super) fn share(&mut self, room: Arc<Semaphore>) {
+        self.lines.share(room);
+    }
+
+    /// Takes nothing more.
+    pub fn stop(&mut self, goodbye: Goodbye) {
+        // An error says that it has ended anyway.
+        let _ = self.stream_mut().stop(VarInt::from_u32(goodbye.quic_code()));
+    }
+
     pub(super) fn stream_mut(&mut self) -> &mut RecvStream {
         self.lines.get_mut()
     }
@@ -89,15 +100,18 @@ pub struct QuicSink {
     stall_max: Duration,
     /// A call that was dropped, or failed, has left half a message on the stream.
     is_cut: bool,
+    /// It was said that nothing more comes.
+    is_finished: bool,
 }
 
 impl QuicSink {
     pub(super) fn new(stream: SendStream, scope: Scope, stall_max: Duration) -> Self {
-        Self { stream, scope, stall_max, is_cut: false }
+        Self { stream, scope, stall_max, is_cut: false, is_finished: false }
     }
 
     /// Nothing more will be sent; what was sent arrives. A stream with half a message on it is reset instead.
     pub fn finish(&mut self) {
+        self.is_finished = true;
         // An error says that it is finished or given up already.
         let _ = if self.is_cut { self.stream.reset(CODE_CANCELLED) } else { self.stream.finish() };
     }
@@ -131,11 +145,14 @@ impl QuicSink {
     }
 }
 
-/// A stream that is merely dropped is finished, as if all had been said.
+/// The library finishes a stream that is merely dropped, as if all had been said. That of a request which nobody finished was given
+/// up, whatever is on it.
 impl Drop for QuicSink {
     fn drop(&mut self) {
-        if self.is_cut {
-            self.finish();
+        let is_given_up = !self.is_finished && matches!(self.scope, Scope::Stream);
+        if self.is_cut || is_given_up {
+            // An error says that it was given up already.
+            let _ = self.stream.reset(CODE_CANCELLED);
         }
     }
 }
@@ -163,7 +180,10 @@ impl FrameSink for QuicSink {
         let code = VarInt::from_u32(goodbye.quic_code());
         match &self.scope {
             Scope::Stream if goodbye == Goodbye::Done => self.finish(),
-            Scope::Stream => drop(self.stream.reset(code)),
+            Scope::Stream => {
+                self.is_finished = true;
+                let _ = self.stream.reset(code);
+            }
             Scope::Connection(connection) => {
                 let connection = connection.clone();
                 self.finish();
@@ -178,6 +198,7 @@ impl FrameSink for QuicSink {
 /// Gives up an exchange in both directions.
 pub(super) fn cancel(source: &mut QuicSource, sink: &mut QuicSink) {
     // An error says that this direction has ended anyway.
+    sink.is_finished = true;
     let _ = sink.stream_mut().reset(CODE_CANCELLED);
     let _ = source.stream_mut().stop(CODE_CANCELLED);
 }

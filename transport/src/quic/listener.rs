@@ -84,6 +84,11 @@ impl QuicListener {
         self.endpoint.local_addr()
     }
 
+    /// What it presents, and whom it believes.
+    pub fn tls(&self) -> &Arc<ServerTls> {
+        &self.tls
+    }
+
     /// The next client, whose handshake has not begun; `None` once the listener is closed.
     pub async fn accept(&self) -> Option<QuicIncoming> {
         loop {

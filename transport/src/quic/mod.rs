@@ -27,6 +27,9 @@ pub use self::{
 /// What a client resets a stream, or stops it, with. Any code means the same; this one is in the binding.
 const CODE_CANCELLED: VarInt = VarInt::from_u32(16);
 
+/// Streams a client may open before its first request on one; then it may open all there are allowed. The library keeps two tables with
+/// a place for each.
+const STREAMS_AT_FIRST: u32 = 14;
 /// Unread bytes of one stream; a message that is longer arrives as it is read.
 const STREAM_WINDOW_BYTES: u32 = 512 * 1024;
 /// Unread bytes of all streams of a connection.
@@ -41,6 +44,8 @@ pub struct Limits {
     pub message_bytes_max: usize,
     /// Requests of a client that have streams of their own at the same time.
     pub request_streams_max: u32,
+    /// Of requests on streams of their own that are not whole yet, for one connection; the first few kilobytes of each are free.
+    pub request_bytes_max: usize,
     /// How long nothing at all may be heard of the peer.
     pub silence_max: Duration,
     /// How often a client shows that it is there.
@@ -58,6 +63,7 @@ impl Default for Limits {
         Self {
             message_bytes_max: 4 * 1024 * 1024,
             request_streams_max: 100,
+            request_bytes_max: 16 * 1024 * 1024,
             silence_max: Duration::from_secs(5 * 60),
             keep_alive: Duration::from_secs(20),
             stall_max: Duration::from_secs(30),
@@ -83,9 +89,13 @@ impl Limits {
 
     fn server_transport(&self) -> Arc<TransportConfig> {
         let mut transport = self.transport();
-        // One more: the control stream.
-        transport.max_concurrent_bidi_streams(VarInt::from_u32(self.request_streams_max.saturating_add(1)));
+        transport.max_concurrent_bidi_streams(self.streams_max().min(VarInt::from_u32(STREAMS_AT_FIRST)));
         Arc::new(transport)
+    }
+
+    /// One more: the control stream.
+    fn streams_max(&self) -> VarInt {
+        VarInt::from_u32(self.request_streams_max.saturating_add(1))
     }
 
     fn client_transport(&self) -> Arc<TransportConfig> {

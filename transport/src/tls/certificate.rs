@@ -3,10 +3,16 @@
 //! Used by listeners that ask for certificates. The certificate has been verified against the configured authorities before
 //! anybody sees it here; this file only reads out of it.
 
-use std::{fmt, time::SystemTime};
+use std::{
+    fmt,
+    time::{Duration, SystemTime},
+};
 
 use jiff::{civil::DateTime, tz::TimeZone};
-use rustls::pki_types::CertificateDer;
+use rustls::{
+    pki_types::{CertificateDer, UnixTime},
+    server::danger::ClientCertVerifier,
+};
 
 use super::der::{self, Elements};
 
@@ -19,9 +25,12 @@ const OID_SUBJECT_ALT_NAME: &[u8] = &[0x55, 0x1d, 0x11];
 /// `uniformResourceIdentifier` of a GeneralName (RFC 5280, 4.2.1.6).
 const GENERAL_NAME_URI: u8 = der::implicit(6);
 
-/// The leaf a client proved to have the key of.
+/// The leaf a client proved to have the key of, and what it showed with it.
 #[derive(Clone, PartialEq, Eq)]
-pub struct ClientCertificate(CertificateDer<'static>);
+pub struct ClientCertificate {
+    leaf: CertificateDer<'static>,
+    intermediates: Vec<CertificateDer<'static>>,
+}
 
 /// The tenant and principal a certificate speaks for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -37,15 +46,27 @@ impl fmt::Debug for ClientCertificate {
 }
 
 impl ClientCertificate {
-    pub(crate) fn new(leaf: &CertificateDer<'_>) -> Self {
-        Self(leaf.clone().into_owned())
+    pub(crate) fn new(chain: &[CertificateDer<'_>]) -> Option<Self> {
+        let (leaf, intermediates) = chain.split_first()?;
+        let intermediates = intermediates.iter().map(|one| one.clone().into_owned()).collect();
+        Some(Self { leaf: leaf.clone().into_owned(), intermediates })
+    }
+
+    /// Whether it would be believed now.
+    pub(super) fn is_believed_by(&self, verifier: &dyn ClientCertVerifier) -> bool {
+        verifier.verify_client_cert(&self.leaf, &self.intermediates, UnixTime::now()).is_ok()
+    }
+
+    /// How long it is still valid, as far as it says so in a way we understand.
+    pub(super) fn lasts(&self) -> Option<Duration> {
+        Some(valid_until(&self.leaf)?.duration_since(SystemTime::now()).unwrap_or_default())
     }
 
     /// Whom the certificate names: the URI, else organisation (tenant) and common name (principal) of the subject.
     ///
     /// `None` where it names nobody or is ambiguous; an unusable URI of ours is not passed over in favour of the subject.
     pub fn identity(&self) -> Option<CertificateIdentity> {
-        let names = Parts::of(&self.0)?;
+        let names = Parts::of(&self.leaf)?;
         let mut ours = names.uris().into_iter().filter_map(|uri| uri.strip_prefix(URI_PREFIX)).peekable();
         if ours.peek().is_none() {
             return names.subject_identity();

@@ -6,30 +6,25 @@ use std::{path::PathBuf, sync::Arc};
 
 use rustls::{
     ClientConfig,
+    client::Resumption,
     pki_types::ServerName,
     version::{TLS12, TLS13},
 };
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::{ALPN_HTTP1, ALPN_MCP, TlsError, trust};
+use super::{ALPN_HTTP1, ALPN_MCP, ClientIdentity, TlsError, trust};
 use crate::{connect_error::ConnectError, tcp::Stream};
 
 /// What a backend's TLS needs beyond the defaults.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 pub struct ClientTlsFiles {
     /// Authorities trusted beside the system's, PEM.
     pub ca: Option<PathBuf>,
-    pub identity: Option<ClientIdentityFiles>,
+    /// Presented to servers that ask for a certificate.
+    pub identity: Option<Arc<ClientIdentity>>,
     /// The name expected in the certificate, where it is not the host connected to.
     pub server_name: Option<String>,
-}
-
-/// The certificate presented to the server, PEM: the chain, leaf first, and its key.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ClientIdentityFiles {
-    pub cert: PathBuf,
-    pub key: PathBuf,
 }
 
 /// Ready for connections; clones are cheap.
@@ -41,22 +36,23 @@ pub struct ClientTls {
     server_name: Option<ServerName<'static>>,
 }
 
+/// A session that is resumed shows no certificate: the server goes on with the one it saw, whatever was reloaded since.
+pub(crate) fn presenting(mut config: ClientConfig) -> ClientConfig {
+    config.resumption = Resumption::disabled();
+    config
+}
+
 impl ClientTls {
     pub fn load(files: &ClientTlsFiles) -> Result<Self, TlsError> {
-        let provider = trust::provider();
         let mut roots = trust::system_roots();
         if let Some(ca) = &files.ca {
             trust::add_authorities(&mut roots, ca)?;
         }
-        let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
-            .with_protocol_versions(&[&TLS13, &TLS12])?
-            .with_root_certificates(roots);
+        let builder =
+            ClientConfig::builder_with_provider(trust::provider()).with_protocol_versions(&[&TLS13, &TLS12])?.with_root_certificates(roots);
         let config = match &files.identity {
             None => builder.with_no_client_auth(),
-            Some(ClientIdentityFiles { cert, key }) => {
-                let identity = trust::certified_key(cert, key, &provider)?;
-                builder.with_client_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(identity)))
-            }
+            Some(identity) => presenting(builder.with_client_cert_resolver(Arc::clone(identity) as _)),
         };
         let speaking = |protocols: &[&[u8]]| {
             let mut config = config.clone();

@@ -6,14 +6,17 @@
 mod certificate;
 mod client;
 mod der;
+mod identity;
 mod server;
 pub(crate) mod trust;
 
 use std::path::PathBuf;
 
+pub(crate) use self::client::presenting;
 pub use self::{
     certificate::{CertificateIdentity, ClientCertificate},
-    client::{ClientIdentityFiles, ClientTls, ClientTlsFiles},
+    client::{ClientTls, ClientTlsFiles},
+    identity::{ClientIdentity, ClientIdentityFiles},
     server::{CertificateSource, ClientAuth, HandshakeError, ListenerKind, Renewed, ServerTls},
 };
 

@@ -19,11 +19,22 @@ use rustls::{
     sign::{CertifiedKey, SingleCertAndKey},
     version::{TLS12, TLS13},
 };
-use tokio::{net::TcpStream, time::timeout};
+use tokio::{
+    net::TcpStream,
+    sync::Notify,
+    time::{sleep, timeout},
+};
 use tokio_rustls::TlsAcceptor;
 
-use super::{ALPN_H2, ALPN_HTTP1, ALPN_MCP, TlsError, certificate::valid_until, trust};
+use super::{
+    ALPN_H2, ALPN_HTTP1, ALPN_MCP, TlsError,
+    certificate::{ClientCertificate, valid_until},
+    trust,
+};
 use crate::tcp::Stream;
+
+/// How often a certificate that lasts longer is looked at.
+const LOOK_EVERY_MAX: Duration = Duration::from_secs(600);
 
 /// Where the server's certificate comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,6 +82,8 @@ pub struct ServerTls {
     source: CertificateSource,
     client_auth: ClientAuth,
     current: ArcSwap<Configs>,
+    /// Something else is presented, and others may be believed.
+    renewed: Notify,
 }
 
 /// What one reading of the files gave. A configuration per use, because each has its own protocols and its own memory of
@@ -80,6 +93,7 @@ struct Configs {
     http: Arc<ServerConfig>,
     tcp: Arc<ServerConfig>,
     quic: Arc<ServerConfig>,
+    verifier: Arc<dyn ClientCertVerifier>,
     valid_until: Option<SystemTime>,
 }
 
@@ -90,12 +104,12 @@ pub struct Renewed(Arc<Configs>);
 impl ServerTls {
     pub fn load(source: CertificateSource, client_auth: ClientAuth) -> Result<Self, TlsError> {
         let configs = Configs::load(&source, &client_auth)?;
-        Ok(Self { source, client_auth, current: ArcSwap::from_pointee(configs) })
+        Ok(Self { source, client_auth, current: ArcSwap::from_pointee(configs), renewed: Notify::new() })
     }
 
     /// Reads the files again. After an error everything is as it was.
     pub fn reload(&self) -> Result<(), TlsError> {
-        self.current.store(self.read()?.0);
+        self.present(self.read()?);
         Ok(())
     }
 
@@ -107,6 +121,26 @@ impl ServerTls {
     /// What [`ServerTls::read`] gave is presented from now on.
     pub fn present(&self, renewed: Renewed) {
         self.current.store(renewed.0);
+        self.renewed.notify_waiters();
+    }
+
+    /// Resolves when a client that came with this certificate would be let in with it no more: it has ended, or what was read since
+    /// does not believe it.
+    pub async fn outlived(&self, certificate: &ClientCertificate) {
+        loop {
+            let renewed = self.renewed.notified();
+            tokio::pin!(renewed);
+            renewed.as_mut().enable(); // before looking, so that no change is missed
+            if !certificate.is_believed_by(&*self.current.load().verifier) {
+                return;
+            }
+            // Validity counts whole seconds; a clock that was set is noticed at the next look.
+            let left = certificate.lasts().unwrap_or(LOOK_EVERY_MAX) + Duration::from_secs(1);
+            tokio::select! {
+                () = renewed => {}
+                () = sleep(left.min(LOOK_EVERY_MAX)) => {}
+            }
+        }
     }
 
     /// The server's side of the handshake, which the client has `limit` to get through.
@@ -155,6 +189,7 @@ impl Configs {
             http: config(&[&TLS13, &TLS12], &[ALPN_H2, ALPN_HTTP1])?,
             tcp: config(&[&TLS13, &TLS12], &[ALPN_MCP])?,
             quic: config(&[&TLS13], &[ALPN_MCP])?,
+            verifier,
             valid_until,
         })
     }

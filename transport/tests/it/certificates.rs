@@ -1,13 +1,16 @@
 //! A certificate authority for tests, and the files it signs.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, sync::Arc};
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair, SanType,
     date_time_ymd,
 };
 use tempfile::TempDir;
-use transport::{CertificateSource, ClientAuth, ClientTls, ClientTlsFiles, ServerTls, tls::ClientIdentityFiles};
+use transport::{
+    CertificateSource, ClientAuth, ClientTls, ClientTlsFiles, ServerTls,
+    tls::{ClientIdentity, ClientIdentityFiles},
+};
 
 /// An authority and a folder for what it signs.
 pub(crate) struct Authority {
@@ -59,7 +62,7 @@ impl Authority {
     /// A client with a certificate that `change` decides over.
     pub(crate) fn client_with(&self, change: impl FnOnce(&mut CertificateParams)) -> ClientTls {
         let (cert, key) = self.sign("client", change);
-        let identity = Some(ClientIdentityFiles { cert, key });
+        let identity = Some(Arc::new(ClientIdentity::load(ClientIdentityFiles { cert, key }).unwrap()));
         ClientTls::load(&ClientTlsFiles { ca: Some(self.ca()), identity, server_name: None }).unwrap()
     }
 }

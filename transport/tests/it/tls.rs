@@ -3,7 +3,7 @@
 use std::{
     io::ErrorKind,
     net::SocketAddr,
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -18,7 +18,7 @@ use tokio::{
 use transport::{
     CertificateSource, ClientAuth, ClientTls, ClientTlsFiles, ConnectError, ListenerKind, ServerTls, TlsError,
     tcp::{self, Stream},
-    tls::{ClientIdentityFiles, HandshakeError},
+    tls::{ClientIdentity, ClientIdentityFiles, HandshakeError},
 };
 
 use crate::{
@@ -112,7 +112,7 @@ async fn a_required_certificate_is_required() {
     // In TLS 1.3 the client is done before the server has looked at its certificate, so the refusal is the server's to tell.
     let foreign = {
         let (cert, key) = stranger.sign("client", |_| {});
-        let identity = Some(ClientIdentityFiles { cert, key });
+        let identity = Some(to_present(cert, key));
         ClientTls::load(&ClientTlsFiles { ca: Some(authority.ca()), identity, server_name: None }).unwrap()
     };
     for client in [authority.client(), foreign, authority.client_with(expired)] {
@@ -123,6 +123,10 @@ async fn a_required_certificate_is_required() {
             assert!(soon("the end", stream.read(&mut [0; 1])).await.is_err());
         }
     }
+}
+
+fn to_present(cert: PathBuf, key: PathBuf) -> Arc<ClientIdentity> {
+    Arc::new(ClientIdentity::load(ClientIdentityFiles { cert, key }).unwrap())
 }
 
 #[tokio::test]
@@ -139,7 +143,7 @@ async fn an_optional_certificate_may_be_absent_but_not_false() {
     assert!(outcomes.recv().await.unwrap().unwrap().client_certificate().is_some());
 
     let (cert, key) = stranger.sign("client", |_| {});
-    let files = ClientTlsFiles { ca: Some(authority.ca()), identity: Some(ClientIdentityFiles { cert, key }), server_name: None };
+    let files = ClientTlsFiles { ca: Some(authority.ca()), identity: Some(to_present(cert, key)), server_name: None };
     let _client = connect(address, &ClientTls::load(&files).unwrap()).await;
     assert!(soon("the refusal", outcomes.recv()).await.unwrap().is_err());
 }

@@ -31,6 +31,7 @@ use super::{
     modern::{self, Modern, exchange},
     pending::{Asked, Delivery, Pending},
     queue::FrameQueue,
+    streams::{self, Streams},
     unreadable,
 };
 use crate::{
@@ -57,6 +58,8 @@ pub struct Connection {
     next_wire_id: AtomicU64,
     pending: Pending,
     wire: Wire,
+    /// The ways of requests beside it, which only QUIC has.
+    streams: OnceLock<Streams>,
     /// No message will come or go any more.
     closed: CancellationToken,
     /// It was closed because the backend forgot the session.
@@ -96,6 +99,7 @@ impl Connection {
             next_wire_id: AtomicU64::new(1),
             pending: Pending::default(),
             wire,
+            streams: OnceLock::new(),
             closed: CancellationToken::new(),
             forgotten: AtomicBool::new(false),
             counted: AtomicBool::new(false),
@@ -111,6 +115,18 @@ impl Connection {
 
     pub fn wire(&self) -> &Wire {
         &self.wire
+    }
+
+    /// Requests may have streams of their own, once that is agreed on.
+    pub(super) fn has_streams(&self, streams: Streams) {
+        let _set_once = self.streams.set(streams);
+    }
+
+    /// The backend has answered the question that begins the connection.
+    pub(super) fn begun_with(&self, answer: &Message) {
+        if let Some(streams) = self.streams.get() {
+            streams.agree(answer);
+        }
     }
 
     /// Whether the backend offers what this method needs.
@@ -140,6 +156,7 @@ impl Connection {
             Failure::Unclear(text) => Failure::Busy(text),
             failure => failure,
         })?;
+        self.begun_with(&answer);
         let answer = InitializeAnswer::parse(&answer).map_err(|error| Failure::Protocol(error.to_string()))?;
         if let Wire::Http(http) = &self.wire {
             http.agree_on(answer.version);
@@ -147,10 +164,17 @@ impl Connection {
         let _set_once = self.negotiated.set(Arc::new(answer));
         let initialized = handshake::notification(Method::Initialized, None);
         match &self.wire {
-            Wire::Pipe(queue) => queue.push(initialized),
+            Wire::Pipe(queue) => queue.push(initialized)?,
             // Waited for: what follows must not overtake it.
-            Wire::Http(http) => http.post_one_way(initialized).await,
+            Wire::Http(http) => http.post_one_way(initialized).await?,
         }
+        if self.streams.get().is_some_and(Streams::are_agreed) {
+            // The same here: a stream could overtake the one on which it was said. Whatever is answered, it comes after that.
+            let wire_id = self.next_wire_id();
+            let frame = handshake::request(&RequestId::from_u64(wire_id), Method::Ping, None);
+            self.round_trip(link, Request { wire_id, frame, asker: None, opening: false, headers: None }).await?;
+        }
+        Ok(())
     }
 
     /// Goes on with a session that an earlier connection agreed on, perhaps of another process.
@@ -245,8 +269,10 @@ impl Connection {
             failure = self.carry(link, request) => Err(failure),
             () = self.hung_up() => Err(Failure::Lost("the connection ended".to_owned())),
         };
-        if matches!(answer, Err(Failure::SessionGone)) {
-            self.session_forgotten();
+        match &answer {
+            Err(Failure::SessionGone) => self.session_forgotten(),
+            Ok(_) => self.streams.get().into_iter().for_each(Streams::heard),
+            Err(_) => {}
         }
         answer
     }
@@ -254,6 +280,9 @@ impl Connection {
     /// Sends a request and keeps its way back open. Resolves when the answer can not come on it any more.
     async fn carry(self: &Arc<Self>, link: &Arc<Link>, request: Request<'_>) -> Failure {
         let of_task = request.asker.is_some_and(Asker::is_task);
+        if let Some(stream) = self.streams.get().and_then(Streams::free) {
+            return Box::pin(streams::carry(stream, link, self, request)).await;
+        }
         match &self.wire {
             Wire::Pipe(queue) => match queue.push(request.frame) {
                 Ok(()) => std::future::pending().await,

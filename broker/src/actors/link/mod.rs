@@ -14,6 +14,7 @@ mod pipe;
 mod queue;
 mod quic;
 mod stdio;
+pub(crate) mod streams;
 mod tcp;
 mod trust;
 mod unopened;
@@ -234,7 +235,7 @@ impl Link {
             TransportSpec::Http { url } => http::open(self, url).await,
             TransportSpec::Stdio { .. } => stdio::open(self).await,
             TransportSpec::Tcp { address, tls } => tcp::open(self, address, tls.as_ref()).await,
-            TransportSpec::Quic { address, server_name } => quic::open(self, address, server_name.as_ref()).await,
+            TransportSpec::Quic { address, server_name, streams } => quic::open(self, address, server_name.as_ref(), *streams).await,
             TransportSpec::Websocket { url } => websocket::open(self, url).await,
         }
     }

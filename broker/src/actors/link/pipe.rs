@@ -37,9 +37,18 @@ where
     Source: FrameSource + 'static,
     Sink: FrameSink + 'static,
 {
+    started(link, source, sink, |_| {})
+}
+
+fn started<Source, Sink>(link: &Arc<Link>, source: Source, sink: Sink, prepare: impl FnOnce(&Connection)) -> Pipe
+where
+    Source: FrameSource + 'static,
+    Sink: FrameSink + 'static,
+{
     let metrics = &link.backend.shared.metrics;
     let (queue, frames) = FrameQueue::new(LINK_QUEUE_FRAMES, metrics.queue_depth("pipe"));
     let connection = Connection::new(Wire::Pipe(queue), metrics.clone());
+    prepare(&connection);
     let running = &link.backend.shared.running;
     let writing = running.spawn(write(connection.clone(), sink, frames));
     running.spawn(read(link.clone(), connection.clone(), source));
@@ -52,7 +61,21 @@ where
     Source: FrameSource + 'static,
     Sink: FrameSink + 'static,
 {
-    let Pipe { connection, writing } = start(link, source, sink);
+    open_prepared(link, source, sink, |_| {}).await
+}
+
+/// The same, with what the connection has to know before anything goes over it.
+pub(super) async fn open_prepared<Source, Sink>(
+    link: &Arc<Link>,
+    source: Source,
+    sink: Sink,
+    prepare: impl FnOnce(&Connection),
+) -> Result<Arc<Connection>, Failure>
+where
+    Source: FrameSource + 'static,
+    Sink: FrameSink + 'static,
+{
+    let Pipe { connection, writing } = started(link, source, sink, prepare);
     let running = &link.backend.shared.running;
     running.spawn(watch(link.clone(), connection.clone(), writing));
     let guard = CloseUnlessOpened::new(&connection, running);

@@ -1,4 +1,4 @@
-//! A link over QUIC: everything goes over the control stream.
+//! A link over QUIC: the control stream, and streams of single requests where the backend takes them ([`super::streams`]).
 
 use std::sync::Arc;
 
@@ -11,11 +11,17 @@ use super::{
     Link,
     connection::{Connection, Failure},
     pipe::{self, LAST_WRITE_WAIT},
+    streams::Streams,
 };
 use crate::limits::BACKEND_WRITE_STALL_MAX;
 
 /// Connects and performs the handshakes.
-pub(super) async fn open(link: &Arc<Link>, address: &str, server_name: Option<&String>) -> Result<Arc<Connection>, Failure> {
+pub(super) async fn open(
+    link: &Arc<Link>,
+    address: &str,
+    server_name: Option<&String>,
+    streams: Option<bool>,
+) -> Result<Arc<Connection>, Failure> {
     let (shared, config) = (&link.backend.shared, &link.backend.shared.config);
     let limits = Limits {
         message_bytes_max: config.limits.message_bytes,
@@ -26,12 +32,13 @@ pub(super) async fn open(link: &Arc<Link>, address: &str, server_name: Option<&S
     let options = ConnectOptions {
         address,
         egress: &config.egress,
-        tls: &shared.trust.of(server_name.cloned()).await?,
+        tls: &shared.trust.of(server_name.cloned(), link.backend.spec.tls.identity()).await?,
         limits: &limits,
         timeout: config.timeouts.connect,
     };
     let (client, source, sink) = quic::connect(options).await.map_err(|error| Failure::NotSent(error.to_string()))?;
-    let opened = pipe::open(link, source, sink).await?;
+    let own = Streams::new(client.clone(), streams);
+    let opened = pipe::open_prepared(link, source, sink, |connection| connection.has_streams(own)).await?;
     // The socket lives as long as the connection does, which a backend that says nothing more would keep up for ever.
     let ended = opened.clone();
     shared.running.spawn(async move {

@@ -10,7 +10,7 @@ mod opening;
 pub mod quic;
 pub mod tcp;
 
-use std::{sync::Arc, time::Duration};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 use transport::frame::{FrameSink, FrameSource, Goodbye, farewell};
@@ -22,6 +22,7 @@ use crate::{
     auth::Caller,
     broker::Broker,
     limits::{HALF_CLOSED_MAX, LAST_FRAMES_WAIT},
+    listeners::door::Certified,
     rules::catalog::Endpoint,
 };
 
@@ -30,7 +31,7 @@ use crate::{
 pub(super) struct Guest {
     pub(super) transport: &'static str,
     /// For whom its certificate speaks.
-    pub(super) certified: Option<Caller>,
+    pub(super) certified: Option<Certified>,
     /// Said before the first message.
     pub(super) known: Option<Known>,
 }
@@ -53,7 +54,10 @@ where
     Sink: FrameSink,
 {
     match opened(&broker, &guest, &mut source, &mut sink, &stop).await {
-        Ok(Opened::Session(seat, outbox)) => converse(seat, outbox, source, sink).await,
+        Ok(Opened::Session(seat, outbox)) => {
+            let certified = guest.certified;
+            converse(seat, outbox, source, sink, certified).await;
+        }
         Ok(Opened::Modern(first)) => {
             let desk = modern::Desk::new(broker, guest, stop);
             if let Some(goodbye) = desk.converse(*first, &mut source, &mut sink).await {
@@ -107,13 +111,19 @@ pub(super) async fn go_on(
     place: Arc<Place>,
     source: impl FrameSource,
     sink: impl FrameSink,
+    certified: Option<Certified>,
 ) {
-    converse(Seat { broker, session, is_known: true, _place: place }, outbox, source, sink).await;
+    converse(Seat { broker, session, is_known: true, _place: place }, outbox, source, sink, certified).await;
 }
 
 /// Speaks until one side has had enough, and says goodbye.
-async fn converse(seat: Seat, mut outbox: Reader, mut source: impl FrameSource, mut sink: impl FrameSink) {
-    if let Some(goodbye) = speak(&seat, &mut outbox, &mut source, &mut sink).await {
+async fn converse(seat: Seat, mut outbox: Reader, mut source: impl FrameSource, mut sink: impl FrameSink, certified: Option<Certified>) {
+    let spoken = tokio::select! {
+        biased;
+        goodbye = speak(&seat, &mut outbox, &mut source, &mut sink) => goodbye,
+        never = seat.outlived(certified) => match never {},
+    };
+    if let Some(goodbye) = spoken {
         drop((outbox, seat));
         farewell(&mut source, &mut sink, goodbye).await;
     }
@@ -147,7 +157,17 @@ async fn speak(seat: &Seat, outbox: &mut Reader, source: &mut impl FrameSource, 
                 () = conversation::at_rest(session, &room) => {}
                 () = tokio::time::sleep(HALF_CLOSED_MAX) => {}
             }
-            Goodbye::Done
+            seat.leave("its client ended it");
+            // As slow as it is, as long as it takes something: a write that gets nowhere ends by itself, and so does a drain.
+            let drained = async {
+                session.shared.draining.cancelled().await;
+                tokio::time::sleep(LAST_FRAMES_WAIT).await;
+            };
+            return tokio::select! {
+                biased;
+                written = in_time(session.shared.config.session.idle, writing) => written.map(|_over| Goodbye::Done),
+                () = drained => None,
+            };
         }
     };
     seat.leave("its client ended it");
@@ -171,6 +191,17 @@ struct Seat {
 impl Seat {
     fn new(broker: Arc<Broker>, session: Arc<Session>, place: Arc<Place>) -> Self {
         Self { broker, session, is_known: false, _place: place }
+    }
+
+    /// Ends the session when the certificate it was opened with is good no longer; the client is told goodbye as for any other end.
+    async fn outlived(&self, certified: Option<Certified>) -> Infallible {
+        // A key that was shown comes before a certificate.
+        if let Some(certified) = certified.filter(|certified| *certified.caller() == self.session.caller) {
+            // Boxed: next to nobody has one.
+            Box::pin(certified.outlived()).await;
+            self.leave("the certificate it was opened with is good no longer");
+        }
+        std::future::pending().await
     }
 
     fn leave(&self, why: &str) {

@@ -38,6 +38,7 @@ use crate::{
     broker::Broker,
     limits::{HALF_CLOSED_MAX, OUTBOX_BATCH_BYTES, OUTBOX_BATCH_FRAMES, OUTBOX_FRAMES_MAX},
     listeners::{
+        door::Certified,
         http::{Led, lead},
         modern::{Reaction, admitted, react},
     },
@@ -129,7 +130,7 @@ pub(super) fn visitor(broker: &Arc<Broker>, guest: &Guest, message: &Message) ->
         Some(None) => Err(Refusal::new(ErrorKind::InvalidParams, format!("_meta[\"{key}\"] is not a string"))),
         text => Ok(text.flatten()),
     };
-    let caller = broker.authenticate_on(text(TOKEN)?.as_deref(), guest.certified.as_ref())?;
+    let caller = broker.authenticate_on(text(TOKEN)?.as_deref(), guest.certified.as_ref().map(Certified::caller))?;
     let endpoint: Endpoint = opening::endpoint(broker, &caller, text(BACKEND)?.as_deref())?;
     broker.visitor(caller, endpoint, guest.transport)
 }
@@ -154,6 +155,14 @@ impl Desk {
 
     pub(super) fn shared(&self) -> &Arc<Shared> {
         &self.broker.shared
+    }
+
+    /// Resolves when the certificate of the connection is good no longer: keys are shown with each request, certificates once.
+    async fn outlived(&self) {
+        match &self.guest.certified {
+            Some(certified) => Box::pin(certified.outlived()).await,
+            None => std::future::pending().await,
+        }
     }
 
     /// Speaks until one side has had enough. `None`: the connection is beyond goodbyes.
@@ -249,6 +258,8 @@ impl Desk {
 
     /// Takes what the client sends until nothing more comes. `None`: the connection is gone.
     async fn read(self: &Arc<Self>, source: &mut impl FrameSource, life: &CancellationToken) -> Option<Goodbye> {
+        let outlived = self.outlived();
+        tokio::pin!(outlived);
         loop {
             let next = async {
                 self.wait_for_room().await;
@@ -257,6 +268,7 @@ impl Desk {
             let frame = tokio::select! {
                 biased;
                 () = self.expelled.cancelled() => return Some(Goodbye::Policy),
+                () = &mut outlived => return Some(Goodbye::Policy),
                 frame = next => frame,
                 () = self.stop.cancelled() => return Some(Goodbye::GoingAway),
             };

@@ -2,7 +2,7 @@
 //!
 //! A client that has no HTTP header to say so says both in the `_meta` of `initialize`: `dev.mcp-broker/token` and
 //! `dev.mcp-broker/backend`. Neither goes further than this file. A client that can come back is told its session's id in the
-//! `_meta` of the answer.
+//! `_meta` of the answer, one of QUIC that requests may have streams of their own.
 
 use std::sync::Arc;
 
@@ -14,16 +14,17 @@ use protocol::{
     ids::{BackendId, RequestId},
     json,
     method::Method,
+    splice::Splice,
 };
 use transport::frame::{FrameSink, FrameSource, Goodbye, ReadError};
 
 use super::{Guest, Known, Seat};
 use crate::{
-    actors::{session::Session, tenant::Place},
+    actors::{link::streams::STREAMS, session::Session, tenant::Place},
     auth::Caller,
     broker::{Broker, unknown_backend},
     limits::{CLIENT_TEXT_BYTES_MAX, FIRST_MESSAGE_BYTES_MAX},
-    listeners::modern::no_sessions,
+    listeners::{door::Certified, modern::no_sessions},
     metrics::{Direction, Side},
     rules::catalog::Endpoint,
 };
@@ -117,7 +118,7 @@ async fn answered(broker: &Arc<Broker>, guest: &Guest, message: &Message) -> Ans
     let refusal = match message.method {
         // After it a client may still decide for a session.
         Method::ServerDiscover => match super::modern::discovered(broker, guest, message).await {
-            Ok(answer) => return Answer::Frame(answer),
+            Ok(answer) => return Answer::Frame(with_streams(guest, answer)),
             Err(refusal) if refusal.kind == ErrorKind::Unauthorized => return Answer::Goodbye(refused(broker, &refusal, Some(id))),
             Err(refusal) => refusal,
         },
@@ -129,7 +130,7 @@ async fn answered(broker: &Arc<Broker>, guest: &Guest, message: &Message) -> Ans
         _ if message.is_modern() => modern_era(),
         Method::Initialize if !eras.has_sessions() => no_sessions(message),
         Method::Initialize => match opened(broker, guest, message).await {
-            Ok((seat, result)) => return Answer::Session(seat, handshake::success(id, &result)),
+            Ok((seat, result)) => return Answer::Session(seat, with_streams(guest, handshake::success(id, &result))),
             // Whoever guesses keys has to connect for each of them.
             Err(refusal) if refusal.kind == ErrorKind::Unauthorized => return Answer::Goodbye(refused(broker, &refusal, Some(id))),
             Err(refusal) => refusal,
@@ -148,7 +149,7 @@ async fn opened(broker: &Arc<Broker>, guest: &Guest, message: &Message) -> Resul
         return Ok((Seat::new(broker.clone(), session, place.clone()), result));
     }
     let asked = Asked::read(message)?;
-    let caller = broker.authenticate_on(asked.token.as_deref(), guest.certified.as_ref())?;
+    let caller = broker.authenticate_on(asked.token.as_deref(), guest.certified.as_ref().map(Certified::caller))?;
     let endpoint = endpoint(broker, &caller, asked.backend.as_deref())?;
     let place = place(broker, &caller)?;
     let (session, result) = broker.open_session(caller, endpoint, guest.transport, message).await?;
@@ -165,6 +166,17 @@ pub(in crate::listeners) fn place(broker: &Broker, caller: &Caller) -> Result<Ar
 fn with_session_id(result: &Bytes, session: &Session) -> Bytes {
     let members = result.strip_prefix(b"{").unwrap_or(result);
     [format!("{{\"_meta\":{{\"{SESSION}\":{}}},", json::quote(session.id.as_str())).as_bytes(), members].concat().into()
+}
+
+/// Tells a client of QUIC that its requests may have streams of their own.
+fn with_streams(guest: &Guest, answer: Bytes) -> Bytes {
+    if guest.transport != super::quic::TRANSPORT {
+        return answer;
+    }
+    match Message::decode(answer.clone(), &json::Limits { bytes_max: answer.len(), ..json::Limits::default() }) {
+        Ok(message) => Splice::new(&answer).set_meta(&message, STREAMS, b"true").finish(),
+        Err(_) => answer,
+    }
 }
 
 /// A backend that is not there looks like one that is another's.

@@ -10,33 +10,37 @@ use protocol::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::{
-    frame::{FrameSink, Goodbye, farewell},
+    frame::{FrameSink, Goodbye, WriteError, farewell},
     quic::{Cancellation, Limits, QuicConnection, QuicIncoming, QuicListener, QuicSink, RequestStream},
+    tls::ServerTls,
 };
 
 use super::{Guest, Opened, modern, opened, opening::modern_era, opening::refusal_of, speak};
 use crate::{
     actors::{
         session::Session,
-        stream::{Batch, Reader},
+        shared::Shared,
+        stream::{Batch, Ended, Reader},
     },
     broker::Broker,
     config::Config,
     limits::{
         CLIENT_WRITE_STALL_MAX, LAST_FRAMES_WAIT, OUTBOX_BATCH_BYTES, OUTBOX_BATCH_FRAMES, QUIC_HANDSHAKES_MAX, QUIC_REQUEST_STREAMS_MAX,
-        QUIC_UNPROVED_HANDSHAKES_MAX,
+        QUIC_UNPROVED_HANDSHAKES_MAX, UNFINISHED_REQUESTS_BYTES_MAX,
     },
-    listeners::{admission::Admission, door},
+    listeners::{admission::Admission, door::Certified},
     metrics::{Direction, Side},
 };
 
-const TRANSPORT: &str = "quic";
+pub(super) const TRANSPORT: &str = "quic";
 
 /// What one connection may cost.
 pub fn limits(config: &Config) -> Limits {
     Limits {
         message_bytes_max: config.limits.message_bytes,
         request_streams_max: QUIC_REQUEST_STREAMS_MAX,
+        // Two of the largest there may be, at least.
+        request_bytes_max: UNFINISHED_REQUESTS_BYTES_MAX.max(2 * config.limits.message_bytes),
         silence_max: config.timeouts.quic_idle,
         stall_max: CLIENT_WRITE_STALL_MAX,
         unproved_handshakes_max: QUIC_UNPROVED_HANDSHAKES_MAX,
@@ -59,10 +63,10 @@ pub async fn serve(broker: Arc<Broker>, listener: QuicListener, stop: Cancellati
             incoming.refuse();
             continue;
         };
-        let (broker, stop) = (broker.clone(), stop.clone());
+        let (broker, tls, stop) = (broker.clone(), listener.tls().clone(), stop.clone());
         connections.spawn(async move {
             let _place = admitted;
-            connection(broker, incoming, stop).await;
+            connection(broker, incoming, tls, stop).await;
         });
     }
     listener.stop_accepting();
@@ -71,7 +75,7 @@ pub async fn serve(broker: Arc<Broker>, listener: QuicListener, stop: Cancellati
     listener.wait_idle().await;
 }
 
-async fn connection(broker: Arc<Broker>, incoming: QuicIncoming, stop: CancellationToken) {
+async fn connection(broker: Arc<Broker>, incoming: QuicIncoming, tls: Arc<ServerTls>, stop: CancellationToken) {
     let peer = incoming.remote();
     let established = tokio::select! {
         // Boxed, as the opening of a session is.
@@ -82,7 +86,7 @@ async fn connection(broker: Arc<Broker>, incoming: QuicIncoming, stop: Cancellat
         Ok(established) => established,
         Err(error) => return tracing::debug!(%peer, %error, "a connection did not come in"),
     };
-    let certified = connection.client_certificate().as_ref().and_then(door::caller_by);
+    let certified = connection.client_certificate().and_then(|certificate| Certified::by(certificate, &tls));
     let guest = Guest { transport: TRANSPORT, certified, known: None };
     match opened(&broker, &guest, &mut source, &mut sink, &stop).await {
         Ok(Opened::Modern(first)) => {
@@ -105,6 +109,7 @@ async fn connection(broker: Arc<Broker>, incoming: QuicIncoming, stop: Cancellat
                 biased;
                 goodbye = speak(&seat, &mut outbox, &mut source, &mut sink) => goodbye,
                 () = accept_requests(&seat.session, &connection, &requests) => None,
+                never = seat.outlived(guest.certified) => match never {},
             };
             drop((outbox, seat));
             // What was answered on streams of its own arrives before the connection ends.
@@ -141,6 +146,7 @@ async fn serve_alone(desk: Arc<modern::Desk>, mut stream: RequestStream) {
         Ok(Ok(Some(frame))) => desk.decode(frame),
         Ok(Err(error)) => match refusal_of(&error) {
             Some(refusal) => Err(Rejected::new(refusal, None)),
+            None if error.goodbye() == Goodbye::Overloaded => return overloaded(desk.shared(), stream).await,
             None => return stream.cancel(),
         },
         Ok(Ok(None)) | Err(_) => return stream.cancel(),
@@ -157,10 +163,15 @@ async fn serve_alone(desk: Arc<modern::Desk>, mut stream: RequestStream) {
             frame = answering.next() => frame,
             () = given_up.cancelled(&sink) => return,
         };
-        let Some(frame) = frame else { return sink.finish() };
+        // Without an answer the stream is reset, as it is dropped.
+        let Some(frame) = frame else { return };
+        let is_answer = matches!(answering, modern::Answering::Over);
         desk.shared().metrics.bytes(Direction::Out, Side::Client, frame.len());
         if sink.send_all(&mut vec![frame]).await.is_err() {
             return;
+        }
+        if is_answer {
+            return sink.finish();
         }
     }
 }
@@ -178,6 +189,7 @@ async fn serve_request(session: Arc<Session>, mut stream: RequestStream) {
         }
         Ok(Err(error)) => match refusal_of(&error) {
             Some(refusal) => Err(Rejected::new(refusal, None)),
+            None if error.goodbye() == Goodbye::Overloaded => return overloaded(shared, stream).await,
             None => return stream.cancel(),
         },
         Ok(Ok(None)) | Err(_) => return stream.cancel(),
@@ -221,7 +233,8 @@ async fn begin(session: &Arc<Session>, message: Message) -> Result<Option<Begun>
     Ok(None)
 }
 
-/// Writes what belongs to the request until its answer, or until nobody waits for it any more.
+/// Writes what belongs to the request until its answer, or until nobody waits for it any more. A stream that ends without the
+/// answer is reset: with the code of a cancellation when it is merely dropped.
 async fn answer(session: &Session, request: protocol::ids::RequestId, mut reader: Reader, mut sink: QuicSink, mut given_up: Cancellation) {
     let mut frames = Vec::new();
     loop {
@@ -230,13 +243,35 @@ async fn answer(session: &Session, request: protocol::ids::RequestId, mut reader
             batch = reader.next_batch(OUTBOX_BATCH_FRAMES, OUTBOX_BATCH_BYTES, &mut frames) => batch,
             () = given_up.cancelled(&sink) => return session.cancel_request(&request),
         };
-        if let Batch::End(_) = batch {
-            return sink.finish();
+        if let Batch::End(ended) = batch {
+            return match ended {
+                Ended::Over if reader.stream.is_answered() => sink.finish(),
+                Ended::Over if !session.is_leaving() => {} // it was cancelled, on another stream
+                Ended::Over | Ended::Paused => sink.close(Goodbye::GoingAway).await,
+                Ended::Displaced => sink.close(Goodbye::Policy).await,
+                Ended::Slow | Ended::Lost => cut(session, &mut sink).await,
+            };
         }
         session.shared.metrics.bytes(Direction::Out, Side::Client, frames.iter().map(|frame| frame.len()).sum());
-        if sink.send_all(&mut frames).await.is_err() {
+        if let Err(error) = sink.send_all(&mut frames).await {
+            if matches!(error, WriteError::Stalled { .. }) {
+                cut(session, &mut sink).await;
+            }
             return session.cancel_request(&request);
         }
         reader.sent(None);
     }
+}
+
+/// The client does not read: in the middle of a message perhaps, so no word can follow it.
+async fn cut(session: &Session, sink: &mut QuicSink) {
+    session.shared.metrics.rate_limited("outbox_bytes");
+    tracing::info!(session = %session.digest, "a client does not read the answer to a request, its stream is reset");
+    sink.close(Goodbye::SlowReader).await;
+}
+
+/// The requests of this client that are not whole yet take more room than there is for them.
+async fn overloaded(shared: &Shared, stream: RequestStream) {
+    shared.metrics.rate_limited("quic_request_bytes");
+    stream.refuse(Goodbye::Overloaded).await;
 }

@@ -10,10 +10,7 @@ use super::{Guest, serve as serve_connection};
 use crate::{
     broker::Broker,
     limits::CLIENT_WRITE_STALL_MAX,
-    listeners::{
-        admission::Admission,
-        door::{self, Door},
-    },
+    listeners::{admission::Admission, door::Door},
 };
 
 const TRANSPORT: &str = "tcp";
@@ -37,7 +34,7 @@ pub async fn serve(broker: Arc<Broker>, listener: TcpListener, door: Door, stop:
             };
             match stream {
                 Ok(stream) => {
-                    let guest = Guest { transport: TRANSPORT, certified: door::caller_of(&stream), known: None };
+                    let guest = Guest { transport: TRANSPORT, certified: door.certified(&stream), known: None };
                     let (source, sink) = stream.into_lines(broker.shared.config.limits.message_bytes, CLIENT_WRITE_STALL_MAX);
                     serve_connection(broker, guest, source, sink, stop).await;
                     tracing::debug!(%peer, "connection ended");

@@ -22,7 +22,6 @@ use protocol::{
 };
 
 use super::{
-    Certified,
     answer::{self, Body, EventStyle},
     forward::{Located, Way},
     gate::{self, Gate},
@@ -34,6 +33,7 @@ use crate::{
     broker::{Broker, unknown_backend},
     config::EventLog,
     limits::PREFLIGHT_PARAMS_MAX,
+    listeners::door::Certified,
     rules::catalog::Endpoint,
     telemetry::request,
 };
@@ -141,7 +141,7 @@ pub(super) fn vouched_client(broker: &Broker, head: &HeadParts) -> Result<Caller
 
 /// Who a client is: by the key it shows, or by its connection's certificate.
 pub(super) fn client(broker: &Broker, head: &HeadParts) -> Result<Caller, Refusal> {
-    let certified = head.extensions.get::<Certified>().map(|Certified(caller)| caller);
+    let certified = head.extensions.get::<Certified>().map(Certified::caller);
     gate::bearer(&head.headers, &head.uri).and_then(|bearer| broker.authenticate_on(bearer, certified))
 }
 

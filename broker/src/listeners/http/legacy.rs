@@ -13,6 +13,7 @@ use futures_util::stream;
 use http::{
     HeaderValue, Method as HttpMethod, Request, Response, StatusCode,
     header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE},
+    request::Parts,
 };
 use http_body_util::{BodyExt, Either, StreamBody};
 use hyper::body::{Frame, Incoming};
@@ -21,7 +22,7 @@ use protocol::{
     ids::BackendId,
     sse,
 };
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use transport::frame::{FrameSink, FrameSource, Goodbye, ReadError, WriteError};
 
 use super::{
@@ -29,12 +30,12 @@ use super::{
     answer::{self, Body},
     exchange::{self, preflight, readable_by},
     gate::{self, Gate},
-    post::{is_small, read_body},
+    post::{content_length, is_small, read_body},
 };
 use crate::{
     auth::Caller,
     broker::{Broker, unknown_backend},
-    limits::{LEGACY_NAME_BYTES, LEGACY_QUEUE_FRAMES},
+    limits::{LEGACY_NAME_BYTES, LEGACY_QUEUE_FRAMES, UNFINISHED_REQUESTS_BYTES_MAX},
     listeners::duplex::{self, Guest, Known},
     rules::catalog::Endpoint,
 };
@@ -50,8 +51,19 @@ pub(super) struct Streams(DashMap<String, Inbox>);
 #[derive(Debug)]
 struct Inbox {
     caller: Caller,
-    messages: mpsc::Sender<Bytes>,
+    messages: mpsc::Sender<Waiting>,
+    /// For what waits.
+    room: Arc<Semaphore>,
 }
+
+/// A message that waits for its turn, and its part of the room for them.
+struct Waiting {
+    frame: Bytes,
+    _room: OwnedSemaphorePermit,
+}
+
+/// Bytes that one permit of an inbox is for.
+const PERMIT_BYTES: usize = 1024;
 
 /// Whether a path is one of ours.
 pub(super) fn is_meant(path: &str) -> bool {
@@ -93,17 +105,35 @@ async fn answered(broker: &Arc<Broker>, gate: &Gate, request: Request<Incoming>,
     if !is_small(&head.headers) {
         broker.shared.overload.admits()?;
     }
+    posted(broker, &head, body, &caller, &floor.streams).await
+}
+
+/// A POST to a stream. A client that sends faster than it is served waits, before its body is read and then for its turn.
+async fn posted(broker: &Broker, head: &Parts, body: Incoming, caller: &Caller, streams: &Streams) -> Result<Response<Body>, Refusal> {
     let config = &broker.shared.config;
-    let frame = read_body(&head.headers, body, config.limits.message_bytes, config.timeouts.request_read).await?;
+    let (bytes_max, time) = (config.limits.message_bytes, config.timeouts.request_read);
     let name = head.uri.query().and_then(|query| query.split('&').find_map(|pair| pair.strip_prefix("session=")));
-    let inbox = name.and_then(|name| floor.streams.0.get(name).filter(|inbox| inbox.caller == caller).map(|inbox| inbox.messages.clone()));
-    let gone = || Refusal::new(ErrorKind::SessionNotFound, "no such stream: open one with GET /sse");
-    // A client that sends faster than it is served waits for its answer.
-    match tokio::time::timeout(config.timeouts.request_read, inbox.ok_or_else(gone)?.send(frame)).await {
+    let inbox = name.and_then(|name| streams.0.get(name).filter(|inbox| inbox.caller == *caller));
+    let inbox = inbox.map(|inbox| (inbox.messages.clone(), inbox.room.clone()));
+    let busy = || Refusal::new(ErrorKind::Overloaded, "too many messages wait on this stream");
+    let Some((messages, room)) = inbox else {
+        // What is wrong with the body is said first.
+        read_body(&head.headers, body, bytes_max, time).await?;
+        return Err(gone());
+    };
+    let bytes = content_length(&head.headers).unwrap_or(bytes_max).min(bytes_max);
+    let permits = u32::try_from(bytes.div_ceil(PERMIT_BYTES)).map_err(|_| busy())?;
+    let room = tokio::time::timeout(time, room.acquire_many_owned(permits)).await.map_err(|_| busy())?.map_err(|_| gone())?;
+    let frame = read_body(&head.headers, body, bytes_max, time).await?;
+    match tokio::time::timeout(time, messages.send(Waiting { frame, _room: room })).await {
         Ok(Ok(())) => Ok(answer::empty(StatusCode::ACCEPTED)),
         Ok(Err(_)) => Err(gone()),
-        Err(_) => Err(Refusal::new(ErrorKind::Overloaded, "too many messages wait on this stream")),
+        Err(_) => Err(busy()),
     }
+}
+
+fn gone() -> Refusal {
+    Refusal::new(ErrorKind::SessionNotFound, "no such stream: open one with GET /sse")
 }
 
 /// `/sse` and `/sse/{backend}`.
@@ -133,7 +163,8 @@ fn begin(broker: &Arc<Broker>, caller: Caller, endpoint: Endpoint, floor: Floor)
     let name = URL_SAFE_NO_PAD.encode(rand::random::<[u8; LEGACY_NAME_BYTES]>());
     let (messages, posted) = mpsc::channel(LEGACY_QUEUE_FRAMES);
     let (events, taken) = mpsc::channel(1);
-    floor.streams.0.insert(name.clone(), Inbox { caller: caller.clone(), messages });
+    let room = UNFINISHED_REQUESTS_BYTES_MAX.max(2 * broker.shared.config.limits.message_bytes).div_ceil(PERMIT_BYTES);
+    floor.streams.0.insert(name.clone(), Inbox { caller: caller.clone(), messages, room: Arc::new(Semaphore::new(room)) });
     let opening = format!("event: endpoint\ndata: {MESSAGES}?session={name}\n\n");
     let (source, sink) = (Posted { posted, stream: events.clone() }, Events(Some(events)));
     let (broker_too, sessions) = (broker.clone(), floor.sessions.clone());
@@ -177,7 +208,7 @@ async fn next_piece((opening, mut events): Pieces, keepalive: Duration) -> Optio
 
 /// What a client POSTs, for as long as it takes the stream.
 struct Posted {
-    posted: mpsc::Receiver<Bytes>,
+    posted: mpsc::Receiver<Waiting>,
     stream: mpsc::Sender<Bytes>,
 }
 
@@ -186,7 +217,7 @@ impl FrameSource for Posted {
         tokio::select! {
             biased;
             () = self.stream.closed() => Err(io::Error::from(io::ErrorKind::ConnectionAborted).into()),
-            frame = self.posted.recv() => Ok(frame),
+            waiting = self.posted.recv() => Ok(waiting.map(|waiting| waiting.frame)),
         }
     }
 

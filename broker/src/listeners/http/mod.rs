@@ -38,10 +38,9 @@ pub(in crate::listeners) use self::{
 use self::{gate::Gate, unsent::Unsent};
 use super::{
     admission::{Admission, Admitted},
-    door::{self, Door},
+    door::{Certified, Door},
 };
 use crate::{
-    auth::Caller,
     broker::Broker,
     limits::{CLIENT_WRITE_STALL_MAX, HTTP_HEADERS_MAX, HTTP2_STREAMS_MAX, REQUEST_HEAD_BYTES_MAX},
 };
@@ -60,7 +59,7 @@ pub async fn serve(broker: Arc<Broker>, listener: TcpListener, door: Door, stop:
         };
         let (broker, gate, door) = (broker.clone(), gate.clone(), door.clone());
         let (watcher, admitted) = (graceful.watcher(), Arc::new(admitted));
-        let floor = Floor { sessions: sessions.clone(), stop: stop.clone(), admitted, streams: streams.clone() };
+        let floor = Floor { sessions: sessions.clone(), stop: stop.clone(), admitted, streams: streams.clone(), certified: None };
         tokio::spawn(async move {
             // Boxed: an idle connection would otherwise keep room for its handshake for as long as it lives.
             let stream = match Box::pin(door.open(socket, ListenerKind::Http)).await {
@@ -71,9 +70,11 @@ pub async fn serve(broker: Arc<Broker>, listener: TcpListener, door: Door, stop:
                 }
             };
             let (begun, unsent) = (Arc::new(Notify::new()), Arc::new(Unsent::default()));
+            let certified = door.certified(&stream);
+            let floor = Floor { certified: certified.clone(), ..floor };
             let connection = serve_connection(&broker, &gate, stream, floor, &begun, &unsent);
             let head_time = broker.shared.config.timeouts.request_read;
-            if let Err(error) = attended(watcher.watch(connection), &begun, head_time, &unsent).await {
+            if let Err(error) = attended(watcher.watch(connection), &begun, head_time, &unsent, certified).await {
                 tracing::debug!(%peer, %error, "connection ended");
             }
         });
@@ -92,6 +93,8 @@ struct Floor {
     /// The connection's place is taken for as long as anything of it lives.
     admitted: Arc<Admitted>,
     streams: Arc<legacy::Streams>,
+    /// Who the connection's certificate speaks for; among a request's extensions too.
+    certified: Option<Certified>,
 }
 
 fn serve_connection(
@@ -102,7 +105,7 @@ fn serve_connection(
     begun: &Arc<Notify>,
     unsent: &Arc<Unsent>,
 ) -> impl hyper_util::server::graceful::GracefulConnection<Error = Box<dyn std::error::Error + Send + Sync>> + Send + 'static {
-    let certified = door::caller_of(&stream);
+    let certified = floor.certified.clone();
     let mut builder = auto::Builder::new(TokioExecutor::new());
     let head_time = broker.shared.config.timeouts.request_read;
     builder
@@ -123,7 +126,7 @@ fn serve_connection(
         begun.notify_one();
         let (broker, gate, floor) = (broker.clone(), gate.clone(), floor.clone());
         if let Some(certified) = &certified {
-            request.extensions_mut().insert(Certified(certified.clone()));
+            request.extensions_mut().insert(certified.clone());
         }
         // HTTP/1 answers stall at the socket, where it shows.
         let unsent = (request.version() == http::Version::HTTP_2).then(|| unsent.clone());
@@ -151,17 +154,27 @@ fn serve_connection(
     builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned()
 }
 
-/// Who the connection's certificate speaks for, among a request's extensions.
-#[derive(Debug, Clone)]
-struct Certified(Caller);
-
 type Ended = Result<(), Box<dyn std::error::Error + Send + Sync>>;
+
+/// Boxed: next to nobody has a certificate.
+async fn outlived(certified: Option<Certified>) {
+    match certified {
+        Some(certified) => Box::pin(async move { certified.outlived().await }).await,
+        None => std::future::pending().await,
+    }
+}
 
 /// Serves a connection, or gives it up when no request head comes in time. The time for one head begins only once it is
 /// known which HTTP is spoken; who never says a word would otherwise hold the connection for ever.
 ///
-/// A connection whose client does not take its answers is given up as well.
-async fn attended(connection: impl Future<Output = Ended>, begun: &Notify, head_time: Duration, unsent: &Unsent) -> Ended {
+/// A connection whose client does not take its answers is given up as well, and one whose certificate is good no longer.
+async fn attended(
+    connection: impl Future<Output = Ended>,
+    begun: &Notify,
+    head_time: Duration,
+    unsent: &Unsent,
+    certified: Option<Certified>,
+) -> Ended {
     tokio::pin!(connection);
     tokio::select! {
         ended = &mut connection => return ended,
@@ -171,5 +184,6 @@ async fn attended(connection: impl Future<Output = Ended>, begun: &Notify, head_
     tokio::select! {
         ended = &mut connection => ended,
         () = unsent.stalled() => Err("the client does not take its answers".into()),
+        () = outlived(certified) => Err("the client's certificate is good no longer".into()),
     }
 }

@@ -262,11 +262,15 @@ fn refuse_into(session: &Session, stream: &EventStream, rejected: Rejected) {
     let _cut = stream.push(std::time::Instant::now(), EventKind::Answer, frame);
 }
 
+/// What a request says of the length of its body.
+pub(super) fn content_length(headers: &HeaderMap) -> Option<usize> {
+    headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
 pub(super) async fn read_body(headers: &HeaderMap, mut body: Incoming, bytes_max: usize, time: Duration) -> Result<Bytes, Refusal> {
     let too_large =
         || Refusal::new(ErrorKind::MessageTooLarge, format!("a message has at most {bytes_max} bytes")).with("maxBytes", bytes_max);
-    let announced = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()).and_then(|text| text.parse::<usize>().ok());
-    if announced.is_some_and(|length| length > bytes_max) {
+    if content_length(headers).is_some_and(|length| length > bytes_max) {
         // Who asks first is told at once; who sends anyway looks for the answer only when everything is sent.
         if !headers.contains_key(EXPECT) {
             discard(body).await;

@@ -23,6 +23,7 @@ use super::{
     exchange::{self, SESSION_ID, anonymous, session_id},
     forward,
     gate::Gate,
+    outlived,
     tunnel::{self, Dug, Tunnel},
     vouched,
 };
@@ -202,14 +203,18 @@ async fn serve(broker: Arc<Broker>, plan: Plan, upgrade: OnUpgrade, floor: Floor
     match plan {
         Plan::Begin(known) => {
             let (source, sink) = over(stream);
-            let guest = Guest { transport: TRANSPORT, certified: None, known: Some(known) };
+            let guest = Guest { transport: TRANSPORT, certified: floor.certified.clone(), known: Some(known) };
             duplex::serve(broker, guest, source, sink, floor.stop.clone()).await;
         }
         Plan::GoOn(session, outbox, place) => {
             let (source, sink) = over(stream);
-            Box::pin(duplex::go_on(broker, (session, outbox), place, source, sink)).await;
+            Box::pin(duplex::go_on(broker, (session, outbox), place, source, sink, floor.certified.clone())).await;
         }
-        Plan::PassOn(tunnel, _place) => Box::pin(tunnel.serve(stream, begun, &floor.stop)).await,
+        // The other replica knows nothing of the certificate.
+        Plan::PassOn(tunnel, _place) => tokio::select! {
+            () = Box::pin(tunnel.serve(stream, begun, &floor.stop)) => {}
+            () = outlived(floor.certified) => {}
+        },
     }
     drop(floor.admitted);
 }

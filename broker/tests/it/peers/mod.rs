@@ -43,6 +43,6 @@ mod clients;
 mod conformance;
 mod eras;
 mod install;
-mod moves;
+pub(crate) mod moves;
 mod process;
 mod wires;

@@ -1,8 +1,13 @@
 //! What one client of a duplex listener can hold up.
 
+use std::time::{Duration, Instant};
+
 use serde_json::json;
-use testkit::{FakeBackend, Gate, Reply, TestBroker, eventually};
-use tokio::{io::AsyncWriteExt, net::TcpStream};
+use testkit::{FakeBackend, FaultProxy, Gate, Reply, TestBroker, Way, duplex::Wire, eventually, within};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
 
 use super::listening;
 use crate::{initialize_body, request, stdio};
@@ -91,4 +96,139 @@ async fn f_20_health_and_operators_are_served_when_clients_have_used_up_the_desc
     let client = broker.duplex().tcp(broker.tcp_address()).await.connected(json!({})).await;
     client.call("b__echo", json!({})).await;
     admin.wait_backend_state("default", "c", "ready").await;
+}
+
+#[tokio::test]
+async fn a_client_that_closes_its_sending_half_gets_its_answers_however_slowly_it_reads() {
+    let backend = FakeBackend::with_tool("large", |_| async { Reply::text(&"x".repeat(ANSWER_BYTES)) }).await;
+    let limits = json!({"limits": {"outbox_bytes": "64MiB"}});
+    let broker = listening().config(limits).backend("default", "b", backend.spec()).start().await;
+    let network = FaultProxy::start(broker.tcp_address()).await;
+    network.rate(Way::Down, Some(2 << 20));
+    let mut socket = TcpStream::connect(network.address()).await.unwrap();
+    let mut text = format!("{}\n{}\n", initialize_body("2025-11-25"), json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+    for id in 0..ANSWERS {
+        text.push_str(&request(10 + id, "tools/call", json!({"name": "b__large", "arguments": {}})));
+        text.push('\n');
+    }
+    socket.write_all(text.as_bytes()).await.unwrap();
+    socket.shutdown().await.unwrap();
+    let (begun, mut said) = (Instant::now(), String::new());
+    tokio::time::timeout(Duration::from_secs(60), socket.read_to_string(&mut said)).await.expect("the end comes").unwrap();
+    assert_eq!(said.lines().filter(|line| line.len() > ANSWER_BYTES).count() as u64, ANSWERS);
+    assert!(begun.elapsed() > Duration::from_secs(6), "too fast to show anything: {:?}", begun.elapsed());
+    broker.admin().wait_sessions("default", 0).await;
+}
+
+#[tokio::test]
+async fn posts_that_wait_on_one_stream_are_not_read_before_there_is_room() {
+    const ROOM: usize = 16;
+    const POSTS: usize = 20;
+    // Room is for two of the largest messages, or 16 MiB.
+    let limits = json!({"limits": {"message_bytes": "4MiB"}});
+    let broker = listening().config(limits).backend("default", "b", stdio().spec()).start().await;
+    let mut stream = TcpStream::connect(broker.http_address()).await.unwrap();
+    stream.write_all(b"GET /sse HTTP/1.1\r\nhost: localhost\r\naccept: text/event-stream\r\n\r\n").await.unwrap();
+    let mut head = String::new();
+    while !head.contains("session=") || !head.ends_with('\n') {
+        let mut piece = [0; 1024];
+        let count = within("the endpoint", stream.read(&mut piece)).await.unwrap();
+        head.push_str(str::from_utf8(&piece[..count]).unwrap());
+    }
+    let path = head.split("data: ").nth(1).unwrap().lines().next().unwrap().to_owned();
+    let body = format!("{}{}", initialize_body("2025-11-25"), " ".repeat(1 << 20));
+    let body = &body[..1 << 20];
+    let mut posts = Vec::new();
+    for _ in 0..POSTS {
+        let mut post = TcpStream::connect(broker.http_address()).await.unwrap();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nexpect: 100-continue\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        post.write_all(head.as_bytes()).await.unwrap();
+        posts.push(post);
+    }
+    // Who is asked for its body has a part of the room.
+    let asked = |post: &TcpStream| post.try_read(&mut [0; 64]).is_ok();
+    let mut waiting = posts;
+    let mut reading = Vec::new();
+    let mut take_asked = |reading: &mut Vec<TcpStream>| {
+        let (now, later): (Vec<_>, Vec<_>) = std::mem::take(&mut waiting).into_iter().partition(asked);
+        reading.extend(now);
+        waiting = later;
+        reading.len()
+    };
+    let until = Instant::now() + testkit::DEADLINE;
+    while take_asked(&mut reading) < ROOM {
+        assert!(Instant::now() < until, "{} are read", reading.len());
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(broker.admin().get("/readyz").await.0, 200);
+    assert_eq!(take_asked(&mut reading), ROOM, "the rest waits");
+    // Those that are taken make room for the rest.
+    let mut done = 0;
+    while done < POSTS {
+        let mut post = match reading.pop() {
+            Some(post) => post,
+            None => {
+                assert!(Instant::now() < until + testkit::DEADLINE, "{done} were taken");
+                take_asked(&mut reading);
+                tokio::task::yield_now().await;
+                continue;
+            }
+        };
+        post.write_all(body.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        within("an answer", post.read_to_string(&mut answer)).await.unwrap();
+        assert!(answer.contains("202 Accepted"), "{answer}");
+        done += 1;
+    }
+}
+
+/// What a client that never finishes does, of four kinds.
+async fn slow_client(broker: &TestBroker, kind: usize) -> TcpStream {
+    let head = "POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";
+    let (address, text) = match kind {
+        0 => (broker.http_address(), head.to_owned()),
+        1 => (broker.http_address(), format!("{head}accept: application/json, text/event-stream\r\ncontent-length: 500\r\n\r\n{{")),
+        2 => (broker.tcp_address(), "{\"jsonrpc\"".to_owned()),
+        _ => (broker.tcp_address(), String::new()),
+    };
+    let mut socket = TcpStream::connect(address).await.unwrap();
+    socket.write_all(text.as_bytes()).await.unwrap();
+    socket
+}
+
+#[tokio::test]
+async fn r17_a_thousand_clients_that_never_finish_are_cut_and_nobody_else_notices() {
+    const CLIENTS: usize = 1_000;
+    const SLOWEST: Duration = Duration::from_secs(2);
+    let config = json!({
+        "timeouts": {"request_read": "4s", "handshake": "4s"},
+        "limits": {"connections_per_address": 2_000, "connections_per_second_per_address": 0},
+    });
+    let broker = listening().config(config).backend("default", "b", stdio().spec()).start().await;
+    let admin = broker.admin();
+    let canary = broker.duplex().over(Wire::streamable_http(broker.http_address(), "/mcp")).connected(json!({})).await;
+    canary.call("b__echo", json!({})).await;
+    let before = admin.metric("process_open_fds", &[]).await.unwrap();
+    let mut slow = Vec::with_capacity(CLIENTS);
+    for n in 0..CLIENTS {
+        slow.push(slow_client(&broker, n % 4).await);
+        if n % 20 == 0 {
+            let begun = Instant::now();
+            canary.call("b__echo", json!({})).await;
+            assert!(begun.elapsed() < SLOWEST, "{:?} with {n}", begun.elapsed());
+        }
+    }
+    for socket in &mut slow {
+        // Whatever it is told, its connection ends.
+        let _reset = within("the end", socket.read_to_end(&mut Vec::new())).await;
+    }
+    canary.call("b__echo", json!({})).await;
+    eventually("the descriptors", || async {
+        let now = admin.metric("process_open_fds", &[]).await.unwrap();
+        if now <= before + 10.0 { Ok(()) } else { Err(now) }
+    })
+    .await;
 }

@@ -5,7 +5,9 @@
 use std::any::Any;
 
 use serde_json::{Value, json};
-use testkit::{Authority, BrokerBuilder, DuplexClient, FakeBackend, PipeBackend, QuicPeer, Reply, TestBroker, duplex::Wire};
+use testkit::{
+    Authority, BrokerBuilder, DuplexClient, FakeBackend, PipeBackend, QuicPeer, Reply, TestBroker, duplex::Wire, quic_streams::StreamsMode,
+};
 
 use super::{answering, everything, features, listening};
 use crate::stdio as script;
@@ -20,7 +22,7 @@ const FRONTS: [(&str, &str); 6] = [
     ("quic", "QUIC"),
 ];
 /// Where backends are.
-const BACKS: [&str; 6] = ["stdio", "http", "tcp", "tls", "websocket", "quic"];
+const BACKS: [&str; 7] = ["stdio", "http", "tcp", "tls", "websocket", "quic", "quic_streams"];
 
 /// What is kept for as long as a client lives.
 struct Client {
@@ -57,6 +59,7 @@ async fn backend(back: &str, authority: &Authority) -> (Value, Box<dyn Any>) {
         "tls" => PipeBackend::tls(&script(), authority.server("backend").server_config()).await,
         "websocket" => PipeBackend::websocket(&script()).await,
         "quic" => PipeBackend::quic(&script(), authority.server("backend").server_config()).await,
+        "quic_streams" => PipeBackend::quic_streams(&script(), authority.server("backend").server_config(), StreamsMode::default()).await,
         other => panic!("no back {other}"),
     };
     (backend.spec(), Box::new(backend))
@@ -134,7 +137,7 @@ macro_rules! over_each_back {
     };
 }
 
-over_each_back!(stdio, http, tcp, tls, websocket, quic);
+over_each_back!(stdio, http, tcp, tls, websocket, quic, quic_streams);
 
 /// The part of `docs/transports.md` between two comments. Run with `UPDATE_DOCS=1` to write it anew.
 #[test]

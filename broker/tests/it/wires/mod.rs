@@ -1,11 +1,14 @@
 //! Clients whose connection is their session, and backends behind sockets.
 
+mod backend_quic;
 mod backend_tcp;
+mod backend_tls;
 mod backend_websocket;
 mod bounds;
 mod faults;
 mod features;
 mod legacy;
+mod losses;
 mod matrix;
 mod meta;
 mod passed_on;

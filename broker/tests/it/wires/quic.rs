@@ -100,6 +100,11 @@ async fn a_stream_that_is_given_up_is_a_cancellation() {
     eventually("the call", || recorded("\"hang\"", 2)).await;
     writer.reset(16_u32.into()).unwrap();
     eventually("the cancellation", || recorded("notifications/cancelled", 2)).await;
+    // And one that is cancelled elsewhere: without an answer the stream does not end as if there had been one.
+    let (_writer, mut reader) = peer.request(&call(302, "b__hang", json!({}))).await;
+    eventually("the call", || recorded("\"hang\"", 3)).await;
+    client.notify("notifications/cancelled", json!({"requestId": 302})).await;
+    assert_eq!(within("a reset", reader.received_reset()).await.unwrap(), Some(16_u32.into()));
     client.call("b__echo", json!({})).await;
     assert!(client.untaken().is_empty(), "{:?}", client.untaken());
 }
@@ -195,4 +200,46 @@ async fn every_feature_over_quic_behind() {
         answer["result"].is_object().then_some(()).ok_or(answer)
     })
     .await;
+}
+
+#[tokio::test]
+async fn requests_that_are_not_finished_share_the_room_there_is_for_them() {
+    const PART: usize = 1 << 20;
+    let authority = Authority::new();
+    // Room is for two of the largest messages, or 16 MiB.
+    let limited = builder().alone().config(json!({"limits": {"message_bytes": "4MiB"}}));
+    let broker = over_quic(limited, &authority.server("server")).backend("default", "b", stdio().spec()).start().await;
+    let (peer, client) = connected(&broker, &authority, json!({})).await;
+    let request = call(700, "b__echo", json!({"text": "x".repeat(PART + 1024)})).to_string();
+    let (mut open, mut refused) = (Vec::new(), 0);
+    // More than the 16 MiB there is room for.
+    for _ in 0..24 {
+        let (mut writer, reader) = within("a stream", peer.connection.open_bi()).await.unwrap();
+        match within("room for a part", writer.write_all(&request.as_bytes()[..PART])).await {
+            Ok(()) => open.push((writer, reader)),
+            Err(error) => {
+                assert_eq!(error, quinn::WriteError::Stopped(8_u32.into()));
+                refused += 1;
+            }
+        }
+    }
+    testkit::deadline::eventually_within(std::time::Duration::from_secs(60), "a refusal", || async {
+        let seen = broker.admin().metric("mcp_rate_limited_total", &[("scope", "quic_request_bytes")]).await;
+        if seen >= Some(1.0) { Ok(()) } else { Err(seen) }
+    })
+    .await;
+    client.call("b__echo", json!({})).await;
+    let mut answered = 0;
+    for (mut writer, reader) in open {
+        // Ids are the client's own, and each is free again after its answer.
+        if writer.write_all(&request.as_bytes()[PART..]).await.is_ok() && writer.finish().is_ok() {
+            let mut reader = reader;
+            match within("an answer", reader.read_to_end(4 << 20)).await {
+                Ok(text) => answered += usize::from(!text.is_empty()),
+                Err(error) => assert!(error.to_string().contains('8') || error.to_string().contains("reset"), "{error}"),
+            }
+        }
+    }
+    assert!(answered >= 8, "{answered} answered, {refused} refused at once");
+    client.call("b__echo", json!({})).await;
 }

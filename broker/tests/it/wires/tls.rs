@@ -1,8 +1,15 @@
 //! TLS on the listeners of clients and operators, and towards backends.
 
+use std::time::Duration;
+
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use testkit::{Authority, BrokerBuilder, PipeBackend, authority::Signed, duplex::Wire, eventually, within};
+use testkit::{
+    Authority, BrokerBuilder, DuplexClient, PipeBackend, QuicPeer, TestBroker,
+    authority::{ClientStream, Signed},
+    duplex::Wire,
+    eventually, within,
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -169,6 +176,62 @@ async fn a_certificate_of_a_client_names_its_tenant_and_principal() {
     let _ = refused.write_all(b"\n").await;
     let read = within("the end", refused.read_to_end(&mut Vec::new())).await;
     assert!(!matches!(read, Ok(count) if count > 0));
+}
+
+/// Opens a session on each wire with this certificate; what is kept for as long as they live.
+async fn on_every_wire(broker: &TestBroker, authority: &Authority, identity: &Signed) -> (Vec<DuplexClient>, QuicPeer, ClientStream) {
+    let tcp = within("TLS", authority.connect(broker.tcp_address().port(), Some(identity), &["mcp"])).await.unwrap();
+    let http = within("TLS", authority.connect(broker.http_address().port(), Some(identity), &["http/1.1"])).await.unwrap();
+    let (websocket, _) = Wire::websocket(http, "localhost", "/ws", &[]).await.unwrap();
+    let quic = QuicPeer::connect(broker.quic_address(), authority, Some(identity), "mcp").await.unwrap();
+    let mut clients = Vec::new();
+    for wire in [Wire::lines(tcp), websocket, quic.control().await] {
+        clients.push(broker.duplex().over(wire).connected(json!({})).await);
+    }
+    let mut events = within("TLS", authority.connect(broker.http_address().port(), Some(identity), &["http/1.1"])).await.unwrap();
+    events.write_all(b"GET /sse HTTP/1.1\r\nhost: localhost\r\naccept: text/event-stream\r\n\r\n").await.unwrap();
+    within("the stream", events.read(&mut [0; 1024])).await.unwrap();
+    (clients, quic, events)
+}
+
+async fn all_end((clients, quic, mut events): (Vec<DuplexClient>, QuicPeer, ClientStream)) {
+    for client in &clients {
+        client.ended().await;
+    }
+    assert!(quic.ended().await.contains("not allowed"));
+    let _no_close_notify = within("the end", events.read_to_end(&mut Vec::new())).await;
+}
+
+#[tokio::test]
+async fn a_session_ends_with_the_certificate_it_was_opened_with() {
+    let authority = Authority::new();
+    let server = authority.server("server");
+    // Its own file, which a reload will find changed.
+    let believed = server.cert.with_file_name("clients.pem");
+    std::fs::copy(authority.ca(), &believed).unwrap();
+    let broker = certified(listening(), &server, json!({"client_ca_file": believed, "client_auth": "optional"}))
+        .config(json!({"listen": {"quic": "127.0.0.1:0"}}))
+        .auth_required()
+        .tenant("acme")
+        .start()
+        .await;
+    let short = authority.client_for("acme", "bob", Duration::from_secs(6));
+    let ends = on_every_wire(&broker, &authority, &short).await;
+    let (ann, key) = (authority.client("acme", "ann"), broker.admin().create_key("acme").await);
+    let long = on_every_wire(&broker, &authority, &ann).await;
+    all_end(ends).await;
+    broker.admin().wait_sessions("acme", 3).await;
+    for client in &long.0 {
+        client.result("ping", json!({})).await;
+    }
+    // A key that was shown counts, and not the certificate.
+    let stream = within("TLS", authority.connect(broker.tcp_address().port(), Some(&ann), &["mcp"])).await.unwrap();
+    let keyed = broker.duplex().over(Wire::lines(stream)).connected_with(json!({}), json!({"dev.mcp-broker/token": key})).await;
+    std::fs::copy(Authority::new().ca(), &believed).unwrap();
+    broker.signal(Signal::HUP);
+    all_end(long).await;
+    broker.admin().wait_sessions("acme", 1).await;
+    keyed.result("ping", json!({})).await;
 }
 
 #[tokio::test]

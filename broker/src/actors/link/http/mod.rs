@@ -110,7 +110,7 @@ impl AnswerStream {
 /// Connects: handshake (unless there is a session to go on with), then the GET stream.
 pub(super) async fn open(link: &Arc<Link>, url: &str) -> Result<Arc<Connection>, Failure> {
     let shared = &link.backend.shared;
-    let (wire, frames) = HttpWire::to(&link.backend, url)?;
+    let (wire, frames) = HttpWire::to(&link.backend, url).await?;
     let wire = Arc::new(wire);
     let connection = Connection::new(Wire::Http(wire.clone()), shared.metrics.clone());
     let guard = CloseUnlessOpened::new(&connection, &shared.running);
@@ -181,11 +181,11 @@ fn credentials(backend: &Backend) -> Result<HeaderMap, Failure> {
 
 impl HttpWire {
     /// To a backend, without a session yet; and what waits to be sent there one way.
-    fn to(backend: &Backend, url: &str) -> Result<(Self, mpsc::Receiver<Queued>), Failure> {
+    async fn to(backend: &Backend, url: &str) -> Result<(Self, mpsc::Receiver<Queued>), Failure> {
         let shared = &backend.shared;
         let (one_way, frames) = FrameQueue::new(ONE_WAY_QUEUE_FRAMES, shared.metrics.queue_depth("http_one_way"));
         let wire = Self {
-            client: shared.http.clone(),
+            client: shared.trust.http(&shared.http, backend.spec.tls.identity()).await?,
             uri: transport::url::parse_http_url(url).map_err(|error| Failure::NotSent(error.to_string()))?,
             headers: credentials(backend)?,
             session: OnceLock::new(),

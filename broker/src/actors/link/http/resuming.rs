@@ -45,7 +45,7 @@ async fn agreement(backend: &Backend, session: &BackendSession) -> Option<Arc<In
 
 /// Ends a session that no connection of this process has used.
 pub(crate) async fn end_unused(backend: &Arc<Backend>, session: &BackendSession) {
-    let Ok((wire, _nothing_to_send)) = HttpWire::to(backend, &session.url) else { return };
+    let Ok((wire, _nothing_to_send)) = HttpWire::to(backend, &session.url).await else { return };
     if backend.is_at(&session.url) && wire.goes_on_with(session) {
         wire.agree_on(session.version);
         wire.delete_session().await;

@@ -79,7 +79,9 @@ fn told(connection: &Connection, declared: &[u8]) -> Bytes {
 /// The question which era a backend lives in. Its answer says what the backend can do.
 pub(super) async fn probe(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<Message, Failure> {
     let request = own(connection, link, Method::ServerDiscover, None, &Speaker::broker(connection, link), None);
-    connection.round_trip(link, request).await
+    let answer = connection.round_trip(link, request).await?;
+    connection.begun_with(&answer);
+    Ok(answer)
 }
 
 /// A request of the broker's own, on behalf of `asker` if there is one. The answer is a complete result or an error, as the

@@ -1,0 +1,188 @@
+//! The scripted stdio backend behind QUIC, with requests on streams of their own: an implementation of the binding in
+//! docs/transports.md that shares nothing with the broker's.
+//!
+//! What the child says goes to the stream of the request it belongs to, else to the control stream. A request whose stream is reset or
+//! stopped is cancelled at the child.
+
+use std::{
+    collections::HashMap,
+    process::Stdio,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use quinn::{Connection, RecvStream, SendStream};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    process::Command,
+    sync::mpsc,
+};
+
+const MESSAGE_BYTES_MAX: usize = 64 << 20;
+const QUEUE: usize = 1024;
+/// What a client gives up a request with.
+const CANCELLED: u32 = 16;
+
+/// What went over the streams of all connections.
+#[derive(Debug, Default)]
+pub struct StreamsSeen {
+    requests: AtomicUsize,
+    cancelled: AtomicUsize,
+    /// Methods of requests on control streams.
+    control: Mutex<Vec<String>>,
+}
+
+impl StreamsSeen {
+    /// Requests that came on streams of their own.
+    pub fn requests(&self) -> usize {
+        self.requests.load(Ordering::SeqCst)
+    }
+
+    /// Those of them that were given up by their client.
+    pub fn cancelled(&self) -> usize {
+        self.cancelled.load(Ordering::SeqCst)
+    }
+
+    /// Methods of what came on control streams.
+    pub fn on_control(&self) -> Vec<String> {
+        lock(&self.control).clone()
+    }
+}
+
+/// How such a backend is.
+#[derive(Debug, Clone, Copy)]
+pub struct StreamsMode {
+    /// Whether it says in its answer to `initialize` that it takes streams.
+    pub announced: bool,
+    /// Streams that may be open at a time, the control stream among them.
+    pub streams_max: u32,
+}
+
+impl Default for StreamsMode {
+    fn default() -> Self {
+        Self { announced: true, streams_max: 101 }
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Desk {
+    announced: bool,
+    to_child: mpsc::Sender<String>,
+    /// By the request's id, as JSON.
+    open: Arc<Mutex<HashMap<String, mpsc::Sender<String>>>>,
+    seen: Arc<StreamsSeen>,
+}
+
+/// One connection, to its end.
+pub(crate) async fn serve(connection: Connection, mut command: Command, mode: StreamsMode, seen: Arc<StreamsSeen>) {
+    let Ok((mut control_out, control_in)) = connection.accept_bi().await else { return };
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+    let mut child = command.spawn().expect("the scripted backend starts");
+    let (mut input, output) = (child.stdin.take().expect("it is piped"), child.stdout.take().expect("it is piped"));
+    let (to_child, mut for_child) = mpsc::channel::<String>(QUEUE);
+    let desk = Desk { announced: mode.announced, to_child, open: Arc::default(), seen };
+    let feeding = async {
+        while let Some(line) = for_child.recv().await {
+            if input.write_all(format!("{line}\n").as_bytes()).await.is_err() {
+                return;
+            }
+        }
+    };
+    let reading = async {
+        let mut lines = BufReader::new(control_in).lines();
+        while let Ok(Some(line)) = lines.next_line().await {
+            let message: Value = serde_json::from_str(&line).unwrap_or_default();
+            lock(&desk.seen.control).extend(message["method"].as_str().map(str::to_owned));
+            let _gone = desk.to_child.send(line).await;
+        }
+    };
+    let telling = async {
+        let mut lines = BufReader::new(output).lines();
+        while let Ok(Some(line)) = lines.next_line().await {
+            let line = desk.route(line).await;
+            if let Some(line) = line
+                && control_out.write_all(format!("{line}\n").as_bytes()).await.is_err()
+            {
+                return;
+            }
+        }
+    };
+    let accepting = async {
+        while let Ok((writer, reader)) = connection.accept_bi().await {
+            tokio::spawn(desk.clone().request(writer, reader));
+        }
+    };
+    tokio::select! {
+        () = feeding => {}
+        () = reading => {}
+        () = telling => {}
+        () = accepting => {}
+    }
+}
+
+impl Desk {
+    /// Gives a line of the child to the stream it belongs to; what belongs to none comes back.
+    async fn route(&self, line: String) -> Option<String> {
+        let mut message: Value = serde_json::from_str(&line).unwrap_or_default();
+        let is_answer = message.get("method").is_none() && message.get("id").is_some();
+        if is_answer && self.announced && message["result"]["protocolVersion"].is_string() {
+            message["result"]["_meta"] = json!({"dev.mcp-broker/streams": true});
+            return Some(message.to_string());
+        }
+        let stream = {
+            let mut open = lock(&self.open);
+            match &message {
+                _ if is_answer => open.remove(&message["id"].to_string()),
+                _ if message["method"] == "notifications/progress" => open.get(&message["params"]["progressToken"].to_string()).cloned(),
+                // What does not say to which request it belongs can belong to the only one.
+                _ if open.len() == 1 => open.values().next().cloned(),
+                _ => None,
+            }
+        };
+        match stream {
+            Some(stream) => {
+                let _given_up = stream.send(line).await;
+                None
+            }
+            None => Some(line),
+        }
+    }
+
+    /// One stream: a request, and back what belongs to it.
+    async fn request(self, mut writer: SendStream, mut reader: RecvStream) {
+        let Ok(text) = reader.read_to_end(MESSAGE_BYTES_MAX).await else {
+            self.seen.cancelled.fetch_add(1, Ordering::SeqCst);
+            return;
+        };
+        let text = String::from_utf8(text).expect("messages are UTF-8");
+        let message: Value = serde_json::from_str(&text).expect("one message on a stream");
+        self.seen.requests.fetch_add(1, Ordering::SeqCst);
+        let (lines, mut said) = mpsc::channel(QUEUE);
+        lock(&self.open).insert(message["id"].to_string(), lines);
+        let _gone = self.to_child.send(text.trim_end().to_owned()).await;
+        let stopped = writer.stopped();
+        let writing = async {
+            while let Some(line) = said.recv().await {
+                let _stopped = writer.write_all(format!("{line}\n").as_bytes()).await;
+            }
+        };
+        tokio::select! {
+            () = writing => drop(writer.finish()),
+            stopped = stopped => {
+                if stopped == Ok(Some(CANCELLED.into())) {
+                    self.seen.cancelled.fetch_add(1, Ordering::SeqCst);
+                    lock(&self.open).remove(&message["id"].to_string());
+                    let cancelled = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": message["id"]}});
+                    let _gone = self.to_child.send(cancelled.to_string()).await;
+                }
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
