@@ -104,6 +104,8 @@ pub const INPUT_ROUNDS_MAX: u32 = 32;
 pub const INPUT_GATHER_WAIT: Duration = Duration::from_millis(10);
 /// Resources one stream of notifications is about. Each is subscribed to before the stream begins.
 pub const LISTEN_URIS_MAX: usize = 100;
+/// Tasks one stream of notifications is about. Each change is read from the database.
+pub const LISTEN_TASKS_MAX: usize = 100;
 
 // Tasks.
 
@@ -119,6 +121,8 @@ pub const TASK_TTL_MIN: Duration = Duration::from_secs(1);
 pub const TASK_RUN_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
 /// Tasks carried out by one process.
 pub const TASK_RUNS_MAX: usize = 10_000;
+/// Wait before a call that could not become a task is tried to be made one again.
+pub const PROMOTE_AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// Tasks taken over at once.
 pub const TASK_CLAIM_BATCH: u32 = 64;
 /// Shortest wait between two questions after a backend's task, whatever the backend says.

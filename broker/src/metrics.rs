@@ -11,6 +11,7 @@ mod observed;
 pub(crate) mod process;
 mod protection;
 mod reloads;
+mod tasks;
 
 use std::{
     fmt::Write as _,
@@ -30,12 +31,12 @@ use protocol::{
     method::Method,
     version::Version,
 };
-use storage::TaskStatus;
 
-use self::{capped::Capped, limits::LimitMetrics};
+use self::{capped::Capped, limits::LimitMetrics, tasks::TaskMetrics};
 pub use self::{
     observed::BACKEND_STATES,
     protection::{Protection, Retry},
+    tasks::Promotion,
 };
 
 /// Backends that get a label value of their own; the following ones share `other`.
@@ -154,9 +155,8 @@ pub struct Metrics {
     sessions_adopted: IntCounter,
     sessions_released: IntCounter,
     sessions_unreadable: IntCounter,
-    tasks: IntGaugeVec,
+    tasks: TaskMetrics,
     forwarded: IntCounterVec,
-    task_transitions: IntCounterVec,
     store_seconds: HistogramVec,
     store_errors: IntCounterVec,
     lease_renewals: IntCounterVec,
@@ -244,9 +244,8 @@ impl Metrics {
             sessions_adopted: declare.counter("mcp_sessions_adopted_total", "Sessions taken over from the store."),
             sessions_released: declare.counter("mcp_sessions_released_total", "Sessions given away by a broker that goes away."),
             sessions_unreadable: declare.counter("mcp_sessions_unreadable_total", "Stored sessions this build can not read."),
-            tasks: declare.gauges("mcp_tasks", "Tasks known to the broker, by last status.", &["status"]),
+            tasks: TaskMetrics::new(&declare),
             forwarded: declare.counters("mcp_forwarded_requests_total", "Requests passed on to other replicas.", &["outcome"]),
-            task_transitions: declare.counters("mcp_task_transitions_total", "Changes of a task's status, by the new one.", &["to"]),
             store_seconds: declare.histograms("mcp_store_seconds", "Time the stores take.", &["operation", "store"]),
             store_errors: declare.counters("mcp_store_errors_total", "Operations a store failed.", &["operation", "store"]),
             lease_renewals: declare.counters(
@@ -370,15 +369,6 @@ impl Metrics {
 
     pub fn events_replayed(&self, count: u64) {
         self.events_replayed.inc_by(count);
-    }
-
-    pub fn task_transition(&self, to: &'static str) {
-        self.task_transitions.with_label_values(&[to]).inc();
-    }
-
-    /// How many tasks the database holds in a status.
-    pub fn stored_tasks(&self, status: TaskStatus, count: u64) {
-        self.tasks.with_label_values(&[status.name()]).set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
     pub fn forwarded(&self, outcome: Forwarding) {

@@ -22,13 +22,17 @@ use protocol::{
     older,
     splice::Splice,
 };
+use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     asker::{Asker, Carried},
     backend::Backend,
     guard::Caller,
-    link::connection::{Failure, Outgoing},
+    link::{
+        Link,
+        connection::{Connection, Failure, Outgoing},
+    },
     session::Session,
     stream::EventStream,
     sync::lock,
@@ -42,7 +46,7 @@ use crate::{
         exposure,
         retries::{self, Attempt},
         routing::ToolCalled,
-        tasks::is_tool_error,
+        tasks::{BackendTask, is_tool_error},
     },
     telemetry::request::{self, Request},
 };
@@ -80,6 +84,66 @@ pub struct Call {
     sent_ms: AtomicU64,
     /// As the log, its trace and the audit log know it.
     pub observed: Option<Arc<Request>>,
+    /// Its client takes a task for an answer.
+    pub handover: Option<Handover>,
+}
+
+/// How a call becomes a task.
+#[derive(Debug, Default)]
+pub struct Handover {
+    made: Mutex<Option<BackendMade>>,
+    changed: Notify,
+    /// Whoever waits for it does not take one just now.
+    declined: AtomicBool,
+    /// It is one: the task's time counts, not the call's.
+    done: AtomicBool,
+}
+
+/// The backend made a task of a call.
+#[derive(Debug)]
+pub struct BackendMade {
+    pub link: Arc<Link>,
+    pub connection: Arc<Connection>,
+    pub task: BackendTask,
+    /// Whether a task of ours follows it from now on.
+    pub taken: oneshot::Sender<bool>,
+}
+
+impl Handover {
+    /// Offers the backend's task to whoever waits for the call. False: the call has to follow it itself.
+    pub async fn offer(&self, link: &Arc<Link>, connection: &Arc<Connection>, task: &BackendTask) -> bool {
+        let (taken, answer) = oneshot::channel();
+        *lock(&self.made) = Some(BackendMade { link: link.clone(), connection: connection.clone(), task: task.clone(), taken });
+        if self.declined.load(Ordering::Acquire) {
+            drop(self.take());
+        }
+        self.changed.notify_one();
+        answer.await.unwrap_or(false)
+    }
+
+    /// Whether what the backend made is of use to whoever waits for the call.
+    pub fn accept(&self, accepts: bool) {
+        self.declined.store(!accepts, Ordering::Release);
+        if !accepts {
+            drop(self.take());
+        }
+    }
+
+    /// Resolves when the backend has made a task. Cancel-safe; for one at a time.
+    pub async fn offered(&self) {
+        while lock(&self.made).is_none() {
+            self.changed.notified().await;
+        }
+    }
+
+    pub fn take(&self) -> Option<BackendMade> {
+        lock(&self.made).take()
+    }
+
+    /// The call is a task's from now on.
+    pub fn taken_over(&self) {
+        self.done.store(true, Ordering::Release);
+    }
 }
 
 /// A call whose task dies is still answered.
@@ -135,6 +199,7 @@ impl Call {
             sent: Mutex::new(None),
             sent_ms: AtomicU64::new(0),
             observed: request::current(),
+            handover: (session.becomes_tasks && method == Method::ToolsCall).then(Handover::default),
         })
     }
 
@@ -236,6 +301,9 @@ impl Call {
             let touched = Duration::from_millis(self.touched_ms.load(Ordering::Relaxed));
             let due = (touched + quiet).min(total);
             if self.started.elapsed() >= due {
+                if self.handover.as_ref().is_some_and(|handover| handover.done.load(Ordering::Acquire)) {
+                    return std::future::pending().await;
+                }
                 return;
             }
             tokio::time::sleep_until((self.started + due).into()).await;

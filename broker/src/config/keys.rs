@@ -61,7 +61,11 @@ const SECTIONS: &[Section] = &[
         keys: protection::RETRIES,
     },
     Section { name: "session", doc: "Sessions of clients.", keys: SESSION },
-    Section { name: "tasks", doc: "Calls that clients ask to be carried out as tasks (MCP 2025-11-25, Tasks).", keys: TASKS },
+    Section {
+        name: "tasks",
+        doc: "Calls that are carried out as tasks: because clients ask for it (2025-11-25), or as the broker finds it better for clients that declare the extension of tasks (2026-07-28).",
+        keys: TASKS,
+    },
     Section { name: "events", doc: "Event streams (SSE), and the log they are resumed from.", keys: EVENTS },
     Section { name: "compat", doc: "Revisions of MCP that clients may speak.", keys: COMPAT },
     Section { name: "telemetry", doc: "Logs, metrics and traces.", keys: observed::TELEMETRY },

@@ -284,10 +284,20 @@ pub struct Tasks {
     pub ttl: Duration,
     pub ttl_max: Duration,
     pub poll_interval: Duration,
+    /// Long calls become tasks of clients that take such an answer.
+    pub promote: bool,
+    pub promote_after: Duration,
     pub running_per_tenant: usize,
     pub stored_per_tenant: usize,
     pub bytes_per_tenant: usize,
     pub result_bytes: usize,
+}
+
+impl Tasks {
+    /// How long a call may take before it becomes a task, if it ever does by itself.
+    pub fn promotes_after(&self) -> Option<Duration> {
+        self.promote.then_some(self.promote_after)
+    }
 }
 
 /// Event streams (SSE) and the log they are resumed from.

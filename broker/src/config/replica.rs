@@ -25,6 +25,18 @@ pub(super) const TASKS: &[Key] = &[
         "1s",
         "How often clients are told to ask for a task's status.",
     ),
+    key(
+        "promote",
+        Kind::Bool,
+        "true",
+        "Answer long calls of clients that declare the extension of tasks (2026-07-28) with a task, from which they fetch what comes of it.",
+    ),
+    key(
+        "promote_after",
+        Kind::Duration { min: Duration::from_millis(100), max: HOUR },
+        "10s",
+        "How long a call may take before it is such a task. Calls of which the backend makes a task are at once.",
+    ),
     key("running_per_tenant", COUNT, "1000", "Unfinished tasks of one tenant."),
     key("stored_per_tenant", COUNT, "100000", "Tasks of one tenant, finished ones included."),
     key(
@@ -59,6 +71,8 @@ impl Reading<'_> {
             ttl: self.duration("tasks.ttl"),
             ttl_max: self.duration("tasks.ttl_max"),
             poll_interval: self.duration("tasks.poll_interval"),
+            promote: self.bool("tasks.promote"),
+            promote_after: self.duration("tasks.promote_after"),
             running_per_tenant: self.count("tasks.running_per_tenant") as usize,
             stored_per_tenant: self.count("tasks.stored_per_tenant") as usize,
             bytes_per_tenant: self.size("tasks.bytes_per_tenant"),

@@ -17,7 +17,7 @@ use protocol::{
 
 use crate::{
     actors::{
-        modern::{Place, Request, StateError, Visitor, exchange::Exchange, list_kind, listening::Listening},
+        modern::{Place, Request, StateError, Visitor, exchange::Exchange, is_about_tasks, list_kind, listening::Listening},
         watch,
     },
     broker::Broker,
@@ -46,16 +46,11 @@ pub(super) fn admitted(broker: &Broker, message: Message) -> Result<Request, Ref
         return Err(Refusal::new(ErrorKind::InvalidRequest, text));
     }
     let meta = RequestMeta::read(&message, compat.versions())?;
-    if !is_request(message.method) || is_about_tasks(message.method) {
+    if !is_request(message.method) {
         let method = json::quote(&message.method_text().chars().take(100).collect::<String>());
         return Err(Refusal::new(ErrorKind::MethodNotFound, format!("{method} is no method of 2026-07-28 that is served here")));
     }
     Request::read(message, meta)
-}
-
-/// Tasks are an extension, which is not offered.
-fn is_about_tasks(method: Method) -> bool {
-    matches!(method, Method::TasksGet | Method::TasksUpdate | Method::TasksCancel)
 }
 
 /// Begins what is asked for. An `Err` is the answer, and nothing was begun.
@@ -88,12 +83,17 @@ pub(super) async fn react(broker: &Broker, visitor: &Visitor, request: Request) 
 
 /// From what is known here. A stream of notifications counts as answered once it is open.
 fn is_answered_here(method: Method) -> bool {
-    list_kind(method).is_some() || matches!(method, Method::ServerDiscover | Method::SubscriptionsListen)
+    list_kind(method).is_some() || is_about_tasks(method) || matches!(method, Method::ServerDiscover | Method::SubscriptionsListen)
 }
 
 async fn begin(broker: &Broker, visitor: &Visitor, request: Request) -> Result<Reaction, Refusal> {
     broker.shared.overload.admits()?;
-    let (method, offer) = (request.message.method, broker.offer_to(visitor).await?);
+    let method = request.message.method;
+    if is_about_tasks(method) {
+        visitor.tenant.take_budget(&visitor.caller.principal)?;
+        return Ok(Reaction::Answer(visitor.answer_about_task(&request).await?));
+    }
+    let offer = broker.offer_to(visitor).await?;
     if let Some(kind) = list_kind(method) {
         visitor.tenant.take_budget(&visitor.caller.principal)?;
         let result = visitor.list(kind, &request.message, &offer)?;

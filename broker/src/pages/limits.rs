@@ -102,6 +102,8 @@ const KEYS: &[(&str, Effect)] = &[
     ("tasks.ttl", Other("the task is removed: `task_not_found`", "`mcp_expired_total{kind=\"tasks\"}`")),
     ("tasks.ttl_max", Other("the task gets this time", "")),
     ("tasks.poll_interval", Says("what clients are told")),
+    ("tasks.promote", Says("whether long calls become tasks")),
+    ("tasks.promote_after", Other("the call becomes a task", "`mcp_task_promotions_total`")),
     ("tasks.running_per_tenant", Refused(ErrorKind::TaskLimit)),
     ("tasks.stored_per_tenant", Refused(ErrorKind::TaskLimit)),
     ("tasks.bytes_per_tenant", Refused(ErrorKind::TaskLimit)),
@@ -181,10 +183,12 @@ fn met() -> Vec<Fixed> {
         INPUT_ROUNDS_MAX Refused(ErrorKind::BackendProtocolError);
         BACKEND_INPUT_ROUNDS_MAX Refused(ErrorKind::BackendProtocolError);
         LISTEN_URIS_MAX Refused(ErrorKind::InvalidParams);
+        LISTEN_TASKS_MAX Refused(ErrorKind::InvalidParams);
         TASK_REQUEST_BYTES_MAX Refused(ErrorKind::MessageTooLarge);
         IDEMPOTENCY_KEY_BYTES_MAX Refused(ErrorKind::InvalidParams);
         TASK_TTL_MIN Other("the task gets this time", "");
         TASK_RUN_MAX Refused(ErrorKind::Timeout);
+        PROMOTE_AGAIN_AFTER Other("the call goes on as it was", "");
         TASK_RUNS_MAX Refused(ErrorKind::Overloaded);
         TASK_INPUTS_MAX Other("the backend's question is answered with an error", "");
         TASK_WORDS_PER_SECOND Other("further ones are left out", DROPPED);

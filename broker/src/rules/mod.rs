@@ -16,6 +16,7 @@ pub mod fair_queue;
 pub mod log_level;
 pub mod meter;
 pub mod modern;
+pub mod modern_tasks;
 pub mod names;
 pub mod offer;
 pub mod retries;

@@ -25,12 +25,6 @@ impl Offer {
         self
     }
 
-    /// Tasks are for sessions.
-    pub fn without_tasks(mut self) -> Self {
-        self.capabilities = known_in(Version::V2026_07_28, self.capabilities);
-        self
-    }
-
     /// Whether there is such a list. Only that of tools may be asked for unseen, as in earlier revisions.
     pub fn permits_list(&self, kind: ListKind) -> Result<(), Refusal> {
         let (offered, name) = match kind {

@@ -245,6 +245,18 @@ fn task_use(asked: bool, offered: bool, support: Option<TaskSupport>, backend_ha
     }
 }
 
+/// How the tool that is called runs, where its backend has tasks of its own (MCP 2025-11-25, Tasks). `None`: it has not, or
+/// nothing is known of the tool.
+pub fn task_support(call: &Message, endpoint: &Endpoint, catalog: &Catalog) -> Option<TaskSupport> {
+    let name = call.text(call.fields.name)?;
+    let (backend, native) = match endpoint {
+        Endpoint::Single(backend) => (backend, &*name),
+        Endpoint::Aggregated => catalog.tool(&name).map(|target| (&target.backend, target.name.as_str()))?,
+    };
+    let has_tasks = catalog.backends.get(backend)?.server.capabilities.tasks_tools_call;
+    catalog.traits(backend, native).filter(|_| has_tasks).map(|traits| traits.task_support)
+}
+
 fn about_task(message: &Message, version: Version) -> Result<Decision, Refusal> {
     let question = match message.method {
         Method::TasksGet => TaskQuestion::State,

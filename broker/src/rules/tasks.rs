@@ -41,15 +41,19 @@ impl Wish {
         let Some(ttl) = wished_ttl(message.bytes(message.fields.task).unwrap_or_default()) else {
             return wrong("params.task must be an object, and its ttl a number of milliseconds, not negative");
         };
-        let meta = message.bytes(message.fields.meta).unwrap_or(b"{}");
-        let document = parsed(meta).ok();
-        let given = document.as_ref().and_then(|meta| meta.root().get(IDEMPOTENCY_KEY));
-        let idempotency_key = match given.map(|key| key.as_str().filter(|key| (1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&key.len()))) {
-            None => None,
-            Some(Some(key)) => Some(key.into_owned()),
-            Some(None) => return wrong("the idempotency key must be a string of 1 to 256 bytes"),
-        };
-        Ok(Self { ttl, idempotency_key })
+        Ok(Self { ttl, idempotency_key: idempotency_key(message)? })
+    }
+}
+
+/// What a client says makes this call the same as another.
+pub fn idempotency_key(message: &Message) -> Result<Option<String>, Refusal> {
+    let Some(meta) = message.bytes(message.fields.meta).filter(|_| message.fields.meta_has_own) else { return Ok(None) };
+    let document = parsed(meta).ok();
+    let given = document.as_ref().and_then(|meta| meta.root().get(IDEMPOTENCY_KEY));
+    match given.map(|key| key.as_str().filter(|key| (1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&key.len()))) {
+        None => Ok(None),
+        Some(Some(key)) => Ok(Some(key.into_owned())),
+        Some(None) => Err(Refusal::new(ErrorKind::InvalidParams, "the idempotency key must be a string of 1 to 256 bytes")),
     }
 }
 
@@ -86,6 +90,9 @@ pub struct Details {
     pub log_level: Option<String>,
     pub read_only: bool,
     pub idempotent: bool,
+    /// The call was under way when it became a task: whatever its step says, it may have been sent.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sent_before: bool,
     /// As the client called it.
     pub tool: String,
     /// Names the request that made the task, in the log.
@@ -98,6 +105,8 @@ pub struct Details {
 
 impl Details {
     pub const FORMAT: u8 = 1;
+    /// Of a call that was under way: who knows nothing of that must leave it alone.
+    const FORMAT_SENT_BEFORE: u8 = 2;
 
     pub fn new(version: &str, endpoint: &Endpoint, capabilities: &[u8], traits: ToolTraits, tool: String) -> Self {
         Self {
@@ -112,10 +121,17 @@ impl Details {
             log_level: None,
             read_only: traits.read_only,
             idempotent: traits.idempotent,
+            sent_before: false,
             tool,
             request: None,
             trace: None,
         }
+    }
+
+    /// The same for a call that is under way.
+    #[must_use]
+    pub fn sent_before(self) -> Self {
+        Self { format: Self::FORMAT_SENT_BEFORE, sent_before: true, ..self }
     }
 
     pub fn encode(&self) -> Vec<u8> {
@@ -124,7 +140,9 @@ impl Details {
 
     /// `None`: written by a later version, or damaged.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        serde_json::from_slice(bytes).ok().filter(|details: &Self| details.format == Self::FORMAT)
+        serde_json::from_slice(bytes)
+            .ok()
+            .filter(|details: &Self| details.format == if details.sent_before { Self::FORMAT_SENT_BEFORE } else { Self::FORMAT })
     }
 
     pub fn endpoint(&self) -> Endpoint {
@@ -148,11 +166,11 @@ pub enum AfterCrash {
     Follow,
 }
 
-pub fn after_crash(step: &Step, repeatable: bool) -> AfterCrash {
+pub fn after_crash(step: &Step, details: &Details) -> AfterCrash {
     match step {
-        Step::Queued => AfterCrash::Send,
-        Step::Sent if repeatable => AfterCrash::Send,
-        Step::Sent => AfterCrash::Unknown,
+        Step::Queued if !details.sent_before => AfterCrash::Send,
+        Step::Queued | Step::Sent if details.is_repeatable() => AfterCrash::Send,
+        Step::Queued | Step::Sent => AfterCrash::Unknown,
         Step::Mirrored { .. } => AfterCrash::Follow,
     }
 }
@@ -401,11 +419,18 @@ mod tests {
 
     #[test]
     fn f_31_only_what_is_harmless_is_sent_again() {
-        assert_eq!(after_crash(&Step::Queued, false), AfterCrash::Send);
-        assert_eq!(after_crash(&Step::Sent, true), AfterCrash::Send);
-        assert_eq!(after_crash(&Step::Sent, false), AfterCrash::Unknown);
+        let details = |idempotent| {
+            let traits = ToolTraits { idempotent, ..ToolTraits::default() };
+            Details::new("2025-11-25", &Endpoint::Aggregated, b"{}", traits, "x".to_owned())
+        };
+        assert_eq!(after_crash(&Step::Queued, &details(false)), AfterCrash::Send);
+        assert_eq!(after_crash(&Step::Sent, &details(true)), AfterCrash::Send);
+        assert_eq!(after_crash(&Step::Sent, &details(false)), AfterCrash::Unknown);
+        // It was sent before there was a record to say so.
+        assert_eq!(after_crash(&Step::Queued, &details(false).sent_before()), AfterCrash::Unknown);
+        assert_eq!(after_crash(&Step::Queued, &details(true).sent_before()), AfterCrash::Send);
         let mirrored = Step::Mirrored { backend_task: "t".to_owned(), link: vec![] };
-        assert_eq!((after_crash(&mirrored, false), after_crash(&mirrored, true)), (AfterCrash::Follow, AfterCrash::Follow));
+        assert_eq!([false, true].map(|harmless| after_crash(&mirrored, &details(harmless))), [AfterCrash::Follow; 2]);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use protocol::{
     envelope::{Kind, Message},
     error::{ErrorKind, Refusal},
+    handshake,
     ids::{BackendId, RequestId},
     json,
     method::Method,
@@ -23,21 +24,19 @@ use protocol::{
 
 use super::{
     Place, Request, Visitor,
-    parked::{Asked, Leave, answer_frame, no_answer},
-    stand_in::Lease,
+    parked::{Asked, Leave, no_answer},
+    under_way::{Promoting, UnderWay},
 };
 use crate::{
-    actors::{
-        session::Session,
-        stream::{Next, Reader},
-    },
+    actors::{stream::Next, tasks::Unheard},
     limits::{INPUT_GATHER_WAIT, INPUT_ROUNDS_MAX},
     rules::{
-        catalog::{Catalog, Endpoint},
+        catalog::{Catalog, Endpoint, TaskSupport},
         event_log::EventKind,
         log_level::{self, LogLevel},
-        modern, names,
+        modern, modern_tasks, names,
         offer::Offer,
+        routing, tasks,
     },
 };
 
@@ -60,7 +59,10 @@ pub struct Exchange {
     server_info: Bytes,
     cache: Option<CacheHint>,
     round: u32,
-    waiting: Option<Waiting>,
+    waiting: Option<UnderWay>,
+    /// It was to be a task from its beginning.
+    as_task: bool,
+    promoting: Promoting,
     ready: VecDeque<Bytes>,
     /// What the client was asked for and did not bring.
     missing: Vec<Asked>,
@@ -70,53 +72,31 @@ pub struct Exchange {
     asking: Option<(Vec<Message>, tokio::time::Instant)>,
 }
 
-/// What an exchange leaves here when its client has to come back: the request as it is on its way in a stand-in. Dropped, it
-/// is cancelled.
-#[derive(Debug)]
-pub(super) struct Waiting {
-    lease: Lease,
-    id: RequestId,
-    reader: Reader,
-}
-
-impl Waiting {
-    /// Its call has not ended meanwhile.
-    pub(super) fn is_under_way(&self) -> bool {
-        self.session().has_in_flight(&self.id)
-    }
-
-    fn session(&self) -> &Arc<Session> {
-        self.lease.session()
-    }
-
-    /// It has a connection to its backend to itself.
-    pub(super) fn is_alone(&self) -> bool {
-        self.lease.is_alone()
-    }
-
-    /// Answers a question of the backend for the client.
-    fn answer(&self, number: u64, answer: &Bytes) {
-        if let Some(message) = read(answer_frame(number, answer)) {
-            self.session().answer(&message);
-        }
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        if self.is_under_way() {
-            self.lease.retire();
-        }
-        self.session().cancel_request(&self.id);
-    }
-}
-
 impl Visitor {
     /// Sends a request on its way. An `Err` is the answer, and nothing was begun.
     pub async fn begin(&self, request: Request, offer: &Offer) -> Result<Exchange, Refusal> {
         let unasked = InputResponses::parse(&request.message)?.answers;
-        let waiting = self.submit(&request, offer).await?;
-        Ok(Exchange { unasked, ..self.exchange(request, offer, 0, Some(waiting)) })
+        let as_task = self.shall_be_a_task(&request, offer)?;
+        let waiting = self.submit(&request, offer, as_task).await?;
+        Ok(Exchange { unasked, as_task, ..self.exchange(request, offer, 0, Some(waiting)) })
+    }
+
+    /// Whether the call is a task from its beginning: its tool runs in no other way, or the client names it, so that it can
+    /// ask for the same call again whatever happens.
+    fn shall_be_a_task(&self, request: &Request, offer: &Offer) -> Result<bool, Refusal> {
+        let message = &request.message;
+        if message.method != Method::ToolsCall {
+            return Ok(false);
+        }
+        let support = routing::task_support(message, &self.endpoint, &self.tenant.catalog());
+        let offered = offer.capabilities.tasks_tools_call;
+        if offered && !request.meta.tasks && support == Some(TaskSupport::Required) {
+            return Err(modern_tasks::not_declared("this tool only runs as a task, which the request does not declare"));
+        }
+        if !offered || !request.meta.tasks || support == Some(TaskSupport::Forbidden) {
+            return Ok(false);
+        }
+        Ok(support == Some(TaskSupport::Required) || tasks::idempotency_key(message)?.is_some())
     }
 
     /// Goes on with a request that waits at `place`, here.
@@ -132,7 +112,7 @@ impl Visitor {
         }
         let Some(waiting) = parked.waiting.take() else {
             // The backend refused the first try before it did anything: it is made again.
-            let waiting = self.submit(&request, offer).await?;
+            let waiting = self.submit(&request, offer, false).await?;
             return Ok(self.exchange(request, offer, parked.round(), Some(waiting)));
         };
         answered
@@ -144,15 +124,18 @@ impl Visitor {
         Ok(exchange)
     }
 
-    fn exchange(&self, request: Request, offer: &Offer, round: u32, waiting: Option<Waiting>) -> Exchange {
+    fn exchange(&self, request: Request, offer: &Offer, round: u32, waiting: Option<UnderWay>) -> Exchange {
         let cache = is_cacheable(request.message.method).then_some(CacheHint::NONE);
+        let may_become_task = request.meta.tasks && offer.capabilities.tasks_tools_call;
         Exchange {
+            promoting: Promoting::new(waiting.as_ref(), may_become_task, self.shared.task_settings().promotes_after()),
             visitor: self.clone(),
             request,
             server_info: offer.server_info.clone(),
             cache,
             round,
             waiting,
+            as_task: false,
             ready: VecDeque::new(),
             missing: Vec::new(),
             unasked: Vec::new(),
@@ -160,17 +143,20 @@ impl Visitor {
         }
     }
 
-    async fn submit(&self, request: &Request, offer: &Offer) -> Result<Waiting, Refusal> {
+    async fn submit(&self, request: &Request, offer: &Offer, as_task: bool) -> Result<UnderWay, Refusal> {
         let backend = backend_of(&request.message, &self.endpoint, &self.tenant.catalog());
-        let lease = self.shared.modern.stand_ins.lease(self, &request.meta.capabilities, offer, backend.as_ref()).await?;
+        let lease = self.shared.modern.stand_ins.lease(self, &request.meta, offer, backend.as_ref()).await?;
         let (id, session) = (lease.next_id(), lease.session().clone());
         if let Some(level) = request.log_level.filter(|_| offer.capabilities.logging) {
             session.hear_logs_from(level).await;
         }
-        let message = modern::for_session(&request.message, &id)?;
+        let mut message = modern::for_session(&request.message, &id)?;
+        if as_task {
+            message = modern_tasks::as_task(&message)?;
+        }
         let stream = session.open_stream(vec![id.clone()], 0);
         let reader = stream.read_from(0).map_err(|_| Refusal::new(ErrorKind::Internal, "a new stream can not be read"))?;
-        let waiting = Waiting { lease, id, reader };
+        let waiting = UnderWay::new(lease, id, reader);
         session.submit(message, &stream)?;
         Ok(waiting)
     }
@@ -208,11 +194,20 @@ impl Exchange {
             if let Some(frame) = self.ready.pop_front() {
                 return Step::Frame(frame);
             }
+            match self.promoting.outcome().await {
+                Some(Ok(task)) => return self.became(task),
+                Some(Err(waiting)) => self.waiting = waiting,
+                None => {}
+            }
             let Some(waiting) = &mut self.waiting else { return Step::Over };
             let next = match &self.asking {
-                None => waiting.reader.next().await,
-                Some((_, until)) => match tokio::time::timeout_at(*until, waiting.reader.next()).await {
-                    Ok(next) => next,
+                None => tokio::select! {
+                    biased;
+                    next = waiting.next() => Some(next),
+                    () = self.promoting.is_time() => None,
+                },
+                Some((_, until)) => match tokio::time::timeout_at(*until, waiting.next()).await {
+                    Ok(next) => Some(next),
                     Err(_) => match self.ask() {
                         Some(step) => return step,
                         None => continue,
@@ -220,11 +215,14 @@ impl Exchange {
                 },
             };
             let event = match next {
-                Next::Event(event) => {
-                    waiting.lease.prove();
-                    event
+                Some(Next::Event(event)) => event,
+                None => {
+                    if let Some(waiting) = self.waiting.take() {
+                        self.promoting.attempt(&self.request, waiting);
+                    }
+                    continue;
                 }
-                Next::Ended(_) => {
+                Some(Next::Ended(_)) => {
                     self.waiting = None;
                     return Step::Over;
                 }
@@ -261,8 +259,22 @@ impl Exchange {
         modern::refusal_response(&refusal, Some(&self.request.id), &request_id)
     }
 
+    /// The answer is a task.
+    fn became(&self, task: Unheard) -> Step {
+        let Some(task) = task.tell() else { return Step::Over };
+        let created = modern_tasks::created(&task, self.shared().task_settings().poll_interval);
+        let frame = handshake::success(&self.request.id, &created);
+        Step::Answer(modern_tasks::creation(&frame, &self.request.id, &self.server_info).unwrap_or(frame), None)
+    }
+
     fn answer(&mut self, frame: &Bytes) -> Step {
         self.waiting = None;
+        if self.as_task
+            && read(frame.clone()).is_some_and(|answer| answer.kind == Kind::Result)
+            && let Some(created) = modern_tasks::creation(frame, &self.request.id, &self.server_info)
+        {
+            return Step::Answer(created, None);
+        }
         if let Some(step) = self.urls_first(frame) {
             return step;
         }
@@ -317,7 +329,7 @@ impl Exchange {
         Some(self.park(asked, waiting))
     }
 
-    fn park(&mut self, questions: Vec<Asked>, waiting: Option<Waiting>) -> Step {
+    fn park(&mut self, questions: Vec<Asked>, waiting: Option<UnderWay>) -> Step {
         let round = self.round + 1;
         if round > INPUT_ROUNDS_MAX {
             let text = format!("the backend asked for input {INPUT_ROUNDS_MAX} times, which is the limit");

@@ -22,11 +22,11 @@ use protocol::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Request, Visitor, exchange::Step, stand_in};
+use super::{Request, Visitor, exchange::Step, stand_in, watching::Watching};
 use crate::{
     actors::{
         session::{Seat, Session},
-        stream::{Next, Reader},
+        stream::{Ended, Next, Reader},
     },
     limits::LISTEN_URIS_MAX,
     rules::{offer::Offer, routing},
@@ -41,6 +41,7 @@ pub struct Listening {
     filter: SubscriptionFilter,
     server_info: Bytes,
     draining: CancellationToken,
+    watching: Option<Watching>,
     ready: VecDeque<Step>,
     over: bool,
 }
@@ -61,9 +62,10 @@ impl Visitor {
         if wish.uris.len() > LISTEN_URIS_MAX {
             return Err(invalid("it names too many resources").with("maxUris", LISTEN_URIS_MAX));
         }
+        let watching = self.watch_tasks(wish.tasks.clone(), request.meta.tasks, offer).await?;
         let seat =
             Seat { tenant: self.tenant.clone(), caller: self.caller.clone(), endpoint: self.endpoint.clone(), transport: self.transport };
-        let session = Session::unkept(seat, stand_in::agreement(ClientCapabilities::none(), offer), self.shared.clone());
+        let session = Session::unkept(seat, stand_in::agreement(ClientCapabilities::none(), offer), false, self.shared.clone());
         let unheard = || Refusal::new(ErrorKind::Internal, "a new stream can not be read");
         let Some(reader) = session.hear() else { return Err(unheard()) };
         let mut listening = Listening {
@@ -73,6 +75,7 @@ impl Visitor {
             filter: SubscriptionFilter::default(),
             server_info: offer.server_info.clone(),
             draining: self.shared.draining.clone(),
+            watching,
             ready: VecDeque::new(),
             over: false,
         };
@@ -82,6 +85,19 @@ impl Visitor {
         let members = format!("\"notifications\":{}", listening.filter.to_json());
         listening.ready.push_back(Step::Frame(subscribed(Method::SubscriptionsAcknowledged, &listening.id, &members)));
         Ok(listening)
+    }
+}
+
+/// What such a stream waits for.
+enum Heard {
+    Session(Next),
+    Tasks(Vec<Bytes>),
+}
+
+async fn news(watching: &mut Option<Watching>, id: &RequestId) -> Vec<Bytes> {
+    match watching {
+        Some(watching) => watching.news(id).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -109,7 +125,7 @@ impl Listening {
             prompts: wish.prompts && capabilities.prompts_list_changed,
             resources: wish.resources && capabilities.resources_list_changed,
             uris: join_all(heard).await.into_iter().flatten().collect(),
-            tasks: Vec::new(),
+            tasks: self.watching.as_ref().map(Watching::tasks).unwrap_or_default(),
         }
     }
 
@@ -124,17 +140,19 @@ impl Listening {
             }
             let next = tokio::select! {
                 biased;
-                next = self.reader.next() => Some(next),
-                () = self.draining.cancelled() => None,
+                next = self.reader.next() => Heard::Session(next),
+                () = self.draining.cancelled() => Heard::Session(Next::Ended(Ended::Over)),
+                news = news(&mut self.watching, &self.id) => Heard::Tasks(news),
             };
             match next {
-                Some(Next::Event(event)) => {
+                Heard::Tasks(frames) => self.ready.extend(frames.into_iter().map(Step::Frame)),
+                Heard::Session(Next::Event(event)) => {
                     if let Some(frame) = self.told(event.frame) {
                         return Step::Frame(frame);
                     }
                 }
                 // Both ways of saying so: some clients know only the one, some only the other.
-                Some(Next::Ended(_)) | None => {
+                Heard::Session(Next::Ended(_)) => {
                     self.over = true;
                     let goodbye = format!("\"requestId\":{}", self.id);
                     self.ready.push_back(Step::Frame(subscribed(Method::Cancelled, &self.id, &goodbye)));

@@ -9,6 +9,9 @@ pub mod exchange;
 pub mod listening;
 mod parked;
 mod stand_in;
+mod tasks;
+mod under_way;
+mod watching;
 
 use std::{
     sync::{Arc, Weak},
@@ -29,10 +32,15 @@ use protocol::{
     version::Version,
 };
 
-pub use self::parked::{Place, StateError};
 use self::{parked::Parking, stand_in::StandIns};
+pub use self::{
+    parked::{Place, StateError},
+    tasks::is_about_tasks,
+    under_way::UnderWay,
+};
 use super::{shared::Shared, tenant::Tenant, watch::Watch};
 use crate::{
+    BROKER_INFO,
     auth::Caller,
     limits::MODERN_LISTS_KEPT_MAX,
     rules::{
@@ -90,6 +98,14 @@ impl Modern {
         let known = self.offers.get(&(tenant.id.clone(), endpoint.clone()))?;
         let (catalog, offer) = known.value();
         is_of(catalog, &tenant.catalog()).then(|| offer.clone())
+    }
+
+    /// Who answers, where tasks are offered. That does not wait for a backend: tasks are in the store.
+    pub fn tasks_offered_by(&self, visitor: &Visitor) -> Option<Bytes> {
+        match self.offer(&visitor.tenant, &visitor.endpoint) {
+            Some(offer) => offer.capabilities.tasks_tools_call.then(|| offer.server_info.clone()),
+            None => visitor.shared.task_settings().enabled.then(|| Bytes::from_static(BROKER_INFO.as_bytes())),
+        }
     }
 
     pub fn note_offer(&self, tenant: &Tenant, endpoint: &Endpoint, catalog: &Arc<Catalog>, offer: &Arc<Offer>) {
@@ -168,7 +184,7 @@ impl Visitor {
 
     /// The whole answer to `server/discover`.
     pub fn discover(&self, id: &RequestId, offer: &Offer) -> Bytes {
-        let capabilities = results::modern_capabilities(&offer.capabilities, false);
+        let capabilities = results::modern_capabilities(&offer.capabilities, offer.capabilities.tasks_tools_call);
         let members = results::discover_members(self.shared.config.compat.versions(), &capabilities, offer.instructions.as_deref());
         results::complete_response(id, &members, Some(self.list_hint()), &offer.server_info)
     }

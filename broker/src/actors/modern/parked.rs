@@ -21,7 +21,7 @@ use protocol::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Visitor, exchange::Waiting, millis};
+use super::{Visitor, millis, under_way::UnderWay};
 use crate::{
     actors::sync::lock,
     auth::Caller,
@@ -43,7 +43,7 @@ pub(super) struct Parked {
     /// Of the questions, which is what it costs to keep it.
     bytes: usize,
     /// What goes on once they are answered; `None`: the request is sent again.
-    pub(super) waiting: Option<Waiting>,
+    pub(super) waiting: Option<UnderWay>,
 }
 
 /// One thing the client was asked for.
@@ -105,7 +105,7 @@ pub(super) struct Leave {
 
 impl Visitor {
     /// Leaves a request here until its client comes back. The state to come back with.
-    pub(super) fn park(&self, leave: Leave, waiting: Option<Waiting>) -> Result<String, Refusal> {
+    pub(super) fn park(&self, leave: Leave, waiting: Option<UnderWay>) -> Result<String, Refusal> {
         let within = self.shared.config.timeouts.client_request;
         let number = rand::random::<u128>();
         let state = State {
@@ -189,7 +189,7 @@ impl Asked {
 
 impl Parked {
     fn is_alone(&self) -> bool {
-        self.waiting.as_ref().is_some_and(Waiting::is_alone)
+        self.waiting.as_ref().is_some_and(UnderWay::is_alone)
     }
 
     pub(super) fn round(&self) -> u32 {
@@ -240,7 +240,7 @@ impl Parking {
     }
 
     pub(super) fn count(&self) -> usize {
-        self.lock().values().filter(|one| one.waiting.as_ref().is_some_and(Waiting::is_under_way)).count()
+        self.lock().values().filter(|one| one.waiting.as_ref().is_some_and(UnderWay::is_under_way)).count()
     }
 
     pub(super) fn expire(&self, now: Instant) {

@@ -17,6 +17,7 @@ use protocol::{
     capabilities::ClientCapabilities,
     error::{ErrorKind, Refusal},
     ids::{BackendId, RequestId},
+    modern::request::RequestMeta,
     version::Version,
 };
 use tokio::sync::Notify;
@@ -39,6 +40,8 @@ struct PoolKey {
     transport: &'static str,
     /// As backends are told of them.
     capabilities: Vec<u8>,
+    /// Its calls may become tasks.
+    tasks: bool,
 }
 
 #[derive(Debug, Default)]
@@ -130,11 +133,12 @@ impl StandIns {
     pub(super) async fn lease(
         &self,
         visitor: &Visitor,
-        client: &ClientCapabilities,
+        meta: &RequestMeta,
         offer: &Offer,
         backend: Option<&BackendId>,
     ) -> Result<Lease, Refusal> {
-        let client = modern::for_legacy(client);
+        let client = modern::for_legacy(&meta.capabilities);
+        let tasks = meta.tasks && offer.capabilities.tasks_tools_call;
         let backend = backend.and_then(|backend| visitor.tenant.backend(backend));
         let alone = client.can_answer() && backend.is_some_and(|backend| backend.cannot_tell_who_asked());
         let (give_up, ends) = (Instant::now() + STAND_IN_WAIT_MAX, self.ends.load(Ordering::Acquire));
@@ -146,7 +150,7 @@ impl StandIns {
             if self.ends.load(Ordering::Acquire) != ends {
                 return Err(Refusal::new(ErrorKind::TooManyCalls, "the request waited too long for a place at the backend, try again"));
             }
-            if let Some(lease) = self.try_lease(visitor, &client, offer, alone) {
+            if let Some(lease) = self.try_lease(visitor, (&client, tasks), offer, alone) {
                 return Ok(lease);
             }
             // Freed soon, or there may be one more.
@@ -160,12 +164,14 @@ impl StandIns {
         }
     }
 
-    fn try_lease(&self, visitor: &Visitor, client: &ClientCapabilities, offer: &Offer, alone: bool) -> Option<Lease> {
+    fn try_lease(&self, visitor: &Visitor, client: (&ClientCapabilities, bool), offer: &Offer, alone: bool) -> Option<Lease> {
+        let (client, tasks) = client;
         let key = PoolKey {
             caller: visitor.caller.clone(),
             endpoint: visitor.endpoint.clone(),
             transport: visitor.transport,
             capabilities: client.raw().to_vec(),
+            tasks,
         };
         let mut pools = self.lock();
         let pool = pools.entry(key).or_insert_with(|| Pool { members: Vec::new(), grown_at: Instant::now() });
@@ -180,7 +186,7 @@ impl StandIns {
             None if alone && !pool.may_grow() => return None,
             None => {
                 let made = Arc::new(StandIn {
-                    session: open(visitor, client, offer),
+                    session: open(visitor, client, offer, tasks),
                     next_id: AtomicU64::new(1),
                     alone: AtomicBool::new(false),
                     proved: AtomicBool::new(false),
@@ -234,14 +240,14 @@ impl StandIns {
 /// As long as links are kept that nobody uses.
 const STAND_IN_IDLE: Duration = LINK_IDLE_MAX;
 
-fn open(visitor: &Visitor, client: &ClientCapabilities, offer: &Offer) -> Arc<Session> {
+fn open(visitor: &Visitor, client: &ClientCapabilities, offer: &Offer, tasks: bool) -> Arc<Session> {
     let seat = Seat {
         tenant: visitor.tenant.clone(),
         caller: visitor.caller.clone(),
         endpoint: visitor.endpoint.clone(),
         transport: visitor.transport,
     };
-    Session::unkept(seat, agreement(client.clone(), offer), visitor.shared.clone())
+    Session::unkept(seat, agreement(client.clone(), offer), tasks, visitor.shared.clone())
 }
 
 /// What a session without a handshake agrees on: the latest revision that has sessions.

@@ -7,7 +7,7 @@ use protocol::{
     phase::SessionPhase,
 };
 
-use super::{Seat, Session, State, record::Stored};
+use super::{Seat, Session, State, Use, record::Stored};
 use crate::{
     actors::shared::Shared,
     durable::{NodeName, SubscriptionRecord},
@@ -49,7 +49,7 @@ impl Session {
         };
         state.subscriptions = claimed.subscriptions.into_iter().map(target).collect();
         shared.metrics.subscriptions(i64::try_from(state.subscriptions.len()).unwrap_or(0));
-        Self::with(id, claimed.epoch, claimed.created_at, (seat, agreement), state, (shared, true))
+        Self::with(id, claimed.epoch, claimed.created_at, (seat, agreement), state, (shared, Use::Kept))
     }
 
     /// Puts back, in the background, what the session had: its subscriptions, with one `updated` each, as nobody knows what

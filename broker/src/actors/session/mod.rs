@@ -39,6 +39,7 @@ use protocol::{
     version::Version,
 };
 
+pub(in crate::actors) use self::requests::without_own_meta;
 pub use self::{adopted::Claimed, leaving::Released, resuming::Resumed};
 use self::{
     leaving::Unrest,
@@ -106,6 +107,8 @@ pub struct Session {
     /// Somebody was told its id. Otherwise it serves requests that stand alone: nothing of it is stored, and nobody comes
     /// back for what no request waits for.
     pub kept: bool,
+    /// Those whose requests it serves take a task for an answer to a call (MCP 2026-07-28, Tasks).
+    pub becomes_tasks: bool,
     created_at: jiff::Timestamp,
     touched_ms: AtomicU64,
     /// Answers on their way into their streams.
@@ -164,16 +167,16 @@ impl Session {
         let id = SessionId::new(URL_SAFE_NO_PAD.encode(rand::random::<[u8; SESSION_ID_BYTES]>()));
         let told = seat.tenant.catalog().digests(&seat.endpoint);
         let state = State::new(&shared, &record::key_of(&id), FIRST_EPOCH, SessionPhase::AwaitingInitialized, told);
-        Self::with(id, FIRST_EPOCH, jiff::Timestamp::now(), (seat, agreement), state, (shared, true))
+        Self::with(id, FIRST_EPOCH, jiff::Timestamp::now(), (seat, agreement), state, (shared, Use::Kept))
     }
 
     /// A session that no client knows of, for requests that stand alone. It is ready at once, and is never stored.
-    pub fn unkept(seat: Seat, agreement: Agreement, shared: Arc<Shared>) -> Arc<Self> {
+    pub fn unkept(seat: Seat, agreement: Agreement, becomes_tasks: bool, shared: Arc<Shared>) -> Arc<Self> {
         let id = SessionId::new(URL_SAFE_NO_PAD.encode(rand::random::<[u8; SESSION_ID_BYTES]>()));
         let told = seat.tenant.catalog().digests(&seat.endpoint);
         let mut state = State::new(&shared, &record::key_of(&id), FIRST_EPOCH, SessionPhase::Ready, told);
         state.streams.log_nothing();
-        Self::with(id, FIRST_EPOCH, jiff::Timestamp::now(), (seat, agreement), state, (shared, false))
+        Self::with(id, FIRST_EPOCH, jiff::Timestamp::now(), (seat, agreement), state, (shared, Use::StandIn { becomes_tasks }))
     }
 
     fn with(
@@ -182,8 +185,9 @@ impl Session {
         created_at: jiff::Timestamp,
         (seat, agreement): (Seat, Agreement),
         state: State,
-        (shared, kept): (Arc<Shared>, bool),
+        (shared, used): (Arc<Shared>, Use),
     ) -> Arc<Self> {
+        let kept = matches!(used, Use::Kept);
         if kept {
             shared.metrics.phase(SessionPhase::Opening.name(), state.phase.name());
             shared.metrics.sessions(seat.transport, "open", 1);
@@ -211,6 +215,7 @@ impl Session {
             seen_stored_ms: AtomicU64::new(shared.uptime_ms()),
             shared,
             kept,
+            becomes_tasks: matches!(used, Use::StandIn { becomes_tasks: true }),
             created_at,
             state: Mutex::new(state),
         });
@@ -438,6 +443,14 @@ impl State {
             _ => Ok(()),
         }
     }
+}
+
+/// What a session is for.
+enum Use {
+    /// One client, which knows it.
+    Kept,
+    /// Requests that stand alone.
+    StandIn { becomes_tasks: bool },
 }
 
 /// The epoch of a session that had no owner before.

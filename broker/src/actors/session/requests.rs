@@ -305,6 +305,14 @@ impl Session {
         held.into_iter().for_each(|method| self.tell_list_changed(method));
     }
 
+    /// The call with this id, for as long as it is on its way.
+    pub(in crate::actors) fn call(&self, id: &RequestId) -> Option<Arc<Call>> {
+        match self.lock().in_flight.get(id) {
+            Some(InFlight::Call(call)) => Some(call.clone()),
+            _ => None,
+        }
+    }
+
     /// Its client does not wait for the answer to this request any more, and the wire says so.
     pub fn cancel_request(&self, id: &RequestId) {
         let in_flight = self.lock().in_flight.get(id).cloned();
@@ -343,7 +351,7 @@ pub(super) fn for_others(message: &Message) -> Option<Cow<'_, Message>> {
     without_own_meta(message, |_| false).ok().map(Cow::Owned)
 }
 
-fn without_own_meta(message: &Message, is_kept: impl Fn(&str) -> bool) -> Result<Message, Refusal> {
+pub(in crate::actors) fn without_own_meta(message: &Message, is_kept: impl Fn(&str) -> bool) -> Result<Message, Refusal> {
     let Some(meta) = message.fields.meta.filter(|_| message.fields.meta_has_own) else { return Ok(message.clone()) };
     let frame = Splice::new(&message.frame).retain_members(meta, |key| !key.starts_with(OWN_META) || is_kept(key)).finish();
     let limits = json::Limits { bytes_max: frame.len(), ..json::Limits::default() };

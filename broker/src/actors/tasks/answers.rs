@@ -19,12 +19,14 @@ use protocol::{
 use crate::{
     actors::{
         session::{Session, local::Reply},
+        shared::Shared,
         stream::EventStream,
     },
     durable::{SessionKey, StoredTask, TaskAudience, TaskPlace, TaskStatus, Write, Written, fault_point},
     limits::{PAGE_ENTRIES, STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_LOOK_INTERVAL, TASK_RESULT_WAIT_MAX},
     rules::{
         cursor::{self, Scope},
+        modern_tasks::NO_SESSION,
         tasks::{self, Ended},
     },
 };
@@ -33,20 +35,29 @@ fn not_found() -> Refusal {
     Refusal::new(ErrorKind::TaskNotFound, "no such task")
 }
 
+/// A task, if it is these people's.
+pub(in crate::actors) async fn seen_by(shared: &Shared, audience: &TaskAudience, task: &TaskId) -> Result<StoredTask, Refusal> {
+    let found = shared.durable.timed("task", shared.durable.store.task(task)).await?;
+    found.filter(|found| audience.may_see(&found.record)).ok_or_else(not_found)
+}
+
 impl Session {
     /// Nobody said who this client is: what it makes is its own only.
     pub(super) fn is_anonymous(&self) -> bool {
         self.caller.key.is_none()
     }
 
+    /// What made the tasks of this client: its session. Who comes without one is known by who it is alone.
+    pub(super) fn maker(&self) -> SessionKey {
+        if self.kept { self.key } else { NO_SESSION }
+    }
+
     pub(super) fn audience(&self) -> TaskAudience {
-        TaskAudience { tenant: self.tenant.id.clone(), principal: self.caller.principal.clone(), session: self.key }
+        TaskAudience { tenant: self.tenant.id.clone(), principal: self.caller.principal.clone(), session: self.maker() }
     }
 
     async fn own_task(&self, task: &TaskId) -> Result<StoredTask, Refusal> {
-        let durable = &self.shared.durable;
-        let found = durable.timed("task", durable.store.task(task)).await?;
-        found.filter(|found| self.audience().may_see(&found.record)).ok_or_else(not_found)
+        seen_by(&self.shared, &self.audience(), task).await
     }
 
     fn object(&self, task: &StoredTask) -> Bytes {
@@ -64,9 +75,9 @@ impl Session {
         if known.status.is_over() {
             return Err(over(known.status));
         }
-        self.shared.tasks.cancel_stored(&self.shared, &known).await?;
+        let was_running = self.shared.tasks.cancel_stored(&self.shared, &known).await?;
         let now = self.own_task(&task).await?;
-        if now.status == TaskStatus::Cancelled { Ok(Reply::Result(self.object(&now))) } else { Err(over(now.status)) }
+        if was_running && now.status == TaskStatus::Cancelled { Ok(Reply::Result(self.object(&now))) } else { Err(over(now.status)) }
     }
 
     /// One page of the tasks this client may see; the cursor names the last task of the page before.
@@ -132,7 +143,7 @@ impl Session {
             }
             // A word comes with each change, from who makes it or from `looks`.
             may_have_changed |= tokio::time::timeout(TASK_LOOK_INTERVAL, waiting.changed.notified()).await.is_ok();
-            if waiting.stream.is_lost() {
+            if waiting.stream.as_ref().is_some_and(|stream| stream.is_lost()) {
                 return Err(Refusal::new(ErrorKind::Timeout, "nobody waits for the task here any more"));
             }
         }

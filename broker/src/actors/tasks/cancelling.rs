@@ -21,17 +21,19 @@ impl Tasks {
         let task = TaskId::new(id);
         let durable = &shared.durable;
         let known = durable.timed("task", durable.store.task(&task)).await?.ok_or_else(unknown)?;
-        self.cancel_stored(shared, &known).await
+        let over = || Refusal::new(ErrorKind::InvalidParams, "the task is over already");
+        if self.cancel_stored(shared, &known).await? { Ok(()) } else { Err(over()) }
     }
 
-    /// Commits that a task is cancelled, and tells whoever carries it out. Nothing of it is left to be done after this.
-    pub(super) async fn cancel_stored(&self, shared: &Arc<Shared>, known: &StoredTask) -> Result<(), Refusal> {
+    /// Commits that a task is cancelled, and tells whoever carries it out. Nothing of it is left to be done after this. False:
+    /// it was over already.
+    pub(in crate::actors) async fn cancel_stored(&self, shared: &Arc<Shared>, known: &StoredTask) -> Result<bool, Refusal> {
         let Ended { status, message, outcome } = Ended::cancelled(&crate::request_id());
         let task = known.record.task.clone();
         let change = Write::EndTask { task: task.clone(), epoch: None, status, message, outcome: Some(outcome) };
         match shared.durable.write(change).await? {
             Written::Done => {}
-            Written::Over => return Err(Refusal::new(ErrorKind::InvalidParams, "the task is over already")),
+            Written::Over => return Ok(false),
             _ => return Err(Refusal::new(ErrorKind::TaskNotFound, "no such task")),
         }
         shared.metrics.task_transition(status.name());
@@ -40,6 +42,6 @@ impl Tasks {
             run.stop(super::Stop::Cancelled);
         }
         shared.durable.hot.wake(Wake::Task { task, session: known.record.session });
-        Ok(())
+        Ok(true)
     }
 }

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use protocol::{
     envelope::Message,
     error::{ErrorKind, Refusal},
-    ids::{RequestId, TaskId},
+    ids::{BackendId, RequestId, TaskId},
     splice::Splice,
 };
 
@@ -32,9 +32,10 @@ use crate::{
     },
     limits::{
         COMMIT_LOOK_MAX, COMMIT_SETTLES_WITHIN, STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_ID_BYTES, TASK_REQUEST_BYTES_MAX, TASK_RUN_MAX,
-        TASK_RUNS_MAX, TASK_STORE_WAIT_MAX,
+        TASK_STORE_WAIT_MAX,
     },
     rules::{
+        modern_tasks,
         routing::{self, TaskTarget},
         tasks::{self, Details, IDEMPOTENCY_KEY, Wish},
     },
@@ -50,32 +51,20 @@ impl Session {
         plan: routing::Plan,
         target: TaskTarget,
     ) -> Result<Reply, Refusal> {
-        if self.shared.tasks.running() >= TASK_RUNS_MAX {
-            return Err(Refusal::new(ErrorKind::Overloaded, format!("this replica runs {TASK_RUNS_MAX} tasks, which is its limit")));
-        }
+        self.shared.tasks.has_room()?;
         let settings = self.shared.task_settings().clone();
         let wish = Wish::of(&message)?;
         let call = call_of(&message, &plan)?;
-        let mut details = Details::new(self.version.as_str(), &self.endpoint, self.client.raw(), target.traits, target.tool);
-        let token = message.bytes(message.fields.meta_progress_token);
-        details.progress_token = token.map(|token| String::from_utf8_lossy(token).into_owned());
-        request::with_current(|request| {
-            details.request = Some(request.name.to_string());
-            details.trace = request.tracing.as_ref().map(Tracing::carried);
-        });
-        details.log_level = self.log_level().map(|level| level.name().to_owned());
-        let record = TaskRecord {
-            task: TaskId::new(URL_SAFE_NO_PAD.encode(rand::random::<[u8; TASK_ID_BYTES]>())),
-            tenant: self.tenant.id.clone(),
-            principal: self.caller.principal.clone(),
-            session: self.key,
-            private: self.is_anonymous(),
-            backend: plan.backend,
-            idempotency: Some(self.idempotency(&wish, &id, &call)),
-            details: details.encode(),
-            request: call.to_vec(),
-            ttl: Some(tasks::actual_ttl(wish.ttl, settings.ttl, settings.ttl_max)),
-        };
+        let mut details = self.details(target);
+        // Without a session nobody hears what is said beside the outcome (MCP 2026-07-28, Tasks).
+        if self.kept {
+            let token = message.bytes(message.fields.meta_progress_token);
+            details.progress_token = token.map(|token| String::from_utf8_lossy(token).into_owned());
+            details.log_level = self.log_level().map(|level| level.name().to_owned());
+        }
+        request::with_current(|request| note_origin(&mut details, request));
+        let idempotency = Some(self.idempotency(&wish, &id, &call));
+        let record = TaskRecord { idempotency, ..self.record_of(&call, plan.backend, &details, wish.ttl) };
         let owner = self.shared.durable.node();
         match self.store_task(&record, &owner, &settings).await? {
             Written::Created { at_us } => Ok(self.created(record, at_us, &owner, &settings)),
@@ -87,14 +76,49 @@ impl Session {
         }
     }
 
+    /// What it takes to carry a call out as a task of this client.
+    pub(super) fn details(&self, target: TaskTarget) -> Details {
+        Details::new(self.version.as_str(), &self.endpoint, self.client.raw(), target.traits, target.tool)
+    }
+
+    /// A task that is not stored yet.
+    pub(super) fn record_of(&self, call: &Bytes, backend: BackendId, details: &Details, ttl: Option<Duration>) -> TaskRecord {
+        let settings = self.shared.task_settings();
+        TaskRecord {
+            task: TaskId::new(URL_SAFE_NO_PAD.encode(rand::random::<[u8; TASK_ID_BYTES]>())),
+            tenant: self.tenant.id.clone(),
+            principal: self.caller.principal.clone(),
+            session: self.maker(),
+            private: self.is_anonymous(),
+            backend,
+            idempotency: None,
+            details: details.encode(),
+            request: call.to_vec(),
+            ttl: Some(tasks::actual_ttl(ttl, settings.ttl, settings.ttl_max)),
+        }
+    }
+
     fn created(self: &Arc<Self>, record: TaskRecord, at_us: i64, owner: &NodeName, settings: &config::Tasks) -> Reply {
         fault_point::passed("task.created");
+        let stored = self.note_created(record, at_us, owner);
+        let result = self.creation(&stored, settings);
+        let (session, owner) = (self.clone(), owner.clone());
+        Reply::ResultThen(result, Box::new(move || session.begin_task(stored, &owner)))
+    }
+
+    pub(super) fn note_created(&self, record: TaskRecord, at_us: i64, owner: &NodeName) -> StoredTask {
         self.shared.metrics.task_transition(TaskStatus::Working.name());
         let stored = new_task(record, at_us, owner.clone());
         tracing::info!(task = super::digest(&stored.record.task), tenant = %self.tenant.id, principal = %self.caller.principal, backend = %stored.record.backend, "task made");
-        let result = tasks::created(&stored, settings.poll_interval);
-        let (session, owner) = (self.clone(), owner.clone());
-        Reply::ResultThen(result.into(), Box::new(move || session.begin_task(stored, &owner)))
+        stored
+    }
+
+    /// The result of a call that became this task.
+    fn creation(&self, task: &StoredTask, settings: &config::Tasks) -> Bytes {
+        match self.kept {
+            true => tasks::created(task, settings.poll_interval).into(),
+            false => modern_tasks::created(task, settings.poll_interval),
+        }
     }
 
     /// The answer is on its way: now it is carried out. Unless the process changed its name meanwhile: then nobody knows
@@ -125,16 +149,12 @@ impl Session {
         if is_stray && !self.shared.draining.is_cancelled() {
             self.shared.running.spawn(recovery::recover(self.shared.clone(), whole));
         }
-        Ok(Reply::Result(tasks::created(&known, settings.poll_interval).into()))
+        Ok(Reply::Result(self.creation(&known, settings)))
     }
 
     /// Tries for a moment, unless the store is away. A client is told that nothing was done only where that is certain.
     async fn store_task(&self, record: &TaskRecord, owner: &NodeName, settings: &config::Tasks) -> Result<Written, Refusal> {
-        let limits = TaskLimits {
-            running: settings.running_per_tenant as u64,
-            stored: settings.stored_per_tenant as u64,
-            bytes: settings.bytes_per_tenant as u64,
-        };
+        let limits = limits_of(settings);
         let mut wait = STORE_RETRY_FIRST;
         let give_up_at = Instant::now() + TASK_STORE_WAIT_MAX;
         let mut is_open = false;
@@ -162,15 +182,29 @@ impl Session {
     /// What makes a repeated request the same one. A client without a name of its own shares none with others.
     fn idempotency(&self, wish: &Wish, id: &RequestId, request: &[u8]) -> Vec<u8> {
         match &wish.idempotency_key {
-            Some(key) if self.is_anonymous() => hash(b"key of a session", &[self.key.as_bytes(), key.as_bytes()]),
+            Some(key) if self.is_anonymous() => hash(b"key of a session", &[self.maker().as_bytes(), key.as_bytes()]),
             Some(key) => hash(b"key", &[key.as_bytes()]),
             None => hash(b"request", &[self.key.as_bytes(), id.raw(), request]),
         }
     }
 }
 
+pub(super) fn limits_of(settings: &config::Tasks) -> TaskLimits {
+    TaskLimits {
+        running: settings.running_per_tenant as u64,
+        stored: settings.stored_per_tenant as u64,
+        bytes: settings.bytes_per_tenant as u64,
+    }
+}
+
+/// The request that made the task.
+pub(super) fn note_origin(details: &mut Details, request: &request::Request) {
+    details.request = Some(request.name.to_string());
+    details.trace = request.tracing.as_ref().map(Tracing::carried);
+}
+
 /// The call as its backend gets it: its own name of the tool, and nothing that is between the client and the broker.
-fn call_of(message: &Message, plan: &routing::Plan) -> Result<Bytes, Refusal> {
+pub(super) fn call_of(message: &Message, plan: &routing::Plan) -> Result<Bytes, Refusal> {
     let mut splice = Splice::new(&message.frame);
     for (span, text) in &plan.edits {
         splice.replace(*span, text.clone());

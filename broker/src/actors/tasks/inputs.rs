@@ -16,6 +16,7 @@ use bytes::Bytes;
 use protocol::{
     envelope::Message,
     error::{ErrorKind, Refusal},
+    ids::RequestId,
     json,
     method::Method,
     splice::Splice,
@@ -23,7 +24,10 @@ use protocol::{
 
 use super::run::{OpenInput, Stop, TaskRun};
 use crate::{
-    actors::link::{connection::Connection, pending::Asked},
+    actors::{
+        link::{connection::Connection, pending::Asked},
+        session::Session,
+    },
     durable::{TaskStatus, Write, fault_point},
     limits::{TASK_INPUTS_MAX, TASK_LOOK_INTERVAL},
     rules::tasks,
@@ -33,10 +37,54 @@ use crate::{
 /// Numbers one owner can give; the next owner's begin above them, because a number is never used again.
 const NUMBERS_PER_EPOCH: i64 = 1 << 20;
 
+/// How the client's answer gets to the backend that asked.
+#[derive(Debug, Clone)]
+pub(super) enum Way {
+    Backend {
+        connection: Arc<Connection>,
+        id: RequestId,
+    },
+    /// As the answer to a question of the session whose call became the task.
+    Session {
+        session: Arc<Session>,
+        number: u64,
+    },
+}
+
+impl Way {
+    fn id(&self) -> RequestId {
+        match self {
+            Self::Backend { id, .. } => id.clone(),
+            Self::Session { number, .. } => RequestId::from_u64(*number),
+        }
+    }
+
+    pub(super) fn is_question(&self, asked: u64) -> bool {
+        matches!(self, Self::Session { number, .. } if *number == asked)
+    }
+
+    /// Under the id it was asked with.
+    fn send(&self, answer: Bytes) {
+        match self {
+            Self::Backend { connection, .. } => connection.send_later(answer),
+            Self::Session { session, .. } => {
+                if let Some(answer) = tasks::decoded(answer) {
+                    session.answer(&answer);
+                }
+            }
+        }
+    }
+}
+
 /// Takes a backend's request for the client of a task.
 pub fn ask(run: &Arc<TaskRun>, connection: &Arc<Connection>, message: &Message) -> Result<(), Refusal> {
+    let id = message.id.clone().ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
+    ask_on(run, Way::Backend { connection: connection.clone(), id }, message)
+}
+
+/// The same, on this way.
+pub(super) fn ask_on(run: &Arc<TaskRun>, way: Way, message: &Message) -> Result<(), Refusal> {
     run.client.permits(message, run.version)?;
-    let backend_id = message.id.clone().ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
     let span = Caused::question(run.observed.get(), message);
     let traced = span.as_ref().and_then(|span| with_context(span, message));
     let message = traced.as_ref().unwrap_or(message);
@@ -54,16 +102,16 @@ pub fn ask(run: &Arc<TaskRun>, connection: &Arc<Connection>, message: &Message) 
         state.inputs_asked += 1;
         let number = run.epoch() * NUMBERS_PER_EPOCH + state.inputs_asked;
         let span = span.map(|span| Arc::new(Mutex::new(Some(span))));
-        let input =
-            OpenInput { connection: connection.clone(), backend_id: backend_id.clone(), asked_at: Instant::now(), stored: false, span };
-        state.inputs.insert(number, input);
+        state.inputs.insert(number, OpenInput { way: way.clone(), asked_at: Instant::now(), stored: false, span });
         number
     };
-    connection.note_asked(backend_id, Asked::Task { run: Arc::downgrade(run), input: number });
-    if connection.is_closed() {
-        // Whoever closed it may have looked before the question was there.
-        run.withdraw_input(number);
-        return Ok(());
+    if let Way::Backend { connection, id } = way {
+        connection.note_asked(id, Asked::Task { run: Arc::downgrade(run), input: number });
+        if connection.is_closed() {
+            // Whoever closed it may have looked before the question was there.
+            run.withdraw_input(number);
+            return Ok(());
+        }
     }
     let request = tasks::input_request(message, &run.id).to_vec();
     run.shared.running.spawn(store(run.clone(), number, request));
@@ -108,12 +156,14 @@ impl TaskRun {
 
 fn take(run: &TaskRun, number: i64) -> Option<OpenInput> {
     let input = run.lock().inputs.remove(&number)?;
-    input.connection.forget_asked(&input.backend_id);
+    if let Way::Backend { connection, id } = &input.way {
+        connection.forget_asked(id);
+    }
     Some(input)
 }
 
 fn refuse(input: &OpenInput, refusal: &Refusal) {
-    input.connection.send_later(refusal.to_response(Some(&input.backend_id), &crate::request_id()));
+    input.way.send(refusal.to_response(Some(&input.way.id()), &crate::request_id()));
 }
 
 /// The record no longer shows the question.
@@ -183,11 +233,11 @@ async fn take_answers(run: &Arc<TaskRun>, open: &BTreeSet<i64>) -> Result<(), Re
     for input in stored.iter().filter(|input| open.contains(&input.number)) {
         let Some(answer) = &input.answer else { continue };
         let Some(waiting) = take(run, input.number) else { continue };
-        let answer = tasks::with_id(answer, &waiting.backend_id);
+        let answer = tasks::with_id(answer, &waiting.way.id());
         if let (Some(span), Some(answer)) = (waiting.take_span(), tasks::decoded(answer.clone())) {
             span.answered(&answer, Method::Unknown);
         }
-        waiting.connection.send_later(in_backends_terms(run, answer));
+        waiting.way.send(in_backends_terms(run, answer));
         close(run, input.number).await;
     }
     Ok(())

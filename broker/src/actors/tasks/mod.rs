@@ -12,6 +12,7 @@ mod inputs;
 mod looks;
 mod mirror;
 mod observed;
+mod promote;
 mod recovery;
 pub mod run;
 mod runner;
@@ -27,19 +28,26 @@ use std::{
 
 use crate::{
     durable::{SessionKey, TaskStatus},
-    limits::{TASK_LEFT_ALONE_FIRST, TASK_LEFT_ALONE_MAX, TASKS_LEFT_ALONE_MAX},
+    limits::{TASK_LEFT_ALONE_FIRST, TASK_LEFT_ALONE_MAX, TASK_RUNS_MAX, TASKS_LEFT_ALONE_MAX},
 };
 use dashmap::DashMap;
-use protocol::ids::{TaskId, TenantId};
+use protocol::{
+    error::{ErrorKind, Refusal},
+    ids::{TaskId, TenantId},
+};
 use tokio::sync::Notify;
 
-pub(super) use self::answers::named_task;
 pub use self::inputs::ask as ask_client;
 use self::run::{Stop, TaskRun};
+pub(super) use self::{
+    answers::{named_task, seen_by},
+    promote::Unheard,
+};
 use super::{
     asker::Carried,
     link::{Link, connection::Connection},
     session::Session,
+    shared::Shared,
     stream::EventStream,
     sync,
     tenant::Tenant,
@@ -95,7 +103,47 @@ struct Running {
 pub(super) struct Waiting {
     pub(super) changed: Notify,
     session: Weak<Session>,
-    stream: Arc<EventStream>,
+    /// Of whoever waits for the outcome itself.
+    stream: Option<Arc<EventStream>>,
+}
+
+/// Notices changes of some tasks, for as long as it lives.
+#[derive(Debug)]
+pub(super) struct Watch {
+    shared: Arc<Shared>,
+    tasks: Vec<TaskId>,
+    one: Arc<Waiting>,
+}
+
+impl Watch {
+    pub(super) fn over(shared: &Arc<Shared>, tasks: &[TaskId]) -> Self {
+        let one = Arc::new(Waiting { changed: Notify::new(), session: Weak::new(), stream: None });
+        let mut inner = shared.tasks.lock();
+        for task in tasks {
+            inner.waiting.entry(task.clone()).or_default().push(Arc::downgrade(&one));
+        }
+        drop(inner);
+        Self { shared: shared.clone(), tasks: tasks.to_vec(), one }
+    }
+
+    /// Resolves when one of them may have changed. Cancel-safe.
+    pub(super) async fn changed(&self) {
+        self.one.changed.notified().await;
+    }
+
+    /// The others are of no interest any more.
+    pub(super) fn keep_to(&mut self, is_kept: impl Fn(&TaskId) -> bool) {
+        let (kept, gone) = std::mem::take(&mut self.tasks).into_iter().partition(is_kept);
+        self.tasks = kept;
+        let gone: Vec<TaskId> = gone;
+        gone.iter().for_each(|task| self.shared.tasks.no_longer_waits(task, &self.one));
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.keep_to(|_| false);
+    }
 }
 
 /// Keeps a request among those that wait. However it ends, answered or unseen, it is forgotten.
@@ -166,6 +214,14 @@ impl Tasks {
     /// How many tasks are carried out here.
     pub fn running(&self) -> usize {
         self.lock().running.len()
+    }
+
+    /// Whether one more may be.
+    fn has_room(&self) -> Result<(), Refusal> {
+        if self.running() < TASK_RUNS_MAX {
+            return Ok(());
+        }
+        Err(Refusal::new(ErrorKind::Overloaded, format!("this replica runs {TASK_RUNS_MAX} tasks, which is its limit")))
     }
 
     /// What this process takes to be its own.
@@ -246,7 +302,7 @@ impl Tasks {
 
     /// A request of this session waits for a task, for as long as the returned value lives.
     fn wait_for(&self, task: &TaskId, session: Weak<Session>, stream: &Arc<EventStream>) -> Wait<'_> {
-        let one = Arc::new(Waiting { changed: Notify::new(), session, stream: stream.clone() });
+        let one = Arc::new(Waiting { changed: Notify::new(), session, stream: Some(stream.clone()) });
         self.lock().waiting.entry(task.clone()).or_default().push(Arc::downgrade(&one));
         Wait { tasks: self, task: task.clone(), one }
     }
@@ -268,8 +324,8 @@ impl Tasks {
     /// The stream on which this session waits for the outcome of a task.
     fn result_stream(&self, task: &TaskId, session: &Arc<Session>) -> Option<Arc<EventStream>> {
         let waiting = self.waiting_for(task);
-        let own = waiting.iter().rev().filter(|one| one.session.as_ptr() == Arc::as_ptr(session) && !one.stream.is_lost());
-        own.map(|one| one.stream.clone()).next()
+        let own = waiting.iter().rev().filter(|one| one.session.as_ptr() == Arc::as_ptr(session));
+        own.filter_map(|one| one.stream.clone()).find(|stream| !stream.is_lost())
     }
 
     /// Sessions that wait for a task here, and the one that made it, if it lives here.

@@ -137,7 +137,7 @@ pub(super) async fn recover(shared: Arc<Shared>, task: WholeTask) {
         return leave_alone(&shared, stored).await;
     };
     close_inputs(&shared, stored).await;
-    let after = after_crash(&stored.step, plan.details.is_repeatable());
+    let after = after_crash(&stored.step, &plan.details);
     tracing::info!(task = super::digest(&stored.record.task), tenant = %stored.record.tenant, backend = %stored.record.backend, ?after, "a task is taken over");
     match after {
         AfterCrash::Send | AfterCrash::Follow => {

@@ -16,19 +16,19 @@ use bytes::Bytes;
 use protocol::{
     capabilities::ClientCapabilities,
     error::{ErrorKind, Refusal},
-    ids::{RequestId, TaskId},
+    ids::TaskId,
     version::Version,
 };
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::words::Words;
+use super::{inputs::Way, words::Words};
 use crate::{
     actors::{
         asker::Carried,
         backend::Deadlines,
         guard::Caller,
-        link::{Hold, Link, connection::Connection},
+        link::{Hold, Link},
         session::Session,
         shared::Shared,
         sync,
@@ -116,8 +116,7 @@ pub(super) struct Mirrored {
 /// A request of the backend that waits for the client's answer.
 #[derive(Debug, Clone)]
 pub(super) struct OpenInput {
-    pub(super) connection: Arc<Connection>,
-    pub(super) backend_id: RequestId,
+    pub(super) way: Way,
     pub(super) asked_at: Instant,
     /// It is in the store.
     pub(super) stored: bool,
@@ -262,7 +261,7 @@ impl TaskRun {
         Ok(self.held(link))
     }
 
-    fn held(self: &Arc<Self>, link: Arc<Link>) -> Arc<Link> {
+    pub(super) fn held(self: &Arc<Self>, link: Arc<Link>) -> Arc<Link> {
         let known = self.lock().hold.as_ref().is_some_and(|hold| Arc::ptr_eq(&hold.link, &link));
         if !known {
             let hold = link.hold(self);

@@ -46,10 +46,11 @@ use crate::{
 
 /// How a run ended.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "there is one per task, moved twice")]
 pub(super) enum Ending {
     /// With the backend's answer, and what it said of its own task, if it had one.
     Answered(Message, Option<BackendTask>),
+    /// With an answer that is in the client's terms already.
+    Told(Message),
     Refused(Refusal),
     /// The backend gave up its own task.
     CancelledThere,
@@ -60,17 +61,26 @@ pub(super) enum Ending {
 impl super::Tasks {
     /// Carries a task out, from this step on, in the background.
     pub(super) fn start(&self, run: Arc<TaskRun>, from: Step) {
+        self.start_with(run, |run| async move { work(&run, from).await });
+    }
+
+    /// The same, in a way of its own.
+    pub(super) fn start_with<W>(&self, run: Arc<TaskRun>, work: impl FnOnce(Arc<TaskRun>) -> W)
+    where
+        W: Future<Output = Ending> + Send + 'static,
+    {
         if self.enter(&run) {
             let running = run.shared.running.clone();
             let request = run.observed.get_or_init(|| observed::request_of(&run)).clone();
-            running.spawn(request::scope(request, carry_out(run, from)));
+            let work = work(run.clone());
+            running.spawn(request::scope(request, carry_out(run, work)));
         }
     }
 }
 
-async fn carry_out(run: Arc<TaskRun>, from: Step) {
+async fn carry_out(run: Arc<TaskRun>, work: impl Future<Output = Ending>) {
     let failed = |_| Ending::Refused(Refusal::new(ErrorKind::Internal, "the task failed inside the broker"));
-    let ending = AssertUnwindSafe(until_ended(&run, from)).catch_unwind().await.unwrap_or_else(failed);
+    let ending = AssertUnwindSafe(until_ended(&run, work)).catch_unwind().await.unwrap_or_else(failed);
     if AssertUnwindSafe(settle(&run, ending)).catch_unwind().await.is_err() {
         tracing::error!(task = %run.digest(), "the end of a task failed inside the broker");
     }
@@ -82,8 +92,8 @@ async fn carry_out(run: Arc<TaskRun>, from: Step) {
     drop(hold);
 }
 
-async fn until_ended(run: &Arc<TaskRun>, from: Step) -> Ending {
-    first_end(run, pin!(work(run, from))).await
+async fn until_ended(run: &Arc<TaskRun>, work: impl Future<Output = Ending>) -> Ending {
+    first_end(run, pin!(work)).await
 }
 
 /// An answer that is there counts, whoever wants the run to end.
@@ -271,6 +281,10 @@ async fn settle(run: &Arc<TaskRun>, ending: Ending) {
                 Err(refusal) => refused(run, &refusal).await,
             }
         }
+        Ending::Told(answer) => match Ended::by_answer(&answer, run.shared.task_settings().result_bytes) {
+            Ok(ended) => end(run, ended).await,
+            Err(refusal) => refused(run, &refusal).await,
+        },
         Ending::Refused(refusal) => refused(run, &refusal).await,
         Ending::CancelledThere => end(run, Ended::cancelled(&crate::request_id())).await,
         Ending::OutOfTime => {

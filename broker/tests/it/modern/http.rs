@@ -182,7 +182,6 @@ async fn n_err_03_n_err_04_methods_that_are_no_more_are_not_found() {
         "resources/unsubscribe",
         "tasks/list",
         "tasks/result",
-        "tasks/get",
         "sampling/createMessage",
         "roots/list",
         "no/such",

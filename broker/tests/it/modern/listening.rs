@@ -7,7 +7,7 @@ use testkit::{EventReader, FakeBackend, backend::tool};
 use super::Modern;
 use crate::{broker_with, builder};
 
-const ID: &str = "io.modelcontextprotocol/subscriptionId";
+pub(super) const ID: &str = "io.modelcontextprotocol/subscriptionId";
 
 async fn watched() -> FakeBackend {
     let backend = FakeBackend::echo().await;
@@ -16,13 +16,13 @@ async fn watched() -> FakeBackend {
     backend
 }
 
-async fn listen(client: &Modern, id: Value, notifications: Value) -> EventReader {
+pub(super) async fn listen(client: &Modern, id: Value, notifications: Value) -> EventReader {
     let response = client.post(id, "subscriptions/listen", json!({"notifications": notifications})).await;
     assert!(response.is_event_stream() && response.header("x-accel-buffering") == Some("no"));
     response.events()
 }
 
-async fn next(events: &mut EventReader) -> Value {
+pub(super) async fn next(events: &mut EventReader) -> Value {
     events.next_message().await.expect("the stream is open").1
 }
 

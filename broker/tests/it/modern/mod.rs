@@ -7,6 +7,8 @@ mod listening;
 mod observed;
 mod replicas;
 mod results;
+mod task_bridge;
+mod tasks;
 mod wires;
 
 use std::net::SocketAddr;
@@ -68,6 +70,7 @@ impl Modern {
         let name = match method {
             "tools/call" | "prompts/get" => params["name"].as_str(),
             "resources/read" => params["uri"].as_str(),
+            "tasks/get" | "tasks/update" | "tasks/cancel" => params["taskId"].as_str(),
             _ => None,
         };
         let mut headers =

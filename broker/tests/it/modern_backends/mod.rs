@@ -4,7 +4,7 @@ mod eras;
 mod inputs;
 mod notifications;
 mod requests;
-mod tasks;
+pub(crate) mod tasks;
 
 use testkit::{ModernBackend, TestBroker};
 

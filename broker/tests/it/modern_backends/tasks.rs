@@ -9,21 +9,21 @@ use super::{broker_with, on_both_wires};
 use crate::{tasks::wait_status, text_of};
 
 /// What is to be told of the task from now on.
-type Told = Arc<Mutex<Value>>;
+pub(crate) type Told = Arc<Mutex<Value>>;
 
-fn state(status: &str, more: Value) -> Value {
+pub(crate) fn state(status: &str, more: Value) -> Value {
     let mut state = json!({"taskId": "t-1", "status": status, "createdAt": "2026-01-01T00:00:00Z", "lastUpdatedAt": "2026-01-01T00:00:01Z",
         "ttlMs": 60000, "pollIntervalMs": 50});
     state.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     state
 }
 
-fn done(text: &str, is_error: bool) -> Value {
+pub(crate) fn done(text: &str, is_error: bool) -> Value {
     state("completed", json!({"result": {"resultType": "complete", "content": [{"type": "text", "text": text}], "isError": is_error}}))
 }
 
 /// A backend whose tool `job` becomes a task.
-fn with_task(backend: &ModernBackend, first: Value) -> Told {
+pub(crate) fn with_task(backend: &ModernBackend, first: Value) -> Told {
     let told = Told::new(Mutex::new(first));
     backend.tool("job", |_| async {
         let mut created = state("working", json!({}));
@@ -51,7 +51,7 @@ fn with_task(backend: &ModernBackend, first: Value) -> Told {
     told
 }
 
-fn needs_a_name() -> Value {
+pub(crate) fn needs_a_name() -> Value {
     let form =
         json!({"mode": "form", "message": "who?", "requestedSchema": {"type": "object", "properties": {"name": {"type": "string"}}}});
     state("input_required", json!({"inputRequests": {"who": {"method": "elicitation/create", "params": form}}}))

@@ -20,14 +20,14 @@ const SCORED: usize = 30;
 const ALSO_WANTED: [&str; 3] = ["server-session-lifecycle", "server-sse-polling", "json-schema-2020-12"];
 
 /// One check of a scenario.
-struct Check {
+pub(super) struct Check {
     id: String,
-    status: String,
+    pub(super) status: String,
     why: String,
 }
 
 /// The suite writes one folder per scenario, `{role}-{scenario}-{time}`, with a list of checks in it.
-fn verdicts(folder: &Path) -> BTreeMap<String, Vec<Check>> {
+pub(super) fn verdicts(folder: &Path) -> BTreeMap<String, Vec<Check>> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let mut scenarios = BTreeMap::new();
     for entry in std::fs::read_dir(folder).expect("the suite wrote its results") {
@@ -45,7 +45,7 @@ fn verdicts(folder: &Path) -> BTreeMap<String, Vec<Check>> {
 }
 
 /// Failures and warnings, one line each.
-fn complaints(scenarios: &BTreeMap<String, Vec<Check>>) -> Vec<String> {
+pub(super) fn complaints(scenarios: &BTreeMap<String, Vec<Check>>) -> Vec<String> {
     let bad = |check: &&Check| check.status == "FAILURE" || check.status == "WARNING";
     scenarios
         .iter()
@@ -78,7 +78,7 @@ async fn run_server_scenarios(ground: Ground, protocol: &str, selection: &[&str]
 /// Scenarios of 2026-07-28 whose tools answer with `input_required` by themselves, which the fixture only does towards a
 /// client of the revision: where the operator has the broker open a session with it there is nothing of that to see.
 const NEED_A_MODERN_LINK: [&str; 1] = ["input-required-result-"];
-/// The extension of tasks, which is not offered to such clients.
+/// The extension of tasks, whose tools this fixture does not have: `conformance_tasks` has them.
 const ALSO_NOT: [&str; 1] = ["tasks-"];
 /// A list that did not change is told of by the fixture to show that it can be; the broker tells of changes.
 const NOT_TOLD: [&str; 2] =

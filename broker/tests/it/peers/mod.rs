@@ -41,6 +41,7 @@ macro_rules! on_every_ground {
 mod admin_api;
 mod clients;
 mod conformance;
+mod conformance_tasks;
 mod eras;
 mod install;
 pub(crate) mod moves;

@@ -33,8 +33,14 @@ pub(super) async fn created(connection: &Arc<Connection>, link: &Arc<Link>, aske
     let result = answer.bytes(answer.result).unwrap_or_default();
     let task = BackendTask::read(result).ok_or_else(|| Failure::Protocol("the backend made a task without an id".to_owned()))?;
     match asker {
-        Asker::Call(_) => {
+        Asker::Call(call) => {
             let mut unfinished = Unfinished { link, id: Some(task.id.clone()) };
+            if let Some(handover) = &call.handover
+                && handover.offer(link, connection, &task).await
+            {
+                unfinished.id = None;
+                return Ok(answer.clone()); // nobody waits for more of the call itself
+            }
             let outcome = follow(link, asker, task).await?;
             unfinished.id = None;
             Ok(outcome)

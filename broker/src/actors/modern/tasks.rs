@@ -1,0 +1,105 @@
+//! What a client without a session asks about tasks (MCP 2026-07-28, extension of tasks). All from the store, so any replica
+//! answers, for whoever is the same principal of the same tenant; a task of anybody else is answered like one that never was.
+
+use bytes::Bytes;
+use protocol::{
+    envelope::Message,
+    error::{ErrorKind, Refusal},
+    method::Method,
+    modern::{inputs::InputResponses, results},
+};
+
+use super::{Request, Visitor};
+use crate::{
+    actors::tasks::{named_task, seen_by},
+    durable::{StoredTask, TaskAudience, TaskInput, TaskStatus, Wake, Write, Written, fault_point},
+    rules::modern_tasks::{self, NO_SESSION, Standing},
+};
+
+/// Whether it is one of the requests of the extension.
+pub fn is_about_tasks(method: Method) -> bool {
+    matches!(method, Method::TasksGet | Method::TasksUpdate | Method::TasksCancel)
+}
+
+/// A task, with what belongs to how it stands.
+pub(super) struct Seen {
+    pub(super) task: StoredTask,
+    outcome: Option<Vec<u8>>,
+    pub(super) inputs: Vec<TaskInput>,
+}
+
+impl Seen {
+    pub(super) fn standing(&self) -> Standing<'_> {
+        Standing { task: &self.task, outcome: self.outcome.as_deref(), inputs: &self.inputs }
+    }
+}
+
+impl Visitor {
+    /// The whole answer to a request about a task.
+    pub async fn answer_about_task(&self, request: &Request) -> Result<Bytes, Refusal> {
+        let absent = || Refusal::new(ErrorKind::MethodNotFound, "tasks are not offered here");
+        let server_info = self.shared.modern.tasks_offered_by(self).ok_or_else(absent)?;
+        let members = self.about_task(request).await?;
+        Ok(results::complete_response(&request.id, &members, None, &server_info))
+    }
+
+    async fn about_task(&self, request: &Request) -> Result<Vec<u8>, Refusal> {
+        let method = request.message.method;
+        if !request.meta.tasks {
+            return Err(modern_tasks::not_declared("tasks are for requests that declare their extension"));
+        }
+        let task = seen_by(&self.shared, &self.audience(), &named_task(&request.message)?).await?;
+        match method {
+            Method::TasksGet => {
+                let seen = self.seen(task).await?;
+                Ok(seen.standing().members(self.shared.task_settings().poll_interval).into_bytes())
+            }
+            // What is over stays as it is, and the answer is the same (same extension, Task Cancellation).
+            Method::TasksCancel if task.status.is_over() => Ok(Vec::new()),
+            Method::TasksCancel => self.shared.tasks.cancel_stored(&self.shared, &task).await.map(|_| Vec::new()),
+            _ => self.update(&task, &request.message).await.map(|()| Vec::new()),
+        }
+    }
+
+    pub(super) fn audience(&self) -> TaskAudience {
+        TaskAudience { tenant: self.tenant.id.clone(), principal: self.caller.principal.clone(), session: NO_SESSION }
+    }
+
+    /// What is to be shown of it.
+    pub(super) async fn seen(&self, task: StoredTask) -> Result<Seen, Refusal> {
+        let (durable, id) = (&self.shared.durable, &task.record.task);
+        let (mut outcome, mut inputs) = (None, Vec::new());
+        match task.status {
+            TaskStatus::Completed | TaskStatus::Failed => outcome = durable.timed("task_outcome", durable.store.task_outcome(id)).await?,
+            TaskStatus::InputRequired => inputs = durable.timed("task_inputs", durable.store.task_inputs(id)).await?,
+            TaskStatus::Working | TaskStatus::Cancelled => {}
+        }
+        Ok(Seen { task, outcome, inputs })
+    }
+
+    /// Stores what the client answers to what the task needs: all of it before it is acknowledged. The first answer to each
+    /// counts, so that to say it again does no harm.
+    async fn update(&self, task: &StoredTask, message: &Message) -> Result<(), Refusal> {
+        if message.fields.input_responses.is_none() {
+            return Err(Refusal::new(ErrorKind::InvalidParams, "params.inputResponses is missing"));
+        }
+        let (durable, id) = (&self.shared.durable, &task.record.task);
+        let responses = InputResponses::parse(message)?;
+        if task.status != TaskStatus::InputRequired || responses.answers.is_empty() {
+            return Ok(());
+        }
+        let inputs = durable.timed("task_inputs", durable.store.task_inputs(id)).await?;
+        let mut stored = false;
+        for (number, answer) in modern_tasks::answers(&inputs, &responses)? {
+            match durable.write(Write::AnswerInput { task: id.clone(), number, answer }).await? {
+                Written::Done => stored = true,
+                _ => self.shared.metrics.dropped_answer("late"),
+            }
+        }
+        if stored {
+            fault_point::passed("task.input.answered");
+            durable.hot.wake(Wake::Task { task: id.clone(), session: task.record.session });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,160 @@
+//! A request as it is on its way in a stand-in: what an exchange waits for, leaves here while its client gathers input, and
+//! hands to a task.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use protocol::ids::RequestId;
+use tokio::sync::oneshot;
+
+use super::{parked::answer_frame, stand_in::Lease};
+use crate::{
+    actors::{
+        call::Call,
+        session::Session,
+        stream::{Next, Reader},
+        tasks::{Tasks, Unheard},
+    },
+    limits::PROMOTE_AGAIN_AFTER,
+    rules::{modern, tasks},
+};
+
+/// Dropped, it is cancelled.
+#[derive(Debug)]
+pub struct UnderWay {
+    lease: Lease,
+    id: RequestId,
+    reader: Reader,
+}
+
+impl UnderWay {
+    pub(super) fn new(lease: Lease, id: RequestId, reader: Reader) -> Self {
+        Self { lease, id, reader }
+    }
+
+    /// What comes of it next. Cancel-safe.
+    pub async fn next(&mut self) -> Next {
+        let next = self.reader.next().await;
+        if matches!(next, Next::Event(_)) {
+            self.lease.prove();
+        }
+        next
+    }
+
+    /// Its call has not ended meanwhile.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.session().has_in_flight(&self.id)
+    }
+
+    pub fn session(&self) -> &Arc<Session> {
+        self.lease.session()
+    }
+
+    /// It has a connection to its backend to itself.
+    pub(super) fn is_alone(&self) -> bool {
+        self.lease.is_alone()
+    }
+
+    /// Answers a question of the backend for the client.
+    pub(super) fn answer(&self, number: u64, answer: &Bytes) {
+        if let Some(message) = tasks::decoded(answer_frame(number, answer)) {
+            self.session().answer(&message);
+        }
+    }
+
+    fn call(&self) -> Option<Arc<Call>> {
+        self.session().call(&self.id)
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        if self.is_under_way() {
+            self.lease.retire();
+        }
+        self.session().cancel_request(&self.id);
+    }
+}
+
+/// Whether and when a call becomes a task.
+#[derive(Debug)]
+pub(super) struct Promoting {
+    /// `None`: only where the backend makes a task of it.
+    due: Option<Instant>,
+    /// Of a call whose client takes a task for an answer.
+    call: Option<Arc<Call>>,
+    attempt: Option<oneshot::Receiver<Promoted>>,
+}
+
+/// What came of an attempt.
+#[derive(Debug)]
+enum Promoted {
+    Task(Unheard),
+    /// It goes on as it was.
+    Stays(UnderWay),
+}
+
+impl Promoting {
+    /// `may`: its client said so with this request.
+    pub(super) fn new(under_way: Option<&UnderWay>, may: bool, after: Option<Duration>) -> Self {
+        let call = under_way.filter(|under_way| under_way.session().becomes_tasks).and_then(UnderWay::call);
+        // It may have been begun by a request that said something else.
+        if let Some(handover) = call.as_ref().and_then(|call| call.handover.as_ref()) {
+            handover.accept(may);
+        }
+        let call = call.filter(|_| may);
+        Self { due: after.filter(|_| call.is_some()).map(|after| Instant::now() + after), call, attempt: None }
+    }
+
+    /// Resolves when it is time to make a task of the call. Cancel-safe.
+    pub(super) async fn is_time(&self) {
+        let Some(handover) = self.call.as_ref().and_then(|call| call.handover.as_ref()) else { return std::future::pending().await };
+        match self.due {
+            Some(due) => {
+                let _sooner = tokio::time::timeout_at(due.into(), handover.offered()).await;
+            }
+            None => handover.offered().await,
+        }
+    }
+
+    /// Begins to make a task of it: whoever goes away meanwhile takes the call, or the task, along.
+    pub(super) fn attempt(&mut self, request: &super::Request, under_way: UnderWay) {
+        let (tell, attempt) = oneshot::channel();
+        self.attempt = Some(attempt);
+        let (call, message) = (self.call.clone(), modern::for_session(&request.message, &under_way.id));
+        let running = under_way.session().shared.running.clone();
+        running.spawn(async move {
+            let promoted = match (call, message) {
+                (Some(call), Ok(message)) => match Tasks::promote(message, under_way, call).await {
+                    Ok(task) => Promoted::Task(task),
+                    Err(under_way) => Promoted::Stays(under_way),
+                },
+                _ => Promoted::Stays(under_way),
+            };
+            drop(tell.send(promoted)); // unheard: it is cancelled
+        });
+    }
+
+    /// What came of the attempt that is being made. `None`: there is none. Cancel-safe.
+    pub(super) async fn outcome(&mut self) -> Option<Result<Unheard, Option<UnderWay>>> {
+        let outcome = self.attempt.as_mut()?.await;
+        self.attempt = None;
+        Some(match outcome {
+            Ok(Promoted::Task(task)) => Ok(task),
+            Ok(Promoted::Stays(under_way)) => {
+                // The backend's task is followed by the call itself.
+                if let Some(handover) = self.call.as_ref().and_then(|call| call.handover.as_ref()) {
+                    drop(handover.take());
+                }
+                self.due = self.due.map(|_| Instant::now() + PROMOTE_AGAIN_AFTER);
+                Err(Some(under_way))
+            }
+            Err(_) => Err(None),
+        })
+    }
+}
+
+const _: () = assert!(PROMOTE_AGAIN_AFTER.as_millis() >= 1_000); // a store that is away is not asked all the time

@@ -1,0 +1,54 @@
+//! Tasks, counted.
+
+use prometheus::{IntCounterVec, IntGaugeVec};
+use storage::TaskStatus;
+
+use super::{Declare, Metrics};
+
+pub(super) struct TaskMetrics {
+    stored: IntGaugeVec,
+    transitions: IntCounterVec,
+    promotions: IntCounterVec,
+}
+
+/// What came of making a task of a call that was on its way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Promotion {
+    Made,
+    /// It could not be stored, or there are too many: the call goes on as it was.
+    Refused,
+}
+
+impl TaskMetrics {
+    pub(super) fn new(declare: &Declare<'_>) -> Self {
+        Self {
+            stored: declare.gauges("mcp_tasks", "Tasks known to the broker, by last status.", &["status"]),
+            transitions: declare.counters("mcp_task_transitions_total", "Changes of a task's status, by the new one.", &["to"]),
+            promotions: declare.counters(
+                "mcp_task_promotions_total",
+                "Calls that were to become tasks on their way, by whether they did.",
+                &["outcome"],
+            ),
+        }
+    }
+}
+
+impl Metrics {
+    pub fn task_transition(&self, to: &'static str) {
+        self.tasks.transitions.with_label_values(&[to]).inc();
+    }
+
+    /// How many tasks the database holds in a status.
+    pub fn stored_tasks(&self, status: TaskStatus, count: u64) {
+        self.tasks.stored.with_label_values(&[status.name()]).set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// A call was to become a task on its way.
+    pub fn promoted(&self, promotion: Promotion) {
+        let label = match promotion {
+            Promotion::Made => "made",
+            Promotion::Refused => "refused",
+        };
+        self.tasks.promotions.with_label_values(&[label]).inc();
+    }
+}
