@@ -263,13 +263,13 @@ async fn br_02_a_pipe_that_can_not_tell_calls_apart_carries_one_at_a_time() {
     let client = Modern::of(&broker, "/mcp/b").with(json!({"elicitation": {}}));
     let mut parked = Vec::new();
     for _ in 0..3 {
-        parked.push(client.call("elicit", json!({})).await);
+        parked.push(client.call("elicit", json!({"message": "who?"})).await);
     }
     assert!(pipe.accepted() >= 4, "each has a connection of its own, beside that of the catalog");
     for (number, required) in parked.iter().enumerate().rev() {
         let (key, _) = only(required);
         let answer = json!({key: {"action": "accept", "content": {"n": number}}});
-        let done = client.retry("elicit", json!({}), &required["requestState"], answer).await;
+        let done = client.retry("elicit", json!({"message": "who?"}), &required["requestState"], answer).await;
         assert!(text_of(&done["result"]).contains(&format!("\"n\":{number}")), "{done}");
     }
     let before = pipe.accepted();
