@@ -12,7 +12,7 @@ mod openings;
 
 use std::{path::Path, process::ExitCode};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use benches::Scale;
 
 use crate::ground::{Core, Ground};
@@ -29,18 +29,35 @@ fn main() -> ExitCode {
 
 async fn report(scale: Scale) -> anyhow::Result<()> {
     let ground = Ground::start(scale).await?;
-    let sections = [
-        calls::table(&ground, scale).await?,
-        lists::table(&ground, scale).await?,
-        crowd::table(&ground, scale).await?,
-        openings::table(&ground, scale).await?,
-    ];
-    let text = sections.concat();
-    println!("\n{text}");
+    let mut report = Report::default();
+    report.add("calls", calls::table(&ground, scale).await);
+    report.add("lists", lists::table(&ground, scale).await);
+    report.add("crowd", crowd::table(&ground, scale).await);
+    report.add("openings", openings::table(&ground, scale).await);
     if std::env::args().any(|argument| argument == "--write") && scale == Scale::Full {
-        write(Path::new(PAGE), &text)?;
+        write(Path::new(PAGE), &report.text)?;
     }
+    ensure!(report.failed.is_empty(), "{}", report.failed.join("\n"));
     Ok(())
+}
+
+/// What was measured so far. A table that could not be made costs none of the others, which took minutes.
+#[derive(Default)]
+struct Report {
+    text: String,
+    failed: Vec<String>,
+}
+
+impl Report {
+    fn add(&mut self, name: &str, table: anyhow::Result<String>) {
+        match table {
+            Ok(table) => {
+                println!("\n{table}");
+                self.text += &table;
+            }
+            Err(error) => self.failed.push(format!("{name}: {error:#}")),
+        }
+    }
 }
 
 /// Between the page's marks.

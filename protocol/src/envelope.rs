@@ -58,8 +58,8 @@ pub struct Message {
     pub result: Option<Span>,
     /// The error object.
     pub error: Option<Span>,
-    /// Values inside params, result or error.
-    pub fields: Fields,
+    /// Values inside params, result or error. On the heap: there are many, and messages are moved often.
+    pub fields: Box<Fields>,
 }
 
 /// How the members of `_meta` begin that are between a client and the broker.
@@ -181,7 +181,7 @@ struct Envelope {
     params: Option<(Span, ValueKind)>,
     result: Option<(Span, ValueKind)>,
     error: Option<(Span, ValueKind)>,
-    fields: Fields,
+    fields: Box<Fields>,
     duplicate: Option<&'static str>,
 }
 
@@ -220,7 +220,7 @@ impl Envelope {
 
     /// Reads params or result.
     fn read_body(&mut self, walker: &mut Walker<'_>) -> Span {
-        let (fields, duplicate) = (&mut self.fields, &mut self.duplicate);
+        let (fields, duplicate) = (&mut *self.fields, &mut self.duplicate);
         object(walker, |walker, key| match key {
             "name" => set(&mut fields.name, walker.skip(), "name", duplicate),
             "uri" => set(&mut fields.uri, walker.skip(), "uri", duplicate),
@@ -259,7 +259,7 @@ impl Envelope {
     }
 
     fn read_error(&mut self, walker: &mut Walker<'_>) -> Span {
-        let (fields, duplicate) = (&mut self.fields, &mut self.duplicate);
+        let (fields, duplicate) = (&mut *self.fields, &mut self.duplicate);
         object(walker, |walker, key| match key {
             "code" => set(&mut fields.error_code, walker.skip(), "error.code", duplicate),
             "message" => set(&mut fields.error_message, walker.skip(), "error.message", duplicate),

@@ -55,6 +55,13 @@ impl tower_service::Service<Uri> for Connector {
 }
 
 impl Connector {
+    /// A connection without TLS.
+    pub(crate) async fn tcp(&self, uri: &Uri) -> Result<TcpStream, SendError> {
+        let host = host_without_brackets(uri.host().unwrap_or_default());
+        let connected = timeout(self.connect_timeout, open(host, uri.port_u16().unwrap_or(80), &self.egress)).await;
+        connected.unwrap_or(Err(ConnectError::Timeout)).map_err(SendError::from)
+    }
+
     async fn connect(&self, uri: &Uri) -> Result<Connection, ConnectError> {
         let secure = uri.scheme() == Some(&http::uri::Scheme::HTTPS);
         let host = host_without_brackets(uri.host().unwrap_or_default());

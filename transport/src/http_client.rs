@@ -1,16 +1,19 @@
 //! The broker's one HTTP client: pooled connections, HTTP/1.1 and HTTP/2, verified TLS, egress policy.
 //!
-//! Called by HTTP links. It follows no redirect, keeps no cookie, uses no proxy and decodes nothing: what the backend
+//! Called by HTTP links. Without TLS it speaks HTTP/1.1 by itself ([`crate::http1`]), which costs a fraction of what the
+//! library does. It follows no redirect, keeps no cookie, uses no proxy and decodes nothing: what the backend
 //! answered is what the caller sees. An error tells whether the request can have reached the backend, which is what
 //! decides whether it may be sent again.
 
 use std::error::Error;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::{Request, Response};
-use http_body::Body;
+use http::{Request, Response, uri::Scheme};
+use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper_util::client::legacy::{Client, Error as ClientError};
@@ -21,6 +24,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::connect::Connector;
 use crate::egress::EgressPolicy;
+use crate::http1::{BodyBroken, Http1Body, Pool};
 use crate::peer::PeerIdentityError;
 use crate::send_error::SendError;
 use crate::tls::{ClientIdentity, presenting, trust};
@@ -73,7 +77,11 @@ pub enum TlsSetupError {
 /// A shared client; clones use the same connections.
 #[derive(Clone)]
 pub struct HttpClient {
+    /// Where there is TLS.
     client: Client<Connector, Full<Bytes>>,
+    /// Where there is none.
+    plain: Pool,
+    connector: Connector,
     config: Arc<HttpClientConfig>,
 }
 
@@ -111,18 +119,85 @@ impl HttpClient {
             .http2_max_header_list_size(u32::try_from(head_bytes_max).unwrap_or(u32::MAX))
             .http2_keep_alive_interval(Some(HTTP2_PING_INTERVAL))
             .http2_keep_alive_timeout(HTTP2_PING_TIMEOUT)
-            .build(connector);
-        Ok(Self { client, config })
+            .build(connector.clone());
+        let plain = Pool::new(config.idle_timeout, config.idle_per_host, head_bytes_max);
+        Ok(Self { client, plain, connector, config })
     }
 
     /// Sends the request and waits for the response's head. The URI is absolute, as [`crate::parse_http_url`] makes it.
     ///
     /// Waits without limit for the response; the caller bounds the call as a whole.
-    pub async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, SendError> {
+    pub async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<ResponseBody>, SendError> {
         if request.uri().scheme().is_none() || request.uri().host().is_none() {
             return Err(SendError::Connect { reason: format!("{} is not an absolute http url", request.uri()) });
         }
-        self.client.request(request).await.map_err(|error| classify(&error))
+        if request.uri().scheme() == Some(&Scheme::HTTP) {
+            let uri = request.uri().clone();
+            let response = self.plain.send(request.map(bytes_of), || async move { self.connector.tcp(&uri).await }).await?;
+            return Ok(response.map(|body| ResponseBody(Kind::Plain(body))));
+        }
+        // Boxed: those above would be moved with room for it.
+        let response = Box::pin(self.client.request(request)).await.map_err(|error| classify(&error))?;
+        Ok(response.map(|body| ResponseBody(Kind::General(body))))
+    }
+}
+
+fn bytes_of(mut body: Full<Bytes>) -> Bytes {
+    match Pin::new(&mut body).poll_frame(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
+        Poll::Ready(_) | Poll::Pending => Bytes::new(),
+    }
+}
+
+/// The body of a response. Dropped before its end, it ends what carries it.
+#[derive(Debug)]
+pub struct ResponseBody(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    Plain(Http1Body),
+    General(Incoming),
+}
+
+impl ResponseBody {
+    /// [`read_body`], with a single copy where the length was announced.
+    pub async fn whole(self, bytes_max: usize) -> Result<Bytes, BodyError> {
+        match self.0 {
+            Kind::General(body) => read_body(body, bytes_max).await,
+            Kind::Plain(body) => match body.exact_bytes().map(usize::try_from) {
+                Some(Ok(bytes)) if bytes <= bytes_max => {
+                    body.all(bytes).await.map_err(|error| BodyError::Aborted { reason: error.to_string() })
+                }
+                Some(_) => Err(BodyError::TooLarge { max: bytes_max }),
+                None => read_body(body, bytes_max).await,
+            },
+        }
+    }
+}
+
+impl Body for ResponseBody {
+    type Data = Bytes;
+    type Error = BodyBroken;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyBroken>>> {
+        match &mut self.0 {
+            Kind::Plain(body) => Pin::new(body).poll_frame(context),
+            Kind::General(body) => Pin::new(body).poll_frame(context).map_err(BodyBroken::from),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.0 {
+            Kind::Plain(body) => body.is_end_stream(),
+            Kind::General(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.0 {
+            Kind::Plain(body) => body.size_hint(),
+            Kind::General(body) => body.size_hint(),
+        }
     }
 }
 

@@ -11,6 +11,7 @@ mod connect_error;
 pub mod descriptors;
 pub mod egress;
 pub mod frame;
+mod http1;
 pub mod http_client;
 pub mod lines;
 pub mod peer;
@@ -29,7 +30,8 @@ pub use child_process::{Child, ChildLimits, ChildProcess, ChildSpec, INHERITED_E
 pub use connect_error::ConnectError;
 pub use egress::{Cidr, CidrError, Denied, DeniedReason, EgressPolicy};
 pub use frame::{CLOSE_TIMEOUT, FrameSink, FrameSource, Goodbye, ReadError, WriteError, farewell};
-pub use http_client::{BodyError, HttpClient, HttpClientConfig, TlsSetupError, read_body};
+pub use http_client::{BodyError, HttpClient, HttpClientConfig, ResponseBody, TlsSetupError, read_body};
+pub use http1::BodyBroken;
 pub use lines::{LineReader, LineWriter};
 pub use peer::{PeerClient, PeerIdentity, PeerIdentityError, PeerServer};
 pub use send_error::SendError;

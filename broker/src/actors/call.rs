@@ -1,13 +1,16 @@
 //! A client's request on its way to one backend and back: exactly one answer, whatever happens.
 //!
-//! Each call is one task. It ends in [`Call::settle`], and only there: with the backend's answer, a refusal, a timeout, or
+//! Each call is one future ([`Underway`]), carried out by whoever waits for the answer or by a task of its own. It ends in [`Call::settle`], and only there: with the backend's answer, a refusal, a timeout, or
 //! (after the client's cancellation) with nothing.
 
 use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
+    task::{Context, Poll},
     time::{Duration, Instant},
 };
 
@@ -22,8 +25,14 @@ use protocol::{
     older,
     splice::Splice,
 };
-use tokio::sync::{Notify, oneshot};
-use tokio_util::sync::CancellationToken;
+use tokio::{
+    runtime::Handle,
+    sync::{Notify, oneshot},
+};
+use tokio_util::{
+    sync::CancellationToken,
+    task::{TaskTracker, task_tracker::TaskTrackerToken},
+};
 
 use super::{
     asker::{Asker, Carried},
@@ -143,6 +152,47 @@ impl Handover {
     /// The call is a task's from now on.
     pub fn taken_over(&self) {
         self.done.store(true, Ordering::Release);
+    }
+}
+
+/// A call that is being carried out: by whoever polls it, so that a call whose client waits for it on a connection of its own
+/// costs no task and no waking of one by another. Dropped before its end it goes on as a task (MCP 2025-11-25, Transports: a
+/// client that hangs up cancels nothing).
+pub struct Underway {
+    /// `None` once it is over. On the heap, so that it is not moved on its way.
+    work: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    running: TaskTracker,
+    /// A drain waits for it, whoever carries it out.
+    _running: TaskTrackerToken,
+}
+
+impl Underway {
+    pub(super) fn new(work: Pin<Box<dyn Future<Output = ()> + Send>>, running: &TaskTracker) -> Self {
+        Self { work: Some(work), running: running.clone(), _running: running.token() }
+    }
+}
+
+impl Future for Underway {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let Some(work) = &mut self.work else { return Poll::Ready(()) };
+        // A panic ends the call, which is answered all the same, and not the connection it is polled for.
+        let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context)));
+        if matches!(polled, Ok(Poll::Pending)) {
+            return Poll::Pending;
+        }
+        self.work = None;
+        Poll::Ready(())
+    }
+}
+
+impl Drop for Underway {
+    fn drop(&mut self) {
+        // Without a runtime the process is at its end.
+        if let (Some(work), Ok(runtime)) = (self.work.take(), Handle::try_current()) {
+            self.running.spawn_on(work, &runtime);
+        }
     }
 }
 
@@ -420,5 +470,33 @@ fn outcome(method: Method, ending: &Ending) -> Outcome {
         Ending::Refused(_) => Outcome::Refused,
         Ending::Cancelled => Outcome::Cancelled,
         Ending::TimedOut => Outcome::Timeout,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_call_that_is_dropped_goes_on_and_one_that_panics_is_over() {
+        let running = TaskTracker::new();
+        let (begin, begun) = oneshot::channel::<()>();
+        let (tell, told) = oneshot::channel();
+        let work = async move {
+            let _ = begun.await;
+            let _ = tell.send(());
+        };
+        let mut call = Underway::new(Box::pin(work), &running);
+        assert!(poll_fn(|context| Poll::Ready(Pin::new(&mut call).poll(context).is_pending())).await);
+        drop(call);
+        begin.send(()).unwrap();
+        told.await.unwrap();
+        Underway::new(Box::pin(async { panic!("inside a call") }), &running).await;
+        running.close();
+        running.wait().await;
     }
 }

@@ -5,6 +5,7 @@
 //! Once its client can come back to it, it is logged too, in the order things happen to it, and outlives the process.
 
 mod batch;
+mod beside;
 mod places;
 mod waiting;
 

@@ -3,8 +3,10 @@
 //! Only URIs that name a backend's resources are touched (MCP 2025-11-25: embedded resources, resource links, resource
 //! contents, `data.uri` of a not-found error, the `ui://` link of a tool); every other byte stays the backend's.
 
+use std::sync::LazyLock;
+
 use bytes::Bytes;
-use memchr::memmem;
+use memchr::memmem::Finder;
 use protocol::{
     envelope::Message,
     ids::BackendId,
@@ -13,6 +15,9 @@ use protocol::{
 };
 
 use super::{catalog::Endpoint, names};
+
+/// Made once: making it costs more than looking through a short answer.
+static URI: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"uri"));
 
 /// A list entry with its exposed name in place of its own.
 pub fn expose_entry(backend: &BackendId, native: &Bytes, entry: Value<'_>, key: Value<'_>, exposed_key: &str) -> Bytes {
@@ -43,7 +48,7 @@ pub fn resource_uris(answer: &Message) -> Vec<(Span, String)> {
     let Some(span) = answer.result.or(answer.error) else { return Vec::new() };
     let text = span.of(&answer.frame);
     // Most answers hold no URI at all; looking for the word is far cheaper than a second parse.
-    if memmem::find(text, b"uri").is_none() {
+    if URI.find(text).is_none() {
         return Vec::new();
     }
     let Ok(document) = Document::parse(text, &json::Limits::default()) else { return Vec::new() };

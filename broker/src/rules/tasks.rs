@@ -3,9 +3,10 @@
 //!
 //! Invariant: nothing here lets a call be carried out twice unless the tool says that this is harmless.
 
-use std::time::Duration;
+use std::{sync::LazyLock, time::Duration};
 
 use bytes::Bytes;
+use memchr::memmem::Finder;
 use protocol::{
     envelope::{Kind, Message},
     error::{ErrorKind, Refusal},
@@ -227,11 +228,14 @@ fn for_people(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(STATUS_MESSAGE_CHARS_MAX).collect()
 }
 
+/// Made once: making it costs more than looking through a short result.
+static IS_ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"isError"));
+
 /// A tool that ran and failed says so in its result (MCP 2025-11-25, Tools: Error Handling).
 pub fn is_tool_error(answer: &Message) -> bool {
     let Some(result) = answer.bytes(answer.result) else { return false };
     // Few results have the member; looking for the word is far cheaper than a second parse.
-    if memchr::memmem::find(result, b"isError").is_none() {
+    if IS_ERROR.find(result).is_none() {
         return false;
     }
     parsed(result).is_ok_and(|document| document.root().get("isError").and_then(|value| value.as_bool()) == Some(true))

@@ -25,7 +25,11 @@ use super::{
     local::{Cancellation, Request},
 };
 use crate::{
-    actors::{call::Call, stream::EventStream, tasks::named_task},
+    actors::{
+        call::{Call, Underway},
+        stream::EventStream,
+        tasks::named_task,
+    },
     metrics::Outcome,
     rules::{
         catalog::Endpoint,
@@ -83,11 +87,16 @@ impl Drop for Settling {
 impl Session {
     /// Takes a request. Its answer comes on `stream`; an `Err` is the answer, and nothing was begun.
     pub fn submit(self: &Arc<Self>, message: Message, stream: &Arc<EventStream>) -> Result<(), Refusal> {
+        self.take(message, stream).map(drop) // what is dropped goes on by itself
+    }
+
+    /// [`Session::submit`] for who waits for the answer and can carry out meanwhile what has to be done for it.
+    pub fn take(self: &Arc<Self>, message: Message, stream: &Arc<EventStream>) -> Result<Option<Underway>, Refusal> {
         let request = self.observe(&message);
         request::within(request, || self.submit_observed(message, stream))
     }
 
-    fn submit_observed(self: &Arc<Self>, message: Message, stream: &Arc<EventStream>) -> Result<(), Refusal> {
+    fn submit_observed(self: &Arc<Self>, message: Message, stream: &Arc<EventStream>) -> Result<Option<Underway>, Refusal> {
         let begun = Instant::now();
         let method = message.method;
         let result = self.submit_inner(message, stream, begun);
@@ -119,7 +128,12 @@ impl Session {
         }
     }
 
-    fn submit_inner(self: &Arc<Self>, mut message: Message, stream: &Arc<EventStream>, begun: Instant) -> Result<(), Refusal> {
+    fn submit_inner(
+        self: &Arc<Self>,
+        mut message: Message,
+        stream: &Arc<EventStream>,
+        begun: Instant,
+    ) -> Result<Option<Underway>, Refusal> {
         let id = message.id.clone().ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
         // Before any work: nothing of this looks further than a few numbers. A ping only asks whether somebody is there.
         if message.method != Method::Ping {
@@ -145,14 +159,14 @@ impl Session {
         }
         let method = message.method;
         let request = Request { id: id.clone(), method, stream, begun };
-        match decision {
+        let begun = match decision {
             Decision::Answer(result) => {
                 let result = self.reader().result(method, &result).map_or(result, Bytes::from);
                 let _cut = stream.push(Instant::now(), EventKind::Answer, handshake::success(&id, &result));
                 self.request_finished(method, Outcome::Ok, begun);
                 Ok(())
             }
-            Decision::Forward(plan) => self.start_call(message, id, stream, plan),
+            Decision::Forward(plan) => return self.start_call(message, id, stream, plan).map(Some),
             Decision::CreateTask(plan, target) => {
                 self.note_backend(&plan.backend, Some(&target.tool));
                 self.in_background(request, Cancellation::Nothing, |session| session.create_task(message, id, plan, target))
@@ -172,7 +186,8 @@ impl Session {
                 let cursor = message.text(message.fields.cursor).map(|cursor| cursor.into_owned());
                 self.in_background(request, Cancellation::Waiting, |session| session.list_tasks(cursor))
             }
-        }
+        };
+        begun.map(|()| None)
     }
 
     /// A resource of a stream of notifications is held to what a subscription is held to.
@@ -221,13 +236,12 @@ impl Session {
         if state.in_flight.contains_key(id) { Err(id_in_flight()) } else { Ok(()) }
     }
 
-    fn start_call(self: &Arc<Self>, message: Message, id: RequestId, stream: &Arc<EventStream>, plan: Plan) -> Result<(), Refusal> {
+    fn start_call(self: &Arc<Self>, message: Message, id: RequestId, stream: &Arc<EventStream>, plan: Plan) -> Result<Underway, Refusal> {
         let Plan { backend, edits, names, .. } = plan;
         self.note_backend(&backend, names.tool().map(|tool| tool.name.as_str()));
         let call = Call::new(&message, id.clone(), self, stream, backend, names.tool());
         self.begin(id, InFlight::Call(call.clone()))?;
-        self.shared.running.spawn(request::carried(call.run(message, edits)));
-        Ok(())
+        Ok(Underway::new(Box::pin(request::carried(call.run(message, edits))), &self.shared.running))
     }
 
     /// Counts a request in, if there is room for it and its id is free. [`Session::leave`] counts it out.

@@ -89,7 +89,8 @@ pub(in crate::listeners) async fn handle_replica(broker: &Arc<Broker>, request: 
 async fn served(broker: &Arc<Broker>, reach: Reach<'_>, request: Request<Incoming>) -> Response<Body> {
     let context = request::header_context(request.headers(), broker.shared.traces.are_on());
     let work = async {
-        match dispatch(broker, reach, request).await {
+        // Boxed: what is around it is moved with room for it, and each time it is begun.
+        match Box::pin(dispatch(broker, reach, request)).await {
             Ok(response) => response,
             Err(Rejected { refusal, id, .. }) => answer::refusal(&broker.shared, &refusal, id.as_ref()),
         }

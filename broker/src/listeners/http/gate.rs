@@ -119,13 +119,14 @@ fn accepts(headers: &HeaderMap, wanted: &str) -> bool {
     }
     let (kind, _) = wanted.split_once('/').unwrap_or((wanted, ""));
     listed.filter_map(|value| value.to_str().ok()).flat_map(|text| text.split(',')).any(|range| {
-        let mut parts = range.split(';').map(|part| part.trim().to_ascii_lowercase());
+        let mut parts = range.split(';').map(str::trim);
         let range = parts.next().unwrap_or_default();
         // RFC 9110, 12.4.2: a weight of 0 means not acceptable.
-        if parts.any(|part| part.strip_prefix("q=").is_some_and(|weight| weight.parse() == Ok(0.0))) {
+        if parts.any(|part| part.split_once('=').is_some_and(|(name, weight)| name.eq_ignore_ascii_case("q") && weight.parse() == Ok(0.0)))
+        {
             return false;
         }
-        range == wanted || range == "*/*" || range.strip_suffix("/*").is_some_and(|of| of == kind)
+        range.eq_ignore_ascii_case(wanted) || range == "*/*" || range.strip_suffix("/*").is_some_and(|of| of.eq_ignore_ascii_case(kind))
     })
 }
 

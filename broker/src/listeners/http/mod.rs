@@ -71,7 +71,7 @@ pub async fn serve(broker: Arc<Broker>, listener: TcpListener, door: Door, stop:
             };
             let (begun, unsent) = (Arc::new(Notify::new()), Arc::new(Unsent::default()));
             let certified = door.certified(&stream);
-            let floor = Floor { certified: certified.clone(), ..floor };
+            let floor = Arc::new(Floor { certified: certified.clone(), ..floor });
             let connection = serve_connection(&broker, &gate, stream, floor, &begun, &unsent);
             let head_time = broker.shared.config.timeouts.request_read;
             if let Err(error) = attended(watcher.watch(connection), &begun, head_time, &unsent, certified).await {
@@ -101,7 +101,7 @@ fn serve_connection(
     broker: &Arc<Broker>,
     gate: &Arc<Gate>,
     stream: Stream,
-    floor: Floor,
+    floor: Arc<Floor>,
     begun: &Arc<Notify>,
     unsent: &Arc<Unsent>,
 ) -> impl hyper_util::server::graceful::GracefulConnection<Error = Box<dyn std::error::Error + Send + Sync>> + Send + 'static {
@@ -136,8 +136,8 @@ fn serve_connection(
         async move {
             // Boxed: the future of every request has room for its largest part, and is moved with it.
             let mut response = match request.uri().path() {
-                path if websocket::is_meant(path) => Box::pin(websocket::handle(&broker, &gate, request, floor)).await,
-                path if legacy::is_meant(path) => Box::pin(legacy::handle(&broker, &gate, request, floor)).await,
+                path if websocket::is_meant(path) => Box::pin(websocket::handle(&broker, &gate, request, Floor::clone(&floor))).await,
+                path if legacy::is_meant(path) => Box::pin(legacy::handle(&broker, &gate, request, Floor::clone(&floor))).await,
                 _ => exchange::handle(&broker, &gate, request).await,
             };
             // The goodbye of HTTP/1: its client opens its next connection where somebody stays. (HTTP/2 has GOAWAY.)

@@ -8,17 +8,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::stream;
 use http::{HeaderMap, Response, StatusCode};
-use memchr::memmem;
 use protocol::{
     envelope::{Kind, Message, Rejected},
     error::{ErrorKind, Refusal},
     ids::RequestId,
     json::Limits,
     method::Method,
-    modern::{
-        META_PROTOCOL_VERSION,
-        headers::{self, METHOD, NAME, PARAM_PREFIX, PROTOCOL_VERSION},
-    },
+    modern::headers::{self, METHOD, NAME, PARAM_PREFIX, PROTOCOL_VERSION},
     version::Version,
 };
 
@@ -40,28 +36,28 @@ use crate::{
 
 const TRANSPORT: &str = "http";
 
-/// The message, if it is one of this revision. Most are not, and those are not read twice.
-pub(super) fn read(headers: &HeaderMap, frame: &Bytes, limits: &Limits) -> Result<Option<Message>, Rejected> {
+/// What a body turned out to be.
+pub(super) enum Read {
+    /// A message of this revision.
+    Modern(Message),
+    /// One of a session, or one to open a session with.
+    OfSession(Message),
+    /// Maybe a batch: how it is read depends on its session.
+    Unread,
+}
+
+/// Reads a body, once, whichever revision it is of.
+pub(super) fn read(headers: &HeaderMap, frame: &Bytes, limits: &Limits) -> Result<Read, Rejected> {
     let names_it = headers.get(PROTOCOL_VERSION).is_some_and(|version| version.as_bytes() == Version::V2026_07_28.as_str().as_bytes());
-    let may_be = names_it || headers.contains_key(METHOD) || memmem::find(frame, META_PROTOCOL_VERSION.as_bytes()).is_some();
     let is_array = frame.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
-    if is_array && names_it {
-        return Err(Rejected::new(Refusal::new(ErrorKind::InvalidRequest, "there are no batches in 2026-07-28"), None));
-    }
-    if is_array || !(may_be || has_modern_method(frame)) {
-        return Ok(None);
+    if is_array {
+        let none = || Rejected::new(Refusal::new(ErrorKind::InvalidRequest, "there are no batches in 2026-07-28"), None);
+        return if names_it { Err(none()) } else { Ok(Read::Unread) };
     }
     let message = Message::decode(frame.clone(), limits)?;
     // What opens a session is told by itself.
     let is_modern = message.is_modern() || (names_it && message.method != Method::Initialize);
-    Ok(is_modern.then_some(message))
-}
-
-/// Methods that no other revision has, in a request that lacks the rest.
-fn has_modern_method(frame: &[u8]) -> bool {
-    [Method::ServerDiscover, Method::SubscriptionsListen, Method::TasksUpdate]
-        .iter()
-        .any(|method| memmem::find(frame, method.name().as_bytes()).is_some())
+    Ok(if is_modern { Read::Modern(message) } else { Read::OfSession(message) })
 }
 
 impl Asked<'_> {

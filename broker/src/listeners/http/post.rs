@@ -28,6 +28,7 @@ use super::{
 };
 use crate::{
     actors::{
+        call::Underway,
         session::{Session, session_moved},
         stream::{Ended, EventStream, Next, Reader},
     },
@@ -57,11 +58,14 @@ impl Asked<'_> {
         if shared.overload.is_over() {
             self.refuse_requests(&frame, &limits)?;
         }
-        if let Some(message) = modern::read(headers, &frame, &limits)? {
-            return self.serve_modern(message, &frame).await;
-        }
+        let mut read = match modern::read(headers, &frame, &limits)? {
+            modern::Read::Modern(message) => return Box::pin(self.serve_modern(message, &frame)).await,
+            modern::Read::OfSession(message) => Some(Frames::One(message)),
+            modern::Read::Unread => None,
+        };
         let Some(id) = session_id(headers).map_err(anonymous)? else {
-            return self.serve(None, decode_body(frame, &limits, false)?).await;
+            let frames = read.map_or_else(|| decode_body(frame, &limits, false), Ok)?;
+            return self.serve(None, frames).await;
         };
         let mut way = Way::new(&self, id);
         loop {
@@ -73,7 +77,7 @@ impl Asked<'_> {
             };
             // Only sessions of 2025-03-26 know batches.
             let batches = matches!(&session, Ok(session) if session.version.batches());
-            let frames = decode_body(frame.clone(), &limits, batches)?;
+            let frames = read.take().map_or_else(|| decode_body(frame.clone(), &limits, batches), Ok)?;
             let served = self.serve(Some(session.clone()), frames).await;
             match (session, served) {
                 // It was found, and left before the request was begun.
@@ -159,8 +163,8 @@ async fn one(session: &Arc<Session>, message: Message) -> Result<Response<Body>,
         Kind::Request => {
             let (id, stream) = (message.id.clone(), session.open_stream(message.id.iter().cloned().collect(), 0));
             let reader = stream.read_from(0).map_err(|_| anonymous(Refusal::new(ErrorKind::Internal, "a new stream can not be read")))?;
-            session.submit(message, &stream).map_err(|refusal| Rejected::new(refusal, id))?;
-            return Ok(respond(session, reader).await);
+            let call = session.take(message, &stream).map_err(|refusal| Rejected::new(refusal, id))?;
+            return Ok(respond(session, reader, call).await);
         }
     }
     Ok(stamped(answer::empty(StatusCode::ACCEPTED), session))
@@ -174,8 +178,13 @@ pub(super) fn is_small(headers: &HeaderMap) -> bool {
 
 /// Waits for the first thing to send: when that is the answer the response is JSON, otherwise (or when it takes long) an
 /// event stream.
-async fn respond(session: &Arc<Session>, mut reader: Reader) -> Response<Body> {
-    let first = tokio::time::timeout(session.shared.config.events.keepalive, reader.next()).await;
+async fn respond(session: &Arc<Session>, mut reader: Reader, call: Option<Underway>) -> Response<Body> {
+    let keepalive = session.shared.config.events.keepalive;
+    let first = match call {
+        // What is not over by then goes on by itself.
+        Some(call) => tokio::time::timeout(keepalive, reader.next_beside(call)).await,
+        None => tokio::time::timeout(keepalive, reader.next()).await,
+    };
     let response = match first {
         Ok(Next::Event(event)) if event.kind == EventKind::Answer => {
             session.shared.metrics.bytes(Direction::Out, Side::Client, event.frame.len());

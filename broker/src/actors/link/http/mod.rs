@@ -19,7 +19,6 @@ use http::{
     header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER},
 };
 use http_body_util::Full;
-use hyper::body::Incoming;
 use protocol::{
     envelope::{Kind, Message},
     json,
@@ -30,7 +29,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use transport::{
     SendError,
-    http_client::{self, BodyError, HttpClient},
+    http_client::{BodyError, HttpClient, ResponseBody},
 };
 
 use self::reading::StreamReading;
@@ -253,7 +252,7 @@ impl HttpWire {
         link: &Arc<Link>,
         connection: &Arc<Connection>,
         wire_id: u64,
-        response: Response<Incoming>,
+        response: Response<ResponseBody>,
     ) -> Result<AnswerStream, Failure> {
         let status = response.status();
         let says_when = response.headers().contains_key(RETRY_AFTER);
@@ -295,7 +294,7 @@ impl HttpWire {
         link: &Arc<Link>,
         connection: &Arc<Connection>,
         wire_id: u64,
-        response: Response<Incoming>,
+        response: Response<ResponseBody>,
     ) -> Result<AnswerStream, Failure> {
         let status = response.status();
         let agreed = connection.modern().is_some();
@@ -348,7 +347,7 @@ impl HttpWire {
         }
     }
 
-    async fn send(&self, request: http::Request<Full<Bytes>>) -> Result<Response<Incoming>, Failure> {
+    async fn send(&self, request: http::Request<Full<Bytes>>) -> Result<Response<ResponseBody>, Failure> {
         self.client.send(request).await.map_err(|error| match error {
             error if error.nothing_was_sent() => Failure::NotSent(error.to_string()),
             SendError::Aborted { reason } => Failure::Lost(reason),
@@ -356,8 +355,8 @@ impl HttpWire {
         })
     }
 
-    async fn body(&self, response: Response<Incoming>, bytes_max: usize) -> Result<Bytes, Failure> {
-        http_client::read_body(response.into_body(), bytes_max).await.map_err(|error| match error {
+    async fn body(&self, response: Response<ResponseBody>, bytes_max: usize) -> Result<Bytes, Failure> {
+        response.into_body().whole(bytes_max).await.map_err(|error| match error {
             BodyError::TooLarge { max } => Failure::TooLarge { max },
             BodyError::Aborted { reason } => Failure::Lost(reason),
         })
@@ -425,7 +424,7 @@ enum ContentKind {
 }
 
 impl ContentKind {
-    fn of(response: &Response<Incoming>) -> Self {
+    fn of(response: &Response<ResponseBody>) -> Self {
         let text = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
         match text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase().as_str() {
             JSON => ContentKind::Json,

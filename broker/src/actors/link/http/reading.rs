@@ -3,14 +3,13 @@
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use protocol::{
     envelope::Message,
     sse::{SseError, SseEvent, SseParser},
 };
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
-use transport::http_client;
+use transport::ResponseBody;
 
 use super::{
     HttpWire,
@@ -83,7 +82,7 @@ impl StreamReading {
     }
 
     /// Reads until the answer has come, resuming where the backend allows it.
-    pub(super) async fn until_answered(mut self, body: Incoming, stop: CancellationToken, failed: oneshot::Sender<Failure>) {
+    pub(super) async fn until_answered(mut self, body: ResponseBody, stop: CancellationToken, failed: oneshot::Sender<Failure>) {
         let connection = self.connection.clone();
         tokio::select! {
             failure = self.read_and_resume(body) => {
@@ -99,7 +98,7 @@ impl StreamReading {
     }
 
     /// `None` once the answer was seen.
-    async fn read_and_resume(&mut self, mut body: Incoming) -> Option<Failure> {
+    async fn read_and_resume(&mut self, mut body: ResponseBody) -> Option<Failure> {
         let mut attempts = 0;
         loop {
             match self.read(&mut body).await {
@@ -124,7 +123,7 @@ impl StreamReading {
     }
 
     /// The stream's next response.
-    async fn resumed(&mut self, attempts: &mut u32) -> Result<Incoming, Failure> {
+    async fn resumed(&mut self, attempts: &mut u32) -> Result<ResponseBody, Failure> {
         loop {
             if *attempts == RESUME_ATTEMPTS_MAX {
                 return Err(Failure::Lost("the event stream could not be resumed".to_owned()));
@@ -141,7 +140,7 @@ impl StreamReading {
     }
 
     /// Reads one response body to its end or to the answer.
-    pub(super) async fn read(&mut self, body: &mut Incoming) -> BodyEnd {
+    pub(super) async fn read(&mut self, body: &mut ResponseBody) -> BodyEnd {
         let mut parser = SseParser::new(self.wire.limits.bytes_max);
         self.taken = 0;
         loop {
@@ -214,8 +213,8 @@ impl StreamReading {
 }
 
 /// Reads what is left after the answer, so that the connection can be used again.
-fn drain_later(link: &Link, body: Incoming) {
+fn drain_later(link: &Link, body: ResponseBody) {
     link.backend.shared.running.spawn(async move {
-        let _in_time = tokio::time::timeout(STREAM_DRAIN, http_client::read_body(body, ERROR_BODY_BYTES_MAX)).await;
+        let _in_time = tokio::time::timeout(STREAM_DRAIN, body.whole(ERROR_BODY_BYTES_MAX)).await;
     });
 }

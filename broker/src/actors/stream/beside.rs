@@ -1,0 +1,66 @@
+//! Reading a stream by whoever works on what comes on it, so that neither has to wake the other.
+
+use std::{future::poll_fn, pin::pin, task::Poll};
+
+use super::{Next, Reader};
+
+impl Reader {
+    /// [`Reader::next`] for who carries out meanwhile what the stream waits for.
+    pub async fn next_beside(&mut self, work: impl Future<Output = ()>) -> Next {
+        let mut work = pin!(work);
+        loop {
+            // Nothing listens while it works: what it pushes by itself is seen here, and would only wake this task once more.
+            let is_over = poll_fn(|context| Poll::Ready(work.as_mut().poll(context).is_ready())).await;
+            if is_over {
+                return self.next().await;
+            }
+            let stream = self.stream.clone();
+            let mut changed = pin!(stream.changed.notified());
+            changed.as_mut().enable(); // before looking, so that no change is missed
+            if let Some(next) = self.poll_now() {
+                return next;
+            }
+            let mut has_waited = false;
+            // Whoever wakes the task, the work is looked at first.
+            poll_fn(|context| {
+                let is_over = std::mem::replace(&mut has_waited, true) || changed.as_mut().poll(context).is_ready();
+                if is_over { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use bytes::Bytes;
+    use protocol::ids::RequestId;
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::{
+        actors::stream::EventStream,
+        rules::event_log::{EventKind, LogLimits},
+    };
+
+    #[tokio::test]
+    async fn the_answer_of_the_work_is_read_and_so_is_what_others_push_meanwhile() {
+        let limits = LogLimits { events: 4, bytes: 1000 };
+        let stream = EventStream::for_answers(2, limits, vec![RequestId::from_u64(1)], 0);
+        let mut reader = stream.read_from(0).unwrap();
+        let (go_on, goes_on) = oneshot::channel::<()>();
+        let mut work = pin!(async {
+            let _ = goes_on.await;
+            stream.push(Instant::now(), EventKind::Answer, Bytes::from_static(b"{}")).unwrap();
+        });
+        let other = stream.clone();
+        tokio::spawn(async move { other.push(Instant::now(), EventKind::Message, Bytes::from_static(b"{}")).unwrap() });
+        let first = reader.next_beside(work.as_mut()).await;
+        assert!(matches!(first, Next::Event(event) if event.kind == EventKind::Message));
+        tokio::spawn(async move { go_on.send(()).unwrap() });
+        let second = reader.next_beside(work).await;
+        assert!(matches!(second, Next::Event(event) if event.kind == EventKind::Answer));
+    }
+}

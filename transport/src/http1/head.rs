@@ -1,0 +1,154 @@
+//! Heads of requests written, heads of responses read (RFC 9112), and how long the body behind a head is. No I/O.
+//!
+//! What can be read in two ways is refused: where a body ends decides what the next response is.
+
+use std::fmt::Write as _;
+
+use bytes::{Buf as _, BytesMut};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri, Version,
+    header::{CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING},
+    request::Parts,
+};
+
+/// As many headers as a response may have.
+const HEADERS_MAX: usize = 100;
+
+/// Where a response's body ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Length {
+    Exactly(u64),
+    Chunked,
+    /// Where the connection does.
+    UntilClosed,
+}
+
+/// A response before its body.
+#[derive(Debug)]
+pub(super) struct Head {
+    pub(super) response: Response<()>,
+    pub(super) length: Length,
+    /// Another request may follow on the connection.
+    pub(super) keeps: bool,
+}
+
+/// The bytes of a request's head; its body is sent as it is.
+pub(super) fn encode(head: &Parts, body_bytes: usize) -> Vec<u8> {
+    let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
+    let mut out = Vec::with_capacity(512);
+    out.extend_from_slice(head.method.as_str().as_bytes());
+    out.push(b' ');
+    // `http://host?query` has an empty path.
+    if !path.starts_with('/') {
+        out.push(b'/');
+    }
+    out.extend_from_slice(path.as_bytes());
+    out.extend_from_slice(b" HTTP/1.1\r\n");
+    if !head.headers.contains_key(HOST) {
+        line(&mut out, "host", host(&head.uri).as_bytes());
+    }
+    for (name, value) in &head.headers {
+        // These say how the message is carried, which is ours to know.
+        if ![CONTENT_LENGTH, TRANSFER_ENCODING, CONNECTION].contains(name) {
+            line(&mut out, name.as_str(), value.as_bytes());
+        }
+    }
+    if body_bytes > 0 || head.method == Method::POST {
+        let mut length = String::new();
+        let _into_memory = write!(length, "{body_bytes}");
+        line(&mut out, "content-length", length.as_bytes());
+    }
+    out.extend_from_slice(b"\r\n");
+    out
+}
+
+fn line(out: &mut Vec<u8>, name: &str, value: &[u8]) {
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Without the port where it is the usual one (RFC 9110, 7.2).
+fn host(uri: &Uri) -> &str {
+    let authority = uri.authority().map_or("", |authority| authority.as_str());
+    match uri.port_u16() {
+        Some(80) => uri.host().unwrap_or(authority),
+        _ => authority,
+    }
+}
+
+/// Takes the next response's head off `buffer`; `None` while it is not all there. What servers say before (1xx) is passed
+/// over.
+pub(super) fn decode(buffer: &mut BytesMut) -> Result<Option<Head>, &'static str> {
+    loop {
+        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+        let mut parsed = httparse::Response::new(&mut headers);
+        let bytes = match parsed.parse(buffer).map_err(|_| "the response is no HTTP/1")? {
+            httparse::Status::Complete(bytes) => bytes,
+            httparse::Status::Partial => return Ok(None),
+        };
+        let status = parsed.code.and_then(|code| StatusCode::from_u16(code).ok()).ok_or("the response has no status")?;
+        if status == StatusCode::SWITCHING_PROTOCOLS {
+            return Err("the server speaks another protocol from here on, which nobody asked for");
+        }
+        if !status.is_informational() {
+            let head = judge(status, parsed.version == Some(1), parsed.headers)?;
+            buffer.advance(bytes);
+            return Ok(Some(head));
+        }
+        buffer.advance(bytes);
+    }
+}
+
+fn judge(status: StatusCode, is_1_1: bool, raw: &[httparse::Header<'_>]) -> Result<Head, &'static str> {
+    let mut headers = HeaderMap::with_capacity(raw.len());
+    for header in raw {
+        let name = HeaderName::from_bytes(header.name.as_bytes()).map_err(|_| "a header has no name")?;
+        headers.append(name, HeaderValue::from_bytes(header.value).map_err(|_| "a header has a value that is none")?);
+    }
+    let announced = content_length(&headers)?;
+    let codings = headers.contains_key(TRANSFER_ENCODING);
+    let length = match announced {
+        _ if matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) => Length::Exactly(0),
+        // RFC 9112, 6.1: HTTP/1.0 knows no codings.
+        _ if codings && !is_1_1 => return Err("a transfer coding in HTTP/1.0"),
+        _ if codings => coding(&headers)?,
+        Some(length) => Length::Exactly(length),
+        None => Length::UntilClosed,
+    };
+    let says = |word: &str| {
+        let listed = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
+        listed.flat_map(|text| text.split(',')).any(|said| said.trim().eq_ignore_ascii_case(word))
+    };
+    // RFC 9112, 6.3: a length beside a coding counts for nothing, and may be a second response's way in.
+    let is_clear = length != Length::UntilClosed && !(codings && announced.is_some());
+    let keeps = is_clear && if is_1_1 { !says("close") } else { says("keep-alive") };
+    let mut response = Response::new(());
+    *response.status_mut() = status;
+    *response.version_mut() = if is_1_1 { Version::HTTP_11 } else { Version::HTTP_10 };
+    *response.headers_mut() = headers;
+    Ok(Head { response, length, keeps })
+}
+
+fn content_length(headers: &HeaderMap) -> Result<Option<u64>, &'static str> {
+    let mut length = None;
+    for value in headers.get_all(CONTENT_LENGTH) {
+        let text = value.to_str().unwrap_or_default();
+        let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let said = text.parse::<u64>().ok().filter(|_| digits).ok_or("a length that is no number")?;
+        if length.replace(said).is_some_and(|before| before != said) {
+            return Err("two different lengths");
+        }
+    }
+    Ok(length)
+}
+
+/// Only chunks are known; what else a body may be coded in was not asked for.
+fn coding(headers: &HeaderMap) -> Result<Length, &'static str> {
+    let mut listed = headers.get_all(TRANSFER_ENCODING).iter();
+    match (listed.next(), listed.next()) {
+        (Some(one), None) if one.as_bytes().eq_ignore_ascii_case(b"chunked") => Ok(Length::Chunked),
+        _ => Err("a transfer coding that is not known"),
+    }
+}

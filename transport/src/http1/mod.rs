@@ -1,0 +1,266 @@
+//! HTTP/1.1 without TLS in the client's role: a pool of sockets, each read and written by whoever sends a request.
+//!
+//! Used by `http_client` for every `http://` backend. A general client gives each connection a task of its own and passes
+//! requests, responses and bodies through queues; here nothing is passed on: a request is one write, its response mostly one
+//! read, on the task that waits for it. Invariants: a connection has one request at a time; one whose response was not read to
+//! its end, or after which the server said more than it owed, is closed and never used again; a request of which a byte may
+//! have left is not sent twice.
+
+mod body;
+mod chunks;
+mod head;
+
+use std::{
+    collections::HashMap,
+    future::poll_fn,
+    io::{self, IoSlice},
+    pin::{Pin, pin},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    task::{Context, Poll, Waker, ready},
+    time::{Duration, Instant},
+};
+
+use bytes::{Bytes, BytesMut};
+use http::{Request, Response};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWrite as _},
+    net::TcpStream,
+};
+
+pub use self::body::BodyBroken;
+pub(crate) use self::body::Http1Body;
+use self::head::Head;
+use crate::send_error::SendError;
+
+/// How much is read at once: as much as the last response took, within these.
+const READ_BYTES_MIN: usize = 4 * 1024;
+const READ_BYTES_MAX: usize = 128 * 1024;
+
+/// One connection to a server.
+#[derive(Debug)]
+struct Connection {
+    socket: TcpStream,
+    /// Read and not taken yet.
+    buffer: BytesMut,
+    read_bytes: usize,
+}
+
+#[derive(Debug)]
+struct Resting {
+    connection: Connection,
+    since: Instant,
+}
+
+#[derive(Debug, Default)]
+struct Idle {
+    /// By host and port; the one used last is at the end, and is used next.
+    by_server: HashMap<Box<str>, Vec<Resting>>,
+    /// A task looks after them.
+    is_swept: bool,
+}
+
+#[derive(Debug)]
+struct Shared {
+    idle: Mutex<Idle>,
+    idle_timeout: Duration,
+    idle_per_host: usize,
+    head_bytes_max: usize,
+}
+
+/// Connections that wait for requests. Clones share them.
+#[derive(Debug, Clone)]
+pub(crate) struct Pool(Arc<Shared>);
+
+/// Where a connection goes when it is free.
+#[derive(Debug)]
+struct Return {
+    pool: Pool,
+    server: Box<str>,
+}
+
+/// How far a request was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Written {
+    Whole,
+    /// The server says something before it has all of it.
+    Interrupted,
+    /// The connection takes no more of it.
+    Broken,
+}
+
+/// What became of an attempt to send a request.
+enum Sent {
+    Answered(Response<Http1Body>),
+    /// The connection took none of it.
+    NotTaken(io::Error),
+}
+
+impl Pool {
+    pub(crate) fn new(idle_timeout: Duration, idle_per_host: usize, head_bytes_max: usize) -> Self {
+        Self(Arc::new(Shared { idle: Mutex::default(), idle_timeout, idle_per_host, head_bytes_max }))
+    }
+
+    /// Sends a request and waits for the head of its response. `connect` is asked for a socket where none is waiting.
+    pub(crate) async fn send<Connecting>(
+        &self,
+        request: Request<Bytes>,
+        connect: impl FnOnce() -> Connecting,
+    ) -> Result<Response<Http1Body>, SendError>
+    where
+        Connecting: Future<Output = Result<TcpStream, SendError>>,
+    {
+        let (head, body) = request.into_parts();
+        let server = head.uri.authority().map_or("", |authority| authority.as_str());
+        let written = head::encode(&head, body.len());
+        // A connection that ended while it rested takes nothing, and the next one is tried.
+        while let Some(connection) = self.take(server) {
+            if let Sent::Answered(response) = self.exchange(connection, server, &written, &body).await? {
+                return Ok(response);
+            }
+        }
+        let connection = Connection { socket: connect().await?, buffer: BytesMut::new(), read_bytes: READ_BYTES_MIN };
+        match self.exchange(connection, server, &written, &body).await? {
+            Sent::Answered(response) => Ok(response),
+            Sent::NotTaken(error) => Err(SendError::NotTaken { reason: error.to_string() }),
+        }
+    }
+
+    async fn exchange(&self, mut connection: Connection, server: &str, head: &[u8], body: &[u8]) -> Result<Sent, SendError> {
+        let mut sent = 0;
+        let (head, written) = loop {
+            let written = match connection.write(head, body, &mut sent).await {
+                Ok(written) => written,
+                Err(error) => return Ok(Sent::NotTaken(error)),
+            };
+            if let Some(head) = connection.next_head(self.0.head_bytes_max, written != Written::Interrupted).await? {
+                break (head, written);
+            }
+        };
+        let Head { response, length, keeps } = head;
+        // What answers half a request has not read the rest of it.
+        let back = (keeps && written == Written::Whole).then(|| Return { pool: self.clone(), server: server.into() });
+        Ok(Sent::Answered(response.map(|()| Http1Body::new(length, connection, back))))
+    }
+
+    fn take(&self, server: &str) -> Option<Connection> {
+        let mut idle = self.lock();
+        let resting = idle.by_server.get_mut(server)?;
+        while let Some(Resting { mut connection, since }) = resting.pop() {
+            if since.elapsed() < self.0.idle_timeout && connection.is_quiet() {
+                return Some(connection);
+            }
+        }
+        None
+    }
+
+    fn put(&self, server: Box<str>, mut connection: Connection) {
+        // What came behind a response is no response to anything.
+        if !connection.buffer.is_empty() {
+            return;
+        }
+        connection.buffer = BytesMut::new();
+        let mut idle = self.lock();
+        let resting = idle.by_server.entry(server).or_default();
+        if resting.len() < self.0.idle_per_host {
+            resting.push(Resting { connection, since: Instant::now() });
+        }
+        if !std::mem::replace(&mut idle.is_swept, true) {
+            tokio::spawn(sweep(Arc::downgrade(&self.0)));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Idle> {
+        self.0.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Return {
+    fn give(self, connection: Connection) {
+        self.pool.put(self.server, connection);
+    }
+}
+
+/// Closes what has rested for too long or was ended by its server, for as long as anything rests.
+async fn sweep(pool: Weak<Shared>) {
+    while let Some(pause) = pool.upgrade().map(|shared| shared.idle_timeout / 4) {
+        tokio::time::sleep(pause).await;
+        let Some(pool) = pool.upgrade().map(Pool) else { return };
+        let mut idle = pool.lock();
+        let still_good = |resting: &mut Resting| resting.since.elapsed() < pool.0.idle_timeout && resting.connection.is_quiet();
+        idle.by_server.retain(|_, resting| {
+            resting.retain_mut(still_good);
+            !resting.is_empty()
+        });
+        if idle.by_server.is_empty() {
+            idle.is_swept = false;
+            return;
+        }
+    }
+}
+
+impl Connection {
+    /// Writes a request from where `sent` says. `Err`: nothing of it was taken.
+    async fn write(&mut self, head: &[u8], body: &[u8], sent: &mut usize) -> Result<Written, io::Error> {
+        poll_fn(|context| {
+            while *sent < head.len() + body.len() {
+                let parts = [IoSlice::new(&head[head.len().min(*sent)..]), IoSlice::new(&body[sent.saturating_sub(head.len())..])];
+                match Pin::new(&mut self.socket).poll_write_vectored(context, &parts) {
+                    Poll::Ready(Ok(0)) if *sent == 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                    Poll::Ready(Err(error)) if *sent == 0 => return Poll::Ready(Err(error)),
+                    // There may be an answer that says why.
+                    Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Ok(Written::Broken)),
+                    Poll::Ready(Ok(bytes)) => *sent += bytes,
+                    Poll::Pending if self.socket.poll_read_ready(context).is_ready() => return Poll::Ready(Ok(Written::Interrupted)),
+                    Poll::Pending => return Poll::Pending,
+                }
+            }
+            Poll::Ready(Ok(Written::Whole))
+        })
+        .await
+    }
+
+    /// The head of the response; `None`, if that is not waited for, when it is not there.
+    async fn next_head(&mut self, bytes_max: usize, waits: bool) -> Result<Option<Head>, SendError> {
+        let aborted = |reason: &str| SendError::Aborted { reason: reason.to_owned() };
+        loop {
+            if let Some(head) = head::decode(&mut self.buffer).map_err(aborted)? {
+                return Ok(Some(head));
+            }
+            if self.buffer.len() >= bytes_max {
+                return Err(aborted("the head of the response is too large"));
+            }
+            let read = poll_fn(|context| match self.poll_more(context) {
+                Poll::Pending if !waits => Poll::Ready(None),
+                read => read.map(Some),
+            });
+            match read.await {
+                None => return Ok(None),
+                Some(Ok(0)) => return Err(aborted("the server closed it")),
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return Err(aborted(&error.to_string())),
+            }
+        }
+    }
+
+    /// Reads what there is behind what was read; 0 at the end.
+    fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        // First, so that what only waits needs no memory to read into.
+        ready!(self.socket.poll_read_ready(context))?;
+        self.buffer.reserve(self.read_bytes);
+        pin!(self.socket.read_buf(&mut self.buffer)).poll(context)
+    }
+
+    fn note_response(&mut self, body_bytes: usize) {
+        self.read_bytes = (body_bytes + READ_BYTES_MIN / 2).next_power_of_two().clamp(READ_BYTES_MIN, READ_BYTES_MAX);
+    }
+
+    /// Nothing came while it rested, not even its end. Costs no system call unless something did.
+    fn is_quiet(&mut self) -> bool {
+        let mut context = Context::from_waker(Waker::noop());
+        if self.socket.poll_read_ready(&mut context).is_pending() {
+            return true;
+        }
+        // It may only not be known yet that everything was read.
+        matches!(self.socket.try_read(&mut [0; 1]), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+    }
+}
