@@ -209,7 +209,6 @@ impl Drop for SettleOnPanic<'_> {
 
 /// How a call ended.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "there is one per call, moved twice; a box would cost an allocation")]
 pub enum Ending {
     Answered(Message),
     Refused(Refusal),

@@ -18,7 +18,7 @@ fn every_field_is_found() {
         "elicitationId":"e","ref":{"type":"ref/prompt","name":"rn","uri":"ru"},"_meta":{"progressToken":"p","x":{"progressToken":0},
         "io.modelcontextprotocol/related-task":{"taskId":"rt"},"dev.mcp-broker/token":"k","io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}"#,
     );
-    let fields = message.fields;
+    let fields = &message.fields;
     let text = |span| String::from_utf8(message.bytes(span).expect("found").to_vec()).expect("UTF-8");
     let found = [
         fields.name,
