@@ -52,12 +52,6 @@ impl Modern {
         Self { key: Some(key.to_owned()), ..self.clone() }
     }
 
-    /// From now on only the envelopes of what this client is told are judged, see [`TestClient`].
-    pub(crate) fn content_is_invalid_on_purpose(&self, why: &'static str) -> &Self {
-        self.client.content_is_invalid_on_purpose(why);
-        self
-    }
-
     /// Params with `_meta`, unless they have one.
     fn params(&self, mut params: Value) -> Value {
         if params.get("_meta").is_none() {
