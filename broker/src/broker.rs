@@ -26,7 +26,7 @@ use crate::{
     actors::{backend::Backend, catalog_refresh, session::Session, shared::Shared, tasks::Tasks, tenant::Tenant},
     auth::{Caller, Keyring, Keys},
     config::{
-        Config,
+        Config, MessageWire,
         spec::{BackendSpec, TenantSpec},
     },
     durable::{Durable, Stores, node::NodeSettings},
@@ -36,6 +36,9 @@ use crate::{
     telemetry::{self, Export},
     views::{BackendStatus, SessionView, SubscriptionView},
 };
+
+/// So few tenants are counted at every change of one.
+const SHARED_AT_ONCE: usize = 100;
 
 /// What a broker is made of.
 pub struct Parts {
@@ -117,6 +120,17 @@ impl Broker {
                 free.insert(Tenant::new(id.clone(), spec, self.shared.clone()));
             }
         }
+        // Among many one more makes little difference, and housekeeping does it in a moment.
+        if self.tenants.len() <= SHARED_AT_ONCE {
+            self.share_room();
+        }
+    }
+
+    /// Among whom the room for calls is shared.
+    fn share_room(&self) {
+        let enabled = self.tenants.iter().filter(|tenant| tenant.enabled());
+        let (count, weights) = enabled.fold((0, 0), |(count, weights), tenant| (count + 1, weights + u64::from(tenant.weight())));
+        self.shared.room.share_among(count, weights);
     }
 
     /// Ends the tenant's sessions and closes its backends.
@@ -204,6 +218,11 @@ impl Broker {
 
     pub fn tenant(&self, id: &TenantId) -> Option<Arc<Tenant>> {
         self.tenants.get(id).map(|tenant| tenant.clone())
+    }
+
+    /// How large a message of this caller may be on this wire.
+    pub fn message_bytes(&self, caller: &Caller, wire: MessageWire) -> usize {
+        self.tenant(&caller.tenant).map_or(self.shared.config.limits.message_bytes, |tenant| tenant.message_bytes(wire))
     }
 
     // Callers and sessions.

@@ -36,8 +36,17 @@ pub const RETRY_PAUSE_MAX: Duration = Duration::from_secs(1);
 pub const RETRIES_SAVED_MAX: u64 = 10;
 /// The share of one departure in the pace of a queue is one in this many.
 pub const PACE_WEIGHT: u32 = 16;
+/// Of `limits.calls_in_flight`, one in this many is kept for tenants that hold less than their share of that part,
+pub const ROOM_KEPT_PART: usize = 8;
+/// where there are so many places at least, and more than one tenant.
+pub const ROOM_KEPT_FROM: usize = 64;
 /// A probe of a backend whose breaker is open that is not answered by then has failed.
 pub const PROBE_ANSWER_MAX: Duration = Duration::from_millis(1_500);
+/// A call that was with its backend for so long, without a sign of life of it, and is cancelled then makes the broker look
+/// whether the backend is there.
+pub const SILENCE_SUSPECTED: Duration = Duration::from_millis(250);
+/// Wait between two such looks at a backend that is there.
+pub const SUSPICION_INTERVAL: Duration = Duration::from_secs(1);
 /// Calls a backend gets at the same time at least, however slow it seems.
 pub const CONCURRENCY_MIN: usize = 2;
 /// How often the calls a backend gets at the same time are thought over.
@@ -427,6 +436,8 @@ pub const OVERLOAD_LOOK_INTERVAL: Duration = Duration::from_millis(50);
 pub const OVERLOAD_LOOKS_IN_A_ROW: u32 = 4;
 /// A body up to this size is read although the process has too much to do, to see whether it is a new request.
 pub const OVERLOAD_BODY_BYTES_MAX: usize = 64 * 1024;
+/// What may wait for all clients together, where neither the configuration nor the memory there is says otherwise.
+pub const OUTBOX_BYTES_TOTAL_DEFAULT: usize = 1024 * 1024 * 1024;
 /// What waits for one client counts in steps of this size among what waits for all.
 pub const OUTBOX_STEP_BYTES: usize = 256 * 1024;
 

@@ -5,6 +5,7 @@
 //! that; whatever can be refused at start is refused with an exit code and a sentence, before `ready`.
 
 mod demo;
+mod inherited;
 mod listening;
 mod signals;
 mod stores;
@@ -26,7 +27,8 @@ use transport::{
 };
 
 use self::{
-    listening::{Listener, bind, bind_if, ended},
+    inherited::Inherited,
+    listening::{Listener, bind, ended, obtain},
     signals::{Signal, Signals},
     stores::Database,
 };
@@ -76,6 +78,8 @@ pub enum ServeError {
     Load(#[from] LoadError),
     #[error("{key}: can not listen on {address}: {source}; end what uses it, or choose another address")]
     Bind { key: &'static str, address: SocketAddr, source: io::Error },
+    #[error("{0}")]
+    Inherited(String),
     #[error("listen.quic: {source}")]
     Quic { source: ListenError },
     #[error("the {what} listener ended by itself: {detail}")]
@@ -97,6 +101,7 @@ impl ServeError {
         match self {
             Self::Config(_)
             | Self::Certificates(_)
+            | Self::Inherited(_)
             | Self::Load(LoadError::Twice { .. } | LoadError::NoTenant { .. } | LoadError::Refused { .. }) => EXIT_USAGE,
             Self::Store(_) | Self::Load(LoadError::Store(_)) | Self::Keys(_) | Self::Bind { .. } | Self::Quic { .. } => EXIT_UNAVAILABLE,
             Self::Load(_) | Self::Tls(_) | Self::Telemetry(_) | Self::ListenerEnded { .. } | Self::System { .. } => EXIT_INTERNAL,
@@ -156,13 +161,14 @@ fn exit(ended: Result<(), ServeError>) -> ExitCode {
 
 fn start_and_stop(options: ServeOptions) -> Result<(), ServeError> {
     let config = read_config(&options)?;
+    let inherited = Inherited::take()?;
     let logging = telemetry::init(&config.telemetry)?;
     hide_from_others();
     let runtime = runtime()?;
     let ended = runtime.block_on(async {
         let mut signals = Signals::install().map_err(|source| ServeError::System { what: "signal handlers", source })?;
         let mut running = tokio::select! {
-            started = Running::start(options, config, logging) => started?,
+            started = Running::start(options, config, logging, inherited) => started?,
             name = signals.stop() => {
                 tracing::info!(signal = name, "stopped before it was ready");
                 return Ok(());
@@ -218,7 +224,7 @@ struct Running {
 }
 
 impl Running {
-    async fn start(options: ServeOptions, config: Config, logging: Logging) -> Result<Self, ServeError> {
+    async fn start(options: ServeOptions, config: Config, logging: Logging, mut inherited: Inherited) -> Result<Self, ServeError> {
         let config = Arc::new(config);
         tracing::info!(node = %config.node.id, version = env!("CARGO_PKG_VERSION"), "starting");
         let doors = door::doors(&config)?;
@@ -235,11 +241,12 @@ impl Running {
         let parts = ControlParts { broker: Arc::clone(&broker), keyring, keys, config: Arc::clone(&config), metrics: Arc::clone(&metrics) };
         let control = Control::new(parts);
         let reuse_port = config.listen.reuse_port;
-        let http = bind("listen.http", config.listen.http, reuse_port)?;
-        let admin = bind("listen.admin", config.listen.admin, reuse_port)?;
-        let tcp = bind_if("listen.tcp", config.listen.tcp, reuse_port)?;
+        let http = obtain("listen.http", config.listen.http, reuse_port, &mut inherited)?;
+        let admin = obtain("listen.admin", config.listen.admin, reuse_port, &mut inherited)?;
+        let tcp = config.listen.tcp.map(|address| obtain("listen.tcp", address, reuse_port, &mut inherited)).transpose()?;
+        inherited.nothing_left()?;
         let quic = bind_quic(&config, &doors[0], &quic_secret)?;
-        let internal = bind_if("listen.internal", config.listen.internal, false)?;
+        let internal = config.listen.internal.map(|address| bind("listen.internal", address, false)).transpose()?;
         let node = join(&control, &metrics, internal.as_ref()).await?;
         let loaded = control.load().await?;
         tracing::info!(tenants = loaded.tenants, keys = loaded.keys, backends = loaded.backends, "loaded");
@@ -258,8 +265,10 @@ impl Running {
             Ok::<_, ServeError>(Listener::begin(address, |stop| listeners::duplex::quic::serve(Arc::clone(&broker), bound, stop)))
         });
         let quic = quic.transpose()?;
-        let internal =
-            internal.map(|bound| Listener::start(bound, |listener, stop| listeners::internal::serve(Arc::clone(&broker), listener, stop)));
+        let internal = internal.map(|bound| {
+            let address = bound.local_addr().map_err(|source| ServeError::System { what: "the address of a listener", source })?;
+            Ok::<_, ServeError>(Listener::begin(address, |stop| listeners::internal::serve(Arc::clone(&broker), bound, stop)))
+        });
         let internal = internal.transpose()?;
         control.follow();
         tell_of_certificates(&doors, &metrics);
@@ -340,11 +349,13 @@ impl Running {
         }
     }
 
-    /// Where another process listens at the same addresses, new connections are its own from now on; tells how long those
+    /// Where another process listens at the same addresses, or gets the sockets next, new connections are its own from now on; tells how long those
     /// take to come in that were on their way.
     fn leave_ports_to_others(&mut self) -> Duration {
+        // Whoever asks how this process is has to hear it of this one.
+        let passed_on = [Some(&self.http), self.tcp.as_ref()].into_iter().flatten().filter_map(Listener::leave_to_the_next).count();
         let listeners = [Some(&mut self.http), Some(&mut self.admin), self.tcp.as_mut()];
-        let left = listeners.into_iter().flatten().filter_map(Listener::ask_for_no_more).count();
+        let left = passed_on + listeners.into_iter().flatten().filter_map(Listener::ask_for_no_more).count();
         if left > 0 { HANDSHAKES_END_WITHIN } else { Duration::ZERO }
     }
 
@@ -381,9 +392,10 @@ impl Running {
             certificates.push(read?);
         }
         let reloaded = self.control.reload(&next).await?;
-        self.control.record_reload(reloaded.tenants, reloaded.backends).await;
+        // All of it is in force before anything is waited for.
         self.doors.iter().zip(certificates).for_each(|(door, read)| door.present(read));
         self.control.broker.shared.trust.reload().await;
+        self.control.record_reload(reloaded.tenants, reloaded.backends).await;
         tell_of_certificates(&self.doors, &self.control.metrics);
         // The filter was parsed with the file, so it is one.
         if let Err(error) = self.logging.set_filter(&next.telemetry.log) {

@@ -17,6 +17,7 @@ pub mod context;
 mod export;
 mod logs;
 pub mod request;
+pub mod secrets;
 pub mod traces;
 
 pub use self::export::{Export, begin as begin_export};

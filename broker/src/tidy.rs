@@ -194,3 +194,39 @@ fn every_requirement_of_2026_07_28_is_named_by_a_test_or_told_to_be_uncovered() 
         assert!(!is_cited || !is_told, "{id}: a test names it, so docs/compatibility.md need not say why not: take its line out");
     }
 }
+
+/// What was promised to be tried, by section: faults of processes and stores (F), backends (B), JSON (J), access (A), operation (O).
+const PROMISED: [(&str, std::ops::RangeInclusive<u32>); 6] =
+    [("F", 1..=50), ("B", 1..=26), ("J", 1..=24), ("A", 1..=27), ("A", 30..=43), ("O", 1..=12)];
+/// And under load.
+const PROMISED_UNDER_LOAD: [u32; 12] = [6, 13, 14, 15, 16, 17, 18, 19, 20, 22, 23, 26];
+
+/// Each has a row in `docs/security.md`, and the row names a test, or says in words why there is none.
+#[test]
+fn everything_that_was_promised_to_be_tried_has_a_test_or_a_reason() {
+    let page = read("docs/security.md");
+    let rows: Vec<(Vec<&str>, &str)> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"))
+        .filter_map(|row| row.split_once(" | "))
+        .map(|(ids, rest)| (ids.split(", ").collect(), rest))
+        .collect();
+    let single = PROMISED.into_iter().flat_map(|(section, numbers)| numbers.map(move |number| format!("{section}-{number:02}")));
+    let all: Vec<String> = single.chain(PROMISED_UNDER_LOAD.iter().map(|number| format!("R{number}"))).collect();
+    let tests: String = CRATES.iter().chain(&["testkit"]).flat_map(|krate| sources(krate)).map(|source| source.text).collect();
+    for id in &all {
+        let of_it: Vec<&str> = rows.iter().filter(|(ids, _)| ids.contains(&id.as_str())).map(|(_, rest)| *rest).collect();
+        assert_eq!(of_it.len(), 1, "{id} has one row in docs/security.md");
+        let (_, told) = of_it[0].split_once(" | ").unwrap_or_else(|| panic!("{id}: the row has three columns"));
+        let is_name = |text: &&str| {
+            let of_names = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+            text.bytes().all(of_names) && text.matches('_').count() >= 3
+        };
+        let names = told.split('`').skip(1).step_by(2).filter(is_name);
+        for name in names {
+            let is_test = tests.contains(&format!("fn {name}(")) || tests.contains(&format!("fn {name}<"));
+            assert!(is_test, "{id} names the test {name}, which does not exist");
+        }
+        assert!(told.len() > 20, "{id} names no test and gives no reason: {told}");
+    }
+}

@@ -58,6 +58,12 @@ impl BrokerBuilder {
         Self { binary, config, backends: Vec::new(), tenants: Vec::new(), admin_token: None, env: Vec::new(), ground: None, alone: false }
     }
 
+    /// Started by this program, which becomes the broker.
+    pub fn program(mut self, program: impl Into<PathBuf>) -> Self {
+        self.binary = program.into();
+        self
+    }
+
     /// Merged into the configuration, member by member.
     pub fn config(mut self, fragment: Value) -> Self {
         merge(&mut self.config, fragment);

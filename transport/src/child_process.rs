@@ -12,6 +12,7 @@ use std::io;
 use std::os::unix::{fs::PermissionsExt, process::ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal};
@@ -20,6 +21,7 @@ use tokio::process::{ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
+use crate::child_guardian::{Guardian, Watched};
 use crate::child_launcher::{self, Resources};
 use crate::descriptors;
 use crate::lines::{LineReader, LineWriter};
@@ -40,7 +42,7 @@ const STDERR_READ_BYTES: usize = 8 * 1024;
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
 /// What to run.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct ChildSpec {
     pub command: String,
     pub args: Vec<String>,
@@ -53,6 +55,8 @@ pub struct ChildSpec {
     /// Without one the command is started as it is, and `resources` bind nobody.
     pub launcher: Option<PathBuf>,
     pub resources: Resources,
+    /// Who ends what the child started, should this process be killed.
+    pub guardian: Option<Arc<Guardian>>,
 }
 
 impl ChildSpec {
@@ -73,6 +77,7 @@ impl Default for ChildSpec {
             cwd: None,
             launcher: None,
             resources: Resources::default(),
+            guardian: None,
         }
     }
 }
@@ -158,6 +163,8 @@ pub fn spawn(spec: &ChildSpec, limits: &ChildLimits) -> Result<Child, SpawnError
         .and_then(|id| i32::try_from(id).ok())
         .and_then(Pid::from_raw)
         .ok_or_else(|| system(io::Error::other("the process has no id")))?;
+    let group = ProcessGroup::led_by(pid);
+    let watched = spec.guardian.as_ref().map(|guardian| guardian.watch(group.id()));
     let tail = StderrTail::new(limits.stderr_bytes_max);
     let drain = tokio::spawn(drain_stderr(stderr, tail.clone()));
     Ok(Child {
@@ -165,7 +172,8 @@ pub fn spawn(spec: &ChildSpec, limits: &ChildLimits) -> Result<Child, SpawnError
         writer: LineWriter::new(stdin),
         process: ChildProcess {
             leader: Some(leader),
-            group: ProcessGroup::led_by(pid),
+            group,
+            watched,
             stdin_close: limits.stdin_close,
             term: limits.term,
             tail,
@@ -233,6 +241,7 @@ pub struct ChildProcess {
     /// `None` only while being dropped.
     leader: Option<tokio::process::Child>,
     group: ProcessGroup,
+    watched: Option<Watched>,
     stdin_close: Duration,
     term: Duration,
     tail: StderrTail,
@@ -317,8 +326,9 @@ impl Drop for ChildProcess {
         }
         // Outside a runtime tokio's own orphan list waits for the killed leader.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            let mut group = self.group.clone();
+            let (mut group, watched) = (self.group.clone(), self.watched.take());
             runtime.spawn(async move {
+                let _until_it_is_gone = watched;
                 let _ = leader.wait().await;
                 let deadline = Instant::now() + KILLED_WAIT;
                 group.look();

@@ -4,6 +4,7 @@
 //! Used by the broker's links and listeners. This crate knows bytes, HTTP and processes; it never looks inside a frame and knows
 //! nothing of MCP, and of JSON only that a line break in it is a space. Everything it buffers has a limit that the caller names.
 
+pub mod child_guardian;
 pub mod child_launcher;
 pub mod child_process;
 mod connect;

@@ -32,7 +32,10 @@ use super::{
 };
 use crate::{
     admission::rates::Scope,
-    config::spec::{BackendSpec, TenantLimits, TransportSpec},
+    config::{
+        MessageWire,
+        spec::{BackendSpec, TenantLimits, TransportSpec},
+    },
     limits::{LATENCY_WEIGHT, LINK_IDLE_MAX, TOOLS_METERED_MAX},
     rules::{
         budget::Rate,
@@ -142,6 +145,18 @@ impl Backend {
             links: Mutex::default(),
             latency_us: AtomicU64::new(0),
         })
+    }
+
+    /// How large a message of it may be.
+    pub fn message_bytes(&self) -> usize {
+        let wire = match &self.spec.transport {
+            TransportSpec::Http { .. } => MessageWire::Http,
+            TransportSpec::Websocket { .. } => MessageWire::WebSocket,
+            TransportSpec::Tcp { .. } => MessageWire::Tcp,
+            TransportSpec::Quic { .. } => MessageWire::Quic,
+            TransportSpec::Stdio { .. } => MessageWire::Stdio,
+        };
+        self.shared.config.limits.message_sizes.of(self.spec.limits.message_profile.as_deref(), wire)
     }
 
     pub fn timeouts(&self) -> Deadlines {

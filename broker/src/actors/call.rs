@@ -330,7 +330,9 @@ impl Call {
             connection.permits(self.method).map_err(over)?;
             let sent_at = Instant::now();
             let answer = connection.exchange(&link, Outgoing { message, edits, asker: &asker }).await;
-            link.backend.judge(&connection, &answer, sent_at.elapsed());
+            let took = sent_at.elapsed();
+            link.backend.judge(&connection, &answer, took);
+            link.backend.took(&answer, took);
             match answer {
                 Ok(answer) => return Ok(answer),
                 Err(Failure::SessionGone) if attempt == 0 => {} // the connection has ended itself, the link opens another
@@ -369,8 +371,10 @@ impl Call {
         if matches!(ending, Ending::Cancelled | Ending::TimedOut) {
             self.tell_backend();
         }
-        if matches!(ending, Ending::TimedOut) {
-            self.note_timeout();
+        match ending {
+            Ending::TimedOut => self.note_timeout(),
+            Ending::Cancelled => self.note_silence(),
+            Ending::Answered(_) | Ending::Refused(_) => {}
         }
         let _settling = self.session.leave(&self.client_id);
         match self.answer(ending) {
@@ -388,6 +392,15 @@ impl Call {
         let had = Duration::from_millis(self.elapsed_ms().saturating_sub(self.sent_ms.load(Ordering::Relaxed)));
         if let Some(Carried { link, .. }) = sent.filter(|_| had >= self.deadline.quiet / 2) {
             link.backend.timed_out(had);
+        }
+    }
+
+    /// A client that gives up says nothing of the backend, unless nothing at all was heard of that.
+    fn note_silence(&self) {
+        let sent = lock(&self.sent).clone();
+        let (sent_ms, touched_ms) = (self.sent_ms.load(Ordering::Relaxed), self.touched_ms.load(Ordering::Relaxed));
+        if let Some(Carried { link, .. }) = sent.filter(|_| touched_ms <= sent_ms && self.open_questions.load(Ordering::Relaxed) == 0) {
+            link.backend.given_up(Duration::from_millis(self.elapsed_ms().saturating_sub(sent_ms)));
         }
     }
 

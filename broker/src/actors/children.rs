@@ -1,4 +1,5 @@
-//! How many child processes each tenant has: a place is taken before one is started and free when nothing of it is left.
+//! How many child processes each tenant has: a place is taken before one is started and free when nothing of it is left. And who
+//! ends what they started, should the broker be killed.
 
 use std::{
     collections::HashMap,
@@ -6,11 +7,24 @@ use std::{
 };
 
 use protocol::ids::TenantId;
+use transport::child_guardian::Guardian;
 
 use super::sync::lock;
 
-#[derive(Debug, Clone, Default)]
-pub struct Children(Arc<Mutex<HashMap<TenantId, usize>>>);
+/// This very program, also when its file was replaced meanwhile.
+pub const PROGRAM: &str = "/proc/self/exe";
+
+#[derive(Debug, Clone)]
+pub struct Children {
+    counts: Arc<Mutex<HashMap<TenantId, usize>>>,
+    guardian: Arc<Guardian>,
+}
+
+impl Default for Children {
+    fn default() -> Self {
+        Self { counts: Arc::default(), guardian: Guardian::new(PROGRAM.into()) }
+    }
+}
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the tenant has {max} child processes, which is stdio.children_per_tenant")]
@@ -26,8 +40,12 @@ pub struct Place {
 }
 
 impl Children {
+    pub fn guardian(&self) -> &Arc<Guardian> {
+        &self.guardian
+    }
+
     pub fn enter(&self, tenant: &TenantId, max: usize) -> Result<Place, Full> {
-        let mut counts = lock(&self.0);
+        let mut counts = lock(&self.counts);
         let count = counts.entry(tenant.clone()).or_default();
         if *count >= max {
             return Err(Full { max });
@@ -39,7 +57,7 @@ impl Children {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut counts = lock(&self.children.0);
+        let mut counts = lock(&self.children.counts);
         if let Some(count) = counts.get_mut(&self.tenant) {
             *count -= 1;
             if *count == 0 {
@@ -60,6 +78,6 @@ mod tests {
         let places: Vec<Place> = (0..2).map(|_| children.enter(&one, 2).unwrap()).collect();
         assert!(children.enter(&one, 2).is_err() && children.enter(&other, 2).is_ok());
         drop(places);
-        assert!(children.enter(&one, 2).is_ok() && lock(&children.0).is_empty());
+        assert!(children.enter(&one, 2).is_ok() && lock(&children.counts).is_empty());
     }
 }

@@ -1,8 +1,12 @@
 //! Room for so many at once, and a fair queue in front of it. One stands before each backend, one before all of them
 //! together ([`super::shared::Shared::room`]).
 //!
+//! Of the latter a part is kept for owners that hold little: a place of it goes to whoever holds less than its share of that
+//! part. So nobody who holds little has to wait for calls of others to end, however many of those hang.
+//!
 //! Invariants: whoever finds room while nobody waits pays one atomic operation and no lock; a place is given to whoever
-//! waits before anybody who comes later; a place is free again when its [`Place`] is dropped, whatever became of its user.
+//! waits and may have it before anybody who comes later; a place is free again when its [`Place`] is dropped, whatever became
+//! of its user.
 
 use std::{
     hash::Hash,
@@ -18,8 +22,53 @@ use std::{
 use prometheus::IntGauge;
 use tokio::sync::oneshot;
 
+use protocol::ids::{PrincipalId, TenantId};
+
 use super::sync::lock;
-use crate::rules::fair_queue::{FairQueue, Pace, Put, Ticket};
+use crate::{
+    limits::{ROOM_KEPT_FROM, ROOM_KEPT_PART},
+    rules::fair_queue::{FairQueue, Pace, Put, Ticket},
+};
+
+/// Who owns a share.
+pub trait Owner: Clone + Eq + Hash + Unpin {
+    /// How many places it has, where that is counted.
+    fn held(&self) -> Option<&AtomicUsize> {
+        None
+    }
+}
+
+impl Owner for PrincipalId {}
+
+/// A tenant, and how many places it has.
+#[derive(Debug, Clone)]
+pub struct Standing(Arc<(TenantId, AtomicUsize)>);
+
+impl Standing {
+    pub fn of(tenant: TenantId) -> Self {
+        Self(Arc::new((tenant, AtomicUsize::new(0))))
+    }
+}
+
+impl Owner for Standing {
+    fn held(&self) -> Option<&AtomicUsize> {
+        Some(&self.0.1)
+    }
+}
+
+impl PartialEq for Standing {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.0 == other.0.0
+    }
+}
+
+impl Eq for Standing {}
+
+impl Hash for Standing {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.0.0.hash(state);
+    }
+}
 
 /// Whose turn it is: `O` owns a share, `M` is one of its members.
 #[derive(Debug)]
@@ -27,6 +76,10 @@ pub struct Gate<O, M> {
     /// How many are in, and in the upper half how many wait.
     word: AtomicU64,
     limit: AtomicUsize,
+    /// Of these, how many are kept for owners that hold little.
+    kept: AtomicUsize,
+    /// Of all owners there are, where something is kept.
+    weights: AtomicU64,
     queue: Mutex<Queue<O, M>>,
     depth: IntGauge,
     origin: Instant,
@@ -59,32 +112,98 @@ pub enum Crowded {
     SentAway,
 }
 
-impl<O: Clone + Eq + Hash, M: Clone + Eq + Hash> Gate<O, M> {
+impl<O: Owner, M: Clone + Eq + Hash> Gate<O, M> {
     /// Room for `limit`, and for `waiting_max` in front of it. `depth` counts who waits.
     pub fn new(limit: usize, waiting_max: usize, depth: IntGauge) -> Arc<Self> {
         let queue = Queue { fair: FairQueue::new(waiting_max), pace: Pace::default() };
-        Arc::new(Self { word: AtomicU64::new(0), limit: AtomicUsize::new(limit), queue: Mutex::new(queue), depth, origin: Instant::now() })
+        Arc::new(Self {
+            word: AtomicU64::new(0),
+            limit: AtomicUsize::new(limit),
+            kept: AtomicUsize::new(0),
+            weights: AtomicU64::new(1),
+            queue: Mutex::new(queue),
+            depth,
+            origin: Instant::now(),
+        })
+    }
+
+    /// So many owners there are, and so much they weigh together. Where there is only one, or little room, nothing is kept.
+    pub fn share_among(&self, owners: usize, weights: u64) {
+        let limit = self.limit();
+        self.weights.store(weights.max(1), Ordering::Relaxed);
+        let kept = if owners > 1 && limit >= ROOM_KEPT_FROM { limit / ROOM_KEPT_PART } else { 0 };
+        self.kept.store(kept, Ordering::Relaxed);
+        if self.waiting() > 0 {
+            self.hand_out(&mut lock(&self.queue));
+        }
     }
 
     /// Waits for a place, for `left` at most. Cancel-safe: whoever stops waiting leaves the queue.
     pub async fn enter(self: &Arc<Self>, owner: &O, weight: u32, member: &M, left: Duration) -> Result<Place<O, M>, Crowded> {
-        if self.found_room() {
-            return Ok(Place(self.clone()));
+        if self.found_room(owner, weight) {
+            return Ok(self.place(owner));
         }
-        let waiting = self.line_up(owner, weight, member, left)?;
-        waiting.await
+        match self.line_up(owner, weight, member, left)? {
+            Some(waiting) => waiting.await,
+            None => Ok(self.place(owner)),
+        }
     }
 
-    fn found_room(&self) -> bool {
-        let limit = self.limit.load(Ordering::Relaxed) as u64;
-        let taken = |word: u64| (word < limit).then_some(word + 1); // one that waits makes it larger than any limit
-        self.word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, taken).is_ok()
+    fn found_room(&self, owner: &O, weight: u32) -> bool {
+        let limit = self.limit.load(Ordering::Relaxed);
+        let open = (limit - self.kept.load(Ordering::Relaxed).min(limit)) as u64;
+        // One that waits makes the word larger than any limit.
+        let taken = |word: u64| (word < open || (word < limit as u64 && self.holds_little(owner, weight))).then_some(word + 1);
+        let found = self.word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, taken).is_ok();
+        if found {
+            count_in(owner);
+        }
+        found
     }
 
-    fn line_up(self: &Arc<Self>, owner: &O, weight: u32, member: &M, left: Duration) -> Result<Waiting<O, M>, Crowded> {
+    /// Whether it may have a place of those that are kept.
+    fn holds_little(&self, owner: &O, weight: u32) -> bool {
+        let Some(held) = owner.held() else { return true };
+        let kept = self.kept.load(Ordering::Relaxed) as u64;
+        let part = kept.saturating_mul(weight.into()) / self.weights.load(Ordering::Relaxed);
+        kept == 0 || (held.load(Ordering::Relaxed) as u64) < part.max(1)
+    }
+
+    fn may_have_one(&self, owner: &O, weight: u32) -> bool {
+        let (inside, limit) = (self.inside(), self.limit());
+        inside + self.kept.load(Ordering::Relaxed) < limit || (inside < limit && self.holds_little(owner, weight))
+    }
+
+    /// Beside those who wait, as nobody of them may have it.
+    fn took_one(&self, owner: &O, weight: u32) -> bool {
+        if !self.may_have_one(owner, weight) {
+            return false;
+        }
+        // Where nobody waits others come in without a lock.
+        let limit = self.limit() as u64;
+        let taken = |word: u64| (word & IN_MASK < limit).then_some(word + 1);
+        let took = self.word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, taken).is_ok();
+        if took {
+            count_in(owner);
+        }
+        took
+    }
+
+    fn place(self: &Arc<Self>, owner: &O) -> Place<O, M> {
+        Place { gate: self.clone(), owner: owner.held().is_some().then(|| owner.clone()) }
+    }
+
+    /// `None`: there is room after all.
+    fn line_up(self: &Arc<Self>, owner: &O, weight: u32, member: &M, left: Duration) -> Result<Option<Waiting<O, M>>, Crowded> {
         let mut queue = lock(&self.queue);
+        // A place may have become free before it was known that somebody waits. Whoever waits after this may not have one that
+        // is free now: it is kept for others.
+        self.hand_out(&mut queue);
+        if self.took_one(owner, weight) {
+            return Ok(None);
+        }
         let now = self.origin.elapsed();
-        let ahead = queue.fair.ahead(owner, weight);
+        let ahead = queue.fair.ahead(owner, weight, member);
         let wait = queue.pace.wait(now, ahead);
         // A quarter to spare: what waits in vain has kept its client waiting for nothing.
         if ahead > 0 && wait + wait / 4 > left {
@@ -106,19 +225,21 @@ impl<O: Clone + Eq + Hash, M: Clone + Eq + Hash> Gate<O, M> {
                 ticket
             }
         };
-        // A place may have become free before it was known that somebody waits.
+        // The same again: whoever left in between saw nobody wait.
         self.hand_out(&mut queue);
-        Ok(Waiting { gate: self.clone(), ticket, granted, wait, over: false })
+        Ok(Some(Waiting { gate: self.clone(), owner: owner.clone(), ticket, granted, wait, over: false }))
     }
 
     fn hand_out(&self, queue: &mut Queue<O, M>) {
-        while self.inside() < self.limit.load(Ordering::Relaxed) {
-            let Some(grant) = queue.fair.take_next() else { return };
+        while self.inside() < self.limit() {
+            let Some((owner, grant)) = queue.fair.take_next_of(|owner, weight| self.may_have_one(owner, weight)) else { return };
             self.word.fetch_sub(ONE_WAITS - 1, Ordering::AcqRel); // one fewer waits, one more is in
             self.depth.dec();
+            count_in(&owner);
             if grant.send(Turn::Yours).is_ok() {
                 queue.pace.moved(self.origin.elapsed(), !queue.fair.is_empty());
             } else {
+                count_out(&owner);
                 self.word.fetch_sub(1, Ordering::AcqRel); // it has just stopped waiting
             }
         }
@@ -144,7 +265,7 @@ impl<O: Clone + Eq + Hash, M: Clone + Eq + Hash> Gate<O, M> {
     /// Everybody who waits learns that it is in vain.
     pub fn send_away(&self) {
         let mut queue = lock(&self.queue);
-        while let Some(grant) = queue.fair.take_next() {
+        while let Some((_, grant)) = queue.fair.take_next_of(|_, _| true) {
             self.word.fetch_sub(ONE_WAITS, Ordering::AcqRel);
             self.depth.dec();
             let _may_be_gone = grant.send(Turn::InVain);
@@ -172,19 +293,39 @@ impl<O: Clone + Eq + Hash, M: Clone + Eq + Hash> Gate<O, M> {
     }
 }
 
+fn count_in(owner: &impl Owner) {
+    if let Some(held) = owner.held() {
+        held.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn count_out(owner: &impl Owner) {
+    if let Some(held) = owner.held() {
+        held.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// A place. Free again when dropped.
 #[derive(Debug)]
-pub struct Place<O: Clone + Eq + Hash, M: Clone + Eq + Hash>(Arc<Gate<O, M>>);
+pub struct Place<O: Owner, M: Clone + Eq + Hash> {
+    gate: Arc<Gate<O, M>>,
+    /// Whose it is, where that is counted.
+    owner: Option<O>,
+}
 
-impl<O: Clone + Eq + Hash, M: Clone + Eq + Hash> Drop for Place<O, M> {
+impl<O: Owner, M: Clone + Eq + Hash> Drop for Place<O, M> {
     fn drop(&mut self) {
-        self.0.leave();
+        if let Some(owner) = &self.owner {
+            count_out(owner);
+        }
+        self.gate.leave();
     }
 }
 
 /// In the queue.
-struct Waiting<O: Clone + Eq + Hash, M: Clone + Eq + Hash> {
+struct Waiting<O: Owner, M: Clone + Eq + Hash> {
     gate: Arc<Gate<O, M>>,
+    owner: O,
     ticket: Ticket,
     granted: oneshot::Receiver<Turn>,
     /// As was foreseen.
@@ -192,14 +333,14 @@ struct Waiting<O: Clone + Eq + Hash, M: Clone + Eq + Hash> {
     over: bool,
 }
 
-impl<O: Clone + Eq + Hash, M: Clone + Eq + Hash> Future for Waiting<O, M> {
+impl<O: Owner, M: Clone + Eq + Hash> Future for Waiting<O, M> {
     type Output = Result<Place<O, M>, Crowded>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         Pin::new(&mut self.granted).poll(context).map(|granted| {
             self.over = true;
             match granted {
-                Ok(Turn::Yours) => Ok(Place(self.gate.clone())),
+                Ok(Turn::Yours) => Ok(self.gate.place(&self.owner)),
                 Ok(Turn::InVain) => Err(Crowded::SentAway),
                 Err(_displaced) => Err(Crowded::Full { wait: self.wait }),
             }
@@ -207,14 +348,14 @@ impl<O: Clone + Eq + Hash, M: Clone + Eq + Hash> Future for Waiting<O, M> {
     }
 }
 
-impl<O: Clone + Eq + Hash, M: Clone + Eq + Hash> Drop for Waiting<O, M> {
+impl<O: Owner, M: Clone + Eq + Hash> Drop for Waiting<O, M> {
     fn drop(&mut self) {
         if self.over {
             return;
         }
         self.granted.close();
         match self.granted.try_recv() {
-            Ok(Turn::Yours) => self.gate.leave(), // it was its turn, and nobody came
+            Ok(Turn::Yours) => drop(self.gate.place(&self.owner)), // it was its turn, and nobody came
             Ok(Turn::InVain) => {}
             Err(_) => self.gate.stop_waiting(self.ticket),
         }
@@ -224,6 +365,8 @@ impl<O: Clone + Eq + Hash, M: Clone + Eq + Hash> Drop for Waiting<O, M> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Owner for u32 {}
 
     type Small = Gate<u32, u32>;
     const LONG: Duration = Duration::from_secs(60);
@@ -306,6 +449,59 @@ mod tests {
         assert!(asked.elapsed() < Duration::from_millis(5));
         drop(inside);
         drop(patient.await.unwrap().unwrap());
+    }
+
+    #[tokio::test]
+    async fn two_who_hold_all_there_is_leave_room_for_others() {
+        let (_, depth) = gate(1, 1);
+        let gate: Arc<Gate<Standing, u32>> = Gate::new(160, 1_000, depth);
+        gate.share_among(4, 10);
+        let [one, two, three, four] = ["one", "two", "three", "four"].map(|name| Standing::of(TenantId::parse(name).unwrap()));
+        let mut held = Vec::new();
+        for hog in [&one, &two] {
+            while gate.found_room(hog, 1) {
+                held.push(gate.place(hog));
+            }
+        }
+        // 20 are kept, 2 of them for each weight of one.
+        assert_eq!((gate.inside(), held.len()), (142, 142));
+        let hung: Vec<_> = [&one, &two].map(|hog| (gate.clone(), hog.clone())).into();
+        let hung: Vec<_> = hung.into_iter().map(|(gate, hog)| tokio::spawn(async move { gate.enter(&hog, 1, &0, LONG).await })).collect();
+        while gate.waiting() != 2 {
+            tokio::task::yield_now().await;
+        }
+        // Whoever holds little gets a place though others wait, and though nothing ever moved.
+        let little = Duration::from_millis(1);
+        for (owner, weight, part) in [(&three, 1, 2), (&four, 7, 14)] {
+            for _ in 0..part {
+                held.push(gate.enter(owner, weight, &0, little).await.unwrap());
+            }
+        }
+        assert_eq!((gate.inside(), gate.waiting()), (158, 2));
+        // What becomes free of the kept part is not for those who hold more than their part of it.
+        held.pop();
+        assert_eq!((gate.inside(), gate.waiting()), (157, 2));
+        held.truncate(100);
+        for waiting in hung {
+            held.push(waiting.await.unwrap().unwrap());
+        }
+        assert_eq!((gate.inside(), gate.waiting()), (102, 0));
+        drop(held);
+        assert_eq!(gate.inside(), 0);
+        assert!([one, two, three, four].iter().all(|owner| owner.held().unwrap().load(Ordering::Relaxed) == 0));
+    }
+
+    #[tokio::test]
+    async fn who_is_alone_has_all_there_is() {
+        let (_, depth) = gate(1, 1);
+        let gate: Arc<Gate<Standing, u32>> = Gate::new(160, 1_000, depth);
+        gate.share_among(1, 3);
+        let alone = Standing::of(TenantId::parse("alone").unwrap());
+        let mut held = Vec::new();
+        while gate.found_room(&alone, 3) {
+            held.push(gate.place(&alone));
+        }
+        assert_eq!(held.len(), 160);
     }
 
     #[tokio::test]

@@ -5,7 +5,10 @@
 //! connection is one failure, however many calls went down with it.
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -18,7 +21,7 @@ use tokio::sync::{Notify, watch};
 
 use super::{
     backend::Backend,
-    gate::{Crowded, Gate, Place},
+    gate::{Crowded, Gate, Place, Standing},
     link::connection::{Connection, Failure, Wire},
     shared::Shared,
     sync::lock,
@@ -27,7 +30,7 @@ use super::{
 use crate::{
     config::{Config, spec::BackendSpec},
     durable::SessionKey,
-    limits::PROBE_ANSWER_MAX,
+    limits::{PROBE_ANSWER_MAX, SILENCE_SUSPECTED, SUSPICION_INTERVAL},
     metrics::{Metrics, Retry},
     rules::{
         breaker::{Breaker, Reason, Rest, Settings, State},
@@ -41,8 +44,11 @@ use crate::{
 #[derive(Debug)]
 pub struct Guard {
     breaker: Breaker,
-    /// The breaker has opened, or is to be probed sooner.
+    /// The breaker has opened, is to be probed sooner, or somebody suspects that the backend is not there.
     look: Notify,
+    suspected: AtomicBool,
+    /// From when on it may be suspected again, on the clock of the process.
+    trusted_until_ms: AtomicU64,
     /// Probes so far.
     probes: watch::Sender<u64>,
     room: Arc<Gate<PrincipalId, SessionKey>>,
@@ -58,7 +64,16 @@ pub struct Guard {
 #[derive(Debug)]
 pub struct Room {
     _there: Place<PrincipalId, SessionKey>,
-    _here: Place<protocol::ids::TenantId, PrincipalId>,
+    _here: Place<Standing, PrincipalId>,
+}
+
+/// Why a backend is to be looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Due {
+    /// Its breaker is open, and half open now.
+    Probe,
+    /// Clients gave up waiting for it.
+    Suspicion,
 }
 
 /// For whom a call is.
@@ -85,6 +100,8 @@ impl Guard {
         Self {
             breaker: Breaker::new(settings(spec, config)),
             look: Notify::new(),
+            suspected: AtomicBool::new(false),
+            trusted_until_ms: AtomicU64::new(0),
             probes: watch::Sender::new(0),
             room: Gate::new(max, queued, metrics.queue_depth("backend_calls")),
             adaptive: adapts.then(|| Mutex::new(Adaptive::new(max))),
@@ -144,7 +161,7 @@ impl Backend {
         let Caller { tenant, principal, session } = caller;
         // First at the backend: whoever waits for one that is slow keeps nobody else out.
         let there = self.guard.room.enter(principal, 1, session, left - needed).await.map_err(|crowded| self.crowded(crowded))?;
-        let here = self.shared.room.enter(&tenant.id, tenant.weight(), principal, left_now().saturating_sub(needed)).await;
+        let here = self.shared.room.enter(&tenant.standing, tenant.weight(), principal, left_now().saturating_sub(needed)).await;
         let here = here.map_err(|crowded| {
             self.shared.metrics.protection.crowded_out("broker");
             too_busy("the broker".to_owned(), crowded)
@@ -169,18 +186,47 @@ impl Backend {
     pub fn judge(&self, connection: &Connection, answer: &Result<Message, Failure>, took: Duration) {
         match answer {
             Ok(_) => self.guard.breaker.succeeded(self.shared.uptime()),
-            Err(failure) if !failure.is_the_backends() => return,
+            Err(failure) if !failure.is_the_backends() => {}
             // The calls of a connection that ends fail together.
             Err(Failure::Lost(_)) if matches!(connection.wire(), Wire::Pipe(_)) && !connection.count_loss() => {}
             Err(_) => self.failed(took),
         }
-        self.adapt(took, answer.is_err());
+    }
+
+    /// How long a call of those that take room took. Of tasks nothing is learnt: they take none, and last as long as they do.
+    pub fn took(&self, answer: &Result<Message, Failure>, took: Duration) {
+        if answer.as_ref().err().is_none_or(Failure::is_the_backends) {
+            self.adapt(took, answer.is_err());
+        }
     }
 
     /// A call got no answer in the time that was left for it when it was sent.
     pub fn timed_out(&self, after: Duration) {
         self.failed(after);
         self.adapt(after, true);
+    }
+
+    /// A client gave up a call that was with the backend for so long and of which nothing was heard. That alone says nothing of
+    /// the backend; where nobody else heard of it either, the broker asks it.
+    pub fn given_up(&self, after: Duration) {
+        let now = self.shared.uptime();
+        let trusted_until = Duration::from_millis(self.guard.trusted_until_ms.load(Ordering::Relaxed));
+        let is_suspect = after >= SILENCE_SUSPECTED && now >= trusted_until && self.guard.breaker.is_enabled();
+        if is_suspect && !self.heard_since(now.saturating_sub(after)) {
+            self.guard.suspected.store(true, Ordering::Relaxed);
+            self.guard.look.notify_one();
+        }
+    }
+
+    /// Whether anybody got an answer of it since.
+    pub(super) fn heard_since(&self, since: Duration) -> bool {
+        self.guard.breaker.last_success() > since
+    }
+
+    pub(super) fn suspicion_settled(&self) {
+        let until = self.shared.uptime() + SUSPICION_INTERVAL;
+        self.guard.trusted_until_ms.store(u64::try_from(until.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.guard.suspected.store(false, Ordering::Relaxed);
     }
 
     /// A connection to it did not come about, or it gave a call no answer for so long.
@@ -232,8 +278,8 @@ impl Backend {
         }
     }
 
-    /// Resolves when a probe is due.
-    pub(super) async fn probe_due(&self) {
+    /// Resolves when there is a reason to look at the backend.
+    pub(super) async fn look_due(&self) -> Due {
         loop {
             match self.guard.breaker.probe_at() {
                 Some(at) => {
@@ -242,9 +288,11 @@ impl Backend {
                         () = self.guard.look.notified() => {}
                     }
                     if self.guard.breaker.begin_probe(self.shared.uptime()) {
-                        return self.breaker_moved();
+                        self.breaker_moved();
+                        return Due::Probe;
                     }
                 }
+                None if self.guard.suspected.load(Ordering::Relaxed) && self.admits().is_ok() => return Due::Suspicion,
                 None => self.guard.look.notified().await,
             }
         }
@@ -266,6 +314,7 @@ impl Backend {
         let to = self.guard.breaker.probed(well, self.shared.uptime(), rand::random());
         self.breaker_moved();
         self.guard.probes.send_modify(|count| *count += 1);
+        self.suspicion_settled();
         if to == Some(State::Closed) {
             self.is_well_again();
         }

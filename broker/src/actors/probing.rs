@@ -1,43 +1,90 @@
-//! Probes a backend whose breaker is open, over the link its lists come by. One of these runs for each backend, beside
-//! [`super::catalog_refresh`], which owns that link.
+//! Probes a backend whose breaker is open, and one of which nothing is heard while its clients give up, over the link its lists
+//! come by. One of these runs for each backend, beside [`super::catalog_refresh`], which owns that link.
 //!
-//! Any answer will do: a backend that says no is there. One that was started anew and forgot the session is too.
+//! Any answer will do: a backend that says no is there. One that was started anew and forgot the session is too. What clients do
+//! makes the broker look, no more: only what it finds itself counts.
 
-use std::sync::Arc;
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
+use futures_util::FutureExt;
 use protocol::{error::Refusal, method::Method};
 
 use super::{
     backend::Backend,
+    guard::Due,
     link::{Link, connection::Failure},
 };
 use crate::limits::PROBE_ANSWER_MAX;
 
+/// Between two looks at a backend that was found silent.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(500);
+
+/// What a probe found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Found {
+    Well,
+    /// It gave no answer.
+    Silent,
+    /// There is no connection to it, which the link has noted.
+    Gone,
+}
+
 /// Runs until it is dropped.
 pub(super) async fn run(backend: &Arc<Backend>, link: &Arc<Link>) {
     loop {
-        backend.probe_due().await;
-        let well = probe(backend, link).await;
-        backend.probed(well);
+        match backend.look_due().await {
+            Due::Probe => {
+                let found = survived(probe(backend, link)).await;
+                backend.probed(found == Found::Well);
+            }
+            Due::Suspicion => settle_suspicion(backend, link).await,
+        }
     }
 }
 
-async fn probe(backend: &Backend, link: &Arc<Link>) -> bool {
+/// A backend that is there is left alone for a while. One that is not is looked at until somebody hears of it, or its breaker
+/// opens.
+async fn settle_suspicion(backend: &Arc<Backend>, link: &Arc<Link>) {
+    let begun = backend.shared.uptime();
+    loop {
+        let asked = backend.shared.uptime();
+        match survived(probe(backend, link)).await {
+            Found::Well => break,
+            Found::Silent => backend.failed(backend.shared.uptime().saturating_sub(asked)),
+            Found::Gone => {}
+        }
+        if backend.heard_since(begun) || backend.admits().is_err() {
+            break;
+        }
+        tokio::time::sleep(LOOK_AGAIN_AFTER).await;
+    }
+    backend.suspicion_settled();
+}
+
+/// A breaker must not wait for ever for the outcome of a probe that died.
+async fn survived(probe: impl Future<Output = Found>) -> Found {
+    AssertUnwindSafe(probe).catch_unwind().await.unwrap_or_else(|_told_by_the_panic_hook| {
+        tracing::error!("a probe of a backend failed inside the broker");
+        Found::Silent
+    })
+}
+
+async fn probe(backend: &Backend, link: &Arc<Link>) -> Found {
     for attempt in 0..2 {
         let asked = match ask(backend, link).await {
             Ok(asked) => asked,
-            Err(_refused) => return false, // the link has noted why
+            Err(_refused) => return Found::Gone,
         };
         match asked {
-            Ok(()) => return true,
+            Ok(()) => return Found::Well,
             Err(Failure::SessionGone) if attempt == 0 => {} // on a connection of its own it may know us
             Err(failure) => {
                 let _noted = backend.refusal(&failure);
-                return matches!(failure, Failure::Throttled(_));
+                return if matches!(failure, Failure::Throttled(_)) { Found::Well } else { Found::Silent };
             }
         }
     }
-    false
+    Found::Silent
 }
 
 async fn ask(backend: &Backend, link: &Arc<Link>) -> Result<Result<(), Failure>, Refusal> {
@@ -53,4 +100,15 @@ async fn ask(backend: &Backend, link: &Arc<Link>) -> Result<Result<(), Failure>,
         .unwrap_or(Method::Ping);
     let answer = tokio::time::timeout(limit, connection.ask(link, method, None)).await;
     Ok(answer.unwrap_or(Err(Failure::TimedOut(method))).map(drop))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_probe_that_dies_has_failed() {
+        assert_eq!(survived(async { panic!("as planned") }).await, Found::Silent);
+        assert_eq!(survived(async { Found::Well }).await, Found::Well);
+    }
 }

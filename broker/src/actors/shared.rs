@@ -8,15 +8,25 @@ use std::{
 use aws_lc_rs::hmac;
 use protocol::{
     error::{ErrorKind, Refusal},
-    ids::{PrincipalId, TenantId},
+    ids::PrincipalId,
 };
 use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::http_client::HttpClient;
 
-use super::{children::Children, gate::Gate, link::Trust, modern::Modern, stream::AllWaiting, tasks::Tasks};
+use super::{
+    children::Children,
+    gate::{Gate, Standing},
+    link::Trust,
+    modern::Modern,
+    stream::AllWaiting,
+    tasks::Tasks,
+};
 use crate::{
-    admission::{overload::Overload, rates::Rates},
+    admission::{
+        overload::{self, Overload},
+        rates::Rates,
+    },
     config::{self, Config},
     durable::Durable,
     limits::LONG_FIRST_MESSAGES_MAX,
@@ -36,7 +46,7 @@ pub struct Shared {
     pub durable: Arc<Durable>,
     pub tasks: Tasks,
     /// Room for calls that are with backends, shared by tenants by their weight.
-    pub room: Arc<Gate<TenantId, PrincipalId>>,
+    pub room: Arc<Gate<Standing, PrincipalId>>,
     /// What is held for clients whose requests stand alone.
     pub modern: Modern,
     pub traces: Traces,
@@ -72,7 +82,7 @@ impl Shared {
         Arc::new(Self {
             rates: Arc::new(Rates::new(redis, config.limits.without_redis, started, metrics.clone())),
             overload: Overload::new(&config.overload, metrics.clone()),
-            waiting: AllWaiting::new(config.limits.outbox_bytes_total, metrics.clone()),
+            waiting: AllWaiting::new(overload::outbox_bytes_total(&config), metrics.clone()),
             room,
             config,
             durable,

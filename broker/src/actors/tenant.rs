@@ -15,10 +15,10 @@ use protocol::{
     method::Method,
 };
 
-use super::{backend::Backend, session::Session, shared::Shared, sync::lock};
+use super::{backend::Backend, gate::Standing, session::Session, shared::Shared, sync::lock};
 use crate::{
     admission::rates::Scope,
-    config::spec::TenantSpec,
+    config::{MessageWire, spec::TenantSpec},
     limits::{PRINCIPALS_METERED_MAX, ROOM_RETRY},
     rules::{
         budget::Rate,
@@ -31,6 +31,8 @@ use crate::{
 #[derive(Debug)]
 pub struct Tenant {
     pub id: TenantId,
+    /// Where tenants compete for room.
+    pub standing: Standing,
     shared: Arc<Shared>,
     spec: ArcSwap<TenantSpec>,
     meter: Arc<Meter>,
@@ -64,6 +66,7 @@ impl Tenant {
             calls: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
             shared,
+            standing: Standing::of(id.clone()),
             id,
         };
         tenant.configure(spec);
@@ -82,6 +85,11 @@ impl Tenant {
     /// Its share where tenants compete.
     pub fn weight(&self) -> u32 {
         self.spec.load().weight
+    }
+
+    /// How large a message of its clients may be on this wire.
+    pub fn message_bytes(&self, wire: MessageWire) -> usize {
+        self.shared.config.limits.message_sizes.of(self.spec.load().limits.message_profile.as_deref(), wire)
     }
 
     /// How long a request may take: as the backend says, or the tenant, or the configuration.

@@ -17,7 +17,7 @@ use protocol::error::{ErrorKind, Refusal};
 
 use crate::{
     config,
-    limits::{OVERLOAD_LOOK_INTERVAL, OVERLOAD_LOOKS_IN_A_ROW, OVERLOAD_RETRY},
+    limits::{OUTBOX_BYTES_TOTAL_DEFAULT, OVERLOAD_LOOK_INTERVAL, OVERLOAD_LOOKS_IN_A_ROW, OVERLOAD_RETRY},
     metrics::{Metrics, process},
 };
 
@@ -181,6 +181,11 @@ impl MemoryLimit {
         Some(Self { bytes, percent, cgroup: Some(cgroup) })
     }
 
+    /// From here on new requests are refused.
+    fn mark(&self) -> u64 {
+        self.bytes / 100 * self.percent
+    }
+
     fn used(&self) -> u64 {
         let resident = process::resident_bytes().unwrap_or(0);
         self.cgroup.as_ref().and_then(Cgroup::used).unwrap_or(0).max(resident)
@@ -197,8 +202,8 @@ impl MemoryLimit {
 struct Cgroup {
     current: String,
     stat: String,
-    /// In `stat`: what is given back when it is needed.
-    reclaimable: &'static str,
+    /// What names in `stat` begin with.
+    prefix: &'static str,
 }
 
 /// Limits above this are none: v1 says so with a very large number.
@@ -207,13 +212,13 @@ const NO_LIMIT: u64 = 1 << 60;
 impl Cgroup {
     /// The tightest limit on the way from our own group up; `own` is `/proc/self/cgroup`.
     fn find(own: &str) -> Option<(Self, u64)> {
-        let (root, path, max, current, reclaimable) = own.lines().find_map(|line| {
+        let (root, path, max, current, prefix) = own.lines().find_map(|line| {
             let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
             if controllers.is_empty() {
-                return Some(("/sys/fs/cgroup", path, "memory.max", "memory.current", "inactive_file "));
+                return Some(("/sys/fs/cgroup", path, "memory.max", "memory.current", ""));
             }
             let v1 = controllers.split(',').any(|name| name == "memory");
-            v1.then_some(("/sys/fs/cgroup/memory", path, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "))
+            v1.then_some(("/sys/fs/cgroup/memory", path, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"))
         })?;
         let mut tightest: Option<(Self, u64)> = None;
         let mut path = path.trim_end_matches('/');
@@ -223,7 +228,7 @@ impl Cgroup {
             if let Some(limit) = limit.filter(|limit| *limit < NO_LIMIT)
                 && tightest.as_ref().is_none_or(|(_, known)| limit < *known)
             {
-                let cgroup = Self { current: format!("{folder}/{current}"), stat: format!("{folder}/memory.stat"), reclaimable };
+                let cgroup = Self { current: format!("{folder}/{current}"), stat: format!("{folder}/memory.stat"), prefix };
                 tightest = Some((cgroup, limit));
             }
             match path.rsplit_once('/') {
@@ -236,8 +241,41 @@ impl Cgroup {
     fn used(&self) -> Option<u64> {
         let current: u64 = fs::read_to_string(&self.current).ok()?.trim().parse().ok()?;
         let stat = fs::read_to_string(&self.stat).unwrap_or_default();
-        let reclaimable = stat.lines().find_map(|line| line.strip_prefix(self.reclaimable)?.trim().parse().ok());
-        Some(current.saturating_sub(reclaimable.unwrap_or(0)))
+        Some(current.saturating_sub(reclaimable(&stat, self.prefix)))
+    }
+}
+
+/// What the kernel takes back as soon as anybody needs memory: pages of files that are not still to be written. Those of files in
+/// memory (tmpfs) are none of them.
+fn reclaimable(stat: &str, prefix: &str) -> u64 {
+    // v1 and v2 have different names for what is being written.
+    let of =
+        |name: &str| stat.lines().find_map(|line| line.strip_prefix(prefix)?.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok());
+    let sum = |names: &[&str]| names.iter().filter_map(|name| of(name)).fold(0_u64, u64::saturating_add);
+    let unwritten = sum(&["dirty", "writeback", "file_dirty", "file_writeback"]);
+    sum(&["inactive_file", "active_file"]).saturating_sub(unwritten)
+}
+
+/// What all clients together may let pile up: as configured, else the usual, or a quarter of what may be used before new requests
+/// are refused, where that is less. What is configured and leaves nothing beside it is told.
+pub fn outbox_bytes_total(config: &config::Config) -> usize {
+    let allowed = MemoryLimit::find(&config.overload).map(|limit| limit.mark());
+    let (total, fits) = outbox_total_of(config.limits.outbox_bytes_total, allowed);
+    if let (false, Some(allowed)) = (fits, allowed) {
+        tracing::warn!(
+            outbox_bytes_total = total,
+            allowed,
+            "limits.outbox_bytes_total does not fit below the memory limit: clients that do not read may use up all there is"
+        );
+    }
+    total
+}
+
+fn outbox_total_of(configured: Option<usize>, allowed: Option<u64>) -> (usize, bool) {
+    let allowed = allowed.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+    match configured {
+        Some(total) => (total, allowed.is_none_or(|allowed| total < allowed)),
+        None => (allowed.map_or(OUTBOX_BYTES_TOTAL_DEFAULT, |allowed| OUTBOX_BYTES_TOTAL_DEFAULT.min(allowed / 4)), true),
     }
 }
 
@@ -298,6 +336,33 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         assert!(watched.metrics.render().contains(r#"mcp_overloaded{reason="queue"} 0"#));
+    }
+
+    #[test]
+    fn r19_what_the_kernel_can_take_back_is_not_used() {
+        let v2 = "anon 5000\nfile 9000\nshmem 700\nfile_dirty 200\nfile_writeback 100\ninactive_file 3000\nactive_file 4000\n";
+        assert_eq!(reclaimable(v2, ""), 6_700);
+        let v1 = "cache 1\ninactive_file 1\nactive_file 1\ntotal_cache 9000\ntotal_dirty 200\ntotal_writeback 0\ntotal_inactive_file 3000\ntotal_active_file 4000\n";
+        assert_eq!(reclaimable(v1, "total_"), 6_800);
+        assert_eq!((reclaimable("", ""), reclaimable("inactive_file 5\nfile_dirty 9\n", "")), (0, 0));
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            fs::write(&path, text).unwrap();
+            path.to_string_lossy().into_owned()
+        };
+        let group = Cgroup { current: file("memory.current", "16000\n"), stat: file("memory.stat", v2), prefix: "" };
+        assert_eq!(group.used(), Some(9_300));
+    }
+
+    #[test]
+    fn r19_what_may_wait_for_clients_fits_below_the_memory_limit() {
+        let mib = |count: usize| count << 20;
+        assert_eq!(outbox_total_of(None, None), (OUTBOX_BYTES_TOTAL_DEFAULT, true));
+        assert_eq!(outbox_total_of(None, Some(mib(400) as u64)), (mib(100), true));
+        assert_eq!(outbox_total_of(None, Some(mib(40_000) as u64)), (OUTBOX_BYTES_TOTAL_DEFAULT, true));
+        assert_eq!(outbox_total_of(Some(mib(300)), Some(mib(400) as u64)), (mib(300), true));
+        assert_eq!(outbox_total_of(Some(mib(400)), Some(mib(400) as u64)), (mib(400), false));
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Once a second: idle sessions, unanswered questions, links nobody uses, and what sessions have to be written behind.
+//! Once a second: idle sessions, unanswered questions, links nobody uses, what sessions have to be written behind, and among
+//! whom the room of the broker is shared.
 
 use std::{
     sync::{
@@ -37,6 +38,7 @@ pub(super) async fn reap(broker: Weak<Broker>) {
             tenant.backends().into_iter().map(state)
         });
         broker.shared.metrics.observed.backends(states);
+        broker.share_room();
         write_behind(&broker, &writing);
     }
 }

@@ -19,7 +19,7 @@ use std::{
 };
 
 use clap::Parser;
-use transport::child_launcher;
+use transport::{child_guardian, child_launcher};
 
 use self::{
     args::{Cli, Command},
@@ -36,8 +36,10 @@ const EXIT_INTERNAL: u8 = 70;
 pub fn main() -> ExitCode {
     // Before anything else: what follows is a child's command line, and this process is about to become the child.
     let mut arguments = std::env::args_os().skip(1);
-    if arguments.next().is_some_and(|first| first == child_launcher::COMMAND) {
-        return child_launcher::run(arguments);
+    match arguments.next() {
+        Some(first) if first == child_launcher::COMMAND => return child_launcher::run(arguments),
+        Some(first) if first == child_guardian::COMMAND => return child_guardian::run(),
+        _ => {}
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,

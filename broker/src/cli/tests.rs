@@ -23,7 +23,7 @@ impl Broker {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
         let door = listeners::door::Door::plain(&control.config);
-        tokio::spawn(listeners::admin::serve(control, listener, door, stop.clone()));
+        tokio::spawn(listeners::admin::serve(control, listeners::port::Port::new(listener), door, stop.clone()));
         let client = AdminClient::new(&format!("http://{address}/"), token).unwrap();
         Self { client, address, stop, _folder: folder }
     }

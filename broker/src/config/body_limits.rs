@@ -8,15 +8,17 @@ use super::{
     body_reader::{Reader, check_count, given},
     fault::{Fault, join},
     key::COUNT_MAX,
+    message_sizes::is_profile_name,
     spec::{BackendLimits, RateSpec, TenantLimits},
 };
 
 /// Tools of one backend with a rate of their own.
 const TOOLS_MAX: usize = 1_000;
 const PATH: &str = "limits";
+const PROFILE: &str = "message_profile";
 
 pub(super) fn tenant(reader: &mut Reader<'_>, value: &Value) -> TenantLimits {
-    const KNOWN: [&str; 12] = [
+    const KNOWN: [&str; 13] = [
         "requests_per_second",
         "burst",
         "requests_per_second_per_principal",
@@ -29,10 +31,13 @@ pub(super) fn tenant(reader: &mut Reader<'_>, value: &Value) -> TenantLimits {
         "sessions_per_tenant",
         "sessions_per_principal",
         "calls_in_flight_per_tenant",
+        PROFILE,
     ];
     let Some(members) = reader.object(PATH, value, &KNOWN, &[]) else { return TenantLimits::default() };
+    let message_profile = reader.text(PATH, members, PROFILE);
     let mut count = |name| reader.count(PATH, members, name);
     TenantLimits {
+        message_profile,
         requests_per_second: count("requests_per_second"),
         burst: count("burst"),
         requests_per_second_per_principal: count("requests_per_second_per_principal"),
@@ -49,7 +54,7 @@ pub(super) fn tenant(reader: &mut Reader<'_>, value: &Value) -> TenantLimits {
 }
 
 pub(super) fn backend(reader: &mut Reader<'_>, value: &Value) -> BackendLimits {
-    const KNOWN: [&str; 8] = [
+    const KNOWN: [&str; 9] = [
         "requests_per_second",
         "burst",
         "requests_per_second_per_tool",
@@ -58,12 +63,15 @@ pub(super) fn backend(reader: &mut Reader<'_>, value: &Value) -> BackendLimits {
         "calls_in_flight",
         "calls_queued",
         "adaptive_concurrency",
+        PROFILE,
     ];
     let Some(members) = reader.object(PATH, value, &KNOWN, &[]) else { return BackendLimits::default() };
     let tools = given(members, "tools").map(|value| tools(reader, value)).unwrap_or_default();
     let adaptive_concurrency = reader.switch(PATH, members, "adaptive_concurrency");
+    let message_profile = reader.text(PATH, members, PROFILE);
     let mut count = |name| reader.count(PATH, members, name);
     BackendLimits {
+        message_profile,
         requests_per_second: count("requests_per_second"),
         burst: count("burst"),
         requests_per_second_per_tool: count("requests_per_second_per_tool"),
@@ -92,8 +100,16 @@ fn tools(reader: &mut Reader<'_>, value: &Value) -> BTreeMap<String, RateSpec> {
     rates
 }
 
+/// Whether there is such a profile depends on the configuration in force.
+fn check_profile(name: Option<&str>, faults: &mut Vec<Fault>) {
+    if name.is_some_and(|name| !is_profile_name(name)) {
+        faults.push(Fault::new(join(PATH, PROFILE), "is no name for a profile", "1 to 64 characters of A-Z a-z 0-9 . _ -"));
+    }
+}
+
 /// Checks what the types can not say.
 pub(super) fn check_tenant(limits: &TenantLimits, faults: &mut Vec<Fault>) {
+    check_profile(limits.message_profile.as_deref(), faults);
     let of_size = |count: Option<usize>| count.map(|count| count as u64);
     for (name, value, min) in [
         ("requests_per_second", limits.requests_per_second.map(u64::from), 0),
@@ -116,6 +132,7 @@ pub(super) fn check_tenant(limits: &TenantLimits, faults: &mut Vec<Fault>) {
 }
 
 pub(super) fn check_backend(limits: &BackendLimits, faults: &mut Vec<Fault>) {
+    check_profile(limits.message_profile.as_deref(), faults);
     let mut rate = |path: &str, per_second: Option<u32>, burst: Option<u32>, suffix: &str| {
         for (name, value, min) in [("requests_per_second", per_second, 0), ("burst", burst, 1)] {
             if let Some(value) = value {

@@ -71,6 +71,8 @@ pub(super) fn check(raw: &Raw, faults: Vec<Fault>) -> Result<Config, Faults> {
         reading.fault("listen.quic", "needs a certificate: QUIC is never without TLS", allowed);
     }
     reading.colliding_listeners(&config.listen);
+    reading.memory(&config.limits, &config.overload);
+    reading.profiles(&config);
     reading.replicas(&config);
     if reading.faults.is_empty() { Ok(config) } else { Err(Faults(reading.faults)) }
 }

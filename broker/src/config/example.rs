@@ -26,7 +26,7 @@ tenants: {}
 #    enabled: true
 #    weight: 1
 #    limits: {requests_per_second: 50, burst: 100, sessions_per_tenant: 100, calls_in_flight_per_tenant: 200,
-#      requests_per_second_per_principal: 10, burst_per_principal: 20, connections_per_tenant: 50}
+#      requests_per_second_per_principal: 10, burst_per_principal: 20, connections_per_tenant: 50, message_profile: 1MB}
 #    timeouts: {call: 20s, control: 5s, call_max: 10m, methods: {resources/read: 10s}}
 
 # Backends, by name; same bodies as PUT /admin/v1/tenants/{tenant}/backends/{backend}. They are read-only in the admin API.

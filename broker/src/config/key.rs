@@ -101,6 +101,10 @@ pub(super) enum Kind {
     },
     /// A map from a method to its deadline.
     Deadlines,
+    /// A map from the name of a profile to its sizes by wire.
+    MessageProfiles,
+    /// The name of one.
+    MessageProfile,
     Commands,
     /// Absolute paths.
     Folders,
@@ -121,6 +125,7 @@ impl Kind {
                 | Self::Networks
                 | Self::Ratio { .. }
                 | Self::Deadlines
+                | Self::MessageProfiles
                 | Self::Commands
                 | Self::Folders
                 | Self::Callers
@@ -152,6 +157,8 @@ impl Kind {
             Self::Origins => "a list of origins, such as [\"https://app.example.com\"]".into(),
             Self::Hosts => "a list of host names without port, such as [\"broker.example.com\"]".into(),
             Self::Ratio { percent_min } => format!("a number from {} to 1", f64::from(percent_min) / 100.0),
+            Self::MessageProfiles => "a map from names to sizes by wire (default, http, websocket, tcp, quic, stdio), such as {small: {default: 256KiB, websocket: 64KiB}}".into(),
+            Self::MessageProfile => "standard, 1MB, ws-64k, or a name of limits.message_profiles".into(),
             Self::Deadlines => "a map from methods to durations, such as {resources/read: 10s}".into(),
             Self::Folders => "a list of absolute paths, without .., such as [\"/etc/mcp-broker/clients\"]".into(),
             Self::Commands => "a list of commands, and of folders that end with /, such as [\"npx\", \"/opt/mcp/\"]".into(),

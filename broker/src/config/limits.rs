@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::{
     key::{COUNT_MAX, Key, Kind, absent, key},
+    message_sizes::MessageSizes,
     reading::{Reading, size, wrong},
 };
 
@@ -15,6 +16,18 @@ const RATE: Kind = Kind::Count { min: 0, max: COUNT_MAX };
 
 pub(super) const LIMITS: &[Key] = &[
     key("message_bytes", Kind::Size { min: KIB, max: 256 * MIB }, "16MiB", "Largest JSON-RPC message, from a client or a backend."),
+    key(
+        "message_profile",
+        Kind::MessageProfile,
+        "standard",
+        "How large messages may be on each wire, by the name of a profile; bodies of tenants (for what their clients send) and of backends (for what these send) may name others. `standard`: `limits.message_bytes` everywhere; `1MB`: 1MiB everywhere; `ws-64k`: 64KiB over WebSocket; or one of `limits.message_profiles`. None lets more through than `limits.message_bytes`.",
+    ),
+    key(
+        "message_profiles",
+        Kind::MessageProfiles,
+        "{}",
+        "Further profiles: the largest message by wire, and for the wires that are not named `default`, or else `limits.message_bytes`. HTTP+SSE counts as HTTP.",
+    ),
     key("connections", COUNT, "10000", "Open connections of clients, on each listener."),
     key(
         "connections_per_address",
@@ -89,11 +102,11 @@ pub(super) const LIMITS: &[Key] = &[
         "16MiB",
         "What may wait for one client that does not read, where the connection is the session (TCP, WebSocket); one that lets more pile up is disconnected.",
     ),
-    key(
+    absent(
         "outbox_bytes_total",
         Kind::Size { min: MIB, max: 1024 * GIB },
         "1GiB",
-        "What may wait for all clients of the process together, on whichever wire; over it, the client for which most waits is disconnected. What waits for one client counts in steps of 256KiB.",
+        "What may wait for all clients of the process together, on whichever wire; over it, the client for which most waits is disconnected. What waits for one client counts in steps of 256KiB. Absent: `1GiB`, or a quarter of the memory at which new requests are refused, where that is less. It has to be less than that memory.",
     ),
 ];
 
@@ -122,6 +135,8 @@ pub(super) const OVERLOAD: &[Key] = &[
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     pub message_bytes: usize,
+    /// The same by wire, for all, and for tenants and backends that have others.
+    pub message_sizes: MessageSizes,
     pub connections: usize,
     pub connections_per_address: usize,
     /// 0: no limit, like in every rate below.
@@ -150,7 +165,8 @@ pub struct Limits {
     /// What may wait for one client that does not read its connection.
     pub outbox_bytes: usize,
     /// The same for all together.
-    pub outbox_bytes_total: usize,
+    /// `None`: as the memory allows.
+    pub outbox_bytes_total: Option<usize>,
 }
 
 /// What becomes of rates while Redis is away.
@@ -176,6 +192,7 @@ impl Reading<'_> {
     pub(super) fn limits(&mut self) -> Limits {
         Limits {
             message_bytes: self.size("limits.message_bytes"),
+            message_sizes: self.message_sizes(),
             connections: self.count("limits.connections") as usize,
             connections_per_address: self.count("limits.connections_per_address") as usize,
             connections_per_second_per_address: self.count("limits.connections_per_second_per_address"),
@@ -205,7 +222,17 @@ impl Reading<'_> {
                 _ => Err(wrong(value)),
             }),
             outbox_bytes: self.size("limits.outbox_bytes"),
-            outbox_bytes_total: self.size("limits.outbox_bytes_total"),
+            outbox_bytes_total: self.optional("limits.outbox_bytes_total", size),
+        }
+    }
+
+    /// What may wait for clients has to leave something for everything else.
+    pub(super) fn memory(&mut self, limits: &Limits, overload: &Overload) {
+        let (Some(total), Some(memory)) = (limits.outbox_bytes_total, overload.memory_bytes) else { return };
+        let refuses_from = memory / 100 * overload.memory_percent as usize;
+        if total >= refuses_from {
+            let allowed = format!("less than overload.memory_percent of overload.memory_bytes, which is {refuses_from} bytes");
+            self.fault("limits.outbox_bytes_total", "does not fit below the memory limit", &allowed);
         }
     }
 

@@ -16,6 +16,7 @@ mod key;
 mod keys;
 mod limits;
 pub mod log_filter;
+mod message_sizes;
 mod observed;
 mod policy;
 mod protection;
@@ -44,6 +45,7 @@ pub use fault::{Fault, Faults};
 #[cfg(test)]
 pub(crate) use keys::documented;
 pub use limits::{Limits, Overload, WithoutRedis};
+pub use message_sizes::{MessageSizes, MessageWire};
 pub use observed::{Audit, AuditCalls, RATIO_WHOLE, Traces};
 pub use protection::{Breaker, Retries};
 pub use stdio::Stdio;

@@ -59,6 +59,9 @@ pub struct TenantLimits {
     pub sessions_per_principal: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub calls_in_flight_per_tenant: Option<usize>,
+    /// How large messages of its clients may be: the name of a profile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message_profile: Option<String>,
 }
 
 /// A backend: an MCP server the broker connects to.
@@ -389,6 +392,9 @@ pub struct BackendLimits {
     /// Whether fewer calls go at the same time while the backend is slower than it can be.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub adaptive_concurrency: Option<bool>,
+    /// How large its messages may be: the name of a profile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message_profile: Option<String>,
 }
 
 impl BackendLimits {

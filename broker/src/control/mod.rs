@@ -211,6 +211,7 @@ impl Control {
         condition: Condition,
         author: Author,
     ) -> Result<Put<TenantView>, ControlError> {
+        self.config.limits.message_sizes.check(spec.limits.message_profile.as_deref()).map_err(ControlError::Invalid)?;
         self.change(|control| async move {
             let registry = control.registry.load_full();
             let old = registry.tenants.get(&tenant);
@@ -338,6 +339,7 @@ impl Control {
         self.config.stdio.check(&spec.transport).map_err(ControlError::Invalid)?;
         self.config.tls.check_stored(&spec.tls).map_err(ControlError::Invalid)?;
         client_files(&spec).await.map_err(ControlError::Invalid)?;
+        self.config.limits.message_sizes.check(spec.limits.message_profile.as_deref()).map_err(ControlError::Invalid)?;
         // A child is started, then spoken to; a server is connected to first.
         let within = spec.timeouts.initialize.unwrap_or(self.config.timeouts.initialize) + self.config.timeouts.connect;
         let (owner, name) = (tenant.clone(), backend.clone());

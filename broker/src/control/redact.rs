@@ -1,7 +1,7 @@
 //! A backend's transport as an answer may show it. Secrets end up in environments, query strings and arguments whatever the
 //! documentation says, so their values are masked and only what tells an operator which backend this is remains.
 
-use crate::config::spec::TransportSpec;
+use crate::{config::spec::TransportSpec, telemetry::secrets};
 
 const MASK: &str = "***";
 /// Parts of an argument's name that announce a secret.
@@ -42,7 +42,7 @@ fn masked_args(args: &[String]) -> Vec<String> {
             _ if was_announced && !arg.starts_with('-') => MASK.to_owned(),
             _ => {
                 announced = arg.starts_with('-') && is_secret_name(arg);
-                arg.clone()
+                secrets::masked(arg).unwrap_or_else(|| arg.clone())
             }
         }
     });

@@ -11,11 +11,12 @@ use std::{
 };
 
 use tokio::{
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     sync::{OwnedSemaphorePermit, Semaphore},
 };
 use transport::descriptors;
 
+use super::port::Port;
 use crate::{
     config::Limits,
     limits::ADDRESSES_METERED_MAX,
@@ -86,7 +87,7 @@ impl Admission {
     ///
     /// At the limit of all nothing is accepted: newcomers wait in the kernel's queue until somebody leaves. So they do while
     /// only the reserve of file descriptors is left. One more of an address that has its share, or comes too often, is closed.
-    pub(super) async fn accept(&self, listener: &TcpListener, metrics: &Metrics) -> (TcpStream, SocketAddr, Admitted) {
+    pub(super) async fn accept(&self, listener: &Port, metrics: &Metrics) -> (TcpStream, SocketAddr, Admitted) {
         loop {
             let Ok(permit) = self.room.clone().acquire_owned().await else { return std::future::pending().await };
             self.descriptor_left(metrics).await;

@@ -8,3 +8,4 @@ pub mod duplex;
 pub mod http;
 pub mod internal;
 mod modern;
+pub mod port;

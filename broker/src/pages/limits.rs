@@ -40,6 +40,8 @@ const TIMEOUTS: &str = "`mcp_requests_total{outcome=\"timeout\"}`";
 
 const KEYS: &[(&str, Effect)] = &[
     ("limits.message_bytes", Refused(ErrorKind::MessageTooLarge)),
+    ("limits.message_profile", Refused(ErrorKind::MessageTooLarge)),
+    ("limits.message_profiles", Refused(ErrorKind::MessageTooLarge)),
     (
         "limits.connections",
         Other("newcomers wait in the kernel (QUIC: are refused)", "`mcp_rate_limited_total{scope=\"connections\"}` (QUIC)"),
@@ -258,7 +260,8 @@ const INNER: &str = "LEFT_OUT_LOGGED_MAX REFRESH_DEBOUNCE TASK_ID_BYTES TASK_CLA
     FAULTS_TOLD_MAX FAULT_CHARS_MAX CHILD_LOOK_INTERVAL MODERN_LISTS_KEPT_MAX STAND_INS_PER_POOL_MAX STAND_INS_GROW_EVERY \
     STAND_IN_OPENS_WITHIN INPUT_GATHER_WAIT PREFLIGHT_PARAMS_MAX HANDSHAKES_END_WITHIN TUNNEL_BYTES ERA_SILENCE_MAX \
     ELICITATION_ID_BYTES CAPABILITIES_REMEMBERED_MAX LISTEN_OVERLAP LIST_TTL_MIN CERTIFICATE_ENDS_SOON SPAN_BATCH_MAX \
-    SPAN_BATCH_WAIT SPAN_EXPORT_WAIT SPAN_FLUSH_WAIT AUDIT_BATCH_MAX AUDIT_BATCH_BYTES_MAX AUDIT_FLUSH_WAIT";
+    SPAN_BATCH_WAIT SPAN_EXPORT_WAIT SPAN_FLUSH_WAIT AUDIT_BATCH_MAX AUDIT_BATCH_BYTES_MAX AUDIT_FLUSH_WAIT ROOM_KEPT_PART \
+    ROOM_KEPT_FROM SILENCE_SUSPECTED SUSPICION_INTERVAL OUTBOX_BYTES_TOTAL_DEFAULT";
 
 /// What a client sees, and where an operator looks.
 fn columns(effect: &Effect) -> [String; 2] {
@@ -353,7 +356,7 @@ fn the_page_of_limits_is_up_to_date() {
         its part of it at once, and the rest within milliseconds. Without Redis each replica lets its part through, by the number \
         of leases in the database; while a configured Redis is away it is as `limits.without_redis` says. All other limits \
         count on each replica.\n\n\
-        Defaults of `limits` are for every tenant. A tenant's record may say other values for its rates, sessions, calls and connections; a \
+        Defaults of `limits` are for every tenant. A tenant's record may say other values for its rates, sessions, calls and connections, and another profile of message sizes (`message_profile`, for what its clients send); a \
         backend's body has `limits` too: `requests_per_second`, `burst`, `requests_per_second_per_tool`, `burst_per_tool`, and \
         `tools` with a rate for single ones:\n\n\
         ```json\n\

@@ -172,6 +172,16 @@ impl Breaker {
         self.streak.load(Ordering::Relaxed)
     }
 
+    /// When the backend last answered.
+    pub fn last_success(&self) -> Duration {
+        Duration::from_millis(self.last_success_ms.load(Ordering::Relaxed))
+    }
+
+    /// Whether it may open by itself.
+    pub fn is_enabled(&self) -> bool {
+        self.settings.enabled
+    }
+
     /// The backend answered, whatever it said.
     pub fn succeeded(&self, now: Duration) {
         self.last_success_ms.store(ms(now), Ordering::Relaxed);

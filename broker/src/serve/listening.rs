@@ -1,5 +1,5 @@
-//! Sockets that listen: bound before anything is served, stopped one by one, and left to another process where they share
-//! their port with one.
+//! Sockets that listen: bound or inherited before anything is served, stopped one by one, and left to another process where they
+//! share their port with one, or where whoever passed them on keeps them for the next.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -11,32 +11,40 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::ServeError;
-use crate::limits::ACCEPT_QUEUE;
+use super::{ServeError, inherited::Inherited};
+use crate::{limits::ACCEPT_QUEUE, listeners::port::Port};
 
 pub(super) struct Listener {
     pub(super) address: SocketAddr,
     /// Of one that shares its port: the socket, to be told not to ask for new connections.
     shared: Option<Socket>,
+    /// Of one that was inherited: takes no new connections from then on.
+    left: Option<CancellationToken>,
     stop: CancellationToken,
     pub(super) task: JoinHandle<()>,
 }
 
 impl Listener {
-    pub(super) fn start<Serving>(
-        listener: TcpListener,
-        serve: impl FnOnce(TcpListener, CancellationToken) -> Serving,
-    ) -> Result<Self, ServeError>
+    pub(super) fn start<Serving>(bound: Bound, serve: impl FnOnce(Port, CancellationToken) -> Serving) -> Result<Self, ServeError>
     where
         Serving: Future<Output = ()> + Send + 'static,
     {
         let system = |source| ServeError::System { what: "the address of a listener", source };
-        let address = listener.local_addr().map_err(system)?;
-        let shared = match SockRef::from(&listener).reuse_port().map_err(system)? {
-            true => Some(SockRef::from(&listener).try_clone().map_err(system)?),
+        let Bound { socket, inherited } = bound;
+        let address = socket.local_addr().map_err(system)?;
+        // What is done to an inherited socket is done to that of the next process too.
+        let shared = match !inherited && SockRef::from(&socket).reuse_port().map_err(system)? {
+            true => Some(SockRef::from(&socket).try_clone().map_err(system)?),
             false => None,
         };
-        Ok(Self { shared, ..Self::begin(address, |stop| serve(listener, stop)) })
+        let port = Port::new(socket);
+        let left = inherited.then(|| port.left().clone());
+        Ok(Self { shared, left, ..Self::begin(address, |stop| serve(port, stop)) })
+    }
+
+    /// New connections wait from now on for the process that gets the socket next. Those that are there go on.
+    pub(super) fn leave_to_the_next(&self) -> Option<()> {
+        self.left.as_ref().map(CancellationToken::cancel)
     }
 
     /// Connections that nobody has begun to open yet are another process's from now on: the kernel goes on offering them to
@@ -59,7 +67,7 @@ impl Listener {
     {
         let stop = CancellationToken::new();
         let task = tokio::spawn(serve(stop.clone()));
-        Self { address, shared: None, stop, task }
+        Self { address, shared: None, left: None, stop, task }
     }
 
     pub(super) async fn close(&mut self, within: Duration) {
@@ -97,6 +105,24 @@ const NO_FIRST_PACKETS: [SockFilter; 5] = {
     ]
 };
 
+/// A socket that listens.
+pub(super) struct Bound {
+    socket: TcpListener,
+    inherited: bool,
+}
+
+/// As it was passed on, or bound now.
+pub(super) fn obtain(key: &'static str, address: SocketAddr, reuse_port: bool, inherited: &mut Inherited) -> Result<Bound, ServeError> {
+    match inherited.of(key, address)? {
+        Some(socket) => {
+            let system = |source| ServeError::System { what: "an inherited socket", source };
+            tracing::info!(listener = key, %address, "the listener's socket was passed on");
+            Ok(Bound { socket: TcpListener::from_std(socket).map_err(system)?, inherited: true })
+        }
+        None => Ok(Bound { socket: bind(key, address, reuse_port)?, inherited: false }),
+    }
+}
+
 pub(super) fn bind(key: &'static str, address: SocketAddr, reuse_port: bool) -> Result<TcpListener, ServeError> {
     let listening = || {
         let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
@@ -106,8 +132,4 @@ pub(super) fn bind(key: &'static str, address: SocketAddr, reuse_port: bool) -> 
         socket.listen(ACCEPT_QUEUE)
     };
     listening().map_err(|source| ServeError::Bind { key, address, source })
-}
-
-pub(super) fn bind_if(key: &'static str, address: Option<SocketAddr>, reuse_port: bool) -> Result<Option<TcpListener>, ServeError> {
-    address.map(|address| bind(key, address, reuse_port)).transpose()
 }

@@ -1,7 +1,7 @@
 //! What the audit log holds of a client's request: collected beside the request, made into a record when it is over.
 //!
 //! Called by sessions and by tasks that run. No secret gets in: of arguments there is a digest, and their text only where the
-//! operator wants it, with the values of members whose names announce a secret left out.
+//! operator wants it, without the values of members whose names announce a secret, and without what looks like one.
 
 use std::time::Instant;
 
@@ -11,7 +11,10 @@ use bytes::Bytes;
 use protocol::{ids::BackendId, method::Method};
 use serde_json::Value;
 
-use super::request::Request;
+use super::{
+    request::Request,
+    secrets::{self, REDACTED},
+};
 use crate::{
     auth::Caller,
     config::AuditCalls,
@@ -24,7 +27,6 @@ use crate::{
 /// Parts of a member's name that announce a secret.
 const SECRET_WORDS: [&str; 14] =
     ["token", "secret", "pass", "pwd", "key", "auth", "credential", "bearer", "cookie", "session", "signature", "jwt", "otp", "dsn"];
-const REDACTED: &str = "[redacted]";
 
 /// A record in the making.
 #[derive(Debug)]
@@ -69,7 +71,7 @@ impl Draft {
             principal: self.caller.principal.to_string(),
             api_key: self.caller.key.as_ref().map(ToString::to_string),
             action: self.method.name().to_owned(),
-            target: self.target.map(|target| target.chars().take(AUDIT_TARGET_CHARS_MAX).collect()),
+            target: self.target.map(|target| told(&target).chars().take(AUDIT_TARGET_CHARS_MAX).collect()),
             backend: self.backend.map(|backend| backend.to_string()),
             definition: self.definition.map(|definition| format!("sha256:{}", hex(&definition))),
             arguments_digest: arguments.map(digest_of),
@@ -131,15 +133,33 @@ fn shown(arguments: &[u8]) -> Option<Value> {
     Some(value)
 }
 
+fn told(text: &str) -> String {
+    secrets::masked(text).unwrap_or_else(|| text.to_owned())
+}
+
 fn redact(value: &mut Value) {
     match value {
-        Value::Object(members) => members.iter_mut().for_each(|(name, value)| {
-            if announces_secret(name) {
-                *value = Value::from(REDACTED);
-            } else {
-                redact(value);
+        Value::Object(members) => {
+            for (name, value) in members.iter_mut() {
+                if announces_secret(name) {
+                    *value = Value::from(REDACTED);
+                } else {
+                    redact(value);
+                }
             }
-        }),
+            // A name may be a secret itself, where members are what somebody found.
+            let secret: Vec<(String, String)> =
+                members.keys().filter_map(|name| secrets::masked(name).map(|shown| (name.clone(), shown))).collect();
+            for (name, shown) in secret {
+                let value = members.remove(&name).unwrap_or_default();
+                members.insert(shown, value);
+            }
+        }
+        Value::String(text) => {
+            if let Some(shown) = secrets::masked(text) {
+                *text = shown;
+            }
+        }
         Value::Array(items) => items.iter_mut().for_each(redact),
         _ => {}
     }
@@ -159,6 +179,15 @@ mod tests {
         let arguments = br#"{"city":"Ulm","apiKey":"canary","nested":[{"Password":{"a":"canary"},"b":1}]}"#;
         let text = shown(arguments).unwrap().to_string();
         assert!(!text.contains("canary") && text.contains("Ulm") && text.contains("\"b\":1"), "{text}");
+    }
+
+    #[test]
+    fn what_looks_like_a_secret_is_not_kept_whatever_its_name() {
+        let key = format!("sk-{}", "canary0Canary1Canary2");
+        let arguments = format!(r#"{{"command":"curl -H 'x: Bearer canary+canary/9='","list":["{key}"],"{key}":1,"city":"Ulm"}}"#);
+        let text = shown(arguments.as_bytes()).unwrap().to_string();
+        assert!(!text.contains("anary") && text.contains("Ulm") && text.contains("curl -H"), "{text}");
+        assert_eq!(told(&format!("https://me:canary@example.com/{key}")), "https://[redacted]@example.com/[redacted]");
     }
 
     #[test]

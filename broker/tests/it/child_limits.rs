@@ -136,6 +136,48 @@ async fn children_end_with_a_broker_that_is_killed() {
     .await;
 }
 
+/// `kill -9` of the broker: what a child has started itself knows nothing of it.
+#[tokio::test]
+async fn b_23_what_children_started_ends_with_a_broker_that_is_killed() {
+    let marker = format!("it-grandchildren-{}", std::process::id());
+    let own = stdio().spec();
+    let (program, arguments) = (own["transport"]["command"].as_str().unwrap(), own["transport"]["args"].as_array().unwrap());
+    let quoted: Vec<String> = arguments.iter().map(|argument| format!("'{}'", argument.as_str().unwrap())).collect();
+    // It holds none of the pipes, and does as it likes with signals that can be caught.
+    let grandchild = format!("sh -c 'trap \"\" TERM HUP INT PIPE; while :; do sleep 1; done' {marker} </dev/null >/dev/null 2>&1 &");
+    let script = format!("{grandchild} exec '{program}' {}", quoted.join(" "));
+    let spec = json!({"transport": {"type": "stdio", "command": "sh", "args": ["-c", script]}});
+    let mut broker = broker_with(spec, json!({})).await;
+    session(&broker).await.call("echo", json!({})).await;
+    let gone = |what: &'static str| {
+        let marker = marker.clone();
+        eventually(what, move || {
+            let left = processes_with(&marker);
+            async move { if left.is_empty() { Ok(()) } else { Err(left) } }
+        })
+    };
+    assert!(!processes_with(&marker).is_empty());
+    broker.kill().await;
+    gone("the grandchildren to be gone").await;
+
+    // Whoever watches for that may die itself: the next child's start brings another.
+    broker.start_again().await;
+    session(&broker).await.call("echo", json!({})).await;
+    let watching = testkit::stdio::processes_with("guard-children");
+    let watching = watching.into_iter().filter(|pid| parent_of(*pid) == Some(broker.pid()));
+    let watching: Vec<u32> = watching.collect();
+    assert_eq!(watching.len(), 1, "one for all children");
+    Command::new("kill").args(["-9", &watching[0].to_string()]).status().unwrap();
+    broker.client("/mcp/s").connected(json!({"roots": {}})).await.call("echo", json!({})).await;
+    broker.kill().await;
+    gone("the grandchildren of both").await;
+}
+
+fn parent_of(pid: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
+}
+
 #[tokio::test]
 async fn a_34_a_command_is_no_line_for_a_shell() {
     let folder = tempfile::tempdir().unwrap();

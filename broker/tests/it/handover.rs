@@ -123,6 +123,104 @@ async fn r6_a_process_takes_over_and_no_connection_is_refused_or_reset() {
     second.connected(json!({})).await;
 }
 
+/// What systemd does: it listens, passes the sockets on to one process after the other, and keeps them.
+struct Sockets {
+    folder: tempfile::TempDir,
+    kept: Vec<std::os::fd::OwnedFd>,
+}
+
+impl Sockets {
+    /// A program that starts the broker with these sockets, by name.
+    fn passed_on(sockets: &[(&str, &std::net::TcpListener)]) -> Self {
+        use std::os::{fd::AsRawFd as _, unix::fs::PermissionsExt as _};
+        let folder = tempfile::tempdir().unwrap();
+        // A duplicate is not closed where another program begins.
+        let kept: Vec<_> = sockets.iter().map(|(_, socket)| rustix::io::dup(socket).unwrap()).collect();
+        let numbers: Vec<String> = kept.iter().zip(3..).map(|(socket, number)| format!("{number}<&{}", socket.as_raw_fd())).collect();
+        let names: Vec<&str> = sockets.iter().map(|(name, _)| *name).collect();
+        let script = format!(
+            "#!/bin/bash\nexec {}\nLISTEN_PID=$$ LISTEN_FDS={} LISTEN_FDNAMES={} exec '{}' \"$@\"\n",
+            numbers.join(" "),
+            names.len(),
+            names.join(":"),
+            crate::binary()
+        );
+        let program = folder.path().join("activate");
+        std::fs::write(&program, script).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        Self { folder, kept }
+    }
+
+    fn program(&self) -> std::path::PathBuf {
+        self.folder.path().join("activate")
+    }
+}
+
+#[tokio::test]
+async fn r6_sockets_that_are_passed_on_refuse_no_connection_while_one_process_follows_another() {
+    let bind = || std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (http, tcp) = (bind(), bind());
+    let [http_address, tcp_address] = [&http, &tcp].map(|socket| socket.local_addr().unwrap());
+    let sockets = Sockets::passed_on(&[("tcp", &tcp), ("http", &http)]);
+    let config = json!({
+        "listen": {"http": http_address.to_string(), "admin": "127.0.0.1:0", "tcp": tcp_address.to_string()},
+        "limits": {"connections_per_address": 10_000}, "shutdown": {"grace": "10s"},
+    });
+    let mut broker = builder().program(sockets.program()).alone().config(config).start().await;
+    assert_eq!((broker.http_address(), broker.tcp_address()), (http_address, tcp_address));
+    let crowds = [
+        Crowd::at(http_address, |answer| answer.starts_with("HTTP/1.1 "), GET),
+        Crowd::at(tcp_address, |answer| answer.starts_with("{\"jsonrpc\""), PING),
+    ];
+    for _ in 0..2 {
+        for crowd in &crowds {
+            crowd.served_more(50).await;
+        }
+        // One after the other, on one database file: nobody listens in between but who keeps the sockets.
+        assert_eq!(broker.terminate().await.code(), Some(0));
+        broker.start_again().await;
+    }
+    for crowd in &crowds {
+        crowd.served_more(50).await;
+    }
+    for crowd in crowds {
+        let failures = crowd.end().await;
+        assert!(failures.is_empty(), "{} failed, such as {:?}", failures.len(), failures.first());
+    }
+    assert_eq!(sockets.kept.len(), 2);
+    let child = broker.connected(json!({})).await;
+    assert!(child.tool_names().await.is_empty());
+}
+
+#[tokio::test]
+async fn sockets_that_are_passed_on_for_something_else_are_refused_at_start() {
+    let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = socket.local_addr().unwrap();
+    let elsewhere = json!({"listen": {"http": "127.0.0.1:1", "admin": "127.0.0.1:0"}});
+    let fits = json!({"listen": {"http": address.to_string(), "admin": "127.0.0.1:0"}});
+    for (names, config, told) in [
+        (&["http"][..], &elsewhere, format!("say listen.http: {address}")),
+        (&["tcp"], &json!({"listen": {"http": "127.0.0.1:0", "admin": "127.0.0.1:0"}}), "listen.tcp, which is not configured".to_owned()),
+        (&["http", "quic"], &fits, "http, admin, tcp".to_owned()),
+    ] {
+        let sockets: Vec<_> = names.iter().map(|name| (*name, &socket)).collect();
+        let sockets = Sockets::passed_on(&sockets);
+        let mut config = config.clone();
+        config["storage"] = json!({"url": format!("sqlite:{}", sockets.folder.path().join("b.db").display())});
+        std::fs::write(sockets.folder.path().join("config.yaml"), config.to_string()).unwrap();
+        let ended = builder().program(sockets.program()).run(sockets.folder.path(), &["serve", "--config", "config.yaml"]).await;
+        assert_eq!(ended.code, Some(64), "{}", ended.stderr);
+        assert!(ended.stderr.contains(&told), "{names:?}: {}", ended.stderr);
+    }
+}
+
+/// The variables may be those of a process that started this one.
+#[tokio::test]
+async fn sockets_of_another_process_are_not_taken() {
+    let broker = builder().alone().env("LISTEN_PID", "1").env("LISTEN_FDS", "2").env("LISTEN_FDNAMES", "http:admin").start().await;
+    broker.connected(json!({})).await;
+}
+
 #[tokio::test]
 async fn a_port_is_not_shared_unless_both_say_so() {
     let broker = builder().alone().start().await;

@@ -118,6 +118,51 @@ async fn b_03_the_breaker_opens_and_closes_with_a_child_process() {
     dies_and_returns(spec, die, || async { std::fs::remove_file(&broken).unwrap() }).await;
 }
 
+/// Calls and gives up before the deadline, again and again, until `enough`.
+async fn gives_up(client: &TestClient, name: &str, enough: impl AsyncFn() -> bool) {
+    eventually_within(Duration::from_secs(60), "the end of giving up", || async {
+        let call = client.begin("tools/call", json!({"name": name}));
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        client.notify("notifications/cancelled", json!({"requestId": call.id})).await;
+        if enough().await { Ok(()) } else { Err("not yet") }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_backend_that_hangs_while_its_clients_give_up_is_found_out() {
+    let backend = PipeBackend::tcp(&stdio()).await;
+    let proxy = FaultProxy::start(backend.address()).await;
+    let spec = json!({"transport": {"type": "tcp", "address": proxy.address().to_string()}});
+    let broker = builder().alone().backend("default", "b", spec).start().await;
+    let client = broker.connected(json!({})).await;
+    client.call("b__echo", json!({})).await;
+    proxy.hold(Way::Up, true);
+    // No call of theirs ever comes to its deadline, which is half a minute.
+    gives_up(&client, "b__echo", async || state(&broker).await != "closed").await;
+    let view = broker.admin().backend("default", "b").await;
+    assert_eq!(view["breaker"]["reason"], "failures_in_a_row", "{view}");
+    proxy.heal();
+    eventually_within(RECOVERY, "a call to succeed", || async {
+        let answer = client.request("tools/call", json!({"name": "b__echo"})).await;
+        if answer.get("result").is_some() { Ok(()) } else { Err(answer) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn clients_that_give_up_open_no_breaker_of_a_backend_that_is_there() {
+    let backend = FakeBackend::start().await;
+    backend.tool("slow", |_| async { Reply::Hang });
+    let broker = builder().alone().backend("default", "b", backend.spec()).start().await;
+    let client = broker.connected(json!({})).await;
+    let pings = || backend.count(|seen| seen.is("ping"));
+    let before = pings();
+    gives_up(&client, "b__slow", async || pings() >= before + 3).await;
+    assert_eq!(state(&broker).await, "closed");
+    assert_eq!(broker.admin().backend("default", "b").await["breaker"]["failures_in_a_row"], 0);
+}
+
 /// Everything that goes to the backend is held back, and comes through again.
 async fn freezes_and_thaws(mut spec: Value, proxy: FaultProxy) {
     spec["timeouts"] = json!({"call": "300ms"});

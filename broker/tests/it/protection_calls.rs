@@ -198,6 +198,63 @@ async fn who_waits_for_a_backend_that_turns_out_dead_is_told_at_once() {
     }
 }
 
+/// Without a key all are one principal: sessions are what tells them apart.
+#[tokio::test]
+async fn one_session_can_not_fill_the_queue_of_a_backend_for_other_sessions_of_its_principal() {
+    let (broker, backend, gate) = narrow(20, "30s").await;
+    let loud = broker.connected(json!({})).await;
+    let first = loud.begin("tools/call", json!({"name": "b__t"}));
+    backend.wait_count("the first", 1, |seen| seen.calls("t")).await;
+    let flood: Vec<_> = (0..20).map(|_| loud.begin("tools/call", json!({"name": "b__t"}))).collect();
+    broker.admin().wait_metric("mcp_queue_depth", &[("queue", "backend_calls")], |depth| depth == 20.0).await;
+    // Its own flood is its own problem: nothing of what waits has to go for more of it.
+    assert_eq!(kind(&loud.error("tools/call", json!({"name": "b__t"})).await), "overloaded");
+    let quiet = broker.connected(json!({})).await;
+    let calls: Vec<_> = (0..3).map(|_| quiet.begin("tools/call", json!({"name": "b__patient"}))).collect();
+    // Which of the flood came last is not known; three of them went.
+    let mut flood: tokio::task::JoinSet<Value> = flood.into_iter().map(|call| async { call.response().await.value }).collect();
+    for _ in 0..3 {
+        let displaced = within("three of the flood to go", flood.join_next()).await.unwrap().unwrap();
+        assert_eq!(kind(&displaced["error"]), "overloaded", "{displaced}");
+    }
+    gate.open();
+    for call in calls {
+        assert_eq!(text_of(&call.result().await), "done");
+    }
+    // In turns: not all of the flood was before them.
+    let order: Vec<bool> =
+        backend.seen().iter().filter(|seen| seen.calls("t") || seen.calls("patient")).map(|seen| seen.calls("t")).collect();
+    assert!(order.iter().take(7).filter(|of_flood| !**of_flood).count() == 3, "{order:?}");
+    assert_eq!(text_of(&first.result().await), "done");
+    while let Some(answer) = flood.join_next().await {
+        assert_eq!(text_of(&answer.unwrap()["result"]), "done");
+    }
+}
+
+#[tokio::test]
+async fn two_tenants_whose_backends_hang_leave_room_in_the_broker_for_a_third() {
+    let (hung, good) = (silent(&["t"]).await, FakeBackend::echo().await);
+    let mut building = builder().alone().auth_required().config(json!({"limits": {"calls_in_flight": 64}, "breaker": {"enabled": false}}));
+    for (tenant, backend) in [("one", &hung), ("two", &hung), ("three", &good)] {
+        building = building.tenant(tenant).backend(tenant, "b", backend.spec());
+    }
+    let broker = building.start().await;
+    let mut held = Vec::new();
+    for tenant in ["one", "two"] {
+        let key = broker.admin().create_key(tenant).await;
+        let client = broker.client("/mcp").bearer(&key).connected(json!({})).await;
+        held.extend((0..40).map(|_| client.begin("tools/call", json!({"name": "b__t"}))));
+    }
+    // Of 64 places 8 are kept, 2 of them for each of four tenants.
+    broker.admin().wait_metric("mcp_queue_depth", &[("queue", "calls")], |depth| depth == 80.0 - 56.0).await;
+    let key = broker.admin().create_key("three").await;
+    let third = broker.client("/mcp").bearer(&key).connected(json!({})).await;
+    for _ in 0..20 {
+        within("an answer, though others wait", third.call("b__echo", json!({}))).await;
+    }
+    assert_eq!(hung.count(|seen| seen.calls("t")), 56, "what is kept is kept");
+}
+
 #[tokio::test]
 async fn a_flood_of_one_key_does_not_delay_another_at_a_busy_backend() {
     let backend = FakeBackend::with_tool("t", |_| async {

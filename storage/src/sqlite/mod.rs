@@ -129,7 +129,17 @@ impl SqliteStore {
 
     async fn begin_on(&self, pool: &SqlitePool) -> Result<Writing<'_>, StoreError> {
         let turn = self.turn.lock().await;
-        let transaction = pool.begin_with("BEGIN IMMEDIATE").await.map_err(explain)?;
+        const BEGIN: &str = "BEGIN IMMEDIATE";
+        let begun = match pool.begin_with(BEGIN).await {
+            // Where the disk was full SQLite has rolled back by itself, which the connection does not know: it believes to be in
+            // a transaction for ever.
+            Err(sqlx::Error::InvalidSavePointStatement) => {
+                pool.acquire().await.map_err(explain)?.close().await.map_err(explain)?;
+                pool.begin_with(BEGIN).await
+            }
+            begun => begun,
+        };
+        let transaction = begun.map_err(explain)?;
         Ok(Writing { transaction, _turn: turn })
     }
 

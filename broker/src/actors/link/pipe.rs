@@ -114,7 +114,7 @@ async fn write(connection: Arc<Connection>, mut sink: impl FrameSink, mut frames
 }
 
 async fn read(link: Arc<Link>, connection: Arc<Connection>, mut source: impl FrameSource) {
-    let limits = json::Limits { bytes_max: link.backend.shared.config.limits.message_bytes, ..json::Limits::default() };
+    let limits = json::Limits { bytes_max: link.backend.message_bytes(), ..json::Limits::default() };
     let mut noise = 0;
     loop {
         let frame = tokio::select! {

@@ -24,7 +24,7 @@ pub(super) async fn open(
 ) -> Result<Arc<Connection>, Failure> {
     let (shared, config) = (&link.backend.shared, &link.backend.shared.config);
     let limits = Limits {
-        message_bytes_max: config.limits.message_bytes,
+        message_bytes_max: link.backend.message_bytes(),
         silence_max: config.timeouts.quic_idle,
         stall_max: BACKEND_WRITE_STALL_MAX,
         ..Limits::default()

@@ -19,13 +19,10 @@ use super::{
     unopened::CloseUnlessOpened,
 };
 use crate::{
-    actors::children::Place,
+    actors::children::{PROGRAM, Place},
     config::{spec::TransportSpec, stdio::ChildRules},
     limits::CHILD_LOOK_INTERVAL,
 };
-
-/// This very program, also when its file was replaced meanwhile.
-const LAUNCHER: &str = "/proc/self/exe";
 
 /// Starts the child and performs the handshake.
 pub(super) async fn open(link: &Arc<Link>) -> Result<Arc<Connection>, Failure> {
@@ -42,9 +39,10 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Arc<Connection>, Failure> {
     spec.args = args.clone();
     spec.env = env.clone();
     spec.cwd = cwd.as_ref().map(PathBuf::from);
-    spec.launcher = Some(Path::new(LAUNCHER).to_owned());
+    spec.launcher = Some(Path::new(PROGRAM).to_owned());
     spec.resources = rules.resources.clone();
-    let limits = ChildLimits { line_bytes_max: link.backend.shared.config.limits.message_bytes, ..ChildLimits::default() };
+    spec.guardian = Some(shared.children.guardian().clone());
+    let limits = ChildLimits { line_bytes_max: link.backend.message_bytes(), ..ChildLimits::default() };
     let Child { reader, writer, process } = child_process::spawn(&spec, &limits).map_err(|error| Failure::NotSent(error.to_string()))?;
     tracing::info!(backend = %link.backend.id, pid = process.pid(), "child process started");
 

@@ -20,6 +20,6 @@ pub(super) async fn open(link: &Arc<Link>, address: &str, tls: Option<&TcpTls>) 
     };
     let connected = tcp::connect(address, &config.egress, tls.as_ref(), config.timeouts.connect).await;
     let stream = connected.map_err(|error| Failure::NotSent(error.to_string()))?;
-    let (source, sink) = stream.into_lines(config.limits.message_bytes, BACKEND_WRITE_STALL_MAX);
+    let (source, sink) = stream.into_lines(link.backend.message_bytes(), BACKEND_WRITE_STALL_MAX);
     pipe::open(link, source, sink).await
 }

@@ -17,7 +17,7 @@ pub(super) async fn open(link: &Arc<Link>, url: &str) -> Result<Arc<Connection>,
     let (shared, spec) = (&link.backend.shared, &link.backend.spec);
     let timeouts = &shared.config.timeouts;
     let limits = Limits {
-        message_bytes_max: shared.config.limits.message_bytes,
+        message_bytes_max: link.backend.message_bytes(),
         ping_interval: timeouts.ping_interval,
         silence_max: timeouts.websocket_idle,
         stall_max: BACKEND_WRITE_STALL_MAX,

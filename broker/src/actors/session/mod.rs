@@ -57,6 +57,7 @@ use super::{
 };
 use crate::{
     auth::Caller,
+    config::MessageWire,
     durable::{NodeName, SessionKey},
     limits::SESSION_ID_BYTES,
     rules::{
@@ -363,6 +364,11 @@ impl Session {
     /// Requests whose answers are not in their streams yet.
     pub fn has_in_flight(&self, id: &RequestId) -> bool {
         self.lock().in_flight.contains_key(id)
+    }
+
+    /// How large a message of its client may be.
+    pub fn message_bytes(&self) -> usize {
+        self.tenant.message_bytes(MessageWire::of_client(self.transport))
     }
 
     pub fn calls_in_flight(&self) -> usize {

@@ -31,15 +31,15 @@ use hyper_util::{
     server::graceful::GracefulShutdown,
     service::TowerToHyperService,
 };
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::Semaphore,
-};
+use tokio::{net::TcpStream, sync::Semaphore};
 use tokio_util::sync::CancellationToken;
 use transport::tls::ListenerKind;
 
 use self::{access::Access, audit::Peer};
-use super::door::{self, Door};
+use super::{
+    door::{self, Door},
+    port::Port,
+};
 use crate::control::Control;
 
 /// Operators, probes and scrapers are few; the rest is somebody's mistake.
@@ -54,7 +54,7 @@ const GOODBYE: Duration = Duration::from_secs(3);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves until `stop`, then lets answers under way finish.
-pub async fn serve(control: Arc<Control>, listener: TcpListener, door: Door, stop: CancellationToken) {
+pub async fn serve(control: Arc<Control>, listener: Port, door: Door, stop: CancellationToken) {
     let access = match listener.local_addr() {
         Ok(address) => Access::new(&control.config.auth, address),
         Err(error) => {
@@ -124,7 +124,7 @@ fn http2() -> http2::Builder<TokioExecutor> {
 }
 
 /// Waits for room first, so that a full house leaves new connections in the kernel's queue.
-async fn accept(listener: &TcpListener, connections: &Arc<Semaphore>) -> io::Result<(TcpStream, tokio::sync::OwnedSemaphorePermit)> {
+async fn accept(listener: &Port, connections: &Arc<Semaphore>) -> io::Result<(TcpStream, tokio::sync::OwnedSemaphorePermit)> {
     let permit = Arc::clone(connections).acquire_owned().await.map_err(io::Error::other)?;
     let (stream, _) = listener.accept().await?;
     Ok((stream, permit))

@@ -39,7 +39,8 @@ pub(super) enum Silence {
 /// Takes what the client sends until nothing more comes.
 pub(super) async fn read(session: &Arc<Session>, outbox: &Arc<EventStream>, source: &mut impl FrameSource, room: &Notify) -> Silence {
     let ear = Ear { session, outbox, room };
-    let limits = json::Limits { bytes_max: session.shared.config.limits.message_bytes, ..json::Limits::default() };
+    let limits = json::Limits { bytes_max: session.message_bytes(), ..json::Limits::default() };
+    source.allow(limits.bytes_max, None);
     let mut in_a_row = 0;
     loop {
         let frame = match source.next().await {

@@ -35,7 +35,9 @@ use crate::{
         stream::{Batch, EventStream, Reader},
         tenant::Place,
     },
+    auth::Caller,
     broker::Broker,
+    config::MessageWire,
     limits::{HALF_CLOSED_MAX, OUTBOX_BATCH_BYTES, OUTBOX_BATCH_FRAMES, OUTBOX_FRAMES_MAX},
     listeners::{
         door::Certified,
@@ -120,7 +122,14 @@ pub(super) async fn discovered(broker: &Arc<Broker>, guest: &Guest, message: &Me
 
 /// Who asks, and where: said before the first message, or in this one.
 pub(super) fn visitor(broker: &Arc<Broker>, guest: &Guest, message: &Message) -> Result<Visitor, Refusal> {
+    let fits = |caller: &Caller| match broker.message_bytes(caller, MessageWire::of_client(guest.transport)) {
+        max if message.frame.len() > max => {
+            Err(Refusal::new(ErrorKind::MessageTooLarge, format!("a message may have at most {max} bytes")))
+        }
+        _ => Ok(()),
+    };
     if let Some(Known { caller, endpoint, .. }) = &guest.known {
+        fits(caller)?;
         return broker.visitor(broker.readmit(caller)?, endpoint.clone(), guest.transport);
     }
     let meta = message.bytes(message.fields.meta).unwrap_or(b"{}");
@@ -131,6 +140,7 @@ pub(super) fn visitor(broker: &Arc<Broker>, guest: &Guest, message: &Message) ->
         text => Ok(text.flatten()),
     };
     let caller = broker.authenticate_on(text(TOKEN)?.as_deref(), guest.certified.as_ref().map(Certified::caller))?;
+    fits(&caller)?;
     let endpoint: Endpoint = opening::endpoint(broker, &caller, text(BACKEND)?.as_deref())?;
     broker.visitor(caller, endpoint, guest.transport)
 }

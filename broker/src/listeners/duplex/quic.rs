@@ -179,7 +179,7 @@ async fn serve_alone(desk: Arc<modern::Desk>, mut stream: RequestStream) {
 /// One stream: a request, and what belongs to it.
 async fn serve_request(session: Arc<Session>, mut stream: RequestStream) {
     let shared = &session.shared;
-    let limits = json::Limits { bytes_max: shared.config.limits.message_bytes, ..json::Limits::default() };
+    let limits = json::Limits { bytes_max: session.message_bytes(), ..json::Limits::default() };
     let received = tokio::time::timeout(shared.config.timeouts.request_read, stream.receive()).await;
     let decoded = match received {
         Ok(Ok(Some(frame))) => {

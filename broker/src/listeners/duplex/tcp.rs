@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use tokio::net::TcpListener;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::tls::ListenerKind;
 
@@ -10,13 +9,13 @@ use super::{Guest, serve as serve_connection};
 use crate::{
     broker::Broker,
     limits::CLIENT_WRITE_STALL_MAX,
-    listeners::{admission::Admission, door::Door},
+    listeners::{admission::Admission, door::Door, port::Port},
 };
 
 const TRANSPORT: &str = "tcp";
 
 /// Serves until `stop`, then until the connections there are have ended; those with a session end with it.
-pub async fn serve(broker: Arc<Broker>, listener: TcpListener, door: Door, stop: CancellationToken) {
+pub async fn serve(broker: Arc<Broker>, listener: Port, door: Door, stop: CancellationToken) {
     let admission = Admission::new(&broker.shared.config.limits);
     let connections = TaskTracker::new();
     loop {

@@ -35,6 +35,7 @@ use super::{
 use crate::{
     auth::Caller,
     broker::{Broker, unknown_backend},
+    config::MessageWire,
     limits::{LEGACY_NAME_BYTES, LEGACY_QUEUE_FRAMES, UNFINISHED_REQUESTS_BYTES_MAX},
     listeners::duplex::{self, Guest, Known},
     rules::catalog::Endpoint,
@@ -111,7 +112,7 @@ async fn answered(broker: &Arc<Broker>, gate: &Gate, request: Request<Incoming>,
 /// A POST to a stream. A client that sends faster than it is served waits, before its body is read and then for its turn.
 async fn posted(broker: &Broker, head: &Parts, body: Incoming, caller: &Caller, streams: &Streams) -> Result<Response<Body>, Refusal> {
     let config = &broker.shared.config;
-    let (bytes_max, time) = (config.limits.message_bytes, config.timeouts.request_read);
+    let (bytes_max, time) = (broker.message_bytes(caller, MessageWire::Http), config.timeouts.request_read);
     let name = head.uri.query().and_then(|query| query.split('&').find_map(|pair| pair.strip_prefix("session=")));
     let inbox = name.and_then(|name| streams.0.get(name).filter(|inbox| inbox.caller == *caller));
     let inbox = inbox.map(|inbox| (inbox.messages.clone(), inbox.room.clone()));

@@ -27,7 +27,7 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::{conn::auto, graceful::GracefulShutdown},
 };
-use tokio::{net::TcpListener, sync::Notify};
+use tokio::sync::Notify;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::{StallGuard, tcp::Stream, tls::ListenerKind};
 
@@ -39,6 +39,7 @@ use self::{gate::Gate, unsent::Unsent};
 use super::{
     admission::{Admission, Admitted},
     door::{Certified, Door},
+    port::Port,
 };
 use crate::{
     broker::Broker,
@@ -46,7 +47,7 @@ use crate::{
 };
 
 /// Serves until `stop`, then lets the requests in flight finish.
-pub async fn serve(broker: Arc<Broker>, listener: TcpListener, door: Door, stop: CancellationToken) {
+pub async fn serve(broker: Arc<Broker>, listener: Port, door: Door, stop: CancellationToken) {
     let local = listener.local_addr().unwrap_or_else(|_| SocketAddr::from(([127, 0, 0, 1], 0)));
     let limits = &broker.shared.config.limits;
     let admission = Admission::new(limits);

@@ -32,6 +32,7 @@ use crate::{
         session::{Session, session_moved},
         stream::{Ended, EventStream, Next, Reader},
     },
+    config::MessageWire,
     limits::{DISCARD_WAIT, DISCARDED_BYTES_MAX, OVERLOAD_BODY_BYTES_MAX},
     listeners::modern::no_sessions,
     metrics::{Direction, Side},
@@ -47,7 +48,7 @@ impl Asked<'_> {
         gate::is_json(headers).map_err(anonymous)?;
         gate::accepts_answers(headers).map_err(anonymous)?;
         let shared = &self.broker.shared;
-        let limits = Limits { bytes_max: shared.config.limits.message_bytes, ..Limits::default() };
+        let limits = Limits { bytes_max: self.broker.message_bytes(&self.caller, MessageWire::Http), ..Limits::default() };
         if !is_small(headers) {
             shared.overload.admits().map_err(anonymous)?;
         }

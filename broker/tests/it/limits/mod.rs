@@ -5,6 +5,7 @@ mod connections;
 mod overload;
 mod replicas;
 mod scopes;
+mod sizes;
 mod wires;
 
 use serde_json::{Value, json};

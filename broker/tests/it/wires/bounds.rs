@@ -61,7 +61,7 @@ fn limit_descriptors(broker: &TestBroker, count: u64) {
 }
 
 #[tokio::test]
-async fn f_20_health_and_operators_are_served_when_clients_have_used_up_the_descriptors() {
+async fn r18_f_20_health_and_operators_are_served_when_clients_have_used_up_the_descriptors() {
     let broker = listening().backend("default", "b", stdio().spec()).start().await;
     let canary = broker.duplex().tcp(broker.tcp_address()).await.connected(json!({})).await;
     canary.call("b__echo", json!({})).await;

@@ -189,7 +189,7 @@ impl HttpWire {
             headers: credentials(backend)?,
             session: OnceLock::new(),
             version: OnceLock::new(),
-            limits: json::Limits { bytes_max: shared.config.limits.message_bytes, ..json::Limits::default() },
+            limits: json::Limits { bytes_max: backend.message_bytes(), ..json::Limits::default() },
             one_way,
         };
         Ok((wire, frames))

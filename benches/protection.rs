@@ -1,0 +1,307 @@
+//! What load does to those who did not cause it: goodput past saturation, refusals, shares of tenants by weight on one replica and
+//! on three, a loud neighbour, a backend that hangs. Each beside the same thing without the load, measured in the same run.
+
+use std::{
+    process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use benches::{Samples, Scale, Table, broker_binary, digits, shown};
+use serde_json::{Value, json};
+use testkit::{AdminClient, BrokerBuilder, FakeBackend, Reply, TestBroker, TestClient};
+use tokio::{sync::Semaphore, task::JoinSet};
+
+fn main() -> ExitCode {
+    benches::main("protection", bench)
+}
+
+async fn bench(scale: Scale) -> anyhow::Result<()> {
+    past_saturation(scale).await?;
+    shares(scale).await?;
+    neighbour(scale).await?;
+    hung_backend(scale).await
+}
+
+fn builder() -> anyhow::Result<BrokerBuilder> {
+    Ok(BrokerBuilder::new(broker_binary()?).alone())
+}
+
+/// A tool that takes this long, for so many at a time.
+async fn limited(at_once: usize, takes: Duration) -> FakeBackend {
+    let room = Arc::new(Semaphore::new(at_once));
+    FakeBackend::with_tool("t", move |_| {
+        let room = room.clone();
+        async move {
+            let _place = room.acquire().await;
+            tokio::time::sleep(takes).await;
+            Reply::text("done")
+        }
+    })
+    .await
+}
+
+/// What became of calls, and how long the refusals took.
+#[derive(Debug, Default)]
+struct Tally {
+    good: usize,
+    late: usize,
+    taken: Samples,
+    refused: Samples,
+}
+
+async fn one(client: &TestClient, tally: &mut Tally) {
+    let asked = Instant::now();
+    let answer = client.request("tools/call", json!({"name": "b__t"})).await;
+    match answer.get("error") {
+        None => {
+            tally.good += 1;
+            tally.taken.add(asked.elapsed());
+        }
+        Some(error) if error["data"]["kind"] == "overloaded" => tally.refused.add(asked.elapsed()),
+        Some(_) => tally.late += 1,
+    }
+}
+
+async fn past_saturation(scale: Scale) -> anyhow::Result<()> {
+    const AT_ONCE: usize = 8;
+    let backend = limited(AT_ONCE, Duration::from_millis(20)).await;
+    let mut spec = backend.spec();
+    spec["limits"] = json!({"calls_in_flight": AT_ONCE, "calls_queued": 1_000});
+    spec["timeouts"] = json!({"call": "1s"});
+    let broker = builder()?.backend("default", "b", spec).start().await;
+    let client = broker.connected(json!({})).await;
+    let time = scale.of(Duration::from_secs(10), Duration::from_millis(500));
+
+    let (begun, mut workers) = (Instant::now(), JoinSet::new());
+    for _ in 0..2 * AT_ONCE {
+        let client = client.clone();
+        workers.spawn(async move {
+            let mut tally = Tally::default();
+            while begun.elapsed() < time {
+                one(&client, &mut tally).await;
+            }
+            tally
+        });
+    }
+    let peak = sum(workers).await;
+    let peak_rate = peak.good as f64 / begun.elapsed().as_secs_f64();
+
+    let (begun, mut calls) = (Instant::now(), JoinSet::new());
+    let mut ticks = tokio::time::interval(Duration::from_secs_f64(1.0 / (3.0 * peak_rate)));
+    while begun.elapsed() < time {
+        ticks.tick().await;
+        let client = client.clone();
+        calls.spawn(async move {
+            let mut tally = Tally::default();
+            one(&client, &mut tally).await;
+            tally
+        });
+    }
+    let (offered, over) = (calls.len() as f64 / begun.elapsed().as_secs_f64(), sum(calls).await);
+    let rate = over.good as f64 / begun.elapsed().as_secs_f64();
+    let mut table =
+        Table::new(["", "offered", "goodput", "of the peak", "p99 of what was answered", "refused", "refusals, median", "p99", "late"]);
+    let row = |name: &str, offered: f64, rate: f64, tally: &Tally| {
+        let share = format!("{:.0} %", 100.0 * rate / peak_rate);
+        let refused = tally.refused.len().to_string();
+        let times = [tally.taken.p99(), tally.refused.median(), tally.refused.p99()].map(shown);
+        let [taken, median, p99] = times;
+        [name.to_owned(), digits(offered), digits(rate), share, taken, refused, median, p99, tally.late.to_string()]
+    };
+    table.row(row("at the peak", peak_rate, peak_rate, &peak));
+    table.row(row("three times that", offered, rate, &over));
+    table.print("Past saturation (promised: 90 % of the peak)");
+    refusals(&broker, &client, scale).await;
+    Ok(())
+}
+
+async fn sum(mut parts: JoinSet<Tally>) -> Tally {
+    let mut all = Tally::default();
+    while let Some(part) = parts.join_next().await {
+        let part = part.expect("no part of the load panics");
+        all.good += part.good;
+        all.late += part.late;
+        all.taken.extend(part.taken);
+        all.refused.extend(part.refused);
+    }
+    all
+}
+
+/// One after the other, so that nothing is measured but the refusal itself and its way through two sockets.
+async fn refusals(broker: &TestBroker, client: &TestClient, scale: Scale) {
+    broker.admin().post("/admin/v1/tenants/default/backends/b/breaker", &json!({"state": "open"})).await;
+    let count = scale.of(2_000, 20);
+    let open = times(count, || client.request("tools/call", json!({"name": "b__t"}))).await;
+    let unknown = times(count, || client.request("tools/call", json!({"name": "b__none"}))).await;
+    let ping = times(count, || client.request("ping", json!({}))).await;
+    let mut table = Table::new(["request", "median", "p99"]);
+    for (name, samples) in [("a ping", ping), ("a call of an unknown tool", unknown), ("a call refused by a breaker", open)] {
+        table.row([name.to_owned(), shown(samples.median()), shown(samples.p99())]);
+    }
+    table.print("Refusals over HTTP (promised: less than a millisecond)");
+}
+
+async fn times<F: Future<Output = Value>>(count: usize, mut ask: impl FnMut() -> F) -> Samples {
+    let mut samples = Samples::default();
+    for _ in 0..count {
+        let asked = Instant::now();
+        ask().await;
+        samples.add(asked.elapsed());
+    }
+    samples
+}
+
+const TENANTS: usize = 10;
+const CALLS_IN_FLIGHT: usize = 10;
+
+async fn shares(scale: Scale) -> anyhow::Result<()> {
+    let backend = FakeBackend::with_tool("t", |_| async {
+        tokio::time::sleep(Duration::from_millis(40)).await;
+        Reply::text("done")
+    })
+    .await;
+    let limits = json!({"limits": {"calls_in_flight": CALLS_IN_FLIGHT}});
+    let broker = tenants(builder()?.auth_required().config(limits.clone()), &backend).start().await;
+    let one = served(&broker.admin(), |key| broker.client("/mcp").bearer(key), 1, scale).await;
+    drop(broker);
+    let cluster = tenants(BrokerBuilder::new(broker_binary()?).auth_required().config(limits), &backend).cluster(3).start().await;
+    let three = served(&cluster.operator(), |key| cluster.client("/mcp").bearer(key), 3, scale).await;
+    let mut table = Table::new(["weight", "share, one replica", "off", "share, three replicas", "off"]);
+    let fair = |weight: usize| weight as f64 / (TENANTS * (TENANTS + 1) / 2) as f64;
+    let cells = |counts: &[usize], weight: usize| {
+        let all: usize = counts.iter().sum();
+        let share = counts[weight - 1] as f64 / all.max(1) as f64;
+        [format!("{:.1} %", 100.0 * share), format!("{:+.1} %", 100.0 * (share / fair(weight) - 1.0))]
+    };
+    for weight in 1..=TENANTS {
+        let ([one, one_off], [three, three_off]) = (cells(&one, weight), cells(&three, weight));
+        table.row([weight.to_string(), one, one_off, three, three_off]);
+    }
+    table.print("Shares of ten tenants at saturation (promised: within 5 %, on three replicas within 10 %)");
+    Ok(())
+}
+
+fn tenants(mut building: BrokerBuilder, backend: &FakeBackend) -> BrokerBuilder {
+    for weight in 1..=TENANTS {
+        building = building.tenant(&format!("t{weight}")).backend(&format!("t{weight}"), "b", backend.spec());
+    }
+    building
+}
+
+/// Calls of each tenant that were answered, by weight.
+async fn served(admin: &AdminClient, client: impl Fn(&str) -> TestClient, replicas: usize, scale: Scale) -> Vec<usize> {
+    let (over, counted) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (mut workers, mut counts) = (JoinSet::new(), Vec::new());
+    for weight in 1..=TENANTS {
+        let tenant = format!("t{weight}");
+        admin.put_tenant(&tenant, json!({"weight": weight})).await;
+        let key = admin.create_key(&tenant).await;
+        let count = Arc::new(AtomicUsize::new(0));
+        counts.push(count.clone());
+        // Each replica has clients enough to be saturated by them alone.
+        for _ in 0..replicas * 2 {
+            let client = client(&key).connected(json!({})).await;
+            for _ in 0..3 + weight {
+                let (client, count, counted, over) = (client.clone(), count.clone(), counted.clone(), over.clone());
+                workers.spawn(async move {
+                    while !over.load(Ordering::Relaxed) {
+                        client.call("b__t", json!({})).await;
+                        count.fetch_add(usize::from(counted.load(Ordering::Relaxed)), Ordering::Relaxed);
+                    }
+                });
+            }
+        }
+    }
+    tokio::time::sleep(scale.of(Duration::from_secs(2), Duration::from_millis(200))).await;
+    counted.store(true, Ordering::Relaxed);
+    tokio::time::sleep(scale.of(Duration::from_secs(10), Duration::from_millis(500))).await;
+    counted.store(false, Ordering::Relaxed);
+    let served = counts.iter().map(|count| count.load(Ordering::Relaxed)).collect();
+    over.store(true, Ordering::Relaxed);
+    while let Some(ended) = workers.join_next().await {
+        ended.expect("no client panics");
+    }
+    served
+}
+
+/// A tenant at fifty times what another one does, at a backend that both call.
+async fn neighbour(scale: Scale) -> anyhow::Result<()> {
+    const LOUD: usize = 50;
+    let backend = limited(20, Duration::from_millis(10)).await;
+    let config = json!({"limits": {"calls_in_flight": 20, "calls_queued": 1_000}});
+    let mut building = builder()?.auth_required().config(config);
+    for tenant in ["loud", "quiet"] {
+        building = building.tenant(tenant).backend(tenant, "b", backend.spec());
+    }
+    let broker = building.start().await;
+    let (loud, quiet) = (broker.admin().create_key("loud").await, broker.admin().create_key("quiet").await);
+    let quiet = broker.client("/mcp").bearer(&quiet).connected(json!({})).await;
+    let count = scale.of(1_000, 20);
+    let alone = times(count, || quiet.request("tools/call", json!({"name": "b__t"}))).await;
+    let (over, mut workers) = (Arc::new(AtomicBool::new(false)), JoinSet::new());
+    let loud = broker.client("/mcp").bearer(&loud).connected(json!({})).await;
+    for _ in 0..LOUD {
+        let (client, over) = (loud.clone(), over.clone());
+        workers.spawn(async move {
+            while !over.load(Ordering::Relaxed) {
+                client.request("tools/call", json!({"name": "b__t"})).await;
+            }
+        });
+    }
+    tokio::time::sleep(scale.of(Duration::from_secs(1), Duration::from_millis(100))).await;
+    let beside = times(count, || quiet.request("tools/call", json!({"name": "b__t"}))).await;
+    over.store(true, Ordering::Relaxed);
+    while let Some(ended) = workers.join_next().await {
+        ended?;
+    }
+    compared(
+        "A tenant's calls, alone and beside one that makes fifty at a time (promised: p99 less than 1.5 times)",
+        &[("calls", alone, beside)],
+    );
+    Ok(())
+}
+
+fn compared(title: &str, rows: &[(&str, Samples, Samples)]) {
+    let mut table = Table::new(["", "median before", "median during", "p99 before", "p99 during", "times"]);
+    for (name, before, during) in rows {
+        let times = during.p99().as_secs_f64() / before.p99().as_secs_f64().max(1e-9);
+        let [a, b, c, d] = [before.median(), during.median(), before.p99(), during.p99()].map(shown);
+        table.row([(*name).to_owned(), a, b, c, d, digits(times)]);
+    }
+    table.print(title);
+}
+
+async fn hung_backend(scale: Scale) -> anyhow::Result<()> {
+    let backends = scale.of(50, 5);
+    let (hung, good) = (FakeBackend::start().await, FakeBackend::echo().await);
+    hung.tool("hang", |_| async { Reply::Hang });
+    let mut building = builder()?.backend("default", "b0", hung.spec());
+    for number in 1..backends {
+        building = building.backend("default", &format!("b{number}"), good.spec());
+    }
+    let broker = building.start().await;
+    let client = broker.connected(json!({})).await;
+    let count = scale.of(1_000, 20);
+    let measure = async || {
+        let lists = times(count, || client.request("tools/list", json!({}))).await;
+        let mut at = 0;
+        let calls = times(count, || {
+            at = at % (backends - 1) + 1;
+            client.request("tools/call", json!({"name": format!("b{at}__echo"), "arguments": {}}))
+        });
+        (lists, calls.await)
+    };
+    let before = measure().await;
+    let callers: Vec<_> = (0..20).map(|_| client.begin("tools/call", json!({"name": "b0__hang"}))).collect();
+    hung.wait_count("the calls", callers.len(), |seen| seen.calls("hang")).await;
+    let during = measure().await;
+    compared(
+        "One of fifty backends hangs (promised: p99 within 10 %)",
+        &[("lists", before.0, during.0), ("calls of others", before.1, during.1)],
+    );
+    Ok(())
+}

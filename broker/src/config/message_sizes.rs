@@ -1,0 +1,218 @@
+//! Profiles of message sizes: how large a message may be on each wire, under a name. One is chosen for all (`limits`), and others
+//! for a tenant or a backend in their bodies.
+//!
+//! Invariant: no profile lets through more than `limits.message_bytes`, which is what listeners are made for.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::{
+    Config,
+    checked::DEFAULT_TENANT,
+    fault::{Fault, describe},
+    key::{KIB, MIB},
+    reading::Reading,
+    units::{format_size, parse_size},
+};
+
+/// What carries a message. HTTP+SSE of 2024-11-05 counts as HTTP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum MessageWire {
+    Http,
+    WebSocket,
+    Tcp,
+    Quic,
+    Stdio,
+}
+
+impl MessageWire {
+    pub const ALL: [Self; 5] = [Self::Http, Self::WebSocket, Self::Tcp, Self::Quic, Self::Stdio];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::WebSocket => "websocket",
+            Self::Tcp => "tcp",
+            Self::Quic => "quic",
+            Self::Stdio => "stdio",
+        }
+    }
+
+    /// By what sessions call their wire.
+    pub fn of_client(transport: &str) -> Self {
+        Self::ALL.into_iter().find(|wire| wire.name() == transport).unwrap_or(Self::Http)
+    }
+}
+
+/// `limits.message_bytes` on every wire.
+const STANDARD: &str = "standard";
+/// Of which there are some for everybody.
+const BUILT_IN: [(&str, Option<usize>, Option<usize>); 3] =
+    [(STANDARD, None, None), ("1MB", Some(MIB), None), ("ws-64k", None, Some(64 * KIB))];
+const DEFAULT: &str = "default";
+const SIZE_MIN: usize = KIB;
+const NAME_CHARS_MAX: usize = 64;
+const PROFILES_MAX: usize = 100;
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Profile {
+    all: Option<usize>,
+    by_wire: BTreeMap<MessageWire, usize>,
+}
+
+/// Every profile there is, and the one for all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MessageSizes {
+    max: usize,
+    profiles: BTreeMap<String, Profile>,
+    chosen: String,
+}
+
+impl MessageSizes {
+    /// The largest message on this wire where `own` was chosen, or what holds for all. One that was chosen and is gone from the
+    /// configuration holds nobody to more than what holds for all.
+    pub fn of(&self, own: Option<&str>, wire: MessageWire) -> usize {
+        let profile = own.and_then(|own| self.profiles.get(own)).or_else(|| self.profiles.get(&self.chosen));
+        let size = profile.and_then(|profile| profile.by_wire.get(&wire).copied().or(profile.all));
+        size.unwrap_or(self.max).min(self.max)
+    }
+
+    fn knows(&self, name: &str) -> bool {
+        self.profiles.contains_key(name)
+    }
+
+    fn names(&self) -> String {
+        self.profiles.keys().map(String::as_str).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Whether the profile that a tenant's or a backend's body names is there.
+    pub fn check(&self, own: Option<&str>) -> Result<(), Fault> {
+        match own {
+            Some(name) if !self.knows(name) => {
+                Err(Fault::new("limits.message_profile", format!("is {name}, which is no profile"), format!("one of {}", self.names())))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Reading<'_> {
+    pub(super) fn message_sizes(&mut self) -> MessageSizes {
+        let max = self.size("limits.message_bytes");
+        let own = self.value("limits.message_profiles", |value, _| profiles(value, max));
+        let mut profiles: BTreeMap<String, Profile> = BUILT_IN
+            .into_iter()
+            .map(|(name, all, websocket)| {
+                let by_wire = websocket.map(|bytes| (MessageWire::WebSocket, bytes)).into_iter().collect();
+                (name.to_owned(), Profile { all, by_wire })
+            })
+            .collect();
+        profiles.extend(own);
+        let chosen = self
+            .value("limits.message_profile", |value, _| value.as_str().map(str::to_owned).ok_or_else(|| format!("is {}", describe(value))));
+        let sizes = MessageSizes { max, profiles, chosen };
+        if !sizes.knows(&sizes.chosen) {
+            self.fault("limits.message_profile", "is no profile", &format!("one of {}", sizes.names()));
+        }
+        sizes
+    }
+
+    /// Those that tenants and backends of the file have chosen.
+    pub(super) fn profiles(&mut self, config: &Config) {
+        let sizes = &config.limits.message_sizes;
+        let tenants = config.tenants.iter().map(|(id, spec)| (format!("tenants.{id}"), &spec.limits.message_profile));
+        let backends = config.backends.iter().map(|backend| {
+            let path = if backend.tenant.as_str() == DEFAULT_TENANT {
+                backend.backend.to_string()
+            } else {
+                format!("{}/{}", backend.tenant, backend.backend)
+            };
+            (format!("backends.{path}"), &backend.spec.limits.message_profile)
+        });
+        let wrong: Vec<Fault> =
+            tenants.chain(backends).filter_map(|(path, own)| sizes.check(own.as_deref()).err().map(|fault| fault.under(&path))).collect();
+        self.faults.extend(wrong);
+    }
+}
+
+fn profiles(value: &Value, max: usize) -> Result<BTreeMap<String, Profile>, String> {
+    let entries = value.as_object().ok_or_else(|| format!("is {}", describe(value)))?;
+    if entries.len() > PROFILES_MAX {
+        return Err(format!("has more than {PROFILES_MAX} entries"));
+    }
+    entries.iter().map(|(name, value)| Ok((name.clone(), profile(name, value, max)?))).collect()
+}
+
+fn profile(name: &str, value: &Value, max: usize) -> Result<Profile, String> {
+    if BUILT_IN.iter().any(|(known, ..)| *known == name) {
+        return Err(format!("names {name:?}, which is there already and means the same everywhere"));
+    }
+    if !is_profile_name(name) {
+        return Err(format!("names {name:?}, which is no name for a profile"));
+    }
+    let sizes = value.as_object().ok_or_else(|| format!("has for {name} what is {}", describe(value)))?;
+    let mut profile = Profile::default();
+    for (wire, value) in sizes {
+        let size = value.as_str().and_then(|text| parse_size(text).ok()).filter(|size| *size >= SIZE_MIN && *size <= max);
+        let allowed =
+            || format!("has for {name}.{wire} no size from {} to limits.message_bytes, {}", format_size(SIZE_MIN), format_size(max));
+        let size = size.ok_or_else(allowed)?;
+        match MessageWire::ALL.into_iter().find(|known| known.name() == wire) {
+            Some(wire) => drop(profile.by_wire.insert(wire, size)),
+            None if wire == DEFAULT => profile.all = Some(size),
+            None => return Err(format!("has for {name} a size of {wire:?}, which is no wire")),
+        }
+    }
+    Ok(profile)
+}
+
+/// Whether a text may name a profile, of whatever configuration.
+pub(super) fn is_profile_name(name: &str) -> bool {
+    let is_plain = |character: char| character.is_ascii_alphanumeric() || matches!(character, '.' | '_' | '-');
+    !name.is_empty() && name.len() <= NAME_CHARS_MAX && name.chars().all(is_plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::load_from;
+
+    fn sizes(limits: &str) -> MessageSizes {
+        load_from(&format!("limits: {limits}"), []).unwrap().limits.message_sizes
+    }
+
+    #[test]
+    fn profiles_say_how_large_a_message_may_be_on_each_wire() {
+        let all = |sizes: &MessageSizes, own: Option<&str>| MessageWire::ALL.map(|wire| sizes.of(own, wire) / KIB);
+        let usual = sizes("{}");
+        assert_eq!(all(&usual, None), [16 * KIB; 5]);
+        assert_eq!(all(&usual, Some("1MB")), [KIB; 5]);
+        assert_eq!(all(&usual, Some("ws-64k")), [16 * KIB, 64, 16 * KIB, 16 * KIB, 16 * KIB]);
+        assert_eq!(all(&usual, Some("gone")), [16 * KIB; 5]);
+        let chosen = sizes("{message_profile: small, message_profiles: {small: {default: 256KiB, quic: 8KiB, stdio: 1MiB}}}");
+        assert_eq!(all(&chosen, None), [256, 256, 256, 8, KIB]);
+        assert_eq!(all(&chosen, Some("gone")), [256, 256, 256, 8, KIB], "no more than all have");
+        assert_eq!(all(&chosen, Some(STANDARD)), [16 * KIB; 5]);
+        assert_eq!(all(&sizes("{message_bytes: 512KiB}"), Some("1MB")), [512; 5], "never more than what listeners are made for");
+        assert_eq!((MessageWire::of_client("sse"), MessageWire::of_client("websocket")), (MessageWire::Http, MessageWire::WebSocket));
+    }
+
+    #[test]
+    fn faults_say_what_is_allowed() {
+        for (limits, told) in [
+            ("{message_profile: tiny}", "limits.message_profile: is no profile; allowed: one of 1MB, standard, ws-64k"),
+            ("{message_profiles: {a: {default: 17MiB}}}", "has for a.default no size from 1KiB to limits.message_bytes, 16MiB"),
+            ("{message_profiles: {a: {default: 1}}}", "has for a.default no size"),
+            ("{message_profiles: {a: {carrier: 1MiB}}}", "which is no wire"),
+            ("{message_profiles: {1MB: {default: 2MiB}}}", "is there already"),
+            ("{message_profiles: {'a b': {}}}", "no name for a profile"),
+            ("{message_profiles: [a]}", "limits.message_profiles: is a list"),
+            ("{message_profiles: {a: 1}}", "has for a what is"),
+            ("{}\ntenants: {acme: {limits: {message_profile: tiny}}}", "tenants.acme.limits.message_profile: is tiny, which is no profile"),
+        ] {
+            let faults = load_from(&format!("limits: {limits}"), []).unwrap_err().to_string();
+            assert!(faults.contains(told), "{limits}: {faults}");
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! R20, F-24: the disk of an SQLite database is full. On a small file system of the test's own, as far as the machine lets one be
+//! mounted.
+
+use std::{
+    io::Write as _,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use serde_json::{Value, json};
+use testkit::{FakeBackend, TestBroker, TestClient, eventually};
+
+use crate::{
+    builder, kind,
+    tasks::{start, wait_status},
+    text_of,
+};
+
+/// A file system of a few megabytes, which ends with the test.
+struct SmallDisk {
+    folder: tempfile::TempDir,
+    fillers: usize,
+}
+
+impl SmallDisk {
+    /// `None`: nothing can be mounted here.
+    fn mount(mebibytes: usize) -> Option<Self> {
+        let folder = tempfile::tempdir().unwrap();
+        let size = format!("size={mebibytes}m");
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "none"]).arg(folder.path()).output();
+        mounted.is_ok_and(|output| output.status.success()).then_some(Self { folder, fillers: 0 })
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn filler(&self, number: usize) -> PathBuf {
+        self.path().join(format!("filler-{number}"))
+    }
+
+    /// Takes what is left, to the last byte.
+    fn fill(&mut self) {
+        let mut file = std::fs::File::create(self.filler(self.fillers)).unwrap();
+        self.fillers += 1;
+        for size in [1 << 20, 4_096, 1] {
+            let some = vec![0; size];
+            while file.write_all(&some).is_ok() {}
+        }
+    }
+
+    fn make_room(&mut self) {
+        (0..self.fillers).for_each(|number| drop(std::fs::remove_file(self.filler(number))));
+        self.fillers = 0;
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _best_effort = Command::new("umount").arg("-l").arg(self.folder.path()).status();
+    }
+}
+
+/// A task that was acknowledged has its result.
+async fn collected(client: &TestClient, task: &str) {
+    assert_eq!(text_of(&client.result("tasks/result", json!({"taskId": task})).await), "echoed", "{task}");
+}
+
+/// Something has to be stored; gives what the client was told.
+async fn makes_a_task(client: &TestClient) -> Value {
+    let params = json!({"name": "b__t", "arguments": {"a": "x".repeat(20_000)}, "task": {"ttl": 600_000}});
+    client.request("tools/call", params).await
+}
+
+#[tokio::test]
+async fn r20_f_24_with_a_full_disk_nothing_acknowledged_is_lost_and_the_rest_goes_on() {
+    let Some(mut disk) = SmallDisk::mount(8) else {
+        println!("not run: no file system can be mounted here");
+        return;
+    };
+    let backend = FakeBackend::with_tool("t", |_| async { testkit::Reply::text("echoed") }).await;
+    let config = json!({"storage": {"url": format!("sqlite:{}", disk.path().join("broker.db").display())}});
+    let mut broker: TestBroker = builder().alone().auth_required().config(config).backend("default", "b", backend.spec()).start().await;
+    let key = broker.admin().create_key("default").await;
+    let client = broker.client("/mcp").bearer(&key).connected(json!({})).await;
+    let mut acknowledged = vec![start(&client, "b__t").await];
+    wait_status(&client, &acknowledged[0], "completed").await;
+
+    // Pages that were free in the file take a few writes more.
+    let mut refused = Value::Null;
+    for _ in 0..200 {
+        disk.fill();
+        let answer = makes_a_task(&client).await;
+        let Some(task) = answer["result"]["task"]["taskId"].as_str() else {
+            refused = answer["error"].clone();
+            break;
+        };
+        acknowledged.push(task.to_owned());
+    }
+    assert_eq!((refused["code"].as_i64(), kind(&refused)), (Some(1004), "store_full"), "{refused}");
+    assert!(refused["message"].as_str().unwrap().contains("disk is full"), "{refused}");
+    // What needs no disk goes on, and what was stored can be read.
+    for _ in 0..20 {
+        assert_eq!(text_of(&client.call("b__t", json!({})).await), "echoed");
+    }
+    assert_eq!(client.tool_names().await, ["b__t"]);
+    collected(&client, &acknowledged[0]).await;
+    assert_eq!(broker.admin().get("/healthz").await.0, 200);
+    assert!(broker.log().contains("the disk that holds the database is full"), "an operator is told");
+    println!("while the disk is full: {:?}", broker.admin().get("/readyz").await);
+
+    disk.make_room();
+    let again = eventually("tasks to be stored again, without a restart", || async {
+        let answer = makes_a_task(&client).await;
+        answer["result"]["task"]["taskId"].as_str().map(str::to_owned).ok_or(answer)
+    })
+    .await;
+    acknowledged.push(again);
+    eventually("readiness", || async {
+        let (status, body) = broker.admin().get("/readyz").await;
+        if status == 200 { Ok(()) } else { Err(body) }
+    })
+    .await;
+    for task in &acknowledged {
+        wait_status(&client, task, "completed").await;
+        collected(&client, task).await;
+    }
+    // And after a death without a word.
+    broker.kill().await;
+    broker.start_again().await;
+    let client = broker.client("/mcp").bearer(&key).connected(json!({})).await;
+    for task in &acknowledged {
+        collected(&client, task).await;
+    }
+}
