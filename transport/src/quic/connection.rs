@@ -1,13 +1,6 @@
 //! A client's connection, seen from the server: its control stream and the streams of its requests.
 
-use std::{
-    net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use quinn::{Connection, ConnectionError, RecvStream, SendStream, VarInt};
@@ -31,29 +24,15 @@ pub struct QuicConnection {
     message_bytes_max: usize,
     silence_max: Duration,
     stall_max: Duration,
-    requests: Arc<Requests>,
-}
-
-/// What the requests of one connection share.
-#[derive(Debug)]
-struct Requests {
-    /// For those that are not whole yet.
-    room: Arc<Semaphore>,
-    /// Streams that may be open at the same time, the control stream among them.
-    streams_max: VarInt,
-    /// All of them are allowed now.
-    are_allowed: AtomicBool,
+    /// For requests that are not whole yet.
+    request_room: Arc<Semaphore>,
 }
 
 impl QuicConnection {
     pub(super) fn new(connection: Connection, limits: &Limits) -> Self {
         let Limits { message_bytes_max, silence_max, stall_max, .. } = *limits;
-        let requests = Requests {
-            room: Arc::new(Semaphore::new(limits.request_bytes_max.div_ceil(SHARED_PERMIT_BYTES))),
-            streams_max: limits.streams_max(),
-            are_allowed: AtomicBool::new(false),
-        };
-        Self { connection, message_bytes_max, silence_max, stall_max, requests: Arc::new(requests) }
+        let request_room = Arc::new(Semaphore::new(limits.request_bytes_max.div_ceil(SHARED_PERMIT_BYTES)));
+        Self { connection, message_bytes_max, silence_max, stall_max, request_room }
     }
 
     /// Where the client is now: it may move.
@@ -70,12 +49,8 @@ impl QuicConnection {
     /// The next stream a client opens for a request; `None` when the connection has ended.
     pub async fn accept_request(&self) -> Option<RequestStream> {
         let (sink, source) = self.connection.accept_bi().await.ok()?;
-        // A stream that may be opened costs memory, and most clients open none beside the control stream.
-        if !self.requests.are_allowed.swap(true, Ordering::Relaxed) {
-            self.connection.set_max_concurrent_bi_streams(self.requests.streams_max);
-        }
         let mut stream = self.request_stream(sink, source);
-        stream.source.share(self.requests.room.clone());
+        stream.source.share(self.request_room.clone());
         Some(stream)
     }
 

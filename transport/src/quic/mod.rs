@@ -27,9 +27,6 @@ pub use self::{
 /// What a client resets a stream, or stops it, with. Any code means the same; this one is in the binding.
 const CODE_CANCELLED: VarInt = VarInt::from_u32(16);
 
-/// Streams a client may open before its first request on one; then it may open all there are allowed. The library keeps two tables with
-/// a place for each.
-const STREAMS_AT_FIRST: u32 = 14;
 /// Unread bytes of one stream; a message that is longer arrives as it is read.
 const STREAM_WINDOW_BYTES: u32 = 512 * 1024;
 /// Unread bytes of all streams of a connection.
@@ -89,13 +86,9 @@ impl Limits {
 
     fn server_transport(&self) -> Arc<TransportConfig> {
         let mut transport = self.transport();
-        transport.max_concurrent_bidi_streams(self.streams_max().min(VarInt::from_u32(STREAMS_AT_FIRST)));
+        // One more: the control stream.
+        transport.max_concurrent_bidi_streams(VarInt::from_u32(self.request_streams_max.saturating_add(1)));
         Arc::new(transport)
-    }
-
-    /// One more: the control stream.
-    fn streams_max(&self) -> VarInt {
-        VarInt::from_u32(self.request_streams_max.saturating_add(1))
     }
 
     fn client_transport(&self) -> Arc<TransportConfig> {
