@@ -360,8 +360,10 @@ mod tests {
     #[test]
     fn who_may_have_nothing_now_keeps_its_turn() {
         let mut queue = Queue::new(10);
-        (0..2).for_each(|n| drop(put(&mut queue, 1, 1, 0, n)));
-        (0..2).for_each(|n| drop(put(&mut queue, 2, 1, 0, n)));
+        for n in 0..2 {
+            put(&mut queue, 1, 1, 0, n);
+            put(&mut queue, 2, 1, 0, n);
+        }
         let next_of_two = |queue: &mut Queue| queue.take_next_of(|owner, _| *owner == 2).map(|(_, value)| value);
         assert_eq!(next_of_two(&mut queue), Some((2, 0, 0)));
         assert_eq!(next_of_two(&mut queue), Some((2, 0, 1)));
@@ -382,7 +384,7 @@ mod tests {
         let time = |mut queue: Queue| {
             let begun = std::time::Instant::now();
             for n in 0..20_000_u32 {
-                drop(put(&mut queue, 10_000 + n % 5_000, 1000, n, n.into()));
+                put(&mut queue, 10_000 + n % 5_000, 1000, n, n.into());
             }
             begun.elapsed()
         };
