@@ -9,6 +9,7 @@ until the page starts another. What no machine here can run meets a stand-in tha
 A block that is neither run nor named in SYNTAX_ONLY fails, and so does a name there that no block has.
 """
 
+import configparser
 import json
 import os
 import re
@@ -280,6 +281,25 @@ class Page:
             assert self.served == self.local(code).strip(), f"it said {self.served}"
         assert not re.search(r"^(mcp-broker|curl|docker|helm|kubectl|make) ", code, re.M), "commands without a language are not run"
 
+    def unit(self, code: str) -> None:
+        """A unit of systemd: its sections and what it names are there, and its command is one of the program."""
+        named = re.match(r"# /etc/systemd/system/([\w-]+\.(socket|service))\b", code)
+        assert named, "a unit begins with the path it has"
+        self.units = {*getattr(self, "units", ()), named[1]}
+        reader = configparser.ConfigParser(strict=True, interpolation=None)
+        reader.optionxform = str
+        reader.read_string(code)
+        kind = named[2].capitalize()
+        assert kind in reader.sections() and {*reader.sections()} <= {"Unit", "Install", kind}, reader.sections()
+        if kind == "Socket":
+            assert reader["Socket"]["FileDescriptorName"] in ("http", "admin", "tcp")
+            return
+        wanted = {*reader["Unit"]["Requires"].split(), *reader["Service"]["Sockets"].split()}
+        assert wanted <= self.units, f"not on this page: {wanted - self.units}"
+        _, *arguments = reader["Service"]["ExecStart"].split()
+        asked = subprocess.run([self.program, *arguments, "--help"], capture_output=True, text=True)
+        assert asked.returncode == 0, asked.stderr
+
     def run(self, line: int, language: str, code: str) -> bool:
         """Whether it was run, and not only looked at."""
         try:
@@ -301,6 +321,9 @@ class Page:
                     self.program_of(language, code)
                 case "json" | "yaml":
                     getattr(self, language)(code)
+                case "ini":
+                    self.unit(code)
+                    return False
                 case "":
                     self.shown(code)
                     return False
