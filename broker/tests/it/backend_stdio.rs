@@ -225,7 +225,8 @@ async fn stdio_03_two_hundred_sessions_leave_no_process_behind() {
     })
     .await;
     assert_eq!(zombies_of(broker.pid()), 0);
-    assert_eq!(broker.connected(json!({})).await.tool_names().await.len(), 15);
+    let tools = broker.connected(json!({})).await.tool_names().await;
+    assert!(tools.iter().any(|name| name == "s__echo"), "it still serves: {tools:?}");
     assert!(broker.terminate().await.success());
     assert_eq!(processes_with(&marker), Vec::<u32>::new(), "an orderly end leaves none at all");
 }
