@@ -60,6 +60,9 @@ impl Guardian {
         if state.running.as_mut().is_some_and(|running| running.tell('-', group).is_err()) {
             // One that is not told any more must not act on what it knows.
             state.running = None;
+            if !state.groups.is_empty() {
+                state.running = self.start(&state.groups);
+            }
         }
     }
 

@@ -122,6 +122,11 @@ impl ReadBuffer {
 
     /// Takes `count` bytes from the front and gives back the first `kept` of them.
     pub(crate) fn take(&mut self, count: usize, kept: usize) -> Bytes {
+        // What is whole needs no room any more, and the stream of a request is not read again before its answer.
+        let left = self.bytes.len() - count;
+        if let Some(confined) = self.confined.as_mut().filter(|confined| confined.permit_bytes.is_some() && left <= FREE_BYTES) {
+            confined.held = None;
+        }
         if count == self.bytes.len() && kept <= COPIED_BYTES_MAX {
             let frame = Bytes::copy_from_slice(&self.bytes[..kept]);
             self.bytes.clear();

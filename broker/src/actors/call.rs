@@ -1,7 +1,8 @@
 //! A client's request on its way to one backend and back: exactly one answer, whatever happens.
 //!
-//! Each call is one future ([`Underway`]), carried out by whoever waits for the answer or by a task of its own. It ends in [`Call::settle`], and only there: with the backend's answer, a refusal, a timeout, or
-//! (after the client's cancellation) with nothing.
+//! Each call is one future ([`Underway`]), carried out by whoever waits for the answer or by a task of its own. It ends in
+//! [`Call::settle`], and only there: with the backend's answer, a refusal, a timeout, or (after the client's cancellation) with
+//! nothing.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -332,7 +333,10 @@ impl Call {
             let answer = connection.exchange(&link, Outgoing { message, edits, asker: &asker }).await;
             let took = sent_at.elapsed();
             link.backend.judge(&connection, &answer, took);
-            link.backend.took(&answer, took);
+            // Of tasks nothing is learnt.
+            if !self.handover.as_ref().is_some_and(|handover| handover.done.load(Ordering::Acquire)) {
+                link.backend.took(&answer, took);
+            }
             match answer {
                 Ok(answer) => return Ok(answer),
                 Err(Failure::SessionGone) if attempt == 0 => {} // the connection has ended itself, the link opens another

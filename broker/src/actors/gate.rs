@@ -87,7 +87,8 @@ pub struct Gate<O, M> {
 
 #[derive(Debug)]
 struct Queue<O, M> {
-    fair: FairQueue<O, M, oneshot::Sender<Turn>>,
+    /// With who waits: another of the same name may have taken its turn's place in the queue since.
+    fair: FairQueue<O, M, (O, oneshot::Sender<Turn>)>,
     pace: Pace,
 }
 
@@ -213,7 +214,7 @@ impl<O: Owner, M: Clone + Eq + Hash> Gate<O, M> {
             queue.pace.begins(now);
         }
         let (tell, granted) = oneshot::channel();
-        let ticket = match queue.fair.put(owner, weight, member, tell) {
+        let ticket = match queue.fair.put(owner, weight, member, (owner.clone(), tell)) {
             Put::Full(_) => return Err(Crowded::Full { wait }),
             Put::Instead(ticket, displaced) => {
                 drop(displaced); // which tells it
@@ -232,7 +233,7 @@ impl<O: Owner, M: Clone + Eq + Hash> Gate<O, M> {
 
     fn hand_out(&self, queue: &mut Queue<O, M>) {
         while self.inside() < self.limit() {
-            let Some((owner, grant)) = queue.fair.take_next_of(|owner, weight| self.may_have_one(owner, weight)) else { return };
+            let Some((_, (owner, grant))) = queue.fair.take_next_of(|owner, weight| self.may_have_one(owner, weight)) else { return };
             self.word.fetch_sub(ONE_WAITS - 1, Ordering::AcqRel); // one fewer waits, one more is in
             self.depth.dec();
             count_in(&owner);
@@ -265,7 +266,7 @@ impl<O: Owner, M: Clone + Eq + Hash> Gate<O, M> {
     /// Everybody who waits learns that it is in vain.
     pub fn send_away(&self) {
         let mut queue = lock(&self.queue);
-        while let Some((_, grant)) = queue.fair.take_next_of(|_, _| true) {
+        while let Some((_, (_, grant))) = queue.fair.take_next_of(|_, _| true) {
             self.word.fetch_sub(ONE_WAITS, Ordering::AcqRel);
             self.depth.dec();
             let _may_be_gone = grant.send(Turn::InVain);

@@ -73,7 +73,12 @@ impl Http1Body {
 
     /// Its length, where that was announced and no byte of it was taken.
     pub(crate) fn exact_bytes(&self) -> Option<u64> {
-        if let Left::Exactly(bytes) = self.left { Some(bytes) } else { None }
+        // `all` only reads; what still has to be written meanwhile is seen to by `poll_frame`.
+        let owes = self.connection.as_ref().is_some_and(|connection| !connection.unsent.is_empty());
+        match self.left {
+            Left::Exactly(bytes) if !owes => Some(bytes),
+            _ => None,
+        }
     }
 
     /// All of a body of this length (see [`Http1Body::exact_bytes`]), read to where it stays: mostly it came with its head, and

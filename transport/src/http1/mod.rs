@@ -16,11 +16,11 @@ use std::{
     io::{self, IoSlice},
     pin::{Pin, pin},
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
-    task::{Context, Poll, Waker, ready},
+    task::{Context, Poll, ready},
     time::{Duration, Instant},
 };
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf as _, Bytes, BytesMut};
 use http::{Request, Response};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWrite as _},
@@ -43,6 +43,8 @@ struct Connection {
     /// Read and not taken yet.
     buffer: BytesMut,
     read_bytes: usize,
+    /// Of a request that is answered already, what the server has not taken yet: some say 200 before they read on.
+    unsent: Bytes,
 }
 
 #[derive(Debug)]
@@ -119,25 +121,32 @@ impl Pool {
                 return Ok(response);
             }
         }
-        let connection = Connection { socket: connect().await?, buffer: BytesMut::new(), read_bytes: READ_BYTES_MIN };
+        let connection = Connection { socket: connect().await?, buffer: BytesMut::new(), read_bytes: READ_BYTES_MIN, unsent: Bytes::new() };
         match self.exchange(connection, server, &written, &body).await? {
             Sent::Answered(response) => Ok(response),
             Sent::NotTaken(error) => Err(SendError::NotTaken { reason: error.to_string() }),
         }
     }
 
-    async fn exchange(&self, mut connection: Connection, server: &str, head: &[u8], body: &[u8]) -> Result<Sent, SendError> {
+    async fn exchange(&self, mut connection: Connection, server: &str, head: &[u8], body: &Bytes) -> Result<Sent, SendError> {
         let mut sent = 0;
-        let (head, written) = loop {
+        let (answer, written) = loop {
             let written = match connection.write(head, body, &mut sent).await {
                 Ok(written) => written,
                 Err(error) => return Ok(Sent::NotTaken(error)),
             };
-            if let Some(head) = connection.next_head(self.0.head_bytes_max, written != Written::Interrupted).await? {
-                break (head, written);
+            if let Some(answer) = connection.next_head(self.0.head_bytes_max, written != Written::Interrupted).await? {
+                break (answer, written);
             }
         };
-        let Head { response, length, keeps } = head;
+        if written == Written::Interrupted {
+            connection.unsent = match sent.checked_sub(head.len()) {
+                Some(of_body) => body.slice(of_body..),
+                None => [&head[sent..], &body[..]].concat().into(),
+            };
+        }
+        let Head { response, length, keeps } = answer;
+        tracing::trace!(server, status = response.status().as_u16(), "a server answered");
         // What answers half a request has not read the rest of it.
         let back = (keeps && written == Written::Whole).then(|| Return { pool: self.clone(), server: server.into() });
         Ok(Sent::Answered(response.map(|()| Http1Body::new(length, connection, back))))
@@ -245,10 +254,21 @@ impl Connection {
 
     /// Reads what there is behind what was read; 0 at the end.
     fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        while !self.unsent.is_empty() {
+            match Pin::new(&mut self.socket).poll_write(context, &self.unsent) {
+                Poll::Ready(Ok(bytes @ 1..)) => self.unsent.advance(bytes),
+                Poll::Ready(_) => self.unsent.clear(), // what it says is read all the same
+                Poll::Pending => break,
+            }
+        }
         // First, so that what only waits needs no memory to read into.
         ready!(self.socket.poll_read_ready(context))?;
         self.buffer.reserve(self.read_bytes);
-        pin!(self.socket.read_buf(&mut self.buffer)).poll(context)
+        let read = ready!(pin!(self.socket.read_buf(&mut self.buffer)).poll(context))?;
+        if self.buffer.len() == self.buffer.capacity() {
+            self.read_bytes = (2 * self.read_bytes).min(READ_BYTES_MAX); // there was more than there was room for
+        }
+        Poll::Ready(Ok(read))
     }
 
     fn note_response(&mut self, body_bytes: usize) {
@@ -257,11 +277,7 @@ impl Connection {
 
     /// Nothing came while it rested, not even its end. Costs no system call unless something did.
     fn is_quiet(&mut self) -> bool {
-        let mut context = Context::from_waker(Waker::noop());
-        if self.socket.poll_read_ready(&mut context).is_pending() {
-            return true;
-        }
-        // It may only not be known yet that everything was read.
+        // Not polled: a task that has used up its turn would hear that nothing came, whatever did.
         matches!(self.socket.try_read(&mut [0; 1]), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
 }

@@ -107,6 +107,8 @@ pub(super) async fn carry(stream: RequestStream, link: &Arc<Link>, connection: &
             _ if under_way.answered => return std::future::pending().await,
             Ok(None) => return Failure::Lost("the request's stream ended without an answer".to_owned()),
             Err(ReadError::TooLong { limit }) => return Failure::TooLarge { max: limit },
+            // The connection goes on: each of these counts for itself.
+            Err(ReadError::Cancelled) => return Failure::Unclear("the backend gave the request's stream up".to_owned()),
             Err(error) => return Failure::Lost(format!("the request's stream ended: {error}")),
         };
         link.backend.shared.metrics.bytes(Direction::In, Side::Backend, frame.len());

@@ -1,4 +1,4 @@
-//! Stand-ins: sessions for requests that stand alone, one for each principal, endpoint, wire and set of capabilities.
+//! Stand-ins: sessions for requests that stand alone, kept by principal, endpoint, wire and set of capabilities.
 //!
 //! A stand-in is kept in memory as long as it is used, so that its links stay open and a request costs what one of a session
 //! does. Many requests go through one at once, but a backend whose wire can not tell on whose account it asks something back
@@ -42,6 +42,8 @@ struct PoolKey {
     capabilities: Vec<u8>,
     /// Its calls may become tasks.
     tasks: bool,
+    /// Each carries one request alone, and may end with it: nobody else's goes through it.
+    alone: bool,
 }
 
 #[derive(Debug, Default)]
@@ -172,12 +174,14 @@ impl StandIns {
             transport: visitor.transport,
             capabilities: client.raw().to_vec(),
             tasks,
+            alone,
         };
         let mut pools = self.lock();
         let pool = pools.entry(key).or_insert_with(|| Pool { members: Vec::new(), grown_at: Instant::now() });
         // One that offers something else by now finishes what it has.
         let usable = |one: &&Arc<StandIn>| {
-            !one.session.is_leaving() && one.session.advertised == offer.capabilities && !(alone && one.alone.load(Ordering::Acquire))
+            // The place first: it is given back after its session has ended.
+            !(alone && one.alone.load(Ordering::Acquire) || one.session.is_leaving()) && one.session.advertised == offer.capabilities
         };
         let stand_in = match pool.members.iter().find(usable) {
             Some(known) => known.clone(),

@@ -13,7 +13,7 @@ use super::Visitor;
 use crate::{
     actors::tasks::Watch,
     durable::{InputsLook, TaskLook, TaskStatus},
-    limits::{LISTEN_TASKS_MAX, STORE_RETRY_MAX},
+    limits::{LISTEN_TASKS_MAX, OUTBOX_BATCH_BYTES, STORE_RETRY_MAX},
     rules::{modern_tasks, offer::Offer},
 };
 
@@ -71,7 +71,8 @@ impl Watching {
             }
             match self.look(subscription).await {
                 Ok(news) => {
-                    self.may_have_changed = false;
+                    // A look stops where it has much to tell: what is left is found at the next.
+                    self.may_have_changed = !news.is_empty();
                     if !news.is_empty() {
                         return self.tell(news);
                     }
@@ -88,12 +89,16 @@ impl Watching {
         if tasks.is_empty() {
             return Ok(Vec::new());
         }
-        let mut news = Vec::new();
+        let (mut news, mut bytes) = (Vec::new(), 0);
         for TaskLook { stored, inputs } in durable.timed("look_at", durable.store.look_at(&tasks)).await? {
             let (task, now) = (stored.record.task.clone(), (stored.status, inputs));
+            if bytes >= OUTBOX_BATCH_BYTES {
+                break;
+            }
             if self.told.get(&task).is_some_and(|told| *told != now) {
                 let seen = self.visitor.seen(stored).await?;
                 let frame = seen.standing().notification(subscription, self.visitor.shared.task_settings().poll_interval);
+                bytes += frame.len();
                 news.push((task, now, frame));
             }
         }

@@ -182,6 +182,8 @@ impl Session {
     /// What makes a repeated request the same one. A client without a name of its own shares none with others.
     fn idempotency(&self, wish: &Wish, id: &RequestId, request: &[u8]) -> Vec<u8> {
         match &wish.idempotency_key {
+            // Nothing tells those apart who have neither a key nor a session: each request is one of its own.
+            Some(_) if self.is_anonymous() && !self.kept => hash(b"request", &[self.key.as_bytes(), id.raw(), request]),
             Some(key) if self.is_anonymous() => hash(b"key of a session", &[self.maker().as_bytes(), key.as_bytes()]),
             Some(key) => hash(b"key", &[key.as_bytes()]),
             None => hash(b"request", &[self.key.as_bytes(), id.raw(), request]),

@@ -48,7 +48,12 @@ impl Asked<'_> {
         gate::is_json(headers).map_err(anonymous)?;
         gate::accepts_answers(headers).map_err(anonymous)?;
         let shared = &self.broker.shared;
-        let limits = Limits { bytes_max: self.broker.message_bytes(&self.caller, MessageWire::Http), ..Limits::default() };
+        // What another replica sends was judged there, by its client's wire.
+        let bytes_max = match self.reach {
+            Reach::Edge(_) => self.broker.message_bytes(&self.caller, MessageWire::Http),
+            Reach::Inner => shared.config.limits.message_bytes,
+        };
+        let limits = Limits { bytes_max, ..Limits::default() };
         if !is_small(headers) {
             shared.overload.admits().map_err(anonymous)?;
         }
