@@ -229,6 +229,29 @@ async fn an_answer_before_the_request_is_whole_is_taken() {
 }
 
 #[tokio::test]
+async fn what_a_server_takes_after_its_answer_began_is_sent_all_the_same() {
+    const BYTES: usize = 32 * 1024 * 1024;
+    for head in ["Content-Length: 2\r\n", "Transfer-Encoding: chunked\r\n"] {
+        let (url, _) = server(move |mut socket, _| async move {
+            let mut some = vec![0; 64 * 1024];
+            let read = socket.read(&mut some).await.unwrap();
+            let head_bytes = some.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
+            let _ = socket.write_all(format!("HTTP/1.1 200 OK\r\n{head}\r\n").as_bytes()).await;
+            let mut left = BYTES + head_bytes - read;
+            while left > 0 {
+                let Ok(read @ 1..) = socket.read(&mut some).await else { return };
+                left -= read;
+            }
+            let body = if head.starts_with("Content") { "ok" } else { "2\r\nok\r\n0\r\n\r\n" };
+            let _ = socket.write_all(body.as_bytes()).await;
+        })
+        .await;
+        let response = soon("the head", patient().send(post(&url, vec![b'x'; BYTES]))).await.unwrap();
+        assert_eq!(soon("the body", response.into_body().whole(10)).await.unwrap(), "ok", "{head}");
+    }
+}
+
+#[tokio::test]
 async fn what_a_server_says_in_passing_stops_no_request() {
     const BYTES: usize = 32 * 1024 * 1024;
     let (url, connections) = server(|mut socket, _| async move {

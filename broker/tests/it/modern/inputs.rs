@@ -299,6 +299,34 @@ async fn br_02_what_is_asked_after_a_cancellation_reaches_nobody() {
 }
 
 #[tokio::test]
+async fn br_02_what_is_given_up_at_one_backend_ends_nothing_at_another() {
+    let answers = Arc::new(tokio::sync::Semaphore::new(0));
+    let may = answers.clone();
+    let http = FakeBackend::with_tool("hold", move |_| {
+        let may = may.clone();
+        async move {
+            may.acquire().await.unwrap().forget();
+            Reply::text("held")
+        }
+    })
+    .await;
+    let pipe = PipeBackend::tcp(&stdio()).await;
+    let broker = builder().backend("default", "p", pipe.spec()).backend("default", "h", http.spec()).start().await;
+    let client = Modern::of(&broker, "/mcp").with(json!({"elicitation": {}}));
+    let mut meta = meta(json!({"elicitation": {}}));
+    meta["progressToken"] = json!(1);
+    let late = json!({"name": "p__late", "arguments": {"message": "who?", "pauseMs": 60_000}, "_meta": meta});
+    let mut given_up = client.post(json!(1), "tools/call", late).await.events();
+    assert_eq!(given_up.next_message().await.unwrap().1["method"], "notifications/progress");
+    let other = tokio::spawn(async move { client.call("h__hold", json!({})).await });
+    http.wait_for("the call", |seen| seen.calls("hold")).await;
+    drop(given_up);
+    broker.admin().wait_metric("mcp_requests_pending", &[], |pending| pending <= 1.0).await;
+    answers.add_permits(1);
+    assert_eq!(text_of(&other.await.unwrap()), "held");
+}
+
+#[tokio::test]
 async fn questions_that_nobody_answers_leave_room_for_others() {
     let backend = asking().await;
     let pipe = PipeBackend::tcp(&stdio()).await;
