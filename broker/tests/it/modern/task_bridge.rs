@@ -193,7 +193,8 @@ async fn a_call_with_an_idempotency_key_is_a_task_from_the_beginning_and_found_a
     })
     .await;
     let broker = builder().backend("default", "b", backend.spec()).start().await;
-    let client = client_of(&broker);
+    let nobody = client_of(&broker);
+    let client = nobody.bearer(&broker.admin().create_key("default").await);
     let mut asked = super::meta(with_tasks(json!({})));
     asked["dev.mcp-broker/idempotency-key"] = json!("once");
     let call = |arguments: Value| json!({"name": "b__job", "arguments": arguments, "_meta": asked});
@@ -205,6 +206,10 @@ async fn a_call_with_an_idempotency_key_is_a_task_from_the_beginning_and_found_a
     wait(&client, first["taskId"].as_str().unwrap(), "completed").await;
     let seen = backend.seen_of("tools/call");
     assert!(seen.len() == 1 && seen[0].message["params"]["_meta"].get("dev.mcp-broker/idempotency-key").is_none());
+    // Callers without a key may be anybody: what one has made is not shown to another who guesses right.
+    let one = nobody.result("tools/call", call(json!({"n": 1}))).await;
+    let other = nobody.result("tools/call", call(json!({"n": 1}))).await;
+    assert!(one["taskId"].is_string() && one["taskId"] != other["taskId"] && one["taskId"] != first["taskId"], "{one} {other}");
 }
 
 #[tokio::test]
