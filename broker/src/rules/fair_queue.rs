@@ -1,7 +1,8 @@
 //! Who is next where there is not room for all: deficit round robin over owners by their weight, then turn by turn over
 //! the members of each. Used by [`crate::actors::gate`] in front of every backend and in front of all of them together.
 //!
-//! Invariants: what a step costs grows with the logarithm of who waits at most, also where the queue is full; nobody's share
+//! Invariants: what a step costs grows with the logarithm of who waits at most, also where the queue is full (but for owners
+//! that may have nothing now, which are passed over one by one); nobody's share
 //! depends on how much others have put in; what waits is bounded, and room for a late comer is made at the cost of whoever has
 //! most beyond its share: of owners first, then of the members of its own.
 
@@ -180,7 +181,8 @@ impl<O: Clone + Eq + Hash, M: Clone + Eq + Hash, T> FairQueue<O, M, T> {
         self.take_next_of(|_, _| true).map(|(_, value)| value)
     }
 
-    /// Whoever is next of the owners that may have something, told by name and weight. Who may not keeps its turn.
+    /// Whoever is next of the owners that may have something, told by name and weight. Who may not keeps its turn, and is looked
+    /// at on the way: where none may, this costs a look at each owner.
     pub fn take_next_of(&mut self, may: impl Fn(&O, u32) -> bool) -> Option<(O, T)> {
         let allowed = |name: &O| self.owners.get(name).is_some_and(|owner| may(name, owner.weight));
         let name = self.turns.values().find(|name| allowed(name))?.clone();
