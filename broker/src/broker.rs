@@ -2,6 +2,7 @@
 
 mod adoption;
 mod draining;
+pub mod finding;
 mod housekeeping;
 mod modern;
 mod owned;
@@ -21,7 +22,6 @@ use transport::{
 };
 
 use self::adoption::Adopting;
-pub use self::adoption::Adoption;
 use crate::{
     actors::{backend::Backend, catalog_refresh, session::Session, shared::Shared, tasks::Tasks, tenant::Tenant},
     auth::{Caller, Keyring, Keys},
@@ -317,10 +317,6 @@ impl Broker {
     pub async fn drain_requested(&self) {
         self.shared.draining.cancelled().await;
     }
-}
-
-pub fn no_session() -> Refusal {
-    Refusal::new(ErrorKind::SessionNotFound, "no such session: it ended or never was; initialize anew")
 }
 
 pub fn unknown_backend(id: &BackendId) -> Refusal {

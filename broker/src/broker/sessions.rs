@@ -16,7 +16,7 @@ use protocol::{
 };
 use storage::{SessionKey, Write, Written};
 
-use super::{Broker, no_session, unknown_backend};
+use super::{Broker, unknown_backend};
 use crate::{
     actors::{
         backend::BackendState,
@@ -26,6 +26,7 @@ use crate::{
     auth::Caller,
     limits::{CLIENT_TEXT_BYTES_MAX, DISPLAY_CHARS_MAX, END_RETRY_MAX, FIRST_CATALOG_WAIT},
     metrics::Side,
+    placement::no_session,
     rules::{catalog::Endpoint, offer::Offer},
 };
 

@@ -1,24 +1,21 @@
 //! The operator's commands: each one request to the admin API, and its answer as a table or as JSON.
 
-use std::{
-    env,
-    io::Read,
-    path::{Path, PathBuf},
-};
+use std::env;
 
 use http::Method;
 use serde_json::{Map, Value, json};
 
 use super::{
     args::{
-        AdminCommand, BackendAdd, BackendCommand, KeyCommand, Links, NodeCommand, OnlyTenant, Output, Protocol, SessionCommand,
-        SubscriptionCommand, TaskCommand, TenantAdd, TenantCommand,
+        AdminCommand, BackendCommand, KeyCommand, NodeCommand, OnlyTenant, Output, SessionCommand, SubscriptionCommand, TaskCommand,
+        TenantCommand,
     },
     audit,
-    client::{AdminClient, ClientError},
+    bodies::{backend_body, tenant_body},
+    client::{AdminClient, ClientError, escape, with_query},
+    said::{Said, list, said},
     table::{self, Column},
 };
-use crate::config::spec::as_http_url;
 
 const BACKENDS: &[Column] = &[
     ("backend", "backend"),
@@ -135,12 +132,6 @@ const HISTORY: &[Column] = &[("status", "to"), ("at", "at"), ("owner", "epoch")]
 const SUBSCRIPTIONS: &[Column] = &[("tenant", "tenant"), ("backend", "backend"), ("sessions", "sessions"), ("resource", "uri")];
 const NODES: &[Column] =
     &[("node", "node"), ("this", "is_this"), ("address", "address"), ("draining", "draining"), ("lease ms", "lease_ms")];
-
-/// What to tell: the answer, and a remark beside it.
-pub(super) struct Said {
-    pub(super) out: String,
-    pub(super) note: String,
-}
 
 pub(super) async fn run(client: &AdminClient, command: AdminCommand) -> Result<Said, ClientError> {
     match command {
@@ -267,135 +258,6 @@ impl OnlyTenant {
 async fn remove(client: &AdminClient, path: &str, name: &str, output: &Output) -> Result<Said, ClientError> {
     client.ask(Method::DELETE, path, None).await?;
     Ok(said(&json!({ "removed": name }), output, |_| format!("removed {}\n", table::clean(name))))
-}
-
-pub(super) fn list(answer: Value, member: &str, columns: &[Column], output: &Output) -> Said {
-    said(&answer, output, |answer| table::rows(&answer[member], columns))
-}
-
-fn said(answer: &Value, output: &Output, people: impl FnOnce(&Value) -> String) -> Said {
-    let out = if output.json { format!("{answer:#}\n") } else { people(answer) };
-    Said { out, note: String::new() }
-}
-
-fn tenant_body(add: &TenantAdd) -> Value {
-    let limits = [
-        ("requests_per_second", add.requests_per_second),
-        ("burst", add.burst),
-        ("sessions_per_tenant", add.sessions),
-        ("calls_in_flight_per_tenant", add.calls_in_flight),
-    ];
-    let mut limits: Map<String, Value> = limits.into_iter().filter_map(|(name, limit)| Some((name.to_owned(), limit?.into()))).collect();
-    limits.extend(add.limit.iter().map(|(name, count)| (name.clone(), (*count).into())));
-    let mut body = json!({ "enabled": !add.disabled, "limits": limits });
-    if let Some(weight) = add.weight {
-        body["weight"] = weight.into();
-    }
-    body
-}
-
-/// The body of the request; `own` looks a variable up in this shell's environment.
-fn backend_body(add: &BackendAdd, own: impl Fn(&str) -> Option<String>) -> Result<Value, ClientError> {
-    if let Some(file) = &add.spec {
-        let text = read_file(file)?;
-        return serde_json::from_str(&text).map_err(|error| ClientError::Usage(format!("{} is not JSON: {error}", file.display())));
-    }
-    let mut body = match &add.url {
-        Some(url) if as_http_url(url).is_some() => json!({ "transport": { "type": "websocket", "url": url } }),
-        Some(url) => json!({ "transport": { "type": "http", "url": url } }),
-        None => json!({ "transport": stdio(add, own)? }),
-    };
-    let credentials = credentials(add)?;
-    if !credentials.is_empty() {
-        body["credentials"] = credentials.into();
-    }
-    if let Some(links) = add.links {
-        body["links"] = match links {
-            Links::Auto => "auto",
-            Links::Shared => "shared",
-            Links::PerSession => "per-session",
-        }
-        .into();
-    }
-    if let Some(protocol) = add.protocol {
-        body["protocol"] = match protocol {
-            Protocol::Auto => "auto",
-            Protocol::Legacy => "legacy",
-            Protocol::Modern => "modern",
-        }
-        .into();
-    }
-    for (name, timeout) in [("call", &add.call_timeout), ("initialize", &add.initialize_timeout)] {
-        if let Some(timeout) = timeout {
-            body["timeouts"][name] = timeout.as_str().into();
-        }
-    }
-    for (name, count) in &add.limit {
-        body["limits"][name] = (*count).into();
-    }
-    Ok(body)
-}
-
-fn stdio(add: &BackendAdd, own: impl Fn(&str) -> Option<String>) -> Result<Value, ClientError> {
-    let (command, args) = add.command.split_first().ok_or_else(|| ClientError::Usage("name the program after --".to_owned()))?;
-    let mut transport = json!({ "type": "stdio", "command": command, "args": args });
-    for given in &add.env {
-        let (name, value) = match given.split_once('=') {
-            Some((name, value)) => (name, value.to_owned()),
-            None => {
-                let value = own(given).ok_or_else(|| ClientError::Usage(format!("--env {given}: this shell has no such variable")))?;
-                (given.as_str(), value)
-            }
-        };
-        transport["env"][name] = value.into();
-    }
-    if let Some(cwd) = &add.cwd {
-        transport["cwd"] = cwd.as_str().into();
-    }
-    Ok(transport)
-}
-
-fn credentials(add: &BackendAdd) -> Result<Map<String, Value>, ClientError> {
-    let mut credentials = Map::new();
-    if let Some(file) = &add.bearer_file {
-        credentials.insert("bearer".to_owned(), read_file(file)?.trim().into());
-    }
-    let mut headers = Map::new();
-    for header in &add.header {
-        let (name, value) = header.split_once(':').ok_or_else(|| ClientError::Usage("--header: write it as NAME:VALUE".to_owned()))?;
-        headers.insert(name.trim().to_owned(), value.trim().into());
-    }
-    if !headers.is_empty() {
-        credentials.insert("headers".to_owned(), headers.into());
-    }
-    Ok(credentials)
-}
-
-fn read_file(file: &PathBuf) -> Result<String, ClientError> {
-    let read = || {
-        if file == Path::new("-") {
-            let mut text = String::new();
-            std::io::stdin().lock().read_to_string(&mut text)?;
-            return Ok(text);
-        }
-        std::fs::read_to_string(file)
-    };
-    read().map_err(|error: std::io::Error| ClientError::Usage(format!("{}: {error}", file.display())))
-}
-
-pub(super) fn with_query(path: &str, parameters: &[(&str, Option<&str>)]) -> String {
-    let given = parameters.iter().filter_map(|(name, value)| Some(format!("{name}={}", escape((*value)?))));
-    let query = given.collect::<Vec<_>>().join("&");
-    if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") }
-}
-
-/// RFC 3986, section 2.3: everything but unreserved characters is percent-encoded.
-fn escape(text: &str) -> String {
-    let escaped = text.bytes().map(|byte| match byte {
-        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
-        _ => format!("%{byte:02X}"),
-    });
-    escaped.collect()
 }
 
 #[cfg(test)]

@@ -6,9 +6,9 @@ use http::Method;
 use serde_json::Value;
 
 use super::{
-    admin::{Said, list, with_query},
     args::{AuditCommand, AuditFilter},
-    client::{AdminClient, ClientError},
+    client::{AdminClient, ClientError, with_query},
+    said::{Said, list},
     table::Column,
 };
 

@@ -6,9 +6,11 @@
 mod admin;
 mod args;
 mod audit;
+mod bodies;
 mod client;
 #[cfg(test)]
 mod documented;
+mod said;
 mod table;
 #[cfg(test)]
 mod tests;

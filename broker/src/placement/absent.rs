@@ -17,9 +17,9 @@ use protocol::ids::SessionId;
 use crate::{auth::Caller, rules::catalog::Endpoint};
 
 /// Of a session's id and whoever asked for it.
-pub(super) type Trace = [u8; 32];
+pub(crate) type Trace = [u8; 32];
 
-pub(super) fn trace(id: &SessionId, caller: &Caller, endpoint: &Endpoint) -> Trace {
+pub(crate) fn trace(id: &SessionId, caller: &Caller, endpoint: &Endpoint) -> Trace {
     let endpoint = match endpoint {
         Endpoint::Aggregated => "",
         Endpoint::Single(backend) => backend.as_str(),
@@ -36,23 +36,23 @@ pub(super) fn trace(id: &SessionId, caller: &Caller, endpoint: &Endpoint) -> Tra
 }
 
 #[derive(Debug)]
-pub(super) struct Absent {
+pub(crate) struct Absent {
     entries_max: usize,
     remembered_for: Duration,
     since: Mutex<HashMap<Trace, Instant>>,
 }
 
 impl Absent {
-    pub(super) fn new(entries_max: usize, remembered_for: Duration) -> Self {
+    pub(crate) fn new(entries_max: usize, remembered_for: Duration) -> Self {
         Self { entries_max, remembered_for, since: Mutex::default() }
     }
 
-    pub(super) fn has(&self, trace: &Trace) -> bool {
+    pub(crate) fn has(&self, trace: &Trace) -> bool {
         let since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
         since.get(trace).is_some_and(|at| at.elapsed() < self.remembered_for)
     }
 
-    pub(super) fn note(&self, trace: Trace) {
+    pub(crate) fn note(&self, trace: Trace) {
         let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
         if since.len() >= self.entries_max {
             since.retain(|_, at| at.elapsed() < self.remembered_for);

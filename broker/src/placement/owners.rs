@@ -12,7 +12,7 @@ use super::Owner;
 
 /// Two generations: what is asked for moves to the young one, and when that is full it becomes the old one.
 #[derive(Debug)]
-pub(super) struct Owners {
+pub(crate) struct Owners {
     generation_max: usize,
     generations: Mutex<Generations>,
 }
@@ -24,11 +24,11 @@ struct Generations {
 }
 
 impl Owners {
-    pub(super) fn new(entries_max: usize) -> Self {
+    pub(crate) fn new(entries_max: usize) -> Self {
         Self { generation_max: (entries_max / 2).max(1), generations: Mutex::default() }
     }
 
-    pub(super) fn get(&self, session: &SessionKey) -> Option<Owner> {
+    pub(crate) fn get(&self, session: &SessionKey) -> Option<Owner> {
         let mut generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(owner) = generations.young.get(session) {
             return Some(owner.clone());
@@ -38,14 +38,14 @@ impl Owners {
         Some(owner)
     }
 
-    pub(super) fn note(&self, session: SessionKey, owner: Owner) {
+    pub(crate) fn note(&self, session: SessionKey, owner: Owner) {
         let mut generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
         generations.old.remove(&session);
         generations.put(session, owner, self.generation_max);
     }
 
     /// Forgets this owner; another one, noted meanwhile, stays.
-    pub(super) fn forget(&self, session: &SessionKey, owner: &Owner) {
+    pub(crate) fn forget(&self, session: &SessionKey, owner: &Owner) {
         let mut generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
         let Generations { young, old } = &mut *generations;
         for generation in [young, old] {

@@ -8,14 +8,11 @@ use std::time::Duration;
 use protocol::error::{ErrorKind, Refusal};
 use tokio::time::{Instant, sleep};
 
-use super::{Found, Inside, Owner};
-use crate::{
-    broker::no_session,
-    limits::{OWNER_RETRY_DOUBLINGS, OWNER_RETRY_JITTER, OWNER_RETRY_MIN, OWNER_SEARCH_EXTRA},
-};
+use super::{Found, Inside, Owner, no_session};
+use crate::limits::{OWNER_RETRY_DOUBLINGS, OWNER_RETRY_JITTER, OWNER_RETRY_MIN, OWNER_SEARCH_EXTRA};
 
 /// Where a search looks.
-pub(super) trait Places {
+pub(crate) trait Places {
     type Session;
 
     /// A session that lives here; an error if it is somebody else's.
@@ -48,7 +45,7 @@ pub(super) trait Places {
 }
 
 /// What the record says.
-pub(super) enum Claimed<Session> {
+pub(crate) enum Claimed<Session> {
     Here(Session),
     /// `owner`: `None` if it can not be reached from outside.
     Elsewhere {
@@ -69,7 +66,7 @@ pub enum Miss {
     Lapsed,
 }
 
-pub(super) struct Search<P> {
+pub(crate) struct Search<P> {
     places: P,
     lease: Duration,
     /// Set when something is in the way for the first time.
@@ -91,7 +88,7 @@ pub(super) struct Search<P> {
 }
 
 impl<P: Places> Search<P> {
-    pub(super) fn new(places: P, lease: Duration) -> Self {
+    pub(crate) fn new(places: P, lease: Duration) -> Self {
         Self {
             places,
             lease,
@@ -109,7 +106,7 @@ impl<P: Places> Search<P> {
     }
 
     /// Where to send the request next, or why there is nowhere to send it.
-    pub(super) async fn next(&mut self) -> Result<Found<P::Session>, Refusal> {
+    pub(crate) async fn next(&mut self) -> Result<Found<P::Session>, Refusal> {
         let found = self.look().await;
         // Only what is not there is paid for: of what is found its owner takes.
         let in_vain = found.as_ref().is_err_and(|refusal| refusal.kind == ErrorKind::SessionNotFound);
@@ -170,7 +167,7 @@ impl<P: Places> Search<P> {
     }
 
     /// The replica that [`Search::next`] named did not serve the request.
-    pub(super) fn missed(&mut self, owner: &Owner, miss: Miss) {
+    pub(crate) fn missed(&mut self, owner: &Owner, miss: Miss) {
         self.places.forget(owner);
         self.deadline();
         if let Miss::NotThere(Some(told)) = &miss
@@ -186,12 +183,12 @@ impl<P: Places> Search<P> {
     }
 
     /// The owner is to serve the session though its lease has lapsed: nobody else can.
-    pub(super) fn insists(&self) -> bool {
+    pub(crate) fn insists(&self) -> bool {
         self.insists
     }
 
     /// What was found has left meanwhile. False: there is no time to look for it again.
-    pub(super) fn may_go_on(&mut self) -> bool {
+    pub(crate) fn may_go_on(&mut self) -> bool {
         self.untried = None; // they were asked before it left
         Instant::now() < self.deadline()
     }
@@ -232,7 +229,7 @@ fn is_outage(refusal: &Refusal) -> bool {
 }
 
 /// The search of a replica that was asked by another one: it looks, but neither forwards nor waits.
-pub(super) async fn inside<P: Places>(places: &P) -> Result<Inside<P::Session>, Refusal> {
+pub(crate) async fn inside<P: Places>(places: &P) -> Result<Inside<P::Session>, Refusal> {
     if let Some(session) = places.here()? {
         return Ok(Inside::Here(session));
     }

@@ -15,8 +15,9 @@ use protocol::{
 use serde::{Deserialize, Serialize};
 
 use super::{
+    ending::Ending,
+    patience::Patience,
     run::{Mirrored, TaskRun},
-    runner::{Ending, Patience},
 };
 use crate::{
     actors::{

@@ -5,13 +5,16 @@
 //! lost; a task is found again in the store.
 
 mod answers;
+mod begin;
 mod cancelling;
 mod create;
+mod ending;
 mod handing_over;
 mod inputs;
 mod looks;
 mod mirror;
 mod observed;
+mod patience;
 mod promote;
 mod recovery;
 pub mod run;

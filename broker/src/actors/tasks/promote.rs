@@ -17,9 +17,9 @@ use protocol::{
 use super::{
     Tasks,
     create::{call_of, limits_of, note_origin},
+    ending::Ending,
     inputs, mirror,
     run::{Plan, TaskRun},
-    runner::Ending,
 };
 use crate::{
     actors::{

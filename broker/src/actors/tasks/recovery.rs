@@ -14,9 +14,8 @@ use protocol::{
 };
 
 use super::{
-    Tasks, looks,
+    Tasks,
     run::{Plan, Stop, TaskRun},
-    strays, wakes,
 };
 use crate::{
     actors::shared::Shared,
@@ -26,14 +25,6 @@ use crate::{
 };
 
 impl Tasks {
-    /// Begins to look for tasks, and to listen. Called once, when tenants and backends are known.
-    pub fn begin(shared: &Arc<Shared>) {
-        tokio::spawn(wakes::listen(shared.clone()));
-        tokio::spawn(looks::keep_looking(shared.clone()));
-        tokio::spawn(strays::keep_comparing(shared.clone()));
-        tokio::spawn(look(shared.clone()));
-    }
-
     /// After a lapse of the lease: these are ours, under new epochs.
     pub fn reclaimed(&self, shared: &Arc<Shared>, tasks: Vec<(TaskId, i64)>) {
         let mut idle = HashMap::new();
@@ -62,7 +53,7 @@ impl Tasks {
     }
 }
 
-async fn look(shared: Arc<Shared>) {
+pub(super) async fn look(shared: Arc<Shared>) {
     loop {
         if shared.draining.is_cancelled() {
             return;

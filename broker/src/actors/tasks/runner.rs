@@ -8,7 +8,7 @@ use std::{
     panic::AssertUnwindSafe,
     pin::{Pin, pin},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use bytes::Bytes;
@@ -23,19 +23,18 @@ use protocol::{
 };
 
 use super::{
+    ending::Ending,
     handing_over, inputs, mirror, observed,
+    patience::{Patience, connect},
     run::{Mirrored, Stop, TaskRun},
 };
 use crate::{
     actors::{
         asker::{Asker, Carried},
-        link::{
-            Link,
-            connection::{Connection, Outgoing},
-        },
+        link::connection::{Connection, Outgoing},
     },
     durable::{Step, TaskStatus, Write, fault_point},
-    limits::{BACKOFF_FIRST, BACKOFF_MAX, TASK_OUTCOME_SUSPECT_BYTES, TASK_OUTCOME_TRIES, TASK_RESENDS_MAX},
+    limits::{BACKOFF_FIRST, TASK_OUTCOME_SUSPECT_BYTES, TASK_OUTCOME_TRIES, TASK_RESENDS_MAX},
     rules::{
         catalog::TaskSupport,
         exposure,
@@ -43,20 +42,6 @@ use crate::{
     },
     telemetry::request,
 };
-
-/// How a run ended.
-#[derive(Debug)]
-pub(super) enum Ending {
-    /// With the backend's answer, and what it said of its own task, if it had one.
-    Answered(Message, Option<BackendTask>),
-    /// With an answer that is in the client's terms already.
-    Told(Message),
-    Refused(Refusal),
-    /// The backend gave up its own task.
-    CancelledThere,
-    OutOfTime,
-    Stopped(Stop),
-}
 
 impl super::Tasks {
     /// Carries a task out, from this step on, in the background.
@@ -221,52 +206,6 @@ fn task_member(run: &TaskRun, message: &Message) -> (Span, Vec<u8>) {
     let ttl = run.record.ttl.map_or_else(|| "{}".to_owned(), |_| format!("{{\"ttl\":{}}}", run.left().as_millis().max(1)));
     let at = message.params.map_or(0, |params| params.start + 1);
     (Span { start: at, end: at }, format!("\"task\":{ttl},").into_bytes())
-}
-
-/// How long a backend is waited for that can not be reached: as long as a call may take, counted from the first failure.
-pub(super) struct Patience {
-    lasts: Duration,
-    until: Option<Instant>,
-    wait: Duration,
-}
-
-impl Patience {
-    pub(super) fn new(lasts: Duration) -> Self {
-        Self { lasts, until: None, wait: BACKOFF_FIRST }
-    }
-
-    /// Waits for a better time. False: it has come to an end.
-    pub(super) async fn wait(&mut self, hint: Option<Duration>) -> bool {
-        let until = *self.until.get_or_insert_with(|| Instant::now() + self.lasts);
-        let left = until.saturating_duration_since(Instant::now());
-        tokio::time::sleep(hint.unwrap_or(self.wait).min(BACKOFF_MAX).min(left)).await;
-        self.wait = (self.wait * 2).min(BACKOFF_MAX);
-        !left.is_zero()
-    }
-
-    /// The backend is there again.
-    pub(super) fn renew(&mut self) {
-        *self = Self::new(self.lasts);
-    }
-}
-
-/// The way to the backend, waited for.
-pub(super) async fn connect(run: &Arc<TaskRun>, patience: &mut Patience) -> Result<(Arc<Link>, Arc<Connection>), Refusal> {
-    loop {
-        let refusal = match run.link() {
-            Ok(link) => match link.backend.admits() {
-                Ok(()) => match link.connection().await {
-                    Ok(connection) => return Ok((link, connection)),
-                    Err(refusal) => refusal,
-                },
-                Err(refusal) => refusal,
-            },
-            Err(refusal) => refusal,
-        };
-        if refusal.kind != ErrorKind::BackendUnavailable || !patience.wait(refusal.retry_after).await {
-            return Err(refusal);
-        }
-    }
 }
 
 /// The one end of every run.

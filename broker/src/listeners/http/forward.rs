@@ -31,10 +31,13 @@ use super::{
 use crate::{
     actors::{modern::Visitor, session::Session, shared::Shared},
     auth::Caller,
-    broker::Broker,
+    broker::{
+        Broker,
+        finding::{self, Search},
+    },
     limits::RELAYED_WHOLE_BYTES_MAX,
     metrics::Forwarding,
-    placement::{self, Found, Inside, Miss, Owner, Search},
+    placement::{Found, Inside, Miss, Owner},
     rules::catalog::Endpoint,
 };
 
@@ -135,7 +138,7 @@ impl Asked<'_> {
             return Some(vouched::not_here(None));
         }
         let outgoing = self.outgoing(body);
-        for replica in placement::other_replicas(self.broker).await {
+        for replica in finding::other_replicas(self.broker).await {
             if let Forwarded::Answered(response) = forward(self.broker, &replica.address, &outgoing).await {
                 return Some(response);
             }
@@ -190,7 +193,7 @@ pub(super) async fn inside(
     if vouched::holds_lease(headers) && broker.shared.durable.is_shared() && !holds_lease(broker) {
         return Ok(Located::Answered(vouched::lapsed()));
     }
-    Ok(match placement::inside(broker, id, caller, endpoint).await? {
+    Ok(match finding::inside(broker, id, caller, endpoint).await? {
         Inside::Here(session) => Located::Here(session),
         Inside::NotHere(owner) => Located::Answered(vouched::not_here(owner.as_ref())),
     })

@@ -23,8 +23,7 @@ use crate::{
         modern::{Place, StateError, Visitor},
         shared::Shared,
     },
-    broker::Broker,
-    placement,
+    broker::{Broker, finding},
     rules::modern,
 };
 
@@ -53,7 +52,7 @@ pub(in crate::listeners) async fn lead(
     frame: &Bytes,
 ) -> Result<Led, Refusal> {
     let gone = || StateError::Expired.refusal();
-    let owner = placement::replica(broker, &place.node).await.ok_or_else(gone)?;
+    let owner = finding::replica(broker, &place.node).await.ok_or_else(gone)?;
     let response = forward::sent_from_connection(broker, &owner, visitor, frame).await.ok_or_else(gone)?;
     Ok(Led::new(&broker.shared, visitor, id, response))
 }

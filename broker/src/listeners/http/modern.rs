@@ -28,9 +28,9 @@ use crate::{
         exchange::{Exchange, Step},
         listening::Listening,
     },
+    broker::finding,
     listeners::modern::{Reaction, admitted, react},
     metrics::{Direction, Side},
-    placement,
     rules::{catalog::Catalog, modern},
 };
 
@@ -115,7 +115,7 @@ impl Asked<'_> {
     async fn lead_to(&self, place: &Place, frame: &Bytes) -> Result<Response<Body>, Refusal> {
         let gone = || StateError::Expired.refusal();
         let Reach::Edge(_) = self.reach else { return Err(gone()) };
-        let owner = placement::replica(self.broker, &place.node).await.ok_or_else(gone)?;
+        let owner = finding::replica(self.broker, &place.node).await.ok_or_else(gone)?;
         self.send_to(&owner, frame).await.ok_or_else(gone)
     }
 }

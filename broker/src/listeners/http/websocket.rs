@@ -29,10 +29,10 @@ use super::{
 };
 use crate::{
     actors::{session::Session, stream::Reader, tenant::Place},
-    broker::{Broker, no_session},
+    broker::{Broker, finding::Search},
     limits::CLIENT_WRITE_STALL_MAX,
     listeners::duplex::{self, Guest, Known},
-    placement::{Found, Search},
+    placement::{Found, no_session},
     rules::catalog::Endpoint,
 };
 

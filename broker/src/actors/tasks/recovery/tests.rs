@@ -6,11 +6,7 @@ use protocol::ids::{BackendId, PrincipalId, TenantId};
 use storage::{DurableStore, StoreError, hot::MemoryHot};
 
 use super::{
-    super::{
-        handing_over,
-        run::Mirrored,
-        runner::{self, Ending},
-    },
+    super::{ending::Ending, handing_over, run::Mirrored, runner, strays},
     *,
 };
 use crate::{

@@ -1,0 +1,119 @@
+//! Bodies for the admin API, made of what was said on the command line.
+
+use std::{
+    io::Read,
+    path::{Path, PathBuf},
+};
+
+use serde_json::{Map, Value, json};
+
+use super::{
+    args::{BackendAdd, Links, Protocol, TenantAdd},
+    client::ClientError,
+};
+use crate::config::spec::as_http_url;
+
+pub(super) fn tenant_body(add: &TenantAdd) -> Value {
+    let limits = [
+        ("requests_per_second", add.requests_per_second),
+        ("burst", add.burst),
+        ("sessions_per_tenant", add.sessions),
+        ("calls_in_flight_per_tenant", add.calls_in_flight),
+    ];
+    let mut limits: Map<String, Value> = limits.into_iter().filter_map(|(name, limit)| Some((name.to_owned(), limit?.into()))).collect();
+    limits.extend(add.limit.iter().map(|(name, count)| (name.clone(), (*count).into())));
+    let mut body = json!({ "enabled": !add.disabled, "limits": limits });
+    if let Some(weight) = add.weight {
+        body["weight"] = weight.into();
+    }
+    body
+}
+
+/// The body of the request; `own` looks a variable up in this shell's environment.
+pub(super) fn backend_body(add: &BackendAdd, own: impl Fn(&str) -> Option<String>) -> Result<Value, ClientError> {
+    if let Some(file) = &add.spec {
+        let text = read_file(file)?;
+        return serde_json::from_str(&text).map_err(|error| ClientError::Usage(format!("{} is not JSON: {error}", file.display())));
+    }
+    let mut body = match &add.url {
+        Some(url) if as_http_url(url).is_some() => json!({ "transport": { "type": "websocket", "url": url } }),
+        Some(url) => json!({ "transport": { "type": "http", "url": url } }),
+        None => json!({ "transport": stdio(add, own)? }),
+    };
+    let credentials = credentials(add)?;
+    if !credentials.is_empty() {
+        body["credentials"] = credentials.into();
+    }
+    if let Some(links) = add.links {
+        body["links"] = match links {
+            Links::Auto => "auto",
+            Links::Shared => "shared",
+            Links::PerSession => "per-session",
+        }
+        .into();
+    }
+    if let Some(protocol) = add.protocol {
+        body["protocol"] = match protocol {
+            Protocol::Auto => "auto",
+            Protocol::Legacy => "legacy",
+            Protocol::Modern => "modern",
+        }
+        .into();
+    }
+    for (name, timeout) in [("call", &add.call_timeout), ("initialize", &add.initialize_timeout)] {
+        if let Some(timeout) = timeout {
+            body["timeouts"][name] = timeout.as_str().into();
+        }
+    }
+    for (name, count) in &add.limit {
+        body["limits"][name] = (*count).into();
+    }
+    Ok(body)
+}
+
+fn stdio(add: &BackendAdd, own: impl Fn(&str) -> Option<String>) -> Result<Value, ClientError> {
+    let (command, args) = add.command.split_first().ok_or_else(|| ClientError::Usage("name the program after --".to_owned()))?;
+    let mut transport = json!({ "type": "stdio", "command": command, "args": args });
+    for given in &add.env {
+        let (name, value) = match given.split_once('=') {
+            Some((name, value)) => (name, value.to_owned()),
+            None => {
+                let value = own(given).ok_or_else(|| ClientError::Usage(format!("--env {given}: this shell has no such variable")))?;
+                (given.as_str(), value)
+            }
+        };
+        transport["env"][name] = value.into();
+    }
+    if let Some(cwd) = &add.cwd {
+        transport["cwd"] = cwd.as_str().into();
+    }
+    Ok(transport)
+}
+
+fn credentials(add: &BackendAdd) -> Result<Map<String, Value>, ClientError> {
+    let mut credentials = Map::new();
+    if let Some(file) = &add.bearer_file {
+        credentials.insert("bearer".to_owned(), read_file(file)?.trim().into());
+    }
+    let mut headers = Map::new();
+    for header in &add.header {
+        let (name, value) = header.split_once(':').ok_or_else(|| ClientError::Usage("--header: write it as NAME:VALUE".to_owned()))?;
+        headers.insert(name.trim().to_owned(), value.trim().into());
+    }
+    if !headers.is_empty() {
+        credentials.insert("headers".to_owned(), headers.into());
+    }
+    Ok(credentials)
+}
+
+fn read_file(file: &PathBuf) -> Result<String, ClientError> {
+    let read = || {
+        if file == Path::new("-") {
+            let mut text = String::new();
+            std::io::stdin().lock().read_to_string(&mut text)?;
+            return Ok(text);
+        }
+        std::fs::read_to_string(file)
+    };
+    read().map_err(|error: std::io::Error| ClientError::Usage(format!("{}: {error}", file.display())))
+}
