@@ -155,7 +155,6 @@ async fn times<F: Future<Output = Value>>(count: usize, mut ask: impl FnMut() ->
     samples
 }
 
-const TENANTS: usize = 10;
 const CALLS_IN_FLIGHT: usize = 10;
 
 async fn shares(scale: Scale) -> anyhow::Result<()> {
@@ -165,19 +164,20 @@ async fn shares(scale: Scale) -> anyhow::Result<()> {
     })
     .await;
     let limits = json!({"limits": {"calls_in_flight": CALLS_IN_FLIGHT}});
-    let broker = tenants(builder()?.auth_required().config(limits.clone()), &backend).start().await;
-    let one = served(&broker.admin(), |key| broker.client("/mcp").bearer(key), 1, scale).await;
+    let count = scale.of(10, 3);
+    let broker = tenants(count, builder()?.auth_required().config(limits.clone()), &backend).start().await;
+    let one = served(count, &broker.admin(), |key| broker.client("/mcp").bearer(key), 1, scale).await;
     drop(broker);
-    let cluster = tenants(BrokerBuilder::new(broker_binary()?).auth_required().config(limits), &backend).cluster(3).start().await;
-    let three = served(&cluster.operator(), |key| cluster.client("/mcp").bearer(key), 3, scale).await;
+    let cluster = tenants(count, BrokerBuilder::new(broker_binary()?).auth_required().config(limits), &backend).cluster(3).start().await;
+    let three = served(count, &cluster.operator(), |key| cluster.client("/mcp").bearer(key), 3, scale).await;
     let mut table = Table::new(["weight", "share, one replica", "off", "share, three replicas", "off"]);
-    let fair = |weight: usize| weight as f64 / (TENANTS * (TENANTS + 1) / 2) as f64;
+    let fair = |weight: usize| weight as f64 / (count * (count + 1) / 2) as f64;
     let cells = |counts: &[usize], weight: usize| {
         let all: usize = counts.iter().sum();
         let share = counts[weight - 1] as f64 / all.max(1) as f64;
         [format!("{:.1} %", 100.0 * share), format!("{:+.1} %", 100.0 * (share / fair(weight) - 1.0))]
     };
-    for weight in 1..=TENANTS {
+    for weight in 1..=count {
         let ([one, one_off], [three, three_off]) = (cells(&one, weight), cells(&three, weight));
         table.row([weight.to_string(), one, one_off, three, three_off]);
     }
@@ -185,18 +185,18 @@ async fn shares(scale: Scale) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn tenants(mut building: BrokerBuilder, backend: &FakeBackend) -> BrokerBuilder {
-    for weight in 1..=TENANTS {
+fn tenants(count: usize, mut building: BrokerBuilder, backend: &FakeBackend) -> BrokerBuilder {
+    for weight in 1..=count {
         building = building.tenant(&format!("t{weight}")).backend(&format!("t{weight}"), "b", backend.spec());
     }
     building
 }
 
 /// Calls of each tenant that were answered, by weight.
-async fn served(admin: &AdminClient, client: impl Fn(&str) -> TestClient, replicas: usize, scale: Scale) -> Vec<usize> {
+async fn served(tenants: usize, admin: &AdminClient, client: impl Fn(&str) -> TestClient, replicas: usize, scale: Scale) -> Vec<usize> {
     let (over, counted) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let (mut workers, mut counts) = (JoinSet::new(), Vec::new());
-    for weight in 1..=TENANTS {
+    for weight in 1..=tenants {
         let tenant = format!("t{weight}");
         admin.put_tenant(&tenant, json!({"weight": weight})).await;
         let key = admin.create_key(&tenant).await;

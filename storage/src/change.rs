@@ -21,6 +21,9 @@ pub enum Change<'a> {
     /// Creates or replaces; `created_at_us` of an existing backend stays as it was.
     PutBackend(&'a BackendRecord),
     DeleteBackend(&'a TenantId, &'a BackendId),
+    /// Holds the breaker of a backend open, wherever the backend is registered. There is nothing to change where it is held.
+    HoldBreaker(&'a TenantId, &'a BackendId),
+    ReleaseBreaker(&'a TenantId, &'a BackendId),
     /// Asks its owner to end a session; one without a live owner ends here.
     EndSession(&'a SessionKey),
 }
@@ -36,6 +39,8 @@ impl Change<'_> {
             Self::DeleteKey(..) => "delete_key",
             Self::PutBackend(_) => "put_backend",
             Self::DeleteBackend(..) => "delete_backend",
+            Self::HoldBreaker(..) => "hold_breaker",
+            Self::ReleaseBreaker(..) => "release_breaker",
             Self::EndSession(_) => "ask_session_end",
         }
     }

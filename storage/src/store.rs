@@ -24,7 +24,10 @@ pub trait ConfigStore: Send + Sync {
     /// Every tenant's backends.
     async fn backends(&self) -> Result<Vec<BackendRecord>, StoreError>;
 
-    /// Grows with every change of tenants, keys and backends.
+    /// Backends whose breakers are held open.
+    async fn held_breakers(&self) -> Result<Vec<(TenantId, BackendId)>, StoreError>;
+
+    /// Grows with every change of tenants, keys, backends and held breakers.
     async fn config_version(&self) -> Result<i64, StoreError>;
 
     /// Waits for what is being written and lets go of the database. Later calls fail with [`StoreError::Unavailable`].

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::{
     client::TestClient,
     deadline::{eventually, within},
-    http::{RawResponse, send_http1},
+    http::{RawResponse, send_http1_patiently},
 };
 
 /// A replica beside the one that is asked: its admin listener and its clients' one.
@@ -75,7 +75,7 @@ impl AdminClient {
         }
         let bytes = body.map(|body| Bytes::from(body.to_string())).unwrap_or_default();
         let request = request.body(Full::new(bytes)).map_err(|error| error.to_string())?;
-        within(&format!("the admin API's answer to {method} {path}"), send_http1(self.address, request)).await
+        within(&format!("the admin API's answer to {method} {path}"), send_http1_patiently(self.address, request)).await
     }
 
     async fn json(&self, method: &str, path: &str, body: Option<&Value>) -> (u16, Value) {

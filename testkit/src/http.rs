@@ -93,6 +93,8 @@ impl RawResponse {
     }
 }
 
+type Http1Connection = hyper::client::conn::http1::SendRequest<Full<Bytes>>;
+
 /// A cleartext HTTP/2 connection several requests share.
 pub type Http2Connection = hyper::client::conn::http2::SendRequest<Full<Bytes>>;
 
@@ -109,14 +111,31 @@ pub async fn connect_http2(address: SocketAddr) -> Result<(Http2Connection, Abor
 
 /// Sends over a new HTTP/1.1 connection.
 pub async fn send_http1(address: SocketAddr, request: Request<Full<Bytes>>) -> Result<RawResponse, String> {
-    let stream = TcpStream::connect(address).await.map_err(|error| format!("connect {address}: {error}"))?;
-    let _ = stream.set_nodelay(true);
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
-    let task = AbortOnDrop(tokio::spawn(async move {
-        let _ = connection.await;
-    }));
+    let (mut sender, task) = connect_http1(address).await?;
     let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
     Ok(raw(response, Some(Arc::new(task))))
+}
+
+/// The same, again for as long as the connection ends before the request began to leave: a listener gives up whom it hears nothing
+/// of, and a test's own process may have had no time to speak.
+pub(crate) async fn send_http1_patiently(address: SocketAddr, mut request: Request<Full<Bytes>>) -> Result<RawResponse, String> {
+    loop {
+        let (mut sender, task) = connect_http1(address).await?;
+        match sender.try_send_request(request).await {
+            Ok(response) => return Ok(raw(response, Some(Arc::new(task)))),
+            Err(mut failed) => request = failed.take_message().ok_or_else(|| failed.into_error().to_string())?,
+        }
+    }
+}
+
+async fn connect_http1(address: SocketAddr) -> Result<(Http1Connection, AbortOnDrop), String> {
+    let stream = TcpStream::connect(address).await.map_err(|error| format!("connect {address}: {error}"))?;
+    let _ = stream.set_nodelay(true);
+    let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
+    let task = tokio::spawn(async move {
+        let _ = connection.await;
+    });
+    Ok((sender, AbortOnDrop(task)))
 }
 
 /// Sends over a shared HTTP/2 connection.

@@ -126,11 +126,11 @@ pub(super) enum BackendCommand {
         #[command(flatten)]
         output: Output,
     },
-    /// Open or close the circuit breaker of a backend, on the replica that is asked
+    /// Hold the circuit breaker of a backend open, on every replica, or let go of it
     Breaker {
         #[arg(value_parser = BackendId::parse)]
         name: BackendId,
-        /// Open: it gets no calls until closed; closed: it gets calls, and the breaker opens by its rules
+        /// Open: it gets no calls until closed; closed: it gets calls, and its breakers open by their rules
         #[arg(value_enum)]
         state: BreakerState,
         #[command(flatten)]

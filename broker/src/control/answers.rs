@@ -59,6 +59,9 @@ pub struct KeyShown {
 pub struct BackendView {
     #[serde(flatten)]
     pub status: BackendStatus,
+    /// Who tells: state, breaker, links and calls are those of this replica; each has its own.
+    #[serde(default)]
+    pub replica: String,
     pub settings: BackendSettings,
     /// `api`, or `config` for a backend of the configuration file, which can only be changed there.
     pub source: String,
@@ -114,11 +117,18 @@ impl KeyView {
 }
 
 impl BackendView {
-    pub(super) fn new(tenant: &TenantId, backend: &BackendId, entry: &Entry<BackendSpec>, status: Option<BackendStatus>) -> Self {
+    pub(super) fn new(
+        tenant: &TenantId,
+        backend: &BackendId,
+        entry: &Entry<BackendSpec>,
+        status: Option<BackendStatus>,
+        replica: &str,
+    ) -> Self {
         let spec = &entry.spec;
         let (source, created_at, updated_at) = history(entry);
         Self {
             status: status.unwrap_or_else(|| disabled(tenant, backend)),
+            replica: replica.to_owned(),
             settings: BackendSettings {
                 transport: redact::transport(&spec.transport),
                 links: spec.links,

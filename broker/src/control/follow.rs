@@ -53,10 +53,12 @@ impl Control {
         let tenants = self.ask("tenants", self.store().tenants()).await?;
         let keys = self.ask("keys", self.store().keys()).await?;
         let backends = self.ask("backends", self.store().backends()).await?;
+        let held = self.read_breakers().await?;
         let old = self.registry.load_full();
         self.restore_declared(&old, &tenants).await?;
         let next = self.as_stored(&old, tenants, backends);
         let changed = self.apply_difference(&old, next);
+        self.take_over_breakers(held);
         let revoked = self.replace_keys(&self.registry.load(), keys);
         for key in &revoked {
             self.broker.end_sessions_of_key(key);

@@ -73,8 +73,10 @@ impl Control {
         let tenants = self.load_tenants(tenants).await?;
         let backends = self.load_backends(&tenants, backends)?;
         check_client_files(&self.config).await?;
+        let held = self.store().held_breakers().await?.into_iter().collect();
         let loaded = Loaded { tenants: tenants.len(), keys: keys.len(), backends: backends.len() };
         self.apply(Registry { tenants, backends }, keys);
+        self.take_over_breakers(held);
         self.applied.store(version, Ordering::Release);
         self.loaded.store(true, Ordering::Release);
         Ok(loaded)

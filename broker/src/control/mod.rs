@@ -7,6 +7,7 @@
 
 mod answers;
 mod audit;
+mod breakers;
 mod checks;
 mod condition;
 mod follow;
@@ -20,7 +21,7 @@ mod reload;
 pub(crate) mod tests;
 
 use std::sync::{
-    Arc,
+    Arc, Mutex,
     atomic::{AtomicBool, AtomicI64, Ordering},
 };
 
@@ -108,6 +109,8 @@ pub struct Control {
     applied: AtomicI64,
     /// Told when another version is in the store.
     changed: Arc<Notify>,
+    /// Backends whose breakers operators hold open. Locked for a look.
+    held: Mutex<breakers::Held>,
 }
 
 /// Whether new work is welcome, and why not.
@@ -157,6 +160,7 @@ impl Control {
             loaded: AtomicBool::new(false),
             applied: AtomicI64::new(0),
             changed: Arc::default(),
+            held: Mutex::default(),
         })
     }
 
@@ -253,6 +257,7 @@ impl Control {
             }
             control.keyring.remove_tenant(&tenant);
             control.broker.remove_tenant(&tenant);
+            control.forget_breakers(&tenant, None);
             control.edit(|registry| registry.remove_tenant(&tenant));
             tracing::info!(%tenant, "tenant removed with its keys and backends");
             Ok(())
@@ -402,6 +407,7 @@ impl Control {
                 return Err(no_backend(&key.1));
             }
             control.broker.remove_backend(&key.0, &key.1);
+            control.forget_breakers(&key.0, Some(&key.1));
             control.edit(|registry| {
                 registry.backends.remove(&key);
             });
@@ -420,17 +426,8 @@ impl Control {
         Ok(self.backend(tenant, backend)?.view)
     }
 
-    /// Opens or closes the breaker of a backend on this replica. Not kept: the next start begins with closed ones.
-    pub fn set_breaker(&self, tenant: &TenantId, backend: &BackendId, open: bool) -> Result<BackendView, ControlError> {
-        self.backend(tenant, backend)?;
-        if !self.broker.set_breaker(tenant, backend, open) {
-            return Err(no_backend(backend)); // its tenant is disabled: nothing runs
-        }
-        Ok(self.backend(tenant, backend)?.view)
-    }
-
     fn backend_view(&self, tenant: &TenantId, backend: &BackendId, entry: &Entry<BackendSpec>) -> BackendView {
-        BackendView::new(tenant, backend, entry, self.broker.backend(tenant, backend))
+        BackendView::new(tenant, backend, entry, self.broker.backend(tenant, backend), self.durable().node().as_str())
     }
 
     /// Waits for a change under way and closes the store. Called last, when nobody is served any more.
@@ -449,13 +446,16 @@ impl Control {
         let (control, work) = (Arc::clone(self), change(Arc::clone(self)));
         let task = tokio::spawn(async move {
             let _turn = control.changing.lock().await;
-            if !control.durable().is_shared() {
-                return work.await;
+            let is_shared = control.durable().is_shared();
+            if is_shared {
+                // What another replica changed a moment ago is to be known to this change.
+                control.take_over_changes().await?;
             }
-            // What another replica changed a moment ago is to be known to this change.
-            control.take_over_changes().await?;
             let done = work.await;
-            control.durable().hot.wake(Wake::Config);
+            control.keep_breakers();
+            if is_shared {
+                control.durable().hot.wake(Wake::Config);
+            }
             done
         });
         task.await.unwrap_or_else(|fault| {

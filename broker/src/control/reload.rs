@@ -39,7 +39,9 @@ impl Control {
         if self.durable().is_shared() {
             self.durable().hot.wake(Wake::Config);
         }
-        Ok(self.apply_difference(&old, registry))
+        let reloaded = self.apply_difference(&old, registry);
+        self.keep_breakers();
+        Ok(reloaded)
     }
 
     /// The rows that keys of declared tenants belong to, and that of the default tenant once it is declared no longer.

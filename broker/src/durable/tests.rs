@@ -6,7 +6,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use protocol::ids::{TaskId, TenantId};
+use protocol::ids::{BackendId, TaskId, TenantId};
 use storage::{
     AuditFilter, AuditRecord, AuditStore, BackendRecord, Change, Claim, ConfigStore, DurableStore, KeyRecord, NodeName, NodeRecord,
     Renewal, SessionKey, SessionSeat, SqliteStore, StoreError, StoredAudit, StoredSession, StoredTask, SubscriptionCount, TaskAudience,
@@ -81,6 +81,10 @@ impl ConfigStore for Meddled {
     async fn backends(&self) -> Result<Vec<BackendRecord>, StoreError> {
         self.note("backends");
         self.inner.backends().await
+    }
+    async fn held_breakers(&self) -> Result<Vec<(TenantId, BackendId)>, StoreError> {
+        self.note("held_breakers");
+        self.inner.held_breakers().await
     }
     async fn config_version(&self) -> Result<i64, StoreError> {
         self.note("config_version");

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use testkit::{BrokerBuilder, PostgresServer, TestBroker, eventually, servers::RedisServer};
+use testkit::{BrokerBuilder, FakeBackend, PostgresServer, TestBroker, eventually, servers::RedisServer};
 
 use super::builder;
 
@@ -74,6 +74,51 @@ async fn replicas_that_start_at_once_share_tenants_keys_and_backends() {
         if initialize(&two, &key).await == 401 { Ok(()) } else { Err("not yet") }
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_breaker_that_an_operator_holds_open_is_open_on_every_replica_and_after_a_restart() {
+    let server = PostgresServer::fast().await;
+    let (mut one, two) = two(&server.database().await).await;
+    let backend = FakeBackend::echo().await;
+    one.admin().put_tenant("acme", json!({})).await;
+    one.admin().put_backend("acme", "b", &backend.spec()).await;
+    let path = "/admin/v1/tenants/acme/backends/b";
+    until_status(&two, path, 200).await;
+    let held = |broker: &TestBroker, wanted: Option<&'static str>| {
+        let admin = broker.admin();
+        async move {
+            eventually("the breaker", || async {
+                let view = admin.backend("acme", "b").await;
+                if view["breaker"]["reason"].as_str() == wanted { Ok(view) } else { Err(view) }
+            })
+            .await
+        }
+    };
+    let breaker = format!("{path}/breaker");
+    assert_eq!(one.admin().post(&breaker, &json!({"state": "open"})).await.0, 200);
+    let (of_one, of_two) = (held(&one, Some("operator")).await, held(&two, Some("operator")).await);
+    assert_ne!(of_one["replica"], of_two["replica"], "each tells of its own");
+    // A new body, from the other replica, changes nothing, and neither does a restart.
+    let mut spec = backend.spec();
+    spec["timeouts"] = json!({"call": "9s"});
+    let (_, view) = two.admin().put(path, &spec).await;
+    assert_eq!(view["breaker"]["reason"], "operator", "{view}");
+    assert!(one.terminate().await.success());
+    one.start_again().await;
+    assert_eq!(one.admin().backend("acme", "b").await["breaker"]["reason"], "operator");
+    assert_eq!(one.admin().post(&breaker, &json!({"state": "closed"})).await.0, 200);
+    held(&one, None).await;
+    held(&two, None).await;
+    assert_eq!(two.admin().post(&breaker, &json!({"state": "open"})).await.0, 200);
+    held(&one, Some("operator")).await;
+    // One of the same name begins anew.
+    assert_eq!(two.admin().delete(path).await.0, 204);
+    until_status(&one, path, 404).await;
+    one.admin().put_backend("acme", "b", &backend.spec()).await;
+    assert!(one.admin().backend("acme", "b").await["breaker"]["reason"].is_null());
+    until_status(&two, path, 200).await;
+    held(&two, None).await;
 }
 
 #[tokio::test]

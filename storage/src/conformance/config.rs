@@ -1,9 +1,9 @@
 //! What every [`ConfigStore`] must do: tenants, API keys and backends.
 
-use protocol::ids::{BackendId, KeyId, PrincipalId};
+use protocol::ids::{BackendId, KeyId, PrincipalId, TenantId};
 
 use super::{Outcome, tenant};
-use crate::{BackendRecord, ConfigStore, HASH_BYTES, KeyRecord, StoreError, TenantRecord};
+use crate::{BackendRecord, Change, ConfigStore, HASH_BYTES, KeyRecord, StoreError, TenantRecord};
 
 pub async fn starts_empty(store: &dyn ConfigStore) -> Outcome {
     assert_eq!(store.tenants().await?, []);
@@ -166,6 +166,32 @@ pub async fn keeps_its_version_while_nothing_changes(store: &dyn ConfigStore) ->
     assert!(matches!(refused, Err(StoreError::UnknownTenant { .. })), "{refused:?}");
     store.tenants().await?;
     assert_eq!(store.config_version().await?, version);
+    Ok(())
+}
+
+pub async fn holds_breakers_until_they_are_released_or_their_backend_goes(store: &dyn ConfigStore) -> Outcome {
+    fill(store).await?;
+    let [one, two, declared] = ["one", "two", "declared"].map(|name| BackendId::parse(name).expect("a legal name"));
+    let (acme, umbrella) = (tenant("acme"), tenant("umbrella"));
+    let mut versions = vec![store.config_version().await?];
+    for (owner, backend) in [(&umbrella, &one), (&acme, &two), (&acme, &one), (&acme, &declared)] {
+        assert!(store.change(Change::HoldBreaker(owner, backend), None).await?);
+        assert!(!store.change(Change::HoldBreaker(owner, backend), None).await?, "it is held");
+        versions.push(store.config_version().await?);
+    }
+    let of = |owner: &TenantId, backend: &BackendId| (owner.clone(), backend.clone());
+    let all = [of(&acme, &declared), of(&acme, &one), of(&acme, &two), of(&umbrella, &one)];
+    assert_eq!(store.held_breakers().await?, all);
+    store.put_backend(&backend_record("acme", "one")).await?;
+    assert_eq!(store.held_breakers().await?, all, "a new body changes nothing");
+    assert!(store.change(Change::ReleaseBreaker(&acme, &one), None).await?);
+    assert!(!store.change(Change::ReleaseBreaker(&acme, &one), None).await?);
+    versions.push(store.config_version().await?);
+    assert!(store.delete_backend(&acme, &two).await?);
+    assert_eq!(store.held_breakers().await?, [of(&acme, &declared), of(&umbrella, &one)]);
+    assert!(store.delete_tenant(&acme).await?);
+    assert_eq!(store.held_breakers().await?, [of(&umbrella, &one)]);
+    assert!(versions.is_sorted_by(|before, after| before < after), "{versions:?}");
     Ok(())
 }
 

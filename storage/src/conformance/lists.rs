@@ -3,7 +3,7 @@
 /// A module of tests with the behaviours of a [`ConfigStore`](crate::ConfigStore), each with a store of its own.
 #[macro_export]
 macro_rules! store_conformance {
-    ($suite:ident, $pair:expr) => {
+    (@list $suite:ident, $pair:tt) => {
         $crate::conformance_tests! { $suite, $pair,
             config {
                 starts_empty
@@ -23,16 +23,23 @@ macro_rules! store_conformance {
                 takes_writes_at_the_same_time
                 tells_of_every_change_by_a_version
                 keeps_its_version_while_nothing_changes
+                holds_breakers_until_they_are_released_or_their_backend_goes
                 refuses_after_close
             }
         }
+    };
+    ($suite:ident, on $server:expr => $open:path) => {
+        $crate::store_conformance! { @list $suite, { on $server => $open } }
+    };
+    ($suite:ident, $pair:expr) => {
+        $crate::store_conformance! { @list $suite, { $pair } }
     };
 }
 
 /// A module of tests with the behaviours of a [`DurableStore`](crate::DurableStore), each with a store of its own.
 #[macro_export]
 macro_rules! durable_conformance {
-    ($suite:ident, $pair:expr) => {
+    (@list $suite:ident, $pair:tt) => {
         $crate::conformance_tests! { $suite, $pair,
             audit {
                 records_are_kept_as_given_and_in_order
@@ -124,13 +131,19 @@ macro_rules! durable_conformance {
             }
         }
     };
+    ($suite:ident, on $server:expr => $open:path) => {
+        $crate::durable_conformance! { @list $suite, { on $server => $open } }
+    };
+    ($suite:ident, $pair:expr) => {
+        $crate::durable_conformance! { @list $suite, { $pair } }
+    };
 }
 
 /// A module of tests with the behaviours of an [`EventStore`](crate::EventStore), each with a store of its own. A store
 /// whose events go by themselves when their time is over says so, and is not asked to let go of them.
 #[macro_export]
 macro_rules! event_conformance {
-    (@list $suite:ident, $pair:expr, $($more:ident)*) => {
+    (@list $suite:ident, $pair:tt, $($more:ident)*) => {
         $crate::conformance_tests! { $suite, $pair,
             events {
                 $($more)*
@@ -154,11 +167,16 @@ macro_rules! event_conformance {
             }
         }
     };
+    ($suite:ident, on $server:expr => $open:path) => {
+        $crate::event_conformance! { @list $suite, { on $server => $open },
+            lets_go_of_what_is_old_in_small_steps
+        }
+    };
     ($suite:ident, $pair:expr, expires_by_itself) => {
-        $crate::event_conformance! { @list $suite, $pair, }
+        $crate::event_conformance! { @list $suite, { $pair }, }
     };
     ($suite:ident, $pair:expr) => {
-        $crate::event_conformance! { @list $suite, $pair,
+        $crate::event_conformance! { @list $suite, { $pair },
             lets_go_of_what_is_old_in_small_steps
         }
     };
@@ -192,6 +210,26 @@ macro_rules! hot_conformance {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! conformance_tests {
+    // One test for each subject, where a server costs more than a behaviour: each has a database of its own on it.
+    ($suite:ident, { on $server:expr => $open:path }, $($subject:ident { $($behaviour:ident)* })*) => {
+        mod $suite {
+            $(
+                #[tokio::test]
+                async fn $subject() {
+                    let server = $server;
+                    let mut behaviours: Vec<(&str, futures_util::future::LocalBoxFuture<'_, ()>)> = Vec::new();
+                    $(
+                        behaviours.push((stringify!($behaviour), Box::pin(async {
+                            let store = $open(&server).await;
+                            $crate::conformance::$subject::$behaviour(&store).await.expect("the store answers");
+                            $crate::ConfigStore::close(&store).await;
+                        })));
+                    )*
+                    $crate::conformance::some_at_a_time(behaviours).await;
+                }
+            )*
+        }
+    };
     ($suite:ident, $pair:expr, $($subject:ident { $($behaviour:ident)* })*) => {
         mod $suite {
             $(mod $subject {

@@ -7,6 +7,9 @@
 //! The second argument is evaluated inside each test and yields a pair: something to keep alive while the test runs, and an
 //! empty store. It may `return` where there is no server to try it on. No behaviour waits for time to pass: a lease or a
 //! time-to-live of zero is over at once.
+//!
+//! Where a store needs a server that takes long to start, `on SERVER => OPEN` stamps one test for each subject instead: `OPEN`
+//! makes an empty store on that server for each behaviour.
 
 pub mod audit;
 pub mod config;
@@ -19,8 +22,12 @@ pub mod task_inputs;
 pub mod task_limits;
 pub mod tasks;
 
-use std::time::Duration;
+use std::{
+    panic::{AssertUnwindSafe, resume_unwind},
+    time::Duration,
+};
 
+use futures_util::{FutureExt, StreamExt, future::LocalBoxFuture, stream};
 use protocol::ids::{BackendId, KeyId, PrincipalId, TaskId, TenantId};
 
 pub use self::config::fill;
@@ -102,6 +109,20 @@ const NO_LIMITS: TaskLimits = TaskLimits { running: u64::MAX, stored: u64::MAX, 
 
 fn create(record: TaskRecord, owner: &str) -> Write {
     Write::CreateTask { record: Box::new(record), owner: node(owner), limits: NO_LIMITS }
+}
+
+/// So many behaviours beside each other on one server: each has connections of its own.
+const AT_A_TIME: usize = 4;
+
+/// Tells which of them failed.
+pub async fn some_at_a_time(behaviours: Vec<(&str, LocalBoxFuture<'_, ()>)>) {
+    let tried = stream::iter(behaviours).for_each_concurrent(AT_A_TIME, |(name, behaviour)| async move {
+        if let Err(panic) = AssertUnwindSafe(behaviour).catch_unwind().await {
+            eprintln!("of these, {name} failed");
+            resume_unwind(panic);
+        }
+    });
+    tried.await;
 }
 
 /// One write, its outcome.

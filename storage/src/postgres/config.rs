@@ -1,7 +1,7 @@
 //! [`ConfigStore`]: tenants, API keys and backends.
 
 use async_trait::async_trait;
-use protocol::ids::{KeyId, PrincipalId, TenantId};
+use protocol::ids::{BackendId, KeyId, PrincipalId, TenantId};
 use sqlx::{Row as _, postgres::PgRow};
 
 use super::{
@@ -27,8 +27,8 @@ macro_rules! changing {
     };
 }
 
-/// Gone counts as removed: by what was told, where something was.
-macro_rules! removing {
+/// As it was to be counts as done: by what was told, where something was.
+macro_rules! settling {
     ($change:literal) => {
         changing!($change, "($2::bytea IS NULL OR EXISTS (SELECT FROM audit WHERE id = $2))")
     };
@@ -63,7 +63,9 @@ impl PostgresStore {
                     .bind(record.settings.as_slice())
                     .bind(record.created_at_us)
                     .bind(record.updated_at_us),
-                Change::DeleteBackend(tenant, backend) => values.bind(tenant.as_str()).bind(backend.as_str()),
+                Change::DeleteBackend(tenant, backend) | Change::HoldBreaker(tenant, backend) | Change::ReleaseBreaker(tenant, backend) => {
+                    values.bind(tenant.as_str()).bind(backend.as_str())
+                }
                 Change::EndSession(key) => values.bind(key.as_bytes().as_slice()),
             }
         };
@@ -84,21 +86,25 @@ const fn statement(change: Change<'_>) -> &'static str {
              ON CONFLICT (tenant) DO NOTHING RETURNING 1",
             "FALSE"
         ),
-        Change::DeleteTenant(_) => removing!("SELECT 1 WHERE delete_tenant($7)"),
+        Change::DeleteTenant(_) => settling!("SELECT 1 WHERE delete_tenant($7)"),
         // After a lost answer, the very same key counts as this one. Its hash tells: nobody else can have made it.
         Change::PutKey(_) => changing!(
             "INSERT INTO api_keys (key_id, tenant, principal, name, hash, created_at_us) SELECT $7, $8, $9, $10, $11, $12
              WHERE NOT ($1 AND EXISTS (SELECT 1 FROM api_keys WHERE key_id = $7 AND tenant = $8 AND hash = $11)) RETURNING 1",
             "TRUE"
         ),
-        Change::DeleteKey(..) => removing!("DELETE FROM api_keys WHERE tenant = $7 AND key_id = $8 RETURNING 1"),
+        Change::DeleteKey(..) => settling!("DELETE FROM api_keys WHERE tenant = $7 AND key_id = $8 RETURNING 1"),
         Change::PutBackend(_) => changing!(
             "INSERT INTO backends (tenant, backend, settings, created_at_us, updated_at_us) VALUES ($7, $8, $9, $10, $11)
              ON CONFLICT (tenant, backend) DO UPDATE SET settings = excluded.settings, updated_at_us = excluded.updated_at_us RETURNING 1",
             "TRUE"
         ),
-        Change::DeleteBackend(..) => removing!("DELETE FROM backends WHERE tenant = $7 AND backend = $8 RETURNING 1"),
-        Change::EndSession(_) => removing!("SELECT 1 WHERE ask_session_end($7)"),
+        Change::DeleteBackend(..) => settling!("DELETE FROM backends WHERE tenant = $7 AND backend = $8 RETURNING 1"),
+        Change::HoldBreaker(..) => {
+            settling!("INSERT INTO held_breakers (tenant, backend) VALUES ($7, $8) ON CONFLICT DO NOTHING RETURNING 1")
+        }
+        Change::ReleaseBreaker(..) => settling!("DELETE FROM held_breakers WHERE tenant = $7 AND backend = $8 RETURNING 1"),
+        Change::EndSession(_) => settling!("SELECT 1 WHERE ask_session_end($7)"),
     }
 }
 
@@ -132,6 +138,11 @@ impl ConfigStore for PostgresStore {
     async fn backends(&self) -> Result<Vec<BackendRecord>, StoreError> {
         let select = "SELECT tenant, backend, settings, created_at_us, updated_at_us FROM backends ORDER BY tenant, backend";
         self.rows(|_| sqlx::query(select)).await?.iter().map(backend_record).collect()
+    }
+
+    async fn held_breakers(&self) -> Result<Vec<(TenantId, BackendId)>, StoreError> {
+        let rows = self.rows(|_| sqlx::query("SELECT tenant, backend FROM held_breakers ORDER BY tenant, backend")).await?;
+        rows.iter().map(|row| Ok((rows::tenant(row)?, rows::backend(get(row, "backend")?)?))).collect()
     }
 
     async fn config_version(&self) -> Result<i64, StoreError> {

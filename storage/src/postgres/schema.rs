@@ -23,6 +23,7 @@ const MIGRATIONS: &[(i64, &str, &str, [&str; 2])] = &[
         ["migration.3.begun", "migration.3.applied"],
     ),
     (4, "audit", include_str!("../../../migrations/postgres/0004_audit.sql"), ["migration.4.begun", "migration.4.applied"]),
+    (5, "breakers", include_str!("../../../migrations/postgres/0005_breakers.sql"), ["migration.5.begun", "migration.5.applied"]),
 ];
 
 const TABLE: &str = "_sqlx_migrations";

@@ -47,9 +47,14 @@ fn options(server: &PostgresServer) -> PostgresOptions {
     PostgresOptions { url: server.url(), migrate: true, connect_timeout: Duration::from_secs(5) }
 }
 
-crate::store_conformance!(configuration, super::super::on_server().await);
-crate::durable_conformance!(durable, super::super::on_server().await);
-crate::event_conformance!(events, super::super::on_server().await);
+/// An empty store on a server that has others.
+async fn fresh(server: &PostgresServer) -> PostgresStore {
+    PostgresStore::open(&PostgresOptions { url: server.database().await, ..options(server) }).await.expect("the server runs")
+}
+
+crate::store_conformance!(configuration, on testkit::PostgresServer::fast().await => super::fresh);
+crate::durable_conformance!(durable, on testkit::PostgresServer::fast().await => super::fresh);
+crate::event_conformance!(events, on testkit::PostgresServer::fast().await => super::fresh);
 
 #[tokio::test]
 async fn streams_end_with_their_session() {

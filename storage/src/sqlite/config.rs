@@ -98,6 +98,13 @@ fn statement(change: Change<'_>) -> Option<Query<'_, Sqlite, SqliteArguments>> {
         Change::DeleteBackend(tenant, backend) => {
             sqlx::query("DELETE FROM backends WHERE tenant = ? AND backend = ?").bind(tenant.as_str()).bind(backend.as_str())
         }
+        Change::HoldBreaker(tenant, backend) => {
+            let insert = sqlx::query("INSERT INTO held_breakers (tenant, backend) VALUES (?, ?) ON CONFLICT DO NOTHING");
+            insert.bind(tenant.as_str()).bind(backend.as_str())
+        }
+        Change::ReleaseBreaker(tenant, backend) => {
+            sqlx::query("DELETE FROM held_breakers WHERE tenant = ? AND backend = ?").bind(tenant.as_str()).bind(backend.as_str())
+        }
         Change::EndSession(_) => return None,
     })
 }
@@ -165,6 +172,11 @@ impl ConfigStore for SqliteStore {
         self.all(rows, backend_record).await
     }
 
+    async fn held_breakers(&self) -> Result<Vec<(TenantId, BackendId)>, StoreError> {
+        let rows = sqlx::query("SELECT tenant, backend FROM held_breakers ORDER BY tenant, backend");
+        self.all(rows, |row| Ok((tenant_id(row)?, backend_id(row)?))).await
+    }
+
     async fn config_version(&self) -> Result<i64, StoreError> {
         let version = sqlx::query_scalar("SELECT version FROM config_version");
         in_time("reading the configuration", async { version.fetch_one(&self.readers).await.map_err(explain) }).await
@@ -201,11 +213,9 @@ fn key_record(row: &SqliteRow) -> Result<KeyRecord, StoreError> {
 }
 
 fn backend_record(row: &SqliteRow) -> Result<BackendRecord, StoreError> {
-    let backend = text(row, "backend")?;
-    let backend = BackendId::parse(&backend).map_err(|_| StoreError::Corrupt { detail: format!("a backend is called {backend:?}") })?;
     Ok(BackendRecord {
         tenant: tenant_id(row)?,
-        backend,
+        backend: backend_id(row)?,
         settings: row.try_get("settings").map_err(explain)?,
         created_at_us: row.try_get("created_at_us").map_err(explain)?,
         updated_at_us: row.try_get("updated_at_us").map_err(explain)?,
@@ -215,6 +225,11 @@ fn backend_record(row: &SqliteRow) -> Result<BackendRecord, StoreError> {
 fn tenant_id(row: &SqliteRow) -> Result<TenantId, StoreError> {
     let tenant = text(row, "tenant")?;
     TenantId::parse(&tenant).map_err(|_| StoreError::Corrupt { detail: format!("a tenant is called {tenant:?}") })
+}
+
+fn backend_id(row: &SqliteRow) -> Result<BackendId, StoreError> {
+    let backend = text(row, "backend")?;
+    BackendId::parse(&backend).map_err(|_| StoreError::Corrupt { detail: format!("a backend is called {backend:?}") })
 }
 
 fn text(row: &SqliteRow, column: &str) -> Result<String, StoreError> {

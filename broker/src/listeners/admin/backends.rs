@@ -135,12 +135,12 @@ pub(super) async fn probe(
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(super) struct BreakerWanted {
-    /// `open`: no calls until it is closed again; `closed`: calls go, and the breaker opens by its rules.
+    /// `open`: no calls, from any replica, until it is closed again; `closed`: calls go, and the breakers open by their rules.
     #[schema(example = "closed")]
     pub state: String,
 }
 
-/// Opens or closes the circuit breaker, on the replica that is asked, until it is told otherwise, started anew, or the backend is replaced.
+/// Holds the circuit breaker open on every replica until it is told otherwise, or lets go of it everywhere and closes that of the replica that is asked.
 #[utoipa::path(post, path = "/admin/v1/tenants/{tenant}/backends/{backend}/breaker", tag = "backends",
     params(("tenant" = String, Path), ("backend" = String, Path)), request_body = BreakerWanted,
     responses((status = 200, body = BackendView), (status = "default", body = Problem, content_type = "application/problem+json")))]
@@ -148,9 +148,10 @@ pub(super) async fn breaker(
     State(control): State<Arc<Control>>,
     TenantName(tenant): TenantName,
     BackendName(backend): BackendName,
+    author: Author,
     body: Json,
 ) -> Result<impl IntoResponse, Problem> {
     let open = breaker_wanted(&body.required()?)?;
     control.knows(&tenant)?;
-    Ok(axum::Json(control.set_breaker(&tenant, &backend, open)?))
+    Ok(axum::Json(control.set_breaker(tenant, backend, open, author).await?))
 }

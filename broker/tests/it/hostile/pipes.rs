@@ -151,14 +151,16 @@ async fn b_04_b_05_b_06_b_07_b_15_b_16_lies_over_every_pipe_cost_one_call_at_mos
     assert!(!wires.broker.log().contains("panicked"));
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn b_08_b_09_answers_without_measure_end_the_connection_and_nothing_else() {
     let wires = wires().await;
     for wire in NAMES {
         let client = wires.client(wire).await;
         let resident = resident(&wires.broker);
-        // A gigabyte in one message: it is not read beyond the limit.
-        let answer = call(&client, "repeat", json!({"text": "x".repeat(1024), "count": 1024})).await;
+        // A gigabyte in one message: it is not read beyond the limit. In a WebSocket frame an eighth of it: who sends it has to
+        // have it whole, and that is this process.
+        let count = if wire == "websocket" { 128 } else { 1024 };
+        let answer = call(&client, "repeat", json!({"text": "x".repeat(1024), "count": count})).await;
         assert!(["result_too_large", "outcome_unknown", "timeout"].contains(&kind(&answer["error"])), "{wire}: {answer}");
         serves(&client, wire).await;
         assert!(self::resident(&wires.broker) < resident + (64 << 20), "{wire}: memory stays");
@@ -208,7 +210,7 @@ async fn b_11_b_24_a_drip_is_waited_for_until_the_deadline() {
     let wires = wires().await;
     for wire in NAMES {
         let client = wires.client(wire).await;
-        assert_eq!(text_of(&call(&client, "drip", json!({"line": GOOD, "pause_ms": 1})).await["result"]), "mine", "{wire}");
+        assert_eq!(text_of(&call(&client, "drip", json!({"line": GOOD, "bytes": 16, "pause_ms": 1})).await["result"]), "mine", "{wire}");
         let slow = call(&client, "drip", json!({"line": GOOD, "pause_ms": 50})).await;
         assert_eq!(kind(&slow["error"]), "timeout", "{wire}: {slow}");
         serves(&client, wire).await;

@@ -160,8 +160,13 @@ async fn r14_a_noisy_tenant_is_refused_and_another_does_not_notice() {
 
     let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     let mut noise = Vec::new();
-    for (worker, method) in ["tools/call", "tools/list", "ping", "resources/list"].into_iter().enumerate() {
-        let (client, stop) = (broker.client("/mcp").bearer(&noisy).connected(json!({})).await, stop.clone());
+    // All of them before the noise, which leaves nothing for a handshake.
+    let mut noisy_ones = Vec::new();
+    for method in ["tools/call", "tools/list", "ping", "resources/list"] {
+        noisy_ones.push((broker.client("/mcp").bearer(&noisy).connected(json!({})).await, method));
+    }
+    for (worker, (client, method)) in noisy_ones.into_iter().enumerate() {
+        let stop = stop.clone();
         noise.push(tokio::spawn(async move {
             let (mut served, mut refusals) = (0, Vec::new());
             // Ten times its limit, of the four together.

@@ -13,10 +13,10 @@ use super::listening;
 use crate::{initialize_body, request, stdio};
 
 /// More than the buffers of two sockets and the outbox hold together.
-const ANSWERS: u64 = 100;
+const ANSWERS: u64 = 50;
 const ANSWER_BYTES: usize = 200_000;
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f_19_a_client_that_does_not_read_is_cut_and_nobody_else_notices() {
     let (gate, waiting) = (Gate::new(), std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0)));
     let (at_gate, counted) = (gate.clone(), waiting.clone());
@@ -104,7 +104,7 @@ async fn a_client_that_closes_its_sending_half_gets_its_answers_however_slowly_i
     let limits = json!({"limits": {"outbox_bytes": "64MiB"}});
     let broker = listening().config(limits).backend("default", "b", backend.spec()).start().await;
     let network = FaultProxy::start(broker.tcp_address()).await;
-    network.rate(Way::Down, Some(2 << 20));
+    network.rate(Way::Down, Some(3 << 19));
     let mut socket = TcpStream::connect(network.address()).await.unwrap();
     let mut text = format!("{}\n{}\n", initialize_body("2025-11-25"), json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
     for id in 0..ANSWERS {

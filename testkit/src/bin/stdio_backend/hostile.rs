@@ -36,8 +36,9 @@ pub(super) async fn call(name: &str, arguments: &Value, id: &Value, token: &Valu
             None
         }
         "drip" => {
-            for byte in (filled(arguments["line"].as_str().unwrap_or_default(), id, token) + "\n").bytes() {
-                write(&[byte]);
+            let line = filled(arguments["line"].as_str().unwrap_or_default(), id, token) + "\n";
+            for drop in line.as_bytes().chunks(arguments["bytes"].as_u64().map_or(1, |bytes| bytes as usize)) {
+                write(drop);
                 tokio::time::sleep(Duration::from_millis(arguments["pause_ms"].as_u64().unwrap_or(1))).await;
             }
             None
