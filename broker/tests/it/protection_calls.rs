@@ -267,14 +267,26 @@ async fn a_flood_of_one_key_does_not_delay_another_at_a_busy_backend() {
     let backend = gated(&gate).await;
     let mut spec = backend.spec();
     spec["limits"] = json!({"calls_in_flight": 1, "calls_queued": 1000});
-    let broker = builder().alone().auth_required().tenant("acme").backend("acme", "b", spec).start().await;
+    let broker = builder()
+        .alone()
+        .config(json!({"overload": {"queue_delay": "0s"}}))
+        .auth_required()
+        .tenant("acme")
+        .backend("acme", "b", spec)
+        .start()
+        .await;
     let (loud, quiet) = (broker.admin().create_key("acme").await, broker.admin().create_key("acme").await);
     let loud = broker.client("/mcp").bearer(&loud).connected(json!({})).await;
     let quiet = broker.client("/mcp").bearer(&quiet).connected(json!({})).await;
-    let flood: Vec<_> = (0..100).map(|_| loud.begin("tools/call", json!({"name": "b__t"}))).collect();
-    broker.admin().wait_metric("mcp_queue_depth", &[("queue", "backend_calls")], |depth| depth == 99.0).await;
+    let mut flood = vec![loud.begin("tools/call", json!({"name": "b__t"}))];
+    backend.wait_count("the first", 1, |seen| seen.calls("t")).await;
+    // One by one: a machine that is busy takes its time for many at once.
+    for waiting in 1..=40 {
+        flood.push(loud.begin("tools/call", json!({"name": "b__t"})));
+        broker.admin().wait_metric("mcp_queue_depth", &[("queue", "backend_calls")], |depth| depth == f64::from(waiting)).await;
+    }
     let call = quiet.begin("tools/call", json!({"name": "b__patient"}));
-    broker.admin().wait_metric("mcp_queue_depth", &[("queue", "backend_calls")], |depth| depth == 100.0).await;
+    broker.admin().wait_metric("mcp_queue_depth", &[("queue", "backend_calls")], |depth| depth == 41.0).await;
     gate.open();
     assert_eq!(text_of(&call.result().await), "done");
     for call in flood {
