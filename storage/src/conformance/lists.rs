@@ -217,14 +217,14 @@ macro_rules! conformance_tests {
                 #[tokio::test]
                 async fn $subject() {
                     let server = $server;
-                    let mut behaviours: Vec<(&str, futures_util::future::LocalBoxFuture<'_, ()>)> = Vec::new();
-                    $(
-                        behaviours.push((stringify!($behaviour), Box::pin(async {
+                    let behaviours: Vec<(&str, futures_util::future::LocalBoxFuture<'_, ()>)> = vec![$((
+                        stringify!($behaviour),
+                        Box::pin(async {
                             let store = $open(&server).await;
                             $crate::conformance::$subject::$behaviour(&store).await.expect("the store answers");
                             $crate::ConfigStore::close(&store).await;
-                        })));
-                    )*
+                        }),
+                    )),*];
                     $crate::conformance::some_at_a_time(behaviours).await;
                 }
             )*
