@@ -12,6 +12,7 @@ pub mod config;
 pub mod control;
 pub mod demo;
 pub mod durable;
+mod in_place;
 pub mod limits;
 pub mod listeners;
 pub mod metrics;

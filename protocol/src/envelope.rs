@@ -194,21 +194,21 @@ impl Envelope {
         envelope
     }
 
-    fn read_member(&mut self, walker: &mut Walker<'_>, key: &str) {
+    fn read_member(&mut self, walker: &mut Walker<'_>, key: &[u8]) {
         let kind = walker.kind();
         match key {
-            "jsonrpc" => set(&mut self.jsonrpc, walker.skip(), "jsonrpc", &mut self.duplicate),
-            "id" => set(&mut self.id, walker.skip(), "id", &mut self.duplicate),
-            "method" => set(&mut self.method, walker.skip(), "method", &mut self.duplicate),
-            "params" => {
+            b"jsonrpc" => set(&mut self.jsonrpc, walker.skip(), "jsonrpc", &mut self.duplicate),
+            b"id" => set(&mut self.id, walker.skip(), "id", &mut self.duplicate),
+            b"method" => set(&mut self.method, walker.skip(), "method", &mut self.duplicate),
+            b"params" => {
                 let span = self.read_body(walker);
                 set(&mut self.params, (span, kind), "params", &mut self.duplicate);
             }
-            "result" => {
+            b"result" => {
                 let span = self.read_body(walker);
                 set(&mut self.result, (span, kind), "result", &mut self.duplicate);
             }
-            "error" => {
+            b"error" => {
                 let span = self.read_error(walker);
                 set(&mut self.error, (span, kind), "error", &mut self.duplicate);
             }
@@ -222,33 +222,34 @@ impl Envelope {
     fn read_body(&mut self, walker: &mut Walker<'_>) -> Span {
         let (fields, duplicate) = (&mut *self.fields, &mut self.duplicate);
         object(walker, |walker, key| match key {
-            "name" => set(&mut fields.name, walker.skip(), "name", duplicate),
-            "uri" => set(&mut fields.uri, walker.skip(), "uri", duplicate),
-            "cursor" => set(&mut fields.cursor, walker.skip(), "cursor", duplicate),
-            "level" => set(&mut fields.level, walker.skip(), "level", duplicate),
-            "requestId" => set(&mut fields.request_id, walker.skip(), "requestId", duplicate),
-            "progressToken" => set(&mut fields.progress_token, walker.skip(), "progressToken", duplicate),
-            "progress" => set(&mut fields.progress, walker.skip(), "progress", duplicate),
-            "taskId" => set(&mut fields.task_id, walker.skip(), "taskId", duplicate),
-            "arguments" => set(&mut fields.arguments, walker.skip(), "arguments", duplicate),
-            "status" => set(&mut fields.status, walker.skip(), "status", duplicate),
-            "mode" => set(&mut fields.mode, walker.skip(), "mode", duplicate),
-            "elicitationId" => set(&mut fields.elicitation_id, walker.skip(), "elicitationId", duplicate),
-            "resultType" => set(&mut fields.result_type, walker.skip(), "resultType", duplicate),
-            "ttlMs" => set(&mut fields.ttl_ms, walker.skip(), "ttlMs", duplicate),
-            "cacheScope" => set(&mut fields.cache_scope, walker.skip(), "cacheScope", duplicate),
-            "requestState" => set(&mut fields.request_state, walker.skip(), "requestState", duplicate),
-            "inputResponses" => set(&mut fields.input_responses, walker.skip(), "inputResponses", duplicate),
-            "notifications" => set(&mut fields.notifications, walker.skip(), "notifications", duplicate),
-            "task" => {
+            b"name" => set(&mut fields.name, walker.skip(), "name", duplicate),
+            b"uri" => set(&mut fields.uri, walker.skip(), "uri", duplicate),
+            b"cursor" => set(&mut fields.cursor, walker.skip(), "cursor", duplicate),
+            b"level" => set(&mut fields.level, walker.skip(), "level", duplicate),
+            b"requestId" => set(&mut fields.request_id, walker.skip(), "requestId", duplicate),
+            b"progressToken" => set(&mut fields.progress_token, walker.skip(), "progressToken", duplicate),
+            b"progress" => set(&mut fields.progress, walker.skip(), "progress", duplicate),
+            b"taskId" => set(&mut fields.task_id, walker.skip(), "taskId", duplicate),
+            b"arguments" => set(&mut fields.arguments, walker.skip(), "arguments", duplicate),
+            b"status" => set(&mut fields.status, walker.skip(), "status", duplicate),
+            b"mode" => set(&mut fields.mode, walker.skip(), "mode", duplicate),
+            b"elicitationId" => set(&mut fields.elicitation_id, walker.skip(), "elicitationId", duplicate),
+            b"resultType" => set(&mut fields.result_type, walker.skip(), "resultType", duplicate),
+            b"ttlMs" => set(&mut fields.ttl_ms, walker.skip(), "ttlMs", duplicate),
+            b"cacheScope" => set(&mut fields.cache_scope, walker.skip(), "cacheScope", duplicate),
+            b"requestState" => set(&mut fields.request_state, walker.skip(), "requestState", duplicate),
+            b"inputResponses" => set(&mut fields.input_responses, walker.skip(), "inputResponses", duplicate),
+            b"isError" => set(&mut fields.is_error, walker.skip(), "isError", duplicate),
+            b"notifications" => set(&mut fields.notifications, walker.skip(), "notifications", duplicate),
+            b"task" => {
                 let span = task_reference(walker, &mut fields.task_task_id, "task.taskId", duplicate);
                 set(&mut fields.task, span, "task", duplicate);
             }
-            "ref" => {
+            b"ref" => {
                 let span = completion_reference(walker, fields, duplicate);
                 set(&mut fields.reference, span, "ref", duplicate);
             }
-            "_meta" => {
+            b"_meta" => {
                 let span = meta(walker, fields, duplicate);
                 set(&mut fields.meta, span, "_meta", duplicate);
             }
@@ -261,9 +262,9 @@ impl Envelope {
     fn read_error(&mut self, walker: &mut Walker<'_>) -> Span {
         let (fields, duplicate) = (&mut *self.fields, &mut self.duplicate);
         object(walker, |walker, key| match key {
-            "code" => set(&mut fields.error_code, walker.skip(), "error.code", duplicate),
-            "message" => set(&mut fields.error_message, walker.skip(), "error.message", duplicate),
-            "data" => set(&mut fields.error_data, walker.skip(), "error.data", duplicate),
+            b"code" => set(&mut fields.error_code, walker.skip(), "error.code", duplicate),
+            b"message" => set(&mut fields.error_message, walker.skip(), "error.message", duplicate),
+            b"data" => set(&mut fields.error_data, walker.skip(), "error.data", duplicate),
             _ => {
                 walker.skip();
             }
@@ -356,18 +357,18 @@ impl Envelope {
 }
 
 /// Offers each member of the object under the cursor to `on_member`, which must pass over the value.
-fn each_member(walker: &mut Walker<'_>, mut on_member: impl FnMut(&mut Walker<'_>, &str)) -> Span {
+fn each_member(walker: &mut Walker<'_>, mut on_member: impl FnMut(&mut Walker<'_>, &[u8])) -> Span {
     let start = walker.start();
     walker.enter();
     while let Some(key) = walker.next_key() {
-        let key = walker.key_text(key);
+        let key = walker.key_bytes(key);
         on_member(walker, &key);
     }
     Span { start, end: walker.end() }
 }
 
 /// As `each_member`, but a value that is no object is passed over whole.
-fn object(walker: &mut Walker<'_>, on_member: impl FnMut(&mut Walker<'_>, &str)) -> Span {
+fn object(walker: &mut Walker<'_>, on_member: impl FnMut(&mut Walker<'_>, &[u8])) -> Span {
     if walker.kind() != ValueKind::Object {
         return walker.skip();
     }
@@ -383,7 +384,7 @@ fn set<T>(slot: &mut Option<T>, value: T, name: &'static str, duplicate: &mut Op
 fn task_reference(walker: &mut Walker<'_>, task_id: &mut Option<Span>, name: &'static str, duplicate: &mut Option<&'static str>) -> Span {
     object(walker, |walker, key| {
         let span = walker.skip();
-        if key == "taskId" {
+        if key == b"taskId" {
             set(task_id, span, name, duplicate);
         }
     })
@@ -393,8 +394,8 @@ fn completion_reference(walker: &mut Walker<'_>, fields: &mut Fields, duplicate:
     object(walker, |walker, key| {
         let span = walker.skip();
         match key {
-            "name" => set(&mut fields.reference_name, span, "ref.name", duplicate),
-            "uri" => set(&mut fields.reference_uri, span, "ref.uri", duplicate),
+            b"name" => set(&mut fields.reference_name, span, "ref.name", duplicate),
+            b"uri" => set(&mut fields.reference_uri, span, "ref.uri", duplicate),
             _ => {}
         }
     })
@@ -402,22 +403,22 @@ fn completion_reference(walker: &mut Walker<'_>, fields: &mut Fields, duplicate:
 
 fn meta(walker: &mut Walker<'_>, fields: &mut Fields, duplicate: &mut Option<&'static str>) -> Span {
     object(walker, |walker, key| match key {
-        "progressToken" => set(&mut fields.meta_progress_token, walker.skip(), "_meta.progressToken", duplicate),
-        "traceparent" => set(&mut fields.meta_traceparent, walker.skip(), "_meta.traceparent", duplicate),
-        "tracestate" => set(&mut fields.meta_tracestate, walker.skip(), "_meta.tracestate", duplicate),
-        "baggage" => set(&mut fields.meta_baggage, walker.skip(), "_meta.baggage", duplicate),
-        "dev.mcp-broker/token" => {
+        b"progressToken" => set(&mut fields.meta_progress_token, walker.skip(), "_meta.progressToken", duplicate),
+        b"traceparent" => set(&mut fields.meta_traceparent, walker.skip(), "_meta.traceparent", duplicate),
+        b"tracestate" => set(&mut fields.meta_tracestate, walker.skip(), "_meta.tracestate", duplicate),
+        b"baggage" => set(&mut fields.meta_baggage, walker.skip(), "_meta.baggage", duplicate),
+        b"dev.mcp-broker/token" => {
             fields.meta_has_own = true;
             set(&mut fields.meta_token, walker.skip(), "_meta[\"dev.mcp-broker/token\"]", duplicate);
         }
-        "io.modelcontextprotocol/protocolVersion" => {
+        b"io.modelcontextprotocol/protocolVersion" => {
             set(&mut fields.meta_protocol_version, walker.skip(), "_meta[\"io.modelcontextprotocol/protocolVersion\"]", duplicate);
         }
-        "io.modelcontextprotocol/related-task" => {
+        b"io.modelcontextprotocol/related-task" => {
             task_reference(walker, &mut fields.meta_related_task_id, "_meta[\"io.modelcontextprotocol/related-task\"].taskId", duplicate);
         }
         key => {
-            fields.meta_has_own |= key.starts_with(OWN_META);
+            fields.meta_has_own |= key.starts_with(OWN_META.as_bytes());
             walker.skip();
         }
     })

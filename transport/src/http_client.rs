@@ -24,7 +24,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::connect::Connector;
 use crate::egress::EgressPolicy;
-use crate::http1::{BodyBroken, Http1Body, Pool};
+use crate::http1::{self, BodyBroken, Http1Body, Pool};
 use crate::peer::PeerIdentityError;
 use crate::send_error::SendError;
 use crate::tls::{ClientIdentity, presenting, trust};
@@ -91,6 +91,10 @@ impl std::fmt::Debug for HttpClient {
     }
 }
 
+/// The head of POSTs that differ in their bodies alone. See [`HttpClient::prepare`].
+#[derive(Debug, Clone)]
+pub struct Prepared(http1::Prepared);
+
 impl HttpClient {
     pub fn new(config: HttpClientConfig) -> Result<Self, TlsSetupError> {
         Self::built(Arc::new(config), None)
@@ -139,6 +143,21 @@ impl HttpClient {
         // Boxed: those above would be moved with room for it.
         let response = Box::pin(self.client.request(request)).await.map_err(|error| classify(&error))?;
         Ok(response.map(|body| ResponseBody(Kind::General(body))))
+    }
+}
+
+impl HttpClient {
+    /// Writes a POST's head once, for all that follow with other bodies: names and values are not looked at again. `None` where
+    /// there is TLS, as the library writes heads by itself.
+    pub fn prepare(&self, post: Request<()>) -> Option<Prepared> {
+        let is_plain = post.uri().scheme() == Some(&Scheme::HTTP) && post.uri().host().is_some();
+        is_plain.then(|| Prepared(http1::Prepared::new(post)))
+    }
+
+    /// [`HttpClient::send`] of a POST that was prepared.
+    pub async fn send_prepared(&self, post: &Prepared, body: Bytes) -> Result<Response<ResponseBody>, SendError> {
+        let response = self.plain.send_prepared(&post.0, body, || self.connector.tcp(post.0.uri())).await?;
+        Ok(response.map(|body| ResponseBody(Kind::Plain(body))))
     }
 }
 

@@ -256,13 +256,18 @@ impl Call {
     /// Carries the call to its end. The session has it in its table already.
     pub async fn run(self: Arc<Self>, message: Message, edits: Vec<(Span, Vec<u8>)>) {
         let _answered = SettleOnPanic(&self);
+        if self.cancelled.is_cancelled() {
+            return self.settle(Ending::Cancelled);
+        }
+        // The answer first: where it is there, nothing else is looked at.
         let ending = tokio::select! {
             biased;
-            () = self.cancelled.cancelled() => Ending::Cancelled,
             ending = self.relay(&message, &edits) => ending.unwrap_or_else(Ending::Refused),
+            () = self.cancelled.cancelled() => Ending::Cancelled,
             () = self.expired() => Ending::TimedOut,
         };
-        self.settle(ending);
+        // Who has given up gets none, though it came with the same waking.
+        self.settle(if self.cancelled.is_cancelled() { Ending::Cancelled } else { ending });
     }
 
     /// The client (or the end of its session) wants no answer any more.

@@ -58,7 +58,11 @@ pub fn receive(link: &Arc<Link>, connection: &Arc<Connection>, message: Message,
     }
 }
 
-fn note_created(link: &Arc<Link>, connection: &Connection, answer: &Message) {
+/// Whoever waits for the answer may be a task to which the backend made one of its own.
+pub(super) fn note_created(link: &Arc<Link>, connection: &Connection, answer: &Message) {
+    if answer.kind != Kind::Result {
+        return;
+    }
     let Some(backend_task) = answer.text(answer.fields.task_task_id) else { return };
     let wire_id = answer.id.as_ref().and_then(RequestId::as_u64);
     if let Some(Asker::Task(run)) = wire_id.and_then(|wire_id| connection.asker_by_wire_id(wire_id)) {

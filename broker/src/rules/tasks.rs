@@ -3,10 +3,9 @@
 //!
 //! Invariant: nothing here lets a call be carried out twice unless the tool says that this is harmless.
 
-use std::{sync::LazyLock, time::Duration};
+use std::time::Duration;
 
 use bytes::Bytes;
-use memchr::memmem::Finder;
 use protocol::{
     envelope::{Kind, Message},
     error::{ErrorKind, Refusal},
@@ -228,17 +227,9 @@ fn for_people(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(STATUS_MESSAGE_CHARS_MAX).collect()
 }
 
-/// Made once: making it costs more than looking through a short result.
-static IS_ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"isError"));
-
 /// A tool that ran and failed says so in its result (MCP 2025-11-25, Tools: Error Handling).
 pub fn is_tool_error(answer: &Message) -> bool {
-    let Some(result) = answer.bytes(answer.result) else { return false };
-    // Few results have the member; looking for the word is far cheaper than a second parse.
-    if IS_ERROR.find(result).is_none() {
-        return false;
-    }
-    parsed(result).is_ok_and(|document| document.root().get("isError").and_then(|value| value.as_bool()) == Some(true))
+    answer.kind == Kind::Result && answer.bytes(answer.fields.is_error) == Some(b"true")
 }
 
 /// The whole response to `tasks/result` of a task that ended like this; `None` when what is stored can not be read.

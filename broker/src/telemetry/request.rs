@@ -75,6 +75,11 @@ impl Request {
         self.backend.get()
     }
 
+    /// The audit log will hold something of it.
+    pub fn is_audited(&self) -> bool {
+        self.draft.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
     pub fn take_draft(&self) -> Option<Draft> {
         self.draft.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -85,7 +90,8 @@ impl Request {
 struct Arrival {
     name: RequestName,
     /// `traceparent`, `tracestate`, `baggage`; kept as they are, and only where traces are on.
-    headers: Option<HeaderMap>,
+    /// Boxed: nearly always there are none, and it is moved about with each turn of whoever works on it.
+    headers: Option<Box<HeaderMap>>,
 }
 
 tokio::task_local! {
@@ -115,7 +121,7 @@ pub fn arrival_name() -> Option<RequestName> {
 }
 
 pub(super) fn with_arrival_headers<R>(read: impl FnOnce(&HeaderMap) -> Option<R>) -> Option<R> {
-    ARRIVAL.try_with(|arrival| arrival.headers.as_ref().and_then(read)).ok().flatten()
+    ARRIVAL.try_with(|arrival| arrival.headers.as_deref().and_then(read)).ok().flatten()
 }
 
 /// Works on a request, here and now.
@@ -155,12 +161,17 @@ pub fn header_context(headers: &HeaderMap, traced: bool) -> Option<HeaderMap> {
 
 /// Serves what came in, with the context its headers brought.
 pub async fn arriving<F: Future>(headers: Option<HeaderMap>, work: F) -> F::Output {
-    ARRIVAL.scope(Arrival { name: RequestName::random(), headers }, work).await
+    ARRIVAL.scope(Arrival { name: RequestName::random(), headers: headers.map(Box::new) }, work).await
 }
 
 /// Sends a request whose context goes in headers, where the wire has such.
 pub async fn sending<F: Future>(headers: HeaderMap, work: F) -> F::Output {
     OUTGOING.scope(RefCell::new(headers), work).await
+}
+
+/// Whether [`propagate`] has something to tell.
+pub fn propagates() -> bool {
+    OUTGOING.try_with(|_| ()).is_ok()
 }
 
 /// Puts the context of what is being sent into the headers of its request.

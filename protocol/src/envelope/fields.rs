@@ -70,6 +70,8 @@ pub struct Fields {
     pub meta_tracestate: Option<Span>,
     /// `_meta.baggage`
     pub meta_baggage: Option<Span>,
+    /// `isError`
+    pub is_error: Option<Span>,
     /// `error.code`
     pub error_code: Option<Span>,
     /// `error.message`

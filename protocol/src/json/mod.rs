@@ -308,6 +308,17 @@ impl<'a> Walker<'a> {
         self.structurals[self.at - 1] + 1
     }
 
+    /// A key's bytes, without quotes and with escapes resolved: who only compares needs no text. Keys are short, and a loop over
+    /// one is at its end before a search for escapes has begun.
+    pub(crate) fn key_bytes(&self, key: Span) -> Cow<'a, [u8]> {
+        let raw = key.of(self.text);
+        let inner = &raw[1..raw.len() - 1]; // validated text: a key has both its quotes
+        if inner.iter().any(|byte| *byte == b'\\') {
+            return Cow::Owned(self.key_text(key).into_owned().into_bytes());
+        }
+        Cow::Borrowed(inner)
+    }
+
     /// A key's text, without quotes and with escapes resolved.
     pub(crate) fn key_text(&self, key: Span) -> Cow<'a, str> {
         // Validated text: a string that does not decode can not get here.

@@ -76,6 +76,10 @@ fn results_and_errors_have_fields_too() {
     let result = decode(r#"{"jsonrpc":"2.0","id":1,"result":{"task":{"taskId":"t","status":"working"},"_meta":{}}}"#);
     assert_eq!(result.text(result.fields.task_task_id).as_deref(), Some("t"));
     assert_eq!((result.kind, result.method, result.method_text().as_ref()), (Kind::Result, Method::Unknown, ""));
+    let failed = decode(r#"{"jsonrpc":"2.0","id":1,"result":{"content":[{"isError":false}],"isError":true}}"#);
+    assert_eq!(failed.bytes(failed.fields.is_error), Some(&b"true"[..]));
+    let nested = decode(r#"{"jsonrpc":"2.0","id":1,"result":{"content":[],"structuredContent":{"isError":true}}}"#);
+    assert_eq!(nested.fields.is_error, None);
     let error = decode(r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32042,"message":"m","data":{"x":1}}}"#);
     assert_eq!(error.bytes(error.fields.error_code), Some(&b"-32042"[..]));
     assert_eq!(error.text(error.fields.error_message).as_deref(), Some("m"));

@@ -2,7 +2,7 @@
 //!
 //! What can be read in two ways is refused: where a body ends decides what the next response is.
 
-use std::fmt::Write as _;
+use std::{io::Write as _, mem::MaybeUninit};
 
 use bytes::{Buf as _, BytesMut};
 use http::{
@@ -13,6 +13,9 @@ use http::{
 
 /// As many headers as a response may have.
 const HEADERS_MAX: usize = 100;
+
+/// `content-length: ` with the longest number there is, and the ends of its line and of the head.
+const LENGTH_LINE_BYTES_MAX: usize = 40;
 
 /// Where a response's body ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +37,25 @@ pub(super) struct Head {
 
 /// The bytes of a request's head; its body is sent as it is.
 pub(super) fn encode(head: &Parts, body_bytes: usize) -> Vec<u8> {
+    let mut out = encode_open(head);
+    if body_bytes > 0 || head.method == Method::POST {
+        end_with_length(&mut out, body_bytes);
+    } else {
+        out.extend_from_slice(b"\r\n");
+    }
+    out
+}
+
+/// The head of a POST that [`encode_open`] began, with the body it is for.
+pub(super) fn completed(open: &[u8], body_bytes: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(open.len() + LENGTH_LINE_BYTES_MAX);
+    out.extend_from_slice(open);
+    end_with_length(&mut out, body_bytes);
+    out
+}
+
+/// The bytes of a head up to where it says how long its body is.
+pub(super) fn encode_open(head: &Parts) -> Vec<u8> {
     let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
     let mut out = Vec::with_capacity(512);
     out.extend_from_slice(head.method.as_str().as_bytes());
@@ -53,13 +75,11 @@ pub(super) fn encode(head: &Parts, body_bytes: usize) -> Vec<u8> {
             line(&mut out, name.as_str(), value.as_bytes());
         }
     }
-    if body_bytes > 0 || head.method == Method::POST {
-        let mut length = String::new();
-        let _into_memory = write!(length, "{body_bytes}");
-        line(&mut out, "content-length", length.as_bytes());
-    }
-    out.extend_from_slice(b"\r\n");
     out
+}
+
+fn end_with_length(out: &mut Vec<u8>, body_bytes: usize) {
+    let _into_memory = write!(out, "content-length: {body_bytes}\r\n\r\n");
 }
 
 fn line(out: &mut Vec<u8>, name: &str, value: &[u8]) {
@@ -82,9 +102,11 @@ fn host(uri: &Uri) -> &str {
 /// over.
 pub(super) fn decode(buffer: &mut BytesMut) -> Result<Option<Head>, &'static str> {
     loop {
-        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
-        let mut parsed = httparse::Response::new(&mut headers);
-        let bytes = match parsed.parse(buffer).map_err(|_| "the response is no HTTP/1")? {
+        // Not filled with empty ones first: a response has a handful of the hundred it may have.
+        let mut headers = [const { MaybeUninit::uninit() }; HEADERS_MAX];
+        let mut parsed = httparse::Response::new(&mut []);
+        let read = httparse::ParserConfig::default().parse_response_with_uninit_headers(&mut parsed, buffer, &mut headers);
+        let bytes = match read.map_err(|_| "the response is no HTTP/1")? {
             httparse::Status::Complete(bytes) => bytes,
             httparse::Status::Partial => return Ok(None),
         };

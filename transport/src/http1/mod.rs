@@ -12,6 +12,7 @@ mod head;
 
 use std::{
     collections::HashMap,
+    fmt,
     future::poll_fn,
     io::{self, IoSlice},
     pin::{Pin, pin},
@@ -21,7 +22,7 @@ use std::{
 };
 
 use bytes::{Buf as _, Bytes, BytesMut};
-use http::{Request, Response};
+use http::{Request, Response, Uri};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWrite as _},
     net::TcpStream,
@@ -39,6 +40,8 @@ const READ_BYTES_MAX: usize = 128 * 1024;
 /// One connection to a server.
 #[derive(Debug)]
 struct Connection {
+    /// Its host and port.
+    server: Arc<str>,
     socket: TcpStream,
     /// Read and not taken yet.
     buffer: BytesMut,
@@ -56,7 +59,7 @@ struct Resting {
 #[derive(Debug, Default)]
 struct Idle {
     /// By host and port; the one used last is at the end, and is used next.
-    by_server: HashMap<Box<str>, Vec<Resting>>,
+    by_server: HashMap<Arc<str>, Vec<Resting>>,
     /// A task looks after them.
     is_swept: bool,
 }
@@ -77,7 +80,29 @@ pub(crate) struct Pool(Arc<Shared>);
 #[derive(Debug)]
 struct Return {
     pool: Pool,
-    server: Box<str>,
+}
+
+/// What requests to one place have in common that differ in their bodies alone: their head is written once. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Prepared(Arc<(Uri, Vec<u8>)>);
+
+/// Without the head, in which credentials are.
+impl fmt::Debug for Prepared {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_tuple("Prepared").finish_non_exhaustive()
+    }
+}
+
+impl Prepared {
+    pub(crate) fn new(post: Request<()>) -> Self {
+        let head = post.into_parts().0;
+        let open = head::encode_open(&head);
+        Self(Arc::new((head.uri, open)))
+    }
+
+    pub(crate) fn uri(&self) -> &Uri {
+        &self.0.0
+    }
 }
 
 /// How far a request was written.
@@ -113,22 +138,52 @@ impl Pool {
         Connecting: Future<Output = Result<TcpStream, SendError>>,
     {
         let (head, body) = request.into_parts();
-        let server = head.uri.authority().map_or("", |authority| authority.as_str());
         let written = head::encode(&head, body.len());
+        self.send_written(&head.uri, written, body, connect).await
+    }
+
+    /// The same for a POST whose head is known already.
+    pub(crate) async fn send_prepared<Connecting>(
+        &self,
+        prepared: &Prepared,
+        body: Bytes,
+        connect: impl FnOnce() -> Connecting,
+    ) -> Result<Response<Http1Body>, SendError>
+    where
+        Connecting: Future<Output = Result<TcpStream, SendError>>,
+    {
+        let written = head::completed(&prepared.0.1, body.len());
+        self.send_written(prepared.uri(), written, body, connect).await
+    }
+
+    async fn send_written<Connecting>(
+        &self,
+        uri: &Uri,
+        written: Vec<u8>,
+        body: Bytes,
+        connect: impl FnOnce() -> Connecting,
+    ) -> Result<Response<Http1Body>, SendError>
+    where
+        Connecting: Future<Output = Result<TcpStream, SendError>>,
+    {
+        let server = uri.authority().map_or("", |authority| authority.as_str());
         // A connection that ended while it rested takes nothing, and the next one is tried.
         while let Some(connection) = self.take(server) {
-            if let Sent::Answered(response) = self.exchange(connection, server, &written, &body).await? {
+            if let Sent::Answered(response) = self.exchange(connection, &written, &body).await? {
                 return Ok(response);
             }
         }
-        let connection = Connection { socket: connect().await?, buffer: BytesMut::new(), read_bytes: READ_BYTES_MIN, unsent: Bytes::new() };
-        match self.exchange(connection, server, &written, &body).await? {
+        // Boxed: it is rare, and there would be room for it in every request's future.
+        let socket = Box::pin(connect()).await?;
+        let (buffer, unsent) = (BytesMut::new(), Bytes::new());
+        let connection = Connection { server: server.into(), socket, buffer, read_bytes: READ_BYTES_MIN, unsent };
+        match self.exchange(connection, &written, &body).await? {
             Sent::Answered(response) => Ok(response),
             Sent::NotTaken(error) => Err(SendError::NotTaken { reason: error.to_string() }),
         }
     }
 
-    async fn exchange(&self, mut connection: Connection, server: &str, head: &[u8], body: &Bytes) -> Result<Sent, SendError> {
+    async fn exchange(&self, mut connection: Connection, head: &[u8], body: &Bytes) -> Result<Sent, SendError> {
         let mut sent = 0;
         let (answer, written) = loop {
             let written = match connection.write(head, body, &mut sent).await {
@@ -146,9 +201,9 @@ impl Pool {
             };
         }
         let Head { response, length, keeps } = answer;
-        tracing::trace!(server, status = response.status().as_u16(), "a server answered");
+        tracing::trace!(server = &*connection.server, status = response.status().as_u16(), "a server answered");
         // What answers half a request has not read the rest of it.
-        let back = (keeps && written == Written::Whole).then(|| Return { pool: self.clone(), server: server.into() });
+        let back = (keeps && written == Written::Whole).then(|| Return { pool: self.clone() });
         Ok(Sent::Answered(response.map(|()| Http1Body::new(length, connection, back))))
     }
 
@@ -163,14 +218,17 @@ impl Pool {
         None
     }
 
-    fn put(&self, server: Box<str>, mut connection: Connection) {
+    fn put(&self, mut connection: Connection) {
         // What came behind a response is no response to anything.
         if !connection.buffer.is_empty() {
             return;
         }
         connection.buffer = BytesMut::new();
         let mut idle = self.lock();
-        let resting = idle.by_server.entry(server).or_default();
+        let resting = match idle.by_server.get_mut(&connection.server) {
+            Some(resting) => resting,
+            None => idle.by_server.entry(connection.server.clone()).or_default(),
+        };
         if resting.len() < self.0.idle_per_host {
             resting.push(Resting { connection, since: Instant::now() });
         }
@@ -186,7 +244,7 @@ impl Pool {
 
 impl Return {
     fn give(self, connection: Connection) {
-        self.pool.put(self.server, connection);
+        self.pool.put(connection);
     }
 }
 
@@ -233,7 +291,10 @@ impl Connection {
     async fn next_head(&mut self, bytes_max: usize, waits: bool) -> Result<Option<Head>, SendError> {
         let aborted = |reason: &str| SendError::Aborted { reason: reason.to_owned() };
         loop {
-            if let Some(head) = head::decode(&mut self.buffer).map_err(aborted)? {
+            // Mostly nothing was read yet.
+            if !self.buffer.is_empty()
+                && let Some(head) = head::decode(&mut self.buffer).map_err(aborted)?
+            {
                 return Ok(Some(head));
             }
             if self.buffer.len() >= bytes_max {

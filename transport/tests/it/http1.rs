@@ -309,6 +309,39 @@ async fn a_request_is_whole_and_its_head_says_what_it_must() {
 }
 
 #[tokio::test]
+async fn a_prepared_post_is_the_post_it_was_prepared_from() {
+    let (told, mut requests) = tokio::sync::mpsc::channel(4);
+    let (url, connections) = server(move |mut socket, _| {
+        let told = told.clone();
+        async move {
+            while let Some(request) = request(&mut socket).await {
+                let _ = told.send(request).await;
+                let _ = socket.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await;
+            }
+        }
+    })
+    .await;
+    let client = patient();
+    let mut usual = post(&url, "");
+    for (name, value) in [("x-one", "1"), ("content-length", "5")] {
+        usual.headers_mut().insert(name, value.parse().unwrap());
+    }
+    let prepared = client.prepare(usual.clone().map(drop)).unwrap();
+    for body in ["", "{}", "a longer one"] {
+        let sent = usual.clone().map(|_| Full::new(Bytes::from(body)));
+        for answer in [soon("an answer", client.send(sent)).await, soon("an answer", client.send_prepared(&prepared, body.into())).await] {
+            assert_eq!(soon("its body", answer.unwrap().into_body().whole(10)).await.unwrap(), "ok");
+        }
+        let (usual, prepared) = (requests.recv().await.unwrap(), requests.recv().await.unwrap());
+        assert_eq!(usual, prepared);
+        assert!(prepared.ends_with(body));
+    }
+    assert_eq!(connections.load(Ordering::SeqCst), 1, "both kinds share connections");
+    let https = Request::post("https://localhost/mcp").body(()).unwrap();
+    assert!(client.prepare(https).is_none(), "with TLS the library writes heads");
+}
+
+#[tokio::test]
 async fn events_come_when_they_are_sent() {
     let (url, _) = server(|mut socket, _| async move {
         request(&mut socket).await;

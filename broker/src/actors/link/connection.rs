@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 pub use super::failure::Failure;
 use super::{
     Link,
-    http::{HttpWire, Request},
+    http::{Brought, HttpWire, Request},
     modern::{self, Modern, exchange},
     pending::{Asked, Delivery, Pending},
     queue::FrameQueue,
@@ -266,7 +266,7 @@ impl Connection {
         let answer = tokio::select! {
             biased;
             answer = slot.answered() => answer,
-            failure = self.carry(link, request) => Err(failure),
+            answer = self.carry(link, request) => answer,
             () = self.hung_up() => Err(Failure::Lost("the connection ended".to_owned())),
         };
         match &answer {
@@ -277,26 +277,28 @@ impl Connection {
         answer
     }
 
-    /// Sends a request and keeps its way back open. Resolves when the answer can not come on it any more.
-    async fn carry(self: &Arc<Self>, link: &Arc<Link>, request: Request<'_>) -> Failure {
+    /// Sends a request and keeps its way back open. Resolves when the answer came on it, unless that goes by its id, or can not
+    /// come any more.
+    async fn carry(self: &Arc<Self>, link: &Arc<Link>, request: Request<'_>) -> Result<Message, Failure> {
         let of_task = request.asker.is_some_and(Asker::is_task);
         if let Some(stream) = self.streams.get().and_then(Streams::free) {
-            return Box::pin(streams::carry(stream, link, self, request)).await;
+            return Err(Box::pin(streams::carry(stream, link, self, request)).await);
         }
         match &self.wire {
             Wire::Pipe(queue) => match queue.push(request.frame) {
                 Ok(()) => std::future::pending().await,
-                Err(failure) => failure,
+                Err(failure) => Err(failure),
             },
-            Wire::Http(http) => match http.post_request(self, link, request).await {
-                Ok(mut stream) => {
-                    if of_task {
-                        fault_point::passed("task.request.written");
-                    }
-                    stream.failed().await
+            Wire::Http(http) => {
+                let brought = http.post_request(self, link, request).await?;
+                if of_task {
+                    fault_point::passed("task.request.written");
                 }
-                Err(failure) => failure,
-            },
+                match brought {
+                    Brought::Answer(answer) => Ok(answer),
+                    Brought::Stream(mut stream) => Err(stream.failed().await),
+                }
+            }
         }
     }
 
@@ -317,11 +319,6 @@ impl Connection {
     pub fn answered(&self, message: Message) {
         let id = message.id.clone();
         self.resolve(id.as_ref(), Ok(message));
-    }
-
-    /// An answer that does not say to what; the wire does.
-    pub(super) fn answered_as(&self, wire_id: u64, message: Message) {
-        self.resolve(Some(&RequestId::from_u64(wire_id)), Ok(message));
     }
 
     /// Something came in that is no message. It may still say what it was meant for: a request is told what is wrong with

@@ -6,6 +6,7 @@
 
 use std::{
     collections::HashMap,
+    hash::{BuildHasherDefault, Hasher},
     sync::{Mutex, MutexGuard, Weak},
 };
 
@@ -17,9 +18,29 @@ use crate::actors::{asker::Asker, session::Session, sync::lock, tasks::run::Task
 
 #[derive(Debug, Default)]
 pub(super) struct Pending {
-    waiting: Mutex<HashMap<u64, Waiting>>,
+    waiting: Mutex<HashMap<u64, Waiting, BuildHasherDefault<OwnNumbers>>>,
     /// Requests of the backend that a client works on, by the backend's id.
     asked: Mutex<HashMap<RequestId, Asked>>,
+}
+
+/// Wire ids are numbers we count up, so that nobody chooses those that meet in one place of the table; they need no more than to
+/// be spread over it.
+#[derive(Debug, Default)]
+struct OwnNumbers(u64);
+
+impl Hasher for OwnNumbers {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        // 2^64 divided by the golden ratio: neighbours land far from each other, in the upper bits too.
+        self.0 = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0.rotate_left(32)
+    }
 }
 
 #[derive(Debug)]
@@ -128,7 +149,7 @@ impl Pending {
         self.lock_waiting().is_empty() && lock(&self.asked).is_empty()
     }
 
-    fn lock_waiting(&self) -> MutexGuard<'_, HashMap<u64, Waiting>> {
+    fn lock_waiting(&self) -> MutexGuard<'_, HashMap<u64, Waiting, BuildHasherDefault<OwnNumbers>>> {
         lock(&self.waiting)
     }
 }

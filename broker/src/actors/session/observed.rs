@@ -20,6 +20,8 @@ impl Session {
 
     /// The request goes to this backend.
     pub(super) fn note_backend(&self, backend: &BackendId, tool: Option<&str>) {
+        // Looked up for the audit log only.
+        let tool = tool.filter(|_| request::with_current(Request::is_audited) == Some(true));
         let definition = tool.and_then(|tool| {
             let catalog = self.tenant.catalog();
             catalog.definition(backend, tool).or_else(|| catalog.definition(backend, &catalog.tool(tool)?.name))

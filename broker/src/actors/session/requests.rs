@@ -30,6 +30,7 @@ use crate::{
         stream::EventStream,
         tasks::named_task,
     },
+    in_place::in_place,
     metrics::Outcome,
     rules::{
         catalog::Endpoint,
@@ -241,9 +242,9 @@ impl Session {
         self.note_backend(&backend, names.tool().map(|tool| tool.name.as_str()));
         let call = Call::new(&message, id.clone(), self, stream, backend, names.tool());
         self.begin(id, InFlight::Call(call.clone()))?;
-        // Boxed first: what is around it would be moved with it, several times.
-        let run = Box::pin(call.run(message, edits));
-        Ok(Underway::new(Box::pin(request::carried(run)), &self.shared.running))
+        // On the heap first: what is around it would be moved with it, several times.
+        let run = in_place(|| call.run(message, edits));
+        Ok(Underway::new(in_place(|| request::carried(run)), &self.shared.running))
     }
 
     /// Counts a request in, if there is room for it and its id is free. [`Session::leave`] counts it out.

@@ -32,6 +32,7 @@ use crate::{
     auth::Caller,
     broker::{Broker, unknown_backend},
     config::EventLog,
+    in_place::in_place,
     limits::PREFLIGHT_PARAMS_MAX,
     listeners::door::Certified,
     rules::catalog::Endpoint,
@@ -39,7 +40,7 @@ use crate::{
 };
 
 pub(super) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
-const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+pub(super) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
 /// Who asks.
@@ -90,7 +91,7 @@ async fn served(broker: &Arc<Broker>, reach: Reach<'_>, request: Request<Incomin
     let context = request::header_context(request.headers(), broker.shared.traces.are_on());
     let work = async {
         // Boxed: what is around it is moved with room for it, and each time it is begun.
-        match Box::pin(dispatch(broker, reach, request)).await {
+        match in_place(|| dispatch(broker, reach, request)).await {
             Ok(response) => response,
             Err(Rejected { refusal, id, .. }) => answer::refusal(&broker.shared, &refusal, id.as_ref()),
         }

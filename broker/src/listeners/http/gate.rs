@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use http::{
-    HeaderMap, HeaderValue, Uri,
+    HeaderMap, HeaderName, HeaderValue, Uri,
     header::{ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HOST, ORIGIN},
 };
 use protocol::{
@@ -11,6 +11,7 @@ use protocol::{
     version::Version,
 };
 
+use super::exchange::PROTOCOL_VERSION;
 use crate::config::Auth;
 
 /// Origin and Host rules of one listener (MCP 2025-11-25, Transports: Security).
@@ -30,7 +31,8 @@ impl Gate {
     /// Keeps web pages of strangers out: a page's origin must be one that is allowed, and on a loopback listener the Host
     /// must be a loopback name, which a rebound DNS name is not.
     pub(super) fn admits(&self, headers: &HeaderMap, uri: &Uri) -> Result<(), Refusal> {
-        if headers.get_all(ORIGIN).iter().count() > 1 || headers.get_all(HOST).iter().count() > 1 {
+        let is_repeated = |name: HeaderName| headers.get_all(name).iter().nth(1).is_some();
+        if is_repeated(ORIGIN) || is_repeated(HOST) {
             return Err(Refusal::new(ErrorKind::HostRefused, "Origin and Host may be given once"));
         }
         if let Some(origin) = headers.get(ORIGIN)
@@ -61,6 +63,9 @@ impl Gate {
     }
 
     fn allows_host(&self, host: &str) -> bool {
+        if is_loopback_host(host) {
+            return true;
+        }
         let host = host.to_ascii_lowercase();
         is_loopback_host(&host) || self.hosts.iter().any(|allowed| *allowed == host || host_name(&host) == Some(allowed))
     }
@@ -96,8 +101,16 @@ pub(super) fn bearer<'a>(headers: &'a HeaderMap, uri: &Uri) -> Result<Option<&'a
     if scheme.eq_ignore_ascii_case("bearer") { Ok(Some(token.trim())) } else { Err(wrong()) }
 }
 
+/// What nearly every client accepts, in as many words.
+const USUAL_ACCEPT: [&[u8]; 3] = [b"application/json, text/event-stream", b"application/json,text/event-stream", b"*/*"];
+
 /// A POST must accept both forms of answer.
 pub(super) fn accepts_answers(headers: &HeaderMap) -> Result<(), Refusal> {
+    let mut given = headers.get_all(ACCEPT).iter();
+    // Taken apart, it costs more than the credential.
+    if given.next().is_some_and(|value| USUAL_ACCEPT.contains(&value.as_bytes())) && given.next().is_none() {
+        return Ok(());
+    }
     if accepts(headers, "application/json") && accepts(headers, "text/event-stream") {
         return Ok(());
     }
@@ -135,7 +148,11 @@ pub(super) fn is_json(headers: &HeaderMap) -> Result<(), Refusal> {
     if coded {
         return Err(Refusal::new(ErrorKind::MediaTypeUnsupported, "the body must come without Content-Encoding"));
     }
-    let text = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let given = headers.get(CONTENT_TYPE);
+    if given.is_some_and(|value| value.as_bytes() == b"application/json") {
+        return Ok(());
+    }
+    let text = given.and_then(|value| value.to_str().ok()).unwrap_or_default();
     if text.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json") {
         return Ok(());
     }
@@ -144,7 +161,7 @@ pub(super) fn is_json(headers: &HeaderMap) -> Result<(), Refusal> {
 
 /// The `MCP-Protocol-Version` header: absent, or a version this endpoint speaks.
 pub(super) fn version(headers: &HeaderMap) -> Result<Option<Version>, Refusal> {
-    let Some(value) = headers.get("mcp-protocol-version") else { return Ok(None) };
+    let Some(value) = headers.get(PROTOCOL_VERSION) else { return Ok(None) };
     let version = value.to_str().ok().and_then(Version::parse);
     match version {
         Some(Version::V2026_07_28) => Err(Refusal::new(ErrorKind::InvalidRequest, "a session speaks a revision up to 2025-11-25")),

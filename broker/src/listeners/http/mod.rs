@@ -43,7 +43,7 @@ use super::{
 };
 use crate::{
     broker::Broker,
-    limits::{CLIENT_WRITE_STALL_MAX, HTTP_HEADERS_MAX, HTTP2_STREAMS_MAX, REQUEST_HEAD_BYTES_MAX},
+    limits::{CLIENT_WRITE_STALL_MAX, HTTP2_STREAMS_MAX, REQUEST_HEAD_BYTES_MAX},
 };
 
 /// Serves until `stop`, then lets the requests in flight finish.
@@ -109,12 +109,8 @@ fn serve_connection(
     let certified = floor.certified.clone();
     let mut builder = auto::Builder::new(TokioExecutor::new());
     let head_time = broker.shared.config.timeouts.request_read;
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(head_time)
-        .max_headers(HTTP_HEADERS_MAX)
-        .max_buf_size(REQUEST_HEAD_BYTES_MAX);
+    // `HTTP_HEADERS_MAX` is what the library has as its own limit. Told to it, it would fill as much room anew for each request.
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(head_time).max_buf_size(REQUEST_HEAD_BYTES_MAX);
     builder
         .http2()
         .timer(TokioTimer::new())

@@ -29,7 +29,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use transport::{
     SendError,
-    http_client::{BodyError, HttpClient, ResponseBody},
+    http_client::{BodyError, HttpClient, Prepared, ResponseBody},
 };
 
 use self::reading::StreamReading;
@@ -66,6 +66,9 @@ pub struct HttpWire {
     headers: HeaderMap,
     session: OnceLock<HeaderValue>,
     version: OnceLock<HeaderValue>,
+    /// The head of a session's POSTs, once the session is agreed on: from then on they differ in their bodies alone. `None` where
+    /// the library writes heads.
+    prepared: OnceLock<Option<Prepared>>,
     limits: json::Limits,
     /// Notifications and answers waiting for their POST.
     one_way: FrameQueue,
@@ -82,26 +85,25 @@ pub(super) struct Request<'a> {
     pub(super) headers: Option<HeaderMap>,
 }
 
+/// What a POST brought.
+pub(super) enum Brought {
+    Answer(Message),
+    /// The answer comes on it.
+    Stream(AnswerStream),
+}
+
 /// The stream an answer is awaited on. Dropping it ends the stream, unless the answer has been seen.
 pub(super) struct AnswerStream {
-    failure: Option<oneshot::Receiver<Failure>>,
-    _stop: Option<DropGuard>,
+    failure: oneshot::Receiver<Failure>,
+    _stop: DropGuard,
 }
 
 impl AnswerStream {
-    /// The answer needs no stream.
-    pub(super) fn none() -> Self {
-        Self { failure: None, _stop: None }
-    }
-
     /// Resolves when the stream can not bring the answer any more.
     pub(super) async fn failed(&mut self) -> Failure {
-        match &mut self.failure {
-            Some(failure) => match failure.await {
-                Ok(failure) => failure,
-                Err(_) => std::future::pending().await,
-            },
-            None => std::future::pending().await,
+        match (&mut self.failure).await {
+            Ok(failure) => failure,
+            Err(_) => std::future::pending().await,
         }
     }
 }
@@ -189,6 +191,7 @@ impl HttpWire {
             headers: credentials(backend)?,
             session: OnceLock::new(),
             version: OnceLock::new(),
+            prepared: OnceLock::new(),
             limits: json::Limits { bytes_max: backend.message_bytes(), ..json::Limits::default() },
             one_way,
         };
@@ -209,15 +212,15 @@ impl HttpWire {
         self.session.get().is_some()
     }
 
-    /// Sends a request. A JSON answer is delivered before this returns, a stream is read by a task of its own.
+    /// Sends a request. A JSON answer is what this returns, a stream is read by a task of its own.
     pub(super) async fn post_request(
         self: &Arc<Self>,
         connection: &Arc<Connection>,
         link: &Arc<Link>,
         request: Request<'_>,
-    ) -> Result<AnswerStream, Failure> {
+    ) -> Result<Brought, Failure> {
         let is_modern = request.headers.is_some();
-        let response = self.send(self.post(request.frame, request.headers)).await?;
+        let response = self.send_post(request.frame, request.headers).await?;
         if request.opening
             && let Some(session) = response.headers().get(SESSION_ID)
         {
@@ -232,7 +235,7 @@ impl HttpWire {
                 let mut reading = StreamReading::new(self, link, connection, Some(request.wire_id), request.asker.cloned());
                 reading.resumable = !is_modern;
                 link.backend.shared.running.spawn(reading.until_answered(response.into_body(), stop.clone(), failed));
-                Ok(AnswerStream { failure: Some(failure), _stop: Some(stop.drop_guard()) })
+                Ok(Brought::Stream(AnswerStream { failure, _stop: stop.drop_guard() }))
             }
             (StatusCode::OK, ContentKind::Json) => {
                 let body = self.body(response, self.limits.bytes_max).await?;
@@ -253,7 +256,7 @@ impl HttpWire {
         connection: &Arc<Connection>,
         wire_id: u64,
         response: Response<ResponseBody>,
-    ) -> Result<AnswerStream, Failure> {
+    ) -> Result<Brought, Failure> {
         let status = response.status();
         let says_when = response.headers().contains_key(RETRY_AFTER);
         let message = match self.body(response, ERROR_BODY_BYTES_MAX).await {
@@ -295,7 +298,7 @@ impl HttpWire {
         connection: &Arc<Connection>,
         wire_id: u64,
         response: Response<ResponseBody>,
-    ) -> Result<AnswerStream, Failure> {
+    ) -> Result<Brought, Failure> {
         let status = response.status();
         let agreed = connection.modern().is_some();
         let doubtful = matches!(status, StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED);
@@ -309,10 +312,7 @@ impl HttpWire {
             message.answers(wire_id) || (message.id.is_none() && is_known())
         };
         match message.filter(answers) {
-            Some(answer) => {
-                connection.answered_as(wire_id, answer);
-                Ok(AnswerStream::none())
-            }
+            Some(answer) => Ok(Brought::Answer(answer)),
             // It lives in another era than it did: it is asked again.
             None if agreed => Err(lives_in_another_era(link, connection)),
             None => Err(Failure::Protocol(format!("status {status}"))),
@@ -326,7 +326,7 @@ impl HttpWire {
 
     /// Sends a notification or an answer; 2xx is enough.
     pub(super) async fn post_one_way(&self, frame: Bytes) -> Result<(), Failure> {
-        let response = self.send(self.post(frame, None)).await?;
+        let response = self.send_post(frame, None).await?;
         let status = response.status();
         let _drained = self.body(response, ERROR_BODY_BYTES_MAX).await;
         match status {
@@ -348,11 +348,17 @@ impl HttpWire {
     }
 
     async fn send(&self, request: http::Request<Full<Bytes>>) -> Result<Response<ResponseBody>, Failure> {
-        self.client.send(request).await.map_err(|error| match error {
-            error if error.nothing_was_sent() => Failure::NotSent(error.to_string()),
-            SendError::Aborted { reason } => Failure::Lost(reason),
-            error => Failure::Lost(error.to_string()),
-        })
+        self.client.send(request).await.map_err(unsent_or_lost)
+    }
+
+    async fn send_post(&self, frame: Bytes, more: Option<HeaderMap>) -> Result<Response<ResponseBody>, Failure> {
+        // What is told of traces differs from request to request.
+        let is_usual = more.is_none() && self.version.get().is_some() && !telemetry::request::propagates();
+        if is_usual && let Some(prepared) = self.prepared.get_or_init(|| self.client.prepare(self.post(Bytes::new(), None).map(drop))) {
+            return self.client.send_prepared(prepared, frame).await.map_err(unsent_or_lost);
+        }
+        // Boxed, because it is rare: a call's future would have room for it.
+        Box::pin(self.send(self.post(frame, more))).await
     }
 
     async fn body(&self, response: Response<ResponseBody>, bytes_max: usize) -> Result<Bytes, Failure> {
@@ -404,12 +410,21 @@ fn lives_in_another_era(link: &Arc<Link>, connection: &Connection) -> Failure {
     Failure::SessionGone
 }
 
-fn accept_answer(link: &Arc<Link>, connection: &Arc<Connection>, wire_id: u64, message: Message) -> Result<AnswerStream, Failure> {
+/// Whoever sent the request waits for it right here: it need not be looked for among those who wait, and woken.
+fn accept_answer(link: &Arc<Link>, connection: &Arc<Connection>, wire_id: u64, message: Message) -> Result<Brought, Failure> {
     if !message.answers(wire_id) {
         return Err(Failure::Protocol("the answer is not to this request".to_owned()));
     }
-    incoming::receive(link, connection, message, None);
-    Ok(AnswerStream::none())
+    incoming::note_created(link, connection, &message);
+    Ok(Brought::Answer(message))
+}
+
+fn unsent_or_lost(error: SendError) -> Failure {
+    match error {
+        error if error.nothing_was_sent() => Failure::NotSent(error.to_string()),
+        SendError::Aborted { reason } => Failure::Lost(reason),
+        error => Failure::Lost(error.to_string()),
+    }
 }
 
 fn says_session(message: &Message) -> bool {
@@ -426,6 +441,9 @@ enum ContentKind {
 impl ContentKind {
     fn of(response: &Response<ResponseBody>) -> Self {
         let text = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        if text == JSON {
+            return ContentKind::Json;
+        }
         match text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase().as_str() {
             JSON => ContentKind::Json,
             EVENT_STREAM => ContentKind::EventStream,
