@@ -3,7 +3,8 @@
 use std::{path::PathBuf, sync::Arc};
 
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair, SanType,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DistinguishedName, DnType,
+    ExtendedKeyUsagePurpose, IsCa, KeyIdMethod, KeyPair, RevokedCertParams, SanType, SerialNumber,
 };
 use rustls::{
     ClientConfig, RootCertStore, ServerConfig,
@@ -127,6 +128,36 @@ impl Authority {
         self.sign(&format!("{tenant}-{principal}-short"), Vec::new(), |params| {
             params.subject_alt_names = vec![SanType::URI(uri.try_into().expect("a URI is ASCII"))];
             params.not_after = (std::time::SystemTime::now() + lasts).into();
+        })
+    }
+
+    /// A list of what this authority has revoked, by serial numbers. The next one is late.
+    pub fn revocation_list(&self, revoked: &[u64]) -> String {
+        const DAY: std::time::Duration = std::time::Duration::from_secs(86_400);
+        let days_ago = |days| (std::time::SystemTime::now() - DAY * days).into();
+        let revoked = revoked.iter().map(|serial| RevokedCertParams {
+            serial_number: SerialNumber::from(*serial),
+            revocation_time: days_ago(3),
+            reason_code: None,
+            invalidity_date: None,
+        });
+        let params = CertificateRevocationListParams {
+            this_update: days_ago(2),
+            next_update: days_ago(1),
+            crl_number: SerialNumber::from(1),
+            issuing_distribution_point: None,
+            revoked_certs: revoked.collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        params.signed_by(&self.issuer).and_then(|list| list.pem()).expect("a list")
+    }
+
+    /// A client's with this serial number.
+    pub fn client_numbered(&self, tenant: &str, principal: &str, serial: u64) -> Signed {
+        let uri = format!("mcp-broker://{tenant}/{principal}");
+        self.sign(&format!("{tenant}-{principal}-{serial}"), Vec::new(), |params| {
+            params.subject_alt_names = vec![SanType::URI(uri.try_into().expect("a URI is ASCII"))];
+            params.serial_number = Some(SerialNumber::from(serial));
         })
     }
 

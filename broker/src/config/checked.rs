@@ -89,12 +89,8 @@ impl Reading<'_> {
     }
 
     fn tls(&mut self) -> Tls {
-        let [cert, key, ca] = ["tls.cert_file", "tls.key_file", "tls.client_ca_file"].map(|name| self.optional(name, path));
+        let [cert, key] = ["tls.cert_file", "tls.key_file"].map(|name| self.optional(name, path));
         let (self_signed, require_https) = (self.bool("tls.self_signed"), self.bool("tls.require_https"));
-        let client_auth = self.value("tls.client_auth", |value, _| match text(value) {
-            Some(choice @ ("none" | "optional" | "required")) => Ok(choice.to_owned()),
-            _ => Err(wrong(value)),
-        });
         let certificate = match (cert, key) {
             (Some(cert), Some(key)) => Some(Certificate::Files { cert, key }),
             (Some(_), None) => self.fault_in("tls.key_file", "is missing beside tls.cert_file", "the path of a PEM file"),
@@ -104,23 +100,7 @@ impl Reading<'_> {
         if self_signed && matches!(certificate, Some(Certificate::Files { .. })) {
             self.fault("tls.self_signed", "stands beside tls.cert_file", "one of the two");
         }
-        let client_auth = match (client_auth.as_str(), ca) {
-            ("optional", Some(ca)) => ClientAuth::Optional(ca),
-            ("required", Some(ca)) => ClientAuth::Required(ca),
-            ("optional" | "required", None) => {
-                self.fault(
-                    "tls.client_ca_file",
-                    "is missing: tls.client_auth asks for certificates",
-                    "the path of a PEM file of authorities",
-                );
-                ClientAuth::None
-            }
-            (_, Some(_)) => {
-                self.fault("tls.client_ca_file", "is given, but tls.client_auth is none", "tls.client_auth: optional or required");
-                ClientAuth::None
-            }
-            (_, None) => ClientAuth::None,
-        };
+        let client_auth = self.client_auth();
         if certificate.is_none() && self.faults.is_empty() {
             for (key, asked) in [("tls.require_https", require_https), ("tls.client_auth", client_auth != ClientAuth::None)] {
                 if asked {
@@ -130,6 +110,29 @@ impl Reading<'_> {
         }
         let client_cert_folders = self.list("tls.client_cert_folders", super::backend_tls::folder);
         Tls { certificate, client_auth, require_https, client_cert_folders }
+    }
+
+    fn client_auth(&mut self) -> ClientAuth {
+        let [ca, crl] = ["tls.client_ca_file", "tls.client_crl_file"].map(|name| self.optional(name, path));
+        let wanted = self.value("tls.client_auth", |value, _| match text(value) {
+            Some(choice @ ("none" | "optional" | "required")) => Ok(choice.to_owned()),
+            _ => Err(wrong(value)),
+        });
+        match (wanted.as_str(), ca) {
+            ("optional", Some(ca)) => return ClientAuth::Optional { ca, crl },
+            ("required", Some(ca)) => return ClientAuth::Required { ca, crl },
+            ("optional" | "required", None) => self.fault(
+                "tls.client_ca_file",
+                "is missing: tls.client_auth asks for certificates",
+                "the path of a PEM file of authorities",
+            ),
+            (_, ca) => {
+                for (name, _) in [("tls.client_ca_file", ca), ("tls.client_crl_file", crl)].iter().filter(|(_, path)| path.is_some()) {
+                    self.fault(name, "is given, but tls.client_auth is none", "tls.client_auth: optional or required");
+                }
+            }
+        }
+        ClientAuth::None
     }
 
     fn timeouts(&mut self) -> Timeouts {
@@ -439,14 +442,16 @@ mod tests {
         let tls = |text: &str| load(&format!("tls: {text}")).tls;
         assert_eq!(tls("{self_signed: true, require_https: true}").certificate, Some(Certificate::SelfSigned));
         let files = Certificate::Files { cert: "c.pem".into(), key: "k.pem".into() };
-        let full = tls("{cert_file: c.pem, key_file: k.pem, client_ca_file: ca.pem, client_auth: required}");
-        assert_eq!((full.certificate, full.client_auth), (Some(files), ClientAuth::Required("ca.pem".into())));
+        let full = tls("{cert_file: c.pem, key_file: k.pem, client_ca_file: ca.pem, client_crl_file: crl.pem, client_auth: required}");
+        let required = ClientAuth::Required { ca: "ca.pem".into(), crl: Some("crl.pem".into()) };
+        assert_eq!((full.certificate, full.client_auth), (Some(files), required));
         for (text, fault) in [
             ("{cert_file: c.pem}", "tls.key_file: is missing"),
             ("{key_file: k.pem}", "tls.cert_file: is missing"),
             ("{cert_file: c.pem, key_file: k.pem, self_signed: true}", "tls.self_signed: stands beside"),
             ("{self_signed: true, client_auth: required}", "tls.client_ca_file: is missing"),
             ("{self_signed: true, client_ca_file: ca.pem}", "tls.client_ca_file: is given, but"),
+            ("{self_signed: true, client_crl_file: crl.pem}", "tls.client_crl_file: is given, but"),
             ("{require_https: true}", "tls.require_https: needs a certificate"),
             ("{client_auth: optional, client_ca_file: ca.pem}", "tls.client_auth: needs a certificate"),
             ("{client_auth: maybe}", "tls.client_auth: is \"maybe\"; allowed: none, optional, required"),

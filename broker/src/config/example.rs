@@ -171,6 +171,7 @@ mod tests {
             "cert_file" => "  key_file: key.pem\n",
             "key_file" => "  cert_file: cert.pem\n",
             "client_ca_file" => "  self_signed: true\n  client_auth: optional\n",
+            "client_crl_file" => "  self_signed: true\n  client_auth: optional\n  client_ca_file: ca.pem\n",
             "quic" => "tls: {self_signed: true}\n",
             "advertise" => "listen: {internal: '127.0.0.1:0'}\n",
             _ => "",

@@ -122,6 +122,12 @@ const TLS: &[Key] = &[
         "Make a certificate for `localhost` and the addresses of the listeners at each start. For development: nobody can verify it.",
     ),
     absent("client_ca_file", Kind::Path, "/etc/mcp-broker/clients.pem", "Authorities of clients' certificates, PEM."),
+    absent(
+        "client_crl_file",
+        Kind::Path,
+        "/etc/mcp-broker/revoked.pem",
+        "Revocation lists of those authorities, PEM, one of each: with this file certificates of an authority without a list are refused, and a list stays good when its next one is late. Read anew with the certificates.",
+    ),
     key(
         "client_auth",
         Kind::Choice(&["none", "optional", "required"]),

@@ -197,12 +197,12 @@ pub enum Certificate {
     SelfSigned,
 }
 
-/// Whether clients present a certificate, and which authorities are believed.
+/// Whether clients present a certificate, which authorities are believed, and what those have revoked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClientAuth {
     None,
-    Optional(PathBuf),
-    Required(PathBuf),
+    Optional { ca: PathBuf, crl: Option<PathBuf> },
+    Required { ca: PathBuf, crl: Option<PathBuf> },
 }
 
 #[derive(Debug, Clone)]

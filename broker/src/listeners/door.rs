@@ -84,8 +84,8 @@ pub fn doors(config: &Config) -> Result<[Door; 2], TlsError> {
     };
     let (client_auth, asked) = match &tls.client_auth {
         config::ClientAuth::None => (tls::ClientAuth::None, false),
-        config::ClientAuth::Optional(ca) => (tls::ClientAuth::Optional { ca: ca.clone() }, false),
-        config::ClientAuth::Required(ca) => (tls::ClientAuth::Required { ca: ca.clone() }, true),
+        config::ClientAuth::Optional { ca, crl } => (tls::ClientAuth::Optional { ca: ca.clone(), crl: crl.clone() }, false),
+        config::ClientAuth::Required { ca, crl } => (tls::ClientAuth::Required { ca: ca.clone(), crl: crl.clone() }, true),
     };
     let door = |client_auth, only_tls| {
         let tls = Some(Arc::new(ServerTls::load(source.clone(), client_auth)?));

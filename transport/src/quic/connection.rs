@@ -1,6 +1,13 @@
 //! A client's connection, seen from the server: its control stream and the streams of its requests.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
 use quinn::{Connection, ConnectionError, RecvStream, SendStream, VarInt};
@@ -10,6 +17,7 @@ use tokio::sync::Semaphore;
 use super::{
     Limits,
     frames::{QuicSink, QuicSource, Scope, cancel},
+    streams_allowed,
 };
 use crate::{
     frame::{FrameSink, FrameSource, Goodbye, ReadError},
@@ -26,13 +34,17 @@ pub struct QuicConnection {
     stall_max: Duration,
     /// For requests that are not whole yet.
     request_room: Arc<Semaphore>,
+    request_streams_max: u32,
+    /// The client may have as many of them as the limit says, and no longer only [`super::FIRST_REQUEST_STREAMS`].
+    has_all_streams: Arc<AtomicBool>,
 }
 
 impl QuicConnection {
     pub(super) fn new(connection: Connection, limits: &Limits) -> Self {
-        let Limits { message_bytes_max, silence_max, stall_max, .. } = *limits;
+        let Limits { message_bytes_max, silence_max, stall_max, request_streams_max, .. } = *limits;
         let request_room = Arc::new(Semaphore::new(limits.request_bytes_max.div_ceil(SHARED_PERMIT_BYTES)));
-        Self { connection, message_bytes_max, silence_max, stall_max, request_room }
+        let has_all_streams = Arc::default();
+        Self { connection, message_bytes_max, silence_max, stall_max, request_room, request_streams_max, has_all_streams }
     }
 
     /// Where the client is now: it may move.
@@ -49,6 +61,9 @@ impl QuicConnection {
     /// The next stream a client opens for a request; `None` when the connection has ended.
     pub async fn accept_request(&self) -> Option<RequestStream> {
         let (sink, source) = self.connection.accept_bi().await.ok()?;
+        if !self.has_all_streams.swap(true, Ordering::Relaxed) {
+            self.connection.set_max_concurrent_bi_streams(streams_allowed(self.request_streams_max));
+        }
         let mut stream = self.request_stream(sink, source);
         stream.source.share(self.request_room.clone());
         Some(stream)

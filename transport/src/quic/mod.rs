@@ -34,6 +34,10 @@ const CONNECTION_WINDOW_BYTES: u32 = 2 * 1024 * 1024;
 /// Sent and not acknowledged, for all streams of a connection.
 const SEND_WINDOW_BYTES: u64 = 2 * 1024 * 1024;
 
+/// Streams of requests that a client may open before the first of them was accepted; from then on it may have all. The library
+/// keeps a place for each that may be opened, and most connections open none.
+const FIRST_REQUEST_STREAMS: u32 = 12;
+
 /// What one connection may cost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
@@ -86,8 +90,7 @@ impl Limits {
 
     fn server_transport(&self) -> Arc<TransportConfig> {
         let mut transport = self.transport();
-        // One more: the control stream.
-        transport.max_concurrent_bidi_streams(VarInt::from_u32(self.request_streams_max.saturating_add(1)));
+        transport.max_concurrent_bidi_streams(streams_allowed(self.request_streams_max.min(FIRST_REQUEST_STREAMS)));
         Arc::new(transport)
     }
 
@@ -96,6 +99,11 @@ impl Limits {
         transport.max_concurrent_bidi_streams(VarInt::from_u32(0)).keep_alive_interval(Some(self.keep_alive));
         Arc::new(transport)
     }
+}
+
+/// One more: the control stream.
+fn streams_allowed(request_streams: u32) -> VarInt {
+    VarInt::from_u32(request_streams.saturating_add(1))
 }
 
 /// In the milliseconds of the wire; what does not fit is as good as for ever.

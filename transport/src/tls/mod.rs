@@ -36,6 +36,10 @@ pub enum TlsError {
     Pair { cert: PathBuf, key: PathBuf, reason: String },
     #[error("a certificate authority in {} can not be used: {reason}", path.display())]
     Authority { path: PathBuf, reason: String },
+    #[error("{} has no revocation list in it", path.display())]
+    NoRevocationList { path: PathBuf },
+    #[error("a revocation list in {} can not be used: {reason}", path.display())]
+    RevocationList { path: PathBuf, reason: String },
     #[error("a self-signed certificate can not be made: {reason}")]
     SelfSigned { reason: String },
     #[error("{name:?} is not the name of a server")]

@@ -15,7 +15,7 @@ use rustls::{
     RootCertStore, ServerConfig,
     crypto::CryptoProvider,
     pki_types::PrivatePkcs8KeyDer,
-    server::{ResolvesServerCert, WebPkiClientVerifier, danger::ClientCertVerifier},
+    server::{ResolvesServerCert, VerifierBuilderError, WebPkiClientVerifier, danger::ClientCertVerifier},
     sign::{CertifiedKey, SingleCertAndKey},
     version::{TLS12, TLS13},
 };
@@ -45,7 +45,8 @@ pub enum CertificateSource {
     SelfSigned { names: Vec<String> },
 }
 
-/// Whether clients have to present a certificate, and whose are believed (a PEM file of authorities).
+/// Whether clients have to present a certificate, and whose are believed: a PEM file of authorities, and one with what each of them
+/// has revoked.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum ClientAuth {
     #[default]
@@ -53,9 +54,11 @@ pub enum ClientAuth {
     /// Who presents none is let in without an identity; a bad one is refused.
     Optional {
         ca: PathBuf,
+        crl: Option<PathBuf>,
     },
     Required {
         ca: PathBuf,
+        crl: Option<PathBuf>,
     },
 }
 
@@ -196,19 +199,24 @@ impl Configs {
 }
 
 fn client_verifier(client_auth: &ClientAuth, provider: &Arc<CryptoProvider>) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
-    let (ca, required) = match client_auth {
+    let (ca, crl, required) = match client_auth {
         ClientAuth::None => return Ok(WebPkiClientVerifier::no_client_auth()),
-        ClientAuth::Optional { ca } => (ca, false),
-        ClientAuth::Required { ca } => (ca, true),
+        ClientAuth::Optional { ca, crl } => (ca, crl, false),
+        ClientAuth::Required { ca, crl } => (ca, crl, true),
     };
     let mut roots = RootCertStore::empty();
     trust::add_authorities(&mut roots, ca)?;
-    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
+    // With lists at all, an authority without one is believed in nothing; one whose next list is late still counts.
+    let lists = crl.as_deref().map(trust::revocation_lists).transpose()?;
+    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider)).with_crls(lists.unwrap_or_default());
     let builder = if required { builder } else { builder.allow_unauthenticated() };
-    builder
-        .build()
-        .map(|verifier| verifier as Arc<dyn ClientCertVerifier>)
-        .map_err(|error| TlsError::Authority { path: ca.clone(), reason: error.to_string() })
+    match (builder.build(), crl) {
+        (Ok(verifier), _) => Ok(verifier),
+        (Err(VerifierBuilderError::InvalidCrl(error)), Some(crl)) => {
+            Err(TlsError::RevocationList { path: crl.clone(), reason: rustls::Error::from(error).to_string() })
+        }
+        (Err(error), _) => Err(TlsError::Authority { path: ca.clone(), reason: error.to_string() }),
+    }
 }
 
 fn self_signed(names: &[String], provider: &CryptoProvider) -> Result<CertifiedKey, TlsError> {

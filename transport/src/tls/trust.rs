@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc};
 use rustls::{
     RootCertStore,
     crypto::CryptoProvider,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, pem::PemObject},
     sign::CertifiedKey,
 };
 
@@ -47,6 +47,13 @@ pub(super) fn certified_key(cert: &Path, key: &Path, provider: &CryptoProvider) 
         key: key.to_owned(),
         reason: error.to_string(),
     })
+}
+
+/// What authorities have revoked.
+pub(super) fn revocation_lists(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, TlsError> {
+    let found: Result<Vec<_>, _> = CertificateRevocationListDer::pem_file_iter(path).and_then(Iterator::collect);
+    let found = found.map_err(|error| unreadable(path, &error))?;
+    if found.is_empty() { Err(TlsError::NoRevocationList { path: path.to_owned() }) } else { Ok(found) }
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {

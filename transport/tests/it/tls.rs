@@ -100,7 +100,7 @@ async fn the_name_expected_can_be_given() {
 #[tokio::test]
 async fn a_required_certificate_is_required() {
     let (authority, stranger) = (Authority::new(), Authority::new());
-    let (address, mut outcomes) = serve(Arc::new(authority.server(ClientAuth::Required { ca: authority.ca() }))).await;
+    let (address, mut outcomes) = serve(Arc::new(authority.server(ClientAuth::Required { ca: authority.ca(), crl: None }))).await;
 
     let known = authority.client_with(|params| params.subject_alt_names.push(uri("mcp-broker://acme/alice")));
     let mut client = connect(address, &known).await.unwrap();
@@ -132,7 +132,7 @@ fn to_present(cert: PathBuf, key: PathBuf) -> Arc<ClientIdentity> {
 #[tokio::test]
 async fn an_optional_certificate_may_be_absent_but_not_false() {
     let (authority, stranger) = (Authority::new(), Authority::new());
-    let (address, mut outcomes) = serve(Arc::new(authority.server(ClientAuth::Optional { ca: authority.ca() }))).await;
+    let (address, mut outcomes) = serve(Arc::new(authority.server(ClientAuth::Optional { ca: authority.ca(), crl: None }))).await;
 
     let mut client = connect(address, &authority.client()).await.unwrap();
     let mut server = outcomes.recv().await.unwrap().unwrap();
@@ -151,7 +151,7 @@ async fn an_optional_certificate_may_be_absent_but_not_false() {
 #[tokio::test]
 async fn certificates_name_a_tenant_and_a_principal_or_nobody() {
     let authority = Authority::new();
-    let (address, mut outcomes) = serve(Arc::new(authority.server(ClientAuth::Required { ca: authority.ca() }))).await;
+    let (address, mut outcomes) = serve(Arc::new(authority.server(ClientAuth::Required { ca: authority.ca(), crl: None }))).await;
     let subject = |params: &mut CertificateParams, names: &[(DnType, &str)]| {
         for (kind, name) in names {
             params.distinguished_name.push(kind.clone(), *name);
@@ -322,7 +322,10 @@ fn files_that_can_not_be_used_are_named() {
     assert!(load(source(&missing, &key), ClientAuth::None).contains("missing.pem"));
     assert!(load(source(&cert, &missing), ClientAuth::None).contains("missing.pem"));
     assert!(load(source(&key, &key), ClientAuth::None).contains("has no certificate"));
-    assert!(load(source(&cert, &key), ClientAuth::Required { ca: missing }).contains("missing.pem"));
+    assert!(load(source(&cert, &key), ClientAuth::Required { ca: missing.clone(), crl: None }).contains("missing.pem"));
+    assert!(load(source(&cert, &key), ClientAuth::Required { ca: authority.ca(), crl: Some(missing) }).contains("missing.pem"));
+    let crl = Some(authority.ca());
+    assert!(load(source(&cert, &key), ClientAuth::Required { ca: authority.ca(), crl }).contains("has no revocation list"));
     let bad_name = ClientTlsFiles { server_name: Some("not a name".to_owned()), ..ClientTlsFiles::default() };
     assert!(matches!(ClientTls::load(&bad_name), Err(TlsError::ServerName { .. })));
 }

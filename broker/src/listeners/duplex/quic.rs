@@ -11,7 +11,7 @@ use protocol::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::{
     frame::{FrameSink, Goodbye, WriteError, farewell},
-    quic::{Cancellation, Limits, QuicConnection, QuicIncoming, QuicListener, QuicSink, RequestStream},
+    quic::{Cancellation, Limits, QuicConnection, QuicListener, QuicSink, QuicSource, RequestStream},
     tls::ServerTls,
 };
 
@@ -63,10 +63,21 @@ pub async fn serve(broker: Arc<Broker>, listener: QuicListener, stop: Cancellati
             incoming.refuse();
             continue;
         };
+        let peer = incoming.remote();
         let (broker, tls, stop) = (broker.clone(), listener.tls().clone(), stop.clone());
+        // Boxed, as the opening of a session is.
+        let established = Box::pin(incoming.establish(broker.shared.config.timeouts.handshake));
         connections.spawn(async move {
             let _place = admitted;
-            connection(broker, incoming, tls, stop).await;
+            let established = tokio::select! {
+                established = established => established,
+                () = stop.cancelled() => return,
+            };
+            match established {
+                Ok(established) => connection(broker, established, tls, stop).await,
+                Err(error) => return tracing::debug!(%peer, %error, "a connection did not come in"),
+            }
+            tracing::debug!(%peer, "connection ended");
         });
     }
     listener.stop_accepting();
@@ -75,54 +86,40 @@ pub async fn serve(broker: Arc<Broker>, listener: QuicListener, stop: Cancellati
     listener.wait_idle().await;
 }
 
-async fn connection(broker: Arc<Broker>, incoming: QuicIncoming, tls: Arc<ServerTls>, stop: CancellationToken) {
-    let peer = incoming.remote();
-    let established = tokio::select! {
-        // Boxed, as the opening of a session is.
-        established = Box::pin(incoming.establish(broker.shared.config.timeouts.handshake)) => established,
-        () = stop.cancelled() => return,
-    };
-    let (connection, mut source, mut sink) = match established {
-        Ok(established) => established,
-        Err(error) => return tracing::debug!(%peer, %error, "a connection did not come in"),
-    };
+type Established = (QuicConnection, QuicSource, QuicSink);
+
+async fn connection(broker: Arc<Broker>, (connection, mut source, mut sink): Established, tls: Arc<ServerTls>, stop: CancellationToken) {
     let certified = connection.client_certificate().and_then(|certificate| Certified::by(certificate, &tls));
     let guest = Guest { transport: TRANSPORT, certified, known: None };
-    match opened(&broker, &guest, &mut source, &mut sink, &stop).await {
+    let requests = TaskTracker::new();
+    let goodbye = match opened(&broker, &guest, &mut source, &mut sink, &stop).await {
+        // Boxed: a connection with a session has no room for it.
         Ok(Opened::Modern(first)) => {
-            let (desk, requests) = (modern::Desk::new(broker, guest, stop), TaskTracker::new());
-            let goodbye = tokio::select! {
-                biased;
-                goodbye = desk.converse(*first, &mut source, &mut sink) => goodbye,
-                () = accept_alone(&desk, &connection, &requests) => None,
-            };
-            requests.close();
-            let _in_time = tokio::time::timeout(LAST_FRAMES_WAIT, requests.wait()).await;
-            match goodbye {
-                Some(goodbye) => farewell(&mut source, &mut sink, goodbye).await,
-                None => connection.close(Goodbye::SlowReader),
-            }
+            Box::pin(async {
+                let desk = modern::Desk::new(broker, guest, stop);
+                tokio::select! {
+                    biased;
+                    goodbye = desk.converse(*first, &mut source, &mut sink) => goodbye,
+                    () = accept_alone(&desk, &connection, &requests) => None,
+                }
+            })
+            .await
         }
-        Ok(Opened::Session(seat, mut outbox)) => {
-            let requests = TaskTracker::new();
-            let goodbye = tokio::select! {
-                biased;
-                goodbye = speak(&seat, &mut outbox, &mut source, &mut sink) => goodbye,
-                () = accept_requests(&seat.session, &connection, &requests) => None,
-                never = seat.outlived(guest.certified) => match never {},
-            };
-            drop((outbox, seat));
-            // What was answered on streams of its own arrives before the connection ends.
-            requests.close();
-            let _in_time = tokio::time::timeout(LAST_FRAMES_WAIT, requests.wait()).await;
-            match goodbye {
-                Some(goodbye) => farewell(&mut source, &mut sink, goodbye).await,
-                None => connection.close(Goodbye::SlowReader),
-            }
-        }
-        Err(goodbye) => farewell(&mut source, &mut sink, goodbye).await,
+        Ok(Opened::Session(seat, mut outbox)) => tokio::select! {
+            biased;
+            goodbye = speak(&seat, &mut outbox, &mut source, &mut sink) => goodbye,
+            () = accept_requests(&seat.session, &connection, &requests) => None,
+            never = seat.outlived(guest.certified) => match never {},
+        },
+        Err(goodbye) => Some(goodbye),
+    };
+    // What was answered on streams of its own arrives before the connection ends.
+    requests.close();
+    let _in_time = tokio::time::timeout(LAST_FRAMES_WAIT, requests.wait()).await;
+    match goodbye {
+        Some(goodbye) => farewell(&mut source, &mut sink, goodbye).await,
+        None => connection.close(Goodbye::SlowReader),
     }
-    tracing::debug!(%peer, "connection ended");
 }
 
 /// Takes streams until the connection ends.

@@ -11,31 +11,39 @@ mod led;
 mod legacy;
 mod modern;
 mod post;
+mod spoken;
 mod tunnel;
 mod unsent;
 mod vouched;
 mod websocket;
 
-use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
+use std::{convert::Infallible, net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
 
 use http::{
     HeaderValue,
     header::{CONNECTION, TRANSFER_ENCODING},
 };
-use hyper::{Request, body::Incoming, service::service_fn};
-use hyper_util::{
-    rt::{TokioExecutor, TokioIo, TokioTimer},
-    server::{conn::auto, graceful::GracefulShutdown},
+use hyper::{
+    Request, Response,
+    body::Incoming,
+    server::conn::{http1, http2},
+    service::{Service, service_fn},
 };
-use tokio::sync::Notify;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::{net::TcpStream, sync::Notify, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::{StallGuard, tcp::Stream, tls::ListenerKind};
 
+use self::{
+    answer::Body,
+    gate::Gate,
+    spoken::{Begun, Spoken},
+    unsent::Unsent,
+};
 pub(in crate::listeners) use self::{
     exchange::handle_replica,
     led::{Led, lead},
 };
-use self::{gate::Gate, unsent::Unsent};
 use super::{
     admission::{Admission, Admitted},
     door::{Certified, Door},
@@ -52,36 +60,31 @@ pub async fn serve(broker: Arc<Broker>, listener: Port, door: Door, stop: Cancel
     let limits = &broker.shared.config.limits;
     let admission = Admission::new(limits);
     let gate = Arc::new(Gate::new(&broker.shared.config.auth, local));
-    let (graceful, sessions, streams) = (GracefulShutdown::new(), TaskTracker::new(), Arc::<legacy::Streams>::default());
+    let (connections, sessions, streams) = (TaskTracker::new(), TaskTracker::new(), Arc::<legacy::Streams>::default());
     loop {
         let (socket, peer, admitted) = tokio::select! {
             () = stop.cancelled() => break,
             accepted = admission.accept(&listener, &broker.shared.metrics) => accepted,
         };
         let (broker, gate, door) = (broker.clone(), gate.clone(), door.clone());
-        let (watcher, admitted) = (graceful.watcher(), Arc::new(admitted));
-        let floor = Floor { sessions: sessions.clone(), stop: stop.clone(), admitted, streams: streams.clone(), certified: None };
-        tokio::spawn(async move {
+        let (stop, admitted) = (stop.clone(), Arc::new(admitted));
+        let floor = Floor { sessions: sessions.clone(), stop, admitted, streams: streams.clone(), certified: None };
+        connections.spawn(async move {
             // Boxed: an idle connection would otherwise keep room for its handshake for as long as it lives.
-            let stream = match Box::pin(door.open(socket, ListenerKind::Http)).await {
-                Ok(stream) => stream,
-                Err(error) => {
-                    tracing::debug!(%peer, %error, "a connection did not come in");
-                    return;
-                }
+            let served = match Box::pin(begun(&broker, &door, socket, floor)).await {
+                Ok((Spoken::Http1, connection)) => connection.serve_http1(broker, gate).await,
+                // Boxed, so that a connection of HTTP/1 has no room for it.
+                Ok((Spoken::Http2, connection)) => Box::pin(connection.serve_http2(broker, gate)).await,
+                Err(error) => return tracing::debug!(%peer, %error, "a connection did not come in"),
             };
-            let (begun, unsent) = (Arc::new(Notify::new()), Arc::new(Unsent::default()));
-            let certified = door.certified(&stream);
-            let floor = Arc::new(Floor { certified: certified.clone(), ..floor });
-            let connection = serve_connection(&broker, &gate, stream, floor, &begun, &unsent);
-            let head_time = broker.shared.config.timeouts.request_read;
-            if let Err(error) = attended(watcher.watch(connection), &begun, head_time, &unsent, certified).await {
+            if let Err(error) = served {
                 tracing::debug!(%peer, %error, "connection ended");
             }
         });
     }
     drop(listener);
-    graceful.shutdown().await;
+    connections.close();
+    connections.wait().await;
     sessions.close();
     sessions.wait().await;
 }
@@ -98,38 +101,86 @@ struct Floor {
     certified: Option<Certified>,
 }
 
-fn serve_connection(
-    broker: &Arc<Broker>,
-    gate: &Arc<Gate>,
-    stream: Stream,
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// A connection on which somebody has begun to say something.
+struct Connection {
+    stream: TokioIo<StallGuard<Begun<Stream>>>,
+    floor: Floor,
+    /// By when the first request is there.
+    deadline: Instant,
+}
+
+/// Lets a connection in, and hears what is spoken on it.
+async fn begun(broker: &Broker, door: &Door, socket: TcpStream, mut floor: Floor) -> Result<(Spoken, Connection), Failure> {
+    let stream = door.open(socket, ListenerKind::Http).await?;
+    floor.certified = door.certified(&stream);
+    // The time for a head begins only once it is known what is spoken; who never says a word would otherwise stay for ever.
+    let deadline = Instant::now() + broker.shared.config.timeouts.request_read;
+    let (spoken, stream) = tokio::select! {
+        heard = tokio::time::timeout_at(deadline, spoken::heard(stream)) => heard??,
+        () = floor.stop.cancelled() => return Err("nothing was said before the end".into()),
+    };
+    Ok((spoken, Connection { stream: TokioIo::new(StallGuard::new(stream, CLIENT_WRITE_STALL_MAX)), floor, deadline }))
+}
+
+impl Connection {
+    async fn serve_http1(self, broker: Arc<Broker>, gate: Arc<Gate>) -> Result<(), Failure> {
+        let mut builder = http1::Builder::new();
+        // `HTTP_HEADERS_MAX` is what the library has as its own limit. Told to it, it would fill as much room anew for each request.
+        builder
+            .timer(TokioTimer::new())
+            .header_read_timeout(broker.shared.config.timeouts.request_read)
+            .max_buf_size(REQUEST_HEAD_BYTES_MAX);
+        let Self { stream, floor, deadline } = self;
+        let (stop, certified, first) = (floor.stop.clone(), floor.certified.clone(), Arc::<Notify>::default());
+        // HTTP/1 answers stall at the socket, where it shows.
+        let connection = builder.serve_connection(stream, service(broker, gate, Arc::new(floor), first.clone(), None)).with_upgrades();
+        let connection = attended(connection, http1::UpgradeableConnection::graceful_shutdown, &stop, &first, deadline);
+        tokio::select! {
+            ended = connection => ended,
+            () = outlived(certified) => Err("the client's certificate is good no longer".into()),
+        }
+    }
+
+    async fn serve_http2(self, broker: Arc<Broker>, gate: Arc<Gate>) -> Result<(), Failure> {
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        builder
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(HTTP2_STREAMS_MAX)
+            .max_header_list_size(REQUEST_HEAD_BYTES_MAX as u32)
+            .keep_alive_interval(Some(Duration::from_secs(20)))
+            .keep_alive_timeout(Duration::from_secs(20));
+        let Self { stream, floor, deadline } = self;
+        let (stop, certified, first) = (floor.stop.clone(), floor.certified.clone(), Arc::<Notify>::default());
+        let unsent = Arc::<Unsent>::default();
+        let connection = builder.serve_connection(stream, service(broker, gate, Arc::new(floor), first.clone(), Some(unsent.clone())));
+        let connection = attended(connection, http2::Connection::graceful_shutdown, &stop, &first, deadline);
+        tokio::select! {
+            ended = connection => ended,
+            () = unsent.stalled() => Err("the client does not take its answers".into()),
+            () = outlived(certified) => Err("the client's certificate is good no longer".into()),
+        }
+    }
+}
+
+/// What is done for each request; `first` hears of it.
+fn service(
+    broker: Arc<Broker>,
+    gate: Arc<Gate>,
     floor: Arc<Floor>,
-    begun: &Arc<Notify>,
-    unsent: &Arc<Unsent>,
-) -> impl hyper_util::server::graceful::GracefulConnection<Error = Box<dyn std::error::Error + Send + Sync>> + Send + 'static {
-    let certified = floor.certified.clone();
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    let head_time = broker.shared.config.timeouts.request_read;
-    // `HTTP_HEADERS_MAX` is what the library has as its own limit. Told to it, it would fill as much room anew for each request.
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(head_time).max_buf_size(REQUEST_HEAD_BYTES_MAX);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(HTTP2_STREAMS_MAX)
-        .max_header_list_size(REQUEST_HEAD_BYTES_MAX as u32)
-        .keep_alive_interval(Some(Duration::from_secs(20)))
-        .keep_alive_timeout(Duration::from_secs(20));
-    let (broker, gate, begun, unsent) = (broker.clone(), gate.clone(), begun.clone(), unsent.clone());
-    let service = service_fn(move |mut request: Request<Incoming>| {
-        begun.notify_one();
-        let (broker, gate, floor) = (broker.clone(), gate.clone(), floor.clone());
-        if let Some(certified) = &certified {
+    first: Arc<Notify>,
+    unsent: Option<Arc<Unsent>>,
+) -> impl Service<Request<Incoming>, Response = Response<Body>, Error = Infallible, Future: Send> + Send {
+    let is_http1 = unsent.is_none();
+    service_fn(move |mut request: Request<Incoming>| {
+        first.notify_one();
+        let (broker, gate, floor, unsent) = (broker.clone(), gate.clone(), floor.clone(), unsent.clone());
+        if let Some(certified) = &floor.certified {
             request.extensions_mut().insert(certified.clone());
         }
-        // HTTP/1 answers stall at the socket, where it shows.
-        let unsent = (request.version() == http::Version::HTTP_2).then(|| unsent.clone());
         // Whether there was a Content-Length as well is not seen here: a proxy may have taken another end for this body's.
         let ambiguous = request.headers().contains_key(TRANSFER_ENCODING);
-        let is_http1 = request.version() != http::Version::HTTP_2;
         async move {
             // Boxed: the future of every request has room for its largest part, and is moved with it.
             let mut response = match request.uri().path() {
@@ -141,17 +192,13 @@ fn serve_connection(
             if ambiguous || (is_http1 && broker.draining()) {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
-            Ok::<_, Infallible>(match unsent {
+            Ok(match unsent {
                 Some(unsent) => answer::tracked(response, &unsent),
                 None => response,
             })
         }
-    });
-    let stream = StallGuard::new(stream, CLIENT_WRITE_STALL_MAX);
-    builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned()
+    })
 }
-
-type Ended = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
 /// Boxed: next to nobody has a certificate.
 async fn outlived(certified: Option<Certified>) {
@@ -161,26 +208,29 @@ async fn outlived(certified: Option<Certified>) {
     }
 }
 
-/// Serves a connection, or gives it up when no request head comes in time. The time for one head begins only once it is
-/// known which HTTP is spoken; who never says a word would otherwise hold the connection for ever.
-///
-/// A connection whose client does not take its answers is given up as well, and one whose certificate is good no longer.
-async fn attended(
-    connection: impl Future<Output = Ended>,
-    begun: &Notify,
-    head_time: Duration,
-    unsent: &Unsent,
-    certified: Option<Certified>,
-) -> Ended {
+/// Serves a connection to its end, or gives it up when its first request does not come in time. From `stop` on it finishes
+/// what is in flight.
+async fn attended<C>(
+    connection: C,
+    finish: fn(Pin<&mut C>),
+    stop: &CancellationToken,
+    first: &Notify,
+    deadline: Instant,
+) -> Result<(), Failure>
+where
+    C: Future<Output = hyper::Result<()>>,
+{
     tokio::pin!(connection);
-    tokio::select! {
-        ended = &mut connection => return ended,
-        () = begun.notified() => {}
-        () = tokio::time::sleep(head_time) => return Err("no request came in time".into()),
-    }
-    tokio::select! {
-        ended = &mut connection => ended,
-        () = unsent.stalled() => Err("the client does not take its answers".into()),
-        () = outlived(certified) => Err("the client's certificate is good no longer".into()),
+    let (mut is_begun, mut is_ending) = (false, false);
+    loop {
+        tokio::select! {
+            ended = &mut connection => return Ok(ended?),
+            () = first.notified(), if !is_begun => is_begun = true,
+            () = tokio::time::sleep_until(deadline), if !is_begun => return Err("no request came in time".into()),
+            () = stop.cancelled(), if !is_ending => {
+                is_ending = true;
+                finish(connection.as_mut());
+            }
+        }
     }
 }

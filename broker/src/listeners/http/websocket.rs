@@ -8,8 +8,11 @@ use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method as HttpMethod, Request, Response, request};
 use http_body_util::Full;
-use hyper::{body::Incoming, upgrade::OnUpgrade};
-use hyper_util::{rt::TokioIo, server::conn::auto::upgrade};
+use hyper::{
+    body::Incoming,
+    upgrade::{OnUpgrade, Upgraded},
+};
+use hyper_util::rt::TokioIo;
 use protocol::{
     envelope::Rejected,
     error::{ErrorKind, Refusal},
@@ -24,6 +27,7 @@ use super::{
     forward,
     gate::Gate,
     outlived,
+    spoken::Begun,
     tunnel::{self, Dug, Tunnel},
     vouched,
 };
@@ -193,12 +197,12 @@ async fn serve(broker: Arc<Broker>, plan: Plan, upgrade: OnUpgrade, floor: Floor
         upgraded = upgrade => upgraded,
         () = tokio::time::sleep(broker.shared.config.timeouts.handshake) => return,
     };
-    let parts = match upgraded.map(upgrade::downcast::<TokioIo<StallGuard<Stream>>>) {
+    let parts = match upgraded.map(Upgraded::downcast::<TokioIo<StallGuard<Begun<Stream>>>>) {
         Ok(Ok(parts)) => parts,
         Ok(Err(_)) => return tracing::error!("an upgraded connection is of another kind"),
         Err(error) => return tracing::debug!(%error, "a connection ended before its upgrade"),
     };
-    let (stream, begun) = (parts.io.into_inner().into_inner(), parts.read_buf);
+    let (stream, begun) = (parts.io.into_inner().into_inner().into_inner(), parts.read_buf);
     let over = |stream| websocket::server(stream, begun.clone(), &limits(&broker));
     match plan {
         Plan::Begin(known) => {

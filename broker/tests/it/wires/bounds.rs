@@ -121,6 +121,28 @@ async fn a_client_that_closes_its_sending_half_gets_its_answers_however_slowly_i
 }
 
 #[tokio::test]
+async fn a_half_closed_client_that_reads_slowly_does_not_hold_up_a_drain() {
+    let backend = FakeBackend::with_tool("large", |_| async { Reply::text(&"x".repeat(ANSWER_BYTES)) }).await;
+    let limits = json!({"limits": {"outbox_bytes": "64MiB"}});
+    let mut broker = listening().config(limits).backend("default", "b", backend.spec()).start().await;
+    let network = FaultProxy::start(broker.tcp_address()).await;
+    // It would take minutes for all of it.
+    network.rate(Way::Down, Some(64 << 10));
+    let mut socket = TcpStream::connect(network.address()).await.unwrap();
+    let mut text = format!("{}\n{}\n", initialize_body("2025-11-25"), json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+    for id in 0..ANSWERS {
+        text.push_str(&request(10 + id, "tools/call", json!({"name": "b__large", "arguments": {}})));
+        text.push('\n');
+    }
+    socket.write_all(text.as_bytes()).await.unwrap();
+    socket.shutdown().await.unwrap();
+    let mut first = [0; 1024];
+    assert!(within("the first answers", socket.read(&mut first)).await.unwrap() > 0);
+    broker.ask_to_end();
+    assert!(broker.exited().await.success());
+}
+
+#[tokio::test]
 async fn posts_that_wait_on_one_stream_are_not_read_before_there_is_room() {
     const ROOM: usize = 16;
     const POSTS: usize = 20;

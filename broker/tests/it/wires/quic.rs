@@ -187,6 +187,40 @@ async fn a_drain_ends_a_connection_after_its_last_answer() {
     assert!(broker.exited().await.success());
 }
 
+/// What is left of a session that an operator ends: its requests are reset with the code for that, and then its connection is closed.
+#[tokio::test]
+async fn the_end_of_a_session_is_told_by_codes() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = folder.path().join("record");
+    let authority = Authority::new();
+    let server = authority.server("server");
+    let broker = over_quic(builder().alone(), &server).backend("default", "b", stdio().record(&record).spec()).start().await;
+    let (peer, _client) = connected(&broker, &authority, json!({})).await;
+    let (_writer, mut reader) = peer.request(&call(800, "b__hang", json!({}))).await;
+    eventually("the call", || async {
+        let text = std::fs::read_to_string(&record).unwrap_or_default();
+        if text.contains("\"hang\"") { Ok(()) } else { Err(text) }
+    })
+    .await;
+    let session = broker.admin().sessions("default").await[0]["id"].as_str().unwrap().to_owned();
+    let (status, answer) = broker.admin().delete(&format!("/admin/v1/sessions/{session}")).await;
+    assert_eq!(status, 204, "{answer}");
+    assert_eq!(within("a reset", reader.received_reset()).await.unwrap(), Some(1_u32.into()));
+    let ended = within("the end", peer.connection.closed()).await;
+    assert!(matches!(&ended, quinn::ConnectionError::ApplicationClosed(closed) if closed.error_code == 5_u32.into()), "{ended}");
+}
+
+#[tokio::test]
+async fn a_client_that_closes_ends_its_session_whatever_its_code() {
+    let (broker, authority) = started().await;
+    for code in [0, 1, 7] {
+        let (peer, _client) = connected(&broker, &authority, json!({})).await;
+        assert_eq!(broker.admin().sessions("default").await.len(), 1);
+        peer.close(code);
+        broker.admin().wait_sessions("default", 0).await;
+    }
+}
+
 #[tokio::test]
 async fn every_feature_over_quic_behind() {
     let authority = Authority::new();

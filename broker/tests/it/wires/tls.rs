@@ -235,6 +235,49 @@ async fn a_session_ends_with_the_certificate_it_was_opened_with() {
 }
 
 #[tokio::test]
+async fn a_revoked_certificate_is_refused_and_what_came_by_it_ends() {
+    let authority = Authority::new();
+    let server = authority.server("server");
+    let lists = server.cert.with_file_name("revoked.pem");
+    std::fs::write(&lists, authority.revocation_list(&[3])).unwrap();
+    let config = json!({"client_ca_file": authority.ca(), "client_crl_file": lists, "client_auth": "optional"});
+    let broker = certified(listening(), &server, config)
+        .config(json!({"listen": {"quic": "127.0.0.1:0"}}))
+        .auth_required()
+        .tenant("acme")
+        .start()
+        .await;
+    let [ann, bob, eve] = [("ann", 1), ("bob", 2), ("eve", 3)].map(|(name, serial)| authority.client_numbered("acme", name, serial));
+    let refused = async |identity: &Signed| {
+        // TLS 1.3 tells a client only after its own part of the handshake.
+        if let Ok(stream) = authority.connect(broker.tcp_address().port(), Some(identity), &["mcp"]).await {
+            broker.duplex().over(Wire::lines(stream)).ended().await;
+        }
+        if let Ok(peer) = QuicPeer::connect(broker.quic_address(), &authority, Some(identity), "mcp").await {
+            let why = peer.ended().await;
+            assert!(why.to_lowercase().contains("revoked"), "{why}");
+        }
+    };
+    refused(&eve).await;
+    let (anns, bobs) = (on_every_wire(&broker, &authority, &ann).await, on_every_wire(&broker, &authority, &bob).await);
+    // A list that can not be read changes nothing.
+    std::fs::write(&lists, "nobody").unwrap();
+    broker.signal(Signal::HUP);
+    eventually("the refusal in the log", || async {
+        broker.log().contains("the configuration is not reloaded").then_some(()).ok_or_else(|| broker.log())
+    })
+    .await;
+    refused(&eve).await;
+    std::fs::write(&lists, authority.revocation_list(&[2, 3])).unwrap();
+    broker.signal(Signal::HUP);
+    all_end(bobs).await;
+    refused(&bob).await;
+    for client in &anns.0 {
+        client.result("ping", json!({})).await;
+    }
+}
+
+#[tokio::test]
 async fn clients_without_a_certificate_are_closed_where_it_is_required() {
     let authority = Authority::new();
     let required = json!({"client_ca_file": authority.ca(), "client_auth": "required"});

@@ -44,16 +44,23 @@ async fn next(source: &mut QuicSource) -> Option<Bytes> {
 #[tokio::test]
 async fn each_request_has_a_stream_and_no_stream_waits_for_another() {
     let (_listener, (connection, mut server), (client, mut control)) = pair(limits()).await;
-    let mut asked = Vec::new();
-    for number in 0..50 {
-        asked.push(client.open_request(frame(&format!("{{\"n\":{number}}}"))).await.unwrap());
-    }
-    let mut streams = Vec::new();
-    for number in 0..50 {
-        let mut stream = soon("a stream", connection.accept_request()).await.unwrap();
-        assert_eq!(stream.receive().await.unwrap().unwrap(), format!("{{\"n\":{number}}}"));
-        streams.push(stream);
-    }
+    let asking = async {
+        let mut asked = Vec::new();
+        for number in 0..50 {
+            asked.push(client.open_request(frame(&format!("{{\"n\":{number}}}"))).await.unwrap());
+        }
+        asked
+    };
+    let hearing = async {
+        let mut streams = Vec::new();
+        for number in 0..50 {
+            let mut stream = connection.accept_request().await.unwrap();
+            assert_eq!(stream.receive().await.unwrap().unwrap(), format!("{{\"n\":{number}}}"));
+            streams.push(stream);
+        }
+        streams
+    };
+    let (mut asked, streams) = soon("all streams", async { tokio::join!(asking, hearing) }).await;
     // Answered from the last to the first, with something before each answer.
     for (number, stream) in streams.into_iter().enumerate().rev() {
         let (mut sink, _cancellation) = stream.answering();
@@ -143,6 +150,30 @@ async fn a_message_cut_short_by_its_sender_is_never_taken_for_one() {
     assert!(sending.is_err());
     drop(sink);
     assert!(matches!(soon("the end", asked.source.next()).await, Err(ReadError::Cancelled | ReadError::TooLong { .. })));
+}
+
+/// As many as the limit says, whatever the client may open before the first of them is seen.
+#[tokio::test]
+async fn q_05_all_streams_may_be_open_at_once_and_none_beyond() {
+    let (_listener, (connection, _server), (client, _control)) = pair(Limits { request_streams_max: 100, ..limits() }).await;
+    let opening = async {
+        let mut open = Vec::new();
+        for number in 0..100 {
+            open.push(client.open_request(frame(&format!("{{\"n\":{number}}}"))).await.unwrap());
+        }
+        open
+    };
+    let accepting = async {
+        let mut accepted = Vec::new();
+        for number in 0..100 {
+            let mut stream = connection.accept_request().await.unwrap();
+            assert_eq!(stream.receive().await.unwrap().unwrap(), format!("{{\"n\":{number}}}"));
+            accepted.push(stream);
+        }
+        accepted
+    };
+    let (_open, _accepted) = soon("all streams", async { tokio::join!(opening, accepting) }).await;
+    assert!(client.try_open_stream().is_none(), "more streams than allowed");
 }
 
 #[tokio::test]

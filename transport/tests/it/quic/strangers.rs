@@ -10,7 +10,7 @@ use quinn::{Endpoint, TransportConfig, VarInt, crypto::rustls::QuicClientConfig}
 use rustls::pki_types::{CertificateDer, pem::PemObject};
 use tokio::sync::mpsc;
 use transport::{
-    CertificateSource, ClientAuth, ConnectError, FrameSink, FrameSource, ServerTls,
+    CertificateSource, ClientAuth, ConnectError, FrameSink, FrameSource, Goodbye, ServerTls, WriteError,
     quic::{ConnectOptions, EstablishError, Limits, QuicConnection, QuicListener, QuicSink, QuicSource, connect},
 };
 
@@ -111,6 +111,32 @@ async fn the_first_stream_is_the_control_stream_whatever_arrives_first() {
 }
 
 #[tokio::test]
+async fn a_request_whose_client_does_not_read_is_reset_with_the_code_for_that() {
+    let authority = Authority::new();
+    let (address, mut outcomes) = serve(authority.server(ClientAuth::None), Limits { stall_max: Duration::from_millis(100), ..limits() });
+    let window = VarInt::from_u32(16 * 1024);
+    let connection = raw(&authority, address, "mcp", |transport| {
+        transport.stream_receive_window(window);
+    })
+    .await
+    .unwrap();
+    let (mut control, _control_back) = connection.open_bi().await.unwrap();
+    control.write_all(b"{}\n").await.unwrap();
+    let (mut request, mut unread) = connection.open_bi().await.unwrap();
+    request.write_all(b"{}\n").await.unwrap();
+    let (server, mut source, mut control_sink) = soon("the outcome", outcomes.recv()).await.unwrap().unwrap();
+    assert_eq!(next(&mut source).await.unwrap(), "{}");
+    let (mut sink, _cancellation) = soon("the request", server.accept_request()).await.unwrap().answering();
+    let stalled = soon("the stall", sink.send_all(&mut vec![frame(&"x".repeat(1024 * 1024))])).await.unwrap_err();
+    assert!(matches!(stalled, WriteError::Stalled { .. }), "{stalled}");
+    sink.close(Goodbye::SlowReader).await;
+    assert_eq!(soon("the reset", unread.received_reset()).await.unwrap(), Some(VarInt::from_u32(7)));
+    // The connection goes on without it.
+    control_sink.send_all(&mut vec![frame("{\"still\":\"here\"}")]).await.unwrap();
+    assert!(connection.close_reason().is_none());
+}
+
+#[tokio::test]
 async fn q_01_with_many_handshakes_open_newcomers_prove_their_address_first() {
     let authority = Authority::new();
     let (address, mut outcomes) = serve(authority.server(ClientAuth::None), Limits { unproved_handshakes_max: 0, ..limits() });
@@ -190,7 +216,7 @@ async fn q_02_garbage_is_answered_with_silence() {
 #[tokio::test]
 async fn who_the_client_is_stands_in_its_certificate() {
     let authority = Authority::new();
-    let (address, mut outcomes) = serve(authority.server(ClientAuth::Required { ca: authority.ca() }), limits());
+    let (address, mut outcomes) = serve(authority.server(ClientAuth::Required { ca: authority.ca(), crl: None }), limits());
     let address = address.to_string();
     let egress = egress();
     let limits = limits();
