@@ -267,6 +267,8 @@ async fn a_flood_of_one_key_does_not_delay_another_at_a_busy_backend() {
     let backend = gated(&gate).await;
     let mut spec = backend.spec();
     spec["limits"] = json!({"calls_in_flight": 1, "calls_queued": 1000});
+    // The gate holds the first back, and who could not begin in its time at that pace is refused.
+    spec["timeouts"] = json!({"call": "10m"});
     let broker = builder()
         .alone()
         .config(json!({"overload": {"queue_delay": "0s"}}))
