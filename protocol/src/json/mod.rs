@@ -313,7 +313,7 @@ impl<'a> Walker<'a> {
     pub(crate) fn key_bytes(&self, key: Span) -> Cow<'a, [u8]> {
         let raw = key.of(self.text);
         let inner = &raw[1..raw.len() - 1]; // validated text: a key has both its quotes
-        if inner.iter().any(|byte| *byte == b'\\') {
+        if inner.contains(&b'\\') {
             return Cow::Owned(self.key_text(key).into_owned().into_bytes());
         }
         Cow::Borrowed(inner)
