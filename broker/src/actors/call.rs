@@ -173,6 +173,12 @@ impl Underway {
     }
 }
 
+impl std::fmt::Debug for Underway {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Underway").field("is_over", &self.work.is_none()).finish_non_exhaustive()
+    }
+}
+
 impl Future for Underway {
     type Output = ();
 

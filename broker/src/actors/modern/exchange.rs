@@ -156,8 +156,8 @@ impl Visitor {
         }
         let stream = session.open_stream(vec![id.clone()], 0);
         let reader = stream.read_from(0).map_err(|_| Refusal::new(ErrorKind::Internal, "a new stream can not be read"))?;
-        let waiting = UnderWay::new(lease, id, reader);
-        session.submit(message, &stream)?;
+        let mut waiting = UnderWay::new(lease, id, reader);
+        waiting.carry_out(session.take(message, &stream)?);
         Ok(waiting)
     }
 }
@@ -182,6 +182,13 @@ impl Exchange {
 
     pub fn shared(&self) -> &Arc<crate::actors::shared::Shared> {
         &self.visitor.shared
+    }
+
+    /// Whoever asks for what comes next does so when its client has read what came: nothing waits for that.
+    pub fn let_go(&mut self) {
+        if let Some(waiting) = &mut self.waiting {
+            waiting.let_go();
+        }
     }
 
     /// What comes next. Cancel-safe: a dropped call loses nothing.
@@ -329,7 +336,8 @@ impl Exchange {
         Some(self.park(asked, waiting))
     }
 
-    fn park(&mut self, questions: Vec<Asked>, waiting: Option<UnderWay>) -> Step {
+    fn park(&mut self, questions: Vec<Asked>, mut waiting: Option<UnderWay>) -> Step {
+        waiting.iter_mut().for_each(UnderWay::let_go);
         let round = self.round + 1;
         if round > INPUT_ROUNDS_MAX {
             let text = format!("the backend asked for input {INPUT_ROUNDS_MAX} times, which is the limit");

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use super::{parked::answer_frame, stand_in::Lease};
 use crate::{
     actors::{
-        call::Call,
+        call::{Call, Underway},
         session::Session,
         stream::{Next, Reader},
         tasks::{Tasks, Unheard},
@@ -28,16 +28,31 @@ pub struct UnderWay {
     lease: Lease,
     id: RequestId,
     reader: Reader,
+    /// The call itself, as long as whoever waits for it carries it out.
+    call: Option<Underway>,
 }
 
 impl UnderWay {
     pub(super) fn new(lease: Lease, id: RequestId, reader: Reader) -> Self {
-        Self { lease, id, reader }
+        Self { lease, id, reader, call: None }
+    }
+
+    /// Its call is carried out by who waits for what comes of it.
+    pub(super) fn carry_out(&mut self, call: Option<Underway>) {
+        self.call = call;
+    }
+
+    /// Nobody may wait for it for a while: its call goes on by itself.
+    pub(super) fn let_go(&mut self) {
+        self.call = None;
     }
 
     /// What comes of it next. Cancel-safe.
     pub async fn next(&mut self) -> Next {
-        let next = self.reader.next().await;
+        let next = match &mut self.call {
+            Some(call) => self.reader.next_beside(call).await,
+            None => self.reader.next().await,
+        };
         if matches!(next, Next::Event(_)) {
             self.lease.prove();
         }
@@ -121,7 +136,8 @@ impl Promoting {
     }
 
     /// Begins to make a task of it: whoever goes away meanwhile takes the call, or the task, along.
-    pub(super) fn attempt(&mut self, request: &super::Request, under_way: UnderWay) {
+    pub(super) fn attempt(&mut self, request: &super::Request, mut under_way: UnderWay) {
+        under_way.let_go();
         let (tell, attempt) = oneshot::channel();
         self.attempt = Some(attempt);
         let (call, message) = (self.call.clone(), modern::for_session(&request.message, &under_way.id));

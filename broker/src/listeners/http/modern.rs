@@ -201,6 +201,7 @@ async fn exchanged(mut exchange: Exchange) -> Response<Body> {
         Ok(Step::Over) => return answer::json(StatusCode::OK, exchange.given_up()),
         Err(_) => None,
     };
+    exchange.let_go();
     let steps = stream::unfold((Some(exchange), first), move |(exchange, first)| {
         let shared = shared.clone();
         async move {
