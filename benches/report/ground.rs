@@ -11,6 +11,7 @@ use anyhow::{Context as _, ensure};
 use benches::Scale;
 use loadtest::{
     backend::{Backend, Offer},
+    era::Era,
     mix::{Mix, Operation},
     profile::{Loop, Profile},
     run::Load,
@@ -102,6 +103,7 @@ pub(crate) fn load(way: &Way, connections: usize, bytes: usize, time: Duration) 
     let phase = Phase { time: time + warm_up, from: 0.0, to: 0.0 };
     let profile = Profile {
         kind: Loop::Closed,
+        era: Era::default(),
         sessions: connections,
         in_flight: 1,
         schedule: Schedule::new(vec![phase]),

@@ -2,10 +2,11 @@
 //! nothing, in turns; lists beside nginx with a file; a crowded broker beside an empty one; starts and new sessions.
 //!
 //! The broker and nginx share one processor, load and backend another, where there are two. `--write` puts the tables into
-//! docs/performance.md.
+//! docs/performance.md, `--only` makes one of them.
 
 mod calls;
 mod crowd;
+mod eras;
 mod ground;
 mod lists;
 mod openings;
@@ -17,6 +18,7 @@ use benches::Scale;
 
 use crate::ground::{Core, Ground};
 
+const PARTS: [&str; 5] = ["calls", "eras", "lists", "crowd", "openings"];
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/performance.md");
 const BEGIN: &str = "<!-- report -->\n";
 const END: &str = "<!-- end of report -->";
@@ -30,11 +32,20 @@ fn main() -> ExitCode {
 async fn report(scale: Scale) -> anyhow::Result<()> {
     let ground = Ground::start(scale).await?;
     let mut report = Report::default();
-    report.add("calls", calls::table(&ground, scale).await);
-    report.add("lists", lists::table(&ground, scale).await);
-    report.add("crowd", crowd::table(&ground, scale).await);
-    report.add("openings", openings::table(&ground, scale).await);
-    if std::env::args().any(|argument| argument == "--write") && scale == Scale::Full {
+    let only = std::env::args().skip_while(|argument| argument != "--only").nth(1);
+    let is_wanted = |name: &str| only.as_deref().is_none_or(|only| only == name);
+    ensure!(only.is_none() || PARTS.iter().any(|name| is_wanted(name)), "--only takes one of {}", PARTS.join(", "));
+    for name in PARTS.into_iter().filter(|name| is_wanted(name)) {
+        let table = match name {
+            "calls" => calls::table(&ground, scale).await,
+            "eras" => eras::table(&ground, scale).await,
+            "lists" => lists::table(&ground, scale).await,
+            "crowd" => crowd::table(&ground, scale).await,
+            _ => openings::table(&ground, scale).await,
+        };
+        report.add(name, table);
+    }
+    if std::env::args().any(|argument| argument == "--write") && scale == Scale::Full && only.is_none() {
         write(Path::new(PAGE), &report.text)?;
     }
     ensure!(report.failed.is_empty(), "{}", report.failed.join("\n"));

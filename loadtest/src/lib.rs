@@ -8,6 +8,7 @@
 pub mod answer;
 pub mod backend;
 pub mod compare;
+pub mod era;
 pub mod findings;
 pub mod histogram;
 pub mod mix;

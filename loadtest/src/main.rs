@@ -11,6 +11,7 @@ use clap::{Args, Parser, Subcommand};
 use loadtest::{
     backend::{self, Backend, Offer},
     compare,
+    era::Era,
     profile::Profile,
     progress::Shown,
     report::{self, Report},
@@ -65,6 +66,9 @@ struct Common {
     /// File with an API key in each line.
     #[arg(long)]
     key_file: Option<PathBuf>,
+    /// Revision that is spoken, whatever the profile says.
+    #[arg(long)]
+    era: Option<Era>,
     /// Authorities to trust beside the system's (PEM), for tls, wss and quic.
     #[arg(long)]
     ca: Option<PathBuf>,
@@ -100,6 +104,9 @@ struct CompareArgs {
     pids_a: Vec<u32>,
     #[arg(long = "pid-b")]
     pids_b: Vec<u32>,
+    /// Revision that is spoken with the second target, if it is another one there.
+    #[arg(long)]
+    era_b: Option<Era>,
     /// How often each of them has its turn.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
@@ -163,10 +170,10 @@ async fn execute(command: Command) -> anyhow::Result<bool> {
 }
 
 impl Common {
-    fn profile(&self) -> anyhow::Result<Profile> {
+    fn profile(&self, era: Option<Era>) -> anyhow::Result<Profile> {
         let path = self.profile.display();
         let text = std::fs::read_to_string(&self.profile).with_context(|| format!("can not read {path}"))?;
-        Profile::parse(&text).map_err(|faults| anyhow::anyhow!("{path} is no good profile:\n{faults}"))
+        Profile::parse_for(era.or(self.era), &text).map_err(|faults| anyhow::anyhow!("{path} is no good profile:\n{faults}"))
     }
 
     fn keys(&self) -> anyhow::Result<Vec<String>> {
@@ -178,15 +185,16 @@ impl Common {
         Ok(keys)
     }
 
-    fn load(&self, target: Target, pids: Vec<u32>) -> anyhow::Result<Load> {
-        let profile = self.profile()?;
+    fn load(&self, target: Target, era: Option<Era>, pids: Vec<u32>) -> anyhow::Result<Load> {
+        let profile = self.profile(era)?;
         let tls = ClientTlsFiles { ca: self.ca.clone(), ..ClientTlsFiles::default() };
-        Ok(Load { site: Site::new(target, &tls, profile.timeout)?, profile, keys: self.keys()?, pids })
+        let site = Site::new(target, &tls, profile.timeout)?.speaking(profile.era);
+        Ok(Load { site, profile, keys: self.keys()?, pids })
     }
 }
 
 async fn load_one(arguments: RunArgs) -> anyhow::Result<bool> {
-    let load = arguments.common.load(arguments.target, arguments.pids)?;
+    let load = arguments.common.load(arguments.target, None, arguments.pids)?;
     let shown = Shown::default();
     let mut report = run::run(&load, |progress| shown.show(progress)).await?;
     shown.done();
@@ -203,8 +211,8 @@ async fn load_one(arguments: RunArgs) -> anyhow::Result<bool> {
 }
 
 async fn load_two(arguments: CompareArgs) -> anyhow::Result<bool> {
-    let CompareArgs { a, b, common, pids_a, pids_b, rounds, html } = arguments;
-    let loads = [common.load(a, pids_a)?, common.load(b, pids_b)?];
+    let CompareArgs { a, b, common, pids_a, pids_b, era_b, rounds, html } = arguments;
+    let loads = [common.load(a, None, pids_a)?, common.load(b, era_b, pids_b)?];
     let shown = Shown::default();
     let rounds = compare::in_turns(&loads, rounds, |progress| shown.show(progress)).await?;
     shown.done();

@@ -2,11 +2,11 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use bytes::Bytes;
 use serde_json::{Value, json};
 
 use crate::{
     answer::{self, Answer},
+    era::is_complete,
     findings::{Wrong, excerpt},
     mix::Operation,
     wire::{Lane, NoAnswer},
@@ -34,23 +34,23 @@ pub async fn perform(operation: &Operation, number: u64, lane: &mut Lane, known:
         Operation::Call { tool, bytes } => {
             let text = payload(number, size(bytes, number));
             let params = format!(r#"{{"name":"{tool}","arguments":{{"text":"{text}"}}}}"#);
-            let answered = ask(lane, "tools/call", &params, |answer| echoes(answer, &text)).await;
+            let answered = ask(lane, ("tools/call", Some(tool)), &params, |answer| echoes(answer, &text)).await;
             answered.map_or_else(|ended| ended, |_| Ended::Well)
         }
         Operation::ListTools => {
-            let listed = ask(lane, "tools/list", "{}", |answer| lists(answer, known)).await;
+            let listed = ask(lane, ("tools/list", None), "{}", |answer| lists(answer, known)).await;
             listed.map_or_else(|ended| ended, |_| Ended::Well)
         }
         Operation::Read { uri } => {
             let params = json!({"uri": uri}).to_string();
-            let read = ask(lane, "resources/read", &params, |answer| holds(answer, uri)).await;
+            let read = ask(lane, ("resources/read", Some(uri)), &params, |answer| holds(answer, uri)).await;
             read.map_or_else(|ended| ended, |_| Ended::Well)
         }
-        Operation::Ping => ask(lane, "ping", "{}", is_result).await.map_or_else(|ended| ended, |_| Ended::Well),
+        Operation::Ping => ask(lane, ("ping", None), "{}", is_result).await.map_or_else(|ended| ended, |_| Ended::Well),
         Operation::Subscribe { uri } => {
             let params = json!({"uri": uri}).to_string();
             for method in ["resources/subscribe", "resources/unsubscribe"] {
-                if let Err(ended) = ask(lane, method, &params, is_result).await {
+                if let Err(ended) = ask(lane, (method, None), &params, is_result).await {
                     return ended;
                 }
             }
@@ -63,7 +63,7 @@ pub async fn perform(operation: &Operation, number: u64, lane: &mut Lane, known:
 async fn task(tool: &str, text: &str, lane: &mut Lane) -> Ended {
     let params = format!(r#"{{"name":"{tool}","arguments":{{"text":"{text}"}},"task":{{"ttl":60000}}}}"#);
     let id = |result: &Value| result["task"]["taskId"].as_str().map(|id| json!({"taskId": id}).to_string());
-    let made = ask(lane, "tools/call", &params, |frame| {
+    let made = ask(lane, ("tools/call", Some(tool)), &params, |frame| {
         let answer = answer::read(frame)?;
         (answer.error.is_some() || id(answer.result.as_ref()?).is_some()).then_some(answer)
     });
@@ -71,15 +71,15 @@ async fn task(tool: &str, text: &str, lane: &mut Lane) -> Ended {
         Ok(result) => id(&result),
         Err(ended) => return ended,
     };
-    let collected = ask(lane, "tasks/result", &made.unwrap_or_default(), |answer| echoes(answer, text)).await;
+    let collected = ask(lane, ("tasks/result", None), &made.unwrap_or_default(), |answer| echoes(answer, text)).await;
     collected.map_or_else(|ended| ended, |_| Ended::Well)
 }
 
-/// Sends a request; the result, if `check` finds the answer to be one of this method, or an error.
-async fn ask(lane: &mut Lane, method: &str, params: &str, check: impl Fn(&[u8]) -> Option<Answer>) -> Result<Value, Ended> {
-    let id = lane.next_id();
-    let request = Bytes::from(format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#));
-    let frame = match lane.call(id, request).await {
+/// Sends a request; the result, if `check` finds the answer to be one of this method, or an error. `about`: the method, and
+/// the name of what it is about.
+async fn ask(lane: &mut Lane, about: (&str, Option<&str>), params: &str, check: impl Fn(&[u8]) -> Option<Answer>) -> Result<Value, Ended> {
+    let (id, era, (method, name)) = (lane.next_id(), lane.site().era, about);
+    let frame = match lane.ask(id, method, name, params).await {
         Ok(frame) => frame,
         Err(NoAnswer::Status(status)) => return Err(Ended::Refused(format!("HTTP {status}"))),
         Err(NoAnswer::Wrong) => return Err(Ended::Wrong),
@@ -88,7 +88,8 @@ async fn ask(lane: &mut Lane, method: &str, params: &str, check: impl Fn(&[u8]) 
             return Err(Ended::Wrong);
         }
     };
-    match check(&frame) {
+    let right = check(&frame).filter(|answer| answer.result.as_ref().is_none_or(|result| is_complete(era, result)));
+    match right {
         Some(Answer { error: Some(refused), .. }) => Err(Ended::Refused(format!("code {}", refused.code))),
         Some(Answer { result, .. }) => Ok(result.unwrap_or_default()),
         None => {

@@ -7,6 +7,7 @@ use std::{fmt, time::Duration};
 use serde::Deserialize;
 
 use crate::{
+    era::Era,
     mix::{Mix, Operation},
     schedule::{Phase, Schedule},
 };
@@ -25,6 +26,7 @@ pub enum Loop {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Profile {
     pub kind: Loop,
+    pub era: Era,
     pub sessions: usize,
     /// Requests at the same time in each session.
     pub in_flight: usize,
@@ -58,6 +60,8 @@ impl fmt::Display for ProfileFaults {
 struct File {
     #[serde(default, rename = "loop")]
     kind: Loop,
+    #[serde(default)]
+    era: Era,
     #[serde(default = "one")]
     sessions: usize,
     #[serde(default = "one")]
@@ -121,12 +125,19 @@ const RATE_MAX: f64 = 10_000_000.0;
 const PAYLOAD_BYTES_MAX: usize = 64 * 1024 * 1024;
 const PAYLOAD_BYTES_DEFAULT: usize = 256;
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
+const NEED_SESSIONS: [&str; 3] = ["ping", "subscription", "task"];
 const METHODS: &str = "tools/call, tools/list, resources/read, ping, subscription, task";
 
 impl Profile {
     /// Reads the text of a file.
     pub fn parse(text: &str) -> Result<Self, ProfileFaults> {
-        let file: File = serde_saphyr::from_str(text).map_err(|error| ProfileFaults(vec![error.to_string()]))?;
+        Self::parse_for(None, text)
+    }
+
+    /// The same, for an era that the file need not name.
+    pub fn parse_for(era: Option<Era>, text: &str) -> Result<Self, ProfileFaults> {
+        let mut file: File = serde_saphyr::from_str(text).map_err(|error| ProfileFaults(vec![error.to_string()]))?;
+        file.era = era.unwrap_or(file.era);
         let mut faults = Vec::new();
         let profile = file.checked(&mut faults);
         if faults.is_empty() { Ok(profile) } else { Err(ProfileFaults(faults)) }
@@ -139,6 +150,9 @@ impl Profile {
 
 impl File {
     fn checked(self, faults: &mut Vec<String>) -> Profile {
+        if self.era == Era::Alone {
+            self.fits_without_sessions(faults);
+        }
         within("sessions", self.sessions, SESSIONS_MAX, faults);
         within("in_flight", self.in_flight, IN_FLIGHT_MAX, faults);
         if !(0.0..=1.0).contains(&self.refused_max) {
@@ -160,6 +174,7 @@ impl File {
         let operations = self.mix.into_iter().enumerate().map(|(place, entry)| entry.checked(&format!("mix[{place}]"), faults));
         Profile {
             kind: self.kind,
+            era: self.era,
             sessions: self.sessions,
             in_flight: self.in_flight,
             schedule,
@@ -168,6 +183,17 @@ impl File {
             mix: Mix::new(operations.collect()),
             refused_max: self.refused_max,
             listen: self.listen,
+        }
+    }
+}
+
+impl File {
+    fn fits_without_sessions(&self, faults: &mut Vec<String>) {
+        for (place, entry) in self.mix.iter().enumerate().filter(|(_, entry)| NEED_SESSIONS.contains(&entry.method.as_str())) {
+            faults.push(format!("mix[{place}].method: {} is not in 2026-07-28; leave it out, or say `era: 2025-11-25`", entry.method));
+        }
+        if self.listen {
+            faults.push("listen: there is no GET stream in 2026-07-28; leave it out, or say `era: 2025-11-25`".to_owned());
         }
     }
 }

@@ -11,6 +11,7 @@ use crate::envelope::Message;
 use crate::error::{ErrorKind, Refusal};
 use crate::json::{Document, Limits, Value, ValueKind, quote_into};
 use crate::method::{ClientCapability, Method, ServerCapability};
+use crate::modern::EXTENSION_TASKS;
 use crate::version::Version;
 
 /// What a client declared in `initialize`.
@@ -41,11 +42,16 @@ pub struct ClientCapabilities {
     pub tasks_sampling: bool,
     /// `tasks.requests.elicitation.create`
     pub tasks_elicitation: bool,
+    /// `extensions["io.modelcontextprotocol/tasks"]`, of 2026-07-28
+    pub extension_tasks: bool,
 }
 
 impl ClientCapabilities {
     /// Reads the `capabilities` object of a client.
     pub fn parse(text: &[u8]) -> Result<Self, Refusal> {
+        if text == b"{}" {
+            return Ok(Self::none()); // what most requests say that say it again each time
+        }
         let document = parse_object(text)?;
         let root = document.root();
         let has = |path: &[&str]| declared(root, path);
@@ -65,6 +71,7 @@ impl ClientCapabilities {
             tasks_cancel: has(&["tasks", "cancel"]),
             tasks_sampling: has(&["tasks", "requests", "sampling", "createMessage"]),
             tasks_elicitation: has(&["tasks", "requests", "elicitation", "create"]),
+            extension_tasks: has(&["extensions", EXTENSION_TASKS]),
         })
     }
 
@@ -84,6 +91,33 @@ impl ClientCapabilities {
             tasks_cancel: false,
             tasks_sampling: false,
             tasks_elicitation: false,
+            extension_tasks: false,
+        }
+    }
+
+    /// The same as far as servers before 2026-07-28 know it, always in the same words.
+    pub fn known_before_modern(&self) -> Self {
+        let mut raw = String::from("{");
+        let mut part = |name: &str, declared: bool, members: [(&str, bool); 2]| {
+            if declared {
+                let members: Vec<String> = members.iter().filter(|(_, set)| *set).map(|(member, _)| format!("\"{member}\":{{}}")).collect();
+                let comma = if raw.len() > 1 { "," } else { "" };
+                raw.push_str(&format!("{comma}\"{name}\":{{{}}}", members.join(",")));
+            }
+        };
+        part("elicitation", self.elicitation(), [("form", self.elicitation_form), ("url", self.elicitation_url)]);
+        part("roots", self.roots, [("", false), ("", false)]);
+        part("sampling", self.sampling, [("context", self.sampling_context), ("tools", self.sampling_tools)]);
+        raw.push('}');
+        Self {
+            raw: if raw.len() == 2 { Bytes::from_static(b"{}") } else { raw.into() },
+            roots: self.roots,
+            sampling: self.sampling,
+            sampling_tools: self.sampling_tools,
+            sampling_context: self.sampling_context,
+            elicitation_form: self.elicitation_form,
+            elicitation_url: self.elicitation_url,
+            ..Self::none()
         }
     }
 

@@ -137,6 +137,12 @@ impl Message {
         self.text(self.method_span).unwrap_or_default()
     }
 
+    /// Every place in it that is known.
+    pub(crate) fn places(&mut self) -> impl Iterator<Item = &mut Option<Span>> {
+        let own = [&mut self.id_span, &mut self.method_span, &mut self.params, &mut self.result, &mut self.error];
+        own.into_iter().chain(self.fields.places())
+    }
+
     /// Whether it is in the form of 2026-07-28, which needs no session.
     pub fn is_modern(&self) -> bool {
         self.fields.meta_protocol_version.is_some()
@@ -402,25 +408,40 @@ fn completion_reference(walker: &mut Walker<'_>, fields: &mut Fields, duplicate:
 }
 
 fn meta(walker: &mut Walker<'_>, fields: &mut Fields, duplicate: &mut Option<&'static str>) -> Span {
-    object(walker, |walker, key| match key {
-        b"progressToken" => set(&mut fields.meta_progress_token, walker.skip(), "_meta.progressToken", duplicate),
-        b"traceparent" => set(&mut fields.meta_traceparent, walker.skip(), "_meta.traceparent", duplicate),
-        b"tracestate" => set(&mut fields.meta_tracestate, walker.skip(), "_meta.tracestate", duplicate),
-        b"baggage" => set(&mut fields.meta_baggage, walker.skip(), "_meta.baggage", duplicate),
-        b"dev.mcp-broker/token" => {
-            fields.meta_has_own = true;
-            set(&mut fields.meta_token, walker.skip(), "_meta[\"dev.mcp-broker/token\"]", duplicate);
+    object(walker, |walker, key| {
+        if let Some((slot, name)) = hop_meta(fields, key) {
+            return set(slot, walker.skip(), name, duplicate);
         }
-        b"io.modelcontextprotocol/protocolVersion" => {
-            set(&mut fields.meta_protocol_version, walker.skip(), "_meta[\"io.modelcontextprotocol/protocolVersion\"]", duplicate);
+        fields.meta_has_more = true;
+        match key {
+            b"progressToken" => set(&mut fields.meta_progress_token, walker.skip(), "_meta.progressToken", duplicate),
+            b"traceparent" => set(&mut fields.meta_traceparent, walker.skip(), "_meta.traceparent", duplicate),
+            b"tracestate" => set(&mut fields.meta_tracestate, walker.skip(), "_meta.tracestate", duplicate),
+            b"baggage" => set(&mut fields.meta_baggage, walker.skip(), "_meta.baggage", duplicate),
+            b"dev.mcp-broker/token" => {
+                fields.meta_has_own = true;
+                set(&mut fields.meta_token, walker.skip(), "_meta[\"dev.mcp-broker/token\"]", duplicate);
+            }
+            b"io.modelcontextprotocol/related-task" => {
+                let name = "_meta[\"io.modelcontextprotocol/related-task\"].taskId";
+                task_reference(walker, &mut fields.meta_related_task_id, name, duplicate);
+            }
+            key => {
+                fields.meta_has_own |= key.starts_with(OWN_META.as_bytes());
+                walker.skip();
+            }
         }
-        b"io.modelcontextprotocol/related-task" => {
-            task_reference(walker, &mut fields.meta_related_task_id, "_meta[\"io.modelcontextprotocol/related-task\"].taskId", duplicate);
-        }
-        key => {
-            fields.meta_has_own |= key.starts_with(OWN_META.as_bytes());
-            walker.skip();
-        }
+    })
+}
+
+/// Where what two neighbours say to each other is noted, and its name ([`crate::modern::HOP_META`]).
+fn hop_meta<'a>(fields: &'a mut Fields, key: &[u8]) -> Option<(&'a mut Option<Span>, &'static str)> {
+    Some(match key.strip_prefix(b"io.modelcontextprotocol/")? {
+        b"protocolVersion" => (&mut fields.meta_protocol_version, "_meta[\"io.modelcontextprotocol/protocolVersion\"]"),
+        b"clientCapabilities" => (&mut fields.meta_client_capabilities, "_meta[\"io.modelcontextprotocol/clientCapabilities\"]"),
+        b"clientInfo" => (&mut fields.meta_client_info, "_meta[\"io.modelcontextprotocol/clientInfo\"]"),
+        b"logLevel" => (&mut fields.meta_log_level, "_meta[\"io.modelcontextprotocol/logLevel\"]"),
+        _ => return None,
     })
 }
 

@@ -151,6 +151,41 @@ impl<'a> Splice<'a> {
         out.into()
     }
 
+    /// The edited message. What it says is told from the edits where they neither add anything nor reach into a part that is
+    /// read, so that nobody has to read it again; otherwise `Err` is its text. `message` is what the text says, but for
+    /// values that are replaced.
+    pub fn finish_message(&mut self, message: Message) -> Result<Message, Bytes> {
+        let adds = self.new_meta.is_some() || !self.added.is_empty() || self.edits.iter().any(|edit| edit.span.is_empty());
+        let frame = self.finish();
+        if adds {
+            return Err(frame);
+        }
+        let mut edited = Message { frame, ..message };
+        let all = edited.places().all(|place| match place {
+            Some(span) => self.moved(*span).is_some_and(|moved| {
+                *span = moved;
+                true
+            }),
+            None => true,
+        });
+        if all { Ok(edited) } else { Err(edited.frame) }
+    }
+
+    /// Where a part is after the edits, which are sorted by now. `None`: it is not there as it was.
+    fn moved(&self, span: Span) -> Option<Span> {
+        let (mut start, mut end) = (i64::from(span.start), i64::from(span.end));
+        for edit in self.edits.iter().take_while(|edit| edit.span.start < span.end) {
+            let grown = i64::try_from(edit.text.len()).ok()? - i64::try_from(edit.span.len()).ok()?;
+            let is_inside = edit.span.start >= span.start && edit.span.end <= span.end;
+            match () {
+                () if edit.span.end <= span.start => (start, end) = (start + grown, end + grown),
+                () if is_inside => end += grown,
+                () => return None,
+            }
+        }
+        Some(Span { start: u32::try_from(start).ok()?, end: u32::try_from(end).ok()? })
+    }
+
     fn added_to(&mut self, object: Span) -> &mut Vec<u8> {
         let at = self.added.iter().position(|added| added.object == object).unwrap_or_else(|| {
             self.added.push(NewMembers { object, text: Vec::new() });

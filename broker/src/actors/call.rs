@@ -96,6 +96,8 @@ pub struct Call {
     pub observed: Option<Arc<Request>>,
     /// Its client takes a task for an answer.
     pub handover: Option<Handover>,
+    /// What was told, for whoever has to tell it in other words.
+    answer_told: Mutex<Option<Message>>,
 }
 
 /// How a call becomes a task.
@@ -160,6 +162,7 @@ impl Handover {
 /// costs no task and no waking of one by another. Dropped before its end it goes on as a task (MCP 2025-11-25, Transports: a
 /// client that hangs up cancels nothing).
 pub struct Underway {
+    call: Option<Arc<Call>>,
     /// `None` once it is over. On the heap, so that it is not moved on its way.
     work: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     running: TaskTracker,
@@ -169,7 +172,17 @@ pub struct Underway {
 
 impl Underway {
     pub(super) fn new(work: Pin<Box<dyn Future<Output = ()> + Send>>, running: &TaskTracker) -> Self {
-        Self { work: Some(work), running: running.clone(), _running: running.token() }
+        Self { call: None, work: Some(work), running: running.clone(), _running: running.token() }
+    }
+
+    /// Whose it is.
+    pub(super) fn of(mut self, call: Arc<Call>) -> Self {
+        self.call = Some(call);
+        self
+    }
+
+    pub(super) fn call(&self) -> Option<&Arc<Call>> {
+        self.call.as_ref()
     }
 }
 
@@ -256,6 +269,7 @@ impl Call {
             sent_ms: AtomicU64::new(0),
             observed: request::current(),
             handover: (session.becomes_tasks && method == Method::ToolsCall).then(Handover::default),
+            answer_told: Mutex::new(None),
         })
     }
 
@@ -274,6 +288,11 @@ impl Call {
         };
         // Who has given up gets none, though it came with the same waking.
         self.settle(if self.cancelled.is_cancelled() { Ending::Cancelled } else { ending });
+    }
+
+    /// What was told as `frame`, so that it need not be read again.
+    pub fn take_told(&self, frame: &Bytes) -> Option<Message> {
+        lock(&self.answer_told).take().filter(|told| told.frame.as_ptr() == frame.as_ptr() && told.frame.len() == frame.len())
     }
 
     /// The client (or the end of its session) wants no answer any more.
@@ -421,7 +440,7 @@ impl Call {
 
     fn answer(self: &Arc<Self>, ending: Ending) -> Option<Bytes> {
         match ending {
-            Ending::Answered(answer) => Some(self.for_client(&answer)),
+            Ending::Answered(answer) => Some(self.for_client(answer)),
             Ending::Refused(refusal) => Some(self.session.refusal_frame(&refusal, Some(&self.client_id))),
             Ending::TimedOut => {
                 let refusal = match *lock(&self.sent) {
@@ -438,22 +457,33 @@ impl Call {
     }
 
     /// The backend's answer with everything it names put back into the client's terms.
-    fn for_client(self: &Arc<Self>, answer: &Message) -> Bytes {
-        let mut splice = Splice::new(&answer.frame);
+    fn for_client(self: &Arc<Self>, mut answer: Message) -> Bytes {
+        let frame = answer.frame.clone();
+        let mut splice = Splice::new(&frame);
         if let Some(span) = answer.id_span {
-            splice.replace(span, self.client_id.raw().to_vec());
+            splice.replace(span, self.client_id.raw());
         }
-        exposure::expose_answer(answer, &self.backend, &self.session.endpoint, &mut splice);
+        exposure::expose_answer(&answer, &self.backend, &self.session.endpoint, &mut splice);
         if answer.bytes(answer.fields.error_code) == Some(b"-32042") {
-            if let Some(told) = self.urls_as_result(answer) {
+            if let Some(told) = self.urls_as_result(&answer) {
                 return told;
             }
-            self.session.note_elicitations_required(answer);
+            self.session.note_elicitations_required(&answer);
         }
         if self.method == Method::CompletionComplete {
-            completion::limit_values(answer, &mut splice);
+            completion::limit_values(&answer, &mut splice);
         }
-        self.session.reader().answer(self.method, splice.finish())
+        let told = if self.session.kept {
+            splice.finish()
+        } else {
+            // Whoever stands behind the session tells it once more, in the words of its client's revision.
+            answer.id = Some(self.client_id.clone());
+            match splice.finish_message(answer) {
+                Ok(told) => lock(&self.answer_told).insert(told).frame.clone(),
+                Err(frame) => frame,
+            }
+        };
+        self.session.reader().answer(self.method, told)
     }
 
     /// An error that asks for URLs to be opened, for a client that can not be asked so. One without a session says with each

@@ -37,6 +37,12 @@ pub(super) enum Reaction {
 
 /// The request, if it is one that is served here.
 pub(super) fn admitted(broker: &Broker, message: Message) -> Result<Request, Refusal> {
+    let meta = meta_of(broker, &message)?;
+    Request::read(message, meta)
+}
+
+/// What a request says of itself, if it is one that is served here.
+pub(super) fn meta_of(broker: &Broker, message: &Message) -> Result<RequestMeta, Refusal> {
     let compat = &broker.shared.config.compat;
     if !compat.eras.has_modern() {
         return Err(Refusal::new(ErrorKind::UnsupportedEra, "this endpoint speaks MCP up to 2025-11-25: open a session with initialize"));
@@ -45,12 +51,12 @@ pub(super) fn admitted(broker: &Broker, message: Message) -> Result<Request, Ref
         let text = "in 2026-07-28 clients answer nothing: send the request again with inputResponses";
         return Err(Refusal::new(ErrorKind::InvalidRequest, text));
     }
-    let meta = RequestMeta::read(&message, compat.versions())?;
+    let meta = RequestMeta::read(message, compat.versions())?;
     if !is_request(message.method) {
         let method = json::quote(&message.method_text().chars().take(100).collect::<String>());
         return Err(Refusal::new(ErrorKind::MethodNotFound, format!("{method} is no method of 2026-07-28 that is served here")));
     }
-    Request::read(message, meta)
+    Ok(meta)
 }
 
 /// Begins what is asked for. An `Err` is the answer, and nothing was begun.

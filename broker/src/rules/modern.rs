@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use aws_lc_rs::digest;
 use bytes::Bytes;
 use protocol::{
-    capabilities::ClientCapabilities,
     envelope::{Kind, Message},
     error::{ErrorKind, Refusal},
     handshake,
@@ -32,47 +31,33 @@ const RETRY_MEMBERS: [&str; 3] = ["inputResponses", "requestState", "task"];
 
 /// The request as a session takes it, under another id.
 pub fn for_session(message: &Message, id: &RequestId) -> Result<Message, Refusal> {
+    let fields = &message.fields;
+    let goes_on = fields.input_responses.is_some() || fields.request_state.is_some() || fields.task.is_some();
     let mut splice = Splice::new(&message.frame);
     if let Some(span) = message.id_span {
-        splice.replace(span, id.raw().to_vec());
+        splice.replace(span, id.raw());
     }
-    if let Some(meta) = message.fields.meta {
-        splice.retain_members(meta, |key| !HOP_META.contains(&key));
+    if let Some(meta) = fields.meta {
+        if !fields.meta_has_more {
+            splice.replace(meta, &b"{}"[..]);
+        } else {
+            splice.retain_members(meta, |key| !HOP_META.contains(&key));
+        }
     }
-    let mut request = decoded(splice.finish())?;
-    let fields = &request.fields;
-    if fields.input_responses.is_some() || fields.request_state.is_some() || fields.task.is_some() {
+    if goes_on {
+        let request = decoded(splice.finish())?;
         let params = request.params.ok_or_else(|| Refusal::new(ErrorKind::InvalidParams, "params is missing"))?;
-        let frame = Splice::new(&request.frame).retain_members(params, |key| !RETRY_MEMBERS.contains(&key)).finish();
-        request = decoded(frame)?;
+        return decoded(Splice::new(&request.frame).retain_members(params, |key| !RETRY_MEMBERS.contains(&key)).finish());
     }
-    Ok(request)
+    let mut request = message.clone();
+    request.id = Some(id.clone());
+    request.fields.forget_hop_meta();
+    splice.finish_message(request).or_else(decoded)
 }
 
 fn decoded(frame: Bytes) -> Result<Message, Refusal> {
     let limits = json::Limits { bytes_max: frame.len(), ..json::Limits::default() };
     Message::decode(frame, &limits).map_err(|rejected| rejected.refusal)
-}
-
-/// The client's capabilities as far as servers of earlier revisions know them, always in the same words: who can be asked
-/// the same shares links.
-pub fn for_legacy(client: &ClientCapabilities) -> ClientCapabilities {
-    let mut root = serde_json::Map::new();
-    let mut part = |name: &str, members: &[(&str, bool)]| {
-        let members = members.iter().filter(|(_, set)| *set).map(|(name, _)| ((*name).to_owned(), serde_json::json!({})));
-        root.insert(name.to_owned(), serde_json::Value::Object(members.collect()));
-    };
-    if client.elicitation() {
-        part("elicitation", &[("form", client.elicitation_form), ("url", client.elicitation_url)]);
-    }
-    if client.roots {
-        part("roots", &[]);
-    }
-    if client.sampling {
-        part("sampling", &[("context", client.sampling_context), ("tools", client.sampling_tools)]);
-    }
-    let text = serde_json::Value::Object(root).to_string();
-    ClientCapabilities::parse(text.as_bytes()).unwrap_or_else(|_| ClientCapabilities::none())
 }
 
 /// Tells two requests apart that differ in more than id, `_meta` and what is about a try before.
@@ -99,16 +84,15 @@ pub struct Answer {
 }
 
 /// What the client gets as its answer, under its own id.
-pub fn answer(frame: &Bytes, id: &RequestId, cache: Option<CacheHint>, server_info: &[u8]) -> Option<Answer> {
-    let message = decoded(frame.clone()).ok()?;
+pub fn answer(message: &Message, id: &RequestId, cache: Option<CacheHint>, server_info: &[u8]) -> Answer {
     let mut splice = Splice::new(&message.frame);
     if let Some(span) = message.id_span {
-        splice.replace(span, id.raw().to_vec());
+        splice.replace(span, id.raw());
     }
     let mut code = None;
     if message.kind == Kind::Error {
-        let said = error_code(&message);
-        let told = modern_code(said, &message);
+        let said = error_code(message);
+        let told = modern_code(said, message);
         if told != said
             && let Some(span) = message.fields.error_code
         {
@@ -116,9 +100,9 @@ pub fn answer(frame: &Bytes, id: &RequestId, cache: Option<CacheHint>, server_in
         }
         code = Some(told);
     } else {
-        results::complete(&mut splice, &message, cache, server_info);
+        results::complete(&mut splice, message, cache, server_info);
     }
-    Some(Answer { frame: splice.finish(), code })
+    Answer { frame: splice.finish(), code }
 }
 
 /// `error.code` of an error.
@@ -261,6 +245,8 @@ fn offered(kind: ListKind, page: &Bytes) -> Bytes {
 
 #[cfg(test)]
 mod tests {
+    use protocol::capabilities::ClientCapabilities;
+
     use super::*;
 
     fn message(text: &str) -> Message {
@@ -305,7 +291,7 @@ mod tests {
         ] {
             let frame =
                 Bytes::from(format!(r#"{{"jsonrpc":"2.0","id":9,"error":{{"code":{said},"message":"m","data":{{"uri":"x:1"}}}}}}"#));
-            let answer = answer(&frame, &RequestId::from_raw(Bytes::from_static(b"\"a\"")), None, b"{}").unwrap();
+            let answer = answer(&decoded(frame).unwrap(), &RequestId::from_raw(Bytes::from_static(b"\"a\"")), None, b"{}");
             let expected = format!(r#"{{"jsonrpc":"2.0","id":"a","error":{{"code":{told},"message":"m","data":{{"uri":"x:1"}}}}}}"#);
             assert_eq!((String::from_utf8_lossy(&answer.frame).into_owned(), answer.code), (expected, Some(told)));
         }
@@ -370,7 +356,7 @@ mod tests {
 
     #[test]
     fn links_are_shared_by_what_can_be_asked() {
-        let parse = |text: &str| for_legacy(&ClientCapabilities::parse(text.as_bytes()).unwrap());
+        let parse = |text: &str| ClientCapabilities::parse(text.as_bytes()).unwrap().known_before_modern();
         let one = parse(r#"{"sampling":{"tools":{}},"roots":{"listChanged":true},"experimental":{"x":{}}}"#);
         let other = parse(r#"{ "roots": {}, "sampling": {"tools": {}} }"#);
         assert_eq!((one.fingerprint(), one.roots_list_changed), (other.fingerprint(), false));

@@ -111,7 +111,7 @@ fn inlined_result(outcome: &Message) -> Option<Bytes> {
 
 fn inlined_error(outcome: &Message) -> Option<Bytes> {
     outcome.error?;
-    let told = tasks::decoded(modern::answer(&outcome.frame, &RequestId::from_u64(0), None, b"{}")?.frame)?;
+    let told = tasks::decoded(modern::answer(outcome, &RequestId::from_u64(0), None, b"{}").frame)?;
     Some(told.error?.slice(&told.frame))
 }
 

@@ -39,7 +39,7 @@ fn lock(ledger: &Mutex<Ledger>) -> MutexGuard<'_, Ledger> {
 
 impl Duplex {
     /// Connects, and returns with the answer to `initialize`, whose id is 0.
-    pub(super) async fn open(site: &Arc<Site>, key: Option<&str>, initialize: Bytes, initialized: Bytes) -> anyhow::Result<(Self, Bytes)> {
+    pub(super) async fn open(site: &Arc<Site>, key: Option<&str>, first: Bytes, then: Option<Bytes>) -> anyhow::Result<(Self, Bytes)> {
         let Site { target, tls, egress, timeout, .. } = &**site;
         let (writer, orders) = mpsc::channel(QUEUE);
         let connection = Self { writer, ledger: Arc::default() };
@@ -68,8 +68,10 @@ impl Duplex {
                 connection.begin(site, source, sink, orders, client);
             }
         }
-        let answer = connection.call(site, 0, initialize).await?;
-        connection.say(initialized).await.context("the connection ended")?;
+        let answer = connection.call(site, 0, first).await?;
+        if let Some(then) = then {
+            connection.say(then).await.context("the connection ended")?;
+        }
         Ok((connection, answer))
     }
 

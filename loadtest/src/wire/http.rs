@@ -19,6 +19,7 @@ use tokio::{
 use super::{MESSAGE_BYTES_MAX, NoAnswer, Site, listening};
 use crate::{
     answer::{self, Incoming},
+    era::Era,
     findings::{Wrong, excerpt},
     target::Target,
 };
@@ -46,7 +47,7 @@ fn headers(target: &Target, key: Option<&str>, session_id: Option<&str>) -> Stri
         lines += &format!("Authorization: Bearer {key}\r\n");
     }
     if let Some(id) = session_id {
-        lines += &format!("Mcp-Session-Id: {id}\r\nMCP-Protocol-Version: {}\r\n", super::PROTOCOL_VERSION);
+        lines += &format!("Mcp-Session-Id: {id}\r\nMCP-Protocol-Version: {}\r\n", Era::Sessions.version());
     }
     lines
 }
@@ -56,6 +57,11 @@ pub fn post_head(target: &Target, key: Option<&str>, session_id: Option<&str>) -
     let common = headers(target, key, session_id);
     let kinds = "Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\n";
     format!("POST {} HTTP/1.1\r\n{common}{kinds}Content-Length: ", target.path)
+}
+
+fn first_answer(response: Response) -> anyhow::Result<Bytes> {
+    let answer = response.messages()?.into_iter().find(|frame| answer::incoming(frame) == Incoming::Answer(0));
+    answer.context("no answer to the first request")
 }
 
 impl HttpSession {
@@ -78,19 +84,34 @@ impl HttpSession {
         };
         let accepted = stream.post(&session.post_head, &initialized).await?;
         ensure!(accepted.status == 202, "notifications/initialized got HTTP status {}", accepted.status);
-        let answers = opened.messages()?;
-        let answer = answers.into_iter().find(|frame| answer::incoming(frame) == Incoming::Answer(0));
-        Ok((session, answer.context("no answer to initialize")?))
+        Ok((session, first_answer(opened)?))
+    }
+
+    /// For requests that stand alone, each with a head of its own.
+    pub(super) async fn alone(site: &Site, head: &str, discover: &[u8]) -> anyhow::Result<(Self, Bytes)> {
+        let found = HttpStream::connect(&site.target.address).await?.post(head, discover).await?;
+        ensure!(found.status == 200, "server/discover got HTTP status {}: {}", found.status, excerpt(&found.body));
+        let (post_head, get, delete) = (String::new(), String::new(), String::new());
+        let (listening, ended) = (Mutex::default(), AtomicBool::new(false));
+        let session = Self { post_head, get, delete, has_session_id: false, listening, ended };
+        Ok((session, first_answer(found)?))
     }
 
     /// A request on a lane's own connection, which is opened when there is none.
-    pub(super) async fn call(&self, site: &Site, kept: &mut Option<HttpStream>, id: u64, request: Bytes) -> Result<Bytes, NoAnswer> {
+    pub(super) async fn call(
+        &self,
+        site: &Site,
+        kept: &mut Option<HttpStream>,
+        id: u64,
+        head: Option<&str>,
+        request: Bytes,
+    ) -> Result<Bytes, NoAnswer> {
         let lost = |error: anyhow::Error| NoAnswer::Lost(format!("request {id}: {error:#}"));
         let mut stream = match kept.take() {
             Some(stream) => stream,
             None => HttpStream::connect(&site.target.address).await.map_err(lost)?,
         };
-        let response = stream.post(&self.post_head, &request).await.map_err(lost)?;
+        let response = stream.post(head.unwrap_or(&self.post_head), &request).await.map_err(lost)?;
         if !stream.buffer.is_empty() {
             site.findings.note(Wrong::Doubled, &format!("after the answer to request {id}: {}", excerpt(&stream.buffer)));
         } else if !response.closes {

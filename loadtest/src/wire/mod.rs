@@ -27,18 +27,19 @@ use transport::{
 pub use self::{duplex::Duplex, http::HttpStream};
 use crate::{
     answer,
+    era::{self, Alone, Era},
     findings::{Findings, Wrong},
     target::{Target, Wire},
 };
 
 /// Longest message taken.
 pub const MESSAGE_BYTES_MAX: usize = 128 * 1024 * 1024;
-const PROTOCOL_VERSION: &str = "2025-11-25";
 
 /// What every session of a load has in common.
 #[derive(Debug)]
 pub struct Site {
     pub target: Target,
+    pub era: Era,
     pub tls: ClientTls,
     pub egress: EgressPolicy,
     /// For an answer, and for opening a connection.
@@ -53,16 +54,21 @@ impl Site {
         let anywhere = ["0.0.0.0/0", "::/0"].map(|range| range.parse().context("a range of all addresses"));
         let allow = anywhere.into_iter().collect::<anyhow::Result<_>>()?;
         let egress = EgressPolicy { loopback: true, allow, ..EgressPolicy::default() };
-        let (findings, notifications) = (Findings::default(), AtomicU64::new(0));
-        Ok(Arc::new(Self { target, tls: ClientTls::load(tls)?, egress, timeout, findings, notifications }))
+        let (era, findings, notifications) = (Era::default(), Findings::default(), AtomicU64::new(0));
+        Ok(Arc::new(Self { target, era, tls: ClientTls::load(tls)?, egress, timeout, findings, notifications }))
     }
 
     /// The same with nothing found yet, for another run.
     pub fn renewed(&self) -> Arc<Self> {
+        self.speaking(self.era)
+    }
+
+    /// The same for clients of this era, with nothing found yet.
+    pub fn speaking(&self, era: Era) -> Arc<Self> {
         let Self { target, tls, egress, timeout, .. } = self;
         let (findings, notifications) = (Findings::default(), AtomicU64::new(0));
         let (target, tls, egress) = (target.clone(), tls.clone(), egress.clone());
-        Arc::new(Self { target, tls, egress, timeout: *timeout, findings, notifications })
+        Arc::new(Self { target, era, tls, egress, timeout: *timeout, findings, notifications })
     }
 
     pub(crate) fn notified(&self) {
@@ -95,7 +101,17 @@ enum Kind {
 pub struct Session {
     site: Arc<Site>,
     kind: Kind,
+    /// Requests that stand alone say this.
+    alone: Option<Alone>,
     next_id: AtomicU64,
+}
+
+/// The first answer is the right one.
+fn opened(method: &str, answer: &[u8], is_right: impl Fn(&serde_json::Value) -> bool) -> anyhow::Result<()> {
+    let read = answer::read(answer).with_context(|| format!("{method}: {}", crate::findings::excerpt(answer)))?;
+    let fits = read.error.is_none() && read.result.is_some_and(|result| is_right(&result));
+    ensure!(fits, "{method} was refused: {}", crate::findings::excerpt(answer));
+    Ok(())
 }
 
 impl Session {
@@ -109,15 +125,16 @@ impl Session {
     }
 
     async fn opened(site: &Arc<Site>, key: Option<&str>) -> anyhow::Result<Arc<Self>> {
-        let mut meta = serde_json::Map::new();
-        if matches!(site.target.wire, Wire::Tcp | Wire::Quic) {
-            let backend = site.target.named_backend().map(|name| ("dev.mcp-broker/backend", name));
-            let named = backend.into_iter().chain(key.map(|key| ("dev.mcp-broker/token", key)));
-            meta.extend(named.map(|(name, value)| (name.to_owned(), json!(value))));
+        match site.era {
+            Era::Sessions => Self::agreed(site, key).await,
+            Era::Alone => Self::discovered(site, key).await,
         }
+    }
+
+    async fn agreed(site: &Arc<Site>, key: Option<&str>) -> anyhow::Result<Arc<Self>> {
         let params = json!({
-            "protocolVersion": PROTOCOL_VERSION, "capabilities": {},
-            "clientInfo": {"name": "mcp-loadtest", "version": env!("CARGO_PKG_VERSION")}, "_meta": meta,
+            "protocolVersion": Era::Sessions.version(), "capabilities": {}, "clientInfo": era::client_info(),
+            "_meta": era::own_meta(&site.target, key),
         });
         let initialize = Bytes::from(format!(r#"{{"jsonrpc":"2.0","id":0,"method":"initialize","params":{params}}}"#));
         let initialized = Bytes::from_static(br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
@@ -127,13 +144,32 @@ impl Session {
                 (Kind::Http(session), answer)
             }
             _ => {
-                let (connection, answer) = Duplex::open(site, key, initialize, initialized).await?;
+                let (connection, answer) = Duplex::open(site, key, initialize, Some(initialized)).await?;
                 (Kind::Duplex(connection), answer)
             }
         };
-        let result = answer::read(&answer).with_context(|| format!("initialize: {}", crate::findings::excerpt(&answer)))?;
-        ensure!(result.error.is_none(), "initialize was refused: {}", crate::findings::excerpt(&answer));
-        Ok(Arc::new(Self { site: site.clone(), kind, next_id: AtomicU64::new(1) }))
+        opened("initialize", &answer, |_| true)?;
+        Ok(Arc::new(Self { site: site.clone(), kind, alone: None, next_id: AtomicU64::new(1) }))
+    }
+
+    /// What stands alone needs no session, but somebody who speaks its revision.
+    async fn discovered(site: &Arc<Site>, key: Option<&str>) -> anyhow::Result<Arc<Self>> {
+        const METHOD: &str = "server/discover";
+        let alone = Alone::new(&site.target, key);
+        let discover = Bytes::from(alone.request(0, METHOD, "{}"));
+        let (kind, answer) = match site.target.wire {
+            Wire::Http => {
+                let (session, answer) = http::HttpSession::alone(site, &alone.head(METHOD, None), &discover).await?;
+                (Kind::Http(session), answer)
+            }
+            _ => {
+                let (connection, answer) = Duplex::open(site, key, discover, None).await?;
+                (Kind::Duplex(connection), answer)
+            }
+        };
+        let version = json!(Era::Alone.version());
+        opened(METHOD, &answer, |result| result["supportedVersions"].as_array().is_some_and(|versions| versions.contains(&version)))?;
+        Ok(Arc::new(Self { site: site.clone(), kind, alone: Some(alone), next_id: AtomicU64::new(1) }))
     }
 
     pub fn lane(self: &Arc<Self>) -> Lane {
@@ -187,13 +223,31 @@ impl Lane {
         self.session.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// Asks in the words of the era. `name`: of what the method is about; `params`: an object without `_meta`.
+    pub async fn ask(&mut self, id: u64, method: &str, name: Option<&str>, params: &str) -> Result<Bytes, NoAnswer> {
+        match &self.session.alone {
+            None => {
+                let request = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#);
+                self.call(id, Bytes::from(request)).await
+            }
+            Some(alone) => {
+                let (head, request) = (alone.head(method, name), alone.request(id, method, params));
+                self.send(id, Some(&head), Bytes::from(request)).await
+            }
+        }
+    }
+
     /// Sends a request and waits for its answer, no longer than the site's timeout.
     pub async fn call(&mut self, id: u64, request: Bytes) -> Result<Bytes, NoAnswer> {
+        self.send(id, None, request).await
+    }
+
+    async fn send(&mut self, id: u64, head: Option<&str>, request: Bytes) -> Result<Bytes, NoAnswer> {
         let (session, stream) = (&self.session, &mut self.stream);
         match &session.kind {
             Kind::Duplex(connection) => connection.call(&session.site, id, request).await,
             Kind::Http(http) => {
-                let exchange = http.call(&session.site, stream, id, request);
+                let exchange = http.call(&session.site, stream, id, head, request);
                 match tokio::time::timeout(session.site.timeout, exchange).await {
                     Ok(answered) => answered,
                     Err(_) => {

@@ -52,6 +52,14 @@ pub struct Fields {
     pub meta_has_own: bool,
     /// `_meta["io.modelcontextprotocol/protocolVersion"]`
     pub meta_protocol_version: Option<Span>,
+    /// `_meta["io.modelcontextprotocol/clientCapabilities"]`
+    pub meta_client_capabilities: Option<Span>,
+    /// `_meta["io.modelcontextprotocol/clientInfo"]`
+    pub meta_client_info: Option<Span>,
+    /// `_meta["io.modelcontextprotocol/logLevel"]`
+    pub meta_log_level: Option<Span>,
+    /// Whether `_meta` has a member that is not between two neighbours ([`crate::modern::HOP_META`]).
+    pub meta_has_more: bool,
     /// `resultType`
     pub result_type: Option<Span>,
     /// `ttlMs`
@@ -78,4 +86,57 @@ pub struct Fields {
     pub error_message: Option<Span>,
     /// `error.data`
     pub error_data: Option<Span>,
+}
+
+impl Fields {
+    /// What two neighbours say to each other is not there any more.
+    pub fn forget_hop_meta(&mut self) {
+        self.meta_protocol_version = None;
+        self.meta_client_capabilities = None;
+        self.meta_client_info = None;
+        self.meta_log_level = None;
+    }
+
+    /// Every place there is.
+    pub(crate) fn places(&mut self) -> [&mut Option<Span>; 37] {
+        [
+            &mut self.name,
+            &mut self.uri,
+            &mut self.cursor,
+            &mut self.level,
+            &mut self.request_id,
+            &mut self.progress_token,
+            &mut self.progress,
+            &mut self.task_id,
+            &mut self.task,
+            &mut self.task_task_id,
+            &mut self.arguments,
+            &mut self.status,
+            &mut self.mode,
+            &mut self.elicitation_id,
+            &mut self.reference,
+            &mut self.reference_name,
+            &mut self.reference_uri,
+            &mut self.meta,
+            &mut self.meta_progress_token,
+            &mut self.meta_related_task_id,
+            &mut self.meta_token,
+            &mut self.meta_protocol_version,
+            &mut self.meta_client_capabilities,
+            &mut self.meta_client_info,
+            &mut self.meta_log_level,
+            &mut self.result_type,
+            &mut self.ttl_ms,
+            &mut self.cache_scope,
+            &mut self.request_state,
+            &mut self.input_responses,
+            &mut self.notifications,
+            &mut self.meta_traceparent,
+            &mut self.meta_tracestate,
+            &mut self.meta_baggage,
+            &mut self.error_code,
+            &mut self.error_message,
+            &mut self.error_data,
+        ]
+    }
 }

@@ -5,8 +5,8 @@ use bytes::Bytes;
 use crate::capabilities::ClientCapabilities;
 use crate::envelope::Message;
 use crate::error::{ErrorKind, Refusal};
-use crate::json::{Document, Limits, Value, ValueKind, quote};
-use crate::modern::{EXTENSION_TASKS, META_CLIENT_CAPABILITIES, META_CLIENT_INFO, META_LOG_LEVEL, META_PROTOCOL_VERSION};
+use crate::json::quote;
+use crate::modern::{META_CLIENT_CAPABILITIES, META_CLIENT_INFO, META_LOG_LEVEL, META_PROTOCOL_VERSION};
 use crate::version::Version;
 
 /// Longest text of a peer that is repeated in an error.
@@ -30,33 +30,28 @@ pub struct RequestMeta {
 impl RequestMeta {
     /// Reads the `_meta` of a request; `supported` is told to a client that speaks another revision.
     pub fn read(message: &Message, supported: &[Version]) -> Result<Self, Refusal> {
-        let text = message.bytes(message.fields.meta).ok_or_else(|| missing("_meta", "an object"))?;
-        let limits = Limits { bytes_max: text.len(), ..Limits::default() };
-        let document = Document::parse(text, &limits).map_err(|_| missing("_meta", "an object"))?;
-        let root = document.root();
-        let version = root.get(META_PROTOCOL_VERSION).and_then(|value| value.as_str());
-        let version = version.ok_or_else(|| missing(META_PROTOCOL_VERSION, "a string"))?;
+        let fields = &message.fields;
+        if message.bytes(fields.meta).is_none_or(|meta| meta.first() != Some(&b'{')) {
+            return Err(missing("_meta", "an object"));
+        }
+        let version = message.text(fields.meta_protocol_version).ok_or_else(|| missing(META_PROTOCOL_VERSION, "a string"))?;
         let known = Version::parse(&version).filter(|version| !version.legacy() && supported.contains(version));
         let version = known.ok_or_else(|| unsupported_version(&version, supported))?;
-        let capabilities = root.get(META_CLIENT_CAPABILITIES).filter(|value| value.kind() == ValueKind::Object);
+        let capabilities = message.bytes(fields.meta_client_capabilities).filter(|text| text.first() == Some(&b'{'));
         let capabilities = capabilities.ok_or_else(|| missing(META_CLIENT_CAPABILITIES, "an object"))?;
-        let level = root.get(META_LOG_LEVEL);
-        let log_level = level.and_then(|value| value.as_str());
-        if level.is_some() && log_level.is_none() {
+        let log_level = message.text(fields.meta_log_level).map(|level| level.into_owned());
+        if fields.meta_log_level.is_some() && log_level.is_none() {
             return Err(missing(META_LOG_LEVEL, "a string"));
         }
+        let capabilities = ClientCapabilities::parse(capabilities)?;
         Ok(Self {
             version,
-            tasks: declares_tasks(capabilities),
-            capabilities: ClientCapabilities::parse(capabilities.raw())?,
-            client_info: root.get(META_CLIENT_INFO).map(|value| Bytes::copy_from_slice(value.raw())),
-            log_level: log_level.map(|level| level.into_owned()),
+            tasks: capabilities.extension_tasks,
+            capabilities,
+            client_info: fields.meta_client_info.map(|info| info.slice(&message.frame)),
+            log_level,
         })
     }
-}
-
-fn declares_tasks(capabilities: Value<'_>) -> bool {
-    capabilities.path(&["extensions", EXTENSION_TASKS]).is_some_and(|value| value.kind() == ValueKind::Object)
 }
 
 /// A required member of `_meta` is not there, or not what it must be.
@@ -97,6 +92,7 @@ pub fn meta_members<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::json::Limits;
 
     fn read(meta: &str) -> Result<RequestMeta, Refusal> {
         let text = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{{"_meta":{meta}}}}}"#);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use proptest::prelude::{ProptestConfig, any, prop_assert_eq, proptest};
-use protocol::{Limits, Message, Span, Splice};
+use protocol::{Limits, Message, RequestId, Span, Splice};
 use serde_json::value::RawValue;
 
 use crate::text;
@@ -134,4 +134,27 @@ proptest! {
         let texts = |map: BTreeMap<String, Box<RawValue>>| map.into_iter().map(|(key, value)| (key, value.get().to_owned())).collect::<Vec<_>>();
         prop_assert_eq!(texts(before), texts(after));
     }
+}
+
+#[test]
+fn an_edited_message_says_what_reading_it_again_would_say() {
+    let text = r#" {"jsonrpc":"2.0","params":{"name":"n","_meta":{"io.modelcontextprotocol/logLevel":"info"},"arguments":{"uri":1}},"id":17,"method":"tools/call"}"#;
+    let said = decode(text);
+    let (id, meta) = (said.id_span.expect("an id"), said.fields.meta.expect("a _meta"));
+    let mut splice = Splice::new(&said.frame);
+    splice.replace(id, &b"\"other\""[..]).replace(meta, &b"{}"[..]);
+    // What is inside of what is replaced is not told to be there.
+    assert!(splice.finish_message(said.clone()).is_err());
+
+    let mut known = said.clone();
+    known.id = Some(RequestId::from_raw(Bytes::from_static(b"\"other\"")));
+    known.fields.forget_hop_meta();
+    let mut splice = Splice::new(&said.frame);
+    splice.replace(id, &b"\"other\""[..]).replace(meta, &b"{}"[..]);
+    let edited = splice.finish_message(known.clone()).expect("nothing is added");
+    assert_eq!(format!("{edited:?}"), format!("{:?}", Message::decode(edited.frame.clone(), &Limits::default()).expect("a message")));
+
+    let mut splice = Splice::new(&said.frame);
+    splice.set_meta(&said, "x", b"1");
+    assert!(splice.finish_message(said.clone()).is_err(), "what is added is read nowhere");
 }

@@ -275,27 +275,29 @@ impl Exchange {
     }
 
     fn answer(&mut self, frame: &Bytes) -> Step {
-        self.waiting = None;
+        let told = self.waiting.take().and_then(|waiting| waiting.told(frame));
+        let Some(answer) = told.or_else(|| read(frame.clone())) else {
+            return self.refuse(&Refusal::new(ErrorKind::BackendProtocolError, "the backend's answer can not be read"));
+        };
         if self.as_task
-            && read(frame.clone()).is_some_and(|answer| answer.kind == Kind::Result)
+            && answer.kind == Kind::Result
             && let Some(created) = modern_tasks::creation(frame, &self.request.id, &self.server_info)
         {
             return Step::Answer(created, None);
         }
-        if let Some(step) = self.urls_first(frame) {
+        if let Some(step) = self.urls_first(&answer) {
             return step;
         }
-        match modern::answer(frame, &self.request.id, self.cache, &self.server_info) {
-            Some(answer) => Step::Answer(answer.frame, answer.code),
-            None => self.refuse(&Refusal::new(ErrorKind::BackendProtocolError, "the backend's answer can not be read")),
-        }
+        let answer = modern::answer(&answer, &self.request.id, self.cache, &self.server_info);
+        Step::Answer(answer.frame, answer.code)
     }
 
     /// An answer that asks for URLs to be opened before the request is sent again (MCP 2025-11-25, Elicitation: -32042).
-    fn urls_first(&mut self, frame: &Bytes) -> Option<Step> {
-        memchr::memmem::find(frame, b"-32042")?;
-        let error = read(frame.clone()).filter(|error| error.kind == Kind::Error && modern::error_code(error) == -32042)?;
-        let requests = modern::elicitations_required(&error);
+    fn urls_first(&mut self, error: &Message) -> Option<Step> {
+        if error.kind != Kind::Error || modern::error_code(error) != -32042 {
+            return None;
+        }
+        let requests = modern::elicitations_required(error);
         if requests.is_empty() || !may_require_input(self.request.message.method) {
             return None;
         }

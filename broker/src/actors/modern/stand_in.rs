@@ -30,7 +30,7 @@ use crate::{
     },
     auth::Caller,
     limits::{LINK_IDLE_MAX, STAND_IN_OPENS_WITHIN, STAND_IN_WAIT_MAX, STAND_INS_GROW_EVERY, STAND_INS_PER_POOL_MAX},
-    rules::{catalog::Endpoint, modern, offer::Offer},
+    rules::{catalog::Endpoint, offer::Offer},
 };
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -139,7 +139,7 @@ impl StandIns {
         offer: &Offer,
         backend: Option<&BackendId>,
     ) -> Result<Lease, Refusal> {
-        let client = modern::for_legacy(&meta.capabilities);
+        let client = meta.capabilities.known_before_modern();
         let tasks = meta.tasks && offer.capabilities.tasks_tools_call;
         let backend = backend.and_then(|backend| visitor.tenant.backend(backend));
         let alone = client.can_answer() && backend.is_some_and(|backend| backend.cannot_tell_who_asked());

@@ -7,7 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use protocol::ids::RequestId;
+use protocol::{envelope::Message, ids::RequestId};
 use tokio::sync::oneshot;
 
 use super::{parked::answer_frame, stand_in::Lease};
@@ -28,28 +28,33 @@ pub struct UnderWay {
     lease: Lease,
     id: RequestId,
     reader: Reader,
-    /// The call itself, as long as whoever waits for it carries it out.
-    call: Option<Underway>,
+    /// The call, as long as whoever waits for it carries it out.
+    carried: Option<Underway>,
 }
 
 impl UnderWay {
     pub(super) fn new(lease: Lease, id: RequestId, reader: Reader) -> Self {
-        Self { lease, id, reader, call: None }
+        Self { lease, id, reader, carried: None }
     }
 
     /// Its call is carried out by who waits for what comes of it.
     pub(super) fn carry_out(&mut self, call: Option<Underway>) {
-        self.call = call;
+        self.carried = call;
     }
 
     /// Nobody may wait for it for a while: its call goes on by itself.
     pub(super) fn let_go(&mut self) {
-        self.call = None;
+        self.carried = None;
+    }
+
+    /// What was told as its answer, if that is known here.
+    pub(super) fn told(&self, frame: &Bytes) -> Option<Message> {
+        self.carried.as_ref()?.call()?.take_told(frame)
     }
 
     /// What comes of it next. Cancel-safe.
     pub async fn next(&mut self) -> Next {
-        let next = match &mut self.call {
+        let next = match &mut self.carried {
             Some(call) => self.reader.next_beside(call).await,
             None => self.reader.next().await,
         };

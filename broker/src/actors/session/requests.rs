@@ -243,8 +243,8 @@ impl Session {
         let call = Call::new(&message, id.clone(), self, stream, backend, names.tool());
         self.begin(id, InFlight::Call(call.clone()))?;
         // On the heap first: what is around it would be moved with it, several times.
-        let run = in_place(|| call.run(message, edits));
-        Ok(Underway::new(in_place(|| request::carried(run)), &self.shared.running))
+        let run = in_place(|| call.clone().run(message, edits));
+        Ok(Underway::new(in_place(|| request::carried(run)), &self.shared.running).of(call))
     }
 
     /// Counts a request in, if there is room for it and its id is free. [`Session::leave`] counts it out.

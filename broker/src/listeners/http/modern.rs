@@ -24,12 +24,12 @@ use super::{
 };
 use crate::{
     actors::modern::{
-        Place, StateError, Visitor,
+        Place, Request, StateError, Visitor,
         exchange::{Exchange, Step},
         listening::Listening,
     },
     broker::finding,
-    listeners::modern::{Reaction, admitted, react},
+    listeners::modern::{Reaction, meta_of, react},
     metrics::{Direction, Side},
     rules::{catalog::Catalog, modern},
 };
@@ -80,20 +80,21 @@ impl Asked<'_> {
         if message.kind == Kind::Notification {
             return Ok(answer::empty(StatusCode::ACCEPTED));
         }
-        let (headers, spoken) = (&self.head.headers, message.clone());
-        let request = match admitted(self.broker, message) {
+        let headers = &self.head.headers;
+        let meta = match meta_of(self.broker, &message) {
             // Of what the body lacks it is told first; of what it says, once the headers say the same.
             Err(refusal)
                 if self.compares_headers() && matches!(refusal.kind, ErrorKind::UnsupportedProtocolVersion | ErrorKind::MethodNotFound) =>
             {
-                version_header(headers, &spoken)?;
+                version_header(headers, &message)?;
                 if refusal.kind == ErrorKind::MethodNotFound {
-                    same(headers, METHOD, &spoken.method_text(), "method")?;
+                    same(headers, METHOD, &message.method_text(), "method")?;
                 }
                 return Err(refusal);
             }
-            request => request?,
+            meta => meta?,
         };
+        let request = Request::read(message, meta)?;
         let visitor = self.broker.visitor(self.caller.clone(), self.endpoint.clone(), TRANSPORT)?;
         if self.compares_headers() {
             version_header(headers, &request.message)?;

@@ -1,0 +1,119 @@
+//! Which of MCP's two eras a load speaks: sessions, or requests that stand alone.
+
+use clap::ValueEnum;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::target::{Target, Wire};
+
+/// By the revision that is spoken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, ValueEnum)]
+pub enum Era {
+    /// A session, opened with `initialize`.
+    #[default]
+    #[serde(rename = "2025-11-25")]
+    #[value(name = "2025-11-25")]
+    Sessions,
+    /// Every request says all there is to know.
+    #[serde(rename = "2026-07-28")]
+    #[value(name = "2026-07-28")]
+    Alone,
+}
+
+impl Era {
+    /// The revision.
+    pub const fn version(self) -> &'static str {
+        match self {
+            Self::Sessions => "2025-11-25",
+            Self::Alone => "2026-07-28",
+        }
+    }
+}
+
+/// What the client says of itself, in either era.
+pub(crate) fn client_info() -> Value {
+    json!({"name": "mcp-loadtest", "version": env!("CARGO_PKG_VERSION")})
+}
+
+/// What has to be said in the messages where the wire has neither path nor headers.
+pub(crate) fn own_meta(target: &Target, key: Option<&str>) -> Map<String, Value> {
+    if !matches!(target.wire, Wire::Tcp | Wire::Quic) {
+        return Map::new();
+    }
+    let backend = target.named_backend().map(|name| ("dev.mcp-broker/backend", name));
+    let named = backend.into_iter().chain(key.map(|key| ("dev.mcp-broker/token", key)));
+    named.map(|(name, value)| (name.to_owned(), json!(value))).collect()
+}
+
+/// What every request of one caller says that stands alone.
+#[derive(Debug)]
+pub(crate) struct Alone {
+    /// `_meta`, as JSON.
+    meta: String,
+    /// HTTP: the lines of a head that no request changes.
+    head: String,
+}
+
+impl Alone {
+    pub(crate) fn new(target: &Target, key: Option<&str>) -> Self {
+        let mut meta = own_meta(target, key);
+        let of_the_hop = [
+            ("io.modelcontextprotocol/protocolVersion", json!(Era::Alone.version())),
+            ("io.modelcontextprotocol/clientInfo", client_info()),
+            ("io.modelcontextprotocol/clientCapabilities", json!({})),
+        ];
+        meta.extend(of_the_hop.map(|(name, value)| (name.to_owned(), value)));
+        let authorization = key.map_or(String::new(), |key| format!("Authorization: Bearer {key}\r\n"));
+        let head = format!(
+            "POST {} HTTP/1.1\r\nHost: {}\r\n{authorization}MCP-Protocol-Version: {}\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n",
+            target.path,
+            target.address,
+            Era::Alone.version()
+        );
+        Self { meta: Value::Object(meta).to_string(), head }
+    }
+
+    /// A whole request. `params`: an object without `_meta`.
+    pub(crate) fn request(&self, id: u64, method: &str, params: &str) -> String {
+        let rest = params.trim_start_matches('{');
+        let comma = if rest.trim_start().starts_with('}') { "" } else { "," };
+        format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{{"_meta":{}{comma}{rest}}}"#, self.meta)
+    }
+
+    /// HTTP: its head, to the name of the last header.
+    pub(crate) fn head(&self, method: &str, name: Option<&str>) -> String {
+        let name = name.map_or(String::new(), |name| format!("Mcp-Name: {name}\r\n"));
+        format!("{}Mcp-Method: {method}\r\n{name}Content-Length: ", self.head)
+    }
+}
+
+/// Whether a result is whole, as far as its revision says so.
+pub(crate) fn is_complete(era: Era, result: &Value) -> bool {
+    era == Era::Sessions || result["resultType"] == "complete"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_says_who_asks_and_in_which_revision() {
+        let target: Target = "tcp://127.0.0.1:1/fast".parse().unwrap();
+        let alone = Alone::new(&target, Some("k"));
+        for params in ["{}", r#"{"name":"echo"}"#] {
+            let request: Value = serde_json::from_str(&alone.request(7, "tools/call", params)).unwrap();
+            let meta = &request["params"]["_meta"];
+            assert_eq!(
+                (&request["id"], &meta["dev.mcp-broker/backend"], &meta["dev.mcp-broker/token"]),
+                (&json!(7), &json!("fast"), &json!("k"))
+            );
+            assert_eq!(meta["io.modelcontextprotocol/protocolVersion"], "2026-07-28");
+            assert_eq!(request["params"].get("name").is_some(), params != "{}");
+        }
+        let target: Target = "http://127.0.0.1:1/mcp/fast".parse().unwrap();
+        let head = Alone::new(&target, Some("k")).head("tools/call", Some("echo"));
+        for line in ["MCP-Protocol-Version: 2026-07-28\r\n", "Mcp-Method: tools/call\r\n", "Mcp-Name: echo\r\n", "Bearer k\r\n"] {
+            assert!(head.contains(line) && head.ends_with("Content-Length: "), "{head}");
+        }
+    }
+}
