@@ -8,7 +8,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     task::{Context, Poll},
@@ -16,6 +16,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use http::HeaderMap;
 use protocol::{
     envelope::{Kind, Message},
     error::{ErrorKind, Refusal},
@@ -96,6 +97,8 @@ pub struct Call {
     pub observed: Option<Arc<Request>>,
     /// Its client takes a task for an answer.
     pub handover: Option<Handover>,
+    /// Headers of its request that repeat arguments no schema of ours names.
+    passed: OnceLock<HeaderMap>,
     /// What was told, for whoever has to tell it in other words.
     answer_told: Mutex<Option<Message>>,
 }
@@ -269,6 +272,7 @@ impl Call {
             sent_ms: AtomicU64::new(0),
             observed: request::current(),
             handover: (session.becomes_tasks && method == Method::ToolsCall).then(Handover::default),
+            passed: OnceLock::new(),
             answer_told: Mutex::new(None),
         })
     }
@@ -288,6 +292,15 @@ impl Call {
         };
         // Who has given up gets none, though it came with the same waking.
         self.settle(if self.cancelled.is_cancelled() { Ending::Cancelled } else { ending });
+    }
+
+    /// Before it is carried out: headers that its backend gets as they came.
+    pub fn pass_on(&self, headers: HeaderMap) {
+        let _set_once = self.passed.set(headers);
+    }
+
+    pub fn passed(&self) -> HeaderMap {
+        self.passed.get().cloned().unwrap_or_default()
     }
 
     /// What was told as `frame`, so that it need not be read again.

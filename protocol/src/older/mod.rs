@@ -116,6 +116,7 @@ impl Reader {
         let has = |word: &[u8]| memchr::memmem::find(text, word).is_some();
         !self.knows_everything()
             && (self.strict
+                || has(b"\"execution\"")
                 || (!self.version.audio() && has(b"\"audio\""))
                 || (!self.version.structured_content() && has(b"\"resource_link\"")))
     }
@@ -170,7 +171,9 @@ impl Reader {
     }
 
     fn is_dropped(self, thing: Thing, key: &str) -> bool {
-        self.strict && thing.known_since(key) > self.version
+        // What the broker adds to other servers' tools is for those who know what it means.
+        let is_added = thing == Thing::Tool && key == "execution";
+        (self.strict || is_added) && thing.known_since(key) > self.version
     }
 
     /// A block of a kind that the revision does not have, as one that it has.
@@ -298,7 +301,9 @@ mod tests {
             (Version::V2025_11_25, tools),
         ] {
             assert_eq!(read(version, true, Method::ToolsList, tools), expected);
-            assert_eq!(read(version, false, Method::ToolsList, tools), tools);
+            // How a tool runs as a task was written there by the broker, and is for who can have tasks.
+            let open = if version < Version::V2025_11_25 { tools.replace(r#""execution":{},"#, "") } else { tools.to_owned() };
+            assert_eq!(read(version, false, Method::ToolsList, tools), open);
         }
         let prompts = r#"{"prompts":[{"name":"p","arguments":[{"name":"a","title":"t"}],"icons":[]}],"nextCursor":"c"}"#;
         assert_eq!(

@@ -28,7 +28,7 @@ use super::{
     under_way::{Promoting, UnderWay},
 };
 use crate::{
-    actors::{stream::Next, tasks::Unheard},
+    actors::{call::Underway, stream::Next, tasks::Unheard},
     limits::{INPUT_GATHER_WAIT, INPUT_ROUNDS_MAX},
     rules::{
         catalog::{Catalog, Endpoint, TaskSupport},
@@ -157,7 +157,13 @@ impl Visitor {
         let stream = session.open_stream(vec![id.clone()], 0);
         let reader = stream.read_from(0).map_err(|_| Refusal::new(ErrorKind::Internal, "a new stream can not be read"))?;
         let mut waiting = UnderWay::new(lease, id, reader);
-        waiting.carry_out(session.take(message, &stream)?);
+        let carried = session.take(message, &stream)?;
+        if !request.passed.is_empty()
+            && let Some(call) = carried.as_ref().and_then(Underway::call)
+        {
+            call.pass_on(request.passed.clone());
+        }
+        waiting.carry_out(carried);
         Ok(waiting)
     }
 }

@@ -20,6 +20,7 @@ use std::{
 
 use bytes::Bytes;
 use dashmap::DashMap;
+use http::HeaderMap;
 use protocol::{
     envelope::Message,
     error::{ErrorKind, Refusal},
@@ -80,6 +81,8 @@ pub struct Request {
     pub id: RequestId,
     pub meta: RequestMeta,
     pub log_level: Option<LogLevel>,
+    /// Headers that repeat arguments no schema known here names: the backend gets them as they came.
+    pub passed: HeaderMap,
 }
 
 impl Request {
@@ -88,7 +91,7 @@ impl Request {
         let id = message.id.clone().ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
         let level = |name: &String| LogLevel::parse(name).ok_or_else(|| Refusal::new(ErrorKind::MetaInvalid, "the log level is unknown"));
         let log_level = meta.log_level.as_ref().map(level).transpose()?;
-        Ok(Self { message, id, meta, log_level })
+        Ok(Self { message, id, meta, log_level, passed: HeaderMap::new() })
     }
 }
 

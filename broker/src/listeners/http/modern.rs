@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::stream;
-use http::{HeaderMap, Response, StatusCode};
+use http::{HeaderMap, HeaderName, Response, StatusCode};
 use protocol::{
     envelope::{Kind, Message, Rejected},
     error::{ErrorKind, Refusal},
@@ -94,12 +94,12 @@ impl Asked<'_> {
             }
             meta => meta?,
         };
-        let request = Request::read(message, meta)?;
+        let mut request = Request::read(message, meta)?;
         let visitor = self.broker.visitor(self.caller.clone(), self.endpoint.clone(), TRANSPORT)?;
         if self.compares_headers() {
             version_header(headers, &request.message)?;
             mirrored(headers, &request.message)?;
-            mirrored_arguments(headers, &request.message, &visitor.tenant.catalog(), &visitor)?;
+            request.passed = mirrored_arguments(headers, &request.message, &visitor.tenant.catalog(), &visitor)?;
         }
         match react(self.broker, &visitor, request).await? {
             Reaction::Answer(frame) => {
@@ -167,14 +167,16 @@ fn mirrored(headers: &HeaderMap, message: &Message) -> Result<(), Refusal> {
     same(headers, NAME, &name, member)
 }
 
-/// `Mcp-Param-*` repeat the arguments that the tool's schema says.
-fn mirrored_arguments(given: &HeaderMap, message: &Message, catalog: &Catalog, visitor: &Visitor) -> Result<(), Refusal> {
+/// `Mcp-Param-*` repeat the arguments that the tool's schema says. Others are the backend's to judge, whose schema may be newer
+/// (same section: who stands between forwards what it does not know).
+fn mirrored_arguments(given: &HeaderMap, message: &Message, catalog: &Catalog, visitor: &Visitor) -> Result<HeaderMap, Refusal> {
     if message.method != Method::ToolsCall {
-        return Ok(());
+        return Ok(HeaderMap::new());
     }
     let tool = message.text(message.fields.name).unwrap_or_default();
     let arguments = message.bytes(message.fields.arguments);
-    for param in catalog.mirrored(&visitor.endpoint, &tool) {
+    let params = catalog.mirrored(&visitor.endpoint, &tool);
+    for param in params {
         let name = &param.header[PARAM_PREFIX.len()..];
         let mut values = given.get_all(param.header.as_str()).iter();
         match (values.next(), param.is_given(arguments)) {
@@ -185,7 +187,10 @@ fn mirrored_arguments(given: &HeaderMap, message: &Message, catalog: &Catalog, v
             (Some(_), true) => return Err(mismatch(format!("{PARAM_PREFIX}{name} is not what the argument says"))),
         }
     }
-    Ok(())
+    let is_passed = |name: &HeaderName| {
+        name.as_str().starts_with(PARAM_PREFIX) && params.iter().all(|param| !param.header.eq_ignore_ascii_case(name.as_str()))
+    };
+    Ok(given.iter().filter(|(name, _)| is_passed(name)).map(|(name, value)| (name.clone(), value.clone())).collect())
 }
 
 /// The answer as JSON where it is the first thing there is to say, and soon; as an event stream otherwise.

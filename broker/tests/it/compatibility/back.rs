@@ -7,13 +7,25 @@
 //! | `ask` | asks `method` with `params`, and tells what came of it |
 //! | `talk` | sends `notifications` first, with its own progress token where they have one |
 //! | `hang` | never answers |
+//! | `long` | answers when the gate of its `mark` opens |
 //! | `withdraw` | asks, and takes the question back (of earlier revisions) |
 //! | `job` | is made a task of (of 2026-07-28) |
 
+use std::{
+    collections::HashMap,
+    sync::{LazyLock, Mutex},
+};
+
 use serde_json::{Value, json};
-use testkit::{BackendCall, FakeBackend, ModernBackend, ModernCall, ModernReply, Reply, Seen};
+use testkit::{BackendCall, FakeBackend, Gate, ModernBackend, ModernCall, ModernReply, Reply, Seen};
 
 use super::{Of, REVISIONS, features};
+
+/// Opened by the test when the call with this mark may end.
+pub(super) fn gate(mark: &str) -> Gate {
+    static GATES: LazyLock<Mutex<HashMap<String, Gate>>> = LazyLock::new(Mutex::default);
+    GATES.lock().unwrap().entry(mark.to_owned()).or_default().clone()
+}
 
 pub(super) enum Back {
     Legacy(FakeBackend),
@@ -65,7 +77,7 @@ impl Back {
 
     /// Adds entries beside the tools it has.
     fn add_tools(&self, entries: Vec<Value>) {
-        let mut tools: Vec<Value> = ["say", "fail", "ask", "talk", "hang"].map(testkit::backend::tool).into();
+        let mut tools: Vec<Value> = ["say", "fail", "ask", "talk", "hang", "long"].map(testkit::backend::tool).into();
         tools.extend(entries);
         self.list("tools", tools);
     }
@@ -144,6 +156,10 @@ fn legacy(backend: &FakeBackend, of: Of) {
     backend.tool("hang", |call| async move {
         call.gone().await;
         Reply::Hang
+    });
+    backend.tool("long", |call| async move {
+        gate(&text(call.arguments(), "mark")).passed().await;
+        Reply::text("done")
     });
     backend.tool("withdraw", |call| async move {
         let (id, _answer) = call.begin_ask("sampling/createMessage", features::sampling()).await;
@@ -234,6 +250,10 @@ fn modern(backend: &ModernBackend) {
         ModernReply::text("done")
     });
     backend.tool("hang", |_| async { ModernReply::Hang });
+    backend.tool("long", |call| async move {
+        gate(&text(call.arguments(), "mark")).passed().await;
+        ModernReply::text("done")
+    });
     backend.tool("job", |_| async {
         let mut task = task("working");
         task["resultType"] = json!("task");

@@ -16,6 +16,7 @@ mod page;
 mod questions;
 mod strict;
 mod table;
+mod tasks;
 
 use std::{
     sync::{
@@ -117,6 +118,8 @@ struct Pair {
     plain: OnceCell<Client>,
     /// One that leaves its answers to the test.
     silent: OnceCell<Client>,
+    /// One of 2026-07-28 that takes tasks.
+    tasker: OnceCell<Client>,
     number: AtomicU64,
 }
 
@@ -157,6 +160,12 @@ impl Pair {
         self.silent.get_or_init(|| Client::silent(&self.broker, self.front, self.client_of(), &self.name)).await
     }
 
+    async fn tasker(&self) -> &Client {
+        let mut capabilities = everything(self.client_of());
+        capabilities["extensions"] = json!({"io.modelcontextprotocol/tasks": {}});
+        self.tasker.get_or_init(|| Client::open(&self.broker, self.front, self.client_of(), &self.name, capabilities)).await
+    }
+
     async fn plain(&self) -> &Client {
         self.plain.get_or_init(|| Client::open(&self.broker, self.front, self.client_of(), &self.name, json!({}))).await
     }
@@ -182,8 +191,8 @@ fn refused(error: &Value) -> Found {
 /// Runs every row between these two. Gives what was not as expected.
 async fn try_pair(broker: Arc<TestBroker>, front: Front, back: Back, client: Of, backend: Of, name: String) -> Vec<String> {
     let opened = Client::open(&broker, front, client, &name, everything(client)).await;
-    let (plain, silent, number) = (OnceCell::new(), OnceCell::new(), AtomicU64::new(0));
-    let pair = Arc::new(Pair { client: opened, back, broker, front, name, plain, silent, number });
+    let (plain, silent, tasker, number) = (OnceCell::new(), OnceCell::new(), OnceCell::new(), AtomicU64::new(0));
+    let pair = Arc::new(Pair { client: opened, back, broker, front, name, plain, silent, tasker, number });
     let mut wrong = Vec::new();
     for row in ROWS {
         let expected = row.expected(client, backend);
@@ -209,7 +218,8 @@ async fn try_pair(broker: Arc<TestBroker>, front: Front, back: Back, client: Of,
 
 /// One broker with a backend for each of these pairs, which are tried at the same time.
 async fn every_cell(front: Front, pipe: bool, wanted: impl Fn(Of, Of) -> bool) {
-    let mut builder = builder().alone();
+    // Calls of those who take tasks become one soon.
+    let mut builder = builder().config(json!({"tasks": {"promote_after": "100ms"}})).alone();
     let mut pairs = Vec::new();
     for client in 0..REVISIONS.len() {
         for backend in (0..REVISIONS.len()).filter(|backend| wanted(client, *backend)) {

@@ -1,6 +1,6 @@
 //! The table: what becomes of each behaviour between each two revisions.
 
-use super::{Refusal, Row, content, errors, flow, lists, opening, questions};
+use super::{Refusal, Row, content, errors, flow, lists, opening, questions, tasks};
 
 /// A line of the client's revision, from 2024-11-05 to 2026-07-28; in each a letter of the backend's.
 type Cells = [&'static str; 5];
@@ -36,7 +36,7 @@ rows! {
     "methods that 2026-07-28 removed" opening::removed_methods, ["-----", "-----", "-----", "-----", "aaaaa"],
         &[refusal('a', -32601, "method_not_found", "`logging/setLevel`, `resources/subscribe`, `tasks/list` and `tasks/result` of a client of 2026-07-28")], "";
     "`notifications/roots/list_changed`" opening::roots_changed, ["====-", "====-", "====-", "====-", "-----"], NONE, "a backend of 2026-07-28 asks for the roots each time";
-    "tools in their list" lists::tools, ["ttttt", "ttttt", "ttttt", "ttttt", "====="], NONE, "`execution` says that every tool may run as a task, where the broker is the host of tasks";
+    "tools in their list" lists::tools, ["=====", "=====", "=====", "ttttt", "====="], NONE, "`execution` says that every tool may run as a task, where the broker is the host of tasks";
     "prompts in their list" lists::prompts, SAME, NONE, "";
     "resources in their list" lists::resources, SAME, NONE, "";
     "resource templates in their list" lists::templates, SAME, NONE, "";
@@ -104,5 +104,9 @@ rows! {
     "batches" flow::batch, ["-----", "ttttt", "-----", "-----", "-----"], NONE, "each message goes on alone";
     "a call as a task (2025-11-25)" flow::task, ["-----", "-----", "-----", "ttttt", "-----"], NONE, "the broker is the host";
     "a task that a backend of 2026-07-28 makes of a call" flow::task_of_the_backend, ["----t", "----t", "----t", "----t", "----t"], NONE, "the broker waits for its end, for clients that asked for none";
+    "a long call as a task (2026-07-28)" tasks::promotion, ["-----", "-----", "-----", "-----", "ttttt"], NONE, "the extension `io.modelcontextprotocol/tasks`, whose host is the broker";
+    "the end of a task on a stream (2026-07-28)" tasks::told, ["-----", "-----", "-----", "-----", "ttttt"], NONE, "`taskIds` in `subscriptions/listen`";
+    "what a task needs (2026-07-28)" tasks::update, ["-----", "-----", "-----", "-----", "ttttt"], NONE, "`tasks/update`";
+    "a task that is cancelled (2026-07-28)" tasks::cancel, ["-----", "-----", "-----", "-----", "ttttt"], NONE, "`tasks/cancel`";
     "`task` in a call of another revision" flow::task_member, ["ttttt", "ttttt", "ttttt", "-----", "ttttt"], NONE, "left out";
 }

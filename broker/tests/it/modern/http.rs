@@ -127,9 +127,11 @@ async fn n_hdr_05_arguments_are_repeated_for_the_backend_by_its_own_schema() {
         let params = json!({"name": name, "arguments": {"region": "ü"}, "_meta": meta(json!({}))});
         let mut headers = client.headers("tools/call", &params);
         headers.push(("mcp-param-region".to_owned(), "=?base64?w7w=?=".to_owned()));
+        headers.push(("Mcp-Param-Unheard-Of".to_owned(), "as it came".to_owned()));
         client.send(&headers, request(1, "tools/call", params)).await.expect_status(200, path).await;
         let seen = backend.seen_of("tools/call").pop().unwrap();
         assert_eq!((seen.header("mcp-name"), seen.header("mcp-param-region")), (Some("regional"), Some("=?base64?w7w=?=")));
+        assert_eq!(seen.header("mcp-param-unheard-of"), Some("as it came"), "what no schema here names is for the backend to judge");
     }
 }
 

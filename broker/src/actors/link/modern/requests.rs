@@ -139,7 +139,7 @@ pub(super) fn own<'a>(
         let message = crate::rules::tasks::decoded(frame.clone());
         let named = message.as_ref().and_then(|message| Some((message, headers::named_value(message)?.0)));
         let name = named.and_then(|(message, span)| message.text(span).map(Cow::into_owned));
-        header_map(link, method, name.as_deref(), None)
+        header_map(link, method, name.as_deref(), None, HeaderMap::new())
     });
     Request { wire_id, frame, asker, opening: false, headers }
 }
@@ -156,11 +156,16 @@ pub(super) fn call_headers(link: &Link, outgoing: &Outgoing<'_>) -> HeaderMap {
         json::unquote(edited.unwrap_or_else(|| span.of(&message.frame))).map(Cow::into_owned)
     };
     let name = headers::named_value(message).and_then(|(span, _)| sent(span?));
-    header_map(link, message.method, name.as_deref(), message.bytes(message.fields.arguments))
+    let passed = match outgoing.asker {
+        Asker::Call(call) => call.passed(),
+        Asker::Task(_) => HeaderMap::new(),
+    };
+    header_map(link, message.method, name.as_deref(), message.bytes(message.fields.arguments), passed)
 }
 
-fn header_map(link: &Link, method: Method, name: Option<&str>, arguments: Option<&[u8]>) -> HeaderMap {
-    let mut map = HeaderMap::with_capacity(8);
+/// `map`: what is passed on as it came; what is known here takes its place.
+fn header_map(link: &Link, method: Method, name: Option<&str>, arguments: Option<&[u8]>, mut map: HeaderMap) -> HeaderMap {
+    map.reserve(8);
     map.insert(HeaderName::from_static(headers::PROTOCOL_VERSION), HeaderValue::from_static(Version::V2026_07_28.as_str()));
     map.insert(HeaderName::from_static(headers::METHOD), HeaderValue::from_static(method.name()));
     let Some(name) = name else { return map };
@@ -176,7 +181,10 @@ fn header_map(link: &Link, method: Method, name: Option<&str>, arguments: Option
 }
 
 fn insert_param(map: &mut HeaderMap, param: &ParamHeader, arguments: Option<&[u8]>) {
-    let Some(text) = param.text(arguments) else { return };
+    let Some(text) = param.text(arguments) else {
+        map.remove(param.header.as_str());
+        return;
+    };
     if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(param.header.as_bytes()), HeaderValue::from_str(&headers::encode(&text))) {
         map.insert(name, value);
     }
