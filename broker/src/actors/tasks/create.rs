@@ -267,26 +267,31 @@ fn full(limit: TaskLimit, settings: &config::Tasks) -> Refusal {
 }
 
 /// Nobody knows whether the task was made. If it was, its client may have been led to it when it asked again, so it is carried
-/// out like any other. A commit that waits (for a standby, say) is seen by nobody until it is through, which may be long.
+/// out like any other.
 async fn find_out(shared: Arc<Shared>, task: TaskId, ttl: Duration) {
+    if let Some(found) = once_known(&shared, &task, ttl).await
+        && recovery::is_ours(&shared, &found.stored)
+    {
+        recovery::recover(shared, found).await;
+    }
+}
+
+/// The task, if it was made. A commit that waits (for a standby, say) is seen by nobody until it is through, which may be long.
+pub(super) async fn once_known(shared: &Arc<Shared>, task: &TaskId, ttl: Duration) -> Option<WholeTask> {
     let begun = Instant::now();
     let mut wait = STORE_RETRY_MAX;
     // Whoever comes after this process finds it, too.
     while tokio::time::timeout(wait, shared.draining.cancelled()).await.is_err() {
-        match shared.durable.timed("whole_task", shared.durable.store.whole_task(&task)).await {
-            Ok(Some(found)) => {
-                if recovery::is_ours(&shared, &found.stored) {
-                    recovery::recover(shared, found).await;
-                }
-                return;
-            }
-            Ok(None) if begun.elapsed() >= ttl => return,
+        match shared.durable.timed("whole_task", shared.durable.store.whole_task(task)).await {
+            Ok(Some(found)) => return Some(found),
+            Ok(None) if begun.elapsed() >= ttl => return None,
             Ok(None) | Err(_) => {}
         }
         if begun.elapsed() >= COMMIT_SETTLES_WITHIN {
             wait = (wait * 2).min(COMMIT_LOOK_MAX);
         }
     }
+    None
 }
 
 #[cfg(test)]

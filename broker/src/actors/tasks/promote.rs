@@ -16,7 +16,7 @@ use protocol::{
 
 use super::{
     Tasks,
-    create::{call_of, limits_of, note_origin},
+    create::{call_of, limits_of, note_origin, once_known},
     ending::Ending,
     inputs, mirror,
     run::{Plan, TaskRun},
@@ -29,7 +29,8 @@ use crate::{
         shared::Shared,
         stream::Next,
     },
-    durable::{StoredTask, WholeTask, Write, Written, fault_point, refusal},
+    durable::{StoreError, StoredTask, TaskRecord, WholeTask, Write, Written, fault_point, refusal},
+    limits::TASK_RUN_MAX,
     metrics::Promotion,
     rules::{
         event_log::EventKind,
@@ -105,7 +106,11 @@ impl Session {
         let record = self.record_of(&call_of(&message, &plan)?, plan.backend, &details, None);
         let (owner, limits) = (self.shared.durable.node(), limits_of(self.shared.task_settings()));
         let create = Write::CreateTask { record: Box::new(record.clone()), owner: owner.clone(), limits };
-        match self.shared.durable.commit(create).await.map_err(|error| refusal(&error))? {
+        let written = self.shared.durable.commit(create).await;
+        if let Err(StoreError::Unsettled(_)) = written {
+            self.shared.running.spawn(take_back(self.shared.clone(), record.clone()));
+        }
+        match written.map_err(|error| refusal(&error))? {
             // After a change of name nobody knows whether the task is still ours: it is found like any that was left behind.
             Written::Created { at_us } if self.shared.durable.node() == owner => {
                 fault_point::passed("task.promoted");
@@ -121,6 +126,18 @@ impl Session {
         let run = TaskRun::new(WholeTask { stored, left }, plan, self.tenant.clone(), &self.shared);
         run.lock().under_way = true;
         self.shared.tasks.start_with(run, |run| async move { go_on(&run, under_way, call).await });
+    }
+}
+
+/// Nobody knows whether the task was made. The call goes on without one, so that nobody is ever told of it: it is nobody's to
+/// carry out.
+async fn take_back(shared: Arc<Shared>, record: TaskRecord) {
+    let _not_a_stray = shared.tasks.begin_recovery(&record.task);
+    while let Some(found) = once_known(&shared, &record.task, record.ttl.unwrap_or(TASK_RUN_MAX)).await {
+        match shared.tasks.cancel_stored(&shared, &found.stored).await {
+            Ok(_) => return,
+            Err(refusal) => tracing::debug!(task = super::digest(&record.task), %refusal, "a task nobody knows of could not be cancelled"),
+        }
     }
 }
 

@@ -5,6 +5,7 @@ mod http;
 mod inputs;
 mod listening;
 mod observed;
+mod promotion;
 mod replicas;
 mod results;
 mod task_bridge;
