@@ -132,6 +132,18 @@ fn server_meta(server_info: &[u8], subscription: Option<&RequestId>) -> String {
 /// What the server said of these already, it said for somebody else.
 pub fn complete<'a>(splice: &mut Splice<'a>, answer: &Message, cache: Option<CacheHint>, server_info: &[u8]) {
     let Some(result) = answer.result.filter(|_| answer.kind == Kind::Result) else { return };
+    let fields = &answer.fields;
+    let says_nothing = [fields.result_type, fields.ttl_ms, fields.cache_scope, fields.meta].iter().all(Option::is_none);
+    if says_nothing {
+        // What nearly all servers of earlier revisions answer: all of it goes in at one place.
+        let hint = cache.map_or(String::new(), |cache| format!(",{}", cache.members()));
+        let is_empty = answer.frame[result.start as usize + 1..].trim_ascii_start().first() == Some(&b'}');
+        let comma: &[u8] = if is_empty { b"" } else { b"," };
+        let (before, key): (&[u8], &[u8]) = (b",\"_meta\":{\"", META_SERVER_INFO.as_bytes());
+        let text = [b"\"resultType\":\"complete\"", hint.as_bytes(), before, key, b"\":", server_info, b"}", comma].concat();
+        splice.insert(result.start + 1, text);
+        return;
+    }
     splice.set_member(result, answer.fields.result_type, "resultType", b"\"complete\"");
     if let Some(cache) = cache {
         splice.set_member(result, answer.fields.ttl_ms, "ttlMs", cache.ttl_ms.to_string().as_bytes());

@@ -35,6 +35,10 @@ use crate::{
 };
 
 const TRANSPORT: &str = "http";
+// As headers, which text would become each time it is looked for.
+const METHOD_HEADER: HeaderName = HeaderName::from_static(METHOD);
+const NAME_HEADER: HeaderName = HeaderName::from_static(NAME);
+const VERSION_HEADER: HeaderName = HeaderName::from_static(PROTOCOL_VERSION);
 
 /// What a body turned out to be.
 pub(super) enum Read {
@@ -48,7 +52,7 @@ pub(super) enum Read {
 
 /// Reads a body, once, whichever revision it is of.
 pub(super) fn read(headers: &HeaderMap, frame: &Bytes, limits: &Limits) -> Result<Read, Rejected> {
-    let names_it = headers.get(PROTOCOL_VERSION).is_some_and(|version| version.as_bytes() == Version::V2026_07_28.as_str().as_bytes());
+    let names_it = headers.get(VERSION_HEADER).is_some_and(|version| version.as_bytes() == Version::V2026_07_28.as_str().as_bytes());
     let is_array = frame.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
     if is_array {
         let none = || Rejected::new(Refusal::new(ErrorKind::InvalidRequest, "there are no batches in 2026-07-28"), None);
@@ -88,7 +92,7 @@ impl Asked<'_> {
             {
                 version_header(headers, &message)?;
                 if refusal.kind == ErrorKind::MethodNotFound {
-                    same(headers, METHOD, &message.method_text(), "method")?;
+                    same(headers, &METHOD_HEADER, &message.method_text(), "method")?;
                 }
                 return Err(refusal);
             }
@@ -135,7 +139,7 @@ fn mismatch(text: impl Into<String>) -> Refusal {
 }
 
 /// A header of which there is at most one, as text.
-fn header<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<std::borrow::Cow<'a, str>>, Refusal> {
+fn header<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<std::borrow::Cow<'a, str>>, Refusal> {
     let mut given = headers.get_all(name).iter();
     let Some(value) = given.next() else { return Ok(None) };
     if given.next().is_some() {
@@ -144,7 +148,7 @@ fn header<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<std::borrow::
     headers::decode(value.as_bytes()).map(Some).map_err(|error| mismatch(format!("{name}: {error}")))
 }
 
-fn same(headers: &HeaderMap, name: &str, body: &str, member: &str) -> Result<(), Refusal> {
+fn same(headers: &HeaderMap, name: &HeaderName, body: &str, member: &str) -> Result<(), Refusal> {
     match header(headers, name)? {
         None => Err(mismatch(format!("{name} is missing: it repeats {member}"))),
         Some(value) if value == body => Ok(()),
@@ -154,17 +158,17 @@ fn same(headers: &HeaderMap, name: &str, body: &str, member: &str) -> Result<(),
 
 fn version_header(headers: &HeaderMap, message: &Message) -> Result<(), Refusal> {
     let version = message.text(message.fields.meta_protocol_version).unwrap_or_default();
-    same(headers, PROTOCOL_VERSION, &version, "the revision in _meta")
+    same(headers, &VERSION_HEADER, &version, "the revision in _meta")
 }
 
 /// `Mcp-Method` and `Mcp-Name` repeat the body.
 fn mirrored(headers: &HeaderMap, message: &Message) -> Result<(), Refusal> {
-    same(headers, METHOD, &message.method_text(), "method")?;
+    same(headers, &METHOD_HEADER, &message.method_text(), "method")?;
     let Some((span, member)) = headers::named_value(message) else { return Ok(()) };
     let Some(name) = message.text(span) else {
         return Err(Refusal::new(ErrorKind::InvalidParams, format!("{member} must be a string")));
     };
-    same(headers, NAME, &name, member)
+    same(headers, &NAME_HEADER, &name, member)
 }
 
 /// `Mcp-Param-*` repeat the arguments that the tool's schema says. Others are the backend's to judge, whose schema may be newer
