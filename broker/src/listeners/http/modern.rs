@@ -110,7 +110,7 @@ impl Asked<'_> {
                 self.broker.shared.metrics.bytes(Direction::Out, Side::Client, frame.len());
                 Ok(answer::json(StatusCode::OK, frame))
             }
-            Reaction::Exchange(exchange) => Ok(exchanged(*exchange).await),
+            Reaction::Exchange(exchange) => Ok(exchanged(exchange).await),
             Reaction::Listening(listening) => Ok(listened(*listening)),
             Reaction::Elsewhere(place) => self.lead_to(&place, frame).await,
         }
@@ -198,7 +198,7 @@ fn mirrored_arguments(given: &HeaderMap, message: &Message, catalog: &Catalog, v
 }
 
 /// The answer as JSON where it is the first thing there is to say, and soon; as an event stream otherwise.
-async fn exchanged(mut exchange: Exchange) -> Response<Body> {
+async fn exchanged(mut exchange: Box<Exchange>) -> Response<Body> {
     let shared = exchange.shared().clone();
     let keepalive = shared.config.events.keepalive;
     let first = match tokio::time::timeout(keepalive, exchange.next()).await {

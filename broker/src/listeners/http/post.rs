@@ -33,6 +33,7 @@ use crate::{
         stream::{Ended, EventStream, Next, Reader},
     },
     config::MessageWire,
+    in_place::in_place,
     limits::{DISCARD_WAIT, DISCARDED_BYTES_MAX, OVERLOAD_BODY_BYTES_MAX},
     listeners::modern::no_sessions,
     metrics::{Direction, Side},
@@ -65,7 +66,7 @@ impl Asked<'_> {
             self.refuse_requests(&frame, &limits)?;
         }
         let mut read = match modern::read(headers, &frame, &limits)? {
-            modern::Read::Modern(message) => return Box::pin(self.serve_modern(message, &frame)).await,
+            modern::Read::Modern(message) => return in_place(|| self.serve_modern(message, &frame)).await,
             modern::Read::OfSession(message) => Some(Frames::One(message)),
             modern::Read::Unread => None,
         };
