@@ -98,9 +98,10 @@ impl Fields {
     }
 
     /// Every place there is.
-    pub(crate) fn places(&mut self) -> [&mut Option<Span>; 37] {
+    pub(crate) fn places(&mut self) -> [&mut Option<Span>; 38] {
         [
             &mut self.name,
+            &mut self.is_error,
             &mut self.uri,
             &mut self.cursor,
             &mut self.level,
