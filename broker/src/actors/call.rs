@@ -4,14 +4,13 @@
 //! [`Call::settle`], and only there: with the backend's answer, a refusal, a timeout, or (after the client's cancellation) with
 //! nothing.
 
+mod underway;
+
 use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    pin::Pin,
     sync::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
-    task::{Context, Poll},
     time::{Duration, Instant},
 };
 
@@ -27,15 +26,10 @@ use protocol::{
     older,
     splice::Splice,
 };
-use tokio::{
-    runtime::Handle,
-    sync::{Notify, oneshot},
-};
-use tokio_util::{
-    sync::CancellationToken,
-    task::{TaskTracker, task_tracker::TaskTrackerToken},
-};
+use tokio::sync::{Notify, oneshot};
+use tokio_util::sync::CancellationToken;
 
+pub use self::underway::Underway;
 use super::{
     asker::{Asker, Carried},
     backend::Backend,
@@ -158,64 +152,6 @@ impl Handover {
     /// The call is a task's from now on.
     pub fn taken_over(&self) {
         self.done.store(true, Ordering::Release);
-    }
-}
-
-/// A call that is being carried out: by whoever polls it, so that a call whose client waits for it on a connection of its own
-/// costs no task and no waking of one by another. Dropped before its end it goes on as a task (MCP 2025-11-25, Transports: a
-/// client that hangs up cancels nothing).
-pub struct Underway {
-    call: Option<Arc<Call>>,
-    /// `None` once it is over. On the heap, so that it is not moved on its way.
-    work: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    running: TaskTracker,
-    /// A drain waits for it, whoever carries it out.
-    _running: TaskTrackerToken,
-}
-
-impl Underway {
-    pub(super) fn new(work: Pin<Box<dyn Future<Output = ()> + Send>>, running: &TaskTracker) -> Self {
-        Self { call: None, work: Some(work), running: running.clone(), _running: running.token() }
-    }
-
-    /// Whose it is.
-    pub(super) fn of(mut self, call: Arc<Call>) -> Self {
-        self.call = Some(call);
-        self
-    }
-
-    pub(super) fn call(&self) -> Option<&Arc<Call>> {
-        self.call.as_ref()
-    }
-}
-
-impl std::fmt::Debug for Underway {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Underway").field("is_over", &self.work.is_none()).finish_non_exhaustive()
-    }
-}
-
-impl Future for Underway {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let Some(work) = &mut self.work else { return Poll::Ready(()) };
-        // A panic ends the call, which is answered all the same, and not the connection it is polled for.
-        let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context)));
-        if matches!(polled, Ok(Poll::Pending)) {
-            return Poll::Pending;
-        }
-        self.work = None;
-        Poll::Ready(())
-    }
-}
-
-impl Drop for Underway {
-    fn drop(&mut self) {
-        // Without a runtime the process is at its end.
-        if let (Some(work), Ok(runtime)) = (self.work.take(), Handle::try_current()) {
-            self.running.spawn_on(work, &runtime);
-        }
     }
 }
 
@@ -540,33 +476,5 @@ fn outcome(method: Method, ending: &Ending) -> Outcome {
         Ending::Refused(_) => Outcome::Refused,
         Ending::Cancelled => Outcome::Cancelled,
         Ending::TimedOut => Outcome::Timeout,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::future::poll_fn;
-
-    use tokio::sync::oneshot;
-
-    use super::*;
-
-    #[tokio::test]
-    async fn a_call_that_is_dropped_goes_on_and_one_that_panics_is_over() {
-        let running = TaskTracker::new();
-        let (begin, begun) = oneshot::channel::<()>();
-        let (tell, told) = oneshot::channel();
-        let work = async move {
-            let _ = begun.await;
-            let _ = tell.send(());
-        };
-        let mut call = Underway::new(Box::pin(work), &running);
-        assert!(poll_fn(|context| Poll::Ready(Pin::new(&mut call).poll(context).is_pending())).await);
-        drop(call);
-        begin.send(()).unwrap();
-        told.await.unwrap();
-        Underway::new(Box::pin(async { panic!("inside a call") }), &running).await;
-        running.close();
-        running.wait().await;
     }
 }
