@@ -1,6 +1,6 @@
 # The commands of this project. `make run` and `make test` are all a newcomer needs; CI runs `.ci/run`.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-grounds test-deploy chaos bench bench-report loadtest autobahn check check-deploy
+.PHONY: help run test test-grounds test-deploy chaos bench bench-report bench-check loadtest autobahn check check-deploy
 
 CARGO_OUTPUT := $${CARGO_TARGET_DIR:-target}
 
@@ -12,6 +12,7 @@ help:
 	@echo "make chaos  kill brokers under load for half an hour; SEED=N makes the choices of that run again, WHAT=tasks|points|rolling|expiry|limits a part"
 	@echo "make bench  measure what stores, event logs, wires, envelopes and idle connections cost, in a release build; some minutes (WHAT=persister|events|wires|envelope|eras|idle|protection one of them)"
 	@echo "make bench-report  the broker beside nginx and beside nothing, and what is idle; writes the tables of docs/performance.md"
+	@echo "make bench-check  instructions of decoding, of a call's way out and of its way back, against the committed figures; fails beyond +5 % (ACCEPT=yes writes them anew)"
 	@echo "make loadtest  build the load tester, and say how it is used"
 	@echo "make autobahn  the public WebSocket test suite against our WebSocket layer; some minutes"
 	@echo "make check  formatting, lints, documentation, licences, the syntax of the scripts, and what is deployed"
@@ -54,6 +55,11 @@ bench-report:
 	@scripts/install-servers.sh
 	@cargo build --release --locked -p mcp-broker
 	@cargo bench --locked -p benches --no-default-features --bench report -- --write
+
+bench-check:
+	@scripts/need-toolchain.sh
+	@scripts/install-servers.sh valgrind
+	@cargo run --release --locked --quiet -p instructions -- $(if $(ACCEPT),--accept,--check)
 
 loadtest:
 	@scripts/need-toolchain.sh

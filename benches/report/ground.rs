@@ -89,7 +89,7 @@ pub(crate) fn behind(backend: &Backend) -> Value {
 pub(crate) async fn broker(config: Value) -> anyhow::Result<TestBroker> {
     let limits = json!({"limits": {
         "requests_per_second": 1_000_000, "burst": 1_000_000, "connections": 100_000, "connections_per_address": 100_000,
-        "sessions_per_tenant": 100_000, "sessions_per_principal": 100_000,
+        "connections_per_second_per_address": 0, "sessions_per_tenant": 100_000, "sessions_per_principal": 100_000,
     }});
     stay_on(Core::Proxies);
     let broker = BrokerBuilder::new(benches::broker_binary()?).config(limits).config(config).alone().start().await;

@@ -46,7 +46,7 @@ async fn sessions(ground: &Ground, time: Duration) -> anyhow::Result<f64> {
             let session = Session::open(&site, way.key.as_deref()).await?;
             let number = opened.fetch_add(1, Ordering::Relaxed);
             let ended = operation::perform(&call, number, &mut session.lane(), &known).await;
-            ensure!(ended == Ended::Well, "the first call ended with {ended:?}");
+            ensure!(ended == Ended::Well, "the first call ended with {ended:?}: {:?}", site.findings.witnesses());
         }
         Ok(())
     });

@@ -1,0 +1,112 @@
+//! How many instructions do the steps take that every message goes through? Counted by callgrind, which says the same on a busy
+//! machine as on an idle one, and held against the figures in `figures.json`.
+//!
+//! With `--check` a step that takes over 5 % more than its figure fails; `--accept` writes the figures anew.
+
+mod steps;
+
+use std::{
+    collections::BTreeMap,
+    process::{Command, ExitCode},
+};
+
+use anyhow::{Context as _, bail, ensure};
+
+use crate::steps::{STEPS, Step};
+
+/// As in the product: the allocator is part of what a message costs.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const FIGURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/figures.json");
+/// With this, a step and a number the program carries the step out so many times.
+const REPEAT: &str = "--repeat";
+/// What the program needs to start cancels out between the two.
+const FEW: u64 = 500;
+const MANY: u64 = 2500;
+const GROWTH_MAX: f64 = 1.05;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let done = match &arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [REPEAT, name, count] => repeat(name, count),
+        [] | ["--check"] => compared(!arguments.is_empty()),
+        ["--accept"] => accepted(),
+        _ => Err(anyhow::anyhow!("arguments are --check, --accept or none")),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("instructions: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn repeat(name: &str, count: &str) -> anyhow::Result<()> {
+    let step = STEPS.iter().find(|step| step.name == name).context("there is no such step")?;
+    let mut carried_out = (step.prepare)();
+    (0..count.parse::<u64>()?).for_each(|_| carried_out());
+    Ok(())
+}
+
+fn known() -> anyhow::Result<BTreeMap<String, u64>> {
+    serde_json::from_str(&std::fs::read_to_string(FIGURES)?).context("figures.json")
+}
+
+fn compared(is_strict: bool) -> anyhow::Result<()> {
+    let (known, mut grown) = (known()?, Vec::new());
+    println!(
+        "| {:<12} | {:>12} | {:>12} | {:>5} |\n|{:-<14}|{:->13}:|{:->13}:|{:->6}:|",
+        "step", "instructions", "figure", "ratio", "", "", "", ""
+    );
+    for step in &STEPS {
+        let counted = count(step)?;
+        let figure = *known.get(step.name).with_context(|| format!("figures.json does not know {:?}", step.name))?;
+        let ratio = counted as f64 / figure as f64;
+        println!("| {:<12} | {counted:>12} | {figure:>12} | {ratio:>5.3} |", step.name);
+        if ratio > GROWTH_MAX {
+            grown.push(step.name);
+        }
+    }
+    if is_strict && !grown.is_empty() {
+        bail!("over 5 % more than committed: {}; make them cheaper, or `make bench-check ACCEPT=yes` and say why", grown.join(", "));
+    }
+    Ok(())
+}
+
+fn accepted() -> anyhow::Result<()> {
+    let counted = STEPS.iter().map(|step| Ok((step.name, count(step)?))).collect::<anyhow::Result<BTreeMap<_, _>>>()?;
+    let text = serde_json::to_string_pretty(&counted)? + "\n";
+    print!("{text}");
+    Ok(std::fs::write(FIGURES, text)?)
+}
+
+/// Instructions of carrying the step out once.
+fn count(step: &Step) -> anyhow::Result<u64> {
+    let [few, many] = [FEW, MANY].map(|count| collected(step.name, count));
+    Ok((many? - few?) / (MANY - FEW))
+}
+
+fn collected(name: &str, count: u64) -> anyhow::Result<u64> {
+    let mut command = Command::new("valgrind");
+    command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
+    command.arg(std::env::current_exe()?).args([REPEAT, name, &count.to_string()]);
+    let output = command.output().context("valgrind is not installed (scripts/install-servers.sh does it)")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{name} under valgrind: {said}");
+    let (_, counted) = said.lines().find_map(|line| line.split_once("Collected : ")).with_context(|| said.to_string())?;
+    Ok(counted.trim().parse()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_step_can_be_carried_out_and_has_a_figure() {
+        let names: Vec<&str> = known().unwrap().into_keys().map(|name| STEPS.iter().find(|step| step.name == name).unwrap().name).collect();
+        assert_eq!(names.len(), STEPS.len(), "{names:?}");
+        STEPS.iter().for_each(|step| (step.prepare)()());
+    }
+}

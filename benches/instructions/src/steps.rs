@@ -1,0 +1,124 @@
+//! The steps: reading an envelope, a call's way out (read, decided, rewritten), and an answer's way back (read, restored).
+
+use std::{collections::BTreeMap, hint::black_box, sync::Arc};
+
+use aws_lc_rs::hmac;
+use broker::rules::{
+    catalog::{BackendLists, Catalog, Endpoint, ListKind, TaskHost, read_page},
+    exposure,
+    routing::{Decision, decide},
+};
+use bytes::Bytes;
+use protocol::{
+    capabilities::ServerCapabilities,
+    envelope::Message,
+    handshake::InitializeAnswer,
+    ids::{BackendId, TenantId},
+    json::Limits,
+    splice::Splice,
+    version::Version,
+};
+
+/// Something that is carried out many times.
+pub(crate) struct Step {
+    pub(crate) name: &'static str,
+    pub(crate) prepare: fn() -> Box<dyn FnMut()>,
+}
+
+pub(crate) const STEPS: [Step; 6] = [
+    Step { name: "decode 256 B", prepare: || decode(256) },
+    Step { name: "decode 2 KB", prepare: || decode(2048) },
+    Step { name: "decode 64 KB", prepare: || decode(65_536) },
+    Step { name: "out 256 B", prepare: || out(256) },
+    Step { name: "back 256 B", prepare: || back(256) },
+    Step { name: "back 64 KB", prepare: || back(65_536) },
+];
+
+const TOOL: &str = "files__read";
+
+fn decode(bytes: usize) -> Box<dyn FnMut()> {
+    let frame = request(bytes);
+    Box::new(move || drop(black_box(read(&frame))))
+}
+
+fn out(bytes: usize) -> Box<dyn FnMut()> {
+    let (frame, catalog) = (request(bytes), catalog());
+    let mut wire_id = 1_000_000_u64;
+    Box::new(move || {
+        let message = read(&frame);
+        let decided = decide(&message, &Endpoint::Aggregated, &catalog.capabilities, Version::LATEST_LEGACY, &catalog);
+        let Ok(Decision::Forward(plan)) = decided else { panic!("a call of a known tool is forwarded") };
+        wire_id += 1;
+        let mut splice = Splice::new(&message.frame);
+        for span in message.id_span.into_iter().chain(message.fields.meta_progress_token) {
+            splice.replace(span, wire_id.to_string().into_bytes());
+        }
+        for (span, text) in &plan.edits {
+            splice.replace(*span, text.clone());
+        }
+        drop(black_box(splice.finish()));
+    })
+}
+
+fn back(bytes: usize) -> Box<dyn FnMut()> {
+    let (frame, backend) = (answer(bytes), backend_id());
+    Box::new(move || {
+        let message = read(&frame);
+        let mut splice = Splice::new(&message.frame);
+        if let Some(span) = message.id_span {
+            splice.replace(span, b"17".to_vec());
+        }
+        exposure::expose_answer(&message, &backend, &Endpoint::Aggregated, &mut splice);
+        drop(black_box(splice.finish()));
+    })
+}
+
+fn read(frame: &Bytes) -> Message {
+    Message::decode(black_box(frame).clone(), &Limits::default()).expect("the frame is a message")
+}
+
+fn request(bytes: usize) -> Bytes {
+    let head = format!(
+        r#"{{"jsonrpc":"2.0","id":17,"method":"tools/call","params":{{"name":"{TOOL}","_meta":{{"progressToken":17}},"arguments":{{"text":""#
+    );
+    padded(head, r#""}}}"#, bytes)
+}
+
+fn answer(bytes: usize) -> Bytes {
+    padded(r#"{"jsonrpc":"2.0","id":1000017,"result":{"content":[{"type":"text","text":""#.to_owned(), r#""}]}}"#, bytes)
+}
+
+fn padded(mut text: String, tail: &str, bytes: usize) -> Bytes {
+    const TEXT: &str = "It was the best of times, it was the worst of times; ";
+    text.extend(TEXT.chars().cycle().take(bytes.saturating_sub(text.len() + tail.len())));
+    (text + tail).into()
+}
+
+fn backend_id() -> BackendId {
+    BackendId::parse("files").expect("a good name")
+}
+
+/// Of one backend with a hundred tools.
+fn catalog() -> Catalog {
+    let tools: Vec<String> = (0..100).map(|number| format!(r#"{{"name":"tool_{number}","inputSchema":{{}}}}"#)).collect();
+    let list = format!(r#"{{"tools":[{{"name":"read","inputSchema":{{}}}},{}]}}"#, tools.join(","));
+    let tools = read_page(ListKind::Tools, &backend_id(), TaskHost::Broker, list.as_bytes()).expect("a good list").entries;
+    let lists = BackendLists {
+        server: Arc::new(InitializeAnswer {
+            version: Version::LATEST_LEGACY,
+            capabilities: ServerCapabilities::parse(br#"{"tools":{}}"#).expect("good capabilities"),
+            server_info: Bytes::from_static(b"{}"),
+            server_name: "files".to_owned(),
+            server_version: String::new(),
+            instructions: None,
+        }),
+        tools,
+        prompts: Vec::new(),
+        resources: Vec::new(),
+        resource_templates: Vec::new(),
+        stale: false,
+    };
+    let key = hmac::Key::new(hmac::HMAC_SHA256, &[1; 32]);
+    let tenant = TenantId::parse("acme").expect("a good name");
+    Catalog::build(tenant, key, BTreeMap::from([(backend_id(), Arc::new(lists))]))
+}
