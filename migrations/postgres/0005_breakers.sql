@@ -12,7 +12,7 @@ CREATE TRIGGER counts_changes AFTER INSERT OR DELETE ON held_breakers FOR EACH R
 -- Another backend, or tenant, of the same name begins like any other.
 CREATE FUNCTION let_go_of_backend() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    DELETE FROM held_breakers WHERE tenant = OLD.tenant AND backend = OLD.backend;
+    DELETE FROM held_breakers WHERE tenant = coalesce(NEW.tenant, OLD.tenant) AND backend = coalesce(NEW.backend, OLD.backend);
     RETURN NULL;
 END $$;
 
@@ -22,5 +22,5 @@ BEGIN
     RETURN NULL;
 END $$;
 
-CREATE TRIGGER lets_go AFTER DELETE ON backends FOR EACH ROW EXECUTE FUNCTION let_go_of_backend();
+CREATE TRIGGER lets_go AFTER INSERT OR DELETE ON backends FOR EACH ROW EXECUTE FUNCTION let_go_of_backend();
 CREATE TRIGGER lets_go AFTER DELETE ON tenants FOR EACH ROW EXECUTE FUNCTION let_go_of_tenant();

@@ -73,7 +73,7 @@ impl ClientCapabilities {
             tasks_cancel: has(&["tasks", "cancel"]),
             tasks_sampling: has(&["tasks", "requests", "sampling", "createMessage"]),
             tasks_elicitation: has(&["tasks", "requests", "elicitation", "create"]),
-            extension_tasks: has(&["extensions", EXTENSION_TASKS]),
+            extension_tasks: root.path(&["extensions", EXTENSION_TASKS]).is_some_and(|value| value.kind() == ValueKind::Object),
         })
     }
 

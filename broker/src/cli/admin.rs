@@ -34,6 +34,7 @@ const BACKEND: &[Column] = &[
     ("backend", "backend"),
     ("tenant", "tenant"),
     ("state", "state"),
+    ("replica", "replica"),
     ("breaker", "breaker.state"),
     ("breaker because of", "breaker.reason"),
     ("next probe ms", "breaker.next_probe_ms"),

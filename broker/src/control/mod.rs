@@ -382,6 +382,10 @@ impl Control {
         };
         self.commit(Change::PutBackend(&record), author).await?;
         let created = old.is_none();
+        if created {
+            // One of this name may have been declared, or removed by another replica just now.
+            self.forget_breakers(&tenant, Some(&backend));
+        }
         self.broker.put_backend(&tenant, &backend, entry.spec.clone());
         tracing::info!(%tenant, %backend, created, "backend stored");
         self.edit(|registry| {

@@ -53,7 +53,7 @@ impl Certified {
         &self.0.caller
     }
 
-    /// Resolves when the certificate is good no longer: it has ended, or its authority is believed no more.
+    /// Resolves when the certificate is good no longer: it has ended, was revoked, or its authority is believed no more.
     pub(super) async fn outlived(&self) {
         self.0.tls.outlived(&self.0.certificate).await;
     }

@@ -96,8 +96,8 @@ async fn r15_goodput_at_three_times_saturation_stays_near_the_peak() {
     let client = broker.connected(json!({})).await;
     client.call("b__t", json!({})).await;
 
-    // What else this machine does may be more in one half than in the other. What collapses, does so every time.
-    for attempt in 1..=4 {
+    // What else this machine does may be more in one half than in the other. What collapses does so again and again.
+    for attempt in 1..=3 {
         let peak = at_the_peak(&client, 2 * AT_ONCE, Duration::from_secs(2)).await;
         let (rate, tally) = past_it(&client, 3.0 * peak, Duration::from_secs(4)).await;
         let [all, refused, late] = [&tally.good, &tally.refused, &tally.late].map(|count| count.load(Ordering::Relaxed));
@@ -111,7 +111,7 @@ async fn r15_goodput_at_three_times_saturation_stays_near_the_peak() {
         if rate >= 0.8 * peak && mean_refusal < Duration::from_millis(500) && refused > late && refused * 4 > all {
             break;
         }
-        assert!(attempt < 4, "it collapses: {told}");
+        assert!(attempt < 3, "it collapses: {told}");
     }
     assert_eq!(broker.admin().backend("default", "b").await["breaker"]["state"], "closed", "waiting in our queue is no failure");
 }
@@ -218,7 +218,7 @@ async fn r13_one_of_fifty_backends_hangs_and_nobody_else_notices() {
 
     // What else this machine does may be more in one half than in the other. Who waits for the hung one, does so every time.
     let mut held = Vec::new();
-    for attempt in 1..=4 {
+    for attempt in 1..=3 {
         let before = typical(&broker, BACKENDS).await;
         held.extend((0..4).map(|_| client.begin("tools/call", json!({"name": "b0__for_ever"}))));
         hung.wait_count("the calls", 4 * attempt, |seen| seen.calls("for_ever")).await;
@@ -228,7 +228,7 @@ async fn r13_one_of_fifty_backends_hangs_and_nobody_else_notices() {
         if well(before.0, during.0) && well(before.1, during.1) {
             break;
         }
-        assert!(attempt < 4, "others wait for the hung one: before {before:?}, during {during:?}");
+        assert!(attempt < 3, "others wait for the hung one: before {before:?}, during {during:?}");
     }
 
     let callers: Vec<_> = (0..4)
@@ -245,7 +245,7 @@ async fn r13_one_of_fifty_backends_hangs_and_nobody_else_notices() {
     for caller in callers {
         let took = caller.await.unwrap();
         println!("a caller of the hung backend was answered after {took:?} (700 ms allowed)");
-        assert!(took >= Duration::from_millis(700), "{took:?}");
+        assert!((Duration::from_millis(700)..Duration::from_secs(5)).contains(&took), "{took:?}");
     }
     hung.wait_count("the cancellations", 4, |seen| seen.is("notifications/cancelled")).await;
 }

@@ -189,6 +189,9 @@ pub async fn holds_breakers_until_they_are_released_or_their_backend_goes(store:
     versions.push(store.config_version().await?);
     assert!(store.delete_backend(&acme, &two).await?);
     assert_eq!(store.held_breakers().await?, [of(&acme, &declared), of(&umbrella, &one)]);
+    store.put_backend(&backend_record("acme", "declared")).await?;
+    assert_eq!(store.held_breakers().await?, [of(&umbrella, &one)], "a backend that begins is not held");
+    assert!(store.change(Change::HoldBreaker(&acme, &one), None).await?);
     assert!(store.delete_tenant(&acme).await?);
     assert_eq!(store.held_breakers().await?, [of(&umbrella, &one)]);
     assert!(versions.is_sorted_by(|before, after| before < after), "{versions:?}");

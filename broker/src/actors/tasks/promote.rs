@@ -4,13 +4,13 @@
 //! finds it begins the call anew unless that is harmless. From then on the run is who waits for the call, and what the
 //! backend asks its client goes into the record. Where no task can be made the call goes on as it was.
 
-use std::{pin::pin, sync::Arc};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use protocol::{
     envelope::{Kind, Message},
     error::{ErrorKind, Refusal},
-    ids::RequestId,
+    ids::{RequestId, TaskId},
     method::Method,
 };
 
@@ -29,7 +29,7 @@ use crate::{
         shared::Shared,
         stream::Next,
     },
-    durable::{StoreError, StoredTask, TaskRecord, WholeTask, Write, Written, fault_point, refusal},
+    durable::{StoreError, StoredTask, WholeTask, Write, Written, fault_point, refusal},
     limits::TASK_RUN_MAX,
     metrics::Promotion,
     rules::{
@@ -108,7 +108,7 @@ impl Session {
         let create = Write::CreateTask { record: Box::new(record.clone()), owner: owner.clone(), limits };
         let written = self.shared.durable.commit(create).await;
         if let Err(StoreError::Unsettled(_)) = written {
-            self.shared.running.spawn(take_back(self.shared.clone(), record.clone()));
+            self.shared.running.spawn(take_back(self.shared.clone(), record.task.clone(), record.ttl.unwrap_or(TASK_RUN_MAX)));
         }
         match written.map_err(|error| refusal(&error))? {
             // After a change of name nobody knows whether the task is still ours: it is found like any that was left behind.
@@ -131,12 +131,12 @@ impl Session {
 
 /// Nobody knows whether the task was made. The call goes on without one, so that nobody is ever told of it: it is nobody's to
 /// carry out.
-async fn take_back(shared: Arc<Shared>, record: TaskRecord) {
-    let _not_a_stray = shared.tasks.begin_recovery(&record.task);
-    while let Some(found) = once_known(&shared, &record.task, record.ttl.unwrap_or(TASK_RUN_MAX)).await {
+async fn take_back(shared: Arc<Shared>, task: TaskId, ttl: Duration) {
+    let _not_a_stray = shared.tasks.begin_recovery(&task);
+    while let Some(found) = once_known(&shared, &task, ttl).await {
         match shared.tasks.cancel_stored(&shared, &found.stored).await {
             Ok(_) => return,
-            Err(refusal) => tracing::debug!(task = super::digest(&record.task), %refusal, "a task nobody knows of could not be cancelled"),
+            Err(refusal) => tracing::debug!(task = super::digest(&task), %refusal, "a task nobody knows of could not be cancelled"),
         }
     }
 }

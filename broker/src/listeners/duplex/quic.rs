@@ -163,6 +163,10 @@ async fn serve_alone(desk: Arc<modern::Desk>, mut stream: RequestStream) {
         // Without an answer the stream is reset, as it is dropped.
         let Some(frame) = frame else { return };
         let is_answer = matches!(answering, modern::Answering::Over);
+        if let modern::Answering::Exchange(exchange) = &mut answering {
+            // Its client may read slowly: the call, its room and its deadline do not wait for that.
+            exchange.let_go();
+        }
         desk.shared().metrics.bytes(Direction::Out, Side::Client, frame.len());
         if sink.send_all(&mut vec![frame]).await.is_err() {
             return;

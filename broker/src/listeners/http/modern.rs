@@ -103,8 +103,9 @@ impl Asked<'_> {
         if self.compares_headers() {
             version_header(headers, &request.message)?;
             mirrored(headers, &request.message)?;
-            request.passed = mirrored_arguments(headers, &request.message, &visitor.tenant.catalog(), &visitor)?;
+            mirrored_arguments(headers, &request.message, &visitor.tenant.catalog(), &visitor)?;
         }
+        request.passed = passed_on(headers, &request.message, &visitor.tenant.catalog(), &visitor);
         match react(self.broker, &visitor, request).await? {
             Reaction::Answer(frame) => {
                 self.broker.shared.metrics.bytes(Direction::Out, Side::Client, frame.len());
@@ -171,16 +172,14 @@ fn mirrored(headers: &HeaderMap, message: &Message) -> Result<(), Refusal> {
     same(headers, &NAME_HEADER, &name, member)
 }
 
-/// `Mcp-Param-*` repeat the arguments that the tool's schema says. Others are the backend's to judge, whose schema may be newer
-/// (same section: who stands between forwards what it does not know).
-fn mirrored_arguments(given: &HeaderMap, message: &Message, catalog: &Catalog, visitor: &Visitor) -> Result<HeaderMap, Refusal> {
+/// `Mcp-Param-*` repeat the arguments that the tool's schema says.
+fn mirrored_arguments(given: &HeaderMap, message: &Message, catalog: &Catalog, visitor: &Visitor) -> Result<(), Refusal> {
     if message.method != Method::ToolsCall {
-        return Ok(HeaderMap::new());
+        return Ok(());
     }
     let tool = message.text(message.fields.name).unwrap_or_default();
     let arguments = message.bytes(message.fields.arguments);
-    let params = catalog.mirrored(&visitor.endpoint, &tool);
-    for param in params {
+    for param in catalog.mirrored(&visitor.endpoint, &tool) {
         let name = &param.header[PARAM_PREFIX.len()..];
         let mut values = given.get_all(param.header.as_str()).iter();
         match (values.next(), param.is_given(arguments)) {
@@ -191,10 +190,21 @@ fn mirrored_arguments(given: &HeaderMap, message: &Message, catalog: &Catalog, v
             (Some(_), true) => return Err(mismatch(format!("{PARAM_PREFIX}{name} is not what the argument says"))),
         }
     }
-    let is_passed = |name: &HeaderName| {
-        name.as_str().starts_with(PARAM_PREFIX) && params.iter().all(|param| !param.header.eq_ignore_ascii_case(name.as_str()))
-    };
-    Ok(given.iter().filter(|(name, _)| is_passed(name)).map(|(name, value)| (name.clone(), value.clone())).collect())
+    Ok(())
+}
+
+/// Those the schema does not say are the backend's to judge, whose schema may be newer (same section: who stands between forwards
+/// what it does not know).
+fn passed_on(given: &HeaderMap, message: &Message, catalog: &Catalog, visitor: &Visitor) -> HeaderMap {
+    let is_param = |name: &HeaderName| name.as_str().starts_with(PARAM_PREFIX);
+    if message.method != Method::ToolsCall || !given.keys().any(is_param) {
+        return HeaderMap::new();
+    }
+    let tool = message.text(message.fields.name).unwrap_or_default();
+    let params = catalog.mirrored(&visitor.endpoint, &tool);
+    let is_known = |name: &HeaderName| params.iter().any(|param| param.header.eq_ignore_ascii_case(name.as_str()));
+    let passed = given.iter().filter(|(name, _)| is_param(name) && !is_known(name));
+    passed.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
 /// The answer as JSON where it is the first thing there is to say, and soon; as an event stream otherwise.

@@ -65,6 +65,10 @@ pub(in crate::actors::link) async fn exchange(
                     catalog_refresh::refresh_tools(connection, link).await?;
                     continue;
                 }
+                // It may be one that the client made, which says nothing of the backend.
+                Some(HEADER_MISMATCH) if matches!(outgoing.asker, Asker::Call(call) if !call.passed().is_empty()) => {
+                    return for_the_asker(&answer, method, outgoing.asker);
+                }
                 Some(HEADER_MISMATCH) => return Err(Failure::Protocol("the backend does not accept the headers of a request".to_owned())),
                 Some(UNSUPPORTED_PROTOCOL_VERSION) => return Err(requests::changed_its_mind(connection, link)),
                 _ => return for_the_asker(&answer, method, outgoing.asker),

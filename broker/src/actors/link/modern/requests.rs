@@ -156,10 +156,14 @@ pub(super) fn call_headers(link: &Link, outgoing: &Outgoing<'_>) -> HeaderMap {
         json::unquote(edited.unwrap_or_else(|| span.of(&message.frame))).map(Cow::into_owned)
     };
     let name = headers::named_value(message).and_then(|(span, _)| sent(span?));
-    let passed = match outgoing.asker {
+    let mut passed = match outgoing.asker {
         Asker::Call(call) => call.passed(),
         Asker::Task(_) => HeaderMap::new(),
     };
+    // What the operator says to the backend no client says.
+    for name in link.backend.spec.credentials.headers.keys() {
+        passed.remove(name.as_str());
+    }
     header_map(link, message.method, name.as_deref(), message.bytes(message.fields.arguments), passed)
 }
 
