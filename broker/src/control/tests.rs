@@ -2,13 +2,14 @@
 
 use std::path::Path;
 
+use protocol::ids::BackendId;
 use serde_json::json;
 use storage::{SqliteOptions, SqliteStore};
 
 use super::*;
 use crate::{
     broker::Parts,
-    config::{self, Database, checked::parse_backend_spec},
+    config::{self, Database, checked::parse_backend_spec, spec::BackendSpec},
     durable::Stores,
 };
 

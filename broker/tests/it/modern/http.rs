@@ -1,7 +1,7 @@
 //! Headers, statuses and eras over HTTP (MCP 2026-07-28, Streamable HTTP).
 
 use serde_json::{Value, json};
-use testkit::{FakeBackend, ModernBackend};
+use testkit::{FakeBackend, ModernBackend, ModernReply};
 
 use super::{Modern, VERSION, meta};
 use crate::{broker_with, builder, echo, initialize_body, refused, request};
@@ -121,18 +121,39 @@ async fn n_hdr_05_arguments_are_repeated_for_the_backend_by_its_own_schema() {
     let backend = ModernBackend::http().await;
     let properties = json!({"region": {"type": "string", "x-mcp-header": "Region"}});
     backend.list("tools", vec![json!({"name": "regional", "inputSchema": {"type": "object", "properties": properties}})]);
-    let broker = builder().backend("default", "b", backend.spec()).start().await;
+    let mut spec = backend.spec();
+    spec["credentials"] = json!({"headers": {"Mcp-Param-Account": "acme"}});
+    let broker = builder().backend("default", "b", spec).start().await;
     for (path, name) in [("/mcp/b", "regional"), ("/mcp", "b__regional")] {
         let client = Modern::of(&broker, path);
         let params = json!({"name": name, "arguments": {"region": "ü"}, "_meta": meta(json!({}))});
         let mut headers = client.headers("tools/call", &params);
         headers.push(("mcp-param-region".to_owned(), "=?base64?w7w=?=".to_owned()));
         headers.push(("Mcp-Param-Unheard-Of".to_owned(), "as it came".to_owned()));
+        headers.push(("mcp-param-account".to_owned(), "another".to_owned()));
         client.send(&headers, request(1, "tools/call", params)).await.expect_status(200, path).await;
         let seen = backend.seen_of("tools/call").pop().unwrap();
         assert_eq!((seen.header("mcp-name"), seen.header("mcp-param-region")), (Some("regional"), Some("=?base64?w7w=?=")));
         assert_eq!(seen.header("mcp-param-unheard-of"), Some("as it came"), "what no schema here names is for the backend to judge");
+        assert_eq!(seen.header("mcp-param-account"), Some("acme"), "what the operator says no client says");
     }
+}
+
+#[tokio::test]
+async fn headers_of_a_client_that_a_backend_refuses_say_nothing_of_the_backend() {
+    let backend = ModernBackend::http().await;
+    backend.list("tools", vec![testkit::backend::tool("t")]);
+    backend.on("tools/call", |_| async { ModernReply::error(-32020, "Mcp-Param-Odd is odd") });
+    let broker = builder().backend("default", "b", backend.spec()).start().await;
+    let client = Modern::of(&broker, "/mcp/b");
+    for number in 0..6 {
+        let params = json!({"name": "t", "arguments": {}, "_meta": meta(json!({}))});
+        let mut headers = client.headers("tools/call", &params);
+        headers.push(("mcp-param-odd".to_owned(), "odd".to_owned()));
+        let answer = client.send(&headers, request(number, "tools/call", params)).await.json().await;
+        assert_eq!(answer["error"]["message"], "Mcp-Param-Odd is odd", "{answer}");
+    }
+    assert_eq!(broker.admin().backend("default", "b").await["breaker"]["state"], "closed");
 }
 
 #[tokio::test]

@@ -1,0 +1,135 @@
+//! Backends that operators register: looked at, put, removed, probed.
+
+use std::sync::Arc;
+
+use protocol::ids::{BackendId, TenantId};
+use storage::{BackendRecord, Change};
+
+use super::{
+    Author, BACKENDS_PER_TENANT_MAX, BackendView, Condition, Control, ControlError, Put, Shown,
+    checks::{client_files, no_backend, no_tenant, now_us, refuse_declared, refuse_more},
+    registry::{self, Entry},
+};
+use crate::config::spec::BackendSpec;
+
+impl Control {
+    pub fn backends(&self, tenant: &TenantId) -> Result<Vec<BackendView>, ControlError> {
+        self.knows(tenant)?;
+        let registry = self.registry.load();
+        Ok(registry.backends_of(tenant).map(|(backend, entry)| self.backend_view(tenant, backend, entry)).collect())
+    }
+
+    pub fn backend(&self, tenant: &TenantId, backend: &BackendId) -> Result<Shown<BackendView>, ControlError> {
+        let registry = self.registry.load();
+        let entry = registry.backends.get(&(tenant.clone(), backend.clone())).ok_or_else(|| no_backend(backend))?;
+        Ok(self.backend_shown(tenant, backend, entry))
+    }
+
+    fn backend_shown(&self, tenant: &TenantId, backend: &BackendId, entry: &Entry<BackendSpec>) -> Shown<BackendView> {
+        Shown { view: self.backend_view(tenant, backend, entry), tag: self.tag(entry) }
+    }
+
+    /// Registers a backend. With `wait` the answer comes once it is connected or has failed to.
+    pub async fn put_backend(
+        self: &Arc<Self>,
+        tenant: TenantId,
+        backend: BackendId,
+        spec: BackendSpec,
+        wait: bool,
+        condition: Condition,
+        author: Author,
+    ) -> Result<Put<BackendView>, ControlError> {
+        self.check_egress(&spec.transport)?;
+        self.config.stdio.check(&spec.transport).map_err(ControlError::Invalid)?;
+        self.config.tls.check_stored(&spec.tls).map_err(ControlError::Invalid)?;
+        client_files(&spec).await.map_err(ControlError::Invalid)?;
+        self.config.limits.message_sizes.check(spec.limits.message_profile.as_deref()).map_err(ControlError::Invalid)?;
+        // A child is started, then spoken to; a server is connected to first.
+        let within = spec.timeouts.initialize.unwrap_or(self.config.timeouts.initialize) + self.config.timeouts.connect;
+        let (owner, name) = (tenant.clone(), backend.clone());
+        let stored = self.change(|control| async move { control.store_backend(owner, name, spec, condition, &author).await });
+        let (entry, created) = stored.await?;
+        if wait {
+            self.broker.settled(&tenant, &backend, within).await;
+        }
+        Ok(Put { shown: self.backend_shown(&tenant, &backend, &entry), created })
+    }
+
+    async fn store_backend(
+        &self,
+        tenant: TenantId,
+        backend: BackendId,
+        spec: BackendSpec,
+        condition: Condition,
+        author: &Author,
+    ) -> Result<(Arc<Entry<BackendSpec>>, bool), ControlError> {
+        let registry = self.registry.load_full();
+        if !registry.tenants.contains_key(&tenant) {
+            return Err(no_tenant(&tenant));
+        }
+        let old = registry.backends.get(&(tenant.clone(), backend.clone()));
+        condition.holds("backend", old.map(|entry| self.tag(entry)).as_deref())?;
+        refuse_declared(old.map(|entry| entry.origin), "backend", &backend)?;
+        refuse_more(old.is_none(), registry.backends_of(&tenant).count(), "backends of this tenant", BACKENDS_PER_TENANT_MAX)?;
+        let entry = Entry::stored(spec, old.map(|entry| entry.created_at_us), now_us());
+        let record = BackendRecord {
+            settings: registry::seal_backend(&self.keys.seal, &tenant, &backend, &entry.spec).map_err(|_| ControlError::Internal)?,
+            tenant: tenant.clone(),
+            backend: backend.clone(),
+            created_at_us: entry.created_at_us,
+            updated_at_us: entry.updated_at_us,
+        };
+        self.commit(Change::PutBackend(&record), author).await?;
+        let created = old.is_none();
+        if created {
+            // One of this name may have been declared, or removed by another replica just now.
+            self.forget_breakers(&tenant, Some(&backend));
+        }
+        self.broker.put_backend(&tenant, &backend, entry.spec.clone());
+        tracing::info!(%tenant, %backend, created, "backend stored");
+        self.edit(|registry| {
+            registry.backends.insert((tenant.clone(), backend.clone()), Arc::clone(&entry));
+        });
+        Ok((entry, created))
+    }
+
+    pub async fn delete_backend(
+        self: &Arc<Self>,
+        tenant: TenantId,
+        backend: BackendId,
+        condition: Condition,
+        author: Author,
+    ) -> Result<(), ControlError> {
+        self.change(|control| async move {
+            let key = (tenant, backend);
+            let tag = control.registry.load().backends.get(&key).map(|entry| control.tag(entry));
+            condition.holds("backend", tag.as_deref())?;
+            let origin = control.registry.load().backends.get(&key).map(|entry| entry.origin);
+            refuse_declared(origin, "backend", &key.1)?;
+            if !control.commit(Change::DeleteBackend(&key.0, &key.1), &author).await? {
+                return Err(no_backend(&key.1));
+            }
+            control.broker.remove_backend(&key.0, &key.1);
+            control.forget_breakers(&key.0, Some(&key.1));
+            control.edit(|registry| {
+                registry.backends.remove(&key);
+            });
+            tracing::info!(tenant = %key.0, backend = %key.1, "backend removed");
+            Ok(())
+        })
+        .await
+    }
+
+    /// Connects anew or refreshes, and tells how it went.
+    pub async fn probe_backend(&self, tenant: &TenantId, backend: &BackendId) -> Result<BackendView, ControlError> {
+        self.backend(tenant, backend)?;
+        if self.broker.probe(tenant, backend).await {
+            self.broker.settled(tenant, backend, self.config.timeouts.initialize).await;
+        }
+        Ok(self.backend(tenant, backend)?.view)
+    }
+
+    fn backend_view(&self, tenant: &TenantId, backend: &BackendId, entry: &Entry<BackendSpec>) -> BackendView {
+        BackendView::new(tenant, backend, entry, self.broker.backend(tenant, backend), self.durable().node().as_str())
+    }
+}
