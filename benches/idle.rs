@@ -152,7 +152,8 @@ async fn over_quic(broker: &TestBroker, authority: &Authority, count: usize) -> 
 
 async fn broker(config: Value, backend: &Backend) -> anyhow::Result<TestBroker> {
     let limits = json!({"limits": {
-        "connections": 100_000, "connections_per_address": 100_000, "sessions_per_tenant": 100_000, "sessions_per_principal": 100_000,
+        "connections": 100_000, "connections_per_address": 100_000, "connections_per_second_per_address": 0,
+        "connections_per_tenant": 100_000, "sessions_per_tenant": 100_000, "sessions_per_principal": 100_000,
     }});
     let spec = json!({"transport": {"type": "http", "url": format!("http://{}/mcp", backend.address())}});
     let builder = BrokerBuilder::new(benches::broker_binary()?).config(limits).config(config);
