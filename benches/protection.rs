@@ -27,7 +27,12 @@ async fn bench(scale: Scale) -> anyhow::Result<()> {
 }
 
 fn builder() -> anyhow::Result<BrokerBuilder> {
-    Ok(BrokerBuilder::new(broker_binary()?).alone())
+    Ok(replicated()?.alone())
+}
+
+/// All clients of a bench come from one address.
+fn replicated() -> anyhow::Result<BrokerBuilder> {
+    Ok(BrokerBuilder::new(broker_binary()?).config(json!({"limits": {"connections_per_second_per_address": 0}})))
 }
 
 /// A tool that takes this long, for so many at a time.
@@ -168,7 +173,7 @@ async fn shares(scale: Scale) -> anyhow::Result<()> {
     let broker = tenants(count, builder()?.auth_required().config(limits.clone()), &backend).start().await;
     let one = served(count, &broker.admin(), |key| broker.client("/mcp").bearer(key), 1, scale).await;
     drop(broker);
-    let cluster = tenants(count, BrokerBuilder::new(broker_binary()?).auth_required().config(limits), &backend).cluster(3).start().await;
+    let cluster = tenants(count, replicated()?.auth_required().config(limits), &backend).cluster(3).start().await;
     let three = served(count, &cluster.operator(), |key| cluster.client("/mcp").bearer(key), 3, scale).await;
     let mut table = Table::new(["weight", "share, one replica", "off", "share, three replicas", "off"]);
     let fair = |weight: usize| weight as f64 / (count * (count + 1) / 2) as f64;
