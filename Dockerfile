@@ -8,7 +8,7 @@ ARG BASE_IMAGE=debian:bookworm-slim
 FROM ${RUST_IMAGE} AS build
 WORKDIR /src
 COPY . .
-# gcc is in the image; nothing else is needed. The profile is release with link-time optimisation and no debug information.
+# gcc is in the image; nothing else is needed. The profile is release without debug information.
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/src/target \
     cargo build --locked --profile dist --package mcp-broker --bin mcp-broker \

@@ -13,7 +13,7 @@ scripts/install-peers.sh >/dev/null
 cargo build --locked --workspace --bins
 
 # Most tests wait most of the time; those that do not take two of these places (.config/nextest.toml).
-export NEXTEST_TEST_THREADS=${NEXTEST_TEST_THREADS:-$((3 * $(nproc)))}
+export NEXTEST_TEST_THREADS=${NEXTEST_TEST_THREADS:-$((4 * $(nproc)))}
 
 on_ground() {
     echo "== on $1"

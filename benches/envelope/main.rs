@@ -1,5 +1,5 @@
-//! Which reader of JSON is right for envelopes? The one the broker uses (the tape of simd-json, all of a message validated)
-//! beside serde with raw values, sonic-rs with lazy values, and a scanner written by hand that validates nothing, for messages
+//! Which reader of JSON is right for envelopes? The one the broker uses (one pass, all of a message validated) beside the tape
+//! of simd-json (a copy and two passes, validated), serde with raw values, sonic-rs with lazy values, and a scanner written by hand that validates nothing, for messages
 //! of a few sizes: prose (long strings) and dense (many small members).
 
 mod readers;

@@ -3,26 +3,23 @@
 use std::{
     net::{SocketAddr, TcpListener, TcpStream},
     process::{Child, Command, Stdio},
-    sync::Arc,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, ensure};
-use benches::Scale;
+use benches::{
+    Scale,
+    load::{Calls, To},
+};
 use loadtest::{
     backend::{Backend, Offer},
     era::Era,
-    mix::{Mix, Operation},
-    profile::{Loop, Profile},
     run::Load,
-    schedule::{Phase, Schedule},
-    wire::Site,
 };
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use testkit::{BrokerBuilder, TestBroker};
-use transport::tls::ClientTlsFiles;
 
 /// Which of two processors.
 #[derive(Debug, Clone, Copy)]
@@ -92,29 +89,17 @@ pub(crate) async fn broker(config: Value) -> anyhow::Result<TestBroker> {
         "connections_per_second_per_address": 0, "sessions_per_tenant": 100_000, "sessions_per_principal": 100_000,
     }});
     stay_on(Core::Proxies);
-    let broker = BrokerBuilder::new(benches::broker_binary()?).config(limits).config(config).alone().start().await;
+    let broker = BrokerBuilder::new(benches::broker_binary()?).config(limits).config(config).alone();
+    let broker = broker.trusting_the_system().start().await;
     stay_on(Core::Load);
     Ok(broker)
 }
 
 /// A closed loop of calls with payloads of this size.
 pub(crate) fn load(way: &Way, connections: usize, bytes: usize, time: Duration) -> anyhow::Result<Load> {
-    let warm_up = time / 4;
-    let phase = Phase { time: time + warm_up, from: 0.0, to: 0.0 };
-    let profile = Profile {
-        kind: Loop::Closed,
-        era: Era::default(),
-        sessions: connections,
-        in_flight: 1,
-        schedule: Schedule::new(vec![phase]),
-        warm_up,
-        timeout: Duration::from_secs(30),
-        mix: Mix::new(vec![(Operation::Call { tool: "echo".to_owned(), bytes: vec![bytes] }, 1)]),
-        refused_max: 0.0,
-        listen: false,
-    };
-    let site: Arc<Site> = Site::new(way.target.parse()?, &ClientTlsFiles::default(), profile.timeout)?;
-    Ok(Load { site, profile, keys: way.key.iter().cloned().collect(), pids: way.pids.clone() })
+    let calls = Calls { connections, in_flight: 1, bytes, per_second: None, era: Era::default() };
+    let to = To { target: way.target.clone(), keys: way.key.iter().cloned().collect(), pids: way.pids.clone() };
+    calls.over(to, time)
 }
 
 /// nginx, as a reverse proxy and with files.

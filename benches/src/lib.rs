@@ -5,6 +5,8 @@
 //! Under `cargo bench` a bench runs in full. Under a test runner, or with `--quick`, it does the same things a few times
 //! only, and shows that it still works. A word among the arguments chooses the benches whose names hold it.
 
+pub mod load;
+
 use std::{future::Future, path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::{Context as _, ensure};

@@ -10,7 +10,7 @@ mod sessions;
 
 use std::{sync::Arc, time::Duration};
 
-use dashmap::{DashMap, DashSet};
+use dashmap::DashSet;
 use protocol::{
     error::{ErrorKind, Refusal},
     ids::{BackendId, KeyId, PrincipalId, SessionId, TenantId},
@@ -30,9 +30,10 @@ use crate::{
         spec::{BackendSpec, TenantSpec},
     },
     durable::{Durable, Stores, node::NodeSettings},
+    maps::SharedMap,
     metrics::Metrics,
     placement::Placement,
-    rules::catalog::{BackendLists, Endpoint},
+    rules::{catalog::BackendLists, endpoint::Endpoint},
     telemetry::{self, Export},
     views::{BackendStatus, SessionView, SubscriptionView},
 };
@@ -55,8 +56,8 @@ pub struct Broker {
     /// The other replicas, and which of them has a session that is not here.
     pub placement: Placement,
     keyring: Arc<Keyring>,
-    tenants: DashMap<TenantId, Arc<Tenant>>,
-    sessions: DashMap<SessionId, Arc<Session>>,
+    tenants: SharedMap<TenantId, Arc<Tenant>>,
+    sessions: SharedMap<SessionId, Arc<Session>>,
     /// Over, but not in the store yet: they are not to be found there.
     ending: DashSet<SessionKey>,
     adopting: Adopting,
@@ -85,8 +86,8 @@ impl Broker {
             shared: Shared::new(parts.config, parts.metrics, http, parts.keys.cursor, durable, traces),
             export: tokio::sync::Mutex::new(export),
             keyring: parts.keyring,
-            tenants: DashMap::new(),
-            sessions: DashMap::new(),
+            tenants: SharedMap::default(),
+            sessions: SharedMap::default(),
             ending: DashSet::new(),
             adopting: Adopting::default(),
         });
@@ -129,8 +130,7 @@ impl Broker {
     /// Among whom the room for calls is shared.
     fn share_room(&self) {
         let enabled = self.tenants.iter().filter(|tenant| tenant.enabled());
-        let (count, weights) = enabled.fold((0, 0), |(count, weights), tenant| (count + 1, weights + u64::from(tenant.weight())));
-        self.shared.room.share_among(count, weights);
+        self.shared.room.share_among(enabled.map(|tenant| tenant.weight()));
     }
 
     /// Ends the tenant's sessions and closes its backends.

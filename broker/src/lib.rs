@@ -15,6 +15,7 @@ pub mod durable;
 mod in_place;
 pub mod limits;
 pub mod listeners;
+mod maps;
 pub mod metrics;
 #[cfg(test)]
 mod pages;

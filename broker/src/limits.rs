@@ -36,12 +36,21 @@ pub const RETRY_PAUSE_FIRST: Duration = Duration::from_millis(50);
 pub const RETRY_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Retries a backend's calls can save up.
 pub const RETRIES_SAVED_MAX: u64 = 10;
-/// The share of one departure in the pace of a queue is one in this many.
+/// The share of one departure in the pace of a queue is one in this many, or in as many as there is room for behind it,
 pub const PACE_WEIGHT: u32 = 16;
+/// up to these.
+pub const PACE_WEIGHT_MAX: u32 = 1_024;
+/// A gap between two departures counts as this many of the usual gaps of a place where one call is in at a time, at most; times
+/// the room there is, and twice that where the one before was as long, and so on.
+pub const PACE_OUTLIER: u32 = 8;
+/// A usual gap counts as this long at least there.
+pub const PACE_GAP_USUAL: Duration = Duration::from_millis(1);
 /// Of `limits.calls_in_flight`, one in this many is kept for tenants that hold less than their share of that part,
 pub const ROOM_KEPT_PART: usize = 8;
-/// where there are so many places at least, and more than one tenant.
+/// where there are so many places at least, and more than one tenant;
 pub const ROOM_KEPT_FROM: usize = 64;
+/// or, where there are fewer, if so many of them are the share of each tenant at least.
+pub const ROOM_KEPT_FROM_SHARE: usize = 4;
 /// A probe of a backend whose breaker is open that is not answered by then has failed.
 pub const PROBE_ANSWER_MAX: Duration = Duration::from_millis(1_500);
 /// A call that was with its backend for so long, without a sign of life of it, and is cancelled then makes the broker look
@@ -458,6 +467,12 @@ pub const SPAN_BATCH_WAIT: Duration = Duration::from_secs(1);
 pub const SPAN_EXPORT_WAIT: Duration = Duration::from_secs(5);
 /// How long the end of the process waits for spans to leave.
 pub const SPAN_FLUSH_WAIT: Duration = Duration::from_secs(2);
+/// Lines of the log that wait for whoever reads it; what finds no room is dropped and counted.
+pub const LOG_LINES_MAX: usize = 8_192;
+/// Bytes of those.
+pub const LOG_LINES_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// How long the end of the process waits for its last lines to be taken.
+pub const LOG_FLUSH_WAIT: Duration = Duration::from_secs(1);
 /// Records of the audit log that wait to be stored; what finds no room is dropped and counted.
 pub const AUDIT_QUEUE_MAX: usize = 16_384;
 /// Bytes of those.

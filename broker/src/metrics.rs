@@ -138,6 +138,8 @@ pub struct Metrics {
     requests_pending: IntGauge,
     errors: IntCounterVec,
     versions: IntCounterVec,
+    /// Of `versions`: counted with each request.
+    modern_clients: OnceLock<IntCounter>,
     phases: IntCounterVec,
     sessions: IntGaugeVec,
     links: IntGaugeVec,
@@ -211,6 +213,7 @@ impl Metrics {
                 "Handshakes, by agreed protocol version and peer.",
                 &["version", "side"],
             ),
+            modern_clients: OnceLock::new(),
             phases: declare.counters(
                 "mcp_phase_transitions_total",
                 "Steps of sessions and links from one phase to the next.",
@@ -327,6 +330,12 @@ impl Metrics {
 
     pub fn version_negotiated(&self, version: Version, side: Side) {
         self.versions.with_label_values(&[version.as_str(), side.label()]).inc();
+    }
+
+    /// A client says its revision with each request.
+    pub fn modern_request(&self) {
+        let counter = || self.versions.with_label_values(&[Version::V2026_07_28.as_str(), Side::Client.label()]);
+        self.modern_clients.get_or_init(counter).inc();
     }
 
     pub fn phase(&self, from: &'static str, to: &'static str) {

@@ -162,7 +162,8 @@ fn exit(ended: Result<(), ServeError>) -> ExitCode {
 fn start_and_stop(options: ServeOptions) -> Result<(), ServeError> {
     let config = read_config(&options)?;
     let inherited = Inherited::take()?;
-    let logging = telemetry::init(&config.telemetry)?;
+    // Dropped when all is over, however it ends.
+    let (logging, _unwritten) = telemetry::init(&config.telemetry)?;
     hide_from_others();
     let runtime = runtime()?;
     let ended = runtime.block_on(async {

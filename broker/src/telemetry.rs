@@ -6,7 +6,7 @@
 
 use std::{
     backtrace::{Backtrace, BacktraceStatus},
-    io::IsTerminal as _,
+    io::{self, IsTerminal as _},
 };
 
 use tracing_subscriber::{EnvFilter, Layer as _, Registry, fmt, layer::SubscriberExt as _, reload, util::SubscriberInitExt as _};
@@ -15,13 +15,17 @@ pub mod audit;
 pub mod caused;
 pub mod context;
 mod export;
+mod lines;
 mod logs;
 pub mod request;
 pub mod secrets;
 pub mod traces;
 
-pub use self::export::{Export, begin as begin_export};
-use self::logs::Marked;
+pub use self::{
+    export::{Export, begin as begin_export},
+    lines::Unwritten,
+};
+use self::{lines::Lines, logs::Marked};
 use crate::config::{LogFormat, Telemetry, log_filter::parse_log_filter};
 
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +36,8 @@ pub enum TelemetryError {
     SetUpTwice,
     #[error("the log is gone")]
     Gone,
+    #[error("the operating system refused a thread for the log: {0}")]
+    Thread(io::Error),
 }
 
 /// The hand on the filter.
@@ -40,10 +46,11 @@ pub struct Logging {
 }
 
 /// From here on events are logged.
-pub fn init(telemetry: &Telemetry) -> Result<Logging, TelemetryError> {
+pub fn init(telemetry: &Telemetry) -> Result<(Logging, Unwritten), TelemetryError> {
     let (filter, handle) = reload::Layer::new(parse_log_filter(&telemetry.log).map_err(TelemetryError::Filter)?);
-    let colored = std::io::stderr().is_terminal();
-    let lines = fmt::layer().with_writer(std::io::stderr).with_ansi(colored);
+    let colored = io::stderr().is_terminal();
+    let written = Lines::to(io::stderr()).map_err(TelemetryError::Thread)?;
+    let lines = fmt::layer().with_writer(written.clone()).with_ansi(colored);
     let lines = match telemetry.log_format {
         LogFormat::Text => lines.map_event_format(|format| Marked(format.with_ansi(colored))).boxed(),
         LogFormat::Json => lines.json().flatten_event(true).map_event_format(Marked).boxed(),
@@ -51,7 +58,7 @@ pub fn init(telemetry: &Telemetry) -> Result<Logging, TelemetryError> {
     // The filter stands first: its handle is typed by what is below it.
     tracing_subscriber::registry().with(filter).with(lines).try_init().map_err(|_| TelemetryError::SetUpTwice)?;
     std::panic::set_hook(Box::new(log_panic));
-    Ok(Logging { filter: handle })
+    Ok((Logging { filter: handle }, Unwritten(written)))
 }
 
 /// A fault of the broker is one line of the log like any other event, whatever its format.

@@ -106,11 +106,14 @@ pub fn decode_body(frame: Bytes, limits: &Limits, batches: bool) -> Result<Body,
 }
 
 // One more than allowed is enough to know that there are too many.
-fn batch_items(mut walker: Walker<'_>) -> Vec<Span> {
+fn batch_items(walker: &mut Walker<'_>) -> Vec<Span> {
     let mut items = Vec::new();
     walker.enter();
-    while items.len() <= BATCH_MESSAGES_MAX && walker.next_item() {
-        items.push(walker.skip());
+    while walker.next_item() {
+        let item = walker.skip();
+        if items.len() <= BATCH_MESSAGES_MAX {
+            items.push(item);
+        }
     }
     items
 }
@@ -192,11 +195,9 @@ struct Envelope {
 }
 
 impl Envelope {
-    fn read(mut walker: Walker<'_>) -> Self {
+    fn read(walker: &mut Walker<'_>) -> Self {
         let mut envelope = Self { is_object: walker.kind() == ValueKind::Object, ..Self::default() };
-        if envelope.is_object {
-            each_member(&mut walker, |walker, key| envelope.read_member(walker, key));
-        }
+        object(walker, |walker, key| envelope.read_member(walker, key));
         envelope
     }
 
@@ -367,8 +368,7 @@ fn each_member(walker: &mut Walker<'_>, mut on_member: impl FnMut(&mut Walker<'_
     let start = walker.start();
     walker.enter();
     while let Some(key) = walker.next_key() {
-        let key = walker.key_bytes(key);
-        on_member(walker, &key);
+        on_member(walker, &key.bytes());
     }
     Span { start, end: walker.end() }
 }

@@ -5,6 +5,7 @@
 //! recorded byte for byte ([`Seen`]).
 
 mod exchange;
+mod piped;
 mod server;
 
 use std::{
@@ -26,6 +27,7 @@ use tokio::{
 
 use exchange::Out;
 pub use exchange::{Call, Reply};
+use piped::Piped;
 
 use crate::{
     abort_on_drop::AbortOnDrop,
@@ -114,6 +116,8 @@ pub struct FakeBackend {
     shared: Arc<Shared>,
     address: SocketAddr,
     server: AbortOnDrop,
+    /// It is reached by lines over TCP.
+    piped: Option<Piped>,
     verdict: Verdict,
 }
 
@@ -122,6 +126,13 @@ impl FakeBackend {
     pub async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port on loopback");
         Self::on_listener(listener)
+    }
+
+    /// One that is reached by lines over TCP. What it does and sees is the same: its sessions are connections.
+    pub async fn behind_lines(mut self) -> Self {
+        self.sessions();
+        self.piped = Some(Piped::to(self.address).await);
+        self
     }
 
     /// A backend with one tool that answers by `handler`.
@@ -174,7 +185,7 @@ impl FakeBackend {
         let judge = Judge::default();
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: watch::Sender::new(0), judge: judge.clone() });
         let server = AbortOnDrop(tokio::spawn(server::serve(shared.clone(), listener)));
-        Self { shared, address, server, verdict: Verdict(judge) }
+        Self { shared, address, server, piped: None, verdict: Verdict(judge) }
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -187,7 +198,10 @@ impl FakeBackend {
 
     /// The admin API's body for this backend.
     pub fn spec(&self) -> Value {
-        json!({"transport": {"type": "http", "url": self.url()}})
+        match &self.piped {
+            Some(piped) => json!({"transport": {"type": "tcp", "address": piped.address.to_string()}}),
+            None => json!({"transport": {"type": "http", "url": self.url()}}),
+        }
     }
 
     // ---- how it behaves ----
@@ -291,7 +305,7 @@ impl FakeBackend {
 
     /// Stops listening and cuts everything: the backend is dead. Gives the address for a successor.
     pub async fn die(self) -> SocketAddr {
-        let Self { shared, address, server, verdict: _verdict } = self;
+        let Self { shared, address, server, verdict: _verdict, piped: _piped } = self;
         let mut server = server;
         server.0.abort();
         let _ = (&mut server.0).await;

@@ -15,6 +15,7 @@ use std::{
     process::{Command, ExitStatus, Stdio},
 };
 
+use futures_util::{StreamExt as _, stream};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -23,6 +24,7 @@ use crate::{
     balancer::Balancer,
     client::TestClient,
     cluster::{ClusterBuilder, SECRET, replica_config},
+    deadline::eventually,
     duplex::{DuplexBuilder, DuplexClient},
     ground::{self, Ground},
     judge::{Judge, Verdict},
@@ -55,7 +57,9 @@ impl BrokerBuilder {
             "listen": {"http": "127.0.0.1:0", "admin": "127.0.0.1:0"},
             "egress": {"allow": ["127.0.0.0/8"]},
         });
-        Self { binary, config, backends: Vec::new(), tenants: Vec::new(), admin_token: None, env: Vec::new(), ground: None, alone: false }
+        // It trusts nobody a test does not name: reading all that the system trusts takes longer than the rest of a start.
+        let env = vec![("SSL_CERT_FILE".to_owned(), "/dev/null".to_owned())];
+        Self { binary, config, backends: Vec::new(), tenants: Vec::new(), admin_token: None, env, ground: None, alone: false }
     }
 
     /// Started by this program, which becomes the broker.
@@ -88,6 +92,12 @@ impl BrokerBuilder {
     pub fn admin_token(mut self, token: &str) -> Self {
         self.admin_token = Some(token.to_owned());
         self.config(json!({"auth": {"admin_token": token}}))
+    }
+
+    /// Whom this system trusts, as outside of tests: what its start costs is what it costs there.
+    pub fn trusting_the_system(mut self) -> Self {
+        self.env.retain(|(name, _)| name != "SSL_CERT_FILE");
+        self
     }
 
     pub fn env(mut self, name: &str, value: &str) -> Self {
@@ -173,12 +183,15 @@ impl BrokerBuilder {
 
     /// The tenants, then the backends.
     pub(crate) async fn register(&self, admin: &AdminClient) {
-        for tenant in &self.tenants {
-            admin.put_tenant(tenant, json!({})).await;
-        }
-        for (tenant, name, spec) in &self.backends {
-            admin.ready_backend(tenant, name, spec).await;
-        }
+        // Several at a time: each is waited for until it is known everywhere.
+        stream::iter(&self.tenants).for_each_concurrent(8, |tenant| admin.put_tenant(tenant, json!({}))).await;
+        let ready = |(tenant, name, spec): &(String, String, Value)| {
+            let (tenant, name, spec) = (tenant.clone(), name.clone(), spec.clone());
+            async move {
+                admin.ready_backend(&tenant, &name, &spec).await;
+            }
+        };
+        stream::iter(&self.backends).for_each_concurrent(8, ready).await;
     }
 
     /// Runs the binary with these arguments to its end, for what is refused at start and for the command line.
@@ -295,6 +308,11 @@ impl TestBroker {
     /// Everything logged so far.
     pub fn log(&self) -> String {
         self.replicas.iter().map(Replica::log).collect()
+    }
+
+    /// Waits until this was logged: lines are written behind what they tell of.
+    pub async fn logged(&self, text: &str) {
+        eventually(text, || async { if self.log().contains(text) { Ok(()) } else { Err(self.log()) } }).await;
     }
 
     /// The whole command line tool against this broker's admin API.

@@ -141,6 +141,12 @@ impl PipeBackend {
         self.accepted.load(Ordering::SeqCst)
     }
 
+    /// Connections that have not ended.
+    pub fn open(&self) -> usize {
+        let connections = self.connections.lock().expect("nothing panics while it holds this lock");
+        connections.iter().filter(|connection| !connection.is_finished()).count()
+    }
+
     /// Ends every connection there is.
     pub fn cut(&self) {
         self.connections.lock().expect("nothing panics while it holds this lock").drain(..).for_each(|connection| connection.abort());
@@ -203,6 +209,7 @@ async fn serve_quic(incoming: quinn::Incoming, mut command: Command) {
     copy(tokio::io::join(reader, writer), &mut input, &mut output).await;
 }
 
+/// To the end of what comes: a child that has nothing more to say ends one half only.
 async fn copy(stream: impl AsyncRead + AsyncWrite, input: &mut ChildStdin, output: &mut ChildStdout) {
     let (mut reader, mut writer) = tokio::io::split(stream);
     let to_child = async {
@@ -211,6 +218,7 @@ async fn copy(stream: impl AsyncRead + AsyncWrite, input: &mut ChildStdin, outpu
     let from_child = async {
         let _ended = tokio::io::copy(output, &mut writer).await;
         let _gone = writer.shutdown().await;
+        std::future::pending::<()>().await;
     };
     tokio::select! {
         () = to_child => {}
@@ -234,6 +242,8 @@ async fn frames(socket: WebSocketStream<TcpStream>, input: &mut ChildStdin, outp
         while let Ok(Some(line)) = lines.next_line().await {
             let _gone = out.send(line).await;
         }
+        drop(out); // which says goodbye
+        std::future::pending::<()>().await;
     };
     tokio::select! {
         () = to_child => {}

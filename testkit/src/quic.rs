@@ -2,10 +2,20 @@
 
 use std::{net::SocketAddr, sync::Arc};
 
-use quinn::{ClientConfig, Connection, Endpoint, RecvStream, SendStream, VarInt, crypto::rustls::QuicClientConfig};
+use quinn::{ClientConfig, Connection, Endpoint, RecvStream, SendStream, TransportConfig, VarInt, crypto::rustls::QuicClientConfig};
 use serde_json::Value;
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    sync::mpsc,
+    task::JoinSet,
+};
 
-use crate::{Authority, authority::Signed, deadline::within, duplex::Wire};
+use crate::{
+    Authority,
+    authority::Signed,
+    deadline::within,
+    duplex::{QUEUE, Wire},
+};
 
 /// A connection of its own socket.
 #[derive(Debug)]
@@ -17,9 +27,28 @@ pub struct QuicPeer {
 impl QuicPeer {
     /// Connects, or says why not.
     pub async fn connect(address: SocketAddr, authority: &Authority, identity: Option<&Signed>, protocol: &str) -> Result<Self, String> {
+        Self::connect_with(TransportConfig::default(), address, authority, identity, protocol).await
+    }
+
+    /// Of each stream it takes so many bytes before it reads.
+    pub async fn connect_narrowly(address: SocketAddr, authority: &Authority, stream_bytes: u32) -> Self {
+        let mut transport = TransportConfig::default();
+        transport.stream_receive_window(VarInt::from_u32(stream_bytes));
+        Self::connect_with(transport, address, authority, None, "mcp").await.expect("the listener accepts")
+    }
+
+    async fn connect_with(
+        transport: TransportConfig,
+        address: SocketAddr,
+        authority: &Authority,
+        identity: Option<&Signed>,
+        protocol: &str,
+    ) -> Result<Self, String> {
         let crypto = QuicClientConfig::try_from(authority.trusting(identity, &[protocol])).expect("TLS 1.3 is among the versions");
         let endpoint = Endpoint::client(([127, 0, 0, 1], 0).into()).expect("a free port");
-        let connecting = endpoint.connect_with(ClientConfig::new(Arc::new(crypto)), address, "localhost").expect("a good name");
+        let mut config = ClientConfig::new(Arc::new(crypto));
+        config.transport_config(Arc::new(transport));
+        let connecting = endpoint.connect_with(config, address, "localhost").expect("a good name");
         let connection = within("a QUIC handshake", connecting).await.map_err(|error| error.to_string())?;
         Ok(Self { endpoint, connection })
     }
@@ -28,6 +57,35 @@ impl QuicPeer {
     pub async fn control(&self) -> Wire {
         let (writer, reader) = within("a stream", self.connection.open_bi()).await.expect("the connection is there");
         Wire::halves(reader, writer)
+    }
+
+    /// The session's wire, with each request but the first on a stream of its own.
+    pub async fn streams(&self) -> Wire {
+        let Wire { out: control, incoming: mut from_control, mut tasks } = self.control().await;
+        let (out, mut outgoing) = mpsc::channel::<String>(QUEUE);
+        let (tell, incoming) = mpsc::channel(QUEUE);
+        let (connection, told) = (self.connection.clone(), tell.clone());
+        let sending = tokio::spawn(async move {
+            let mut requests = JoinSet::new();
+            while let Some(text) = outgoing.recv().await {
+                let message: Value = serde_json::from_str(&text).unwrap_or_default();
+                let is_further = message["method"].as_str().is_some_and(|method| method != "initialize") && message.get("id").is_some();
+                if is_further {
+                    requests.spawn(exchange(connection.clone(), text, told.clone()));
+                } else if control.send(text).await.is_err() {
+                    return;
+                }
+            }
+        });
+        let hearing = tokio::spawn(async move {
+            while let Some(said) = from_control.recv().await {
+                if tell.send(said).await.is_err() {
+                    return;
+                }
+            }
+        });
+        tasks.extend([sending.abort_handle(), hearing.abort_handle()]);
+        Wire { out, incoming, tasks }
     }
 
     /// A stream for one request, which is sent and finished.
@@ -59,5 +117,19 @@ impl QuicPeer {
     /// Waits for the end, and says why it ended.
     pub async fn ended(&self) -> String {
         within("the end of the connection", self.connection.closed()).await.to_string()
+    }
+}
+
+/// A request on its stream, and what comes back on it.
+async fn exchange(connection: Connection, text: String, tell: mpsc::Sender<Result<String, String>>) {
+    let Ok((mut writer, reader)) = connection.open_bi().await else { return };
+    if writer.write_all(format!("{text}\n").as_bytes()).await.is_err() || writer.finish().is_err() {
+        return;
+    }
+    let mut lines = BufReader::new(reader).lines();
+    while let Ok(Some(line)) = lines.next_line().await {
+        if tell.send(Ok(line)).await.is_err() {
+            return;
+        }
     }
 }

@@ -109,6 +109,8 @@ pub(crate) async fn serve(connection: Connection, mut command: Command, mode: St
                 return;
             }
         }
+        let _gone = control_out.finish(); // the other half may go on
+        std::future::pending::<()>().await;
     };
     let accepting = async {
         while let Ok((writer, reader)) = connection.accept_bi().await {

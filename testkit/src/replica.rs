@@ -15,7 +15,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::{deadline::eventually_within, judge::Judge};
+use crate::{
+    deadline::{eventually, eventually_within},
+    judge::Judge,
+};
 
 /// How long a debug binary may take to say it is ready.
 const READY_WITHIN: Duration = Duration::from_secs(20);
@@ -111,6 +114,11 @@ impl Replica {
     /// Everything logged so far.
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(self.folder.path().join("stderr.log")).unwrap_or_default()).into_owned()
+    }
+
+    /// Waits until this was logged: lines are written behind what they tell of.
+    pub async fn logged(&self, text: &str) {
+        eventually(text, || async { if self.log().contains(text) { Ok(()) } else { Err(self.log()) } }).await;
     }
 
     pub fn signal(&self, signal: Signal) {

@@ -247,7 +247,7 @@ fn classify(error: &ClientError) -> SendError {
 }
 
 /// The outer layers only say that a request failed; the cause is at the bottom.
-fn innermost_reason(error: &dyn Error) -> String {
+pub(crate) fn innermost_reason(error: &dyn Error) -> String {
     let mut innermost = error;
     while let Some(source) = innermost.source() {
         innermost = source;

@@ -24,6 +24,7 @@ pub mod stall;
 mod stderr_tail;
 pub mod tcp;
 pub mod tls;
+pub mod turns;
 pub mod url;
 pub mod websocket;
 
@@ -40,4 +41,5 @@ pub use stall::StallGuard;
 pub use tls::{
     CertificateIdentity, CertificateSource, ClientAuth, ClientCertificate, ClientTls, ClientTlsFiles, ListenerKind, ServerTls, TlsError,
 };
+pub use turns::Turns;
 pub use url::{UrlError, parse_http_url};

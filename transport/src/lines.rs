@@ -128,12 +128,13 @@ impl<R: AsyncRead + Unpin + Send> FrameSource for LineReader<R> {
 /// Writes frames as lines.
 #[derive(Debug)]
 pub struct LineWriter<W> {
-    writer: W,
+    /// `None` once it was closed: a pipe ends when it is dropped.
+    writer: Option<W>,
 }
 
 impl<W: AsyncWrite + Unpin> LineWriter<W> {
     pub fn new(writer: W) -> Self {
-        Self { writer }
+        Self { writer: Some(writer) }
     }
 
     /// Writes every frame followed by LF, in order, flushes, and leaves `frames` empty (after an error too).
@@ -151,11 +152,12 @@ impl<W: AsyncWrite + Unpin> LineWriter<W> {
     }
 
     async fn write_lines(&mut self, lines: &[Bytes]) -> io::Result<()> {
+        let writer = self.writer.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
         for batch in lines.chunks(FRAMES_PER_WRITE) {
             let mut slices: Vec<IoSlice<'_>> = batch.iter().flat_map(|line| [IoSlice::new(line), IoSlice::new(b"\n")]).collect();
-            write_all_vectored(Pin::new(&mut self.writer), &mut slices).await?;
+            write_all_vectored(Pin::new(&mut *writer), &mut slices).await?;
         }
-        self.writer.flush().await
+        writer.flush().await
     }
 }
 
@@ -166,7 +168,9 @@ impl<W: AsyncWrite + Unpin + Send> FrameSink for LineWriter<W> {
 
     async fn close(&mut self, _: Goodbye) {
         // Over TLS this writes, and a peer that reads nothing would keep us for ever.
-        let _ = timeout(CLOSE_TIMEOUT, self.writer.shutdown()).await;
+        if let Some(mut writer) = self.writer.take() {
+            let _ = timeout(CLOSE_TIMEOUT, writer.shutdown()).await;
+        }
     }
 }
 

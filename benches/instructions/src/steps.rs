@@ -4,7 +4,8 @@ use std::{collections::BTreeMap, hint::black_box, sync::Arc};
 
 use aws_lc_rs::hmac;
 use broker::rules::{
-    catalog::{BackendLists, Catalog, Endpoint, ListKind, TaskHost, read_page},
+    catalog::{BackendLists, Catalog, ListKind, TaskHost, read_page},
+    endpoint::Endpoint,
     exposure,
     routing::{Decision, decide},
 };

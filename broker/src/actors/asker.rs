@@ -3,7 +3,7 @@
 //! A link needs little of them: whose messages they are, and where the way back begins. Kept by a connection for as long
 //! as the answer is awaited.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use super::{
     call::Call,
@@ -28,9 +28,9 @@ pub struct Carried {
 
 impl Asker {
     /// Notes which connection and wire id carry the request, so that a cancellation finds it.
-    pub fn sent_as(&self, carried: Carried) {
+    pub fn sent_as(&self, carried: Carried, at: Instant) {
         match self {
-            Self::Call(call) => call.sent_as(carried),
+            Self::Call(call) => call.sent_as(carried, at),
             Self::Task(run) => run.sent_as(carried),
         }
     }

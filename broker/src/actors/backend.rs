@@ -192,6 +192,9 @@ impl Backend {
         let own = LinkScope::Session(session.id.clone());
         // Who has no session is best served without one: what stands in for one here need not be one there.
         let era = if session.kept { Era::Legacy } else { Era::Modern };
+        if era == Era::Legacy {
+            self.era.want_sessions();
+        }
         self.link_of(own, &session.caller.principal, &session.client, era)
     }
 
@@ -387,6 +390,7 @@ impl Backend {
         if !told {
             tracing::warn!(tenant = %self.tenant, backend = %self.id, state = state.name(), cause, "backend can not be reached");
         }
+        self.era.set_settled(true);
         self.set_state(state);
     }
 
@@ -410,6 +414,19 @@ impl Backend {
     /// It has not been reached once, so nothing is known of what it offers.
     pub fn is_unknown(&self) -> bool {
         self.lists.load().is_none()
+    }
+
+    /// Waits until the first attempt to reach the backend is over, and for a client with a session until it is known what the
+    /// backend offers in sessions.
+    pub async fn settled_for(&self, era: Era, within: Duration) {
+        if era == Era::Legacy {
+            self.era.want_sessions();
+        }
+        let begun = Instant::now();
+        self.settled(within).await;
+        if era == Era::Legacy {
+            self.era.settled(within.saturating_sub(begun.elapsed())).await;
+        }
     }
 
     /// Waits until the first attempt to reach the backend is over.

@@ -4,9 +4,12 @@
 //! [`Call::settle`], and only there: with the backend's answer, a refusal, a timeout, or (after the client's cancellation) with
 //! nothing.
 
+mod given_up;
+mod handover;
 mod underway;
 
 use std::{
+    pin::pin,
     sync::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
@@ -26,18 +29,17 @@ use protocol::{
     older,
     splice::Splice,
 };
-use tokio::sync::{Notify, oneshot};
-use tokio_util::sync::CancellationToken;
 
-pub use self::underway::Underway;
+use self::given_up::GivenUp;
+pub use self::{
+    handover::{BackendMade, Handover},
+    underway::Underway,
+};
 use super::{
     asker::{Asker, Carried},
     backend::Backend,
     guard::Caller,
-    link::{
-        Link,
-        connection::{Connection, Failure, Outgoing},
-    },
+    link::connection::{Failure, Outgoing},
     session::Session,
     stream::EventStream,
     sync::lock,
@@ -51,7 +53,7 @@ use crate::{
         exposure,
         retries::{self, Attempt},
         routing::ToolCalled,
-        tasks::{BackendTask, is_tool_error},
+        tasks::is_tool_error,
     },
     telemetry::request::{self, Request},
 };
@@ -74,7 +76,7 @@ pub struct Call {
     /// The client's progress token, as sent.
     pub progress_token: Option<Bytes>,
     last_progress: Mutex<Option<f64>>,
-    cancelled: CancellationToken,
+    cancelled: GivenUp,
     cancel_reason: Mutex<Option<Bytes>>,
     started: Instant,
     /// Milliseconds after `started` at which something last happened.
@@ -95,64 +97,6 @@ pub struct Call {
     passed: OnceLock<HeaderMap>,
     /// What was told, for whoever has to tell it in other words.
     answer_told: Mutex<Option<Message>>,
-}
-
-/// How a call becomes a task.
-#[derive(Debug, Default)]
-pub struct Handover {
-    made: Mutex<Option<BackendMade>>,
-    changed: Notify,
-    /// Whoever waits for it does not take one just now.
-    declined: AtomicBool,
-    /// It is one: the task's time counts, not the call's.
-    done: AtomicBool,
-}
-
-/// The backend made a task of a call.
-#[derive(Debug)]
-pub struct BackendMade {
-    pub link: Arc<Link>,
-    pub connection: Arc<Connection>,
-    pub task: BackendTask,
-    /// Whether a task of ours follows it from now on.
-    pub taken: oneshot::Sender<bool>,
-}
-
-impl Handover {
-    /// Offers the backend's task to whoever waits for the call. False: the call has to follow it itself.
-    pub async fn offer(&self, link: &Arc<Link>, connection: &Arc<Connection>, task: &BackendTask) -> bool {
-        let (taken, answer) = oneshot::channel();
-        *lock(&self.made) = Some(BackendMade { link: link.clone(), connection: connection.clone(), task: task.clone(), taken });
-        if self.declined.load(Ordering::Acquire) {
-            drop(self.take());
-        }
-        self.changed.notify_one();
-        answer.await.unwrap_or(false)
-    }
-
-    /// Whether what the backend made is of use to whoever waits for the call.
-    pub fn accept(&self, accepts: bool) {
-        self.declined.store(!accepts, Ordering::Release);
-        if !accepts {
-            drop(self.take());
-        }
-    }
-
-    /// Resolves when the backend has made a task. Cancel-safe; for one at a time.
-    pub async fn offered(&self) {
-        while lock(&self.made).is_none() {
-            self.changed.notified().await;
-        }
-    }
-
-    pub fn take(&self) -> Option<BackendMade> {
-        lock(&self.made).take()
-    }
-
-    /// The call is a task's from now on.
-    pub fn taken_over(&self) {
-        self.done.store(true, Ordering::Release);
-    }
 }
 
 /// A call whose task dies is still answered.
@@ -181,11 +125,11 @@ impl Call {
         client_id: RequestId,
         session: &Arc<Session>,
         stream: &Arc<EventStream>,
-        backend: BackendId,
+        (backend, home): (BackendId, Option<Arc<Backend>>),
         tool: Option<&ToolCalled>,
+        started: Instant,
     ) -> Arc<Self> {
         let method = message.method;
-        let home = session.tenant.backend(&backend);
         Arc::new(Self {
             deadline: session.tenant.deadline(home.as_deref(), method, tool.map(|tool| tool.name.as_str())),
             harmless: tool.map_or(method.is_repeatable(), |tool| tool.traits.read_only || tool.traits.idempotent),
@@ -197,9 +141,9 @@ impl Call {
             backend,
             progress_token: message.fields.meta_progress_token.map(|span| span.slice(&message.frame)),
             last_progress: Mutex::new(None),
-            cancelled: CancellationToken::new(),
+            cancelled: GivenUp::default(),
             cancel_reason: Mutex::new(None),
-            started: Instant::now(),
+            started,
             touched_ms: AtomicU64::new(0),
             open_questions: AtomicUsize::new(0),
             settled: AtomicBool::new(false),
@@ -216,18 +160,22 @@ impl Call {
     /// Carries the call to its end. The session has it in its table already.
     pub async fn run(self: Arc<Self>, message: Message, edits: Vec<(Span, Vec<u8>)>) {
         let _answered = SettleOnPanic(&self);
-        if self.cancelled.is_cancelled() {
+        if self.cancelled.is_said() {
             return self.settle(Ending::Cancelled);
         }
-        // The answer first: where it is there, nothing else is looked at.
-        let ending = tokio::select! {
-            biased;
-            ending = self.relay(&message, &edits) => ending.unwrap_or_else(Ending::Refused),
-            () = self.cancelled.cancelled() => Ending::Cancelled,
-            () = self.expired() => Ending::TimedOut,
+        let ending = {
+            // Made where it stays: it is large, and the macro would move it.
+            let mut relaying = pin!(self.relay(&message, &edits));
+            // The answer first: where it is there, nothing else is looked at.
+            tokio::select! {
+                biased;
+                ending = &mut relaying => ending.unwrap_or_else(Ending::Refused),
+                () = self.cancelled.heard() => Ending::Cancelled,
+                () = self.expired() => Ending::TimedOut,
+            }
         };
         // Who has given up gets none, though it came with the same waking.
-        self.settle(if self.cancelled.is_cancelled() { Ending::Cancelled } else { ending });
+        self.settle(if self.cancelled.is_said() { Ending::Cancelled } else { ending });
     }
 
     /// Before it is carried out: headers that its backend gets as they came.
@@ -247,7 +195,7 @@ impl Call {
     /// The client (or the end of its session) wants no answer any more.
     pub fn cancel(&self, reason: Option<Bytes>) {
         *lock(&self.cancel_reason) = reason;
-        self.cancelled.cancel();
+        self.cancelled.say();
         // At once, so that it is on its way before a session's end closes the link. What is only being sent now is told of
         // when the call settles.
         if !self.settled.load(Ordering::Acquire) {
@@ -261,8 +209,8 @@ impl Call {
     }
 
     /// Notes which connection and wire id carry the call, so that a cancellation finds it.
-    pub fn sent_as(&self, carried: Carried) {
-        self.sent_ms.store(self.elapsed_ms(), Ordering::Relaxed);
+    pub fn sent_as(&self, carried: Carried, at: Instant) {
+        self.sent_ms.store(self.ms_at(at), Ordering::Relaxed);
         *lock(&self.sent) = Some(carried);
     }
 
@@ -283,8 +231,7 @@ impl Call {
         backend.earn_retry();
         let (principal, session) = (&self.session.caller.principal, &self.session.key);
         let caller = Caller { tenant: &self.session.tenant, principal, session };
-        let left = self.deadline.quiet.saturating_sub(self.started.elapsed());
-        let _room = backend.room_for(caller, left).await?;
+        let _room = backend.room_for(caller, self.started + self.deadline.quiet).await?;
         let mut retries = 0;
         loop {
             let (attempt, refusal) = match self.attempt(message, edits).await {
@@ -309,11 +256,16 @@ impl Call {
             let connection = link.connection().await.map_err(|refusal| (of_opening(&refusal), refusal))?;
             connection.permits(self.method).map_err(over)?;
             let sent_at = Instant::now();
-            let answer = connection.exchange(&link, Outgoing { message, edits, asker: &asker }).await;
-            let took = sent_at.elapsed();
-            link.backend.judge(&connection, &answer, took);
+            let answer = connection.exchange(&link, Outgoing { message, edits, asker: &asker, sent_at }).await;
+            let over_at = Instant::now();
+            let took = over_at - sent_at;
+            link.backend.judge(&connection, &answer, took, over_at);
+            // One of 2026-07-28 may have been asked several times, and is timed each time.
+            if connection.modern().is_none() {
+                link.backend.answered_in(took);
+            }
             // Of tasks nothing is learnt.
-            if !self.handover.as_ref().is_some_and(|handover| handover.done.load(Ordering::Acquire)) {
+            if !self.handover.as_ref().is_some_and(Handover::is_done) {
                 link.backend.took(&answer, took);
             }
             match answer {
@@ -328,19 +280,20 @@ impl Call {
     /// Resolves when the call's time is up: so long after the last sign of life, never beyond the total.
     async fn expired(&self) {
         let Deadline { quiet, total } = self.deadline;
+        let mut due = quiet.min(total);
         loop {
+            tokio::time::sleep_until((self.started + due).into()).await;
             if self.open_questions.load(Ordering::Relaxed) > 0 {
                 self.touch();
             }
             let touched = Duration::from_millis(self.touched_ms.load(Ordering::Relaxed));
-            let due = (touched + quiet).min(total);
+            due = (touched + quiet).min(total);
             if self.started.elapsed() >= due {
-                if self.handover.as_ref().is_some_and(|handover| handover.done.load(Ordering::Acquire)) {
+                if self.handover.as_ref().is_some_and(Handover::is_done) {
                     return std::future::pending().await;
                 }
                 return;
             }
-            tokio::time::sleep_until((self.started + due).into()).await;
         }
     }
 
@@ -366,7 +319,7 @@ impl Call {
             }
             None => self.stream.give_up_answer(now),
         }
-        self.session.request_finished(self.method, outcome, self.started);
+        self.session.request_finished(self.method, outcome, now.saturating_duration_since(self.started));
     }
 
     /// The backend is to blame where it had most of the time for itself, and not the queue before it.
@@ -458,7 +411,11 @@ impl Call {
     }
 
     fn elapsed_ms(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+        self.ms_at(Instant::now())
+    }
+
+    fn ms_at(&self, at: Instant) -> u64 {
+        u64::try_from(at.saturating_duration_since(self.started).as_millis()).unwrap_or(u64::MAX)
     }
 }
 

@@ -67,12 +67,19 @@ pub async fn run(tenant: Weak<Tenant>, backend: Arc<Backend>) {
 
 /// One connection's worth: fetch, publish, and again whenever the backend says so.
 async fn round(tenant: &Weak<Tenant>, backend: &Arc<Backend>, link: &Arc<Link>) -> Result<(), Refusal> {
+    let was_asked = backend.era.sessions_wanted();
     let connection = link.connection().await?;
     loop {
         let fetched_at = Instant::now();
         let Fetched { lists, kept_for } = fetch(link, &connection).await?;
+        let may_know_sessions = !was_asked && connection.modern().is_some() && backend.era.may_know_sessions(backend.spec.protocol);
+        backend.era.set_settled(!may_know_sessions);
         publish(tenant, backend, lists);
         tokio::select! {
+            () = backend.era.asked_for_sessions(), if may_know_sessions => {
+                connection.session_forgotten(); // and is opened anew
+                return Ok(());
+            }
             () = backend.refresh_wanted() => {}
             () = outlived(kept_for) => {}
             () = connection.closed() => {

@@ -26,7 +26,7 @@ use protocol::ids::{PrincipalId, TenantId};
 
 use super::sync::lock;
 use crate::{
-    limits::{ROOM_KEPT_FROM, ROOM_KEPT_PART},
+    limits::{ROOM_KEPT_FROM, ROOM_KEPT_FROM_SHARE, ROOM_KEPT_PART},
     rules::fair_queue::{FairQueue, Pace, Put, Ticket},
 };
 
@@ -128,21 +128,32 @@ impl<O: Owner, M: Clone + Eq + Hash> Gate<O, M> {
         })
     }
 
-    /// So many owners there are, and so much they weigh together. Where there is only one, or little room, nothing is kept.
-    pub fn share_among(&self, owners: usize, weights: u64) {
-        let limit = self.limit();
-        self.weights.store(weights.max(1), Ordering::Relaxed);
-        let kept = if owners > 1 && limit >= ROOM_KEPT_FROM { limit / ROOM_KEPT_PART } else { 0 };
-        self.kept.store(kept, Ordering::Relaxed);
-        if self.waiting() > 0 {
-            self.hand_out(&mut lock(&self.queue));
+    /// The weights of all owners there are. Where there is only one nothing is kept; nor where there is so little room that the
+    /// share of the lightest is a place or two: whoever has not even one would get more than its share then.
+    pub fn share_among(&self, owners: impl Iterator<Item = u32>) {
+        let (mut count, mut weights, mut least) = (0_usize, 0, u64::MAX);
+        for weight in owners.map(|weight| u64::from(weight.max(1))) {
+            (count, weights, least) = (count + 1, weights + weight, least.min(weight));
         }
+        let limit = self.limit();
+        let is_shared = count > 1 && (limit >= ROOM_KEPT_FROM || limit as u64 * least >= weights * ROOM_KEPT_FROM_SHARE as u64);
+        // Under the lock: whoever lines up meanwhile does so by what holds from now on.
+        let mut queue = lock(&self.queue);
+        self.weights.store(weights.max(1), Ordering::Relaxed);
+        self.kept.store(if is_shared { limit / ROOM_KEPT_PART } else { 0 }, Ordering::Relaxed);
+        queue.fair.favour_all(|owner, weight| owner.held().is_some() && self.holds_little(owner, weight));
+        self.hand_out(&mut queue);
+    }
+
+    /// A place without waiting for it, where there is one and nobody else waits.
+    pub fn at_once(self: &Arc<Self>, owner: &O, weight: u32) -> Option<Place<O, M>> {
+        self.found_room(owner, weight).then(|| self.place(owner))
     }
 
     /// Waits for a place, for `left` at most. Cancel-safe: whoever stops waiting leaves the queue.
     pub async fn enter(self: &Arc<Self>, owner: &O, weight: u32, member: &M, left: Duration) -> Result<Place<O, M>, Crowded> {
-        if self.found_room(owner, weight) {
-            return Ok(self.place(owner));
+        if let Some(place) = self.at_once(owner, weight) {
+            return Ok(place);
         }
         match self.line_up(owner, weight, member, left)? {
             Some(waiting) => waiting.await,
@@ -176,7 +187,7 @@ impl<O: Owner, M: Clone + Eq + Hash> Gate<O, M> {
     }
 
     /// Beside those who wait, as nobody of them may have it.
-    fn took_one(&self, owner: &O, weight: u32) -> bool {
+    fn took_one(&self, queue: &mut Queue<O, M>, owner: &O, weight: u32) -> bool {
         if !self.may_have_one(owner, weight) {
             return false;
         }
@@ -186,6 +197,7 @@ impl<O: Owner, M: Clone + Eq + Hash> Gate<O, M> {
         let took = self.word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, taken).is_ok();
         if took {
             count_in(owner);
+            self.favour(queue, owner);
         }
         took
     }
@@ -200,7 +212,7 @@ impl<O: Owner, M: Clone + Eq + Hash> Gate<O, M> {
         // A place may have become free before it was known that somebody waits. Whoever waits after this may not have one that
         // is free now: it is kept for others.
         self.hand_out(&mut queue);
-        if self.took_one(owner, weight) {
+        if self.took_one(&mut queue, owner, weight) {
             return Ok(None);
         }
         let now = self.origin.elapsed();
@@ -226,29 +238,63 @@ impl<O: Owner, M: Clone + Eq + Hash> Gate<O, M> {
                 ticket
             }
         };
-        // The same again: whoever left in between saw nobody wait.
+        // The same again: whoever left in between saw nobody wait. What it held is counted now.
+        self.favour(&mut queue, owner);
         self.hand_out(&mut queue);
         Ok(Some(Waiting { gate: self.clone(), owner: owner.clone(), ticket, granted, wait, over: false }))
     }
 
     fn hand_out(&self, queue: &mut Queue<O, M>) {
-        while self.inside() < self.limit() {
-            let Some((_, (owner, grant))) = queue.fair.take_next_of(|owner, weight| self.may_have_one(owner, weight)) else { return };
+        while let Some((owner, grant)) = self.next(queue) {
             self.word.fetch_sub(ONE_WAITS - 1, Ordering::AcqRel); // one fewer waits, one more is in
             self.depth.dec();
             count_in(&owner);
             if grant.send(Turn::Yours).is_ok() {
-                queue.pace.moved(self.origin.elapsed(), !queue.fair.is_empty());
+                queue.pace.moved(self.origin.elapsed(), self.limit(), !queue.fair.is_empty());
             } else {
                 count_out(&owner);
                 self.word.fetch_sub(1, Ordering::AcqRel); // it has just stopped waiting
             }
+            self.favour(queue, &owner);
         }
     }
 
-    fn leave(&self) {
+    /// Who may come in now.
+    fn next(&self, queue: &mut Queue<O, M>) -> Option<(O, oneshot::Sender<Turn>)> {
+        let (inside, limit) = (self.inside(), self.limit());
+        if inside + self.kept.load(Ordering::Relaxed) < limit {
+            return queue.fair.take_next().map(|(_, next)| next);
+        }
+        if inside >= limit {
+            return None;
+        }
+        loop {
+            let owner = queue.fair.first_favoured()?.clone();
+            // What it holds may have become more since.
+            self.favour(queue, &owner);
+            if queue.fair.first_favoured() == Some(&owner) {
+                return queue.fair.take_next_favoured().map(|(_, next)| next);
+            }
+        }
+    }
+
+    /// Looks again whether an owner may have a place of those that are kept. Called whenever what it holds has changed while
+    /// somebody waits.
+    fn favour(&self, queue: &mut Queue<O, M>, owner: &O) {
+        if owner.held().is_some()
+            && let Some((owner, weight)) = queue.fair.known(owner)
+        {
+            let (owner, little) = (owner.clone(), self.holds_little(owner, weight));
+            queue.fair.favour(&owner, little);
+        }
+    }
+
+    fn leave(&self, owner: Option<&O>) {
+        owner.inspect(|owner| count_out(*owner));
         if self.word.fetch_sub(1, Ordering::AcqRel) >= ONE_WAITS {
-            self.hand_out(&mut lock(&self.queue));
+            let mut queue = lock(&self.queue);
+            owner.inspect(|owner| self.favour(&mut queue, owner));
+            self.hand_out(&mut queue);
         }
     }
 
@@ -266,7 +312,7 @@ impl<O: Owner, M: Clone + Eq + Hash> Gate<O, M> {
     /// Everybody who waits learns that it is in vain.
     pub fn send_away(&self) {
         let mut queue = lock(&self.queue);
-        while let Some((_, (_, grant))) = queue.fair.take_next_of(|_, _| true) {
+        while let Some((_, (_, grant))) = queue.fair.take_next() {
             self.word.fetch_sub(ONE_WAITS, Ordering::AcqRel);
             self.depth.dec();
             let _may_be_gone = grant.send(Turn::InVain);
@@ -316,10 +362,7 @@ pub struct Place<O: Owner, M: Clone + Eq + Hash> {
 
 impl<O: Owner, M: Clone + Eq + Hash> Drop for Place<O, M> {
     fn drop(&mut self) {
-        if let Some(owner) = &self.owner {
-            count_out(owner);
-        }
-        self.gate.leave();
+        self.gate.leave(self.owner.as_ref());
     }
 }
 
@@ -456,7 +499,7 @@ mod tests {
     async fn two_who_hold_all_there_is_leave_room_for_others() {
         let (_, depth) = gate(1, 1);
         let gate: Arc<Gate<Standing, u32>> = Gate::new(160, 1_000, depth);
-        gate.share_among(4, 10);
+        gate.share_among([1, 1, 1, 7].into_iter());
         let [one, two, three, four] = ["one", "two", "three", "four"].map(|name| Standing::of(TenantId::parse(name).unwrap()));
         let mut held = Vec::new();
         for hog in [&one, &two] {
@@ -492,11 +535,25 @@ mod tests {
         assert!([one, two, three, four].iter().all(|owner| owner.held().unwrap().load(Ordering::Relaxed) == 0));
     }
 
+    #[test]
+    fn something_is_kept_where_everybodys_share_is_more_than_a_place_or_two() {
+        let kept = |limit: usize, weights: &[u32]| {
+            let (_, depth) = gate(1, 1);
+            let gate: Arc<Gate<Standing, u32>> = Gate::new(limit, 1, depth);
+            gate.share_among(weights.iter().copied());
+            gate.kept.load(Ordering::Relaxed)
+        };
+        assert_eq!([kept(64, &[1, 1]), kept(64, &[1; 100]), kept(64, &[1])], [8, 8, 0]);
+        assert_eq!([kept(20, &[1, 1, 1]), kept(20, &[5, 5, 5]), kept(7, &[1])], [2, 2, 0]);
+        // Ten tenants at ten places: one that takes turns by weight has none most of the time, and is entitled to no more.
+        assert_eq!([kept(10, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]), kept(63, &[1, 20])], [0, 0]);
+    }
+
     #[tokio::test]
     async fn who_is_alone_has_all_there_is() {
         let (_, depth) = gate(1, 1);
         let gate: Arc<Gate<Standing, u32>> = Gate::new(160, 1_000, depth);
-        gate.share_among(1, 3);
+        gate.share_among([3].into_iter());
         let alone = Standing::of(TenantId::parse("alone").unwrap());
         let mut held = Vec::new();
         while gate.found_room(&alone, 3) {

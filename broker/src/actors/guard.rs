@@ -9,7 +9,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use protocol::{
@@ -152,21 +152,40 @@ impl Backend {
         }
     }
 
-    /// Waits for room for one call, for `left` at most.
-    pub async fn room_for(&self, caller: Caller<'_>, left: Duration) -> Result<Room, Refusal> {
-        let begun = self.shared.uptime();
-        let left_now = || left.saturating_sub(self.shared.uptime().saturating_sub(begun));
-        // What begins too late for an answer takes the place of what does not.
-        let needed = self.usual_time().min(left / 2);
-        let Caller { tenant, principal, session } = caller;
+    /// Waits for room for one call, which is of no use after `due`.
+    pub async fn room_for(&self, caller: Caller<'_>, due: Instant) -> Result<Room, Refusal> {
+        let Caller { tenant, principal, .. } = caller;
         // First at the backend: whoever waits for one that is slow keeps nobody else out.
-        let there = self.guard.room.enter(principal, 1, session, left - needed).await.map_err(|crowded| self.crowded(crowded))?;
-        let here = self.shared.room.enter(&tenant.standing, tenant.weight(), principal, left_now().saturating_sub(needed)).await;
+        let there = match self.guard.room.at_once(principal, 1) {
+            Some(there) => match self.shared.room.at_once(&tenant.standing, tenant.weight()) {
+                Some(here) => return Ok(Room { _there: there, _here: here }),
+                None => Some(there),
+            },
+            None => None,
+        };
+        // Boxed, as it is rare: every call would have room for the wait.
+        Box::pin(self.room_in_time(there, caller, due)).await
+    }
+
+    /// The same, where there is no room yet; at the backend there may be.
+    async fn room_in_time(&self, there: Option<Place<PrincipalId, SessionKey>>, caller: Caller<'_>, due: Instant) -> Result<Room, Refusal> {
+        let left = || due.saturating_duration_since(Instant::now());
+        // What begins too late for an answer takes the place of what does not.
+        let needed = self.usual_time().min(left() / 2);
+        let Caller { tenant, principal, session } = caller;
+        let there = match there {
+            Some(there) => there,
+            None => {
+                let there = self.guard.room.enter(principal, 1, session, left().saturating_sub(needed)).await;
+                there.map_err(|crowded| self.crowded(crowded))?
+            }
+        };
+        let here = self.shared.room.enter(&tenant.standing, tenant.weight(), principal, left().saturating_sub(needed)).await;
         let here = here.map_err(|crowded| {
             self.shared.metrics.protection.crowded_out("broker");
             too_busy("the broker".to_owned(), crowded)
         })?;
-        if left_now() < needed {
+        if left() < needed {
             return Err(self.crowded(Crowded::TooLate { wait: needed }));
         }
         Ok(Room { _there: there, _here: here })
@@ -183,9 +202,9 @@ impl Backend {
     }
 
     /// An answer to a request that went out, or that there is none.
-    pub fn judge(&self, connection: &Connection, answer: &Result<Message, Failure>, took: Duration) {
+    pub fn judge(&self, connection: &Connection, answer: &Result<Message, Failure>, took: Duration, over_at: Instant) {
         match answer {
-            Ok(_) => self.guard.breaker.succeeded(self.shared.uptime()),
+            Ok(_) => self.guard.breaker.succeeded(self.shared.uptime_at(over_at)),
             Err(failure) if !failure.is_the_backends() => {}
             // The calls of a connection that ends fail together.
             Err(Failure::Lost(_)) if matches!(connection.wire(), Wire::Pipe(_)) && !connection.count_loss() => {}

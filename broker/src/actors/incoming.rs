@@ -27,7 +27,7 @@ use super::{
     tasks::{self, run::TaskRun},
 };
 use crate::rules::{
-    catalog::Endpoint,
+    endpoint::Endpoint,
     event_log::EventKind,
     log_level::{self, LogLevel},
     names,
@@ -125,14 +125,16 @@ fn request(link: &Arc<Link>, connection: &Arc<Connection>, message: &Message, or
     }
     // First what was declared on this connection, which is never more than what the clients behind it can do.
     let version = connection.negotiated().map_or(Version::LATEST_LEGACY, |agreed| agreed.version);
-    let nobody = || Refusal::new(ErrorKind::MethodNotFound, "no client is there to be asked on this connection");
-    let asked =
-        link.declared.permits(message, version).and_then(|()| owner(link, connection, message, origin).ok_or_else(nobody)).and_then(
-            |owner| match owner {
-                Owner::Session { session, call } => session.ask(connection, message, call.as_ref()),
-                Owner::Task(run) => tasks::ask_client(&run, connection, message),
-            },
-        );
+    let asked = link.declared.permits(message, version).and_then(|()| match owner(link, connection, message, origin) {
+        Some(Owner::Session { session, call }) => session.ask(connection, message, call.as_ref()),
+        Some(Owner::Task(run)) => tasks::ask_client(&run, connection, message),
+        // Who has no session can not be asked now, for which an elicitation has an answer.
+        None if message.method == Method::ElicitationCreate && link.sessions().iter().any(|session| !session.kept) => {
+            connection.send_later(handshake::success(&id, br#"{"action":"cancel"}"#));
+            Ok(())
+        }
+        None => Err(Refusal::new(ErrorKind::MethodNotFound, "no client is there to be asked on this connection")),
+    });
     if let Err(refusal) = asked {
         link.backend.shared.metrics.error(refusal.kind.code());
         connection.send_later(refusal.to_response(Some(&id), &crate::request_id()));

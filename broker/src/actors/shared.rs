@@ -106,6 +106,11 @@ impl Shared {
         self.started.elapsed()
     }
 
+    /// The same at another moment.
+    pub fn uptime_at(&self, at: Instant) -> Duration {
+        at.saturating_duration_since(self.started)
+    }
+
     pub fn uptime_ms(&self) -> u64 {
         u64::try_from(self.uptime().as_millis()).unwrap_or(u64::MAX)
     }

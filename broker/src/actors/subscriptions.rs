@@ -25,7 +25,7 @@ use super::{
     sync,
 };
 use crate::rules::{
-    catalog::Endpoint,
+    endpoint::Endpoint,
     event_log::{EventKind, Topic},
     names,
 };

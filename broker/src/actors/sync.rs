@@ -3,6 +3,7 @@
 //! Called by every actor with state of its own. Guards live in small functions and never across an await. Whoever holds
 //! one of these takes only what stands further down:
 //!
+//! 0. a connection's calls, by its own task alone, which goes on with them under it
 //! 1. a tenant's publishing
 //! 2. a tenant's sessions
 //! 3. a session's state

@@ -22,8 +22,9 @@ use crate::{
     limits::{PRINCIPALS_METERED_MAX, ROOM_RETRY},
     rules::{
         budget::Rate,
-        catalog::{Catalog, Endpoint, ListKind},
+        catalog::{Catalog, ListKind},
         deadlines::{self, Deadline, Said},
+        endpoint::Endpoint,
         meter::{Meter, Meters},
     },
 };
@@ -229,11 +230,8 @@ impl Tenant {
     }
 
     /// Takes one request's worth of what may go to this backend, and to this tool of it.
-    pub fn take_budget_of(&self, backend: &BackendId, tool: Option<&str>) -> Result<(), Refusal> {
-        match self.backend(backend) {
-            Some(backend) => backend.take_budget(&self.spec.load().limits, tool),
-            None => Ok(()),
-        }
+    pub fn take_budget_of(&self, backend: &Backend, tool: Option<&str>) -> Result<(), Refusal> {
+        backend.take_budget(&self.spec.load().limits, tool)
     }
 
     fn rate(&self) -> Option<Rate> {

@@ -71,6 +71,7 @@ impl<S: Clone> Waiting<S> {
     }
 
     /// In whole steps.
+    #[cfg(test)]
     pub fn bytes(&self) -> usize {
         self.steps.load(Ordering::Relaxed) * OUTBOX_STEP_BYTES
     }

@@ -3,7 +3,7 @@
 //! Invariant: a key verifies only while its tenant is enabled, so switching a tenant off closes the door at once.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashSet,
     hash::{BuildHasher, Hasher, RandomState},
     sync::{Arc, OnceLock},
 };
@@ -13,6 +13,7 @@ use aws_lc_rs::{hmac, rand};
 use protocol::ids::{KeyId, PrincipalId, TenantId};
 
 use super::{Caller, KeysError};
+use crate::maps::FastMap;
 
 /// Begins every key, so that secret scanners can find leaked ones.
 const PREFIX: &str = "mcpb_";
@@ -39,7 +40,7 @@ pub struct Keyring {
 
 #[derive(Debug, Clone, Default)]
 struct Snapshot {
-    keys: HashMap<KeyId, Arc<Held>>,
+    keys: FastMap<KeyId, Arc<Held>>,
     enabled: HashSet<TenantId>,
 }
 
@@ -101,7 +102,7 @@ impl Keyring {
 
     /// Puts a whole new ring in place. Returns the keys that verify no longer.
     pub fn replace(&self, keys: impl IntoIterator<Item = KeyEntry>, enabled: impl IntoIterator<Item = TenantId>) -> Vec<KeyId> {
-        let keys: HashMap<_, _> = keys.into_iter().filter_map(|entry| Some((entry.caller.key.clone()?, Arc::new(entry.into())))).collect();
+        let keys: FastMap<_, _> = keys.into_iter().filter_map(|entry| Some((entry.caller.key.clone()?, Arc::new(entry.into())))).collect();
         let next = Arc::new(Snapshot { keys, enabled: enabled.into_iter().collect() });
         let before = self.snapshot.swap(next.clone());
         before.keys.keys().filter(|key| !next.keys.contains_key(*key)).cloned().collect()

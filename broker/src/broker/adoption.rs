@@ -26,7 +26,7 @@ use crate::{
     },
     auth::Caller,
     limits::END_RETRY_MAX,
-    rules::catalog::Endpoint,
+    rules::endpoint::Endpoint,
 };
 
 /// Where a session is that was not found here.

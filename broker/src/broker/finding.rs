@@ -10,7 +10,7 @@ use crate::{
     actors::session::{Session, record},
     auth::Caller,
     placement::{self, Claimed, Found, Inside, Miss, Owner, Places, no_session, trace},
-    rules::catalog::Endpoint,
+    rules::endpoint::Endpoint,
 };
 
 /// One request's search for its session.

@@ -6,9 +6,9 @@ use protocol::error::{ErrorKind, Refusal};
 
 use super::{Broker, unknown_backend};
 use crate::{
-    actors::modern::Visitor,
+    actors::{link::Era, modern::Visitor},
     auth::Caller,
-    rules::{catalog::Endpoint, offer::Offer},
+    rules::{endpoint::Endpoint, offer::Offer},
 };
 
 impl Broker {
@@ -39,7 +39,7 @@ impl Broker {
         }
         // Before the offer: what changes meanwhile makes it old at once.
         let catalog = tenant.catalog();
-        let offer = Arc::new(self.offer(tenant, &visitor.endpoint).await?);
+        let offer = Arc::new(self.offer(tenant, &visitor.endpoint, Era::Modern).await?);
         modern.note_offer(tenant, &visitor.endpoint, &catalog, &offer);
         Ok(offer)
     }

@@ -6,6 +6,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 use protocol::{
     envelope::Message,
     error::{ErrorKind, Refusal},
@@ -20,6 +21,7 @@ use super::{Broker, unknown_backend};
 use crate::{
     actors::{
         backend::BackendState,
+        link::Era,
         session::{Agreement, Seat, Session},
         tenant::Tenant,
     },
@@ -27,7 +29,7 @@ use crate::{
     limits::{CLIENT_TEXT_BYTES_MAX, DISPLAY_CHARS_MAX, END_RETRY_MAX, FIRST_CATALOG_WAIT},
     metrics::Side,
     placement::no_session,
-    rules::{catalog::Endpoint, offer::Offer},
+    rules::{endpoint::Endpoint, offer::Offer},
 };
 
 /// First wait before the end of a session is stored again; it doubles with each failure.
@@ -61,7 +63,7 @@ impl Broker {
         }
         let tenant = self.tenant(&caller.tenant).ok_or_else(|| Refusal::new(ErrorKind::Unauthorized, "the tenant is gone"))?;
         tenant.take_budget(&caller.principal)?;
-        let offer = self.offer(&tenant, &endpoint).await?;
+        let offer = self.offer(&tenant, &endpoint, Era::Legacy).await?;
         let version = Version::answer_initialize(&params.requested);
         let offer = offer.known_in(version);
         let reader = Reader { version, strict: self.shared.config.compat.strict };
@@ -115,12 +117,11 @@ impl Broker {
     }
 
     /// What the endpoint can do, once its backends have had their first chance to say so.
-    pub(super) async fn offer(&self, tenant: &Tenant, endpoint: &Endpoint) -> Result<Offer, Refusal> {
+    pub(super) async fn offer(&self, tenant: &Tenant, endpoint: &Endpoint, era: Era) -> Result<Offer, Refusal> {
         match endpoint {
             Endpoint::Aggregated => {
                 let backends = tenant.backends();
-                let settling = futures_util::future::join_all(backends.iter().map(|backend| backend.settled(FIRST_CATALOG_WAIT)));
-                settling.await;
+                join_all(backends.iter().map(|backend| backend.settled_for(era, FIRST_CATALOG_WAIT))).await;
                 Ok(Offer::aggregated(&tenant.catalog(), self.shared.task_settings().enabled))
             }
             Endpoint::Single(id) => {
@@ -128,7 +129,7 @@ impl Broker {
                 if backend.state() == BackendState::Failed {
                     backend.reconnect();
                 }
-                backend.settled(backend.timeouts().control).await;
+                backend.settled_for(era, backend.timeouts().control).await;
                 let lists = backend.lists.load_full();
                 let down = || Refusal::new(ErrorKind::BackendUnavailable, format!("backend {id} can not be reached"));
                 let lists = lists.ok_or_else(down)?;
@@ -137,13 +138,13 @@ impl Broker {
         }
     }
 
-    /// Waits until the endpoint's lists are what its backends have, within reason.
+    /// Waits until the endpoint's lists are what its backends have for a session, within reason.
     pub(super) async fn lists_settled(&self, tenant: &Tenant, endpoint: &Endpoint) {
         let backends = match endpoint {
             Endpoint::Aggregated => tenant.backends(),
             Endpoint::Single(id) => tenant.backend(id).into_iter().collect(),
         };
-        futures_util::future::join_all(backends.iter().map(|backend| backend.settled(FIRST_CATALOG_WAIT))).await;
+        join_all(backends.iter().map(|backend| backend.settled_for(Era::Legacy, FIRST_CATALOG_WAIT))).await;
     }
 
     /// Ends a session for its client, who hears of it once it is stored.

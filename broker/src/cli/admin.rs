@@ -53,6 +53,7 @@ const BACKEND: &[Column] = &[
     ("type", "settings.transport.type"),
     ("url", "settings.transport.url"),
     ("address", "settings.transport.address"),
+    ("certificate", "settings.tls.client_cert"),
     ("command", "settings.transport.command"),
     ("arguments", "settings.transport.args"),
     ("folder", "settings.transport.cwd"),

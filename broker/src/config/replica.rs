@@ -35,7 +35,7 @@ pub(super) const TASKS: &[Key] = &[
         "promote_after",
         Kind::Duration { min: Duration::from_millis(100), max: HOUR },
         "10s",
-        "How long a call may take before it is such a task. Calls of which the backend makes a task are at once.",
+        "How long a call may take before it is such a task. Calls of which the backend makes a task are at once. It then counts among the tasks and no longer in `limits.calls_in_flight_per_tenant`; its places in `limits.calls_in_flight` and at the backend it keeps.",
     ),
     key("running_per_tenant", COUNT, "1000", "Unfinished tasks of one tenant."),
     key("stored_per_tenant", COUNT, "100000", "Tasks of one tenant, finished ones included."),

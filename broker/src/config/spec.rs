@@ -212,7 +212,7 @@ pub struct BackendTls {
 }
 
 impl BackendTls {
-    fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 

@@ -12,8 +12,8 @@ use super::{
 };
 use crate::{
     config::spec::{
-        BackendBreaker, BackendLimits, BackendSpec, BackendTimeouts, LinkSharing, ProtocolChoice, ResourceRules, TenantLimits, TenantSpec,
-        TenantTimeouts, ToolRules, TransportSpec,
+        BackendBreaker, BackendLimits, BackendSpec, BackendTimeouts, BackendTls, LinkSharing, ProtocolChoice, ResourceRules, TenantLimits,
+        TenantSpec, TenantTimeouts, ToolRules, TransportSpec,
     },
     views::BackendStatus,
 };
@@ -75,6 +75,9 @@ pub struct BackendView {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct BackendSettings {
     pub transport: TransportSpec,
+    /// Paths: what stands in the files is told nobody.
+    #[serde(default, skip_serializing_if = "BackendTls::is_empty")]
+    pub tls: BackendTls,
     pub links: LinkSharing,
     pub protocol: ProtocolChoice,
     pub timeouts: BackendTimeouts,
@@ -131,6 +134,7 @@ impl BackendView {
             replica: replica.to_owned(),
             settings: BackendSettings {
                 transport: redact::transport(&spec.transport),
+                tls: spec.tls.clone(),
                 links: spec.links,
                 protocol: spec.protocol,
                 timeouts: spec.timeouts.clone(),

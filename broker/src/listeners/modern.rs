@@ -1,6 +1,6 @@
 //! A request that stands alone, once the wire has said who asks (MCP 2026-07-28): checked and begun, the same on every wire.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use protocol::{
@@ -21,7 +21,7 @@ use crate::{
         watch,
     },
     broker::Broker,
-    metrics::{Outcome, Side},
+    metrics::Outcome,
     telemetry::request,
 };
 
@@ -36,7 +36,7 @@ pub(super) enum Reaction {
 }
 
 /// The request, if it is one that is served here.
-pub(super) fn admitted(broker: &Broker, message: Message) -> Result<Request, Refusal> {
+pub(super) fn admitted(broker: &Broker, message: Message) -> Result<Box<Request>, Refusal> {
     let meta = meta_of(broker, &message)?;
     Request::read(message, meta)
 }
@@ -60,31 +60,32 @@ pub(super) fn meta_of(broker: &Broker, message: &Message) -> Result<RequestMeta,
 }
 
 /// Begins what is asked for. An `Err` is the answer, and nothing was begun.
-pub(super) async fn react(broker: &Broker, visitor: &Visitor, request: Request) -> Result<Reaction, Refusal> {
-    let (begun, method) = (Instant::now(), request.message.method);
-    let metrics = &broker.shared.metrics;
-    metrics.version_negotiated(request.meta.version, Side::Client);
-    // What goes to a backend is watched by the session that stands in for its client.
-    let watched = is_answered_here(method).then(|| visitor.watch().begin(&request.message));
-    let work = begin(broker, visitor, request);
-    let reaction = match &watched {
-        Some(watched) => request::scope(watched.clone(), work).await,
-        None => work.await,
-    };
-    let outcome = match &reaction {
-        Ok(Reaction::Answer(_) | Reaction::Listening(_)) => Outcome::Ok,
-        Err(_) => Outcome::Refused,
-        Ok(Reaction::Exchange(_) | Reaction::Elsewhere(_)) => return reaction, // counted where it ends
-    };
-    if let Some(watched) = watched {
-        if let Err(refusal) = &reaction {
-            watched.refuse(refusal.kind);
+pub(super) async fn react(broker: &Broker, visitor: &Visitor, request: Box<Request>) -> Result<Reaction, Refusal> {
+    let (since, method) = (Instant::now(), request.message.method);
+    broker.shared.metrics.modern_request();
+    if !is_answered_here(method) {
+        // What goes to a backend is watched, and counted, by the session that stands in for its client, once it is begun.
+        let begun = begin(broker, visitor, request).await;
+        if begun.is_err() {
+            count(broker, visitor, method, Outcome::Refused, since.elapsed());
         }
-        request::within(watched, || watch::over(&broker.shared, outcome));
+        return begun;
     }
-    metrics.request_finished(method, outcome, visitor.transport, begun.elapsed().as_secs_f64());
-    metrics.tenant_request_finished(&visitor.tenant.id, outcome);
+    let watched = visitor.watch().begin(&request.message);
+    let reaction = request::scope(watched.clone(), begin(broker, visitor, request)).await;
+    let outcome = if reaction.is_ok() { Outcome::Ok } else { Outcome::Refused };
+    if let Err(refusal) = &reaction {
+        watched.refuse(refusal.kind);
+    }
+    request::within(watched, || watch::over(&broker.shared, outcome));
+    count(broker, visitor, method, outcome, since.elapsed());
     reaction
+}
+
+fn count(broker: &Broker, visitor: &Visitor, method: Method, outcome: Outcome, took: Duration) {
+    let metrics = &broker.shared.metrics;
+    metrics.request_finished(method, outcome, visitor.transport, took.as_secs_f64());
+    metrics.tenant_request_finished(&visitor.tenant.id, outcome);
 }
 
 /// From what is known here. A stream of notifications counts as answered once it is open.
@@ -92,7 +93,7 @@ fn is_answered_here(method: Method) -> bool {
     list_kind(method).is_some() || is_about_tasks(method) || matches!(method, Method::ServerDiscover | Method::SubscriptionsListen)
 }
 
-async fn begin(broker: &Broker, visitor: &Visitor, request: Request) -> Result<Reaction, Refusal> {
+async fn begin(broker: &Broker, visitor: &Visitor, request: Box<Request>) -> Result<Reaction, Refusal> {
     broker.shared.overload.admits()?;
     let method = request.message.method;
     if is_about_tasks(method) {

@@ -48,7 +48,9 @@ impl LimitMetrics {
         self.queue_delay.set(delay.as_secs_f64());
     }
 
-    pub fn outbox_bytes(&self, bytes: usize) {
-        self.outbox_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+    /// What waits for one of them is another number of bytes than before.
+    pub fn outbox_bytes(&self, before: usize, now: usize) {
+        let bytes = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        self.outbox_bytes.add(bytes(now) - bytes(before));
     }
 }

@@ -1,12 +1,29 @@
 //! What the operating system knows of this process, in the names every Prometheus dashboard expects. Read from
-//! `/proc/self` each time the metrics are asked for; a value that can not be read is left out.
+//! `/proc/self` each time the metrics are asked for; a value that can not be read is left out. And what became of its log,
+//! which is the process's own too.
 
-use std::{fmt::Write as _, fs};
+use std::{
+    fmt::Write as _,
+    fs,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 /// `USER_HZ`: the unit of times in `/proc`, part of Linux's interface to programs and 100 on every architecture we build for.
 const TICKS_PER_SECOND: f64 = 100.0;
 
+static LOG_LINES_DROPPED: AtomicU64 = AtomicU64::new(0);
+
+pub(crate) fn log_line_dropped() {
+    LOG_LINES_DROPPED.fetch_add(1, Ordering::Relaxed);
+}
+
+pub(crate) fn log_lines_dropped() -> u64 {
+    LOG_LINES_DROPPED.load(Ordering::Relaxed)
+}
+
 pub(super) fn append(text: &mut String) {
+    let help = "Lines of the log that nobody took in time.";
+    metric(text, "mcp_log_lines_dropped_total", "counter", help, log_lines_dropped() as f64);
     let stat = fs::read_to_string("/proc/self/stat").ok().and_then(|line| Stat::parse(&line));
     if let Some(stat) = &stat {
         metric(text, "process_cpu_seconds_total", "counter", "Processor time, user and system.", stat.cpu_ticks as f64 / TICKS_PER_SECOND);

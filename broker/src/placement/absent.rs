@@ -14,7 +14,7 @@ use std::{
 use aws_lc_rs::digest;
 use protocol::ids::SessionId;
 
-use crate::{auth::Caller, rules::catalog::Endpoint};
+use crate::{auth::Caller, rules::endpoint::Endpoint};
 
 /// Of a session's id and whoever asked for it.
 pub(crate) type Trace = [u8; 32];

@@ -7,7 +7,7 @@
 mod traits;
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashSet},
     sync::{Arc, OnceLock},
 };
 
@@ -27,9 +27,13 @@ use self::traits::with_task_support;
 pub use self::traits::{TaskHost, TaskSupport, ToolTraits};
 use super::{
     cursor::{self, Scope},
+    endpoint::Endpoint,
     exposure, names,
 };
-use crate::limits::{LIST_ENTRIES_MAX, PAGE_ENTRIES};
+use crate::{
+    limits::{LIST_ENTRIES_MAX, PAGE_ENTRIES},
+    maps::FastMap,
+};
 
 /// The four lists a server may offer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -198,25 +202,6 @@ fn read_entry(kind: ListKind, backend: &BackendId, host: TaskHost, entry: json::
     Ok(Entry { key, exposed_key, native, exposed, traits: ToolTraits::of(entry), definition })
 }
 
-/// Which endpoint a list is for.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Endpoint {
-    /// `/mcp`: every backend of the tenant, exposed names.
-    Aggregated,
-    /// `/mcp/{backend}`: one backend, its own names.
-    Single(BackendId),
-}
-
-impl Endpoint {
-    /// The backend's name, or empty.
-    pub fn name(&self) -> &str {
-        match self {
-            Endpoint::Aggregated => "",
-            Endpoint::Single(backend) => backend.as_str(),
-        }
-    }
-}
-
 /// One list of one endpoint, in pages.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Pages {
@@ -246,13 +231,13 @@ pub struct Catalog {
     pub backends: BTreeMap<BackendId, Arc<BackendLists>>,
     /// What the aggregated endpoint can do: the union of its backends.
     pub capabilities: ServerCapabilities,
-    tools: HashMap<String, Target>,
-    prompts: HashMap<String, Target>,
+    tools: FastMap<String, Target>,
+    prompts: FastMap<String, Target>,
     /// By backend and the tool's own name.
-    traits: HashMap<BackendId, HashMap<String, (ToolTraits, Definition)>>,
+    traits: FastMap<BackendId, FastMap<String, (ToolTraits, Definition)>>,
     /// Tools that want arguments repeated in headers, by backend and the tool's own name.
-    mirrored: HashMap<BackendId, HashMap<String, Vec<ParamHeader>>>,
-    lists: HashMap<(Endpoint, ListKind), Pages>,
+    mirrored: FastMap<BackendId, FastMap<String, Vec<ParamHeader>>>,
+    lists: FastMap<(Endpoint, ListKind), Pages>,
     tenant: TenantId,
     key: hmac::Key,
 }
@@ -262,11 +247,11 @@ impl Catalog {
         let capabilities = ServerCapabilities::merge(backends.values().map(|lists| &lists.server.capabilities));
         let mut catalog = Self {
             capabilities,
-            tools: HashMap::new(),
-            prompts: HashMap::new(),
-            traits: HashMap::new(),
-            mirrored: HashMap::new(),
-            lists: HashMap::new(),
+            tools: FastMap::default(),
+            prompts: FastMap::default(),
+            traits: FastMap::default(),
+            mirrored: FastMap::default(),
+            lists: FastMap::default(),
             backends: BTreeMap::new(),
             tenant,
             key,
@@ -274,7 +259,10 @@ impl Catalog {
         for (backend, lists) in &backends {
             let traits = lists.tools.iter().map(|tool| (tool.key.clone(), (tool.traits, tool.definition))).collect();
             catalog.traits.insert(backend.clone(), traits);
-            catalog.mirrored.insert(backend.clone(), mirrored(&lists.tools));
+            let mirrored = mirrored(&lists.tools);
+            if !mirrored.is_empty() {
+                catalog.mirrored.insert(backend.clone(), mirrored);
+            }
             for (kind, map) in [(ListKind::Tools, &mut catalog.tools), (ListKind::Prompts, &mut catalog.prompts)] {
                 for entry in lists.entries(kind) {
                     map.entry(entry.exposed_key.clone()).or_insert_with(|| Target { backend: backend.clone(), name: entry.key.clone() });
@@ -317,6 +305,9 @@ impl Catalog {
 
     /// The arguments that this tool, named as the endpoint does, wants repeated in headers.
     pub fn mirrored(&self, endpoint: &Endpoint, tool: &str) -> &[ParamHeader] {
+        if self.mirrored.is_empty() {
+            return &[]; // as nearly everywhere
+        }
         let (backend, tool) = match endpoint {
             Endpoint::Single(backend) => (backend, tool),
             Endpoint::Aggregated => match self.tools.get(tool) {
@@ -412,7 +403,7 @@ impl Catalog {
 }
 
 /// What tools want repeated in headers. One that asks for it wrongly is not listed to those who would have to do it.
-fn mirrored(tools: &[Entry]) -> HashMap<String, Vec<ParamHeader>> {
+fn mirrored(tools: &[Entry]) -> FastMap<String, Vec<ParamHeader>> {
     let asks = |tool: &&Entry| memmem::find(&tool.native, b"x-mcp-header").is_some();
     let headers = |tool: &Entry| {
         let document = Document::parse(&tool.native, &json::Limits { bytes_max: tool.native.len(), ..json::Limits::default() }).ok()?;

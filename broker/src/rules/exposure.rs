@@ -14,7 +14,7 @@ use protocol::{
     splice::Splice,
 };
 
-use super::{catalog::Endpoint, names};
+use super::{endpoint::Endpoint, names};
 
 /// Made once: making it costs more than looking through a short answer.
 static URI: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"uri"));

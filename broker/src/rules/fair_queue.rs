@@ -1,10 +1,9 @@
 //! Who is next where there is not room for all: deficit round robin over owners by their weight, then turn by turn over
 //! the members of each. Used by [`crate::actors::gate`] in front of every backend and in front of all of them together.
 //!
-//! Invariants: what a step costs grows with the logarithm of who waits at most, also where the queue is full (but for owners
-//! that may have nothing now, which are passed over one by one); nobody's share
-//! depends on how much others have put in; what waits is bounded, and room for a late comer is made at the cost of whoever has
-//! most beyond its share: of owners first, then of the members of its own.
+//! Invariants: what a step costs grows with the logarithm of who waits at most, also where the queue is full and where most
+//! owners may have nothing now; nobody's share depends on how much others have put in; what waits is bounded, and room for a
+//! late comer is made at the cost of whoever has most beyond its share: of owners first, then of the members of its own.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -12,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use crate::limits::PACE_WEIGHT;
+use crate::limits::{PACE_GAP_USUAL, PACE_OUTLIER, PACE_WEIGHT, PACE_WEIGHT_MAX};
 
 /// What waits, by owner and member. `T` is what is handed out.
 #[derive(Debug)]
@@ -20,7 +19,9 @@ pub struct FairQueue<O, M, T> {
     owners: HashMap<O, Owner<M, T>>,
     /// Owners with something waiting, in the order of their turns.
     turns: BTreeMap<u64, O>,
-    /// The same by what they have for their weight.
+    /// Of these, whose turn may come before that of others.
+    favoured: BTreeMap<u64, O>,
+    /// All of them by what they have for their weight.
     loads: BTreeMap<Rank, O>,
     waiting: HashMap<Ticket, (O, M)>,
     /// Numbers tickets, turns and names.
@@ -44,6 +45,7 @@ struct Owner<M, T> {
     credit: u32,
     waiting: usize,
     turn: u64,
+    favoured: bool,
     name: u64,
     members: HashMap<M, Member<T>>,
     /// Members with something waiting, in the order of their turns.
@@ -88,7 +90,8 @@ pub enum Put<T> {
 
 impl<O: Clone + Eq + Hash, M: Clone + Eq + Hash, T> FairQueue<O, M, T> {
     pub fn new(max: usize) -> Self {
-        Self { owners: HashMap::new(), turns: BTreeMap::new(), loads: BTreeMap::new(), waiting: HashMap::new(), next: 0, weights: 0, max }
+        let (turns, favoured, loads) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { owners: HashMap::new(), turns, favoured, loads, waiting: HashMap::new(), next: 0, weights: 0, max }
     }
 
     pub fn len(&self) -> usize {
@@ -139,8 +142,8 @@ impl<O: Clone + Eq + Hash, M: Clone + Eq + Hash, T> FairQueue<O, M, T> {
         let entry = self.owners.entry(owner.clone()).or_insert_with(|| {
             self.turns.insert(owner_number, owner.clone());
             self.weights += u64::from(weight);
-            let (turns, loads) = (BTreeMap::new(), BTreeMap::new());
-            Owner { weight, credit: 0, waiting: 0, turn: owner_number, name: owner_number, members: HashMap::new(), turns, loads }
+            let (members, turns, loads) = (HashMap::new(), BTreeMap::new(), BTreeMap::new());
+            Owner { weight, credit: 0, waiting: 0, turn: owner_number, favoured: false, name: owner_number, members, turns, loads }
         });
         self.loads.remove(&entry.rank());
         self.weights = self.weights - u64::from(entry.weight) + u64::from(weight);
@@ -175,17 +178,53 @@ impl<O: Clone + Eq + Hash, M: Clone + Eq + Hash, T> FairQueue<O, M, T> {
         goes.then(|| has.waiting.last_key_value().map(|(ticket, _)| *ticket)).flatten()
     }
 
-    /// Whoever is next.
-    #[cfg(test)]
-    pub fn take_next(&mut self) -> Option<T> {
-        self.take_next_of(|_, _| true).map(|(_, value)| value)
+    /// An owner that waits, as it is known here, and its weight.
+    pub fn known(&self, owner: &O) -> Option<(&O, u32)> {
+        self.owners.get_key_value(owner).map(|(owner, entry)| (owner, entry.weight))
     }
 
-    /// Whoever is next of the owners that may have something, told by name and weight. Who may not keeps its turn, and is looked
-    /// at on the way: where none may, this costs a look at each owner.
-    pub fn take_next_of(&mut self, may: impl Fn(&O, u32) -> bool) -> Option<(O, T)> {
-        let allowed = |name: &O| self.owners.get(name).is_some_and(|owner| may(name, owner.weight));
-        let name = self.turns.values().find(|name| allowed(name))?.clone();
+    /// Whether this owner may have what is not for everybody; until it waits no more, or is told otherwise.
+    pub fn favour(&mut self, owner: &O, favoured: bool) {
+        let Some(entry) = self.owners.get_mut(owner) else { return };
+        if std::mem::replace(&mut entry.favoured, favoured) == favoured {
+            return;
+        }
+        if favoured {
+            self.favoured.insert(entry.turn, owner.clone());
+        } else {
+            self.favoured.remove(&entry.turn);
+        }
+    }
+
+    /// The same, said of all.
+    pub fn favour_all(&mut self, favoured: impl Fn(&O, u32) -> bool) {
+        self.favoured.clear();
+        for (owner, entry) in &mut self.owners {
+            entry.favoured = favoured(owner, entry.weight);
+            if entry.favoured {
+                self.favoured.insert(entry.turn, owner.clone());
+            }
+        }
+    }
+
+    /// The first in turn of those that are favoured.
+    pub fn first_favoured(&self) -> Option<&O> {
+        self.favoured.first_key_value().map(|(_, owner)| owner)
+    }
+
+    /// Whoever is next.
+    pub fn take_next(&mut self) -> Option<(O, T)> {
+        let name = self.turns.first_key_value()?.1.clone();
+        self.take_of(name)
+    }
+
+    /// Whoever is next of those that are favoured. The others keep their turns.
+    pub fn take_next_favoured(&mut self) -> Option<(O, T)> {
+        let name = self.first_favoured()?.clone();
+        self.take_of(name)
+    }
+
+    fn take_of(&mut self, name: O) -> Option<(O, T)> {
         let number = self.number();
         let owner = self.owners.get_mut(&name)?;
         if owner.credit == 0 {
@@ -194,6 +233,10 @@ impl<O: Clone + Eq + Hash, M: Clone + Eq + Hash, T> FairQueue<O, M, T> {
         owner.credit -= 1;
         if owner.credit == 0 {
             self.turns.remove(&owner.turn);
+            if owner.favoured {
+                self.favoured.remove(&owner.turn);
+                self.favoured.insert(number, name.clone());
+            }
             owner.turn = number;
             self.turns.insert(number, name.clone());
         }
@@ -226,6 +269,7 @@ impl<O: Clone + Eq + Hash, M: Clone + Eq + Hash, T> FairQueue<O, M, T> {
         if owner.waiting == 0 {
             self.weights -= u64::from(owner.weight);
             self.turns.remove(&owner.turn);
+            self.favoured.remove(&owner.turn);
             self.owners.remove(&name);
         } else {
             self.loads.insert(owner.rank(), name);
@@ -234,10 +278,15 @@ impl<O: Clone + Eq + Hash, M: Clone + Eq + Hash, T> FairQueue<O, M, T> {
     }
 }
 
-/// How fast a queue moves: the mean time from one that leaves to the next.
+/// How fast a queue moves: the mean time from one that leaves to the next. One gap that is much longer than usual is taken for
+/// one slow call, and says little of those behind it; several in a row are the new pace.
 #[derive(Debug, Default)]
 pub struct Pace {
-    mean: Option<Duration>,
+    mean: Duration,
+    /// Gaps that were seen.
+    seen: u32,
+    /// Gaps in a row that were much longer than usual.
+    long: u32,
     /// Since when the queue waits for the next to leave.
     since: Option<Duration>,
 }
@@ -248,13 +297,34 @@ impl Pace {
         self.since = Some(now);
     }
 
-    /// One left the queue, and others may still wait.
-    pub fn moved(&mut self, now: Duration, others_wait: bool) {
+    /// One left the queue of a place with room for so many, and others may still wait.
+    pub fn moved(&mut self, now: Duration, room: usize, others_wait: bool) {
         if let Some(since) = self.since {
-            let took = now.saturating_sub(since);
-            self.mean = Some(self.mean.map_or(took, |mean| (mean * (PACE_WEIGHT - 1) + took) / PACE_WEIGHT));
+            self.learn(now.saturating_sub(since), u32::try_from(room.max(1)).unwrap_or(u32::MAX));
         }
         self.since = others_wait.then_some(now);
+    }
+
+    fn learn(&mut self, took: Duration, room: u32) {
+        self.mean = match self.seen {
+            0 => took,
+            // The first may have been one of a kind.
+            1 => took.min(self.mean),
+            seen => {
+                // As many as there is room for may leave together, and then nobody for a while.
+                let usual = self.mean.saturating_mul(room).max(PACE_GAP_USUAL);
+                let longest = usual.saturating_mul(PACE_OUTLIER << self.long.min(16));
+                self.long = match took {
+                    long if long > longest => self.long + 1,
+                    // Those that end together leave a long gap and then short ones, which take nothing back.
+                    short if room > 1 && short < self.mean => self.long,
+                    _ => 0,
+                };
+                let weight = room.clamp(PACE_WEIGHT, PACE_WEIGHT_MAX).min(seen + 1);
+                (self.mean * (weight - 1) + took.min(longest)) / weight
+            }
+        };
+        self.seen = self.seen.saturating_add(1).min(PACE_WEIGHT_MAX);
     }
 
     /// Nobody waits any more.
@@ -262,11 +332,12 @@ impl Pace {
         self.since = None;
     }
 
-    /// How long one waits that comes after so many. Nothing is known of a queue that never moved, but that it does not.
+    /// How long one waits that comes after so many. What keeps the queue waiting now may take as long again; more is not known
+    /// of it.
     pub fn wait(&self, now: Duration, ahead: usize) -> Duration {
         let stuck = self.since.map_or(Duration::ZERO, |since| now.saturating_sub(since));
-        let each = self.mean.unwrap_or_default().max(stuck / 2);
-        each.saturating_mul(u32::try_from(ahead).unwrap_or(u32::MAX))
+        let each = if self.seen > 1 { self.mean } else { Duration::ZERO };
+        each.saturating_mul(u32::try_from(ahead).unwrap_or(u32::MAX)).saturating_add(stuck / 2)
     }
 }
 
@@ -284,6 +355,10 @@ mod tests {
         queue.put(&owner, weight, &member, (owner, member, n))
     }
 
+    fn next(queue: &mut Queue) -> Option<(u32, u32, u64)> {
+        queue.take_next().map(|(_, value)| value)
+    }
+
     #[test]
     fn ten_owners_get_their_shares_by_weight() {
         let mut queue = Queue::new(100_000);
@@ -294,7 +369,7 @@ mod tests {
         }
         let mut served = BTreeMap::new();
         for _ in 0..5_500 {
-            *served.entry(queue.take_next().unwrap().0).or_insert(0) += 1;
+            *served.entry(next(&mut queue).unwrap().0).or_insert(0) += 1;
         }
         for owner in 1..=10 {
             assert_eq!(served[&owner], owner * 100, "{served:?}");
@@ -308,7 +383,7 @@ mod tests {
             put(&mut queue, 1, 1, 0, n);
         }
         put(&mut queue, 2, 1, 0, 0);
-        let place = (0..).find(|_| queue.take_next().unwrap().0 == 2).unwrap();
+        let place = (0..).find(|_| next(&mut queue).unwrap().0 == 2).unwrap();
         assert!(place <= 1, "{place}");
     }
 
@@ -321,7 +396,7 @@ mod tests {
         for n in 0..3 {
             put(&mut queue, 1, 5, 8, n);
         }
-        let order: Vec<u32> = (0..6).map(|_| queue.take_next().unwrap().1).collect();
+        let order: Vec<u32> = (0..6).map(|_| next(&mut queue).unwrap().1).collect();
         assert_eq!(order, [7, 8, 7, 8, 7, 8]);
     }
 
@@ -355,22 +430,51 @@ mod tests {
         assert!(matches!(put(&mut queue, 1, 1, 8, 5), Put::Full(_)), "both have five");
         assert!(matches!(put(&mut queue, 1, 1, 7, 5), Put::Full(_)));
         assert!(matches!(put(&mut queue, 2, 1, 8, 0), Put::Instead(_, gone) if gone.0 == 1), "another owner comes first");
-        let order: Vec<(u32, u32)> = (0..4).map(|_| queue.take_next().unwrap()).map(|(owner, member, _)| (owner, member)).collect();
+        let order: Vec<(u32, u32)> = (0..4).map(|_| next(&mut queue).unwrap()).map(|(owner, member, _)| (owner, member)).collect();
         assert_eq!(order, [(1, 7), (2, 8), (1, 8), (1, 7)]);
     }
 
     #[test]
-    fn who_may_have_nothing_now_keeps_its_turn() {
+    fn who_is_favoured_comes_first_and_the_others_keep_their_turns() {
         let mut queue = Queue::new(10);
         for n in 0..2 {
             put(&mut queue, 1, 1, 0, n);
             put(&mut queue, 2, 1, 0, n);
         }
-        let next_of_two = |queue: &mut Queue| queue.take_next_of(|owner, _| *owner == 2).map(|(_, value)| value);
-        assert_eq!(next_of_two(&mut queue), Some((2, 0, 0)));
-        assert_eq!(next_of_two(&mut queue), Some((2, 0, 1)));
-        assert_eq!(next_of_two(&mut queue), None);
-        assert_eq!((queue.take_next(), queue.take_next()), (Some((1, 0, 0)), Some((1, 0, 1))));
+        let favoured = |queue: &mut Queue| queue.take_next_favoured().map(|(_, value)| value);
+        assert_eq!(favoured(&mut queue), None, "nobody is, who was not said to be");
+        queue.favour(&2, true);
+        assert_eq!(favoured(&mut queue), Some((2, 0, 0)));
+        queue.favour(&2, false);
+        assert_eq!(favoured(&mut queue), None);
+        queue.favour_all(|owner, weight| (*owner, weight) == (2, 1));
+        assert_eq!(favoured(&mut queue), Some((2, 0, 1)));
+        assert_eq!(favoured(&mut queue), None);
+        assert_eq!((next(&mut queue), next(&mut queue)), (Some((1, 0, 0)), Some((1, 0, 1))));
+    }
+
+    /// Measured in steps of the same queue, not in time of a machine that does other things too.
+    #[test]
+    fn what_is_left_for_the_favoured_costs_no_look_at_all_the_others() {
+        let time = |owners: u32| {
+            let mut queue = Queue::new(100_000);
+            for n in 0..20_000 {
+                put(&mut queue, n % owners, 1, n, n.into());
+            }
+            let begun = std::time::Instant::now();
+            for n in 0..20_000_u32 {
+                let owner = n * 7 % owners;
+                queue.favour(&owner, true);
+                assert_eq!(queue.take_next_favoured().map(|(owner, _)| owner), queue.known(&owner).map(|_| owner).or(Some(owner)));
+                put(&mut queue, owner, 1, n, n.into());
+                queue.favour(&owner, false);
+                assert!(queue.first_favoured().is_none() && queue.take_next_favoured().is_none());
+            }
+            begun.elapsed()
+        };
+        let best = |owners: u32| (0..3).map(|_| time(owners)).min().unwrap();
+        let (few, many) = (best(5), best(10_000));
+        assert!(many < few * 20, "{many:?} among ten thousand, {few:?} among five");
     }
 
     /// Measured in steps of the same queue, not in time of a machine that does other things too.
@@ -405,8 +509,8 @@ mod tests {
             assert!(queue.take_away(ticket).is_some() && queue.take_away(ticket).is_none());
         }
         assert_eq!(queue.owners[&1].members[&1].waiting.len(), 1);
-        assert!(queue.take_next().is_some() && queue.take_next().is_none() && queue.owners.is_empty() && queue.turns.is_empty());
-        assert!(queue.loads.is_empty() && queue.waiting.is_empty());
+        assert!(next(&mut queue).is_some() && next(&mut queue).is_none() && queue.owners.is_empty() && queue.turns.is_empty());
+        assert!(queue.loads.is_empty() && queue.waiting.is_empty() && queue.favoured.is_empty());
         assert_eq!(queue.weights, 0);
     }
 
@@ -420,21 +524,85 @@ mod tests {
         assert_eq!(queue.ahead(&1, 1, &1), 2, "a new member of it is next but one");
         assert_eq!(queue.ahead(&2, 1, &0), 2, "and so is a new owner");
         assert_eq!(queue.ahead(&2, 4, &0), 2);
+        assert_eq!(queue.ahead(&2, 4, &1), 2);
+    }
+
+    const fn at(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    /// One that left every ten milliseconds until the first second was over, with others behind it.
+    fn steady() -> Pace {
         let mut pace = Pace::default();
-        let at = Duration::from_millis;
-        assert_eq!(pace.wait(at(0), 10), Duration::ZERO, "nothing is known");
         pace.begins(at(0));
-        (1..=100).for_each(|n| pace.moved(at(n * 10), true));
+        (1..=100).for_each(|n| pace.moved(at(n * 10), 1, true));
+        pace
+    }
+
+    #[test]
+    fn the_pace_is_what_it_was_of_late() {
+        assert_eq!(Pace::default().wait(at(0), 10), Duration::ZERO, "nothing is known");
+        let mut pace = steady();
         assert_eq!(pace.wait(at(1_000), 10), at(100));
-        assert_eq!(pace.wait(at(3_000), 10), at(10_000), "it got stuck");
-        pace.moved(at(3_000), false);
-        assert!(pace.wait(at(100_000), 1) < at(500), "nobody waits: that is not being stuck");
+        pace.moved(at(1_010), 1, false);
+        assert_eq!(pace.wait(at(100_000), 10), at(100), "nobody waits: that is not being stuck");
+        pace.begins(at(100_000));
+        // It has become slow, and stays so.
+        (1..=40).for_each(|n| pace.moved(at(100_000 + n * 10_000), 1, true));
+        assert!(pace.wait(at(500_000), 10) > at(90_000), "{pace:?}");
+        // And well again.
+        (1..=80).for_each(|n| pace.moved(at(500_000 + n * 10), 1, true));
+        assert!(pace.wait(at(500_800), 10) < at(1_000), "{pace:?}");
+    }
+
+    #[test]
+    fn calls_that_end_together_and_late_are_a_pace_as_well() {
+        let (mut pace, mut now) = (steady(), at(1_000));
+        for _ in 0..4 {
+            now += at(30_000);
+            (0..20).for_each(|_| pace.moved(now, 20, true));
+        }
+        assert!(pace.wait(now, 500) > at(30_000), "{pace:?}");
+    }
+
+    #[test]
+    fn one_slow_call_in_front_is_no_pace() {
+        // Also where nothing else is known, as its time says nothing of those behind it.
+        let mut pace = Pace::default();
+        pace.begins(at(0));
+        assert!(pace.wait(at(10_000), 30) <= at(10_000), "{pace:?}");
+        pace.moved(at(10_000), 1, true);
+        assert!(pace.wait(at(10_001), 30) < at(100), "{pace:?}");
+        pace.moved(at(10_010), 1, true);
+        assert!(pace.wait(at(10_010), 30) <= at(300), "{pace:?}");
+        let mut pace = steady();
+        assert!(pace.wait(at(11_000), 30) <= at(300 + 10_000), "it may take as long again: {pace:?}");
+        pace.moved(at(11_000), 1, true);
+        assert!(pace.wait(at(11_000), 30) < at(600), "{pace:?}");
+        (1..=16).for_each(|n| pace.moved(at(11_000 + n * 10), 1, true));
+        assert!(pace.wait(at(11_160), 30) < at(400), "{pace:?}");
+    }
+
+    #[test]
+    fn many_that_leave_at_once_and_then_nobody_for_a_while_are_no_outliers() {
+        let (mut pace, mut now) = (Pace::default(), at(0));
+        pace.begins(now);
+        for _ in 0..200 {
+            now += at(100);
+            (0..50).for_each(|_| pace.moved(now, 50, true));
+        }
+        // Fifty each tenth of a second: two milliseconds each. Just after all of them left it looks faster than it is.
+        now += at(100);
+        pace.moved(now, 50, true);
+        assert!((at(500)..at(4_000)).contains(&pace.wait(now, 500)), "{pace:?}");
     }
 
     #[derive(Debug, Clone)]
     enum Step {
         Put(u32, u32),
         Next,
+        NextFavoured,
+        Favour(u32, bool),
         TakeAway(usize),
     }
 
@@ -444,6 +612,8 @@ mod tests {
             steps in prop::collection::vec(prop_oneof![
                 4 => (0_u32..4, 0_u32..3).prop_map(|(owner, member)| Step::Put(owner, member)),
                 3 => Just(Step::Next),
+                1 => Just(Step::NextFavoured),
+                1 => (0_u32..4, any::<bool>()).prop_map(|(owner, yes)| Step::Favour(owner, yes)),
                 1 => any::<usize>().prop_map(Step::TakeAway),
             ], 1..400)
         ) {
@@ -459,13 +629,21 @@ mod tests {
                         }
                         Put::Full(_) => {}
                     },
-                    Step::Next => match queue.take_next() {
-                        Some(value) => {
-                            let first = inside.iter().position(|(_, other)| (other.0, other.1) == (value.0, value.1)).unwrap();
-                            prop_assert_eq!(inside.remove(first).1, value, "the first of its member");
+                    Step::Favour(owner, yes) => queue.favour(&owner, yes),
+                    Step::Next | Step::NextFavoured => {
+                        let favoured = matches!(step, Step::NextFavoured);
+                        let may = queue.owners.iter().filter(|(_, owner)| owner.favoured || !favoured).map(|(name, _)| *name);
+                        let may: Vec<u32> = may.collect();
+                        let next = if favoured { queue.take_next_favoured() } else { queue.take_next() };
+                        match next {
+                            Some((owner, value)) => {
+                                prop_assert!(may.contains(&owner) && owner == value.0);
+                                let first = inside.iter().position(|(_, other)| (other.0, other.1) == (value.0, value.1)).unwrap();
+                                prop_assert_eq!(inside.remove(first).1, value, "the first of its member");
+                            }
+                            None => prop_assert!(may.is_empty()),
                         }
-                        None => prop_assert!(inside.is_empty()),
-                    },
+                    }
                     Step::TakeAway(at) if !inside.is_empty() => {
                         let (ticket, value) = inside.remove(at % inside.len());
                         prop_assert_eq!(queue.take_away(ticket), Some(value));
@@ -477,7 +655,10 @@ mod tests {
                 let weights: u64 = queue.owners.values().map(|owner| u64::from(owner.weight)).sum();
                 prop_assert_eq!((queue.turns.len(), queue.weights), (queue.owners.len(), weights));
                 prop_assert_eq!(queue.loads.len(), queue.owners.len());
+                let favoured = queue.owners.values().filter(|owner| owner.favoured).count();
+                prop_assert_eq!(queue.favoured.len(), favoured);
                 for (name, owner) in &queue.owners {
+                    prop_assert_eq!(queue.favoured.get(&owner.turn), owner.favoured.then_some(name));
                     prop_assert_eq!((queue.loads.get(&owner.rank()), queue.turns.get(&owner.turn)), (Some(name), Some(name)));
                     prop_assert_eq!((owner.turns.len(), owner.loads.len()), (owner.members.len(), owner.members.len()));
                 }

@@ -10,6 +10,7 @@ pub mod completion;
 pub mod concurrency;
 pub mod cursor;
 pub mod deadlines;
+pub mod endpoint;
 pub mod event_log;
 pub mod exposure;
 pub mod fair_queue;

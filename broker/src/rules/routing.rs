@@ -16,7 +16,8 @@ use protocol::{
 };
 
 use super::{
-    catalog::{Catalog, Endpoint, ListKind, Target, TaskSupport, ToolTraits},
+    catalog::{Catalog, ListKind, Target, TaskSupport, ToolTraits},
+    endpoint::Endpoint,
     log_level::LogLevel,
     names,
 };
@@ -40,12 +41,20 @@ pub enum Decision {
 }
 
 impl Decision {
-    /// The backend it goes to, and the tool that is called there.
-    pub fn goes_to(&self) -> Option<(&BackendId, Option<&str>)> {
+    /// The backend it goes to.
+    pub fn goes_to(&self) -> Option<&BackendId> {
         match self {
-            Self::Forward(plan) | Self::CreateTask(plan, _) => Some((&plan.backend, plan.names.tool().map(|tool| tool.name.as_str()))),
-            Self::Subscribe(target) | Self::Unsubscribe(target) => Some((&target.backend, None)),
+            Self::Forward(plan) | Self::CreateTask(plan, _) => Some(&plan.backend),
+            Self::Subscribe(target) | Self::Unsubscribe(target) => Some(&target.backend),
             Self::Answer(_) | Self::SetLevel(_) | Self::Task(_) | Self::ListTasks => None,
+        }
+    }
+
+    /// The tool that is called there, as the backend knows it.
+    pub fn tool(&self) -> Option<&str> {
+        match self {
+            Self::Forward(plan) | Self::CreateTask(plan, _) => plan.names.tool().map(|tool| tool.name.as_str()),
+            _ => None,
         }
     }
 }
@@ -209,18 +218,19 @@ fn tool_call(message: &Message, endpoint: &Endpoint, advertised: &ServerCapabili
     let (mut plan, tool) = by_name(message, endpoint, catalog, ErrorKind::ToolNotFound, catalog_tool)?;
     let backend_has_tasks = catalog.backends.get(&plan.backend).is_some_and(|lists| lists.server.capabilities.tasks_tools_call);
     let traits = catalog.traits(&plan.backend, &tool);
-    plan.names = Named::Tool(ToolCalled { name: tool.clone(), traits: traits.unwrap_or_default() });
-    match task_use(message.fields.task.is_some(), advertised.tasks_tools_call, traits.map(|traits| traits.task_support), backend_has_tasks)?
-    {
-        TaskUse::None | TaskUse::Ignored => {
-            plan.drop_task = message.fields.task.is_some();
-            Ok(Decision::Forward(plan))
-        }
-        TaskUse::Task => {
-            let tool = message.text(message.fields.name).map(|name| name.into_owned()).unwrap_or(tool);
-            Ok(Decision::CreateTask(plan, TaskTarget { tool, traits: traits.unwrap_or_default() }))
-        }
-    }
+    let asked = message.fields.task.is_some();
+    let used = task_use(asked, advertised.tasks_tools_call, traits.map(|traits| traits.task_support), backend_has_tasks)?;
+    let traits = traits.unwrap_or_default();
+    let target = (used == TaskUse::Task).then(|| {
+        let named = message.text(message.fields.name).map(|name| name.into_owned());
+        TaskTarget { tool: named.unwrap_or_else(|| tool.clone()), traits }
+    });
+    plan.names = Named::Tool(ToolCalled { name: tool, traits });
+    plan.drop_task = used == TaskUse::Ignored;
+    Ok(match target {
+        Some(target) => Decision::CreateTask(plan, target),
+        None => Decision::Forward(plan),
+    })
 }
 
 /// What the `task` member of a call, or its absence, means.
@@ -254,7 +264,7 @@ pub fn task_support(call: &Message, endpoint: &Endpoint, catalog: &Catalog) -> O
         Endpoint::Aggregated => catalog.tool(&name).map(|target| (&target.backend, target.name.as_str()))?,
     };
     let has_tasks = catalog.backends.get(backend)?.server.capabilities.tasks_tools_call;
-    catalog.traits(backend, native).filter(|_| has_tasks).map(|traits| traits.task_support)
+    has_tasks.then(|| catalog.traits(backend, native))?.map(|traits| traits.task_support)
 }
 
 fn about_task(message: &Message, version: Version) -> Result<Decision, Refusal> {

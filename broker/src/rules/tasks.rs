@@ -15,7 +15,7 @@ use protocol::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::catalog::{Endpoint, ToolTraits};
+use super::{catalog::ToolTraits, endpoint::Endpoint};
 use crate::{
     durable::{Step, StoredTask, TaskStatus},
     limits::{IDEMPOTENCY_KEY_BYTES_MAX, STATUS_MESSAGE_CHARS_MAX, TASK_POLL_MAX, TASK_POLL_MIN, TASK_TTL_MIN},

@@ -264,6 +264,7 @@ async fn a_backend_that_is_down_is_one_warning_and_not_one_for_each_attempt() {
         broker.admin().post("/admin/v1/tenants/default/backends/b/probe", &json!({})).await;
         backend.wait_count("another attempt", tried + 1, |seen| seen.is("initialize")).await;
     }
+    broker.logged("status 500").await;
     let log = broker.log();
     let warnings: Vec<&str> = log.lines().filter(|line| line.contains("WARN") && line.contains("backend=b")).collect();
     assert_eq!(warnings.len(), 1, "{log}");

@@ -6,7 +6,7 @@ use testkit::{FakeBackend, Gate, Reply};
 use crate::{broker_with, builder, echo, kind, raw_http, refused, request};
 
 /// Files of the JSON Test Suite whose name starts with `prefix`.
-fn suite(prefix: &str) -> Vec<(String, Vec<u8>)> {
+pub(crate) fn suite(prefix: &str) -> Vec<(String, Vec<u8>)> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../protocol/tests/corpus/json-test-suite");
     let entries = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{folder}: {error}"));
     let mut files: Vec<_> = entries

@@ -106,7 +106,7 @@ async fn r20_f_24_with_a_full_disk_nothing_acknowledged_is_lost_and_the_rest_goe
     assert_eq!(client.tool_names().await, ["b__t"]);
     collected(&client, &acknowledged[0]).await;
     assert_eq!(broker.admin().get("/healthz").await.0, 200);
-    assert!(broker.log().contains("the disk that holds the database is full"), "an operator is told");
+    broker.logged("the disk that holds the database is full").await;
     println!("while the disk is full: {:?}", broker.admin().get("/readyz").await);
 
     disk.make_room();

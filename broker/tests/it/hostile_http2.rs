@@ -4,13 +4,13 @@
 use std::time::Duration;
 
 use serde_json::json;
-use testkit::{FakeBackend, TestBroker, TestClient, eventually, within};
+use testkit::{FakeBackend, Reply, TestBroker, TestClient, eventually, eventually_within, within};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
 
-use crate::{alone_with, initialize_body};
+use crate::{alone_with, initialize_body, request};
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
@@ -254,8 +254,14 @@ async fn h_23_ten_thousand_streams_are_not_taken() {
 }
 
 #[tokio::test]
-async fn h_23_answers_without_a_window_wait_for_a_while_and_then_end_the_connection() {
-    let (broker, _backend, canary) = started().await;
+async fn h_23_answers_that_are_not_taken_wait_for_a_while_and_then_end_the_connection() {
+    let (broker, backend, canary) = started().await;
+    backend.tool("large", |_| async { Reply::text(&"x".repeat(12 << 20)) });
+    let open = async || broker.admin().metric("process_open_fds", &[]).await.unwrap();
+    canary.call("b__echo", json!({})).await; // so that what it needs is open
+    let before = open().await;
+    // Over HTTP/1.1 the answer is more than the sockets hold.
+    let _deaf = asking_for_much_over_http1(&broker, &canary).await;
     let mut raw = Raw::connect(&broker, &[(SETTINGS_INITIAL_WINDOW, 0)]).await;
     let body = initialize_body("2025-11-25");
     for stream in (1..100).step_by(2) {
@@ -269,7 +275,30 @@ async fn h_23_answers_without_a_window_wait_for_a_while_and_then_end_the_connect
         let _reset = raw.stream.read_to_end(&mut rest).await;
     });
     ended.await.expect("the connection ends");
+    // The other's began later: when its answers were there.
+    eventually_within(Duration::from_secs(60), "the end of both", async || {
+        let now = open().await;
+        // One more may be that of this question, or to the backend.
+        if now <= before + 2.0 { Ok(()) } else { Err((before, now)) }
+    })
+    .await;
     unharmed(&broker, &canary).await;
+}
+
+/// A request of the canary's session on a connection that is never read from.
+async fn asking_for_much_over_http1(broker: &TestBroker, canary: &TestClient) -> Vec<TcpStream> {
+    let body = request(700, "tools/call", json!({"name": "b__large", "arguments": {}}));
+    let headers: String = canary.usual_headers().iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    let mut deaf = Vec::new();
+    for id in 0..4 {
+        let body = body.replace("700", &(700 + id).to_string());
+        let mut socket = TcpStream::connect(broker.http_address()).await.unwrap();
+        socket2::SockRef::from(&socket).set_recv_buffer_size(4096).unwrap();
+        let text = format!("POST /mcp HTTP/1.1\r\nhost: localhost\r\n{headers}content-length: {}\r\n\r\n{body}", body.len());
+        socket.write_all(text.as_bytes()).await.unwrap();
+        deaf.push(socket);
+    }
+    deaf
 }
 
 /// What is no request in HTTP/2, each as a whole head.

@@ -9,6 +9,8 @@ use std::{
 };
 
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+use testkit::{AdminClient, TestClient, eventually_within, within};
 
 use crate::BINARY;
 
@@ -255,4 +257,43 @@ fn the_demo_tells_what_to_type() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
     let told = reader.join().unwrap().unwrap();
     assert!(told.contains(&format!("curl -sS http://{address}/mcp")) && told.contains("\"method\":\"tools/call\""), "{told}");
+}
+
+/// Whoever started the broker has stopped reading what it says, at the level that says most.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn o_08_a_log_that_nobody_reads_holds_up_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = "listen: {http: '127.0.0.1:0', admin: '127.0.0.1:0'}\nstorage: {url: 'sqlite:b.db'}\ntelemetry: {log: trace}\n";
+    std::fs::write(folder.path().join("b.yaml"), config).unwrap();
+    let mut command = command(folder.path());
+    let mut child = command.args(["serve", "--config", "b.yaml"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (mut ready, mut said) = (String::new(), BufReader::new(child.stderr.take().unwrap()));
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+    let broker = Broker { child, ready, log: channel().1 };
+    let address = |name: &str| broker.ready.split_whitespace().find_map(|word| word.strip_prefix(name)).unwrap().parse().unwrap();
+    let (client, admin) = (TestClient::new(address("http="), "/mcp"), AdminClient::new(address("admin="), None));
+    within("a session", client.initialize("2025-03-26", json!({}))).await;
+    // Each of them is a line. A pipe takes 64 KiB, the queue some thousands.
+    let unknown = |id: usize| json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": "unknown"}});
+    let batch = json!((0..90).map(unknown).collect::<Vec<_>>()).to_string();
+    eventually_within(DEADLINE, "lines to be dropped", || async {
+        for _ in 0..10 {
+            within("an answer though nobody reads", client.post(batch.clone())).await.expect_status(200, "a batch").await.text().await;
+        }
+        admin.metric("mcp_log_lines_dropped_total", &[]).await.filter(|lines| *lines > 0.0).ok_or("none yet")
+    })
+    .await;
+    // Whoever reads again is told what is missing, and the end waits for nobody.
+    let told = tokio::task::spawn_blocking(move || {
+        let mut line = String::new();
+        while !line.contains("lines of the log are missing") {
+            line.clear();
+            assert!(said.read_line(&mut line).unwrap() > 0, "the log ended");
+        }
+        said
+    });
+    let said = within("what is missing", told).await.unwrap();
+    broker.signal(Signal::TERM);
+    assert!(within("the end", tokio::task::spawn_blocking(move || broker.ended())).await.unwrap().success());
+    drop(said);
 }

@@ -261,14 +261,52 @@ async fn two_tenants_whose_backends_hang_leave_room_in_the_broker_for_a_third() 
     assert_eq!(hung.count(|seen| seen.calls("t")), 56, "what is kept is kept");
 }
 
+/// The same where all there is are a few places: nobody waits for one of fifty calls to end.
+#[tokio::test]
+async fn r14_a_tenant_that_holds_nothing_does_not_wait_for_one_that_holds_all_the_little_room() {
+    let (hung, good) = (silent(&["t"]).await, FakeBackend::echo().await);
+    let building = builder().alone().auth_required().config(json!({"limits": {"calls_in_flight": 20}, "breaker": {"enabled": false}}));
+    let building = building.tenant("loud").backend("loud", "b", hung.spec()).tenant("quiet").backend("quiet", "b", good.spec());
+    let broker = building.start().await;
+    let loud = broker.admin().create_key("loud").await;
+    let loud = broker.client("/mcp").bearer(&loud).connected(json!({})).await;
+    let _held: Vec<_> = (0..50).map(|_| loud.begin("tools/call", json!({"name": "b__t"}))).collect();
+    // An eighth of the twenty is kept.
+    broker.admin().wait_metric("mcp_queue_depth", &[("queue", "calls")], |depth| depth == 50.0 - 18.0).await;
+    let quiet = broker.admin().create_key("quiet").await;
+    let quiet = broker.client("/mcp").bearer(&quiet).connected(json!({})).await;
+    for _ in 0..20 {
+        within("an answer, though others wait", quiet.call("b__echo", json!({}))).await;
+    }
+    assert_eq!(hung.count(|seen| seen.calls("t")), 18, "what is kept is kept");
+}
+
+/// A call that takes long says nothing of those behind it: whoever comes meanwhile waits as if it were one like the others.
+#[tokio::test]
+async fn one_slow_call_in_front_refuses_nobody_who_comes_after_it() {
+    let (broker, backend, gate) = narrow(1_000, "30s").await;
+    let client = broker.connected(json!({})).await;
+    let first = client.begin("tools/call", json!({"name": "b__patient"}));
+    backend.wait_count("the first", 1, |seen| seen.calls("patient")).await;
+    let mut waiting: Vec<_> = (0..60).map(|_| client.begin("tools/call", json!({"name": "b__t"}))).collect();
+    broker.admin().wait_metric("mcp_queue_depth", &[("queue", "backend_calls")], |depth| depth == 60.0).await;
+    // All that shall happen is that time passes, in which nothing moves.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    waiting.extend((0..3).map(|_| client.begin("tools/call", json!({"name": "b__t"}))));
+    broker.admin().wait_metric("mcp_queue_depth", &[("queue", "backend_calls")], |depth| depth == 63.0).await;
+    gate.open();
+    assert_eq!(text_of(&first.result().await), "done");
+    for call in waiting {
+        assert_eq!(text_of(&call.result().await), "done");
+    }
+}
+
 #[tokio::test]
 async fn a_flood_of_one_key_does_not_delay_another_at_a_busy_backend() {
     let gate = Gate::new();
     let backend = gated(&gate).await;
     let mut spec = backend.spec();
     spec["limits"] = json!({"calls_in_flight": 1, "calls_queued": 1000});
-    // The gate holds the first back, and who could not begin in its time at that pace is refused.
-    spec["timeouts"] = json!({"call": "10m"});
     let broker = builder()
         .alone()
         .config(json!({"overload": {"queue_delay": "0s"}}))

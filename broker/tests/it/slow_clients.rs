@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use serde_json::json;
+use serde_json::{Value, json};
 use testkit::eventually;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -14,12 +14,16 @@ use tokio::{
     task::JoinSet,
 };
 
-use crate::{builder, counts::count};
+use crate::{builder, counts::count, initialize_body, request, stdio};
 
 /// What the listener waits for a head or a body.
 const ALLOWED: Duration = Duration::from_secs(2);
 /// Time for all of them to be cut on a machine that does other things too.
 const CUT_WITHIN: Duration = Duration::from_secs(20);
+/// After which a client is cut that takes nothing, and for which no more than its limit waits as it is asked for no more.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// What answers for one more client take to be made and read in a debug build.
+const EACH: Duration = Duration::from_millis(200);
 
 const SLOW_HEAD: &str = "POST /mcp HTTP/1.1\r\nhost: localhost\r\nx-slow: ";
 const SLOW_BODY: &str = "POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
@@ -46,6 +50,100 @@ async fn drip(address: SocketAddr, begins: &'static str) -> Duration {
             }
         }
     }
+}
+
+/// Calls of a client that reads no answer: together they are more than the buffers of two sockets and its outbox hold.
+const UNREAD: u64 = 16;
+const UNREAD_BYTES: usize = 500_000;
+
+/// A client over TCP that has opened a session, asked so many times for the same and read nothing yet.
+pub(crate) async fn asking(address: SocketAddr, calls: u64, tool: &str, arguments: Value) -> TcpStream {
+    let mut socket = TcpStream::connect(address).await.unwrap();
+    socket.write_all(asking_for_much(calls, tool, &arguments).as_bytes()).await.unwrap();
+    socket
+}
+
+/// The same of one that will not read, with as little room in its socket as there can be.
+pub(crate) async fn asking_without_reading(address: SocketAddr, calls: u64, tool: &str, arguments: Value) -> TcpStream {
+    saying_without_reading(address, &asking_for_much(calls, tool, &arguments)).await
+}
+
+async fn saying_without_reading(address: SocketAddr, text: &str) -> TcpStream {
+    let mut socket = TcpStream::connect(address).await.unwrap();
+    socket2::SockRef::from(&socket).set_recv_buffer_size(4096).unwrap();
+    socket.write_all(text.as_bytes()).await.unwrap();
+    socket
+}
+
+/// All that a client says that opens a session and calls a tool so many times.
+pub(crate) fn asking_for_much(calls: u64, tool: &str, arguments: &Value) -> String {
+    let initialized = json!({"jsonrpc": "2.0", "method": "notifications/initialized"}).to_string();
+    let calls = (0..calls).map(|id| request(10 + id, "tools/call", json!({"name": tool, "arguments": arguments})));
+    [initialize_body("2025-11-25"), initialized].into_iter().chain(calls).map(|line| line + "\n").collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r17_many_clients_that_read_nothing_are_cut_and_nobody_else_notices() {
+    let count = count(10, 250);
+    let config = json!({
+        "listen": {"tcp": "127.0.0.1:0"},
+        "limits": {
+            "outbox_bytes": "512KiB", "connections_per_address": 2_000, "connections_per_second_per_address": 0,
+            "calls_in_flight_per_tenant": 100_000, "calls_queued_per_backend": 100_000, "calls_queued": 100_000,
+            "sessions_per_principal": 2_000, "sessions_per_tenant": 2_000,
+        },
+    });
+    let backend = testkit::FakeBackend::echo().await;
+    // In a process of its own, which has nothing to do but this.
+    let mut large = stdio().spec();
+    large["links"] = json!("shared");
+    let broker = builder().alone().config(config).backend("default", "b", backend.spec()).backend("default", "large", large).start().await;
+    let canary = broker.connected(json!({})).await;
+    canary.call("b__echo", json!({})).await;
+    let of_broker = async |name: &str, labels: &[(&str, &str)]| broker.admin().metric(name, labels).await.unwrap_or(0.0);
+    let before = of_broker("process_open_fds", &[]).await;
+    // All is asked before the first answer comes; a client that is asked for no more while much waits for it is cut as late as
+    // `PATIENCE` says.
+    let asked = asking_for_much(UNREAD, "sized", &json!({"bytes": UNREAD_BYTES, "pause_ms": 500}));
+    let (opening, calls) = asked.split_once('\n').unwrap();
+    let mut opening: Value = serde_json::from_str(opening).unwrap();
+    opening["params"]["_meta"] = json!({"dev.mcp-broker/backend": "large"});
+    let asked = format!("{opening}\n{calls}");
+    let (begun, mut deaf_ones) = (Instant::now(), Vec::new());
+    for _ in 0..count {
+        deaf_ones.push(saying_without_reading(broker.tcp_address(), &asked).await);
+    }
+    let connected = begun.elapsed();
+    let (mut calls, until) = (Vec::new(), Instant::now() + CUT_WITHIN + PATIENCE + EACH * count as u32);
+    let cut = [("scope", "outbox_bytes")];
+    loop {
+        let asked = Instant::now();
+        canary.call("b__echo", json!({})).await;
+        calls.push(asked.elapsed());
+        let cut_now = of_broker("mcp_rate_limited_total", &cut).await;
+        if cut_now >= count as f64 {
+            break;
+        }
+        assert!(Instant::now() < until, "{cut_now} of {count} are cut");
+    }
+    calls.sort_unstable();
+    println!(
+        "R17: {count} clients that read nothing have asked after {connected:?} and are cut after {:?}; {} calls beside them, {:?} in the middle",
+        begun.elapsed(),
+        calls.len(),
+        calls[calls.len() / 2]
+    );
+    // Theirs end; who does read is there as before.
+    broker.admin().wait_sessions("default", 1).await;
+    broker.admin().wait_metric("mcp_outbox_bytes", &[], |bytes| bytes == 0.0).await;
+    canary.call("b__echo", json!({})).await;
+    // The broker has let go of them, whatever they do.
+    eventually("the descriptors back", || async {
+        let now = of_broker("process_open_fds", &[]).await;
+        if now <= before + 10.0 { Ok(()) } else { Err(now) }
+    })
+    .await;
+    drop(deaf_ones);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

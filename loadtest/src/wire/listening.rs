@@ -5,7 +5,7 @@ use protocol::sse::SseParser;
 
 use super::{
     MESSAGE_BYTES_MAX, Site,
-    http::{HttpStream, Length},
+    http1::{HttpStream, Length},
 };
 use crate::{
     answer::{self, Incoming},

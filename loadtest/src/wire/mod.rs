@@ -5,6 +5,7 @@
 
 mod duplex;
 pub mod http;
+mod http1;
 mod ledger;
 mod listening;
 
@@ -24,7 +25,7 @@ use transport::{
     tls::{ClientTls, ClientTlsFiles},
 };
 
-pub use self::{duplex::Duplex, http::HttpStream};
+pub use self::{duplex::Duplex, http1::HttpStream};
 use crate::{
     answer,
     era::{self, Alone, Era},

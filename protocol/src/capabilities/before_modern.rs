@@ -1,13 +1,14 @@
 //! What a client of 2026-07-28 declares, as servers of the revisions before know it. Used for whoever stands in for such
 //! clients: who can be asked the same declares the same.
 
-use bytes::Bytes;
-
 use super::ClientCapabilities;
 
 impl ClientCapabilities {
     /// The same as far as servers before 2026-07-28 know it, always in the same words.
     pub fn known_before_modern(&self) -> Self {
+        if !self.can_answer() {
+            return Self::none();
+        }
         let mut raw = String::from("{");
         let mut part = |name: &str, declared: bool, members: [(&str, bool); 2]| {
             if declared {
@@ -21,7 +22,7 @@ impl ClientCapabilities {
         part("sampling", self.sampling, [("context", self.sampling_context), ("tools", self.sampling_tools)]);
         raw.push('}');
         Self {
-            raw: if raw.len() == 2 { Bytes::from_static(b"{}") } else { raw.into() },
+            raw: raw.into(),
             roots: self.roots,
             sampling: self.sampling,
             sampling_tools: self.sampling_tools,

@@ -1,28 +1,31 @@
 //! Validated JSON that can be asked for its parts, for texts that are read rarely: handshakes, capabilities, `_meta`.
 //!
-//! A [`Document`] owns its structural indexes, so it allocates; the values it hands out are cursors into it and own
-//! nothing. Nothing here recurses, however deep the text is nested.
+//! A [`Document`] is checked once, as a whole; the values it hands out are cursors into its text and own nothing. Each walks from
+//! where it stands, so that who asks a large text for much walks much.
 
 use std::borrow::Cow;
 
 use super::{JsonError, Limits, Span, ValueKind, Walker, scan, unquote};
 
-/// A validated JSON text that can be asked for its parts. For messages read rarely; it allocates.
+/// A validated JSON text that can be asked for its parts. For messages read rarely.
 #[derive(Debug)]
 pub struct Document<'a> {
-    text: &'a [u8],
-    structurals: Vec<u32>,
+    root: Value<'a>,
 }
 
 impl<'a> Document<'a> {
     /// Validates `text`.
     pub fn parse(text: &'a [u8], limits: &Limits) -> Result<Self, JsonError> {
-        scan(text, limits, |walker| Self { text, structurals: walker.structurals.to_vec() })
+        scan(text, limits, |walker| {
+            let root = Value { walker: *walker };
+            walker.skip();
+            Self { root }
+        })
     }
 
     /// The outermost value.
-    pub fn root(&self) -> Value<'_> {
-        Value { walker: Walker { text: self.text, structurals: &self.structurals, at: 0 } }
+    pub fn root(&self) -> Value<'a> {
+        self.root
     }
 }
 
@@ -57,7 +60,7 @@ impl<'a> Value<'a> {
 
     /// Its JSON text.
     pub fn raw(&self) -> &'a [u8] {
-        self.span().of(self.walker.text)
+        self.span().of(self.walker.text())
     }
 
     /// The text of a string, escapes resolved.
@@ -146,11 +149,11 @@ impl<'a> Iterator for Members<'a> {
 
     fn next(&mut self) -> Option<Member<'a>> {
         let walker = self.walker.as_mut()?;
-        let Some(key_span) = walker.next_key() else {
+        let Some(key) = walker.next_key() else {
             self.walker = None;
             return None;
         };
-        let member = Member { key: walker.key_text(key_span), key_span, value: Value { walker: *walker } };
+        let member = Member { key: key.text(), key_span: key.span(), value: Value { walker: *walker } };
         walker.skip();
         Some(member)
     }

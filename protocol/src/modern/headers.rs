@@ -30,8 +30,7 @@ pub struct BadHeaderValue;
 
 /// The text as a header value.
 pub fn encode(text: &str) -> Cow<'_, str> {
-    let plain = text.bytes().all(|byte| matches!(byte, 0x20..=0x7e)) && text.trim_matches(' ') == text && !is_wrapped(text);
-    if plain {
+    if is_plain(text) {
         return Cow::Borrowed(text);
     }
     Cow::Owned(format!("{SENTINEL_START}{}{SENTINEL_END}", STANDARD.encode(text)))
@@ -49,6 +48,20 @@ pub fn decode(value: &[u8]) -> Result<Cow<'_, str>, BadHeaderValue> {
     let inner = &text[SENTINEL_START.len()..text.len() - SENTINEL_END.len()];
     let bytes = STANDARD.decode(inner).map_err(|_| BadHeaderValue)?;
     String::from_utf8(bytes).map(Cow::Owned).map_err(|_| BadHeaderValue)
+}
+
+/// Whether a header value, as it came, stands for this text.
+pub fn says(value: &[u8], text: &str) -> Result<bool, BadHeaderValue> {
+    // Most are the text itself: nothing has to be decoded.
+    if value == text.as_bytes() && is_plain(text) {
+        return Ok(true);
+    }
+    decode(value).map(|said| said == text)
+}
+
+/// The text is its own header value.
+fn is_plain(text: &str) -> bool {
+    text.bytes().all(|byte| matches!(byte, 0x20..=0x7e)) && text.trim_matches(' ') == text && !is_wrapped(text)
 }
 
 fn is_wrapped(text: &str) -> bool {
@@ -85,6 +98,16 @@ mod tests {
             assert!(encoded.is_ascii() && encoded.starts_with("=?base64?"), "{encoded}");
             assert_eq!(decode(encoded.as_bytes()).unwrap(), text);
         }
+    }
+
+    #[test]
+    fn a_value_is_compared_as_what_it_stands_for() {
+        for text in ["", "tool.name", " a", "naïve", "=?base64?YQ==?=", "=?base64?"] {
+            assert_eq!(says(encode(text).as_bytes(), text), Ok(true), "{text}");
+            assert_eq!(says(encode(text).as_bytes(), "other"), Ok(false), "{text}");
+        }
+        assert_eq!(says("naïve".as_bytes(), "naïve"), Err(BadHeaderValue), "it has to be wrapped");
+        assert_eq!(says(b"=?base64?YQ==?=", "=?base64?YQ==?="), Ok(false), "it stands for another text");
     }
 
     #[test]

@@ -24,6 +24,7 @@ use tokio::{
     task::AbortHandle,
 };
 
+pub(crate) use self::wire::QUEUE;
 pub use self::{call::DuplexCall, wire::Wire};
 use crate::{
     abort_on_drop::AbortOnDrop,

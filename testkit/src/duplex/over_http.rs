@@ -71,7 +71,7 @@ impl Wire {
         Ok(Self { out, incoming, tasks: vec![writing.abort_handle(), reading.abort_handle()] })
     }
 
-    /// Streamable HTTP: a POST for each message, and a GET once the session is ready.
+    /// Streamable HTTP: a POST for each message, and a GET once the session is ready. The session is ended once nobody sends any more.
     pub fn streamable_http(address: SocketAddr, path: &str) -> Self {
         let (out, mut outgoing) = mpsc::channel::<String>(QUEUE);
         let (tell, incoming) = mpsc::channel(QUEUE);
@@ -92,6 +92,7 @@ impl Wire {
                     }
                 }
             }
+            place.leave().await;
         });
         Self { out, incoming, tasks: vec![task.abort_handle()] }
     }
@@ -140,11 +141,22 @@ impl Place {
     }
 
     async fn send(&self, method: &str, headers: &[(&str, &str)], body: String) -> RawResponse {
+        send_http1(self.address, self.request(method, headers, body)).await.expect("a response")
+    }
+
+    /// Ends the session, if there is one and a broker that knows of it.
+    async fn leave(&self) {
+        if self.known().session.is_some() {
+            let _gone = send_http1(self.address, self.request("DELETE", &[], String::new())).await;
+        }
+    }
+
+    fn request(&self, method: &str, headers: &[(&str, &str)], body: String) -> Request<Full<Bytes>> {
         let Known { session, version } = self.known().clone();
         let mut headers = headers.to_vec();
         headers.extend(session.as_deref().map(|id| ("mcp-session-id", id)));
         headers.extend(version.as_deref().map(|version| ("mcp-protocol-version", version)));
-        send_http1(self.address, request(method, self.address, &self.path, &headers, body)).await.expect("a response")
+        request(method, self.address, &self.path, &headers, body)
     }
 }
 

@@ -13,7 +13,7 @@ use tokio_tungstenite::{
 };
 
 /// Texts that wait in a test's client: enough for whatever a test asks at once.
-pub(super) const QUEUE: usize = 100_000;
+pub(crate) const QUEUE: usize = 100_000;
 
 /// Whole messages both ways. An `Err` is the end, and why.
 #[derive(Debug)]

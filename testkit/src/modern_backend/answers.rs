@@ -133,7 +133,7 @@ async fn listen(shared: &Arc<Shared>, call: &ModernCall) -> Option<ModernReply> 
     let one = Listen { id: id.clone(), filter, out: call.out.clone(), stop: stop.clone() };
     shared.lock().listens.push(one);
     shared.touch();
-    tokio::select! { () = call.gone() => given_up(shared, &id), () = stop.cancelled() => {} }
+    tokio::select! { () = call.gone() => {}, () = stop.cancelled() => {} }
     shared.lock().listens.retain(|one| one.id != id);
     shared.touch();
     None

@@ -157,7 +157,7 @@ pub(crate) struct State {
     tools: HashMap<String, Handler>,
     listens: Vec<Listen>,
     seen: Vec<Seen>,
-    /// Ids of requests whose caller went away before the answer.
+    /// Ids of requests whose caller went away before the answer; streams of notifications always end so.
     given_up: Vec<Value>,
     /// It speaks 2025-11-25 now, and nothing else.
     legacy: bool,

@@ -166,6 +166,9 @@ impl Pool {
     where
         Connecting: Future<Output = Result<TcpStream, SendError>>,
     {
+        // As in `turns`: requests that were read with this one are written with it. Before a connection is taken, which is looked at
+        // when it is.
+        tokio::task::yield_now().await;
         let server = uri.authority().map_or("", |authority| authority.as_str());
         // A connection that ended while it rested takes nothing, and the next one is tried.
         while let Some(connection) = self.take(server) {

@@ -2,17 +2,17 @@
 
 use std::{
     io,
-    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
     sync::Arc,
     task::{Context, Poll, Waker},
     time::Duration,
 };
 
 use bytes::Bytes;
-use quinn::{Connection, Endpoint, crypto::rustls::QuicClientConfig};
+use quinn::{Connection, Endpoint, EndpointConfig, crypto::rustls::QuicClientConfig};
 use tokio::time::timeout;
 
-use super::{Limits, QuicConnection, QuicSink, QuicSource, RequestStream};
+use super::{Limits, QuicConnection, QuicSink, QuicSource, RequestStream, bursts::ThriftyRuntime, frames::printable};
 use crate::{
     connect,
     connect_error::ConnectError,
@@ -64,12 +64,14 @@ async fn connected(options: &ConnectOptions<'_>) -> Result<(QuicClient, QuicSour
 }
 
 async fn handshake(address: SocketAddr, config: quinn::ClientConfig, name: String) -> Result<(Endpoint, Connection), ConnectError> {
-    let endpoint = Endpoint::client(any_port(address)).map_err(|error| unreachable(address, &error))?;
+    let endpoint = UdpSocket::bind(any_port(address))
+        .and_then(|socket| Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(ThriftyRuntime)))
+        .map_err(|error| unreachable(address, &error))?;
     let connecting = endpoint.connect_with(config, address, &name).map_err(|error| unreachable(address, &error))?;
     let connection = connecting.await.map_err(|error| match error {
         // 0x100 and above are alerts of TLS (RFC 9001, 4.8), whoever sent them.
-        quinn::ConnectionError::TransportError(error) => ConnectError::Tls { reason: error.to_string() },
-        quinn::ConnectionError::ConnectionClosed(closed) => ConnectError::Tls { reason: closed.to_string() },
+        quinn::ConnectionError::TransportError(error) => ConnectError::Tls { reason: printable(&error) },
+        quinn::ConnectionError::ConnectionClosed(closed) => ConnectError::Tls { reason: printable(&closed) },
         error => unreachable(address, &error),
     })?;
     Ok((endpoint, connection))
@@ -81,7 +83,7 @@ fn any_port(address: SocketAddr) -> SocketAddr {
 }
 
 fn unreachable(address: impl std::fmt::Display, error: &dyn std::fmt::Display) -> ConnectError {
-    ConnectError::Unreachable { reason: format!("{address}: {error}") }
+    ConnectError::Unreachable { reason: format!("{address}: {}", printable(error)) }
 }
 
 impl QuicClient {
@@ -109,7 +111,7 @@ impl QuicClient {
 
     /// Moves to another local port, as a client does whose network has changed; the connection goes on.
     pub fn rebind(&self) -> io::Result<()> {
-        self.endpoint.rebind(std::net::UdpSocket::bind(any_port(self.endpoint.local_addr()?))?)
+        self.endpoint.rebind(UdpSocket::bind(any_port(self.endpoint.local_addr()?))?)
     }
 
     /// Ends everything at once. For an orderly end close the sink of the control stream.

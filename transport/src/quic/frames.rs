@@ -55,11 +55,17 @@ impl QuicSource {
                 }
                 ConnectionError::LocallyClosed => Ok(None),
                 ConnectionError::TimedOut => Err(ReadError::Silent { limit: self.silence_max }),
-                _ => Err(error.into()),
+                // The outer error only says that the connection is lost.
+                lost => Err(io::Error::new(error.kind(), printable(lost)).into()),
             },
             _ => Err(error.into()),
         }
     }
+}
+
+/// What ended a connection, some of it in its peer's words: these go to logs, and must not look like lines of them.
+pub(super) fn printable(why: &(impl std::fmt::Display + ?Sized)) -> String {
+    why.to_string().chars().map(|char| if char.is_control() { char::REPLACEMENT_CHARACTER } else { char }).collect()
 }
 
 fn is_orderly(code: VarInt) -> bool {
@@ -201,4 +207,14 @@ pub(super) fn cancel(source: &mut QuicSource, sink: &mut QuicSink) {
     sink.is_finished = true;
     let _ = sink.stream_mut().reset(CODE_CANCELLED);
     let _ = source.stream_mut().stop(CODE_CANCELLED);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_38_what_a_peer_says_at_the_end_is_no_line_of_a_log() {
+        assert_eq!(printable("bye\n2026-01-01 ERROR forged \u{1b}[31m\u{7f}"), "bye\u{fffd}2026-01-01 ERROR forged \u{fffd}[31m\u{fffd}");
+    }
 }

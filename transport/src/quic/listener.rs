@@ -14,11 +14,11 @@ use std::{
 };
 
 use aws_lc_rs::{hkdf, hmac};
-use quinn::{ConnectionError, Endpoint, EndpointConfig, Incoming, TokioRuntime, VarInt, crypto::rustls::QuicServerConfig};
+use quinn::{ConnectionError, Endpoint, EndpointConfig, Incoming, VarInt, crypto::rustls::QuicServerConfig};
 use rustls::ServerConfig;
 use tokio::time::timeout;
 
-use super::{Limits, QuicConnection, QuicSink, QuicSource};
+use super::{Limits, QuicConnection, QuicSink, QuicSource, bursts::ThriftyRuntime};
 use crate::{frame::Goodbye, tls::ServerTls};
 
 /// Why there is no listener.
@@ -69,7 +69,7 @@ impl QuicListener {
         let config = server_config(&quic, &limits, &keys.tokens)?;
         let failed = |source| ListenError::Bind { address, source };
         let socket = std::net::UdpSocket::bind(address).map_err(failed)?;
-        let endpoint = Endpoint::new(keys.endpoint_config(), Some(config.clone()), socket, Arc::new(TokioRuntime)).map_err(failed)?;
+        let endpoint = Endpoint::new(keys.endpoint_config(), Some(config.clone()), socket, Arc::new(ThriftyRuntime)).map_err(failed)?;
         Ok(Self {
             endpoint,
             tls,

@@ -1,6 +1,9 @@
 //! Reads certificates and keys from PEM files, and the authorities this system trusts.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::Path,
+    sync::{Arc, OnceLock},
+};
 
 use rustls::{
     RootCertStore,
@@ -16,8 +19,19 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
-/// The authorities the operating system trusts. Their absence is no error: an own one may be configured.
+/// The authorities the operating system trusts, as they are when all of them could be read first: that takes longer than anything
+/// else at the start of a process. Their absence is no error: an own one may be configured.
 pub(crate) fn system_roots() -> RootCertStore {
+    static ROOTS: OnceLock<RootCertStore> = OnceLock::new();
+    if let Some(roots) = ROOTS.get() {
+        return roots.clone();
+    }
+    let (roots, is_whole) = read_system_roots();
+    if is_whole { ROOTS.get_or_init(|| roots).clone() } else { roots }
+}
+
+/// And whether they are all there are.
+fn read_system_roots() -> (RootCertStore, bool) {
     let mut roots = RootCertStore::empty();
     let native = rustls_native_certs::load_native_certs();
     for error in &native.errors {
@@ -27,7 +41,8 @@ pub(crate) fn system_roots() -> RootCertStore {
     if roots.is_empty() {
         tracing::warn!("this system has no certificate authorities installed, backends over tls need an extra one");
     }
-    roots
+    let is_whole = native.errors.is_empty() && !roots.is_empty();
+    (roots, is_whole)
 }
 
 /// Adds every certificate of the file; each has to be usable.

@@ -14,6 +14,7 @@ use crate::{
     connect::{self, host_without_brackets},
     connect_error::ConnectError,
     egress::EgressPolicy,
+    http_client::innermost_reason,
     tcp::{self, Stream},
     tls::ClientTls,
 };
@@ -48,15 +49,15 @@ async fn upgraded(options: ConnectOptions<'_>) -> Result<TcpHalves, ConnectError
     request.headers_mut().extend(options.headers);
 
     let (mut sender, connection) =
-        http1::Builder::new().max_buf_size(HEAD_BYTES_MAX).handshake(TokioIo::new(stream)).await.map_err(|error| no_websocket(&error))?;
+        http1::Builder::new().max_buf_size(HEAD_BYTES_MAX).handshake(TokioIo::new(stream)).await.map_err(|error| not_upgraded(&error))?;
     // Ends by itself: with the upgrade, or when the sender is dropped.
     tokio::spawn(connection.with_upgrades());
-    let response = sender.send_request(request).await.map_err(|error| no_websocket(&error))?;
+    let response = sender.send_request(request).await.map_err(|error| not_upgraded(&error))?;
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
         return Err(ConnectError::Refused { status: response.status() });
     }
     handshake::check_answer(&response, &key).map_err(|reason| no_websocket(&reason))?;
-    let upgraded = hyper::upgrade::on(response).await.map_err(|error| no_websocket(&error))?;
+    let upgraded = hyper::upgrade::on(response).await.map_err(|error| not_upgraded(&error))?;
     let parts = upgraded.downcast::<TokioIo<Stream>>().map_err(|_| no_websocket(&"the connection is of another kind"))?;
     Ok(over_tcp(parts.io.into_inner(), parts.read_buf, options.limits, Role::Client))
 }
@@ -85,6 +86,11 @@ fn request(options: &ConnectOptions<'_>) -> Result<(Request<Empty<Bytes>>, http:
     fill_random(&mut nonce);
     let key = handshake::prepare(request.headers_mut(), nonce);
     Ok((request, key))
+}
+
+/// As told by what is behind it, such as a certificate that was asked for and not shown.
+fn not_upgraded(error: &hyper::Error) -> ConnectError {
+    no_websocket(&innermost_reason(error))
 }
 
 fn no_websocket(reason: &dyn std::fmt::Display) -> ConnectError {

@@ -29,7 +29,7 @@ use super::{
     Link,
     http::{Brought, HttpWire, Request},
     modern::{self, Modern, exchange},
-    pending::{Asked, Delivery, Pending},
+    pending::{Asked, Delivery, Pending, Slot},
     queue::FrameQueue,
     streams::{self, Streams},
     unreadable,
@@ -47,6 +47,8 @@ use crate::{
 /// How long requests in flight may wait for their own word after the backend said to one of them that it forgot the
 /// session. It says the same to the others, and what it did not look at can be sent again.
 const FORGOTTEN_GRACE: Duration = Duration::from_secs(1);
+/// Of what was wrong with a connection.
+const FAULT_LETTERS_MAX: usize = 300;
 
 #[derive(Debug)]
 pub struct Connection {
@@ -62,6 +64,8 @@ pub struct Connection {
     streams: OnceLock<Streams>,
     /// No message will come or go any more.
     closed: CancellationToken,
+    /// What was wrong with it, where that is known: for operators, as it may be the backend's own words.
+    fault: OnceLock<String>,
     /// It was closed because the backend forgot the session.
     forgotten: AtomicBool,
     /// The handshake succeeded and the link counts it.
@@ -88,6 +92,7 @@ pub struct Outgoing<'a> {
     pub message: &'a Message,
     pub edits: &'a [(Span, Vec<u8>)],
     pub asker: &'a Asker,
+    pub sent_at: Instant,
 }
 
 impl Connection {
@@ -101,6 +106,7 @@ impl Connection {
             wire,
             streams: OnceLock::new(),
             closed: CancellationToken::new(),
+            fault: OnceLock::new(),
             forgotten: AtomicBool::new(false),
             counted: AtomicBool::new(false),
             loss_counted: AtomicBool::new(false),
@@ -212,11 +218,11 @@ impl Connection {
         }
         let in_meta = matches!(self.wire, Wire::Pipe(_));
         let span = Caused::attempt(outgoing.message, link.backend.id.as_str(), link.backend.transport(), in_meta, &mut splice);
-        outgoing.asker.sent_as(Carried { link: link.clone(), connection: self.clone(), wire_id });
-        let sent_at = Instant::now();
+        outgoing.asker.sent_as(Carried { link: link.clone(), connection: self.clone(), wire_id }, outgoing.sent_at);
         let request = Request { wire_id, frame: splice.finish(), asker: Some(outgoing.asker), opening: false, headers: None };
         let answer = match &span {
-            Some(span) => request::sending(span.headers(), self.round_trip(link, request)).await,
+            // Boxed: every call would have room for a second one.
+            Some(span) => Box::pin(request::sending(span.headers(), self.round_trip(link, request))).await,
             None => self.round_trip(link, request).await,
         };
         if let Some(span) = span {
@@ -224,10 +230,6 @@ impl Connection {
                 Ok(answer) => span.answered(answer, outgoing.message.method),
                 Err(failure) => span.failed(failure.name()),
             }
-        }
-        // How long a task takes says nothing about how fast its backend answers.
-        if !outgoing.asker.is_task() {
-            link.backend.answered_in(sent_at.elapsed());
         }
         answer
     }
@@ -261,13 +263,14 @@ impl Connection {
         if self.is_closed() {
             return Err(self.why_closed());
         }
-        let mut slot = self.pending.expect(request.wire_id, request.asker);
+        let slot = self.pending.expect(request.wire_id, request.asker);
         self.metrics.bytes(Direction::Out, Side::Backend, request.frame.len());
         let answer = tokio::select! {
             biased;
             answer = slot.answered() => answer,
             answer = self.carry(link, request) => answer,
-            () = self.hung_up() => Err(Failure::Lost("the connection ended".to_owned())),
+            // It may have come just before the end.
+            () = self.hung_up(&slot) => slot.take().unwrap_or_else(|| Err(Failure::Lost(self.end("the connection ended")))),
         };
         match &answer {
             Err(Failure::SessionGone) => self.session_forgotten(),
@@ -287,6 +290,7 @@ impl Connection {
         match &self.wire {
             Wire::Pipe(queue) => match queue.push(request.frame) {
                 Ok(()) => std::future::pending().await,
+                Err(Failure::NotSent(_)) if self.is_closed() => Err(self.why_closed()),
                 Err(failure) => Err(failure),
             },
             Wire::Http(http) => {
@@ -303,8 +307,8 @@ impl Connection {
     }
 
     /// Resolves when no answer will come any more.
-    async fn hung_up(&self) {
-        self.closed().await;
+    async fn hung_up(&self, slot: &Slot<'_>) {
+        slot.hung_up().await;
         if self.is_forgotten() {
             tokio::time::sleep(FORGOTTEN_GRACE).await;
         }
@@ -312,7 +316,18 @@ impl Connection {
 
     /// What a request learns that comes after the end.
     fn why_closed(&self) -> Failure {
-        if self.is_forgotten() { Failure::SessionGone } else { Failure::NotSent("the connection is closed".to_owned()) }
+        if self.is_forgotten() { Failure::SessionGone } else { Failure::NotSent(self.end("the connection is closed")) }
+    }
+
+    fn end(&self, what: &str) -> String {
+        self.fault.get().map_or_else(|| what.to_owned(), |fault| format!("{what}: {fault}"))
+    }
+
+    /// Said before it is closed; the first word counts. It may come from the backend, and ends on operators' terminals.
+    pub(super) fn note_fault(&self, fault: impl std::fmt::Display) {
+        let text = fault.to_string();
+        let readable = text.chars().map(|letter| if letter.is_control() { ' ' } else { letter });
+        let _first_counts = self.fault.set(readable.take(FAULT_LETTERS_MAX).collect());
     }
 
     /// An answer came in: hands it to whoever waits for it.
@@ -410,7 +425,7 @@ impl Connection {
     }
 
     pub fn is_closed(&self) -> bool {
-        self.closed.is_cancelled()
+        self.pending.is_over()
     }
 
     pub async fn closed(&self) {
@@ -422,8 +437,9 @@ impl Connection {
         self.finished.cancel();
     }
 
-    /// The backend no longer knows the session: whoever learns it first ends the connection for everybody.
-    pub(super) fn session_forgotten(&self) {
+    /// The backend no longer knows the session, or another era is to be agreed on: whoever learns it first ends the connection
+    /// for everybody, and the next is opened without a pause.
+    pub(in crate::actors) fn session_forgotten(&self) {
         self.forgotten.store(true, Ordering::Release);
         self.close_now();
     }
@@ -434,9 +450,10 @@ impl Connection {
 
     /// Nothing more goes in or out; whoever waits learns that the outcome is unknown.
     pub fn close_now(&self) {
+        self.pending.end();
         self.closed.cancel();
         self.queue().close();
-        self.pending.withdraw_questions();
+        self.pending.hang_up();
     }
 
     /// Closes and waits for the goodbye (a process ended, a session deleted).

@@ -69,7 +69,7 @@ pub struct Link {
     /// What the broker tells the backend its client can do.
     pub declared: ClientCapabilities,
     /// The era its clients live in.
-    pub wants: Era,
+    wants: Era,
     pub subscriptions: Subscriptions,
     current: ArcSwapOption<Connection>,
     opening: tokio::sync::Mutex<Backoff>,
@@ -123,6 +123,12 @@ impl Link {
     /// Whether this is the link the catalog is fetched over. No session uses it.
     pub fn is_catalog(&self) -> bool {
         self.scope == LinkScope::Catalog
+    }
+
+    /// The era its clients live in; of the catalog's, which serves all, that of 2026-07-28 until there are others.
+    pub(super) fn wants(&self) -> Era {
+        let nobody_yet = self.is_catalog() && !self.backend.era.sessions_wanted();
+        if nobody_yet { Era::Modern } else { self.wants }
     }
 
     /// The open connection, or a new one.

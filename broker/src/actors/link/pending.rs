@@ -6,12 +6,17 @@
 
 use std::{
     collections::HashMap,
+    future::poll_fn,
     hash::{BuildHasherDefault, Hasher},
-    sync::{Mutex, MutexGuard, Weak},
+    sync::{
+        Arc, Mutex, MutexGuard, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::Poll,
 };
 
+use futures_util::task::AtomicWaker;
 use protocol::{envelope::Message, ids::RequestId};
-use tokio::sync::oneshot;
 
 use super::failure::Failure;
 use crate::actors::{asker::Asker, session::Session, sync::lock, tasks::run::TaskRun};
@@ -21,6 +26,8 @@ pub(super) struct Pending {
     waiting: Mutex<HashMap<u64, Waiting, BuildHasherDefault<OwnNumbers>>>,
     /// Requests of the backend that a client works on, by the backend's id.
     asked: Mutex<HashMap<RequestId, Asked>>,
+    /// The connection has ended.
+    has_ended: AtomicBool,
 }
 
 /// Wire ids are numbers we count up, so that nobody chooses those that meet in one place of the table; they need no more than to
@@ -45,8 +52,16 @@ impl Hasher for OwnNumbers {
 
 #[derive(Debug)]
 struct Waiting {
-    answer: oneshot::Sender<Result<Message, Failure>>,
+    answer: Arc<Awaited>,
     asker: Option<Asker>,
+}
+
+/// What one waits for: the answer, or the end of the connection. Together, as nearly always neither is there yet: waiting for
+/// the end by itself would put every request on a list, and take it off again.
+#[derive(Debug, Default)]
+struct Awaited {
+    answer: Mutex<Option<Result<Message, Failure>>>,
+    waiter: AtomicWaker,
 }
 
 /// Where a request of the backend waits for its answer.
@@ -90,14 +105,14 @@ pub(super) enum Delivery {
 pub(super) struct Slot<'a> {
     pending: &'a Pending,
     wire_id: u64,
-    answer: oneshot::Receiver<Result<Message, Failure>>,
+    answer: Arc<Awaited>,
 }
 
 impl Pending {
     /// Waits for the answer to this wire id from now on.
     pub(super) fn expect(&self, wire_id: u64, asker: Option<&Asker>) -> Slot<'_> {
-        let (tell, answer) = oneshot::channel();
-        self.lock_waiting().insert(wire_id, Waiting { answer: tell, asker: asker.cloned() });
+        let answer = Arc::<Awaited>::default();
+        self.lock_waiting().insert(wire_id, Waiting { answer: answer.clone(), asker: asker.cloned() });
         Slot { pending: self, wire_id, answer }
     }
 
@@ -105,7 +120,13 @@ impl Pending {
     pub(super) fn resolve(&self, id: Option<&RequestId>, answer: Result<Message, Failure>) -> Delivery {
         let waiting = id.and_then(RequestId::as_u64).and_then(|wire_id| self.lock_waiting().remove(&wire_id));
         let Some(waiting) = waiting else { return Delivery::UnknownId };
-        if waiting.answer.send(answer).is_ok() { Delivery::Taken } else { Delivery::Late }
+        // Whoever waits has the other one.
+        if Arc::strong_count(&waiting.answer) == 1 {
+            return Delivery::Late;
+        }
+        *lock(&waiting.answer.answer) = Some(answer);
+        waiting.answer.waiter.wake();
+        Delivery::Taken
     }
 
     pub(super) fn asker_by_wire_id(&self, wire_id: u64) -> Option<Asker> {
@@ -138,8 +159,20 @@ impl Pending {
         lock(&self.asked).remove(backend_id);
     }
 
-    /// Nobody can answer the backend any more.
-    pub(super) fn withdraw_questions(&self) {
+    /// The connection ends: who asks from now on need not.
+    pub(super) fn end(&self) {
+        self.has_ended.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.has_ended.load(Ordering::Acquire)
+    }
+
+    /// Tells everybody of the end: no answer will come any more, and nobody can answer the backend.
+    pub(super) fn hang_up(&self) {
+        // Woken without the lock, which each of them takes next.
+        let waiting: Vec<_> = self.lock_waiting().values().map(|waiting| waiting.answer.clone()).collect();
+        waiting.iter().for_each(|awaited| awaited.waiter.wake());
         let asked: Vec<_> = lock(&self.asked).drain().collect(); // the lock must be free: withdrawing comes back here
         asked.iter().for_each(|(_, asked)| asked.withdraw("the backend's connection ended"));
     }
@@ -156,11 +189,28 @@ impl Pending {
 
 impl Slot<'_> {
     /// The answer. Never resolves without one; dropping the wait is how to give up.
-    pub(super) async fn answered(&mut self) -> Result<Message, Failure> {
-        match (&mut self.answer).await {
-            Ok(answer) => answer,
-            Err(_) => std::future::pending().await,
-        }
+    pub(super) async fn answered(&self) -> Result<Message, Failure> {
+        self.until(|| self.take()).await
+    }
+
+    /// The answer, if it is there.
+    pub(super) fn take(&self) -> Option<Result<Message, Failure>> {
+        lock(&self.answer.answer).take()
+    }
+
+    /// Resolves at the end of the connection.
+    pub(super) async fn hung_up(&self) {
+        self.until(|| self.pending.is_over().then_some(())).await;
+    }
+
+    /// Looks whenever something may have changed. What waits for one thing and for the other has to be one task.
+    async fn until<T>(&self, mut look: impl FnMut() -> Option<T>) -> T {
+        poll_fn(|context| {
+            self.answer.waiter.register(context.waker());
+            // Behind that, so that nothing changes in between.
+            look().map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
     }
 }
 

@@ -105,6 +105,7 @@ async fn write(connection: Arc<Connection>, mut sink: impl FrameSink, mut frames
         if let Err(error) = sink.send_all(&mut batch).await {
             tracing::debug!(%error, "a backend does not take what is written to it");
             drop(frames); // whoever writes now hears that it was not sent
+            connection.note_fault(error);
             // What it said before it went, such as a last answer, is still on its way.
             let _ended = tokio::time::timeout(LAST_WRITE_WAIT, connection.closed()).await;
             return connection.close_now();
@@ -127,6 +128,7 @@ async fn read(link: Arc<Link>, connection: Arc<Connection>, mut source: impl Fra
             Ok(None) => break,
             Err(error) => {
                 tracing::warn!(backend = %link.backend.id, %error, "reading from a backend failed");
+                connection.note_fault(error);
                 break;
             }
         };
@@ -144,6 +146,7 @@ async fn read(link: Arc<Link>, connection: Arc<Connection>, mut source: impl Fra
                 }
                 if noise > NOISE_LINES_MAX {
                     tracing::warn!(backend = %link.backend.id, "too much noise from a backend, the connection is closed");
+                    connection.note_fault("it writes too much that is not MCP");
                     break;
                 }
             }

@@ -28,10 +28,15 @@ use super::{
     under_way::{Promoting, UnderWay},
 };
 use crate::{
-    actors::{call::Underway, stream::Next, tasks::Unheard},
+    actors::{
+        call::Underway,
+        stream::{EventStream, Next},
+        tasks::Unheard,
+    },
     limits::{INPUT_GATHER_WAIT, INPUT_ROUNDS_MAX},
     rules::{
-        catalog::{Catalog, Endpoint, TaskSupport},
+        catalog::{Catalog, TaskSupport},
+        endpoint::Endpoint,
         event_log::EventKind,
         log_level::{self, LogLevel},
         modern, modern_tasks, names,
@@ -55,7 +60,7 @@ pub enum Step {
 #[derive(Debug)]
 pub struct Exchange {
     visitor: Visitor,
-    request: Request,
+    request: Box<Request>,
     server_info: Bytes,
     cache: Option<CacheHint>,
     round: u32,
@@ -74,7 +79,7 @@ pub struct Exchange {
 
 impl Visitor {
     /// Sends a request on its way. An `Err` is the answer, and nothing was begun.
-    pub async fn begin(&self, request: Request, offer: &Offer) -> Result<Exchange, Refusal> {
+    pub async fn begin(&self, request: Box<Request>, offer: &Offer) -> Result<Exchange, Refusal> {
         let unasked = InputResponses::parse(&request.message)?.answers;
         let as_task = self.shall_be_a_task(&request, offer)?;
         let waiting = self.submit(&request, offer, as_task).await?;
@@ -100,7 +105,7 @@ impl Visitor {
     }
 
     /// Goes on with a request that waits at `place`, here.
-    pub async fn go_on(&self, request: Request, place: &Place, offer: &Offer) -> Result<Exchange, Refusal> {
+    pub async fn go_on(&self, request: Box<Request>, place: &Place, offer: &Offer) -> Result<Exchange, Refusal> {
         let responses = InputResponses::parse(&request.message)?;
         let mut parked = self.unpark(place, &responses).map_err(super::StateError::refusal)??;
         let (mut missing, mut answered) = (Vec::new(), Vec::new());
@@ -124,7 +129,7 @@ impl Visitor {
         Ok(exchange)
     }
 
-    fn exchange(&self, request: Request, offer: &Offer, round: u32, waiting: Option<UnderWay>) -> Exchange {
+    fn exchange(&self, request: Box<Request>, offer: &Offer, round: u32, waiting: Option<UnderWay>) -> Exchange {
         let cache = is_cacheable(request.message.method).then_some(CacheHint::NONE);
         let may_become_task = request.meta.tasks && offer.capabilities.tasks_tools_call;
         Exchange {
@@ -144,8 +149,7 @@ impl Visitor {
     }
 
     async fn submit(&self, request: &Request, offer: &Offer, as_task: bool) -> Result<UnderWay, Refusal> {
-        let backend = backend_of(&request.message, &self.endpoint, &self.tenant.catalog());
-        let lease = self.shared.modern.stand_ins.lease(self, &request.meta, offer, backend.as_ref()).await?;
+        let lease = self.shared.modern.stand_ins.lease(self, request, offer).await?;
         let (id, session) = (lease.next_id(), lease.session().clone());
         if let Some(level) = request.log_level.filter(|_| offer.capabilities.logging) {
             session.hear_logs_from(level).await;
@@ -169,7 +173,7 @@ impl Visitor {
 }
 
 /// The backend a request is for, as far as its names tell.
-fn backend_of(message: &Message, endpoint: &Endpoint, catalog: &Catalog) -> Option<BackendId> {
+pub(super) fn backend_of(message: &Message, endpoint: &Endpoint, catalog: &Catalog) -> Option<BackendId> {
     if let Endpoint::Single(backend) = endpoint {
         return Some(backend.clone());
     }
@@ -195,6 +199,11 @@ impl Exchange {
         if let Some(waiting) = &mut self.waiting {
             waiting.let_go();
         }
+    }
+
+    /// What it reads.
+    pub fn stream(&self) -> Option<&Arc<EventStream>> {
+        self.waiting.as_ref().map(UnderWay::stream)
     }
 
     /// What comes next. Cancel-safe: a dropped call loses nothing.

@@ -26,7 +26,7 @@ use super::{Request, Visitor, exchange::Step, stand_in, watching::Watching};
 use crate::{
     actors::{
         session::{Seat, Session},
-        stream::{Ended, Next, Reader},
+        stream::{Ended, EventStream, Next, Reader},
     },
     limits::LISTEN_URIS_MAX,
     rules::{offer::Offer, routing},
@@ -127,6 +127,11 @@ impl Listening {
             uris: join_all(heard).await.into_iter().flatten().collect(),
             tasks: self.watching.as_ref().map(Watching::tasks).unwrap_or_default(),
         }
+    }
+
+    /// What it reads.
+    pub fn stream(&self) -> &Arc<EventStream> {
+        &self.reader.stream
     }
 
     /// What comes next. Cancel-safe: a dropped call loses nothing.

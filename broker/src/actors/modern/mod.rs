@@ -45,7 +45,8 @@ use crate::{
     auth::Caller,
     limits::MODERN_LISTS_KEPT_MAX,
     rules::{
-        catalog::{Catalog, Endpoint, ListKind},
+        catalog::{Catalog, ListKind},
+        endpoint::Endpoint,
         log_level::LogLevel,
         modern,
         offer::Offer,
@@ -86,12 +87,12 @@ pub struct Request {
 }
 
 impl Request {
-    /// Reads what a request of this revision says of itself.
-    pub fn read(message: Message, meta: RequestMeta) -> Result<Self, Refusal> {
+    /// Reads what a request of this revision says of itself. On the heap, as it is moved often.
+    pub fn read(message: Message, meta: RequestMeta) -> Result<Box<Self>, Refusal> {
         let id = message.id.clone().ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
         let level = |name: &String| LogLevel::parse(name).ok_or_else(|| Refusal::new(ErrorKind::MetaInvalid, "the log level is unknown"));
         let log_level = meta.log_level.as_ref().map(level).transpose()?;
-        Ok(Self { message, id, meta, log_level, passed: HeaderMap::new() })
+        Ok(Box::new(Self { message, id, meta, log_level, passed: HeaderMap::new() }))
     }
 }
 

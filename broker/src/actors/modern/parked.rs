@@ -26,7 +26,7 @@ use crate::{
     actors::sync::lock,
     auth::Caller,
     limits::{PARKED_BYTES_MAX, PARKED_BYTES_PER_CALLER_MAX, PARKED_MAX, PARKED_PER_CALLER_MAX, STAND_INS_PARKED_MAX},
-    rules::{catalog::Endpoint, modern},
+    rules::{endpoint::Endpoint, modern},
 };
 
 #[derive(Debug, Default)]

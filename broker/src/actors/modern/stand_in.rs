@@ -6,6 +6,7 @@
 
 use std::{
     collections::HashMap,
+    hash::{Hash, Hasher},
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -16,13 +17,12 @@ use std::{
 use protocol::{
     capabilities::ClientCapabilities,
     error::{ErrorKind, Refusal},
-    ids::{BackendId, RequestId},
-    modern::request::RequestMeta,
+    ids::RequestId,
     version::Version,
 };
 use tokio::sync::Notify;
 
-use super::Visitor;
+use super::{Request, Visitor, exchange::backend_of};
 use crate::{
     actors::{
         session::{Agreement, Seat, Session},
@@ -30,20 +30,28 @@ use crate::{
     },
     auth::Caller,
     limits::{LINK_IDLE_MAX, STAND_IN_OPENS_WITHIN, STAND_IN_WAIT_MAX, STAND_INS_GROW_EVERY, STAND_INS_PER_POOL_MAX},
-    rules::{catalog::Endpoint, offer::Offer},
+    rules::{endpoint::Endpoint, offer::Offer},
 };
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct PoolKey {
     caller: Caller,
     endpoint: Endpoint,
     transport: &'static str,
-    /// As backends are told of them.
-    capabilities: Vec<u8>,
+    /// As backends are told of them, always in the same words.
+    capabilities: ClientCapabilities,
     /// Its calls may become tasks.
     tasks: bool,
     /// Each carries one request alone, and may end with it: nobody else's goes through it.
     alone: bool,
+}
+
+/// Whose it is, and where: of the rest there are a few dozen for each of these.
+impl Hash for PoolKey {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        self.caller.hash(hasher);
+        self.endpoint.hash(hasher);
+    }
 }
 
 #[derive(Debug, Default)]
@@ -132,18 +140,23 @@ impl Drop for Lease {
 
 impl StandIns {
     /// A place for a request to this backend.
-    pub(super) async fn lease(
-        &self,
-        visitor: &Visitor,
-        meta: &RequestMeta,
-        offer: &Offer,
-        backend: Option<&BackendId>,
-    ) -> Result<Lease, Refusal> {
-        let client = meta.capabilities.known_before_modern();
-        let tasks = meta.tasks && offer.capabilities.tasks_tools_call;
-        let backend = backend.and_then(|backend| visitor.tenant.backend(backend));
-        let alone = client.can_answer() && backend.is_some_and(|backend| backend.cannot_tell_who_asked());
-        let (give_up, ends) = (Instant::now() + STAND_IN_WAIT_MAX, self.ends.load(Ordering::Acquire));
+    pub(super) async fn lease(&self, visitor: &Visitor, request: &Request, offer: &Offer) -> Result<Lease, Refusal> {
+        let client = request.meta.capabilities.known_before_modern();
+        let alone = client.can_answer() && cannot_tell_who_asked(visitor, request);
+        let wanted = PoolKey {
+            caller: visitor.caller.clone(),
+            endpoint: visitor.endpoint.clone(),
+            transport: visitor.transport,
+            tasks: request.meta.tasks && offer.capabilities.tasks_tools_call,
+            capabilities: client,
+            alone,
+        };
+        // Nobody waits who need not.
+        let ends = self.ends.load(Ordering::Acquire);
+        if let Some(lease) = self.try_lease(visitor, &wanted, offer) {
+            return Ok(lease);
+        }
+        let give_up = Instant::now() + STAND_IN_WAIT_MAX;
         loop {
             let freed = self.freed.notified();
             tokio::pin!(freed);
@@ -152,7 +165,7 @@ impl StandIns {
             if self.ends.load(Ordering::Acquire) != ends {
                 return Err(Refusal::new(ErrorKind::TooManyCalls, "the request waited too long for a place at the backend, try again"));
             }
-            if let Some(lease) = self.try_lease(visitor, (&client, tasks), offer, alone) {
+            if let Some(lease) = self.try_lease(visitor, &wanted, offer) {
                 return Ok(lease);
             }
             // Freed soon, or there may be one more.
@@ -166,18 +179,13 @@ impl StandIns {
         }
     }
 
-    fn try_lease(&self, visitor: &Visitor, client: (&ClientCapabilities, bool), offer: &Offer, alone: bool) -> Option<Lease> {
-        let (client, tasks) = client;
-        let key = PoolKey {
-            caller: visitor.caller.clone(),
-            endpoint: visitor.endpoint.clone(),
-            transport: visitor.transport,
-            capabilities: client.raw().to_vec(),
-            tasks,
-            alone,
-        };
+    fn try_lease(&self, visitor: &Visitor, wanted: &PoolKey, offer: &Offer) -> Option<Lease> {
+        let alone = wanted.alone;
         let mut pools = self.lock();
-        let pool = pools.entry(key).or_insert_with(|| Pool { members: Vec::new(), grown_at: Instant::now() });
+        let pool = match pools.get_mut(wanted) {
+            Some(pool) => pool,
+            None => pools.entry(wanted.clone()).or_insert_with(|| Pool { members: Vec::new(), grown_at: Instant::now() }),
+        };
         // One that offers something else by now finishes what it has.
         let usable = |one: &&Arc<StandIn>| {
             // The place first: it is given back after its session has ended.
@@ -190,7 +198,7 @@ impl StandIns {
             None if alone && !pool.may_grow() => return None,
             None => {
                 let made = Arc::new(StandIn {
-                    session: open(visitor, client, offer, tasks),
+                    session: open(visitor, wanted, offer),
                     next_id: AtomicU64::new(1),
                     alone: AtomicBool::new(false),
                     proved: AtomicBool::new(false),
@@ -244,14 +252,20 @@ impl StandIns {
 /// As long as links are kept that nobody uses.
 const STAND_IN_IDLE: Duration = LINK_IDLE_MAX;
 
-fn open(visitor: &Visitor, client: &ClientCapabilities, offer: &Offer, tasks: bool) -> Arc<Session> {
+/// Whether the backend that the request goes to can not say on whose account it asks something.
+fn cannot_tell_who_asked(visitor: &Visitor, request: &Request) -> bool {
+    let backend = backend_of(&request.message, &visitor.endpoint, &visitor.tenant.catalog());
+    backend.and_then(|backend| visitor.tenant.backend(&backend)).is_some_and(|backend| backend.cannot_tell_who_asked())
+}
+
+fn open(visitor: &Visitor, wanted: &PoolKey, offer: &Offer) -> Arc<Session> {
     let seat = Seat {
         tenant: visitor.tenant.clone(),
         caller: visitor.caller.clone(),
         endpoint: visitor.endpoint.clone(),
         transport: visitor.transport,
     };
-    Session::unkept(seat, agreement(client.clone(), offer), tasks, visitor.shared.clone())
+    Session::unkept(seat, agreement(wanted.capabilities.clone(), offer), wanted.tasks, visitor.shared.clone())
 }
 
 /// What a session without a handshake agrees on: the latest revision that has sessions.

@@ -15,11 +15,11 @@ use crate::{
     actors::{
         call::{Call, Underway},
         session::Session,
-        stream::{Next, Reader},
+        stream::{EventStream, Next, Reader},
         tasks::{Tasks, Unheard},
     },
     limits::PROMOTE_AGAIN_AFTER,
-    rules::{modern, tasks},
+    rules::{event_log::EventKind, modern, tasks},
 };
 
 /// Dropped, it is cancelled.
@@ -30,11 +30,13 @@ pub struct UnderWay {
     reader: Reader,
     /// The call, as long as whoever waits for it carries it out.
     carried: Option<Underway>,
+    /// Its answer has come.
+    answered: bool,
 }
 
 impl UnderWay {
     pub(super) fn new(lease: Lease, id: RequestId, reader: Reader) -> Self {
-        Self { lease, id, reader, carried: None }
+        Self { lease, id, reader, carried: None, answered: false }
     }
 
     /// Its call is carried out by who waits for what comes of it.
@@ -58,10 +60,15 @@ impl UnderWay {
             Some(call) => self.reader.next_beside(call).await,
             None => self.reader.next().await,
         };
-        if matches!(next, Next::Event(_)) {
+        if let Next::Event(event) = &next {
             self.lease.prove();
+            self.answered |= event.kind == EventKind::Answer;
         }
         next
+    }
+
+    pub(super) fn stream(&self) -> &Arc<EventStream> {
+        &self.reader.stream
     }
 
     /// Its call has not ended meanwhile.
@@ -92,6 +99,9 @@ impl UnderWay {
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
+        if self.answered {
+            return;
+        }
         if self.is_under_way() {
             self.lease.retire();
         }

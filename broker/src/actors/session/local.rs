@@ -73,7 +73,7 @@ impl Pending {
             }
             None => self.stream.give_up_answer(Instant::now()),
         }
-        self.session.request_finished(self.method, outcome, self.begun);
+        self.session.request_finished(self.method, outcome, self.begun.elapsed());
         if let Some(then) = then {
             then();
         }
@@ -88,7 +88,7 @@ impl Pending {
         }
         self.settled = true;
         let _settling = self.session.leave(&self.id);
-        self.session.request_finished(self.method, Outcome::Cancelled, self.begun);
+        self.session.request_finished(self.method, Outcome::Cancelled, self.begun.elapsed());
     }
 }
 

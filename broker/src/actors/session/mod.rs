@@ -60,8 +60,10 @@ use crate::{
     config::MessageWire,
     durable::{NodeName, SessionKey},
     limits::SESSION_ID_BYTES,
+    maps::FastMap,
     rules::{
-        catalog::{Endpoint, ListDigests, ListKind},
+        catalog::{ListDigests, ListKind},
+        endpoint::Endpoint,
         event_log::{EventKind, Topic},
         log_level::LogLevel,
         routing::ResourceTarget,
@@ -130,9 +132,9 @@ pub struct Session {
 #[derive(Debug)]
 struct State {
     phase: SessionPhase,
-    in_flight: HashMap<RequestId, InFlight>,
+    in_flight: FastMap<RequestId, InFlight>,
     streams: Streams,
-    links: HashMap<BackendId, Arc<Link>>,
+    links: FastMap<BackendId, Arc<Link>>,
     questions: HashMap<u64, Question>,
     next_question: u64,
     /// By the URI the client uses.
@@ -415,9 +417,9 @@ impl State {
         let log = shared.durable.event_log.clone().map(|log| (log, *key));
         Self {
             phase,
-            in_flight: HashMap::new(),
+            in_flight: FastMap::default(),
             streams: Streams::new(shared.stream_limits(), epoch, log).counted_in(&shared.waiting),
-            links: HashMap::new(),
+            links: FastMap::default(),
             questions: HashMap::new(),
             next_question: first_question(epoch),
             subscriptions: HashMap::new(),

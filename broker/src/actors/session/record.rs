@@ -21,7 +21,8 @@ use crate::{
     auth::SealKey,
     durable::{SESSION_KEY_BYTES, SessionKey, SessionRecord, SessionSeat},
     rules::{
-        catalog::{Endpoint, ListDigests, ListKind},
+        catalog::{ListDigests, ListKind},
+        endpoint::Endpoint,
         log_level::LogLevel,
     },
 };

@@ -4,7 +4,7 @@ use std::{
     borrow::Cow,
     collections::hash_map::Entry,
     sync::{Arc, atomic::Ordering},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -26,14 +26,15 @@ use super::{
 };
 use crate::{
     actors::{
-        call::{Call, Underway},
+        backend::Backend,
+        call::{Call, Handover, Underway},
         stream::EventStream,
         tasks::named_task,
     },
     in_place::in_place,
     metrics::Outcome,
     rules::{
-        catalog::Endpoint,
+        endpoint::Endpoint,
         event_log::EventKind,
         routing::{self, Decision, Named, Plan, ResourceTarget, TaskQuestion},
         tasks::IDEMPOTENCY_KEY,
@@ -108,23 +109,23 @@ impl Session {
                     request::with_current(|request| request.refuse(kind));
                 }
             }
-            self.request_finished(method, Outcome::Refused, begun);
+            self.request_finished(method, Outcome::Refused, begun.elapsed());
         }
         result
     }
 
-    /// [`Session::submit`] for a connection, whose requests can not be led elsewhere: it waits for as long as it is open
+    /// [`Session::take`] for a connection, whose requests can not be led elsewhere: it waits for as long as it is open
     /// whether the session leaves.
-    pub async fn submit_once_settled(self: &Arc<Self>, message: Message, stream: &Arc<EventStream>) -> Result<(), Refusal> {
+    pub async fn take_once_settled(self: &Arc<Self>, message: Message, stream: &Arc<EventStream>) -> Result<Option<Underway>, Refusal> {
         if !self.shared.draining.is_cancelled() {
-            return self.submit(message, stream);
+            return self.take(message, stream);
         }
         loop {
             self.stays_or_leaves().await;
-            match self.submit(message.clone(), stream) {
+            match self.take(message.clone(), stream) {
                 // Another attempt to give it away has begun.
                 Err(refusal) if refusal.kind == ErrorKind::SessionElsewhere && !self.is_leaving() => {}
-                submitted => return submitted,
+                taken => return taken,
             }
         }
     }
@@ -154,9 +155,11 @@ impl Session {
             message = without_own_meta(&without_task(message)?, |_| false)?;
             decision = decide(&message)?; // the edits are places in the bytes that changed
         }
-        self.keeps_to_policy(&message, &decision)?;
-        if let Some((backend, tool)) = decision.goes_to() {
-            self.tenant.take_budget_of(backend, tool)?;
+        // Its policy, rates and room are this one's, even if another of that name takes its place meanwhile.
+        let home = decision.goes_to().and_then(|backend| self.tenant.backend(backend));
+        if let Some(home) = &home {
+            keeps_to_policy(home, &message, &decision)?;
+            self.tenant.take_budget_of(home, decision.tool())?;
         }
         let method = message.method;
         let request = Request { id: id.clone(), method, stream, begun };
@@ -164,10 +167,10 @@ impl Session {
             Decision::Answer(result) => {
                 let result = self.reader().result(method, &result).map_or(result, Bytes::from);
                 let _cut = stream.push(Instant::now(), EventKind::Answer, handshake::success(&id, &result));
-                self.request_finished(method, Outcome::Ok, begun);
+                self.request_finished(method, Outcome::Ok, begun.elapsed());
                 Ok(())
             }
-            Decision::Forward(plan) => return self.start_call(message, id, stream, plan).map(Some),
+            Decision::Forward(plan) => return self.start_call(message, request, plan, home).map(Some),
             Decision::CreateTask(plan, target) => {
                 self.note_backend(&plan.backend, Some(&target.tool));
                 self.in_background(request, Cancellation::Nothing, |session| session.create_task(message, id, plan, target))
@@ -193,21 +196,9 @@ impl Session {
 
     /// A resource of a stream of notifications is held to what a subscription is held to.
     pub(super) fn admits_listening(&self, target: &ResourceTarget) -> Result<(), Refusal> {
-        self.tenant.take_budget_of(&target.backend, None)?;
         let Some(backend) = self.tenant.backend(&target.backend) else { return Ok(()) };
+        self.tenant.take_budget_of(&backend, None)?;
         backend.policy.admits(&backend.id, &Named::Resource(target.uri.clone()), None, || backend.lists.load_full())
-    }
-
-    /// What the operator asks of requests to the backend it goes to.
-    fn keeps_to_policy(&self, message: &Message, decision: &Decision) -> Result<(), Refusal> {
-        let (backend, names) = match decision {
-            Decision::Forward(plan) | Decision::CreateTask(plan, _) => (&plan.backend, Cow::Borrowed(&plan.names)),
-            Decision::Subscribe(target) => (&target.backend, Cow::Owned(Named::Resource(target.uri.clone()))),
-            _ => return Ok(()),
-        };
-        let Some(backend) = self.tenant.backend(backend) else { return Ok(()) };
-        let arguments = message.fields.arguments.map(|span| span.of(&message.frame));
-        backend.policy.admits(&backend.id, &names, arguments, || backend.lists.load_full())
     }
 
     /// Answers a request with the outcome of a task, here or wherever the session is by then.
@@ -237,10 +228,17 @@ impl Session {
         if state.in_flight.contains_key(id) { Err(id_in_flight()) } else { Ok(()) }
     }
 
-    fn start_call(self: &Arc<Self>, message: Message, id: RequestId, stream: &Arc<EventStream>, plan: Plan) -> Result<Underway, Refusal> {
+    fn start_call(
+        self: &Arc<Self>,
+        message: Message,
+        request: Request<'_>,
+        plan: Plan,
+        home: Option<Arc<Backend>>,
+    ) -> Result<Underway, Refusal> {
         let Plan { backend, edits, names, .. } = plan;
+        let Request { id, stream, begun, .. } = request;
         self.note_backend(&backend, names.tool().map(|tool| tool.name.as_str()));
-        let call = Call::new(&message, id.clone(), self, stream, backend, names.tool());
+        let call = Call::new(&message, id.clone(), self, stream, (backend, home), names.tool(), begun);
         self.begin(id, InFlight::Call(call.clone()))?;
         // On the heap first: what is around it would be moved with it, several times.
         let run = in_place(|| call.clone().run(message, edits));
@@ -281,18 +279,33 @@ impl Session {
     /// guard lives: a drain waits for that.
     pub fn leave(self: &Arc<Self>, id: &RequestId) -> Option<Settling> {
         let mut state = self.lock();
-        state.in_flight.remove(id)?;
+        let left = state.in_flight.remove(id)?;
         self.settling.fetch_add(1, Ordering::Relaxed);
         drop(state);
-        self.tenant.close_call();
-        self.shared.metrics.requests_pending(-1);
-        self.shared.overload.count_pending(false);
+        match left {
+            InFlight::Call(call) => self.count_out(&call),
+            _ => self.one_less(),
+        }
         Some(Settling(self.clone()))
     }
 
+    /// Nobody waits for an answer to this call any more, though its backend may be at it: its client has one, or a task. The
+    /// place it has at its backend is another, which it keeps until that is done.
+    pub(in crate::actors) fn count_out(&self, call: &Call) {
+        if call.handover.as_ref().is_none_or(Handover::gives_place_back) {
+            self.one_less();
+        }
+    }
+
+    fn one_less(&self) {
+        self.tenant.close_call();
+        self.shared.metrics.requests_pending(-1);
+        self.shared.overload.count_pending(false);
+    }
+
     /// Counts a request of this client that is over.
-    pub fn request_finished(&self, method: Method, outcome: Outcome, begun: Instant) {
-        self.shared.metrics.request_finished(method, outcome, self.transport, begun.elapsed().as_secs_f64());
+    pub fn request_finished(&self, method: Method, outcome: Outcome, took: Duration) {
+        self.shared.metrics.request_finished(method, outcome, self.transport, took.as_secs_f64());
         self.shared.metrics.tenant_request_finished(&self.tenant.id, outcome);
         self.observe_end(outcome);
     }
@@ -381,6 +394,17 @@ fn without_task(message: Message) -> Result<Message, Refusal> {
     let frame = Splice::new(&message.frame).remove_member(params, "task").finish();
     let limits = json::Limits { bytes_max: message.frame.len(), ..json::Limits::default() };
     Message::decode(frame, &limits).map_err(|rejected| rejected.refusal)
+}
+
+/// What the operator asks of requests to the backend it goes to.
+fn keeps_to_policy(backend: &Backend, message: &Message, decision: &Decision) -> Result<(), Refusal> {
+    let names = match decision {
+        Decision::Forward(plan) | Decision::CreateTask(plan, _) => Cow::Borrowed(&plan.names),
+        Decision::Subscribe(target) => Cow::Owned(Named::Resource(target.uri.clone())),
+        _ => return Ok(()),
+    };
+    let arguments = message.fields.arguments.map(|span| span.of(&message.frame));
+    backend.policy.admits(&backend.id, &names, arguments, || backend.lists.load_full())
 }
 
 fn id_in_flight() -> Refusal {

@@ -8,6 +8,7 @@ use std::{
 use super::{EventStream, State};
 use crate::{
     admission::waiting::{Holder, Waiting},
+    limits::OUTBOX_STEP_BYTES,
     metrics::Metrics,
     rules::event_log::Event,
 };
@@ -86,9 +87,10 @@ impl EventStream {
         let all = &counted.all;
         let unread = if state.log.was_cut() { 0 } else { state.log.unread_bytes() };
         let steps = all.waiting.settle(counted.holder, state.steps, unread, || counted.stream.clone());
-        if steps != std::mem::replace(&mut state.steps, steps) {
+        let before = std::mem::replace(&mut state.steps, steps);
+        if steps != before {
             self.grown.store(true, Ordering::Relaxed);
-            all.metrics.limits.outbox_bytes(all.waiting.bytes());
+            all.metrics.limits.outbox_bytes(before * OUTBOX_STEP_BYTES, steps * OUTBOX_STEP_BYTES);
         }
     }
 
@@ -117,6 +119,7 @@ impl Drop for EventStream {
         let steps = self.lock().steps;
         if let Some(Counted { all, holder, stream }) = self.counted.get() {
             all.waiting.settle(*holder, steps, 0, || stream.clone());
+            all.metrics.limits.outbox_bytes(steps * OUTBOX_STEP_BYTES, 0);
         }
     }
 }
@@ -126,10 +129,7 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::{
-        limits::OUTBOX_STEP_BYTES,
-        rules::event_log::{EventKind, LogLimits},
-    };
+    use crate::rules::event_log::{EventKind, LogLimits};
 
     const STEP: usize = OUTBOX_STEP_BYTES;
 
@@ -161,12 +161,13 @@ mod tests {
     #[test]
     fn what_is_read_or_dropped_makes_room() {
         let all = AllWaiting::new(4 * STEP, Arc::new(Metrics::new(false)));
+        let shown = || all.metrics.render().lines().find_map(|line| line.strip_prefix("mcp_outbox_bytes ")?.parse().ok());
         let (read, dropped) = (stream(&all), stream(&all));
         let mut reader = read.read_from(0).unwrap();
         assert!(push(&read, 2 * STEP) && push(&dropped, 2 * STEP));
         assert!(reader.take_now(10, STEP, &mut Vec::new()).is_some());
-        assert_eq!(all.waiting.bytes(), 2 * STEP);
+        assert_eq!((all.waiting.bytes(), shown()), (2 * STEP, Some(2 * STEP)));
         drop(dropped);
-        assert_eq!(all.waiting.bytes(), 0);
+        assert_eq!((all.waiting.bytes(), shown()), (0, Some(0)));
     }
 }

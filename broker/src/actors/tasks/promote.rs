@@ -125,6 +125,8 @@ impl Session {
         let left = stored.record.ttl;
         let run = TaskRun::new(WholeTask { stored, left }, plan, self.tenant.clone(), &self.shared);
         run.lock().under_way = true;
+        // From now on it counts among the tasks.
+        self.count_out(&call);
         self.shared.tasks.start_with(run, |run| async move { go_on(&run, under_way, call).await });
     }
 }

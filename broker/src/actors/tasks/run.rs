@@ -36,7 +36,7 @@ use crate::{
     },
     durable::{Step, TaskRecord, TaskStatus, Wake, WholeTask, Write, Written},
     limits::{STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_RUN_MAX},
-    rules::{catalog::Endpoint, log_level::LogLevel, tasks::Details},
+    rules::{endpoint::Endpoint, log_level::LogLevel, tasks::Details},
     telemetry::{caused::Caused, request::Request},
 };
 

@@ -1,12 +1,20 @@
 //! The two halves of a session's connection: what the client sends goes to its session, what is for the client goes out.
 //!
-//! Both run in the connection's one task. Many messages are read per wake-up and many written per system call; a message is
-//! not copied on its way. A client is read from only while there is room for what it asks, so that one that pipelines faster
-//! than it reads is slowed down; one that does not read at all is cut.
+//! Both run in the connection's one task, and so do the calls of the client: what came together is read, begun, gone on with
+//! and answered together, with one wake-up and one system call for many. A message is not copied on its way. A client is read
+//! from only while there is room for what it asks, so that one that pipelines faster than it reads is slowed down; one that
+//! does not read at all is cut.
 
-use std::sync::Arc;
+use std::{
+    convert::Infallible,
+    future::poll_fn,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll},
+};
 
 use bytes::Bytes;
+use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use protocol::{
     envelope::{Body, Kind, Message, Rejected, decode_body},
     json,
@@ -17,7 +25,9 @@ use transport::frame::{FrameSink, FrameSource, Goodbye, ReadError, WriteError};
 use super::opening::{modern_era, refusal_of};
 use crate::{
     actors::{
+        call::Underway,
         session::Session,
+        shared::Shared,
         stream::{Batch, Ended, EventStream, Reader},
     },
     limits::{FRAMES_IN_A_ROW, OUTBOX_BATCH_BYTES, OUTBOX_BATCH_FRAMES, PIPELINE_WAIT_MAX},
@@ -36,12 +46,73 @@ pub(super) enum Silence {
     Gone,
 }
 
-/// Takes what the client sends until nothing more comes.
-pub(super) async fn read(session: &Arc<Session>, outbox: &Arc<EventStream>, source: &mut impl FrameSource, room: &Notify) -> Silence {
-    let ear = Ear { session, outbox, room };
+/// A client's calls on their way, which are no tasks of their own. Those that are left when it is dropped become such.
+///
+/// The lock is for the compiler: the connection's task alone takes it. It is held while calls are gone on with, and so is taken
+/// before all others (`actors/sync.rs`). None where there never was a call.
+#[derive(Debug, Default)]
+pub(super) struct Calls(Mutex<Option<FuturesUnordered<Carried>>>);
+
+#[derive(Debug)]
+enum Carried {
+    Call(Underway),
+    /// Never over: a set that has polled all it holds wakes its task once more, and with this one it never has.
+    Nothing,
+}
+
+impl Future for Carried {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        match &mut *self {
+            Self::Call(call) => Pin::new(call).poll(context),
+            Self::Nothing => Poll::Pending,
+        }
+    }
+}
+
+impl Calls {
+    /// Goes on with them, and begins those that were added, for as long as there is room for their answers: then those are
+    /// written first. To be polled after whoever adds some.
+    pub(super) async fn carried_out(&self, outbox: &EventStream) -> Infallible {
+        poll_fn(|context| {
+            let mut calls = self.lock();
+            let Some(calls) = &mut *calls else { return Poll::Pending };
+            let mut in_a_row = 0;
+            while let Poll::Ready(Some(())) = calls.poll_next_unpin(context) {
+                in_a_row += 1;
+                if in_a_row == FRAMES_IN_A_ROW || outbox.is_half_full() {
+                    context.waker().wake_by_ref();
+                    break;
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    fn add(&self, call: Underway) {
+        self.lock().get_or_insert_with(|| FuturesUnordered::from_iter([Carried::Nothing])).push(Carried::Call(call));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<FuturesUnordered<Carried>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Takes what the client sends until nothing more comes; its requests become `calls`. Lets others go on after so many frames, and
+/// after as many bytes as are written in one go.
+pub(super) async fn read(
+    session: &Arc<Session>,
+    outbox: &Arc<EventStream>,
+    source: &mut impl FrameSource,
+    room: &Notify,
+    calls: &Calls,
+) -> Silence {
+    let ear = Ear { session, outbox, room, calls };
     let limits = json::Limits { bytes_max: session.message_bytes(), ..json::Limits::default() };
     source.allow(limits.bytes_max, None);
-    let mut in_a_row = 0;
+    let (mut in_a_row, mut bytes_in_a_row) = (0, 0);
     loop {
         let frame = match source.next().await {
             Ok(Some(frame)) => frame,
@@ -59,6 +130,7 @@ pub(super) async fn read(session: &Arc<Session>, outbox: &Arc<EventStream>, sour
         };
         session.touch();
         session.shared.metrics.bytes(Direction::In, Side::Client, frame.len());
+        (in_a_row, bytes_in_a_row) = (in_a_row + 1, bytes_in_a_row + frame.len());
         match decode_body(frame, &limits, session.version.batches()) {
             Ok(Body::One(message)) => request::arriving(None, ear.take(message)).await,
             // Each is answered by itself: a receiver of a batch's answers knows them by their ids.
@@ -72,8 +144,8 @@ pub(super) async fn read(session: &Arc<Session>, outbox: &Arc<EventStream>, sour
             }
             Err(rejected) => ear.refuse(&rejected).await,
         }
-        in_a_row += 1;
-        if in_a_row % FRAMES_IN_A_ROW == 0 {
+        if in_a_row >= FRAMES_IN_A_ROW || bytes_in_a_row >= OUTBOX_BATCH_BYTES {
+            (in_a_row, bytes_in_a_row) = (0, 0);
             tokio::task::yield_now().await;
         }
     }
@@ -92,6 +164,7 @@ struct Ear<'a> {
     session: &'a Arc<Session>,
     outbox: &'a Arc<EventStream>,
     room: &'a Notify,
+    calls: &'a Calls,
 }
 
 impl Ear<'_> {
@@ -106,8 +179,9 @@ impl Ear<'_> {
                 self.wait_for_room().await;
                 self.wait_for_calls().await;
                 let id = message.id.clone();
-                if let Err(refusal) = self.session.submit_once_settled(message, self.outbox).await {
-                    self.refuse(&Rejected::new(refusal, id)).await;
+                match self.session.take_once_settled(message, self.outbox).await {
+                    Ok(call) => call.into_iter().for_each(|call| self.calls.add(call)),
+                    Err(refusal) => self.refuse(&Rejected::new(refusal, id)).await,
                 }
             }
         }
@@ -146,6 +220,7 @@ impl Ear<'_> {
 /// more can be written.
 pub(super) async fn write(session: &Arc<Session>, outbox: &mut Reader, sink: &mut impl FrameSink, room: &Notify) -> Option<Goodbye> {
     let kept = (!session.ends_with_connection()).then(|| session.shared.stream_limits());
+    let cut = || tell_cut(&session.shared, Some(session), session.transport, Cut::Connection);
     let mut frames = Vec::new();
     loop {
         let batch = match outbox.take_now(OUTBOX_BATCH_FRAMES, OUTBOX_BATCH_BYTES, &mut frames) {
@@ -162,10 +237,14 @@ pub(super) async fn write(session: &Arc<Session>, outbox: &mut Reader, sink: &mu
                 let sent = tokio::select! {
                     biased;
                     sent = sink.send_all(&mut frames) => sent,
-                    () = outbox.stream.was_cut() => return cut(session),
+                    () = outbox.stream.was_cut() => {
+                        cut();
+                        return None; // in the middle of a message, so no word can follow it
+                    }
                 };
                 if sent.as_ref().is_err_and(is_stalled) {
-                    return cut(session);
+                    cut();
+                    return None;
                 }
                 if let Err(error) = sent {
                     tracing::debug!(session = %session.digest, %error, "the connection can not be written to any more");
@@ -179,7 +258,7 @@ pub(super) async fn write(session: &Arc<Session>, outbox: &mut Reader, sink: &mu
             Batch::End(Ended::Paused) => return Some(Goodbye::GoingAway),
             Batch::End(Ended::Displaced) => return Some(Goodbye::Policy),
             Batch::End(Ended::Slow | Ended::Lost) => {
-                let _nothing_more = cut(session);
+                cut();
                 return Some(Goodbye::SlowReader);
             }
         }
@@ -191,9 +270,20 @@ pub(super) fn is_stalled(error: &WriteError) -> bool {
     matches!(error, WriteError::Stalled { .. }) || matches!(error, WriteError::Io(error) if error.kind() == std::io::ErrorKind::TimedOut)
 }
 
-/// In the middle of a message, so no word can follow it.
-fn cut(session: &Session) -> Option<Goodbye> {
-    session.shared.metrics.rate_limited("outbox_bytes");
-    tracing::info!(session = %session.digest, "a client does not read what it is sent, its connection is closed");
-    None
+/// What a client that does not read loses.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Cut {
+    Connection,
+    /// Of one request.
+    Stream,
+}
+
+/// Operators are told that a client does not read what it is sent.
+pub(super) fn tell_cut(shared: &Shared, session: Option<&Session>, transport: &str, cut: Cut) {
+    shared.metrics.rate_limited("outbox_bytes");
+    let session = session.map(|session| tracing::field::display(&session.digest));
+    match cut {
+        Cut::Connection => tracing::info!(session, transport, "a client does not read what it is sent, its connection is closed"),
+        Cut::Stream => tracing::info!(session, transport, "a client does not read the answer to a request, its stream is reset"),
+    }
 }

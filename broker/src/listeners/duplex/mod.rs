@@ -12,6 +12,7 @@ pub mod tcp;
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
+use tokio::task::coop::unconstrained;
 use tokio_util::sync::CancellationToken;
 use transport::frame::{FrameSink, FrameSource, Goodbye, farewell};
 
@@ -23,7 +24,7 @@ use crate::{
     broker::Broker,
     limits::{HALF_CLOSED_MAX, LAST_FRAMES_WAIT},
     listeners::door::Certified,
-    rules::catalog::Endpoint,
+    rules::endpoint::Endpoint,
 };
 
 /// Who is at the other end, as far as the wire says.
@@ -132,12 +133,22 @@ async fn converse(seat: Seat, mut outbox: Reader, mut source: impl FrameSource, 
 /// `None`: the connection is beyond goodbyes.
 async fn speak(seat: &Seat, outbox: &mut Reader, source: &mut impl FrameSource, sink: &mut impl FrameSink) -> Option<Goodbye> {
     let (session, stream, room) = (&seat.session, outbox.stream.clone(), tokio::sync::Notify::new());
-    let writing = conversation::write(session, outbox, sink, &room);
+    let calls = conversation::Calls::default();
+    let writing = async {
+        tokio::select! {
+            biased;
+            never = calls.carried_out(&stream) => match never {},
+            // What the calls did in this turn is not held against what they are to be answered with.
+            goodbye = unconstrained(conversation::write(session, outbox, sink, &room)) => goodbye,
+        }
+    };
     tokio::pin!(writing);
+    // What is read is begun, and what is answered by then written, with the same waking.
     let silence = tokio::select! {
         biased;
+        // Nor is what was read, which ends by itself after a while, against the calls.
+        silence = unconstrained(conversation::read(session, &stream, source, &room, &calls)) => silence,
         goodbye = &mut writing => return goodbye,
-        silence = conversation::read(session, &stream, source, &room) => silence,
     };
     let goodbye = match silence {
         Silence::Gone => return None,

@@ -21,7 +21,7 @@ use transport::frame::{FrameSink, FrameSource, Goodbye, ReadError};
 
 use super::{
     Guest, Known,
-    conversation::is_stalled,
+    conversation::{Cut, is_stalled, tell_cut},
     opening::{self, BACKEND, TOKEN, refusal_of},
 };
 use crate::{
@@ -46,7 +46,7 @@ use crate::{
     },
     metrics::{Direction, Side},
     rules::{
-        catalog::Endpoint,
+        endpoint::Endpoint,
         event_log::{EventKind, LogLimits},
         modern,
     },
@@ -107,6 +107,15 @@ impl Answering {
                 *self = Self::Over;
                 given_up
             }
+        }
+    }
+
+    /// What the next messages wait in, where there is such a place.
+    pub(super) fn stream(&self) -> Option<&Arc<EventStream>> {
+        match self {
+            Self::Exchange(exchange) => exchange.stream(),
+            Self::Listening(listening) => Some(listening.stream()),
+            Self::Whole(_) | Self::Led(_) | Self::Over => None,
         }
     }
 }
@@ -251,8 +260,7 @@ impl Desk {
 
     /// The client does not read.
     fn cut(&self) {
-        self.shared().metrics.rate_limited("outbox_bytes");
-        tracing::info!(transport = self.guest.transport, "a client does not read what it is sent, its connection is closed");
+        tell_cut(self.shared(), None, self.guest.transport, Cut::Connection);
     }
 
     fn say(&self, kind: EventKind, frame: Bytes) {

@@ -26,7 +26,7 @@ use crate::{
     limits::{CLIENT_TEXT_BYTES_MAX, FIRST_MESSAGE_BYTES_MAX},
     listeners::{door::Certified, modern::no_sessions},
     metrics::{Direction, Side},
-    rules::catalog::Endpoint,
+    rules::endpoint::Endpoint,
 };
 
 pub(super) const TOKEN: &str = "dev.mcp-broker/token";

@@ -1,8 +1,9 @@
 //! The data plane over QUIC: the control stream is a session's connection as TCP is, and each further stream a client opens
 //! carries one request, so that a lost packet delays one exchange and not the others (docs/transports.md).
 
-use std::sync::Arc;
+use std::{convert::Infallible, sync::Arc};
 
+use bytes::Bytes;
 use protocol::{
     envelope::{Kind, Message, Rejected},
     error::{ErrorKind, Refusal},
@@ -10,17 +11,24 @@ use protocol::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::{
-    frame::{FrameSink, Goodbye, WriteError, farewell},
+    frame::{FrameSink, Goodbye, farewell},
     quic::{Cancellation, Limits, QuicConnection, QuicListener, QuicSink, QuicSource, RequestStream},
     tls::ServerTls,
 };
 
-use super::{Guest, Opened, modern, opened, opening::modern_era, opening::refusal_of, speak};
+use super::{
+    Guest, Opened,
+    conversation::{Cut, is_stalled, tell_cut},
+    modern, opened,
+    opening::{modern_era, refusal_of},
+    speak,
+};
 use crate::{
     actors::{
+        call::Underway,
         session::Session,
         shared::Shared,
-        stream::{Batch, Ended, Reader},
+        stream::{Batch, Ended, EventStream, Reader},
     },
     broker::Broker,
     config::Config,
@@ -167,8 +175,8 @@ async fn serve_alone(desk: Arc<modern::Desk>, mut stream: RequestStream) {
             // Its client may read slowly: the call, its room and its deadline do not wait for that.
             exchange.let_go();
         }
-        desk.shared().metrics.bytes(Direction::Out, Side::Client, frame.len());
-        if sink.send_all(&mut vec![frame]).await.is_err() {
+        let behind = answering.stream().cloned();
+        if !deliver(desk.shared(), None, &mut sink, &mut vec![frame], behind.as_deref()).await {
             return;
         }
         if is_answer {
@@ -201,7 +209,13 @@ async fn serve_request(session: Arc<Session>, mut stream: RequestStream) {
         Err(rejected) => Err(rejected),
     };
     match begun {
-        Ok(Some((request, reader))) => answer(&session, request, reader, sink, cancellation).await,
+        Ok(Some((request, reader, call))) => {
+            tokio::select! {
+                biased;
+                never = carried_out(call) => match never {},
+                () = answer(&session, request, reader, sink, cancellation) => {}
+            }
+        }
         Ok(None) => sink.finish(),
         Err(rejected) => {
             let frame = session.refusal_frame(&rejected.refusal, rejected.id.as_ref());
@@ -212,7 +226,7 @@ async fn serve_request(session: Arc<Session>, mut stream: RequestStream) {
     }
 }
 
-type Begun = (protocol::ids::RequestId, Reader);
+type Begun = (protocol::ids::RequestId, Reader, Option<Underway>);
 
 /// Hands a message to the session. `None`: it is no request, and nothing follows.
 async fn begin(session: &Arc<Session>, message: Message) -> Result<Option<Begun>, Rejected> {
@@ -227,11 +241,19 @@ async fn begin(session: &Arc<Session>, message: Message) -> Result<Option<Begun>
             let stream = session.open_stream(id.iter().cloned().collect(), 0);
             let unread = || Refusal::new(ErrorKind::Internal, "a new stream can not be read");
             let reader = stream.read_from(0).map_err(|_| Rejected::new(unread(), id.clone()))?;
-            session.submit_once_settled(message, &stream).await.map_err(|refusal| Rejected::new(refusal, id.clone()))?;
-            return Ok(id.map(|id| (id, reader)));
+            let call = session.take_once_settled(message, &stream).await.map_err(|refusal| Rejected::new(refusal, id.clone()))?;
+            return Ok(id.map(|id| (id, reader, call)));
         }
     }
     Ok(None)
+}
+
+/// Carries a call out beside whoever waits for what comes of it, who is the one to end. Dropped, the call goes on by itself.
+async fn carried_out(call: Option<Underway>) -> Infallible {
+    if let Some(call) = call {
+        call.await;
+    }
+    std::future::pending().await
 }
 
 /// Writes what belongs to the request until its answer, or until nobody waits for it any more. A stream that ends without the
@@ -250,24 +272,52 @@ async fn answer(session: &Session, request: protocol::ids::RequestId, mut reader
                 Ended::Over if !session.is_leaving() => {} // it was cancelled, on another stream
                 Ended::Over | Ended::Paused => sink.close(Goodbye::GoingAway).await,
                 Ended::Displaced => sink.close(Goodbye::Policy).await,
-                Ended::Slow | Ended::Lost => cut(session, &mut sink).await,
+                Ended::Slow | Ended::Lost => {
+                    cut(&session.shared, Some(session), &mut sink).await;
+                    session.cancel_request(&request);
+                }
             };
         }
-        session.shared.metrics.bytes(Direction::Out, Side::Client, frames.iter().map(|frame| frame.len()).sum());
-        if let Err(error) = sink.send_all(&mut frames).await {
-            if matches!(error, WriteError::Stalled { .. }) {
-                cut(session, &mut sink).await;
-            }
+        if !deliver(&session.shared, Some(session), &mut sink, &mut frames, Some(&*reader.stream)).await {
             return session.cancel_request(&request);
         }
         reader.sent(None);
     }
 }
 
+/// Writes messages for as long as the client takes something of them, and nobody else needs the room of what waits `behind` them.
+/// `false`: it does not get them, and is told so if it only reads too slowly.
+async fn deliver(
+    shared: &Shared,
+    session: Option<&Session>,
+    sink: &mut QuicSink,
+    frames: &mut Vec<Bytes>,
+    behind: Option<&EventStream>,
+) -> bool {
+    let was_cut = async {
+        match behind {
+            Some(stream) => stream.was_cut().await,
+            None => std::future::pending().await,
+        }
+    };
+    shared.metrics.bytes(Direction::Out, Side::Client, frames.iter().map(Bytes::len).sum());
+    let sent = tokio::select! {
+        biased;
+        sent = sink.send_all(frames) => sent,
+        () = was_cut => {
+            cut(shared, session, sink).await;
+            return false;
+        }
+    };
+    if sent.as_ref().is_err_and(is_stalled) {
+        cut(shared, session, sink).await;
+    }
+    sent.is_ok()
+}
+
 /// The client does not read: in the middle of a message perhaps, so no word can follow it.
-async fn cut(session: &Session, sink: &mut QuicSink) {
-    session.shared.metrics.rate_limited("outbox_bytes");
-    tracing::info!(session = %session.digest, "a client does not read the answer to a request, its stream is reset");
+async fn cut(shared: &Shared, session: Option<&Session>, sink: &mut QuicSink) {
+    tell_cut(shared, session, TRANSPORT, Cut::Stream);
     sink.close(Goodbye::SlowReader).await;
 }
 

@@ -35,7 +35,7 @@ use crate::{
     in_place::in_place,
     limits::PREFLIGHT_PARAMS_MAX,
     listeners::door::Certified,
-    rules::catalog::Endpoint,
+    rules::endpoint::Endpoint,
     telemetry::request,
 };
 
@@ -234,8 +234,13 @@ pub(super) fn preflight(asked: &HeaderMap) -> Response<Body> {
 
 /// A GET: a new general stream, or an old stream from where the client left it.
 async fn listen(session: &Arc<Session>, headers: &HeaderMap) -> Result<Response<Body>, Refusal> {
+    let mut given = headers.get_all(LAST_EVENT_ID).iter();
+    let (id, another) = (given.next(), given.next());
+    if another.is_some() {
+        return Err(Refusal::new(ErrorKind::InvalidRequest, "Last-Event-ID is given more than once"));
+    }
     let place = session.tenant.enter()?;
-    let Resumed { reader, gap } = match headers.get(LAST_EVENT_ID) {
+    let Resumed { reader, gap } = match id {
         None => session.open_general_stream().await?,
         Some(id) => {
             let resumed = session.resume(id.to_str().unwrap_or_default()).await?;

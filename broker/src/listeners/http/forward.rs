@@ -38,7 +38,7 @@ use crate::{
     limits::RELAYED_WHOLE_BYTES_MAX,
     metrics::Forwarding,
     placement::{Found, Inside, Miss, Owner},
-    rules::catalog::Endpoint,
+    rules::endpoint::Endpoint,
 };
 
 /// Where a request was, or is to be, served.

@@ -145,24 +145,29 @@ fn accepts(headers: &HeaderMap, wanted: &str) -> bool {
 }
 
 pub(super) fn is_json(headers: &HeaderMap) -> Result<(), Refusal> {
-    let coded = headers.get(CONTENT_ENCODING).is_some_and(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity"));
+    let coded = headers.get_all(CONTENT_ENCODING).iter().any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity"));
     if coded {
         return Err(Refusal::new(ErrorKind::MediaTypeUnsupported, "the body must come without Content-Encoding"));
     }
-    let given = headers.get(CONTENT_TYPE);
-    if given.is_some_and(|value| value.as_bytes() == b"application/json") {
+    let mut given = headers.get_all(CONTENT_TYPE).iter();
+    let first = given.next().filter(|_| given.next().is_none()); // of two nobody knows which counts
+    if first.is_some_and(|value| value.as_bytes() == b"application/json") {
         return Ok(());
     }
-    let text = given.and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let text = first.and_then(|value| value.to_str().ok()).unwrap_or_default();
     if text.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json") {
         return Ok(());
     }
-    Err(Refusal::new(ErrorKind::MediaTypeUnsupported, "Content-Type must be application/json"))
+    Err(Refusal::new(ErrorKind::MediaTypeUnsupported, "Content-Type must be application/json, given once"))
 }
 
-/// The `MCP-Protocol-Version` header: absent, or a version this endpoint speaks.
+/// The `MCP-Protocol-Version` header: absent, or, once, a version this endpoint speaks.
 pub(super) fn version(headers: &HeaderMap) -> Result<Option<Version>, Refusal> {
-    let Some(value) = headers.get(PROTOCOL_VERSION) else { return Ok(None) };
+    let mut given = headers.get_all(PROTOCOL_VERSION).iter();
+    let Some(value) = given.next() else { return Ok(None) };
+    if given.next().is_some() {
+        return Err(Refusal::new(ErrorKind::InvalidRequest, "MCP-Protocol-Version is given more than once"));
+    }
     let version = value.to_str().ok().and_then(Version::parse);
     match version {
         Some(Version::V2026_07_28) => Err(Refusal::new(ErrorKind::InvalidRequest, "a session speaks a revision up to 2025-11-25")),

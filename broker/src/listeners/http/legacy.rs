@@ -38,7 +38,7 @@ use crate::{
     config::MessageWire,
     limits::{LEGACY_NAME_BYTES, LEGACY_QUEUE_FRAMES, UNFINISHED_REQUESTS_BYTES_MAX},
     listeners::duplex::{self, Guest, Known},
-    rules::catalog::Endpoint,
+    rules::endpoint::Endpoint,
 };
 
 const TRANSPORT: &str = "sse";

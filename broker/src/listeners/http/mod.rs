@@ -32,7 +32,7 @@ use hyper::{
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::{net::TcpStream, sync::Notify, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use transport::{StallGuard, tcp::Stream, tls::ListenerKind};
+use transport::{StallGuard, Turns, tcp::Stream, tls::ListenerKind};
 
 use self::{
     answer::Body,
@@ -105,7 +105,7 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// A connection on which somebody has begun to say something.
 struct Connection {
-    stream: TokioIo<StallGuard<Begun<Stream>>>,
+    stream: TokioIo<Turns<StallGuard<Begun<Stream>>>>,
     floor: Floor,
     /// By when the first request is there.
     deadline: Instant,
@@ -121,7 +121,7 @@ async fn begun(broker: &Broker, door: &Door, socket: TcpStream, mut floor: Floor
         heard = tokio::time::timeout_at(deadline, spoken::heard(stream)) => heard??,
         () = floor.stop.cancelled() => return Err("nothing was said before the end".into()),
     };
-    Ok((spoken, Connection { stream: TokioIo::new(StallGuard::new(stream, CLIENT_WRITE_STALL_MAX)), floor, deadline }))
+    Ok((spoken, Connection { stream: TokioIo::new(Turns::new(StallGuard::new(stream, CLIENT_WRITE_STALL_MAX))), floor, deadline }))
 }
 
 impl Connection {

@@ -14,7 +14,10 @@ use protocol::{
     ids::RequestId,
     json::Limits,
     method::Method,
-    modern::headers::{self, METHOD, NAME, PARAM_PREFIX, PROTOCOL_VERSION},
+    modern::{
+        headers::{self, METHOD, NAME, PARAM_PREFIX, PROTOCOL_VERSION},
+        tool_headers::ParamHeader,
+    },
     version::Version,
 };
 
@@ -31,7 +34,7 @@ use crate::{
     broker::finding,
     listeners::modern::{Reaction, meta_of, react},
     metrics::{Direction, Side},
-    rules::{catalog::Catalog, modern},
+    rules::modern,
 };
 
 const TRANSPORT: &str = "http";
@@ -103,9 +106,10 @@ impl Asked<'_> {
         if self.compares_headers() {
             version_header(headers, &request.message)?;
             mirrored(headers, &request.message)?;
-            mirrored_arguments(headers, &request.message, &visitor.tenant.catalog(), &visitor)?;
         }
-        request.passed = passed_on(headers, &request.message, &visitor.tenant.catalog(), &visitor);
+        if request.message.method == Method::ToolsCall {
+            request.passed = self.arguments_in_headers(&request.message, &visitor)?;
+        }
         match react(self.broker, &visitor, request).await? {
             Reaction::Answer(frame) => {
                 self.broker.shared.metrics.bytes(Direction::Out, Side::Client, frame.len());
@@ -115,6 +119,18 @@ impl Asked<'_> {
             Reaction::Listening(listening) => Ok(listened(*listening)),
             Reaction::Elsewhere(place) => self.lead_to(&place, frame).await,
         }
+    }
+
+    /// `Mcp-Param-*` repeat the arguments that the tool's schema says. Gives those that it does not say.
+    fn arguments_in_headers(&self, message: &Message, visitor: &Visitor) -> Result<HeaderMap, Refusal> {
+        let headers = &self.head.headers;
+        let tool = message.text(message.fields.name).unwrap_or_default();
+        let catalog = visitor.tenant.catalog();
+        let params = catalog.mirrored(&visitor.endpoint, &tool);
+        if self.compares_headers() {
+            mirrored_arguments(headers, message, params)?;
+        }
+        Ok(passed_on(headers, params))
     }
 
     /// The request waits at another replica. One that is gone has lost it.
@@ -139,21 +155,19 @@ fn mismatch(text: impl Into<String>) -> Refusal {
     Refusal::new(ErrorKind::HeaderMismatch, text)
 }
 
-/// A header of which there is at most one, as text.
-fn header<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<std::borrow::Cow<'a, str>>, Refusal> {
+/// A header of which there is at most one repeats what the body says.
+fn same(headers: &HeaderMap, name: &HeaderName, body: &str, member: &str) -> Result<(), Refusal> {
     let mut given = headers.get_all(name).iter();
-    let Some(value) = given.next() else { return Ok(None) };
+    let Some(value) = given.next() else {
+        return Err(mismatch(format!("{name} is missing: it repeats {member}")));
+    };
     if given.next().is_some() {
         return Err(mismatch(format!("{name} is given more than once")));
     }
-    headers::decode(value.as_bytes()).map(Some).map_err(|error| mismatch(format!("{name}: {error}")))
-}
-
-fn same(headers: &HeaderMap, name: &HeaderName, body: &str, member: &str) -> Result<(), Refusal> {
-    match header(headers, name)? {
-        None => Err(mismatch(format!("{name} is missing: it repeats {member}"))),
-        Some(value) if value == body => Ok(()),
-        Some(_) => Err(mismatch(format!("{name} is not what {member} says"))),
+    match headers::says(value.as_bytes(), body) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(mismatch(format!("{name} is not what {member} says"))),
+        Err(error) => Err(mismatch(format!("{name}: {error}"))),
     }
 }
 
@@ -172,14 +186,9 @@ fn mirrored(headers: &HeaderMap, message: &Message) -> Result<(), Refusal> {
     same(headers, &NAME_HEADER, &name, member)
 }
 
-/// `Mcp-Param-*` repeat the arguments that the tool's schema says.
-fn mirrored_arguments(given: &HeaderMap, message: &Message, catalog: &Catalog, visitor: &Visitor) -> Result<(), Refusal> {
-    if message.method != Method::ToolsCall {
-        return Ok(());
-    }
-    let tool = message.text(message.fields.name).unwrap_or_default();
+fn mirrored_arguments(given: &HeaderMap, message: &Message, params: &[ParamHeader]) -> Result<(), Refusal> {
     let arguments = message.bytes(message.fields.arguments);
-    for param in catalog.mirrored(&visitor.endpoint, &tool) {
+    for param in params {
         let name = &param.header[PARAM_PREFIX.len()..];
         let mut values = given.get_all(param.header.as_str()).iter();
         match (values.next(), param.is_given(arguments)) {
@@ -195,13 +204,11 @@ fn mirrored_arguments(given: &HeaderMap, message: &Message, catalog: &Catalog, v
 
 /// Those the schema does not say are the backend's to judge, whose schema may be newer (same section: who stands between forwards
 /// what it does not know).
-fn passed_on(given: &HeaderMap, message: &Message, catalog: &Catalog, visitor: &Visitor) -> HeaderMap {
+fn passed_on(given: &HeaderMap, params: &[ParamHeader]) -> HeaderMap {
     let is_param = |name: &HeaderName| name.as_str().starts_with(PARAM_PREFIX);
-    if message.method != Method::ToolsCall || !given.keys().any(is_param) {
+    if !given.keys().any(is_param) {
         return HeaderMap::new();
     }
-    let tool = message.text(message.fields.name).unwrap_or_default();
-    let params = catalog.mirrored(&visitor.endpoint, &tool);
     let is_known = |name: &HeaderName| params.iter().any(|param| param.header.eq_ignore_ascii_case(name.as_str()));
     let passed = given.iter().filter(|(name, _)| is_param(name) && !is_known(name));
     passed.map(|(name, value)| (name.clone(), value.clone())).collect()

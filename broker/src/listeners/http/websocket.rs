@@ -18,7 +18,7 @@ use protocol::{
     error::{ErrorKind, Refusal},
     ids::BackendId,
 };
-use transport::{StallGuard, tcp::Stream, websocket};
+use transport::{StallGuard, Turns, tcp::Stream, websocket};
 
 use super::{
     Floor,
@@ -37,7 +37,7 @@ use crate::{
     limits::CLIENT_WRITE_STALL_MAX,
     listeners::duplex::{self, Guest, Known},
     placement::{Found, no_session},
-    rules::catalog::Endpoint,
+    rules::endpoint::Endpoint,
 };
 
 const TRANSPORT: &str = "websocket";
@@ -197,12 +197,12 @@ async fn serve(broker: Arc<Broker>, plan: Plan, upgrade: OnUpgrade, floor: Floor
         upgraded = upgrade => upgraded,
         () = tokio::time::sleep(broker.shared.config.timeouts.handshake) => return,
     };
-    let parts = match upgraded.map(Upgraded::downcast::<TokioIo<StallGuard<Begun<Stream>>>>) {
+    let parts = match upgraded.map(Upgraded::downcast::<TokioIo<Turns<StallGuard<Begun<Stream>>>>>) {
         Ok(Ok(parts)) => parts,
         Ok(Err(_)) => return tracing::error!("an upgraded connection is of another kind"),
         Err(error) => return tracing::debug!(%error, "a connection ended before its upgrade"),
     };
-    let (stream, begun) = (parts.io.into_inner().into_inner().into_inner(), parts.read_buf);
+    let (stream, begun) = (parts.io.into_inner().into_inner().into_inner().into_inner(), parts.read_buf);
     let over = |stream| websocket::server(stream, begun.clone(), &limits(&broker));
     match plan {
         Plan::Begin(known) => {

@@ -241,7 +241,7 @@ async fn a_09_nobody_speaks_for_a_replica() {
     }
     // The owner tells callers apart as if they had come to it.
     let stranger = Caller { tenant: acme, ..Caller::anonymous() };
-    let known = owner.broker.session_here(&SessionId::new(session.as_str()), &stranger, &crate::rules::catalog::Endpoint::Aggregated);
+    let known = owner.broker.session_here(&SessionId::new(session.as_str()), &stranger, &crate::rules::endpoint::Endpoint::Aggregated);
     assert!(known.is_err());
 }
 

@@ -7,7 +7,8 @@
 //! | `ask` | asks `method` with `params`, and tells what came of it |
 //! | `talk` | sends `notifications` first, with its own progress token where they have one |
 //! | `hang` | never answers |
-//! | `long` | answers when the gate of its `mark` opens |
+//! | `long` | sends `notifications`, and answers when the gate of its `mark` opens |
+//! | `opened` | asks for a URL to be opened, and says that it was (of earlier revisions) |
 //! | `withdraw` | asks, and takes the question back (of earlier revisions) |
 //! | `job` | is made a task of (of 2026-07-28) |
 
@@ -51,7 +52,8 @@ impl Back {
         let back = match (REVISIONS[of] == super::MODERN, pipe) {
             (true, true) => Self::Modern(ModernBackend::pipe().await),
             (true, false) => Self::Modern(ModernBackend::http().await),
-            (false, _) => Self::Legacy(FakeBackend::start().await),
+            (false, true) => Self::Legacy(FakeBackend::start().await.behind_lines().await),
+            (false, false) => Self::Legacy(FakeBackend::start().await),
         };
         match &back {
             Self::Legacy(backend) => legacy(backend, of),
@@ -77,7 +79,7 @@ impl Back {
 
     /// Adds entries beside the tools it has.
     fn add_tools(&self, entries: Vec<Value>) {
-        let mut tools: Vec<Value> = ["say", "fail", "ask", "talk", "hang", "long"].map(testkit::backend::tool).into();
+        let mut tools: Vec<Value> = ["say", "fail", "ask", "talk", "hang", "long", "opened"].map(testkit::backend::tool).into();
         tools.extend(entries);
         self.list("tools", tools);
     }
@@ -158,8 +160,17 @@ fn legacy(backend: &FakeBackend, of: Of) {
         Reply::Hang
     });
     backend.tool("long", |call| async move {
+        let token = call.progress_token().clone();
+        for (method, params) in notifications(call.arguments(), &token) {
+            call.notify(&method, params).await;
+        }
         gate(&text(call.arguments(), "mark")).passed().await;
         Reply::text("done")
+    });
+    backend.tool("opened", |call| async move {
+        let answer = call.ask("elicitation/create", call.arguments()["params"].clone()).await;
+        call.notify("notifications/elicitation/complete", json!({"elicitationId": call.arguments()["params"]["elicitationId"]})).await;
+        Reply::text(&answer["result"].to_string())
     });
     backend.tool("withdraw", |call| async move {
         let (id, _answer) = call.begin_ask("sampling/createMessage", features::sampling()).await;
@@ -251,6 +262,9 @@ fn modern(backend: &ModernBackend) {
     });
     backend.tool("hang", |_| async { ModernReply::Hang });
     backend.tool("long", |call| async move {
+        for (method, params) in notifications(call.arguments(), call.meta("progressToken")) {
+            call.notify(&method, params).await;
+        }
         gate(&text(call.arguments(), "mark")).passed().await;
         ModernReply::text("done")
     });

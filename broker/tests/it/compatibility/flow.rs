@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Cell, Found, Pair, REVISIONS, ensure};
+use super::{Cell, Found, Pair, REVISIONS, back::gate, ensure};
 
 pub(super) async fn progress(pair: &Pair) -> Found {
     for token in [json!("a token"), json!(77)] {
@@ -102,6 +102,30 @@ pub(super) async fn subscription(pair: &Pair) -> Found {
         super::Back::Modern(backend) => backend.wait_listening_to(&[]).await,
     }
     Ok(pair.by_era())
+}
+
+/// The response breaks off; the client goes on with its stream where it was.
+pub(super) async fn resumption(pair: &Pair) -> Found {
+    if pair.is_modern_client() || !pair.client_since("2025-03-26") {
+        return Ok(Cell::Absent);
+    }
+    let mark = format!("{}-{}", pair.name, pair.mark());
+    let client = pair.broker.client(&format!("/mcp/{}", pair.name));
+    client.initialize(REVISIONS[pair.client_of()], super::everything(pair.client_of())).await;
+    let mut step = json!({"progressToken": "", "progress": 1, "total": 2});
+    if pair.back_since("2025-03-26") {
+        step["message"] = json!("under way");
+    }
+    let arguments = json!({"mark": mark, "notifications": [{"method": "notifications/progress", "params": step}]});
+    let params = json!({"name": "long", "arguments": arguments, "_meta": {"progressToken": "p"}});
+    let body = json!({"jsonrpc": "2.0", "id": 77, "method": "tools/call", "params": params});
+    let mut call = client.begin_raw(json!(77), body.to_string());
+    let last_seen = call.first_event_id().await;
+    drop(call);
+    gate(&mark).open();
+    let answer = client.resume(&last_seen).await.find(|said| said["id"] == 77).await;
+    ensure(answer["result"]["content"][0]["text"] == "done", || answer.to_string())?;
+    Ok(Cell::Translated)
 }
 
 /// Several messages in one body, which one revision has.

@@ -10,6 +10,7 @@ mod errors;
 mod features;
 mod flow;
 mod front;
+mod kept;
 mod lists;
 mod opening;
 mod page;
@@ -34,6 +35,7 @@ use tokio::{sync::OnceCell, time::timeout};
 use self::{
     back::Back,
     front::{Client, Front, everything},
+    kept::Keeper,
     table::ROWS,
 };
 use crate::builder;
@@ -44,7 +46,7 @@ type Of = usize;
 const REVISIONS: [&str; 5] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", MODERN];
 const MODERN: &str = "2026-07-28";
 /// A behaviour that takes longer hangs.
-const AT_ONCE: Duration = Duration::from_secs(8);
+const AT_ONCE: Duration = Duration::from_secs(20);
 
 /// What becomes of something on its way between two revisions.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,6 +122,9 @@ struct Pair {
     silent: OnceCell<Client>,
     /// One of 2026-07-28 that takes tasks.
     tasker: OnceCell<Client>,
+    /// A backend of the same revision that keeps tasks, where that has them, and a client in front of it.
+    keeper: Option<Keeper>,
+    at_keeper: OnceCell<Client>,
     number: AtomicU64,
 }
 
@@ -188,11 +193,22 @@ fn refused(error: &Value) -> Found {
     Ok(Cell::Refused(code, kind.to_owned()))
 }
 
+/// Two revisions, and what stands for the backend's.
+struct Between {
+    client: Of,
+    backend: Of,
+    name: String,
+    back: Back,
+    keeper: Option<Keeper>,
+}
+
 /// Runs every row between these two. Gives what was not as expected.
-async fn try_pair(broker: Arc<TestBroker>, front: Front, back: Back, client: Of, backend: Of, name: String) -> Vec<String> {
+async fn try_pair(broker: Arc<TestBroker>, front: Front, between: Between) -> Vec<String> {
+    let Between { client, backend, name, back, keeper } = between;
     let opened = Client::open(&broker, front, client, &name, everything(client)).await;
-    let (plain, silent, tasker, number) = (OnceCell::new(), OnceCell::new(), OnceCell::new(), AtomicU64::new(0));
-    let pair = Arc::new(Pair { client: opened, back, broker, front, name, plain, silent, tasker, number });
+    let (plain, silent, tasker, at_keeper) = (OnceCell::new(), OnceCell::new(), OnceCell::new(), OnceCell::new());
+    let pair = Pair { client: opened, back, broker, front, name, plain, silent, tasker, keeper, at_keeper, number: AtomicU64::new(0) };
+    let pair = Arc::new(pair);
     let mut wrong = Vec::new();
     for row in ROWS {
         let expected = row.expected(client, backend);
@@ -226,14 +242,15 @@ async fn every_cell(front: Front, pipe: bool, wanted: impl Fn(Of, Of) -> bool) {
             let back = Back::start(backend, pipe).await;
             let name = format!("{}c{client}", name_of(REVISIONS[backend]));
             builder = builder.backend("default", &name, back.spec());
-            pairs.push((client, backend, name, back));
+            let keeper = if REVISIONS[backend] == "2025-11-25" { Some(Keeper::beside(&name, pipe).await) } else { None };
+            if let Some(keeper) = &keeper {
+                builder = builder.backend("default", &keeper.name, keeper.backend.spec());
+            }
+            pairs.push(Between { client, backend, name, back, keeper });
         }
     }
     let broker = Arc::new(builder.start().await);
-    let tried = pairs.into_iter().map(|(client, backend, name, back)| {
-        let trying = try_pair(broker.clone(), front, back, client, backend, name);
-        tokio::spawn(trying)
-    });
+    let tried = pairs.into_iter().map(|between| tokio::spawn(try_pair(broker.clone(), front, between)));
     let mut wrong = Vec::new();
     for tried in join_all(tried).await {
         match tried {

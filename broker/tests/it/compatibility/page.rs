@@ -15,13 +15,17 @@ const END: &str = "<!-- end of matrix -->";
 const LEGACY: usize = REVISIONS.len() - 1;
 
 /// What can not be bridged, what happens instead, and the test or the row that shows it.
-const LIMITS: [(&str, &str, &str); 13] = [
+const LIMITS: [(&str, &str, &str); 14] = [
     (
         "A backend with sessions asks without a request on its way, and its client is of 2026-07-28",
         "-32601, an elicitation `cancel`, at once",
-        "a question with no request on its way",
+        "br_07_questions_with_no_request_on_their_way_are_refused",
     ),
-    ("It asks on account of a list, a completion or a subscription", "the same", "a question on account of a completion"),
+    (
+        "It asks on account of a list, a completion or a subscription",
+        "the same",
+        "br_07_questions_on_account_of_lists_completions_and_subscriptions_are_refused",
+    ),
     (
         "A backend of 2026-07-28 answers anything but `tools/call`, `prompts/get` and `resources/read` with `input_required`",
         "1009 `backend_protocol_error`",
@@ -39,13 +43,18 @@ const LIMITS: [(&str, &str, &str); 13] = [
     ),
     (
         "Log messages that belong to no request, for clients of 2026-07-28",
-        "dropped and counted (`mcp_notifications_dropped_total`)",
-        "n_sse_01_n_sse_02_n_log_01_a_stream_holds_what_is_about_its_request",
+        "dropped and counted (`mcp_dropped_notifications_total`)",
+        "br_07_words_that_belong_to_no_request_are_dropped_and_counted",
     ),
     (
         "Resuming a broken stream of 2026-07-28",
         "the request is cancelled; `Last-Event-ID` is ignored",
         "n_sse_03_closing_the_stream_cancels_the_request",
+    ),
+    (
+        "Tasks that a client of 2026-07-28 would host for a backend",
+        "the backend is answered without one; its questions about tasks get -32601",
+        "br_07_a_client_hosts_no_tasks_for_a_backend",
     ),
     ("`tasks/list` and `tasks/result` of clients of 2026-07-28", "-32601 `method_not_found`, HTTP 404", "methods that 2026-07-28 removed"),
     (

@@ -110,6 +110,25 @@ pub(super) async fn elicitation_by_url(pair: &Pair) -> Found {
     plainly(pair, "2025-11-25", "elicitation/create", params).await
 }
 
+/// The backend says that what a URL was opened for is done.
+pub(super) async fn url_opened(pair: &Pair) -> Found {
+    if pair.is_modern_back() || !pair.back_since("2025-11-25") || !pair.client_since("2025-11-25") {
+        return Ok(Cell::Absent);
+    }
+    let id = format!("{}-{}", pair.name, pair.mark());
+    let params = json!({"mode": "url", "message": "go", "url": "https://example.org/x", "elicitationId": id});
+    let answer = pair.client.call("opened", json!({"params": params})).await;
+    ensure(answer.told()? == r#"{"action":"accept"}"#, || answer.text.clone())?;
+    let is_word = |said: &Value| said["method"] == "notifications/elicitation/complete";
+    if pair.is_modern_client() {
+        ensure(!pair.client.untaken().iter().any(is_word), || "this revision has no such word".to_owned())?;
+        return Ok(Cell::Translated);
+    }
+    let word = pair.client.said("that it is done", is_word).await;
+    ensure(word["params"]["elicitationId"] == id.as_str(), || word.to_string())?;
+    Ok(Cell::Same)
+}
+
 /// Error -32042: the call can be made once the URL was opened.
 pub(super) async fn url_required(pair: &Pair) -> Found {
     if pair.is_modern_back() || !pair.back_since("2025-11-25") {
@@ -221,12 +240,14 @@ pub(super) async fn withdrawn(pair: &Pair) -> Found {
     if pair.is_modern_back() {
         return Ok(Cell::Absent);
     }
-    let call = pair.silent().await.begin("tools/call", json!({"name": "withdraw", "arguments": {}})).await;
     if pair.is_modern_client() {
-        let answer = call.response().await;
-        ensure(answer["result"]["content"][0]["text"] == "without it", || answer.to_string())?;
+        // It may have been asked before the backend took it back; then it comes back, and learns the result.
+        let answer = pair.client.call("withdraw", json!({})).await;
+        pair.client.asked();
+        ensure(answer.told()? == "without it", || answer.text.clone())?;
         return Ok(Cell::Translated);
     }
+    let call = pair.silent().await.begin("tools/call", json!({"name": "withdraw", "arguments": {}})).await;
     let client = pair.silent().await;
     let question = client.said("the question", |said| said["method"] == "sampling/createMessage").await;
     let withdrawal = client.said("its end", |said| said["method"] == "notifications/cancelled").await;

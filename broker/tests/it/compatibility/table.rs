@@ -1,6 +1,6 @@
 //! The table: what becomes of each behaviour between each two revisions.
 
-use super::{Refusal, Row, content, errors, flow, lists, opening, questions, tasks};
+use super::{Refusal, Row, content, errors, flow, kept, lists, opening, questions, tasks};
 
 /// A line of the client's revision, from 2024-11-05 to 2026-07-28; in each a letter of the backend's.
 type Cells = [&'static str; 5];
@@ -72,6 +72,7 @@ rows! {
         &[refusal('a', 1009, "backend_protocol_error", "an extension the broker does not know can not be told as anything else")], "";
     "progress" flow::progress, SAME, NONE, "under the client's own token";
     "cancellation by the client" flow::cancellation, BY_ERA, NONE, "`notifications/cancelled`, and the end of the response over HTTP in 2026-07-28";
+    "an answer whose stream broke off (`Last-Event-ID`)" flow::resumption, ["-----", "ttttt", "ttttt", "ttttt", "-----"], NONE, "under event ids of the broker's own, whatever the backend has; 2024-11-05 and 2026-07-28 have none";
     "log messages from a level on" flow::log_level, BY_ERA, NONE, "`logging/setLevel`, and `_meta` of each request";
     "subscription to a resource" flow::subscription, BY_ERA, NONE, "`resources/subscribe`, and `subscriptions/listen`";
     "a changed list of tools" lists::tools_changed, BY_ERA, NONE, "on the session's stream, and on one that was asked for";
@@ -93,6 +94,7 @@ rows! {
         &[OLD_CLIENT_ELICITS, refusal('b', -32602, "invalid_params", "the client's revision has no choice of several")], "";
     "elicitation by URL" questions::elicitation_by_url, ["---aa", "---aa", "---bb", "---=t", "---t="],
         &[OLD_CLIENT_ELICITS, refusal('b', -32602, "invalid_params", "the client's revision has forms only")], "";
+    "`notifications/elicitation/complete`" questions::url_opened, ["-----", "-----", "-----", "---=-", "---t-"], NONE, "a client of 2026-07-28 learns it from the result";
     "error -32042" questions::url_required, ["---t-", "---t-", "---t-", "---=-", "---t-"], NONE, "a tool's error that names the URL for older clients, `input_required` for 2026-07-28";
     "a question to a client that declared nothing" questions::undeclared, ["aaaaa", "aaaaa", "aaaaa", "aaaaa", "aaaab"],
         &[refusal('a', -32601, "capability_missing", "the client can not be asked"), refusal('b', -32021, "client_capability_required", "the request does not declare what the backend needs")], "";
@@ -103,6 +105,11 @@ rows! {
     "a state to come back with later" questions::state_alone, ["----t", "----t", "----t", "----t", "----t"], NONE, "the broker comes back itself";
     "batches" flow::batch, ["-----", "ttttt", "-----", "-----", "-----"], NONE, "each message goes on alone";
     "a call as a task (2025-11-25)" flow::task, ["-----", "-----", "-----", "ttttt", "-----"], NONE, "the broker is the host";
+    "cancelling a task that a backend of 2025-11-25 keeps" kept::cancelled, ["-----", "-----", "-----", "---t-", "---t-"], NONE, "the backend's is cancelled too";
+    "a task that a backend of 2025-11-25 keeps" kept::watched, ["-----", "-----", "-----", "---t-", "---t-"], NONE, "under an id of the broker's own, which watches it";
+    "a tool that may run as a task, called without one" kept::optional, ["---=-", "---=-", "---=-", "---=-", "---=-"], NONE, "";
+    "a tool that only runs as a task, called without one" kept::required, ["---a-", "---a-", "---a-", "---a-", "---b-"],
+        &[refusal('a', -32601, "capability_missing", "the tool runs in no other way, and the client did not ask for a task"), refusal('b', -32021, "client_capability_required", "the request does not declare the extension of tasks")], "";
     "a task that a backend of 2026-07-28 makes of a call" flow::task_of_the_backend, ["----t", "----t", "----t", "----t", "----t"], NONE, "the broker waits for its end, for clients that asked for none";
     "a long call as a task (2026-07-28)" tasks::promotion, ["-----", "-----", "-----", "-----", "ttttt"], NONE, "the extension `io.modelcontextprotocol/tasks`, whose host is the broker";
     "the end of a task on a stream (2026-07-28)" tasks::told, ["-----", "-----", "-----", "-----", "ttttt"], NONE, "`taskIds` in `subscriptions/listen`";

@@ -19,7 +19,7 @@ async fn promoted(pair: &Pair, client: &Client, tool: &str, mark: &str) -> Resul
 }
 
 /// Asks for a task until it stands like this.
-async fn wait(client: &Client, id: &Value, status: &str) -> Result<Answer, String> {
+pub(super) async fn wait(client: &Client, id: &Value, status: &str) -> Result<Answer, String> {
     loop {
         let answer = client.request("tasks/get", json!({"taskId": id})).await;
         if answer.result()?["status"] == status {

@@ -1,7 +1,7 @@
 //! How many connections a tenant has, and how fast an address may open them.
 
 use serde_json::json;
-use testkit::eventually;
+use testkit::{Authority, QuicPeer, TestBroker, eventually};
 use tokio::{io::AsyncReadExt, net::TcpStream};
 
 use crate::{builder, kind, refused, stdio};
@@ -36,6 +36,36 @@ async fn a_tenant_has_so_many_connections_and_open_streams() {
         broker.duplex().websocket(broker.http_address(), "/ws", &[]).await.map(drop)
     })
     .await;
+}
+
+#[tokio::test]
+async fn each_listener_has_so_many_connections() {
+    let authority = Authority::new();
+    let server = authority.server("server");
+    let config = json!({
+        "listen": {"tcp": "127.0.0.1:0", "quic": "127.0.0.1:0"}, "limits": {"connections": 2},
+        "tls": {"cert_file": server.cert, "key_file": server.key},
+    });
+    let broker = builder().alone().config(config).start().await;
+    let over_tcp = async || broker.duplex().tcp(broker.tcp_address()).await;
+    let full = [over_tcp().await.connected(json!({})).await, over_tcp().await.connected(json!({})).await];
+    // The next one waits with the kernel, and is served when there is room.
+    let waiting = over_tcp().await;
+    let mut opening = std::pin::pin!(waiting.initialize(json!({}), json!({})));
+    let peers = [over_quic(&broker, &authority).await.unwrap(), over_quic(&broker, &authority).await.unwrap()];
+    // Over QUIC nobody waits: whoever comes is refused.
+    assert!(over_quic(&broker, &authority).await.unwrap_err().contains("refused"));
+    assert!(broker.admin().metric("mcp_rate_limited_total", &[("scope", "connections")]).await.unwrap() >= 1.0);
+    assert!(tokio::time::timeout(std::time::Duration::from_millis(100), &mut opening).await.is_err());
+    full[0].result("ping", json!({})).await;
+    full[1].break_off();
+    assert!(opening.await["result"].is_object());
+    peers[0].close(0);
+    eventually("room for another over QUIC", || async { over_quic(&broker, &authority).await.map(drop) }).await;
+}
+
+async fn over_quic(broker: &TestBroker, authority: &Authority) -> Result<QuicPeer, String> {
+    QuicPeer::connect(broker.quic_address(), authority, None, "mcp").await
 }
 
 /// Opens connections; how many of them are closed at once.

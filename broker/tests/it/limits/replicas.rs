@@ -98,7 +98,9 @@ async fn r11_while_redis_is_away_each_replica_lets_its_part_through() {
     // On a machine that is busy with other things they may not have asked for all of it.
     assert!(asked as f64 > part * 0.5, "only {asked} were asked for");
     assert!((served as f64) > part.min(asked as f64) * 0.8 && (served as f64) < part * 1.1 + 6.0, "{served} instead of {part}");
-    assert_eq!(cluster.replicas()[0].log().matches("rates do not hold over all replicas").count(), 1);
+    let not_shared = "rates do not hold over all replicas";
+    cluster.replicas()[0].logged(not_shared).await;
+    assert_eq!(cluster.replicas()[0].log().matches(not_shared).count(), 1);
     cluster.redis().start_again().await;
     eventually("rates to be shared again", || async {
         saturated(&clients, Duration::from_millis(100)).await;
@@ -106,7 +108,7 @@ async fn r11_while_redis_is_away_each_replica_lets_its_part_through() {
         if shared == 1.0 { Ok(()) } else { Err(shared) }
     })
     .await;
-    assert!(cluster.replicas()[0].log().contains("rates hold over all replicas again"));
+    cluster.replicas()[0].logged("rates hold over all replicas again").await;
     let (served, asked, took) = saturated(&clients[..1], Duration::from_secs(4)).await;
     let whole = f64::from(RATE) * took.as_secs_f64();
     assert!(asked as f64 > whole * 0.5, "only {asked} were asked for");

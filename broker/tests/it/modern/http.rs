@@ -69,8 +69,12 @@ async fn n_hdr_01_n_hdr_02_n_hdr_04_headers_repeat_the_body() {
         ("mcp-method", Some("Tools/Call")),
         ("mcp-name", None),
         ("mcp-name", Some("ECHO")),
+        ("mcp-name", Some("")),
         ("mcp-name", Some("=?base64?!?=")),
+        ("mcp-name", Some("=?base64?ZWNobw=?=")),
+        ("mcp-name", Some("=?base64?/w==?=")),
         ("mcp-name", Some("=?base64?eA==?=")),
+        ("mcp-name", Some("=?BASE64?ZWNobw==?=")),
     ] {
         let (status, error) = refused(client.send(&with(&right, name, value), body.clone()).await).await;
         assert_eq!((status, error["code"].as_i64()), (400, Some(-32020)), "{name} {value:?}: {error}");
@@ -80,9 +84,41 @@ async fn n_hdr_01_n_hdr_02_n_hdr_04_headers_repeat_the_body() {
     }
     let shouted: Vec<_> = right.iter().map(|(name, value)| (name.to_ascii_uppercase(), value.clone())).collect();
     client.send(&shouted, body.clone()).await.expect_status(200, "names in any case").await;
-    let mut twice = right.clone();
-    twice.push(("mcp-name".to_owned(), "echo".to_owned()));
-    assert_eq!(refused(client.send(&twice, body).await).await.0, 400);
+    // Twice is once too often, whether both say the same or not.
+    for (name, value) in [
+        ("mcp-protocol-version", VERSION),
+        ("mcp-protocol-version", "2025-11-25"),
+        ("mcp-method", "tools/call"),
+        ("mcp-method", "tools/list"),
+        ("mcp-name", "echo"),
+        ("mcp-name", "other"),
+    ] {
+        let mut twice = right.clone();
+        twice.push((name.to_owned(), value.to_owned()));
+        let (status, error) = refused(client.send(&twice, body.clone()).await).await;
+        assert_eq!((status, error["code"].as_i64()), (400, Some(-32020)), "{name} {value:?} twice: {error}");
+    }
+}
+
+#[tokio::test]
+async fn h_14_every_method_that_names_something_repeats_its_name() {
+    let (broker, _backend) = echo().await;
+    for (method, member, value) in [
+        ("tools/call", "name", "b__echo"),
+        ("prompts/get", "name", "b__p"),
+        ("resources/read", "uri", "b+test://r"),
+        ("tasks/get", "taskId", "t"),
+        ("tasks/update", "taskId", "t"),
+        ("tasks/cancel", "taskId", "t"),
+    ] {
+        let client = Modern::of(&broker, "/mcp");
+        let params = json!({member: value, "_meta": meta(json!({}))});
+        let (right, body) = (client.headers(method, &params), request(4, method, params.clone()));
+        for wrong in [None, Some("another"), Some("=?base64?YW5vdGhlcg==?=")] {
+            let (status, error) = refused(client.send(&with(&right, "mcp-name", wrong), body.clone()).await).await;
+            assert_eq!((status, error["code"].as_i64()), (400, Some(-32020)), "{method} {wrong:?}: {error}");
+        }
+    }
 }
 
 #[tokio::test]
@@ -99,17 +135,25 @@ async fn n_hdr_03_arguments_that_a_tool_wants_repeated_are_compared() {
             let params = json!({"name": name, "arguments": arguments, "_meta": meta(json!({}))});
             let mut all = client.headers("tools/call", &params);
             all.extend(headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
-            client.send(&all, request(1, "tools/call", params)).await.status
+            let response = client.send(&all, request(1, "tools/call", params)).await;
+            if response.status == 200 { 200 } else { refused(response).await.1["code"].as_i64().unwrap() }
         };
         assert_eq!(sent(json!({"region": "eu", "count": 3}), &[("mcp-param-region", "eu"), ("Mcp-Param-Count", "3.0")]).await, 200);
         assert_eq!(sent(json!({"region": "é"}), &[("mcp-param-region", "=?base64?w6k=?=")]).await, 200);
         assert_eq!(sent(json!({"region": null}), &[]).await, 200);
         assert_eq!(sent(json!({"region": "eu"}), &[("mcp-param-region", "eu"), ("mcp-param-other", "passes")]).await, 200);
-        assert_eq!(sent(json!({"region": "eu"}), &[]).await, 400, "missing");
-        assert_eq!(sent(json!({"region": "eu"}), &[("mcp-param-region", "us")]).await, 400, "different");
-        assert_eq!(sent(json!({}), &[("mcp-param-region", "eu")]).await, 400, "not in the body");
-        assert_eq!(sent(json!({"region": "eu"}), &[("mcp-param-region", "=?base64?%?=")]).await, 400, "malformed");
-        assert_eq!(sent(json!({"count": 3}), &[("mcp-param-count", "4")]).await, 400);
+        for (what, arguments, headers) in [
+            ("missing", json!({"region": "eu"}), &[][..]),
+            ("different", json!({"region": "eu"}), &[("mcp-param-region", "us")]),
+            ("not in the body", json!({}), &[("mcp-param-region", "eu")]),
+            ("for a null", json!({"region": null}), &[("mcp-param-region", "null")]),
+            ("malformed", json!({"region": "eu"}), &[("mcp-param-region", "=?base64?%?=")]),
+            ("another number", json!({"count": 3}), &[("mcp-param-count", "4")]),
+            ("twice", json!({"region": "eu"}), &[("mcp-param-region", "eu"), ("Mcp-Param-Region", "eu")]),
+            ("no argument at all", json!(null), &[("mcp-param-region", "eu")]),
+        ] {
+            assert_eq!(sent(arguments, headers).await, -32020, "{what}");
+        }
         let listed = client.result("tools/list", json!({})).await;
         let names: Vec<&str> = listed["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect();
         assert_eq!(names, [name], "a tool that asks for what no client can send is not listed");

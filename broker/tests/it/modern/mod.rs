@@ -6,6 +6,7 @@ mod inputs;
 mod listening;
 mod observed;
 mod promotion;
+mod refusals;
 mod replicas;
 mod results;
 mod task_bridge;

@@ -1,15 +1,18 @@
-//! Calls that become tasks at a bad moment: while the process ends, and while the database is away.
+//! Calls that become tasks at a bad moment: while the process ends, while there is no room, and while the database is away.
 
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
 use serde_json::{Value, json};
-use testkit::{FakeBackend, Gate, Reply, TestBroker, eventually};
+use testkit::{FakeBackend, Gate, Reply, TestBroker, TestCluster, eventually, eventually_within};
 
 use super::{
-    Modern,
-    tasks::{client_of, wait, with_tasks},
+    Modern, meta,
+    tasks::{client_of, task, wait, with_tasks},
 };
-use crate::{builder, text_of};
+use crate::{builder, kind, text_of};
+
+/// Longer than a commit is looked for whose answer was lost.
+const LONG: Duration = Duration::from_secs(60);
 
 /// A backend with a tool `job` that waits at the gate.
 async fn gated(done: &Gate) -> FakeBackend {
@@ -28,6 +31,15 @@ async fn broker_on(folder: &Path, after: &str, spec: Value) -> TestBroker {
     let url = format!("sqlite:{}", folder.join("broker.db").display());
     let config = json!({"storage": {"url": url}, "tasks": {"promote_after": after}});
     builder().alone().config(config).backend("default", "b", spec).start().await
+}
+
+/// A replica whose calls become tasks soon, its database behind a proxy, and a client that knows what is offered.
+async fn promoting(backend: &FakeBackend) -> (TestCluster, Modern) {
+    let config = json!({"tasks": {"promote_after": "150ms"}});
+    let cluster = builder().config(config).backend("default", "b", backend.spec()).cluster(1).behind_proxies().start().await;
+    let client = Modern::at(cluster.replicas()[0].http_address(), "/mcp", with_tasks(json!({})));
+    assert!(client.result("server/discover", json!({})).await["capabilities"]["extensions"].is_object());
+    (cluster, client)
 }
 
 #[tokio::test]
@@ -53,12 +65,8 @@ async fn n_task_01_f_04_a_call_that_becomes_a_task_during_a_drain_is_finished_an
 async fn n_task_01_r12_a_call_whose_task_can_not_be_stored_goes_on_as_it_was() {
     let done = Gate::new();
     let backend = gated(&done).await;
-    let config = json!({"tasks": {"promote_after": "150ms"}});
-    let cluster = builder().config(config).backend("default", "b", backend.spec()).cluster(1).behind_proxies().start().await;
-    let (replica, admin) = (&cluster.replicas()[0], cluster.operator());
-    let client = Modern::at(replica.http_address(), "/mcp", with_tasks(json!({})));
-    // What is offered is known before.
-    assert!(client.result("server/discover", json!({})).await["capabilities"]["extensions"].is_object());
+    let (cluster, client) = promoting(&backend).await;
+    let admin = cluster.operator();
     let calling = client.clone();
     let call = tokio::spawn(async move { calling.result("tools/call", json!({"name": "b__job"})).await });
     cluster.cut_from_postgres(0);
@@ -78,4 +86,84 @@ async fn n_task_01_r12_a_call_whose_task_can_not_be_stored_goes_on_as_it_was() {
     })
     .await;
     assert_eq!(backend.count(|seen| seen.calls("job")), 1);
+}
+
+#[tokio::test]
+async fn n_task_01_a_call_that_became_a_task_is_none_in_flight_and_keeps_its_place_at_the_backend() {
+    let done = Gate::new();
+    let (backend, free) = (gated(&done).await, FakeBackend::echo().await);
+    backend.tool("other", |_| async { Reply::text("after it") });
+    let mut spec = backend.spec();
+    spec["limits"] = json!({"calls_in_flight": 1, "calls_queued": 4});
+    let config = json!({"limits": {"calls_in_flight_per_tenant": 1}, "tasks": {"promote_after": "150ms"}});
+    let broker = builder().alone().config(config).backend("default", "b", spec).backend("default", "c", free.spec()).start().await;
+    let (client, admin) = (client_of(&broker), broker.admin());
+    let id = task(&client, "b__job", json!({})).await;
+    assert_eq!(admin.metric("mcp_requests_pending", &[]).await, Some(0.0), "nobody waits for an answer");
+    assert_eq!(text_of(&client.call("c__echo", json!({})).await), "{}", "there is room for another call of the tenant");
+    // The backend is still at it: who comes next waits, and counts as in flight.
+    let plain = Modern::of(&broker, "/mcp");
+    let next = tokio::spawn(async move { plain.call("b__other", json!({})).await });
+    admin.wait_metric("mcp_queue_depth", &[("queue", "backend_calls")], |depth| depth == 1.0).await;
+    let refused = client.error("tools/call", json!({"name": "c__echo", "arguments": {}})).await;
+    assert_eq!(kind(&refused), "too_many_calls");
+    assert!(backend.seen_of("tools/call").iter().all(|seen| seen.calls("job")));
+    done.open();
+    assert_eq!(text_of(&next.await.unwrap()), "after it");
+    assert_eq!(text_of(&wait(&client, &id, "completed").await["result"]), "done");
+    // The place was given back once.
+    admin.wait_metric("mcp_requests_pending", &[], |pending| pending == 0.0).await;
+    assert_eq!(text_of(&client.call("c__echo", json!({})).await), "{}");
+}
+
+/// Ends when somebody waits for a lock on the tasks.
+const WAITED_FOR: &str = "DO $$ BEGIN WHILE NOT EXISTS (SELECT 1 FROM pg_locks WHERE relation = 'tasks'::regclass AND NOT granted) \
+    LOOP PERFORM pg_sleep(0.005); END LOOP; END $$";
+/// Keeps tasks from being made, until somebody has waited a little to make one.
+const HELD: &str = "DO $$ BEGIN LOCK TABLE tasks IN SHARE MODE; \
+    WHILE NOT EXISTS (SELECT 1 FROM pg_locks WHERE relation = 'tasks'::regclass AND NOT granted) \
+    LOOP PERFORM pg_sleep(0.005); END LOOP; PERFORM pg_sleep(0.6); END $$";
+
+#[tokio::test]
+async fn n_task_01_r12_a_task_that_was_stored_and_whose_word_of_it_was_lost_is_taken_back() {
+    let done = Gate::new();
+    let backend = gated(&done).await;
+    let (cluster, client) = promoting(&backend).await;
+    let admin = cluster.operator();
+    let is = |what: &'static str, query: &'static str, wanted: &'static str| {
+        let cluster = &cluster;
+        eventually_within(LONG, what, move || async move {
+            let found = cluster.sql(query).await;
+            if found == wanted { Ok(()) } else { Err(found) }
+        })
+    };
+    let calling = client.clone();
+    #[expect(clippy::async_yields_async, reason = "the call is waited for once its work is let go")]
+    let making = async {
+        is("the lock", "SELECT count(*) FROM pg_locks WHERE relation = 'tasks'::regclass AND mode = 'ShareLock' AND granted", "1").await;
+        // It may take longer than other tests wait: a commit in doubt is looked for.
+        let call = tokio::spawn(async move {
+            let params = json!({"name": "b__job", "_meta": meta(calling.capabilities.clone())});
+            let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).to_string();
+            calling.client.try_send("POST", &calling.headers("tools/call", &params), body.into()).await.unwrap().json().await["result"]
+                .take()
+        });
+        // What the database was told it does, what it says of that is lost.
+        cluster.sql(WAITED_FOR).await;
+        cluster.cut_from_postgres(0);
+        is("the task to be stored", "SELECT count(*) FROM tasks", "1").await;
+        call
+    };
+    let (_held, call) = tokio::join!(cluster.sql(HELD), making);
+    eventually_within(LONG, "the attempt to be given up", || async {
+        let refused = admin.metric("mcp_task_promotions_total", &[("outcome", "refused")]).await;
+        if refused.unwrap_or_default() > 0.0 { Ok(()) } else { Err(refused) }
+    })
+    .await;
+    done.open();
+    let answer = call.await.unwrap();
+    assert_eq!((text_of(&answer), &answer["resultType"]), ("done", &json!("complete")), "the call itself is answered");
+    cluster.join_to_postgres(0);
+    is("the task nobody was told of to be cancelled", "SELECT string_agg(status, ',') FROM tasks", "cancelled").await;
+    assert_eq!(backend.count(|seen| seen.calls("job")), 1, "nobody carries it out again");
 }

@@ -1,10 +1,16 @@
 //! Requests that stand alone in front of several replicas: both halves of an exchange at different ones, whatever the wire,
 //! and the one that had the first half killed between them.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
 use serde_json::{Value, json};
-use testkit::{Authority, DuplexClient, FakeBackend, QuicPeer, TestCluster};
+use testkit::{Authority, DuplexClient, FakeBackend, ModernBackend, ModernReply, QuicPeer, Reply, TestCluster};
 
 use super::{Modern, inputs, meta};
 use crate::{builder, cluster, text_of};
@@ -142,5 +148,83 @@ async fn br_03_the_effect_of_a_request_gone_on_with_elsewhere_comes_once() {
         let done = at(answered).retry("b__ask", arguments, &required["requestState"], answer).await;
         assert!(text_of(&done["result"]).ends_with("told \"yes\""), "{done}");
         assert_eq!(ledger.results(&format!("k{asked}")).len(), 1, "the effect came once");
+    }
+}
+
+/// A backend whose prompts and resources ask too, and with a tool that needs a URL to be opened each other time.
+async fn asking_everywhere() -> FakeBackend {
+    let backend = inputs::asking().await;
+    backend.list("prompts", vec![json!({"name": "p"})]);
+    backend.list("resources", vec![json!({"uri": "test://r", "name": "r"})]);
+    backend.on("prompts/get", |call| async move {
+        let told = call.ask("roots/list", json!({})).await["result"].to_string();
+        Reply::Result(json!({"messages": [{"role": "user", "content": {"type": "text", "text": told}}]}))
+    });
+    backend.on("resources/read", |call| async move {
+        let told = call.ask("roots/list", json!({})).await["result"].to_string();
+        Reply::Result(json!({"contents": [{"uri": call.params()["uri"], "text": told}]}))
+    });
+    let calls = Arc::new(AtomicU64::new(0));
+    backend.tool("url", move |_| {
+        let calls = calls.clone();
+        async move {
+            if calls.fetch_add(1, Ordering::Relaxed) % 2 == 1 {
+                return Reply::text("done");
+            }
+            let url = json!({"mode": "url", "elicitationId": "e", "url": "https://example.org/in", "message": "sign in"});
+            Reply::Error(json!({"code": -32042, "message": "first", "data": {"elicitations": [url]}}))
+        }
+    });
+    backend
+}
+
+#[tokio::test]
+async fn br_03_exchanges_of_every_other_kind_are_gone_on_with_elsewhere_and_missed_at_once() {
+    let (backend, modern) = (asking_everywhere().await, ModernBackend::http().await);
+    modern.tool("named", |call| async move {
+        match call.input("who") {
+            Value::Null => ModernReply::needs(json!({"who": {"method": "roots/list"}}), Some("s")),
+            _ => ModernReply::text(call.state().unwrap_or_default()),
+        }
+    });
+    let building = builder().backend("default", "b", backend.spec()).backend("default", "m", modern.spec());
+    let mut cluster = building.cluster(2).start().await;
+    let addresses: Vec<_> = cluster.replicas().iter().map(testkit::Replica::http_address).collect();
+    let at = |replica: usize| Modern::at(addresses[replica], "/mcp", json!({"roots": {}, "elicitation": {"form": {}, "url": {}}}));
+    let kinds = [
+        ("prompts/get", json!({"name": "b__p"})),
+        ("resources/read", json!({"uri": "b+test://r"})),
+        ("tools/call", json!({"name": "b__url", "arguments": {}})),
+        ("tools/call", json!({"name": "m__named", "arguments": {}})),
+    ];
+    let back = |params: &Value, required: &Value| {
+        let (key, request) = inputs::only(required);
+        let answer = if request["method"] == "roots/list" { json!({"roots": []}) } else { json!({"action": "accept"}) };
+        let mut params = params.clone();
+        (params["requestState"], params["inputResponses"]) = (required["requestState"].clone(), json!({key: answer}));
+        params
+    };
+    for (place, (method, params)) in kinds.iter().enumerate() {
+        let (asked, answered) = (place % 2, 1 - place % 2);
+        let again = back(params, &at(asked).result(method, params.clone()).await);
+        let done = at(answered).result(method, again.clone()).await;
+        assert_eq!(done["resultType"], "complete", "{method} {params}: {done}");
+        assert_eq!(at(answered).error(method, again).await["code"], -32602, "{method} {params}: it is good once");
+    }
+    // Each round may come to another replica than the one before.
+    let rounds = json!({"name": "b__ask", "arguments": {"asks": [["roots/list", {}], ["roots/list", {}]]}});
+    let second = at(1).result("tools/call", back(&rounds, &at(0).result("tools/call", rounds.clone()).await)).await;
+    let done = at(0).result("tools/call", back(&rounds, &second)).await;
+    assert_eq!(text_of(&done), r#"[{"roots":[]},{"roots":[]}]"#);
+    let mut parked = Vec::new();
+    for (method, params) in &kinds {
+        parked.push((*method, back(params, &at(0).result(method, params.clone()).await)));
+    }
+    cluster.kill(0).await;
+    for (method, again) in parked {
+        let asked = Instant::now();
+        let expired = at(1).error(method, again).await;
+        assert!(expired["message"].as_str().unwrap().contains("expired") && expired["code"] == -32602, "{method}: {expired}");
+        assert!(asked.elapsed() < AT_ONCE, "{method}: {:?}", asked.elapsed());
     }
 }

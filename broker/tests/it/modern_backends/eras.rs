@@ -114,5 +114,23 @@ async fn br_01_a_backend_of_both_eras_is_spoken_to_as_its_clients_speak() {
     let client = broker.connected(json!({})).await;
     assert_eq!(text_of(&client.call("b__echo", json!({"n": 1})).await), r#"{"n":1}"#);
     assert_eq!(revision(&broker).await, "2025-11-25", "what need not be translated is not");
-    assert_eq!(backend.seen_of("server/discover").len(), 1);
+    assert_eq!(backend.seen_of("server/discover").len(), 2, "and once more when the first client with a session was there");
+}
+
+#[tokio::test]
+async fn nb_meta_01_who_has_no_client_with_a_session_is_not_asked_to_initialize() {
+    let backend = ModernBackend::http().await;
+    backend.list("tools", vec![testkit::backend::tool("echo")]);
+    let broker = builder().alone().backend("default", "b", backend.spec()).start().await;
+    let modern = crate::modern::Modern::at(broker.http_address(), "/mcp", json!({}));
+    let call = || modern.result("tools/call", json!({"name": "b__echo", "arguments": {"n": 1}}));
+    assert_eq!(text_of(&call().await), r#"{"n":1}"#);
+    assert!(backend.seen_of("initialize").is_empty(), "it gets what its revision has, and nothing else");
+    // The first client with a session makes a difference, before it is told what there is.
+    let client = broker.connected(json!({})).await;
+    assert_eq!(backend.seen_of("initialize").len(), 1);
+    assert_eq!(text_of(&client.call("b__echo", json!({"n": 2})).await), r#"{"n":2}"#);
+    broker.connected(json!({})).await.call("b__echo", json!({})).await;
+    assert_eq!(backend.seen_of("initialize").len(), 1, "once");
+    assert_eq!(text_of(&call().await), r#"{"n":1}"#);
 }

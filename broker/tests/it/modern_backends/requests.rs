@@ -170,10 +170,13 @@ async fn errors_of_the_backend_are_answers_whatever_their_status() {
     backend.tool("missing", |_| async { ModernReply::error(-32601, "there is no such method") });
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
-    let error = client.error("tools/call", json!({"name": "b__needs", "arguments": {}})).await;
+    let needs = || client.error("tools/call", json!({"name": "b__needs", "arguments": {}}));
+    let error = needs().await;
     assert_eq!((&error["code"], &error["data"]["requiredCapabilities"]), (&json!(-32021), &json!({"sampling": {}})));
+    let asked = backend.seen_of("server/discover").len();
     assert_eq!(client.error("tools/call", json!({"name": "b__missing", "arguments": {}})).await["code"], -32601);
-    assert_eq!(backend.seen_of("server/discover").len(), 2, "neither made the broker ask again who it speaks to");
+    needs().await;
+    assert_eq!(backend.seen_of("server/discover").len(), asked, "neither made the broker ask again who it speaks to");
 }
 
 #[tokio::test]
@@ -186,8 +189,9 @@ async fn nb_can_01_a_cancelled_call_is_given_up_at_the_backend() {
         let seen = backend.wait_for("the call", |seen| seen.calls("slow")).await;
         client.notify("notifications/cancelled", json!({"requestId": call.id})).await;
         backend.wait_given_up(&seen.message["id"]).await;
-        let told = backend.seen_of("notifications/cancelled").len();
-        assert_eq!(told, usize::from(backend.spec()["transport"]["type"] == "tcp"), "over HTTP its response is closed, and that is all");
+        // Over TCP the catalog may have ended a stream of notifications in the same way.
+        let told = backend.seen_of("notifications/cancelled").iter().any(|told| told.message["params"]["requestId"] == seen.message["id"]);
+        assert_eq!(told, backend.spec()["transport"]["type"] == "tcp", "over HTTP its response is closed, and that is all");
     }
 }
 

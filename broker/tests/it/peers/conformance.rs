@@ -259,10 +259,17 @@ async fn client_scenario_json_schema_preservation_of_2026_07_28() {
     modern_client_scenario("json-schema-2020-12-preservation", "auto").await;
 }
 
-/// The same with a client in front that speaks 2026-07-28 too.
+/// All of them again with a client in front that speaks 2026-07-28 too, and nothing configured of the backend but its URL.
 #[tokio::test]
 async fn br_01_client_scenarios_of_headers_and_states_with_a_client_of_2026_07_28() {
-    for scenario in ["http-custom-headers", "http-invalid-tool-headers", "sep-2322-client-request-state", "json-schema-ref-no-deref"] {
+    for scenario in ["http-custom-headers", "http-invalid-tool-headers", "http-standard-headers", "sep-2322-client-request-state"] {
+        client_scenario(Ground::Sqlite, scenario, "2026-07-28").await;
+    }
+}
+
+#[tokio::test]
+async fn br_01_client_scenarios_of_metadata_and_schemas_with_a_client_of_2026_07_28() {
+    for scenario in ["request-metadata", "tools_call", "json-schema-ref-no-deref", "json-schema-2020-12-preservation"] {
         client_scenario(Ground::Sqlite, scenario, "2026-07-28").await;
     }
 }

@@ -9,8 +9,12 @@ use tokio::{
     net::TcpStream,
 };
 
-use super::listening;
-use crate::{initialize_body, request, stdio};
+use super::{listening, sse_endpoint};
+use crate::{
+    initialize_body,
+    slow_clients::{asking, asking_without_reading},
+    stdio,
+};
 
 /// More than the buffers of two sockets and the outbox hold together.
 const ANSWERS: u64 = 50;
@@ -34,14 +38,7 @@ async fn f_19_a_client_that_does_not_read_is_cut_and_nobody_else_notices() {
     let limits = json!({"limits": {"outbox_bytes": "1MiB"}});
     let broker = listening().config(limits).backend("default", "b", backend.spec()).start().await;
     let other = broker.duplex().tcp(broker.tcp_address()).await.connected(json!({})).await;
-    let mut socket = TcpStream::connect(broker.tcp_address()).await.unwrap();
-    socket2::SockRef::from(&socket).set_recv_buffer_size(4096).unwrap();
-    let mut text = format!("{}\n{}\n", initialize_body("2025-11-25"), json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
-    for id in 0..ANSWERS {
-        text.push_str(&request(10 + id, "tools/call", json!({"name": "b__large", "arguments": {"wait": true}})));
-        text.push('\n');
-    }
-    socket.write_all(text.as_bytes()).await.unwrap();
+    let _socket = asking_without_reading(broker.tcp_address(), ANSWERS, "b__large", json!({"wait": true})).await;
     eventually("all calls at the backend", || async {
         let count = waiting.load(std::sync::atomic::Ordering::SeqCst);
         if count == ANSWERS { Ok(()) } else { Err(count) }
@@ -87,7 +84,7 @@ async fn r18_f_20_health_and_operators_are_served_when_clients_have_used_up_the_
     let open = admin.metric("process_open_fds", &[]).await.unwrap();
     // The reserve is a quarter of so low a limit; those who accept at the same time may reach into it, and so does this request.
     assert!((150.0..=200.0).contains(&open), "{open} open");
-    assert!(broker.log().contains("only the reserve of file descriptors is left"));
+    broker.logged("only the reserve of file descriptors is left").await;
     // A backend's process is not started from the reserve either.
     admin.put_backend("default", "c", &stdio().spec()).await;
     let failed = admin.wait_backend("default", "c", "a failure", |backend| !backend["last_error"].is_null()).await;
@@ -105,13 +102,7 @@ async fn a_client_that_closes_its_sending_half_gets_its_answers_however_slowly_i
     let broker = listening().config(limits).backend("default", "b", backend.spec()).start().await;
     let network = FaultProxy::start(broker.tcp_address()).await;
     network.rate(Way::Down, Some(3 << 19));
-    let mut socket = TcpStream::connect(network.address()).await.unwrap();
-    let mut text = format!("{}\n{}\n", initialize_body("2025-11-25"), json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
-    for id in 0..ANSWERS {
-        text.push_str(&request(10 + id, "tools/call", json!({"name": "b__large", "arguments": {}})));
-        text.push('\n');
-    }
-    socket.write_all(text.as_bytes()).await.unwrap();
+    let mut socket = asking(network.address(), ANSWERS, "b__large", json!({})).await;
     socket.shutdown().await.unwrap();
     let (begun, mut said) = (Instant::now(), String::new());
     tokio::time::timeout(Duration::from_secs(60), socket.read_to_string(&mut said)).await.expect("the end comes").unwrap();
@@ -128,13 +119,7 @@ async fn a_half_closed_client_that_reads_slowly_does_not_hold_up_a_drain() {
     let network = FaultProxy::start(broker.tcp_address()).await;
     // It would take minutes for all of it.
     network.rate(Way::Down, Some(64 << 10));
-    let mut socket = TcpStream::connect(network.address()).await.unwrap();
-    let mut text = format!("{}\n{}\n", initialize_body("2025-11-25"), json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
-    for id in 0..ANSWERS {
-        text.push_str(&request(10 + id, "tools/call", json!({"name": "b__large", "arguments": {}})));
-        text.push('\n');
-    }
-    socket.write_all(text.as_bytes()).await.unwrap();
+    let mut socket = asking(network.address(), ANSWERS, "b__large", json!({})).await;
     socket.shutdown().await.unwrap();
     let mut first = [0; 1024];
     assert!(within("the first answers", socket.read(&mut first)).await.unwrap() > 0);
@@ -150,14 +135,7 @@ async fn posts_that_wait_on_one_stream_are_not_read_before_there_is_room() {
     let limits = json!({"limits": {"message_bytes": "4MiB"}});
     let broker = listening().config(limits).backend("default", "b", stdio().spec()).start().await;
     let mut stream = TcpStream::connect(broker.http_address()).await.unwrap();
-    stream.write_all(b"GET /sse HTTP/1.1\r\nhost: localhost\r\naccept: text/event-stream\r\n\r\n").await.unwrap();
-    let mut head = String::new();
-    while !head.contains("session=") || !head.ends_with('\n') {
-        let mut piece = [0; 1024];
-        let count = within("the endpoint", stream.read(&mut piece)).await.unwrap();
-        head.push_str(str::from_utf8(&piece[..count]).unwrap());
-    }
-    let path = head.split("data: ").nth(1).unwrap().lines().next().unwrap().to_owned();
+    let path = sse_endpoint(&mut stream).await;
     let body = format!("{}{}", initialize_body("2025-11-25"), " ".repeat(1 << 20));
     let body = &body[..1 << 20];
     let mut posts = Vec::new();

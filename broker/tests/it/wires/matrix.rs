@@ -2,67 +2,110 @@
 //!
 //! The table in `docs/transports.md` is written from the same one.
 
-use std::any::Any;
+use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 use testkit::{
-    Authority, BrokerBuilder, DuplexClient, FakeBackend, PipeBackend, QuicPeer, Reply, TestBroker, duplex::Wire, quic_streams::StreamsMode,
+    Authority, BrokerBuilder, DuplexClient, FakeBackend, PipeBackend, QuicPeer, Reply, StdioScript, TestBroker, duplex::Wire,
+    quic_streams::StreamsMode,
 };
+use tokio::net::TcpStream;
 
 use super::{answering, everything, features, listening};
 use crate::stdio as script;
 
 /// How clients come, with what a reader of the documentation calls it.
-const FRONTS: [(&str, &str); 6] = [
+pub(super) const FRONTS: [(&str, &str); 7] = [
     ("http", "Streamable HTTP"),
     ("sse", "HTTP+SSE (2024-11-05)"),
     ("websocket", "WebSocket"),
     ("tcp", "TCP"),
     ("tls", "TCP with TLS"),
-    ("quic", "QUIC"),
+    ("quic", "QUIC, all on the control stream"),
+    ("quic_streams", "QUIC, a stream for each request"),
 ];
 /// Where backends are.
-const BACKS: [&str; 7] = ["stdio", "http", "tcp", "tls", "websocket", "quic", "quic_streams"];
+pub(super) const BACKS: [&str; 7] = ["stdio", "http", "tcp", "tls", "websocket", "quic", "quic_streams"];
 
 /// What is kept for as long as a client lives.
-struct Client {
-    client: DuplexClient,
-    _peer: Option<QuicPeer>,
+pub(super) struct Client {
+    pub(super) client: DuplexClient,
+    pub(super) peer: Option<QuicPeer>,
 }
 
-async fn client(front: &str, broker: &TestBroker, authority: &Authority) -> Client {
-    let builder = answering(broker.duplex());
-    let (client, peer) = match front {
-        "http" => (builder.over(Wire::streamable_http(broker.http_address(), "/mcp")), None),
-        "sse" => (builder.over(Wire::legacy(broker.http_address(), "/sse", &[]).await.unwrap()), None),
-        "websocket" => (builder.websocket(broker.http_address(), "/ws", &[]).await.unwrap().0, None),
-        "tcp" => (builder.tcp(broker.tcp_address()).await, None),
-        "tls" => (builder.over(Wire::lines(authority.connect(broker.tcp_address().port(), None, &["mcp"]).await.unwrap())), None),
-        "quic" => {
-            let peer = QuicPeer::connect(broker.quic_address(), authority, None, "mcp").await.unwrap();
-            (builder.over(peer.control().await), Some(peer))
+/// Where a client connects to.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Doors {
+    pub(super) http: SocketAddr,
+    pub(super) tcp: SocketAddr,
+    pub(super) quic: SocketAddr,
+}
+
+impl Doors {
+    pub(super) fn of(broker: &TestBroker) -> Self {
+        Self { http: broker.http_address(), tcp: broker.tcp_address(), quic: broker.quic_address() }
+    }
+}
+
+/// A new connection on which nothing was said yet.
+pub(super) async fn wire(front: &str, doors: Doors, authority: &Authority) -> (Wire, Option<QuicPeer>) {
+    let wire = match front {
+        "http" => Wire::streamable_http(doors.http, "/mcp"),
+        "sse" => Wire::legacy(doors.http, "/sse", &[]).await.unwrap(),
+        "websocket" => Wire::websocket(socket(doors.http).await, &doors.http.to_string(), "/ws", &[]).await.unwrap().0,
+        "tcp" => Wire::lines(socket(doors.tcp).await),
+        "tls" => Wire::lines(authority.connect(doors.tcp.port(), None, &["mcp"]).await.unwrap()),
+        "quic" | "quic_streams" => {
+            let peer = QuicPeer::connect(doors.quic, authority, None, "mcp").await.unwrap();
+            let wire = if front == "quic" { peer.control().await } else { peer.streams().await };
+            return (wire, Some(peer));
         }
         other => panic!("no front {other}"),
     };
-    Client { client: client.connected(everything()).await, _peer: peer }
+    (wire, None)
 }
 
-/// The admin API's body, and what is kept for as long as the backend lives.
-async fn backend(back: &str, authority: &Authority) -> (Value, Box<dyn Any>) {
-    let backend = match back {
-        "stdio" => return (script().spec(), Box::new(())),
-        "http" => {
-            let backend = scripted_over_http().await;
-            return (backend.spec(), Box::new(backend));
+pub(super) async fn socket(address: SocketAddr) -> TcpStream {
+    let socket = TcpStream::connect(address).await.unwrap();
+    socket.set_nodelay(true).unwrap();
+    socket
+}
+
+pub(super) async fn client(front: &str, broker: &TestBroker, doors: Doors, authority: &Authority) -> Client {
+    let (wire, peer) = wire(front, doors, authority).await;
+    Client { client: answering(broker.duplex()).over(wire).connected(everything()).await, peer }
+}
+
+/// A backend, for as long as it lives.
+pub(super) enum Behind {
+    Child(StdioScript),
+    Http(FakeBackend),
+    Socket(PipeBackend),
+}
+
+impl Behind {
+    pub(super) async fn new(back: &str, script: StdioScript, authority: &Authority) -> Self {
+        let tls = || authority.server("backend").server_config();
+        Self::Socket(match back {
+            "stdio" => return Self::Child(script),
+            "http" => return Self::Http(scripted_over_http().await),
+            "tcp" => PipeBackend::tcp(&script).await,
+            "tls" => PipeBackend::tls(&script, tls()).await,
+            "websocket" => PipeBackend::websocket(&script).await,
+            "quic" => PipeBackend::quic(&script, tls()).await,
+            "quic_streams" => PipeBackend::quic_streams(&script, tls(), StreamsMode::default()).await,
+            other => panic!("no back {other}"),
+        })
+    }
+
+    /// The admin API's body.
+    pub(super) fn spec(&self) -> Value {
+        match self {
+            Self::Child(script) => script.spec(),
+            Self::Http(backend) => backend.spec(),
+            Self::Socket(backend) => backend.spec(),
         }
-        "tcp" => PipeBackend::tcp(&script()).await,
-        "tls" => PipeBackend::tls(&script(), authority.server("backend").server_config()).await,
-        "websocket" => PipeBackend::websocket(&script()).await,
-        "quic" => PipeBackend::quic(&script(), authority.server("backend").server_config()).await,
-        "quic_streams" => PipeBackend::quic_streams(&script(), authority.server("backend").server_config(), StreamsMode::default()).await,
-        other => panic!("no back {other}"),
-    };
-    (backend.spec(), Box::new(backend))
+    }
 }
 
 /// What the features need of the scripted backend, over Streamable HTTP.
@@ -106,7 +149,7 @@ async fn scripted_over_http() -> FakeBackend {
     backend
 }
 
-fn listening_everywhere(authority: &Authority) -> BrokerBuilder {
+pub(super) fn listening_everywhere(authority: &Authority) -> BrokerBuilder {
     let server = authority.server("server");
     let tls = json!({"cert_file": server.cert, "key_file": server.key});
     listening().config(json!({"listen": {"quic": "127.0.0.1:0"}, "tls": tls})).env("SSL_CERT_FILE", authority.ca().to_str().unwrap())
@@ -114,12 +157,18 @@ fn listening_everywhere(authority: &Authority) -> BrokerBuilder {
 
 async fn passes(back: &str) {
     let authority = Authority::new();
-    let (spec, _backend) = backend(back, &authority).await;
-    let broker = listening_everywhere(&authority).backend("default", "b", spec).start().await;
+    let backend = Behind::new(back, script(), &authority).await;
+    let broker = listening_everywhere(&authority).backend("default", "b", backend.spec()).start().await;
     for (front, _) in FRONTS {
         println!("{front} in front of {back}");
-        let client = client(front, &broker, &authority).await;
+        let client = client(front, &broker, Doors::of(&broker), &authority).await;
         features::every_one(&client.client).await;
+        assert_eq!(broker.admin().sessions("default").await.len(), 1);
+        if front == "sse" {
+            client.client.break_off(); // its stream is its session
+        }
+        drop(client);
+        broker.admin().wait_sessions("default", 0).await;
     }
 }
 

@@ -5,26 +5,45 @@ mod backend_tcp;
 mod backend_tls;
 mod backend_websocket;
 mod bounds;
+mod conduct;
 mod faults;
 mod features;
+mod json_suite;
 mod legacy;
 mod losses;
 mod matrix;
 mod meta;
 mod passed_on;
 mod quic;
+mod quic_readers;
 mod tcp;
 mod tls;
 mod websocket;
 
 use serde_json::{Value, json};
-use testkit::{BrokerBuilder, PipeBackend, TestBroker, duplex::DuplexBuilder};
+use testkit::{BrokerBuilder, PipeBackend, TestBroker, duplex::DuplexBuilder, within};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
 
 use crate::{builder, stdio};
 
 /// One process that listens on TCP too.
 fn listening() -> BrokerBuilder {
     builder().alone().config(json!({"listen": {"tcp": "127.0.0.1:0"}}))
+}
+
+/// Opens a stream of HTTP+SSE, and says where its messages are to be posted.
+async fn sse_endpoint(stream: &mut TcpStream) -> String {
+    stream.write_all(b"GET /sse HTTP/1.1\r\nhost: localhost\r\naccept: text/event-stream\r\n\r\n").await.unwrap();
+    let mut head = String::new();
+    while !head.contains("session=") || !head.ends_with('\n') {
+        let mut piece = [0; 1024];
+        let count = within("the endpoint", stream.read(&mut piece)).await.unwrap();
+        head.push_str(str::from_utf8(&piece[..count]).unwrap());
+    }
+    head.split("data: ").nth(1).unwrap().lines().next().unwrap().to_owned()
 }
 
 /// With the scripted backend as `b`, as a child process.

@@ -64,7 +64,7 @@ async fn every_listener_speaks_tls_and_goes_on_without() {
     features::large_messages(&client).await;
     // Without TLS as before; the broker's log says so.
     broker.connected(json!({})).await.call("b__echo", json!({})).await;
-    assert!(broker.log().contains("tls.require_https is false"));
+    broker.logged("tls.require_https is false").await;
 }
 
 #[tokio::test]
@@ -263,10 +263,7 @@ async fn a_revoked_certificate_is_refused_and_what_came_by_it_ends() {
     // A list that can not be read changes nothing.
     std::fs::write(&lists, "nobody").unwrap();
     broker.signal(Signal::HUP);
-    eventually("the refusal in the log", || async {
-        broker.log().contains("the configuration is not reloaded").then_some(()).ok_or_else(|| broker.log())
-    })
-    .await;
+    broker.logged("the configuration is not reloaded").await;
     refused(&eve).await;
     std::fs::write(&lists, authority.revocation_list(&[2, 3])).unwrap();
     broker.signal(Signal::HUP);
@@ -314,10 +311,7 @@ async fn certificates_are_read_anew_and_nobody_is_disconnected() {
     // files that can not be used change nothing.
     std::fs::write(&first.key, "no key").unwrap();
     broker.signal(Signal::HUP);
-    eventually("the refusal in the log", || async {
-        broker.log().contains("the configuration is not reloaded").then_some(()).ok_or_else(|| broker.log())
-    })
-    .await;
+    broker.logged("the configuration is not reloaded").await;
     assert_eq!(served().await, before);
     let second = authority.server("second");
     // O-01: one that does not fit its key, and one that is half written.
@@ -351,7 +345,7 @@ async fn certificates_are_read_anew_and_nobody_is_disconnected() {
 #[tokio::test]
 async fn a_development_certificate_is_warned_of() {
     let broker = listening().config(json!({"tls": {"self_signed": true}})).start().await;
-    assert!(broker.log().contains("a certificate that nobody can verify"), "{}", broker.log());
+    broker.logged("a certificate that nobody can verify").await;
     let error = Authority::new().connect(broker.http_address().port(), None, &[]).await.unwrap_err().to_string();
     assert!(error.contains("certificate"), "{error}");
 }

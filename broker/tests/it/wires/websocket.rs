@@ -1,7 +1,7 @@
 //! The WebSocket endpoints: who is let in, framing, and sessions that are gone on with.
 
 use serde_json::{Value, json};
-use testkit::{DuplexClient, TestBroker, eventually, eventually_within, within};
+use testkit::{DuplexClient, FaultProxy, TestBroker, Way, eventually, eventually_within, within};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -297,7 +297,7 @@ async fn a_session_outlives_the_broker_s_process() {
 
 #[tokio::test]
 async fn w_07_a_client_that_says_nothing_at_all_is_disconnected() {
-    let timeouts = json!({"timeouts": {"websocket_ping": "100ms", "websocket_idle": "300ms"}});
+    let timeouts = json!({"timeouts": {"websocket_ping": "100ms", "websocket_idle": "2s"}});
     let broker = builder().alone().config(timeouts).backend("default", "b", stdio().spec()).start().await;
     // This one answers pings, though it asks for nothing.
     let (quiet, _) = opened(&broker, json!({})).await;
@@ -311,6 +311,29 @@ async fn w_07_a_client_that_says_nothing_at_all_is_disconnected() {
     within("the end", deaf.read_to_end(&mut all)).await.unwrap();
     assert!(all.windows(2).any(|bytes| bytes == 1008_u16.to_be_bytes()), "{all:?}");
     quiet.result("ping", json!({})).await;
+}
+
+#[tokio::test]
+async fn w_07_a_client_of_which_nothing_arrives_any_more_is_cut_and_its_session_kept() {
+    let timeouts = json!({"timeouts": {"websocket_ping": "200ms", "websocket_idle": "3s"}});
+    let broker = builder().alone().config(timeouts).backend("default", "b", stdio().spec()).start().await;
+    let network = FaultProxy::start(broker.http_address()).await;
+    let (client, _) = broker.duplex().websocket(network.address(), "/ws", &[]).await.unwrap();
+    let answer = client.initialize(json!({}), json!({})).await;
+    let id = answer["result"]["_meta"]["dev.mcp-broker/session"].as_str().unwrap().to_owned();
+    client.result("ping", json!({})).await;
+    // Half-open: neither an end nor an answer to a ping gets through.
+    for way in [Way::Up, Way::Down] {
+        network.hole(way, true);
+    }
+    eventually("the cut", || async {
+        let sessions = broker.admin().sessions("default").await;
+        if sessions[0]["streams"] == 0 { Ok(()) } else { Err(sessions) }
+    })
+    .await;
+    let headers = [("mcp-session-id", id.as_str())];
+    let (again, _) = broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.unwrap();
+    assert_eq!(text_of(&again.call("b__echo", json!({})).await), "{}");
 }
 
 #[tokio::test]

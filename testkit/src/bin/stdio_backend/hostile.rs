@@ -1,9 +1,10 @@
 //! Tools that are not listed: what a hostile backend says, and what a child that wants too much gets.
 //!
-//! `say` writes lines of the test's own, `drip` does so a byte at a time, `repeat` without measure; `state` tells what this
-//! process was given, `hog`, `open` and `fork` take as much as they are asked to.
+//! `say` writes lines of the test's own, `drip` does so a byte at a time, `repeat` without measure, `sized` is
+//! an answer of so many bytes, `mute` ends standard output and goes on reading; `state` tells what this process was given, `hog`,
+//! `open` and `fork` take as much as they are asked to.
 
-use std::{collections::BTreeMap, fs, io::Write, process::Command, time::Duration};
+use std::{collections::BTreeMap, fs, io::Write, os::unix::process::CommandExt, process::Command, time::Duration};
 
 use serde_json::{Value, json};
 
@@ -33,6 +34,18 @@ pub(super) async fn call(name: &str, arguments: &Value, id: &Value, token: &Valu
             for _ in 0..count() {
                 write(unit.as_bytes());
             }
+            None
+        }
+        "sized" => {
+            let with = |text: &str| format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"content":[{{"type":"text","text":"{text}"}}]}}}}"#);
+            let bytes = arguments["bytes"].as_u64().unwrap_or(0) as usize;
+            tokio::time::sleep(Duration::from_millis(arguments["pause_ms"].as_u64().unwrap_or(0))).await;
+            write(format!("{}\n", with(&"x".repeat(bytes.saturating_sub(with("").len())))).as_bytes());
+            None
+        }
+        "mute" => {
+            // It goes on as another program, which hears everything and says nothing.
+            let _only_if_there_is_no_shell = Command::new("sh").args(["-c", "exec >&-; exec cat > /dev/null"]).exec();
             None
         }
         "drip" => {

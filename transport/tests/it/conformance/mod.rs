@@ -70,6 +70,7 @@ macro_rules! conformance {
 }
 
 // Where one direction can end without the other.
+conformance!(stdio, a_direction_that_ends_leaves_the_other);
 conformance!(tcp, a_direction_that_ends_leaves_the_other);
 conformance!(tls, a_direction_that_ends_leaves_the_other);
 conformance!(websocket);

@@ -15,18 +15,20 @@ use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpStream, unix::pipe},
     sync::oneshot,
 };
 use transport::{
-    ClientAuth, ClientTls, EgressPolicy, FrameSink, FrameSource, ListenerKind, StallGuard,
+    Child, ChildLimits, ChildSpec, ClientAuth, ClientTls, EgressPolicy, FrameSink, FrameSource, LineReader, LineWriter, ListenerKind,
+    StallGuard,
     quic::{self, QuicClient, QuicConnection, QuicListener, QuicSink, QuicSource, RequestStream},
+    spawn,
     tcp::{self, ReadHalf, Stream, WriteHalf},
     websocket::{self, ConnectOptions, WsSink, WsSource},
 };
 
 use super::{End, Setup};
-use crate::{DEADLINE, certificates::Authority, soon};
+use crate::{DEADLINE, certificates::Authority, soon, until};
 
 pub(crate) fn egress() -> EgressPolicy {
     EgressPolicy { loopback: true, ..EgressPolicy::default() }
@@ -86,6 +88,35 @@ pub(crate) async fn tls_streams(setup: Setup, kind: ListenerKind) -> (Stream, St
     let accepting = async { server.accept(listener.accept().await.unwrap().0, kind, DEADLINE).await };
     let (accepted, connected) = tokio::join!(accepting, tcp::connect(&address, &egress, Some(&client), DEADLINE));
     (accepted.unwrap(), connected.unwrap())
+}
+
+/// The child passes on what it reads, both ways; `$1` is a folder with a pipe for each, `$2` how it copies.
+const PASSES_ON: &str = "exec 3>\"$1/out\" 4<\"$1/in\"; echo ready; $2 <&4 3>&- & exec $2 >&3 3>&- 4<&-";
+
+/// The pipes of a child process, and what is at their other ends.
+pub(super) async fn stdio(setup: Setup) -> (End<impl FrameSource, impl FrameSink>, End<impl FrameSource, impl FrameSink>) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    assert!(std::process::Command::new("mkfifo").args([path("in"), path("out")]).status().unwrap().success());
+    let copies = setup.slice_bytes.map_or("cat".to_owned(), |bytes| format!("dd bs={bytes} status=none"));
+    let args = ["-c", PASSES_ON, "sh", folder.path().to_str().unwrap(), &copies].map(str::to_owned).to_vec();
+    let from_child = pipe::OpenOptions::new().open_receiver(path("out")).unwrap();
+    let limits = ChildLimits { line_bytes_max: setup.frame_bytes_max, ..ChildLimits::default() };
+    let Child { mut reader, writer, process } = spawn(&ChildSpec { args, ..ChildSpec::new("sh") }, &limits).unwrap();
+    let mut to_child = None;
+    until("the child opens its side", || {
+        to_child = pipe::OpenOptions::new().open_sender(path("in")).ok();
+        to_child.is_some()
+    })
+    .await;
+    assert_eq!(soon("a word", reader.next()).await.unwrap().unwrap(), "ready");
+    // It lives as long as the test.
+    tokio::spawn(async move {
+        let _kept = process;
+        std::future::pending::<()>().await;
+    });
+    let far = (LineReader::new(from_child, setup.frame_bytes_max), LineWriter::new(to_child.unwrap()));
+    (End::new((reader, writer)), End::new(far))
 }
 
 pub(super) async fn tcp(setup: Setup) -> (End<impl FrameSource, impl FrameSink>, End<impl FrameSource, impl FrameSink>) {

@@ -12,7 +12,7 @@ use super::HttpWire;
 use crate::{
     actors::{
         backend::Backend,
-        link::{Link, connection::Connection},
+        link::{Era, Link, connection::Connection},
         session::record::BackendSession,
         sync,
     },
@@ -36,9 +36,7 @@ pub(super) async fn resume(link: &Arc<Link>, url: &str, wire: &HttpWire, connect
 }
 
 async fn agreement(backend: &Backend, session: &BackendSession) -> Option<Arc<InitializeAnswer>> {
-    if backend.lists.load().is_none() {
-        backend.settled(FIRST_CATALOG_WAIT).await;
-    }
+    backend.settled_for(Era::Legacy, FIRST_CATALOG_WAIT).await;
     let server = backend.lists.load_full()?.server.clone();
     (server.version == session.version).then_some(server)
 }

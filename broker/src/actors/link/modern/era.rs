@@ -1,9 +1,16 @@
 //! In which eras of MCP a backend can be spoken to, as far as it is known: asked once, remembered until the backend
 //! contradicts.
 //!
-//! A backend that speaks both is spoken to as its client speaks: what need not be translated is not.
+//! A backend that speaks both is spoken to as its client speaks: what need not be translated is not. Whether one of
+//! 2026-07-28 knows sessions too is asked when the first client with a session is there, and not before: it gets nothing that
+//! its revision does not have for the sake of nobody.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::{
+    sync::atomic::{AtomicBool, AtomicU8, Ordering},
+    time::Duration,
+};
+
+use tokio::sync::{Notify, watch};
 
 use crate::config::spec::ProtocolChoice;
 
@@ -42,11 +49,29 @@ impl Speaks {
 }
 
 /// What is known of one backend.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct EraMemory {
     known: AtomicU8,
     /// The backend ended when it was asked: it is tried once more, in the other way.
     died_of_asking: AtomicBool,
+    /// There is, or was, a client with a session.
+    sessions_wanted: AtomicBool,
+    /// For the catalog, which asks.
+    ask_for_sessions: Notify,
+    /// Nothing more is to be found out for clients with sessions, or nobody could find it out.
+    settled: watch::Sender<bool>,
+}
+
+impl Default for EraMemory {
+    fn default() -> Self {
+        Self {
+            known: AtomicU8::new(0),
+            died_of_asking: AtomicBool::new(false),
+            sessions_wanted: AtomicBool::new(false),
+            ask_for_sessions: Notify::new(),
+            settled: watch::Sender::new(true),
+        }
+    }
 }
 
 impl EraMemory {
@@ -76,6 +101,38 @@ impl EraMemory {
     /// It is asked again at the next opportunity.
     pub fn forget(&self) {
         self.known.store(0, Ordering::Relaxed);
+    }
+
+    /// A client with a session is here.
+    pub fn want_sessions(&self) {
+        if !self.sessions_wanted() && !self.sessions_wanted.swap(true, Ordering::Relaxed) {
+            self.ask_for_sessions.notify_one();
+        }
+    }
+
+    pub fn sessions_wanted(&self) -> bool {
+        self.sessions_wanted.load(Ordering::Relaxed)
+    }
+
+    /// A backend that is spoken to in the form of 2026-07-28 may know sessions too.
+    pub fn may_know_sessions(&self, choice: ProtocolChoice) -> bool {
+        choice == ProtocolChoice::Auto && self.known() != Some(Speaks::Modern)
+    }
+
+    /// Resolves, once, when the first client with a session is here.
+    pub async fn asked_for_sessions(&self) {
+        self.ask_for_sessions.notified().await;
+    }
+
+    /// The lists in force were fetched in the era that clients with sessions get them in, or can not be fetched now.
+    pub fn set_settled(&self, settled: bool) {
+        self.settled.send_replace(settled);
+    }
+
+    /// Waits, within reason, until it is.
+    pub async fn settled(&self, within: Duration) {
+        let mut settled = self.settled.subscribe();
+        let _in_time = tokio::time::timeout(within, settled.wait_for(|settled| *settled)).await;
     }
 
     /// Servers there are that end when they are told what they do not know. This is what is left.

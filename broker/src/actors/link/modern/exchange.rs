@@ -4,7 +4,7 @@
 //!
 //! Invariant: the answer is one that a client of an earlier revision understands, whatever came in between.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use protocol::{
@@ -56,8 +56,13 @@ pub(in crate::actors::link) async fn exchange(
     let mut refreshed = false;
     loop {
         let request = prepare(connection, link, &outgoing, &round);
-        outgoing.asker.sent_as(Carried { link: link.clone(), connection: connection.clone(), wire_id: request.wire_id });
-        let answer = requests::send(connection, link, request).await?;
+        let at = if rounds == 0 { outgoing.sent_at } else { Instant::now() };
+        outgoing.asker.sent_as(Carried { link: link.clone(), connection: connection.clone(), wire_id: request.wire_id }, at);
+        let answer = requests::send(connection, link, request).await;
+        if !outgoing.asker.is_task() {
+            link.backend.answered_in(at.elapsed());
+        }
+        let answer = answer?;
         if answer.kind == Kind::Error {
             match legacy::error_code(&answer) {
                 Some(HEADER_MISMATCH) if !refreshed => {

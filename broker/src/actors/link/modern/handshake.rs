@@ -2,8 +2,8 @@
 //!
 //! A backend is asked `server/discover` first. Its result, or an error that only 2026-07-28 has, makes it modern; anything
 //! else, and silence, makes it legacy: then the session is opened by `initialize`. No single code decides. A modern one is
-//! asked to `initialize` too, once, where the clients of the link speak the older form. What was found is remembered for the
-//! backend's other connections.
+//! asked to `initialize` too, once, where the clients of the link speak the older form; for the catalog's link, once there is
+//! such a client. What was found is remembered for the backend's other connections.
 
 use std::{pin::pin, sync::Arc};
 
@@ -47,7 +47,7 @@ pub(in crate::actors::link) async fn agree(connection: &Arc<Connection>, link: &
             Verdict::Legacy => Err(Failure::Protocol("the backend does not speak 2026-07-28, as it is configured to".to_owned())),
             Verdict::Neither(why) => Err(Failure::Protocol(why)),
         },
-        (ProtocolChoice::Auto, Some(known)) if known.to(link.wants) == Some(Era::Legacy) => match connection.initialize(link).await {
+        (ProtocolChoice::Auto, Some(known)) if known.to(link.wants()) == Some(Era::Legacy) => match connection.initialize(link).await {
             // It may have been replaced by one that knows no sessions any more.
             Err(Failure::Protocol(why)) => {
                 memory.forget();
@@ -83,7 +83,7 @@ async fn find_out(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<(), 
 /// revisions of the form they were asked in. A client that speaks the older form is better served without a translation.
 async fn as_its_client_speaks(connection: &Arc<Connection>, link: &Arc<Link>, found: &Discovered) -> Result<(), Failure> {
     let memory = &link.backend.era;
-    if link.wants == Era::Modern || memory.known() == Some(Speaks::Modern) {
+    if link.wants() == Era::Modern || memory.known() == Some(Speaks::Modern) {
         return becomes_modern(connection, link, found);
     }
     match tokio::time::timeout(ERA_SILENCE_MAX, connection.initialize(link)).await {

@@ -19,10 +19,7 @@ use crate::{
     },
     limits::TASKS_LEFT_ALONE_MAX,
     metrics::Metrics,
-    rules::{
-        catalog::{Endpoint, ToolTraits},
-        tasks::Details,
-    },
+    rules::{catalog::ToolTraits, endpoint::Endpoint, tasks::Details},
 };
 
 struct Alone {

@@ -1,0 +1,57 @@
+//! A load of calls to `echo`, as the load tester carries it out.
+
+use std::time::Duration;
+
+use loadtest::{
+    era::Era,
+    mix::{Mix, Operation},
+    profile::{Loop, Profile},
+    run::Load,
+    schedule::{Phase, Schedule},
+    wire::Site,
+};
+use transport::tls::ClientTlsFiles;
+
+/// To whom it goes.
+#[derive(Debug, Clone, Default)]
+pub struct To {
+    pub target: String,
+    pub keys: Vec<String>,
+    /// Whose processor time is counted.
+    pub pids: Vec<u32>,
+}
+
+/// What it is like.
+#[derive(Debug, Clone, Copy)]
+pub struct Calls {
+    pub connections: usize,
+    /// On each of them.
+    pub in_flight: usize,
+    /// Of each call.
+    pub bytes: usize,
+    /// Calls begin at this rate, whatever became of those before. `None`: each when the one before it is answered.
+    pub per_second: Option<f64>,
+    pub era: Era,
+}
+
+impl Calls {
+    /// A quarter of the time more, before anything is measured.
+    pub fn over(self, to: To, time: Duration) -> anyhow::Result<Load> {
+        let warm_up = time / 4;
+        let rate = self.per_second.unwrap_or_default();
+        let profile = Profile {
+            kind: if self.per_second.is_some() { Loop::Open } else { Loop::Closed },
+            era: self.era,
+            sessions: self.connections,
+            in_flight: self.in_flight,
+            schedule: Schedule::new(vec![Phase { time: time + warm_up, from: rate, to: rate }]),
+            warm_up,
+            timeout: Duration::from_secs(30),
+            mix: Mix::new(vec![(Operation::Call { tool: "echo".to_owned(), bytes: vec![self.bytes] }, 1)]),
+            refused_max: 0.0,
+            listen: false,
+        };
+        let site = Site::new(to.target.parse()?, &ClientTlsFiles::default(), profile.timeout)?.speaking(self.era);
+        Ok(Load { site, profile, keys: to.keys, pids: to.pids })
+    }
+}

@@ -1,0 +1,391 @@
+//! What a broker does about its clients is the same on every wire in front: messages in order, an exact limit, pieces of any
+//! size, clients that have nothing more to say, clients that do not read, connections that break. [`behind`] says the same of
+//! backends; the wires themselves are held to it by a suite of the `transport` crate, over each of them and in both directions.
+
+mod behind;
+mod half_closed;
+
+use std::net::SocketAddr;
+
+use quinn::{ConnectionError, SendStream};
+use serde_json::json;
+use testkit::{Authority, FakeBackend, FaultProxy, Gate, QuicPeer, Reply, TestBroker, Way, within};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, BufReader},
+    net::TcpStream,
+};
+
+use super::{
+    features,
+    matrix::{Client, Doors, FRONTS, client, listening_everywhere},
+    sse_endpoint,
+};
+use crate::{initialize_body, raw_http, request, slow_clients::asking_for_much, text_of};
+
+const LIMIT: usize = 256 << 10;
+const ANSWER_BYTES: usize = 200_000;
+/// Answers that are more than the buffers of sockets, of a proxy and the outbox hold together.
+const ANSWERS: u64 = 60;
+/// Over QUIC the broker has no more on its way than its client takes.
+const ANSWERS_OF_QUIC: u64 = 12;
+/// The same of words that nobody waits for.
+const FLOOD: usize = 100;
+const IN_ORDER: usize = 300;
+/// Messages that come in one piece.
+const TOGETHER: u64 = 50;
+
+/// What is the same for all clients of one wire.
+struct Ground {
+    front: &'static str,
+    broker: TestBroker,
+    authority: Authority,
+    backend: FakeBackend,
+    gate: Gate,
+    /// For the calls of those who have nothing more to say.
+    held: Gate,
+}
+
+impl Ground {
+    async fn new(front: &'static str) -> Self {
+        let authority = Authority::new();
+        let backend = FakeBackend::echo().await;
+        backend.capabilities(json!({"tools": {}, "logging": {}}));
+        backend.on("logging/setLevel", |_| async { Reply::Result(json!({})) });
+        backend.tool("count", |call| async move {
+            for n in 0..IN_ORDER {
+                call.notify("notifications/message", json!({"level": "info", "data": n})).await;
+            }
+            Reply::text("done")
+        });
+        let gate = Gate::new();
+        let passing = gate.clone();
+        backend.tool("large", move |_| {
+            let gate = passing.clone();
+            async move {
+                gate.passed().await;
+                Reply::text(&"x".repeat(ANSWER_BYTES))
+            }
+        });
+        backend.tool("hang", |_| async { Reply::Hang });
+        let held = Gate::new();
+        let passing = held.clone();
+        backend.tool("held", move |_| {
+            let gate = passing.clone();
+            async move {
+                gate.passed().await;
+                Reply::text("held no longer")
+            }
+        });
+        backend.tool("flood", |call| async move {
+            for _ in 0..FLOOD {
+                call.notify("notifications/message", json!({"level": "info", "data": "x".repeat(ANSWER_BYTES)})).await;
+            }
+            Reply::text("flooded")
+        });
+        let limits = json!({
+            "limits": {"message_bytes": LIMIT, "outbox_bytes": "1MiB"},
+            "events": {"stream_bytes": "1MiB"},
+        });
+        let broker = listening_everywhere(&authority).config(limits).backend("default", "b", backend.spec()).start().await;
+        Self { front, broker, authority, backend, gate, held }
+    }
+
+    /// Large answers come once all are asked for: who is not read from meanwhile is asked for no more.
+    async fn answer_all(&self, calls: u64) {
+        self.backend.wait_count("all calls", calls as usize, |seen| seen.calls("large")).await;
+        self.gate.open();
+    }
+
+    async fn client(&self) -> Client {
+        client(self.front, &self.broker, Doors::of(&self.broker), &self.authority).await
+    }
+
+    /// Through a proxy, over wires that have connections of TCP.
+    async fn through_a_proxy(&self) -> Option<(FaultProxy, Client)> {
+        let mut doors = Doors::of(&self.broker);
+        let door = match self.front {
+            "quic" | "quic_streams" => return None,
+            "tcp" | "tls" => &mut doors.tcp,
+            _ => &mut doors.http,
+        };
+        let proxy = FaultProxy::start(*door).await;
+        *door = proxy.address();
+        let client = client(self.front, &self.broker, doors, &self.authority).await;
+        Some((proxy, client))
+    }
+
+    /// Whether a connection that breaks is the end of its session.
+    fn ends_with_connection(&self) -> bool {
+        !["http", "websocket"].contains(&self.front)
+    }
+
+    /// In good order; so many sessions are left. That of a WebSocket whose connection broke waits for its client.
+    async fn leave(&self, client: Client, left: usize) {
+        if self.front == "sse" {
+            client.client.break_off(); // its stream is its session
+        }
+        drop(client);
+        self.broker.admin().wait_sessions("default", left).await;
+    }
+
+    async fn sessions(&self) -> usize {
+        self.broker.admin().sessions("default").await.len()
+    }
+}
+
+async fn messages_come_in_order(ground: &Ground) {
+    let before = ground.sessions().await;
+    let client = ground.client().await;
+    client.client.result("logging/setLevel", json!({"level": "debug"})).await;
+    assert_eq!(text_of(&client.client.call("b__count", json!({})).await), "done");
+    for n in 0..IN_ORDER {
+        assert_eq!(client.client.notification("notifications/message").await["params"]["data"], n);
+    }
+    ground.leave(client, before).await;
+}
+
+/// A call of so many bytes.
+fn call_of(id: u64, bytes: usize) -> String {
+    let with = |text: &str| request(id, "tools/call", json!({"name": "b__echo", "arguments": {"text": text}}));
+    with(&"x".repeat(bytes - with("").len()))
+}
+
+async fn the_limit_is_exact(ground: &Ground) {
+    let (before, seen) = (ground.sessions().await, ground.backend.count(|seen| seen.calls("echo")));
+    let client = ground.client().await;
+    client.client.send(call_of(9_000, LIMIT)).await;
+    // The answer is an echo, and so above the limit of what a backend may say: the request was not.
+    let answer = client.client.said("an answer", |said| said["id"] == 9_000).await;
+    assert_ne!(answer["error"]["data"]["kind"], "message_too_large", "{answer}");
+    assert_eq!(ground.backend.count(|seen| seen.calls("echo")), seen + 1);
+    client.client.send(call_of(9_001, LIMIT + 1)).await;
+    match ground.front {
+        // A POST is answered by its own response, which this client does not read.
+        "sse" => posts_over_the_limit_are_refused(ground).await,
+        "websocket" => assert!(client.client.ended().await.starts_with("1009 ")),
+        _ => drop(client.client.said("a refusal", |said| said["error"]["data"]["kind"] == "message_too_large").await),
+    }
+    let other = ground.client().await;
+    other.client.call("b__echo", json!({})).await;
+    // Over HTTP+SSE there was one more of the right size.
+    let right = 2 + usize::from(ground.front == "sse");
+    assert_eq!(ground.backend.count(|seen| seen.calls("echo")), seen + right, "what is too large goes nowhere");
+    if ground.front == "sse" {
+        client.client.break_off();
+    }
+    drop(client);
+    ground.leave(other, before + usize::from(ground.front == "websocket")).await;
+}
+
+/// To the address a stream of HTTP+SSE has named.
+async fn posted(address: SocketAddr, path: &str, message: &str) -> String {
+    let head = format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nconnection: close\r\n");
+    raw_http(address, format!("{head}content-length: {}\r\n\r\n{message}", message.len()).as_bytes()).await
+}
+
+async fn posts_over_the_limit_are_refused(ground: &Ground) {
+    let address = ground.broker.http_address();
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let path = sse_endpoint(&mut stream).await;
+    for message in opening() {
+        assert!(posted(address, &path, &message).await.contains(" 202 "));
+    }
+    let refused = posted(address, &path, &call_of(9_002, LIMIT + 1)).await;
+    assert!(refused.starts_with("HTTP/1.1 413 ") && refused.contains("message_too_large"), "{refused}");
+    // The stream goes on.
+    assert!(posted(address, &path, &call_of(9_003, LIMIT)).await.contains(" 202 "));
+    let mut said = String::new();
+    while !said.contains("\"id\":9003") {
+        let mut piece = [0; 1024];
+        let count = within("the answer", stream.read(&mut piece)).await.unwrap();
+        assert!(count > 0, "the stream ended: {said}");
+        said.push_str(&String::from_utf8_lossy(&piece[..count]));
+    }
+    assert!(!said.contains("9002"), "{said}");
+}
+
+/// What a client says before anything else.
+fn opening() -> [String; 2] {
+    [initialize_body("2025-11-25"), json!({"jsonrpc": "2.0", "method": "notifications/initialized"}).to_string()]
+}
+
+async fn pieces_of_any_size_are_no_different(ground: &Ground) {
+    let before = ground.sessions().await;
+    let text = "x".repeat(500);
+    let client = match ground.through_a_proxy().await {
+        Some((proxy, client)) => {
+            for way in [Way::Up, Way::Down] {
+                proxy.slice(way, true);
+            }
+            assert!(text_of(&client.client.call("b__echo", json!({"text": text})).await).contains(&text));
+            proxy.heal();
+            features::many_calls(&client.client).await;
+            all_in_one_piece(ground.front, &client).await;
+            return ground.leave(client, before).await;
+        }
+        None => ground.client().await,
+    };
+    byte_by_byte(ground, &text).await;
+    all_in_one_piece(ground.front, &client).await;
+    ground.leave(client, before).await;
+}
+
+/// Many messages at once, where a wire can carry them so: of HTTP see `http_18_pipelined_requests_are_answered_in_order`.
+async fn all_in_one_piece(front: &str, client: &Client) {
+    if ["http", "sse"].contains(&front) {
+        return;
+    }
+    let echo = |id: u64| request(id, "tools/call", json!({"name": "b__echo", "arguments": {"n": id}}));
+    let ids = 20_000..20_000 + TOGETHER;
+    client.client.send(ids.clone().map(echo).collect::<Vec<_>>().join("\n")).await;
+    for id in ids {
+        let answer = client.client.said("an answer", |said| said["id"] == id).await;
+        assert_eq!(text_of(&answer["result"]), json!({"n": id}).to_string());
+    }
+}
+
+/// A session over QUIC whose messages come a byte at a time: on its control stream, or each on a stream of its own.
+async fn byte_by_byte(ground: &Ground, text: &str) {
+    let peer = QuicPeer::connect(ground.broker.quic_address(), &ground.authority, None, "mcp").await.unwrap();
+    let (mut control, reader) = peer.connection.open_bi().await.unwrap();
+    let mut lines = BufReader::new(reader).lines();
+    for message in opening() {
+        dripped(&mut control, &message).await;
+    }
+    let opened = within("a session", lines.next_line()).await.unwrap().unwrap();
+    assert!(opened.contains("protocolVersion"), "{opened}");
+    let call = request(2, "tools/call", json!({"name": "b__echo", "arguments": {"text": text}}));
+    let answer = if ground.front == "quic" {
+        dripped(&mut control, &call).await;
+        within("an answer", lines.next_line()).await.unwrap().unwrap()
+    } else {
+        let (mut writer, reader) = peer.connection.open_bi().await.unwrap();
+        dripped(&mut writer, &call).await;
+        writer.finish().unwrap();
+        json!(QuicPeer::lines(reader).await).to_string()
+    };
+    assert!(answer.contains(text), "{answer}");
+}
+
+async fn dripped(writer: &mut SendStream, message: &str) {
+    for byte in message.bytes().chain([b'\n']) {
+        writer.write_all(&[byte]).await.unwrap();
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn who_does_not_read_is_cut(ground: &Ground) {
+    let (before, cut) = (ground.sessions().await, [("scope", "outbox_bytes")]);
+    let other = ground.client().await;
+    match ground.front {
+        // Of each answer what nobody waits for is left out, and the rest waits for its client: 30 s, as
+        // `h_23_answers_that_are_not_taken_wait_for_a_while_and_then_end_the_connection` sees.
+        "http" => {
+            let (proxy, client) = ground.through_a_proxy().await.unwrap();
+            client.client.result("logging/setLevel", json!({"level": "debug"})).await;
+            proxy.hold(Way::Down, true);
+            let call = client.client.begin_call("b__flood", json!({})).await;
+            let left_out = [("kind", "slow_client")];
+            ground.broker.admin().wait_metric("mcp_dropped_notifications_total", &left_out, |count| count > 0.0).await;
+            other.client.call("b__echo", json!({})).await;
+            proxy.heal();
+            assert_eq!(text_of(&call.result().await), "flooded");
+            ground.leave(client, before + 1).await;
+        }
+        "quic" | "quic_streams" => {
+            let peer = QuicPeer::connect_narrowly(ground.broker.quic_address(), &ground.authority, 4096).await;
+            let (mut writer, _reader) = peer.connection.open_bi().await.unwrap();
+            writer.write_all(asking_for_much(ANSWERS_OF_QUIC, "b__large", &json!({})).as_bytes()).await.unwrap();
+            ground.answer_all(ANSWERS_OF_QUIC).await;
+            ground.broker.admin().wait_metric("mcp_rate_limited_total", &cut, |count| count == 1.0).await;
+            let ended = within("the end", peer.connection.closed()).await;
+            // A client that was held up until the broker has forgotten the connection hears that last.
+            let is_told = matches!(&ended, ConnectionError::ApplicationClosed(closed) if closed.error_code == 7_u32.into());
+            assert!(is_told || ended == ConnectionError::Reset, "{ended}");
+        }
+        "sse" => {
+            let _stream = unread_stream(ground.broker.http_address()).await;
+            ground.answer_all(ANSWERS).await;
+            ground.broker.admin().wait_metric("mcp_rate_limited_total", &cut, |count| count == 1.0).await;
+        }
+        _ => {
+            let (proxy, client) = ground.through_a_proxy().await.unwrap();
+            proxy.hold(Way::Down, true);
+            for _ in 0..ANSWERS {
+                client.client.begin_call("b__large", json!({})).await;
+            }
+            ground.answer_all(ANSWERS).await;
+            ground.broker.admin().wait_metric("mcp_rate_limited_total", &cut, |count| count == 1.0).await;
+            client.client.break_off();
+        }
+    }
+    other.client.call("b__echo", json!({})).await;
+    ground.leave(other, before + usize::from(ground.front == "websocket")).await;
+}
+
+/// A stream of HTTP+SSE that is not read from its second event on, and whose client asks for much.
+async fn unread_stream(address: SocketAddr) -> TcpStream {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    socket2::SockRef::from(&stream).set_recv_buffer_size(4096).unwrap();
+    let path = sse_endpoint(&mut stream).await;
+    for message in asking_for_much(ANSWERS, "b__large", &json!({})).lines() {
+        let answer = posted(address, &path, message).await;
+        assert!(answer.contains(" 202 "), "{answer}");
+    }
+    stream
+}
+
+async fn a_connection_that_breaks_ends_what_it_carried(ground: &Ground) {
+    let before = ground.sessions().await;
+    // Over TCP alone an orderly end would leave half of it open.
+    let (proxy, client) = match ground.through_a_proxy().await {
+        Some((proxy, client)) => (Some(proxy), client),
+        None => (None, ground.client().await),
+    };
+    let (calls, cancelled) = (ground.backend.count(|seen| seen.calls("hang")), cancellations(&ground.backend));
+    let _hanging = client.client.begin_call("b__hang", json!({})).await;
+    ground.backend.wait_count("the call", calls + 1, |seen| seen.calls("hang")).await;
+    match (&proxy, &client.peer) {
+        (Some(proxy), _) => proxy.reset(),
+        (None, Some(peer)) => peer.close(1),
+        (None, None) => unreachable!("a wire has one or the other"),
+    }
+    if ground.ends_with_connection() {
+        ground.backend.wait_count("its cancellation", cancelled + 1, |seen| seen.is("notifications/cancelled")).await;
+        ground.broker.admin().wait_sessions("default", before).await;
+    } else {
+        let other = ground.client().await;
+        other.client.call("b__echo", json!({})).await;
+        assert_eq!((ground.sessions().await, cancellations(&ground.backend)), (before + 2, cancelled));
+    }
+}
+
+fn cancellations(backend: &FakeBackend) -> usize {
+    backend.count(|seen| seen.is("notifications/cancelled"))
+}
+
+async fn conducts(front: &'static str) {
+    let ground = Ground::new(front).await;
+    messages_come_in_order(&ground).await;
+    the_limit_is_exact(&ground).await;
+    pieces_of_any_size_are_no_different(&ground).await;
+    half_closed::who_has_nothing_more_to_say_gets_what_it_asked_for(&ground).await;
+    who_does_not_read_is_cut(&ground).await;
+    a_connection_that_breaks_ends_what_it_carried(&ground).await;
+}
+
+macro_rules! over_each_front {
+    ($($name:ident),*) => {
+        $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $name() {
+            conducts(stringify!($name)).await;
+        })*
+
+        #[test]
+        fn every_front_is_tried() {
+            assert_eq!(FRONTS.map(|(front, _)| front).as_slice(), [$(stringify!($name)),*].as_slice());
+        }
+    };
+}
+
+over_each_front!(http, sse, websocket, tcp, tls, quic, quic_streams);

@@ -1,0 +1,247 @@
+//! What a broker does about backends is the same on every wire behind: messages in order, an exact limit, pieces of any size,
+//! backends that have nothing more to say, that do not read, whose connections break.
+
+use std::path::PathBuf;
+
+use futures_util::future::join_all;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use testkit::{Authority, DuplexClient, FaultProxy, Reply, TestBroker, Way, duplex::DuplexCall, eventually, within};
+
+use super::IN_ORDER;
+use crate::{
+    kind, stdio as script, text_of,
+    wires::{
+        answering, everything,
+        matrix::{BACKS, Behind, listening_everywhere},
+    },
+};
+
+const LIMIT: usize = 256 << 10;
+/// Calls of that many bytes are more than pipes and streams hold on the way to a backend.
+const LARGE_CALLS: usize = 30;
+const LARGE_BYTES: usize = 200_000;
+
+/// What is the same for all of a backend's conduct. Beside it there is `other`, a child of its own.
+struct Ground {
+    back: &'static str,
+    broker: TestBroker,
+    backend: Behind,
+    /// On wires that have connections of TCP.
+    proxy: Option<FaultProxy>,
+    record: PathBuf,
+    _folder: tempfile::TempDir,
+}
+
+impl Ground {
+    async fn new(back: &'static str) -> Self {
+        let (authority, folder) = (Authority::new(), tempfile::tempdir().unwrap());
+        let record = folder.path().join("record");
+        let backend = Behind::new(back, script().record(&record), &authority).await;
+        let (mut spec, mut proxy) = (backend.spec(), None);
+        if let Behind::Http(backend) = &backend {
+            backend.tool("count", |call| async move {
+                for n in 0..IN_ORDER {
+                    call.notify("notifications/message", json!({"level": "info", "data": n})).await;
+                }
+                Reply::text("done")
+            });
+            backend.tool("sized", |call| async move { Reply::Message(sized(call.arguments()["bytes"].as_u64().unwrap(), call.id())) });
+            backend.tool("mute", |_| async { Reply::End });
+            backend.tool("pid", |_| async { Reply::text("none") });
+        }
+        let address = match &backend {
+            Behind::Http(backend) => Some(backend.address()),
+            Behind::Socket(backend) if !back.starts_with("quic") => Some(backend.address()),
+            Behind::Socket(_) | Behind::Child(_) => None,
+        };
+        if let Some(address) = address {
+            let between = FaultProxy::start(address).await;
+            spec = serde_json::from_str(&spec.to_string().replace(&address.to_string(), &between.address().to_string())).unwrap();
+            proxy = Some(between);
+        }
+        let limits = json!({"limits": {"message_bytes": LIMIT}});
+        let broker = listening_everywhere(&authority)
+            .config(limits)
+            .backend("default", "b", spec)
+            .backend("default", "other", script().spec())
+            .start()
+            .await;
+        Self { back, broker, backend, proxy, record, _folder: folder }
+    }
+
+    /// Of one backend, under its own names, listed or not.
+    async fn client(&self, backend: &str) -> DuplexClient {
+        let client = answering(self.broker.duplex()).tcp(self.broker.tcp_address()).await;
+        client.connected_with(everything(), json!({"dev.mcp-broker/backend": backend})).await
+    }
+
+    /// How many calls of this tool the backend has got.
+    fn calls(&self, tool: &str) -> usize {
+        match &self.backend {
+            Behind::Http(backend) => backend.count(|seen| seen.calls(tool)),
+            _ => std::fs::read_to_string(&self.record).unwrap_or_default().matches(&format!("\"name\":\"{tool}\"")).count(),
+        }
+    }
+
+    async fn has_got(&self, tool: &str, count: usize) {
+        eventually("the call at the backend", || async {
+            let calls = self.calls(tool);
+            if calls == count { Ok(()) } else { Err(calls) }
+        })
+        .await;
+    }
+}
+
+/// An answer of so many bytes.
+fn sized(bytes: u64, id: &Value) -> String {
+    let with = |text: &str| format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"content":[{{"type":"text","text":"{text}"}}]}}}}"#);
+    with(&"x".repeat(bytes as usize - with("").len()))
+}
+
+async fn serves(client: &DuplexClient) {
+    eventually("a backend that serves", || async {
+        let answer = client.request("tools/call", json!({"name": "echo", "arguments": {"fine": true}})).await;
+        if answer["result"].is_object() { Ok(()) } else { Err(answer) }
+    })
+    .await;
+}
+
+async fn messages_come_in_order(ground: &Ground, client: &DuplexClient) {
+    client.result("logging/setLevel", json!({"level": "debug"})).await;
+    match &ground.backend {
+        Behind::Http(_) => drop(client.call("count", json!({})).await),
+        _ => {
+            let word = |n| json!({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": n}}).to_string();
+            let answer = r#"{"jsonrpc":"2.0","id":@ID@,"result":{"content":[{"type":"text","text":"done"}]}}"#;
+            let lines: Vec<String> = (0..IN_ORDER).map(word).chain([answer.to_owned()]).collect();
+            assert_eq!(text_of(&client.call("say", json!({"lines": lines})).await), "done");
+        }
+    }
+    for n in 0..IN_ORDER {
+        assert_eq!(client.notification("notifications/message").await["params"]["data"], n);
+    }
+}
+
+async fn the_limit_is_exact(client: &DuplexClient) {
+    let fits = client.call("sized", json!({"bytes": LIMIT})).await;
+    assert!(text_of(&fits).len() > LIMIT - 200);
+    let over = client.request("tools/call", json!({"name": "sized", "arguments": {"bytes": LIMIT + 1}})).await;
+    // Where one connection carries everything, nobody knows whose answer it was.
+    assert!(["result_too_large", "outcome_unknown"].contains(&kind(&over["error"])), "{over}");
+    serves(client).await;
+}
+
+async fn pieces_of_any_size_are_no_different(ground: &Ground, client: &DuplexClient) {
+    let text = "x".repeat(500);
+    match &ground.proxy {
+        Some(proxy) => {
+            for way in [Way::Up, Way::Down] {
+                proxy.slice(way, true);
+            }
+            assert!(text_of(&client.call("echo", json!({"text": text})).await).contains(&text));
+            proxy.heal();
+        }
+        None => {
+            let line = format!(r#"{{"jsonrpc":"2.0","id":@ID@,"result":{{"content":[{{"type":"text","text":"{text}"}}]}}}}"#);
+            assert_eq!(text_of(&client.call("drip", json!({"line": line, "bytes": 7})).await), text);
+        }
+    }
+    let calls: Vec<DuplexCall> = join_all((0..100).map(|n| client.begin_call("echo", json!({"n": n})))).await;
+    for (n, result) in join_all(calls.into_iter().map(DuplexCall::result)).await.iter().enumerate() {
+        assert_eq!(text_of(result), json!({"n": n}).to_string());
+    }
+}
+
+/// It ends its half and would listen on: nobody knows what became of the call, which is not sent again, and the next goes
+/// over another connection.
+async fn who_has_nothing_more_to_say_is_left(ground: &Ground, client: &DuplexClient) {
+    let open = || if let Behind::Socket(backend) = &ground.backend { backend.open() } else { 0 };
+    let before = open();
+    let answer = client.request("tools/call", json!({"name": "mute", "arguments": {}})).await;
+    assert_eq!(kind(&answer["error"]), "outcome_unknown", "{answer}");
+    serves(client).await;
+    assert_eq!(ground.calls("mute"), 1);
+    // The broker has ended its own half.
+    eventually("the end of the old connection", || async {
+        let now = open();
+        if now <= before { Ok(()) } else { Err(now) }
+    })
+    .await;
+}
+
+/// What is asked of it waits, costs nobody else anything, and nothing of it is lost.
+async fn who_does_not_read_is_waited_for(ground: &Ground, client: &DuplexClient, other: &DuplexClient) {
+    let stopped = match &ground.backend {
+        Behind::Http(_) => None,
+        _ => Some(Pid::from_raw(text_of(&client.call("pid", json!({})).await).parse().unwrap()).unwrap()),
+    };
+    match (&stopped, &ground.proxy) {
+        (Some(pid), _) => kill_process(*pid, Signal::STOP).unwrap(),
+        (None, Some(proxy)) => proxy.hold(Way::Up, true),
+        (None, None) => unreachable!("an HTTP backend is behind a proxy"),
+    }
+    // The answers are small: who hears all this has enough to do.
+    let (text, before) = ("x".repeat(LARGE_BYTES), ground.calls("pid"));
+    let calls: Vec<DuplexCall> = join_all((0..LARGE_CALLS).map(|_| client.begin_call("pid", json!({"text": text})))).await;
+    for _ in 0..20 {
+        other.call("echo", json!({})).await;
+    }
+    client.result("ping", json!({})).await;
+    match (&stopped, &ground.proxy) {
+        (Some(pid), _) => kill_process(*pid, Signal::CONT).unwrap(),
+        (None, proxy) => proxy.as_ref().unwrap().heal(),
+    }
+    ground.has_got("pid", before + LARGE_CALLS).await;
+    let answers = join_all(calls.into_iter().map(DuplexCall::result)).await;
+    assert!(answers.iter().all(|answer| !text_of(answer).is_empty()));
+}
+
+/// As above, whatever it had begun to say.
+async fn a_connection_that_breaks_costs_the_calls_on_it(ground: &Ground, client: &DuplexClient) {
+    let pid = match &ground.backend {
+        Behind::Child(_) => Some(text_of(&client.call("pid", json!({})).await).parse().unwrap()),
+        _ => None,
+    };
+    let before = ground.calls("hang");
+    let call = client.begin_call("hang", json!({})).await;
+    ground.has_got("hang", before + 1).await;
+    match (&ground.backend, &ground.proxy) {
+        (_, Some(proxy)) => proxy.reset(),
+        (Behind::Socket(backend), None) => backend.cut(),
+        _ => kill_process(Pid::from_raw(pid.unwrap()).unwrap(), Signal::KILL).unwrap(),
+    }
+    let answer = within("the answer", call.response()).await;
+    assert_eq!(kind(&answer["error"]), "outcome_unknown", "{answer}");
+    serves(client).await;
+    assert_eq!(ground.calls("hang"), before + 1);
+}
+
+async fn conducts(back: &'static str) {
+    let ground = Ground::new(back).await;
+    let (client, other) = (ground.client("b").await, ground.client("other").await);
+    println!("{} behind", ground.back);
+    messages_come_in_order(&ground, &client).await;
+    the_limit_is_exact(&client).await;
+    pieces_of_any_size_are_no_different(&ground, &client).await;
+    who_has_nothing_more_to_say_is_left(&ground, &client).await;
+    who_does_not_read_is_waited_for(&ground, &client, &other).await;
+    a_connection_that_breaks_costs_the_calls_on_it(&ground, &client).await;
+    other.call("echo", json!({})).await;
+}
+
+macro_rules! over_each_back {
+    ($($name:ident),*) => {
+        $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $name() {
+            conducts(stringify!($name)).await;
+        })*
+
+        #[test]
+        fn every_back_is_tried() {
+            assert_eq!(BACKS.as_slice(), [$(stringify!($name)),*].as_slice());
+        }
+    };
+}
+
+over_each_back!(stdio, http, tcp, tls, websocket, quic, quic_streams);

@@ -1,0 +1,55 @@
+//! What is no JSON, over wires whose connection goes on after it (J-01, W-06).
+
+use serde_json::{Value, json};
+use testkit::{Authority, FakeBackend};
+
+use super::matrix::{Doors, FRONTS, client, listening_everywhere};
+use crate::bad_input::suite;
+
+/// Where many messages follow one another on one connection.
+const WIRES: [&str; 4] = ["websocket", "tcp", "tls", "quic"];
+
+/// A call that has this text among its arguments.
+fn call_with(id: &str, text: &str) -> String {
+    format!(r#"{{"jsonrpc":"2.0","id":{},"method":"tools/call","params":{{"name":"b__echo","arguments":{{"x":{text}}}}}}}"#, json!(id))
+}
+
+fn is_error(said: &Value) -> bool {
+    said["id"].is_null() && [json!(-32700), json!(-32600)].contains(&said["error"]["code"])
+}
+
+#[tokio::test]
+async fn j_01_w_06_no_n_file_ends_a_connection_or_reaches_a_backend() {
+    assert!(WIRES.iter().all(|wire| FRONTS.iter().any(|(front, _)| front == wire)));
+    let (authority, backend) = (Authority::new(), FakeBackend::echo().await);
+    let broker = listening_everywhere(&authority).backend("default", "b", backend.spec()).start().await;
+    let mut carried_out = 0;
+    for wire in WIRES {
+        let client = client(wire, &broker, Doors::of(&broker), &authority).await.client;
+        for (name, content) in suite("n_") {
+            // What is no text is refused by the wire itself: `w_04_text_that_is_not_utf_8`, `j_03_invalid_utf8_is_a_parse_error`.
+            let Ok(text) = String::from_utf8(content) else { continue };
+            // A line feed is the end of a message, and blanks are none.
+            if text.trim().is_empty() || text.contains('\n') {
+                continue;
+            }
+            for message in [call_with(&name, &text), text] {
+                client.send(message).await;
+                client.said(&format!("{wire}: an error for {name}"), is_error).await;
+            }
+        }
+        for (name, content) in suite("i_") {
+            let Ok(text) = String::from_utf8(content) else { continue };
+            client.send(call_with(&name, &text)).await;
+            let either = |said: &Value| said["id"] == name.as_str() || is_error(said);
+            let said = client.said(&format!("{wire}: what comes of {name}"), either).await;
+            carried_out += usize::from(said["result"].is_object());
+        }
+        client.result("ping", json!({})).await;
+    }
+    let seen = backend.seen_of("tools/call");
+    assert_eq!(seen.len(), carried_out);
+    for seen in seen {
+        assert!(serde_json::from_slice::<Value>(&seen.body).is_ok(), "a backend got {:?}", seen.body);
+    }
+}

@@ -1,0 +1,108 @@
+//! Clients of QUIC that do not read what comes on the stream of a request: what they hold up, and what they are told.
+
+use serde_json::{Value, json};
+use testkit::{Authority, DuplexClient, FakeBackend, Gate, QuicPeer, Reply, TestBroker, eventually, judge::Revision, within};
+
+use crate::{builder, kind, modern::meta};
+
+/// What a client here takes of each stream before it reads.
+const NARROW: u32 = 4 * 1024;
+const LARGE: usize = 100_000;
+/// What a stream that nobody reads is reset with (docs/transports.md).
+const TOO_SLOW: u32 = 7;
+
+async fn started(backend: &FakeBackend, limits: Value) -> (TestBroker, Authority) {
+    let authority = Authority::new();
+    let server = authority.server("server");
+    let config = json!({
+        "listen": {"quic": "127.0.0.1:0"}, "limits": limits, "tls": {"cert_file": server.cert, "key_file": server.key},
+    });
+    (builder().alone().config(config).backend("default", "b", backend.spec()).start().await, authority)
+}
+
+/// A connection whose requests stand alone.
+async fn standing_alone(broker: &TestBroker, peer: &QuicPeer) -> DuplexClient {
+    let client = broker.duplex().speaking(Revision::V2026_07_28).over(peer.control().await);
+    client.result("tools/list", json!({"_meta": meta(json!({}))})).await;
+    client
+}
+
+fn call(id: u64, tool: &str, mut meta: Value) -> Value {
+    meta["progressToken"] = json!(id);
+    json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": tool, "arguments": {}, "_meta": meta}})
+}
+
+async fn say_much(call: &testkit::BackendCall, progress: usize) {
+    let params = json!({"progressToken": call.progress_token(), "progress": progress, "message": "x".repeat(LARGE)});
+    call.notify("notifications/progress", params).await;
+}
+
+#[tokio::test]
+async fn a_call_whose_client_reads_slowly_gives_up_its_place_when_it_is_over() {
+    let gate = Gate::new();
+    let at_gate = gate.clone();
+    let backend = FakeBackend::echo().await;
+    backend.tool("talk", move |call| {
+        let gate = at_gate.clone();
+        async move {
+            say_much(&call, 1).await;
+            gate.passed().await;
+            Reply::text("done")
+        }
+    });
+    let (broker, authority) = started(&backend, json!({"calls_in_flight_per_tenant": 1})).await;
+    let peer = QuicPeer::connect_narrowly(broker.quic_address(), &authority, NARROW).await;
+    let client = standing_alone(&broker, &peer).await;
+    let (_writer, mut reader) = peer.request(&call(1, "b__talk", meta(json!({})))).await;
+    within("the first byte", reader.read_exact(&mut [0])).await.unwrap();
+    let other = || client.request("tools/call", json!({"name": "b__echo", "arguments": {}, "_meta": meta(json!({}))}));
+    assert_eq!(kind(&other().await["error"]), "too_many_calls", "the one place is taken");
+    gate.open();
+    eventually("the place to be free", || async {
+        let answer = other().await;
+        if answer["result"].is_object() { Ok(()) } else { Err(answer) }
+    })
+    .await;
+    // And its client gets all of it, when it reads.
+    let rest = within("the rest", reader.read_to_end(4 * LARGE)).await.unwrap();
+    assert!(rest.len() > LARGE && String::from_utf8_lossy(&rest).contains("\"done\""));
+}
+
+#[tokio::test]
+async fn f_19_a_stream_that_is_not_read_is_reset_with_its_code_when_others_need_the_room() {
+    let gates = [Gate::new(), Gate::new()];
+    let at_gates = gates.clone();
+    let backend = FakeBackend::echo().await;
+    backend.tool("flood", move |call| {
+        let gate = at_gates[usize::from(call.arguments()["alone"] == true)].clone();
+        async move {
+            say_much(&call, 1).await;
+            gate.passed().await;
+            for progress in 2..60 {
+                say_much(&call, progress).await;
+            }
+            Reply::Hang
+        }
+    });
+    let (broker, authority) = started(&backend, json!({"outbox_bytes_total": "2MiB"})).await;
+    let peers = [
+        QuicPeer::connect_narrowly(broker.quic_address(), &authority, NARROW).await,
+        QuicPeer::connect_narrowly(broker.quic_address(), &authority, NARROW).await,
+    ];
+    let with_session = broker.duplex().over(peers[0].control().await).connected(json!({})).await;
+    let alone = standing_alone(&broker, &peers[1]).await;
+    for (n, meta) in [(0, json!({})), (1, meta(json!({})))] {
+        let mut call = call(100, "b__flood", meta);
+        call["params"]["arguments"]["alone"] = json!(n == 1);
+        let (_writer, mut reader) = peers[n].request(&call).await;
+        within("the first byte", reader.read_exact(&mut [0])).await.unwrap();
+        gates[n].open();
+        assert_eq!(within("a reset", reader.received_reset()).await.unwrap(), Some(TOO_SLOW.into()));
+        backend.wait_count("its cancellation", n + 1, |seen| seen.is("notifications/cancelled")).await;
+        let so_far = (n + 1) as f64;
+        broker.admin().wait_metric("mcp_rate_limited_total", &[("scope", "outbox_bytes")], |count| count == so_far).await;
+    }
+    broker.admin().wait_metric("mcp_outbox_bytes", &[], |bytes| bytes == 0.0).await;
+    with_session.call("b__echo", json!({})).await;
+    alone.result("tools/call", json!({"name": "b__echo", "arguments": {}, "_meta": meta(json!({}))})).await;
+}

@@ -1,0 +1,358 @@
+//! A cursor over JSON text that checks what it passes over.
+//!
+//! Used by `scan` for every message and by `Document`. One pass: what is read is read on the way, everything else is passed
+//! over, and both are held to RFC 8259 and to the limits. What is wrong ends the walk: the cursor stands at the end from then on,
+//! and [`Walker::finish`] says why. Nothing recurses, however deep the text is nested.
+
+use std::borrow::Cow;
+
+use super::{JsonError, Limits, Span, VALUES_MAX, ValueKind, strings, unquote};
+
+/// A member's key, which was passed: it has both its quotes and its escapes are whole.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Key<'a> {
+    text: &'a [u8],
+    span: Span,
+    /// What it says is not what stands there.
+    has_escapes: bool,
+}
+
+impl<'a> Key<'a> {
+    /// Where it is, quotes included.
+    pub(crate) fn span(self) -> Span {
+        self.span
+    }
+
+    /// Without quotes and with escapes resolved: who only compares needs no text.
+    pub(crate) fn bytes(self) -> Cow<'a, [u8]> {
+        if self.has_escapes {
+            return Cow::Owned(self.text().into_owned().into_bytes());
+        }
+        let raw = self.span.of(self.text);
+        Cow::Borrowed(&raw[1..raw.len() - 1])
+    }
+
+    /// The same as text.
+    pub(crate) fn text(self) -> Cow<'a, str> {
+        // It was passed: a string that does not decode can not get here.
+        unquote(self.span.of(self.text)).unwrap_or_default()
+    }
+}
+
+/// Stands on the first byte of a value, or inside an object or array before its next member or element.
+#[derive(Clone, Copy)]
+pub(crate) struct Walker<'a> {
+    text: &'a [u8],
+    at: usize,
+    /// Levels that may still be entered.
+    levels_left: usize,
+    /// Members and elements that may still come after a comma.
+    values_left: usize,
+    /// Behind the bracket that was passed last.
+    end: usize,
+    /// Nothing of the object or array it is in was passed yet.
+    is_first: bool,
+    broken: Option<JsonError>,
+    levels_max: usize,
+}
+
+impl<'a> Walker<'a> {
+    /// On the outermost value of a text in UTF-8.
+    pub(super) fn new(text: &'a [u8], limits: &Limits) -> Self {
+        let (levels_max, values_left) = (limits.depth_max, VALUES_MAX - 1);
+        let (is_first, broken) = (false, None);
+        let mut walker = Self { text, at: 0, levels_left: levels_max, values_left, end: 0, is_first, broken, levels_max };
+        walker.pass_blank();
+        walker
+    }
+
+    pub(super) fn text(&self) -> &'a [u8] {
+        self.text
+    }
+
+    /// Whether all of the text was passed over, and nothing was wrong with it.
+    pub(super) fn finish(mut self) -> Result<(), JsonError> {
+        self.pass_blank();
+        match self.broken {
+            Some(error) => Err(error),
+            None if self.at < self.text.len() => Err(JsonError::Malformed),
+            None => Ok(()),
+        }
+    }
+
+    /// Index of the byte under the cursor.
+    pub(crate) fn start(&self) -> u32 {
+        self.at as u32
+    }
+
+    /// What the value under the cursor is, told by how it begins.
+    pub(crate) fn kind(&self) -> ValueKind {
+        match self.byte() {
+            b'{' => ValueKind::Object,
+            b'[' => ValueKind::Array,
+            b'"' => ValueKind::String,
+            b't' | b'f' => ValueKind::Bool,
+            b'n' => ValueKind::Null,
+            _ => ValueKind::Number,
+        }
+    }
+
+    /// Passes over the value under the cursor and returns where it was.
+    pub(crate) fn skip(&mut self) -> Span {
+        let start = self.at;
+        let passed = self.pass_value();
+        self.note(passed);
+        self.span_from(start)
+    }
+
+    /// Steps into the object or array under the cursor.
+    pub(crate) fn enter(&mut self) {
+        match self.levels_left.checked_sub(1) {
+            Some(left) => (self.levels_left, self.at, self.is_first) = (left, self.at + 1, true),
+            None => self.note(Err(self.too_deep())),
+        }
+    }
+
+    /// Moves to the next member's value and returns its key. `None` once the object is left.
+    pub(crate) fn next_key(&mut self) -> Option<Key<'a>> {
+        if !self.next_in(b'}') {
+            return None;
+        }
+        self.take_key().map_err(|error| self.note(Err(error))).ok()
+    }
+
+    /// Moves to the next element of the array the cursor is in. False once the array is left.
+    pub(crate) fn next_item(&mut self) -> bool {
+        self.next_in(b']')
+    }
+
+    /// Index after the bracket that was passed last.
+    pub(crate) fn end(&self) -> u32 {
+        self.end as u32
+    }
+
+    fn next_in(&mut self, close: u8) -> bool {
+        self.pass_blank();
+        let is_first = std::mem::replace(&mut self.is_first, false);
+        if self.byte() == close {
+            (self.at, self.end, self.levels_left) = (self.at + 1, self.at + 1, self.levels_left + 1);
+            return false;
+        }
+        if !is_first {
+            let passed = self.pass_comma();
+            self.note(passed);
+        }
+        self.broken.is_none()
+    }
+
+    fn note(&mut self, passed: Result<(), JsonError>) {
+        if let Err(error) = passed {
+            self.broken.get_or_insert(error);
+            self.at = self.text.len();
+            self.end = self.at;
+        }
+    }
+
+    fn too_deep(&self) -> JsonError {
+        JsonError::TooDeep { max: self.levels_max }
+    }
+
+    fn span_from(&self, start: usize) -> Span {
+        Span { start: start as u32, end: self.at as u32 }
+    }
+
+    /// The byte under the cursor; at the end of the text one that nothing begins with.
+    #[inline]
+    fn byte(&self) -> u8 {
+        self.text.get(self.at).copied().unwrap_or(0)
+    }
+
+    #[inline]
+    fn pass_blank(&mut self) {
+        while matches!(self.byte(), b' ' | b'\t' | b'\n' | b'\r') {
+            self.at += 1;
+        }
+    }
+
+    fn pass_value(&mut self) -> Result<(), JsonError> {
+        let mut around = Nesting::default();
+        loop {
+            match self.byte() {
+                b'"' => drop(self.pass_string()?),
+                b'{' => {
+                    if !self.opens(&mut around, b'}')? {
+                        around.push(true);
+                        self.pass_key()?;
+                        continue;
+                    }
+                }
+                b'[' => {
+                    if !self.opens(&mut around, b']')? {
+                        around.push(false);
+                        continue;
+                    }
+                }
+                b't' => self.pass_word(b"true")?,
+                b'f' => self.pass_word(b"false")?,
+                b'n' => self.pass_word(b"null")?,
+                _ => self.pass_number()?,
+            }
+            if !self.goes_on(&mut around)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Behind an opening bracket. True: it is closed at once.
+    fn opens(&mut self, around: &mut Nesting, close: u8) -> Result<bool, JsonError> {
+        if around.depth >= self.levels_left {
+            return Err(self.too_deep());
+        }
+        self.at += 1;
+        self.pass_blank();
+        let is_empty = self.byte() == close;
+        self.at += usize::from(is_empty);
+        Ok(is_empty)
+    }
+
+    /// Behind a value: on to the next one. False where the outermost one has ended.
+    fn goes_on(&mut self, around: &mut Nesting) -> Result<bool, JsonError> {
+        while let Some(in_object) = around.innermost() {
+            self.pass_blank();
+            match self.byte() {
+                b',' => {
+                    self.pass_comma()?;
+                    if in_object {
+                        self.pass_key()?;
+                    }
+                    return Ok(true);
+                }
+                b'}' if in_object => {}
+                b']' if !in_object => {}
+                _ => return Err(JsonError::Malformed),
+            }
+            self.at += 1;
+            around.pop();
+        }
+        Ok(false)
+    }
+
+    fn pass_comma(&mut self) -> Result<(), JsonError> {
+        if self.byte() != b',' {
+            return Err(JsonError::Malformed);
+        }
+        self.values_left = self.values_left.checked_sub(1).ok_or(JsonError::TooManyValues { max: VALUES_MAX })?;
+        self.at += 1;
+        self.pass_blank();
+        Ok(())
+    }
+
+    fn take_key(&mut self) -> Result<Key<'a>, JsonError> {
+        let start = self.at;
+        let has_escapes = self.pass_string()?;
+        let span = self.span_from(start);
+        self.pass_colon()?;
+        Ok(Key { text: self.text, span, has_escapes })
+    }
+
+    fn pass_key(&mut self) -> Result<(), JsonError> {
+        self.pass_string()?;
+        self.pass_colon()
+    }
+
+    fn pass_colon(&mut self) -> Result<(), JsonError> {
+        self.pass_blank();
+        if self.byte() != b':' {
+            return Err(JsonError::Malformed);
+        }
+        self.at += 1;
+        self.pass_blank();
+        Ok(())
+    }
+
+    /// Whether it has escapes.
+    #[inline]
+    fn pass_string(&mut self) -> Result<bool, JsonError> {
+        if self.byte() != b'"' {
+            return Err(JsonError::Malformed);
+        }
+        let end = strings::end(self.text, self.at + 1).ok_or(JsonError::Malformed)?;
+        self.at = end.at;
+        Ok(end.has_escapes)
+    }
+
+    fn pass_word(&mut self, word: &[u8]) -> Result<(), JsonError> {
+        if !self.text[self.at..].starts_with(word) {
+            return Err(JsonError::Malformed);
+        }
+        self.at += word.len();
+        Ok(())
+    }
+
+    /// RFC 8259, 6. Of any precision; but what is beyond every 64-bit float is refused, as nearly all readers do: one that is
+    /// passed over here has to be readable wherever it goes.
+    fn pass_number(&mut self) -> Result<(), JsonError> {
+        let start = self.at;
+        self.at += usize::from(self.byte() == b'-');
+        match self.byte() {
+            b'0' => self.at += 1,
+            _ => self.pass_digits()?,
+        }
+        if self.byte() == b'.' {
+            self.at += 1;
+            self.pass_digits()?;
+        }
+        if matches!(self.byte(), b'e' | b'E') {
+            self.at += 1;
+            self.at += usize::from(matches!(self.byte(), b'+' | b'-'));
+            self.pass_digits()?;
+            return self.finite_from(start);
+        }
+        if self.at - start > f64::MAX_10_EXP as usize { self.finite_from(start) } else { Ok(()) }
+    }
+
+    fn finite_from(&self, start: usize) -> Result<(), JsonError> {
+        let text = std::str::from_utf8(&self.text[start..self.at]).unwrap_or_default();
+        if text.parse().is_ok_and(f64::is_finite) { Ok(()) } else { Err(JsonError::Malformed) }
+    }
+
+    /// One at least.
+    fn pass_digits(&mut self) -> Result<(), JsonError> {
+        let begin = self.at;
+        while self.byte().is_ascii_digit() {
+            self.at += 1;
+        }
+        if self.at == begin { Err(JsonError::Malformed) } else { Ok(()) }
+    }
+}
+
+/// Which of the objects and arrays around a place are objects, a bit each. Nearly always there is room for them in one word.
+#[derive(Default)]
+struct Nesting {
+    depth: usize,
+    /// The innermost 64; the lowest bit is the innermost.
+    bits: u64,
+    outer: Vec<u64>,
+}
+
+impl Nesting {
+    fn push(&mut self, is_object: bool) {
+        if self.depth > 0 && self.depth.is_multiple_of(64) {
+            self.outer.push(self.bits);
+        }
+        self.bits = self.bits << 1 | u64::from(is_object);
+        self.depth += 1;
+    }
+
+    fn pop(&mut self) {
+        self.depth -= 1;
+        self.bits >>= 1;
+        if self.depth.is_multiple_of(64) {
+            self.bits = self.outer.pop().unwrap_or_default();
+        }
+    }
+
+    fn innermost(&self) -> Option<bool> {
+        (self.depth > 0).then_some(self.bits & 1 == 1)
+    }
+}
