@@ -1,5 +1,5 @@
 //! The collector of traces as a program: `otlp-collector ADDRESS FILE`. Says `ready http=ADDRESS`, and adds each span to the file
-//! as a line of JSON. Ends by a signal, or by itself when nobody ends it.
+//! as a line of JSON, which a reader finds whole or not at all. Ends by a signal, or by itself when nobody ends it.
 
 use std::{fs::OpenOptions, io::Write as _, time::Duration};
 
@@ -28,9 +28,8 @@ async fn main() {
         loop {
             ticks.tick().await;
             let spans = collector.spans();
-            for span in &spans[written..] {
-                writeln!(out, "{}", span.to_json()).expect("the file can be written");
-            }
+            let lines: String = spans[written..].iter().map(|span| format!("{}\n", span.to_json())).collect();
+            out.write_all(lines.as_bytes()).expect("the file can be written");
             written = spans.len();
         }
     };
