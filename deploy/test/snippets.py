@@ -181,7 +181,9 @@ class Page:
 
         def ready() -> str | None:
             assert self.process.poll() is None, f"ended with {self.process.returncode}\n{out.read_text()}{(self.stand_ins / 'log').read_text()[-1500:]}"
-            return next((line for line in out.read_text().splitlines(keepends=True) if line.startswith("ready ") and line.endswith("\n")), None)
+            # It is being written: what has no end of line yet is not all there.
+            whole, _, _begun = out.read_text().rpartition("\n")
+            return next((line for line in whole.splitlines() if line.startswith("ready ")), None)
 
         self.served = wait_for("the broker to be ready", ready)
         return out.read_text()
