@@ -16,6 +16,7 @@ mod http1;
 pub mod http_client;
 pub mod lines;
 pub mod peer;
+pub mod posts;
 mod process_group;
 pub mod quic;
 mod read_buffer;

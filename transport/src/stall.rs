@@ -29,6 +29,15 @@ impl<S> StallGuard<S> {
         Self { inner, limit, deadline: Box::pin(tokio::time::sleep(limit)), waiting: false }
     }
 
+    pub fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    /// To read from, which is not guarded.
+    pub fn get_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
     /// The connection without its guard, for example to split it.
     pub fn into_inner(self) -> S {
         self.inner

@@ -4,7 +4,7 @@
 //! session learns nothing of HTTP: it gets messages and pushes into streams. The same way is gone for clients and for other
 //! replicas that ask for theirs; [`Reach`] is the difference.
 
-use std::sync::Arc;
+use std::{error::Error, sync::Arc};
 
 use bytes::Bytes;
 use http::{
@@ -52,19 +52,24 @@ pub(super) enum Reach<'a> {
     Inner,
 }
 
+/// The body of a request, however it is read.
+pub(super) trait RequestBody: hyper::body::Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send + Unpin {}
+
+impl<B: hyper::body::Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send + Unpin> RequestBody for B {}
+
 /// A request past the checks of its head, but for its media types.
 pub(super) struct Asked<'a> {
     pub(super) broker: &'a Arc<Broker>,
     pub(super) reach: Reach<'a>,
     pub(super) caller: Caller,
     pub(super) endpoint: Endpoint,
-    pub(super) head: HeadParts,
+    pub(super) head: &'a HeadParts,
 }
 
 /// Serves one request of a client. Whatever is wrong with it becomes a response.
-pub(super) async fn handle(broker: &Arc<Broker>, gate: &Gate, request: Request<Incoming>) -> Response<Body> {
-    let origin = request.headers().get(ORIGIN).cloned();
-    let response = served(broker, Reach::Edge(gate), request).await;
+pub(super) async fn handle(broker: &Arc<Broker>, gate: &Gate, head: &HeadParts, body: impl RequestBody) -> Response<Body> {
+    let origin = head.headers.get(ORIGIN).cloned();
+    let response = served(broker, Reach::Edge(gate), head, body).await;
     readable_by(response, gate, origin)
 }
 
@@ -84,14 +89,15 @@ pub(in crate::listeners) async fn handle_replica(broker: &Arc<Broker>, request: 
     if websocket::is_meant(request.uri().path()) {
         return tunnel::handle_replica(broker, request).await;
     }
-    served(broker, Reach::Inner, request).await
+    let (head, body) = request.into_parts();
+    served(broker, Reach::Inner, &head, body).await
 }
 
-async fn served(broker: &Arc<Broker>, reach: Reach<'_>, request: Request<Incoming>) -> Response<Body> {
-    let context = request::header_context(request.headers(), broker.shared.traces.are_on());
+async fn served(broker: &Arc<Broker>, reach: Reach<'_>, head: &HeadParts, body: impl RequestBody) -> Response<Body> {
+    let context = request::header_context(&head.headers, broker.shared.traces.are_on());
     let work = async {
         // Boxed: what is around it is moved with room for it, and each time it is begun.
-        match in_place(|| dispatch(broker, reach, request)).await {
+        match in_place(|| dispatch(broker, reach, head, body)).await {
             Ok(response) => response,
             Err(Rejected { refusal, id, .. }) => answer::refusal(&broker.shared, &refusal, id.as_ref()),
         }
@@ -99,8 +105,12 @@ async fn served(broker: &Arc<Broker>, reach: Reach<'_>, request: Request<Incomin
     request::arriving(context, work).await
 }
 
-async fn dispatch(broker: &Arc<Broker>, reach: Reach<'_>, request: Request<Incoming>) -> Result<Response<Body>, Rejected> {
-    let (head, body) = request.into_parts();
+async fn dispatch(
+    broker: &Arc<Broker>,
+    reach: Reach<'_>,
+    head: &HeadParts,
+    body: impl RequestBody,
+) -> Result<Response<Body>, Rejected> {
     let endpoint = endpoint(head.uri.path())?;
     if let Reach::Edge(gate) = reach {
         gate.admits(&head.headers, &head.uri).map_err(anonymous)?;
@@ -113,8 +123,8 @@ async fn dispatch(broker: &Arc<Broker>, reach: Reach<'_>, request: Request<Incom
         return Err(anonymous(Refusal::new(ErrorKind::MethodNotAllowed, "this endpoint takes GET, POST and DELETE")));
     }
     let caller = match reach {
-        Reach::Edge(_) => client(broker, &head),
-        Reach::Inner => vouched_client(broker, &head),
+        Reach::Edge(_) => client(broker, head),
+        Reach::Inner => vouched_client(broker, head),
     };
     let caller = caller.map_err(anonymous)?;
     known_to(broker, &caller, &endpoint).map_err(anonymous)?;

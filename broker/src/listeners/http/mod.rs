@@ -11,6 +11,7 @@ mod led;
 mod legacy;
 mod modern;
 mod post;
+mod posts;
 mod spoken;
 mod tunnel;
 mod unsent;
@@ -19,6 +20,7 @@ mod websocket;
 
 use std::{convert::Infallible, net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use http::{
     HeaderValue,
     header::{CONNECTION, TRANSFER_ENCODING},
@@ -70,14 +72,7 @@ pub async fn serve(broker: Arc<Broker>, listener: Port, door: Door, stop: Cancel
         let (stop, admitted) = (stop.clone(), Arc::new(admitted));
         let floor = Floor { sessions: sessions.clone(), stop, admitted, streams: streams.clone(), certified: None };
         connections.spawn(async move {
-            // Boxed: an idle connection would otherwise keep room for its handshake for as long as it lives.
-            let served = match Box::pin(begun(&broker, &door, socket, floor)).await {
-                Ok((Spoken::Http1, connection)) => connection.serve_http1(broker, gate).await,
-                // Boxed, so that a connection of HTTP/1 has no room for it.
-                Ok((Spoken::Http2, connection)) => Box::pin(connection.serve_http2(broker, gate)).await,
-                Err(error) => return tracing::debug!(%peer, %error, "a connection did not come in"),
-            };
-            if let Err(error) = served {
+            if let Err(error) = served(broker, gate, &door, socket, floor).await {
                 tracing::debug!(%peer, %error, "connection ended");
             }
         });
@@ -111,17 +106,37 @@ struct Connection {
     deadline: Instant,
 }
 
-/// Lets a connection in, and hears what is spoken on it.
-async fn begun(broker: &Broker, door: &Door, socket: TcpStream, mut floor: Floor) -> Result<(Spoken, Connection), Failure> {
-    let stream = door.open(socket, ListenerKind::Http).await?;
+/// Serves a connection, from the handshake to its end.
+async fn served(broker: Arc<Broker>, gate: Arc<Gate>, door: &Door, socket: TcpStream, mut floor: Floor) -> Result<(), Failure> {
+    // Boxed: an idle connection would otherwise keep room for its handshake for as long as it lives.
+    let stream = Box::pin(door.open(socket, ListenerKind::Http)).await?;
     floor.certified = door.certified(&stream);
     // The time for a head begins only once it is known what is spoken; who never says a word would otherwise stay for ever.
-    let deadline = Instant::now() + broker.shared.config.timeouts.request_read;
-    let (spoken, stream) = tokio::select! {
-        heard = tokio::time::timeout_at(deadline, spoken::heard(stream)) => heard??,
-        () = floor.stop.cancelled() => return Err("nothing was said before the end".into()),
+    let limit = broker.shared.config.timeouts.request_read;
+    let begun = Instant::now();
+    let (stream, first) = match stream {
+        Stream::Plain(socket) => match posts::serve(&broker, &gate, &floor, socket, begun + limit).await? {
+            Some((socket, first)) => (Stream::Plain(socket), first),
+            None => return Ok(()),
+        },
+        stream @ Stream::Tls(_) => (stream, Bytes::new()),
     };
-    Ok((spoken, Connection { stream: TokioIo::new(Turns::new(StallGuard::new(stream, CLIENT_WRITE_STALL_MAX))), floor, deadline }))
+    // A connection that was served until here has its time anew.
+    let deadline = if first.is_empty() { begun } else { Instant::now() } + limit;
+    let (spoken, stream) = Box::pin(async {
+        tokio::select! {
+            heard = tokio::time::timeout_at(deadline, spoken::heard(stream, first)) => Ok::<_, Failure>(heard??),
+            () = floor.stop.cancelled() => Err("nothing was said before the end".into()),
+        }
+    })
+    .await?;
+    let stream = TokioIo::new(Turns::new(StallGuard::new(stream, CLIENT_WRITE_STALL_MAX)));
+    let connection = Connection { stream, floor, deadline };
+    match spoken {
+        Spoken::Http1 => connection.serve_http1(broker, gate).await,
+        // Boxed, so that a connection of HTTP/1 has no room for it.
+        Spoken::Http2 => Box::pin(connection.serve_http2(broker, gate)).await,
+    }
 }
 
 impl Connection {
@@ -186,7 +201,10 @@ fn service(
             let mut response = match request.uri().path() {
                 path if websocket::is_meant(path) => Box::pin(websocket::handle(&broker, &gate, request, Floor::clone(&floor))).await,
                 path if legacy::is_meant(path) => Box::pin(legacy::handle(&broker, &gate, request, Floor::clone(&floor))).await,
-                _ => exchange::handle(&broker, &gate, request).await,
+                _ => {
+                    let (head, body) = request.into_parts();
+                    exchange::handle(&broker, &gate, &head, body).await
+                }
             };
             // The goodbye of HTTP/1: its client opens its next connection where somebody stays. (HTTP/2 has GOAWAY.)
             if ambiguous || (is_http1 && broker.draining()) {

@@ -10,7 +10,6 @@ use http::{
     header::{CONTENT_LENGTH, EXPECT},
 };
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use hyper::body::Incoming;
 use protocol::{
     envelope::{Body as Frames, Kind, Message, Rejected, decode_body},
     error::{ErrorKind, Refusal},
@@ -22,7 +21,7 @@ use protocol::{
 
 use super::{
     answer::{self, Body},
-    exchange::{Asked, Reach, SESSION_ID, anonymous, session_id, session_required, stamped, style},
+    exchange::{Asked, Reach, RequestBody, SESSION_ID, anonymous, session_id, session_required, stamped, style},
     forward::{Located, Way},
     gate, modern,
 };
@@ -44,7 +43,7 @@ const TRANSPORT: &str = "http";
 
 impl Asked<'_> {
     /// Reads the body and serves it where its session is.
-    pub(super) async fn post(self, body: Incoming) -> Result<Response<Body>, Rejected> {
+    pub(super) async fn post(self, body: impl RequestBody) -> Result<Response<Body>, Rejected> {
         let headers = &self.head.headers;
         gate::is_json(headers).map_err(anonymous)?;
         gate::accepts_answers(headers).map_err(anonymous)?;
@@ -283,7 +282,7 @@ pub(super) fn content_length(headers: &HeaderMap) -> Option<usize> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-pub(super) async fn read_body(headers: &HeaderMap, mut body: Incoming, bytes_max: usize, time: Duration) -> Result<Bytes, Refusal> {
+pub(super) async fn read_body(headers: &HeaderMap, mut body: impl RequestBody, bytes_max: usize, time: Duration) -> Result<Bytes, Refusal> {
     let too_large =
         || Refusal::new(ErrorKind::MessageTooLarge, format!("a message has at most {bytes_max} bytes")).with("maxBytes", bytes_max);
     if content_length(headers).is_some_and(|length| length > bytes_max) {
@@ -306,7 +305,7 @@ pub(super) async fn read_body(headers: &HeaderMap, mut body: Incoming, bytes_max
 
 /// Reads on, within reason, what a client is still sending: most look for an answer only when they have sent everything,
 /// and closing the connection under them would take the answer away.
-async fn discard(mut body: Incoming) {
+async fn discard(mut body: impl RequestBody) {
     let reading = async {
         let mut left = DISCARDED_BYTES_MAX;
         while let Some(Ok(frame)) = body.frame().await {

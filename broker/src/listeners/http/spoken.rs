@@ -7,6 +7,7 @@ use std::{
     task::{Context, Poll},
 };
 
+use bytes::{BufMut as _, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
 /// How HTTP/2 begins (RFC 9113, 3.4). No request of HTTP/1 begins like it.
@@ -22,27 +23,27 @@ pub(super) enum Spoken {
 #[derive(Debug)]
 pub(super) struct Begun<S> {
     inner: S,
-    first: [u8; PREFACE.len()],
-    /// Of `first`, what was read, and what of it was handed on.
-    read: u8,
-    handed_on: u8,
+    /// What was read and not handed on.
+    first: Bytes,
 }
 
-/// Reads until it is clear what is spoken. The end of the connection is for whoever reads on.
-pub(super) async fn heard<S: AsyncRead + Unpin>(mut inner: S) -> io::Result<(Spoken, Begun<S>)> {
-    let mut first = [0; PREFACE.len()];
-    let mut read = 0;
+/// Reads until it is clear what is spoken, where `first` does not say it. The end of the connection is for whoever reads on.
+pub(super) async fn heard<S: AsyncRead + Unpin>(mut inner: S, first: Bytes) -> io::Result<(Spoken, Begun<S>)> {
+    let mut first = BytesMut::from(first);
     let spoken = loop {
-        let count = inner.read(&mut first[read..]).await?;
-        read += count;
-        if count == 0 || !PREFACE.starts_with(&first[..read]) {
+        let seen = first.len().min(PREFACE.len());
+        if PREFACE[..seen] != first[..seen] {
             break Spoken::Http1;
         }
-        if read == PREFACE.len() {
+        if seen == PREFACE.len() {
             break Spoken::Http2;
         }
+        let mut room = (&mut first).limit(PREFACE.len() - seen);
+        if inner.read_buf(&mut room).await? == 0 {
+            break Spoken::Http1;
+        }
     };
-    Ok((spoken, Begun { inner, first, read: read as u8, handed_on: 0 }))
+    Ok((spoken, Begun { inner, first: first.freeze() }))
 }
 
 impl<S> Begun<S> {
@@ -55,13 +56,13 @@ impl<S> Begun<S> {
 impl<S: AsyncRead + Unpin> AsyncRead for Begun<S> {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let begun = &mut *self;
-        let first = &begun.first[usize::from(begun.handed_on)..usize::from(begun.read)];
-        if first.is_empty() {
+        if begun.first.is_empty() {
             return Pin::new(&mut begun.inner).poll_read(context, buffer);
         }
-        let count = first.len().min(buffer.remaining());
-        buffer.put_slice(&first[..count]);
-        begun.handed_on += count as u8;
+        let count = begun.first.len().min(buffer.remaining());
+        buffer.put_slice(&begun.first[..count]);
+        // Nothing is left of it once all was handed on.
+        begun.first = if count < begun.first.len() { begun.first.slice(count..) } else { Bytes::new() };
         if buffer.remaining() > 0 {
             // Nothing yet, the end or an error: the next read will tell.
             let _told_later = Pin::new(&mut begun.inner).poll_read(context, buffer);

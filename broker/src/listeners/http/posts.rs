@@ -1,0 +1,55 @@
+//! Plain POSTs over HTTP/1.1, which is what calls are: served by `transport::posts`, until something else comes.
+
+use std::{pin::pin, sync::Arc};
+
+use bytes::Bytes;
+use tokio::{net::TcpStream, time::Instant};
+use transport::posts::{Asked, Next, Posts};
+
+use super::{Failure, Floor, exchange, gate::Gate, legacy, websocket};
+use crate::{broker::Broker, limits::CLIENT_WRITE_STALL_MAX};
+
+/// Serves a connection of which nothing was read. `Some`: what comes next, or is being said, is nothing for us, and the connection
+/// is handed back with what was read of it. By `deadline` the first request is there.
+pub(super) async fn serve(
+    broker: &Arc<Broker>,
+    gate: &Gate,
+    floor: &Floor,
+    socket: TcpStream,
+    mut deadline: Instant,
+) -> Result<Option<(TcpStream, Bytes)>, Failure> {
+    let mut posts = Posts::new(socket, CLIENT_WRITE_STALL_MAX);
+    // Made once, and not for each request.
+    let (mut stopped, mut alarm) = (pin!(floor.stop.cancelled()), pin!(tokio::time::sleep_until(deadline)));
+    loop {
+        let next = loop {
+            tokio::select! {
+                biased;
+                next = posts.next() => break next?,
+                // What waits for its next request is not missed; nor is half a request, which nobody has begun to serve.
+                () = &mut stopped => return Ok(None),
+                // It may have been set for an earlier request.
+                () = &mut alarm => match deadline > alarm.deadline() {
+                    true => alarm.as_mut().reset(deadline),
+                    false => return Err("no request came in time".into()),
+                },
+            }
+        };
+        match next {
+            Next::Post if !legacy::is_meant(posts.path()) && !websocket::is_meant(posts.path()) => {}
+            Next::Post | Next::Other => return Ok(Some(posts.into_unread())),
+            Next::Ended => return Ok(None),
+        }
+        let Some(Asked { head, body, client }) = posts.take() else { return Ok(None) };
+        let response = tokio::select! {
+            biased;
+            response = exchange::handle(broker, gate, head, body) => response,
+            () = client.hung_up() => return Ok(None),
+        };
+        // The goodbye of HTTP/1: its client opens its next connection where somebody stays.
+        if !posts.answer(response, !broker.draining()).await? {
+            return Ok(None);
+        }
+        deadline = Instant::now() + broker.shared.config.timeouts.request_read;
+    }
+}

@@ -1,0 +1,78 @@
+//! Heads of responses and the pieces of bodies of unknown length (RFC 9112), written. No I/O.
+
+use std::{
+    cell::Cell,
+    io::Write as _,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use http::{
+    StatusCode,
+    header::{CONNECTION, CONTENT_LENGTH, DATE, TRANSFER_ENCODING},
+    response::Parts,
+};
+
+/// How a client finds the end of a body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Framing {
+    Exactly(u64),
+    Chunked,
+}
+
+pub(super) const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
+
+/// Appends the head of a response.
+pub(super) fn head(out: &mut Vec<u8>, parts: &Parts, framing: Framing, keeps: bool) {
+    match parts.status {
+        // Nearly every answer, and its reason need not be looked up.
+        StatusCode::OK => out.extend_from_slice(b"HTTP/1.1 200 OK\r\n"),
+        status => {
+            let _into_memory = write!(out, "HTTP/1.1 {} {}\r\n", status.as_str(), status.canonical_reason().unwrap_or_default());
+        }
+    }
+    for (name, value) in &parts.headers {
+        // These say how the message is carried, which is ours to know.
+        if ![CONTENT_LENGTH, TRANSFER_ENCODING, CONNECTION, DATE].contains(name) {
+            out.extend_from_slice(name.as_str().as_bytes());
+            out.extend_from_slice(b": ");
+            out.extend_from_slice(value.as_bytes());
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+    match framing {
+        // RFC 9110, 8.6: with this status there is no body, nor a length of one.
+        _ if parts.status == StatusCode::NO_CONTENT => {}
+        Framing::Exactly(bytes) => {
+            let _into_memory = write!(out, "content-length: {bytes}\r\n");
+        }
+        Framing::Chunked => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
+    }
+    if !keeps {
+        out.extend_from_slice(b"connection: close\r\n");
+    }
+    out.extend_from_slice(b"date: ");
+    out.extend_from_slice(&date());
+    out.extend_from_slice(b"\r\n\r\n");
+}
+
+/// Appends what stands before a chunk of so many bytes.
+pub(super) fn begin_chunk(out: &mut Vec<u8>, bytes: usize) {
+    let _into_memory = write!(out, "{bytes:x}\r\n");
+}
+
+/// Now, as HTTP says it (RFC 9110, 6.6.1). Written once a second for each thread.
+fn date() -> [u8; 29] {
+    thread_local! {
+        static WRITTEN: Cell<(u64, [u8; 29])> = const { Cell::new((u64::MAX, [0; 29])) };
+    }
+    let now = SystemTime::now();
+    let second = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let (written, text) = WRITTEN.get();
+    if written == second {
+        return text;
+    }
+    let mut fresh = [b' '; 29];
+    let _fits = write!(&mut fresh[..], "{}", httpdate::HttpDate::from(now));
+    WRITTEN.set((second, fresh));
+    fresh
+}

@@ -1,0 +1,285 @@
+//! HTTP/1.1 without TLS in the server's role, for plain POSTs: each is read and answered by the task that serves it.
+//!
+//! Used by the HTTP listener for clients' calls. A general server passes requests, bodies and responses between a connection and
+//! a service, and reads every head anew; here nothing is passed on, and a head that says again what the last one said is not read
+//! again. What is not plain (another method, another version, chunks, `Expect`, `Upgrade`, and whatever can be read in two ways)
+//! is not looked at any further: the connection goes to the library as it is, with what was read of it ([`Posts::into_unread`]).
+//! Invariants: a connection has one request at a time; one of whose request something was not read is closed behind the answer.
+
+mod answer;
+mod body;
+mod head;
+
+use std::{
+    future::poll_fn,
+    io::{self, IoSlice},
+    pin::{Pin, pin},
+    sync::atomic::{AtomicUsize, Ordering},
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use bytes::{Buf as _, Bytes, BytesMut};
+use http::{Response, request::Parts};
+use http_body::{Body, Frame};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWrite as _, AsyncWriteExt as _, ReadBuf},
+    net::TcpStream,
+};
+
+pub use self::body::Posted;
+use self::{
+    answer::{Framing, LAST_CHUNK},
+    head::{Head, Lengths, Read},
+};
+use crate::stall::StallGuard;
+
+/// How much is read at once: as much as the last request took, within these.
+const READ_BYTES_MIN: usize = 4 * 1024;
+const READ_BYTES_MAX: usize = 128 * 1024;
+/// Pieces of an answer up to this size are copied, to be written together.
+const COPIED_BYTES_MAX: usize = 8 * 1024;
+/// What was sent of a request that was refused is read on for this much and this long: closing the connection under its sender
+/// would take the answer away.
+const LINGER_BYTES_MAX: usize = 1024 * 1024;
+const LINGER_MAX: Duration = Duration::from_secs(1);
+
+/// A connection of a client, for as long as all it sends are plain POSTs.
+#[derive(Debug)]
+pub struct Posts {
+    socket: StallGuard<TcpStream>,
+    /// Read and not taken yet.
+    buffer: BytesMut,
+    read_bytes: usize,
+    head: Option<Box<Head>>,
+    /// Of the request that the buffer begins with.
+    lengths: Lengths,
+    /// Bytes of the body that nobody has taken.
+    left: AtomicUsize,
+}
+
+/// What comes next on a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// A plain POST, whose head is all there.
+    Post,
+    /// Something else.
+    Other,
+    /// Its client has closed it.
+    Ended,
+}
+
+/// A request, while its answer is made.
+#[derive(Debug)]
+pub struct Asked<'a> {
+    pub head: &'a Parts,
+    pub body: Posted<'a>,
+    pub client: Client<'a>,
+}
+
+/// Whoever waits for an answer.
+#[derive(Debug)]
+pub struct Client<'a> {
+    socket: &'a TcpStream,
+    left: &'a AtomicUsize,
+}
+
+impl Client<'_> {
+    /// Resolves when the client hangs up. One that says more meanwhile is looked at when it has its answer.
+    pub async fn hung_up(&self) {
+        poll_fn(|context| {
+            // Its body is read by somebody else.
+            if self.left.load(Ordering::Relaxed) > 0 {
+                return Poll::Pending;
+            }
+            match ready!(self.socket.poll_peek(context, &mut ReadBuf::new(&mut [0]))) {
+                Ok(1..) => Poll::Pending,
+                Ok(0) | Err(_) => Poll::Ready(()),
+            }
+        })
+        .await;
+    }
+}
+
+impl Posts {
+    /// On a connection of which nothing was read. A client that takes nothing of an answer for `stall_max` loses it.
+    pub fn new(socket: TcpStream, stall_max: Duration) -> Self {
+        Self {
+            socket: StallGuard::new(socket, stall_max),
+            buffer: BytesMut::new(),
+            read_bytes: READ_BYTES_MIN,
+            head: None,
+            lengths: Lengths { head: 0, body: 0 },
+            left: AtomicUsize::new(0),
+        }
+    }
+
+    /// Waits for the head of the next request. Cancel-safe.
+    pub async fn next(&mut self) -> io::Result<Next> {
+        loop {
+            if !self.buffer.is_empty()
+                && let Some(next) = self.look()
+            {
+                return Ok(next);
+            }
+            if poll_fn(|context| self.poll_more(context)).await? == 0 {
+                return Ok(Next::Ended);
+            }
+        }
+    }
+
+    /// What the buffer begins with; `None` while that is not known.
+    fn look(&mut self) -> Option<Next> {
+        if let Some(lengths) = self.head.as_mut().and_then(|head| head.again(&self.buffer)) {
+            self.lengths = lengths;
+            return Some(Next::Post);
+        }
+        match head::read(&self.buffer) {
+            Read::Post(head, lengths) => {
+                (self.head, self.lengths) = (Some(head), lengths);
+                Some(Next::Post)
+            }
+            // One that is as long as this is none of the usual.
+            Read::Part if self.buffer.len() < READ_BYTES_MAX => None,
+            Read::Part | Read::Other => Some(Next::Other),
+        }
+    }
+
+    fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let socket = self.socket.get_mut();
+        // First, so that what only waits needs no memory to read into.
+        ready!(socket.poll_read_ready(context))?;
+        self.buffer.reserve(self.read_bytes);
+        pin!(socket.read_buf(&mut self.buffer)).poll(context)
+    }
+
+    /// Where the request goes that is next.
+    pub fn path(&self) -> &str {
+        self.head.as_ref().map_or("", |head| head.parts.uri.path())
+    }
+
+    /// The request that is next, taken. `None` unless [`Posts::next`] said that there is one.
+    pub fn take(&mut self) -> Option<Asked<'_>> {
+        let head = self.head.as_ref()?;
+        let Lengths { head: head_bytes, body: body_bytes } = std::mem::replace(&mut self.lengths, Lengths { head: 0, body: 0 });
+        if head_bytes == 0 {
+            return None;
+        }
+        self.buffer.advance(head_bytes);
+        self.read_bytes = (head_bytes + body_bytes + 1).next_power_of_two().clamp(READ_BYTES_MIN, READ_BYTES_MAX);
+        *self.left.get_mut() = body_bytes;
+        let (socket, left) = (self.socket.get_ref(), &self.left);
+        Some(Asked { head: &head.parts, body: Posted { socket, buffer: &mut self.buffer, left }, client: Client { socket, left } })
+    }
+
+    /// Answers the request that was taken last. True where another may follow; `keeps`: whether the caller wants one.
+    pub async fn answer<B>(&mut self, response: Response<B>, keeps: bool) -> io::Result<bool>
+    where
+        B: Body<Data = Bytes> + Unpin,
+    {
+        let mut left = *self.left.get_mut();
+        if left <= self.buffer.len() {
+            self.buffer.advance(std::mem::take(&mut left)); // nobody wanted to see it
+        }
+        let keeps = keeps && left == 0 && self.head.as_ref().is_some_and(|head| head.keeps);
+        if self.buffer.is_empty() {
+            self.buffer = BytesMut::new();
+        }
+        let (parts, body) = response.into_parts();
+        let framing = body.size_hint().exact().map_or(Framing::Chunked, Framing::Exactly);
+        let mut out = Vec::with_capacity(512);
+        answer::head(&mut out, &parts, framing, keeps);
+        // As in `turns`: what came on other connections is read before a peer is woken.
+        tokio::task::yield_now().await;
+        self.write_body(out, body, framing).await?;
+        if !keeps {
+            self.socket.shutdown().await?;
+            if left > 0 {
+                self.linger().await;
+            }
+        }
+        Ok(keeps)
+    }
+
+    /// Writes what there is of a body, and all of it in the end. What is ready together is written together.
+    async fn write_body<B>(&mut self, mut out: Vec<u8>, mut body: B, framing: Framing) -> io::Result<()>
+    where
+        B: Body<Data = Bytes> + Unpin,
+    {
+        loop {
+            let ready = poll_fn(|context| Poll::Ready(Pin::new(&mut body).poll_frame(context))).await;
+            let frame = match ready {
+                Poll::Ready(frame) => frame,
+                Poll::Pending => {
+                    self.write(&out, &[]).await?;
+                    out.clear();
+                    let client = Client { socket: self.socket.get_ref(), left: &self.left };
+                    tokio::select! {
+                        biased;
+                        frame = poll_fn(|context| Pin::new(&mut body).poll_frame(context)) => frame,
+                        () = client.hung_up() => return Err(io::ErrorKind::ConnectionAborted.into()),
+                    }
+                }
+            };
+            // Broken off without the last chunk, so that nobody takes it for whole.
+            let broken = || io::Error::from(io::ErrorKind::ConnectionAborted);
+            let Some(data) = frame.transpose().map_err(|_| broken())?.map(Frame::into_data) else { break };
+            let Ok(data) = data else { continue };
+            if data.is_empty() {
+                continue;
+            }
+            let is_chunk = framing == Framing::Chunked;
+            if is_chunk {
+                answer::begin_chunk(&mut out, data.len());
+            }
+            if data.len() <= COPIED_BYTES_MAX {
+                out.extend_from_slice(&data);
+            } else {
+                self.write(&out, &data).await?;
+                out.clear();
+            }
+            if is_chunk {
+                out.extend_from_slice(b"\r\n");
+            }
+            if out.len() > COPIED_BYTES_MAX {
+                self.write(&out, &[]).await?;
+                out.clear();
+            }
+        }
+        if framing == Framing::Chunked {
+            out.extend_from_slice(LAST_CHUNK);
+        }
+        self.write(&out, &[]).await
+    }
+
+    async fn write(&mut self, first: &[u8], second: &[u8]) -> io::Result<()> {
+        let (mut sent, all) = (0, first.len() + second.len());
+        while sent < all {
+            let parts = [IoSlice::new(&first[first.len().min(sent)..]), IoSlice::new(&second[sent.saturating_sub(first.len())..])];
+            match poll_fn(|context| Pin::new(&mut self.socket).poll_write_vectored(context, &parts)).await? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                bytes => sent += bytes,
+            }
+        }
+        Ok(())
+    }
+
+    async fn linger(&mut self) {
+        let reading = async {
+            let mut read = self.buffer.len();
+            while read < LINGER_BYTES_MAX {
+                self.buffer.clear();
+                match poll_fn(|context| self.poll_more(context)).await {
+                    Ok(bytes @ 1..) => read += bytes,
+                    Ok(0) | Err(_) => return,
+                }
+            }
+        };
+        let _in_time = tokio::time::timeout(LINGER_MAX, reading).await;
+    }
+
+    /// The connection, and what was read of it and not taken.
+    pub fn into_unread(self) -> (TcpStream, Bytes) {
+        (self.socket.into_inner(), self.buffer.freeze())
+    }
+}
