@@ -10,6 +10,7 @@ mod http_client;
 mod http_server;
 mod lines;
 mod peer;
+mod posts;
 mod quic;
 mod stall;
 mod tcp;

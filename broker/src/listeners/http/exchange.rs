@@ -105,12 +105,7 @@ async fn served(broker: &Arc<Broker>, reach: Reach<'_>, head: &HeadParts, body: 
     request::arriving(context, work).await
 }
 
-async fn dispatch(
-    broker: &Arc<Broker>,
-    reach: Reach<'_>,
-    head: &HeadParts,
-    body: impl RequestBody,
-) -> Result<Response<Body>, Rejected> {
+async fn dispatch(broker: &Arc<Broker>, reach: Reach<'_>, head: &HeadParts, body: impl RequestBody) -> Result<Response<Body>, Rejected> {
     let endpoint = endpoint(head.uri.path())?;
     if let Reach::Edge(gate) = reach {
         gate.admits(&head.headers, &head.uri).map_err(anonymous)?;
