@@ -135,8 +135,9 @@ impl<'a> Splice<'a> {
         }
         // Stable: insertions at one place stay in order, and come before a replacement that starts there.
         self.edits.sort_by_key(|edit| (edit.span.start, edit.span.end));
-        let grown: usize = self.edits.iter().map(|edit| edit.text.len()).sum();
-        let mut out = Vec::with_capacity(self.source.len() + grown);
+        let (added, left_out) = self.edits.iter().fold((0, 0), |(added, out), edit| (added + edit.text.len(), out + edit.span.len()));
+        // Exactly: with room to spare the bytes would need a second allocation to be shared.
+        let mut out = Vec::with_capacity((self.source.len() + added).saturating_sub(left_out));
         let mut copied = 0u32;
         for edit in &self.edits {
             debug_assert!(copied <= edit.span.start, "edits overlap");

@@ -20,6 +20,7 @@ pub mod posts;
 mod process_group;
 pub mod quic;
 mod read_buffer;
+mod repeated;
 mod send_error;
 pub mod stall;
 mod stderr_tail;

@@ -11,6 +11,8 @@ use http::{
     request::Parts,
 };
 
+use crate::repeated::{Again, Repeated, number};
+
 /// As many headers as a response may have.
 const HEADERS_MAX: usize = 100;
 
@@ -27,7 +29,7 @@ pub(super) enum Length {
 }
 
 /// A response before its body.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Head {
     pub(super) response: Response<()>,
     pub(super) length: Length,
@@ -98,9 +100,32 @@ fn host(uri: &Uri) -> &str {
     }
 }
 
+/// A head that a server may say again.
+#[derive(Debug)]
+pub(super) struct Known {
+    head: Head,
+    repeated: Repeated,
+}
+
+impl Known {
+    /// The head that `buffer` begins with, taken off it, where it is this one.
+    fn again(&self, buffer: &mut BytesMut) -> Option<Head> {
+        let Again { head_bytes, body_bytes, is_same } = self.repeated.again(buffer)?;
+        buffer.advance(head_bytes);
+        let mut head = Head { length: Length::Exactly(body_bytes as u64), ..self.head.clone() };
+        if !is_same {
+            head.response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(body_bytes));
+        }
+        Some(head)
+    }
+}
+
 /// Takes the next response's head off `buffer`; `None` while it is not all there. What servers say before (1xx) is passed
-/// over.
-pub(super) fn decode(buffer: &mut BytesMut) -> Result<Option<Head>, &'static str> {
+/// over. `known`: the head before, which becomes this one.
+pub(super) fn decode(buffer: &mut BytesMut, known: &mut Option<Box<Known>>) -> Result<Option<Head>, &'static str> {
+    if let Some(head) = known.as_ref().and_then(|known| known.again(buffer)) {
+        return Ok(Some(head));
+    }
     loop {
         // Not filled with empty ones first: a response has a handful of the hundred it may have.
         let mut headers = [const { MaybeUninit::uninit() }; HEADERS_MAX];
@@ -116,11 +141,21 @@ pub(super) fn decode(buffer: &mut BytesMut) -> Result<Option<Head>, &'static str
         }
         if !status.is_informational() {
             let head = judge(status, parsed.version == Some(1), parsed.headers)?;
+            *known = repeated(&buffer[..bytes], parsed.headers, &head);
             buffer.advance(bytes);
             return Ok(Some(head));
         }
         buffer.advance(bytes);
     }
+}
+
+/// What is worth to be known again: an answer in one piece, which says once how long that is.
+fn repeated(text: &[u8], raw: &[httparse::Header<'_>], head: &Head) -> Option<Box<Known>> {
+    let mut lengths = raw.iter().filter(|header| header.name.eq_ignore_ascii_case(CONTENT_LENGTH.as_str()));
+    let length = lengths.next().filter(|_| lengths.next().is_none())?.value;
+    let is_whole = matches!(head.length, Length::Exactly(bytes) if number(length).is_some_and(|said| said as u64 == bytes));
+    let is_usual = is_whole && head.keeps && head.response.status() == StatusCode::OK;
+    is_usual.then(|| Box::new(Known { head: head.clone(), repeated: Repeated::new(text, length) }))
 }
 
 fn judge(status: StatusCode, is_1_1: bool, raw: &[httparse::Header<'_>]) -> Result<Head, &'static str> {

@@ -30,12 +30,14 @@ use tokio::{
 
 pub use self::body::BodyBroken;
 pub(crate) use self::body::Http1Body;
-use self::head::Head;
+use self::head::{Head, Known};
 use crate::send_error::SendError;
 
 /// How much is read at once: as much as the last response took, within these.
-const READ_BYTES_MIN: usize = 4 * 1024;
+const READ_BYTES_MIN: usize = 1024;
 const READ_BYTES_MAX: usize = 128 * 1024;
+/// What the head of a response takes, with room to spare: what does not fit costs another read.
+const HEAD_BYTES_USUAL: usize = 512;
 
 /// One connection to a server.
 #[derive(Debug)]
@@ -48,6 +50,8 @@ struct Connection {
     read_bytes: usize,
     /// Of a request that is answered already, what the server has not taken yet: some say 200 before they read on.
     unsent: Bytes,
+    /// The head of the last response.
+    known: Option<Box<Known>>,
 }
 
 #[derive(Debug)]
@@ -179,7 +183,7 @@ impl Pool {
         // Boxed: it is rare, and there would be room for it in every request's future.
         let socket = Box::pin(connect()).await?;
         let (buffer, unsent) = (BytesMut::new(), Bytes::new());
-        let connection = Connection { server: server.into(), socket, buffer, read_bytes: READ_BYTES_MIN, unsent };
+        let connection = Connection { server: server.into(), socket, buffer, read_bytes: READ_BYTES_MIN, unsent, known: None };
         match self.exchange(connection, &written, &body).await? {
             Sent::Answered(response) => Ok(response),
             Sent::NotTaken(error) => Err(SendError::NotTaken { reason: error.to_string() }),
@@ -296,7 +300,7 @@ impl Connection {
         loop {
             // Mostly nothing was read yet.
             if !self.buffer.is_empty()
-                && let Some(head) = head::decode(&mut self.buffer).map_err(aborted)?
+                && let Some(head) = head::decode(&mut self.buffer, &mut self.known).map_err(aborted)?
             {
                 return Ok(Some(head));
             }
@@ -336,7 +340,7 @@ impl Connection {
     }
 
     fn note_response(&mut self, body_bytes: usize) {
-        self.read_bytes = (body_bytes + READ_BYTES_MIN / 2).next_power_of_two().clamp(READ_BYTES_MIN, READ_BYTES_MAX);
+        self.read_bytes = (body_bytes + HEAD_BYTES_USUAL).next_power_of_two().clamp(READ_BYTES_MIN, READ_BYTES_MAX);
     }
 
     /// Nothing came while it rested, not even its end. Costs no system call unless something did.

@@ -1,14 +1,14 @@
-//! Heads of requests (RFC 9112): whether one is of a plain POST, and whether it says again what the one before said. No I/O.
-//!
-//! A client says the same of each of its requests, but for the length of the body: what is the same byte for byte is read once.
+//! Heads of requests (RFC 9112): whether one is of a plain POST. No I/O.
 
-use std::{mem::MaybeUninit, ops::Range};
+use std::mem::MaybeUninit;
 
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version,
     header::{CONNECTION, CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING, UPGRADE},
     request::Parts,
 };
+
+use crate::repeated::{Again, Repeated, number};
 
 /// As many headers as the library takes. With more it is for that to refuse them.
 const HEADERS_MAX: usize = 100;
@@ -19,10 +19,7 @@ pub(super) struct Head {
     pub(super) parts: Parts,
     /// Another request may follow on the connection.
     pub(super) keeps: bool,
-    /// As it came.
-    text: Box<[u8]>,
-    /// Where the length of the body is in it.
-    digits: Range<usize>,
+    repeated: Repeated,
 }
 
 /// How long a request is.
@@ -43,21 +40,14 @@ pub(super) enum Read {
 }
 
 impl Head {
-    /// The lengths of the request that `bytes` begin with, where its head says the same as this one but for the length of the
-    /// body.
+    /// The lengths of the request that `bytes` begin with, where its head says the same as this one.
     pub(super) fn again(&mut self, bytes: &[u8]) -> Option<Lengths> {
-        let (before, behind) = (&self.text[..self.digits.start], &self.text[self.digits.end..]);
-        let rest = bytes.strip_prefix(before)?;
-        let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
-        let body = number(&rest[..digits])?;
-        if !rest[digits..].starts_with(behind) {
-            return None;
-        }
-        if self.text[self.digits.clone()] != rest[..digits] {
+        let Again { head_bytes, body_bytes, is_same } = self.repeated.again(bytes)?;
+        if !is_same {
             // Whoever looks at the headers finds this request's.
-            self.parts.headers.insert(CONTENT_LENGTH, HeaderValue::from(body));
+            self.parts.headers.insert(CONTENT_LENGTH, HeaderValue::from(body_bytes));
         }
-        Some(Lengths { head: before.len() + digits + behind.len(), body })
+        Some(Lengths { head: head_bytes, body: body_bytes })
     }
 }
 
@@ -72,18 +62,18 @@ pub(super) fn read(bytes: &[u8]) -> Read {
     };
     let is_post = parsed.method == Some("POST") && parsed.version == Some(1);
     let path = parsed.path.filter(|path| is_post && path.starts_with('/'));
-    let plain = path.and_then(|path| plain(path, parsed.headers, bytes));
-    match plain {
-        Some((parts, keeps, digits, body)) => {
-            Read::Post(Box::new(Head { parts, keeps, text: bytes[..head].into(), digits }), Lengths { head, body })
+    match path.and_then(|path| plain(path, parsed.headers)) {
+        Some((parts, keeps, length, body)) => {
+            let repeated = Repeated::new(&bytes[..head], length);
+            Read::Post(Box::new(Head { parts, keeps, repeated }), Lengths { head, body })
         }
         None => Read::Other,
     }
 }
 
-/// Its parts, whether it keeps the connection, and the length of its body with the place where that is said. `None`: something
-/// of it is not for us, or can be read in two ways.
-fn plain(path: &str, raw: &[httparse::Header<'_>], bytes: &[u8]) -> Option<(Parts, bool, Range<usize>, usize)> {
+/// Its parts, whether it keeps the connection, and the length of its body, as it is said and as a number. `None`: something of
+/// it is not for us, or can be read in two ways.
+fn plain<'a>(path: &str, raw: &[httparse::Header<'a>]) -> Option<(Parts, bool, &'a [u8], usize)> {
     let mut headers = HeaderMap::with_capacity(raw.len());
     let (mut keeps, mut length) = (true, None);
     for header in raw {
@@ -93,25 +83,15 @@ fn plain(path: &str, raw: &[httparse::Header<'_>], bytes: &[u8]) -> Option<(Part
             CONNECTION if header.value.eq_ignore_ascii_case(b"keep-alive") => {}
             CONNECTION if header.value.eq_ignore_ascii_case(b"close") => keeps = false,
             CONNECTION => return None,
-            CONTENT_LENGTH => {
-                let start = header.value.as_ptr() as usize - bytes.as_ptr() as usize;
-                // A second one, even if it says the same, is not.
-                if length.replace((start..start + header.value.len(), number(header.value)?)).is_some() {
-                    return None;
-                }
-            }
+            // A second one, even if it says the same, is not plain.
+            CONTENT_LENGTH if length.replace(header.value).is_some() => return None,
             _ => {}
         }
         headers.append(name, HeaderValue::from_bytes(header.value).ok()?);
     }
-    let (digits, length) = length?;
+    let length = length?;
     let (mut parts, ()) = Request::new(()).into_parts();
     (parts.method, parts.version, parts.headers) = (Method::POST, Version::HTTP_11, headers);
     parts.uri = Uri::try_from(path).ok()?;
-    Some((parts, keeps, digits, length))
-}
-
-fn number(digits: &[u8]) -> Option<usize> {
-    let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
-    std::str::from_utf8(digits).ok().filter(|_| is_number)?.parse().ok()
+    Some((parts, keeps, length, number(length)?))
 }

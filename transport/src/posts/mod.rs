@@ -35,7 +35,7 @@ use self::{
 use crate::stall::StallGuard;
 
 /// How much is read at once: as much as the last request took, within these.
-const READ_BYTES_MIN: usize = 4 * 1024;
+const READ_BYTES_MIN: usize = 1024;
 const READ_BYTES_MAX: usize = 128 * 1024;
 /// Pieces of an answer up to this size are copied, to be written together.
 const COPIED_BYTES_MAX: usize = 8 * 1024;
@@ -52,6 +52,8 @@ pub struct Posts {
     buffer: BytesMut,
     read_bytes: usize,
     head: Option<Box<Head>>,
+    /// The request before had the same.
+    is_repeated: bool,
     /// Of the request that the buffer begins with.
     lengths: Lengths,
     /// Bytes of the body that nobody has taken.
@@ -73,6 +75,8 @@ pub enum Next {
 #[derive(Debug)]
 pub struct Asked<'a> {
     pub head: &'a Parts,
+    /// The head of the request before said the same, but for the length of the body.
+    pub is_repeated: bool,
     pub body: Posted<'a>,
     pub client: Client<'a>,
 }
@@ -109,6 +113,7 @@ impl Posts {
             buffer: BytesMut::new(),
             read_bytes: READ_BYTES_MIN,
             head: None,
+            is_repeated: false,
             lengths: Lengths { head: 0, body: 0 },
             left: AtomicUsize::new(0),
         }
@@ -131,12 +136,12 @@ impl Posts {
     /// What the buffer begins with; `None` while that is not known.
     fn look(&mut self) -> Option<Next> {
         if let Some(lengths) = self.head.as_mut().and_then(|head| head.again(&self.buffer)) {
-            self.lengths = lengths;
+            (self.lengths, self.is_repeated) = (lengths, true);
             return Some(Next::Post);
         }
         match head::read(&self.buffer) {
             Read::Post(head, lengths) => {
-                (self.head, self.lengths) = (Some(head), lengths);
+                (self.head, self.lengths, self.is_repeated) = (Some(head), lengths, false);
                 Some(Next::Post)
             }
             // One that is as long as this is none of the usual.
@@ -166,10 +171,17 @@ impl Posts {
             return None;
         }
         self.buffer.advance(head_bytes);
+        // With room to spare: a read that fills less has seen that there is no more.
         self.read_bytes = (head_bytes + body_bytes + 1).next_power_of_two().clamp(READ_BYTES_MIN, READ_BYTES_MAX);
         *self.left.get_mut() = body_bytes;
         let (socket, left) = (self.socket.get_ref(), &self.left);
-        Some(Asked { head: &head.parts, body: Posted { socket, buffer: &mut self.buffer, left }, client: Client { socket, left } })
+        let is_repeated = self.is_repeated;
+        Some(Asked {
+            head: &head.parts,
+            is_repeated,
+            body: Posted { socket, buffer: &mut self.buffer, left },
+            client: Client { socket, left },
+        })
     }
 
     /// Answers the request that was taken last. True where another may follow; `keeps`: whether the caller wants one.

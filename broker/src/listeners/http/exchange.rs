@@ -4,7 +4,13 @@
 //! session learns nothing of HTTP: it gets messages and pushes into streams. The same way is gone for clients and for other
 //! replicas that ask for theirs; [`Reach`] is the difference.
 
-use std::{error::Error, sync::Arc};
+use std::{
+    error::Error,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use bytes::Bytes;
 use http::{
@@ -53,9 +59,27 @@ pub(super) enum Reach<'a> {
 }
 
 /// The body of a request, however it is read.
-pub(super) trait RequestBody: hyper::body::Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send + Unpin {}
+pub(super) trait RequestBody: hyper::body::Body<Data = Bytes, Error: Error + 'static> + Send + Unpin {}
 
-impl<B: hyper::body::Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send + Unpin> RequestBody for B {}
+impl<B: hyper::body::Body<Data = Bytes, Error: Error + 'static> + Send + Unpin> RequestBody for B {}
+
+/// Whether a head was found right in all that is seen of it alone. Remembered where clients say the same of many requests; who they
+/// are is asked of each.
+#[derive(Debug, Default)]
+pub(super) struct Vetted(AtomicBool);
+
+impl Vetted {
+    pub(super) fn is(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn note(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A head, and what is known of it.
+type Head<'a> = (&'a HeadParts, &'a Vetted);
 
 /// A request past the checks of its head, but for its media types.
 pub(super) struct Asked<'a> {
@@ -64,11 +88,12 @@ pub(super) struct Asked<'a> {
     pub(super) caller: Caller,
     pub(super) endpoint: Endpoint,
     pub(super) head: &'a HeadParts,
+    pub(super) vetted: &'a Vetted,
 }
 
 /// Serves one request of a client. Whatever is wrong with it becomes a response.
-pub(super) async fn handle(broker: &Arc<Broker>, gate: &Gate, head: &HeadParts, body: impl RequestBody) -> Response<Body> {
-    let origin = head.headers.get(ORIGIN).cloned();
+pub(super) async fn handle(broker: &Arc<Broker>, gate: &Gate, head: Head<'_>, body: impl RequestBody) -> Response<Body> {
+    let origin = head.0.headers.get(ORIGIN).cloned();
     let response = served(broker, Reach::Edge(gate), head, body).await;
     readable_by(response, gate, origin)
 }
@@ -90,11 +115,11 @@ pub(in crate::listeners) async fn handle_replica(broker: &Arc<Broker>, request: 
         return tunnel::handle_replica(broker, request).await;
     }
     let (head, body) = request.into_parts();
-    served(broker, Reach::Inner, &head, body).await
+    served(broker, Reach::Inner, (&head, &Vetted::default()), body).await
 }
 
-async fn served(broker: &Arc<Broker>, reach: Reach<'_>, head: &HeadParts, body: impl RequestBody) -> Response<Body> {
-    let context = request::header_context(&head.headers, broker.shared.traces.are_on());
+async fn served(broker: &Arc<Broker>, reach: Reach<'_>, head: Head<'_>, body: impl RequestBody) -> Response<Body> {
+    let context = request::header_context(&head.0.headers, broker.shared.traces.are_on());
     let work = async {
         // Boxed: what is around it is moved with room for it, and each time it is begun.
         match in_place(|| dispatch(broker, reach, head, body)).await {
@@ -105,9 +130,16 @@ async fn served(broker: &Arc<Broker>, reach: Reach<'_>, head: &HeadParts, body: 
     request::arriving(context, work).await
 }
 
-async fn dispatch(broker: &Arc<Broker>, reach: Reach<'_>, head: &HeadParts, body: impl RequestBody) -> Result<Response<Body>, Rejected> {
+async fn dispatch(
+    broker: &Arc<Broker>,
+    reach: Reach<'_>,
+    (head, vetted): Head<'_>,
+    body: impl RequestBody,
+) -> Result<Response<Body>, Rejected> {
     let endpoint = endpoint(head.uri.path())?;
-    if let Reach::Edge(gate) = reach {
+    if let Reach::Edge(gate) = reach
+        && !vetted.is()
+    {
         gate.admits(&head.headers, &head.uri).map_err(anonymous)?;
     }
     let method = head.method.clone();
@@ -123,7 +155,7 @@ async fn dispatch(broker: &Arc<Broker>, reach: Reach<'_>, head: &HeadParts, body
     };
     let caller = caller.map_err(anonymous)?;
     known_to(broker, &caller, &endpoint).map_err(anonymous)?;
-    let asked = Asked { broker, reach, caller, endpoint, head };
+    let asked = Asked { broker, reach, caller, endpoint, head, vetted };
     if method == HttpMethod::POST {
         return asked.post(body).await;
     }

@@ -38,6 +38,7 @@ use transport::{StallGuard, Turns, tcp::Stream, tls::ListenerKind};
 
 use self::{
     answer::Body,
+    exchange::Vetted,
     gate::Gate,
     spoken::{Begun, Spoken},
     unsent::Unsent,
@@ -203,7 +204,7 @@ fn service(
                 path if legacy::is_meant(path) => Box::pin(legacy::handle(&broker, &gate, request, Floor::clone(&floor))).await,
                 _ => {
                     let (head, body) = request.into_parts();
-                    exchange::handle(&broker, &gate, &head, body).await
+                    exchange::handle(&broker, &gate, (&head, &Vetted::default()), body).await
                 }
             };
             // The goodbye of HTTP/1: its client opens its next connection where somebody stays. (HTTP/2 has GOAWAY.)

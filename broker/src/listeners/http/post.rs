@@ -2,14 +2,15 @@
 //!
 //! Invariant: each request among the messages gets exactly one answer, as the response or on the event stream it becomes.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use http::{
     HeaderMap, HeaderValue, Response, StatusCode,
     header::{CONTENT_LENGTH, EXPECT},
 };
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::BodyExt;
 use protocol::{
     envelope::{Body as Frames, Kind, Message, Rejected, decode_body},
     error::{ErrorKind, Refusal},
@@ -18,6 +19,7 @@ use protocol::{
     json::Limits,
     method::Method,
 };
+use transport::BodyError;
 
 use super::{
     answer::{self, Body},
@@ -45,8 +47,11 @@ impl Asked<'_> {
     /// Reads the body and serves it where its session is.
     pub(super) async fn post(self, body: impl RequestBody) -> Result<Response<Body>, Rejected> {
         let headers = &self.head.headers;
-        gate::is_json(headers).map_err(anonymous)?;
-        gate::accepts_answers(headers).map_err(anonymous)?;
+        if !self.vetted.is() {
+            gate::is_json(headers).map_err(anonymous)?;
+            gate::accepts_answers(headers).map_err(anonymous)?;
+            self.vetted.note();
+        }
         let shared = &self.broker.shared;
         // What another replica sends was judged there, by its client's wire.
         let bytes_max = match self.reach {
@@ -292,13 +297,21 @@ pub(super) async fn read_body(headers: &HeaderMap, mut body: impl RequestBody, b
         }
         return Err(too_large());
     }
-    match tokio::time::timeout(time, Limited::new(&mut body, bytes_max).collect()).await {
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+    let read = {
+        let mut reading = pin!(transport::read_body(&mut body, bytes_max));
+        // Mostly it came with the head, and no time is needed to wait for it.
+        match reading.as_mut().now_or_never() {
+            Some(read) => Ok(read),
+            None => tokio::time::timeout(time, reading).await,
+        }
+    };
+    match read {
+        Ok(Ok(body)) => Ok(body),
+        Ok(Err(BodyError::TooLarge { .. })) => {
             discard(body).await;
             Err(too_large())
         }
-        Ok(Err(_)) => Err(Refusal::new(ErrorKind::InvalidRequest, "the request body broke off")),
+        Ok(Err(BodyError::Aborted { .. })) => Err(Refusal::new(ErrorKind::InvalidRequest, "the request body broke off")),
         Err(_) => Err(Refusal::new(ErrorKind::InvalidRequest, "the request body did not come in time")),
     }
 }

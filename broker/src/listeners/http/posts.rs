@@ -6,7 +6,12 @@ use bytes::Bytes;
 use tokio::{net::TcpStream, time::Instant};
 use transport::posts::{Asked, Next, Posts};
 
-use super::{Failure, Floor, exchange, gate::Gate, legacy, websocket};
+use super::{
+    Failure, Floor,
+    exchange::{self, Vetted},
+    gate::Gate,
+    legacy, websocket,
+};
 use crate::{broker::Broker, limits::CLIENT_WRITE_STALL_MAX};
 
 /// Serves a connection of which nothing was read. `Some`: what comes next, or is being said, is nothing for us, and the connection
@@ -21,6 +26,7 @@ pub(super) async fn serve(
     let mut posts = Posts::new(socket, CLIENT_WRITE_STALL_MAX);
     // Made once, and not for each request.
     let (mut stopped, mut alarm) = (pin!(floor.stop.cancelled()), pin!(tokio::time::sleep_until(deadline)));
+    let mut vetted = Vetted::default();
     loop {
         let next = loop {
             tokio::select! {
@@ -40,10 +46,13 @@ pub(super) async fn serve(
             Next::Post | Next::Other => return Ok(Some(posts.into_unread())),
             Next::Ended => return Ok(None),
         }
-        let Some(Asked { head, body, client }) = posts.take() else { return Ok(None) };
+        let Some(Asked { head, is_repeated, body, client }) = posts.take() else { return Ok(None) };
+        if !is_repeated {
+            vetted = Vetted::default();
+        }
         let response = tokio::select! {
             biased;
-            response = exchange::handle(broker, gate, head, body) => response,
+            response = exchange::handle(broker, gate, (head, &vetted), body) => response,
             () = client.hung_up() => return Ok(None),
         };
         // The goodbye of HTTP/1: its client opens its next connection where somebody stays.
