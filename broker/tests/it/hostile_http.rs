@@ -314,6 +314,43 @@ async fn h_13_a_thousand_requests_in_a_row_are_answered_in_order_up_to_the_hosti
     client.result("ping", json!({})).await;
 }
 
+/// What was found right of one head counts for those that say the same, and for no other.
+#[tokio::test]
+async fn h_13_a_connection_is_trusted_no_further_than_its_last_head() {
+    let broker = builder().config(json!({"auth": {"required": true}})).start().await;
+    let (id, key) = broker.admin().create_key_with_id("default").await;
+    let body = initialize_body("2025-11-25");
+    let said = |more: &str| post(&format!("{more}authorization: Bearer {key}\r\ncontent-length: {}\r\n", body.len()), &body);
+    let mut stream = TcpStream::connect(broker.http_address()).await.unwrap();
+    let mut status_of = async |text: String| {
+        stream.write_all(text.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        let whole = |answer: &[u8]| {
+            let text = String::from_utf8_lossy(answer).into_owned();
+            let length = text.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok())?;
+            (text.split_once("\r\n\r\n")?.1.len() >= length).then_some(text)
+        };
+        loop {
+            assert_ne!(within("an answer", stream.read_buf(&mut answer)).await.unwrap(), 0);
+            if let Some(text) = whole(&answer) {
+                return text.split(' ').nth(1).unwrap().to_owned();
+            }
+        }
+    };
+    for _ in 0..2 {
+        assert_eq!(status_of(said("")).await, "200");
+        assert_eq!(status_of(said("origin: http://evil.example\r\n")).await, "403");
+        assert_eq!(status_of(said("").replace("host: localhost", "host: evil.example")).await, "403");
+        assert_eq!(status_of(said("").replace("application/json\r\n", "text/plain\r\n")).await, "415");
+        assert_eq!(status_of(said("").replace(ACCEPT, "accept: text/html\r\n")).await, "406");
+    }
+    assert_eq!(status_of(said("")).await, "200");
+    assert_eq!(status_of(said("")).await, "200");
+    let (status, answer) = broker.admin().delete(&format!("/admin/v1/tenants/default/keys/{id}")).await;
+    assert_eq!(status, 204, "{answer}");
+    assert_eq!(status_of(said("")).await, "401", "who asks is asked of each request");
+}
+
 #[tokio::test]
 async fn h_25_tls_at_a_plain_listener_and_strange_bytes_end_cleanly() {
     let (broker, _backend) = echo().await;

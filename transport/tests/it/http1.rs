@@ -114,6 +114,42 @@ async fn bodies_end_where_their_heads_say_however_they_arrive() {
 }
 
 #[tokio::test]
+async fn a_head_that_is_said_again_is_taken_for_what_it_says_now() {
+    const ANSWERS: [(&str, &str); 7] = [
+        ("X: 1", "a"),
+        ("X: 1", "bcd"),
+        ("X: 1", "bcd"),
+        ("X: 2", "0123456789"),
+        ("X: 2", ""),
+        ("X: 2\r\nConnection: close", "ef"),
+        ("X: 2", "g"),
+    ];
+    let answered = Arc::new(AtomicUsize::new(0));
+    let (url, connections) = server(move |mut socket, _| {
+        let answered = answered.clone();
+        async move {
+            while request(&mut socket).await.is_some() {
+                let (header, body) = ANSWERS[answered.fetch_add(1, Ordering::SeqCst)];
+                let text = format!("HTTP/1.1 200 OK\r\n{header}\r\nContent-Length: {}\r\nY: 1\r\n\r\n{body}", body.len());
+                socket.write_all(text.as_bytes()).await.unwrap();
+                if header.ends_with("close") {
+                    return;
+                }
+            }
+        }
+    })
+    .await;
+    let client = patient();
+    for (header, body) in ANSWERS {
+        let response = soon("a response", client.send(post(&url, "ping"))).await.unwrap();
+        assert_eq!(response.headers()["x"], header[3..4]);
+        assert_eq!(response.headers()["content-length"], body.len().to_string());
+        assert_eq!(soon("its body", response.into_body().whole(1_000)).await.unwrap(), body);
+    }
+    assert_eq!(connections.load(Ordering::SeqCst), 2, "one was closed by the server");
+}
+
+#[tokio::test]
 async fn what_can_be_read_in_two_ways_is_refused() {
     let heads: [&'static [u8]; 7] = [
         b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\nContent-Length: 9\r\n\r\n12345678",
