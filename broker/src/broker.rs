@@ -330,3 +330,16 @@ fn key_required() -> Refusal {
 fn default_tenant() -> TenantId {
     TenantId::parse("default").expect("the name follows the grammar")
 }
+
+#[cfg(test)]
+impl Broker {
+    /// With nothing but the tenant `default`, and everything as it is where nobody says otherwise.
+    pub fn over(stores: Stores) -> Arc<Self> {
+        let keys = Keys::from_root(b"root");
+        let keyring = Arc::new(Keyring::new(keys.api_key.clone()));
+        let (config, metrics) = (Arc::new(Config::default()), Arc::new(Metrics::new(false)));
+        let broker = Self::new(Parts { config, metrics, keys, keyring, stores }).expect("nothing of the system is needed");
+        broker.put_tenant(&default_tenant(), TenantSpec::default());
+        broker
+    }
+}

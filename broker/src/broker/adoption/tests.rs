@@ -1,16 +1,12 @@
 //! Two brokers on one database: what passes from one to the other, and what the one that lost a session may still do.
 
-use protocol::{envelope::Message, handshake, ids::TenantId, json, method::Method};
-use storage::{DurableStore, EventStore, HotStore, LogEntry, SqliteStore, StreamRecord, hot::MemoryHot};
+use protocol::{envelope::Message, handshake, json, method::Method};
+use storage::{DurableStore, EventStore, LogEntry, SqliteStore, StreamRecord, hot::MemoryHot};
 
 use super::*;
 use crate::{
     actors::session::Released,
-    auth::{Keyring, Keys},
-    broker::Parts,
-    config::{Config, spec::TenantSpec},
     durable::{Stores, Written},
-    metrics::Metrics,
     rules::log_level::LogLevel,
 };
 
@@ -40,14 +36,7 @@ impl Replicas {
 
 /// Neither joined, so neither has a lease the other would have to wait for.
 fn broker(store: &Arc<SqliteStore>) -> Arc<Broker> {
-    let keys = Keys::from_root(b"root");
-    let keyring = Arc::new(Keyring::new(keys.api_key.clone()));
-    let hot: Arc<dyn HotStore> = Arc::new(MemoryHot::new());
-    let stores = Stores { durable: store.clone(), events: Some(store.clone()), hot };
-    let (config, metrics) = (Arc::new(Config::default()), Arc::new(Metrics::new(false)));
-    let broker = Broker::new(Parts { config, metrics, keys, keyring, stores }).unwrap();
-    broker.put_tenant(&TenantId::parse("default").unwrap(), TenantSpec::default());
-    broker
+    Broker::over(Stores { durable: store.clone(), events: Some(store.clone()), hot: Arc::new(MemoryHot::new()) })
 }
 
 #[tokio::test]

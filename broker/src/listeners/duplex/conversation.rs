@@ -5,6 +5,9 @@
 //! from only while there is room for what it asks, so that one that pipelines faster than it reads is slowed down; one that
 //! does not read at all is cut.
 
+#[cfg(test)]
+mod tests;
+
 use std::{
     convert::Infallible,
     future::poll_fn,
@@ -14,7 +17,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures_util::{StreamExt as _, stream::FuturesUnordered};
+use futures_util::{Stream, StreamExt as _, stream::FuturesUnordered};
 use protocol::{
     envelope::{Body, Kind, Message, Rejected, decode_body},
     json,
@@ -76,15 +79,8 @@ impl Calls {
     /// written first. To be polled after whoever adds some.
     pub(super) async fn carried_out(&self, outbox: &EventStream) -> Infallible {
         poll_fn(|context| {
-            let mut calls = self.lock();
-            let Some(calls) = &mut *calls else { return Poll::Pending };
-            let mut in_a_row = 0;
-            while let Poll::Ready(Some(())) = calls.poll_next_unpin(context) {
-                in_a_row += 1;
-                if in_a_row == FRAMES_IN_A_ROW || outbox.is_half_full() {
-                    context.waker().wake_by_ref();
-                    break;
-                }
+            if let Some(calls) = &mut *self.lock() {
+                go_on(calls, outbox, context);
             }
             Poll::Pending
         })
@@ -97,6 +93,17 @@ impl Calls {
 
     fn lock(&self) -> MutexGuard<'_, Option<FuturesUnordered<Carried>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One turn of `calls`.
+fn go_on(calls: &mut (impl Stream<Item = ()> + Unpin), outbox: &EventStream, context: &mut Context<'_>) {
+    let mut in_a_row = 0;
+    while let Poll::Ready(Some(())) = calls.poll_next_unpin(context) {
+        in_a_row += 1;
+        if in_a_row == FRAMES_IN_A_ROW || outbox.is_half_full() {
+            return context.waker().wake_by_ref();
+        }
     }
 }
 
