@@ -2,6 +2,7 @@
 
 use std::{
     net::SocketAddr,
+    pin::pin,
     process::Stdio,
     sync::{
         Arc, Mutex,
@@ -9,6 +10,7 @@ use std::{
     },
 };
 
+use futures_util::future::select;
 use quinn::crypto::rustls::QuicServerConfig;
 use serde_json::{Value, json};
 use tokio::{
@@ -212,18 +214,13 @@ async fn serve_quic(incoming: quinn::Incoming, mut command: Command) {
 /// To the end of what comes: a child that has nothing more to say ends one half only.
 async fn copy(stream: impl AsyncRead + AsyncWrite, input: &mut ChildStdin, output: &mut ChildStdout) {
     let (mut reader, mut writer) = tokio::io::split(stream);
-    let to_child = async {
-        let _ended = tokio::io::copy(&mut reader, input).await;
-    };
+    let to_child = tokio::io::copy(&mut reader, input);
     let from_child = async {
         let _ended = tokio::io::copy(output, &mut writer).await;
         let _gone = writer.shutdown().await;
         std::future::pending::<()>().await;
     };
-    tokio::select! {
-        () = to_child => {}
-        () = from_child => {}
-    }
+    select(pin!(to_child), pin!(from_child)).await;
 }
 
 /// Lines of the child as frames, and back.
@@ -245,10 +242,7 @@ async fn frames(socket: WebSocketStream<TcpStream>, input: &mut ChildStdin, outp
         drop(out); // which says goodbye
         std::future::pending::<()>().await;
     };
-    tokio::select! {
-        () = to_child => {}
-        () = from_child => {}
-    }
+    select(pin!(to_child), pin!(from_child)).await;
 }
 
 #[expect(clippy::result_large_err, reason = "the library's own error, which is never made here")]
