@@ -24,7 +24,7 @@ use crate::{
     balancer::Balancer,
     client::TestClient,
     cluster::{ClusterBuilder, SECRET, replica_config},
-    deadline::eventually,
+    deadline::logged,
     duplex::{DuplexBuilder, DuplexClient},
     ground::{self, Ground},
     judge::{Judge, Verdict},
@@ -310,9 +310,9 @@ impl TestBroker {
         self.replicas.iter().map(Replica::log).collect()
     }
 
-    /// Waits until this was logged: lines are written behind what they tell of.
+    /// Waits until this was logged.
     pub async fn logged(&self, text: &str) {
-        eventually(text, || async { if self.log().contains(text) { Ok(()) } else { Err(self.log()) } }).await;
+        logged(text, || self.log()).await;
     }
 
     /// The whole command line tool against this broker's admin API.

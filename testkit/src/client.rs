@@ -28,7 +28,7 @@ use crate::{
     abort_on_drop::AbortOnDrop,
     deadline::within,
     events::EventReader,
-    http::{Http2Connection, HttpVersion, RawResponse, connect_http2, send_http1, send_http2},
+    http::{Http2Connection, HttpVersion, RawResponse, connect_http2, post, send_http1, send_http2},
     judge::{Hearing, Judge, Revision, Toward},
 };
 
@@ -229,6 +229,13 @@ impl TestClient {
         headers.extend(state.version.iter().map(|version| ("mcp-protocol-version".to_owned(), version.clone())));
         headers.extend(self.headers.iter().cloned());
         headers
+    }
+
+    /// A POST of this session as bytes on a socket, with `more` header lines.
+    pub fn post_as_text(&self, more: &str, body: &str) -> String {
+        let own = self.headers_without(&["content-type", "accept"]);
+        let own: String = own.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        post(&self.path, &format!("{own}{more}"), body)
     }
 
     /// The usual headers with some replaced or added.

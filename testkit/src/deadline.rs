@@ -49,6 +49,12 @@ pub async fn eventually<T, E: Debug, F: Future<Output = Result<T, E>>>(what: &st
     eventually_within(DEADLINE, what, look).await
 }
 
+/// Waits until this was logged: lines are written behind what they tell of.
+pub(crate) async fn logged(text: &str, log: impl Fn() -> String) {
+    let look = || async { if log().contains(text) { Ok(()) } else { Err(log()) } };
+    eventually(text, look).await;
+}
+
 /// A door handlers wait at until the test opens it.
 #[derive(Clone, Debug)]
 pub struct Gate(watch::Sender<bool>);

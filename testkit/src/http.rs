@@ -1,4 +1,4 @@
-//! One HTTP request over a connection of its own (HTTP/1.1 or cleartext HTTP/2), with nothing added or hidden.
+//! One HTTP request over a connection of its own (HTTP/1.1 or cleartext HTTP/2), with nothing added or hidden; or as text.
 //!
 //! Used by the clients of this crate. Dropping a [`RawResponse`] before its end closes the connection, which is how
 //! tests make a client vanish.
@@ -13,7 +13,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::Value;
 use tokio::net::TcpStream;
 
-use crate::{abort_on_drop::AbortOnDrop, deadline::within, events::EventReader, judge::Hearing};
+use crate::{abort_on_drop::AbortOnDrop, client::ACCEPT_BOTH, deadline::within, events::EventReader, judge::Hearing};
 
 /// Which HTTP a client speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +21,14 @@ pub enum HttpVersion {
     Http1,
     /// Cleartext, with prior knowledge.
     Http2,
+}
+
+/// A POST as bytes on a socket, with the headers that each has to have and `more` of them, as lines.
+pub fn post(path: &str, more: &str, body: &str) -> String {
+    format!(
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\naccept: {ACCEPT_BOTH}\r\n{more}content-length: {}\r\n\r\n{body}",
+        body.len()
+    )
 }
 
 /// A response as it came.

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{
-    deadline::{eventually, eventually_within},
+    deadline::{eventually_within, logged},
     judge::Judge,
 };
 
@@ -116,9 +116,9 @@ impl Replica {
         String::from_utf8_lossy(&std::fs::read(self.folder.path().join("stderr.log")).unwrap_or_default()).into_owned()
     }
 
-    /// Waits until this was logged: lines are written behind what they tell of.
+    /// Waits until this was logged.
     pub async fn logged(&self, text: &str) {
-        eventually(text, || async { if self.log().contains(text) { Ok(()) } else { Err(self.log()) } }).await;
+        logged(text, || self.log()).await;
     }
 
     pub fn signal(&self, signal: Signal) {

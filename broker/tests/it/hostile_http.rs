@@ -2,7 +2,7 @@
 //! it reaches a backend, none gets more than one answer, and a session beside it is served.
 
 use serde_json::{Value, json};
-use testkit::{FakeBackend, TestBroker, TestClient, eventually, within};
+use testkit::{FakeBackend, TestBroker, eventually, within};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -17,12 +17,6 @@ const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nhost: localhost\r\n\r\n";
 /// A POST with these headers in place of its framing.
 fn post(framing: &str, body: &str) -> String {
     format!("POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n{ACCEPT}{framing}\r\n{body}")
-}
-
-/// A whole request on a connection that stays.
-fn whole(client: &TestClient, body: &str) -> String {
-    let session = client.session().unwrap();
-    post(&format!("mcp-session-id: {session}\r\ncontent-length: {}\r\n", body.len()), body)
 }
 
 fn answers_in(text: &str) -> usize {
@@ -267,7 +261,7 @@ async fn h_11_a_body_that_is_announced_and_does_not_come_is_waited_for_until_the
 async fn f_16_a_request_cut_at_any_byte_is_never_carried_out() {
     let (broker, backend) = echo().await;
     let client = broker.client("/mcp").connected(json!({})).await;
-    let text = whole(&client, &request(2, "tools/call", json!({"name": "b__echo", "arguments": {"cut": 12}})));
+    let text = client.post_as_text("", &request(2, "tools/call", json!({"name": "b__echo", "arguments": {"cut": 12}})));
     for length in 0..text.len() {
         let mut stream = TcpStream::connect(broker.http_address()).await.unwrap();
         stream.write_all(&text.as_bytes()[..length]).await.unwrap();
@@ -293,7 +287,7 @@ async fn h_13_a_thousand_requests_in_a_row_are_answered_in_order_up_to_the_hosti
     let pipelined = async |hostile_after: Option<u64>| {
         let mut text = String::new();
         for id in 1..=1_000 {
-            text.push_str(&whole(&client, &request(id, "ping", json!({}))));
+            text.push_str(&client.post_as_text("", &request(id, "ping", json!({}))));
             if hostile_after == Some(id) {
                 text.push_str("POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n");
             }

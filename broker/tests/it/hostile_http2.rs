@@ -288,14 +288,12 @@ async fn h_23_answers_that_are_not_taken_wait_for_a_while_and_then_end_the_conne
 /// A request of the canary's session on a connection that is never read from.
 async fn asking_for_much_over_http1(broker: &TestBroker, canary: &TestClient) -> Vec<TcpStream> {
     let body = request(700, "tools/call", json!({"name": "b__large", "arguments": {}}));
-    let headers: String = canary.usual_headers().iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     let mut deaf = Vec::new();
     for id in 0..4 {
         let body = body.replace("700", &(700 + id).to_string());
         let mut socket = TcpStream::connect(broker.http_address()).await.unwrap();
         socket2::SockRef::from(&socket).set_recv_buffer_size(4096).unwrap();
-        let text = format!("POST /mcp HTTP/1.1\r\nhost: localhost\r\n{headers}content-length: {}\r\n\r\n{body}", body.len());
-        socket.write_all(text.as_bytes()).await.unwrap();
+        socket.write_all(canary.post_as_text("", &body).as_bytes()).await.unwrap();
         deaf.push(socket);
     }
     deaf

@@ -318,14 +318,7 @@ async fn http_18_a_body_that_comes_byte_by_byte_is_served() {
 async fn http_18_pipelined_requests_are_answered_in_order() {
     let (broker, _backend) = echo().await;
     let client = broker.connected(json!({})).await;
-    let session = client.session().unwrap();
-    let one = |id: u64, close: &str| {
-        let body = request(id, "ping", json!({}));
-        format!(
-            "POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\naccept: {ACCEPT_BOTH}\r\nmcp-session-id: {session}\r\n{close}content-length: {}\r\n\r\n{body}",
-            body.len()
-        )
-    };
+    let one = |id: u64, close: &str| client.post_as_text(close, &request(id, "ping", json!({})));
     let pipelined = format!("{}{}{}", one(11, ""), one(12, ""), one(13, "connection: close\r\n"));
     let answer = raw_http(broker.http_address(), pipelined.as_bytes()).await;
     let places: Vec<_> = [11, 12, 13].iter().map(|id| answer.find(&format!("\"id\":{id}"))).collect();

@@ -100,9 +100,7 @@ impl DuplexBuilder {
 
     /// A message per line on a new TCP connection.
     pub async fn tcp(self, address: SocketAddr) -> DuplexClient {
-        let socket = within("a connection", TcpStream::connect(address)).await.expect("the listener accepts");
-        socket.set_nodelay(true).expect("a socket has this option");
-        self.over(Wire::lines(socket))
+        self.over(Wire::lines(socket(address).await))
     }
 
     /// Over any wire.
@@ -130,10 +128,16 @@ impl DuplexBuilder {
 
     /// A WebSocket to the HTTP listener, or the status that is no 101.
     pub async fn websocket(self, address: SocketAddr, path: &str, headers: &[(&str, &str)]) -> Result<(DuplexClient, HeaderMap), u16> {
-        let socket = within("a connection", TcpStream::connect(address)).await.expect("the listener accepts");
-        let opened = within("the upgrade", Wire::websocket(socket, &address.to_string(), path, headers)).await;
+        let opened = within("the upgrade", Wire::websocket(socket(address).await, &address.to_string(), path, headers)).await;
         opened.map(|(wire, headers)| (self.over(wire), headers))
     }
+}
+
+/// A new connection, on which what is written leaves at once.
+pub async fn socket(address: SocketAddr) -> TcpStream {
+    let socket = within("a connection", TcpStream::connect(address)).await.expect("the listener accepts");
+    socket.set_nodelay(true).expect("a socket has this option");
+    socket
 }
 
 /// Tells the talks of clients apart for the judge.

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use testkit::{FakeBackend, Gate, Reply, TestBroker, backend::tool, eventually, within};
+use testkit::{FakeBackend, Gate, Reply, TestBroker, backend::tool, eventually, http, within};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -62,13 +62,9 @@ async fn r15_too_many_pending_requests_are_refused_and_what_ends_them_is_let_thr
     call.result().await;
 }
 
-const HEAD: &str =
-    "POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\naccept: application/json, text/event-stream\r\n";
-
 /// The status of a POST on a connection that goes on.
 async fn status_on(socket: &mut TcpStream, body: &str) -> u16 {
-    let request = format!("{HEAD}content-length: {}\r\n\r\n{body}", body.len());
-    socket.write_all(request.as_bytes()).await.unwrap();
+    socket.write_all(http::post("/mcp", "", body).as_bytes()).await.unwrap();
     let mut answer = String::new();
     loop {
         let mut some = [0; 4_096];
@@ -106,7 +102,8 @@ async fn r19_f_22_with_little_memory_left_clients_are_refused_and_operators_are_
     assert!(times[100] < Duration::from_millis(50), "the promise is a millisecond on a machine that does nothing else: {:?}", times[100]);
     // A large body is not even read.
     let mut socket = TcpStream::connect(broker.http_address()).await.unwrap();
-    socket.write_all(format!("{HEAD}content-length: 10000000\r\n\r\n{{").as_bytes()).await.unwrap();
+    let post = http::post("/mcp", "", &"{".repeat(10_000_000));
+    socket.write_all(&post.as_bytes()[..1_000]).await.unwrap();
     let mut answer = [0; 12];
     within("the answer", socket.read_exact(&mut answer)).await.unwrap();
     assert_eq!(&answer, b"HTTP/1.1 503");

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 
 use quinn::{ConnectionError, SendStream};
 use serde_json::json;
-use testkit::{Authority, FakeBackend, FaultProxy, Gate, QuicPeer, Reply, TestBroker, Way, within};
+use testkit::{Authority, FakeBackend, FaultProxy, Gate, QuicPeer, Reply, TestBroker, Way, http, within};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, BufReader},
     net::TcpStream,
@@ -18,7 +18,7 @@ use tokio::{
 use super::{
     features,
     matrix::{Client, Doors, FRONTS, client, listening_everywhere},
-    sse_endpoint,
+    over_each, sse_endpoint,
 };
 use crate::{initialize_body, raw_http, request, slow_clients::asking_for_much, text_of};
 
@@ -179,8 +179,7 @@ async fn the_limit_is_exact(ground: &Ground) {
 
 /// To the address a stream of HTTP+SSE has named.
 async fn posted(address: SocketAddr, path: &str, message: &str) -> String {
-    let head = format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nconnection: close\r\n");
-    raw_http(address, format!("{head}content-length: {}\r\n\r\n{message}", message.len()).as_bytes()).await
+    raw_http(address, http::post(path, "connection: close\r\n", message).as_bytes()).await
 }
 
 async fn posts_over_the_limit_are_refused(ground: &Ground) {
@@ -374,18 +373,4 @@ async fn conducts(front: &'static str) {
     a_connection_that_breaks_ends_what_it_carried(&ground).await;
 }
 
-macro_rules! over_each_front {
-    ($($name:ident),*) => {
-        $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-        async fn $name() {
-            conducts(stringify!($name)).await;
-        })*
-
-        #[test]
-        fn every_front_is_tried() {
-            assert_eq!(FRONTS.map(|(front, _)| front).as_slice(), [$(stringify!($name)),*].as_slice());
-        }
-    };
-}
-
-over_each_front!(http, sse, websocket, tcp, tls, quic, quic_streams);
+over_each!(FRONTS.map(|(front, _)| front), conducts: http, sse, websocket, tcp, tls, quic, quic_streams);

@@ -1,10 +1,10 @@
 //! HTTP+SSE, the transport of 2024-11-05.
 
 use serde_json::json;
-use testkit::{TestBroker, duplex::Wire};
+use testkit::{TestBroker, duplex::Wire, http};
 
 use super::{answering, everything, features};
-use crate::{builder, raw_http, stdio, text_of};
+use crate::{builder, raw_http, request, stdio, text_of};
 
 async fn broker() -> TestBroker {
     builder().alone().backend("default", "b", stdio().spec()).start().await
@@ -34,15 +34,10 @@ async fn streams_and_messages_are_checked_like_everything_else() {
     let client = broker.duplex().over(wire).connected(json!({})).await;
     assert_eq!(text_of(&client.call("echo", json!({})).await), "{}");
     assert_eq!(client.error("tools/call", json!({"name": "nope"})).await["code"], -32602);
-    let post = |path: &str, key: &str| {
-        let body = "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}";
-        format!(
-            "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nauthorization: Bearer {key}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
-            body.len()
-        )
-    };
+    let ping = request(1, "ping", json!({}));
     for (path, key, status) in [("/messages", &key, 404), ("/messages?session=x", &other, 404), ("/sse", &key, 405)] {
-        let answer = raw_http(address, post(path, key).as_bytes()).await;
+        let headers = format!("connection: close\r\nauthorization: Bearer {key}\r\n");
+        let answer = raw_http(address, http::post(path, &headers, &ping).as_bytes()).await;
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{path}: {answer}");
     }
 }

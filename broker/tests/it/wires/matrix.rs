@@ -6,12 +6,12 @@ use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 use testkit::{
-    Authority, BrokerBuilder, DuplexClient, FakeBackend, PipeBackend, QuicPeer, Reply, StdioScript, TestBroker, duplex::Wire,
+    Authority, BrokerBuilder, DuplexClient, FakeBackend, PipeBackend, QuicPeer, Reply, StdioScript, TestBroker,
+    duplex::{Wire, socket},
     quic_streams::StreamsMode,
 };
-use tokio::net::TcpStream;
 
-use super::{answering, everything, features, listening};
+use super::{answering, everything, features, listening, over_each};
 use crate::stdio as script;
 
 /// How clients come, with what a reader of the documentation calls it.
@@ -63,12 +63,6 @@ pub(super) async fn wire(front: &str, doors: Doors, authority: &Authority) -> (W
         other => panic!("no front {other}"),
     };
     (wire, None)
-}
-
-pub(super) async fn socket(address: SocketAddr) -> TcpStream {
-    let socket = TcpStream::connect(address).await.unwrap();
-    socket.set_nodelay(true).unwrap();
-    socket
 }
 
 pub(super) async fn client(front: &str, broker: &TestBroker, doors: Doors, authority: &Authority) -> Client {
@@ -172,21 +166,7 @@ async fn passes(back: &str) {
     }
 }
 
-macro_rules! over_each_back {
-    ($($name:ident),*) => {
-        $(#[tokio::test]
-        async fn $name() {
-            passes(stringify!($name)).await;
-        })*
-
-        #[test]
-        fn every_back_is_tried() {
-            assert_eq!(BACKS.as_slice(), [$(stringify!($name)),*].as_slice());
-        }
-    };
-}
-
-over_each_back!(stdio, http, tcp, tls, websocket, quic, quic_streams);
+over_each!(BACKS, passes: stdio, http, tcp, tls, websocket, quic, quic_streams);
 
 /// The part of `docs/transports.md` between two comments. Run with `UPDATE_DOCS=1` to write it anew.
 #[test]

@@ -29,6 +29,22 @@ use tokio::{
 
 use crate::{builder, stdio};
 
+/// A test for each of `all`, named after it, whose wire it hands to `conducts`; and one that none of them is missing.
+macro_rules! over_each {
+    ($all:expr, $conducts:path: $($name:ident),*) => {
+        $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $name() {
+            $conducts(stringify!($name)).await;
+        })*
+
+        #[test]
+        fn none_is_missing() {
+            assert_eq!($all.as_slice(), [$(stringify!($name)),*].as_slice());
+        }
+    };
+}
+use over_each;
+
 /// One process that listens on TCP too.
 fn listening() -> BrokerBuilder {
     builder().alone().config(json!({"listen": {"tcp": "127.0.0.1:0"}}))

@@ -36,10 +36,7 @@ fn get(path: &str) -> String {
 }
 
 fn post(body: &str, more: &str) -> String {
-    let length = body.len();
-    format!(
-        "POST /mcp HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\naccept: application/json, text/event-stream\r\n{more}content-length: {length}\r\n\r\n{body}"
-    )
+    testkit::http::post("/mcp", &format!("connection: close\r\n{more}"), body)
 }
 
 #[tokio::test]

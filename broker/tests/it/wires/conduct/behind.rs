@@ -14,6 +14,7 @@ use crate::{
     wires::{
         answering, everything,
         matrix::{BACKS, Behind, listening_everywhere},
+        over_each,
     },
 };
 
@@ -230,18 +231,4 @@ async fn conducts(back: &'static str) {
     other.call("echo", json!({})).await;
 }
 
-macro_rules! over_each_back {
-    ($($name:ident),*) => {
-        $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-        async fn $name() {
-            conducts(stringify!($name)).await;
-        })*
-
-        #[test]
-        fn every_back_is_tried() {
-            assert_eq!(BACKS.as_slice(), [$(stringify!($name)),*].as_slice());
-        }
-    };
-}
-
-over_each_back!(stdio, http, tcp, tls, websocket, quic, quic_streams);
+over_each!(BACKS, conducts: stdio, http, tcp, tls, websocket, quic, quic_streams);

@@ -1,7 +1,7 @@
 //! Clients that end their half of a connection and still want what they have asked for.
 
 use serde_json::json;
-use testkit::{QuicPeer, duplex::Wire, within};
+use testkit::{QuicPeer, TestClient, duplex::Wire, within};
 use tokio::{io::AsyncWriteExt, net::TcpStream, sync::mpsc};
 
 use super::{Ground, cancellations, opening, posted};
@@ -20,7 +20,7 @@ pub(super) async fn who_has_nothing_more_to_say_gets_what_it_asked_for(ground: &
     match ground.front {
         "http" => {
             let client = ground.broker.connected(json!({})).await;
-            let mut socket = half_closed(ground, &client.usual_headers()).await;
+            let mut socket = half_closed(ground, &client).await;
             let said = read_to_close(&mut socket).await;
             assert_eq!(said, "", "nothing is answered on it any more");
             // It can still be fetched, as after any other end of a connection (sse.rs).
@@ -101,12 +101,9 @@ async fn rest(incoming: &mut mpsc::Receiver<Result<String, String>>) -> Vec<Stri
 }
 
 /// A POST of a call whose client has ended its half of the connection.
-async fn half_closed(ground: &Ground, headers: &[(String, String)]) -> TcpStream {
-    let body = held_call();
-    let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
-    let head = format!("POST /mcp HTTP/1.1\r\nhost: localhost\r\n{headers}content-length: {}\r\n\r\n", body.len());
+async fn half_closed(ground: &Ground, client: &TestClient) -> TcpStream {
     let mut socket = TcpStream::connect(ground.broker.http_address()).await.unwrap();
-    socket.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+    socket.write_all(client.post_as_text("", &held_call()).as_bytes()).await.unwrap();
     is_at_it(ground).await;
     socket.shutdown().await.unwrap();
     socket
