@@ -123,7 +123,10 @@ pub(super) async fn read(
     loop {
         let frame = match source.next().await {
             Ok(Some(frame)) => frame,
-            Ok(None) => return Silence::Said,
+            Ok(None) => {
+                tracing::debug!(session = %session.digest, "the client has said all it has to say");
+                return Silence::Said;
+            }
             Err(error) => {
                 tracing::debug!(session = %session.digest, %error, "the connection can not be read any more");
                 if let Some(refusal) = refusal_of(&error) {

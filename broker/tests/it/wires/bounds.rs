@@ -9,7 +9,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use super::{listening, sse_endpoint};
+use super::{half_closed, listening, sse_endpoint, telling_half_closes};
 use crate::{
     initialize_body,
     slow_clients::{asking, asking_without_reading},
@@ -115,7 +115,7 @@ async fn a_client_that_closes_its_sending_half_gets_its_answers_however_slowly_i
 async fn a_half_closed_client_that_reads_slowly_does_not_hold_up_a_drain() {
     let backend = FakeBackend::with_tool("large", |_| async { Reply::text(&"x".repeat(ANSWER_BYTES)) }).await;
     let limits = json!({"limits": {"outbox_bytes": "64MiB"}});
-    let mut broker = listening().config(limits).backend("default", "b", backend.spec()).start().await;
+    let mut broker = listening().config(limits).config(telling_half_closes()).backend("default", "b", backend.spec()).start().await;
     let network = FaultProxy::start(broker.tcp_address()).await;
     // It would take minutes for all of it.
     network.rate(Way::Down, Some(64 << 10));
@@ -123,6 +123,7 @@ async fn a_half_closed_client_that_reads_slowly_does_not_hold_up_a_drain() {
     socket.shutdown().await.unwrap();
     let mut first = [0; 1024];
     assert!(within("the first answers", socket.read(&mut first)).await.unwrap() > 0);
+    half_closed(&broker, 1).await;
     broker.ask_to_end();
     assert!(broker.exited().await.success());
 }

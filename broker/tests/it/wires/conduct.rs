@@ -18,7 +18,7 @@ use tokio::{
 use super::{
     features,
     matrix::{Client, Doors, FRONTS, client, listening_everywhere},
-    over_each, sse_endpoint,
+    over_each, sse_endpoint, telling_half_closes,
 };
 use crate::{initialize_body, raw_http, request, slow_clients::asking_for_much, text_of};
 
@@ -86,7 +86,8 @@ impl Ground {
             "limits": {"message_bytes": LIMIT, "outbox_bytes": "1MiB"},
             "events": {"stream_bytes": "1MiB"},
         });
-        let broker = listening_everywhere(&authority).config(limits).backend("default", "b", backend.spec()).start().await;
+        let building = listening_everywhere(&authority).config(limits).config(telling_half_closes());
+        let broker = building.backend("default", "b", backend.spec()).start().await;
         Self { front, broker, authority, backend, gate, held }
     }
 

@@ -21,7 +21,7 @@ mod tls;
 mod websocket;
 
 use serde_json::{Value, json};
-use testkit::{BrokerBuilder, PipeBackend, TestBroker, duplex::DuplexBuilder, within};
+use testkit::{BrokerBuilder, PipeBackend, TestBroker, duplex::DuplexBuilder, eventually, within};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -60,6 +60,25 @@ async fn sse_endpoint(stream: &mut TcpStream) -> String {
         head.push_str(str::from_utf8(&piece[..count]).unwrap());
     }
     head.split("data: ").nth(1).unwrap().lines().next().unwrap().to_owned()
+}
+
+/// For brokers that log that a client has ended its half of a connection.
+fn telling_half_closes() -> Value {
+    json!({"telemetry": {"log": "info,broker::listeners::duplex=debug"}})
+}
+
+/// How many clients have ended theirs.
+fn half_closes(broker: &TestBroker) -> usize {
+    broker.log().matches("has said all it has to say").count()
+}
+
+/// Waits until so many have.
+async fn half_closed(broker: &TestBroker, count: usize) {
+    eventually("the end of what a client says", || async {
+        let seen = half_closes(broker);
+        if seen == count { Ok(()) } else { Err(seen) }
+    })
+    .await;
 }
 
 /// With the scripted backend as `b`, as a child process.

@@ -8,6 +8,7 @@ use super::{Ground, cancellations, opening, posted};
 use crate::{
     read_to_close, request,
     wires::{
+        half_closed, half_closes,
         matrix::{Doors, wire},
         sse_endpoint,
     },
@@ -20,7 +21,7 @@ pub(super) async fn who_has_nothing_more_to_say_gets_what_it_asked_for(ground: &
     match ground.front {
         "http" => {
             let client = ground.broker.connected(json!({})).await;
-            let mut socket = half_closed(ground, &client).await;
+            let mut socket = posted_half_closed(ground, &client).await;
             let said = read_to_close(&mut socket).await;
             assert_eq!(said, "", "nothing is answered on it any more");
             // It can still be fetched, as after any other end of a connection (sse.rs).
@@ -54,8 +55,9 @@ pub(super) async fn who_has_nothing_more_to_say_gets_what_it_asked_for(ground: &
             assert!(within("a session", incoming.recv()).await.unwrap().unwrap().contains("protocolVersion"));
             let (_writer, reader) = peer.request(&serde_json::from_str(&held_call()).unwrap()).await;
             is_at_it(ground).await;
+            let before = half_closes(&ground.broker);
             drop(out);
-            other.client.result("ping", json!({})).await;
+            half_closed(&ground.broker, before + 1).await;
             ground.held.open();
             assert!(json!(QuicPeer::lines(reader).await).to_string().contains("held no longer"));
             within("the end", rest(&mut incoming)).await;
@@ -63,8 +65,9 @@ pub(super) async fn who_has_nothing_more_to_say_gets_what_it_asked_for(ground: &
         _ => {
             let (mut wire, _peer) = asking_to_be_held(ground).await;
             is_at_it(ground).await;
+            let before = half_closes(&ground.broker);
             drop(wire.out);
-            other.client.result("ping", json!({})).await;
+            half_closed(&ground.broker, before + 1).await;
             ground.held.open();
             let said = within("the end", rest(&mut wire.incoming)).await;
             assert!(said.iter().any(|text| text.contains("held no longer")), "{said:?}");
@@ -101,7 +104,7 @@ async fn rest(incoming: &mut mpsc::Receiver<Result<String, String>>) -> Vec<Stri
 }
 
 /// A POST of a call whose client has ended its half of the connection.
-async fn half_closed(ground: &Ground, client: &TestClient) -> TcpStream {
+async fn posted_half_closed(ground: &Ground, client: &TestClient) -> TcpStream {
     let mut socket = TcpStream::connect(ground.broker.http_address()).await.unwrap();
     socket.write_all(client.post_as_text("", &held_call()).as_bytes()).await.unwrap();
     is_at_it(ground).await;
