@@ -8,7 +8,7 @@ mod half_closed;
 use std::net::SocketAddr;
 
 use quinn::{ConnectionError, SendStream};
-use serde_json::json;
+use serde_json::{Value, json};
 use testkit::{Authority, FakeBackend, FaultProxy, Gate, QuicPeer, Reply, TestBroker, Way, http, within};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, BufReader},
@@ -183,25 +183,56 @@ async fn posted(address: SocketAddr, path: &str, message: &str) -> String {
     raw_http(address, http::post(path, "connection: close\r\n", message).as_bytes()).await
 }
 
-async fn posts_over_the_limit_are_refused(ground: &Ground) {
-    let address = ground.broker.http_address();
-    let mut stream = TcpStream::connect(address).await.unwrap();
-    let path = sse_endpoint(&mut stream).await;
-    for message in opening() {
-        assert!(posted(address, &path, &message).await.contains(" 202 "));
+/// A session over HTTP+SSE whose POSTs are the test's own.
+struct SseStream {
+    address: SocketAddr,
+    path: String,
+    stream: TcpStream,
+    said: String,
+}
+
+impl SseStream {
+    async fn open(ground: &Ground) -> Self {
+        let address = ground.broker.http_address();
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let path = sse_endpoint(&mut stream).await;
+        let opened = Self { address, path, stream, said: String::new() };
+        for message in opening() {
+            assert!(opened.post(&message).await.contains(" 202 "));
+        }
+        opened
     }
-    let refused = posted(address, &path, &call_of(9_002, LIMIT + 1)).await;
+
+    async fn post(&self, message: &str) -> String {
+        posted(self.address, &self.path, message).await
+    }
+
+    /// The answer to the request with this id.
+    async fn answer(&mut self, id: u64) -> Value {
+        let answers = |event: &str| {
+            let message: Value = serde_json::from_str(event.split_once("data: ")?.1).ok()?;
+            (message["id"] == id).then_some(message)
+        };
+        loop {
+            if let Some(answer) = self.said.split("\n\n").find_map(answers) {
+                return answer;
+            }
+            let mut piece = vec![0; 1 << 16];
+            let count = within("the answer", self.stream.read(&mut piece)).await.unwrap();
+            assert!(count > 0, "the stream ended: {}", self.said);
+            self.said.push_str(&String::from_utf8_lossy(&piece[..count]));
+        }
+    }
+}
+
+async fn posts_over_the_limit_are_refused(ground: &Ground) {
+    let mut stream = SseStream::open(ground).await;
+    let refused = stream.post(&call_of(9_002, LIMIT + 1)).await;
     assert!(refused.starts_with("HTTP/1.1 413 ") && refused.contains("message_too_large"), "{refused}");
     // The stream goes on.
-    assert!(posted(address, &path, &call_of(9_003, LIMIT)).await.contains(" 202 "));
-    let mut said = String::new();
-    while !said.contains("\"id\":9003") {
-        let mut piece = [0; 1024];
-        let count = within("the answer", stream.read(&mut piece)).await.unwrap();
-        assert!(count > 0, "the stream ended: {said}");
-        said.push_str(&String::from_utf8_lossy(&piece[..count]));
-    }
-    assert!(!said.contains("9002"), "{said}");
+    assert!(stream.post(&call_of(9_003, LIMIT)).await.contains(" 202 "));
+    stream.answer(9_003).await;
+    assert!(!stream.said.contains("9002"), "{}", stream.said);
 }
 
 /// What a client says before anything else.
@@ -220,27 +251,54 @@ async fn pieces_of_any_size_are_no_different(ground: &Ground) {
             assert!(text_of(&client.client.call("b__echo", json!({"text": text})).await).contains(&text));
             proxy.heal();
             features::many_calls(&client.client).await;
-            all_in_one_piece(ground.front, &client).await;
+            all_in_one_piece(ground, &client).await;
             return ground.leave(client, before).await;
         }
         None => ground.client().await,
     };
     byte_by_byte(ground, &text).await;
-    all_in_one_piece(ground.front, &client).await;
+    all_in_one_piece(ground, &client).await;
     ground.leave(client, before).await;
 }
 
-/// Many messages at once, where a wire can carry them so: of HTTP see `http_18_pipelined_requests_are_answered_in_order`.
-async fn all_in_one_piece(front: &str, client: &Client) {
-    if ["http", "sse"].contains(&front) {
-        return;
-    }
-    let echo = |id: u64| request(id, "tools/call", json!({"name": "b__echo", "arguments": {"n": id}}));
+/// Many messages at once.
+async fn all_in_one_piece(ground: &Ground, client: &Client) {
     let ids = 20_000..20_000 + TOGETHER;
-    client.client.send(ids.clone().map(echo).collect::<Vec<_>>().join("\n")).await;
-    for id in ids {
-        let answer = client.client.said("an answer", |said| said["id"] == id).await;
-        assert_eq!(text_of(&answer["result"]), json!({"n": id}).to_string());
+    let echo = |id: u64| request(id, "tools/call", json!({"name": "b__echo", "arguments": {"n": id}}));
+    let echoed = |answer: &Value, id: u64| assert_eq!(text_of(&answer["result"]), json!({"n": id}).to_string());
+    match ground.front {
+        // Requests that are written before the first is answered: their answers come in the same order.
+        "http" => {
+            let client = ground.broker.connected(json!({})).await;
+            let posts: String = ids.clone().map(|id| client.post_as_text("", &echo(id))).collect();
+            let last = client.post_as_text("connection: close\r\n", &request(1, "ping", json!({})));
+            let said = raw_http(ground.broker.http_address(), format!("{posts}{last}").as_bytes()).await;
+            let answers = said.split("HTTP/1.1 200 OK\r\n").skip(1).map(|answer| answer.split_once("\r\n\r\n").unwrap().1);
+            let answers: Vec<Value> = answers.map(|body| serde_json::from_str(body).unwrap()).collect();
+            assert_eq!(answers.len() as u64, TOGETHER + 1, "{said}");
+            for (answer, id) in answers.iter().zip(ids) {
+                assert_eq!(answer["id"], id, "{answer}");
+                echoed(answer, id);
+            }
+            client.delete_session().await;
+        }
+        // The same, but that the answers come on the stream.
+        "sse" => {
+            let mut stream = SseStream::open(ground).await;
+            let posts: String = ids.clone().map(|id| http::post(&stream.path, "", &echo(id))).collect();
+            let last = http::post(&stream.path, "connection: close\r\n", &request(1, "ping", json!({})));
+            let said = raw_http(ground.broker.http_address(), format!("{posts}{last}").as_bytes()).await;
+            assert_eq!(said.matches("HTTP/1.1 202 ").count() as u64, TOGETHER + 1, "{said}");
+            for id in ids {
+                echoed(&stream.answer(id).await, id);
+            }
+        }
+        _ => {
+            client.client.send(ids.clone().map(echo).collect::<Vec<_>>().join("\n")).await;
+            for id in ids {
+                echoed(&client.client.said("an answer", |said| said["id"] == id).await, id);
+            }
+        }
     }
 }
 
