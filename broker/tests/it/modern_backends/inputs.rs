@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use testkit::{ModernBackend, ModernReply, TestClient};
 
 use super::{broker_with, on_both_wires};
-use crate::{kind, text_of};
+use crate::{builder, kind, text_of};
 
 fn form(message: &str) -> Value {
     json!({"method": "elicitation/create", "params": {"mode": "form", "message": message,
@@ -69,6 +69,35 @@ async fn nb_mrtr_01_nb_mrtr_02_br_02_all_kinds_are_asked_and_the_request_sent_ag
         client.call("b__ask", json!({})).await;
         let third = &backend.seen_of("tools/call")[2];
         assert!(third.message["params"].get("requestState").is_none() && third.message["params"].get("inputResponses").is_none());
+    }
+}
+
+#[tokio::test]
+async fn br_02_questions_are_answered_at_another_replica_than_the_call_is_at() {
+    for backend in on_both_wires().await {
+        asking(&backend, json!({"who": form("Ann"), "model": sampling(), "where": {"method": "roots/list"}}), Some("st"));
+        let cluster = builder().backend("default", "b", backend.spec()).cluster(2).start().await;
+        let client = cluster.client_of(0, "/mcp").connected(everything()).await;
+        for (asked, at) in [(0, 1), (1, 0), (1, 1)] {
+            let before = backend.seen_of("tools/call").len();
+            let (caller, other) = (cluster.at(asked, &client), cluster.at(at, &client));
+            let mut call = caller.begin_call("b__ask", json!({"a": 1}));
+            for _ in 0..3 {
+                let question = call.next().await.unwrap().value;
+                let answer = answered(question["method"].as_str().unwrap(), &question["params"]).unwrap();
+                other.respond(question["id"].clone(), answer).await;
+            }
+            let result = call.result().await;
+            let told: Value = serde_json::from_str(text_of(&result)).unwrap();
+            assert_eq!((&told["answers"]["who"]["content"]["name"], &told["state"]), (&json!("Ann"), &json!("st")), "{asked} {at}");
+            assert_eq!(told["answers"]["where"]["roots"][0]["uri"], "file:///r");
+            assert_eq!(backend.seen_of("tools/call").len(), before + 2, "the request, and once more with the answers");
+            // What the client says no to, it may say at either, too.
+            let mut call = caller.begin_call("b__ask", json!({"a": 2}));
+            let question = call.next().await.unwrap().value;
+            other.respond_error(question["id"].clone(), json!({"code": -1, "message": "the user said no"})).await;
+            assert_eq!(call.error().await["message"], "the user said no", "{asked} {at}");
+        }
     }
 }
 
