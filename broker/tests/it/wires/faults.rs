@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use super::listening;
-use crate::{initialize_body, kind, request, stdio, text_of};
+use crate::{hostile::flipped, initialize_body, kind, request, stdio, text_of};
 
 /// A broker, a backend that writes down what it is sent, and a proxy on either side of the broker.
 struct Ways {
@@ -135,14 +135,17 @@ async fn f_17_flipped_bits_are_errors_and_the_connection_goes_on() {
     let client = ways.client().await;
     // An id the client itself will not come to.
     let call = request(7_000, "tools/call", json!({"name": "b__echo", "arguments": {"text": "flip"}}));
-    for at in 0..call.len() {
-        let mut bytes = call.clone().into_bytes();
-        // Never the bit that leaves ASCII: what a client here sends is text.
-        bytes[at] ^= 1 << (at % 7);
-        client.send(String::from_utf8(bytes).unwrap()).await;
+    let mut unreadable = 0;
+    for flipped in flipped(&call) {
+        unreadable += u32::from(serde_json::from_str::<Value>(&flipped).is_err());
+        client.send(flipped).await;
     }
     client.call("b__echo", json!({"after": true})).await;
-    assert_eq!(ways.broker.admin().get("/readyz").await.0, 200);
+    let admin = ways.broker.admin();
+    assert_eq!(admin.get("/readyz").await.0, 200);
+    // What is no JSON any more is counted, each; what still is may be anything the client could have meant.
+    assert!(unreadable > 40, "{unreadable}");
+    admin.wait_metric("mcp_errors_total", &[("code", "-32700")], |count| count == f64::from(unreadable)).await;
 }
 
 #[tokio::test]
