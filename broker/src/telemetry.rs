@@ -11,6 +11,7 @@ use std::{
 
 use tracing_subscriber::{EnvFilter, Layer as _, Registry, fmt, layer::SubscriberExt as _, reload, util::SubscriberInitExt as _};
 
+pub mod arrival;
 pub mod audit;
 pub mod caused;
 pub mod context;

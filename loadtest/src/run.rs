@@ -115,7 +115,7 @@ pub async fn run(load: &Load, told: impl Fn(Progress)) -> anyhow::Result<Report>
         ensure!(pacing.join().is_ok(), "the schedule failed");
     }
     stream::iter(&sessions).for_each_concurrent(OPENING_MAX, |session| session.close()).await;
-    Ok(Report::new(load, &shared.record, measured, samples.taken))
+    Ok(Report::new(site, profile, &shared.record, measured, samples.taken))
 }
 
 /// The sessions, in the order of their keys.

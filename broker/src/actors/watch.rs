@@ -85,11 +85,11 @@ pub fn over(shared: &Shared, outcome: Outcome) {
             Outcome::Timeout => Some("timeout"),
         };
         if let Some(tracing) = &request.tracing {
-            tracing.end(Told::of(tracing, request, error));
+            tracing.end(Told::of(tracing, request.name, request.backend(), error));
         }
         if let Some(draft) = request.take_draft() {
             let node = shared.durable.node();
-            let record = draft.into_record(request, node.as_str(), outcome.label(), error.map(str::to_owned));
+            let record = draft.into_record(request.name, request.trace(), node.as_str(), outcome.label(), error.map(str::to_owned));
             shared.durable.audit.add(record);
         }
     });

@@ -12,7 +12,8 @@ use protocol::{ids::BackendId, method::Method};
 use serde_json::Value;
 
 use super::{
-    request::Request,
+    arrival::RequestName,
+    context::TraceId,
     secrets::{self, REDACTED},
 };
 use crate::{
@@ -61,7 +62,14 @@ impl Draft {
     }
 
     /// The record, now that it is over.
-    pub fn into_record(self, request: &Request, node: &str, outcome: &str, error: Option<String>) -> AuditRecord {
+    pub fn into_record(
+        self,
+        request: RequestName,
+        trace: Option<TraceId>,
+        node: &str,
+        outcome: &str,
+        error: Option<String>,
+    ) -> AuditRecord {
         let arguments = self.arguments.as_deref();
         let entry = AuditEntry {
             number: 0,
@@ -79,8 +87,8 @@ impl Draft {
             outcome: outcome.to_owned(),
             error,
             duration_ms: Some(self.begun.elapsed().as_secs_f64() * 1_000.0),
-            request_id: request.name.to_string(),
-            trace_id: request.trace().map(|trace| trace.to_string()),
+            request_id: request.to_string(),
+            trace_id: trace.map(|trace| trace.to_string()),
             session: self.session,
             transport: Some(self.transport.to_owned()),
             address: None,
@@ -98,19 +106,6 @@ pub fn record(kind: AuditKind, at: jiff::Timestamp, entry: AuditEntry) -> AuditR
         kind,
         tenant: entry.tenant.clone(),
         body: serde_json::to_string(&entry).unwrap_or_else(|_| "{}".to_owned()),
-    }
-}
-
-impl Request {
-    /// The backend that is asked, and what the catalog knows of the tool.
-    pub fn note_backend(&self, backend: &BackendId, definition: Option<Definition>) {
-        let mut draft = self.draft.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(draft) = &mut *draft {
-            draft.backend = Some(backend.clone());
-            draft.definition = definition;
-        }
-        drop(draft);
-        let _first = self.backend.set(backend.clone());
     }
 }
 

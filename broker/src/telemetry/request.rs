@@ -6,38 +6,15 @@
 
 use std::{
     cell::RefCell,
-    fmt,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
 use http::HeaderMap;
 use protocol::{error::ErrorKind, ids::BackendId};
 
-use super::{
-    audit::Draft,
-    context::TraceId,
-    traces::{BAGGAGE, TRACEPARENT, TRACESTATE, Tracing},
-};
-
-/// Names a request in the log, in errors and in the audit log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RequestName(pub u64);
-
-impl RequestName {
-    pub fn random() -> Self {
-        Self(rand::random())
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        u64::from_str_radix(text, 16).ok().map(Self)
-    }
-}
-
-impl fmt::Display for RequestName {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{:016x}", self.0)
-    }
-}
+pub use super::arrival::{RequestName, arrival_name, arriving, header_context};
+use super::{audit::Draft, context::TraceId, traces::Tracing};
+use crate::rules::catalog::Definition;
 
 /// One request of a client, or one task that runs.
 #[derive(Debug)]
@@ -46,9 +23,9 @@ pub struct Request {
     /// `None` where traces are off.
     pub tracing: Option<Tracing>,
     /// `None` where calls are not audited.
-    pub(super) draft: Mutex<Option<Draft>>,
+    draft: Mutex<Option<Draft>>,
     /// Who works on it.
-    pub(super) backend: OnceLock<BackendId>,
+    backend: OnceLock<BackendId>,
     /// Why it was refused, if it was.
     refused: OnceLock<ErrorKind>,
 }
@@ -75,28 +52,31 @@ impl Request {
         self.backend.get()
     }
 
+    /// The backend that is asked, and what the catalog knows of the tool.
+    pub fn note_backend(&self, backend: &BackendId, definition: Option<Definition>) {
+        if let Some(draft) = &mut *self.draft() {
+            draft.backend = Some(backend.clone());
+            draft.definition = definition;
+        }
+        let _first = self.backend.set(backend.clone());
+    }
+
     /// The audit log will hold something of it.
     pub fn is_audited(&self) -> bool {
-        self.draft.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.draft().is_some()
     }
 
     pub fn take_draft(&self) -> Option<Draft> {
-        self.draft.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.draft().take()
     }
-}
 
-/// What came in on a wire: the name of the requests in it, and the context its headers bring.
-#[derive(Debug, Clone)]
-struct Arrival {
-    name: RequestName,
-    /// `traceparent`, `tracestate`, `baggage`; kept as they are, and only where traces are on.
-    /// Boxed: nearly always there are none, and it is moved about with each turn of whoever works on it.
-    headers: Option<Box<HeaderMap>>,
+    fn draft(&self) -> MutexGuard<'_, Option<Draft>> {
+        self.draft.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 tokio::task_local! {
     static CURRENT: Arc<Request>;
-    static ARRIVAL: Arrival;
     /// What a request to an HTTP backend tells in its headers.
     static OUTGOING: RefCell<HeaderMap>;
 }
@@ -114,14 +94,6 @@ pub fn with_current<R>(look: impl FnOnce(&Request) -> R) -> Option<R> {
 /// Its name, or that of what came in.
 pub fn current_name() -> Option<RequestName> {
     with_current(|request| request.name).or_else(arrival_name)
-}
-
-pub fn arrival_name() -> Option<RequestName> {
-    ARRIVAL.try_with(|arrival| arrival.name).ok()
-}
-
-pub(super) fn with_arrival_headers<R>(read: impl FnOnce(&HeaderMap) -> Option<R>) -> Option<R> {
-    ARRIVAL.try_with(|arrival| arrival.headers.as_deref().and_then(read)).ok().flatten()
 }
 
 /// Works on a request, here and now.
@@ -143,25 +115,6 @@ pub fn carried<F: Future>(work: F) -> impl Future<Output = F::Output> {
             None => work.await,
         }
     }
-}
-
-/// Of a request's headers those that carry context. `None` without a `traceparent`, or where nobody wants to know it.
-pub fn header_context(headers: &HeaderMap, traced: bool) -> Option<HeaderMap> {
-    if !traced || !headers.contains_key(TRACEPARENT) {
-        return None;
-    }
-    let mut kept = HeaderMap::with_capacity(3);
-    for name in [TRACEPARENT, TRACESTATE, BAGGAGE] {
-        for value in headers.get_all(&name) {
-            kept.append(name.clone(), value.clone());
-        }
-    }
-    Some(kept)
-}
-
-/// Serves what came in, with the context its headers brought.
-pub async fn arriving<F: Future>(headers: Option<HeaderMap>, work: F) -> F::Output {
-    ARRIVAL.scope(Arrival { name: RequestName::random(), headers: headers.map(Box::new) }, work).await
 }
 
 /// Sends a request whose context goes in headers, where the wire has such.

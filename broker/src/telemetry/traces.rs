@@ -12,18 +12,18 @@ use std::{
     time::SystemTime,
 };
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderValue};
 use opentelemetry::{
     InstrumentationScope, KeyValue, SpanId as OtelSpanId, TraceFlags, TraceId as OtelTraceId,
     trace::{SpanContext, SpanKind, Status, TraceState},
 };
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
-use protocol::{envelope::Message, json, splice::Splice};
+use protocol::{envelope::Message, ids::BackendId, json, splice::Splice};
 use tokio::sync::mpsc;
 
 use super::{
+    arrival::{BAGGAGE, RequestName, TRACEPARENT, TRACESTATE, with_arrival_headers},
     context::{CarriedTrace, Incoming, Place, SpanId, TraceId},
-    request::{self, Request},
 };
 use crate::{
     auth::Caller,
@@ -32,9 +32,6 @@ use crate::{
     metrics::Metrics,
 };
 
-pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
-pub const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
-pub const BAGGAGE: HeaderName = HeaderName::from_static("baggage");
 /// Longer texts of clients are cut before they become attributes.
 const ATTRIBUTE_CHARS_MAX: usize = 256;
 
@@ -105,7 +102,7 @@ impl Traces {
         let recorder = self.0.as_ref()?;
         let in_meta = of_message(message);
         let from_meta = in_meta.is_some();
-        let incoming = in_meta.or_else(|| request::with_arrival_headers(of_headers));
+        let incoming = in_meta.or_else(|| with_arrival_headers(of_headers));
         let sampled = match &incoming {
             Some(incoming) if recorder.trusts(caller) => incoming.place.sampled,
             _ => recorder.draws(),
@@ -198,10 +195,9 @@ pub struct Told {
 impl Told {
     /// Named as MCP's semantic conventions have it. A name that leads to no backend is anything a client may write, and names
     /// no span.
-    pub fn of(tracing: &Tracing, request: &Request, error: Option<&'static str>) -> Self {
+    pub fn of(tracing: &Tracing, request: RequestName, backend: Option<&BackendId>, error: Option<&'static str>) -> Self {
         let mut attributes = tracing.attributes.clone();
-        attributes.push(KeyValue::new("mcp_broker.request_id", request.name.to_string()));
-        let backend = request.backend();
+        attributes.push(KeyValue::new("mcp_broker.request_id", request.to_string()));
         if let Some(backend) = backend {
             attributes.push(KeyValue::new("mcp_broker.backend", backend.to_string()));
         }

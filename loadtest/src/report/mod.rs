@@ -15,9 +15,9 @@ pub use self::html::page;
 use crate::{
     findings::{Findings, Wrong},
     histogram::Histogram,
-    profile::Loop,
+    profile::{Loop, Profile},
     record::{Record, Window},
-    run::Load,
+    wire::Site,
 };
 
 /// Durations are in milliseconds.
@@ -87,8 +87,7 @@ pub struct Sample {
 }
 
 impl Report {
-    pub(crate) fn new(load: &Load, record: &Record, measured: Duration, usage: Vec<Sample>) -> Self {
-        let Load { site, profile, .. } = load;
+    pub(crate) fn new(site: &Site, profile: &Profile, record: &Record, measured: Duration, usage: Vec<Sample>) -> Self {
         let totals = record.totals();
         let mut all = Window::default();
         totals.windows.iter().for_each(|window| all.merge(window));

@@ -70,11 +70,17 @@ pub(super) fn over(run: &TaskRun, status: TaskStatus) {
         let failed = status == TaskStatus::Failed;
         let error = failed.then(|| request.refused().map_or("task_failed", |kind| kind.name()));
         if let Some(tracing) = &request.tracing {
-            tracing.end(Told::of(tracing, request, error));
+            tracing.end(Told::of(tracing, request.name, request.backend(), error));
         }
         if let Some(draft) = request.take_draft() {
             let node = run.shared.durable.node();
-            run.shared.durable.audit.add(draft.into_record(request, node.as_str(), status.name(), error.map(str::to_owned)));
+            run.shared.durable.audit.add(draft.into_record(
+                request.name,
+                request.trace(),
+                node.as_str(),
+                status.name(),
+                error.map(str::to_owned),
+            ));
         }
     });
 }
@@ -83,7 +89,7 @@ pub(super) fn over(run: &TaskRun, status: TaskStatus) {
 pub(super) fn left(run: &TaskRun) {
     let _outside = request::with_current(|request| {
         if let Some(tracing) = &request.tracing {
-            tracing.end(Told::of(tracing, request, None));
+            tracing.end(Told::of(tracing, request.name, request.backend(), None));
         }
     });
     tracing::trace!(task = %run.digest(), "the run of a task is over");
