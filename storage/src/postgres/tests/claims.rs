@@ -5,7 +5,6 @@ use std::{str::FromStr, time::Duration};
 use protocol::ids::TaskId;
 use sqlx::{ConnectOptions as _, Executor as _, postgres::PgConnectOptions};
 use testkit::{PostgresServer, eventually};
-use tokio::time::Instant;
 
 use super::{
     super::{schema, tasks},
@@ -61,26 +60,6 @@ async fn looking_for_tasks_does_not_read_the_table() {
     let counts = store.task_counts().await.unwrap();
     assert_eq!(counts[0], (TaskStatus::Working, u64::from(UNFINISHED)));
     assert_eq!(counts[2], (TaskStatus::Completed, u64::from(TASKS - UNFINISHED)));
-}
-
-/// Prints what a look, and counting, take with many tasks; of a machine that does nothing else.
-#[tokio::test]
-#[ignore = "a measurement"]
-async fn a_look_among_many_tasks_takes_less_than_five_milliseconds() {
-    let (_server, store, node) = with_many_tasks().await;
-    let (mut looks, mut counts) = (Vec::new(), Vec::new());
-    for _ in 0..50 {
-        let begun = Instant::now();
-        assert_eq!(store.claim_tasks(&node, 64, &[]).await.unwrap(), []);
-        looks.push(begun.elapsed());
-        let begun = Instant::now();
-        store.task_counts().await.unwrap();
-        counts.push(begun.elapsed());
-    }
-    looks.sort_unstable();
-    counts.sort_unstable();
-    println!("of {TASKS} tasks, {UNFINISHED} not over: a look {:?}, a count {:?} (medians of 50)", looks[25], counts[25]);
-    assert!(looks[25] < Duration::from_millis(5), "{:?}", looks[25]);
 }
 
 const WAITING: &str = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
