@@ -124,12 +124,18 @@ async fn messages_come_in_order(ground: &Ground, client: &DuplexClient) {
     }
 }
 
-async fn the_limit_is_exact(client: &DuplexClient) {
+async fn the_limit_is_exact(ground: &Ground, client: &DuplexClient) {
     let fits = client.call("sized", json!({"bytes": LIMIT})).await;
     assert!(text_of(&fits).len() > LIMIT - 200);
     let over = client.request("tools/call", json!({"name": "sized", "arguments": {"bytes": LIMIT + 1}})).await;
     // Where one connection carries everything, nobody knows whose answer it was.
-    assert!(["result_too_large", "outcome_unknown"].contains(&kind(&over["error"])), "{over}");
+    let (told, why) = match ground.back {
+        "http" | "quic_streams" => ("result_too_large", format!("larger than {LIMIT} bytes")),
+        _ => ("outcome_unknown", format!("longer than the {LIMIT} bytes allowed")),
+    };
+    assert_eq!(kind(&over["error"]), told, "{over}");
+    let tells_why = |shown: &Value| shown["last_error"].as_str().is_some_and(|error| error.contains(&why));
+    ground.broker.admin().wait_backend("default", "b", "why", tells_why).await;
     serves(client).await;
 }
 
@@ -223,7 +229,7 @@ async fn conducts(back: &'static str) {
     let (client, other) = (ground.client("b").await, ground.client("other").await);
     println!("{} behind", ground.back);
     messages_come_in_order(&ground, &client).await;
-    the_limit_is_exact(&client).await;
+    the_limit_is_exact(&ground, &client).await;
     pieces_of_any_size_are_no_different(&ground, &client).await;
     who_has_nothing_more_to_say_is_left(&ground, &client).await;
     who_does_not_read_is_waited_for(&ground, &client, &other).await;
