@@ -17,8 +17,6 @@ pub(crate) struct Repeated {
 pub(crate) struct Again {
     pub(crate) head_bytes: usize,
     pub(crate) body_bytes: usize,
-    /// The length is what it was, too.
-    pub(crate) is_same: bool,
 }
 
 impl Repeated {
@@ -34,9 +32,8 @@ impl Repeated {
         let rest = bytes.strip_prefix(before)?;
         let (digits, rest) = rest.split_at(rest.iter().take_while(|byte| byte.is_ascii_digit()).count());
         let body_bytes = number(digits)?;
-        let is_same = self.text[self.digits.clone()] == *digits;
         let head_bytes = before.len() + digits.len() + behind.len();
-        rest.starts_with(behind).then_some(Again { head_bytes, body_bytes, is_same })
+        rest.starts_with(behind).then_some(Again { head_bytes, body_bytes })
     }
 }
 

@@ -216,11 +216,14 @@ async fn h_07_targets_of_other_forms_are_refused() {
 #[tokio::test]
 async fn h_08_heads_without_measure_are_refused() {
     let many: String = (0..20_000).map(|n| format!("x-{n}: y\r\n")).collect();
+    let body = initialize_body("2025-11-25");
     each_is_refused(vec![
         format!("POST /mcp HTTP/1.1\r\nhost: localhost\r\nx: {}\r\n\r\n", "y".repeat(1 << 20)),
         format!("POST /mcp HTTP/1.1\r\nhost: localhost\r\n{}: y\r\n\r\n", "y".repeat(1 << 20)),
         format!("POST /mcp HTTP/1.1\r\nhost: localhost\r\n{many}\r\n"),
         format!("POST /{} HTTP/1.1\r\nhost: localhost\r\n\r\n", "y".repeat(200_000)),
+        // Fine but for its length.
+        post(&format!("content-length: {}\r\nx: {}\r\n", body.len(), "y".repeat(100_000)), &body),
     ])
     .await;
 }

@@ -110,10 +110,11 @@ pub(super) struct Known {
 impl Known {
     /// The head that `buffer` begins with, taken off it, where it is this one.
     fn again(&self, buffer: &mut BytesMut) -> Option<Head> {
-        let Again { head_bytes, body_bytes, is_same } = self.repeated.again(buffer)?;
+        let Again { head_bytes, body_bytes } = self.repeated.again(buffer)?;
         buffer.advance(head_bytes);
-        let mut head = Head { length: Length::Exactly(body_bytes as u64), ..self.head.clone() };
-        if !is_same {
+        let length = Length::Exactly(body_bytes as u64);
+        let mut head = Head { length, ..self.head.clone() };
+        if length != self.head.length {
             head.response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(body_bytes));
         }
         Some(head)

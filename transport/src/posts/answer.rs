@@ -17,6 +17,18 @@ use http::{
 pub(super) enum Framing {
     Exactly(u64),
     Chunked,
+    /// There is none, and nothing is said of its length (RFC 9110, 8.6).
+    Nothing,
+}
+
+impl Framing {
+    pub(super) fn of(status: StatusCode, exact_bytes: Option<u64>) -> Self {
+        match exact_bytes {
+            _ if matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) => Self::Nothing,
+            Some(bytes) => Self::Exactly(bytes),
+            None => Self::Chunked,
+        }
+    }
 }
 
 pub(super) const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
@@ -40,8 +52,7 @@ pub(super) fn head(out: &mut Vec<u8>, parts: &Parts, framing: Framing, keeps: bo
         }
     }
     match framing {
-        // RFC 9110, 8.6: with this status there is no body, nor a length of one.
-        _ if parts.status == StatusCode::NO_CONTENT => {}
+        Framing::Nothing => {}
         Framing::Exactly(bytes) => {
             let _into_memory = write!(out, "content-length: {bytes}\r\n");
         }

@@ -14,6 +14,11 @@ use tokio::net::TcpStream;
 /// What is read to before any of it is handed on. What is longer comes in pieces of this size.
 const PIECE_BYTES_MAX: usize = 1024 * 1024;
 
+/// Whether so many bytes of `buffer` are better copied: whoever keeps some of them keeps all that was made room for.
+pub(super) fn is_wasteful(buffer: &BytesMut, bytes: usize) -> bool {
+    buffer.capacity() / 8 > bytes
+}
+
 /// A body on its connection. In one piece where it is not very large: it is read to where it stays.
 #[derive(Debug)]
 pub struct Posted<'a> {
@@ -45,7 +50,9 @@ impl Body for Posted<'_> {
             }
         }
         left.store(rest - piece, Ordering::Relaxed);
-        Poll::Ready(Some(Ok(Frame::data(buffer.split_to(piece).freeze()))))
+        let is_wasteful = is_wasteful(buffer, piece);
+        let data = buffer.split_to(piece);
+        Poll::Ready(Some(Ok(Frame::data(if is_wasteful { Bytes::copy_from_slice(&data) } else { data.freeze() }))))
     }
 
     fn is_end_stream(&self) -> bool {

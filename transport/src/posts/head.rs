@@ -10,6 +10,9 @@ use http::{
 
 use crate::repeated::{Again, Repeated, number};
 
+/// A longer head is read anew each time: it would have to be kept for as long as the connection lives.
+const REPEATED_BYTES_MAX: usize = 8 * 1024;
+
 /// As many headers as the library takes. With more it is for that to refuse them.
 const HEADERS_MAX: usize = 100;
 
@@ -19,7 +22,9 @@ pub(super) struct Head {
     pub(super) parts: Parts,
     /// Another request may follow on the connection.
     pub(super) keeps: bool,
-    repeated: Repeated,
+    repeated: Option<Repeated>,
+    /// As the headers say it.
+    body_bytes: usize,
 }
 
 /// How long a request is.
@@ -40,12 +45,18 @@ pub(super) enum Read {
 }
 
 impl Head {
+    /// Whether it is worth to be kept.
+    pub(super) fn may_be_repeated(&self) -> bool {
+        self.repeated.is_some()
+    }
+
     /// The lengths of the request that `bytes` begin with, where its head says the same as this one.
     pub(super) fn again(&mut self, bytes: &[u8]) -> Option<Lengths> {
-        let Again { head_bytes, body_bytes, is_same } = self.repeated.again(bytes)?;
-        if !is_same {
+        let Again { head_bytes, body_bytes } = self.repeated.as_ref()?.again(bytes)?;
+        if body_bytes != self.body_bytes {
             // Whoever looks at the headers finds this request's.
             self.parts.headers.insert(CONTENT_LENGTH, HeaderValue::from(body_bytes));
+            self.body_bytes = body_bytes;
         }
         Some(Lengths { head: head_bytes, body: body_bytes })
     }
@@ -64,8 +75,8 @@ pub(super) fn read(bytes: &[u8]) -> Read {
     let path = parsed.path.filter(|path| is_post && path.starts_with('/'));
     match path.and_then(|path| plain(path, parsed.headers)) {
         Some((parts, keeps, length, body)) => {
-            let repeated = Repeated::new(&bytes[..head], length);
-            Read::Post(Box::new(Head { parts, keeps, repeated }), Lengths { head, body })
+            let repeated = (head <= REPEATED_BYTES_MAX).then(|| Repeated::new(&bytes[..head], length));
+            Read::Post(Box::new(Head { parts, keeps, repeated, body_bytes: body }), Lengths { head, body })
         }
         None => Read::Other,
     }

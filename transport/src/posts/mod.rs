@@ -4,7 +4,7 @@
 //! a service, and reads every head anew; here nothing is passed on, and a head that says again what the last one said is not read
 //! again. What is not plain (another method, another version, chunks, `Expect`, `Upgrade`, and whatever can be read in two ways)
 //! is not looked at any further: the connection goes to the library as it is, with what was read of it ([`Posts::into_unread`]).
-//! Invariants: a connection has one request at a time; one of whose request something was not read is closed behind the answer.
+//! Invariants: a connection has one request at a time; one whose request was not all there is closed behind the answer.
 
 mod answer;
 mod body;
@@ -30,6 +30,7 @@ use tokio::{
 pub use self::body::Posted;
 use self::{
     answer::{Framing, LAST_CHUNK},
+    body::is_wasteful,
     head::{Head, Lengths, Read},
 };
 use crate::stall::StallGuard;
@@ -51,6 +52,9 @@ pub struct Posts {
     /// Read and not taken yet.
     buffer: BytesMut,
     read_bytes: usize,
+    head_bytes_max: usize,
+    /// How much of a head that is not all there yet was looked at.
+    seen: usize,
     head: Option<Box<Head>>,
     /// The request before had the same.
     is_repeated: bool,
@@ -106,12 +110,15 @@ impl Client<'_> {
 }
 
 impl Posts {
-    /// On a connection of which nothing was read. A client that takes nothing of an answer for `stall_max` loses it.
-    pub fn new(socket: TcpStream, stall_max: Duration) -> Self {
+    /// On a connection of which nothing was read. Heads of more than `head_bytes_max` are for somebody else to refuse. A client that
+    /// takes nothing of an answer for `stall_max` loses it.
+    pub fn new(socket: TcpStream, head_bytes_max: usize, stall_max: Duration) -> Self {
         Self {
             socket: StallGuard::new(socket, stall_max),
             buffer: BytesMut::new(),
             read_bytes: READ_BYTES_MIN,
+            head_bytes_max,
+            seen: 0,
             head: None,
             is_repeated: false,
             lengths: Lengths { head: 0, body: 0 },
@@ -135,19 +142,28 @@ impl Posts {
 
     /// What the buffer begins with; `None` while that is not known.
     fn look(&mut self) -> Option<Next> {
-        if let Some(lengths) = self.head.as_mut().and_then(|head| head.again(&self.buffer)) {
-            (self.lengths, self.is_repeated) = (lengths, true);
-            return Some(Next::Post);
+        let seen = std::mem::replace(&mut self.seen, self.buffer.len());
+        // Empty lines before a request (RFC 9112, 2.2) are for the library to pass over.
+        if matches!(self.buffer[0], b'\r' | b'\n') {
+            return Some(Next::Other);
         }
-        match head::read(&self.buffer) {
-            Read::Post(head, lengths) => {
-                (self.head, self.lengths, self.is_repeated) = (Some(head), lengths, false);
-                Some(Next::Post)
+        // However small the pieces it comes in, a head is read when it begins and when it may be whole.
+        let may_be_whole = seen == 0 || self.buffer[seen.saturating_sub(2)..].windows(2).any(|end| end == b"\n\r" || end == b"\n\n");
+        if may_be_whole {
+            if let Some(lengths) = self.head.as_mut().and_then(|head| head.again(&self.buffer)) {
+                (self.lengths, self.is_repeated) = (lengths, true);
+                return Some(Next::Post);
             }
-            // One that is as long as this is none of the usual.
-            Read::Part if self.buffer.len() < READ_BYTES_MAX => None,
-            Read::Part | Read::Other => Some(Next::Other),
+            match head::read(&self.buffer) {
+                Read::Post(head, lengths) if lengths.head <= self.head_bytes_max => {
+                    (self.head, self.lengths, self.is_repeated) = (Some(head), lengths, false);
+                    return Some(Next::Post);
+                }
+                Read::Post(..) | Read::Other => return Some(Next::Other),
+                Read::Part => {}
+            }
         }
+        (self.buffer.len() > self.head_bytes_max).then_some(Next::Other)
     }
 
     fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
@@ -170,9 +186,10 @@ impl Posts {
         if head_bytes == 0 {
             return None;
         }
+        self.seen = 0;
         self.buffer.advance(head_bytes);
         // With room to spare: a read that fills less has seen that there is no more.
-        self.read_bytes = (head_bytes + body_bytes + 1).next_power_of_two().clamp(READ_BYTES_MIN, READ_BYTES_MAX);
+        self.read_bytes = (head_bytes + body_bytes.min(READ_BYTES_MAX) + 1).next_power_of_two().clamp(READ_BYTES_MIN, READ_BYTES_MAX);
         *self.left.get_mut() = body_bytes;
         let (socket, left) = (self.socket.get_ref(), &self.left);
         let is_repeated = self.is_repeated;
@@ -189,24 +206,33 @@ impl Posts {
     where
         B: Body<Data = Bytes> + Unpin,
     {
-        let mut left = *self.left.get_mut();
-        if left <= self.buffer.len() {
-            self.buffer.advance(std::mem::take(&mut left)); // nobody wanted to see it
+        let left = self.left.get_mut();
+        if *left <= self.buffer.len() {
+            self.buffer.advance(std::mem::take(left)); // nobody wanted to see it
         }
+        let left = *left;
         let keeps = keeps && left == 0 && self.head.as_ref().is_some_and(|head| head.keeps);
-        if self.buffer.is_empty() {
-            self.buffer = BytesMut::new();
+        // What was begun of the next request does not keep the room of this one.
+        if is_wasteful(&self.buffer, self.buffer.len()) {
+            self.buffer = BytesMut::from(&self.buffer[..]);
+        }
+        if self.head.as_ref().is_some_and(|head| !head.may_be_repeated()) {
+            self.head = None;
         }
         let (parts, body) = response.into_parts();
-        let framing = body.size_hint().exact().map_or(Framing::Chunked, Framing::Exactly);
+        let framing = Framing::of(parts.status, body.size_hint().exact());
         let mut out = Vec::with_capacity(512);
         answer::head(&mut out, &parts, framing, keeps);
         // As in `turns`: what came on other connections is read before a peer is woken.
         tokio::task::yield_now().await;
-        self.write_body(out, body, framing).await?;
+        if framing == Framing::Nothing {
+            self.write(&out, &[]).await?;
+        } else {
+            self.write_body(out, body, framing).await?;
+        }
         if !keeps {
             self.socket.shutdown().await?;
-            if left > 0 {
+            if left > 0 || !self.buffer.is_empty() {
                 self.linger().await;
             }
         }
@@ -218,6 +244,12 @@ impl Posts {
     where
         B: Body<Data = Bytes> + Unpin,
     {
+        // Broken off without the last chunk, or before its length, so that nobody takes it for whole.
+        let broken = || io::Error::from(io::ErrorKind::ConnectionAborted);
+        let mut announced = match framing {
+            Framing::Exactly(bytes) => Some(bytes),
+            Framing::Chunked | Framing::Nothing => None,
+        };
         loop {
             let ready = poll_fn(|context| Poll::Ready(Pin::new(&mut body).poll_frame(context))).await;
             let frame = match ready {
@@ -229,18 +261,19 @@ impl Posts {
                     tokio::select! {
                         biased;
                         frame = poll_fn(|context| Pin::new(&mut body).poll_frame(context)) => frame,
-                        () = client.hung_up() => return Err(io::ErrorKind::ConnectionAborted.into()),
+                        () = client.hung_up() => return Err(broken()),
                     }
                 }
             };
-            // Broken off without the last chunk, so that nobody takes it for whole.
-            let broken = || io::Error::from(io::ErrorKind::ConnectionAborted);
             let Some(data) = frame.transpose().map_err(|_| broken())?.map(Frame::into_data) else { break };
             let Ok(data) = data else { continue };
             if data.is_empty() {
                 continue;
             }
             let is_chunk = framing == Framing::Chunked;
+            if let Some(announced) = &mut announced {
+                *announced = announced.checked_sub(data.len() as u64).ok_or_else(broken)?;
+            }
             if is_chunk {
                 answer::begin_chunk(&mut out, data.len());
             }
@@ -258,8 +291,10 @@ impl Posts {
                 out.clear();
             }
         }
-        if framing == Framing::Chunked {
-            out.extend_from_slice(LAST_CHUNK);
+        match announced {
+            None => out.extend_from_slice(LAST_CHUNK),
+            Some(0) => {}
+            Some(_) => return Err(broken()),
         }
         self.write(&out, &[]).await
     }

@@ -1,11 +1,17 @@
 //! Plain POSTs as clients send them, byte by byte: which are ours, where they end, and that nothing of what is not ours is lost.
 
-use std::{convert::Infallible, io, time::Duration};
+use std::{
+    convert::Infallible,
+    io,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use http::{Response, StatusCode};
-use http_body::Frame;
+use http_body::{Frame, SizeHint};
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -17,6 +23,7 @@ use transport::posts::{Asked, Next, Posts};
 use crate::soon;
 
 const STALL_MAX: Duration = Duration::from_secs(10);
+const HEAD_BYTES_MAX: usize = 16 * 1024;
 
 /// Both ends of a connection.
 async fn connected() -> (Posts, TcpStream) {
@@ -24,7 +31,7 @@ async fn connected() -> (Posts, TcpStream) {
     let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     client.set_nodelay(true).unwrap();
     let (server, _) = listener.accept().await.unwrap();
-    (Posts::new(server, STALL_MAX), client)
+    (Posts::new(server, HEAD_BYTES_MAX, STALL_MAX), client)
 }
 
 fn post(more: &str, body: &str) -> String {
@@ -54,8 +61,9 @@ async fn until_closed(client: &mut TcpStream) -> String {
 #[tokio::test]
 async fn requests_are_told_apart_in_pieces_of_any_size_whether_their_heads_say_the_same_or_not() {
     let long = "x".repeat(150_000);
-    let bodies = ["", "a", "bc", "0123456789", "de", long.as_str(), "f"];
-    let heads = ["", "", "X-More: yes\r\n", "X-More: yes\r\n", "", "", "X-More: no\r\n"];
+    let bodies = ["", "a", "0123456789", "b", "0123456789", long.as_str(), "f", "g", "hi"];
+    let large = format!("X-Large: {}\r\n", "y".repeat(10_000)); // too large to be known again
+    let heads = ["", "", "X-More: yes\r\n", "X-More: yes\r\n", "X-More: yes\r\n", "", "X-More: no\r\n", &large, &large];
     let all: String = bodies.iter().zip(heads).map(|(body, more)| post(more, body)).collect();
     for size in [1, 2, 3, 7, 64, 1000, all.len()] {
         let (mut posts, mut client) = connected().await;
@@ -85,6 +93,7 @@ async fn what_is_no_plain_post_is_handed_back_with_all_that_was_read() {
         "POST /mcp HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(),
         "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned(),
         "nonsense\r\n\r\n".to_owned(),
+        "\r\nPOST /mcp HTTP/1.1\r\nContent-Length: 0\r\n\r\n".to_owned(),
         post("Transfer-Encoding: chunked\r\n", "0\r\n\r\n"),
         post("Expect: 100-continue\r\n", "a"),
         post("Upgrade: websocket\r\n", "a"),
@@ -96,6 +105,7 @@ async fn what_is_no_plain_post_is_handed_back_with_all_that_was_read() {
         post("", "a").replace("Content-Length: 1", "Content-Length: 1,1"),
         post("", "a").replace("Content-Length: 1", "Content-Length: 99999999999999999999999"),
         post(&"X-Many: 1\r\n".repeat(100), "a"),
+        post(&format!("X-Large: {}\r\n", "y".repeat(HEAD_BYTES_MAX)), "a"),
         post(" folded\r\n", "a"),
     ];
     for text in strange {
@@ -112,6 +122,56 @@ async fn what_is_no_plain_post_is_handed_back_with_all_that_was_read() {
             let (_socket, unread) = posts.into_unread();
             assert_eq!(unread, text.as_bytes());
         }
+    }
+}
+
+#[tokio::test]
+async fn a_body_can_be_announced_as_long_as_numbers_go() {
+    for length in [1_u64 << 63, u64::MAX] {
+        let (mut posts, mut client) = connected().await;
+        client.write_all(post("", "a").replace("Content-Length: 1", &format!("Content-Length: {length}")).as_bytes()).await.unwrap();
+        assert_eq!(soon("a request", posts.next()).await.unwrap(), Next::Post);
+        assert_eq!(posts.take().unwrap().head.headers["content-length"], length.to_string());
+        let serving = tokio::spawn(async move { posts.answer(full("no"), true).await });
+        assert!(until_closed(&mut client).await.ends_with("no"));
+        drop(client);
+        assert!(!serving.await.unwrap().unwrap());
+    }
+}
+
+#[tokio::test]
+async fn an_answer_is_as_long_as_it_says_or_ends_the_connection() {
+    let pieces = |bytes: usize| StreamBody::new(stream::iter([Ok::<_, Infallible>(Frame::data(Bytes::from(vec![b'x'; bytes])))]));
+    let (mut posts, mut client) = connected().await;
+    client.write_all(post("", "a").as_bytes()).await.unwrap();
+    asked(&mut posts).await;
+    let mut nothing = Response::new(pieces(3));
+    *nothing.status_mut() = StatusCode::NO_CONTENT;
+    assert!(!posts.answer(nothing, false).await.unwrap());
+    let text = until_closed(&mut client).await;
+    assert!(text.ends_with("GMT\r\n\r\n") && !text.contains("content-length") && !text.contains("chunked"), "{text}");
+    for bytes in [2, 4] {
+        let (mut posts, mut client) = connected().await;
+        client.write_all(post("", "a").as_bytes()).await.unwrap();
+        asked(&mut posts).await;
+        let body = Announced(pieces(bytes));
+        assert!(posts.answer(Response::new(body), true).await.is_err());
+    }
+}
+
+/// Says that it has three bytes.
+struct Announced<B>(B);
+
+impl<B: http_body::Body + Unpin> http_body::Body for Announced<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        Pin::new(&mut self.0).poll_frame(context)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(3)
     }
 }
 

@@ -40,6 +40,7 @@ use self::{
     answer::Body,
     exchange::Vetted,
     gate::Gate,
+    posts::Other,
     spoken::{Begun, Spoken},
     unsent::Unsent,
 };
@@ -113,19 +114,17 @@ async fn served(broker: Arc<Broker>, gate: Arc<Gate>, door: &Door, socket: TcpSt
     let stream = Box::pin(door.open(socket, ListenerKind::Http)).await?;
     floor.certified = door.certified(&stream);
     // The time for a head begins only once it is known what is spoken; who never says a word would otherwise stay for ever.
-    let limit = broker.shared.config.timeouts.request_read;
-    let begun = Instant::now();
-    let (stream, first) = match stream {
-        Stream::Plain(socket) => match posts::serve(&broker, &gate, &floor, socket, begun + limit).await? {
-            Some((socket, first)) => (Stream::Plain(socket), first),
+    let deadline = Instant::now() + broker.shared.config.timeouts.request_read;
+    let (stream, first, deadline) = match stream {
+        Stream::Plain(socket) => match posts::serve(&broker, &gate, &floor, socket, deadline).await? {
+            Some(Other { socket, first, deadline }) => (Stream::Plain(socket), first, deadline),
             None => return Ok(()),
         },
-        stream @ Stream::Tls(_) => (stream, Bytes::new()),
+        stream @ Stream::Tls(_) => (stream, Bytes::new(), deadline),
     };
-    // A connection that was served until here has its time anew.
-    let deadline = if first.is_empty() { begun } else { Instant::now() } + limit;
     let (spoken, stream) = Box::pin(async {
         tokio::select! {
+            biased;
             heard = tokio::time::timeout_at(deadline, spoken::heard(stream, first)) => Ok::<_, Failure>(heard??),
             () = floor.stop.cancelled() => Err("nothing was said before the end".into()),
         }
@@ -243,6 +242,7 @@ where
     let (mut is_begun, mut is_ending) = (false, false);
     loop {
         tokio::select! {
+            biased; // what was read already is served
             ended = &mut connection => return Ok(ended?),
             () = first.notified(), if !is_begun => is_begun = true,
             () = tokio::time::sleep_until(deadline), if !is_begun => return Err("no request came in time".into()),

@@ -12,18 +12,30 @@ use super::{
     gate::Gate,
     legacy, websocket,
 };
-use crate::{broker::Broker, limits::CLIENT_WRITE_STALL_MAX};
+use crate::{
+    broker::Broker,
+    limits::{CLIENT_WRITE_STALL_MAX, REQUEST_HEAD_BYTES_MAX},
+};
 
-/// Serves a connection of which nothing was read. `Some`: what comes next, or is being said, is nothing for us, and the connection
-/// is handed back with what was read of it. By `deadline` the first request is there.
+/// A connection on which something else comes.
+pub(super) struct Other {
+    pub(super) socket: TcpStream,
+    /// What was read of it and not served.
+    pub(super) first: Bytes,
+    /// By when the head of the request is there that has begun.
+    pub(super) deadline: Instant,
+}
+
+/// Serves a connection of which nothing was read, until its end (`None`) or until what comes is nothing for us. By `deadline` the
+/// first request is there.
 pub(super) async fn serve(
     broker: &Arc<Broker>,
     gate: &Gate,
     floor: &Floor,
     socket: TcpStream,
     mut deadline: Instant,
-) -> Result<Option<(TcpStream, Bytes)>, Failure> {
-    let mut posts = Posts::new(socket, CLIENT_WRITE_STALL_MAX);
+) -> Result<Option<Other>, Failure> {
+    let mut posts = Posts::new(socket, REQUEST_HEAD_BYTES_MAX, CLIENT_WRITE_STALL_MAX);
     // Made once, and not for each request.
     let (mut stopped, mut alarm) = (pin!(floor.stop.cancelled()), pin!(tokio::time::sleep_until(deadline)));
     let mut vetted = Vetted::default();
@@ -43,7 +55,10 @@ pub(super) async fn serve(
         };
         match next {
             Next::Post if !legacy::is_meant(posts.path()) && !websocket::is_meant(posts.path()) => {}
-            Next::Post | Next::Other => return Ok(Some(posts.into_unread())),
+            Next::Post | Next::Other => {
+                let (socket, first) = posts.into_unread();
+                return Ok(Some(Other { socket, first, deadline }));
+            }
             Next::Ended => return Ok(None),
         }
         let Some(Asked { head, is_repeated, body, client }) = posts.take() else { return Ok(None) };

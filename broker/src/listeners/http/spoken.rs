@@ -47,9 +47,9 @@ pub(super) async fn heard<S: AsyncRead + Unpin>(mut inner: S, first: Bytes) -> i
 }
 
 impl<S> Begun<S> {
-    /// The connection itself, once a request was read from it.
-    pub(super) fn into_inner(self) -> S {
-        self.inner
+    /// The connection itself, and what is to be read before it.
+    pub(super) fn into_parts(self) -> (S, Bytes) {
+        (self.inner, self.first)
     }
 }
 
@@ -90,5 +90,36 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Begun<S> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.inner).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_was_read_comes_first_however_little_is_asked_for() {
+        let cases = [
+            ("GET /", " HTTP", Spoken::Http1),
+            ("PRI * HT", "TP/2.0\r\n\r\nSM\r\n\r\nframes", Spoken::Http2),
+            ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nfra", "mes", Spoken::Http2),
+            ("PRI", "", Spoken::Http1),
+            ("", "x", Spoken::Http1),
+        ];
+        for (first, rest, expected) in cases {
+            let (spoken, mut begun) = heard(rest.as_bytes(), Bytes::from_static(first.as_bytes())).await.unwrap();
+            assert_eq!(spoken, expected);
+            let (mut read, mut little) = (Vec::new(), [0; 3]);
+            loop {
+                match begun.read(&mut little).await.unwrap() {
+                    0 => break,
+                    count => read.extend_from_slice(&little[..count]),
+                }
+            }
+            assert_eq!(read, [first, rest].concat().as_bytes());
+        }
+        let (_, mut begun) = heard(&b"later"[..], Bytes::from_static(b"first")).await.unwrap();
+        begun.read_exact(&mut [0; 2]).await.unwrap();
+        assert_eq!(begun.into_parts(), (&b"later"[..], Bytes::from_static(b"rst")));
     }
 }

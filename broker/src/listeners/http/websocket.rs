@@ -202,7 +202,9 @@ async fn serve(broker: Arc<Broker>, plan: Plan, upgrade: OnUpgrade, floor: Floor
         Ok(Err(_)) => return tracing::error!("an upgraded connection is of another kind"),
         Err(error) => return tracing::debug!(%error, "a connection ended before its upgrade"),
     };
-    let (stream, begun) = (parts.io.into_inner().into_inner().into_inner().into_inner(), parts.read_buf);
+    let (stream, unread) = parts.io.into_inner().into_inner().into_inner().into_parts();
+    // Of what was read with the request, what the library had looked at, and what it had not.
+    let begun = if unread.is_empty() { parts.read_buf } else { [parts.read_buf, unread].concat().into() };
     let over = |stream| websocket::server(stream, begun.clone(), &limits(&broker));
     match plan {
         Plan::Begin(known) => {
