@@ -223,7 +223,7 @@ async fn h_08_heads_without_measure_are_refused() {
         format!("POST /mcp HTTP/1.1\r\nhost: localhost\r\n{many}\r\n"),
         format!("POST /{} HTTP/1.1\r\nhost: localhost\r\n\r\n", "y".repeat(200_000)),
         // Fine but for its length.
-        post(&format!("content-length: {}\r\nx: {}\r\n", body.len(), "y".repeat(100_000)), &body),
+        post(&format!("content-length: {}\r\nx: {}\r\n", body.len(), "y".repeat(200_000)), &body),
     ])
     .await;
 }
