@@ -46,7 +46,7 @@ bench:
 	@cargo build --release --locked -p mcp-broker
 	@for bench in $(or $(WHAT),persister events wires envelope eras idle protection placement); do \
 		case $$bench in persister|events) features= ;; *) features=--no-default-features ;; esac; \
-		case $$bench in eras) part="--bench report -- --only eras" ;; *) part="--bench $$bench" ;; esac; \
+		case $$bench in eras) part="--bench report -- --only=eras" ;; *) part="--bench $$bench" ;; esac; \
 		cargo bench --locked -p benches $$features $$part || exit 1; \
 	done
 
