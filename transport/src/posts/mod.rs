@@ -128,6 +128,10 @@ impl Posts {
 
     /// Waits for the head of the next request. Cancel-safe.
     pub async fn next(&mut self) -> io::Result<Next> {
+        // It was said already, and the request not taken.
+        if self.lengths.head > 0 {
+            return Ok(Next::Post);
+        }
         loop {
             if !self.buffer.is_empty()
                 && let Some(next) = self.look()

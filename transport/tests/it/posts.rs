@@ -40,7 +40,10 @@ fn post(more: &str, body: &str) -> String {
 
 /// The next request: its path, its length as its head says it, and its body.
 async fn asked(posts: &mut Posts) -> (String, String, String) {
-    assert_eq!(soon("a request", posts.next()).await.unwrap(), Next::Post);
+    // Whoever asks twice hears the same.
+    for _ in 0..2 {
+        assert_eq!(soon("a request", posts.next()).await.unwrap(), Next::Post);
+    }
     let Asked { head, body, .. } = posts.take().unwrap();
     let read = soon("the body", body.collect()).await.unwrap().to_bytes();
     let length = head.headers["content-length"].to_str().unwrap().to_owned();
@@ -81,6 +84,19 @@ async fn requests_are_told_apart_in_pieces_of_any_size_whether_their_heads_say_t
             assert!(soon("an answer", posts.answer(full("ok"), true)).await.unwrap());
         }
         drop(sending.await.unwrap());
+    }
+}
+
+#[tokio::test]
+async fn a_head_repeats_the_one_before_and_never_itself() {
+    let (mut posts, mut client) = connected().await;
+    for (more, repeats) in [("", false), ("", true), ("X: 1\r\n", false), ("", false)] {
+        client.write_all(post(more, "a").as_bytes()).await.unwrap();
+        for _ in 0..2 {
+            assert_eq!(soon("a request", posts.next()).await.unwrap(), Next::Post);
+        }
+        assert_eq!(posts.take().unwrap().is_repeated, repeats, "{more}");
+        assert!(posts.answer(full("ok"), true).await.unwrap());
     }
 }
 
