@@ -6,6 +6,7 @@ backend and the broker under callgrind, opens connections, warms up, counts what
 kernel does is not counted; what the broker does beside calls meanwhile (the store is tidied once a second, and callgrind makes
 seconds of milliseconds) is. Unlike times, the figure is the same on a busy machine, to a few percent.
 
+    scripts/instructions.py --in-flight 16 --calls 640
     scripts/instructions.py --wire tcp --in-flight 64 --calls 1280
     scripts/instructions.py --bytes 65536 --calls 100 --keep call.out && callgrind_annotate --inclusive=yes call.out
 """
@@ -39,7 +40,7 @@ def initialize(meta: dict) -> bytes:
 
 
 class Client:
-    """One connection, which has so many calls in flight."""
+    """One connection."""
 
     def __init__(self, args: argparse.Namespace, port: int, key: str):
         self.http, self.key, self.session, self.number, self.held = args.wire == "http", key, "", 0, b""
@@ -90,14 +91,16 @@ class Client:
         body, self.held = self.held[:length], self.held[length:]
         return body
 
-    def calls(self, count: int) -> None:
+    def ask(self, count: int) -> None:
         messages = []
         for _ in range(count):
             self.number += 1
             params = json.dumps({"name": "echo", "arguments": {"text": self.text}}, separators=(",", ":"))
             messages.append(f'{{"jsonrpc":"2.0","id":{self.number},"method":"tools/call","params":{params}}}'.encode())
         self.send(*messages)
-        for _ in messages:
+
+    def check(self, count: int) -> None:
+        for _ in range(count):
             answer = self.answer()
             if b'"result"' not in answer:
                 sys.exit(f"not a result: {answer[:200]!r}")
@@ -145,11 +148,15 @@ def counted(args: argparse.Namespace, folder: Path, started: list) -> int:
         time.sleep(0.1)
     url = {"type": "http", "url": f"http://127.0.0.1:{backend}/mcp"}
     key = set_up(admin, url if args.wire == "http" else {"type": "tcp", "address": f"127.0.0.1:{backend}"})
-    client = Client(args, clients, key)
+    connections = args.in_flight if args.wire == "http" else 1
+    callers, at_once = [Client(args, clients, key) for _ in range(connections)], args.in_flight // connections
 
     def run(count: int) -> None:
         for _ in range(count // args.in_flight):
-            client.calls(args.in_flight)
+            for caller in callers:
+                caller.ask(at_once)
+            for caller in callers:
+                caller.check(at_once)
 
     run(100)
     callgrind(broker, "-i on")
@@ -170,10 +177,9 @@ def main() -> None:
     parser.add_argument("--wire", choices=["http", "tcp"], default="http", help="in front and behind")
     parser.add_argument("--bytes", type=int, default=256, help="of a call")
     parser.add_argument("--calls", type=int, default=400)
-    parser.add_argument("--in-flight", type=int, default=1, help="on the one connection; over HTTP/1.1 that is one")
+    parser.add_argument("--in-flight", type=int, default=1, help="on one connection over TCP, each on its own over HTTP/1.1")
     parser.add_argument("--keep", metavar="FILE", help="where to keep callgrind's output")
     args = parser.parse_args()
-    args.in_flight = 1 if args.wire == "http" else args.in_flight
     calls = args.calls // args.in_flight * args.in_flight
     with tempfile.TemporaryDirectory() as folder:
         started: list = []
