@@ -23,8 +23,8 @@ use transport::{
 
 use self::adoption::Adopting;
 use crate::{
-    actors::{backend::Backend, catalog_refresh, session::Session, shared::Shared, tasks::Tasks, tenant::Tenant},
-    auth::{Caller, Keyring, Keys},
+    actors::{backend::Backend, call::DueCalls, catalog_refresh, session::Session, shared::Shared, tasks::Tasks, tenant::Tenant},
+    auth::{Caller, Edition, Keyring, Keys},
     config::{
         Config, MessageWire,
         spec::{BackendSpec, TenantSpec},
@@ -94,6 +94,7 @@ impl Broker {
         let tenants = Arc::downgrade(&broker);
         broker.shared.tasks.find_tenants_by(Box::new(move |id| tenants.upgrade()?.tenant(id)));
         tokio::spawn(housekeeping::reap(Arc::downgrade(&broker)));
+        tokio::spawn(DueCalls::look_after(Arc::downgrade(&broker.shared.due)));
         tokio::spawn(broker.shared.rates.clone().keep(Arc::downgrade(&broker.shared.durable)));
         broker.shared.overload.watch(&broker.shared.config.overload);
         Ok(broker)
@@ -235,6 +236,11 @@ impl Broker {
             None => Caller { tenant: default_tenant(), principal: PrincipalId::new("anonymous"), key: None },
         };
         self.admit(caller)
+    }
+
+    /// As of which keys callers are known.
+    pub fn keys_edition(&self) -> Edition {
+        self.keyring.edition()
     }
 
     /// The same for a connection that may have come with a certificate. A key that is shown comes before it.

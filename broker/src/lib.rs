@@ -5,6 +5,7 @@
 
 pub mod actors;
 pub mod admission;
+mod alarm;
 pub mod auth;
 pub mod broker;
 pub mod cli;

@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::{Request, Response, uri::Scheme};
+use http::{Request, uri::Scheme};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -26,6 +26,7 @@ use crate::connect::Connector;
 use crate::egress::EgressPolicy;
 use crate::http1::{self, BodyBroken, Http1Body, Pool};
 use crate::peer::PeerIdentityError;
+use crate::response::HttpResponse;
 use crate::send_error::SendError;
 use crate::tls::{ClientIdentity, presenting, trust};
 
@@ -131,7 +132,7 @@ impl HttpClient {
     /// Sends the request and waits for the response's head. The URI is absolute, as [`crate::parse_http_url`] makes it.
     ///
     /// Waits without limit for the response; the caller bounds the call as a whole.
-    pub async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<ResponseBody>, SendError> {
+    pub async fn send(&self, request: Request<Full<Bytes>>) -> Result<HttpResponse<ResponseBody>, SendError> {
         if request.uri().scheme().is_none() || request.uri().host().is_none() {
             return Err(SendError::Connect { reason: format!("{} is not an absolute http url", request.uri()) });
         }
@@ -142,7 +143,8 @@ impl HttpClient {
         }
         // Boxed: those above would be moved with room for it.
         let response = Box::pin(self.client.request(request)).await.map_err(|error| classify(&error))?;
-        Ok(response.map(|body| ResponseBody(Kind::General(body))))
+        let (head, body) = response.into_parts();
+        Ok(HttpResponse::new(Arc::new(head), ResponseBody(Kind::General(body))))
     }
 }
 
@@ -155,7 +157,7 @@ impl HttpClient {
     }
 
     /// [`HttpClient::send`] of a POST that was prepared.
-    pub async fn send_prepared(&self, post: &Prepared, body: Bytes) -> Result<Response<ResponseBody>, SendError> {
+    pub async fn send_prepared(&self, post: &Prepared, body: Bytes) -> Result<HttpResponse<ResponseBody>, SendError> {
         let response = self.plain.send_prepared(&post.0, body, || self.connector.tcp(post.0.uri())).await?;
         Ok(response.map(|body| ResponseBody(Kind::Plain(body))))
     }

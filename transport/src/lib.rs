@@ -21,6 +21,7 @@ mod process_group;
 pub mod quic;
 mod read_buffer;
 mod repeated;
+mod response;
 mod send_error;
 pub mod stall;
 mod stderr_tail;
@@ -38,6 +39,7 @@ pub use http_client::{BodyError, HttpClient, HttpClientConfig, ResponseBody, Tls
 pub use http1::BodyBroken;
 pub use lines::{LineReader, LineWriter};
 pub use peer::{PeerClient, PeerIdentity, PeerIdentityError, PeerServer};
+pub use response::HttpResponse;
 pub use send_error::SendError;
 pub use stall::StallGuard;
 pub use tls::{

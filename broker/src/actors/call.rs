@@ -4,7 +4,8 @@
 //! [`Call::settle`], and only there: with the backend's answer, a refusal, a timeout, or (after the client's cancellation) with
 //! nothing.
 
-mod given_up;
+mod cut_short;
+mod due;
 mod handover;
 mod underway;
 
@@ -30,8 +31,12 @@ use protocol::{
     splice::Splice,
 };
 
-use self::given_up::GivenUp;
+use self::{
+    cut_short::{Cut, CutShort},
+    due::Due,
+};
 pub use self::{
+    due::DueCalls,
     handover::{BackendMade, Handover},
     underway::Underway,
 };
@@ -76,7 +81,7 @@ pub struct Call {
     /// The client's progress token, as sent.
     pub progress_token: Option<Bytes>,
     last_progress: Mutex<Option<f64>>,
-    cancelled: GivenUp,
+    cut_short: CutShort,
     cancel_reason: Mutex<Option<Bytes>>,
     started: Instant,
     /// Milliseconds after `started` at which something last happened.
@@ -141,7 +146,7 @@ impl Call {
             backend,
             progress_token: message.fields.meta_progress_token.map(|span| span.slice(&message.frame)),
             last_progress: Mutex::new(None),
-            cancelled: GivenUp::default(),
+            cut_short: CutShort::default(),
             cancel_reason: Mutex::new(None),
             started,
             touched_ms: AtomicU64::new(0),
@@ -160,9 +165,10 @@ impl Call {
     /// Carries the call to its end. The session has it in its table already.
     pub async fn run(self: Arc<Self>, message: Message, edits: Vec<(Span, Vec<u8>)>) {
         let _answered = SettleOnPanic(&self);
-        if self.cancelled.is_said() {
+        if self.cut_short.is_cancelled() {
             return self.settle(Ending::Cancelled);
         }
+        let _on_list = self.session.shared.due.watch(&self, self.started + self.deadline.quiet.min(self.deadline.total));
         let ending = {
             // Made where it stays: it is large, and the macro would move it.
             let mut relaying = pin!(self.relay(&message, &edits));
@@ -170,12 +176,14 @@ impl Call {
             tokio::select! {
                 biased;
                 ending = &mut relaying => ending.unwrap_or_else(Ending::Refused),
-                () = self.cancelled.heard() => Ending::Cancelled,
-                () = self.expired() => Ending::TimedOut,
+                cut = self.cut_short.heard() => match cut {
+                    Cut::Cancelled => Ending::Cancelled,
+                    Cut::Late => Ending::TimedOut,
+                },
             }
         };
         // Who has given up gets none, though it came with the same waking.
-        self.settle(if self.cancelled.is_said() { Ending::Cancelled } else { ending });
+        self.settle(if self.cut_short.is_cancelled() { Ending::Cancelled } else { ending });
     }
 
     /// Before it is carried out: headers that its backend gets as they came.
@@ -195,7 +203,7 @@ impl Call {
     /// The client (or the end of its session) wants no answer any more.
     pub fn cancel(&self, reason: Option<Bytes>) {
         *lock(&self.cancel_reason) = reason;
-        self.cancelled.say();
+        self.cut_short.cancel();
         // At once, so that it is on its way before a session's end closes the link. What is only being sent now is told of
         // when the call settles.
         if !self.settled.load(Ordering::Acquire) {
@@ -277,24 +285,23 @@ impl Call {
         Err(over(Failure::SessionGone.refusal(&self.backend)))
     }
 
-    /// Resolves when the call's time is up: so long after the last sign of life, never beyond the total.
-    async fn expired(&self) {
-        let Deadline { quiet, total } = self.deadline;
-        let mut due = quiet.min(total);
-        loop {
-            tokio::time::sleep_until((self.started + due).into()).await;
-            if self.open_questions.load(Ordering::Relaxed) > 0 {
-                self.touch();
-            }
-            let touched = Duration::from_millis(self.touched_ms.load(Ordering::Relaxed));
-            due = (touched + quiet).min(total);
-            if self.started.elapsed() >= due {
-                if self.handover.as_ref().is_some_and(Handover::is_done) {
-                    return std::future::pending().await;
-                }
-                return;
-            }
+    /// When the call's time is up: so long after the last sign of life, never beyond the total.
+    fn due(&self, now: Instant) -> Due {
+        if self.cut_short.is_late() || self.handover.as_ref().is_some_and(Handover::is_done) {
+            return Due::Never;
         }
+        let Deadline { quiet, total } = self.deadline;
+        if self.open_questions.load(Ordering::Relaxed) > 0 {
+            self.touched_ms.store(self.ms_at(now), Ordering::Relaxed);
+        }
+        let touched = Duration::from_millis(self.touched_ms.load(Ordering::Relaxed));
+        let due = self.started + (touched + quiet).min(total);
+        if now < due { Due::At(due) } else { Due::Now }
+    }
+
+    /// Its time is up.
+    fn is_late(&self) {
+        self.cut_short.be_late();
     }
 
     /// The one end of every call.

@@ -15,6 +15,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::http_client::HttpClient;
 
 use super::{
+    call::DueCalls,
     children::Children,
     gate::{Gate, Standing},
     link::Trust,
@@ -65,6 +66,8 @@ pub struct Shared {
     pub overload: Arc<Overload>,
     /// What waits for clients.
     pub waiting: Arc<AllWaiting>,
+    /// Calls in flight, to be told when their time is up.
+    pub due: Arc<DueCalls>,
     started: Instant,
 }
 
@@ -97,6 +100,7 @@ impl Shared {
             draining: CancellationToken::new(),
             children: Children::default(),
             strangers: Arc::new(Semaphore::new(LONG_FIRST_MESSAGES_MAX)),
+            due: Arc::default(),
             started,
         })
     }

@@ -10,17 +10,11 @@ mod places;
 mod waiting;
 
 use std::{
+    future::poll_fn,
     sync::{Arc, Mutex, MutexGuard, OnceLock, atomic::AtomicBool},
+    task::{Context, Poll, Waker},
     time::{Duration, Instant},
 };
-
-use bytes::Bytes;
-use protocol::{
-    envelope::Message,
-    ids::{RequestId, TaskId},
-    json::Limits,
-};
-use tokio::sync::Notify;
 
 pub use self::batch::Batch;
 pub use self::places::{Due, EventId, decode_due, parse_event_id};
@@ -35,6 +29,12 @@ use crate::{
     limits::{QUIET_LOGGED_EVERY_MIN, TRIM_LOGGED_EVERY},
     rules::event_log::{Event, EventKind, EventLog, Gone, Held, LogLimits, Overflow, Topic},
 };
+use bytes::Bytes;
+use protocol::{
+    envelope::Message,
+    ids::{RequestId, TaskId},
+    json::Limits,
+};
 
 /// One stream of a session. Event ids are `{stream number}-{sequence}`, unique in the session. As long as the one request of
 /// a POST stream is not answered they name it, too (`-{id in base64url}`): a client that comes back with one to a process
@@ -45,7 +45,6 @@ pub struct EventStream {
     /// The request, as event ids name it.
     request: Option<String>,
     state: Mutex<State>,
-    changed: Notify,
     counted: OnceLock<Counted>,
     /// It holds more than others were asked to make room for.
     grown: AtomicBool,
@@ -75,6 +74,16 @@ struct State {
     sink: Option<Sink>,
     /// What it holds unread, as all streams together count it.
     steps: usize,
+    waits: Waits,
+}
+
+/// Who is to be woken.
+#[derive(Debug, Default)]
+struct Waits {
+    /// The latest reader, by anything.
+    reader: Option<Waker>,
+    /// Who writes what was read, if the stream is cut meanwhile.
+    writer: Option<Waker>,
 }
 
 /// A stream's place in the event log.
@@ -158,9 +167,10 @@ impl EventStream {
             answered_at: None,
             sink: None,
             steps: 0,
+            waits: Waits::default(),
         };
         let (counted, grown) = (OnceLock::new(), AtomicBool::new(false));
-        Arc::new(Self { number, request, state: Mutex::new(state), changed: Notify::new(), counted, grown })
+        Arc::new(Self { number, request, state: Mutex::new(state), counted, grown })
     }
 
     pub fn push(&self, now: Instant, kind: EventKind, frame: Bytes) -> Result<(), Overflow> {
@@ -172,8 +182,7 @@ impl EventStream {
         let mut state = self.lock();
         let pushed = state.add(self.number, now, kind, topic, frame);
         self.settle(&mut state);
-        drop(state);
-        self.changed.notify_waiters();
+        let_know(state);
         self.make_room_for_it();
         pushed
     }
@@ -187,8 +196,7 @@ impl EventStream {
             state.due.clear();
             state.log_record(self.number);
         }
-        drop(state);
-        self.changed.notify_waiters();
+        let_know(state);
     }
 
     /// Logs the stream from now on, with all it holds.
@@ -228,14 +236,16 @@ impl EventStream {
 
     /// Asks the reader to close its connection; the stream goes on and can be resumed.
     pub fn pause(&self) {
-        self.lock().pause = true;
-        self.changed.notify_waiters();
+        let mut state = self.lock();
+        state.pause = true;
+        let_know(state);
     }
 
     /// No reader gets anything any more.
     pub fn close(&self) {
-        self.lock().closed = true;
-        self.changed.notify_waiters();
+        let mut state = self.lock();
+        state.closed = true;
+        let_know(state);
     }
 
     pub fn is_connected(&self) -> bool {
@@ -334,13 +344,27 @@ impl EventStream {
             state.log_record(self.number);
         }
         let generation = state.reader;
-        drop(state);
-        self.changed.notify_waiters();
+        let_know(state);
         Ok(Reader { stream: self.clone(), generation, position })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         sync::lock(&self.state)
+    }
+}
+
+/// Something has changed: lets go of the lock, and wakes whom it concerns.
+fn let_know(mut state: MutexGuard<'_, State>) {
+    let reader = state.waits.reader.take();
+    let writer = if state.log.was_cut() { state.waits.writer.take() } else { None };
+    drop(state);
+    reader.into_iter().chain(writer).for_each(Waker::wake);
+}
+
+fn be_woken(place: &mut Option<Waker>, context: &Context<'_>) {
+    match place {
+        Some(waker) => waker.clone_from(context.waker()),
+        None => *place = Some(context.waker().clone()),
     }
 }
 
@@ -439,16 +463,7 @@ pub struct Reader {
 impl Reader {
     /// Waits for what comes next. Cancel-safe: a dropped call loses nothing.
     pub async fn next(&mut self) -> Next {
-        loop {
-            let stream = self.stream.clone();
-            let changed = stream.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable(); // before looking, so that no change is missed
-            if let Some(next) = self.poll_now() {
-                return next;
-            }
-            changed.await;
-        }
+        poll_fn(|context| self.poll_next(context)).await
     }
 
     /// The id the client may resume from when it has seen everything up to here.
@@ -461,18 +476,24 @@ impl Reader {
         self.stream.lock().log.count_after(self.position)
     }
 
-    fn poll_now(&mut self) -> Option<Next> {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Next> {
         let mut state = self.stream.lock();
         if let Some(ended) = state.is_barred(self) {
-            return Some(Next::Ended(ended));
+            return Poll::Ready(Next::Ended(ended));
         }
         if let Some(event) = state.log.next_after(self.position) {
             self.position = event.sequence;
             state.read_through = event.sequence;
             self.stream.settle(&mut state);
-            return Some(Next::Event(event));
+            return Poll::Ready(Next::Event(event));
         }
-        state.is_read().map(Next::Ended)
+        match state.is_read() {
+            Some(ended) => Poll::Ready(Next::Ended(ended)),
+            None => {
+                be_woken(&mut state.waits.reader, context);
+                Poll::Pending
+            }
+        }
     }
 }
 

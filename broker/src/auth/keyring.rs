@@ -5,7 +5,10 @@
 use std::{
     collections::HashSet,
     hash::{BuildHasher, Hasher, RandomState},
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use arc_swap::ArcSwap;
@@ -36,7 +39,13 @@ pub struct Keyring {
     /// Makes the digests by which keys that were verified are known again.
     seen: RandomState,
     snapshot: ArcSwap<Snapshot>,
+    /// Counts the changes.
+    edition: AtomicU64,
 }
+
+/// Which keys and tenants there were: what was found out with them holds for as long as the edition is the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Edition(u64);
 
 #[derive(Debug, Clone, Default)]
 struct Snapshot {
@@ -62,7 +71,12 @@ impl From<KeyEntry> for Held {
 impl Keyring {
     /// An empty ring; `hasher` is [`super::Keys::api_key`].
     pub fn new(hasher: hmac::Key) -> Self {
-        Self { hasher, seen: RandomState::new(), snapshot: ArcSwap::default() }
+        Self { hasher, seen: RandomState::new(), snapshot: ArcSwap::default(), edition: AtomicU64::new(0) }
+    }
+
+    /// To be asked for before what is to be remembered with it.
+    pub fn edition(&self) -> Edition {
+        Edition(self.edition.load(Ordering::Acquire))
     }
 
     /// Whose key this is. `None` whatever the reason, so that a caller learns nothing from a refusal.
@@ -105,6 +119,7 @@ impl Keyring {
         let keys: FastMap<_, _> = keys.into_iter().filter_map(|entry| Some((entry.caller.key.clone()?, Arc::new(entry.into())))).collect();
         let next = Arc::new(Snapshot { keys, enabled: enabled.into_iter().collect() });
         let before = self.snapshot.swap(next.clone());
+        self.edition.fetch_add(1, Ordering::Release);
         before.keys.keys().filter(|key| !next.keys.contains_key(*key)).cloned().collect()
     }
 
@@ -148,6 +163,8 @@ impl Keyring {
             edit(&mut next);
             next
         });
+        // Behind it: who sees the new edition sees the new keys.
+        self.edition.fetch_add(1, Ordering::Release);
     }
 }
 

@@ -9,7 +9,7 @@ mod keys;
 use protocol::ids::{KeyId, PrincipalId, TenantId};
 
 pub use self::{
-    keyring::{ApiKey, KeyEntry, Keyring},
+    keyring::{ApiKey, Edition, KeyEntry, Keyring},
     keys::{Keys, KeysError, SealError, SealKey},
 };
 

@@ -2,13 +2,14 @@
 //!
 //! What can be read in two ways is refused: where a body ends decides what the next response is.
 
-use std::{io::Write as _, mem::MaybeUninit};
+use std::{mem::MaybeUninit, sync::Arc};
 
 use bytes::{Buf as _, BytesMut};
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri, Version,
     header::{CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING},
     request::Parts,
+    response,
 };
 
 use crate::repeated::{Again, Repeated, number};
@@ -31,7 +32,7 @@ pub(super) enum Length {
 /// A response before its body.
 #[derive(Debug, Clone)]
 pub(super) struct Head {
-    pub(super) response: Response<()>,
+    pub(super) parts: Arc<response::Parts>,
     pub(super) length: Length,
     /// Another request may follow on the connection.
     pub(super) keeps: bool,
@@ -81,7 +82,9 @@ pub(super) fn encode_open(head: &Parts) -> Vec<u8> {
 }
 
 fn end_with_length(out: &mut Vec<u8>, body_bytes: usize) {
-    let _into_memory = write!(out, "content-length: {body_bytes}\r\n\r\n");
+    out.extend_from_slice(b"content-length: ");
+    out.extend_from_slice(itoa::Buffer::new().format(body_bytes).as_bytes());
+    out.extend_from_slice(b"\r\n\r\n");
 }
 
 fn line(out: &mut Vec<u8>, name: &str, value: &[u8]) {
@@ -112,12 +115,7 @@ impl Known {
     fn again(&self, buffer: &mut BytesMut) -> Option<Head> {
         let Again { head_bytes, body_bytes } = self.repeated.again(buffer)?;
         buffer.advance(head_bytes);
-        let length = Length::Exactly(body_bytes as u64);
-        let mut head = Head { length, ..self.head.clone() };
-        if length != self.head.length {
-            head.response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(body_bytes));
-        }
-        Some(head)
+        Some(Head { length: Length::Exactly(body_bytes as u64), ..self.head.clone() })
     }
 }
 
@@ -155,7 +153,7 @@ fn repeated(text: &[u8], raw: &[httparse::Header<'_>], head: &Head) -> Option<Bo
     let mut lengths = raw.iter().filter(|header| header.name.eq_ignore_ascii_case(CONTENT_LENGTH.as_str()));
     let length = lengths.next().filter(|_| lengths.next().is_none())?.value;
     let is_whole = matches!(head.length, Length::Exactly(bytes) if number(length).is_some_and(|said| said as u64 == bytes));
-    let is_usual = is_whole && head.keeps && head.response.status() == StatusCode::OK;
+    let is_usual = is_whole && head.keeps && head.parts.status == StatusCode::OK;
     is_usual.then(|| Box::new(Known { head: head.clone(), repeated: Repeated::new(text, length) }))
 }
 
@@ -182,11 +180,12 @@ fn judge(status: StatusCode, is_1_1: bool, raw: &[httparse::Header<'_>]) -> Resu
     // RFC 9112, 6.3: a length beside a coding counts for nothing, and may be a second response's way in.
     let is_clear = length != Length::UntilClosed && !(codings && announced.is_some());
     let keeps = is_clear && if is_1_1 { !says("close") } else { says("keep-alive") };
-    let mut response = Response::new(());
-    *response.status_mut() = status;
-    *response.version_mut() = if is_1_1 { Version::HTTP_11 } else { Version::HTTP_10 };
-    *response.headers_mut() = headers;
-    Ok(Head { response, length, keeps })
+    // It is the one thing that differs between responses that share a head.
+    headers.remove(CONTENT_LENGTH);
+    let (mut parts, ()) = Response::new(()).into_parts();
+    (parts.status, parts.headers) = (status, headers);
+    parts.version = if is_1_1 { Version::HTTP_11 } else { Version::HTTP_10 };
+    Ok(Head { parts: Arc::new(parts), length, keeps })
 }
 
 fn content_length(headers: &HeaderMap) -> Result<Option<u64>, &'static str> {

@@ -22,7 +22,7 @@ use std::{
 };
 
 use bytes::{Buf as _, Bytes, BytesMut};
-use http::{Request, Response, Uri};
+use http::{Request, Uri};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWrite as _},
     net::TcpStream,
@@ -31,7 +31,7 @@ use tokio::{
 pub use self::body::BodyBroken;
 pub(crate) use self::body::Http1Body;
 use self::head::{Head, Known};
-use crate::send_error::SendError;
+use crate::{response::HttpResponse, send_error::SendError};
 
 /// How much is read at once: as much as the last response took, within these.
 const READ_BYTES_MIN: usize = 1024;
@@ -122,7 +122,7 @@ enum Written {
 /// What became of an attempt to send a request.
 #[expect(clippy::large_enum_variant, reason = "there is one per request, moved once; a box would cost an allocation")]
 enum Sent {
-    Answered(Response<Http1Body>),
+    Answered(HttpResponse<Http1Body>),
     /// The connection took none of it.
     NotTaken(io::Error),
 }
@@ -137,7 +137,7 @@ impl Pool {
         &self,
         request: Request<Bytes>,
         connect: impl FnOnce() -> Connecting,
-    ) -> Result<Response<Http1Body>, SendError>
+    ) -> Result<HttpResponse<Http1Body>, SendError>
     where
         Connecting: Future<Output = Result<TcpStream, SendError>>,
     {
@@ -152,7 +152,7 @@ impl Pool {
         prepared: &Prepared,
         body: Bytes,
         connect: impl FnOnce() -> Connecting,
-    ) -> Result<Response<Http1Body>, SendError>
+    ) -> Result<HttpResponse<Http1Body>, SendError>
     where
         Connecting: Future<Output = Result<TcpStream, SendError>>,
     {
@@ -166,7 +166,7 @@ impl Pool {
         written: Vec<u8>,
         body: Bytes,
         connect: impl FnOnce() -> Connecting,
-    ) -> Result<Response<Http1Body>, SendError>
+    ) -> Result<HttpResponse<Http1Body>, SendError>
     where
         Connecting: Future<Output = Result<TcpStream, SendError>>,
     {
@@ -207,11 +207,11 @@ impl Pool {
                 None => [&head[sent..], &body[..]].concat().into(),
             };
         }
-        let Head { response, length, keeps } = answer;
-        tracing::trace!(server = &*connection.server, status = response.status().as_u16(), "a server answered");
+        let Head { parts, length, keeps } = answer;
+        tracing::trace!(server = &*connection.server, status = parts.status.as_u16(), "a server answered");
         // What answers half a request has not read the rest of it.
         let back = (keeps && written == Written::Whole).then(|| Return { pool: self.clone() });
-        Ok(Sent::Answered(response.map(|()| Http1Body::new(length, connection, back))))
+        Ok(Sent::Answered(HttpResponse::new(parts, Http1Body::new(length, connection, back))))
     }
 
     fn take(&self, server: &str) -> Option<Connection> {

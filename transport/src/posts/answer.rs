@@ -51,10 +51,17 @@ pub(super) fn head(out: &mut Vec<u8>, parts: &Parts, framing: Framing, keeps: bo
             out.extend_from_slice(b"\r\n");
         }
     }
+    end(out, framing, keeps);
+}
+
+/// Appends how the answer is carried, and the end of its head.
+pub(super) fn end(out: &mut Vec<u8>, framing: Framing, keeps: bool) {
     match framing {
         Framing::Nothing => {}
         Framing::Exactly(bytes) => {
-            let _into_memory = write!(out, "content-length: {bytes}\r\n");
+            out.extend_from_slice(b"content-length: ");
+            out.extend_from_slice(itoa::Buffer::new().format(bytes).as_bytes());
+            out.extend_from_slice(b"\r\n");
         }
         Framing::Chunked => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
     }

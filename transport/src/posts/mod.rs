@@ -35,6 +35,8 @@ use self::{
 };
 use crate::stall::StallGuard;
 
+/// What the head of an answer takes, with room to spare.
+const HEAD_BYTES_USUAL: usize = 512;
 /// How much is read at once: as much as the last request took, within these.
 const READ_BYTES_MIN: usize = 1024;
 const READ_BYTES_MAX: usize = 128 * 1024;
@@ -210,22 +212,10 @@ impl Posts {
     where
         B: Body<Data = Bytes> + Unpin,
     {
-        let left = self.left.get_mut();
-        if *left <= self.buffer.len() {
-            self.buffer.advance(std::mem::take(left)); // nobody wanted to see it
-        }
-        let left = *left;
-        let keeps = keeps && left == 0 && self.head.as_ref().is_some_and(|head| head.keeps);
-        // What was begun of the next request does not keep the room of this one.
-        if is_wasteful(&self.buffer, self.buffer.len()) {
-            self.buffer = BytesMut::from(&self.buffer[..]);
-        }
-        if self.head.as_ref().is_some_and(|head| !head.may_be_repeated()) {
-            self.head = None;
-        }
+        let keeps = self.is_read(keeps);
         let (parts, body) = response.into_parts();
         let framing = Framing::of(parts.status, body.size_hint().exact());
-        let mut out = Vec::with_capacity(512);
+        let mut out = Vec::with_capacity(HEAD_BYTES_USUAL);
         answer::head(&mut out, &parts, framing, keeps);
         // As in `turns`: what came on other connections is read before a peer is woken.
         tokio::task::yield_now().await;
@@ -234,9 +224,42 @@ impl Posts {
         } else {
             self.write_body(out, body, framing).await?;
         }
+        self.answered(keeps).await
+    }
+
+    /// [`Posts::answer`] with a head that is mostly written: its first line and headers, each with its end.
+    pub async fn answer_whole(&mut self, head: &str, body: Bytes, keeps: bool) -> io::Result<bool> {
+        let keeps = self.is_read(keeps);
+        let mut out = Vec::with_capacity(HEAD_BYTES_USUAL);
+        out.extend_from_slice(head.as_bytes());
+        answer::end(&mut out, Framing::Exactly(body.len() as u64), keeps);
+        tokio::task::yield_now().await; // as above
+        self.write(&out, &body).await?;
+        self.answered(keeps).await
+    }
+
+    /// The request that was taken last is not looked at any more. Whether another may follow.
+    fn is_read(&mut self, keeps: bool) -> bool {
+        let left = self.left.get_mut();
+        if *left <= self.buffer.len() {
+            self.buffer.advance(std::mem::take(left)); // nobody wanted to see it
+        }
+        let keeps = keeps && *left == 0 && self.head.as_ref().is_some_and(|head| head.keeps);
+        // What was begun of the next request does not keep the room of this one.
+        if is_wasteful(&self.buffer, self.buffer.len()) {
+            self.buffer = BytesMut::from(&self.buffer[..]);
+        }
+        if self.head.as_ref().is_some_and(|head| !head.may_be_repeated()) {
+            self.head = None;
+        }
+        keeps
+    }
+
+    /// The answer is written; behind the last one the connection is closed.
+    async fn answered(&mut self, keeps: bool) -> io::Result<bool> {
         if !keeps {
             self.socket.shutdown().await?;
-            if left > 0 || !self.buffer.is_empty() {
+            if *self.left.get_mut() > 0 || !self.buffer.is_empty() {
                 self.linger().await;
             }
         }

@@ -143,7 +143,7 @@ async fn a_head_that_is_said_again_is_taken_for_what_it_says_now() {
     for (header, body) in ANSWERS {
         let response = soon("a response", client.send(post(&url, "ping"))).await.unwrap();
         assert_eq!(response.headers()["x"], header[3..4]);
-        assert_eq!(response.headers()["content-length"], body.len().to_string());
+        assert!(!response.headers().contains_key("content-length"), "no length of another response");
         assert_eq!(soon("its body", response.into_body().whole(1_000)).await.unwrap(), body);
     }
     assert_eq!(connections.load(Ordering::SeqCst), 2, "one was closed by the server");

@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Method, Request, Response, StatusCode, Version};
+use http::{Method, Request, StatusCode, Version};
 use http_body_util::Full;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
-use transport::{BodyError, EgressPolicy, HttpClient, HttpClientConfig, ResponseBody, SendError, TlsSetupError, parse_http_url, read_body};
+use transport::{
+    BodyError, EgressPolicy, HttpClient, HttpClientConfig, HttpResponse, ResponseBody, SendError, TlsSetupError, parse_http_url, read_body,
+};
 
 use crate::http_server::{Authority, Server, self_signed};
 use crate::soon;
@@ -26,11 +28,11 @@ fn post(url: &str, body: &'static str) -> Request<Full<Bytes>> {
     Request::builder().method(Method::POST).uri(parse_http_url(url).unwrap()).body(Full::from(body)).unwrap()
 }
 
-async fn send(client: &HttpClient, url: &str) -> Result<Response<ResponseBody>, SendError> {
+async fn send(client: &HttpClient, url: &str) -> Result<HttpResponse<ResponseBody>, SendError> {
     soon("an answer", client.send(post(url, "ping"))).await
 }
 
-async fn text(response: Response<ResponseBody>) -> String {
+async fn text(response: HttpResponse<ResponseBody>) -> String {
     String::from_utf8(read_body(response.into_body(), 1_000_000).await.unwrap().to_vec()).unwrap()
 }
 

@@ -3,9 +3,14 @@
 //! Called by duplex listeners. What was taken is given up only once it is said to have been sent, so that a connection that
 //! breaks leaves behind what it did not send.
 
+use std::{
+    future::poll_fn,
+    task::{Context, Poll},
+};
+
 use bytes::Bytes;
 
-use super::{Ended, EventStream, Reader};
+use super::{Ended, EventStream, Reader, be_woken};
 use crate::rules::event_log::{Gone, LogLimits};
 
 /// What a connection finds when it looks for something to write.
@@ -20,20 +25,16 @@ pub enum Batch {
 impl Reader {
     /// Waits for something to send and takes as much of it as fits. Cancel-safe: a dropped call loses nothing.
     pub async fn next_batch(&mut self, count_max: usize, bytes_max: usize, frames: &mut Vec<Bytes>) -> Batch {
-        loop {
-            let stream = self.stream.clone();
-            let changed = stream.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable(); // before looking, so that no change is missed
-            if let Some(batch) = self.take_now(count_max, bytes_max, frames) {
-                return batch;
-            }
-            changed.await;
-        }
+        poll_fn(|context| self.look(count_max, bytes_max, frames, Some(context)).map_or(Poll::Pending, Poll::Ready)).await
     }
 
     /// What [`Reader::next_batch`] would return without waiting.
     pub fn take_now(&mut self, count_max: usize, bytes_max: usize, frames: &mut Vec<Bytes>) -> Option<Batch> {
+        self.look(count_max, bytes_max, frames, None)
+    }
+
+    /// Takes what there is. Where nothing is, whoever is `waiting` is woken when there may be something.
+    fn look(&mut self, count_max: usize, bytes_max: usize, frames: &mut Vec<Bytes>, waiting: Option<&Context<'_>>) -> Option<Batch> {
         let before = frames.len();
         let mut state = self.stream.lock();
         if let Some(ended) = state.is_barred(self) {
@@ -42,10 +43,14 @@ impl Reader {
         self.position = state.log.take_after(self.position, count_max, bytes_max, frames);
         state.read_through = self.position;
         self.stream.settle(&mut state);
-        match frames.len() - before {
+        let found = match frames.len() - before {
             0 => state.is_read().map(Batch::End),
             taken => Some(Batch::Frames(taken)),
+        };
+        if let (None, Some(context)) = (found, waiting) {
+            be_woken(&mut state.waits.reader, context);
         }
+        found
     }
 
     /// What was taken is sent. What fits into `kept` may be asked for again.
@@ -86,14 +91,14 @@ impl EventStream {
 
     /// Resolves when the stream is given up because its client does not read.
     pub async fn was_cut(&self) {
-        loop {
-            let changed = self.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            if self.lock().log.was_cut() {
-                return;
+        poll_fn(|context| {
+            let mut state = self.lock();
+            if state.log.was_cut() {
+                return Poll::Ready(());
             }
-            changed.await;
-        }
+            be_woken(&mut state.waits.writer, context);
+            Poll::Pending
+        })
+        .await;
     }
 }

@@ -1,33 +1,22 @@
 //! Reading a stream by whoever works on what comes on it, so that neither has to wake the other.
 
-use std::{future::poll_fn, pin::pin, task::Poll};
+use std::{future::poll_fn, pin::pin};
 
 use super::{Next, Reader};
 
 impl Reader {
     /// [`Reader::next`] for who carries out meanwhile what the stream waits for.
     pub async fn next_beside(&mut self, work: impl Future<Output = ()>) -> Next {
-        let mut work = pin!(work);
-        loop {
-            // Nothing listens while it works: what it pushes by itself is seen here, and would only wake this task once more.
-            let is_over = poll_fn(|context| Poll::Ready(work.as_mut().poll(context).is_ready())).await;
-            if is_over {
-                return self.next().await;
+        let (mut work, mut is_over) = (pin!(work), false);
+        poll_fn(|context| {
+            if !is_over {
+                // Nobody is told while it works: what it pushes by itself is seen right below, and would only wake this task again.
+                self.stream.lock().waits.reader = None;
+                is_over = work.as_mut().poll(context).is_ready();
             }
-            let stream = self.stream.clone();
-            let mut changed = pin!(stream.changed.notified());
-            changed.as_mut().enable(); // before looking, so that no change is missed
-            if let Some(next) = self.poll_now() {
-                return next;
-            }
-            let mut has_waited = false;
-            // Whoever wakes the task, the work is looked at first.
-            poll_fn(|context| {
-                let is_over = std::mem::replace(&mut has_waited, true) || changed.as_mut().poll(context).is_ready();
-                if is_over { Poll::Ready(()) } else { Poll::Pending }
-            })
-            .await;
-        }
+            self.poll_next(context)
+        })
+        .await
     }
 }
 

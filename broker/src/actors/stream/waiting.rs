@@ -5,7 +5,7 @@ use std::{
     time::Instant,
 };
 
-use super::{EventStream, State};
+use super::{EventStream, State, let_know};
 use crate::{
     admission::waiting::{Holder, Waiting},
     limits::OUTBOX_STEP_BYTES,
@@ -67,8 +67,7 @@ impl EventStream {
             }
         }
         self.settle(&mut state);
-        drop(state);
-        self.changed.notify_waiters();
+        let_know(state);
         left_out
     }
 
@@ -109,8 +108,7 @@ impl EventStream {
         state.log.cut();
         let _let_go = state.log.take_unread();
         self.settle(&mut state);
-        drop(state);
-        self.changed.notify_waiters();
+        let_know(state);
     }
 }
 

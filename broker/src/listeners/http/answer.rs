@@ -14,9 +14,10 @@ use protocol::{
     error::{ErrorKind, Refusal},
     ids::RequestId,
     sse,
+    version::Version,
 };
 
-use super::unsent::Unsent;
+use super::{exchange::PROTOCOL_VERSION, unsent::Unsent};
 use crate::{
     actors::{
         shared::Shared,
@@ -33,6 +34,55 @@ pub(in crate::listeners) type Body = Either<Full<Bytes>, UnsyncBoxBody<Bytes, Br
 #[derive(Debug, Clone, Copy, thiserror::Error)]
 #[error("the replica that answered was lost")]
 pub(in crate::listeners) struct BrokenOff;
+
+/// What a request is answered with.
+pub(super) enum Answer {
+    /// One JSON document, with status 200: what nearly all of them are.
+    Document {
+        /// What its session speaks.
+        version: Option<Version>,
+        text: Bytes,
+    },
+    Other(Response<Body>),
+}
+
+impl From<Response<Body>> for Answer {
+    fn from(response: Response<Body>) -> Self {
+        Self::Other(response)
+    }
+}
+
+impl Answer {
+    pub(super) fn into_response(self) -> Response<Body> {
+        match self {
+            Self::Document { version, text } => {
+                let mut response = json(StatusCode::OK, text);
+                if let Some(version) = version {
+                    response.headers_mut().insert(PROTOCOL_VERSION, HeaderValue::from_static(version.as_str()));
+                }
+                response
+            }
+            Self::Other(response) => response,
+        }
+    }
+}
+
+/// How the head of a [`Answer::Document`] begins, written once for all.
+pub(super) fn document_head(version: Option<Version>) -> &'static str {
+    macro_rules! head {
+        ($($more:literal)?) => {
+            concat!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n", $("mcp-protocol-version: ", $more, "\r\n")?)
+        };
+    }
+    match version {
+        None => head!(),
+        Some(Version::V2024_11_05) => head!("2024-11-05"),
+        Some(Version::V2025_03_26) => head!("2025-03-26"),
+        Some(Version::V2025_06_18) => head!("2025-06-18"),
+        Some(Version::V2025_11_25) => head!("2025-11-25"),
+        Some(Version::V2026_07_28) => head!("2026-07-28"),
+    }
+}
 
 pub(super) fn empty(status: StatusCode) -> Response<Body> {
     let mut response = Response::new(Either::Left(Full::default()));

@@ -4,13 +4,7 @@
 //! session learns nothing of HTTP: it gets messages and pushes into streams. The same way is gone for clients and for other
 //! replicas that ask for theirs; [`Reach`] is the difference.
 
-use std::{
-    error::Error,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-};
+use std::{error::Error, sync::Arc};
 
 use bytes::Bytes;
 use http::{
@@ -24,13 +18,13 @@ use protocol::{
     error::{ErrorKind, Refusal},
     ids::BackendId,
     modern::headers::PARAM_PREFIX,
-    version::Version,
 };
 
 use super::{
-    answer::{self, Body, EventStyle},
+    answer::{self, Answer, Body, EventStyle},
     forward::{Located, Way},
     gate::{self, Gate},
+    kept::{Kept, Vetted},
     tunnel, vouched, websocket,
 };
 use crate::{
@@ -63,23 +57,8 @@ pub(super) trait RequestBody: hyper::body::Body<Data = Bytes, Error: Error + 'st
 
 impl<B: hyper::body::Body<Data = Bytes, Error: Error + 'static> + Send + Unpin> RequestBody for B {}
 
-/// Whether a head was found right in all that is seen of it alone. Remembered where clients say the same of many requests; who they
-/// are is asked of each.
-#[derive(Debug, Default)]
-pub(super) struct Vetted(AtomicBool);
-
-impl Vetted {
-    pub(super) fn is(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn note(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-/// A head, and what is known of it.
-type Head<'a> = (&'a HeadParts, &'a Vetted);
+/// A head, and what its connection has kept.
+type Head<'a> = (&'a HeadParts, &'a Kept);
 
 /// A request past the checks of its head, but for its media types.
 pub(super) struct Asked<'a> {
@@ -88,14 +67,16 @@ pub(super) struct Asked<'a> {
     pub(super) caller: Caller,
     pub(super) endpoint: Endpoint,
     pub(super) head: &'a HeadParts,
-    pub(super) vetted: &'a Vetted,
+    pub(super) kept: &'a Kept,
 }
 
 /// Serves one request of a client. Whatever is wrong with it becomes a response.
-pub(super) async fn handle(broker: &Arc<Broker>, gate: &Gate, head: Head<'_>, body: impl RequestBody) -> Response<Body> {
-    let origin = head.0.headers.get(ORIGIN).cloned();
-    let response = served(broker, Reach::Edge(gate), head, body).await;
-    readable_by(response, gate, origin)
+pub(super) async fn handle(broker: &Arc<Broker>, gate: &Gate, head: Head<'_>, body: impl RequestBody) -> Answer {
+    let answer = served(broker, Reach::Edge(gate), head, body).await;
+    match head.0.headers.get(ORIGIN) {
+        Some(origin) => readable_by(answer.into_response(), gate, Some(origin.clone())).into(),
+        None => answer,
+    }
 }
 
 /// A page from an allowed origin may read the answer, the session id included.
@@ -115,55 +96,50 @@ pub(in crate::listeners) async fn handle_replica(broker: &Arc<Broker>, request: 
         return tunnel::handle_replica(broker, request).await;
     }
     let (head, body) = request.into_parts();
-    served(broker, Reach::Inner, (&head, &Vetted::default()), body).await
+    served(broker, Reach::Inner, (&head, &Kept::default()), body).await.into_response()
 }
 
-async fn served(broker: &Arc<Broker>, reach: Reach<'_>, head: Head<'_>, body: impl RequestBody) -> Response<Body> {
+async fn served(broker: &Arc<Broker>, reach: Reach<'_>, head: Head<'_>, body: impl RequestBody) -> Answer {
     let context = request::header_context(&head.0.headers, broker.shared.traces.are_on());
     let work = async {
         // Boxed: what is around it is moved with room for it, and each time it is begun.
         match in_place(|| dispatch(broker, reach, head, body)).await {
-            Ok(response) => response,
-            Err(Rejected { refusal, id, .. }) => answer::refusal(&broker.shared, &refusal, id.as_ref()),
+            Ok(answer) => answer,
+            Err(Rejected { refusal, id, .. }) => answer::refusal(&broker.shared, &refusal, id.as_ref()).into(),
         }
     };
     request::arriving(context, work).await
 }
 
-async fn dispatch(
-    broker: &Arc<Broker>,
-    reach: Reach<'_>,
-    (head, vetted): Head<'_>,
-    body: impl RequestBody,
-) -> Result<Response<Body>, Rejected> {
+async fn dispatch(broker: &Arc<Broker>, reach: Reach<'_>, (head, kept): Head<'_>, body: impl RequestBody) -> Result<Answer, Rejected> {
     let endpoint = endpoint(head.uri.path())?;
     if let Reach::Edge(gate) = reach
-        && !vetted.is()
+        && !kept.vetted.is()
     {
         gate.admits(&head.headers, &head.uri).map_err(anonymous)?;
     }
     let method = head.method.clone();
     if method == HttpMethod::OPTIONS {
-        return Ok(preflight(&head.headers));
+        return Ok(preflight(&head.headers).into());
     }
     if ![HttpMethod::POST, HttpMethod::GET, HttpMethod::DELETE].contains(&method) {
         return Err(anonymous(Refusal::new(ErrorKind::MethodNotAllowed, "this endpoint takes GET, POST and DELETE")));
     }
     let caller = match reach {
-        Reach::Edge(_) => client(broker, head),
+        Reach::Edge(_) => known_client(broker, head, &kept.vetted),
         Reach::Inner => vouched_client(broker, head),
     };
     let caller = caller.map_err(anonymous)?;
     known_to(broker, &caller, &endpoint).map_err(anonymous)?;
-    let asked = Asked { broker, reach, caller, endpoint, head, vetted };
+    let asked = Asked { broker, reach, caller, endpoint, head, kept };
     if method == HttpMethod::POST {
         return asked.post(body).await;
     }
     if asked.is_of_no_session() {
-        return Ok(posts_only(broker));
+        return Ok(posts_only(broker).into());
     }
     // Boxed, as is all that is rare here: calls would be moved with room for it.
-    Box::pin(asked.get_or_delete()).await.map_err(anonymous)
+    Box::pin(asked.get_or_delete()).await.map(Answer::from).map_err(anonymous)
 }
 
 /// The backend of the endpoint is one of the caller's tenant.
@@ -184,6 +160,17 @@ pub(super) fn client(broker: &Broker, head: &HeadParts) -> Result<Caller, Refusa
     gate::bearer(&head.headers, &head.uri).and_then(|bearer| broker.authenticate_on(bearer, certified))
 }
 
+/// [`client`] for one that may have shown the same before.
+fn known_client(broker: &Broker, head: &HeadParts, vetted: &Vetted) -> Result<Caller, Refusal> {
+    let edition = broker.keys_edition();
+    if let Some(caller) = vetted.caller(edition) {
+        return broker.admit(caller);
+    }
+    let caller = client(broker, head)?;
+    vetted.note_caller(edition, &caller);
+    Ok(caller)
+}
+
 /// What a GET or DELETE of 2026-07-28 gets (MCP 2026-07-28, Streamable HTTP: there are neither).
 fn posts_only(broker: &Broker) -> Response<Body> {
     let refusal = Refusal::new(ErrorKind::MethodNotAllowed, "requests of 2026-07-28 are POSTs");
@@ -195,9 +182,8 @@ fn posts_only(broker: &Broker) -> Response<Body> {
 impl Asked<'_> {
     /// Whether there is no session that it could be about, whatever else it says.
     fn is_of_no_session(&self) -> bool {
-        let is_modern = |value: &HeaderValue| value.as_bytes() == Version::V2026_07_28.as_str().as_bytes();
         let eras = self.broker.shared.config.compat.eras;
-        !eras.has_sessions() || (eras.has_modern() && self.head.headers.get(PROTOCOL_VERSION).is_some_and(is_modern))
+        !eras.has_sessions() || (eras.has_modern() && self.kept.vetted.names_modern(&self.head.headers))
     }
 
     async fn get_or_delete(self) -> Result<Response<Body>, Refusal> {

@@ -30,7 +30,7 @@ use super::{
     answer::{self, Body},
     exchange::{self, preflight, readable_by},
     gate::{self, Gate},
-    post::{content_length, is_small, read_body},
+    post::{announced_bytes, is_small, read_body},
 };
 use crate::{
     auth::Caller,
@@ -103,7 +103,7 @@ async fn answered(broker: &Arc<Broker>, gate: &Gate, request: Request<Incoming>,
         return begin(broker, caller, endpoint, floor);
     }
     gate::is_json(&head.headers)?;
-    if !is_small(&head.headers) {
+    if !is_small(&body) {
         broker.shared.overload.admits()?;
     }
     posted(broker, &head, body, &caller, &floor.streams).await
@@ -122,7 +122,7 @@ async fn posted(broker: &Broker, head: &Parts, body: Incoming, caller: &Caller, 
         read_body(&head.headers, body, bytes_max, time).await?;
         return Err(gone());
     };
-    let bytes = content_length(&head.headers).unwrap_or(bytes_max).min(bytes_max);
+    let bytes = announced_bytes(&body).unwrap_or(bytes_max).min(bytes_max);
     let permits = u32::try_from(bytes.div_ceil(PERMIT_BYTES)).map_err(|_| busy())?;
     let room = tokio::time::timeout(time, room.acquire_many_owned(permits)).await.map_err(|_| busy())?.map_err(|_| gone())?;
     let frame = read_body(&head.headers, body, bytes_max, time).await?;

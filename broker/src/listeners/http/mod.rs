@@ -7,6 +7,7 @@ mod answer;
 mod exchange;
 mod forward;
 mod gate;
+mod kept;
 mod led;
 mod legacy;
 mod modern;
@@ -38,8 +39,8 @@ use transport::{StallGuard, Turns, tcp::Stream, tls::ListenerKind};
 
 use self::{
     answer::Body,
-    exchange::Vetted,
     gate::Gate,
+    kept::Kept,
     posts::Other,
     spoken::{Begun, Spoken},
     unsent::Unsent,
@@ -203,7 +204,7 @@ fn service(
                 path if legacy::is_meant(path) => Box::pin(legacy::handle(&broker, &gate, request, Floor::clone(&floor))).await,
                 _ => {
                     let (head, body) = request.into_parts();
-                    exchange::handle(&broker, &gate, (&head, &Vetted::default()), body).await
+                    exchange::handle(&broker, &gate, (&head, &Kept::default()), body).await.into_response()
                 }
             };
             // The goodbye of HTTP/1: its client opens its next connection where somebody stays. (HTTP/2 has GOAWAY.)

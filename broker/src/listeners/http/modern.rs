@@ -18,12 +18,13 @@ use protocol::{
         headers::{self, METHOD, NAME, PARAM_PREFIX, PROTOCOL_VERSION},
         tool_headers::ParamHeader,
     },
-    version::Version,
 };
+use tokio::time::Instant;
 
 use super::{
-    answer::{self, Body},
+    answer::{self, Answer, Body},
     exchange::{Asked, Reach},
+    kept::Kept,
 };
 use crate::{
     actors::modern::{
@@ -53,9 +54,8 @@ pub(super) enum Read {
     Unread,
 }
 
-/// Reads a body, once, whichever revision it is of.
-pub(super) fn read(headers: &HeaderMap, frame: &Bytes, limits: &Limits) -> Result<Read, Rejected> {
-    let names_it = headers.get(VERSION_HEADER).is_some_and(|version| version.as_bytes() == Version::V2026_07_28.as_str().as_bytes());
+/// Reads a body, once, whichever revision it is of; `names_it`: its head says that it is of this one.
+pub(super) fn read(names_it: bool, frame: &Bytes, limits: &Limits) -> Result<Read, Rejected> {
     let is_array = frame.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
     if is_array {
         let none = || Rejected::new(Refusal::new(ErrorKind::InvalidRequest, "there are no batches in 2026-07-28"), None);
@@ -69,11 +69,11 @@ pub(super) fn read(headers: &HeaderMap, frame: &Bytes, limits: &Limits) -> Resul
 
 impl Asked<'_> {
     /// Serves one message of this revision.
-    pub(super) async fn serve_modern(&self, message: Message, frame: &Bytes) -> Result<Response<Body>, Rejected> {
+    pub(super) async fn serve_modern(&self, message: Message, frame: &Bytes) -> Result<Answer, Rejected> {
         let id = message.id.clone();
         Ok(match self.modern_answer(message, frame).await {
-            Ok(response) => response,
-            Err(refusal) => refused(self, &refusal, id.as_ref()),
+            Ok(answer) => answer,
+            Err(refusal) => refused(self, &refusal, id.as_ref()).into(),
         })
     }
 
@@ -82,10 +82,10 @@ impl Asked<'_> {
         matches!(self.reach, Reach::Edge(_))
     }
 
-    async fn modern_answer(&self, message: Message, frame: &Bytes) -> Result<Response<Body>, Refusal> {
+    async fn modern_answer(&self, message: Message, frame: &Bytes) -> Result<Answer, Refusal> {
         // Over HTTP a request is cancelled by closing its stream, so that there is nothing to tell (same section).
         if message.kind == Kind::Notification {
-            return Ok(answer::empty(StatusCode::ACCEPTED));
+            return Ok(answer::empty(StatusCode::ACCEPTED).into());
         }
         let headers = &self.head.headers;
         let meta = match meta_of(self.broker, &message) {
@@ -113,11 +113,11 @@ impl Asked<'_> {
         match react(self.broker, &visitor, request).await? {
             Reaction::Answer(frame) => {
                 self.broker.shared.metrics.bytes(Direction::Out, Side::Client, frame.len());
-                Ok(answer::json(StatusCode::OK, frame))
+                Ok(Answer::Document { version: None, text: frame })
             }
-            Reaction::Exchange(exchange) => Ok(exchanged(exchange).await),
-            Reaction::Listening(listening) => Ok(listened(*listening)),
-            Reaction::Elsewhere(place) => self.lead_to(&place, frame).await,
+            Reaction::Exchange(exchange) => Ok(exchanged(exchange, self.kept).await),
+            Reaction::Listening(listening) => Ok(listened(*listening).into()),
+            Reaction::Elsewhere(place) => self.lead_to(&place, frame).await.map(Answer::from),
         }
     }
 
@@ -215,18 +215,18 @@ fn passed_on(given: &HeaderMap, params: &[ParamHeader]) -> HeaderMap {
 }
 
 /// The answer as JSON where it is the first thing there is to say, and soon; as an event stream otherwise.
-async fn exchanged(mut exchange: Box<Exchange>) -> Response<Body> {
+async fn exchanged(mut exchange: Box<Exchange>, kept: &Kept) -> Answer {
     let shared = exchange.shared().clone();
     let keepalive = shared.config.events.keepalive;
-    let first = match tokio::time::timeout(keepalive, exchange.next()).await {
-        Ok(Step::Answer(frame, code)) => {
+    let first = match kept.in_time(Instant::now() + keepalive, exchange.next()).await {
+        Some(Step::Answer(frame, code)) => {
             shared.metrics.bytes(Direction::Out, Side::Client, frame.len());
-            let status = code.map_or(200, modern::http_status);
-            return answer::json(StatusCode::from_u16(status).unwrap_or(StatusCode::OK), frame);
+            let Some(status) = code.map(modern::http_status) else { return Answer::Document { version: None, text: frame } };
+            return answer::json(StatusCode::from_u16(status).unwrap_or(StatusCode::OK), frame).into();
         }
-        Ok(Step::Frame(frame)) => Some(frame),
-        Ok(Step::Over) => return answer::json(StatusCode::OK, exchange.given_up()),
-        Err(_) => None,
+        Some(Step::Frame(frame)) => Some(frame),
+        Some(Step::Over) => return answer::json(StatusCode::OK, exchange.given_up()).into(),
+        None => None,
     };
     exchange.let_go();
     let steps = stream::unfold((Some(exchange), first), move |(exchange, first)| {
@@ -248,7 +248,7 @@ async fn exchanged(mut exchange: Box<Exchange>) -> Response<Body> {
             Some((frame, (Some(exchange), None)))
         }
     });
-    answer::frames(steps, keepalive)
+    answer::frames(steps, keepalive).into()
 }
 
 fn listened(listening: Listening) -> Response<Body> {

@@ -6,10 +6,7 @@ use std::{pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use http::{
-    HeaderMap, HeaderValue, Response, StatusCode,
-    header::{CONTENT_LENGTH, EXPECT},
-};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header::EXPECT};
 use http_body_util::BodyExt;
 use protocol::{
     envelope::{Body as Frames, Kind, Message, Rejected, decode_body},
@@ -19,13 +16,16 @@ use protocol::{
     json::Limits,
     method::Method,
 };
+use tokio::time::Instant;
 use transport::BodyError;
 
 use super::{
-    answer::{self, Body},
-    exchange::{Asked, Reach, RequestBody, SESSION_ID, anonymous, session_id, session_required, stamped, style},
+    answer::{self, Answer, Body},
+    exchange::{Asked, Reach, RequestBody, SESSION_ID, anonymous, session_required, stamped, style},
     forward::{Located, Way},
-    gate, modern,
+    gate,
+    kept::Kept,
+    modern,
 };
 use crate::{
     actors::{
@@ -45,12 +45,12 @@ const TRANSPORT: &str = "http";
 
 impl Asked<'_> {
     /// Reads the body and serves it where its session is.
-    pub(super) async fn post(self, body: impl RequestBody) -> Result<Response<Body>, Rejected> {
+    pub(super) async fn post(self, body: impl RequestBody) -> Result<Answer, Rejected> {
         let headers = &self.head.headers;
-        if !self.vetted.is() {
+        if !self.kept.vetted.is() {
             gate::is_json(headers).map_err(anonymous)?;
             gate::accepts_answers(headers).map_err(anonymous)?;
-            self.vetted.note();
+            self.kept.vetted.note(headers);
         }
         let shared = &self.broker.shared;
         // What another replica sends was judged there, by its client's wire.
@@ -59,7 +59,7 @@ impl Asked<'_> {
             Reach::Inner => shared.config.limits.message_bytes,
         };
         let limits = Limits { bytes_max, ..Limits::default() };
-        if !is_small(headers) {
+        if !is_small(&body) {
             shared.overload.admits().map_err(anonymous)?;
         }
         let frame = read_body(headers, body, limits.bytes_max, shared.config.timeouts.request_read).await.map_err(anonymous)?;
@@ -69,12 +69,12 @@ impl Asked<'_> {
         if shared.overload.is_over() {
             self.refuse_requests(&frame, &limits)?;
         }
-        let mut read = match modern::read(headers, &frame, &limits)? {
+        let mut read = match modern::read(self.kept.vetted.names_modern(headers), &frame, &limits)? {
             modern::Read::Modern(message) => return in_place(|| self.serve_modern(message, &frame)).await,
             modern::Read::OfSession(message) => Some(Frames::One(message)),
             modern::Read::Unread => None,
         };
-        let Some(id) = session_id(headers).map_err(anonymous)? else {
+        let Some(id) = self.kept.vetted.session_id(headers).map_err(anonymous)? else {
             let frames = read.map_or_else(|| decode_body(frame, &limits, false), Ok)?;
             return self.serve(None, frames).await;
         };
@@ -82,7 +82,7 @@ impl Asked<'_> {
         loop {
             let session = match self.locate(&mut way, &frame).await {
                 Ok(Located::Here(session)) => Ok(session),
-                Ok(Located::Answered(response)) => return Ok(response),
+                Ok(Located::Answered(response)) => return Ok(response.into()),
                 // What is wrong with the body comes first.
                 Err(refusal) => Err(refusal),
             };
@@ -95,7 +95,7 @@ impl Asked<'_> {
                 (Ok(session), Err(Rejected { refusal, id, .. })) if refusal.kind == ErrorKind::SessionElsewhere => {
                     let led_on = Box::pin(self.led_on(&mut way, &session, refusal)).await;
                     if let Some(response) = led_on.map_err(|refusal| Rejected::new(refusal, id))? {
-                        return Ok(response);
+                        return Ok(response.into());
                     }
                 }
                 (_, served) => return served,
@@ -116,8 +116,8 @@ impl Asked<'_> {
     }
 
     /// `session`: the one the header names, as it was found; `None` without a header.
-    async fn serve(&self, session: Option<Result<Arc<Session>, Refusal>>, frames: Frames) -> Result<Response<Body>, Rejected> {
-        let version = gate::version(&self.head.headers);
+    async fn serve(&self, session: Option<Result<Arc<Session>, Refusal>>, frames: Frames) -> Result<Answer, Rejected> {
+        let fits = self.kept.vetted.fits_sessions(&self.head.headers);
         match frames {
             Frames::One(message) => {
                 let reject = |refusal| Rejected::new(refusal, message.id.clone());
@@ -126,18 +126,18 @@ impl Asked<'_> {
                 }
                 // Whichever revision it names: what is spoken is agreed on by the message.
                 if message.method == Method::Initialize && !matches!(session, Some(Ok(_))) {
-                    return Box::pin(self.initialize(&message)).await;
+                    return Box::pin(self.initialize(&message)).await.map(Answer::from);
                 }
-                version.map_err(reject)?;
+                fits.map_err(reject)?;
                 let session = session.unwrap_or_else(|| Err(session_required())).map_err(reject)?;
                 session.touch();
-                one(&session, message).await
+                one(&session, message, self.kept).await
             }
             Frames::Batch(messages) => {
-                version.map_err(anonymous)?;
+                fits.map_err(anonymous)?;
                 let session = session.unwrap_or_else(|| Err(session_required())).map_err(anonymous)?;
                 session.touch();
-                Box::pin(batch(&session, messages)).await.map_err(anonymous)
+                Box::pin(batch(&session, messages)).await.map(Answer::from).map_err(anonymous)
             }
         }
     }
@@ -166,7 +166,7 @@ impl Asked<'_> {
 }
 
 /// One message of an open session.
-async fn one(session: &Arc<Session>, message: Message) -> Result<Response<Body>, Rejected> {
+async fn one(session: &Arc<Session>, message: Message, kept: &Kept) -> Result<Answer, Rejected> {
     match message.kind {
         Kind::Notification | Kind::Result | Kind::Error if session.has_moved() => return Err(anonymous(session_moved())),
         Kind::Notification => session.notify(&message),
@@ -175,36 +175,40 @@ async fn one(session: &Arc<Session>, message: Message) -> Result<Response<Body>,
             let (id, stream) = (message.id.clone(), session.open_stream(message.id.iter().cloned().collect(), 0));
             let reader = stream.read_from(0).map_err(|_| anonymous(Refusal::new(ErrorKind::Internal, "a new stream can not be read")))?;
             let call = session.take(message, &stream).map_err(|refusal| Rejected::new(refusal, id))?;
-            return Ok(respond(session, reader, call).await);
+            return Ok(respond(session, reader, call, kept).await);
         }
     }
-    Ok(stamped(answer::empty(StatusCode::ACCEPTED), session))
+    Ok(stamped(answer::empty(StatusCode::ACCEPTED), session).into())
 }
 
 /// Whether it takes little to find out what a body is.
-pub(super) fn is_small(headers: &HeaderMap) -> bool {
-    let length = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()).and_then(|text| text.parse::<usize>().ok());
-    length.is_some_and(|length| length <= OVERLOAD_BODY_BYTES_MAX)
+pub(super) fn is_small(body: &impl RequestBody) -> bool {
+    announced_bytes(body).is_some_and(|bytes| bytes <= OVERLOAD_BODY_BYTES_MAX)
+}
+
+/// How long a body says it is.
+pub(super) fn announced_bytes(body: &impl RequestBody) -> Option<usize> {
+    body.size_hint().exact().map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
 /// Waits for the first thing to send: when that is the answer the response is JSON, otherwise (or when it takes long) an
 /// event stream.
-async fn respond(session: &Arc<Session>, mut reader: Reader, call: Option<Underway>) -> Response<Body> {
-    let keepalive = session.shared.config.events.keepalive;
+async fn respond(session: &Arc<Session>, mut reader: Reader, call: Option<Underway>, kept: &Kept) -> Answer {
+    let latest = Instant::now() + session.shared.config.events.keepalive;
     let first = match call {
         // What is not over by then goes on by itself.
-        Some(call) => tokio::time::timeout(keepalive, reader.next_beside(call)).await,
-        None => tokio::time::timeout(keepalive, reader.next()).await,
+        Some(call) => kept.in_time(latest, reader.next_beside(call)).await,
+        None => kept.in_time(latest, reader.next()).await,
     };
     let response = match first {
-        Ok(Next::Event(event)) if event.kind == EventKind::Answer => {
+        Some(Next::Event(event)) if event.kind == EventKind::Answer => {
             session.shared.metrics.bytes(Direction::Out, Side::Client, event.frame.len());
-            answer::json(StatusCode::OK, event.frame)
+            return Answer::Document { version: Some(session.version), text: event.frame };
         }
-        Ok(Next::Event(event)) => begin_stream(session, reader, &[event]),
+        Some(Next::Event(event)) => begin_stream(session, reader, &[event]),
         _ => begin_stream(session, reader, &[]),
     };
-    stamped(response, session)
+    stamped(response, session).into()
 }
 
 fn begin_stream(session: &Arc<Session>, reader: Reader, read: &[Event]) -> Response<Body> {
@@ -282,15 +286,10 @@ fn refuse_into(session: &Session, stream: &EventStream, rejected: Rejected) {
     let _cut = stream.push(std::time::Instant::now(), EventKind::Answer, frame);
 }
 
-/// What a request says of the length of its body.
-pub(super) fn content_length(headers: &HeaderMap) -> Option<usize> {
-    headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
-}
-
 pub(super) async fn read_body(headers: &HeaderMap, mut body: impl RequestBody, bytes_max: usize, time: Duration) -> Result<Bytes, Refusal> {
     let too_large =
         || Refusal::new(ErrorKind::MessageTooLarge, format!("a message has at most {bytes_max} bytes")).with("maxBytes", bytes_max);
-    if content_length(headers).is_some_and(|length| length > bytes_max) {
+    if announced_bytes(&body).is_some_and(|bytes| bytes > bytes_max) {
         // Who asks first is told at once; who sends anyway looks for the answer only when everything is sent.
         if !headers.contains_key(EXPECT) {
             discard(body).await;

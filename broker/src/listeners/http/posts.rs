@@ -1,6 +1,6 @@
 //! Plain POSTs over HTTP/1.1, which is what calls are: served by `transport::posts`, until something else comes.
 
-use std::{pin::pin, sync::Arc};
+use std::{future::poll_fn, pin::pin, sync::Arc};
 
 use bytes::Bytes;
 use tokio::{net::TcpStream, time::Instant};
@@ -8,8 +8,10 @@ use transport::posts::{Asked, Next, Posts};
 
 use super::{
     Failure, Floor,
-    exchange::{self, Vetted},
+    answer::{Answer, document_head},
+    exchange,
     gate::Gate,
+    kept::Kept,
     legacy, websocket,
 };
 use crate::{
@@ -37,21 +39,15 @@ pub(super) async fn serve(
 ) -> Result<Option<Other>, Failure> {
     let mut posts = Posts::new(socket, REQUEST_HEAD_BYTES_MAX, CLIENT_WRITE_STALL_MAX);
     // Made once, and not for each request.
-    let (mut stopped, mut alarm) = (pin!(floor.stop.cancelled()), pin!(tokio::time::sleep_until(deadline)));
-    let mut vetted = Vetted::default();
+    let mut stopped = pin!(floor.stop.cancelled());
+    let mut kept = Kept::default();
     loop {
-        let next = loop {
-            tokio::select! {
-                biased;
-                next = posts.next() => break next?,
-                // What waits for its next request is not missed; nor is half a request, which nobody has begun to serve.
-                () = &mut stopped => return Ok(None),
-                // It may have been set for an earlier request.
-                () = &mut alarm => match deadline > alarm.deadline() {
-                    true => alarm.as_mut().reset(deadline),
-                    false => return Err("no request came in time".into()),
-                },
-            }
+        let next = tokio::select! {
+            biased;
+            next = posts.next() => next?,
+            // What waits for its next request is not missed; nor is half a request, which nobody has begun to serve.
+            () = &mut stopped => return Ok(None),
+            () = poll_fn(|context| kept.poll_until(context, deadline)) => return Err("no request came in time".into()),
         };
         match next {
             Next::Post if !legacy::is_meant(posts.path()) && !websocket::is_meant(posts.path()) => {}
@@ -63,15 +59,20 @@ pub(super) async fn serve(
         }
         let Some(Asked { head, is_repeated, body, client }) = posts.take() else { return Ok(None) };
         if !is_repeated {
-            vetted = Vetted::default();
+            kept.begin();
         }
-        let response = tokio::select! {
+        let answer = tokio::select! {
             biased;
-            response = exchange::handle(broker, gate, (head, &vetted), body) => response,
+            answer = exchange::handle(broker, gate, (head, &kept), body) => answer,
             () = client.hung_up() => return Ok(None),
         };
         // The goodbye of HTTP/1: its client opens its next connection where somebody stays.
-        if !posts.answer(response, !broker.draining()).await? {
+        let keeps = !broker.draining();
+        let goes_on = match answer {
+            Answer::Document { version, text } => posts.answer_whole(document_head(version), text, keeps).await?,
+            Answer::Other(response) => posts.answer(response, keeps).await?,
+        };
+        if !goes_on {
             return Ok(None);
         }
         deadline = Instant::now() + broker.shared.config.timeouts.request_read;

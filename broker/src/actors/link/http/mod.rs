@@ -15,7 +15,7 @@ use std::{
 
 use bytes::Bytes;
 use http::{
-    HeaderMap, HeaderName, HeaderValue, Method as HttpMethod, Response, StatusCode, Uri,
+    HeaderMap, HeaderName, HeaderValue, Method as HttpMethod, StatusCode, Uri,
     header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER},
 };
 use http_body_util::Full;
@@ -28,7 +28,7 @@ use protocol::{
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use transport::{
-    SendError,
+    HttpResponse, SendError,
     http_client::{BodyError, HttpClient, Prepared, ResponseBody},
 };
 
@@ -255,7 +255,7 @@ impl HttpWire {
         link: &Arc<Link>,
         connection: &Arc<Connection>,
         wire_id: u64,
-        response: Response<ResponseBody>,
+        response: HttpResponse<ResponseBody>,
     ) -> Result<Brought, Failure> {
         let status = response.status();
         let says_when = response.headers().contains_key(RETRY_AFTER);
@@ -297,7 +297,7 @@ impl HttpWire {
         link: &Arc<Link>,
         connection: &Arc<Connection>,
         wire_id: u64,
-        response: Response<ResponseBody>,
+        response: HttpResponse<ResponseBody>,
     ) -> Result<Brought, Failure> {
         let status = response.status();
         let agreed = connection.modern().is_some();
@@ -347,11 +347,11 @@ impl HttpWire {
         }
     }
 
-    async fn send(&self, request: http::Request<Full<Bytes>>) -> Result<Response<ResponseBody>, Failure> {
+    async fn send(&self, request: http::Request<Full<Bytes>>) -> Result<HttpResponse<ResponseBody>, Failure> {
         self.client.send(request).await.map_err(unsent_or_lost)
     }
 
-    async fn send_post(&self, frame: Bytes, more: Option<HeaderMap>) -> Result<Response<ResponseBody>, Failure> {
+    async fn send_post(&self, frame: Bytes, more: Option<HeaderMap>) -> Result<HttpResponse<ResponseBody>, Failure> {
         // What is told of traces differs from request to request.
         let is_usual = more.is_none() && self.version.get().is_some() && !telemetry::request::propagates();
         if is_usual && let Some(prepared) = self.prepared.get_or_init(|| self.client.prepare(self.post(Bytes::new(), None).map(drop))) {
@@ -361,7 +361,7 @@ impl HttpWire {
         Box::pin(self.send(self.post(frame, more))).await
     }
 
-    async fn body(&self, response: Response<ResponseBody>, bytes_max: usize) -> Result<Bytes, Failure> {
+    async fn body(&self, response: HttpResponse<ResponseBody>, bytes_max: usize) -> Result<Bytes, Failure> {
         response.into_body().whole(bytes_max).await.map_err(|error| match error {
             BodyError::TooLarge { max } => Failure::TooLarge { max },
             BodyError::Aborted { reason } => Failure::Lost(reason),
@@ -439,7 +439,7 @@ enum ContentKind {
 }
 
 impl ContentKind {
-    fn of(response: &Response<ResponseBody>) -> Self {
+    fn of(response: &HttpResponse<ResponseBody>) -> Self {
         let text = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
         if text == JSON {
             return ContentKind::Json;

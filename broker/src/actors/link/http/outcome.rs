@@ -1,7 +1,7 @@
 //! What the answer to a GET means, on the GET stream and when the stream of a call is resumed.
 
-use http::{Response, StatusCode};
-use transport::ResponseBody;
+use http::StatusCode;
+use transport::{HttpResponse, ResponseBody};
 
 use super::ContentKind;
 
@@ -31,7 +31,7 @@ pub(super) enum Asked {
 }
 
 impl Outcome {
-    pub(super) fn of(response: &Response<ResponseBody>, asked: Asked) -> Self {
+    pub(super) fn of(response: &HttpResponse<ResponseBody>, asked: Asked) -> Self {
         Self::judge(response.status(), ContentKind::of(response) == ContentKind::EventStream, asked)
     }
 
