@@ -23,7 +23,7 @@ use transport::{
 
 use self::adoption::Adopting;
 use crate::{
-    actors::{backend::Backend, call::DueCalls, catalog_refresh, session::Session, shared::Shared, tasks::Tasks, tenant::Tenant},
+    actors::{backend::Backend, call::DueList, catalog_refresh, session::Session, shared::Shared, tasks::Tasks, tenant::Tenant},
     auth::{Caller, Edition, Keyring, Keys},
     config::{
         Config, MessageWire,
@@ -94,7 +94,7 @@ impl Broker {
         let tenants = Arc::downgrade(&broker);
         broker.shared.tasks.find_tenants_by(Box::new(move |id| tenants.upgrade()?.tenant(id)));
         tokio::spawn(housekeeping::reap(Arc::downgrade(&broker)));
-        tokio::spawn(DueCalls::look_after(Arc::downgrade(&broker.shared.due)));
+        tokio::spawn(DueList::look_after(Arc::downgrade(&broker.shared.due)));
         tokio::spawn(broker.shared.rates.clone().keep(Arc::downgrade(&broker.shared.durable)));
         broker.shared.overload.watch(&broker.shared.config.overload);
         Ok(broker)

@@ -33,10 +33,10 @@ use protocol::{
 
 use self::{
     cut_short::{Cut, CutShort},
-    due::Due,
+    due::{Due, Timed},
 };
 pub use self::{
-    due::DueCalls,
+    due::DueList,
     handover::{BackendMade, Handover},
     underway::Underway,
 };
@@ -285,25 +285,6 @@ impl Call {
         Err(over(Failure::SessionGone.refusal(&self.backend)))
     }
 
-    /// When the call's time is up: so long after the last sign of life, never beyond the total.
-    fn due(&self, now: Instant) -> Due {
-        if self.cut_short.is_late() || self.handover.as_ref().is_some_and(Handover::is_done) {
-            return Due::Never;
-        }
-        let Deadline { quiet, total } = self.deadline;
-        if self.open_questions.load(Ordering::Relaxed) > 0 {
-            self.touched_ms.store(self.ms_at(now), Ordering::Relaxed);
-        }
-        let touched = Duration::from_millis(self.touched_ms.load(Ordering::Relaxed));
-        let due = self.started + (touched + quiet).min(total);
-        if now < due { Due::At(due) } else { Due::Now }
-    }
-
-    /// Its time is up.
-    fn is_late(&self) {
-        self.cut_short.be_late();
-    }
-
     /// The one end of every call.
     fn settle(self: &Arc<Self>, ending: Ending) {
         if self.settled.swap(true, Ordering::AcqRel) {
@@ -423,6 +404,26 @@ impl Call {
 
     fn ms_at(&self, at: Instant) -> u64 {
         u64::try_from(at.saturating_duration_since(self.started).as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+impl Timed for Call {
+    /// When the call's time is up: so long after the last sign of life, never beyond the total.
+    fn due(&self, now: Instant) -> Due {
+        if self.cut_short.is_late() || self.handover.as_ref().is_some_and(Handover::is_done) {
+            return Due::Never;
+        }
+        let Deadline { quiet, total } = self.deadline;
+        if self.open_questions.load(Ordering::Relaxed) > 0 {
+            self.touched_ms.store(self.ms_at(now), Ordering::Relaxed);
+        }
+        let touched = Duration::from_millis(self.touched_ms.load(Ordering::Relaxed));
+        let due = self.started + (touched + quiet).min(total);
+        if now < due { Due::At(due) } else { Due::Now }
+    }
+
+    fn be_late(&self) {
+        self.cut_short.be_late();
     }
 }
 

@@ -15,7 +15,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::http_client::HttpClient;
 
 use super::{
-    call::DueCalls,
+    call::{Call, DueList},
     children::Children,
     gate::{Gate, Standing},
     link::Trust,
@@ -67,7 +67,7 @@ pub struct Shared {
     /// What waits for clients.
     pub waiting: Arc<AllWaiting>,
     /// Calls in flight, to be told when their time is up.
-    pub due: Arc<DueCalls>,
+    pub due: Arc<DueList<Call>>,
     started: Instant,
 }
 

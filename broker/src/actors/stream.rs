@@ -8,11 +8,12 @@ mod batch;
 mod beside;
 mod places;
 mod waiting;
+mod waits;
 
 use std::{
     future::poll_fn,
     sync::{Arc, Mutex, MutexGuard, OnceLock, atomic::AtomicBool},
-    task::{Context, Poll, Waker},
+    task::{Context, Poll},
     time::{Duration, Instant},
 };
 
@@ -22,6 +23,7 @@ pub use self::waiting::AllWaiting;
 use self::{
     places::{encode_due, request_name},
     waiting::Counted,
+    waits::{Waits, let_know},
 };
 use super::sync;
 use crate::{
@@ -75,15 +77,6 @@ struct State {
     /// What it holds unread, as all streams together count it.
     steps: usize,
     waits: Waits,
-}
-
-/// Who is to be woken.
-#[derive(Debug, Default)]
-struct Waits {
-    /// The latest reader, by anything.
-    reader: Option<Waker>,
-    /// Who writes what was read, if the stream is cut meanwhile.
-    writer: Option<Waker>,
 }
 
 /// A stream's place in the event log.
@@ -353,21 +346,6 @@ impl EventStream {
     }
 }
 
-/// Something has changed: lets go of the lock, and wakes whom it concerns.
-fn let_know(mut state: MutexGuard<'_, State>) {
-    let reader = state.waits.reader.take();
-    let writer = if state.log.was_cut() { state.waits.writer.take() } else { None };
-    drop(state);
-    reader.into_iter().chain(writer).for_each(Waker::wake);
-}
-
-fn be_woken(place: &mut Option<Waker>, context: &Context<'_>) {
-    match place {
-        Some(waker) => waker.clone_from(context.waker()),
-        None => *place = Some(context.waker().clone()),
-    }
-}
-
 impl State {
     fn add(&mut self, number: u64, now: Instant, kind: EventKind, topic: Option<Topic>, frame: Bytes) -> Result<bool, Overflow> {
         let several_due = self.due.len() > 1;
@@ -490,7 +468,7 @@ impl Reader {
         match state.is_read() {
             Some(ended) => Poll::Ready(Next::Ended(ended)),
             None => {
-                be_woken(&mut state.waits.reader, context);
+                state.waits.read(context);
                 Poll::Pending
             }
         }

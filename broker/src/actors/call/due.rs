@@ -15,17 +15,24 @@ use std::{
 use slab::Slab;
 use tokio::sync::Notify;
 
-use super::Call;
 use crate::actors::sync::lock;
 
 /// So many lists, so that calls seldom wait for one another.
 const LISTS: usize = 16;
 const NEVER: u64 = u64::MAX;
 
+/// What has a time to be over in.
+pub trait Timed {
+    fn due(&self, now: Instant) -> Due;
+
+    /// Its time is up.
+    fn be_late(&self);
+}
+
 /// All calls in flight, and when the first of them may be late.
 #[derive(Debug)]
-pub struct DueCalls {
-    lists: [Mutex<Slab<Arc<Call>>>; LISTS],
+pub struct DueList<T> {
+    lists: [Mutex<Slab<Arc<T>>>; LISTS],
     /// Microseconds after `epoch`.
     earliest: AtomicU64,
     epoch: Instant,
@@ -34,7 +41,7 @@ pub struct DueCalls {
 
 /// When a call is to be looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Due {
+pub enum Due {
     At(Instant),
     Now,
     /// Its end was told to it already, or it has no time to keep any more.
@@ -42,19 +49,19 @@ pub(super) enum Due {
 }
 
 /// A call's place on the list.
-pub(super) struct OnList<'a> {
-    list: &'a Mutex<Slab<Arc<Call>>>,
+pub struct OnList<'a, T> {
+    list: &'a Mutex<Slab<Arc<T>>>,
     place: usize,
 }
 
-impl Default for DueCalls {
+impl<T> Default for DueList<T> {
     fn default() -> Self {
         let (earliest, sooner) = (AtomicU64::new(NEVER), Arc::default());
-        Self { lists: Default::default(), earliest, epoch: Instant::now(), sooner }
+        Self { lists: std::array::from_fn(|_| Mutex::default()), earliest, epoch: Instant::now(), sooner }
     }
 }
 
-impl DueCalls {
+impl<T: Timed> DueList<T> {
     /// Looks after `calls` for as long as they are there.
     pub async fn look_after(calls: Weak<Self>) {
         loop {
@@ -64,12 +71,12 @@ impl DueCalls {
                 () = until(earliest) => {}
             }
             let Some(calls) = calls.upgrade() else { return };
-            calls.late(Instant::now()).iter().for_each(|call| call.is_late());
+            calls.late(tokio::time::Instant::now().into_std()).iter().for_each(|call| call.be_late());
         }
     }
 
     /// Puts a call on the list, for as long as the returned place lives.
-    pub(super) fn watch<'a>(&'a self, call: &Arc<Call>, due: Instant) -> OnList<'a> {
+    pub fn watch<'a>(&'a self, call: &Arc<T>, due: Instant) -> OnList<'a, T> {
         // Neighbours in memory are of one thread, and mostly on one list.
         let list = &self.lists[(Arc::as_ptr(call) as usize >> 12) % LISTS];
         let place = lock(list).insert(call.clone());
@@ -82,7 +89,7 @@ impl DueCalls {
     }
 
     /// Those whose time is up at `now`; when the others are due is noted.
-    fn late(&self, now: Instant) -> Vec<Arc<Call>> {
+    fn late(&self, now: Instant) -> Vec<Arc<T>> {
         let (mut late, mut earliest) = (Vec::new(), NEVER);
         self.earliest.store(NEVER, Ordering::SeqCst);
         for list in &self.lists {
@@ -110,13 +117,13 @@ impl DueCalls {
     }
 }
 
-impl Drop for DueCalls {
+impl<T> Drop for DueList<T> {
     fn drop(&mut self) {
         self.sooner.notify_one(); // whoever looks after it sees that it is gone
     }
 }
 
-impl Drop for OnList<'_> {
+impl<T> Drop for OnList<'_, T> {
     fn drop(&mut self) {
         let call = lock(self.list).try_remove(self.place);
         drop(call); // without the lock
@@ -127,5 +134,81 @@ async fn until(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at.into()).await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::OnceLock;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// A call that is due after so long, once it may be.
+    #[derive(Debug)]
+    struct Fake {
+        due: Mutex<Instant>,
+        late_at: OnceLock<Instant>,
+        told: Notify,
+    }
+
+    impl Fake {
+        fn due_in(after: Duration) -> Arc<Self> {
+            Arc::new(Self { due: Mutex::new(now() + after), late_at: OnceLock::new(), told: Notify::new() })
+        }
+
+        async fn late_after(&self, begun: Instant) -> Duration {
+            self.told.notified().await;
+            *self.late_at.get().unwrap() - begun
+        }
+    }
+
+    impl Timed for Fake {
+        fn due(&self, now: Instant) -> Due {
+            match *lock(&self.due) {
+                _ if self.late_at.get().is_some() => Due::Never,
+                due if due <= now => Due::Now,
+                due => Due::At(due),
+            }
+        }
+
+        fn be_late(&self) {
+            self.late_at.set(now()).expect("it is told once");
+            self.told.notify_one();
+        }
+    }
+
+    /// By the clock of the test, which goes on when everybody waits.
+    fn now() -> Instant {
+        tokio::time::Instant::now().into_std()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_is_told_when_its_time_is_up_whoever_came_first() {
+        let list = Arc::<DueList<Fake>>::default();
+        let looking = tokio::spawn(DueList::look_after(Arc::downgrade(&list)));
+        tokio::task::yield_now().await;
+        let begun = now();
+        let calls: Vec<_> = [30, 5, 60, 10].into_iter().map(|seconds| Fake::due_in(seconds * SECOND)).collect();
+        let places: Vec<_> = calls.iter().map(|call| list.watch(call, *lock(&call.due))).collect();
+        // One is over before its time, and one gets more of it.
+        drop(places.into_iter().nth(3));
+        let more = list.watch(&calls[1], *lock(&calls[1].due));
+        *lock(&calls[1].due) += 15 * SECOND;
+        let kept = [list.watch(&calls[0], *lock(&calls[0].due)), list.watch(&calls[2], *lock(&calls[2].due))];
+        assert_eq!(calls[1].late_after(begun).await.as_secs(), 20);
+        assert_eq!(calls[0].late_after(begun).await.as_secs(), 30);
+        assert_eq!(calls[2].late_after(begun).await.as_secs(), 60);
+        assert!(calls[3].late_at.get().is_none());
+        drop((more, kept));
+        // Nobody is left, and then somebody comes.
+        let last = Fake::due_in(SECOND);
+        let begun = now();
+        let _place = list.watch(&last, *lock(&last.due));
+        assert_eq!(last.late_after(begun).await.as_secs(), 1);
+        drop(_place);
+        drop(list);
+        looking.await.unwrap();
     }
 }

@@ -10,7 +10,7 @@ use std::{
 
 use bytes::Bytes;
 
-use super::{Ended, EventStream, Reader, be_woken};
+use super::{Ended, EventStream, Reader};
 use crate::rules::event_log::{Gone, LogLimits};
 
 /// What a connection finds when it looks for something to write.
@@ -48,7 +48,7 @@ impl Reader {
             taken => Some(Batch::Frames(taken)),
         };
         if let (None, Some(context)) = (found, waiting) {
-            be_woken(&mut state.waits.reader, context);
+            state.waits.read(context);
         }
         found
     }
@@ -96,7 +96,7 @@ impl EventStream {
             if state.log.was_cut() {
                 return Poll::Ready(());
             }
-            be_woken(&mut state.waits.writer, context);
+            state.waits.write(context);
             Poll::Pending
         })
         .await;

@@ -5,7 +5,7 @@ use std::{
     time::Instant,
 };
 
-use super::{EventStream, State, let_know};
+use super::{EventStream, State, waits::let_know};
 use crate::{
     admission::waiting::{Holder, Waiting},
     limits::OUTBOX_STEP_BYTES,
