@@ -3,9 +3,9 @@
 //! The rules use it to swap ids, tokens, names and URIs between the two sides of the broker. Edits may be given in any
 //! order; they must not overlap. Without an edit the same bytes are handed on, uncopied.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, ops::Range};
 
-use bytes::Bytes;
+use bytes::{Buf as _, Bytes};
 
 use crate::envelope::{Kind, Message};
 use crate::json::{Document, Limits, Span, Value, quote_into};
@@ -38,10 +38,31 @@ struct NewMeta {
     members: Vec<u8>,
 }
 
+/// Puts `text` where `span` is. Where nobody else has the bytes and `text` is no longer than what it replaces, nothing behind it is
+/// moved: what is before it moves up.
+pub fn replace_in_place(source: Bytes, span: Span, text: &[u8]) -> Bytes {
+    let Some(spare) = span.len().checked_sub(text.len()) else { return Splice::new(&source).replace(span, text).finish() };
+    match source.try_into_mut() {
+        Ok(mut bytes) => {
+            let (start, end) = (span.start as usize, span.end as usize);
+            bytes.copy_within(..start, spare);
+            bytes[start + spare..end].copy_from_slice(text);
+            bytes.advance(spare);
+            bytes.freeze()
+        }
+        Err(source) => Splice::new(&source).replace(span, text).finish(),
+    }
+}
+
 impl<'a> Splice<'a> {
     /// Starts with no edits.
     pub fn new(source: &'a Bytes) -> Self {
         Self { source, edits: Vec::new(), added: Vec::new(), emptied: Vec::new(), new_meta: None }
+    }
+
+    /// How long the text is that is edited.
+    pub fn source_bytes(&self) -> usize {
+        self.source.len()
     }
 
     /// Puts `text` where `span` is.
@@ -128,28 +149,53 @@ impl<'a> Splice<'a> {
 
     /// The edited text.
     pub fn finish(&mut self) -> Bytes {
+        if self.settle() { self.edited(0..self.source.len()).into() } else { self.source.clone() }
+    }
+
+    /// Whether it would do this one edit and nothing else.
+    pub fn is_only(&self, span: Span) -> bool {
+        let adds = self.new_meta.is_some() || !self.added.is_empty();
+        matches!(&self.edits[..], [edit] if edit.span == span && !adds)
+    }
+
+    /// The edited text in three pieces, one behind the other. What comes before the first edit and what comes after the last one are
+    /// not copied: to be used where much does.
+    pub fn finish_in_pieces(&mut self) -> [Bytes; 3] {
+        if !self.settle() {
+            return [self.source.clone(), Bytes::new(), Bytes::new()];
+        }
+        let start = self.edits.first().map_or(0, |edit| edit.span.start as usize);
+        let end = self.edits.iter().map(|edit| edit.span.end as usize).max().unwrap_or(start);
+        [self.source.slice(..start), self.edited(start..end).into(), self.source.slice(end..)]
+    }
+
+    /// Puts all edits in order. False: there are none.
+    fn settle(&mut self) -> bool {
         self.settle_meta();
         self.settle_members();
-        if self.edits.is_empty() {
-            return self.source.clone();
-        }
         // Stable: insertions at one place stay in order, and come before a replacement that starts there.
         self.edits.sort_by_key(|edit| (edit.span.start, edit.span.end));
+        !self.edits.is_empty()
+    }
+
+    /// A part of the text in which all edits are, edited.
+    fn edited(&self, part: Range<usize>) -> Vec<u8> {
         let (added, left_out) = self.edits.iter().fold((0, 0), |(added, out), edit| (added + edit.text.len(), out + edit.span.len()));
         // Exactly: with room to spare the bytes would need a second allocation to be shared.
-        let mut out = Vec::with_capacity((self.source.len() + added).saturating_sub(left_out));
-        let mut copied = 0u32;
+        let mut out = Vec::with_capacity((part.len() + added).saturating_sub(left_out));
+        let mut copied = part.start;
         for edit in &self.edits {
-            debug_assert!(copied <= edit.span.start, "edits overlap");
-            if copied > edit.span.start {
+            let (start, end) = (edit.span.start as usize, edit.span.end as usize);
+            debug_assert!(copied <= start, "edits overlap");
+            if copied > start {
                 continue;
             }
-            out.extend_from_slice(&self.source[copied as usize..edit.span.start as usize]);
+            out.extend_from_slice(&self.source[copied..start]);
             out.extend_from_slice(&edit.text);
-            copied = edit.span.end;
+            copied = end;
         }
-        out.extend_from_slice(&self.source[copied as usize..]);
-        out.into()
+        out.extend_from_slice(&self.source[copied..part.end]);
+        out
     }
 
     /// The edited message. What it says is told from the edits where they neither add anything nor reach into a part that is

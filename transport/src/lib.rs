@@ -16,6 +16,7 @@ mod http1;
 pub mod http_client;
 pub mod lines;
 pub mod peer;
+mod pieces;
 pub mod posts;
 mod process_group;
 pub mod quic;
@@ -39,6 +40,7 @@ pub use http_client::{BodyError, HttpClient, HttpClientConfig, ResponseBody, Tls
 pub use http1::BodyBroken;
 pub use lines::{LineReader, LineWriter};
 pub use peer::{PeerClient, PeerIdentity, PeerIdentityError, PeerServer};
+pub use pieces::Pieces;
 pub use response::HttpResponse;
 pub use send_error::SendError;
 pub use stall::StallGuard;

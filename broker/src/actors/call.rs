@@ -28,7 +28,7 @@ use protocol::{
     json::Span,
     method::Method,
     older,
-    splice::Splice,
+    splice::{self, Splice},
 };
 
 use self::{
@@ -62,6 +62,9 @@ use crate::{
     },
     telemetry::request::{self, Request},
 };
+
+/// Answers from here on are not copied to have another id.
+const IN_PLACE_BYTES_MIN: usize = 8 * 1024;
 
 /// One request in flight.
 #[derive(Debug)]
@@ -364,7 +367,14 @@ impl Call {
             completion::limit_values(&answer, &mut splice);
         }
         let told = if self.session.kept {
-            splice.finish()
+            match answer.id_span {
+                // What is large is not copied for a number in it.
+                Some(span) if frame.len() >= IN_PLACE_BYTES_MIN && splice.is_only(span) => {
+                    drop((splice, answer));
+                    splice::replace_in_place(frame, span, self.client_id.raw())
+                }
+                _ => splice.finish(),
+            }
         } else {
             // Whoever stands behind the session tells it once more, in the words of its client's revision.
             answer.id = Some(self.client_id.clone());

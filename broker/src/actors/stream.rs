@@ -21,7 +21,7 @@ pub use self::batch::Batch;
 pub use self::places::{Due, EventId, decode_due, parse_event_id};
 pub use self::waiting::AllWaiting;
 use self::{
-    places::{encode_due, request_name},
+    places::{encode_due, is_nameable, request_name},
     waiting::Counted,
     waits::{Waits, let_know},
 };
@@ -45,7 +45,7 @@ use protocol::{
 pub struct EventStream {
     pub number: u64,
     /// The request, as event ids name it.
-    request: Option<String>,
+    request: Option<RequestId>,
     state: Mutex<State>,
     counted: OnceLock<Counted>,
     /// It holds more than others were asked to make room for.
@@ -144,7 +144,7 @@ impl EventStream {
 
     fn over(number: u64, log: EventLog, due: Vec<Due>) -> Arc<Self> {
         let request = match &due[..] {
-            [one] => request_name(&one.id),
+            [one] => is_nameable(&one.id).then(|| one.id.clone()),
             _ => None,
         };
         let state = State {
@@ -276,7 +276,7 @@ impl EventStream {
     pub fn event_id(&self, sequence: u64) -> String {
         match &self.request {
             Some(request) if self.lock().answered_at.is_none_or(|answer| sequence < answer) => {
-                format!("{}-{sequence}-{request}", self.number)
+                format!("{}-{sequence}-{}", self.number, request_name(request))
             }
             _ => format!("{}-{sequence}", self.number),
         }

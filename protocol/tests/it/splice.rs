@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use proptest::prelude::{ProptestConfig, any, prop_assert_eq, proptest};
-use protocol::{Limits, Message, RequestId, Span, Splice};
+use protocol::{Limits, Message, RequestId, Span, Splice, splice::replace_in_place};
 use serde_json::value::RawValue;
 
 use crate::text;
@@ -40,6 +40,32 @@ fn edits_come_in_any_order() {
         .replace(span(3, 4), &b"three"[..])
         .insert(3, &b">"[..]);
     assert_eq!(splice.insert(10, &b"end"[..]).finish(), "2<>three4567eight9end");
+}
+
+#[test]
+fn in_pieces_only_what_is_between_edits_is_copied() {
+    let frame = Bytes::from_static(b"0123456789");
+    let span = |start, end| Span { start, end };
+    let mut splice = Splice::new(&frame);
+    let [before, edited, behind] = splice.replace(span(6, 7), &b"six"[..]).replace(span(2, 3), &b"two"[..]).finish_in_pieces();
+    assert_eq!((&before[..], &edited[..], &behind[..]), (&b"01"[..], &b"two345six"[..], &b"789"[..]));
+    assert_eq!((before.as_ptr(), behind.as_ptr()), (frame.as_ptr(), frame[7..].as_ptr()));
+    let [whole, nothing, neither] = Splice::new(&frame).finish_in_pieces();
+    assert_eq!((whole.as_ptr(), nothing.len() + neither.len()), (frame.as_ptr(), 0));
+}
+
+#[test]
+fn an_id_is_replaced_where_the_bytes_are_if_it_fits_and_they_are_nobody_elses() {
+    let span = Span { start: 6, end: 9 };
+    for (id, text) in [("7", r#"{"id":7,"x":1}"#), ("789", r#"{"id":789,"x":1}"#), ("\"long\"", r#"{"id":"long","x":1}"#)] {
+        let frame = || Bytes::from(br#"{"id":123,"x":1}"#.to_vec());
+        let (alone, shared) = (frame(), frame());
+        let (end, other) = (alone.as_ptr_range().end, shared.clone());
+        let edited = replace_in_place(alone, span, id.as_bytes());
+        assert_eq!((&edited[..], edited.as_ptr_range().end == end), (text.as_bytes(), id.len() <= 3), "{id}");
+        assert_eq!(replace_in_place(shared, span, id.as_bytes()), text);
+        assert_eq!(other, frame(), "what somebody else has stays as it is");
+    }
 }
 
 #[test]

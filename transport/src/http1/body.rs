@@ -46,13 +46,13 @@ enum Left {
 pub(crate) struct Http1Body {
     left: Left,
     /// `None` once everything was read.
-    connection: Option<Connection>,
+    connection: Option<Box<Connection>>,
     /// Where it goes then; `None`: nowhere.
     back: Option<Return>,
 }
 
 impl Http1Body {
-    pub(super) fn new(length: Length, connection: Connection, back: Option<Return>) -> Self {
+    pub(super) fn new(length: Length, connection: Box<Connection>, back: Option<Return>) -> Self {
         let left = match length {
             Length::Exactly(bytes) => Left::Exactly(bytes),
             Length::Chunked => Left::Chunks(Chunks::Size),

@@ -31,7 +31,7 @@ use tokio::{
 pub use self::body::BodyBroken;
 pub(crate) use self::body::Http1Body;
 use self::head::{Head, Known};
-use crate::{response::HttpResponse, send_error::SendError};
+use crate::{pieces::Pieces, response::HttpResponse, send_error::SendError};
 
 /// How much is read at once: as much as the last response took, within these.
 const READ_BYTES_MIN: usize = 1024;
@@ -56,14 +56,15 @@ struct Connection {
 
 #[derive(Debug)]
 struct Resting {
-    connection: Connection,
+    connection: Box<Connection>,
     since: Instant,
 }
 
 #[derive(Debug, Default)]
 struct Idle {
-    /// By host and port; the one used last is at the end, and is used next.
-    by_server: HashMap<Arc<str>, Vec<Resting>>,
+    /// By host and port; the one used last is at the end, and is used next. (The operator names servers, so that nobody chooses
+    /// names that meet in one place of the table.)
+    by_server: HashMap<Arc<str>, Vec<Resting>, foldhash::fast::RandomState>,
     /// A task looks after them.
     is_swept: bool,
 }
@@ -143,14 +144,14 @@ impl Pool {
     {
         let (head, body) = request.into_parts();
         let written = head::encode(&head, body.len());
-        self.send_written(&head.uri, written, body, connect).await
+        self.send_written(&head.uri, written, body.into(), connect).await
     }
 
     /// The same for a POST whose head is known already.
     pub(crate) async fn send_prepared<Connecting>(
         &self,
         prepared: &Prepared,
-        body: Bytes,
+        body: Pieces,
         connect: impl FnOnce() -> Connecting,
     ) -> Result<HttpResponse<Http1Body>, SendError>
     where
@@ -164,7 +165,7 @@ impl Pool {
         &self,
         uri: &Uri,
         written: Vec<u8>,
-        body: Bytes,
+        body: Pieces,
         connect: impl FnOnce() -> Connecting,
     ) -> Result<HttpResponse<Http1Body>, SendError>
     where
@@ -183,14 +184,15 @@ impl Pool {
         // Boxed: it is rare, and there would be room for it in every request's future.
         let socket = Box::pin(connect()).await?;
         let (buffer, unsent) = (BytesMut::new(), Bytes::new());
+        // Boxed: it is moved from hand to hand with each request.
         let connection = Connection { server: server.into(), socket, buffer, read_bytes: READ_BYTES_MIN, unsent, known: None };
-        match self.exchange(connection, &written, &body).await? {
+        match self.exchange(Box::new(connection), &written, &body).await? {
             Sent::Answered(response) => Ok(response),
             Sent::NotTaken(error) => Err(SendError::NotTaken { reason: error.to_string() }),
         }
     }
 
-    async fn exchange(&self, mut connection: Connection, head: &[u8], body: &Bytes) -> Result<Sent, SendError> {
+    async fn exchange(&self, mut connection: Box<Connection>, head: &[u8], body: &Pieces) -> Result<Sent, SendError> {
         let mut sent = 0;
         let (answer, written) = loop {
             let written = match connection.write(head, body, &mut sent).await {
@@ -203,8 +205,8 @@ impl Pool {
         };
         if written == Written::Interrupted {
             connection.unsent = match sent.checked_sub(head.len()) {
-                Some(of_body) => body.slice(of_body..),
-                None => [&head[sent..], &body[..]].concat().into(),
+                Some(of_body) => body.behind(of_body).into_bytes(),
+                None => [&head[sent..], &body.clone().into_bytes()].concat().into(),
             };
         }
         let Head { parts, length, keeps } = answer;
@@ -214,7 +216,7 @@ impl Pool {
         Ok(Sent::Answered(HttpResponse::new(parts, Http1Body::new(length, connection, back))))
     }
 
-    fn take(&self, server: &str) -> Option<Connection> {
+    fn take(&self, server: &str) -> Option<Box<Connection>> {
         let mut idle = self.lock();
         let resting = idle.by_server.get_mut(server)?;
         while let Some(Resting { mut connection, since }) = resting.pop() {
@@ -225,7 +227,7 @@ impl Pool {
         None
     }
 
-    fn put(&self, mut connection: Connection) {
+    fn put(&self, mut connection: Box<Connection>) {
         // What came behind a response is no response to anything.
         if !connection.buffer.is_empty() {
             return;
@@ -250,7 +252,7 @@ impl Pool {
 }
 
 impl Return {
-    fn give(self, connection: Connection) {
+    fn give(self, connection: Box<Connection>) {
         self.pool.put(connection);
     }
 }
@@ -275,10 +277,12 @@ async fn sweep(pool: Weak<Shared>) {
 
 impl Connection {
     /// Writes a request from where `sent` says. `Err`: nothing of it was taken.
-    async fn write(&mut self, head: &[u8], body: &[u8], sent: &mut usize) -> Result<Written, io::Error> {
+    async fn write(&mut self, head: &[u8], body: &Pieces, sent: &mut usize) -> Result<Written, io::Error> {
+        let all = head.len() + body.len();
         poll_fn(|context| {
-            while *sent < head.len() + body.len() {
-                let parts = [IoSlice::new(&head[head.len().min(*sent)..]), IoSlice::new(&body[sent.saturating_sub(head.len())..])];
+            while *sent < all {
+                let [first, second, third] = body.slices_behind(sent.saturating_sub(head.len()));
+                let parts = [IoSlice::new(&head[head.len().min(*sent)..]), first, second, third];
                 match Pin::new(&mut self.socket).poll_write_vectored(context, &parts) {
                     Poll::Ready(Ok(0)) if *sent == 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                     Poll::Ready(Err(error)) if *sent == 0 => return Poll::Ready(Err(error)),

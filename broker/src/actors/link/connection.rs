@@ -24,16 +24,16 @@ use protocol::{
 };
 use tokio_util::sync::CancellationToken;
 
-pub use super::failure::Failure;
 use super::{
     Link,
-    http::{Brought, HttpWire, Request},
+    http::{Brought, Request},
     modern::{self, Modern, exchange},
     pending::{Asked, Delivery, Pending, Slot},
     queue::FrameQueue,
     streams::{self, Streams},
     unreadable,
 };
+pub use super::{failure::Failure, wire::Wire};
 use crate::{
     actors::{
         asker::{Asker, Carried},
@@ -75,15 +75,6 @@ pub struct Connection {
     /// Everything queued has left, or will not leave any more.
     finished: CancellationToken,
     metrics: Arc<Metrics>,
-}
-
-/// How frames leave.
-#[derive(Debug)]
-pub enum Wire {
-    /// Into the writer's queue.
-    Pipe(FrameQueue),
-    /// A POST each.
-    Http(Arc<HttpWire>),
 }
 
 /// A client's request, to be sent with these changes.
@@ -155,7 +146,7 @@ impl Connection {
     pub(super) async fn initialize(self: &Arc<Self>, link: &Arc<Link>) -> Result<(), Failure> {
         let wire_id = self.next_wire_id();
         let id = RequestId::from_u64(wire_id);
-        let frame = handshake::initialize_request(&id, Version::LATEST_LEGACY, link.declared.raw(), crate::BROKER_INFO.as_bytes());
+        let frame = handshake::initialize_request(&id, Version::LATEST_LEGACY, link.declared.raw(), crate::BROKER_INFO.as_bytes()).into();
         let answer = self.round_trip(link, Request { wire_id, frame, asker: None, opening: true, headers: None }).await;
         // Whatever became of it, no client's request was under way.
         let answer = answer.map_err(|failure| match failure {
@@ -177,7 +168,7 @@ impl Connection {
         if self.streams.get().is_some_and(Streams::are_agreed) {
             // The same here: a stream could overtake the one on which it was said. Whatever is answered, it comes after that.
             let wire_id = self.next_wire_id();
-            let frame = handshake::request(&RequestId::from_u64(wire_id), Method::Ping, None);
+            let frame = handshake::request(&RequestId::from_u64(wire_id), Method::Ping, None).into();
             self.round_trip(link, Request { wire_id, frame, asker: None, opening: false, headers: None }).await?;
         }
         Ok(())
@@ -205,21 +196,26 @@ impl Connection {
             return Box::pin(exchange::exchange(self, link, outgoing)).await;
         }
         let wire_id = self.next_wire_id();
-        let digits = wire_id.to_string().into_bytes();
-        let mut splice = Splice::new(&outgoing.message.frame);
-        if let Some(span) = outgoing.message.id_span {
-            splice.replace(span, digits.clone());
-        }
-        if let Some(span) = outgoing.message.fields.meta_progress_token {
-            splice.replace(span, digits);
-        }
-        for (span, text) in outgoing.edits {
-            splice.replace(*span, text.clone());
-        }
-        let in_meta = matches!(self.wire, Wire::Pipe(_));
-        let span = Caused::attempt(outgoing.message, link.backend.id.as_str(), link.backend.transport(), in_meta, &mut splice);
+        // In a block of its own, so that nothing of it is kept while the answer is waited for.
+        let (frame, span) = {
+            let mut buffer = itoa::Buffer::new();
+            let digits = buffer.format(wire_id).as_bytes();
+            let mut splice = Splice::new(&outgoing.message.frame);
+            if let Some(span) = outgoing.message.id_span {
+                splice.replace(span, digits);
+            }
+            if let Some(span) = outgoing.message.fields.meta_progress_token {
+                splice.replace(span, digits);
+            }
+            for (span, text) in outgoing.edits {
+                splice.replace(*span, &text[..]);
+            }
+            let in_meta = matches!(self.wire, Wire::Pipe(_));
+            let span = Caused::attempt(outgoing.message, link.backend.id.as_str(), link.backend.transport(), in_meta, &mut splice);
+            (self.wire.finished(splice), span)
+        };
         outgoing.asker.sent_as(Carried { link: link.clone(), connection: self.clone(), wire_id }, outgoing.sent_at);
-        let request = Request { wire_id, frame: splice.finish(), asker: Some(outgoing.asker), opening: false, headers: None };
+        let request = Request { wire_id, frame, asker: Some(outgoing.asker), opening: false, headers: None };
         let answer = match &span {
             // Boxed: every call would have room for a second one.
             Some(span) => Box::pin(request::sending(span.headers(), self.round_trip(link, request))).await,
@@ -241,7 +237,7 @@ impl Connection {
             return Box::pin(modern::ask_for(self, link, method, params, asker)).await;
         }
         let wire_id = self.next_wire_id();
-        let frame = handshake::request(&RequestId::from_u64(wire_id), method, Some(params));
+        let frame = handshake::request(&RequestId::from_u64(wire_id), method, Some(params)).into();
         self.round_trip(link, Request { wire_id, frame, asker: Some(asker), opening: false, headers: None }).await
     }
 
@@ -253,7 +249,7 @@ impl Connection {
             return tokio::time::timeout(limit, asked).await.unwrap_or(Err(Failure::TimedOut(method)));
         }
         let wire_id = self.next_wire_id();
-        let frame = handshake::request(&RequestId::from_u64(wire_id), method, params);
+        let frame = handshake::request(&RequestId::from_u64(wire_id), method, params).into();
         let request = Request { wire_id, frame, asker: None, opening: false, headers: None };
         tokio::time::timeout(limit, self.round_trip(link, request)).await.unwrap_or(Err(Failure::TimedOut(method)))
     }
@@ -288,7 +284,7 @@ impl Connection {
             return Err(Box::pin(streams::carry(stream, link, self, request)).await);
         }
         match &self.wire {
-            Wire::Pipe(queue) => match queue.push(request.frame) {
+            Wire::Pipe(queue) => match queue.push(request.frame.into_bytes()) {
                 Ok(()) => std::future::pending().await,
                 Err(Failure::NotSent(_)) if self.is_closed() => Err(self.why_closed()),
                 Err(failure) => Err(failure),

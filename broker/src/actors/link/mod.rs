@@ -20,6 +20,7 @@ mod trust;
 mod unopened;
 mod unreadable;
 mod websocket;
+mod wire;
 
 use std::{
     sync::{

@@ -94,7 +94,7 @@ impl Drop for UnderWay {
 pub(super) async fn carry(stream: RequestStream, link: &Arc<Link>, connection: &Arc<Connection>, request: Request<'_>) -> Failure {
     let mut under_way = UnderWay { stream, answered: false };
     let sink = &mut under_way.stream.sink;
-    if let Err(error) = sink.send_all(&mut vec![request.frame]).await {
+    if let Err(error) = sink.send_all(&mut vec![request.frame.into_bytes()]).await {
         return Failure::Lost(format!("the request's stream ended: {error}"));
     }
     sink.finish();

@@ -64,9 +64,14 @@ pub struct EventId {
     pub request: Option<RequestId>,
 }
 
+/// Whether an id is short enough to be named in event ids.
+pub(super) fn is_nameable(id: &RequestId) -> bool {
+    id.raw().len() <= NAMED_REQUEST_BYTES_MAX
+}
+
 /// A request as event ids name it.
-pub(super) fn request_name(id: &RequestId) -> Option<String> {
-    (id.raw().len() <= NAMED_REQUEST_BYTES_MAX).then(|| URL_SAFE_NO_PAD.encode(id.raw()))
+pub(super) fn request_name(id: &RequestId) -> String {
+    URL_SAFE_NO_PAD.encode(id.raw())
 }
 
 fn named_request(text: &str) -> Option<RequestId> {

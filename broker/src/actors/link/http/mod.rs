@@ -28,7 +28,7 @@ use protocol::{
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use transport::{
-    HttpResponse, SendError,
+    HttpResponse, Pieces, SendError,
     http_client::{BodyError, HttpClient, Prepared, ResponseBody},
 };
 
@@ -77,7 +77,7 @@ pub struct HttpWire {
 /// One request and what it is for.
 pub(super) struct Request<'a> {
     pub(super) wire_id: u64,
-    pub(super) frame: Bytes,
+    pub(super) frame: Pieces,
     pub(super) asker: Option<&'a Asker>,
     /// It is `initialize`: its response carries the session id.
     pub(super) opening: bool,
@@ -326,7 +326,7 @@ impl HttpWire {
 
     /// Sends a notification or an answer; 2xx is enough.
     pub(super) async fn post_one_way(&self, frame: Bytes) -> Result<(), Failure> {
-        let response = self.send_post(frame, None).await?;
+        let response = self.send_post(frame.into(), None).await?;
         let status = response.status();
         let _drained = self.body(response, ERROR_BODY_BYTES_MAX).await;
         match status {
@@ -351,14 +351,14 @@ impl HttpWire {
         self.client.send(request).await.map_err(unsent_or_lost)
     }
 
-    async fn send_post(&self, frame: Bytes, more: Option<HeaderMap>) -> Result<HttpResponse<ResponseBody>, Failure> {
+    async fn send_post(&self, frame: Pieces, more: Option<HeaderMap>) -> Result<HttpResponse<ResponseBody>, Failure> {
         // What is told of traces differs from request to request.
         let is_usual = more.is_none() && self.version.get().is_some() && !telemetry::request::propagates();
         if is_usual && let Some(prepared) = self.prepared.get_or_init(|| self.client.prepare(self.post(Bytes::new(), None).map(drop))) {
             return self.client.send_prepared(prepared, frame).await.map_err(unsent_or_lost);
         }
         // Boxed, because it is rare: a call's future would have room for it.
-        Box::pin(self.send(self.post(frame, more))).await
+        Box::pin(self.send(self.post(frame.into_bytes(), more))).await
     }
 
     async fn body(&self, response: HttpResponse<ResponseBody>, bytes_max: usize) -> Result<Bytes, Failure> {

@@ -116,14 +116,15 @@ fn touch(asker: &Asker) {
 fn prepare<'a>(connection: &Connection, link: &Link, outgoing: &Outgoing<'a>, round: &Round) -> Request<'a> {
     let message = outgoing.message;
     let wire_id = connection.next_wire_id();
-    let digits = wire_id.to_string().into_bytes();
+    let mut digits = itoa::Buffer::new();
+    let digits = digits.format(wire_id).as_bytes();
     let speaker = Speaker::of(connection, outgoing.asker);
     let mut splice = Splice::new(&message.frame);
     for span in [message.id_span, message.fields.meta_progress_token].into_iter().flatten() {
-        splice.replace(span, digits.clone());
+        splice.replace(span, digits);
     }
     for (span, text) in outgoing.edits {
-        splice.replace(*span, text.clone());
+        splice.replace(*span, &text[..]);
     }
     for (key, value) in speaker.meta() {
         splice.set_meta(message, key, &value);
@@ -136,7 +137,7 @@ fn prepare<'a>(connection: &Connection, link: &Link, outgoing: &Outgoing<'a>, ro
             splice.set_member(params, message.fields.request_state, "requestState", json::quote(state).as_bytes());
         }
     }
-    let frame = splice.finish();
+    let frame = connection.wire().finished(splice);
     let headers = requests::is_http(connection).then(|| requests::call_headers(link, outgoing));
     Request { wire_id, frame, asker: Some(outgoing.asker), opening: false, headers }
 }

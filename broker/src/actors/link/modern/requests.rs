@@ -141,7 +141,7 @@ pub(super) fn own<'a>(
         let name = named.and_then(|(message, span)| message.text(span).map(Cow::into_owned));
         header_map(link, method, name.as_deref(), None, HeaderMap::new())
     });
-    Request { wire_id, frame, asker, opening: false, headers }
+    Request { wire_id, frame: frame.into(), asker, opening: false, headers }
 }
 
 pub(super) fn is_http(connection: &Connection) -> bool {
