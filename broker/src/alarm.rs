@@ -4,11 +4,14 @@
 //! the lock of the runtime's timers for each; this one is left as it was set, and set anew only if it goes off before its time.
 
 use std::{
-    pin::Pin,
+    pin::{Pin, pin},
     task::{Context, Poll, Waker, ready},
 };
 
-use tokio::time::{Instant, Sleep};
+use tokio::{
+    task::unconstrained,
+    time::{Instant, Sleep},
+};
 
 #[derive(Debug, Default)]
 pub(crate) struct Alarm {
@@ -32,7 +35,8 @@ impl Alarm {
             if timer.deadline() > at {
                 timer.as_mut().reset(at);
             }
-            ready!(timer.as_mut().poll(context));
+            // Whatever the task has done in its turn: a timer that puts it off would not know whom to wake.
+            ready!(pin!(unconstrained(timer.as_mut())).poll(context));
             if Instant::now() >= at {
                 self.sleeper = None;
                 return Poll::Ready(());
@@ -64,5 +68,20 @@ mod tests {
         assert_eq!(Instant::now(), at(4), "set for later, it came sooner");
         poll_fn(|context| alarm.poll_until(context, at(2))).await;
         assert_eq!(Instant::now(), at(4), "what is over is over");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_has_used_up_its_turn_is_woken_all_the_same() {
+        let (mut alarm, at) = (Alarm::default(), Instant::now() + Duration::from_secs(1));
+        let mut polls = 0;
+        poll_fn(|context| {
+            polls += 1;
+            while tokio::task::coop::has_budget_remaining() {
+                let _spent = pin!(tokio::task::consume_budget()).poll(context);
+            }
+            alarm.poll_until(context, at)
+        })
+        .await;
+        assert!(Instant::now() >= at && polls >= 2);
     }
 }
