@@ -124,8 +124,9 @@ async fn f_17_flipped_bits_in_answers_cost_their_calls_at_most_and_are_counted()
         let count = async |name: &str, label: (&str, &str)| admin.metric(name, &[label]).await.unwrap_or_default();
         let noise = count("mcp_dropped_notifications_total", ("kind", "noise")).await;
         let unknown = count("mcp_dropped_answers_total", ("reason", "unknown_id")).await;
-        let counted = noise + unknown == f64::from(flips + refused) && noise > 0.0 && unknown > 0.0;
-        if counted { Ok(()) } else { Err((noise, unknown, flips, refused)) }
+        let late = count("mcp_dropped_answers_total", ("reason", "late")).await;
+        let counted = noise + unknown + late == f64::from(flips + refused) && noise > 0.0 && late > 0.0;
+        if counted { Ok(()) } else { Err((noise, unknown, late, flips, refused)) }
     })
     .await;
     assert!(spoilt > 0 && refused > 0, "without TLS nobody notices all of it: {spoilt}, {refused}");
