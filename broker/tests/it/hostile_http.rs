@@ -8,7 +8,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::{alone_with, builder, echo, initialize_body, raw_http, request};
+use crate::{alone_with, builder, echo, initialize_body, raw_http, read_answer, request};
 
 const ACCEPT: &str = "accept: application/json, text/event-stream\r\n";
 /// What would be a request if it were read as one.
@@ -365,18 +365,7 @@ async fn h_13_a_connection_is_trusted_no_further_than_its_last_head() {
     let mut stream = TcpStream::connect(broker.http_address()).await.unwrap();
     let mut status_of = async |text: String| {
         stream.write_all(text.as_bytes()).await.unwrap();
-        let mut answer = Vec::new();
-        let whole = |answer: &[u8]| {
-            let text = String::from_utf8_lossy(answer).into_owned();
-            let length = text.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok())?;
-            (text.split_once("\r\n\r\n")?.1.len() >= length).then_some(text)
-        };
-        loop {
-            assert_ne!(within("an answer", stream.read_buf(&mut answer)).await.unwrap(), 0);
-            if let Some(text) = whole(&answer) {
-                return text.split(' ').nth(1).unwrap().to_owned();
-            }
-        }
+        read_answer(&mut stream).await.split(' ').nth(1).unwrap().to_owned()
     };
     for _ in 0..2 {
         assert_eq!(status_of(said("")).await, "200");
