@@ -18,12 +18,18 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// The future's value, or a panic naming `what` after [`DEADLINE`].
 #[track_caller]
 pub fn within<F: Future>(what: &str, future: F) -> impl Future<Output = F::Output> {
+    within_at_most(DEADLINE, what, future)
+}
+
+/// [`within`] a deadline of its own.
+#[track_caller]
+pub fn within_at_most<F: Future>(deadline: Duration, what: &str, future: F) -> impl Future<Output = F::Output> {
     let at = std::panic::Location::caller();
     let what = what.to_owned();
     async move {
-        match timeout(DEADLINE, future).await {
+        match timeout(deadline, future).await {
             Ok(value) => value,
-            Err(_) => panic!("waited {DEADLINE:?} for {what} (at {at})"),
+            Err(_) => panic!("waited {deadline:?} for {what} (at {at})"),
         }
     }
 }

@@ -20,6 +20,7 @@ use tokio::{
     process::Command,
     sync::mpsc,
 };
+use tokio_util::task::TaskTracker;
 
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 const QUEUE: usize = 1024;
@@ -74,6 +75,7 @@ struct Desk {
     /// By the request's id, as JSON.
     open: Arc<Mutex<HashMap<String, mpsc::Sender<String>>>>,
     seen: Arc<StreamsSeen>,
+    requests: TaskTracker,
 }
 
 /// One connection, to its end.
@@ -83,7 +85,7 @@ pub(crate) async fn serve(connection: Connection, mut command: Command, mode: St
     let mut child = command.spawn().expect("the scripted backend starts");
     let (mut input, output) = (child.stdin.take().expect("it is piped"), child.stdout.take().expect("it is piped"));
     let (to_child, mut for_child) = mpsc::channel::<String>(QUEUE);
-    let desk = Desk { announced: mode.announced, to_child, open: Arc::default(), seen };
+    let desk = Desk { announced: mode.announced, to_child, open: Arc::default(), seen, requests: TaskTracker::new() };
     let feeding = async {
         while let Some(line) = for_child.recv().await {
             if input.write_all(format!("{line}\n").as_bytes()).await.is_err() {
@@ -100,21 +102,26 @@ pub(crate) async fn serve(connection: Connection, mut command: Command, mode: St
         }
     };
     let telling = async {
-        let mut lines = BufReader::new(output).lines();
-        while let Ok(Some(line)) = lines.next_line().await {
-            let line = desk.route(line).await;
+        let (mut output, mut line) = (BufReader::new(output), String::new());
+        // With its end, where it has one: the last one may be without.
+        while output.read_line(&mut line).await.is_ok_and(|bytes| bytes > 0) {
+            let line = desk.route(std::mem::take(&mut line)).await;
             if let Some(line) = line
-                && control_out.write_all(format!("{line}\n").as_bytes()).await.is_err()
+                && control_out.write_all(line.as_bytes()).await.is_err()
             {
                 return;
             }
         }
+        // The streams of what is not answered any more end, and what was said on them arrives before the end of all.
+        lock(&desk.open).clear();
+        desk.requests.close();
+        desk.requests.wait().await;
         let _gone = control_out.finish(); // the other half may go on
         std::future::pending::<()>().await;
     };
     let accepting = async {
         while let Ok((writer, reader)) = connection.accept_bi().await {
-            tokio::spawn(desk.clone().request(writer, reader));
+            desk.requests.spawn(desk.clone().request(writer, reader));
         }
     };
     tokio::select! {
@@ -132,7 +139,7 @@ impl Desk {
         let is_answer = message.get("method").is_none() && message.get("id").is_some();
         if is_answer && self.announced && message["result"]["protocolVersion"].is_string() {
             message["result"]["_meta"] = json!({"dev.mcp-broker/streams": true});
-            return Some(message.to_string());
+            return Some(format!("{message}\n"));
         }
         let stream = {
             let mut open = lock(&self.open);
@@ -168,11 +175,15 @@ impl Desk {
         let stopped = writer.stopped();
         let writing = async {
             while let Some(line) = said.recv().await {
-                let _stopped = writer.write_all(format!("{line}\n").as_bytes()).await;
+                let _stopped = writer.write_all(line.as_bytes()).await;
             }
         };
         tokio::select! {
-            () = writing => drop(writer.finish()),
+            () = writing => {
+                if writer.finish().is_ok() {
+                    let _acknowledged = writer.stopped().await;
+                }
+            }
             stopped = stopped => {
                 if stopped == Ok(Some(CANCELLED.into())) {
                     self.seen.cancelled.fetch_add(1, Ordering::SeqCst);

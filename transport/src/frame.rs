@@ -1,8 +1,8 @@
 //! What every wire has in common: a source of whole messages, a sink for them, and why either of them ends.
 //!
 //! Implemented by `lines` (pipes, TCP), `websocket` and `quic`; used by the broker's listeners and links, which therefore know
-//! no wire. Invariant: a source never yields part of a message, and neither half keeps more of the peer's bytes than the limit it
-//! was made with.
+//! no wire. Invariant: a source never yields part of a message, unless the end of the stream was that of its last message too
+//! ([`FrameSource::is_unended`]), and neither half keeps more of the peer's bytes than the limit it was made with.
 
 use std::{future::Future, io, sync::Arc, time::Duration};
 
@@ -18,6 +18,12 @@ pub trait FrameSource: Send {
     ///
     /// Cancel-safe. An error is said once, after that the source is at its end.
     fn next(&mut self) -> impl Future<Output = Result<Option<Bytes>, ReadError>> + Send;
+
+    /// Whether the message that came last had no end of its own but that of the stream, on wires where that can be. Some peers
+    /// leave it out behind their last message; one that can not be read is what a connection that broke left of it.
+    fn is_unended(&self) -> bool {
+        false
+    }
 
     /// From now on a message may have so many bytes. With `room`, one that grows beyond a few kilobytes takes a permit of it
     /// for as long as it is incomplete, and ends the connection where there is none: for peers that nobody knows yet.

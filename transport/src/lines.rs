@@ -36,15 +36,18 @@ pub struct LineReader<R> {
     scanned: usize,
     line_bytes_max: usize,
     at_end: bool,
+    /// The line that was taken last had no LF.
+    is_unended: bool,
 }
 
 impl<R: AsyncRead + Unpin> LineReader<R> {
     /// `line_bytes_max` counts a line without its line end. Memory held is at most about twice that.
     pub fn new(reader: R, line_bytes_max: usize) -> Self {
-        Self { reader, buffer: ReadBuffer::new(Bytes::new()), scanned: 0, line_bytes_max, at_end: false }
+        Self { reader, buffer: ReadBuffer::new(Bytes::new()), scanned: 0, line_bytes_max, at_end: false, is_unended: false }
     }
 
-    /// The next non-empty line without its line end, `None` at the end of the stream; an unterminated last line counts.
+    /// The next non-empty line without its line end, `None` at the end of the stream; an unterminated last line counts
+    /// ([`FrameSource::is_unended`]).
     ///
     /// Cancel-safe. After an error the place of the next line is unknown: it is said once, and the stream has ended.
     pub async fn next(&mut self) -> Result<Option<Bytes>, ReadError> {
@@ -96,6 +99,7 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         };
         let kept = line_bytes - usize::from(bytes[..line_bytes].ends_with(b"\r"));
         self.scanned = 0;
+        self.is_unended = end_bytes == 0;
         Some(self.buffer.take(line_bytes + end_bytes, kept))
     }
 
@@ -110,6 +114,10 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
 impl<R: AsyncRead + Unpin + Send> FrameSource for LineReader<R> {
     async fn next(&mut self) -> Result<Option<Bytes>, ReadError> {
         Self::next(self).await
+    }
+
+    fn is_unended(&self) -> bool {
+        self.is_unended
     }
 
     fn allow(&mut self, message_bytes_max: usize, room: Option<&Arc<Semaphore>>) {

@@ -211,7 +211,7 @@ fn met() -> Vec<Fixed> {
         BACKOFF_WAIT_MAX Refused(ErrorKind::BackendUnavailable);
         LINK_IDLE_MAX Other("the link is closed, and opened again when it is needed", "`mcp_links`");
         RETRY_MAX Other("a backend is come back to after this time", "");
-        REQUEST_HEAD_BYTES_MAX Other("431, by the HTTP library", "");
+        REQUEST_HEAD_BYTES_MAX Other("431, and the connection is closed", "");
         HTTP_HEADERS_MAX Other("431, by the HTTP library", "");
         CLIENT_WRITE_STALL_MAX Other(CONNECTION_ENDS, "");
         HTTP2_STREAMS_MAX Other("further streams are refused by HTTP/2", "");

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::json;
 use testkit::{FakeBackend, Gate, Reply, TestBroker, eventually};
+use tokio::{io::AsyncWriteExt, net::TcpStream};
 
-use crate::{alone_with, builder, initialize_body, kind, refused, text_of};
+use crate::{alone_with, builder, initialize_body, kind, read_answer, read_to_close, refused, request, text_of};
 
 async fn waiting(gate: &Gate) -> FakeBackend {
     let gate = gate.clone();
@@ -46,6 +47,40 @@ async fn f_04_a_call_in_flight_finishes_and_the_exit_is_clean() {
     assert_eq!(text_of(&call.result().await), "finished");
     assert_eq!(broker.exited().await.code(), Some(0));
     assert!(!broker.log().contains("panicked"));
+}
+
+/// Connections on which nothing but plain POSTs ever came.
+#[tokio::test]
+async fn f_04_who_is_answered_is_told_to_go_and_who_asks_nothing_is_left() {
+    let gate = Gate::new();
+    let backend = waiting(&gate).await;
+    let mut broker = alone_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    let connect = async || TcpStream::connect(broker.http_address()).await.unwrap();
+    let (mut busy, mut other, mut idle, mut half) = (connect().await, connect().await, connect().await, connect().await);
+    let mut silent = connect().await;
+    let ping = client.post_as_text("", &request(7, "ping", json!({})));
+    for stream in [&mut busy, &mut other, &mut idle, &mut half] {
+        stream.write_all(ping.as_bytes()).await.unwrap();
+        let answer = read_answer(stream).await;
+        assert!(answer.starts_with("HTTP/1.1 200 ") && !answer.contains("connection: close"), "{answer}");
+    }
+    busy.write_all(client.post_as_text("", &request(8, "tools/call", json!({"name": "b__wait"}))).as_bytes()).await.unwrap();
+    half.write_all(&ping.as_bytes()[..20]).await.unwrap(); // of a head
+    backend.wait_for("the call", |seen| seen.calls("wait")).await;
+    broker.ask_to_end();
+    draining(&broker).await;
+    other.write_all(ping.as_bytes()).await.unwrap();
+    let answer = read_to_close(&mut other).await;
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("connection: close"), "{answer}");
+    gate.open();
+    let answer = read_to_close(&mut busy).await;
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("connection: close") && answer.contains("finished"), "{answer}");
+    for stream in [&mut idle, &mut half, &mut silent] {
+        assert_eq!(read_to_close(stream).await, "");
+    }
+    assert_eq!(broker.exited().await.code(), Some(0));
+    assert!(!broker.log().contains("did not close in time"), "nobody was waited for");
 }
 
 #[tokio::test]

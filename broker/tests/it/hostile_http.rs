@@ -8,7 +8,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::{builder, echo, initialize_body, raw_http, request};
+use crate::{alone_with, builder, echo, initialize_body, raw_http, read_answer, request};
 
 const ACCEPT: &str = "accept: application/json, text/event-stream\r\n";
 /// What would be a request if it were read as one.
@@ -229,6 +229,50 @@ async fn h_08_heads_without_measure_are_refused() {
 }
 
 #[tokio::test]
+async fn h_08_the_limit_of_a_head_is_exact_however_it_comes() {
+    const LIMIT: usize = 64 * 1024;
+    let backend = FakeBackend::echo().await;
+    let broker = alone_with(&backend).await;
+    let body = initialize_body("2025-11-25");
+    // Read by the broker itself, and by the library.
+    let plain = post(&format!("connection: close\r\ncontent-length: {}\r\nx: @\r\n", body.len()), &body);
+    let chunked = plain.replace(&format!("content-length: {}", body.len()), "transfer-encoding: chunked");
+    let chunked = chunked.replace(&body, &format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len()));
+    let other = "GET /nowhere HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nx: @\r\n\r\n".to_owned();
+    for (text, fine) in [(plain, 200), (chunked, 200), (other, 404)] {
+        let empty = text.split_once("\r\n\r\n").unwrap().0.len() + "\r\n\r\n".len() - "@".len();
+        for (bytes, status) in [(LIMIT, fine), (LIMIT + 1, 431), (100_000, 431), (1_000_000, 431)] {
+            let text = text.replace('@', &"y".repeat(bytes - empty));
+            for at_once in [text.len(), 5_000] {
+                let mut stream = TcpStream::connect(broker.http_address()).await.unwrap();
+                stream.set_nodelay(true).unwrap();
+                let (mut reader, mut writer) = stream.split();
+                let writing = async {
+                    for piece in text.as_bytes().chunks(at_once) {
+                        // It may be closed before all is written.
+                        let _cut = writer.write_all(piece).await;
+                        tokio::task::yield_now().await;
+                    }
+                };
+                let mut answer = Vec::new();
+                let (_, _reset) = within("the end", async { tokio::join!(writing, reader.read_to_end(&mut answer)) }).await;
+                let answer = String::from_utf8_lossy(&answer);
+                let shown = format!("{} of {bytes} bytes, {at_once} at once: {answer}", &text[..20]);
+                // The end of a connection on which much was not read may overtake the answer.
+                let is_cut = bytes > LIMIT + 1 && answer.is_empty();
+                assert!(is_cut || answer.starts_with(&format!("HTTP/1.1 {status} ")) && answers_in(&answer) == 1, "{shown}");
+                assert!(is_cut || answer.to_lowercase().contains("connection: close"), "{shown}");
+            }
+            if bytes == LIMIT + 1 {
+                let answer = raw_http(broker.http_address(), text.as_bytes()).await;
+                assert!(answer.contains("message_too_large") && answer.contains("at most 65536 bytes"), "{answer}");
+            }
+        }
+    }
+    served(&broker).await;
+}
+
+#[tokio::test]
 async fn h_09_encoded_bodies_are_refused_unread() {
     let body = initialize_body("2025-11-25");
     let encodings = ["gzip", "deflate", "br", "zstd", "gzip, gzip", "identity, br", "x"];
@@ -321,18 +365,7 @@ async fn h_13_a_connection_is_trusted_no_further_than_its_last_head() {
     let mut stream = TcpStream::connect(broker.http_address()).await.unwrap();
     let mut status_of = async |text: String| {
         stream.write_all(text.as_bytes()).await.unwrap();
-        let mut answer = Vec::new();
-        let whole = |answer: &[u8]| {
-            let text = String::from_utf8_lossy(answer).into_owned();
-            let length = text.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok())?;
-            (text.split_once("\r\n\r\n")?.1.len() >= length).then_some(text)
-        };
-        loop {
-            assert_ne!(within("an answer", stream.read_buf(&mut answer)).await.unwrap(), 0);
-            if let Some(text) = whole(&answer) {
-                return text.split(' ').nth(1).unwrap().to_owned();
-            }
-        }
+        read_answer(&mut stream).await.split(' ').nth(1).unwrap().to_owned()
     };
     for _ in 0..2 {
         assert_eq!(status_of(said("")).await, "200");

@@ -1,10 +1,12 @@
 //! Streamable HTTP towards clients: methods, headers, status codes, hosts and origins, sizes and slow senders.
 
+use std::time::{Duration, Instant};
+
 use serde_json::json;
 use testkit::{FakeBackend, HttpVersion, TestClient, client::ACCEPT_BOTH, within};
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 
-use crate::{broker_with, builder, echo, initialize_body, kind, raw_http, read_to_close, refused, request};
+use crate::{broker_with, builder, echo, initialize_body, kind, raw_http, read_answer, read_to_close, refused, request};
 
 const LATEST: &str = "2025-11-25";
 const JSON: (&str, &str) = ("content-type", "application/json");
@@ -343,6 +345,36 @@ async fn http_18_life_11_slow_heads_and_bodies_are_cut_at_the_deadline() {
         assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{what}: {answer}");
     }
     assert_eq!(broker.connected(json!({})).await.tool_names().await, ["b__echo"]);
+}
+
+#[tokio::test]
+async fn http_18_a_connection_lives_for_as_long_as_its_next_request_comes_in_time() {
+    let wait = Duration::from_secs(1);
+    let backend = FakeBackend::echo().await;
+    let deadline = json!({"timeouts": {"request_read": "1s"}});
+    let broker = builder().alone().config(deadline).backend("default", "b", backend.spec()).start().await;
+    let client = broker.connected(json!({})).await;
+    // Plain POSTs alone; a connection that another request has handed to the library; one whose next request is begun and not ended.
+    for (other, begun) in [("", ""), ("GET /nowhere HTTP/1.1\r\nhost: localhost\r\n\r\n", ""), ("", "POST /mcp HTTP/1.1\r\nhost: lo")] {
+        let mut stream = TcpStream::connect(broker.http_address()).await.unwrap();
+        let began = Instant::now();
+        let mut served = 0;
+        while began.elapsed() < wait * 3 / 2 {
+            served += 1;
+            let text = client.post_as_text("", &request(served, "ping", json!({})));
+            stream.write_all(text.as_bytes()).await.unwrap();
+            let answer = read_answer(&mut stream).await;
+            assert!(answer.starts_with("HTTP/1.1 200 ") && !answer.contains("connection: close"), "{answer}");
+        }
+        stream.write_all(other.as_bytes()).await.unwrap();
+        if !other.is_empty() {
+            assert!(read_answer(&mut stream).await.starts_with("HTTP/1.1 404 "));
+        }
+        stream.write_all(begun.as_bytes()).await.unwrap();
+        let rest = read_to_close(&mut stream).await;
+        assert!(!rest.contains("HTTP/1.1 2"), "{other:?} {begun:?}: {rest}");
+        assert!(began.elapsed() >= wait * 2, "{other:?} {begun:?}: {:?}", began.elapsed());
+    }
 }
 
 #[tokio::test]

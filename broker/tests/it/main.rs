@@ -148,6 +148,23 @@ async fn raw_http(address: SocketAddr, bytes: &[u8]) -> String {
     read_to_close(&mut stream).await
 }
 
+/// The next answer on a connection, which says how long it is.
+async fn read_answer(stream: &mut TcpStream) -> String {
+    let mut answer = Vec::new();
+    let is_whole = |text: &str| {
+        let length = text.to_lowercase().lines().find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok());
+        text.split_once("\r\n\r\n").zip(length).is_some_and(|((_, body), length)| body.len() >= length)
+    };
+    loop {
+        let count = within("an answer", stream.read_buf(&mut answer)).await.expect("the connection lives");
+        let text = String::from_utf8_lossy(&answer).into_owned();
+        assert!(count > 0, "the broker has closed the connection: {text}");
+        if is_whole(&text) {
+            return text;
+        }
+    }
+}
+
 async fn read_to_close(stream: &mut TcpStream) -> String {
     let mut answer = Vec::new();
     let _ = within("the broker to close the connection", stream.read_to_end(&mut answer)).await;

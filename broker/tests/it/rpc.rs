@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use serde_json::{Value, json};
 use testkit::{FakeBackend, Gate, Reply, backend::text, within};
 
-use crate::{broker_with, echo, kind, refused, request, text_of};
+use crate::{broker_with, builder, echo, kind, refused, request, stdio, text_of};
 
 #[tokio::test]
 async fn rpc_01_every_message_says_jsonrpc_2_0() {
@@ -216,11 +216,12 @@ async fn rpc_12_stray_answers_of_a_backend_are_dropped_and_counted() {
     .await;
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
-    let before = broker.admin().metric("mcp_dropped_answers_total", &[]).await.unwrap_or(0.0);
+    let unknown = [("reason", "unknown_id")];
+    let before = broker.admin().metric("mcp_dropped_answers_total", &unknown).await.unwrap_or(0.0);
     let mut call = client.begin_call("b__stray", json!({}));
     assert_eq!(text_of(&call.finish().await.value["result"]), "mine");
     assert!(call.before.is_empty(), "{:?}", call.before);
-    broker.admin().wait_metric("mcp_dropped_answers_total", &[], |value| value >= before + 4.0).await;
+    broker.admin().wait_metric("mcp_dropped_answers_total", &unknown, |value| value >= before + 4.0).await;
 }
 
 #[tokio::test]
@@ -242,6 +243,15 @@ async fn rpc_12_only_the_first_of_two_answers_counts() {
     assert_eq!(text_of(&client.call("b__twice", json!({})).await), "first");
     within("the second answer", gate.passed()).await;
     assert_eq!(text_of(&client.call("b__twice", json!({})).await), "first");
+}
+
+#[tokio::test]
+async fn rpc_12_a_second_answer_is_dropped_as_late_and_not_as_a_strangers() {
+    let broker = builder().alone().backend("default", "b", stdio().spec()).start().await;
+    let client = broker.connected(json!({})).await;
+    assert_eq!(text_of(&client.call("b__twice", json!({})).await), "first");
+    broker.admin().wait_metric("mcp_dropped_answers_total", &[("reason", "late")], |count| count == 1.0).await;
+    assert_eq!(broker.admin().metric("mcp_dropped_answers_total", &[("reason", "unknown_id")]).await, None);
 }
 
 #[tokio::test]

@@ -1,9 +1,11 @@
 //! A request in flight on a duplex connection.
 
+use std::time::Duration;
+
 use serde_json::Value;
 use tokio::sync::oneshot;
 
-use crate::deadline::within;
+use crate::deadline::{DEADLINE, within, within_at_most};
 
 #[derive(Debug)]
 pub struct DuplexCall {
@@ -19,7 +21,11 @@ impl DuplexCall {
 
     /// The response, and the text it came as.
     pub async fn response_and_text(self) -> (Value, String) {
-        let answer = within("a response", self.answer).await;
+        self.answered_within(DEADLINE).await
+    }
+
+    async fn answered_within(self, deadline: Duration) -> (Value, String) {
+        let answer = within_at_most(deadline, "a response", self.answer).await;
         answer.unwrap_or_else(|_| panic!("the connection ended before the response to request {}", self.id))
     }
 
@@ -30,7 +36,12 @@ impl DuplexCall {
 
     /// The result; panics on an error.
     pub async fn result(self) -> Value {
-        let response = self.response().await;
+        self.result_within(DEADLINE).await
+    }
+
+    /// The same of a call that may take so long.
+    pub async fn result_within(self, deadline: Duration) -> Value {
+        let (response, _) = self.answered_within(deadline).await;
         response.get("result").cloned().unwrap_or_else(|| panic!("the request failed: {response}"))
     }
 

@@ -209,3 +209,28 @@ fn coding(headers: &HeaderMap) -> Result<Length, &'static str> {
         _ => Err("a transfer coding that is not known"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::BufMut as _;
+
+    use super::*;
+
+    #[test]
+    fn a_head_that_is_said_again_byte_by_byte_is_whole_with_its_last_byte_whatever_was_said_before_it() {
+        let early = "HTTP/1.1 103 Early Hints\r\nContent-Length: 5\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n";
+        let (mut known, mut buffer) = (None, BytesMut::new());
+        for (before, length) in [("", 5), ("", 5), ("", 123), (early, 123), (early, 12), ("", 1), (early, 0)] {
+            let text = format!("{before}HTTP/1.1 200 OK\r\nX: 1\r\nContent-Length: {length}\r\nY: 1\r\n\r\n");
+            let mut decoded = None;
+            for byte in text.bytes() {
+                assert!(decoded.is_none(), "{text}");
+                buffer.put_u8(byte);
+                decoded = decode(&mut buffer, &mut known).unwrap();
+            }
+            let head = decoded.unwrap_or_else(|| panic!("{text}"));
+            assert_eq!((head.parts.status, head.length), (StatusCode::OK, Length::Exactly(length)), "{text}");
+            assert!(buffer.is_empty() && known.is_some(), "{text}");
+        }
+    }
+}

@@ -80,6 +80,10 @@ impl FrameSource for QuicSource {
         }
     }
 
+    fn is_unended(&self) -> bool {
+        self.lines.is_unended()
+    }
+
     fn allow(&mut self, message_bytes_max: usize, room: Option<&Arc<Semaphore>>) {
         self.lines.allow(message_bytes_max, room);
     }

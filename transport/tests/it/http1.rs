@@ -115,38 +115,51 @@ async fn bodies_end_where_their_heads_say_however_they_arrive() {
 
 #[tokio::test]
 async fn a_head_that_is_said_again_is_taken_for_what_it_says_now() {
-    const ANSWERS: [(&str, &str); 7] = [
-        ("X: 1", "a"),
-        ("X: 1", "bcd"),
-        ("X: 1", "bcd"),
-        ("X: 2", "0123456789"),
-        ("X: 2", ""),
-        ("X: 2\r\nConnection: close", "ef"),
-        ("X: 2", "g"),
+    const ANSWERS: [(&str, &str, &str); 11] = [
+        ("", "X: 1", "a"),
+        ("", "X: 1", "bcd"),
+        ("", "X: 1", "bcd"),
+        // What is said before it is no part of it.
+        (EARLY, "X: 1", "0123456789"),
+        (EARLY, "X: 1", "01234567890123"),
+        ("", "X: 1", "e"),
+        (EARLY, "X: 2", "0123456789"),
+        ("", "X: 2", "0"),
+        ("", "X: 2", ""),
+        ("", "X: 2\r\nConnection: close", "ef"),
+        ("", "X: 2", "g"),
     ];
-    let answered = Arc::new(AtomicUsize::new(0));
-    let (url, connections) = server(move |mut socket, _| {
-        let answered = answered.clone();
-        async move {
-            while request(&mut socket).await.is_some() {
-                let (header, body) = ANSWERS[answered.fetch_add(1, Ordering::SeqCst)];
-                let text = format!("HTTP/1.1 200 OK\r\n{header}\r\nContent-Length: {}\r\nY: 1\r\n\r\n{body}", body.len());
-                socket.write_all(text.as_bytes()).await.unwrap();
-                if header.ends_with("close") {
-                    return;
+    const EARLY: &str = "HTTP/1.1 103 Early Hints\r\nContent-Length: 7\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n";
+    for at_once in [1, 3, 1000] {
+        let answered = Arc::new(AtomicUsize::new(0));
+        let (url, connections) = server(move |mut socket, _| {
+            let answered = answered.clone();
+            async move {
+                socket.set_nodelay(true).unwrap();
+                while request(&mut socket).await.is_some() {
+                    let (before, header, body) = ANSWERS[answered.fetch_add(1, Ordering::SeqCst)];
+                    let text = format!("{before}HTTP/1.1 200 OK\r\n{header}\r\nContent-Length: {}\r\nY: 1\r\n\r\n{body}", body.len());
+                    for piece in text.as_bytes().chunks(at_once) {
+                        socket.write_all(piece).await.unwrap();
+                        tokio::task::yield_now().await;
+                    }
+                    if header.ends_with("close") {
+                        return;
+                    }
                 }
             }
+        })
+        .await;
+        let client = patient();
+        for (_, header, body) in ANSWERS {
+            let response = soon("a response", client.send(post(&url, "ping"))).await.unwrap();
+            assert_eq!(response.status(), StatusCode::OK, "{at_once} at once");
+            assert_eq!(response.headers()["x"], header[3..4]);
+            assert!(!response.headers().contains_key("content-length"), "no length of another response");
+            assert_eq!(soon("its body", response.into_body().whole(1_000)).await.unwrap(), body);
         }
-    })
-    .await;
-    let client = patient();
-    for (header, body) in ANSWERS {
-        let response = soon("a response", client.send(post(&url, "ping"))).await.unwrap();
-        assert_eq!(response.headers()["x"], header[3..4]);
-        assert!(!response.headers().contains_key("content-length"), "no length of another response");
-        assert_eq!(soon("its body", response.into_body().whole(1_000)).await.unwrap(), body);
+        assert_eq!(connections.load(Ordering::SeqCst), 2, "one was closed by the server");
     }
-    assert_eq!(connections.load(Ordering::SeqCst), 2, "one was closed by the server");
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, duplex};
-use transport::{LineReader, LineWriter, ReadError};
+use transport::{FrameSource as _, LineReader, LineWriter, ReadError};
 
 use crate::soon;
 
@@ -167,7 +167,20 @@ async fn draining_reads_to_the_end_and_yields_nothing() {
         near.write_all(&[b'x'; 100_000]).await.unwrap();
     });
     assert!(reader.next().await.is_err());
-    soon("the end", transport::FrameSource::drain(&mut reader)).await;
+    soon("the end", reader.drain()).await;
     writing.await.unwrap();
     assert!(reader.next().await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_last_line_that_ends_with_the_stream_is_told_from_one_that_has_ended() {
+    for (stream, is_unended) in [("{}\n", false), ("{}\r\n\n", false), ("{}", true), ("{}\r", true), ("{}\n{\"a\":", true)] {
+        let mut reader = LineReader::new(stream.as_bytes(), 8);
+        let count = stream.matches('{').count();
+        for left in (0..count).rev() {
+            assert!(reader.next().await.unwrap().is_some());
+            assert_eq!(reader.is_unended(), is_unended && left == 0, "{stream:?}");
+        }
+        assert!(reader.next().await.unwrap().is_none());
+    }
 }

@@ -28,7 +28,7 @@ use super::{
     Link,
     http::{Brought, Request},
     modern::{self, Modern, exchange},
-    pending::{Asked, Delivery, Pending, Slot},
+    pending::{Asked, Pending, Slot},
     queue::FrameQueue,
     streams::{self, Streams},
     unreadable,
@@ -348,11 +348,13 @@ impl Connection {
     }
 
     fn resolve(&self, id: Option<&RequestId>, answer: Result<Message, Failure>) {
-        match self.pending.resolve(id, answer) {
-            Delivery::Taken => {}
-            Delivery::Late => self.metrics.dropped_answer("late"),
-            Delivery::UnknownId => self.metrics.dropped_answer("unknown_id"),
+        let wire_id = id.and_then(RequestId::as_u64);
+        if wire_id.is_some_and(|wire_id| self.pending.resolve(wire_id, answer)) {
+            return;
         }
+        // An id that was given out, in this process or before the session came here, is one of a call that is over.
+        let is_late = wire_id.is_some_and(|wire_id| (1..self.asked()).contains(&wire_id));
+        self.metrics.dropped_answer(if is_late { "late" } else { "unknown_id" });
     }
 
     /// Whose progress token (or wire id) this is.
@@ -539,6 +541,35 @@ mod tests {
             1 => any::<usize>().prop_map(Act::AnswerAsText),
             1 => (1000_u64..).prop_map(Act::Stray),
         ]
+    }
+
+    #[tokio::test]
+    async fn rpc_12_an_answer_to_what_is_over_is_late_and_one_to_what_was_never_asked_is_unknown() {
+        let metrics = Arc::new(Metrics::new(false));
+        let (queue, _frames) = FrameQueue::new(4, metrics.queue_depth("pipe"));
+        let connection = Connection::new(Wire::Pipe(queue), metrics.clone());
+        let dropped = || {
+            let text = metrics.render();
+            let count = |reason| {
+                let name = format!("mcp_dropped_answers_total{{reason=\"{reason}\"}} ");
+                text.lines().find_map(|line| line.strip_prefix(&name)?.parse::<u64>().ok()).unwrap_or_default()
+            };
+            (count("late"), count("unknown_id"))
+        };
+        let answered = |id: &str| connection.answered(message(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#)));
+        let wire_id = connection.next_wire_id();
+        drop(connection.pending.expect(wire_id, None));
+        answered(&wire_id.to_string());
+        assert_eq!(dropped(), (1, 0));
+        for unknown in ["0".to_owned(), (wire_id + 1).to_string(), format!("\"{wire_id}\""), "-1".to_owned()] {
+            answered(&unknown);
+        }
+        assert_eq!(dropped(), (1, 4));
+        let agreed = r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"b","version":"1"}}}"#;
+        connection.resume(Arc::new(InitializeAnswer::parse(&message(agreed.to_owned())).unwrap()), 100);
+        answered("99");
+        answered("100");
+        assert_eq!(dropped(), (2, 5), "what an earlier process asked is over");
     }
 
     proptest! {

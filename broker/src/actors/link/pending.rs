@@ -91,16 +91,6 @@ impl Asked {
     }
 }
 
-/// What became of an answer that came in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Delivery {
-    Taken,
-    /// Whoever asked has just given up.
-    Late,
-    /// Nobody asked this.
-    UnknownId,
-}
-
 /// The wait for one answer. Frees its wire id when it ends.
 pub(super) struct Slot<'a> {
     pending: &'a Pending,
@@ -116,17 +106,14 @@ impl Pending {
         Slot { pending: self, wire_id, answer }
     }
 
-    /// An answer, or its failure, for whoever waits for this id.
-    pub(super) fn resolve(&self, id: Option<&RequestId>, answer: Result<Message, Failure>) -> Delivery {
-        let waiting = id.and_then(RequestId::as_u64).and_then(|wire_id| self.lock_waiting().remove(&wire_id));
-        let Some(waiting) = waiting else { return Delivery::UnknownId };
+    /// An answer, or its failure, for whoever waits for this id; `false` when that is nobody, or nobody any more.
+    pub(super) fn resolve(&self, wire_id: u64, answer: Result<Message, Failure>) -> bool {
+        let waiting = self.lock_waiting().remove(&wire_id);
         // Whoever waits has the other one.
-        if Arc::strong_count(&waiting.answer) == 1 {
-            return Delivery::Late;
-        }
+        let Some(waiting) = waiting.filter(|waiting| Arc::strong_count(&waiting.answer) > 1) else { return false };
         *lock(&waiting.answer.answer) = Some(answer);
         waiting.answer.waiter.wake();
-        Delivery::Taken
+        true
     }
 
     pub(super) fn asker_by_wire_id(&self, wire_id: u64) -> Option<Asker> {

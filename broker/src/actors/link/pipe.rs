@@ -138,6 +138,8 @@ async fn read(link: Arc<Link>, connection: Arc<Connection>, mut source: impl Fra
                 noise = 0;
                 incoming::receive(&link, &connection, message, None);
             }
+            // The connection broke in the middle of it. Whoever waits for it learns that from the end, which comes next.
+            Err(_) if source.is_unended() => connection.note_fault("it ended in the middle of a message"),
             Err(rejected) => {
                 noise += 1;
                 connection.broken_message(&rejected, &frame);

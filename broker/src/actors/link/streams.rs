@@ -9,7 +9,6 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use bytes::Bytes;
 use protocol::{
     envelope::{Kind, Message},
     json,
@@ -112,20 +111,23 @@ pub(super) async fn carry(stream: RequestStream, link: &Arc<Link>, connection: &
             Err(error) => return Failure::Lost(format!("the request's stream ended: {error}")),
         };
         link.backend.shared.metrics.bytes(Direction::In, Side::Backend, frame.len());
-        match decoded(connection, frame, &limits) {
-            Some(message) => {
+        match Message::decode(frame.clone(), &limits) {
+            Ok(message) => {
                 under_way.answered |= message.answers(request.wire_id);
                 incoming::receive(link, connection, message, request.asker);
             }
-            None if noise == NOISE_LINES_MAX => return Failure::Protocol("too much on the request's stream is not MCP".to_owned()),
-            None => noise += 1,
+            // It breaks off here: its end comes next.
+            Err(_) if under_way.stream.source.is_unended() => {}
+            // What can not be read may still say what it was meant for.
+            Err(rejected) => {
+                connection.broken_message(&rejected, &frame);
+                if noise == NOISE_LINES_MAX {
+                    return Failure::Protocol("too much on the request's stream is not MCP".to_owned());
+                }
+                noise += 1;
+            }
         }
     }
-}
-
-/// What can not be read may still say what it was meant for.
-fn decoded(connection: &Connection, frame: Bytes, limits: &json::Limits) -> Option<Message> {
-    Message::decode(frame.clone(), limits).map_err(|rejected| connection.broken_message(&rejected, &frame)).ok()
 }
 
 #[cfg(test)]

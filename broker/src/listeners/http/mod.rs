@@ -23,7 +23,7 @@ use std::{convert::Infallible, net::SocketAddr, pin::Pin, sync::Arc, time::Durat
 
 use bytes::Bytes;
 use http::{
-    HeaderValue,
+    HeaderValue, StatusCode,
     header::{CONNECTION, TRANSFER_ENCODING},
 };
 use hyper::{
@@ -33,6 +33,7 @@ use hyper::{
     service::{Service, service_fn},
 };
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use protocol::error::{ErrorKind, Refusal};
 use tokio::{net::TcpStream, sync::Notify, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::{StallGuard, Turns, tcp::Stream, tls::ListenerKind};
@@ -197,9 +198,12 @@ fn service(
         }
         // Whether there was a Content-Length as well is not seen here: a proxy may have taken another end for this body's.
         let ambiguous = request.headers().contains_key(TRANSFER_ENCODING);
+        // HTTP/2 has counted by itself.
+        let is_too_long = is_http1 && head_bytes(&request) > REQUEST_HEAD_BYTES_MAX;
         async move {
             // Boxed: the future of every request has room for its largest part, and is moved with it.
             let mut response = match request.uri().path() {
+                _ if is_too_long => too_long(&broker),
                 path if websocket::is_meant(path) => Box::pin(websocket::handle(&broker, &gate, request, Floor::clone(&floor))).await,
                 path if legacy::is_meant(path) => Box::pin(legacy::handle(&broker, &gate, request, Floor::clone(&floor))).await,
                 _ => {
@@ -208,7 +212,7 @@ fn service(
                 }
             };
             // The goodbye of HTTP/1: its client opens its next connection where somebody stays. (HTTP/2 has GOAWAY.)
-            if ambiguous || (is_http1 && broker.draining()) {
+            if ambiguous || is_too_long || (is_http1 && broker.draining()) {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
             Ok(match unsent {
@@ -217,6 +221,23 @@ fn service(
             })
         }
     })
+}
+
+/// How long a head of HTTP/1 is with its lines written as usual. The library's own limit is one of the room it reads into, and lets
+/// through some that are longer.
+fn head_bytes<B>(request: &Request<B>) -> usize {
+    let uri = request.uri();
+    let origin = uri.scheme_str().zip(uri.authority()).map_or(0, |(scheme, host)| scheme.len() + "://".len() + host.as_str().len());
+    let target = origin + uri.path_and_query().map_or(0, |path| path.as_str().len());
+    let headers = request.headers().iter().map(|(name, value)| name.as_str().len() + ": \r\n".len() + value.len());
+    request.method().as_str().len() + target + "  HTTP/1.1\r\n\r\n".len() + headers.sum::<usize>()
+}
+
+fn too_long(broker: &Broker) -> Response<Body> {
+    let text = format!("the head of a request may have at most {REQUEST_HEAD_BYTES_MAX} bytes");
+    let mut response = answer::refusal(&broker.shared, &Refusal::new(ErrorKind::MessageTooLarge, text), None);
+    *response.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+    response
 }
 
 /// Boxed: next to nobody has a certificate.

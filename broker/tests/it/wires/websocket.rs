@@ -1,14 +1,17 @@
 //! The WebSocket endpoints: who is let in, framing, and sessions that are gone on with.
 
+use std::collections::BTreeSet;
+
+use futures_util::StreamExt;
 use serde_json::{Value, json};
-use testkit::{DuplexClient, FaultProxy, TestBroker, Way, eventually, eventually_within, within};
+use testkit::{DuplexClient, FaultProxy, TestBroker, Way, eventually, eventually_within, http, within};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
 
 use super::{answering, everything, features};
-use crate::{builder, initialize_body, kind, stdio, text_of};
+use crate::{builder, initialize_body, kind, request, stdio, text_of};
 
 /// How long the broker waits for answers where one half of a connection is closed.
 const HALF_CLOSED_MAX: std::time::Duration = std::time::Duration::from_secs(10);
@@ -91,6 +94,54 @@ async fn w_02_what_is_no_handshake_is_no_websocket() {
     assert!(answer.starts_with("HTTP/1.1 101 ") && !answer.to_lowercase().contains("extensions"), "{answer}");
 }
 
+/// A text frame of a client, under a mask that changes nothing.
+fn frame(text: &str) -> Vec<u8> {
+    let length = u16::try_from(text.len()).unwrap();
+    let bytes = length.to_be_bytes();
+    let head = if length < 126 { vec![0x81, 0x80 | bytes[1]] } else { vec![0x81, 0x80 | 126, bytes[0], bytes[1]] };
+    [&head, &[0; 4][..], text.as_bytes()].concat()
+}
+
+#[tokio::test]
+async fn frames_in_one_write_with_the_upgrade_are_all_taken() {
+    use tokio_tungstenite::{WebSocketStream, tungstenite::protocol::Role};
+    let broker = broker().await;
+    let ids = 2..60;
+    let call = |id| request(id, "tools/call", json!({"name": "echo", "arguments": {"n": id, "pad": "x".repeat(500)}}));
+    let initialized = json!({"jsonrpc": "2.0", "method": "notifications/initialized"}).to_string();
+    let messages: Vec<String> = [initialize_body("2025-11-25"), initialized].into_iter().chain(ids.clone().map(call)).collect();
+    let frames: Vec<u8> = messages.iter().flat_map(|text| frame(text)).collect();
+    assert!(frames.len() > 3 * 8 * 1024);
+    let upgrade = format!(
+        "GET /ws/b HTTP/1.1\r\nhost: {}\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n",
+        broker.http_address()
+    );
+    // On a new connection, and behind what the broker has read by itself: the more that was, the more it reads at once.
+    for before in ["", &http::post("/mcp", "", "{}"), &http::post("/mcp", "", &" ".repeat(100_000))] {
+        let mut socket = TcpStream::connect(broker.http_address()).await.unwrap();
+        socket.write_all(&[before.as_bytes(), upgrade.as_bytes(), &frames].concat()).await.unwrap();
+        let mut read = Vec::new();
+        let begun = loop {
+            let text = String::from_utf8_lossy(&read);
+            if let Some((at, head)) =
+                text.match_indices("HTTP/1.1 101 ").next().and_then(|(at, _)| Some((at, text[at..].find("\r\n\r\n")?)))
+            {
+                break at + head + 4;
+            }
+            assert!(within("the upgrade", socket.read_buf(&mut read)).await.unwrap() > 0, "{}", String::from_utf8_lossy(&read));
+        };
+        let mut socket = WebSocketStream::from_partially_read(socket, read.split_off(begun), Role::Client, None).await;
+        let mut missing: BTreeSet<u64> = [1].into_iter().chain(ids.clone()).collect();
+        while !missing.is_empty() {
+            let message = within("the answers", socket.next()).await.unwrap_or_else(|| panic!("{missing:?} are missing")).unwrap();
+            let answer: Value = serde_json::from_str(message.to_text().unwrap()).unwrap();
+            let id = answer["id"].as_u64().unwrap_or_else(|| panic!("{answer}"));
+            assert!(missing.remove(&id) && answer["result"].is_object(), "{answer}");
+            assert!(id == 1 || text_of(&answer["result"]).contains(&format!("\"n\":{id},")), "{answer}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn keys_are_shown_at_the_upgrade() {
     let broker = builder().alone().auth_required().tenant("acme").backend("acme", "b", stdio().spec()).start().await;
@@ -132,7 +183,7 @@ async fn w_08_a_key_or_a_tenant_that_ends_before_initialize_opens_nothing() {
 
 #[tokio::test]
 async fn w_06_binary_frames_are_refused_and_several_messages_in_one_are_not() {
-    use futures_util::{SinkExt, StreamExt};
+    use futures_util::SinkExt;
     use tokio_tungstenite::tungstenite::Message;
     let broker = broker().await;
     let url = format!("ws://{}/ws", broker.http_address());

@@ -1,7 +1,7 @@
 //! Tools that are not listed: what a hostile backend says, and what a child that wants too much gets.
 //!
-//! `say` writes lines of the test's own, `drip` does so a byte at a time, `repeat` without measure, `sized` is
-//! an answer of so many bytes, `mute` ends standard output and goes on reading; `state` tells what this process was given, `hog`,
+//! `say` writes lines of the test's own, `drip` does so a byte at a time, `repeat` without measure, `last` leaves the end of its
+//! line out and exits, `sized` is an answer of so many bytes, `mute` ends standard output and goes on reading; `state` tells what this process was given, `hog`,
 //! `open` and `fork` take as much as they are asked to.
 
 use std::{collections::BTreeMap, fs, io::Write, os::unix::process::CommandExt, process::Command, time::Duration};
@@ -35,6 +35,10 @@ pub(super) async fn call(name: &str, arguments: &Value, id: &Value, token: &Valu
                 write(unit.as_bytes());
             }
             None
+        }
+        "last" => {
+            write(filled(arguments["text"].as_str().unwrap_or_default(), id, token).as_bytes());
+            std::process::exit(0)
         }
         "sized" => {
             let with = |text: &str| format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"content":[{{"type":"text","text":"{text}"}}]}}}}"#);

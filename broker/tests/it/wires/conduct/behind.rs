@@ -204,6 +204,23 @@ async fn who_does_not_read_is_waited_for(ground: &Ground, client: &DuplexClient,
     assert!(answers.iter().all(|answer| !text_of(answer).is_empty()));
 }
 
+/// On wires where a message ends with its line: what a connection that breaks leaves of one says nothing, though it names the
+/// call. A whole one may come without its end.
+async fn half_a_line_is_no_answer(ground: &Ground, client: &DuplexClient) {
+    if ["http", "websocket"].contains(&ground.back) {
+        return;
+    }
+    for half in [r#"{"jsonrpc":"2.0","id":@ID@,"result":{"content":[]"#, r#"{"jsonrpc":"2.0","id":@ID@,"resu"#] {
+        let answer = client.request("tools/call", json!({"name": "last", "arguments": {"text": half}})).await;
+        assert_eq!(kind(&answer["error"]), "outcome_unknown", "{answer}");
+        serves(client).await;
+    }
+    let whole = r#"{"jsonrpc":"2.0","id":@ID@,"result":{"content":[{"type":"text","text":"whole"}]}}"#;
+    assert_eq!(text_of(&client.call("last", json!({"text": whole})).await), "whole");
+    serves(client).await;
+    assert_eq!(ground.calls("last"), 3);
+}
+
 /// As above, whatever it had begun to say.
 async fn a_connection_that_breaks_costs_the_calls_on_it(ground: &Ground, client: &DuplexClient) {
     let pid = match &ground.backend {
@@ -233,6 +250,7 @@ async fn conducts(back: &'static str) {
     pieces_of_any_size_are_no_different(&ground, &client).await;
     who_has_nothing_more_to_say_is_left(&ground, &client).await;
     who_does_not_read_is_waited_for(&ground, &client, &other).await;
+    half_a_line_is_no_answer(&ground, &client).await;
     a_connection_that_breaks_costs_the_calls_on_it(&ground, &client).await;
     other.call("echo", json!({})).await;
 }
