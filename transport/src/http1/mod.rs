@@ -121,7 +121,6 @@ enum Written {
 }
 
 /// What became of an attempt to send a request.
-#[expect(clippy::large_enum_variant, reason = "there is one per request, moved once; a box would cost an allocation")]
 enum Sent {
     Answered(HttpResponse<Http1Body>),
     /// The connection took none of it.
