@@ -7,6 +7,7 @@ kernel does is not counted; what the broker does beside calls meanwhile (the sto
 seconds of milliseconds) is. Unlike times, the figure is the same on a busy machine, to a few percent.
 
     scripts/instructions.py --in-flight 16 --calls 640
+    scripts/instructions.py --in-flight 16 --calls 640 --alone
     scripts/instructions.py --wire tcp --in-flight 64 --calls 1280
     scripts/instructions.py --bytes 65536 --calls 100 --keep call.out && callgrind_annotate --inclusive=yes call.out
 """
@@ -24,6 +25,12 @@ import urllib.request
 from pathlib import Path
 
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", Path(__file__).resolve().parent.parent / "target")) / "release"
+# What requests that stand alone say of themselves.
+ALONE = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientInfo": {"name": "instructions", "version": "1"},
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
 PROSE = "It was the best of times, it was the worst of times; "
 
 
@@ -43,11 +50,14 @@ class Client:
     """One connection."""
 
     def __init__(self, args: argparse.Namespace, port: int, key: str):
+        self.alone = args.alone
         self.http, self.key, self.session, self.number, self.held = args.wire == "http", key, "", 0, b""
         self.text = (PROSE * (args.bytes // len(PROSE) + 1))[: max(1, args.bytes - 95)]
         self.socket = socket.create_connection(("127.0.0.1", port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.host = f"127.0.0.1:{port}"
+        if self.alone:
+            return
         self.send(initialize({} if self.http else {"dev.mcp-broker/token": key, "dev.mcp-broker/backend": "fast"}))
         self.answer()
         self.send(b'{"jsonrpc":"2.0","method":"notifications/initialized"}')
@@ -58,9 +68,11 @@ class Client:
         if not self.http:
             return self.socket.sendall(b"".join(message + b"\n" for message in messages))
         for message in messages:
-            session = f"Mcp-Session-Id: {self.session}\r\nMCP-Protocol-Version: 2025-11-25\r\n" if self.session else ""
+            said = f"Mcp-Session-Id: {self.session}\r\nMCP-Protocol-Version: 2025-11-25\r\n" if self.session else ""
+            if self.alone:
+                said = "MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: echo\r\n"
             head = (
-                f"POST /mcp/fast HTTP/1.1\r\nHost: {self.host}\r\nAuthorization: Bearer {self.key}\r\n{session}"
+                f"POST /mcp/fast HTTP/1.1\r\nHost: {self.host}\r\nAuthorization: Bearer {self.key}\r\n{said}"
                 "Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\n"
                 f"Content-Length: {len(message)}\r\n\r\n"
             )
@@ -95,7 +107,8 @@ class Client:
         messages = []
         for _ in range(count):
             self.number += 1
-            params = json.dumps({"name": "echo", "arguments": {"text": self.text}}, separators=(",", ":"))
+            meta = {"_meta": ALONE} if self.alone else {}
+            params = json.dumps(meta | {"name": "echo", "arguments": {"text": self.text}}, separators=(",", ":"))
             messages.append(f'{{"jsonrpc":"2.0","id":{self.number},"method":"tools/call","params":{params}}}'.encode())
         self.send(*messages)
 
@@ -178,8 +191,11 @@ def main() -> None:
     parser.add_argument("--bytes", type=int, default=256, help="of a call")
     parser.add_argument("--calls", type=int, default=400)
     parser.add_argument("--in-flight", type=int, default=1, help="on one connection over TCP, each on its own over HTTP/1.1")
+    parser.add_argument("--alone", action="store_true", help="requests of 2026-07-28, without a session (over HTTP)")
     parser.add_argument("--keep", metavar="FILE", help="where to keep callgrind's output")
     args = parser.parse_args()
+    if args.alone and args.wire != "http":
+        parser.error("--alone is for --wire http")
     calls = args.calls // args.in_flight * args.in_flight
     with tempfile.TemporaryDirectory() as folder:
         started: list = []

@@ -368,8 +368,8 @@ impl Call {
         }
         let told = if self.session.kept {
             match answer.id_span {
-                // What is large is not copied for a number in it.
-                Some(span) if frame.len() >= IN_PLACE_BYTES_MIN && splice.is_only(span) => {
+                // What is large is not copied for a number in it. What may have to be kept is, without the room it was read into.
+                Some(span) if frame.len() >= IN_PLACE_BYTES_MIN && splice.is_only(span) && !self.stream.may_be_kept() => {
                     drop((splice, answer));
                     splice::replace_in_place(frame, span, self.client_id.raw())
                 }
@@ -428,8 +428,11 @@ impl Timed for Call {
             self.touched_ms.store(self.ms_at(now), Ordering::Relaxed);
         }
         let touched = Duration::from_millis(self.touched_ms.load(Ordering::Relaxed));
-        let due = self.started + (touched + quiet).min(total);
-        if now < due { Due::At(due) } else { Due::Now }
+        match self.started.checked_add(touched.saturating_add(quiet).min(total)) {
+            Some(due) if now < due => Due::At(due),
+            Some(_) => Due::Now,
+            None => Due::Never,
+        }
     }
 
     fn be_late(&self) {

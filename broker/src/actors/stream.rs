@@ -23,7 +23,7 @@ pub use self::waiting::AllWaiting;
 use self::{
     places::{encode_due, is_nameable, request_name},
     waiting::Counted,
-    waits::{Waits, let_know},
+    waits::{Waits, let_go, let_know},
 };
 use super::sync;
 use crate::{
@@ -144,7 +144,8 @@ impl EventStream {
 
     fn over(number: u64, log: EventLog, due: Vec<Due>) -> Arc<Self> {
         let request = match &due[..] {
-            [one] => is_nameable(&one.id).then(|| one.id.clone()),
+            // Copied: it would keep all of the request.
+            [one] => is_nameable(&one.id).then(|| RequestId::from_raw(Bytes::copy_from_slice(one.id.raw()))),
             _ => None,
         };
         let state = State {
@@ -289,6 +290,12 @@ impl EventStream {
         }
     }
 
+    /// What is on it may stay when it was read.
+    pub fn may_be_kept(&self) -> bool {
+        let state = self.lock();
+        state.resumable || state.log.is_outbox()
+    }
+
     /// Its client has an event id to come back with.
     pub fn is_resumable(&self) -> bool {
         self.lock().resumable
@@ -337,7 +344,7 @@ impl EventStream {
             state.log_record(self.number);
         }
         let generation = state.reader;
-        let_know(state);
+        let_go(state);
         Ok(Reader { stream: self.clone(), generation, position })
     }
 
@@ -480,6 +487,7 @@ impl Drop for Reader {
         let mut state = self.stream.lock();
         if state.reader == self.generation {
             state.connected = false;
+            let_go(state);
         }
     }
 }

@@ -19,6 +19,8 @@ use crate::actors::sync::lock;
 
 /// So many lists, so that calls seldom wait for one another.
 const LISTS: usize = 16;
+/// How much later than it is due a call may be told.
+const STEP_MICROS: u64 = 10_000;
 const NEVER: u64 = u64::MAX;
 
 /// What has a time to be over in.
@@ -111,9 +113,10 @@ impl<T: Timed> DueList<T> {
             .map(|micros| self.epoch + Duration::from_micros(micros))
     }
 
-    /// Rounded up: nobody is looked at too soon.
+    /// Rounded up: nobody is looked at too soon, and however many are late, they are looked for once in a step.
     fn micros(&self, at: Instant) -> u64 {
-        u64::try_from(at.saturating_duration_since(self.epoch).as_micros()).unwrap_or(NEVER - 1) + 1
+        let micros = u64::try_from(at.saturating_duration_since(self.epoch).as_micros()).unwrap_or(NEVER);
+        micros.checked_next_multiple_of(STEP_MICROS).unwrap_or(NEVER - 1)
     }
 }
 

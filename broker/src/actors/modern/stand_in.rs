@@ -5,7 +5,6 @@
 //! gets one that carries no other request meanwhile.
 
 use std::{
-    collections::HashMap,
     hash::{Hash, Hasher},
     sync::{
         Arc, Mutex, MutexGuard,
@@ -30,6 +29,7 @@ use crate::{
     },
     auth::Caller,
     limits::{LINK_IDLE_MAX, STAND_IN_OPENS_WITHIN, STAND_IN_WAIT_MAX, STAND_INS_GROW_EVERY, STAND_INS_PER_POOL_MAX},
+    maps::FastMap,
     rules::{endpoint::Endpoint, offer::Offer},
 };
 
@@ -56,7 +56,7 @@ impl Hash for PoolKey {
 
 #[derive(Debug, Default)]
 pub(super) struct StandIns {
-    pools: Mutex<HashMap<PoolKey, Pool>>,
+    pools: Mutex<FastMap<PoolKey, Pool>>,
     /// One that carried a request alone is free again.
     freed: Arc<Notify>,
     /// How often callers, tenants or endpoints came to their end.
@@ -244,7 +244,7 @@ impl StandIns {
         });
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<PoolKey, Pool>> {
+    fn lock(&self) -> MutexGuard<'_, FastMap<PoolKey, Pool>> {
         lock(&self.pools)
     }
 }

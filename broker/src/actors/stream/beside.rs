@@ -11,7 +11,11 @@ impl Reader {
         poll_fn(|context| {
             if !is_over {
                 // Nobody is told while it works: what it pushes by itself is seen right below, and would only wake this task again.
-                self.stream.lock().waits.look();
+                let mut state = self.stream.lock();
+                if state.reader == self.generation {
+                    state.waits.look();
+                }
+                drop(state);
                 is_over = work.as_mut().poll(context).is_ready();
             }
             self.poll_next(context)

@@ -1,5 +1,5 @@
-//! Who waits for something on a stream: its latest reader, or the connection that writes what was read. There is one of each, so that
-//! none of them is on a list; who waits is noted under the stream's lock, so that nothing is missed in between.
+//! Who waits for something on a stream: its latest reader, and connections that write what was read. Noted under the stream's lock, so
+//! that nothing is missed in between, and gone with the reader, as it keeps the task that is to be woken.
 
 use std::{
     sync::MutexGuard,
@@ -10,16 +10,19 @@ use super::State;
 
 #[derive(Debug, Default)]
 pub(super) struct Waits {
-    /// The latest reader, by anything.
+    /// Woken by anything.
     reader: Option<Waker>,
-    /// Who writes what was read, if the stream is cut meanwhile.
-    writer: Option<Waker>,
+    /// Woken if the stream is cut meanwhile. Mostly one: a connection that was displaced may still be at what it took before.
+    writers: Vec<Waker>,
 }
 
 impl Waits {
     /// The reader is woken by whatever changes.
     pub(super) fn read(&mut self, context: &Context<'_>) {
-        be_woken(&mut self.reader, context);
+        match &mut self.reader {
+            Some(waker) => waker.clone_from(context.waker()),
+            none => *none = Some(context.waker().clone()),
+        }
     }
 
     /// The reader sees what changes without being told.
@@ -29,21 +32,69 @@ impl Waits {
 
     /// Who writes is woken if the stream is cut.
     pub(super) fn write(&mut self, context: &Context<'_>) {
-        be_woken(&mut self.writer, context);
+        if !self.writers.iter().any(|waker| waker.will_wake(context.waker())) {
+            self.writers.push(context.waker().clone());
+        }
     }
 }
 
 /// Something has changed: lets go of the lock, and wakes whom it concerns.
 pub(super) fn let_know(mut state: MutexGuard<'_, State>) {
     let reader = state.waits.reader.take();
-    let writer = if state.log.was_cut() { state.waits.writer.take() } else { None };
+    let writers = if state.log.was_cut() { std::mem::take(&mut state.waits.writers) } else { Vec::new() };
     drop(state);
-    reader.into_iter().chain(writer).for_each(Waker::wake);
+    reader.into_iter().chain(writers).for_each(Waker::wake);
 }
 
-fn be_woken(place: &mut Option<Waker>, context: &Context<'_>) {
-    match place {
-        Some(waker) => waker.clone_from(context.waker()),
-        None => *place = Some(context.waker().clone()),
+/// The reader changes: lets go of the lock, and of whoever waited so far. Those who still do say so again.
+pub(super) fn let_go(mut state: MutexGuard<'_, State>) {
+    let Waits { reader, writers } = std::mem::take(&mut state.waits);
+    drop(state);
+    reader.into_iter().chain(writers).for_each(Waker::wake);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{pin::pin, sync::Arc, time::Instant};
+
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::{
+        actors::stream::EventStream,
+        rules::event_log::{EventKind, LogLimits},
+    };
+
+    const LIMITS: LogLimits = LogLimits { events: 2, bytes: 1000 };
+
+    #[tokio::test]
+    async fn a_displaced_connection_that_still_writes_learns_of_the_cut_as_its_successor_does() {
+        let stream = EventStream::outbox(1, LIMITS, None);
+        let writing = |stream: &Arc<EventStream>| {
+            let stream = stream.clone();
+            tokio::spawn(async move { stream.was_cut().await })
+        };
+        let mut writers = Vec::new();
+        let mut readers = Vec::new();
+        for _ in 0..2 {
+            readers.push(stream.read_from(0).unwrap());
+            writers.push(writing(&stream));
+            tokio::task::yield_now().await;
+        }
+        while stream.push(Instant::now(), EventKind::Message, Bytes::from_static(b"{}")).is_ok() {}
+        for writer in writers {
+            tokio::time::timeout(std::time::Duration::from_secs(10), writer).await.unwrap().unwrap();
+        }
+    }
+
+    #[test]
+    fn nobody_is_remembered_who_reads_no_more() {
+        let stream = EventStream::general(1, LIMITS);
+        let mut reader = stream.read_from(0).unwrap();
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(pin!(reader.next()).poll(&mut context).is_pending() && pin!(stream.was_cut()).poll(&mut context).is_pending());
+        assert!(stream.lock().waits.reader.is_some() && !stream.lock().waits.writers.is_empty());
+        drop(reader);
+        assert!(stream.lock().waits.reader.is_none() && stream.lock().waits.writers.is_empty());
     }
 }
