@@ -44,6 +44,7 @@ use crate::{
     BROKER_INFO,
     auth::Caller,
     limits::MODERN_LISTS_KEPT_MAX,
+    maps::SharedMap,
     rules::{
         catalog::{Catalog, ListKind},
         endpoint::Endpoint,
@@ -58,7 +59,7 @@ use crate::{
 pub struct Modern {
     stand_ins: StandIns,
     parking: Parking,
-    offers: DashMap<(TenantId, Endpoint), (Weak<Catalog>, Arc<Offer>)>,
+    offers: SharedMap<(TenantId, Endpoint), (Weak<Catalog>, Arc<Offer>)>,
     /// Made of catalogs that nothing here keeps alive.
     lists: DashMap<ListPlace, (Weak<Catalog>, Bytes)>,
 }
