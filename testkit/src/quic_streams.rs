@@ -9,7 +9,7 @@ use std::{
     process::Stdio,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
@@ -76,6 +76,8 @@ struct Desk {
     open: Arc<Mutex<HashMap<String, mpsc::Sender<String>>>>,
     seen: Arc<StreamsSeen>,
     requests: TaskTracker,
+    /// Nothing is answered any more. Said under the lock of `open`.
+    is_over: Arc<AtomicBool>,
 }
 
 /// One connection, to its end.
@@ -85,7 +87,8 @@ pub(crate) async fn serve(connection: Connection, mut command: Command, mode: St
     let mut child = command.spawn().expect("the scripted backend starts");
     let (mut input, output) = (child.stdin.take().expect("it is piped"), child.stdout.take().expect("it is piped"));
     let (to_child, mut for_child) = mpsc::channel::<String>(QUEUE);
-    let desk = Desk { announced: mode.announced, to_child, open: Arc::default(), seen, requests: TaskTracker::new() };
+    let desk =
+        Desk { announced: mode.announced, to_child, open: Arc::default(), seen, requests: TaskTracker::new(), is_over: Arc::default() };
     let feeding = async {
         while let Some(line) = for_child.recv().await {
             if input.write_all(format!("{line}\n").as_bytes()).await.is_err() {
@@ -113,7 +116,11 @@ pub(crate) async fn serve(connection: Connection, mut command: Command, mode: St
             }
         }
         // The streams of what is not answered any more end, and what was said on them arrives before the end of all.
-        lock(&desk.open).clear();
+        {
+            let mut open = lock(&desk.open);
+            desk.is_over.store(true, Ordering::SeqCst);
+            open.clear();
+        }
         desk.requests.close();
         desk.requests.wait().await;
         let _gone = control_out.finish(); // the other half may go on
@@ -170,7 +177,14 @@ impl Desk {
         let message: Value = serde_json::from_str(&text).expect("one message on a stream");
         self.seen.requests.fetch_add(1, Ordering::SeqCst);
         let (lines, mut said) = mpsc::channel(QUEUE);
-        lock(&self.open).insert(message["id"].to_string(), lines);
+        {
+            let mut open = lock(&self.open);
+            // It would be waited for, and nobody answers it.
+            if self.is_over.load(Ordering::SeqCst) {
+                return;
+            }
+            open.insert(message["id"].to_string(), lines);
+        }
         let _gone = self.to_child.send(text.trim_end().to_owned()).await;
         let stopped = writer.stopped();
         let writing = async {
