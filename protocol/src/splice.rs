@@ -207,14 +207,9 @@ impl<'a> Splice<'a> {
         if adds {
             return Err(frame);
         }
-        let grown = i64::try_from(frame.len()).unwrap_or(i64::MAX) - i64::try_from(self.source.len()).unwrap_or(i64::MAX);
-        let first = self.edits.first().map_or(u32::MAX, |edit| edit.span.start);
-        let last = self.edits.iter().map(|edit| edit.span.end).max().unwrap_or(0);
         let mut edited = Message { frame, ..message };
         let all = edited.places().all(|place| match place {
-            // Most parts are before all edits or behind them.
-            Some(span) if span.end <= first => true,
-            Some(span) => (if span.start >= last { shifted(*span, grown) } else { self.moved(*span) }).is_some_and(|moved| {
+            Some(span) => self.moved(*span).is_some_and(|moved| {
                 *span = moved;
                 true
             }),
@@ -268,11 +263,6 @@ impl<'a> Splice<'a> {
             self.insert(object.start + 1, text);
         }
     }
-}
-
-fn shifted(span: Span, by: i64) -> Option<Span> {
-    let to = |at: u32| u32::try_from(i64::from(at) + by).ok();
-    Some(Span { start: to(span.start)?, end: to(span.end)? })
 }
 
 /// Appends `"key":value`, after a comma unless it is the first.

@@ -17,6 +17,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytes::Bytes;
+use protocol::{
+    envelope::Message,
+    ids::{RequestId, TaskId},
+    json::Limits,
+};
+
 pub use self::batch::Batch;
 pub use self::places::{Due, EventId, decode_due, parse_event_id};
 pub use self::waiting::AllWaiting;
@@ -30,12 +37,6 @@ use crate::{
     durable::{EventWriter, LogEntry, LoggedEvent, SessionKey, StreamRecord},
     limits::{QUIET_LOGGED_EVERY_MIN, TRIM_LOGGED_EVERY},
     rules::event_log::{Event, EventKind, EventLog, Gone, Held, LogLimits, Overflow, Topic},
-};
-use bytes::Bytes;
-use protocol::{
-    envelope::Message,
-    ids::{RequestId, TaskId},
-    json::Limits,
 };
 
 /// One stream of a session. Event ids are `{stream number}-{sequence}`, unique in the session. As long as the one request of

@@ -240,3 +240,17 @@ impl Writing {
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_head_that_is_written_once_says_what_each_response_would() {
+        for version in Version::ALL.map(Some).into_iter().chain([None]) {
+            let response = Answer::Document { version, text: Bytes::new() }.into_response();
+            let lines = response.headers().iter().map(|(name, value)| format!("{name}: {}\r\n", value.to_str().unwrap()));
+            assert_eq!(document_head(version), format!("HTTP/1.1 {}\r\n{}", response.status(), lines.collect::<String>()));
+        }
+    }
+}
