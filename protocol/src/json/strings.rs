@@ -1,14 +1,19 @@
 //! Where a JSON string ends: most bytes of most messages are inside one, so that this is what reading them costs.
 //!
-//! Short strings, which keys are, are looked through eight bytes at a time in a register. What follows in long ones goes by
-//! blocks, of which the compiler makes vector instructions of whatever processor there is.
+//! What may not stand for itself in a string (a quote, a backslash, a control character) is looked for sixteen bytes at a time,
+//! which most strings are not longer than; once many went by without any, by blocks, with one look at the end of each.
 
-const WORD: usize = size_of::<u64>();
-const BLOCK: usize = 64;
-/// So many words before blocks are worth it.
+use wide::u8x16;
+
+const CHUNK: usize = 16;
+const BLOCK: usize = 128;
+/// So many chunks before blocks are worth it.
 const SHORT: usize = 4;
-/// A one in each byte.
-const ONES: u64 = u64::MAX / 255;
+/// Turned over in each byte, this bit brings the quote next to the control characters, and the space away from them: one
+/// comparison for both.
+const TURN: u8 = 0x02;
+/// The quote once turned, above all control characters.
+const LOW: u8 = b'"' ^ TURN;
 
 /// Where a string ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,14 +42,14 @@ pub(super) fn end(text: &[u8], mut at: usize) -> Option<End> {
 /// How many bytes come before the first that does not stand for itself: a quote, a backslash, a control character.
 #[inline]
 fn plain(text: &[u8]) -> usize {
-    let words = text.as_chunks::<WORD>().0;
-    for (index, word) in words.iter().take(SHORT).enumerate() {
-        match special_in(*word) {
-            WORD => {}
-            within => return index * WORD + within,
+    let chunks = text.as_chunks::<CHUNK>().0;
+    for (index, chunk) in chunks.iter().take(SHORT).enumerate() {
+        let found = specials_in(chunk);
+        if found != 0 {
+            return index * CHUNK + found.trailing_zeros() as usize;
         }
     }
-    plain_long(text, SHORT.min(words.len()) * WORD)
+    plain_long(text, SHORT.min(chunks.len()) * CHUNK)
 }
 
 /// The same from `at` on, before which there is none.
@@ -52,36 +57,38 @@ fn plain(text: &[u8]) -> usize {
 fn plain_long(text: &[u8], mut at: usize) -> usize {
     let blocks = text[at..].as_chunks::<BLOCK>().0;
     at += BLOCK * blocks.iter().take_while(|block| is_plain(block)).count();
-    for word in text[at..].as_chunks::<WORD>().0 {
-        match special_in(*word) {
-            WORD => at += WORD,
-            within => return at + within,
+    for chunk in text[at..].as_chunks::<CHUNK>().0 {
+        let found = specials_in(chunk);
+        if found != 0 {
+            return at + found.trailing_zeros() as usize;
         }
+        at += CHUNK;
     }
     at + text[at..].iter().take_while(|byte| !is_special(**byte)).count()
 }
 
 fn is_special(byte: u8) -> bool {
-    byte < 0x20 || byte == b'"' || byte == b'\\'
+    byte ^ TURN <= LOW || byte == b'\\'
 }
 
-/// Without a way out in the middle, and so many bytes at once.
+/// A bit for each byte that is special, the lowest for the first.
+#[inline]
+fn specials_in(chunk: &[u8; CHUNK]) -> u32 {
+    let bytes = u8x16::new(*chunk);
+    let low = (bytes ^ u8x16::splat(TURN)).simd_le(u8x16::splat(LOW));
+    (low | bytes.simd_eq(u8x16::splat(b'\\'))).to_bitmask()
+}
+
+/// Without a way out in the middle, and without a comparison in it: the least of all tells.
 #[inline]
 fn is_plain(block: &[u8; BLOCK]) -> bool {
-    !block.iter().fold(false, |found, &byte| found | is_special(byte))
-}
-
-/// How many bytes of a word come before the first special one.
-#[inline]
-fn special_in(word: [u8; WORD]) -> usize {
-    let word = u64::from_le_bytes(word);
-    // A byte of zeroes borrows from the bit above it. Bytes above a true one may be taken for one; the first never is.
-    let zero = |word: u64| word.wrapping_sub(ONES) & !word;
-    let quote = zero(word ^ (ONES * u64::from(b'"')));
-    let backslash = zero(word ^ (ONES * u64::from(b'\\')));
-    let control = word.wrapping_sub(ONES * 0x20) & !word;
-    let found = (quote | backslash | control) & (ONES * 0x80);
-    (found.trailing_zeros() / 8) as usize
+    let (mut low, mut backslash) = (u8x16::MAX, u8x16::MAX);
+    for chunk in block.as_chunks::<CHUNK>().0 {
+        let bytes = u8x16::new(*chunk);
+        low = low.min(bytes ^ u8x16::splat(TURN));
+        backslash = backslash.min(bytes ^ u8x16::splat(b'\\'));
+    }
+    !(low.simd_le(u8x16::splat(LOW)) | backslash.simd_eq(u8x16::ZERO)).any()
 }
 
 /// Index behind the escape whose backslash was passed.
@@ -115,7 +122,7 @@ mod tests {
 
     #[test]
     fn every_byte_is_found_at_every_place_of_texts_of_every_length() {
-        for length in 0..3 * BLOCK {
+        for length in (0..3 * CHUNK).chain(2 * BLOCK..2 * BLOCK + 3 * CHUNK) {
             let mut text: Vec<u8> = (0..length).map(|index| [b'a', 0x20, 0x21, 0x7f, 0x80, 0xff, b'[', b']'][index % 8]).collect();
             assert_eq!(plain(&text), length);
             for place in (0..length).rev() {
@@ -127,8 +134,9 @@ mod tests {
             }
         }
         for byte in 0..=u8::MAX {
-            let word = [byte, byte.wrapping_add(1), b'"', b'a', b'a', b'a', b'a', b'a'];
-            assert_eq!(special_in(word), slowly(&word), "{byte}");
+            assert_eq!(is_special(byte), byte < 0x20 || byte == b'"' || byte == b'\\', "{byte}");
+            assert_eq!(specials_in(&[byte; CHUNK]) == u32::from(u16::MAX), is_special(byte), "{byte}");
+            assert_eq!(!is_plain(&[byte; BLOCK]), is_special(byte), "{byte}");
         }
     }
 
