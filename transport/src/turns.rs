@@ -1,9 +1,9 @@
 //! An answer that waits for its turn: what came on other connections meanwhile is read first.
 //!
-//! Used by the HTTP listener around its connections; the client of `http1` does the same with requests. A write to a peer that
-//! sleeps has to wake it, which costs more than the write. Where many connections have something to do, reading and writing by
-//! turns wakes a peer for each message; reading all there is and then writing finds it awake for all but the first. Where nothing
-//! else is to be done this costs a look at the sockets.
+//! Used by the HTTP listener around its connections, and by `posts` and the client of `http1`, which know what they write. A write
+//! to a peer that sleeps has to wake it, which costs more than the write. Where many connections have something to do, reading and
+//! writing by turns wakes a peer for each message; reading all there is and then writing finds it awake for all but the first.
+//! Where nothing else is to be done this costs a look at the sockets.
 
 use std::{
     io,
@@ -15,6 +15,16 @@ use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     task::yield_now,
 };
+
+/// Beyond this a write costs more than waking its peer, and the peer is at work the sooner for it.
+const WAITING_BYTES_MAX: usize = 16 * 1024;
+
+/// Ready once the others had their turn, before so many bytes are written.
+pub(crate) async fn turn(bytes: usize) {
+    if bytes <= WAITING_BYTES_MAX {
+        yield_now().await;
+    }
+}
 
 /// Wraps a connection: the first write after a read lets everything that is ready go first.
 #[derive(Debug)]

@@ -31,7 +31,7 @@ use tokio::{
 pub use self::body::BodyBroken;
 pub(crate) use self::body::Http1Body;
 use self::head::{Head, Known};
-use crate::{pieces::Pieces, response::HttpResponse, send_error::SendError};
+use crate::{pieces::Pieces, response::HttpResponse, send_error::SendError, turns::turn};
 
 /// How much is read at once: as much as the last response took, within these.
 const READ_BYTES_MIN: usize = 1024;
@@ -170,9 +170,8 @@ impl Pool {
     where
         Connecting: Future<Output = Result<TcpStream, SendError>>,
     {
-        // As in `turns`: requests that were read with this one are written with it. Before a connection is taken, which is looked at
-        // when it is.
-        tokio::task::yield_now().await;
+        // Requests that were read with this one are written with it. Before a connection is taken, which is looked at when it is.
+        turn(body.len()).await;
         let server = uri.authority().map_or("", |authority| authority.as_str());
         // A connection that ended while it rested takes nothing, and the next one is tried.
         while let Some(connection) = self.take(server) {

@@ -33,7 +33,7 @@ use self::{
     body::is_wasteful,
     head::{Head, Lengths, Read},
 };
-use crate::stall::StallGuard;
+use crate::{stall::StallGuard, turns::turn};
 
 /// What the head of an answer takes, with room to spare.
 const HEAD_BYTES_USUAL: usize = 512;
@@ -217,8 +217,7 @@ impl Posts {
         let framing = Framing::of(parts.status, body.size_hint().exact());
         let mut out = Vec::with_capacity(HEAD_BYTES_USUAL);
         answer::head(&mut out, &parts, framing, keeps);
-        // As in `turns`: what came on other connections is read before a peer is woken.
-        tokio::task::yield_now().await;
+        turn(usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX)).await;
         if framing == Framing::Nothing {
             self.write(&out, &[]).await?;
         } else {
@@ -233,7 +232,7 @@ impl Posts {
         let mut out = Vec::with_capacity(HEAD_BYTES_USUAL);
         out.extend_from_slice(head.as_bytes());
         answer::end(&mut out, Framing::Exactly(body.len() as u64), keeps);
-        tokio::task::yield_now().await; // as above
+        turn(body.len()).await;
         self.write(&out, &body).await?;
         self.answered(keeps).await
     }
