@@ -208,12 +208,10 @@ impl<'a> Splice<'a> {
             return Err(frame);
         }
         let mut edited = Message { frame, ..message };
-        let all = edited.places().all(|place| match place {
-            Some(span) => self.moved(*span).is_some_and(|moved| {
-                *span = moved;
-                true
-            }),
-            None => true,
+        let mut all = true;
+        edited.places().flatten().for_each(|span| match self.moved(*span) {
+            Some(moved) => *span = moved,
+            None => all = false,
         });
         if all { Ok(edited) } else { Err(edited.frame) }
     }
