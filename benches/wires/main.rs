@@ -37,7 +37,7 @@ fn main() -> ExitCode {
 
 async fn bench(scale: Scale) -> anyhow::Result<()> {
     let authority = Authority::new();
-    let mut paced = Table::new(["wire", "messages/s", "p50", "p99"]);
+    let mut paced = Table::new(["wire", "way", "messages/s", "p50", "p99"]);
     for wire in [Wire::Tcp, Wire::WebSocket, Wire::Quic, Wire::Http] {
         let backend = backend(wire, &authority).await?;
         let proxy = ByteProxy::start(backend.address(), wire == Wire::Quic)?;
@@ -61,7 +61,7 @@ async fn bench(scale: Scale) -> anyhow::Result<()> {
             }
         }
         table.print(&format!("{wire:?}, tools/call of {MESSAGE_BYTES} bytes, connections x requests in flight"));
-        paced::row(&mut paced, wire, &broker, scale).await?;
+        paced::rows(&mut paced, wire, &ways, scale).await?;
     }
     paced.print("So many messages a second by a schedule, over four connections: how long a call takes");
     Ok(())

@@ -1,7 +1,8 @@
 //! How long do calls wait that come at half the rate a wire has to bear? By a schedule that waits for no answer, so that a
-//! stall shows in all the calls that should have begun meanwhile.
+//! stall shows in all the calls that should have begun meanwhile. Beside it the same load without the broker: what clients,
+//! backend and the machine make of it themselves.
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use anyhow::ensure;
 use benches::{
@@ -13,7 +14,6 @@ use loadtest::{
     compare::{self, Figures},
     era::Era,
 };
-use testkit::TestBroker;
 
 use crate::{Wire, clients::MESSAGE_BYTES};
 
@@ -22,12 +22,14 @@ const CALLS_PER_SECOND: f64 = 25_000.0;
 const CONNECTIONS: usize = 4;
 const IN_FLIGHT: usize = 64;
 
-/// A row of the table for one wire.
-pub(crate) async fn row(table: &mut Table, wire: Wire, broker: &TestBroker, scale: Scale) -> anyhow::Result<()> {
-    let target = match wire {
-        Wire::Tcp => format!("tcp://{}/b", broker.tcp_address()),
-        Wire::WebSocket => format!("ws://{}/ws/b", broker.http_address()),
-        Wire::Quic | Wire::Http => return Ok(()),
+/// The rows of the table for one wire, over which `ways` lead to a backend.
+pub(crate) async fn rows(table: &mut Table, wire: Wire, ways: &[(&str, SocketAddr); 3], scale: Scale) -> anyhow::Result<()> {
+    let target = |name: &str, address: &SocketAddr| match (wire, name) {
+        (Wire::Tcp, "broker") => Some(format!("tcp://{address}/b")),
+        (Wire::Tcp, _) => Some(format!("tcp://{address}")),
+        (Wire::WebSocket, "broker") => Some(format!("ws://{address}/ws/b")),
+        (Wire::WebSocket, _) => Some(format!("ws://{address}/")),
+        (Wire::Quic | Wire::Http, _) => None,
     };
     let calls = Calls {
         connections: CONNECTIONS,
@@ -37,11 +39,17 @@ pub(crate) async fn row(table: &mut Table, wire: Wire, broker: &TestBroker, scal
         era: Era::Sessions,
     };
     let time = scale.of(Duration::from_secs(5), Duration::from_millis(200));
-    let load = calls.over(To { target, ..To::default() }, time)?;
-    let rounds = compare::in_turns(&[load], scale.of(3, 1), |_| ()).await?;
+    let loads = ways.iter().filter_map(|(name, address)| target(name, address));
+    let loads = loads.map(|target| calls.over(To { target, ..To::default() }, time)).collect::<anyhow::Result<Vec<_>>>()?;
+    if loads.is_empty() {
+        return Ok(());
+    }
+    let rounds = compare::in_turns(&loads, scale.of(3, 1), |_| ()).await?;
     ensure!(rounds.faults().is_empty(), "{}", rounds.faults().join("\n"));
-    let of = Figures::of(&rounds.0[0]);
     let ms = |value: f64| shown(Duration::from_secs_f64(value / 1000.0));
-    table.row([format!("{wire:?}"), digits(2.0 * of.rate), ms(of.p50), ms(of.p99)]);
+    for ((name, _), rounds) in ways.iter().zip(&rounds.0) {
+        let of = Figures::of(rounds);
+        table.row([format!("{wire:?}"), (*name).to_owned(), digits(2.0 * of.rate), ms(of.p50), ms(of.p99)]);
+    }
     Ok(())
 }
