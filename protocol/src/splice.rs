@@ -207,6 +207,9 @@ impl<'a> Splice<'a> {
         if adds {
             return Err(frame);
         }
+        if self.edits.is_empty() {
+            return Ok(Message { frame, ..message });
+        }
         let mut edited = Message { frame, ..message };
         let mut all = true;
         edited.places().flatten().for_each(|span| match self.moved(*span) {

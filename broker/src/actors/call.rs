@@ -350,10 +350,12 @@ impl Call {
     }
 
     /// The backend's answer with everything it names put back into the client's terms.
-    fn for_client(self: &Arc<Self>, mut answer: Message) -> Bytes {
+    fn for_client(self: &Arc<Self>, answer: Message) -> Bytes {
         let frame = answer.frame.clone();
         let mut splice = Splice::new(&frame);
-        if let Some(span) = answer.id_span {
+        // Whoever stands behind a session that is not kept tells it once more, under its own id.
+        let id_span = answer.id_span.filter(|_| self.session.kept);
+        if let Some(span) = id_span {
             splice.replace(span, self.client_id.raw());
         }
         exposure::expose_answer(&answer, &self.backend, &self.session.endpoint, &mut splice);
@@ -366,22 +368,17 @@ impl Call {
         if self.method == Method::CompletionComplete {
             completion::limit_values(&answer, &mut splice);
         }
-        let told = if self.session.kept {
-            match answer.id_span {
-                // What is large is not copied for a number in it. What may have to be kept is, without the room it was read into.
-                Some(span) if frame.len() >= IN_PLACE_BYTES_MIN && splice.is_only(span) && !self.stream.may_be_kept() => {
-                    drop((splice, answer));
-                    splice::replace_in_place(frame, span, self.client_id.raw())
-                }
-                _ => splice.finish(),
+        let told = match id_span {
+            // What is large is not copied for a number in it. What may have to be kept is, without the room it was read into.
+            Some(span) if frame.len() >= IN_PLACE_BYTES_MIN && splice.is_only(span) && !self.stream.may_be_kept() => {
+                drop((splice, answer));
+                splice::replace_in_place(frame, span, self.client_id.raw())
             }
-        } else {
-            // Whoever stands behind the session tells it once more, in the words of its client's revision.
-            answer.id = Some(self.client_id.clone());
-            match splice.finish_message(answer) {
+            Some(_) => splice.finish(),
+            None => match splice.finish_message(answer) {
                 Ok(told) => lock(&self.answer_told).insert(told).frame.clone(),
                 Err(frame) => frame,
-            }
+            },
         };
         self.session.reader().answer(self.method, told)
     }
