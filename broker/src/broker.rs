@@ -24,7 +24,7 @@ use transport::{
 use self::adoption::Adopting;
 use crate::{
     actors::{backend::Backend, call::DueList, catalog_refresh, session::Session, shared::Shared, tasks::Tasks, tenant::Tenant},
-    auth::{Caller, Edition, Keyring, Keys},
+    auth::{Caller, Denied, Edition, Fetcher, Keyring, Keys, Proven, Tokens},
     config::{
         Config, MessageWire,
         spec::{BackendSpec, TenantSpec},
@@ -56,6 +56,7 @@ pub struct Broker {
     /// The other replicas, and which of them has a session that is not here.
     pub placement: Placement,
     keyring: Arc<Keyring>,
+    tokens: Option<Tokens>,
     tenants: SharedMap<TenantId, Arc<Tenant>>,
     sessions: SharedMap<SessionId, Arc<Session>>,
     /// Over, but not in the store yet: they are not to be found there.
@@ -79,6 +80,9 @@ impl Broker {
         let everywhere =
             EgressPolicy { allow: vec!["0.0.0.0/0".parse(), "::/0".parse()].into_iter().flatten().collect(), ..EgressPolicy::default() };
         let to_collector = HttpClient::new(HttpClientConfig { egress: Arc::new(everywhere), ..HttpClientConfig::default() })?;
+        // And where the issuers are.
+        let fetcher = Fetcher::new(to_collector.clone(), http.clone());
+        let tokens = Tokens::new(&parts.config.auth, parts.keyring.clone(), fetcher, parts.metrics.clone());
         let (traces, export) =
             telemetry::begin_export(&parts.config.telemetry.traces, &parts.config.node.id, to_collector, parts.metrics.clone());
         let broker = Arc::new(Broker {
@@ -86,6 +90,7 @@ impl Broker {
             shared: Shared::new(parts.config, parts.metrics, http, parts.keys.cursor, durable, traces),
             export: tokio::sync::Mutex::new(export),
             keyring: parts.keyring,
+            tokens,
             tenants: SharedMap::default(),
             sessions: SharedMap::default(),
             ending: DashSet::new(),
@@ -229,13 +234,17 @@ impl Broker {
     // Callers and sessions.
 
     /// Who is calling. Without a credential that is nobody in particular of tenant `default`, where that is allowed.
-    pub fn authenticate(&self, bearer: Option<&str>) -> Result<Caller, Refusal> {
-        let caller = match bearer {
-            Some(bearer) => self.keyring.verify(bearer).ok_or_else(key_required)?,
-            None if self.shared.config.auth.required => return Err(key_required()),
-            None => Caller { tenant: default_tenant(), principal: PrincipalId::new("anonymous"), key: None },
+    pub fn authenticate(&self, bearer: Option<&str>) -> Result<Proven, Denied> {
+        let proven = match (bearer, &self.tokens) {
+            (Some(bearer), tokens) => match (self.keyring.verify(bearer), tokens) {
+                (Some(caller), _) => caller.into(),
+                (None, Some(tokens)) => tokens.verify(bearer)?,
+                (None, None) => return Err(key_required().into()),
+            },
+            (None, _) if self.shared.config.auth.required => return Err(key_required().into()),
+            (None, _) => Caller { tenant: default_tenant(), principal: PrincipalId::new("anonymous"), key: None }.into(),
         };
-        self.admit(caller)
+        self.admit_proven(proven)
     }
 
     /// As of which keys callers are known.
@@ -243,12 +252,24 @@ impl Broker {
         self.keyring.edition()
     }
 
-    /// The same for a connection that may have come with a certificate. A key that is shown comes before it.
-    pub fn authenticate_on(&self, bearer: Option<&str>, certified: Option<&Caller>) -> Result<Caller, Refusal> {
+    /// The same for a connection that may have come with a certificate. A key or token that is shown comes before it.
+    pub fn authenticate_on(&self, bearer: Option<&str>, certified: Option<&Caller>) -> Result<Proven, Denied> {
         match (bearer, certified) {
-            (None, Some(caller)) => self.admit(caller.clone()),
+            (None, Some(caller)) => self.admit_proven(caller.clone().into()),
             _ => self.authenticate(bearer),
         }
+    }
+
+    /// Once more for who was denied: its token may be signed with a key that is only now to be had.
+    pub async fn authenticate_again(&self, denied: Denied, bearer: Option<&str>, certified: Option<&Caller>) -> Result<Proven, Refusal> {
+        let (Denied::KeyUnknown(key), Some(tokens)) = (&denied, &self.tokens) else { return Err(denied.into()) };
+        key.fetched().await;
+        self.authenticate_on(bearer, certified).map_err(|denied| tokens.refused(denied))
+    }
+
+    /// [`Broker::admit`] of one whose credential may have an end.
+    pub fn admit_proven(&self, proven: Proven) -> Result<Proven, Denied> {
+        Ok(Proven { caller: self.admit(proven.caller)?, until: proven.until })
     }
 
     /// A caller that has been authenticated, here or by another replica: its tenant must be served.
@@ -330,7 +351,7 @@ pub fn unknown_backend(id: &BackendId) -> Refusal {
 }
 
 fn key_required() -> Refusal {
-    Refusal::new(ErrorKind::Unauthorized, "a valid API key is required: Authorization: Bearer <key>")
+    Refusal::new(ErrorKind::Unauthorized, "a valid API key or token is required: Authorization: Bearer <key>")
 }
 
 fn default_tenant() -> TenantId {

@@ -12,6 +12,7 @@ pub(crate) mod process;
 mod protection;
 mod reloads;
 mod tasks;
+mod tokens;
 
 use std::{
     fmt::Write as _,
@@ -32,7 +33,7 @@ use protocol::{
     version::Version,
 };
 
-use self::{capped::Capped, limits::LimitMetrics, tasks::TaskMetrics};
+use self::{capped::Capped, limits::LimitMetrics, tasks::TaskMetrics, tokens::TokenMetrics};
 pub use self::{
     observed::BACKEND_STATES,
     protection::{Protection, Retry},
@@ -158,6 +159,7 @@ pub struct Metrics {
     sessions_released: IntCounter,
     sessions_unreadable: IntCounter,
     tasks: TaskMetrics,
+    pub tokens: TokenMetrics,
     forwarded: IntCounterVec,
     store_seconds: HistogramVec,
     store_errors: IntCounterVec,
@@ -248,6 +250,7 @@ impl Metrics {
             sessions_released: declare.counter("mcp_sessions_released_total", "Sessions given away by a broker that goes away."),
             sessions_unreadable: declare.counter("mcp_sessions_unreadable_total", "Stored sessions this build can not read."),
             tasks: TaskMetrics::new(&declare),
+            tokens: TokenMetrics::new(&declare),
             forwarded: declare.counters("mcp_forwarded_requests_total", "Requests passed on to other replicas.", &["outcome"]),
             store_seconds: declare.histograms("mcp_store_seconds", "Time the stores take.", &["operation", "store"]),
             store_errors: declare.counters("mcp_store_errors_total", "Operations a store failed.", &["operation", "store"]),

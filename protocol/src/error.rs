@@ -94,6 +94,7 @@ error_kinds! {
     RateLimited "rate_limited" 1003, 429, Some(1003), RETRY, "Too many requests in the current window";
     Overloaded "overloaded" 1004, 503, Some(1004), RETRY, "The broker sheds load";
     PermissionDenied "permission_denied" 1005, 403, Some(1005), FINAL, "The principal may not do this";
+    InsufficientScope "insufficient_scope" 1005, 403, Some(1005), FINAL, "The token is good, and not for this: it lacks a scope, `data.scope` names all that are needed";
     Unauthorized "unauthorized" 1005, 401, Some(1005), FINAL, "The credential is missing, unknown or expired";
     OriginRefused "origin_refused" 1005, 403, Some(1005), FINAL, "The `Origin` header is not allowed";
     HostRefused "host_refused" 1005, 403, Some(1005), FINAL, "The `Host` header is not allowed";

@@ -7,6 +7,7 @@
 pub mod abort_on_drop;
 pub mod admin;
 pub mod authority;
+pub mod authorization;
 pub mod backend;
 pub mod balancer;
 pub mod broker;
@@ -36,6 +37,7 @@ pub mod udp_proxy;
 
 pub use admin::AdminClient;
 pub use authority::Authority;
+pub use authorization::{AuthorizationServer, Manner, SigningKey};
 pub use backend::{Call as BackendCall, FakeBackend, Reply, Seen};
 pub use balancer::Balancer;
 pub use broker::{BrokerBuilder, TestBroker};

@@ -4,7 +4,6 @@
 
 use std::{
     collections::HashSet,
-    hash::{BuildHasher, Hasher, RandomState},
     sync::{
         Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
@@ -15,11 +14,11 @@ use arc_swap::ArcSwap;
 use aws_lc_rs::{hmac, rand};
 use protocol::ids::{KeyId, PrincipalId, TenantId};
 
-use super::{Caller, KeysError};
+use super::{Caller, KeysError, recall::Recall};
 use crate::maps::FastMap;
 
 /// Begins every key, so that secret scanners can find leaked ones.
-const PREFIX: &str = "mcpb_";
+pub(super) const PREFIX: &str = "mcpb_";
 const ID_CHARS: usize = 12;
 /// 43 characters of 62 kinds carry 256 bits.
 const SECRET_CHARS: usize = 43;
@@ -37,7 +36,7 @@ pub struct KeyEntry {
 pub struct Keyring {
     hasher: hmac::Key,
     /// Makes the digests by which keys that were verified are known again.
-    seen: RandomState,
+    recall: Recall,
     snapshot: ArcSwap<Snapshot>,
     /// Counts the changes.
     edition: AtomicU64,
@@ -71,7 +70,7 @@ impl From<KeyEntry> for Held {
 impl Keyring {
     /// An empty ring; `hasher` is [`super::Keys::api_key`].
     pub fn new(hasher: hmac::Key) -> Self {
-        Self { hasher, seen: RandomState::new(), snapshot: ArcSwap::default(), edition: AtomicU64::new(0) }
+        Self { hasher, recall: Recall::default(), snapshot: ArcSwap::default(), edition: AtomicU64::new(0) }
     }
 
     /// To be asked for before what is to be remembered with it.
@@ -84,24 +83,13 @@ impl Keyring {
         let id = key_id(bearer)?;
         let snapshot = self.snapshot.load();
         let Held { entry, digest } = &**snapshot.keys.get(id)?;
-        let shown = self.digest(bearer);
+        let shown = self.recall.digest(bearer);
         if digest.get() != Some(&shown) {
             // Compares in constant time.
             hmac::verify(&self.hasher, bearer.as_bytes(), &entry.hash).ok()?;
             let _known_already = digest.set(shown);
         }
         snapshot.enabled.contains(&entry.caller.tenant).then(|| entry.caller.clone())
-    }
-
-    /// A keyed hash (SipHash, a pseudo-random function) under a secret of this process, of the text and of the text with a byte
-    /// behind it, which is read once for both: nobody can make a text with the digest of another one but by trying, one request
-    /// for each of 2^128 guesses. The comparison is one of numbers and takes as long wherever they differ.
-    fn digest(&self, bearer: &str) -> u128 {
-        let mut hasher = self.seen.build_hasher();
-        hasher.write(bearer.as_bytes());
-        let half = hasher.finish();
-        hasher.write_u8(0xff); // in no text
-        u128::from(half) << 64 | u128::from(hasher.finish())
     }
 
     /// Whether the tenant exists and is switched on; anonymous callers are bound by this too.
@@ -119,7 +107,7 @@ impl Keyring {
         let keys: FastMap<_, _> = keys.into_iter().filter_map(|entry| Some((entry.caller.key.clone()?, Arc::new(entry.into())))).collect();
         let next = Arc::new(Snapshot { keys, enabled: enabled.into_iter().collect() });
         let before = self.snapshot.swap(next.clone());
-        self.edition.fetch_add(1, Ordering::Release);
+        self.renew();
         before.keys.keys().filter(|key| !next.keys.contains_key(*key)).cloned().collect()
     }
 
@@ -156,6 +144,11 @@ impl Keyring {
         });
     }
 
+    /// Something else changed that callers are known by: nothing that was found out before is to be relied on.
+    pub fn renew(&self) {
+        self.edition.fetch_add(1, Ordering::Release);
+    }
+
     /// Copies, edits and publishes; changes are rare and a reader must never wait for one.
     fn change(&self, edit: impl Fn(&mut Snapshot)) {
         self.snapshot.rcu(|current| {
@@ -164,7 +157,7 @@ impl Keyring {
             next
         });
         // Behind it: who sees the new edition sees the new keys.
-        self.edition.fetch_add(1, Ordering::Release);
+        self.renew();
     }
 }
 

@@ -1,16 +1,23 @@
-//! Who is calling, and the secrets that prove it. Listeners ask the [`Keyring`]; `control` fills it from the store.
+//! Who is calling, and the secrets that prove it. Listeners ask the [`Keyring`], which `control` fills from the store, and
+//! [`Tokens`], which fetch their keys by themselves.
 //!
-//! Invariant: what is stored or kept in memory of an API key is a keyed hash; the key itself exists only in the answer that
-//! showed it once, and with its owner.
+//! Invariants: what is stored or kept in memory of an API key is a keyed hash; the key itself exists only in the answer that
+//! showed it once, and with its owner. Of a token nothing is stored, and no more is kept. No token's principal is the principal of
+//! an API key or of a certificate.
 
 mod keyring;
 mod keys;
+mod recall;
+mod tokens;
+mod until;
 
 use protocol::ids::{KeyId, PrincipalId, TenantId};
 
 pub use self::{
     keyring::{ApiKey, Edition, KeyEntry, Keyring},
     keys::{Keys, KeysError, SealError, SealKey},
+    tokens::{Denied, Fetcher, Tokens},
+    until::{Until, outlived},
 };
 
 /// The tenant of callers without a key, where those are let in. It always exists.
@@ -33,4 +40,31 @@ impl Caller {
         let tenant = TenantId::parse(DEFAULT_TENANT).expect("the constant is a legal name");
         Self { tenant, principal: PrincipalId::new(ANONYMOUS), key: None }
     }
+}
+
+/// A caller, and until when it has shown who it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Proven {
+    pub caller: Caller,
+    /// None: for as long as its key or certificate is good, which is known otherwise.
+    pub until: Option<Until>,
+}
+
+impl From<Caller> for Proven {
+    fn from(caller: Caller) -> Self {
+        Self { caller, until: None }
+    }
+}
+
+impl Proven {
+    pub fn is_past(&self) -> bool {
+        self.until.is_some_and(Until::is_past)
+    }
+}
+
+/// Whether a principal is named as those of tokens are: by their issuer, a space and their name there. As no URL holds a space, no
+/// two issuers have a principal in common. API keys and certificates do not speak for such.
+pub fn is_of_token(principal: &str) -> bool {
+    let is_url = |text: &str| text.starts_with("https://") || text.starts_with("http://");
+    principal.split_once(' ').is_some_and(|(issuer, _)| is_url(issuer))
 }

@@ -79,12 +79,15 @@ pub(super) fn check(raw: &Raw, faults: Vec<Fault>) -> Result<Config, Faults> {
 
 impl Reading<'_> {
     fn auth(&mut self) -> Auth {
+        let resource = self.resource();
         Auth {
             required: self.bool("auth.required"),
             admin_token: self.secret("auth.admin_token", "auth.admin_token_file"),
             allow_anonymous_public: self.bool("auth.allow_anonymous_public"),
             allowed_origins: self.list("auth.allowed_origins", origin),
             allowed_hosts: self.list("auth.allowed_hosts", host),
+            issuers: self.issuers(resource.as_deref()),
+            resource,
         }
     }
 
@@ -282,7 +285,7 @@ fn covers(all: SocketAddr, one: SocketAddr) -> bool {
     all.ip().is_unspecified() && (all.is_ipv6() || one.is_ipv4())
 }
 
-const NAME_ALLOWED: &str = "1 to 32 characters of a-z 0-9 and -, neither first nor last a -";
+pub(super) const NAME_ALLOWED: &str = "1 to 32 characters of a-z 0-9 and -, neither first nor last a -";
 
 /// `scheme://host` or `scheme://host:port`, as browsers send it.
 fn origin(text: &str) -> Option<String> {

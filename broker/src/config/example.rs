@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use super::{
-    key::{Default, Key, Section},
+    key::{Default, Key, Kind, Section},
     keys::TABLE,
     raw::variable_name,
 };
@@ -47,6 +47,19 @@ backends: {}
 #    tools: {validate_arguments: true}
 ";
 
+/// What `auth.issuers` may hold, beside the key.
+const ISSUERS: &str = "\
+  #  - issuer: https://login.example.com
+  #    jwks_url: https://login.example.com/keys
+  #    audiences: [\"https://mcp.example.com/mcp\"]
+  #    algorithms: [RS256, PS256, ES256, EdDSA]
+  #    tenant: acme
+  #    principal_claim: sub
+  #    scopes: [\"mcp:tools\"]
+  #  - issuer: https://accounts.example.org
+  #    tenant_claim: org
+";
+
 /// A commented YAML file that says every default.
 pub fn yaml() -> String {
     let mut out = HEAD.to_owned();
@@ -70,6 +83,9 @@ pub fn yaml() -> String {
                 Default::Is(value) => writeln!(out, "{indent}{name}: {value}"),
                 Default::None { example } => writeln!(out, "{indent}# {name}: {example}"),
             };
+            if let Kind::Issuers = key.kind {
+                out.push_str(ISSUERS);
+            }
         }
     }
     out.push_str(BODIES);
@@ -95,6 +111,13 @@ pub fn markdown() -> String {
     for section in TABLE.sections {
         section_markdown(&mut out, section);
     }
+    let issuers: String = ISSUERS.lines().map(|line| format!("{}\n", line.replacen('#', " ", 1))).collect();
+    let _ = write!(
+        out,
+        "\n## `auth.issuers`\n\n\
+         Authorization servers, as [security.md](security.md#tokens-of-an-authorization-server) explains. All that an entry may say:\n\n\
+         ```yaml\nauth:\n  resource: https://mcp.example.com\n  issuers:\n{issuers}```\n"
+    );
     let bodies = BODIES.trim();
     let _ = write!(
         out,

@@ -111,6 +111,8 @@ pub(super) enum Kind {
     HttpUrl,
     /// Of tenants and principals.
     Callers,
+    /// A list of maps.
+    Issuers,
 }
 
 impl Kind {
@@ -129,6 +131,7 @@ impl Kind {
                 | Self::Commands
                 | Self::Folders
                 | Self::Callers
+                | Self::Issuers
         )
     }
 
@@ -164,6 +167,7 @@ impl Kind {
             Self::Commands => "a list of commands, and of folders that end with /, such as [\"npx\", \"/opt/mcp/\"]".into(),
             Self::HttpUrl => "an http or https URL".into(),
             Self::Callers => "a list of TENANT, TENANT/PRINCIPAL or \"*\"".into(),
+            Self::Issuers => "a list of authorization servers, each a map with issuer and tenant at least".into(),
             Self::Networks => "a list of networks, such as [\"10.1.0.0/16\", \"fd00::/8\"]".into(),
         }
     }

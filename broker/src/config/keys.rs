@@ -184,7 +184,12 @@ const STORAGE: &[Key] = &[
 ];
 
 const AUTH: &[Key] = &[
-    key("required", Kind::Bool, "false", "Clients must show an API key. When false, clients without one are tenant `default`."),
+    key(
+        "required",
+        Kind::Bool,
+        "false",
+        "Clients must show an API key, a token or a certificate. When false, clients without one are tenant `default`.",
+    ),
     absent(
         "admin_token",
         Kind::Secret { bytes_min: 1 },
@@ -200,6 +205,18 @@ const AUTH: &[Key] = &[
     ),
     key("allowed_origins", Kind::Origins, "[]", "Origins of browser pages that may call, beside loopback ones."),
     key("allowed_hosts", Kind::Hosts, "[]", "Host names a loopback listener answers to, beside loopback ones."),
+    absent(
+        "resource",
+        Kind::HttpUrl,
+        "https://mcp.example.com",
+        "The broker's public URL, without a path: what tokens of `auth.issuers` are for, and what clients are told to ask for. Needed with issuers.",
+    ),
+    key(
+        "issuers",
+        Kind::Issuers,
+        "[]",
+        "Authorization servers whose access tokens (JWT) are taken beside API keys. `issuer` is what stands in `iss`, to the letter. `jwks_url` is where its keys are; absent: where its metadata says. `audiences` are whom tokens may be for; absent: `auth.resource` and every endpoint below it. `algorithms` are what tokens may be signed with; absent: all but those with a shared secret. `tenant` names the tenant, or `tenant_claim` the claim that does. `principal_claim` is the claim that says who it is (`sub`). `scopes` are what each token must be good for.",
+    ),
 ];
 
 const TIMEOUTS: &[Key] = &[

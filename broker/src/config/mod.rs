@@ -12,6 +12,7 @@ pub mod checked;
 pub mod compat;
 pub mod example;
 mod fault;
+pub mod issuers;
 mod key;
 mod keys;
 mod limits;
@@ -42,6 +43,7 @@ use spec::{BackendSpec, TenantSpec};
 use transport::egress::EgressPolicy;
 
 pub use fault::{Fault, Faults};
+pub use issuers::{Issuer, TenantOf};
 #[cfg(test)]
 pub(crate) use keys::documented;
 pub use limits::{Limits, Overload, WithoutRedis};
@@ -240,6 +242,10 @@ pub struct Auth {
     pub allowed_origins: Vec<String>,
     /// Host names beside loopback ones that a loopback listener answers to.
     pub allowed_hosts: Vec<String>,
+    /// The broker's public URL, which tokens are for. There is one where there are issuers.
+    pub resource: Option<String>,
+    /// Authorization servers whose tokens are taken.
+    pub issuers: Vec<Issuer>,
 }
 
 /// Defaults for every tenant; a tenant record may lower or raise its own.

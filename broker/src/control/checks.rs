@@ -3,7 +3,10 @@
 use protocol::ids::{BackendId, TenantId};
 
 use super::{ControlError, NAME_CHARS_MAX, registry::Origin};
-use crate::config::{Fault, Tls, spec::BackendSpec};
+use crate::{
+    auth::is_of_token,
+    config::{Fault, Tls, spec::BackendSpec},
+};
 
 pub(super) fn refuse_declared(origin: Option<Origin>, what: &'static str, name: &impl ToString) -> Result<(), ControlError> {
     match origin {
@@ -32,6 +35,16 @@ pub(super) fn check_label(path: &str, text: Option<&str>) -> Result<(), ControlE
     }
     let (wrong, allowed) = ("is empty, too long or has control characters".into(), format!("1 to {NAME_CHARS_MAX} characters on one line"));
     Err(ControlError::Invalid(Fault { path: path.into(), wrong, allowed }))
+}
+
+/// Whom an API key speaks for: nobody who comes with tokens.
+pub(super) fn check_principal(principal: Option<&str>) -> Result<(), ControlError> {
+    check_label("principal", principal)?;
+    if !principal.is_some_and(is_of_token) {
+        return Ok(());
+    }
+    let (wrong, allowed) = ("is named as the principals of tokens are".into(), "a name that does not begin with a URL and a space".into());
+    Err(ControlError::Invalid(Fault { path: "principal".into(), wrong, allowed }))
 }
 
 /// Whether the certificate that is to be presented to a backend can be used.

@@ -15,7 +15,7 @@ use super::{
     registry::{self, Backends, DECLARED, Entry, Origin, Registry, Tenants},
 };
 use crate::{
-    auth::{Caller, DEFAULT_TENANT, KeyEntry, SealError},
+    auth::{Caller, DEFAULT_TENANT, KeyEntry, SealError, is_of_token},
     config::{
         Config, DeclaredBackend, Fault,
         spec::{BackendSpec, TenantSpec},
@@ -179,7 +179,15 @@ impl Control {
 
     /// Returns the keys that are good no longer.
     pub(super) fn replace_keys(&self, registry: &Registry, keys: Vec<KeyRecord>) -> Vec<KeyId> {
-        let keys = keys.into_iter().map(|record| KeyEntry {
+        // One that was made before there were tokens.
+        let usable = |record: &KeyRecord| {
+            let is_free = !is_of_token(record.principal.as_str());
+            if !is_free {
+                tracing::warn!(tenant = %record.tenant, key = %record.key, "an API key speaks for the principal of a token; it is not taken");
+            }
+            is_free
+        };
+        let keys = keys.into_iter().filter(usable).map(|record| KeyEntry {
             caller: Caller { tenant: record.tenant, principal: record.principal, key: Some(record.key) },
             hash: record.hash,
         });

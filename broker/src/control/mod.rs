@@ -40,7 +40,7 @@ pub use self::{
     reload::Reloaded,
 };
 use self::{
-    checks::{check_label, no_tenant, now_us, refuse_declared, refuse_more},
+    checks::{check_label, check_principal, no_tenant, now_us, refuse_declared, refuse_more},
     registry::{Entry, Origin, Registry},
 };
 use crate::{
@@ -273,9 +273,8 @@ impl Control {
 
     /// Makes a key; the answer is the only place that ever shows it.
     pub async fn create_key(self: &Arc<Self>, tenant: TenantId, wanted: NewKey, author: Author) -> Result<KeyShown, ControlError> {
-        for (path, text) in [("name", &wanted.name), ("principal", &wanted.principal)] {
-            check_label(path, text.as_deref())?;
-        }
+        check_label("name", wanted.name.as_deref())?;
+        check_principal(wanted.principal.as_deref())?;
         self.change(|control| async move {
             control.knows(&tenant)?;
             refuse_more(

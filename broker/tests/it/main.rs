@@ -67,6 +67,7 @@ mod task_crashes;
 mod task_owners;
 mod tasks;
 mod tenants;
+mod tokens;
 mod traces;
 mod utilities;
 mod wires;

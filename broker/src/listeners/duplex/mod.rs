@@ -19,8 +19,12 @@ use transport::frame::{FrameSink, FrameSource, Goodbye, farewell};
 pub(super) use self::opening::place;
 use self::{conversation::Silence, opening::Begun};
 use crate::{
-    actors::{session::Session, stream::Reader, tenant::Place},
-    auth::Caller,
+    actors::{
+        session::Session,
+        stream::{EventStream, Reader},
+        tenant::Place,
+    },
+    auth::{self, Caller, Until},
     broker::Broker,
     limits::{HALF_CLOSED_MAX, LAST_FRAMES_WAIT},
     listeners::door::Certified,
@@ -41,6 +45,8 @@ pub(super) struct Guest {
 #[derive(Debug)]
 pub(super) struct Known {
     pub(super) caller: Caller,
+    /// Until when that is so.
+    pub(super) until: Option<Until>,
     pub(super) endpoint: Endpoint,
     /// On another connection, by its session's id.
     pub(super) can_come_back: bool,
@@ -105,26 +111,23 @@ async fn opened(
     }
 }
 
-/// Goes on with a session on a new connection.
-pub(super) async fn go_on(
-    broker: Arc<Broker>,
-    (session, outbox): (Arc<Session>, Reader),
-    place: Arc<Place>,
-    source: impl FrameSource,
-    sink: impl FrameSink,
+/// Speaks until one side has had enough, and says goodbye.
+pub(super) async fn converse(
+    seat: Seat,
+    mut outbox: Reader,
+    mut source: impl FrameSource,
+    mut sink: impl FrameSink,
     certified: Option<Certified>,
 ) {
-    converse(Seat { broker, session, is_known: true, _place: place }, outbox, source, sink, certified).await;
-}
-
-/// Speaks until one side has had enough, and says goodbye.
-async fn converse(seat: Seat, mut outbox: Reader, mut source: impl FrameSource, mut sink: impl FrameSink, certified: Option<Certified>) {
+    let stream = outbox.stream.clone();
     let spoken = tokio::select! {
         biased;
         goodbye = speak(&seat, &mut outbox, &mut source, &mut sink) => goodbye,
         never = seat.outlived(certified) => match never {},
+        () = seat.expired(&stream) => None,
     };
     if let Some(goodbye) = spoken {
+        let goodbye = if seat.until.is_some_and(Until::is_past) { Goodbye::Policy } else { goodbye };
         drop((outbox, seat));
         farewell(&mut source, &mut sink, goodbye).await;
     }
@@ -191,17 +194,26 @@ async fn in_time<T>(limit: Duration, work: impl Future<Output = Option<T>>) -> O
 }
 
 /// A session and the connection it lives on.
-struct Seat {
+pub(super) struct Seat {
     broker: Arc<Broker>,
     session: Arc<Session>,
     /// Its client was told that there is one.
     is_known: bool,
     _place: Arc<Place>,
+    /// Until when it is its client's by what was shown for the connection.
+    until: Option<Until>,
 }
 
 impl Seat {
-    fn new(broker: Arc<Broker>, session: Arc<Session>, place: Arc<Place>) -> Self {
-        Self { broker, session, is_known: false, _place: place }
+    fn new(broker: Arc<Broker>, session: Arc<Session>, place: Arc<Place>, until: Option<Until>) -> Self {
+        Self { broker, session, is_known: false, _place: place, until }
+    }
+
+    /// Of a client that goes on with its session.
+    pub(super) fn again(broker: Arc<Broker>, session: Arc<Session>, place: Arc<Place>, until: Option<Until>) -> Self {
+        let mut seat = Self::new(broker, session, place, until);
+        seat.is_known = true;
+        seat
     }
 
     /// Ends the session when the certificate it was opened with is good no longer; the client is told goodbye as for any other end.
@@ -213,6 +225,19 @@ impl Seat {
             self.leave("the certificate it was opened with is good no longer");
         }
         std::future::pending().await
+    }
+
+    /// Asks for the end of the connection when the token that was shown for it is good no longer. A session that its client can come
+    /// back to, with another token, stays. Resolves when that was not done in time.
+    async fn expired(&self, outbox: &EventStream) {
+        auth::outlived(self.until).await;
+        tracing::debug!(session = %self.session.digest, "the token of a connection has expired");
+        if self.session.ends_with_connection() {
+            self.leave("the token it was opened with has expired");
+        } else {
+            outbox.pause();
+        }
+        tokio::time::sleep(LAST_FRAMES_WAIT).await;
     }
 
     fn leave(&self, why: &str) {

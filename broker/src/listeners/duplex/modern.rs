@@ -35,12 +35,11 @@ use crate::{
         stream::{Batch, EventStream, Reader},
         tenant::Place,
     },
-    auth::Caller,
+    auth::{self, Caller, Proven, Until},
     broker::Broker,
     config::MessageWire,
     limits::{HALF_CLOSED_MAX, OUTBOX_BATCH_BYTES, OUTBOX_BATCH_FRAMES, OUTBOX_FRAMES_MAX},
     listeners::{
-        door::Certified,
         http::{Led, lead},
         modern::{Reaction, admitted, react},
     },
@@ -79,6 +78,13 @@ pub(super) enum Answering {
     Over,
 }
 
+/// A request that was begun.
+pub(super) struct Begun {
+    pub(super) answering: Answering,
+    /// Until when it may go on.
+    pub(super) until: Option<Until>,
+}
+
 impl Answering {
     /// The next message; `None` when there is no more. Cancel-safe.
     pub(super) async fn next(&mut self) -> Option<Bytes> {
@@ -110,6 +116,20 @@ impl Answering {
         }
     }
 
+    /// The same. What was begun ends when what was shown for it is good no longer.
+    pub(super) async fn next_until(&mut self, until: Option<Until>) -> Option<Bytes> {
+        let Some(until) = until else { return self.next().await };
+        tokio::select! {
+            biased;
+            frame = self.next() => return frame,
+            () = until.passed() => {}
+        }
+        match std::mem::replace(self, Self::Over) {
+            Self::Exchange(exchange) => Some(exchange.given_up()),
+            _ => None,
+        }
+    }
+
     /// What the next messages wait in, where there is such a place.
     pub(super) fn stream(&self) -> Option<&Arc<EventStream>> {
         match self {
@@ -122,24 +142,31 @@ impl Answering {
 
 /// The answer to `server/discover` before it is known how a connection goes on.
 pub(super) async fn discovered(broker: &Arc<Broker>, guest: &Guest, message: &Message) -> Result<Bytes, Refusal> {
-    let visitor = visitor(broker, guest, message)?;
+    let Visit { visitor, .. } = visit(broker, guest, message).await?;
     match react(broker, &visitor, admitted(broker, message.clone())?).await? {
         Reaction::Answer(frame) => Ok(frame),
         _ => Err(Refusal::new(ErrorKind::Internal, "nothing was discovered")),
     }
 }
 
+/// Who asks, and until when it has shown that it may.
+pub(super) struct Visit {
+    visitor: Visitor,
+    until: Option<Until>,
+}
+
 /// Who asks, and where: said before the first message, or in this one.
-pub(super) fn visitor(broker: &Arc<Broker>, guest: &Guest, message: &Message) -> Result<Visitor, Refusal> {
+pub(super) async fn visit(broker: &Arc<Broker>, guest: &Guest, message: &Message) -> Result<Visit, Refusal> {
     let fits = |caller: &Caller| match broker.message_bytes(caller, MessageWire::of_client(guest.transport)) {
         max if message.frame.len() > max => {
             Err(Refusal::new(ErrorKind::MessageTooLarge, format!("a message may have at most {max} bytes")))
         }
         _ => Ok(()),
     };
-    if let Some(Known { caller, endpoint, .. }) = &guest.known {
+    if let Some(Known { caller, until, endpoint, .. }) = &guest.known {
         fits(caller)?;
-        return broker.visitor(broker.readmit(caller)?, endpoint.clone(), guest.transport);
+        let visitor = broker.visitor(broker.readmit(caller)?, endpoint.clone(), guest.transport)?;
+        return Ok(Visit { visitor, until: *until });
     }
     let meta = message.bytes(message.fields.meta).unwrap_or(b"{}");
     let document = json::Document::parse(meta, &json::Limits { bytes_max: meta.len(), ..json::Limits::default() });
@@ -148,10 +175,11 @@ pub(super) fn visitor(broker: &Arc<Broker>, guest: &Guest, message: &Message) ->
         Some(None) => Err(Refusal::new(ErrorKind::InvalidParams, format!("_meta[\"{key}\"] is not a string"))),
         text => Ok(text.flatten()),
     };
-    let caller = broker.authenticate_on(text(TOKEN)?.as_deref(), guest.certified.as_ref().map(Certified::caller))?;
+    let (token, backend) = (text(TOKEN)?, text(BACKEND)?);
+    let Proven { caller, until } = opening::proven(broker, guest, token.as_deref()).await?;
     fits(&caller)?;
-    let endpoint: Endpoint = opening::endpoint(broker, &caller, text(BACKEND)?.as_deref())?;
-    broker.visitor(caller, endpoint, guest.transport)
+    let endpoint: Endpoint = opening::endpoint(broker, &caller, backend.as_deref())?;
+    Ok(Visit { visitor: broker.visitor(caller, endpoint, guest.transport)?, until })
 }
 
 impl Desk {
@@ -176,11 +204,18 @@ impl Desk {
         &self.broker.shared
     }
 
-    /// Resolves when the certificate of the connection is good no longer: keys are shown with each request, certificates once.
+    /// Resolves when what was shown for the connection, a certificate or a token, is good no longer: what is shown with each
+    /// request is looked at with each.
     async fn outlived(&self) {
-        match &self.guest.certified {
-            Some(certified) => Box::pin(certified.outlived()).await,
-            None => std::future::pending().await,
+        let certificate = async {
+            match &self.guest.certified {
+                Some(certified) => Box::pin(certified.outlived()).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = certificate => {}
+            () = auth::outlived(self.guest.known.as_ref().and_then(|known| known.until)) => {}
         }
     }
 
@@ -333,10 +368,10 @@ impl Desk {
         let desk = self.clone();
         self.running.spawn(async move {
             let answering = async {
-                let mut answering = desk.begin(message).await;
+                let Begun { mut answering, until } = desk.begin(message).await;
                 // Progress and log messages may be left out where the client does not keep up, changes may not.
                 let passing = if matches!(answering, Answering::Listening(_)) { EventKind::Message } else { EventKind::Passing };
-                while let Some(frame) = answering.next().await {
+                while let Some(frame) = answering.next_until(until).await {
                     // The id is free before the client can know the answer, and may be another request's after that.
                     if matches!(answering, Answering::Over) {
                         desk.leave(&id);
@@ -385,13 +420,13 @@ impl Desk {
     }
 
     /// Begins what is asked for.
-    pub(super) async fn begin(&self, message: Message) -> Answering {
+    pub(super) async fn begin(&self, message: Message) -> Begun {
         let (id, frame) = (message.id.clone(), message.frame.clone());
         let begun = async {
-            let visitor = visitor(&self.broker, &self.guest, &message)?;
+            let Visit { visitor, until } = visit(&self.broker, &self.guest, &message).await?;
             self.count_in(&visitor)?;
             let request = admitted(&self.broker, message)?;
-            Ok(match react(&self.broker, &visitor, request).await? {
+            let answering = match react(&self.broker, &visitor, request).await? {
                 Reaction::Answer(frame) => Answering::Whole(frame),
                 Reaction::Exchange(exchange) => Answering::Exchange(exchange),
                 Reaction::Listening(listening) => Answering::Listening(listening),
@@ -399,13 +434,14 @@ impl Desk {
                     Some(id) => Answering::Led(Box::new(lead(&self.broker, &visitor, &place, id, &frame).await?)),
                     None => Answering::Over,
                 },
-            })
+            };
+            Ok(Begun { answering, until })
         };
         begun.await.unwrap_or_else(|refusal: Refusal| {
             if matches!(refusal.kind, ErrorKind::Unauthorized | ErrorKind::TooManyConnections) {
                 self.expelled.cancel();
             }
-            Answering::Whole(self.refusal(&refusal, id.as_ref()))
+            Begun { answering: Answering::Whole(self.refusal(&refusal, id.as_ref())), until: None }
         })
     }
 

@@ -21,7 +21,7 @@ use transport::frame::{FrameSink, FrameSource, Goodbye, ReadError};
 use super::{Guest, Known, Seat};
 use crate::{
     actors::{link::streams::STREAMS, session::Session, tenant::Place},
-    auth::Caller,
+    auth::{Caller, Proven},
     broker::{Broker, unknown_backend},
     limits::{CLIENT_TEXT_BYTES_MAX, FIRST_MESSAGE_BYTES_MAX},
     listeners::{door::Certified, modern::no_sessions},
@@ -123,7 +123,7 @@ async fn answered(broker: &Arc<Broker>, guest: &Guest, message: &Message) -> Ans
             Err(refusal) => refusal,
         },
         // Strangers get neither more time nor larger messages.
-        _ if message.is_modern() && eras.has_modern() => match super::modern::visitor(broker, guest, message) {
+        _ if message.is_modern() && eras.has_modern() => match super::modern::visit(broker, guest, message).await {
             Ok(_) => return Answer::Modern,
             Err(refusal) => return Answer::Goodbye(refused(broker, &refusal, Some(id))),
         },
@@ -143,17 +143,26 @@ async fn answered(broker: &Arc<Broker>, guest: &Guest, message: &Message) -> Ans
 }
 
 async fn opened(broker: &Arc<Broker>, guest: &Guest, message: &Message) -> Result<(Seat, Bytes), Refusal> {
-    if let Some(Known { caller, endpoint, can_come_back, place }) = &guest.known {
+    if let Some(Known { caller, until, endpoint, can_come_back, place }) = &guest.known {
         let (session, result) = broker.open_session(caller.clone(), endpoint.clone(), guest.transport, message).await?;
         let result = if *can_come_back { with_session_id(&result, &session) } else { result };
-        return Ok((Seat::new(broker.clone(), session, place.clone()), result));
+        return Ok((Seat::new(broker.clone(), session, place.clone(), *until), result));
     }
     let asked = Asked::read(message)?;
-    let caller = broker.authenticate_on(asked.token.as_deref(), guest.certified.as_ref().map(Certified::caller))?;
+    let Proven { caller, until } = proven(broker, guest, asked.token.as_deref()).await?;
     let endpoint = endpoint(broker, &caller, asked.backend.as_deref())?;
     let place = place(broker, &caller)?;
     let (session, result) = broker.open_session(caller, endpoint, guest.transport, message).await?;
-    Ok((Seat::new(broker.clone(), session, place), result))
+    Ok((Seat::new(broker.clone(), session, place, until), result))
+}
+
+/// Who is at the other end, by the token it shows, or by its certificate.
+pub(super) async fn proven(broker: &Broker, guest: &Guest, token: Option<&str>) -> Result<Proven, Refusal> {
+    let certified = guest.certified.as_ref().map(Certified::caller);
+    match broker.authenticate_on(token, certified) {
+        Ok(proven) => Ok(proven),
+        Err(denied) => Box::pin(broker.authenticate_again(denied, token, certified)).await,
+    }
 }
 
 /// A place for one more connection of the caller's tenant.

@@ -113,12 +113,16 @@ async fn connection(broker: Arc<Broker>, (connection, mut source, mut sink): Est
             })
             .await
         }
-        Ok(Opened::Session(seat, mut outbox)) => tokio::select! {
-            biased;
-            goodbye = speak(&seat, &mut outbox, &mut source, &mut sink) => goodbye,
-            () = accept_requests(&seat.session, &connection, &requests) => None,
-            never = seat.outlived(guest.certified) => match never {},
-        },
+        Ok(Opened::Session(seat, mut outbox)) => {
+            let stream = outbox.stream.clone();
+            tokio::select! {
+                biased;
+                goodbye = speak(&seat, &mut outbox, &mut source, &mut sink) => goodbye,
+                () = accept_requests(&seat.session, &connection, &requests) => None,
+                never = seat.outlived(guest.certified) => match never {},
+                () = seat.expired(&stream) => None,
+            }
+        }
         Err(goodbye) => Some(goodbye),
     };
     // What was answered on streams of its own arrives before the connection ends.
@@ -157,15 +161,18 @@ async fn serve_alone(desk: Arc<modern::Desk>, mut stream: RequestStream) {
         Ok(Ok(None)) | Err(_) => return stream.cancel(),
     };
     let (mut sink, mut given_up) = stream.answering();
-    let mut answering = match decoded {
+    let modern::Begun { mut answering, until } = match decoded {
         Ok(message) if message.kind == Kind::Request => desk.begin(message).await,
         Ok(_) => return sink.finish(),
-        Err(rejected) => modern::Answering::Whole(desk.refusal(&rejected.refusal, rejected.id.as_ref())),
+        Err(rejected) => {
+            let answering = modern::Answering::Whole(desk.refusal(&rejected.refusal, rejected.id.as_ref()));
+            modern::Begun { answering, until: None }
+        }
     };
     loop {
         let frame = tokio::select! {
             biased;
-            frame = answering.next() => frame,
+            frame = answering.next_until(until) => frame,
             () = given_up.cancelled(&sink) => return,
         };
         // Without an answer the stream is reset, as it is dropped.

@@ -1,6 +1,12 @@
 //! Responses of the data plane: one JSON document, an event stream, an error, or nothing but a status.
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use futures_util::{FutureExt, Stream, StreamExt, stream};
@@ -9,7 +15,7 @@ use http::{
     header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE},
 };
 use http_body_util::{BodyExt, Either, Full, StreamBody, combinators::UnsyncBoxBody};
-use hyper::body::{Body as _, Frame};
+use hyper::body::{Body as _, Frame, SizeHint};
 use protocol::{
     error::{ErrorKind, Refusal},
     ids::RequestId,
@@ -17,13 +23,14 @@ use protocol::{
     version::Version,
 };
 
-use super::{exchange::PROTOCOL_VERSION, unsent::Unsent};
+use super::{challenge, exchange::PROTOCOL_VERSION, unsent::Unsent};
 use crate::{
     actors::{
         shared::Shared,
         stream::{Ended, Next, Reader},
         tenant::Place,
     },
+    auth::Until,
     metrics::{Direction, Side},
     rules::event_log::Event,
 };
@@ -64,6 +71,43 @@ impl Answer {
             }
             Self::Other(response) => response,
         }
+    }
+
+    /// The same, and no more of it than comes until then: who opened a stream is not known any longer than its credential holds.
+    pub(super) fn ending(self, until: Until) -> Self {
+        match self {
+            Self::Other(response) => Self::Other(response.map(|body| match body {
+                Either::Right(body) => Either::Right(Ending { body, end: Box::pin(until.passed()) }.boxed_unsync()),
+                whole => whole,
+            })),
+            document => document,
+        }
+    }
+}
+
+/// A body that ends in time.
+struct Ending {
+    body: UnsyncBoxBody<Bytes, BrokenOff>,
+    end: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+impl hyper::body::Body for Ending {
+    type Data = Bytes;
+    type Error = BrokenOff;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
+        if self.body.size_hint().exact().is_none() && self.end.as_mut().poll(context).is_ready() {
+            return Poll::Ready(None);
+        }
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
@@ -125,6 +169,11 @@ pub(super) fn refusal(shared: &Shared, refusal: &Refusal, id: Option<&RequestId>
     match refusal.kind {
         ErrorKind::Unauthorized => {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        ErrorKind::InsufficientScope => {
+            if let Some(challenge) = challenge::insufficient_scope(refusal) {
+                headers.insert(WWW_AUTHENTICATE, challenge);
+            }
         }
         ErrorKind::MethodNotAllowed => {
             headers.insert(ALLOW, HeaderValue::from_static("GET, POST, DELETE, OPTIONS"));

@@ -22,6 +22,7 @@ use protocol::{
 
 use super::{
     answer::{self, Answer, Body, EventStyle},
+    challenge,
     forward::{Located, Way},
     gate::{self, Gate},
     kept::{Kept, Vetted},
@@ -29,7 +30,7 @@ use super::{
 };
 use crate::{
     actors::session::{Resumed, Session},
-    auth::Caller,
+    auth::{Caller, Denied, Proven},
     broker::{Broker, unknown_backend},
     config::EventLog,
     in_place::in_place,
@@ -72,7 +73,13 @@ pub(super) struct Asked<'a> {
 
 /// Serves one request of a client. Whatever is wrong with it becomes a response.
 pub(super) async fn handle(broker: &Arc<Broker>, gate: &Gate, head: Head<'_>, body: impl RequestBody) -> Answer {
-    let answer = served(broker, Reach::Edge(gate), head, body).await;
+    let answer = match served(broker, Reach::Edge(gate), head, body).await {
+        Answer::Other(response) => {
+            let shown = challenge::is_shown(&head.0.headers);
+            challenge::complete(&broker.shared.config.auth, head.0.uri.path(), shown, response).into()
+        }
+        document => document,
+    };
     match head.0.headers.get(ORIGIN) {
         Some(origin) => readable_by(answer.into_response(), gate, Some(origin.clone())).into(),
         None => answer,
@@ -84,7 +91,7 @@ pub(super) fn readable_by(mut response: Response<Body>, gate: &Gate, origin: Opt
     if let Some(origin) = origin.filter(|origin| gate.allows_origin(origin)) {
         let headers = response.headers_mut();
         headers.insert("access-control-allow-origin", origin);
-        headers.insert("access-control-expose-headers", HeaderValue::from_static("mcp-session-id, mcp-protocol-version"));
+        headers.insert("access-control-expose-headers", HeaderValue::from_static("mcp-session-id, mcp-protocol-version, www-authenticate"));
         headers.append(VARY, HeaderValue::from_static("origin"));
     }
     response
@@ -125,21 +132,28 @@ async fn dispatch(broker: &Arc<Broker>, reach: Reach<'_>, (head, kept): Head<'_>
     if ![HttpMethod::POST, HttpMethod::GET, HttpMethod::DELETE].contains(&method) {
         return Err(anonymous(Refusal::new(ErrorKind::MethodNotAllowed, "this endpoint takes GET, POST and DELETE")));
     }
-    let caller = match reach {
+    let proven = match reach {
         Reach::Edge(_) => known_client(broker, head, &kept.vetted),
-        Reach::Inner => vouched_client(broker, head),
+        Reach::Inner => vouched_client(broker, head).map(Proven::from).map_err(Denied::from),
     };
-    let caller = caller.map_err(anonymous)?;
+    let Proven { caller, until } = match proven {
+        Ok(proven) => proven,
+        Err(denied) => Box::pin(client_again(broker, head, denied)).await.map_err(anonymous)?,
+    };
     known_to(broker, &caller, &endpoint).map_err(anonymous)?;
     let asked = Asked { broker, reach, caller, endpoint, head, kept };
-    if method == HttpMethod::POST {
-        return asked.post(body).await;
+    let answer = if method == HttpMethod::POST {
+        asked.post(body).await
+    } else if asked.is_of_no_session() {
+        Ok(posts_only(broker).into())
+    } else {
+        // Boxed, as is all that is rare here: calls would be moved with room for it.
+        Box::pin(asked.get_or_delete()).await.map(Answer::from).map_err(anonymous)
+    };
+    match until {
+        None => answer,
+        Some(until) => answer.map(|answer| answer.ending(until)),
     }
-    if asked.is_of_no_session() {
-        return Ok(posts_only(broker).into());
-    }
-    // Boxed, as is all that is rare here: calls would be moved with room for it.
-    Box::pin(asked.get_or_delete()).await.map(Answer::from).map_err(anonymous)
 }
 
 /// The backend of the endpoint is one of the caller's tenant.
@@ -154,21 +168,38 @@ pub(super) fn vouched_client(broker: &Broker, head: &HeadParts) -> Result<Caller
     vouched::caller(&head.headers).and_then(|caller| broker.admit(caller))
 }
 
-/// Who a client is: by the key it shows, or by its connection's certificate.
-pub(super) fn client(broker: &Broker, head: &HeadParts) -> Result<Caller, Refusal> {
-    let certified = head.extensions.get::<Certified>().map(Certified::caller);
-    gate::bearer(&head.headers, &head.uri).and_then(|bearer| broker.authenticate_on(bearer, certified))
+/// Who a client is: by the key or token it shows, or by its connection's certificate.
+pub(super) async fn client(broker: &Broker, head: &HeadParts) -> Result<Proven, Refusal> {
+    match client_now(broker, head) {
+        Ok(proven) => Ok(proven),
+        Err(denied) => client_again(broker, head, denied).await,
+    }
 }
 
-/// [`client`] for one that may have shown the same before.
-fn known_client(broker: &Broker, head: &HeadParts, vetted: &Vetted) -> Result<Caller, Refusal> {
+/// The same, as far as it is known without waiting.
+fn client_now(broker: &Broker, head: &HeadParts) -> Result<Proven, Denied> {
+    let bearer = gate::bearer(&head.headers, &head.uri)?;
+    broker.authenticate_on(bearer, certified(head))
+}
+
+async fn client_again(broker: &Broker, head: &HeadParts, denied: Denied) -> Result<Proven, Refusal> {
+    let bearer = gate::bearer(&head.headers, &head.uri).unwrap_or_default();
+    broker.authenticate_again(denied, bearer, certified(head)).await
+}
+
+fn certified(head: &HeadParts) -> Option<&Caller> {
+    head.extensions.get::<Certified>().map(Certified::caller)
+}
+
+/// [`client_now`] for one that may have shown the same before.
+fn known_client(broker: &Broker, head: &HeadParts, vetted: &Vetted) -> Result<Proven, Denied> {
     let edition = broker.keys_edition();
-    if let Some(caller) = vetted.caller(edition) {
-        return broker.admit(caller);
+    if let Some(proven) = vetted.caller(edition) {
+        return broker.admit_proven(proven);
     }
-    let caller = client(broker, head)?;
-    vetted.note_caller(edition, &caller);
-    Ok(caller)
+    let proven = client_now(broker, head)?;
+    vetted.note_caller(edition, &proven);
+    Ok(proven)
 }
 
 /// What a GET or DELETE of 2026-07-28 gets (MCP 2026-07-28, Streamable HTTP: there are neither).

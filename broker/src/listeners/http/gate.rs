@@ -191,6 +191,8 @@ mod tests {
             allow_anonymous_public: false,
             allowed_origins: origins.iter().map(|&o| o.to_owned()).collect(),
             allowed_hosts: vec!["broker.internal".to_owned()],
+            resource: None,
+            issuers: Vec::new(),
         };
         Gate::new(&auth, local.parse().unwrap())
     }

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     alarm::Alarm,
-    auth::{Caller, Edition},
+    auth::{Edition, Proven},
 };
 
 /// What a connection keeps.
@@ -57,7 +57,7 @@ pub(super) struct Vetted {
     repeats: bool,
     said: OnceLock<Said>,
     /// Who shows this credential, as of this edition of the keys.
-    caller: Mutex<Option<(Edition, Caller)>>,
+    caller: Mutex<Option<(Edition, Proven)>>,
 }
 
 #[derive(Debug)]
@@ -103,13 +103,13 @@ impl Vetted {
         self.said.get().map_or_else(|| names_modern(headers), |said| said.names_modern)
     }
 
-    /// Who shows the head's credential, where that was found out with the same keys.
-    pub(super) fn caller(&self, edition: Edition) -> Option<Caller> {
+    /// Who shows the head's credential, where that was found out with the same keys, and holds still.
+    pub(super) fn caller(&self, edition: Edition) -> Option<Proven> {
         let known = lock(&self.caller);
-        known.as_ref().filter(|(known_in, _)| *known_in == edition).map(|(_, caller)| caller.clone())
+        known.as_ref().filter(|(known_in, caller)| *known_in == edition && !caller.is_past()).map(|(_, caller)| caller.clone())
     }
 
-    pub(super) fn note_caller(&self, edition: Edition, caller: &Caller) {
+    pub(super) fn note_caller(&self, edition: Edition, caller: &Proven) {
         if self.repeats {
             *lock(&self.caller) = Some((edition, caller.clone()));
         }

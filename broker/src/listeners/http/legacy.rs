@@ -28,12 +28,13 @@ use transport::frame::{FrameSink, FrameSource, Goodbye, ReadError, WriteError};
 use super::{
     Floor,
     answer::{self, Body},
+    challenge,
     exchange::{self, preflight, readable_by},
     gate::{self, Gate},
     post::{announced_bytes, is_small, read_body},
 };
 use crate::{
-    auth::Caller,
+    auth::{Caller, Proven},
     broker::{Broker, unknown_backend},
     config::MessageWire,
     limits::{LEGACY_NAME_BYTES, LEGACY_QUEUE_FRAMES, UNFINISHED_REQUESTS_BYTES_MAX},
@@ -73,7 +74,7 @@ pub(super) fn is_meant(path: &str) -> bool {
 
 /// Serves one request.
 pub(super) async fn handle(broker: &Arc<Broker>, gate: &Gate, request: Request<Incoming>, floor: Floor) -> Response<Body> {
-    let origin = request.headers().get(http::header::ORIGIN).cloned();
+    let (origin, shown) = (request.headers().get(http::header::ORIGIN).cloned(), challenge::is_shown(request.headers()));
     let response = match answered(broker, gate, request, floor).await {
         Ok(response) => response,
         Err(refusal) => {
@@ -81,7 +82,7 @@ pub(super) async fn handle(broker: &Arc<Broker>, gate: &Gate, request: Request<I
             if refusal.kind == ErrorKind::MethodNotAllowed {
                 response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, POST, OPTIONS"));
             }
-            response
+            challenge::complete(&broker.shared.config.auth, "", shown, response)
         }
     };
     readable_by(response, gate, origin)
@@ -97,16 +98,16 @@ async fn answered(broker: &Arc<Broker>, gate: &Gate, request: Request<Incoming>,
         (&HttpMethod::GET, true) | (&HttpMethod::POST, false) => {}
         _ => return Err(Refusal::new(ErrorKind::MethodNotAllowed, "/sse takes GET, /messages takes POST")),
     }
-    let caller = exchange::client(broker, &head)?;
+    let proven = exchange::client(broker, &head).await?;
     if is_stream {
         gate::accepts_events(&head.headers)?;
-        return begin(broker, caller, endpoint, floor);
+        return begin(broker, proven, endpoint, floor);
     }
     gate::is_json(&head.headers)?;
     if !is_small(&body) {
         broker.shared.overload.admits()?;
     }
-    posted(broker, &head, body, &caller, &floor.streams).await
+    posted(broker, &head, body, &proven.caller, &floor.streams).await
 }
 
 /// A POST to a stream. A client that sends faster than it is served waits, before its body is read and then for its turn.
@@ -149,7 +150,7 @@ fn endpoint(path: &str) -> Result<Endpoint, Refusal> {
 }
 
 /// A new stream, and the session to be on it.
-fn begin(broker: &Arc<Broker>, caller: Caller, endpoint: Endpoint, floor: Floor) -> Result<Response<Body>, Refusal> {
+fn begin(broker: &Arc<Broker>, Proven { caller, until }: Proven, endpoint: Endpoint, floor: Floor) -> Result<Response<Body>, Refusal> {
     if broker.draining() {
         return Err(Refusal::new(ErrorKind::Draining, "the broker is shutting down and takes no new sessions"));
     }
@@ -170,7 +171,8 @@ fn begin(broker: &Arc<Broker>, caller: Caller, endpoint: Endpoint, floor: Floor)
     let (source, sink) = (Posted { posted, stream: events.clone() }, Events(Some(events)));
     let (broker_too, sessions) = (broker.clone(), floor.sessions.clone());
     sessions.spawn(async move {
-        let guest = Guest { transport: TRANSPORT, certified: None, known: Some(Known { caller, endpoint, can_come_back: false, place }) };
+        let known = Known { caller, until, endpoint, can_come_back: false, place };
+        let guest = Guest { transport: TRANSPORT, certified: None, known: Some(known) };
         duplex::serve(broker_too, guest, source, sink, floor.stop.clone()).await;
         floor.streams.0.remove(&name);
         drop(floor.admitted);

@@ -4,6 +4,7 @@
 //! request head that does not come in time ends its connection.
 
 mod answer;
+mod challenge;
 mod exchange;
 mod forward;
 mod gate;
@@ -205,6 +206,7 @@ fn service(
             let mut response = match request.uri().path() {
                 _ if is_too_long => too_long(&broker),
                 path if websocket::is_meant(path) => Box::pin(websocket::handle(&broker, &gate, request, Floor::clone(&floor))).await,
+                path if challenge::is_meant(request.method(), path) => challenge::handle(&broker, &gate, &request),
                 path if legacy::is_meant(path) => Box::pin(legacy::handle(&broker, &gate, request, Floor::clone(&floor))).await,
                 _ => {
                     let (head, body) = request.into_parts();

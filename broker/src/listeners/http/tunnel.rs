@@ -130,7 +130,9 @@ pub(super) async fn handle_replica(broker: &Arc<Broker>, request: Request<Incomi
             let (near, far) = tokio::io::duplex(TUNNEL_BYTES);
             let writer = StallGuard::new(near, CLIENT_WRITE_STALL_MAX);
             let (source, sink) = websocket::server_over(reader(body), writer, Bytes::new(), &limits(broker));
-            broker.shared.running.spawn(duplex::go_on(broker.clone(), (session, outbox), place, source, sink, None));
+            // Until when that is, the other replica sees to.
+            let seat = duplex::Seat::again(broker.clone(), session, place, None);
+            broker.shared.running.spawn(duplex::converse(seat, outbox, source, sink, None));
             let bytes = ReaderStream::new(far).map_ok(Frame::data).map_err(|_| BrokenOff);
             Response::new(Either::Right(StreamBody::new(bytes).boxed_unsync()))
         }

@@ -23,6 +23,7 @@ use transport::{StallGuard, Turns, tcp::Stream, websocket};
 use super::{
     Floor,
     answer::{self, Body},
+    challenge,
     exchange::{self, SESSION_ID, anonymous, session_id},
     forward,
     gate::Gate,
@@ -33,9 +34,10 @@ use super::{
 };
 use crate::{
     actors::{session::Session, stream::Reader, tenant::Place},
+    auth::{self, Proven, Until},
     broker::{Broker, finding::Search},
     limits::CLIENT_WRITE_STALL_MAX,
-    listeners::duplex::{self, Guest, Known},
+    listeners::duplex::{self, Guest, Known, Seat},
     placement::{Found, no_session},
     rules::endpoint::Endpoint,
 };
@@ -52,6 +54,7 @@ pub(super) fn is_meant(path: &str) -> bool {
 /// Answers one request. What it becomes after a 101 lives on by itself.
 pub(super) async fn handle(broker: &Arc<Broker>, gate: &Gate, mut request: Request<Incoming>, floor: Floor) -> Response<Body> {
     let upgrade = hyper::upgrade::on(&mut request);
+    let shown = challenge::is_shown(request.headers());
     match opened(broker, gate, request).await {
         Ok(Opened { response, plan }) => {
             if let Some(plan) = plan {
@@ -60,7 +63,10 @@ pub(super) async fn handle(broker: &Arc<Broker>, gate: &Gate, mut request: Reque
             }
             response
         }
-        Err(Rejected { refusal, id, .. }) => answer::refusal(&broker.shared, &refusal, id.as_ref()),
+        Err(Rejected { refusal, id, .. }) => {
+            let response = answer::refusal(&broker.shared, &refusal, id.as_ref());
+            challenge::complete(&broker.shared.config.auth, "", shown, response)
+        }
     }
 }
 
@@ -72,8 +78,8 @@ struct Opened {
 
 enum Plan {
     Begin(Known),
-    GoOn(Arc<Session>, Reader, Arc<Place>),
-    PassOn(Tunnel, Arc<Place>),
+    GoOn(Arc<Session>, Reader, Arc<Place>, Option<Until>),
+    PassOn(Tunnel, Arc<Place>, Option<Until>),
 }
 
 /// Where the session is that a client goes on with.
@@ -92,7 +98,7 @@ async fn opened(broker: &Arc<Broker>, gate: &Gate, request: Request<Incoming>) -
     }
     let accepted = websocket::accept(&request);
     let (head, _) = request.into_parts();
-    let caller = exchange::client(broker, &head).map_err(anonymous)?;
+    let Proven { caller, until } = exchange::client(broker, &head).await.map_err(anonymous)?;
     exchange::known_to(broker, &caller, &endpoint).map_err(anonymous)?;
     let mut response = match accepted {
         Ok(response) => with_text(response, String::new()),
@@ -101,7 +107,7 @@ async fn opened(broker: &Arc<Broker>, gate: &Gate, request: Request<Incoming>) -
     };
     broker.shared.overload.admits().map_err(anonymous)?;
     let place = duplex::place(broker, &caller).map_err(anonymous)?;
-    let known = Known { caller, endpoint, can_come_back: true, place };
+    let known = Known { caller, until, endpoint, can_come_back: true, place };
     let plan = match session_id(&head.headers).map_err(anonymous)? {
         None if broker.draining() => {
             return Err(anonymous(Refusal::new(ErrorKind::Draining, "the broker is shutting down and takes no new sessions")));
@@ -111,9 +117,9 @@ async fn opened(broker: &Arc<Broker>, gate: &Gate, request: Request<Incoming>) -
             let plan = match found(broker, id, &known, &head).await.map_err(anonymous)? {
                 Whereabouts::Here(session) => {
                     let outbox = resumed(&session, &head.headers).map_err(anonymous)?;
-                    Plan::GoOn(session, outbox, known.place)
+                    Plan::GoOn(session, outbox, known.place, until)
                 }
-                Whereabouts::There(tunnel) => Plan::PassOn(tunnel, known.place),
+                Whereabouts::There(tunnel) => Plan::PassOn(tunnel, known.place, until),
                 Whereabouts::Nowhere(response) => return Ok(Opened { response, plan: None }),
             };
             if let Ok(value) = HeaderValue::from_str(id) {
@@ -212,14 +218,16 @@ async fn serve(broker: Arc<Broker>, plan: Plan, upgrade: OnUpgrade, floor: Floor
             let guest = Guest { transport: TRANSPORT, certified: floor.certified.clone(), known: Some(known) };
             duplex::serve(broker, guest, source, sink, floor.stop.clone()).await;
         }
-        Plan::GoOn(session, outbox, place) => {
+        Plan::GoOn(session, outbox, place, until) => {
             let (source, sink) = over(stream);
-            Box::pin(duplex::go_on(broker, (session, outbox), place, source, sink, floor.certified.clone())).await;
+            let seat = Seat::again(broker, session, place, until);
+            Box::pin(duplex::converse(seat, outbox, source, sink, floor.certified.clone())).await;
         }
-        // The other replica knows nothing of the certificate.
-        Plan::PassOn(tunnel, _place) => tokio::select! {
+        // The other replica knows nothing of the certificate, or of the token.
+        Plan::PassOn(tunnel, _place, until) => tokio::select! {
             () = Box::pin(tunnel.serve(stream, begun, &floor.stop)) => {}
             () = outlived(floor.certified) => {}
+            () = auth::outlived(until) => {}
         },
     }
     drop(floor.admitted);

@@ -1,0 +1,173 @@
+//! Where an authorization server's keys are, and what they are: its metadata (RFC 8414, OpenID Connect Discovery 1.0) and its key
+//! set, fetched by the broker's HTTP client, which follows no redirect.
+//!
+//! Where the operator has named a host it is asked wherever it is. A host that only the metadata names is asked where a backend
+//! could be (`egress`).
+
+use bytes::Bytes;
+use http::{Request, StatusCode, Uri, header::ACCEPT};
+use http_body_util::Full;
+use serde_json::Value;
+use transport::{HttpClient, parse_http_url};
+
+use super::key_set::KeySet;
+use crate::{
+    config::{
+        Issuer,
+        issuers::{is_loopback, is_private},
+    },
+    limits::KEY_SET_BYTES_MAX,
+};
+
+/// What fetches. Clones share connections.
+#[derive(Debug, Clone)]
+pub struct Fetcher {
+    /// Goes everywhere.
+    trusting: HttpClient,
+    /// Goes where backends may be.
+    wary: HttpClient,
+}
+
+/// Why there are no newer keys.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum FetchError {
+    #[error("{0} can not be fetched: {1}")]
+    Send(Uri, String),
+    #[error("{0} answers with status {1}")]
+    Status(Uri, StatusCode),
+    #[error("{0} is no set of keys that can be used")]
+    NoKeys(Uri),
+    #[error("none of the places where its metadata could be has any that names this issuer, and a place of its keys that may be asked")]
+    NoMetadata,
+    #[error("it takes too long")]
+    Late,
+}
+
+impl Fetcher {
+    pub fn new(trusting: HttpClient, wary: HttpClient) -> Self {
+        Self { trusting, wary }
+    }
+
+    pub(super) async fn key_set(&self, issuer: &Issuer) -> Result<KeySet, FetchError> {
+        let (url, client) = match &issuer.jwks_url {
+            Some(url) => (url.clone(), &self.trusting),
+            None => self.discovered(issuer).await?,
+        };
+        let text = get(client, &url).await?;
+        let keys = KeySet::parse(&text).filter(|keys| !keys.is_empty());
+        keys.ok_or(FetchError::NoKeys(url))
+    }
+
+    /// Where the keys are, as the issuer's metadata says, and who is to ask there.
+    async fn discovered(&self, issuer: &Issuer) -> Result<(Uri, &HttpClient), FetchError> {
+        let mut unreachable = None;
+        for place in places(&issuer.issuer) {
+            match get(&self.trusting, &place).await {
+                Ok(text) => {
+                    if let Some(found) = named_keys(&text, issuer) {
+                        let is_there = found.authority() == place.authority() && found.scheme() == place.scheme();
+                        return Ok((found, if is_there { &self.trusting } else { &self.wary }));
+                    }
+                }
+                Err(error @ FetchError::Send(..)) => unreachable = Some(error),
+                Err(_) => {}
+            }
+        }
+        Err(unreachable.unwrap_or(FetchError::NoMetadata))
+    }
+}
+
+/// Where an issuer's metadata may be (RFC 8414, 3.1 and 5; MCP 2025-11-25, Authorization Server Metadata Discovery).
+fn places(issuer: &str) -> Vec<Uri> {
+    let whole = issuer.trim_end_matches('/');
+    let Some(authority) = whole.find("://").map(|at| at + 3) else { return Vec::new() };
+    let (origin, path) = whole[authority..].find('/').map_or((whole, ""), |at| whole.split_at(authority + at));
+    let mut places =
+        vec![format!("{origin}/.well-known/oauth-authorization-server{path}"), format!("{origin}/.well-known/openid-configuration{path}")];
+    if !path.is_empty() {
+        places.push(format!("{whole}/.well-known/openid-configuration"));
+    }
+    places.iter().filter_map(|place| parse_http_url(place).ok()).collect()
+}
+
+/// `jwks_uri` of metadata that is this issuer's own (RFC 8414, 3.3).
+fn named_keys(text: &[u8], issuer: &Issuer) -> Option<Uri> {
+    let metadata: Value = serde_json::from_slice(text).ok()?;
+    if metadata.get("issuer")?.as_str()? != issuer.issuer {
+        return None;
+    }
+    let keys = parse_http_url(metadata.get("jwks_uri")?.as_str()?).ok()?;
+    // Nobody else's word leads to this machine.
+    let is_local = parse_http_url(&issuer.issuer).is_ok_and(|uri| is_loopback(&uri));
+    (is_private(&keys) && (is_local || !is_loopback(&keys))).then_some(keys)
+}
+
+async fn get(client: &HttpClient, url: &Uri) -> Result<Bytes, FetchError> {
+    let mut request = Request::new(Full::default());
+    *request.uri_mut() = url.clone();
+    request.headers_mut().insert(ACCEPT, http::HeaderValue::from_static("application/json"));
+    let response = client.send(request).await.map_err(|error| FetchError::Send(url.clone(), error.to_string()))?;
+    if response.status() != StatusCode::OK {
+        return Err(FetchError::Status(url.clone(), response.status()));
+    }
+    let body = response.into_body().whole(KEY_SET_BYTES_MAX).await;
+    body.map_err(|error| FetchError::Send(url.clone(), error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::ids::TenantId;
+    use serde_json::json;
+
+    use super::*;
+    use crate::config::TenantOf;
+
+    #[test]
+    fn metadata_is_looked_for_where_each_specification_has_it() {
+        let of = |issuer: &str| places(issuer).iter().map(ToString::to_string).collect::<Vec<_>>();
+        for issuer in ["https://a.example", "https://a.example/"] {
+            let wanted = ["https://a.example/.well-known/oauth-authorization-server", "https://a.example/.well-known/openid-configuration"];
+            assert_eq!(of(issuer), wanted);
+        }
+        assert_eq!(
+            of("https://a.example:8/t/1"),
+            [
+                "https://a.example:8/.well-known/oauth-authorization-server/t/1",
+                "https://a.example:8/.well-known/openid-configuration/t/1",
+                "https://a.example:8/t/1/.well-known/openid-configuration",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_07_metadata_of_another_issuer_and_keys_in_odd_places_are_not_followed() {
+        let issuer = |name: &str| Issuer {
+            issuer: name.to_owned(),
+            jwks_url: None,
+            audiences: Vec::new(),
+            algorithms: Vec::new(),
+            tenant: TenantOf::Named(TenantId::parse("acme").unwrap()),
+            principal_claim: "sub".to_owned(),
+            scopes: Vec::new(),
+        };
+        let found = |issuer: &Issuer, document: Value| named_keys(document.to_string().as_bytes(), issuer).map(|uri| uri.to_string());
+        let public = issuer("https://a.example");
+        let keys = "https://keys.example/k";
+        assert_eq!(found(&public, json!({"issuer": "https://a.example", "jwks_uri": keys})).as_deref(), Some(keys));
+        for document in [
+            json!({"issuer": "https://a.example/", "jwks_uri": keys}),
+            json!({"issuer": "https://evil.example", "jwks_uri": keys}),
+            json!({"jwks_uri": keys}),
+            json!({"issuer": "https://a.example"}),
+            json!({"issuer": "https://a.example", "jwks_uri": "http://keys.example/k"}),
+            json!({"issuer": "https://a.example", "jwks_uri": "http://127.0.0.1/k"}),
+            json!({"issuer": "https://a.example", "jwks_uri": "https://localhost/k"}),
+            json!({"issuer": "https://a.example", "jwks_uri": "file:///etc/passwd"}),
+            json!([]),
+        ] {
+            assert_eq!(found(&public, document.clone()), None, "{document}");
+        }
+        let local = json!({"issuer": "http://127.0.0.1:1", "jwks_uri": "http://127.0.0.1:2/k"});
+        assert!(found(&issuer("http://127.0.0.1:1"), local).is_some());
+    }
+}

@@ -1,0 +1,246 @@
+//! The form of a token: a JWT in its compact form (RFC 7519), taken apart and not believed yet.
+//!
+//! Invariant: what could be read in two ways (members that are there twice, another encoding of the same bytes) is no token.
+
+use std::{
+    collections::HashSet,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use jsonwebtoken::Algorithm;
+use protocol::json::{Document, Limits, Value, ValueKind};
+
+use super::Flaw;
+use crate::{
+    config::issuers::algorithm,
+    limits::{TOKEN_BYTES_MAX, TOKEN_KEY_ID_BYTES_MAX},
+};
+
+/// RFC 9068, 2.1, and what those say that do not know it.
+const TYPES: [&str; 3] = ["jwt", "at+jwt", "application/at+jwt"];
+/// The last second of the year 9999: what is later is no time.
+const SECONDS_MAX: f64 = 253_402_300_799.0;
+
+/// A token, as its bearer wrote it.
+pub(super) struct Jwt<'a> {
+    /// What is signed.
+    pub(super) signed: &'a str,
+    /// In base64url.
+    pub(super) signature: &'a str,
+    header: Vec<u8>,
+    claims: Vec<u8>,
+}
+
+/// What a token says of its own signature.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    pub(super) algorithm: Algorithm,
+    pub(super) key_id: Option<String>,
+}
+
+impl<'a> Jwt<'a> {
+    pub(super) fn parse(token: &'a str) -> Result<Self, Flaw> {
+        if token.len() > TOKEN_BYTES_MAX {
+            return Err(Flaw::TooLong);
+        }
+        let (signed, signature) = token.rsplit_once('.').ok_or(Flaw::Form)?;
+        let (header, claims) = signed.split_once('.').ok_or(Flaw::Form)?;
+        let decoded = |part: &str| URL_SAFE_NO_PAD.decode(part).ok().filter(|part| !part.is_empty()).ok_or(Flaw::Form);
+        decoded(signature)?;
+        Ok(Self { signed, signature, header: decoded(header)?, claims: decoded(claims)? })
+    }
+
+    pub(super) fn header(&self) -> Result<Header, Flaw> {
+        let members = Members::parse(&self.header)?;
+        // RFC 7515, 4.1.11: what must be understood and is not makes the token invalid, and there is nothing that would be.
+        if members.get("crit").is_some() {
+            return Err(Flaw::Critical);
+        }
+        if let Some(kind) = members.optional_text("typ")?
+            && !TYPES.iter().any(|known| kind.eq_ignore_ascii_case(known))
+        {
+            return Err(Flaw::Type);
+        }
+        let name = members.optional_text("alg")?.ok_or(Flaw::Form)?;
+        let key_id = members.optional_text("kid")?;
+        if key_id.as_ref().is_some_and(|id| id.len() > TOKEN_KEY_ID_BYTES_MAX) {
+            return Err(Flaw::Form);
+        }
+        Ok(Header { algorithm: algorithm(&name).ok_or(Flaw::Algorithm)?, key_id })
+    }
+
+    pub(super) fn claims(&self) -> Result<Claims<'_>, Flaw> {
+        Members::parse(&self.claims).map(Claims)
+    }
+}
+
+/// What a token says of its bearer.
+pub(super) struct Claims<'a>(Members<'a>);
+
+impl Claims<'_> {
+    /// A claim that is a text, and not an empty one.
+    pub(super) fn text(&self, name: &str) -> Option<String> {
+        self.0.optional_text(name).ok().flatten().filter(|text| !text.is_empty())
+    }
+
+    /// One audience or several (RFC 7519, 4.1.3).
+    pub(super) fn audiences(&self) -> Vec<String> {
+        self.texts("aud")
+    }
+
+    /// `scope` is a text of words (RFC 9068, 2.2.3); what some servers say instead is `scp`, a text or a list.
+    pub(super) fn scopes(&self) -> Vec<String> {
+        let said = if self.0.get("scope").is_some() { self.texts("scope") } else { self.texts("scp") };
+        said.iter().flat_map(|words| words.split_ascii_whitespace()).map(str::to_owned).collect()
+    }
+
+    /// A moment (RFC 7519, 2: NumericDate).
+    pub(super) fn moment(&self, name: &str) -> Result<Option<SystemTime>, Flaw> {
+        let Some(value) = self.0.get(name) else { return Ok(None) };
+        let seconds = value.as_f64().filter(|seconds| (0.0..=SECONDS_MAX).contains(seconds)).ok_or(Flaw::Time)?;
+        Ok(Some(UNIX_EPOCH + Duration::from_secs_f64(seconds)))
+    }
+
+    fn texts(&self, name: &str) -> Vec<String> {
+        let Some(value) = self.0.get(name) else { return Vec::new() };
+        match value.kind() {
+            ValueKind::Array => value.elements().filter_map(|element| element.as_str().map(Into::into)).collect(),
+            _ => value.as_str().map(Into::into).into_iter().collect(),
+        }
+    }
+}
+
+/// The members of an object, each of which is there once.
+struct Members<'a>(Value<'a>);
+
+impl<'a> Members<'a> {
+    fn parse(text: &'a [u8]) -> Result<Self, Flaw> {
+        let limits = Limits { bytes_max: text.len(), ..Limits::default() };
+        let root = Document::parse(text, &limits).map_err(|_| Flaw::Form)?.root();
+        let mut names = HashSet::new();
+        let is_object = root.kind() == ValueKind::Object;
+        if is_object && root.members().all(|member| names.insert(member.key)) { Ok(Self(root)) } else { Err(Flaw::Form) }
+    }
+
+    fn get(&self, name: &str) -> Option<Value<'a>> {
+        self.0.get(name)
+    }
+
+    /// What is there and is no text makes the token none.
+    fn optional_text(&self, name: &str) -> Result<Option<String>, Flaw> {
+        self.get(name).map(|value| value.as_str().map(Into::into).ok_or(Flaw::Form)).transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(header: &str, claims: &str) -> String {
+        let part = |text: &str| URL_SAFE_NO_PAD.encode(text);
+        format!("{}.{}.{}", part(header), part(claims), part("signature"))
+    }
+
+    fn header(text: &str) -> Result<Header, Flaw> {
+        Jwt::parse(&token(text, "{}")).unwrap().header()
+    }
+
+    #[test]
+    fn auth_09_a_header_says_one_known_algorithm_and_nothing_that_must_be_understood() {
+        for fine in [r#"{"alg":"ES256","typ":"at+jwt","kid":"a"}"#, r#"{"typ":"JWT","kid":"a","alg":"ES256","jku":"https://evil.example"}"#]
+        {
+            assert_eq!(header(fine), Ok(Header { algorithm: Algorithm::ES256, key_id: Some("a".to_owned()) }), "{fine}");
+        }
+        assert_eq!(header(r#"{"alg":"RS256"}"#).unwrap().key_id, None);
+        for (text, flaw) in [
+            (r#"{"alg":"none"}"#, Flaw::Algorithm),
+            (r#"{"alg":"None"}"#, Flaw::Algorithm),
+            (r#"{"alg":""}"#, Flaw::Algorithm),
+            (r#"{"alg":"HS256"}"#, Flaw::Algorithm),
+            (r#"{"alg":"es256"}"#, Flaw::Algorithm),
+            (r#"{"typ":"JWT"}"#, Flaw::Form),
+            (r#"{"alg":["ES256"]}"#, Flaw::Form),
+            (r#"{"alg":null}"#, Flaw::Form),
+            (r#"{"alg":"none","alg":"ES256"}"#, Flaw::Form),
+            (r#"{"alg":"ES256","\u0061lg":"none"}"#, Flaw::Form),
+            (r#"{"alg":"ES256","kid":7}"#, Flaw::Form),
+            (r#"{"alg":"ES256","crit":["exp"]}"#, Flaw::Critical),
+            (r#"{"alg":"ES256","crit":[]}"#, Flaw::Critical),
+            (r#"{"alg":"ES256","typ":"dpop+jwt"}"#, Flaw::Type),
+            (r#"{"alg":"ES256","typ":1}"#, Flaw::Form),
+            (r#"["ES256"]"#, Flaw::Form),
+            ("{\"alg\":\"ES256\"", Flaw::Form),
+            ("{\"alg\":\"ES256\"} ,", Flaw::Form),
+        ] {
+            assert_eq!(header(text), Err(flaw), "{text}");
+        }
+        let long = format!(r#"{{"alg":"ES256","kid":"{}"}}"#, "k".repeat(TOKEN_KEY_ID_BYTES_MAX + 1));
+        assert_eq!(header(&long), Err(Flaw::Form));
+    }
+
+    #[test]
+    fn auth_09_what_is_not_three_parts_of_base64url_is_no_token() {
+        let whole = token(r#"{"alg":"ES256"}"#, "{}");
+        assert!(Jwt::parse(&whole).is_ok());
+        let parts: Vec<&str> = whole.split('.').collect();
+        let (header, claims, signature) = (parts[0], parts[1], parts[2]);
+        for text in [
+            String::new(),
+            ".".to_owned(),
+            "..".to_owned(),
+            format!("{header}.{claims}"),
+            format!("{header}.{claims}."),
+            format!(".{claims}.{signature}"),
+            format!("{header}..{signature}"),
+            format!("{header}.{claims}.{signature}.{signature}"),
+            format!("{header}.{claims}.{signature}.{signature}.{signature}"),
+            format!("{header}=.{claims}.{signature}"),
+            format!("{header}.{claims}.{signature}=="),
+            format!("{header}.{claims} .{signature}"),
+            format!("{header}.{claims}.+{}", &signature[1..]),
+        ] {
+            assert!(Jwt::parse(&text).is_err(), "{text}");
+        }
+        let huge = token(r#"{"alg":"ES256"}"#, &format!("{{\"x\":\"{}\"}}", "y".repeat(TOKEN_BYTES_MAX)));
+        assert_eq!(Jwt::parse(&huge).err(), Some(Flaw::TooLong));
+    }
+
+    #[test]
+    fn claims_are_read_in_the_forms_they_have() {
+        let text = token("{}", r#"{"iss":"a","aud":["x",1,"y"],"exp":10.5,"nbf":"1","scope":"a  b","scp":["c"],"empty":""}"#);
+        let jwt = Jwt::parse(&text).unwrap();
+        let claims = jwt.claims().unwrap();
+        assert_eq!((claims.text("iss").as_deref(), claims.text("aud"), claims.text("empty")), (Some("a"), None, None));
+        assert_eq!((claims.audiences(), claims.scopes()), (vec!["x".to_owned(), "y".to_owned()], vec!["a".to_owned(), "b".to_owned()]));
+        assert_eq!(claims.moment("exp"), Ok(Some(UNIX_EPOCH + Duration::from_millis(10_500))));
+        assert_eq!((claims.moment("nbf"), claims.moment("iat")), (Err(Flaw::Time), Ok(None)));
+        let scopes = |claims: &str| Jwt::parse(&token("{}", claims)).unwrap().claims().unwrap().scopes();
+        assert_eq!(scopes(r#"{"scp":["c d","e"]}"#), ["c", "d", "e"]);
+        assert_eq!(
+            (scopes(r#"{"scp":"c d"}"#), scopes(r#"{"scope":[]}"#), scopes(r#"{"scope":7}"#)),
+            (vec!["c".to_owned(), "d".to_owned()], vec![], vec![])
+        );
+        for text in [r#"{"exp":1,"exp":2}"#, "[]", "7", ""] {
+            let text = token("{}", text);
+            assert!(Jwt::parse(&text).is_err() || Jwt::parse(&text).unwrap().claims().is_err(), "{text}");
+        }
+        for time in ["-1", "1e400", "253402300800", "null", "\"1\"", "[1]"] {
+            let text = token("{}", &format!("{{\"exp\":{time}}}"));
+            assert_eq!(Jwt::parse(&text).unwrap().claims().unwrap().moment("exp"), Err(Flaw::Time), "{time}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_makes_the_reader_panic(text in r"[-A-Za-z0-9_.=+/ ]{0,200}", header in ".{0,60}", claims in ".{0,60}") {
+            for text in [text, token(&header, &claims)] {
+                let Ok(jwt) = Jwt::parse(&text) else { continue };
+                let _ = jwt.header();
+                if let Ok(claims) = jwt.claims() {
+                    let _ = (claims.audiences(), claims.scopes(), claims.moment("exp"), claims.text("iss"));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Access tokens of authorization servers (MCP 2025-11-25 and 2026-07-28, Authorization: the MCP server's side). Listeners ask
+//! [`Tokens`] for what is no API key.
+//!
+//! A token that was checked is remembered until it ends, or keys, tenants or key sets change: a request with one costs about what
+//! one with an API key does. Invariants: what is kept of a token is a keyed hash; neither an answer nor the log tells a token, or
+//! more of why it is refused than an operator can do something about; no text of a stranger is logged.
+
+mod fetch;
+mod issuer;
+mod jwt;
+mod key_set;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use protocol::error::{ErrorKind, Refusal};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+pub use self::fetch::Fetcher;
+use self::{issuer::Issuer, jwt::Jwt};
+use super::{Keyring, Proven, keyring::Edition, keyring::PREFIX, recall::Recall};
+use crate::{config::Auth, limits::TOKENS_REMEMBERED_MAX, maps::SharedMap, metrics::Metrics};
+
+/// The issuers, and what is known of their tokens.
+#[derive(Debug)]
+pub struct Tokens {
+    issuers: Vec<Arc<Issuer>>,
+    keyring: Arc<Keyring>,
+    metrics: Arc<Metrics>,
+    recall: Recall,
+    remembered: SharedMap<u128, (Edition, Proven)>,
+    /// Ends the fetching.
+    _life: DropGuard,
+}
+
+/// Why a caller is not let in.
+#[derive(Debug)]
+pub enum Denied {
+    Refused(Refusal),
+    /// The key that its token is signed with is not known. It may be by now, or after a fetch.
+    KeyUnknown(KeyUnknown),
+}
+
+/// A key that an issuer may have made since its keys were fetched.
+#[derive(Debug)]
+pub struct KeyUnknown(Arc<Issuer>);
+
+impl KeyUnknown {
+    /// Waits for the issuer's keys, where they may be fetched now, and not for long.
+    pub async fn fetched(&self) {
+        self.0.fetched().await;
+    }
+}
+
+impl From<Refusal> for Denied {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl From<Denied> for Refusal {
+    fn from(denied: Denied) -> Self {
+        match denied {
+            Denied::Refused(refusal) => refusal,
+            Denied::KeyUnknown(_) => not_valid(),
+        }
+    }
+}
+
+/// What is wrong with a token: for operators, in the log.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Flaw {
+    #[error("it is longer than a token may be")]
+    TooLong,
+    #[error("it is not in the form of a JWT")]
+    Form,
+    #[error("it has a critical header")]
+    Critical,
+    #[error("its type is not one of an access token")]
+    Type,
+    #[error("its algorithm is not one that is taken")]
+    Algorithm,
+    #[error("no issuer of that name is configured")]
+    Issuer,
+    #[error("its key is not among those of the issuer")]
+    UnknownKey,
+    #[error("its key does not fit its algorithm, or is not the only one that does")]
+    KeyUnfit,
+    #[error("its signature is wrong")]
+    Signature,
+    #[error("a time in it can not be read")]
+    Time,
+    #[error("it does not say when it expires")]
+    NoExpiry,
+    #[error("it has expired")]
+    Expired,
+    #[error("it is not valid yet")]
+    NotYet,
+    #[error("it is for another audience")]
+    Audience,
+    #[error("it names no tenant that is served")]
+    Tenant,
+    #[error("it names no principal, or one that can not be used")]
+    Principal,
+    #[error("it lacks a scope")]
+    Scope,
+}
+
+impl Tokens {
+    /// Fetches keys from now on, in the background; must be called inside the runtime. `None` without issuers.
+    pub fn new(auth: &Auth, keyring: Arc<Keyring>, fetcher: Fetcher, metrics: Arc<Metrics>) -> Option<Self> {
+        let resource = auth.resource.as_deref()?;
+        if auth.issuers.is_empty() {
+            return None;
+        }
+        let life = CancellationToken::new();
+        let issuers: Vec<_> = auth.issuers.iter().map(|issuer| Arc::new(Issuer::new(issuer.clone(), resource))).collect();
+        metrics.tokens.issuers(issuers.len());
+        for issuer in &issuers {
+            let keeping = issuer.clone().keep(fetcher.clone(), keyring.clone(), metrics.clone());
+            let ended = life.clone().cancelled_owned();
+            tokio::spawn(async move {
+                tokio::select! {
+                    () = keeping => {}
+                    () = ended => {}
+                }
+            });
+        }
+        let remembered = SharedMap::default();
+        Some(Self { issuers, keyring, metrics, recall: Recall::default(), remembered, _life: life.drop_guard() })
+    }
+
+    /// Whose token this is. Not for API keys.
+    pub fn verify(&self, bearer: &str) -> Result<Proven, Denied> {
+        // Before all that is found out with it.
+        let edition = self.keyring.edition();
+        let digest = self.recall.digest(bearer);
+        if let Some(known) = self.remembered.get(&digest)
+            && known.0 == edition
+            && !known.1.is_past()
+        {
+            return Ok(known.1.clone());
+        }
+        match self.checked(bearer) {
+            Ok(proven) => {
+                self.metrics.tokens.verified();
+                self.remember(digest, edition, &proven);
+                Ok(proven)
+            }
+            Err((flaw, issuer)) => Err(self.denied(&flaw, issuer)),
+        }
+    }
+
+    fn checked(&self, bearer: &str) -> Result<Proven, (Flaw, Option<&Arc<Issuer>>)> {
+        if bearer.starts_with(PREFIX) {
+            return Err((Flaw::Form, None));
+        }
+        let (jwt, header) = Jwt::parse(bearer).and_then(|jwt| jwt.header().map(|header| (jwt, header))).map_err(|flaw| (flaw, None))?;
+        let claims = jwt.claims().map_err(|flaw| (flaw, None))?;
+        let named = claims.text("iss");
+        let issuer = self.issuers.iter().find(|issuer| Some(issuer.name()) == named.as_deref()).ok_or((Flaw::Issuer, None))?;
+        let proven = issuer.verify(&header, &jwt).and_then(|()| issuer.proven(&claims, &self.keyring));
+        proven.map_err(|flaw| (flaw, Some(issuer)))
+    }
+
+    fn denied(&self, flaw: &Flaw, issuer: Option<&Arc<Issuer>>) -> Denied {
+        let name = issuer.map(|issuer| issuer.name());
+        tracing::debug!(issuer = name, reason = %flaw, "a token is refused");
+        match (flaw, issuer) {
+            (Flaw::UnknownKey, Some(issuer)) => return Denied::KeyUnknown(KeyUnknown(issuer.clone())),
+            (Flaw::Scope, Some(issuer)) => {
+                self.metrics.tokens.lacks_scope();
+                return Denied::Refused(issuer.scope_missing());
+            }
+            _ => {}
+        }
+        self.metrics.tokens.refused();
+        Denied::Refused(not_valid())
+    }
+
+    /// The last word about a token whose key is not known, after all.
+    pub fn refused(&self, denied: Denied) -> Refusal {
+        if let Denied::KeyUnknown(_) = denied {
+            self.metrics.tokens.refused();
+        }
+        denied.into()
+    }
+
+    /// Only what was verified is kept, so that strangers take no room.
+    fn remember(&self, digest: u128, edition: Edition, proven: &Proven) {
+        if self.remembered.len() >= TOKENS_REMEMBERED_MAX {
+            self.remembered.retain(|_, (known_in, known)| *known_in == edition && !known.is_past());
+        }
+        if self.remembered.len() >= TOKENS_REMEMBERED_MAX {
+            self.remembered.clear(); // so many are good: each is found out anew
+        }
+        self.remembered.insert(digest, (edition, proven.clone()));
+    }
+}
+
+fn not_valid() -> Refusal {
+    Refusal::new(ErrorKind::Unauthorized, "the token is not valid here")
+}

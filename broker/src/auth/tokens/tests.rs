@@ -1,0 +1,357 @@
+//! Tokens of every kind, against keys of every kind, without a server that has them.
+
+use aws_lc_rs::hmac;
+use protocol::ids::TenantId;
+use serde_json::{Value, json};
+use testkit::{
+    SigningKey,
+    authorization::{RESOURCE, encoded, now},
+    eventually,
+};
+use transport::HttpClientConfig;
+
+use super::{key_set::KeySet, *};
+use crate::{
+    auth::Keys,
+    config::{self, TenantOf},
+};
+
+const ISSUER: &str = "https://login.example.com/t";
+
+fn issuer(changes: impl FnOnce(&mut config::Issuer)) -> config::Issuer {
+    let text = format!("auth: {{resource: '{RESOURCE}', issuers: [{{issuer: '{ISSUER}', tenant: acme}}]}}");
+    let mut issuer = config::load_from(&text, []).unwrap().auth.issuers.remove(0);
+    changes(&mut issuer);
+    issuer
+}
+
+/// Issuers whose keys are given, and a ring with the tenant `acme`.
+struct Rig {
+    tokens: Tokens,
+    keyring: Arc<Keyring>,
+}
+
+impl Rig {
+    fn new(issuers: Vec<(config::Issuer, Value)>) -> Self {
+        let keyring = Arc::new(Keyring::new(Keys::from_root(b"root").api_key));
+        keyring.set_enabled(&TenantId::parse("acme").unwrap(), true);
+        let issuers = issuers.into_iter().map(|(config, keys)| {
+            let issuer = Issuer::new(config, RESOURCE);
+            issuer.take(KeySet::parse(keys.to_string().as_bytes()).unwrap(), &keyring, &Metrics::new(false));
+            Arc::new(issuer)
+        });
+        let tokens = Tokens {
+            issuers: issuers.collect(),
+            keyring: keyring.clone(),
+            metrics: Arc::new(Metrics::new(false)),
+            recall: Recall::default(),
+            remembered: SharedMap::default(),
+            _life: CancellationToken::new().drop_guard(),
+        };
+        Self { tokens, keyring }
+    }
+
+    fn with(keys: &[&SigningKey]) -> Self {
+        Self::new(vec![(issuer(|_| {}), set(keys))])
+    }
+
+    fn flaw(&self, token: &str) -> Option<Flaw> {
+        self.tokens.checked(token).err().map(|(flaw, _)| flaw)
+    }
+}
+
+fn set(keys: &[&SigningKey]) -> Value {
+    json!({"keys": keys.iter().map(|key| key.public()).collect::<Vec<_>>()})
+}
+
+fn claims(changes: Value) -> Value {
+    let mut claims = json!({"iss": ISSUER, "sub": "ann", "aud": RESOURCE, "iat": now(), "exp": now() + 600});
+    for (name, value) in changes.as_object().unwrap() {
+        claims[name] = value.clone();
+    }
+    claims.as_object_mut().unwrap().retain(|_, value| !value.is_null());
+    claims
+}
+
+#[test]
+fn a_token_of_each_algorithm_tells_its_tenant_and_principal() {
+    let rsa = SigningKey::rsa("r");
+    let keys = [rsa.clone(), rsa.pss(), SigningKey::ec("e"), SigningKey::ec_384("e3"), SigningKey::ed("d")];
+    let rig = Rig::with(&keys.iter().filter(|key| key.algorithm() != "PS256").collect::<Vec<_>>());
+    for key in keys {
+        let proven = rig.tokens.verify(&key.sign(&claims(json!({})))).unwrap();
+        let caller = &proven.caller;
+        let principal = format!("{ISSUER} ann");
+        assert_eq!(
+            (caller.tenant.as_str(), caller.principal.as_str(), &caller.key),
+            ("acme", principal.as_str(), &None),
+            "{}",
+            key.algorithm()
+        );
+        assert!(proven.until.is_some() && !proven.is_past());
+    }
+}
+
+#[test]
+fn auth_09_a_06_forged_tokens_are_refused() {
+    let (rsa, ec, other) = (SigningKey::rsa("r"), SigningKey::ec("e"), SigningKey::ec("e"));
+    let rig = Rig::with(&[&rsa, &ec]);
+    let good = ec.sign(&claims(json!({})));
+    assert_eq!(rig.flaw(&good), None);
+    let parts: Vec<&str> = good.split('.').collect();
+    let hs256 = |secret: &[u8]| {
+        let signed = format!("{}.{}", encoded(r#"{"alg":"HS256","kid":"r"}"#), encoded(claims(json!({})).to_string()));
+        let signature = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), signed.as_bytes());
+        format!("{signed}.{}", encoded(signature.as_ref()))
+    };
+    let with_header = |header: Value| ec.sign_under(&header, &claims(json!({})));
+    for (what, token, flaw) in [
+        ("no algorithm", format!("{}.{}.", encoded(r#"{"alg":"none"}"#), parts[1]), Flaw::Form),
+        ("no algorithm, some signature", with_header(json!({"alg": "none", "kid": "e"})), Flaw::Algorithm),
+        ("the public key as a secret", hs256(&rsa.public_bytes()), Flaw::Algorithm),
+        ("the public key's text as a secret", hs256(rsa.public().to_string().as_bytes()), Flaw::Algorithm),
+        ("another key of the same name", other.sign(&claims(json!({}))), Flaw::Signature),
+        ("a key of another type", with_header(json!({"alg": "RS256", "kid": "e"})), Flaw::KeyUnfit),
+        ("an algorithm of another key", with_header(json!({"alg": "ES256", "kid": "r"})), Flaw::KeyUnfit),
+        ("a longer algorithm", with_header(json!({"alg": "ES384", "kid": "e"})), Flaw::KeyUnfit),
+        ("a path for a key", with_header(json!({"alg": "ES256", "kid": "../../../etc/passwd"})), Flaw::UnknownKey),
+        ("a URL for a key", with_header(json!({"alg": "ES256", "kid": "http://127.0.0.1:1/k"})), Flaw::UnknownKey),
+        ("a statement for a key", with_header(json!({"alg": "ES256", "kid": "e' OR '1'='1"})), Flaw::UnknownKey),
+        ("no name of a key", with_header(json!({"alg": "ES256", "kid": ""})), Flaw::UnknownKey),
+        ("a key of its own", other.sign_under(&json!({"alg": "ES256", "jwk": other.public()}), &claims(json!({}))), Flaw::Signature),
+        (
+            "keys elsewhere",
+            other.sign_under(&json!({"alg": "ES256", "kid": "e", "jku": "http://127.0.0.1:1/"}), &claims(json!({}))),
+            Flaw::Signature,
+        ),
+        ("a critical header", with_header(json!({"alg": "ES256", "kid": "e", "crit": ["exp"], "exp": 1})), Flaw::Critical),
+        (
+            "the claims of another token",
+            format!("{}.{}.{}", parts[0], encoded(claims(json!({"sub": "eve"})).to_string()), parts[2]),
+            Flaw::Signature,
+        ),
+        ("the header of another token", format!("{}.{}.{}", encoded(r#"{"alg":"ES256","kid":"e"}"#), parts[1], parts[2]), Flaw::Signature),
+        ("no signature to speak of", format!("{}.{}.{}", parts[0], parts[1], encoded([0; 64])), Flaw::Signature),
+        ("half a signature", good[..good.len() - 43].to_owned(), Flaw::Signature),
+        (
+            "two audiences at once",
+            ec.sign_text(&ec.header().to_string(), &format!("{{\"aud\":\"x\",{}", &claims(json!({})).to_string()[1..])),
+            Flaw::Form,
+        ),
+        ("a token in a token", ec.sign_under(&json!({"alg": "ES256", "kid": "e", "typ": "JWT", "cty": "JWT"}), &json!(good)), Flaw::Form),
+        ("a token of another kind", with_header(json!({"alg": "ES256", "kid": "e", "typ": "logout+jwt"})), Flaw::Type),
+        ("much too much", ec.sign(&claims(json!({"x": "y".repeat(1 << 20)}))), Flaw::TooLong),
+        ("an API key", "mcpb_AAAAAAAAAAAA_AAAA.A.A".to_owned(), Flaw::Form),
+        ("nothing", String::new(), Flaw::Form),
+    ] {
+        assert_eq!(rig.flaw(&token), Some(flaw), "{what}");
+        assert!(matches!(rig.tokens.verify(&token).map_err(Refusal::from), Err(Refusal { kind: ErrorKind::Unauthorized, .. })), "{what}");
+    }
+    // Every byte of it counts.
+    for at in 0..good.len() {
+        let mut bytes = good.clone().into_bytes();
+        bytes[at] = if bytes[at] == b'A' { b'B' } else { b'A' };
+        assert!(rig.flaw(&String::from_utf8(bytes).unwrap()).is_some(), "at {at}");
+        assert!(rig.flaw(&good[..at]).is_some(), "cut at {at}");
+    }
+}
+
+#[test]
+fn auth_03_auth_09_each_claim_is_held_to_what_it_must_be() {
+    let key = SigningKey::ed("d");
+    let rig = Rig::with(&[&key]);
+    let at = |seconds: i64| now().checked_add_signed(seconds).unwrap();
+    for (changes, flaw) in [
+        (json!({}), None),
+        (json!({"exp": at(-30)}), None), // within the leeway
+        (json!({"exp": at(600) as f64 + 0.5}), None),
+        (json!({"nbf": at(30), "iat": at(30)}), None),
+        (json!({"iat": null}), None),
+        (json!({"aud": ["x", RESOURCE]}), None),
+        (json!({"aud": format!("{RESOURCE}/")}), None),
+        (json!({"aud": format!("{RESOURCE}/mcp")}), None),
+        (json!({"aud": format!("{RESOURCE}/mcp/weather")}), None),
+        (json!({"exp": null}), Some(Flaw::NoExpiry)),
+        (json!({"exp": at(-120)}), Some(Flaw::Expired)),
+        (json!({"exp": 0}), Some(Flaw::Expired)),
+        (json!({"exp": "9999999999"}), Some(Flaw::Time)),
+        (json!({"exp": -1}), Some(Flaw::Time)),
+        (json!({"nbf": at(120)}), Some(Flaw::NotYet)),
+        (json!({"iat": at(120)}), Some(Flaw::NotYet)),
+        (json!({"iat": "now"}), Some(Flaw::Time)),
+        (json!({"aud": null}), Some(Flaw::Audience)),
+        (json!({"aud": []}), Some(Flaw::Audience)),
+        (json!({"aud": {"x": RESOURCE}}), Some(Flaw::Audience)),
+        (json!({"aud": "https://other.example"}), Some(Flaw::Audience)),
+        (json!({"aud": format!("{RESOURCE}.evil.example")}), Some(Flaw::Audience)),
+        (json!({"aud": format!("{RESOURCE}/other")}), Some(Flaw::Audience)),
+        (json!({"aud": format!("{RESOURCE}/mcp/../x")}), Some(Flaw::Audience)),
+        (json!({"iss": "https://login.example.com"}), Some(Flaw::Issuer)),
+        (json!({"iss": format!("{ISSUER}/")}), Some(Flaw::Issuer)),
+        (json!({"iss": [ISSUER]}), Some(Flaw::Issuer)),
+        (json!({"iss": null}), Some(Flaw::Issuer)),
+        (json!({"sub": null}), Some(Flaw::Principal)),
+        (json!({"sub": ""}), Some(Flaw::Principal)),
+        (json!({"sub": 7}), Some(Flaw::Principal)),
+        (json!({"sub": "a\nb"}), Some(Flaw::Principal)),
+        (json!({"sub": "a".repeat(256)}), Some(Flaw::Principal)),
+    ] {
+        assert_eq!(rig.flaw(&key.sign(&claims(changes.clone()))), flaw, "{changes}");
+    }
+    let own = Rig::new(vec![(issuer(|issuer| issuer.audiences = vec!["mcp".to_owned()]), set(&[&key]))]);
+    assert_eq!(own.flaw(&key.sign(&claims(json!({"aud": "mcp"})))), None);
+    assert_eq!(own.flaw(&key.sign(&claims(json!({})))), Some(Flaw::Audience), "what is configured goes before the resource");
+}
+
+#[test]
+fn the_tenant_is_the_configured_one_or_what_a_claim_says_and_it_must_be_served() {
+    let key = SigningKey::ed("d");
+    let rig = Rig::new(vec![(issuer(|issuer| issuer.tenant = TenantOf::Claim("org".to_owned())), set(&[&key]))]);
+    for (changes, flaw) in [
+        (json!({"org": "acme"}), None),
+        (json!({}), Some(Flaw::Tenant)),
+        (json!({"org": "umbrella"}), Some(Flaw::Tenant)),
+        (json!({"org": "Acme"}), Some(Flaw::Tenant)),
+        (json!({"org": ["acme"]}), Some(Flaw::Tenant)),
+    ] {
+        assert_eq!(rig.flaw(&key.sign(&claims(changes.clone()))), flaw, "{changes}");
+    }
+    let token = key.sign(&claims(json!({"org": "acme"})));
+    assert!(rig.tokens.verify(&token).is_ok());
+    rig.keyring.set_enabled(&TenantId::parse("acme").unwrap(), false);
+    assert!(rig.tokens.verify(&token).is_err(), "a token that is known is looked at again when a tenant changes");
+}
+
+#[test]
+fn two_issuers_with_the_same_subject_are_two_principals_and_neither_is_one_of_a_key() {
+    let (one, two) = (SigningKey::ed("d"), SigningKey::ed("d"));
+    let other = issuer(|issuer| issuer.issuer = format!("{ISSUER}/2"));
+    let rig = Rig::new(vec![(issuer(|_| {}), set(&[&one])), (other, set(&[&two]))]);
+    let ann = rig.tokens.verify(&one.sign(&claims(json!({})))).unwrap().caller;
+    let other_ann = rig.tokens.verify(&two.sign(&claims(json!({"iss": format!("{ISSUER}/2")})))).unwrap().caller;
+    assert_ne!(ann.principal, other_ann.principal);
+    assert_eq!(rig.flaw(&two.sign(&claims(json!({})))), Some(Flaw::Signature), "nor does one sign for the other");
+    for caller in [&ann, &other_ann] {
+        assert!(super::super::is_of_token(caller.principal.as_str()));
+    }
+    for name in ["ann", "https://a.example", "a b", "x https://a.example b"] {
+        assert!(!super::super::is_of_token(name), "{name}");
+    }
+}
+
+#[test]
+fn auth_04_all_scopes_that_are_needed_are_told_at_once() {
+    let key = SigningKey::ed("d");
+    let scopes = || vec!["mcp:read".to_owned(), "mcp:call".to_owned()];
+    let rig = Rig::new(vec![(issuer(|issuer| issuer.scopes = scopes()), set(&[&key]))]);
+    for fine in [json!({"scope": "x mcp:call mcp:read"}), json!({"scp": ["mcp:read", "mcp:call"]}), json!({"scp": "mcp:read mcp:call"})] {
+        assert_eq!(rig.flaw(&key.sign(&claims(fine.clone()))), None, "{fine}");
+    }
+    for lacking in
+        [json!({}), json!({"scope": "mcp:read"}), json!({"scope": ""}), json!({"scope": "*"}), json!({"scope": "mcp:read mcp:callx"})]
+    {
+        let refusal = Refusal::from(rig.tokens.verify(&key.sign(&claims(lacking.clone()))).unwrap_err());
+        assert_eq!(
+            (refusal.kind, &refusal.data),
+            (ErrorKind::InsufficientScope, &vec![("scope", json!("mcp:read mcp:call"))]),
+            "{lacking}"
+        );
+    }
+    // Who lacks more is told nothing of scopes.
+    assert_eq!(rig.flaw(&key.sign(&claims(json!({"aud": "x"})))), Some(Flaw::Audience));
+}
+
+#[test]
+fn a_key_is_for_what_it_says_and_what_can_not_be_used_is_left_out() {
+    let (key, other) = (SigningKey::ec("e"), SigningKey::ec("f"));
+    let with = |changes: Value| {
+        let mut public = key.public();
+        for (name, value) in changes.as_object().unwrap() {
+            public[name] = value.clone();
+        }
+        Rig::new(vec![(
+            issuer(|_| {}),
+            json!({"keys": [{"kty": "oct", "k": "AAAA", "kid": "e"}, {"kty": "X"}, 7, {"kty": "RSA"}, public, other.public()]}),
+        )])
+    };
+    let token = key.sign(&claims(json!({})));
+    for fine in [json!({}), json!({"use": "sig", "alg": "ES256"}), json!({"key_ops": ["verify"]})] {
+        assert_eq!(with(fine.clone()).flaw(&token), None, "{fine}");
+    }
+    for left_out in [
+        json!({"use": "enc"}),
+        json!({"key_ops": ["encrypt"]}),
+        json!({"alg": "RS256"}),
+        json!({"alg": "HS256"}),
+        json!({"crv": "P-521"}),
+        json!({"kid": 7}),
+    ] {
+        assert_eq!(with(left_out.clone()).flaw(&token), Some(Flaw::UnknownKey), "{left_out}");
+    }
+    assert_eq!(with(json!({"x": "AAAA"})).flaw(&token), Some(Flaw::Signature));
+}
+
+#[test]
+fn a_token_that_names_no_key_is_of_the_only_one_that_fits() {
+    let (ec, ed) = (SigningKey::ec("e"), SigningKey::ed("d"));
+    let token = ec.unnamed().sign(&claims(json!({})));
+    assert_eq!(Rig::with(&[&ec, &ed]).flaw(&token), None);
+    assert_eq!(Rig::with(&[&ec.unnamed()]).flaw(&token), None);
+    assert_eq!(Rig::with(&[&ec, &SigningKey::ec("f")]).flaw(&token), Some(Flaw::KeyUnfit));
+    assert_eq!(Rig::with(&[&ed]).flaw(&token), Some(Flaw::UnknownKey), "there may be one by now");
+    assert_eq!(Rig::with(&[&ec, &SigningKey::ec("e")]).flaw(&ec.sign(&claims(json!({})))), Some(Flaw::KeyUnfit));
+}
+
+#[test]
+fn only_the_algorithms_of_the_issuer_are_taken() {
+    let key = SigningKey::rsa("r");
+    let rig = Rig::new(vec![(issuer(|issuer| issuer.algorithms = vec![jsonwebtoken::Algorithm::PS256]), set(&[&key]))]);
+    assert_eq!(rig.flaw(&key.pss().sign(&claims(json!({})))), None);
+    assert_eq!(rig.flaw(&key.sign(&claims(json!({})))), Some(Flaw::Algorithm));
+}
+
+#[test]
+fn a_07_a_set_without_its_key_shuts_a_token_out_that_was_known() {
+    let (old, new) = (SigningKey::ec("old"), SigningKey::ec("new"));
+    let rig = Rig::with(&[&old]);
+    let token = old.sign(&claims(json!({})));
+    (0..2).for_each(|_| assert!(rig.tokens.verify(&token).is_ok()));
+    assert_eq!(rig.tokens.remembered.len(), 1);
+    let metrics = Metrics::new(false);
+    let edition = rig.keyring.edition();
+    rig.tokens.issuers[0].take(KeySet::parse(set(&[&old]).to_string().as_bytes()).unwrap(), &rig.keyring, &metrics);
+    assert_eq!(rig.keyring.edition(), edition, "the same keys change nothing");
+    rig.tokens.issuers[0].take(KeySet::parse(set(&[&new]).to_string().as_bytes()).unwrap(), &rig.keyring, &metrics);
+    assert!(rig.tokens.verify(&token).is_err());
+    assert!(rig.tokens.verify(&new.sign(&claims(json!({})))).is_ok());
+}
+
+#[tokio::test]
+async fn a_token_is_known_no_longer_than_it_is_good_and_strangers_take_no_room() {
+    let key = SigningKey::ed("d");
+    let rig = Rig::with(&[&key]);
+    let ending = key.sign(&claims(json!({"exp": now() as f64 - 60.0 + 1.2})));
+    assert!(rig.tokens.verify(&ending).is_ok());
+    eventually("the end of the token", || async { rig.tokens.verify(&ending).map_or(Ok(()), Err) }).await;
+    let edition = rig.keyring.edition();
+    let proven = rig.tokens.verify(&key.sign(&claims(json!({})))).unwrap();
+    for digest in 0..2 * TOKENS_REMEMBERED_MAX as u128 {
+        rig.tokens.remember(digest, edition, &proven);
+        assert!(rig.tokens.remembered.len() <= TOKENS_REMEMBERED_MAX);
+    }
+    let before = rig.tokens.remembered.len();
+    (0..100).for_each(|number| assert!(rig.tokens.verify(&format!("a.b{number}.c")).is_err()));
+    assert_eq!(rig.tokens.remembered.len(), before);
+}
+
+#[tokio::test]
+async fn an_issuer_that_can_not_be_reached_holds_up_neither_start_nor_the_end() {
+    let client = transport::HttpClient::new(HttpClientConfig::default()).unwrap();
+    let keyring = Arc::new(Keyring::new(Keys::from_root(b"root").api_key));
+    let text = format!("auth: {{resource: '{RESOURCE}', issuers: [{{issuer: 'http://127.0.0.1:1', tenant: acme}}]}}");
+    let auth = config::load_from(&text, []).unwrap().auth;
+    let fetcher = Fetcher::new(client.clone(), client);
+    let tokens = Tokens::new(&auth, keyring.clone(), fetcher.clone(), Arc::new(Metrics::new(false))).unwrap();
+    assert!(tokens.verify("a.b.c").is_err());
+    assert!(Tokens::new(&config::Config::default().auth, keyring, fetcher, Arc::new(Metrics::new(false))).is_none());
+}

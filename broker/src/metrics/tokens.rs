@@ -1,0 +1,55 @@
+//! Tokens of authorization servers, and the fetching of their keys.
+
+use prometheus::{IntCounter, IntCounterVec, IntGauge};
+
+use super::Declare;
+
+pub struct TokenMetrics {
+    verified: IntCounter,
+    refused: IntCounter,
+    lacks_scope: IntCounter,
+    fetches: IntCounterVec,
+    without_keys: IntGauge,
+}
+
+impl TokenMetrics {
+    pub(super) fn new(declare: &Declare<'_>) -> Self {
+        let checked = declare.counters(
+            "mcp_tokens_checked_total",
+            "Tokens of issuers that were looked at, and not known from before: verified, refused, or without a scope that is needed.",
+            &["outcome"],
+        );
+        let of = |outcome| checked.with_label_values(&[outcome]);
+        Self {
+            verified: of("verified"),
+            refused: of("refused"),
+            lacks_scope: of("insufficient_scope"),
+            fetches: declare.counters("mcp_issuer_key_fetches_total", "Fetches of issuers' keys: taken, or failed.", &["outcome"]),
+            without_keys: declare.gauge("mcp_issuers_without_keys", "Issuers whose keys could not be fetched since the start."),
+        }
+    }
+
+    pub fn verified(&self) {
+        self.verified.inc();
+    }
+
+    pub fn refused(&self) {
+        self.refused.inc();
+    }
+
+    pub fn lacks_scope(&self) {
+        self.lacks_scope.inc();
+    }
+
+    pub fn fetched(&self, taken: bool) {
+        self.fetches.with_label_values(&[if taken { "taken" } else { "failed" }]).inc();
+    }
+
+    pub fn issuers(&self, count: usize) {
+        self.without_keys.set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    pub fn has_keys(&self) {
+        self.without_keys.dec();
+    }
+}

@@ -1,0 +1,142 @@
+//! What a token has opened ends with it (AUTH-06), and what it has not is checked each time.
+
+use serde_json::json;
+use testkit::{AuthorizationServer, DuplexClient, EventReader, FakeBackend, Reply, TestBroker, duplex::Wire, eventually, within};
+
+use super::{client, ending_in, guarded, until_status, with_token};
+use crate::{modern::Modern, request};
+
+async fn started() -> (TestBroker, AuthorizationServer, FakeBackend) {
+    let (server, backend) = (AuthorizationServer::start().await, FakeBackend::echo().await);
+    backend.tool("slow", |call| async move {
+        call.progress(1.0, 2.0).await;
+        Reply::Hang
+    });
+    let broker = guarded(&server, &backend, json!({}))
+        .config(json!({"listen": {"tcp": "127.0.0.1:0"}, "events": {"keepalive": "1s"}}))
+        .start()
+        .await;
+    until_status(&broker, &server.token("ann"), 200).await;
+    (broker, server, backend)
+}
+
+/// Comes to its end in time.
+async fn ends(events: &mut EventReader) {
+    within("the end of the stream", async { while events.advance().await.is_some() {} }).await;
+}
+
+#[tokio::test]
+async fn auth_06_a_request_is_refused_once_its_token_has_expired_on_every_method_and_connection() {
+    let (broker, server, _backend) = started().await;
+    for version in [testkit::HttpVersion::Http1, testkit::HttpVersion::Http2] {
+        let ann = client(&broker, &server.token_with("ann", ending_in(3))).http(version).connected(json!({})).await;
+        eventually("the end of the token", || async {
+            match ann.post(request(9, "ping", json!({}))).await.status {
+                401 => Ok(()),
+                other => Err(other),
+            }
+        })
+        .await;
+        assert_eq!((ann.get_stream_raw(None).await.status, ann.delete_session().await), (401, 401));
+        let refreshed = with_token(&broker, &ann, &server.token("ann"));
+        assert_eq!(refreshed.post(request(9, "ping", json!({}))).await.status, 200, "the session has no end by that");
+    }
+}
+
+#[tokio::test]
+async fn auth_06_streams_end_with_the_token_that_opened_them() {
+    let (broker, server, _backend) = started().await;
+    let long = client(&broker, &server.token("ann")).connected(json!({})).await;
+    let ann = with_token(&broker, &long, &server.token_with("ann", ending_in(4)));
+    let mut general = ann.open_get_stream().await;
+    let call = json!({"name": "b__slow", "arguments": {}, "_meta": {"progressToken": 1}});
+    let mut of_call = ann.post_stream(request(20, "tools/call", call)).await;
+    let modern = Modern::of(&broker, "/mcp").bearer(&server.token_with("ann", ending_in(4)));
+    let listen = modern.post(json!("l"), "subscriptions/listen", json!({"notifications": {"toolsListChanged": true}})).await;
+    assert!(listen.is_event_stream());
+    let mut listen = listen.events();
+    tokio::join!(ends(&mut general), ends(&mut of_call), ends(&mut listen));
+    // The session goes on, and its streams with another token.
+    assert_eq!(long.get_stream_raw(None).await.status, 200);
+}
+
+#[tokio::test]
+async fn auth_06_w_08_a_websocket_ends_with_its_token_and_its_session_waits() {
+    let (broker, server, _backend) = started().await;
+    let bearer = |token: &str| format!("Bearer {token}");
+    let short = bearer(&server.token_with("ann", ending_in(4)));
+    let (client, _) = broker.duplex().websocket(broker.http_address(), "/ws", &[("authorization", &short)]).await.unwrap();
+    let answer = client.initialize(json!({}), json!({})).await;
+    let id = answer["result"]["_meta"]["dev.mcp-broker/session"].as_str().unwrap().to_owned();
+    client.notify("notifications/initialized", json!({})).await;
+    client.call("b__echo", json!({})).await;
+    let why = client.ended().await;
+    assert!(why.starts_with("1008"), "{why}");
+    let again = |token: String, id: String| {
+        let (broker, bearer) = (&broker, bearer(&token));
+        async move {
+            let headers = [("authorization", bearer.as_str()), ("mcp-session-id", id.as_str())];
+            broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.map(|(client, _)| client)
+        }
+    };
+    assert_eq!(again(server.token("bob"), id.clone()).await.map(|_| ()).unwrap_err(), 404);
+    assert_eq!(again(server.token_with("ann", json!({"exp": 1})), id.clone()).await.map(|_| ()).unwrap_err(), 401);
+    // Gone on with, and that too for as long as its token is good.
+    let gone_on = again(server.token_with("ann", ending_in(4)), id).await.unwrap();
+    gone_on.call("b__echo", json!({})).await;
+    assert!(gone_on.ended().await.starts_with("1008"));
+}
+
+#[tokio::test]
+async fn auth_06_connections_whose_requests_stand_alone_end_what_their_token_opened() {
+    let (broker, server, _backend) = started().await;
+    let listen = |token: Option<&str>| {
+        let mut meta = crate::modern::meta(json!({}));
+        if let Some(token) = token {
+            meta["dev.mcp-broker/token"] = json!(token);
+        }
+        json!({"notifications": {"toolsListChanged": true}, "_meta": meta})
+    };
+    let speaking = || broker.duplex().speaking(testkit::judge::Revision::V2026_07_28);
+    let short = format!("Bearer {}", server.token_with("ann", ending_in(4)));
+    let (socket, _) = speaking().websocket(broker.http_address(), "/ws", &[("authorization", &short)]).await.unwrap();
+    socket.begin("subscriptions/listen", listen(None)).await;
+    socket.notification("notifications/subscriptions/acknowledged").await;
+    let lines: DuplexClient = speaking().tcp(broker.tcp_address()).await;
+    lines.begin("subscriptions/listen", listen(Some(&server.token_with("ann", ending_in(4))))).await;
+    lines.notification("notifications/subscriptions/acknowledged").await;
+    let why = socket.ended().await;
+    assert!(why.starts_with("1008"), "{why}");
+    let sessions = || async { broker.admin().sessions("acme").await.len() };
+    eventually("the stream to end on the connection that stays", || async {
+        if sessions().await == 0 { Ok(()) } else { Err(sessions().await) }
+    })
+    .await;
+    let asked = |token: &str| {
+        let mut params = listen(Some(token));
+        params.as_object_mut().unwrap().remove("notifications");
+        params
+    };
+    assert!(lines.result("tools/list", asked(&server.token("ann"))).await["tools"].is_array(), "it is good for what shows another");
+    let error = lines.error("tools/list", asked(&server.token_with("ann", json!({"exp": 1})))).await;
+    assert_eq!(error["data"]["kind"], "unauthorized");
+    lines.ended().await;
+}
+
+#[tokio::test]
+async fn auth_06_connections_that_are_sessions_end_with_their_token() {
+    let (broker, server, _backend) = started().await;
+    let meta = json!({"dev.mcp-broker/token": server.token_with("ann", ending_in(4))});
+    let lines = broker.duplex().tcp(broker.tcp_address()).await.connected_with(json!({}), meta).await;
+    lines.call("b__echo", json!({})).await;
+    let short = format!("Bearer {}", server.token_with("bob", ending_in(4)));
+    let wire = Wire::legacy(broker.http_address(), "/sse", &[("authorization", &short)]).await.unwrap();
+    let legacy = broker.duplex().over(wire).connected(json!({})).await;
+    legacy.call("b__echo", json!({})).await;
+    tokio::join!(lines.ended(), legacy.ended());
+    let of_those = || async {
+        let sessions = broker.admin().sessions("acme").await;
+        sessions.into_iter().filter(|session| session["transport"] == "tcp" || session["transport"] == "sse").collect::<Vec<_>>()
+    };
+    eventually("their sessions to end", || async { if of_those().await.is_empty() { Ok(()) } else { Err(of_those().await) } }).await;
+}

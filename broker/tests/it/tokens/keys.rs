@@ -1,0 +1,100 @@
+//! Keys of issuers: found, changed, and not to be had (A-07, AUTH-09).
+
+use serde_json::json;
+use testkit::{AuthorizationServer, FakeBackend, Manner, SigningKey, eventually_within};
+
+use super::{client, guarded, started, status, until_status};
+
+/// Longer than keys are left alone after they were fetched.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(20);
+
+async fn eventually_let_in(broker: &testkit::TestBroker, token: &str) {
+    eventually_within(PATIENCE, "a token to be taken", || async {
+        match status(broker, token).await {
+            200 => Ok(()),
+            other => Err(other),
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn keys_are_found_by_metadata_or_at_a_place_that_is_configured() {
+    let (broker, server, _backend) = started().await;
+    until_status(&broker, &server.token("ann"), 200).await;
+    assert_eq!((server.metadata_asked(), server.keys_asked()), (1, 1));
+    let (other, backend) = (AuthorizationServer::with(SigningKey::rsa("r")).await, FakeBackend::echo().await);
+    let broker = guarded(&other, &backend, json!({"jwks_url": other.keys_url()})).start().await;
+    until_status(&broker, &other.token("ann"), 200).await;
+    assert_eq!((other.metadata_asked(), other.keys_asked()), (0, 1));
+    assert_eq!(broker.admin().metric("mcp_issuers_without_keys", &[]).await, Some(0.0));
+}
+
+#[tokio::test]
+async fn a_07_a_token_of_a_new_key_has_the_keys_fetched_and_one_of_an_old_key_is_refused_then() {
+    let (broker, server, _backend) = started().await;
+    let old = server.token("ann");
+    until_status(&broker, &old, 200).await;
+    let ann = client(&broker, &old).connected(json!({})).await;
+    let new = SigningKey::ed("two");
+    server.publish(&[&new]);
+    eventually_let_in(&broker, &new.sign(&server.claims("ann", json!({})))).await;
+    assert_eq!(status(&broker, &old).await, 401);
+    assert_eq!(ann.post(crate::request(9, "ping", json!({}))).await.status, 401, "nor is it on a connection that knows it");
+}
+
+#[tokio::test]
+async fn auth_09_a_flood_of_unknown_keys_is_a_handful_of_fetches() {
+    let (broker, server, _backend) = started().await;
+    let good = server.token("ann");
+    until_status(&broker, &good, 200).await;
+    let stranger = SigningKey::ec("x");
+    let begun = std::time::Instant::now();
+    for round in 0..20 {
+        let asked = (0..20).map(|number| {
+            let header = json!({"alg": "ES256", "kid": format!("{round}-{number}")});
+            let token = stranger.sign_under(&header, &server.claims("ann", json!({})));
+            let broker = &broker;
+            async move { status(broker, &token).await }
+        });
+        assert!(futures_util::future::join_all(asked).await.iter().all(|status| *status == 401));
+        assert_eq!(status(&broker, &good).await, 200, "who is known waits for nothing");
+    }
+    let most = 2 + begun.elapsed().as_secs() / 5;
+    assert!(server.keys_asked() as u64 <= most, "{} fetches in {:?}", server.keys_asked(), begun.elapsed());
+}
+
+#[tokio::test]
+async fn a_07_an_issuer_that_is_away_or_babbles_costs_nobody_else_anything() {
+    let (server, other, backend) = (AuthorizationServer::start().await, AuthorizationServer::start().await, FakeBackend::echo().await);
+    server.is(Manner::Hangs);
+    let mut config = other.config("acme", json!({}));
+    config["auth"]["issuers"].as_array_mut().unwrap().push(server.entry("acme", json!({})));
+    // It is ready though one of them hangs, and API keys and the other's tokens are taken.
+    let broker = guarded(&other, &backend, json!({})).config(config).start().await;
+    until_status(&broker, &other.token("ann"), 200).await;
+    let key = broker.admin().create_key("acme").await;
+    assert_eq!(status(&broker, &key).await, 200);
+    let token = server.token("ann");
+    assert_eq!(status(&broker, &token).await, 401);
+    assert_eq!(broker.admin().metric("mcp_issuers_without_keys", &[]).await, Some(1.0));
+    server.is(Manner::Serves);
+    eventually_let_in(&broker, &token).await;
+    assert_eq!(broker.admin().metric("mcp_issuers_without_keys", &[]).await, Some(0.0));
+
+    // Away again, whatever it says then: what is known stays in use.
+    let unknown = SigningKey::ec("x");
+    for manner in [Manner::Refuses, Manner::Babbles, Manner::Floods, Manner::Redirects, Manner::Lies] {
+        server.is(manner);
+        let failed = || async { broker.admin().metric("mcp_issuer_key_fetches_total", &[("outcome", "failed")]).await.unwrap_or(0.0) };
+        let before = failed().await;
+        let token_of_unknown = unknown.sign(&server.claims("eve", json!({})));
+        eventually_within(PATIENCE, &format!("a fetch that fails: {manner:?}"), || async {
+            assert_eq!(status(&broker, &token_of_unknown).await, 401, "{manner:?}");
+            if failed().await > before { Ok(()) } else { Err("none") }
+        })
+        .await;
+        assert_eq!(status(&broker, &token).await, 200, "{manner:?}");
+    }
+    broker.logged("the keys of an issuer can not be fetched").await;
+}

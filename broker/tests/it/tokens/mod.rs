@@ -1,0 +1,60 @@
+//! Tokens of authorization servers: who is let in with which, over every way in (MCP, Authorization: the MCP server's side).
+
+mod expiry;
+mod keys;
+mod metadata;
+mod refusals;
+mod secrecy;
+mod sessions;
+mod wires;
+
+use serde_json::{Value, json};
+use testkit::{AuthorizationServer, BrokerBuilder, FakeBackend, TestBroker, TestClient, authorization::now, eventually};
+
+use crate::{builder, initialize_body};
+
+/// Longer than the clocks of an issuer and of the broker may differ.
+const LEEWAY: i64 = 60;
+
+/// A broker that lets in who has a token of `server` for tenant `acme`, and an echo backend `b` of that tenant.
+fn guarded(server: &AuthorizationServer, backend: &FakeBackend, more: Value) -> BrokerBuilder {
+    let builder = builder().auth_required().admin_token("operator").config(server.config("acme", more));
+    builder.tenant("acme").backend("acme", "b", backend.spec())
+}
+
+async fn started() -> (TestBroker, AuthorizationServer, FakeBackend) {
+    let (server, backend) = (AuthorizationServer::start().await, FakeBackend::echo().await);
+    (guarded(&server, &backend, json!({})).start().await, server, backend)
+}
+
+/// When a token ends that is good for so much longer, clocks that differ included.
+fn ending_in(seconds: i64) -> Value {
+    json!({"exp": now().checked_add_signed(seconds - LEEWAY).unwrap()})
+}
+
+fn client(broker: &TestBroker, token: &str) -> TestClient {
+    broker.client("/mcp").bearer(token)
+}
+
+/// The same session, with another token.
+fn with_token(broker: &TestBroker, client: &TestClient, token: &str) -> TestClient {
+    let other = self::client(broker, token);
+    other.set_session(client.session().as_deref());
+    other.set_version(Some("2025-11-25"));
+    other
+}
+
+/// The status of an `initialize` with a token.
+async fn status(broker: &TestBroker, token: &str) -> u16 {
+    client(broker, token).post(initialize_body("2025-11-25")).await.status
+}
+
+async fn until_status(broker: &TestBroker, token: &str, wanted: u16) {
+    eventually(&format!("the status {wanted}"), || async {
+        match status(broker, token).await {
+            found if found == wanted => Ok(()),
+            found => Err(found),
+        }
+    })
+    .await;
+}

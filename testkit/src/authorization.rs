@@ -1,0 +1,351 @@
+//! An authorization server: keys, tokens signed with them, metadata and a key set over HTTP. It counts what it is asked, can change its
+//! keys, and can be told to hang, to refuse, or to say nonsense.
+//!
+//! Tokens are put together by hand, so that they can be as wrong as a test likes.
+
+use std::{
+    convert::Infallible,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use aws_lc_rs::{
+    rand::SystemRandom,
+    rsa::KeySize,
+    signature::{
+        ECDSA_P256_SHA256_FIXED_SIGNING, ECDSA_P384_SHA384_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair, RSA_PKCS1_SHA256,
+        RSA_PSS_SHA256, RsaEncoding, RsaKeyPair,
+    },
+};
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::{body::Incoming, service::service_fn};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo},
+    server::conn::auto,
+};
+use serde_json::{Value, json};
+use tokio::{net::TcpListener, sync::watch};
+
+use crate::abort_on_drop::AbortOnDrop;
+
+/// Whom tokens are for unless a test says otherwise.
+pub const RESOURCE: &str = "https://mcp.example.com";
+const METADATA: &str = "/.well-known/oauth-authorization-server";
+const KEYS: &str = "/keys";
+
+/// Seconds since 1970.
+pub fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs()
+}
+
+/// In the form of the parts of a token.
+pub fn encoded(text: impl AsRef<[u8]>) -> String {
+    URL_SAFE_NO_PAD.encode(text)
+}
+
+/// A key pair with a name. Clones are the same key.
+#[derive(Clone)]
+pub struct SigningKey {
+    pub id: Option<String>,
+    algorithm: &'static str,
+    pair: Arc<Pair>,
+}
+
+enum Pair {
+    Rsa(RsaKeyPair),
+    Ec(EcdsaKeyPair, &'static str),
+    Ed(Ed25519KeyPair),
+}
+
+impl SigningKey {
+    fn new(id: &str, algorithm: &'static str, pair: Pair) -> Self {
+        Self { id: Some(id.to_owned()), algorithm, pair: Arc::new(pair) }
+    }
+
+    /// RS256.
+    pub fn rsa(id: &str) -> Self {
+        Self::new(id, "RS256", Pair::Rsa(RsaKeyPair::generate(KeySize::Rsa2048).expect("a key")))
+    }
+
+    /// ES256.
+    pub fn ec(id: &str) -> Self {
+        Self::new(id, "ES256", Pair::Ec(EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).expect("a key"), "P-256"))
+    }
+
+    /// ES384.
+    pub fn ec_384(id: &str) -> Self {
+        Self::new(id, "ES384", Pair::Ec(EcdsaKeyPair::generate(&ECDSA_P384_SHA384_FIXED_SIGNING).expect("a key"), "P-384"))
+    }
+
+    /// EdDSA.
+    pub fn ed(id: &str) -> Self {
+        Self::new(id, "EdDSA", Pair::Ed(Ed25519KeyPair::generate().expect("a key")))
+    }
+
+    /// The same key without a name.
+    pub fn unnamed(&self) -> Self {
+        Self { id: None, ..self.clone() }
+    }
+
+    /// The same key of RSA, whose tokens say PS256.
+    pub fn pss(&self) -> Self {
+        Self { algorithm: "PS256", ..self.clone() }
+    }
+
+    pub fn algorithm(&self) -> &'static str {
+        self.algorithm
+    }
+
+    /// The public half, as it stands in a key set.
+    pub fn public(&self) -> Value {
+        let mut key = match &*self.pair {
+            Pair::Rsa(pair) => {
+                // PKCS #1: a sequence of the modulus, of 256 bytes and one that says that it is positive, and of the exponent 65537.
+                let der = pair.public_key().as_ref().to_vec();
+                json!({"kty": "RSA", "n": encoded(&der[9..265]), "e": encoded([1, 0, 1])})
+            }
+            Pair::Ec(pair, curve) => {
+                let point = &pair.public_key().as_ref()[1..];
+                let (x, y) = point.split_at(point.len() / 2);
+                json!({"kty": "EC", "crv": curve, "x": encoded(x), "y": encoded(y)})
+            }
+            Pair::Ed(pair) => json!({"kty": "OKP", "crv": "Ed25519", "x": encoded(pair.public_key())}),
+        };
+        if let Some(id) = &self.id {
+            key["kid"] = json!(id);
+        }
+        key
+    }
+
+    /// The bytes of the public half, as somebody might take them for a shared secret.
+    pub fn public_bytes(&self) -> Vec<u8> {
+        match &*self.pair {
+            Pair::Rsa(pair) => pair.public_key().as_ref().to_vec(),
+            Pair::Ec(pair, _) => pair.public_key().as_ref().to_vec(),
+            Pair::Ed(pair) => pair.public_key().as_ref().to_vec(),
+        }
+    }
+
+    /// The header that belongs to the key.
+    pub fn header(&self) -> Value {
+        let mut header = json!({"alg": self.algorithm, "typ": "at+jwt"});
+        if let Some(id) = &self.id {
+            header["kid"] = json!(id);
+        }
+        header
+    }
+
+    pub fn sign(&self, claims: &Value) -> String {
+        self.sign_text(&self.header().to_string(), &claims.to_string())
+    }
+
+    /// With a header of the test's own.
+    pub fn sign_under(&self, header: &Value, claims: &Value) -> String {
+        self.sign_text(&header.to_string(), &claims.to_string())
+    }
+
+    /// Whatever the texts are.
+    pub fn sign_text(&self, header: &str, claims: &str) -> String {
+        let signed = format!("{}.{}", encoded(header), encoded(claims));
+        let random = SystemRandom::new();
+        let signature = match &*self.pair {
+            Pair::Rsa(pair) => {
+                let encoding: &'static dyn RsaEncoding = if self.algorithm == "PS256" { &RSA_PSS_SHA256 } else { &RSA_PKCS1_SHA256 };
+                let mut signature = vec![0; pair.public_modulus_len()];
+                pair.sign(encoding, &random, signed.as_bytes(), &mut signature).expect("a signature");
+                signature
+            }
+            Pair::Ec(pair, _) => pair.sign(&random, signed.as_bytes()).expect("a signature").as_ref().to_vec(),
+            Pair::Ed(pair) => pair.sign(signed.as_bytes()).as_ref().to_vec(),
+        };
+        format!("{signed}.{}", encoded(signature))
+    }
+}
+
+/// How the server answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Manner {
+    Serves,
+    /// Reads and never answers.
+    Hangs,
+    /// With 503.
+    Refuses,
+    /// With a redirect to a place where the right thing is.
+    Redirects,
+    /// With what is no metadata and no key set.
+    Babbles,
+    /// With more than anybody should read.
+    Floods,
+    /// Its metadata is another issuer's.
+    Lies,
+}
+
+struct State {
+    url: String,
+    keys: Mutex<Vec<Value>>,
+    manner: watch::Sender<Manner>,
+    metadata_asked: AtomicUsize,
+    keys_asked: AtomicUsize,
+}
+
+impl State {
+    fn keys(&self) -> MutexGuard<'_, Vec<Value>> {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ends with the value.
+pub struct AuthorizationServer {
+    state: Arc<State>,
+    key: SigningKey,
+    _server: AbortOnDrop,
+}
+
+impl AuthorizationServer {
+    /// With one key, which signs its tokens.
+    pub async fn start() -> Self {
+        Self::with(SigningKey::ec("one")).await
+    }
+
+    pub async fn with(key: SigningKey) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a free port");
+        let address: SocketAddr = listener.local_addr().expect("a bound listener has an address");
+        let state = Arc::new(State {
+            url: format!("http://{address}"),
+            keys: Mutex::new(vec![key.public()]),
+            manner: watch::Sender::new(Manner::Serves),
+            metadata_asked: AtomicUsize::new(0),
+            keys_asked: AtomicUsize::new(0),
+        });
+        let server = AbortOnDrop(tokio::spawn(serve(state.clone(), listener)));
+        Self { state, key, _server: server }
+    }
+
+    /// Its name, which is where its metadata is looked for.
+    pub fn issuer(&self) -> &str {
+        &self.state.url
+    }
+
+    /// For `jwks_url`.
+    pub fn keys_url(&self) -> String {
+        format!("{}{KEYS}", self.state.url)
+    }
+
+    /// A configuration that takes its tokens for a tenant, with more members of the entry.
+    pub fn config(&self, tenant: &str, more: Value) -> Value {
+        json!({"auth": {"resource": RESOURCE, "issuers": [self.entry(tenant, more)]}})
+    }
+
+    /// Its entry among issuers.
+    pub fn entry(&self, tenant: &str, more: Value) -> Value {
+        let mut entry = json!({"issuer": self.issuer(), "tenant": tenant});
+        for (name, value) in more.as_object().into_iter().flatten() {
+            entry[name] = value.clone();
+        }
+        entry.as_object_mut().expect("a map").retain(|_, value| !value.is_null());
+        entry
+    }
+
+    pub fn key(&self) -> &SigningKey {
+        &self.key
+    }
+
+    /// What it publishes from now on.
+    pub fn publish(&self, keys: &[&SigningKey]) {
+        *self.state.keys() = keys.iter().map(|key| key.public()).collect();
+    }
+
+    pub fn publish_raw(&self, keys: Vec<Value>) {
+        *self.state.keys() = keys;
+    }
+
+    pub fn is(&self, manner: Manner) {
+        self.state.manner.send_replace(manner);
+    }
+
+    /// How often somebody wanted its keys.
+    pub fn keys_asked(&self) -> usize {
+        self.state.keys_asked.load(Ordering::Relaxed)
+    }
+
+    /// How often somebody wanted its metadata.
+    pub fn metadata_asked(&self) -> usize {
+        self.state.metadata_asked.load(Ordering::Relaxed)
+    }
+
+    /// Claims of a good token for an hour, with changes; `null` takes a claim out.
+    pub fn claims(&self, subject: &str, changes: Value) -> Value {
+        let mut claims = json!({"iss": self.issuer(), "sub": subject, "aud": RESOURCE, "iat": now(), "exp": now() + 3_600});
+        for (name, value) in changes.as_object().into_iter().flatten() {
+            claims[name] = value.clone();
+        }
+        claims.as_object_mut().expect("a map").retain(|_, value| !value.is_null());
+        claims
+    }
+
+    /// A good token.
+    pub fn token(&self, subject: &str) -> String {
+        self.token_with(subject, json!({}))
+    }
+
+    pub fn token_with(&self, subject: &str, changes: Value) -> String {
+        self.key.sign(&self.claims(subject, changes))
+    }
+}
+
+async fn serve(state: Arc<State>, listener: TcpListener) {
+    while let Ok((stream, _)) = listener.accept().await {
+        let state = state.clone();
+        let service = service_fn(move |request| answer(state.clone(), request));
+        tokio::spawn(async move {
+            let _ = auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
+        });
+    }
+}
+
+async fn answer(state: Arc<State>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+    let told = |status: StatusCode, body: String| {
+        let response = Response::builder().status(status).header("content-type", "application/json");
+        response.body(Full::new(Bytes::from(body))).expect("a response")
+    };
+    let path = request.uri().path().trim_start_matches("/moved").to_owned();
+    let right = match path.as_str() {
+        METADATA => {
+            state.metadata_asked.fetch_add(1, Ordering::Relaxed);
+            json!({"issuer": state.url, "jwks_uri": format!("{}{KEYS}", state.url), "authorization_endpoint": format!("{}/authorize", state.url)})
+        }
+        KEYS => {
+            state.keys_asked.fetch_add(1, Ordering::Relaxed);
+            json!({"keys": *state.keys()})
+        }
+        _ => return Ok(told(StatusCode::NOT_FOUND, "{}".to_owned())),
+    };
+    let manner = *state.manner.borrow();
+    Ok(match manner {
+        _ if request.uri().path().starts_with("/moved") => told(StatusCode::OK, right.to_string()),
+        Manner::Serves => told(StatusCode::OK, right.to_string()),
+        Manner::Hangs => {
+            let mut changes = state.manner.subscribe();
+            drop(changes.wait_for(|manner| *manner != Manner::Hangs).await);
+            told(StatusCode::SERVICE_UNAVAILABLE, String::new())
+        }
+        Manner::Refuses => told(StatusCode::SERVICE_UNAVAILABLE, "{}".to_owned()),
+        Manner::Redirects => {
+            let mut response = told(StatusCode::FOUND, String::new());
+            let place = format!("{}/moved{path}", state.url).parse().expect("a header");
+            response.headers_mut().insert("location", place);
+            response
+        }
+        Manner::Babbles => told(StatusCode::OK, "<html>{\"keys\": 7}".to_owned()),
+        Manner::Floods => told(StatusCode::OK, format!("{{\"x\": \"{}\"}}", "y".repeat(4 << 20))),
+        Manner::Lies if path == METADATA => told(StatusCode::OK, right.to_string().replace(&state.url, "https://evil.example")),
+        Manner::Lies => told(StatusCode::OK, right.to_string()),
+    })
+}
