@@ -4,6 +4,7 @@
 //! Invariant: relations between limits are checked by the compiler, in [`relations`].
 
 mod relations;
+pub mod tokens;
 
 use std::time::Duration;
 
@@ -492,36 +493,3 @@ pub const AUDIT_TARGET_CHARS_MAX: usize = 512;
 
 /// Once the drain's grace is over, everything still open gets this long to close before the process ends.
 pub const CLOSE_WAIT: Duration = Duration::from_secs(5);
-
-// Tokens of authorization servers.
-
-/// Servers that are configured.
-pub const ISSUERS_MAX: usize = 32;
-/// A token.
-pub const TOKEN_BYTES_MAX: usize = 8 * 1024;
-/// The name of the key a token is signed with.
-pub const TOKEN_KEY_ID_BYTES_MAX: usize = 256;
-/// The name of a token's principal at its issuer.
-pub const TOKEN_PRINCIPAL_BYTES_MAX: usize = 255;
-/// How much the clocks of an issuer and of the broker may differ: a token is good so long after its end, and before its beginning.
-pub const TOKEN_LEEWAY: Duration = Duration::from_secs(60);
-/// Tokens that were checked and are known again.
-pub const TOKENS_REMEMBERED_MAX: usize = 10_000;
-/// How often who waits for the end of a token looks at the clock.
-pub const EXPIRY_LOOK_INTERVAL: Duration = Duration::from_secs(20);
-/// A set of keys, and the metadata that leads to it.
-pub const KEY_SET_BYTES_MAX: usize = 256 * 1024;
-/// Keys of one set that are used.
-pub const KEY_SET_KEYS_MAX: usize = 64;
-/// Keys are fetched again after so long,
-pub const KEY_SET_REFRESH_INTERVAL: Duration = Duration::from_secs(300);
-/// not more often than this, whatever tokens name,
-pub const KEY_SET_PAUSE_MIN: Duration = Duration::from_secs(5);
-/// and after a failure so much later at most.
-pub const KEY_SET_RETRY_MAX: Duration = Duration::from_secs(60);
-/// One fetch.
-pub const KEY_SET_FETCH_MAX: Duration = Duration::from_secs(10);
-/// A request whose token names a key that is not known waits so long for a fetch,
-pub const KEY_SET_WAIT_MAX: Duration = Duration::from_secs(5);
-/// and so many do at the same time.
-pub const KEY_SET_WAITING_MAX: usize = 256;

@@ -67,7 +67,7 @@ fn the_page_of_methods_is_up_to_date() {
 fn every_metric_is_documented() {
     let page = fs::read_to_string(path("operations.md")).unwrap();
     let product = include_str!("metrics.rs").split("#[cfg(test)]").next().unwrap_or_default();
-    let product = format!("{product}{}", include_str!("metrics/limits.rs"));
+    let product = format!("{product}{}{}", include_str!("metrics/limits.rs"), include_str!("metrics/tokens.rs"));
     let declared = product
         .split('"')
         .skip(1)

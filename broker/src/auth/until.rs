@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use crate::limits::EXPIRY_LOOK_INTERVAL;
+use crate::limits::tokens::EXPIRY_LOOK_INTERVAL;
 
 /// The end of a credential, by the clock of the wall: whoever gave it out had no other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use super::{
     fault::{describe, join},
     reading::{Reading, Wrong, text, wrong},
 };
-use crate::limits::ISSUERS_MAX;
+use crate::limits::tokens::ISSUERS_MAX;
 
 const KEYS: [&str; 8] = ["issuer", "jwks_url", "audiences", "algorithms", "tenant", "tenant_claim", "principal_claim", "scopes"];
 const URL_ALLOWED: &str = "an https URL, or an http one of this machine";

@@ -9,7 +9,7 @@ use protocol::error::ErrorKind;
 use super::assert_current;
 use crate::{
     config::{documented, units},
-    limits,
+    limits::{tokens::*, *},
 };
 
 /// What comes of a limit that is reached.
@@ -36,6 +36,7 @@ const DROPPED: &str = "`mcp_dropped_notifications_total`";
 const CONNECTION_ENDS: &str = "the connection is closed";
 const SCHEMA_UNUSED: &str = "the arguments of the tool are not checked, which the log says";
 const AUDIT_DROPPED: &str = "`mcp_audit_records_total{outcome=\"dropped\"}`";
+const KEY_FETCHES: &str = "`mcp_issuer_key_fetches_total{outcome=\"failed\"}`";
 const TIMEOUTS: &str = "`mcp_requests_total{outcome=\"timeout\"}`";
 
 const KEYS: &[(&str, Effect)] = &[
@@ -118,6 +119,9 @@ const KEYS: &[(&str, Effect)] = &[
     ("events.retry", Says("what clients are told")),
 ];
 
+/// Where they stand.
+const SOURCE: &str = concat!(include_str!("../limits.rs"), include_str!("../limits/tokens.rs"));
+
 struct Fixed {
     name: &'static str,
     value: String,
@@ -126,7 +130,7 @@ struct Fixed {
 
 macro_rules! fixed {
     ($($name:ident $effect:expr;)*) => {
-        vec![$(Fixed { name: stringify!($name), value: Shown::shown(&limits::$name, stringify!($name)), effect: $effect },)*]
+        vec![$(Fixed { name: stringify!($name), value: Shown::shown(&$name, stringify!($name)), effect: $effect },)*]
     };
 }
 
@@ -239,6 +243,18 @@ fn met() -> Vec<Fixed> {
         TOOLS_METERED_MAX Other("further ones share one rate", "");
         ADDRESSES_METERED_MAX Other("further ones share one rate", "");
         OVERLOAD_BODY_BYTES_MAX Shed;
+        ISSUERS_MAX Other("the configuration is refused", "");
+        TOKEN_BYTES_MAX Refused(ErrorKind::Unauthorized);
+        TOKEN_KEY_ID_BYTES_MAX Refused(ErrorKind::Unauthorized);
+        TOKEN_PRINCIPAL_BYTES_MAX Refused(ErrorKind::Unauthorized);
+        TOKEN_LEEWAY Says("when a token is good");
+        KEY_SET_BYTES_MAX Other("the keys that are known stay in use", KEY_FETCHES);
+        KEY_SET_KEYS_MAX Other("further ones are not used", "");
+        KEY_SET_REFRESH_INTERVAL Says("how long a key is good that its issuer has taken back");
+        KEY_SET_PAUSE_MIN Refused(ErrorKind::Unauthorized);
+        KEY_SET_FETCH_MAX Other("the keys that are known stay in use", KEY_FETCHES);
+        KEY_SET_WAIT_MAX Refused(ErrorKind::Unauthorized);
+        KEY_SET_WAITING_MAX Refused(ErrorKind::Unauthorized);
     }
 }
 
@@ -264,7 +280,8 @@ const INNER: &str = "LEFT_OUT_LOGGED_MAX REFRESH_DEBOUNCE TASK_ID_BYTES TASK_CLA
     STAND_IN_OPENS_WITHIN INPUT_GATHER_WAIT PREFLIGHT_PARAMS_MAX HANDSHAKES_END_WITHIN TUNNEL_BYTES ERA_SILENCE_MAX \
     ELICITATION_ID_BYTES CAPABILITIES_REMEMBERED_MAX LISTEN_OVERLAP LIST_TTL_MIN CERTIFICATE_ENDS_SOON SPAN_BATCH_MAX \
     SPAN_BATCH_WAIT SPAN_EXPORT_WAIT SPAN_FLUSH_WAIT AUDIT_BATCH_MAX AUDIT_BATCH_BYTES_MAX AUDIT_FLUSH_WAIT ROOM_KEPT_PART \
-    ROOM_KEPT_FROM ROOM_KEPT_FROM_SHARE LOG_FLUSH_WAIT SILENCE_SUSPECTED SUSPICION_INTERVAL OUTBOX_BYTES_TOTAL_DEFAULT";
+    ROOM_KEPT_FROM ROOM_KEPT_FROM_SHARE LOG_FLUSH_WAIT SILENCE_SUSPECTED SUSPICION_INTERVAL OUTBOX_BYTES_TOTAL_DEFAULT \
+    TOKENS_REMEMBERED_MAX EXPIRY_LOOK_INTERVAL KEY_SET_RETRY_MAX";
 
 /// What a client sees, and where an operator looks.
 fn columns(effect: &Effect) -> [String; 2] {
@@ -312,7 +329,7 @@ fn settings() -> String {
 
 /// What the constant's comment says.
 fn meaning(name: &str) -> String {
-    let lines: Vec<&str> = include_str!("../limits.rs").lines().collect();
+    let lines: Vec<&str> = SOURCE.lines().collect();
     let at = lines.iter().position(|line| line.starts_with(&format!("pub const {name}:"))).unwrap_or_else(|| panic!("no {name}"));
     let comment = lines[..at].iter().rev().map_while(|line| line.strip_prefix("/// ")).collect::<Vec<_>>();
     comment.into_iter().rev().collect::<Vec<_>>().join(" ")
@@ -330,7 +347,7 @@ fn fixed_limits() -> String {
 #[test]
 fn every_fixed_limit_is_in_one_list() {
     let (met, inner): (Vec<_>, Vec<_>) = (met(), INNER.split_whitespace().collect());
-    let lines = include_str!("../limits.rs").lines();
+    let lines = SOURCE.lines();
     let names: Vec<&str> = lines.filter_map(|line| line.strip_prefix("pub const ")?.split(':').next()).collect();
     for name in &names {
         let lists = usize::from(met.iter().any(|limit| limit.name == *name)) + usize::from(inner.contains(name));

@@ -22,8 +22,16 @@ const MESSAGE_CHARS_SHOWN: usize = 1_000;
 const FAULTS_SHOWN: usize = 10;
 
 /// Refusals by the HTTP head alone, or by a body too large to be kept: the id was not read yet.
-const KINDS_BEFORE_THE_ID: [&str; 7] =
-    ["host_refused", "media_type_unsupported", "message_too_large", "not_acceptable", "not_found", "origin_refused", "unauthorized"];
+const KINDS_BEFORE_THE_ID: [&str; 8] = [
+    "host_refused",
+    "insufficient_scope",
+    "media_type_unsupported",
+    "message_too_large",
+    "not_acceptable",
+    "not_found",
+    "origin_refused",
+    "unauthorized",
+];
 /// A longer id is refused, and not repeated in the refusal.
 const ID_BYTES_MAX: usize = 1_024;
 

@@ -156,15 +156,20 @@ impl Listening {
                         return Step::Frame(frame);
                     }
                 }
-                // Both ways of saying so: some clients know only the one, some only the other.
-                Heard::Session(Next::Ended(_)) => {
-                    self.over = true;
-                    let goodbye = format!("\"requestId\":{}", self.id);
-                    self.ready.push_back(Step::Frame(subscribed(Method::Cancelled, &self.id, &goodbye)));
-                    self.ready.push_back(Step::Answer(listen_ended(&self.id, &self.server_info), None));
-                }
+                Heard::Session(Next::Ended(_)) => self.end(),
             }
         }
+    }
+
+    /// Says goodbye next, and nothing after that.
+    pub fn end(&mut self) {
+        if std::mem::replace(&mut self.over, true) {
+            return;
+        }
+        // Both ways of saying so: some clients know only the one, some only the other.
+        let goodbye = format!("\"requestId\":{}", self.id);
+        self.ready.push_back(Step::Frame(subscribed(Method::Cancelled, &self.id, &goodbye)));
+        self.ready.push_back(Step::Answer(listen_ended(&self.id, &self.server_info), None));
     }
 
     /// A notification of the session, if it is one the client asked for.

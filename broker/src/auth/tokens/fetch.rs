@@ -16,7 +16,7 @@ use crate::{
         Issuer,
         issuers::{is_loopback, is_private},
     },
-    limits::KEY_SET_BYTES_MAX,
+    limits::tokens::KEY_SET_BYTES_MAX,
 };
 
 /// What fetches. Clones share connections.

@@ -31,7 +31,7 @@ use super::{
 use crate::{
     auth::{Caller, Keyring, Proven, Until},
     config::{self, TenantOf},
-    limits::{
+    limits::tokens::{
         KEY_SET_FETCH_MAX, KEY_SET_PAUSE_MIN, KEY_SET_REFRESH_INTERVAL, KEY_SET_RETRY_MAX, KEY_SET_WAIT_MAX, KEY_SET_WAITING_MAX,
         TOKEN_LEEWAY, TOKEN_PRINCIPAL_BYTES_MAX,
     },

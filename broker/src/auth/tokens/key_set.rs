@@ -9,7 +9,7 @@ use super::{
     Flaw,
     jwt::{Header, Jwt},
 };
-use crate::limits::KEY_SET_KEYS_MAX;
+use crate::limits::tokens::KEY_SET_KEYS_MAX;
 
 const RSA: &[Algorithm] = &[Algorithm::RS256, Algorithm::RS384, Algorithm::RS512, Algorithm::PS256, Algorithm::PS384, Algorithm::PS512];
 

@@ -20,7 +20,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 pub use self::fetch::Fetcher;
 use self::{issuer::Issuer, jwt::Jwt};
 use super::{Keyring, Proven, keyring::Edition, keyring::PREFIX, recall::Recall};
-use crate::{config::Auth, limits::TOKENS_REMEMBERED_MAX, maps::SharedMap, metrics::Metrics};
+use crate::{config::Auth, limits::tokens::TOKENS_REMEMBERED_MAX, maps::SharedMap, metrics::Metrics};
 
 /// The issuers, and what is known of their tokens.
 #[derive(Debug)]

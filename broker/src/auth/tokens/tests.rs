@@ -132,7 +132,7 @@ fn auth_09_a_06_forged_tokens_are_refused() {
         ),
         ("the header of another token", format!("{}.{}.{}", encoded(r#"{"alg":"ES256","kid":"e"}"#), parts[1], parts[2]), Flaw::Signature),
         ("no signature to speak of", format!("{}.{}.{}", parts[0], parts[1], encoded([0; 64])), Flaw::Signature),
-        ("half a signature", good[..good.len() - 43].to_owned(), Flaw::Signature),
+        ("half a signature", format!("{}.{}.{}", parts[0], parts[1], encoded([7; 32])), Flaw::Signature),
         (
             "two audiences at once",
             ec.sign_text(&ec.header().to_string(), &format!("{{\"aud\":\"x\",{}", &claims(json!({})).to_string()[1..])),

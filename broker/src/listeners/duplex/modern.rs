@@ -116,18 +116,26 @@ impl Answering {
         }
     }
 
-    /// The same. What was begun ends when what was shown for it is good no longer.
+    /// The same. What was begun ends when what was shown for it is good no longer; an answer that waits at another replica comes.
     pub(super) async fn next_until(&mut self, until: Option<Until>) -> Option<Bytes> {
         let Some(until) = until else { return self.next().await };
-        tokio::select! {
-            biased;
-            frame = self.next() => return frame,
-            () = until.passed() => {}
+        if !until.is_past() {
+            tokio::select! {
+                biased;
+                frame = self.next() => return frame,
+                () = until.passed() => {}
+            }
         }
-        match std::mem::replace(self, Self::Over) {
-            Self::Exchange(exchange) => Some(exchange.given_up()),
-            _ => None,
+        match self {
+            Self::Exchange(exchange) => {
+                let given_up = exchange.given_up();
+                *self = Self::Over;
+                return Some(given_up);
+            }
+            Self::Listening(listening) => listening.end(),
+            Self::Whole(_) | Self::Led(_) | Self::Over => {}
         }
+        self.next().await
     }
 
     /// What the next messages wait in, where there is such a place.

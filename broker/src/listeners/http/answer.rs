@@ -73,16 +73,21 @@ impl Answer {
         }
     }
 
-    /// The same, and no more of it than comes until then: who opened a stream is not known any longer than its credential holds.
+    /// The same, and of an event stream no more than comes until then: who opened it is not known any longer than its credential
+    /// holds.
     pub(super) fn ending(self, until: Until) -> Self {
         match self {
-            Self::Other(response) => Self::Other(response.map(|body| match body {
+            Self::Other(response) if is_events(&response) => Self::Other(response.map(|body| match body {
                 Either::Right(body) => Either::Right(Ending { body, end: Box::pin(until.passed()) }.boxed_unsync()),
                 whole => whole,
             })),
-            document => document,
+            answer => answer,
         }
     }
+}
+
+fn is_events(response: &Response<Body>) -> bool {
+    response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }
 
 /// A body that ends in time.
@@ -96,7 +101,7 @@ impl hyper::body::Body for Ending {
     type Error = BrokenOff;
 
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
-        if self.body.size_hint().exact().is_none() && self.end.as_mut().poll(context).is_ready() {
+        if self.end.as_mut().poll(context).is_ready() {
             return Poll::Ready(None);
         }
         Pin::new(&mut self.body).poll_frame(context)

@@ -56,6 +56,11 @@ pub(super) fn complete(auth: &Auth, path: &str, shown: bool, mut response: Respo
     response
 }
 
+/// Whether a response may be a challenge.
+pub(super) fn is_one<B>(response: &Response<B>) -> bool {
+    matches!(response.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
+}
+
 /// Whether a request shows a credential.
 pub(super) fn is_shown(headers: &HeaderMap) -> bool {
     headers.contains_key(AUTHORIZATION)

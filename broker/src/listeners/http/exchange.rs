@@ -74,11 +74,11 @@ pub(super) struct Asked<'a> {
 /// Serves one request of a client. Whatever is wrong with it becomes a response.
 pub(super) async fn handle(broker: &Arc<Broker>, gate: &Gate, head: Head<'_>, body: impl RequestBody) -> Answer {
     let answer = match served(broker, Reach::Edge(gate), head, body).await {
-        Answer::Other(response) => {
+        Answer::Other(response) if challenge::is_one(&response) => {
             let shown = challenge::is_shown(&head.0.headers);
             challenge::complete(&broker.shared.config.auth, head.0.uri.path(), shown, response).into()
         }
-        document => document,
+        answer => answer,
     };
     match head.0.headers.get(ORIGIN) {
         Some(origin) => readable_by(answer.into_response(), gate, Some(origin.clone())).into(),

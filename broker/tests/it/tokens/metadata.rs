@@ -1,12 +1,17 @@
 //! The metadata of the resource (RFC 9728), and the challenges that lead to it.
 
 use serde_json::json;
-use testkit::{AuthorizationServer, FakeBackend, HttpVersion, authorization::RESOURCE};
+use testkit::{AuthorizationServer, FakeBackend, HttpVersion, TestBroker, TestClient, authorization::RESOURCE};
 
 use super::{guarded, started};
 use crate::{echo, initialize_body, kind, refused, request};
 
 const WELL_KNOWN: &str = "/.well-known/oauth-protected-resource";
+
+/// A client whose answers are no messages of MCP.
+fn at(broker: &TestBroker, path: &str) -> TestClient {
+    TestClient::new(broker.http_address(), path)
+}
 
 #[tokio::test]
 async fn auth_01_each_endpoint_has_metadata_that_names_the_issuer() {
@@ -14,7 +19,7 @@ async fn auth_01_each_endpoint_has_metadata_that_names_the_issuer() {
     let broker = guarded(&server, &backend, json!({"scopes": ["mcp:tools"]})).start().await;
     for (path, resource) in [("", ""), ("/", ""), ("/mcp", "/mcp"), ("/mcp/b", "/mcp/b"), ("/mcp/unknown", "/mcp/unknown")] {
         for version in [HttpVersion::Http1, HttpVersion::Http2] {
-            let client = broker.client(&format!("{WELL_KNOWN}{path}")).http(version);
+            let client = at(&broker, &format!("{WELL_KNOWN}{path}")).http(version);
             let response = client.send("GET", &[("origin", "http://localhost:3000")], "").await;
             assert_eq!((response.status, response.content_type()), (200, "application/json"), "{path}");
             assert_eq!(response.header("access-control-allow-origin"), Some("http://localhost:3000"));
@@ -30,20 +35,20 @@ async fn auth_01_each_endpoint_has_metadata_that_names_the_issuer() {
         }
     }
     for path in ["/ws", "/mcp/No", "/mcp/b/c", "x"] {
-        assert_eq!(broker.client(&format!("{WELL_KNOWN}{path}")).send("GET", &[], "").await.status, 404, "{path}");
+        assert_eq!(at(&broker, &format!("{WELL_KNOWN}{path}")).send("GET", &[], "").await.status, 404, "{path}");
     }
-    let evil = broker.client(WELL_KNOWN).send("GET", &[("origin", "https://evil.example")], "").await;
+    let evil = at(&broker, WELL_KNOWN).send("GET", &[("origin", "https://evil.example")], "").await;
     assert_eq!(evil.status, 403);
-    let preflight = broker.client(WELL_KNOWN).send("OPTIONS", &[("origin", "http://localhost")], "").await;
+    let preflight = at(&broker, WELL_KNOWN).send("OPTIONS", &[("origin", "http://localhost")], "").await;
     assert_eq!((preflight.status, preflight.header("access-control-allow-origin")), (204, Some("http://localhost")));
-    assert_eq!(broker.client(WELL_KNOWN).post(request(1, "ping", json!({}))).await.status, 404);
+    assert_eq!(at(&broker, WELL_KNOWN).post(request(1, "ping", json!({}))).await.status, 404);
 }
 
 #[tokio::test]
 async fn without_issuers_there_is_no_metadata_and_challenges_are_as_ever() {
     let (broker, _backend) = echo().await;
     for path in [WELL_KNOWN.to_owned(), format!("{WELL_KNOWN}/mcp")] {
-        assert_eq!(broker.client(&path).send("GET", &[], "").await.status, 404);
+        assert_eq!(at(&broker, &path).send("GET", &[], "").await.status, 404);
     }
     let response = broker.client("/mcp").bearer("eyJhbGciOiJub25lIn0.e30.AA").post(initialize_body("2025-11-25")).await;
     assert_eq!((response.status, response.header("www-authenticate")), (401, Some("Bearer")));
@@ -94,6 +99,6 @@ async fn auth_04_n_auth_01_who_lacks_a_scope_is_told_all_that_are_needed() {
 #[tokio::test]
 async fn auth_05_a_token_in_the_query_is_refused() {
     let (broker, server, _backend) = started().await;
-    let response = broker.client(&format!("/mcp?access_token={}", server.token("ann"))).post(initialize_body("2025-11-25")).await;
+    let response = at(&broker, &format!("/mcp?access_token={}", server.token("ann"))).post(initialize_body("2025-11-25")).await;
     assert_eq!(refused(response).await.0, 400);
 }
