@@ -48,8 +48,7 @@ backends: {}
 ";
 
 /// What `auth.issuers` may hold, beside the key.
-const ISSUERS: &str = "\
-  #  - issuer: https://login.example.com
+const ISSUERS: &str = "  #  - issuer: https://login.example.com
   #    jwks_url: https://login.example.com/keys
   #    audiences: [\"https://mcp.example.com/mcp\"]
   #    algorithms: [RS256, PS256, ES256, EdDSA]
@@ -111,7 +110,7 @@ pub fn markdown() -> String {
     for section in TABLE.sections {
         section_markdown(&mut out, section);
     }
-    let issuers: String = ISSUERS.lines().map(|line| format!("{}\n", line.replacen('#', " ", 1))).collect();
+    let issuers = issuers();
     let _ = write!(
         out,
         "\n## `auth.issuers`\n\n\
@@ -130,6 +129,11 @@ pub fn markdown() -> String {
          `listen.admin` on one without `auth.admin_token`, unless `auth.allow_anonymous_public` is true.\n"
     );
     out
+}
+
+/// [`ISSUERS`] as they would be written.
+fn issuers() -> String {
+    ISSUERS.lines().map(|line| format!("{}\n", line.replacen('#', " ", 1))).collect()
 }
 
 fn section_markdown(out: &mut String, section: &Section) {
@@ -240,6 +244,13 @@ mod tests {
             config.backends.iter().find(|entry| entry.tenant.as_str() == "acme").unwrap().spec.credentials.bearer.as_deref(),
             Some("abc")
         );
+    }
+
+    #[test]
+    fn the_commented_issuers_of_the_example_are_good_ones() {
+        let text = format!("auth:\n  resource: https://mcp.example.com\n  issuers:\n{}", issuers());
+        let config = load_from(&text, []).unwrap_or_else(|faults| panic!("{text}: {faults}"));
+        assert_eq!(config.auth.issuers.len(), 2);
     }
 
     #[test]

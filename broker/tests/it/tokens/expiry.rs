@@ -29,7 +29,7 @@ async fn ends(events: &mut EventReader) {
 async fn auth_06_a_request_is_refused_once_its_token_has_expired_on_every_method_and_connection() {
     let (broker, server, _backend) = started().await;
     for version in [testkit::HttpVersion::Http1, testkit::HttpVersion::Http2] {
-        let ann = client(&broker, &server.token_with("ann", ending_in(3))).http(version).connected(json!({})).await;
+        let ann = client(&broker, &server.token_with("ann", ending_in(6))).http(version).connected(json!({})).await;
         eventually("the end of the token", || async {
             match ann.post(request(9, "ping", json!({}))).await.status {
                 401 => Ok(()),
@@ -47,11 +47,11 @@ async fn auth_06_a_request_is_refused_once_its_token_has_expired_on_every_method
 async fn auth_06_streams_end_with_the_token_that_opened_them() {
     let (broker, server, _backend) = started().await;
     let long = client(&broker, &server.token("ann")).connected(json!({})).await;
-    let ann = with_token(&broker, &long, &server.token_with("ann", ending_in(4)));
+    let ann = with_token(&broker, &long, &server.token_with("ann", ending_in(6)));
     let mut general = ann.open_get_stream().await;
     let call = json!({"name": "b__slow", "arguments": {}, "_meta": {"progressToken": 1}});
     let mut of_call = ann.post_stream(request(20, "tools/call", call)).await;
-    let modern = Modern::of(&broker, "/mcp").bearer(&server.token_with("ann", ending_in(4)));
+    let modern = Modern::of(&broker, "/mcp").bearer(&server.token_with("ann", ending_in(6)));
     let listen = modern.post(json!("l"), "subscriptions/listen", json!({"notifications": {"toolsListChanged": true}})).await;
     assert!(listen.is_event_stream());
     let mut listen = listen.events();
@@ -64,7 +64,7 @@ async fn auth_06_streams_end_with_the_token_that_opened_them() {
 async fn auth_06_w_08_a_websocket_ends_with_its_token_and_its_session_waits() {
     let (broker, server, _backend) = started().await;
     let bearer = |token: &str| format!("Bearer {token}");
-    let short = bearer(&server.token_with("ann", ending_in(4)));
+    let short = bearer(&server.token_with("ann", ending_in(6)));
     let (client, _) = broker.duplex().websocket(broker.http_address(), "/ws", &[("authorization", &short)]).await.unwrap();
     let answer = client.initialize(json!({}), json!({})).await;
     let id = answer["result"]["_meta"]["dev.mcp-broker/session"].as_str().unwrap().to_owned();
@@ -82,7 +82,7 @@ async fn auth_06_w_08_a_websocket_ends_with_its_token_and_its_session_waits() {
     assert_eq!(again(server.token("bob"), id.clone()).await.map(|_| ()).unwrap_err(), 404);
     assert_eq!(again(server.token_with("ann", json!({"exp": 1})), id.clone()).await.map(|_| ()).unwrap_err(), 401);
     // Gone on with, and that too for as long as its token is good.
-    let gone_on = again(server.token_with("ann", ending_in(4)), id).await.unwrap();
+    let gone_on = again(server.token_with("ann", ending_in(6)), id).await.unwrap();
     gone_on.call("b__echo", json!({})).await;
     assert!(gone_on.ended().await.starts_with("1008"));
 }
@@ -98,12 +98,12 @@ async fn auth_06_connections_whose_requests_stand_alone_end_what_their_token_ope
         json!({"notifications": {"toolsListChanged": true}, "_meta": meta})
     };
     let speaking = || broker.duplex().speaking(testkit::judge::Revision::V2026_07_28);
-    let short = format!("Bearer {}", server.token_with("ann", ending_in(4)));
+    let short = format!("Bearer {}", server.token_with("ann", ending_in(6)));
     let (socket, _) = speaking().websocket(broker.http_address(), "/ws", &[("authorization", &short)]).await.unwrap();
     socket.begin("subscriptions/listen", listen(None)).await;
     socket.notification("notifications/subscriptions/acknowledged").await;
     let lines: DuplexClient = speaking().tcp(broker.tcp_address()).await;
-    let listening = lines.begin("subscriptions/listen", listen(Some(&server.token_with("ann", ending_in(4))))).await;
+    let listening = lines.begin("subscriptions/listen", listen(Some(&server.token_with("ann", ending_in(6))))).await;
     lines.notification("notifications/subscriptions/acknowledged").await;
     let why = socket.ended().await;
     assert!(why.starts_with("1008"), "{why}");
@@ -123,10 +123,10 @@ async fn auth_06_connections_whose_requests_stand_alone_end_what_their_token_ope
 #[tokio::test]
 async fn auth_06_connections_that_are_sessions_end_with_their_token() {
     let (broker, server, _backend) = started().await;
-    let meta = json!({"dev.mcp-broker/token": server.token_with("ann", ending_in(4))});
+    let meta = json!({"dev.mcp-broker/token": server.token_with("ann", ending_in(6))});
     let lines = broker.duplex().tcp(broker.tcp_address()).await.connected_with(json!({}), meta).await;
     lines.call("b__echo", json!({})).await;
-    let short = format!("Bearer {}", server.token_with("bob", ending_in(4)));
+    let short = format!("Bearer {}", server.token_with("bob", ending_in(6)));
     let wire = Wire::legacy(broker.http_address(), "/sse", &[("authorization", &short)]).await.unwrap();
     let legacy = broker.duplex().over(wire).connected(json!({})).await;
     legacy.call("b__echo", json!({})).await;

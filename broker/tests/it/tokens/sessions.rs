@@ -67,7 +67,7 @@ async fn a_session_goes_on_at_another_replica_with_another_token() {
     assert_eq!(there(&server.token("bob")).post(request(9, "ping", json!({}))).await.status, 404);
     assert_eq!(there(&server.token_with("ann", json!({"exp": 1}))).post(request(9, "ping", json!({}))).await.status, 401);
     // A stream of a session on another replica ends with its token too.
-    let ending = there(&server.token_with("ann", super::ending_in(4)));
+    let ending = there(&server.token_with("ann", super::ending_in(6)));
     let mut stream = ending.open_get_stream().await;
     stream.rest().await;
     assert_eq!(ending.post(request(9, "ping", json!({}))).await.status, 401);
