@@ -30,7 +30,7 @@ pub const ANONYMOUS: &str = "anonymous";
 pub struct Caller {
     pub tenant: TenantId,
     pub principal: PrincipalId,
-    /// The API key shown; none for an anonymous caller.
+    /// The API key shown; none for a caller with a token or certificate, and for an anonymous one.
     pub key: Option<KeyId>,
 }
 
@@ -39,6 +39,11 @@ impl Caller {
     pub fn anonymous() -> Self {
         let tenant = TenantId::parse(DEFAULT_TENANT).expect("the constant is a legal name");
         Self { tenant, principal: PrincipalId::new(ANONYMOUS), key: None }
+    }
+
+    /// Nobody in particular: neither a key nor a token or certificate says who it is.
+    pub fn is_anonymous(&self) -> bool {
+        self.key.is_none() && self.principal.as_str() == ANONYMOUS
     }
 }
 

@@ -44,7 +44,7 @@ pub(in crate::actors) async fn seen_by(shared: &Shared, audience: &TaskAudience,
 impl Session {
     /// Nobody said who this client is: what it makes is its own only.
     pub(super) fn is_anonymous(&self) -> bool {
-        self.caller.key.is_none()
+        self.caller.is_anonymous()
     }
 
     /// What made the tasks of this client: its session. Who comes without one is known by who it is alone.

@@ -87,3 +87,14 @@ async fn a_call_with_a_token_that_is_known_is_not_checked_again() {
     }
     assert_eq!(checked().await, before);
 }
+
+#[tokio::test]
+async fn a_task_is_its_principals_whichever_token_and_session_ask_for_it() {
+    let (broker, server, _backend) = started().await;
+    until_status(&broker, &server.token("ann"), 200).await;
+    let session = |subject: &str| client(&broker, &server.token_with(subject, json!({"jti": subject}))).connected(json!({}));
+    let made = session("ann").await.result("tools/call", json!({"name": "b__echo", "arguments": {}, "task": {}})).await;
+    let id = json!({"taskId": made["task"]["taskId"]});
+    assert_eq!(session("ann").await.result("tasks/get", id.clone()).await["taskId"], id["taskId"]);
+    assert_eq!(crate::kind(&session("bob").await.error("tasks/get", id).await), "task_not_found");
+}
