@@ -13,7 +13,7 @@ use std::{sync::Arc, time::Duration};
 use dashmap::DashSet;
 use protocol::{
     error::{ErrorKind, Refusal},
-    ids::{BackendId, KeyId, PrincipalId, SessionId, TenantId},
+    ids::{BackendId, KeyId, SessionId, TenantId},
 };
 use storage::SessionKey;
 use transport::{
@@ -242,7 +242,7 @@ impl Broker {
                 (None, None) => return Err(key_required().into()),
             },
             (None, _) if self.shared.config.auth.required => return Err(key_required().into()),
-            (None, _) => Caller { tenant: default_tenant(), principal: PrincipalId::new("anonymous"), key: None }.into(),
+            (None, _) => Caller::anonymous().into(),
         };
         self.admit_proven(proven)
     }
@@ -354,10 +354,6 @@ fn key_required() -> Refusal {
     Refusal::new(ErrorKind::Unauthorized, "a valid API key or token is required: Authorization: Bearer <key>")
 }
 
-fn default_tenant() -> TenantId {
-    TenantId::parse("default").expect("the name follows the grammar")
-}
-
 #[cfg(test)]
 impl Broker {
     /// With nothing but the tenant `default`, and everything as it is where nobody says otherwise.
@@ -366,7 +362,7 @@ impl Broker {
         let keyring = Arc::new(Keyring::new(keys.api_key.clone()));
         let (config, metrics) = (Arc::new(Config::default()), Arc::new(Metrics::new(false)));
         let broker = Self::new(Parts { config, metrics, keys, keyring, stores }).expect("nothing of the system is needed");
-        broker.put_tenant(&default_tenant(), TenantSpec::default());
+        broker.put_tenant(&Caller::anonymous().tenant, TenantSpec::default());
         broker
     }
 }

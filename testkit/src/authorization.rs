@@ -25,15 +25,11 @@ use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::Full;
-use hyper::{body::Incoming, service::service_fn};
-use hyper_util::{
-    rt::{TokioExecutor, TokioIo},
-    server::conn::auto,
-};
+use hyper::body::Incoming;
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::watch};
 
-use crate::abort_on_drop::AbortOnDrop;
+use crate::{abort_on_drop::AbortOnDrop, http_server::serve};
 
 /// Whom tokens are for unless a test says otherwise.
 pub const RESOURCE: &str = "https://mcp.example.com";
@@ -224,7 +220,8 @@ impl AuthorizationServer {
             metadata_asked: AtomicUsize::new(0),
             keys_asked: AtomicUsize::new(0),
         });
-        let server = AbortOnDrop(tokio::spawn(serve(state.clone(), listener)));
+        let answering = state.clone();
+        let server = AbortOnDrop(tokio::spawn(serve(listener, move |request| answer(answering.clone(), request))));
         Self { state, key, _server: server }
     }
 
@@ -297,16 +294,6 @@ impl AuthorizationServer {
 
     pub fn token_with(&self, subject: &str, changes: Value) -> String {
         self.key.sign(&self.claims(subject, changes))
-    }
-}
-
-async fn serve(state: Arc<State>, listener: TcpListener) {
-    while let Ok((stream, _)) = listener.accept().await {
-        let state = state.clone();
-        let service = service_fn(move |request| answer(state.clone(), request));
-        tokio::spawn(async move {
-            let _ = auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
-        });
     }
 }
 

@@ -9,11 +9,7 @@ use std::{
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
-use hyper::{body::Incoming, service::service_fn};
-use hyper_util::{
-    rt::{TokioExecutor, TokioIo},
-    server::conn::auto,
-};
+use hyper::body::Incoming;
 use opentelemetry_proto::tonic::{
     collector::trace::v1::{ExportTraceServiceRequest, ExportTraceServiceResponse},
     common::v1::{KeyValue, any_value::Value as Any},
@@ -23,7 +19,7 @@ use prost::Message;
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::watch};
 
-use crate::{abort_on_drop::AbortOnDrop, eventually};
+use crate::{abort_on_drop::AbortOnDrop, eventually, http_server::serve};
 
 /// One span as it came.
 #[derive(Debug, Clone)]
@@ -83,7 +79,8 @@ impl Collector {
     pub fn on(listener: TcpListener) -> Self {
         let address = listener.local_addr().expect("a bound listener has an address");
         let state = Arc::new(State { spans: Mutex::default(), mood: watch::Sender::new(Mood::Takes) });
-        let server = AbortOnDrop(tokio::spawn(serve(state.clone(), listener)));
+        let answering = state.clone();
+        let server = AbortOnDrop(tokio::spawn(serve(listener, move |request| answer(answering.clone(), request))));
         Self { state, address, _server: server }
     }
 
@@ -108,16 +105,6 @@ impl Collector {
             if wanted(&spans) { Ok(spans) } else { Err(all) }
         })
         .await
-    }
-}
-
-async fn serve(state: Arc<State>, listener: TcpListener) {
-    while let Ok((stream, _)) = listener.accept().await {
-        let state = state.clone();
-        let service = service_fn(move |request| answer(state.clone(), request));
-        tokio::spawn(async move {
-            let _ = auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
-        });
     }
 }
 

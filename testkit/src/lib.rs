@@ -22,6 +22,7 @@ pub mod events;
 pub mod ground;
 pub mod history;
 pub mod http;
+mod http_server;
 pub mod judge;
 pub mod ledger;
 pub mod modern_backend;
