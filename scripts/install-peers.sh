@@ -47,6 +47,20 @@ install_rust_part() {
     mark_current rmcp "$wanted"
 }
 
+# A server that reads JSON as Go programs do: only the standard library, built here.
+install_go_part() {
+    local wanted
+    command -v go >/dev/null || fail "the Go compiler is missing; install it, for example: apt-get install golang-go"
+    wanted=$( (hash_of "$pins/go/go.mod" "$pins/go/main.go" && go version) | sha256sum | cut -d' ' -f1)
+    is_current go "$wanted" && [[ -x $target/go/go-server ]] && return
+    say "building the server in Go in $target/go"
+    rm -f "$target/go.stamp"
+    mkdir -p "$target/go"
+    (cd "$pins/go" && GOCACHE=$target/go/cache GOFLAGS=-mod=mod GOPROXY=off go build -trimpath -o "$target/go/go-server" . >&2) \
+        || fail "the server in Go can not be built (see above)"
+    mark_current go "$wanted"
+}
+
 install_python_part() {
     local part=$1 wanted
     wanted=$( (hash_of "$pins/requirements-$part.txt" && python3 -V) | sha256sum | cut -d' ' -f1)
@@ -88,4 +102,5 @@ install_python_part wires
 install_python_part admin
 install_fixture_part
 install_rust_part
+install_go_part
 printf '%s\n' "$target"

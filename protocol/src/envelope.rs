@@ -1,10 +1,12 @@
 //! One JSON-RPC message: what it is, and where its parts are in the sender's bytes.
 //!
 //! Listeners and links decode each message once, here; policy, routing and forwarding all use the same result, so they
-//! can not disagree about what a message says. For that reason duplicates of the members we read are refused. Decoding is
-//! one scan without a tree; nothing is copied but reference counts.
+//! can not disagree about what a message says. The peer that a message is forwarded to must not disagree either. Therefore a
+//! member that the broker reads is refused where it occurs twice, or in another letter case. Decoding is one scan without a
+//! tree; nothing is copied but reference counts.
 
 mod fields;
+mod known;
 
 use std::borrow::Cow;
 
@@ -12,10 +14,11 @@ use bytes::Bytes;
 
 use crate::error::{ErrorKind, Refusal};
 use crate::ids::RequestId;
-use crate::json::{self, JsonError, Limits, Span, ValueKind, Walker};
+use crate::json::{self, JsonError, Limits, Names, Span, ValueKind, Walker};
 use crate::method::Method;
 
 pub use self::fields::Fields;
+use self::known::{BODY, ENVELOPE, ERROR, Fault, META, REFERENCE, TASK};
 
 /// Longest JSON text of an id.
 pub const ID_BYTES_MAX: usize = 1024;
@@ -118,6 +121,16 @@ fn batch_items(walker: &mut Walker<'_>) -> Vec<Span> {
     items
 }
 
+/// Refuses params or a result inside of a message where readers would differ about them, as decoding does for its own.
+pub fn check_body(object: &[u8], limits: &Limits) -> Result<(), Rejected> {
+    let fault = json::scan(object, limits, |walker| {
+        let mut envelope = Envelope::default();
+        envelope.read_body(walker);
+        envelope.fault
+    })?;
+    fault.map_or(Ok(()), |fault| Err(Rejected::invalid(fault.to_string())))
+}
+
 impl Message {
     /// Decodes one message.
     pub fn decode(frame: Bytes, limits: &Limits) -> Result<Self, Rejected> {
@@ -191,90 +204,85 @@ struct Envelope {
     result: Option<(Span, ValueKind)>,
     error: Option<(Span, ValueKind)>,
     fields: Box<Fields>,
-    duplicate: Option<&'static str>,
+    fault: Option<Fault>,
 }
 
 impl Envelope {
     fn read(walker: &mut Walker<'_>) -> Self {
         let mut envelope = Self { is_object: walker.kind() == ValueKind::Object, ..Self::default() };
         object(walker, |walker, key| envelope.read_member(walker, key));
+        envelope.fields.has_uri_key = walker.has_uri_key();
         envelope
     }
 
     fn read_member(&mut self, walker: &mut Walker<'_>, key: &[u8]) {
         let kind = walker.kind();
         match key {
-            b"jsonrpc" => set(&mut self.jsonrpc, walker.skip(), "jsonrpc", &mut self.duplicate),
-            b"id" => set(&mut self.id, walker.skip(), "id", &mut self.duplicate),
-            b"method" => set(&mut self.method, walker.skip(), "method", &mut self.duplicate),
+            b"jsonrpc" => set(&mut self.jsonrpc, walker.skip(), "jsonrpc", &mut self.fault),
+            b"id" => set(&mut self.id, walker.skip(), "id", &mut self.fault),
+            b"method" => set(&mut self.method, walker.skip(), "method", &mut self.fault),
             b"params" => {
                 let span = self.read_body(walker);
-                set(&mut self.params, (span, kind), "params", &mut self.duplicate);
+                set(&mut self.params, (span, kind), "params", &mut self.fault);
             }
             b"result" => {
                 let span = self.read_body(walker);
-                set(&mut self.result, (span, kind), "result", &mut self.duplicate);
+                set(&mut self.result, (span, kind), "result", &mut self.fault);
             }
             b"error" => {
                 let span = self.read_error(walker);
-                set(&mut self.error, (span, kind), "error", &mut self.duplicate);
+                set(&mut self.error, (span, kind), "error", &mut self.fault);
             }
-            _ => {
-                walker.skip();
-            }
+            _ => unknown(walker, key, &ENVELOPE, &mut self.fault),
         }
     }
 
     /// Reads params or result.
     fn read_body(&mut self, walker: &mut Walker<'_>) -> Span {
-        let (fields, duplicate) = (&mut *self.fields, &mut self.duplicate);
+        let (fields, fault) = (&mut *self.fields, &mut self.fault);
         object(walker, |walker, key| match key {
-            b"name" => set(&mut fields.name, walker.skip(), "name", duplicate),
-            b"uri" => set(&mut fields.uri, walker.skip(), "uri", duplicate),
-            b"cursor" => set(&mut fields.cursor, walker.skip(), "cursor", duplicate),
-            b"level" => set(&mut fields.level, walker.skip(), "level", duplicate),
-            b"requestId" => set(&mut fields.request_id, walker.skip(), "requestId", duplicate),
-            b"progressToken" => set(&mut fields.progress_token, walker.skip(), "progressToken", duplicate),
-            b"progress" => set(&mut fields.progress, walker.skip(), "progress", duplicate),
-            b"taskId" => set(&mut fields.task_id, walker.skip(), "taskId", duplicate),
-            b"arguments" => set(&mut fields.arguments, walker.skip(), "arguments", duplicate),
-            b"status" => set(&mut fields.status, walker.skip(), "status", duplicate),
-            b"mode" => set(&mut fields.mode, walker.skip(), "mode", duplicate),
-            b"elicitationId" => set(&mut fields.elicitation_id, walker.skip(), "elicitationId", duplicate),
-            b"resultType" => set(&mut fields.result_type, walker.skip(), "resultType", duplicate),
-            b"ttlMs" => set(&mut fields.ttl_ms, walker.skip(), "ttlMs", duplicate),
-            b"cacheScope" => set(&mut fields.cache_scope, walker.skip(), "cacheScope", duplicate),
-            b"requestState" => set(&mut fields.request_state, walker.skip(), "requestState", duplicate),
-            b"inputResponses" => set(&mut fields.input_responses, walker.skip(), "inputResponses", duplicate),
-            b"isError" => set(&mut fields.is_error, walker.skip(), "isError", duplicate),
-            b"notifications" => set(&mut fields.notifications, walker.skip(), "notifications", duplicate),
+            b"name" => set(&mut fields.name, walker.skip(), "name", fault),
+            b"uri" => set(&mut fields.uri, walker.skip(), "uri", fault),
+            b"cursor" => set(&mut fields.cursor, walker.skip(), "cursor", fault),
+            b"level" => set(&mut fields.level, walker.skip(), "level", fault),
+            b"requestId" => set(&mut fields.request_id, walker.skip(), "requestId", fault),
+            b"progressToken" => set(&mut fields.progress_token, walker.skip(), "progressToken", fault),
+            b"progress" => set(&mut fields.progress, walker.skip(), "progress", fault),
+            b"taskId" => set(&mut fields.task_id, walker.skip(), "taskId", fault),
+            b"arguments" => set(&mut fields.arguments, walker.skip(), "arguments", fault),
+            b"status" => set(&mut fields.status, walker.skip(), "status", fault),
+            b"mode" => set(&mut fields.mode, walker.skip(), "mode", fault),
+            b"elicitationId" => set(&mut fields.elicitation_id, walker.skip(), "elicitationId", fault),
+            b"resultType" => set(&mut fields.result_type, walker.skip(), "resultType", fault),
+            b"ttlMs" => set(&mut fields.ttl_ms, walker.skip(), "ttlMs", fault),
+            b"cacheScope" => set(&mut fields.cache_scope, walker.skip(), "cacheScope", fault),
+            b"requestState" => set(&mut fields.request_state, walker.skip(), "requestState", fault),
+            b"inputResponses" => set(&mut fields.input_responses, walker.skip(), "inputResponses", fault),
+            b"isError" => set(&mut fields.is_error, walker.skip(), "isError", fault),
+            b"notifications" => set(&mut fields.notifications, walker.skip(), "notifications", fault),
             b"task" => {
-                let span = task_reference(walker, &mut fields.task_task_id, "task.taskId", duplicate);
-                set(&mut fields.task, span, "task", duplicate);
+                let span = task_reference(walker, &mut fields.task_task_id, "task.taskId", fault);
+                set(&mut fields.task, span, "task", fault);
             }
             b"ref" => {
-                let span = completion_reference(walker, fields, duplicate);
-                set(&mut fields.reference, span, "ref", duplicate);
+                let span = completion_reference(walker, fields, fault);
+                set(&mut fields.reference, span, "ref", fault);
             }
             b"_meta" => {
-                let span = meta(walker, fields, duplicate);
-                set(&mut fields.meta, span, "_meta", duplicate);
+                let span = meta(walker, fields, fault);
+                set(&mut fields.meta, span, "_meta", fault);
             }
-            _ => {
-                walker.skip();
-            }
+            _ => unknown(walker, key, &BODY, fault),
         })
     }
 
     fn read_error(&mut self, walker: &mut Walker<'_>) -> Span {
-        let (fields, duplicate) = (&mut *self.fields, &mut self.duplicate);
+        let (fields, fault) = (&mut *self.fields, &mut self.fault);
         object(walker, |walker, key| match key {
-            b"code" => set(&mut fields.error_code, walker.skip(), "error.code", duplicate),
-            b"message" => set(&mut fields.error_message, walker.skip(), "error.message", duplicate),
-            b"data" => set(&mut fields.error_data, walker.skip(), "error.data", duplicate),
-            _ => {
-                walker.skip();
-            }
+            b"code" => set(&mut fields.error_code, walker.skip(), "error.code", fault),
+            b"message" => set(&mut fields.error_message, walker.skip(), "error.message", fault),
+            b"data" => set(&mut fields.error_data, walker.skip(), "error.data", fault),
+            _ => unknown(walker, key, &ERROR, fault),
         })
     }
 
@@ -310,8 +318,8 @@ impl Envelope {
         if !self.is_object {
             return Err("a message must be a JSON object".into());
         }
-        if let Some(name) = self.duplicate {
-            return Err(format!("member `{name}` occurs twice"));
+        if let Some(fault) = self.fault {
+            return Err(fault.to_string());
         }
         if self.jsonrpc.is_none_or(|span| span.of(frame) != b"\"2.0\"") {
             return Err("member `jsonrpc` must be the string \"2.0\"".into());
@@ -321,6 +329,10 @@ impl Envelope {
         let unanswerable = self.error.is_some() && (self.id.is_none() || null_id);
         if self.id.is_some() && !id_readable && !unanswerable {
             return Err(format!("member `id` must be a string or an integer of at most 64 bits, at most {ID_BYTES_MAX} bytes long"));
+        }
+        // Its fields would be read beside those of the result.
+        if self.method.is_none() && self.params.is_some() {
+            return Err("a response has no `params`".into());
         }
         match (self.method, self.result, self.error) {
             (Some(method), None, None) => self.call_problem(method.of(frame)),
@@ -381,54 +393,66 @@ fn object(walker: &mut Walker<'_>, on_member: impl FnMut(&mut Walker<'_>, &[u8])
     each_member(walker, on_member)
 }
 
-fn set<T>(slot: &mut Option<T>, value: T, name: &'static str, duplicate: &mut Option<&'static str>) {
+fn set<T>(slot: &mut Option<T>, value: T, name: &'static str, fault: &mut Option<Fault>) {
     if slot.replace(value).is_some() {
-        duplicate.get_or_insert(name);
+        fault.get_or_insert(Fault::Twice(name));
     }
 }
 
-fn task_reference(walker: &mut Walker<'_>, task_id: &mut Option<Span>, name: &'static str, duplicate: &mut Option<&'static str>) -> Span {
-    object(walker, |walker, key| {
-        let span = walker.skip();
-        if key == b"taskId" {
-            set(task_id, span, name, duplicate);
-        }
+/// Passes over a member that is not read here, and notes it where another reader takes it for one that is.
+#[inline]
+fn unknown(walker: &mut Walker<'_>, key: &[u8], known: &Names, fault: &mut Option<Fault>) {
+    if let Some(name) = known.misspelled(key) {
+        fault.get_or_insert(Fault::Misspelled(name));
+    }
+    walker.skip();
+}
+
+fn task_reference(walker: &mut Walker<'_>, task_id: &mut Option<Span>, name: &'static str, fault: &mut Option<Fault>) -> Span {
+    object(walker, |walker, key| match key {
+        b"taskId" => set(task_id, walker.skip(), name, fault),
+        _ => unknown(walker, key, &TASK, fault),
     })
 }
 
-fn completion_reference(walker: &mut Walker<'_>, fields: &mut Fields, duplicate: &mut Option<&'static str>) -> Span {
-    object(walker, |walker, key| {
-        let span = walker.skip();
-        match key {
-            b"name" => set(&mut fields.reference_name, span, "ref.name", duplicate),
-            b"uri" => set(&mut fields.reference_uri, span, "ref.uri", duplicate),
-            _ => {}
-        }
+fn completion_reference(walker: &mut Walker<'_>, fields: &mut Fields, fault: &mut Option<Fault>) -> Span {
+    object(walker, |walker, key| match key {
+        b"name" => set(&mut fields.reference_name, walker.skip(), "ref.name", fault),
+        b"uri" => set(&mut fields.reference_uri, walker.skip(), "ref.uri", fault),
+        _ => unknown(walker, key, &REFERENCE, fault),
     })
 }
 
-fn meta(walker: &mut Walker<'_>, fields: &mut Fields, duplicate: &mut Option<&'static str>) -> Span {
+fn meta(walker: &mut Walker<'_>, fields: &mut Fields, fault: &mut Option<Fault>) -> Span {
+    let (mut related_task, mut server_info, mut subscription_id) = (None, None, None);
     object(walker, |walker, key| {
         if let Some((slot, name)) = hop_meta(fields, key) {
-            return set(slot, walker.skip(), name, duplicate);
+            return set(slot, walker.skip(), name, fault);
         }
         fields.meta_has_more = true;
         match key {
-            b"progressToken" => set(&mut fields.meta_progress_token, walker.skip(), "_meta.progressToken", duplicate),
-            b"traceparent" => set(&mut fields.meta_traceparent, walker.skip(), "_meta.traceparent", duplicate),
-            b"tracestate" => set(&mut fields.meta_tracestate, walker.skip(), "_meta.tracestate", duplicate),
-            b"baggage" => set(&mut fields.meta_baggage, walker.skip(), "_meta.baggage", duplicate),
+            b"progressToken" => set(&mut fields.meta_progress_token, walker.skip(), "_meta.progressToken", fault),
+            b"traceparent" => set(&mut fields.meta_traceparent, walker.skip(), "_meta.traceparent", fault),
+            b"tracestate" => set(&mut fields.meta_tracestate, walker.skip(), "_meta.tracestate", fault),
+            b"baggage" => set(&mut fields.meta_baggage, walker.skip(), "_meta.baggage", fault),
             b"dev.mcp-broker/token" => {
                 fields.meta_has_own = true;
-                set(&mut fields.meta_token, walker.skip(), "_meta[\"dev.mcp-broker/token\"]", duplicate);
+                set(&mut fields.meta_token, walker.skip(), "_meta[\"dev.mcp-broker/token\"]", fault);
             }
             b"io.modelcontextprotocol/related-task" => {
                 let name = "_meta[\"io.modelcontextprotocol/related-task\"].taskId";
-                task_reference(walker, &mut fields.meta_related_task_id, name, duplicate);
+                let span = task_reference(walker, &mut fields.meta_related_task_id, name, fault);
+                set(&mut related_task, span, "_meta[\"io.modelcontextprotocol/related-task\"]", fault);
+            }
+            b"io.modelcontextprotocol/serverInfo" => {
+                set(&mut server_info, walker.skip(), "_meta[\"io.modelcontextprotocol/serverInfo\"]", fault);
+            }
+            b"io.modelcontextprotocol/subscriptionId" => {
+                set(&mut subscription_id, walker.skip(), "_meta[\"io.modelcontextprotocol/subscriptionId\"]", fault);
             }
             key => {
                 fields.meta_has_own |= key.starts_with(OWN_META.as_bytes());
-                walker.skip();
+                unknown(walker, key, &META, fault);
             }
         }
     })

@@ -6,7 +6,7 @@ use aws_lc_rs::hmac;
 use broker::rules::{
     catalog::{BackendLists, Catalog, ListKind, TaskHost, read_page},
     endpoint::Endpoint,
-    exposure,
+    exposure::ResourceUris,
     routing::{Decision, decide},
 };
 use bytes::Bytes;
@@ -69,7 +69,8 @@ fn back(bytes: usize) -> Box<dyn FnMut()> {
         if let Some(span) = message.id_span {
             splice.replace(span, b"17".to_vec());
         }
-        exposure::expose_answer(&message, &backend, &Endpoint::Aggregated, &mut splice);
+        let uris = ResourceUris::find(&message, &Endpoint::Aggregated).expect("every reader finds the same");
+        uris.expose(&backend, &mut splice);
         drop(black_box(splice.finish()));
     })
 }

@@ -55,7 +55,7 @@ use crate::{
         completion,
         deadlines::Deadline,
         event_log::EventKind,
-        exposure,
+        exposure::ResourceUris,
         retries::{self, Attempt},
         routing::ToolCalled,
         tasks::is_tool_error,
@@ -121,7 +121,7 @@ impl Drop for SettleOnPanic<'_> {
 /// How a call ended.
 #[derive(Debug)]
 pub enum Ending {
-    Answered(Message),
+    Answered(Message, ResourceUris),
     Refused(Refusal),
     Cancelled,
     TimedOut,
@@ -246,7 +246,7 @@ impl Call {
         let mut retries = 0;
         loop {
             let (attempt, refusal) = match self.attempt(message, edits).await {
-                Ok(answer) => return Ok(Ending::Answered(answer)),
+                Ok((answer, uris)) => return Ok(Ending::Answered(answer, uris)),
                 Err(failed) => failed,
             };
             if !retries::may_repeat(attempt, self.harmless, retries) || !backend.spend_retry() {
@@ -257,7 +257,11 @@ impl Call {
         }
     }
 
-    async fn attempt(self: &Arc<Self>, message: &Message, edits: &[(Span, Vec<u8>)]) -> Result<Message, (Attempt, Refusal)> {
+    async fn attempt(
+        self: &Arc<Self>,
+        message: &Message,
+        edits: &[(Span, Vec<u8>)],
+    ) -> Result<(Message, ResourceUris), (Attempt, Refusal)> {
         let asker = Asker::Call(self.clone());
         let over = |refusal| (Attempt::Over, refusal);
         // A backend that forgot its session did not process the call, so it is sent once more over a new one.
@@ -268,6 +272,7 @@ impl Call {
             connection.permits(self.method).map_err(over)?;
             let sent_at = Instant::now();
             let answer = connection.exchange(&link, Outgoing { message, edits, asker: &asker, sent_at }).await;
+            let (answer, uris) = self.with_uris(answer);
             let over_at = Instant::now();
             let took = over_at - sent_at;
             link.backend.judge(&connection, &answer, took, over_at);
@@ -280,12 +285,21 @@ impl Call {
                 link.backend.took(&answer, took);
             }
             match answer {
-                Ok(answer) => return Ok(answer),
+                Ok(answer) => return Ok((answer, uris)),
                 Err(Failure::SessionGone) if attempt == 0 => {} // the connection has ended itself, the link opens another
                 Err(failure) => return Err((failure.attempt(), link.backend.refusal(&failure))),
             }
         }
         Err(over(Failure::SessionGone.refusal(&self.backend)))
+    }
+
+    /// Finds the URIs to be rewritten in an answer. An answer that readers would not find them in alike is not MCP.
+    fn with_uris(&self, answer: Result<Message, Failure>) -> (Result<Message, Failure>, ResourceUris) {
+        let found = answer.as_ref().map(|answer| ResourceUris::find(answer, &self.session.endpoint));
+        match found.unwrap_or_else(|_| Ok(ResourceUris::default())) {
+            Ok(uris) => (answer, uris),
+            Err(ambiguous) => (Err(Failure::Protocol(ambiguous.to_string())), ResourceUris::default()),
+        }
     }
 
     /// The one end of every call.
@@ -301,7 +315,7 @@ impl Call {
         match ending {
             Ending::TimedOut => self.note_timeout(),
             Ending::Cancelled => self.note_silence(),
-            Ending::Answered(_) | Ending::Refused(_) => {}
+            Ending::Answered(..) | Ending::Refused(_) => {}
         }
         let _settling = self.session.leave(&self.client_id);
         match self.answer(ending) {
@@ -333,7 +347,7 @@ impl Call {
 
     fn answer(self: &Arc<Self>, ending: Ending) -> Option<Bytes> {
         match ending {
-            Ending::Answered(answer) => Some(self.for_client(answer)),
+            Ending::Answered(answer, uris) => Some(self.for_client(answer, &uris)),
             Ending::Refused(refusal) => Some(self.session.refusal_frame(&refusal, Some(&self.client_id))),
             Ending::TimedOut => {
                 let refusal = match *lock(&self.sent) {
@@ -350,7 +364,7 @@ impl Call {
     }
 
     /// The backend's answer with everything it names put back into the client's terms.
-    fn for_client(self: &Arc<Self>, answer: Message) -> Bytes {
+    fn for_client(self: &Arc<Self>, answer: Message, uris: &ResourceUris) -> Bytes {
         let frame = answer.frame.clone();
         let mut splice = Splice::new(&frame);
         // Whoever stands behind a session that is not kept tells it once more, under its own id.
@@ -358,7 +372,7 @@ impl Call {
         if let Some(span) = id_span {
             splice.replace(span, self.client_id.raw());
         }
-        exposure::expose_answer(&answer, &self.backend, &self.session.endpoint, &mut splice);
+        uris.expose(&self.backend, &mut splice);
         if answer.bytes(answer.fields.error_code) == Some(b"-32042") {
             if let Some(told) = self.urls_as_result(&answer) {
                 return told;
@@ -445,9 +459,9 @@ fn of_opening(refusal: &Refusal) -> Attempt {
 
 fn outcome(method: Method, ending: &Ending) -> Outcome {
     match ending {
-        Ending::Answered(answer) if answer.kind == Kind::Error => Outcome::Error,
-        Ending::Answered(answer) if method == Method::ToolsCall && is_tool_error(answer) => Outcome::ToolError,
-        Ending::Answered(_) => Outcome::Ok,
+        Ending::Answered(answer, _) if answer.kind == Kind::Error => Outcome::Error,
+        Ending::Answered(answer, _) if method == Method::ToolsCall && is_tool_error(answer) => Outcome::ToolError,
+        Ending::Answered(..) => Outcome::Ok,
         Ending::Refused(_) => Outcome::Refused,
         Ending::Cancelled => Outcome::Cancelled,
         Ending::TimedOut => Outcome::Timeout,

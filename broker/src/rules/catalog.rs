@@ -165,16 +165,15 @@ pub fn read_page(kind: ListKind, backend: &BackendId, host: TaskHost, result: &[
     Ok(page)
 }
 
+const TWO_LINKS: &str = "its _meta has two links to a user interface, in the same or another letter case";
+
 fn read_entry(kind: ListKind, backend: &BackendId, host: TaskHost, entry: json::Value<'_>) -> Result<Entry, LeftOut> {
-    let value = entry.get(kind.key());
-    let key = value.and_then(|v| v.as_str()).map(|k| k.into_owned()).unwrap_or_default();
-    let named = |member: &json::Member<'_>| member.key == kind.key();
+    let named = entry.unambiguous(kind.key());
+    let key = named.as_ref().ok().and_then(|v| v.as_ref()?.as_str()).map(|k| k.into_owned()).unwrap_or_default();
     let refuse = |why| Err(LeftOut { key: key.chars().take(80).collect(), why });
-    let Some(value) = value.filter(|_| !key.is_empty()) else { return refuse("it has no name or URI") };
     // Readers differ in which of two they take: a second name could pass for another backend's.
-    if entry.members().filter(named).count() > 1 {
-        return refuse("it has two names or URIs");
-    }
+    let Ok(value) = named else { return refuse("it has two names or URIs, in the same or another letter case") };
+    let Some(value) = value.filter(|_| !key.is_empty()) else { return refuse("it has no name or URI") };
     if key.len() > 2048 {
         return refuse("its name or URI is longer than 2048 bytes");
     }
@@ -193,12 +192,12 @@ fn read_entry(kind: ListKind, backend: &BackendId, host: TaskHost, entry: json::
         && let Ok(document) = Document::parse(&hosted, &json::Limits { bytes_max: hosted.len(), ..json::Limits::default() })
         && let Some(value) = document.root().get(kind.key())
     {
-        let exposed = exposure::expose_entry(backend, &hosted, document.root(), value, &exposed_key);
+        let Ok(exposed) = exposure::expose_entry(backend, &hosted, document.root(), value, &exposed_key) else { return refuse(TWO_LINKS) };
         let traits = ToolTraits::of(document.root());
         return Ok(Entry { key, exposed_key, exposed, traits, native: hosted.clone(), definition });
     }
     let native = Bytes::copy_from_slice(entry.raw());
-    let exposed = exposure::expose_entry(backend, &native, entry, value, &exposed_key);
+    let Ok(exposed) = exposure::expose_entry(backend, &native, entry, value, &exposed_key) else { return refuse(TWO_LINKS) };
     Ok(Entry { key, exposed_key, native, exposed, traits: ToolTraits::of(entry), definition })
 }
 

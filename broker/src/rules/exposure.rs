@@ -1,82 +1,92 @@
 //! Results and entries as the aggregated endpoint shows them: every resource URI gets its backend in front.
 //!
 //! Only URIs that name a backend's resources are touched (MCP 2025-11-25: embedded resources, resource links, resource
-//! contents, `data.uri` of a not-found error, the `ui://` link of a tool); every other byte stays the backend's.
-
-use std::sync::LazyLock;
+//! contents, `data.uri` of a not-found error, the `ui://` link of a tool); every other byte stays the backend's. A client must
+//! read every URI where the broker rewrote it, so what readers would find in different places is an error.
 
 use bytes::Bytes;
-use memchr::memmem::Finder;
 use protocol::{
     envelope::Message,
     ids::BackendId,
-    json::{self, Document, Span, Value},
+    json::{self, AmbiguousMember, Document, Span, Value},
     splice::Splice,
 };
 
 use super::{endpoint::Endpoint, names};
 
-/// Made once: making it costs more than looking through a short answer.
-static URI: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"uri"));
-
 /// A list entry with its exposed name in place of its own.
-pub fn expose_entry(backend: &BackendId, native: &Bytes, entry: Value<'_>, key: Value<'_>, exposed_key: &str) -> Bytes {
+pub fn expose_entry(
+    backend: &BackendId,
+    native: &Bytes,
+    entry: Value<'_>,
+    key: Value<'_>,
+    exposed_key: &str,
+) -> Result<Bytes, AmbiguousMember> {
     let base = entry.span().start;
     let mut splice = Splice::new(native);
     splice.replace(shifted(key.span(), base), json::quote(exposed_key).into_bytes());
     for path in [&["_meta", "ui", "resourceUri"][..], &["_meta", "ui/resourceUri"]] {
-        if let Some(link) = entry.path(path)
+        if let Some(link) = entry.unambiguous_path(path)?
             && let Some(uri) = link.as_str()
         {
             splice.replace(shifted(link.span(), base), json::quote(&names::exposed_uri(backend, &uri)).into_bytes());
         }
     }
-    splice.finish()
+    Ok(splice.finish())
 }
 
-/// Puts the URIs of a backend's own resources in an answer into the terms of an endpoint.
-pub fn expose_answer(answer: &Message, backend: &BackendId, endpoint: &Endpoint, splice: &mut Splice<'_>) {
-    if *endpoint == Endpoint::Aggregated {
-        for (span, uri) in resource_uris(answer) {
-            splice.replace(span, json::quote(&names::exposed_uri(backend, &uri)).into_bytes());
-        }
-    }
-}
+/// The URIs in a backend's answer that name its own resources, where an endpoint shows them differently.
+#[derive(Debug, Default)]
+pub struct ResourceUris(Vec<(Span, String)>);
 
-/// Spans of the URIs in a backend's answer that name its own resources.
-pub fn resource_uris(answer: &Message) -> Vec<(Span, String)> {
-    let Some(span) = answer.result.or(answer.error) else { return Vec::new() };
-    let text = span.of(&answer.frame);
-    // Most answers hold no URI at all; looking for the word is far cheaper than a second parse.
-    if URI.find(text).is_none() {
-        return Vec::new();
-    }
-    let Ok(document) = Document::parse(text, &json::Limits::default()) else { return Vec::new() };
-    let mut found = Vec::new();
-    collect(document.root(), &mut found);
-    found.into_iter().map(|(inner, uri)| (Span { start: inner.start + span.start, end: inner.end + span.start }, uri)).collect()
-}
-
-fn collect(root: Value<'_>, found: &mut Vec<(Span, String)>) {
-    let mut take = |value: Option<Value<'_>>| {
-        if let Some(value) = value
-            && let Some(uri) = value.as_str()
+impl ResourceUris {
+    /// Finds them. An error where two readers of the answer would find different ones.
+    pub fn find(answer: &Message, endpoint: &Endpoint) -> Result<Self, AmbiguousMember> {
+        let mut found = Vec::new();
+        // Most answers hold no URI at all, and decoding has seen that: they are not read a second time.
+        if *endpoint == Endpoint::Aggregated
+            && answer.fields.has_uri_key
+            && let Some(span) = answer.result.or(answer.error)
+            && let Ok(document) = Document::parse(span.of(&answer.frame), &json::Limits::default())
         {
-            found.push((value.span(), uri.into_owned()));
+            let mut take = |value: Value<'_>| found.extend(value.as_str().map(|uri| (value.span().shifted(span.start), uri.into_owned())));
+            each_uri(document.root(), &mut take)?;
         }
-    };
-    take(root.path(&["data", "uri"]));
-    for contents in root.get("contents").into_iter().flat_map(|value| value.elements()) {
-        take(contents.get("uri"));
+        Ok(Self(found))
     }
-    let tool_blocks = root.get("content").into_iter().flat_map(|value| value.elements());
-    let prompt_blocks = root.get("messages").into_iter().flat_map(|value| value.elements()).filter_map(|message| message.get("content"));
-    for block in tool_blocks.chain(prompt_blocks) {
-        match block.get("type").and_then(|kind| kind.as_str()).as_deref() {
-            Some("resource_link") => take(block.get("uri")),
-            Some("resource") => take(block.path(&["resource", "uri"])),
-            _ => {}
+
+    /// Puts the backend in front of each.
+    pub fn expose(&self, backend: &BackendId, splice: &mut Splice<'_>) {
+        for (span, uri) in &self.0 {
+            splice.replace(*span, json::quote(&names::exposed_uri(backend, uri)).into_bytes());
         }
+    }
+}
+
+fn each_uri(root: Value<'_>, take: &mut impl FnMut(Value<'_>)) -> Result<(), AmbiguousMember> {
+    if let Some(uri) = root.unambiguous_path(&["data", "uri"])? {
+        take(uri);
+    }
+    for contents in root.unambiguous("contents")?.into_iter().flat_map(|value| value.elements()) {
+        contents.unambiguous("uri")?.map(&mut *take);
+    }
+    for block in root.unambiguous("content")?.into_iter().flat_map(|value| value.elements()) {
+        block_uri(block)?.map(&mut *take);
+    }
+    for message in root.unambiguous("messages")?.into_iter().flat_map(|value| value.elements()) {
+        if let Some(block) = message.unambiguous("content")? {
+            block_uri(block)?.map(&mut *take);
+        }
+    }
+    Ok(())
+}
+
+fn block_uri(block: Value<'_>) -> Result<Option<Value<'_>>, AmbiguousMember> {
+    let kind = block.unambiguous("type")?;
+    match kind.and_then(|kind| kind.as_str()).as_deref() {
+        Some("resource_link") => block.unambiguous("uri"),
+        Some("resource") => block.unambiguous_path(&["resource", "uri"]),
+        _ => Ok(None),
     }
 }
 
@@ -92,9 +102,7 @@ mod tests {
         let message = Message::decode(Bytes::from(answer.to_owned()), &json::Limits::default()).unwrap();
         let backend = BackendId::parse("b").unwrap();
         let mut splice = Splice::new(&message.frame);
-        for (span, uri) in resource_uris(&message) {
-            splice.replace(span, json::quote(&names::exposed_uri(&backend, &uri)).into_bytes());
-        }
+        ResourceUris::find(&message, &Endpoint::Aggregated).unwrap().expose(&backend, &mut splice);
         String::from_utf8(splice.finish().to_vec()).unwrap()
     }
 
@@ -125,5 +133,25 @@ mod tests {
     fn an_answer_without_uris_is_the_same_bytes() {
         let answer = r#"{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"plain"}]}}"#;
         assert_eq!(exposed(answer), answer);
+    }
+
+    #[test]
+    fn s01_an_answer_whose_uris_readers_find_in_different_places_is_an_error() {
+        for result in [
+            r#"{"content":[{"type":"resource_link","uri":"x:1","URI":"other+x:1"}]}"#,
+            r#"{"content":[{"type":"resource_link","uri":"x:1","uri":"other+x:1"}]}"#,
+            r#"{"content":[{"type":"resource_link","\u0055ri":"other+x:1"}]}"#,
+            r#"{"content":[{"type":"resource_link","Type":"text","uri":"x:1"}]}"#,
+            r#"{"content":[{"type":"resource","resource":{"uri":"x:1"},"Resource":{"uri":"other+x:1"}}]}"#,
+            r#"{"content":[],"Content":[{"type":"resource_link","uri":"other+x:1"}]}"#,
+            r#"{"contents":[{"uri":"x:1"}],"contents":[]}"#,
+            r#"{"messages":[{"role":"user","content":{"type":"text"},"Content":{"type":"resource_link","uri":"other+x:1"}}]}"#,
+        ] {
+            let answer = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{result}}}"#);
+            let message = Message::decode(Bytes::from(answer), &json::Limits::default()).unwrap();
+            assert!(ResourceUris::find(&message, &Endpoint::Aggregated).is_err(), "{result}");
+        }
+        let escaped = r#"{"jsonrpc":"2.0","id":1,"result":{"contents":[{"\u0075ri":"x:1"}]}}"#;
+        assert_eq!(exposed(escaped), escaped.replace("x:1", "b+x:1"));
     }
 }

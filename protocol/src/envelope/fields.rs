@@ -86,6 +86,8 @@ pub struct Fields {
     pub error_message: Option<Span>,
     /// `error.data`
     pub error_data: Option<Span>,
+    /// Some value inside of these holds a member that a reader may take for `uri`.
+    pub has_uri_key: bool,
 }
 
 impl Fields {

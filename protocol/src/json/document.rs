@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use super::{JsonError, Limits, Span, ValueKind, Walker, scan, unquote};
+use super::{JsonError, Limits, Span, ValueKind, Walker, scan, spelling, unquote};
 
 /// A validated JSON text that can be asked for its parts. For messages read rarely.
 #[derive(Debug)]
@@ -34,6 +34,11 @@ impl<'a> Document<'a> {
 pub struct Value<'a> {
     walker: Walker<'a>,
 }
+
+/// A member that readers of JSON find in different places.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("member `{0}` occurs twice, or beside a name that differs from it in case only")]
+pub struct AmbiguousMember(Box<str>);
 
 /// One member of an object.
 #[derive(Debug, Clone)]
@@ -107,6 +112,30 @@ impl<'a> Value<'a> {
     /// The first member with this key; `None` for anything but an object.
     pub fn get(&self, key: &str) -> Option<Value<'a>> {
         self.members().find(|member| member.key == key).map(|member| member.value)
+    }
+
+    /// The member that every reader finds under this key. An error where readers differ: the key occurs twice, or another key
+    /// equals it but for case.
+    pub fn unambiguous(&self, key: &str) -> Result<Option<Value<'a>>, AmbiguousMember> {
+        let mut found = None;
+        for member in self.members().filter(|member| spelling::reads_as(member.key.as_bytes(), key)) {
+            if member.key != key || found.replace(member.value).is_some() {
+                return Err(AmbiguousMember(key.into()));
+            }
+        }
+        Ok(found)
+    }
+
+    /// `unambiguous` repeated.
+    pub fn unambiguous_path(&self, keys: &[&str]) -> Result<Option<Value<'a>>, AmbiguousMember> {
+        let mut value = *self;
+        for key in keys {
+            match value.unambiguous(key)? {
+                Some(inner) => value = inner,
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(value))
     }
 
     /// `get` repeated.

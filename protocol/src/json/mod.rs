@@ -5,6 +5,7 @@
 //! and every span points into it.
 
 mod document;
+mod spelling;
 mod strings;
 mod walker;
 
@@ -12,7 +13,8 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 
-pub use self::document::{Document, Elements, Member, Members, Value};
+pub use self::document::{AmbiguousMember, Document, Elements, Member, Members, Value};
+pub(crate) use self::spelling::Names;
 pub(crate) use self::walker::Walker;
 
 /// Largest JSON text accepted unless configured otherwise.

@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-use super::{JsonError, Limits, Span, VALUES_MAX, ValueKind, strings, unquote};
+use super::{JsonError, Limits, Span, VALUES_MAX, ValueKind, spelling, strings, unquote};
 
 /// A member's key, which was passed: it has both its quotes and its escapes are whole.
 #[derive(Debug, Clone, Copy)]
@@ -54,14 +54,15 @@ pub(crate) struct Walker<'a> {
     is_first: bool,
     broken: Option<JsonError>,
     levels_max: usize,
+    has_uri_key: bool,
 }
 
 impl<'a> Walker<'a> {
     /// On the outermost value of a text in UTF-8.
     pub(super) fn new(text: &'a [u8], limits: &Limits) -> Self {
         let (levels_max, values_left) = (limits.depth_max, VALUES_MAX - 1);
-        let (is_first, broken) = (false, None);
-        let mut walker = Self { text, at: 0, levels_left: levels_max, values_left, end: 0, is_first, broken, levels_max };
+        let (is_first, broken, has_uri_key) = (false, None, false);
+        let mut walker = Self { text, at: 0, levels_left: levels_max, values_left, end: 0, is_first, broken, levels_max, has_uri_key };
         walker.pass_blank();
         walker
     }
@@ -256,8 +257,23 @@ impl<'a> Walker<'a> {
     }
 
     fn pass_key(&mut self) -> Result<(), JsonError> {
-        self.pass_string()?;
+        let start = self.at;
+        let has_escapes = self.pass_string()?;
+        // With its quotes `"uri"` takes five bytes, and six with an `i` beyond ASCII.
+        if has_escapes || matches!(self.at - start, 5 | 6) {
+            self.note_uri_key(start, has_escapes);
+        }
         self.pass_colon()
+    }
+
+    fn note_uri_key(&mut self, start: usize, has_escapes: bool) {
+        let key = Key { text: self.text, span: self.span_from(start), has_escapes };
+        self.has_uri_key |= spelling::reads_as(&key.bytes(), "uri");
+    }
+
+    /// Whether a value that was passed over holds a member that some reader takes for `uri`.
+    pub(crate) fn has_uri_key(&self) -> bool {
+        self.has_uri_key
     }
 
     fn pass_colon(&mut self) -> Result<(), JsonError> {

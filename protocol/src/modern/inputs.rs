@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 
-use crate::envelope::Message;
+use crate::envelope::{Message, check_body};
 use crate::error::{ErrorKind, Refusal};
 use crate::ids::RequestId;
 use crate::json::{Document, Limits, ValueKind, quote, quote_into};
@@ -35,6 +35,8 @@ impl InputRequest {
     }
 }
 
+const AMBIGUOUS: &str = "an input request has a member twice, or in another letter case";
+
 /// An answer that is not one yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct InputRequired {
@@ -62,7 +64,8 @@ impl InputRequired {
             Some(all) if all.kind() != ValueKind::Object => return Err("inputRequests must be an object"),
             Some(all) => {
                 for member in all.members() {
-                    let method = member.value.get("method").and_then(|method| method.as_str()).map(|method| Method::parse(&method));
+                    let named = member.value.unambiguous("method").map_err(|_| AMBIGUOUS)?;
+                    let method = named.and_then(|method| method.as_str()).map(|method| Method::parse(&method));
                     let method = method.filter(|method| is_input(*method)).ok_or("an input request has no method that asks for input")?;
                     if requests.len() == INPUTS_MAX {
                         return Err("there are too many input requests");
@@ -70,7 +73,9 @@ impl InputRequired {
                     if requests.iter().any(|request| request.key == member.key) {
                         return Err("two input requests have one key");
                     }
-                    let params = member.value.get("params").map(|params| Bytes::copy_from_slice(params.raw()));
+                    let params = member.value.unambiguous("params").map_err(|_| AMBIGUOUS)?;
+                    params.map_or(Ok(()), |params| check_body(params.raw(), &limits)).map_err(|_| AMBIGUOUS)?;
+                    let params = params.map(|params| Bytes::copy_from_slice(params.raw()));
                     requests.push(InputRequest { key: member.key.into_owned(), method, params });
                 }
             }
@@ -155,6 +160,7 @@ impl InputResponses {
             if !is_object || is_one_too_many || answers.iter().any(|(key, _)| *key == member.key) {
                 return Err(bad());
             }
+            check_body(member.value.raw(), &limits).map_err(|rejected| rejected.refusal)?;
             answers.push((member.key.into_owned(), Bytes::copy_from_slice(member.value.raw())));
         }
         Ok(Self { answers, state })
@@ -185,6 +191,23 @@ mod tests {
     fn request(params: &str) -> Message {
         let text = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}"#);
         Message::decode(Bytes::from(text), &Limits::default()).unwrap()
+    }
+
+    #[test]
+    fn s01_what_readers_would_read_differently_is_refused_inside_of_inputs_too() {
+        for request in [
+            r#"{"method":"roots/list","Method":"sampling/createMessage"}"#,
+            r#"{"method":"roots/list","method":"sampling/createMessage"}"#,
+            r#"{"method":"elicitation/create","params":{"mode":"form","Mode":"url"}}"#,
+            r#"{"method":"elicitation/create","params":{},"Params":{}}"#,
+        ] {
+            let result = format!(r#"{{"resultType":"input_required","inputRequests":{{"a":{request}}}}}"#);
+            assert_eq!(InputRequired::parse(result.as_bytes()), Err(AMBIGUOUS), "{request}");
+        }
+        for answer in [r#"{"action":"accept","_META":{}}"#, r#"{"_meta":{"progressToken":1,"progressToken":2}}"#] {
+            let refusal = InputResponses::parse(&request(&format!(r#"{{"name":"t","inputResponses":{{"a":{answer}}}}}"#))).unwrap_err();
+            assert_eq!(refusal.kind, ErrorKind::InvalidRequest, "{answer}");
+        }
     }
 
     #[test]

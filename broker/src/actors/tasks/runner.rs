@@ -31,13 +31,13 @@ use super::{
 use crate::{
     actors::{
         asker::{Asker, Carried},
-        link::connection::{Connection, Outgoing},
+        link::connection::{Connection, Failure, Outgoing},
     },
     durable::{Step, TaskStatus, Write, fault_point},
     limits::{BACKOFF_FIRST, TASK_OUTCOME_SUSPECT_BYTES, TASK_OUTCOME_TRIES, TASK_RESENDS_MAX},
     rules::{
         catalog::TaskSupport,
-        exposure,
+        exposure::ResourceUris,
         tasks::{self, BackendTask, Ended},
     },
     telemetry::request,
@@ -291,7 +291,9 @@ async fn store_end(run: &TaskRun, ended: &Ended, tries: u32) -> Result<bool, Sto
 /// The answer as a plain call would have brought it to this client.
 fn in_clients_terms(run: &TaskRun, answer: &Message) -> Result<Message, Refusal> {
     let mut splice = Splice::new(&answer.frame);
-    exposure::expose_answer(answer, &run.record.backend, &run.endpoint, &mut splice);
+    let uris = ResourceUris::find(answer, &run.endpoint)
+        .map_err(|ambiguous| Failure::Protocol(ambiguous.to_string()).refusal(&run.record.backend))?;
+    uris.expose(&run.record.backend, &mut splice);
     if answer.fields.meta_related_task_id.is_some() {
         splice.set_meta(answer, tasks::RELATED_TASK, &tasks::related(&run.id));
     }

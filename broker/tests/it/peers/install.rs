@@ -19,7 +19,7 @@ impl Peers {
             PathBuf::from,
         );
         let peers = Self { cache: cache.join("peers") };
-        for part in ["node", "typescript2", "python1", "python2", "fastmcp", "wires", "admin", "fixture", "rmcp"] {
+        for part in ["node", "typescript2", "python1", "python2", "fastmcp", "wires", "admin", "fixture", "rmcp", "go"] {
             let stamp = peers.cache.join(format!("{part}.stamp"));
             assert!(stamp.exists(), "{} is missing: the peers are not installed; run scripts/install-peers.sh", stamp.display());
         }
@@ -57,6 +57,11 @@ impl Peers {
     /// The client of the Rust SDK, as `peers/rmcp` has it.
     pub(super) fn rust_sdk(&self) -> PathBuf {
         self.cache.join("rmcp/debug/rmcp-peer")
+    }
+
+    /// A server of our own in Go, as `peers/go` has it.
+    pub(super) fn go_server(&self) -> PathBuf {
+        self.cache.join("go/go-server")
     }
 
     fn package(&self, path: &str) -> PathBuf {

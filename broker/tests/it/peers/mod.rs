@@ -43,6 +43,7 @@ mod clients;
 mod conformance;
 mod conformance_tasks;
 mod eras;
+mod go_server;
 mod install;
 pub(crate) mod moves;
 mod process;

@@ -15,7 +15,7 @@ use super::{answering, everything, features, listening, over_each};
 use crate::stdio as script;
 
 /// How clients come, with what a reader of the documentation calls it.
-pub(super) const FRONTS: [(&str, &str); 7] = [
+pub(crate) const FRONTS: [(&str, &str); 7] = [
     ("http", "Streamable HTTP"),
     ("sse", "HTTP+SSE (2024-11-05)"),
     ("websocket", "WebSocket"),
@@ -28,21 +28,21 @@ pub(super) const FRONTS: [(&str, &str); 7] = [
 pub(super) const BACKS: [&str; 7] = ["stdio", "http", "tcp", "tls", "websocket", "quic", "quic_streams"];
 
 /// What is kept for as long as a client lives.
-pub(super) struct Client {
-    pub(super) client: DuplexClient,
-    pub(super) peer: Option<QuicPeer>,
+pub(crate) struct Client {
+    pub(crate) client: DuplexClient,
+    pub(crate) peer: Option<QuicPeer>,
 }
 
 /// Where a client connects to.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Doors {
-    pub(super) http: SocketAddr,
-    pub(super) tcp: SocketAddr,
-    pub(super) quic: SocketAddr,
+pub(crate) struct Doors {
+    pub(crate) http: SocketAddr,
+    pub(crate) tcp: SocketAddr,
+    pub(crate) quic: SocketAddr,
 }
 
 impl Doors {
-    pub(super) fn of(broker: &TestBroker) -> Self {
+    pub(crate) fn of(broker: &TestBroker) -> Self {
         Self { http: broker.http_address(), tcp: broker.tcp_address(), quic: broker.quic_address() }
     }
 }
@@ -65,7 +65,7 @@ pub(super) async fn wire(front: &str, doors: Doors, authority: &Authority) -> (W
     (wire, None)
 }
 
-pub(super) async fn client(front: &str, broker: &TestBroker, doors: Doors, authority: &Authority) -> Client {
+pub(crate) async fn client(front: &str, broker: &TestBroker, doors: Doors, authority: &Authority) -> Client {
     let (wire, peer) = wire(front, doors, authority).await;
     Client { client: answering(broker.duplex()).over(wire).connected(everything()).await, peer }
 }
@@ -143,7 +143,7 @@ async fn scripted_over_http() -> FakeBackend {
     backend
 }
 
-pub(super) fn listening_everywhere(authority: &Authority) -> BrokerBuilder {
+pub(crate) fn listening_everywhere(authority: &Authority) -> BrokerBuilder {
     let server = authority.server("server");
     let tls = json!({"cert_file": server.cert, "key_file": server.key});
     listening().config(json!({"listen": {"quic": "127.0.0.1:0"}, "tls": tls})).env("SSL_CERT_FILE", authority.ca().to_str().unwrap())

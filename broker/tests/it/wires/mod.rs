@@ -11,7 +11,7 @@ mod features;
 mod json_suite;
 mod legacy;
 mod losses;
-mod matrix;
+pub(crate) mod matrix;
 mod meta;
 mod passed_on;
 mod quic;

@@ -1,0 +1,3 @@
+module mcp-broker.dev/peers/go
+
+go 1.19

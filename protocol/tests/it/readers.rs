@@ -1,0 +1,255 @@
+//! What a peer reads of a message must be what the broker read. The peers here are models of JSON readers that are common among
+//! MCP servers and clients: exact or ignoring case as Go's `encoding/json` does, and taking the first or the last of several
+//! members. The models read with `serde_json` and share no code with the broker's reader.
+
+use bytes::Bytes;
+use proptest::prelude::*;
+use protocol::{envelope::Message, json::Limits};
+use serde::de::{Deserializer as _, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+/// How a peer finds a member.
+#[derive(Debug, Clone, Copy)]
+struct Reader {
+    ignores_case: bool,
+    takes_last: bool,
+}
+
+const READERS: [Reader; 4] = [
+    Reader { ignores_case: false, takes_last: false },
+    Reader { ignores_case: false, takes_last: true },
+    Reader { ignores_case: true, takes_last: false },
+    Reader { ignores_case: true, takes_last: true },
+];
+
+impl Reader {
+    fn get<'a>(self, object: Option<&'a str>, key: &str) -> Option<&'a str> {
+        let mut found = members(object?)?.into_iter().filter(|(name, _)| match self.ignores_case {
+            true => simple_fold(name) == simple_fold(key),
+            false => name == key,
+        });
+        let one = if self.takes_last { found.next_back() } else { found.next() };
+        one.map(|(_, value)| value)
+    }
+}
+
+/// Unicode simple case folding of what can fold to a letter of ASCII; other letters stay, so they equal no name of the protocol.
+fn simple_fold(text: &str) -> String {
+    let fold = |letter| match letter {
+        'ſ' => 's',
+        '\u{212a}' => 'k',
+        letter => letter.to_ascii_lowercase(),
+    };
+    text.chars().map(fold).collect()
+}
+
+/// The members of an object in their order, doubles too, with the text of each value. `None` for anything but an object.
+fn members(object: &str) -> Option<Vec<(String, &str)>> {
+    struct InOrder;
+    impl<'de> Visitor<'de> for InOrder {
+        type Value = Vec<(String, &'de str)>;
+
+        fn expecting(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            out.write_str("an object")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            let mut all = Vec::new();
+            while let Some(member) = map.next_entry::<String, &'de RawValue>()? {
+                all.push((member.0, member.1.get()));
+            }
+            Ok(all)
+        }
+    }
+    serde_json::Deserializer::from_str(object).deserialize_map(InOrder).ok()
+}
+
+/// What decides about a message: where it goes, whose it is, what it carries.
+type View<'a> = Vec<(&'static str, Option<&'a str>)>;
+
+fn read_by(reader: Reader, message: &str) -> View<'_> {
+    let get = |object, key| reader.get(object, key);
+    let root = Some(message);
+    let (params, result, error) = (get(root, "params"), get(root, "result"), get(root, "error"));
+    let body = params.or(result);
+    let (meta, reference) = (get(body, "_meta"), get(body, "ref"));
+    let mut view = vec![
+        ("method", get(root, "method")),
+        ("id", get(root, "id")),
+        ("params", params),
+        ("result", result),
+        ("error", error),
+        ("error.code", get(error, "code")),
+        ("error.data", get(error, "data")),
+        ("_meta", meta),
+        ("_meta.progressToken", get(meta, "progressToken")),
+        ("_meta.protocolVersion", get(meta, "io.modelcontextprotocol/protocolVersion")),
+        ("_meta.related-task.taskId", get(get(meta, "io.modelcontextprotocol/related-task"), "taskId")),
+        ("task.taskId", get(get(body, "task"), "taskId")),
+        ("ref.name", get(reference, "name")),
+        ("ref.uri", get(reference, "uri")),
+    ];
+    for key in ["name", "uri", "arguments", "cursor", "requestId", "progressToken", "taskId", "level", "requestState"] {
+        view.push((key, get(body, key)));
+    }
+    view
+}
+
+/// The same as the broker's decoding has it.
+fn read_by_broker(message: &Message) -> View<'_> {
+    let fields = &message.fields;
+    let text = |span| message.bytes(span).map(|bytes| std::str::from_utf8(bytes).expect("a decoded message is UTF-8"));
+    [
+        ("method", message.method_span),
+        ("id", message.id_span),
+        ("params", message.params),
+        ("result", message.result),
+        ("error", message.error),
+        ("error.code", fields.error_code),
+        ("error.data", fields.error_data),
+        ("_meta", fields.meta),
+        ("_meta.progressToken", fields.meta_progress_token),
+        ("_meta.protocolVersion", fields.meta_protocol_version),
+        ("_meta.related-task.taskId", fields.meta_related_task_id),
+        ("task.taskId", fields.task_task_id),
+        ("ref.name", fields.reference_name),
+        ("ref.uri", fields.reference_uri),
+        ("name", fields.name),
+        ("uri", fields.uri),
+        ("arguments", fields.arguments),
+        ("cursor", fields.cursor),
+        ("requestId", fields.request_id),
+        ("progressToken", fields.progress_token),
+        ("taskId", fields.task_id),
+        ("level", fields.level),
+        ("requestState", fields.request_state),
+    ]
+    .map(|(name, span)| (name, text(span)))
+    .to_vec()
+}
+
+const NAMES: &str = "jsonrpc id method params result error name uri arguments cursor requestId progressToken taskId level task ref \
+    _meta code message data requestState io.modelcontextprotocol/protocolVersion io.modelcontextprotocol/related-task other";
+
+/// A name of the protocol as it is written, in another letter case, or with letters that fold into it, some of them escaped.
+fn key() -> impl Strategy<Value = String> {
+    let names: Vec<&str> = NAMES.split_whitespace().collect();
+    (proptest::sample::select(names), prop_oneof![6 => Just(0_u8), 4 => 1_u8..5], any::<u64>()).prop_map(|(name, spelling, seed)| {
+        let letter = |(at, letter): (usize, char)| {
+            let chosen = seed >> (at % 60) & 1 == 1;
+            let letter = match (spelling, letter) {
+                (1, letter) if chosen => letter.to_ascii_uppercase(),
+                (2, 's') => 'ſ',
+                (2, 'k') => '\u{212a}',
+                (3, letter) => letter.to_ascii_lowercase(),
+                (_, letter) => letter,
+            };
+            if spelling >= 3 && chosen { format!("\\u{:04x}", letter as u32) } else { letter.to_string() }
+        };
+        name.chars().enumerate().map(letter).collect()
+    })
+}
+
+fn value() -> impl Strategy<Value = String> {
+    let texts = ["\"2.0\"", "\"tools/call\"", "\"notifications/progress\"", "7", "\"a\"", "\"b\"", "null", "{}", "-32600"];
+    let leaf = proptest::sample::select(texts.to_vec()).prop_map(String::from);
+    leaf.prop_recursive(3, 24, 5, |inner| proptest::collection::vec((key(), inner), 0..5).prop_map(|members| object(&members)))
+}
+
+fn object(members: &[(String, String)]) -> String {
+    let members: Vec<String> = members.iter().map(|(key, value)| format!("\"{key}\":{value}")).collect();
+    format!("{{{}}}", members.join(","))
+}
+
+/// A message that is one, with members added anywhere.
+fn message() -> impl Strategy<Value = String> {
+    let body = || proptest::collection::vec((key(), value()), 0..4).prop_map(|members| object(&members));
+    let core = body().prop_flat_map(|body| {
+        let with = |text: &str| format!(r#""jsonrpc":"2.0",{}"#, text.replace("BODY", &body));
+        proptest::sample::select(vec![
+            with(r#""id":1,"method":"tools/call","params":BODY"#),
+            with(r#""method":"notifications/message","params":BODY"#),
+            with(r#""id":1,"result":BODY"#),
+            with(r#""id":1,"error":{"code":1,"message":"m","data":BODY}"#),
+        ])
+    });
+    let added = prop_oneof![3 => Just(Vec::new()), 2 => proptest::collection::vec((key(), value()), 1..3)];
+    (core, added).prop_map(|(core, added)| {
+        let added: String = added.iter().map(|(key, value)| format!(",\"{key}\":{value}")).collect();
+        format!("{{{core}{added}}}")
+    })
+}
+
+fn decode(text: &str) -> Option<Message> {
+    Message::decode(Bytes::copy_from_slice(text.as_bytes()), &Limits::default()).ok()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4096))]
+
+    #[test]
+    fn s01_every_reader_finds_in_an_accepted_message_what_the_broker_found(text in message()) {
+        let Some(message) = decode(&text) else { return Ok(()) };
+        let broker = read_by_broker(&message);
+        for reader in READERS {
+            let peer = read_by(reader, &text);
+            for (of_broker, of_peer) in broker.iter().zip(&peer) {
+                prop_assert_eq!(of_broker, of_peer, "{:?} of {}", reader, text);
+            }
+        }
+    }
+}
+
+/// The property would hold of a decoder that refuses everything.
+#[test]
+fn s01_messages_that_every_reader_reads_alike_are_accepted() {
+    use proptest::{strategy::ValueTree as _, test_runner::TestRunner};
+    let mut runner = TestRunner::deterministic();
+    let (mut accepted, mut alike) = (0, 0);
+    for _ in 0..2000 {
+        let text = message().new_tree(&mut runner).expect("a message").current();
+        let mut views = READERS.iter().map(|reader| read_by(*reader, &text));
+        let first = views.next();
+        alike += usize::from(views.all(|view| Some(view) == first));
+        accepted += usize::from(decode(&text).is_some());
+    }
+    assert!(accepted > 400 && alike > accepted, "{accepted} accepted, {alike} read alike");
+}
+
+#[test]
+fn s01_a_member_in_another_letter_case_is_refused_at_every_level() {
+    let request = |params: &str| format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}"#);
+    let kelvin = '\u{212a}';
+    for text in [
+        r#"{"jsonrpc":"2.0","id":1,"method":"ping","Method":"tools/call"}"#.to_owned(),
+        r#"{"jsonrpc":"2.0","id":1,"ID":2,"result":{}}"#.to_owned(),
+        r#"{"jsonrpc":"2.0","method":"notifications/x","Id":5,"\u0050arams":{}}"#.to_owned(),
+        r#"{"jsonrpc":"2.0","id":1,"result":{},"Error":{}}"#.to_owned(),
+        r#"{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"m","Data":{}}}"#.to_owned(),
+        r#"{"jsonrpc":"2.0","id":1,"result":{"_META":{}}}"#.to_owned(),
+        request(r#"{"name":"a","Name":"b"}"#),
+        request(r#"{"name":"a","argument\u017f":{}}"#),
+        request(r#"{"URI":"file:///etc/passwd"}"#),
+        request(&format!(r#"{{"name":"a","_meta":{{"progressToken":1,"ProgressTo{kelvin}en":2}}}}"#)),
+        request(r#"{"name":"a","_meta":{"io.modelcontextprotocol/RELATED-task":{"taskId":"t"}}}"#),
+        request(r#"{"name":"a","_meta":{"io.modelcontextprotocol/related-task":{"taskId":"t"},"io.modelcontextprotocol/related-task":1}}"#),
+        request(&format!(r#"{{"name":"a","tas{kelvin}":{{}}}}"#)),
+        request(r#"{"task":{"TaskId":"t"}}"#),
+        request(r#"{"ref":{"type":"ref/prompt","name":"a","Name":"b"}}"#),
+    ] {
+        assert!(decode(&text).is_none(), "{text}");
+    }
+}
+
+/// Where the broker reads nothing, nothing is refused.
+#[test]
+fn s01_arguments_results_and_data_stay_free() {
+    for text in [
+        r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","arguments":{"Name":1,"name":2,"ID":3,"id":4,"id":5}}}"#,
+        r#"{"jsonrpc":"2.0","id":1,"result":{"structuredContent":{"URI":1,"uri":2},"content":[{"Type":"x"}],"Content2":1}}"#,
+        r#"{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"m","data":{"Code":1,"Message":2}}}"#,
+        r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","_meta":{"com.example/Name":1,"Vendor":2}}}"#,
+    ] {
+        assert!(decode(text).is_some(), "{text}");
+    }
+}
