@@ -189,6 +189,7 @@ fn met() -> Vec<Fixed> {
         INPUT_ROUNDS_MAX Refused(ErrorKind::BackendProtocolError);
         BACKEND_INPUT_ROUNDS_MAX Refused(ErrorKind::BackendProtocolError);
         LISTEN_URIS_MAX Refused(ErrorKind::InvalidParams);
+        COMPLETION_DEPTH_MAX Refused(ErrorKind::InvalidParams);
         LISTEN_TASKS_MAX Refused(ErrorKind::InvalidParams);
         TASK_REQUEST_BYTES_MAX Refused(ErrorKind::MessageTooLarge);
         IDEMPOTENCY_KEY_BYTES_MAX Refused(ErrorKind::InvalidParams);

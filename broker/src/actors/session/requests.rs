@@ -198,7 +198,7 @@ impl Session {
     pub(super) fn admits_listening(&self, target: &ResourceTarget) -> Result<(), Refusal> {
         let Some(backend) = self.tenant.backend(&target.backend) else { return Ok(()) };
         self.tenant.take_budget_of(&backend, None)?;
-        backend.policy.admits(&backend.id, &Named::Resource(target.uri.clone()), None, || backend.lists.load_full())
+        backend.policy.admits_resource(&backend.id, &target.uri)
     }
 
     /// Answers a request with the outcome of a task, here or wherever the session is by then.
@@ -403,8 +403,7 @@ fn keeps_to_policy(backend: &Backend, message: &Message, decision: &Decision) ->
         Decision::Subscribe(target) => Cow::Owned(Named::Resource(target.uri.clone())),
         _ => return Ok(()),
     };
-    let arguments = message.fields.arguments.map(|span| span.of(&message.frame));
-    backend.policy.admits(&backend.id, &names, arguments, || backend.lists.load_full())
+    backend.policy.admits(&backend.id, &names, message, || backend.lists.load_full())
 }
 
 fn id_in_flight() -> Refusal {
