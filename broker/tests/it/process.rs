@@ -149,6 +149,30 @@ fn what_is_not_to_be_had_at_start_ends_with_69() {
 }
 
 #[test]
+fn s16_a_start_says_that_the_database_is_not_verified_and_what_to_write() {
+    let folder = tempfile::tempdir().unwrap();
+    let secret = ("MCP_BROKER__NODE__SECRET", "0123456789abcdef");
+    let told = |url: &str, more: &[(&str, &str)]| {
+        let environment = [&[("MCP_BROKER__STORAGE__URL", url), secret], more].concat();
+        let ended = run(folder.path(), &["migrate"], &environment);
+        assert_eq!(ended.status.code(), Some(69), "nobody is there: {}", text(&ended.stderr));
+        assert!(!text(&ended.stderr).contains("hush"), "{}", text(&ended.stderr));
+        text(&ended.stderr).lines().filter(|line| line.contains("sslmode=verify-full")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    // No name below `invalid` has an address.
+    for url in ["postgres://u:hush@db.invalid/d", "postgres://u:hush@db.invalid/d?sslmode=require"] {
+        let lines = told(url, &[]);
+        assert_eq!(lines.len(), 1, "{url}: {lines:?}");
+        assert!(lines[0].contains("WARN") && lines[0].contains("sslrootcert="), "{lines:?}");
+    }
+    for url in ["postgres://u:hush@db.invalid/d?sslmode=verify-full", "postgres://u:hush@127.0.0.1:1/d"] {
+        assert!(told(url, &[]).is_empty(), "{url}");
+    }
+    // As the chart says it.
+    assert!(told("postgres://u:hush@db.invalid/d", &[("PGSSLMODE", "verify-full")]).is_empty());
+}
+
+#[test]
 fn a_secret_that_is_missing_or_another_ends_the_start() {
     let folder = tempfile::tempdir().unwrap();
     for key in ["NODE__SECRET_FILE", "AUTH__ADMIN_TOKEN_FILE", "STORAGE__URL_FILE"] {
