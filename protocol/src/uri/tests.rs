@@ -72,7 +72,7 @@ fn whatwg_of_decoded(uri: &str) -> Option<String> {
     whatwg(&unescaped(uri))
 }
 
-/// Go's `net/url`: no control characters, the fragment first, then the query; whoever opens `url.Path` ignores the host.
+/// Go's `net/url`: no control characters, the fragment first, then the query; a server that opens `url.Path` ignores the host.
 fn go(uri: &str) -> Option<String> {
     if uri.bytes().any(|byte| byte < b' ' || byte == 0x7f) {
         return None;
