@@ -150,26 +150,36 @@ fn what_is_not_to_be_had_at_start_ends_with_69() {
 
 #[test]
 fn s16_a_start_says_that_the_database_is_not_verified_and_what_to_write() {
-    let folder = tempfile::tempdir().unwrap();
-    let secret = ("MCP_BROKER__NODE__SECRET", "0123456789abcdef");
-    let told = |url: &str, more: &[(&str, &str)]| {
-        let environment = [&[("MCP_BROKER__STORAGE__URL", url), secret], more].concat();
-        let ended = run(folder.path(), &["migrate"], &environment);
-        assert_eq!(ended.status.code(), Some(69), "nobody is there: {}", text(&ended.stderr));
-        assert!(!text(&ended.stderr).contains("hush"), "{}", text(&ended.stderr));
-        text(&ended.stderr).lines().filter(|line| line.contains("sslmode=verify-full")).map(str::to_owned).collect::<Vec<_>>()
-    };
-    // No name below `invalid` has an address.
-    for url in ["postgres://u:hush@db.invalid/d", "postgres://u:hush@db.invalid/d?sslmode=require"] {
-        let lines = told(url, &[]);
-        assert_eq!(lines.len(), 1, "{url}: {lines:?}");
-        assert!(lines[0].contains("WARN") && lines[0].contains("sslrootcert="), "{lines:?}");
+    /// The lines about it of a broker that finds no database.
+    fn told(url: &str, mode: Option<&str>) -> Vec<String> {
+        let folder = tempfile::tempdir().unwrap();
+        let mut environment = vec![("MCP_BROKER__STORAGE__URL", url), ("MCP_BROKER__NODE__SECRET", "0123456789abcdef")];
+        environment.extend([("MCP_BROKER__LISTEN__HTTP", "127.0.0.1:0"), ("MCP_BROKER__LISTEN__ADMIN", "127.0.0.1:0")]);
+        environment.extend(mode.map(|mode| ("PGSSLMODE", mode)));
+        let ended = run(folder.path(), &["serve"], &environment);
+        let said = text(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(69), "there is no such database: {said}");
+        assert!(!said.contains("hush"), "{said}");
+        said.lines().filter(|line| line.contains("sslmode=verify-full")).map(str::to_owned).collect()
     }
-    for url in ["postgres://u:hush@db.invalid/d?sslmode=verify-full", "postgres://u:hush@127.0.0.1:1/d"] {
-        assert!(told(url, &[]).is_empty(), "{url}");
-    }
-    // As the chart says it.
-    assert!(told("postgres://u:hush@db.invalid/d", &[("PGSSLMODE", "verify-full")]).is_empty());
+    // No name below `invalid` has an address. Each is given some seconds, so all at once.
+    let unverified = ["postgres://u:hush@db.invalid/d", "postgres://u:hush@db.invalid/d?sslmode=require"];
+    let well = [
+        ("postgres://u:hush@db.invalid/d?sslmode=verify-full", None),
+        ("postgres://u:hush@127.0.0.1:1/d", None),
+        ("postgres://u:hush@db.invalid/d", Some("verify-full")), // as the chart says it
+    ];
+    std::thread::scope(|scope| {
+        for url in unverified {
+            scope.spawn(move || {
+                let lines = told(url, None);
+                assert!(lines.len() == 1 && lines[0].contains("WARN") && lines[0].contains("sslrootcert="), "{url}: {lines:?}");
+            });
+        }
+        for (url, mode) in well {
+            scope.spawn(move || assert_eq!(told(url, mode), Vec::<String>::new(), "{url} {mode:?}"));
+        }
+    });
 }
 
 #[test]
