@@ -20,4 +20,9 @@ make node_secret "$(random)"
 make admin_token "$(random)"
 make grafana_password "$(random)"
 make postgres_password "$(random)"
-make database_url "postgres://broker:$(<"$folder/postgres_password")@postgres:5432/broker"
+# The server has no certificate: what is said to it stays on the network of docker-compose.yml.
+make database_url "postgres://broker:$(<"$folder/postgres_password")@postgres:5432/broker?sslmode=disable"
+make redis_password "$(random)"
+# A line of Redis' own configuration.
+make redis_auth "requirepass $(<"$folder/redis_password")"
+make redis_url "redis://:$(<"$folder/redis_password")@redis:6379"

@@ -26,6 +26,13 @@ CHART = HERE / "mcp-broker"
 KUBERNETES = [f"1.{minor}" for minor in range(29, 38)]
 # Kinds of others, whose schemas are not part of Kubernetes.
 FOREIGN = {"ServiceMonitor", "PrometheusRule", "HTTPRoute"}
+# Where the broker says what it serves on the data plane: a file of its sources, and the constants or literals in it.
+SERVED = {
+    "broker/src/listeners/http/challenge.rs": [r'^const METADATA: &str = "(/[^"]+)";'],
+    "broker/src/listeners/http/legacy.rs": [r'^const STREAM: &str = "(/[^"]+)";', r'^const MESSAGES: &str = "(/[^"]+)";'],
+    "broker/src/listeners/http/websocket.rs": [r'path == "(/ws)"'],
+    "broker/src/listeners/http/exchange.rs": [r'path\.strip_prefix\("(/mcp)"\)'],
+}
 # Manifests that were found good already: many are the same whatever the values.
 VALIDATED: set[tuple[str, ...]] = set()
 BROKEN = [
@@ -45,6 +52,13 @@ BROKEN = [
     ("templates/migration.yaml", "pre-install,pre-upgrade", "post-install", "hook"),
     ("templates/networkpolicy.yaml", "- port: internal", "- ports: internal", "ports"),
     ("templates/monitoring.yaml", '"files/alerts.yaml"', '"files/alarms.yaml"', "alerts"),
+    ("templates/_helpers.tpl", ' "/.well-known/oauth-protected-resource"', "", "not all that the broker serves is routed"),
+    ("templates/routes.yaml", "          - path: {{ . }}", "          - path: /mcp", "not all that the broker serves is routed"),
+    ("templates/_helpers.tpl", "- name: PGSSLMODE", "- name: SSLMODE", "verified"),
+    ("templates/migration.yaml", '{{- include "mcp-broker.databaseEnv" . | nindent 12 }}', "", "verified"),
+    ("values.yaml", "sslMode: verify-full", "sslMode: prefer", "verified"),
+    ("templates/_helpers.tpl", "path: database-ca.crt", "path: ca.crt", "is not mounted"),
+    ("templates/trial.yaml", "redis-server, --requirepass, $(REDISCLI_AUTH)", "redis-server", "trial's Redis"),
     ("templates/configmap.yaml", "{{- include \"mcp-broker.check\" . -}}\n", "", "these values were taken"),
     ("files/alerts.yaml", "== 0", "=== 0", "promtool"),
     ("values.schema.json", '"replicas": {', '"replica": {', "replicas"),
@@ -130,6 +144,8 @@ def check_fit(documents: list[dict], values: dict) -> None:
         folder, _, file = path.rpartition("/")
         need(mounts.get(folder) == "secrets" and file in secrets, f"the secret {path} is not mounted")
     job = one(documents, "Job")
+    for pod_spec in [pod, *([job["spec"]["template"]["spec"]] if job else [])]:
+        check_database(pod_spec, values, secrets)
     need(bool(job) != config["storage"]["migrate_on_start"], "the schema is brought up to date twice, or never")
     if job:
         need(job["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade", "the migration is no hook before installs and upgrades")
@@ -137,6 +153,40 @@ def check_fit(documents: list[dict], values: dict) -> None:
     need(probe["path"] == values.get("probes", {}).get("readinessPath", "/readyz"), "readiness is asked elsewhere")
     scaler = one(documents, "HorizontalPodAutoscaler")
     need(bool(scaler) != ("replicas" in deployment["spec"]), "both the autoscaler and the Deployment say how many Pods there are")
+
+
+def check_database(pod: dict, values: dict, secrets: set[str]) -> None:
+    environment = {variable["name"]: variable.get("value") for variable in pod["containers"][0]["env"]}
+    wanted = values.get("database", {}).get("sslMode", "verify-full")
+    need(environment.get("PGSSLMODE") == wanted, f"the database's server is not verified as the values say: {wanted}")
+    authority = environment.get("PGSSLROOTCERT")
+    need(bool(authority) == bool(values.get("database", {}).get("ca", {}).get("name")), "the authority of the values is not believed, or another one")
+    need(not authority or authority.rpartition("/")[2] in secrets, f"the secret {authority} is not mounted")
+
+
+def check_trial(documents: list[dict]) -> None:
+    secret = next((one for one in documents if one["kind"] == "Secret" and one["metadata"]["name"].endswith("-trial")), None)
+    if not secret:
+        return
+    told = secret["stringData"]
+    need(f":{told['redis-password']}@" in told["redis-url"], "the trial's Redis has no password in its URL")
+    need("sslmode=" in told["database-url"], "the trial's database URL names no sslmode")
+    redis = one(documents, "Deployment", "-trial-redis")["spec"]["template"]["spec"]["containers"][0]
+    need(redis["args"][1:3] == ["--requirepass", "$(REDISCLI_AUTH)"], "the trial's Redis asks for no password")
+    source = next(variable["valueFrom"]["secretKeyRef"] for variable in redis["env"] if variable["name"] == "REDISCLI_AUTH")
+    need(source["key"] == "redis-password" and source["name"] == secret["metadata"]["name"], "the trial's Redis has another password")
+
+
+def served() -> set[str]:
+    """Paths of the data plane, as the broker's sources have them."""
+    found = set()
+    for file, patterns in SERVED.items():
+        text = (HERE.parent / file).read_text()
+        for pattern in patterns:
+            match = re.search(pattern, text, re.M)
+            need(match, f"{file}: {pattern} is not found any more: mend SERVED in check.py")
+            found.add(match[1])
+    return found
 
 
 def check_foreign(documents: list[dict], work: Path) -> None:
@@ -156,10 +206,15 @@ def check_foreign(documents: list[dict], work: Path) -> None:
         need(done.returncode == 0, f"promtool: {done.stdout}{done.stderr}")
     route = one(documents, "HTTPRoute")
     if route:
+        routed = {match["path"]["value"] for match in route["spec"]["rules"][0]["matches"] if match["path"]["type"] == "PathPrefix"}
+        need(routed == served(), f"HTTPRoute: not all that the broker serves is routed, or more: {routed ^ served()}")
         [backend] = route["spec"]["rules"][0]["backendRefs"]
         service = one(documents, "Service", backend["name"])
         need(service and service["spec"]["ports"][0]["port"] == backend["port"], "the HTTPRoute leads to no Service")
     if any(document["kind"] == "Ingress" for document in documents):
+        for rule in one(documents, "Ingress")["spec"]["rules"]:
+            routed = {path["path"] for path in rule["http"]["paths"] if path["pathType"] == "Prefix"}
+            need(routed == served(), f"Ingress: not all that the broker serves is routed, or more: {routed ^ served()}")
         backend = one(documents, "Ingress")["spec"]["rules"][0]["http"]["paths"][0]["backend"]["service"]
         service = one(documents, "Service", backend["name"])
         need(service and service["spec"]["ports"][0]["name"] == backend["port"]["name"], "the Ingress leads to no Service")
@@ -179,7 +234,7 @@ def check_haproxy(snippet: str, work: Path) -> None:
 
 def check_config(documents: list[dict], broker: Path, work: Path) -> None:
     text = one(documents, "ConfigMap")["data"]["mcp-broker.yaml"]
-    written = {"redis-url": "redis://redis:6379", "database-url": "postgres://u:p@database/broker"}
+    written = {"redis-url": "redis://redis:6379", "database-url": "postgres://u:p@database/broker", "database-ca.crt": "unused"}
     for path in set(re.findall(r"/run/secrets/\S+?(?=[\"'\s,}]|$)", text)):
         file = work / path.lstrip("/")
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -220,6 +275,7 @@ def check_chart(chart: Path, files: list[Path], work: Path, versions: list[str])
         try:
             check_schemas(documents, versions)
             check_fit(documents, values)
+            check_trial(documents)
             check_foreign(documents, work)
         except Fault as fault:
             raise Fault(f"{path.name}: {fault}") from fault
@@ -236,7 +292,7 @@ def check_that_faults_are_found(work: Path) -> int:
         need(there in text, f"the chart does not have {there!r} any more: a broken variant of check.py has to be mended")
         (chart / file).write_text(text.replace(there, instead, 1))
         try:
-            check_chart(chart, [CHART / "ci/everything.yaml"], work, KUBERNETES[-1:])
+            check_chart(chart, [CHART / "ci/everything.yaml", CHART / "ci/trial.yaml"], work, KUBERNETES[-1:])
         except (Fault, helm_python.HelmError, KeyError) as fault:
             need(words in repr(fault), f"{file} with {instead!r}: found, but as {fault!r}")
             continue

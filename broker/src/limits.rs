@@ -125,6 +125,8 @@ pub const INPUT_ROUNDS_MAX: u32 = 32;
 pub const INPUT_GATHER_WAIT: Duration = Duration::from_millis(10);
 /// Resources one stream of notifications is about. Each is subscribed to before the stream begins.
 pub const LISTEN_URIS_MAX: usize = 100;
+/// How deep the parameters of a completion are nested, where the backend has roots and its values are looked at.
+pub const COMPLETION_DEPTH_MAX: usize = 16;
 /// Tasks one stream of notifications is about. Each change is read from the database.
 pub const LISTEN_TASKS_MAX: usize = 100;
 

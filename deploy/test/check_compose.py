@@ -10,10 +10,24 @@ from compose import ROOT, Compose
 # Secrets are files; an environment is seen by whoever may inspect the container.
 SECRET_NAME = re.compile(r"(PASSWORD|TOKEN|SECRET)(?!.*(_FILE))", re.I)
 
+# A URL of a store belongs into a secret, as its password does.
+OPEN_STORE = re.compile(r"^\s*(redis_)?url:\s*(rediss?|postgres)", re.M)
+# What each store's URL must say, as make-secrets.sh writes it.
+STORE_URLS = {"database_url": r"postgres://\w+:\$\(.*\)@postgres:5432/\w+\?sslmode=\w", "redis_url": r"redis://:\$\(.*\)@redis:6379"}
+
+
+def faults_of_stores(compose: Compose, made: str) -> list[str]:
+    faults = [f"{name} lacks a password or sslmode" for name, wanted in STORE_URLS.items() if not re.search(rf'^make {name} "{wanted}', made, re.M)]
+    [(conf, _)] = compose.mounts("redis")
+    if not re.search(r"^include /run/secrets/redis_auth$", conf.read_text(), re.M) or "redis_auth" not in compose.services["redis"]["secrets"]:
+        faults.append("redis takes no password")
+    return faults
+
 
 def faults_of(compose: Compose) -> list[str]:
     faults = []
     made = (ROOT / "deploy/make-secrets.sh").read_text()
+    faults += faults_of_stores(compose, made)
     for name, secret in compose.file["secrets"].items():
         if not re.search(rf"^make {name} ", made, re.M) or secret["file"] != f"./deploy/secrets/{name}":
             faults.append(f"secret {name} is not made by deploy/make-secrets.sh")
@@ -25,6 +39,8 @@ def faults_of(compose: Compose) -> list[str]:
         faults += [f"{name}: no volume is called {volume}" for volume in volumes if volume not in compose.file["volumes"]]
         faults += [f"{name}: {port} is open to other machines" for port in service.get("ports", []) if not port.startswith("127.0.0.1:")]
         faults += [f"{name}: {key} is a secret in the environment" for key in service.get("environment", {}) if SECRET_NAME.search(key)]
+        sources = [source for source, _ in compose.mounts(name) if source.is_file()]
+        faults += [f"{name}: {source.name} names a store without its password" for source in sources if OPEN_STORE.search(source.read_text())]
         image = service["image"]
         if not re.search(r":(?!latest$)[^/:]+$", image):
             faults.append(f"{name}: {image} names no version")

@@ -90,7 +90,13 @@ class Processes:
         command = self.compose.command("redis")
         port = self.compose.address("redis", 6379).split(":")[1]
         self.start("redis", [program(command[0]), *command[1:], "--port", port, "--dir", str(self.here / "home")])
-        wait_for("Redis", lambda: subprocess.run(["redis-cli", "-p", port, "ping"], capture_output=True, text=True).stdout.strip() == "PONG")
+        password = (self.here / "secrets/redis_password").read_text().strip()
+
+        def ping(**environment: str) -> str:
+            return subprocess.run(["redis-cli", "-p", port, "ping"], env={"PATH": os.environ["PATH"], **environment}, capture_output=True, text=True).stdout
+
+        wait_for("Redis", lambda: ping(REDISCLI_AUTH=password).strip() == "PONG")
+        assert "NOAUTH" in ping(), "Redis asks for no password"
 
     def start_brokers(self, *services: str) -> None:
         """All at once, as orchestrators do."""

@@ -130,6 +130,7 @@ class Page:
         for secret in ["secret", "admin-token"]:
             (here / "etc/mcp-broker" / secret).write_text("0123456789abcdef0123456789abcdef\n")
         (here / "etc/mcp-broker/database-url").write_text("postgres://u:p@database/broker\n")
+        (here / "etc/mcp-broker/redis-url").write_text("redis://:p@redis:6379\n")
         self.stand_ins.mkdir()
         # Children of a broker have little of its environment.
         told = f"STAND_INS={self.stand_ins} BROKER={self.program} ROOT={ROOT} NODE_BIN={self.peers}/node/node_modules/.bin"

@@ -45,8 +45,8 @@ class Topology:
         for service, ports in {"postgres": [5432], "redis": [6379], "broker-1": [8080, 9090, 7400], "broker-2": [8080, 9090, 7400], "balancer": [8080, 9090], "prometheus": [9090], "otel-collector": [4318, 13133]}.items():
             for port in ports:
                 self.compose.address(service, port)
-        url = self.here / "secrets/database_url"
-        url.write_text(self.compose.local("broker-1", url.read_text()))
+        for url in (self.here / "secrets/database_url", self.here / "secrets/redis_url"):
+            url.write_text(self.compose.local("broker-1", url.read_text()))
         self.compose.release_ports()
         self.token = (self.here / "secrets/admin_token").read_text().strip()
         self.processes.postgres()
@@ -199,6 +199,7 @@ def the_declared_demo_backend_is_there(it: Topology) -> None:
 def prometheus_has_both_replicas_and_all_rules(it: Topology) -> None:
     wait_for("Prometheus to see both replicas", lambda: len(it.query('up{job="mcp-broker"} == 1')) == 2)
     wait_for("the calls to be counted", lambda: len(it.query('mcp_requests_total{method="tools/call",outcome="ok"} > 0')) == 2)
+    wait_for("both replicas to have Redis, whose password they know", lambda: len(it.query('mcp_hot_store_connected{store="redis"} == 1')) == 2)
     wait_for("requests passed on", lambda: it.query('sum(mcp_forwarded_requests_total{outcome="answered"}) > 0'))
     groups = it.ask("rules")["groups"]
     rules = [rule for group in groups for rule in group["rules"]]
@@ -358,7 +359,7 @@ def the_chart_s_job_brings_the_schema_up_to_date(it: Topology) -> None:
     """By environment alone, as helm/mcp-broker/templates/migration.yaml has it; until then a broker of the chart does not start."""
     assert it.processes.sql("create database fresh").returncode == 0
     url = it.here / "secrets/fresh_url"
-    url.write_text((it.here / "secrets/database_url").read_text().replace("/broker\n", "/fresh\n"))
+    url.write_text((it.here / "secrets/database_url").read_text().replace("/broker?", "/fresh?"))
     job = (ROOT / "helm/mcp-broker/templates/migration.yaml").read_text()
     given = {"MCP_BROKER__STORAGE__URL_FILE": url, "MCP_BROKER__NODE__SECRET_FILE": it.here / "secrets/node_secret"}
     assert set(re.findall(r"MCP_BROKER__\w+", job)) == given.keys() and "args: [migrate]" in job

@@ -95,6 +95,11 @@ impl Authority {
         self.sign(file, vec!["127.0.0.1".to_owned(), "localhost".to_owned()], |_| {})
     }
 
+    /// A certificate for this name and no other.
+    pub fn server_called(&self, file: &str, name: &str) -> Signed {
+        self.sign(file, vec![name.to_owned()], |_| {})
+    }
+
     /// A client's, which names a tenant and a principal.
     pub fn client(&self, tenant: &str, principal: &str) -> Signed {
         let uri = format!("mcp-broker://{tenant}/{principal}");

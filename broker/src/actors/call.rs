@@ -214,6 +214,11 @@ impl Call {
         }
     }
 
+    /// Whether nobody wants its answer any more.
+    pub fn is_cancelled(&self) -> bool {
+        self.cut_short.is_cancelled()
+    }
+
     /// Something of this call moved: its clock starts again.
     pub fn touch(&self) {
         self.touched_ms.store(self.elapsed_ms(), Ordering::Relaxed);

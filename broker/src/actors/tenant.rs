@@ -219,6 +219,11 @@ impl Tenant {
         })
     }
 
+    /// The same for a notification of the principal, which has no answer: one that is not taken is counted and dropped.
+    pub fn take_notification(&self, principal: &PrincipalId) -> Result<(), Refusal> {
+        self.take_budget(principal).inspect_err(|_| self.shared.metrics.dropped_notification("rate_limited"))
+    }
+
     /// Gives back what [`Tenant::take_budget`] took.
     pub fn give_back_budget(&self, principal: &PrincipalId) {
         if let Some(rate) = self.principal_rate() {

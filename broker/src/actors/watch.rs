@@ -15,6 +15,7 @@ use crate::{
     telemetry::{
         audit::Draft,
         request::{self, Request, RequestName},
+        secrets,
         traces::{Told, cut},
     },
 };
@@ -95,23 +96,18 @@ pub fn over(shared: &Shared, outcome: Outcome) {
     });
 }
 
-/// A URI without its query and without who asks, where secrets may be.
-fn without_secrets(uri: &str) -> String {
-    let uri = uri.split(['?', '#']).next().unwrap_or_default();
-    let Some((scheme, rest)) = uri.split_once("://") else { return uri.to_owned() };
-    let (authority, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
-    let host = authority.rsplit('@').next().unwrap_or_default();
-    format!("{scheme}://{host}{path}")
-}
-
 /// What the request is about, as the client names it.
 fn target(message: &Message) -> Option<String> {
     let fields = &message.fields;
     match message.method {
         Method::ToolsCall | Method::PromptsGet => message.text(fields.name).map(|name| name.into_owned()),
         Method::ResourcesRead | Method::ResourcesSubscribe | Method::ResourcesUnsubscribe => {
-            message.text(fields.uri).map(|uri| without_secrets(&uri))
+            message.text(fields.uri).map(|uri| secrets::uri_shown(&uri))
         }
+        Method::CompletionComplete => match message.text(fields.reference_uri) {
+            Some(uri) => Some(secrets::uri_shown(&uri)),
+            None => message.text(fields.reference_name).map(|name| name.into_owned()),
+        },
         _ => None,
     }
 }

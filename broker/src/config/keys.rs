@@ -165,14 +165,14 @@ const STORAGE: &[Key] = &[
         "url",
         Kind::StorageUrl,
         "sqlite:./data/mcp-broker.db",
-        "Database. SQLite serves one process; a relative path starts at the working directory, and missing folders are created. PostgreSQL serves several replicas, which share `node.secret`.",
+        "Database. SQLite serves one process; a relative path starts at the working directory, and missing folders are created. PostgreSQL serves several replicas, which share `node.secret`; `?sslmode=verify-full&sslrootcert=FILE` in its URL verifies the server.",
     ),
     absent("url_file", Kind::SecretFile { bytes_min: 1 }, "/etc/mcp-broker/database-url", "File to read `storage.url` from."),
     absent(
         "redis_url",
         Kind::RedisUrl,
         "redis://127.0.0.1:6379",
-        "Redis, beside PostgreSQL: keeps event streams, tells replicas of changes at once, and has request rates hold over all of them. It is never the only place of anything that must not be lost.",
+        "Redis, beside PostgreSQL: keeps event streams, tells replicas of changes at once, and has request rates hold over all of them. It is never the only place of anything that must not be lost. A password stands in the URL (`redis://:PASSWORD@HOST`); `rediss://` is TLS, verified by the authorities of the system (`SSL_CERT_FILE`).",
     ),
     absent("redis_url_file", Kind::SecretFile { bytes_min: 1 }, "/etc/mcp-broker/redis-url", "File to read `storage.redis_url` from."),
     key(

@@ -76,7 +76,7 @@ pub(super) const LIMITS: &[Key] = &[
         "requests_per_second",
         RATE,
         "0",
-        "Sustained requests of one tenant, over all replicas; 0 is unlimited, here and in the other rates.",
+        "Sustained requests and notifications of one tenant, over all replicas; 0 is unlimited, here and in the other rates.",
     ),
     key(
         "burst",

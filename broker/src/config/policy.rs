@@ -13,13 +13,14 @@ use super::{
 
 const ROOTS_MAX: usize = 64;
 const ROOTS_PATH: &str = "resources.roots";
-const ROOT_ALLOWED: &str = "an absolute URI without query, fragment, percent signs and dot segments, such as file:///srv/files";
+const ROOT_ALLOWED: &str =
+    "an absolute URI without query, fragment, percent signs, empty segments and dot segments, such as file:///srv/files";
 
 /// Which resources of the backend clients may name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ResourceRules {
-    /// URIs below which the resources lie; others are refused. Empty: any.
+    /// URIs below which the resources lie; others are refused. A client's URI begins as the root is written. Empty: any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(example = json!(["file:///srv/files"]))]
     pub roots: Vec<String>,

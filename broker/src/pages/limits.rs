@@ -189,6 +189,7 @@ fn met() -> Vec<Fixed> {
         INPUT_ROUNDS_MAX Refused(ErrorKind::BackendProtocolError);
         BACKEND_INPUT_ROUNDS_MAX Refused(ErrorKind::BackendProtocolError);
         LISTEN_URIS_MAX Refused(ErrorKind::InvalidParams);
+        COMPLETION_DEPTH_MAX Refused(ErrorKind::InvalidParams);
         LISTEN_TASKS_MAX Refused(ErrorKind::InvalidParams);
         TASK_REQUEST_BYTES_MAX Refused(ErrorKind::MessageTooLarge);
         IDEMPOTENCY_KEY_BYTES_MAX Refused(ErrorKind::InvalidParams);
@@ -370,6 +371,12 @@ fn the_page_of_limits_is_up_to_date() {
         where it is large or its size is not told), the credential, the session's phase, the principal's rate, the tenant's rate; \
         then, once it is known where the request goes, the backend's rate and the tool's; then calls in flight. Whoever is \
         over the own rate takes nothing of the tenant's.\n\n\
+        Notifications of clients count against the principal's rate and the tenant's, each as one request. One that is over a \
+        rate is dropped and counted (`mcp_dropped_notifications_total{{kind=\"rate_limited\"}}`, and `mcp_rate_limited_total` as for \
+        requests); a POST of one gets 429, other wires have no word for it. Free are a cancellation of a request in flight, once \
+        for each request, and the first `notifications/initialized` of a session. In 2026-07-28 a connection does not say on whose \
+        behalf a notification comes: it counts for who sent the last request. Answers to questions count nowhere. Of \
+        `notifications/roots/list_changed` one waits for each backend of a session at most.\n\n\
         Sessions, connections, wires and keys do not matter for rates: all that one principal does counts together. Over several \
         replicas rates hold by Redis: each replica takes a little ahead and tells what it used, so that no request waits for \
         Redis; three replicas together let through what one would, within 2 in 100 over ten seconds. A replica alone lets a burst through up to \

@@ -4,6 +4,8 @@
 //! Used where text of others is kept or shown: in the audit log and in answers to operators. One pass over the text for each kind,
 //! and no more. A secret that looks like any other word is not found; where such things are passed, arguments are not to be kept.
 
+use protocol::uri;
+
 /// Stands where a secret was.
 pub const REDACTED: &str = "[redacted]";
 
@@ -71,6 +73,26 @@ pub fn masked(text: &str) -> Option<String> {
     }
     shown.push_str(&text[at..]);
     Some(shown)
+}
+
+/// A URI as the audit log and traces show it: without user and password, and without the values of its query. All that a reader
+/// could take for a path is shown: `file:` URIs have no query, and one that climbs is not trusted to have one.
+pub fn uri_shown(uri: &str) -> String {
+    // On the endpoint of all backends a name and a plus stand before it.
+    let scheme = uri.split_once(':').and_then(|(scheme, _)| scheme.rsplit('+').next());
+    if scheme.is_some_and(|scheme| scheme.eq_ignore_ascii_case("file")) {
+        return uri.to_owned();
+    }
+    let shown = match uri.find(['?', '#']).filter(|_| uri::check(uri).is_ok()) {
+        Some(at) => format!("{}{REDACTED}", &uri[..=at]),
+        None => uri.to_owned(),
+    };
+    let Some((scheme, rest)) = shown.split_once("://") else { return shown };
+    let (authority, path) = rest.split_at(rest.find(['/', '\\', '?', '#']).unwrap_or(rest.len()));
+    match authority.rsplit_once('@') {
+        Some((_, host)) => format!("{scheme}://{REDACTED}@{host}{path}"),
+        None => shown,
+    }
 }
 
 type Found = Vec<(usize, usize)>;
@@ -205,6 +227,23 @@ mod tests {
             "größer als ~ñ",
         ] {
             assert_eq!(masked(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn s06_a_uri_is_shown_with_all_that_could_be_its_path() {
+        for (uri, shown) in [
+            ("file:///srv/a?/../../etc/passwd", "file:///srv/a?/../../etc/passwd"),
+            ("FILE:///srv/a#b", "FILE:///srv/a#b"),
+            ("b+file:///srv/a?b", "b+file:///srv/a?b"),
+            ("notes://a?/../b", "notes://a?/../b"),
+            ("https://me:canary@example.com/a", "https://[redacted]@example.com/a"),
+            ("https://example.com/a?token=canary", "https://example.com/a?[redacted]"),
+            ("https://example.com/a#canary", "https://example.com/a#[redacted]"),
+            ("b+test://greeting", "b+test://greeting"),
+            ("urn:isbn:1", "urn:isbn:1"),
+        ] {
+            assert_eq!(uri_shown(uri), shown);
         }
     }
 

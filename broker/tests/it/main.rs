@@ -54,6 +54,7 @@ mod protection_calls;
 mod protection_load;
 mod relay;
 mod replicas;
+mod resource_roots;
 mod restarts;
 mod revisions;
 mod rpc;

@@ -14,9 +14,16 @@ const CLIMBING: &[&str] = &[
     "file:///srv/files/%c0%ae%c0%ae/x",
     "file:///srv/files/a%00",
 ];
-const OUTSIDE: &[&str] =
-    &["file:///etc/passwd", "file:///srv/filesystem", "file:///srv/%46iles/x", "http://srv/files/x", "file://host/srv/files/x"];
-const INSIDE: &[&str] = &["file:///srv/files/a", "FILE:///srv/files/b", "file:///srv/%66iles/c%20d", "file:///srv/files/a..b"];
+const OUTSIDE: &[&str] = &[
+    "file:///etc/passwd",
+    "file:///srv/filesystem",
+    "file:///srv/%46iles/x",
+    "file:///srv/%66iles/x",
+    "FILE:///srv/files/x",
+    "http://srv/files/x",
+    "file://host/srv/files/x",
+];
+const INSIDE: &[&str] = &["file:///srv/files/a", "file:///srv/files/c%20d", "file:///srv/files/a..b"];
 
 async fn with_resources(rules: Value) -> (TestBroker, FakeBackend) {
     let backend = FakeBackend::echo().await;

@@ -149,6 +149,40 @@ fn what_is_not_to_be_had_at_start_ends_with_69() {
 }
 
 #[test]
+fn s16_a_start_says_that_the_database_is_not_verified_and_what_to_write() {
+    /// The lines about it of a broker that finds no database.
+    fn told(url: &str, mode: Option<&str>) -> Vec<String> {
+        let folder = tempfile::tempdir().unwrap();
+        let mut environment = vec![("MCP_BROKER__STORAGE__URL", url), ("MCP_BROKER__NODE__SECRET", "0123456789abcdef")];
+        environment.extend([("MCP_BROKER__LISTEN__HTTP", "127.0.0.1:0"), ("MCP_BROKER__LISTEN__ADMIN", "127.0.0.1:0")]);
+        environment.extend(mode.map(|mode| ("PGSSLMODE", mode)));
+        let ended = run(folder.path(), &["serve"], &environment);
+        let said = text(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(69), "there is no such database: {said}");
+        assert!(!said.contains("hush"), "{said}");
+        said.lines().filter(|line| line.contains("sslmode=verify-full")).map(str::to_owned).collect()
+    }
+    // No name below `invalid` has an address. Each is given some seconds, so all at once.
+    let unverified = ["postgres://u:hush@db.invalid/d", "postgres://u:hush@db.invalid/d?sslmode=require"];
+    let well = [
+        ("postgres://u:hush@db.invalid/d?sslmode=verify-full", None),
+        ("postgres://u:hush@127.0.0.1:1/d", None),
+        ("postgres://u:hush@db.invalid/d", Some("verify-full")), // as the chart says it
+    ];
+    std::thread::scope(|scope| {
+        for url in unverified {
+            scope.spawn(move || {
+                let lines = told(url, None);
+                assert!(lines.len() == 1 && lines[0].contains("WARN") && lines[0].contains("sslrootcert="), "{url}: {lines:?}");
+            });
+        }
+        for (url, mode) in well {
+            scope.spawn(move || assert_eq!(told(url, mode), Vec::<String>::new(), "{url} {mode:?}"));
+        }
+    });
+}
+
+#[test]
 fn a_secret_that_is_missing_or_another_ends_the_start() {
     let folder = tempfile::tempdir().unwrap();
     for key in ["NODE__SECRET_FILE", "AUTH__ADMIN_TOKEN_FILE", "STORAGE__URL_FILE"] {

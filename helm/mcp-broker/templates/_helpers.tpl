@@ -82,6 +82,21 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- end -}}
 
+{{/* Everything clients ask the data plane for. */}}
+{{- define "mcp-broker.paths" -}}
+{{- list "/mcp" "/ws" "/sse" "/messages" "/.well-known/oauth-protected-resource" | toJson -}}
+{{- end -}}
+
+{{/* What holds where the database's URL says nothing of it. The names are those of PostgreSQL's own library. */}}
+{{- define "mcp-broker.databaseEnv" -}}
+- name: PGSSLMODE
+  value: {{ .Values.database.sslMode }}
+{{- if .Values.database.ca.name }}
+- name: PGSSLROOTCERT
+  value: /run/secrets/mcp-broker/database-ca.crt
+{{- end }}
+{{- end -}}
+
 {{- define "mcp-broker.hasRedis" -}}
 {{- if include "mcp-broker.secretName" (dict "root" . "which" "redis") }}yes{{ end -}}
 {{- end -}}
@@ -121,6 +136,15 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
           items:
             - key: {{ include "mcp-broker.secretKey" (dict "root" $ "which" $which) }}
               path: {{ $path }}
+      {{- end }}
+      {{- end }}
+      {{- with .Values.database.ca }}
+      {{- if .name }}
+      - secret:
+          name: {{ .name }}
+          items:
+            - key: {{ .key }}
+              path: database-ca.crt
       {{- end }}
       {{- end }}
 {{- end -}}

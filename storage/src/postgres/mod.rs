@@ -19,6 +19,7 @@ mod sessions;
 mod tasks;
 #[cfg(test)]
 mod tests;
+mod verification;
 mod write;
 
 use std::{
@@ -140,6 +141,7 @@ impl PostgresStore {
         let unusable = |_| StoreError::Unavailable { detail: "storage.url is not a PostgreSQL URL this build understands".into() };
         let base = PgConnectOptions::from_str(&options.url).map_err(unusable)?;
         let base = base.application_name("mcp-broker").disable_statement_logging(); // errors are logged where they are handled
+        verification::warn_if_unverified(&base);
         let migrated = Self::bring_up_to_date(&base, options).await?;
         let base = base.options(SETTINGS);
         Ok(Self {

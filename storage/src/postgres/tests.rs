@@ -6,6 +6,7 @@ mod expiry;
 mod migrations;
 mod outages;
 mod rows;
+mod tls;
 
 use std::time::Duration;
 
@@ -14,8 +15,8 @@ use testkit::{FaultProxy, PostgresServer};
 
 use super::{PostgresOptions, PostgresStore, rows::get};
 use crate::{
-    AuditKind, AuditRecord, Change, ConfigStore, DurableStore, NodeName, SessionKey, SessionRecord, SessionSeat, TaskLimits, TaskRecord,
-    TaskStatus, TenantRecord, Write,
+    AuditKind, AuditRecord, Change, ConfigStore, DurableStore, NodeName, SessionKey, SessionRecord, SessionSeat, StoreError, TaskLimits,
+    TaskRecord, TaskStatus, TenantRecord, Write,
 };
 
 /// No call may take longer, whatever happens.

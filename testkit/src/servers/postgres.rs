@@ -9,7 +9,10 @@ use std::{
     fs::{self, File},
     io,
     net::TcpListener,
-    os::unix::{fs::chown, process::CommandExt},
+    os::unix::{
+        fs::{PermissionsExt, chown},
+        process::CommandExt,
+    },
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{
@@ -21,7 +24,7 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
-use crate::deadline::eventually_within;
+use crate::{authority::Signed, deadline::eventually_within};
 
 mod standby;
 
@@ -187,19 +190,34 @@ impl PostgresServer {
     pub async fn fast() -> Self {
         let memory = PathBuf::from("/dev/shm");
         let folder = if memory.is_dir() { memory } else { std::env::temp_dir() };
-        Self::start_in(&folder, &[("fsync", "off"), ("full_page_writes", "off")]).await
+        Self::start_in(&folder, &[("fsync", "off"), ("full_page_writes", "off")], &[]).await
+    }
+
+    /// One that speaks TLS too, with this certificate.
+    pub async fn with_tls(identity: &Signed) -> Self {
+        let settings = [("fsync", "off"), ("ssl", "on"), ("ssl_cert_file", "server.crt"), ("ssl_key_file", "server.key")];
+        let files = [(identity.cert.as_path(), "server.crt"), (identity.key.as_path(), "server.key")];
+        Self::start_in(&std::env::temp_dir(), &settings, &files).await
     }
 
     /// With these settings in addition.
     pub async fn start_with(settings: &[(&str, &str)]) -> Self {
-        Self::start_in(&std::env::temp_dir(), settings).await
+        Self::start_in(&std::env::temp_dir(), settings, &[]).await
     }
 
-    async fn start_in(place: &Path, settings: &[(&str, &str)]) -> Self {
+    /// `files` are copied into its folder, under these names.
+    async fn start_in(place: &Path, settings: &[(&str, &str)], files: &[(&Path, &str)]) -> Self {
         let installation = &*INSTALLATION;
         let (folder, keeper) = kept_folder(place);
         let template = installation.template().expect("a template of a cluster");
         copy_folder(&template, &folder.join("data"), &|path| installation.own(path)).expect("a copy of the template");
+        for (from, name) in files {
+            let to = folder.join("data").join(name);
+            fs::copy(from, &to).expect("a copy of the file");
+            // The server takes no key that others can read.
+            fs::set_permissions(&to, fs::Permissions::from_mode(0o600)).expect("the file is ours");
+            installation.own(&to).expect("the file is ours");
+        }
         let settings = settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let mut server = Self { folder, port: free_port(), settings, running: None, keeper, databases: AtomicU32::new(0) };
         server.start_again().await;

@@ -394,12 +394,15 @@ impl Connection {
         }
     }
 
-    pub(super) fn push_frame(&self, frame: Bytes) {
-        self.metrics.bytes(Direction::Out, Side::Backend, frame.len());
-        if let Err(failure) = self.queue().push(frame) {
-            self.metrics.dropped_notification("to_backend");
-            tracing::debug!(%failure, "a notification or answer did not reach the backend");
+    /// Queues the word that the client's roots changed, unless the same waits already. In 2026-07-28 there is no such word.
+    pub fn roots_changed(&self, frame: Bytes) {
+        if self.modern().is_none() {
+            self.queue().push_once_or_drop(frame, &self.metrics);
         }
+    }
+
+    pub(super) fn push_frame(&self, frame: Bytes) {
+        self.queue().push_or_drop(frame, &self.metrics);
     }
 
     /// Requests sent so far, or a number that is larger by the same for each.

@@ -3,14 +3,20 @@
 //! Filled by a connection, emptied by the one task that writes. A frame is counted in `mcp_queue_depth` for as long as it
 //! lies here, whether it is taken out or goes down with the queue.
 
-use std::sync::Mutex;
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicBool, Ordering},
+};
 
 use bytes::Bytes;
 use prometheus::IntGauge;
 use tokio::sync::mpsc;
 
 use super::connection::Failure;
-use crate::actors::sync::lock;
+use crate::{
+    actors::sync::lock,
+    metrics::{Direction, Metrics, Side},
+};
 
 /// The end that is filled. Never waits.
 #[derive(Debug)]
@@ -18,6 +24,8 @@ pub struct FrameQueue {
     /// `None` once closed.
     frames: Mutex<Option<mpsc::Sender<Queued>>>,
     depth: IntGauge,
+    /// A frame lies in it of which one is enough.
+    once_waits: Arc<AtomicBool>,
 }
 
 /// A frame in the queue.
@@ -25,6 +33,17 @@ pub struct FrameQueue {
 pub struct Queued {
     frame: Bytes,
     _place: Place,
+    _waiting: Option<Waiting>,
+}
+
+/// One frame of its kind waits in the queue; cleared when that is taken out, or goes down with the queue.
+#[derive(Debug)]
+struct Waiting(Arc<AtomicBool>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
 }
 
 /// A place taken.
@@ -35,13 +54,47 @@ impl FrameQueue {
     /// A queue and the end it is emptied from, which ends after [`FrameQueue::close`].
     pub fn new(frames_max: usize, depth: IntGauge) -> (Self, mpsc::Receiver<Queued>) {
         let (frames, receiver) = mpsc::channel(frames_max);
-        (Self { frames: Mutex::new(Some(frames)), depth }, receiver)
+        (Self { frames: Mutex::new(Some(frames)), depth, once_waits: Arc::default() }, receiver)
     }
 
     pub fn push(&self, frame: Bytes) -> Result<(), Failure> {
+        self.push_with(frame, None)
+    }
+
+    /// The same for a notification or an answer: what finds no room is lost, counted and logged.
+    pub fn push_or_drop(&self, frame: Bytes, metrics: &Metrics) {
+        metrics.bytes(Direction::Out, Side::Backend, frame.len());
+        if let Err(failure) = self.push(frame) {
+            metrics.dropped_notification("to_backend");
+            tracing::debug!(%failure, "a notification or answer did not reach the backend");
+        }
+    }
+
+    /// The same for a word that says nothing new while another like it waits here.
+    pub fn push_once_or_drop(&self, frame: Bytes, metrics: &Metrics) {
+        let bytes = frame.len();
+        match self.push_once(frame) {
+            Ok(true) => metrics.bytes(Direction::Out, Side::Backend, bytes),
+            Ok(false) => metrics.dropped_notification("repeated"),
+            Err(failure) => {
+                metrics.dropped_notification("to_backend");
+                tracing::debug!(%failure, "a notification did not reach the backend");
+            }
+        }
+    }
+
+    /// `false`: one like it waits.
+    fn push_once(&self, frame: Bytes) -> Result<bool, Failure> {
+        if self.once_waits.swap(true, Ordering::AcqRel) {
+            return Ok(false);
+        }
+        self.push_with(frame, Some(Waiting(self.once_waits.clone()))).map(|()| true)
+    }
+
+    fn push_with(&self, frame: Bytes, waiting: Option<Waiting>) -> Result<(), Failure> {
         let frames = lock(&self.frames);
         let Some(frames) = frames.as_ref() else { return Err(Failure::NotSent("the connection is closed".to_owned())) };
-        frames.try_send(Queued { frame, _place: Place::take(&self.depth) }).map_err(|error| match error {
+        frames.try_send(Queued { frame, _place: Place::take(&self.depth), _waiting: waiting }).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => Failure::QueueFull,
             mpsc::error::TrySendError::Closed(_) => Failure::NotSent("the connection is closed".to_owned()),
         })
@@ -76,7 +129,6 @@ impl Drop for Place {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::Metrics;
 
     #[test]
     fn the_depth_follows_frames_in_and_out() {
@@ -93,6 +145,25 @@ mod tests {
         assert!(matches!(queue.push(Bytes::new()), Err(Failure::NotSent(_))));
         assert_eq!(frames.try_recv().unwrap().into_frame(), "two");
         assert_eq!(depth.get(), 0);
+    }
+
+    #[test]
+    fn s09_of_a_kind_that_says_the_same_one_waits() {
+        let depth = Metrics::new(false).queue_depth("pipe");
+        let (queue, mut frames) = FrameQueue::new(2, depth.clone());
+        let push = || queue.push_once(Bytes::from_static(b"changed"));
+        assert_eq!((push(), push(), depth.get()), (Ok(true), Ok(false), 1));
+        assert_eq!(frames.try_recv().unwrap().into_frame(), "changed");
+        assert_eq!((push(), push(), depth.get()), (Ok(true), Ok(false), 1));
+        drop(frames.try_recv());
+        queue.push(Bytes::from_static(b"one")).unwrap();
+        queue.push(Bytes::from_static(b"two")).unwrap();
+        // One that found no room does not stand for the next.
+        assert_eq!((push(), push()), (Err(Failure::QueueFull), Err(Failure::QueueFull)));
+        drop(frames.try_recv());
+        assert_eq!(push(), Ok(true));
+        drop(frames);
+        assert!(!queue.once_waits.load(Ordering::Acquire));
     }
 
     #[test]

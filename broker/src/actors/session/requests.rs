@@ -68,6 +68,15 @@ impl InFlight {
         matches!(self, InFlight::Waiting { .. })
     }
 
+    /// Nobody has cancelled it so far.
+    fn can_be_cancelled(&self) -> bool {
+        match self {
+            InFlight::Call(call) => !call.is_cancelled(),
+            InFlight::Local(cancelled) | InFlight::Waiting { cancelled, .. } => !cancelled.is_cancelled(),
+            InFlight::Lasting => false,
+        }
+    }
+
     pub(super) fn cancel(&self, reason: Option<Bytes>) {
         match self {
             InFlight::Call(call) => call.cancel(reason),
@@ -198,7 +207,7 @@ impl Session {
     pub(super) fn admits_listening(&self, target: &ResourceTarget) -> Result<(), Refusal> {
         let Some(backend) = self.tenant.backend(&target.backend) else { return Ok(()) };
         self.tenant.take_budget_of(&backend, None)?;
-        backend.policy.admits(&backend.id, &Named::Resource(target.uri.clone()), None, || backend.lists.load_full())
+        backend.policy.admits_resource(&backend.id, &target.uri)
     }
 
     /// Answers a request with the outcome of a task, here or wherever the session is by then.
@@ -310,9 +319,13 @@ impl Session {
         self.observe_end(outcome);
     }
 
-    /// Takes a notification. Never answered, whatever is wrong with it.
-    pub fn notify(self: &Arc<Self>, message: &Message) {
-        let Some(message) = for_others(message) else { return };
+    /// Takes a notification. It has no answer, whatever is wrong with it; an `Err` says that it was dropped and counted, as a
+    /// rate is used up.
+    pub fn notify(self: &Arc<Self>, message: &Message) -> Result<(), Refusal> {
+        if !self.is_free_of_charge(message) {
+            self.tenant.take_notification(&self.caller.principal)?;
+        }
+        let Some(message) = for_others(message) else { return Ok(()) };
         let message = &*message;
         match message.method {
             Method::Initialized => self.initialized(),
@@ -321,6 +334,20 @@ impl Session {
             Method::RootsListChanged => self.roots_changed(message),
             Method::TasksStatus => self.client_task_status(message),
             _ => self.shared.metrics.dropped_notification("unknown"),
+        }
+        Ok(())
+    }
+
+    /// What frees something is heard however much was asked: once for each session, and once for each request, which was paid
+    /// for.
+    fn is_free_of_charge(&self, message: &Message) -> bool {
+        match message.method {
+            Method::Initialized => self.lock().phase == SessionPhase::AwaitingInitialized,
+            Method::Cancelled => {
+                let named = message.fields.request_id.map(|span| RequestId::from_raw(span.slice(&message.frame)));
+                named.is_some_and(|id| self.lock().in_flight.get(&id).is_some_and(InFlight::can_be_cancelled))
+            }
+            _ => false,
         }
     }
 
@@ -368,7 +395,7 @@ impl Session {
         }
         let links: Vec<_> = self.lock().links.values().cloned().collect();
         for connection in links.iter().filter(|link| link.declared.roots_list_changed).filter_map(|link| link.live()) {
-            connection.send_later(message.frame.clone());
+            connection.roots_changed(message.frame.clone());
         }
     }
 }
@@ -403,8 +430,7 @@ fn keeps_to_policy(backend: &Backend, message: &Message, decision: &Decision) ->
         Decision::Subscribe(target) => Cow::Owned(Named::Resource(target.uri.clone())),
         _ => return Ok(()),
     };
-    let arguments = message.fields.arguments.map(|span| span.of(&message.frame));
-    backend.policy.admits(&backend.id, &names, arguments, || backend.lists.load_full())
+    backend.policy.admits(&backend.id, &names, message, || backend.lists.load_full())
 }
 
 fn id_in_flight() -> Refusal {

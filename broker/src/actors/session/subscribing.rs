@@ -73,9 +73,12 @@ impl Session {
     /// A backend was replaced: what this client listens to there is subscribed to anew.
     pub async fn resubscribe(self: Arc<Self>, backend: BackendId) {
         let Ok(link) = self.link_to(&backend) else { return };
+        // What was subscribed to under other roots is not taken along.
+        let is_admitted = |one: &ResourceTarget| link.backend.policy.admits_resource(&backend, &one.uri).is_ok();
+        self.forget_subscriptions(|one| one.backend == backend && !is_admitted(one));
         let targets: Vec<ResourceTarget> = {
             let state = self.lock();
-            let targets: Vec<_> = state.subscriptions.values().filter(|one| one.backend == backend).cloned().collect();
+            let targets: Vec<_> = state.subscriptions.values().filter(|one| one.backend == backend && is_admitted(one)).cloned().collect();
             targets.iter().for_each(|target| link.subscriptions.want(&self, &target.uri));
             targets
         };
@@ -91,9 +94,14 @@ impl Session {
 
     /// A backend was removed, and with it what there was to listen to.
     pub fn forget_subscriptions_of(self: &Arc<Self>, backend: &BackendId) {
+        self.forget_subscriptions(|target| target.backend == *backend);
+    }
+
+    /// Nothing is told to backends: they are gone, or were never told of these.
+    fn forget_subscriptions(self: &Arc<Self>, is_forgotten: impl Fn(&ResourceTarget) -> bool) {
         let forgotten: Vec<String> = {
             let mut state = self.lock();
-            let gone = state.subscriptions.values().filter(|target| target.backend == *backend);
+            let gone = state.subscriptions.values().filter(|target| is_forgotten(target));
             let gone: Vec<String> = gone.map(|target| target.exposed_uri.clone()).collect();
             let before = state.subscriptions.len();
             gone.iter().for_each(|uri| drop(state.subscriptions.remove(uri)));
@@ -113,6 +121,8 @@ impl Session {
     }
 
     fn note_subscription(self: &Arc<Self>, link: &Link, target: &ResourceTarget) -> Result<(), Refusal> {
+        // The backend may have been replaced since the request was admitted, and its roots with it.
+        link.backend.policy.admits_resource(&link.backend.id, &target.uri)?;
         let mut state = self.lock();
         state.is_here()?;
         let before = state.subscriptions.len();

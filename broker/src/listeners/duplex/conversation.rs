@@ -183,7 +183,8 @@ impl Ear<'_> {
             return self.refuse(&Rejected::new(modern_era(), message.id)).await;
         }
         match message.kind {
-            Kind::Notification => self.session.notify(&message),
+            // One that is dropped has been counted; on this wire there is no word for it.
+            Kind::Notification => drop(self.session.notify(&message)),
             Kind::Result | Kind::Error => self.session.answer(&message),
             Kind::Request => {
                 self.wait_for_room().await;

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use protocol::{
     envelope::{Kind, Message, Rejected},
     error::{ErrorKind, Refusal},
-    ids::{RequestId, TenantId},
+    ids::{PrincipalId, RequestId, TenantId},
     json,
     method::Method,
 };
@@ -33,7 +33,7 @@ use crate::{
         },
         shared::Shared,
         stream::{Batch, EventStream, Reader},
-        tenant::Place,
+        tenant::{Place, Tenant},
     },
     auth::{self, Caller, Proven, Until},
     broker::Broker,
@@ -65,6 +65,8 @@ pub(super) struct Desk {
     room: Notify,
     /// Its own among the connections of each tenant that it asks for.
     places: Mutex<HashMap<TenantId, Place>>,
+    /// Who sent the last request: notifications do not say on whose behalf they come, and count against the rates of this one.
+    payer: Mutex<Option<(Arc<Tenant>, PrincipalId)>>,
     /// Somebody without a key was refused: whoever guesses keys has to connect for each of them.
     expelled: CancellationToken,
 }
@@ -204,6 +206,7 @@ impl Desk {
             out,
             room: Notify::new(),
             places: Mutex::default(),
+            payer: Mutex::default(),
             expelled: CancellationToken::new(),
         })
     }
@@ -352,9 +355,7 @@ impl Desk {
                         self.say(EventKind::Answer, refused);
                     }
                 }
-                Ok(message) if message.method == Method::Cancelled => self.cancelled(&message),
-                // Clients answer nothing in this revision, and tell nothing else.
-                Ok(_) => self.shared().metrics.dropped_notification("unknown"),
+                Ok(message) => self.hear(&message),
                 Err(Rejected { refusal, id, .. }) => self.say(EventKind::Answer, self.refusal(&refusal, id.as_ref())),
             }
         }
@@ -419,12 +420,32 @@ impl Desk {
         self.lock().remove(id);
     }
 
-    fn cancelled(&self, message: &Message) {
-        let Some(span) = message.fields.request_id else { return };
-        let request = self.lock().remove(&RequestId::from_raw(span.slice(&message.frame)));
-        if let Some(request) = request {
-            request.cancel();
+    /// Takes what is no request. Clients answer nothing in this revision, and tell nothing but that a request is given up.
+    pub(super) fn hear(&self, message: &Message) {
+        if message.method == Method::Cancelled && self.cancelled(message) {
+            return; // each request once, which was paid for
         }
+        let payer = self.payer.lock().unwrap_or_else(PoisonError::into_inner).clone().filter(|_| message.kind == Kind::Notification);
+        if payer.is_none_or(|(tenant, principal)| tenant.take_notification(&principal).is_ok()) {
+            self.shared().metrics.dropped_notification("unknown");
+        }
+    }
+
+    /// Notes who sent a request.
+    fn note_payer(&self, visitor: &Visitor) {
+        let mut payer = self.payer.lock().unwrap_or_else(PoisonError::into_inner);
+        let principal = &visitor.caller.principal;
+        let is_known = payer.as_ref().is_some_and(|(tenant, known)| Arc::ptr_eq(tenant, &visitor.tenant) && known == principal);
+        if !is_known {
+            *payer = Some((visitor.tenant.clone(), principal.clone()));
+        }
+    }
+
+    /// `false`: there is no such request.
+    fn cancelled(&self, message: &Message) -> bool {
+        let Some(span) = message.fields.request_id else { return false };
+        let request = self.lock().remove(&RequestId::from_raw(span.slice(&message.frame)));
+        request.inspect(CancellationToken::cancel).is_some()
     }
 
     /// Begins what is asked for.
@@ -433,6 +454,7 @@ impl Desk {
         let begun = async {
             let Visit { visitor, until } = visit(&self.broker, &self.guest, &message).await?;
             self.count_in(&visitor)?;
+            self.note_payer(&visitor);
             let request = admitted(&self.broker, message)?;
             let answering = match react(&self.broker, &visitor, request).await? {
                 Reaction::Answer(frame) => Answering::Whole(frame),

@@ -163,7 +163,10 @@ async fn serve_alone(desk: Arc<modern::Desk>, mut stream: RequestStream) {
     let (mut sink, mut given_up) = stream.answering();
     let modern::Begun { mut answering, until } = match decoded {
         Ok(message) if message.kind == Kind::Request => desk.begin(message).await,
-        Ok(_) => return sink.finish(),
+        Ok(message) => {
+            desk.hear(&message);
+            return sink.finish();
+        }
         Err(rejected) => {
             let answering = modern::Answering::Whole(desk.refusal(&rejected.refusal, rejected.id.as_ref()));
             modern::Begun { answering, until: None }
@@ -242,7 +245,8 @@ async fn begin(session: &Arc<Session>, message: Message) -> Result<Option<Begun>
         return Err(Rejected::new(modern_era(), id));
     }
     match message.kind {
-        Kind::Notification => session.notify(&message),
+        // One that is dropped has been counted; on this wire there is no word for it.
+        Kind::Notification => drop(session.notify(&message)),
         Kind::Result | Kind::Error => session.answer(&message),
         Kind::Request => {
             let stream = session.open_stream(id.iter().cloned().collect(), 0);

@@ -85,6 +85,8 @@ impl Asked<'_> {
     async fn modern_answer(&self, message: Message, frame: &Bytes) -> Result<Answer, Refusal> {
         // Over HTTP a request is cancelled by closing its stream, so that there is nothing to tell (same section).
         if message.kind == Kind::Notification {
+            let visitor = self.broker.visitor(self.caller.clone(), self.endpoint.clone(), TRANSPORT)?;
+            visitor.tenant.take_notification(&visitor.caller.principal)?;
             return Ok(answer::empty(StatusCode::ACCEPTED).into());
         }
         let headers = &self.head.headers;

@@ -169,7 +169,8 @@ impl Asked<'_> {
 async fn one(session: &Arc<Session>, message: Message, kept: &Kept) -> Result<Answer, Rejected> {
     match message.kind {
         Kind::Notification | Kind::Result | Kind::Error if session.has_moved() => return Err(anonymous(session_moved())),
-        Kind::Notification => session.notify(&message),
+        // MCP 2025-11-25, Sending Messages to the Server: an error status where the input cannot be accepted.
+        Kind::Notification => session.notify(&message).map_err(anonymous)?,
         Kind::Result | Kind::Error => session.answer(&message),
         Kind::Request => {
             let (id, stream) = (message.id.clone(), session.open_stream(message.id.iter().cloned().collect(), 0));
@@ -266,7 +267,8 @@ async fn batch(session: &Arc<Session>, messages: Vec<Result<Message, Rejected>>)
 /// Whether it was a request, which is begun now.
 fn submit_into(session: &Arc<Session>, stream: &Arc<EventStream>, message: Message) -> Result<bool, Rejected> {
     match message.kind {
-        Kind::Notification => session.notify(&message),
+        // One that is dropped has been counted; a batch has one status for all that is in it.
+        Kind::Notification => drop(session.notify(&message)),
         Kind::Result | Kind::Error => session.answer(&message),
         Kind::Request => {
             let id = message.id.clone();

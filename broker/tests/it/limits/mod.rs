@@ -2,6 +2,7 @@
 //! faults and promises they are about.
 
 mod connections;
+mod notifications;
 mod overload;
 mod replicas;
 mod scopes;
