@@ -57,6 +57,7 @@ mod replicas;
 mod restarts;
 mod revisions;
 mod rpc;
+mod sandbox;
 mod secrets;
 mod sessions;
 mod slow_clients;
