@@ -46,4 +46,5 @@ mod eras;
 mod install;
 pub(crate) mod moves;
 mod process;
+mod sandboxed;
 mod wires;
