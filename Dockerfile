@@ -25,10 +25,11 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/* /var/cache/* /var/log/* \
     && groupadd --gid 10001 broker \
     && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /var/lib/mcp-broker --shell /usr/sbin/nologin broker \
-    && install -d -o 10001 -g 10001 -m 0700 /var/lib/mcp-broker
+    && install -d -o 10001 -g 10001 -m 0711 /var/lib/mcp-broker
 COPY --chmod=0755 deploy/image/health.sh /usr/local/bin/mcp-broker-health
 COPY --chmod=0755 --from=build /out/mcp-broker /usr/local/bin/mcp-broker
-# The home of the broker and of its child processes; the SQLite database of the defaults is below it.
+# The home of the broker, with homes of child processes below it, which are to be passed to; so is the SQLite database of the
+# defaults, in a folder that only the broker enters.
 ENV HOME=/var/lib/mcp-broker
 WORKDIR /var/lib/mcp-broker
 USER 10001:10001

@@ -47,6 +47,7 @@ BROKEN = [
     ("templates/services.yaml", "clusterIP: None", "clusterIP: none", "headless"),
     ("templates/services.yaml", "targetPort: admin", "targetPort: metrics", "metrics"),
     ("templates/_helpers.tpl", "readOnlyRootFilesystem: true", "readOnlyRootFilesystem: false", "read-only"),
+    ("templates/_helpers.tpl", "add: [SETUID, SETGID, CHOWN, KILL]", "add: [SETUID, SETGID]", "users of their own"),
     ("templates/_helpers.tpl", '"grace" (printf "%ds"', '"grace" (printf "%d"', "shutdown.grace"),
     ("templates/scaling.yaml", "policy/v1", "policy/v1beta1", "policy/v1beta1"),
     ("templates/migration.yaml", "pre-install,pre-upgrade", "post-install", "hook"),
@@ -135,7 +136,13 @@ def check_fit(documents: list[dict], values: dict) -> None:
     need(grace, "shutdown.grace has no unit")
     stop = container.get("lifecycle", {}).get("preStop", {}).get("exec", {}).get("command", ["sleep", "0"])
     need(pod["terminationGracePeriodSeconds"] >= int(stop[1]) + int(grace[1]) + 5, "a Pod is killed before its drain is over")
-    need(container["securityContext"]["readOnlyRootFilesystem"] and pod["securityContext"]["runAsNonRoot"], "the root file system is not read-only, or the user is root")
+    need(container["securityContext"]["readOnlyRootFilesystem"], "the root file system is not read-only")
+    capabilities = container["securityContext"]["capabilities"]
+    if values.get("childUsers", {}).get("enabled"):
+        need(pod["securityContext"]["runAsUser"] == 0 and set(capabilities["add"]) == {"SETUID", "SETGID", "CHOWN", "KILL"}, "children cannot have users of their own")
+    else:
+        need(pod["securityContext"]["runAsNonRoot"] and "add" not in capabilities, "the user is root, or has capabilities")
+    need(capabilities["drop"] == ["ALL"], "capabilities are kept")
     mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
     need(set(mounts.values()) <= volumes.keys(), "a volume that is mounted is not there")

@@ -31,7 +31,7 @@ How to upgrade, and what to do about each alert: [docs/operations.md](../../docs
 
 `listen`, `node`, `storage`, `shutdown` and `auth.admin_token_file` of the broker's configuration follow from the values below and can not stand in `config`. Everything else of [docs/configuration.md](../../docs/configuration.md) can, and a wrong key there ends the Pod with exit code 64 and a line for each fault. `mcp-broker check-config` tells beforehand.
 
-Nothing is kept in a Pod: the home of stdio backends (`/var/lib/mcp-broker`) and `/tmp` are empty when it starts. The image has no Node and no Python: stdio backends that need them want an image made `FROM` it.
+Nothing is kept in a Pod: the homes of stdio backends (below `/var/lib/mcp-broker`) and `/tmp` are empty when it starts. The image has no Node and no Python: stdio backends that need them want an image made `FROM` it.
 
 ## Values
 

@@ -99,6 +99,7 @@ install_python_part python1
 install_python_part python2
 install_python_part fastmcp
 install_python_part wires
+install_python_part servers
 install_python_part admin
 install_fixture_part
 install_rust_part

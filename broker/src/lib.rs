@@ -22,6 +22,7 @@ pub mod metrics;
 mod pages;
 pub mod placement;
 pub mod rules;
+pub mod sandbox;
 pub mod serve;
 pub mod telemetry;
 #[cfg(test)]

@@ -28,14 +28,14 @@ use transport::{
 
 use self::{
     inherited::Inherited,
-    listening::{Listener, bind, ended, obtain},
+    listening::{Bound, Listener, bind, ended, obtain},
     signals::{Signal, Signals},
     stores::Database,
 };
 use crate::{
     auth::{Keyring, Keys, KeysError},
     broker::{Broker, Parts},
-    config::{self, Certificate, Config, Faults},
+    config::{self, Certificate, Config, Faults, sandbox::SandboxMode},
     control::{Control, ControlParts, LoadError, Reloaded},
     durable::{
         self,
@@ -185,6 +185,13 @@ fn start_and_stop(options: ServeOptions) -> Result<(), ServeError> {
     ended
 }
 
+/// No child connects to the listeners of operators and replicas.
+fn close_ports_to_children(broker: &Broker, admin: &Bound, internal: Option<&TcpListener>) {
+    let internal = internal.and_then(|listener| listener.local_addr().ok());
+    let ports = admin.address().into_iter().chain(internal).map(|address| address.port());
+    broker.shared.confinement.close_ports(ports.collect());
+}
+
 /// Memory, environment and descriptors of this process are nobody's but its own and root's: child processes have the same
 /// user. There is no core dump either.
 fn hide_from_others() {
@@ -248,11 +255,15 @@ impl Running {
         inherited.nothing_left()?;
         let quic = bind_quic(&config, &doors[0], &quic_secret)?;
         let internal = config.listen.internal.map(|address| bind("listen.internal", address, false)).transpose()?;
+        close_ports_to_children(&broker, &admin, internal.as_ref());
         let node = join(&control, &metrics, internal.as_ref()).await?;
         let loaded = control.load().await?;
         tracing::info!(tenants = loaded.tenants, keys = loaded.keys, backends = loaded.backends, "loaded");
         broker.begin_tasks();
         warn_of_open_doors(&config);
+        if config.stdio.sandbox == SandboxMode::Off {
+            tracing::warn!("stdio.sandbox is off: every child process can read the secrets of the broker and of all tenants");
+        }
         let [clients, operators] = &doors;
         let http = Listener::start(http, |listener, stop| listeners::http::serve(Arc::clone(&broker), listener, clients.clone(), stop))?;
         let admin =

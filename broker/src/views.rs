@@ -45,6 +45,12 @@ pub struct BackendStatus {
     /// When the next one may begin, in milliseconds, where that is not at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_attempt_in_ms: Option<u64>,
+    /// What confines its child processes: `uid+landlock`, `uid`, `landlock` or `off`. None before the first one started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<String>,
+    /// What this host lacks to confine them better.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sandbox_missing: Vec<String>,
 }
 
 /// Whether calls go to a backend.

@@ -46,6 +46,7 @@ pub struct BrokerBuilder {
     env: Vec<(String, String)>,
     ground: Option<Ground>,
     alone: bool,
+    user: Option<u32>,
 }
 
 impl BrokerBuilder {
@@ -59,7 +60,7 @@ impl BrokerBuilder {
         });
         // It trusts nobody a test does not name: reading all that the system trusts takes longer than the rest of a start.
         let env = vec![("SSL_CERT_FILE".to_owned(), "/dev/null".to_owned())];
-        Self { binary, config, backends: Vec::new(), tenants: Vec::new(), admin_token: None, env, ground: None, alone: false }
+        Self { binary, config, backends: Vec::new(), tenants: Vec::new(), admin_token: None, env, ground: None, alone: false, user: None }
     }
 
     /// Started by this program, which becomes the broker.
@@ -97,6 +98,12 @@ impl BrokerBuilder {
     /// Whom this system trusts, as outside of tests: what its start costs is what it costs there.
     pub fn trusting_the_system(mut self) -> Self {
         self.env.retain(|(name, _)| name != "SSL_CERT_FILE");
+        self
+    }
+
+    /// Run by this user, who is not root. Tests that run as root can ask for that.
+    pub fn as_user(mut self, user: u32) -> Self {
+        self.user = Some(user);
         self
     }
 
@@ -164,7 +171,7 @@ impl BrokerBuilder {
     }
 
     pub(crate) fn launch(&self) -> Launch {
-        Launch { binary: self.binary.clone(), env: self.env.clone() }
+        Launch { binary: self.binary.clone(), env: self.env.clone(), user: self.user }
     }
 
     pub(crate) fn configuration(&self) -> &Value {

@@ -3,8 +3,10 @@
 //! [`crate::TestBroker`] has one of them, [`crate::TestCluster`] several. Dropping it kills the process.
 
 use std::{
+    fs::Permissions,
     io::{BufRead, BufReader, Write},
     net::SocketAddr,
+    os::unix::fs::{PermissionsExt as _, chown},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::mpsc as blocking,
@@ -24,7 +26,8 @@ use crate::{
 const READY_WITHIN: Duration = Duration::from_secs(20);
 /// How long a process may take to end after it was asked to.
 pub(crate) const EXIT_WITHIN: Duration = Duration::from_secs(30);
-/// Where stdio backends, which start in the broker's folder, note what they hear and say.
+const FOLDER_PREFIX: &str = "mcp-broker-test-";
+/// Where stdio backends, which start in the broker's folder or in a home of their own, note what they hear and say.
 const TRAFFIC: &str = "traffic";
 /// How much of the log a failing test shows.
 const LOG_LINES_SHOWN: usize = 80;
@@ -34,6 +37,8 @@ const LOG_LINES_SHOWN: usize = 80;
 pub(crate) struct Launch {
     pub(crate) binary: PathBuf,
     pub(crate) env: Vec<(String, String)>,
+    /// Another user than that of the test, which is root then.
+    pub(crate) user: Option<u32>,
 }
 
 /// A broker process, or what is left of it until it is started again.
@@ -65,13 +70,23 @@ impl Replica {
     /// Starts with this configuration, or fails the test. A life that ends early because of `env` is followed by one without.
     /// What the configuration says of storage has a default: SQLite.
     pub(crate) async fn start(launch: &Launch, config: &Value, env: &[(String, String)]) -> Self {
-        let folder = tempfile::Builder::new().prefix("mcp-broker-test-").tempdir().expect("a temporary folder");
+        // Children with users of their own pass through to their homes.
+        let passable = Permissions::from_mode(0o711);
+        let folder = tempfile::Builder::new().prefix(FOLDER_PREFIX).permissions(passable).tempdir().expect("a temporary folder");
         let mut config = config.clone();
         if config["storage"]["url"].is_null() {
             config["storage"]["url"] = json!(format!("sqlite:{}", folder.path().join("broker.db").display()));
         }
-        std::fs::create_dir(folder.path().join(TRAFFIC)).expect("the temporary folder is writable");
-        std::fs::write(folder.path().join("config.yaml"), config.to_string()).expect("the temporary folder is writable");
+        if config["storage"]["url"].as_str().is_none_or(|url| !url.starts_with("sqlite:")) && config["stdio"]["homes"].is_null() {
+            config["stdio"]["homes"] = json!(folder.path().join("homes"));
+        }
+        let (traffic, file) = (folder.path().join(TRAFFIC), folder.path().join("config.yaml"));
+        std::fs::create_dir(&traffic).expect("the temporary folder is writable");
+        std::fs::write(&file, config.to_string()).expect("the temporary folder is writable");
+        std::fs::set_permissions(&file, Permissions::from_mode(0o600)).expect("the test owns what it made");
+        for path in [folder.path(), &traffic, &file] {
+            chown(path, launch.user, launch.user).expect("the test is run by root, to start a broker as somebody else");
+        }
         let mut running = Running::start(launch, env, folder.path()).await;
         if running.is_err() && !env.is_empty() {
             running = Running::start(launch, &[], folder.path()).await;
@@ -165,8 +180,12 @@ impl Replica {
 
     /// Has what stdio backends noted judged.
     pub(crate) fn replay_traffic(&self, judge: &Judge) {
-        for record in std::fs::read_dir(self.folder.path().join(TRAFFIC)).into_iter().flatten().flatten() {
-            judge.replay(&std::fs::read(record.path()).unwrap_or_default());
+        let entries = |folder: PathBuf| std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        let homes = ["homes", "data/homes"].into_iter().flat_map(|homes| entries(self.folder.path().join(homes)));
+        for folder in homes.chain([self.folder.path().to_owned()]) {
+            for record in entries(folder.join(TRAFFIC)) {
+                judge.replay(&std::fs::read(record).unwrap_or_default());
+            }
         }
     }
 
@@ -191,7 +210,14 @@ impl Drop for Replica {
 impl Running {
     async fn start(launch: &Launch, env: &[(String, String)], folder: &Path) -> Result<Self, String> {
         let log = std::fs::OpenOptions::new().create(true).append(true).open(folder.join("stderr.log")).expect("a log file");
-        let mut command = Command::new(&launch.binary);
+        let mut command = match launch.user {
+            None => Command::new(&launch.binary),
+            Some(user) => {
+                let mut command = Command::new("setpriv");
+                command.args([format!("--reuid={user}"), format!("--regid={user}"), "--clear-groups".to_owned()]).arg(&launch.binary);
+                command
+            }
+        };
         command.arg("serve").arg("--config").arg(folder.join("config.yaml")).current_dir(folder);
         command.envs(launch.env.iter().chain(env).map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);

@@ -4,7 +4,10 @@
 //! `add_tool` (list changed), `log`, `exit` (dies mid-call), `hang`, `twice` (two answers), `stray` (a wrong id first),
 //! `garbage` (noise first), `pid`, `env`.
 
-use std::path::{Path, PathBuf};
+use std::{
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+};
 
 use serde_json::{Value, json};
 
@@ -14,6 +17,8 @@ pub struct StdioScript {
     program: PathBuf,
     arguments: Vec<String>,
     env: Vec<(String, String)>,
+    /// What it may write beside its home.
+    write: Vec<PathBuf>,
 }
 
 impl StdioScript {
@@ -21,7 +26,7 @@ impl StdioScript {
     pub fn new(beside: impl AsRef<Path>) -> Self {
         let program = beside.as_ref().with_file_name("stdio-backend");
         assert!(program.exists(), "{} is missing: build it with `cargo build -p testkit --bins`", program.display());
-        Self { program, arguments: Vec::new(), env: Vec::new() }
+        Self { program, arguments: Vec::new(), env: Vec::new(), write: Vec::new() }
     }
 
     fn flag(mut self, flag: &str) -> Self {
@@ -36,12 +41,23 @@ impl StdioScript {
 
     /// Appends every byte received on standard input to this file.
     pub fn record(self, file: &Path) -> Self {
-        self.option("--record", file.display())
+        self.writes(file).option("--record", file.display())
     }
 
     /// Appends one line per process start (its pid) to this file.
     pub fn record_starts(self, file: &Path) -> Self {
-        self.option("--record-starts", file.display())
+        self.writes(file).option("--record-starts", file.display())
+    }
+
+    /// May write this file whatever user the process has: it is made, and open to all.
+    fn writes(mut self, file: &Path) -> Self {
+        let folder = file.parent().expect("a file lies in a folder");
+        std::fs::OpenOptions::new().create(true).append(true).open(file).expect("the folder is writable");
+        for (path, mode) in [(file, 0o666), (folder, 0o711)] {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("the test owns what it made");
+        }
+        self.write.push(file.to_owned());
+        self
     }
 
     /// Starts this many grandchildren that ignore SIGTERM and keep the pipes open.
@@ -98,7 +114,11 @@ impl StdioScript {
     /// The admin API's body for this backend.
     pub fn spec(&self) -> Value {
         let env: serde_json::Map<String, Value> = self.env.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
-        json!({"transport": {"type": "stdio", "command": self.program, "args": self.arguments, "env": env}})
+        let mut spec = json!({"transport": {"type": "stdio", "command": self.program, "args": self.arguments, "env": env}});
+        if !self.write.is_empty() {
+            spec["sandbox"] = json!({"write": self.write});
+        }
+        spec
     }
 }
 

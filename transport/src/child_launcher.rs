@@ -1,4 +1,4 @@
-//! Prepares a child process from inside and then becomes its command: limits, no new privileges, death with the broker.
+//! Prepares a child process from inside and then becomes its command: limits, sandbox, no new privileges, death with the broker.
 //!
 //! The broker starts itself with [`arguments`] where it would start the command, and its command line hands what follows
 //! [`COMMAND`] to [`run`]. A process of one thread may do all of this with plain system calls; a fork of the broker, which has
@@ -12,6 +12,8 @@ use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, Signal, getppid, getrlimit, set_parent_process_death_signal, setrlimit};
 use rustix::thread::set_no_new_privs;
+
+use crate::sandbox::{self, Sandbox, SandboxError};
 
 /// The hidden command of the program that launches.
 pub const COMMAND: &str = "exec-child";
@@ -35,15 +37,16 @@ pub struct Resources {
 }
 
 /// What the launcher is started with; the command and its arguments follow.
-pub fn arguments(resources: &Resources, parent: u32) -> Vec<String> {
-    let mut arguments = vec![COMMAND.to_owned(), format!("--parent={parent}")];
-    let mut limit = |name: &str, value: Option<u64>| arguments.extend(value.map(|value| format!("--{name}={value}")));
+pub fn arguments(resources: &Resources, sandbox: Option<&Sandbox>, parent: u32) -> Vec<OsString> {
+    let mut arguments = vec![OsString::from(COMMAND), format!("--parent={parent}").into()];
+    arguments.extend(sandbox.into_iter().flat_map(Sandbox::arguments));
+    let mut limit = |name: &str, value: Option<u64>| arguments.extend(value.map(|value| OsString::from(format!("--{name}={value}"))));
     limit("memory", resources.memory);
     limit("processes", resources.processes);
     limit("open-files", resources.open_files);
     // A whole second at least: zero would mean that no time is left at all.
     limit("cpu", resources.cpu.map(|cpu| cpu.as_secs().max(1)));
-    arguments.push("--".to_owned());
+    arguments.push("--".into());
     arguments
 }
 
@@ -55,6 +58,8 @@ enum LaunchError {
     Orphan,
     #[error("{what}: {source}")]
     System { what: &'static str, source: io::Error },
+    #[error("the sandbox cannot be put in force: {0}")]
+    Sandbox(#[from] SandboxError),
 }
 
 /// Becomes the command. Returns only when that failed; standard error then says why.
@@ -71,29 +76,49 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     EXIT_NOT_STARTED.into()
 }
 
-fn prepare(mut arguments: impl Iterator<Item = OsString>) -> Result<(Command, OsString), LaunchError> {
-    let mut limits = Vec::new();
-    let mut parent = None;
-    loop {
-        let argument = arguments.next().ok_or(LaunchError::Usage("-- is missing"))?;
-        if argument == OsStr::new("--") {
-            break;
-        }
-        let (name, value) = argument.to_str().and_then(|text| text.split_once('=')).ok_or(LaunchError::Usage("unknown argument"))?;
-        let value: u64 = value.parse().map_err(|_| LaunchError::Usage("a limit is a number"))?;
-        match name {
-            "--parent" => parent = Some(value),
-            "--memory" => limits.push((Resource::Data, value)),
-            "--processes" => limits.push((Resource::Nproc, value)),
-            "--open-files" => limits.push((Resource::Nofile, value)),
-            "--cpu" => limits.push((Resource::Cpu, value)),
-            _ => return Err(LaunchError::Usage("unknown argument")),
+/// What the arguments before `--` ask for.
+#[derive(Default)]
+struct Asked {
+    parent: Option<u64>,
+    limits: Vec<(Resource, u64)>,
+    sandbox: Option<Sandbox>,
+}
+
+impl Asked {
+    fn read(arguments: &mut impl Iterator<Item = OsString>) -> Result<Self, LaunchError> {
+        let mut asked = Self::default();
+        loop {
+            let argument = arguments.next().ok_or(LaunchError::Usage("-- is missing"))?;
+            if argument == OsStr::new("--") {
+                return Ok(asked);
+            }
+            let (name, value) = sandbox::split(&argument).ok_or(LaunchError::Usage("unknown argument"))?;
+            let number = || value.to_str().and_then(|text| text.parse().ok()).ok_or(LaunchError::Usage("a limit is a number"));
+            match name {
+                "--parent" => asked.parent = Some(number()?),
+                "--memory" => asked.limits.push((Resource::Data, number()?)),
+                "--processes" => asked.limits.push((Resource::Nproc, number()?)),
+                "--open-files" => asked.limits.push((Resource::Nofile, number()?)),
+                "--cpu" => asked.limits.push((Resource::Cpu, number()?)),
+                _ => {
+                    let taken = asked.sandbox.get_or_insert_default().read_argument(name, value);
+                    taken.ok_or(LaunchError::Usage("unknown argument"))?;
+                }
+            }
         }
     }
+}
+
+fn prepare(mut arguments: impl Iterator<Item = OsString>) -> Result<(Command, OsString), LaunchError> {
+    let Asked { parent, mut limits, sandbox } = Asked::read(&mut arguments)?;
     let name = arguments.next().ok_or(LaunchError::Usage("the command is missing"))?;
     let system = |what| move |source: rustix::io::Errno| LaunchError::System { what, source: source.into() };
+    let sandbox = sandbox.map(Sandbox::open).transpose()?;
+    if let Some(sandbox) = &sandbox {
+        sandbox.change_user()?;
+    }
     // The signal comes when the thread ends that started this process. The broker starts children on threads that live as
-    // long as its runtime does.
+    // long as its runtime does. A change of the user would clear it, so it is asked for after that.
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(system("the signal at the broker's death"))?;
     if let Some(parent) = parent
         && getppid().map(|pid| u64::from(pid.as_raw_nonzero().get().unsigned_abs())) != Some(parent)
@@ -110,5 +135,8 @@ fn prepare(mut arguments: impl Iterator<Item = OsString>) -> Result<(Command, Os
     }
     let mut command = Command::new(&name);
     command.args(arguments);
+    if let Some(sandbox) = sandbox {
+        sandbox.enforce()?;
+    }
     Ok((command, name))
 }

@@ -26,6 +26,7 @@ use crate::child_launcher::{self, Resources};
 use crate::descriptors;
 use crate::lines::{LineReader, LineWriter};
 use crate::process_group::ProcessGroup;
+use crate::sandbox::Sandbox;
 use crate::stderr_tail::StderrTail;
 
 /// Variables of the broker's own environment that a child sees unless its specification says otherwise.
@@ -55,6 +56,8 @@ pub struct ChildSpec {
     /// Without one the command is started as it is, and `resources` bind nobody.
     pub launcher: Option<PathBuf>,
     pub resources: Resources,
+    /// What confines the child, where a launcher is there to put it in force.
+    pub sandbox: Option<Sandbox>,
     /// Who ends what the child started, should this process be killed.
     pub guardian: Option<Arc<Guardian>>,
 }
@@ -77,6 +80,7 @@ impl Default for ChildSpec {
             cwd: None,
             launcher: None,
             resources: Resources::default(),
+            sandbox: None,
             guardian: None,
         }
     }
@@ -187,7 +191,8 @@ fn command_of(spec: &ChildSpec) -> Command {
     let mut command = match &spec.launcher {
         Some(launcher) => {
             let mut command = Command::new(launcher);
-            command.args(child_launcher::arguments(&spec.resources, std::process::id())).arg(&spec.command);
+            let prepared = child_launcher::arguments(&spec.resources, spec.sandbox.as_ref(), std::process::id());
+            command.args(prepared).arg(&spec.command);
             command
         }
         None => Command::new(&spec.command),
@@ -201,14 +206,14 @@ fn command_of(spec: &ChildSpec) -> Command {
 }
 
 /// All that the child knows of the world.
-fn environment(spec: &ChildSpec) -> BTreeMap<OsString, OsString> {
+pub fn environment(spec: &ChildSpec) -> BTreeMap<OsString, OsString> {
     let inherited = spec.inherit_env.iter().filter_map(|name| Some((OsString::from(name), std::env::var_os(name)?)));
     inherited.chain(spec.env.iter().map(|(name, value)| (name.into(), value.into()))).collect()
 }
 
-/// Says beforehand what the launcher could only say on its standard error: that there is no such command, or that it is no
-/// program. Whether it really starts is seen when it does.
-fn find_command(spec: &ChildSpec) -> Result<(), SpawnError> {
+/// The program that the command names. Says beforehand what the launcher could only say on its standard error: that there is
+/// no such command, or that it is no program. Whether it really starts is seen when it does.
+pub fn find_command(spec: &ChildSpec) -> Result<PathBuf, SpawnError> {
     let in_folder = |folder: PathBuf| match &spec.cwd {
         Some(cwd) => cwd.join(folder),
         None => folder,
@@ -219,12 +224,14 @@ fn find_command(spec: &ChildSpec) -> Result<(), SpawnError> {
         let path = environment(spec).remove(OsStr::new("PATH")).unwrap_or_else(|| OsString::from(DEFAULT_PATH));
         std::env::split_paths(&path).map(|folder| in_folder(folder).join(&spec.command)).collect()
     };
-    let files: Vec<Metadata> = candidates.iter().filter_map(|path| std::fs::metadata(path).ok()).collect();
-    let command = spec.command.clone();
-    match files.iter().any(|file| file.is_file() && file.permissions().mode() & 0o111 != 0) {
-        true => Ok(()),
-        false if files.is_empty() => Err(SpawnError::NotFound { command }),
-        false => Err(SpawnError::NotExecutable { command }),
+    let files: Vec<(PathBuf, Metadata)> =
+        candidates.into_iter().filter_map(|path| std::fs::metadata(&path).ok().map(|file| (path, file))).collect();
+    let (command, is_any) = (spec.command.clone(), !files.is_empty());
+    let is_program = |file: &Metadata| file.is_file() && file.permissions().mode() & 0o111 != 0;
+    match files.into_iter().find(|(_, file)| is_program(file)) {
+        Some((path, _)) => Ok(path),
+        None if is_any => Err(SpawnError::NotExecutable { command }),
+        None => Err(SpawnError::NotFound { command }),
     }
 }
 

@@ -23,6 +23,7 @@ pub mod quic;
 mod read_buffer;
 mod repeated;
 mod response;
+pub mod sandbox;
 mod send_error;
 pub mod stall;
 mod stderr_tail;

@@ -43,6 +43,7 @@ use crate::{
         meter::{Meter, Meters},
         sharing::{self, LinkScope, Wire},
     },
+    sandbox::Level,
     views::BackendStatus,
 };
 
@@ -119,6 +120,8 @@ struct Status {
     /// Of the link that failed last: attempts in a row, and when the next one may begin.
     failed_attempts: u32,
     next_attempt: Option<Instant>,
+    /// What confines its children, once one was to start.
+    sandbox: Option<Level>,
 }
 
 impl Backend {
@@ -439,6 +442,11 @@ impl Backend {
         lock(&self.links).values().cloned().collect()
     }
 
+    /// What confines the child that starts now.
+    pub(super) fn confined_by(&self, level: Level) {
+        lock(&self.status).sandbox = Some(level);
+    }
+
     pub fn view(&self) -> BackendStatus {
         let lists = self.lists.load_full();
         let status = lock(&self.status);
@@ -467,6 +475,8 @@ impl Backend {
                 let left = next.saturating_duration_since(Instant::now());
                 u64::try_from(left.as_millis()).ok().filter(|ms| *ms > 0)
             }),
+            sandbox: status.sandbox.as_ref().map(|level| level.name.to_owned()),
+            sandbox_missing: status.sandbox.as_ref().map(|level| level.missing.clone()).unwrap_or_default(),
         }
     }
 

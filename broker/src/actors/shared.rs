@@ -33,6 +33,7 @@ use crate::{
     limits::LONG_FIRST_MESSAGES_MAX,
     metrics::Metrics,
     rules::event_log::LogLimits,
+    sandbox::Confinement,
     telemetry::{request, traces::Traces},
 };
 
@@ -59,6 +60,8 @@ pub struct Shared {
     pub draining: CancellationToken,
     /// Child processes, counted.
     pub children: Children,
+    /// How they are confined.
+    pub confinement: Arc<Confinement>,
     /// For the long messages of clients that nobody knows yet.
     pub strangers: Arc<Semaphore>,
     /// Requests per second.
@@ -87,6 +90,7 @@ impl Shared {
             overload: Overload::new(&config.overload, metrics.clone()),
             waiting: AllWaiting::new(overload::outbox_bytes_total(&config), metrics.clone()),
             room,
+            confinement: Confinement::new(&config),
             config,
             durable,
             trust: Trust::default(),

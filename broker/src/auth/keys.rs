@@ -19,7 +19,8 @@ use aws_lc_rs::{
 use crate::config::{Config, Database};
 
 const ROOT_BYTES: usize = 32;
-const ROOT_FILE: &str = "secret.key";
+/// Its name beside an SQLite database.
+pub const ROOT_FILE: &str = "secret.key";
 /// Tells one derivation of the root from another product's or a later format's.
 const SALT: &[u8] = b"mcp-broker root 1";
 /// First byte of sealed data; a later key or cipher takes the next number.

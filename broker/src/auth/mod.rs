@@ -15,7 +15,7 @@ use protocol::ids::{KeyId, PrincipalId, TenantId};
 
 pub use self::{
     keyring::{ApiKey, Edition, KeyEntry, Keyring},
-    keys::{Keys, KeysError, SealError, SealKey},
+    keys::{Keys, KeysError, ROOT_FILE, SealError, SealKey},
     tokens::{Denied, Fetcher, Tokens},
     until::{Until, outlived},
 };

@@ -58,6 +58,10 @@ const BACKEND: &[Column] = &[
     ("arguments", "settings.transport.args"),
     ("folder", "settings.transport.cwd"),
     ("environment", "settings.transport.env"),
+    ("sandbox", "sandbox"),
+    ("sandbox lacks", "sandbox_missing"),
+    ("may read", "settings.sandbox.read"),
+    ("may write", "settings.sandbox.write"),
     ("sharing", "settings.links"),
     ("protocol", "settings.protocol"),
     ("timeouts", "settings.timeouts"),
@@ -302,9 +306,10 @@ mod tests {
 
     #[test]
     fn a_backend_is_described_by_its_command() {
-        let body = body_of("mcp-broker backend add one --env A=b=c --env HOME --cwd /srv -- npx -y pkg --flag").unwrap();
+        let body = body_of("mcp-broker backend add one --env A=b=c --env HOME --cwd /srv --read /a --write /b --no-network -- npx -y pkg --flag").unwrap();
         let expected = json!({"transport": {"type": "stdio", "command": "npx", "args": ["-y", "pkg", "--flag"],
-            "env": {"A": "b=c", "HOME": "/home/ann"}, "cwd": "/srv"}});
+            "env": {"A": "b=c", "HOME": "/home/ann"}, "cwd": "/srv"},
+            "sandbox": {"read": ["/a"], "write": ["/b"], "network": false}});
         assert_eq!(body, expected);
         assert!(crate::config::checked::parse_backend_spec(&body).is_ok());
         assert!(matches!(body_of("mcp-broker backend add one --env NOT_SET -- npx"), Err(ClientError::Usage(_))));

@@ -171,6 +171,15 @@ pub(super) struct BackendAdd {
     /// The program's working directory
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["url", "spec"])]
     pub(super) cwd: Option<String>,
+    /// A file or folder that the program may read and execute, beside those of its sandbox
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["url", "spec"])]
+    pub(super) read: Vec<String>,
+    /// A file or folder that the program may change too
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["url", "spec"])]
+    pub(super) write: Vec<String>,
+    /// The program opens no sockets of the internet protocols
+    #[arg(long, conflicts_with_all = ["url", "spec"])]
+    pub(super) no_network: bool,
     /// A file with the bearer token the server wants
     #[arg(long, value_name = "FILE", conflicts_with_all = ["command", "spec"])]
     pub(super) bearer_file: Option<PathBuf>,

@@ -65,6 +65,14 @@ pub(super) fn backend_body(add: &BackendAdd, own: impl Fn(&str) -> Option<String
             body["timeouts"][name] = timeout.as_str().into();
         }
     }
+    for (name, paths) in [("read", &add.read), ("write", &add.write)] {
+        if !paths.is_empty() {
+            body["sandbox"][name] = json!(paths);
+        }
+    }
+    if add.no_network {
+        body["sandbox"]["network"] = false.into();
+    }
     for (name, count) in &add.limit {
         body["limits"][name] = (*count).into();
     }

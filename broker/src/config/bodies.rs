@@ -11,7 +11,7 @@ use super::{
     body_reader::{Reader, check_count, given},
     fault::{Fault, describe, join},
     key::is_secret,
-    policy, protection,
+    policy, protection, sandbox,
     spec::{
         BackendSpec, Credentials, LinkSharing, ProtocolChoice, TcpTls, TenantSpec, TlsSettings, TransportSpec, as_http_url, is_server_name,
         split_host_port,
@@ -78,6 +78,7 @@ pub fn validate_backend_spec(spec: &BackendSpec) -> Result<(), Vec<Fault>> {
     protection::check_backend(spec, &mut faults);
     check_credentials(&spec.credentials, &spec.transport, &mut faults);
     policy::check_resources(&spec.resources, &mut faults);
+    sandbox::check(&spec.sandbox, &spec.transport, &mut faults);
     if faults.is_empty() { Ok(()) } else { Err(faults) }
 }
 
@@ -200,7 +201,7 @@ fn check_credentials(credentials: &Credentials, transport: &TransportSpec, fault
 }
 
 fn backend(reader: &mut Reader<'_>, body: &Value) -> Option<BackendSpec> {
-    let known = ["transport", "tls", "links", "protocol", "timeouts", "breaker", "limits", "credentials", "resources", "tools"];
+    let known = ["transport", "tls", "links", "protocol", "timeouts", "breaker", "limits", "credentials", "resources", "tools", "sandbox"];
     let members = reader.object("", body, &known, &[])?;
     let transport = match given(members, "transport") {
         Some(value) => read_transport(reader, value),
@@ -239,7 +240,8 @@ fn backend(reader: &mut Reader<'_>, body: &Value) -> Option<BackendSpec> {
     }
     let resources = given(members, "resources").map(|value| policy::read_resources(reader, value)).unwrap_or_default();
     let tools = given(members, "tools").map(|value| policy::read_tools(reader, value)).unwrap_or_default();
-    Some(BackendSpec { transport: transport?, tls, links, protocol, timeouts, breaker, limits, credentials, resources, tools })
+    let sandbox = given(members, "sandbox").map(|value| sandbox::read(reader, value)).unwrap_or_default();
+    Some(BackendSpec { transport: transport?, tls, links, protocol, timeouts, breaker, limits, credentials, resources, tools, sandbox })
 }
 
 fn read_transport(reader: &mut Reader<'_>, value: &Value) -> Option<TransportSpec> {

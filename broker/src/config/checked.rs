@@ -1,7 +1,7 @@
 //! From what was written ([`super::raw`]) to the types the broker runs on ([`super::Config`]), by the table of keys
 //! ([`super::keys`]), section by section. Called by [`super::load`].
 
-use std::{collections::BTreeSet, net::SocketAddr, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use protocol::ids::{BackendId, TenantId};
 use serde_json::Value;
@@ -60,6 +60,7 @@ pub(super) fn check(raw: &Raw, faults: Vec<Fault>) -> Result<Config, Faults> {
         shutdown: Shutdown { grace: reading.duration("shutdown.grace"), readiness_delay: reading.duration("shutdown.readiness_delay") },
         tenants: reading.tenants(),
         backends: reading.backends(&egress, &stdio),
+        private_files: private_files(raw),
         stdio,
         egress: Arc::new(egress),
         listen,
@@ -75,6 +76,15 @@ pub(super) fn check(raw: &Raw, faults: Vec<Fault>) -> Result<Config, Faults> {
     reading.profiles(&config);
     reading.replicas(&config);
     if reading.faults.is_empty() { Ok(config) } else { Err(Faults(reading.faults)) }
+}
+
+/// Files with secrets that the configuration names, certificates' keys among them.
+fn private_files(raw: &Raw) -> Vec<PathBuf> {
+    let named = raw.keys().filter(|(path, key)| matches!(key.kind, Kind::SecretFile { .. }) || path == "tls.key_file");
+    let bodies = raw.map("backends").into_iter().flatten().map(|(_, body)| body);
+    let in_bodies = bodies.flat_map(|body| [&body["credentials"]["bearer_file"], &body["tls"]["client_key"]]);
+    let values = named.filter_map(|(path, _)| raw.value(&path)).chain(in_bodies);
+    values.filter_map(text).map(PathBuf::from).collect()
 }
 
 impl Reading<'_> {

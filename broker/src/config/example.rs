@@ -34,6 +34,7 @@ tenants: {}
 backends: {}
 #  files:
 #    transport: {type: stdio, command: npx, args: [\"-y\", \"@modelcontextprotocol/server-filesystem\", /srv/files]}
+#    sandbox: {read: [/srv/reference], write: [/srv/files], network: false}
 #  acme/weather:
 #    transport: {type: http, url: \"https://weather.example.com/mcp\"}
 #    links: auto

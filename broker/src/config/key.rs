@@ -3,7 +3,10 @@
 
 use std::time::Duration;
 
-use super::units::{format_duration, format_size};
+use super::{
+    sandbox,
+    units::{format_duration, format_size},
+};
 
 /// All that can be written in a configuration.
 pub(super) struct Table {
@@ -108,6 +111,10 @@ pub(super) enum Kind {
     Commands,
     /// Absolute paths.
     Folders,
+    /// An absolute path.
+    Folder,
+    /// First and last number of users.
+    UserRange,
     HttpUrl,
     /// Of tenants and principals.
     Callers,
@@ -164,7 +171,9 @@ impl Kind {
             Self::MessageProfile => "standard, 1MB, ws-64k, or a name of limits.message_profiles".into(),
             Self::Deadlines => "a map from methods to durations, such as {resources/read: 10s}".into(),
             Self::Folders => "a list of absolute paths, without .., such as [\"/etc/mcp-broker/clients\"]".into(),
-            Self::Commands => "a list of commands, and of folders that end with /, such as [\"npx\", \"/opt/mcp/\"]".into(),
+            Self::Folder => "an absolute path, without .., such as /var/lib/mcp-broker/homes".into(),
+            Self::UserRange => format!("FIRST-LAST, with numbers from {} to {}, such as 200000-265535", sandbox::USER_MIN, sandbox::USER_MAX),
+            Self::Commands => "a list of commands, and of folders that end with /, such as [\"npx\", \"/opt/mcp/\"], each alone or as {command: npx, env: [names of variables]}".into(),
             Self::HttpUrl => "an http or https URL".into(),
             Self::Callers => "a list of TENANT, TENANT/PRINCIPAL or \"*\"".into(),
             Self::Issuers => "a list of authorization servers, each a map with issuer and tenant at least".into(),

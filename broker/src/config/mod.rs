@@ -9,6 +9,7 @@ mod bodies;
 mod body_limits;
 mod body_reader;
 pub mod checked;
+mod commands;
 pub mod compat;
 pub mod example;
 mod fault;
@@ -24,6 +25,7 @@ mod protection;
 mod raw;
 mod reading;
 mod replica;
+pub mod sandbox;
 pub mod spec;
 pub mod stdio;
 pub mod units;
@@ -50,7 +52,7 @@ pub use limits::{Limits, Overload, WithoutRedis};
 pub use message_sizes::{MessageSizes, MessageWire};
 pub use observed::{Audit, AuditCalls, RATIO_WHOLE, Traces};
 pub use protection::{Breaker, Retries};
-pub use stdio::Stdio;
+pub use stdio::{Stdio, StdioLimits};
 
 /// Reads the file, if there is one, and the environment of this process.
 pub fn load(file: Option<&Path>) -> Result<Config, Faults> {
@@ -58,7 +60,9 @@ pub fn load(file: Option<&Path>) -> Result<Config, Faults> {
     // A variable that is not Unicode can not be one of ours: their names and values are.
     let environment =
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())));
-    load_from(text.as_deref().unwrap_or_default(), environment)
+    let mut config = load_from(text.as_deref().unwrap_or_default(), environment)?;
+    config.private_files.extend(file.map(Path::to_owned));
+    Ok(config)
 }
 
 /// The same from what is given: YAML text and environment variables.
@@ -143,6 +147,8 @@ pub struct Config {
     pub stdio: Stdio,
     pub tenants: Vec<(TenantId, TenantSpec)>,
     pub backends: Vec<DeclaredBackend>,
+    /// The file of the configuration, and those that it reads secrets from.
+    pub private_files: Vec<PathBuf>,
 }
 
 /// A backend entry of the configuration file.

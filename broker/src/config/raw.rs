@@ -53,6 +53,11 @@ impl Raw {
         self.table.find(path).expect("every key that is read stands in the table, which a test checks")
     }
 
+    /// Every key, with its dotted path.
+    pub(super) fn keys(&self) -> impl Iterator<Item = (String, &'static Key)> {
+        self.table.sections.iter().flat_map(|section| section.keys.iter().map(|key| (join(section.name, key.name), key)))
+    }
+
     /// The value at a dotted path; absent and `null` are the same.
     pub(super) fn value(&self, path: &str) -> Option<&Value> {
         let (section, key) = path.split_once('.')?;

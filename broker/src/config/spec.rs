@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 use super::units::Ratio;
 pub use super::{
     policy::{ResourceRules, ToolRules},
+    sandbox::SandboxRules,
     stdio::StdioLimits,
 };
 
@@ -87,6 +88,8 @@ pub struct BackendSpec {
     pub resources: ResourceRules,
     #[serde(default, skip_serializing_if = "ToolRules::is_empty")]
     pub tools: ToolRules,
+    #[serde(default, skip_serializing_if = "SandboxRules::is_empty")]
+    pub sandbox: SandboxRules,
 }
 
 /// How a backend is reached.

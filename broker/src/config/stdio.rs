@@ -3,7 +3,7 @@
 //!
 //! Invariant: a command the operator did not list is refused where it is registered and again where it would be started.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, ops::RangeInclusive, path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -12,9 +12,11 @@ use utoipa::ToSchema;
 
 use super::{
     body_reader::{Reader, given},
+    commands::{self, AllowedCommand},
     fault::{Fault, join},
     key::{COUNT, COUNT_MAX, DEADLINE_MAX, Key, Kind, absent, key},
-    reading::{Reading, duration, text, wrong},
+    reading::{Reading, duration},
+    sandbox::{self, SandboxMode},
     spec::{TransportSpec, optional_duration},
     units::{format_duration, format_size},
 };
@@ -27,25 +29,6 @@ const MEMORY_MAX: usize = 1024 << 30;
 /// A process that may open fewer can not start.
 const OPEN_FILES_MIN: u64 = 16;
 const SECOND: Duration = Duration::from_secs(1);
-const COMMANDS_MAX: usize = 1_000;
-
-/// Variables by which somebody who may only choose the environment chooses the program.
-const LOADING_VARIABLES: [&str; 14] = [
-    "BASH_ENV",
-    "ENV",
-    "JAVA_TOOL_OPTIONS",
-    "NODE_OPTIONS",
-    "NODE_PATH",
-    "PATH",
-    "PERL5LIB",
-    "PERL5OPT",
-    "PYTHONHOME",
-    "PYTHONPATH",
-    "PYTHONSTARTUP",
-    "RUBYLIB",
-    "RUBYOPT",
-    "SHELL",
-];
 
 const CHILD_TIME: Kind = Kind::Duration { min: SECOND, max: LIFETIME_MAX };
 
@@ -54,8 +37,26 @@ pub(super) const KEYS: &[Key] = &[
     absent(
         "commands",
         Kind::Commands,
-        "[\"npx\", \"/opt/mcp/\"]",
-        "Commands that may be run, as they are written in `transport.command`; an entry that ends with `/` allows the programs in that folder. Variables that choose what is loaded, such as LD_PRELOAD and NODE_OPTIONS, are then refused too. Absent: any.",
+        "[\"npx\", {\"command\": \"/opt/mcp/\", \"env\": [\"LOG_LEVEL\"]}]",
+        "Commands that may be run, as they are written in `transport.command`; an entry that ends with `/` allows the programs in that folder. A backend may then set only the variables that `env` names for its command. Absent: any command, and any variable.",
+    ),
+    key(
+        "sandbox",
+        Kind::Choice(sandbox::MODES),
+        "auto",
+        "How children are confined. `uid`: a user for each tenant. `landlock`: rules of the kernel for files and connections. `auto`: both where the host offers them, and one of them at least; a backend is refused elsewhere. `off`: not at all, so a child can read the secrets of the broker.",
+    ),
+    key(
+        "uid_range",
+        Kind::UserRange,
+        "200000-265535",
+        "Users, and groups of the same numbers, that the children of tenants run as. Nothing else on the host may use them. Two brokers on one host need ranges of their own.",
+    ),
+    absent(
+        "homes",
+        Kind::Folder,
+        "/var/lib/mcp-broker/homes",
+        "Folder with a home for the children of each tenant. Absent: `homes` beside an SQLite database, else `.mcp-broker/homes` in the home of the broker.",
     ),
     key("children_per_tenant", COUNT, "256", "Child processes of one tenant's backends."),
     key(
@@ -69,7 +70,7 @@ pub(super) const KEYS: &[Key] = &[
         "processes",
         COUNT,
         "512",
-        "Processes and threads of the broker's user, above which a child can start no more (RLIMIT_NPROC). It counts everything that user runs, and does not bind root. Absent: no limit.",
+        "Processes and threads of the child's user, above which a child can start no more (RLIMIT_NPROC). It counts everything that user runs: where `sandbox` gives tenants users, all children of the tenant, else all that the broker's user runs. It does not bind root. Absent: no limit.",
     ),
     absent("cpu", CHILD_TIME, "1h", "Processor time of each process of a child, which is then killed. Absent: no limit."),
     absent(
@@ -94,7 +95,7 @@ pub struct StdioLimits {
     #[serde(with = "optional_size", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "512MiB")]
     pub memory: Option<usize>,
-    /// Processes and threads of the user the broker runs as, all together; does not bind root.
+    /// Processes and threads of the user its children run as, all together; does not bind root.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub processes: Option<u32>,
     /// Open descriptors, in each of its processes.
@@ -124,7 +125,12 @@ impl StdioLimits {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stdio {
     /// What may be run; everything, when absent.
-    pub commands: Option<Vec<String>>,
+    pub commands: Option<Vec<AllowedCommand>>,
+    pub sandbox: SandboxMode,
+    /// Users of children, a tenant each.
+    pub uid_range: RangeInclusive<u32>,
+    /// Where homes of children are, if the operator says so.
+    pub homes: Option<PathBuf>,
     pub children_per_tenant: usize,
     pub defaults: StdioLimits,
 }
@@ -154,37 +160,18 @@ impl Stdio {
 
     /// Why this backend's command must not be run.
     pub fn check(&self, transport: &TransportSpec) -> Result<(), Fault> {
-        let (TransportSpec::Stdio { command, env, .. }, Some(commands)) = (transport, &self.commands) else { return Ok(()) };
-        if !commands.iter().any(|listed| permits(listed, command)) {
-            return Err(Fault::new("transport.command", "is not in stdio.commands", "a command the operator listed there"));
-        }
-        let loading = env.keys().find(|name| name.starts_with("LD_") || LOADING_VARIABLES.contains(&name.as_str()));
-        match loading {
-            Some(name) => {
-                let wrong = "chooses what is loaded or run, which stdio.commands is to decide";
-                Err(Fault::new(join("transport.env", name), wrong, "leaving it out"))
-            }
-            None => Ok(()),
-        }
+        self.commands.as_ref().map_or(Ok(()), |allowed| commands::check(allowed, transport))
     }
-}
-
-/// The very command, or a program directly in a folder that is listed with a `/` at its end.
-fn permits(listed: &str, command: &str) -> bool {
-    let in_folder = |name: &str| !name.is_empty() && !name.contains('/') && name != "." && name != "..";
-    (listed == command && !listed.ends_with('/')) || (listed.ends_with('/') && command.strip_prefix(listed).is_some_and(in_folder))
 }
 
 impl Reading<'_> {
     pub(super) fn stdio(&mut self) -> Stdio {
-        let commands = self.optional("stdio.commands", |value, _| {
-            let entries = value.as_array().filter(|entries| entries.len() <= COMMANDS_MAX).ok_or_else(|| wrong(value))?;
-            let entry = |entry: &Value| text(entry).filter(|text| is_command(text)).map(str::to_owned);
-            entries.iter().map(|value| entry(value).ok_or_else(|| format!("has an entry that {}", wrong(value)))).collect()
-        });
         let count = |value: &Value, kind| super::reading::count(value, kind);
         Stdio {
-            commands,
+            commands: self.commands(),
+            sandbox: self.sandbox_mode(),
+            uid_range: self.user_range(),
+            homes: self.homes(),
             children_per_tenant: self.count("stdio.children_per_tenant") as usize,
             defaults: StdioLimits {
                 memory: Some(self.size("stdio.memory")),
@@ -196,10 +183,6 @@ impl Reading<'_> {
             },
         }
     }
-}
-
-fn is_command(text: &str) -> bool {
-    !text.trim().is_empty() && !text.contains('\0')
 }
 
 /// `transport.limits` of a body.
@@ -280,44 +263,6 @@ mod tests {
 
     fn stdio(yaml: &str) -> Stdio {
         load_from(yaml, []).unwrap_or_else(|faults| panic!("{yaml}: {faults}")).stdio
-    }
-
-    fn refused(stdio: &Stdio, command: &str, env: &[&str]) -> Option<String> {
-        let env = env.iter().map(|name| ((*name).to_owned(), "x".to_owned())).collect();
-        let transport = TransportSpec::Stdio { command: command.into(), args: vec![], env, cwd: None, limits: StdioLimits::default() };
-        stdio.check(&transport).err().map(|fault| fault.path)
-    }
-
-    #[test]
-    fn a_34_only_listed_commands_are_run() {
-        let all = stdio("");
-        assert_eq!((all.commands.is_none(), refused(&all, "anything", &["LD_PRELOAD"])), (true, None));
-        let none = stdio("stdio: {commands: []}");
-        assert!(refused(&none, "npx", &[]).is_some());
-        let some = stdio("stdio: {commands: [npx, /opt/mcp/, /usr/bin/python3]}");
-        for command in ["npx", "/opt/mcp/files", "/usr/bin/python3"] {
-            assert_eq!(refused(&some, command, &["LOG_LEVEL"]), None, "{command}");
-        }
-        for command in [
-            "sh",
-            "./npx",
-            "npx ",
-            "NPX",
-            "/usr/bin/npx",
-            "npx;sh",
-            "/opt/mcp/",
-            "/opt/mcp/..",
-            "/opt/mcp/../sh",
-            "/opt/mcp/a/b",
-            "/opt/mcp",
-            "/usr/bin/python3.11",
-            "/usr/bin/python3/../sh",
-        ] {
-            assert_eq!(refused(&some, command, &[]).as_deref(), Some("transport.command"), "{command}");
-        }
-        for name in ["LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "NODE_OPTIONS", "PYTHONPATH", "PATH", "BASH_ENV"] {
-            assert_eq!(refused(&some, "npx", &[name]), Some(format!("transport.env.{name}")), "{name}");
-        }
     }
 
     #[test]

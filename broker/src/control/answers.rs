@@ -176,6 +176,8 @@ fn disabled(tenant: &TenantId, backend: &BackendId) -> BackendStatus {
         calls_max: 0,
         failed_attempts: 0,
         next_attempt_in_ms: None,
+        sandbox: None,
+        sandbox_missing: Vec::new(),
     }
 }
 

@@ -29,6 +29,7 @@ pub(super) fn backend(program: String) -> DeclaredBackend {
             credentials: Credentials::default(),
             resources: Default::default(),
             tools: Default::default(),
+            sandbox: Default::default(),
         },
     }
 }

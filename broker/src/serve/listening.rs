@@ -111,6 +111,12 @@ pub(super) struct Bound {
     inherited: bool,
 }
 
+impl Bound {
+    pub(super) fn address(&self) -> Option<SocketAddr> {
+        self.socket.local_addr().ok()
+    }
+}
+
 /// As it was passed on, or bound now.
 pub(super) fn obtain(key: &'static str, address: SocketAddr, reuse_port: bool, inherited: &mut Inherited) -> Result<Bound, ServeError> {
     match inherited.of(key, address)? {

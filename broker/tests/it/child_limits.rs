@@ -33,6 +33,7 @@ async fn a_35_a_child_gets_three_pipes_its_own_environment_and_no_privileges() {
     let folder = tempfile::tempdir().unwrap();
     let mut spec = stdio().env("CHILD_SETTING", "given").spec();
     spec["transport"]["cwd"] = json!(folder.path());
+    std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let broker = builder().alone().env("BROKER_SECRET", "leak").config(json!({"stdio": {"open_files": 100}})).backend("default", "s", spec);
     let broker = broker.start().await;
     let client = session(&broker).await;
@@ -146,7 +147,7 @@ async fn b_23_what_children_started_ends_with_a_broker_that_is_killed() {
     // It holds none of the pipes, and does as it likes with signals that can be caught.
     let grandchild = format!("sh -c 'trap \"\" TERM HUP INT PIPE; while :; do sleep 1; done' {marker} </dev/null >/dev/null 2>&1 &");
     let script = format!("{grandchild} exec '{program}' {}", quoted.join(" "));
-    let spec = json!({"transport": {"type": "stdio", "command": "sh", "args": ["-c", script]}});
+    let spec = json!({"transport": {"type": "stdio", "command": "sh", "args": ["-c", script]}, "sandbox": {"read": [program]}});
     let mut broker = broker_with(spec, json!({})).await;
     session(&broker).await.call("echo", json!({})).await;
     let gone = |what: &'static str| {

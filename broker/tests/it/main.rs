@@ -58,6 +58,7 @@ mod resource_roots;
 mod restarts;
 mod revisions;
 mod rpc;
+mod sandbox;
 mod secrets;
 mod sessions;
 mod slow_clients;

@@ -108,7 +108,8 @@ async fn b_03_the_breaker_opens_and_closes_with_a_child_process() {
     let (program, arguments) = (own["transport"]["command"].as_str().unwrap(), own["transport"]["args"].as_array().unwrap());
     let quoted: Vec<String> = arguments.iter().map(|argument| format!("'{}'", argument.as_str().unwrap())).collect();
     let script = format!("test -e '{}' && exit 3; exec '{program}' {}", broken.display(), quoted.join(" "));
-    let spec = json!({"transport": {"type": "stdio", "command": "sh", "args": ["-c", script]}});
+    let spec = json!({"transport": {"type": "stdio", "command": "sh", "args": ["-c", script]}, "sandbox": {"read": [program]}});
+    std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o711)).unwrap();
     let die = || async {
         std::fs::write(&broken, "").unwrap();
         for pid in testkit::stdio::processes_with(&format!("it-breaker-{}", std::process::id())) {

@@ -150,9 +150,14 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 
 {{- define "mcp-broker.podSecurity" -}}
+{{- if .Values.childUsers.enabled -}}
+runAsUser: 0
+runAsGroup: 0
+{{- else -}}
 runAsNonRoot: true
 runAsUser: 10001
 runAsGroup: 10001
+{{- end }}
 fsGroup: 10001
 fsGroupChangePolicy: OnRootMismatch
 seccompProfile:
@@ -164,4 +169,8 @@ allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
 capabilities:
   drop: [ALL]
+  {{- if .Values.childUsers.enabled }}
+  # To change to the users of tenants, to give them their homes, and to end what they run.
+  add: [SETUID, SETGID, CHOWN, KILL]
+  {{- end }}
 {{- end -}}

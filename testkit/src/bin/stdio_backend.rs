@@ -82,6 +82,7 @@ fn main() -> ExitCode {
             tokio::time::sleep(LIFE_MAX).await;
             return ExitCode::SUCCESS;
         }
+        make_traffic_folder();
         start_grandchildren(&script);
         tokio::select! {
             () = serve(script) => {}
@@ -158,7 +159,15 @@ fn append(path: &str, bytes: &[u8]) {
     }
 }
 
-/// Both directions, for the judge; only where a test made the folder for it.
+/// In its home, a child of a broker under test makes the folder for [`note_traffic`].
+fn make_traffic_folder() {
+    let is_home = std::env::current_dir().ok().filter(|folder| std::env::var_os("HOME").is_some_and(|home| folder.as_os_str() == home));
+    if is_home.is_some_and(|home| home.to_string_lossy().contains("/mcp-broker-test-")) {
+        let _there_already = std::fs::create_dir("traffic");
+    }
+}
+
+/// Both directions, for the judge; only where there is a folder for it.
 fn note_traffic(direction: &str, line: &[u8]) {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     append(&format!("traffic/{}", std::process::id()), &[direction.as_bytes(), line, b"\n"].concat());

@@ -3,7 +3,7 @@
 //! Invariant: no byte of a request is read from a connection that has not shown a certificate of the replicas' authority,
 //! and strangers who never finish a handshake do not take the places of replicas.
 
-use std::{convert::Infallible, error::Error, future::Future, sync::Arc, time::Duration};
+use std::{convert::Infallible, error::Error, future::Future, net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -36,7 +36,11 @@ pub struct PeerServer {
     tls: TlsAcceptor,
     http: http2::Builder<TokioExecutor>,
     places: Arc<Semaphore>,
+    strangers: Option<Strangers>,
 }
+
+/// Whether a connection, by its two ends, is not even listened to. May block for a moment.
+type Strangers = Arc<dyn Fn(SocketAddr, SocketAddr) -> bool + Send + Sync>;
 
 impl std::fmt::Debug for PeerServer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -58,7 +62,17 @@ impl PeerServer {
             // must not be lost.
             .max_pending_accept_reset_streams(STREAMS_MAX as usize)
             .max_local_error_reset_streams(None);
-        Self { tls: TlsAcceptor::from(Arc::clone(&identity.server)), http, places: Arc::new(Semaphore::new(PEER_CONNECTIONS_MAX)) }
+        Self {
+            tls: TlsAcceptor::from(Arc::clone(&identity.server)),
+            http,
+            places: Arc::new(Semaphore::new(PEER_CONNECTIONS_MAX)),
+            strangers: None,
+        }
+    }
+
+    /// Turns these away before the handshake: connections that the broker knows to be none of its replicas'.
+    pub fn without(self, strangers: impl Fn(SocketAddr, SocketAddr) -> bool + Send + Sync + 'static) -> Self {
+        Self { strangers: Some(Arc::new(strangers)), ..self }
     }
 
     /// Serves until `stop` resolves, then lets the requests in flight finish.
@@ -103,7 +117,13 @@ impl PeerServer {
 
     /// A connection of a replica, or none.
     async fn admit(&self, socket: TcpStream) -> Option<(TlsStream<TcpStream>, OwnedSemaphorePermit)> {
-        let peer = socket.peer_addr().ok()?;
+        let (peer, local) = (socket.peer_addr().ok()?, socket.local_addr().ok()?);
+        let strangers = self.strangers.clone();
+        let is_stranger = move || strangers.is_some_and(|strangers| strangers(peer, local));
+        if tokio::task::spawn_blocking(is_stranger).await.unwrap_or(true) {
+            tracing::warn!(%peer, "a child process was kept from the listener of replicas");
+            return None;
+        }
         let _ = socket.set_nodelay(true);
         let stream = match timeout(HANDSHAKE_TIMEOUT, self.tls.accept(socket)).await {
             Ok(Ok(stream)) => stream,

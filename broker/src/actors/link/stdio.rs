@@ -22,6 +22,7 @@ use crate::{
     actors::children::{PROGRAM, Place},
     config::{spec::TransportSpec, stdio::ChildRules},
     limits::CHILD_LOOK_INTERVAL,
+    sandbox,
 };
 
 /// Starts the child and performs the handshake.
@@ -42,6 +43,7 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Arc<Connection>, Failure> {
     spec.launcher = Some(Path::new(PROGRAM).to_owned());
     spec.resources = rules.resources.clone();
     spec.guardian = Some(shared.children.guardian().clone());
+    let spec = confined(link, spec).await?;
     let limits = ChildLimits { line_bytes_max: link.backend.message_bytes(), ..ChildLimits::default() };
     let Child { reader, writer, process } = child_process::spawn(&spec, &limits).map_err(|error| Failure::NotSent(error.to_string()))?;
     tracing::info!(backend = %link.backend.id, pid = process.pid(), "child process started");
@@ -53,6 +55,22 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Arc<Connection>, Failure> {
     modern::handshake::agree(&connection, link).await?;
     guard.opened();
     Ok(connection)
+}
+
+/// What confines the child, added to what is started. A child that cannot be confined is not started.
+async fn confined(link: &Arc<Link>, mut spec: ChildSpec) -> Result<ChildSpec, Failure> {
+    let backend = link.backend.clone();
+    let confining = tokio::task::spawn_blocking(move || {
+        let level = backend.shared.confinement.confine(&backend.tenant, &backend.spec.sandbox, &mut spec)?;
+        backend.confined_by(level);
+        Ok(spec)
+    });
+    match confining.await {
+        Ok(Ok(spec)) => Ok(spec),
+        Ok(Err(sandbox::Refused::Command(error))) => Err(Failure::NotSent(error.to_string())),
+        Ok(Err(refused @ sandbox::Refused::Sandbox(_))) => Err(Failure::OwnLimit(refused.to_string())),
+        Err(error) => Err(Failure::NotSent(format!("the sandbox could not be prepared: {error}"))),
+    }
 }
 
 /// Waits for the process to end, or for the link to be closed, and leaves nothing of its group behind.

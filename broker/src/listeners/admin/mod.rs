@@ -40,7 +40,7 @@ use super::{
     door::{self, Door},
     port::Port,
 };
-use crate::control::Control;
+use crate::{control::Control, sandbox::Confinement};
 
 /// Operators, probes and scrapers are few; the rest is somebody's mistake.
 const CONNECTIONS_MAX: usize = 128;
@@ -63,6 +63,7 @@ pub async fn serve(control: Arc<Control>, listener: Port, door: Door, stop: Canc
         }
     };
     access.announce();
+    let confinement = Arc::clone(&control.broker.shared.confinement);
     let router = router(control, access);
     let (connections, graceful) = (Arc::new(Semaphore::new(CONNECTIONS_MAX)), GracefulShutdown::new());
     loop {
@@ -84,9 +85,13 @@ pub async fn serve(control: Arc<Control>, listener: Port, door: Door, stop: Canc
             Some(peer) => router.clone().layer(peer),
             None => router.clone(),
         });
-        let (door, watcher) = (door.clone(), graceful.watcher());
+        let (door, watcher, confinement) = (door.clone(), graceful.watcher(), Arc::clone(&confinement));
         tokio::spawn(async move {
             let _place = permit;
+            if comes_from_child(&confinement, &stream).await {
+                tracing::warn!("a child process was kept from the admin API");
+                return;
+            }
             let stream = match door.open(stream, ListenerKind::Http).await {
                 Ok(stream) => stream,
                 Err(error) => {
@@ -107,6 +112,13 @@ pub async fn serve(control: Arc<Control>, listener: Port, door: Door, stop: Canc
     if tokio::time::timeout(GOODBYE, graceful.shutdown()).await.is_err() {
         tracing::warn!("admin requests were cut off by the end of the broker");
     }
+}
+
+/// Whether a child with a user of its own is at the other end. One that is kept away by Landlock does not get here.
+async fn comes_from_child(confinement: &Arc<Confinement>, stream: &TcpStream) -> bool {
+    let (Ok(peer), Ok(local)) = (stream.peer_addr(), stream.local_addr()) else { return true };
+    let confinement = Arc::clone(confinement);
+    tokio::task::spawn_blocking(move || confinement.is_from_child(peer, local)).await.unwrap_or(true)
 }
 
 fn http1() -> http1::Builder {

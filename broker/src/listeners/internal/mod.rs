@@ -17,7 +17,8 @@ use crate::broker::Broker;
 
 /// Serves until `stop`, then lets the requests in flight finish.
 pub async fn serve(broker: Arc<Broker>, listener: TcpListener, stop: CancellationToken) {
-    let server = PeerServer::new(&broker.placement.identity);
+    let confinement = Arc::clone(&broker.shared.confinement);
+    let server = PeerServer::new(&broker.placement.identity).without(move |peer, local| confinement.is_from_child(peer, local));
     let handler = move |request| {
         let broker = Arc::clone(&broker);
         async move { handle_replica(&broker, request).await }

@@ -19,7 +19,7 @@ impl Peers {
             PathBuf::from,
         );
         let peers = Self { cache: cache.join("peers") };
-        for part in ["node", "typescript2", "python1", "python2", "fastmcp", "wires", "admin", "fixture", "rmcp", "go"] {
+        for part in ["node", "typescript2", "python1", "python2", "fastmcp", "wires", "servers", "admin", "fixture", "rmcp", "go"] {
             let stamp = peers.cache.join(format!("{part}.stamp"));
             assert!(stamp.exists(), "{} is missing: the peers are not installed; run scripts/install-peers.sh", stamp.display());
         }
@@ -42,6 +42,16 @@ impl Peers {
     /// The interpreter that has the libraries of the wires.
     pub(super) fn python_of_wires(&self) -> PathBuf {
         self.cache.join("wires/bin/python")
+    }
+
+    /// Node with its packages, in the layout of npm.
+    pub(super) fn node_folder(&self) -> PathBuf {
+        self.cache.join("node")
+    }
+
+    /// The interpreter that has servers from PyPI.
+    pub(super) fn python_of_servers(&self) -> PathBuf {
+        self.cache.join("servers/bin/python")
     }
 
     /// The interpreter that has schemathesis.

@@ -47,4 +47,5 @@ mod go_server;
 mod install;
 pub(crate) mod moves;
 mod process;
+mod sandboxed;
 mod wires;

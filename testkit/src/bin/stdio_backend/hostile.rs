@@ -2,7 +2,7 @@
 //!
 //! `say` writes lines of the test's own, `drip` does so a byte at a time, `repeat` without measure, `last` leaves the end of its
 //! line out and exits, `sized` is an answer of so many bytes, `mute` ends standard output and goes on reading; `state` tells what this process was given, `hog`,
-//! `open` and `fork` take as much as they are asked to.
+//! `open` and `fork` take as much as they are asked to, `run` runs another program.
 
 use std::{collections::BTreeMap, fs, io::Write, os::unix::process::CommandExt, process::Command, time::Duration};
 
@@ -68,6 +68,7 @@ pub(super) async fn call(name: &str, arguments: &Value, id: &Value, token: &Valu
             Some(json!("said"))
         }
         "state" => Some(state()),
+        "run" => Some(run(arguments)),
         "hog" => {
             let mut taken: Vec<u8> = Vec::new();
             let got = taken.try_reserve_exact(arguments["bytes"].as_u64().unwrap_or(0) as usize).is_ok();
@@ -80,6 +81,20 @@ pub(super) async fn call(name: &str, arguments: &Value, id: &Value, token: &Valu
         _ => return None,
     };
     Some(said.map(|said| json!({"content": [{"type": "text", "text": said.to_string()}]})))
+}
+
+/// Another program, to its end: its status, and what it said.
+fn run(arguments: &Value) -> Value {
+    let words: Vec<&str> = arguments["command"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let Some((program, rest)) = words.split_first() else { return json!({"status": null}) };
+    match Command::new(program).args(rest).stdin(std::process::Stdio::null()).output() {
+        Ok(ended) => json!({
+            "status": ended.status.code(),
+            "out": String::from_utf8_lossy(&ended.stdout),
+            "err": String::from_utf8_lossy(&ended.stderr),
+        }),
+        Err(error) => json!({"status": null, "err": error.to_string()}),
+    }
 }
 
 /// What this process was given: descriptors, environment, limits, privileges, folder.

@@ -1,0 +1,259 @@
+//! How the children of stdio backends are confined on this host: a user for each tenant, Landlock, or both.
+//!
+//! Asked by the stdio link before it starts a child. Invariant: unless `stdio.sandbox` is `off`, a child that cannot be
+//! kept from the files of the broker, its memory and the homes of other tenants is not started, and the error says why.
+
+mod file_access;
+mod homes;
+mod own_files;
+mod paths;
+pub mod peer_user;
+
+use std::{
+    collections::BTreeSet,
+    ops::RangeInclusive,
+    path::{Path, PathBuf},
+    sync::{Arc, OnceLock},
+};
+
+use protocol::ids::TenantId;
+use transport::{
+    SpawnError,
+    child_process::{self, ChildSpec},
+    sandbox::{FileRules, Network, Sandbox, support},
+};
+
+use self::{homes::Homes, own_files::OwnFiles, paths::SystemPaths};
+use crate::config::{
+    Config,
+    sandbox::{SandboxMode, SandboxRules},
+};
+
+/// Variables that are about the user of the broker, and not for a child with a home of its own.
+const OF_THE_USER: [&str; 4] = ["HOME", "TMPDIR", "USER", "LOGNAME"];
+/// Their name for a child.
+const USER_NAME: &str = "mcp";
+/// Memory shared between processes, by name. Each user has its own only where children have users.
+const SHARED_MEMORY: &str = "/dev/shm";
+
+/// What confines a child, for operators.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Level {
+    /// `uid+landlock`, `uid`, `landlock` or `off`.
+    pub name: &'static str,
+    /// What the host does not offer, or the backend does not allow.
+    pub missing: Vec<String>,
+}
+
+/// Why a child is not started.
+#[derive(Debug, thiserror::Error)]
+pub enum Refused {
+    #[error(transparent)]
+    Command(#[from] SpawnError),
+    #[error("stdio.sandbox: {0}")]
+    Sandbox(String),
+}
+
+impl From<String> for Refused {
+    fn from(why: String) -> Self {
+        Self::Sandbox(why)
+    }
+}
+
+/// Confines every child of this process.
+#[derive(Debug)]
+pub struct Confinement {
+    mode: SandboxMode,
+    range: RangeInclusive<u32>,
+    homes: Homes,
+    own_files: OwnFiles,
+    /// TCP ports of operators and replicas.
+    closed_ports: OnceLock<Vec<u16>>,
+    host: OnceLock<Host>,
+}
+
+/// What this host offers. Found out when the first child starts.
+#[derive(Debug)]
+struct Host {
+    /// Why children cannot have users of their own.
+    no_users: Option<String>,
+    landlock_abi: Option<i32>,
+    paths: SystemPaths,
+}
+
+/// What one child gets.
+struct Choice {
+    has_user: bool,
+    landlock_abi: Option<i32>,
+    missing: Vec<String>,
+}
+
+impl Confinement {
+    pub fn new(config: &Config) -> Arc<Self> {
+        let stdio = &config.stdio;
+        Arc::new(Self {
+            mode: stdio.sandbox,
+            range: stdio.uid_range.clone(),
+            homes: Homes::new(config),
+            own_files: OwnFiles::new(config),
+            closed_ports: OnceLock::new(),
+            host: OnceLock::new(),
+        })
+    }
+
+    /// Says which ports no child may connect to, as soon as they are known.
+    pub fn close_ports(&self, ports: Vec<u16>) {
+        let _said_already = self.closed_ports.set(ports);
+    }
+
+    /// Whether there may be children with users of their own: none before the first one started.
+    fn may_have_users(&self) -> bool {
+        self.mode != SandboxMode::Off && self.host.get().is_some_and(|host| host.no_users.is_none())
+    }
+
+    /// Completes a child's specification. Looks at files, so it may block for a moment.
+    pub fn confine(&self, tenant: &TenantId, rules: &SandboxRules, spec: &mut ChildSpec) -> Result<Level, Refused> {
+        if self.mode == SandboxMode::Off {
+            return Ok(Level { name: "off", missing: Vec::new() });
+        }
+        if spec.command.contains('/') && spec.cwd.is_none() {
+            // The child starts in its home, where a relative path would mean something else.
+            let absolute = std::path::absolute(&spec.command).map_err(|error| error.to_string())?;
+            spec.command = absolute.to_string_lossy().into_owned();
+        }
+        let program = child_process::find_command(spec)?;
+        let choice = self.choose(&program, rules)?;
+        let home = self.homes.open(tenant.as_str(), choice.has_user.then_some(&self.range))?;
+        let path = std::env::split_paths(&variable(spec, "PATH")).collect::<Vec<_>>();
+        let files = choice.landlock_abi.map(|_| {
+            let program = self.host().paths.of_program(&program, &path);
+            let read = program.into_iter().chain(spec.cwd.clone()).chain(rules.read.iter().map(PathBuf::from));
+            let shared = choice.has_user.then(|| PathBuf::from(SHARED_MEMORY)).filter(|path| path.is_dir());
+            let write = rules.write.iter().map(PathBuf::from).chain(shared);
+            self.files(read, write, &home.path, choice.has_user)
+        });
+        let network = match rules.network {
+            false => Network::None,
+            // The listeners of operators tell users apart by themselves.
+            true if choice.has_user => Network::Any,
+            true if choice.landlock_abi >= Some(support::ABI_TCP) => Network::Except(self.closed_ports.get().cloned().unwrap_or_default()),
+            true => Network::Any,
+        };
+        let temporary = home.path.join("tmp");
+        let of_the_child = [("HOME", home.path.as_path()), ("TMPDIR", temporary.as_path())]
+            .map(|(name, path)| (name, path.to_string_lossy().into_owned()));
+        let named = [("USER", USER_NAME.to_owned()), ("LOGNAME", USER_NAME.to_owned())];
+        spec.inherit_env.retain(|name| !OF_THE_USER.contains(&name.as_str()));
+        for (name, value) in of_the_child.into_iter().chain(named) {
+            spec.env.entry(name.to_owned()).or_insert(value);
+        }
+        spec.cwd.get_or_insert_with(|| home.path.clone());
+        spec.sandbox = Some(Sandbox {
+            user: home.user,
+            files: files.transpose()?,
+            network,
+            own_signals_only: !choice.has_user && choice.landlock_abi < Some(support::ABI_SCOPES),
+            temporary: Some(temporary),
+        });
+        Ok(choice.level())
+    }
+
+    fn host(&self) -> &Host {
+        self.host.get_or_init(|| {
+            let no_users = support::no_user_change(&self.range).or_else(|| {
+                let opened = self.homes.let_users_pass();
+                opened.err()
+            });
+            if no_users.is_none() {
+                self.own_files.close();
+            }
+            Host { no_users, landlock_abi: support::landlock_abi(), paths: SystemPaths::find() }
+        })
+    }
+
+    /// Which of the two ways this child is confined by.
+    fn choose(&self, program: &Path, rules: &SandboxRules) -> Result<Choice, String> {
+        let host = self.host();
+        let no_user = host.no_users.clone().or_else(|| file_access::closed_to_others(program, file_access::EXECUTE));
+        let (wants_user, wants_landlock) = match self.mode {
+            SandboxMode::Uid => (true, false),
+            SandboxMode::Landlock => (false, true),
+            SandboxMode::Auto | SandboxMode::Off => (true, true),
+        };
+        let has_user = wants_user && no_user.is_none();
+        let landlock_abi = host.landlock_abi.filter(|_| wants_landlock);
+        let mut missing = Vec::new();
+        if let Some(why) = no_user.filter(|_| wants_user) {
+            missing.push(format!("uid: {why}"));
+        }
+        match landlock_abi {
+            None if wants_landlock => missing.push("landlock: this kernel does not offer it".to_owned()),
+            Some(abi) if abi < support::ABI_SCOPES => missing.push(lacking(abi, has_user, rules)),
+            _ => {}
+        }
+        if !has_user && landlock_abi.is_none() {
+            let why = missing.join("; ");
+            return Err(format!(
+                "a child cannot be confined on this host ({why}); mend that, or set stdio.sandbox to off, which confines nothing"
+            ));
+        }
+        if landlock_abi.is_none() {
+            // Modes alone keep this child from the files of the broker.
+            self.own_files.all_closed()?;
+        }
+        Ok(Choice { has_user, landlock_abi, missing })
+    }
+
+    /// The rules for files, or which file of the broker they would open.
+    fn files(
+        &self,
+        read: impl Iterator<Item = PathBuf>,
+        write: impl Iterator<Item = PathBuf>,
+        home: &Path,
+        has_user: bool,
+    ) -> Result<FileRules, String> {
+        let system = &self.host().paths;
+        let canonical = |path: PathBuf| {
+            path.canonicalize().map_err(|error| format!("the path {} of the sandbox cannot be used: {error}", path.display()))
+        };
+        let mut read: BTreeSet<PathBuf> = read.map(canonical).collect::<Result<_, _>>()?;
+        read.extend(system.read.iter().cloned());
+        let mut write: BTreeSet<PathBuf> = write.map(canonical).collect::<Result<_, _>>()?;
+        for path in read.iter().chain(&write) {
+            if let Some(own) = self.own_files.below(path, has_user).or_else(|| self.homes.meets(path)) {
+                return Err(format!(
+                    "{} would be open to this child, which may use {}; move it elsewhere, or name narrower paths",
+                    own.display(),
+                    path.display()
+                ));
+            }
+        }
+        write.insert(home.to_owned());
+        Ok(FileRules { read: read.into_iter().collect(), write: write.into_iter().collect(), devices: system.devices.clone() })
+    }
+}
+
+impl Choice {
+    fn level(self) -> Level {
+        let name = match (self.has_user, self.landlock_abi) {
+            (true, Some(_)) => "uid+landlock",
+            (true, None) => "uid",
+            (false, _) => "landlock",
+        };
+        Level { name, missing: self.missing }
+    }
+}
+
+/// What an older kernel does not do.
+fn lacking(abi: i32, has_user: bool, rules: &SandboxRules) -> String {
+    let tcp = match (abi < support::ABI_TCP && rules.network, has_user) {
+        (true, false) => "connections to the listeners of operators and replicas are not refused (ABI 4), ",
+        _ => "",
+    };
+    format!("landlock: this kernel has ABI {abi}: {tcp}signals and abstract sockets are kept apart by other means (ABI 6)")
+}
+
+/// As the child will have it.
+fn variable(spec: &ChildSpec, name: &str) -> std::ffi::OsString {
+    child_process::environment(spec).remove(std::ffi::OsStr::new(name)).unwrap_or_default()
+}

@@ -1,0 +1,452 @@
+//! What a child process can get of the broker, of its operators and of other tenants: nothing, at every level of its sandbox,
+//! whoever runs the broker.
+//!
+//! The child of each attack is the scripted backend, which runs another program when it is asked to. `off` is the positive
+//! control: there the same child succeeds.
+
+use std::{
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown},
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use testkit::{BrokerBuilder, TestBroker, TestClient, eventually, stdio::processes_with};
+
+use crate::{binary, builder, stdio, text_of};
+
+/// A user who is not root, and has nothing.
+const NOBODY_ELSE: u32 = 54_321;
+const TOKEN: &str = "a-token-that-no-child-may-read";
+
+/// A broker with two tenants, each with the backend `s`.
+struct Ground {
+    broker: TestBroker,
+    token_file: PathBuf,
+    _folder: TempDir,
+}
+
+/// Whether the half of a test that needs root can run.
+fn is_root() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        eprintln!("not run: only root starts a broker whose children have users of their own");
+    }
+    is_root
+}
+
+/// Started by root where `user` is `None` and the test is, and by that user else.
+async fn ground(mode: &str, user: Option<u32>) -> Ground {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o711)).unwrap();
+    let token_file = folder.path().join("admin-token");
+    std::fs::write(&token_file, TOKEN).unwrap();
+    std::fs::set_permissions(&token_file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    chown(&token_file, user, user).unwrap();
+    let config = json!({"stdio": {"sandbox": mode}, "auth": {"admin_token": null, "admin_token_file": token_file}});
+    let spec = stdio().spec();
+    let builder = builder().alone().on(testkit::Ground::Sqlite).admin_token(TOKEN).config(config).tenant("other");
+    let builder = builder.backend("default", "s", spec.clone()).backend("other", "s", spec);
+    let broker = by(builder, user).start().await;
+    Ground { broker, token_file, _folder: folder }
+}
+
+fn by(builder: BrokerBuilder, user: Option<u32>) -> BrokerBuilder {
+    match user {
+        Some(user) => builder.as_user(user),
+        None => builder,
+    }
+}
+
+impl Ground {
+    async fn client(&self) -> TestClient {
+        self.broker.client("/mcp/s").connected(json!({})).await
+    }
+
+    /// The homes of the two tenants.
+    fn homes(&self, level: &str) -> [PathBuf; 2] {
+        let suffix = if level.contains("uid") { "" } else { ".landlock" };
+        ["default", "other"].map(|tenant| self.broker.folder().join("homes").join(format!("{tenant}{suffix}")))
+    }
+
+    async fn level(&self) -> Value {
+        self.broker.admin().backend("default", "s").await["sandbox"].clone()
+    }
+
+    /// What the child of the finding tries, by name. Each ends well only where it gets what it wants.
+    fn attacks(&self, foreign_home: &Path) -> Vec<(String, Vec<String>)> {
+        let (broker, pid) = (&self.broker, self.broker.pid());
+        let folder = broker.folder().display();
+        let mut attacks: Vec<(String, Vec<String>)> = Vec::new();
+        let mut add =
+            |name: &str, command: &[&str]| attacks.push((name.to_owned(), command.iter().map(|word| (*word).to_owned()).collect()));
+        for file in ["secret.key", "broker.db", "broker.db-wal", "config.yaml"] {
+            add(file, &["cat", &format!("{folder}/{file}")]);
+        }
+        add("admin token", &["cat", &self.token_file.display().to_string()]);
+        add("home of another tenant", &["cat", &foreign_home.join("secret").display().to_string()]);
+        add("list of another home", &["ls", &foreign_home.display().to_string()]);
+        for file in ["environ", "maps", "mem"] {
+            add(file, &["sh", "-c", &format!("exec 3</proc/{pid}/{file}")]);
+        }
+        add("signal", &["sh", "-c", &format!("kill -0 {pid}")]);
+        add("limits", &["python", &format!("import resource; resource.prlimit({pid}, resource.RLIMIT_NOFILE)")]);
+        // PTRACE_SEIZE, which does not stop the broker where it succeeds.
+        add("ptrace", &["python", &format!("import ctypes, sys; sys.exit(ctypes.CDLL(None).ptrace(0x4206, {pid}, 0, 0) != 0)")]);
+        let admin = broker.admin_address().port();
+        let ask = "s.sendall(b'GET /healthz HTTP/1.0\\r\\nhost: localhost\\r\\n\\r\\n'); assert s.recv(9)";
+        add("admin port", &["python", &format!("import socket; s = socket.create_connection(('127.0.0.1', {admin}), 5); {ask}")]);
+        let by_mptcp = format!("import socket; s = socket.socket(2, 1, 262); s.settimeout(5); s.connect(('127.0.0.1', {admin})); {ask}");
+        add("admin port by MPTCP", &["python", &by_mptcp]);
+        let fast_open = format!(
+            "import socket; s = socket.socket(); s.settimeout(5); s.sendto(b'GET /healthz HTTP/1.0\\r\\nhost: localhost\\r\\n\\r\\n', 0x20000000, ('127.0.0.1', {admin})); assert s.recv(9)"
+        );
+        add("admin port by fast open", &["python", &fast_open]);
+        attacks
+    }
+}
+
+/// The interpreter of the system: one that every user can run.
+const PYTHON: &str = "/usr/bin/python3";
+
+async fn run(client: &TestClient, command: &[String]) -> Value {
+    let mut words = command.to_vec();
+    if words[0] == "python" {
+        words.splice(0..1, [PYTHON.to_owned(), "-c".to_owned()]);
+    }
+    let answer = client.request("tools/call", json!({"name": "run", "arguments": {"command": words}})).await;
+    assert!(answer["result"].is_object(), "{command:?}: {answer}");
+    serde_json::from_str(text_of(&answer["result"])).unwrap()
+}
+
+async fn shell(client: &TestClient, script: &str) -> Value {
+    run(client, &["sh", "-c", script].map(str::to_owned)).await
+}
+
+/// Every attack fails, and what a server needs works.
+async fn assert_confined(mode: &str, user: Option<u32>, level: &str) {
+    let ground = ground(mode, user).await;
+    assert_eq!(ground.level().await, level, "{mode}");
+    let client = ground.client().await;
+    let [own, foreign] = ground.homes(level);
+    let secret = foreign.join("secret");
+    std::fs::write(&secret, "of another tenant").unwrap();
+    let owner = std::fs::metadata(&foreign).unwrap().uid();
+    chown(&secret, Some(owner), Some(owner)).unwrap();
+    for (name, command) in ground.attacks(&foreign) {
+        let ended = run(&client, &command).await;
+        assert!(ended["status"] != 0 && ended["out"] == "", "{mode} as {user:?}: {name}: {ended}");
+        // What it could not do is what failed, and not the program.
+        let said = ended["err"].as_str().unwrap().to_lowercase();
+        let denied = ["denied", "not permitted", "permission", "not supported", "reset", "broken pipe", "assertionerror"]
+            .iter()
+            .any(|word| said.contains(word));
+        assert!(denied || name == "ptrace", "{mode} as {user:?}: {name}: {ended}");
+    }
+    assert_eq!(ground.broker.admin().backend("default", "s").await["state"], "ready");
+    let at_home =
+        "test \"$PWD\" = \"$HOME\" && echo kept > \"$HOME/file\" && cat file && test -w \"$TMPDIR\" && cat /etc/hosts > /dev/null";
+    let ended = shell(&client, at_home).await;
+    assert_eq!((&ended["status"], &ended["out"]), (&json!(0), &json!("kept\n")), "{mode}: {ended}");
+    assert_eq!(std::fs::metadata(&own).unwrap().mode() & 0o777, 0o700);
+    let data = ground.broker.http_address().port();
+    let connect = format!("import socket; socket.create_connection(('127.0.0.1', {data}), 5)");
+    assert_eq!(run(&client, &["python".to_owned(), connect]).await["status"], 0, "{mode}: other ports are open");
+}
+
+#[tokio::test]
+async fn s03_the_child_of_the_finding_gets_nothing_where_both_ways_are_to_be_had() {
+    if is_root() {
+        assert_confined("auto", None, "uid+landlock").await;
+    }
+}
+
+#[tokio::test]
+async fn s03_the_child_of_the_finding_gets_nothing_with_a_user_of_its_own_alone() {
+    if is_root() {
+        assert_confined("uid", None, "uid").await;
+    }
+}
+
+#[tokio::test]
+async fn s03_the_child_of_the_finding_gets_nothing_with_landlock_alone() {
+    assert_confined("landlock", None, "landlock").await;
+}
+
+#[tokio::test]
+async fn s03_the_child_of_the_finding_gets_nothing_of_a_broker_that_is_not_root() {
+    let user = rustix::process::geteuid().is_root().then_some(NOBODY_ELSE);
+    for mode in ["auto", "landlock"] {
+        assert_confined(mode, user, "landlock").await;
+    }
+}
+
+/// The positive control: each attack is one that works where nothing confines the child.
+#[tokio::test]
+async fn s03_with_off_the_child_of_the_finding_succeeds_and_the_log_warns() {
+    let ground = ground("off", None).await;
+    let client = ground.client().await;
+    assert_eq!(ground.level().await, "off");
+    ground.broker.logged("stdio.sandbox is off").await;
+    let foreign = ground.broker.folder().join("homes/other");
+    std::fs::create_dir_all(&foreign).unwrap();
+    std::fs::write(foreign.join("secret"), "of another tenant").unwrap();
+    for (name, command) in ground.attacks(&foreign) {
+        // Memory and environment are closed to processes of the same user, unless that is root.
+        if !rustix::process::geteuid().is_root() && ["environ", "maps", "mem", "ptrace", "limits"].contains(&name.as_str()) {
+            continue;
+        }
+        // Kernels may lack these two ways, or be told not to offer them.
+        if name.contains("MPTCP") || name.contains("fast open") {
+            continue;
+        }
+        let ended = run(&client, &command).await;
+        assert_eq!(ended["status"], 0, "{name}: {ended}");
+    }
+}
+
+#[tokio::test]
+async fn s03_tenants_have_users_of_their_own_that_last() {
+    if !is_root() {
+        return;
+    }
+    let mut ground = ground("auto", None).await;
+    let owners = |ground: &Ground| ground.homes("uid").map(|home| std::fs::metadata(home).unwrap().uid());
+    let [one, other] = owners(&ground);
+    assert!(one != other && [one, other].iter().all(|user| (200_000..=265_535).contains(user)), "{one} {other}");
+    let ended = shell(&ground.client().await, "id -u; id -g; id -G; grep ^Cap /proc/self/status").await;
+    let said: Vec<&str> = ended["out"].as_str().unwrap().lines().collect();
+    assert_eq!(said[..3], [one.to_string(), one.to_string(), one.to_string()], "{ended}");
+    assert!(said[3..].iter().filter(|line| !line.starts_with("CapBnd")).all(|line| line.ends_with("\t0000000000000000")), "{ended}");
+    assert!(ground.broker.terminate().await.success());
+    ground.broker.start_again().await;
+    ground.client().await.call("echo", json!({})).await;
+    assert_eq!(owners(&ground), [one, other]);
+}
+
+/// A user of its own keeps a child neither from its end with the broker nor from that with its session.
+#[tokio::test]
+async fn s03_children_with_other_users_and_what_they_started_end_with_the_broker() {
+    if !is_root() {
+        return;
+    }
+    let marker = format!("it-other-users-{}", std::process::id());
+    let gone = |what: &'static str| {
+        let marker = marker.clone();
+        eventually(what, move || {
+            let left = processes_with(&marker);
+            async move { if left.is_empty() { Ok(()) } else { Err(left) } }
+        })
+    };
+    for mode in ["uid", "auto"] {
+        let script = stdio().grandchildren(2).ignore_sigterm().ignore_stdin_close().marker(&marker);
+        let builder = builder().alone().config(json!({"stdio": {"sandbox": mode}})).backend("default", "s", script.spec());
+        let mut broker = builder.start().await;
+        let processes = processes_with(&marker);
+        assert!(processes.len() >= 3, "{processes:?}");
+        for pid in processes {
+            assert!(std::fs::metadata(format!("/proc/{pid}")).unwrap().uid() >= 200_000);
+        }
+        broker.kill().await;
+        gone("the end of all that were started").await;
+        broker.start_again().await;
+        broker.admin().wait_backend_state("default", "s", "ready").await;
+        assert!(processes_with(&marker).len() >= 3);
+        broker.admin().delete("/admin/v1/tenants/default/backends/s").await;
+        gone("the end of a removed backend").await;
+    }
+}
+
+async fn refusal(config: Value, spec: Value, user: Option<u32>) -> String {
+    let broker = by(builder().alone().on(testkit::Ground::Sqlite).config(config), user).start().await;
+    broker.admin().put_backend("default", "s", &spec).await;
+    let view = broker.admin().wait_backend_state("default", "s", "failed").await;
+    view["last_error"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn s03_a_level_that_is_not_to_be_had_refuses_the_backend_with_a_sentence() {
+    let user = rustix::process::geteuid().is_root().then_some(NOBODY_ELSE);
+    let said = refusal(json!({"stdio": {"sandbox": "uid"}}), stdio().spec(), user).await;
+    assert!(said.contains("cannot be confined on this host") && said.contains("CAP_SETUID"), "{said}");
+}
+
+#[tokio::test]
+async fn s03_files_of_the_broker_below_a_path_of_the_sandbox_refuse_the_backend() {
+    let folder = tempfile::tempdir().unwrap();
+    let token = folder.path().join("token");
+    std::fs::write(&token, TOKEN).unwrap();
+    let config = json!({"stdio": {"sandbox": "landlock"}, "auth": {"admin_token_file": token}});
+    for access in ["read", "write"] {
+        let mut spec = stdio().spec();
+        spec["sandbox"] = json!({access: [folder.path()]});
+        let builder = builder().alone().on(testkit::Ground::Sqlite).admin_token(TOKEN);
+        let broker = builder.config(json!({"auth": {"admin_token": null}})).config(config.clone()).start().await;
+        broker.admin().put_backend("default", "s", &spec).await;
+        let view = broker.admin().wait_backend_state("default", "s", "failed").await;
+        let said = view["last_error"].as_str().unwrap();
+        assert!(said.contains(&token.display().to_string()) && said.contains("would be open to this child"), "{said}");
+        // The homes of all are nobody's to name.
+        spec["sandbox"] = json!({access: [broker.folder().join("homes")]});
+        std::fs::create_dir_all(broker.folder().join("homes")).unwrap();
+        broker.admin().put_backend("default", "s", &spec).await;
+        eventually("the refusal for the homes", || async {
+            let said = broker.admin().backend("default", "s").await["last_error"].to_string();
+            if said.contains("homes would be open to this child") { Ok(()) } else { Err(said) }
+        })
+        .await;
+    }
+}
+
+/// Without Landlock, modes alone keep a child away.
+#[tokio::test]
+async fn s03_a_configuration_that_everybody_reads_refuses_children_that_only_have_a_user() {
+    if !is_root() {
+        return;
+    }
+    let broker = builder().alone().on(testkit::Ground::Sqlite).config(json!({"stdio": {"sandbox": "uid"}})).start().await;
+    let file = broker.folder().join("config.yaml");
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+    broker.admin().put_backend("default", "s", &stdio().spec()).await;
+    let view = broker.admin().wait_backend_state("default", "s", "failed").await;
+    let said = view["last_error"].as_str().unwrap();
+    assert!(said.contains("config.yaml can be read by every user"), "{said}");
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    broker.admin().ready_backend("default", "t", &stdio().spec()).await;
+}
+
+#[tokio::test]
+async fn s03_paths_of_a_backend_open_what_they_name_and_no_more() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o711)).unwrap();
+    for name in ["read", "write", "neither"] {
+        let path = folder.path().join(name);
+        std::fs::create_dir(&path).unwrap();
+        std::fs::write(path.join("file"), name).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o777)).unwrap();
+        std::fs::set_permissions(path.join("file"), std::fs::Permissions::from_mode(0o666)).unwrap();
+    }
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let mut spec = stdio().spec();
+    spec["sandbox"] = json!({"read": [at("read")], "write": [at("write")]});
+    let builder = builder().alone().config(json!({"stdio": {"sandbox": "landlock"}})).backend("default", "s", spec);
+    let broker = builder.start().await;
+    let client = broker.client("/mcp/s").connected(json!({})).await;
+    for (script, works) in [
+        (format!("cat {}/file", at("read")), true),
+        (format!("echo x >> {}/file", at("read")), false),
+        (format!("cat {0}/file && echo x > {0}/new && mv {0}/new {0}/newer && rm {0}/newer", at("write")), true),
+        (format!("cat {}/file", at("neither")), false),
+        (format!("echo x > {}/new", at("neither")), false),
+        ("cat /etc/shadow".to_owned(), false),
+        ("echo x > /tmp/it-sandbox-witness".to_owned(), false),
+    ] {
+        let ended = shell(&client, &script).await;
+        assert_eq!(ended["status"] == 0, works, "{script}: {ended}");
+    }
+    let shown = broker.cli(&["backend", "show", "s", "--tenant", "default"]).await;
+    assert!(shown.stdout.contains("sandbox") && shown.stdout.contains("landlock"), "{shown:?}");
+}
+
+#[tokio::test]
+async fn s03_without_network_a_child_opens_no_socket_of_the_internet() {
+    let modes = if rustix::process::geteuid().is_root() { &["auto", "uid", "landlock"][..] } else { &["landlock"] };
+    for mode in modes {
+        let mut spec = stdio().spec();
+        spec["sandbox"] = json!({"network": false});
+        let builder = builder().alone().config(json!({"stdio": {"sandbox": mode}})).backend("default", "s", spec);
+        let broker = builder.start().await;
+        let client = broker.client("/mcp/s").connected(json!({})).await;
+        let port = broker.http_address().port();
+        for attempt in [
+            format!("import socket; socket.create_connection(('127.0.0.1', {port}), 5)"),
+            "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM)".to_owned(),
+            "import socket; socket.socket(socket.AF_INET6, socket.SOCK_STREAM)".to_owned(),
+        ] {
+            let ended = run(&client, &["python".to_owned(), attempt.clone()]).await;
+            assert!(ended["status"] == 1 && ended["err"].as_str().unwrap().contains("not supported"), "{mode}: {attempt}: {ended}");
+        }
+    }
+}
+
+/// Runs a script of Python below the launcher, which becomes it.
+fn launched(options: &[&str], script: &str) -> String {
+    let output =
+        Command::new(binary()).arg("exec-child").args(options).args(["--", PYTHON, "-c", script]).current_dir("/").output().unwrap();
+    assert!(output.status.success(), "{options:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn s03_system_calls_that_lead_out_of_a_sandbox_are_refused() {
+    if std::env::consts::ARCH != "x86_64" {
+        eprintln!("not run: the numbers of system calls below are those of x86-64");
+        return;
+    }
+    let script = "
+import ctypes, errno
+libc = ctypes.CDLL(None, use_errno=True)
+def call(*arguments):
+    ctypes.set_errno(0)
+    return ctypes.get_errno() if libc.syscall(*map(ctypes.c_long, arguments)) < 0 else 0
+for number in (101, 310, 311, 165, 166, 321, 250, 246, 272, 308, 298, 155, 161, 323, 438, 429):
+    print(call(number, 0, 0, 0, 0, 0))
+print('namespaces', *[call(56, flag | 17, 0, 0, 0, 0) for flag in (0x20000, 0x10000000, 0x20000000, 0x40000000)])
+print('missing', call(435, 0, 0), call(425, 1, 0), call(0x40000000 | 101, 0, 0, 0, 0))
+print('typing', call(16, 0, 0x5412, 0))
+";
+    let said = launched(&["--sandbox=1"], script);
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines[..16], ["1"; 16], "EPERM for each: {said}");
+    assert_eq!(lines[16], "namespaces 1 1 1 1");
+    assert_eq!(lines[17], "missing 38 38 38", "ENOSYS for each");
+    assert_eq!(lines[18], "typing 1");
+    // Processes and threads start all the same, and so do programs.
+    let works = "import subprocess, threading; t = threading.Thread(target=lambda: print('thread')); t.start(); t.join(); print(subprocess.run(['true']).returncode)";
+    assert_eq!(launched(&["--sandbox=1"], works), "thread\n0\n");
+}
+
+/// As where Landlock does not know of signals yet.
+#[test]
+fn s03_a_kernel_without_scopes_keeps_signals_to_the_childs_own_process_and_group() {
+    let script = "
+import os, signal, subprocess, fcntl
+def attempt(what):
+    try: what(); return 'sent'
+    except PermissionError: return 'refused'
+own = os.getpid()
+other = subprocess.Popen(['sleep', '60'])
+print(attempt(lambda: os.kill(os.getppid(), 0)), attempt(lambda: os.kill(-1, 0)), attempt(lambda: os.kill(other.pid, 0)))
+print(attempt(lambda: os.kill(own, 0)), attempt(lambda: os.kill(0, 0)), attempt(lambda: signal.pthread_kill(__import__('threading').get_ident(), 0)))
+read, write = os.pipe()
+print(attempt(lambda: fcntl.fcntl(read, fcntl.F_SETOWN, os.getppid())))
+print(attempt(lambda: signal.pidfd_send_signal(os.pidfd_open(os.getppid()), 0)))
+signal.signal(signal.SIGTERM, signal.SIG_IGN); os.killpg(0, signal.SIGTERM); other.wait()
+";
+    let mut command = Command::new(binary());
+    command.args(["exec-child", "--own-signals=1", "--", PYTHON, "-c", script]);
+    let output = std::os::unix::process::CommandExt::process_group(&mut command, 0).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(said, "refused refused refused\nsent sent sent\nrefused\nrefused\n", "{output:?}");
+}
+
+#[tokio::test]
+async fn s04_variables_that_are_not_named_for_a_command_are_refused() {
+    let program = stdio().spec()["transport"]["command"].as_str().unwrap().to_owned();
+    let commands = json!([{"command": program, "env": ["LOG_LEVEL"]}, "npx"]);
+    let broker = builder().alone().config(json!({"stdio": {"commands": commands}})).start().await;
+    let admin = broker.admin();
+    for name in
+        ["PYTHONWARNINGS", "BROWSER", "BASH_FUNC_x%%", "HOME", "NODE_EXTRA_CA_CERTS", "JDK_JAVA_OPTIONS", "GIT_SSH_COMMAND", "LD_PRELOAD"]
+    {
+        for (command, allowed) in [(program.as_str(), "LOG_LEVEL"), ("npx", "no variables for this command")] {
+            let body = json!({"transport": {"type": "stdio", "command": command, "env": {name: "x"}}});
+            let answer = admin.send("PUT", "/admin/v1/tenants/default/backends/x", Some(&body)).await;
+            assert!([400, 422].contains(&answer.status), "{name}");
+            let text = answer.text().await;
+            assert!(text.contains(&format!("transport.env.{name}")) && text.contains(allowed), "{name}: {text}");
+        }
+    }
+    admin.ready_backend("default", "s", &stdio().env("LOG_LEVEL", "debug").spec()).await;
+}

@@ -1,0 +1,175 @@
+//! Confines a child process: a user of its own, Landlock rules for files and TCP ports, and a seccomp filter.
+//!
+//! The broker decides on a [`Sandbox`] and passes it to the launcher ([`crate::child_launcher`]) as [`Sandbox::arguments`]. The
+//! launcher reads them with [`Sandbox::read_argument`] and puts them in force on itself, before it becomes the command.
+//! Invariant: a part that cannot be put in force is an error, and the command is not executed.
+
+mod landlock;
+mod seccomp;
+pub mod support;
+mod user;
+
+use std::{
+    ffi::{OsStr, OsString},
+    io,
+    os::unix::ffi::OsStrExt as _,
+    path::PathBuf,
+};
+
+/// What confines one child process.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Sandbox {
+    /// The user and the group that the child becomes, without supplementary groups. Absent: it keeps those of the broker.
+    pub user: Option<u32>,
+    /// The files it may reach (Landlock). Absent: the modes of files decide.
+    pub files: Option<FileRules>,
+    pub network: Network,
+    /// Allow signals to its own process and group only. Landlock does this better, from ABI 6 on.
+    pub own_signals_only: bool,
+    /// A folder for temporary files, made by the child's user where it is missing.
+    pub temporary: Option<PathBuf>,
+}
+
+/// Paths below which files may be reached. Each is canonical.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FileRules {
+    /// Read and execute.
+    pub read: Vec<PathBuf>,
+    /// Everything but the making of devices.
+    pub write: Vec<PathBuf>,
+    /// Read and write what is there.
+    pub devices: Vec<PathBuf>,
+}
+
+/// What the child may connect to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Network {
+    #[default]
+    Any,
+    /// Every TCP port but these. Landlock enforces it, from ABI 4 on.
+    Except(Vec<u16>),
+    /// No socket of the internet protocols at all.
+    None,
+}
+
+/// Why a child could not be confined.
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxError {
+    #[error("the user {user} of the child: {source}")]
+    User { user: u32, source: io::Error },
+    #[error("the capabilities of the child: {0}")]
+    Capabilities(io::Error),
+    #[error("the folder {}: {source}", path.display())]
+    Folder { path: PathBuf, source: io::Error },
+    #[error("the path {} of the sandbox leads elsewhere now, to {}", path.display(), target.display())]
+    Moved { path: PathBuf, target: PathBuf },
+    #[error("the Landlock rules: {0}")]
+    Landlock(#[from] ::landlock::RulesetError),
+    #[error("the path {} of the sandbox: {source}", path.display())]
+    Path { path: PathBuf, source: ::landlock::PathFdError },
+    #[error("this kernel has no Landlock")]
+    NoLandlock,
+    #[error("the seccomp filter: {0}")]
+    Seccomp(#[from] seccompiler::Error),
+}
+
+/// Rules that are opened already, while the process still has the rights of the broker.
+#[derive(Debug)]
+pub struct Opened {
+    sandbox: Sandbox,
+    rules: Option<::landlock::RulesetCreated>,
+}
+
+impl Sandbox {
+    /// What the launcher is started with.
+    pub fn arguments(&self) -> Vec<OsString> {
+        let mut arguments = vec![OsString::from("--sandbox=1")];
+        let mut add = |name: &str, value: &OsStr| {
+            let mut argument = OsString::from(format!("--{name}="));
+            argument.push(value);
+            arguments.push(argument);
+        };
+        if let Some(user) = self.user {
+            add("user", user.to_string().as_ref());
+        }
+        if let Some(files) = &self.files {
+            add("landlock", "1".as_ref());
+            for (name, paths) in [("read", &files.read), ("write", &files.write), ("device", &files.devices)] {
+                paths.iter().for_each(|path| add(name, path.as_os_str()));
+            }
+        }
+        match &self.network {
+            Network::Any => {}
+            Network::Except(ports) => ports.iter().for_each(|port| add("closed-port", port.to_string().as_ref())),
+            Network::None => add("network", "0".as_ref()),
+        }
+        if self.own_signals_only {
+            add("own-signals", "1".as_ref());
+        }
+        if let Some(folder) = &self.temporary {
+            add("temporary", folder.as_os_str());
+        }
+        arguments
+    }
+
+    /// Takes up one of [`Sandbox::arguments`]; `None` when it is none of them.
+    pub fn read_argument(&mut self, name: &str, value: &OsStr) -> Option<()> {
+        let path = || PathBuf::from(value);
+        let text = value.to_str();
+        match name {
+            "--sandbox" => {}
+            "--user" => self.user = Some(text?.parse().ok()?),
+            "--landlock" => drop(self.files.get_or_insert_default()),
+            "--read" => self.files.get_or_insert_default().read.push(path()),
+            "--write" => self.files.get_or_insert_default().write.push(path()),
+            "--device" => self.files.get_or_insert_default().devices.push(path()),
+            "--network" => self.network = Network::None,
+            "--closed-port" => {
+                let port = text?.parse().ok()?;
+                match &mut self.network {
+                    Network::Except(ports) => ports.push(port),
+                    other => *other = Network::Except(vec![port]),
+                }
+            }
+            "--own-signals" => self.own_signals_only = true,
+            "--temporary" => self.temporary = Some(path()),
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// Opens what the rules name. To be called while the process has the rights of the broker.
+    pub fn open(self) -> Result<Opened, SandboxError> {
+        let rules = self.files.as_ref().map(|files| landlock::ruleset(files, &self.network)).transpose()?;
+        Ok(Opened { sandbox: self, rules })
+    }
+}
+
+impl Opened {
+    /// Gives up the broker's user and every capability. What follows a change of the user, such as the signal at the
+    /// death of the parent, comes after this.
+    pub fn change_user(&self) -> Result<(), SandboxError> {
+        if let Some(user) = self.sandbox.user {
+            user::become_user(user).map_err(|source| SandboxError::User { user, source })?;
+        }
+        user::drop_capabilities().map_err(SandboxError::Capabilities)?;
+        let Some(path) = &self.sandbox.temporary else { return Ok(()) };
+        user::make_folder(path).map_err(|source| SandboxError::Folder { path: path.clone(), source })
+    }
+
+    /// Puts Landlock and seccomp in force, for this process and all that it starts. The last step before the command: the
+    /// process has no new privileges by then.
+    pub fn enforce(self) -> Result<(), SandboxError> {
+        if let Some(rules) = self.rules {
+            landlock::enforce(rules)?;
+        }
+        seccomp::enforce(&self.sandbox)
+    }
+}
+
+/// Splits `--name=value`.
+pub(crate) fn split(argument: &OsStr) -> Option<(&str, &OsStr)> {
+    let bytes = argument.as_bytes();
+    let at = memchr::memchr(b'=', bytes)?;
+    Some((std::str::from_utf8(&bytes[..at]).ok()?, OsStr::from_bytes(&bytes[at + 1..])))
+}
