@@ -25,7 +25,6 @@ pub(super) struct Access {
     token: Token,
     loopback: bool,
     allowed_hosts: Vec<String>,
-    allowed_origins: Vec<String>,
 }
 
 enum Token {
@@ -44,7 +43,7 @@ impl Access {
             None if loopback => Token::OpenToLocalUsers,
             None => Token::Missing,
         };
-        Self { token, loopback, allowed_hosts: auth.allowed_hosts.clone(), allowed_origins: auth.allowed_origins.clone() }
+        Self { token, loopback, allowed_hosts: auth.allowed_hosts.clone() }
     }
 
     pub(super) fn announce(&self) {
@@ -77,13 +76,12 @@ impl Access {
             return refused("host-refused", "Host", "this listener answers to loopback names and to those of auth.allowed_hosts");
         }
         let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
-        // Only pages of the admin plane's own address: another local port may serve anybody's page.
-        let own = origin.as_bytes().strip_prefix(b"http://").is_some_and(|rest| rest.eq_ignore_ascii_case(host.as_str().as_bytes()));
-        let allowed = self.allowed_origins.iter().any(|allowed| allowed.as_bytes().eq_ignore_ascii_case(origin.as_bytes()));
-        if own || allowed {
+        // Pages of this listener only. Another port serves other pages, and `auth.allowed_origins` is for the listeners of clients.
+        let authority = origin.as_bytes().strip_prefix(b"http://").or_else(|| origin.as_bytes().strip_prefix(b"https://"));
+        if authority.is_some_and(|authority| authority.eq_ignore_ascii_case(host.as_str().as_bytes())) {
             return Ok(());
         }
-        refused("origin-refused", "Origin", "pages of this origin may not use the admin plane; see auth.allowed_origins")
+        refused("origin-refused", "Origin", "only pages of this listener may use the admin plane; auth.allowed_origins is for clients")
     }
 
     fn check_token(&self, headers: &HeaderMap) -> Result<(), Problem> {
