@@ -19,7 +19,12 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use self::fetch::Fetcher;
 use self::{issuer::Issuer, jwt::Jwt};
-use super::{Keyring, Proven, keyring::Edition, keyring::PREFIX, recall::Recall};
+use super::{
+    Keyring, Proven,
+    keyring::Edition,
+    keyring::PREFIX,
+    recall::{Recall, RecallDigest},
+};
 use crate::{config::Auth, limits::tokens::TOKENS_REMEMBERED_MAX, maps::SharedMap, metrics::Metrics};
 
 /// The issuers, and what is known of their tokens.
@@ -29,7 +34,7 @@ pub struct Tokens {
     keyring: Arc<Keyring>,
     metrics: Arc<Metrics>,
     recall: Recall,
-    remembered: SharedMap<u128, (Edition, Proven)>,
+    remembered: SharedMap<RecallDigest, (Edition, Proven)>,
     /// Ends the fetching.
     _life: DropGuard,
 }
@@ -188,7 +193,7 @@ impl Tokens {
     }
 
     /// Only what was verified is kept, so that strangers take no room.
-    fn remember(&self, digest: u128, edition: Edition, proven: &Proven) {
+    fn remember(&self, digest: RecallDigest, edition: Edition, proven: &Proven) {
         if self.remembered.len() >= TOKENS_REMEMBERED_MAX {
             self.remembered.retain(|_, (known_in, known)| *known_in == edition && !known.is_past());
         }
