@@ -7,6 +7,7 @@
 
 mod keyring;
 mod keys;
+mod principal_names;
 mod recall;
 mod tokens;
 mod until;
@@ -16,6 +17,7 @@ use protocol::ids::{KeyId, PrincipalId, TenantId};
 pub use self::{
     keyring::{ApiKey, Edition, KeyEntry, Keyring},
     keys::{Keys, KeysError, SealError, SealKey},
+    principal_names::{is_printable, reserved},
     tokens::{Denied, Fetcher, Tokens},
     until::{Until, outlived},
 };
@@ -65,11 +67,4 @@ impl Proven {
     pub fn is_past(&self) -> bool {
         self.until.is_some_and(Until::is_past)
     }
-}
-
-/// Whether a principal is named as those of tokens are: by their issuer, a space and their name there. As no URL holds a space, no
-/// two issuers have a principal in common. API keys and certificates do not speak for such.
-pub fn is_of_token(principal: &str) -> bool {
-    let is_url = |text: &str| text.starts_with("https://") || text.starts_with("http://");
-    principal.split_once(' ').is_some_and(|(issuer, _)| is_url(issuer))
 }

@@ -75,6 +75,8 @@ pub enum ControlError {
     TooMany { what: &'static str, max: usize },
     #[error("{} {}{}{}", .0.path, .0.wrong, if .0.allowed.is_empty() { "" } else { "; allowed: " }, .0.allowed)]
     Invalid(Fault),
+    #[error("{} {}; allowed: {}", .0.path, .0.wrong, .0.allowed)]
+    Reserved(Fault),
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error("the operating system gives no random numbers")]

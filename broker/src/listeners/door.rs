@@ -16,7 +16,7 @@ use transport::{
 };
 
 use crate::{
-    auth::{ANONYMOUS, Caller, is_of_token},
+    auth::{Caller, is_printable, reserved},
     config::{self, Certificate, Config},
 };
 
@@ -161,6 +161,9 @@ fn own_names(config: &Config) -> Vec<String> {
 fn caller_by(certificate: &ClientCertificate) -> Option<Caller> {
     let CertificateIdentity { tenant, principal } = certificate.identity()?;
     let tenant = TenantId::parse(&tenant).ok()?;
-    // Nobody in particular is nobody with a certificate, and whoever has tokens is nobody without one.
-    (principal != ANONYMOUS && !is_of_token(&principal)).then(|| Caller { tenant, principal: PrincipalId::new(principal), key: None })
+    (is_printable(&principal) && reserved(&principal).is_none()).then(|| Caller {
+        tenant,
+        principal: PrincipalId::new(principal),
+        key: None,
+    })
 }

@@ -25,7 +25,10 @@ impl TokenMetrics {
             refused: of("refused"),
             lacks_scope: of("insufficient_scope"),
             fetches: declare.counters("mcp_issuer_key_fetches_total", "Fetches of issuers' keys: taken, or failed.", &["outcome"]),
-            without_keys: declare.gauge("mcp_issuers_without_keys", "Issuers whose keys could not be fetched since the start."),
+            without_keys: declare.gauge(
+                "mcp_issuers_without_keys",
+                "Issuers without a key that is believed: not fetched since the start, too old, or none published.",
+            ),
         }
     }
 
@@ -49,7 +52,8 @@ impl TokenMetrics {
         self.without_keys.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
-    pub fn has_keys(&self) {
-        self.without_keys.dec();
+    /// Keys of one more issuer are there, or are gone.
+    pub fn has_keys(&self, there: bool) {
+        if there { self.without_keys.dec() } else { self.without_keys.inc() }
     }
 }

@@ -248,11 +248,12 @@ fn met() -> Vec<Fixed> {
         TOKEN_KEY_ID_BYTES_MAX Refused(ErrorKind::Unauthorized);
         TOKEN_PRINCIPAL_BYTES_MAX Refused(ErrorKind::Unauthorized);
         TOKEN_LEEWAY Says("when a token is good");
-        KEY_SET_BYTES_MAX Other("the keys that are known stay in use", KEY_FETCHES);
+        KEY_SET_BYTES_MAX Other("the keys that are known stay in use up to their age", KEY_FETCHES);
         KEY_SET_KEYS_MAX Other("further ones are not used", "");
-        KEY_SET_REFRESH_INTERVAL Says("how long a key is good that its issuer has taken back");
+        KEY_SET_AGE_MAX Other("none of the issuer's tokens is taken", "`mcp_issuers_without_keys`");
+        KEY_SET_REFRESH_INTERVAL Says("how long a key is good that its issuer has taken back, while the issuer answers");
         KEY_SET_PAUSE_MIN Refused(ErrorKind::Unauthorized);
-        KEY_SET_FETCH_MAX Other("the keys that are known stay in use", KEY_FETCHES);
+        KEY_SET_FETCH_MAX Other("the keys that are known stay in use up to their age", KEY_FETCHES);
         KEY_SET_WAIT_MAX Refused(ErrorKind::Unauthorized);
         KEY_SET_WAITING_MAX Refused(ErrorKind::Unauthorized);
     }

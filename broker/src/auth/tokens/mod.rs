@@ -84,6 +84,10 @@ pub(super) enum Flaw {
     Critical,
     #[error("its type is not one of an access token")]
     Type,
+    #[error("it is an ID token, not an access token")]
+    IdToken,
+    #[error("it is bound to a key or a certificate (cnf), and the binding cannot be checked here")]
+    Bound,
     #[error("its algorithm is not one that is taken")]
     Algorithm,
     #[error("no issuer of that name is configured")]
@@ -106,7 +110,9 @@ pub(super) enum Flaw {
     Audience,
     #[error("it names no tenant that is served")]
     Tenant,
-    #[error("it names no principal, or one that can not be used")]
+    #[error("it names a tenant that auth.issuers[].tenants does not list")]
+    UnlistedTenant,
+    #[error("it names no principal, or one that is too long or has characters that are not seen")]
     Principal,
     #[error("it lacks a scope")]
     Scope,
@@ -165,7 +171,7 @@ impl Tokens {
         let claims = jwt.claims().map_err(|flaw| (flaw, None))?;
         let named = claims.text("iss");
         let issuer = self.issuers.iter().find(|issuer| Some(issuer.name()) == named.as_deref()).ok_or((Flaw::Issuer, None))?;
-        let proven = issuer.verify(&header, &jwt).and_then(|()| issuer.proven(&claims, &self.keyring));
+        let proven = issuer.verify(&header, &jwt).and_then(|()| issuer.proven(&header, &claims, &self.keyring));
         proven.map_err(|flaw| (flaw, Some(issuer)))
     }
 

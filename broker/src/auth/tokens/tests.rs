@@ -60,6 +60,10 @@ impl Rig {
     }
 }
 
+fn any_tenant() -> TenantOf {
+    TenantOf::Claim { name: "org".to_owned(), tenants: Vec::new() }
+}
+
 fn set(keys: &[&SigningKey]) -> Value {
     json!({"keys": keys.iter().map(|key| key.public()).collect::<Vec<_>>()})
 }
@@ -206,7 +210,7 @@ fn auth_03_auth_09_each_claim_is_held_to_what_it_must_be() {
 #[test]
 fn the_tenant_is_the_configured_one_or_what_a_claim_says_and_it_must_be_served() {
     let key = SigningKey::ed("d");
-    let rig = Rig::new(vec![(issuer(|issuer| issuer.tenant = TenantOf::Claim("org".to_owned())), set(&[&key]))]);
+    let rig = Rig::new(vec![(issuer(|issuer| issuer.tenant = any_tenant()), set(&[&key]))]);
     for (changes, flaw) in [
         (json!({"org": "acme"}), None),
         (json!({}), Some(Flaw::Tenant)),
@@ -232,10 +236,10 @@ fn two_issuers_with_the_same_subject_are_two_principals_and_neither_is_one_of_a_
     assert_ne!(ann.principal, other_ann.principal);
     assert_eq!(rig.flaw(&two.sign(&claims(json!({})))), Some(Flaw::Signature), "nor does one sign for the other");
     for caller in [&ann, &other_ann] {
-        assert!(super::super::is_of_token(caller.principal.as_str()));
+        assert!(super::super::reserved(caller.principal.as_str()).is_some());
     }
     for name in ["ann", "https://a.example", "a b", "x https://a.example b"] {
-        assert!(!super::super::is_of_token(name), "{name}");
+        assert_eq!(super::super::reserved(name), None, "{name}");
     }
 }
 
@@ -355,4 +359,73 @@ async fn an_issuer_that_can_not_be_reached_holds_up_neither_start_nor_the_end() 
     let tokens = Tokens::new(&auth, keyring.clone(), fetcher.clone(), Arc::new(Metrics::new(false))).unwrap();
     assert!(tokens.verify("a.b.c").is_err());
     assert!(Tokens::new(&config::Config::default().auth, keyring, fetcher, Arc::new(Metrics::new(false))).is_none());
+}
+
+#[test]
+fn s05_an_empty_set_replaces_the_keys_and_their_maximum_age_ends_them() {
+    let key = SigningKey::ec("one");
+    let rig = Rig::with(&[&key]);
+    let (token, metrics, issuer) = (key.sign(&claims(json!({}))), Metrics::new(false), &rig.tokens.issuers[0]);
+    let take = |keys: Value| issuer.take(KeySet::parse(keys.to_string().as_bytes()).unwrap(), &rig.keyring, &metrics);
+    assert!(rig.tokens.verify(&token).is_ok());
+    for none in [json!({"keys": []}), json!({"keys": [{"kty": "oct", "k": "AAAA", "kid": "one"}]})] {
+        take(none);
+        assert!(rig.tokens.verify(&token).is_err(), "a token that is known too");
+        take(set(&[&key]));
+        assert!(rig.tokens.verify(&token).is_ok());
+    }
+    let now = tokio::time::Instant::now();
+    assert!(issuer.left_of_age(now, &rig.keyring, &metrics) > std::time::Duration::from_secs(23 * 3_600));
+    assert!(rig.tokens.verify(&token).is_ok());
+    let aged = super::issuer::Issuer::new(self::issuer(|issuer| issuer.keys_max_age = std::time::Duration::ZERO), RESOURCE);
+    aged.take(KeySet::parse(set(&[&key]).to_string().as_bytes()).unwrap(), &rig.keyring, &metrics);
+    let edition = rig.keyring.edition();
+    aged.left_of_age(now, &rig.keyring, &metrics);
+    assert_ne!(rig.keyring.edition(), edition, "what was found out with the old keys is looked at again");
+    assert!(metrics.render().contains("mcp_issuers_without_keys 1"), "{}", metrics.render());
+}
+
+#[test]
+fn s10_id_tokens_and_bound_tokens_are_not_access_tokens() {
+    let key = SigningKey::ed("d");
+    let typed = |kind: &str| json!({"alg": "EdDSA", "kid": "d", "typ": kind});
+    let rig = Rig::with(&[&key]);
+    for of_id_token in [json!({"nonce": "n"}), json!({"at_hash": "h"}), json!({"c_hash": ""}), json!({"typ": "ID"})] {
+        assert_eq!(rig.flaw(&key.sign(&claims(of_id_token.clone()))), Some(Flaw::IdToken), "{of_id_token}");
+        assert_eq!(rig.flaw(&key.sign_under(&typed("JWT"), &claims(of_id_token.clone()))), Some(Flaw::IdToken), "{of_id_token}");
+        assert_eq!(rig.flaw(&key.sign_under(&typed("at+jwt"), &claims(of_id_token.clone()))), None, "{of_id_token}");
+    }
+    for bound in [json!({"cnf": {"jkt": "x"}}), json!({"cnf": {"x5t#S256": "x"}}), json!({"cnf": {}}), json!({"cnf": 7})] {
+        for header in [typed("JWT"), typed("at+jwt")] {
+            assert_eq!(rig.flaw(&key.sign_under(&header, &claims(bound.clone()))), Some(Flaw::Bound), "{bound}");
+        }
+    }
+    let strict = Rig::new(vec![(issuer(|issuer| issuer.requires_access_token_type = true), set(&[&key]))]);
+    assert_eq!(strict.flaw(&key.sign_under(&typed("AT+JWT"), &claims(json!({})))), None);
+    assert_eq!(strict.flaw(&key.sign_under(&typed("application/at+jwt"), &claims(json!({})))), None);
+    for header in [typed("JWT"), json!({"alg": "EdDSA", "kid": "d"})] {
+        assert_eq!(strict.flaw(&key.sign_under(&header, &claims(json!({})))), Some(Flaw::Type), "{header}");
+    }
+}
+
+#[test]
+fn s10_a_claim_names_only_the_tenants_that_are_listed() {
+    let key = SigningKey::ed("d");
+    let [acme, other] = ["acme", "umbrella"].map(|name| TenantId::parse(name).unwrap());
+    let listed = TenantOf::Claim { name: "org".to_owned(), tenants: vec![other.clone()] };
+    let rig = Rig::new(vec![(issuer(|issuer| issuer.tenant = listed), set(&[&key]))]);
+    rig.keyring.set_enabled(&other, true);
+    assert!(rig.keyring.is_enabled(&acme));
+    assert_eq!(rig.flaw(&key.sign(&claims(json!({"org": "umbrella"})))), None);
+    assert_eq!(rig.flaw(&key.sign(&claims(json!({"org": "acme"})))), Some(Flaw::UnlistedTenant));
+}
+
+#[test]
+fn s10_a_subject_is_printable() {
+    let key = SigningKey::ed("d");
+    let rig = Rig::with(&[&key]);
+    for unseen in ["a\u{202e}nna", "ann\u{200b}", "a\u{2028}b", "\u{feff}ann", "a\u{85}b", "a\u{2066}b"] {
+        assert_eq!(rig.flaw(&key.sign(&claims(json!({"sub": unseen})))), Some(Flaw::Principal), "{unseen:?}");
+    }
+    assert_eq!(rig.flaw(&key.sign(&claims(json!({"sub": "Änne"})))), None);
 }
