@@ -5,6 +5,7 @@
 //! showed it once, and with its owner. Of a token nothing is stored, and no more is kept. No token's principal is the principal of
 //! an API key or of a certificate.
 
+mod denied;
 mod keyring;
 mod keys;
 mod principal_names;
@@ -12,13 +13,16 @@ mod recall;
 mod tokens;
 mod until;
 
+use std::net::IpAddr;
+
 use protocol::ids::{KeyId, PrincipalId, TenantId};
 
 pub use self::{
+    denied::{Denied, KeyUnknown},
     keyring::{ApiKey, Edition, KeyEntry, Keyring},
     keys::{Keys, KeysError, SealError, SealKey},
     principal_names::{is_printable, reserved},
-    tokens::{Denied, Fetcher, Tokens},
+    tokens::{Fetcher, Tokens},
     until::{Until, outlived},
 };
 
@@ -47,6 +51,15 @@ impl Caller {
     pub fn is_anonymous(&self) -> bool {
         self.key.is_none() && self.principal.as_str() == ANONYMOUS
     }
+}
+
+/// The other end of a connection, before it has shown who it is.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Remote {
+    /// `None`: not known.
+    pub address: Option<IpAddr>,
+    /// It has shown a certificate of an authority that is taken, and the certificate names no principal of ours.
+    pub certificate_is_foreign: bool,
 }
 
 /// A caller, and until when it has shown who it is.

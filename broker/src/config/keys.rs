@@ -192,11 +192,11 @@ const AUTH: &[Key] = &[
     ),
     absent(
         "admin_token",
-        Kind::Secret { bytes_min: 1 },
+        Kind::Secret { bytes_min: 16 },
         "\"a-long-random-text\"",
         "Bearer token of the admin API. Absent: the admin API is open, which is accepted on loopback only.",
     ),
-    absent("admin_token_file", Kind::SecretFile { bytes_min: 1 }, "/etc/mcp-broker/admin-token", "File to read `auth.admin_token` from."),
+    absent("admin_token_file", Kind::SecretFile { bytes_min: 16 }, "/etc/mcp-broker/admin-token", "File to read `auth.admin_token` from."),
     key(
         "allow_anonymous_public",
         Kind::Bool,

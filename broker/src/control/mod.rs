@@ -320,6 +320,7 @@ impl Control {
     pub async fn close(&self) {
         let _turn = self.changing.lock().await;
         self.broker.end_traces().await;
+        self.broker.tell_sign_in_failures();
         self.durable().close().await;
     }
 

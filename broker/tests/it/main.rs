@@ -59,6 +59,7 @@ mod revisions;
 mod rpc;
 mod secrets;
 mod sessions;
+mod sign_ins;
 mod slow_clients;
 mod sse;
 mod starts;

@@ -39,7 +39,7 @@ use crate::{
 };
 
 #[derive(Debug)]
-pub(super) struct Issuer {
+pub(in crate::auth) struct Issuer {
     config: config::Issuer,
     /// The broker's public URL.
     resource: String,
@@ -159,7 +159,7 @@ impl Issuer {
     // Its keys.
 
     /// Waits for a fetch, where there is one or may be one now.
-    pub(super) async fn fetched(&self) {
+    pub(in crate::auth) async fn fetched(&self) {
         let Ok(_place) = self.waiting.try_acquire() else { return };
         let mut over = self.over.subscribe();
         match self.stage() {
@@ -177,6 +177,8 @@ impl Issuer {
         }
         let (mut failures, mut fetched_at) = (0_u32, Instant::now());
         loop {
+            // Before a fetch that may take its time.
+            self.left_of_age(fetched_at, &keyring, &metrics);
             let begun = Instant::now();
             self.set_stage(Stage::Fetching);
             let fetched = timeout(KEY_SET_FETCH_MAX, fetcher.key_set(&self.config)).await.unwrap_or(Err(FetchError::Late));

@@ -1,7 +1,10 @@
 //! Tokens of every kind, against keys of every kind, without a server that has them.
 
 use aws_lc_rs::hmac;
-use protocol::ids::TenantId;
+use protocol::{
+    error::{ErrorKind, Refusal},
+    ids::TenantId,
+};
 use serde_json::{Value, json};
 use testkit::{
     SigningKey,
@@ -62,6 +65,11 @@ impl Rig {
 
 fn any_tenant() -> TenantOf {
     TenantOf::Claim { name: "org".to_owned(), tenants: Vec::new() }
+}
+
+/// What the bearer is told.
+fn told(denied: Denied) -> Refusal {
+    denied.into_parts().0
 }
 
 fn set(keys: &[&SigningKey]) -> Value {
@@ -149,7 +157,7 @@ fn auth_09_a_06_forged_tokens_are_refused() {
         ("nothing", String::new(), Flaw::Form),
     ] {
         assert_eq!(rig.flaw(&token), Some(flaw), "{what}");
-        assert!(matches!(rig.tokens.verify(&token).map_err(Refusal::from), Err(Refusal { kind: ErrorKind::Unauthorized, .. })), "{what}");
+        assert!(matches!(rig.tokens.verify(&token).map_err(told), Err(Refusal { kind: ErrorKind::Unauthorized, .. })), "{what}");
     }
     // Every byte of it counts.
     for at in 0..good.len() {
@@ -254,7 +262,7 @@ fn auth_04_all_scopes_that_are_needed_are_told_at_once() {
     for lacking in
         [json!({}), json!({"scope": "mcp:read"}), json!({"scope": ""}), json!({"scope": "*"}), json!({"scope": "mcp:read mcp:callx"})]
     {
-        let refusal = Refusal::from(rig.tokens.verify(&key.sign(&claims(lacking.clone()))).unwrap_err());
+        let refusal = told(rig.tokens.verify(&key.sign(&claims(lacking.clone()))).unwrap_err());
         assert_eq!(
             (refusal.kind, &refusal.data),
             (ErrorKind::InsufficientScope, &vec![("scope", json!("mcp:read mcp:call"))]),
@@ -377,8 +385,11 @@ fn s05_an_empty_set_replaces_the_keys_and_their_maximum_age_ends_them() {
     let now = tokio::time::Instant::now();
     assert!(issuer.left_of_age(now, &rig.keyring, &metrics) > std::time::Duration::from_secs(23 * 3_600));
     assert!(rig.tokens.verify(&token).is_ok());
+    let metrics = Metrics::new(false);
+    metrics.tokens.issuers(1);
     let aged = super::issuer::Issuer::new(self::issuer(|issuer| issuer.keys_max_age = std::time::Duration::ZERO), RESOURCE);
     aged.take(KeySet::parse(set(&[&key]).to_string().as_bytes()).unwrap(), &rig.keyring, &metrics);
+    assert!(metrics.render().contains("mcp_issuers_without_keys 0"));
     let edition = rig.keyring.edition();
     aged.left_of_age(now, &rig.keyring, &metrics);
     assert_ne!(rig.keyring.edition(), edition, "what was found out with the old keys is looked at again");
@@ -391,7 +402,8 @@ fn s10_id_tokens_and_bound_tokens_are_not_access_tokens() {
     let typed = |kind: &str| json!({"alg": "EdDSA", "kid": "d", "typ": kind});
     let rig = Rig::with(&[&key]);
     for of_id_token in [json!({"nonce": "n"}), json!({"at_hash": "h"}), json!({"c_hash": ""}), json!({"typ": "ID"})] {
-        assert_eq!(rig.flaw(&key.sign(&claims(of_id_token.clone()))), Some(Flaw::IdToken), "{of_id_token}");
+        let untyped = json!({"alg": "EdDSA", "kid": "d"});
+        assert_eq!(rig.flaw(&key.sign_under(&untyped, &claims(of_id_token.clone()))), Some(Flaw::IdToken), "{of_id_token}");
         assert_eq!(rig.flaw(&key.sign_under(&typed("JWT"), &claims(of_id_token.clone()))), Some(Flaw::IdToken), "{of_id_token}");
         assert_eq!(rig.flaw(&key.sign_under(&typed("at+jwt"), &claims(of_id_token.clone()))), None, "{of_id_token}");
     }

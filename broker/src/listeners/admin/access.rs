@@ -11,20 +11,38 @@ use std::{
 
 use aws_lc_rs::{constant_time, digest};
 use axum::{
+    Extension,
     extract::{Request, State},
     http::{HeaderMap, HeaderValue, StatusCode, Uri, header, uri::Authority},
     middleware::Next,
     response::{IntoResponse, Response},
 };
 
-use super::{health, problem::Problem};
-use crate::config::Auth;
+use super::{audit::Peer, health, problem::Problem};
+use crate::{
+    config::Auth,
+    control::Control,
+    rules::sign_in_failures::{Plane, Reason},
+};
 
 /// The rules of one listener.
 pub(super) struct Access {
     token: Token,
     loopback: bool,
     allowed_hosts: Vec<String>,
+}
+
+/// Why a request is not admitted.
+struct Refused {
+    problem: Problem,
+    /// `None`: not for its credential.
+    failure: Option<Reason>,
+}
+
+impl From<Problem> for Refused {
+    fn from(problem: Problem) -> Self {
+        Self { problem, failure: None }
+    }
 }
 
 enum Token {
@@ -56,7 +74,7 @@ impl Access {
         }
     }
 
-    fn admit(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
+    fn admit(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Refused> {
         if self.loopback {
             self.check_page(uri, headers)?;
         }
@@ -84,16 +102,22 @@ impl Access {
         refused("origin-refused", "Origin", "only pages of this listener may use the admin plane; auth.allowed_origins is for clients")
     }
 
-    fn check_token(&self, headers: &HeaderMap) -> Result<(), Problem> {
-        let refused = |detail: &str| Err(Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", detail).field("Authorization"));
+    fn check_token(&self, headers: &HeaderMap) -> Result<(), Refused> {
+        let refused = |detail: &str, failure| {
+            let problem = Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", detail).field("Authorization");
+            Err(Refused { problem, failure })
+        };
         match &self.token {
             Token::OpenToLocalUsers => Ok(()),
-            Token::Missing => refused("no admin token is configured; set auth.admin_token to use the admin plane from other machines"),
-            Token::Required(expected) => match headers.get(header::AUTHORIZATION).and_then(bearer) {
-                None => refused("send the admin token as Authorization: Bearer …"),
-                Some(shown) => match constant_time::verify_slices_are_equal(hash(shown).as_ref(), expected.as_ref()) {
+            Token::Missing => {
+                refused("no admin token is configured; set auth.admin_token to use the admin plane from other machines", None)
+            }
+            Token::Required(expected) => match headers.get(header::AUTHORIZATION).map(bearer) {
+                None => refused("send the admin token as Authorization: Bearer …", Some(Reason::Missing)),
+                Some(None) => refused("send the admin token as Authorization: Bearer …", Some(Reason::Malformed)),
+                Some(Some(shown)) => match constant_time::verify_slices_are_equal(hash(shown).as_ref(), expected.as_ref()) {
                     Ok(()) => Ok(()),
-                    Err(_) => refused("this is not the admin token"),
+                    Err(_) => refused("this is not the admin token", Some(Reason::AdminToken)),
                 },
             },
         }
@@ -101,15 +125,32 @@ impl Access {
 }
 
 /// The middleware around every route.
-pub(super) async fn check(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
+pub(super) async fn check(
+    State((control, access)): State<(Arc<Control>, Arc<Access>)>,
+    peer: Option<Extension<Peer>>,
+    request: Request,
+    next: Next,
+) -> Response {
     let mut response = match access.admit(request.uri(), request.headers()) {
         Ok(()) => next.run(request).await,
-        Err(problem) => problem.into_response(),
+        Err(refused) => answer(&control, refused, peer.map(|Extension(Peer(address))| address.ip())),
     };
     let headers = response.headers_mut();
     // Answers hold keys and settings; no cache and no guessing browser should keep or run them.
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+/// The answer to a request that is not admitted. The token was judged before, so the right one is never told to wait.
+fn answer(control: &Control, Refused { problem, failure }: Refused, address: Option<IpAddr>) -> Response {
+    let Some(wait) = failure.and_then(|reason| control.broker.sign_in_failed(Plane::Admin, reason, address)) else {
+        return problem.into_response();
+    };
+    let detail = "too many sign-ins of this address have failed within a minute, and this is not the admin token either";
+    let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "too-many-sign-ins", detail).field("Authorization");
+    let mut response = problem.into_response();
+    response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(wait.as_secs() + 1));
     response
 }
 

@@ -13,11 +13,19 @@ use tokio_util::sync::CancellationToken;
 use transport::PeerServer;
 
 use super::http::handle_replica;
-use crate::broker::Broker;
+use crate::{
+    broker::Broker,
+    rules::sign_in_failures::{Plane, Reason},
+};
 
 /// Serves until `stop`, then lets the requests in flight finish.
 pub async fn serve(broker: Arc<Broker>, listener: TcpListener, stop: CancellationToken) {
-    let server = PeerServer::new(&broker.placement.identity);
+    let told = Arc::downgrade(&broker);
+    let server = PeerServer::new(&broker.placement.identity).on_stranger(move |peer| {
+        if let Some(broker) = told.upgrade() {
+            broker.sign_in_failed(Plane::Internal, Reason::PeerCertificate, Some(peer.ip()));
+        }
+    });
     let handler = move |request| {
         let broker = Arc::clone(&broker);
         async move { handle_replica(&broker, request).await }
