@@ -11,7 +11,6 @@ mod observed;
 pub(crate) mod process;
 mod protection;
 mod reloads;
-mod sign_ins;
 mod tasks;
 mod tokens;
 
@@ -34,7 +33,7 @@ use protocol::{
     version::Version,
 };
 
-use self::{capped::Capped, limits::LimitMetrics, sign_ins::SignInMetrics, tasks::TaskMetrics, tokens::TokenMetrics};
+use self::{capped::Capped, limits::LimitMetrics, tasks::TaskMetrics, tokens::TokenMetrics};
 pub use self::{
     observed::BACKEND_STATES,
     protection::{Protection, Retry},
@@ -161,7 +160,6 @@ pub struct Metrics {
     sessions_unreadable: IntCounter,
     tasks: TaskMetrics,
     pub tokens: TokenMetrics,
-    pub sign_ins: SignInMetrics,
     forwarded: IntCounterVec,
     store_seconds: HistogramVec,
     store_errors: IntCounterVec,
@@ -253,7 +251,6 @@ impl Metrics {
             sessions_unreadable: declare.counter("mcp_sessions_unreadable_total", "Stored sessions this build can not read."),
             tasks: TaskMetrics::new(&declare),
             tokens: TokenMetrics::new(&declare),
-            sign_ins: SignInMetrics::new(&declare),
             forwarded: declare.counters("mcp_forwarded_requests_total", "Requests passed on to other replicas.", &["outcome"]),
             store_seconds: declare.histograms("mcp_store_seconds", "Time the stores take.", &["operation", "store"]),
             store_errors: declare.counters("mcp_store_errors_total", "Operations a store failed.", &["operation", "store"]),

@@ -1,4 +1,4 @@
-//! Why a caller is not let in: what it is told, and what operators are told.
+//! Denials of a sign-in: the answer to the caller, and the reason for operators.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use protocol::error::{ErrorKind, Refusal};
 use super::tokens::Issuer;
 use crate::rules::sign_in_failures::Reason;
 
-/// Why a caller is not let in.
+/// A sign-in that was denied.
 #[derive(Debug)]
 pub enum Denied {
     Refused {
@@ -52,7 +52,7 @@ impl KeyUnknown {
     }
 }
 
-/// What the bearer of a token is told that is not valid, whatever is wrong with it.
+/// The one answer to every token that is not valid, so that it tells nothing of the reason.
 pub(super) fn token_not_valid() -> Refusal {
     Refusal::new(ErrorKind::Unauthorized, "the token is not valid here")
 }

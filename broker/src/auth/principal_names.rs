@@ -28,13 +28,13 @@ const UNSEEN: [(char, char); 19] = [
     ('\u{10fffe}', '\u{10ffff}'),
 ];
 
-/// Whether a name looks the same to a reader and to the broker: it holds neither control characters nor unseen ones.
+/// Tells if a name looks the same to a reader and to the broker: it holds neither control characters nor unseen ones.
 pub fn is_printable(name: &str) -> bool {
     let is_unseen = |char: char| UNSEEN.iter().any(|(first, last)| (*first..=*last).contains(&char));
     !name.chars().any(|char| char.is_control() || (!char.is_ascii() && is_unseen(char)))
 }
 
-/// Why neither an API key nor a certificate can speak for a principal. `None`: both can.
+/// The reason for which neither an API key nor a certificate speaks for a principal. `None`: both can.
 pub fn reserved(principal: &str) -> Option<&'static str> {
     if principal == ANONYMOUS {
         return Some("is the principal of callers without a credential");
@@ -42,7 +42,7 @@ pub fn reserved(principal: &str) -> Option<&'static str> {
     is_of_token(principal).then_some("is named as the principals of tokens are")
 }
 
-/// Whether a principal is named as those of tokens are: by their issuer, a space and their name there. As no URL holds a space, no
+/// Tells if a principal is named as those of tokens are: by their issuer, a space and their name there. As no URL holds a space, no
 /// two issuers have a principal in common. API keys and certificates do not speak for such.
 fn is_of_token(principal: &str) -> bool {
     let is_url = |text: &str| text.starts_with("https://") || text.starts_with("http://");

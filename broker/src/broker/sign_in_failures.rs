@@ -1,7 +1,7 @@
-//! What becomes of a sign-in that fails: it is counted, told in the log and in the audit log, and answered with 429 where an
-//! address has failed too often. Called by every listener, after the credential was judged.
+//! Failed sign-ins: each is counted, and told in the log and in the audit log. An address that fails too often is answered with
+//! 429. Called by every listener, after the credential was judged.
 //!
-//! Invariant: a good credential never gets here, so nobody is locked out by what others of the same address try.
+//! Invariant: a good credential never gets here, so it works from an address whose other sign-ins fail.
 
 use std::{
     net::IpAddr,
@@ -39,7 +39,7 @@ impl SignIns {
 }
 
 impl Broker {
-    /// What a peer is told that is denied.
+    /// Counts a denied sign-in and returns the answer to it.
     pub fn refuse(&self, denied: Denied, plane: Plane, remote: Remote) -> Refusal {
         let (refusal, failure) = denied.into_parts();
         let Some(reason) = failure else { return refusal };
@@ -53,10 +53,10 @@ impl Broker {
         }
     }
 
-    /// Counts a failure, and tells of it. `Some`: so long the address is answered that it fails too often.
+    /// Counts a failure, and tells of it. `Some`: the address has failed too often, and is told to wait so long.
     pub fn sign_in_failed(&self, plane: Plane, reason: Reason, address: Option<IpAddr>) -> Option<Duration> {
         let metrics = &self.shared.metrics;
-        metrics.sign_ins.failed(plane, reason);
+        metrics.tokens.sign_in_failed(plane, reason);
         let per_minute = self.shared.config.limits.sign_in_failures_per_minute;
         let judged = self.sign_ins.lock().note(self.sign_ins.started.elapsed(), address, plane, reason, per_minute);
         if let Some(report) = judged.report {

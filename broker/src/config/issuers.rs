@@ -75,7 +75,7 @@ pub struct Issuer {
     pub issuer: String,
     /// Where its keys are; absent, its metadata says it.
     pub jwks_url: Option<Uri>,
-    /// How long its keys are believed since they were last fetched.
+    /// Time for which its keys are believed since they were last fetched.
     pub keys_max_age: Duration,
     /// Whom its tokens may be for. Empty: the resource, and every endpoint below it.
     pub audiences: Vec<String>,

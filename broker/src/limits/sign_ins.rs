@@ -6,7 +6,7 @@ use std::time::Duration;
 pub const SIGN_IN_ADDRESSES_MAX: usize = 1_000;
 /// Failed sign-ins of an address are counted, and told together, by this time.
 pub const SIGN_IN_WINDOW: Duration = Duration::from_secs(60);
-/// How often it is looked for such times that are over.
+/// Interval of looking for such times that are over.
 pub const SIGN_IN_CLOSE_INTERVAL: Duration = Duration::from_secs(5);
 /// Lines of the log about failed sign-ins in that time; how many were left out is told by the next.
 pub const SIGN_IN_LOG_LINES_MAX: u64 = 60;

@@ -1,8 +1,9 @@
-//! Tokens of authorization servers, and the fetching of their keys.
+//! Tokens of authorization servers, the fetching of their keys, and sign-ins that failed with whatever credential.
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge};
 
 use super::Declare;
+use crate::rules::sign_in_failures::{Plane, Reason};
 
 pub struct TokenMetrics {
     verified: IntCounter,
@@ -10,6 +11,7 @@ pub struct TokenMetrics {
     lacks_scope: IntCounter,
     fetches: IntCounterVec,
     without_keys: IntGauge,
+    sign_in_failures: IntCounterVec,
 }
 
 impl TokenMetrics {
@@ -29,6 +31,11 @@ impl TokenMetrics {
                 "mcp_issuers_without_keys",
                 "Issuers without a key that is believed: not fetched since the start, too old, or none published.",
             ),
+            sign_in_failures: declare.counters(
+                "mcp_auth_failures_total",
+                "Sign-ins that failed, by the plane (data, admin, internal) and by what was wrong with the credential.",
+                &["plane", "reason"],
+            ),
         }
     }
 
@@ -42,6 +49,10 @@ impl TokenMetrics {
 
     pub fn lacks_scope(&self) {
         self.lacks_scope.inc();
+    }
+
+    pub fn sign_in_failed(&self, plane: Plane, reason: Reason) {
+        self.sign_in_failures.with_label_values(&[plane.name(), reason.name()]).inc();
     }
 
     pub fn fetched(&self, taken: bool) {

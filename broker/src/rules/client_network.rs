@@ -1,4 +1,4 @@
-//! Which addresses count as one client, wherever something is counted by address.
+//! Addresses that count as one client, for everything that is counted by address.
 
 use std::net::IpAddr;
 

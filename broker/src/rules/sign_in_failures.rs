@@ -8,7 +8,7 @@ use std::{collections::HashMap, hash::Hash, net::IpAddr, time::Duration};
 use super::client_network::client_network;
 use crate::limits::sign_ins::{SIGN_IN_ADDRESSES_MAX, SIGN_IN_LOG_LINES_MAX, SIGN_IN_WINDOW};
 
-/// Where somebody wanted to come in.
+/// The side of the broker at which a sign-in failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Plane {
     /// The listeners of clients.
@@ -20,8 +20,6 @@ pub enum Plane {
 }
 
 impl Plane {
-    pub const ALL: [Self; 3] = [Self::Data, Self::Admin, Self::Internal];
-
     pub const fn name(self) -> &'static str {
         match self {
             Self::Data => "data",
@@ -31,7 +29,7 @@ impl Plane {
     }
 }
 
-/// Why a sign-in failed.
+/// The reason of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reason {
     /// No credential where one is needed. So clients learn how to get one.
@@ -55,18 +53,6 @@ pub enum Reason {
 }
 
 impl Reason {
-    pub const ALL: [Self; 9] = [
-        Self::Missing,
-        Self::Malformed,
-        Self::ApiKey,
-        Self::Token,
-        Self::ExpiredToken,
-        Self::Certificate,
-        Self::Tenant,
-        Self::AdminToken,
-        Self::PeerCertificate,
-    ];
-
     pub const fn name(self) -> &'static str {
         match self {
             Self::Missing => "missing",
@@ -81,13 +67,13 @@ impl Reason {
         }
     }
 
-    /// Whether it may be an attack. A client that asks what it needs, or whose token has expired, is none.
+    /// Tells if it may be an attack. A client that asks what it needs does not attack, and neither does one with an expired token.
     const fn is_suspicious(self) -> bool {
         !matches!(self, Self::Missing | Self::ExpiredToken)
     }
 }
 
-/// What failures have in common that are told together.
+/// The parts that failures share which are told together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Series {
     /// As [`client_network`] has it. `None`: of several, as too many addresses fail, or of a peer whose address is not known.
@@ -105,7 +91,7 @@ pub struct Report {
     pub logged_after: Option<u64>,
 }
 
-/// What comes of one failure.
+/// The outcome of one failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Judged {
     /// Too many have failed within a minute: for how long they are answered so.
@@ -129,7 +115,7 @@ impl Window {
         self.ends_at <= now
     }
 
-    /// How often by now, this time included.
+    /// Counts one more. Returns the number so far.
     fn count(&mut self, now: Duration) -> u64 {
         if self.is_over(now) {
             *self = Self::beginning(now);
@@ -209,7 +195,7 @@ impl SignInFailures {
     }
 }
 
-/// Whether a key is in a table, or may come in. What is over is taken out first, where that is needed.
+/// Tells if a key is in a table, or may come in. Entries that are over are taken out first, where that is needed.
 fn has_room<Key: Eq + Hash, Value>(table: &mut HashMap<Key, Value>, key: &Key, max: usize, is_over: impl Fn(&Value) -> bool) -> bool {
     if table.contains_key(key) || table.len() < max {
         return true;

@@ -102,7 +102,7 @@ impl Draft {
     }
 }
 
-/// What the audit log holds of sign-ins that failed: those of clients beside their calls, others beside what operators do.
+/// The record of sign-ins that failed. Those of clients are records of the kind `call`, others of the kind `admin`.
 pub fn sign_in_failures(report: &Report, node: &str) -> AuditRecord {
     let Report { series, count, .. } = report;
     let kind = if series.plane == Plane::Data { AuditKind::Call } else { AuditKind::Admin };

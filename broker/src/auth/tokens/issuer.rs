@@ -196,7 +196,7 @@ impl Issuer {
                 }
                 Err(error) => {
                     if failures == 0 {
-                        tracing::warn!(issuer = self.name(), %error, "the keys of an issuer can not be fetched; those there are stay in use until keys_max_age");
+                        tracing::warn!(issuer = self.name(), %error, "the keys of an issuer can not be fetched; the last ones are believed until keys_max_age");
                     } else {
                         tracing::debug!(issuer = self.name(), %error, "the keys of an issuer can not be fetched");
                     }
@@ -231,7 +231,7 @@ impl Issuer {
         keyring.renew();
     }
 
-    /// How long the keys are still believed that were fetched then. Forgets those that are too old.
+    /// Forgets keys that were fetched too long ago. Returns the time for which the others are still believed.
     pub(super) fn left_of_age(&self, fetched_at: Instant, keyring: &Keyring, metrics: &Metrics) -> Duration {
         let left = self.config.keys_max_age.saturating_sub(fetched_at.elapsed());
         if !left.is_zero() || !self.has_keys.load(Ordering::Relaxed) {

@@ -17,9 +17,9 @@ use crate::{
     limits::tokens::{TOKEN_BYTES_MAX, TOKEN_KEY_ID_BYTES_MAX},
 };
 
-/// What RFC 9068, 2.1 calls an access token.
+/// Types of access tokens (RFC 9068, 2.1).
 const ACCESS_TOKEN_TYPES: [&str; 2] = ["at+jwt", "application/at+jwt"];
-/// What issuers call it that do not follow RFC 9068. ID tokens have the same type.
+/// The type that issuers write which do not follow RFC 9068. ID tokens have it too.
 const GENERAL_TYPE: &str = "jwt";
 /// Claims of ID tokens alone (OpenID Connect Core 1.0, 2 and 3.3.2.11).
 const ID_TOKEN_CLAIMS: [&str; 3] = ["nonce", "at_hash", "c_hash"];
@@ -90,13 +90,13 @@ impl Claims<'_> {
         self.0.optional_text(name).ok().flatten().filter(|text| !text.is_empty())
     }
 
-    /// Whether only an ID token says this. Keycloak says it in a claim `typ`.
+    /// Tells if only an ID token has such claims. Keycloak says it in a claim `typ`.
     pub(super) fn are_of_id_token(&self) -> bool {
         ID_TOKEN_CLAIMS.iter().any(|name| self.0.get(name).is_some())
             || self.text("typ").is_some_and(|kind| kind.eq_ignore_ascii_case("ID"))
     }
 
-    /// Whether the token is good only beside a proof of a key or a certificate (RFC 7800, 3.1; RFC 8705, 3.1; RFC 9449, 6.1).
+    /// Tells if the token is good only beside a proof of a key or a certificate (RFC 7800, 3.1; RFC 8705, 3.1; RFC 9449, 6.1).
     pub(super) fn are_bound(&self) -> bool {
         self.0.get("cnf").is_some()
     }

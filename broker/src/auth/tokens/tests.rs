@@ -67,7 +67,7 @@ fn any_tenant() -> TenantOf {
     TenantOf::Claim { name: "org".to_owned(), tenants: Vec::new() }
 }
 
-/// What the bearer is told.
+/// The answer to the bearer.
 fn told(denied: Denied) -> Refusal {
     denied.into_parts().0
 }

@@ -32,16 +32,16 @@ pub(super) struct Access {
     allowed_hosts: Vec<String>,
 }
 
-/// Why a request is not admitted.
+/// A request that is not admitted.
 struct Refused {
-    problem: Problem,
+    problem: Box<Problem>,
     /// `None`: not for its credential.
     failure: Option<Reason>,
 }
 
 impl From<Problem> for Refused {
     fn from(problem: Problem) -> Self {
-        Self { problem, failure: None }
+        Self { problem: Box::new(problem), failure: None }
     }
 }
 
@@ -105,7 +105,7 @@ impl Access {
     fn check_token(&self, headers: &HeaderMap) -> Result<(), Refused> {
         let refused = |detail: &str, failure| {
             let problem = Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", detail).field("Authorization");
-            Err(Refused { problem, failure })
+            Err(Refused { problem: Box::new(problem), failure })
         };
         match &self.token {
             Token::OpenToLocalUsers => Ok(()),
@@ -145,7 +145,7 @@ pub(super) async fn check(
 /// The answer to a request that is not admitted. The token was judged before, so the right one is never told to wait.
 fn answer(control: &Control, Refused { problem, failure }: Refused, address: Option<IpAddr>) -> Response {
     let Some(wait) = failure.and_then(|reason| control.broker.sign_in_failed(Plane::Admin, reason, address)) else {
-        return problem.into_response();
+        return (*problem).into_response();
     };
     let detail = "too many sign-ins of this address have failed within a minute, and this is not the admin token either";
     let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "too-many-sign-ins", detail).field("Authorization");

@@ -171,7 +171,7 @@ pub(in crate::listeners) fn place(broker: &Broker, caller: &Caller) -> Result<Ar
     tenant.enter().map(Arc::new)
 }
 
-/// Whether a client is refused for its credential: to show another one it has to connect again.
+/// Tells if a client is refused for its credential. To show another one it has to connect again.
 pub(super) fn is_of_sign_in(refusal: &Refusal) -> bool {
     matches!(refusal.kind, ErrorKind::Unauthorized | ErrorKind::TooManySignIns)
 }
