@@ -7,6 +7,7 @@ mod housekeeping;
 mod modern;
 mod owned;
 mod sessions;
+mod sign_in_failures;
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,10 +22,10 @@ use transport::{
     http_client::{HttpClient, HttpClientConfig, TlsSetupError},
 };
 
-use self::adoption::Adopting;
+use self::{adoption::Adopting, sign_in_failures::SignIns};
 use crate::{
     actors::{backend::Backend, call::DueList, catalog_refresh, session::Session, shared::Shared, tasks::Tasks, tenant::Tenant},
-    auth::{Caller, Denied, Edition, Fetcher, Keyring, Keys, Proven, Tokens},
+    auth::{Caller, Denied, Edition, Fetcher, Keyring, Keys, Proven, Remote, Tokens},
     config::{
         Config, MessageWire,
         spec::{BackendSpec, TenantSpec},
@@ -33,7 +34,11 @@ use crate::{
     maps::SharedMap,
     metrics::Metrics,
     placement::Placement,
-    rules::{catalog::BackendLists, endpoint::Endpoint},
+    rules::{
+        catalog::BackendLists,
+        endpoint::Endpoint,
+        sign_in_failures::{Plane, Reason},
+    },
     telemetry::{self, Export},
     views::{BackendStatus, SessionView, SubscriptionView},
 };
@@ -57,6 +62,7 @@ pub struct Broker {
     pub placement: Placement,
     keyring: Arc<Keyring>,
     tokens: Option<Tokens>,
+    sign_ins: SignIns,
     tenants: SharedMap<TenantId, Arc<Tenant>>,
     sessions: SharedMap<SessionId, Arc<Session>>,
     /// Over, but not in the store yet: they are not to be found there.
@@ -91,6 +97,7 @@ impl Broker {
             export: tokio::sync::Mutex::new(export),
             keyring: parts.keyring,
             tokens,
+            sign_ins: SignIns::default(),
             tenants: SharedMap::default(),
             sessions: SharedMap::default(),
             ending: DashSet::new(),
@@ -99,6 +106,7 @@ impl Broker {
         let tenants = Arc::downgrade(&broker);
         broker.shared.tasks.find_tenants_by(Box::new(move |id| tenants.upgrade()?.tenant(id)));
         tokio::spawn(housekeeping::reap(Arc::downgrade(&broker)));
+        tokio::spawn(sign_in_failures::close(Arc::downgrade(&broker)));
         tokio::spawn(DueList::look_after(Arc::downgrade(&broker.shared.due)));
         tokio::spawn(broker.shared.rates.clone().keep(Arc::downgrade(&broker.shared.durable)));
         broker.shared.overload.watch(&broker.shared.config.overload);
@@ -239,9 +247,9 @@ impl Broker {
             (Some(bearer), tokens) => match (self.keyring.verify(bearer), tokens) {
                 (Some(caller), _) => caller.into(),
                 (None, Some(tokens)) => tokens.verify(bearer)?,
-                (None, None) => return Err(key_required().into()),
+                (None, None) => return Err(Denied::failed(key_required(), Reason::ApiKey)),
             },
-            (None, _) if self.shared.config.auth.required => return Err(key_required().into()),
+            (None, _) if self.shared.config.auth.required => return Err(Denied::failed(key_required(), Reason::Missing)),
             (None, _) => Caller::anonymous().into(),
         };
         self.admit_proven(proven)
@@ -260,16 +268,31 @@ impl Broker {
         }
     }
 
-    /// Once more for who was denied: its token may be signed with a key that is only now to be had.
-    pub async fn authenticate_again(&self, denied: Denied, bearer: Option<&str>, certified: Option<&Caller>) -> Result<Proven, Refusal> {
-        let (Denied::KeyUnknown(key), Some(tokens)) = (&denied, &self.tokens) else { return Err(denied.into()) };
-        key.fetched().await;
-        self.authenticate_on(bearer, certified).map_err(|denied| tokens.refused(denied))
+    /// Once more for a client that was denied: its token may be signed with a key that is only now to be had.
+    pub async fn authenticate_again(
+        &self,
+        denied: Denied,
+        bearer: Option<&str>,
+        certified: Option<&Caller>,
+        remote: Remote,
+    ) -> Result<Proven, Refusal> {
+        let denied = match (denied, &self.tokens) {
+            (Denied::KeyUnknown(key), Some(tokens)) => {
+                key.fetched().await;
+                match self.authenticate_on(bearer, certified) {
+                    Ok(proven) => return Ok(proven),
+                    Err(denied) => tokens.refused(denied),
+                }
+            }
+            (denied, _) => denied,
+        };
+        Err(self.refuse(denied, Plane::Data, remote))
     }
 
     /// [`Broker::admit`] of one whose credential may have an end.
     pub fn admit_proven(&self, proven: Proven) -> Result<Proven, Denied> {
-        Ok(Proven { caller: self.admit(proven.caller)?, until: proven.until })
+        let caller = self.admit(proven.caller).map_err(|refusal| Denied::failed(refusal, Reason::Tenant))?;
+        Ok(Proven { caller, until: proven.until })
     }
 
     /// A caller that has been authenticated, here or by another replica: its tenant must be served.

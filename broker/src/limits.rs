@@ -4,6 +4,7 @@
 //! Invariant: relations between limits are checked by the compiler, in [`relations`].
 
 mod relations;
+pub mod sign_ins;
 pub mod tokens;
 
 use std::time::Duration;

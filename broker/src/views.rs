@@ -79,12 +79,12 @@ pub struct AuditEntry {
     /// Whom it concerns; absent where it is no tenant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
-    /// Who did it: a tenant's principal, or `admin`, or `configuration`.
+    /// Who did it: a tenant's principal, `admin`, `configuration`, or `unknown` where a sign-in failed.
     pub principal: String,
     /// The API key that was shown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_key: Option<String>,
-    /// The MCP method, or the HTTP method and route of the admin API.
+    /// The MCP method, the HTTP method and route of the admin API, or `sign_in`.
     pub action: String,
     /// The tool, prompt or resource as its client calls it, or the path of the admin API.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -115,9 +115,12 @@ pub struct AuditEntry {
     pub session: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transport: Option<String>,
-    /// Where the operator called from.
+    /// Where the operator called from, or who failed to sign in; of IPv6 then the /64.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
+    /// How many sign-ins failed so within a minute; absent in other records.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub count: Option<u64>,
     /// The replica that took it.
     pub node: String,
 }

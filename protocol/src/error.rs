@@ -107,6 +107,7 @@ error_kinds! {
     Timeout "timeout" 1069, 200, Some(1069), FINAL, "No answer within the time allowed";
     TooManyCalls "too_many_calls" 1004, 200, Some(1004), RETRY, "Too many calls in flight";
     TooManySessions "too_many_sessions" 1003, 429, Some(1003), RETRY, "Too many sessions";
+    TooManySignIns "too_many_sign_ins" 1003, 429, Some(1003), RETRY, "Too many sign-ins of this address have failed within a minute, and the credential is not valid";
     TooManyConnections "too_many_connections" 1003, 429, Some(1003), RETRY, "Too many connections and open streams";
     Draining "draining" 1008, 503, Some(1008), RETRY, "The broker is shutting down";
     StoreUnavailable "store_unavailable" 1008, 503, Some(1008), RETRY, "What has to be stored can not be: the database can not be reached; it does no harm to send it again";
@@ -137,7 +138,7 @@ const fn number(number: u16, meaning: &'static str, used: &'static str) -> Refus
 pub const REFUSAL_NUMBERS: &[RefusalNumber] = &[
     number(1001, "content violates policy", ""),
     number(1002, "safety guideline", ""),
-    number(1003, "rate limit", "rate, session, connection and task limits"),
+    number(1003, "rate limit", "rate, session, connection, sign-in and task limits"),
     number(1004, "resource constraints", "load shedding, calls in flight, database busy or full"),
     number(1005, "permission denied", "authentication, authorisation, `Origin` and `Host`"),
     number(1006, "invalid input", ""),

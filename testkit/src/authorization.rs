@@ -173,6 +173,8 @@ pub enum Manner {
     Hangs,
     /// With 503.
     Refuses,
+    /// With 410.
+    Gone,
     /// With a redirect to a place where the right thing is.
     Redirects,
     /// With what is no metadata and no key set.
@@ -324,6 +326,7 @@ async fn answer(state: Arc<State>, request: Request<Incoming>) -> Result<Respons
             told(StatusCode::SERVICE_UNAVAILABLE, String::new())
         }
         Manner::Refuses => told(StatusCode::SERVICE_UNAVAILABLE, "{}".to_owned()),
+        Manner::Gone => told(StatusCode::GONE, "{}".to_owned()),
         Manner::Redirects => {
             let mut response = told(StatusCode::FOUND, String::new());
             let place = format!("{}/moved{path}", state.url).parse().expect("a header");

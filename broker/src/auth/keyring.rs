@@ -5,7 +5,7 @@
 use std::{
     collections::HashSet,
     sync::{
-        Arc, OnceLock,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -14,7 +14,7 @@ use arc_swap::ArcSwap;
 use aws_lc_rs::{hmac, rand};
 use protocol::ids::{KeyId, PrincipalId, TenantId};
 
-use super::{Caller, KeysError, recall::Recall};
+use super::{Caller, KeysError};
 use crate::maps::FastMap;
 
 /// Begins every key, so that secret scanners can find leaked ones.
@@ -35,8 +35,6 @@ pub struct KeyEntry {
 #[derive(Debug)]
 pub struct Keyring {
     hasher: hmac::Key,
-    /// Makes the digests by which keys that were verified are known again.
-    recall: Recall,
     snapshot: ArcSwap<Snapshot>,
     /// Counts the changes.
     edition: AtomicU64,
@@ -48,29 +46,14 @@ pub struct Edition(u64);
 
 #[derive(Debug, Clone, Default)]
 struct Snapshot {
-    keys: FastMap<KeyId, Arc<Held>>,
+    keys: FastMap<KeyId, Arc<KeyEntry>>,
     enabled: HashSet<TenantId>,
-}
-
-/// One key of the ring, and how its text is known again without the hash that is stored, which costs more than all other
-/// checks of a request together. It goes with the entry, so that what is revoked is refused at once.
-#[derive(Debug)]
-struct Held {
-    entry: KeyEntry,
-    /// Of the one text that verifies, once it did.
-    digest: OnceLock<u128>,
-}
-
-impl From<KeyEntry> for Held {
-    fn from(entry: KeyEntry) -> Self {
-        Self { entry, digest: OnceLock::new() }
-    }
 }
 
 impl Keyring {
     /// An empty ring; `hasher` is [`super::Keys::api_key`].
     pub fn new(hasher: hmac::Key) -> Self {
-        Self { hasher, recall: Recall::default(), snapshot: ArcSwap::default(), edition: AtomicU64::new(0) }
+        Self { hasher, snapshot: ArcSwap::default(), edition: AtomicU64::new(0) }
     }
 
     /// To be asked for before what is to be remembered with it.
@@ -82,13 +65,9 @@ impl Keyring {
     pub fn verify(&self, bearer: &str) -> Option<Caller> {
         let id = key_id(bearer)?;
         let snapshot = self.snapshot.load();
-        let Held { entry, digest } = &**snapshot.keys.get(id)?;
-        let shown = self.recall.digest(bearer);
-        if digest.get() != Some(&shown) {
-            // Compares in constant time.
-            hmac::verify(&self.hasher, bearer.as_bytes(), &entry.hash).ok()?;
-            let _known_already = digest.set(shown);
-        }
+        let entry = snapshot.keys.get(id)?;
+        // Compares in constant time.
+        hmac::verify(&self.hasher, bearer.as_bytes(), &entry.hash).ok()?;
         snapshot.enabled.contains(&entry.caller.tenant).then(|| entry.caller.clone())
     }
 
@@ -104,7 +83,7 @@ impl Keyring {
 
     /// Puts a whole new ring in place. Returns the keys that verify no longer.
     pub fn replace(&self, keys: impl IntoIterator<Item = KeyEntry>, enabled: impl IntoIterator<Item = TenantId>) -> Vec<KeyId> {
-        let keys: FastMap<_, _> = keys.into_iter().filter_map(|entry| Some((entry.caller.key.clone()?, Arc::new(entry.into())))).collect();
+        let keys: FastMap<_, _> = keys.into_iter().filter_map(|entry| Some((entry.caller.key.clone()?, Arc::new(entry)))).collect();
         let next = Arc::new(Snapshot { keys, enabled: enabled.into_iter().collect() });
         let before = self.snapshot.swap(next.clone());
         self.renew();
@@ -114,7 +93,7 @@ impl Keyring {
     pub fn insert(&self, entry: KeyEntry) {
         self.change(|snapshot| {
             if let Some(key) = &entry.caller.key {
-                snapshot.keys.insert(key.clone(), Arc::new(entry.clone().into()));
+                snapshot.keys.insert(key.clone(), Arc::new(entry.clone()));
             }
         });
     }
@@ -140,7 +119,7 @@ impl Keyring {
     pub fn remove_tenant(&self, tenant: &TenantId) {
         self.change(|snapshot| {
             snapshot.enabled.remove(tenant);
-            snapshot.keys.retain(|_, held| held.entry.caller.tenant != *tenant);
+            snapshot.keys.retain(|_, entry| entry.caller.tenant != *tenant);
         });
     }
 
@@ -221,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_was_seen_is_known_by_its_whole_text_and_no_longer_than_it_is_good() {
+    fn a_key_is_known_by_its_whole_text_and_no_longer_than_it_is_good() {
         let (ring, key) = ring();
         (0..2).for_each(|_| assert!(ring.verify(&key.text).is_some()));
         let mut other = key.text.clone();

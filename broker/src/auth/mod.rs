@@ -5,18 +5,24 @@
 //! showed it once, and with its owner. Of a token nothing is stored, and no more is kept. No token's principal is the principal of
 //! an API key or of a certificate.
 
+mod denied;
 mod keyring;
 mod keys;
+mod principal_names;
 mod recall;
 mod tokens;
 mod until;
 
+use std::net::IpAddr;
+
 use protocol::ids::{KeyId, PrincipalId, TenantId};
 
 pub use self::{
+    denied::{Denied, KeyUnknown},
     keyring::{ApiKey, Edition, KeyEntry, Keyring},
     keys::{Keys, KeysError, ROOT_FILE, SealError, SealKey},
-    tokens::{Denied, Fetcher, Tokens},
+    principal_names::{is_printable, reserved},
+    tokens::{Fetcher, Tokens},
     until::{Until, outlived},
 };
 
@@ -47,6 +53,15 @@ impl Caller {
     }
 }
 
+/// The other end of a connection, before it has shown who it is.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Remote {
+    /// `None`: not known.
+    pub address: Option<IpAddr>,
+    /// It has shown a certificate of an authority that is taken, and the certificate names no principal of ours.
+    pub certificate_is_foreign: bool,
+}
+
 /// A caller, and until when it has shown who it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proven {
@@ -65,11 +80,4 @@ impl Proven {
     pub fn is_past(&self) -> bool {
         self.until.is_some_and(Until::is_past)
     }
-}
-
-/// Whether a principal is named as those of tokens are: by their issuer, a space and their name there. As no URL holds a space, no
-/// two issuers have a principal in common. API keys and certificates do not speak for such.
-pub fn is_of_token(principal: &str) -> bool {
-    let is_url = |text: &str| text.starts_with("https://") || text.starts_with("http://");
-    principal.split_once(' ').is_some_and(|(issuer, _)| is_url(issuer))
 }

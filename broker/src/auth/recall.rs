@@ -1,20 +1,59 @@
-//! How a secret that was checked once is known again, without being kept.
+//! Digests by which a token that was verified is known again, without the token itself being kept. Used by [`super::Tokens`].
+//!
+//! Invariant: the key of the digests is drawn for this process and never leaves it.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::fmt;
 
-/// Makes digests of secrets, good for this process.
-#[derive(Debug, Default)]
-pub(super) struct Recall(RandomState);
+use aws_lc_rs::hmac;
+
+const BYTES: usize = 32;
+
+/// The HMAC-SHA-256 of a secret.
+pub(super) type RecallDigest = [u8; BYTES];
+
+/// Makes the digests.
+pub(super) struct Recall(hmac::Key);
+
+impl fmt::Debug for Recall {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Recall(…)")
+    }
+}
+
+impl Default for Recall {
+    fn default() -> Self {
+        Self(hmac::Key::new(hmac::HMAC_SHA256, &rand::random::<[u8; BYTES]>()))
+    }
+}
 
 impl Recall {
-    /// A keyed hash (SipHash, a pseudo-random function) under a secret of this process, of the text and of the text with a byte
-    /// behind it, which is read once for both: nobody can make a text with the digest of another one but by trying, one request
-    /// for each of 2^128 guesses. The comparison is one of numbers and takes as long wherever they differ.
-    pub(super) fn digest(&self, text: &str) -> u128 {
-        let mut hasher = self.0.build_hasher();
-        hasher.write(text.as_bytes());
-        let half = hasher.finish();
-        hasher.write_u8(0xff); // in no text
-        u128::from(half) << 64 | u128::from(hasher.finish())
+    /// HMAC-SHA-256 (RFC 2104) under the key of this process. As long as SHA-256 resists, a text with the digest of another text
+    /// cannot be found. A caller cannot compute a digest either, so the time of a lookup tells nothing about the remembered ones.
+    pub(super) fn digest(&self, text: &str) -> RecallDigest {
+        let mut digest = [0; BYTES];
+        digest.copy_from_slice(hmac::sign(&self.0, text.as_bytes()).as_ref());
+        digest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_digest_is_the_same_for_one_text_and_one_process() {
+        let (one, other) = (Recall::default(), Recall::default());
+        assert_eq!(one.digest("token"), one.digest("token"));
+        assert_ne!(one.digest("token"), one.digest("tokem"));
+        assert_ne!(one.digest("token"), other.digest("token"), "each process draws a key of its own");
+        assert_eq!(format!("{one:?}"), "Recall(…)");
+    }
+
+    #[test]
+    fn s16_a_digest_is_a_message_authentication_code_of_a_cryptographic_hash() {
+        // RFC 4231, test case 2.
+        let recall = Recall(hmac::Key::new(hmac::HMAC_SHA256, b"Jefe"));
+        let shown: String = recall.digest("what do ya want for nothing?").iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(shown, "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
     }
 }

@@ -436,7 +436,7 @@ mod tests {
         assert_fault("listen: {http: '0.0.0.0:0'}", "listen.http: 0.0.0.0:0 is reachable from outside and auth.required is false");
         assert_fault("listen: {admin: '[::]:0'}", "listen.admin: [::]:0 is reachable from outside and auth.admin_token is not set");
         load("listen: {http: '0.0.0.0:0'}\nauth: {required: true}");
-        load("listen: {admin: '0.0.0.0:0'}\nauth: {admin_token: secret}");
+        load("listen: {admin: '0.0.0.0:0'}\nauth: {admin_token: sixteen-bytes-of}");
         load("listen: {http: '0.0.0.0:0', admin: '0.0.0.0:0'}\nauth: {allow_anonymous_public: true}");
         load("listen: {http: '[::1]:0', admin: '127.3.2.1:0', tcp: '127.0.0.1:0'}");
         assert_fault("listen: {tcp: '0.0.0.0:0'}", "listen.tcp: 0.0.0.0:0 is reachable from outside and auth.required is false");
@@ -497,9 +497,9 @@ mod tests {
     fn secrets_come_as_text_or_from_a_file_and_are_never_shown() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("token");
-        std::fs::write(&file, "from-a-file\n").unwrap();
+        std::fs::write(&file, "from-a-file-with-text\n").unwrap();
         let file = file.to_str().unwrap();
-        assert_eq!(load(&format!("auth: {{admin_token_file: '{file}'}}")).auth.admin_token.unwrap().expose(), "from-a-file");
+        assert_eq!(load(&format!("auth: {{admin_token_file: '{file}'}}")).auth.admin_token.unwrap().expose(), "from-a-file-with-text");
         assert_fault(
             &format!("auth: {{admin_token: x, admin_token_file: '{file}'}}"),
             "auth.admin_token_file: stands beside auth.admin_token",
@@ -508,10 +508,16 @@ mod tests {
         assert_fault(&format!("auth: {{admin_token_file: '{}'}}", folder.path().display()), "auth.admin_token_file: ");
         assert_fault("auth: {admin_token_file: /dev/zero}", "auth.admin_token_file: ");
         assert_fault("auth: {admin_token: 12345}", "auth.admin_token: is a number; allowed: text in quotes");
-        assert_fault("node: {secret: short}", "node.secret: is no usable secret; allowed: text in quotes of 16 to 4096");
-        assert_fault("auth: {admin_token: ''}", "auth.admin_token: is no usable secret");
+        assert_fault(
+            "node: {secret: short}",
+            "node.secret: is too short to be a secret, with 5 of at least 16 bytes; allowed: text in quotes of 16 to 4096",
+        );
+        assert_fault(
+            "auth: {admin_token: ''}",
+            "auth.admin_token: is too short to be a secret, with 0 of at least 16 bytes; allowed: text in quotes of 16 to 4096",
+        );
         assert!(!faults("auth: {admin_token: 'hush hush'}\nnode: {secret: 'hush'}").concat().contains("hush"));
-        assert!(!format!("{:?}", load("auth: {admin_token: hushhush}")).contains("hushhush"));
+        assert!(!format!("{:?}", load("auth: {admin_token: hushhushhushhush}")).contains("hushhush"));
     }
 
     #[test]

@@ -52,12 +52,15 @@ backends: {}
 const ISSUERS: &str = "  #  - issuer: https://login.example.com
   #    jwks_url: https://login.example.com/keys
   #    audiences: [\"https://mcp.example.com/mcp\"]
+  #    keys_max_age: 24h
   #    algorithms: [RS256, PS256, ES256, EdDSA]
+  #    require_typ: at+jwt
   #    tenant: acme
   #    principal_claim: sub
   #    scopes: [\"mcp:tools\"]
   #  - issuer: https://accounts.example.org
   #    tenant_claim: org
+  #    tenants: [acme, umbrella]
 ";
 
 /// A commented YAML file that says every default.

@@ -3,6 +3,8 @@
 //!
 //! Invariant: no algorithm with a shared secret can be configured, nor `none`, and nothing is fetched without TLS but over loopback.
 
+use std::time::Duration;
+
 use http::Uri;
 use jsonwebtoken::Algorithm;
 use protocol::ids::TenantId;
@@ -13,10 +15,23 @@ use super::{
     body_reader::{Reader, given},
     fault::{describe, join},
     reading::{Reading, Wrong, text, wrong},
+    units::{format_duration, parse_duration},
 };
-use crate::limits::tokens::ISSUERS_MAX;
+use crate::limits::tokens::{ISSUERS_MAX, KEY_SET_AGE_MAX};
 
-const KEYS: [&str; 8] = ["issuer", "jwks_url", "audiences", "algorithms", "tenant", "tenant_claim", "principal_claim", "scopes"];
+const KEYS: [&str; 11] = [
+    "issuer",
+    "jwks_url",
+    "keys_max_age",
+    "audiences",
+    "algorithms",
+    "require_typ",
+    "tenant",
+    "tenant_claim",
+    "tenants",
+    "principal_claim",
+    "scopes",
+];
 const URL_ALLOWED: &str = "an https URL, or an http one of this machine";
 const RESOURCE_ALLOWED: &str = "an https URL without path, such as https://mcp.example.com";
 /// The longest issuer, which stands in the name of every principal of it.
@@ -25,6 +40,15 @@ const ISSUER_BYTES_MAX: usize = 256;
 const WORD_BYTES_MAX: usize = 512;
 /// The longest list of them.
 const WORDS_MAX: usize = 64;
+/// The longest list of tenants that a claim may name.
+const TENANTS_MAX: usize = 10_000;
+
+/// The one type of a token that can be demanded (RFC 9068, 2.1).
+const ACCESS_TOKEN_TYPE: &str = "at+jwt";
+/// The shortest age: a fetch that fails is tried again within it.
+const KEYS_AGE_MIN: Duration = Duration::from_secs(10);
+/// The longest age.
+const KEYS_AGE_LONGEST: Duration = Duration::from_secs(30 * 24 * 3_600);
 
 /// What tokens may be signed with, by its name in them.
 const ALGORITHMS: [(&str, Algorithm); 9] = [
@@ -51,9 +75,13 @@ pub struct Issuer {
     pub issuer: String,
     /// Where its keys are; absent, its metadata says it.
     pub jwks_url: Option<Uri>,
+    /// Time for which its keys are believed since they were last fetched.
+    pub keys_max_age: Duration,
     /// Whom its tokens may be for. Empty: the resource, and every endpoint below it.
     pub audiences: Vec<String>,
     pub algorithms: Vec<Algorithm>,
+    /// Tokens must say that they are access tokens: `typ` is `at+jwt`.
+    pub requires_access_token_type: bool,
     pub tenant: TenantOf,
     /// The claim that says who it is.
     pub principal_claim: String,
@@ -65,7 +93,11 @@ pub struct Issuer {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TenantOf {
     Named(TenantId),
-    Claim(String),
+    Claim {
+        name: String,
+        /// The tenants it may name. Empty: each that is served.
+        tenants: Vec<TenantId>,
+    },
 }
 
 impl Reading<'_> {
@@ -144,12 +176,24 @@ impl Entry<'_> {
         let jwks = self.reader.text(&path, members, "jwks_url");
         let issuer = issuer.filter(|issuer| self.issuer(issuer));
         let jwks_url = jwks.and_then(|url| self.url("jwks_url", &url));
+        let keys_max_age = self.keys_max_age(members);
         let audiences = self.words(members, "audiences", |word| word.chars().all(|c| !c.is_control()));
         let scopes = self.words(members, "scopes", is_scope);
         let algorithms = self.algorithms(members);
+        let requires_access_token_type = self.requires_access_token_type(members);
         let principal_claim = self.claim(members, "principal_claim").unwrap_or_else(|| "sub".to_owned());
         let tenant = self.tenant(members)?;
-        Some(Issuer { issuer: issuer?, jwks_url, audiences, algorithms, tenant, principal_claim, scopes })
+        Some(Issuer {
+            issuer: issuer?,
+            jwks_url,
+            keys_max_age,
+            audiences,
+            algorithms,
+            requires_access_token_type,
+            tenant,
+            principal_claim,
+            scopes,
+        })
     }
 
     fn fault(&mut self, name: &str, wrong: &str, allowed: &str) {
@@ -199,6 +243,24 @@ impl Entry<'_> {
         known
     }
 
+    fn keys_max_age(&mut self, members: &Map<String, Value>) -> Duration {
+        let Some(value) = given(members, "keys_max_age") else { return KEY_SET_AGE_MAX };
+        let age = value.as_str().and_then(|text| parse_duration(text).ok());
+        age.filter(|age| (KEYS_AGE_MIN..=KEYS_AGE_LONGEST).contains(age)).unwrap_or_else(|| {
+            let allowed = format!("a duration from {} to {}", format_duration(KEYS_AGE_MIN), format_duration(KEYS_AGE_LONGEST));
+            self.fault("keys_max_age", &format!("is {}", describe(value)), &allowed);
+            KEY_SET_AGE_MAX
+        })
+    }
+
+    fn requires_access_token_type(&mut self, members: &Map<String, Value>) -> bool {
+        let wanted = self.reader.text(&self.path, members, "require_typ");
+        if wanted.as_deref().is_some_and(|wanted| wanted != ACCESS_TOKEN_TYPE) {
+            self.fault("require_typ", "is not a type that can be demanded", ACCESS_TOKEN_TYPE);
+        }
+        wanted.is_some()
+    }
+
     fn claim(&mut self, members: &Map<String, Value>, name: &'static str) -> Option<String> {
         let claim = self.reader.text(&self.path, members, name)?;
         if claim.is_empty() || claim.len() > WORD_BYTES_MAX {
@@ -210,9 +272,10 @@ impl Entry<'_> {
     fn tenant(&mut self, members: &Map<String, Value>) -> Option<TenantOf> {
         let named = self.reader.text(&self.path, members, "tenant");
         let claim = self.claim(members, "tenant_claim");
+        let tenants = self.tenants(members, claim.is_some());
         match (named, claim) {
             (Some(_), Some(_)) => self.fault("tenant_claim", "stands beside tenant", "one of the two"),
-            (None, Some(claim)) => return Some(TenantOf::Claim(claim)),
+            (None, Some(name)) => return Some(TenantOf::Claim { name, tenants }),
             (Some(name), None) => match TenantId::parse(&name) {
                 Ok(tenant) => return Some(TenantOf::Named(tenant)),
                 Err(_) => self.fault("tenant", "is no name for a tenant", super::checked::NAME_ALLOWED),
@@ -226,6 +289,23 @@ impl Entry<'_> {
             },
         }
         None
+    }
+
+    /// The tenants that `tenant_claim` may name.
+    fn tenants(&mut self, members: &Map<String, Value>, beside_claim: bool) -> Vec<TenantId> {
+        if given(members, "tenants").is_none() {
+            return Vec::new();
+        }
+        if !beside_claim {
+            self.fault("tenants", "stands without tenant_claim", "a list of tenants beside tenant_claim");
+        }
+        let names = self.reader.text_list(&self.path, members, "tenants");
+        let tenants: Vec<TenantId> = names.iter().filter_map(|name| TenantId::parse(name).ok()).collect();
+        if tenants.is_empty() || tenants.len() < names.len() || tenants.len() > TENANTS_MAX {
+            let allowed = format!("1 to {TENANTS_MAX} names of tenants; each is {}", super::checked::NAME_ALLOWED);
+            self.fault("tenants", "is empty, too long, or has an entry that is not a name for a tenant", &allowed);
+        }
+        tenants
     }
 }
 
@@ -259,6 +339,7 @@ mod tests {
         assert_eq!(issuer.tenant, TenantOf::Named(TenantId::parse("acme").unwrap()));
         assert!(issuer.jwks_url.is_none() && issuer.audiences.is_empty() && issuer.scopes.is_empty());
         assert_eq!(issuer.algorithms.len(), ALGORITHMS.len());
+        assert!(!issuer.requires_access_token_type && issuer.keys_max_age == KEY_SET_AGE_MAX);
         assert_eq!(config.auth.resource.as_deref(), Some("https://mcp.example.com"));
         assert_eq!(
             load_from("auth: {resource: 'http://127.0.0.1:80/'}", []).unwrap().auth.resource.as_deref(),
@@ -270,14 +351,17 @@ mod tests {
     fn everything_of_an_issuer_can_be_said() {
         let config = load_from(
             &with(
-                "{issuer: 'http://[::1]:9/a', jwks_url: 'https://keys.example.com/k?x=1', audiences: [mcp], algorithms: [ES256, EdDSA], tenant_claim: org, principal_claim: email, scopes: [mcp:tools]}",
+                "{issuer: 'http://[::1]:9/a', jwks_url: 'https://keys.example.com/k?x=1', audiences: [mcp], algorithms: [ES256, EdDSA], tenant_claim: org, tenants: [acme, b], require_typ: at+jwt, keys_max_age: 1h, principal_claim: email, scopes: [mcp:tools]}",
             ),
             [],
         )
         .unwrap();
         let issuer = &config.auth.issuers[0];
         assert_eq!(issuer.algorithms, [Algorithm::ES256, Algorithm::EdDSA]);
-        assert_eq!((&issuer.tenant, issuer.principal_claim.as_str()), (&TenantOf::Claim("org".to_owned()), "email"));
+        let tenants = ["acme", "b"].map(|name| TenantId::parse(name).unwrap()).to_vec();
+        let claim = TenantOf::Claim { name: "org".to_owned(), tenants };
+        assert_eq!((&issuer.tenant, issuer.principal_claim.as_str()), (&claim, "email"));
+        assert!(issuer.requires_access_token_type && issuer.keys_max_age == Duration::from_secs(3_600));
         assert_eq!((issuer.audiences.as_slice(), issuer.scopes.as_slice()), (&["mcp".to_owned()][..], &["mcp:tools".to_owned()][..]));
         assert_eq!(issuer.jwks_url.as_ref().unwrap().to_string(), "https://keys.example.com/k?x=1");
     }
@@ -304,6 +388,12 @@ mod tests {
             ("{issuer: 'a.example', tenant: acme}", "auth.issuers.0.issuer: is no usable URL"),
             (&format!("{{{url}, tenant: acme}}, {{{url}, tenant: b}}"), "auth.issuers.1.issuer: is listed twice"),
             ("acme", "auth.issuers.0: is text"),
+            (&format!("{{{url}, tenant: acme, tenants: [acme]}}"), "auth.issuers.0.tenants: stands without tenant_claim"),
+            (&format!("{{{url}, tenant_claim: org, tenants: []}}"), "auth.issuers.0.tenants: is empty"),
+            (&format!("{{{url}, tenant_claim: org, tenants: [acme, Acme]}}"), "auth.issuers.0.tenants: is empty, too long, or has"),
+            (&format!("{{{url}, tenant: acme, require_typ: JWT}}"), "auth.issuers.0.require_typ: is not a type"),
+            (&format!("{{{url}, tenant: acme, keys_max_age: 1s}}"), "auth.issuers.0.keys_max_age: is "),
+            (&format!("{{{url}, tenant: acme, keys_max_age: 721h}}"), "auth.issuers.0.keys_max_age: is "),
         ] {
             assert_fault(&with(entry), fault);
         }

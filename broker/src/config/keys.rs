@@ -192,18 +192,23 @@ const AUTH: &[Key] = &[
     ),
     absent(
         "admin_token",
-        Kind::Secret { bytes_min: 1 },
+        Kind::Secret { bytes_min: 16 },
         "\"a-long-random-text\"",
         "Bearer token of the admin API. Absent: the admin API is open, which is accepted on loopback only.",
     ),
-    absent("admin_token_file", Kind::SecretFile { bytes_min: 1 }, "/etc/mcp-broker/admin-token", "File to read `auth.admin_token` from."),
+    absent("admin_token_file", Kind::SecretFile { bytes_min: 16 }, "/etc/mcp-broker/admin-token", "File to read `auth.admin_token` from."),
     key(
         "allow_anonymous_public",
         Kind::Bool,
         "false",
         "Start although a listener of clients is not loopback and `auth.required` is false, or `listen.admin` is not loopback and has no token. Everybody who reaches the port then has full use of it.",
     ),
-    key("allowed_origins", Kind::Origins, "[]", "Origins of browser pages that may call, beside loopback ones."),
+    key(
+        "allowed_origins",
+        Kind::Origins,
+        "[]",
+        "Origins of browser pages that may call the listeners of clients, beside loopback ones. The admin listener takes none of them.",
+    ),
     key("allowed_hosts", Kind::Hosts, "[]", "Host names a loopback listener answers to, beside loopback ones."),
     absent(
         "resource",
@@ -215,7 +220,7 @@ const AUTH: &[Key] = &[
         "issuers",
         Kind::Issuers,
         "[]",
-        "Authorization servers whose access tokens (JWT) are taken beside API keys. `issuer` is what stands in `iss`, to the letter. `jwks_url` is where its keys are; absent: where its metadata says. `audiences` are whom tokens may be for; absent: `auth.resource` and every endpoint below it. `algorithms` are what tokens may be signed with; absent: all but those with a shared secret. `tenant` names the tenant, or `tenant_claim` the claim that does. `principal_claim` is the claim that says who it is (`sub`). `scopes` are what each token must be good for.",
+        "Authorization servers whose access tokens (JWT) are taken beside API keys. `issuer` is what stands in `iss`, to the letter. `jwks_url` is where its keys are; absent: where its metadata says. `keys_max_age` is how long they are believed while they cannot be fetched again (`24h`, from `10s` to `720h`). `audiences` are whom tokens may be for; absent: `auth.resource` and every endpoint below it. `algorithms` are what tokens may be signed with; absent: all but those with a shared secret. `require_typ: at+jwt` refuses tokens that do not say that they are access tokens. `tenant` names the tenant, or `tenant_claim` the claim that does; `tenants` lists the tenants that the claim may name, absent: every tenant. `principal_claim` is the claim that says who it is (`sub`). `scopes` are what each token must be good for.",
     ),
 ];
 

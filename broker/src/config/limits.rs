@@ -43,6 +43,12 @@ pub(super) const LIMITS: &[Key] = &[
     ),
     key("connection_burst_per_address", COUNT, "2000", "New connections from one IP address above that rate before one is closed."),
     key(
+        "sign_in_failures_per_minute",
+        RATE,
+        "60",
+        "Failed sign-ins of one IP address (of IPv6: of one /64) in a minute, on all listeners of one replica, before further ones are answered with 429; 0 is unlimited. A good credential is always taken. Missing credentials and expired tokens do not count.",
+    ),
+    key(
         "connections_per_tenant",
         COUNT,
         "10000",
@@ -141,6 +147,7 @@ pub struct Limits {
     pub connections_per_address: usize,
     /// 0: no limit, like in every rate below.
     pub connections_per_second_per_address: u32,
+    pub sign_in_failures_per_minute: u32,
     pub connection_burst_per_address: u32,
     pub connections_per_tenant: usize,
     pub sessions_per_tenant: usize,
@@ -196,6 +203,7 @@ impl Reading<'_> {
             connections: self.count("limits.connections") as usize,
             connections_per_address: self.count("limits.connections_per_address") as usize,
             connections_per_second_per_address: self.count("limits.connections_per_second_per_address"),
+            sign_in_failures_per_minute: self.count("limits.sign_in_failures_per_minute"),
             connection_burst_per_address: self.count("limits.connection_burst_per_address"),
             connections_per_tenant: self.count("limits.connections_per_tenant") as usize,
             sessions_per_tenant: self.count("limits.sessions_per_tenant") as usize,

@@ -29,9 +29,8 @@ impl Reading<'_> {
     /// A secret given as text or as a file, not both.
     pub(super) fn secret(&mut self, path: &str, file_path: &str) -> Option<Secret> {
         let inline = self.optional(path, |value, kind| match (text(value), kind) {
-            (Some(text), Kind::Secret { bytes_min }) if is_secret(text) && text.len() >= bytes_min => Ok(Secret::new(text)),
-            (Some(_), _) => Err("is no usable secret".into()),
-            (None, _) => Err(format!("is {}", describe(value))),
+            (Some(text), Kind::Secret { bytes_min }) => secret_of(text, bytes_min),
+            (_, _) => Err(format!("is {}", describe(value))),
         });
         let file = self.optional(file_path, |value, kind| match (text(value), kind) {
             (Some(path), Kind::SecretFile { bytes_min }) => read_secret_file(path, bytes_min),
@@ -172,5 +171,14 @@ pub(super) fn read_secret_file(path: &str, bytes_min: usize) -> Result<Secret, W
     let bytes_max = SECRET_BYTES_MAX as u64 + 3;
     file.take(bytes_max).read_to_string(&mut content).map_err(|error| format!("\"{path}\" can not be read ({error})"))?;
     let secret = content.trim_end_matches(['\r', '\n']);
-    if is_secret(secret) && secret.len() >= bytes_min { Ok(Secret::new(secret)) } else { Err(format!("\"{path}\" holds no usable secret")) }
+    secret_of(secret, bytes_min).map_err(|wrong| format!("\"{path}\": its text {wrong}"))
+}
+
+/// Says nothing of the text but its length, and that only of one that is too short to be kept.
+fn secret_of(text: &str, bytes_min: usize) -> Result<Secret, Wrong> {
+    match text.len() {
+        length if length < bytes_min => Err(format!("is too short to be a secret, with {length} of at least {bytes_min} bytes")),
+        _ if is_secret(text) => Ok(Secret::new(text)),
+        _ => Err("is not a usable secret: it is too long, or holds other characters than visible ASCII ones".to_owned()),
+    }
 }

@@ -87,6 +87,7 @@ impl Author {
             session: None,
             transport: None,
             address: asked.address.clone(),
+            count: None,
             node: node.to_owned(),
         };
         Some(audit::record(AuditKind::Admin, now, entry))

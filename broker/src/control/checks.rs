@@ -4,7 +4,7 @@ use protocol::ids::{BackendId, TenantId};
 
 use super::{ControlError, NAME_CHARS_MAX, registry::Origin};
 use crate::{
-    auth::is_of_token,
+    auth::{is_printable, reserved},
     config::{Fault, Tls, spec::BackendSpec},
 };
 
@@ -37,14 +37,16 @@ pub(super) fn check_label(path: &str, text: Option<&str>) -> Result<(), ControlE
     Err(ControlError::Invalid(Fault { path: path.into(), wrong, allowed }))
 }
 
-/// Whom an API key speaks for: nobody who comes with tokens.
+/// The principal of an API key: not one that callers without a key, or callers with tokens, already have.
 pub(super) fn check_principal(principal: Option<&str>) -> Result<(), ControlError> {
     check_label("principal", principal)?;
-    if !principal.is_some_and(is_of_token) {
-        return Ok(());
+    if !principal.is_none_or(is_printable) {
+        let (wrong, allowed) = ("has characters that are not seen".into(), "letters, digits, spaces and signs that are seen".into());
+        return Err(ControlError::Invalid(Fault { path: "principal".into(), wrong, allowed }));
     }
-    let (wrong, allowed) = ("is named as the principals of tokens are".into(), "a name that does not begin with a URL and a space".into());
-    Err(ControlError::Invalid(Fault { path: "principal".into(), wrong, allowed }))
+    let Some(wrong) = principal.and_then(reserved) else { return Ok(()) };
+    let allowed = "a name other than \"anonymous\" that does not begin with a URL and a space".into();
+    Err(ControlError::Reserved(Fault { path: "principal".into(), wrong: wrong.into(), allowed }))
 }
 
 /// Whether the certificate that is to be presented to a backend can be used.

@@ -15,7 +15,7 @@ use super::{
     registry::{self, Backends, DECLARED, Entry, Origin, Registry, Tenants},
 };
 use crate::{
-    auth::{Caller, DEFAULT_TENANT, KeyEntry, SealError, is_of_token},
+    auth::{Caller, DEFAULT_TENANT, KeyEntry, SealError, reserved},
     config::{
         Config, DeclaredBackend, Fault,
         spec::{BackendSpec, TenantSpec},
@@ -179,13 +179,11 @@ impl Control {
 
     /// Returns the keys that are good no longer.
     pub(super) fn replace_keys(&self, registry: &Registry, keys: Vec<KeyRecord>) -> Vec<KeyId> {
-        // One that was made before there were tokens.
+        // A row may be older than the check at creation, or written by other hands.
         let usable = |record: &KeyRecord| {
-            let is_free = !is_of_token(record.principal.as_str());
-            if !is_free {
-                tracing::warn!(tenant = %record.tenant, key = %record.key, "an API key speaks for the principal of a token; it is not taken");
-            }
-            is_free
+            let Some(reason) = reserved(record.principal.as_str()) else { return true };
+            tracing::warn!(tenant = %record.tenant, key = %record.key, reason, "a stored API key is not taken: its principal is reserved");
+            false
         };
         let keys = keys.into_iter().filter(usable).map(|record| KeyEntry {
             caller: Caller { tenant: record.tenant, principal: record.principal, key: Some(record.key) },

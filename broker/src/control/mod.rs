@@ -75,6 +75,8 @@ pub enum ControlError {
     TooMany { what: &'static str, max: usize },
     #[error("{} {}{}{}", .0.path, .0.wrong, if .0.allowed.is_empty() { "" } else { "; allowed: " }, .0.allowed)]
     Invalid(Fault),
+    #[error("{} {}; allowed: {}", .0.path, .0.wrong, .0.allowed)]
+    Reserved(Fault),
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error("the operating system gives no random numbers")]
@@ -318,6 +320,7 @@ impl Control {
     pub async fn close(&self) {
         let _turn = self.changing.lock().await;
         self.broker.end_traces().await;
+        self.broker.tell_sign_in_failures();
         self.durable().close().await;
     }
 

@@ -20,6 +20,8 @@ pub const EXPIRY_LOOK_INTERVAL: Duration = Duration::from_secs(20);
 pub const KEY_SET_BYTES_MAX: usize = 256 * 1024;
 /// Keys of one set that are used.
 pub const KEY_SET_KEYS_MAX: usize = 64;
+/// Keys that cannot be fetched again are believed so long, unless `auth.issuers[].keys_max_age` sets another age.
+pub const KEY_SET_AGE_MAX: Duration = Duration::from_secs(24 * 3_600);
 /// Keys are fetched again after so long,
 pub const KEY_SET_REFRESH_INTERVAL: Duration = Duration::from_secs(300);
 /// not more often than this, whatever tokens name,
@@ -35,3 +37,4 @@ pub const KEY_SET_WAITING_MAX: usize = 256;
 
 const _: () = assert!(KEY_SET_WAIT_MAX.as_millis() <= KEY_SET_FETCH_MAX.as_millis()); // who waits does not outwait the fetch
 const _: () = assert!(KEY_SET_PAUSE_MIN.as_millis() <= KEY_SET_RETRY_MAX.as_millis());
+const _: () = assert!(KEY_SET_REFRESH_INTERVAL.as_secs() < KEY_SET_AGE_MAX.as_secs()); // keys that are fetched in time never grow too old

@@ -23,6 +23,7 @@ use crate::{
     metrics::Metrics,
     rules::{
         budget::Rate,
+        client_network::client_network,
         meter::{Meters, Shares},
     },
 };
@@ -71,7 +72,7 @@ impl Admission {
 
     /// As far as its address goes.
     fn let_in(&self, address: IpAddr, metrics: &Metrics) -> Option<Place> {
-        let address = client_of(address);
+        let address = client_network(address);
         if !self.newcomers.take(address) {
             metrics.rate_limited("connections_per_second_per_address");
             return None;
@@ -124,14 +125,6 @@ impl Admission {
             tokio::time::sleep(ACCEPT_RETRY).await;
         }
         self.scarce.store(false, Ordering::Relaxed);
-    }
-}
-
-/// Who has an IPv6 address mostly has a whole /64 of them (RFC 6177).
-fn client_of(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => IpAddr::V6((address.to_bits() & !u128::from(u64::MAX)).into()),
-        address => address,
     }
 }
 

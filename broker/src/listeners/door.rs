@@ -4,6 +4,7 @@
 
 use std::{
     io,
+    net::IpAddr,
     sync::Arc,
     time::{Duration, UNIX_EPOCH},
 };
@@ -16,7 +17,7 @@ use transport::{
 };
 
 use crate::{
-    auth::{ANONYMOUS, Caller, is_of_token},
+    auth::{Caller, Remote, is_printable, reserved},
     config::{self, Certificate, Config},
 };
 
@@ -44,8 +45,16 @@ struct Shown {
 }
 
 impl Certified {
+    /// [`Certified::by`] of the certificate that a connection has shown, and what is known of the connection.
+    pub(super) fn identified(shown: Option<(ClientCertificate, &Arc<ServerTls>)>, address: IpAddr) -> (Option<Self>, Remote) {
+        let has_shown = shown.is_some();
+        let certified = shown.and_then(|(certificate, tls)| Self::by(certificate, tls));
+        let remote = Remote { address: Some(address), certificate_is_foreign: has_shown && certified.is_none() };
+        (certified, remote)
+    }
+
     /// One that names nobody of ours is as good as none.
-    pub(super) fn by(certificate: ClientCertificate, tls: &Arc<ServerTls>) -> Option<Self> {
+    fn by(certificate: ClientCertificate, tls: &Arc<ServerTls>) -> Option<Self> {
         Some(Self(Arc::new(Shown { caller: caller_by(&certificate)?, certificate, tls: tls.clone() })))
     }
 
@@ -122,9 +131,10 @@ impl Door {
         self.tls.clone()
     }
 
-    /// For whom a connection speaks by its certificate.
-    pub(super) fn certified(&self, stream: &Stream) -> Option<Certified> {
-        Certified::by(stream.client_certificate()?, self.tls.as_ref()?)
+    /// For whom a connection speaks by its certificate, and what else is known of its other end.
+    pub(super) fn identified(&self, stream: &Stream, address: IpAddr) -> (Option<Certified>, Remote) {
+        let shown = stream.client_certificate().zip(self.tls.as_ref());
+        Certified::identified(shown, address)
     }
 
     /// Lets a connection in, with the handshake it begins.
@@ -161,6 +171,9 @@ fn own_names(config: &Config) -> Vec<String> {
 fn caller_by(certificate: &ClientCertificate) -> Option<Caller> {
     let CertificateIdentity { tenant, principal } = certificate.identity()?;
     let tenant = TenantId::parse(&tenant).ok()?;
-    // Nobody in particular is nobody with a certificate, and whoever has tokens is nobody without one.
-    (principal != ANONYMOUS && !is_of_token(&principal)).then(|| Caller { tenant, principal: PrincipalId::new(principal), key: None })
+    (is_printable(&principal) && reserved(&principal).is_none()).then(|| Caller {
+        tenant,
+        principal: PrincipalId::new(principal),
+        key: None,
+    })
 }

@@ -1,8 +1,9 @@
-//! Tokens of authorization servers, and the fetching of their keys.
+//! Tokens of authorization servers, the fetching of their keys, and sign-ins that failed with whatever credential.
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge};
 
 use super::Declare;
+use crate::rules::sign_in_failures::{Plane, Reason};
 
 pub struct TokenMetrics {
     verified: IntCounter,
@@ -10,6 +11,7 @@ pub struct TokenMetrics {
     lacks_scope: IntCounter,
     fetches: IntCounterVec,
     without_keys: IntGauge,
+    sign_in_failures: IntCounterVec,
 }
 
 impl TokenMetrics {
@@ -25,7 +27,15 @@ impl TokenMetrics {
             refused: of("refused"),
             lacks_scope: of("insufficient_scope"),
             fetches: declare.counters("mcp_issuer_key_fetches_total", "Fetches of issuers' keys: taken, or failed.", &["outcome"]),
-            without_keys: declare.gauge("mcp_issuers_without_keys", "Issuers whose keys could not be fetched since the start."),
+            without_keys: declare.gauge(
+                "mcp_issuers_without_keys",
+                "Issuers without a key that is believed: not fetched since the start, too old, or none published.",
+            ),
+            sign_in_failures: declare.counters(
+                "mcp_auth_failures_total",
+                "Sign-ins that failed, by the plane (data, admin, internal) and by what was wrong with the credential.",
+                &["plane", "reason"],
+            ),
         }
     }
 
@@ -41,6 +51,10 @@ impl TokenMetrics {
         self.lacks_scope.inc();
     }
 
+    pub fn sign_in_failed(&self, plane: Plane, reason: Reason) {
+        self.sign_in_failures.with_label_values(&[plane.name(), reason.name()]).inc();
+    }
+
     pub fn fetched(&self, taken: bool) {
         self.fetches.with_label_values(&[if taken { "taken" } else { "failed" }]).inc();
     }
@@ -49,7 +63,8 @@ impl TokenMetrics {
         self.without_keys.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
-    pub fn has_keys(&self) {
-        self.without_keys.dec();
+    /// Keys of one more issuer are there, or are gone.
+    pub fn has_keys(&self, there: bool) {
+        if there { self.without_keys.dec() } else { self.without_keys.inc() }
     }
 }

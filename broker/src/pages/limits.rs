@@ -9,7 +9,7 @@ use protocol::error::ErrorKind;
 use super::assert_current;
 use crate::{
     config::{documented, units},
-    limits::{tokens::*, *},
+    limits::{sign_ins::*, tokens::*, *},
 };
 
 /// What comes of a limit that is reached.
@@ -53,6 +53,7 @@ const KEYS: &[(&str, Effect)] = &[
         Other(CONNECTION_ENDS, "`mcp_rate_limited_total{scope=\"connections_per_second_per_address\"}`"),
     ),
     ("limits.connection_burst_per_address", Says("see `limits.connections_per_second_per_address`")),
+    ("limits.sign_in_failures_per_minute", Scoped(ErrorKind::TooManySignIns, "sign_in_failures")),
     ("limits.connections_per_tenant", Scoped(ErrorKind::TooManyConnections, "connections_per_tenant")),
     ("limits.sessions_per_tenant", Scoped(ErrorKind::TooManySessions, "sessions_per_tenant")),
     ("limits.sessions_per_principal", Scoped(ErrorKind::TooManySessions, "sessions_per_principal")),
@@ -120,7 +121,7 @@ const KEYS: &[(&str, Effect)] = &[
 ];
 
 /// Where they stand.
-const SOURCE: &str = concat!(include_str!("../limits.rs"), include_str!("../limits/tokens.rs"));
+const SOURCE: &str = concat!(include_str!("../limits.rs"), include_str!("../limits/sign_ins.rs"), include_str!("../limits/tokens.rs"));
 
 struct Fixed {
     name: &'static str,
@@ -243,17 +244,21 @@ fn met() -> Vec<Fixed> {
         PRINCIPALS_METERED_MAX Other("further ones share one rate", "");
         TOOLS_METERED_MAX Other("further ones share one rate", "");
         ADDRESSES_METERED_MAX Other("further ones share one rate", "");
+        SIGN_IN_ADDRESSES_MAX Other("further ones share one count, and are told without their address", "`mcp_auth_failures_total`");
+        SIGN_IN_WINDOW Says("see `limits.sign_in_failures_per_minute`");
+        SIGN_IN_LOG_LINES_MAX Other("further lines are left out, which the next one says", "`mcp_auth_failures_total`");
         OVERLOAD_BODY_BYTES_MAX Shed;
         ISSUERS_MAX Other("the configuration is refused", "");
         TOKEN_BYTES_MAX Refused(ErrorKind::Unauthorized);
         TOKEN_KEY_ID_BYTES_MAX Refused(ErrorKind::Unauthorized);
         TOKEN_PRINCIPAL_BYTES_MAX Refused(ErrorKind::Unauthorized);
         TOKEN_LEEWAY Says("when a token is good");
-        KEY_SET_BYTES_MAX Other("the keys that are known stay in use", KEY_FETCHES);
+        KEY_SET_BYTES_MAX Other("the keys that are known stay in use up to their age", KEY_FETCHES);
         KEY_SET_KEYS_MAX Other("further ones are not used", "");
-        KEY_SET_REFRESH_INTERVAL Says("how long a key is good that its issuer has taken back");
+        KEY_SET_AGE_MAX Other("none of the issuer's tokens is taken", "`mcp_issuers_without_keys`");
+        KEY_SET_REFRESH_INTERVAL Says("how long a key is good that its issuer has taken back, while the issuer answers");
         KEY_SET_PAUSE_MIN Refused(ErrorKind::Unauthorized);
-        KEY_SET_FETCH_MAX Other("the keys that are known stay in use", KEY_FETCHES);
+        KEY_SET_FETCH_MAX Other("the keys that are known stay in use up to their age", KEY_FETCHES);
         KEY_SET_WAIT_MAX Refused(ErrorKind::Unauthorized);
         KEY_SET_WAITING_MAX Refused(ErrorKind::Unauthorized);
     }
@@ -282,7 +287,7 @@ const INNER: &str = "LEFT_OUT_LOGGED_MAX REFRESH_DEBOUNCE TASK_ID_BYTES TASK_CLA
     ELICITATION_ID_BYTES CAPABILITIES_REMEMBERED_MAX LISTEN_OVERLAP LIST_TTL_MIN CERTIFICATE_ENDS_SOON SPAN_BATCH_MAX \
     SPAN_BATCH_WAIT SPAN_EXPORT_WAIT SPAN_FLUSH_WAIT AUDIT_BATCH_MAX AUDIT_BATCH_BYTES_MAX AUDIT_FLUSH_WAIT ROOM_KEPT_PART \
     ROOM_KEPT_FROM ROOM_KEPT_FROM_SHARE LOG_FLUSH_WAIT SILENCE_SUSPECTED SUSPICION_INTERVAL OUTBOX_BYTES_TOTAL_DEFAULT \
-    TOKENS_REMEMBERED_MAX EXPIRY_LOOK_INTERVAL KEY_SET_RETRY_MAX";
+    SIGN_IN_CLOSE_INTERVAL TOKENS_REMEMBERED_MAX EXPIRY_LOOK_INTERVAL KEY_SET_RETRY_MAX";
 
 /// What a client sees, and where an operator looks.
 fn columns(effect: &Effect) -> [String; 2] {

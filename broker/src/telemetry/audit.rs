@@ -21,7 +21,10 @@ use crate::{
     config::AuditCalls,
     durable::{AuditKind, AuditRecord},
     limits::{AUDIT_ARGUMENTS_BYTES_MAX, AUDIT_TARGET_CHARS_MAX},
-    rules::catalog::Definition,
+    rules::{
+        catalog::Definition,
+        sign_in_failures::{Plane, Report},
+    },
     views::AuditEntry,
 };
 
@@ -92,10 +95,43 @@ impl Draft {
             session: self.session,
             transport: Some(self.transport.to_owned()),
             address: None,
+            count: None,
             node: node.to_owned(),
         };
         record(AuditKind::Call, self.at, entry)
     }
+}
+
+/// The record of sign-ins that failed. Those of clients are records of the kind `call`, others of the kind `admin`.
+pub fn sign_in_failures(report: &Report, node: &str) -> AuditRecord {
+    let Report { series, count, .. } = report;
+    let kind = if series.plane == Plane::Data { AuditKind::Call } else { AuditKind::Admin };
+    let now = jiff::Timestamp::now();
+    let entry = AuditEntry {
+        number: 0,
+        at: now.to_string(),
+        kind: kind.name().to_owned(),
+        tenant: None,
+        principal: "unknown".to_owned(),
+        api_key: None,
+        action: "sign_in".to_owned(),
+        target: Some(series.plane.name().to_owned()),
+        backend: None,
+        definition: None,
+        arguments_digest: None,
+        arguments: None,
+        outcome: "refused".to_owned(),
+        error: Some(series.reason.name().to_owned()),
+        duration_ms: None,
+        request_id: RequestName::random().to_string(),
+        trace_id: None,
+        session: None,
+        transport: None,
+        address: series.address.map(|address| address.to_string()),
+        count: Some(*count),
+        node: node.to_owned(),
+    };
+    record(kind, now, entry)
 }
 
 /// A record of its own id.

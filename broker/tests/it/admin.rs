@@ -12,7 +12,7 @@ async fn tenants_keys_and_backends_survive_a_restart() {
     let backend = FakeBackend::echo().await;
     let mut spec = backend.spec();
     spec["credentials"] = json!({"bearer": "kept-secret-4711"});
-    let mut broker = builder().auth_required().admin_token("operator").tenant("acme").backend("acme", "b", spec).start().await;
+    let mut broker = builder().auth_required().admin_token("operator-of-tests").tenant("acme").backend("acme", "b", spec).start().await;
     broker.admin().put_tenant("acme", json!({"weight": 7, "limits": {"burst": 5}})).await;
     let key = broker.admin().create_key("acme").await;
     for stop in ["terminate", "kill"] {

@@ -126,7 +126,7 @@ async fn the_environment_overrides_the_file() {
 #[tokio::test]
 async fn tenants_keys_backends_and_sessions_from_a_shell() {
     let backend = FakeBackend::echo().await;
-    let broker = builder().auth_required().admin_token("operator").start().await;
+    let broker = builder().auth_required().admin_token("operator-of-tests").start().await;
     let ok = async |arguments: &[&str]| {
         let finished = broker.cli(arguments).await;
         assert_eq!(finished.code, Some(0), "{arguments:?}: {finished:?}");

@@ -77,7 +77,7 @@ async fn http_03_a_foreign_host_is_refused_on_a_loopback_listener() {
 #[tokio::test]
 async fn http_05_without_a_key_everything_is_unauthorized_when_keys_are_required() {
     let backend = FakeBackend::echo().await;
-    let broker = builder().auth_required().admin_token("operator").backend("default", "b", backend.spec()).start().await;
+    let broker = builder().auth_required().admin_token("operator-of-tests").backend("default", "b", backend.spec()).start().await;
     let client = broker.client("/mcp");
     for method in ["POST", "GET", "DELETE"] {
         for key in [None, Some("Bearer nonsense"), Some("Bearer mcpb_AAAAAAAAAAAA_AAAA"), Some("Basic YTpi")] {
@@ -97,8 +97,8 @@ async fn http_05_without_a_key_everything_is_unauthorized_when_keys_are_required
 
 #[tokio::test]
 async fn http_05_the_admin_listener_insists_on_its_token() {
-    let broker = builder().admin_token("operator").start().await;
-    for token in [None, Some("wrong"), Some("operator2"), Some("")] {
+    let broker = builder().admin_token("operator-of-tests").start().await;
+    for token in [None, Some("wrong"), Some("operator-of-tests2"), Some("")] {
         let admin = broker.admin().with_token(token);
         for (method, path) in [
             ("GET", "/admin/v1/tenants"),

@@ -61,6 +61,7 @@ mod rpc;
 mod sandbox;
 mod secrets;
 mod sessions;
+mod sign_ins;
 mod slow_clients;
 mod sse;
 mod starts;

@@ -22,7 +22,7 @@ const MESSAGE_CHARS_SHOWN: usize = 1_000;
 const FAULTS_SHOWN: usize = 10;
 
 /// Refusals by the HTTP head alone, or by a body too large to be kept: the id was not read yet.
-const KINDS_BEFORE_THE_ID: [&str; 8] = [
+const KINDS_BEFORE_THE_ID: [&str; 9] = [
     "host_refused",
     "insufficient_scope",
     "media_type_unsupported",
@@ -30,6 +30,7 @@ const KINDS_BEFORE_THE_ID: [&str; 8] = [
     "not_acceptable",
     "not_found",
     "origin_refused",
+    "too_many_sign_ins",
     "unauthorized",
 ];
 /// A longer id is refused, and not repeated in the refusal.

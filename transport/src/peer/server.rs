@@ -3,7 +3,7 @@
 //! Invariant: no byte of a request is read from a connection that has not shown a certificate of the replicas' authority,
 //! and strangers who never finish a handshake do not take the places of replicas.
 
-use std::{convert::Infallible, error::Error, future::Future, net::SocketAddr, sync::Arc, time::Duration};
+use std::{convert::Infallible, error::Error, future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -31,12 +31,16 @@ use super::{
 /// Wait after a connection could not be accepted: most often no descriptor is left, and others have to end first.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
+/// Told of the address of each peer that is not a replica.
+type OnStranger = Arc<dyn Fn(SocketAddr) + Send + Sync>;
+
 #[derive(Clone)]
 pub struct PeerServer {
     tls: TlsAcceptor,
     http: http2::Builder<TokioExecutor>,
     places: Arc<Semaphore>,
     strangers: Option<Strangers>,
+    on_stranger: Option<OnStranger>,
 }
 
 /// Whether a connection, by its two ends, is not even listened to. May block for a moment.
@@ -67,12 +71,21 @@ impl PeerServer {
             http,
             places: Arc::new(Semaphore::new(PEER_CONNECTIONS_MAX)),
             strangers: None,
+            on_stranger: None,
         }
     }
 
     /// Turns these away before the handshake: connections that the broker knows to be none of its replicas'.
+    #[must_use]
     pub fn without(self, strangers: impl Fn(SocketAddr, SocketAddr) -> bool + Send + Sync + 'static) -> Self {
         Self { strangers: Some(Arc::new(strangers)), ..self }
+    }
+
+    /// Tells of each peer whose TLS handshake proves that it is not a replica. A peer that only hangs up is not told of.
+    #[must_use]
+    pub fn on_stranger(mut self, told: impl Fn(SocketAddr) + Send + Sync + 'static) -> Self {
+        self.on_stranger = Some(Arc::new(told));
+        self
     }
 
     /// Serves until `stop` resolves, then lets the requests in flight finish.
@@ -129,6 +142,9 @@ impl PeerServer {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => {
                 tracing::debug!(%peer, %error, "not a replica of this broker");
+                if let Some(told) = self.on_stranger.as_ref().filter(|_| error.kind() == io::ErrorKind::InvalidData) {
+                    told(peer);
+                }
                 return None;
             }
             Err(_) => {

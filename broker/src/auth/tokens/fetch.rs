@@ -35,7 +35,7 @@ pub(super) enum FetchError {
     Send(Uri, String),
     #[error("{0} answers with status {1}")]
     Status(Uri, StatusCode),
-    #[error("{0} is no set of keys that can be used")]
+    #[error("{0} is not a set of keys")]
     NoKeys(Uri),
     #[error("none of the places where its metadata could be has any that names this issuer, and a place of its keys that may be asked")]
     NoMetadata,
@@ -54,8 +54,7 @@ impl Fetcher {
             None => self.discovered(issuer).await?,
         };
         let text = get(client, &url).await?;
-        let keys = KeySet::parse(&text).filter(|keys| !keys.is_empty());
-        keys.ok_or(FetchError::NoKeys(url))
+        KeySet::parse(&text).ok_or(FetchError::NoKeys(url))
     }
 
     /// Where the keys are, as the issuer's metadata says, and who is to ask there.
@@ -144,8 +143,10 @@ mod tests {
         let issuer = |name: &str| Issuer {
             issuer: name.to_owned(),
             jwks_url: None,
+            keys_max_age: crate::limits::tokens::KEY_SET_AGE_MAX,
             audiences: Vec::new(),
             algorithms: Vec::new(),
+            requires_access_token_type: false,
             tenant: TenantOf::Named(TenantId::parse("acme").unwrap()),
             principal_claim: "sub".to_owned(),
             scopes: Vec::new(),

@@ -1,8 +1,8 @@
 //! One authorization server: what its tokens must say, and its keys, kept fresh.
 //!
 //! One task fetches the keys: at the start, every so often, and when a token names one that is not known, which strangers can
-//! bring about as often as they like; so it does not do it more often than every few seconds. What it has stays in use until
-//! there is a newer set.
+//! bring about as often as they like; so it does not do it more often than every few seconds. Invariant: a set that the issuer
+//! answers with replaces the one before, an empty set too; without a usable answer keys are believed up to their maximum age.
 
 use std::{
     sync::{
@@ -29,7 +29,7 @@ use super::{
     key_set::KeySet,
 };
 use crate::{
-    auth::{Caller, Keyring, Proven, Until},
+    auth::{Caller, Keyring, Proven, Until, is_printable},
     config::{self, TenantOf},
     limits::tokens::{
         KEY_SET_FETCH_MAX, KEY_SET_PAUSE_MIN, KEY_SET_REFRESH_INTERVAL, KEY_SET_RETRY_MAX, KEY_SET_WAIT_MAX, KEY_SET_WAITING_MAX,
@@ -39,11 +39,12 @@ use crate::{
 };
 
 #[derive(Debug)]
-pub(super) struct Issuer {
+pub(in crate::auth) struct Issuer {
     config: config::Issuer,
     /// The broker's public URL.
     resource: String,
     keys: ArcSwap<KeySet>,
+    /// There is a key that tokens may be signed with.
     has_keys: AtomicBool,
     stage: Mutex<Stage>,
     /// Somebody waits for newer keys.
@@ -86,11 +87,20 @@ impl Issuer {
         if !self.config.algorithms.contains(&header.algorithm) {
             return Err(Flaw::Algorithm);
         }
+        if self.config.requires_access_token_type && !header.is_access_token {
+            return Err(Flaw::Type);
+        }
         self.keys.load().verify(header, jwt)
     }
 
     /// Who bears it, by claims that are the issuer's.
-    pub(super) fn proven(&self, claims: &Claims<'_>, keyring: &Keyring) -> Result<Proven, Flaw> {
+    pub(super) fn proven(&self, header: &Header, claims: &Claims<'_>, keyring: &Keyring) -> Result<Proven, Flaw> {
+        if !header.is_access_token && claims.are_of_id_token() {
+            return Err(Flaw::IdToken);
+        }
+        if claims.are_bound() {
+            return Err(Flaw::Bound);
+        }
         let now = SystemTime::now();
         let until = claims.moment("exp")?.ok_or(Flaw::NoExpiry)? + TOKEN_LEEWAY;
         if until <= now {
@@ -103,21 +113,29 @@ impl Issuer {
         if !claims.audiences().iter().any(|audience| self.is_for(audience)) {
             return Err(Flaw::Audience);
         }
-        let tenant = match &self.config.tenant {
-            TenantOf::Named(tenant) => Some(tenant.clone()),
-            TenantOf::Claim(claim) => claims.text(claim).and_then(|name| TenantId::parse(&name).ok()),
-        };
-        let tenant = tenant.filter(|tenant| keyring.is_enabled(tenant)).ok_or(Flaw::Tenant)?;
-        let is_usable = |name: &String| name.len() <= TOKEN_PRINCIPAL_BYTES_MAX && !name.chars().any(char::is_control);
+        let tenant = self.tenant(claims)?;
+        if !keyring.is_enabled(&tenant) {
+            return Err(Flaw::Tenant);
+        }
+        let is_usable = |name: &String| name.len() <= TOKEN_PRINCIPAL_BYTES_MAX && is_printable(name);
         let name = claims.text(&self.config.principal_claim).filter(is_usable).ok_or(Flaw::Principal)?;
         // Last: whoever lacks nothing else is told what it lacks.
         let scopes = claims.scopes();
         if !self.config.scopes.iter().all(|needed| scopes.contains(needed)) {
             return Err(Flaw::Scope);
         }
-        // As `auth::is_of_token` says.
+        // As `auth::reserved` says.
         let principal = PrincipalId::new(format!("{} {name}", self.config.issuer));
         Ok(Proven { caller: Caller { tenant, principal, key: None }, until: Some(Until::new(until)) })
+    }
+
+    fn tenant(&self, claims: &Claims<'_>) -> Result<TenantId, Flaw> {
+        let (name, tenants) = match &self.config.tenant {
+            TenantOf::Named(tenant) => return Ok(tenant.clone()),
+            TenantOf::Claim { name, tenants } => (name, tenants),
+        };
+        let tenant = claims.text(name).and_then(|name| TenantId::parse(&name).ok()).ok_or(Flaw::Tenant)?;
+        if tenants.is_empty() || tenants.contains(&tenant) { Ok(tenant) } else { Err(Flaw::UnlistedTenant) }
     }
 
     /// Whether a token with this audience is for us (RFC 8707; MCP 2025-11-25, Access Token Usage).
@@ -141,7 +159,7 @@ impl Issuer {
     // Its keys.
 
     /// Waits for a fetch, where there is one or may be one now.
-    pub(super) async fn fetched(&self) {
+    pub(in crate::auth) async fn fetched(&self) {
         let Ok(_place) = self.waiting.try_acquire() else { return };
         let mut over = self.over.subscribe();
         match self.stage() {
@@ -154,8 +172,13 @@ impl Issuer {
 
     /// Keeps the keys fresh, for ever.
     pub(super) async fn keep(self: Arc<Self>, fetcher: Fetcher, keyring: Arc<Keyring>, metrics: Arc<Metrics>) {
-        let mut failures = 0_u32;
+        if matches!(&self.config.tenant, TenantOf::Claim { tenants, .. } if tenants.is_empty()) {
+            tracing::warn!(issuer = self.name(), "the issuer may name every tenant; set auth.issuers[].tenants to those it may name");
+        }
+        let (mut failures, mut fetched_at) = (0_u32, Instant::now());
         loop {
+            // Before a fetch that may take its time.
+            self.left_of_age(fetched_at, &keyring, &metrics);
             let begun = Instant::now();
             self.set_stage(Stage::Fetching);
             let fetched = timeout(KEY_SET_FETCH_MAX, fetcher.key_set(&self.config)).await.unwrap_or(Err(FetchError::Late));
@@ -166,17 +189,19 @@ impl Issuer {
                         tracing::info!(issuer = self.name(), "the keys of an issuer are to be had again");
                     }
                     failures = 0;
+                    fetched_at = begun;
                     self.take(keys, &keyring, &metrics);
-                    KEY_SET_REFRESH_INTERVAL
+                    // Keys of a short age are fetched before they grow too old.
+                    KEY_SET_REFRESH_INTERVAL.min(self.config.keys_max_age / 2)
                 }
                 Err(error) => {
                     if failures == 0 {
-                        tracing::warn!(issuer = self.name(), %error, "the keys of an issuer can not be fetched; those there are stay in use");
+                        tracing::warn!(issuer = self.name(), %error, "the keys of an issuer can not be fetched; the last ones are believed until keys_max_age");
                     } else {
                         tracing::debug!(issuer = self.name(), %error, "the keys of an issuer can not be fetched");
                     }
                     failures = failures.saturating_add(1);
-                    retry_pause(failures)
+                    retry_pause(failures).min(self.left_of_age(fetched_at, &keyring, &metrics))
                 }
             };
             self.set_stage(Stage::Resting(begun));
@@ -190,16 +215,31 @@ impl Issuer {
     }
 
     pub(super) fn take(&self, keys: KeySet, keyring: &Keyring, metrics: &Metrics) {
-        if !self.has_keys.swap(true, Ordering::Relaxed) {
-            metrics.tokens.has_keys();
+        let has_keys = !keys.is_empty();
+        if self.has_keys.swap(has_keys, Ordering::Relaxed) != has_keys {
+            metrics.tokens.has_keys(has_keys);
         }
         if self.keys.load().is_same(&keys) {
             return;
         }
-        tracing::info!(issuer = self.name(), keys = keys.len(), "the keys of an issuer are in use");
+        match keys.len() {
+            0 => tracing::warn!(issuer = self.name(), "the issuer publishes no key that can be used: none of its tokens is taken"),
+            count => tracing::info!(issuer = self.name(), keys = count, "the keys of an issuer are in use"),
+        }
         self.keys.store(Arc::new(keys));
         // Behind it: what was signed with a key that is gone is looked at again.
         keyring.renew();
+    }
+
+    /// Forgets keys that were fetched too long ago. Returns the time for which the others are still believed.
+    pub(super) fn left_of_age(&self, fetched_at: Instant, keyring: &Keyring, metrics: &Metrics) -> Duration {
+        let left = self.config.keys_max_age.saturating_sub(fetched_at.elapsed());
+        if !left.is_zero() || !self.has_keys.load(Ordering::Relaxed) {
+            return if left.is_zero() { KEY_SET_RETRY_MAX } else { left };
+        }
+        tracing::error!(issuer = self.name(), "the keys of an issuer are older than keys_max_age: none of its tokens is taken");
+        self.take(KeySet::default(), keyring, metrics);
+        KEY_SET_RETRY_MAX
     }
 
     fn stage(&self) -> Stage {

@@ -17,8 +17,12 @@ use crate::{
     limits::tokens::{TOKEN_BYTES_MAX, TOKEN_KEY_ID_BYTES_MAX},
 };
 
-/// RFC 9068, 2.1, and what those say that do not know it.
-const TYPES: [&str; 3] = ["jwt", "at+jwt", "application/at+jwt"];
+/// Types of access tokens (RFC 9068, 2.1).
+const ACCESS_TOKEN_TYPES: [&str; 2] = ["at+jwt", "application/at+jwt"];
+/// The type that issuers write which do not follow RFC 9068. ID tokens have it too.
+const GENERAL_TYPE: &str = "jwt";
+/// Claims of ID tokens alone (OpenID Connect Core 1.0, 2 and 3.3.2.11).
+const ID_TOKEN_CLAIMS: [&str; 3] = ["nonce", "at_hash", "c_hash"];
 /// The last second of the year 9999: what is later is no time.
 const SECONDS_MAX: f64 = 253_402_300_799.0;
 
@@ -37,6 +41,8 @@ pub(super) struct Jwt<'a> {
 pub(super) struct Header {
     pub(super) algorithm: Algorithm,
     pub(super) key_id: Option<String>,
+    /// It says that the token is an access token, and nothing else.
+    pub(super) is_access_token: bool,
 }
 
 impl<'a> Jwt<'a> {
@@ -57,9 +63,9 @@ impl<'a> Jwt<'a> {
         if members.get("crit").is_some() {
             return Err(Flaw::Critical);
         }
-        if let Some(kind) = members.optional_text("typ")?
-            && !TYPES.iter().any(|known| kind.eq_ignore_ascii_case(known))
-        {
+        let kind = members.optional_text("typ")?;
+        let is_access_token = kind.as_ref().is_some_and(|kind| ACCESS_TOKEN_TYPES.iter().any(|known| kind.eq_ignore_ascii_case(known)));
+        if !is_access_token && !kind.is_none_or(|kind| kind.eq_ignore_ascii_case(GENERAL_TYPE)) {
             return Err(Flaw::Type);
         }
         let name = members.optional_text("alg")?.ok_or(Flaw::Form)?;
@@ -67,7 +73,7 @@ impl<'a> Jwt<'a> {
         if key_id.as_ref().is_some_and(|id| id.len() > TOKEN_KEY_ID_BYTES_MAX) {
             return Err(Flaw::Form);
         }
-        Ok(Header { algorithm: algorithm(&name).ok_or(Flaw::Algorithm)?, key_id })
+        Ok(Header { algorithm: algorithm(&name).ok_or(Flaw::Algorithm)?, key_id, is_access_token })
     }
 
     pub(super) fn claims(&self) -> Result<Claims<'_>, Flaw> {
@@ -82,6 +88,17 @@ impl Claims<'_> {
     /// A claim that is a text, and not an empty one.
     pub(super) fn text(&self, name: &str) -> Option<String> {
         self.0.optional_text(name).ok().flatten().filter(|text| !text.is_empty())
+    }
+
+    /// Tells if only an ID token has such claims. Keycloak says it in a claim `typ`.
+    pub(super) fn are_of_id_token(&self) -> bool {
+        ID_TOKEN_CLAIMS.iter().any(|name| self.0.get(name).is_some())
+            || self.text("typ").is_some_and(|kind| kind.eq_ignore_ascii_case("ID"))
+    }
+
+    /// Tells if the token is good only beside a proof of a key or a certificate (RFC 7800, 3.1; RFC 8705, 3.1; RFC 9449, 6.1).
+    pub(super) fn are_bound(&self) -> bool {
+        self.0.get("cnf").is_some()
     }
 
     /// One audience or several (RFC 7519, 4.1.3).
@@ -148,9 +165,14 @@ mod tests {
 
     #[test]
     fn auth_09_a_header_says_one_known_algorithm_and_nothing_that_must_be_understood() {
-        for fine in [r#"{"alg":"ES256","typ":"at+jwt","kid":"a"}"#, r#"{"typ":"JWT","kid":"a","alg":"ES256","jku":"https://evil.example"}"#]
-        {
-            assert_eq!(header(fine), Ok(Header { algorithm: Algorithm::ES256, key_id: Some("a".to_owned()) }), "{fine}");
+        for (fine, is_access_token) in [
+            (r#"{"alg":"ES256","typ":"at+jwt","kid":"a"}"#, true),
+            (r#"{"alg":"ES256","typ":"application/AT+jwt","kid":"a"}"#, true),
+            (r#"{"typ":"JWT","kid":"a","alg":"ES256","jku":"https://evil.example"}"#, false),
+            (r#"{"kid":"a","alg":"ES256"}"#, false),
+        ] {
+            let read = Header { algorithm: Algorithm::ES256, key_id: Some("a".to_owned()), is_access_token };
+            assert_eq!(header(fine), Ok(read), "{fine}");
         }
         assert_eq!(header(r#"{"alg":"RS256"}"#).unwrap().key_id, None);
         for (text, flaw) in [

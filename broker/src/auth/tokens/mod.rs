@@ -14,13 +14,18 @@ mod tests;
 
 use std::sync::Arc;
 
-use protocol::error::{ErrorKind, Refusal};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use self::fetch::Fetcher;
-use self::{issuer::Issuer, jwt::Jwt};
-use super::{Keyring, Proven, keyring::Edition, keyring::PREFIX, recall::Recall};
-use crate::{config::Auth, limits::tokens::TOKENS_REMEMBERED_MAX, maps::SharedMap, metrics::Metrics};
+pub(super) use self::issuer::Issuer;
+use self::jwt::Jwt;
+use super::{
+    Denied, KeyUnknown, Keyring, Proven,
+    denied::token_not_valid,
+    keyring::{Edition, PREFIX},
+    recall::{Recall, RecallDigest},
+};
+use crate::{config::Auth, limits::tokens::TOKENS_REMEMBERED_MAX, maps::SharedMap, metrics::Metrics, rules::sign_in_failures::Reason};
 
 /// The issuers, and what is known of their tokens.
 #[derive(Debug)]
@@ -29,43 +34,9 @@ pub struct Tokens {
     keyring: Arc<Keyring>,
     metrics: Arc<Metrics>,
     recall: Recall,
-    remembered: SharedMap<u128, (Edition, Proven)>,
+    remembered: SharedMap<RecallDigest, (Edition, Proven)>,
     /// Ends the fetching.
     _life: DropGuard,
-}
-
-/// Why a caller is not let in.
-#[derive(Debug)]
-pub enum Denied {
-    Refused(Refusal),
-    /// The key that its token is signed with is not known. It may be by now, or after a fetch.
-    KeyUnknown(KeyUnknown),
-}
-
-/// A key that an issuer may have made since its keys were fetched.
-#[derive(Debug)]
-pub struct KeyUnknown(Arc<Issuer>);
-
-impl KeyUnknown {
-    /// Waits for the issuer's keys, where they may be fetched now, and not for long.
-    pub async fn fetched(&self) {
-        self.0.fetched().await;
-    }
-}
-
-impl From<Refusal> for Denied {
-    fn from(refusal: Refusal) -> Self {
-        Self::Refused(refusal)
-    }
-}
-
-impl From<Denied> for Refusal {
-    fn from(denied: Denied) -> Self {
-        match denied {
-            Denied::Refused(refusal) => refusal,
-            Denied::KeyUnknown(_) => not_valid(),
-        }
-    }
 }
 
 /// What is wrong with a token: for operators, in the log.
@@ -79,6 +50,10 @@ pub(super) enum Flaw {
     Critical,
     #[error("its type is not one of an access token")]
     Type,
+    #[error("it is an ID token, not an access token")]
+    IdToken,
+    #[error("it is bound to a key or a certificate (cnf), and the binding cannot be checked here")]
+    Bound,
     #[error("its algorithm is not one that is taken")]
     Algorithm,
     #[error("no issuer of that name is configured")]
@@ -101,7 +76,9 @@ pub(super) enum Flaw {
     Audience,
     #[error("it names no tenant that is served")]
     Tenant,
-    #[error("it names no principal, or one that can not be used")]
+    #[error("it names a tenant that auth.issuers[].tenants does not list")]
+    UnlistedTenant,
+    #[error("it names no principal, or one that is too long or has characters that are not seen")]
     Principal,
     #[error("it lacks a scope")]
     Scope,
@@ -148,7 +125,7 @@ impl Tokens {
                 self.remember(digest, edition, &proven);
                 Ok(proven)
             }
-            Err((flaw, issuer)) => Err(self.denied(&flaw, issuer)),
+            Err((flaw, issuer)) => Err(self.denied(bearer, &flaw, issuer)),
         }
     }
 
@@ -160,35 +137,38 @@ impl Tokens {
         let claims = jwt.claims().map_err(|flaw| (flaw, None))?;
         let named = claims.text("iss");
         let issuer = self.issuers.iter().find(|issuer| Some(issuer.name()) == named.as_deref()).ok_or((Flaw::Issuer, None))?;
-        let proven = issuer.verify(&header, &jwt).and_then(|()| issuer.proven(&claims, &self.keyring));
+        let proven = issuer.verify(&header, &jwt).and_then(|()| issuer.proven(&header, &claims, &self.keyring));
         proven.map_err(|flaw| (flaw, Some(issuer)))
     }
 
-    fn denied(&self, flaw: &Flaw, issuer: Option<&Arc<Issuer>>) -> Denied {
+    fn denied(&self, bearer: &str, flaw: &Flaw, issuer: Option<&Arc<Issuer>>) -> Denied {
         let name = issuer.map(|issuer| issuer.name());
         tracing::debug!(issuer = name, reason = %flaw, "a token is refused");
-        match (flaw, issuer) {
+        let reason = match (flaw, issuer) {
             (Flaw::UnknownKey, Some(issuer)) => return Denied::KeyUnknown(KeyUnknown(issuer.clone())),
             (Flaw::Scope, Some(issuer)) => {
                 self.metrics.tokens.lacks_scope();
-                return Denied::Refused(issuer.scope_missing());
+                return Denied::Refused { refusal: issuer.scope_missing(), failure: None };
             }
-            _ => {}
-        }
+            // Found out behind the signature, so the token was good once.
+            (Flaw::Expired, _) => Reason::ExpiredToken,
+            _ if bearer.starts_with(PREFIX) => Reason::ApiKey,
+            _ => Reason::Token,
+        };
         self.metrics.tokens.refused();
-        Denied::Refused(not_valid())
+        Denied::failed(token_not_valid(), reason)
     }
 
     /// The last word about a token whose key is not known, after all.
-    pub fn refused(&self, denied: Denied) -> Refusal {
+    pub fn refused(&self, denied: Denied) -> Denied {
         if let Denied::KeyUnknown(_) = denied {
             self.metrics.tokens.refused();
         }
-        denied.into()
+        denied
     }
 
     /// Only what was verified is kept, so that strangers take no room.
-    fn remember(&self, digest: u128, edition: Edition, proven: &Proven) {
+    fn remember(&self, digest: RecallDigest, edition: Edition, proven: &Proven) {
         if self.remembered.len() >= TOKENS_REMEMBERED_MAX {
             self.remembered.retain(|_, (known_in, known)| *known_in == edition && !known.is_past());
         }
@@ -197,8 +177,4 @@ impl Tokens {
         }
         self.remembered.insert(digest, (edition, proven.clone()));
     }
-}
-
-fn not_valid() -> Refusal {
-    Refusal::new(ErrorKind::Unauthorized, "the token is not valid here")
 }

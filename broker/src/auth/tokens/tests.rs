@@ -1,7 +1,10 @@
 //! Tokens of every kind, against keys of every kind, without a server that has them.
 
 use aws_lc_rs::hmac;
-use protocol::ids::TenantId;
+use protocol::{
+    error::{ErrorKind, Refusal},
+    ids::TenantId,
+};
 use serde_json::{Value, json};
 use testkit::{
     SigningKey,
@@ -58,6 +61,15 @@ impl Rig {
     fn flaw(&self, token: &str) -> Option<Flaw> {
         self.tokens.checked(token).err().map(|(flaw, _)| flaw)
     }
+}
+
+fn any_tenant() -> TenantOf {
+    TenantOf::Claim { name: "org".to_owned(), tenants: Vec::new() }
+}
+
+/// The answer to the bearer.
+fn told(denied: Denied) -> Refusal {
+    denied.into_parts().0
 }
 
 fn set(keys: &[&SigningKey]) -> Value {
@@ -145,7 +157,7 @@ fn auth_09_a_06_forged_tokens_are_refused() {
         ("nothing", String::new(), Flaw::Form),
     ] {
         assert_eq!(rig.flaw(&token), Some(flaw), "{what}");
-        assert!(matches!(rig.tokens.verify(&token).map_err(Refusal::from), Err(Refusal { kind: ErrorKind::Unauthorized, .. })), "{what}");
+        assert!(matches!(rig.tokens.verify(&token).map_err(told), Err(Refusal { kind: ErrorKind::Unauthorized, .. })), "{what}");
     }
     // Every byte of it counts.
     for at in 0..good.len() {
@@ -206,7 +218,7 @@ fn auth_03_auth_09_each_claim_is_held_to_what_it_must_be() {
 #[test]
 fn the_tenant_is_the_configured_one_or_what_a_claim_says_and_it_must_be_served() {
     let key = SigningKey::ed("d");
-    let rig = Rig::new(vec![(issuer(|issuer| issuer.tenant = TenantOf::Claim("org".to_owned())), set(&[&key]))]);
+    let rig = Rig::new(vec![(issuer(|issuer| issuer.tenant = any_tenant()), set(&[&key]))]);
     for (changes, flaw) in [
         (json!({"org": "acme"}), None),
         (json!({}), Some(Flaw::Tenant)),
@@ -232,10 +244,10 @@ fn two_issuers_with_the_same_subject_are_two_principals_and_neither_is_one_of_a_
     assert_ne!(ann.principal, other_ann.principal);
     assert_eq!(rig.flaw(&two.sign(&claims(json!({})))), Some(Flaw::Signature), "nor does one sign for the other");
     for caller in [&ann, &other_ann] {
-        assert!(super::super::is_of_token(caller.principal.as_str()));
+        assert!(super::super::reserved(caller.principal.as_str()).is_some());
     }
     for name in ["ann", "https://a.example", "a b", "x https://a.example b"] {
-        assert!(!super::super::is_of_token(name), "{name}");
+        assert_eq!(super::super::reserved(name), None, "{name}");
     }
 }
 
@@ -250,7 +262,7 @@ fn auth_04_all_scopes_that_are_needed_are_told_at_once() {
     for lacking in
         [json!({}), json!({"scope": "mcp:read"}), json!({"scope": ""}), json!({"scope": "*"}), json!({"scope": "mcp:read mcp:callx"})]
     {
-        let refusal = Refusal::from(rig.tokens.verify(&key.sign(&claims(lacking.clone()))).unwrap_err());
+        let refusal = told(rig.tokens.verify(&key.sign(&claims(lacking.clone()))).unwrap_err());
         assert_eq!(
             (refusal.kind, &refusal.data),
             (ErrorKind::InsufficientScope, &vec![("scope", json!("mcp:read mcp:call"))]),
@@ -335,7 +347,8 @@ async fn a_token_is_known_no_longer_than_it_is_good_and_strangers_take_no_room()
     eventually("the end of the token", || async { rig.tokens.verify(&ending).map_or(Ok(()), Err) }).await;
     let edition = rig.keyring.edition();
     let proven = rig.tokens.verify(&key.sign(&claims(json!({})))).unwrap();
-    for digest in 0..2 * TOKENS_REMEMBERED_MAX as u128 {
+    for number in 0..2 * TOKENS_REMEMBERED_MAX {
+        let digest = rig.tokens.recall.digest(&number.to_string());
         rig.tokens.remember(digest, edition, &proven);
         assert!(rig.tokens.remembered.len() <= TOKENS_REMEMBERED_MAX);
     }
@@ -354,4 +367,77 @@ async fn an_issuer_that_can_not_be_reached_holds_up_neither_start_nor_the_end() 
     let tokens = Tokens::new(&auth, keyring.clone(), fetcher.clone(), Arc::new(Metrics::new(false))).unwrap();
     assert!(tokens.verify("a.b.c").is_err());
     assert!(Tokens::new(&config::Config::default().auth, keyring, fetcher, Arc::new(Metrics::new(false))).is_none());
+}
+
+#[test]
+fn s05_an_empty_set_replaces_the_keys_and_their_maximum_age_ends_them() {
+    let key = SigningKey::ec("one");
+    let rig = Rig::with(&[&key]);
+    let (token, metrics, issuer) = (key.sign(&claims(json!({}))), Metrics::new(false), &rig.tokens.issuers[0]);
+    let take = |keys: Value| issuer.take(KeySet::parse(keys.to_string().as_bytes()).unwrap(), &rig.keyring, &metrics);
+    assert!(rig.tokens.verify(&token).is_ok());
+    for none in [json!({"keys": []}), json!({"keys": [{"kty": "oct", "k": "AAAA", "kid": "one"}]})] {
+        take(none);
+        assert!(rig.tokens.verify(&token).is_err(), "a token that is known too");
+        take(set(&[&key]));
+        assert!(rig.tokens.verify(&token).is_ok());
+    }
+    let now = tokio::time::Instant::now();
+    assert!(issuer.left_of_age(now, &rig.keyring, &metrics) > std::time::Duration::from_secs(23 * 3_600));
+    assert!(rig.tokens.verify(&token).is_ok());
+    let metrics = Metrics::new(false);
+    metrics.tokens.issuers(1);
+    let aged = super::issuer::Issuer::new(self::issuer(|issuer| issuer.keys_max_age = std::time::Duration::ZERO), RESOURCE);
+    aged.take(KeySet::parse(set(&[&key]).to_string().as_bytes()).unwrap(), &rig.keyring, &metrics);
+    assert!(metrics.render().contains("mcp_issuers_without_keys 0"));
+    let edition = rig.keyring.edition();
+    aged.left_of_age(now, &rig.keyring, &metrics);
+    assert_ne!(rig.keyring.edition(), edition, "what was found out with the old keys is looked at again");
+    assert!(metrics.render().contains("mcp_issuers_without_keys 1"), "{}", metrics.render());
+}
+
+#[test]
+fn s10_id_tokens_and_bound_tokens_are_not_access_tokens() {
+    let key = SigningKey::ed("d");
+    let typed = |kind: &str| json!({"alg": "EdDSA", "kid": "d", "typ": kind});
+    let rig = Rig::with(&[&key]);
+    for of_id_token in [json!({"nonce": "n"}), json!({"at_hash": "h"}), json!({"c_hash": ""}), json!({"typ": "ID"})] {
+        let untyped = json!({"alg": "EdDSA", "kid": "d"});
+        assert_eq!(rig.flaw(&key.sign_under(&untyped, &claims(of_id_token.clone()))), Some(Flaw::IdToken), "{of_id_token}");
+        assert_eq!(rig.flaw(&key.sign_under(&typed("JWT"), &claims(of_id_token.clone()))), Some(Flaw::IdToken), "{of_id_token}");
+        assert_eq!(rig.flaw(&key.sign_under(&typed("at+jwt"), &claims(of_id_token.clone()))), None, "{of_id_token}");
+    }
+    for bound in [json!({"cnf": {"jkt": "x"}}), json!({"cnf": {"x5t#S256": "x"}}), json!({"cnf": {}}), json!({"cnf": 7})] {
+        for header in [typed("JWT"), typed("at+jwt")] {
+            assert_eq!(rig.flaw(&key.sign_under(&header, &claims(bound.clone()))), Some(Flaw::Bound), "{bound}");
+        }
+    }
+    let strict = Rig::new(vec![(issuer(|issuer| issuer.requires_access_token_type = true), set(&[&key]))]);
+    assert_eq!(strict.flaw(&key.sign_under(&typed("AT+JWT"), &claims(json!({})))), None);
+    assert_eq!(strict.flaw(&key.sign_under(&typed("application/at+jwt"), &claims(json!({})))), None);
+    for header in [typed("JWT"), json!({"alg": "EdDSA", "kid": "d"})] {
+        assert_eq!(strict.flaw(&key.sign_under(&header, &claims(json!({})))), Some(Flaw::Type), "{header}");
+    }
+}
+
+#[test]
+fn s10_a_claim_names_only_the_tenants_that_are_listed() {
+    let key = SigningKey::ed("d");
+    let [acme, other] = ["acme", "umbrella"].map(|name| TenantId::parse(name).unwrap());
+    let listed = TenantOf::Claim { name: "org".to_owned(), tenants: vec![other.clone()] };
+    let rig = Rig::new(vec![(issuer(|issuer| issuer.tenant = listed), set(&[&key]))]);
+    rig.keyring.set_enabled(&other, true);
+    assert!(rig.keyring.is_enabled(&acme));
+    assert_eq!(rig.flaw(&key.sign(&claims(json!({"org": "umbrella"})))), None);
+    assert_eq!(rig.flaw(&key.sign(&claims(json!({"org": "acme"})))), Some(Flaw::UnlistedTenant));
+}
+
+#[test]
+fn s10_a_subject_is_printable() {
+    let key = SigningKey::ed("d");
+    let rig = Rig::with(&[&key]);
+    for unseen in ["a\u{202e}nna", "ann\u{200b}", "a\u{2028}b", "\u{feff}ann", "a\u{85}b", "a\u{2066}b"] {
+        assert_eq!(rig.flaw(&key.sign(&claims(json!({"sub": unseen})))), Some(Flaw::Principal), "{unseen:?}");
+    }
+    assert_eq!(rig.flaw(&key.sign(&claims(json!({"sub": "Änne"})))), None);
 }

@@ -11,21 +11,38 @@ use std::{
 
 use aws_lc_rs::{constant_time, digest};
 use axum::{
+    Extension,
     extract::{Request, State},
     http::{HeaderMap, HeaderValue, StatusCode, Uri, header, uri::Authority},
     middleware::Next,
     response::{IntoResponse, Response},
 };
 
-use super::{health, problem::Problem};
-use crate::config::Auth;
+use super::{audit::Peer, health, problem::Problem};
+use crate::{
+    config::Auth,
+    control::Control,
+    rules::sign_in_failures::{Plane, Reason},
+};
 
 /// The rules of one listener.
 pub(super) struct Access {
     token: Token,
     loopback: bool,
     allowed_hosts: Vec<String>,
-    allowed_origins: Vec<String>,
+}
+
+/// A request that is not admitted.
+struct Refused {
+    problem: Box<Problem>,
+    /// `None`: not for its credential.
+    failure: Option<Reason>,
+}
+
+impl From<Problem> for Refused {
+    fn from(problem: Problem) -> Self {
+        Self { problem: Box::new(problem), failure: None }
+    }
 }
 
 enum Token {
@@ -44,7 +61,7 @@ impl Access {
             None if loopback => Token::OpenToLocalUsers,
             None => Token::Missing,
         };
-        Self { token, loopback, allowed_hosts: auth.allowed_hosts.clone(), allowed_origins: auth.allowed_origins.clone() }
+        Self { token, loopback, allowed_hosts: auth.allowed_hosts.clone() }
     }
 
     pub(super) fn announce(&self) {
@@ -57,7 +74,7 @@ impl Access {
         }
     }
 
-    fn admit(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
+    fn admit(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Refused> {
         if self.loopback {
             self.check_page(uri, headers)?;
         }
@@ -77,25 +94,30 @@ impl Access {
             return refused("host-refused", "Host", "this listener answers to loopback names and to those of auth.allowed_hosts");
         }
         let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
-        // Only pages of the admin plane's own address: another local port may serve anybody's page.
-        let own = origin.as_bytes().strip_prefix(b"http://").is_some_and(|rest| rest.eq_ignore_ascii_case(host.as_str().as_bytes()));
-        let allowed = self.allowed_origins.iter().any(|allowed| allowed.as_bytes().eq_ignore_ascii_case(origin.as_bytes()));
-        if own || allowed {
+        // Pages of this listener only. Another port serves other pages, and `auth.allowed_origins` is for the listeners of clients.
+        let authority = origin.as_bytes().strip_prefix(b"http://").or_else(|| origin.as_bytes().strip_prefix(b"https://"));
+        if authority.is_some_and(|authority| authority.eq_ignore_ascii_case(host.as_str().as_bytes())) {
             return Ok(());
         }
-        refused("origin-refused", "Origin", "pages of this origin may not use the admin plane; see auth.allowed_origins")
+        refused("origin-refused", "Origin", "only pages of this listener may use the admin plane; auth.allowed_origins is for clients")
     }
 
-    fn check_token(&self, headers: &HeaderMap) -> Result<(), Problem> {
-        let refused = |detail: &str| Err(Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", detail).field("Authorization"));
+    fn check_token(&self, headers: &HeaderMap) -> Result<(), Refused> {
+        let refused = |detail: &str, failure| {
+            let problem = Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", detail).field("Authorization");
+            Err(Refused { problem: Box::new(problem), failure })
+        };
         match &self.token {
             Token::OpenToLocalUsers => Ok(()),
-            Token::Missing => refused("no admin token is configured; set auth.admin_token to use the admin plane from other machines"),
-            Token::Required(expected) => match headers.get(header::AUTHORIZATION).and_then(bearer) {
-                None => refused("send the admin token as Authorization: Bearer …"),
-                Some(shown) => match constant_time::verify_slices_are_equal(hash(shown).as_ref(), expected.as_ref()) {
+            Token::Missing => {
+                refused("no admin token is configured; set auth.admin_token to use the admin plane from other machines", None)
+            }
+            Token::Required(expected) => match headers.get(header::AUTHORIZATION).map(bearer) {
+                None => refused("send the admin token as Authorization: Bearer …", Some(Reason::Missing)),
+                Some(None) => refused("send the admin token as Authorization: Bearer …", Some(Reason::Malformed)),
+                Some(Some(shown)) => match constant_time::verify_slices_are_equal(hash(shown).as_ref(), expected.as_ref()) {
                     Ok(()) => Ok(()),
-                    Err(_) => refused("this is not the admin token"),
+                    Err(_) => refused("this is not the admin token", Some(Reason::AdminToken)),
                 },
             },
         }
@@ -103,15 +125,32 @@ impl Access {
 }
 
 /// The middleware around every route.
-pub(super) async fn check(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
+pub(super) async fn check(
+    State((control, access)): State<(Arc<Control>, Arc<Access>)>,
+    peer: Option<Extension<Peer>>,
+    request: Request,
+    next: Next,
+) -> Response {
     let mut response = match access.admit(request.uri(), request.headers()) {
         Ok(()) => next.run(request).await,
-        Err(problem) => problem.into_response(),
+        Err(refused) => answer(&control, refused, peer.map(|Extension(Peer(address))| address.ip())),
     };
     let headers = response.headers_mut();
     // Answers hold keys and settings; no cache and no guessing browser should keep or run them.
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+/// The answer to a request that is not admitted. The token was judged before, so the right one is never told to wait.
+fn answer(control: &Control, Refused { problem, failure }: Refused, address: Option<IpAddr>) -> Response {
+    let Some(wait) = failure.and_then(|reason| control.broker.sign_in_failed(Plane::Admin, reason, address)) else {
+        return (*problem).into_response();
+    };
+    let detail = "too many sign-ins of this address have failed within a minute, and this is not the admin token either";
+    let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "too-many-sign-ins", detail).field("Authorization");
+    let mut response = problem.into_response();
+    response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(wait.as_secs() + 1));
     response
 }
 

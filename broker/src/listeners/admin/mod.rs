@@ -172,6 +172,6 @@ fn router(control: Arc<Control>, access: Access) -> Router {
         .method_not_allowed_fallback(problem::method_not_allowed)
         .layer(middleware::from_fn_with_state(Arc::clone(&control), audit::record))
         // Outermost: the fallbacks, too, are for operators only.
-        .layer(middleware::from_fn_with_state(Arc::new(access), access::check))
+        .layer(middleware::from_fn_with_state((Arc::clone(&control), Arc::new(access)), access::check))
         .with_state(control)
 }

@@ -80,6 +80,9 @@ impl From<ControlError> for Problem {
         let detail = error.to_string();
         let (status, kind) = match &error {
             ControlError::Invalid(fault) => return Self::faults(std::slice::from_ref(fault)),
+            ControlError::Reserved(fault) => {
+                return Self::new(StatusCode::UNPROCESSABLE_ENTITY, "reserved", detail).field(fault.path.clone());
+            }
             ControlError::NotFound { .. } | ControlError::Store(StoreError::UnknownTenant { .. }) => (StatusCode::NOT_FOUND, "not-found"),
             ControlError::Declared { .. } => (StatusCode::CONFLICT, "declared"),
             ControlError::Changed { .. } => (StatusCode::PRECONDITION_FAILED, "precondition-failed"),

@@ -264,7 +264,7 @@ async fn only_the_admin_token_opens() {
 
 #[tokio::test]
 async fn web_pages_can_not_reach_a_loopback_listener() {
-    let admin = Admin::open().await;
+    let admin = Admin::start("auth: {allowed_origins: ['https://app.example.com', 'http://localhost:3000']}", "127.0.0.1:9090").await;
     let page = |host: &str, origin: Option<&str>| {
         let builder = Request::builder().method("GET").uri("/admin/v1/tenants").header(header::HOST, host);
         let builder = origin.into_iter().fold(builder, |builder, origin| builder.header(header::ORIGIN, origin));
@@ -279,6 +279,8 @@ async fn web_pages_can_not_reach_a_loopback_listener() {
         ("127.0.0.1.example", None, 403),
         ("localhost:9090", Some("http://localhost:3000"), 403),
         ("localhost:9090", Some("https://evil.example"), 403),
+        ("localhost:9090", Some("https://app.example.com"), 403),
+        ("localhost:9090", Some("https://localhost:9090"), 200),
         ("localhost:9090", Some("null"), 403),
         ("user@localhost", None, 400),
         ("", None, 400),

@@ -24,7 +24,7 @@ use crate::{
         stream::{EventStream, Reader},
         tenant::Place,
     },
-    auth::{self, Caller, Until},
+    auth::{self, Caller, Remote, Until},
     broker::Broker,
     limits::{HALF_CLOSED_MAX, LAST_FRAMES_WAIT},
     listeners::door::Certified,
@@ -37,6 +37,7 @@ pub(super) struct Guest {
     pub(super) transport: &'static str,
     /// For whom its certificate speaks.
     pub(super) certified: Option<Certified>,
+    pub(super) remote: Remote,
     /// Said before the first message.
     pub(super) known: Option<Known>,
 }

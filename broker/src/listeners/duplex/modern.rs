@@ -468,7 +468,7 @@ impl Desk {
             Ok(Begun { answering, until })
         };
         begun.await.unwrap_or_else(|refusal: Refusal| {
-            if matches!(refusal.kind, ErrorKind::Unauthorized | ErrorKind::TooManyConnections) {
+            if opening::is_of_sign_in(&refusal) || refusal.kind == ErrorKind::TooManyConnections {
                 self.expelled.cancel();
             }
             Begun { answering: Answering::Whole(self.refusal(&refusal, id.as_ref())), until: None }

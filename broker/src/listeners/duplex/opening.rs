@@ -119,7 +119,7 @@ async fn answered(broker: &Arc<Broker>, guest: &Guest, message: &Message) -> Ans
         // After it a client may still decide for a session.
         Method::ServerDiscover => match super::modern::discovered(broker, guest, message).await {
             Ok(answer) => return Answer::Frame(with_streams(guest, answer)),
-            Err(refusal) if refusal.kind == ErrorKind::Unauthorized => return Answer::Goodbye(refused(broker, &refusal, Some(id))),
+            Err(refusal) if is_of_sign_in(&refusal) => return Answer::Goodbye(refused(broker, &refusal, Some(id))),
             Err(refusal) => refusal,
         },
         // Strangers get neither more time nor larger messages.
@@ -132,7 +132,7 @@ async fn answered(broker: &Arc<Broker>, guest: &Guest, message: &Message) -> Ans
         Method::Initialize => match opened(broker, guest, message).await {
             Ok((seat, result)) => return Answer::Session(seat, with_streams(guest, handshake::success(id, &result))),
             // Whoever guesses keys has to connect for each of them.
-            Err(refusal) if refusal.kind == ErrorKind::Unauthorized => return Answer::Goodbye(refused(broker, &refusal, Some(id))),
+            Err(refusal) if is_of_sign_in(&refusal) => return Answer::Goodbye(refused(broker, &refusal, Some(id))),
             Err(refusal) => refusal,
         },
         // MCP 2025-11-25, Lifecycle: the one request that may come before.
@@ -161,7 +161,7 @@ pub(super) async fn proven(broker: &Broker, guest: &Guest, token: Option<&str>) 
     let certified = guest.certified.as_ref().map(Certified::caller);
     match broker.authenticate_on(token, certified) {
         Ok(proven) => Ok(proven),
-        Err(denied) => Box::pin(broker.authenticate_again(denied, token, certified)).await,
+        Err(denied) => Box::pin(broker.authenticate_again(denied, token, certified, guest.remote)).await,
     }
 }
 
@@ -169,6 +169,11 @@ pub(super) async fn proven(broker: &Broker, guest: &Guest, token: Option<&str>) 
 pub(in crate::listeners) fn place(broker: &Broker, caller: &Caller) -> Result<Arc<Place>, Refusal> {
     let tenant = broker.tenant(&caller.tenant).ok_or_else(|| Refusal::new(ErrorKind::Unauthorized, "the tenant is gone"))?;
     tenant.enter().map(Arc::new)
+}
+
+/// Tells if a client is refused for its credential. To show another one it has to connect again.
+pub(super) fn is_of_sign_in(refusal: &Refusal) -> bool {
+    matches!(refusal.kind, ErrorKind::Unauthorized | ErrorKind::TooManySignIns)
 }
 
 /// Tells a client the id by which it finds its session again.

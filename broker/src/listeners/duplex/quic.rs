@@ -1,7 +1,7 @@
 //! The data plane over QUIC: the control stream is a session's connection as TCP is, and each further stream a client opens
 //! carries one request, so that a lost packet delays one exchange and not the others (docs/transports.md).
 
-use std::{convert::Infallible, sync::Arc};
+use std::{convert::Infallible, net::IpAddr, sync::Arc};
 
 use bytes::Bytes;
 use protocol::{
@@ -82,7 +82,7 @@ pub async fn serve(broker: Arc<Broker>, listener: QuicListener, stop: Cancellati
                 () = stop.cancelled() => return,
             };
             match established {
-                Ok(established) => connection(broker, established, tls, stop).await,
+                Ok(established) => connection(broker, established, peer.ip(), tls, stop).await,
                 Err(error) => return tracing::debug!(%peer, %error, "a connection did not come in"),
             }
             tracing::debug!(%peer, "connection ended");
@@ -96,9 +96,16 @@ pub async fn serve(broker: Arc<Broker>, listener: QuicListener, stop: Cancellati
 
 type Established = (QuicConnection, QuicSource, QuicSink);
 
-async fn connection(broker: Arc<Broker>, (connection, mut source, mut sink): Established, tls: Arc<ServerTls>, stop: CancellationToken) {
-    let certified = connection.client_certificate().and_then(|certificate| Certified::by(certificate, &tls));
-    let guest = Guest { transport: TRANSPORT, certified, known: None };
+async fn connection(
+    broker: Arc<Broker>,
+    (connection, mut source, mut sink): Established,
+    address: IpAddr,
+    tls: Arc<ServerTls>,
+    stop: CancellationToken,
+) {
+    let shown = connection.client_certificate().map(|certificate| (certificate, &tls));
+    let (certified, remote) = Certified::identified(shown, address);
+    let guest = Guest { transport: TRANSPORT, certified, remote, known: None };
     let requests = TaskTracker::new();
     let goodbye = match opened(&broker, &guest, &mut source, &mut sink, &stop).await {
         // Boxed: a connection with a session has no room for it.

@@ -33,7 +33,8 @@ pub async fn serve(broker: Arc<Broker>, listener: Port, door: Door, stop: Cancel
             };
             match stream {
                 Ok(stream) => {
-                    let guest = Guest { transport: TRANSPORT, certified: door.certified(&stream), known: None };
+                    let (certified, remote) = door.identified(&stream, peer.ip());
+                    let guest = Guest { transport: TRANSPORT, certified, remote, known: None };
                     let (source, sink) = stream.into_lines(broker.shared.config.limits.message_bytes, CLIENT_WRITE_STALL_MAX);
                     serve_connection(broker, guest, source, sink, stop).await;
                     tracing::debug!(%peer, "connection ended");

@@ -30,13 +30,13 @@ use super::{
 };
 use crate::{
     actors::session::{Resumed, Session},
-    auth::{Caller, Denied, Proven},
+    auth::{Caller, Denied, Proven, Remote},
     broker::{Broker, unknown_backend},
     config::EventLog,
     in_place::in_place,
     limits::PREFLIGHT_PARAMS_MAX,
     listeners::door::Certified,
-    rules::endpoint::Endpoint,
+    rules::{endpoint::Endpoint, sign_in_failures::Plane},
     telemetry::request,
 };
 
@@ -48,7 +48,7 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 #[derive(Clone, Copy)]
 pub(super) enum Reach<'a> {
     /// A client: it passes the gate and shows its key, and may be served by another replica.
-    Edge(&'a Gate),
+    Edge(&'a Gate, Remote),
     /// Another replica, for one of its clients: it says who that is. What is not here is its own to look for.
     Inner,
 }
@@ -72,8 +72,8 @@ pub(super) struct Asked<'a> {
 }
 
 /// Serves one request of a client. Whatever is wrong with it becomes a response.
-pub(super) async fn handle(broker: &Arc<Broker>, gate: &Gate, head: Head<'_>, body: impl RequestBody) -> Answer {
-    let answer = match served(broker, Reach::Edge(gate), head, body).await {
+pub(super) async fn handle(broker: &Arc<Broker>, (gate, remote): (&Gate, Remote), head: Head<'_>, body: impl RequestBody) -> Answer {
+    let answer = match served(broker, Reach::Edge(gate, remote), head, body).await {
         Answer::Other(response) if challenge::is_one(&response) => {
             let shown = challenge::is_shown(&head.0.headers);
             challenge::complete(&broker.shared.config.auth, head.0.uri.path(), shown, response).into()
@@ -120,7 +120,7 @@ async fn served(broker: &Arc<Broker>, reach: Reach<'_>, head: Head<'_>, body: im
 
 async fn dispatch(broker: &Arc<Broker>, reach: Reach<'_>, (head, kept): Head<'_>, body: impl RequestBody) -> Result<Answer, Rejected> {
     let endpoint = endpoint(head.uri.path())?;
-    if let Reach::Edge(gate) = reach
+    if let Reach::Edge(gate, _) = reach
         && !kept.vetted.is()
     {
         gate.admits(&head.headers, &head.uri).map_err(anonymous)?;
@@ -133,12 +133,15 @@ async fn dispatch(broker: &Arc<Broker>, reach: Reach<'_>, (head, kept): Head<'_>
         return Err(anonymous(Refusal::new(ErrorKind::MethodNotAllowed, "this endpoint takes GET, POST and DELETE")));
     }
     let proven = match reach {
-        Reach::Edge(_) => known_client(broker, head, &kept.vetted),
-        Reach::Inner => vouched_client(broker, head).map(Proven::from).map_err(Denied::from),
+        Reach::Edge(..) => known_client(broker, head, &kept.vetted),
+        Reach::Inner => vouched_client(broker, head).map(Proven::from),
     };
     let Proven { caller, until } = match proven {
         Ok(proven) => proven,
-        Err(denied) => Box::pin(client_again(broker, head, denied)).await.map_err(anonymous)?,
+        Err(denied) => match reach {
+            Reach::Edge(_, remote) => Box::pin(client_again(broker, head, denied, remote)).await.map_err(anonymous)?,
+            Reach::Inner => return Err(anonymous(broker.refuse(denied, Plane::Internal, Remote::default()))),
+        },
     };
     known_to(broker, &caller, &endpoint).map_err(anonymous)?;
     let asked = Asked { broker, reach, caller, endpoint, head, kept };
@@ -164,15 +167,16 @@ pub(super) fn known_to(broker: &Broker, caller: &Caller, endpoint: &Endpoint) ->
 }
 
 /// For whom another replica asks.
-pub(super) fn vouched_client(broker: &Broker, head: &HeadParts) -> Result<Caller, Refusal> {
-    vouched::caller(&head.headers).and_then(|caller| broker.admit(caller))
+pub(super) fn vouched_client(broker: &Broker, head: &HeadParts) -> Result<Caller, Denied> {
+    let caller = vouched::caller(&head.headers)?;
+    broker.admit_proven(caller.into()).map(|proven| proven.caller)
 }
 
 /// Who a client is: by the key or token it shows, or by its connection's certificate.
-pub(super) async fn client(broker: &Broker, head: &HeadParts) -> Result<Proven, Refusal> {
+pub(super) async fn client(broker: &Broker, head: &HeadParts, remote: Remote) -> Result<Proven, Refusal> {
     match client_now(broker, head) {
         Ok(proven) => Ok(proven),
-        Err(denied) => client_again(broker, head, denied).await,
+        Err(denied) => client_again(broker, head, denied, remote).await,
     }
 }
 
@@ -182,9 +186,9 @@ fn client_now(broker: &Broker, head: &HeadParts) -> Result<Proven, Denied> {
     broker.authenticate_on(bearer, certified(head))
 }
 
-async fn client_again(broker: &Broker, head: &HeadParts, denied: Denied) -> Result<Proven, Refusal> {
+async fn client_again(broker: &Broker, head: &HeadParts, denied: Denied, remote: Remote) -> Result<Proven, Refusal> {
     let bearer = gate::bearer(&head.headers, &head.uri).unwrap_or_default();
-    broker.authenticate_again(denied, bearer, certified(head)).await
+    broker.authenticate_again(denied, bearer, certified(head), remote).await
 }
 
 fn certified(head: &HeadParts) -> Option<&Caller> {

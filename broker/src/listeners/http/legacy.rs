@@ -34,7 +34,7 @@ use super::{
     post::{announced_bytes, is_small, read_body},
 };
 use crate::{
-    auth::{Caller, Proven},
+    auth::{Caller, Proven, Remote},
     broker::{Broker, unknown_backend},
     config::MessageWire,
     limits::{LEGACY_NAME_BYTES, LEGACY_QUEUE_FRAMES, UNFINISHED_REQUESTS_BYTES_MAX},
@@ -98,7 +98,7 @@ async fn answered(broker: &Arc<Broker>, gate: &Gate, request: Request<Incoming>,
         (&HttpMethod::GET, true) | (&HttpMethod::POST, false) => {}
         _ => return Err(Refusal::new(ErrorKind::MethodNotAllowed, "/sse takes GET, /messages takes POST")),
     }
-    let proven = exchange::client(broker, &head).await?;
+    let proven = exchange::client(broker, &head, floor.remote).await?;
     if is_stream {
         gate::accepts_events(&head.headers)?;
         return begin(broker, proven, endpoint, floor);
@@ -172,7 +172,7 @@ fn begin(broker: &Arc<Broker>, Proven { caller, until }: Proven, endpoint: Endpo
     let (broker_too, sessions) = (broker.clone(), floor.sessions.clone());
     sessions.spawn(async move {
         let known = Known { caller, until, endpoint, can_come_back: false, place };
-        let guest = Guest { transport: TRANSPORT, certified: None, known: Some(known) };
+        let guest = Guest { transport: TRANSPORT, certified: None, remote: Remote::default(), known: Some(known) };
         duplex::serve(broker_too, guest, source, sink, floor.stop.clone()).await;
         floor.streams.0.remove(&name);
         drop(floor.admitted);

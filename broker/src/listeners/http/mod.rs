@@ -57,6 +57,7 @@ use super::{
     port::Port,
 };
 use crate::{
+    auth::Remote,
     broker::Broker,
     limits::{CLIENT_WRITE_STALL_MAX, HTTP2_STREAMS_MAX, REQUEST_HEAD_BYTES_MAX},
 };
@@ -75,9 +76,10 @@ pub async fn serve(broker: Arc<Broker>, listener: Port, door: Door, stop: Cancel
         };
         let (broker, gate, door) = (broker.clone(), gate.clone(), door.clone());
         let (stop, admitted) = (stop.clone(), Arc::new(admitted));
-        let floor = Floor { sessions: sessions.clone(), stop, admitted, streams: streams.clone(), certified: None };
+        let floor =
+            Floor { sessions: sessions.clone(), stop, admitted, streams: streams.clone(), certified: None, remote: Remote::default() };
         connections.spawn(async move {
-            if let Err(error) = served(broker, gate, &door, socket, floor).await {
+            if let Err(error) = served(broker, gate, &door, (socket, peer), floor).await {
                 tracing::debug!(%peer, %error, "connection ended");
             }
         });
@@ -99,6 +101,7 @@ struct Floor {
     streams: Arc<legacy::Streams>,
     /// Who the connection's certificate speaks for; among a request's extensions too.
     certified: Option<Certified>,
+    remote: Remote,
 }
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -112,10 +115,16 @@ struct Connection {
 }
 
 /// Serves a connection, from the handshake to its end.
-async fn served(broker: Arc<Broker>, gate: Arc<Gate>, door: &Door, socket: TcpStream, mut floor: Floor) -> Result<(), Failure> {
+async fn served(
+    broker: Arc<Broker>,
+    gate: Arc<Gate>,
+    door: &Door,
+    (socket, peer): (TcpStream, SocketAddr),
+    mut floor: Floor,
+) -> Result<(), Failure> {
     // Boxed: an idle connection would otherwise keep room for its handshake for as long as it lives.
     let stream = Box::pin(door.open(socket, ListenerKind::Http)).await?;
-    floor.certified = door.certified(&stream);
+    (floor.certified, floor.remote) = door.identified(&stream, peer.ip());
     // The time for a head begins only once it is known what is spoken; who never says a word would otherwise stay for ever.
     let deadline = Instant::now() + broker.shared.config.timeouts.request_read;
     let (stream, first, deadline) = match stream {
@@ -210,7 +219,7 @@ fn service(
                 path if legacy::is_meant(path) => Box::pin(legacy::handle(&broker, &gate, request, Floor::clone(&floor))).await,
                 _ => {
                     let (head, body) = request.into_parts();
-                    exchange::handle(&broker, &gate, (&head, &Kept::default()), body).await.into_response()
+                    exchange::handle(&broker, (&gate, floor.remote), (&head, &Kept::default()), body).await.into_response()
                 }
             };
             // The goodbye of HTTP/1: its client opens its next connection where somebody stays. (HTTP/2 has GOAWAY.)

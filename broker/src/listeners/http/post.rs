@@ -55,7 +55,7 @@ impl Asked<'_> {
         let shared = &self.broker.shared;
         // What another replica sends was judged there, by its client's wire.
         let bytes_max = match self.reach {
-            Reach::Edge(_) => self.broker.message_bytes(&self.caller, MessageWire::Http),
+            Reach::Edge(..) => self.broker.message_bytes(&self.caller, MessageWire::Http),
             Reach::Inner => shared.config.limits.message_bytes,
         };
         let limits = Limits { bytes_max, ..Limits::default() };
@@ -63,7 +63,7 @@ impl Asked<'_> {
             shared.overload.admits().map_err(anonymous)?;
         }
         let frame = read_body(headers, body, limits.bytes_max, shared.config.timeouts.request_read).await.map_err(anonymous)?;
-        if let Reach::Edge(_) = self.reach {
+        if let Reach::Edge(..) = self.reach {
             shared.metrics.bytes(Direction::In, Side::Client, frame.len());
         }
         if shared.overload.is_over() {

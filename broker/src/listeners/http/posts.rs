@@ -63,7 +63,7 @@ pub(super) async fn serve(
         }
         let answer = tokio::select! {
             biased;
-            answer = exchange::handle(broker, gate, (head, &kept), body) => answer,
+            answer = exchange::handle(broker, (gate, floor.remote), (head, &kept), body) => answer,
             () = client.hung_up() => return Ok(None),
         };
         // The goodbye of HTTP/1: its client opens its next connection where somebody stays.

@@ -31,11 +31,13 @@ use super::{
 };
 use crate::{
     actors::{session::Session, stream::Reader, tenant::Place},
+    auth::Remote,
     broker::Broker,
     limits::{CLIENT_WRITE_STALL_MAX, TUNNEL_BYTES},
     listeners::duplex,
     metrics::Forwarding,
     placement::{Miss, Owner},
+    rules::sign_in_failures::Plane,
 };
 
 /// The way to a session's owner, open.
@@ -144,7 +146,8 @@ pub(super) async fn handle_replica(broker: &Arc<Broker>, request: Request<Incomi
 /// The session and what its client has not received of it yet, or where it is.
 async fn asked(broker: &Arc<Broker>, head: &request::Parts) -> Result<Result<Resumed, Response<Body>>, Refusal> {
     let endpoint = endpoint(head.uri.path())?;
-    let caller = exchange::vouched_client(broker, head)?;
+    let vouched = exchange::vouched_client(broker, head);
+    let caller = vouched.map_err(|denied| broker.refuse(denied, Plane::Internal, Remote::default()))?;
     exchange::known_to(broker, &caller, &endpoint)?;
     let id = session_id(&head.headers)?.ok_or_else(|| Refusal::new(ErrorKind::SessionRequired, "which session it is for is not said"))?;
     match forward::inside(broker, &head.headers, id, &caller, &endpoint).await? {

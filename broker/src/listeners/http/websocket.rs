@@ -34,7 +34,7 @@ use super::{
 };
 use crate::{
     actors::{session::Session, stream::Reader, tenant::Place},
-    auth::{self, Proven, Until},
+    auth::{self, Proven, Remote, Until},
     broker::{Broker, finding::Search},
     limits::CLIENT_WRITE_STALL_MAX,
     listeners::duplex::{self, Guest, Known, Seat},
@@ -55,7 +55,7 @@ pub(super) fn is_meant(path: &str) -> bool {
 pub(super) async fn handle(broker: &Arc<Broker>, gate: &Gate, mut request: Request<Incoming>, floor: Floor) -> Response<Body> {
     let upgrade = hyper::upgrade::on(&mut request);
     let shown = challenge::is_shown(request.headers());
-    match opened(broker, gate, request).await {
+    match opened(broker, gate, request, floor.remote).await {
         Ok(Opened { response, plan }) => {
             if let Some(plan) = plan {
                 let (broker, sessions) = (broker.clone(), floor.sessions.clone());
@@ -90,7 +90,7 @@ enum Whereabouts {
     Nowhere(Response<Body>),
 }
 
-async fn opened(broker: &Arc<Broker>, gate: &Gate, request: Request<Incoming>) -> Result<Opened, Rejected> {
+async fn opened(broker: &Arc<Broker>, gate: &Gate, request: Request<Incoming>, remote: Remote) -> Result<Opened, Rejected> {
     let endpoint = endpoint(request.uri().path()).map_err(anonymous)?;
     gate.admits(request.headers(), request.uri()).map_err(anonymous)?;
     if request.method() != HttpMethod::GET {
@@ -98,7 +98,7 @@ async fn opened(broker: &Arc<Broker>, gate: &Gate, request: Request<Incoming>) -
     }
     let accepted = websocket::accept(&request);
     let (head, _) = request.into_parts();
-    let Proven { caller, until } = exchange::client(broker, &head).await.map_err(anonymous)?;
+    let Proven { caller, until } = exchange::client(broker, &head, remote).await.map_err(anonymous)?;
     exchange::known_to(broker, &caller, &endpoint).map_err(anonymous)?;
     let mut response = match accepted {
         Ok(response) => with_text(response, String::new()),
@@ -215,7 +215,7 @@ async fn serve(broker: Arc<Broker>, plan: Plan, upgrade: OnUpgrade, floor: Floor
     match plan {
         Plan::Begin(known) => {
             let (source, sink) = over(stream);
-            let guest = Guest { transport: TRANSPORT, certified: floor.certified.clone(), known: Some(known) };
+            let guest = Guest { transport: TRANSPORT, certified: floor.certified.clone(), remote: floor.remote, known: Some(known) };
             duplex::serve(broker, guest, source, sink, floor.stop.clone()).await;
         }
         Plan::GoOn(session, outbox, place, until) => {

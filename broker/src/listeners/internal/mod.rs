@@ -13,12 +13,22 @@ use tokio_util::sync::CancellationToken;
 use transport::PeerServer;
 
 use super::http::handle_replica;
-use crate::broker::Broker;
+use crate::{
+    broker::Broker,
+    rules::sign_in_failures::{Plane, Reason},
+};
 
 /// Serves until `stop`, then lets the requests in flight finish.
 pub async fn serve(broker: Arc<Broker>, listener: TcpListener, stop: CancellationToken) {
     let confinement = Arc::clone(&broker.shared.confinement);
-    let server = PeerServer::new(&broker.placement.identity).without(move |peer, local| confinement.is_from_child(peer, local));
+    let told = Arc::downgrade(&broker);
+    let server = PeerServer::new(&broker.placement.identity)
+        .without(move |peer, local| confinement.is_from_child(peer, local))
+        .on_stranger(move |peer| {
+            if let Some(broker) = told.upgrade() {
+                broker.sign_in_failed(Plane::Internal, Reason::PeerCertificate, Some(peer.ip()));
+            }
+        });
     let handler = move |request| {
         let broker = Arc::clone(&broker);
         async move { handle_replica(&broker, request).await }

@@ -1,14 +1,14 @@
 //! Keys of issuers: found, changed, and not to be had (A-07, AUTH-09).
 
 use serde_json::json;
-use testkit::{AuthorizationServer, FakeBackend, Manner, SigningKey, eventually_within};
+use testkit::{AuthorizationServer, FakeBackend, Manner, SigningKey, TestBroker, eventually_within};
 
 use super::{client, guarded, started, status, until_status};
 
 /// Longer than keys are left alone after they were fetched.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(20);
 
-async fn eventually_let_in(broker: &testkit::TestBroker, token: &str) {
+async fn eventually_let_in(broker: &TestBroker, token: &str) {
     eventually_within(PATIENCE, "a token to be taken", || async {
         match status(broker, token).await {
             200 => Ok(()),
@@ -97,4 +97,63 @@ async fn a_07_an_issuer_that_is_away_or_babbles_costs_nobody_else_anything() {
         assert_eq!(status(&broker, &token).await, 200, "{manner:?}");
     }
     broker.logged("the keys of an issuer can not be fetched").await;
+}
+
+/// Longer than the shortest age of keys, a fetch and the wait before it together.
+const AGED: std::time::Duration = std::time::Duration::from_secs(45);
+
+async fn eventually_refused(broker: &TestBroker, token: &str) {
+    eventually_within(AGED, "a token to be refused", || async {
+        match status(broker, token).await {
+            401 => Ok(()),
+            other => Err(other),
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn s05_a_key_set_that_becomes_empty_withdraws_every_key() {
+    let (broker, server, _backend) = started().await;
+    let token = server.token("ann");
+    until_status(&broker, &token, 200).await;
+    let ann = client(&broker, &token).connected(json!({})).await;
+    server.publish(&[]);
+    let unknown = SigningKey::ec("x").sign(&server.claims("eve", json!({})));
+    eventually_within(PATIENCE, "the empty set", || async {
+        // The key that it names is not known, so the keys are fetched.
+        assert_eq!(status(&broker, &unknown).await, 401);
+        if status(&broker, &token).await == 401 { Ok(()) } else { Err("the token is still taken") }
+    })
+    .await;
+    assert_eq!(ann.post(crate::request(9, "ping", json!({}))).await.status, 401, "on a connection that knows it too");
+    assert_eq!(broker.admin().metric("mcp_issuers_without_keys", &[]).await, Some(1.0));
+    broker.logged("the issuer publishes no key that can be used").await;
+    server.publish(&[server.key()]);
+    eventually_let_in(&broker, &token).await;
+}
+
+#[tokio::test]
+async fn s05_keys_that_cannot_be_fetched_again_are_believed_for_their_maximum_age() {
+    let backend = FakeBackend::echo().await;
+    let [gone, babbling, faithful] =
+        [AuthorizationServer::start().await, AuthorizationServer::start().await, AuthorizationServer::start().await];
+    let age = || json!({"keys_max_age": "10s"});
+    let mut config = gone.config("acme", age());
+    config["auth"]["issuers"].as_array_mut().unwrap().extend([babbling.entry("acme", age()), faithful.entry("acme", age())]);
+    let broker = guarded(&gone, &backend, json!({})).config(config).start().await;
+    let tokens = [&gone, &babbling, &faithful].map(|server| server.token("ann"));
+    for token in &tokens {
+        until_status(&broker, token, 200).await;
+    }
+    gone.is(Manner::Gone);
+    babbling.is(Manner::Babbles);
+    assert_eq!((status(&broker, &tokens[0]).await, status(&broker, &tokens[1]).await), (200, 200), "they are believed for a while");
+    eventually_refused(&broker, &tokens[0]).await;
+    eventually_refused(&broker, &tokens[1]).await;
+    broker.logged("older than keys_max_age").await;
+    assert_eq!(status(&broker, &tokens[2]).await, 200, "keys that are fetched in time stay");
+    assert_eq!(broker.admin().metric("mcp_issuers_without_keys", &[]).await, Some(2.0));
+    gone.is(Manner::Serves);
+    eventually_let_in(&broker, &tokens[0]).await;
 }

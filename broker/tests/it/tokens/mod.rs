@@ -18,7 +18,9 @@ const LEEWAY: i64 = 60;
 
 /// A broker that lets in who has a token of `server` for tenant `acme`, and an echo backend `b` of that tenant.
 fn guarded(server: &AuthorizationServer, backend: &FakeBackend, more: Value) -> BrokerBuilder {
-    let builder = builder().auth_required().admin_token("operator").config(server.config("acme", more));
+    // Tests of who is let in ask more often than a client would.
+    let unlimited = json!({"limits": {"sign_in_failures_per_minute": 0}});
+    let builder = builder().config(unlimited).auth_required().admin_token("operator-of-tests").config(server.config("acme", more));
     builder.tenant("acme").backend("acme", "b", backend.spec())
 }
 

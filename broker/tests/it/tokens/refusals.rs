@@ -119,3 +119,74 @@ async fn no_api_key_is_made_for_the_principal_of_a_token() {
         assert!([400, 422].contains(&status), "{answer}");
     }
 }
+
+#[tokio::test]
+async fn s10_id_tokens_bound_tokens_and_unseen_characters_are_refused_like_every_bad_token() {
+    let (server, backend) = (AuthorizationServer::start().await, FakeBackend::echo().await);
+    let broker = guarded(&server, &backend, json!({"audiences": ["client-7", RESOURCE]}))
+        .config(json!({"telemetry": {"log": "debug"}}))
+        .start()
+        .await;
+    until_status(&broker, &server.token("ann"), 200).await;
+    let key = server.key();
+    let header = |kind: &str| json!({"alg": "ES256", "kid": "one", "typ": kind});
+    let of_client = |changes: Value| {
+        let mut claims = server.claims("ann", json!({"aud": "client-7"}));
+        claims.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+        claims
+    };
+    let id_token = |claim: &str| key.sign_under(&header("JWT"), &of_client(json!({claim: "x"})));
+    let mut texts = std::collections::HashSet::new();
+    for (what, token) in [
+        ("an ID token with a nonce", id_token("nonce")),
+        ("an ID token with at_hash", id_token("at_hash")),
+        ("an ID token with c_hash", id_token("c_hash")),
+        ("bound to a key", server.token_with("ann", json!({"cnf": {"jkt": "x"}}))),
+        ("bound to a certificate", server.token_with("ann", json!({"cnf": {"x5t#S256": "x"}}))),
+        ("a subject that is read backwards", server.token("\u{202e}nna")),
+        ("a subject with a separator of lines", server.token("ann\u{2028}admin")),
+        ("a subject with a character without width", server.token("ann\u{200b}")),
+    ] {
+        let response = client(&broker, &token).post(initialize_body("2025-11-25")).await;
+        assert!(response.header("www-authenticate").is_some_and(|text| text.contains("error=\"invalid_token\"")), "{what}");
+        let (status, error) = refused(response).await;
+        assert_eq!((status, kind(&error)), (401, "unauthorized"), "{what}");
+        texts.insert(error["message"].as_str().unwrap().to_owned());
+    }
+    assert_eq!(texts, ["the token is not valid here".to_owned()].into());
+    for reason in ["it is an ID token", "it is bound to a key or a certificate (cnf)", "characters that are not seen"] {
+        broker.logged(reason).await;
+    }
+    for fine in
+        [key.sign_under(&header("JWT"), &of_client(json!({}))), key.sign_under(&header("at+jwt"), &of_client(json!({"nonce": "x"})))]
+    {
+        assert_eq!(status(&broker, &fine).await, 200);
+    }
+}
+
+#[tokio::test]
+async fn s10_an_access_token_s_type_can_be_demanded() {
+    let (server, backend) = (AuthorizationServer::start().await, FakeBackend::echo().await);
+    let broker = guarded(&server, &backend, json!({"require_typ": "at+jwt"})).start().await;
+    let typed = |header: Value| server.key().sign_under(&header, &server.claims("ann", json!({})));
+    until_status(&broker, &typed(json!({"alg": "ES256", "kid": "one", "typ": "at+jwt"})), 200).await;
+    assert_eq!(status(&broker, &typed(json!({"alg": "ES256", "kid": "one", "typ": "application/at+jwt"}))).await, 200);
+    for header in [json!({"alg": "ES256", "kid": "one"}), json!({"alg": "ES256", "kid": "one", "typ": "JWT"})] {
+        assert_eq!(status(&broker, &typed(header.clone())).await, 401, "{header}");
+    }
+}
+
+#[tokio::test]
+async fn s10_a_tenant_claim_opens_only_tenants_that_are_listed() {
+    let (server, backend) = (AuthorizationServer::start().await, FakeBackend::echo().await);
+    let listed = json!({"tenant": null, "tenant_claim": "org", "tenants": ["acme"]});
+    let broker = guarded(&server, &backend, listed).tenant("umbrella").start().await;
+    let of = |tenant: &str| server.token_with("ann", json!({"org": tenant}));
+    until_status(&broker, &of("acme"), 200).await;
+    let key = broker.admin().create_key("umbrella").await;
+    assert_eq!(status(&broker, &key).await, 200, "the other tenant is served");
+    assert_eq!((status(&broker, &of("umbrella")).await, status(&broker, &of("default")).await), (401, 401));
+    assert!(!broker.log().contains("may name every tenant"));
+    let unlisted = guarded(&server, &backend, json!({"tenant": null, "tenant_claim": "org"})).start().await;
+    unlisted.logged("may name every tenant").await;
+}

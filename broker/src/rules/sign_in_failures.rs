@@ -1,0 +1,275 @@
+//! Sign-ins that failed, by address: how many within a minute, which of them are told, and when an address is told to wait.
+//!
+//! Called by `broker::sign_in_failures`, which has the clock. Invariants: addresses and series are bounded, whatever strangers
+//! send; every failure that is told is part of exactly one report.
+
+use std::{collections::HashMap, hash::Hash, net::IpAddr, time::Duration};
+
+use super::client_network::client_network;
+use crate::limits::sign_ins::{SIGN_IN_ADDRESSES_MAX, SIGN_IN_LOG_LINES_MAX, SIGN_IN_WINDOW};
+
+/// The side of the broker at which a sign-in failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Plane {
+    /// The listeners of clients.
+    Data,
+    /// The listener of operators.
+    Admin,
+    /// The listener of other replicas.
+    Internal,
+}
+
+impl Plane {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Data => "data",
+            Self::Admin => "admin",
+            Self::Internal => "internal",
+        }
+    }
+}
+
+/// The reason of a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// No credential where one is needed. So clients learn how to get one.
+    Missing,
+    /// A credential in a form that is not taken.
+    Malformed,
+    /// An API key that is unknown or revoked, or of a tenant that is disabled.
+    ApiKey,
+    /// A token that is not valid here.
+    Token,
+    /// A token that was valid here.
+    ExpiredToken,
+    /// A certificate that names no principal of ours.
+    Certificate,
+    /// A credential of a tenant that is not served.
+    Tenant,
+    /// A wrong admin token.
+    AdminToken,
+    /// A certificate that is not one of a replica, or none.
+    PeerCertificate,
+}
+
+impl Reason {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Missing => "missing",
+            Self::Malformed => "malformed",
+            Self::ApiKey => "api_key",
+            Self::Token => "token",
+            Self::ExpiredToken => "expired_token",
+            Self::Certificate => "certificate",
+            Self::Tenant => "tenant",
+            Self::AdminToken => "admin_token",
+            Self::PeerCertificate => "peer_certificate",
+        }
+    }
+
+    /// Tells if it may be an attack. A client that asks what it needs does not attack, and neither does one with an expired token.
+    const fn is_suspicious(self) -> bool {
+        !matches!(self, Self::Missing | Self::ExpiredToken)
+    }
+}
+
+/// The parts that failures share which are told together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Series {
+    /// As [`client_network`] has it. `None`: of several, as too many addresses fail, or of a peer whose address is not known.
+    pub address: Option<IpAddr>,
+    pub plane: Plane,
+    pub reason: Reason,
+}
+
+/// Failures to be told: the first of a series at once, the others of its minute when that is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Report {
+    pub series: Series,
+    pub count: u64,
+    /// `None`: too many lines were logged within a minute. `Some`: as many reports were not logged before this one.
+    pub logged_after: Option<u64>,
+}
+
+/// The outcome of one failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Judged {
+    /// Too many have failed within a minute: for how long they are answered so.
+    pub wait: Option<Duration>,
+    pub report: Option<Report>,
+}
+
+/// A minute of something, and how often it happened.
+#[derive(Debug, Clone, Copy, Default)]
+struct Window {
+    ends_at: Duration,
+    count: u64,
+}
+
+impl Window {
+    fn beginning(now: Duration) -> Self {
+        Self { ends_at: now + SIGN_IN_WINDOW, count: 0 }
+    }
+
+    fn is_over(&self, now: Duration) -> bool {
+        self.ends_at <= now
+    }
+
+    /// Counts one more. Returns the number so far.
+    fn count(&mut self, now: Duration) -> u64 {
+        if self.is_over(now) {
+            *self = Self::beginning(now);
+        }
+        self.count += 1;
+        self.count
+    }
+}
+
+/// Failures of the last minute.
+#[derive(Debug, Default)]
+pub struct SignInFailures {
+    addresses: HashMap<IpAddr, Window>,
+    /// Of all addresses that find no room.
+    other_addresses: Window,
+    /// The count is of failures that are not told yet.
+    series: HashMap<Series, Window>,
+    lines: Window,
+    lines_left_out: u64,
+}
+
+impl SignInFailures {
+    /// Judges one failure. `per_minute`: so many of one address are answered as they are, 0 is any number.
+    pub fn note(&mut self, now: Duration, address: Option<IpAddr>, plane: Plane, reason: Reason, per_minute: u32) -> Judged {
+        if !reason.is_suspicious() {
+            return Judged { wait: None, report: None };
+        }
+        let address = address.map(client_network);
+        let wait = address.filter(|_| per_minute > 0).and_then(|address| self.wait(now, address, per_minute));
+        Judged { wait, report: self.told(now, Series { address, plane, reason }) }
+    }
+
+    /// Reports of the series whose minute is over.
+    pub fn close(&mut self, now: Duration) -> Vec<Report> {
+        self.addresses.retain(|_, window| !window.is_over(now));
+        let over: Vec<(Series, u64)> =
+            self.series.extract_if(|_, window| window.is_over(now)).map(|(of, window)| (of, window.count)).collect();
+        over.into_iter().filter(|(_, count)| *count > 0).map(|(series, count)| self.report(now, series, count)).collect()
+    }
+
+    /// The same of all series, before the end.
+    pub fn close_all(&mut self, now: Duration) -> Vec<Report> {
+        self.close(now + SIGN_IN_WINDOW)
+    }
+
+    fn wait(&mut self, now: Duration, address: IpAddr, per_minute: u32) -> Option<Duration> {
+        let has_room = has_room(&mut self.addresses, &address, SIGN_IN_ADDRESSES_MAX, |window| window.is_over(now));
+        let window = match has_room {
+            true => self.addresses.entry(address).or_insert_with(|| Window::beginning(now)),
+            false => &mut self.other_addresses,
+        };
+        (window.count(now) > u64::from(per_minute)).then(|| window.ends_at.saturating_sub(now))
+    }
+
+    fn told(&mut self, now: Duration, series: Series) -> Option<Report> {
+        // What is over is told when it is closed, which is soon.
+        let has_room = self.series.contains_key(&series) || self.series.len() < SIGN_IN_ADDRESSES_MAX;
+        let series = if has_room { series } else { Series { address: None, ..series } };
+        match self.series.get_mut(&series) {
+            Some(window) => {
+                window.count += 1;
+                None
+            }
+            None => {
+                self.series.insert(series, Window::beginning(now));
+                Some(self.report(now, series, 1))
+            }
+        }
+    }
+
+    fn report(&mut self, now: Duration, series: Series, count: u64) -> Report {
+        let is_logged = self.lines.count(now) <= SIGN_IN_LOG_LINES_MAX;
+        if !is_logged {
+            self.lines_left_out += 1;
+        }
+        Report { series, count, logged_after: is_logged.then(|| std::mem::take(&mut self.lines_left_out)) }
+    }
+}
+
+/// Tells if a key is in a table, or may come in. Entries that are over are taken out first, where that is needed.
+fn has_room<Key: Eq + Hash, Value>(table: &mut HashMap<Key, Value>, key: &Key, max: usize, is_over: impl Fn(&Value) -> bool) -> bool {
+    if table.contains_key(key) || table.len() < max {
+        return true;
+    }
+    table.retain(|_, value| !is_over(value));
+    table.len() < max
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: Duration = Duration::from_secs(100);
+
+    fn at(seconds: u64) -> Duration {
+        START + Duration::from_secs(seconds)
+    }
+
+    fn address(number: u32) -> IpAddr {
+        IpAddr::from(std::net::Ipv4Addr::from_bits(number))
+    }
+
+    fn note(failures: &mut SignInFailures, now: Duration, of: IpAddr) -> Judged {
+        failures.note(now, Some(of), Plane::Admin, Reason::AdminToken, 3)
+    }
+
+    #[test]
+    fn s08_an_address_waits_for_the_end_of_the_minute_in_which_it_failed_too_often() {
+        let mut failures = SignInFailures::default();
+        let waits = |failures: &mut SignInFailures, seconds| note(failures, at(seconds), address(1)).wait;
+        assert_eq!([0, 1, 2].map(|seconds| waits(&mut failures, seconds)), [None; 3]);
+        assert_eq!(waits(&mut failures, 20), Some(Duration::from_secs(40)));
+        assert_eq!(note(&mut failures, at(20), address(2)).wait, None, "another address is another's");
+        assert_eq!(waits(&mut failures, 60), None);
+        let unlimited = (0..1_000).map(|_| failures.note(at(61), Some(address(3)), Plane::Data, Reason::Token, 0).wait);
+        assert!(unlimited.eq(std::iter::repeat_n(None, 1_000)));
+        let polite =
+            |reason| (0..100).all(|_| SignInFailures::default().note(START, Some(address(4)), Plane::Data, reason, 1).wait.is_none());
+        assert!(polite(Reason::Missing) && polite(Reason::ExpiredToken));
+    }
+
+    #[test]
+    fn s08_the_first_failure_of_a_series_is_told_at_once_and_the_others_with_their_number() {
+        let mut failures = SignInFailures::default();
+        let series = Series { address: Some(address(1)), plane: Plane::Admin, reason: Reason::AdminToken };
+        let told = |count| Report { series, count, logged_after: Some(0) };
+        assert_eq!(note(&mut failures, START, address(1)).report, Some(told(1)));
+        assert!((0..41).all(|_| note(&mut failures, at(1), address(1)).report.is_none()));
+        assert_eq!(failures.close(at(59)), []);
+        assert_eq!(failures.close(at(60)), [told(41)]);
+        assert_eq!(note(&mut failures, at(61), address(1)).report, Some(told(1)), "another minute");
+        assert_eq!(failures.close(at(200)), [], "it was told");
+        note(&mut failures, at(200), address(1));
+        note(&mut failures, at(200), address(1));
+        assert_eq!(failures.close_all(at(200)), [told(1)]);
+        assert!(failures.series.is_empty() && failures.addresses.is_empty());
+    }
+
+    #[test]
+    fn s08_strangers_fill_no_table_and_no_log() {
+        let mut failures = SignInFailures::default();
+        let many = u32::try_from(SIGN_IN_ADDRESSES_MAX).unwrap() * 3;
+        let (mut told, mut lines) = (0, 0);
+        for number in 0..many {
+            let judged = note(&mut failures, START, address(number));
+            told += judged.report.map_or(0, |report| report.count);
+            lines += u64::from(judged.report.is_some_and(|report| report.logged_after.is_some()));
+        }
+        assert!(failures.addresses.len() <= SIGN_IN_ADDRESSES_MAX && failures.series.len() <= SIGN_IN_ADDRESSES_MAX + 27);
+        assert_eq!(lines, SIGN_IN_LOG_LINES_MAX);
+        assert!(note(&mut failures, START, address(many)).wait.is_some(), "further addresses share one window");
+        let rest = failures.close(at(60));
+        assert_eq!(told + rest.iter().map(|report| report.count).sum::<u64>(), u64::from(many) + 1, "each is told once");
+        let left_out = told - SIGN_IN_LOG_LINES_MAX;
+        assert_eq!(rest.first().and_then(|report| report.logged_after), Some(left_out), "how many reports were left out is told");
+    }
+}
