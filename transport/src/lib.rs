@@ -12,6 +12,7 @@ mod connect_error;
 pub mod descriptors;
 pub mod egress;
 pub mod frame;
+pub mod framing;
 mod http1;
 pub mod http_client;
 pub mod lines;

@@ -149,7 +149,7 @@ impl Posts {
     /// What the buffer begins with; `None` while that is not known.
     fn look(&mut self) -> Option<Next> {
         let seen = std::mem::replace(&mut self.seen, self.buffer.len());
-        // Empty lines before a request (RFC 9112, 2.2) are for the library to pass over.
+        // Empty lines before a request (RFC 9112, 2.2) are for the guard before the library to pass over.
         if matches!(self.buffer[0], b'\r' | b'\n') {
             return Some(Next::Other);
         }

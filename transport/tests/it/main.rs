@@ -5,6 +5,7 @@ mod certificates;
 mod child_process;
 mod conformance;
 mod egress;
+mod framing;
 mod http1;
 mod http_client;
 mod http_server;

@@ -22,9 +22,14 @@ mod tests;
 use std::{io, sync::Arc, time::Duration};
 
 use axum::{
-    Extension, Router, middleware,
+    Extension, Router,
+    extract::Request,
+    http::{HeaderValue, StatusCode, header},
+    middleware::{self, Next},
+    response::{IntoResponse as _, Response},
     routing::{get, post, put},
 };
+use bytes::Bytes;
 use hyper::server::conn::{http1, http2};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
@@ -33,9 +38,12 @@ use hyper_util::{
 };
 use tokio::{net::TcpStream, sync::Semaphore};
 use tokio_util::sync::CancellationToken;
-use transport::tls::ListenerKind;
+use transport::{
+    framing::{FramingGuard, Violation, is_websocket_upgrade},
+    tls::ListenerKind,
+};
 
-use self::{access::Access, audit::Peer};
+use self::{access::Access, audit::Peer, problem::Problem};
 use super::{
     door::{self, Door},
     port::Port,
@@ -80,10 +88,10 @@ pub async fn serve(control: Arc<Control>, listener: Port, door: Door, stop: Canc
             }
         };
         let peer = stream.peer_addr().ok().map(|address| Extension(Peer(address)));
-        let service = TowerToHyperService::new(match peer {
+        let router = match peer {
             Some(peer) => router.clone().layer(peer),
             None => router.clone(),
-        });
+        };
         let (door, watcher) = (door.clone(), graceful.watcher());
         tokio::spawn(async move {
             let _place = permit;
@@ -95,8 +103,12 @@ pub async fn serve(control: Arc<Control>, listener: Port, door: Door, stop: Canc
                 }
             };
             let ended = match door::speaks_http2(&stream) {
-                true => watcher.watch(http2().serve_connection(TokioIo::new(stream), service)).await,
-                false => watcher.watch(http1().serve_connection(TokioIo::new(stream), service)).await,
+                true => watcher.watch(http2().serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))).await,
+                false => {
+                    let stream = FramingGuard::new(stream, Bytes::new(), HEAD_BYTES_MAX);
+                    let service = TowerToHyperService::new(router.layer(middleware::from_fn(framed)));
+                    watcher.watch(http1().serve_connection(TokioIo::new(stream), service)).await
+                }
             };
             if let Err(error) = ended {
                 tracing::debug!(%error, "an admin connection ended early");
@@ -107,6 +119,21 @@ pub async fn serve(control: Arc<Control>, listener: Port, door: Door, stop: Canc
     if tokio::time::timeout(GOODBYE, graceful.shutdown()).await.is_err() {
         tracing::warn!("admin requests were cut off by the end of the broker");
     }
+}
+
+/// Around every route over HTTP/1.1: refuses what its framing is refused for, and ends connections of which not everything is read.
+async fn framed(request: Request, next: Next) -> Response {
+    let violation = Violation::named_by(request.headers());
+    let upgrades = request.headers().get_all(header::UPGRADE);
+    let is_last = violation.is_some() || is_websocket_upgrade(upgrades.iter().map(HeaderValue::as_bytes));
+    let mut response = match violation {
+        Some(violation) => Problem::new(violation.status(), "framing", violation.reason()).into_response(),
+        None => next.run(request).await,
+    };
+    if is_last || response.status() == StatusCode::PAYLOAD_TOO_LARGE {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
 }
 
 fn http1() -> http1::Builder {
