@@ -16,6 +16,7 @@ pub mod framing;
 mod http1;
 pub mod http_client;
 pub mod lines;
+mod linger;
 pub mod peer;
 mod pieces;
 pub mod posts;

@@ -10,29 +10,21 @@ use std::{
     io,
     pin::Pin,
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
 use bytes::{Buf as _, Bytes};
 use http::header::UPGRADE;
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    time::Sleep,
-};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{
     STAND_IN_HEADER, Violation,
     chunked::{ChunkScanner, Padding, Step},
     head::{BodyFraming, HeadScan, is_websocket_upgrade, parse},
 };
-use crate::read_buffer::ReadBuffer;
+use crate::{linger::Linger, read_buffer::ReadBuffer};
 
 /// What a client may send behind a request for a WebSocket before that is answered.
 const EARLY_BYTES_MAX: usize = 8 * 1024;
-/// What was sent of a request that was refused is read on for this much and this long: closing the connection under its sender
-/// would take the answer away.
-const LINGER_BYTES_MAX: usize = 1024 * 1024;
-const LINGER_MAX: Duration = Duration::from_secs(1);
 
 /// Wraps a connection in the server's role.
 #[derive(Debug)]
@@ -48,7 +40,7 @@ pub struct FramingGuard<S> {
     /// What is handed on in place of a request that was refused.
     stand_in: Bytes,
     head_bytes_max: usize,
-    closing: Option<Closing>,
+    closing: Option<Linger>,
 }
 
 /// What the bytes are that were not looked at yet.
@@ -63,13 +55,6 @@ enum Expected {
     Refused,
     /// A body broke off.
     Broken,
-}
-
-/// The end of a connection of which not everything was read.
-#[derive(Debug)]
-struct Closing {
-    left: usize,
-    until: Pin<Box<Sleep>>,
 }
 
 impl<S> FramingGuard<S> {
@@ -190,22 +175,6 @@ impl<S> FramingGuard<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> FramingGuard<S> {
-    /// Reads on and throws away, within reason.
-    fn poll_linger(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let Some(closing) = &mut self.closing else { return Poll::Ready(()) };
-        while closing.left > 0 {
-            self.read.discard();
-            match self.read.poll_fill(&mut self.inner, context, 0) {
-                Poll::Ready(Ok(bytes @ 1..)) => closing.left = closing.left.saturating_sub(bytes),
-                Poll::Ready(_) => return Poll::Ready(()),
-                Poll::Pending => return closing.until.as_mut().poll(context),
-            }
-        }
-        Poll::Ready(())
-    }
-}
-
 impl<S: AsyncRead + Unpin> AsyncRead for FramingGuard<S> {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let guard = &mut *self;
@@ -264,8 +233,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for FramingGuard<S> {
             if !self.is_unread() {
                 return Poll::Ready(Ok(()));
             }
-            self.closing = Some(Closing { left: LINGER_BYTES_MAX, until: Box::pin(tokio::time::sleep(LINGER_MAX)) });
+            self.read.discard();
         }
-        self.poll_linger(context).map(Ok)
+        let guard = &mut *self;
+        guard.closing.get_or_insert_with(Linger::new).poll(&mut guard.inner, context).map(Ok)
     }
 }

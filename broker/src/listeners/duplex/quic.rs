@@ -34,7 +34,7 @@ use crate::{
     config::Config,
     limits::{
         CLIENT_WRITE_STALL_MAX, LAST_FRAMES_WAIT, OUTBOX_BATCH_BYTES, OUTBOX_BATCH_FRAMES, QUIC_HANDSHAKES_MAX, QUIC_REQUEST_STREAMS_MAX,
-        QUIC_UNPROVED_HANDSHAKES_MAX, UNFINISHED_REQUESTS_BYTES_MAX,
+        UNFINISHED_REQUESTS_BYTES_MAX,
     },
     listeners::{admission::Admission, door::Certified},
     metrics::{Direction, Side},
@@ -51,7 +51,6 @@ pub fn limits(config: &Config) -> Limits {
         request_bytes_max: UNFINISHED_REQUESTS_BYTES_MAX.max(2 * config.limits.message_bytes),
         silence_max: config.timeouts.quic_idle,
         stall_max: CLIENT_WRITE_STALL_MAX,
-        unproved_handshakes_max: QUIC_UNPROVED_HANDSHAKES_MAX,
         handshakes_max: QUIC_HANDSHAKES_MAX,
         ..Limits::default()
     }

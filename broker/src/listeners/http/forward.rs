@@ -90,8 +90,8 @@ impl Asked<'_> {
         self.broker.release_settled(&session.key).await;
         match self.reach {
             Reach::Inner => Ok(Some(vouched::not_here(None))),
-            Reach::Edge(_) if way.search.may_go_on() => Ok(None),
-            Reach::Edge(_) => Err(refusal.retry_after(self.broker.shared.config.session.lease)),
+            Reach::Edge(..) if way.search.may_go_on() => Ok(None),
+            Reach::Edge(..) => Err(refusal.retry_after(self.broker.shared.config.session.lease)),
         }
     }
 

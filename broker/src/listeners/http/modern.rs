@@ -79,7 +79,7 @@ impl Asked<'_> {
 
     /// Another replica has compared the headers, or its client's wire has none.
     fn compares_headers(&self) -> bool {
-        matches!(self.reach, Reach::Edge(_))
+        matches!(self.reach, Reach::Edge(..))
     }
 
     async fn modern_answer(&self, message: Message, frame: &Bytes) -> Result<Answer, Refusal> {
@@ -136,7 +136,7 @@ impl Asked<'_> {
     /// The request waits at another replica. One that is gone has lost it.
     async fn lead_to(&self, place: &Place, frame: &Bytes) -> Result<Response<Body>, Refusal> {
         let gone = || StateError::Expired.refusal();
-        let Reach::Edge(_) = self.reach else { return Err(gone()) };
+        let Reach::Edge(..) = self.reach else { return Err(gone()) };
         let owner = finding::replica(self.broker, &place.node).await.ok_or_else(gone)?;
         self.send_to(&owner, frame).await.ok_or_else(gone)
     }

@@ -7,7 +7,6 @@ use std::{pin::pin, sync::Arc, time::Duration};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{HeaderValue, Response, StatusCode};
-use http_body_util::BodyExt;
 use protocol::{
     envelope::{Body as Frames, Kind, Message, Rejected, decode_body},
     error::{ErrorKind, Refusal},
@@ -35,7 +34,7 @@ use crate::{
     },
     config::MessageWire,
     in_place::in_place,
-    limits::{DISCARD_WAIT, DISCARDED_BYTES_MAX, OVERLOAD_BODY_BYTES_MAX},
+    limits::OVERLOAD_BODY_BYTES_MAX,
     listeners::modern::no_sessions,
     metrics::{Direction, Side},
     rules::event_log::{Event, EventKind},
@@ -55,7 +54,7 @@ impl Asked<'_> {
         let shared = &self.broker.shared;
         // What another replica sends was judged there, by its client's wire.
         let bytes_max = match self.reach {
-            Reach::Edge(_) => self.broker.message_bytes(&self.caller, MessageWire::Http),
+            Reach::Edge(..) => self.broker.message_bytes(&self.caller, MessageWire::Http),
             Reach::Inner => shared.config.limits.message_bytes,
         };
         let limits = Limits { bytes_max, ..Limits::default() };
@@ -63,7 +62,7 @@ impl Asked<'_> {
             shared.overload.admits().map_err(anonymous)?;
         }
         let frame = read_body(body, limits.bytes_max, shared.config.timeouts.request_read).await.map_err(anonymous)?;
-        if let Reach::Edge(_) = self.reach {
+        if let Reach::Edge(..) = self.reach {
             shared.metrics.bytes(Direction::In, Side::Client, frame.len());
         }
         if shared.overload.is_over() {
@@ -307,25 +306,8 @@ pub(super) async fn read_body(mut body: impl RequestBody, bytes_max: usize, time
     };
     match read {
         Ok(Ok(body)) => Ok(body),
-        Ok(Err(BodyError::TooLarge { .. })) => {
-            discard(body).await;
-            Err(too_large(bytes_max))
-        }
+        Ok(Err(BodyError::TooLarge { .. })) => Err(too_large(bytes_max)),
         Ok(Err(BodyError::Aborted { .. })) => Err(Refusal::new(ErrorKind::InvalidRequest, "the request body broke off")),
         Err(_) => Err(Refusal::new(ErrorKind::InvalidRequest, "the request body did not come in time")),
     }
-}
-
-/// Reads on, within reason, what a client is still sending: most look for an answer only when they have sent everything,
-/// and closing the connection under them would take the answer away.
-async fn discard(mut body: impl RequestBody) {
-    let reading = async {
-        let mut left = DISCARDED_BYTES_MAX;
-        while let Some(Ok(frame)) = body.frame().await {
-            let length = frame.data_ref().map_or(0, Bytes::len);
-            let Some(rest) = left.checked_sub(length) else { return };
-            left = rest;
-        }
-    };
-    let _in_time = tokio::time::timeout(DISCARD_WAIT, reading).await;
 }
