@@ -21,6 +21,7 @@ pub mod peer;
 mod pieces;
 pub mod posts;
 mod process_group;
+pub mod proxy_protocol;
 pub mod quic;
 mod read_buffer;
 mod repeated;

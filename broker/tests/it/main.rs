@@ -53,6 +53,7 @@ mod process;
 mod protection;
 mod protection_calls;
 mod protection_load;
+mod proxies;
 mod quic_amplification;
 mod relay;
 mod replicas;

@@ -12,6 +12,7 @@ mod http_server;
 mod lines;
 mod peer;
 mod posts;
+mod proxy_protocol;
 mod quic;
 mod stall;
 mod tcp;

@@ -19,10 +19,10 @@ mod tenants;
 #[cfg(test)]
 mod tests;
 
-use std::{io, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{
-    Extension, Router,
+    Router,
     extract::Request,
     http::{HeaderValue, StatusCode, header},
     middleware::{self, Next},
@@ -36,17 +36,21 @@ use hyper_util::{
     server::graceful::GracefulShutdown,
     service::TowerToHyperService,
 };
-use tokio::{net::TcpStream, sync::Semaphore};
+use tokio::{
+    net::TcpStream,
+    sync::{OwnedSemaphorePermit, Semaphore},
+};
 use tokio_util::sync::CancellationToken;
 use transport::{
     framing::{FramingGuard, Violation, is_websocket_upgrade},
     tls::ListenerKind,
 };
 
-use self::{access::Access, audit::Peer, problem::Problem};
+use self::{access::Access, problem::Problem};
 use super::{
     door::{self, Door},
     port::Port,
+    proxies::ProxyProtocol,
 };
 use crate::control::Control;
 
@@ -71,6 +75,7 @@ pub async fn serve(control: Arc<Control>, listener: Port, door: Door, stop: Canc
         }
     };
     access.announce();
+    let proxies = Arc::new(ProxyProtocol::new(&control.config, control.config.listen.proxies.admin));
     let router = router(control, access);
     let (connections, graceful) = (Arc::new(Semaphore::new(CONNECTIONS_MAX)), GracefulShutdown::new());
     loop {
@@ -79,7 +84,7 @@ pub async fn serve(control: Arc<Control>, listener: Port, door: Door, stop: Canc
             () = stop.cancelled() => break,
             accepted = accept(&listener, &connections) => accepted,
         };
-        let (stream, permit) = match accepted {
+        let (mut stream, peer, permit) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(%error, "the admin listener could not accept a connection");
@@ -87,14 +92,11 @@ pub async fn serve(control: Arc<Control>, listener: Port, door: Door, stop: Canc
                 continue;
             }
         };
-        let peer = stream.peer_addr().ok().map(|address| Extension(Peer(address)));
-        let router = match peer {
-            Some(peer) => router.clone().layer(peer),
-            None => router.clone(),
-        };
-        let (door, watcher) = (door.clone(), graceful.watcher());
+        let (door, watcher, router, proxies) = (door.clone(), graceful.watcher(), router.clone(), proxies.clone());
         tokio::spawn(async move {
             let _place = permit;
+            let Ok(client) = proxies.client(&mut stream, peer).await else { return };
+            let router = router.layer(middleware::from_fn_with_state(client, audit::note_client));
             let stream = match door.open(stream, ListenerKind::Http).await {
                 Ok(stream) => stream,
                 Err(error) => {
@@ -151,10 +153,10 @@ fn http2() -> http2::Builder<TokioExecutor> {
 }
 
 /// Waits for room first, so that a full house leaves new connections in the kernel's queue.
-async fn accept(listener: &Port, connections: &Arc<Semaphore>) -> io::Result<(TcpStream, tokio::sync::OwnedSemaphorePermit)> {
+async fn accept(listener: &Port, connections: &Arc<Semaphore>) -> io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
     let permit = Arc::clone(connections).acquire_owned().await.map_err(io::Error::other)?;
-    let (stream, _) = listener.accept().await?;
-    Ok((stream, permit))
+    let (stream, peer) = listener.accept().await?;
+    Ok((stream, peer, permit))
 }
 
 /// Every route; [`openapi`] documents the same list, and a test compares the two.

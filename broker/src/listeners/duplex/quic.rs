@@ -36,7 +36,7 @@ use crate::{
         CLIENT_WRITE_STALL_MAX, LAST_FRAMES_WAIT, OUTBOX_BATCH_BYTES, OUTBOX_BATCH_FRAMES, QUIC_HANDSHAKES_MAX, QUIC_REQUEST_STREAMS_MAX,
         UNFINISHED_REQUESTS_BYTES_MAX,
     },
-    listeners::{admission::Admission, door::Certified},
+    listeners::{admission::Admission, door::Certified, proxies::ProxyProtocol},
     metrics::{Direction, Side},
 };
 
@@ -58,7 +58,7 @@ pub fn limits(config: &Config) -> Limits {
 
 /// Serves until `stop`, then until the connections there are have ended.
 pub async fn serve(broker: Arc<Broker>, listener: QuicListener, stop: CancellationToken) {
-    let admission = Admission::new(&broker.shared.config.limits);
+    let admission = Admission::new(&broker.shared.config.limits, ProxyProtocol::off(&broker.shared.config));
     let connections = TaskTracker::new();
     loop {
         let incoming = tokio::select! {

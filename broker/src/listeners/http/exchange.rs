@@ -4,7 +4,7 @@
 //! session learns nothing of HTTP: it gets messages and pushes into streams. The same way is gone for clients and for other
 //! replicas that ask for theirs; [`Reach`] is the difference.
 
-use std::{error::Error, sync::Arc};
+use std::{error::Error, net::IpAddr, sync::Arc};
 
 use bytes::Bytes;
 use http::{
@@ -47,8 +47,8 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// Who asks.
 #[derive(Clone, Copy)]
 pub(super) enum Reach<'a> {
-    /// A client: it passes the gate and shows its key, and may be served by another replica.
-    Edge(&'a Gate),
+    /// A client, at its address: it passes the gate and shows its key, and may be served by another replica.
+    Edge(&'a Gate, IpAddr),
     /// Another replica, for one of its clients: it says who that is. What is not here is its own to look for.
     Inner,
 }
@@ -72,8 +72,8 @@ pub(super) struct Asked<'a> {
 }
 
 /// Serves one request of a client. Whatever is wrong with it becomes a response.
-pub(super) async fn handle(broker: &Arc<Broker>, gate: &Gate, head: Head<'_>, body: impl RequestBody) -> Answer {
-    let answer = match served(broker, Reach::Edge(gate), head, body).await {
+pub(super) async fn handle(broker: &Arc<Broker>, (gate, client): (&Gate, IpAddr), head: Head<'_>, body: impl RequestBody) -> Answer {
+    let answer = match served(broker, Reach::Edge(gate, client), head, body).await {
         Answer::Other(response) if challenge::is_one(&response) => {
             let shown = challenge::is_shown(&head.0.headers);
             challenge::complete(&broker.shared.config.auth, head.0.uri.path(), shown, response).into()
@@ -115,12 +115,16 @@ async fn served(broker: &Arc<Broker>, reach: Reach<'_>, head: Head<'_>, body: im
             Err(Rejected { refusal, id, .. }) => answer::refusal(&broker.shared, &refusal, id.as_ref()).into(),
         }
     };
-    request::arriving(context, work).await
+    let client = match reach {
+        Reach::Edge(_, client) => Some(client),
+        Reach::Inner => None,
+    };
+    request::arriving(context, client, work).await
 }
 
 async fn dispatch(broker: &Arc<Broker>, reach: Reach<'_>, (head, kept): Head<'_>, body: impl RequestBody) -> Result<Answer, Rejected> {
     let endpoint = endpoint(head.uri.path())?;
-    if let Reach::Edge(gate) = reach
+    if let Reach::Edge(gate, _) = reach
         && !kept.vetted.is()
     {
         gate.admits(&head.headers, &head.uri).map_err(anonymous)?;
@@ -133,7 +137,7 @@ async fn dispatch(broker: &Arc<Broker>, reach: Reach<'_>, (head, kept): Head<'_>
         return Err(anonymous(Refusal::new(ErrorKind::MethodNotAllowed, "this endpoint takes GET, POST and DELETE")));
     }
     let proven = match reach {
-        Reach::Edge(_) => known_client(broker, head, &kept.vetted),
+        Reach::Edge(..) => known_client(broker, head, &kept.vetted),
         Reach::Inner => vouched_client(broker, head).map(Proven::from).map_err(Denied::from),
     };
     let Proven { caller, until } = match proven {

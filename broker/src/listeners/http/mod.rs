@@ -60,6 +60,7 @@ use super::{
     admission::{Admission, Admitted},
     door::{Certified, Door},
     port::Port,
+    proxies::{Client, ProxyProtocol},
 };
 use crate::{
     broker::Broker,
@@ -70,20 +71,28 @@ use crate::{
 pub async fn serve(broker: Arc<Broker>, listener: Port, door: Door, stop: CancellationToken) {
     let local = listener.local_addr().unwrap_or_else(|_| SocketAddr::from(([127, 0, 0, 1], 0)));
     let limits = &broker.shared.config.limits;
-    let admission = Admission::new(limits);
+    let proxies = ProxyProtocol::new(&broker.shared.config, broker.shared.config.listen.proxies.http);
+    let admission = Arc::new(Admission::new(limits, proxies));
     let gate = Arc::new(Gate::new(&broker.shared.config.auth, local));
     let (connections, sessions, streams) = (TaskTracker::new(), TaskTracker::new(), Arc::<legacy::Streams>::default());
     loop {
-        let (socket, peer, admitted) = tokio::select! {
+        let (mut socket, peer, mut admitted) = tokio::select! {
             () = stop.cancelled() => break,
             accepted = admission.accept(&listener, &broker.shared.metrics) => accepted,
         };
         let (broker, gate, door) = (broker.clone(), gate.clone(), door.clone());
-        let (stop, admitted) = (stop.clone(), Arc::new(admitted));
-        let floor = Floor { sessions: sessions.clone(), stop, admitted, streams: streams.clone(), certified: None };
+        let (stop, admission, sessions, streams) = (stop.clone(), admission.clone(), sessions.clone(), streams.clone());
         connections.spawn(async move {
+            let identified = tokio::select! {
+                // Boxed, as the handshake is.
+                client = Box::pin(admission.identify(&mut socket, peer, &mut admitted, &broker.shared.metrics)) => client,
+                () = stop.cancelled() => None,
+            };
+            let Some(client) = identified else { return };
+            let address = client.address();
+            let floor = Floor { sessions, stop, admitted: Arc::new(admitted), streams, client, certified: None };
             if let Err(error) = served(broker, gate, &door, socket, floor).await {
-                tracing::debug!(%peer, %error, "connection ended");
+                tracing::debug!(%peer, client = %address, %error, "connection ended");
             }
         });
     }
@@ -102,6 +111,7 @@ struct Floor {
     /// The connection's place is taken for as long as anything of it lives.
     admitted: Arc<Admitted>,
     streams: Arc<legacy::Streams>,
+    client: Client,
     /// Who the connection's certificate speaks for; among a request's extensions too.
     certified: Option<Certified>,
 }
@@ -229,7 +239,8 @@ fn service(
                 path if legacy::is_meant(path) => Box::pin(legacy::handle(&broker, &gate, request, Floor::clone(&floor))).await,
                 _ => {
                     let (head, body) = request.into_parts();
-                    exchange::handle(&broker, &gate, (&head, &Kept::default()), body).await.into_response()
+                    let client = floor.client.of_request(&head.headers);
+                    exchange::handle(&broker, (&gate, client), (&head, &Kept::default()), body).await.into_response()
                 }
             };
             // Of such a request not everything was read, or nothing is read behind it. Or it is the goodbye of HTTP/1: its client
