@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes sure that what the tests start themselves is there: PostgreSQL, Redis, faketime (a process with a clock of its own),
-# h2load (another HTTP/2), openssl, ip, nginx (what the broker is measured beside) and Go (for a server that reads JSON as Go does),
+# h2load (another HTTP/2), openssl, ip, nginx (what the broker is measured beside, and a proxy in front), HAProxy (another one) and
+# Go (for a server that reads JSON as Go does),
 # from the distribution's packages. Called by `make test`. Further commands can be named (valgrind, which counts instructions). Without the right to install, says the one command to run, and fails.
 set -euo pipefail
 
@@ -13,6 +14,7 @@ command -v openssl >/dev/null || packages+=(openssl)
 command -v ip >/dev/null || packages+=(iproute2)
 command -v nginx >/dev/null || packages+=(nginx-light)
 command -v go >/dev/null || packages+=(golang-go)
+command -v haproxy >/dev/null || [[ -x /usr/sbin/haproxy ]] || packages+=(haproxy)
 for named in "$@"; do command -v "$named" >/dev/null || packages+=("$named"); done
 ((${#packages[@]} == 0)) && exit 0
 

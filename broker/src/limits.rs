@@ -313,10 +313,6 @@ pub const STREAM_DRAIN: Duration = Duration::from_millis(250);
 pub const ACCEPT_QUEUE: u32 = 4_096;
 /// A request's line and headers.
 pub const REQUEST_HEAD_BYTES_MAX: usize = 64 * 1024;
-/// A body that is too large is read on for this much, so that its sender gets to see the refusal.
-pub const DISCARDED_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// How long it may take to read it.
-pub const DISCARD_WAIT: Duration = Duration::from_secs(5);
 /// A client that takes nothing of what is sent to it for this long loses its connection.
 pub const CLIENT_WRITE_STALL_MAX: Duration = Duration::from_secs(30);
 /// Headers of one request.
@@ -348,8 +344,6 @@ pub const PIPELINE_WAIT_MAX: Duration = Duration::from_secs(1);
 pub const HALF_CLOSED_MAX: Duration = Duration::from_secs(10);
 /// Requests of a QUIC client that have streams of their own at the same time.
 pub const QUIC_REQUEST_STREAMS_MAX: u32 = 100;
-/// QUIC handshakes at the same time from addresses nobody has proved to own; beyond it newcomers prove theirs first.
-pub const QUIC_UNPROVED_HANDSHAKES_MAX: usize = 32;
 /// QUIC handshakes at the same time at all; beyond it newcomers are refused.
 pub const QUIC_HANDSHAKES_MAX: usize = 1_024;
 /// Bytes of the requests of one QUIC client that are not whole yet, or of what was POSTed for one stream of 2024-11-05 and waits

@@ -56,6 +56,7 @@ impl Watch<'_> {
             definition: None,
             begun: Instant::now(),
             at: jiff::Timestamp::now(),
+            client: request::arrival_client(),
         }
     }
 

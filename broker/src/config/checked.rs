@@ -34,6 +34,7 @@ pub(super) fn check(raw: &Raw, faults: Vec<Fault>) -> Result<Config, Faults> {
         quic: reading.optional("listen.quic", address),
         internal: reading.optional("listen.internal", address),
         reuse_port: reading.bool("listen.reuse_port"),
+        proxies: super::proxies::read(&mut reading),
     };
     let auth = reading.auth();
     let egress = EgressPolicy {

@@ -11,7 +11,7 @@ use super::{
     compat::COMPAT,
     key::{COUNT, DAY, DEADLINE, DEADLINE_MIN, HOUR, KIB, Key, Kind, MIB, MS, SECOND, Section, Table, absent, key},
     limits::{LIMITS, OVERLOAD},
-    observed, protection,
+    observed, protection, proxies,
     replica::TASKS,
     stdio,
 };
@@ -110,6 +110,11 @@ const LISTEN: &[Key] = &[
         "false",
         "Share `http`, `admin` and `tcp` with another process of the same user that does so too, such as the next version of this one (SO_REUSEPORT). One that drains takes no new connections then, and loses none.",
     ),
+    proxies::TRUSTED,
+    proxies::FORWARDED_HEADER,
+    proxies::PROTOCOL_HTTP,
+    proxies::PROTOCOL_ADMIN,
+    proxies::PROTOCOL_TCP,
 ];
 
 const TLS: &[Key] = &[

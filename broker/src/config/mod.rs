@@ -22,6 +22,7 @@ mod message_sizes;
 mod observed;
 mod policy;
 mod protection;
+mod proxies;
 mod raw;
 mod reading;
 mod replica;
@@ -52,6 +53,7 @@ pub use limits::{Limits, Overload, WithoutRedis};
 pub use message_sizes::{MessageSizes, MessageWire};
 pub use observed::{Audit, AuditCalls, RATIO_WHOLE, Traces};
 pub use protection::{Breaker, Retries};
+pub use proxies::{ForwardedHeader, Proxies};
 pub use stdio::{Stdio, StdioLimits};
 
 /// Reads the file, if there is one, and the environment of this process.
@@ -172,6 +174,7 @@ pub struct Listen {
     pub internal: Option<SocketAddr>,
     /// Another process may listen at the same addresses, and takes over when this one drains.
     pub reuse_port: bool,
+    pub proxies: Proxies,
 }
 
 impl Listen {

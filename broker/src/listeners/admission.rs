@@ -16,7 +16,10 @@ use tokio::{
 };
 use transport::descriptors;
 
-use super::port::Port;
+use super::{
+    port::Port,
+    proxies::{Client, ProxyProtocol},
+};
 use crate::{
     config::Limits,
     limits::ADDRESSES_METERED_MAX,
@@ -37,6 +40,7 @@ pub(super) struct Admission {
     room: Arc<Semaphore>,
     addresses: Addresses,
     newcomers: Newcomers,
+    proxies: ProxyProtocol,
     /// The connection accepted last has a descriptor of the reserve.
     scarce: AtomicBool,
     told_of_reserve: Once,
@@ -46,12 +50,14 @@ pub(super) struct Admission {
 #[derive(Debug)]
 pub(super) struct Admitted {
     _permit: OwnedSemaphorePermit,
-    _place: Place,
+    /// Among those of its address. `None`: a trusted proxy has it, whose connections are of many clients.
+    place: Option<Place>,
 }
 
 impl Admission {
-    pub(super) fn new(limits: &Limits) -> Self {
+    pub(super) fn new(limits: &Limits, proxies: ProxyProtocol) -> Self {
         Self {
+            proxies,
             room: Arc::new(Semaphore::new(limits.connections)),
             addresses: Addresses::new(limits.connections_per_address),
             newcomers: Newcomers::new(limits),
@@ -67,7 +73,23 @@ impl Admission {
             return None;
         };
         let place = self.let_in(address, metrics)?;
-        Some(Admitted { _permit: permit, _place: place })
+        Some(Admitted { _permit: permit, place: Some(place) })
+    }
+
+    /// Whose connection it is that was accepted, which takes the client's place where a trusted proxy names it. `None`: it does not
+    /// come in.
+    pub(super) async fn identify(
+        &self,
+        socket: &mut TcpStream,
+        peer: SocketAddr,
+        admitted: &mut Admitted,
+        metrics: &Metrics,
+    ) -> Option<Client> {
+        let client = self.proxies.client(socket, peer).await.ok()?;
+        if admitted.place.is_none() && !self.proxies.proxies().trusts(client.address()) {
+            admitted.place = Some(self.let_in(client.address(), metrics)?);
+        }
+        Some(client)
     }
 
     /// As far as its address goes.
@@ -94,12 +116,18 @@ impl Admission {
             self.descriptor_left(metrics).await;
             match listener.accept().await {
                 Ok((socket, peer)) => {
-                    let Some(place) = self.let_in(peer.ip(), metrics) else { continue };
+                    let place = match self.proxies.proxies().trusts(peer.ip()) {
+                        true => None,
+                        false => match self.let_in(peer.ip(), metrics) {
+                            None => continue,
+                            place => place,
+                        },
+                    };
                     // It stays; the reserve has room for it.
                     if descriptors::is_of_reserve(&socket) {
                         self.scarce.store(true, Ordering::Relaxed);
                     }
-                    return (socket, peer, Admitted { _permit: permit, _place: place });
+                    return (socket, peer, Admitted { _permit: permit, place });
                 }
                 Err(error) => {
                     tracing::warn!(%error, "a connection could not be accepted");
@@ -206,7 +234,8 @@ mod tests {
     #[tokio::test]
     async fn an_address_has_a_rate_of_its_own_and_an_ipv6_network_is_one() {
         let metrics = Metrics::new(false);
-        let admission = Admission::new(&limits("{connections_per_second_per_address: 1, connection_burst_per_address: 2}"));
+        let limits = limits("{connections_per_second_per_address: 1, connection_burst_per_address: 2}");
+        let admission = Admission::new(&limits, ProxyProtocol::off(&crate::config::Config::default()));
         let admitted = |address: &str| admission.admit(address.parse().unwrap(), &metrics).is_some();
         assert_eq!(["10.0.0.1", "10.0.0.1", "10.0.0.1", "10.0.0.2"].map(admitted), [true, true, false, true]);
         assert_eq!(["2001:db8::1", "2001:db8::2", "2001:db8::3", "2001:db8:0:1::1"].map(admitted), [true, true, false, true]);

@@ -9,3 +9,4 @@ pub mod http;
 pub mod internal;
 mod modern;
 pub mod port;
+mod proxies;

@@ -1,7 +1,7 @@
 //! What came in on a wire, known to everything that is done with it: what its requests are named by, and the context its
 //! headers bring. Where it becomes a request, [`request`](super::request) goes on.
 
-use std::fmt;
+use std::{fmt, net::IpAddr};
 
 use http::{HeaderMap, HeaderName};
 
@@ -36,6 +36,8 @@ struct Arrival {
     /// `traceparent`, `tracestate`, `baggage`; kept as they are, and only where traces are on.
     /// Boxed: nearly always there are none, and it is moved about with each turn of whoever works on it.
     headers: Option<Box<HeaderMap>>,
+    /// Where it came from, as far as the wire says so.
+    client: Option<IpAddr>,
 }
 
 tokio::task_local! {
@@ -57,12 +59,17 @@ pub fn header_context(headers: &HeaderMap, traced: bool) -> Option<HeaderMap> {
 }
 
 /// Serves what came in, with the context its headers brought.
-pub async fn arriving<F: Future>(headers: Option<HeaderMap>, work: F) -> F::Output {
-    ARRIVAL.scope(Arrival { name: RequestName::random(), headers: headers.map(Box::new) }, work).await
+pub async fn arriving<F: Future>(headers: Option<HeaderMap>, client: Option<IpAddr>, work: F) -> F::Output {
+    ARRIVAL.scope(Arrival { name: RequestName::random(), headers: headers.map(Box::new), client }, work).await
 }
 
 pub fn arrival_name() -> Option<RequestName> {
     ARRIVAL.try_with(|arrival| arrival.name).ok()
+}
+
+/// The address of the client that sent it.
+pub fn arrival_client() -> Option<IpAddr> {
+    ARRIVAL.try_with(|arrival| arrival.client).ok().flatten()
 }
 
 pub(super) fn with_arrival_headers<R>(read: impl FnOnce(&HeaderMap) -> Option<R>) -> Option<R> {

@@ -3,7 +3,7 @@
 //! Called by sessions and by tasks that run. No secret gets in: of arguments there is a digest, and their text only where the
 //! operator wants it, without the values of members whose names announce a secret, and without what looks like one.
 
-use std::time::Instant;
+use std::{net::IpAddr, time::Instant};
 
 use aws_lc_rs::digest;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -48,6 +48,8 @@ pub struct Draft {
     pub definition: Option<Definition>,
     pub begun: Instant,
     pub at: jiff::Timestamp,
+    /// Of the client, where its wire says so.
+    pub client: Option<IpAddr>,
 }
 
 impl Draft {
@@ -94,7 +96,7 @@ impl Draft {
             trace_id: trace.map(|trace| trace.to_string()),
             session: self.session,
             transport: Some(self.transport.to_owned()),
-            address: None,
+            address: self.client.map(|client| client.to_string()),
             count: None,
             node: node.to_owned(),
         };

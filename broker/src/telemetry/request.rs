@@ -12,7 +12,7 @@ use std::{
 use http::HeaderMap;
 use protocol::{error::ErrorKind, ids::BackendId};
 
-pub use super::arrival::{RequestName, arrival_name, arriving, header_context};
+pub use super::arrival::{RequestName, arrival_client, arrival_name, arriving, header_context};
 use super::{audit::Draft, context::TraceId, traces::Tracing};
 use crate::rules::catalog::Definition;
 

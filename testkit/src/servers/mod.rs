@@ -1,7 +1,9 @@
-//! Databases that tests start themselves, to stop, kill and freeze them. None outlives its test.
+//! Databases and reverse proxies that tests start themselves, to stop, kill and freeze them. None outlives its test.
 
+pub mod front_proxy;
 pub mod postgres;
 pub mod redis;
 
+pub use front_proxy::FrontProxy;
 pub use postgres::PostgresServer;
 pub use redis::{RedisReply, RedisServer};

@@ -55,7 +55,7 @@ impl Http1Body {
     pub(super) fn new(length: Length, connection: Box<Connection>, back: Option<Return>) -> Self {
         let left = match length {
             Length::Exactly(bytes) => Left::Exactly(bytes),
-            Length::Chunked => Left::Chunks(Chunks::Size),
+            Length::Chunked => Left::Chunks(Chunks::new()),
             Length::UntilClosed => Left::UntilClosed,
         };
         let mut body = Self { left, connection: Some(connection), back };
@@ -121,7 +121,12 @@ impl Http1Body {
             Left::Chunks(chunks) => chunks.next(buffer).map_err(BodyBroken::Malformed)?,
             Left::UntilClosed => Piece::Data(buffer.split().freeze()),
         };
-        if matches!(self.left, Left::Exactly(0) | Left::Chunks(Chunks::Over)) {
+        let is_over = match self.left {
+            Left::Exactly(left) => left == 0,
+            Left::Chunks(chunks) => chunks.is_over(),
+            Left::UntilClosed => false,
+        };
+        if is_over {
             self.is_read();
         }
         Ok(piece)

@@ -33,7 +33,7 @@ use self::{
     body::is_wasteful,
     head::{Head, Lengths, Read},
 };
-use crate::{stall::StallGuard, turns::turn};
+use crate::{linger::Linger, stall::StallGuard, turns::turn};
 
 /// What the head of an answer takes, with room to spare.
 const HEAD_BYTES_USUAL: usize = 512;
@@ -42,11 +42,6 @@ const READ_BYTES_MIN: usize = 1024;
 const READ_BYTES_MAX: usize = 128 * 1024;
 /// Pieces of an answer up to this size are copied, to be written together.
 const COPIED_BYTES_MAX: usize = 8 * 1024;
-/// What was sent of a request that was refused is read on for this much and this long: closing the connection under its sender
-/// would take the answer away.
-const LINGER_BYTES_MAX: usize = 1024 * 1024;
-const LINGER_MAX: Duration = Duration::from_secs(1);
-
 /// A connection of a client, for as long as all it sends are plain POSTs.
 #[derive(Debug)]
 pub struct Posts {
@@ -149,7 +144,7 @@ impl Posts {
     /// What the buffer begins with; `None` while that is not known.
     fn look(&mut self) -> Option<Next> {
         let seen = std::mem::replace(&mut self.seen, self.buffer.len());
-        // Empty lines before a request (RFC 9112, 2.2) are for the library to pass over.
+        // Empty lines before a request (RFC 9112, 2.2) are for the guard before the library to pass over.
         if matches!(self.buffer[0], b'\r' | b'\n') {
             return Some(Next::Other);
         }
@@ -259,7 +254,8 @@ impl Posts {
         if !keeps {
             self.socket.shutdown().await?;
             if *self.left.get_mut() > 0 || !self.buffer.is_empty() {
-                self.linger().await;
+                let mut linger = Linger::new();
+                poll_fn(|context| linger.poll(self.socket.get_mut(), context)).await;
             }
         }
         Ok(keeps)
@@ -335,20 +331,6 @@ impl Posts {
             }
         }
         Ok(())
-    }
-
-    async fn linger(&mut self) {
-        let reading = async {
-            let mut read = self.buffer.len();
-            while read < LINGER_BYTES_MAX {
-                self.buffer.clear();
-                match poll_fn(|context| self.poll_more(context)).await {
-                    Ok(bytes @ 1..) => read += bytes,
-                    Ok(0) | Err(_) => return,
-                }
-            }
-        };
-        let _in_time = tokio::time::timeout(LINGER_MAX, reading).await;
     }
 
     /// The connection, and what was read of it and not taken.

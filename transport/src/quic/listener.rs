@@ -1,7 +1,8 @@
 //! Listens for QUIC connections.
 //!
-//! Before a client has proved that it owns its address the server sends it at most three times what it received (RFC 9000, 8.1), and
-//! while many handshakes are open a newcomer has to prove it first, which costs no memory here.
+//! A newcomer proves that it owns its address before its handshake begins: by a Retry packet, or by a token of an earlier connection
+//! (RFC 9000, 8.1). So an address that is not validated gets a Retry, which is smaller than what asked for it, and costs no memory
+//! here. The library alone would not hold the bound of three times: it starts one more full datagram while a byte of it is left.
 
 use std::{
     io,
@@ -47,14 +48,8 @@ pub struct QuicListener {
     /// What newcomers get, and what it was made of: a reload of the certificates makes another.
     current: Mutex<(Arc<ServerConfig>, Arc<quinn::ServerConfig>)>,
     token_key: Arc<hkdf::Prk>,
-    handshakes: Arc<Handshakes>,
-}
-
-/// How many are under way.
-#[derive(Debug, Default)]
-struct Handshakes {
-    all: AtomicUsize,
-    unproved: AtomicUsize,
+    /// How many are under way.
+    handshakes: Arc<AtomicUsize>,
 }
 
 impl QuicListener {
@@ -89,18 +84,19 @@ impl QuicListener {
         &self.tls
     }
 
-    /// The next client, whose handshake has not begun; `None` once the listener is closed.
+    /// The next client, whose address is proved and whose handshake has not begun; `None` once the listener is closed.
     pub async fn accept(&self) -> Option<QuicIncoming> {
         loop {
             let incoming = self.endpoint.accept().await?;
-            let is_proved = incoming.remote_address_validated();
-            if self.handshakes.all.load(Ordering::Relaxed) >= self.limits.handshakes_max {
+            if !incoming.remote_address_validated() {
+                // An error says that the client was told to already. It comes back with a proof, or not at all.
+                if let Err(told) = incoming.retry() {
+                    told.into_incoming().ignore();
+                }
+            } else if self.handshakes.load(Ordering::Relaxed) >= self.limits.handshakes_max {
                 incoming.refuse();
-            } else if !is_proved && self.handshakes.unproved.load(Ordering::Relaxed) >= self.limits.unproved_handshakes_max {
-                // An error says that it has been told to already; it does not come back with a proof.
-                let _ = incoming.retry();
             } else {
-                let place = Place::take(&self.handshakes, is_proved);
+                let place = Place::take(&self.handshakes);
                 return Some(QuicIncoming { incoming, config: self.config(), limits: Arc::clone(&self.limits), place });
             }
         }
@@ -205,22 +201,17 @@ impl QuicIncoming {
 
 /// Counts one handshake for as long as it lasts.
 #[derive(Debug)]
-struct Place {
-    handshakes: Arc<Handshakes>,
-    is_proved: bool,
-}
+struct Place(Arc<AtomicUsize>);
 
 impl Place {
-    fn take(handshakes: &Arc<Handshakes>, is_proved: bool) -> Self {
-        handshakes.all.fetch_add(1, Ordering::Relaxed);
-        handshakes.unproved.fetch_add(usize::from(!is_proved), Ordering::Relaxed);
-        Self { handshakes: Arc::clone(handshakes), is_proved }
+    fn take(handshakes: &Arc<AtomicUsize>) -> Self {
+        handshakes.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(handshakes))
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.handshakes.all.fetch_sub(1, Ordering::Relaxed);
-        self.handshakes.unproved.fetch_sub(usize::from(!self.is_proved), Ordering::Relaxed);
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -54,8 +54,6 @@ pub struct Limits {
     pub keep_alive: Duration,
     /// How long a write may get nowhere.
     pub stall_max: Duration,
-    /// Handshakes at the same time from addresses nobody has proved to own. From then on newcomers have to prove theirs first.
-    pub unproved_handshakes_max: usize,
     /// Handshakes at the same time at all; beyond it newcomers are refused.
     pub handshakes_max: usize,
 }
@@ -69,7 +67,6 @@ impl Default for Limits {
             silence_max: Duration::from_secs(5 * 60),
             keep_alive: Duration::from_secs(20),
             stall_max: Duration::from_secs(30),
-            unproved_handshakes_max: 32,
             handshakes_max: 1024,
         }
     }

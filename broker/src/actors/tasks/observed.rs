@@ -61,6 +61,7 @@ fn draft(run: &TaskRun, how: AuditCalls) -> Draft {
         definition: None,
         begun: Instant::now(),
         at: jiff::Timestamp::now(),
+        client: None,
     }
 }
 

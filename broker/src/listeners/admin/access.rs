@@ -133,7 +133,7 @@ pub(super) async fn check(
 ) -> Response {
     let mut response = match access.admit(request.uri(), request.headers()) {
         Ok(()) => next.run(request).await,
-        Err(refused) => answer(&control, refused, peer.map(|Extension(Peer(address))| address.ip())),
+        Err(refused) => answer(&control, refused, peer.map(|Extension(Peer(address))| address)),
     };
     let headers = response.headers_mut();
     // Answers hold keys and settings; no cache and no guessing browser should keep or run them.

@@ -1,6 +1,6 @@
 //! The audit log: read in pages, exported as JSON lines; and the middleware that records what operators change.
 
-use std::{convert::Infallible, net::SocketAddr, sync::Arc};
+use std::{convert::Infallible, net::IpAddr, sync::Arc};
 
 use axum::{
     body::Body,
@@ -20,6 +20,7 @@ use crate::{
     config::units::parse_duration,
     control::{Asked, Author, Control},
     durable::{AuditFilter, AuditKind},
+    listeners::proxies::Client,
     telemetry::request::{self, RequestName},
     views::AuditEntry,
 };
@@ -29,7 +30,14 @@ const LIMIT_USUAL: u32 = 100;
 
 /// Where a request to the admin plane came from.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Peer(pub(super) SocketAddr);
+pub(super) struct Peer(pub(super) IpAddr);
+
+/// Notes whose request it is, by its connection and by what trusted proxies say of it.
+pub(super) async fn note_client(State(client): State<Client>, mut request: Request, next: Next) -> Response {
+    let peer = Peer(client.of_request(request.headers()));
+    request.extensions_mut().insert(peer);
+    next.run(request).await
+}
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(super) struct AuditList {
@@ -145,7 +153,7 @@ pub(super) async fn record(
         tenant: tenant_of(route.as_str(), &target),
         action: format!("{} {}", request.method(), route.as_str()),
         target: Some(target),
-        address: peer.map(|Extension(Peer(address))| address.ip().to_string()),
+        address: peer.map(|Extension(Peer(address))| address.to_string()),
         request: request::current_name().unwrap_or_else(RequestName::random),
     });
     request.extensions_mut().insert(author.clone());

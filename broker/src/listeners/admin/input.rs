@@ -9,6 +9,7 @@ use axum::{
     http::{HeaderMap, StatusCode, header, request::Parts},
 };
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::Body as _;
 use protocol::ids::{BackendId, TenantId};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -105,14 +106,19 @@ impl Json {
     }
 }
 
+fn too_large() -> Problem {
+    let detail = format!("the body is larger than {BODY_BYTES_MAX} bytes");
+    Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", detail).field("body")
+}
+
 async fn read(body: Body) -> Result<bytes::Bytes, Problem> {
+    if body.size_hint().lower() > BODY_BYTES_MAX as u64 {
+        return Err(too_large());
+    }
     let collected = tokio::time::timeout(BODY_TIMEOUT, Limited::new(body, BODY_BYTES_MAX).collect()).await;
     match collected {
         Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => {
-            let detail = format!("the body is larger than {BODY_BYTES_MAX} bytes");
-            Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", detail).field("body"))
-        }
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
         Ok(Err(_)) => Err(Problem::new(StatusCode::BAD_REQUEST, "cut-off", "the body ended early").field("body")),
         Err(_) => {
             let detail = format!("the body did not arrive within {} seconds", BODY_TIMEOUT.as_secs());

@@ -19,26 +19,38 @@ mod tenants;
 #[cfg(test)]
 mod tests;
 
-use std::{io, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{
-    Extension, Router, middleware,
+    Router,
+    extract::Request,
+    http::{HeaderValue, StatusCode, header},
+    middleware::{self, Next},
+    response::{IntoResponse as _, Response},
     routing::{get, post, put},
 };
+use bytes::Bytes;
 use hyper::server::conn::{http1, http2};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::graceful::GracefulShutdown,
     service::TowerToHyperService,
 };
-use tokio::{net::TcpStream, sync::Semaphore};
+use tokio::{
+    net::TcpStream,
+    sync::{OwnedSemaphorePermit, Semaphore},
+};
 use tokio_util::sync::CancellationToken;
-use transport::tls::ListenerKind;
+use transport::{
+    framing::{FramingGuard, Violation, is_websocket_upgrade},
+    tls::ListenerKind,
+};
 
-use self::{access::Access, audit::Peer};
+use self::{access::Access, problem::Problem};
 use super::{
     door::{self, Door},
     port::Port,
+    proxies::ProxyProtocol,
 };
 use crate::{control::Control, sandbox::Confinement};
 
@@ -64,6 +76,7 @@ pub async fn serve(control: Arc<Control>, listener: Port, door: Door, stop: Canc
     };
     access.announce();
     let confinement = Arc::clone(&control.broker.shared.confinement);
+    let proxies = Arc::new(ProxyProtocol::new(&control.config, control.config.listen.proxies.admin));
     let router = router(control, access);
     let (connections, graceful) = (Arc::new(Semaphore::new(CONNECTIONS_MAX)), GracefulShutdown::new());
     loop {
@@ -72,7 +85,7 @@ pub async fn serve(control: Arc<Control>, listener: Port, door: Door, stop: Canc
             () = stop.cancelled() => break,
             accepted = accept(&listener, &connections) => accepted,
         };
-        let (stream, permit) = match accepted {
+        let (mut stream, peer, permit) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(%error, "the admin listener could not accept a connection");
@@ -80,18 +93,16 @@ pub async fn serve(control: Arc<Control>, listener: Port, door: Door, stop: Canc
                 continue;
             }
         };
-        let peer = stream.peer_addr().ok().map(|address| Extension(Peer(address)));
-        let service = TowerToHyperService::new(match peer {
-            Some(peer) => router.clone().layer(peer),
-            None => router.clone(),
-        });
-        let (door, watcher, confinement) = (door.clone(), graceful.watcher(), Arc::clone(&confinement));
+        let (door, watcher, router, proxies) = (door.clone(), graceful.watcher(), router.clone(), proxies.clone());
+        let confinement = Arc::clone(&confinement);
         tokio::spawn(async move {
             let _place = permit;
             if comes_from_child(&confinement, &stream).await {
                 tracing::warn!("a child process was kept from the admin API");
                 return;
             }
+            let Ok(client) = proxies.client(&mut stream, peer).await else { return };
+            let router = router.layer(middleware::from_fn_with_state(client, audit::note_client));
             let stream = match door.open(stream, ListenerKind::Http).await {
                 Ok(stream) => stream,
                 Err(error) => {
@@ -100,8 +111,12 @@ pub async fn serve(control: Arc<Control>, listener: Port, door: Door, stop: Canc
                 }
             };
             let ended = match door::speaks_http2(&stream) {
-                true => watcher.watch(http2().serve_connection(TokioIo::new(stream), service)).await,
-                false => watcher.watch(http1().serve_connection(TokioIo::new(stream), service)).await,
+                true => watcher.watch(http2().serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))).await,
+                false => {
+                    let stream = FramingGuard::new(stream, Bytes::new(), HEAD_BYTES_MAX);
+                    let service = TowerToHyperService::new(router.layer(middleware::from_fn(framed)));
+                    watcher.watch(http1().serve_connection(TokioIo::new(stream), service)).await
+                }
             };
             if let Err(error) = ended {
                 tracing::debug!(%error, "an admin connection ended early");
@@ -121,6 +136,21 @@ async fn comes_from_child(confinement: &Arc<Confinement>, stream: &TcpStream) ->
     tokio::task::spawn_blocking(move || confinement.is_from_child(peer, local)).await.unwrap_or(true)
 }
 
+/// Around every route over HTTP/1.1: refuses what its framing is refused for, and ends connections of which not everything is read.
+async fn framed(request: Request, next: Next) -> Response {
+    let violation = Violation::named_by(request.headers());
+    let upgrades = request.headers().get_all(header::UPGRADE);
+    let is_last = violation.is_some() || is_websocket_upgrade(upgrades.iter().map(HeaderValue::as_bytes));
+    let mut response = match violation {
+        Some(violation) => Problem::new(violation.status(), "framing", violation.reason()).into_response(),
+        None => next.run(request).await,
+    };
+    if is_last || response.status() == StatusCode::PAYLOAD_TOO_LARGE {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}
+
 fn http1() -> http1::Builder {
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(HEAD_BYTES_MAX);
@@ -136,10 +166,10 @@ fn http2() -> http2::Builder<TokioExecutor> {
 }
 
 /// Waits for room first, so that a full house leaves new connections in the kernel's queue.
-async fn accept(listener: &Port, connections: &Arc<Semaphore>) -> io::Result<(TcpStream, tokio::sync::OwnedSemaphorePermit)> {
+async fn accept(listener: &Port, connections: &Arc<Semaphore>) -> io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
     let permit = Arc::clone(connections).acquire_owned().await.map_err(io::Error::other)?;
-    let (stream, _) = listener.accept().await?;
-    Ok((stream, permit))
+    let (stream, peer) = listener.accept().await?;
+    Ok((stream, peer, permit))
 }
 
 /// Every route; [`openapi`] documents the same list, and a test compares the two.

@@ -142,12 +142,12 @@ pub(super) async fn read(
         session.shared.metrics.bytes(Direction::In, Side::Client, frame.len());
         (in_a_row, bytes_in_a_row) = (in_a_row + 1, bytes_in_a_row + frame.len());
         match decode_body(frame, &limits, session.version.batches()) {
-            Ok(Body::One(message)) => request::arriving(None, ear.take(message)).await,
+            Ok(Body::One(message)) => request::arriving(None, None, ear.take(message)).await,
             // Each is answered by itself: a receiver of a batch's answers knows them by their ids.
             Ok(Body::Batch(messages)) => {
                 for message in messages {
                     match message {
-                        Ok(message) => request::arriving(None, ear.take(message)).await,
+                        Ok(message) => request::arriving(None, None, ear.take(message)).await,
                         Err(rejected) => ear.refuse(&rejected).await,
                     }
                 }

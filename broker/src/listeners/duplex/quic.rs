@@ -34,9 +34,9 @@ use crate::{
     config::Config,
     limits::{
         CLIENT_WRITE_STALL_MAX, LAST_FRAMES_WAIT, OUTBOX_BATCH_BYTES, OUTBOX_BATCH_FRAMES, QUIC_HANDSHAKES_MAX, QUIC_REQUEST_STREAMS_MAX,
-        QUIC_UNPROVED_HANDSHAKES_MAX, UNFINISHED_REQUESTS_BYTES_MAX,
+        UNFINISHED_REQUESTS_BYTES_MAX,
     },
-    listeners::{admission::Admission, door::Certified},
+    listeners::{admission::Admission, door::Certified, proxies::ProxyProtocol},
     metrics::{Direction, Side},
 };
 
@@ -51,7 +51,6 @@ pub fn limits(config: &Config) -> Limits {
         request_bytes_max: UNFINISHED_REQUESTS_BYTES_MAX.max(2 * config.limits.message_bytes),
         silence_max: config.timeouts.quic_idle,
         stall_max: CLIENT_WRITE_STALL_MAX,
-        unproved_handshakes_max: QUIC_UNPROVED_HANDSHAKES_MAX,
         handshakes_max: QUIC_HANDSHAKES_MAX,
         ..Limits::default()
     }
@@ -59,7 +58,7 @@ pub fn limits(config: &Config) -> Limits {
 
 /// Serves until `stop`, then until the connections there are have ended.
 pub async fn serve(broker: Arc<Broker>, listener: QuicListener, stop: CancellationToken) {
-    let admission = Admission::new(&broker.shared.config.limits);
+    let admission = Admission::new(&broker.shared.config.limits, ProxyProtocol::off(&broker.shared.config));
     let connections = TaskTracker::new();
     loop {
         let incoming = tokio::select! {

@@ -9,37 +9,43 @@ use super::{Guest, serve as serve_connection};
 use crate::{
     broker::Broker,
     limits::CLIENT_WRITE_STALL_MAX,
-    listeners::{admission::Admission, door::Door, port::Port},
+    listeners::{admission::Admission, door::Door, port::Port, proxies::ProxyProtocol},
 };
 
 const TRANSPORT: &str = "tcp";
 
 /// Serves until `stop`, then until the connections there are have ended; those with a session end with it.
 pub async fn serve(broker: Arc<Broker>, listener: Port, door: Door, stop: CancellationToken) {
-    let admission = Admission::new(&broker.shared.config.limits);
+    let config = &broker.shared.config;
+    let admission = Arc::new(Admission::new(&config.limits, ProxyProtocol::new(config, config.listen.proxies.tcp)));
     let connections = TaskTracker::new();
     loop {
-        let (socket, peer, admitted) = tokio::select! {
+        let (mut socket, peer, mut admitted) = tokio::select! {
             () = stop.cancelled() => break,
             accepted = admission.accept(&listener, &broker.shared.metrics) => accepted,
         };
-        let (broker, door, stop) = (broker.clone(), door.clone(), stop.clone());
+        let (broker, door, stop, admission) = (broker.clone(), door.clone(), stop.clone(), admission.clone());
         connections.spawn(async move {
-            let _place = admitted;
-            let stream = tokio::select! {
-                // Boxed, as the opening of a session is.
-                opened = Box::pin(door.open(socket, ListenerKind::Tcp)) => opened,
+            // Boxed, as the opening of a session is.
+            let opening = Box::pin(async {
+                let client = admission.identify(&mut socket, peer, &mut admitted, &broker.shared.metrics).await?;
+                Some((door.open(socket, ListenerKind::Tcp).await, client))
+            });
+            let opened = tokio::select! {
+                opened = opening => opened,
                 () = stop.cancelled() => return,
             };
+            let Some((stream, client)) = opened else { return };
+            let (_place, client) = (admitted, client.address());
             match stream {
                 Ok(stream) => {
-                    let (certified, remote) = door.identified(&stream, peer.ip());
+                    let (certified, remote) = door.identified(&stream, client);
                     let guest = Guest { transport: TRANSPORT, certified, remote, known: None };
                     let (source, sink) = stream.into_lines(broker.shared.config.limits.message_bytes, CLIENT_WRITE_STALL_MAX);
                     serve_connection(broker, guest, source, sink, stop).await;
-                    tracing::debug!(%peer, "connection ended");
+                    tracing::debug!(%peer, %client, "connection ended");
                 }
-                Err(error) => tracing::debug!(%peer, %error, "a connection did not come in"),
+                Err(error) => tracing::debug!(%peer, %client, %error, "a connection did not come in"),
             }
         });
     }

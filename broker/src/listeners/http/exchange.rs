@@ -47,7 +47,7 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// Who asks.
 #[derive(Clone, Copy)]
 pub(super) enum Reach<'a> {
-    /// A client: it passes the gate and shows its key, and may be served by another replica.
+    /// A client, at its address: it passes the gate and shows its key, and may be served by another replica.
     Edge(&'a Gate, Remote),
     /// Another replica, for one of its clients: it says who that is. What is not here is its own to look for.
     Inner,
@@ -115,7 +115,11 @@ async fn served(broker: &Arc<Broker>, reach: Reach<'_>, head: Head<'_>, body: im
             Err(Rejected { refusal, id, .. }) => answer::refusal(&broker.shared, &refusal, id.as_ref()).into(),
         }
     };
-    request::arriving(context, work).await
+    let client = match reach {
+        Reach::Edge(_, remote) => remote.address,
+        Reach::Inner => None,
+    };
+    request::arriving(context, client, work).await
 }
 
 async fn dispatch(broker: &Arc<Broker>, reach: Reach<'_>, (head, kept): Head<'_>, body: impl RequestBody) -> Result<Answer, Rejected> {

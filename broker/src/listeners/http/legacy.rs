@@ -31,7 +31,7 @@ use super::{
     challenge,
     exchange::{self, preflight, readable_by},
     gate::{self, Gate},
-    post::{announced_bytes, is_small, read_body},
+    post::{announced_bytes, fits, is_small, read_body},
 };
 use crate::{
     auth::{Caller, Proven, Remote},
@@ -98,7 +98,7 @@ async fn answered(broker: &Arc<Broker>, gate: &Gate, request: Request<Incoming>,
         (&HttpMethod::GET, true) | (&HttpMethod::POST, false) => {}
         _ => return Err(Refusal::new(ErrorKind::MethodNotAllowed, "/sse takes GET, /messages takes POST")),
     }
-    let proven = exchange::client(broker, &head, floor.remote).await?;
+    let proven = exchange::client(broker, &head, floor.remote_of(&head.headers)).await?;
     if is_stream {
         gate::accepts_events(&head.headers)?;
         return begin(broker, proven, endpoint, floor);
@@ -120,13 +120,14 @@ async fn posted(broker: &Broker, head: &Parts, body: Incoming, caller: &Caller, 
     let busy = || Refusal::new(ErrorKind::Overloaded, "too many messages wait on this stream");
     let Some((messages, room)) = inbox else {
         // What is wrong with the body is said first.
-        read_body(&head.headers, body, bytes_max, time).await?;
+        read_body(body, bytes_max, time).await?;
         return Err(gone());
     };
-    let bytes = announced_bytes(&body).unwrap_or(bytes_max).min(bytes_max);
+    fits(&body, bytes_max)?;
+    let bytes = announced_bytes(&body).unwrap_or(bytes_max);
     let permits = u32::try_from(bytes.div_ceil(PERMIT_BYTES)).map_err(|_| busy())?;
     let room = tokio::time::timeout(time, room.acquire_many_owned(permits)).await.map_err(|_| busy())?.map_err(|_| gone())?;
-    let frame = read_body(&head.headers, body, bytes_max, time).await?;
+    let frame = read_body(body, bytes_max, time).await?;
     match tokio::time::timeout(time, messages.send(Waiting { frame, _room: room })).await {
         Ok(Ok(())) => Ok(answer::empty(StatusCode::ACCEPTED)),
         Ok(Err(_)) => Err(gone()),

@@ -24,8 +24,8 @@ use std::{convert::Infallible, net::SocketAddr, pin::Pin, sync::Arc, time::Durat
 
 use bytes::Bytes;
 use http::{
-    HeaderValue, StatusCode,
-    header::{CONNECTION, TRANSFER_ENCODING},
+    HeaderMap, HeaderValue, StatusCode,
+    header::{CONNECTION, UPGRADE},
 };
 use hyper::{
     Request, Response,
@@ -37,7 +37,12 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use protocol::error::{ErrorKind, Refusal};
 use tokio::{net::TcpStream, sync::Notify, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use transport::{StallGuard, Turns, tcp::Stream, tls::ListenerKind};
+use transport::{
+    StallGuard, Turns,
+    framing::{FramingGuard, Violation, is_websocket_upgrade},
+    tcp::Stream,
+    tls::ListenerKind,
+};
 
 use self::{
     answer::Body,
@@ -55,6 +60,7 @@ use super::{
     admission::{Admission, Admitted},
     door::{Certified, Door},
     port::Port,
+    proxies::{Client, ProxyProtocol},
 };
 use crate::{
     auth::Remote,
@@ -66,21 +72,29 @@ use crate::{
 pub async fn serve(broker: Arc<Broker>, listener: Port, door: Door, stop: CancellationToken) {
     let local = listener.local_addr().unwrap_or_else(|_| SocketAddr::from(([127, 0, 0, 1], 0)));
     let limits = &broker.shared.config.limits;
-    let admission = Admission::new(limits);
+    let proxies = ProxyProtocol::new(&broker.shared.config, broker.shared.config.listen.proxies.http);
+    let admission = Arc::new(Admission::new(limits, proxies));
     let gate = Arc::new(Gate::new(&broker.shared.config.auth, local));
     let (connections, sessions, streams) = (TaskTracker::new(), TaskTracker::new(), Arc::<legacy::Streams>::default());
     loop {
-        let (socket, peer, admitted) = tokio::select! {
+        let (mut socket, peer, mut admitted) = tokio::select! {
             () = stop.cancelled() => break,
             accepted = admission.accept(&listener, &broker.shared.metrics) => accepted,
         };
         let (broker, gate, door) = (broker.clone(), gate.clone(), door.clone());
-        let (stop, admitted) = (stop.clone(), Arc::new(admitted));
-        let floor =
-            Floor { sessions: sessions.clone(), stop, admitted, streams: streams.clone(), certified: None, remote: Remote::default() };
+        let (stop, admission, sessions, streams) = (stop.clone(), admission.clone(), sessions.clone(), streams.clone());
         connections.spawn(async move {
-            if let Err(error) = served(broker, gate, &door, (socket, peer), floor).await {
-                tracing::debug!(%peer, %error, "connection ended");
+            let identified = tokio::select! {
+                // Boxed, as the handshake is.
+                client = Box::pin(admission.identify(&mut socket, peer, &mut admitted, &broker.shared.metrics)) => client,
+                () = stop.cancelled() => None,
+            };
+            let Some(client) = identified else { return };
+            let address = client.address();
+            let admitted = Arc::new(admitted);
+            let floor = Floor { sessions, stop, admitted, streams, client, certified: None, remote: Remote::default() };
+            if let Err(error) = served(broker, gate, &door, socket, floor).await {
+                tracing::debug!(%peer, client = %address, %error, "connection ended");
             }
         });
     }
@@ -99,16 +113,33 @@ struct Floor {
     /// The connection's place is taken for as long as anything of it lives.
     admitted: Arc<Admitted>,
     streams: Arc<legacy::Streams>,
+    client: Client,
     /// Who the connection's certificate speaks for; among a request's extensions too.
     certified: Option<Certified>,
     remote: Remote,
 }
 
+impl Floor {
+    /// The other end of a request: a trusted proxy may name its client's address in the headers.
+    fn remote_of(&self, headers: &HeaderMap) -> Remote {
+        Remote { address: Some(self.client.of_request(headers)), ..self.remote }
+    }
+}
+
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
+/// What is read and written, as the HTTP library gets it.
+type Guarded<S> = TokioIo<Turns<StallGuard<S>>>;
+/// A connection of HTTP/1.1, which passes whole requests of one reading only.
+type Http1Stream = Guarded<FramingGuard<Stream>>;
+
+fn guarded<S>(stream: S) -> Guarded<S> {
+    TokioIo::new(Turns::new(StallGuard::new(stream, CLIENT_WRITE_STALL_MAX)))
+}
+
 /// A connection on which somebody has begun to say something.
-struct Connection {
-    stream: TokioIo<Turns<StallGuard<Begun<Stream>>>>,
+struct Connection<S> {
+    stream: S,
     floor: Floor,
     /// By when the first request is there.
     deadline: Instant,
@@ -119,12 +150,12 @@ async fn served(
     broker: Arc<Broker>,
     gate: Arc<Gate>,
     door: &Door,
-    (socket, peer): (TcpStream, SocketAddr),
+    socket: TcpStream,
     mut floor: Floor,
 ) -> Result<(), Failure> {
     // Boxed: an idle connection would otherwise keep room for its handshake for as long as it lives.
     let stream = Box::pin(door.open(socket, ListenerKind::Http)).await?;
-    (floor.certified, floor.remote) = door.identified(&stream, peer.ip());
+    (floor.certified, floor.remote) = door.identified(&stream, floor.client.address());
     // The time for a head begins only once it is known what is spoken; who never says a word would otherwise stay for ever.
     let deadline = Instant::now() + broker.shared.config.timeouts.request_read;
     let (stream, first, deadline) = match stream {
@@ -142,16 +173,18 @@ async fn served(
         }
     })
     .await?;
-    let stream = TokioIo::new(Turns::new(StallGuard::new(stream, CLIENT_WRITE_STALL_MAX)));
-    let connection = Connection { stream, floor, deadline };
     match spoken {
-        Spoken::Http1 => connection.serve_http1(broker, gate).await,
+        Spoken::Http1 => {
+            let (stream, first) = stream.into_parts();
+            let stream = guarded(FramingGuard::new(stream, first, REQUEST_HEAD_BYTES_MAX));
+            Connection { stream, floor, deadline }.serve_http1(broker, gate).await
+        }
         // Boxed, so that a connection of HTTP/1 has no room for it.
-        Spoken::Http2 => Box::pin(connection.serve_http2(broker, gate)).await,
+        Spoken::Http2 => Box::pin(Connection { stream: guarded(stream), floor, deadline }.serve_http2(broker, gate)).await,
     }
 }
 
-impl Connection {
+impl Connection<Http1Stream> {
     async fn serve_http1(self, broker: Arc<Broker>, gate: Arc<Gate>) -> Result<(), Failure> {
         let mut builder = http1::Builder::new();
         // `HTTP_HEADERS_MAX` is what the library has as its own limit. Told to it, it would fill as much room anew for each request.
@@ -169,7 +202,9 @@ impl Connection {
             () = outlived(certified) => Err("the client's certificate is good no longer".into()),
         }
     }
+}
 
+impl Connection<Guarded<Begun<Stream>>> {
     async fn serve_http2(self, broker: Arc<Broker>, gate: Arc<Gate>) -> Result<(), Failure> {
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder
@@ -206,24 +241,28 @@ fn service(
         if let Some(certified) = &floor.certified {
             request.extensions_mut().insert(certified.clone());
         }
-        // Whether there was a Content-Length as well is not seen here: a proxy may have taken another end for this body's.
-        let ambiguous = request.headers().contains_key(TRANSFER_ENCODING);
-        // HTTP/2 has counted by itself.
-        let is_too_long = is_http1 && head_bytes(&request) > REQUEST_HEAD_BYTES_MAX;
+        let violation = if is_http1 { Violation::named_by(request.headers()) } else { None };
+        let upgrades = request.headers().get_all(UPGRADE);
+        let is_last = is_http1 && is_websocket_upgrade(upgrades.iter().map(HeaderValue::as_bytes));
         async move {
+            if let Some(violation) = violation {
+                return Ok(misframed(&broker, violation));
+            }
             // Boxed: the future of every request has room for its largest part, and is moved with it.
             let mut response = match request.uri().path() {
-                _ if is_too_long => too_long(&broker),
                 path if websocket::is_meant(path) => Box::pin(websocket::handle(&broker, &gate, request, Floor::clone(&floor))).await,
                 path if challenge::is_meant(request.method(), path) => challenge::handle(&broker, &gate, &request),
                 path if legacy::is_meant(path) => Box::pin(legacy::handle(&broker, &gate, request, Floor::clone(&floor))).await,
                 _ => {
                     let (head, body) = request.into_parts();
-                    exchange::handle(&broker, (&gate, floor.remote), (&head, &Kept::default()), body).await.into_response()
+                    let remote = floor.remote_of(&head.headers);
+                    exchange::handle(&broker, (&gate, remote), (&head, &Kept::default()), body).await.into_response()
                 }
             };
-            // The goodbye of HTTP/1: its client opens its next connection where somebody stays. (HTTP/2 has GOAWAY.)
-            if ambiguous || is_too_long || (is_http1 && broker.draining()) {
+            // Of such a request not everything was read, or nothing is read behind it. Or it is the goodbye of HTTP/1: its client
+            // opens its next connection where somebody stays. (HTTP/2 has GOAWAY.)
+            let closes = is_last || (is_http1 && (broker.draining() || response.status() == StatusCode::PAYLOAD_TOO_LARGE));
+            if closes && response.status() != StatusCode::SWITCHING_PROTOCOLS {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
             Ok(match unsent {
@@ -234,20 +273,18 @@ fn service(
     })
 }
 
-/// How long a head of HTTP/1 is with its lines written as usual. The library's own limit is one of the room it reads into, and lets
-/// through some that are longer.
-fn head_bytes<B>(request: &Request<B>) -> usize {
-    let uri = request.uri();
-    let origin = uri.scheme_str().zip(uri.authority()).map_or(0, |(scheme, host)| scheme.len() + "://".len() + host.as_str().len());
-    let target = origin + uri.path_and_query().map_or(0, |path| path.as_str().len());
-    let headers = request.headers().iter().map(|(name, value)| name.as_str().len() + ": \r\n".len() + value.len());
-    request.method().as_str().len() + target + "  HTTP/1.1\r\n\r\n".len() + headers.sum::<usize>()
-}
-
-fn too_long(broker: &Broker) -> Response<Body> {
-    let text = format!("the head of a request may have at most {REQUEST_HEAD_BYTES_MAX} bytes");
-    let mut response = answer::refusal(&broker.shared, &Refusal::new(ErrorKind::MessageTooLarge, text), None);
-    *response.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+/// The answer to a request whose framing is refused, and the end of its connection.
+fn misframed(broker: &Broker, violation: Violation) -> Response<Body> {
+    let refusal = match violation {
+        Violation::HeadTooLong => {
+            Refusal::new(ErrorKind::MessageTooLarge, format!("the head of a request may have at most {REQUEST_HEAD_BYTES_MAX} bytes"))
+        }
+        Violation::TooManyHeaders => Refusal::new(ErrorKind::MessageTooLarge, violation.reason()),
+        _ => Refusal::new(ErrorKind::InvalidRequest, violation.reason()),
+    };
+    let mut response = answer::refusal(&broker.shared, &refusal, None);
+    *response.status_mut() = violation.status();
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     response
 }
 

@@ -6,8 +6,7 @@ use std::{pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use http::{HeaderMap, HeaderValue, Response, StatusCode, header::EXPECT};
-use http_body_util::BodyExt;
+use http::{HeaderValue, Response, StatusCode};
 use protocol::{
     envelope::{Body as Frames, Kind, Message, Rejected, decode_body},
     error::{ErrorKind, Refusal},
@@ -35,7 +34,7 @@ use crate::{
     },
     config::MessageWire,
     in_place::in_place,
-    limits::{DISCARD_WAIT, DISCARDED_BYTES_MAX, OVERLOAD_BODY_BYTES_MAX},
+    limits::OVERLOAD_BODY_BYTES_MAX,
     listeners::modern::no_sessions,
     metrics::{Direction, Side},
     rules::event_log::{Event, EventKind},
@@ -62,7 +61,7 @@ impl Asked<'_> {
         if !is_small(&body) {
             shared.overload.admits().map_err(anonymous)?;
         }
-        let frame = read_body(headers, body, limits.bytes_max, shared.config.timeouts.request_read).await.map_err(anonymous)?;
+        let frame = read_body(body, limits.bytes_max, shared.config.timeouts.request_read).await.map_err(anonymous)?;
         if let Reach::Edge(..) = self.reach {
             shared.metrics.bytes(Direction::In, Side::Client, frame.len());
         }
@@ -288,16 +287,17 @@ fn refuse_into(session: &Session, stream: &EventStream, rejected: Rejected) {
     let _cut = stream.push(std::time::Instant::now(), EventKind::Answer, frame);
 }
 
-pub(super) async fn read_body(headers: &HeaderMap, mut body: impl RequestBody, bytes_max: usize, time: Duration) -> Result<Bytes, Refusal> {
-    let too_large =
-        || Refusal::new(ErrorKind::MessageTooLarge, format!("a message has at most {bytes_max} bytes")).with("maxBytes", bytes_max);
-    if announced_bytes(&body).is_some_and(|bytes| bytes > bytes_max) {
-        // Who asks first is told at once; who sends anyway looks for the answer only when everything is sent.
-        if !headers.contains_key(EXPECT) {
-            discard(body).await;
-        }
-        return Err(too_large());
-    }
+/// A body that says it is too long is refused at once. What is still sent is thrown away behind the answer, with the connection.
+pub(super) fn fits(body: &impl RequestBody, bytes_max: usize) -> Result<(), Refusal> {
+    if announced_bytes(body).is_some_and(|bytes| bytes > bytes_max) { Err(too_large(bytes_max)) } else { Ok(()) }
+}
+
+fn too_large(bytes_max: usize) -> Refusal {
+    Refusal::new(ErrorKind::MessageTooLarge, format!("a message has at most {bytes_max} bytes")).with("maxBytes", bytes_max)
+}
+
+pub(super) async fn read_body(mut body: impl RequestBody, bytes_max: usize, time: Duration) -> Result<Bytes, Refusal> {
+    fits(&body, bytes_max)?;
     let read = {
         let mut reading = pin!(transport::read_body(&mut body, bytes_max));
         // Mostly it came with the head, and no time is needed to wait for it.
@@ -308,25 +308,8 @@ pub(super) async fn read_body(headers: &HeaderMap, mut body: impl RequestBody, b
     };
     match read {
         Ok(Ok(body)) => Ok(body),
-        Ok(Err(BodyError::TooLarge { .. })) => {
-            discard(body).await;
-            Err(too_large())
-        }
+        Ok(Err(BodyError::TooLarge { .. })) => Err(too_large(bytes_max)),
         Ok(Err(BodyError::Aborted { .. })) => Err(Refusal::new(ErrorKind::InvalidRequest, "the request body broke off")),
         Err(_) => Err(Refusal::new(ErrorKind::InvalidRequest, "the request body did not come in time")),
     }
-}
-
-/// Reads on, within reason, what a client is still sending: most look for an answer only when they have sent everything,
-/// and closing the connection under them would take the answer away.
-async fn discard(mut body: impl RequestBody) {
-    let reading = async {
-        let mut left = DISCARDED_BYTES_MAX;
-        while let Some(Ok(frame)) = body.frame().await {
-            let length = frame.data_ref().map_or(0, Bytes::len);
-            let Some(rest) = left.checked_sub(length) else { return };
-            left = rest;
-        }
-    };
-    let _in_time = tokio::time::timeout(DISCARD_WAIT, reading).await;
 }

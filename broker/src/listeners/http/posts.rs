@@ -61,9 +61,10 @@ pub(super) async fn serve(
         if !is_repeated {
             kept.begin();
         }
+        let from = floor.remote_of(&head.headers);
         let answer = tokio::select! {
             biased;
-            answer = exchange::handle(broker, (gate, floor.remote), (head, &kept), body) => answer,
+            answer = exchange::handle(broker, (gate, from), (head, &kept), body) => answer,
             () = client.hung_up() => return Ok(None),
         };
         // The goodbye of HTTP/1: its client opens its next connection where somebody stays.

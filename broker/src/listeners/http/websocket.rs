@@ -12,23 +12,21 @@ use hyper::{
     body::Incoming,
     upgrade::{OnUpgrade, Upgraded},
 };
-use hyper_util::rt::TokioIo;
 use protocol::{
     envelope::Rejected,
     error::{ErrorKind, Refusal},
     ids::BackendId,
 };
-use transport::{StallGuard, Turns, tcp::Stream, websocket};
+use transport::websocket;
 
 use super::{
-    Floor,
+    Floor, Http1Stream,
     answer::{self, Body},
     challenge,
     exchange::{self, SESSION_ID, anonymous, session_id},
     forward,
     gate::Gate,
     outlived,
-    spoken::Begun,
     tunnel::{self, Dug, Tunnel},
     vouched,
 };
@@ -52,7 +50,8 @@ pub(super) fn is_meant(path: &str) -> bool {
 }
 
 /// Answers one request. What it becomes after a 101 lives on by itself.
-pub(super) async fn handle(broker: &Arc<Broker>, gate: &Gate, mut request: Request<Incoming>, floor: Floor) -> Response<Body> {
+pub(super) async fn handle(broker: &Arc<Broker>, gate: &Gate, mut request: Request<Incoming>, mut floor: Floor) -> Response<Body> {
+    floor.remote = floor.remote_of(request.headers());
     let upgrade = hyper::upgrade::on(&mut request);
     let shown = challenge::is_shown(request.headers());
     match opened(broker, gate, request, floor.remote).await {
@@ -203,7 +202,7 @@ async fn serve(broker: Arc<Broker>, plan: Plan, upgrade: OnUpgrade, floor: Floor
         upgraded = upgrade => upgraded,
         () = tokio::time::sleep(broker.shared.config.timeouts.handshake) => return,
     };
-    let parts = match upgraded.map(Upgraded::downcast::<TokioIo<Turns<StallGuard<Begun<Stream>>>>>) {
+    let parts = match upgraded.map(Upgraded::downcast::<Http1Stream>) {
         Ok(Ok(parts)) => parts,
         Ok(Err(_)) => return tracing::error!("an upgraded connection is of another kind"),
         Err(error) => return tracing::debug!(%error, "a connection ended before its upgrade"),

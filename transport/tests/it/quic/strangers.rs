@@ -137,9 +137,9 @@ async fn a_request_whose_client_does_not_read_is_reset_with_the_code_for_that() 
 }
 
 #[tokio::test]
-async fn q_01_with_many_handshakes_open_newcomers_prove_their_address_first() {
+async fn q_01_newcomers_prove_their_address_first() {
     let authority = Authority::new();
-    let (address, mut outcomes) = serve(authority.server(ClientAuth::None), Limits { unproved_handshakes_max: 0, ..limits() });
+    let (address, mut outcomes) = serve(authority.server(ClientAuth::None), limits());
     let client_tls = authority.client();
     let egress = egress();
     let address_text = address.to_string();
@@ -153,8 +153,7 @@ async fn q_01_with_many_handshakes_open_newcomers_prove_their_address_first() {
 #[tokio::test]
 async fn q_04_a_newcomer_that_proved_its_address_can_still_be_refused_or_left_alone() {
     let authority = Authority::new();
-    let limits = Limits { unproved_handshakes_max: 0, ..limits() };
-    let listener = QuicListener::bind(ANYWHERE, Arc::new(authority.server(ClientAuth::None)), limits, None).unwrap();
+    let listener = QuicListener::bind(ANYWHERE, Arc::new(authority.server(ClientAuth::None)), limits(), None).unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
         soon("the first", listener.accept()).await.unwrap().refuse();

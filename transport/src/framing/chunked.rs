@@ -1,0 +1,124 @@
+//! A body in chunks (RFC 9112, 7.1): what of its bytes is data, and where it ends. No I/O.
+//!
+//! Used for requests by [`super::FramingGuard`], and for responses of backends by the client of `http1`.
+
+use memchr::memchr;
+
+/// Of the line before a chunk, extensions included, and of all trailers together.
+const LINE_BYTES_MAX: usize = 4096;
+const TRAILER_BYTES_MAX: usize = 16 * 1024;
+
+/// Whether white space may stand between the size of a chunk and the end of its line. Some servers pad their sizes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Padding {
+    Refused,
+    Allowed,
+}
+
+/// Where in the body the reader is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ChunkScanner {
+    padding: Padding,
+    place: Place,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// Before the line that tells a chunk's size.
+    Size,
+    /// In a chunk of which so much is left.
+    Data(u64),
+    /// Behind it.
+    DataEnd,
+    /// Behind the last one: so many bytes of trailers were passed over.
+    Trailers(usize),
+    Over,
+}
+
+/// What the next bytes are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// So many bytes that say where data is.
+    Overhead(usize),
+    /// So many bytes of data.
+    Data(usize),
+    /// More has to be read.
+    More,
+    Over,
+}
+
+impl ChunkScanner {
+    pub(crate) fn new(padding: Padding) -> Self {
+        Self { padding, place: Place::Size }
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.place == Place::Over
+    }
+
+    /// What `bytes` begin with, which counts as taken.
+    pub(crate) fn next(&mut self, bytes: &[u8]) -> Result<Step, &'static str> {
+        match self.place {
+            Place::Size => {
+                let Some(line) = line(bytes, LINE_BYTES_MAX, "the line before a chunk is too long")? else { return Ok(Step::More) };
+                self.place = match size(line, self.padding)? {
+                    0 => Place::Trailers(0),
+                    size => Place::Data(size),
+                };
+                Ok(Step::Overhead(line.len() + 2))
+            }
+            Place::Data(_) if bytes.is_empty() => Ok(Step::More),
+            Place::Data(left) => {
+                let here = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
+                self.place = if here as u64 == left { Place::DataEnd } else { Place::Data(left - here as u64) };
+                Ok(Step::Data(here))
+            }
+            Place::DataEnd => match bytes.get(..2) {
+                Some(b"\r\n") => {
+                    self.place = Place::Size;
+                    Ok(Step::Overhead(2))
+                }
+                Some(_) => Err("a chunk is longer than was said"),
+                None => Ok(Step::More),
+            },
+            Place::Trailers(passed) => {
+                let left = TRAILER_BYTES_MAX.saturating_sub(passed);
+                let Some(line) = line(bytes, left, "the trailers are too long")? else { return Ok(Step::More) };
+                if !line.is_empty() && !is_field(line) {
+                    return Err("a trailer is not a name, a colon and a value");
+                }
+                self.place = if line.is_empty() { Place::Over } else { Place::Trailers(passed + line.len() + 2) };
+                Ok(Step::Overhead(line.len() + 2))
+            }
+            Place::Over => Ok(Step::Over),
+        }
+    }
+}
+
+/// A line without its end; `None` while the end is not there.
+fn line<'b>(bytes: &'b [u8], bytes_max: usize, too_long: &'static str) -> Result<Option<&'b [u8]>, &'static str> {
+    let end = memchr(b'\n', &bytes[..bytes.len().min(bytes_max + 2)]);
+    let Some(end) = end else { return if bytes.len() > bytes_max + 1 { Err(too_long) } else { Ok(None) } };
+    // A bare newline is an end to some and none to others.
+    match bytes[..end].strip_suffix(b"\r") {
+        Some(line) if memchr(b'\r', line).is_none() => Ok(Some(line)),
+        _ => Err("a line of a chunked body does not end with CR LF"),
+    }
+}
+
+/// Hexadecimal, with extensions behind it that the broker does not know.
+fn size(line: &[u8], padding: Padding) -> Result<u64, &'static str> {
+    let digits = line.split(|byte| *byte == b';').next().unwrap_or_default();
+    let digits = if padding == Padding::Allowed { digits.trim_ascii_end() } else { digits };
+    let is_number = !digits.is_empty() && digits.len() <= 16 && digits.iter().all(u8::is_ascii_hexdigit);
+    let is_text = line.iter().all(|byte| *byte == b'\t' || !byte.is_ascii_control());
+    let text = std::str::from_utf8(digits).ok().filter(|_| is_number && is_text);
+    text.and_then(|text| u64::from_str_radix(text, 16).ok()).ok_or("the size of a chunk is not a hexadecimal number")
+}
+
+fn is_field(line: &[u8]) -> bool {
+    let Some(colon) = memchr(b':', line) else { return false };
+    let is_token = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
+    let is_value = |byte: &u8| *byte == b'\t' || !byte.is_ascii_control();
+    colon > 0 && line[..colon].iter().all(is_token) && line[colon + 1..].iter().all(is_value)
+}

@@ -1,0 +1,131 @@
+//! Strict framing of HTTP/1.1 requests (RFC 9112): where a request ends, decided in one place and in one way.
+//!
+//! Used by `posts` for the requests it serves, and by [`FramingGuard`] in front of the HTTP library for all others, on every listener
+//! that speaks HTTP/1.1 to clients and operators. A proxy in front of the broker may read a lenient message in another way than the
+//! broker does, and then a second request hides in the first. So whatever two readers could read differently is refused: the
+//! request gets [`Violation::status`], and the connection closes.
+
+mod chunked;
+mod guard;
+mod head;
+
+use http::{HeaderMap, StatusCode};
+
+pub(crate) use self::{
+    chunked::{ChunkScanner, Padding, Step},
+    head::{BodyFraming, read_head},
+};
+pub use self::{guard::FramingGuard, head::is_websocket_upgrade};
+
+/// Names the violation in the request that stands for one that was refused. No request of a client with this header passes.
+const STAND_IN_HEADER: &str = "x-mcp-broker-framing-violation";
+
+/// Why a request is refused before anything is done for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Violation {
+    BareLineFeed,
+    BareCarriageReturn,
+    RequestLine,
+    HttpVersion,
+    LineFolding,
+    HeaderName,
+    HeaderValue,
+    HostMissing,
+    HostRepeated,
+    HostInvalid,
+    ContentLengthInvalid,
+    ContentLengthRepeated,
+    TransferEncodingRepeated,
+    TransferEncodingUnsupported,
+    TransferEncodingWithContentLength,
+    TransferEncodingInHttp10,
+    ReservedHeader,
+    HeadTooLong,
+    TooManyHeaders,
+}
+
+impl Violation {
+    const ALL: [Self; 19] = [
+        Self::BareLineFeed,
+        Self::BareCarriageReturn,
+        Self::RequestLine,
+        Self::HttpVersion,
+        Self::LineFolding,
+        Self::HeaderName,
+        Self::HeaderValue,
+        Self::HostMissing,
+        Self::HostRepeated,
+        Self::HostInvalid,
+        Self::ContentLengthInvalid,
+        Self::ContentLengthRepeated,
+        Self::TransferEncodingRepeated,
+        Self::TransferEncodingUnsupported,
+        Self::TransferEncodingWithContentLength,
+        Self::TransferEncodingInHttp10,
+        Self::ReservedHeader,
+        Self::HeadTooLong,
+        Self::TooManyHeaders,
+    ];
+
+    /// The violation that a stand-in names; `None` for a request of a client.
+    pub fn named_by(headers: &HeaderMap) -> Option<Self> {
+        let code = headers.get(STAND_IN_HEADER)?.as_bytes();
+        Self::ALL.into_iter().find(|violation| violation.code().as_bytes() == code)
+    }
+
+    pub fn status(self) -> StatusCode {
+        match self {
+            Self::HeadTooLong | Self::TooManyHeaders => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            _ => StatusCode::BAD_REQUEST,
+        }
+    }
+
+    /// Says what is wrong and what is allowed.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::BareLineFeed => "a line of the request ends with LF alone; a line ends with CR LF",
+            Self::BareCarriageReturn => "the head of the request has a CR without LF; a line ends with CR LF",
+            Self::RequestLine => "the request line is not a method, a target and HTTP/1.1 with one space between them",
+            Self::HttpVersion => "the version is not supported; allowed: HTTP/1.1, HTTP/1.0, and HTTP/2 from the first byte on",
+            Self::LineFolding => "a line of the head begins with white space; each header stands on one line",
+            Self::HeaderName => "a header is not a name, a colon and a value; no white space stands before the colon",
+            Self::HeaderValue => "the value of a header has a control character",
+            Self::HostMissing => "a request of HTTP/1.1 has a Host header",
+            Self::HostRepeated => "a request has one Host header",
+            Self::HostInvalid => "Host is not a host name or address with an optional port",
+            Self::ContentLengthInvalid => "Content-Length is not a decimal number; allowed: digits alone",
+            Self::ContentLengthRepeated => "a request has one Content-Length header",
+            Self::TransferEncodingRepeated => "a request has one Transfer-Encoding header",
+            Self::TransferEncodingUnsupported => "Transfer-Encoding is not supported; allowed: chunked, in lower case and alone",
+            Self::TransferEncodingWithContentLength => "Transfer-Encoding and Content-Length stand in one request; allowed: one of them",
+            Self::TransferEncodingInHttp10 => "a request of HTTP/1.0 has no Transfer-Encoding",
+            Self::ReservedHeader => "the header x-mcp-broker-framing-violation is the broker's own",
+            Self::HeadTooLong => "the head of the request is too long",
+            Self::TooManyHeaders => "the request has too many headers; allowed: 100",
+        }
+    }
+
+    fn code(self) -> &'static str {
+        match self {
+            Self::BareLineFeed => "bare-line-feed",
+            Self::BareCarriageReturn => "bare-carriage-return",
+            Self::RequestLine => "request-line",
+            Self::HttpVersion => "http-version",
+            Self::LineFolding => "line-folding",
+            Self::HeaderName => "header-name",
+            Self::HeaderValue => "header-value",
+            Self::HostMissing => "host-missing",
+            Self::HostRepeated => "host-repeated",
+            Self::HostInvalid => "host-invalid",
+            Self::ContentLengthInvalid => "content-length-invalid",
+            Self::ContentLengthRepeated => "content-length-repeated",
+            Self::TransferEncodingRepeated => "transfer-encoding-repeated",
+            Self::TransferEncodingUnsupported => "transfer-encoding-unsupported",
+            Self::TransferEncodingWithContentLength => "transfer-encoding-with-content-length",
+            Self::TransferEncodingInHttp10 => "transfer-encoding-in-http10",
+            Self::ReservedHeader => "reserved-header",
+            Self::HeadTooLong => "head-too-long",
+            Self::TooManyHeaders => "too-many-headers",
+        }
+    }
+}

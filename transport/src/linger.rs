@@ -1,0 +1,53 @@
+//! The end of a connection whose peer may still be sending: closing it at once would take the last answer away.
+//!
+//! Used in the server's role by `posts` and [`crate::framing`] behind an answer to a request that was not read to its end.
+
+use std::{
+    mem::MaybeUninit,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncRead, ReadBuf},
+    time::{Instant, Sleep},
+};
+
+/// Read and thrown away at most. Most clients look for the answer only when they have sent everything.
+const BYTES_MAX: usize = 64 * 1024 * 1024;
+const TIME_MAX: Duration = Duration::from_secs(5);
+/// A peer that sends nothing for so long has sent what it had.
+const SILENCE_MAX: Duration = Duration::from_secs(1);
+const PIECE_BYTES: usize = 16 * 1024;
+
+/// Reads on and throws away, within these bounds.
+#[derive(Debug)]
+pub(crate) struct Linger {
+    left: usize,
+    end: Instant,
+    silence: Pin<Box<Sleep>>,
+}
+
+impl Linger {
+    pub(crate) fn new() -> Self {
+        Self { left: BYTES_MAX, end: Instant::now() + TIME_MAX, silence: Box::pin(tokio::time::sleep(SILENCE_MAX)) }
+    }
+
+    /// Ready when the connection may be closed.
+    pub(crate) fn poll(&mut self, reader: &mut (impl AsyncRead + Unpin), context: &mut Context<'_>) -> Poll<()> {
+        let mut room = [const { MaybeUninit::uninit() }; PIECE_BYTES];
+        while self.left > 0 {
+            let mut piece = ReadBuf::uninit(&mut room);
+            match Pin::new(&mut *reader).poll_read(context, &mut piece) {
+                Poll::Ready(Ok(())) if !piece.filled().is_empty() => {
+                    self.left = self.left.saturating_sub(piece.filled().len());
+                    self.silence.as_mut().reset(self.end.min(Instant::now() + SILENCE_MAX));
+                }
+                Poll::Ready(_) => return Poll::Ready(()),
+                Poll::Pending => return self.silence.as_mut().poll(context),
+            }
+        }
+        Poll::Ready(())
+    }
+}

@@ -1,0 +1,157 @@
+//! The header of the PROXY protocol, versions 1 and 2: how a proxy that passes bytes on says whose connection it is.
+//!
+//! Used by the listeners for connections of proxies that the operator trusts, before TLS. The header is read to its last byte and not
+//! further. It is hostile input until then: its length is bounded, and the caller names a deadline.
+
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    time::Duration,
+};
+
+use tokio::{io::AsyncReadExt as _, net::TcpStream, time::timeout};
+
+/// Begins a header of version 2, and nothing else.
+const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
+const V1_PREFIX: &[u8; 6] = b"PROXY ";
+/// The longest header of version 1.
+const V1_BYTES_MAX: usize = 107;
+/// A header of version 2, with what it tells beside addresses.
+pub const V2_BYTES_MAX: usize = 4096;
+
+/// Whose connection it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProxyHeader {
+    Client(SocketAddr),
+    /// The proxy's own, such as a health check, or one whose client the proxy does not know.
+    Local,
+}
+
+/// Why a connection has no header that can be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ProxyHeaderError {
+    #[error("it does not begin with a PROXY protocol header of version 1 or 2")]
+    Missing,
+    #[error("its PROXY protocol header is malformed: {0}")]
+    Malformed(&'static str),
+    #[error("its PROXY protocol header did not come within {0:?}")]
+    Late(Duration),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// Takes the header off a connection of which nothing was read.
+pub async fn read_header(socket: &mut TcpStream, limit: Duration) -> Result<ProxyHeader, ProxyHeaderError> {
+    timeout(limit, read(socket)).await.unwrap_or(Err(ProxyHeaderError::Late(limit)))
+}
+
+async fn read(socket: &mut TcpStream) -> Result<ProxyHeader, ProxyHeaderError> {
+    let (mut header, mut seen) = (Vec::new(), vec![0; V2_BYTES_MAX]);
+    loop {
+        let count = socket.peek(&mut seen).await?;
+        if count == 0 {
+            return Err(ProxyHeaderError::Missing);
+        }
+        let taken = header.len();
+        header.extend_from_slice(&seen[..count]);
+        let parsed = parse(&header)?;
+        // What is not the end of the header belongs to it.
+        let ours = parsed.map_or(count, |(_, bytes)| bytes - taken);
+        socket.read_exact(&mut seen[..ours]).await?;
+        if let Some((header, _)) = parsed {
+            return Ok(header);
+        }
+    }
+}
+
+/// Whether a connection begins with a header, as far as its first bytes say. They stay on the connection.
+pub async fn begins_with_header(socket: &TcpStream) -> io::Result<bool> {
+    let mut first = [0; SIGNATURE.len()];
+    let count = socket.peek(&mut first).await?;
+    let is_v2 = count >= 5 && SIGNATURE.starts_with(&first[..count]);
+    Ok(is_v2 || first[..count].starts_with(V1_PREFIX))
+}
+
+/// The header that `bytes` begin with, and its length; `None` while it is not all there.
+pub fn parse(bytes: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyHeaderError> {
+    let begins = |prefix: &[u8]| bytes.iter().zip(prefix).all(|(byte, expected)| byte == expected);
+    if begins(SIGNATURE) {
+        return parse_v2(bytes);
+    }
+    if begins(V1_PREFIX) {
+        return parse_v1(bytes);
+    }
+    Err(ProxyHeaderError::Missing)
+}
+
+fn parse_v1(bytes: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyHeaderError> {
+    let malformed = ProxyHeaderError::Malformed;
+    let Some(end) = memchr::memchr(b'\n', &bytes[..bytes.len().min(V1_BYTES_MAX)]) else {
+        return if bytes.len() < V1_BYTES_MAX { Ok(None) } else { Err(malformed("its line is too long")) };
+    };
+    let line = bytes[..end].strip_suffix(b"\r").ok_or_else(|| malformed("its line does not end with CR LF"))?;
+    let line = std::str::from_utf8(line).map_err(|_| malformed("its line is not text"))?;
+    let mut words = line.split(' ').skip(1);
+    let family = words.next();
+    if family == Some("UNKNOWN") {
+        return Ok(Some((ProxyHeader::Local, end + 1)));
+    }
+    let (Some(source), Some(destination)) = (words.next(), words.next()) else { return Err(malformed("addresses are missing")) };
+    let (Some(port), Some(_), None) = (words.next(), words.next().filter(|port| is_port(port)), words.next()) else {
+        return Err(malformed("it has not two addresses and two ports"));
+    };
+    let address = |text: &str| match family {
+        Some("TCP4") => text.parse().map(IpAddr::V4).ok(),
+        Some("TCP6") => text.parse().map(IpAddr::V6).ok(),
+        _ => None,
+    };
+    let source = address(source).zip(address(destination)).map(|(source, _)| source);
+    let source = source.ok_or_else(|| malformed("its addresses are not of its family, TCP4 or TCP6"))?;
+    let port = Some(port).filter(|port| is_port(port)).and_then(|port| port.parse().ok());
+    let port = port.ok_or_else(|| malformed("a port is not a number up to 65535"))?;
+    Ok(Some((ProxyHeader::Client(SocketAddr::new(source, port)), end + 1)))
+}
+
+fn is_port(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u16>().is_ok()
+}
+
+fn parse_v2(bytes: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyHeaderError> {
+    let malformed = ProxyHeaderError::Malformed;
+    let Some([command, family, high, low]) = bytes.get(12..16) else { return Ok(None) };
+    let length = usize::from(u16::from_be_bytes([*high, *low]));
+    if 16 + length > V2_BYTES_MAX {
+        return Err(malformed("it is too long"));
+    }
+    if !matches!(command, 0x20 | 0x21) {
+        return Err(malformed("its version or command is not known"));
+    }
+    let Some(rest) = bytes.get(16..16 + length) else { return Ok(None) };
+    let header = match (command, family) {
+        (0x20, _) => ProxyHeader::Local,
+        (_, 0x11) => {
+            let (address, port) = rest
+                .first_chunk::<4>()
+                .zip(port_at(rest, 8))
+                .filter(|_| length >= 12)
+                .ok_or_else(|| malformed("its addresses are cut off"))?;
+            ProxyHeader::Client(SocketAddr::new(Ipv4Addr::from(*address).into(), port))
+        }
+        (_, 0x21) => {
+            let (address, port) = rest
+                .first_chunk::<16>()
+                .zip(port_at(rest, 32))
+                .filter(|_| length >= 36)
+                .ok_or_else(|| malformed("its addresses are cut off"))?;
+            ProxyHeader::Client(SocketAddr::new(Ipv6Addr::from(*address).into(), port))
+        }
+        // Unspecified, or a socket of Unix: there is no address.
+        (_, 0x00 | 0x31) => ProxyHeader::Local,
+        _ => return Err(malformed("its addresses are not those of TCP")),
+    };
+    Ok(Some((header, 16 + length)))
+}
+
+fn port_at(bytes: &[u8], at: usize) -> Option<u16> {
+    bytes.get(at..)?.first_chunk().map(|port| u16::from_be_bytes(*port))
+}

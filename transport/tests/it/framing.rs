@@ -1,0 +1,175 @@
+//! The framing of requests before the HTTP library: what passes is what came, whatever pieces it comes in, and what two readers
+//! could read differently does not pass.
+
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use tokio::io::{AsyncRead, AsyncReadExt as _, ReadBuf};
+use transport::framing::FramingGuard;
+
+const HEAD_BYTES_MAX: usize = 512;
+const FINE: &[u8] = b"GET /fine HTTP/1.1\r\nHost: a\r\n\r\n";
+
+/// A peer that sends so many bytes at once, and hangs up.
+struct Peer<'a> {
+    rest: &'a [u8],
+    at_once: usize,
+}
+
+impl AsyncRead for Peer<'_> {
+    fn poll_read(mut self: Pin<&mut Self>, _: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let (now, rest) = self.rest.split_at(self.at_once.min(self.rest.len()).min(buffer.remaining()));
+        buffer.put_slice(now);
+        self.rest = rest;
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// What passes of `sent`, which comes in pieces of so many bytes, the first of them before the guard is made.
+fn passed(sent: &[u8], at_once: usize, room: usize) -> Vec<u8> {
+    let (first, rest) = sent.split_at(at_once.min(sent.len()));
+    let mut guard = FramingGuard::new(Peer { rest, at_once }, Bytes::copy_from_slice(first), HEAD_BYTES_MAX);
+    let (mut passed, mut buffer) = (Vec::new(), vec![0; room]);
+    // Behind a refusal nothing comes, not even the end.
+    while let Some(count) = guard.read(&mut buffer).now_or_never() {
+        match count.unwrap() {
+            0 => break,
+            count => passed.extend_from_slice(&buffer[..count]),
+        }
+    }
+    passed
+}
+
+/// The same for every size of the pieces, and of the room that is read into.
+fn passed_in_pieces(sent: &[u8]) -> Vec<u8> {
+    let whole = passed(sent, sent.len(), 4096);
+    for (at_once, room) in [(1, 4096), (2, 1), (3, 7), (7, 3), (64, 64), (sent.len() / 2 + 1, 5)] {
+        assert_eq!(passed(sent, at_once, room).escape_ascii().to_string(), whole.escape_ascii().to_string(), "{at_once} {room}");
+    }
+    whole
+}
+
+#[test]
+fn framing_passes_requests_of_one_reading_as_they_came() {
+    for request in [
+        &b"GET / HTTP/1.1\r\nHost: localhost:80\r\n\r\n"[..],
+        b"GET / HTTP/1.1\r\nHost: [::1]:80\r\nX: \tspaced \r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost:\r\n\r\n",
+        b"GET / HTTP/1.0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n\n\r\r\n\0",
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length:  0005 \r\n\r\nhello",
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n",
+        b"POST / HTTP/1.0\r\nContent-Length: 2\r\n\r\nok",
+        b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0A;name=value\r\n0123456789\r\n000\r\nTrailer: x\r\n\r\n",
+    ] {
+        // With another one behind it, and empty lines before both.
+        let sent = [b"\r\n\r\n", request, b"\r\n", FINE].concat();
+        let passed = passed_in_pieces(&sent);
+        assert_eq!(passed.escape_ascii().to_string(), [request, FINE].concat().escape_ascii().to_string());
+    }
+}
+
+#[test]
+fn framing_stops_at_a_head_that_could_be_read_in_two_ways() {
+    let long = format!("X: {}\r\n", "y".repeat(HEAD_BYTES_MAX));
+    let many = "X: y\r\n".repeat(101);
+    let cases: &[(&str, &str)] = &[
+        ("POST / HTTP/1.1\r\nHost: a\nContent-Length: 1\r\n\r\n", "bare-line-feed"),
+        ("POST / HTTP/1.1\nHost: a\n\n", "bare-line-feed"),
+        ("\nPOST / HTTP/1.1\r\nHost: a\r\n\r\n", "bare-line-feed"),
+        ("GET / HTTP/1.1\r\nHost: a\r\n\n", "bare-line-feed"),
+        ("GET / HTTP/1.1\r\nHost: a\rX: b\r\n\r\n", "bare-carriage-return"),
+        ("GET / HTTP/1.1\r\r\nHost: a\r\n\r\n", "bare-carriage-return"),
+        ("GET  / HTTP/1.1\r\nHost: a\r\n\r\n", "request-line"),
+        ("GET /\r\nHost: a\r\n\r\n", "request-line"),
+        ("GET / HTTP/1.2\r\nHost: a\r\n\r\n", "http-version"),
+        ("GET / HTTP/1.1\r\nHost: a\r\nX: a\r\n b\r\n\r\n", "line-folding"),
+        ("GET / HTTP/1.1\r\n Host: a\r\n\r\n", "line-folding"),
+        ("GET / HTTP/1.1\r\nHost : a\r\n\r\n", "header-name"),
+        ("GET / HTTP/1.1\r\nHost: a\r\nno colon\r\n\r\n", "header-name"),
+        ("GET / HTTP/1.1\r\nHost: a\r\n: x\r\n\r\n", "header-name"),
+        ("GET / HTTP/1.1\r\nHost: a\r\nX: a\0b\r\n\r\n", "header-value"),
+        ("GET / HTTP/1.1\r\nX: a\r\n\r\n", "host-missing"),
+        ("GET / HTTP/1.1\r\nHost: a\r\nhost: a\r\n\r\n", "host-repeated"),
+        ("GET / HTTP/1.1\r\nHost: a, b\r\n\r\n", "host-invalid"),
+        ("GET / HTTP/1.1\r\nHost: user@a\r\n\r\n", "host-invalid"),
+        ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: +1\r\n\r\nx", "content-length-invalid"),
+        ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1, 1\r\n\r\nx", "content-length-invalid"),
+        ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1 1\r\n\r\nx", "content-length-invalid"),
+        ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length:\r\n\r\nx", "content-length-invalid"),
+        ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\nx", "content-length-repeated"),
+        ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999999999999999\r\n\r\nx", "content-length-invalid"),
+        ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", "transfer-encoding-unsupported"),
+        ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: CHUNKED\r\n\r\n0\r\n\r\n", "transfer-encoding-unsupported"),
+        ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding:\r\n\r\n0\r\n\r\n", "transfer-encoding-unsupported"),
+        ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n", "transfer-encoding-repeated"),
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            "transfer-encoding-with-content-length",
+        ),
+        ("POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "transfer-encoding-in-http10"),
+        ("GET / HTTP/1.1\r\nHost: a\r\nX-Mcp-Broker-Framing-Violation: host-missing\r\n\r\n", "reserved-header"),
+        (&format!("GET / HTTP/1.1\r\nHost: a\r\n{long}\r\n"), "head-too-long"),
+        (&format!("GET / HTTP/1.1\r\nHost: a\r\n{many}\r\n"), "head-too-long"),
+    ];
+    for (refused, code) in cases {
+        // Neither it nor what follows passes; what came before does.
+        let sent = [FINE, refused.as_bytes(), FINE].concat();
+        let passed = String::from_utf8(passed_in_pieces(&sent)).unwrap();
+        let stand_in = passed.strip_prefix(std::str::from_utf8(FINE).unwrap()).unwrap_or_else(|| panic!("{refused:?}: {passed:?}"));
+        assert!(stand_in.ends_with(&format!("x-mcp-broker-framing-violation: {code}\r\n\r\n")), "{refused:?}: {stand_in:?}");
+        assert_eq!(stand_in.matches("HTTP/1.1").count(), 1, "{refused:?}: {stand_in:?}");
+    }
+}
+
+#[test]
+fn framing_ends_a_body_whose_chunks_could_be_read_in_two_ways() {
+    let head = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let (extension, trailers) = (format!("2;{}\r\nok\r\n", "x".repeat(5_000)), format!("0\r\n{}\r\n", "T: y\r\n".repeat(5_000)));
+    let cases: &[(&[u8], &[u8])] = &[
+        (b"2\nok\r\n", b""),
+        (b"2 \r\nok\r\n", b""),
+        (b" 2\r\nok\r\n", b""),
+        (b"+2\r\nok\r\n", b""),
+        (b"0x2\r\nok\r\n", b""),
+        (b"\r\nok\r\n", b""),
+        (b"fffffffffffffffff\r\n", b""),
+        (b"2;a\rb\r\nok\r\n", b""),
+        (b"2;a\0b\r\nok\r\n", b""),
+        (extension.as_bytes(), b""),
+        (b"2\r\nokay\r\n", b"2\r\nok"),
+        (b"2\r\nok\n\n", b"2\r\nok"),
+        (b"2\r\nok\r\n0\r\nno trailer\r\n\r\n", b"2\r\nok\r\n0\r\n"),
+        (b"2\r\nok\r\n0\r\nT: x\n\r\n", b"2\r\nok\r\n0\r\n"),
+        (b"2\r\nok\r\n0\r\n folded: x\r\n\r\n", b"2\r\nok\r\n0\r\n"),
+    ];
+    for (chunks, right) in cases {
+        let passed = passed_in_pieces(&[&head[..], chunks, FINE].concat());
+        let expected = [&head[..], right].concat();
+        assert_eq!(passed.escape_ascii().to_string(), expected.escape_ascii().to_string(), "{}", chunks.escape_ascii());
+    }
+    let passed = passed(&[head, trailers.as_bytes(), FINE].concat(), 1000, 4096);
+    assert!(passed.len() < head.len() + 17 * 1024, "{} bytes of trailers", passed.len());
+}
+
+#[test]
+fn framing_leaves_what_follows_an_upgrade_to_whoever_takes_the_connection() {
+    let upgrade = b"GET /ws HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: h2c, WebSocket\r\n\r\n";
+    let sent = [&upgrade[..], b"\x81\x00frames"].concat();
+    let mut guard = FramingGuard::new(Peer { rest: &sent, at_once: 1024 }, Bytes::new(), HEAD_BYTES_MAX);
+    let mut head = vec![0; upgrade.len()];
+    guard.read_exact(&mut head).now_or_never().unwrap().unwrap();
+    assert_eq!(head, upgrade);
+    assert_eq!(guard.read(&mut [0; 64]).now_or_never().unwrap().unwrap(), 0, "nothing passes behind a request for a WebSocket");
+    let (_, unread) = guard.into_parts();
+    assert_eq!(unread, &b"\x81\x00frames"[..]);
+    // To anything else nobody here upgrades: the next request is one.
+    let other = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n";
+    assert_eq!(passed_in_pieces(&[&other[..], FINE].concat()), [&other[..], FINE].concat());
+}
