@@ -8,6 +8,7 @@
 mod keyring;
 mod keys;
 mod recall;
+mod signing;
 mod tokens;
 mod until;
 
@@ -16,6 +17,7 @@ use protocol::ids::{KeyId, PrincipalId, TenantId};
 pub use self::{
     keyring::{ApiKey, Edition, KeyEntry, Keyring},
     keys::{Keys, KeysError, SealError, SealKey},
+    signing::SigningKey,
     tokens::{Denied, Fetcher, Tokens},
     until::{Until, outlived},
 };
