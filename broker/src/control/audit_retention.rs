@@ -141,7 +141,7 @@ fn asked(known: Option<&Retention>, next: &Retention, now_us: i64) -> Asked {
 
 #[cfg(test)]
 mod tests {
-    use storage::{AuditFilter, AuditKind, AuditRecord, SqliteStore};
+    use storage::{AuditFilter, AuditKind, AuditRecord, AuditStore as _, SqliteStore};
 
     use super::super::{Verdict, tests::Rig};
     use super::*;
@@ -218,7 +218,7 @@ mod tests {
         let shortened = Retention::first(Duration::from_secs(720 * 3_600), 0, true).declared(Duration::from_secs(3_600), declared);
         put_terms(&after.control, 3, &shortened.unwrap()).await;
         after.control.trim_audit().await.unwrap();
-        assert_eq!(left(&after.control).await, []);
+        assert!(left(&after.control).await.is_empty());
     }
 
     #[tokio::test]

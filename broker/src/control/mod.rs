@@ -20,7 +20,6 @@ mod follow;
 mod generation;
 mod live;
 mod load;
-mod redact;
 mod registry;
 mod reload;
 #[cfg(test)]
