@@ -32,8 +32,11 @@ impl Control {
 
     /// Signs what is stored of the audit log by now. Called last, when nothing is added any more.
     pub(super) async fn seal_audit(&self) {
-        self.durable().audit.flush().await;
-        if timeout(AUDIT_FLUSH_WAIT, self.checkpoint_audit(1)).await.is_err() {
+        let sealing = async {
+            self.durable().audit.flush().await;
+            self.checkpoint_audit(1).await;
+        };
+        if timeout(AUDIT_FLUSH_WAIT, sealing).await.is_err() {
             tracing::error!("the newest records of the audit log have no checkpoint");
         }
     }
@@ -99,7 +102,7 @@ impl Control {
     pub(super) fn tell_of_misfit(&self, name: &str, misfit: &Misfit) {
         self.metrics.observed.audit_checkpoints("refused", 1);
         let (number, detail) = (misfit.number.unwrap_or_default(), &misfit.detail);
-        tracing::error!(tenant = tenant(name), number, detail, "the audit log was changed by somebody else; run mcp-broker audit verify");
+        tracing::error!(tenant = tenant(name), number, detail, "the audit log was changed in the database; run mcp-broker audit verify");
     }
 
     /// Puts checkpoints where an owner of the database cannot change them: into the log, and into the file if there is one.
@@ -142,7 +145,7 @@ async fn keep(control: Weak<Control>) {
             Checkpoints(i64),
             Trimming,
         }
-        // Cancel-safe: moments are kept here, and a notification that finds nobody waiting is kept by its source.
+        // Cancel-safe: moments are kept here, and a notification that comes meanwhile is kept by its source.
         let due = tokio::select! { biased;
             () = sleep_until(sign_at) => Due::Checkpoints(1),
             () = many.notified() => Due::Checkpoints(AUDIT_CHECKPOINT_ROWS),

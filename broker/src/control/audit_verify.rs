@@ -73,13 +73,14 @@ impl ChainView {
 impl Control {
     /// The chains in the order of their names. That of records without a tenant is called by an empty name, and is first.
     pub async fn audit_chains(&self, after: Option<&str>, limit: u32) -> Result<ChainList, ControlError> {
-        let chains = self.ask("audit_chains", self.store().audit_chains(after, limit)).await?;
+        let mut chains = self.ask("audit_chains", self.store().audit_chains(after, limit)).await?;
+        let next = chains.last().filter(|_| chains.len() >= limit as usize).map(|last| last.name.clone());
+        // Records that belong to no chain are told of with this one, also while it is empty.
+        if after.is_none() && chains.first().is_none_or(|first| !first.name.is_empty()) {
+            chains.insert(0, AuditChain::empty(""));
+        }
         let outside = self.ask("audit_outside", self.store().audit_outside()).await?;
-        Ok(ChainList {
-            next: chains.last().filter(|_| chains.len() >= limit as usize).map(|last| last.name.clone()),
-            chains: chains.iter().map(ChainView::new).collect(),
-            unchained_until: outside.until,
-        })
+        Ok(ChainList { next, chains: chains.iter().map(ChainView::new).collect(), unchained_until: outside.until })
     }
 
     /// Verifies up to `limit` records of a chain from where the page before ended. `kept`: a checkpoint from outside the database.

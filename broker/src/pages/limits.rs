@@ -120,7 +120,7 @@ const KEYS: &[(&str, Effect)] = &[
 ];
 
 /// Where they stand.
-const SOURCE: &str = concat!(include_str!("../limits.rs"), include_str!("../limits/tokens.rs"));
+const SOURCE: &str = concat!(include_str!("../limits.rs"), include_str!("../limits/audit.rs"), include_str!("../limits/tokens.rs"));
 
 struct Fixed {
     name: &'static str,

@@ -252,7 +252,7 @@ fn is_random(text: &str) -> bool {
         && !is_word(text)
 }
 
-/// A word that somebody would choose as a name, such as `mcp`, `v1`, `mcpServer` or `2025-11-25`. An empty text is one.
+/// A word that is chosen as a name, such as `mcp`, `v1`, `mcpServer` or `2025-11-25`. An empty text is one.
 fn is_word(text: &str) -> bool {
     text.len() <= WORD_CHARS_MAX && text.split(['-', '_', '.']).all(is_part)
 }

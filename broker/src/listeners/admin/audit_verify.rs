@@ -9,7 +9,7 @@ use utoipa::IntoParams;
 use super::{input::Params, page::LIMIT_MAX, problem::Problem};
 use crate::control::{ChainList, CheckpointView, Control, Verdict};
 
-/// Chains, or records, of a page where nobody says how many.
+/// Chains, or records, of a page without a `limit`.
 const LIMIT_USUAL: u32 = 500;
 
 #[derive(Debug, Deserialize, IntoParams)]
