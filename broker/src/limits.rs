@@ -3,11 +3,17 @@
 //!
 //! Invariant: relations between limits are checked by the compiler, in [`relations`].
 
+mod audit;
 mod relations;
 pub mod sign_ins;
 pub mod tokens;
 
 use std::time::Duration;
+
+pub use self::audit::{
+    AUDIT_ARGUMENTS_BYTES_MAX, AUDIT_BATCH_BYTES_MAX, AUDIT_BATCH_MAX, AUDIT_CHAINS_AT_ONCE, AUDIT_CHECKPOINT_ROWS, AUDIT_FLUSH_WAIT,
+    AUDIT_PAGE_ROWS, AUDIT_QUEUE_BYTES_MAX, AUDIT_QUEUE_MAX, AUDIT_RETENTION_DELAY, AUDIT_TARGET_CHARS_MAX,
+};
 
 // Lists and names.
 
@@ -450,7 +456,7 @@ pub const OUTBOX_BYTES_TOTAL_DEFAULT: usize = 1024 * 1024 * 1024;
 /// What waits for one client counts in steps of this size among what waits for all.
 pub const OUTBOX_STEP_BYTES: usize = 256 * 1024;
 
-// Traces and the audit log.
+// Traces and the log.
 
 /// A certificate that is valid for less is told of with an error in the log; Prometheus alerts at the same time.
 pub const CERTIFICATE_ENDS_SOON: Duration = Duration::from_secs(7 * 24 * 60 * 60);
@@ -471,20 +477,6 @@ pub const LOG_LINES_MAX: usize = 8_192;
 pub const LOG_LINES_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// How long the end of the process waits for its last lines to be taken.
 pub const LOG_FLUSH_WAIT: Duration = Duration::from_secs(1);
-/// Records of the audit log that wait to be stored; what finds no room is dropped and counted.
-pub const AUDIT_QUEUE_MAX: usize = 16_384;
-/// Bytes of those.
-pub const AUDIT_QUEUE_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// Records stored in one commit.
-pub const AUDIT_BATCH_MAX: usize = 500;
-/// No further record is added to a batch that holds this much.
-pub const AUDIT_BATCH_BYTES_MAX: usize = 1024 * 1024;
-/// How long the end of the process waits for records to be stored.
-pub const AUDIT_FLUSH_WAIT: Duration = Duration::from_secs(2);
-/// Longer arguments have a digest in the audit log, and no text.
-pub const AUDIT_ARGUMENTS_BYTES_MAX: usize = 16 * 1024;
-/// Longer names and URIs are cut in the audit log.
-pub const AUDIT_TARGET_CHARS_MAX: usize = 512;
 
 // The whole process.
 

@@ -283,6 +283,7 @@ impl Running {
         });
         let internal = internal.transpose()?;
         control.follow();
+        control.keep_audit();
         tell_of_certificates(&doors, &metrics);
         tokio::spawn(durable::sweep(Arc::clone(&broker.shared.durable), Arc::clone(&config), metrics));
         Ok(Self { options, config, logging, broker, control, node, doors, http, tcp, quic, admin, internal })

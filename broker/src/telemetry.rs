@@ -18,6 +18,7 @@ pub mod context;
 mod export;
 mod lines;
 mod logs;
+pub mod redaction;
 pub mod request;
 pub mod secrets;
 pub mod traces;

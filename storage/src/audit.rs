@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use crate::StoreError;
+use crate::{AuditChainStore, StoreError};
 
 /// Length of [`AuditRecord::id`].
 pub const AUDIT_ID_BYTES: usize = 16;
@@ -38,7 +38,7 @@ pub struct AuditRecord {
     pub id: [u8; AUDIT_ID_BYTES],
     pub at_us: i64,
     pub kind: AuditKind,
-    /// `None`: it concerns no tenant.
+    /// `None`: it concerns no tenant. Never empty.
     pub tenant: Option<String>,
     /// A JSON object, without secrets.
     pub body: String,
@@ -62,16 +62,16 @@ pub struct AuditFilter {
     pub until_us: Option<i64>,
 }
 
-/// An append-only table. The database itself refuses to change a record, and to remove one that [`AuditStore::trim_audit`] did
+/// An append-only table of hash chains. The database itself refuses to change a record, and to remove one that the retention did
 /// not release.
 #[async_trait]
-pub trait AuditStore: Send + Sync {
+pub trait AuditStore: AuditChainStore {
     /// All of them are on disk when this returns, or none. Known ones are passed over.
     async fn append_audit(&self, records: &[AuditRecord]) -> Result<(), StoreError>;
 
     /// In the order they were added, after this number.
     async fn audit(&self, filter: &AuditFilter, after: Option<i64>, limit: u32) -> Result<Vec<StoredAudit>, StoreError>;
 
-    /// Removes up to `limit` records from before this moment. Returns how many.
+    /// Removes up to `limit` records from before this moment that belong to no chain. Returns how many.
     async fn trim_audit(&self, before_us: i64, limit: u32) -> Result<u64, StoreError>;
 }

@@ -2,7 +2,7 @@
 
 use protocol::ids::{BackendId, KeyId, TenantId};
 
-use crate::{BackendRecord, KeyRecord, SessionKey, TenantRecord};
+use crate::{AuditTerms, BackendRecord, KeyRecord, SessionKey, TenantRecord};
 
 /// One change. [`ConfigStore::change`](crate::ConfigStore::change) makes it.
 #[derive(Debug, Clone, Copy)]
@@ -26,6 +26,8 @@ pub enum Change<'a> {
     ReleaseBreaker(&'a TenantId, &'a BackendId),
     /// Asks its owner to end a session; one without a live owner ends here.
     EndSession(&'a SessionKey),
+    /// Says how long the audit log is kept, where the version before is the one that is stored, or none is.
+    KeepAudit(&'a AuditTerms),
 }
 
 impl Change<'_> {
@@ -42,6 +44,7 @@ impl Change<'_> {
             Self::HoldBreaker(..) => "hold_breaker",
             Self::ReleaseBreaker(..) => "release_breaker",
             Self::EndSession(_) => "ask_session_end",
+            Self::KeepAudit(_) => "put_audit_terms",
         }
     }
 

@@ -5,6 +5,7 @@
 //! A write to a [`DurableStore`] that returned `Ok` is on disk; what is in a [`HotStore`] may be lost at any time.
 
 mod audit;
+mod audit_chain;
 mod change;
 #[cfg(any(test, feature = "test"))]
 pub mod conformance;
@@ -23,6 +24,10 @@ mod task;
 mod write;
 
 pub use audit::{AUDIT_ID_BYTES, AuditFilter, AuditKind, AuditRecord, AuditStore, StoredAudit};
+pub use audit_chain::{
+    AUDIT_GENESIS, AUDIT_HASH_BYTES, AuditChain, AuditChainStore, AuditCheckpoint, AuditCut, AuditLink, AuditLinks, AuditOutside,
+    AuditTerms,
+};
 pub use change::Change;
 pub use durable::DurableStore;
 pub use error::StoreError;

@@ -44,6 +44,7 @@ use crate::{
         sharing::{self, LinkScope, Wire},
     },
     sandbox::Level,
+    telemetry::redaction::Redactor,
     views::BackendStatus,
 };
 
@@ -97,6 +98,8 @@ pub struct Backend {
     param_headers: ArcSwap<HashMap<String, Vec<ParamHeader>>>,
     /// What requests have to keep to before they are sent.
     pub policy: Policy,
+    /// Keeps the secrets of its settings out of what operators are told.
+    pub redactor: Redactor,
     refresh: Notify,
     state: watch::Sender<BackendState>,
     status: Mutex<Status>,
@@ -136,6 +139,7 @@ impl Backend {
             tenant,
             id,
             policy: Policy::of(&spec),
+            redactor: Redactor::of(&spec),
             spec,
             shared,
             lists: ArcSwapOption::empty(),
@@ -295,15 +299,16 @@ impl Backend {
 
     /// A failure in the client's terms; what really happened is for operators, here and in the log.
     pub fn refusal(&self, failure: &Failure) -> Refusal {
+        let told = self.redactor.redacted(failure);
         let leaving = self.stop.is_cancelled() || self.shared.draining.is_cancelled();
         // Of a backend that is down the log has said so; each further attempt is no news.
         if leaving || self.state() != BackendState::Ready {
-            tracing::debug!(tenant = %self.tenant, backend = %self.id, %failure, "a request to a backend failed");
+            tracing::debug!(tenant = %self.tenant, backend = %self.id, failure = told, "a request to a backend failed");
         } else {
-            tracing::warn!(tenant = %self.tenant, backend = %self.id, %failure, "a request to a backend failed");
+            tracing::warn!(tenant = %self.tenant, backend = %self.id, failure = told, "a request to a backend failed");
         }
         if !leaving {
-            lock(&self.status).last_error = Some(failure.to_string());
+            lock(&self.status).last_error = Some(told);
         }
         failure.refusal(&self.id)
     }

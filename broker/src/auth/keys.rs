@@ -16,6 +16,7 @@ use aws_lc_rs::{
     hkdf, hmac, rand,
 };
 
+use super::signing::SigningKey;
 use crate::config::{Config, Database};
 
 const ROOT_BYTES: usize = 32;
@@ -56,6 +57,8 @@ pub struct Keys {
     pub redis: Arc<[u8; 32]>,
     /// What replicas prove themselves to each other with.
     pub peer: [u8; 32],
+    /// Signs what is said of the audit log.
+    pub audit: SigningKey,
     /// By it clients over QUIC learn that a process that began anew does not know them.
     pub quic: [u8; 32],
     /// The root was made just now: whatever is stored already was sealed with another one.
@@ -85,6 +88,7 @@ impl Keys {
             seal: SealKey::new(&derive("settings at rest")),
             redis: Arc::new(derive("redis")),
             peer: derive("replicas"),
+            audit: SigningKey::new(&derive("audit log")),
             quic: derive("quic"),
             made_now: false,
         }

@@ -10,6 +10,7 @@ mod keyring;
 mod keys;
 mod principal_names;
 mod recall;
+mod signing;
 mod tokens;
 mod until;
 
@@ -22,6 +23,7 @@ pub use self::{
     keyring::{ApiKey, Edition, KeyEntry, Keyring},
     keys::{Keys, KeysError, ROOT_FILE, SealError, SealKey},
     principal_names::{is_printable, reserved},
+    signing::SigningKey,
     tokens::{Fetcher, Tokens},
     until::{Until, outlived},
 };

@@ -348,6 +348,14 @@ pub(super) enum AuditCommand {
         #[command(flatten)]
         output: Output,
     },
+    /// Verify the chains of the audit log and their checkpoints; exit code 1 names the first record that does not fit
+    Verify {
+        /// A file with checkpoints from outside of the database: audit.checkpoint_file, or the broker's log
+        #[arg(long, value_name = "FILE")]
+        checkpoint: Option<PathBuf>,
+        #[command(flatten)]
+        output: Output,
+    },
     /// Print records of the audit log as JSON, one per line, to its end
     Export {
         #[command(flatten)]

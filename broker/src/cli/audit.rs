@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::{
     args::{AuditCommand, AuditFilter},
+    audit_verify,
     client::{AdminClient, ClientError, with_query},
     said::{Said, list},
     table::Column,
@@ -32,6 +33,7 @@ pub(super) async fn audit(client: &AdminClient, command: AuditCommand) -> Result
             let path = path(&filter, after, limit.map(|limit| limit.to_string()).as_deref());
             Ok(list(client.ask(Method::GET, &path, None).await?, "records", RECORDS, &output))
         }
+        AuditCommand::Verify { checkpoint, output } => audit_verify::verify(client, checkpoint.as_deref(), &output).await,
         AuditCommand::Export { filter, mut after } => loop {
             let page = client.ask(Method::GET, &path(&filter, after, Some(PAGE)), None).await?;
             let lines: String = page["records"].as_array().into_iter().flatten().map(|record| format!("{record}\n")).collect();

@@ -6,6 +6,7 @@
 mod admin;
 mod args;
 mod audit;
+mod audit_verify;
 mod bodies;
 mod client;
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! What is told of the broker's work: the log, metrics, traces and the audit log. Read with the rest by [`super::checked`].
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use protocol::ids::TenantId;
 use serde_json::Value;
@@ -9,9 +9,11 @@ use super::{
     LogFormat, Telemetry,
     key::{COUNT_MAX, Key, Kind, absent, key},
     log_filter::parse_log_filter,
-    reading::{Reading, Wrong, text, wrong},
+    reading::{Reading, Wrong, path, text, wrong},
 };
 
+const SECOND: Duration = Duration::from_secs(1);
+const DAY: Duration = Duration::from_secs(24 * 3_600);
 const HOUR: Duration = Duration::from_secs(3_600);
 const YEARS_10: Duration = Duration::from_secs(10 * 366 * 86_400);
 /// Parts a ratio is counted in.
@@ -54,7 +56,24 @@ pub(super) const AUDIT: &[Key] = &[
         "off",
         "What is recorded of clients' requests. `off`: nothing; `metadata`: who asked what of which backend, and a digest of the arguments; `arguments`: the arguments too, up to 16 KiB, without values whose names announce a secret. Changes of operators are always recorded.",
     ),
-    key("retain", Kind::Duration { min: HOUR, max: YEARS_10 }, "2160h", "How long a record is kept."),
+    key(
+        "retain",
+        Kind::Duration { min: HOUR, max: YEARS_10 },
+        "2160h",
+        "How long a record is kept. A longer time takes effect at the next start, a shorter one seven days after it; the audit log records the change.",
+    ),
+    key(
+        "checkpoint_interval",
+        Kind::Duration { min: SECOND, max: DAY },
+        "1m",
+        "How often the newest records are signed. A checkpoint goes into the database and, as a line at `info`, into the log.",
+    ),
+    absent(
+        "checkpoint_file",
+        Kind::Path,
+        "/var/log/mcp-broker/audit-checkpoints.jsonl",
+        "A file that checkpoints are appended to, one JSON object per line. Keep it where the database's owner cannot write.",
+    ),
 ];
 
 /// Where spans go.
@@ -79,6 +98,8 @@ pub enum AuditCalls {
 pub struct Audit {
     pub calls: AuditCalls,
     pub retain: Duration,
+    pub checkpoint_interval: Duration,
+    pub checkpoint_file: Option<PathBuf>,
 }
 
 impl Reading<'_> {
@@ -109,7 +130,12 @@ impl Reading<'_> {
             Some("arguments") => Ok(AuditCalls::Arguments),
             _ => Err(wrong(value)),
         });
-        Audit { calls, retain: self.duration("audit.retain") }
+        Audit {
+            calls,
+            retain: self.duration("audit.retain"),
+            checkpoint_interval: self.duration("audit.checkpoint_interval"),
+            checkpoint_file: self.optional("audit.checkpoint_file", path),
+        }
     }
 }
 
@@ -172,6 +198,7 @@ mod tests {
             ("telemetry: {traces: 5}", "telemetry.traces: is no known key"),
             ("audit: {calls: all}", "audit.calls: is \"all\"; allowed: off, metadata, arguments"),
             ("audit: {retain: 1m}", "audit.retain: is \"1m\""),
+            ("audit: {checkpoint_interval: 10ms}", "audit.checkpoint_interval: is \"10ms\""),
         ] {
             let faults = load_from(text, []).unwrap_err().to_string();
             assert!(faults.contains(path), "{text}: {faults}");

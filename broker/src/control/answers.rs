@@ -6,15 +6,13 @@ use serde::{Deserialize, Serialize};
 use storage::KeyRecord;
 use utoipa::ToSchema;
 
-use super::{
-    redact,
-    registry::{Entry, Origin},
-};
+use super::registry::{Entry, Origin};
 use crate::{
     config::spec::{
         BackendBreaker, BackendLimits, BackendSpec, BackendTimeouts, BackendTls, LinkSharing, ProtocolChoice, ResourceRules, TenantLimits,
         TenantSpec, TenantTimeouts, ToolRules, TransportSpec,
     },
+    telemetry::redaction,
     views::BackendStatus,
 };
 
@@ -133,7 +131,7 @@ impl BackendView {
             status: status.unwrap_or_else(|| disabled(tenant, backend)),
             replica: replica.to_owned(),
             settings: BackendSettings {
-                transport: redact::transport(&spec.transport),
+                transport: redaction::transport(&spec.transport),
                 tls: spec.tls.clone(),
                 links: spec.links,
                 protocol: spec.protocol,

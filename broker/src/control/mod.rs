@@ -7,6 +7,11 @@
 
 mod answers;
 mod audit;
+mod audit_chain;
+mod audit_keeper;
+mod audit_retention;
+mod audit_seal;
+mod audit_verify;
 mod backends;
 mod breakers;
 mod checks;
@@ -15,7 +20,6 @@ mod follow;
 mod generation;
 mod live;
 mod load;
-mod redact;
 mod registry;
 mod reload;
 #[cfg(test)]
@@ -34,6 +38,8 @@ use tokio::sync::Notify;
 pub use self::{
     answers::{BackendSettings, BackendView, CredentialsView, KeyShown, KeyView, TenantView},
     audit::{Asked, Author},
+    audit_seal::CheckpointView,
+    audit_verify::{ChainList, ChainView, MisfitView, Verdict},
     condition::Condition,
     generation::{ConfigurationView, Generation},
     load::{LoadError, Loaded},
@@ -112,6 +118,8 @@ pub struct Control {
     applied: AtomicI64,
     /// Told when another version is in the store.
     changed: Arc<Notify>,
+    /// Held while checkpoints of the audit log are signed, or records removed.
+    keeping_audit: tokio::sync::Mutex<()>,
     /// Backends whose breakers operators hold open. Locked for a look.
     held: Mutex<breakers::Held>,
 }
@@ -163,6 +171,7 @@ impl Control {
             loaded: AtomicBool::new(false),
             applied: AtomicI64::new(0),
             changed: Arc::default(),
+            keeping_audit: tokio::sync::Mutex::default(),
             held: Mutex::default(),
         })
     }
@@ -321,6 +330,7 @@ impl Control {
         let _turn = self.changing.lock().await;
         self.broker.end_traces().await;
         self.broker.tell_sign_in_failures();
+        self.seal_audit().await;
         self.durable().close().await;
     }
 

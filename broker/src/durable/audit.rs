@@ -14,15 +14,15 @@ use std::{
 
 use storage::{AuditRecord, DurableStore, StoreError};
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::{Notify, mpsc, oneshot},
     time::{Instant, sleep, timeout},
 };
 
 use super::availability::Availability;
 use crate::{
     limits::{
-        AUDIT_BATCH_BYTES_MAX, AUDIT_BATCH_MAX, AUDIT_FLUSH_WAIT, AUDIT_QUEUE_BYTES_MAX, AUDIT_QUEUE_MAX, STORE_RETRY_FIRST,
-        STORE_RETRY_MAX,
+        AUDIT_BATCH_BYTES_MAX, AUDIT_BATCH_MAX, AUDIT_CHECKPOINT_ROWS, AUDIT_FLUSH_WAIT, AUDIT_QUEUE_BYTES_MAX, AUDIT_QUEUE_MAX,
+        STORE_RETRY_FIRST, STORE_RETRY_MAX,
     },
     metrics::Metrics,
 };
@@ -36,6 +36,7 @@ pub struct AuditWriter {
     store: Arc<dyn DurableStore>,
     availability: Arc<Availability>,
     metrics: Arc<Metrics>,
+    unsigned: Arc<Notify>,
 }
 
 enum Job {
@@ -49,10 +50,18 @@ impl AuditWriter {
     pub(super) fn start(store: Arc<dyn DurableStore>, availability: Arc<Availability>, metrics: Arc<Metrics>) -> Self {
         let (queue, jobs) = mpsc::channel(AUDIT_QUEUE_MAX);
         let bytes = Arc::new(AtomicUsize::new(0));
-        let writing =
-            Writing { store: store.clone(), availability: availability.clone(), metrics: metrics.clone(), jobs, bytes: bytes.clone() };
+        let unsigned = Arc::new(Notify::new());
+        let writing = Writing {
+            store: store.clone(),
+            availability: availability.clone(),
+            metrics: metrics.clone(),
+            jobs,
+            bytes: bytes.clone(),
+            stored: 0,
+            unsigned: unsigned.clone(),
+        };
         tokio::spawn(writing.run());
-        Self { queue, bytes, dropping: AtomicBool::new(false), store, availability, metrics }
+        Self { queue, bytes, dropping: AtomicBool::new(false), store, availability, metrics, unsigned }
     }
 
     /// Never waits.
@@ -82,6 +91,11 @@ impl AuditWriter {
         stored
     }
 
+    /// Told when so much was stored that it should be signed before its time.
+    pub fn unsigned(&self) -> Arc<Notify> {
+        self.unsigned.clone()
+    }
+
     /// Waits for what was added before, but not for long.
     pub async fn flush(&self) {
         let (done, stored) = oneshot::channel();
@@ -105,6 +119,9 @@ struct Writing {
     metrics: Arc<Metrics>,
     jobs: mpsc::Receiver<Job>,
     bytes: Arc<AtomicUsize>,
+    /// Records since the last word of [`AuditWriter::unsigned`].
+    stored: usize,
+    unsigned: Arc<Notify>,
 }
 
 impl Writing {
@@ -142,14 +159,22 @@ impl Writing {
     }
 
     /// Tries until the store takes them: each has an id, so that nothing is added twice.
-    async fn store_all(&self, batch: &[AuditRecord]) {
+    async fn store_all(&mut self, batch: &[AuditRecord]) {
         let mut wait = STORE_RETRY_FIRST;
         while !batch.is_empty() {
             let begun = Instant::now();
             let stored = self.availability.through("append_audit", self.store.append_audit(batch)).await;
             self.metrics.store("append_audit", self.store.engine(), begun.elapsed(), stored.is_err());
             match stored {
-                Ok(()) => return self.metrics.observed.audit("stored", batch.len()),
+                Ok(()) => {
+                    self.metrics.observed.audit("stored", batch.len());
+                    self.stored += batch.len();
+                    if self.stored >= AUDIT_CHECKPOINT_ROWS as usize {
+                        self.stored = 0;
+                        self.unsigned.notify_one();
+                    }
+                    return;
+                }
                 Err(_) => sleep(wait).await, // it is in the log already
             }
             wait = (wait * 2).min(STORE_RETRY_MAX).max(Duration::from_millis(1));

@@ -1,4 +1,4 @@
-//! Removes what has expired from the stores, and counts the tasks that are left. Every replica does, at its own moments:
+//! Removes what has expired from the stores, but for the audit log, and counts the tasks that are left. Every replica does, at its own moments:
 //! whoever finds a row first removes it, and the others find nothing.
 
 use std::{sync::Arc, time::Duration};
@@ -25,7 +25,6 @@ pub async fn sweep(durable: Arc<Durable>, config: Arc<Config>, metrics: Arc<Metr
         let _later = sweep.sessions(config.session.idle).await;
         let _later = sweep.tasks().await;
         let _later = sweep.events(config.events.retain).await;
-        let _later = sweep.audit(config.audit.retain).await;
     }
 }
 
@@ -61,18 +60,6 @@ impl Sweep<'_> {
         for status in TaskStatus::ALL {
             let count = counts.iter().find(|(counted, _)| *counted == status).map_or(0, |(_, count)| *count);
             self.metrics.stored_tasks(status, count);
-        }
-        Ok(())
-    }
-
-    async fn audit(&self, retain: Duration) -> Result<(), StoreError> {
-        let before = jiff::Timestamp::now().as_microsecond().saturating_sub(i64::try_from(retain.as_micros()).unwrap_or(i64::MAX));
-        for _ in 0..SWEEP_ROUNDS_MAX {
-            let gone = self.durable.ask("trim_audit", self.durable.store.trim_audit(before, SWEEP_ROWS)).await?;
-            self.metrics.expired("audit", gone);
-            if gone < u64::from(SWEEP_ROWS) {
-                break;
-            }
         }
         Ok(())
     }

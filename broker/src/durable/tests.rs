@@ -8,9 +8,10 @@ use std::{
 use async_trait::async_trait;
 use protocol::ids::{BackendId, TaskId, TenantId};
 use storage::{
-    AuditFilter, AuditRecord, AuditStore, BackendRecord, Change, Claim, ConfigStore, DurableStore, KeyRecord, NodeName, NodeRecord,
-    Renewal, SessionKey, SessionSeat, SqliteStore, StoreError, StoredAudit, StoredSession, StoredTask, SubscriptionCount, TaskAudience,
-    TaskInput, TaskLook, TaskPlace, TaskStatus, TenantRecord, Transition, WholeTask, Write, Written,
+    AuditChain, AuditChainStore, AuditCheckpoint, AuditCut, AuditFilter, AuditLinks, AuditOutside, AuditRecord, AuditStore, AuditTerms,
+    BackendRecord, Change, Claim, ConfigStore, DurableStore, KeyRecord, NodeName, NodeRecord, Renewal, SessionKey, SessionSeat,
+    SqliteStore, StoreError, StoredAudit, StoredSession, StoredTask, SubscriptionCount, TaskAudience, TaskInput, TaskLook, TaskPlace,
+    TaskStatus, TenantRecord, Transition, WholeTask, Write, Written,
 };
 
 /// What becomes of a call.
@@ -109,6 +110,42 @@ impl AuditStore for Meddled {
     async fn trim_audit(&self, before_us: i64, limit: u32) -> Result<u64, StoreError> {
         self.note("trim_audit");
         self.inner.trim_audit(before_us, limit).await
+    }
+}
+
+#[async_trait]
+impl AuditChainStore for Meddled {
+    async fn audit_chains(&self, after: Option<&str>, limit: u32) -> Result<Vec<AuditChain>, StoreError> {
+        self.note("audit_chains");
+        self.inner.audit_chains(after, limit).await
+    }
+    async fn audit_links(&self, name: &str, after: i64, limit: u32) -> Result<AuditLinks, StoreError> {
+        self.note("audit_links");
+        self.inner.audit_links(name, after, limit).await
+    }
+    async fn audit_outside(&self) -> Result<AuditOutside, StoreError> {
+        self.note("audit_outside");
+        self.inner.audit_outside().await
+    }
+    async fn audit_chains_ahead(&self, by: i64, after: Option<&str>, limit: u32) -> Result<Vec<AuditChain>, StoreError> {
+        self.note("audit_chains_ahead");
+        self.inner.audit_chains_ahead(by, after, limit).await
+    }
+    async fn put_audit_checkpoints(&self, checkpoints: &[(String, AuditCheckpoint)]) -> Result<Vec<String>, StoreError> {
+        self.note("put_audit_checkpoints");
+        self.inner.put_audit_checkpoints(checkpoints).await
+    }
+    async fn audit_chains_older(&self, before_us: i64, limit: u32) -> Result<Vec<String>, StoreError> {
+        self.note("audit_chains_older");
+        self.inner.audit_chains_older(before_us, limit).await
+    }
+    async fn cut_audit_chain(&self, name: &str, cut: &AuditCut) -> Result<u64, StoreError> {
+        self.note("cut_audit_chain");
+        self.inner.cut_audit_chain(name, cut).await
+    }
+    async fn audit_terms(&self) -> Result<Option<AuditTerms>, StoreError> {
+        self.note("audit_terms");
+        self.inner.audit_terms().await
     }
 }
 

@@ -13,6 +13,7 @@ pub const BACKEND_STATES: [&str; 5] = ["connecting", "ready", "degraded", "faile
 pub struct Observed {
     spans: IntCounterVec,
     audit: IntCounterVec,
+    audit_checkpoints: IntCounterVec,
     certificates: IntGaugeVec,
     reloads: IntCounterVec,
     backend_states: IntGaugeVec,
@@ -29,6 +30,11 @@ impl Observed {
                 &["outcome"],
             ),
             audit: declare.counters("mcp_audit_records_total", "Records of the audit log, stored or dropped.", &["outcome"]),
+            audit_checkpoints: declare.counters(
+                "mcp_audit_checkpoints_total",
+                "Checkpoints of the audit log: signed; refused because a chain does not fit; unwritten because the file took none.",
+                &["outcome"],
+            ),
             certificates: declare.gauges(
                 "mcp_certificate_expiry_seconds",
                 "When the certificate that listeners present ends, in seconds since 1970.",
@@ -49,6 +55,9 @@ impl Observed {
         for outcome in ["stored", "dropped"] {
             observed.audit.with_label_values(&[outcome]);
         }
+        for outcome in ["signed", "refused", "unwritten"] {
+            observed.audit_checkpoints.with_label_values(&[outcome]);
+        }
         for outcome in ["exported", "queue_full", "refused", "too_many"] {
             observed.spans.with_label_values(&[outcome]);
         }
@@ -63,6 +72,11 @@ impl Observed {
     /// `outcome`: `stored` or `dropped`.
     pub fn audit(&self, outcome: &'static str, count: usize) {
         self.audit.with_label_values(&[outcome]).inc_by(count as u64);
+    }
+
+    /// `outcome`: `signed`, `refused` or `unwritten`.
+    pub fn audit_checkpoints(&self, outcome: &'static str, count: usize) {
+        self.audit_checkpoints.with_label_values(&[outcome]).inc_by(count as u64);
     }
 
     /// `listener`: `clients` or `operators`.

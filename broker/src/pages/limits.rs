@@ -121,7 +121,12 @@ const KEYS: &[(&str, Effect)] = &[
 ];
 
 /// Where they stand.
-const SOURCE: &str = concat!(include_str!("../limits.rs"), include_str!("../limits/sign_ins.rs"), include_str!("../limits/tokens.rs"));
+const SOURCE: &str = concat!(
+    include_str!("../limits.rs"),
+    include_str!("../limits/audit.rs"),
+    include_str!("../limits/sign_ins.rs"),
+    include_str!("../limits/tokens.rs")
+);
 
 struct Fixed {
     name: &'static str,
@@ -239,6 +244,7 @@ fn met() -> Vec<Fixed> {
         LOG_LINES_BYTES_MAX Other("further lines are dropped, which the log says later", "`mcp_log_lines_dropped_total`");
         AUDIT_QUEUE_MAX Other("further records are dropped", AUDIT_DROPPED);
         AUDIT_QUEUE_BYTES_MAX Other("further records are dropped", AUDIT_DROPPED);
+        AUDIT_RETENTION_DELAY Says("how long a shorter `audit.retain` waits");
         AUDIT_ARGUMENTS_BYTES_MAX Other("only their digest is kept", "");
         AUDIT_TARGET_CHARS_MAX Other("the rest is cut", "");
         PRINCIPALS_METERED_MAX Other("further ones share one rate", "");
@@ -285,7 +291,7 @@ const INNER: &str = "LEFT_OUT_LOGGED_MAX REFRESH_DEBOUNCE TASK_ID_BYTES TASK_CLA
     FAULTS_TOLD_MAX FAULT_CHARS_MAX CHILD_LOOK_INTERVAL MODERN_LISTS_KEPT_MAX STAND_INS_PER_POOL_MAX STAND_INS_GROW_EVERY \
     STAND_IN_OPENS_WITHIN INPUT_GATHER_WAIT PREFLIGHT_PARAMS_MAX HANDSHAKES_END_WITHIN TUNNEL_BYTES ERA_SILENCE_MAX \
     ELICITATION_ID_BYTES CAPABILITIES_REMEMBERED_MAX LISTEN_OVERLAP LIST_TTL_MIN CERTIFICATE_ENDS_SOON SPAN_BATCH_MAX \
-    SPAN_BATCH_WAIT SPAN_EXPORT_WAIT SPAN_FLUSH_WAIT AUDIT_BATCH_MAX AUDIT_BATCH_BYTES_MAX AUDIT_FLUSH_WAIT ROOM_KEPT_PART \
+    SPAN_BATCH_WAIT SPAN_EXPORT_WAIT SPAN_FLUSH_WAIT AUDIT_BATCH_MAX AUDIT_BATCH_BYTES_MAX AUDIT_FLUSH_WAIT AUDIT_CHECKPOINT_ROWS AUDIT_PAGE_ROWS AUDIT_CHAINS_AT_ONCE ROOM_KEPT_PART \
     ROOM_KEPT_FROM ROOM_KEPT_FROM_SHARE LOG_FLUSH_WAIT SILENCE_SUSPECTED SUSPICION_INTERVAL OUTBOX_BYTES_TOTAL_DEFAULT \
     SIGN_IN_CLOSE_INTERVAL TOKENS_REMEMBERED_MAX EXPIRY_LOOK_INTERVAL KEY_SET_RETRY_MAX";
 

@@ -3,6 +3,7 @@
 //! The rest of the broker asks here what a message means and what has to happen; [`crate::actors`] makes it happen.
 
 pub mod arguments;
+pub mod audit_retention;
 pub mod breaker;
 pub mod budget;
 pub mod catalog;

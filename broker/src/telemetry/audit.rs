@@ -170,7 +170,8 @@ fn told(text: &str) -> String {
     secrets::masked(text).unwrap_or_else(|| text.to_owned())
 }
 
-fn redact(value: &mut Value) {
+/// Takes values out whose names announce a secret, and what looks like one.
+pub(super) fn redact(value: &mut Value) {
     match value {
         Value::Object(members) => {
             for (name, value) in members.iter_mut() {
@@ -198,7 +199,7 @@ fn redact(value: &mut Value) {
     }
 }
 
-fn announces_secret(name: &str) -> bool {
+pub(super) fn announces_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     SECRET_WORDS.iter().any(|word| name.contains(word))
 }

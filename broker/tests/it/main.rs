@@ -8,6 +8,7 @@
 
 mod admin;
 mod audit;
+mod audit_chain;
 mod backend_faults;
 mod backend_http;
 mod backend_links;

@@ -1,7 +1,7 @@
 //! Secrets put in at every place they may come from, and looked for at every place something is told (LOG-03).
 
 use serde_json::json;
-use testkit::{FakeBackend, Reply, TestBroker};
+use testkit::{FakeBackend, Reply, TestBroker, eventually};
 
 use crate::{builder, refused, request, stdio};
 
@@ -151,4 +151,77 @@ async fn a_41_log_03_no_secret_is_told_to_anybody() {
             assert!(at.is_none(), "{secret} is told by {place}, after: {}", at.unwrap_or_default());
         }
     }
+}
+
+/// All that operators are told of the backends of tenant `default`, and the log.
+async fn told_of_backends(broker: &TestBroker, names: &[&str]) -> Vec<(String, String)> {
+    let mut told = Vec::new();
+    for name in [""].iter().chain(names) {
+        let path = format!("/admin/v1/tenants/default/backends/{name}");
+        let path = path.trim_end_matches('/');
+        told.push((path.to_owned(), broker.admin().send("GET", path, None).await.text().await));
+    }
+    told.push(("audit".to_owned(), broker.admin().send("GET", "/admin/v1/audit?limit=1000", None).await.text().await));
+    for arguments in [&["backend", "list"][..], &["backend", "show", names[0]], &["audit", "export"]] {
+        let finished = broker.cli(arguments).await;
+        told.push((arguments.join(" "), finished.stdout + &finished.stderr));
+    }
+    told.push(("the log".to_owned(), broker.log()));
+    told
+}
+
+#[tokio::test]
+async fn s14_settings_and_errors_of_backends_show_what_operators_need_and_no_secret() {
+    let broker = builder().config(json!({"telemetry": {"log": "debug"}})).start().await;
+    let (token, variable, header, segment) = (secret("token"), secret("variable"), secret("header"), secret("segment"));
+    let says_all = r#"echo "no access with $*" >&2; exit 3"#;
+    let args = [
+        "-c",
+        says_all,
+        "sh",
+        "--api-key",
+        &token,
+        &format!("--password={token}"),
+        "-e",
+        &format!("REGION={variable}"),
+        "-H",
+        &format!("X-Any: {header}"),
+        "--mode",
+        "shown-word",
+    ];
+    let http = format!("http://127.0.0.1:9/hooks/{segment}/mcp?k={token}");
+    let websocket = format!("ws://127.0.0.1:9/v1/mcp/{segment}");
+    for (name, transport) in [
+        ("child", json!({"type": "stdio", "command": "sh", "args": args, "env": {"MODE": variable}})),
+        ("http", json!({"type": "http", "url": http})),
+        ("socket", json!({"type": "websocket", "url": websocket})),
+    ] {
+        let (status, answer) =
+            broker.admin().put(&format!("/admin/v1/tenants/default/backends/{name}"), &json!({"transport": transport})).await;
+        assert_eq!(status, 201, "{answer}");
+        assert!(answer["last_error"].is_string(), "{answer}");
+        assert!(!answer.to_string().contains(CANARY), "{answer}");
+    }
+    let path = "/admin/v1/tenants/default/backends/bad";
+    for url in
+        [format!("http://me:{token}@127.0.0.1:9/"), format!("http://127.0.0.1:9/#{token}"), format!("http://127.0.0.1:99999/{token}")]
+    {
+        let (status, answer) = broker.admin().put(path, &json!({"transport": {"type": "http", "url": url}})).await;
+        assert!([400, 422].contains(&status) && !answer.to_string().contains(CANARY), "{answer}");
+    }
+    eventually("what the child said", || async {
+        let log = broker.log();
+        if log.contains("no access with") { Ok(()) } else { Err(log) }
+    })
+    .await;
+    for (place, text) in told_of_backends(&broker, &["child", "http", "socket"]).await {
+        assert!(!text.contains(CANARY), "{place}: {text}");
+    }
+    let shown = broker.admin().backend("default", "child").await["settings"]["transport"]["args"].clone();
+    let expected =
+        ["-c", says_all, "sh", "--api-key", "***", "--password=***", "-e", "REGION=***", "-H", "X-Any: ***", "--mode", "shown-word"];
+    assert_eq!(shown, json!(expected));
+    let url = async |name: &str| broker.admin().backend("default", name).await["settings"]["transport"]["url"].clone();
+    assert_eq!(url("http").await, "http://127.0.0.1:9/hooks/***/***?k=***");
+    assert_eq!(url("socket").await, "ws://127.0.0.1:9/v1/mcp/***");
 }

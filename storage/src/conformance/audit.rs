@@ -67,18 +67,6 @@ pub async fn records_are_filtered_and_paged(store: &dyn DurableStore) -> Outcome
     Ok(())
 }
 
-pub async fn only_what_is_old_is_removed(store: &dyn DurableStore) -> Outcome {
-    let given: Vec<AuditRecord> = (1..=9).map(|number| record(number, AuditKind::Admin, None)).collect();
-    store.append_audit(&given).await?;
-    assert_eq!(store.trim_audit(6_000, 3).await?, 3);
-    assert_eq!(store.trim_audit(6_000, 100).await?, 2);
-    assert_eq!(store.trim_audit(1_000, 100).await?, 0, "the limit moves forward only");
-    assert_eq!(numbers(store, &AuditFilter::default()).await?, [6, 7, 8, 9]);
-    store.append_audit(&given[8..]).await?;
-    assert_eq!(numbers(store, &AuditFilter::default()).await?, [6, 7, 8, 9]);
-    Ok(())
-}
-
 pub async fn records_outlive_their_tenant(store: &dyn DurableStore) -> Outcome {
     store.put_tenant(&tenant_record("acme")).await?;
     store.append_audit(&[record(1, AuditKind::Call, Some("acme"))]).await?;

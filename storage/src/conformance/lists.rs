@@ -45,9 +45,16 @@ macro_rules! durable_conformance {
                 records_are_kept_as_given_and_in_order
                 a_record_sent_again_is_added_once
                 records_are_filtered_and_paged
-                only_what_is_old_is_removed
                 records_outlive_their_tenant
                 a_change_and_what_is_told_of_it_are_one
+            }
+            audit_chain {
+                s15_records_form_a_chain_for_each_tenant
+                s15_writers_at_the_same_time_extend_one_chain
+                s15_only_the_beginning_of_a_chain_is_removed
+                s15_checkpoints_only_move_forward
+                s15_chains_are_listed_by_name
+                s15_terms_change_one_version_at_a_time
             }
             nodes {
                 a_lease_runs_from_joining
@@ -261,6 +268,7 @@ mod tests {
         let lists: Vec<&str> = include_str!("lists.rs").lines().map(str::trim).collect();
         let files = [
             include_str!("audit.rs"),
+            include_str!("audit_chain.rs"),
             include_str!("config.rs"),
             include_str!("events.rs"),
             include_str!("hot.rs"),

@@ -12,6 +12,7 @@
 //! makes an empty store on that server for each behaviour.
 
 pub mod audit;
+pub mod audit_chain;
 pub mod config;
 pub mod events;
 pub mod hot;

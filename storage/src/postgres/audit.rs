@@ -19,16 +19,12 @@ impl AuditStore for PostgresStore {
         let bodies: Vec<&[u8]> = records.iter().map(|record| record.body.as_bytes()).collect();
         // The id makes it harmless to send a record again whose commit is in doubt.
         let insert = |_again| {
-            sqlx::query(
-                "INSERT INTO audit (id, at_us, kind, tenant, body)
-                 SELECT * FROM unnest($1::bytea[], $2::bigint[], $3::text[], $4::text[], $5::bytea[])
-                 ON CONFLICT (id) DO NOTHING",
-            )
-            .bind(ids.clone())
-            .bind(moments.clone())
-            .bind(kinds.clone())
-            .bind(tenants.clone())
-            .bind(bodies.clone())
+            sqlx::query("SELECT append_audit($1::bytea[], $2::bigint[], $3::text[], $4::text[], $5::bytea[])")
+                .bind(ids.clone())
+                .bind(moments.clone())
+                .bind(kinds.clone())
+                .bind(tenants.clone())
+                .bind(bodies.clone())
         };
         self.rows(insert).await?;
         Ok(())

@@ -17,12 +17,11 @@ macro_rules! changing {
         concat!(
             "WITH done AS (",
             $change,
-            "), told AS (INSERT INTO audit (id, at_us, kind, tenant, body)
-                SELECT $2::bytea, $3, $4, $5, $6 WHERE $2::bytea IS NOT NULL AND EXISTS (SELECT FROM done)
-                ON CONFLICT (id) DO NOTHING)
-             SELECT EXISTS (SELECT FROM done) OR ($1 AND ",
+            "), told AS (SELECT append_audit(ARRAY[$2::bytea], ARRAY[$3::bigint], ARRAY[$4::text], ARRAY[$5::text], ARRAY[$6::bytea])
+                WHERE $2::bytea IS NOT NULL AND EXISTS (SELECT FROM done))
+             SELECT (SELECT count(*) FROM told) >= 0 AND (EXISTS (SELECT FROM done) OR ($1 AND ",
             $again,
-            ")"
+            "))"
         )
     };
 }
@@ -66,6 +65,7 @@ impl PostgresStore {
                 Change::DeleteBackend(tenant, backend) | Change::HoldBreaker(tenant, backend) | Change::ReleaseBreaker(tenant, backend) => {
                     values.bind(tenant.as_str()).bind(backend.as_str())
                 }
+                Change::KeepAudit(terms) => values.bind(terms.version).bind(terms.terms.as_str()).bind(terms.signature.as_slice()),
                 Change::EndSession(key) => values.bind(key.as_bytes().as_slice()),
             }
         };
@@ -104,6 +104,11 @@ const fn statement(change: Change<'_>) -> &'static str {
             settling!("INSERT INTO held_breakers (tenant, backend) VALUES ($7, $8) ON CONFLICT DO NOTHING RETURNING 1")
         }
         Change::ReleaseBreaker(..) => settling!("DELETE FROM held_breakers WHERE tenant = $7 AND backend = $8 RETURNING 1"),
+        Change::KeepAudit(_) => settling!(
+            "INSERT INTO audit_retention_terms (version, terms, signature) VALUES ($7, $8, $9)
+             ON CONFLICT (only_row) DO UPDATE SET version = excluded.version, terms = excluded.terms, signature = excluded.signature
+             WHERE audit_retention_terms.version = excluded.version - 1 RETURNING 1"
+        ),
         Change::EndSession(_) => settling!("SELECT 1 WHERE ask_session_end($7)"),
     }
 }

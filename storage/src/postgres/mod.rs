@@ -6,6 +6,7 @@
 //! disk.
 
 mod audit;
+mod audit_chain;
 mod columns;
 mod config;
 mod durable;

@@ -24,6 +24,7 @@ const MIGRATIONS: &[(i64, &str, &str, [&str; 2])] = &[
     ),
     (4, "audit", include_str!("../../../migrations/postgres/0004_audit.sql"), ["migration.4.begun", "migration.4.applied"]),
     (5, "breakers", include_str!("../../../migrations/postgres/0005_breakers.sql"), ["migration.5.begun", "migration.5.applied"]),
+    (6, "audit chain", include_str!("../../../migrations/postgres/0006_audit_chain.sql"), ["migration.6.begun", "migration.6.applied"]),
 ];
 
 const TABLE: &str = "_sqlx_migrations";

@@ -1,19 +1,19 @@
 //! [`AuditStore`] on SQLite. That nothing is changed and nothing removed early is the work of triggers.
 
+use std::collections::{BTreeMap, btree_map::Entry};
+
 use async_trait::async_trait;
 use sqlx::{Row, sqlite::SqliteRow};
 
-use super::{SqliteStore, Writing, fault::explain, in_time};
-use crate::{AUDIT_ID_BYTES, AuditFilter, AuditKind, AuditRecord, AuditStore, StoreError, StoredAudit};
+use super::{SqliteStore, Writing, audit_chain, fault::explain, in_time};
+use crate::{AUDIT_ID_BYTES, AuditFilter, AuditKind, AuditLink, AuditRecord, AuditStore, StoreError, StoredAudit};
 
 #[async_trait]
 impl AuditStore for SqliteStore {
     async fn append_audit(&self, records: &[AuditRecord]) -> Result<(), StoreError> {
         in_time("adding to the audit log", async {
             let mut writing = self.begin().await?;
-            for record in records {
-                add(&mut writing, record).await?;
-            }
+            append(&mut writing, records).await?;
             writing.commit().await
         })
         .await
@@ -41,7 +41,8 @@ impl AuditStore for SqliteStore {
             let release = sqlx::query("UPDATE audit_retention SET before_us = ?1 WHERE before_us < ?1").bind(before_us);
             release.execute(writing.connection()).await.map_err(explain)?;
             let delete = sqlx::query(
-                "DELETE FROM audit WHERE number IN (SELECT number FROM audit INDEXED BY audit_by_time WHERE at_us < ? LIMIT ?)",
+                "DELETE FROM audit WHERE number IN
+                 (SELECT number FROM audit INDEXED BY audit_by_time WHERE at_us < ? AND chain_position IS NULL LIMIT ?)",
             );
             let gone = delete.bind(before_us).bind(limit).execute(writing.connection()).await.map_err(explain)?.rows_affected();
             writing.commit().await?;
@@ -51,15 +52,38 @@ impl AuditStore for SqliteStore {
     }
 }
 
-/// Adds a record, if it is not there, with whatever else is written.
-pub(super) async fn add(writing: &mut Writing<'_>, record: &AuditRecord) -> Result<(), StoreError> {
-    let insert = sqlx::query("INSERT INTO audit (id, at_us, kind, tenant, body) VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING")
+/// Adds the records that are not there, with whatever else is written, to the chains they belong to.
+pub(super) async fn append(writing: &mut Writing<'_>, records: &[AuditRecord]) -> Result<(), StoreError> {
+    let mut heads: BTreeMap<&str, (i64, Vec<u8>)> = BTreeMap::new();
+    let mut number = audit_chain::last_number(writing).await?;
+    for record in records {
+        let name = record.tenant.as_deref().unwrap_or_default();
+        let (length, head) = match heads.entry(name) {
+            Entry::Occupied(held) => held.into_mut(),
+            Entry::Vacant(free) => free.insert(audit_chain::head(writing, name).await?),
+        };
+        let link = AuditLink::of(record, *length + 1, number + 1);
+        let hash = link.hash_after(head);
+        let insert = sqlx::query(
+            "INSERT INTO audit (number, id, at_us, kind, tenant, body, chain_position, chain_hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+             ON CONFLICT (id) DO NOTHING",
+        )
+        .bind(link.number)
         .bind(record.id.as_slice())
         .bind(record.at_us)
         .bind(record.kind.name())
         .bind(record.tenant.as_deref())
-        .bind(record.body.as_str());
-    insert.execute(writing.connection()).await.map_err(explain).map(drop)
+        .bind(record.body.as_str())
+        .bind(link.position)
+        .bind(hash.as_slice());
+        if insert.execute(writing.connection()).await.map_err(explain)?.rows_affected() > 0 {
+            (*length, *head, number) = (link.position, hash.to_vec(), link.number);
+        }
+    }
+    for (name, (length, head)) in heads {
+        audit_chain::put_head(writing, name, length, &head).await?;
+    }
+    Ok(())
 }
 
 fn stored(row: &SqliteRow) -> Result<StoredAudit, StoreError> {

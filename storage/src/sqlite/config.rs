@@ -105,6 +105,14 @@ fn statement(change: Change<'_>) -> Option<Query<'_, Sqlite, SqliteArguments>> {
         Change::ReleaseBreaker(tenant, backend) => {
             sqlx::query("DELETE FROM held_breakers WHERE tenant = ? AND backend = ?").bind(tenant.as_str()).bind(backend.as_str())
         }
+        Change::KeepAudit(terms) => sqlx::query(
+            "INSERT INTO audit_retention_terms (only_row, version, terms, signature) VALUES (1, ?, ?, ?)
+             ON CONFLICT (only_row) DO UPDATE SET version = excluded.version, terms = excluded.terms, signature = excluded.signature
+             WHERE version = excluded.version - 1",
+        )
+        .bind(terms.version)
+        .bind(terms.terms.as_str())
+        .bind(terms.signature.as_slice()),
         Change::EndSession(_) => return None,
     })
 }
@@ -140,7 +148,7 @@ impl ConfigStore for SqliteStore {
             }
             fault_point::passed("change.executed");
             if let Some(record) = told {
-                audit::add(&mut writing, record).await?;
+                audit::append(&mut writing, std::slice::from_ref(record)).await?;
             }
             fault_point::passed("change.told");
             writing.commit().await?;

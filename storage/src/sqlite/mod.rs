@@ -9,6 +9,7 @@
 //! every test that runs it. Leases and times are measured by the process's wall clock. No call takes longer than [`DEADLINE`], but for opening.
 
 mod audit;
+mod audit_chain;
 mod config;
 mod durable;
 mod events;

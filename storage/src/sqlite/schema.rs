@@ -16,6 +16,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (2, "state", include_str!("../../../migrations/sqlite/0002_state.sql")),
     (3, "audit", include_str!("../../../migrations/sqlite/0003_audit.sql")),
     (4, "breakers", include_str!("../../../migrations/sqlite/0004_breakers.sql")),
+    (5, "audit chain", include_str!("../../../migrations/sqlite/0005_audit_chain.sql")),
 ];
 
 /// Schema versions before and after opening; equal when there was nothing to do.

@@ -7,7 +7,7 @@ mod state;
 use std::{fs, os::unix::fs::PermissionsExt};
 
 use super::*;
-use crate::{AuditFilter, AuditKind, AuditRecord, AuditStore, Change, ConfigStore, TenantRecord};
+use crate::{AuditChainStore, AuditFilter, AuditKind, AuditRecord, AuditStore, Change, ConfigStore, TenantRecord};
 
 /// A store in a folder of its own; the folder goes with the test.
 async fn in_file() -> (tempfile::TempDir, SqliteStore) {
@@ -170,4 +170,29 @@ async fn a_change_that_can_not_be_told_of_is_not_made() {
         TenantRecord { tenant: protocol::ids::TenantId::parse("acme").unwrap(), settings: "{}".into(), created_at_us: 1, updated_at_us: 1 };
     store.change(Change::PutTenant(&acme), Some(&record)).await.unwrap_err();
     assert_eq!(store.tenants().await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn s15_records_from_before_the_chains_stay_outside_and_are_removed_by_their_age() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = options(&folder).path;
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    schema::make_older(&path, 4).await;
+    let pool = SqlitePool::connect(&format!("sqlite:{}", path.display())).await.unwrap();
+    for number in [1_i64, 2] {
+        let insert = sqlx::query("INSERT INTO audit (id, at_us, kind, tenant, body) VALUES (?, ?, 'call', 'acme', '{}')");
+        insert.bind(vec![u8::try_from(number).unwrap(); 16]).bind(number).execute(&pool).await.unwrap();
+    }
+    pool.close().await;
+    let store = SqliteStore::open(&options(&folder)).await.unwrap();
+    let record = AuditRecord { id: [3; 16], at_us: 3, kind: AuditKind::Call, tenant: Some("acme".into()), body: "{}".into() };
+    store.append_audit(&[record]).await.unwrap();
+    let outside = store.audit_outside().await.unwrap();
+    assert_eq!((outside.until, outside.stray), (2, None));
+    let chained = store.audit_links("acme", 0, 10).await.unwrap();
+    assert_eq!(chained.links.iter().map(|link| (link.number, link.position)).collect::<Vec<_>>(), [(3, 1)]);
+    assert_eq!(store.audit(&AuditFilter::default(), None, 10).await.unwrap().len(), 3);
+    assert_eq!(store.trim_audit(2, 10).await.unwrap(), 1);
+    assert_eq!(store.trim_audit(100, 10).await.unwrap(), 1);
+    assert_eq!(store.audit(&AuditFilter::default(), None, 10).await.unwrap().len(), 1, "the one that is chained stays");
 }

@@ -307,7 +307,10 @@ impl Link {
             Ok(answer) if answer.kind == Kind::Error => tracing::info!(backend = %self.backend.id, "the backend refused the log level"),
             Ok(_) if self.live().is_some_and(|live| Arc::ptr_eq(&live, connection)) => self.lock().level_taken = Some(level),
             Ok(_) => {}
-            Err(failure) => tracing::info!(backend = %self.backend.id, %failure, "the backend did not take the log level"),
+            Err(failure) => {
+                let told = self.backend.redactor.redacted(&failure);
+                tracing::info!(backend = %self.backend.id, failure = told, "the backend did not take the log level");
+            }
         }
     }
 

@@ -127,7 +127,8 @@ async fn read(link: Arc<Link>, connection: Arc<Connection>, mut source: impl Fra
             Ok(Some(frame)) => frame,
             Ok(None) => break,
             Err(error) => {
-                tracing::warn!(backend = %link.backend.id, %error, "reading from a backend failed");
+                let told = link.backend.redactor.redacted(&error);
+                tracing::warn!(backend = %link.backend.id, error = told, "reading from a backend failed");
                 connection.note_fault(error);
                 break;
             }

@@ -87,7 +87,7 @@ async fn watch(
         () = connection.closed() => {}
         status = process.wait() => {
             let stderr = process.stderr_tail();
-            let last = stderr.lines().last().unwrap_or_default();
+            let last = link.backend.redactor.redacted(&stderr.lines().last().unwrap_or_default());
             tracing::warn!(backend = %link.backend.id, pid, %status, stderr = last, "child process ended");
         }
         why = out_of_time(&link, &connection, &rules) => {

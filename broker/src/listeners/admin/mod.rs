@@ -6,6 +6,7 @@
 
 mod access;
 mod audit;
+mod audit_verify;
 mod backends;
 mod condition;
 mod configuration;
@@ -194,6 +195,8 @@ fn router(control: Arc<Control>, access: Access) -> Router {
         .route("/admin/v1/drain", post(live::drain))
         .route("/admin/v1/audit", get(audit::list))
         .route("/admin/v1/audit/export", get(audit::export))
+        .route("/admin/v1/audit/chains", get(audit_verify::chains))
+        .route("/admin/v1/audit/verify", get(audit_verify::verify))
         .route("/admin/v1/openapi.json", get(openapi::serve))
         .route("/metrics", get(health::metrics))
         .route(health::LIVE, get(health::live))

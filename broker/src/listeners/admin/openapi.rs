@@ -6,7 +6,7 @@ use utoipa::{
     openapi::security::{Http, HttpAuthScheme, SecurityScheme},
 };
 
-use super::{audit, backends, configuration, health, live, tenants};
+use super::{audit, audit_verify, backends, configuration, health, live, tenants};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -21,7 +21,7 @@ use super::{audit, backends, configuration, health, live, tenants};
         live::sessions, live::session, live::end_session,
         live::tasks, live::task, live::cancel_task, live::subscriptions, live::nodes, live::drain,
         configuration::show,
-        audit::list, audit::export,
+        audit::list, audit::export, audit_verify::chains, audit_verify::verify,
         health::live, health::ready, health::metrics, serve,
     ),
     security(("admin_token" = [])),

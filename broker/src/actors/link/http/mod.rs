@@ -147,7 +147,8 @@ async fn send_one_way(wire: Arc<HttpWire>, link: Arc<Link>, connection: Arc<Conn
             match tokio::time::timeout(limit, wire.post_one_way(frame.into_frame())).await {
                 Ok(Ok(())) => {}
                 Ok(Err(failure)) => {
-                    tracing::info!(backend = %link.backend.id, %failure, "a notification or answer did not reach the backend");
+                    let told = link.backend.redactor.redacted(&failure);
+                    tracing::info!(backend = %link.backend.id, failure = told, "a notification or answer did not reach the backend");
                     if failure == Failure::SessionGone {
                         connection.session_forgotten();
                     }

@@ -279,7 +279,8 @@ async fn follow_wishes(link: &Arc<Link>, connection: &Arc<Connection>, listening
                     told = Some(wish);
                     failures += 1;
                     if failures == 1 {
-                        tracing::info!(backend = %link.backend.id, %failure, "the backend does not tell what changes");
+                        let told = link.backend.redactor.redacted(&failure);
+                        tracing::info!(backend = %link.backend.id, failure = told, "the backend does not tell what changes");
                     }
                     listening.settle(wish);
                     // Asked the same it would say the same.

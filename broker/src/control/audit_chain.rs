@@ -1,0 +1,222 @@
+//! Judges chains of the audit log: whether records follow one another, and whether a chain is what was signed about it.
+//!
+//! Used before anything is signed, and by those who verify the log. Pure: rows come in, the first one that does not fit goes out.
+
+use storage::{AuditChain, AuditCheckpoint, AuditCut, AuditLink, AuditLinks};
+
+/// A place in a chain, with all before it verified.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Place {
+    pub position: i64,
+    /// Number of the record at this place; 0 where it is not known.
+    pub number: i64,
+    pub hash: Vec<u8>,
+}
+
+/// The first record that does not fit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Misfit {
+    /// `None`: the chain as a whole, of which no record is left or known.
+    pub number: Option<i64>,
+    pub detail: String,
+}
+
+impl Misfit {
+    fn new(number: i64, detail: String) -> Self {
+        Self { number: Some(number).filter(|number| *number > 0), detail }
+    }
+
+    /// Of what is signed about a chain.
+    pub(super) fn unsigned(what: &str) -> Self {
+        Self { number: None, detail: format!("{what} was not signed with this broker's secret") }
+    }
+}
+
+impl Place {
+    pub(super) fn after_cut(cut: &AuditCut) -> Self {
+        Self { position: cut.position, number: 0, hash: cut.hash.clone() }
+    }
+
+    pub(super) fn at_checkpoint(checkpoint: &AuditCheckpoint) -> Self {
+        Self { position: checkpoint.count, number: 0, hash: checkpoint.head.clone() }
+    }
+
+    /// Moves on to the next record, if that is what the link holds.
+    pub(super) fn follow(&mut self, link: &AuditLink) -> Result<(), Misfit> {
+        let expected = self.position + 1;
+        if link.position != expected {
+            let detail = format!("its place in the chain is {}, and {expected} is the next: records before it are missing", link.position);
+            return Err(Misfit::new(link.number, detail));
+        }
+        if link.hash != link.hash_after(&self.hash) {
+            return Err(Misfit::new(link.number, "its hash does not follow from its contents and the record before it".to_owned()));
+        }
+        *self = Self { position: link.position, number: link.number, hash: link.hash.clone() };
+        Ok(())
+    }
+
+    /// Compares the record at this place with a checkpoint for it.
+    fn agrees_with(&self, checkpoint: &AuditCheckpoint) -> Result<(), Misfit> {
+        if checkpoint.count != self.position || checkpoint.head == self.hash {
+            return Ok(());
+        }
+        let detail =
+            format!("it is not what the checkpoint of {} says: this record or one before it was replaced", moment(checkpoint.at_us));
+        Err(Misfit::new(self.number, detail))
+    }
+
+    /// The chain ends at this place.
+    fn ends(&self, chain: &AuditChain, checkpoints: &[&AuditCheckpoint]) -> Result<(), Misfit> {
+        if let Some(later) = checkpoints.iter().find(|checkpoint| checkpoint.count > self.position) {
+            let detail = format!(
+                "the log ends after {} records of its chain, and the checkpoint of {} counts {}",
+                self.position,
+                moment(later.at_us),
+                later.count
+            );
+            return Err(Misfit::new(self.number, detail));
+        }
+        if self.position == chain.length && self.hash == chain.head {
+            return Ok(());
+        }
+        let detail = format!("the log ends after {} records of its chain, and its head counts {}", self.position, chain.length);
+        Err(Misfit::new(self.number, detail))
+    }
+}
+
+/// Follows a page of a chain from a place on. `is_last`: the chain must end with it.
+pub(super) fn inspect(mut place: Place, page: &AuditLinks, is_last: bool, checkpoints: &[&AuditCheckpoint]) -> Result<Place, Misfit> {
+    let agrees = |place: &Place| checkpoints.iter().try_for_each(|checkpoint| place.agrees_with(checkpoint));
+    agrees(&place)?;
+    for link in &page.links {
+        place.follow(link)?;
+        agrees(&place)?;
+    }
+    if is_last {
+        place.ends(&page.chain, checkpoints)?;
+    }
+    Ok(place)
+}
+
+fn moment(at_us: i64) -> String {
+    jiff::Timestamp::from_microsecond(at_us).unwrap_or_default().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use storage::AUDIT_GENESIS;
+
+    use super::*;
+
+    fn chained(count: i64) -> AuditLinks {
+        let mut chain = AuditChain::empty("acme");
+        let mut links = Vec::new();
+        for position in 1..=count {
+            let mut link = AuditLink {
+                number: 3 * position,
+                position,
+                id: vec![position as u8; 16],
+                at_us: position,
+                kind: "call".into(),
+                tenant: Some("acme".into()),
+                body: format!("{{\"n\":{position}}}").into_bytes(),
+                hash: Vec::new(),
+            };
+            link.hash = link.hash_after(&chain.head).to_vec();
+            (chain.length, chain.head) = (position, link.hash.clone());
+            links.push(link);
+        }
+        AuditLinks { chain, links }
+    }
+
+    fn judged(page: &AuditLinks, checkpoints: &[&AuditCheckpoint]) -> Result<Place, Misfit> {
+        inspect(Place::after_cut(&page.chain.start), page, true, checkpoints)
+    }
+
+    fn checkpoint(page: &AuditLinks, count: usize) -> AuditCheckpoint {
+        AuditCheckpoint { count: count as i64, head: page.links[count - 1].hash.clone(), at_us: 1, signature: Vec::new() }
+    }
+
+    /// What may be edited of a record by hand.
+    const EDITS: [fn(&mut AuditLink); 8] = [
+        |link| link.number += 1,
+        |link| link.position += 1,
+        |link| link.id[0] ^= 1,
+        |link| link.at_us -= 1,
+        |link| link.kind = "admin".into(),
+        |link| link.tenant = None,
+        |link| link.body.push(b' '),
+        |link| link.hash[31] ^= 1,
+    ];
+
+    proptest! {
+        #[test]
+        fn s15_an_edited_record_is_named(count in 1..12_i64, at in 0..12_usize, edit in 0..8_usize) {
+            let mut page = chained(count);
+            let at = at % page.links.len();
+            EDITS[edit](&mut page.links[at]);
+            let misfit = judged(&page, &[]).unwrap_err();
+            // Of the last one's hash, the head tells.
+            prop_assert_eq!(misfit.number, Some(page.links[at].number), "{}", misfit.detail);
+        }
+
+        #[test]
+        fn s15_removed_and_swapped_records_are_found(count in 2..12_i64, at in 0..12_usize) {
+            let mut removed = chained(count);
+            let at = at % (removed.links.len() - 1);
+            removed.links.remove(at);
+            prop_assert_eq!(judged(&removed, &[]).unwrap_err().number, Some(removed.links[at].number));
+            let mut swapped = chained(count);
+            let (one, other) = (swapped.links[at].body.clone(), swapped.links[at + 1].body.clone());
+            (swapped.links[at].body, swapped.links[at + 1].body) = (other, one);
+            prop_assert_eq!(judged(&swapped, &[]).unwrap_err().number, Some(swapped.links[at].number));
+        }
+    }
+
+    #[test]
+    fn s15_a_log_that_was_cut_off_is_shorter_than_its_head_and_than_its_checkpoint() {
+        let whole = chained(9);
+        let signed = checkpoint(&whole, 8);
+        assert_eq!(judged(&whole, &[&signed]).unwrap().position, 9);
+        let mut cut = whole.clone();
+        cut.links.truncate(5);
+        assert_eq!(judged(&cut, &[]).unwrap_err().number, Some(15));
+        // With the head moved back, only the checkpoint knows.
+        (cut.chain.length, cut.chain.head) = (5, cut.links[4].hash.clone());
+        assert!(judged(&cut, &[]).is_ok());
+        let misfit = judged(&cut, &[&signed]).unwrap_err();
+        assert!(misfit.number == Some(15) && misfit.detail.contains("counts 8"), "{misfit:?}");
+        let emptied = AuditLinks { chain: AuditChain::empty("acme"), links: Vec::new() };
+        assert_eq!(judged(&emptied, &[&signed]).unwrap_err().number, None);
+    }
+
+    #[test]
+    fn s15_a_chain_that_was_computed_again_is_not_what_was_signed() {
+        let (whole, mut other) = (chained(6), chained(6));
+        other.links[2].body = b"{}".to_vec();
+        let mut hash = AUDIT_GENESIS.to_vec();
+        for link in &mut other.links {
+            link.hash = link.hash_after(&hash).to_vec();
+            hash.clone_from(&link.hash);
+        }
+        other.chain.head = hash;
+        assert!(judged(&other, &[]).is_ok(), "hashes alone have no key");
+        assert!(judged(&other, &[&checkpoint(&whole, 2)]).is_ok(), "what was signed before is as it was");
+        assert_eq!(judged(&other, &[&checkpoint(&whole, 4)]).unwrap_err().number, Some(12));
+    }
+
+    #[test]
+    fn s15_a_page_begins_where_the_one_before_ended() {
+        let whole = chained(10);
+        let pages = [(0..4, false), (4..10, true)];
+        let mut place = Place::after_cut(&whole.chain.start);
+        for (range, is_last) in pages {
+            let page = AuditLinks { chain: whole.chain.clone(), links: whole.links[range].to_vec() };
+            place = inspect(place, &page, is_last, &[]).unwrap();
+        }
+        assert_eq!((place.position, place.number), (10, 30));
+        let beyond = AuditLinks { chain: AuditChain { length: 9, ..whole.chain.clone() }, links: Vec::new() };
+        assert!(inspect(place, &beyond, true, &[]).is_err(), "a record after the head does not belong there");
+    }
+}

@@ -1,0 +1,268 @@
+//! How long the audit log is kept: agreed on in the database, signed, and told in the log itself.
+//!
+//! `audit.retain` is what this process wishes. All replicas remove by what is in the database ([`Retention`]).
+
+use std::time::Duration;
+
+use storage::{AuditCut, AuditTerms, Change, StoreError};
+
+use super::{
+    Asked, Author, Control, ControlError,
+    audit_chain::{Misfit, Place},
+    audit_seal::tenant,
+    checks::now_us,
+};
+use crate::{
+    config::units::format_duration,
+    limits::{AUDIT_CHAINS_AT_ONCE, SWEEP_ROUNDS_MAX, SWEEP_ROWS},
+    rules::audit_retention::Retention,
+    telemetry::request::RequestName,
+};
+
+impl Control {
+    /// Brings `audit.retain` into the database, once after a start. A change of it is recorded with it.
+    pub(super) async fn declare_retention(&self) -> Result<(), ControlError> {
+        let (configured, now) = (self.config.audit.retain, now_us());
+        let stored = self.ask("audit_terms", self.store().audit_terms()).await?;
+        let known = stored.as_ref().and_then(|terms| self.retention(terms));
+        let log_is_empty = match &stored {
+            Some(_) => false,
+            None => self.audit_is_empty().await?,
+        };
+        let next = match &known {
+            Some(known) => known.declared(configured, now),
+            None => Some(Retention::first(configured, now, log_is_empty)),
+        };
+        let Some(next) = next else { return Ok(()) };
+        let text = serde_json::to_string(&next).map_err(|_| ControlError::Internal)?;
+        let terms = self.audit_seal().signed_terms(stored.as_ref().map_or(1, |terms| terms.version.saturating_add(1)), text);
+        // Of a log that begins there is nothing to tell.
+        let author = if log_is_empty { Author::default() } else { Author::of(asked(known.as_ref(), &next, now)) };
+        match self.commit(Change::KeepAudit(&terms), &author).await? {
+            true => Ok(()),
+            false => Err(ControlError::Changed { what: "retention of the audit log", exists: true }),
+        }
+    }
+
+    async fn audit_is_empty(&self) -> Result<bool, StoreError> {
+        let chains = self.ask("audit_chains", self.store().audit_chains(None, 1)).await?;
+        let outside = self.ask("audit_outside", self.store().audit_outside()).await?;
+        Ok(chains.is_empty() && outside.until == 0)
+    }
+
+    /// Removes what is older than the retention that is in force, from the beginning of each chain.
+    pub(super) async fn trim_audit(&self) -> Result<(), StoreError> {
+        let _turn = self.keeping_audit.lock().await;
+        let now = now_us();
+        let terms = self.ask("audit_terms", self.store().audit_terms()).await?;
+        let Some(retain) = terms.and_then(|terms| self.retention(&terms)).and_then(|retention| retention.in_force(now)) else {
+            return Ok(());
+        };
+        let before = now.saturating_sub(i64::try_from(retain.as_micros()).unwrap_or(i64::MAX));
+        for _ in 0..SWEEP_ROUNDS_MAX {
+            let gone = self.ask("trim_audit", self.store().trim_audit(before, SWEEP_ROWS)).await?;
+            self.metrics.expired("audit", gone);
+            if gone < u64::from(SWEEP_ROWS) {
+                break;
+            }
+        }
+        for _ in 0..SWEEP_ROUNDS_MAX {
+            let chains = self.ask("audit_chains_older", self.store().audit_chains_older(before, AUDIT_CHAINS_AT_ONCE)).await?;
+            let mut removed = 0;
+            for name in &chains {
+                removed += self.cut_audit_chain(name, before).await?;
+            }
+            self.metrics.expired("audit", removed);
+            if removed == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    async fn cut_audit_chain(&self, name: &str, before_us: i64) -> Result<u64, StoreError> {
+        let page = self.ask("audit_links", self.store().audit_links(name, 0, SWEEP_ROWS)).await?;
+        let followed = self.audit_seal().beginning(&page.chain).and_then(|mut place: Place| {
+            let old = page.links.iter().take_while(|link| link.at_us < before_us);
+            old.map(|link| place.follow(link)).collect::<Result<(), Misfit>>().map(|()| place)
+        });
+        let place = match followed {
+            Ok(place) if place.position > page.chain.start.position => place,
+            Ok(_) => return Ok(0),
+            Err(misfit) => {
+                self.tell_of_misfit(name, &misfit);
+                return Ok(0);
+            }
+        };
+        let cut: AuditCut = self.audit_seal().signed_cut(name, &place, before_us);
+        let gone = self.ask("cut_audit_chain", self.store().cut_audit_chain(name, &cut)).await?;
+        if gone > 0 {
+            tracing::info!(
+                tenant = tenant(name),
+                removed = gone,
+                last = place.number,
+                "records of the audit log are older than the retention"
+            );
+        }
+        Ok(gone)
+    }
+
+    /// `None`: the terms are not this broker's; nothing is removed by them.
+    pub(super) fn retention(&self, terms: &AuditTerms) -> Option<Retention> {
+        let retention = self.audit_seal().checks_terms(terms).then(|| serde_json::from_str(&terms.terms).ok()).flatten();
+        if retention.is_none() {
+            tracing::error!("the stored retention of the audit log was not signed with this broker's secret: nothing is removed by it");
+        }
+        retention
+    }
+}
+
+/// What the record of a change says.
+fn asked(known: Option<&Retention>, next: &Retention, now_us: i64) -> Asked {
+    let time = |time: Option<Duration>| time.map_or_else(|| "unlimited".to_owned(), format_duration);
+    let before = time(known.and_then(|known| known.in_force(now_us)));
+    let target = match next.announced(now_us) {
+        Some((announced, from_us)) => {
+            let from = jiff::Timestamp::from_microsecond(from_us).unwrap_or_default();
+            format!("{before} to {}, from {from} on", format_duration(announced))
+        }
+        None => format!("{before} to {}", time(next.in_force(now_us))),
+    };
+    tracing::warn!(change = target, "the retention of the audit log changes");
+    Asked {
+        who: "configuration",
+        action: "audit.retain".to_owned(),
+        target: Some(target),
+        tenant: None,
+        address: None,
+        request: RequestName::random(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use storage::{AuditFilter, AuditKind, AuditRecord, AuditStore as _, SqliteStore};
+
+    use super::super::{Verdict, tests::Rig};
+    use super::*;
+    use crate::durable::Stores;
+
+    const HOUR_US: i64 = 3_600_000_000;
+
+    fn record(number: u8, hours_old: i64, of: Option<&str>) -> AuditRecord {
+        let at_us = now_us() - hours_old * HOUR_US;
+        AuditRecord { id: [number; 16], at_us, kind: AuditKind::Call, tenant: of.map(str::to_owned), body: "{}".into() }
+    }
+
+    async fn rig(folder: &std::path::Path, store: &std::sync::Arc<SqliteStore>, yaml: &str) -> Rig {
+        let stores = Stores { durable: store.clone(), events: None, hot: std::sync::Arc::new(storage::hot::MemoryHot::new()) };
+        Rig::on(stores, folder, yaml).await.unwrap()
+    }
+
+    /// Ids of the records that are left.
+    async fn left(control: &Control) -> Vec<u8> {
+        let stored = control.store().audit(&AuditFilter::default(), None, 100).await.unwrap();
+        stored.iter().filter(|stored| stored.record.kind == AuditKind::Call).map(|stored| stored.record.id[0]).collect()
+    }
+
+    async fn verified(control: &Control, of: Option<&str>) -> Verdict {
+        control.verify_audit(of, None, 100, None).await.unwrap()
+    }
+
+    async fn put_terms(control: &Control, version: i64, retention: &Retention) {
+        let terms = control.audit_seal().signed_terms(version, serde_json::to_string(retention).unwrap());
+        assert!(control.commit(Change::KeepAudit(&terms), &Author::default()).await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn s15_what_is_older_than_the_retention_is_cut_from_each_chain_and_the_rest_verifies() {
+        let (folder, store) = (tempfile::tempdir().unwrap(), std::sync::Arc::new(SqliteStore::in_memory().await.unwrap()));
+        let rig = rig(folder.path(), &store, "audit: {retain: 1h}").await;
+        let control = &rig.control;
+        control.declare_retention().await.unwrap();
+        assert!(left(control).await.is_empty() && control.audit_is_empty().await.unwrap(), "there was nothing to tell");
+        let acme = [record(1, 3, Some("acme")), record(2, 2, Some("acme")), record(3, 0, Some("acme")), record(4, 2, Some("acme"))];
+        store.append_audit(&acme).await.unwrap();
+        store.append_audit(&[record(5, 2, None), record(6, 0, None)]).await.unwrap();
+        control.trim_audit().await.unwrap();
+        assert_eq!(left(control).await, [3, 4, 6], "an old record after a younger one stays with it");
+        for (of, records) in [(Some("acme"), 2), (None, 1)] {
+            let verdict = verified(control, of).await;
+            assert_eq!((verdict.records, verdict.misfit), (records, None));
+        }
+        let chains = control.audit_chains(None, 10).await.unwrap().chains;
+        assert_eq!(chains.iter().map(|chain| (chain.count, chain.removed)).collect::<Vec<_>>(), [(2, 1), (4, 2)]);
+        control.trim_audit().await.unwrap();
+        assert_eq!(left(control).await, [3, 4, 6]);
+    }
+
+    #[tokio::test]
+    async fn s15_a_retention_that_was_shortened_removes_nothing_before_its_delay_and_is_told() {
+        let (folder, store) = (tempfile::tempdir().unwrap(), std::sync::Arc::new(SqliteStore::in_memory().await.unwrap()));
+        let before = rig(folder.path(), &store, "audit: {retain: 720h}").await;
+        before.control.declare_retention().await.unwrap();
+        store.append_audit(&[record(1, 2, None)]).await.unwrap();
+        let after = rig(folder.path(), &store, "audit: {retain: 1h}").await;
+        for _ in 0..2 {
+            after.control.declare_retention().await.unwrap();
+            after.control.trim_audit().await.unwrap();
+        }
+        assert_eq!(left(&after.control).await, [1]);
+        let (entries, _) = after.control.audit(&AuditFilter::default(), None, 10).await.unwrap();
+        let told: Vec<_> = entries.iter().filter(|entry| entry.action == "audit.retain").collect();
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert_eq!(told[0].principal, "configuration");
+        assert!(told[0].target.as_deref().unwrap().starts_with("720h to 1h, from "), "{told:?}");
+        // The delay is over.
+        let declared = now_us() - 8 * 24 * HOUR_US;
+        let shortened = Retention::first(Duration::from_secs(720 * 3_600), 0, true).declared(Duration::from_secs(3_600), declared);
+        put_terms(&after.control, 3, &shortened.unwrap()).await;
+        after.control.trim_audit().await.unwrap();
+        assert!(left(&after.control).await.is_empty());
+    }
+
+    #[tokio::test]
+    async fn s15_terms_that_no_broker_signed_remove_nothing_and_are_found() {
+        let (folder, store) = (tempfile::tempdir().unwrap(), std::sync::Arc::new(SqliteStore::in_memory().await.unwrap()));
+        let rig = rig(folder.path(), &store, "audit: {retain: 1h}").await;
+        let control = &rig.control;
+        store.append_audit(&[record(1, 2, None)]).await.unwrap();
+        let text = serde_json::to_string(&Retention::first(Duration::from_secs(3_600), 0, true)).unwrap();
+        let forged = AuditTerms { version: 1, terms: text, signature: vec![0; 64] };
+        assert!(control.commit(Change::KeepAudit(&forged), &Author::default()).await.unwrap());
+        control.trim_audit().await.unwrap();
+        assert_eq!(left(control).await, [1]);
+        assert!(verified(control, None).await.misfit.unwrap().detail.contains("retention"));
+        // The next start begins again: nothing is removed before the delay is over.
+        control.declare_retention().await.unwrap();
+        control.trim_audit().await.unwrap();
+        assert_eq!(left(control).await, [1]);
+        assert_eq!(verified(control, None).await.misfit, None);
+    }
+
+    #[tokio::test]
+    async fn s15_checkpoints_are_signed_up_to_the_newest_record_and_appended_to_the_file() {
+        let (folder, store) = (tempfile::tempdir().unwrap(), std::sync::Arc::new(SqliteStore::in_memory().await.unwrap()));
+        let file = folder.path().join("checkpoints.jsonl");
+        let rig = rig(folder.path(), &store, &format!("audit: {{checkpoint_file: '{}'}}", file.display())).await;
+        let control = &rig.control;
+        store.append_audit(&[record(1, 0, None), record(2, 0, Some("acme")), record(3, 0, Some("acme"))]).await.unwrap();
+        control.seal_audit().await;
+        control.seal_audit().await;
+        store.append_audit(&[record(4, 0, Some("acme"))]).await.unwrap();
+        control.seal_audit().await;
+        let text = std::fs::read_to_string(&file).unwrap();
+        let kept: Vec<super::super::CheckpointView> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(
+            kept.iter().map(|kept| (kept.tenant.as_deref(), kept.count)).collect::<Vec<_>>(),
+            [(None, 1), (Some("acme"), 2), (Some("acme"), 3)]
+        );
+        for checkpoint in &kept {
+            let verdict = control.verify_audit(checkpoint.tenant.as_deref(), None, 100, Some(checkpoint)).await.unwrap();
+            assert_eq!(verdict.misfit, None);
+        }
+        let foreign = super::super::CheckpointView { count: 4, ..kept[2].clone() };
+        assert!(control.verify_audit(Some("acme"), None, 100, Some(&foreign)).await.unwrap().misfit.is_some());
+        assert!(control.metrics.render().contains(r#"mcp_audit_checkpoints_total{outcome="signed"} 3"#));
+    }
+}

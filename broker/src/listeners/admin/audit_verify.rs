@@ -1,0 +1,70 @@
+//! The chains of the audit log: listed, and verified a page at a time.
+
+use std::sync::Arc;
+
+use axum::{extract::State, response::IntoResponse};
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::{input::Params, page::LIMIT_MAX, problem::Problem};
+use crate::control::{ChainList, CheckpointView, Control, Verdict};
+
+/// Chains, or records, of a page without a `limit`.
+const LIMIT_USUAL: u32 = 500;
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ChainParams {
+    /// The `next` of the page before.
+    after: Option<String>,
+    /// Chains of one page; 500 unless said otherwise.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<u32>,
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub(super) struct VerifyParams {
+    /// Whose chain; absent: that of records without a tenant.
+    tenant: Option<String>,
+    /// The `next` of the page before.
+    after: Option<String>,
+    /// Records of one page; 500 unless said otherwise.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<u32>,
+    /// A checkpoint of this chain from outside of the database, as JSON: the chain must still be what it says.
+    checkpoint: Option<String>,
+}
+
+/// The chains of the audit log, one for each tenant and one for records without a tenant.
+#[utoipa::path(get, path = "/admin/v1/audit/chains", tag = "audit", params(ChainParams), responses(
+    (status = 200, body = ChainList), (status = "default", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn chains(State(control): State<Arc<Control>>, Params(asked): Params<ChainParams>) -> Result<impl IntoResponse, Problem> {
+    Ok(axum::Json(control.audit_chains(asked.after.as_deref(), limit(asked.limit)?).await?))
+}
+
+/// Verifies records of one chain, from its beginning or from where the page before ended. A record that does not fit is no error
+/// of the request: it is in the answer.
+#[utoipa::path(get, path = "/admin/v1/audit/verify", tag = "audit", params(VerifyParams), responses(
+    (status = 200, body = Verdict), (status = "default", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn verify(State(control): State<Arc<Control>>, Params(asked): Params<VerifyParams>) -> Result<impl IntoResponse, Problem> {
+    let kept = asked.checkpoint.as_deref().map(checkpoint).transpose()?;
+    if kept.as_ref().is_some_and(|kept| kept.tenant != asked.tenant) {
+        return Err(Problem::invalid("checkpoint", "is of another chain; allowed: one of the chain that is asked about"));
+    }
+    let limit = limit(asked.limit)?;
+    Ok(axum::Json(control.verify_audit(asked.tenant.as_deref(), asked.after.as_deref(), limit, kept.as_ref()).await?))
+}
+
+fn checkpoint(text: &str) -> Result<CheckpointView, Problem> {
+    let is = "is not a checkpoint; allowed: the JSON object of a line of audit.checkpoint_file";
+    serde_json::from_str(text).map_err(|_| Problem::invalid("checkpoint", is))
+}
+
+fn limit(limit: Option<u32>) -> Result<u32, Problem> {
+    match limit {
+        None => Ok(LIMIT_USUAL),
+        Some(limit) if (1..=LIMIT_MAX).contains(&limit) => Ok(limit),
+        Some(limit) => Err(Problem::invalid("limit", format!("is {limit}; allowed: 1 to {LIMIT_MAX}"))),
+    }
+}

@@ -1,0 +1,169 @@
+//! [`AuditChainStore`]. Chains are extended by functions of the schema, which lock a chain's row.
+
+use async_trait::async_trait;
+use sqlx::postgres::PgRow;
+
+use super::{PostgresStore, config, rows::get};
+use crate::{AuditChain, AuditChainStore, AuditCheckpoint, AuditCut, AuditLink, AuditLinks, AuditOutside, AuditTerms, StoreError};
+
+#[async_trait]
+impl AuditChainStore for PostgresStore {
+    async fn audit_chains(&self, after: Option<&str>, limit: u32) -> Result<Vec<AuditChain>, StoreError> {
+        // Names that only records have are found by jumping from one to the next along the index.
+        let select = |_again| {
+            sqlx::query(
+                "WITH RECURSIVE named (chain) AS (
+                     SELECT (SELECT coalesce(tenant, '') FROM audit
+                             WHERE chain_position IS NOT NULL AND ($1::text IS NULL OR coalesce(tenant, '') > $1) ORDER BY 1 LIMIT 1)
+                     UNION ALL
+                     SELECT (SELECT coalesce(tenant, '') FROM audit
+                             WHERE chain_position IS NOT NULL AND coalesce(tenant, '') > named.chain ORDER BY 1 LIMIT 1)
+                     FROM named WHERE named.chain IS NOT NULL),
+                 known (chain) AS (
+                     (SELECT chain FROM named WHERE chain IS NOT NULL LIMIT $2)
+                     UNION (SELECT chain FROM audit_chains WHERE $1::text IS NULL OR chain > $1 ORDER BY chain LIMIT $2))
+                 SELECT known.chain AS name, audit_chains.* FROM known LEFT JOIN audit_chains ON audit_chains.chain = known.chain
+                 ORDER BY known.chain LIMIT $2",
+            )
+            .bind(after)
+            .bind(i64::from(limit))
+        };
+        self.rows(select).await?.iter().map(chain).collect()
+    }
+
+    async fn audit_links(&self, name: &str, after: i64, limit: u32) -> Result<AuditLinks, StoreError> {
+        let select = |_again| {
+            sqlx::query(
+                "SELECT $1::text AS name, audit_chains.*, links.*
+                 FROM (SELECT 1) AS one LEFT JOIN audit_chains ON chain = $1 LEFT JOIN (
+                     SELECT number, chain_position, id, at_us, kind, tenant, body, chain_hash FROM audit
+                     WHERE coalesce(tenant, '') = $1 AND chain_position > $2 ORDER BY chain_position LIMIT $3) AS links ON TRUE
+                 ORDER BY chain_position",
+            )
+            .bind(name)
+            .bind(after)
+            .bind(i64::from(limit))
+        };
+        let rows = self.rows(select).await?;
+        let chain = rows.first().map_or_else(|| Ok(AuditChain::empty(name)), chain)?;
+        let links = rows.iter().filter_map(|row| link(row).transpose()).collect::<Result<_, _>>()?;
+        Ok(AuditLinks { chain, links })
+    }
+
+    async fn audit_outside(&self) -> Result<AuditOutside, StoreError> {
+        let select = |_again| {
+            sqlx::query(
+                "SELECT unchained_until,
+                     (SELECT min(number) FROM audit WHERE chain_position IS NULL AND number > unchained_until) AS stray
+                 FROM audit_retention",
+            )
+        };
+        let rows = self.rows(select).await?;
+        let row = config::only(&rows)?;
+        Ok(AuditOutside { until: get(row, "unchained_until")?, stray: get(row, "stray")? })
+    }
+
+    async fn audit_chains_ahead(&self, by: i64, after: Option<&str>, limit: u32) -> Result<Vec<AuditChain>, StoreError> {
+        let select = |_again| {
+            sqlx::query(
+                "SELECT chain AS name, * FROM audit_chains
+                 WHERE length > checkpoint_count AND length - checkpoint_count >= $1 AND ($2::text IS NULL OR chain > $2)
+                 ORDER BY chain LIMIT $3",
+            )
+            .bind(by)
+            .bind(after)
+            .bind(i64::from(limit))
+        };
+        self.rows(select).await?.iter().map(chain).collect()
+    }
+
+    async fn put_audit_checkpoints(&self, checkpoints: &[(String, AuditCheckpoint)]) -> Result<Vec<String>, StoreError> {
+        let names: Vec<&str> = checkpoints.iter().map(|(name, _)| name.as_str()).collect();
+        let counts: Vec<i64> = checkpoints.iter().map(|(_, checkpoint)| checkpoint.count).collect();
+        let heads: Vec<&[u8]> = checkpoints.iter().map(|(_, checkpoint)| checkpoint.head.as_slice()).collect();
+        let moments: Vec<i64> = checkpoints.iter().map(|(_, checkpoint)| checkpoint.at_us).collect();
+        let signatures: Vec<&[u8]> = checkpoints.iter().map(|(_, checkpoint)| checkpoint.signature.as_slice()).collect();
+        // After a lost answer the very same checkpoint counts as this one.
+        let put = |again: bool| {
+            sqlx::query("SELECT chain FROM put_audit_checkpoints($1, $2, $3, $4, $5, $6) AS chain")
+                .bind(names.clone())
+                .bind(counts.clone())
+                .bind(heads.clone())
+                .bind(moments.clone())
+                .bind(signatures.clone())
+                .bind(again)
+        };
+        self.rows(put).await?.iter().map(|row| get(row, "chain")).collect()
+    }
+
+    async fn audit_chains_older(&self, before_us: i64, limit: u32) -> Result<Vec<String>, StoreError> {
+        let select = |_again| {
+            sqlx::query(
+                "SELECT chain FROM audit_chains WHERE length > start_position AND (
+                     SELECT at_us FROM audit
+                     WHERE coalesce(tenant, '') = audit_chains.chain AND chain_position = audit_chains.start_position + 1) < $1
+                 LIMIT $2",
+            )
+            .bind(before_us)
+            .bind(i64::from(limit))
+        };
+        self.rows(select).await?.iter().map(|row| get(row, "chain")).collect()
+    }
+
+    async fn cut_audit_chain(&self, name: &str, cut: &AuditCut) -> Result<u64, StoreError> {
+        let trim = |_again| {
+            sqlx::query("SELECT cut_audit_chain($1, $2, $3, $4, $5) AS gone")
+                .bind(name)
+                .bind(cut.position)
+                .bind(cut.hash.as_slice())
+                .bind(cut.before_us)
+                .bind(cut.signature.as_slice())
+        };
+        let rows = self.rows(trim).await?;
+        Ok(u64::try_from(get::<i64>(config::only(&rows)?, "gone")?).unwrap_or(0))
+    }
+
+    async fn audit_terms(&self) -> Result<Option<AuditTerms>, StoreError> {
+        let rows = self.rows(|_again| sqlx::query("SELECT version, terms, signature FROM audit_retention_terms")).await?;
+        let terms =
+            |row: &PgRow| Ok(AuditTerms { version: get(row, "version")?, terms: get(row, "terms")?, signature: get(row, "signature")? });
+        rows.first().map(terms).transpose()
+    }
+}
+
+fn chain(row: &PgRow) -> Result<AuditChain, StoreError> {
+    let name: String = get(row, "name")?;
+    let Some(length) = get(row, "length")? else { return Ok(AuditChain::empty(&name)) };
+    let head: Option<Vec<u8>> = get(row, "checkpoint_head")?;
+    let checkpoint = match head {
+        None => None,
+        Some(head) => Some(AuditCheckpoint {
+            count: get(row, "checkpoint_count")?,
+            head,
+            at_us: get(row, "checkpoint_at_us")?,
+            signature: get::<Option<Vec<u8>>>(row, "checkpoint_signature")?.unwrap_or_default(),
+        }),
+    };
+    let start = AuditCut {
+        position: get(row, "start_position")?,
+        hash: get(row, "start_hash")?,
+        before_us: get(row, "start_before_us")?,
+        signature: get::<Option<Vec<u8>>>(row, "start_signature")?.unwrap_or_default(),
+    };
+    Ok(AuditChain { name, length, head: get(row, "head")?, start, checkpoint })
+}
+
+/// `None`: the row holds a chain without records.
+fn link(row: &PgRow) -> Result<Option<AuditLink>, StoreError> {
+    let Some(position) = get(row, "chain_position")? else { return Ok(None) };
+    Ok(Some(AuditLink {
+        number: get(row, "number")?,
+        position,
+        id: get(row, "id")?,
+        at_us: get(row, "at_us")?,
+        kind: get(row, "kind")?,
+        tenant: get(row, "tenant")?,
+        body: get(row, "body")?,
+        hash: get::<Option<Vec<u8>>>(row, "chain_hash")?.unwrap_or_default(),
+    }))
+}

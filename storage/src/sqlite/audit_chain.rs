@@ -1,0 +1,209 @@
+//! [`AuditChainStore`] on SQLite: one writer at a time extends the chains.
+
+use async_trait::async_trait;
+use sqlx::{Row, sqlite::SqliteRow};
+
+use super::{SqliteStore, Writing, fault::explain, in_time};
+use crate::{
+    AUDIT_GENESIS, AuditChain, AuditChainStore, AuditCheckpoint, AuditCut, AuditLink, AuditLinks, AuditOutside, AuditTerms, StoreError,
+};
+
+const READING: &str = "reading the chains of the audit log";
+
+#[async_trait]
+impl AuditChainStore for SqliteStore {
+    async fn audit_chains(&self, after: Option<&str>, limit: u32) -> Result<Vec<AuditChain>, StoreError> {
+        // Names that only records have are found by jumping from one to the next along the index.
+        let select = sqlx::query(
+            "WITH RECURSIVE named (chain) AS (
+                 SELECT min(coalesce(tenant, '')) FROM audit INDEXED BY audit_by_chain
+                 WHERE chain_position IS NOT NULL AND (?1 IS NULL OR coalesce(tenant, '') > ?1)
+                 UNION ALL
+                 SELECT (SELECT min(coalesce(tenant, '')) FROM audit INDEXED BY audit_by_chain
+                         WHERE chain_position IS NOT NULL AND coalesce(tenant, '') > named.chain)
+                 FROM named WHERE named.chain IS NOT NULL LIMIT ?2),
+             known (chain) AS (
+                 SELECT chain FROM named WHERE chain IS NOT NULL
+                 UNION SELECT * FROM (SELECT chain FROM audit_chains WHERE ?1 IS NULL OR chain > ?1 ORDER BY chain LIMIT ?2))
+             SELECT known.chain AS name, audit_chains.* FROM known LEFT JOIN audit_chains USING (chain) ORDER BY known.chain LIMIT ?2",
+        );
+        let select = select.bind(after).bind(limit);
+        in_time(READING, async { select.fetch_all(&self.readers).await.map_err(explain)?.iter().map(chain).collect() }).await
+    }
+
+    async fn audit_links(&self, name: &str, after: i64, limit: u32) -> Result<AuditLinks, StoreError> {
+        let select = sqlx::query(
+            "SELECT ?1 AS name, audit_chains.*, links.*
+             FROM (SELECT 1) LEFT JOIN audit_chains ON chain = ?1 LEFT JOIN (
+                 SELECT number, chain_position, id, at_us, kind, tenant, body, chain_hash FROM audit INDEXED BY audit_by_chain
+                 WHERE coalesce(tenant, '') = ?1 AND chain_position > ?2 ORDER BY chain_position LIMIT ?3) AS links
+             ORDER BY chain_position",
+        );
+        let select = select.bind(name).bind(after).bind(limit);
+        in_time(READING, async {
+            let rows = select.fetch_all(&self.readers).await.map_err(explain)?;
+            let chain = rows.first().map_or_else(|| Ok(AuditChain::empty(name)), chain)?;
+            let links = rows.iter().filter_map(|row| link(row).transpose()).collect::<Result<_, _>>()?;
+            Ok(AuditLinks { chain, links })
+        })
+        .await
+    }
+
+    async fn audit_outside(&self) -> Result<AuditOutside, StoreError> {
+        let select = sqlx::query(
+            "SELECT unchained_until, (SELECT min(number) FROM audit INDEXED BY audit_outside_chains
+                 WHERE chain_position IS NULL AND number > unchained_until) AS stray FROM audit_retention",
+        );
+        in_time(READING, async {
+            let row = select.fetch_one(&self.readers).await.map_err(explain)?;
+            Ok(AuditOutside { until: get(&row, "unchained_until")?, stray: get(&row, "stray")? })
+        })
+        .await
+    }
+
+    async fn audit_chains_ahead(&self, by: i64, after: Option<&str>, limit: u32) -> Result<Vec<AuditChain>, StoreError> {
+        let select = sqlx::query(
+            "SELECT chain AS name, * FROM audit_chains INDEXED BY audit_chains_ahead
+             WHERE length > checkpoint_count AND length - checkpoint_count >= ?1 AND (?2 IS NULL OR chain > ?2) ORDER BY chain LIMIT ?3",
+        );
+        let select = select.bind(by).bind(after).bind(limit);
+        in_time(READING, async { select.fetch_all(&self.readers).await.map_err(explain)?.iter().map(chain).collect() }).await
+    }
+
+    async fn put_audit_checkpoints(&self, checkpoints: &[(String, AuditCheckpoint)]) -> Result<Vec<String>, StoreError> {
+        in_time("storing checkpoints of the audit log", async {
+            let (mut writing, mut taken) = (self.begin().await?, Vec::new());
+            for (name, checkpoint) in checkpoints {
+                let update = sqlx::query(
+                    "UPDATE audit_chains SET checkpoint_count = ?2, checkpoint_head = ?3, checkpoint_at_us = ?4, checkpoint_signature = ?5
+                     WHERE chain = ?1 AND checkpoint_count < ?2",
+                )
+                .bind(name.as_str())
+                .bind(checkpoint.count)
+                .bind(checkpoint.head.as_slice())
+                .bind(checkpoint.at_us)
+                .bind(checkpoint.signature.as_slice());
+                if update.execute(writing.connection()).await.map_err(explain)?.rows_affected() > 0 {
+                    taken.push(name.clone());
+                }
+            }
+            writing.commit().await?;
+            Ok(taken)
+        })
+        .await
+    }
+
+    async fn audit_chains_older(&self, before_us: i64, limit: u32) -> Result<Vec<String>, StoreError> {
+        let select = sqlx::query(
+            "SELECT chain FROM audit_chains WHERE length > start_position AND (
+                 SELECT at_us FROM audit INDEXED BY audit_by_chain
+                 WHERE coalesce(tenant, '') = audit_chains.chain AND chain_position = audit_chains.start_position + 1) < ?1 LIMIT ?2",
+        );
+        let select = select.bind(before_us).bind(limit);
+        in_time(READING, async { select.fetch_all(&self.readers).await.map_err(explain)?.iter().map(|row| get(row, "chain")).collect() })
+            .await
+    }
+
+    async fn cut_audit_chain(&self, name: &str, cut: &AuditCut) -> Result<u64, StoreError> {
+        in_time("trimming the audit log", async {
+            let mut writing = self.begin().await?;
+            let begin = sqlx::query(
+                "UPDATE audit_chains SET start_position = ?2, start_hash = ?3, start_before_us = ?4, start_signature = ?5
+                 WHERE chain = ?1 AND start_position < ?2 AND EXISTS (
+                     SELECT 1 FROM audit WHERE coalesce(tenant, '') = ?1 AND chain_position = ?2 AND chain_hash = ?3)",
+            )
+            .bind(name)
+            .bind(cut.position)
+            .bind(cut.hash.as_slice())
+            .bind(cut.before_us)
+            .bind(cut.signature.as_slice());
+            if begin.execute(writing.connection()).await.map_err(explain)?.rows_affected() == 0 {
+                return Ok(0);
+            }
+            let release = sqlx::query("UPDATE audit_retention SET before_us = ?1 WHERE before_us < ?1").bind(cut.before_us);
+            release.execute(writing.connection()).await.map_err(explain)?;
+            let delete = sqlx::query("DELETE FROM audit WHERE coalesce(tenant, '') = ? AND chain_position <= ?");
+            let gone = delete.bind(name).bind(cut.position).execute(writing.connection()).await.map_err(explain)?.rows_affected();
+            writing.commit().await?;
+            Ok(gone)
+        })
+        .await
+    }
+
+    async fn audit_terms(&self) -> Result<Option<AuditTerms>, StoreError> {
+        let select = sqlx::query("SELECT version, terms, signature FROM audit_retention_terms");
+        in_time("reading how long the audit log is kept", async {
+            let row = select.fetch_optional(&self.readers).await.map_err(explain)?;
+            let terms = |row: &SqliteRow| {
+                Ok(AuditTerms { version: get(row, "version")?, terms: get(row, "terms")?, signature: get(row, "signature")? })
+            };
+            row.as_ref().map(terms).transpose()
+        })
+        .await
+    }
+}
+
+/// The number of the record that was added last, to whichever chain.
+pub(super) async fn last_number(writing: &mut Writing<'_>) -> Result<i64, StoreError> {
+    let select = sqlx::query_scalar("SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'audit'), 0)");
+    select.fetch_one(writing.connection()).await.map_err(explain)
+}
+
+/// Length and last hash of a chain.
+pub(super) async fn head(writing: &mut Writing<'_>, name: &str) -> Result<(i64, Vec<u8>), StoreError> {
+    let select = sqlx::query("SELECT length, head FROM audit_chains WHERE chain = ?").bind(name);
+    match select.fetch_optional(writing.connection()).await.map_err(explain)? {
+        Some(row) => Ok((get(&row, "length")?, get(&row, "head")?)),
+        None => Ok((0, AUDIT_GENESIS.to_vec())),
+    }
+}
+
+pub(super) async fn put_head(writing: &mut Writing<'_>, name: &str, length: i64, head: &[u8]) -> Result<(), StoreError> {
+    let put = sqlx::query(
+        "INSERT INTO audit_chains (chain, length, head, start_hash) VALUES (?, ?, ?, ?)
+         ON CONFLICT (chain) DO UPDATE SET length = excluded.length, head = excluded.head",
+    );
+    let put = put.bind(name).bind(length).bind(head).bind(AUDIT_GENESIS.as_slice());
+    put.execute(writing.connection()).await.map_err(explain).map(drop)
+}
+
+fn get<'r, T: sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>>(row: &'r SqliteRow, column: &str) -> Result<T, StoreError> {
+    row.try_get(column).map_err(explain)
+}
+
+fn chain(row: &SqliteRow) -> Result<AuditChain, StoreError> {
+    let name: String = get(row, "name")?;
+    let Some(length) = get(row, "length")? else { return Ok(AuditChain::empty(&name)) };
+    let head: Option<Vec<u8>> = get(row, "checkpoint_head")?;
+    let checkpoint = match head {
+        None => None,
+        Some(head) => Some(AuditCheckpoint {
+            count: get(row, "checkpoint_count")?,
+            head,
+            at_us: get(row, "checkpoint_at_us")?,
+            signature: get::<Option<Vec<u8>>>(row, "checkpoint_signature")?.unwrap_or_default(),
+        }),
+    };
+    let start = AuditCut {
+        position: get(row, "start_position")?,
+        hash: get(row, "start_hash")?,
+        before_us: get(row, "start_before_us")?,
+        signature: get::<Option<Vec<u8>>>(row, "start_signature")?.unwrap_or_default(),
+    };
+    Ok(AuditChain { name, length, head: get(row, "head")?, start, checkpoint })
+}
+
+/// `None`: the row holds a chain without records.
+fn link(row: &SqliteRow) -> Result<Option<AuditLink>, StoreError> {
+    let Some(position) = get(row, "chain_position")? else { return Ok(None) };
+    Ok(Some(AuditLink {
+        number: get(row, "number")?,
+        position,
+        id: get(row, "id")?,
+        at_us: get(row, "at_us")?,
+        kind: get(row, "kind")?,
+        tenant: get(row, "tenant")?,
+        body: get::<String>(row, "body")?.into_bytes(),
+        hash: get::<Option<Vec<u8>>>(row, "chain_hash")?.unwrap_or_default(),
+    }))
+}
