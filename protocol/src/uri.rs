@@ -121,7 +121,7 @@ fn climbs(segment: &[u8]) -> bool {
     segment.iter().filter(|byte| **byte == b'.').count() >= 2 && segment.iter().all(|byte| matches!(byte, b'.' | b' ' | b'+'))
 }
 
-/// What follows a root: joined to a folder it does not begin anew, at the root of all files or on another drive.
+/// What follows a root: joined to a folder it does not start over, at the root of all files or on another drive.
 fn stays_below(rest: &str, has_drives: bool) -> Result<(), Traversal> {
     each_reading(rest, |reading| {
         let mut segments = reading.split(|byte| matches!(byte, b'/' | b'\\')).skip(1).peekable();

@@ -214,7 +214,7 @@ impl Call {
         }
     }
 
-    /// Whether nobody wants its answer any more.
+    /// It was cancelled: its answer goes to no client.
     pub fn is_cancelled(&self) -> bool {
         self.cut_short.is_cancelled()
     }

@@ -90,7 +90,7 @@ impl Policy {
     /// What a client has typed so far ends up in the template's place, and lies below the roots there.
     fn admits_completion(&self, message: &Message) -> Result<(), Refusal> {
         let Some(params) = message.bytes(message.params).filter(|_| !self.roots.is_empty()) else { return Ok(()) };
-        let unreadable = |_| Refusal::new(ErrorKind::InvalidParams, "params can not be read");
+        let unreadable = |_| Refusal::new(ErrorKind::InvalidParams, "params cannot be read");
         let document = json::Document::parse(params, &json::Limits { bytes_max: params.len(), depth_max: COMPLETION_DEPTH_MAX });
         let document = document.map_err(unreadable)?;
         let leads_out = |_| Refusal::new(ErrorKind::PathTraversal, "the value of a template's variable does not lead out of its folder");

@@ -110,7 +110,7 @@ fn decoded_twice(uri: &str) -> Option<String> {
     stripped_and_decoded(&unescaped(uri))
 }
 
-/// What follows the folder's own URI is joined to it, as Python's `os.path.join` does: an absolute path begins anew.
+/// What follows the folder's own URI is joined to it, as Python's `os.path.join` does: an absolute path starts over.
 fn joined(uri: &str) -> Option<String> {
     let rest = unescaped(uri.strip_prefix(FOLDER_URI)?.strip_prefix('/')?);
     if rest.starts_with('/') { opened(&rest) } else { opened(&format!("{FOLDER}/{rest}")) }
@@ -132,7 +132,7 @@ fn without_parameters(uri: &str) -> Option<String> {
     opened(&unescaped(&segments.join("/")))
 }
 
-/// Windows: backslashes are slashes, a drive begins anew, and names lose dots and spaces at their ends.
+/// Windows: backslashes are slashes, a drive starts over, and names lose dots and spaces at their ends.
 fn windows(uri: &str) -> Option<String> {
     let path = unescaped(uri.strip_prefix("file://").unwrap_or(uri)).replace('\\', "/").replace('|', ":");
     let mut kept = Vec::new();

@@ -68,7 +68,7 @@ impl InFlight {
         matches!(self, InFlight::Waiting { .. })
     }
 
-    /// Nobody has cancelled it so far.
+    /// It was not cancelled before.
     fn can_be_cancelled(&self) -> bool {
         match self {
             InFlight::Call(call) => !call.is_cancelled(),
