@@ -5,6 +5,7 @@
 //! and every span points into it.
 
 mod document;
+mod duplicates;
 mod strings;
 mod walker;
 
@@ -12,8 +13,11 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 
-pub use self::document::{Document, Elements, Member, Members, Value};
 pub(crate) use self::walker::Walker;
+pub use self::{
+    document::{Document, Elements, Member, Members, Value},
+    duplicates::duplicate_member,
+};
 
 /// Largest JSON text accepted unless configured otherwise.
 pub const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
