@@ -78,6 +78,7 @@ pub fn validate_backend_spec(spec: &BackendSpec) -> Result<(), Vec<Fault>> {
     protection::check_backend(spec, &mut faults);
     check_credentials(&spec.credentials, &spec.transport, &mut faults);
     policy::check_resources(&spec.resources, &mut faults);
+    policy::check_tools(&spec.tools, &mut faults);
     if faults.is_empty() { Ok(()) } else { Err(faults) }
 }
 
