@@ -3,6 +3,7 @@
 //!
 //! Invariant: relations between limits are checked by the compiler, in [`relations`].
 
+pub mod arguments;
 mod audit;
 mod relations;
 pub mod sign_ins;
@@ -78,27 +79,6 @@ pub const CONCURRENCY_SLACK: Duration = Duration::from_millis(5);
 pub const CONCURRENCY_BACKS_OFF_TO: f64 = 0.8;
 
 // What requests are held to.
-
-/// The `inputSchema` of a tool whose arguments are checked; a larger one is not used.
-pub const SCHEMA_BYTES_MAX: usize = 256 * 1024;
-/// Values in such a schema.
-pub const SCHEMA_NODES_MAX: usize = 10_000;
-/// Levels of arguments for which is counted how often a schema makes one place be looked at.
-pub const SCHEMA_DEPTH_MAX: usize = 32;
-/// Subschemas inside one another that speak of the same place.
-pub const SCHEMA_NESTING_MAX: usize = 16;
-/// How often a schema may make one place be looked at.
-pub const SCHEMA_COST_MAX: u64 = 1_000;
-/// One compiled pattern of a schema, in bytes.
-pub const PATTERN_COMPILED_BYTES_MAX: usize = 256 * 1024;
-/// Arguments that are checked; larger ones are refused where they would be.
-pub const ARGUMENT_BYTES_MAX: usize = 1024 * 1024;
-/// Looks at single values in one check.
-pub const ARGUMENT_CHECKS_MAX: u64 = 2_000_000;
-/// Faults of arguments a client is told.
-pub const FAULTS_TOLD_MAX: usize = 5;
-/// How much of the place of a fault is told, in characters.
-pub const FAULT_CHARS_MAX: usize = 200;
 /// A child process that is to end when it is unused is looked at this often.
 pub const CHILD_LOOK_INTERVAL: Duration = Duration::from_millis(250);
 

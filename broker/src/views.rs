@@ -1,5 +1,7 @@
 //! What the admin API and the CLI show of the running broker. Plain data, filled by [`crate::broker::Broker`].
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -24,6 +26,10 @@ pub struct BackendStatus {
     pub links: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
+    /// Tools whose arguments are not checked though `validate_arguments` is on, as their schemas cannot be used, each with the
+    /// reason. Found out when a tool is first called; the first 16 are shown.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub unchecked_tools: BTreeMap<String, String>,
     /// Mean of the latest answers, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency_ms: Option<f64>,

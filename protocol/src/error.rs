@@ -87,7 +87,7 @@ error_kinds! {
     UriInvalid "uri_invalid" -32602, 200, None, FINAL, "The resource URI is malformed";
     PathTraversal "path_traversal" -32602, 200, Some(1036), FINAL, "The resource URI climbs out of its own path";
     OutsideRoots "outside_roots" -32602, 200, Some(1039), FINAL, "The resource URI is outside the roots the operator set for the backend";
-    ArgumentsInvalid "arguments_invalid" -32602, 200, Some(1021), FINAL, "The arguments do not fit the tool's `inputSchema`; `data.path` says where";
+    ArgumentsInvalid "arguments_invalid" -32602, 200, Some(1021), FINAL, "The arguments do not fit the tool's `inputSchema`, or could not be held to it; `data.path` says where, `data.reason` why: `mismatch`, `duplicate_member`, `timeout`, `too_costly`, `too_large`, `unreadable`";
     ResourceNotFound "resource_not_found" -32002, 200, None, FINAL, "No such resource";
     Internal "internal" -32603, 200, None, FINAL, "The broker failed; the request id finds the reason in its log";
     MessageTooLarge "message_too_large" -32600, 413, Some(1068), FINAL, "The message exceeds the size limit";
@@ -147,7 +147,11 @@ pub const REFUSAL_NUMBERS: &[RefusalNumber] = &[
     number(1009, "dependency failed", "backend answered wrongly, too large or not at all"),
     number(1010, "custom", ""),
     number(1014, "resource permission missing", ""),
-    number(1021, "invalid parameter or syntax", "arguments that do not fit a tool's schema, beside code -32602"),
+    number(
+        1021,
+        "invalid parameter or syntax",
+        "arguments that do not fit a tool's schema, cannot be held to it in time, or hold a member twice; beside code -32602",
+    ),
     number(1036, "path traversal", "resource URIs with `..`, beside code -32602"),
     number(1039, "outside the roots", "resource URIs outside `resources.roots`, beside code -32602"),
     number(1068, "message too large", "size limit, beside code -32600"),

@@ -97,7 +97,7 @@ pub struct Backend {
     /// Arguments its tools want repeated in headers, by tool.
     param_headers: ArcSwap<HashMap<String, Vec<ParamHeader>>>,
     /// What requests have to keep to before they are sent.
-    pub policy: Policy,
+    pub policy: Arc<Policy>,
     /// Keeps the secrets of its settings out of what operators are told.
     pub redactor: Redactor,
     refresh: Notify,
@@ -136,9 +136,9 @@ impl Backend {
             meter,
             tools,
             guard,
+            policy: Policy::of(&tenant, &id, &spec, &shared),
             tenant,
             id,
-            policy: Policy::of(&spec),
             redactor: Redactor::of(&spec),
             spec,
             shared,
@@ -470,6 +470,7 @@ impl Backend {
             resource_templates: lists.as_ref().map_or(0, |lists| lists.resource_templates.len()),
             links: status.open_links,
             last_error: status.last_error.clone(),
+            unchecked_tools: self.policy.unused_schemas(),
             latency_ms: (latency > 0).then_some(latency as f64 / 1000.0),
             breaker: Some(self.breaker_status()),
             calls_in_flight,

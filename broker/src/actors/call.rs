@@ -45,6 +45,7 @@ use super::{
     backend::Backend,
     guard::Caller,
     link::connection::{Failure, Outgoing},
+    policy::ArgumentsCheck,
     session::Session,
     stream::EventStream,
     sync::lock,
@@ -166,7 +167,7 @@ impl Call {
     }
 
     /// Carries the call to its end. The session has it in its table already.
-    pub async fn run(self: Arc<Self>, message: Message, edits: Vec<(Span, Vec<u8>)>) {
+    pub async fn run(self: Arc<Self>, message: Message, edits: Vec<(Span, Vec<u8>)>, check: Option<Box<ArgumentsCheck>>) {
         let _answered = SettleOnPanic(&self);
         if self.cut_short.is_cancelled() {
             return self.settle(Ending::Cancelled);
@@ -174,7 +175,7 @@ impl Call {
         let _on_list = self.session.shared.due.watch(&self, self.started + self.deadline.quiet.min(self.deadline.total));
         let ending = {
             // Made where it stays: it is large, and the macro would move it.
-            let mut relaying = pin!(self.relay(&message, &edits));
+            let mut relaying = pin!(self.relay(&message, &edits, check));
             // The answer first: where it is there, nothing else is looked at.
             tokio::select! {
                 biased;
@@ -241,7 +242,16 @@ impl Call {
     }
 
     /// Waits for room, then sends the call: once, or again where that does no harm and the backend's budget has something left.
-    async fn relay(self: &Arc<Self>, message: &Message, edits: &[(Span, Vec<u8>)]) -> Result<Ending, Refusal> {
+    async fn relay(
+        self: &Arc<Self>,
+        message: &Message,
+        edits: &[(Span, Vec<u8>)],
+        check: Option<Box<ArgumentsCheck>>,
+    ) -> Result<Ending, Refusal> {
+        if let Some(check) = check {
+            // Rare, and on the heap: every call's future would be larger by it.
+            Box::pin(check.carry_out()).await?;
+        }
         let backend = self.home.as_ref().ok_or_else(|| self.session.no_backend(&self.backend))?;
         backend.admits()?;
         backend.earn_retry();

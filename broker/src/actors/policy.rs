@@ -1,29 +1,42 @@
 //! What requests have to keep to before they go to one backend: below its roots, and fitting its tools' schemas.
 //!
 //! Kept by [`super::backend::Backend`], asked by the session once it is decided where a request goes, and again before a stored
-//! subscription is made anew. A tool's schema is
-//! compiled when the tool is first called, and again only when the backend's lists were fetched anew.
+//! subscription is restored. Next to nothing is found out at once; the rest is an [`ArgumentsCheck`], which a validation thread
+//! carries out before the request is sent. A tool's schema is compiled when the tool is first called, and again when the
+//! backend's lists were fetched again or others needed its room.
 
 use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex},
+    collections::{BTreeMap, hash_map::RandomState},
+    sync::{Arc, Mutex, Weak},
+    time::Duration,
 };
 
+use bytes::Bytes;
 use protocol::{
     envelope::Message,
     error::{ErrorKind, Refusal},
-    ids::BackendId,
+    ids::{BackendId, TenantId},
     json,
     method::Method,
     uri::{self, Root},
 };
 
-use super::sync::lock;
+use super::{
+    schemas::{Owner, Schema},
+    shared::Shared,
+    sync::lock,
+    validation::NotRun,
+};
 use crate::{
-    config::spec::BackendSpec,
-    limits::COMPLETION_DEPTH_MAX,
+    config::{AuditCalls, spec::BackendSpec},
+    limits::{
+        COMPLETION_DEPTH_MAX,
+        arguments::{
+            ARGUMENT_BYTES_AT_ONCE_MAX, ARGUMENT_BYTES_MAX, DUPLICATES_BYTES_AT_ONCE_MAX, SCHEMA_COMPILE_WAIT, SCHEMAS_UNUSED_TOLD_MAX,
+        },
+    },
     rules::{
-        arguments::Checker,
+        arguments::{self, Checker, SchemaError},
         catalog::{BackendLists, ListKind},
         routing::Named,
     },
@@ -31,60 +44,59 @@ use crate::{
 
 #[derive(Debug)]
 pub struct Policy {
+    tenant: TenantId,
+    backend: BackendId,
     roots: Vec<Root>,
     validate_arguments: bool,
-    compiled: Mutex<Compiled>,
+    validate_timeout: Duration,
+    /// The audit log keeps the arguments of calls.
+    audits_arguments: bool,
+    /// By which members are told apart; nobody outside knows its key.
+    hasher: RandomState,
+    shared: Arc<Shared>,
+    tools: Mutex<Tools>,
 }
 
-/// By the tool's own name; `None` for a tool whose schema is not used.
+/// The tools as they are listed now.
 #[derive(Debug, Default)]
-struct Compiled {
-    /// The lists the schemas are of.
-    lists: Option<Arc<BackendLists>>,
-    checkers: HashMap<String, Option<Arc<Checker>>>,
+struct Tools {
+    lists: Weak<BackendLists>,
+    schemas: Option<Owner>,
+    /// Why the schemas of some are not used.
+    unused: BTreeMap<String, String>,
+}
+
+/// What is still to be found out of a request's arguments.
+#[derive(Debug)]
+pub struct ArgumentsCheck {
+    policy: Arc<Policy>,
+    /// The tool whose schema they are held to, as it is listed.
+    tool: Option<(String, Arc<BackendLists>)>,
+    arguments: Option<Bytes>,
 }
 
 impl Policy {
-    pub fn of(spec: &BackendSpec) -> Self {
-        Self {
+    pub fn of(tenant: &TenantId, backend: &BackendId, spec: &BackendSpec, shared: &Arc<Shared>) -> Arc<Self> {
+        Arc::new(Self {
+            tenant: tenant.clone(),
+            backend: backend.clone(),
             // What is no root was refused when the backend was registered; from an older build it keeps everybody out.
             roots: spec.resources.roots.iter().map(|root| Root::parse(root).unwrap_or_else(Root::of_nothing)).collect(),
             validate_arguments: spec.tools.validate_arguments,
-            compiled: Mutex::default(),
-        }
-    }
-
-    /// Whether the request may go to the backend.
-    pub fn admits(
-        &self,
-        backend: &BackendId,
-        names: &Named,
-        message: &Message,
-        lists: impl FnOnce() -> Option<Arc<BackendLists>>,
-    ) -> Result<(), Refusal> {
-        match names {
-            Named::Resource(uri) => {
-                self.admits_resource(backend, uri)?;
-                if message.method == Method::CompletionComplete { self.admits_completion(message) } else { Ok(()) }
-            }
-            Named::Tool(tool) if self.validate_arguments => {
-                let Some(lists) = lists() else {
-                    let text = format!("the tools of backend {backend} are not known yet");
-                    return Err(Refusal::new(ErrorKind::BackendUnavailable, text));
-                };
-                let arguments = message.fields.arguments.map(|span| span.of(&message.frame));
-                self.checker(backend, &tool.name, &lists).map_or(Ok(()), |checker| checker.check(arguments))
-            }
-            Named::Tool(_) | Named::Other => Ok(()),
-        }
+            validate_timeout: spec.tools.validate_timeout(),
+            audits_arguments: shared.config.audit.calls == AuditCalls::Arguments,
+            hasher: RandomState::new(),
+            shared: shared.clone(),
+            tools: Mutex::default(),
+        })
     }
 
     /// Whether a client may name this resource of the backend.
-    pub fn admits_resource(&self, backend: &BackendId, uri: &str) -> Result<(), Refusal> {
+    pub fn admits_resource(&self, uri: &str) -> Result<(), Refusal> {
         if self.roots.is_empty() || self.roots.iter().any(|root| root.holds(uri)) {
             return Ok(());
         }
-        Err(Refusal::new(ErrorKind::OutsideRoots, format!("backend {backend} offers resources below its roots only")))
+        Err(Refusal::new(ErrorKind::OutsideRoots, format!("backend {} offers resources below its roots only", self.backend)))
     }
 
     /// What a client has typed so far ends up in the template's place, and lies below the roots there.
@@ -101,32 +113,182 @@ impl Policy {
         Ok(())
     }
 
-    fn checker(&self, backend: &BackendId, tool: &str, lists: &Arc<BackendLists>) -> Option<Arc<Checker>> {
-        let is_of = |compiled: &Compiled| compiled.lists.as_ref().is_some_and(|known| Arc::ptr_eq(known, lists));
-        {
-            let mut compiled = lock(&self.compiled);
-            if !is_of(&compiled) {
-                *compiled = Compiled { lists: Some(lists.clone()), checkers: HashMap::new() };
-            }
-            if let Some(checker) = compiled.checkers.get(tool) {
-                return checker.clone();
+    /// Whether the request may go to the backend, as far as that is known at once.
+    pub fn admits(
+        self: &Arc<Self>,
+        names: &Named,
+        message: &Message,
+        lists: impl FnOnce() -> Option<Arc<BackendLists>>,
+    ) -> Result<Option<ArgumentsCheck>, Refusal> {
+        if let Named::Resource(uri) = names {
+            self.admits_resource(uri)?;
+            if message.method == Method::CompletionComplete {
+                self.admits_completion(message)?;
             }
         }
-        // A tool that is not listed is the backend's to refuse; it must not fill the map either.
-        let entry = lists.entries(ListKind::Tools).iter().find(|entry| entry.key == tool)?;
-        let checker = match entry.input_schema().map(|schema| Checker::compile(&schema)) {
-            Some(Ok(checker)) => Some(Arc::new(checker)),
-            Some(Err(why)) => {
-                tracing::warn!(%backend, ?tool, %why, "arguments of this tool are not checked: its schema is not used");
-                None
+        let arguments = || message.fields.arguments.map(|span| span.slice(&message.frame));
+        match names.tool().filter(|_| self.validate_arguments) {
+            Some(tool) => self.admits_call(&tool.name, arguments(), lists()),
+            None if self.audits_arguments => self.search(arguments()),
+            None => Ok(None),
+        }
+    }
+
+    fn admits_call(
+        self: &Arc<Self>,
+        tool: &str,
+        arguments: Option<Bytes>,
+        lists: Option<Arc<BackendLists>>,
+    ) -> Result<Option<ArgumentsCheck>, Refusal> {
+        let Some(lists) = lists else {
+            let text = format!("the tools of backend {} are not known yet", self.backend);
+            return Err(Refusal::new(ErrorKind::BackendUnavailable, text));
+        };
+        match self.shared.schemas.find(self.schemas_of(&lists), tool) {
+            Some(None) => return self.search(arguments),
+            Some(Some(checker)) => {
+                if let Some(verdict) = self.hold_at_once(&checker, arguments.as_deref()) {
+                    return verdict.map(|()| None);
+                }
             }
+            None => {}
+        }
+        Ok(Some(ArgumentsCheck { policy: self.clone(), tool: Some((tool.to_owned(), lists)), arguments }))
+    }
+
+    /// `None`: it takes more than is done at once.
+    fn hold_at_once(&self, checker: &Checker, arguments: Option<&[u8]>) -> Option<Result<(), Refusal>> {
+        let text = arguments.unwrap_or_default();
+        if text.len() > ARGUMENT_BYTES_AT_ONCE_MAX {
+            return None;
+        }
+        match arguments.map_or(Ok(()), |text| arguments::refuse_duplicates(text, &self.hasher)) {
+            Ok(()) => checker.check_at_once(arguments),
+            Err(refusal) => Some(Err(refusal)),
+        }
+    }
+
+    /// Arguments that no schema is for: the audit log keeps them.
+    fn search(self: &Arc<Self>, arguments: Option<Bytes>) -> Result<Option<ArgumentsCheck>, Refusal> {
+        match arguments.filter(|_| self.audits_arguments) {
+            None => Ok(None),
+            Some(text) if text.len() <= DUPLICATES_BYTES_AT_ONCE_MAX => arguments::refuse_duplicates(&text, &self.hasher).map(|()| None),
+            Some(text) => Ok(Some(ArgumentsCheck { policy: self.clone(), tool: None, arguments: Some(text) })),
+        }
+    }
+
+    /// Under which the schemas of these lists are kept. Those of earlier lists are forgotten.
+    fn schemas_of(&self, lists: &Arc<BackendLists>) -> Owner {
+        let mut tools = lock(&self.tools);
+        match tools.schemas {
+            Some(owner) if std::ptr::eq(tools.lists.as_ptr(), Arc::as_ptr(lists)) => owner,
+            before => {
+                if let Some(before) = before {
+                    self.shared.schemas.forget(before);
+                }
+                let owner = self.shared.schemas.new_owner();
+                *tools = Tools { lists: Arc::downgrade(lists), schemas: Some(owner), unused: BTreeMap::new() };
+                owner
+            }
+        }
+    }
+
+    /// Compiles the schema of a tool, on a validation thread.
+    fn compile(&self, tool: &str, lists: &Arc<BackendLists>) -> Schema {
+        let owner = self.schemas_of(lists);
+        if let Some(known) = self.shared.schemas.find(owner, tool) {
+            return known; // another call of it was first
+        }
+        // A tool that is not listed is the backend's to refuse; it must not fill the table either.
+        let entry = lists.entries(ListKind::Tools).iter().find(|entry| entry.key == tool)?;
+        let compiled = entry.input_schema().map(|schema| Checker::compile(&schema)).transpose();
+        let mut tools = lock(&self.tools);
+        let is_current = tools.schemas == Some(owner);
+        let schema = compiled.unwrap_or_else(|why| {
+            tracing::warn!(backend = %self.backend, ?tool, %why, "arguments of this tool are not checked: its schema is not used");
+            if is_current {
+                tools.note_unused(tool, &why);
+            }
+            None
+        });
+        let schema = schema.map(Arc::new);
+        if is_current {
+            self.shared.schemas.keep(owner, &self.tenant, tool, schema.clone());
+        }
+        schema
+    }
+
+    /// Tools whose arguments are not checked though they should be, each with the reason.
+    pub fn unused_schemas(&self) -> BTreeMap<String, String> {
+        lock(&self.tools).unused.clone()
+    }
+}
+
+impl Tools {
+    fn note_unused(&mut self, tool: &str, why: &SchemaError) {
+        if self.unused.len() < SCHEMAS_UNUSED_TOLD_MAX {
+            self.unused.insert(tool.to_owned(), why.to_string());
+        }
+    }
+}
+
+impl Drop for Policy {
+    fn drop(&mut self) {
+        let owner = lock(&self.tools).schemas;
+        if let Some(owner) = owner {
+            self.shared.schemas.forget(owner);
+        }
+    }
+}
+
+impl ArgumentsCheck {
+    /// Finds it out. Until then, the request has not been sent.
+    pub async fn carry_out(self) -> Result<(), Refusal> {
+        let Self { policy, tool, arguments } = self;
+        let checker = match tool {
+            Some((tool, lists)) => policy.compiled(tool, lists).await?,
             None => None,
         };
-        let mut compiled = lock(&self.compiled);
-        if is_of(&compiled) {
-            compiled.checkers.insert(tool.to_owned(), checker.clone());
+        match &checker {
+            None if !policy.audits_arguments => return Ok(()),
+            None => {}
+            // Its schema had to be compiled first.
+            Some(checker) => {
+                if let Some(verdict) = policy.hold_at_once(checker, arguments.as_deref()) {
+                    return verdict;
+                }
+            }
         }
-        checker
+        let (within, held) = (policy.validate_timeout, policy.clone());
+        let work = move |allowance: &arguments::Allowance| {
+            let text = arguments.as_deref();
+            // What is too large to be held to a schema is refused for that.
+            if let Some(text) = text.filter(|text| checker.is_none() || text.len() <= ARGUMENT_BYTES_MAX) {
+                arguments::refuse_duplicates(text, &held.hasher)?;
+            }
+            checker.map_or(Ok(()), |checker| checker.check(text, allowance))
+        };
+        policy.shared.validation.run(&policy.tenant, within, work).await.unwrap_or_else(|why| Err(not_run(why, within)))
+    }
+}
+
+impl Policy {
+    async fn compiled(self: &Arc<Self>, tool: String, lists: Arc<BackendLists>) -> Result<Schema, Refusal> {
+        if let Some(known) = self.shared.schemas.find(self.schemas_of(&lists), &tool) {
+            return Ok(known);
+        }
+        let policy = self.clone();
+        let work = move |_: &arguments::Allowance| policy.compile(&tool, &lists);
+        let within = SCHEMA_COMPILE_WAIT;
+        self.shared.validation.run(&self.tenant, within, work).await.map_err(|why| not_run(why, within))
+    }
+}
+
+fn not_run(why: NotRun, within: Duration) -> Refusal {
+    match why {
+        NotRun::Late => arguments::refused_late(within),
+        NotRun::Crowded => Refusal::new(ErrorKind::Overloaded, "too many arguments wait to be held to the schemas of their tools"),
+        NotRun::Failed => Refusal::new(ErrorKind::Internal, "the arguments could not be held to the tool's inputSchema"),
     }
 }
 

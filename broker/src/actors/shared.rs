@@ -20,8 +20,10 @@ use super::{
     gate::{Gate, Standing},
     link::Trust,
     modern::Modern,
+    schemas::Schemas,
     stream::AllWaiting,
     tasks::Tasks,
+    validation::Validation,
 };
 use crate::{
     admission::{
@@ -69,6 +71,10 @@ pub struct Shared {
     pub overload: Arc<Overload>,
     /// What waits for clients.
     pub waiting: Arc<AllWaiting>,
+    /// Holds arguments to schemas.
+    pub validation: Validation,
+    /// Compiled schemas of tools.
+    pub schemas: Schemas,
     /// Calls in flight, to be told when their time is up.
     pub due: Arc<DueList<Call>>,
     started: Instant,
@@ -104,6 +110,8 @@ impl Shared {
             draining: CancellationToken::new(),
             children: Children::default(),
             strangers: Arc::new(Semaphore::new(LONG_FIRST_MESSAGES_MAX)),
+            validation: Validation::default(),
+            schemas: Schemas::default(),
             due: Arc::default(),
             started,
         })

@@ -306,7 +306,9 @@ mod tests {
 
     #[test]
     fn a_backend_is_described_by_its_command() {
-        let body = body_of("mcp-broker backend add one --env A=b=c --env HOME --cwd /srv --read /a --write /b --no-network -- npx -y pkg --flag").unwrap();
+        let body =
+            body_of("mcp-broker backend add one --env A=b=c --env HOME --cwd /srv --read /a --write /b --no-network -- npx -y pkg --flag")
+                .unwrap();
         let expected = json!({"transport": {"type": "stdio", "command": "npx", "args": ["-y", "pkg", "--flag"],
             "env": {"A": "b=c", "HOME": "/home/ann"}, "cwd": "/srv"},
             "sandbox": {"read": ["/a"], "write": ["/b"], "network": false}});

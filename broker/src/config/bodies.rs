@@ -79,6 +79,7 @@ pub fn validate_backend_spec(spec: &BackendSpec) -> Result<(), Vec<Fault>> {
     check_credentials(&spec.credentials, &spec.transport, &mut faults);
     policy::check_resources(&spec.resources, &mut faults);
     sandbox::check(&spec.sandbox, &spec.transport, &mut faults);
+    policy::check_tools(&spec.tools, &mut faults);
     if faults.is_empty() { Ok(()) } else { Err(faults) }
 }
 

@@ -45,7 +45,7 @@ backends: {}
 #      tools: {forecast: {requests_per_second: 2, burst: 5}}}
 #    credentials: {bearer_file: /etc/mcp-broker/weather-token, headers: {x-team: acme}}
 #    resources: {roots: [\"https://weather.example.com/maps\"]}
-#    tools: {validate_arguments: true}
+#    tools: {validate_arguments: true, validate_timeout: 100ms}
 ";
 
 /// What `auth.issuers` may hold, beside the key.

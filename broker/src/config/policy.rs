@@ -1,6 +1,8 @@
 //! What a backend's requests must keep to before they are sent: the resources clients may name, and whether arguments are
 //! held to the schemas of their tools. Part of a backend's body; read by [`super::bodies`], kept by `actors::policy`.
 
+use std::time::Duration;
+
 use protocol::uri::Root;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -9,10 +11,13 @@ use utoipa::ToSchema;
 use super::{
     body_reader::{Reader, given},
     fault::{Fault, describe},
+    units::{format_duration, parse_duration},
 };
+use crate::limits::arguments::{VALIDATE_TIMEOUT_DEFAULT, VALIDATE_TIMEOUT_MAX, VALIDATE_TIMEOUT_MIN};
 
 const ROOTS_MAX: usize = 64;
 const ROOTS_PATH: &str = "resources.roots";
+const TIMEOUT_PATH: &str = "tools.validate_timeout";
 const ROOT_ALLOWED: &str =
     "an absolute URI without query, fragment, percent signs, empty segments and dot segments, such as file:///srv/files";
 
@@ -33,6 +38,10 @@ pub struct ToolRules {
     /// Arguments that do not fit the tool's inputSchema are refused and not sent.
     #[serde(skip_serializing_if = "is_false")]
     pub validate_arguments: bool,
+    /// How long that may take, the wait for a thread included, 1ms to 10s. Arguments that take longer are refused. Absent: 100ms.
+    #[serde(with = "super::spec::optional_duration", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "100ms")]
+    pub validate_timeout: Option<Duration>,
 }
 
 impl ResourceRules {
@@ -43,7 +52,12 @@ impl ResourceRules {
 
 impl ToolRules {
     pub fn is_empty(&self) -> bool {
-        !self.validate_arguments
+        *self == Self::default()
+    }
+
+    /// As it is in force.
+    pub fn validate_timeout(&self) -> Duration {
+        self.validate_timeout.unwrap_or(VALIDATE_TIMEOUT_DEFAULT)
     }
 }
 
@@ -57,15 +71,32 @@ pub(super) fn read_resources(reader: &mut Reader<'_>, value: &Value) -> Resource
 }
 
 pub(super) fn read_tools(reader: &mut Reader<'_>, value: &Value) -> ToolRules {
-    let Some(members) = reader.object("tools", value, &["validate_arguments"], &[]) else { return ToolRules::default() };
-    match given(members, "validate_arguments") {
-        None => ToolRules::default(),
-        Some(Value::Bool(validate_arguments)) => ToolRules { validate_arguments: *validate_arguments },
+    let known = ["validate_arguments", "validate_timeout"];
+    let Some(members) = reader.object("tools", value, &known, &[]) else { return ToolRules::default() };
+    let validate_arguments = match given(members, "validate_arguments") {
+        None => false,
+        Some(Value::Bool(validate_arguments)) => *validate_arguments,
         Some(other) => {
             reader.fault("tools.validate_arguments", &format!("is {}", describe(other)), "true or false");
-            ToolRules::default()
+            false
         }
-    }
+    };
+    ToolRules { validate_arguments, validate_timeout: given(members, "validate_timeout").and_then(|value| read_timeout(reader, value)) }
+}
+
+fn read_timeout(reader: &mut Reader<'_>, value: &Value) -> Option<Duration> {
+    let wrong = match value.as_str().map(parse_duration) {
+        Some(Ok(timeout)) => return Some(timeout),
+        Some(Err(error)) => error.to_string(),
+        None => format!("is {}", describe(value)),
+    };
+    reader.fault(TIMEOUT_PATH, &wrong, &timeout_allowed());
+    None
+}
+
+fn timeout_allowed() -> String {
+    let (min, max) = (format_duration(VALIDATE_TIMEOUT_MIN), format_duration(VALIDATE_TIMEOUT_MAX));
+    format!("a duration from {min} to {max}, such as 100ms")
 }
 
 /// Checks what the types can not say.
@@ -75,5 +106,13 @@ pub(super) fn check_resources(rules: &ResourceRules, faults: &mut Vec<Fault>) {
     }
     for (at, _) in rules.roots.iter().enumerate().filter(|(_, root)| Root::parse(root).is_none()) {
         faults.push(Fault::new(format!("{ROOTS_PATH}.{at}"), "is no root", ROOT_ALLOWED));
+    }
+}
+
+/// The same of tools.
+pub(super) fn check_tools(rules: &ToolRules, faults: &mut Vec<Fault>) {
+    let Some(timeout) = rules.validate_timeout else { return };
+    if !(VALIDATE_TIMEOUT_MIN..=VALIDATE_TIMEOUT_MAX).contains(&timeout) {
+        faults.push(Fault::new(TIMEOUT_PATH, format!("is {}", format_duration(timeout)), timeout_allowed()));
     }
 }

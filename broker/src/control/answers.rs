@@ -1,6 +1,8 @@
 //! What the admin API shows of tenants, keys and backends. Invariant: nothing here can hold a secret, save
 //! [`KeyShown::key`], which exists for the one answer that shows a key to its owner.
 
+use std::collections::BTreeMap;
+
 use protocol::ids::{BackendId, TenantId};
 use serde::{Deserialize, Serialize};
 use storage::KeyRecord;
@@ -167,6 +169,7 @@ fn disabled(tenant: &TenantId, backend: &BackendId) -> BackendStatus {
         resource_templates: 0,
         links: 0,
         last_error: None,
+        unchecked_tools: BTreeMap::new(),
         latency_ms: None,
         breaker: None,
         calls_in_flight: 0,

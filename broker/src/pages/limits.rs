@@ -9,7 +9,7 @@ use protocol::error::ErrorKind;
 use super::assert_current;
 use crate::{
     config::{documented, units},
-    limits::{sign_ins::*, tokens::*, *},
+    limits::{arguments::*, sign_ins::*, tokens::*, *},
 };
 
 /// What comes of a limit that is reached.
@@ -34,7 +34,7 @@ const SECTIONS: [&str; 6] = ["limits", "overload", "timeouts", "session", "tasks
 
 const DROPPED: &str = "`mcp_dropped_notifications_total`";
 const CONNECTION_ENDS: &str = "the connection is closed";
-const SCHEMA_UNUSED: &str = "the arguments of the tool are not checked, which the log says";
+const SCHEMA_UNUSED: &str = "the arguments of the tool are not checked, which the log and the backend's view say";
 const AUDIT_DROPPED: &str = "`mcp_audit_records_total{outcome=\"dropped\"}`";
 const KEY_FETCHES: &str = "`mcp_issuer_key_fetches_total{outcome=\"failed\"}`";
 const TIMEOUTS: &str = "`mcp_requests_total{outcome=\"timeout\"}`";
@@ -123,6 +123,7 @@ const KEYS: &[(&str, Effect)] = &[
 /// Where they stand.
 const SOURCE: &str = concat!(
     include_str!("../limits.rs"),
+    include_str!("../limits/arguments.rs"),
     include_str!("../limits/audit.rs"),
     include_str!("../limits/sign_ins.rs"),
     include_str!("../limits/tokens.rs")
@@ -184,8 +185,15 @@ fn met() -> Vec<Fixed> {
         SCHEMA_NESTING_MAX Other(SCHEMA_UNUSED, "");
         SCHEMA_COST_MAX Other(SCHEMA_UNUSED, "");
         PATTERN_COMPILED_BYTES_MAX Other(SCHEMA_UNUSED, "");
+        SCHEMA_COMPILED_BYTES_MAX Other(SCHEMA_UNUSED, "");
+        SCHEMAS_COMPILED_BYTES_MAX Other("schemas are compiled again when they are needed", "");
+        SCHEMA_COMPILE_WAIT Refused(ErrorKind::ArgumentsInvalid);
         ARGUMENT_BYTES_MAX Refused(ErrorKind::ArgumentsInvalid);
-        ARGUMENT_CHECKS_MAX Refused(ErrorKind::ArgumentsInvalid);
+        ARGUMENT_STEPS_MAX Refused(ErrorKind::ArgumentsInvalid);
+        FORMAT_BYTES_MAX Refused(ErrorKind::ArgumentsInvalid);
+        VALIDATE_TIMEOUT_MAX Says("`tools.validate_timeout` of a backend is at most this");
+        VALIDATIONS_QUEUED_PER_TENANT_MAX Shed;
+        VALIDATIONS_QUEUED_MAX Shed;
         STAND_IN_WAIT_MAX Refused(ErrorKind::TooManyCalls);
         PARKED_PER_CALLER_MAX Refused(ErrorKind::TooManyCalls);
         PARKED_MAX Refused(ErrorKind::TooManyCalls);
@@ -288,7 +296,9 @@ const INNER: &str = "LEFT_OUT_LOGGED_MAX REFRESH_DEBOUNCE TASK_ID_BYTES TASK_CLA
     OUTBOX_STEP_BYTES CLOSE_WAIT RETRIES_MAX RETRY_PAUSE_FIRST RETRY_PAUSE_MAX RETRIES_SAVED_MAX PACE_WEIGHT PACE_WEIGHT_MAX PACE_OUTLIER \
     PACE_GAP_USUAL PROBE_ANSWER_MAX \
     CONCURRENCY_MIN CONCURRENCY_ROUND CONCURRENCY_TOLERANCE CONCURRENCY_SLACK CONCURRENCY_BACKS_OFF_TO SCHEMA_DEPTH_MAX \
-    FAULTS_TOLD_MAX FAULT_CHARS_MAX CHILD_LOOK_INTERVAL MODERN_LISTS_KEPT_MAX STAND_INS_PER_POOL_MAX STAND_INS_GROW_EVERY \
+    FAULTS_TOLD_MAX FAULTS_FOUND_MAX FAULT_CHARS_MAX SCHEMAS_UNUSED_TOLD_MAX ARGUMENT_BYTES_AT_ONCE_MAX \
+    ARGUMENT_STEPS_AT_ONCE_MAX DUPLICATES_BYTES_AT_ONCE_MAX VALIDATION_THREADS_MAX VALIDATION_NICENESS VALIDATE_TIMEOUT_DEFAULT \
+    VALIDATE_TIMEOUT_MIN CHILD_LOOK_INTERVAL MODERN_LISTS_KEPT_MAX STAND_INS_PER_POOL_MAX STAND_INS_GROW_EVERY \
     STAND_IN_OPENS_WITHIN INPUT_GATHER_WAIT PREFLIGHT_PARAMS_MAX HANDSHAKES_END_WITHIN TUNNEL_BYTES ERA_SILENCE_MAX \
     ELICITATION_ID_BYTES CAPABILITIES_REMEMBERED_MAX LISTEN_OVERLAP LIST_TTL_MIN CERTIFICATE_ENDS_SOON SPAN_BATCH_MAX \
     SPAN_BATCH_WAIT SPAN_EXPORT_WAIT SPAN_FLUSH_WAIT AUDIT_BATCH_MAX AUDIT_BATCH_BYTES_MAX AUDIT_FLUSH_WAIT AUDIT_CHECKPOINT_ROWS AUDIT_PAGE_ROWS AUDIT_CHAINS_AT_ONCE ROOM_KEPT_PART \
@@ -402,7 +412,7 @@ fn the_page_of_limits_is_up_to_date() {
         ```\n\n\
         ## Settings\n\n{}\n\
         ## Fixed limits\n\n\
-        No settings, in `broker/src/limits.rs`.\n\n{}",
+        No settings, in `broker/src/limits.rs` and the folder beside it.\n\n{}",
         settings(),
         fixed_limits(),
     );

@@ -5,6 +5,7 @@
 //! and every span points into it.
 
 mod document;
+mod duplicates;
 mod spelling;
 mod strings;
 mod walker;
@@ -13,9 +14,11 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 
-pub use self::document::{AmbiguousMember, Document, Elements, Member, Members, Value};
-pub(crate) use self::spelling::Names;
-pub(crate) use self::walker::Walker;
+pub use self::{
+    document::{AmbiguousMember, Document, Elements, Member, Members, Value},
+    duplicates::duplicate_member,
+};
+pub(crate) use self::{spelling::Names, walker::Walker};
 
 /// Largest JSON text accepted unless configured otherwise.
 pub const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;

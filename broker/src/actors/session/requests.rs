@@ -28,6 +28,7 @@ use crate::{
     actors::{
         backend::Backend,
         call::{Call, Handover, Underway},
+        policy::ArgumentsCheck,
         stream::EventStream,
         tasks::named_task,
     },
@@ -36,7 +37,7 @@ use crate::{
     rules::{
         endpoint::Endpoint,
         event_log::EventKind,
-        routing::{self, Decision, Named, Plan, ResourceTarget, TaskQuestion},
+        routing::{self, Decision, Plan, ResourceTarget, TaskQuestion},
         tasks::IDEMPOTENCY_KEY,
     },
     telemetry::request,
@@ -166,8 +167,9 @@ impl Session {
         }
         // Its policy, rates and room are this one's, even if another of that name takes its place meanwhile.
         let home = decision.goes_to().and_then(|backend| self.tenant.backend(backend));
+        let mut check = None;
         if let Some(home) = &home {
-            keeps_to_policy(home, &message, &decision)?;
+            check = keeps_to_policy(home, &message, &decision)?;
             self.tenant.take_budget_of(home, decision.tool())?;
         }
         let method = message.method;
@@ -179,10 +181,15 @@ impl Session {
                 self.request_finished(method, Outcome::Ok, begun.elapsed());
                 Ok(())
             }
-            Decision::Forward(plan) => return self.start_call(message, request, plan, home).map(Some),
+            Decision::Forward(plan) => return self.start_call(message, request, plan, (home, check)).map(Some),
             Decision::CreateTask(plan, target) => {
                 self.note_backend(&plan.backend, Some(&target.tool));
-                self.in_background(request, Cancellation::Nothing, |session| session.create_task(message, id, plan, target))
+                self.in_background(request, Cancellation::Nothing, |session| async move {
+                    if let Some(check) = check {
+                        check.carry_out().await?;
+                    }
+                    session.create_task(message, id, plan, target).await
+                })
             }
             Decision::Task(question) => {
                 let task = named_task(&message)?;
@@ -207,7 +214,7 @@ impl Session {
     pub(super) fn admits_listening(&self, target: &ResourceTarget) -> Result<(), Refusal> {
         let Some(backend) = self.tenant.backend(&target.backend) else { return Ok(()) };
         self.tenant.take_budget_of(&backend, None)?;
-        backend.policy.admits_resource(&backend.id, &target.uri)
+        backend.policy.admits_resource(&target.uri)
     }
 
     /// Answers a request with the outcome of a task, here or wherever the session is by then.
@@ -242,7 +249,7 @@ impl Session {
         message: Message,
         request: Request<'_>,
         plan: Plan,
-        home: Option<Arc<Backend>>,
+        (home, check): (Option<Arc<Backend>>, Option<ArgumentsCheck>),
     ) -> Result<Underway, Refusal> {
         let Plan { backend, edits, names, .. } = plan;
         let Request { id, stream, begun, .. } = request;
@@ -250,7 +257,7 @@ impl Session {
         let call = Call::new(&message, id.clone(), self, stream, (backend, home), names.tool(), begun);
         self.begin(id, InFlight::Call(call.clone()))?;
         // On the heap first: what is around it would be moved with it, several times.
-        let run = in_place(|| call.clone().run(message, edits));
+        let run = in_place(|| call.clone().run(message, edits, check.map(Box::new)));
         Ok(Underway::new(in_place(|| request::carried(run)), &self.shared.running).of(call))
     }
 
@@ -424,13 +431,13 @@ fn without_task(message: Message) -> Result<Message, Refusal> {
 }
 
 /// What the operator asks of requests to the backend it goes to.
-fn keeps_to_policy(backend: &Backend, message: &Message, decision: &Decision) -> Result<(), Refusal> {
+fn keeps_to_policy(backend: &Backend, message: &Message, decision: &Decision) -> Result<Option<ArgumentsCheck>, Refusal> {
     let names = match decision {
-        Decision::Forward(plan) | Decision::CreateTask(plan, _) => Cow::Borrowed(&plan.names),
-        Decision::Subscribe(target) => Cow::Owned(Named::Resource(target.uri.clone())),
-        _ => return Ok(()),
+        Decision::Forward(plan) | Decision::CreateTask(plan, _) => &plan.names,
+        Decision::Subscribe(target) => return backend.policy.admits_resource(&target.uri).map(|()| None),
+        _ => return Ok(None),
     };
-    backend.policy.admits(&backend.id, &names, message, || backend.lists.load_full())
+    backend.policy.admits(names, message, || backend.lists.load_full())
 }
 
 fn id_in_flight() -> Refusal {

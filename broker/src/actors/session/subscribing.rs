@@ -74,7 +74,7 @@ impl Session {
     pub async fn resubscribe(self: Arc<Self>, backend: BackendId) {
         let Ok(link) = self.link_to(&backend) else { return };
         // What was subscribed to under other roots is not taken along.
-        let is_admitted = |one: &ResourceTarget| link.backend.policy.admits_resource(&backend, &one.uri).is_ok();
+        let is_admitted = |one: &ResourceTarget| link.backend.policy.admits_resource(&one.uri).is_ok();
         self.forget_subscriptions(|one| one.backend == backend && !is_admitted(one));
         let targets: Vec<ResourceTarget> = {
             let state = self.lock();
@@ -122,7 +122,7 @@ impl Session {
 
     fn note_subscription(self: &Arc<Self>, link: &Link, target: &ResourceTarget) -> Result<(), Refusal> {
         // The backend may have been replaced since the request was admitted, and its roots with it.
-        link.backend.policy.admits_resource(&link.backend.id, &target.uri)?;
+        link.backend.policy.admits_resource(&target.uri)?;
         let mut state = self.lock();
         state.is_here()?;
         let before = state.subscriptions.len();

@@ -146,13 +146,7 @@ struct Connection<S> {
 }
 
 /// Serves a connection, from the handshake to its end.
-async fn served(
-    broker: Arc<Broker>,
-    gate: Arc<Gate>,
-    door: &Door,
-    socket: TcpStream,
-    mut floor: Floor,
-) -> Result<(), Failure> {
+async fn served(broker: Arc<Broker>, gate: Arc<Gate>, door: &Door, socket: TcpStream, mut floor: Floor) -> Result<(), Failure> {
     // Boxed: an idle connection would otherwise keep room for its handshake for as long as it lives.
     let stream = Box::pin(door.open(socket, ListenerKind::Http)).await?;
     (floor.certified, floor.remote) = door.identified(&stream, floor.client.address());

@@ -1,0 +1,166 @@
+//! Compiled schemas of tools, of all tenants, within one bound.
+//!
+//! [`super::policy`] asks for them. Over the bound those go that were not used for longest, of the tenant that has most: one that has
+//! many makes no other one compile again. Invariant: what is here together takes no more than
+//! [`SCHEMAS_COMPILED_BYTES_MAX`], as counted before schemas are compiled.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use protocol::ids::TenantId;
+
+use super::sync::lock;
+use crate::{limits::arguments::SCHEMAS_COMPILED_BYTES_MAX, rules::arguments::Checker};
+
+/// What a tool takes here whose schema is not used.
+const UNUSED_BYTES: usize = 256;
+
+/// The schema of a tool. `None`: it has none that is used.
+pub type Schema = Option<Arc<Checker>>;
+
+/// Whose schemas they are: the tools of one backend, as they were listed once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Owner(u64);
+
+#[derive(Debug, Default)]
+pub struct Schemas {
+    owners: AtomicU64,
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    kept: HashMap<Owner, HashMap<String, Kept>>,
+    bytes: usize,
+    /// How often something was used.
+    uses: u64,
+}
+
+#[derive(Debug)]
+struct Kept {
+    tenant: TenantId,
+    schema: Schema,
+    bytes: usize,
+    used: u64,
+}
+
+impl Schemas {
+    pub fn new_owner(&self) -> Owner {
+        Owner(self.owners.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// `None`: it has to be compiled.
+    pub fn find(&self, owner: Owner, tool: &str) -> Option<Schema> {
+        let mut table = lock(&self.table);
+        table.uses += 1;
+        let used = table.uses;
+        let kept = table.kept.get_mut(&owner)?.get_mut(tool)?;
+        kept.used = used;
+        Some(kept.schema.clone())
+    }
+
+    pub fn keep(&self, owner: Owner, tenant: &TenantId, tool: &str, schema: Schema) {
+        let mut table = lock(&self.table);
+        table.uses += 1;
+        let bytes = schema.as_ref().map_or(0, |checker| checker.bytes()) + UNUSED_BYTES + tool.len();
+        let kept = Kept { tenant: tenant.clone(), schema, bytes, used: table.uses };
+        table.take_out(owner, tool);
+        table.bytes += bytes;
+        table.kept.entry(owner).or_default().insert(tool.to_owned(), kept);
+        table.shrink(SCHEMAS_COMPILED_BYTES_MAX);
+    }
+
+    /// The backend has other lists, or is gone.
+    pub fn forget(&self, owner: Owner) {
+        let mut table = lock(&self.table);
+        let kept = table.kept.remove(&owner).unwrap_or_default();
+        table.bytes -= kept.values().map(|kept| kept.bytes).sum::<usize>();
+    }
+
+    pub fn bytes(&self) -> usize {
+        lock(&self.table).bytes
+    }
+}
+
+impl Table {
+    fn take_out(&mut self, owner: Owner, tool: &str) {
+        let Some(tools) = self.kept.get_mut(&owner) else { return };
+        self.bytes -= tools.remove(tool).map_or(0, |kept| kept.bytes);
+        if tools.is_empty() {
+            self.kept.remove(&owner);
+        }
+    }
+
+    fn shrink(&mut self, max: usize) {
+        while self.bytes > max {
+            let mut tenants: HashMap<&TenantId, usize> = HashMap::new();
+            let all = || self.kept.iter().flat_map(|(owner, tools)| tools.iter().map(|(tool, kept)| (*owner, tool, kept)));
+            for (_, _, kept) in all() {
+                *tenants.entry(&kept.tenant).or_default() += kept.bytes;
+            }
+            let Some((most, _)) = tenants.into_iter().max_by_key(|(_, bytes)| *bytes) else { return };
+            let oldest = all().filter(|(_, _, kept)| kept.tenant == *most).min_by_key(|(_, _, kept)| kept.used);
+            let Some((owner, tool)) = oldest.map(|(owner, tool, _)| (owner, tool.clone())) else { return };
+            self.take_out(owner, &tool);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn tenant(name: &str) -> TenantId {
+        TenantId::parse(name).unwrap()
+    }
+
+    /// A schema that counts as so many bytes at least.
+    fn schema(bytes: usize) -> Schema {
+        let properties: serde_json::Map<_, _> = (0..bytes / 600).map(|n| (format!("p{n}"), json!({"type": "string"}))).collect();
+        let checker = Checker::compile(json!({ "properties": properties }).to_string().as_bytes()).unwrap();
+        assert!(checker.bytes() >= bytes, "{}", checker.bytes());
+        Some(Arc::new(checker))
+    }
+
+    #[test]
+    fn s02_all_schemas_together_are_bounded_and_the_tenant_that_has_most_gives_way() {
+        let schemas = Schemas::default();
+        let (small, large) = (schemas.new_owner(), schemas.new_owner());
+        schemas.keep(small, &tenant("small"), "t", schema(10_000));
+        let big = schema(1_000_000);
+        let size = big.as_ref().unwrap().bytes();
+        let fit = SCHEMAS_COMPILED_BYTES_MAX / size;
+        for n in 0..fit + 10 {
+            schemas.keep(large, &tenant("large"), &format!("t{n}"), big.clone());
+            assert!(schemas.bytes() <= SCHEMAS_COMPILED_BYTES_MAX);
+            assert!(schemas.find(large, "t0").is_some(), "what is in use stays");
+        }
+        assert!(schemas.find(small, "t").is_some_and(|schema| schema.is_some()));
+        assert!(schemas.find(large, "t1").is_none(), "not used for longest");
+        assert!(schemas.find(large, &format!("t{}", fit + 9)).is_some());
+        schemas.forget(large);
+        schemas.forget(small);
+        assert_eq!(schemas.bytes(), 0);
+    }
+
+    #[test]
+    fn a_schema_that_is_kept_again_counts_once() {
+        let schemas = Schemas::default();
+        let owner = schemas.new_owner();
+        schemas.keep(owner, &tenant("a"), "t", None);
+        assert!(matches!(schemas.find(owner, "t"), Some(None)));
+        schemas.keep(owner, &tenant("a"), "t", schema(1_000));
+        let bytes = schemas.bytes();
+        schemas.keep(owner, &tenant("a"), "t", schema(1_000));
+        assert_eq!(schemas.bytes(), bytes);
+        assert!(matches!(schemas.find(owner, "t"), Some(Some(_))));
+        assert!(schemas.find(schemas.new_owner(), "t").is_none());
+    }
+}

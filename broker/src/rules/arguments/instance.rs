@@ -1,0 +1,528 @@
+//! Arguments as the validator sees them: one flat list of values, each of which pays when it is looked at.
+//!
+//! Thirty-two bytes a value whatever it holds, so that the memory of a validation is bounded by the size of the arguments. Strings
+//! without escapes stay in the client's text. Invariant: once the validation is over, nothing has parts any more.
+
+use std::{
+    borrow::Cow,
+    fmt,
+    hash::{BuildHasher, Hash, RandomState},
+    sync::LazyLock,
+};
+
+use jsonschema::{
+    JsonType,
+    json::{self, Json, NodeIdentity, cmp},
+};
+use serde::de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
+use serde_json::{Number, Value};
+
+use super::meter;
+
+/// Objects with more members are searched by halves.
+const MEMBERS_IN_LINE: usize = 8;
+
+/// All values of a text, each before its parts.
+#[derive(Debug, Default)]
+pub(super) struct Instance<'t> {
+    entries: Vec<Entry<'t>>,
+    /// Places of keys, of one object after the other, each sorted by key.
+    sorted: Vec<u32>,
+}
+
+#[derive(Debug)]
+enum Entry<'t> {
+    Null,
+    Bool(bool),
+    Number(Number),
+    /// A string, or the key of the member that follows.
+    Text(Cow<'t, str>),
+    Array {
+        len: u32,
+        end: u32,
+    },
+    Object {
+        len: u32,
+        end: u32,
+        sorted: u32,
+    },
+}
+
+impl<'t> Instance<'t> {
+    /// Reads all of `text`. An error: it is no JSON, nested too deep, or the validation is over.
+    pub(super) fn read(text: &'t [u8]) -> Result<Self, serde_json::Error> {
+        let values = 1 + text.iter().filter(|byte| matches!(byte, b',' | b':' | b'[' | b'{')).count();
+        let mut instance = Self { entries: Vec::with_capacity(values), sorted: Vec::new() };
+        let mut reader = serde_json::Deserializer::from_slice(text);
+        Reading(&mut instance).deserialize(&mut reader)?;
+        reader.end()?;
+        Ok(instance)
+    }
+
+    pub(super) fn root(&self) -> Node<'_> {
+        Node::At(self, 0)
+    }
+
+    fn entry(&self, at: u32) -> &Entry<'t> {
+        &self.entries[at as usize]
+    }
+
+    /// Behind the value at this place.
+    fn end(&self, at: u32) -> u32 {
+        match self.entry(at) {
+            Entry::Array { end, .. } | Entry::Object { end, .. } => *end,
+            _ => at + 1,
+        }
+    }
+
+    fn key(&self, at: u32) -> &str {
+        match self.entry(at) {
+            Entry::Text(key) => key,
+            _ => "",
+        }
+    }
+
+    fn len(&self) -> u32 {
+        self.entries.len() as u32
+    }
+}
+
+/// Appends what is read.
+struct Reading<'r, 't>(&'r mut Instance<'t>);
+
+impl<'t> Reading<'_, 't> {
+    fn push<E: Error>(self, entry: Entry<'t>) -> Result<(), E> {
+        if !meter::pay(1) {
+            return Err(E::custom("given up"));
+        }
+        self.0.entries.push(entry);
+        Ok(())
+    }
+}
+
+impl<'t> DeserializeSeed<'t> for Reading<'_, 't> {
+    type Value = ();
+
+    fn deserialize<D: serde::Deserializer<'t>>(self, from: D) -> Result<(), D::Error> {
+        from.deserialize_any(self)
+    }
+}
+
+impl<'t> Visitor<'t> for Reading<'_, 't> {
+    type Value = ();
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("JSON")
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<(), E> {
+        self.push(Entry::Null)
+    }
+
+    fn visit_bool<E: Error>(self, value: bool) -> Result<(), E> {
+        self.push(Entry::Bool(value))
+    }
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<(), E> {
+        self.push(Entry::Number(value.into()))
+    }
+
+    fn visit_i64<E: Error>(self, value: i64) -> Result<(), E> {
+        self.push(Entry::Number(value.into()))
+    }
+
+    fn visit_f64<E: Error>(self, value: f64) -> Result<(), E> {
+        let number = Number::from_f64(value).ok_or_else(|| E::custom("no number"))?;
+        self.push(Entry::Number(number))
+    }
+
+    fn visit_borrowed_str<E: Error>(self, value: &'t str) -> Result<(), E> {
+        self.push(Entry::Text(Cow::Borrowed(value)))
+    }
+
+    fn visit_str<E: Error>(self, value: &str) -> Result<(), E> {
+        self.push(Entry::Text(Cow::Owned(value.to_owned())))
+    }
+
+    fn visit_seq<A: SeqAccess<'t>>(self, mut items: A) -> Result<(), A::Error> {
+        let instance = self.0;
+        let at = instance.entries.len();
+        Reading(instance).push(Entry::Null)?;
+        let mut len = 0;
+        while items.next_element_seed(Reading(instance))?.is_some() {
+            len += 1;
+        }
+        instance.entries[at] = Entry::Array { len, end: instance.len() };
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'t>>(self, mut members: A) -> Result<(), A::Error> {
+        let instance = self.0;
+        let at = instance.entries.len();
+        Reading(instance).push(Entry::Null)?;
+        let mut len = 0;
+        while members.next_key_seed(Reading(instance))?.is_some() {
+            members.next_value_seed(Reading(instance))?;
+            len += 1;
+        }
+        instance.entries[at] = Entry::Object { len, end: instance.len(), sorted: instance.sorted.len() as u32 };
+        if len as usize > MEMBERS_IN_LINE {
+            instance.sort_members(at as u32);
+        }
+        Ok(())
+    }
+}
+
+impl Instance<'_> {
+    fn sort_members(&mut self, at: u32) {
+        let (begin, end) = (self.sorted.len(), self.end(at));
+        let mut key = at + 1;
+        while key < end {
+            self.sorted.push(key);
+            key = self.end(key + 1);
+        }
+        let mut keys = self.sorted.split_off(begin);
+        keys.sort_unstable_by(|a, b| self.key(*a).cmp(self.key(*b)));
+        self.sorted.append(&mut keys);
+    }
+}
+
+/// The representation, for the validator.
+pub(super) struct Metered;
+
+/// One value of an [`Instance`], or the name of a member.
+#[derive(Clone, Copy)]
+pub(super) enum Node<'a> {
+    At(&'a Instance<'a>, u32),
+    Name(&'a str),
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Array<'a> {
+    instance: &'a Instance<'a>,
+    at: u32,
+    len: u32,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Object<'a> {
+    instance: &'a Instance<'a>,
+    at: u32,
+    len: u32,
+    sorted: u32,
+}
+
+/// Goes through the parts of an array or object.
+pub(super) struct Parts<'a> {
+    instance: &'a Instance<'a>,
+    at: u32,
+    end: u32,
+}
+
+impl Json for Metered {
+    type Node<'a> = Node<'a>;
+    type PreparedKey = String;
+    type StringBuffer = ();
+
+    fn prepare_key(key: &str) -> String {
+        key.to_owned()
+    }
+
+    fn with_string_node<T>((): &mut (), string: &str, use_it: impl FnOnce(Node<'_>) -> T) -> T {
+        use_it(Node::Name(string))
+    }
+}
+
+impl<'a> Node<'a> {
+    fn entry(&self) -> Option<&'a Entry<'a>> {
+        match self {
+            Self::At(instance, at) => Some(instance.entry(*at)),
+            Self::Name(_) => None,
+        }
+    }
+
+    fn text(&self) -> Option<&'a str> {
+        match self {
+            Self::Name(name) => Some(name),
+            Self::At(instance, at) => match instance.entry(*at) {
+                Entry::Text(text) => Some(text),
+                _ => None,
+            },
+        }
+    }
+
+    /// A number that equal values share. Numbers are equal by what they mean, objects whatever the order of their members.
+    fn digest(&self, hasher: &RandomState) -> u64 {
+        use json::{Array as _, Node as _, Object as _};
+        let Some(entry) = self.entry().filter(|_| meter::pay(1)) else { return 0 };
+        match entry {
+            Entry::Null => hasher.hash_one(0_u8),
+            Entry::Bool(value) => hasher.hash_one((1_u8, value)),
+            Entry::Number(number) => hasher.hash_one((2_u8, Amount::of(number))),
+            Entry::Text(text) => hasher.hash_one((3_u8, meter::pay(text.len() as u64 / 16).then_some(text))),
+            Entry::Array { .. } => {
+                let items = self.as_array().into_iter().flat_map(|array| array.elements());
+                items.fold(hasher.hash_one(4_u8), |digest, item| hasher.hash_one((digest, item.digest(hasher))))
+            }
+            Entry::Object { .. } => {
+                let members = self.as_object().into_iter().flat_map(|object| object.members());
+                members
+                    .fold(hasher.hash_one(5_u8), |digest, (name, value)| digest.wrapping_add(hasher.hash_one((name, value.digest(hasher)))))
+            }
+        }
+    }
+
+    fn equals(&self, other: &Self) -> bool {
+        use json::{Array as _, Node as _, Object as _};
+        if !meter::pay(1) {
+            return true;
+        }
+        match (self.entry(), other.entry()) {
+            (Some(Entry::Array { len, .. }), Some(Entry::Array { len: other_len, .. })) => {
+                let items = |node: &Self| node.as_array().into_iter().flat_map(|array| array.elements());
+                len == other_len && items(self).zip(items(other)).all(|(a, b)| a.equals(&b))
+            }
+            (Some(Entry::Object { len, .. }), Some(Entry::Object { len: other_len, .. })) => {
+                let (Some(mine), Some(others)) = (self.as_object(), other.as_object()) else { return true };
+                len == other_len && mine.members().all(|(name, value)| others.member(name).is_some_and(|other| value.equals(&other)))
+            }
+            (Some(Entry::Number(a)), Some(Entry::Number(b))) => Amount::of(a) == Amount::of(b),
+            (Some(Entry::Bool(a)), Some(Entry::Bool(b))) => a == b,
+            (Some(Entry::Null), Some(Entry::Null)) => true,
+            _ => self.text().is_some_and(|text| meter::pay(text.len() as u64 / 16) && other.text() == Some(text)),
+        }
+    }
+}
+
+/// A number by its value.
+#[derive(PartialEq, Eq, Hash)]
+enum Amount {
+    Whole(i128),
+    Other(u64),
+}
+
+impl Amount {
+    /// From here on every number of 64 bits with a fraction is whole, and none fits into 64 bits.
+    const WHOLE_MAX: f64 = 18_446_744_073_709_551_616.0;
+
+    fn of(number: &Number) -> Self {
+        if let Some(whole) = number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from)) {
+            return Self::Whole(whole);
+        }
+        let value = number.as_f64().unwrap_or_default();
+        if value.fract() == 0.0 && value.abs() < Self::WHOLE_MAX { Self::Whole(value as i128) } else { Self::Other(value.to_bits()) }
+    }
+}
+
+impl<'a> json::Node<'a, Metered> for Node<'a> {
+    type Object = Object<'a>;
+    type Array = Array<'a>;
+    type Number = Number;
+
+    fn as_object(&self) -> Option<Object<'a>> {
+        match self {
+            Self::At(instance, at) => match instance.entry(*at) {
+                Entry::Object { len, sorted, .. } if meter::pay(1) => Some(Object { instance, at: *at, len: *len, sorted: *sorted }),
+                _ => None,
+            },
+            Self::Name(_) => None,
+        }
+    }
+
+    fn as_array(&self) -> Option<Array<'a>> {
+        match self {
+            Self::At(instance, at) => match instance.entry(*at) {
+                Entry::Array { len, .. } if meter::pay(1) => Some(Array { instance, at: *at, len: *len }),
+                _ => None,
+            },
+            Self::Name(_) => None,
+        }
+    }
+
+    fn as_string(&self) -> Option<Cow<'a, str>> {
+        self.text().filter(|text| meter::pay(1 + text.len() as u64 / 16)).map(Cow::Borrowed)
+    }
+
+    fn as_number(&self) -> Option<Number> {
+        match self.entry()? {
+            Entry::Number(number) if meter::pay(1) => Some(number.clone()),
+            _ => None,
+        }
+    }
+
+    fn as_boolean(&self) -> Option<bool> {
+        match self.entry()? {
+            Entry::Bool(value) => Some(*value),
+            _ => None,
+        }
+    }
+
+    fn is_null(&self) -> bool {
+        matches!(self.entry(), Some(Entry::Null))
+    }
+
+    fn is_number(&self) -> bool {
+        self.json_type() == JsonType::Number
+    }
+
+    fn json_type(&self) -> JsonType {
+        match self.entry() {
+            Some(Entry::Null) => JsonType::Null,
+            Some(Entry::Bool(_)) => JsonType::Boolean,
+            Some(Entry::Number(_)) => JsonType::Number,
+            Some(Entry::Array { .. }) => JsonType::Array,
+            Some(Entry::Object { .. }) => JsonType::Object,
+            Some(Entry::Text(_)) | None => JsonType::String,
+        }
+    }
+
+    fn equals_value(&self, expected: &Value) -> bool {
+        use json::{Array as _, Object as _};
+        if !meter::pay(1) {
+            return true;
+        }
+        match (self.entry(), expected) {
+            (Some(Entry::Array { len, .. }), Value::Array(items)) => {
+                let elements = self.as_array().into_iter().flat_map(|array| array.elements());
+                *len as usize == items.len() && elements.zip(items).all(|(element, item)| element.equals_value(item))
+            }
+            (Some(Entry::Object { len, .. }), Value::Object(members)) => {
+                let mine = self.as_object().into_iter().flat_map(|object| object.members());
+                *len as usize == members.len() && { mine }
+                    .all(|(name, value)| members.get(name).is_some_and(|member| value.equals_value(member)))
+            }
+            (Some(Entry::Number(number)), Value::Number(_)) => cmp::equal(&Value::Number(number.clone()), expected),
+            (Some(Entry::Bool(value)), Value::Bool(expected)) => value == expected,
+            (Some(Entry::Null), Value::Null) => true,
+            (_, Value::String(expected)) => {
+                let is_equal = self.text().is_some_and(|text| text.len() == expected.len() && text == expected);
+                is_equal && meter::pay(expected.len() as u64 / 16)
+            }
+            _ => false,
+        }
+    }
+
+    /// Asked for each fault that is made. The fault holds whether it is one, or comes of parts that are gone.
+    fn to_value(&self) -> Cow<'a, Value> {
+        Cow::Owned(Value::Bool(meter::note_fault()))
+    }
+
+    fn identity(&self) -> Option<NodeIdentity> {
+        match self {
+            Self::At(instance, at) => Some(NodeIdentity::tagged(std::ptr::from_ref(*instance) as usize, *at)),
+            Self::Name(_) => None,
+        }
+    }
+}
+
+impl<'a> Object<'a> {
+    fn parts(&self) -> Parts<'a> {
+        Parts { instance: self.instance, at: self.at + 1, end: self.instance.end(self.at) }
+    }
+
+    fn member(&self, name: &str) -> Option<Node<'a>> {
+        let instance = self.instance;
+        let len = self.len as usize;
+        if len <= MEMBERS_IN_LINE {
+            if !meter::pay(1 + u64::from(self.len)) {
+                return None;
+            }
+            let mut at = self.at + 1;
+            let end = instance.end(self.at);
+            while at < end {
+                if instance.key(at) == name {
+                    return Some(Node::At(instance, at + 1));
+                }
+                at = instance.end(at + 1);
+            }
+            return None;
+        }
+        if !meter::pay(8 + name.len() as u64 / 4) {
+            return None;
+        }
+        let keys = &instance.sorted[self.sorted as usize..][..len];
+        let found = keys.binary_search_by(|key| instance.key(*key).cmp(name)).ok()?;
+        Some(Node::At(instance, keys[found] + 1))
+    }
+}
+
+impl<'a> json::Object<'a, Metered> for Object<'a> {
+    type Node = Node<'a>;
+    type MemberName = &'a str;
+    type MembersIter = Members<'a>;
+
+    fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    fn get(&self, key: &String) -> Option<Node<'a>> {
+        self.member(key)
+    }
+
+    fn members(&self) -> Members<'a> {
+        Members(self.parts())
+    }
+}
+
+pub(super) struct Members<'a>(Parts<'a>);
+
+impl<'a> Iterator for Members<'a> {
+    type Item = (&'a str, Node<'a>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let Parts { instance, at, end } = &mut self.0;
+        if at >= end {
+            return None;
+        }
+        let key = instance.key(*at);
+        if !meter::pay_name(key.len()) {
+            return None;
+        }
+        let value = *at + 1;
+        *at = instance.end(value);
+        Some((key, Node::At(instance, value)))
+    }
+}
+
+pub(super) struct Elements<'a>(Parts<'a>);
+
+impl<'a> Iterator for Elements<'a> {
+    type Item = Node<'a>;
+
+    fn next(&mut self) -> Option<Node<'a>> {
+        let Parts { instance, at, end } = &mut self.0;
+        if at >= end || !meter::pay(1) {
+            return None;
+        }
+        let element = *at;
+        *at = instance.end(element);
+        Some(Node::At(instance, element))
+    }
+}
+
+impl<'a> json::Array<'a, Metered> for Array<'a> {
+    type Node = Node<'a>;
+    type ElementsIter = Elements<'a>;
+
+    fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    fn elements(&self) -> Elements<'a> {
+        Elements(Parts { instance: self.instance, at: self.at + 1, end: self.instance.end(self.at) })
+    }
+
+    /// Equal ones are neighbours once sorted by their digests; which digests are near each other is chance.
+    fn is_unique(&self) -> bool {
+        static CHANCE: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+        if !meter::pay(8 * u64::from(self.len)) {
+            return true;
+        }
+        let mut digests: Vec<(u64, Node<'a>)> = self.elements().map(|element| (element.digest(&CHANCE), element)).collect();
+        if meter::over().is_some() {
+            return true;
+        }
+        digests.sort_unstable_by_key(|(digest, _)| *digest);
+        !digests.windows(2).any(|pair| pair[0].0 == pair[1].0 && pair[0].1.equals(&pair[1].1))
+    }
+}

@@ -1,0 +1,253 @@
+//! Holds the arguments of a call to its tool's `inputSchema`, within bounds of size, depth and work.
+//!
+//! A backend's schema is a stranger's program: before it is compiled, [`cost`] counts how much work it can make of one place
+//! in the arguments, following every reference, and how much memory it takes. One that can make much of little, that refers to
+//! anything outside of itself or that never ends is not used. The arguments are a stranger's, too: [`meter`] counts what is done with
+//! them, and ends it when too much was done or nobody waits any more. Invariants: nothing is ever fetched; the verdict is found
+//! without an error being made, and at most so many errors are made as end the search.
+
+mod cost;
+mod formats;
+mod instance;
+mod meter;
+mod pattern;
+
+use std::{
+    collections::hash_map::RandomState,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use jsonschema::{Keyword, PatternOptions, ValidationError, ValidationOptions, Validator, error::ValidationErrorKind};
+use protocol::{
+    error::{ErrorKind, Refusal},
+    json::{self, duplicate_member},
+};
+use serde_json::Value;
+
+pub use self::meter::Allowance;
+use self::{
+    instance::{Instance, Metered},
+    meter::{Over, metered},
+    pattern::Pattern,
+};
+use crate::limits::arguments::{
+    ARGUMENT_BYTES_AT_ONCE_MAX, ARGUMENT_BYTES_MAX, ARGUMENT_STEPS_AT_ONCE_MAX, FAULT_CHARS_MAX, FAULTS_FOUND_MAX, FAULTS_TOLD_MAX,
+    PATTERN_COMPILED_BYTES_MAX, SCHEMA_BYTES_MAX, SCHEMA_COMPILED_BYTES_MAX, SCHEMA_NODES_MAX,
+};
+
+/// Why a schema is not used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SchemaError {
+    #[error("it is larger than {SCHEMA_BYTES_MAX} bytes or has more than {SCHEMA_NODES_MAX} parts")]
+    TooLarge,
+    #[error("it would take more than {SCHEMA_COMPILED_BYTES_MAX} bytes once it is compiled")]
+    TooLargeCompiled,
+    #[error("it refers to {0:?}, which is not inside of it")]
+    Reference(String),
+    #[error("it refers to itself without end, or one place in the arguments would be looked at too often")]
+    TooCostly,
+    #[error("a part of it has a name of its own (`$id`), which only the whole may have")]
+    NamesItself,
+    #[error("it is no schema: {0}")]
+    Invalid(String),
+}
+
+/// A schema that may be asked.
+#[derive(Debug)]
+pub struct Checker {
+    validator: Validator<Metered>,
+    bytes: usize,
+    /// What one byte of a member's name costs, in sixteenths of a step: all patterns that names are held to.
+    name_weight: u64,
+}
+
+impl Checker {
+    pub fn compile(schema: &[u8]) -> Result<Self, SchemaError> {
+        if schema.len() > SCHEMA_BYTES_MAX {
+            return Err(SchemaError::TooLarge);
+        }
+        let schema: Value = serde_json::from_slice(schema).map_err(|error| SchemaError::Invalid(error.to_string()))?;
+        if nodes(&schema) > SCHEMA_NODES_MAX {
+            return Err(SchemaError::TooLarge);
+        }
+        cost::cost(&schema)?;
+        let names = NamePatterns::of(&schema)?;
+        let counted = cost::compiled_bytes(&schema).saturating_add(names.bytes);
+        let left = SCHEMA_COMPILED_BYTES_MAX.checked_sub(counted).ok_or(SchemaError::TooLargeCompiled)?;
+        let left = Arc::new(AtomicUsize::new(left));
+        let validator = options(left.clone()).build(&schema).map_err(|error| match left.load(Ordering::Relaxed) {
+            0 => SchemaError::TooLargeCompiled,
+            _ => SchemaError::Invalid(shortened(&error.to_string())),
+        })?;
+        Ok(Self { validator, bytes: SCHEMA_COMPILED_BYTES_MAX - left.load(Ordering::Relaxed), name_weight: names.weight })
+    }
+
+    /// Bytes it takes, at most.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// `arguments` as the client wrote them; absent ones are none. Carried out where it takes next to nothing, whatever the schema
+    /// and the arguments; `None` where it takes more.
+    pub fn check_at_once(&self, arguments: Option<&[u8]>) -> Option<Result<(), Refusal>> {
+        if self.name_weight > 0 || arguments.is_some_and(|text| text.len() > ARGUMENT_BYTES_AT_ONCE_MAX) {
+            return None;
+        }
+        let allowance = Allowance { steps: ARGUMENT_STEPS_AT_ONCE_MAX, given_up: Arc::default() };
+        let (verdict, over) = self.verdict(arguments, &allowance);
+        over.is_none_or(|over| over == Over::Faults).then_some(verdict)
+    }
+
+    /// The same within `allowance`. Once that is given up, the answer counts for nothing.
+    pub fn check(&self, arguments: Option<&[u8]>, allowance: &Allowance) -> Result<(), Refusal> {
+        match self.verdict(arguments, allowance) {
+            (_, Some(Over::Steps)) => {
+                Err(refused("too_costly", "", "holding the arguments to the tool's inputSchema takes more steps than are allowed"))
+            }
+            (_, Some(Over::GivenUp)) => Err(refused("timeout", "", "holding the arguments to the tool's inputSchema was given up")),
+            (verdict, _) => verdict,
+        }
+    }
+
+    fn verdict(&self, arguments: Option<&[u8]>, allowance: &Allowance) -> (Result<(), Refusal>, Option<Over>) {
+        let text = arguments.unwrap_or(b"{}");
+        if text.len() > ARGUMENT_BYTES_MAX {
+            let text = format!("arguments that are held to a schema have at most {ARGUMENT_BYTES_MAX} bytes");
+            return (Err(refused("too_large", "", &text)), None);
+        }
+        metered(allowance, self.name_weight, FAULTS_FOUND_MAX, || {
+            let arguments = Instance::read(text).map_err(|_| refused("unreadable", "", "the arguments cannot be read"))?;
+            if self.validator.is_valid(arguments.root()) { Ok(()) } else { Err(self.faults(&arguments)) }
+        })
+    }
+
+    /// What is wrong with arguments that do not fit, as far as it is found.
+    fn faults(&self, arguments: &Instance<'_>) -> Refusal {
+        let faults = self.validator.iter_errors(arguments.root()).filter(is_one);
+        let faults: Vec<_> = faults.take(FAULTS_TOLD_MAX).collect();
+        let Some(first) = faults.first() else { return refused("mismatch", "", "the arguments do not fit the tool's inputSchema") };
+        let place = |fault: &ValidationError<'_>| shortened(fault.instance_path().as_str());
+        let keyword = first.kind().keyword().to_owned();
+        let all: Vec<Value> = faults.iter().map(|fault| place(fault).into()).collect();
+        // Paths hold what the client wrote: they are for the client, and not for the log.
+        let text = format!("the arguments do not fit the tool's inputSchema ({keyword})");
+        refused("mismatch", &place(first), &text).with("keyword", keyword).with("paths", all)
+    }
+}
+
+/// Whether a fault is one, or comes of parts that are gone since the search for faults was ended. What holds others was found
+/// before they were.
+fn is_one(fault: &ValidationError<'_>) -> bool {
+    let of_others = || match fault.kind() {
+        ValidationErrorKind::AnyOf { context }
+        | ValidationErrorKind::OneOfNotValid { context }
+        | ValidationErrorKind::OneOfMultipleValid { context } => context.iter().flatten().any(is_one),
+        ValidationErrorKind::PropertyNames { error } => is_one(error),
+        _ => false,
+    };
+    **fault.instance() == Value::Bool(true) || of_others()
+}
+
+/// Patterns of `patternProperties`, which the validator matches by itself: their names are counted before.
+struct NamePatterns {
+    bytes: usize,
+    weight: u64,
+}
+
+impl NamePatterns {
+    /// A pattern is compiled in both directions, and what is found of it while it matches is kept, for each thread.
+    const KEPT_BYTES: usize = 4 * NAME_PATTERN_FOUND_BYTES;
+
+    fn of(schema: &Value) -> Result<Self, SchemaError> {
+        let (mut bytes, mut weight) = (0_usize, 0_u64);
+        let mut waiting = vec![schema];
+        while let Some(part) = waiting.pop() {
+            match part {
+                Value::Array(items) => waiting.extend(items),
+                Value::Object(members) => {
+                    let named = members.get("patternProperties").and_then(Value::as_object);
+                    for pattern in named.into_iter().flat_map(|patterns| patterns.keys()) {
+                        let pattern = Pattern::new(pattern).map_err(|why| SchemaError::Invalid(why.to_owned()))?;
+                        bytes = bytes.saturating_add(3 * pattern.bytes() + Self::KEPT_BYTES);
+                        weight = weight.saturating_add(pattern.weight());
+                        if bytes > SCHEMA_COMPILED_BYTES_MAX {
+                            return Err(SchemaError::TooLargeCompiled);
+                        }
+                    }
+                    waiting.extend(members.values());
+                }
+                _ => {}
+            }
+        }
+        Ok(Self { bytes, weight })
+    }
+}
+
+/// What is found of one pattern of `patternProperties` while it matches, for each thread and direction.
+const NAME_PATTERN_FOUND_BYTES: usize = 64 * 1024;
+
+/// `left` is what compiled patterns may still take; one that takes more leaves nothing.
+fn options(left: Arc<AtomicUsize>) -> ValidationOptions<'static, Arc<dyn jsonschema::Retrieve>, Metered> {
+    let of_names = PatternOptions::regex().size_limit(PATTERN_COMPILED_BYTES_MAX).dfa_size_limit(NAME_PATTERN_FOUND_BYTES);
+    let options = jsonschema::options_for::<Metered>()
+        .with_pattern_options(of_names)
+        // Annotations in all revisions since 2019-09. Reading a text as JSON has no bound of its own.
+        .without_content_media_type_support("application/json")
+        .without_content_encoding_support("base64")
+        .with_keyword("pattern", move |_, pattern: &Value, _| {
+            let pattern = Pattern::new(pattern.as_str().unwrap_or_default()).map_err(ValidationError::custom)?;
+            let taken = left.try_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(pattern.bytes()));
+            taken.map_err(|_| {
+                left.store(0, Ordering::Relaxed);
+                ValidationError::custom("its patterns are too large")
+            })?;
+            Ok(Box::new(pattern) as Box<dyn for<'i> Keyword<'i, Metered>>)
+        });
+    formats::bounded(options)
+}
+
+/// An object in the arguments that holds a member twice is refused: readers differ in which of the two they believe.
+pub fn refuse_duplicates(arguments: &[u8], hasher: &RandomState) -> Result<(), Refusal> {
+    let limits = json::Limits { bytes_max: arguments.len(), ..json::Limits::default() };
+    match duplicate_member(arguments, &limits, hasher, FAULT_CHARS_MAX) {
+        Ok(None) => Ok(()),
+        Ok(Some(place)) => Err(refused("duplicate_member", &place, "an object in the arguments holds a member twice")),
+        Err(_) => Err(refused("unreadable", "", "the arguments cannot be read")),
+    }
+}
+
+/// The answer where the time for a validation is over.
+pub fn refused_late(timeout: Duration) -> Refusal {
+    let text = format!("the arguments were not held to the tool's inputSchema within {} ms", timeout.as_millis());
+    refused("timeout", "", &text)
+}
+
+fn refused(reason: &str, path: &str, text: &str) -> Refusal {
+    Refusal::new(ErrorKind::ArgumentsInvalid, text).with("path", path).with("reason", reason)
+}
+
+fn shortened(text: &str) -> String {
+    text.chars().take(FAULT_CHARS_MAX).collect()
+}
+
+/// Values in a value, itself included.
+fn nodes(value: &Value) -> usize {
+    let mut waiting = vec![value];
+    let mut count = 0;
+    while let Some(value) = waiting.pop() {
+        count += 1;
+        match value {
+            Value::Array(items) => waiting.extend(items),
+            Value::Object(members) => waiting.extend(members.values()),
+            _ => {}
+        }
+    }
+    count
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,90 @@
+//! The keyword `pattern`, matched piece by piece, so that it can be ended from inside.
+//!
+//! A pattern becomes an automaton whose states are found while text goes through it: each byte costs one step, and at worst a look at
+//! all states of the pattern. Memory is bounded, and what was found is thrown away with the match. Invariant: the time of a
+//! piece is bounded by the pattern alone.
+
+use jsonschema::{Keyword, ValidationError, json::Node as _};
+use regex_automata::{
+    Input,
+    hybrid::dfa::{Config, DFA},
+    nfa::thompson,
+};
+
+use super::{
+    instance::{Metered, Node},
+    meter,
+};
+use crate::limits::arguments::PATTERN_COMPILED_BYTES_MAX;
+
+/// Bytes of text between two payments.
+const PIECE: usize = 64;
+/// What is found of an automaton while it matches one text.
+const CACHE_BYTES: usize = 512 * 1024;
+
+#[derive(Debug)]
+pub(super) struct Pattern {
+    automaton: DFA,
+    states: u64,
+}
+
+impl Pattern {
+    /// A regular expression of ECMA-262, without look-around and back-references.
+    pub(super) fn new(pattern: &str) -> Result<Self, &'static str> {
+        let pattern = jsonschema_regex::to_rust_regex(pattern)
+            .map_err(|()| "a pattern is no regular expression without look-around and back-references")?;
+        let config = Config::new().cache_capacity(CACHE_BYTES).skip_cache_capacity_check(true).unicode_word_boundary(false);
+        let compiled =
+            thompson::Config::new().nfa_size_limit(Some(PATTERN_COMPILED_BYTES_MAX)).which_captures(thompson::WhichCaptures::None);
+        let automaton = DFA::builder()
+            .configure(config)
+            .thompson(compiled)
+            .build(&pattern)
+            .map_err(|_| "a pattern is larger than its limit once compiled, or has a word boundary of Unicode")?;
+        let states = automaton.get_nfa().states().len() as u64;
+        Ok(Self { automaton, states })
+    }
+
+    /// Bytes it takes.
+    pub(super) fn bytes(&self) -> usize {
+        self.automaton.memory_usage() + self.automaton.get_nfa().memory_usage()
+    }
+
+    /// Steps that go through it, at worst, for each byte, in sixteenths.
+    pub(super) fn weight(&self) -> u64 {
+        self.states
+    }
+
+    /// Whether it is found in `text`. Where the validation is over, whatever.
+    fn is_in(&self, text: &str) -> bool {
+        if !meter::pay(1 + self.states / 4) {
+            return true;
+        }
+        let mut cache = self.automaton.create_cache();
+        let Ok(mut state) = self.automaton.start_state_forward(&mut cache, &Input::new(text)) else { return false };
+        for piece in text.as_bytes().chunks(PIECE) {
+            if !meter::pay(1 + piece.len() as u64 * self.states / 16) {
+                return true;
+            }
+            for byte in piece {
+                match self.automaton.next_state(&mut cache, state, *byte) {
+                    Ok(next) if next.is_match() => return true,
+                    Ok(next) if next.is_dead() || next.is_quit() => return false,
+                    Ok(next) => state = next,
+                    Err(_) => return false,
+                }
+            }
+        }
+        self.automaton.next_eoi_state(&mut cache, state).is_ok_and(|last| last.is_match())
+    }
+}
+
+impl<'i> Keyword<'i, Metered> for Pattern {
+    fn validate(&self, instance: Node<'i>) -> Result<(), ValidationError<'i>> {
+        if Keyword::<'i, Metered>::is_valid(self, instance) { Ok(()) } else { Err(ValidationError::custom("does not match")) }
+    }
+
+    fn is_valid(&self, instance: Node<'i>) -> bool {
+        instance.as_string().is_none_or(|text| self.is_in(&text))
+    }
+}
