@@ -1,5 +1,5 @@
 //! What load does to those who did not cause it: goodput past saturation, refusals, shares of tenants by weight on one replica and
-//! on three, a loud neighbour, a backend that hangs. Each beside the same thing without the load, measured in the same run.
+//! on three, a loud neighbour, arguments that are meant to cost much, a backend that hangs. Each beside the same thing without the load, measured in the same run.
 
 use std::{
     process::ExitCode,
@@ -23,6 +23,7 @@ async fn bench(scale: Scale) -> anyhow::Result<()> {
     past_saturation(scale).await?;
     shares(scale).await?;
     neighbour(scale).await?;
+    hostile_arguments(scale).await?;
     hung_backend(scale).await
 }
 
@@ -291,6 +292,94 @@ fn compared(title: &str, rows: &[(&str, Samples, Samples)]) {
         table.row([(*name).to_owned(), a, b, c, d, digits(times)]);
     }
     table.print(title);
+}
+
+/// The arguments of one tenant, 1 MiB each, held to schemas that make the most of them, as fast as it may send them.
+async fn hostile_arguments(scale: Scale) -> anyhow::Result<()> {
+    let items = |schema: Value| json!({"type": "object", "properties": {"a": {"items": schema}}});
+    let listed: Vec<usize> = (0..9_000).collect();
+    let repeated = |item: &str| format!("{{\"a\":[{}]}}", vec![item; ((1 << 20) - 64) / (item.len() + 1)].join(","));
+    let shapes = [
+        ("objects", items(json!({"type": "object", "required": ["x", "y"]})), repeated("{}")),
+        ("enum", items(json!({"enum": listed})), repeated("9999")),
+        ("pattern", items(json!({"pattern": "^(a|b|ab)*c{1,900}$"})), repeated(&format!("\"{}\"", "ab".repeat(5_000)))),
+        ("unique", json!({"properties": {"a": {"uniqueItems": true}}}), repeated("[[],[[]],[[[]]]]")),
+    ];
+    let mut table = Table::new([
+        "arguments",
+        "median before",
+        "median during",
+        "p99 before",
+        "p99 during",
+        "p99 moved by",
+        "answered a second",
+        "memory",
+    ]);
+    for (name, schema, arguments) in shapes {
+        let row = beside_hostile_arguments(schema, &arguments, scale).await?;
+        let moved = row.during.p99().saturating_sub(row.before.p99());
+        let [a, b, c, d] = [row.before.median(), row.during.median(), row.before.p99(), row.during.p99()].map(shown);
+        let memory = format!("{:+.1} MiB", row.grown as f64 / (1 << 20) as f64);
+        table.row([name.to_owned(), a, b, c, d, shown(moved), digits(row.answered), memory]);
+    }
+    table.print("A tenant's calls, alone and beside one that sends hostile arguments of 1 MiB (promised: p99 moves by less than 5 ms, memory by less than 64 MiB)");
+    Ok(())
+}
+
+struct BesideHostile {
+    before: Samples,
+    during: Samples,
+    /// Hostile calls a second.
+    answered: f64,
+    /// Bytes the process has more at its peak than before.
+    grown: usize,
+}
+
+async fn beside_hostile_arguments(schema: Value, arguments: &str, scale: Scale) -> anyhow::Result<BesideHostile> {
+    const LOUD: usize = 8;
+    let backend = FakeBackend::echo().await;
+    backend.list("tools", vec![json!({"name": "echo", "inputSchema": schema})]);
+    let plain = FakeBackend::echo().await;
+    let (mut held, mut quiet) = (backend.spec(), plain.spec());
+    (held["tools"], quiet["tools"]) = (json!({"validate_arguments": true}), json!({"validate_arguments": true}));
+    let building = builder()?.auth_required().tenant("loud").backend("loud", "b", held);
+    let broker = building.tenant("quiet").backend("quiet", "b", quiet).start().await;
+    let (loud, quiet) = (broker.admin().create_key("loud").await, broker.admin().create_key("quiet").await);
+    let quiet = broker.client("/mcp").bearer(&quiet).connected(json!({})).await;
+    let call = || quiet.request("tools/call", json!({"name": "b__echo", "arguments": {"n": 1}}));
+    let count = scale.of(2_000, 20);
+    times(count / 10, call).await;
+    let before = times(count, call).await;
+    let loud = broker.client("/mcp").bearer(&loud).connected(json!({})).await;
+    let body = format!(r#"{{"jsonrpc":"2.0","id":"h","method":"tools/call","params":{{"name":"b__echo","arguments":{arguments}}}}}"#);
+    let memory = resident_peak(&broker)?;
+    let (over, answered, mut workers) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)), JoinSet::new());
+    for _ in 0..LOUD {
+        let (client, over, answered, body) = (loud.fresh().connected(json!({})).await, over.clone(), answered.clone(), body.clone());
+        workers.spawn(async move {
+            while !over.load(Ordering::Relaxed) {
+                let _refused = client.post(body.clone()).await.text().await;
+                answered.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
+    let begun = Instant::now();
+    tokio::time::sleep(scale.of(Duration::from_secs(1), Duration::from_millis(100))).await;
+    let during = times(count, call).await;
+    let answered = answered.load(Ordering::Relaxed) as f64 / begun.elapsed().as_secs_f64();
+    let grown = resident_peak(&broker)?.saturating_sub(memory);
+    over.store(true, Ordering::Relaxed);
+    while let Some(ended) = workers.join_next().await {
+        ended?;
+    }
+    Ok(BesideHostile { before, during, answered, grown })
+}
+
+/// The most memory the broker ever had.
+fn resident_peak(broker: &TestBroker) -> anyhow::Result<usize> {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", broker.pid()))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or_default();
+    Ok(line.trim().trim_end_matches(" kB").parse::<usize>()? * 1024)
 }
 
 async fn hung_backend(scale: Scale) -> anyhow::Result<()> {

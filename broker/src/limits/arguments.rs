@@ -52,8 +52,9 @@ pub const VALIDATIONS_QUEUED_MAX: usize = 1_024;
 pub const VALIDATION_NICENESS: i32 = 10;
 /// How long validation may take where the backend does not say otherwise.
 pub const VALIDATE_TIMEOUT_DEFAULT: Duration = Duration::from_millis(100);
-/// The shortest and the longest that a backend can say.
+/// The shortest time that a backend can say.
 pub const VALIDATE_TIMEOUT_MIN: Duration = Duration::from_millis(1);
+/// The longest time that a backend can say for a validation.
 pub const VALIDATE_TIMEOUT_MAX: Duration = Duration::from_secs(10);
 
 const _: () = assert!(FAULTS_TOLD_MAX <= FAULTS_FOUND_MAX); // else fewer would be found than are told

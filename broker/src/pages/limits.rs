@@ -192,8 +192,8 @@ fn met() -> Vec<Fixed> {
         ARGUMENT_STEPS_MAX Refused(ErrorKind::ArgumentsInvalid);
         FORMAT_BYTES_MAX Refused(ErrorKind::ArgumentsInvalid);
         VALIDATE_TIMEOUT_MAX Says("`tools.validate_timeout` of a backend is at most this");
-        VALIDATIONS_QUEUED_PER_TENANT_MAX Shed;
-        VALIDATIONS_QUEUED_MAX Shed;
+        VALIDATIONS_QUEUED_PER_TENANT_MAX Refused(ErrorKind::Overloaded);
+        VALIDATIONS_QUEUED_MAX Refused(ErrorKind::Overloaded);
         STAND_IN_WAIT_MAX Refused(ErrorKind::TooManyCalls);
         PARKED_PER_CALLER_MAX Refused(ErrorKind::TooManyCalls);
         PARKED_MAX Refused(ErrorKind::TooManyCalls);

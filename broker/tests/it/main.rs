@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod admin;
+mod arguments;
 mod audit;
 mod audit_chain;
 mod backend_faults;

@@ -27,9 +27,14 @@ fn weight(part: &Value, place: usize) -> (usize, usize) {
     match part {
         Value::Object(members) => members.iter().fold((PART_BYTES / 4, own), |(values, compiled), (name, member)| {
             let (member_values, member_compiled) = weight(member, place + name.len() + 1);
-            let again = if matches!(name.as_str(), "not" | "enum" | "const") { 4 * member_values } else { 0 };
+            let member_compiled = match (name.as_str(), member) {
+                // Values, and no schemas: nothing but an enumeration is a list under this name.
+                ("enum", Value::Array(_)) => 4 * member_values,
+                ("not" | "const", _) => member_compiled.saturating_add(4 * member_values),
+                _ => member_compiled,
+            };
             let named = values.saturating_add(member_values).saturating_add(name.len());
-            (named, compiled.saturating_add(member_compiled).saturating_add(again).saturating_add(4 * name.len()))
+            (named, compiled.saturating_add(member_compiled).saturating_add(4 * name.len()))
         }),
         Value::Array(items) => items.iter().fold((PART_BYTES / 4, own), |(values, compiled), item| {
             let (item_values, item_compiled) = weight(item, place + 6);

@@ -3,12 +3,7 @@
 //! Thirty-two bytes a value whatever it holds, so that the memory of a validation is bounded by the size of the arguments. Strings
 //! without escapes stay in the client's text. Invariant: once the validation is over, nothing has parts any more.
 
-use std::{
-    borrow::Cow,
-    fmt,
-    hash::{BuildHasher, Hash, RandomState},
-    sync::LazyLock,
-};
+use std::{borrow::Cow, fmt};
 
 use jsonschema::{
     JsonType,
@@ -17,7 +12,7 @@ use jsonschema::{
 use serde::de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Number, Value};
 
-use super::meter;
+use super::{equality, meter};
 
 /// Objects with more members are searched by halves.
 const MEMBERS_IN_LINE: usize = 8;
@@ -31,7 +26,7 @@ pub(super) struct Instance<'t> {
 }
 
 #[derive(Debug)]
-enum Entry<'t> {
+pub(super) enum Entry<'t> {
     Null,
     Bool(bool),
     Number(Number),
@@ -234,14 +229,14 @@ impl Json for Metered {
 }
 
 impl<'a> Node<'a> {
-    fn entry(&self) -> Option<&'a Entry<'a>> {
+    pub(super) fn entry(&self) -> Option<&'a Entry<'a>> {
         match self {
             Self::At(instance, at) => Some(instance.entry(*at)),
             Self::Name(_) => None,
         }
     }
 
-    fn text(&self) -> Option<&'a str> {
+    pub(super) fn text(&self) -> Option<&'a str> {
         match self {
             Self::Name(name) => Some(name),
             Self::At(instance, at) => match instance.entry(*at) {
@@ -249,68 +244,6 @@ impl<'a> Node<'a> {
                 _ => None,
             },
         }
-    }
-
-    /// A number that equal values share. Numbers are equal by what they mean, objects whatever the order of their members.
-    fn digest(&self, hasher: &RandomState) -> u64 {
-        use json::{Array as _, Node as _, Object as _};
-        let Some(entry) = self.entry().filter(|_| meter::pay(1)) else { return 0 };
-        match entry {
-            Entry::Null => hasher.hash_one(0_u8),
-            Entry::Bool(value) => hasher.hash_one((1_u8, value)),
-            Entry::Number(number) => hasher.hash_one((2_u8, Amount::of(number))),
-            Entry::Text(text) => hasher.hash_one((3_u8, meter::pay(text.len() as u64 / 16).then_some(text))),
-            Entry::Array { .. } => {
-                let items = self.as_array().into_iter().flat_map(|array| array.elements());
-                items.fold(hasher.hash_one(4_u8), |digest, item| hasher.hash_one((digest, item.digest(hasher))))
-            }
-            Entry::Object { .. } => {
-                let members = self.as_object().into_iter().flat_map(|object| object.members());
-                members
-                    .fold(hasher.hash_one(5_u8), |digest, (name, value)| digest.wrapping_add(hasher.hash_one((name, value.digest(hasher)))))
-            }
-        }
-    }
-
-    fn equals(&self, other: &Self) -> bool {
-        use json::{Array as _, Node as _, Object as _};
-        if !meter::pay(1) {
-            return true;
-        }
-        match (self.entry(), other.entry()) {
-            (Some(Entry::Array { len, .. }), Some(Entry::Array { len: other_len, .. })) => {
-                let items = |node: &Self| node.as_array().into_iter().flat_map(|array| array.elements());
-                len == other_len && items(self).zip(items(other)).all(|(a, b)| a.equals(&b))
-            }
-            (Some(Entry::Object { len, .. }), Some(Entry::Object { len: other_len, .. })) => {
-                let (Some(mine), Some(others)) = (self.as_object(), other.as_object()) else { return true };
-                len == other_len && mine.members().all(|(name, value)| others.member(name).is_some_and(|other| value.equals(&other)))
-            }
-            (Some(Entry::Number(a)), Some(Entry::Number(b))) => Amount::of(a) == Amount::of(b),
-            (Some(Entry::Bool(a)), Some(Entry::Bool(b))) => a == b,
-            (Some(Entry::Null), Some(Entry::Null)) => true,
-            _ => self.text().is_some_and(|text| meter::pay(text.len() as u64 / 16) && other.text() == Some(text)),
-        }
-    }
-}
-
-/// A number by its value.
-#[derive(PartialEq, Eq, Hash)]
-enum Amount {
-    Whole(i128),
-    Other(u64),
-}
-
-impl Amount {
-    /// From here on every number of 64 bits with a fraction is whole, and none fits into 64 bits.
-    const WHOLE_MAX: f64 = 18_446_744_073_709_551_616.0;
-
-    fn of(number: &Number) -> Self {
-        if let Some(whole) = number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from)) {
-            return Self::Whole(whole);
-        }
-        let value = number.as_f64().unwrap_or_default();
-        if value.fract() == 0.0 && value.abs() < Self::WHOLE_MAX { Self::Whole(value as i128) } else { Self::Other(value.to_bits()) }
     }
 }
 
@@ -420,7 +353,7 @@ impl<'a> Object<'a> {
         Parts { instance: self.instance, at: self.at + 1, end: self.instance.end(self.at) }
     }
 
-    fn member(&self, name: &str) -> Option<Node<'a>> {
+    pub(super) fn member(&self, name: &str) -> Option<Node<'a>> {
         let instance = self.instance;
         let len = self.len as usize;
         if len <= MEMBERS_IN_LINE {
@@ -512,17 +445,7 @@ impl<'a> json::Array<'a, Metered> for Array<'a> {
         Elements(Parts { instance: self.instance, at: self.at + 1, end: self.instance.end(self.at) })
     }
 
-    /// Equal ones are neighbours once sorted by their digests; which digests are near each other is chance.
     fn is_unique(&self) -> bool {
-        static CHANCE: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-        if !meter::pay(8 * u64::from(self.len)) {
-            return true;
-        }
-        let mut digests: Vec<(u64, Node<'a>)> = self.elements().map(|element| (element.digest(&CHANCE), element)).collect();
-        if meter::over().is_some() {
-            return true;
-        }
-        digests.sort_unstable_by_key(|(digest, _)| *digest);
-        !digests.windows(2).any(|pair| pair[0].0 == pair[1].0 && pair[0].1.equals(&pair[1].1))
+        equality::are_unlike(self.elements(), self.len)
     }
 }

@@ -7,6 +7,7 @@
 //! without an error being made, and at most so many errors are made as end the search.
 
 mod cost;
+mod equality;
 mod formats;
 mod instance;
 mod meter;

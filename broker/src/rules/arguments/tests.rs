@@ -144,8 +144,8 @@ fn hostile() -> Vec<(&'static str, Value, String)> {
     vec![
         ("objects", items(object), of("{}")),
         ("enum of numbers", items(json!({"enum": listed})), of("9999")),
-        ("enum of texts", items(json!({"enum": texts})), of(&format!("\"{}y\"", "x".repeat(100)))),
-        ("const", items(json!({"const": (0..9_000).collect::<Vec<_>>()})), of("0")),
+        ("enum of texts", items(json!({"enum": texts})), of(&format!("\"{}899\"", "x".repeat(100)))),
+        ("const", items(json!({"const": (0..900).collect::<Vec<_>>()})), of("0")),
         (
             "pattern",
             json!({"properties": {"a": {"pattern": "^([a-z]{1,40} ?){1,40}$"}}}),
@@ -242,13 +242,13 @@ fn s02_formats_are_checked_within_bounds() {
     let schema = |format: &str| json!({"$schema": "http://json-schema.org/draft-07/schema#", "properties": {"a": {"format": format}}});
     for (format, good, bad) in [
         ("email", "a@example.com", "a"),
-        ("hostname", "example.com", "-a-.-"),
-        ("idn-hostname", "münchen.de", "〮a"),
+        ("hostname", "example.com", "-a-host-name-that-starts-with--"),
         ("regex", "^a(b|c)*$", "a("),
         ("date-time", "2026-11-23T11:00:00Z", "yesterday"),
     ] {
         assert_eq!(fault(schema(format), json!({"a": good})), None, "{format}");
-        assert_eq!(fault(schema(format), json!({"a": bad})).unwrap().data[0].1, "/a", "{format}");
+        let refusal = fault(schema(format), json!({"a": bad}));
+        assert_eq!(refusal.map(|refusal| refusal.data[0].1.clone()), Some(json!("/a")), "{format}");
     }
     assert!(fault(schema("regex"), json!({"a": "a".repeat(3_000)})).is_some());
 }
