@@ -33,7 +33,7 @@ pub(super) const LIMITS: &[Key] = &[
         "connections_per_address",
         COUNT,
         "1000",
-        "Open connections from one IP address (of IPv6: from one /64), on each listener. Loopback addresses count too: raise it behind a proxy on the same machine.",
+        "Open connections from one IP address (of IPv6: from one /64), on each listener. Connections of `listen.trusted_proxies` are not counted, unless their PROXY protocol header names the client.",
     ),
     key(
         "connections_per_second_per_address",

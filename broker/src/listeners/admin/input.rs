@@ -9,7 +9,6 @@ use axum::{
     http::{HeaderMap, StatusCode, header, request::Parts},
 };
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use hyper::body::Body as _;
 use protocol::ids::{BackendId, TenantId};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -88,7 +87,7 @@ impl<S: Send + Sync> FromRequest<S> for Json {
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
-        let bytes = read(body).await?;
+        let bytes = read(&parts.headers, body).await?;
         if bytes.is_empty() {
             return Ok(Self(None));
         }
@@ -111,8 +110,9 @@ fn too_large() -> Problem {
     Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", detail).field("body")
 }
 
-async fn read(body: Body) -> Result<bytes::Bytes, Problem> {
-    if body.size_hint().lower() > BODY_BYTES_MAX as u64 {
+async fn read(headers: &HeaderMap, body: Body) -> Result<bytes::Bytes, Problem> {
+    let announced = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    if announced.is_some_and(|bytes| bytes > BODY_BYTES_MAX as u64) {
         return Err(too_large());
     }
     let collected = tokio::time::timeout(BODY_TIMEOUT, Limited::new(body, BODY_BYTES_MAX).collect()).await;
