@@ -6,12 +6,7 @@ use std::time::Duration;
 
 use storage::{AuditCut, AuditTerms, Change, StoreError};
 
-use super::{
-    Asked, Author, Control, ControlError,
-    audit_chain::{Misfit, Place},
-    audit_seal::tenant,
-    checks::now_us,
-};
+use super::{Asked, Author, Control, ControlError, audit_chain::Place, audit_seal::tenant, checks::now_us};
 use crate::{
     config::units::format_duration,
     limits::{AUDIT_CHAINS_AT_ONCE, SWEEP_ROUNDS_MAX, SWEEP_ROWS},
@@ -83,8 +78,8 @@ impl Control {
     async fn cut_audit_chain(&self, name: &str, before_us: i64) -> Result<u64, StoreError> {
         let page = self.ask("audit_links", self.store().audit_links(name, 0, SWEEP_ROWS)).await?;
         let followed = self.audit_seal().beginning(&page.chain).and_then(|mut place: Place| {
-            let old = page.links.iter().take_while(|link| link.at_us < before_us);
-            old.map(|link| place.follow(link)).collect::<Result<(), Misfit>>().map(|()| place)
+            let mut old = page.links.iter().take_while(|link| link.at_us < before_us);
+            old.try_for_each(|link| place.follow(link)).map(|()| place)
         });
         let place = match followed {
             Ok(place) if place.position > page.chain.start.position => place,
