@@ -106,7 +106,7 @@ async fn s16_clients_behind_nginx_are_audited_by_their_own_addresses() {
 }
 
 #[tokio::test]
-async fn s16_proxy_protocol_of_haproxy_names_the_client_on_every_listener() {
+async fn s16_proxy_protocol_of_haproxy_names_the_client_over_http_and_tcp() {
     let authority = Authority::new();
     let server = authority.server("server");
     let listen = json!({"tcp": "127.0.0.1:0", "proxy_protocol": {"http": true, "tcp": true}});
