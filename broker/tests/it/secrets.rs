@@ -174,7 +174,8 @@ async fn told_of_backends(broker: &TestBroker, names: &[&str]) -> Vec<(String, S
 async fn s14_settings_and_errors_of_backends_show_what_operators_need_and_no_secret() {
     let broker = builder().config(json!({"telemetry": {"log": "debug"}})).start().await;
     let (token, variable, header, segment) = (secret("token"), secret("variable"), secret("header"), secret("segment"));
-    let says_all = r#"echo "no access with $*" >&2; exit 3"#;
+    // What stays behind holds standard output open, so that the end of the process is what is noticed.
+    let says_all = r#"echo "no access with $*" >&2; sleep 600 & exit 3"#;
     let args = [
         "-c",
         says_all,
