@@ -308,6 +308,11 @@ impl TestBroker {
         self.first().folder()
     }
 
+    /// What stdio backends noted of what they heard and said, a file for each of their processes.
+    pub fn traffic(&self) -> Vec<PathBuf> {
+        self.replicas.iter().flat_map(Replica::traffic).collect()
+    }
+
     pub fn pid(&self) -> u32 {
         self.first().pid()
     }

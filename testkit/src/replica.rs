@@ -178,14 +178,17 @@ impl Replica {
         Ok(())
     }
 
-    /// Has what stdio backends noted judged.
-    pub(crate) fn replay_traffic(&self, judge: &Judge) {
+    /// What stdio backends noted, a file for each process of them.
+    pub(crate) fn traffic(&self) -> Vec<PathBuf> {
         let entries = |folder: PathBuf| std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
         let homes = ["homes", "data/homes"].into_iter().flat_map(|homes| entries(self.folder.path().join(homes)));
-        for folder in homes.chain([self.folder.path().to_owned()]) {
-            for record in entries(folder.join(TRAFFIC)) {
-                judge.replay(&std::fs::read(record).unwrap_or_default());
-            }
+        homes.chain([self.folder.path().to_owned()]).flat_map(|folder| entries(folder.join(TRAFFIC))).collect()
+    }
+
+    /// Has what stdio backends noted judged.
+    pub(crate) fn replay_traffic(&self, judge: &Judge) {
+        for record in self.traffic() {
+            judge.replay(&std::fs::read(record).unwrap_or_default());
         }
     }
 

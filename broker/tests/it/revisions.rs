@@ -150,8 +150,7 @@ async fn v_04_a_child_of_each_revision_is_spoken_to_as_its_schema_says() {
             client.notify("notifications/roots/list_changed", json!({})).await;
             client.delete_session().await;
         }
-        let notes = || std::fs::read_dir(broker.folder().join("traffic")).unwrap().flatten();
-        let noted = || notes().map(|note| std::fs::read_to_string(note.path()).unwrap()).collect::<String>();
+        let noted = || broker.traffic().into_iter().map(|note| std::fs::read_to_string(note).unwrap()).collect::<String>();
         eventually("the children's notes", || async {
             let noted = noted();
             if noted.contains("< ") && noted.contains("notifications/roots/list_changed") { Ok(()) } else { Err(noted) }

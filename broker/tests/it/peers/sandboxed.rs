@@ -61,10 +61,12 @@ async fn s03_real_servers_work_in_the_default_sandbox() {
     std::fs::create_dir(&files).unwrap();
     open(&files, 0o777);
     let (python, packages) = python(&peers, folder.path());
+    // A shared interpreter looks for its library where it was built, which may be closed.
+    let libraries = folder.path().join("python/lib");
     let everything = json!({"transport": {"type": "stdio", "command": node, "args": [server("server-everything"), "stdio"]}});
     let filesystem = json!({"transport": {"type": "stdio", "command": node, "args": [server("server-filesystem"), files]}, "sandbox": {"write": [files]}});
     let time = json!({
-        "transport": {"type": "stdio", "command": python, "args": ["-m", "mcp_server_time"], "env": {"PYTHONPATH": packages}},
+        "transport": {"type": "stdio", "command": python, "args": ["-m", "mcp_server_time"], "env": {"PYTHONPATH": packages, "LD_LIBRARY_PATH": libraries}},
         "sandbox": {"read": [packages], "network": false},
     });
     let builder = builder().alone().on(Ground::Sqlite);
