@@ -27,6 +27,7 @@ pub mod judge;
 pub mod ledger;
 pub mod modern_backend;
 pub mod pipe_backend;
+pub mod programs;
 pub mod proxy;
 pub mod quic;
 pub mod quic_streams;

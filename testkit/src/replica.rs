@@ -20,6 +20,7 @@ use tempfile::TempDir;
 use crate::{
     deadline::{eventually_within, logged},
     judge::Judge,
+    programs::executable_by_all,
 };
 
 /// How long a debug binary may take to say it is ready.
@@ -217,7 +218,8 @@ impl Running {
             None => Command::new(&launch.binary),
             Some(user) => {
                 let mut command = Command::new("setpriv");
-                command.args([format!("--reuid={user}"), format!("--regid={user}"), "--clear-groups".to_owned()]).arg(&launch.binary);
+                command.args([format!("--reuid={user}"), format!("--regid={user}"), "--clear-groups".to_owned()]);
+                command.arg(executable_by_all(&launch.binary));
                 command
             }
         };

@@ -11,6 +11,8 @@ use std::{
 
 use serde_json::{Value, json};
 
+use crate::programs::executable_by_all;
+
 /// How the child shall behave; becomes the admin API's body by [`Self::spec`].
 #[derive(Debug, Clone)]
 pub struct StdioScript {
@@ -26,7 +28,7 @@ impl StdioScript {
     pub fn new(beside: impl AsRef<Path>) -> Self {
         let program = beside.as_ref().with_file_name("stdio-backend");
         assert!(program.exists(), "{} is missing: build it with `cargo build -p testkit --bins`", program.display());
-        Self { program, arguments: Vec::new(), env: Vec::new(), write: Vec::new() }
+        Self { program: executable_by_all(&program), arguments: Vec::new(), env: Vec::new(), write: Vec::new() }
     }
 
     fn flag(mut self, flag: &str) -> Self {

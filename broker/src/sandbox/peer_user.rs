@@ -1,28 +1,49 @@
-//! Whose process is at the other end of a TCP connection from this host, as the kernel's tables of sockets tell.
+//! Whose process is at the other end of a TCP connection from this host, as the kernel tells.
 //!
-//! Used by the admin listener: children that have users of their own do not come in. Invariant: a connection from this host
-//! whose owner is not known is taken for that of a child.
+//! Used by the admin listener: children that have users of their own do not come in. The kernel is asked for the one socket
+//! (sock_diag, netlink); where it does not offer that, its tables of all sockets are read, which takes longer. Invariant: a
+//! connection from this host whose owner is not known is taken for that of a child.
 
 use std::{
     fs,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
+    io::{self, Read as _},
+    net::{IpAddr, SocketAddr, UdpSocket},
+    time::Duration,
 };
+
+use memchr::memmem;
+use socket2::{Domain, Protocol, Socket, Type};
 
 use super::Confinement;
 
 const TABLES: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
 
+// linux/netlink.h, linux/sock_diag.h and linux/inet_diag.h
+const AF_NETLINK: i32 = 16;
+const NETLINK_SOCK_DIAG: i32 = 4;
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+const NLMSG_ERROR: u16 = 2;
+const NLM_F_REQUEST: u16 = 1;
+const IPPROTO_TCP: u8 = 6;
+const AF_INET: u8 = 2;
+const AF_INET6: u8 = 10;
+/// Of a message, and of the one socket that is asked for.
+const HEADER_BYTES: usize = 16;
+const SOCKET_BYTES: usize = 48;
+const ENOENT: i32 = 2;
+/// The kernel answers while it is asked.
+const ANSWER_WAIT: Duration = Duration::from_secs(1);
+
 impl Confinement {
-    /// Whether this connection is one of a child, or may be. Reads the whole table of sockets, so it may block for a moment.
+    /// Whether this connection is one of a child, or may be. May block for a moment.
     pub fn is_from_child(&self, peer: SocketAddr, local: SocketAddr) -> bool {
         if !self.may_have_users() || !is_of_this_host(peer.ip().to_canonical()) {
             return false;
         }
-        let tables: Vec<String> = TABLES.iter().filter_map(|path| fs::read_to_string(path).ok()).collect();
-        match owner(&tables, peer, local) {
+        match owner(peer, local) {
             Some(user) => self.range.contains(&user),
-            // Without a table there is nothing to tell users apart by; a socket that was given up has no owner any more.
-            None => !tables.is_empty(),
+            // A socket that was given up has no owner any more.
+            None => true,
         }
     }
 }
@@ -33,34 +54,105 @@ fn is_of_this_host(address: IpAddr) -> bool {
 }
 
 /// Who owns the socket at that end.
-fn owner(tables: &[String], peer: SocketAddr, local: SocketAddr) -> Option<u32> {
-    let canonical = |address: SocketAddr| (address.ip().to_canonical(), address.port());
-    let wanted = (canonical(peer), canonical(local));
-    tables.iter().flat_map(|table| table.lines().skip(1)).find_map(|line| {
-        let fields: Vec<&str> = line.split_ascii_whitespace().take(10).collect();
-        let ends = (address(fields.get(1)?)?, address(fields.get(2)?)?);
-        // A socket without an inode belongs to no process any more.
-        let has_owner = fields.get(9)?.parse::<u64>().ok()? != 0;
-        let user = fields.get(7)?.parse().ok()?;
-        (ends == wanted && has_owner).then_some(user)
+fn owner(peer: SocketAddr, local: SocketAddr) -> Option<u32> {
+    ask(peer, local).unwrap_or_else(|_| look_up(peer, local))
+}
+
+/// Asks the kernel for the one socket; an error where it does not answer such questions.
+fn ask(peer: SocketAddr, local: SocketAddr) -> io::Result<Option<u32>> {
+    let mut socket = Socket::new(Domain::from(AF_NETLINK), Type::DGRAM, Some(Protocol::from(NETLINK_SOCK_DIAG)))?;
+    socket.set_read_timeout(Some(ANSWER_WAIT))?;
+    socket.send(&question(peer, local))?;
+    let mut answer = [0; 1_024];
+    let count = socket.read(&mut answer)?;
+    let answer = &answer[..count];
+    let word = |at: usize| -> io::Result<u32> {
+        let bytes = answer.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
+        bytes.map(u32::from_ne_bytes).ok_or_else(|| io::Error::other("a short answer"))
+    };
+    let kind = answer.get(4..6).and_then(|bytes| bytes.try_into().ok()).map(u16::from_ne_bytes);
+    match kind {
+        // After the socket: a time, two queues, the user, the inode. One without an inode belongs to no process any more.
+        Some(SOCK_DIAG_BY_FAMILY) => {
+            let user_at = HEADER_BYTES + 4 + SOCKET_BYTES + 12;
+            let (user, inode) = (word(user_at)?, word(user_at + 4)?);
+            Ok((inode != 0).then_some(user))
+        }
+        Some(NLMSG_ERROR) if word(HEADER_BYTES)?.cast_signed() == -ENOENT => Ok(None),
+        _ => Err(io::Error::other("not an answer")),
+    }
+}
+
+/// `inet_diag_req_v2` for the socket with these two ends, in any state.
+fn question(peer: SocketAddr, local: SocketAddr) -> Vec<u8> {
+    let octets = |address: SocketAddr| -> (u8, [u8; 16]) {
+        let mut octets = [0; 16];
+        match address.ip().to_canonical() {
+            IpAddr::V4(ip) => {
+                octets[..4].copy_from_slice(&ip.octets());
+                (AF_INET, octets)
+            }
+            IpAddr::V6(ip) => (AF_INET6, ip.octets()),
+        }
+    };
+    let ((family, source), (_, destination)) = (octets(peer), octets(local));
+    let mut message = Vec::with_capacity(HEADER_BYTES + 8 + SOCKET_BYTES);
+    message.extend(((HEADER_BYTES + 8 + SOCKET_BYTES) as u32).to_ne_bytes());
+    message.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+    message.extend(NLM_F_REQUEST.to_ne_bytes());
+    message.extend([0; 8]); // sequence and sender
+    message.extend([family, IPPROTO_TCP, 0, 0]);
+    message.extend(u32::MAX.to_ne_bytes()); // every state
+    message.extend(peer.port().to_be_bytes());
+    message.extend(local.port().to_be_bytes());
+    message.extend(source);
+    message.extend(destination);
+    message.extend([0; 4]); // any interface
+    message.extend([0xff; 8]); // any cookie
+    message
+}
+
+/// The same out of the tables.
+fn look_up(peer: SocketAddr, local: SocketAddr) -> Option<u32> {
+    let (peer, local) = (Ends::of(peer), Ends::of(local));
+    // An address of IPv4 is in the table of IPv6 where its socket is one of IPv6.
+    let short = [TABLES[0]].into_iter().filter_map(|table| Some((table, peer.short.as_deref()?, local.short.as_deref()?)));
+    short.chain([(TABLES[1], peer.long.as_str(), local.long.as_str())]).find_map(|(table, peer, local)| {
+        let rows = fs::read(table).ok()?;
+        owner_in(&rows, &format!(" {peer} {local} "))
     })
 }
 
-/// An address as the tables have it: words of 32 bits in the byte order of the machine, and the port.
-fn address(text: &str) -> Option<(IpAddr, u16)> {
-    let (host, port) = text.split_once(':')?;
-    let port = u16::from_str_radix(port, 16).ok()?;
-    let word = |at: usize| u32::from_str_radix(host.get(at..at + 8)?, 16).ok().map(u32::to_ne_bytes);
-    match host.len() {
-        8 => Some((IpAddr::V4(Ipv4Addr::from(word(0)?)), port)),
-        32 => {
-            let mut octets = [0; 16];
-            for (index, part) in octets.chunks_exact_mut(4).enumerate() {
-                part.copy_from_slice(&word(index * 8)?);
-            }
-            Some((IpAddr::V6(Ipv6Addr::from(octets)).to_canonical(), port))
-        }
-        _ => None,
+/// Columns after the two ends of a connection: state, queues, timer, retransmits, user, timeout, inode.
+fn owner_in(rows: &[u8], ends: &str) -> Option<u32> {
+    let rest = &rows[memmem::find(rows, ends.as_bytes())? + ends.len()..];
+    let row = rest.split(|byte| *byte == b'\n').next()?;
+    let mut fields = std::str::from_utf8(row).ok()?.split_ascii_whitespace().skip(4);
+    let user = fields.next()?.parse().ok()?;
+    // A socket without an inode belongs to no process any more.
+    let has_owner = fields.nth(1)?.parse::<u64>().ok()? != 0;
+    has_owner.then_some(user)
+}
+
+/// One end of a connection as the tables write it: words of 32 bits in the byte order of the machine, and the port.
+struct Ends {
+    /// As an address of IPv4, where it is one.
+    short: Option<String>,
+    long: String,
+}
+
+impl Ends {
+    fn of(address: SocketAddr) -> Self {
+        let words = |octets: &[u8]| -> String {
+            let word = |part: &[u8]| format!("{:08X}", u32::from_ne_bytes([part[0], part[1], part[2], part[3]]));
+            octets.chunks_exact(4).map(word).collect()
+        };
+        let port = address.port();
+        let (short, long) = match address.ip().to_canonical() {
+            IpAddr::V4(ip) => (Some(words(&ip.octets())), words(&ip.to_ipv6_mapped().octets())),
+            IpAddr::V6(ip) => (None, words(&ip.octets())),
+        };
+        Self { short: short.map(|short| format!("{short}:{port:04X}")), long: format!("{long}:{port:04X}") }
     }
 }
 
@@ -73,17 +165,20 @@ mod tests {
     #[test]
     fn s03_the_owner_of_a_connection_of_this_host_is_found() {
         let own = rustix::process::geteuid().as_raw();
-        for bind in ["127.0.0.1:0", "[::1]:0"] {
+        for bind in ["127.0.0.1:0", "[::1]:0", "[::]:0"] {
             let Ok(listener) = TcpListener::bind(bind) else { continue };
-            let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let address = listener.local_addr().unwrap();
+            // The last is an address of IPv4 at a socket of IPv6.
+            let to = if address.ip().is_unspecified() { SocketAddr::from(([127, 0, 0, 1], address.port())) } else { address };
+            let client = TcpStream::connect(to).unwrap();
             let (server, peer) = listener.accept().unwrap();
-            let tables: Vec<String> = TABLES.iter().filter_map(|path| fs::read_to_string(path).ok()).collect();
-            assert_eq!(owner(&tables, peer, server.local_addr().unwrap()), Some(own), "{bind}");
+            let local = server.local_addr().unwrap();
+            assert_eq!((owner(peer, local), look_up(peer, local)), (Some(own), Some(own)), "{bind}");
+            assert!(ask(peer, local).is_ok_and(|found| found == Some(own)), "{bind}: this kernel has no sock_diag");
             // Given up, it is in the table still, and nobody's.
             drop(client);
-            let tables: Vec<String> = TABLES.iter().filter_map(|path| fs::read_to_string(path).ok()).collect();
-            assert_eq!(owner(&tables, peer, server.local_addr().unwrap()), None, "{bind}");
+            assert_eq!((owner(peer, local), look_up(peer, local)), (None, None), "{bind}");
         }
-        assert!(is_of_this_host(IpAddr::V4(Ipv4Addr::LOCALHOST)) && !is_of_this_host("192.0.2.1".parse().unwrap()));
+        assert!(is_of_this_host(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST)) && !is_of_this_host("192.0.2.1".parse().unwrap()));
     }
 }

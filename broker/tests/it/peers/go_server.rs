@@ -35,6 +35,7 @@ impl GoServer {
     fn spec(&self) -> Value {
         json!({
             "transport": {"type": "stdio", "command": self.program, "args": [self.ledger()]},
+            "sandbox": {"write": [self.folder.path()]},
             "links": "shared",
             "tools": {"validate_arguments": true},
             "resources": {"roots": ["file:///srv/files"]},

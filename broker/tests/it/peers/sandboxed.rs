@@ -10,7 +10,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use testkit::{Ground, TestBroker};
+use testkit::{Ground, TestBroker, TestClient};
 
 use super::install::Peers;
 use crate::{builder, text_of};
@@ -46,7 +46,8 @@ fn python(peers: &Peers, folder: &Path) -> (PathBuf, PathBuf) {
 }
 
 async fn call(broker: &TestBroker, name: &str, arguments: Value) -> Value {
-    broker.connected(json!({})).await.call(name, arguments).await
+    // Not a judged client: what these servers write into `_meta` is their own.
+    TestClient::new(broker.http_address(), "/mcp").connected(json!({})).await.call(name, arguments).await
 }
 
 #[tokio::test]
