@@ -89,6 +89,9 @@ async fn watch(
             let stderr = process.stderr_tail();
             let last = link.backend.redactor.redacted(&stderr.lines().last().unwrap_or_default());
             tracing::warn!(backend = %link.backend.id, pid, %status, stderr = last, "child process ended");
+            // Its last answer may still be in the pipe. The reader closes the connection at the end of that, unless a descendant
+            // of the child holds it open.
+            let _read_to_its_end = tokio::time::timeout(LAST_WRITE_WAIT, connection.closed()).await;
         }
         why = out_of_time(&link, &connection, &rules) => {
             tracing::info!(backend = %link.backend.id, pid, why, "child process is ended, the next request starts another");

@@ -29,7 +29,8 @@ async fn nb_meta_01_nb_meta_02_each_request_says_for_whom_it_is() {
         assert_eq!((&meta[0][LEVEL], meta[1].get(LEVEL)), (&json!("warning"), None));
         // Whether it knows sessions too is asked once; it refuses.
         assert_eq!(backend.seen_of("initialize").len(), 1);
-        for seen in backend.seen().iter().filter(|seen| !seen.is("initialize")) {
+        // A stream of notifications that is replaced is given up by a notification, which says no more than its id.
+        for seen in backend.seen().iter().filter(|seen| !seen.is("initialize") && !seen.is("notifications/cancelled")) {
             assert!(!["notifications/initialized", "ping", "logging/setLevel"].contains(&seen.method().unwrap_or_default()));
             assert_ne!(seen.http, "GET");
             let meta = &seen.message["params"]["_meta"];
