@@ -109,6 +109,8 @@ class Page:
         self.furnish(tools)
         self.environment = {
             "PATH": f"{self.stand_ins}:{program.parent}:{os.environ['PATH']}", "HOME": str(here / "home"), "LC_ALL": "C.UTF-8",
+            # What stands in for npx is a script of this clone and a program of the cache, which a sandbox rightly keeps closed.
+            "MCP_BROKER__STDIO__SANDBOX": "off",
             "MCP_BROKER_ADMIN_URL": f"http://{self.admin}", "MCP_BROKER__LISTEN__HTTP": self.http, "MCP_BROKER__LISTEN__ADMIN": self.admin,
         }
 
