@@ -1,7 +1,7 @@
 //! One JSON-RPC message: what it is, and where its parts are in the sender's bytes.
 //!
 //! Listeners and links decode each message once, here; policy, routing and forwarding all use the same result, so they
-//! can not disagree about what a message says. The peer that a message is forwarded to must not disagree either. Therefore a
+//! cannot disagree about what a message says. The peer that a message is forwarded to must not disagree either. Therefore a
 //! member that the broker reads is refused where it occurs twice, or in another letter case. Decoding is one scan without a
 //! tree; nothing is copied but reference counts.
 

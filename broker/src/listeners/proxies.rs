@@ -149,7 +149,7 @@ impl ProxyProtocol {
                 ProxyHeader::Local => peer.ip(),
             }
         } else {
-            // One that says nothing in time is for whoever reads on.
+            // One that says nothing in time is for the reader that takes over.
             if matches!(timeout(limit, begins_with_header(socket)).await, Ok(Ok(true))) {
                 return Err(NotBelieved::Untrusted);
             }

@@ -238,7 +238,7 @@ async fn framing_of_a_body_above_the_limit_is_refused_before_it_comes() {
             // Not a byte of it was sent.
             let answer = read_answer(&mut stream).await;
             assert!(answer.starts_with("HTTP/1.1 413 ") && answer.to_lowercase().contains("connection: close"), "{line}: {answer}");
-            // Nor is what is sent all the same taken for another request.
+            // Bytes that are sent in spite of it are not taken for another request.
             let _closed = stream.write_all(call(&rig.session, "smuggled").as_bytes()).await;
             assert_eq!(read_to_close(&mut stream).await, "", "{line}");
         }

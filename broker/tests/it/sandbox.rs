@@ -402,7 +402,7 @@ print('typing', call(16, 0, 0x5412, 0))
     assert_eq!(lines[16], "namespaces 1 1 1 1");
     assert_eq!(lines[17], "missing 38 38 38", "ENOSYS for each");
     assert_eq!(lines[18], "typing 1");
-    // Processes and threads start all the same, and so do programs.
+    // Processes, threads and programs still start.
     let works = "import subprocess, threading; t = threading.Thread(target=lambda: print('thread')); t.start(); t.join(); print(subprocess.run(['true']).returncode)";
     assert_eq!(launched(&["--sandbox=1"], works), "thread\n0\n");
 }
