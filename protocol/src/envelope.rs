@@ -296,8 +296,7 @@ impl Envelope {
                 return Err(Rejected { refusal, id, has_method: self.method.is_some() });
             }
         };
-        let name = self.method.and_then(|span| json::unquote(span.of(&frame)));
-        let method = name.map_or(Method::Unknown, |name| Method::parse(&name));
+        let method = self.method.map_or(Method::Unknown, |span| Method::from_json(span.of(&frame)));
         let span = |part: Option<(Span, ValueKind)>| part.map(|(span, _)| span);
         let id_span = self.id.filter(|_| id.is_some());
         Ok(Message {
@@ -473,7 +472,10 @@ fn is_request_id(raw: &[u8]) -> bool {
     raw.len() <= ID_BYTES_MAX && (raw.first() == Some(&b'"') || is_integer(raw))
 }
 
-/// An integer without fraction or exponent that fits 64 bits.
+/// An integer without fraction or exponent that fits 64 bits. JSON has no leading zeros, so 18 digits always fit.
 fn is_integer(raw: &[u8]) -> bool {
+    if (1..=18).contains(&raw.len()) && raw.iter().all(u8::is_ascii_digit) {
+        return true;
+    }
     std::str::from_utf8(raw).is_ok_and(|text| text.parse::<i64>().is_ok() || text.parse::<u64>().is_ok())
 }

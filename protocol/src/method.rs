@@ -9,6 +9,7 @@ use Direction::{Both, ClientToServer, ServerToClient};
 use MessageKind::{Notification, Request};
 use Version::{V2024_11_05, V2025_06_18, V2025_11_25, V2026_07_28};
 
+use crate::json;
 use crate::version::Version;
 
 /// Whether a method expects an answer.
@@ -207,8 +208,14 @@ macro_rules! methods {
 
             /// The method with this name.
             pub fn parse(name: &str) -> Self {
+                Self::parse_bytes(name.as_bytes())
+            }
+
+            #[allow(non_upper_case_globals, reason = "named like the variants, as the macro cannot build names")]
+            fn parse_bytes(name: &[u8]) -> Self {
+                $(const $variant: &[u8] = $name.as_bytes();)*
                 match name {
-                    $($name => Self::$variant,)*
+                    $($variant => Self::$variant,)*
                     _ => Self::Unknown,
                 }
             }
@@ -278,6 +285,14 @@ methods! {
 }
 
 impl Method {
+    /// The method that a JSON string names. The text was checked before, so a name without escapes is compared as it stands.
+    pub(crate) fn from_json(raw: &[u8]) -> Self {
+        match raw {
+            [b'"', name @ .., b'"'] if !name.contains(&b'\\') => Self::parse_bytes(name),
+            _ => json::unquote(raw).map_or(Self::Unknown, |name| Self::parse(&name)),
+        }
+    }
+
     /// The name on the wire; `unknown` for `Unknown`.
     pub fn name(self) -> &'static str {
         self.info().name

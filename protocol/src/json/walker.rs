@@ -24,12 +24,17 @@ impl<'a> Key<'a> {
     }
 
     /// Without quotes and with escapes resolved: who only compares needs no text.
+    #[inline]
     pub(crate) fn bytes(self) -> Cow<'a, [u8]> {
         if self.has_escapes {
-            return Cow::Owned(self.text().into_owned().into_bytes());
+            return self.unescaped();
         }
-        let raw = self.span.of(self.text);
-        Cow::Borrowed(&raw[1..raw.len() - 1])
+        Cow::Borrowed(&self.text[self.span.start as usize + 1..self.span.end as usize - 1])
+    }
+
+    #[cold]
+    fn unescaped(self) -> Cow<'a, [u8]> {
+        Cow::Owned(self.text().into_owned().into_bytes())
     }
 
     /// The same as text.
@@ -107,6 +112,7 @@ impl<'a> Walker<'a> {
     }
 
     /// Steps into the object or array under the cursor.
+    #[inline]
     pub(crate) fn enter(&mut self) {
         match self.levels_left.checked_sub(1) {
             Some(left) => (self.levels_left, self.at, self.is_first) = (left, self.at + 1, true),
@@ -132,6 +138,7 @@ impl<'a> Walker<'a> {
         self.end as u32
     }
 
+    #[inline]
     fn next_in(&mut self, close: u8) -> bool {
         self.pass_blank();
         let is_first = std::mem::replace(&mut self.is_first, false);
@@ -146,12 +153,18 @@ impl<'a> Walker<'a> {
         self.broken.is_none()
     }
 
+    #[inline]
     fn note(&mut self, passed: Result<(), JsonError>) {
         if let Err(error) = passed {
-            self.broken.get_or_insert(error);
-            self.at = self.text.len();
-            self.end = self.at;
+            self.stop(error);
         }
+    }
+
+    #[cold]
+    fn stop(&mut self, error: JsonError) {
+        self.broken.get_or_insert(error);
+        self.at = self.text.len();
+        self.end = self.at;
     }
 
     fn too_deep(&self) -> JsonError {
@@ -238,6 +251,7 @@ impl<'a> Walker<'a> {
         Ok(false)
     }
 
+    #[inline]
     fn pass_comma(&mut self) -> Result<(), JsonError> {
         if self.byte() != b',' {
             return Err(JsonError::Malformed);
@@ -248,6 +262,7 @@ impl<'a> Walker<'a> {
         Ok(())
     }
 
+    #[inline]
     fn take_key(&mut self) -> Result<Key<'a>, JsonError> {
         let start = self.at;
         let has_escapes = self.pass_string()?;
@@ -256,6 +271,7 @@ impl<'a> Walker<'a> {
         Ok(Key { text: self.text, span, has_escapes })
     }
 
+    #[inline]
     fn pass_key(&mut self) -> Result<(), JsonError> {
         let start = self.at;
         let has_escapes = self.pass_string()?;
@@ -276,6 +292,7 @@ impl<'a> Walker<'a> {
         self.has_uri_key
     }
 
+    #[inline]
     fn pass_colon(&mut self) -> Result<(), JsonError> {
         self.pass_blank();
         if self.byte() != b':' {
@@ -289,12 +306,17 @@ impl<'a> Walker<'a> {
     /// Whether it has escapes.
     #[inline]
     fn pass_string(&mut self) -> Result<bool, JsonError> {
+        self.try_string().ok_or(JsonError::Malformed)
+    }
+
+    // An `Option<bool>` is returned in a register, a `Result` with an error in memory.
+    fn try_string(&mut self) -> Option<bool> {
         if self.byte() != b'"' {
-            return Err(JsonError::Malformed);
+            return None;
         }
-        let end = strings::end(self.text, self.at + 1).ok_or(JsonError::Malformed)?;
+        let end = strings::end(self.text, self.at + 1)?;
         self.at = end.at;
-        Ok(end.has_escapes)
+        Some(end.has_escapes)
     }
 
     fn pass_word(&mut self, word: &[u8]) -> Result<(), JsonError> {
