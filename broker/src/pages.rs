@@ -80,9 +80,12 @@ fn every_metric_is_documented() {
 
 fn pages() -> Vec<(String, String)> {
     let root = format!("{}/..", env!("CARGO_MANIFEST_DIR"));
-    let docs = fs::read_dir(format!("{root}/docs")).unwrap().map(|entry| format!("docs/{}", entry.unwrap().file_name().to_string_lossy()));
-    let names =
-        ["README.md", "ARCHITECTURE.md", "CHANGELOG.md"].map(str::to_owned).into_iter().chain(docs.filter(|name| name.ends_with(".md")));
+    let docs = ["docs", "docs/internals"].into_iter().flat_map(|folder| {
+        let entries = fs::read_dir(format!("{root}/{folder}")).unwrap();
+        entries.map(move |entry| format!("{folder}/{}", entry.unwrap().file_name().to_string_lossy()))
+    });
+    let names = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"].map(str::to_owned);
+    let names = names.into_iter().chain(docs.filter(|name| name.ends_with(".md")));
     names.map(|name| (fs::read_to_string(format!("{root}/{name}")).unwrap(), name)).map(|(text, name)| (name, text)).collect()
 }
 
@@ -123,8 +126,8 @@ fn sources() -> String {
 }
 
 #[test]
-fn tests_that_the_page_of_security_names_exist() {
-    let page = fs::read_to_string(path("security.md")).unwrap();
+fn tests_that_the_page_of_security_proofs_names_exist() {
+    let page = fs::read_to_string(path("internals/security-proofs.md")).unwrap();
     let sources = sources();
     let rows: Vec<_> = page
         .lines()
@@ -132,7 +135,7 @@ fn tests_that_the_page_of_security_names_exist() {
         .collect();
     for row in &rows {
         for name in row.split('`').skip(1).step_by(2).filter(|name| name.matches('_').count() > 2) {
-            assert!(sources.contains(&format!("fn {name}(")), "docs/security.md names the test {name}");
+            assert!(sources.contains(&format!("fn {name}(")), "docs/internals/security-proofs.md names the test {name}");
         }
     }
     let all = [("A", 1..=27), ("A", 30..=43), ("B", 1..=26), ("J", 1..=24), ("O", 1..=12)];
@@ -140,7 +143,7 @@ fn tests_that_the_page_of_security_names_exist() {
     for number in wanted.flat_map(|(letter, numbers)| numbers.map(move |number| format!("{letter}-{number:02}"))) {
         assert!(
             rows.iter().any(|row| row.split('|').nth(1).is_some_and(|first| first.contains(&number))),
-            "docs/security.md has no {number}"
+            "docs/internals/security-proofs.md has no {number}"
         );
     }
 }

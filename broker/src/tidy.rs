@@ -210,10 +210,10 @@ const PROMISED: [(&str, std::ops::RangeInclusive<u32>); 7] =
 /// And under load.
 const PROMISED_UNDER_LOAD: [u32; 12] = [6, 13, 14, 15, 16, 17, 18, 19, 20, 22, 23, 26];
 
-/// Each has a row in `docs/security.md`, and the row names a test, or says in words why there is none.
+/// Each has a row in `docs/internals/security-proofs.md`, and the row names a test, or says in words why there is none.
 #[test]
 fn everything_that_was_promised_to_be_tried_has_a_test_or_a_reason() {
-    let page = read("docs/security.md");
+    let page = read("docs/internals/security-proofs.md");
     let rows: Vec<(Vec<&str>, &str)> = page
         .lines()
         .filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"))
@@ -225,7 +225,7 @@ fn everything_that_was_promised_to_be_tried_has_a_test_or_a_reason() {
     let tests: String = CRATES.iter().chain(&["testkit"]).flat_map(|krate| sources(krate)).map(|source| source.text).collect();
     for id in &all {
         let of_it: Vec<&str> = rows.iter().filter(|(ids, _)| ids.contains(&id.as_str())).map(|(_, rest)| *rest).collect();
-        assert_eq!(of_it.len(), 1, "{id} has one row in docs/security.md");
+        assert_eq!(of_it.len(), 1, "{id} has one row in docs/internals/security-proofs.md");
         let (_, told) = of_it[0].split_once(" | ").unwrap_or_else(|| panic!("{id}: the row has three columns"));
         let is_name = |text: &&str| {
             let of_names = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
