@@ -32,9 +32,10 @@ fn builder() -> anyhow::Result<BrokerBuilder> {
     Ok(replicated()?.alone())
 }
 
-/// All clients of a bench come from one address.
+/// All clients of a bench come from one address, and try a fresh key on a replica before that replica has read it.
 fn replicated() -> anyhow::Result<BrokerBuilder> {
-    Ok(BrokerBuilder::new(broker_binary()?).config(json!({"limits": {"connections_per_second_per_address": 0}})))
+    Ok(BrokerBuilder::new(broker_binary()?)
+        .config(json!({"limits": {"connections_per_second_per_address": 0, "sign_in_failures_per_minute": 0}})))
 }
 
 /// A tool that takes this long, for so many at a time.
