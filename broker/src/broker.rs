@@ -144,7 +144,7 @@ impl Broker {
     /// Among whom the room for calls is shared.
     fn share_room(&self) {
         let enabled = self.tenants.iter().filter(|tenant| tenant.enabled());
-        self.shared.room.share_among(enabled.map(|tenant| tenant.weight()));
+        self.shared.call_limiter.set_shares(enabled.map(|tenant| tenant.weight()));
     }
 
     /// Ends the tenant's sessions and closes its backends.

@@ -20,7 +20,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    guard::Guard,
+    backend_admission::BackendAdmission,
     link::{
         Era, EraMemory, Link,
         connection::{Connection, Failure, Wire as ConnectionWire},
@@ -109,7 +109,7 @@ pub struct Backend {
     /// By the backend's own names.
     tools: Mutex<Meters<String>>,
     /// What stands between calls and the backend.
-    pub(super) guard: Guard,
+    pub(super) admission: BackendAdmission,
 }
 
 #[derive(Debug, Default)]
@@ -131,11 +131,11 @@ impl Backend {
     pub fn new(tenant: TenantId, id: BackendId, spec: BackendSpec, shared: Arc<Shared>) -> Arc<Self> {
         let meter = Meter::new(format!("backend/{tenant}/{id}"));
         let tools = Mutex::new(Meters::new(TOOLS_METERED_MAX, format!("tools/{tenant}/{id}")));
-        let guard = Guard::new(&id, &spec, &shared);
+        let guard = BackendAdmission::new(&id, &spec, &shared);
         Arc::new(Self {
             meter,
             tools,
-            guard,
+            admission: guard,
             policy: Policy::of(&tenant, &id, &spec, &shared),
             tenant,
             id,
@@ -368,7 +368,7 @@ impl Backend {
         links.iter().for_each(|link| self.close_link(link));
     }
 
-    pub fn answered_in(&self, time: Duration) {
+    pub fn record_latency(&self, time: Duration) {
         self.shared.metrics.backend_request(&self.id, time.as_secs_f64());
         let sample = u64::try_from(time.as_micros()).unwrap_or(u64::MAX).max(1);
         let before = self.latency_us.load(Ordering::Relaxed);
@@ -377,7 +377,7 @@ impl Backend {
     }
 
     /// What an answer takes, with some to spare; nothing while none is known.
-    pub fn usual_time(&self) -> Duration {
+    pub fn expected_latency(&self) -> Duration {
         Duration::from_micros(self.latency_us.load(Ordering::Relaxed).saturating_mul(2))
     }
 
@@ -456,7 +456,7 @@ impl Backend {
         let lists = self.lists.load_full();
         let status = lock(&self.status);
         let latency = self.latency_us.load(Ordering::Relaxed);
-        let (calls_in_flight, calls_queued, calls_max) = self.crowd();
+        let (calls_in_flight, calls_queued, calls_max) = self.call_counts();
         BackendStatus {
             tenant: self.tenant.to_string(),
             backend: self.id.to_string(),

@@ -43,7 +43,7 @@ pub use self::{
 use super::{
     asker::{Asker, Carried},
     backend::Backend,
-    guard::Caller,
+    backend_admission::CallOwner,
     link::connection::{Failure, Outgoing},
     policy::ArgumentsCheck,
     session::Session,
@@ -253,11 +253,11 @@ impl Call {
             Box::pin(check.carry_out()).await?;
         }
         let backend = self.home.as_ref().ok_or_else(|| self.session.no_backend(&self.backend))?;
-        backend.admits()?;
+        backend.check_breaker()?;
         backend.earn_retry();
         let (principal, session) = (&self.session.caller.principal, &self.session.key);
-        let caller = Caller { tenant: &self.session.tenant, principal, session };
-        let _room = backend.room_for(caller, self.started + self.deadline.quiet).await?;
+        let caller = CallOwner { tenant: &self.session.tenant, principal, session };
+        let _room = backend.acquire_permit(caller, self.started + self.deadline.quiet).await?;
         let mut retries = 0;
         loop {
             let (attempt, refusal) = match self.attempt(message, edits).await {
@@ -282,7 +282,7 @@ impl Call {
         // A backend that forgot its session did not process the call, so it is sent once more over a new one.
         for attempt in 0..2 {
             let link = self.session.link_to(&self.backend).map_err(over)?;
-            link.backend.admits().map_err(over)?;
+            link.backend.check_breaker().map_err(over)?;
             let connection = link.connection().await.map_err(|refusal| (of_opening(&refusal), refusal))?;
             connection.permits(self.method).map_err(over)?;
             let sent_at = Instant::now();
@@ -290,14 +290,14 @@ impl Call {
             let (answer, uris) = self.with_uris(answer);
             let over_at = Instant::now();
             let took = over_at - sent_at;
-            link.backend.judge(&connection, &answer, took, over_at);
+            link.backend.record_result(&connection, &answer, took, over_at);
             // One of 2026-07-28 may have been asked several times, and is timed each time.
             if connection.modern().is_none() {
-                link.backend.answered_in(took);
+                link.backend.record_latency(took);
             }
             // Of tasks nothing is learnt.
             if !self.handover.as_ref().is_some_and(Handover::is_done) {
-                link.backend.took(&answer, took);
+                link.backend.record_call_duration(&answer, took);
             }
             match answer {
                 Ok(answer) => return Ok((answer, uris)),
@@ -347,7 +347,7 @@ impl Call {
         let sent = lock(&self.sent).clone();
         let had = Duration::from_millis(self.elapsed_ms().saturating_sub(self.sent_ms.load(Ordering::Relaxed)));
         if let Some(Carried { link, .. }) = sent.filter(|_| had >= self.deadline.quiet / 2) {
-            link.backend.timed_out(had);
+            link.backend.record_timeout(had);
         }
     }
 
@@ -356,7 +356,7 @@ impl Call {
         let sent = lock(&self.sent).clone();
         let (sent_ms, touched_ms) = (self.sent_ms.load(Ordering::Relaxed), self.touched_ms.load(Ordering::Relaxed));
         if let Some(Carried { link, .. }) = sent.filter(|_| touched_ms <= sent_ms && self.open_questions.load(Ordering::Relaxed) == 0) {
-            link.backend.given_up(Duration::from_millis(self.elapsed_ms().saturating_sub(sent_ms)));
+            link.backend.record_abandoned(Duration::from_millis(self.elapsed_ms().saturating_sub(sent_ms)));
         }
     }
 

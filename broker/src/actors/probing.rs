@@ -11,7 +11,7 @@ use protocol::{error::Refusal, method::Method};
 
 use super::{
     backend::Backend,
-    guard::Due,
+    backend_admission::ProbeReason,
     link::{Link, connection::Failure},
 };
 use crate::limits::PROBE_ANSWER_MAX;
@@ -32,12 +32,12 @@ enum Found {
 /// Runs until it is dropped.
 pub(super) async fn run(backend: &Arc<Backend>, link: &Arc<Link>) {
     loop {
-        match backend.look_due().await {
-            Due::Probe => {
+        match backend.wait_for_probe().await {
+            ProbeReason::HalfOpen => {
                 let found = survived(probe(backend, link)).await;
-                backend.probed(found == Found::Well);
+                backend.record_probe(found == Found::Well);
             }
-            Due::Suspicion => settle_suspicion(backend, link).await,
+            ProbeReason::Suspicion => settle_suspicion(backend, link).await,
         }
     }
 }
@@ -50,15 +50,15 @@ async fn settle_suspicion(backend: &Arc<Backend>, link: &Arc<Link>) {
         let asked = backend.shared.uptime();
         match survived(probe(backend, link)).await {
             Found::Well => break,
-            Found::Silent => backend.failed(backend.shared.uptime().saturating_sub(asked)),
+            Found::Silent => backend.record_failure(backend.shared.uptime().saturating_sub(asked)),
             Found::Gone => {}
         }
-        if backend.heard_since(begun) || backend.admits().is_err() {
+        if backend.answered_since(begun) || backend.check_breaker().is_err() {
             break;
         }
         tokio::time::sleep(LOOK_AGAIN_AFTER).await;
     }
-    backend.suspicion_settled();
+    backend.clear_suspicion();
 }
 
 /// A breaker must not wait for ever for the outcome of a probe that died.

@@ -17,7 +17,7 @@ use transport::http_client::HttpClient;
 use super::{
     call::{Call, DueList},
     children::Children,
-    gate::{Gate, Standing},
+    concurrency_limit::{ConcurrencyLimiter, TenantShare},
     link::Trust,
     modern::Modern,
     schemas::Schemas,
@@ -50,7 +50,7 @@ pub struct Shared {
     pub durable: Arc<Durable>,
     pub tasks: Tasks,
     /// Room for calls that are with backends, shared by tenants by their weight.
-    pub room: Arc<Gate<Standing, PrincipalId>>,
+    pub call_limiter: Arc<ConcurrencyLimiter<TenantShare, PrincipalId>>,
     /// What is held for clients whose requests stand alone.
     pub modern: Modern,
     pub traces: Traces,
@@ -65,7 +65,7 @@ pub struct Shared {
     /// How they are confined.
     pub confinement: Arc<Confinement>,
     /// For the long messages of clients that nobody knows yet.
-    pub strangers: Arc<Semaphore>,
+    pub unauthenticated_messages: Arc<Semaphore>,
     /// Requests per second.
     pub rates: Arc<Rates>,
     pub overload: Arc<Overload>,
@@ -90,12 +90,12 @@ impl Shared {
         traces: Traces,
     ) -> Arc<Self> {
         let (started, redis) = (Instant::now(), config.storage.redis_url.is_some());
-        let room = Gate::new(config.limits.calls_in_flight, config.limits.calls_queued, metrics.queue_depth("calls"));
+        let room = ConcurrencyLimiter::new(config.limits.calls_in_flight, config.limits.calls_queued, metrics.queue_depth("calls"));
         Arc::new(Self {
             rates: Arc::new(Rates::new(redis, config.limits.without_redis, started, metrics.clone())),
             overload: Overload::new(&config.overload, metrics.clone()),
             waiting: AllWaiting::new(overload::outbox_bytes_total(&config), metrics.clone()),
-            room,
+            call_limiter: room,
             confinement: Confinement::new(&config),
             config,
             durable,
@@ -109,7 +109,7 @@ impl Shared {
             running: TaskTracker::new(),
             draining: CancellationToken::new(),
             children: Children::default(),
-            strangers: Arc::new(Semaphore::new(LONG_FIRST_MESSAGES_MAX)),
+            unauthenticated_messages: Arc::new(Semaphore::new(LONG_FIRST_MESSAGES_MAX)),
             validation: Validation::default(),
             schemas: Schemas::default(),
             due: Arc::default(),

@@ -15,7 +15,7 @@ use protocol::{
     method::Method,
 };
 
-use super::{backend::Backend, gate::Standing, session::Session, shared::Shared, sync::lock};
+use super::{backend::Backend, concurrency_limit::TenantShare, session::Session, shared::Shared, sync::lock};
 use crate::{
     admission::rates::Scope,
     config::{MessageWire, spec::TenantSpec},
@@ -33,7 +33,7 @@ use crate::{
 pub struct Tenant {
     pub id: TenantId,
     /// Where tenants compete for room.
-    pub standing: Standing,
+    pub share: TenantShare,
     shared: Arc<Shared>,
     spec: ArcSwap<TenantSpec>,
     meter: Arc<Meter>,
@@ -67,7 +67,7 @@ impl Tenant {
             calls: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
             shared,
-            standing: Standing::of(id.clone()),
+            share: TenantShare::of(id.clone()),
             id,
         };
         tenant.configure(spec);
@@ -220,7 +220,7 @@ impl Tenant {
     }
 
     /// The same for a notification of the principal, which has no answer: one that is not taken is counted and dropped.
-    pub fn take_notification(&self, principal: &PrincipalId) -> Result<(), Refusal> {
+    pub fn take_notification_budget(&self, principal: &PrincipalId) -> Result<(), Refusal> {
         self.take_budget(principal).inspect_err(|_| self.shared.metrics.dropped_notification("rate_limited"))
     }
 
@@ -235,7 +235,7 @@ impl Tenant {
     }
 
     /// Takes one request's worth of what may go to this backend, and to this tool of it.
-    pub fn take_budget_of(&self, backend: &Backend, tool: Option<&str>) -> Result<(), Refusal> {
+    pub fn take_backend_budget(&self, backend: &Backend, tool: Option<&str>) -> Result<(), Refusal> {
         backend.take_budget(&self.spec.load().limits, tool)
     }
 
@@ -256,9 +256,9 @@ impl Tenant {
     }
 
     /// A place for a connection that is a session, or for an open GET stream.
-    pub fn enter(&self) -> Result<Place, Refusal> {
+    pub fn acquire_connection(&self) -> Result<ConnectionPermit, Refusal> {
         let max = self.spec.load().limits.connections_per_tenant.unwrap_or(self.shared.config.limits.connections_per_tenant);
-        let place = Place(self.connections.clone());
+        let place = ConnectionPermit(self.connections.clone());
         if place.0.fetch_add(1, Ordering::Relaxed) < max {
             return Ok(place);
         }
@@ -293,9 +293,9 @@ fn too_many_sessions(whose: &str, max: usize) -> Refusal {
 
 /// One connection's place among its tenant's. Dropped with it.
 #[derive(Debug)]
-pub struct Place(Arc<AtomicUsize>);
+pub struct ConnectionPermit(Arc<AtomicUsize>);
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

@@ -219,7 +219,7 @@ impl Node {
         Ok(Arc::new(self))
     }
 
-    /// Keeps the lease until [`Node::leave`]. Ends at once on a store of our own, whose lease needs no renewal.
+    /// Keeps the lease until [`Node::release`]. Ends at once on a store of our own, whose lease needs no renewal.
     pub async fn keep(self: Arc<Self>, replica: Weak<dyn Replica>) {
         if self.alone {
             return;

@@ -174,7 +174,7 @@ impl Link {
             return Ok(connection);
         }
         if !self.is_catalog() {
-            self.backend.admits()?;
+            self.backend.check_breaker()?;
         }
         if let Some(last) = self.current.swap(None) {
             // A backend that forgot its sessions is there and well: it says so at once.
@@ -208,7 +208,7 @@ impl Link {
             Err(OpenError::Failed(failure)) => {
                 backoff.failed();
                 if !self.is_catalog() && failure.is_the_backends() {
-                    self.backend.failed(Duration::ZERO);
+                    self.backend.record_failure(Duration::ZERO);
                 }
                 self.backend.note_attempts(backoff.failures, backoff.not_before);
                 Err(self.backend.refusal(&failure))

@@ -19,7 +19,7 @@ use super::{
     unopened::CloseUnlessOpened,
 };
 use crate::{
-    actors::children::{PROGRAM, Place},
+    actors::children::{PROGRAM, ChildPermit},
     config::{spec::TransportSpec, stdio::ChildRules},
     limits::CHILD_LOOK_INTERVAL,
     sandbox,
@@ -34,7 +34,7 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Arc<Connection>, Failure> {
     let stdio = &shared.config.stdio;
     // It may have been stored before the operator listed what may be run.
     stdio.check(&link.backend.spec.transport).map_err(|fault| Failure::OwnLimit(fault.to_string()))?;
-    let place = shared.children.enter(tenant, stdio.children_per_tenant).map_err(|full| Failure::OwnLimit(full.to_string()))?;
+    let place = shared.children.acquire(tenant, stdio.children_per_tenant).map_err(|full| Failure::OwnLimit(full.to_string()))?;
     let rules = stdio.rules(limits);
     let mut spec = ChildSpec::new(command.clone());
     spec.args = args.clone();
@@ -80,7 +80,7 @@ async fn watch(
     mut process: ChildProcess,
     writing: tokio::task::JoinHandle<()>,
     rules: ChildRules,
-    _place: Place,
+    _place: ChildPermit,
 ) {
     let pid = process.pid();
     tokio::select! {

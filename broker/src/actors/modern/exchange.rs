@@ -104,7 +104,7 @@ impl Visitor {
         Ok(support == Some(TaskSupport::Required) || tasks::idempotency_key(message)?.is_some())
     }
 
-    /// Goes on with a request that waits at `place`, here.
+    /// Goes on with a request that waits at `permit`, here.
     pub async fn go_on(&self, request: Box<Request>, place: &Place, offer: &Offer) -> Result<Exchange, Refusal> {
         let responses = InputResponses::parse(&request.message)?;
         let mut parked = self.unpark(place, &responses).map_err(super::StateError::refusal)??;

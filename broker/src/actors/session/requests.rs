@@ -170,7 +170,7 @@ impl Session {
         let mut check = None;
         if let Some(home) = &home {
             check = keeps_to_policy(home, &message, &decision)?;
-            self.tenant.take_budget_of(home, decision.tool())?;
+            self.tenant.take_backend_budget(home, decision.tool())?;
         }
         let method = message.method;
         let request = Request { id: id.clone(), method, stream, begun };
@@ -213,7 +213,7 @@ impl Session {
     /// A resource of a stream of notifications is held to what a subscription is held to.
     pub(super) fn admits_listening(&self, target: &ResourceTarget) -> Result<(), Refusal> {
         let Some(backend) = self.tenant.backend(&target.backend) else { return Ok(()) };
-        self.tenant.take_budget_of(&backend, None)?;
+        self.tenant.take_backend_budget(&backend, None)?;
         backend.policy.admits_resource(&target.uri)
     }
 
@@ -261,7 +261,7 @@ impl Session {
         Ok(Underway::new(in_place(|| request::carried(run)), &self.shared.running).of(call))
     }
 
-    /// Counts a request in, if there is room for it and its id is free. [`Session::leave`] counts it out.
+    /// Counts a request in, if there is room for it and its id is free. [`Session::release`] counts it out.
     pub(super) fn begin(&self, id: RequestId, in_flight: InFlight) -> Result<(), Refusal> {
         self.tenant.open_call()?;
         if let Err(refusal) = self.enter(id, in_flight) {
@@ -330,7 +330,7 @@ impl Session {
     /// rate is used up.
     pub fn notify(self: &Arc<Self>, message: &Message) -> Result<(), Refusal> {
         if !self.is_free_of_charge(message) {
-            self.tenant.take_notification(&self.caller.principal)?;
+            self.tenant.take_notification_budget(&self.caller.principal)?;
         }
         let Some(message) = for_others(message) else { return Ok(()) };
         let message = &*message;

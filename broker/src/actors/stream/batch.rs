@@ -33,7 +33,7 @@ impl Reader {
         self.look(count_max, bytes_max, frames, None)
     }
 
-    /// Takes what there is. Where nothing is, whoever is `waiting` is woken when there may be something.
+    /// Takes what there is. Where nothing is, whoever is `queued` is woken when there may be something.
     fn look(&mut self, count_max: usize, bytes_max: usize, frames: &mut Vec<Bytes>, waiting: Option<&Context<'_>>) -> Option<Batch> {
         let before = frames.len();
         let mut state = self.stream.lock();

@@ -44,7 +44,7 @@ impl Patience {
 pub(super) async fn connect(run: &Arc<TaskRun>, patience: &mut Patience) -> Result<(Arc<Link>, Arc<Connection>), Refusal> {
     loop {
         let refusal = match run.link() {
-            Ok(link) => match link.backend.admits() {
+            Ok(link) => match link.backend.check_breaker() {
                 Ok(()) => match link.connection().await {
                     Ok(connection) => return Ok((link, connection)),
                     Err(refusal) => refusal,

@@ -27,7 +27,7 @@ use crate::{
     actors::{
         asker::Carried,
         backend::Deadlines,
-        guard::Caller,
+        backend_admission::CallOwner,
         link::{Hold, Link},
         session::Session,
         shared::Shared,
@@ -220,8 +220,8 @@ impl TaskRun {
     }
 
     /// For whom it runs.
-    pub(super) fn caller(&self) -> Caller<'_> {
-        Caller { tenant: &self.tenant, principal: &self.record.principal, session: &self.record.session }
+    pub(super) fn caller(&self) -> CallOwner<'_> {
+        CallOwner { tenant: &self.tenant, principal: &self.record.principal, session: &self.record.session }
     }
 
     pub fn timeouts(&self) -> Deadlines {

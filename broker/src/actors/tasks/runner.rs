@@ -135,7 +135,7 @@ async fn send(run: &Arc<TaskRun>) -> Ending {
         if let Err(refusal) = connection.permits(Method::ToolsCall) {
             return Ending::Refused(refusal);
         }
-        let room = match link.backend.room_for(run.caller(), run.due).await {
+        let room = match link.backend.acquire_permit(run.caller(), run.due).await {
             Ok(room) => room,
             Err(refusal) if patience.wait(refusal.retry_after).await => continue,
             Err(refusal) => return Ending::Refused(refusal),
@@ -149,7 +149,7 @@ async fn send(run: &Arc<TaskRun>) -> Ending {
         let edits = if as_task { vec![task_member(run, &message)] } else { Vec::new() };
         let sent_at = Instant::now();
         let answer = connection.exchange(&link, Outgoing { message: &message, edits: &edits, asker: &asker, sent_at }).await;
-        link.backend.judge(&connection, &answer, sent_at.elapsed(), Instant::now());
+        link.backend.record_result(&connection, &answer, sent_at.elapsed(), Instant::now());
         drop(room);
         run.lock().creating = false;
         let failure = match answer {

@@ -23,7 +23,7 @@ impl Page {
         Ok(Self { limit, after })
     }
 
-    /// The page of a list that is ordered by what `place` tells of its entries, and where the next page begins.
+    /// The page of a list that is ordered by what `permit` tells of its entries, and where the next page begins.
     pub(super) fn of<T>(&self, mut entries: Vec<T>, place: impl Fn(&T) -> String) -> (Vec<T>, Option<String>) {
         if let Some(after) = &self.after {
             entries.retain(|entry| place(entry) > *after);

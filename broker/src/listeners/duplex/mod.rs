@@ -22,7 +22,7 @@ use crate::{
     actors::{
         session::Session,
         stream::{EventStream, Reader},
-        tenant::Place,
+        tenant::ConnectionPermit,
     },
     auth::{self, Caller, Remote, Until},
     broker::Broker,
@@ -52,7 +52,7 @@ pub(super) struct Known {
     /// On another connection, by its session's id.
     pub(super) can_come_back: bool,
     /// The connection's, among those of its tenant.
-    pub(super) place: Arc<Place>,
+    pub(super) place: Arc<ConnectionPermit>,
 }
 
 /// Serves one connection to its end.
@@ -200,18 +200,18 @@ pub(super) struct Seat {
     session: Arc<Session>,
     /// Its client was told that there is one.
     is_known: bool,
-    _place: Arc<Place>,
+    _place: Arc<ConnectionPermit>,
     /// Until when it is its client's by what was shown for the connection.
     until: Option<Until>,
 }
 
 impl Seat {
-    fn new(broker: Arc<Broker>, session: Arc<Session>, place: Arc<Place>, until: Option<Until>) -> Self {
+    fn new(broker: Arc<Broker>, session: Arc<Session>, place: Arc<ConnectionPermit>, until: Option<Until>) -> Self {
         Self { broker, session, is_known: false, _place: place, until }
     }
 
     /// Of a client that goes on with its session.
-    pub(super) fn again(broker: Arc<Broker>, session: Arc<Session>, place: Arc<Place>, until: Option<Until>) -> Self {
+    pub(super) fn again(broker: Arc<Broker>, session: Arc<Session>, place: Arc<ConnectionPermit>, until: Option<Until>) -> Self {
         let mut seat = Self::new(broker, session, place, until);
         seat.is_known = true;
         seat

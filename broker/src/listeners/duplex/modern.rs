@@ -33,7 +33,7 @@ use crate::{
         },
         shared::Shared,
         stream::{Batch, EventStream, Reader},
-        tenant::{Place, Tenant},
+        tenant::{ConnectionPermit, Tenant},
     },
     auth::{self, Caller, Proven, Until},
     broker::Broker,
@@ -64,7 +64,7 @@ pub(super) struct Desk {
     /// Something of it was written.
     room: Notify,
     /// Its own among the connections of each tenant that it asks for.
-    places: Mutex<HashMap<TenantId, Place>>,
+    places: Mutex<HashMap<TenantId, ConnectionPermit>>,
     /// Who sent the last request: notifications do not say on whose behalf they come, and count against the rates of this one.
     payer: Mutex<Option<(Arc<Tenant>, PrincipalId)>>,
     /// Somebody without a key was refused: whoever guesses keys has to connect for each of them.
@@ -426,7 +426,7 @@ impl Desk {
             return; // each request once, which was paid for
         }
         let payer = self.payer.lock().unwrap_or_else(PoisonError::into_inner).clone().filter(|_| message.kind == Kind::Notification);
-        if payer.is_none_or(|(tenant, principal)| tenant.take_notification(&principal).is_ok()) {
+        if payer.is_none_or(|(tenant, principal)| tenant.take_notification_budget(&principal).is_ok()) {
             self.shared().metrics.dropped_notification("unknown");
         }
     }
@@ -482,7 +482,7 @@ impl Desk {
         }
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         if let Entry::Vacant(free) = places.entry(visitor.tenant.id.clone()) {
-            free.insert(visitor.tenant.enter()?);
+            free.insert(visitor.tenant.acquire_connection()?);
         }
         Ok(())
     }

@@ -20,7 +20,7 @@ use transport::frame::{FrameSink, FrameSource, Goodbye, ReadError};
 
 use super::{Guest, Known, Seat};
 use crate::{
-    actors::{link::streams::STREAMS, session::Session, tenant::Place},
+    actors::{link::streams::STREAMS, session::Session, tenant::ConnectionPermit},
     auth::{Caller, Proven},
     broker::{Broker, unknown_backend},
     limits::{CLIENT_TEXT_BYTES_MAX, FIRST_MESSAGE_BYTES_MAX},
@@ -44,7 +44,7 @@ pub(super) async fn session(
 ) -> Result<Begun, Goodbye> {
     let limits = json::Limits { bytes_max: broker.shared.config.limits.message_bytes, ..json::Limits::default() };
     let message_bytes_max = limits.bytes_max;
-    source.allow(message_bytes_max.min(FIRST_MESSAGE_BYTES_MAX), Some(&broker.shared.strangers));
+    source.allow(message_bytes_max.min(FIRST_MESSAGE_BYTES_MAX), Some(&broker.shared.unauthenticated_messages));
     let mut said = 0;
     loop {
         let frame = match source.next().await {
@@ -166,9 +166,9 @@ pub(super) async fn proven(broker: &Broker, guest: &Guest, token: Option<&str>) 
 }
 
 /// A place for one more connection of the caller's tenant.
-pub(in crate::listeners) fn place(broker: &Broker, caller: &Caller) -> Result<Arc<Place>, Refusal> {
+pub(in crate::listeners) fn place(broker: &Broker, caller: &Caller) -> Result<Arc<ConnectionPermit>, Refusal> {
     let tenant = broker.tenant(&caller.tenant).ok_or_else(|| Refusal::new(ErrorKind::Unauthorized, "the tenant is gone"))?;
-    tenant.enter().map(Arc::new)
+    tenant.acquire_connection().map(Arc::new)
 }
 
 /// Tells if a client is refused for its credential. To show another one it has to connect again.

@@ -28,7 +28,7 @@ use crate::{
     actors::{
         shared::Shared,
         stream::{Ended, Next, Reader},
-        tenant::Place,
+        tenant::ConnectionPermit,
     },
     auth::Until,
     metrics::{Direction, Side},
@@ -199,7 +199,7 @@ pub(super) struct EventStyle {
     pub(super) retry: Duration,
     pub(super) keepalive: Duration,
     /// Its own among the connections of its tenant; that of a request's stream is the request's place among those in flight.
-    pub(super) _place: Option<Place>,
+    pub(super) _place: Option<ConnectionPermit>,
 }
 
 /// An event stream: what was read already, then what the reader gets.

@@ -301,7 +301,7 @@ async fn listen(session: &Arc<Session>, headers: &HeaderMap) -> Result<Response<
     if another.is_some() {
         return Err(Refusal::new(ErrorKind::InvalidRequest, "Last-Event-ID is given more than once"));
     }
-    let place = session.tenant.enter()?;
+    let place = session.tenant.acquire_connection()?;
     let Resumed { reader, gap } = match id {
         None => session.open_general_stream().await?,
         Some(id) => {

@@ -86,7 +86,7 @@ impl Asked<'_> {
         // Over HTTP a request is cancelled by closing its stream, so that there is nothing to tell (same section).
         if message.kind == Kind::Notification {
             let visitor = self.broker.visitor(self.caller.clone(), self.endpoint.clone(), TRANSPORT)?;
-            visitor.tenant.take_notification(&visitor.caller.principal)?;
+            visitor.tenant.take_notification_budget(&visitor.caller.principal)?;
             return Ok(answer::empty(StatusCode::ACCEPTED).into());
         }
         let headers = &self.head.headers;

@@ -31,7 +31,7 @@ use super::{
     vouched,
 };
 use crate::{
-    actors::{session::Session, stream::Reader, tenant::Place},
+    actors::{session::Session, stream::Reader, tenant::ConnectionPermit},
     auth::{self, Proven, Remote, Until},
     broker::{Broker, finding::Search},
     limits::CLIENT_WRITE_STALL_MAX,
@@ -77,8 +77,8 @@ struct Opened {
 
 enum Plan {
     Begin(Known),
-    GoOn(Arc<Session>, Reader, Arc<Place>, Option<Until>),
-    PassOn(Tunnel, Arc<Place>, Option<Until>),
+    GoOn(Arc<Session>, Reader, Arc<ConnectionPermit>, Option<Until>),
+    PassOn(Tunnel, Arc<ConnectionPermit>, Option<Until>),
 }
 
 /// Where the session is that a client goes on with.

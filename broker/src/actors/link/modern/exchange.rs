@@ -60,7 +60,7 @@ pub(in crate::actors::link) async fn exchange(
         outgoing.asker.sent_as(Carried { link: link.clone(), connection: connection.clone(), wire_id: request.wire_id }, at);
         let answer = requests::send(connection, link, request).await;
         if !outgoing.asker.is_task() {
-            link.backend.answered_in(at.elapsed());
+            link.backend.record_latency(at.elapsed());
         }
         let answer = answer?;
         if answer.kind == Kind::Error {
