@@ -250,7 +250,7 @@ impl Call {
     ) -> Result<Ending, Refusal> {
         if let Some(check) = check {
             // Rare, and on the heap: every call's future would be larger by it.
-            Box::pin(check.carry_out()).await?;
+            Box::pin(check.run()).await?;
         }
         let backend = self.home.as_ref().ok_or_else(|| self.session.no_backend(&self.backend))?;
         backend.check_breaker()?;

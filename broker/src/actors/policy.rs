@@ -22,10 +22,10 @@ use protocol::{
 };
 
 use super::{
-    schemas::{Owner, Schema},
+    schema_cache::{SchemaSetId, CompiledSchema},
     shared::Shared,
     sync::lock,
-    validation::NotRun,
+    validation_pool::ValidationFailure,
 };
 use crate::{
     config::{AuditCalls, spec::BackendSpec},
@@ -61,7 +61,7 @@ pub struct Policy {
 #[derive(Debug, Default)]
 struct Tools {
     lists: Weak<BackendLists>,
-    schemas: Option<Owner>,
+    schemas: Option<SchemaSetId>,
     /// Why the schemas of some are not used.
     unused: BTreeMap<String, String>,
 }
@@ -129,7 +129,7 @@ impl Policy {
         let arguments = || message.fields.arguments.map(|span| span.slice(&message.frame));
         match names.tool().filter(|_| self.validate_arguments) {
             Some(tool) => self.admits_call(&tool.name, arguments(), lists()),
-            None if self.audits_arguments => self.search(arguments()),
+            None if self.audits_arguments => self.check_duplicates(arguments()),
             None => Ok(None),
         }
     }
@@ -144,10 +144,10 @@ impl Policy {
             let text = format!("the tools of backend {} are not known yet", self.backend);
             return Err(Refusal::new(ErrorKind::BackendUnavailable, text));
         };
-        match self.shared.schemas.find(self.schemas_of(&lists), tool) {
-            Some(None) => return self.search(arguments),
+        match self.shared.schema_cache.get(self.schema_set(&lists), tool) {
+            Some(None) => return self.check_duplicates(arguments),
             Some(Some(checker)) => {
-                if let Some(verdict) = self.hold_at_once(&checker, arguments.as_deref()) {
+                if let Some(verdict) = self.check_inline(&checker, arguments.as_deref()) {
                     return verdict.map(|()| None);
                 }
             }
@@ -157,7 +157,7 @@ impl Policy {
     }
 
     /// `None`: it takes more than is done at once.
-    fn hold_at_once(&self, checker: &Checker, arguments: Option<&[u8]>) -> Option<Result<(), Refusal>> {
+    fn check_inline(&self, checker: &Checker, arguments: Option<&[u8]>) -> Option<Result<(), Refusal>> {
         let text = arguments.unwrap_or_default();
         if text.len() > ARGUMENT_BYTES_AT_ONCE_MAX {
             return None;
@@ -169,7 +169,7 @@ impl Policy {
     }
 
     /// Arguments that no schema is for: the audit log keeps them.
-    fn search(self: &Arc<Self>, arguments: Option<Bytes>) -> Result<Option<ArgumentsCheck>, Refusal> {
+    fn check_duplicates(self: &Arc<Self>, arguments: Option<Bytes>) -> Result<Option<ArgumentsCheck>, Refusal> {
         match arguments.filter(|_| self.audits_arguments) {
             None => Ok(None),
             Some(text) if text.len() <= DUPLICATES_BYTES_AT_ONCE_MAX => arguments::refuse_duplicates(&text, &self.hasher).map(|()| None),
@@ -178,15 +178,15 @@ impl Policy {
     }
 
     /// Under which the schemas of these lists are kept. Those of earlier lists are forgotten.
-    fn schemas_of(&self, lists: &Arc<BackendLists>) -> Owner {
+    fn schema_set(&self, lists: &Arc<BackendLists>) -> SchemaSetId {
         let mut tools = lock(&self.tools);
         match tools.schemas {
             Some(owner) if std::ptr::eq(tools.lists.as_ptr(), Arc::as_ptr(lists)) => owner,
             before => {
                 if let Some(before) = before {
-                    self.shared.schemas.forget(before);
+                    self.shared.schema_cache.remove_set(before);
                 }
-                let owner = self.shared.schemas.new_owner();
+                let owner = self.shared.schema_cache.new_set();
                 *tools = Tools { lists: Arc::downgrade(lists), schemas: Some(owner), unused: BTreeMap::new() };
                 owner
             }
@@ -194,9 +194,9 @@ impl Policy {
     }
 
     /// Compiles the schema of a tool, on a validation thread.
-    fn compile(&self, tool: &str, lists: &Arc<BackendLists>) -> Schema {
-        let owner = self.schemas_of(lists);
-        if let Some(known) = self.shared.schemas.find(owner, tool) {
+    fn compile(&self, tool: &str, lists: &Arc<BackendLists>) -> CompiledSchema {
+        let owner = self.schema_set(lists);
+        if let Some(known) = self.shared.schema_cache.get(owner, tool) {
             return known; // another call of it was first
         }
         // A tool that is not listed is the backend's to refuse; it must not fill the table either.
@@ -213,7 +213,7 @@ impl Policy {
         });
         let schema = schema.map(Arc::new);
         if is_current {
-            self.shared.schemas.keep(owner, &self.tenant, tool, schema.clone());
+            self.shared.schema_cache.insert(owner, &self.tenant, tool, schema.clone());
         }
         schema
     }
@@ -236,14 +236,14 @@ impl Drop for Policy {
     fn drop(&mut self) {
         let owner = lock(&self.tools).schemas;
         if let Some(owner) = owner {
-            self.shared.schemas.forget(owner);
+            self.shared.schema_cache.remove_set(owner);
         }
     }
 }
 
 impl ArgumentsCheck {
     /// Finds it out. Until then, the request has not been sent.
-    pub async fn carry_out(self) -> Result<(), Refusal> {
+    pub async fn run(self) -> Result<(), Refusal> {
         let Self { policy, tool, arguments } = self;
         let checker = match tool {
             Some((tool, lists)) => policy.compiled(tool, lists).await?,
@@ -254,7 +254,7 @@ impl ArgumentsCheck {
             None => {}
             // Its schema had to be compiled first.
             Some(checker) => {
-                if let Some(verdict) = policy.hold_at_once(checker, arguments.as_deref()) {
+                if let Some(verdict) = policy.check_inline(checker, arguments.as_deref()) {
                     return verdict;
                 }
             }
@@ -268,27 +268,27 @@ impl ArgumentsCheck {
             }
             checker.map_or(Ok(()), |checker| checker.check(text, allowance))
         };
-        policy.shared.validation.run(&policy.tenant, within, work).await.unwrap_or_else(|why| Err(not_run(why, within)))
+        policy.shared.validation_pool.run(&policy.tenant, within, work).await.unwrap_or_else(|why| Err(validation_refusal(why, within)))
     }
 }
 
 impl Policy {
-    async fn compiled(self: &Arc<Self>, tool: String, lists: Arc<BackendLists>) -> Result<Schema, Refusal> {
-        if let Some(known) = self.shared.schemas.find(self.schemas_of(&lists), &tool) {
+    async fn compiled(self: &Arc<Self>, tool: String, lists: Arc<BackendLists>) -> Result<CompiledSchema, Refusal> {
+        if let Some(known) = self.shared.schema_cache.get(self.schema_set(&lists), &tool) {
             return Ok(known);
         }
         let policy = self.clone();
         let work = move |_: &arguments::Allowance| policy.compile(&tool, &lists);
         let within = SCHEMA_COMPILE_WAIT;
-        self.shared.validation.run(&self.tenant, within, work).await.map_err(|why| not_run(why, within))
+        self.shared.validation_pool.run(&self.tenant, within, work).await.map_err(|why| validation_refusal(why, within))
     }
 }
 
-fn not_run(why: NotRun, within: Duration) -> Refusal {
+fn validation_refusal(why: ValidationFailure, within: Duration) -> Refusal {
     match why {
-        NotRun::Late => arguments::refused_late(within),
-        NotRun::Crowded => Refusal::new(ErrorKind::Overloaded, "too many arguments wait to be held to the schemas of their tools"),
-        NotRun::Failed => Refusal::new(ErrorKind::Internal, "the arguments could not be held to the tool's inputSchema"),
+        ValidationFailure::TimedOut => arguments::refused_late(within),
+        ValidationFailure::QueueFull => Refusal::new(ErrorKind::Overloaded, "too many arguments wait to be held to the schemas of their tools"),
+        ValidationFailure::Failed => Refusal::new(ErrorKind::Internal, "the arguments could not be held to the tool's inputSchema"),
     }
 }
 

@@ -20,10 +20,10 @@ use super::{
     concurrency_limit::{ConcurrencyLimiter, TenantShare},
     link::Trust,
     modern::Modern,
-    schemas::Schemas,
+    schema_cache::SchemaCache,
     stream::AllWaiting,
     tasks::Tasks,
-    validation::Validation,
+    validation_pool::ValidationPool,
 };
 use crate::{
     admission::{
@@ -72,9 +72,9 @@ pub struct Shared {
     /// What waits for clients.
     pub waiting: Arc<AllWaiting>,
     /// Holds arguments to schemas.
-    pub validation: Validation,
+    pub validation_pool: ValidationPool,
     /// Compiled schemas of tools.
-    pub schemas: Schemas,
+    pub schema_cache: SchemaCache,
     /// Calls in flight, to be told when their time is up.
     pub due: Arc<DueList<Call>>,
     started: Instant,
@@ -110,8 +110,8 @@ impl Shared {
             draining: CancellationToken::new(),
             children: Children::default(),
             unauthenticated_messages: Arc::new(Semaphore::new(LONG_FIRST_MESSAGES_MAX)),
-            validation: Validation::default(),
-            schemas: Schemas::default(),
+            validation_pool: ValidationPool::default(),
+            schema_cache: SchemaCache::default(),
             due: Arc::default(),
             started,
         })

@@ -186,7 +186,7 @@ impl Session {
                 self.note_backend(&plan.backend, Some(&target.tool));
                 self.in_background(request, Cancellation::Nothing, |session| async move {
                     if let Some(check) = check {
-                        check.carry_out().await?;
+                        check.run().await?;
                     }
                     session.create_task(message, id, plan, target).await
                 })

@@ -1,7 +1,7 @@
 //! The data plane over connections that are sessions: a client's messages come in, and everything for it goes out, on one
 //! connection.
 //!
-//! [`serve`] is the life of such a connection, whatever wire it has: a session is opened ([`opening`]), spoken with
+//! [`run_worker`] is the life of such a connection, whatever wire it has: a session is opened ([`opening`]), spoken with
 //! ([`conversation`]), and ended with a goodbye. Generic over the two frame traits; each wire has a file that accepts.
 
 mod conversation;

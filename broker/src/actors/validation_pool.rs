@@ -34,25 +34,25 @@ const THREADS_MIN: usize = 2;
 
 /// Why there is no outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NotRun {
+pub enum ValidationFailure {
     /// The time was over before the work was.
-    Late,
+    TimedOut,
     /// As much waits as may.
-    Crowded,
+    QueueFull,
     /// The work failed inside the broker.
     Failed,
 }
 
 /// Ends its threads when it is dropped.
 #[derive(Debug)]
-pub struct Validation {
-    queue: Arc<Queue>,
+pub struct ValidationPool {
+    queue: Arc<JobQueue>,
     started: OnceLock<()>,
 }
 
 #[derive(Debug)]
-struct Queue {
-    state: Mutex<State>,
+struct JobQueue {
+    state: Mutex<JobQueueState>,
     ready: Condvar,
     threads: usize,
     /// Of these, one tenant has so many at once.
@@ -60,59 +60,59 @@ struct Queue {
 }
 
 #[derive(Debug, Default)]
-struct State {
-    tenants: HashMap<TenantId, Line>,
+struct JobQueueState {
+    tenants: HashMap<TenantId, TenantJobs>,
     /// Those for whom something waits, the next one first.
-    turns: VecDeque<TenantId>,
+    rotation: VecDeque<TenantId>,
     waiting: usize,
     closed: bool,
 }
 
 /// What waits for one tenant, and how much of it is under way.
 #[derive(Debug, Default)]
-struct Line {
-    jobs: VecDeque<Job>,
+struct TenantJobs {
+    jobs: VecDeque<ValidationJob>,
     running: usize,
 }
 
-struct Job {
+struct ValidationJob {
     work: Box<dyn FnOnce() + Send>,
-    given_up: Arc<AtomicBool>,
+    cancelled: Arc<AtomicBool>,
 }
 
-impl fmt::Debug for Job {
+impl fmt::Debug for ValidationJob {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Job").field("given_up", &self.given_up).finish_non_exhaustive()
+        out.debug_struct("Job").field("given_up", &self.cancelled).finish_non_exhaustive()
     }
 }
 
 /// Nobody waits any more once it is dropped.
-struct Waiting(Arc<AtomicBool>);
+struct CancelOnDrop(Arc<AtomicBool>);
 
-impl Drop for Waiting {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-impl Default for Validation {
+impl Default for ValidationPool {
     fn default() -> Self {
         Self::with_threads(thread::available_parallelism().map_or(THREADS_MIN, usize::from))
     }
 }
 
-impl Drop for Validation {
+impl Drop for ValidationPool {
     fn drop(&mut self) {
         lock(&self.queue.state).closed = true;
         self.queue.ready.notify_all();
     }
 }
 
-impl Validation {
+impl ValidationPool {
     /// So many threads, within bounds. They are started when there is something to do.
     fn with_threads(threads: usize) -> Self {
         let threads = threads.clamp(THREADS_MIN, VALIDATION_THREADS_MAX);
-        let queue = Queue { state: Mutex::default(), ready: Condvar::new(), threads, share: threads / 2 };
+        let queue = JobQueue { state: Mutex::default(), ready: Condvar::new(), threads, share: threads / 2 };
         Self { queue: Arc::new(queue), started: OnceLock::new() }
     }
 
@@ -122,19 +122,19 @@ impl Validation {
         tenant: &TenantId,
         within: Duration,
         work: impl FnOnce(&Allowance) -> T + Send + 'static,
-    ) -> Result<T, NotRun> {
+    ) -> Result<T, ValidationFailure> {
         let (done, outcome) = oneshot::channel();
         let given_up = Arc::new(AtomicBool::new(false));
         let allowance = Allowance { steps: ARGUMENT_STEPS_MAX, given_up: given_up.clone() };
         let work = Box::new(move || {
             let _nobody_waits = done.send(work(&allowance));
         });
-        let _waiting = Waiting(given_up.clone());
-        self.queue.add(tenant, Job { work, given_up })?;
+        let _waiting = CancelOnDrop(given_up.clone());
+        self.queue.add(tenant, ValidationJob { work, cancelled: given_up })?;
         self.started.get_or_init(|| self.start());
         match tokio::time::timeout(within, outcome).await {
-            Ok(outcome) => outcome.map_err(|_| NotRun::Failed),
-            Err(_) => Err(NotRun::Late),
+            Ok(outcome) => outcome.map_err(|_| ValidationFailure::Failed),
+            Err(_) => Err(ValidationFailure::TimedOut),
         }
     }
 
@@ -142,35 +142,35 @@ impl Validation {
         for number in 0..self.queue.threads {
             let queue = self.queue.clone();
             let thread = thread::Builder::new().name(format!("validation-{number}")).stack_size(STACK_BYTES);
-            if let Err(error) = thread.spawn(move || queue.serve()) {
+            if let Err(error) = thread.spawn(move || queue.run_worker()) {
                 tracing::error!(%error, "a validation thread cannot be started");
             }
         }
     }
 }
 
-impl Queue {
-    fn add(&self, tenant: &TenantId, job: Job) -> Result<(), NotRun> {
+impl JobQueue {
+    fn add(&self, tenant: &TenantId, job: ValidationJob) -> Result<(), ValidationFailure> {
         let mut state = lock(&self.state);
         let line = state.tenants.entry(tenant.clone()).or_default();
         // What was given up takes no place.
         let before = line.jobs.len();
         if before >= VALIDATIONS_QUEUED_PER_TENANT_MAX {
-            line.jobs.retain(|job| !job.given_up.load(Ordering::Relaxed));
+            line.jobs.retain(|job| !job.cancelled.load(Ordering::Relaxed));
         }
         let (len, is_new) = (line.jobs.len(), line.jobs.is_empty());
         let waiting = state.waiting - (before - len);
         state.waiting = waiting;
         if len >= VALIDATIONS_QUEUED_PER_TENANT_MAX || waiting >= VALIDATIONS_QUEUED_MAX {
-            return Err(NotRun::Crowded);
+            return Err(ValidationFailure::QueueFull);
         }
-        let has_turn = state.turns.contains(tenant);
+        let has_turn = state.rotation.contains(tenant);
         if let Some(line) = state.tenants.get_mut(tenant) {
             line.jobs.push_back(job);
         }
         state.waiting += 1;
         if is_new && !has_turn {
-            state.turns.push_back(tenant.clone());
+            state.rotation.push_back(tenant.clone());
         }
         drop(state);
         self.ready.notify_one();
@@ -178,12 +178,12 @@ impl Queue {
     }
 
     /// The life of one thread.
-    fn serve(&self) {
+    fn run_worker(&self) {
         if let Err(error) = rustix::process::nice(VALIDATION_NICENESS) {
             tracing::debug!(%error, "a validation thread has the priority of all others");
         }
         while let Some((tenant, job)) = self.next() {
-            if !job.given_up.load(Ordering::Relaxed) && catch_unwind(AssertUnwindSafe(job.work)).is_err() {
+            if !job.cancelled.load(Ordering::Relaxed) && catch_unwind(AssertUnwindSafe(job.work)).is_err() {
                 tracing::error!(%tenant, "a validation failed inside the broker");
             }
             self.finished(&tenant);
@@ -191,13 +191,13 @@ impl Queue {
     }
 
     /// Waits for work. `None`: there will be none.
-    fn next(&self) -> Option<(TenantId, Job)> {
+    fn next(&self) -> Option<(TenantId, ValidationJob)> {
         let mut state = lock(&self.state);
         loop {
             if state.closed {
                 return None;
             }
-            if let Some(next) = state.take_turn(self.share) {
+            if let Some(next) = state.next_job(self.share) {
                 return Some(next);
             }
             state = self.ready.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -218,17 +218,17 @@ impl Queue {
     }
 }
 
-impl State {
+impl JobQueueState {
     /// The next one of the first tenant that has less than its share.
-    fn take_turn(&mut self, share: usize) -> Option<(TenantId, Job)> {
-        let at = self.turns.iter().position(|tenant| self.tenants.get(tenant).is_some_and(|line| line.running < share))?;
-        let tenant = self.turns.remove(at)?;
+    fn next_job(&mut self, share: usize) -> Option<(TenantId, ValidationJob)> {
+        let at = self.rotation.iter().position(|tenant| self.tenants.get(tenant).is_some_and(|line| line.running < share))?;
+        let tenant = self.rotation.remove(at)?;
         let line = self.tenants.get_mut(&tenant)?;
         let job = line.jobs.pop_front()?;
         line.running += 1;
         self.waiting -= 1;
         if !line.jobs.is_empty() {
-            self.turns.push_back(tenant.clone());
+            self.rotation.push_back(tenant.clone());
         }
         Some((tenant, job))
     }
@@ -248,10 +248,10 @@ mod tests {
 
     /// Holds a thread until it is let go, or nobody waits for it any more.
     fn hold(
-        validation: &Arc<Validation>,
+        validation: &Arc<ValidationPool>,
         name: &'static str,
         within: Duration,
-    ) -> (mpsc::Receiver<()>, tokio::task::JoinHandle<Result<(), NotRun>>) {
+    ) -> (mpsc::Receiver<()>, tokio::task::JoinHandle<Result<(), ValidationFailure>>) {
         let (begun, has_begun) = mpsc::channel();
         let validation = validation.clone();
         let held = tokio::spawn(async move {
@@ -270,7 +270,7 @@ mod tests {
         tokio::task::spawn_blocking(move || receiver.recv_timeout(LONG)).await.unwrap().unwrap();
     }
 
-    async fn waiting(validation: &Validation, count: usize) {
+    async fn waiting(validation: &ValidationPool, count: usize) {
         while lock(&validation.queue.state).waiting != count {
             tokio::task::yield_now().await;
         }
@@ -279,7 +279,7 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn s02_one_tenant_leaves_threads_to_others() {
         for threads in [2, 4] {
-            let validation = Arc::new(Validation::with_threads(threads));
+            let validation = Arc::new(ValidationPool::with_threads(threads));
             let mut held = Vec::new();
             for _ in 0..threads / 2 {
                 let (has_begun, handle) = hold(&validation, "loud", LONG);
@@ -301,12 +301,12 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn s02_the_queue_is_bounded_and_what_was_given_up_takes_no_place() {
-        let validation = Arc::new(Validation::with_threads(2));
+        let validation = Arc::new(ValidationPool::with_threads(2));
         let (has_begun, held) = hold(&validation, "a", LONG);
         begun(has_begun).await;
         let queued: Vec<_> = (0..VALIDATIONS_QUEUED_PER_TENANT_MAX).map(|_| hold(&validation, "a", LONG).1).collect();
         waiting(&validation, VALIDATIONS_QUEUED_PER_TENANT_MAX).await;
-        assert_eq!(validation.run(&tenant("a"), LONG, |_| ()).await, Err(NotRun::Crowded));
+        assert_eq!(validation.run(&tenant("a"), LONG, |_| ()).await, Err(ValidationFailure::QueueFull));
         assert_eq!(validation.run(&tenant("b"), LONG, |_| ()).await, Ok(()));
         for queued in queued {
             queued.abort();
@@ -323,20 +323,20 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn s02_who_is_late_is_told_so_and_its_work_is_given_up() {
-        let validation = Arc::new(Validation::with_threads(2));
+        let validation = Arc::new(ValidationPool::with_threads(2));
         let (has_begun, held) = hold(&validation, "a", Duration::from_millis(1));
         // It waits in the queue or on its thread: both are part of its time.
-        assert_eq!(held.await.unwrap(), Err(NotRun::Late));
+        assert_eq!(held.await.unwrap(), Err(ValidationFailure::TimedOut));
         drop(has_begun);
         assert_eq!(validation.run(&tenant("a"), LONG, |_| 1).await, Ok(1), "the thread is free again");
     }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn s02_work_that_panics_costs_no_thread() {
-        let validation = Validation::with_threads(2);
+        let validation = ValidationPool::with_threads(2);
         for _ in 0..8 {
-            let outcome: Result<(), NotRun> = validation.run(&tenant("a"), LONG, |_| panic!("as the test wants it")).await;
-            assert_eq!(outcome, Err(NotRun::Failed));
+            let outcome: Result<(), ValidationFailure> = validation.run(&tenant("a"), LONG, |_| panic!("as the test wants it")).await;
+            assert_eq!(outcome, Err(ValidationFailure::Failed));
         }
         assert_eq!(validation.run(&tenant("a"), LONG, |_| 1).await, Ok(1));
         let all = Arc::new(Barrier::new(2));
@@ -348,16 +348,16 @@ mod tests {
 
     #[test]
     fn s02_tenants_take_turns() {
-        let mut state = State::default();
+        let mut state = JobQueueState::default();
         for name in ["a", "a", "a", "b"] {
             let line = state.tenants.entry(tenant(name)).or_default();
             if line.jobs.is_empty() {
-                state.turns.push_back(tenant(name));
+                state.rotation.push_back(tenant(name));
             }
-            line.jobs.push_back(Job { work: Box::new(|| ()), given_up: Arc::default() });
+            line.jobs.push_back(ValidationJob { work: Box::new(|| ()), cancelled: Arc::default() });
             state.waiting += 1;
         }
-        let order: Vec<String> = std::iter::from_fn(|| state.take_turn(usize::MAX)).map(|(tenant, _)| tenant.to_string()).collect();
+        let order: Vec<String> = std::iter::from_fn(|| state.next_job(usize::MAX)).map(|(tenant, _)| tenant.to_string()).collect();
         assert_eq!((order.join(" "), state.waiting), ("a b a a".to_owned(), 0));
     }
 }

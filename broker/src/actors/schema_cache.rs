@@ -21,64 +21,64 @@ use crate::{limits::arguments::SCHEMAS_COMPILED_BYTES_MAX, rules::arguments::Che
 const UNUSED_BYTES: usize = 256;
 
 /// The schema of a tool. `None`: it has none that is used.
-pub type Schema = Option<Arc<Checker>>;
+pub type CompiledSchema = Option<Arc<Checker>>;
 
 /// Whose schemas they are: the tools of one backend, as they were listed once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Owner(u64);
+pub struct SchemaSetId(u64);
 
 #[derive(Debug, Default)]
-pub struct Schemas {
-    owners: AtomicU64,
-    table: Mutex<Table>,
+pub struct SchemaCache {
+    next_set_id: AtomicU64,
+    table: Mutex<SchemaTable>,
 }
 
 #[derive(Debug, Default)]
-struct Table {
-    kept: HashMap<Owner, HashMap<String, Kept>>,
+struct SchemaTable {
+    sets: HashMap<SchemaSetId, HashMap<String, CachedSchema>>,
     bytes: usize,
     /// How often something was used.
     uses: u64,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct CachedSchema {
     tenant: TenantId,
-    schema: Schema,
+    schema: CompiledSchema,
     bytes: usize,
     used: u64,
 }
 
-impl Schemas {
-    pub fn new_owner(&self) -> Owner {
-        Owner(self.owners.fetch_add(1, Ordering::Relaxed))
+impl SchemaCache {
+    pub fn new_set(&self) -> SchemaSetId {
+        SchemaSetId(self.next_set_id.fetch_add(1, Ordering::Relaxed))
     }
 
     /// `None`: it has to be compiled.
-    pub fn find(&self, owner: Owner, tool: &str) -> Option<Schema> {
+    pub fn get(&self, owner: SchemaSetId, tool: &str) -> Option<CompiledSchema> {
         let mut table = lock(&self.table);
         table.uses += 1;
         let used = table.uses;
-        let kept = table.kept.get_mut(&owner)?.get_mut(tool)?;
+        let kept = table.sets.get_mut(&owner)?.get_mut(tool)?;
         kept.used = used;
         Some(kept.schema.clone())
     }
 
-    pub fn keep(&self, owner: Owner, tenant: &TenantId, tool: &str, schema: Schema) {
+    pub fn insert(&self, owner: SchemaSetId, tenant: &TenantId, tool: &str, schema: CompiledSchema) {
         let mut table = lock(&self.table);
         table.uses += 1;
         let bytes = schema.as_ref().map_or(0, |checker| checker.bytes()) + UNUSED_BYTES + tool.len();
-        let kept = Kept { tenant: tenant.clone(), schema, bytes, used: table.uses };
-        table.take_out(owner, tool);
+        let kept = CachedSchema { tenant: tenant.clone(), schema, bytes, used: table.uses };
+        table.remove(owner, tool);
         table.bytes += bytes;
-        table.kept.entry(owner).or_default().insert(tool.to_owned(), kept);
-        table.shrink(SCHEMAS_COMPILED_BYTES_MAX);
+        table.sets.entry(owner).or_default().insert(tool.to_owned(), kept);
+        table.evict(SCHEMAS_COMPILED_BYTES_MAX);
     }
 
     /// The backend has other lists, or is gone.
-    pub fn forget(&self, owner: Owner) {
+    pub fn remove_set(&self, owner: SchemaSetId) {
         let mut table = lock(&self.table);
-        let kept = table.kept.remove(&owner).unwrap_or_default();
+        let kept = table.sets.remove(&owner).unwrap_or_default();
         table.bytes -= kept.values().map(|kept| kept.bytes).sum::<usize>();
     }
 
@@ -87,26 +87,26 @@ impl Schemas {
     }
 }
 
-impl Table {
-    fn take_out(&mut self, owner: Owner, tool: &str) {
-        let Some(tools) = self.kept.get_mut(&owner) else { return };
+impl SchemaTable {
+    fn remove(&mut self, owner: SchemaSetId, tool: &str) {
+        let Some(tools) = self.sets.get_mut(&owner) else { return };
         self.bytes -= tools.remove(tool).map_or(0, |kept| kept.bytes);
         if tools.is_empty() {
-            self.kept.remove(&owner);
+            self.sets.remove(&owner);
         }
     }
 
-    fn shrink(&mut self, max: usize) {
+    fn evict(&mut self, max: usize) {
         while self.bytes > max {
             let mut tenants: HashMap<&TenantId, usize> = HashMap::new();
-            let all = || self.kept.iter().flat_map(|(owner, tools)| tools.iter().map(|(tool, kept)| (*owner, tool, kept)));
+            let all = || self.sets.iter().flat_map(|(owner, tools)| tools.iter().map(|(tool, kept)| (*owner, tool, kept)));
             for (_, _, kept) in all() {
                 *tenants.entry(&kept.tenant).or_default() += kept.bytes;
             }
             let Some((most, _)) = tenants.into_iter().max_by_key(|(_, bytes)| *bytes) else { return };
             let oldest = all().filter(|(_, _, kept)| kept.tenant == *most).min_by_key(|(_, _, kept)| kept.used);
             let Some((owner, tool)) = oldest.map(|(owner, tool, _)| (owner, tool.clone())) else { return };
-            self.take_out(owner, &tool);
+            self.remove(owner, &tool);
         }
     }
 }
@@ -122,7 +122,7 @@ mod tests {
     }
 
     /// A schema that counts as so many bytes at least.
-    fn schema(bytes: usize) -> Schema {
+    fn schema(bytes: usize) -> CompiledSchema {
         let properties: serde_json::Map<_, _> = (0..bytes / 600).map(|n| (format!("p{n}"), json!({"type": "string"}))).collect();
         let checker = Checker::compile(json!({ "properties": properties }).to_string().as_bytes()).unwrap();
         assert!(checker.bytes() >= bytes, "{}", checker.bytes());
@@ -131,36 +131,36 @@ mod tests {
 
     #[test]
     fn s02_all_schemas_together_are_bounded_and_the_tenant_that_has_most_gives_way() {
-        let schemas = Schemas::default();
-        let (small, large) = (schemas.new_owner(), schemas.new_owner());
-        schemas.keep(small, &tenant("small"), "t", schema(10_000));
+        let schemas = SchemaCache::default();
+        let (small, large) = (schemas.new_set(), schemas.new_set());
+        schemas.insert(small, &tenant("small"), "t", schema(10_000));
         let big = schema(1_000_000);
         let size = big.as_ref().unwrap().bytes();
         let fit = SCHEMAS_COMPILED_BYTES_MAX / size;
         for n in 0..fit + 10 {
-            schemas.keep(large, &tenant("large"), &format!("t{n}"), big.clone());
+            schemas.insert(large, &tenant("large"), &format!("t{n}"), big.clone());
             assert!(schemas.bytes() <= SCHEMAS_COMPILED_BYTES_MAX);
-            assert!(schemas.find(large, "t0").is_some(), "what is in use stays");
+            assert!(schemas.get(large, "t0").is_some(), "what is in use stays");
         }
-        assert!(schemas.find(small, "t").is_some_and(|schema| schema.is_some()));
-        assert!(schemas.find(large, "t1").is_none(), "not used for longest");
-        assert!(schemas.find(large, &format!("t{}", fit + 9)).is_some());
-        schemas.forget(large);
-        schemas.forget(small);
+        assert!(schemas.get(small, "t").is_some_and(|schema| schema.is_some()));
+        assert!(schemas.get(large, "t1").is_none(), "not used for longest");
+        assert!(schemas.get(large, &format!("t{}", fit + 9)).is_some());
+        schemas.remove_set(large);
+        schemas.remove_set(small);
         assert_eq!(schemas.bytes(), 0);
     }
 
     #[test]
     fn a_schema_that_is_kept_again_counts_once() {
-        let schemas = Schemas::default();
-        let owner = schemas.new_owner();
-        schemas.keep(owner, &tenant("a"), "t", None);
-        assert!(matches!(schemas.find(owner, "t"), Some(None)));
-        schemas.keep(owner, &tenant("a"), "t", schema(1_000));
+        let schemas = SchemaCache::default();
+        let owner = schemas.new_set();
+        schemas.insert(owner, &tenant("a"), "t", None);
+        assert!(matches!(schemas.get(owner, "t"), Some(None)));
+        schemas.insert(owner, &tenant("a"), "t", schema(1_000));
         let bytes = schemas.bytes();
-        schemas.keep(owner, &tenant("a"), "t", schema(1_000));
+        schemas.insert(owner, &tenant("a"), "t", schema(1_000));
         assert_eq!(schemas.bytes(), bytes);
-        assert!(matches!(schemas.find(owner, "t"), Some(Some(_))));
-        assert!(schemas.find(schemas.new_owner(), "t").is_none());
+        assert!(matches!(schemas.get(owner, "t"), Some(Some(_))));
+        assert!(schemas.get(schemas.new_set(), "t").is_none());
     }
 }
