@@ -179,7 +179,7 @@ impl Broker {
             if let Some(lists) = replaced.lists.load_full() {
                 backend.lists.store(Some(Arc::new(BackendLists { stale: true, ..(*lists).clone() })));
             }
-            tenant.publish();
+            tenant.publish_catalog();
             for session in tenant.sessions() {
                 self.shared.running.spawn(session.resubscribe(id.clone()));
             }
@@ -191,7 +191,7 @@ impl Broker {
         let Some(tenant) = self.tenant(tenant) else { return false };
         let Some(backend) = tenant.remove_backend(id) else { return false };
         backend.close();
-        tenant.publish();
+        tenant.publish_catalog();
         self.shared.modern.end_at(&tenant.id, &Endpoint::Single(id.clone()));
         tenant.sessions().iter().for_each(|session| session.forget_subscriptions_of(id));
         for session in tenant.sessions().iter().filter(|session| session.endpoint == Endpoint::Single(id.clone())) {
@@ -211,7 +211,7 @@ impl Broker {
     /// The backend's state once the first attempt to reach it is over, or when the time is.
     pub async fn settled(&self, tenant: &TenantId, id: &BackendId, within: Duration) -> Option<BackendStatus> {
         let backend = self.tenant(tenant)?.backend(id)?;
-        backend.settled(within).await;
+        backend.wait_first_attempt(within).await;
         Some(backend.view())
     }
 

@@ -77,7 +77,7 @@ impl BackendState {
 
 /// Deadlines that hold for one backend.
 #[derive(Debug, Clone, Copy)]
-pub struct Deadlines {
+pub struct EffectiveTimeouts {
     pub call: Duration,
     pub control: Duration,
     pub initialize: Duration,
@@ -116,7 +116,7 @@ pub struct Backend {
 struct Status {
     last_error: Option<String>,
     /// The log says already that it can not be reached.
-    down_told: bool,
+    down_logged: bool,
     /// What the wire turned out to be.
     wire: Option<Wire>,
     open_links: usize,
@@ -166,9 +166,9 @@ impl Backend {
         self.shared.config.limits.message_sizes.of(self.spec.limits.message_profile.as_deref(), wire)
     }
 
-    pub fn timeouts(&self) -> Deadlines {
+    pub fn timeouts(&self) -> EffectiveTimeouts {
         let (own, common) = (&self.spec.timeouts, &self.shared.config.timeouts);
-        Deadlines {
+        EffectiveTimeouts {
             call: own.call.unwrap_or(common.call),
             control: own.control.unwrap_or(common.control),
             initialize: own.initialize.unwrap_or(common.initialize),
@@ -235,7 +235,7 @@ impl Backend {
     }
 
     /// One pipe carries everything, and nothing on it says on account of which request something is asked back.
-    pub fn cannot_tell_who_asked(&self) -> bool {
+    pub fn has_unattributed_requests(&self) -> bool {
         if self.era.to(self.spec.protocol, Era::Modern) == Some(Era::Modern) {
             return false; // it asks in its answers
         }
@@ -263,7 +263,7 @@ impl Backend {
         self.refresh.notify_one();
     }
 
-    pub async fn refresh_wanted(&self) {
+    pub async fn refresh_requested(&self) {
         self.refresh.notified().await;
     }
 
@@ -329,7 +329,7 @@ impl Backend {
     }
 
     /// It does not live in the era it lived in: it is asked again, by links that are made for what it then says.
-    pub fn lives_in_another_era(self: &Arc<Self>, link: &Arc<Link>) {
+    pub fn on_era_changed(self: &Arc<Self>, link: &Arc<Link>) {
         self.era.forget();
         lock(&self.status).wire = None;
         self.refresh(); // so that the catalog's connection notices too
@@ -384,7 +384,7 @@ impl Backend {
     pub fn set_state(&self, state: BackendState) {
         if state == BackendState::Ready {
             let mut status = lock(&self.status);
-            (status.last_error, status.down_told) = (None, false);
+            (status.last_error, status.down_logged) = (None, false);
         }
         self.state.send_replace(state);
     }
@@ -392,7 +392,7 @@ impl Backend {
     /// The backend can not be reached. Said once for each time it goes down, however often it is tried meanwhile.
     pub fn set_unreachable(&self, state: BackendState, refusal: &Refusal) {
         let mut status = lock(&self.status);
-        let told = std::mem::replace(&mut status.down_told, true);
+        let told = std::mem::replace(&mut status.down_logged, true);
         let cause = status.last_error.clone().unwrap_or_else(|| refusal.to_string());
         drop(status);
         if !told {
@@ -420,25 +420,25 @@ impl Backend {
     }
 
     /// It has not been reached once, so nothing is known of what it offers.
-    pub fn is_unknown(&self) -> bool {
+    pub fn is_never_reached(&self) -> bool {
         self.lists.load().is_none()
     }
 
     /// Waits until the first attempt to reach the backend is over, and for a client with a session until it is known what the
     /// backend offers in sessions.
-    pub async fn settled_for(&self, era: Era, within: Duration) {
+    pub async fn wait_first_attempt_for(&self, era: Era, within: Duration) {
         if era == Era::Legacy {
             self.era.want_sessions();
         }
         let begun = Instant::now();
-        self.settled(within).await;
+        self.wait_first_attempt(within).await;
         if era == Era::Legacy {
             self.era.settled(within.saturating_sub(begun.elapsed())).await;
         }
     }
 
     /// Waits until the first attempt to reach the backend is over.
-    pub async fn settled(&self, within: Duration) {
+    pub async fn wait_first_attempt(&self, within: Duration) {
         let mut state = self.state.subscribe();
         let _in_time = tokio::time::timeout(within, state.wait_for(|state| *state != BackendState::Connecting)).await;
     }
@@ -448,7 +448,7 @@ impl Backend {
     }
 
     /// What confines the child that starts now.
-    pub(super) fn confined_by(&self, level: Level) {
+    pub(super) fn note_sandbox(&self, level: Level) {
         lock(&self.status).sandbox = Some(level);
     }
 
@@ -487,7 +487,7 @@ impl Backend {
     }
 
     /// Whether it is the HTTP server at this URL.
-    pub fn is_at(&self, url: &str) -> bool {
+    pub fn has_url(&self, url: &str) -> bool {
         matches!(&self.spec.transport, TransportSpec::Http { url: own } if own == url)
     }
 

@@ -28,7 +28,7 @@ use super::{
         Era, Link, Speaks,
         connection::{Connection, Failure, Wire},
     },
-    probing,
+    prober,
     tenant::Tenant,
 };
 use crate::{
@@ -45,7 +45,7 @@ pub async fn run(tenant: Weak<Tenant>, backend: Arc<Backend>) {
     let work = async {
         let mut failures = 0;
         loop {
-            let reason = round(&tenant, &backend, &link).await;
+            let reason = run_connection(&tenant, &backend, &link).await;
             match reason {
                 Ok(()) => failures = 0,
                 Err(refusal) => {
@@ -55,23 +55,23 @@ pub async fn run(tenant: Weak<Tenant>, backend: Arc<Backend>) {
                     let pause = ceiling.mul_f64(rand::random_range(0.5..1.0)).max(refusal.retry_after.unwrap_or_default());
                     tokio::select! {
                         () = tokio::time::sleep(pause) => {}
-                        () = backend.refresh_wanted() => link.forgive().await, // a probe does not wait for the back-off
+                        () = backend.refresh_requested() => link.forgive().await, // a probe does not wait for the back-off
                     }
                 }
             }
         }
     };
-    tokio::select! { () = work => {}, () = probing::run(&backend, &link) => {}, () = backend.stop.cancelled() => {} }
+    tokio::select! { () = work => {}, () = prober::run(&backend, &link) => {}, () = backend.stop.cancelled() => {} }
     link.close().await;
 }
 
 /// One connection's worth: fetch, publish, and again whenever the backend says so.
-async fn round(tenant: &Weak<Tenant>, backend: &Arc<Backend>, link: &Arc<Link>) -> Result<(), Refusal> {
+async fn run_connection(tenant: &Weak<Tenant>, backend: &Arc<Backend>, link: &Arc<Link>) -> Result<(), Refusal> {
     let was_asked = backend.era.sessions_wanted();
     let connection = link.connection().await?;
     loop {
         let fetched_at = Instant::now();
-        let Fetched { lists, kept_for } = fetch(link, &connection).await?;
+        let FetchedLists { lists, ttl: kept_for } = fetch(link, &connection).await?;
         let may_know_sessions = !was_asked && connection.modern().is_some() && backend.era.may_know_sessions(backend.spec.protocol);
         backend.era.set_settled(!may_know_sessions);
         publish(tenant, backend, lists);
@@ -80,13 +80,13 @@ async fn round(tenant: &Weak<Tenant>, backend: &Arc<Backend>, link: &Arc<Link>) 
                 connection.session_forgotten(); // and is opened anew
                 return Ok(());
             }
-            () = backend.refresh_wanted() => {}
-            () = outlived(kept_for) => {}
+            () = backend.refresh_requested() => {}
+            () = lists_expired(kept_for) => {}
             () = connection.closed() => {
                 let text = format!("the connection to backend {} ended", backend.id);
                 return Err(Refusal::new(ErrorKind::BackendUnavailable, text));
             }
-            silent = unresponsive(link, &connection) => {
+            silent = ping_until_unresponsive(link, &connection) => {
                 connection.close_now();
                 return Err(silent);
             }
@@ -94,12 +94,12 @@ async fn round(tenant: &Weak<Tenant>, backend: &Arc<Backend>, link: &Arc<Link>) 
         // Changes come in bursts: wait for the end of one, and never fetch faster than the limit.
         let pause = REFRESH_DEBOUNCE.max(REFRESH_INTERVAL_MIN.saturating_sub(fetched_at.elapsed()));
         tokio::time::sleep(pause).await;
-        let _coalesced = tokio::time::timeout(Duration::ZERO, backend.refresh_wanted()).await;
+        let _coalesced = tokio::time::timeout(Duration::ZERO, backend.refresh_requested()).await;
     }
 }
 
 /// Resolves when the lists are older than their backend says they may be kept (MCP 2026-07-28, Caching).
-async fn outlived(kept_for: Option<Duration>) {
+async fn lists_expired(kept_for: Option<Duration>) {
     match kept_for {
         Some(kept_for) => tokio::time::sleep(kept_for.max(LIST_TTL_MIN)).await,
         None => std::future::pending().await,
@@ -108,7 +108,7 @@ async fn outlived(kept_for: Option<Duration>) {
 
 /// Pings the backend from time to time; resolves when it no longer answers (MCP 2025-11-25, Ping). One that is busy is
 /// there, unless it stays so.
-async fn unresponsive(link: &Arc<Link>, connection: &Arc<Connection>) -> Refusal {
+async fn ping_until_unresponsive(link: &Arc<Link>, connection: &Arc<Connection>) -> Refusal {
     let mut was_busy = false;
     loop {
         tokio::time::sleep(link.backend.shared.config.timeouts.ping_interval).await;
@@ -124,7 +124,7 @@ fn publish(tenant: &Weak<Tenant>, backend: &Arc<Backend>, lists: BackendLists) {
     backend.lists.store(Some(Arc::new(lists)));
     let first = backend.state() != BackendState::Ready;
     if let Some(tenant) = tenant.upgrade() {
-        tenant.publish();
+        tenant.publish_catalog();
     }
     backend.set_state(BackendState::Ready);
     if first {
@@ -138,7 +138,7 @@ fn mark_unreachable(tenant: &Weak<Tenant>, backend: &Arc<Backend>, refusal: &Ref
             if !lists.stale {
                 backend.lists.store(Some(Arc::new(BackendLists { stale: true, ..(*lists).clone() })));
                 if let Some(tenant) = tenant.upgrade() {
-                    tenant.publish();
+                    tenant.publish_catalog();
                 }
             }
             BackendState::Degraded
@@ -149,13 +149,13 @@ fn mark_unreachable(tenant: &Weak<Tenant>, backend: &Arc<Backend>, refusal: &Ref
 }
 
 /// A backend's lists, and how long they may be kept. `None`: until the backend says that they changed.
-struct Fetched {
+struct FetchedLists {
     lists: BackendLists,
-    kept_for: Option<Duration>,
+    ttl: Option<Duration>,
 }
 
 /// Fetches everything the backend offers.
-async fn fetch(link: &Arc<Link>, connection: &Arc<Connection>) -> Result<Fetched, Refusal> {
+async fn fetch(link: &Arc<Link>, connection: &Arc<Connection>) -> Result<FetchedLists, Refusal> {
     let unavailable = || Refusal::new(ErrorKind::BackendUnavailable, format!("the handshake with backend {} is not over", link.backend.id));
     let agreed = connection.negotiated().ok_or_else(unavailable)?;
     let mut lists = BackendLists {
@@ -177,7 +177,7 @@ async fn fetch(link: &Arc<Link>, connection: &Arc<Connection>) -> Result<Fetched
     if link.backend.era.to(link.backend.spec.protocol, Era::Modern) == Some(Era::Modern) {
         note_headers(link, connection, &mut lists.tools);
     }
-    Ok(Fetched { lists, kept_for })
+    Ok(FetchedLists { lists, ttl: kept_for })
 }
 
 /// Learns anew which arguments the backend's tools want repeated in headers: it did not accept those it got.

@@ -129,7 +129,7 @@ impl Tenant {
     }
 
     /// Builds the catalog anew from the backends' lists and tells every session whose lists differ now.
-    pub fn publish(&self) {
+    pub fn publish_catalog(&self) {
         let _order = lock(&self.publishing);
         let lists = self.backends().into_iter().filter_map(|backend| Some((backend.id.clone(), backend.lists.load_full()?))).collect();
         let catalog = Arc::new(Catalog::build(self.id.clone(), self.shared.cursor_key.clone(), lists));

@@ -21,7 +21,7 @@ impl<'a> Search<'a> {
         Self(placement::Search::new(Seat::new(broker, id, caller, endpoint), broker.shared.config.session.lease))
     }
 
-    /// Where to send the request next, or why there is nowhere to send it. After [`Found::There`], say what came of it with
+    /// Where to send the request next, or why there is nowhere to send it. After [`ProbeOutcome::There`], say what came of it with
     /// [`Search::missed`] and ask again.
     pub async fn next(&mut self) -> Result<Found, Refusal> {
         self.0.next().await

@@ -121,7 +121,7 @@ impl Broker {
         match endpoint {
             Endpoint::Aggregated => {
                 let backends = tenant.backends();
-                join_all(backends.iter().map(|backend| backend.settled_for(era, FIRST_CATALOG_WAIT))).await;
+                join_all(backends.iter().map(|backend| backend.wait_first_attempt_for(era, FIRST_CATALOG_WAIT))).await;
                 Ok(Offer::aggregated(&tenant.catalog(), self.shared.task_settings().enabled))
             }
             Endpoint::Single(id) => {
@@ -129,7 +129,7 @@ impl Broker {
                 if backend.state() == BackendState::Failed {
                     backend.reconnect();
                 }
-                backend.settled_for(era, backend.timeouts().control).await;
+                backend.wait_first_attempt_for(era, backend.timeouts().control).await;
                 let lists = backend.lists.load_full();
                 let down = || Refusal::new(ErrorKind::BackendUnavailable, format!("backend {id} can not be reached"));
                 let lists = lists.ok_or_else(down)?;
@@ -144,7 +144,7 @@ impl Broker {
             Endpoint::Aggregated => tenant.backends(),
             Endpoint::Single(id) => tenant.backend(id).into_iter().collect(),
         };
-        join_all(backends.iter().map(|backend| backend.settled_for(Era::Legacy, FIRST_CATALOG_WAIT))).await;
+        join_all(backends.iter().map(|backend| backend.wait_first_attempt_for(Era::Legacy, FIRST_CATALOG_WAIT))).await;
     }
 
     /// Ends a session for its client, who hears of it once it is stored.

@@ -4,7 +4,7 @@
 //! three times in its length. When the database was out of reach for longer, the process goes on under a new name and takes
 //! back what nobody took meanwhile; the rest it forgets. So an outage of the database costs no session by itself.
 //!
-//! Invariant: [`Lease::is_held`] errs on one side only. It counts from before a renewal was asked for, so the database holds
+//! Invariant: [`Lease::is_subscribed`] errs on one side only. It counts from before a renewal was asked for, so the database holds
 //! the lease at least as long. A broker on SQLite is alone and holds its lease for good.
 
 #[cfg(test)]

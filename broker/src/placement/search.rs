@@ -47,7 +47,7 @@ pub(crate) trait Places {
 /// What the record says.
 pub(crate) enum Claimed<Session> {
     Here(Session),
-    /// `owner`: `None` if it can not be reached from outside.
+    /// `recipient`: `None` if it can not be reached from outside.
     Elsewhere {
         owner: Option<Owner>,
         lease_left: Duration,

@@ -17,7 +17,7 @@ use super::{
     unopened::CloseUnlessOpened,
 };
 use crate::{
-    actors::incoming,
+    actors::inbound,
     limits::{LINK_QUEUE_FRAMES, NOISE_LINES_MAX, WRITE_BATCH_FRAMES},
     metrics::{Direction, Side},
 };
@@ -137,7 +137,7 @@ async fn read(link: Arc<Link>, connection: Arc<Connection>, mut source: impl Fra
         match Message::decode(frame.clone(), &limits) {
             Ok(message) => {
                 noise = 0;
-                incoming::receive(&link, &connection, message, None);
+                inbound::receive(&link, &connection, message, None);
             }
             // The connection broke in the middle of it. Whoever waits for it learns that from the end, which comes next.
             Err(_) if source.is_unended() => connection.note_fault("it ended in the middle of a message"),

@@ -62,7 +62,7 @@ async fn confined(link: &Arc<Link>, mut spec: ChildSpec) -> Result<ChildSpec, Fa
     let backend = link.backend.clone();
     let confining = tokio::task::spawn_blocking(move || {
         let level = backend.shared.confinement.confine(&backend.tenant, &backend.spec.sandbox, &mut spec)?;
-        backend.confined_by(level);
+        backend.note_sandbox(level);
         Ok(spec)
     });
     match confining.await {

@@ -20,7 +20,7 @@ use transport::{
 
 use super::{Link, connection::Connection, connection::Failure, http::Request};
 use crate::{
-    actors::incoming,
+    actors::inbound,
     limits::NOISE_LINES_MAX,
     metrics::{Direction, Side},
 };
@@ -114,7 +114,7 @@ pub(super) async fn carry(stream: RequestStream, link: &Arc<Link>, connection: &
         match Message::decode(frame.clone(), &limits) {
             Ok(message) => {
                 under_way.answered |= message.answers(request.wire_id);
-                incoming::receive(link, connection, message, request.asker);
+                inbound::receive(link, connection, message, request.asker);
             }
             // It breaks off here: its end comes next.
             Err(_) if under_way.stream.source.is_unended() => {}

@@ -255,7 +255,7 @@ const STAND_IN_IDLE: Duration = LINK_IDLE_MAX;
 /// Whether the backend that the request goes to can not say on whose account it asks something.
 fn cannot_tell_who_asked(visitor: &Visitor, request: &Request) -> bool {
     let backend = backend_of(&request.message, &visitor.endpoint, &visitor.tenant.catalog());
-    backend.and_then(|backend| visitor.tenant.backend(&backend)).is_some_and(|backend| backend.cannot_tell_who_asked())
+    backend.and_then(|backend| visitor.tenant.backend(&backend)).is_some_and(|backend| backend.has_unattributed_requests())
 }
 
 fn open(visitor: &Visitor, wanted: &PoolKey, offer: &Offer) -> Arc<Session> {

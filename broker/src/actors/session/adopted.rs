@@ -52,7 +52,7 @@ impl Session {
         Self::with(id, claimed.epoch, claimed.created_at, (seat, agreement), state, (shared, Use::Kept))
     }
 
-    /// Puts back, in the background, what the session had: its subscriptions, with one `updated` each, as nobody knows what
+    /// Puts back, in the background, what the session had: its subscriptions, with one `on_updated` each, as nobody knows what
     /// was missed, and what its client knows of its lists.
     pub fn take_up(self: &Arc<Self>) {
         self.note_owned();

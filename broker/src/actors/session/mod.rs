@@ -15,7 +15,7 @@ mod requests;
 mod resuming;
 mod stored;
 mod streams;
-mod subscribing;
+mod subscriptions;
 
 use std::{
     collections::{HashMap, HashSet},

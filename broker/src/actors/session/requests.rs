@@ -229,7 +229,7 @@ impl Session {
     fn unless_not_known_yet(&self, refusal: Refusal) -> Refusal {
         let missing = [ErrorKind::ToolNotFound, ErrorKind::PromptNotFound, ErrorKind::ResourceNotFound, ErrorKind::ReferenceNotFound];
         let aggregated = self.endpoint == Endpoint::Aggregated;
-        if aggregated && missing.contains(&refusal.kind) && self.tenant.backends().iter().any(|backend| backend.is_unknown()) {
+        if aggregated && missing.contains(&refusal.kind) && self.tenant.backends().iter().any(|backend| backend.is_never_reached()) {
             let text = "this is known of no backend, and not every backend could be reached so far";
             return Refusal::new(ErrorKind::BackendUnavailable, text);
         }

@@ -26,7 +26,7 @@ use super::{inputs::Way, words::Words};
 use crate::{
     actors::{
         asker::Carried,
-        backend::Deadlines,
+        backend::EffectiveTimeouts,
         backend_admission::CallOwner,
         link::{Hold, Link},
         session::Session,
@@ -224,9 +224,9 @@ impl TaskRun {
         CallOwner { tenant: &self.tenant, principal: &self.record.principal, session: &self.record.session }
     }
 
-    pub fn timeouts(&self) -> Deadlines {
+    pub fn timeouts(&self) -> EffectiveTimeouts {
         let common = &self.shared.config.timeouts;
-        let usual = Deadlines { call: common.call, control: common.control, initialize: common.initialize };
+        let usual = EffectiveTimeouts { call: common.call, control: common.control, initialize: common.initialize };
         self.tenant.backend(&self.record.backend).map_or(usual, |backend| backend.timeouts())
     }
 

@@ -59,7 +59,7 @@ pub(super) enum Dug {
     Missed(Miss),
 }
 
-/// Asks `owner` to go on with a session of its own, in the words of the client's request.
+/// Asks `recipient` to go on with a session of its own, in the words of the client's request.
 pub(super) async fn dig(broker: &Broker, owner: &Owner, uri: &Uri, headers: HeaderMap) -> Dug {
     let (here, far) = tokio::io::duplex(TUNNEL_BYTES);
     let mut request = Request::new(StreamBody::new(ReaderStream::new(far).map_ok(Frame::data)));

@@ -42,7 +42,7 @@ use super::{
     unopened::CloseUnlessOpened,
 };
 use crate::{
-    actors::{asker::Asker, backend::Backend, incoming},
+    actors::{asker::Asker, backend::Backend, inbound},
     limits::{ERROR_BODY_BYTES_MAX, ONE_WAY_QUEUE_FRAMES, SESSION_DELETE_WAIT},
     metrics::{Direction, Side},
     telemetry,
@@ -407,7 +407,7 @@ impl HttpWire {
 /// The backend did not look at the request; who comes next asks it what it speaks.
 fn lives_in_another_era(link: &Arc<Link>, connection: &Connection) -> Failure {
     connection.session_forgotten();
-    link.backend.lives_in_another_era(link);
+    link.backend.on_era_changed(link);
     Failure::SessionGone
 }
 
@@ -416,7 +416,7 @@ fn accept_answer(link: &Arc<Link>, connection: &Arc<Connection>, wire_id: u64, m
     if !message.answers(wire_id) {
         return Err(Failure::Protocol("the answer is not to this request".to_owned()));
     }
-    incoming::note_created(link, connection, &message);
+    inbound::task_created(link, connection, &message);
     Ok(Brought::Answer(message))
 }
 

@@ -18,7 +18,7 @@ use super::{
 use crate::{
     actors::{
         asker::Asker,
-        incoming,
+        inbound,
         link::{
             Link,
             connection::{Connection, Failure},
@@ -183,7 +183,7 @@ impl StreamReading {
                 let awaited = self.answer_to.is_some_and(|wire_id| message.answers(wire_id));
                 if !repeated || awaited {
                     self.taken += 1;
-                    incoming::receive(&self.link, &self.connection, message, self.asker.as_ref());
+                    inbound::receive(&self.link, &self.connection, message, self.asker.as_ref());
                 }
                 awaited
             }

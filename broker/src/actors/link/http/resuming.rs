@@ -36,7 +36,7 @@ pub(super) async fn resume(link: &Arc<Link>, url: &str, wire: &HttpWire, connect
 }
 
 async fn agreement(backend: &Backend, session: &BackendSession) -> Option<Arc<InitializeAnswer>> {
-    backend.settled_for(Era::Legacy, FIRST_CATALOG_WAIT).await;
+    backend.wait_first_attempt_for(Era::Legacy, FIRST_CATALOG_WAIT).await;
     let server = backend.lists.load_full()?.server.clone();
     (server.version == session.version).then_some(server)
 }
@@ -44,7 +44,7 @@ async fn agreement(backend: &Backend, session: &BackendSession) -> Option<Arc<In
 /// Ends a session that no connection of this process has used.
 pub(crate) async fn end_unused(backend: &Arc<Backend>, session: &BackendSession) {
     let Ok((wire, _nothing_to_send)) = HttpWire::to(backend, &session.url).await else { return };
-    if backend.is_at(&session.url) && wire.goes_on_with(session) {
+    if backend.has_url(&session.url) && wire.goes_on_with(session) {
         wire.agree_on(session.version);
         wire.delete_session().await;
     }

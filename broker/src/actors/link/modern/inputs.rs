@@ -14,7 +14,7 @@ use protocol::{
 use crate::{
     actors::{
         asker::Asker,
-        incoming,
+        inbound,
         link::{
             Link,
             connection::{Connection, Failure},
@@ -60,7 +60,7 @@ pub(super) async fn gather(
         let question = decoded(legacy::question(&id, request, &elicitation_id()));
         let question =
             question.ok_or_else(|| Failure::Protocol(format!("what the backend needs for {:?} can not be asked", request.key)))?;
-        incoming::need(link, connection, &question, asker);
+        inbound::need_input(link, connection, &question, asker);
         waits.push(async move {
             match answer.await {
                 Ok(answer) if answer.kind == Kind::Error => Err(answer),

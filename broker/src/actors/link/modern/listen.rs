@@ -378,7 +378,7 @@ async fn agreed(listening: &Listening, stream: &mut Stream) -> Result<(), Unopen
 
 /// Nobody knows what was missed.
 fn tell_gap(link: &Arc<Link>) {
-    link.subscriptions.tell_gaps(link);
+    link.subscriptions.notify_gaps(link);
     if link.is_catalog() {
         link.backend.refresh();
     }

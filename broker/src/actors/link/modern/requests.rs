@@ -108,7 +108,7 @@ pub(super) async fn ask(
 /// The backend does not serve this revision any more, and did nothing: whoever comes next finds out what it serves.
 pub(super) fn changed_its_mind(connection: &Connection, link: &Arc<Link>) -> Failure {
     connection.session_forgotten();
-    link.backend.lives_in_another_era(link);
+    link.backend.on_era_changed(link);
     Failure::SessionGone
 }
 

@@ -22,17 +22,17 @@ impl Session {
             let link = self.link_to(&target.backend)?;
             self.note_subscription(&link, &target)?;
             let told = match link.connection().await {
-                Ok(_) => link.subscriptions.settle(&link, &target.uri).await,
+                Ok(_) => link.subscriptions.reconcile(&link, &target.uri).await,
                 Err(refusal) => Err(refusal),
             };
             if let Err(refusal) = told {
                 self.forget_subscription(&link, &target);
-                let _never_told = link.subscriptions.settle(&link, &target.uri).await;
-                return Err(as_the_client_names_it(refusal, &target));
+                let _never_told = link.subscriptions.reconcile(&link, &target.uri).await;
+                return Err(with_client_uri(refusal, &target));
             }
             // Another request for the same URI may have failed meanwhile and taken this one's wish with it: ask again.
-            if link.subscriptions.is_held(&self, &target.uri) {
-                self.keep_subscription(&link, &target).await?;
+            if link.subscriptions.is_subscribed(&self, &target.uri) {
+                self.persist_subscription(&link, &target).await?;
                 return Ok(Reply::Result(Bytes::from_static(b"{}")));
             }
         }
@@ -51,20 +51,20 @@ impl Session {
         if let Err(refusal) = self.store_no_subscription(&target.exposed_uri).await {
             // It stays stored, so it stays: what came meanwhile may have been missed.
             if self.note_subscription(&link, &target).is_ok() {
-                let _held_anyway = link.subscriptions.settle(&link, &target.uri).await;
-                link.subscriptions.tell_gap(&link, &self, &target.uri);
+                let _held_anyway = link.subscriptions.reconcile(&link, &target.uri).await;
+                link.subscriptions.notify_gap(&link, &self, &target.uri);
             }
             return Err(refusal);
         }
-        link.subscriptions.settle(&link, &target.uri).await.map_err(|refusal| as_the_client_names_it(refusal, &target))?;
+        link.subscriptions.reconcile(&link, &target.uri).await.map_err(|refusal| with_client_uri(refusal, &target))?;
         Ok(Reply::Result(Bytes::from_static(b"{}")))
     }
 
     /// A subscription that is to outlive this process; one that can not be stored is none.
-    async fn keep_subscription(self: &Arc<Self>, link: &Arc<Link>, target: &ResourceTarget) -> Result<(), Refusal> {
+    async fn persist_subscription(self: &Arc<Self>, link: &Arc<Link>, target: &ResourceTarget) -> Result<(), Refusal> {
         if let Err(refusal) = self.store_subscription(target).await {
             self.forget_subscription(link, target);
-            let _not_stored_anyway = link.subscriptions.settle(link, &target.uri).await;
+            let _not_stored_anyway = link.subscriptions.reconcile(link, &target.uri).await;
             return Err(refusal);
         }
         Ok(())
@@ -79,15 +79,15 @@ impl Session {
         let targets: Vec<ResourceTarget> = {
             let state = self.lock();
             let targets: Vec<_> = state.subscriptions.values().filter(|one| one.backend == backend && is_admitted(one)).cloned().collect();
-            targets.iter().for_each(|target| link.subscriptions.want(&self, &target.uri));
+            targets.iter().for_each(|target| link.subscriptions.add_listener(&self, &target.uri));
             targets
         };
         if link.open_for_listeners().await {
             for target in &targets {
-                if let Err(refusal) = link.subscriptions.settle(&link, &target.uri).await {
+                if let Err(refusal) = link.subscriptions.reconcile(&link, &target.uri).await {
                     tracing::warn!(%backend, %refusal, "a subscription could not be put back on the changed backend");
                 }
-                link.subscriptions.tell_gap(&link, &self, &target.uri);
+                link.subscriptions.notify_gap(&link, &self, &target.uri);
             }
         }
     }
@@ -131,7 +131,7 @@ impl Session {
             return Err(Refusal::new(ErrorKind::Overloaded, text));
         }
         state.subscriptions.insert(target.exposed_uri.clone(), target.clone());
-        link.subscriptions.want(self, &target.uri);
+        link.subscriptions.add_listener(self, &target.uri);
         self.count_subscriptions(state.subscriptions.len(), before);
         Ok(())
     }
@@ -140,16 +140,16 @@ impl Session {
         let mut state = self.lock();
         let before = state.subscriptions.len();
         state.subscriptions.remove(&target.exposed_uri);
-        link.subscriptions.unwant(self, &target.uri);
+        link.subscriptions.remove_listener(self, &target.uri);
         self.count_subscriptions(state.subscriptions.len(), before);
         // The backend may have been replaced meanwhile, and the wish moved to its new link.
         let moved = state.links.get(&target.backend).filter(|current| !std::ptr::eq(Arc::as_ptr(current), link)).cloned();
         drop(state);
         if let Some(current) = moved {
-            current.subscriptions.unwant(self, &target.uri);
+            current.subscriptions.remove_listener(self, &target.uri);
             let uri = target.uri.clone();
             self.shared.running.spawn(async move {
-                let _gone_anyway = current.subscriptions.settle(&current, &uri).await;
+                let _gone_anyway = current.subscriptions.reconcile(&current, &uri).await;
             });
         }
     }
@@ -161,7 +161,7 @@ impl Session {
 }
 
 /// A refusal names the URI as the client does.
-fn as_the_client_names_it(mut refusal: Refusal, target: &ResourceTarget) -> Refusal {
+fn with_client_uri(mut refusal: Refusal, target: &ResourceTarget) -> Refusal {
     for (key, value) in &mut refusal.data {
         if *key == "uri" {
             *value = target.exposed_uri.clone().into();

@@ -39,7 +39,7 @@ pub fn receive(link: &Arc<Link>, connection: &Arc<Connection>, message: Message,
     match message.kind {
         Kind::Result => {
             // Before whoever waits for the answer runs: the backend's next message may be about the task it has just made.
-            note_created(link, connection, &message);
+            task_created(link, connection, &message);
             connection.answered(message);
         }
         Kind::Error => connection.answered(message),
@@ -59,7 +59,7 @@ pub fn receive(link: &Arc<Link>, connection: &Arc<Connection>, message: Message,
 }
 
 /// Whoever waits for the answer may be a task to which the backend made one of its own.
-pub(super) fn note_created(link: &Arc<Link>, connection: &Connection, answer: &Message) {
+pub(super) fn task_created(link: &Arc<Link>, connection: &Connection, answer: &Message) {
     if answer.kind != Kind::Result {
         return;
     }
@@ -71,7 +71,7 @@ pub(super) fn note_created(link: &Arc<Link>, connection: &Connection, answer: &M
 }
 
 /// Whom a message without an address is for.
-enum Owner {
+enum Recipient {
     Session {
         session: Arc<Session>,
         /// The call it belongs to, when there is exactly one it can belong to.
@@ -80,7 +80,7 @@ enum Owner {
     Task(Arc<TaskRun>),
 }
 
-impl From<Asker> for Owner {
+impl From<Asker> for Recipient {
     fn from(asker: Asker) -> Self {
         match asker {
             Asker::Call(call) => Self::Session { session: call.session.clone(), call: Some(call) },
@@ -89,12 +89,12 @@ impl From<Asker> for Owner {
     }
 }
 
-fn owner(link: &Arc<Link>, connection: &Connection, message: &Message, origin: Option<&Asker>) -> Option<Owner> {
+fn recipient(link: &Arc<Link>, connection: &Connection, message: &Message, origin: Option<&Asker>) -> Option<Recipient> {
     if let Some(asker) = origin {
         return Some(asker.clone().into());
     }
     if let Some(backend_task) = message.text(message.fields.meta_related_task_id) {
-        return link.backend.shared.tasks.by_backend_task(link, &backend_task).map(Owner::Task);
+        return link.backend.shared.tasks.by_backend_task(link, &backend_task).map(Recipient::Task);
     }
     match &link.scope {
         // Nothing says whose it is, and guessing could show it to another user of the tenant.
@@ -103,13 +103,13 @@ fn owner(link: &Arc<Link>, connection: &Connection, message: &Message, origin: O
         LinkScope::Session(_) | LinkScope::Task(_) => {
             // Several requests that know nothing of each other may go over it.
             if link.sessions().iter().any(|session| !session.kept) {
-                return connection.only_asker().map(Owner::from);
+                return connection.only_asker().map(Recipient::from);
             }
-            let only_session = || link.sessions().into_iter().next().map(|session| Owner::Session { session, call: None });
-            let only_task = || link.runs().into_iter().next().map(Owner::Task);
-            connection.likely_asker().map(Owner::from).or_else(only_session).or_else(only_task)
+            let only_session = || link.sessions().into_iter().next().map(|session| Recipient::Session { session, call: None });
+            let only_task = || link.runs().into_iter().next().map(Recipient::Task);
+            connection.likely_asker().map(Recipient::from).or_else(only_session).or_else(only_task)
         }
-        LinkScope::Principal(..) => connection.only_asker().map(Owner::from),
+        LinkScope::Principal(..) => connection.only_asker().map(Recipient::from),
     }
 }
 
@@ -125,9 +125,9 @@ fn request(link: &Arc<Link>, connection: &Arc<Connection>, message: &Message, or
     }
     // First what was declared on this connection, which is never more than what the clients behind it can do.
     let version = connection.negotiated().map_or(Version::LATEST_LEGACY, |agreed| agreed.version);
-    let asked = link.declared.permits(message, version).and_then(|()| match owner(link, connection, message, origin) {
-        Some(Owner::Session { session, call }) => session.ask(connection, message, call.as_ref()),
-        Some(Owner::Task(run)) => tasks::ask_client(&run, connection, message),
+    let asked = link.declared.permits(message, version).and_then(|()| match recipient(link, connection, message, origin) {
+        Some(Recipient::Session { session, call }) => session.ask(connection, message, call.as_ref()),
+        Some(Recipient::Task(run)) => tasks::ask_client(&run, connection, message),
         // Who has no session can not be asked now, for which an elicitation has an answer.
         None if message.method == Method::ElicitationCreate && link.sessions().iter().any(|session| !session.kept) => {
             connection.send_later(handshake::success(&id, br#"{"action":"cancel"}"#));
@@ -142,7 +142,7 @@ fn request(link: &Arc<Link>, connection: &Arc<Connection>, message: &Message, or
 }
 
 /// What a backend needs before it answers the request of `asker`: asked of that client and of nobody else.
-pub fn need(link: &Arc<Link>, connection: &Arc<Connection>, question: &Message, asker: &Asker) {
+pub fn need_input(link: &Arc<Link>, connection: &Arc<Connection>, question: &Message, asker: &Asker) {
     let asked = match asker {
         Asker::Call(call) => call.session.ask(connection, question, Some(call)),
         Asker::Task(run) => tasks::ask_client(run, connection, question),
@@ -177,11 +177,11 @@ fn notification(link: &Arc<Link>, connection: &Arc<Connection>, message: &Messag
         Method::Progress => progress(link, connection, message),
         Method::Cancelled => cancelled(connection, message),
         Method::ToolsListChanged | Method::PromptsListChanged | Method::ResourcesListChanged => link.backend.refresh(),
-        Method::ResourcesUpdated => link.subscriptions.updated(link, message),
+        Method::ResourcesUpdated => link.subscriptions.on_updated(link, message),
         Method::LogMessage => log_message(link, connection, message, origin),
         Method::TasksStatus => task_status(link, message),
         Method::ElicitationComplete => elicitation_complete(link, message, origin),
-        _ => match owner(link, connection, message, origin) {
+        _ => match recipient(link, connection, message, origin) {
             Some(owner) => deliver(&owner, EventKind::Message, message),
             None => link.backend.shared.metrics.dropped_notification("unattributed"),
         },
@@ -234,10 +234,10 @@ fn cancelled(connection: &Arc<Connection>, message: &Message) {
 /// A log message goes to the call it came with, or to the sessions behind the link, each through its own filter.
 fn log_message(link: &Arc<Link>, connection: &Arc<Connection>, message: &Message, origin: Option<&Asker>) {
     let level = message.text(message.fields.level).and_then(|text| LogLevel::parse(&text));
-    if let Some(owner) = owner(link, connection, message, origin) {
+    if let Some(owner) = recipient(link, connection, message, origin) {
         let wanted = match &owner {
-            Owner::Session { session, .. } => session.log_level(),
-            Owner::Task(run) => run.creator().map_or_else(|| run.log_level(), |session| session.log_level()),
+            Recipient::Session { session, .. } => session.log_level(),
+            Recipient::Task(run) => run.creator().map_or_else(|| run.log_level(), |session| session.log_level()),
         };
         if log_level::passes(level, wanted) {
             deliver(&owner, EventKind::Passing, message);
@@ -273,10 +273,10 @@ fn elicitation_complete(link: &Arc<Link>, message: &Message, origin: Option<&Ask
     }
 }
 
-fn deliver(owner: &Owner, kind: EventKind, message: &Message) {
+fn deliver(owner: &Recipient, kind: EventKind, message: &Message) {
     match owner {
-        Owner::Session { session, call } => deliver_to(session, call.as_ref(), kind, message.frame.clone()),
-        Owner::Task(run) => run.pass_on(kind, message),
+        Recipient::Session { session, call } => deliver_to(session, call.as_ref(), kind, message.frame.clone()),
+        Recipient::Task(run) => run.pass_on(kind, message),
     }
 }
 
@@ -290,12 +290,12 @@ fn deliver_to(session: &Arc<Session>, call: Option<&Arc<Call>>, kind: EventKind,
 
 /// `notifications/resources/updated` as one session sees it.
 pub fn updated_frame(session: &Session, link: &Link, uri: &str) -> Bytes {
-    let shown = shown_uri(session, link, uri);
+    let shown = exposed_uri(session, link, uri);
     handshake::notification(Method::ResourcesUpdated, Some(format!("{{\"uri\":{}}}", json::quote(&shown)).as_bytes()))
 }
 
 /// A backend's URI as one session's client names it.
-pub fn shown_uri(session: &Session, link: &Link, uri: &str) -> String {
+pub fn exposed_uri(session: &Session, link: &Link, uri: &str) -> String {
     match &session.endpoint {
         Endpoint::Aggregated => names::exposed_uri(&link.backend.id, uri),
         Endpoint::Single(_) => uri.to_owned(),

@@ -21,12 +21,12 @@ const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(500);
 
 /// What a probe found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Found {
-    Well,
+enum ProbeOutcome {
+    Healthy,
     /// It gave no answer.
-    Silent,
+    NoAnswer,
     /// There is no connection to it, which the link has noted.
-    Gone,
+    Disconnected,
 }
 
 /// Runs until it is dropped.
@@ -34,24 +34,24 @@ pub(super) async fn run(backend: &Arc<Backend>, link: &Arc<Link>) {
     loop {
         match backend.wait_for_probe().await {
             ProbeReason::HalfOpen => {
-                let found = survived(probe(backend, link)).await;
-                backend.record_probe(found == Found::Well);
+                let found = catch_panic(probe(backend, link)).await;
+                backend.record_probe(found == ProbeOutcome::Healthy);
             }
-            ProbeReason::Suspicion => settle_suspicion(backend, link).await,
+            ProbeReason::Suspicion => resolve_suspicion(backend, link).await,
         }
     }
 }
 
 /// A backend that is there is left alone for a while. One that is not is looked at until somebody hears of it, or its breaker
 /// opens.
-async fn settle_suspicion(backend: &Arc<Backend>, link: &Arc<Link>) {
+async fn resolve_suspicion(backend: &Arc<Backend>, link: &Arc<Link>) {
     let begun = backend.shared.uptime();
     loop {
         let asked = backend.shared.uptime();
-        match survived(probe(backend, link)).await {
-            Found::Well => break,
-            Found::Silent => backend.record_failure(backend.shared.uptime().saturating_sub(asked)),
-            Found::Gone => {}
+        match catch_panic(probe(backend, link)).await {
+            ProbeOutcome::Healthy => break,
+            ProbeOutcome::NoAnswer => backend.record_failure(backend.shared.uptime().saturating_sub(asked)),
+            ProbeOutcome::Disconnected => {}
         }
         if backend.answered_since(begun) || backend.check_breaker().is_err() {
             break;
@@ -62,29 +62,29 @@ async fn settle_suspicion(backend: &Arc<Backend>, link: &Arc<Link>) {
 }
 
 /// A breaker must not wait for ever for the outcome of a probe that died.
-async fn survived(probe: impl Future<Output = Found>) -> Found {
+async fn catch_panic(probe: impl Future<Output = ProbeOutcome>) -> ProbeOutcome {
     AssertUnwindSafe(probe).catch_unwind().await.unwrap_or_else(|_told_by_the_panic_hook| {
         tracing::error!("a probe of a backend failed inside the broker");
-        Found::Silent
+        ProbeOutcome::NoAnswer
     })
 }
 
-async fn probe(backend: &Backend, link: &Arc<Link>) -> Found {
+async fn probe(backend: &Backend, link: &Arc<Link>) -> ProbeOutcome {
     for attempt in 0..2 {
         let asked = match ask(backend, link).await {
             Ok(asked) => asked,
-            Err(_refused) => return Found::Gone,
+            Err(_refused) => return ProbeOutcome::Disconnected,
         };
         match asked {
-            Ok(()) => return Found::Well,
+            Ok(()) => return ProbeOutcome::Healthy,
             Err(Failure::SessionGone) if attempt == 0 => {} // on a connection of its own it may know us
             Err(failure) => {
                 let _noted = backend.refusal(&failure);
-                return if matches!(failure, Failure::Throttled(_)) { Found::Well } else { Found::Silent };
+                return if matches!(failure, Failure::Throttled(_)) { ProbeOutcome::Healthy } else { ProbeOutcome::NoAnswer };
             }
         }
     }
-    Found::Silent
+    ProbeOutcome::NoAnswer
 }
 
 async fn ask(backend: &Backend, link: &Arc<Link>) -> Result<Result<(), Failure>, Refusal> {
@@ -108,7 +108,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_probe_that_dies_has_failed() {
-        assert_eq!(survived(async { panic!("as planned") }).await, Found::Silent);
-        assert_eq!(survived(async { Found::Well }).await, Found::Well);
+        assert_eq!(catch_panic(async { panic!("as planned") }).await, ProbeOutcome::NoAnswer);
+        assert_eq!(catch_panic(async { ProbeOutcome::Healthy }).await, ProbeOutcome::Healthy);
     }
 }
