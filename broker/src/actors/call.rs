@@ -332,7 +332,7 @@ impl Call {
             Ending::Cancelled => self.note_silence(),
             Ending::Answered(..) | Ending::Refused(_) => {}
         }
-        let _settling = self.session.leave(&self.client_id);
+        let _settling = self.session.close_request(&self.client_id);
         match self.answer(ending) {
             Some(frame) => {
                 let _cut = self.stream.push(now, EventKind::Answer, frame);

@@ -141,7 +141,7 @@ fn request(link: &Arc<Link>, connection: &Arc<Connection>, message: &Message, or
     }
 }
 
-/// What a backend needs before it answers the request of `asker`: asked of that client and of nobody else.
+/// What a backend needs before it answers the request of `destination`: asked of that client and of nobody else.
 pub fn need_input(link: &Arc<Link>, connection: &Arc<Connection>, question: &Message, asker: &Asker) {
     let asked = match asker {
         Asker::Call(call) => call.session.ask(connection, question, Some(call)),

@@ -22,4 +22,4 @@ mod sync;
 pub mod tasks;
 pub mod tenant;
 pub mod validation_pool;
-pub mod watch;
+pub mod request_observer;

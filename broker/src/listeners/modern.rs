@@ -18,7 +18,7 @@ use protocol::{
 use crate::{
     actors::{
         modern::{Place, Request, StateError, Visitor, exchange::Exchange, is_about_tasks, list_kind, listening::Listening},
-        watch,
+        request_observer,
     },
     broker::Broker,
     metrics::Outcome,
@@ -77,7 +77,7 @@ pub(super) async fn react(broker: &Broker, visitor: &Visitor, request: Box<Reque
     if let Err(refusal) = &reaction {
         watched.refuse(refusal.kind);
     }
-    request::within(watched, || watch::over(&broker.shared, outcome));
+    request::within(watched, || request_observer::end_request(&broker.shared, outcome));
     count(broker, visitor, method, outcome, since.elapsed());
     reaction
 }

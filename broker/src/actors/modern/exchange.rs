@@ -152,7 +152,7 @@ impl Visitor {
         let lease = self.shared.modern.stand_ins.lease(self, request, offer).await?;
         let (id, session) = (lease.next_id(), lease.session().clone());
         if let Some(level) = request.log_level.filter(|_| offer.capabilities.logging) {
-            session.hear_logs_from(level).await;
+            session.ensure_log_level(level).await;
         }
         let mut message = modern::for_session(&request.message, &id)?;
         if as_task {
@@ -161,7 +161,7 @@ impl Visitor {
         let stream = session.open_stream(vec![id.clone()], 0);
         let reader = stream.read_from(0).map_err(|_| Refusal::new(ErrorKind::Internal, "a new stream can not be read"))?;
         let mut waiting = UnderWay::new(lease, id, reader);
-        let carried = session.take(message, &stream)?;
+        let carried = session.handle_request(message, &stream)?;
         if !request.passed.is_empty()
             && let Some(call) = carried.as_ref().and_then(Underway::call)
         {

@@ -39,7 +39,7 @@ pub use self::{
     tasks::is_about_tasks,
     under_way::UnderWay,
 };
-use super::{shared::Shared, tenant::Tenant, watch::Watch};
+use super::{shared::Shared, tenant::Tenant, request_observer::RequestObserver};
 use crate::{
     BROKER_INFO,
     auth::Caller,
@@ -159,8 +159,8 @@ impl Modern {
 
 impl Visitor {
     /// Notes what is asked without a session.
-    pub fn watch(&self) -> Watch<'_> {
-        Watch { shared: &self.shared, caller: &self.caller, session: None, version: Version::V2026_07_28, transport: self.transport }
+    pub fn watch(&self) -> RequestObserver<'_> {
+        RequestObserver { shared: &self.shared, caller: &self.caller, session: None, version: Version::V2026_07_28, transport: self.transport }
     }
 
     /// The result of a list request.

@@ -88,7 +88,7 @@ impl UnderWay {
     /// Answers a question of the backend for the client.
     pub(super) fn answer(&self, number: u64, answer: &Bytes) {
         if let Some(message) = tasks::decoded(answer_frame(number, answer)) {
-            self.session().answer(&message);
+            self.session().handle_answer(&message);
         }
     }
 

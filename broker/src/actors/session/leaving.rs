@@ -251,9 +251,9 @@ impl Session {
         if self.is_leaving() {
             return Begun::Gone;
         }
-        let is_busy = state.questions.values().any(|question| !question.is_of_a_task())
+        let is_busy = state.questions.values().any(|question| !question.is_task_input())
             || self.settling.load(Ordering::Relaxed) > 0
-            || state.in_flight.values().any(|request| !request.only_waits());
+            || state.in_flight.values().any(|request| !request.is_transferable());
         if is_busy && !forced {
             let calls = state.calls();
             return state.unrest.kept_busy(calls);
@@ -266,8 +266,8 @@ impl Session {
 
     /// Requests that only wait leave this process before the session does, so that its next owner knows of them.
     async fn move_waits_on(&self) {
-        let waits = |state: &State| state.in_flight.values().filter(|request| request.only_waits()).count();
-        self.lock().in_flight.values().for_each(InFlight::move_on);
+        let waits = |state: &State| state.in_flight.values().filter(|request| request.is_transferable()).count();
+        self.lock().in_flight.values().for_each(InFlight::hand_off);
         let all_gone = async {
             while waits(&self.lock()) + self.settling.load(Ordering::Relaxed) > 0 {
                 tokio::time::sleep(CLOSING_UP_POLL).await;
@@ -321,7 +321,7 @@ impl Unrest {
 
 impl State {
     fn calls(&self) -> HashSet<RequestId> {
-        self.in_flight.iter().filter(|(_, request)| !request.only_waits()).map(|(id, _)| id.clone()).collect()
+        self.in_flight.iter().filter(|(_, request)| !request.is_transferable()).map(|(id, _)| id.clone()).collect()
     }
 }
 

@@ -6,8 +6,8 @@
 
 mod adopted;
 mod leaving;
-pub(in crate::actors) mod local;
-mod observed;
+pub(in crate::actors) mod local_requests;
+mod observation;
 mod outbox;
 mod questions;
 pub mod record;
@@ -360,7 +360,7 @@ impl Session {
             let due: Vec<u64> = state.questions.iter().filter(|(_, q)| q.age(now) > limit).map(|(id, _)| *id).collect();
             due
         };
-        expired.into_iter().for_each(|question| self.question_expired(question));
+        expired.into_iter().for_each(|question| self.expire_question(question));
     }
 
     /// Requests whose answers are not in their streams yet.

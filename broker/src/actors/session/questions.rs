@@ -23,7 +23,7 @@ use protocol::{
     version::Version,
 };
 
-use super::{Session, State, requests::for_others};
+use super::{Session, State, requests::without_private_meta};
 use crate::{
     actors::{
         call::Call,
@@ -39,7 +39,7 @@ use crate::{
 /// A question the client has not answered yet.
 #[derive(Debug)]
 pub(super) struct Question {
-    asker: Destination,
+    destination: Destination,
     call: Option<Arc<Call>>,
     stream: Option<Arc<EventStream>>,
     asked_at: Instant,
@@ -71,24 +71,24 @@ impl Question {
 
     /// A task goes on waiting: another session may answer it, and its owner knows when it is too late.
     fn refuse_with(&self, refusal: &Refusal) {
-        if let Destination::Backend { connection, backend_id, .. } = &self.asker {
+        if let Destination::Backend { connection, backend_id, .. } = &self.destination {
             connection.send_later(refusal.to_response(Some(backend_id), &crate::request_id()));
         }
     }
 
     /// Whoever waits for the task next shows it again.
-    pub(super) fn is_of_a_task(&self) -> bool {
-        matches!(self.asker, Destination::TaskInput { .. })
+    pub(super) fn is_task_input(&self) -> bool {
+        matches!(self.destination, Destination::TaskInput { .. })
     }
 
     fn is_about(&self, task: &TaskId, number: i64) -> bool {
-        matches!(&self.asker, Destination::TaskInput { task: asked, number: known, .. } if asked == task && *known == number)
+        matches!(&self.destination, Destination::TaskInput { task: asked, number: known, .. } if asked == task && *known == number)
     }
 }
 
 impl Drop for Question {
     fn drop(&mut self) {
-        if let Destination::Backend { connection, backend_id, .. } = &self.asker {
+        if let Destination::Backend { connection, backend_id, .. } = &self.destination {
             connection.forget_asked(backend_id);
         }
         if let Some(call) = &self.call {
@@ -115,7 +115,7 @@ impl Session {
         }
         let stream = call.map(|call| call.stream.clone()).filter(|stream| !stream.is_lost());
         let mut question = Question {
-            asker: Destination::Backend {
+            destination: Destination::Backend {
                 connection: connection.clone(),
                 backend_id: backend_id.clone(),
                 progress_token: message.fields.meta_progress_token.map(|span| span.slice(&message.frame)),
@@ -159,7 +159,7 @@ impl Session {
 
     /// Asks the client for something a task needs, on the stream where it waits for that task. `None`: it can not be asked,
     /// or is being asked already.
-    pub(in crate::actors) fn show_input(
+    pub(in crate::actors) fn send_task_input(
         self: &Arc<Self>,
         record: &TaskRecord,
         input: &TaskInput,
@@ -171,7 +171,7 @@ impl Session {
             return None;
         }
         let question = Question {
-            asker: Destination::TaskInput { task: record.task.clone(), maker: record.session, number: input.number },
+            destination: Destination::TaskInput { task: record.task.clone(), maker: record.session, number: input.number },
             call: None,
             stream: Some(stream.clone()),
             asked_at: Instant::now(),
@@ -199,7 +199,7 @@ impl Session {
 
     /// By which name the backend knows a question, where its revision has such names.
     pub(in crate::actors) fn input_key(&self, number: u64) -> Option<String> {
-        let (connection, id) = match &self.lock().questions.get(&number)?.asker {
+        let (connection, id) = match &self.lock().questions.get(&number)?.destination {
             Destination::Backend { connection, backend_id, .. } => (connection.clone(), backend_id.clone()),
             Destination::TaskInput { .. } => return None,
         };
@@ -207,8 +207,8 @@ impl Session {
     }
 
     /// The client's answer to a question. One that answers nothing we asked is ignored (it may simply be late).
-    pub fn answer(self: &Arc<Self>, message: &Message) {
-        let Some(message) = for_others(message) else { return };
+    pub fn handle_answer(self: &Arc<Self>, message: &Message) {
+        let Some(message) = without_private_meta(message) else { return };
         let message = &*message;
         let number = message.id.as_ref().and_then(RequestId::as_u64);
         let Some(mut question) = number.and_then(|number| self.lock().questions.remove(&number)) else {
@@ -218,7 +218,7 @@ impl Session {
         if let Some(span) = question.span.take() {
             span.answered(message, Method::Unknown);
         }
-        match &question.asker {
+        match &question.destination {
             Destination::Backend { connection, backend_id, .. } => {
                 let version = connection.negotiated().map_or(Version::LATEST_LEGACY, |agreed| agreed.version);
                 let told = match older::answer_for(version, message) {
@@ -258,7 +258,7 @@ impl Session {
         let number = std::str::from_utf8(span.of(&message.frame)).ok().and_then(|text| text.parse::<u64>().ok());
         let state = self.lock();
         let Some(question) = number.and_then(|number| state.questions.get(&number)) else { return };
-        if let Destination::Backend { connection, progress_token: Some(token), .. } = &question.asker {
+        if let Destination::Backend { connection, progress_token: Some(token), .. } = &question.destination {
             connection.send_later(Splice::new(&message.frame).replace(span, token.to_vec()).finish());
         }
     }
@@ -267,20 +267,20 @@ impl Session {
     pub fn withdraw_question(&self, number: u64, why: &str) {
         let question = self.lock().questions.remove(&number);
         if let Some(question) = question {
-            self.tell_withdrawn(number, &question, why);
+            self.send_withdrawn(number, &question, why);
         }
     }
 
     /// The client took too long (MCP 2025-11-25, Lifecycle, Timeouts): it is told, and the backend gets an error.
-    pub(super) fn question_expired(&self, number: u64) {
+    pub(super) fn expire_question(&self, number: u64) {
         let question = self.lock().questions.remove(&number);
         if let Some(question) = question {
             question.refuse_with(&Refusal::new(ErrorKind::Timeout, "the client did not answer in time"));
-            self.tell_withdrawn(number, &question, "no answer in time");
+            self.send_withdrawn(number, &question, "no answer in time");
         }
     }
 
-    fn tell_withdrawn(&self, number: u64, question: &Question, why: &str) {
+    fn send_withdrawn(&self, number: u64, question: &Question, why: &str) {
         let params = format!("{{\"requestId\":{number},\"reason\":{}}}", json::quote(why));
         let frame = handshake::notification(Method::Cancelled, Some(params.as_bytes()));
         match &question.stream {

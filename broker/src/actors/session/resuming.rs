@@ -17,7 +17,7 @@ use protocol::{
 
 use super::{
     Session, State,
-    local::Request,
+    local_requests::RequestContext,
     streams::{first_sequence, is_general},
 };
 use crate::{
@@ -191,7 +191,7 @@ impl Session {
         let answer = match task {
             None => self.lost_answer(&id),
             Some(task) => {
-                let request = Request { id: id.clone(), method: Method::TasksResult, stream, begun: Instant::now() };
+                let request = RequestContext { id: id.clone(), method: Method::TasksResult, stream, started_at: Instant::now() };
                 let Err(refusal) = self.await_task(request, task) else { return };
                 self.refusal_frame(&refusal, Some(&id))
             }

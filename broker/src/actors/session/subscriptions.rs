@@ -9,7 +9,7 @@ use protocol::{
     ids::BackendId,
 };
 
-use super::{Session, local::Reply};
+use super::{Session, local_requests::Reply};
 use crate::{
     actors::link::Link,
     limits::{SUBSCRIBE_ATTEMPTS_MAX, SUBSCRIPTIONS_PER_SESSION_MAX},
@@ -41,7 +41,7 @@ impl Session {
 
     /// Hears of one resource from now on.
     pub async fn listen_to(self: Arc<Self>, target: ResourceTarget) -> Result<(), Refusal> {
-        self.admits_listening(&target)?;
+        self.check_listen(&target)?;
         self.subscribe(target).await.map(|_| ())
     }
 

@@ -18,7 +18,7 @@ use protocol::{
 
 use crate::{
     actors::{
-        session::{Session, local::Reply},
+        session::{Session, local_requests::Reply},
         shared::Shared,
         stream::EventStream,
     },
@@ -209,7 +209,7 @@ impl Shown {
                 continue;
             }
             // One that can not be shown to this client may be shown to another.
-            if let Some(question) = session.show_input(&task.record, input, &self.stream) {
+            if let Some(question) = session.send_task_input(&task.record, input, &self.stream) {
                 self.questions.insert(input.number, question);
             }
         }

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     actors::{
-        session::{Session, local::Reply},
+        session::{Session, local_requests::Reply},
         shared::Shared,
     },
     config,

@@ -69,7 +69,7 @@ impl Way {
             Self::Backend { connection, .. } => connection.send_later(answer),
             Self::Session { session, .. } => {
                 if let Some(answer) = tasks::decoded(answer) {
-                    session.answer(&answer);
+                    session.handle_answer(&answer);
                 }
             }
         }

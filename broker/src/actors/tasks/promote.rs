@@ -126,7 +126,7 @@ impl Session {
         let run = TaskRun::new(WholeTask { stored, left }, plan, self.tenant.clone(), &self.shared);
         run.lock().under_way = true;
         // From now on it counts among the tasks.
-        self.count_out(&call);
+        self.release_call_slot(&call);
         self.shared.tasks.start_with(run, |run| async move { go_on(&run, under_way, call).await });
     }
 }
@@ -208,7 +208,7 @@ fn ask(run: &Arc<TaskRun>, under_way: &UnderWay, question: &Message) {
     if let Err(refusal) = inputs::ask_on(run, inputs::Way::Session { session: under_way.session().clone(), number }, question) {
         let frame: Bytes = refusal.to_response(question.id.as_ref(), &crate::request_id());
         if let Some(answer) = tasks::decoded(frame) {
-            under_way.session().answer(&answer);
+            under_way.session().handle_answer(&answer);
         }
     }
 }

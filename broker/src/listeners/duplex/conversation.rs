@@ -184,13 +184,13 @@ impl Ear<'_> {
         }
         match message.kind {
             // One that is dropped has been counted; on this wire there is no word for it.
-            Kind::Notification => drop(self.session.notify(&message)),
-            Kind::Result | Kind::Error => self.session.answer(&message),
+            Kind::Notification => drop(self.session.handle_notification(&message)),
+            Kind::Result | Kind::Error => self.session.handle_answer(&message),
             Kind::Request => {
                 self.wait_for_room().await;
                 self.wait_for_calls().await;
                 let id = message.id.clone();
-                match self.session.take_once_settled(message, self.outbox).await {
+                match self.session.handle_request_after_quiesce(message, self.outbox).await {
                     Ok(call) => call.into_iter().for_each(|call| self.calls.add(call)),
                     Err(refusal) => self.refuse(&Rejected::new(refusal, id)).await,
                 }

@@ -252,13 +252,13 @@ async fn begin(session: &Arc<Session>, message: Message) -> Result<Option<Begun>
     }
     match message.kind {
         // One that is dropped has been counted; on this wire there is no word for it.
-        Kind::Notification => drop(session.notify(&message)),
-        Kind::Result | Kind::Error => session.answer(&message),
+        Kind::Notification => drop(session.handle_notification(&message)),
+        Kind::Result | Kind::Error => session.handle_answer(&message),
         Kind::Request => {
             let stream = session.open_stream(id.iter().cloned().collect(), 0);
             let unread = || Refusal::new(ErrorKind::Internal, "a new stream can not be read");
             let reader = stream.read_from(0).map_err(|_| Rejected::new(unread(), id.clone()))?;
-            let call = session.take_once_settled(message, &stream).await.map_err(|refusal| Rejected::new(refusal, id.clone()))?;
+            let call = session.handle_request_after_quiesce(message, &stream).await.map_err(|refusal| Rejected::new(refusal, id.clone()))?;
             return Ok(id.map(|id| (id, reader, call)));
         }
     }

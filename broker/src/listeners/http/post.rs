@@ -169,12 +169,12 @@ async fn one(session: &Arc<Session>, message: Message, kept: &Kept) -> Result<An
     match message.kind {
         Kind::Notification | Kind::Result | Kind::Error if session.has_moved() => return Err(anonymous(session_moved())),
         // MCP 2025-11-25, Sending Messages to the Server: an error status where the input cannot be accepted.
-        Kind::Notification => session.notify(&message).map_err(anonymous)?,
-        Kind::Result | Kind::Error => session.answer(&message),
+        Kind::Notification => session.handle_notification(&message).map_err(anonymous)?,
+        Kind::Result | Kind::Error => session.handle_answer(&message),
         Kind::Request => {
             let (id, stream) = (message.id.clone(), session.open_stream(message.id.iter().cloned().collect(), 0));
             let reader = stream.read_from(0).map_err(|_| anonymous(Refusal::new(ErrorKind::Internal, "a new stream can not be read")))?;
-            let call = session.take(message, &stream).map_err(|refusal| Rejected::new(refusal, id))?;
+            let call = session.handle_request(message, &stream).map_err(|refusal| Rejected::new(refusal, id))?;
             return Ok(respond(session, reader, call, kept).await);
         }
     }
@@ -267,14 +267,14 @@ async fn batch(session: &Arc<Session>, messages: Vec<Result<Message, Rejected>>)
 fn submit_into(session: &Arc<Session>, stream: &Arc<EventStream>, message: Message) -> Result<bool, Rejected> {
     match message.kind {
         // One that is dropped has been counted; a batch has one status for all that is in it.
-        Kind::Notification => drop(session.notify(&message)),
-        Kind::Result | Kind::Error => session.answer(&message),
+        Kind::Notification => drop(session.handle_notification(&message)),
+        Kind::Result | Kind::Error => session.handle_answer(&message),
         Kind::Request => {
             let id = message.id.clone();
             let submitted = if message.method == Method::Initialize {
                 Err(Refusal::new(ErrorKind::InvalidRequest, "initialize is never part of a batch"))
             } else {
-                session.submit(message, stream)
+                session.admit(message, stream)
             };
             return submitted.map(|()| true).map_err(|refusal| Rejected::new(refusal, id));
         }

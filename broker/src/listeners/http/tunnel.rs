@@ -91,7 +91,7 @@ async fn refused(response: Response<Incoming>) -> Dug {
 }
 
 impl Tunnel {
-    /// Passes on what the client and the owner send each other, until one of them has ended. `begun` is what the client has
+    /// Passes on what the client and the owner send each other, until one of them has ended. `started_at` is what the client has
     /// sent already.
     pub(super) async fn serve(self, client: Stream, begun: Bytes, stop: &CancellationToken) {
         let Self { mut here, there } = self;

@@ -34,32 +34,32 @@ pub(in crate::actors) enum Reply {
 
 /// What the client's cancellation ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::actors) enum Cancellation {
+pub(in crate::actors) enum CancelScope {
     /// The wait for the answer; the work is finished unseen.
-    Waiting,
+    Wait,
     /// The work with it: all it does is wait.
-    Working,
+    Work,
     /// Nothing: the request makes something that is cancelled in another way.
     Nothing,
 }
 
 /// One such request, until it is answered. Dropped without an answer (its task died), it still gets one.
-struct Pending {
+struct LocalRequest {
     session: Arc<Session>,
     stream: Arc<EventStream>,
     id: RequestId,
     method: Method,
-    begun: Instant,
+    started_at: Instant,
     settled: bool,
 }
 
-impl Pending {
+impl LocalRequest {
     /// `None`: the client wants no answer any more.
     fn settle(&mut self, result: Option<Result<Reply, Refusal>>) {
         if std::mem::replace(&mut self.settled, true) {
             return;
         }
-        let _settling = self.session.leave(&self.id);
+        let _settling = self.session.close_request(&self.id);
         let (outcome, frame, then) = match result {
             Some(Ok(Reply::Result(result))) => (Outcome::Ok, Some(handshake::success(&self.id, &result)), None),
             Some(Ok(Reply::ResultThen(result, then))) => (Outcome::Ok, Some(handshake::success(&self.id, &result)), Some(then)),
@@ -73,7 +73,7 @@ impl Pending {
             }
             None => self.stream.give_up_answer(Instant::now()),
         }
-        self.session.request_finished(self.method, outcome, self.begun.elapsed());
+        self.session.request_finished(self.method, outcome, self.started_at.elapsed());
         if let Some(then) = then {
             then();
         }
@@ -81,18 +81,18 @@ impl Pending {
 
     /// The session leaves, and the wait goes on with its next owner. A client that can come back to the stream is sent there
     /// without an answer, any other one is asked to repeat its request.
-    fn move_on(mut self) {
+    fn hand_off(mut self) {
         if !self.session.keep_for_next_owner(&self.stream) {
             let text = "the session moves to another process, where the task is waited for as well: ask again";
             return self.settle(Some(Err(Refusal::new(ErrorKind::SessionElsewhere, text))));
         }
         self.settled = true;
-        let _settling = self.session.leave(&self.id);
-        self.session.request_finished(self.method, Outcome::Cancelled, self.begun.elapsed());
+        let _settling = self.session.close_request(&self.id);
+        self.session.request_finished(self.method, Outcome::Cancelled, self.started_at.elapsed());
     }
 }
 
-impl Drop for Pending {
+impl Drop for LocalRequest {
     fn drop(&mut self) {
         self.settle(Some(Err(Refusal::new(ErrorKind::Internal, "the request failed inside the broker"))));
     }
@@ -100,20 +100,20 @@ impl Drop for Pending {
 
 impl Session {
     /// Answers a request with the outcome of `work`.
-    pub(super) fn in_background<F, W>(self: &Arc<Self>, request: Request<'_>, cancellation: Cancellation, work: W) -> Result<(), Refusal>
+    pub(super) fn spawn_local_request<F, W>(self: &Arc<Self>, request: RequestContext<'_>, cancellation: CancelScope, work: W) -> Result<(), Refusal>
     where
         W: FnOnce(Arc<Self>) -> F,
         F: Future<Output = Result<Reply, Refusal>> + Send + 'static,
     {
-        let Request { id, method, stream, begun } = request;
+        let RequestContext { id, method, stream, started_at: begun } = request;
         let (cancelled, moved) = (CancellationToken::new(), CancellationToken::new());
         let in_flight = match cancellation {
-            Cancellation::Nothing => InFlight::Lasting,
-            Cancellation::Waiting => InFlight::Local(cancelled.clone()),
-            Cancellation::Working => InFlight::Waiting { cancelled: cancelled.clone(), moved: moved.clone() },
+            CancelScope::Nothing => InFlight::Uncancellable,
+            CancelScope::Wait => InFlight::Local(cancelled.clone()),
+            CancelScope::Work => InFlight::Transferable { cancelled: cancelled.clone(), moved: moved.clone() },
         };
-        self.begin(id.clone(), in_flight)?;
-        let mut pending = Pending { session: self.clone(), stream: stream.clone(), id, method, begun, settled: false };
+        self.open_request(id.clone(), in_flight)?;
+        let mut pending = LocalRequest { session: self.clone(), stream: stream.clone(), id, method, started_at: begun, settled: false };
         let mut work = Box::pin(work(self.clone()));
         self.shared.running.spawn(request::carried(async move {
             let was_cancelled = tokio::select! {
@@ -124,10 +124,10 @@ impl Session {
             };
             if !was_cancelled {
                 drop(work); // takes back what it shows to the client, on the stream that is left
-                return pending.move_on();
+                return pending.hand_off();
             }
             pending.settle(None);
-            if cancellation == Cancellation::Waiting {
+            if cancellation == CancelScope::Wait {
                 let _unheard = work.await;
             }
         }));
@@ -135,7 +135,7 @@ impl Session {
     }
 
     /// Sees to it that log messages of this level come, too. Who wants which of them is for those to say who are told.
-    pub async fn hear_logs_from(self: &Arc<Self>, level: LogLevel) {
+    pub async fn ensure_log_level(self: &Arc<Self>, level: LogLevel) {
         if self.log_level().is_none_or(|known| known > level) {
             let _told_as_far_as_possible = self.clone().set_level(level).await;
         }
@@ -151,9 +151,9 @@ impl Session {
 }
 
 /// A request to be answered later.
-pub(super) struct Request<'a> {
+pub(super) struct RequestContext<'a> {
     pub(super) id: RequestId,
     pub(super) method: Method,
     pub(super) stream: &'a Arc<EventStream>,
-    pub(super) begun: Instant,
+    pub(super) started_at: Instant,
 }

@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Who asks, and how.
-pub struct Watch<'a> {
+pub struct RequestObserver<'a> {
     pub shared: &'a Shared,
     pub caller: &'a Caller,
     /// A digest of the session's id. `None`: the request stands alone.
@@ -30,7 +30,7 @@ pub struct Watch<'a> {
     pub transport: &'static str,
 }
 
-impl Watch<'_> {
+impl RequestObserver<'_> {
     /// The request, to be known to everything its work calls.
     pub fn begin(&self, message: &Message) -> Arc<Request> {
         let tracing = self.shared.traces.begin(message, self.caller).map(|mut tracing| {
@@ -77,7 +77,7 @@ impl Watch<'_> {
 }
 
 /// The request that is being worked on is over.
-pub fn over(shared: &Shared, outcome: Outcome) {
+pub fn end_request(shared: &Shared, outcome: Outcome) {
     let _outside = request::with_current(|request| {
         let error = match outcome {
             Outcome::Ok | Outcome::Cancelled => None,

@@ -6,16 +6,16 @@ use protocol::{envelope::Message, ids::BackendId};
 
 use super::Session;
 use crate::{
-    actors::watch::{self, Watch},
+    actors::request_observer::{self, RequestObserver},
     metrics::Outcome,
     telemetry::request::{self, Request},
 };
 
 impl Session {
     /// The request, from here on known to everything its work calls.
-    pub(super) fn observe(&self, message: &Message) -> Arc<Request> {
+    pub(super) fn begin_observation(&self, message: &Message) -> Arc<Request> {
         let (caller, session, version, transport) = (&self.caller, Some(self.digest.as_str()), self.version, self.transport);
-        Watch { shared: &self.shared, caller, session, version, transport }.begin(message)
+        RequestObserver { shared: &self.shared, caller, session, version, transport }.begin(message)
     }
 
     /// The request goes to this backend.
@@ -30,12 +30,12 @@ impl Session {
     }
 
     /// The request that is being worked on is over.
-    pub(super) fn observe_end(&self, outcome: Outcome) {
-        watch::over(&self.shared, outcome);
+    pub(super) fn end_observation(&self, outcome: Outcome) {
+        request_observer::end_request(&self.shared, outcome);
     }
 
     /// Nothing was begun, and the client is led elsewhere: there it is another request.
-    pub(super) fn observe_nothing(&self) {
+    pub(super) fn discard_observation(&self) {
         let _outside = request::with_current(|request| {
             if let Some(tracing) = &request.tracing {
                 tracing.forget();
