@@ -24,7 +24,7 @@ use transport::{
 
 use self::{adoption::Adopting, sign_in_failures::SignIns};
 use crate::{
-    actors::{backend::Backend, call::DueList, catalog_refresh, session::Session, shared::Shared, tasks::Tasks, tenant::Tenant},
+    actors::{backend::Backend, call::DeadlineList, catalog_refresh, session::Session, shared::Shared, tasks::Tasks, tenant::Tenant},
     auth::{Caller, Denied, Edition, Fetcher, Keyring, Keys, Proven, Remote, Tokens},
     config::{
         Config, MessageWire,
@@ -107,7 +107,7 @@ impl Broker {
         broker.shared.tasks.find_tenants_by(Box::new(move |id| tenants.upgrade()?.tenant(id)));
         tokio::spawn(housekeeping::reap(Arc::downgrade(&broker)));
         tokio::spawn(sign_in_failures::close(Arc::downgrade(&broker)));
-        tokio::spawn(DueList::look_after(Arc::downgrade(&broker.shared.due)));
+        tokio::spawn(DeadlineList::run(Arc::downgrade(&broker.shared.deadlines)));
         tokio::spawn(broker.shared.rates.clone().keep(Arc::downgrade(&broker.shared.durable)));
         broker.shared.overload.watch(&broker.shared.config.overload);
         Ok(broker)

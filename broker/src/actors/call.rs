@@ -1,13 +1,13 @@
 //! A client's request on its way to one backend and back: exactly one answer, whatever happens.
 //!
-//! Each call is one future ([`Underway`]), carried out by whoever waits for the answer or by a task of its own. It ends in
+//! Each call is one future ([`CallFuture`]), carried out by whoever waits for the answer or by a task of its own. It ends in
 //! [`Call::reconcile`], and only there: with the backend's answer, a refusal, a timeout, or (after the client's cancellation) with
 //! nothing.
 
-mod cut_short;
-mod due;
-mod handover;
-mod underway;
+mod interrupt;
+mod deadline_list;
+mod task_handoff;
+mod call_future;
 
 use std::{
     pin::pin,
@@ -32,16 +32,16 @@ use protocol::{
 };
 
 use self::{
-    cut_short::{Cut, CutShort},
-    due::{Due, Timed},
+    interrupt::{InterruptReason, Interrupt},
+    deadline_list::{DeadlineStatus, Expirable},
 };
 pub use self::{
-    due::DueList,
-    handover::{BackendMade, Handover},
-    underway::Underway,
+    deadline_list::DeadlineList,
+    task_handoff::{OfferedTask, TaskHandoff},
+    call_future::CallFuture,
 };
 use super::{
-    asker::{Asker, Carried},
+    asker::{Asker, SentRequest},
     backend::Backend,
     backend_admission::CallOwner,
     link::connection::{Failure, Outgoing},
@@ -77,15 +77,15 @@ pub struct Call {
     pub stream: Arc<EventStream>,
     pub backend: BackendId,
     /// That backend, if it is still there.
-    home: Option<Arc<Backend>>,
+    registered_backend: Option<Arc<Backend>>,
     /// How long it may take.
     deadline: Deadline,
     /// Doing it twice is doing it once.
-    harmless: bool,
+    is_repeatable: bool,
     /// The client's progress token, as sent.
     pub progress_token: Option<Bytes>,
     last_progress: Mutex<Option<f64>>,
-    cut_short: CutShort,
+    interrupt: Interrupt,
     cancel_reason: Mutex<Option<Bytes>>,
     started: Instant,
     /// Milliseconds after `started` at which something last happened.
@@ -94,18 +94,18 @@ pub struct Call {
     pub open_questions: AtomicUsize,
     settled: AtomicBool,
     /// The backend knows that nobody waits any more.
-    told: AtomicBool,
-    sent: Mutex<Option<Carried>>,
+    cancel_sent: AtomicBool,
+    sent: Mutex<Option<SentRequest>>,
     /// Milliseconds after `started` at which it was sent.
     sent_ms: AtomicU64,
     /// As the log, its trace and the audit log know it.
     pub observed: Option<Arc<Request>>,
     /// Its client takes a task for an answer.
-    pub handover: Option<Handover>,
+    pub task_handoff: Option<TaskHandoff>,
     /// Headers of its request that repeat arguments no schema of ours names.
-    passed: OnceLock<HeaderMap>,
+    forwarded_headers: OnceLock<HeaderMap>,
     /// What was told, for whoever has to tell it in other words.
-    answer_told: Mutex<Option<Message>>,
+    parsed_answer: Mutex<Option<Message>>,
 }
 
 /// A call whose task dies is still answered.
@@ -141,8 +141,8 @@ impl Call {
         let method = message.method;
         Arc::new(Self {
             deadline: session.tenant.deadline(home.as_deref(), method, tool.map(|tool| tool.name.as_str())),
-            harmless: tool.map_or(method.is_repeatable(), |tool| tool.traits.read_only || tool.traits.idempotent),
-            home,
+            is_repeatable: tool.map_or(method.is_repeatable(), |tool| tool.traits.read_only || tool.traits.idempotent),
+            registered_backend: home,
             client_id,
             method,
             session: session.clone(),
@@ -150,29 +150,29 @@ impl Call {
             backend,
             progress_token: message.fields.meta_progress_token.map(|span| span.slice(&message.frame)),
             last_progress: Mutex::new(None),
-            cut_short: CutShort::default(),
+            interrupt: Interrupt::default(),
             cancel_reason: Mutex::new(None),
             started,
             touched_ms: AtomicU64::new(0),
             open_questions: AtomicUsize::new(0),
             settled: AtomicBool::new(false),
-            told: AtomicBool::new(false),
+            cancel_sent: AtomicBool::new(false),
             sent: Mutex::new(None),
             sent_ms: AtomicU64::new(0),
             observed: request::current(),
-            handover: (session.becomes_tasks && method == Method::ToolsCall).then(Handover::default),
-            passed: OnceLock::new(),
-            answer_told: Mutex::new(None),
+            task_handoff: (session.becomes_tasks && method == Method::ToolsCall).then(TaskHandoff::default),
+            forwarded_headers: OnceLock::new(),
+            parsed_answer: Mutex::new(None),
         })
     }
 
     /// Carries the call to its end. The session has it in its table already.
     pub async fn run(self: Arc<Self>, message: Message, edits: Vec<(Span, Vec<u8>)>, check: Option<Box<ArgumentsCheck>>) {
         let _answered = SettleOnPanic(&self);
-        if self.cut_short.is_cancelled() {
+        if self.interrupt.is_cancelled() {
             return self.settle(Ending::Cancelled);
         }
-        let _on_list = self.session.shared.due.watch(&self, self.started + self.deadline.quiet.min(self.deadline.total));
+        let _on_list = self.session.shared.deadlines.register(&self, self.started + self.deadline.quiet.min(self.deadline.total));
         let ending = {
             // Made where it stays: it is large, and the macro would move it.
             let mut relaying = pin!(self.relay(&message, &edits, check));
@@ -180,44 +180,44 @@ impl Call {
             tokio::select! {
                 biased;
                 ending = &mut relaying => ending.unwrap_or_else(Ending::Refused),
-                cut = self.cut_short.heard() => match cut {
-                    Cut::Cancelled => Ending::Cancelled,
-                    Cut::Late => Ending::TimedOut,
+                cut = self.interrupt.interrupted() => match cut {
+                    InterruptReason::Cancelled => Ending::Cancelled,
+                    InterruptReason::Expired => Ending::TimedOut,
                 },
             }
         };
         // Who has given up gets none, though it came with the same waking.
-        self.settle(if self.cut_short.is_cancelled() { Ending::Cancelled } else { ending });
+        self.settle(if self.interrupt.is_cancelled() { Ending::Cancelled } else { ending });
     }
 
     /// Before it is carried out: headers that its backend gets as they came.
-    pub fn pass_on(&self, headers: HeaderMap) {
-        let _set_once = self.passed.set(headers);
+    pub fn set_forwarded_headers(&self, headers: HeaderMap) {
+        let _set_once = self.forwarded_headers.set(headers);
     }
 
-    pub fn passed(&self) -> HeaderMap {
-        self.passed.get().cloned().unwrap_or_default()
+    pub fn forwarded_headers(&self) -> HeaderMap {
+        self.forwarded_headers.get().cloned().unwrap_or_default()
     }
 
     /// What was told as `frame`, so that it need not be read again.
-    pub fn take_told(&self, frame: &Bytes) -> Option<Message> {
-        lock(&self.answer_told).take().filter(|told| told.frame.as_ptr() == frame.as_ptr() && told.frame.len() == frame.len())
+    pub fn take_parsed_answer(&self, frame: &Bytes) -> Option<Message> {
+        lock(&self.parsed_answer).take().filter(|told| told.frame.as_ptr() == frame.as_ptr() && told.frame.len() == frame.len())
     }
 
     /// The client (or the end of its session) wants no answer any more.
     pub fn cancel(&self, reason: Option<Bytes>) {
         *lock(&self.cancel_reason) = reason;
-        self.cut_short.cancel();
+        self.interrupt.cancel();
         // At once, so that it is on its way before a session's end closes the link. What is only being sent now is told of
         // when the call settles.
         if !self.settled.load(Ordering::Acquire) {
-            self.tell_backend();
+            self.send_cancelled();
         }
     }
 
     /// It was cancelled: its answer goes to no client.
     pub fn is_cancelled(&self) -> bool {
-        self.cut_short.is_cancelled()
+        self.interrupt.is_cancelled()
     }
 
     /// Something of this call moved: its clock starts again.
@@ -226,7 +226,7 @@ impl Call {
     }
 
     /// Notes which connection and wire id carry the call, so that a cancellation finds it.
-    pub fn sent_as(&self, carried: Carried, at: Instant) {
+    pub fn sent_as(&self, carried: SentRequest, at: Instant) {
         self.sent_ms.store(self.ms_at(at), Ordering::Relaxed);
         *lock(&self.sent) = Some(carried);
     }
@@ -252,7 +252,7 @@ impl Call {
             // Rare, and on the heap: every call's future would be larger by it.
             Box::pin(check.run()).await?;
         }
-        let backend = self.home.as_ref().ok_or_else(|| self.session.no_backend(&self.backend))?;
+        let backend = self.registered_backend.as_ref().ok_or_else(|| self.session.no_backend(&self.backend))?;
         backend.check_breaker()?;
         backend.earn_retry();
         let (principal, session) = (&self.session.caller.principal, &self.session.key);
@@ -264,7 +264,7 @@ impl Call {
                 Ok((answer, uris)) => return Ok(Ending::Answered(answer, uris)),
                 Err(failed) => failed,
             };
-            if !retries::may_repeat(attempt, self.harmless, retries) || !backend.spend_retry() {
+            if !retries::may_repeat(attempt, self.is_repeatable, retries) || !backend.spend_retry() {
                 return Err(refusal);
             }
             tokio::time::sleep(retries::pause(retries, rand::random())).await;
@@ -283,7 +283,7 @@ impl Call {
         for attempt in 0..2 {
             let link = self.session.link_to(&self.backend).map_err(over)?;
             link.backend.check_breaker().map_err(over)?;
-            let connection = link.connection().await.map_err(|refusal| (of_opening(&refusal), refusal))?;
+            let connection = link.connection().await.map_err(|refusal| (connect_attempt(&refusal), refusal))?;
             connection.permits(self.method).map_err(over)?;
             let sent_at = Instant::now();
             let answer = connection.exchange(&link, Outgoing { message, edits, asker: &asker, sent_at }).await;
@@ -296,7 +296,7 @@ impl Call {
                 link.backend.record_latency(took);
             }
             // Of tasks nothing is learnt.
-            if !self.handover.as_ref().is_some_and(Handover::is_done) {
+            if !self.task_handoff.as_ref().is_some_and(TaskHandoff::is_done) {
                 link.backend.record_call_duration(&answer, took);
             }
             match answer {
@@ -325,11 +325,11 @@ impl Call {
         let now = Instant::now();
         let outcome = outcome(self.method, &ending);
         if matches!(ending, Ending::Cancelled | Ending::TimedOut) {
-            self.tell_backend();
+            self.send_cancelled();
         }
         match ending {
-            Ending::TimedOut => self.note_timeout(),
-            Ending::Cancelled => self.note_silence(),
+            Ending::TimedOut => self.report_timeout(),
+            Ending::Cancelled => self.report_abandoned(),
             Ending::Answered(..) | Ending::Refused(_) => {}
         }
         let _settling = self.session.close_request(&self.client_id);
@@ -343,19 +343,19 @@ impl Call {
     }
 
     /// The backend is to blame where it had most of the time for itself, and not the queue before it.
-    fn note_timeout(&self) {
+    fn report_timeout(&self) {
         let sent = lock(&self.sent).clone();
         let had = Duration::from_millis(self.elapsed_ms().saturating_sub(self.sent_ms.load(Ordering::Relaxed)));
-        if let Some(Carried { link, .. }) = sent.filter(|_| had >= self.deadline.quiet / 2) {
+        if let Some(SentRequest { link, .. }) = sent.filter(|_| had >= self.deadline.quiet / 2) {
             link.backend.record_timeout(had);
         }
     }
 
     /// A client that gives up says nothing of the backend, unless nothing at all was heard of that.
-    fn note_silence(&self) {
+    fn report_abandoned(&self) {
         let sent = lock(&self.sent).clone();
         let (sent_ms, touched_ms) = (self.sent_ms.load(Ordering::Relaxed), self.touched_ms.load(Ordering::Relaxed));
-        if let Some(Carried { link, .. }) = sent.filter(|_| touched_ms <= sent_ms && self.open_questions.load(Ordering::Relaxed) == 0) {
+        if let Some(SentRequest { link, .. }) = sent.filter(|_| touched_ms <= sent_ms && self.open_questions.load(Ordering::Relaxed) == 0) {
             link.backend.record_abandoned(Duration::from_millis(self.elapsed_ms().saturating_sub(sent_ms)));
         }
     }
@@ -405,7 +405,7 @@ impl Call {
             }
             Some(_) => splice.finish(),
             None => match splice.finish_message(answer) {
-                Ok(told) => lock(&self.answer_told).insert(told).frame.clone(),
+                Ok(told) => lock(&self.parsed_answer).insert(told).frame.clone(),
                 Err(frame) => frame,
             },
         };
@@ -423,9 +423,9 @@ impl Call {
     }
 
     /// Tells the backend that nobody waits any more (MCP 2025-11-25, Cancellation).
-    fn tell_backend(&self) {
-        let Some(Carried { connection, wire_id, .. }) = lock(&self.sent).clone() else { return };
-        if self.told.swap(true, Ordering::AcqRel) {
+    fn send_cancelled(&self) {
+        let Some(SentRequest { connection, wire_id, .. }) = lock(&self.sent).clone() else { return };
+        if self.cancel_sent.swap(true, Ordering::AcqRel) {
             return;
         }
         self.session.note_given_up();
@@ -443,11 +443,11 @@ impl Call {
     }
 }
 
-impl Timed for Call {
+impl Expirable for Call {
     /// When the call's time is up: so long after the last sign of life, never beyond the total.
-    fn due(&self, now: Instant) -> Due {
-        if self.cut_short.is_late() || self.handover.as_ref().is_some_and(Handover::is_done) {
-            return Due::Never;
+    fn deadline_status(&self, now: Instant) -> DeadlineStatus {
+        if self.interrupt.is_expired() || self.task_handoff.as_ref().is_some_and(TaskHandoff::is_done) {
+            return DeadlineStatus::Never;
         }
         let Deadline { quiet, total } = self.deadline;
         if self.open_questions.load(Ordering::Relaxed) > 0 {
@@ -455,19 +455,19 @@ impl Timed for Call {
         }
         let touched = Duration::from_millis(self.touched_ms.load(Ordering::Relaxed));
         match self.started.checked_add(touched.saturating_add(quiet).min(total)) {
-            Some(due) if now < due => Due::At(due),
-            Some(_) => Due::Now,
-            None => Due::Never,
+            Some(due) if now < due => DeadlineStatus::At(due),
+            Some(_) => DeadlineStatus::Passed,
+            None => DeadlineStatus::Never,
         }
     }
 
-    fn be_late(&self) {
-        self.cut_short.be_late();
+    fn expire(&self) {
+        self.interrupt.expire();
     }
 }
 
 /// Nothing was sent where no connection was opened. One that is to be waited for is not asked for again at once.
-fn of_opening(refusal: &Refusal) -> Attempt {
+fn connect_attempt(refusal: &Refusal) -> Attempt {
     let again = refusal.kind == ErrorKind::BackendUnavailable && refusal.retry_after.is_none();
     if again { Attempt::NotSeen } else { Attempt::Over }
 }

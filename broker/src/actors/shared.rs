@@ -15,7 +15,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::http_client::HttpClient;
 
 use super::{
-    call::{Call, DueList},
+    call::{Call, DeadlineList},
     children::Children,
     concurrency_limit::{ConcurrencyLimiter, TenantShare},
     link::Trust,
@@ -76,7 +76,7 @@ pub struct Shared {
     /// Compiled schemas of tools.
     pub schema_cache: SchemaCache,
     /// Calls in flight, to be told when their time is up.
-    pub due: Arc<DueList<Call>>,
+    pub deadlines: Arc<DeadlineList<Call>>,
     started: Instant,
 }
 
@@ -112,7 +112,7 @@ impl Shared {
             unauthenticated_messages: Arc::new(Semaphore::new(LONG_FIRST_MESSAGES_MAX)),
             validation_pool: ValidationPool::default(),
             schema_cache: SchemaCache::default(),
-            due: Arc::default(),
+            deadlines: Arc::default(),
             started,
         })
     }

@@ -242,7 +242,7 @@ enum TaskUse {
     Task,
 }
 
-/// MCP 2025-11-25, Tasks: a call is a task only where client, server and tool agree. `offered`: this session was told of
+/// MCP 2025-11-25, Tasks: a call is a task only where client, server and tool agree. `wait_for_offer`: this session was told of
 /// tasks.
 fn task_use(asked: bool, offered: bool, support: Option<TaskSupport>, backend_has_tasks: bool) -> Result<TaskUse, Refusal> {
     let refuse = |text: &str| Err(Refusal::new(ErrorKind::CapabilityMissing, text));

@@ -36,7 +36,7 @@ use super::{
 pub use super::{failure::Failure, wire::Wire};
 use crate::{
     actors::{
-        asker::{Asker, Carried},
+        asker::{Asker, SentRequest},
         session::record::BackendSession,
     },
     durable::fault_point,
@@ -214,7 +214,7 @@ impl Connection {
             let span = Caused::attempt(outgoing.message, link.backend.id.as_str(), link.backend.transport(), in_meta, &mut splice);
             (self.wire.finished(splice), span)
         };
-        outgoing.asker.sent_as(Carried { link: link.clone(), connection: self.clone(), wire_id }, outgoing.sent_at);
+        outgoing.asker.sent_as(SentRequest { link: link.clone(), connection: self.clone(), wire_id }, outgoing.sent_at);
         let request = Request { wire_id, frame, asker: Some(outgoing.asker), opening: false, headers: None };
         let answer = match &span {
             // Boxed: every call would have room for a second one.

@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     actors::{
-        call::Underway,
+        call::CallFuture,
         stream::{EventStream, Next},
         tasks::Unheard,
     },
@@ -163,9 +163,9 @@ impl Visitor {
         let mut waiting = UnderWay::new(lease, id, reader);
         let carried = session.handle_request(message, &stream)?;
         if !request.passed.is_empty()
-            && let Some(call) = carried.as_ref().and_then(Underway::call)
+            && let Some(call) = carried.as_ref().and_then(CallFuture::call)
         {
-            call.pass_on(request.passed.clone());
+            call.set_forwarded_headers(request.passed.clone());
         }
         waiting.carry_out(carried);
         Ok(waiting)

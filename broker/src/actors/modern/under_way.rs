@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use super::{parked::answer_frame, stand_in::Lease};
 use crate::{
     actors::{
-        call::{Call, Underway},
+        call::{Call, CallFuture},
         session::Session,
         stream::{EventStream, Next, Reader},
         tasks::{Tasks, Unheard},
@@ -29,7 +29,7 @@ pub struct UnderWay {
     id: RequestId,
     reader: Reader,
     /// The call, as long as whoever waits for it carries it out.
-    carried: Option<Underway>,
+    carried: Option<CallFuture>,
     /// Its answer has come.
     answered: bool,
 }
@@ -40,7 +40,7 @@ impl UnderWay {
     }
 
     /// Its call is carried out by who waits for what comes of it.
-    pub(super) fn carry_out(&mut self, call: Option<Underway>) {
+    pub(super) fn carry_out(&mut self, call: Option<CallFuture>) {
         self.carried = call;
     }
 
@@ -51,7 +51,7 @@ impl UnderWay {
 
     /// What was told as its answer, if that is known here.
     pub(super) fn told(&self, frame: &Bytes) -> Option<Message> {
-        self.carried.as_ref()?.call()?.take_told(frame)
+        self.carried.as_ref()?.call()?.take_parsed_answer(frame)
     }
 
     /// What comes of it next. Cancel-safe.
@@ -132,8 +132,8 @@ impl Promoting {
     pub(super) fn new(under_way: Option<&UnderWay>, may: bool, after: Option<Duration>) -> Self {
         let call = under_way.filter(|under_way| under_way.session().becomes_tasks).and_then(UnderWay::call);
         // It may have been begun by a request that said something else.
-        if let Some(handover) = call.as_ref().and_then(|call| call.handover.as_ref()) {
-            handover.accept(may);
+        if let Some(handover) = call.as_ref().and_then(|call| call.task_handoff.as_ref()) {
+            handover.set_accepting(may);
         }
         let call = call.filter(|_| may);
         Self { due: after.filter(|_| call.is_some()).map(|after| Instant::now() + after), call, attempt: None }
@@ -141,12 +141,12 @@ impl Promoting {
 
     /// Resolves when it is time to make a task of the call. Cancel-safe.
     pub(super) async fn is_time(&self) {
-        let Some(handover) = self.call.as_ref().and_then(|call| call.handover.as_ref()) else { return std::future::pending().await };
+        let Some(handover) = self.call.as_ref().and_then(|call| call.task_handoff.as_ref()) else { return std::future::pending().await };
         match self.due {
             Some(due) => {
-                let _sooner = tokio::time::timeout_at(due.into(), handover.offered()).await;
+                let _sooner = tokio::time::timeout_at(due.into(), handover.wait_for_offer()).await;
             }
-            None => handover.offered().await,
+            None => handover.wait_for_offer().await,
         }
     }
 
@@ -177,7 +177,7 @@ impl Promoting {
             Ok(Promoted::Task(task)) => Ok(task),
             Ok(Promoted::Stays(under_way)) => {
                 // The backend's task is followed by the call itself.
-                if let Some(handover) = self.call.as_ref().and_then(|call| call.handover.as_ref()) {
+                if let Some(handover) = self.call.as_ref().and_then(|call| call.task_handoff.as_ref()) {
                     drop(handover.take());
                 }
                 self.due = self.due.map(|_| Instant::now() + PROMOTE_AGAIN_AFTER);

@@ -27,7 +27,7 @@ use super::{
 use crate::{
     actors::{
         backend::Backend,
-        call::{Call, Handover, Underway},
+        call::{Call, TaskHandoff, CallFuture},
         policy::ArgumentsCheck,
         stream::EventStream,
         tasks::named_task,
@@ -103,12 +103,12 @@ impl Session {
     }
 
     /// [`Session::admit`] for who waits for the answer and can carry out meanwhile what has to be done for it.
-    pub fn handle_request(self: &Arc<Self>, message: Message, stream: &Arc<EventStream>) -> Result<Option<Underway>, Refusal> {
+    pub fn handle_request(self: &Arc<Self>, message: Message, stream: &Arc<EventStream>) -> Result<Option<CallFuture>, Refusal> {
         let request = self.begin_observation(&message);
         request::within(request, || self.handle_observed(message, stream))
     }
 
-    fn handle_observed(self: &Arc<Self>, message: Message, stream: &Arc<EventStream>) -> Result<Option<Underway>, Refusal> {
+    fn handle_observed(self: &Arc<Self>, message: Message, stream: &Arc<EventStream>) -> Result<Option<CallFuture>, Refusal> {
         let begun = Instant::now();
         let method = message.method;
         let result = self.dispatch(message, stream, begun);
@@ -126,7 +126,7 @@ impl Session {
 
     /// [`Session::take`] for a connection, whose requests can not be led elsewhere: it waits for as long as it is open
     /// whether the session leaves.
-    pub async fn handle_request_after_quiesce(self: &Arc<Self>, message: Message, stream: &Arc<EventStream>) -> Result<Option<Underway>, Refusal> {
+    pub async fn handle_request_after_quiesce(self: &Arc<Self>, message: Message, stream: &Arc<EventStream>) -> Result<Option<CallFuture>, Refusal> {
         if !self.shared.draining.is_cancelled() {
             return self.handle_request(message, stream);
         }
@@ -145,7 +145,7 @@ impl Session {
         mut message: Message,
         stream: &Arc<EventStream>,
         begun: Instant,
-    ) -> Result<Option<Underway>, Refusal> {
+    ) -> Result<Option<CallFuture>, Refusal> {
         let id = message.id.clone().ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
         // Before any work: nothing of this looks further than a few numbers. A ping only asks whether somebody is there.
         if message.method != Method::Ping {
@@ -250,7 +250,7 @@ impl Session {
         request: RequestContext<'_>,
         plan: Plan,
         (home, check): (Option<Arc<Backend>>, Option<ArgumentsCheck>),
-    ) -> Result<Underway, Refusal> {
+    ) -> Result<CallFuture, Refusal> {
         let Plan { backend, edits, names, .. } = plan;
         let RequestContext { id, stream, started_at: begun, .. } = request;
         self.note_backend(&backend, names.tool().map(|tool| tool.name.as_str()));
@@ -258,7 +258,7 @@ impl Session {
         self.open_request(id, InFlight::Call(call.clone()))?;
         // On the heap first: what is around it would be moved with it, several times.
         let run = in_place(|| call.clone().run(message, edits, check.map(Box::new)));
-        Ok(Underway::new(in_place(|| request::carried(run)), &self.shared.running).of(call))
+        Ok(CallFuture::new(in_place(|| request::carried(run)), &self.shared.running).with_call(call))
     }
 
     /// Counts a request in, if there is room for it and its id is free. [`Session::release`] counts it out.
@@ -308,7 +308,7 @@ impl Session {
     /// Nobody waits for an answer to this call any more, though its backend may be at it: its client has one, or a task. The
     /// place it has at its backend is another, which it keeps until that is done.
     pub(in crate::actors) fn release_call_slot(&self, call: &Call) {
-        if call.handover.as_ref().is_none_or(Handover::gives_place_back) {
+        if call.task_handoff.as_ref().is_none_or(TaskHandoff::take_slot_release) {
             self.decrement_pending();
         }
     }

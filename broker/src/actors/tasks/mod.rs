@@ -47,7 +47,7 @@ pub(super) use self::{
     promote::Unheard,
 };
 use super::{
-    asker::Carried,
+    asker::SentRequest,
     link::{Link, connection::Connection},
     session::Session,
     shared::Shared,
@@ -274,7 +274,7 @@ impl Tasks {
     // How a backend's messages find a task.
 
     /// The call of a task is being sent: until the task is over, its wire id is its progress token.
-    fn note_token(&self, run: &TaskRun, carried: &Carried) {
+    fn note_token(&self, run: &TaskRun, carried: &SentRequest) {
         let mut inner = self.lock();
         let Some(running) = inner.running.get_mut(&run.id) else { return };
         running.tokens.push((Arc::downgrade(&carried.connection), carried.wire_id));

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     actors::{
-        call::{BackendMade, Call},
+        call::{OfferedTask, Call},
         modern::UnderWay,
         session::{Session, without_own_meta},
         shared::Shared,
@@ -145,8 +145,8 @@ async fn take_back(shared: Arc<Shared>, task: TaskId, ttl: Duration) {
 
 /// Waits for the call as its client would have.
 async fn go_on(run: &Arc<TaskRun>, mut under_way: UnderWay, call: Arc<Call>) -> Ending {
-    if let Some(handover) = &call.handover {
-        handover.taken_over();
+    if let Some(handover) = &call.task_handoff {
+        handover.mark_done();
     }
     loop {
         let next = tokio::select! {
@@ -173,10 +173,10 @@ async fn go_on(run: &Arc<TaskRun>, mut under_way: UnderWay, call: Arc<Call>) -> 
     }
 }
 
-async fn made_of(call: &Call) -> BackendMade {
-    let Some(handover) = &call.handover else { return std::future::pending().await };
+async fn made_of(call: &Call) -> OfferedTask {
+    let Some(handover) = &call.task_handoff else { return std::future::pending().await };
     loop {
-        handover.offered().await;
+        handover.wait_for_offer().await;
         if let Some(made) = handover.take() {
             return made;
         }
@@ -184,8 +184,8 @@ async fn made_of(call: &Call) -> BackendMade {
 }
 
 /// The backend has a task of its own for the call: that is watched from now on, and can be by others after this process.
-async fn mirrored(run: &Arc<TaskRun>, mut under_way: UnderWay, made: BackendMade) -> Ending {
-    let BackendMade { link, connection, task, taken } = made;
+async fn mirrored(run: &Arc<TaskRun>, mut under_way: UnderWay, made: OfferedTask) -> Ending {
+    let OfferedTask { link, connection, task, taken } = made;
     run.mirrors(&link, &connection, &task.id);
     let link = run.held(link);
     let followed = async {

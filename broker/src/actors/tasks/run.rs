@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use super::{inputs::Way, words::Words};
 use crate::{
     actors::{
-        asker::Carried,
+        asker::SentRequest,
         backend::EffectiveTimeouts,
         backend_admission::CallOwner,
         link::{Hold, Link},
@@ -82,7 +82,7 @@ pub(super) struct RunState {
     /// Something may be on its way to the backend, or may have been carried out there.
     pub(super) under_way: bool,
     pub(super) hold: Option<Hold>,
-    pub(super) carried: Option<Carried>,
+    pub(super) carried: Option<SentRequest>,
     /// It was sent as a task, which has a cancellation of its own.
     pub(super) as_task: bool,
     /// The same, and the backend has not answered yet.
@@ -272,7 +272,7 @@ impl TaskRun {
     }
 
     /// Notes which connection and wire id carry the call: its progress token is good there until the task is over.
-    pub fn sent_as(self: &Arc<Self>, carried: Carried) {
+    pub fn sent_as(self: &Arc<Self>, carried: SentRequest) {
         self.shared.tasks.note_token(self, &carried);
         self.lock().carried = Some(carried);
     }

@@ -30,7 +30,7 @@ use super::{
 };
 use crate::{
     actors::{
-        asker::{Asker, Carried},
+        asker::{Asker, SentRequest},
         link::connection::{Connection, Failure, Outgoing},
     },
     durable::{Step, TaskStatus, Write, fault_point},
@@ -309,7 +309,7 @@ async fn tell_backend(run: &Arc<TaskRun>, why: Stop) {
     };
     match (mirrored, carried) {
         (Some(Mirrored { id, link, .. }), _) if why == Stop::Cancelled => mirror::cancel(run, &link, &id).await,
-        (None, Some(Carried { connection, wire_id, .. })) if under_way && !as_task => {
+        (None, Some(SentRequest { connection, wire_id, .. })) if under_way && !as_task => {
             let params = format!("{{\"requestId\":{wire_id}}}");
             connection.send_later(handshake::notification(Method::Cancelled, Some(params.as_bytes())));
         }

@@ -28,7 +28,7 @@ use transport::frame::{FrameSink, FrameSource, Goodbye, ReadError, WriteError};
 use super::opening::{modern_era, refusal_of};
 use crate::{
     actors::{
-        call::Underway,
+        call::CallFuture,
         session::Session,
         shared::Shared,
         stream::{Batch, Ended, EventStream, Reader},
@@ -58,7 +58,7 @@ pub(super) struct Calls(Mutex<Option<FuturesUnordered<Carried>>>);
 
 #[derive(Debug)]
 enum Carried {
-    Call(Underway),
+    Call(CallFuture),
     /// Never over: a set that has polled all it holds wakes its task once more, and with this one it never has.
     Nothing,
 }
@@ -87,7 +87,7 @@ impl Calls {
         .await
     }
 
-    fn add(&self, call: Underway) {
+    fn add(&self, call: CallFuture) {
         self.lock().get_or_insert_with(|| FuturesUnordered::from_iter([Carried::Nothing])).push(Carried::Call(call));
     }
 

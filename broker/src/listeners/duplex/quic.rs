@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     actors::{
-        call::Underway,
+        call::CallFuture,
         session::Session,
         shared::Shared,
         stream::{Batch, Ended, EventStream, Reader},
@@ -242,7 +242,7 @@ async fn serve_request(session: Arc<Session>, mut stream: RequestStream) {
     }
 }
 
-type Begun = (protocol::ids::RequestId, Reader, Option<Underway>);
+type Begun = (protocol::ids::RequestId, Reader, Option<CallFuture>);
 
 /// Hands a message to the session. `None`: it is no request, and nothing follows.
 async fn begin(session: &Arc<Session>, message: Message) -> Result<Option<Begun>, Rejected> {
@@ -266,7 +266,7 @@ async fn begin(session: &Arc<Session>, message: Message) -> Result<Option<Begun>
 }
 
 /// Carries a call out beside whoever waits for what comes of it, who is the one to end. Dropped, the call goes on by itself.
-async fn carried_out(call: Option<Underway>) -> Infallible {
+async fn carried_out(call: Option<CallFuture>) -> Infallible {
     if let Some(call) = call {
         call.await;
     }

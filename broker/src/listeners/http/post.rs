@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     actors::{
-        call::Underway,
+        call::CallFuture,
         session::{Session, session_moved},
         stream::{Ended, EventStream, Next, Reader},
     },
@@ -193,7 +193,7 @@ pub(super) fn announced_bytes(body: &impl RequestBody) -> Option<usize> {
 
 /// Waits for the first thing to send: when that is the answer the response is JSON, otherwise (or when it takes long) an
 /// event stream.
-async fn respond(session: &Arc<Session>, mut reader: Reader, call: Option<Underway>, kept: &Kept) -> Answer {
+async fn respond(session: &Arc<Session>, mut reader: Reader, call: Option<CallFuture>, kept: &Kept) -> Answer {
     let latest = Instant::now() + session.shared.config.events.keepalive;
     let first = match call {
         // What is not over by then goes on by itself.

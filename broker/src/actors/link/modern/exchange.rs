@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     actors::{
-        asker::{Asker, Carried},
+        asker::{Asker, SentRequest},
         catalog_refresh,
         link::{
             Link,
@@ -57,7 +57,7 @@ pub(in crate::actors::link) async fn exchange(
     loop {
         let request = prepare(connection, link, &outgoing, &round);
         let at = if rounds == 0 { outgoing.sent_at } else { Instant::now() };
-        outgoing.asker.sent_as(Carried { link: link.clone(), connection: connection.clone(), wire_id: request.wire_id }, at);
+        outgoing.asker.sent_as(SentRequest { link: link.clone(), connection: connection.clone(), wire_id: request.wire_id }, at);
         let answer = requests::send(connection, link, request).await;
         if !outgoing.asker.is_task() {
             link.backend.record_latency(at.elapsed());
@@ -71,7 +71,7 @@ pub(in crate::actors::link) async fn exchange(
                     continue;
                 }
                 // It may be one that the client made, which says nothing of the backend.
-                Some(HEADER_MISMATCH) if matches!(outgoing.asker, Asker::Call(call) if !call.passed().is_empty()) => {
+                Some(HEADER_MISMATCH) if matches!(outgoing.asker, Asker::Call(call) if !call.forwarded_headers().is_empty()) => {
                     return for_the_asker(&answer, method, outgoing.asker);
                 }
                 Some(HEADER_MISMATCH) => return Err(Failure::Protocol("the backend does not accept the headers of a request".to_owned())),

@@ -157,7 +157,7 @@ pub(super) fn call_headers(link: &Link, outgoing: &Outgoing<'_>) -> HeaderMap {
     };
     let name = headers::named_value(message).and_then(|(span, _)| sent(span?));
     let mut passed = match outgoing.asker {
-        Asker::Call(call) => call.passed(),
+        Asker::Call(call) => call.forwarded_headers(),
         Asker::Task(_) => HeaderMap::new(),
     };
     // What the operator says to the backend no client says.

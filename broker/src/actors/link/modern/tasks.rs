@@ -35,7 +35,7 @@ pub(super) async fn created(connection: &Arc<Connection>, link: &Arc<Link>, aske
     match asker {
         Asker::Call(call) => {
             let mut unfinished = Unfinished { link, id: Some(task.id.clone()) };
-            if let Some(handover) = &call.handover
+            if let Some(handover) = &call.task_handoff
                 && handover.offer(link, connection, &task).await
             {
                 unfinished.id = None;

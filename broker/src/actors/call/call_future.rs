@@ -18,7 +18,7 @@ use super::Call;
 /// A call that is being carried out: by whoever polls it, so that a call whose client waits for it on a connection of its own
 /// costs no task and no waking of one by another. Dropped before its end it goes on as a task (MCP 2025-11-25, Transports: a
 /// client that hangs up cancels nothing).
-pub struct Underway {
+pub struct CallFuture {
     call: Option<Arc<Call>>,
     /// `None` once it is over. On the heap, so that it is not moved on its way.
     work: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
@@ -27,13 +27,13 @@ pub struct Underway {
     _running: TaskTrackerToken,
 }
 
-impl Underway {
+impl CallFuture {
     pub(in crate::actors) fn new(work: Pin<Box<dyn Future<Output = ()> + Send>>, running: &TaskTracker) -> Self {
         Self { call: None, work: Some(work), running: running.clone(), _running: running.token() }
     }
 
     /// Whose it is.
-    pub(in crate::actors) fn of(mut self, call: Arc<Call>) -> Self {
+    pub(in crate::actors) fn with_call(mut self, call: Arc<Call>) -> Self {
         self.call = Some(call);
         self
     }
@@ -43,13 +43,13 @@ impl Underway {
     }
 }
 
-impl fmt::Debug for Underway {
+impl fmt::Debug for CallFuture {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Underway").field("is_over", &self.work.is_none()).finish_non_exhaustive()
     }
 }
 
-impl Future for Underway {
+impl Future for CallFuture {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
@@ -64,7 +64,7 @@ impl Future for Underway {
     }
 }
 
-impl Drop for Underway {
+impl Drop for CallFuture {
     fn drop(&mut self) {
         // Without a runtime the process is at its end.
         if let (Some(work), Ok(runtime)) = (self.work.take(), Handle::try_current()) {
@@ -90,12 +90,12 @@ mod tests {
             let _ = begun.await;
             let _ = tell.send(());
         };
-        let mut call = Underway::new(Box::pin(work), &running);
+        let mut call = CallFuture::new(Box::pin(work), &running);
         assert!(poll_fn(|context| Poll::Ready(Pin::new(&mut call).poll(context).is_pending())).await);
         drop(call);
         begin.send(()).unwrap();
         told.await.unwrap();
-        Underway::new(Box::pin(async { panic!("inside a call") }), &running).await;
+        CallFuture::new(Box::pin(async { panic!("inside a call") }), &running).await;
         running.close();
         running.wait().await;
     }

@@ -17,20 +17,20 @@ use crate::{
 
 /// How a call becomes a task.
 #[derive(Debug, Default)]
-pub struct Handover {
-    made: Mutex<Option<BackendMade>>,
+pub struct TaskHandoff {
+    offered: Mutex<Option<OfferedTask>>,
     changed: Notify,
     /// Whoever waits for it does not take one just now.
     declined: AtomicBool,
     /// It is one: the task's time counts, not the call's.
     done: AtomicBool,
     /// Its place among the requests that wait for an answer is given back.
-    counted_out: AtomicBool,
+    slot_released: AtomicBool,
 }
 
 /// The backend made a task of a call.
 #[derive(Debug)]
-pub struct BackendMade {
+pub struct OfferedTask {
     pub link: Arc<Link>,
     pub connection: Arc<Connection>,
     pub task: BackendTask,
@@ -38,11 +38,11 @@ pub struct BackendMade {
     pub taken: oneshot::Sender<bool>,
 }
 
-impl Handover {
+impl TaskHandoff {
     /// Offers the backend's task to whoever waits for the call. False: the call has to follow it itself.
     pub async fn offer(&self, link: &Arc<Link>, connection: &Arc<Connection>, task: &BackendTask) -> bool {
         let (taken, answer) = oneshot::channel();
-        *lock(&self.made) = Some(BackendMade { link: link.clone(), connection: connection.clone(), task: task.clone(), taken });
+        *lock(&self.offered) = Some(OfferedTask { link: link.clone(), connection: connection.clone(), task: task.clone(), taken });
         if self.declined.load(Ordering::Acquire) {
             drop(self.take());
         }
@@ -51,7 +51,7 @@ impl Handover {
     }
 
     /// Whether what the backend made is of use to whoever waits for the call.
-    pub fn accept(&self, accepts: bool) {
+    pub fn set_accepting(&self, accepts: bool) {
         self.declined.store(!accepts, Ordering::Release);
         if !accepts {
             drop(self.take());
@@ -59,18 +59,18 @@ impl Handover {
     }
 
     /// Resolves when the backend has made a task. Cancel-safe; for one at a time.
-    pub async fn offered(&self) {
-        while lock(&self.made).is_none() {
+    pub async fn wait_for_offer(&self) {
+        while lock(&self.offered).is_none() {
             self.changed.notified().await;
         }
     }
 
-    pub fn take(&self) -> Option<BackendMade> {
-        lock(&self.made).take()
+    pub fn take(&self) -> Option<OfferedTask> {
+        lock(&self.offered).take()
     }
 
     /// The call is a task's from now on.
-    pub fn taken_over(&self) {
+    pub fn mark_done(&self) {
         self.done.store(true, Ordering::Release);
     }
 
@@ -80,7 +80,7 @@ impl Handover {
     }
 
     /// True for who gives the place of the call back, which happens once.
-    pub fn gives_place_back(&self) -> bool {
-        !self.counted_out.swap(true, Ordering::AcqRel)
+    pub fn take_slot_release(&self) -> bool {
+        !self.slot_released.swap(true, Ordering::AcqRel)
     }
 }

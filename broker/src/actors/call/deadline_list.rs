@@ -24,82 +24,82 @@ const STEP_MICROS: u64 = 10_000;
 const NEVER: u64 = u64::MAX;
 
 /// What has a time to be over in.
-pub trait Timed {
-    fn due(&self, now: Instant) -> Due;
+pub trait Expirable {
+    fn deadline_status(&self, now: Instant) -> DeadlineStatus;
 
     /// Its time is up.
-    fn be_late(&self);
+    fn expire(&self);
 }
 
 /// All calls in flight, and when the first of them may be late.
 #[derive(Debug)]
-pub struct DueList<T> {
+pub struct DeadlineList<T> {
     lists: [Mutex<Slab<Arc<T>>>; LISTS],
     /// Microseconds after `epoch`.
     earliest: AtomicU64,
     epoch: Instant,
-    sooner: Arc<Notify>,
+    rescheduled: Arc<Notify>,
 }
 
 /// When a call is to be looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Due {
+pub enum DeadlineStatus {
     At(Instant),
-    Now,
+    Passed,
     /// Its end was told to it already, or it has no time to keep any more.
     Never,
 }
 
 /// A call's place on the list.
-pub struct OnList<'a, T> {
+pub struct DeadlineGuard<'a, T> {
     list: &'a Mutex<Slab<Arc<T>>>,
-    place: usize,
+    index: usize,
 }
 
-impl<T> Default for DueList<T> {
+impl<T> Default for DeadlineList<T> {
     fn default() -> Self {
         let (earliest, sooner) = (AtomicU64::new(NEVER), Arc::default());
-        Self { lists: std::array::from_fn(|_| Mutex::default()), earliest, epoch: Instant::now(), sooner }
+        Self { lists: std::array::from_fn(|_| Mutex::default()), earliest, epoch: Instant::now(), rescheduled: sooner }
     }
 }
 
-impl<T: Timed> DueList<T> {
+impl<T: Expirable> DeadlineList<T> {
     /// Looks after `calls` for as long as they are there.
-    pub async fn look_after(calls: Weak<Self>) {
+    pub async fn run(calls: Weak<Self>) {
         loop {
-            let Some((sooner, earliest)) = calls.upgrade().map(|calls| (calls.sooner.clone(), calls.earliest())) else { return };
+            let Some((sooner, earliest)) = calls.upgrade().map(|calls| (calls.rescheduled.clone(), calls.earliest())) else { return };
             tokio::select! {
                 () = sooner.notified() => continue,
                 () = until(earliest) => {}
             }
             let Some(calls) = calls.upgrade() else { return };
-            calls.late(tokio::time::Instant::now().into_std()).iter().for_each(|call| call.be_late());
+            calls.take_expired(tokio::time::Instant::now().into_std()).iter().for_each(|call| call.expire());
         }
     }
 
     /// Puts a call on the list, for as long as the returned place lives.
-    pub fn watch<'a>(&'a self, call: &Arc<T>, due: Instant) -> OnList<'a, T> {
+    pub fn register<'a>(&'a self, call: &Arc<T>, due: Instant) -> DeadlineGuard<'a, T> {
         // Neighbours in memory are of one thread, and mostly on one list.
         let list = &self.lists[(Arc::as_ptr(call) as usize >> 12) % LISTS];
         let place = lock(list).insert(call.clone());
         // Behind that: whoever has gone through the list before it was on it has set an earliest moment that is looked at here.
         let due = self.micros(due);
         if due < self.earliest.load(Ordering::SeqCst) && due < self.earliest.fetch_min(due, Ordering::SeqCst) {
-            self.sooner.notify_one();
+            self.rescheduled.notify_one();
         }
-        OnList { list, place }
+        DeadlineGuard { list, index: place }
     }
 
     /// Those whose time is up at `now`; when the others are due is noted.
-    fn late(&self, now: Instant) -> Vec<Arc<T>> {
+    fn take_expired(&self, now: Instant) -> Vec<Arc<T>> {
         let (mut late, mut earliest) = (Vec::new(), NEVER);
         self.earliest.store(NEVER, Ordering::SeqCst);
         for list in &self.lists {
             for (_, call) in &*lock(list) {
-                match call.due(now) {
-                    Due::Now => late.push(call.clone()),
-                    Due::At(due) => earliest = earliest.min(self.micros(due)),
-                    Due::Never => {}
+                match call.deadline_status(now) {
+                    DeadlineStatus::Passed => late.push(call.clone()),
+                    DeadlineStatus::At(due) => earliest = earliest.min(self.micros(due)),
+                    DeadlineStatus::Never => {}
                 }
             }
         }
@@ -120,15 +120,15 @@ impl<T: Timed> DueList<T> {
     }
 }
 
-impl<T> Drop for DueList<T> {
+impl<T> Drop for DeadlineList<T> {
     fn drop(&mut self) {
-        self.sooner.notify_one(); // whoever looks after it sees that it is gone
+        self.rescheduled.notify_one(); // whoever looks after it sees that it is gone
     }
 }
 
-impl<T> Drop for OnList<'_, T> {
+impl<T> Drop for DeadlineGuard<'_, T> {
     fn drop(&mut self) {
-        let call = lock(self.list).try_remove(self.place);
+        let call = lock(self.list).try_remove(self.index);
         drop(call); // without the lock
     }
 }
@@ -167,16 +167,16 @@ mod tests {
         }
     }
 
-    impl Timed for Fake {
-        fn due(&self, now: Instant) -> Due {
+    impl Expirable for Fake {
+        fn deadline_status(&self, now: Instant) -> DeadlineStatus {
             match *lock(&self.due) {
-                _ if self.late_at.get().is_some() => Due::Never,
-                due if due <= now => Due::Now,
-                due => Due::At(due),
+                _ if self.late_at.get().is_some() => DeadlineStatus::Never,
+                due if due <= now => DeadlineStatus::Passed,
+                due => DeadlineStatus::At(due),
             }
         }
 
-        fn be_late(&self) {
+        fn expire(&self) {
             self.late_at.set(now()).expect("it is told once");
             self.told.notify_one();
         }
@@ -189,17 +189,17 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn each_is_told_when_its_time_is_up_whoever_came_first() {
-        let list = Arc::<DueList<Fake>>::default();
-        let looking = tokio::spawn(DueList::look_after(Arc::downgrade(&list)));
+        let list = Arc::<DeadlineList<Fake>>::default();
+        let looking = tokio::spawn(DeadlineList::run(Arc::downgrade(&list)));
         tokio::task::yield_now().await;
         let begun = now();
         let calls: Vec<_> = [30, 5, 60, 10].into_iter().map(|seconds| Fake::due_in(seconds * SECOND)).collect();
-        let places: Vec<_> = calls.iter().map(|call| list.watch(call, *lock(&call.due))).collect();
+        let places: Vec<_> = calls.iter().map(|call| list.register(call, *lock(&call.due))).collect();
         // One is over before its time, and one gets more of it.
         drop(places.into_iter().nth(3));
-        let more = list.watch(&calls[1], *lock(&calls[1].due));
+        let more = list.register(&calls[1], *lock(&calls[1].due));
         *lock(&calls[1].due) += 15 * SECOND;
-        let kept = [list.watch(&calls[0], *lock(&calls[0].due)), list.watch(&calls[2], *lock(&calls[2].due))];
+        let kept = [list.register(&calls[0], *lock(&calls[0].due)), list.register(&calls[2], *lock(&calls[2].due))];
         assert_eq!(calls[1].late_after(begun).await.as_secs(), 20);
         assert_eq!(calls[0].late_after(begun).await.as_secs(), 30);
         assert_eq!(calls[2].late_after(begun).await.as_secs(), 60);
@@ -208,7 +208,7 @@ mod tests {
         // Nobody is left, and then somebody comes.
         let last = Fake::due_in(SECOND);
         let begun = now();
-        let _place = list.watch(&last, *lock(&last.due));
+        let _place = list.register(&last, *lock(&last.due));
         assert_eq!(last.late_after(begun).await.as_secs(), 1);
         drop(_place);
         drop(list);

@@ -10,48 +10,48 @@ use futures_util::task::AtomicWaker;
 
 /// One waits for it, and each call has one: a token for many would keep a list of who waits, behind a lock.
 #[derive(Debug, Default)]
-pub(super) struct CutShort {
+pub(super) struct Interrupt {
     is_cancelled: AtomicBool,
-    is_late: AtomicBool,
-    hearer: AtomicWaker,
+    is_expired: AtomicBool,
+    waker: AtomicWaker,
 }
 
 /// Why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Cut {
+pub(super) enum InterruptReason {
     /// Nobody wants the answer any more.
     Cancelled,
     /// Its time is up.
-    Late,
+    Expired,
 }
 
-impl CutShort {
+impl Interrupt {
     pub(super) fn cancel(&self) {
         self.is_cancelled.store(true, Ordering::Release);
-        self.hearer.wake();
+        self.waker.wake();
     }
 
     pub(super) fn is_cancelled(&self) -> bool {
         self.is_cancelled.load(Ordering::Acquire)
     }
 
-    pub(super) fn be_late(&self) {
-        self.is_late.store(true, Ordering::Release);
-        self.hearer.wake();
+    pub(super) fn expire(&self) {
+        self.is_expired.store(true, Ordering::Release);
+        self.waker.wake();
     }
 
-    pub(super) fn is_late(&self) -> bool {
-        self.is_late.load(Ordering::Acquire)
+    pub(super) fn is_expired(&self) -> bool {
+        self.is_expired.load(Ordering::Acquire)
     }
 
     /// Resolves once it is said. For one at a time.
-    pub(super) async fn heard(&self) -> Cut {
+    pub(super) async fn interrupted(&self) -> InterruptReason {
         poll_fn(|context| {
-            self.hearer.register(context.waker());
+            self.waker.register(context.waker());
             // Behind that, so that nothing is said in between.
-            match (self.is_cancelled(), self.is_late()) {
-                (true, _) => Poll::Ready(Cut::Cancelled),
-                (false, true) => Poll::Ready(Cut::Late),
+            match (self.is_cancelled(), self.is_expired()) {
+                (true, _) => Poll::Ready(InterruptReason::Cancelled),
+                (false, true) => Poll::Ready(InterruptReason::Expired),
                 (false, false) => Poll::Pending,
             }
         })
@@ -67,16 +67,16 @@ mod tests {
 
     #[tokio::test]
     async fn it_is_heard_whether_it_is_said_before_or_after() {
-        let cut_short = Arc::<CutShort>::default();
+        let cut_short = Arc::<Interrupt>::default();
         let hearing = tokio::spawn({
             let cut_short = cut_short.clone();
-            async move { cut_short.heard().await }
+            async move { cut_short.interrupted().await }
         });
         tokio::task::yield_now().await;
-        cut_short.be_late();
-        assert_eq!(hearing.await.unwrap(), Cut::Late);
+        cut_short.expire();
+        assert_eq!(hearing.await.unwrap(), InterruptReason::Expired);
         assert!(!cut_short.is_cancelled());
         cut_short.cancel();
-        assert_eq!(cut_short.heard().await, Cut::Cancelled, "who wants no answer is told of no timeout");
+        assert_eq!(cut_short.interrupted().await, InterruptReason::Cancelled, "who wants no answer is told of no timeout");
     }
 }
