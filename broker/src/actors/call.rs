@@ -114,14 +114,14 @@ struct SettleOnPanic<'a>(&'a Arc<Call>);
 impl Drop for SettleOnPanic<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.settle(Ending::Refused(Refusal::new(ErrorKind::Internal, "the call failed inside the broker")));
+            self.0.settle(CallOutcome::Refused(Refusal::new(ErrorKind::Internal, "the call failed inside the broker")));
         }
     }
 }
 
 /// How a call ended.
 #[derive(Debug)]
-pub enum Ending {
+pub enum CallOutcome {
     Answered(Message, ResourceUris),
     Refused(Refusal),
     Cancelled,
@@ -170,7 +170,7 @@ impl Call {
     pub async fn run(self: Arc<Self>, message: Message, edits: Vec<(Span, Vec<u8>)>, check: Option<Box<ArgumentsCheck>>) {
         let _answered = SettleOnPanic(&self);
         if self.interrupt.is_cancelled() {
-            return self.settle(Ending::Cancelled);
+            return self.settle(CallOutcome::Cancelled);
         }
         let _on_list = self.session.shared.deadlines.register(&self, self.started + self.deadline.quiet.min(self.deadline.total));
         let ending = {
@@ -179,15 +179,15 @@ impl Call {
             // The answer first: where it is there, nothing else is looked at.
             tokio::select! {
                 biased;
-                ending = &mut relaying => ending.unwrap_or_else(Ending::Refused),
+                ending = &mut relaying => ending.unwrap_or_else(CallOutcome::Refused),
                 cut = self.interrupt.interrupted() => match cut {
-                    InterruptReason::Cancelled => Ending::Cancelled,
-                    InterruptReason::Expired => Ending::TimedOut,
+                    InterruptReason::Cancelled => CallOutcome::Cancelled,
+                    InterruptReason::Expired => CallOutcome::TimedOut,
                 },
             }
         };
         // Who has given up gets none, though it came with the same waking.
-        self.settle(if self.interrupt.is_cancelled() { Ending::Cancelled } else { ending });
+        self.settle(if self.interrupt.is_cancelled() { CallOutcome::Cancelled } else { ending });
     }
 
     /// Before it is carried out: headers that its backend gets as they came.
@@ -247,7 +247,7 @@ impl Call {
         message: &Message,
         edits: &[(Span, Vec<u8>)],
         check: Option<Box<ArgumentsCheck>>,
-    ) -> Result<Ending, Refusal> {
+    ) -> Result<CallOutcome, Refusal> {
         if let Some(check) = check {
             // Rare, and on the heap: every call's future would be larger by it.
             Box::pin(check.run()).await?;
@@ -261,7 +261,7 @@ impl Call {
         let mut retries = 0;
         loop {
             let (attempt, refusal) = match self.attempt(message, edits).await {
-                Ok((answer, uris)) => return Ok(Ending::Answered(answer, uris)),
+                Ok((answer, uris)) => return Ok(CallOutcome::Answered(answer, uris)),
                 Err(failed) => failed,
             };
             if !retries::may_repeat(attempt, self.is_repeatable, retries) || !backend.spend_retry() {
@@ -318,19 +318,19 @@ impl Call {
     }
 
     /// The one end of every call.
-    fn settle(self: &Arc<Self>, ending: Ending) {
+    fn settle(self: &Arc<Self>, ending: CallOutcome) {
         if self.settled.swap(true, Ordering::AcqRel) {
             return;
         }
         let now = Instant::now();
         let outcome = outcome(self.method, &ending);
-        if matches!(ending, Ending::Cancelled | Ending::TimedOut) {
+        if matches!(ending, CallOutcome::Cancelled | CallOutcome::TimedOut) {
             self.send_cancelled();
         }
         match ending {
-            Ending::TimedOut => self.report_timeout(),
-            Ending::Cancelled => self.report_abandoned(),
-            Ending::Answered(..) | Ending::Refused(_) => {}
+            CallOutcome::TimedOut => self.report_timeout(),
+            CallOutcome::Cancelled => self.report_abandoned(),
+            CallOutcome::Answered(..) | CallOutcome::Refused(_) => {}
         }
         let _settling = self.session.close_request(&self.client_id);
         match self.answer(ending) {
@@ -360,11 +360,11 @@ impl Call {
         }
     }
 
-    fn answer(self: &Arc<Self>, ending: Ending) -> Option<Bytes> {
+    fn answer(self: &Arc<Self>, ending: CallOutcome) -> Option<Bytes> {
         match ending {
-            Ending::Answered(answer, uris) => Some(self.for_client(answer, &uris)),
-            Ending::Refused(refusal) => Some(self.session.refusal_frame(&refusal, Some(&self.client_id))),
-            Ending::TimedOut => {
+            CallOutcome::Answered(answer, uris) => Some(self.for_client(answer, &uris)),
+            CallOutcome::Refused(refusal) => Some(self.session.refusal_frame(&refusal, Some(&self.client_id))),
+            CallOutcome::TimedOut => {
                 let refusal = match *lock(&self.sent) {
                     Some(_) => Refusal::new(ErrorKind::Timeout, format!("backend {} did not answer in time", self.backend)),
                     None => {
@@ -374,7 +374,7 @@ impl Call {
                 };
                 Some(self.session.refusal_frame(&refusal, Some(&self.client_id)))
             }
-            Ending::Cancelled => None,
+            CallOutcome::Cancelled => None,
         }
     }
 
@@ -472,13 +472,13 @@ fn connect_attempt(refusal: &Refusal) -> Attempt {
     if again { Attempt::NotSeen } else { Attempt::Over }
 }
 
-fn outcome(method: Method, ending: &Ending) -> Outcome {
+fn outcome(method: Method, ending: &CallOutcome) -> Outcome {
     match ending {
-        Ending::Answered(answer, _) if answer.kind == Kind::Error => Outcome::Error,
-        Ending::Answered(answer, _) if method == Method::ToolsCall && is_tool_error(answer) => Outcome::ToolError,
-        Ending::Answered(..) => Outcome::Ok,
-        Ending::Refused(_) => Outcome::Refused,
-        Ending::Cancelled => Outcome::Cancelled,
-        Ending::TimedOut => Outcome::Timeout,
+        CallOutcome::Answered(answer, _) if answer.kind == Kind::Error => Outcome::Error,
+        CallOutcome::Answered(answer, _) if method == Method::ToolsCall && is_tool_error(answer) => Outcome::ToolError,
+        CallOutcome::Answered(..) => Outcome::Ok,
+        CallOutcome::Refused(_) => Outcome::Refused,
+        CallOutcome::Cancelled => Outcome::Cancelled,
+        CallOutcome::TimedOut => Outcome::Timeout,
     }
 }
