@@ -18,7 +18,7 @@ use std::{
 use anyhow::{Context as _, ensure};
 use benches::{Samples, Scale, Table, digits, median, shown};
 use broker::{
-    actors::stream::{EventStream, Next},
+    actors::stream::{EventStream, StreamItem},
     auth::Keys,
     durable::{Durable, EventWriter, Stores},
     metrics::Metrics,
@@ -189,12 +189,12 @@ impl Rig {
         for number in 1..=STREAMS {
             let (session, stream) = (SessionKey::new(rand::random()), EventStream::general(number, LIMITS));
             if let Some(writer) = &writer {
-                stream.log_to(writer, session);
+                stream.start_logging(writer, session);
             }
             let mut reader = stream.read_from(0).ok().context("a new stream can be read")?;
             let (read, arrived) = (read.clone(), arrived.clone());
             readers.spawn(async move {
-                while let Next::Event(_) = reader.next().await {
+                while let StreamItem::Event(_) = reader.next().await {
                     read.fetch_add(1, Ordering::Release);
                     if let Some(arrived) = &arrived {
                         let _pusher_is_gone = arrived.try_send(Instant::now());

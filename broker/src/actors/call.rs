@@ -337,7 +337,7 @@ impl Call {
             Some(frame) => {
                 let _cut = self.stream.push(now, EventKind::Answer, frame);
             }
-            None => self.stream.give_up_answer(now),
+            None => self.stream.abandon_answer(now),
         }
         self.session.request_finished(self.method, outcome, now.saturating_duration_since(self.started));
     }
@@ -399,7 +399,7 @@ impl Call {
         }
         let told = match id_span {
             // What is large is not copied for a number in it. What may have to be kept is, without the room it was read into.
-            Some(span) if frame.len() >= IN_PLACE_BYTES_MIN && splice.is_only(span) && !self.stream.may_be_kept() => {
+            Some(span) if frame.len() >= IN_PLACE_BYTES_MIN && splice.is_only(span) && !self.stream.is_retainable() => {
                 drop((splice, answer));
                 splice::replace_in_place(frame, span, self.client_id.raw())
             }

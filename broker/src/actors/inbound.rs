@@ -282,7 +282,7 @@ fn deliver(owner: &Recipient, kind: EventKind, message: &Message) {
 
 fn deliver_to(session: &Arc<Session>, call: Option<&Arc<Call>>, kind: EventKind, frame: Bytes) {
     // A client that left before anything was streamed has no way back to that stream.
-    match call.map(|call| &call.stream).filter(|stream| !stream.is_lost()) {
+    match call.map(|call| &call.stream).filter(|stream| !stream.is_unreachable()) {
         Some(stream) => session.push_to(stream, kind, frame),
         None => session.deliver(kind, frame),
     }

@@ -21,7 +21,7 @@ use super::{
     link::Trust,
     modern::Modern,
     schema_cache::SchemaCache,
-    stream::AllWaiting,
+    stream::UnreadBudget,
     tasks::Tasks,
     validation_pool::ValidationPool,
 };
@@ -70,7 +70,7 @@ pub struct Shared {
     pub rates: Arc<Rates>,
     pub overload: Arc<Overload>,
     /// What waits for clients.
-    pub waiting: Arc<AllWaiting>,
+    pub unread_budget: Arc<UnreadBudget>,
     /// Holds arguments to schemas.
     pub validation_pool: ValidationPool,
     /// Compiled schemas of tools.
@@ -94,7 +94,7 @@ impl Shared {
         Arc::new(Self {
             rates: Arc::new(Rates::new(redis, config.limits.without_redis, started, metrics.clone())),
             overload: Overload::new(&config.overload, metrics.clone()),
-            waiting: AllWaiting::new(overload::outbox_bytes_total(&config), metrics.clone()),
+            unread_budget: UnreadBudget::new(overload::outbox_bytes_total(&config), metrics.clone()),
             call_limiter: room,
             confinement: Confinement::new(&config),
             config,

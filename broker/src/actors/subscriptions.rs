@@ -171,7 +171,7 @@ impl Subscriptions {
                 }
                 _ => message.frame.clone(),
             };
-            session.deliver_about(EventKind::Message, Some(resource_topic(&session, link, &uri)), frame);
+            session.deliver_coalesced(EventKind::Message, Some(resource_topic(&session, link, &uri)), frame);
         }
     }
 
@@ -208,7 +208,7 @@ impl Subscriptions {
 
     /// Tells one session that it may have missed something.
     pub fn notify_gap(&self, link: &Link, session: &Session, uri: &str) {
-        session.deliver_about(EventKind::Message, Some(resource_topic(session, link, uri)), inbound::updated_frame(session, link, uri));
+        session.deliver_coalesced(EventKind::Message, Some(resource_topic(session, link, uri)), inbound::updated_frame(session, link, uri));
     }
 
     /// Tells everybody that something may have been missed.

@@ -1,6 +1,6 @@
 //! State that outlives the process, as the rest of the broker uses it: one value with the stores behind it.
 //!
-//! What must be on disk before it is acknowledged goes through [`Durable::write`], which shares transactions between
+//! What must be on disk before it is acknowledged goes through [`Durable::register_writer`], which shares transactions between
 //! whoever writes at the same time. Reads go to the store directly, within its own deadline, through [`Durable::timed`].
 //! Nothing here is on the path of a plain call of a session that lives here.
 

@@ -32,7 +32,7 @@ pub struct Deadline {
     pub total: Duration,
 }
 
-/// `places` are in order, the last of them says everything.
+/// `event_ids` are in order, the last of them says everything.
 pub fn of(method: Method, tool: Option<&str>, places: &[Said<'_>]) -> Deadline {
     let quiet = places.iter().find_map(|place| place.quiet(method, tool)).unwrap_or(Duration::MAX);
     let total = places.iter().find_map(|place| place.total).unwrap_or(Duration::MAX);

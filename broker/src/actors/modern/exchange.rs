@@ -30,7 +30,7 @@ use super::{
 use crate::{
     actors::{
         call::CallFuture,
-        stream::{EventStream, Next},
+        stream::{EventStream, StreamItem},
         tasks::Unheard,
     },
     limits::{INPUT_GATHER_WAIT, INPUT_ROUNDS_MAX},
@@ -237,14 +237,14 @@ impl Exchange {
                 },
             };
             let event = match next {
-                Some(Next::Event(event)) => event,
+                Some(StreamItem::Event(event)) => event,
                 None => {
                     if let Some(waiting) = self.waiting.take() {
                         self.promoting.attempt(&self.request, waiting);
                     }
                     continue;
                 }
-                Some(Next::Ended(_)) => {
+                Some(StreamItem::Ended(_)) => {
                     self.waiting = None;
                     return Step::Over;
                 }

@@ -26,7 +26,7 @@ use super::{Request, Visitor, exchange::Step, stand_in, watching::Watching};
 use crate::{
     actors::{
         session::{Seat, Session},
-        stream::{Ended, EventStream, Next, Reader},
+        stream::{StreamEnd, EventStream, StreamItem, StreamReader},
     },
     limits::LISTEN_URIS_MAX,
     rules::{offer::Offer, routing},
@@ -37,7 +37,7 @@ use crate::{
 pub struct Listening {
     session: Arc<Session>,
     id: RequestId,
-    reader: Reader,
+    reader: StreamReader,
     filter: SubscriptionFilter,
     server_info: Bytes,
     draining: CancellationToken,
@@ -67,7 +67,7 @@ impl Visitor {
             Seat { tenant: self.tenant.clone(), caller: self.caller.clone(), endpoint: self.endpoint.clone(), transport: self.transport };
         let session = Session::unkept(seat, stand_in::agreement(ClientCapabilities::none(), offer), false, self.shared.clone());
         let unheard = || Refusal::new(ErrorKind::Internal, "a new stream can not be read");
-        let Some(reader) = session.hear() else { return Err(unheard()) };
+        let Some(reader) = session.open_notification_stream() else { return Err(unheard()) };
         let mut listening = Listening {
             session,
             id: request.id.clone(),
@@ -90,7 +90,7 @@ impl Visitor {
 
 /// What such a stream waits for.
 enum Heard {
-    Session(Next),
+    Session(StreamItem),
     Tasks(Vec<Bytes>),
 }
 
@@ -146,17 +146,17 @@ impl Listening {
             let next = tokio::select! {
                 biased;
                 next = self.reader.next() => Heard::Session(next),
-                () = self.draining.cancelled() => Heard::Session(Next::Ended(Ended::Over)),
+                () = self.draining.cancelled() => Heard::Session(StreamItem::Ended(StreamEnd::Complete)),
                 news = news(&mut self.watching, &self.id) => Heard::Tasks(news),
             };
             match next {
                 Heard::Tasks(frames) => self.ready.extend(frames.into_iter().map(Step::Frame)),
-                Heard::Session(Next::Event(event)) => {
+                Heard::Session(StreamItem::Event(event)) => {
                     if let Some(frame) = self.told(event.frame) {
                         return Step::Frame(frame);
                     }
                 }
-                Heard::Session(Next::Ended(_)) => self.end(),
+                Heard::Session(StreamItem::Ended(_)) => self.end(),
             }
         }
     }

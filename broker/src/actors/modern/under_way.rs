@@ -15,7 +15,7 @@ use crate::{
     actors::{
         call::{Call, CallFuture},
         session::Session,
-        stream::{EventStream, Next, Reader},
+        stream::{EventStream, StreamItem, StreamReader},
         tasks::{Tasks, Unheard},
     },
     limits::PROMOTE_AGAIN_AFTER,
@@ -27,7 +27,7 @@ use crate::{
 pub struct UnderWay {
     lease: Lease,
     id: RequestId,
-    reader: Reader,
+    reader: StreamReader,
     /// The call, as long as whoever waits for it carries it out.
     carried: Option<CallFuture>,
     /// Its answer has come.
@@ -35,7 +35,7 @@ pub struct UnderWay {
 }
 
 impl UnderWay {
-    pub(super) fn new(lease: Lease, id: RequestId, reader: Reader) -> Self {
+    pub(super) fn new(lease: Lease, id: RequestId, reader: StreamReader) -> Self {
         Self { lease, id, reader, carried: None, answered: false }
     }
 
@@ -55,12 +55,12 @@ impl UnderWay {
     }
 
     /// What comes of it next. Cancel-safe.
-    pub async fn next(&mut self) -> Next {
+    pub async fn next(&mut self) -> StreamItem {
         let next = match &mut self.carried {
-            Some(call) => self.reader.next_beside(call).await,
+            Some(call) => self.reader.next_while_driving(call).await,
             None => self.reader.next().await,
         };
-        if let Next::Event(event) = &next {
+        if let StreamItem::Event(event) = &next {
             self.lease.prove();
             self.answered |= event.kind == EventKind::Answer;
         }

@@ -37,7 +37,7 @@ impl Session {
         let Stored { agreement, changing, backend_sessions, .. } = claimed.stored;
         let key = super::record::key_of(&id);
         let mut state = State::new(&shared, &key, claimed.epoch, SessionPhase::Ready, changing.told);
-        state.streams.inherits = true;
+        state.streams.may_inherit = true;
         state.owner = claimed.owner;
         state.log_level = changing.log_level;
         state.elicited = changing.elicited;

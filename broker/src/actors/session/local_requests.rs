@@ -71,7 +71,7 @@ impl LocalRequest {
             Some(frame) => {
                 let _cut = self.stream.push(Instant::now(), EventKind::Answer, frame);
             }
-            None => self.stream.give_up_answer(Instant::now()),
+            None => self.stream.abandon_answer(Instant::now()),
         }
         self.session.request_finished(self.method, outcome, self.started_at.elapsed());
         if let Some(then) = then {
@@ -82,7 +82,7 @@ impl LocalRequest {
     /// The session leaves, and the wait goes on with its next owner. A client that can come back to the stream is sent there
     /// without an answer, any other one is asked to repeat its request.
     fn hand_off(mut self) {
-        if !self.session.keep_for_next_owner(&self.stream) {
+        if !self.session.retain_for_next_owner(&self.stream) {
             let text = "the session moves to another process, where the task is waited for as well: ask again";
             return self.settle(Some(Err(Refusal::new(ErrorKind::SessionElsewhere, text))));
         }

@@ -12,7 +12,7 @@ mod outbox;
 mod questions;
 pub mod record;
 mod requests;
-mod resuming;
+mod resumption;
 mod stored;
 mod streams;
 mod subscriptions;
@@ -40,14 +40,14 @@ use protocol::{
 };
 
 pub(in crate::actors) use self::requests::without_own_meta;
-pub use self::{adopted::Claimed, leaving::Released, resuming::Resumed};
+pub use self::{adopted::Claimed, leaving::Released, resumption::ResumedStream};
 use self::{
     leaving::Unrest,
     questions::Question,
     record::BackendSession,
     requests::InFlight,
     stored::{Dirty, Storing},
-    streams::Streams,
+    streams::SessionStreams,
 };
 use super::{
     link::{Link, connection::Connection},
@@ -133,7 +133,7 @@ pub struct Session {
 struct State {
     phase: SessionPhase,
     in_flight: FastMap<RequestId, InFlight>,
-    streams: Streams,
+    streams: SessionStreams,
     links: FastMap<BackendId, Arc<Link>>,
     questions: HashMap<u64, Question>,
     next_question: u64,
@@ -178,7 +178,7 @@ impl Session {
         let id = SessionId::new(URL_SAFE_NO_PAD.encode(rand::random::<[u8; SESSION_ID_BYTES]>()));
         let told = seat.tenant.catalog().digests(&seat.endpoint);
         let mut state = State::new(&shared, &record::key_of(&id), FIRST_EPOCH, SessionPhase::Ready, told);
-        state.streams.log_nothing();
+        state.streams.disable_log();
         Self::with(id, FIRST_EPOCH, jiff::Timestamp::now(), (seat, agreement), state, (shared, Use::StandIn { becomes_tasks }))
     }
 
@@ -333,7 +333,7 @@ impl Session {
     }
 
     fn tell_list_changed(&self, method: Method) {
-        self.deliver_about(EventKind::Message, Some(Topic::List(method)), handshake::notification(method, None));
+        self.deliver_coalesced(EventKind::Message, Some(Topic::List(method)), handshake::notification(method, None));
     }
 
     fn change_notification(&self, kind: ListKind) -> Option<Method> {
@@ -418,7 +418,7 @@ impl State {
         Self {
             phase,
             in_flight: FastMap::default(),
-            streams: Streams::new(shared.stream_limits(), epoch, log).counted_in(&shared.waiting),
+            streams: SessionStreams::new(shared.stream_limits(), epoch, log).with_unread_budget(&shared.unread_budget),
             links: FastMap::default(),
             questions: HashMap::new(),
             next_question: first_question(epoch),

@@ -113,7 +113,7 @@ impl Session {
             connection.send_later(handshake::success(&backend_id, br#"{"action":"cancel"}"#));
             return Ok(());
         }
-        let stream = call.map(|call| call.stream.clone()).filter(|stream| !stream.is_lost());
+        let stream = call.map(|call| call.stream.clone()).filter(|stream| !stream.is_unreachable());
         let mut question = Question {
             destination: Destination::Backend {
                 connection: connection.clone(),
@@ -167,7 +167,7 @@ impl Session {
     ) -> Option<u64> {
         let message = tasks::decoded(Bytes::copy_from_slice(&input.request))?;
         self.client.permits(&message, self.version).ok()?;
-        if stream.is_lost() {
+        if stream.is_unreachable() {
             return None;
         }
         let question = Question {
@@ -180,7 +180,7 @@ impl Session {
         let number = {
             let mut state = self.lock();
             let shown = |other: &Question| {
-                other.is_about(&record.task, input.number) && other.stream.as_ref().is_some_and(|stream| !stream.is_lost())
+                other.is_about(&record.task, input.number) && other.stream.as_ref().is_some_and(|stream| !stream.is_unreachable())
             };
             if state.questions.values().any(shown) {
                 return None;

@@ -220,7 +220,7 @@ impl Session {
     /// Answers a request with the outcome of a task, here or wherever the session is by then.
     pub(super) fn await_task(self: &Arc<Self>, request: RequestContext<'_>, task: TaskId) -> Result<(), Refusal> {
         let (id, stream) = (request.id.clone(), request.stream.clone());
-        stream.waits_for(&id, &task);
+        stream.note_task_wait(&id, &task);
         self.spawn_local_request(request, CancelScope::Work, |session| session.task_result(task, id, stream))
     }
 

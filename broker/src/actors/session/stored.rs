@@ -133,7 +133,7 @@ impl Session {
         }
     }
 
-    /// `write` makes the change under an epoch: ours may change while it is on its way.
+    /// `register_writer` makes the change under an epoch: ours may change while it is on its way.
     async fn written_or_fenced(&self, write: impl Fn(i64) -> Write) -> Result<(), Unstored> {
         loop {
             let epoch = self.epoch();

@@ -143,7 +143,7 @@ impl Session {
             }
             // A word comes with each change, from who makes it or from `looks`.
             may_have_changed |= tokio::time::timeout(TASK_LOOK_INTERVAL, waiting.changed.notified()).await.is_ok();
-            if waiting.stream.as_ref().is_some_and(|stream| stream.is_lost()) {
+            if waiting.stream.as_ref().is_some_and(|stream| stream.is_unreachable()) {
                 return Err(Refusal::new(ErrorKind::Timeout, "nobody waits for the task here any more"));
             }
         }

@@ -328,7 +328,7 @@ impl Tasks {
     fn result_stream(&self, task: &TaskId, session: &Arc<Session>) -> Option<Arc<EventStream>> {
         let waiting = self.waiting_for(task);
         let own = waiting.iter().rev().filter(|one| one.session.as_ptr() == Arc::as_ptr(session));
-        own.filter_map(|one| one.stream.clone()).find(|stream| !stream.is_lost())
+        own.filter_map(|one| one.stream.clone()).find(|stream| !stream.is_unreachable())
     }
 
     /// Sessions that wait for a task here, and the one that made it, if it lives here.

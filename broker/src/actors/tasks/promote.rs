@@ -27,7 +27,7 @@ use crate::{
         modern::UnderWay,
         session::{Session, without_own_meta},
         shared::Shared,
-        stream::Next,
+        stream::StreamItem,
     },
     durable::{StoreError, StoredTask, WholeTask, Write, Written, fault_point, refusal},
     limits::TASK_RUN_MAX,
@@ -155,8 +155,8 @@ async fn go_on(run: &Arc<TaskRun>, mut under_way: UnderWay, call: Arc<Call>) -> 
             made = made_of(&call) => return mirrored(run, under_way, made).await,
         };
         let event = match next {
-            Next::Event(event) => event,
-            Next::Ended(_) => {
+            StreamItem::Event(event) => event,
+            StreamItem::Ended(_) => {
                 let text = "the call was given up: it may or may not have been carried out";
                 return Ending::Refused(Refusal::new(ErrorKind::OutcomeUnknown, text));
             }
@@ -191,7 +191,7 @@ async fn mirrored(run: &Arc<TaskRun>, mut under_way: UnderWay, made: OfferedTask
     let followed = async {
         // The call ends by itself: given up before, it would be cancelled.
         if taken.send(true).is_ok() {
-            while let Next::Event(event) = under_way.next().await {
+            while let StreamItem::Event(event) = under_way.next().await {
                 if event.kind == EventKind::Answer {
                     break;
                 }

@@ -104,7 +104,7 @@ impl TaskRun {
 impl super::Tasks {
     /// Sends a word on the stream where the client waits for the task, or where it waits for anything.
     pub(super) fn deliver(&self, session: &Arc<Session>, kind: EventKind, frame: Bytes, stream: Option<Arc<EventStream>>) {
-        match stream.filter(|stream| !stream.is_lost()) {
+        match stream.filter(|stream| !stream.is_unreachable()) {
             Some(stream) => session.push_to(&stream, kind, frame),
             None => session.deliver(kind, frame),
         }

@@ -31,7 +31,7 @@ use crate::{
         call::CallFuture,
         session::Session,
         shared::Shared,
-        stream::{Batch, Ended, EventStream, Reader},
+        stream::{Batch, StreamEnd, EventStream, StreamReader},
     },
     limits::{FRAMES_IN_A_ROW, OUTBOX_BATCH_BYTES, OUTBOX_BATCH_FRAMES, PIPELINE_WAIT_MAX},
     metrics::{Direction, Side},
@@ -229,12 +229,12 @@ impl Ear<'_> {
 
 /// Writes what is for the client until nothing more comes, and says how the connection should end then. `None`: nothing
 /// more can be written.
-pub(super) async fn write(session: &Arc<Session>, outbox: &mut Reader, sink: &mut impl FrameSink, room: &Notify) -> Option<Goodbye> {
+pub(super) async fn write(session: &Arc<Session>, outbox: &mut StreamReader, sink: &mut impl FrameSink, room: &Notify) -> Option<Goodbye> {
     let kept = (!session.ends_with_connection()).then(|| session.shared.stream_limits());
     let cut = || tell_cut(&session.shared, Some(session), session.transport, Cut::Connection);
     let mut frames = Vec::new();
     loop {
-        let batch = match outbox.take_now(OUTBOX_BATCH_FRAMES, OUTBOX_BATCH_BYTES, &mut frames) {
+        let batch = match outbox.try_next_batch(OUTBOX_BATCH_FRAMES, OUTBOX_BATCH_BYTES, &mut frames) {
             Some(batch) => batch,
             None => {
                 frames = Vec::new(); // most connections wait most of the time
@@ -248,7 +248,7 @@ pub(super) async fn write(session: &Arc<Session>, outbox: &mut Reader, sink: &mu
                 let sent = tokio::select! {
                     biased;
                     sent = sink.send_all(&mut frames) => sent,
-                    () = outbox.stream.was_cut() => {
+                    () = outbox.stream.wait_until_cut() => {
                         cut();
                         return None; // in the middle of a message, so no word can follow it
                     }
@@ -261,14 +261,14 @@ pub(super) async fn write(session: &Arc<Session>, outbox: &mut Reader, sink: &mu
                     tracing::debug!(session = %session.digest, %error, "the connection can not be written to any more");
                     return None;
                 }
-                outbox.sent(kept);
+                outbox.mark_sent(kept);
                 room.notify_one();
             }
-            Batch::End(Ended::Over) if session.shared.draining.is_cancelled() => return Some(Goodbye::GoingAway),
-            Batch::End(Ended::Over) => return Some(Goodbye::Policy),
-            Batch::End(Ended::Paused) => return Some(Goodbye::GoingAway),
-            Batch::End(Ended::Displaced) => return Some(Goodbye::Policy),
-            Batch::End(Ended::Slow | Ended::Lost) => {
+            Batch::End(StreamEnd::Complete) if session.shared.draining.is_cancelled() => return Some(Goodbye::GoingAway),
+            Batch::End(StreamEnd::Complete) => return Some(Goodbye::Policy),
+            Batch::End(StreamEnd::Paused) => return Some(Goodbye::GoingAway),
+            Batch::End(StreamEnd::Displaced) => return Some(Goodbye::Policy),
+            Batch::End(StreamEnd::Slow | StreamEnd::Lost) => {
                 cut();
                 return Some(Goodbye::SlowReader);
             }

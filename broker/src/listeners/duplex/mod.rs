@@ -21,7 +21,7 @@ use self::{conversation::Silence, opening::Begun};
 use crate::{
     actors::{
         session::Session,
-        stream::{EventStream, Reader},
+        stream::{EventStream, StreamReader},
         tenant::ConnectionPermit,
     },
     auth::{self, Caller, Remote, Until},
@@ -79,7 +79,7 @@ where
 /// How a connection goes on.
 enum Opened {
     /// With a session and its client's stream.
-    Session(Seat, Reader),
+    Session(Seat, StreamReader),
     /// Without one: this is its first request.
     Modern(Box<protocol::envelope::Message>),
 }
@@ -115,7 +115,7 @@ async fn opened(
 /// Speaks until one side has had enough, and says goodbye.
 pub(super) async fn converse(
     seat: Seat,
-    mut outbox: Reader,
+    mut outbox: StreamReader,
     mut source: impl FrameSource,
     mut sink: impl FrameSink,
     certified: Option<Certified>,
@@ -135,7 +135,7 @@ pub(super) async fn converse(
 }
 
 /// `None`: the connection is beyond goodbyes.
-async fn speak(seat: &Seat, outbox: &mut Reader, source: &mut impl FrameSource, sink: &mut impl FrameSink) -> Option<Goodbye> {
+async fn speak(seat: &Seat, outbox: &mut StreamReader, source: &mut impl FrameSource, sink: &mut impl FrameSink) -> Option<Goodbye> {
     let (session, stream, room) = (&seat.session, outbox.stream.clone(), tokio::sync::Notify::new());
     let calls = conversation::Calls::default();
     let writing = async {
@@ -261,10 +261,10 @@ impl Drop for Seat {
             return;
         }
         let (broker, session) = (Arc::downgrade(&self.broker), self.session.clone());
-        let (window, connections) = (session.shared.config.session.resume, session.connections());
+        let (window, connections) = (session.shared.config.session.resume, session.connection_count());
         tokio::spawn(async move {
             tokio::time::sleep(window).await;
-            let alone = !session.is_leaving() && session.is_left_alone_since(connections);
+            let alone = !session.is_leaving() && session.is_disconnected_since(connections);
             if let Some(broker) = broker.upgrade().filter(|_| alone) {
                 broker.close_session(&session, "its client did not come back");
             }

@@ -32,7 +32,7 @@ use crate::{
             listening::Listening,
         },
         shared::Shared,
-        stream::{Batch, EventStream, Reader},
+        stream::{Batch, EventStream, StreamReader},
         tenant::{ConnectionPermit, Tenant},
     },
     auth::{self, Caller, Proven, Until},
@@ -196,7 +196,7 @@ impl Desk {
     pub(super) fn new(broker: Arc<Broker>, guest: Guest, stop: CancellationToken) -> Arc<Self> {
         let limits = LogLimits { events: OUTBOX_FRAMES_MAX, bytes: broker.shared.config.limits.outbox_bytes };
         let out = EventStream::outbox(0, limits, None);
-        out.count_in(&broker.shared.waiting);
+        out.attach_budget(&broker.shared.unread_budget);
         Arc::new(Self {
             broker,
             guest,
@@ -264,10 +264,10 @@ impl Desk {
     }
 
     /// Writes what is for the client, until there is nothing more after `last`.
-    async fn write(&self, reader: &mut Reader, sink: &mut impl FrameSink, last: &CancellationToken) -> Option<Goodbye> {
+    async fn write(&self, reader: &mut StreamReader, sink: &mut impl FrameSink, last: &CancellationToken) -> Option<Goodbye> {
         let mut frames = Vec::new();
         loop {
-            let batch = match reader.take_now(OUTBOX_BATCH_FRAMES, OUTBOX_BATCH_BYTES, &mut frames) {
+            let batch = match reader.try_next_batch(OUTBOX_BATCH_FRAMES, OUTBOX_BATCH_BYTES, &mut frames) {
                 Some(batch) => batch,
                 None => {
                     frames = Vec::new(); // most connections wait most of the time
@@ -286,7 +286,7 @@ impl Desk {
             let sent = tokio::select! {
                 biased;
                 sent = sink.send_all(&mut frames) => sent,
-                () = reader.stream.was_cut() => {
+                () = reader.stream.wait_until_cut() => {
                     self.cut();
                     return None; // in the middle of a message, so no word can follow it
                 }
@@ -299,7 +299,7 @@ impl Desk {
                 tracing::debug!(%error, "the connection can not be written to any more");
                 return None;
             }
-            reader.sent(None);
+            reader.mark_sent(None);
             self.room.notify_one();
         }
     }

@@ -28,7 +28,7 @@ use crate::{
         call::CallFuture,
         session::Session,
         shared::Shared,
-        stream::{Batch, Ended, EventStream, Reader},
+        stream::{Batch, StreamEnd, EventStream, StreamReader},
     },
     broker::Broker,
     config::Config,
@@ -242,7 +242,7 @@ async fn serve_request(session: Arc<Session>, mut stream: RequestStream) {
     }
 }
 
-type Begun = (protocol::ids::RequestId, Reader, Option<CallFuture>);
+type Begun = (protocol::ids::RequestId, StreamReader, Option<CallFuture>);
 
 /// Hands a message to the session. `None`: it is no request, and nothing follows.
 async fn begin(session: &Arc<Session>, message: Message) -> Result<Option<Begun>, Rejected> {
@@ -275,7 +275,7 @@ async fn carried_out(call: Option<CallFuture>) -> Infallible {
 
 /// Writes what belongs to the request until its answer, or until nobody waits for it any more. A stream that ends without the
 /// answer is reset: with the code of a cancellation when it is merely dropped.
-async fn answer(session: &Session, request: protocol::ids::RequestId, mut reader: Reader, mut sink: QuicSink, mut given_up: Cancellation) {
+async fn answer(session: &Session, request: protocol::ids::RequestId, mut reader: StreamReader, mut sink: QuicSink, mut given_up: Cancellation) {
     let mut frames = Vec::new();
     loop {
         let batch = tokio::select! {
@@ -285,11 +285,11 @@ async fn answer(session: &Session, request: protocol::ids::RequestId, mut reader
         };
         if let Batch::End(ended) = batch {
             return match ended {
-                Ended::Over if reader.stream.is_answered() => sink.finish(),
-                Ended::Over if !session.is_leaving() => {} // it was cancelled, on another stream
-                Ended::Over | Ended::Paused => sink.close(Goodbye::GoingAway).await,
-                Ended::Displaced => sink.close(Goodbye::Policy).await,
-                Ended::Slow | Ended::Lost => {
+                StreamEnd::Complete if reader.stream.is_answered() => sink.finish(),
+                StreamEnd::Complete if !session.is_leaving() => {} // it was cancelled, on another stream
+                StreamEnd::Complete | StreamEnd::Paused => sink.close(Goodbye::GoingAway).await,
+                StreamEnd::Displaced => sink.close(Goodbye::Policy).await,
+                StreamEnd::Slow | StreamEnd::Lost => {
                     cut(&session.shared, Some(session), &mut sink).await;
                     session.cancel_request(&request);
                 }
@@ -298,11 +298,11 @@ async fn answer(session: &Session, request: protocol::ids::RequestId, mut reader
         if !deliver(&session.shared, Some(session), &mut sink, &mut frames, Some(&*reader.stream)).await {
             return session.cancel_request(&request);
         }
-        reader.sent(None);
+        reader.mark_sent(None);
     }
 }
 
-/// Writes messages for as long as the client takes something of them, and nobody else needs the room of what waits `behind` them.
+/// Writes messages for as long as the client takes something of them, and nobody else needs the room of what waits `backlog` them.
 /// `false`: it does not get them, and is told so if it only reads too slowly.
 async fn deliver(
     shared: &Shared,
@@ -313,7 +313,7 @@ async fn deliver(
 ) -> bool {
     let was_cut = async {
         match behind {
-            Some(stream) => stream.was_cut().await,
+            Some(stream) => stream.wait_until_cut().await,
             None => std::future::pending().await,
         }
     };

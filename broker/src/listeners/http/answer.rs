@@ -27,7 +27,7 @@ use super::{challenge, exchange::PROTOCOL_VERSION, unsent::Unsent};
 use crate::{
     actors::{
         shared::Shared,
-        stream::{Ended, Next, Reader},
+        stream::{StreamEnd, StreamItem, StreamReader},
         tenant::ConnectionPermit,
     },
     auth::Until,
@@ -203,7 +203,7 @@ pub(super) struct EventStyle {
 }
 
 /// An event stream: what was read already, then what the reader gets.
-pub(super) fn events(shared: &Arc<Shared>, reader: Reader, read: &[Event], style: EventStyle) -> Response<Body> {
+pub(super) fn events(shared: &Arc<Shared>, reader: StreamReader, read: &[Event], style: EventStyle) -> Response<Body> {
     let mut opening = Vec::new();
     if style.gap {
         sse::write_comment(&mut opening, "events lost");
@@ -253,7 +253,7 @@ fn event_headers(response: &mut Response<Body>) {
 
 struct Writing {
     shared: Arc<Shared>,
-    reader: Reader,
+    reader: StreamReader,
     opening: Option<Vec<u8>>,
     style: EventStyle,
     over: bool,
@@ -268,22 +268,22 @@ impl Writing {
         if out.is_empty() {
             match tokio::time::timeout(self.style.keepalive, self.reader.next()).await {
                 Err(_) => sse::write_comment(&mut out, "keepalive"),
-                Ok(Next::Event(event)) => {
+                Ok(StreamItem::Event(event)) => {
                     let id = self.style.ids.then(|| self.reader.event_id());
                     if id.is_some() {
                         self.reader.stream.mark_resumable();
                     }
                     sse::write_message(&mut out, id.as_deref(), &event.frame);
                 }
-                Ok(Next::Ended(Ended::Paused)) => {
+                Ok(StreamItem::Ended(StreamEnd::Paused)) => {
                     sse::write_retry(&mut out, millis(self.style.retry));
                     self.over = true;
                 }
-                Ok(Next::Ended(Ended::Slow | Ended::Lost)) => {
+                Ok(StreamItem::Ended(StreamEnd::Slow | StreamEnd::Lost)) => {
                     self.shared.metrics.dropped_notification("slow_client");
                     return None;
                 }
-                Ok(Next::Ended(Ended::Over | Ended::Displaced)) => return None,
+                Ok(StreamItem::Ended(StreamEnd::Complete | StreamEnd::Displaced)) => return None,
             }
         }
         self.shared.metrics.bytes(Direction::Out, Side::Client, out.len());

@@ -29,7 +29,7 @@ use super::{
     tunnel, vouched, websocket,
 };
 use crate::{
-    actors::session::{Resumed, Session},
+    actors::session::{ResumedStream, Session},
     auth::{Caller, Denied, Proven, Remote},
     broker::{Broker, unknown_backend},
     config::EventLog,
@@ -302,12 +302,12 @@ async fn listen(session: &Arc<Session>, headers: &HeaderMap) -> Result<Response<
         return Err(Refusal::new(ErrorKind::InvalidRequest, "Last-Event-ID is given more than once"));
     }
     let place = session.tenant.acquire_connection()?;
-    let Resumed { reader, gap } = match id {
+    let ResumedStream { reader, gap } = match id {
         None => session.open_general_stream().await?,
         Some(id) => {
             let resumed = session.resume(id.to_str().unwrap_or_default()).await?;
             if !resumed.gap {
-                session.shared.metrics.events_replayed(resumed.reader.behind());
+                session.shared.metrics.events_replayed(resumed.reader.backlog());
             }
             resumed
         }

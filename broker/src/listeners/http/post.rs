@@ -30,7 +30,7 @@ use crate::{
     actors::{
         call::CallFuture,
         session::{Session, session_moved},
-        stream::{Ended, EventStream, Next, Reader},
+        stream::{StreamEnd, EventStream, StreamItem, StreamReader},
     },
     config::MessageWire,
     in_place::in_place,
@@ -193,26 +193,26 @@ pub(super) fn announced_bytes(body: &impl RequestBody) -> Option<usize> {
 
 /// Waits for the first thing to send: when that is the answer the response is JSON, otherwise (or when it takes long) an
 /// event stream.
-async fn respond(session: &Arc<Session>, mut reader: Reader, call: Option<CallFuture>, kept: &Kept) -> Answer {
+async fn respond(session: &Arc<Session>, mut reader: StreamReader, call: Option<CallFuture>, kept: &Kept) -> Answer {
     let latest = Instant::now() + session.shared.config.events.keepalive;
     let first = match call {
         // What is not over by then goes on by itself.
-        Some(call) => kept.in_time(latest, reader.next_beside(call)).await,
+        Some(call) => kept.in_time(latest, reader.next_while_driving(call)).await,
         None => kept.in_time(latest, reader.next()).await,
     };
     let response = match first {
-        Some(Next::Event(event)) if event.kind == EventKind::Answer => {
+        Some(StreamItem::Event(event)) if event.kind == EventKind::Answer => {
             session.shared.metrics.bytes(Direction::Out, Side::Client, event.frame.len());
             return Answer::Document { version: Some(session.version), text: event.frame };
         }
-        Some(Next::Event(event)) => begin_stream(session, reader, &[event]),
+        Some(StreamItem::Event(event)) => begin_stream(session, reader, &[event]),
         _ => begin_stream(session, reader, &[]),
     };
     stamped(response, session).into()
 }
 
-fn begin_stream(session: &Arc<Session>, reader: Reader, read: &[Event]) -> Response<Body> {
-    session.keep_stream(&reader.stream);
+fn begin_stream(session: &Arc<Session>, reader: StreamReader, read: &[Event]) -> Response<Body> {
+    session.retain_stream(&reader.stream);
     answer::events(&session.shared, reader, read, style(session))
 }
 
@@ -246,7 +246,7 @@ async fn batch(session: &Arc<Session>, messages: Vec<Result<Message, Rejected>>)
     let mut read = Vec::new();
     loop {
         match reader.next().await {
-            Next::Event(event) => {
+            StreamItem::Event(event) => {
                 let answers_only = event.kind == EventKind::Answer;
                 read.push(event);
                 if !answers_only {
@@ -254,8 +254,8 @@ async fn batch(session: &Arc<Session>, messages: Vec<Result<Message, Rejected>>)
                     return Ok(stamped(begin_stream(session, reader, &read), session));
                 }
             }
-            Next::Ended(Ended::Over) => break,
-            Next::Ended(_) => return Ok(stamped(begin_stream(session, reader, &read), session)),
+            StreamItem::Ended(StreamEnd::Complete) => break,
+            StreamItem::Ended(_) => return Ok(stamped(begin_stream(session, reader, &read), session)),
         }
     }
     let answers: Vec<&[u8]> = read.iter().map(|event| &event.frame[..]).collect();

@@ -30,7 +30,7 @@ use super::{
     websocket::{begun_here, endpoint, limits, resumed},
 };
 use crate::{
-    actors::{session::Session, stream::Reader, tenant::ConnectionPermit},
+    actors::{session::Session, stream::StreamReader, tenant::ConnectionPermit},
     auth::Remote,
     broker::Broker,
     limits::{CLIENT_WRITE_STALL_MAX, TUNNEL_BYTES},
@@ -49,7 +49,7 @@ pub(super) struct Tunnel {
 }
 
 /// A session that its client goes on with, what that has not received, and a place for the connection.
-type Resumed = (Arc<Session>, Reader, Arc<ConnectionPermit>);
+type Resumed = (Arc<Session>, StreamReader, Arc<ConnectionPermit>);
 
 /// What came of asking a session's owner for it.
 pub(super) enum Dug {

@@ -31,7 +31,7 @@ use super::{
     vouched,
 };
 use crate::{
-    actors::{session::Session, stream::Reader, tenant::ConnectionPermit},
+    actors::{session::Session, stream::StreamReader, tenant::ConnectionPermit},
     auth::{self, Proven, Remote, Until},
     broker::{Broker, finding::Search},
     limits::CLIENT_WRITE_STALL_MAX,
@@ -77,7 +77,7 @@ struct Opened {
 
 enum Plan {
     Begin(Known),
-    GoOn(Arc<Session>, Reader, Arc<ConnectionPermit>, Option<Until>),
+    GoOn(Arc<Session>, StreamReader, Arc<ConnectionPermit>, Option<Until>),
     PassOn(Tunnel, Arc<ConnectionPermit>, Option<Until>),
 }
 
@@ -170,7 +170,7 @@ pub(super) fn begun_here(session: &Session) -> Result<(), Refusal> {
 }
 
 /// Goes on with what was not received yet.
-pub(super) fn resumed(session: &Session, headers: &HeaderMap) -> Result<Reader, Refusal> {
+pub(super) fn resumed(session: &Session, headers: &HeaderMap) -> Result<StreamReader, Refusal> {
     let outbox = session.resume_outbox(received(headers)?)?;
     session.touch();
     Ok(outbox)

@@ -86,7 +86,7 @@ pub(super) fn metered<T>(allowance: &Allowance, name_weight: u64, faults_max: us
     (done, over())
 }
 
-/// Pays for `steps`. False: the validation is over.
+/// Pays for `unread_steps`. False: the validation is over.
 #[inline]
 pub(super) fn pay(steps: u64) -> bool {
     METER.with(|meter| match meter.until_look.get().checked_sub(steps) {

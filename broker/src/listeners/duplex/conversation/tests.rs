@@ -39,7 +39,7 @@ fn one_turn(outbox_bytes: usize, answer_bytes: usize) -> u64 {
     let (reader, woken) = (outbox.read_from(0).unwrap(), Arc::new(Woken::default()));
     go_on(&mut answered(&outbox, answer_bytes), &outbox, &mut Context::from_waker(&woken.clone().into()));
     assert!(woken.0.load(Ordering::Relaxed));
-    reader.behind()
+    reader.backlog()
 }
 
 #[test]

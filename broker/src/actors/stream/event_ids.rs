@@ -11,21 +11,21 @@ use crate::limits::NAMED_REQUEST_BYTES_MAX;
 
 /// A request that is to be answered on a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Due {
+pub struct PendingAnswer {
     pub id: RequestId,
     /// All it does is wait for this task, which any owner of the session can.
     pub task: Option<TaskId>,
 }
 
-impl From<RequestId> for Due {
+impl From<RequestId> for PendingAnswer {
     fn from(id: RequestId) -> Self {
         Self { id, task: None }
     }
 }
 
 /// Requests as a JSON array: the id of each, or an object of that and the task it waits for.
-pub(super) fn encode_due(due: &[Due]) -> Vec<u8> {
-    let one = |due: &Due| match &due.task {
+pub(super) fn encode_pending(due: &[PendingAnswer]) -> Vec<u8> {
+    let one = |due: &PendingAnswer| match &due.task {
         None => due.id.raw().to_vec(),
         Some(task) => [&b"{\"id\":"[..], due.id.raw(), b",\"task\":", quote(task.as_str()).as_bytes(), b"}"].concat(),
     };
@@ -33,12 +33,12 @@ pub(super) fn encode_due(due: &[Due]) -> Vec<u8> {
     [&b"["[..], &all.join(&b','), b"]"].concat()
 }
 
-/// Reads what [`encode_due`] wrote.
-pub fn decode_due(text: &[u8]) -> Vec<Due> {
+/// Reads what [`encode_pending`] wrote.
+pub fn decode_pending(text: &[u8]) -> Vec<PendingAnswer> {
     let Ok(document) = Document::parse(text, &Limits { bytes_max: text.len(), ..Limits::default() }) else { return Vec::new() };
     let raw = |raw: &[u8]| RequestId::from_raw(Bytes::copy_from_slice(raw));
     let one = |due: Value<'_>| match due.get("id") {
-        Some(id) => Due { id: raw(id.raw()), task: due.get("task").and_then(|task| task.as_str().map(|task| TaskId::new(&*task))) },
+        Some(id) => PendingAnswer { id: raw(id.raw()), task: due.get("task").and_then(|task| task.as_str().map(|task| TaskId::new(&*task))) },
         None => raw(due.raw()).into(),
     };
     document.root().elements().map(one).collect()
@@ -52,7 +52,7 @@ pub fn parse_event_id(text: &str) -> Option<EventId> {
     let (stream, place) = text.split_once('-')?;
     let (sequence, request) = place.split_once('-').map_or((place, None), |(sequence, request)| (sequence, Some(request)));
     let sequence = sequence.parse().ok().filter(|sequence| *sequence <= SEQUENCE_MAX)?;
-    Some(EventId { stream: stream.parse().ok()?, sequence, request: request.and_then(named_request) })
+    Some(EventId { stream: stream.parse().ok()?, sequence, request: request.and_then(decode_request_id) })
 }
 
 /// An event id as a client sent it.
@@ -70,11 +70,11 @@ pub(super) fn is_nameable(id: &RequestId) -> bool {
 }
 
 /// A request as event ids name it.
-pub(super) fn request_name(id: &RequestId) -> String {
+pub(super) fn encode_request_id(id: &RequestId) -> String {
     URL_SAFE_NO_PAD.encode(id.raw())
 }
 
-fn named_request(text: &str) -> Option<RequestId> {
+fn decode_request_id(text: &str) -> Option<RequestId> {
     let raw = URL_SAFE_NO_PAD.decode(text).ok().filter(|raw| raw.len() <= NAMED_REQUEST_BYTES_MAX)?;
     let document = Document::parse(&raw, &Limits { bytes_max: raw.len(), ..Limits::default() }).ok()?;
     let is_id = matches!(document.root().kind(), ValueKind::String | ValueKind::Number);
@@ -103,8 +103,8 @@ mod tests {
 
     #[test]
     fn what_is_due_is_read_as_it_was_written() {
-        let waiting = Due { id: RequestId::from_raw(Bytes::from_static(b"\"x\"")), task: Some(TaskId::new("t\"1")) };
+        let waiting = PendingAnswer { id: RequestId::from_raw(Bytes::from_static(b"\"x\"")), task: Some(TaskId::new("t\"1")) };
         let due = vec![RequestId::from_u64(7).into(), waiting];
-        assert_eq!(decode_due(&encode_due(&due)), due);
+        assert_eq!(decode_pending(&encode_pending(&due)), due);
     }
 }

@@ -5,7 +5,7 @@ use std::{
     time::Instant,
 };
 
-use super::{EventStream, State, waits::let_know};
+use super::{EventStream, StreamState, wakers::unlock_and_wake};
 use crate::{
     admission::waiting::{Holder, Waiting},
     limits::OUTBOX_STEP_BYTES,
@@ -15,30 +15,30 @@ use crate::{
 
 /// All streams of the process together.
 #[derive(Debug)]
-pub struct AllWaiting {
+pub struct UnreadBudget {
     waiting: Waiting<Weak<EventStream>>,
     metrics: Arc<Metrics>,
 }
 
-impl AllWaiting {
+impl UnreadBudget {
     pub fn new(bytes_max: usize, metrics: Arc<Metrics>) -> Arc<Self> {
         Arc::new(Self { waiting: Waiting::new(bytes_max), metrics })
     }
 
     /// Cuts streams, the largest first, until there is room.
-    fn make_room(&self) {
+    fn enforce(&self) {
         while let Some(largest) = self.waiting.to_be_cut().and_then(|stream| stream.upgrade()) {
             tracing::warn!(stream = largest.number, "too much waits for all clients together: the one for which most waits is given up");
             self.metrics.rate_limited("outbox_bytes_total");
-            largest.give_up();
+            largest.cut();
         }
     }
 }
 
 /// A stream's place among them.
 #[derive(Debug)]
-pub(super) struct Counted {
-    all: Arc<AllWaiting>,
+pub(super) struct UnreadAccount {
+    budget: Arc<UnreadBudget>,
     holder: Holder,
     stream: Weak<EventStream>,
 }
@@ -51,7 +51,7 @@ impl EventStream {
         if let (Some(last), Some(sink)) = (unread.last(), &mut state.sink) {
             sink.trim(self.number, last.sequence); // the log can not take back its end, so all of it goes
         }
-        self.settle(&mut state);
+        self.update_unread(&mut state);
         unread
     }
 
@@ -66,27 +66,27 @@ impl EventStream {
                 left_out += 1;
             }
         }
-        self.settle(&mut state);
-        let_know(state);
+        self.update_unread(&mut state);
+        unlock_and_wake(state);
         left_out
     }
 
     /// What it holds counts from now on.
-    pub fn count_in(self: &Arc<Self>, all: &Arc<AllWaiting>) {
-        let counted = Counted { all: all.clone(), holder: all.waiting.new_holder(), stream: Arc::downgrade(self) };
+    pub fn attach_budget(self: &Arc<Self>, all: &Arc<UnreadBudget>) {
+        let counted = UnreadAccount { budget: all.clone(), holder: all.waiting.new_holder(), stream: Arc::downgrade(self) };
         let mut state = self.lock();
-        if self.counted.set(counted).is_ok() {
-            self.settle(&mut state);
+        if self.unread_account.set(counted).is_ok() {
+            self.update_unread(&mut state);
         }
     }
 
     /// Notes how much it holds, as it is now.
-    pub(super) fn settle(&self, state: &mut State) {
-        let Some(counted) = self.counted.get() else { return };
-        let all = &counted.all;
+    pub(super) fn update_unread(&self, state: &mut StreamState) {
+        let Some(counted) = self.unread_account.get() else { return };
+        let all = &counted.budget;
         let unread = if state.log.was_cut() { 0 } else { state.log.unread_bytes() };
-        let steps = all.waiting.settle(counted.holder, state.steps, unread, || counted.stream.clone());
-        let before = std::mem::replace(&mut state.steps, steps);
+        let steps = all.waiting.settle(counted.holder, state.unread_steps, unread, || counted.stream.clone());
+        let before = std::mem::replace(&mut state.unread_steps, steps);
         if steps != before {
             self.grown.store(true, Ordering::Relaxed);
             all.metrics.limits.outbox_bytes(before * OUTBOX_STEP_BYTES, steps * OUTBOX_STEP_BYTES);
@@ -94,28 +94,28 @@ impl EventStream {
     }
 
     /// Has others, or itself, make room for what was just added. Not to be called while a stream is locked.
-    pub(super) fn make_room_for_it(&self) {
+    pub(super) fn enforce_budget(&self) {
         if self.grown.swap(false, Ordering::Relaxed)
-            && let Some(counted) = self.counted.get()
+            && let Some(counted) = self.unread_account.get()
         {
-            counted.all.make_room();
+            counted.budget.enforce();
         }
     }
 
     /// Its client does not read, and what waits for it is in the way of others.
-    fn give_up(&self) {
+    fn cut(&self) {
         let mut state = self.lock();
         state.log.cut();
         let _let_go = state.log.take_unread();
-        self.settle(&mut state);
-        let_know(state);
+        self.update_unread(&mut state);
+        unlock_and_wake(state);
     }
 }
 
 impl Drop for EventStream {
     fn drop(&mut self) {
-        let steps = self.lock().steps;
-        if let Some(Counted { all, holder, stream }) = self.counted.get() {
+        let steps = self.lock().unread_steps;
+        if let Some(UnreadAccount { budget: all, holder, stream }) = self.unread_account.get() {
             all.waiting.settle(*holder, steps, 0, || stream.clone());
             all.metrics.limits.outbox_bytes(steps * OUTBOX_STEP_BYTES, 0);
         }
@@ -131,10 +131,10 @@ mod tests {
 
     const STEP: usize = OUTBOX_STEP_BYTES;
 
-    fn stream(all: &Arc<AllWaiting>) -> Arc<EventStream> {
+    fn stream(all: &Arc<UnreadBudget>) -> Arc<EventStream> {
         let limits = LogLimits { events: 1_000, bytes: 100 * STEP };
         let stream = EventStream::outbox(1, limits, Some(0));
-        stream.count_in(all);
+        stream.attach_budget(all);
         stream
     }
 
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn r16_the_client_for_which_most_waits_is_given_up_and_no_other() {
         let metrics = Arc::new(Metrics::new(false));
-        let all = AllWaiting::new(4 * STEP, metrics.clone());
+        let all = UnreadBudget::new(4 * STEP, metrics.clone());
         let [small, large, last] = [stream(&all), stream(&all), stream(&all)];
         assert!(push(&small, STEP + 1) && push(&large, 2 * STEP) && push(&last, STEP));
         assert_eq!(all.waiting.bytes(), 4 * STEP);
@@ -158,12 +158,12 @@ mod tests {
 
     #[test]
     fn what_is_read_or_dropped_makes_room() {
-        let all = AllWaiting::new(4 * STEP, Arc::new(Metrics::new(false)));
+        let all = UnreadBudget::new(4 * STEP, Arc::new(Metrics::new(false)));
         let shown = || all.metrics.render().lines().find_map(|line| line.strip_prefix("mcp_outbox_bytes ")?.parse().ok());
         let (read, dropped) = (stream(&all), stream(&all));
         let mut reader = read.read_from(0).unwrap();
         assert!(push(&read, 2 * STEP) && push(&dropped, 2 * STEP));
-        assert!(reader.take_now(10, STEP, &mut Vec::new()).is_some());
+        assert!(reader.try_next_batch(10, STEP, &mut Vec::new()).is_some());
         assert_eq!((all.waiting.bytes(), shown()), (2 * STEP, Some(2 * STEP)));
         drop(dropped);
         assert_eq!((all.waiting.bytes(), shown()), (0, Some(0)));

@@ -2,18 +2,18 @@
 
 use std::{future::poll_fn, pin::pin};
 
-use super::{Next, Reader};
+use super::{StreamItem, StreamReader};
 
-impl Reader {
-    /// [`Reader::next`] for who carries out meanwhile what the stream waits for.
-    pub async fn next_beside(&mut self, work: impl Future<Output = ()>) -> Next {
+impl StreamReader {
+    /// [`StreamReader::next`] for who carries out meanwhile what the stream waits for.
+    pub async fn next_while_driving(&mut self, work: impl Future<Output = ()>) -> StreamItem {
         let (mut work, mut is_over) = (pin!(work), false);
         poll_fn(|context| {
             if !is_over {
                 // Nobody is told while it works: what it pushes by itself is seen right below, and would only wake this task again.
                 let mut state = self.stream.lock();
                 if state.reader == self.generation {
-                    state.waits.look();
+                    state.wakers.clear_reader();
                 }
                 drop(state);
                 is_over = work.as_mut().poll(context).is_ready();
@@ -50,10 +50,10 @@ mod tests {
         });
         let other = stream.clone();
         tokio::spawn(async move { other.push(Instant::now(), EventKind::Message, Bytes::from_static(b"{}")).unwrap() });
-        let first = reader.next_beside(work.as_mut()).await;
-        assert!(matches!(first, Next::Event(event) if event.kind == EventKind::Message));
+        let first = reader.next_while_driving(work.as_mut()).await;
+        assert!(matches!(first, StreamItem::Event(event) if event.kind == EventKind::Message));
         tokio::spawn(async move { go_on.send(()).unwrap() });
-        let second = reader.next_beside(work).await;
-        assert!(matches!(second, Next::Event(event) if event.kind == EventKind::Answer));
+        let second = reader.next_while_driving(work).await;
+        assert!(matches!(second, StreamItem::Event(event) if event.kind == EventKind::Answer));
     }
 }

@@ -6,19 +6,19 @@ use std::{
     task::{Context, Waker},
 };
 
-use super::State;
+use super::StreamState;
 
 #[derive(Debug, Default)]
-pub(super) struct Waits {
+pub(super) struct Wakers {
     /// Woken by anything.
     reader: Option<Waker>,
     /// Woken if the stream is cut meanwhile. Mostly one: a connection that was displaced may still be at what it took before.
     writers: Vec<Waker>,
 }
 
-impl Waits {
+impl Wakers {
     /// The reader is woken by whatever changes.
-    pub(super) fn read(&mut self, context: &Context<'_>) {
+    pub(super) fn register_reader(&mut self, context: &Context<'_>) {
         match &mut self.reader {
             Some(waker) => waker.clone_from(context.waker()),
             none => *none = Some(context.waker().clone()),
@@ -26,12 +26,12 @@ impl Waits {
     }
 
     /// The reader sees what changes without being told.
-    pub(super) fn look(&mut self) {
+    pub(super) fn clear_reader(&mut self) {
         self.reader = None;
     }
 
     /// Who writes is woken if the stream is cut.
-    pub(super) fn write(&mut self, context: &Context<'_>) {
+    pub(super) fn register_writer(&mut self, context: &Context<'_>) {
         if !self.writers.iter().any(|waker| waker.will_wake(context.waker())) {
             self.writers.push(context.waker().clone());
         }
@@ -39,16 +39,16 @@ impl Waits {
 }
 
 /// Something has changed: lets go of the lock, and wakes whom it concerns.
-pub(super) fn let_know(mut state: MutexGuard<'_, State>) {
-    let reader = state.waits.reader.take();
-    let writers = if state.log.was_cut() { std::mem::take(&mut state.waits.writers) } else { Vec::new() };
+pub(super) fn unlock_and_wake(mut state: MutexGuard<'_, StreamState>) {
+    let reader = state.wakers.reader.take();
+    let writers = if state.log.was_cut() { std::mem::take(&mut state.wakers.writers) } else { Vec::new() };
     drop(state);
     reader.into_iter().chain(writers).for_each(Waker::wake);
 }
 
 /// The reader changes: lets go of the lock, and of whoever waited so far. Those who still do say so again.
-pub(super) fn let_go(mut state: MutexGuard<'_, State>) {
-    let Waits { reader, writers } = std::mem::take(&mut state.waits);
+pub(super) fn unlock_and_wake_all(mut state: MutexGuard<'_, StreamState>) {
+    let Wakers { reader, writers } = std::mem::take(&mut state.wakers);
     drop(state);
     reader.into_iter().chain(writers).for_each(Waker::wake);
 }
@@ -72,7 +72,7 @@ mod tests {
         let stream = EventStream::outbox(1, LIMITS, None);
         let writing = |stream: &Arc<EventStream>| {
             let stream = stream.clone();
-            tokio::spawn(async move { stream.was_cut().await })
+            tokio::spawn(async move { stream.wait_until_cut().await })
         };
         let mut writers = Vec::new();
         let mut readers = Vec::new();
@@ -92,9 +92,9 @@ mod tests {
         let stream = EventStream::general(1, LIMITS);
         let mut reader = stream.read_from(0).unwrap();
         let mut context = Context::from_waker(Waker::noop());
-        assert!(pin!(reader.next()).poll(&mut context).is_pending() && pin!(stream.was_cut()).poll(&mut context).is_pending());
-        assert!(stream.lock().waits.reader.is_some() && !stream.lock().waits.writers.is_empty());
+        assert!(pin!(reader.next()).poll(&mut context).is_pending() && pin!(stream.wait_until_cut()).poll(&mut context).is_pending());
+        assert!(stream.lock().wakers.reader.is_some() && !stream.lock().wakers.writers.is_empty());
         drop(reader);
-        assert!(stream.lock().waits.reader.is_none() && stream.lock().waits.writers.is_empty());
+        assert!(stream.lock().wakers.reader.is_none() && stream.lock().wakers.writers.is_empty());
     }
 }

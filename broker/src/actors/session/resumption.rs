@@ -21,7 +21,7 @@ use super::{
     streams::{first_sequence, is_general},
 };
 use crate::{
-    actors::stream::{Due, EventId, EventStream, Reader, answered_id, decode_due, parse_event_id},
+    actors::stream::{PendingAnswer, EventId, EventStream, StreamReader, answered_id, decode_pending, parse_event_id},
     durable::{LogEntry, LoggedEvent, StoredStream},
     limits::NAMED_REQUEST_BYTES_MAX,
     rules::event_log::{Event, EventKind, Held, Topic},
@@ -29,24 +29,24 @@ use crate::{
 
 /// A stream to be read by a GET.
 #[derive(Debug)]
-pub struct Resumed {
-    pub reader: Reader,
+pub struct ResumedStream {
+    pub reader: StreamReader,
     /// Events were lost; the stream begins with what may have changed.
     pub gap: bool,
 }
 
 impl Session {
     /// A GET without `Last-Event-ID`. A gap there is, too, when something is missing of what an earlier owner had for it.
-    pub async fn open_general_stream(&self) -> Result<Resumed, Refusal> {
+    pub async fn open_general_stream(&self) -> Result<ResumedStream, Refusal> {
         self.open_new(None, false).await
     }
 
     /// A GET with `Last-Event-ID`: the stream named there, and only that.
-    pub async fn resume(self: &Arc<Self>, last_event_id: &str) -> Result<Resumed, Refusal> {
+    pub async fn resume(self: &Arc<Self>, last_event_id: &str) -> Result<ResumedStream, Refusal> {
         let EventId { stream: number, sequence: position, request } = parse_event_id(last_event_id).ok_or_else(cannot_resume)?;
         let (known, possible, foreign) = {
             let state = self.open_state()?;
-            (state.streams.get(number), state.streams.can_have_been(number), state.streams.is_foreign(number))
+            (state.streams.get(number), state.streams.may_have_existed(number), state.streams.is_inherited(number))
         };
         if let Some(stream) = known {
             return self.resume_known(&stream, position).await;
@@ -63,25 +63,25 @@ impl Session {
             },
             false => None,
         };
-        let stored = stored.map(|stored| Inherited::new(stored, position).seen_with(request.as_ref(), self.version.batches()));
+        let stored = stored.map(|stored| InheritedStream::new(stored, position).seen_with(request.as_ref(), self.version.batches()));
         match stored {
             Some(stored) if is_general(number) && !stored.gap => self.continue_general(stored).await,
             Some(stored) if !is_general(number) && stored.can_be_answered() => self.continue_answers(stored),
             _ if is_general(number) => self.open_after_gap(Some(number)).await,
             // Its owner died before it was logged, or the log lost it: the request is answered for what it is.
-            None if foreign && request.is_some() => self.continue_answers(Inherited::unlogged(number, position, request)),
+            None if foreign && request.is_some() => self.continue_answers(InheritedStream::unlogged(number, position, request)),
             _ => Err(events_gone()),
         }
     }
 
-    async fn resume_known(&self, stream: &Arc<EventStream>, position: u64) -> Result<Resumed, Refusal> {
+    async fn resume_known(&self, stream: &Arc<EventStream>, position: u64) -> Result<ResumedStream, Refusal> {
         match stream.read_from(position) {
             Ok(reader) => {
                 if stream.is_general() {
-                    let left_out = self.lock().streams.gather_unknown(stream);
-                    self.count_left_out(left_out);
+                    let left_out = self.lock().streams.adopt_unknown(stream);
+                    self.count_dropped(left_out);
                 }
-                Ok(Resumed { reader, gap: false })
+                Ok(ResumedStream { reader, gap: false })
             }
             Err(_) if stream.is_general() => self.open_after_gap(Some(stream.number)).await,
             Err(_) => Err(events_gone()),
@@ -89,17 +89,17 @@ impl Session {
     }
 
     /// A new GET stream for a client that missed something.
-    async fn open_after_gap(&self, lost: Option<u64>) -> Result<Resumed, Refusal> {
+    async fn open_after_gap(&self, lost: Option<u64>) -> Result<ResumedStream, Refusal> {
         self.open_new(lost, true).await
     }
 
     /// A new GET stream. After a gap it begins with everything that may have changed.
-    async fn open_new(&self, lost: Option<u64>, gap: bool) -> Result<Resumed, Refusal> {
-        let inheritance = self.inheritance().await?;
+    async fn open_new(&self, lost: Option<u64>, gap: bool) -> Result<ResumedStream, Refusal> {
+        let inheritance = self.load_inherited().await?;
         let mut state = self.open_state()?;
-        let inherited = self.accept(&mut state, inheritance);
+        let inherited = self.take_inherited(&mut state, inheritance);
         let gap = gap || inherited.gap;
-        let changes = if gap { self.all_that_may_have_changed(&state) } else { Vec::new() };
+        let changes = if gap { self.change_notifications(&state) } else { Vec::new() };
         let opened = state.streams.open_general(changes, inherited.events);
         let reader = opened.stream.read_from(0).map_err(|_| cannot_resume())?;
         self.drop_from_log(&inherited.streams);
@@ -111,15 +111,15 @@ impl Session {
             }
         }
         drop(state);
-        self.count_left_out(opened.left_out);
+        self.count_dropped(opened.left_out);
         if gap {
             self.shared.metrics.event_gap();
             tracing::info!(session = %self.digest, "events are lost, the client is told what may have changed");
         }
-        Ok(Resumed { reader, gap })
+        Ok(ResumedStream { reader, gap })
     }
 
-    fn all_that_may_have_changed(&self, state: &State) -> Vec<(Topic, Bytes)> {
+    fn change_notifications(&self, state: &State) -> Vec<(Topic, Bytes)> {
         let lists = [
             (self.advertised.tools_list_changed, Method::ToolsListChanged),
             (self.advertised.prompts_list_changed, Method::PromptsListChanged),
@@ -134,62 +134,62 @@ impl Session {
         lists.chain(resources).collect()
     }
 
-    async fn continue_general(&self, stored: Inherited) -> Result<Resumed, Refusal> {
-        let inheritance = self.inheritance().await?;
+    async fn continue_general(&self, stored: InheritedStream) -> Result<ResumedStream, Refusal> {
+        let inheritance = self.load_inherited().await?;
         let mut state = self.open_state()?;
         let (number, position, mut gap) = (stored.number, stored.position, false);
         let stream = match state.streams.get(number) {
             Some(stream) => stream, // another GET was faster
             None => {
-                let inherited = self.accept(&mut state, inheritance);
+                let inherited = self.take_inherited(&mut state, inheritance);
                 gap = inherited.gap;
                 let stream = EventStream::restored(number, state.streams.limits, None, stored.held(self.epoch()));
-                let stream = state.streams.counted(stream);
+                let stream = state.streams.track_unread(stream);
                 let left_out = state.streams.continue_general(&stream, inherited.events);
                 self.drop_from_log(&inherited.streams);
-                self.count_left_out(left_out);
+                self.count_dropped(left_out);
                 if gap {
                     self.shared.metrics.event_gap();
-                    self.all_that_may_have_changed(&state).into_iter().for_each(|(topic, frame)| {
-                        let _never_cut = stream.push_about(Instant::now(), EventKind::Message, Some(topic), frame);
+                    self.change_notifications(&state).into_iter().for_each(|(topic, frame)| {
+                        let _never_cut = stream.push_coalesced(Instant::now(), EventKind::Message, Some(topic), frame);
                     });
                 }
                 stream
             }
         };
         drop(state);
-        stream.read_from(position).map(|reader| Resumed { reader, gap }).map_err(|_| cannot_resume())
+        stream.read_from(position).map(|reader| ResumedStream { reader, gap }).map_err(|_| cannot_resume())
     }
 
-    fn continue_answers(self: &Arc<Self>, stored: Inherited) -> Result<Resumed, Refusal> {
+    fn continue_answers(self: &Arc<Self>, stored: InheritedStream) -> Result<ResumedStream, Refusal> {
         let mut state = self.open_state()?;
         let (number, position, is_logged) = (stored.number, stored.position, stored.is_logged);
         let mut due = Vec::new();
         let stream = match state.streams.get(number) {
             Some(stream) => stream,
             None => {
-                due.clone_from(&stored.due);
+                due.clone_from(&stored.pending);
                 let stream = EventStream::restored(number, state.streams.limits, Some(due.clone()), stored.held(self.epoch()));
-                let stream = state.streams.counted(stream);
+                let stream = state.streams.track_unread(stream);
                 if is_logged {
                     state.streams.continue_answers(&stream);
                 } else {
-                    state.streams.keep(&stream);
+                    state.streams.retain(&stream);
                 }
                 stream
             }
         };
         drop(state);
-        for Due { id, task } in due {
-            self.answer_instead(id, task, &stream);
+        for PendingAnswer { id, task } in due {
+            self.answer_lost_request(id, task, &stream);
         }
-        stream.read_from(position).map(|reader| Resumed { reader, gap: false }).map_err(|_| events_gone())
+        stream.read_from(position).map(|reader| ResumedStream { reader, gap: false }).map_err(|_| events_gone())
     }
 
     /// Answers what an earlier owner did not: by waiting on for a task, or by saying that the answer is lost.
-    fn answer_instead(self: &Arc<Self>, id: RequestId, task: Option<TaskId>, stream: &Arc<EventStream>) {
+    fn answer_lost_request(self: &Arc<Self>, id: RequestId, task: Option<TaskId>, stream: &Arc<EventStream>) {
         let answer = match task {
-            None => self.lost_answer(&id),
+            None => self.answer_lost_frame(&id),
             Some(task) => {
                 let request = RequestContext { id: id.clone(), method: Method::TasksResult, stream, started_at: Instant::now() };
                 let Err(refusal) = self.await_task(request, task) else { return };
@@ -200,22 +200,22 @@ impl Session {
     }
 
     /// The answer to a call that ended with the process that carried it.
-    fn lost_answer(&self, id: &RequestId) -> Bytes {
+    fn answer_lost_frame(&self, id: &RequestId) -> Bytes {
         let text = "the broker that carried the request ended before the answer; the backend may have acted";
         self.refusal_frame(&Refusal::new(ErrorKind::OutcomeUnknown, text), Some(id))
     }
 
     /// What earlier owners left on streams that no client knows of. `None`: that is nowhere to be read now, which keeps no
     /// client from its stream.
-    async fn inheritance(&self) -> Result<Option<Vec<StoredStream>>, Refusal> {
-        match self.left_unread().await {
+    async fn load_inherited(&self) -> Result<Option<Vec<StoredStream>>, Refusal> {
+        match self.load_unread().await {
             Err(_) if self.shared.durable.logs_apart() => Ok(None),
             left => left.map(Some),
         }
     }
 
-    async fn left_unread(&self) -> Result<Vec<StoredStream>, Refusal> {
-        if !self.lock().streams.inherits {
+    async fn load_unread(&self) -> Result<Vec<StoredStream>, Refusal> {
+        if !self.lock().streams.may_inherit {
             return Ok(Vec::new());
         }
         let durable = &self.shared.durable;
@@ -228,13 +228,13 @@ impl Session {
     }
 
     /// Takes over what was left, once: whoever comes second finds nothing.
-    fn accept(&self, state: &mut State, left: Option<Vec<StoredStream>>) -> Inheritance {
-        let mut inherited = Inheritance::default();
+    fn take_inherited(&self, state: &mut State, left: Option<Vec<StoredStream>>) -> InheritedEvents {
+        let mut inherited = InheritedEvents::default();
         let Some(left) = left else {
-            inherited.gap = state.streams.inherits; // until it can be read
+            inherited.gap = state.streams.may_inherit; // until it can be read
             return inherited;
         };
-        if !std::mem::take(&mut state.streams.inherits) {
+        if !std::mem::take(&mut state.streams.may_inherit) {
             return inherited;
         }
         for stored in left.into_iter().filter(|stored| state.streams.get(stored.record.number).is_none()) {
@@ -258,14 +258,14 @@ impl Session {
         }
     }
 
-    fn count_left_out(&self, count: usize) {
+    fn count_dropped(&self, count: usize) {
         (0..count).for_each(|_| self.shared.metrics.dropped_notification("slow_client"));
     }
 }
 
 /// What waits on streams of earlier owners that no client knows of.
 #[derive(Default)]
-struct Inheritance {
+struct InheritedEvents {
     streams: Vec<u64>,
     events: Vec<Event>,
     /// Not all of it is there.
@@ -273,7 +273,7 @@ struct Inheritance {
 }
 
 /// What the log has of a stream of an earlier owner, seen from a client's position.
-struct Inherited {
+struct InheritedStream {
     number: u64,
     position: u64,
     trimmed_through: u64,
@@ -282,7 +282,7 @@ struct Inherited {
     /// Those the client has not seen.
     events: Vec<Event>,
     /// Requests without an answer.
-    due: Vec<Due>,
+    pending: Vec<PendingAnswer>,
     /// Something between the position and these events is missing, or may be.
     gap: bool,
     /// The client has seen events that are not in the log.
@@ -292,11 +292,11 @@ struct Inherited {
     is_logged: bool,
 }
 
-impl Inherited {
+impl InheritedStream {
     fn new(stored: StoredStream, position: u64) -> Self {
         let answered: Vec<RequestId> =
             stored.events.iter().filter(|event| is_answer(event)).filter_map(|e| answered_id(&e.frame)).collect();
-        let mut due = decode_due(&stored.record.due);
+        let mut due = decode_pending(&stored.record.due);
         due.retain(|due| !answered.contains(&due.id));
         let trimmed = stored.trimmed_through > position;
         let ahead = position > stored.last_sequence;
@@ -306,7 +306,7 @@ impl Inherited {
             trimmed_through: stored.trimmed_through,
             last_logged: stored.last_sequence,
             events: stored.events.into_iter().filter(|event| event.sequence > position).map(restored_event).collect(),
-            due,
+            pending: due,
             gap: trimmed || ahead,
             ahead,
             is_certain: false,
@@ -316,14 +316,14 @@ impl Inherited {
 
     /// A stream that the log knows nothing of; its client knows what it asked for there.
     fn unlogged(number: u64, position: u64, request: Option<RequestId>) -> Self {
-        let due = request.into_iter().map(Due::from).collect();
+        let due = request.into_iter().map(PendingAnswer::from).collect();
         Self {
             number,
             position,
             trimmed_through: 0,
             last_logged: 0,
             events: Vec::new(),
-            due,
+            pending: due,
             gap: true,
             ahead: true,
             is_certain: true,
@@ -335,14 +335,14 @@ impl Inherited {
     /// id tells, because ids name it until it is answered. Not so where there are batches: what is due may be the last of
     /// several, which no id names.
     fn seen_with(mut self, named: Option<&RequestId>, batches: bool) -> Self {
-        let can_be_named = |due: &Due| due.id.raw().len() <= NAMED_REQUEST_BYTES_MAX;
-        self.is_certain = match &self.due[..] {
+        let can_be_named = |due: &PendingAnswer| due.id.raw().len() <= NAMED_REQUEST_BYTES_MAX;
+        self.is_certain = match &self.pending[..] {
             [] => true,
             [one] => Some(&one.id) == named || (named.is_none() && can_be_named(one) && !batches),
             _ => false,
         };
         if self.ahead && self.is_certain && named.is_none() {
-            self.due.clear();
+            self.pending.clear();
         }
         self
     }
@@ -409,41 +409,41 @@ mod tests {
     #[test]
     fn a_position_the_log_has_seen_is_gone_on_from() {
         // The store was asked for what follows 2, to see 3.
-        let inherited = Inherited::new(stored(0, "[7]", &[PROGRESS, (4, EventKind::Message, "{}")]), 3);
+        let inherited = InheritedStream::new(stored(0, "[7]", &[PROGRESS, (4, EventKind::Message, "{}")]), 3);
         assert!(!inherited.gap && inherited.can_be_answered());
         assert_eq!(inherited.events.iter().map(|event| event.sequence).collect::<Vec<_>>(), [4]);
-        assert_eq!(inherited.due, [Due::from(RequestId::from_u64(7))]);
+        assert_eq!(inherited.pending, [PendingAnswer::from(RequestId::from_u64(7))]);
         let held = inherited.held(2);
         assert_eq!((held.position, held.last_sequence, held.trimmed_through), (3, 2 << 32, 3));
     }
 
     #[test]
     fn the_start_and_the_very_end_of_what_was_trimmed_are_no_gaps() {
-        assert!(!Inherited::new(stored(0, "[]", &[]), 0).gap);
-        assert!(!Inherited::new(stored(5, "[]", &[]), 5).gap);
-        assert!(!Inherited::new(stored(5, "[]", &[(6, EventKind::Message, "{}")]), 5).gap);
+        assert!(!InheritedStream::new(stored(0, "[]", &[]), 0).gap);
+        assert!(!InheritedStream::new(stored(5, "[]", &[]), 5).gap);
+        assert!(!InheritedStream::new(stored(5, "[]", &[(6, EventKind::Message, "{}")]), 5).gap);
     }
 
     #[test]
     fn what_was_trimmed_or_never_logged_is_a_gap() {
-        assert!(Inherited::new(stored(5, "[]", &[(6, EventKind::Message, "{}")]), 4).gap);
+        assert!(InheritedStream::new(stored(5, "[]", &[(6, EventKind::Message, "{}")]), 4).gap);
         let seven = RequestId::from_u64(7);
-        let ahead = Inherited::new(stored(0, "[7]", &[]), 9).seen_with(Some(&seven), false);
-        assert!(ahead.gap && ahead.can_be_answered() && ahead.due.len() == 1, "the one answer is still due");
+        let ahead = InheritedStream::new(stored(0, "[7]", &[]), 9).seen_with(Some(&seven), false);
+        assert!(ahead.gap && ahead.can_be_answered() && ahead.pending.len() == 1, "the one answer is still due");
         assert!(ahead.held(1).last_sequence >= 9, "what is told now comes after what was told");
-        let both = Inherited::new(stored(0, "[7,8]", &[]), 9).seen_with(None, true);
+        let both = InheritedStream::new(stored(0, "[7,8]", &[]), 9).seen_with(None, true);
         assert!(!both.can_be_answered(), "either may have been answered");
-        assert!(!Inherited::new(stored(5, "[7]", &[]), 4).seen_with(Some(&seven), false).can_be_answered());
+        assert!(!InheritedStream::new(stored(5, "[7]", &[]), 4).seen_with(Some(&seven), false).can_be_answered());
     }
 
     #[test]
     fn who_has_seen_the_answer_is_not_answered_again() {
         let ahead = |due: &str, named: Option<u64>, batches: bool| {
             let named = named.map(RequestId::from_u64);
-            Inherited::new(stored(0, due, &[]), 9).seen_with(named.as_ref(), batches)
+            InheritedStream::new(stored(0, due, &[]), 9).seen_with(named.as_ref(), batches)
         };
         let answered = ahead("[7]", None, false);
-        assert!(answered.can_be_answered() && answered.due.is_empty(), "ids name the request until its answer");
+        assert!(answered.can_be_answered() && answered.pending.is_empty(), "ids name the request until its answer");
         assert!(!ahead("[7]", None, true).can_be_answered(), "it may be what is left of a batch");
         assert!(!ahead("[7]", Some(8), false).can_be_answered(), "nobody gave out such an id");
         let long = format!("[\"{}\"]", "x".repeat(NAMED_REQUEST_BYTES_MAX));
@@ -453,7 +453,7 @@ mod tests {
     #[test]
     fn an_answer_in_the_log_is_not_due() {
         let answer = r#"{"jsonrpc":"2.0","id":"a","result":{}}"#;
-        let inherited = Inherited::new(stored(0, r#"["a",8]"#, &[PROGRESS, (4, EventKind::Answer, answer)]), 3);
-        assert_eq!(inherited.due, [Due::from(RequestId::from_u64(8))]);
+        let inherited = InheritedStream::new(stored(0, r#"["a",8]"#, &[PROGRESS, (4, EventKind::Answer, answer)]), 3);
+        assert_eq!(inherited.pending, [PendingAnswer::from(RequestId::from_u64(8))]);
     }
 }
