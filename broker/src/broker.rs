@@ -160,7 +160,7 @@ impl Broker {
     pub fn end_sessions_of_key(self: &Arc<Self>, key: &KeyId) {
         self.shared.modern.end_of_key(key);
         let tenants: Vec<_> = self.tenants.iter().map(|tenant| tenant.value().clone()).collect();
-        let unkept = tenants.iter().flat_map(|tenant| tenant.sessions()).filter(|session| !session.kept);
+        let unkept = tenants.iter().flat_map(|tenant| tenant.sessions()).filter(|session| !session.has_client);
         unkept.filter(|session| session.caller.key.as_ref() == Some(key)).for_each(|session| session.end("its key was revoked"));
         let opened_with = self.all_sessions().into_iter().filter(|session| session.caller.key.as_ref() == Some(key));
         opened_with.for_each(|session| self.close_session(&session, "its key was revoked"));

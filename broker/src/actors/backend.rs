@@ -198,7 +198,7 @@ impl Backend {
     pub fn link_for(self: &Arc<Self>, session: &Session) -> Option<Arc<Link>> {
         let own = LinkScope::Session(session.id.clone());
         // Who has no session is best served without one: what stands in for one here need not be one there.
-        let era = if session.kept { Era::Legacy } else { Era::Modern };
+        let era = if session.has_client { Era::Legacy } else { Era::Modern };
         if era == Era::Legacy {
             self.era.want_sessions();
         }

@@ -160,7 +160,7 @@ impl Call {
             sent: Mutex::new(None),
             sent_ms: AtomicU64::new(0),
             observed: request::current(),
-            task_handoff: (session.becomes_tasks && method == Method::ToolsCall).then(TaskHandoff::default),
+            task_handoff: (session.accepts_tasks && method == Method::ToolsCall).then(TaskHandoff::default),
             forwarded_headers: OnceLock::new(),
             parsed_answer: Mutex::new(None),
         })
@@ -252,7 +252,7 @@ impl Call {
             // Rare, and on the heap: every call's future would be larger by it.
             Box::pin(check.run()).await?;
         }
-        let backend = self.registered_backend.as_ref().ok_or_else(|| self.session.no_backend(&self.backend))?;
+        let backend = self.registered_backend.as_ref().ok_or_else(|| self.session.backend_gone(&self.backend))?;
         backend.check_breaker()?;
         backend.earn_retry();
         let (principal, session) = (&self.session.caller.principal, &self.session.key);
@@ -383,7 +383,7 @@ impl Call {
         let frame = answer.frame.clone();
         let mut splice = Splice::new(&frame);
         // Whoever stands behind a session that is not kept tells it once more, under its own id.
-        let id_span = answer.id_span.filter(|_| self.session.kept);
+        let id_span = answer.id_span.filter(|_| self.session.has_client);
         if let Some(span) = id_span {
             splice.replace(span, self.client_id.raw());
         }
@@ -409,14 +409,14 @@ impl Call {
                 Err(frame) => frame,
             },
         };
-        self.session.reader().answer(self.method, told)
+        self.session.client_dialect().answer(self.method, told)
     }
 
     /// An error that asks for URLs to be opened, for a client that can not be asked so. One without a session says with each
     /// request what it can do, and is told what is missing.
     fn urls_as_result(&self, error: &Message) -> Option<Bytes> {
         let opens_urls = self.session.client.elicitation_url && self.session.version.elicitation_url();
-        if opens_urls || !self.session.kept || self.method != Method::ToolsCall {
+        if opens_urls || !self.session.has_client || self.method != Method::ToolsCall {
             return None;
         }
         older::urls_as_result(error).map(|result| handshake::success(&self.client_id, &result))
@@ -428,7 +428,7 @@ impl Call {
         if self.cancel_sent.swap(true, Ordering::AcqRel) {
             return;
         }
-        self.session.note_given_up();
+        self.session.note_abandoned_call();
         let reason = lock(&self.cancel_reason).take().map(|reason| format!(",\"reason\":{}", String::from_utf8_lossy(&reason)));
         let params = format!("{{\"requestId\":{wire_id}{}}}", reason.unwrap_or_default());
         connection.send_later(handshake::notification(Method::Cancelled, Some(params.as_bytes())));

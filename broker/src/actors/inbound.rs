@@ -102,7 +102,7 @@ fn recipient(link: &Arc<Link>, connection: &Connection, message: &Message, origi
         // One client is behind it, through calls and through tasks.
         LinkScope::Session(_) | LinkScope::Task(_) => {
             // Several requests that know nothing of each other may go over it.
-            if link.sessions().iter().any(|session| !session.kept) {
+            if link.sessions().iter().any(|session| !session.has_client) {
                 return connection.only_asker().map(Recipient::from);
             }
             let only_session = || link.sessions().into_iter().next().map(|session| Recipient::Session { session, call: None });
@@ -129,7 +129,7 @@ fn request(link: &Arc<Link>, connection: &Arc<Connection>, message: &Message, or
         Some(Recipient::Session { session, call }) => session.ask(connection, message, call.as_ref()),
         Some(Recipient::Task(run)) => tasks::ask_client(&run, connection, message),
         // Who has no session can not be asked now, for which an elicitation has an answer.
-        None if message.method == Method::ElicitationCreate && link.sessions().iter().any(|session| !session.kept) => {
+        None if message.method == Method::ElicitationCreate && link.sessions().iter().any(|session| !session.has_client) => {
             connection.send_later(handshake::success(&id, br#"{"action":"cancel"}"#));
             Ok(())
         }
@@ -149,7 +149,7 @@ pub fn need_input(link: &Arc<Link>, connection: &Arc<Connection>, question: &Mes
     };
     if let Err(refusal) = asked {
         // A request that stands alone is told what it would have to declare (MCP 2026-07-28, Basic: Error Codes).
-        let declares_itself = matches!(asker, Asker::Call(call) if !call.session.kept);
+        let declares_itself = matches!(asker, Asker::Call(call) if !call.session.has_client);
         let refusal = match required_capability(question).filter(|_| declares_itself && is_undeclared(&refusal)) {
             Some(required) => capability_required(required, refusal.message),
             None => refusal,
@@ -215,7 +215,7 @@ fn call_progress(call: Arc<Call>, message: &Message) {
     }
     let mut splice = Splice::new(&message.frame);
     splice.replace(span, client_token.to_vec());
-    if let Some(params) = message.params.filter(|_| call.session.reader().strict && !call.session.version.progress_message()) {
+    if let Some(params) = message.params.filter(|_| call.session.client_dialect().strict && !call.session.version.progress_message()) {
         splice.remove_member(params, "message");
     }
     let frame = splice.finish();

@@ -139,7 +139,7 @@ impl Tenant {
             let endpoint = session.endpoint.clone();
             let lists = changed.entry(endpoint).or_insert_with(|| catalog.changed_lists(&before, &session.endpoint));
             if !lists.is_empty() {
-                session.lists_changed(lists);
+                session.on_lists_changed(lists);
             }
         }
     }

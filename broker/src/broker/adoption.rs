@@ -21,7 +21,7 @@ use storage::{Claim, NodeRecord, SessionKey, SessionRecord, SessionSeat, Subscri
 use super::{Broker, sessions::END_RETRY_FIRST};
 use crate::{
     actors::{
-        session::{Claimed, Seat, Session, record},
+        session::{ClaimedSession, SessionParams, Session, record},
         tenant::Tenant,
     },
     auth::Caller,
@@ -101,7 +101,7 @@ struct Taken {
 impl Broker {
     /// Looks for a session that is not here, and makes it ours if its owner is gone.
     pub async fn adopt(self: &Arc<Self>, id: &SessionId, caller: &Caller, endpoint: &Endpoint) -> Result<Adoption, Refusal> {
-        if !Session::may_be_id(id) {
+        if !Session::is_valid_id(id) {
             return Ok(Adoption::Unfit);
         }
         let (broker, id, caller, endpoint) = (self.clone(), id.clone(), caller.clone(), endpoint.clone());
@@ -113,14 +113,14 @@ impl Broker {
     /// Waits while a session is being taken up: each of its requests may be about a backend that is only just being reached,
     /// and not only the one that caused it.
     pub async fn taken_up(&self, session: &Session) {
-        if session.is_settling_in() {
+        if session.has_unchecked_lists() {
             let place = self.adopting.place(&session.key);
             let _over = place.lock().await;
         }
     }
 
     async fn adopt_once(self: Arc<Self>, id: SessionId, caller: Caller, endpoint: Endpoint) -> Result<Adoption, Refusal> {
-        let key = record::key_of(&id);
+        let key = record::session_key(&id);
         let place = self.adopting.place(&key);
         let _only_one = place.lock().await;
         match self.session_here(&id, &caller, &endpoint) {
@@ -135,7 +135,7 @@ impl Broker {
             return Err(Refusal::new(ErrorKind::Draining, "the broker is shutting down and takes no sessions"));
         }
         let durable = &self.shared.durable;
-        let (seat, node) = (record::seat(&caller.tenant, &caller.principal, &endpoint), durable.node());
+        let (seat, node) = (record::session_scope(&caller.tenant, &caller.principal, &endpoint), durable.node());
         let idle = self.shared.config.session.idle;
         let claim = durable.timed("claim_session", durable.store.claim_session(&key, &seat, &node, idle)).await;
         let taken = match claim.inspect_err(|_| self.doubt_later(key, &seat))? {
@@ -144,7 +144,7 @@ impl Broker {
             Claim::Taken { record, epoch, created_at_us, subscriptions } => Taken { record, epoch, created_at_us, subscriptions },
         };
         fault_point::passed("session.claimed");
-        let stored = match record::read(&taken.record, &durable.seal) {
+        let stored = match record::decode(&taken.record, &durable.seal) {
             Ok(stored) => stored,
             Err(error) => {
                 self.shared.metrics.session_unreadable();
@@ -157,7 +157,7 @@ impl Broker {
             self.let_go(taken).await;
             return Ok(Adoption::Unfit);
         };
-        let claimed = Claimed {
+        let claimed = ClaimedSession {
             stored,
             epoch: taken.epoch,
             created_at: jiff::Timestamp::from_microsecond(taken.created_at_us).unwrap_or_else(|_| jiff::Timestamp::now()),
@@ -221,11 +221,11 @@ impl Broker {
         id: SessionId,
         tenant: Arc<Tenant>,
         (caller, endpoint): (Caller, Endpoint),
-        claimed: Claimed,
+        claimed: ClaimedSession,
     ) -> Option<Arc<Session>> {
         let revoked = caller.key.as_ref().is_some_and(|key| !self.keyring.is_known(key));
         let transport = claimed.transport();
-        let seat = Seat { tenant: tenant.clone(), caller, endpoint, transport };
+        let seat = SessionParams { tenant: tenant.clone(), caller, endpoint, transport };
         let session = Session::restore(id, seat, claimed, self.shared.clone());
         if revoked || !tenant.enabled() || !tenant.adopt_session(&session) {
             self.close_session(&session, "its key or its tenant is gone");
@@ -234,7 +234,7 @@ impl Broker {
         self.sessions.insert(session.id.clone(), session.clone());
         self.shared.metrics.session_adopted();
         tracing::info!(session = %session.digest, tenant = %tenant.id, epoch = session.epoch(), "session adopted");
-        session.take_up();
+        session.activate();
         // See `Broker::taken_up`.
         self.lists_settled(&tenant, &session.endpoint).await;
         session.compare_lists();

@@ -12,7 +12,7 @@ use storage::SessionKey;
 
 use super::Broker;
 use crate::{
-    actors::session::{Released, Session},
+    actors::session::{ReleaseOutcome, Session},
     limits::{CLOSE_WAIT, RELEASED_AT_ONCE},
 };
 
@@ -23,7 +23,7 @@ const REST_POLL: Duration = Duration::from_millis(20);
 
 impl Broker {
     /// Gives one session away, if nothing of it is in flight or it must go now.
-    pub async fn release(self: &Arc<Self>, session: &Arc<Session>, forced: bool) -> Released {
+    pub async fn release(self: &Arc<Self>, session: &Arc<Session>, forced: bool) -> ReleaseOutcome {
         let (broker, session) = (self.clone(), session.clone());
         // A task of its own: what is begun is finished, whoever waits for it.
         let releasing = self.shared.running.spawn(async move {
@@ -33,20 +33,20 @@ impl Broker {
                 return broker.end_here(&session, forced).await;
             }
             let released = session.release(forced).await;
-            if released == Released::Done {
+            if released == ReleaseOutcome::Done {
                 broker.shared.durable.hot.forget_owner(&session.key).await;
                 broker.take_out(&session);
             }
             released
         });
-        releasing.await.unwrap_or(Released::Gone)
+        releasing.await.unwrap_or(ReleaseOutcome::Gone)
     }
 
     /// Ends a session whose client could not find it elsewhere, on the same terms.
-    async fn end_here(self: &Arc<Self>, session: &Arc<Session>, forced: bool) -> Released {
+    async fn end_here(self: &Arc<Self>, session: &Arc<Session>, forced: bool) -> ReleaseOutcome {
         const WHY: &str = "the broker goes away";
-        let released = session.end_at_rest(WHY, forced).await;
-        if released == Released::Done {
+        let released = session.quiesce_and_end(WHY, forced).await;
+        if released == ReleaseOutcome::Done {
             self.close_session(session, WHY);
         }
         released
@@ -110,6 +110,6 @@ impl Broker {
     async fn release_all(self: &Arc<Self>, forced: bool) -> usize {
         let all = self.all_sessions();
         let released = stream::iter(&all).map(|session| self.release(session, forced)).buffer_unordered(RELEASED_AT_ONCE);
-        released.filter(|released| future::ready(*released == Released::Busy)).count().await
+        released.filter(|released| future::ready(*released == ReleaseOutcome::Busy)).count().await
     }
 }

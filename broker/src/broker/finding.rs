@@ -91,7 +91,7 @@ impl<'a> Seat<'a> {
 
     /// Made when it is needed: a session that is here needs none.
     fn key(&self) -> SessionKey {
-        record::key_of(&self.id)
+        record::session_key(&self.id)
     }
 }
 
@@ -100,7 +100,7 @@ impl Places for Seat<'_> {
 
     fn here(&self) -> Result<Option<Arc<Session>>, Refusal> {
         match self.broker.session_here(&self.id, self.caller, self.endpoint)? {
-            None if !Session::may_be_id(&self.id) => Err(no_session()),
+            None if !Session::is_valid_id(&self.id) => Err(no_session()),
             session => Ok(session),
         }
     }

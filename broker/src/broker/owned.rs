@@ -21,7 +21,7 @@ impl Broker {
         let (kept, node): (HashMap<_, _>, _) = (sessions.iter().copied().collect(), self.shared.durable.node());
         for session in self.all_sessions() {
             if let Some(epoch) = kept.get(&session.key) {
-                session.still_owned(Some(*epoch), &node);
+                session.confirm_ownership(Some(*epoch), &node);
             }
         }
     }
@@ -30,7 +30,7 @@ impl Broker {
     pub fn lost_sessions(&self, sessions: &HashSet<SessionKey>) {
         let node = self.shared.durable.node();
         for session in self.all_sessions() {
-            if sessions.contains(&session.key) && !session.still_owned(None, &node) {
+            if sessions.contains(&session.key) && !session.confirm_ownership(None, &node) {
                 self.take_out(&session);
                 session.abandon("the lease was lost");
             }

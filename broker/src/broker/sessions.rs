@@ -22,7 +22,7 @@ use crate::{
     actors::{
         backend::BackendState,
         link::Era,
-        session::{Agreement, Seat, Session},
+        session::{Agreement, SessionParams, Session},
         tenant::Tenant,
     },
     auth::Caller,
@@ -76,7 +76,7 @@ impl Broker {
             client_version: display(&params.client_version),
             advertised: offer.capabilities,
         };
-        let seat = Seat { tenant: tenant.clone(), caller, endpoint, transport };
+        let seat = SessionParams { tenant: tenant.clone(), caller, endpoint, transport };
         let session = Session::open(seat, agreement, self.shared.clone());
         let unclaimed = Unclaimed(Some((self.clone(), session.clone())));
         // Findable first: whoever removes the tenant or drains from here on sees it.
@@ -88,7 +88,7 @@ impl Broker {
             return Err(refusal);
         }
         // An error may come though it was stored.
-        session.store_opened().await?;
+        session.store_new().await?;
         // Stored under a name that lapsed meanwhile, it may have been missed by the reclaiming.
         if session.is_leaving() || !session.is_owned_by(&self.shared.durable.node()) {
             self.admits_sessions()?;
@@ -161,7 +161,7 @@ impl Broker {
 
     /// Ends a session at once; the store follows.
     pub fn close_session(self: &Arc<Self>, session: &Arc<Session>, why: &str) {
-        if !session.kept {
+        if !session.has_client {
             return session.end(why); // nothing of it is stored
         }
         let ending = Ending::begin(self, session.key);

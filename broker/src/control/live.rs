@@ -10,7 +10,7 @@ use storage::{Change, NodeRecord, StoredSession, StoredTask, TaskPlace, TaskStat
 
 use super::{Author, Control, ControlError, answers::moment, now_us};
 use crate::{
-    actors::session::record::client_of,
+    actors::session::record::client_info,
     limits::{ADMIN_LIST_MAX, ADMIN_PAGE_ROWS},
     views::{NodeView, SessionView, SubscriptionView, TaskChange, TaskShown, TaskView},
 };
@@ -81,7 +81,7 @@ impl Control {
         if let Some(live) = live {
             return SessionView { node: owner, ..live };
         }
-        let (client_name, client_version) = client_of(record).unwrap_or_default();
+        let (client_name, client_version) = client_info(record).unwrap_or_default();
         SessionView {
             id: record.key.digest(),
             tenant: record.seat.tenant.to_string(),

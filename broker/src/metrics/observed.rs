@@ -69,7 +69,7 @@ impl Observed {
         self.spans.with_label_values(&[outcome]).inc_by(count as u64);
     }
 
-    /// `outcome`: `stored` or `dropped`.
+    /// `outcome`: `persisted_state` or `dropped`.
     pub fn audit(&self, outcome: &'static str, count: usize) {
         self.audit.with_label_values(&[outcome]).inc_by(count as u64);
     }

@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Request, Visitor, exchange::Step, stand_in, watching::Watching};
 use crate::{
     actors::{
-        session::{Seat, Session},
+        session::{SessionParams, Session},
         stream::{StreamEnd, EventStream, StreamItem, StreamReader},
     },
     limits::LISTEN_URIS_MAX,
@@ -64,8 +64,8 @@ impl Visitor {
         }
         let watching = self.watch_tasks(wish.tasks.clone(), request.meta.tasks, offer).await?;
         let seat =
-            Seat { tenant: self.tenant.clone(), caller: self.caller.clone(), endpoint: self.endpoint.clone(), transport: self.transport };
-        let session = Session::unkept(seat, stand_in::agreement(ClientCapabilities::none(), offer), false, self.shared.clone());
+            SessionParams { tenant: self.tenant.clone(), caller: self.caller.clone(), endpoint: self.endpoint.clone(), transport: self.transport };
+        let session = Session::pooled(seat, stand_in::agreement(ClientCapabilities::none(), offer), false, self.shared.clone());
         let unheard = || Refusal::new(ErrorKind::Internal, "a new stream can not be read");
         let Some(reader) = session.open_notification_stream() else { return Err(unheard()) };
         let mut listening = Listening {

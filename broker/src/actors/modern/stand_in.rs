@@ -24,7 +24,7 @@ use tokio::sync::Notify;
 use super::{Request, Visitor, exchange::backend_of};
 use crate::{
     actors::{
-        session::{Agreement, Seat, Session},
+        session::{Agreement, SessionParams, Session},
         sync::lock,
     },
     auth::Caller,
@@ -121,7 +121,7 @@ impl Lease {
     /// another request only where there is no other: nobody goes through this one any more.
     pub(super) fn retire(&self) {
         if self.is_alone() {
-            self.session().note_given_up();
+            self.session().note_abandoned_call();
         }
     }
 }
@@ -129,7 +129,7 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if let Some(freed) = &self.freed {
-            if self.session().gave_up() {
+            if self.session().has_abandoned_call() {
                 self.session().end("a request was given up that its backend may be at");
             }
             self.stand_in.alone.store(false, Ordering::Release);
@@ -259,13 +259,13 @@ fn cannot_tell_who_asked(visitor: &Visitor, request: &Request) -> bool {
 }
 
 fn open(visitor: &Visitor, wanted: &PoolKey, offer: &Offer) -> Arc<Session> {
-    let seat = Seat {
+    let seat = SessionParams {
         tenant: visitor.tenant.clone(),
         caller: visitor.caller.clone(),
         endpoint: visitor.endpoint.clone(),
         transport: visitor.transport,
     };
-    Session::unkept(seat, agreement(wanted.capabilities.clone(), offer), wanted.tasks, visitor.shared.clone())
+    Session::pooled(seat, agreement(wanted.capabilities.clone(), offer), wanted.tasks, visitor.shared.clone())
 }
 
 /// What a session without a handshake agrees on: the latest revision that has sessions.

@@ -130,7 +130,7 @@ enum Promoted {
 impl Promoting {
     /// `may`: its client said so with this request.
     pub(super) fn new(under_way: Option<&UnderWay>, may: bool, after: Option<Duration>) -> Self {
-        let call = under_way.filter(|under_way| under_way.session().becomes_tasks).and_then(UnderWay::call);
+        let call = under_way.filter(|under_way| under_way.session().accepts_tasks).and_then(UnderWay::call);
         // It may have been begun by a request that said something else.
         if let Some(handover) = call.as_ref().and_then(|call| call.task_handoff.as_ref()) {
             handover.set_accepting(may);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use protocol::error::Refusal;
 
-use super::{Session, resumption::events_gone, session_over, streams::SessionStreams};
+use super::{Session, resumption::events_gone, session_ended, streams::SessionStreams};
 use crate::{
     actors::stream::{EventStream, StreamReader},
     limits::OUTBOX_FRAMES_MAX,
@@ -31,7 +31,7 @@ impl Session {
     pub fn resume_outbox(&self, received: Option<u64>) -> Result<StreamReader, Refusal> {
         let Some(stream) = self.outbox() else {
             return match received {
-                None => self.open_outbox(None).ok_or_else(session_over),
+                None => self.open_outbox(None).ok_or_else(session_ended),
                 Some(_) => Err(events_gone()),
             };
         };

@@ -23,7 +23,7 @@ use protocol::{
     version::Version,
 };
 
-use super::{Session, State, requests::without_private_meta};
+use super::{Session, SessionState, requests::without_private_meta};
 use crate::{
     actors::{
         call::Call,
@@ -106,7 +106,7 @@ impl Session {
         let message = told.as_ref().unwrap_or(message);
         let backend_id = message.id.clone().ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
         // A client without a session can only be asked in the answer to its request, and not in that to every request.
-        if !self.kept && call.is_none_or(|call| !modern::may_require_input(call.method)) {
+        if !self.has_client && call.is_none_or(|call| !modern::may_require_input(call.method)) {
             if message.method != Method::ElicitationCreate {
                 return Err(Refusal::new(ErrorKind::MethodNotFound, "no request is there in whose answer the client could be asked"));
             }
@@ -323,10 +323,10 @@ fn question_frame(message: &Message, number: u64, span: Option<&Caused>) -> Byte
     splice.finish()
 }
 
-impl State {
+impl SessionState {
     /// Gives a question its number, if there is room for one more.
     fn admit_question(&mut self, message: &Message) -> Result<u64, Refusal> {
-        self.is_here()?;
+        self.check_present()?;
         if self.questions.len() >= QUESTIONS_MAX {
             return Err(Refusal::new(ErrorKind::Overloaded, "too many questions wait for this client"));
         }

@@ -92,7 +92,7 @@ pub struct AnswerDelivery(Arc<Session>);
 
 impl Drop for AnswerDelivery {
     fn drop(&mut self) {
-        self.0.settling.fetch_sub(1, Ordering::Relaxed);
+        self.0.answers_in_delivery.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -131,7 +131,7 @@ impl Session {
             return self.handle_request(message, stream);
         }
         loop {
-            self.stays_or_leaves().await;
+            self.wait_while_quiescing().await;
             match self.handle_request(message.clone(), stream) {
                 // Another attempt to give it away has begun.
                 Err(refusal) if refusal.kind == ErrorKind::SessionElsewhere && !self.is_leaving() => {}
@@ -176,7 +176,7 @@ impl Session {
         let request = RequestContext { id: id.clone(), method, stream, started_at: begun };
         let begun = match decision {
             Decision::Answer(result) => {
-                let result = self.reader().result(method, &result).map_or(result, Bytes::from);
+                let result = self.client_dialect().result(method, &result).map_or(result, Bytes::from);
                 let _cut = stream.push(Instant::now(), EventKind::Answer, handshake::success(&id, &result));
                 self.request_finished(method, Outcome::Ok, begun.elapsed());
                 Ok(())
@@ -239,7 +239,7 @@ impl Session {
     /// The phase allows the request, and no call in flight has its id.
     fn check_phase_and_id(&self, message: &Message, id: &RequestId) -> Result<(), Refusal> {
         let state = self.lock();
-        state.takes_requests()?;
+        state.check_accepting()?;
         state.phase.admits(message.method)?;
         if state.in_flight.contains_key(id) { Err(id_in_flight()) } else { Ok(()) }
     }
@@ -275,9 +275,9 @@ impl Session {
 
     fn insert_in_flight(&self, id: RequestId, in_flight: InFlight) -> Result<(), Refusal> {
         // Without a client of its own it serves many, each within the limit of the tenant.
-        let max = if self.kept { self.shared.config.limits.calls_in_flight_per_session } else { usize::MAX };
+        let max = if self.has_client { self.shared.config.limits.calls_in_flight_per_session } else { usize::MAX };
         let mut state = self.lock();
-        state.takes_requests()?;
+        state.check_accepting()?;
         if state.in_flight.len() >= max {
             self.shared.metrics.rate_limited("calls_in_flight_per_session");
             return Err(Refusal::new(ErrorKind::TooManyCalls, format!("the session has {max} calls in flight, which is its limit")));
@@ -296,7 +296,7 @@ impl Session {
     pub fn close_request(self: &Arc<Self>, id: &RequestId) -> Option<AnswerDelivery> {
         let mut state = self.lock();
         let left = state.in_flight.remove(id)?;
-        self.settling.fetch_add(1, Ordering::Relaxed);
+        self.answers_in_delivery.fetch_add(1, Ordering::Relaxed);
         drop(state);
         match left {
             InFlight::Call(call) => self.release_call_slot(&call),
@@ -366,7 +366,7 @@ impl Session {
             state.phase = phase;
             std::mem::take(&mut state.held_changes)
         };
-        held.into_iter().for_each(|method| self.tell_list_changed(method));
+        held.into_iter().for_each(|method| self.send_list_changed(method));
     }
 
     /// The call with this id, for as long as it is on its way.

@@ -16,7 +16,7 @@ use protocol::{
 };
 
 use super::{
-    Session, State,
+    Session, SessionState,
     local_requests::RequestContext,
     streams::{first_sequence, is_general},
 };
@@ -119,7 +119,7 @@ impl Session {
         Ok(ResumedStream { reader, gap })
     }
 
-    fn change_notifications(&self, state: &State) -> Vec<(Topic, Bytes)> {
+    fn change_notifications(&self, state: &SessionState) -> Vec<(Topic, Bytes)> {
         let lists = [
             (self.advertised.tools_list_changed, Method::ToolsListChanged),
             (self.advertised.prompts_list_changed, Method::PromptsListChanged),
@@ -228,7 +228,7 @@ impl Session {
     }
 
     /// Takes over what was left, once: whoever comes second finds nothing.
-    fn take_inherited(&self, state: &mut State, left: Option<Vec<StoredStream>>) -> InheritedEvents {
+    fn take_inherited(&self, state: &mut SessionState, left: Option<Vec<StoredStream>>) -> InheritedEvents {
         let mut inherited = InheritedEvents::default();
         let Some(left) = left else {
             inherited.gap = state.streams.may_inherit; // until it can be read
@@ -246,9 +246,9 @@ impl Session {
         inherited
     }
 
-    fn open_state(&self) -> Result<std::sync::MutexGuard<'_, State>, Refusal> {
+    fn open_state(&self) -> Result<std::sync::MutexGuard<'_, SessionState>, Refusal> {
         let state = self.lock();
-        state.takes_requests().map(|()| state)
+        state.check_accepting().map(|()| state)
     }
 
     /// After what was on them was logged elsewhere, so that nothing is lost in between.

@@ -299,7 +299,7 @@ impl Session {
         // Pushed under the lock: once the session begins to leave, nothing is added that its next owner would not see.
         let pushed = match state.phase {
             SessionPhase::Closing | SessionPhase::Closed => Err(Overflow),
-            _ if !self.kept && state.streams.general.is_empty() => {
+            _ if !self.has_client && state.streams.general.is_empty() => {
                 self.shared.metrics.dropped_notification("unattributed");
                 return;
             }

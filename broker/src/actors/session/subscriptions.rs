@@ -48,7 +48,7 @@ impl Session {
     pub(super) async fn unsubscribe(self: Arc<Self>, target: ResourceTarget) -> Result<Reply, Refusal> {
         let link = self.link_to(&target.backend)?;
         self.forget_subscription(&link, &target);
-        if let Err(refusal) = self.store_no_subscription(&target.exposed_uri).await {
+        if let Err(refusal) = self.delete_subscription(&target.exposed_uri).await {
             // It stays stored, so it stays: what came meanwhile may have been missed.
             if self.note_subscription(&link, &target).is_ok() {
                 let _held_anyway = link.subscriptions.reconcile(&link, &target.uri).await;
@@ -115,7 +115,7 @@ impl Session {
         self.shared.running.spawn(async move {
             for uri in forgotten {
                 // What stays stored is forgotten by the session's next owner, which has no such backend either.
-                let _tried_once = session.store_no_subscription(&uri).await;
+                let _tried_once = session.delete_subscription(&uri).await;
             }
         });
     }
@@ -124,7 +124,7 @@ impl Session {
         // The backend may have been replaced since the request was admitted, and its roots with it.
         link.backend.policy.admits_resource(&target.uri)?;
         let mut state = self.lock();
-        state.is_here()?;
+        state.check_present()?;
         let before = state.subscriptions.len();
         if before >= SUBSCRIPTIONS_PER_SESSION_MAX && !state.subscriptions.contains_key(&target.exposed_uri) {
             let text = format!("the session has {SUBSCRIPTIONS_PER_SESSION_MAX} subscriptions, which is its limit");

@@ -49,7 +49,7 @@ impl Session {
 
     /// What made the tasks of this client: its session. Who comes without one is known by who it is alone.
     pub(super) fn maker(&self) -> SessionKey {
-        if self.kept { self.key } else { NO_SESSION }
+        if self.has_client { self.key } else { NO_SESSION }
     }
 
     pub(super) fn audience(&self) -> TaskAudience {

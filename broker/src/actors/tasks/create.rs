@@ -57,7 +57,7 @@ impl Session {
         let call = call_of(&message, &plan)?;
         let mut details = self.details(target);
         // Without a session nobody hears what is said beside the outcome (MCP 2026-07-28, Tasks).
-        if self.kept {
+        if self.has_client {
             let token = message.bytes(message.fields.meta_progress_token);
             details.progress_token = token.map(|token| String::from_utf8_lossy(token).into_owned());
             details.log_level = self.log_level().map(|level| level.name().to_owned());
@@ -115,7 +115,7 @@ impl Session {
 
     /// The result of a call that became this task.
     fn creation(&self, task: &StoredTask, settings: &config::Tasks) -> Bytes {
-        match self.kept {
+        match self.has_client {
             true => tasks::created(task, settings.poll_interval).into(),
             false => modern_tasks::created(task, settings.poll_interval),
         }
@@ -183,7 +183,7 @@ impl Session {
     fn idempotency(&self, wish: &Wish, id: &RequestId, request: &[u8]) -> Vec<u8> {
         match &wish.idempotency_key {
             // Nothing tells those apart who have neither a key nor a session: each request is one of its own.
-            Some(_) if self.is_anonymous() && !self.kept => hash(b"request", &[self.key.as_bytes(), id.raw(), request]),
+            Some(_) if self.is_anonymous() && !self.has_client => hash(b"request", &[self.key.as_bytes(), id.raw(), request]),
             Some(key) if self.is_anonymous() => hash(b"key of a session", &[self.maker().as_bytes(), key.as_bytes()]),
             Some(key) => hash(b"key", &[key.as_bytes()]),
             None => hash(b"request", &[self.key.as_bytes(), id.raw(), request]),

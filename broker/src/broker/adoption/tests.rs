@@ -5,7 +5,7 @@ use storage::{DurableStore, EventStore, LogEntry, SqliteStore, StreamRecord, hot
 
 use super::*;
 use crate::{
-    actors::session::Released,
+    actors::session::ReleaseOutcome,
     durable::{Stores, Written},
     rules::log_level::LogLevel,
 };
@@ -68,8 +68,8 @@ async fn one_attempt_at_a_time_and_all_get_the_same() {
 async fn a_released_session_is_anybodys_and_gone_here() {
     let replicas = Replicas::start().await;
     let session = replicas.opened().await;
-    assert_eq!(replicas.one.release(&session, true).await, Released::Done);
-    assert_eq!(replicas.one.release(&session, true).await, Released::Gone);
+    assert_eq!(replicas.one.release(&session, true).await, ReleaseOutcome::Done);
+    assert_eq!(replicas.one.release(&session, true).await, ReleaseOutcome::Gone);
     assert!(replicas.one.all_sessions().is_empty());
     let stored = replicas.store.sessions(None, None, 10).await.unwrap();
     assert!(stored[0].owner.is_none(), "{stored:?}");
@@ -81,7 +81,7 @@ async fn a_row_that_is_ours_and_nobody_was_told_is_given_back() {
     let replicas = Replicas::start().await;
     let session = replicas.opened().await;
     let (caller, node) = (Caller::anonymous(), replicas.other.shared.durable.node());
-    let seat = record::seat(&caller.tenant, &caller.principal, &Endpoint::Aggregated);
+    let seat = record::session_scope(&caller.tenant, &caller.principal, &Endpoint::Aggregated);
     let claim = replicas.store.claim_session(&session.key, &seat, &node, Duration::from_secs(60)).await.unwrap();
     assert!(matches!(claim, Claim::Taken { .. }), "and the answer is lost");
     replicas.other.doubt_later(session.key, &seat);
@@ -148,7 +148,7 @@ async fn a_session_of_a_revoked_key_is_ended_instead_of_adopted() {
     // As if it had been opened with a key that nobody knows by now.
     let mut record = replicas.store.sessions(None, None, 10).await.unwrap()[0].record.clone();
     let id = SessionId::new("A".repeat(32));
-    (record.key, record.api_key) = (record::key_of(&id), Some(protocol::ids::KeyId::new("gone")));
+    (record.key, record.api_key) = (record::session_key(&id), Some(protocol::ids::KeyId::new("gone")));
     let open = Write::OpenSession { record: Box::new(record), owner: replicas.one.shared.durable.node() };
     replicas.one.shared.durable.write(open).await.unwrap();
     assert!(matches!(replicas.adopted(&id).await, Adoption::Unfit));

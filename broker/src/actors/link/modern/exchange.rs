@@ -145,7 +145,7 @@ fn prepare<'a>(connection: &Connection, link: &Link, outgoing: &Outgoing<'a>, ro
 /// The answer in the words of earlier revisions, but for what a client of this one understands as it is.
 fn for_the_asker(answer: &Message, method: Method, asker: &Asker) -> Result<Message, Failure> {
     match asker {
-        Asker::Call(call) if !call.session.kept => {
+        Asker::Call(call) if !call.session.has_client => {
             let frame = legacy::answer_in_its_own_words(answer, method);
             decoded(frame).ok_or_else(|| Failure::Protocol("the answer can not be read any more".to_owned()))
         }

@@ -45,7 +45,7 @@ impl Speaker {
             Asker::Call(call) => {
                 let session = &call.session;
                 // What stands in for a session carries requests of several clients.
-                let info = if session.kept { info(&session.client_name, &session.client_version) } else { broker() };
+                let info = if session.has_client { info(&session.client_name, &session.client_version) } else { broker() };
                 (session.client.raw(), info, session.log_level())
             }
             Asker::Task(run) => {

@@ -13,7 +13,7 @@ use protocol::{error::Refusal, ids::BackendId, phase::SessionPhase};
 
 use super::{
     Session,
-    record::{self, BackendSession, Changing},
+    record::{self, BackendSession, MutableState},
     session_moved,
 };
 use crate::{
@@ -27,7 +27,7 @@ const OWNER_NEWS_POLL: Duration = Duration::from_millis(10);
 
 /// What is not stored yet.
 #[derive(Debug, Default, Clone, Copy)]
-pub(super) struct Dirty {
+pub(super) struct DirtyFlags {
     pub(super) state: bool,
     /// What the client was told of its lists. Stored only once the events that told it are.
     pub(super) lists: bool,
@@ -36,32 +36,32 @@ pub(super) struct Dirty {
 
 /// What is known of the stored state.
 #[derive(Debug)]
-pub(super) struct Storing {
+pub(super) struct PersistedState {
     /// As stored, or what may be stored of it.
-    pub(super) told: ListDigests,
+    pub(super) announced_lists: ListDigests,
 }
 
 /// Why something is not stored.
 #[derive(Debug)]
-pub(super) enum Unstored {
+pub(super) enum StoreFailure {
     Fenced,
     Refused(Refusal),
 }
 
 impl Session {
     /// Stores a new session.
-    pub async fn store_opened(self: &Arc<Self>) -> Result<(), Refusal> {
-        let storing = self.storing.lock().await;
+    pub async fn store_new(self: &Arc<Self>) -> Result<(), Refusal> {
+        let storing = self.persisted.lock().await;
         let (changing, owner) = {
             let state = self.lock();
-            (self.changing(&state, storing.told), state.owner.clone())
+            (self.mutable_state(&state, storing.announced_lists), state.owner.clone())
         };
         let unwritable = || Refusal::new(protocol::error::ErrorKind::Internal, "the session can not be stored");
-        let record = Box::new(record::of(self, &changing).ok_or_else(unwritable)?);
+        let record = Box::new(record::encode(self, &changing).ok_or_else(unwritable)?);
         match self.shared.durable.write(Write::OpenSession { record, owner }).await? {
             Written::Done => {
                 fault_point::passed("session.opened");
-                self.note_owned();
+                self.publish_location();
                 Ok(())
             }
             _ => Err(unwritable()),
@@ -69,7 +69,7 @@ impl Session {
     }
 
     /// Tells other replicas where the session is. It lasts until the next sign of life is stored, or the session is idle.
-    pub(super) fn note_owned(self: &Arc<Self>) {
+    pub(super) fn publish_location(self: &Arc<Self>) {
         let session = self.clone();
         self.shared.running.spawn(async move {
             let (durable, idle) = (&session.shared.durable, session.shared.config.session.idle);
@@ -86,14 +86,14 @@ impl Session {
 
     /// Stores a new log level, which holds from then on.
     pub async fn store_log_level(self: &Arc<Self>, level: LogLevel) -> Result<(), Refusal> {
-        if !self.kept {
+        if !self.has_client {
             self.lock().log_level = Some(level);
             return Ok(());
         }
-        let storing = self.storing.lock().await;
+        let storing = self.persisted.lock().await;
         let state = {
             let state = self.lock();
-            record::changing_text(&Changing { log_level: Some(level), ..self.changing(&state, storing.told) })
+            record::mutable_state_text(&MutableState { log_level: Some(level), ..self.mutable_state(&state, storing.announced_lists) })
         };
         let (key, idle) = (self.key, Duration::ZERO);
         self.written(|epoch| Write::UpdateSession { key, epoch, idle, state: Some(state.clone()), links: None }).await?;
@@ -107,26 +107,26 @@ impl Session {
         self.written(|epoch| Write::Subscribe { key: self.key, epoch, subscription: subscription.clone() }).await?;
         // An unsubscribe may have overtaken this; what holds is what the session has.
         if !self.lock().subscriptions.contains_key(&target.exposed_uri) {
-            return self.store_no_subscription(&target.exposed_uri).await;
+            return self.delete_subscription(&target.exposed_uri).await;
         }
         fault_point::passed("subscription.committed");
         Ok(())
     }
 
-    pub(super) async fn store_no_subscription(self: &Arc<Self>, exposed_uri: &str) -> Result<(), Refusal> {
+    pub(super) async fn delete_subscription(self: &Arc<Self>, exposed_uri: &str) -> Result<(), Refusal> {
         self.written(|epoch| Write::Unsubscribe { key: self.key, epoch, exposed_uri: exposed_uri.to_owned() }).await?;
         fault_point::passed("subscription.committed");
         Ok(())
     }
 
     async fn written(self: &Arc<Self>, write: impl Fn(i64) -> Write) -> Result<(), Refusal> {
-        if !self.kept {
+        if !self.has_client {
             return Ok(());
         }
-        match self.written_or_fenced(write).await {
+        match self.try_write(write).await {
             Ok(()) => Ok(()),
-            Err(Unstored::Refused(refusal)) => Err(refusal),
-            Err(Unstored::Fenced) => {
+            Err(StoreFailure::Refused(refusal)) => Err(refusal),
+            Err(StoreFailure::Fenced) => {
                 self.abandon("another process owns it");
                 Err(session_moved())
             }
@@ -134,28 +134,28 @@ impl Session {
     }
 
     /// `register_writer` makes the change under an epoch: ours may change while it is on its way.
-    async fn written_or_fenced(&self, write: impl Fn(i64) -> Write) -> Result<(), Unstored> {
+    async fn try_write(&self, write: impl Fn(i64) -> Write) -> Result<(), StoreFailure> {
         loop {
             let epoch = self.epoch();
             match self.shared.durable.write(write(epoch)).await {
-                Ok(Written::Fenced | Written::Absent) => self.newer_epoch(epoch).await?,
+                Ok(Written::Fenced | Written::Absent) => self.wait_for_newer_epoch(epoch).await?,
                 Ok(_) => return Ok(()),
-                Err(refusal) => return Err(Unstored::Refused(refusal)),
+                Err(refusal) => return Err(StoreFailure::Refused(refusal)),
             }
         }
     }
 
     /// A write was fenced off. `Ok`: by ourselves, who took the row back under a newer epoch after a lapse of the lease. The
     /// row is moved before anybody here is told, so the news may be on its way for as long as our name is a new one.
-    async fn newer_epoch(&self, fenced: i64) -> Result<(), Unstored> {
+    async fn wait_for_newer_epoch(&self, fenced: i64) -> Result<(), StoreFailure> {
         let begun = Instant::now();
         while self.epoch() == fenced {
             if self.is_owned_by(&self.shared.durable.node()) {
                 // Told between the two looks, or fenced off by another.
-                return if self.epoch() == fenced { Err(Unstored::Fenced) } else { Ok(()) };
+                return if self.epoch() == fenced { Err(StoreFailure::Fenced) } else { Ok(()) };
             }
             if begun.elapsed() > OWNER_NEWS_WAIT {
-                return Err(Unstored::Refused(session_moved()));
+                return Err(StoreFailure::Refused(session_moved()));
             }
             tokio::time::sleep(OWNER_NEWS_POLL).await;
         }
@@ -176,12 +176,12 @@ impl Session {
     }
 
     /// Whether something waits to be written behind.
-    pub fn is_unstored(&self, idle_limit: Duration) -> bool {
+    pub fn is_dirty(&self, idle_limit: Duration) -> bool {
         if self.is_leaving() {
             return false;
         }
         let state = self.lock();
-        let lists = state.dirty.lists && state.lists_not_before.is_none_or(|moment| moment <= Instant::now());
+        let lists = state.dirty.lists && state.lists_retry_at.is_none_or(|moment| moment <= Instant::now());
         let dirty = state.dirty.state || lists || state.dirty.links;
         drop(state);
         dirty || self.is_sign_of_life_due(idle_limit)
@@ -195,38 +195,38 @@ impl Session {
     }
 
     /// Writes behind what is not stored yet. `Err`: the store takes nothing now.
-    pub async fn store_behind(self: &Arc<Self>) -> Result<(), Refusal> {
-        let Ok(mut storing) = self.storing.try_lock() else { return Ok(()) }; // somebody stores it just now
+    pub async fn flush(self: &Arc<Self>) -> Result<(), Refusal> {
+        let Ok(mut storing) = self.persisted.try_lock() else { return Ok(()) }; // somebody stores it just now
         let (dirty, told, links) = {
             let mut state = self.lock();
             let links = state.dirty.links.then(|| self.links_text(&state.backend_sessions));
-            (std::mem::take(&mut state.dirty), state.told, links)
+            (std::mem::take(&mut state.dirty), state.announced_lists, links)
         };
         let lists = dirty.lists && self.events_logged().await;
         if lists {
-            storing.told = told;
+            storing.announced_lists = told;
         } else if dirty.lists {
             // Later, when the log has what told it.
             let mut state = self.lock();
-            (state.dirty.lists, state.lists_not_before) = (true, Some(Instant::now() + LISTS_RETRY));
+            (state.dirty.lists, state.lists_retry_at) = (true, Some(Instant::now() + LISTS_RETRY));
         }
-        let state = (dirty.state || lists).then(|| record::changing_text(&self.changing(&self.lock(), storing.told)));
+        let state = (dirty.state || lists).then(|| record::mutable_state_text(&self.mutable_state(&self.lock(), storing.announced_lists)));
         if state.is_none() && links.is_none() && !self.is_sign_of_life_due(self.shared.config.session.idle) {
             return Ok(());
         }
         let (key, idle, now) = (self.key, self.idle_for(), self.shared.uptime_ms());
         let update = |epoch| Write::UpdateSession { key, epoch, idle, state: state.clone(), links: links.clone() };
-        match self.written_or_fenced(update).await {
+        match self.try_write(update).await {
             Ok(()) => {
                 self.seen_stored_ms.store(now, Ordering::Relaxed);
-                self.note_owned();
+                self.publish_location();
                 Ok(())
             }
-            Err(Unstored::Fenced) => {
+            Err(StoreFailure::Fenced) => {
                 self.abandon("another process owns it");
                 Ok(())
             }
-            Err(Unstored::Refused(refusal)) => {
+            Err(StoreFailure::Refused(refusal)) => {
                 let again = &mut self.lock().dirty;
                 (again.state, again.lists, again.links) =
                     (again.state || dirty.state, again.lists || dirty.lists, again.links || dirty.links);
@@ -236,19 +236,19 @@ impl Session {
     }
 
     /// Stores everything, and that the row is nobody's.
-    pub(super) async fn store_release(self: &Arc<Self>) -> Result<(), Unstored> {
-        let mut storing = self.storing.lock().await;
-        let told = self.lock().told;
+    pub(super) async fn store_release(self: &Arc<Self>) -> Result<(), StoreFailure> {
+        let mut storing = self.persisted.lock().await;
+        let told = self.lock().announced_lists;
         if self.events_logged().await {
-            storing.told = told;
+            storing.announced_lists = told;
         }
         let (state, links) = {
             let state = self.lock();
-            (record::changing_text(&self.changing(&state, storing.told)), self.links_text(&state.backend_sessions))
+            (record::mutable_state_text(&self.mutable_state(&state, storing.announced_lists)), self.links_text(&state.backend_sessions))
         };
         let (key, idle) = (self.key, self.idle_for());
         let release = |epoch| Write::ReleaseSession { key, epoch, idle, state: state.clone(), links: links.clone() };
-        self.written_or_fenced(release).await
+        self.try_write(release).await
     }
 
     /// Waits until the event log has what this session was told so far.
@@ -259,8 +259,8 @@ impl Session {
         }
     }
 
-    fn changing(&self, state: &super::State, told: ListDigests) -> Changing {
-        Changing { log_level: state.log_level, told, elicited: state.elicited.clone() }
+    fn mutable_state(&self, state: &super::SessionState, told: ListDigests) -> MutableState {
+        MutableState { log_level: state.log_level, announced_lists: told, elicited: state.elicited.clone() }
     }
 
     fn links_text(&self, links: &std::collections::HashMap<BackendId, BackendSession>) -> Vec<u8> {

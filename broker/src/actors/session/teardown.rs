@@ -16,7 +16,7 @@ use protocol::{
     phase::SessionPhase,
 };
 
-use super::{Session, State, questions::Question, record::BackendSession, requests::InFlight, stored::Unstored};
+use super::{Session, SessionState, questions::Question, record::BackendSession, requests::InFlight, persisted_state::StoreFailure};
 use crate::{
     actors::{link::Link, stream::EventStream},
     durable::fault_point,
@@ -24,12 +24,12 @@ use crate::{
 };
 
 /// How often it is looked whether the last call of a session that moved is over.
-const LAST_CALL_POLL: Duration = Duration::from_millis(50);
+const DRAIN_POLL: Duration = Duration::from_millis(50);
 /// The same of one that is about to be given away: its clients wait.
-const CLOSING_UP_POLL: Duration = Duration::from_millis(5);
+const QUIESCE_POLL: Duration = Duration::from_millis(5);
 
 /// What a session that leaves has to be cleaned up of.
-struct Remains {
+struct Teardown {
     in_flight: Vec<InFlight>,
     questions: Vec<Question>,
     links: Vec<Arc<Link>>,
@@ -39,7 +39,7 @@ struct Remains {
 
 /// What became of an attempt to give a session away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Released {
+pub enum ReleaseOutcome {
     Done,
     /// Something is in flight.
     Busy,
@@ -58,9 +58,9 @@ impl Session {
         if self.is_leaving() || !state.in_flight.is_empty() || self.since_touched() <= limit {
             return false;
         }
-        let ending = self.take_apart(&mut state);
+        let ending = self.begin_teardown(&mut state);
         drop(state);
-        self.finish("idle", ending);
+        self.finish_teardown("idle", ending);
         true
     }
 
@@ -70,17 +70,17 @@ impl Session {
         if self.is_leaving() {
             return;
         }
-        let ending = self.take_apart(&mut state);
+        let ending = self.begin_teardown(&mut state);
         drop(state);
-        self.finish(why, ending);
+        self.finish_teardown(why, ending);
     }
 
-    fn take_apart(&self, state: &mut State) -> Remains {
+    fn begin_teardown(&self, state: &mut SessionState) -> Teardown {
         self.leaving.store(true, Ordering::Relaxed);
-        self.go_to(state, SessionPhase::Closed);
+        self.set_phase(state, SessionPhase::Closed);
         self.shared.metrics.subscriptions(-i64::try_from(state.subscriptions.len()).unwrap_or(0));
         state.subscriptions.clear();
-        Remains {
+        Teardown {
             in_flight: state.in_flight.values().cloned().collect(),
             questions: state.questions.drain().map(|(_, question)| question).collect(),
             links: state.links.drain().map(|(_, link)| link).collect(),
@@ -89,15 +89,15 @@ impl Session {
         }
     }
 
-    fn go_to(&self, state: &mut State, phase: SessionPhase) {
-        if self.kept {
+    fn set_phase(&self, state: &mut SessionState, phase: SessionPhase) {
+        if self.has_client {
             self.shared.metrics.phase(state.phase.name(), phase.name());
         }
         state.phase = phase;
     }
 
-    fn finish(self: &Arc<Self>, why: &str, remains: Remains) {
-        if self.kept {
+    fn finish_teardown(self: &Arc<Self>, why: &str, remains: Teardown) {
+        if self.has_client {
             tracing::info!(session = %self.digest, tenant = %self.tenant.id, why, "session ended");
         }
         remains.questions.iter().for_each(|question| question.refuse("the client is gone"));
@@ -116,14 +116,14 @@ impl Session {
             }
         }
         remains.links.iter().for_each(|link| link.detach(self));
-        self.depart();
+        self.deregister();
     }
 
     /// It is counted here no longer.
-    fn depart(self: &Arc<Self>) {
+    fn deregister(self: &Arc<Self>) {
         self.tenant.close_session(self);
         self.shared.tasks.forget_session(self);
-        if self.kept {
+        if self.has_client {
             self.shared.metrics.sessions(self.transport, "open", -1);
         }
     }
@@ -136,35 +136,35 @@ impl Session {
                 return;
             }
             state.moved = true;
-            self.go_to(&mut state, SessionPhase::Closing);
+            self.set_phase(&mut state, SessionPhase::Closing);
             state.streams.all().for_each(|stream| stream.stop_logging());
             state.streams.all_general().iter().for_each(|stream| stream.pause());
         }
         tracing::info!(session = %self.digest, tenant = %self.tenant.id, why, "session left to its new owner");
-        self.depart();
+        self.deregister();
         let session = self.clone();
         self.shared.running.spawn(async move {
-            session.last_call().await;
-            session.hand_over_links();
+            session.drain_calls().await;
+            session.hand_off_links();
         });
     }
 
-    async fn last_call(&self) {
+    async fn drain_calls(&self) {
         // A question its client can only answer elsewhere would keep its call for ever.
         let questions: Vec<Question> = self.lock().questions.drain().map(|(_, question)| question).collect();
         questions.iter().for_each(|question| question.refuse("the client is gone"));
         let over = async {
             while self.calls_in_flight() > 0 {
-                tokio::time::sleep(LAST_CALL_POLL).await;
+                tokio::time::sleep(DRAIN_POLL).await;
             }
         };
         let _cut = tokio::time::timeout(self.shared.config.timeouts.call_max, over).await;
     }
 
     /// Everything closes, and nobody is told goodbye.
-    fn hand_over_links(self: &Arc<Self>) {
+    fn hand_off_links(self: &Arc<Self>) {
         let mut state = self.lock();
-        let remains = self.take_apart(&mut state);
+        let remains = self.begin_teardown(&mut state);
         drop(state);
         remains.questions.iter().for_each(|question| question.refuse("the client is gone"));
         remains.in_flight.iter().for_each(|request| request.cancel(None));
@@ -177,8 +177,8 @@ impl Session {
 
     /// Gives the session away: stores all of it, lets go of the row, sends its client back. Nothing in flight is cut,
     /// unless `forced`. Whoever begins this sees it through.
-    pub async fn release(self: &Arc<Self>, forced: bool) -> Released {
-        if let Err(stays) = self.come_to_rest(forced).await {
+    pub async fn release(self: &Arc<Self>, forced: bool) -> ReleaseOutcome {
+        if let Err(stays) = self.quiesce(forced).await {
             return stays;
         }
         match self.store_release().await {
@@ -187,90 +187,90 @@ impl Session {
                 self.shared.metrics.session_released();
                 tracing::info!(session = %self.digest, tenant = %self.tenant.id, "session released");
             }
-            Err(Unstored::Fenced) => tracing::info!(session = %self.digest, "session was another's already"),
+            Err(StoreFailure::Fenced) => tracing::info!(session = %self.digest, "session was another's already"),
             // Our row still: the next owner waits for the end of our lease.
-            Err(Unstored::Refused(refusal)) => tracing::warn!(session = %self.digest, %refusal, "session released unstored"),
+            Err(StoreFailure::Refused(refusal)) => tracing::warn!(session = %self.digest, %refusal, "session released unstored"),
         }
         // Not before: the answers that are cut are due on their streams, and the next owner says so.
         self.lock().streams.all().for_each(|stream| stream.stop_logging());
-        self.hand_over_links();
-        self.depart();
-        Released::Done
+        self.hand_off_links();
+        self.deregister();
+        ReleaseOutcome::Done
     }
 
     /// Ends a session whose client could not find it elsewhere, on the terms of [`Session::release`].
-    pub async fn end_at_rest(self: &Arc<Self>, why: &str, forced: bool) -> Released {
-        if let Err(stays) = self.come_to_rest(forced).await {
+    pub async fn quiesce_and_end(self: &Arc<Self>, why: &str, forced: bool) -> ReleaseOutcome {
+        if let Err(stays) = self.quiesce(forced).await {
             return stays;
         }
         let mut state = self.lock();
-        let remains = self.take_apart(&mut state);
+        let remains = self.begin_teardown(&mut state);
         drop(state);
-        self.finish(why, remains);
-        Released::Done
+        self.finish_teardown(why, remains);
+        ReleaseOutcome::Done
     }
 
     /// Begins to leave when nothing is in flight but what can be asked for elsewhere, and is rid of that, too.
-    async fn come_to_rest(self: &Arc<Self>, forced: bool) -> Result<(), Released> {
-        let mut begun = self.begin_release(forced);
-        if begun == Begun::Restless {
+    async fn quiesce(self: &Arc<Self>, forced: bool) -> Result<(), ReleaseOutcome> {
+        let mut begun = self.try_begin_release(forced);
+        if begun == ReleaseAttempt::Quiescing {
             let rests = async {
                 loop {
-                    tokio::time::sleep(CLOSING_UP_POLL).await;
-                    let again = self.begin_release(false);
-                    if matches!(again, Begun::Leaving | Begun::Gone) {
+                    tokio::time::sleep(QUIESCE_POLL).await;
+                    let again = self.try_begin_release(false);
+                    if matches!(again, ReleaseAttempt::Leaving | ReleaseAttempt::Gone) {
                         return again;
                     }
                 }
             };
-            begun = tokio::time::timeout(CLOSING_UP_MAX, rests).await.unwrap_or(Begun::Busy);
+            begun = tokio::time::timeout(CLOSING_UP_MAX, rests).await.unwrap_or(ReleaseAttempt::Busy);
             let mut state = self.lock();
             let calls = state.calls();
-            state.unrest.open_up(calls);
+            state.quiesce.resume_requests(calls);
             drop(state);
         }
         match begun {
-            Begun::Gone => return Err(Released::Gone),
-            Begun::Busy | Begun::Restless => return Err(Released::Busy),
-            Begun::Leaving => {}
+            ReleaseAttempt::Gone => return Err(ReleaseOutcome::Gone),
+            ReleaseAttempt::Busy | ReleaseAttempt::Quiescing => return Err(ReleaseOutcome::Busy),
+            ReleaseAttempt::Leaving => {}
         }
-        self.move_waits_on().await;
+        self.hand_off_waits().await;
         Ok(())
     }
 
     /// Waits while requests are held back because the session may leave.
-    pub(super) async fn stays_or_leaves(&self) {
-        while self.lock().unrest.closing_up && !self.is_leaving() {
-            tokio::time::sleep(CLOSING_UP_POLL).await;
+    pub(super) async fn wait_while_quiescing(&self) {
+        while self.lock().quiesce.is_quiescing && !self.is_leaving() {
+            tokio::time::sleep(QUIESCE_POLL).await;
         }
     }
 
     /// Nothing new begins here from now on, if nothing is in the way.
-    fn begin_release(&self, forced: bool) -> Begun {
+    fn try_begin_release(&self, forced: bool) -> ReleaseAttempt {
         let mut state = self.lock();
         if self.is_leaving() {
-            return Begun::Gone;
+            return ReleaseAttempt::Gone;
         }
         let is_busy = state.questions.values().any(|question| !question.is_task_input())
-            || self.settling.load(Ordering::Relaxed) > 0
+            || self.answers_in_delivery.load(Ordering::Relaxed) > 0
             || state.in_flight.values().any(|request| !request.is_transferable());
         if is_busy && !forced {
             let calls = state.calls();
-            return state.unrest.kept_busy(calls);
+            return state.quiesce.note_busy(calls);
         }
         self.leaving.store(true, Ordering::Relaxed);
         state.moved = true;
-        self.go_to(&mut state, SessionPhase::Closing);
-        Begun::Leaving
+        self.set_phase(&mut state, SessionPhase::Closing);
+        ReleaseAttempt::Leaving
     }
 
     /// Requests that only wait leave this process before the session does, so that its next owner knows of them.
-    async fn move_waits_on(&self) {
-        let waits = |state: &State| state.in_flight.values().filter(|request| request.is_transferable()).count();
+    async fn hand_off_waits(&self) {
+        let waits = |state: &SessionState| state.in_flight.values().filter(|request| request.is_transferable()).count();
         self.lock().in_flight.values().for_each(InFlight::hand_off);
         let all_gone = async {
-            while waits(&self.lock()) + self.settling.load(Ordering::Relaxed) > 0 {
-                tokio::time::sleep(CLOSING_UP_POLL).await;
+            while waits(&self.lock()) + self.answers_in_delivery.load(Ordering::Relaxed) > 0 {
+                tokio::time::sleep(QUIESCE_POLL).await;
             }
         };
         let _left_are_cut = tokio::time::timeout(MOVE_ON_MAX, all_gone).await;
@@ -279,47 +279,47 @@ impl Session {
 
 /// Whether a session can be given away now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Begun {
+enum ReleaseAttempt {
     Leaving,
     /// Something takes its time.
     Busy,
     /// Nothing takes long, but there is always something: new requests are held back until the session has left.
-    Restless,
+    Quiescing,
     Gone,
 }
 
 /// What keeps a session here that is to be given away.
 #[derive(Debug, Default)]
-pub(super) struct Unrest {
+pub(super) struct QuiesceState {
     /// Nothing begins that would keep it any longer.
-    pub(super) closing_up: bool,
+    pub(super) is_quiescing: bool,
     /// What was in flight when it was first too busy, and still is.
-    kept_by: HashSet<RequestId>,
+    blocking_calls: HashSet<RequestId>,
 }
 
-impl Unrest {
+impl QuiesceState {
     /// Long calls may take their time. A client that has one short call after the other in flight would never leave: once
     /// all that was in flight at one time is over, what comes next is held back.
-    fn kept_busy(&mut self, calls: HashSet<RequestId>) -> Begun {
-        if self.closing_up {
-            return Begun::Restless;
+    fn note_busy(&mut self, calls: HashSet<RequestId>) -> ReleaseAttempt {
+        if self.is_quiescing {
+            return ReleaseAttempt::Quiescing;
         }
-        if self.kept_by.is_empty() {
-            self.kept_by = calls;
-            return Begun::Busy;
+        if self.blocking_calls.is_empty() {
+            self.blocking_calls = calls;
+            return ReleaseAttempt::Busy;
         }
-        self.kept_by.retain(|id| calls.contains(id));
-        self.closing_up = self.kept_by.is_empty();
-        if self.closing_up { Begun::Restless } else { Begun::Busy }
+        self.blocking_calls.retain(|id| calls.contains(id));
+        self.is_quiescing = self.blocking_calls.is_empty();
+        if self.is_quiescing { ReleaseAttempt::Quiescing } else { ReleaseAttempt::Busy }
     }
 
     /// Requests are taken again; what came meanwhile and takes long may do so.
-    fn open_up(&mut self, calls: HashSet<RequestId>) {
-        *self = Self { closing_up: false, kept_by: calls };
+    fn resume_requests(&mut self, calls: HashSet<RequestId>) {
+        *self = Self { is_quiescing: false, blocking_calls: calls };
     }
 }
 
-impl State {
+impl SessionState {
     fn calls(&self) -> HashSet<RequestId> {
         self.in_flight.iter().filter(|(_, request)| !request.is_transferable()).map(|(id, _)| id.clone()).collect()
     }
@@ -335,19 +335,19 @@ mod tests {
 
     #[test]
     fn calls_that_overlap_all_the_time_do_not_keep_a_session() {
-        let mut unrest = Unrest::default();
-        let looks = [[1, 2], [2, 3], [3, 4], [4, 5]].map(|ids| unrest.kept_busy(calls(&ids)));
-        assert_eq!(looks, [Begun::Busy, Begun::Busy, Begun::Restless, Begun::Restless]);
+        let mut unrest = QuiesceState::default();
+        let looks = [[1, 2], [2, 3], [3, 4], [4, 5]].map(|ids| unrest.note_busy(calls(&ids)));
+        assert_eq!(looks, [ReleaseAttempt::Busy, ReleaseAttempt::Busy, ReleaseAttempt::Quiescing, ReleaseAttempt::Quiescing]);
     }
 
     #[test]
     fn a_long_call_may_take_its_time() {
-        let mut unrest = Unrest::default();
+        let mut unrest = QuiesceState::default();
         for short in 2..20 {
-            assert_eq!(unrest.kept_busy(calls(&[1, short])), Begun::Busy);
+            assert_eq!(unrest.note_busy(calls(&[1, short])), ReleaseAttempt::Busy);
         }
-        assert_eq!(unrest.kept_busy(calls(&[20])), Begun::Restless);
-        unrest.open_up(calls(&[20]));
-        assert_eq!((unrest.kept_busy(calls(&[20, 21])), unrest.kept_busy(calls(&[21]))), (Begun::Busy, Begun::Restless));
+        assert_eq!(unrest.note_busy(calls(&[20])), ReleaseAttempt::Quiescing);
+        unrest.resume_requests(calls(&[20]));
+        assert_eq!((unrest.note_busy(calls(&[20, 21])), unrest.note_busy(calls(&[21]))), (ReleaseAttempt::Busy, ReleaseAttempt::Quiescing));
     }
 }

@@ -7,7 +7,7 @@ use protocol::{
     phase::SessionPhase,
 };
 
-use super::{Seat, Session, State, Use, record::Stored};
+use super::{SessionParams, Session, SessionState, SessionKind, record::PersistedSession};
 use crate::{
     actors::shared::Shared,
     durable::{NodeName, SubscriptionRecord},
@@ -16,8 +16,8 @@ use crate::{
 
 /// What the store gave with the row.
 #[derive(Debug)]
-pub struct Claimed {
-    pub stored: Stored,
+pub struct ClaimedSession {
+    pub stored: PersistedSession,
     pub epoch: i64,
     pub created_at: jiff::Timestamp,
     pub subscriptions: Vec<SubscriptionRecord>,
@@ -25,37 +25,37 @@ pub struct Claimed {
     pub owner: NodeName,
 }
 
-impl Claimed {
+impl ClaimedSession {
     pub fn transport(&self) -> &'static str {
         self.stored.transport
     }
 }
 
 impl Session {
-    /// The session as its last owner stored it. Nothing moves before [`Session::take_up`].
-    pub fn restore(id: SessionId, seat: Seat, claimed: Claimed, shared: Arc<Shared>) -> Arc<Self> {
-        let Stored { agreement, changing, backend_sessions, .. } = claimed.stored;
-        let key = super::record::key_of(&id);
-        let mut state = State::new(&shared, &key, claimed.epoch, SessionPhase::Ready, changing.told);
+    /// The session as its last owner stored it. Nothing moves before [`Session::activate`].
+    pub fn restore(id: SessionId, seat: SessionParams, claimed: ClaimedSession, shared: Arc<Shared>) -> Arc<Self> {
+        let PersistedSession { agreement, mutable: changing, backend_sessions, .. } = claimed.stored;
+        let key = super::record::session_key(&id);
+        let mut state = SessionState::new(&shared, &key, claimed.epoch, SessionPhase::Ready, changing.announced_lists);
         state.streams.may_inherit = true;
         state.owner = claimed.owner;
         state.log_level = changing.log_level;
         state.elicited = changing.elicited;
         state.backend_sessions = backend_sessions;
-        state.lists_open = true;
+        state.lists_unchecked = true;
         let target = |one: SubscriptionRecord| {
             let target = ResourceTarget { backend: one.backend, uri: one.uri, exposed_uri: one.exposed_uri };
             (target.exposed_uri.clone(), target)
         };
         state.subscriptions = claimed.subscriptions.into_iter().map(target).collect();
         shared.metrics.subscriptions(i64::try_from(state.subscriptions.len()).unwrap_or(0));
-        Self::with(id, claimed.epoch, claimed.created_at, (seat, agreement), state, (shared, Use::Kept))
+        Self::build(id, claimed.epoch, claimed.created_at, (seat, agreement), state, (shared, SessionKind::Client))
     }
 
     /// Puts back, in the background, what the session had: its subscriptions, with one `on_updated` each, as nobody knows what
     /// was missed, and what its client knows of its lists.
-    pub fn take_up(self: &Arc<Self>) {
-        self.note_owned();
+    pub fn activate(self: &Arc<Self>) {
+        self.publish_location();
         let backends: HashSet<BackendId> = self.lock().subscriptions.values().map(|target| target.backend.clone()).collect();
         for backend in backends {
             if self.tenant.backend(&backend).is_some() {
@@ -67,8 +67,8 @@ impl Session {
     }
 
     /// Its lists are not compared yet: its backends may be only just being reached.
-    pub fn is_settling_in(&self) -> bool {
-        self.lock().lists_open
+    pub fn has_unchecked_lists(&self) -> bool {
+        self.lock().lists_unchecked
     }
 
     /// The backends had their chance: tells the client which of its lists are not what it was told.
@@ -80,16 +80,16 @@ impl Session {
             if !Arc::ptr_eq(&catalog, &self.tenant.catalog()) {
                 continue;
             }
-            if !std::mem::take(&mut state.lists_open) {
+            if !std::mem::take(&mut state.lists_unchecked) {
                 return;
             }
-            let changed = ListKind::ALL.into_iter().zip(now.into_iter().zip(state.told)).filter(|(_, (now, told))| now != told);
+            let changed = ListKind::ALL.into_iter().zip(now.into_iter().zip(state.announced_lists)).filter(|(_, (now, told))| now != told);
             let methods: HashSet<_> = changed.filter_map(|(kind, _)| self.change_notification(kind)).collect();
-            state.dirty.lists |= state.told != now;
-            state.told = now;
+            state.dirty.lists |= state.announced_lists != now;
+            state.announced_lists = now;
             break methods;
         };
-        methods.into_iter().for_each(|method| self.tell_list_changed(method));
+        methods.into_iter().for_each(|method| self.send_list_changed(method));
     }
 
     /// Whether the row became ours under the name we have. If not, whoever took back what was ours may have missed it.
@@ -99,7 +99,7 @@ impl Session {
 
     /// After a lapse of our lease the row is ours again under another name and epoch. `false`: it is not in `kept`, and was
     /// ours only under the name that lapsed.
-    pub fn still_owned(&self, kept: Option<i64>, node: &NodeName) -> bool {
+    pub fn confirm_ownership(&self, kept: Option<i64>, node: &NodeName) -> bool {
         let mut state = self.lock();
         match kept {
             Some(epoch) => {
