@@ -24,7 +24,7 @@ use transport::{
 
 use self::{adoption::Adopting, sign_in_failures::SignIns};
 use crate::{
-    actors::{backend::Backend, call::DeadlineList, catalog_refresh, session::Session, shared::Shared, tasks::Tasks, tenant::Tenant},
+    actors::{backend::Backend, call::DeadlineList, catalog_refresh, session::Session, shared::Shared, tasks::TaskManager, tenant::Tenant},
     auth::{Caller, Denied, Edition, Fetcher, Keyring, Keys, Proven, Remote, Tokens},
     config::{
         Config, MessageWire,
@@ -104,7 +104,7 @@ impl Broker {
             adopting: Adopting::default(),
         });
         let tenants = Arc::downgrade(&broker);
-        broker.shared.tasks.find_tenants_by(Box::new(move |id| tenants.upgrade()?.tenant(id)));
+        broker.shared.tasks.set_tenant_lookup(Box::new(move |id| tenants.upgrade()?.tenant(id)));
         tokio::spawn(housekeeping::reap(Arc::downgrade(&broker)));
         tokio::spawn(sign_in_failures::close(Arc::downgrade(&broker)));
         tokio::spawn(DeadlineList::run(Arc::downgrade(&broker.shared.deadlines)));
@@ -330,7 +330,7 @@ impl Broker {
 
     /// Everything stored and declared is known: tasks that were left behind are looked for from now on.
     pub fn begin_tasks(&self) {
-        Tasks::begin(&self.shared);
+        TaskManager::start_workers(&self.shared);
     }
 
     pub fn subscriptions(&self, tenant: Option<&TenantId>) -> Vec<SubscriptionView> {

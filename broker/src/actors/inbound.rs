@@ -66,7 +66,7 @@ pub(super) fn task_created(link: &Arc<Link>, connection: &Connection, answer: &M
     let Some(backend_task) = answer.text(answer.fields.task_task_id) else { return };
     let wire_id = answer.id.as_ref().and_then(RequestId::as_u64);
     if let Some(Asker::Task(run)) = wire_id.and_then(|wire_id| connection.asker_by_wire_id(wire_id)) {
-        run.mirrored_as(link, connection, &backend_task);
+        run.track_backend_task(link, connection, &backend_task);
     }
 }
 
@@ -276,7 +276,7 @@ fn elicitation_complete(link: &Arc<Link>, message: &Message, origin: Option<&Ask
 fn deliver(owner: &Recipient, kind: EventKind, message: &Message) {
     match owner {
         Recipient::Session { session, call } => deliver_to(session, call.as_ref(), kind, message.frame.clone()),
-        Recipient::Task(run) => run.pass_on(kind, message),
+        Recipient::Task(run) => run.relay(kind, message),
     }
 }
 

@@ -22,7 +22,7 @@ use super::{
     modern::Modern,
     schema_cache::SchemaCache,
     stream::UnreadBudget,
-    tasks::Tasks,
+    tasks::TaskManager,
     validation_pool::ValidationPool,
 };
 use crate::{
@@ -48,7 +48,7 @@ pub struct Shared {
     pub trust: Trust,
     /// What outlives the process.
     pub durable: Arc<Durable>,
-    pub tasks: Tasks,
+    pub tasks: TaskManager,
     /// Room for calls that are with backends, shared by tenants by their weight.
     pub call_limiter: Arc<ConcurrencyLimiter<TenantShare, PrincipalId>>,
     /// What is held for clients whose requests stand alone.
@@ -100,7 +100,7 @@ impl Shared {
             config,
             durable,
             trust: Trust::default(),
-            tasks: Tasks::default(),
+            tasks: TaskManager::default(),
             modern: Modern::default(),
             traces,
             metrics,

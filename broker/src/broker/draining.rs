@@ -64,7 +64,7 @@ impl Broker {
         // Beside the sessions: of those there may be thousands, and each takes its time.
         let handing_over = async {
             loop {
-                self.shared.tasks.hand_over(begun.elapsed() >= grace / FINISHING_SHARE);
+                self.shared.tasks.hand_off(begun.elapsed() >= grace / FINISHING_SHARE);
                 tokio::time::sleep(REST_POLL).await;
             }
         };

@@ -161,12 +161,12 @@ impl Replica for Control {
 
     fn reclaimed(&self, reclaimed: Reclaimed) {
         self.broker.reclaimed_sessions(&reclaimed.sessions);
-        self.broker.shared.tasks.reclaimed(&self.broker.shared, reclaimed.tasks);
+        self.broker.shared.tasks.resume_reclaimed(&self.broker.shared, reclaimed.tasks);
     }
 
     fn lost(&self, lost: Owned) {
         self.broker.lost_sessions(&lost.sessions);
-        self.broker.shared.tasks.lost(&lost.tasks);
+        self.broker.shared.tasks.stop_lost(&lost.tasks);
     }
 
     fn asked_to_end(&self, sessions: Vec<SessionKey>) {

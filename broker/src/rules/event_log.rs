@@ -124,7 +124,7 @@ pub struct EventLog {
 const COUNT_UNKNOWN: u64 = u64::MAX / 2;
 
 impl EventLog {
-    /// A stream that ends after `answers`, or (`None`) only with its session.
+    /// A stream that ends after `handlers`, or (`None`) only with its session.
     pub fn new(limits: LogLimits, answers: Option<usize>) -> Self {
         Self {
             limits,

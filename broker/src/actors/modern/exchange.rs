@@ -31,7 +31,7 @@ use crate::{
     actors::{
         call::CallFuture,
         stream::{EventStream, StreamItem},
-        tasks::Unheard,
+        tasks::UnannouncedTask,
     },
     limits::{INPUT_GATHER_WAIT, INPUT_ROUNDS_MAX},
     rules::{
@@ -282,8 +282,8 @@ impl Exchange {
     }
 
     /// The answer is a task.
-    fn became(&self, task: Unheard) -> Step {
-        let Some(task) = task.tell() else { return Step::Over };
+    fn became(&self, task: UnannouncedTask) -> Step {
+        let Some(task) = task.announce() else { return Step::Over };
         let created = modern_tasks::created(&task, self.shared().task_settings().poll_interval);
         let frame = handshake::success(&self.request.id, &created);
         Step::Answer(modern_tasks::creation(&frame, &self.request.id, &self.server_info).unwrap_or(frame), None)

@@ -11,7 +11,7 @@ use protocol::{
 
 use super::{Request, Visitor};
 use crate::{
-    actors::tasks::{named_task, seen_by},
+    actors::tasks::{named_task, load_visible},
     durable::{StoredTask, TaskAudience, TaskInput, TaskStatus, Wake, Write, Written, fault_point},
     rules::modern_tasks::{self, NO_SESSION, Standing},
 };
@@ -48,7 +48,7 @@ impl Visitor {
         if !request.meta.tasks {
             return Err(modern_tasks::not_declared("tasks are for requests that declare their extension"));
         }
-        let task = seen_by(&self.shared, &self.audience(), &named_task(&request.message)?).await?;
+        let task = load_visible(&self.shared, &self.audience(), &named_task(&request.message)?).await?;
         match method {
             Method::TasksGet => {
                 let seen = self.seen(task).await?;

@@ -16,7 +16,7 @@ use crate::{
         call::{Call, CallFuture},
         session::Session,
         stream::{EventStream, StreamItem, StreamReader},
-        tasks::{Tasks, Unheard},
+        tasks::{TaskManager, UnannouncedTask},
     },
     limits::PROMOTE_AGAIN_AFTER,
     rules::{event_log::EventKind, modern, tasks},
@@ -122,7 +122,7 @@ pub(super) struct Promoting {
 /// What came of an attempt.
 #[derive(Debug)]
 enum Promoted {
-    Task(Unheard),
+    Task(UnannouncedTask),
     /// It goes on as it was.
     Stays(UnderWay),
 }
@@ -159,7 +159,7 @@ impl Promoting {
         let running = under_way.session().shared.running.clone();
         running.spawn(async move {
             let promoted = match (call, message) {
-                (Some(call), Ok(message)) => match Tasks::promote(message, under_way, call).await {
+                (Some(call), Ok(message)) => match TaskManager::promote(message, under_way, call).await {
                     Ok(task) => Promoted::Task(task),
                     Err(under_way) => Promoted::Stays(under_way),
                 },
@@ -170,7 +170,7 @@ impl Promoting {
     }
 
     /// What came of the attempt that is being made. `None`: there is none. Cancel-safe.
-    pub(super) async fn outcome(&mut self) -> Option<Result<Unheard, Option<UnderWay>>> {
+    pub(super) async fn outcome(&mut self) -> Option<Result<UnannouncedTask, Option<UnderWay>>> {
         let outcome = self.attempt.as_mut()?.await;
         self.attempt = None;
         Some(match outcome {

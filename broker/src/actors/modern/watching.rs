@@ -11,7 +11,7 @@ use protocol::{
 
 use super::Visitor;
 use crate::{
-    actors::tasks::Watch,
+    actors::tasks::TaskWatch,
     durable::{InputsLook, TaskLook, TaskStatus},
     limits::{LISTEN_TASKS_MAX, OUTBOX_BATCH_BYTES, STORE_RETRY_MAX},
     rules::{modern_tasks, offer::Offer},
@@ -23,7 +23,7 @@ type Told = (TaskStatus, InputsLook);
 #[derive(Debug)]
 pub(super) struct Watching {
     visitor: Visitor,
-    watch: Watch,
+    watch: TaskWatch,
     /// Those that are not over, as their client knows them.
     told: HashMap<TaskId, Told>,
     may_have_changed: bool,
@@ -45,12 +45,12 @@ impl Visitor {
         let mut wish: Vec<TaskId> = wish.iter().map(|task| TaskId::new(task.as_str())).collect();
         wish.sort_unstable();
         wish.dedup();
-        let mut watch = Watch::over(&self.shared, &wish); // before looking, so that no change is missed
+        let mut watch = TaskWatch::new(&self.shared, &wish); // before looking, so that no change is missed
         let looks = self.shared.durable.timed("look_at", self.shared.durable.store.look_at(&wish)).await?;
         let audience = self.audience();
         let own = looks.into_iter().map(|look| look.stored.record).filter(|record| audience.may_see(record));
         let told: HashMap<TaskId, Told> = own.map(|record| (record.task, (TaskStatus::Working, InputsLook::default()))).collect();
-        watch.keep_to(|task| told.contains_key(task));
+        watch.retain(|task| told.contains_key(task));
         Ok((!told.is_empty()).then(|| Watching { visitor: self.clone(), watch, told, may_have_changed: true }))
     }
 }
@@ -116,7 +116,7 @@ impl Watching {
             frames.push(frame);
         }
         let told = &self.told;
-        self.watch.keep_to(|task| told.contains_key(task));
+        self.watch.retain(|task| told.contains_key(task));
         frames
     }
 }

@@ -222,7 +222,7 @@ impl Session {
             created_at,
             state: Mutex::new(state),
         });
-        session.shared.tasks.note_session(&session);
+        session.shared.tasks.register_session(&session);
         session
     }
 

@@ -122,7 +122,7 @@ impl Session {
     /// It is counted here no longer.
     fn deregister(self: &Arc<Self>) {
         self.tenant.close_session(self);
-        self.shared.tasks.forget_session(self);
+        self.shared.tasks.unregister_session(self);
         if self.has_client {
             self.shared.metrics.sessions(self.transport, "open", -1);
         }

@@ -1,7 +1,7 @@
 //! Tasks that a modern backend makes of calls (extension `io.modelcontextprotocol/tasks`): the backend alone decides.
 //!
 //! A plain call is followed to the task's end and answered as if it had taken that long. The broker's own task notes the
-//! backend's and watches it as it does with backends of 2025-11-25 (`actors::tasks::mirror`), in whose words the answers here
+//! backend's and watches it as it does with backends of 2025-11-25 (`actors::tasks::backend_task`), in whose words the answers here
 //! are. What the backend needs meanwhile is asked of the client once for each key.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
@@ -46,7 +46,7 @@ pub(super) async fn created(connection: &Arc<Connection>, link: &Arc<Link>, aske
             Ok(outcome)
         }
         Asker::Task(run) => {
-            run.mirrors(link, connection, &task.id);
+            run.track_unrequested_task(link, connection, &task.id);
             let frame = [b"{\"jsonrpc\":\"2.0\",\"id\":0,\"result\":{\"task\":", result, b"}}"].concat();
             decoded(Bytes::from(frame)).ok_or_else(|| Failure::Protocol("the task can not be read".to_owned()))
         }

@@ -8,35 +8,35 @@ use std::{collections::HashSet, sync::Arc};
 
 use protocol::ids::TaskId;
 
-use super::{Tasks, recovery};
+use super::{TaskManager, recovery};
 use crate::{
     actors::{shared::Shared, sync},
     limits::TASK_COMPARE_INTERVAL,
 };
 
 /// Compares until the process ends.
-pub(super) async fn keep_comparing(shared: Arc<Shared>) {
+pub(super) async fn sweep_orphans(shared: Arc<Shared>) {
     let mut missing = HashSet::new();
     while tokio::time::timeout(TASK_COMPARE_INTERVAL, shared.draining.cancelled()).await.is_err() {
-        missing = compare(&shared, missing).await;
+        missing = sweep_once(&shared, missing).await;
     }
 }
 
 /// `before`: what was missing at the last look. Returns what is at this one.
-pub(super) async fn compare(shared: &Arc<Shared>, before: HashSet<TaskId>) -> HashSet<TaskId> {
+pub(super) async fn sweep_once(shared: &Arc<Shared>, before: HashSet<TaskId>) -> HashSet<TaskId> {
     let (durable, tasks) = (&shared.durable, &shared.tasks);
     // Until somebody can ask, nothing is known.
     let Ok(owned) = durable.timed("tasks_of", durable.store.tasks_of(&durable.names())).await else { return before };
-    let left_alone: HashSet<TaskId> = tasks.left_alone().unwrap_or_default().into_iter().collect();
-    let missing = owned.into_iter().filter(|task| !tasks.is_attended(task) && !left_alone.contains(task));
+    let left_alone: HashSet<TaskId> = tasks.deferred().unwrap_or_default().into_iter().collect();
+    let missing = owned.into_iter().filter(|task| !tasks.is_active(task) && !left_alone.contains(task));
     let (strays, missing): (HashSet<_>, HashSet<_>) = missing.partition(|task| before.contains(task));
     for task in strays {
-        shared.running.spawn(take_up(shared.clone(), task));
+        shared.running.spawn(adopt(shared.clone(), task));
     }
     missing
 }
 
-async fn take_up(shared: Arc<Shared>, task: TaskId) {
+async fn adopt(shared: Arc<Shared>, task: TaskId) {
     let durable = &shared.durable;
     let Ok(found) = durable.timed("whole_task", durable.store.whole_task(&task)).await else { return };
     match found {
@@ -46,30 +46,30 @@ async fn take_up(shared: Arc<Shared>, task: TaskId) {
         }
         Some(_) => {}
         // Deleted just now, or it can not be read, which need not be found out every time.
-        None => drop(shared.tasks.leave_alone(&task)),
+        None => drop(shared.tasks.defer(&task)),
     }
 }
 
 /// A task on its way to be carried out, for as long as this lives.
-pub(super) struct Recovering<'t> {
-    tasks: &'t Tasks,
+pub(super) struct RecoveryGuard<'t> {
+    tasks: &'t TaskManager,
     task: TaskId,
 }
 
-impl Tasks {
+impl TaskManager {
     /// `None`: somebody is at it.
-    pub(super) fn begin_recovery(&self, task: &TaskId) -> Option<Recovering<'_>> {
+    pub(super) fn begin_recovery(&self, task: &TaskId) -> Option<RecoveryGuard<'_>> {
         let is_first = sync::lock(&self.recovering).insert(task.clone());
-        is_first.then(|| Recovering { tasks: self, task: task.clone() })
+        is_first.then(|| RecoveryGuard { tasks: self, task: task.clone() })
     }
 
     /// It runs here, or is about to.
-    pub(super) fn is_attended(&self, task: &TaskId) -> bool {
+    pub(super) fn is_active(&self, task: &TaskId) -> bool {
         sync::lock(&self.recovering).contains(task) || self.run(task).is_some()
     }
 }
 
-impl Drop for Recovering<'_> {
+impl Drop for RecoveryGuard<'_> {
     fn drop(&mut self) {
         sync::lock(&self.tasks.recovering).remove(&self.task);
     }

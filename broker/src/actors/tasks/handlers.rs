@@ -36,7 +36,7 @@ fn not_found() -> Refusal {
 }
 
 /// A task, if it is these people's.
-pub(in crate::actors) async fn seen_by(shared: &Shared, audience: &TaskAudience, task: &TaskId) -> Result<StoredTask, Refusal> {
+pub(in crate::actors) async fn load_visible(shared: &Shared, audience: &TaskAudience, task: &TaskId) -> Result<StoredTask, Refusal> {
     let found = shared.durable.timed("task", shared.durable.store.task(task)).await?;
     found.filter(|found| audience.may_see(&found.record)).ok_or_else(not_found)
 }
@@ -48,16 +48,16 @@ impl Session {
     }
 
     /// What made the tasks of this client: its session. Who comes without one is known by who it is alone.
-    pub(super) fn maker(&self) -> SessionKey {
+    pub(super) fn creator_key(&self) -> SessionKey {
         if self.has_client { self.key } else { NO_SESSION }
     }
 
     pub(super) fn audience(&self) -> TaskAudience {
-        TaskAudience { tenant: self.tenant.id.clone(), principal: self.caller.principal.clone(), session: self.maker() }
+        TaskAudience { tenant: self.tenant.id.clone(), principal: self.caller.principal.clone(), session: self.creator_key() }
     }
 
     async fn own_task(&self, task: &TaskId) -> Result<StoredTask, Refusal> {
-        seen_by(&self.shared, &self.audience(), task).await
+        load_visible(&self.shared, &self.audience(), task).await
     }
 
     fn object(&self, task: &StoredTask) -> Bytes {
@@ -86,7 +86,7 @@ impl Session {
         let key = &self.shared.cursor_key;
         let bad_cursor = || Refusal::new(ErrorKind::CursorInvalid, "the cursor is not one this list gave out");
         let after =
-            cursor.map(|cursor| cursor::open(key, scope, &cursor).and_then(|last| place(&last)).ok_or_else(bad_cursor)).transpose()?;
+            cursor.map(|cursor| cursor::open(key, scope, &cursor).and_then(|last| parse_cursor(&last)).ok_or_else(bad_cursor)).transpose()?;
         let durable = &self.shared.durable;
         let limit = u32::try_from(PAGE_ENTRIES + 1).unwrap_or(u32::MAX);
         let mut found = durable.timed("tasks_for", durable.store.tasks_for(&self.audience(), after.as_ref(), limit)).await?;
@@ -114,7 +114,7 @@ impl Session {
     ) -> Result<Reply, Refusal> {
         self.own_task(&task).await?; // a foreign task is not even waited for
         let waiting = self.shared.tasks.wait_for(&task, Arc::downgrade(&self), &stream);
-        let mut shown = Shown { session: self.clone(), stream, questions: HashMap::new() };
+        let mut shown = ForwardedInputs { session: self.clone(), stream, questions: HashMap::new() };
         let outcome = self.outcome_of(&task, &waiting.one, &mut shown).await;
         drop(waiting);
         let response = tasks::response(&outcome?, &id, &task);
@@ -125,12 +125,12 @@ impl Session {
         Ok(Reply::Frame(response.frame))
     }
 
-    async fn outcome_of(self: &Arc<Self>, id: &TaskId, waiting: &super::Waiting, shown: &mut Shown) -> Result<Vec<u8>, Refusal> {
+    async fn outcome_of(self: &Arc<Self>, id: &TaskId, waiting: &super::TaskWaiter, shown: &mut ForwardedInputs) -> Result<Vec<u8>, Refusal> {
         let give_up = Instant::now() + TASK_RESULT_WAIT_MAX;
         let mut may_have_changed = true;
         loop {
             if may_have_changed {
-                match self.ended_or_shown(id, shown).await {
+                match self.result_or_forward_inputs(id, shown).await {
                     Ok(Some(outcome)) => return Ok(outcome),
                     Ok(None) => may_have_changed = false,
                     // The store is away: whoever waits goes on waiting, and asks again.
@@ -141,7 +141,7 @@ impl Session {
             if Instant::now() >= give_up {
                 return Err(Refusal::new(ErrorKind::Timeout, "the task is not over yet, ask for its result again"));
             }
-            // A word comes with each change, from who makes it or from `looks`.
+            // A word comes with each change, from who makes it or from `poller`.
             may_have_changed |= tokio::time::timeout(TASK_LOOK_INTERVAL, waiting.changed.notified()).await.is_ok();
             if waiting.stream.as_ref().is_some_and(|stream| stream.is_unreachable()) {
                 return Err(Refusal::new(ErrorKind::Timeout, "nobody waits for the task here any more"));
@@ -150,7 +150,7 @@ impl Session {
     }
 
     /// How the task ended; if it has not, its client is shown what it needs.
-    async fn ended_or_shown(self: &Arc<Self>, id: &TaskId, shown: &mut Shown) -> Result<Option<Vec<u8>>, Refusal> {
+    async fn result_or_forward_inputs(self: &Arc<Self>, id: &TaskId, shown: &mut ForwardedInputs) -> Result<Option<Vec<u8>>, Refusal> {
         let durable = &self.shared.durable;
         let task = self.own_task(id).await?;
         if task.status.is_over() {
@@ -186,14 +186,14 @@ impl Session {
 }
 
 /// The questions of a task that one waiting request shows to its client.
-struct Shown {
+struct ForwardedInputs {
     session: Arc<Session>,
     stream: Arc<EventStream>,
     /// By their number within the task: the number the client knows.
     questions: HashMap<i64, u64>,
 }
 
-impl Shown {
+impl ForwardedInputs {
     fn follow(&mut self, task: &StoredTask, inputs: &[crate::durable::TaskInput]) {
         let open = |number: &i64| inputs.iter().any(|input| input.number == *number && input.answer.is_none());
         let session = &self.session;
@@ -216,14 +216,14 @@ impl Shown {
     }
 }
 
-impl Drop for Shown {
+impl Drop for ForwardedInputs {
     fn drop(&mut self) {
         self.questions.values().for_each(|question| self.session.withdraw_question(*question, "the task is not waited for any more"));
     }
 }
 
 /// Where a list goes on, out of a cursor of ours.
-fn place(text: &str) -> Option<TaskPlace> {
+fn parse_cursor(text: &str) -> Option<TaskPlace> {
     let (created_at_us, task) = text.split_once(' ')?;
     Some(TaskPlace { created_at_us: created_at_us.parse().ok()?, task: TaskId::new(task) })
 }

@@ -14,13 +14,13 @@ use crate::{
 };
 
 /// How long a backend is waited for that can not be reached: as long as a call may take, counted from the first failure.
-pub(super) struct Patience {
+pub(super) struct RetryTimer {
     lasts: Duration,
     until: Option<Instant>,
     wait: Duration,
 }
 
-impl Patience {
+impl RetryTimer {
     pub(super) fn new(lasts: Duration) -> Self {
         Self { lasts, until: None, wait: BACKOFF_FIRST }
     }
@@ -35,13 +35,13 @@ impl Patience {
     }
 
     /// The backend is there again.
-    pub(super) fn renew(&mut self) {
+    pub(super) fn reset(&mut self) {
         *self = Self::new(self.lasts);
     }
 }
 
 /// The way to the backend, waited for.
-pub(super) async fn connect(run: &Arc<TaskRun>, patience: &mut Patience) -> Result<(Arc<Link>, Arc<Connection>), Refusal> {
+pub(super) async fn connect(run: &Arc<TaskRun>, patience: &mut RetryTimer) -> Result<(Arc<Link>, Arc<Connection>), Refusal> {
     loop {
         let refusal = match run.link() {
             Ok(link) => match link.backend.check_breaker() {

@@ -2,19 +2,19 @@
 
 use protocol::{envelope::Message, error::Refusal};
 
-use super::run::Stop;
+use super::run::StopReason;
 use crate::rules::tasks::BackendTask;
 
 /// How a run ended.
 #[derive(Debug)]
-pub(super) enum Ending {
+pub(super) enum RunOutcome {
     /// With the backend's answer, and what it said of its own task, if it had one.
     Answered(Message, Option<BackendTask>),
     /// With an answer that is in the client's terms already.
-    Told(Message),
+    Translated(Message),
     Refused(Refusal),
     /// The backend gave up its own task.
-    CancelledThere,
-    OutOfTime,
-    Stopped(Stop),
+    CancelledByBackend,
+    TimedOut,
+    Stopped(StopReason),
 }

@@ -15,9 +15,9 @@ use protocol::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ending::Ending,
-    patience::Patience,
-    run::{Mirrored, TaskRun},
+    outcome::RunOutcome,
+    retry::RetryTimer,
+    run::{TrackedBackendTask, TaskRun},
 };
 use crate::{
     actors::{
@@ -38,7 +38,7 @@ use crate::{
 
 /// What it takes to reach the backend's session again; sealed in the record.
 #[derive(Serialize, Deserialize)]
-struct Way {
+struct SealedBackendSession {
     url: String,
     /// `Mcp-Session-Id` of the backend.
     session: String,
@@ -47,7 +47,7 @@ struct Way {
     own: bool,
 }
 
-impl Way {
+impl SealedBackendSession {
     fn of(link: &Link, connection: &Connection) -> Option<Self> {
         let BackendSession { url, id, version } = link.backend_session(connection)?;
         Some(Self { url, session: id, version: version.as_str().to_owned(), own: matches!(link.scope, LinkScope::Task(_)) })
@@ -72,13 +72,13 @@ fn first_wire_id() -> u64 {
     (1 << 52) | (u64::from(rand::random_range(0..1_u32 << 20)) << 32)
 }
 
-fn place(run: &TaskRun) -> String {
+fn seal_context(run: &TaskRun) -> String {
     format!("task {}", run.id)
 }
 
 impl TaskRun {
     /// The backend made a task of its own. Noted before the answer is handed on: the backend's next message may be about it.
-    pub fn mirrored_as(self: &Arc<Self>, link: &Arc<Link>, connection: &Connection, backend_task: &str) {
+    pub fn track_backend_task(self: &Arc<Self>, link: &Arc<Link>, connection: &Connection, backend_task: &str) {
         let unstored = step(self, link, connection, backend_task)
             .inspect_err(|error| tracing::error!(task = %self.digest(), %error, "the way to a backend's task can not be stored"))
             .ok();
@@ -87,7 +87,7 @@ impl TaskRun {
             if !state.creating {
                 return;
             }
-            state.mirrored = Some(Mirrored { id: backend_task.to_owned(), link: link.clone(), unstored });
+            state.backend_task = Some(TrackedBackendTask { id: backend_task.to_owned(), link: link.clone(), unstored });
             state.creating = false;
         }
         self.shared.tasks.note_backend_task(self, link, backend_task);
@@ -95,35 +95,35 @@ impl TaskRun {
     }
 
     /// The same, where the backend alone decided that a call becomes a task.
-    pub fn mirrors(self: &Arc<Self>, link: &Arc<Link>, connection: &Connection, backend_task: &str) {
+    pub fn track_unrequested_task(self: &Arc<Self>, link: &Arc<Link>, connection: &Connection, backend_task: &str) {
         self.lock().creating = true;
-        self.mirrored_as(link, connection, backend_task);
+        self.track_backend_task(link, connection, backend_task);
     }
 
     /// The backend says that its own task changed.
     pub fn backend_task_changed(&self) {
-        self.backend_said.notify_one();
+        self.backend_notified.notify_one();
     }
 }
 
 /// What is stored of a task that the backend made.
 fn step(run: &TaskRun, link: &Link, connection: &Connection, backend_task: &str) -> Result<Step, SealError> {
-    let way = serde_json::to_vec(&Way::of(link, connection)).unwrap_or_default();
-    let link = run.shared.durable.seal.seal(&place(run), &way)?;
+    let way = serde_json::to_vec(&SealedBackendSession::of(link, connection)).unwrap_or_default();
+    let link = run.shared.durable.seal.seal(&seal_context(run), &way)?;
     Ok(Step::Mirrored { backend_task: backend_task.to_owned(), link })
 }
 
 /// Goes on with a task that the backend has just made.
-pub(super) async fn follow(run: &Arc<TaskRun>, link: &Arc<Link>, connection: &Connection, task: BackendTask) -> Ending {
-    let noted = run.lock().mirrored.as_ref().and_then(|mirrored| mirrored.unstored.clone());
+pub(super) async fn follow(run: &Arc<TaskRun>, link: &Arc<Link>, connection: &Connection, task: BackendTask) -> RunOutcome {
+    let noted = run.lock().backend_task.as_ref().and_then(|mirrored| mirrored.unstored.clone());
     let step = match noted.map_or_else(|| step(run, link, connection, &task.id), Ok) {
         Ok(step) => step,
-        Err(error) => return Ending::Refused(Refusal::new(ErrorKind::Internal, error.to_string())),
+        Err(error) => return RunOutcome::Refused(Refusal::new(ErrorKind::Internal, error.to_string())),
     };
     if let Err(stop) = run.commit(|epoch| Write::StepTask { task: run.id.clone(), epoch, step: step.clone() }).await {
-        return Ending::Stopped(stop);
+        return RunOutcome::Stopped(stop);
     }
-    if let Some(mirrored) = &mut run.lock().mirrored {
+    if let Some(mirrored) = &mut run.lock().backend_task {
         mirrored.unstored = None;
     }
     fault_point::passed("task.mirrored.committed");
@@ -131,10 +131,10 @@ pub(super) async fn follow(run: &Arc<TaskRun>, link: &Arc<Link>, connection: &Co
 }
 
 /// Goes on with a task that another process left.
-pub(super) async fn resume(run: &Arc<TaskRun>, backend_task: String, sealed: &[u8]) -> Ending {
-    let opened = run.shared.durable.seal.open(&place(run), sealed);
-    let way: Option<Way> = opened.ok().and_then(|way| serde_json::from_slice(&way).ok()).flatten();
-    let mut patience = Patience::new(run.timeouts().call);
+pub(super) async fn resume(run: &Arc<TaskRun>, backend_task: String, sealed: &[u8]) -> RunOutcome {
+    let opened = run.shared.durable.seal.open(&seal_context(run), sealed);
+    let way: Option<SealedBackendSession> = opened.ok().and_then(|way| serde_json::from_slice(&way).ok()).flatten();
+    let mut patience = RetryTimer::new(run.timeouts().call);
     let link = loop {
         match run.link() {
             Ok(link) => break link,
@@ -146,39 +146,39 @@ pub(super) async fn resume(run: &Arc<TaskRun>, backend_task: String, sealed: &[u
     if let Some(way) = way {
         way.take(&link);
     }
-    run.lock().mirrored = Some(Mirrored { id: backend_task.clone(), link: link.clone(), unstored: None });
+    run.lock().backend_task = Some(TrackedBackendTask { id: backend_task.clone(), link: link.clone(), unstored: None });
     run.shared.tasks.note_backend_task(run, &link, &backend_task);
     let task = BackendTask { id: backend_task, status: TaskStatus::Working, message: None, poll_interval: Some(std::time::Duration::ZERO) };
     watch(run, &link, task).await
 }
 
-fn unknown(run: &TaskRun, why: &str) -> Ending {
+fn unknown(run: &TaskRun, why: &str) -> RunOutcome {
     let text = format!("what became of the task at backend {} is not known: {why}", run.record.backend);
-    Ending::Refused(Refusal::new(ErrorKind::OutcomeUnknown, text))
+    RunOutcome::Refused(Refusal::new(ErrorKind::OutcomeUnknown, text))
 }
 
-async fn watch(run: &Arc<TaskRun>, link: &Arc<Link>, mut task: BackendTask) -> Ending {
+async fn watch(run: &Arc<TaskRun>, link: &Arc<Link>, mut task: BackendTask) -> RunOutcome {
     loop {
         match task.status {
-            TaskStatus::Cancelled => return Ending::CancelledThere,
+            TaskStatus::Cancelled => return RunOutcome::CancelledByBackend,
             TaskStatus::Working => {
                 let wait = task.poll_interval.unwrap_or(run.shared.task_settings().poll_interval);
                 // Either way the backend is asked next.
-                let _sooner = tokio::time::timeout(wait, run.backend_said.notified()).await;
+                let _sooner = tokio::time::timeout(wait, run.backend_notified.notified()).await;
             }
             // MCP 2025-11-25, Tasks: what the backend needs comes on the stream of `tasks/result`.
             TaskStatus::InputRequired | TaskStatus::Completed | TaskStatus::Failed => {
                 match ask(run, link, &task.id, Method::TasksResult).await {
                     Err(ending) => return ending,
                     Ok(answer) if !tasks::is_unknown_task(&answer) => {
-                        return Ending::Answered(answer, Some(task).filter(|task| task.status.is_over()));
+                        return RunOutcome::Answered(answer, Some(task).filter(|task| task.status.is_over()));
                     }
                     // An invalid parameter of the call, or a task that is not known? Whoever knows the task means the call.
                     Ok(answer) => {
                         return match ask(run, link, &task.id, Method::TasksGet).await {
                             Err(ending) => ending,
                             Ok(known) if known.kind == Kind::Error => unknown(run, "the backend does not know it any more"),
-                            Ok(_) => Ending::Answered(answer, None),
+                            Ok(_) => RunOutcome::Answered(answer, None),
                         };
                     }
                 }
@@ -196,10 +196,10 @@ async fn watch(run: &Arc<TaskRun>, link: &Arc<Link>, mut task: BackendTask) -> E
 }
 
 /// Asks about the backend's task, over as many connections as it takes.
-async fn ask(run: &Arc<TaskRun>, link: &Arc<Link>, backend_task: &str, method: Method) -> Result<Message, Ending> {
+async fn ask(run: &Arc<TaskRun>, link: &Arc<Link>, backend_task: &str, method: Method) -> Result<Message, RunOutcome> {
     let params = format!("{{\"taskId\":{}}}", json::quote(backend_task));
     let asker = Asker::Task(run.clone());
-    let mut patience = Patience::new(run.timeouts().call);
+    let mut patience = RetryTimer::new(run.timeouts().call);
     loop {
         let hint = match link.connection().await {
             Ok(connection) => {
@@ -213,7 +213,7 @@ async fn ask(run: &Arc<TaskRun>, link: &Arc<Link>, backend_task: &str, method: M
                     Err(failure) => {
                         // It may have waited for long: its patience begins now.
                         if method == Method::TasksResult && !failure.was_not_seen() {
-                            patience.renew();
+                            patience.reset();
                         }
                         link.backend.refusal(&failure).retry_after
                     }

@@ -19,7 +19,7 @@ use protocol::{
 
 use super::{
     recovery,
-    run::{Plan, TaskRun},
+    run::{RunPlan, TaskRun},
 };
 use crate::{
     actors::{
@@ -51,7 +51,7 @@ impl Session {
         plan: routing::Plan,
         target: TaskTarget,
     ) -> Result<Reply, Refusal> {
-        self.shared.tasks.has_room()?;
+        self.shared.tasks.check_capacity()?;
         let settings = self.shared.task_settings().clone();
         let wish = Wish::of(&message)?;
         let call = call_of(&message, &plan)?;
@@ -68,9 +68,9 @@ impl Session {
         let owner = self.shared.durable.node();
         match self.store_task(&record, &owner, &settings).await? {
             Written::Created { at_us } => Ok(self.created(record, at_us, &owner, &settings)),
-            Written::Known(task) => self.known(&task, &record, &settings).await,
+            Written::Known(task) => self.existing_task(&task, &record, &settings).await,
             // It was made, by an attempt whose answer was lost, and this process took it along to another name since.
-            Written::Fenced => self.known(&record.task, &record, &settings).await,
+            Written::Fenced => self.existing_task(&record.task, &record, &settings).await,
             Written::Full(limit) => Err(full(limit, &settings)),
             _ => Err(Refusal::new(ErrorKind::Internal, "the task could not be made")),
         }
@@ -88,7 +88,7 @@ impl Session {
             task: TaskId::new(URL_SAFE_NO_PAD.encode(rand::random::<[u8; TASK_ID_BYTES]>())),
             tenant: self.tenant.id.clone(),
             principal: self.caller.principal.clone(),
-            session: self.maker(),
+            session: self.creator_key(),
             private: self.is_anonymous(),
             backend,
             idempotency: None,
@@ -103,7 +103,7 @@ impl Session {
         let stored = self.note_created(record, at_us, owner);
         let result = self.creation(&stored, settings);
         let (session, owner) = (self.clone(), owner.clone());
-        Reply::ResultThen(result, Box::new(move || session.begin_task(stored, &owner)))
+        Reply::ResultThen(result, Box::new(move || session.start_task(stored, &owner)))
     }
 
     pub(super) fn note_created(&self, record: TaskRecord, at_us: i64, owner: &NodeName) -> StoredTask {
@@ -123,11 +123,11 @@ impl Session {
 
     /// The answer is on its way: now it is carried out. Unless the process changed its name meanwhile: then nobody knows
     /// whether the task is still ours, and it is found like any that was left behind.
-    fn begin_task(&self, stored: StoredTask, owner: &NodeName) {
+    fn start_task(&self, stored: StoredTask, owner: &NodeName) {
         if self.shared.durable.node() != *owner {
             return;
         }
-        if let Some(plan) = Plan::read(&stored.record) {
+        if let Some(plan) = RunPlan::read(&stored.record) {
             let left = stored.record.ttl;
             let run = TaskRun::new(WholeTask { stored, left }, plan, self.tenant.clone(), &self.shared);
             self.shared.tasks.start(run, Step::Queued);
@@ -135,7 +135,7 @@ impl Session {
     }
 
     /// The task this request made before.
-    async fn known(&self, task: &TaskId, asked: &TaskRecord, settings: &config::Tasks) -> Result<Reply, Refusal> {
+    async fn existing_task(&self, task: &TaskId, asked: &TaskRecord, settings: &config::Tasks) -> Result<Reply, Refusal> {
         let durable = &self.shared.durable;
         let known = durable.timed("whole_task", durable.store.whole_task(task)).await?;
         let known = known.filter(|known| self.audience().may_see(&known.stored.record));
@@ -145,7 +145,7 @@ impl Session {
             return Err(Refusal::new(ErrorKind::InvalidParams, "the idempotency key belongs to another call"));
         }
         // Its commit may have been long in coming, and nobody have waited for it any more.
-        let is_stray = recovery::is_ours(&self.shared, &known) && !self.shared.tasks.is_attended(task);
+        let is_stray = recovery::is_ours(&self.shared, &known) && !self.shared.tasks.is_active(task);
         if is_stray && !self.shared.draining.is_cancelled() {
             self.shared.running.spawn(recovery::recover(self.shared.clone(), whole));
         }
@@ -170,7 +170,7 @@ impl Session {
                 if !is_open {
                     return Err(durable::refusal(&error));
                 }
-                self.shared.running.spawn(find_out(self.shared.clone(), record.task.clone(), record.ttl.unwrap_or(TASK_RUN_MAX)));
+                self.shared.running.spawn(recover_if_committed(self.shared.clone(), record.task.clone(), record.ttl.unwrap_or(TASK_RUN_MAX)));
                 let text = "the database did not say whether it stored the task: it may be carried out";
                 return Err(Refusal::new(ErrorKind::OutcomeUnknown, text));
             }
@@ -184,7 +184,7 @@ impl Session {
         match &wish.idempotency_key {
             // Nothing tells those apart who have neither a key nor a session: each request is one of its own.
             Some(_) if self.is_anonymous() && !self.has_client => hash(b"request", &[self.key.as_bytes(), id.raw(), request]),
-            Some(key) if self.is_anonymous() => hash(b"key of a session", &[self.maker().as_bytes(), key.as_bytes()]),
+            Some(key) if self.is_anonymous() => hash(b"key of a session", &[self.creator_key().as_bytes(), key.as_bytes()]),
             Some(key) => hash(b"key", &[key.as_bytes()]),
             None => hash(b"request", &[self.key.as_bytes(), id.raw(), request]),
         }
@@ -268,8 +268,8 @@ fn full(limit: TaskLimit, settings: &config::Tasks) -> Refusal {
 
 /// Nobody knows whether the task was made. If it was, its client may have been led to it when it asked again, so it is carried
 /// out like any other.
-async fn find_out(shared: Arc<Shared>, task: TaskId, ttl: Duration) {
-    if let Some(found) = once_known(&shared, &task, ttl).await
+async fn recover_if_committed(shared: Arc<Shared>, task: TaskId, ttl: Duration) {
+    if let Some(found) = await_commit(&shared, &task, ttl).await
         && recovery::is_ours(&shared, &found.stored)
     {
         recovery::recover(shared, found).await;
@@ -277,7 +277,7 @@ async fn find_out(shared: Arc<Shared>, task: TaskId, ttl: Duration) {
 }
 
 /// The task, if it was made. A commit that waits (for a standby, say) is seen by nobody until it is through, which may be long.
-pub(super) async fn once_known(shared: &Arc<Shared>, task: &TaskId, ttl: Duration) -> Option<WholeTask> {
+pub(super) async fn await_commit(shared: &Arc<Shared>, task: &TaskId, ttl: Duration) -> Option<WholeTask> {
     let begun = Instant::now();
     let mut wait = STORE_RETRY_MAX;
     // Whoever comes after this process finds it, too.

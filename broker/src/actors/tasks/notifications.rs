@@ -21,12 +21,12 @@ use crate::{
 
 /// How much a task has said.
 #[derive(Debug, Default)]
-pub(super) struct Words {
-    said: Mutex<Said>,
+pub(super) struct NotificationLimiter {
+    state: Mutex<NotificationLimiterState>,
 }
 
 #[derive(Debug, Default)]
-struct Said {
+struct NotificationLimiterState {
     progress: Option<f64>,
     /// The task is ending: nothing more is said (MCP 2025-11-25, Tasks: no progress after the end).
     silent: bool,
@@ -35,10 +35,10 @@ struct Said {
     words: u32,
 }
 
-impl Words {
+impl NotificationLimiter {
     /// Whether progress of this value may go to the client (MCP: it increases with each notification).
     fn progress_advances(&self, value: f64) -> bool {
-        let mut said = lock(&self.said);
+        let mut said = lock(&self.state);
         if said.progress.is_some_and(|last| value <= last) {
             return false;
         }
@@ -46,12 +46,12 @@ impl Words {
         true
     }
 
-    pub(super) fn fall_silent(&self) {
-        lock(&self.said).silent = true;
+    pub(super) fn close(&self) {
+        lock(&self.state).silent = true;
     }
 
-    fn has_room(&self, now: Instant) -> bool {
-        let mut said = lock(&self.said);
+    fn try_acquire(&self, now: Instant) -> bool {
+        let mut said = lock(&self.state);
         if said.silent {
             return false;
         }
@@ -70,24 +70,24 @@ impl TaskRun {
         let value =
             message.bytes(fields.progress).and_then(|text| std::str::from_utf8(text).ok()).and_then(|text| text.parse::<f64>().ok());
         let (Some(token), Some(span), Some(value)) = (self.progress_token(), fields.progress_token, value) else { return };
-        if !self.words.progress_advances(value) {
+        if !self.notifications.progress_advances(value) {
             self.shared.metrics.dropped_notification("progress");
             return;
         }
         let mut splice = Splice::new(&message.frame);
         splice.replace(span, token.to_vec()).set_meta(message, tasks::RELATED_TASK, &tasks::related(&self.id));
-        self.say(EventKind::Passing, splice.finish());
+        self.send(EventKind::Passing, splice.finish());
     }
 
     /// A notification of the backend that belongs to this task, with our id of it.
-    pub fn pass_on(self: &Arc<Self>, kind: EventKind, message: &Message) {
+    pub fn relay(self: &Arc<Self>, kind: EventKind, message: &Message) {
         let mut splice = Splice::new(&message.frame);
         splice.set_meta(message, tasks::RELATED_TASK, &tasks::related(&self.id));
-        self.say(kind, splice.finish());
+        self.send(kind, splice.finish());
     }
 
-    fn say(&self, kind: EventKind, frame: Bytes) {
-        if self.is_stopped() || !self.words.has_room(Instant::now()) {
+    fn send(&self, kind: EventKind, frame: Bytes) {
+        if self.is_stopped() || !self.notifications.try_acquire(Instant::now()) {
             self.shared.metrics.dropped_notification("task");
             return;
         }
@@ -101,7 +101,7 @@ impl TaskRun {
     }
 }
 
-impl super::Tasks {
+impl super::TaskManager {
     /// Sends a word on the stream where the client waits for the task, or where it waits for anything.
     pub(super) fn deliver(&self, session: &Arc<Session>, kind: EventKind, frame: Bytes, stream: Option<Arc<EventStream>>) {
         match stream.filter(|stream| !stream.is_unreachable()) {
@@ -117,12 +117,12 @@ mod tests {
 
     #[test]
     fn a_task_says_so_much_a_second_and_progress_grows() {
-        let (words, now) = (Words::default(), Instant::now());
-        let said = (0..100).filter(|_| words.has_room(now)).count();
+        let (words, now) = (NotificationLimiter::default(), Instant::now());
+        let said = (0..100).filter(|_| words.try_acquire(now)).count();
         assert_eq!(said, TASK_WORDS_PER_SECOND as usize);
-        assert!(words.has_room(now + Duration::from_secs(1)));
-        words.fall_silent();
-        assert!(!words.has_room(now + Duration::from_secs(5)));
+        assert!(words.try_acquire(now + Duration::from_secs(1)));
+        words.close();
+        assert!(!words.try_acquire(now + Duration::from_secs(5)));
         assert!(words.progress_advances(1.0) && !words.progress_advances(1.0) && words.progress_advances(1.5));
     }
 }

@@ -1,8 +1,8 @@
 //! Which running tasks another process can go on with at no loss, when this one goes away, and how they are given to it.
 
 use super::{
-    Tasks,
-    run::{RunState, Stop, TaskRun},
+    TaskManager,
+    run::{RunState, StopReason, TaskRun},
 };
 use crate::{
     config::spec::TransportSpec,
@@ -10,23 +10,23 @@ use crate::{
     limits::{STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_RELEASE_TRIES},
 };
 
-impl Tasks {
+impl TaskManager {
     /// Gives away what loses nothing by that: calls that were not sent, backends' own tasks that can be watched from anywhere,
     /// and with `again` calls that are harmless to send again. Any other call stays until its answer, which only this
     /// process can get.
-    pub fn hand_over(&self, again: bool) {
+    pub fn hand_off(&self, again: bool) {
         for run in self.all_runs() {
-            run.stop_if(Stop::Released, |state| run.can_go_on_elsewhere(state, again));
+            run.stop_if(StopReason::Released, |state| run.is_transferable(state, again));
         }
     }
 }
 
 impl TaskRun {
-    fn can_go_on_elsewhere(&self, state: &RunState, again: bool) -> bool {
-        if state.is_untouched() {
+    fn is_transferable(&self, state: &RunState, again: bool) -> bool {
+        if state.is_unsent() {
             return true;
         }
-        match &state.mirrored {
+        match &state.backend_task {
             // Only this process can give the backend the answer.
             Some(_) if !state.inputs.is_empty() => false,
             // A child process, and its task with it, ends with this one.
@@ -42,24 +42,24 @@ impl TaskRun {
 pub(super) async fn release(run: &TaskRun) {
     let step = {
         let state = run.lock();
-        if let Some(mirrored) = &state.mirrored {
+        if let Some(mirrored) = &state.backend_task {
             mirrored.link.leave_backend_session(); // or the backend would forget the task with the session
         }
-        let unstored = state.mirrored.as_ref().and_then(|mirrored| mirrored.unstored.clone());
-        unstored.or_else(|| state.is_untouched().then_some(Step::Queued))
+        let unstored = state.backend_task.as_ref().and_then(|mirrored| mirrored.unstored.clone());
+        unstored.or_else(|| state.is_unsent().then_some(Step::Queued))
     };
     if let Some(step) = step
-        && !stored_at_last(run, |epoch| Write::StepTask { task: run.id.clone(), epoch, step: step.clone() }).await
+        && !store_with_retries(run, |epoch| Write::StepTask { task: run.id.clone(), epoch, step: step.clone() }).await
     {
         return;
     }
-    if stored_at_last(run, |epoch| Write::ReleaseTask { task: run.id.clone(), epoch }).await {
+    if store_with_retries(run, |epoch| Write::ReleaseTask { task: run.id.clone(), epoch }).await {
         run.announce();
     }
 }
 
 /// Stores what this run has to say last, if that can be done soon.
-async fn stored_at_last(run: &TaskRun, change: impl Fn(i64) -> Write) -> bool {
+async fn store_with_retries(run: &TaskRun, change: impl Fn(i64) -> Write) -> bool {
     let (mut wait, mut tries) = (STORE_RETRY_FIRST, 1);
     loop {
         match run.shared.durable.write(change(run.epoch())).await {

@@ -66,7 +66,7 @@ fn draft(run: &TaskRun, how: AuditCalls) -> Draft {
 }
 
 /// It has ended, and that is stored.
-pub(super) fn over(run: &TaskRun, status: TaskStatus) {
+pub(super) fn record_end(run: &TaskRun, status: TaskStatus) {
     let _outside = request::with_current(|request| {
         let failed = status == TaskStatus::Failed;
         let error = failed.then(|| request.refused().map_or("task_failed", |kind| kind.name()));
@@ -87,7 +87,7 @@ pub(super) fn over(run: &TaskRun, status: TaskStatus) {
 }
 
 /// The run is over, whether or not the task is: another process may go on with it.
-pub(super) fn left(run: &TaskRun) {
+pub(super) fn end_span(run: &TaskRun) {
     let _outside = request::with_current(|request| {
         if let Some(tracing) = &request.tracing {
             tracing.end(Told::of(tracing, request.name, request.backend(), None));

@@ -7,14 +7,14 @@ use protocol::{
     ids::TaskId,
 };
 
-use super::Tasks;
+use super::TaskManager;
 use crate::{
     actors::shared::Shared,
     durable::{StoredTask, Wake, Write, Written},
     rules::tasks::Ended,
 };
 
-impl Tasks {
+impl TaskManager {
     /// Cancels a task, for an operator.
     pub async fn cancel(&self, shared: &Arc<Shared>, id: &str) -> Result<(), Refusal> {
         let unknown = || Refusal::new(ErrorKind::TaskNotFound, "no such task");
@@ -39,7 +39,7 @@ impl Tasks {
         shared.metrics.task_transition(status.name());
         tracing::info!(task = super::digest(&task), tenant = %known.record.tenant, "task cancelled");
         if let Some(run) = self.run(&task) {
-            run.stop(super::Stop::Cancelled);
+            run.stop(super::StopReason::Cancelled);
         }
         shared.durable.hot.wake(Wake::Task { task, session: known.record.session });
         Ok(true)

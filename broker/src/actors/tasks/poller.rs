@@ -11,7 +11,7 @@ use std::{
 
 use protocol::ids::TaskId;
 
-use super::{Tasks, run::Stop};
+use super::{TaskManager, run::StopReason};
 use crate::{
     actors::shared::Shared,
     durable::{InputsLook, TaskLook},
@@ -22,27 +22,27 @@ use crate::{
 const QUIET_RUNS_EVERY: u64 = 5;
 
 /// What was seen of a task: revision, epoch, questions. `None`: it was not there.
-type Seen = Option<(i64, i64, InputsLook)>;
+type TaskSnapshot = Option<(i64, i64, InputsLook)>;
 
 /// Looks until the process ends.
-pub(super) async fn keep_looking(shared: Arc<Shared>) {
-    let mut seen: HashMap<TaskId, Seen> = HashMap::new();
+pub(super) async fn poll(shared: Arc<Shared>) {
+    let mut seen: HashMap<TaskId, TaskSnapshot> = HashMap::new();
     for round in 1_u64.. {
         let connected = shared.durable.hot.is_connected();
         tokio::time::sleep(if connected { TASK_LOOK_INTERVAL } else { TASK_LOOK_INTERVAL_ALONE }).await;
-        let wanted = shared.tasks.to_look_at(round.is_multiple_of(QUIET_RUNS_EVERY));
+        let wanted = shared.tasks.tasks_to_poll(round.is_multiple_of(QUIET_RUNS_EVERY));
         // Runs that were not asked for this time are remembered.
         seen.retain(|task, _| wanted.contains(task) || shared.tasks.run(task).is_some());
         let wanted: Vec<TaskId> = wanted.into_iter().collect();
         for some in wanted.chunks(TASK_LOOK_BATCH) {
             // What the store does not tell now it tells later.
             let Ok(looks) = shared.durable.timed("look_at", shared.durable.store.look_at(some)).await else { break };
-            note(&shared.tasks, some, looks, &mut seen);
+            apply_looks(&shared.tasks, some, looks, &mut seen);
         }
     }
 }
 
-fn note(tasks: &Tasks, asked: &[TaskId], looks: Vec<TaskLook>, seen: &mut HashMap<TaskId, Seen>) {
+fn apply_looks(tasks: &TaskManager, asked: &[TaskId], looks: Vec<TaskLook>, seen: &mut HashMap<TaskId, TaskSnapshot>) {
     let mut found: HashMap<TaskId, TaskLook> = looks.into_iter().map(|look| (look.stored.record.task.clone(), look)).collect();
     for task in asked {
         let look = found.remove(task);
@@ -50,24 +50,24 @@ fn note(tasks: &Tasks, asked: &[TaskId], looks: Vec<TaskLook>, seen: &mut HashMa
         let now = look.map(|look| (look.stored.revision, look.stored.epoch, look.inputs));
         let has_changed = seen.insert(task.clone(), now) != Some(now);
         if has_changed {
-            tasks.nudge_waiting(task);
+            tasks.wake_waiters(task);
         }
         if let Some(run) = tasks.run(task) {
             if is_over {
-                run.stop(Stop::Cancelled); // somebody else ended the task, or deleted it
-            } else if has_changed && run.asks_its_client() {
+                run.stop(StopReason::Cancelled); // somebody else ended the task, or deleted it
+            } else if has_changed && run.has_open_inputs() {
                 run.changed.notify_waiters();
             }
         }
     }
 }
 
-impl Tasks {
+impl TaskManager {
     /// Tasks that are waited for, and those that run here: all of them, or those with questions to their client.
-    fn to_look_at(&self, all_runs: bool) -> HashSet<TaskId> {
+    fn tasks_to_poll(&self, all_runs: bool) -> HashSet<TaskId> {
         let inner = self.lock();
         let waited = inner.waiting.iter().filter(|(_, waiting)| waiting.iter().any(|one| one.strong_count() > 0));
-        let runs = inner.running.values().filter(|running| all_runs || running.run.asks_its_client());
+        let runs = inner.running.values().filter(|running| all_runs || running.run.has_open_inputs());
         waited.map(|(task, _)| task.clone()).chain(runs.map(|running| running.run.id.clone())).collect()
     }
 }

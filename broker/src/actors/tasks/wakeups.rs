@@ -12,7 +12,7 @@ use tokio::sync::{
     mpsc,
 };
 
-use super::Tasks;
+use super::TaskManager;
 use crate::{
     actors::{session::Session, shared::Shared},
     durable::{SessionKey, Wake},
@@ -31,12 +31,12 @@ pub(super) async fn listen(shared: Arc<Shared>) {
     let mut wakes = shared.durable.hot.wakes();
     // Read beside the listening: a slow store does not hold up who waits for a word.
     let (to_tell, changes) = mpsc::channel::<(TaskId, Arc<Session>)>(TO_TELL_MAX);
-    tokio::spawn(tell(shared.clone(), changes));
+    tokio::spawn(notify_status(shared.clone(), changes));
     loop {
         let mut words = match wakes.recv().await {
             Ok(first) => vec![first],
             Err(RecvError::Lagged(_)) => {
-                shared.tasks.nudge_all();
+                shared.tasks.wake_all();
                 continue;
             }
             Err(RecvError::Closed) => return,
@@ -44,7 +44,7 @@ pub(super) async fn listen(shared: Arc<Shared>) {
         while words.len() < BATCH {
             match wakes.try_recv() {
                 Ok(next) => words.push(next),
-                Err(TryRecvError::Lagged(_)) => shared.tasks.nudge_all(),
+                Err(TryRecvError::Lagged(_)) => shared.tasks.wake_all(),
                 Err(TryRecvError::Empty | TryRecvError::Closed) => break,
             }
         }
@@ -52,10 +52,10 @@ pub(super) async fn listen(shared: Arc<Shared>) {
         for wake in words {
             match wake {
                 Wake::Task { task, session } => {
-                    shared.tasks.nudge(&task);
+                    shared.tasks.wake(&task);
                     changed.insert(task, session);
                 }
-                Wake::TaskWord { session, frame } => word(&shared.tasks, &session, frame),
+                Wake::TaskWord { session, frame } => relay_notification(&shared.tasks, &session, frame),
                 Wake::Config | Wake::SessionEnd(_) => {} // others listen to these
             }
         }
@@ -69,7 +69,7 @@ pub(super) async fn listen(shared: Arc<Shared>) {
 
 /// Tells sessions that made a task how it stands, where that is news (MCP 2025-11-25, Tasks: status notifications). Whatever
 /// changed while the store was asked is asked for together.
-async fn tell(shared: Arc<Shared>, mut changes: mpsc::Receiver<(TaskId, Arc<Session>)>) {
+async fn notify_status(shared: Arc<Shared>, mut changes: mpsc::Receiver<(TaskId, Arc<Session>)>) {
     let mut some = Vec::with_capacity(BATCH);
     while changes.recv_many(&mut some, BATCH).await > 0 {
         let sessions: HashMap<TaskId, Arc<Session>> = some.drain(..).collect();
@@ -77,7 +77,7 @@ async fn tell(shared: Arc<Shared>, mut changes: mpsc::Receiver<(TaskId, Arc<Sess
         let Ok(looks) = shared.durable.timed("look_at", shared.durable.store.look_at(&tasks)).await else { continue };
         for stored in looks.iter().map(|look| &look.stored) {
             let Some(session) = sessions.get(&stored.record.task) else { continue };
-            if shared.tasks.is_news(&stored.record.task, stored.status) {
+            if shared.tasks.note_if_new(&stored.record.task, stored.status) {
                 let object = tasks::object(stored, shared.task_settings().poll_interval);
                 session.deliver(EventKind::Message, handshake::notification(Method::TasksStatus, Some(object.as_bytes())));
             }
@@ -86,25 +86,25 @@ async fn tell(shared: Arc<Shared>, mut changes: mpsc::Receiver<(TaskId, Arc<Sess
 }
 
 /// A word of a task that is carried out elsewhere, for a session that lives here.
-fn word(tasks: &Tasks, session: &SessionKey, frame: Bytes) {
+fn relay_notification(tasks: &TaskManager, session: &SessionKey, frame: Bytes) {
     let Some(session) = tasks.session(session) else { return };
     let task = tasks::decoded(frame.clone()).and_then(|message| Some(TaskId::new(&*message.text(message.fields.meta_related_task_id)?)));
     let stream = task.and_then(|task| tasks.result_stream(&task, &session));
     tasks.deliver(&session, EventKind::Passing, frame, stream);
 }
 
-impl Tasks {
+impl TaskManager {
     /// Whether this status may be told after the one that was told last. It counts as told then.
-    fn is_news(&self, task: &TaskId, status: crate::durable::TaskStatus) -> bool {
+    fn note_if_new(&self, task: &TaskId, status: crate::durable::TaskStatus) -> bool {
         let mut inner = self.lock();
-        let last = inner.told.get(task).copied().unwrap_or(crate::durable::TaskStatus::Working);
+        let last = inner.notified_status.get(task).copied().unwrap_or(crate::durable::TaskStatus::Working);
         if !tasks::may_follow(last, status) {
             return false;
         }
-        if inner.told.len() >= TOLD_MAX {
-            inner.told.retain(|_, told| !told.is_over());
+        if inner.notified_status.len() >= TOLD_MAX {
+            inner.notified_status.retain(|_, told| !told.is_over());
         }
-        inner.told.insert(task.clone(), status);
+        inner.notified_status.insert(task.clone(), status);
         true
     }
 }

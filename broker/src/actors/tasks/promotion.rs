@@ -15,11 +15,11 @@ use protocol::{
 };
 
 use super::{
-    Tasks,
-    create::{call_of, limits_of, note_origin, once_known},
-    ending::Ending,
-    inputs, mirror,
-    run::{Plan, TaskRun},
+    TaskManager,
+    creation::{call_of, limits_of, note_origin, await_commit},
+    outcome::RunOutcome,
+    inputs, backend_task,
+    run::{RunPlan, TaskRun},
 };
 use crate::{
     actors::{
@@ -41,19 +41,19 @@ use crate::{
 
 /// A task whose client does not know of it. Dropped, the task is cancelled: nobody else can ask for what becomes of it.
 #[derive(Debug)]
-pub(in crate::actors) struct Unheard {
+pub(in crate::actors) struct UnannouncedTask {
     shared: Arc<Shared>,
     task: Option<Box<StoredTask>>,
 }
 
-impl Unheard {
+impl UnannouncedTask {
     /// Its client is told.
-    pub(in crate::actors) fn tell(mut self) -> Option<Box<StoredTask>> {
+    pub(in crate::actors) fn announce(mut self) -> Option<Box<StoredTask>> {
         self.task.take()
     }
 }
 
-impl Drop for Unheard {
+impl Drop for UnannouncedTask {
     fn drop(&mut self) {
         let Some(task) = self.task.take() else { return };
         let shared = self.shared.clone();
@@ -65,9 +65,9 @@ impl Drop for Unheard {
     }
 }
 
-impl Tasks {
+impl TaskManager {
     /// Makes a task of a call, or gives it back as it is. `message`: as the session took it.
-    pub(in crate::actors) async fn promote(message: Message, under_way: UnderWay, call: Arc<Call>) -> Result<Unheard, UnderWay> {
+    pub(in crate::actors) async fn promote(message: Message, under_way: UnderWay, call: Arc<Call>) -> Result<UnannouncedTask, UnderWay> {
         let session = under_way.session().clone();
         let shared = session.shared.clone();
         match session.store_promoted(&message, &call).await {
@@ -75,7 +75,7 @@ impl Tasks {
                 let task = Some(Box::new(stored.clone()));
                 session.begin_promoted(stored, under_way, call);
                 shared.metrics.promoted(Promotion::Made);
-                Ok(Unheard { shared, task })
+                Ok(UnannouncedTask { shared, task })
             }
             Err(refusal) => {
                 shared.metrics.promoted(Promotion::Refused);
@@ -88,7 +88,7 @@ impl Tasks {
 
 impl Session {
     async fn store_promoted(&self, message: &Message, call: &Call) -> Result<StoredTask, Refusal> {
-        self.shared.tasks.has_room()?;
+        self.shared.tasks.check_capacity()?;
         let message = without_own_meta(message, |_| false)?;
         let decision = routing::decide(&message, &self.endpoint, &self.advertised, self.version, &self.tenant.catalog())?;
         let Decision::Forward(plan) = decision else {
@@ -108,7 +108,7 @@ impl Session {
         let create = Write::CreateTask { record: Box::new(record.clone()), owner: owner.clone(), limits };
         let written = self.shared.durable.commit(create).await;
         if let Err(StoreError::Unsettled(_)) = written {
-            self.shared.running.spawn(take_back(self.shared.clone(), record.task.clone(), record.ttl.unwrap_or(TASK_RUN_MAX)));
+            self.shared.running.spawn(cancel_if_committed(self.shared.clone(), record.task.clone(), record.ttl.unwrap_or(TASK_RUN_MAX)));
         }
         match written.map_err(|error| refusal(&error))? {
             // After a change of name nobody knows whether the task is still ours: it is found like any that was left behind.
@@ -121,21 +121,21 @@ impl Session {
     }
 
     fn begin_promoted(&self, stored: StoredTask, under_way: UnderWay, call: Arc<Call>) {
-        let Some(plan) = Plan::read(&stored.record) else { return };
+        let Some(plan) = RunPlan::read(&stored.record) else { return };
         let left = stored.record.ttl;
         let run = TaskRun::new(WholeTask { stored, left }, plan, self.tenant.clone(), &self.shared);
-        run.lock().under_way = true;
+        run.lock().maybe_sent = true;
         // From now on it counts among the tasks.
         self.release_call_slot(&call);
-        self.shared.tasks.start_with(run, |run| async move { go_on(&run, under_way, call).await });
+        self.shared.tasks.start_with(run, |run| async move { await_call(&run, under_way, call).await });
     }
 }
 
 /// Nobody knows whether the task was made. The call goes on without one, so that nobody is ever told of it: it is nobody's to
 /// carry out.
-async fn take_back(shared: Arc<Shared>, task: TaskId, ttl: Duration) {
+async fn cancel_if_committed(shared: Arc<Shared>, task: TaskId, ttl: Duration) {
     let _not_a_stray = shared.tasks.begin_recovery(&task);
-    while let Some(found) = once_known(&shared, &task, ttl).await {
+    while let Some(found) = await_commit(&shared, &task, ttl).await {
         match shared.tasks.cancel_stored(&shared, &found.stored).await {
             Ok(_) => return,
             Err(refusal) => tracing::debug!(task = super::digest(&task), %refusal, "a task nobody knows of could not be cancelled"),
@@ -144,7 +144,7 @@ async fn take_back(shared: Arc<Shared>, task: TaskId, ttl: Duration) {
 }
 
 /// Waits for the call as its client would have.
-async fn go_on(run: &Arc<TaskRun>, mut under_way: UnderWay, call: Arc<Call>) -> Ending {
+async fn await_call(run: &Arc<TaskRun>, mut under_way: UnderWay, call: Arc<Call>) -> RunOutcome {
     if let Some(handover) = &call.task_handoff {
         handover.mark_done();
     }
@@ -152,19 +152,19 @@ async fn go_on(run: &Arc<TaskRun>, mut under_way: UnderWay, call: Arc<Call>) -> 
         let next = tokio::select! {
             biased;
             next = under_way.next() => next,
-            made = made_of(&call) => return mirrored(run, under_way, made).await,
+            made = backend_made_task(&call) => return follow_backend_task(run, under_way, made).await,
         };
         let event = match next {
             StreamItem::Event(event) => event,
             StreamItem::Ended(_) => {
                 let text = "the call was given up: it may or may not have been carried out";
-                return Ending::Refused(Refusal::new(ErrorKind::OutcomeUnknown, text));
+                return RunOutcome::Refused(Refusal::new(ErrorKind::OutcomeUnknown, text));
             }
         };
         let answers = event.kind == EventKind::Answer;
         match tasks::decoded(event.frame) {
-            Some(answer) if answers => return Ending::Told(answer),
-            None if answers => return Ending::Refused(Refusal::new(ErrorKind::BackendProtocolError, "the answer can not be read")),
+            Some(answer) if answers => return RunOutcome::Translated(answer),
+            None if answers => return RunOutcome::Refused(Refusal::new(ErrorKind::BackendProtocolError, "the answer can not be read")),
             Some(question) if question.kind == Kind::Request => ask(run, &under_way, &question),
             Some(word) if word.method == Method::Cancelled => withdraw(run, &word),
             // Neither progress nor log messages of a task are told (MCP 2026-07-28, Tasks).
@@ -173,7 +173,7 @@ async fn go_on(run: &Arc<TaskRun>, mut under_way: UnderWay, call: Arc<Call>) -> 
     }
 }
 
-async fn made_of(call: &Call) -> OfferedTask {
+async fn backend_made_task(call: &Call) -> OfferedTask {
     let Some(handover) = &call.task_handoff else { return std::future::pending().await };
     loop {
         handover.wait_for_offer().await;
@@ -184,10 +184,10 @@ async fn made_of(call: &Call) -> OfferedTask {
 }
 
 /// The backend has a task of its own for the call: that is watched from now on, and can be by others after this process.
-async fn mirrored(run: &Arc<TaskRun>, mut under_way: UnderWay, made: OfferedTask) -> Ending {
+async fn follow_backend_task(run: &Arc<TaskRun>, mut under_way: UnderWay, made: OfferedTask) -> RunOutcome {
     let OfferedTask { link, connection, task, taken } = made;
-    run.mirrors(&link, &connection, &task.id);
-    let link = run.held(link);
+    run.track_unrequested_task(&link, &connection, &task.id);
+    let link = run.hold_link(link);
     let followed = async {
         // The call ends by itself: given up before, it would be cancelled.
         if taken.send(true).is_ok() {
@@ -198,14 +198,14 @@ async fn mirrored(run: &Arc<TaskRun>, mut under_way: UnderWay, made: OfferedTask
             }
         }
         drop(under_way);
-        mirror::follow(run, &link, &connection, task).await
+        backend_task::follow(run, &link, &connection, task).await
     };
     pin!(followed).await
 }
 
 fn ask(run: &Arc<TaskRun>, under_way: &UnderWay, question: &Message) {
     let Some(number) = question.id.as_ref().and_then(RequestId::as_u64) else { return };
-    if let Err(refusal) = inputs::ask_on(run, inputs::Way::Session { session: under_way.session().clone(), number }, question) {
+    if let Err(refusal) = inputs::ask_via(run, inputs::ReplyRoute::Session { session: under_way.session().clone(), number }, question) {
         let frame: Bytes = refusal.to_response(question.id.as_ref(), &crate::request_id());
         if let Some(answer) = tasks::decoded(frame) {
             under_way.session().handle_answer(&answer);
@@ -217,7 +217,7 @@ fn ask(run: &Arc<TaskRun>, under_way: &UnderWay, question: &Message) {
 fn withdraw(run: &Arc<TaskRun>, word: &Message) {
     let number = word.fields.request_id.map(|span| RequestId::from_raw(span.slice(&word.frame))).and_then(|id| id.as_u64());
     let Some(number) = number else { return };
-    let asked = run.lock().inputs.iter().find(|(_, input)| input.way.is_question(number)).map(|(asked, _)| *asked);
+    let asked = run.lock().inputs.iter().find(|(_, input)| input.reply_route.is_question(number)).map(|(asked, _)| *asked);
     if let Some(asked) = asked {
         run.withdraw_input(asked);
     }
