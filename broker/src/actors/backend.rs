@@ -23,7 +23,7 @@ use super::{
     backend_admission::BackendAdmission,
     link::{
         Era, EraMemory, Link,
-        connection::{Connection, Failure, Wire as ConnectionWire},
+        connection::{Connection, Failure, WireSender as ConnectionWire},
     },
     policy::Policy,
     session::Session,

@@ -22,7 +22,7 @@ use tokio::sync::{Notify, watch};
 use super::{
     backend::Backend,
     concurrency_limit::{AcquireError, ConcurrencyLimiter, LimiterPermit, TenantShare},
-    link::connection::{Connection, Failure, Wire},
+    link::connection::{Connection, Failure, WireSender},
     shared::Shared,
     sync::lock,
     tenant::Tenant,
@@ -207,7 +207,7 @@ impl Backend {
             Ok(_) => self.admission.breaker.succeeded(self.shared.uptime_at(over_at)),
             Err(failure) if !failure.is_the_backends() => {}
             // The calls of a connection that ends fail together.
-            Err(Failure::Lost(_)) if matches!(connection.wire(), Wire::Pipe(_)) && !connection.count_loss() => {}
+            Err(Failure::Lost(_)) if matches!(connection.wire(), WireSender::Pipe(_)) && !connection.count_loss() => {}
             Err(_) => self.record_failure(took),
         }
     }
@@ -342,7 +342,7 @@ impl Backend {
     /// Nothing waits any longer than it must: neither the lists, nor links that were told to.
     fn on_recovered(self: &Arc<Self>) {
         for link in self.links() {
-            self.shared.running.spawn(async move { link.forgive().await });
+            self.shared.running.spawn(async move { link.shorten_backoff().await });
         }
         self.refresh();
     }

@@ -44,7 +44,7 @@ use super::{
     asker::{Asker, SentRequest},
     backend::Backend,
     backend_admission::CallOwner,
-    link::connection::{Failure, Outgoing},
+    link::connection::{Failure, BackendRequest},
     policy::ArgumentsCheck,
     session::Session,
     stream::EventStream,
@@ -286,7 +286,7 @@ impl Call {
             let connection = link.connection().await.map_err(|refusal| (connect_attempt(&refusal), refusal))?;
             connection.permits(self.method).map_err(over)?;
             let sent_at = Instant::now();
-            let answer = connection.exchange(&link, Outgoing { message, edits, asker: &asker, sent_at }).await;
+            let answer = connection.exchange(&link, BackendRequest { message, edits, asker: &asker, sent_at }).await;
             let (answer, uris) = self.with_uris(answer);
             let over_at = Instant::now();
             let took = over_at - sent_at;

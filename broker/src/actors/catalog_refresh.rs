@@ -26,7 +26,7 @@ use super::{
     backend::{Backend, BackendState},
     link::{
         Era, Link, Speaks,
-        connection::{Connection, Failure, Wire},
+        connection::{Connection, Failure, WireSender},
     },
     prober,
     tenant::Tenant,
@@ -55,7 +55,7 @@ pub async fn run(tenant: Weak<Tenant>, backend: Arc<Backend>) {
                     let pause = ceiling.mul_f64(rand::random_range(0.5..1.0)).max(refusal.retry_after.unwrap_or_default());
                     tokio::select! {
                         () = tokio::time::sleep(pause) => {}
-                        () = backend.refresh_requested() => link.forgive().await, // a probe does not wait for the back-off
+                        () = backend.refresh_requested() => link.shorten_backoff().await, // a probe does not wait for the back-off
                     }
                 }
             }
@@ -77,7 +77,7 @@ async fn run_connection(tenant: &Weak<Tenant>, backend: &Arc<Backend>, link: &Ar
         publish(tenant, backend, lists);
         tokio::select! {
             () = backend.era.asked_for_sessions(), if may_know_sessions => {
-                connection.session_forgotten(); // and is opened anew
+                connection.close_forgotten(); // and is opened anew
                 return Ok(());
             }
             () = backend.refresh_requested() => {}
@@ -148,7 +148,7 @@ fn mark_unreachable(tenant: &Weak<Tenant>, backend: &Arc<Backend>, refusal: &Ref
     backend.set_unreachable(state, refusal);
 }
 
-/// A backend's lists, and how long they may be kept. `None`: until the backend says that they changed.
+/// A backend's lists, and how long they may be kept. `Unsupported`: until the backend says that they changed.
 struct FetchedLists {
     lists: BackendLists,
     ttl: Option<Duration>,
@@ -191,7 +191,7 @@ pub(super) async fn refresh_tools(connection: &Arc<Connection>, link: &Arc<Link>
 /// Notes what each tool wants repeated in headers. Over HTTP a tool that asks for it wrongly can not be called, so it is not
 /// offered (MCP 2026-07-28, Streamable HTTP).
 fn note_headers(link: &Link, connection: &Connection, tools: &mut Vec<Entry>) {
-    if !matches!(connection.wire(), Wire::Http(_)) {
+    if !matches!(connection.wire(), WireSender::Http(_)) {
         return;
     }
     let mut by_tool = HashMap::new();
@@ -301,7 +301,7 @@ fn warn_of_left_out(backend: &Backend, kind: ListKind, left_out: &[LeftOut]) {
     }
 }
 
-/// `None`: the backend does not have this list after all.
+/// `Unsupported`: the backend does not have this list after all.
 fn read_answer(kind: ListKind, backend: &Backend, host: TaskHost, answer: &Message) -> Result<Option<catalog::ListPage>, Refusal> {
     let Some(result) = answer.bytes(answer.result) else {
         if answer.kind == Kind::Error {

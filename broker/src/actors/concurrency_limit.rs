@@ -206,7 +206,7 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
         LimiterPermit { limiter: self.clone(), owner: owner.permits_held().is_some().then(|| owner.clone()) }
     }
 
-    /// `None`: there is room after all.
+    /// `Unsupported`: there is room after all.
     fn enqueue(self: &Arc<Self>, owner: &O, weight: u32, member: &M, left: Duration) -> Result<Option<Acquire<O, M>>, AcquireError> {
         let mut queue = lock(&self.queue);
         // A place may have become free before it was known that somebody waits. Whoever waits after this may not have one that

@@ -40,9 +40,9 @@ pub fn receive(link: &Arc<Link>, connection: &Arc<Connection>, message: Message,
         Kind::Result => {
             // Before whoever waits for the answer runs: the backend's next message may be about the task it has just made.
             task_created(link, connection, &message);
-            connection.answered(message);
+            connection.deliver_answer(message);
         }
-        Kind::Error => connection.answered(message),
+        Kind::Error => connection.deliver_answer(message),
         // MCP 2026-07-28, Transports: only clients send requests, and they send no responses.
         Kind::Request if connection.modern().is_some() => {
             link.backend.shared.metrics.dropped_notification("request");
@@ -226,7 +226,7 @@ fn call_progress(call: Arc<Call>, message: &Message) {
 fn cancelled(connection: &Arc<Connection>, message: &Message) {
     let Some(span) = message.fields.request_id else { return };
     let backend_id = RequestId::from_raw(span.slice(&message.frame));
-    if let Some(asked) = connection.take_asked(&backend_id) {
+    if let Some(asked) = connection.take_question(&backend_id) {
         asked.withdraw("the backend no longer needs the answer");
     }
 }

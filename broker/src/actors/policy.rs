@@ -156,7 +156,7 @@ impl Policy {
         Ok(Some(ArgumentsCheck { policy: self.clone(), tool: Some((tool.to_owned(), lists)), arguments }))
     }
 
-    /// `None`: it takes more than is done at once.
+    /// `Unsupported`: it takes more than is done at once.
     fn check_inline(&self, checker: &Checker, arguments: Option<&[u8]>) -> Option<Result<(), Refusal>> {
         let text = arguments.unwrap_or_default();
         if text.len() > ARGUMENT_BYTES_AT_ONCE_MAX {

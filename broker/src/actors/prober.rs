@@ -90,7 +90,7 @@ async fn probe(backend: &Backend, link: &Arc<Link>) -> ProbeOutcome {
 async fn ask(backend: &Backend, link: &Arc<Link>) -> Result<Result<(), Failure>, Refusal> {
     if link.live().is_none() {
         // Nobody else asks this often: the link's own patience is not needed.
-        link.forgive_at_once();
+        link.clear_backoff();
     }
     let connection = link.connection().await?;
     let limit = backend.timeouts().control.min(PROBE_ANSWER_MAX);

@@ -18,7 +18,7 @@ use super::{
     call::{Call, DeadlineList},
     children::Children,
     concurrency_limit::{ConcurrencyLimiter, TenantShare},
-    link::Trust,
+    link::TlsClients,
     modern::Modern,
     schema_cache::SchemaCache,
     stream::UnreadBudget,
@@ -45,7 +45,7 @@ pub struct Shared {
     pub metrics: Arc<Metrics>,
     pub http: HttpClient,
     /// Whom links trust, and what they present.
-    pub trust: Trust,
+    pub tls_clients: TlsClients,
     /// What outlives the process.
     pub durable: Arc<Durable>,
     pub tasks: TaskManager,
@@ -99,7 +99,7 @@ impl Shared {
             confinement: Confinement::new(&config),
             config,
             durable,
-            trust: Trust::default(),
+            tls_clients: TlsClients::default(),
             tasks: TaskManager::default(),
             modern: Modern::default(),
             traces,

@@ -130,7 +130,7 @@ impl EventStream {
         Self::with_log(number, EventLog::outbox(limits, said), Vec::new())
     }
 
-    /// A stream that an earlier owner of the session began. `due`: the requests to be answered; `None` for a GET stream.
+    /// A stream that an earlier owner of the session began. `due`: the requests to be answered; `Unsupported` for a GET stream.
     pub fn restored(number: u64, limits: LogLimits, due: Option<Vec<PendingAnswer>>, held: Held) -> Arc<Self> {
         let log = EventLog::restored(limits, due.as_ref().map(Vec::len), held);
         let stream = Self::with_log(number, log, due.unwrap_or_default());

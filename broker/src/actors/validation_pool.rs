@@ -190,7 +190,7 @@ impl JobQueue {
         }
     }
 
-    /// Waits for work. `None`: there will be none.
+    /// Waits for work. `Unsupported`: there will be none.
     fn next(&self) -> Option<(TenantId, ValidationJob)> {
         let mut state = lock(&self.state);
         loop {

@@ -12,7 +12,7 @@ use crate::rules::sign_in_failures::Reason;
 pub enum Denied {
     Refused {
         refusal: Refusal,
-        /// `None`: its credential is good, and not for this.
+        /// `Unsupported`: its credential is good, and not for this.
         failure: Option<Reason>,
     },
     /// The key that its token is signed with is not known. It may be by now, or after a fetch.

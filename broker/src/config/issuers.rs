@@ -168,7 +168,7 @@ struct Entry<'f> {
 }
 
 impl Entry<'_> {
-    /// `None` after a fault that leaves nothing to go on with; the configuration is refused anyway.
+    /// `Unsupported` after a fault that leaves nothing to go on with; the configuration is refused anyway.
     fn read(mut self, entry: &Value) -> Option<Issuer> {
         let path = self.path.clone();
         let members = self.reader.object(&path, entry, &KEYS, &[])?;

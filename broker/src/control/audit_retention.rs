@@ -102,7 +102,7 @@ impl Control {
         Ok(gone)
     }
 
-    /// `None`: the terms are not this broker's; nothing is removed by them.
+    /// `Unsupported`: the terms are not this broker's; nothing is removed by them.
     pub(super) fn retention(&self, terms: &AuditTerms) -> Option<Retention> {
         let retention = self.audit_seal().checks_terms(terms).then(|| serde_json::from_str(&terms.terms).ok()).flatten();
         if retention.is_none() {

@@ -37,7 +37,7 @@ use crate::{auth::SealKey, limits::PAST_NAMES_MAX, metrics::Metrics};
 /// The stores of one process.
 pub struct Stores {
     pub durable: Arc<dyn DurableStore>,
-    /// `None`: streams are resumed from memory only.
+    /// `Unsupported`: streams are resumed from memory only.
     pub events: Option<Arc<dyn EventStore>>,
     pub hot: Arc<dyn HotStore>,
 }

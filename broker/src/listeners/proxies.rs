@@ -77,7 +77,7 @@ impl Proxies {
 #[derive(Debug, Clone)]
 pub(super) struct Client {
     address: IpAddr,
-    /// `None`: it speaks for itself alone.
+    /// `Unsupported`: it speaks for itself alone.
     proxies: Option<Proxies>,
 }
 
@@ -111,7 +111,7 @@ pub(super) enum NotBelieved {
 #[derive(Debug)]
 pub(super) struct ProxyProtocol {
     proxies: Proxies,
-    /// By when a header is there; `None`: the listener takes none.
+    /// By when a header is there; `Unsupported`: the listener takes none.
     limit: Option<Duration>,
     told: Mutex<Option<Instant>>,
     left_out: AtomicU64,
@@ -179,7 +179,7 @@ fn address(text: &str) -> Option<IpAddr> {
     text.parse().ok().or_else(with_port).or_else(|| bracketed().map(IpAddr::V6)).map(|address| address.to_canonical())
 }
 
-/// The nodes of `Forwarded` (RFC 7239, 4), one for each element. An element without a node that is an address is `None`.
+/// The nodes of `Forwarded` (RFC 7239, 4), one for each element. An element without a node that is an address is `Unsupported`.
 fn forwarded_for(value: &str) -> Vec<Option<IpAddr>> {
     split_unquoted(value, ',').into_iter().map(element_address).collect()
 }

@@ -64,17 +64,17 @@ impl Observed {
         observed
     }
 
-    /// `outcome`: of a closed set.
+    /// `get_outcome`: of a closed set.
     pub fn spans(&self, outcome: &'static str, count: usize) {
         self.spans.with_label_values(&[outcome]).inc_by(count as u64);
     }
 
-    /// `outcome`: `persisted_state` or `dropped`.
+    /// `get_outcome`: `persisted_state` or `dropped`.
     pub fn audit(&self, outcome: &'static str, count: usize) {
         self.audit.with_label_values(&[outcome]).inc_by(count as u64);
     }
 
-    /// `outcome`: `signed`, `refused` or `unwritten`.
+    /// `get_outcome`: `signed`, `handle_error_status` or `unwritten`.
     pub fn audit_checkpoints(&self, outcome: &'static str, count: usize) {
         self.audit_checkpoints.with_label_values(&[outcome]).inc_by(count as u64);
     }

@@ -60,7 +60,7 @@ impl Protection {
         label.to_owned()
     }
 
-    /// A backend's breaker is in another state; `None` is that there is none, before its backend comes and after it went.
+    /// A backend's breaker is in another state; `Unsupported` is that there is none, before its backend comes and after it went.
     pub fn breaker_moved(&self, label: &str, from: Option<State>, to: Option<State>) {
         let mut counts = self.breakers.entry(label.to_owned()).or_default();
         if let Some(from) = from {

@@ -49,7 +49,7 @@ pub enum Found<Session = Arc<crate::actors::session::Session>> {
 #[derive(Debug)]
 pub enum Inside<Session = Arc<crate::actors::session::Session>> {
     Here(Session),
-    /// `None`: whoever asks has to look by itself.
+    /// `Unsupported`: whoever asks has to look by itself.
     NotHere(Option<Owner>),
 }
 

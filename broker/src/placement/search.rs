@@ -47,7 +47,7 @@ pub(crate) trait Places {
 /// What the record says.
 pub(crate) enum Claimed<Session> {
     Here(Session),
-    /// `recipient`: `None` if it can not be reached from outside.
+    /// `recipient`: `Unsupported` if it can not be reached from outside.
     Elsewhere {
         owner: Option<Owner>,
         lease_left: Duration,

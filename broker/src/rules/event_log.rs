@@ -108,7 +108,7 @@ pub struct EventLog {
     handed: u64,
     /// Events up to here were given up; what was left out before anybody read it does not count.
     lost_through: u64,
-    /// Answers still to come; the stream ends with the last of them. `None`: a stream without an end.
+    /// Answers still to come; the stream ends with the last of them. `Unsupported`: a stream without an end.
     answers_due: Option<usize>,
     cut: bool,
     left_out: u64,
@@ -124,7 +124,7 @@ pub struct EventLog {
 const COUNT_UNKNOWN: u64 = u64::MAX / 2;
 
 impl EventLog {
-    /// A stream that ends after `handlers`, or (`None`) only with its session.
+    /// A stream that ends after `handlers`, or (`Unsupported`) only with its session.
     pub fn new(limits: LogLimits, answers: Option<usize>) -> Self {
         Self {
             limits,
@@ -145,7 +145,7 @@ impl EventLog {
     /// A stream that carries everything of a session, with any number of answers: they count too, as nothing else bounds
     /// what waits for a client that does not read.
     ///
-    /// `said`: how many messages its client has received before; `None` when nobody knows, so that no count of the client's
+    /// `said`: how many messages its client has received before; `Unsupported` when nobody knows, so that no count of the client's
     /// can be understood.
     pub fn outbox(limits: LogLimits, said: Option<u64>) -> Self {
         Self { strict: true, handed_count: said.unwrap_or(COUNT_UNKNOWN), ..Self::new(limits, None) }
@@ -166,7 +166,7 @@ impl EventLog {
         }
     }
 
-    /// Adds an event and returns its sequence; `None` when one about the same waits already.
+    /// Adds an event and returns its sequence; `Unsupported` when one about the same waits already.
     pub fn push(&mut self, now: Instant, kind: EventKind, topic: Option<Topic>, frame: Bytes) -> Result<Option<u64>, Overflow> {
         if kind == EventKind::Answer {
             self.answers_due = self.answers_due.map(|due| due.saturating_sub(1));

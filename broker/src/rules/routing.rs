@@ -255,7 +255,7 @@ fn task_use(asked: bool, offered: bool, support: Option<TaskSupport>, backend_ha
     }
 }
 
-/// How the tool that is called runs, where its backend has tasks of its own (MCP 2025-11-25, Tasks). `None`: it has not, or
+/// How the tool that is called runs, where its backend has tasks of its own (MCP 2025-11-25, Tasks). `Unsupported`: it has not, or
 /// nothing is known of the tool.
 pub fn task_support(call: &Message, endpoint: &Endpoint, catalog: &Catalog) -> Option<TaskSupport> {
     let name = call.text(call.fields.name)?;

@@ -76,7 +76,7 @@ impl Reason {
 /// The parts that failures share which are told together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Series {
-    /// As [`client_network`] has it. `None`: of several, as too many addresses fail, or of a peer whose address is not known.
+    /// As [`client_network`] has it. `Unsupported`: of several, as too many addresses fail, or of a peer whose address is not known.
     pub address: Option<IpAddr>,
     pub plane: Plane,
     pub reason: Reason,
@@ -87,7 +87,7 @@ pub struct Series {
 pub struct Report {
     pub series: Series,
     pub count: u64,
-    /// `None`: too many lines were logged within a minute. `Some`: as many reports were not logged before this one.
+    /// `Unsupported`: too many lines were logged within a minute. `Some`: as many reports were not logged before this one.
     pub logged_after: Option<u64>,
 }
 

@@ -37,7 +37,7 @@ const SECRET_WORDS: [&str; 14] =
 pub struct Draft {
     pub how: AuditCalls,
     pub caller: Caller,
-    /// `None`: the request stands alone.
+    /// `Unsupported`: the request stands alone.
     pub session: Option<String>,
     pub transport: &'static str,
     pub method: Method,
@@ -53,7 +53,7 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// `None`: nothing anybody would ask for later, such as a ping or a list that is answered from memory.
+    /// `Unsupported`: nothing anybody would ask for later, such as a ping or a list that is answered from memory.
     pub fn is_about(method: Method) -> bool {
         !matches!(
             method,
@@ -156,7 +156,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// `None`: too long to be kept, or no JSON.
+/// `Unsupported`: too long to be kept, or no JSON.
 fn shown(arguments: &[u8]) -> Option<Value> {
     if arguments.len() > AUDIT_ARGUMENTS_BYTES_MAX {
         return None;

@@ -129,7 +129,7 @@ impl fmt::Debug for SpanId {
 }
 
 impl Incoming {
-    /// `None` without a `traceparent` that can be read: then the other two mean nothing either.
+    /// `Unsupported` without a `traceparent` that can be read: then the other two mean nothing either.
     pub fn read(traceparent: &str, tracestate: Option<&str>, baggage: Option<&str>) -> Option<Self> {
         let place = Place::parse(traceparent)?;
         Some(Self { place, state: tracestate.and_then(cut_state), baggage: baggage.and_then(cut_baggage) })

@@ -20,9 +20,9 @@ use crate::rules::catalog::Definition;
 #[derive(Debug)]
 pub struct Request {
     pub name: RequestName,
-    /// `None` where traces are off.
+    /// `Unsupported` where traces are off.
     pub tracing: Option<Tracing>,
-    /// `None` where calls are not audited.
+    /// `Unsupported` where calls are not audited.
     draft: Mutex<Option<Draft>>,
     /// Who works on it.
     backend: OnceLock<BackendId>,

@@ -11,10 +11,10 @@ use transport::frame::{FrameSink, FrameSource, Goodbye};
 
 use super::{
     Link,
-    connection::{Connection, Failure, Wire},
+    connection::{Connection, Failure, WireSender},
     modern,
-    queue::{FrameQueue, Queued},
-    unopened::CloseUnlessOpened,
+    queue::{FrameQueue, QueuedFrame},
+    handshake_guard::HandshakeGuard,
 };
 use crate::{
     actors::inbound,
@@ -31,7 +31,7 @@ pub(super) struct Pipe {
     pub(super) writing: JoinHandle<()>,
 }
 
-/// Begins to read and write. The caller sees to it that [`Connection::finished`] is said in the end.
+/// Begins to read and write. The caller sees to it that [`Connection::mark_flushed`] is said in the end.
 pub(super) fn start<Source, Sink>(link: &Arc<Link>, source: Source, sink: Sink) -> Pipe
 where
     Source: FrameSource + 'static,
@@ -47,7 +47,7 @@ where
 {
     let metrics = &link.backend.shared.metrics;
     let (queue, frames) = FrameQueue::new(LINK_QUEUE_FRAMES, metrics.queue_depth("pipe"));
-    let connection = Connection::new(Wire::Pipe(queue), metrics.clone());
+    let connection = Connection::new(WireSender::Pipe(queue), metrics.clone());
     prepare(&connection);
     let running = &link.backend.shared.running;
     let writing = running.spawn(write(connection.clone(), sink, frames));
@@ -78,9 +78,9 @@ where
     let Pipe { connection, writing } = started(link, source, sink, prepare);
     let running = &link.backend.shared.running;
     running.spawn(watch(link.clone(), connection.clone(), writing));
-    let guard = CloseUnlessOpened::new(&connection, running);
+    let guard = HandshakeGuard::new(&connection, running);
     modern::handshake::agree(&connection, link).await?;
-    guard.opened();
+    guard.disarm();
     Ok(connection)
 }
 
@@ -92,16 +92,16 @@ async fn watch(link: Arc<Link>, connection: Arc<Connection>, writing: JoinHandle
         tracing::debug!(backend = %link.backend.id, "a backend does not read");
         abort.abort();
     }
-    connection.finished();
+    connection.mark_flushed();
     link.backend.connection_ended(&link, &connection);
 }
 
 /// Writes everything queued in as few system calls as it takes. Ends when the queue is closed, with a goodbye; a backend that
 /// does not take what is written ends the connection, even if it goes on to speak.
-async fn write(connection: Arc<Connection>, mut sink: impl FrameSink, mut frames: mpsc::Receiver<Queued>) {
+async fn write(connection: Arc<Connection>, mut sink: impl FrameSink, mut frames: mpsc::Receiver<QueuedFrame>) {
     let (mut taken, mut batch) = (Vec::with_capacity(WRITE_BATCH_FRAMES), Vec::with_capacity(WRITE_BATCH_FRAMES));
     while frames.recv_many(&mut taken, WRITE_BATCH_FRAMES).await > 0 {
-        batch.extend(taken.drain(..).map(Queued::into_frame));
+        batch.extend(taken.drain(..).map(QueuedFrame::into_frame));
         if let Err(error) = sink.send_all(&mut batch).await {
             tracing::debug!(%error, "a backend does not take what is written to it");
             drop(frames); // whoever writes now hears that it was not sent
@@ -181,7 +181,7 @@ mod tests {
         let metrics = Arc::new(Metrics::new(false));
         let (queue, frames) = FrameQueue::new(2, metrics.queue_depth("pipe"));
         queue.push(bytes::Bytes::from_static(b"{}")).unwrap();
-        let connection = Connection::new(Wire::Pipe(queue), metrics);
+        let connection = Connection::new(WireSender::Pipe(queue), metrics);
         write(connection.clone(), Stuck, frames).await;
         assert!(connection.is_closed());
     }

@@ -12,14 +12,14 @@ const IN_PIECES_BYTES_MIN: usize = 8 * 1024;
 
 /// How frames leave.
 #[derive(Debug)]
-pub enum Wire {
+pub enum WireSender {
     /// Into the writer's queue.
     Pipe(FrameQueue),
     /// A POST each.
     Http(Arc<HttpWire>),
 }
 
-impl Wire {
+impl WireSender {
     /// The edited request. A large one is not copied where it can be written in pieces.
     pub(super) fn finished(&self, mut splice: Splice<'_>) -> Pieces {
         match self {

@@ -324,7 +324,7 @@ impl Exchange {
         Some(self.park(questions, None))
     }
 
-    /// What the backend asks is the answer for now. `None`: its client had brought all of it.
+    /// What the backend asks is the answer for now. `Unsupported`: its client had brought all of it.
     fn ask(&mut self) -> Option<Step> {
         let questions = self.asking.take().map(|(questions, _)| questions).unwrap_or_default();
         let waiting = self.waiting.as_ref()?;

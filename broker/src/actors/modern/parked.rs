@@ -42,7 +42,7 @@ pub(super) struct Parked {
     pub(super) questions: Vec<Asked>,
     /// Of the questions, which is what it costs to keep it.
     bytes: usize,
-    /// What goes on once they are answered; `None`: the request is sent again.
+    /// What goes on once they are answered; `Unsupported`: the request is sent again.
     pub(super) waiting: Option<UnderWay>,
 }
 

@@ -112,7 +112,7 @@ impl Drop for UnderWay {
 /// Whether and when a call becomes a task.
 #[derive(Debug)]
 pub(super) struct Promoting {
-    /// `None`: only where the backend makes a task of it.
+    /// `Unsupported`: only where the backend makes a task of it.
     due: Option<Instant>,
     /// Of a call whose client takes a task for an answer.
     call: Option<Arc<Call>>,
@@ -169,7 +169,7 @@ impl Promoting {
         });
     }
 
-    /// What came of the attempt that is being made. `None`: there is none. Cancel-safe.
+    /// What came of the attempt that is being made. `Unsupported`: there is none. Cancel-safe.
     pub(super) async fn outcome(&mut self) -> Option<Result<UnannouncedTask, Option<UnderWay>>> {
         let outcome = self.attempt.as_mut()?.await;
         self.attempt = None;

@@ -30,7 +30,7 @@ pub(super) struct Watching {
 }
 
 impl Visitor {
-    /// What of these tasks is this client's, from now on. `None`: none of it.
+    /// What of these tasks is this client's, from now on. `Unsupported`: none of it.
     pub(super) async fn watch_tasks(&self, wish: Vec<String>, declared: bool, offer: &Offer) -> Result<Option<Watching>, Refusal> {
         if wish.is_empty() || !offer.capabilities.tasks_tools_call {
             return Ok(None);

@@ -305,7 +305,7 @@ impl Session {
             link.resume_with(stored.clone(), first_wire_id(self.epoch()));
         }
         if let Some(level) = state.log_level {
-            link.note_level(level);
+            link.raise_level(level);
         }
         state.links.insert(backend.clone(), link.clone());
         Ok(link)

@@ -27,7 +27,7 @@ use super::{Session, SessionState, requests::without_private_meta};
 use crate::{
     actors::{
         call::Call,
-        link::{connection::Connection, pending::Asked},
+        link::{connection::Connection, pending::QuestionOwner},
         stream::EventStream,
     },
     durable::{SessionKey, TaskInput, TaskRecord},
@@ -89,7 +89,7 @@ impl Question {
 impl Drop for Question {
     fn drop(&mut self) {
         if let Destination::Backend { connection, backend_id, .. } = &self.destination {
-            connection.forget_asked(backend_id);
+            connection.forget_question(backend_id);
         }
         if let Some(call) = &self.call {
             call.open_questions.fetch_sub(1, Ordering::Relaxed);
@@ -132,7 +132,7 @@ impl Session {
         let (number, frame) = {
             let mut state = self.lock();
             let number = state.admit_question(message)?;
-            connection.note_asked(backend_id, Asked::Client { session: Arc::downgrade(self), question: number });
+            connection.note_question(backend_id, QuestionOwner::Client { session: Arc::downgrade(self), question: number });
             let frame = question_frame(message, number, span.as_ref());
             question.span = span;
             state.questions.insert(number, question);
@@ -157,7 +157,7 @@ impl Session {
         Ok(())
     }
 
-    /// Asks the client for something a task needs, on the stream where it waits for that task. `None`: it can not be asked,
+    /// Asks the client for something a task needs, on the stream where it waits for that task. `Unsupported`: it can not be asked,
     /// or is being asked already.
     pub(in crate::actors) fn send_task_input(
         self: &Arc<Self>,

@@ -172,7 +172,7 @@ impl Session {
             stream.pause(); // what is left is read first, then the word on when to come back
             stream.close();
         }
-        remains.links.iter().for_each(|link| link.hand_over(self));
+        remains.links.iter().for_each(|link| link.hand_off(self));
     }
 
     /// Gives the session away: stores all of it, lets go of the row, sends its client back. Nothing in flight is cut,

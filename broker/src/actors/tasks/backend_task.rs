@@ -61,7 +61,7 @@ impl SealedBackendSession {
         let Some(version) = Version::parse(&self.version) else { return };
         link.resume_with(BackendSession { url: self.url, id: self.session, version }, first_wire_id());
         if !self.own {
-            link.leave_backend_session();
+            link.keep_backend_session();
         }
     }
 }

@@ -43,7 +43,7 @@ pub(super) async fn release(run: &TaskRun) {
     let step = {
         let state = run.lock();
         if let Some(mirrored) = &state.backend_task {
-            mirrored.link.leave_backend_session(); // or the backend would forget the task with the session
+            mirrored.link.keep_backend_session(); // or the backend would forget the task with the session
         }
         let unstored = state.backend_task.as_ref().and_then(|mirrored| mirrored.unstored.clone());
         unstored.or_else(|| state.is_unsent().then_some(Step::Queued))

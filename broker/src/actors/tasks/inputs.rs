@@ -25,7 +25,7 @@ use protocol::{
 use super::run::{OpenInput, StopReason, TaskRun};
 use crate::{
     actors::{
-        link::{connection::Connection, pending::Asked},
+        link::{connection::Connection, pending::QuestionOwner},
         session::Session,
     },
     durable::{TaskStatus, Write, fault_point},
@@ -106,7 +106,7 @@ pub(super) fn ask_via(run: &Arc<TaskRun>, way: ReplyRoute, message: &Message) ->
         number
     };
     if let ReplyRoute::Backend { connection, id } = way {
-        connection.note_asked(id, Asked::Task { run: Arc::downgrade(run), input: number });
+        connection.note_question(id, QuestionOwner::Task { run: Arc::downgrade(run), input: number });
         if connection.is_closed() {
             // Whoever closed it may have looked before the question was there.
             run.withdraw_input(number);
@@ -157,7 +157,7 @@ impl TaskRun {
 fn take(run: &TaskRun, number: i64) -> Option<OpenInput> {
     let input = run.lock().inputs.remove(&number)?;
     if let ReplyRoute::Backend { connection, id } = &input.reply_route {
-        connection.forget_asked(id);
+        connection.forget_question(id);
     }
     Some(input)
 }

@@ -28,7 +28,7 @@ use crate::{
         asker::SentRequest,
         backend::EffectiveTimeouts,
         backend_admission::CallOwner,
-        link::{Hold, Link},
+        link::{LinkHold, Link},
         session::Session,
         shared::Shared,
         sync,
@@ -81,7 +81,7 @@ pub(super) struct RunState {
     stop_reason: Option<StopReason>,
     /// Something may be on its way to the backend, or may have been carried out there.
     pub(super) maybe_sent: bool,
-    pub(super) link_hold: Option<Hold>,
+    pub(super) link_hold: Option<LinkHold>,
     pub(super) carried: Option<SentRequest>,
     /// It was sent as a task, which has a cancellation of its own.
     pub(super) as_task: bool,
@@ -137,7 +137,7 @@ pub(super) struct RunPlan {
 }
 
 impl RunPlan {
-    /// `None`: what is stored was written by a later version, or is damaged.
+    /// `Unsupported`: what is stored was written by a later version, or is damaged.
     pub(super) fn read(record: &TaskRecord) -> Option<Self> {
         let details = Details::decode(&record.details)?;
         let client = ClientCapabilities::parse(details.capabilities.as_bytes()).ok()?;
@@ -256,7 +256,7 @@ impl TaskRun {
         let gone = || Refusal::new(ErrorKind::BackendUnavailable, format!("backend {backend} is not registered"));
         let link = link.ok_or_else(gone)?;
         if let Some(level) = self.log_level() {
-            link.note_level(level);
+            link.raise_level(level);
         }
         Ok(self.hold_link(link))
     }

@@ -31,7 +31,7 @@ use super::{
 use crate::{
     actors::{
         asker::{Asker, SentRequest},
-        link::connection::{Connection, Failure, Outgoing},
+        link::connection::{Connection, Failure, BackendRequest},
     },
     durable::{Step, TaskStatus, Write, fault_point},
     limits::{BACKOFF_FIRST, TASK_OUTCOME_SUSPECT_BYTES, TASK_OUTCOME_TRIES, TASK_RESENDS_MAX},
@@ -148,7 +148,7 @@ async fn send(run: &Arc<TaskRun>) -> RunOutcome {
         note_under_way(run, as_task);
         let edits = if as_task { vec![task_member(run, &message)] } else { Vec::new() };
         let sent_at = Instant::now();
-        let answer = connection.exchange(&link, Outgoing { message: &message, edits: &edits, asker: &asker, sent_at }).await;
+        let answer = connection.exchange(&link, BackendRequest { message: &message, edits: &edits, asker: &asker, sent_at }).await;
         link.backend.record_result(&connection, &answer, sent_at.elapsed(), Instant::now());
         drop(room);
         run.lock().creating = false;

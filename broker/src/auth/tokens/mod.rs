@@ -85,7 +85,7 @@ pub(super) enum Flaw {
 }
 
 impl Tokens {
-    /// Fetches keys from now on, in the background; must be called inside the runtime. `None` without issuers.
+    /// Fetches keys from now on, in the background; must be called inside the runtime. `Unsupported` without issuers.
     pub fn new(auth: &Auth, keyring: Arc<Keyring>, fetcher: Fetcher, metrics: Arc<Metrics>) -> Option<Self> {
         let resource = auth.resource.as_deref()?;
         if auth.issuers.is_empty() {

@@ -35,7 +35,7 @@ pub(super) struct Access {
 /// A request that is not admitted.
 struct Refused {
     problem: Box<Problem>,
-    /// `None`: not for its credential.
+    /// `Unsupported`: not for its credential.
     failure: Option<Reason>,
 }
 

@@ -8,7 +8,7 @@ pub(super) const LIMIT_MAX: u32 = 1_000;
 /// What of a list is asked for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Page {
-    /// `None`: all of it.
+    /// `Unsupported`: all of it.
     limit: Option<usize>,
     after: Option<String>,
 }

@@ -227,7 +227,7 @@ impl Ear<'_> {
     }
 }
 
-/// Writes what is for the client until nothing more comes, and says how the connection should end then. `None`: nothing
+/// Writes what is for the client until nothing more comes, and says how the connection should end then. `Unsupported`: nothing
 /// more can be written.
 pub(super) async fn write(session: &Arc<Session>, outbox: &mut StreamReader, sink: &mut impl FrameSink, room: &Notify) -> Option<Goodbye> {
     let kept = (!session.ends_with_connection()).then(|| session.shared.stream_limits());

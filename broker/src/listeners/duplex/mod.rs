@@ -134,7 +134,7 @@ pub(super) async fn converse(
     }
 }
 
-/// `None`: the connection is beyond goodbyes.
+/// `Unsupported`: the connection is beyond goodbyes.
 async fn speak(seat: &Seat, outbox: &mut StreamReader, source: &mut impl FrameSource, sink: &mut impl FrameSink) -> Option<Goodbye> {
     let (session, stream, room) = (&seat.session, outbox.stream.clone(), tokio::sync::Notify::new());
     let calls = conversation::Calls::default();
@@ -189,7 +189,7 @@ async fn speak(seat: &Seat, outbox: &mut StreamReader, source: &mut impl FrameSo
     in_time(LAST_FRAMES_WAIT, writing).await.map(|_over| goodbye)
 }
 
-/// `None` when it takes too long, or when it says so itself.
+/// `Unsupported` when it takes too long, or when it says so itself.
 async fn in_time<T>(limit: Duration, work: impl Future<Output = Option<T>>) -> Option<T> {
     tokio::time::timeout(limit, work).await.ok().flatten()
 }

@@ -88,7 +88,7 @@ pub(super) struct Begun {
 }
 
 impl Answering {
-    /// The next message; `None` when there is no more. Cancel-safe.
+    /// The next message; `Unsupported` when there is no more. Cancel-safe.
     pub(super) async fn next(&mut self) -> Option<Bytes> {
         let step = match self {
             Self::Over => return None,
@@ -230,7 +230,7 @@ impl Desk {
         }
     }
 
-    /// Speaks until one side has had enough. `None`: the connection is beyond goodbyes.
+    /// Speaks until one side has had enough. `Unsupported`: the connection is beyond goodbyes.
     pub(super) async fn converse(
         self: &Arc<Self>,
         first: Message,
@@ -320,7 +320,7 @@ impl Desk {
         }
     }
 
-    /// Takes what the client sends until nothing more comes. `None`: the connection is gone.
+    /// Takes what the client sends until nothing more comes. `Unsupported`: the connection is gone.
     async fn read(self: &Arc<Self>, source: &mut impl FrameSource, life: &CancellationToken) -> Option<Goodbye> {
         let outlived = self.outlived();
         tokio::pin!(outlived);

@@ -20,7 +20,7 @@ use transport::frame::{FrameSink, FrameSource, Goodbye, ReadError};
 
 use super::{Guest, Known, Seat};
 use crate::{
-    actors::{link::streams::STREAMS, session::Session, tenant::ConnectionPermit},
+    actors::{link::request_streams::STREAMS, session::Session, tenant::ConnectionPermit},
     auth::{Caller, Proven},
     broker::{Broker, unknown_backend},
     limits::{CLIENT_TEXT_BYTES_MAX, FIRST_MESSAGE_BYTES_MAX},

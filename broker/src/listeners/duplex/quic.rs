@@ -244,7 +244,7 @@ async fn serve_request(session: Arc<Session>, mut stream: RequestStream) {
 
 type Begun = (protocol::ids::RequestId, StreamReader, Option<CallFuture>);
 
-/// Hands a message to the session. `None`: it is no request, and nothing follows.
+/// Hands a message to the session. `Unsupported`: it is no request, and nothing follows.
 async fn begin(session: &Arc<Session>, message: Message) -> Result<Option<Begun>, Rejected> {
     let id = message.id.clone();
     if message.is_modern() {

@@ -84,7 +84,7 @@ impl Asked<'_> {
         located
     }
 
-    /// The session was found here and left before the request was begun. `None`: it is to be located again. `Some`: whoever
+    /// The session was found here and left before the request was begun. `Unsupported`: it is to be located again. `Some`: whoever
     /// asks does that. The refusal: that took too long already.
     pub(super) async fn led_on(&self, way: &mut Way<'_>, session: &Session, refusal: Refusal) -> Result<Option<Response<Body>>, Refusal> {
         self.broker.release_settled(&session.key).await;
@@ -146,7 +146,7 @@ impl Asked<'_> {
         None
     }
 
-    /// A request that stands alone, for the replica where it began. `None`: it can not be served there any more.
+    /// A request that stands alone, for the replica where it began. `Unsupported`: it can not be served there any more.
     pub(super) async fn send_to(&self, replica: &Owner, body: &Bytes) -> Option<Response<Body>> {
         sent_alone(self.broker, replica, &self.outgoing(body)).await
     }
@@ -234,7 +234,7 @@ impl Outgoing {
         request
     }
 
-    /// `None`: nothing that is understood, which is nothing that was carried out.
+    /// `Unsupported`: nothing that is understood, which is nothing that was carried out.
     fn frames(&self) -> Option<Frames> {
         let limits = Limits { bytes_max: self.body.len(), ..Limits::default() };
         decode_body(self.body.clone(), &limits, true).ok().filter(|_| self.method == HttpMethod::POST)

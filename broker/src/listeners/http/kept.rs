@@ -39,7 +39,7 @@ impl Kept {
         lock(&self.alarm).poll_until(context, at)
     }
 
-    /// What `work` brings. `None`: it did not come by `latest`.
+    /// What `work` brings. `Unsupported`: it did not come by `latest`.
     pub(super) async fn in_time<T>(&self, latest: Instant, work: impl Future<Output = T>) -> Option<T> {
         let mut work = pin!(work);
         poll_fn(|context| match work.as_mut().poll(context) {

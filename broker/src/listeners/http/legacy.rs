@@ -234,7 +234,7 @@ impl FrameSource for Posted {
     }
 }
 
-/// The stream, `None` once it has ended.
+/// The stream, `Unsupported` once it has ended.
 struct Events(Option<mpsc::Sender<Bytes>>);
 
 impl FrameSink for Events {

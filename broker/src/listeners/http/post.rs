@@ -114,7 +114,7 @@ impl Asked<'_> {
         }
     }
 
-    /// `session`: the one the header names, as it was found; `None` without a header.
+    /// `session`: the one the header names, as it was found; `Unsupported` without a header.
     async fn serve(&self, session: Option<Result<Arc<Session>, Refusal>>, frames: Frames) -> Result<Answer, Rejected> {
         let fits = self.kept.vetted.fits_sessions(&self.head.headers);
         match frames {

@@ -82,7 +82,7 @@ const BELOW: [&str; 6] = ["additionalProperties", "unevaluatedProperties", "item
 
 struct Costs<'s> {
     root: &'s Value,
-    /// By subschema and how much deeper the place is. `None` while it is being found out.
+    /// By subschema and how much deeper the place is. `Unsupported` while it is being found out.
     known: HashMap<(*const Value, usize), Option<u64>>,
 }
 

@@ -26,8 +26,8 @@ use crate::{
         catalog_refresh,
         link::{
             Link,
-            connection::{Connection, Failure, Outgoing},
-            http::Request,
+            connection::{Connection, Failure, BackendRequest},
+            http::WireRequest,
         },
     },
     limits::{BACKEND_INPUT_ROUNDS_MAX, BACKOFF_FIRST, BACKOFF_MAX},
@@ -47,7 +47,7 @@ struct Round {
 pub(in crate::actors::link) async fn exchange(
     connection: &Arc<Connection>,
     link: &Arc<Link>,
-    outgoing: Outgoing<'_>,
+    outgoing: BackendRequest<'_>,
 ) -> Result<Message, Failure> {
     let method = outgoing.message.method;
     let mut round = Round::default();
@@ -113,7 +113,7 @@ fn touch(asker: &Asker) {
     }
 }
 
-fn prepare<'a>(connection: &Connection, link: &Link, outgoing: &Outgoing<'a>, round: &Round) -> Request<'a> {
+fn prepare<'a>(connection: &Connection, link: &Link, outgoing: &BackendRequest<'a>, round: &Round) -> WireRequest<'a> {
     let message = outgoing.message;
     let wire_id = connection.next_wire_id();
     let mut digits = itoa::Buffer::new();
@@ -139,7 +139,7 @@ fn prepare<'a>(connection: &Connection, link: &Link, outgoing: &Outgoing<'a>, ro
     }
     let frame = connection.wire().finished(splice);
     let headers = requests::is_http(connection).then(|| requests::call_headers(link, outgoing));
-    Request { wire_id, frame, asker: Some(outgoing.asker), opening: false, headers }
+    WireRequest { wire_id, frame, asker: Some(outgoing.asker), opening: false, headers }
 }
 
 /// The answer in the words of earlier revisions, but for what a client of this one understands as it is.

@@ -22,7 +22,7 @@ use super::{
 use crate::{
     actors::link::{
         Link,
-        connection::{Connection, Failure, Wire},
+        connection::{Connection, Failure, WireSender},
     },
     config::spec::ProtocolChoice,
     limits::ERA_SILENCE_MAX,
@@ -47,7 +47,7 @@ pub(in crate::actors::link) async fn agree(connection: &Arc<Connection>, link: &
             Verdict::Legacy => Err(Failure::Protocol("the backend does not speak 2026-07-28, as it is configured to".to_owned())),
             Verdict::Neither(why) => Err(Failure::Protocol(why)),
         },
-        (ProtocolChoice::Auto, Some(known)) if known.to(link.wants()) == Some(Era::Legacy) => match connection.initialize(link).await {
+        (ProtocolChoice::Auto, Some(known)) if known.to(link.client_era()) == Some(Era::Legacy) => match connection.initialize(link).await {
             // It may have been replaced by one that knows no sessions any more.
             Err(Failure::Protocol(why)) => {
                 memory.forget();
@@ -83,7 +83,7 @@ async fn find_out(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<(), 
 /// revisions of the form they were asked in. A client that speaks the older form is better served without a translation.
 async fn as_its_client_speaks(connection: &Arc<Connection>, link: &Arc<Link>, found: &Discovered) -> Result<(), Failure> {
     let memory = &link.backend.era;
-    if link.wants() == Era::Modern || memory.known() == Some(Speaks::Modern) {
+    if link.client_era() == Era::Modern || memory.known() == Some(Speaks::Modern) {
         return becomes_modern(connection, link, found);
     }
     match tokio::time::timeout(ERA_SILENCE_MAX, connection.initialize(link)).await {
@@ -138,7 +138,7 @@ async fn discover(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<Mess
     if answer.as_ref().is_ok_and(names_ours) {
         answer = requests::probe(connection, link).await;
     }
-    let closed = connection.is_closed() && matches!(connection.wire(), Wire::Pipe(_));
+    let closed = connection.is_closed() && matches!(connection.wire(), WireSender::Pipe(_));
     if closed && answer.is_err() && link.backend.spec.protocol == ProtocolChoice::Auto {
         link.backend.era.died_of_asking(Speaks::Legacy);
     }

@@ -36,7 +36,7 @@ impl Drop for Open<'_> {
             if let Some(modern) = self.connection.modern() {
                 modern.forget_input(*number);
             }
-            if let Some(asked) = self.connection.take_asked(id) {
+            if let Some(asked) = self.connection.take_question(id) {
                 asked.withdraw("the answer is not needed any more");
             }
         }

@@ -320,7 +320,7 @@ async fn follow_wishes(link: &Arc<Link>, connection: &Arc<Connection>, listening
     }
 }
 
-/// Why there is no stream. `refused`: the backend said so itself.
+/// Why there is no stream. `handle_error_status`: the backend said so itself.
 struct Unopened {
     failure: Failure,
     refused: bool,

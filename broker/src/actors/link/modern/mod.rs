@@ -128,7 +128,7 @@ impl Modern {
         }
     }
 
-    /// A notification, as it is to be taken; `None`: it belongs to no stream of ours, or was taken already.
+    /// A notification, as it is to be taken; `Unsupported`: it belongs to no stream of ours, or was taken already.
     pub fn admit(&self, message: &Message) -> Option<Message> {
         match message.method {
             Method::SubscriptionsAcknowledged => {

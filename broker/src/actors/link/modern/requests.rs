@@ -21,8 +21,8 @@ use crate::{
         asker::Asker,
         link::{
             Link,
-            connection::{Connection, Failure, Outgoing, Wire},
-            http::Request,
+            connection::{Connection, Failure, BackendRequest, WireSender},
+            http::WireRequest,
         },
     },
     rules::log_level::LogLevel,
@@ -79,8 +79,8 @@ fn told(connection: &Connection, declared: &[u8]) -> Bytes {
 /// The question which era a backend lives in. Its answer says what the backend can do.
 pub(super) async fn probe(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<Message, Failure> {
     let request = own(connection, link, Method::ServerDiscover, None, &Speaker::broker(connection, link), None);
-    let answer = connection.round_trip(link, request).await?;
-    connection.begun_with(&answer);
+    let answer = connection.send_and_wait(link, request).await?;
+    connection.note_first_answer(&answer);
     Ok(answer)
 }
 
@@ -107,7 +107,7 @@ pub(super) async fn ask(
 
 /// The backend does not serve this revision any more, and did nothing: whoever comes next finds out what it serves.
 pub(super) fn changed_its_mind(connection: &Connection, link: &Arc<Link>) -> Failure {
-    connection.session_forgotten();
+    connection.close_forgotten();
     link.backend.on_era_changed(link);
     Failure::SessionGone
 }
@@ -120,7 +120,7 @@ pub(super) fn own<'a>(
     params: Option<&[u8]>,
     speaker: &Speaker,
     asker: Option<&'a Asker>,
-) -> Request<'a> {
+) -> WireRequest<'a> {
     let wire_id = connection.next_wire_id();
     let members: Vec<u8> = speaker.meta().iter().fold(Vec::new(), |mut out, (key, value)| {
         out.extend_from_slice(if out.is_empty() { b"" } else { b"," });
@@ -141,15 +141,15 @@ pub(super) fn own<'a>(
         let name = named.and_then(|(message, span)| message.text(span).map(Cow::into_owned));
         header_map(link, method, name.as_deref(), None, HeaderMap::new())
     });
-    Request { wire_id, frame: frame.into(), asker, opening: false, headers }
+    WireRequest { wire_id, frame: frame.into(), asker, opening: false, headers }
 }
 
 pub(super) fn is_http(connection: &Connection) -> bool {
-    matches!(connection.wire(), Wire::Http(_))
+    matches!(connection.wire(), WireSender::Http(_))
 }
 
 /// The headers of a call: what is said in them is what the backend will read in the body, edits included.
-pub(super) fn call_headers(link: &Link, outgoing: &Outgoing<'_>) -> HeaderMap {
+pub(super) fn call_headers(link: &Link, outgoing: &BackendRequest<'_>) -> HeaderMap {
     let message = outgoing.message;
     let sent = |span: Span| {
         let edited = outgoing.edits.iter().find(|(edited, _)| *edited == span).map(|(_, text)| text.as_slice());
@@ -196,9 +196,9 @@ fn insert_param(map: &mut HeaderMap, param: &ParamHeader, arguments: Option<&[u8
 
 /// Sends a request and waits for its answer. Dropping the wait cancels it at the backend: over HTTP its response is closed,
 /// over a pipe the backend is told (MCP 2026-07-28, Cancellation).
-pub(super) async fn send(connection: &Arc<Connection>, link: &Arc<Link>, request: Request<'_>) -> Result<Message, Failure> {
+pub(super) async fn send(connection: &Arc<Connection>, link: &Arc<Link>, request: WireRequest<'_>) -> Result<Message, Failure> {
     let mut unanswered = Unanswered { connection, wire_id: request.wire_id };
-    let answer = connection.round_trip(link, request).await;
+    let answer = connection.send_and_wait(link, request).await;
     unanswered.wire_id = 0;
     answer
 }

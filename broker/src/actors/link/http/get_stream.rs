@@ -9,18 +9,18 @@ use tokio::sync::oneshot;
 
 use super::{
     HttpWire,
-    outcome::{Asked, Outcome},
-    reading::StreamReading,
+    get_outcome::{GetPurpose, GetOutcome},
+    event_stream::EventStreamReader,
 };
 use crate::{
     actors::link::{Link, connection::Connection},
     limits::{BACKOFF_FIRST, BACKOFF_MAX},
 };
 
-/// Reads the GET stream until the connection is closed. `opened` learns when the first attempt is over.
+/// Reads the GET stream until the connection is closed. `disarm` learns when the first attempt is over.
 pub(super) async fn listen(wire: Arc<HttpWire>, link: Arc<Link>, connection: Arc<Connection>, opened: oneshot::Sender<()>) {
     tokio::select! {
-        () = keep_open(&wire, &link, &connection, opened) => connection.session_forgotten(),
+        () = keep_open(&wire, &link, &connection, opened) => connection.close_forgotten(),
         () = connection.closed() => {}
     }
     link.backend.connection_ended(&link, &connection);
@@ -28,33 +28,33 @@ pub(super) async fn listen(wire: Arc<HttpWire>, link: Arc<Link>, connection: Arc
 
 /// Ends only when the backend forgot the session.
 async fn keep_open(wire: &Arc<HttpWire>, link: &Arc<Link>, connection: &Arc<Connection>, opened: oneshot::Sender<()>) {
-    let mut reading = StreamReading::new(wire, link, connection, None, None);
+    let mut reading = EventStreamReader::new(wire, link, connection, None, None);
     let mut opened = Some(opened);
     let mut was_open = false;
     let mut failures = 0_u32;
     loop {
         let asked = match &reading.last_event_id {
-            Some(_) => Asked::ToResume,
-            None if was_open => Asked::Again,
-            None => Asked::First,
+            Some(_) => GetPurpose::Resume,
+            None if was_open => GetPurpose::Reopen,
+            None => GetPurpose::Initial,
         };
         let response = wire.send(wire.get(reading.last_event_id.as_deref())).await;
-        let outcome = response.as_ref().map_or(Outcome::Later, |response| Outcome::of(response, asked));
+        let outcome = response.as_ref().map_or(GetOutcome::RetryLater, |response| GetOutcome::of(response, asked));
         let is_first = opened.take().map(|opened| opened.send(())).is_some();
         match (outcome, response) {
-            (Outcome::Open, Ok(response)) => {
+            (GetOutcome::Open, Ok(response)) => {
                 (was_open, failures) = (true, 0);
                 if link.is_catalog() && !is_first {
                     link.backend.refresh(); // what was said meanwhile is lost when the backend keeps no log
                 }
                 let _end = reading.read(&mut response.into_body()).await;
             }
-            (Outcome::UnknownEvent, _) => {
+            (GetOutcome::UnknownEvent, _) => {
                 reading.last_event_id = None;
                 continue;
             }
-            (Outcome::None, _) => return std::future::pending().await,
-            (Outcome::SessionGone, _) => return,
+            (GetOutcome::Unsupported, _) => return std::future::pending().await,
+            (GetOutcome::SessionGone, _) => return,
             _ => failures += 1,
         }
         tokio::time::sleep(pause(failures, reading.retry)).await;

@@ -19,10 +19,10 @@ const KEPT_MAX: usize = 1_000;
 
 /// Kept by the process, for every link.
 #[derive(Debug, Default)]
-pub struct Trust(Mutex<Known>);
+pub struct TlsClients(Mutex<TlsClientCache>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct TlsClientCache {
     /// By the name expected, and what is presented.
     clients: HashMap<(Option<String>, Option<ClientIdentityFiles>), ClientTls>,
     http: HashMap<ClientIdentityFiles, HttpClient>,
@@ -30,10 +30,10 @@ struct Known {
     identities: HashMap<ClientIdentityFiles, Weak<ClientIdentity>>,
 }
 
-impl Trust {
+impl TlsClients {
     /// What verifies a backend's certificate. `server_name`: the name in it, where that is not the host connected to. `presented`: the
     /// broker's own, for a backend that asks for one.
-    pub(super) async fn of(&self, server_name: Option<String>, presented: Option<ClientIdentityFiles>) -> Result<ClientTls, Failure> {
+    pub(super) async fn tls_client(&self, server_name: Option<String>, presented: Option<ClientIdentityFiles>) -> Result<ClientTls, Failure> {
         let key = (server_name, presented);
         if let Some(known) = lock(&self.0).clients.get(&key) {
             return Ok(known.clone());
@@ -47,7 +47,7 @@ impl Trust {
     }
 
     /// The client of HTTP backends: `plain`, or one that presents a certificate.
-    pub(super) async fn http(&self, plain: &HttpClient, presented: Option<ClientIdentityFiles>) -> Result<HttpClient, Failure> {
+    pub(super) async fn http_client(&self, plain: &HttpClient, presented: Option<ClientIdentityFiles>) -> Result<HttpClient, Failure> {
         let Some(files) = presented else { return Ok(plain.clone()) };
         if let Some(known) = lock(&self.0).http.get(&files) {
             return Ok(known.clone());

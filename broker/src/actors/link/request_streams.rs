@@ -18,7 +18,7 @@ use transport::{
     quic::{QuicClient, RequestStream},
 };
 
-use super::{Link, connection::Connection, connection::Failure, http::Request};
+use super::{Link, connection::Connection, connection::Failure, http::WireRequest};
 use crate::{
     actors::inbound,
     limits::NOISE_LINES_MAX,
@@ -31,23 +31,23 @@ pub(crate) const STREAMS: &str = "dev.mcp-broker/streams";
 
 /// The streams of one connection.
 #[derive(Debug)]
-pub(super) struct Streams {
+pub(super) struct RequestStreams {
     client: QuicClient,
-    /// What the operator says; `None`: what the backend says.
+    /// What the operator says; `Unsupported`: what the backend says.
     configured: Option<bool>,
     agreed: AtomicBool,
     /// The backend has taken what comes before the first request.
     ready: AtomicBool,
 }
 
-impl Streams {
+impl RequestStreams {
     pub(super) fn new(client: QuicClient, configured: Option<bool>) -> Self {
         Self { client, configured, agreed: AtomicBool::new(false), ready: AtomicBool::new(false) }
     }
 
     /// The backend has answered the question that begins a connection.
     pub(super) fn agree(&self, answer: &Message) {
-        let agreed = self.configured.unwrap_or_else(|| says_streams(answer));
+        let agreed = self.configured.unwrap_or_else(|| offers_streams(answer));
         self.ready.store(false, Ordering::Relaxed);
         self.agreed.store(agreed, Ordering::Relaxed);
     }
@@ -57,31 +57,31 @@ impl Streams {
     }
 
     /// A request was answered over the control stream.
-    pub(super) fn heard(&self) {
+    pub(super) fn note_ready(&self) {
         if self.are_agreed() {
             self.ready.store(true, Ordering::Relaxed);
         }
     }
 
-    /// A stream for a request; `None`: it goes over the control stream.
-    pub(super) fn free(&self) -> Option<RequestStream> {
+    /// A stream for a request; `Unsupported`: it goes over the control stream.
+    pub(super) fn try_open(&self) -> Option<RequestStream> {
         self.ready.load(Ordering::Relaxed).then(|| self.client.try_open_stream()).flatten()
     }
 }
 
-fn says_streams(answer: &Message) -> bool {
+fn offers_streams(answer: &Message) -> bool {
     let result = answer.bytes(answer.result).filter(|_| answer.kind == Kind::Result).unwrap_or_default();
     let document = json::Document::parse(result, &json::Limits { bytes_max: result.len(), ..json::Limits::default() });
     document.is_ok_and(|document| document.root().path(&["_meta", STREAMS]).is_some_and(|value| value.raw() == b"true"))
 }
 
 /// A request under way: given up in both directions unless it is answered.
-struct UnderWay {
+struct StreamRequest {
     stream: RequestStream,
     answered: bool,
 }
 
-impl Drop for UnderWay {
+impl Drop for StreamRequest {
     fn drop(&mut self) {
         if !self.answered {
             self.stream.cancel();
@@ -90,8 +90,8 @@ impl Drop for UnderWay {
 }
 
 /// Sends a request on its stream and takes what comes back on it. Resolves when the answer can not come on it any more.
-pub(super) async fn carry(stream: RequestStream, link: &Arc<Link>, connection: &Arc<Connection>, request: Request<'_>) -> Failure {
-    let mut under_way = UnderWay { stream, answered: false };
+pub(super) async fn exchange(stream: RequestStream, link: &Arc<Link>, connection: &Arc<Connection>, request: WireRequest<'_>) -> Failure {
+    let mut under_way = StreamRequest { stream, answered: false };
     let sink = &mut under_way.stream.sink;
     if let Err(error) = sink.send_all(&mut vec![request.frame.into_bytes()]).await {
         return Failure::Lost(format!("the request's stream ended: {error}"));
@@ -140,14 +140,14 @@ mod tests {
 
     #[test]
     fn only_a_backend_that_says_so_gets_streams() {
-        assert!(says_streams(&answer(r#""result":{"_meta":{"dev.mcp-broker/streams":true}}"#)));
+        assert!(offers_streams(&answer(r#""result":{"_meta":{"dev.mcp-broker/streams":true}}"#)));
         for other in [
             r#""result":{}"#,
             r#""result":{"_meta":{"dev.mcp-broker/streams":"true"}}"#,
             r#""result":{"_meta":{"dev.mcp-broker/streams":false}}"#,
             r#""error":{"code":1,"message":"m"}"#,
         ] {
-            assert!(!says_streams(&answer(other)), "{other}");
+            assert!(!offers_streams(&answer(other)), "{other}");
         }
     }
 }

@@ -13,7 +13,7 @@ use transport::ResponseBody;
 
 use super::{
     HttpWire,
-    outcome::{Asked, Outcome},
+    get_outcome::{GetPurpose, GetOutcome},
 };
 use crate::{
     actors::{
@@ -32,11 +32,11 @@ use crate::{
 const SEEN_EVENTS: usize = 64;
 
 /// One stream: whose it is, and how far it was read.
-pub(super) struct StreamReading {
+pub(super) struct EventStreamReader {
     wire: Arc<HttpWire>,
     link: Arc<Link>,
     connection: Arc<Connection>,
-    /// The request whose answer ends the stream; `None` on the GET stream.
+    /// The request whose answer ends the stream; `Unsupported` on the GET stream.
     answer_to: Option<u64>,
     /// Whose questions come on it.
     asker: Option<Asker>,
@@ -59,7 +59,7 @@ pub(super) enum BodyEnd {
     Broken(Failure),
 }
 
-impl StreamReading {
+impl EventStreamReader {
     pub(super) fn new(
         wire: &Arc<HttpWire>,
         link: &Arc<Link>,
@@ -97,7 +97,7 @@ impl StreamReading {
         }
     }
 
-    /// `None` once the answer was seen.
+    /// `Unsupported` once the answer was seen.
     async fn read_and_resume(&mut self, mut body: ResponseBody) -> Option<Failure> {
         let mut attempts = 0;
         loop {
@@ -131,9 +131,9 @@ impl StreamReading {
             *attempts += 1;
             tokio::time::sleep(self.retry).await; // MCP 2025-11-25, Transports: the client waits for `retry`
             let Ok(response) = self.wire.send(self.wire.get(self.last_event_id.as_deref())).await else { continue };
-            match Outcome::of(&response, Asked::ToResume) {
-                Outcome::Open => return Ok(response.into_body()),
-                Outcome::Later => {}
+            match GetOutcome::of(&response, GetPurpose::Resume) {
+                GetOutcome::Open => return Ok(response.into_body()),
+                GetOutcome::RetryLater => {}
                 _ => return Err(Failure::Lost(format!("the event stream was not resumed ({})", response.status()))),
             }
         }

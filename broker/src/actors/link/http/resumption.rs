@@ -27,7 +27,7 @@ pub(super) async fn resume(link: &Arc<Link>, url: &str, wire: &HttpWire, connect
         return false; // the backend was replaced meanwhile
     }
     let Some(agreed) = agreement(&link.backend, &session).await else { return false };
-    if !wire.goes_on_with(&session) {
+    if !wire.adopt_session(&session) {
         return false;
     }
     connection.resume(agreed, resumption.first_wire_id);
@@ -44,14 +44,14 @@ async fn agreement(backend: &Backend, session: &BackendSession) -> Option<Arc<In
 /// Ends a session that no connection of this process has used.
 pub(crate) async fn end_unused(backend: &Arc<Backend>, session: &BackendSession) {
     let Ok((wire, _nothing_to_send)) = HttpWire::to(backend, &session.url).await else { return };
-    if backend.has_url(&session.url) && wire.goes_on_with(session) {
+    if backend.has_url(&session.url) && wire.adopt_session(session) {
         wire.agree_on(session.version);
         wire.delete_session().await;
     }
 }
 
 impl HttpWire {
-    fn goes_on_with(&self, session: &BackendSession) -> bool {
+    fn adopt_session(&self, session: &BackendSession) -> bool {
         let Ok(mut id) = HeaderValue::from_str(&session.id) else { return false };
         id.set_sensitive(true);
         self.session.set(id).is_ok()

@@ -7,22 +7,22 @@ use tokio_util::task::TaskTracker;
 use super::connection::Connection;
 
 /// A handshake that fails or is given up leaves no child, no session and no stream behind.
-pub(super) struct CloseUnlessOpened {
+pub(super) struct HandshakeGuard {
     connection: Option<Arc<Connection>>,
     running: TaskTracker,
 }
 
-impl CloseUnlessOpened {
+impl HandshakeGuard {
     pub(super) fn new(connection: &Arc<Connection>, running: &TaskTracker) -> Self {
         Self { connection: Some(connection.clone()), running: running.clone() }
     }
 
-    pub(super) fn opened(mut self) {
+    pub(super) fn disarm(mut self) {
         self.connection = None;
     }
 }
 
-impl Drop for CloseUnlessOpened {
+impl Drop for HandshakeGuard {
     fn drop(&mut self) {
         if let Some(connection) = self.connection.take() {
             connection.close_now();
