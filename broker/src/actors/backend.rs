@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     backend_admission::BackendAdmission,
     link::{
-        Era, EraMemory, Link,
+        Era, EraCache, Link,
         connection::{Connection, Failure, WireSender as ConnectionWire},
     },
     policy::Policy,
@@ -93,7 +93,7 @@ pub struct Backend {
     pub lists: ArcSwapOption<BackendLists>,
     pub stop: CancellationToken,
     /// In which era of MCP it lives.
-    pub era: EraMemory,
+    pub era: EraCache,
     /// Arguments its tools want repeated in headers, by tool.
     param_headers: ArcSwap<HashMap<String, Vec<ParamHeader>>>,
     /// What requests have to keep to before they are sent.
@@ -144,7 +144,7 @@ impl Backend {
             shared,
             lists: ArcSwapOption::empty(),
             stop: CancellationToken::new(),
-            era: EraMemory::default(),
+            era: EraCache::default(),
             param_headers: ArcSwap::default(),
             refresh: Notify::new(),
             state: watch::Sender::new(BackendState::Connecting),
@@ -198,8 +198,8 @@ impl Backend {
     pub fn link_for(self: &Arc<Self>, session: &Session) -> Option<Arc<Link>> {
         let own = LinkScope::Session(session.id.clone());
         // Who has no session is best served without one: what stands in for one here need not be one there.
-        let era = if session.has_client { Era::Legacy } else { Era::Modern };
-        if era == Era::Legacy {
+        let era = if session.has_client { Era::Sessions } else { Era::Stateless };
+        if era == Era::Sessions {
             self.era.want_sessions();
         }
         self.link_of(own, &session.caller.principal, &session.client, era)
@@ -207,12 +207,12 @@ impl Backend {
 
     /// The link a task runs over whose session is not here.
     pub fn link_for_task(self: &Arc<Self>, task: &TaskId, principal: &PrincipalId, client: &ClientCapabilities) -> Option<Arc<Link>> {
-        self.link_of(LinkScope::Task(task.clone()), principal, client, Era::Legacy)
+        self.link_of(LinkScope::Task(task.clone()), principal, client, Era::Sessions)
     }
 
     fn link_of(self: &Arc<Self>, own: LinkScope, principal: &PrincipalId, client: &ClientCapabilities, era: Era) -> Option<Arc<Link>> {
         let wire = match self.era.to(self.spec.protocol, era) {
-            Some(Era::Modern) => Wire::Modern,
+            Some(Era::Stateless) => Wire::Modern,
             // Until the catalog has seen how the backend behaves, the cautious assumption holds.
             _ => lock(&self.status).wire.unwrap_or(match self.spec.transport {
                 TransportSpec::Http { .. } => Wire::HttpWithSessions,
@@ -236,7 +236,7 @@ impl Backend {
 
     /// One pipe carries everything, and nothing on it says on account of which request something is asked back.
     pub fn has_unattributed_requests(&self) -> bool {
-        if self.era.to(self.spec.protocol, Era::Modern) == Some(Era::Modern) {
+        if self.era.to(self.spec.protocol, Era::Stateless) == Some(Era::Stateless) {
             return false; // it asks in its answers
         }
         let is_http = matches!(self.spec.transport, TransportSpec::Http { .. });
@@ -246,7 +246,7 @@ impl Backend {
     /// The link the catalog is fetched over.
     pub fn catalog_link(self: &Arc<Self>) -> Arc<Link> {
         let declared = ClientCapabilities::parse(CATALOG_CAPABILITIES).unwrap_or_else(|_| ClientCapabilities::none());
-        Link::new(self.clone(), LinkScope::Catalog, declared, Era::Legacy)
+        Link::new(self.clone(), LinkScope::Catalog, declared, Era::Sessions)
     }
 
     /// The arguments a tool wants repeated in headers (MCP 2026-07-28, Streamable HTTP).
@@ -427,12 +427,12 @@ impl Backend {
     /// Waits until the first attempt to reach the backend is over, and for a client with a session until it is known what the
     /// backend offers in sessions.
     pub async fn wait_first_attempt_for(&self, era: Era, within: Duration) {
-        if era == Era::Legacy {
+        if era == Era::Sessions {
             self.era.want_sessions();
         }
         let begun = Instant::now();
         self.wait_first_attempt(within).await;
-        if era == Era::Legacy {
+        if era == Era::Sessions {
             self.era.settled(within.saturating_sub(begun.elapsed())).await;
         }
     }

@@ -25,7 +25,7 @@ use protocol::{
 use super::{
     backend::{Backend, BackendState},
     link::{
-        Era, Link, Speaks,
+        Era, Link, EraSupport,
         connection::{Connection, Failure, WireSender},
     },
     prober,
@@ -174,7 +174,7 @@ async fn fetch(link: &Arc<Link>, connection: &Arc<Connection>) -> Result<Fetched
             kept_for = [kept_for, kept].into_iter().flatten().min();
         }
     }
-    if link.backend.era.to(link.backend.spec.protocol, Era::Modern) == Some(Era::Modern) {
+    if link.backend.era.to(link.backend.spec.protocol, Era::Stateless) == Some(Era::Stateless) {
         note_headers(link, connection, &mut lists.tools);
     }
     Ok(FetchedLists { lists, ttl: kept_for })
@@ -310,7 +310,7 @@ fn read_answer(kind: ListKind, backend: &Backend, host: TaskHost, answer: &Messa
         return Ok(None);
     };
     let told = legacy::tools_result(result)
-        .filter(|_| kind == ListKind::Tools && backend.era.known().is_some_and(|known| known != Speaks::Legacy));
+        .filter(|_| kind == ListKind::Tools && backend.era.known().is_some_and(|known| known != EraSupport::Sessions));
     catalog::read_page(kind, &backend.id, host, told.as_deref().unwrap_or(result))
         .map(Some)
         .map_err(|why| backend.refusal(&Failure::Protocol(format!("{}: {why}", method(kind).name()))))

@@ -39,7 +39,7 @@ impl Broker {
         }
         // Before the offer: what changes meanwhile makes it old at once.
         let catalog = tenant.catalog();
-        let offer = Arc::new(self.offer(tenant, &visitor.endpoint, Era::Modern).await?);
+        let offer = Arc::new(self.offer(tenant, &visitor.endpoint, Era::Stateless).await?);
         modern.note_offer(tenant, &visitor.endpoint, &catalog, &offer);
         Ok(offer)
     }

@@ -63,7 +63,7 @@ impl Broker {
         }
         let tenant = self.tenant(&caller.tenant).ok_or_else(|| Refusal::new(ErrorKind::Unauthorized, "the tenant is gone"))?;
         tenant.take_budget(&caller.principal)?;
-        let offer = self.offer(&tenant, &endpoint, Era::Legacy).await?;
+        let offer = self.offer(&tenant, &endpoint, Era::Sessions).await?;
         let version = Version::answer_initialize(&params.requested);
         let offer = offer.known_in(version);
         let reader = Reader { version, strict: self.shared.config.compat.strict };
@@ -144,7 +144,7 @@ impl Broker {
             Endpoint::Aggregated => tenant.backends(),
             Endpoint::Single(id) => tenant.backend(id).into_iter().collect(),
         };
-        join_all(backends.iter().map(|backend| backend.wait_first_attempt_for(Era::Legacy, FIRST_CATALOG_WAIT))).await;
+        join_all(backends.iter().map(|backend| backend.wait_first_attempt_for(Era::Sessions, FIRST_CATALOG_WAIT))).await;
     }
 
     /// Ends a session for its client, who hears of it once it is stored.

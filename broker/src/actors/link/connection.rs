@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Link,
     http::{PostOutcome, WireRequest},
-    modern::{self, Modern, exchange},
+    stateless::{self, StatelessConnection, exchange},
     pending::{QuestionOwner, PendingRequests, AnswerSlot},
     queue::FrameQueue,
     request_streams::{self, RequestStreams},
@@ -56,7 +56,7 @@ pub struct Connection {
     /// What was agreed at the handshake.
     negotiated: OnceLock<Arc<InitializeAnswer>>,
     /// What there is of it where the backend speaks 2026-07-28.
-    modern: OnceLock<Arc<Modern>>,
+    modern: OnceLock<Arc<StatelessConnection>>,
     next_wire_id: AtomicU64,
     pending: PendingRequests,
     wire: WireSender,
@@ -132,12 +132,12 @@ impl Connection {
     }
 
     /// What there is beside requests where the backend speaks 2026-07-28.
-    pub fn modern(&self) -> Option<&Arc<Modern>> {
+    pub fn modern(&self) -> Option<&Arc<StatelessConnection>> {
         self.modern.get()
     }
 
     /// The backend speaks 2026-07-28, and this is what it can do.
-    pub(super) fn becomes_modern(&self, found: InitializeAnswer, modern: Modern) {
+    pub(super) fn becomes_modern(&self, found: InitializeAnswer, modern: StatelessConnection) {
         let _set_once = self.negotiated.set(Arc::new(found));
         let _set_once = self.modern.set(Arc::new(modern));
     }
@@ -234,7 +234,7 @@ impl Connection {
     /// long as the backend does.
     pub async fn ask_for(self: &Arc<Self>, link: &Arc<Link>, method: Method, params: &[u8], asker: &Asker) -> Result<Message, Failure> {
         if self.modern().is_some() {
-            return Box::pin(modern::ask_for(self, link, method, params, asker)).await;
+            return Box::pin(stateless::ask_for(self, link, method, params, asker)).await;
         }
         let wire_id = self.next_wire_id();
         let frame = handshake::request(&RequestId::from_u64(wire_id), method, Some(params)).into();
@@ -245,7 +245,7 @@ impl Connection {
     pub async fn ask(self: &Arc<Self>, link: &Arc<Link>, method: Method, params: Option<&[u8]>) -> Result<Message, Failure> {
         let limit = link.backend.timeouts().control;
         if self.modern().is_some() {
-            let asked = Box::pin(modern::ask(self, link, method, params));
+            let asked = Box::pin(stateless::ask(self, link, method, params));
             return tokio::time::timeout(limit, asked).await.unwrap_or(Err(Failure::TimedOut(method)));
         }
         let wire_id = self.next_wire_id();
@@ -521,7 +521,7 @@ mod tests {
         let shared = Shared::new(Arc::new(Config::default()), metrics, http, key, durable, Traces::default());
         let spec: BackendSpec = serde_json::from_str(r#"{"transport":{"type":"stdio","command":"none"}}"#).unwrap();
         let backend = Backend::new(TenantId::parse("acme").unwrap(), BackendId::parse("b").unwrap(), spec, shared);
-        Link::new(backend, LinkScope::Catalog, ClientCapabilities::none(), Era::Legacy)
+        Link::new(backend, LinkScope::Catalog, ClientCapabilities::none(), Era::Sessions)
     }
 
     fn message(text: String) -> Message {

@@ -8,7 +8,7 @@ mod backoff;
 pub mod connection;
 mod failure;
 mod http;
-mod modern;
+mod stateless;
 pub mod pending;
 mod pipe;
 mod queue;
@@ -46,7 +46,7 @@ use self::{
     connection::{Connection, Failure},
 };
 pub use self::{
-    modern::{Era, EraMemory, Speaks},
+    stateless::{Era, EraCache, EraSupport},
     tls_clients::TlsClients,
 };
 use super::{
@@ -129,7 +129,7 @@ impl Link {
     /// The era its clients live in; of the catalog's, which serves all, that of 2026-07-28 until there are others.
     pub(super) fn client_era(&self) -> Era {
         let nobody_yet = self.is_catalog() && !self.backend.era.sessions_wanted();
-        if nobody_yet { Era::Modern } else { self.client_era }
+        if nobody_yet { Era::Stateless } else { self.client_era }
     }
 
     /// The open connection, or a new one.

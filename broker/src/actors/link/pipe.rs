@@ -12,7 +12,7 @@ use transport::frame::{FrameSink, FrameSource, Goodbye};
 use super::{
     Link,
     connection::{Connection, Failure, WireSender},
-    modern,
+    stateless,
     queue::{FrameQueue, QueuedFrame},
     handshake_guard::HandshakeGuard,
 };
@@ -79,7 +79,7 @@ where
     let running = &link.backend.shared.running;
     running.spawn(watch(link.clone(), connection.clone(), writing));
     let guard = HandshakeGuard::new(&connection, running);
-    modern::handshake::agree(&connection, link).await?;
+    stateless::handshake::agree(&connection, link).await?;
     guard.disarm();
     Ok(connection)
 }

@@ -14,7 +14,7 @@ use transport::child_process::{self, Child, ChildLimits, ChildProcess, ChildSpec
 use super::{
     Link,
     connection::{Connection, Failure},
-    modern,
+    stateless,
     pipe::{self, LAST_WRITE_WAIT, Pipe},
     handshake_guard::HandshakeGuard,
 };
@@ -52,7 +52,7 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Arc<Connection>, Failure> {
     let running = &link.backend.shared.running;
     running.spawn(watch(link.clone(), connection.clone(), process, writing, rules, place));
     let guard = HandshakeGuard::new(&connection, running);
-    modern::handshake::agree(&connection, link).await?;
+    stateless::handshake::agree(&connection, link).await?;
     guard.disarm();
     Ok(connection)
 }

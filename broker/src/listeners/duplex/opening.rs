@@ -35,7 +35,7 @@ pub(super) const BACKEND: &str = "dev.mcp-broker/backend";
 
 /// Reads until a session is open and its client knows; otherwise the way to end the connection. The session has its seat
 /// before its client is told: a connection that breaks in between leaves none behind. Beside it, how many messages the client
-/// was sent so far. A client whose requests stand alone has no session: its first request goes to [`super::modern`].
+/// was sent so far. A client whose requests stand alone has no session: its first request goes to [`super::stateless`].
 pub(super) async fn session(
     broker: &Arc<Broker>,
     guest: &Guest,

@@ -37,7 +37,7 @@ pub(super) use self::resumption::end_unused;
 use super::{
     Link,
     connection::{Connection, Failure, WireSender},
-    modern,
+    stateless,
     queue::{FrameQueue, QueuedFrame},
     handshake_guard::HandshakeGuard,
 };
@@ -117,7 +117,7 @@ pub(super) async fn open(link: &Arc<Link>, url: &str) -> Result<Arc<Connection>,
     let guard = HandshakeGuard::new(&connection, &shared.running);
     shared.running.spawn(send_one_way(wire.clone(), link.clone(), connection.clone(), frames));
     if !resumption::resume(link, url, &wire, &connection).await {
-        modern::handshake::agree(&connection, link).await?;
+        stateless::handshake::agree(&connection, link).await?;
     }
     if connection.modern().is_some() {
         shared.running.spawn(watch(link.clone(), connection.clone()));

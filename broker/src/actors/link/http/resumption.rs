@@ -36,7 +36,7 @@ pub(super) async fn resume(link: &Arc<Link>, url: &str, wire: &HttpWire, connect
 }
 
 async fn agreement(backend: &Backend, session: &BackendSession) -> Option<Arc<InitializeAnswer>> {
-    backend.wait_first_attempt_for(Era::Legacy, FIRST_CATALOG_WAIT).await;
+    backend.wait_first_attempt_for(Era::Sessions, FIRST_CATALOG_WAIT).await;
     let server = backend.lists.load_full()?.server.clone();
     (server.version == session.version).then_some(server)
 }

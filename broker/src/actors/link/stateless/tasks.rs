@@ -34,7 +34,7 @@ pub(super) async fn created(connection: &Arc<Connection>, link: &Arc<Link>, aske
     let task = BackendTask::read(result).ok_or_else(|| Failure::Protocol("the backend made a task without an id".to_owned()))?;
     match asker {
         Asker::Call(call) => {
-            let mut unfinished = Unfinished { link, id: Some(task.id.clone()) };
+            let mut unfinished = TaskCancelGuard { link, id: Some(task.id.clone()) };
             if let Some(handover) = &call.task_handoff
                 && handover.offer(link, connection, &task).await
             {
@@ -185,12 +185,12 @@ fn outcome(state: &Message, member: &'static str) -> Result<Message, Failure> {
 }
 
 /// A task whose call is given up is cancelled.
-struct Unfinished<'a> {
+struct TaskCancelGuard<'a> {
     link: &'a Arc<Link>,
     id: Option<String>,
 }
 
-impl Drop for Unfinished<'_> {
+impl Drop for TaskCancelGuard<'_> {
     fn drop(&mut self) {
         let (Some(id), Some(connection)) = (self.id.take(), self.link.live()) else { return };
         let link = self.link.clone();

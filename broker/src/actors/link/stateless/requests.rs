@@ -29,13 +29,13 @@ use crate::{
 };
 
 /// For whom a request is.
-pub(super) struct Speaker {
+pub(super) struct RequestIdentity {
     capabilities: Bytes,
     info: Bytes,
     level: Option<LogLevel>,
 }
 
-impl Speaker {
+impl RequestIdentity {
     /// The client behind a call or a task: what it can do, what it is called, what it wants to hear.
     pub(super) fn of(connection: &Connection, asker: &Asker) -> Self {
         let info =
@@ -78,7 +78,7 @@ fn told(connection: &Connection, declared: &[u8]) -> Bytes {
 
 /// The question which era a backend lives in. Its answer says what the backend can do.
 pub(super) async fn probe(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<Message, Failure> {
-    let request = own(connection, link, Method::ServerDiscover, None, &Speaker::broker(connection, link), None);
+    let request = own(connection, link, Method::ServerDiscover, None, &RequestIdentity::broker(connection, link), None);
     let answer = connection.send_and_wait(link, request).await?;
     connection.note_first_answer(&answer);
     Ok(answer)
@@ -93,7 +93,7 @@ pub(super) async fn ask(
     params: Option<&[u8]>,
     asker: Option<&Asker>,
 ) -> Result<Message, Failure> {
-    let speaker = asker.map_or_else(|| Speaker::broker(connection, link), |asker| Speaker::of(connection, asker));
+    let speaker = asker.map_or_else(|| RequestIdentity::broker(connection, link), |asker| RequestIdentity::of(connection, asker));
     let answer = send(connection, link, own(connection, link, method, params, &speaker, None)).await?;
     if legacy::error_code(&answer) == Some(UNSUPPORTED_PROTOCOL_VERSION) {
         return Err(changed_its_mind(connection, link));
@@ -118,7 +118,7 @@ pub(super) fn own<'a>(
     link: &Link,
     method: Method,
     params: Option<&[u8]>,
-    speaker: &Speaker,
+    speaker: &RequestIdentity,
     asker: Option<&'a Asker>,
 ) -> WireRequest<'a> {
     let wire_id = connection.next_wire_id();
@@ -197,19 +197,19 @@ fn insert_param(map: &mut HeaderMap, param: &ParamHeader, arguments: Option<&[u8
 /// Sends a request and waits for its answer. Dropping the wait cancels it at the backend: over HTTP its response is closed,
 /// over a pipe the backend is told (MCP 2026-07-28, Cancellation).
 pub(super) async fn send(connection: &Arc<Connection>, link: &Arc<Link>, request: WireRequest<'_>) -> Result<Message, Failure> {
-    let mut unanswered = Unanswered { connection, wire_id: request.wire_id };
+    let mut unanswered = RequestCancelGuard { connection, wire_id: request.wire_id };
     let answer = connection.send_and_wait(link, request).await;
     unanswered.wire_id = 0;
     answer
 }
 
-struct Unanswered<'a> {
+struct RequestCancelGuard<'a> {
     connection: &'a Connection,
     /// 0: nothing is to be told any more.
     wire_id: u64,
 }
 
-impl Drop for Unanswered<'_> {
+impl Drop for RequestCancelGuard<'_> {
     fn drop(&mut self) {
         if self.wire_id != 0 && !is_http(self.connection) {
             let params = format!("{{\"requestId\":{}}}", self.wire_id);

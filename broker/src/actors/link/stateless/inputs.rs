@@ -25,12 +25,12 @@ use crate::{
 };
 
 /// Questions that are open. Those that still are when it is dropped are withdrawn.
-struct Open<'a> {
+struct OpenQuestions<'a> {
     connection: &'a Arc<Connection>,
     ids: Vec<(u64, RequestId)>,
 }
 
-impl Drop for Open<'_> {
+impl Drop for OpenQuestions<'_> {
     fn drop(&mut self) {
         for (number, id) in &self.ids {
             if let Some(modern) = self.connection.modern() {
@@ -52,7 +52,7 @@ pub(super) async fn gather(
     requests: &[InputRequest],
 ) -> Result<Result<Vec<u8>, Box<Message>>, Failure> {
     let Some(modern) = connection.modern() else { return Err(Failure::Protocol("the connection has no such answers".to_owned())) };
-    let mut open = Open { connection, ids: Vec::new() };
+    let mut open = OpenQuestions { connection, ids: Vec::new() };
     let mut waits = Vec::with_capacity(requests.len());
     for request in requests {
         let (number, id, answer) = modern.expect_input(&request.key);

@@ -3,16 +3,16 @@
 //! The rest of the broker speaks to a backend as one does in a session: it calls, subscribes, answers questions. A
 //! [`Connection`] that turned out to be a modern one turns this into requests that say everything themselves: [`exchange`]
 //! carries calls, [`inputs`] turns what a backend needs into questions to the client, [`tasks`] follows the tasks it makes,
-//! [`listen`] keeps a stream of notifications. [`handshake`] finds out in which era a backend lives.
+//! [`notification_feed`] keeps a stream of notifications. [`handshake`] finds out in which era a backend lives.
 //!
 //! Invariant: nothing but requests, and notifications that cancel one, leaves on a modern connection. What the broker says
-//! beside them (answers to questions, notifications of the client) ends in [`Modern::take_reply`].
+//! beside them (answers to questions, notifications of the client) ends in [`StatelessConnection::take_reply`].
 
 mod era;
 pub(super) mod exchange;
 pub(super) mod handshake;
 mod inputs;
-mod listen;
+mod notification_feed;
 mod requests;
 mod tasks;
 
@@ -34,8 +34,8 @@ use protocol::{
 };
 use tokio::sync::oneshot;
 
-pub use self::era::{Era, EraMemory, Speaks};
-use self::listen::Listening;
+pub use self::era::{Era, EraCache, EraSupport};
+use self::notification_feed::NotificationFeed;
 use super::{
     Link,
     connection::{Connection, Failure},
@@ -48,10 +48,10 @@ use crate::{
 
 /// What a modern connection knows beside its requests.
 #[derive(Debug)]
-pub struct Modern {
-    pub(super) listening: Listening,
+pub struct StatelessConnection {
+    pub(super) listening: NotificationFeed,
     /// Questions to clients on account of an `input_required`, by number.
-    inputs: Mutex<HashMap<u64, Input>>,
+    inputs: Mutex<HashMap<u64, PendingInput>>,
     next_input: AtomicU64,
     /// Capabilities of clients, as they declared them and as they are told.
     capabilities: Mutex<HashMap<Bytes, Bytes>>,
@@ -59,15 +59,15 @@ pub struct Modern {
 
 /// Something the backend needs, while its client is asked for it.
 #[derive(Debug)]
-struct Input {
+struct PendingInput {
     /// The backend's name for it.
     key: String,
     waiting: oneshot::Sender<Message>,
 }
 
-impl Modern {
+impl StatelessConnection {
     pub(super) fn new() -> Self {
-        Self { listening: Listening::default(), inputs: Mutex::default(), next_input: AtomicU64::new(1), capabilities: Mutex::default() }
+        Self { listening: NotificationFeed::default(), inputs: Mutex::default(), next_input: AtomicU64::new(1), capabilities: Mutex::default() }
     }
 
     /// Takes what the broker says to the backend that is no request of a client: the answer to a question ends here, what
@@ -87,7 +87,7 @@ impl Modern {
     fn expect_input(&self, key: &str) -> (u64, RequestId, oneshot::Receiver<Message>) {
         let number = self.next_input.fetch_add(1, Ordering::Relaxed);
         let (tell, answer) = oneshot::channel();
-        lock(&self.inputs).insert(number, Input { key: key.to_owned(), waiting: tell });
+        lock(&self.inputs).insert(number, PendingInput { key: key.to_owned(), waiting: tell });
         (number, input_id(number), answer)
     }
 
@@ -218,7 +218,7 @@ mod tests {
 
     #[tokio::test]
     async fn nb_msg_01_only_answers_to_questions_are_taken() {
-        let modern = Modern::new();
+        let modern = StatelessConnection::new();
         let (number, id, answer) = modern.expect_input("where");
         assert_eq!((input_number(&id), modern.input_key(&id).as_deref()), (Some(number), Some("where")));
         modern.take_reply(Bytes::from_static(br#"{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}"#));
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn capabilities_are_put_into_new_words_once() {
-        let modern = Modern::new();
+        let modern = StatelessConnection::new();
         assert_eq!(modern.capabilities(b"{}"), modern.capabilities(b"{}"));
         assert_eq!(lock(&modern.capabilities).len(), 1);
         (0..=CAPABILITIES_REMEMBERED_MAX).for_each(|n| drop(modern.capabilities(format!(r#"{{"x":{n}}}"#).as_bytes())));

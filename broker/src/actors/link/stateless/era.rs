@@ -18,39 +18,39 @@ use crate::config::spec::ProtocolChoice;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Era {
     /// A session, opened by `initialize`.
-    Legacy,
+    Sessions,
     /// Each request stands alone.
-    Modern,
+    Stateless,
 }
 
 /// What a backend speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Speaks {
+pub enum EraSupport {
     /// Sessions, and nothing else.
-    Legacy = 1,
+    Sessions = 1,
     /// 2026-07-28, and nothing else.
-    Modern = 2,
+    Stateless = 2,
     Both = 3,
     /// 2026-07-28; whether it knows sessions was not asked.
-    AtLeastModern = 4,
+    AtLeastStateless = 4,
 }
 
-impl Speaks {
+impl EraSupport {
     /// The era for a client of `wanted`.
     pub fn to(self, wanted: Era) -> Option<Era> {
         match (self, wanted) {
-            (Speaks::Legacy, _) => Some(Era::Legacy),
-            (Speaks::Modern, _) => Some(Era::Modern),
-            (Speaks::Both, _) | (Speaks::AtLeastModern, Era::Modern) => Some(wanted),
-            (Speaks::AtLeastModern, Era::Legacy) => None,
+            (EraSupport::Sessions, _) => Some(Era::Sessions),
+            (EraSupport::Stateless, _) => Some(Era::Stateless),
+            (EraSupport::Both, _) | (EraSupport::AtLeastStateless, Era::Stateless) => Some(wanted),
+            (EraSupport::AtLeastStateless, Era::Sessions) => None,
         }
     }
 }
 
 /// What is known of one backend.
 #[derive(Debug)]
-pub struct EraMemory {
+pub struct EraCache {
     known: AtomicU8,
     /// The backend ended when it was asked: it is tried once more, in the other way.
     died_of_asking: AtomicBool,
@@ -62,7 +62,7 @@ pub struct EraMemory {
     settled: watch::Sender<bool>,
 }
 
-impl Default for EraMemory {
+impl Default for EraCache {
     fn default() -> Self {
         Self {
             known: AtomicU8::new(0),
@@ -74,13 +74,13 @@ impl Default for EraMemory {
     }
 }
 
-impl EraMemory {
-    pub fn known(&self) -> Option<Speaks> {
+impl EraCache {
+    pub fn known(&self) -> Option<EraSupport> {
         match self.known.load(Ordering::Relaxed) {
-            1 => Some(Speaks::Legacy),
-            2 => Some(Speaks::Modern),
-            3 => Some(Speaks::Both),
-            4 => Some(Speaks::AtLeastModern),
+            1 => Some(EraSupport::Sessions),
+            2 => Some(EraSupport::Stateless),
+            3 => Some(EraSupport::Both),
+            4 => Some(EraSupport::AtLeastStateless),
             _ => None,
         }
     }
@@ -88,13 +88,13 @@ impl EraMemory {
     /// The era for a client of `wanted`, as far as that is known.
     pub fn to(&self, choice: ProtocolChoice, wanted: Era) -> Option<Era> {
         match choice {
-            ProtocolChoice::Legacy => Some(Era::Legacy),
-            ProtocolChoice::Modern => Some(Era::Modern),
+            ProtocolChoice::Legacy => Some(Era::Sessions),
+            ProtocolChoice::Modern => Some(Era::Stateless),
             ProtocolChoice::Auto => self.known().and_then(|speaks| speaks.to(wanted)),
         }
     }
 
-    pub fn note(&self, speaks: Speaks) {
+    pub fn note(&self, speaks: EraSupport) {
         self.known.store(speaks as u8, Ordering::Relaxed);
     }
 
@@ -116,7 +116,7 @@ impl EraMemory {
 
     /// A backend that is spoken to in the form of 2026-07-28 may know sessions too.
     pub fn may_know_sessions(&self, choice: ProtocolChoice) -> bool {
-        choice == ProtocolChoice::Auto && self.known() != Some(Speaks::Modern)
+        choice == ProtocolChoice::Auto && self.known() != Some(EraSupport::Stateless)
     }
 
     /// Resolves, once, when the first client with a session is here.
@@ -136,7 +136,7 @@ impl EraMemory {
     }
 
     /// Servers there are that end when they are told what they do not know. This is what is left.
-    pub(super) fn died_of_asking(&self, left: Speaks) {
+    pub(super) fn died_of_asking(&self, left: EraSupport) {
         self.note(left);
         self.died_of_asking.store(true, Ordering::Relaxed);
     }
@@ -153,29 +153,29 @@ mod tests {
 
     #[test]
     fn an_era_is_remembered_until_it_is_contradicted() {
-        let memory = EraMemory::default();
+        let memory = EraCache::default();
         assert_eq!(memory.known(), None);
-        memory.note(Speaks::Modern);
-        assert_eq!(memory.known(), Some(Speaks::Modern));
+        memory.note(EraSupport::Stateless);
+        assert_eq!(memory.known(), Some(EraSupport::Stateless));
         memory.forget();
         assert_eq!((memory.known(), memory.take_second_chance()), (None, false));
-        memory.died_of_asking(Speaks::Legacy);
-        assert_eq!(memory.known(), Some(Speaks::Legacy));
+        memory.died_of_asking(EraSupport::Sessions);
+        assert_eq!(memory.known(), Some(EraSupport::Sessions));
         assert!(memory.take_second_chance() && !memory.take_second_chance());
     }
 
     #[test]
     fn who_speaks_both_is_spoken_to_as_the_client_speaks() {
-        let memory = EraMemory::default();
-        assert_eq!(memory.to(ProtocolChoice::Auto, Era::Modern), None);
-        assert_eq!(memory.to(ProtocolChoice::Modern, Era::Legacy), Some(Era::Modern), "the operator knows");
-        memory.note(Speaks::Both);
-        for era in [Era::Legacy, Era::Modern] {
+        let memory = EraCache::default();
+        assert_eq!(memory.to(ProtocolChoice::Auto, Era::Stateless), None);
+        assert_eq!(memory.to(ProtocolChoice::Modern, Era::Sessions), Some(Era::Stateless), "the operator knows");
+        memory.note(EraSupport::Both);
+        for era in [Era::Sessions, Era::Stateless] {
             assert_eq!(memory.to(ProtocolChoice::Auto, era), Some(era));
         }
-        memory.note(Speaks::Modern);
-        assert_eq!(memory.to(ProtocolChoice::Auto, Era::Legacy), Some(Era::Modern));
-        memory.note(Speaks::AtLeastModern);
-        assert_eq!((memory.to(ProtocolChoice::Auto, Era::Modern), memory.to(ProtocolChoice::Auto, Era::Legacy)), (Some(Era::Modern), None));
+        memory.note(EraSupport::Stateless);
+        assert_eq!(memory.to(ProtocolChoice::Auto, Era::Sessions), Some(Era::Stateless));
+        memory.note(EraSupport::AtLeastStateless);
+        assert_eq!((memory.to(ProtocolChoice::Auto, Era::Stateless), memory.to(ProtocolChoice::Auto, Era::Sessions)), (Some(Era::Stateless), None));
     }
 }

@@ -17,7 +17,7 @@ use protocol::{
 
 use super::{
     inputs,
-    requests::{self, Speaker},
+    requests::{self, RequestIdentity},
     tasks,
 };
 use crate::{
@@ -36,7 +36,7 @@ use crate::{
 
 /// What goes with a request that is sent again.
 #[derive(Default)]
-struct Round {
+struct InputRound {
     /// The object `inputResponses`.
     responses: Option<Vec<u8>>,
     /// `requestState`, exactly as it came.
@@ -50,7 +50,7 @@ pub(in crate::actors::link) async fn exchange(
     outgoing: BackendRequest<'_>,
 ) -> Result<Message, Failure> {
     let method = outgoing.message.method;
-    let mut round = Round::default();
+    let mut round = InputRound::default();
     let mut rounds = 0;
     let mut pause = BACKOFF_FIRST;
     let mut refreshed = false;
@@ -102,7 +102,7 @@ pub(in crate::actors::link) async fn exchange(
                 Err(refusal) => return Ok(*refusal),
             }
         };
-        round = Round { responses, state: needed.state };
+        round = InputRound { responses, state: needed.state };
     }
 }
 
@@ -113,12 +113,12 @@ fn touch(asker: &Asker) {
     }
 }
 
-fn prepare<'a>(connection: &Connection, link: &Link, outgoing: &BackendRequest<'a>, round: &Round) -> WireRequest<'a> {
+fn prepare<'a>(connection: &Connection, link: &Link, outgoing: &BackendRequest<'a>, round: &InputRound) -> WireRequest<'a> {
     let message = outgoing.message;
     let wire_id = connection.next_wire_id();
     let mut digits = itoa::Buffer::new();
     let digits = digits.format(wire_id).as_bytes();
-    let speaker = Speaker::of(connection, outgoing.asker);
+    let speaker = RequestIdentity::of(connection, outgoing.asker);
     let mut splice = Splice::new(&message.frame);
     for span in [message.id_span, message.fields.meta_progress_token].into_iter().flatten() {
         splice.replace(span, digits);

@@ -24,7 +24,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use super::requests::{self, Speaker};
+use super::requests::{self, RequestIdentity};
 use crate::{
     actors::{
         link::{
@@ -37,8 +37,8 @@ use crate::{
 };
 
 #[derive(Debug)]
-pub(in crate::actors::link) struct Listening {
-    state: Mutex<State>,
+pub(in crate::actors::link) struct NotificationFeed {
+    state: Mutex<FeedState>,
     /// What is wanted changed.
     changed: Notify,
     /// A stream was acknowledged.
@@ -48,7 +48,7 @@ pub(in crate::actors::link) struct Listening {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct FeedState {
     uris: BTreeSet<String>,
     lists: SubscriptionFilter,
     /// Number of the last wish.
@@ -59,7 +59,7 @@ struct State {
     /// The stream before, while what it brings still counts.
     former: Option<u64>,
     /// What both brought: by message, how often it was taken, and how often each of them said it.
-    overlap: HashMap<String, Counts>,
+    overlap: HashMap<String, OverlapCounts>,
     /// A stream that is being opened, and what the backend agrees to.
     opening: Option<(u64, Option<SubscriptionFilter>)>,
     /// Streams the backend says it ends.
@@ -68,32 +68,32 @@ struct State {
 }
 
 #[derive(Debug, Default)]
-struct Counts {
+struct OverlapCounts {
     taken: u32,
     current: u32,
     former: u32,
 }
 
-impl Default for Listening {
+impl Default for NotificationFeed {
     fn default() -> Self {
         Self { state: Mutex::default(), changed: Notify::new(), acknowledged: Notify::new(), told: watch::Sender::new(0) }
     }
 }
 
 /// An open stream. Dropping it ends it.
-struct Stream {
+struct FeedStream {
     id: u64,
     reading: JoinHandle<()>,
     end: oneshot::Receiver<Result<Message, Failure>>,
 }
 
-impl Drop for Stream {
+impl Drop for FeedStream {
     fn drop(&mut self) {
         self.reading.abort();
     }
 }
 
-impl Listening {
+impl NotificationFeed {
     /// From now on changes of these lists are wanted.
     pub(in crate::actors::link) fn watch_lists(&self, connection: &Arc<Connection>, link: &Arc<Link>, lists: SubscriptionFilter) {
         {
@@ -227,7 +227,7 @@ impl Listening {
         self.lock().ended.contains(&id)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, FeedState> {
         lock(&self.state)
     }
 }
@@ -247,8 +247,8 @@ async fn keep_open(link: Arc<Link>, connection: Arc<Connection>) {
     modern.listening.settle(u64::MAX); // nobody waits for an answer that will not come
 }
 
-async fn follow_wishes(link: &Arc<Link>, connection: &Arc<Connection>, listening: &Listening) {
-    let mut stream: Option<Stream> = None;
+async fn follow_wishes(link: &Arc<Link>, connection: &Arc<Connection>, listening: &NotificationFeed) {
+    let mut stream: Option<FeedStream> = None;
     let mut told = None;
     let mut missed = false;
     let mut failures = 0_u32;
@@ -275,7 +275,7 @@ async fn follow_wishes(link: &Arc<Link>, connection: &Arc<Connection>, listening
                     }
                     listening.forget_former();
                 }
-                Err(Unopened { failure, refused }) => {
+                Err(FeedOpenError { failure, refused }) => {
                     told = Some(wish);
                     failures += 1;
                     if failures == 1 {
@@ -321,7 +321,7 @@ async fn follow_wishes(link: &Arc<Link>, connection: &Arc<Connection>, listening
 }
 
 /// Why there is no stream. `handle_error_status`: the backend said so itself.
-struct Unopened {
+struct FeedOpenError {
     failure: Failure,
     refused: bool,
 }
@@ -330,11 +330,11 @@ struct Unopened {
 async fn open(
     link: &Arc<Link>,
     connection: &Arc<Connection>,
-    listening: &Listening,
+    listening: &NotificationFeed,
     filter: &SubscriptionFilter,
-) -> Result<Stream, Unopened> {
+) -> Result<FeedStream, FeedOpenError> {
     let params = format!("{{\"notifications\":{}}}", filter.to_json());
-    let speaker = Speaker::broker(connection, link);
+    let speaker = RequestIdentity::broker(connection, link);
     let request = requests::own(connection, link, Method::SubscriptionsListen, Some(params.as_bytes()), &speaker, None);
     let id = request.wire_id;
     listening.lock().opening = Some((id, None));
@@ -343,19 +343,19 @@ async fn open(
     let reading = link.backend.shared.running.spawn(async move {
         let _nobody_waits = tell.send(requests::send(&to, &over, request).await);
     });
-    let mut stream = Stream { id, reading, end };
+    let mut stream = FeedStream { id, reading, end };
     let limit = link.backend.timeouts().control;
     let outcome = tokio::time::timeout(limit, agreed(listening, &mut stream)).await;
     let failure = match outcome {
         Ok(Ok(())) => return Ok(stream),
         Ok(Err(unopened)) => unopened,
-        Err(_) => Unopened { failure: Failure::TimedOut(Method::SubscriptionsListen), refused: false },
+        Err(_) => FeedOpenError { failure: Failure::TimedOut(Method::SubscriptionsListen), refused: false },
     };
     listening.lock().opening = None;
     Err(failure)
 }
 
-async fn agreed(listening: &Listening, stream: &mut Stream) -> Result<(), Unopened> {
+async fn agreed(listening: &NotificationFeed, stream: &mut FeedStream) -> Result<(), FeedOpenError> {
     loop {
         if listening.lock().opening.as_ref().is_some_and(|(_, agreed)| agreed.is_some()) {
             return Ok(());
@@ -364,12 +364,12 @@ async fn agreed(listening: &Listening, stream: &mut Stream) -> Result<(), Unopen
             () = listening.acknowledged.notified() => {}
             end = &mut stream.end => {
                 return Err(match end {
-                    Ok(Err(failure)) => Unopened { failure, refused: false },
+                    Ok(Err(failure)) => FeedOpenError { failure, refused: false },
                     Ok(Ok(answer)) if answer.kind == Kind::Error => {
                         let failure = Failure::Protocol(format!("it refused with error {}", legacy::error_code(&answer).unwrap_or_default()));
-                        Unopened { failure, refused: true }
+                        FeedOpenError { failure, refused: true }
                     }
-                    _ => Unopened { failure: Failure::Protocol("it ended before it was acknowledged".to_owned()), refused: false },
+                    _ => FeedOpenError { failure: Failure::Protocol("it ended before it was acknowledged".to_owned()), refused: false },
                 });
             }
         }
@@ -401,7 +401,7 @@ mod tests {
         decoded(Bytes::from(text)).unwrap()
     }
 
-    fn opened(listening: &Listening, id: u64) {
+    fn opened(listening: &NotificationFeed, id: u64) {
         listening.lock().opening = Some((id, None));
         let text = format!(
             r#"{{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{{"notifications":{{"resourceSubscriptions":["a:b"]}},"_meta":{{"io.modelcontextprotocol/subscriptionId":{id}}}}}}}"#
@@ -412,7 +412,7 @@ mod tests {
 
     #[test]
     fn nb_sub_02_what_comes_on_no_stream_of_ours_is_dropped() {
-        let listening = Listening::default();
+        let listening = NotificationFeed::default();
         assert!(!listening.admits(&updated(1)), "no stream is open");
         opened(&listening, 7);
         assert!(listening.admits(&updated(7)) && listening.admits(&updated(7)) && !listening.admits(&updated(8)));
@@ -421,7 +421,7 @@ mod tests {
 
     #[test]
     fn br_05_what_two_streams_bring_is_taken_once() {
-        let listening = Listening::default();
+        let listening = NotificationFeed::default();
         opened(&listening, 1);
         opened(&listening, 2);
         assert!(listening.admits(&updated(2)) && !listening.admits(&updated(1)), "the same, twice");

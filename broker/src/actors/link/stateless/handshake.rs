@@ -15,8 +15,8 @@ use protocol::{
 };
 
 use super::{
-    Modern,
-    era::{Era, Speaks},
+    StatelessConnection,
+    era::{Era, EraSupport},
     is_result, requests,
 };
 use crate::{
@@ -29,12 +29,12 @@ use crate::{
 };
 
 /// What a backend made of `server/discover`.
-enum Verdict {
+enum DiscoverVerdict {
     Modern(Box<Discovered>),
     /// It speaks revisions with `initialize`, or may do so.
-    Legacy,
+    Sessions,
     /// It speaks the new form, and none of our revisions.
-    Neither(String),
+    Unsupported(String),
 }
 
 /// Opens a connection in an era of its backend: that of the link's clients where there is a choice.
@@ -43,17 +43,17 @@ pub(in crate::actors::link) async fn agree(connection: &Arc<Connection>, link: &
     match (link.backend.spec.protocol, memory.known()) {
         (ProtocolChoice::Legacy, _) => connection.initialize(link).await,
         (ProtocolChoice::Modern, _) => match judge(discover(connection, link).await)? {
-            Verdict::Modern(found) => becomes_modern(connection, link, &found),
-            Verdict::Legacy => Err(Failure::Protocol("the backend does not speak 2026-07-28, as it is configured to".to_owned())),
-            Verdict::Neither(why) => Err(Failure::Protocol(why)),
+            DiscoverVerdict::Modern(found) => becomes_modern(connection, link, &found),
+            DiscoverVerdict::Sessions => Err(Failure::Protocol("the backend does not speak 2026-07-28, as it is configured to".to_owned())),
+            DiscoverVerdict::Unsupported(why) => Err(Failure::Protocol(why)),
         },
-        (ProtocolChoice::Auto, Some(known)) if known.to(link.client_era()) == Some(Era::Legacy) => match connection.initialize(link).await {
+        (ProtocolChoice::Auto, Some(known)) if known.to(link.client_era()) == Some(Era::Sessions) => match connection.initialize(link).await {
             // It may have been replaced by one that knows no sessions any more.
             Err(Failure::Protocol(why)) => {
                 memory.forget();
                 match judge(discover(connection, link).await) {
-                    Ok(Verdict::Modern(found)) => {
-                        memory.note(Speaks::Modern);
+                    Ok(DiscoverVerdict::Modern(found)) => {
+                        memory.note(EraSupport::Stateless);
                         becomes_modern(connection, link, &found)
                     }
                     _ => Err(Failure::Protocol(why)),
@@ -73,9 +73,9 @@ async fn find_out(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<(), 
         () = tokio::time::sleep(ERA_SILENCE_MAX) => return after_silence(connection, link, asked).await,
     };
     match judge(answer)? {
-        Verdict::Modern(found) => as_its_client_speaks(connection, link, &found).await,
-        Verdict::Legacy => initialize(connection, link).await,
-        Verdict::Neither(why) => Err(Failure::Protocol(why)),
+        DiscoverVerdict::Modern(found) => as_its_client_speaks(connection, link, &found).await,
+        DiscoverVerdict::Sessions => initialize(connection, link).await,
+        DiscoverVerdict::Unsupported(why) => Err(Failure::Protocol(why)),
     }
 }
 
@@ -83,21 +83,21 @@ async fn find_out(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<(), 
 /// revisions of the form they were asked in. A client that speaks the older form is better served without a translation.
 async fn as_its_client_speaks(connection: &Arc<Connection>, link: &Arc<Link>, found: &Discovered) -> Result<(), Failure> {
     let memory = &link.backend.era;
-    if link.client_era() == Era::Modern || memory.known() == Some(Speaks::Modern) {
+    if link.client_era() == Era::Stateless || memory.known() == Some(EraSupport::Stateless) {
         return becomes_modern(connection, link, found);
     }
     match tokio::time::timeout(ERA_SILENCE_MAX, connection.initialize(link)).await {
         Ok(Ok(())) => {
-            memory.note(Speaks::Both);
+            memory.note(EraSupport::Both);
             Ok(())
         }
         Ok(Err(Failure::Protocol(_))) | Err(_) => {
-            memory.note(Speaks::Modern);
+            memory.note(EraSupport::Stateless);
             becomes_modern(connection, link, found)
         }
         Ok(Err(failure)) => {
             if connection.is_closed() {
-                memory.died_of_asking(Speaks::Modern);
+                memory.died_of_asking(EraSupport::Stateless);
             }
             Err(failure)
         }
@@ -115,7 +115,7 @@ async fn after_silence(
     tokio::select! {
         biased;
         answer = &mut asked => match judge(answer) {
-            Ok(Verdict::Modern(found)) => match opened.await {
+            Ok(DiscoverVerdict::Modern(found)) => match opened.await {
                 Err(Failure::Protocol(_)) => becomes_modern(connection, link, &found),
                 agreed => agreed,
             },
@@ -124,7 +124,7 @@ async fn after_silence(
         agreed = &mut opened => match agreed {
             // A server of today refuses `initialize`; what it makes of the question is still to come.
             Err(Failure::Protocol(why)) => match judge(asked.await) {
-                Ok(Verdict::Modern(found)) => becomes_modern(connection, link, &found),
+                Ok(DiscoverVerdict::Modern(found)) => becomes_modern(connection, link, &found),
                 _ => Err(Failure::Protocol(why)),
             },
             agreed => agreed,
@@ -140,44 +140,44 @@ async fn discover(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<Mess
     }
     let closed = connection.is_closed() && matches!(connection.wire(), WireSender::Pipe(_));
     if closed && answer.is_err() && link.backend.spec.protocol == ProtocolChoice::Auto {
-        link.backend.era.died_of_asking(Speaks::Legacy);
+        link.backend.era.died_of_asking(EraSupport::Sessions);
     }
     answer
 }
 
 async fn initialize(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<(), Failure> {
     connection.initialize(link).await?;
-    link.backend.era.note(Speaks::Legacy);
+    link.backend.era.note(EraSupport::Sessions);
     Ok(())
 }
 
 fn becomes_modern(connection: &Arc<Connection>, link: &Arc<Link>, found: &Discovered) -> Result<(), Failure> {
-    connection.becomes_modern(legacy::initialize_answer(found, link.backend.id.as_str()), Modern::new());
+    connection.becomes_modern(legacy::initialize_answer(found, link.backend.id.as_str()), StatelessConnection::new());
     let memory = &link.backend.era;
-    if memory.known() != Some(Speaks::Both) && memory.known() != Some(Speaks::Modern) {
-        memory.note(Speaks::AtLeastModern);
+    if memory.known() != Some(EraSupport::Both) && memory.known() != Some(EraSupport::Stateless) {
+        memory.note(EraSupport::AtLeastStateless);
     }
     Ok(())
 }
 
-fn judge(answer: Result<Message, Failure>) -> Result<Verdict, Failure> {
+fn judge(answer: Result<Message, Failure>) -> Result<DiscoverVerdict, Failure> {
     let answer = match answer {
         Ok(answer) => answer,
         // Nobody looked at the question.
         Err(failure @ (Failure::NotSent(_) | Failure::Busy(_) | Failure::QueueFull)) => return Err(failure),
-        Err(_) => return Ok(Verdict::Legacy),
+        Err(_) => return Ok(DiscoverVerdict::Sessions),
     };
     if answer.kind == Kind::Error {
         return Ok(judge_error(&answer));
     }
     let found = answer.bytes(answer.result).filter(|_| is_result(&answer)).and_then(|result| Discovered::parse(result).ok());
     Ok(match found {
-        Some(found) if found.versions.contains(&Version::V2026_07_28) => Verdict::Modern(Box::new(found)),
+        Some(found) if found.versions.contains(&Version::V2026_07_28) => DiscoverVerdict::Modern(Box::new(found)),
         Some(found) if found.versions.is_empty() => {
-            Verdict::Neither("the backend speaks none of the revisions that the broker speaks".to_owned())
+            DiscoverVerdict::Unsupported("the backend speaks none of the revisions that the broker speaks".to_owned())
         }
         // It says itself which to take, or it is no answer to this question.
-        _ => Verdict::Legacy,
+        _ => DiscoverVerdict::Sessions,
     })
 }
 
@@ -185,17 +185,17 @@ fn names_ours(answer: &Message) -> bool {
     legacy::error_code(answer) == Some(UNSUPPORTED_PROTOCOL_VERSION) && legacy::supported_versions(answer).contains(&Version::V2026_07_28)
 }
 
-fn judge_error(answer: &Message) -> Verdict {
+fn judge_error(answer: &Message) -> DiscoverVerdict {
     match legacy::error_code(answer) {
         // MCP 2026-07-28, Versioning: the client chooses from those that are named.
         Some(UNSUPPORTED_PROTOCOL_VERSION) => match legacy::supported_versions(answer).iter().any(|version| version.legacy()) {
-            true => Verdict::Legacy,
-            false => Verdict::Neither("the backend speaks only revisions that the broker does not".to_owned()),
+            true => DiscoverVerdict::Sessions,
+            false => DiscoverVerdict::Unsupported("the backend speaks only revisions that the broker does not".to_owned()),
         },
         Some(code) if is_modern_error(code) => {
-            Verdict::Neither(format!("the backend refused {} with error {code}", Method::ServerDiscover.name()))
+            DiscoverVerdict::Unsupported(format!("the backend refused {} with error {code}", Method::ServerDiscover.name()))
         }
-        _ => Verdict::Legacy,
+        _ => DiscoverVerdict::Sessions,
     }
 }
 
@@ -210,9 +210,9 @@ mod tests {
         let text = format!(r#"{{"jsonrpc":"2.0","id":1,{body}}}"#);
         let answer = Message::decode(Bytes::from(text), &json::Limits::default()).unwrap();
         match judge(Ok(answer)).unwrap() {
-            Verdict::Modern(_) => "modern",
-            Verdict::Legacy => "legacy",
-            Verdict::Neither(_) => "neither",
+            DiscoverVerdict::Modern(_) => "modern",
+            DiscoverVerdict::Sessions => "legacy",
+            DiscoverVerdict::Unsupported(_) => "neither",
         }
     }
 
@@ -241,6 +241,6 @@ mod tests {
     #[test]
     fn nb_era_02_what_nobody_looked_at_says_nothing() {
         assert!(judge(Err(Failure::NotSent("x".into()))).is_err());
-        assert!(matches!(judge(Err(Failure::Protocol("status 400".into()))), Ok(Verdict::Legacy)));
+        assert!(matches!(judge(Err(Failure::Protocol("status 400".into()))), Ok(DiscoverVerdict::Sessions)));
     }
 }
