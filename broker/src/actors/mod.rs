@@ -10,7 +10,7 @@ pub mod concurrency_limit;
 pub mod backend_admission;
 pub mod inbound;
 pub mod link;
-pub mod modern;
+pub mod stateless;
 pub mod policy;
 pub mod prober;
 pub mod schema_cache;

@@ -19,7 +19,7 @@ use super::{
     children::Children,
     concurrency_limit::{ConcurrencyLimiter, TenantShare},
     link::TlsClients,
-    modern::Modern,
+    stateless::StatelessState,
     schema_cache::SchemaCache,
     stream::UnreadBudget,
     tasks::TaskManager,
@@ -52,7 +52,7 @@ pub struct Shared {
     /// Room for calls that are with backends, shared by tenants by their weight.
     pub call_limiter: Arc<ConcurrencyLimiter<TenantShare, PrincipalId>>,
     /// What is held for clients whose requests stand alone.
-    pub modern: Modern,
+    pub modern: StatelessState,
     pub traces: Traces,
     /// Signs list cursors.
     pub cursor_key: hmac::Key,
@@ -101,7 +101,7 @@ impl Shared {
             durable,
             tls_clients: TlsClients::default(),
             tasks: TaskManager::default(),
-            modern: Modern::default(),
+            modern: StatelessState::default(),
             traces,
             metrics,
             http,

@@ -6,21 +6,21 @@ use protocol::error::{ErrorKind, Refusal};
 
 use super::{Broker, unknown_backend};
 use crate::{
-    actors::{link::Era, modern::Visitor},
+    actors::{link::Era, stateless::StatelessClient},
     auth::Caller,
     rules::{endpoint::Endpoint, offer::Offer},
 };
 
 impl Broker {
     /// A caller without a session.
-    pub fn visitor(&self, caller: Caller, endpoint: Endpoint, transport: &'static str) -> Result<Visitor, Refusal> {
+    pub fn visitor(&self, caller: Caller, endpoint: Endpoint, transport: &'static str) -> Result<StatelessClient, Refusal> {
         let tenant = self.tenant(&caller.tenant).ok_or_else(|| Refusal::new(ErrorKind::Unauthorized, "the tenant is gone"))?;
         if let Endpoint::Single(backend) = &endpoint
             && tenant.backend(backend).is_none()
         {
             return Err(unknown_backend(backend));
         }
-        Ok(Visitor { tenant, caller, endpoint, transport, shared: self.shared.clone() })
+        Ok(StatelessClient { tenant, caller, endpoint, transport, shared: self.shared.clone() })
     }
 
     /// A caller that came in a while ago, and asks again on the same connection.
@@ -32,7 +32,7 @@ impl Broker {
     }
 
     /// What the endpoint offers such a caller, made anew when the catalog changed.
-    pub async fn offer_to(&self, visitor: &Visitor) -> Result<Arc<Offer>, Refusal> {
+    pub async fn offer_to(&self, visitor: &StatelessClient) -> Result<Arc<Offer>, Refusal> {
         let (modern, tenant) = (&self.shared.modern, &visitor.tenant);
         if let Some(offer) = modern.offer(tenant, &visitor.endpoint) {
             return Ok(offer);

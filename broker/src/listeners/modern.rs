@@ -17,7 +17,7 @@ use protocol::{
 
 use crate::{
     actors::{
-        modern::{Place, Request, StateError, Visitor, exchange::Exchange, is_about_tasks, list_kind, listening::Listening},
+        stateless::{SuspensionId, StatelessRequest, RequestStateError, StatelessClient, exchange::Exchange, is_about_tasks, list_kind, notification_stream::NotificationStream},
         request_observer,
     },
     broker::Broker,
@@ -30,15 +30,15 @@ pub(super) enum Reaction {
     /// The whole answer.
     Answer(Bytes),
     Exchange(Box<Exchange>),
-    Listening(Box<Listening>),
+    Listening(Box<NotificationStream>),
     /// It waits at another replica for what its client brings now.
-    Elsewhere(Place),
+    Elsewhere(SuspensionId),
 }
 
 /// The request, if it is one that is served here.
-pub(super) fn admitted(broker: &Broker, message: Message) -> Result<Box<Request>, Refusal> {
+pub(super) fn admitted(broker: &Broker, message: Message) -> Result<Box<StatelessRequest>, Refusal> {
     let meta = meta_of(broker, &message)?;
-    Request::read(message, meta)
+    StatelessRequest::read(message, meta)
 }
 
 /// What a request says of itself, if it is one that is served here.
@@ -60,7 +60,7 @@ pub(super) fn meta_of(broker: &Broker, message: &Message) -> Result<RequestMeta,
 }
 
 /// Begins what is asked for. An `Err` is the answer, and nothing was begun.
-pub(super) async fn react(broker: &Broker, visitor: &Visitor, request: Box<Request>) -> Result<Reaction, Refusal> {
+pub(super) async fn react(broker: &Broker, visitor: &StatelessClient, request: Box<StatelessRequest>) -> Result<Reaction, Refusal> {
     let (since, method) = (Instant::now(), request.message.method);
     broker.shared.metrics.modern_request();
     if !is_answered_here(method) {
@@ -82,7 +82,7 @@ pub(super) async fn react(broker: &Broker, visitor: &Visitor, request: Box<Reque
     reaction
 }
 
-fn count(broker: &Broker, visitor: &Visitor, method: Method, outcome: Outcome, took: Duration) {
+fn count(broker: &Broker, visitor: &StatelessClient, method: Method, outcome: Outcome, took: Duration) {
     let metrics = &broker.shared.metrics;
     metrics.request_finished(method, outcome, visitor.transport, took.as_secs_f64());
     metrics.tenant_request_finished(&visitor.tenant.id, outcome);
@@ -93,7 +93,7 @@ fn is_answered_here(method: Method) -> bool {
     list_kind(method).is_some() || is_about_tasks(method) || matches!(method, Method::ServerDiscover | Method::SubscriptionsListen)
 }
 
-async fn begin(broker: &Broker, visitor: &Visitor, request: Box<Request>) -> Result<Reaction, Refusal> {
+async fn begin(broker: &Broker, visitor: &StatelessClient, request: Box<StatelessRequest>) -> Result<Reaction, Refusal> {
     broker.shared.overload.admits()?;
     let method = request.message.method;
     if is_about_tasks(method) {
@@ -119,7 +119,7 @@ async fn begin(broker: &Broker, visitor: &Visitor, request: Box<Request>) -> Res
             let state = request.message.text(request.message.fields.request_state).filter(|_| may_require_input(method));
             let Some(state) = state else { return Ok(Reaction::Exchange(Box::new(visitor.begin(request, &offer).await?))) };
             visitor.tenant.take_budget(&visitor.caller.principal)?;
-            let place = visitor.place_of(&state, &request.message).map_err(StateError::refusal)?;
+            let place = visitor.place_of(&state, &request.message).map_err(RequestStateError::refusal)?;
             if !visitor.shared.durable.names().iter().any(|own| own.as_str() == place.node) {
                 return Ok(Reaction::Elsewhere(place));
             }

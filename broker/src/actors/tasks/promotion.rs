@@ -24,7 +24,7 @@ use super::{
 use crate::{
     actors::{
         call::{OfferedTask, Call},
-        modern::UnderWay,
+        stateless::PendingExchange,
         session::{Session, without_own_meta},
         shared::Shared,
         stream::StreamItem,
@@ -67,7 +67,7 @@ impl Drop for UnannouncedTask {
 
 impl TaskManager {
     /// Makes a task of a call, or gives it back as it is. `message`: as the session took it.
-    pub(in crate::actors) async fn promote(message: Message, under_way: UnderWay, call: Arc<Call>) -> Result<UnannouncedTask, UnderWay> {
+    pub(in crate::actors) async fn promote(message: Message, under_way: PendingExchange, call: Arc<Call>) -> Result<UnannouncedTask, PendingExchange> {
         let session = under_way.session().clone();
         let shared = session.shared.clone();
         match session.store_promoted(&message, &call).await {
@@ -120,7 +120,7 @@ impl Session {
         }
     }
 
-    fn begin_promoted(&self, stored: StoredTask, under_way: UnderWay, call: Arc<Call>) {
+    fn begin_promoted(&self, stored: StoredTask, under_way: PendingExchange, call: Arc<Call>) {
         let Some(plan) = RunPlan::read(&stored.record) else { return };
         let left = stored.record.ttl;
         let run = TaskRun::new(WholeTask { stored, left }, plan, self.tenant.clone(), &self.shared);
@@ -144,7 +144,7 @@ async fn cancel_if_committed(shared: Arc<Shared>, task: TaskId, ttl: Duration) {
 }
 
 /// Waits for the call as its client would have.
-async fn await_call(run: &Arc<TaskRun>, mut under_way: UnderWay, call: Arc<Call>) -> RunOutcome {
+async fn await_call(run: &Arc<TaskRun>, mut under_way: PendingExchange, call: Arc<Call>) -> RunOutcome {
     if let Some(handover) = &call.task_handoff {
         handover.mark_done();
     }
@@ -184,7 +184,7 @@ async fn backend_made_task(call: &Call) -> OfferedTask {
 }
 
 /// The backend has a task of its own for the call: that is watched from now on, and can be by others after this process.
-async fn follow_backend_task(run: &Arc<TaskRun>, mut under_way: UnderWay, made: OfferedTask) -> RunOutcome {
+async fn follow_backend_task(run: &Arc<TaskRun>, mut under_way: PendingExchange, made: OfferedTask) -> RunOutcome {
     let OfferedTask { link, connection, task, taken } = made;
     run.track_unrequested_task(&link, &connection, &task.id);
     let link = run.hold_link(link);
@@ -203,7 +203,7 @@ async fn follow_backend_task(run: &Arc<TaskRun>, mut under_way: UnderWay, made: 
     pin!(followed).await
 }
 
-fn ask(run: &Arc<TaskRun>, under_way: &UnderWay, question: &Message) {
+fn ask(run: &Arc<TaskRun>, under_way: &PendingExchange, question: &Message) {
     let Some(number) = question.id.as_ref().and_then(RequestId::as_u64) else { return };
     if let Err(refusal) = inputs::ask_via(run, inputs::ReplyRoute::Session { session: under_way.session().clone(), number }, question) {
         let frame: Bytes = refusal.to_response(question.id.as_ref(), &crate::request_id());

@@ -26,10 +26,10 @@ use super::{
 };
 use crate::{
     actors::{
-        modern::{
-            Visitor,
-            exchange::{Exchange, Step},
-            listening::Listening,
+        stateless::{
+            StatelessClient,
+            exchange::{Exchange, ExchangeEvent},
+            notification_stream::NotificationStream,
         },
         shared::Shared,
         stream::{Batch, EventStream, StreamReader},
@@ -75,7 +75,7 @@ pub(super) struct Desk {
 pub(super) enum Answering {
     Whole(Bytes),
     Exchange(Box<Exchange>),
-    Listening(Box<Listening>),
+    Listening(Box<NotificationStream>),
     Led(Box<Led>),
     Over,
 }
@@ -92,22 +92,22 @@ impl Answering {
     pub(super) async fn next(&mut self) -> Option<Bytes> {
         let step = match self {
             Self::Over => return None,
-            Self::Whole(frame) => Step::Answer(frame.clone(), None),
+            Self::Whole(frame) => ExchangeEvent::Answer(frame.clone(), None),
             Self::Exchange(exchange) => exchange.next().await,
             Self::Listening(listening) => listening.next().await,
             Self::Led(led) => match led.next().await {
-                Some((frame, true)) => Step::Answer(frame, None),
-                Some((frame, false)) => Step::Frame(frame),
-                None => Step::Over,
+                Some((frame, true)) => ExchangeEvent::Answer(frame, None),
+                Some((frame, false)) => ExchangeEvent::Frame(frame),
+                None => ExchangeEvent::Ended,
             },
         };
         match step {
-            Step::Frame(frame) => Some(frame),
-            Step::Answer(frame, _) => {
+            ExchangeEvent::Frame(frame) => Some(frame),
+            ExchangeEvent::Answer(frame, _) => {
                 *self = Self::Over;
                 Some(frame)
             }
-            Step::Over => {
+            ExchangeEvent::Ended => {
                 let given_up = match self {
                     Self::Exchange(exchange) => Some(exchange.given_up()),
                     _ => None,
@@ -161,7 +161,7 @@ pub(super) async fn discovered(broker: &Arc<Broker>, guest: &Guest, message: &Me
 
 /// Who asks, and until when it has shown that it may.
 pub(super) struct Visit {
-    visitor: Visitor,
+    visitor: StatelessClient,
     until: Option<Until>,
 }
 
@@ -432,7 +432,7 @@ impl Desk {
     }
 
     /// Notes who sent a request.
-    fn note_payer(&self, visitor: &Visitor) {
+    fn note_payer(&self, visitor: &StatelessClient) {
         let mut payer = self.payer.lock().unwrap_or_else(PoisonError::into_inner);
         let principal = &visitor.caller.principal;
         let is_known = payer.as_ref().is_some_and(|(tenant, known)| Arc::ptr_eq(tenant, &visitor.tenant) && known == principal);
@@ -476,7 +476,7 @@ impl Desk {
     }
 
     /// The connection is one of the tenant's. Where that is known before the first message it was counted then.
-    fn count_in(&self, visitor: &Visitor) -> Result<(), Refusal> {
+    fn count_in(&self, visitor: &StatelessClient) -> Result<(), Refusal> {
         if self.guest.known.is_some() {
             return Ok(());
         }

@@ -29,7 +29,7 @@ use super::{
     vouched,
 };
 use crate::{
-    actors::{modern::Visitor, session::Session, shared::Shared},
+    actors::{stateless::StatelessClient, session::Session, shared::Shared},
     auth::Caller,
     broker::{
         Broker,
@@ -162,7 +162,7 @@ impl Asked<'_> {
 }
 
 /// The same of one that came over a connection, as a client would POST it.
-pub(super) async fn sent_from_connection(broker: &Broker, replica: &Owner, visitor: &Visitor, body: &Bytes) -> Option<Response<Body>> {
+pub(super) async fn sent_from_connection(broker: &Broker, replica: &Owner, visitor: &StatelessClient, body: &Bytes) -> Option<Response<Body>> {
     let uri = match &visitor.endpoint {
         Endpoint::Aggregated => Uri::from_static("/mcp"),
         Endpoint::Single(backend) => Uri::try_from(format!("/mcp/{backend}")).ok()?,

@@ -20,7 +20,7 @@ use protocol::{
 use super::{answer::Body, forward};
 use crate::{
     actors::{
-        modern::{Place, StateError, Visitor},
+        stateless::{SuspensionId, RequestStateError, StatelessClient},
         shared::Shared,
     },
     broker::{Broker, finding},
@@ -46,19 +46,19 @@ enum Reading {
 /// Sends it there. The refusal: who had it is gone.
 pub(in crate::listeners) async fn lead(
     broker: &Arc<Broker>,
-    visitor: &Visitor,
-    place: &Place,
+    visitor: &StatelessClient,
+    place: &SuspensionId,
     id: &RequestId,
     frame: &Bytes,
 ) -> Result<Led, Refusal> {
-    let gone = || StateError::Expired.refusal();
+    let gone = || RequestStateError::Expired.refusal();
     let owner = finding::replica(broker, &place.node).await.ok_or_else(gone)?;
     let response = forward::sent_from_connection(broker, &owner, visitor, frame).await.ok_or_else(gone)?;
     Ok(Led::new(&broker.shared, visitor, id, response))
 }
 
 impl Led {
-    fn new(shared: &Arc<Shared>, visitor: &Visitor, id: &RequestId, response: Response<Body>) -> Self {
+    fn new(shared: &Arc<Shared>, visitor: &StatelessClient, id: &RequestId, response: Response<Body>) -> Self {
         let is_events = response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
         let reading = match is_events {
             true => Reading::Events(SseParser::new(shared.config.limits.message_bytes)),

@@ -27,10 +27,10 @@ use super::{
     kept::Kept,
 };
 use crate::{
-    actors::modern::{
-        Place, Request, StateError, Visitor,
-        exchange::{Exchange, Step},
-        listening::Listening,
+    actors::stateless::{
+        SuspensionId, StatelessRequest, RequestStateError, StatelessClient,
+        exchange::{Exchange, ExchangeEvent},
+        notification_stream::NotificationStream,
     },
     broker::finding,
     listeners::modern::{Reaction, meta_of, react},
@@ -103,7 +103,7 @@ impl Asked<'_> {
             }
             meta => meta?,
         };
-        let mut request = Request::read(message, meta)?;
+        let mut request = StatelessRequest::read(message, meta)?;
         let visitor = self.broker.visitor(self.caller.clone(), self.endpoint.clone(), TRANSPORT)?;
         if self.compares_headers() {
             version_header(headers, &request.message)?;
@@ -124,7 +124,7 @@ impl Asked<'_> {
     }
 
     /// `Mcp-Param-*` repeat the arguments that the tool's schema says. Gives those that it does not say.
-    fn arguments_in_headers(&self, message: &Message, visitor: &Visitor) -> Result<HeaderMap, Refusal> {
+    fn arguments_in_headers(&self, message: &Message, visitor: &StatelessClient) -> Result<HeaderMap, Refusal> {
         let headers = &self.head.headers;
         let tool = message.text(message.fields.name).unwrap_or_default();
         let catalog = visitor.tenant.catalog();
@@ -136,8 +136,8 @@ impl Asked<'_> {
     }
 
     /// The request waits at another replica. One that is gone has lost it.
-    async fn lead_to(&self, place: &Place, frame: &Bytes) -> Result<Response<Body>, Refusal> {
-        let gone = || StateError::Expired.refusal();
+    async fn lead_to(&self, place: &SuspensionId, frame: &Bytes) -> Result<Response<Body>, Refusal> {
+        let gone = || RequestStateError::Expired.refusal();
         let Reach::Edge(..) = self.reach else { return Err(gone()) };
         let owner = finding::replica(self.broker, &place.node).await.ok_or_else(gone)?;
         self.send_to(&owner, frame).await.ok_or_else(gone)
@@ -221,13 +221,13 @@ async fn exchanged(mut exchange: Box<Exchange>, kept: &Kept) -> Answer {
     let shared = exchange.shared().clone();
     let keepalive = shared.config.events.keepalive;
     let first = match kept.in_time(Instant::now() + keepalive, exchange.next()).await {
-        Some(Step::Answer(frame, code)) => {
+        Some(ExchangeEvent::Answer(frame, code)) => {
             shared.metrics.bytes(Direction::Out, Side::Client, frame.len());
             let Some(status) = code.map(modern::http_status) else { return Answer::Document { version: None, text: frame } };
             return answer::json(StatusCode::from_u16(status).unwrap_or(StatusCode::OK), frame).into();
         }
-        Some(Step::Frame(frame)) => Some(frame),
-        Some(Step::Over) => return answer::json(StatusCode::OK, exchange.given_up()).into(),
+        Some(ExchangeEvent::Frame(frame)) => Some(frame),
+        Some(ExchangeEvent::Ended) => return answer::json(StatusCode::OK, exchange.given_up()).into(),
         None => None,
     };
     exchange.let_go();
@@ -238,12 +238,12 @@ async fn exchanged(mut exchange: Box<Exchange>, kept: &Kept) -> Answer {
             let frame = match first {
                 Some(frame) => frame,
                 None => match exchange.next().await {
-                    Step::Frame(frame) => frame,
-                    Step::Answer(frame, _) => {
+                    ExchangeEvent::Frame(frame) => frame,
+                    ExchangeEvent::Answer(frame, _) => {
                         shared.metrics.bytes(Direction::Out, Side::Client, frame.len());
                         return Some((frame, (None, None)));
                     }
-                    Step::Over => return Some((exchange.given_up(), (None, None))),
+                    ExchangeEvent::Ended => return Some((exchange.given_up(), (None, None))),
                 },
             };
             shared.metrics.bytes(Direction::Out, Side::Client, frame.len());
@@ -253,7 +253,7 @@ async fn exchanged(mut exchange: Box<Exchange>, kept: &Kept) -> Answer {
     answer::frames(steps, keepalive).into()
 }
 
-fn listened(listening: Listening) -> Response<Body> {
+fn listened(listening: NotificationStream) -> Response<Body> {
     let shared: Arc<_> = listening.shared().clone();
     let keepalive = shared.config.events.keepalive;
     let steps = stream::unfold(Some(listening), move |listening| {
@@ -261,9 +261,9 @@ fn listened(listening: Listening) -> Response<Body> {
         async move {
             let mut listening = listening?;
             let (frame, rest) = match listening.next().await {
-                Step::Frame(frame) => (frame, Some(listening)),
-                Step::Answer(frame, _) => (frame, None),
-                Step::Over => return None,
+                ExchangeEvent::Frame(frame) => (frame, Some(listening)),
+                ExchangeEvent::Answer(frame, _) => (frame, None),
+                ExchangeEvent::Ended => return None,
             };
             shared.metrics.bytes(Direction::Out, Side::Client, frame.len());
             Some((frame, rest))

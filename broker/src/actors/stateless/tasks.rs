@@ -9,7 +9,7 @@ use protocol::{
     modern::{inputs::InputResponses, results},
 };
 
-use super::{Request, Visitor};
+use super::{StatelessRequest, StatelessClient};
 use crate::{
     actors::tasks::{named_task, load_visible},
     durable::{StoredTask, TaskAudience, TaskInput, TaskStatus, Wake, Write, Written, fault_point},
@@ -22,28 +22,28 @@ pub fn is_about_tasks(method: Method) -> bool {
 }
 
 /// A task, with what belongs to how it stands.
-pub(super) struct Seen {
+pub(super) struct LoadedTask {
     pub(super) task: StoredTask,
     outcome: Option<Vec<u8>>,
     pub(super) inputs: Vec<TaskInput>,
 }
 
-impl Seen {
+impl LoadedTask {
     pub(super) fn standing(&self) -> Standing<'_> {
         Standing { task: &self.task, outcome: self.outcome.as_deref(), inputs: &self.inputs }
     }
 }
 
-impl Visitor {
+impl StatelessClient {
     /// The whole answer to a request about a task.
-    pub async fn answer_about_task(&self, request: &Request) -> Result<Bytes, Refusal> {
+    pub async fn answer_about_task(&self, request: &StatelessRequest) -> Result<Bytes, Refusal> {
         let absent = || Refusal::new(ErrorKind::MethodNotFound, "tasks are not offered here");
         let server_info = self.shared.modern.tasks_offered_by(self).ok_or_else(absent)?;
         let members = self.about_task(request).await?;
         Ok(results::complete_response(&request.id, &members, None, &server_info))
     }
 
-    async fn about_task(&self, request: &Request) -> Result<Vec<u8>, Refusal> {
+    async fn about_task(&self, request: &StatelessRequest) -> Result<Vec<u8>, Refusal> {
         let method = request.message.method;
         if !request.meta.tasks {
             return Err(modern_tasks::not_declared("tasks are for requests that declare their extension"));
@@ -66,7 +66,7 @@ impl Visitor {
     }
 
     /// What is to be shown of it.
-    pub(super) async fn seen(&self, task: StoredTask) -> Result<Seen, Refusal> {
+    pub(super) async fn seen(&self, task: StoredTask) -> Result<LoadedTask, Refusal> {
         let (durable, id) = (&self.shared.durable, &task.record.task);
         let (mut outcome, mut inputs) = (None, Vec::new());
         match task.status {
@@ -74,7 +74,7 @@ impl Visitor {
             TaskStatus::InputRequired => inputs = durable.timed("task_inputs", durable.store.task_inputs(id)).await?,
             TaskStatus::Working | TaskStatus::Cancelled => {}
         }
-        Ok(Seen { task, outcome, inputs })
+        Ok(LoadedTask { task, outcome, inputs })
     }
 
     /// Stores what the client answers to what the task needs: all of it before it is acknowledged. The first answer to each

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use protocol::{envelope::Message, ids::RequestId};
 use tokio::sync::oneshot;
 
-use super::{parked::answer_frame, stand_in::Lease};
+use super::{suspended::answer_frame, session_pool::SessionLease};
 use crate::{
     actors::{
         call::{Call, CallFuture},
@@ -24,8 +24,8 @@ use crate::{
 
 /// Dropped, it is cancelled.
 #[derive(Debug)]
-pub struct UnderWay {
-    lease: Lease,
+pub struct PendingExchange {
+    lease: SessionLease,
     id: RequestId,
     reader: StreamReader,
     /// The call, as long as whoever waits for it carries it out.
@@ -34,8 +34,8 @@ pub struct UnderWay {
     answered: bool,
 }
 
-impl UnderWay {
-    pub(super) fn new(lease: Lease, id: RequestId, reader: StreamReader) -> Self {
+impl PendingExchange {
+    pub(super) fn new(lease: SessionLease, id: RequestId, reader: StreamReader) -> Self {
         Self { lease, id, reader, carried: None, answered: false }
     }
 
@@ -97,7 +97,7 @@ impl UnderWay {
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for PendingExchange {
     fn drop(&mut self) {
         if self.answered {
             return;
@@ -111,26 +111,26 @@ impl Drop for UnderWay {
 
 /// Whether and when a call becomes a task.
 #[derive(Debug)]
-pub(super) struct Promoting {
+pub(super) struct PendingPromotion {
     /// `Unsupported`: only where the backend makes a task of it.
     due: Option<Instant>,
     /// Of a call whose client takes a task for an answer.
     call: Option<Arc<Call>>,
-    attempt: Option<oneshot::Receiver<Promoted>>,
+    attempt: Option<oneshot::Receiver<PromotionResult>>,
 }
 
 /// What came of an attempt.
 #[derive(Debug)]
-enum Promoted {
+enum PromotionResult {
     Task(UnannouncedTask),
     /// It goes on as it was.
-    Stays(UnderWay),
+    Unchanged(PendingExchange),
 }
 
-impl Promoting {
+impl PendingPromotion {
     /// `may`: its client said so with this request.
-    pub(super) fn new(under_way: Option<&UnderWay>, may: bool, after: Option<Duration>) -> Self {
-        let call = under_way.filter(|under_way| under_way.session().accepts_tasks).and_then(UnderWay::call);
+    pub(super) fn new(under_way: Option<&PendingExchange>, may: bool, after: Option<Duration>) -> Self {
+        let call = under_way.filter(|under_way| under_way.session().accepts_tasks).and_then(PendingExchange::call);
         // It may have been begun by a request that said something else.
         if let Some(handover) = call.as_ref().and_then(|call| call.task_handoff.as_ref()) {
             handover.set_accepting(may);
@@ -151,7 +151,7 @@ impl Promoting {
     }
 
     /// Begins to make a task of it: whoever goes away meanwhile takes the call, or the task, along.
-    pub(super) fn attempt(&mut self, request: &super::Request, mut under_way: UnderWay) {
+    pub(super) fn attempt(&mut self, request: &super::StatelessRequest, mut under_way: PendingExchange) {
         under_way.let_go();
         let (tell, attempt) = oneshot::channel();
         self.attempt = Some(attempt);
@@ -160,22 +160,22 @@ impl Promoting {
         running.spawn(async move {
             let promoted = match (call, message) {
                 (Some(call), Ok(message)) => match TaskManager::promote(message, under_way, call).await {
-                    Ok(task) => Promoted::Task(task),
-                    Err(under_way) => Promoted::Stays(under_way),
+                    Ok(task) => PromotionResult::Task(task),
+                    Err(under_way) => PromotionResult::Unchanged(under_way),
                 },
-                _ => Promoted::Stays(under_way),
+                _ => PromotionResult::Unchanged(under_way),
             };
             drop(tell.send(promoted)); // unheard: it is cancelled
         });
     }
 
     /// What came of the attempt that is being made. `Unsupported`: there is none. Cancel-safe.
-    pub(super) async fn outcome(&mut self) -> Option<Result<UnannouncedTask, Option<UnderWay>>> {
+    pub(super) async fn outcome(&mut self) -> Option<Result<UnannouncedTask, Option<PendingExchange>>> {
         let outcome = self.attempt.as_mut()?.await;
         self.attempt = None;
         Some(match outcome {
-            Ok(Promoted::Task(task)) => Ok(task),
-            Ok(Promoted::Stays(under_way)) => {
+            Ok(PromotionResult::Task(task)) => Ok(task),
+            Ok(PromotionResult::Unchanged(under_way)) => {
                 // The backend's task is followed by the call itself.
                 if let Some(handover) = self.call.as_ref().and_then(|call| call.task_handoff.as_ref()) {
                     drop(handover.take());

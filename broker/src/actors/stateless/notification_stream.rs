@@ -22,7 +22,7 @@ use protocol::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Request, Visitor, exchange::Step, stand_in, watching::Watching};
+use super::{StatelessRequest, StatelessClient, exchange::ExchangeEvent, session_pool, task_subscription::TaskSubscription};
 use crate::{
     actors::{
         session::{SessionParams, Session},
@@ -34,27 +34,27 @@ use crate::{
 
 /// One such stream. Dropped, its session ends.
 #[derive(Debug)]
-pub struct Listening {
+pub struct NotificationStream {
     session: Arc<Session>,
     id: RequestId,
     reader: StreamReader,
     filter: SubscriptionFilter,
     server_info: Bytes,
     draining: CancellationToken,
-    watching: Option<Watching>,
-    ready: VecDeque<Step>,
+    watching: Option<TaskSubscription>,
+    ready: VecDeque<ExchangeEvent>,
     over: bool,
 }
 
-impl Drop for Listening {
+impl Drop for NotificationStream {
     fn drop(&mut self) {
         self.session.end("nobody listens any more");
     }
 }
 
-impl Visitor {
+impl StatelessClient {
     /// Opens a stream of what of the client's wishes there is to tell.
-    pub async fn listen(&self, request: &Request, offer: &Offer) -> Result<Listening, Refusal> {
+    pub async fn listen(&self, request: &StatelessRequest, offer: &Offer) -> Result<NotificationStream, Refusal> {
         let invalid = |why| Refusal::new(ErrorKind::InvalidParams, format!("params.notifications: {why}"));
         let message = &request.message;
         let wish = message.bytes(message.fields.notifications).ok_or_else(|| invalid("it is missing"))?;
@@ -65,10 +65,10 @@ impl Visitor {
         let watching = self.watch_tasks(wish.tasks.clone(), request.meta.tasks, offer).await?;
         let seat =
             SessionParams { tenant: self.tenant.clone(), caller: self.caller.clone(), endpoint: self.endpoint.clone(), transport: self.transport };
-        let session = Session::pooled(seat, stand_in::agreement(ClientCapabilities::none(), offer), false, self.shared.clone());
+        let session = Session::pooled(seat, session_pool::agreement(ClientCapabilities::none(), offer), false, self.shared.clone());
         let unheard = || Refusal::new(ErrorKind::Internal, "a new stream can not be read");
         let Some(reader) = session.open_notification_stream() else { return Err(unheard()) };
-        let mut listening = Listening {
+        let mut listening = NotificationStream {
             session,
             id: request.id.clone(),
             reader,
@@ -83,25 +83,25 @@ impl Visitor {
         self.tenant.open_session(&listening.session)?;
         listening.filter = listening.accepted(wish, offer).await;
         let members = format!("\"notifications\":{}", listening.filter.to_json());
-        listening.ready.push_back(Step::Frame(subscribed(Method::SubscriptionsAcknowledged, &listening.id, &members)));
+        listening.ready.push_back(ExchangeEvent::Frame(subscribed(Method::SubscriptionsAcknowledged, &listening.id, &members)));
         Ok(listening)
     }
 }
 
 /// What such a stream waits for.
-enum Heard {
+enum NotificationSource {
     Session(StreamItem),
     Tasks(Vec<Bytes>),
 }
 
-async fn news(watching: &mut Option<Watching>, id: &RequestId) -> Vec<Bytes> {
+async fn news(watching: &mut Option<TaskSubscription>, id: &RequestId) -> Vec<Bytes> {
     match watching {
         Some(watching) => watching.news(id).await,
         None => std::future::pending().await,
     }
 }
 
-impl Listening {
+impl NotificationStream {
     pub fn id(&self) -> &RequestId {
         &self.id
     }
@@ -125,7 +125,7 @@ impl Listening {
             prompts: wish.prompts && capabilities.prompts_list_changed,
             resources: wish.resources && capabilities.resources_list_changed,
             uris: join_all(heard).await.into_iter().flatten().collect(),
-            tasks: self.watching.as_ref().map(Watching::tasks).unwrap_or_default(),
+            tasks: self.watching.as_ref().map(TaskSubscription::tasks).unwrap_or_default(),
         }
     }
 
@@ -135,28 +135,28 @@ impl Listening {
     }
 
     /// What comes next. Cancel-safe: a dropped call loses nothing.
-    pub async fn next(&mut self) -> Step {
+    pub async fn next(&mut self) -> ExchangeEvent {
         loop {
             if let Some(step) = self.ready.pop_front() {
                 return step;
             }
             if self.over {
-                return Step::Over;
+                return ExchangeEvent::Ended;
             }
             let next = tokio::select! {
                 biased;
-                next = self.reader.next() => Heard::Session(next),
-                () = self.draining.cancelled() => Heard::Session(StreamItem::Ended(StreamEnd::Complete)),
-                news = news(&mut self.watching, &self.id) => Heard::Tasks(news),
+                next = self.reader.next() => NotificationSource::Session(next),
+                () = self.draining.cancelled() => NotificationSource::Session(StreamItem::Ended(StreamEnd::Complete)),
+                news = news(&mut self.watching, &self.id) => NotificationSource::Tasks(news),
             };
             match next {
-                Heard::Tasks(frames) => self.ready.extend(frames.into_iter().map(Step::Frame)),
-                Heard::Session(StreamItem::Event(event)) => {
+                NotificationSource::Tasks(frames) => self.ready.extend(frames.into_iter().map(ExchangeEvent::Frame)),
+                NotificationSource::Session(StreamItem::Event(event)) => {
                     if let Some(frame) = self.told(event.frame) {
-                        return Step::Frame(frame);
+                        return ExchangeEvent::Frame(frame);
                     }
                 }
-                Heard::Session(StreamItem::Ended(_)) => self.end(),
+                NotificationSource::Session(StreamItem::Ended(_)) => self.end(),
             }
         }
     }
@@ -168,8 +168,8 @@ impl Listening {
         }
         // Both ways of saying so: some clients know only the one, some only the other.
         let goodbye = format!("\"requestId\":{}", self.id);
-        self.ready.push_back(Step::Frame(subscribed(Method::Cancelled, &self.id, &goodbye)));
-        self.ready.push_back(Step::Answer(listen_ended(&self.id, &self.server_info), None));
+        self.ready.push_back(ExchangeEvent::Frame(subscribed(Method::Cancelled, &self.id, &goodbye)));
+        self.ready.push_back(ExchangeEvent::Answer(listen_ended(&self.id, &self.server_info), None));
     }
 
     /// A notification of the session, if it is one the client asked for.

@@ -9,7 +9,7 @@ use protocol::{
     ids::{RequestId, TaskId},
 };
 
-use super::Visitor;
+use super::StatelessClient;
 use crate::{
     actors::tasks::TaskWatch,
     durable::{InputsLook, TaskLook, TaskStatus},
@@ -18,20 +18,20 @@ use crate::{
 };
 
 /// How a task was told last. Two that are equal are told once.
-type Told = (TaskStatus, InputsLook);
+type NotifiedState = (TaskStatus, InputsLook);
 
 #[derive(Debug)]
-pub(super) struct Watching {
-    visitor: Visitor,
+pub(super) struct TaskSubscription {
+    visitor: StatelessClient,
     watch: TaskWatch,
     /// Those that are not over, as their client knows them.
-    told: HashMap<TaskId, Told>,
+    told: HashMap<TaskId, NotifiedState>,
     may_have_changed: bool,
 }
 
-impl Visitor {
+impl StatelessClient {
     /// What of these tasks is this client's, from now on. `Unsupported`: none of it.
-    pub(super) async fn watch_tasks(&self, wish: Vec<String>, declared: bool, offer: &Offer) -> Result<Option<Watching>, Refusal> {
+    pub(super) async fn watch_tasks(&self, wish: Vec<String>, declared: bool, offer: &Offer) -> Result<Option<TaskSubscription>, Refusal> {
         if wish.is_empty() || !offer.capabilities.tasks_tools_call {
             return Ok(None);
         }
@@ -49,13 +49,13 @@ impl Visitor {
         let looks = self.shared.durable.timed("look_at", self.shared.durable.store.look_at(&wish)).await?;
         let audience = self.audience();
         let own = looks.into_iter().map(|look| look.stored.record).filter(|record| audience.may_see(record));
-        let told: HashMap<TaskId, Told> = own.map(|record| (record.task, (TaskStatus::Working, InputsLook::default()))).collect();
+        let told: HashMap<TaskId, NotifiedState> = own.map(|record| (record.task, (TaskStatus::Working, InputsLook::default()))).collect();
         watch.retain(|task| told.contains_key(task));
-        Ok((!told.is_empty()).then(|| Watching { visitor: self.clone(), watch, told, may_have_changed: true }))
+        Ok((!told.is_empty()).then(|| TaskSubscription { visitor: self.clone(), watch, told, may_have_changed: true }))
     }
 }
 
-impl Watching {
+impl TaskSubscription {
     pub(super) fn tasks(&self) -> Vec<String> {
         let mut tasks: Vec<String> = self.told.keys().map(|task| task.as_str().to_owned()).collect();
         tasks.sort_unstable();
@@ -83,7 +83,7 @@ impl Watching {
         }
     }
 
-    async fn look(&self, subscription: &RequestId) -> Result<Vec<(TaskId, Told, Bytes)>, Refusal> {
+    async fn look(&self, subscription: &RequestId) -> Result<Vec<(TaskId, NotifiedState, Bytes)>, Refusal> {
         let durable = &self.visitor.shared.durable;
         let tasks: Vec<TaskId> = self.told.keys().cloned().collect();
         if tasks.is_empty() {
@@ -105,7 +105,7 @@ impl Watching {
         Ok(news)
     }
 
-    fn tell(&mut self, news: Vec<(TaskId, Told, Bytes)>) -> Vec<Bytes> {
+    fn tell(&mut self, news: Vec<(TaskId, NotifiedState, Bytes)>) -> Vec<Bytes> {
         let mut frames = Vec::with_capacity(news.len());
         for (task, now, frame) in news {
             if now.0.is_over() {

@@ -23,9 +23,9 @@ use protocol::{
 };
 
 use super::{
-    Place, Request, Visitor,
-    parked::{Asked, Leave, no_answer},
-    under_way::{Promoting, UnderWay},
+    SuspensionId, StatelessRequest, StatelessClient,
+    suspended::{RequestedInput, Suspension, no_answer},
+    pending_exchange::{PendingPromotion, PendingExchange},
 };
 use crate::{
     actors::{
@@ -47,39 +47,39 @@ use crate::{
 
 /// What an exchange has for its client.
 #[derive(Debug)]
-pub enum Step {
+pub enum ExchangeEvent {
     /// Something about the request.
     Frame(Bytes),
     /// The last message, and its `error.code` where it is an error.
     Answer(Bytes, Option<i64>),
     /// There is no more, and was no answer.
-    Over,
+    Ended,
 }
 
 /// One request on its way.
 #[derive(Debug)]
 pub struct Exchange {
-    visitor: Visitor,
-    request: Box<Request>,
+    visitor: StatelessClient,
+    request: Box<StatelessRequest>,
     server_info: Bytes,
     cache: Option<CacheHint>,
     round: u32,
-    waiting: Option<UnderWay>,
+    waiting: Option<PendingExchange>,
     /// It was to be a task from its beginning.
     as_task: bool,
-    promoting: Promoting,
+    promoting: PendingPromotion,
     ready: VecDeque<Bytes>,
     /// What the client was asked for and did not bring.
-    missing: Vec<Asked>,
+    missing: Vec<RequestedInput>,
     /// What it brought before it was asked, under the backend's names.
     unasked: Vec<(String, Bytes)>,
     /// Questions that came just now, and until when others are waited for.
     asking: Option<(Vec<Message>, tokio::time::Instant)>,
 }
 
-impl Visitor {
+impl StatelessClient {
     /// Sends a request on its way. An `Err` is the answer, and nothing was begun.
-    pub async fn begin(&self, request: Box<Request>, offer: &Offer) -> Result<Exchange, Refusal> {
+    pub async fn begin(&self, request: Box<StatelessRequest>, offer: &Offer) -> Result<Exchange, Refusal> {
         let unasked = InputResponses::parse(&request.message)?.answers;
         let as_task = self.shall_be_a_task(&request, offer)?;
         let waiting = self.submit(&request, offer, as_task).await?;
@@ -88,7 +88,7 @@ impl Visitor {
 
     /// Whether the call is a task from its beginning: its tool runs in no other way, or the client names it, so that it can
     /// ask for the same call again whatever happens.
-    fn shall_be_a_task(&self, request: &Request, offer: &Offer) -> Result<bool, Refusal> {
+    fn shall_be_a_task(&self, request: &StatelessRequest, offer: &Offer) -> Result<bool, Refusal> {
         let message = &request.message;
         if message.method != Method::ToolsCall {
             return Ok(false);
@@ -105,9 +105,9 @@ impl Visitor {
     }
 
     /// Goes on with a request that waits at `permit`, here.
-    pub async fn go_on(&self, request: Box<Request>, place: &Place, offer: &Offer) -> Result<Exchange, Refusal> {
+    pub async fn go_on(&self, request: Box<StatelessRequest>, place: &SuspensionId, offer: &Offer) -> Result<Exchange, Refusal> {
         let responses = InputResponses::parse(&request.message)?;
-        let mut parked = self.unpark(place, &responses).map_err(super::StateError::refusal)??;
+        let mut parked = self.unpark(place, &responses).map_err(super::RequestStateError::refusal)??;
         let (mut missing, mut answered) = (Vec::new(), Vec::new());
         for asked in std::mem::take(&mut parked.questions) {
             match responses.answers.iter().find(|(key, _)| *key == asked.request.key) {
@@ -129,11 +129,11 @@ impl Visitor {
         Ok(exchange)
     }
 
-    fn exchange(&self, request: Box<Request>, offer: &Offer, round: u32, waiting: Option<UnderWay>) -> Exchange {
+    fn exchange(&self, request: Box<StatelessRequest>, offer: &Offer, round: u32, waiting: Option<PendingExchange>) -> Exchange {
         let cache = is_cacheable(request.message.method).then_some(CacheHint::NONE);
         let may_become_task = request.meta.tasks && offer.capabilities.tasks_tools_call;
         Exchange {
-            promoting: Promoting::new(waiting.as_ref(), may_become_task, self.shared.task_settings().promotes_after()),
+            promoting: PendingPromotion::new(waiting.as_ref(), may_become_task, self.shared.task_settings().promotes_after()),
             visitor: self.clone(),
             request,
             server_info: offer.server_info.clone(),
@@ -148,7 +148,7 @@ impl Visitor {
         }
     }
 
-    async fn submit(&self, request: &Request, offer: &Offer, as_task: bool) -> Result<UnderWay, Refusal> {
+    async fn submit(&self, request: &StatelessRequest, offer: &Offer, as_task: bool) -> Result<PendingExchange, Refusal> {
         let lease = self.shared.modern.stand_ins.lease(self, request, offer).await?;
         let (id, session) = (lease.next_id(), lease.session().clone());
         if let Some(level) = request.log_level.filter(|_| offer.capabilities.logging) {
@@ -160,7 +160,7 @@ impl Visitor {
         }
         let stream = session.open_stream(vec![id.clone()], 0);
         let reader = stream.read_from(0).map_err(|_| Refusal::new(ErrorKind::Internal, "a new stream can not be read"))?;
-        let mut waiting = UnderWay::new(lease, id, reader);
+        let mut waiting = PendingExchange::new(lease, id, reader);
         let carried = session.handle_request(message, &stream)?;
         if !request.passed.is_empty()
             && let Some(call) = carried.as_ref().and_then(CallFuture::call)
@@ -203,25 +203,25 @@ impl Exchange {
 
     /// What it reads.
     pub fn stream(&self) -> Option<&Arc<EventStream>> {
-        self.waiting.as_ref().map(UnderWay::stream)
+        self.waiting.as_ref().map(PendingExchange::stream)
     }
 
     /// What comes next. Cancel-safe: a dropped call loses nothing.
-    pub async fn next(&mut self) -> Step {
+    pub async fn next(&mut self) -> ExchangeEvent {
         if !self.missing.is_empty() {
             let (missing, waiting) = (std::mem::take(&mut self.missing), self.waiting.take());
             return self.park(missing, waiting);
         }
         loop {
             if let Some(frame) = self.ready.pop_front() {
-                return Step::Frame(frame);
+                return ExchangeEvent::Frame(frame);
             }
             match self.promoting.outcome().await {
                 Some(Ok(task)) => return self.became(task),
                 Some(Err(waiting)) => self.waiting = waiting,
                 None => {}
             }
-            let Some(waiting) = &mut self.waiting else { return Step::Over };
+            let Some(waiting) = &mut self.waiting else { return ExchangeEvent::Ended };
             let next = match &self.asking {
                 None => tokio::select! {
                     biased;
@@ -246,7 +246,7 @@ impl Exchange {
                 }
                 Some(StreamItem::Ended(_)) => {
                     self.waiting = None;
-                    return Step::Over;
+                    return ExchangeEvent::Ended;
                 }
             };
             if event.kind == EventKind::Answer {
@@ -282,14 +282,14 @@ impl Exchange {
     }
 
     /// The answer is a task.
-    fn became(&self, task: UnannouncedTask) -> Step {
-        let Some(task) = task.announce() else { return Step::Over };
+    fn became(&self, task: UnannouncedTask) -> ExchangeEvent {
+        let Some(task) = task.announce() else { return ExchangeEvent::Ended };
         let created = modern_tasks::created(&task, self.shared().task_settings().poll_interval);
         let frame = handshake::success(&self.request.id, &created);
-        Step::Answer(modern_tasks::creation(&frame, &self.request.id, &self.server_info).unwrap_or(frame), None)
+        ExchangeEvent::Answer(modern_tasks::creation(&frame, &self.request.id, &self.server_info).unwrap_or(frame), None)
     }
 
-    fn answer(&mut self, frame: &Bytes) -> Step {
+    fn answer(&mut self, frame: &Bytes) -> ExchangeEvent {
         let told = self.waiting.take().and_then(|waiting| waiting.told(frame));
         let Some(answer) = told.or_else(|| read(frame.clone())) else {
             return self.refuse(&Refusal::new(ErrorKind::BackendProtocolError, "the backend's answer can not be read"));
@@ -298,17 +298,17 @@ impl Exchange {
             && answer.kind == Kind::Result
             && let Some(created) = modern_tasks::creation(frame, &self.request.id, &self.server_info)
         {
-            return Step::Answer(created, None);
+            return ExchangeEvent::Answer(created, None);
         }
         if let Some(step) = self.urls_first(&answer) {
             return step;
         }
         let answer = modern::answer(&answer, &self.request.id, self.cache, &self.server_info);
-        Step::Answer(answer.frame, answer.code)
+        ExchangeEvent::Answer(answer.frame, answer.code)
     }
 
     /// An answer that asks for URLs to be opened before the request is sent again (MCP 2025-11-25, Elicitation: -32042).
-    fn urls_first(&mut self, error: &Message) -> Option<Step> {
+    fn urls_first(&mut self, error: &Message) -> Option<ExchangeEvent> {
         if error.kind != Kind::Error || modern::error_code(error) != -32042 {
             return None;
         }
@@ -320,15 +320,15 @@ impl Exchange {
             let text = "the backend needs the user to open a URL first, which the request does not declare";
             return Some(self.refuse(&capability_required(r#"{"elicitation":{"url":{}}}"#, text)));
         }
-        let questions = requests.into_iter().map(|request| Asked { request, number: None }).collect();
+        let questions = requests.into_iter().map(|request| RequestedInput { request, number: None }).collect();
         Some(self.park(questions, None))
     }
 
     /// What the backend asks is the answer for now. `Unsupported`: its client had brought all of it.
-    fn ask(&mut self) -> Option<Step> {
+    fn ask(&mut self) -> Option<ExchangeEvent> {
         let questions = self.asking.take().map(|(questions, _)| questions).unwrap_or_default();
         let waiting = self.waiting.as_ref()?;
-        let mut asked: Vec<Asked> = Vec::with_capacity(questions.len());
+        let mut asked: Vec<RequestedInput> = Vec::with_capacity(questions.len());
         for question in &questions {
             let Some((number, mut request)) = modern::input_request(question) else { continue };
             // The backend's names are kept, so that its client finds what it looks for.
@@ -344,7 +344,7 @@ impl Exchange {
                 }
                 request.key = own;
             }
-            asked.push(Asked { request, number: Some(number) });
+            asked.push(RequestedInput { request, number: Some(number) });
         }
         if asked.is_empty() {
             return None;
@@ -353,28 +353,28 @@ impl Exchange {
         Some(self.park(asked, waiting))
     }
 
-    fn park(&mut self, questions: Vec<Asked>, mut waiting: Option<UnderWay>) -> Step {
-        waiting.iter_mut().for_each(UnderWay::let_go);
+    fn park(&mut self, questions: Vec<RequestedInput>, mut waiting: Option<PendingExchange>) -> ExchangeEvent {
+        waiting.iter_mut().for_each(PendingExchange::let_go);
         let round = self.round + 1;
         if round > INPUT_ROUNDS_MAX {
             let text = format!("the backend asked for input {INPUT_ROUNDS_MAX} times, which is the limit");
             return self.refuse(&Refusal::new(ErrorKind::BackendProtocolError, text));
         }
         let requests: Vec<InputRequest> = questions.iter().map(|asked| asked.request.clone()).collect();
-        let leave = Leave { questions, round, digest: modern::digest_of(&self.request.message) };
+        let leave = Suspension { questions, round, digest: modern::digest_of(&self.request.message) };
         match self.visitor.park(leave, waiting) {
             Ok(state) => {
                 let required = InputRequired { requests, state: Some(state) };
-                Step::Answer(required.to_response(&self.request.id, &self.server_info), None)
+                ExchangeEvent::Answer(required.to_response(&self.request.id, &self.server_info), None)
             }
             Err(refusal) => self.refuse(&refusal),
         }
     }
 
-    fn refuse(&mut self, refusal: &Refusal) -> Step {
+    fn refuse(&mut self, refusal: &Refusal) -> ExchangeEvent {
         self.waiting = None;
         let request_id = self.shared().note_refusal(refusal, None, Some(self.visitor.tenant.id.as_str()));
-        Step::Answer(modern::refusal_response(refusal, Some(&self.request.id), &request_id), Some(refusal.kind.code()))
+        ExchangeEvent::Answer(modern::refusal_response(refusal, Some(&self.request.id), &request_id), Some(refusal.kind.code()))
     }
 
     /// A notification about the request, if its client wants it.

@@ -1,17 +1,17 @@
 //! Clients of 2026-07-28, whose requests stand alone: nothing of them is stored, and no session is theirs.
 //!
 //! What is behind the broker knows sessions. So requests of one principal, at one endpoint and with the same capabilities,
-//! go through a *stand-in* ([`stand_in`]): a session that no client knows of. An [`exchange::Exchange`] is one request on its
+//! go through a *stand-in* ([`session_pool`]): a session that no client knows of. An [`exchange::Exchange`] is one request on its
 //! way there and back. Where a backend asks something meanwhile the request is answered with the question, and the exchange
-//! is *parked* ([`parked`]) until the client sends the request again with what was asked for.
+//! is *parked* ([`suspended`]) until the client sends the request again with what was asked for.
 
 pub mod exchange;
-pub mod listening;
-mod parked;
-mod stand_in;
+pub mod notification_stream;
+mod suspended;
+mod session_pool;
 mod tasks;
-mod under_way;
-mod watching;
+mod pending_exchange;
+mod task_subscription;
 
 use std::{
     sync::{Arc, Weak},
@@ -33,11 +33,11 @@ use protocol::{
     version::Version,
 };
 
-use self::{parked::Parking, stand_in::StandIns};
+use self::{suspended::SuspensionTable, session_pool::SessionPools};
 pub use self::{
-    parked::{Place, StateError},
+    suspended::{SuspensionId, RequestStateError},
     tasks::is_about_tasks,
-    under_way::UnderWay,
+    pending_exchange::PendingExchange,
 };
 use super::{shared::Shared, tenant::Tenant, request_observer::RequestObserver};
 use crate::{
@@ -56,19 +56,19 @@ use crate::{
 
 /// What this process holds for such clients. All of it may be lost.
 #[derive(Debug, Default)]
-pub struct Modern {
-    stand_ins: StandIns,
-    parking: Parking,
+pub struct StatelessState {
+    stand_ins: SessionPools,
+    parking: SuspensionTable,
     offers: SharedMap<(TenantId, Endpoint), (Weak<Catalog>, Arc<Offer>)>,
     /// Made of catalogs that nothing here keeps alive.
-    lists: DashMap<ListPlace, (Weak<Catalog>, Bytes)>,
+    lists: DashMap<ListCacheKey, (Weak<Catalog>, Bytes)>,
 }
 
-type ListPlace = (TenantId, Endpoint, ListKind, Option<String>);
+type ListCacheKey = (TenantId, Endpoint, ListKind, Option<String>);
 
 /// Who asks, and where.
 #[derive(Debug, Clone)]
-pub struct Visitor {
+pub struct StatelessClient {
     pub tenant: Arc<Tenant>,
     pub caller: Caller,
     pub endpoint: Endpoint,
@@ -78,7 +78,7 @@ pub struct Visitor {
 
 /// One request that says all there is to know about it.
 #[derive(Debug, Clone)]
-pub struct Request {
+pub struct StatelessRequest {
     pub message: Message,
     pub id: RequestId,
     pub meta: RequestMeta,
@@ -87,7 +87,7 @@ pub struct Request {
     pub passed: HeaderMap,
 }
 
-impl Request {
+impl StatelessRequest {
     /// Reads what a request of this revision says of itself. On the heap, as it is moved often.
     pub fn read(message: Message, meta: RequestMeta) -> Result<Box<Self>, Refusal> {
         let id = message.id.clone().ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
@@ -97,7 +97,7 @@ impl Request {
     }
 }
 
-impl Modern {
+impl StatelessState {
     /// What the endpoint offers, if that is known and has not changed.
     pub fn offer(&self, tenant: &Tenant, endpoint: &Endpoint) -> Option<Arc<Offer>> {
         let known = self.offers.get(&(tenant.id.clone(), endpoint.clone()))?;
@@ -106,7 +106,7 @@ impl Modern {
     }
 
     /// Who answers, where tasks are offered. That does not wait for a backend: tasks are in the store.
-    pub fn tasks_offered_by(&self, visitor: &Visitor) -> Option<Bytes> {
+    pub fn tasks_offered_by(&self, visitor: &StatelessClient) -> Option<Bytes> {
         match self.offer(&visitor.tenant, &visitor.endpoint) {
             Some(offer) => offer.capabilities.tasks_tools_call.then(|| offer.server_info.clone()),
             None => visitor.shared.task_settings().enabled.then(|| Bytes::from_static(BROKER_INFO.as_bytes())),
@@ -157,7 +157,7 @@ impl Modern {
     }
 }
 
-impl Visitor {
+impl StatelessClient {
     /// Notes what is asked without a session.
     pub fn watch(&self) -> RequestObserver<'_> {
         RequestObserver { shared: &self.shared, caller: &self.caller, session: None, version: Version::V2026_07_28, transport: self.transport }

@@ -21,7 +21,7 @@ use protocol::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Visitor, millis, under_way::UnderWay};
+use super::{StatelessClient, millis, pending_exchange::PendingExchange};
 use crate::{
     actors::sync::lock,
     auth::Caller,
@@ -30,25 +30,25 @@ use crate::{
 };
 
 #[derive(Debug, Default)]
-pub(super) struct Parking(Mutex<HashMap<u128, Parked>>);
+pub(super) struct SuspensionTable(Mutex<HashMap<u128, SuspendedExchange>>);
 
 /// A request that waits.
 #[derive(Debug)]
-pub(super) struct Parked {
+pub(super) struct SuspendedExchange {
     caller: Caller,
     endpoint: Endpoint,
     round: u32,
     expires: Instant,
-    pub(super) questions: Vec<Asked>,
+    pub(super) questions: Vec<RequestedInput>,
     /// Of the questions, which is what it costs to keep it.
     bytes: usize,
     /// What goes on once they are answered; `Unsupported`: the request is sent again.
-    pub(super) waiting: Option<UnderWay>,
+    pub(super) waiting: Option<PendingExchange>,
 }
 
 /// One thing the client was asked for.
 #[derive(Debug, Clone)]
-pub(super) struct Asked {
+pub(super) struct RequestedInput {
     pub(super) request: InputRequest,
     /// Under which the session knows it; none where the request is sent again.
     pub(super) number: Option<u64>,
@@ -56,7 +56,7 @@ pub(super) struct Asked {
 
 /// What a client brings back.
 #[derive(Debug, Serialize, Deserialize)]
-struct State {
+struct RequestState {
     /// The process where it waits.
     n: String,
     /// The place there.
@@ -70,7 +70,7 @@ struct State {
 
 /// Where a request waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct SuspensionId {
     pub node: String,
     number: u128,
     round: u32,
@@ -78,37 +78,37 @@ pub struct Place {
 
 /// Why a state leads nowhere. All look the same to the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StateError {
+pub enum RequestStateError {
     /// Not ours, another's, changed, or for another request.
     Invalid,
     /// Too late, used already, or lost with its process.
     Expired,
 }
 
-impl StateError {
+impl RequestStateError {
     pub fn refusal(self) -> Refusal {
         let text = match self {
-            StateError::Invalid => "requestState is not one that this request was answered with",
-            StateError::Expired => "the request state expired: send the request again without it",
+            RequestStateError::Invalid => "requestState is not one that this request was answered with",
+            RequestStateError::Expired => "the request state expired: send the request again without it",
         };
         Refusal::new(ErrorKind::InvalidParams, text)
     }
 }
 
 /// What a request leaves.
-pub(super) struct Leave {
-    pub(super) questions: Vec<Asked>,
+pub(super) struct Suspension {
+    pub(super) questions: Vec<RequestedInput>,
     pub(super) round: u32,
     /// The request, but for what a retry changes.
     pub(super) digest: [u8; 32],
 }
 
-impl Visitor {
+impl StatelessClient {
     /// Leaves a request here until its client comes back. The state to come back with.
-    pub(super) fn park(&self, leave: Leave, waiting: Option<UnderWay>) -> Result<String, Refusal> {
+    pub(super) fn park(&self, leave: Suspension, waiting: Option<PendingExchange>) -> Result<String, Refusal> {
         let within = self.shared.config.timeouts.client_request;
         let number = rand::random::<u128>();
-        let state = State {
+        let state = RequestState {
             n: self.shared.durable.node().as_str().to_owned(),
             p: format!("{number:032x}"),
             r: leave.round,
@@ -117,12 +117,12 @@ impl Visitor {
         };
         let sealed = serde_json::to_vec(&state).ok().and_then(|text| self.shared.durable.seal.seal(&self.seal_place(), &text).ok());
         let sealed = sealed.ok_or_else(|| Refusal::new(ErrorKind::Internal, "the request state can not be sealed"))?;
-        let parked = Parked {
+        let parked = SuspendedExchange {
             caller: self.caller.clone(),
             endpoint: self.endpoint.clone(),
             round: leave.round,
             expires: Instant::now() + within,
-            bytes: leave.questions.iter().map(Asked::bytes).sum(),
+            bytes: leave.questions.iter().map(RequestedInput::bytes).sum(),
             questions: leave.questions,
             waiting,
         };
@@ -131,25 +131,25 @@ impl Visitor {
     }
 
     /// Where the request waits whose client brings this state.
-    pub fn place_of(&self, state: &str, request: &protocol::envelope::Message) -> Result<Place, StateError> {
-        let sealed = URL_SAFE_NO_PAD.decode(state).map_err(|_| StateError::Invalid)?;
-        let text = self.shared.durable.seal.open(&self.seal_place(), &sealed).map_err(|_| StateError::Invalid)?;
-        let state: State = serde_json::from_slice(&text).map_err(|_| StateError::Invalid)?;
+    pub fn place_of(&self, state: &str, request: &protocol::envelope::Message) -> Result<SuspensionId, RequestStateError> {
+        let sealed = URL_SAFE_NO_PAD.decode(state).map_err(|_| RequestStateError::Invalid)?;
+        let text = self.shared.durable.seal.open(&self.seal_place(), &sealed).map_err(|_| RequestStateError::Invalid)?;
+        let state: RequestState = serde_json::from_slice(&text).map_err(|_| RequestStateError::Invalid)?;
         if state.d != URL_SAFE_NO_PAD.encode(modern::digest_of(request)) {
-            return Err(StateError::Invalid);
+            return Err(RequestStateError::Invalid);
         }
         if state.x < now_ms() {
-            return Err(StateError::Expired);
+            return Err(RequestStateError::Expired);
         }
-        let number = u128::from_str_radix(&state.p, 16).map_err(|_| StateError::Invalid)?;
-        Ok(Place { node: state.n, number, round: state.r })
+        let number = u128::from_str_radix(&state.p, 16).map_err(|_| RequestStateError::Invalid)?;
+        Ok(SuspensionId { node: state.n, number, round: state.r })
     }
 
     /// What waits there, once.
-    pub(super) fn unpark(&self, place: &Place, responses: &InputResponses) -> Result<Result<Parked, Refusal>, StateError> {
+    pub(super) fn unpark(&self, place: &SuspensionId, responses: &InputResponses) -> Result<Result<SuspendedExchange, Refusal>, RequestStateError> {
         let mut parked = self.shared.modern.parking.lock();
         let found = parked.get(&place.number).filter(|found| found.round == place.round && found.expires > Instant::now());
-        let found = found.ok_or(StateError::Expired)?;
+        let found = found.ok_or(RequestStateError::Expired)?;
         // What is not an answer at all can be sent again, rightly.
         for asked in &found.questions {
             let answer = responses.answers.iter().find(|(key, _)| *key == asked.request.key);
@@ -157,7 +157,7 @@ impl Visitor {
                 return Ok(Err(no_answer(&asked.request.key, asked.request.method)));
             }
         }
-        parked.remove(&place.number).map(Ok).ok_or(StateError::Expired)
+        parked.remove(&place.number).map(Ok).ok_or(RequestStateError::Expired)
     }
 
     /// Bound to whom it was given.
@@ -169,27 +169,27 @@ impl Visitor {
 
 /// How many, and how large.
 #[derive(Default)]
-struct Held {
+struct SuspendedUsage {
     count: usize,
     bytes: usize,
 }
 
-impl Held {
-    fn add(&mut self, one: &Parked) {
+impl SuspendedUsage {
+    fn add(&mut self, one: &SuspendedExchange) {
         self.count += 1;
         self.bytes = self.bytes.saturating_add(one.bytes);
     }
 }
 
-impl Asked {
+impl RequestedInput {
     fn bytes(&self) -> usize {
         self.request.key.len() + self.request.params.as_ref().map_or(0, Bytes::len)
     }
 }
 
-impl Parked {
+impl SuspendedExchange {
     fn is_alone(&self) -> bool {
-        self.waiting.as_ref().is_some_and(UnderWay::is_alone)
+        self.waiting.as_ref().is_some_and(PendingExchange::is_alone)
     }
 
     pub(super) fn round(&self) -> u32 {
@@ -207,10 +207,10 @@ pub(super) fn answer_frame(number: u64, answer: &Bytes) -> Bytes {
     protocol::handshake::success(&RequestId::from_u64(number), answer)
 }
 
-impl Parking {
-    fn put(&self, number: u128, one: Parked) -> Result<(), Refusal> {
+impl SuspensionTable {
+    fn put(&self, number: u128, one: SuspendedExchange) -> Result<(), Refusal> {
         let mut parked = self.lock();
-        let (mut own, mut all) = (Held::default(), Held::default());
+        let (mut own, mut all) = (SuspendedUsage::default(), SuspendedUsage::default());
         for other in parked.values() {
             all.add(other);
             if other.caller == one.caller {
@@ -220,7 +220,7 @@ impl Parking {
         let alone =
             parked.values().filter(|other| other.is_alone() && other.caller == one.caller && other.endpoint == one.endpoint).count();
         // The first of a caller, and the first of all, has room whatever its size: a message has a limit of its own.
-        let fills = |held: &Held, max: usize| held.count > 0 && held.bytes.saturating_add(one.bytes) > max;
+        let fills = |held: &SuspendedUsage, max: usize| held.count > 0 && held.bytes.saturating_add(one.bytes) > max;
         if all.count >= PARKED_MAX || own.count >= PARKED_PER_CALLER_MAX {
             let text = format!("{} requests of this caller wait for input already, of at most {PARKED_PER_CALLER_MAX}", own.count);
             return Err(Refusal::new(ErrorKind::TooManyCalls, text));
@@ -240,7 +240,7 @@ impl Parking {
     }
 
     pub(super) fn count(&self) -> usize {
-        self.lock().values().filter(|one| one.waiting.as_ref().is_some_and(UnderWay::is_under_way)).count()
+        self.lock().values().filter(|one| one.waiting.as_ref().is_some_and(PendingExchange::is_under_way)).count()
     }
 
     pub(super) fn expire(&self, now: Instant) {
@@ -252,7 +252,7 @@ impl Parking {
     }
 
     /// Outside the lock: what waits is cancelled with it.
-    fn drop_those(&self, goes: impl Fn(&Parked) -> bool) {
+    fn drop_those(&self, goes: impl Fn(&SuspendedExchange) -> bool) {
         let mut gone = Vec::new();
         let mut parked = self.lock();
         let numbers: Vec<u128> = parked.iter().filter(|(_, one)| goes(one)).map(|(number, _)| *number).collect();
@@ -260,7 +260,7 @@ impl Parking {
         drop(parked);
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u128, Parked>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u128, SuspendedExchange>> {
         lock(&self.0)
     }
 }

@@ -21,7 +21,7 @@ use protocol::{
 };
 use tokio::sync::Notify;
 
-use super::{Request, Visitor, exchange::backend_of};
+use super::{StatelessRequest, StatelessClient, exchange::backend_of};
 use crate::{
     actors::{
         session::{Agreement, SessionParams, Session},
@@ -34,7 +34,7 @@ use crate::{
 };
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct PoolKey {
+struct SessionPoolKey {
     caller: Caller,
     endpoint: Endpoint,
     transport: &'static str,
@@ -47,7 +47,7 @@ struct PoolKey {
 }
 
 /// Whose it is, and where: of the rest there are a few dozen for each of these.
-impl Hash for PoolKey {
+impl Hash for SessionPoolKey {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         self.caller.hash(hasher);
         self.endpoint.hash(hasher);
@@ -55,8 +55,8 @@ impl Hash for PoolKey {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct StandIns {
-    pools: Mutex<FastMap<PoolKey, Pool>>,
+pub(super) struct SessionPools {
+    pools: Mutex<FastMap<SessionPoolKey, SessionPool>>,
     /// One that carried a request alone is free again.
     freed: Arc<Notify>,
     /// How often callers, tenants or endpoints came to their end.
@@ -64,12 +64,12 @@ pub(super) struct StandIns {
 }
 
 #[derive(Debug)]
-struct Pool {
-    members: Vec<Arc<StandIn>>,
+struct SessionPool {
+    members: Vec<Arc<PooledSession>>,
     grown_at: Instant,
 }
 
-impl Pool {
+impl SessionPool {
     /// One that is only just being opened is waited for longer.
     fn may_grow(&self) -> bool {
         let opening = self.members.iter().any(|one| !one.proved.load(Ordering::Relaxed));
@@ -79,7 +79,7 @@ impl Pool {
 }
 
 #[derive(Debug)]
-struct StandIn {
+struct PooledSession {
     session: Arc<Session>,
     next_id: AtomicU64,
     /// Carries one request alone. Set and read while `pools` is locked.
@@ -90,12 +90,12 @@ struct StandIn {
 
 /// A place in a stand-in for one request.
 #[derive(Debug)]
-pub(super) struct Lease {
-    stand_in: Arc<StandIn>,
+pub(super) struct SessionLease {
+    stand_in: Arc<PooledSession>,
     freed: Option<Arc<Notify>>,
 }
 
-impl Lease {
+impl SessionLease {
     pub(super) fn session(&self) -> &Arc<Session> {
         &self.stand_in.session
     }
@@ -111,7 +111,7 @@ impl Lease {
     }
 }
 
-impl Lease {
+impl SessionLease {
     /// Nothing else goes through it meanwhile.
     pub(super) fn is_alone(&self) -> bool {
         self.freed.is_some()
@@ -126,7 +126,7 @@ impl Lease {
     }
 }
 
-impl Drop for Lease {
+impl Drop for SessionLease {
     fn drop(&mut self) {
         if let Some(freed) = &self.freed {
             if self.session().has_abandoned_call() {
@@ -138,12 +138,12 @@ impl Drop for Lease {
     }
 }
 
-impl StandIns {
+impl SessionPools {
     /// A place for a request to this backend.
-    pub(super) async fn lease(&self, visitor: &Visitor, request: &Request, offer: &Offer) -> Result<Lease, Refusal> {
+    pub(super) async fn lease(&self, visitor: &StatelessClient, request: &StatelessRequest, offer: &Offer) -> Result<SessionLease, Refusal> {
         let client = request.meta.capabilities.known_before_modern();
         let alone = client.can_answer() && cannot_tell_who_asked(visitor, request);
-        let wanted = PoolKey {
+        let wanted = SessionPoolKey {
             caller: visitor.caller.clone(),
             endpoint: visitor.endpoint.clone(),
             transport: visitor.transport,
@@ -179,15 +179,15 @@ impl StandIns {
         }
     }
 
-    fn try_lease(&self, visitor: &Visitor, wanted: &PoolKey, offer: &Offer) -> Option<Lease> {
+    fn try_lease(&self, visitor: &StatelessClient, wanted: &SessionPoolKey, offer: &Offer) -> Option<SessionLease> {
         let alone = wanted.alone;
         let mut pools = self.lock();
         let pool = match pools.get_mut(wanted) {
             Some(pool) => pool,
-            None => pools.entry(wanted.clone()).or_insert_with(|| Pool { members: Vec::new(), grown_at: Instant::now() }),
+            None => pools.entry(wanted.clone()).or_insert_with(|| SessionPool { members: Vec::new(), grown_at: Instant::now() }),
         };
         // One that offers something else by now finishes what it has.
-        let usable = |one: &&Arc<StandIn>| {
+        let usable = |one: &&Arc<PooledSession>| {
             // The place first: it is given back after its session has ended.
             !(alone && one.alone.load(Ordering::Acquire) || one.session.is_leaving()) && one.session.advertised == offer.capabilities
         };
@@ -197,7 +197,7 @@ impl StandIns {
             // Most requests are short, and each of these may be a process.
             None if alone && !pool.may_grow() => return None,
             None => {
-                let made = Arc::new(StandIn {
+                let made = Arc::new(PooledSession {
                     session: open(visitor, wanted, offer),
                     next_id: AtomicU64::new(1),
                     alone: AtomicBool::new(false),
@@ -212,7 +212,7 @@ impl StandIns {
             stand_in.alone.store(true, Ordering::Release);
         }
         stand_in.session.touch();
-        Some(Lease { stand_in, freed: alone.then(|| self.freed.clone()) })
+        Some(SessionLease { stand_in, freed: alone.then(|| self.freed.clone()) })
     }
 
     pub(super) fn all(&self) -> Vec<Arc<Session>> {
@@ -236,7 +236,7 @@ impl StandIns {
         });
     }
 
-    fn retain(&self, stays: impl Fn(&Arc<StandIn>, &PoolKey) -> bool) {
+    fn retain(&self, stays: impl Fn(&Arc<PooledSession>, &SessionPoolKey) -> bool) {
         let mut pools = self.lock();
         pools.retain(|key, pool| {
             pool.members.retain(|one| stays(one, key));
@@ -244,7 +244,7 @@ impl StandIns {
         });
     }
 
-    fn lock(&self) -> MutexGuard<'_, FastMap<PoolKey, Pool>> {
+    fn lock(&self) -> MutexGuard<'_, FastMap<SessionPoolKey, SessionPool>> {
         lock(&self.pools)
     }
 }
@@ -253,12 +253,12 @@ impl StandIns {
 const STAND_IN_IDLE: Duration = LINK_IDLE_MAX;
 
 /// Whether the backend that the request goes to can not say on whose account it asks something.
-fn cannot_tell_who_asked(visitor: &Visitor, request: &Request) -> bool {
+fn cannot_tell_who_asked(visitor: &StatelessClient, request: &StatelessRequest) -> bool {
     let backend = backend_of(&request.message, &visitor.endpoint, &visitor.tenant.catalog());
     backend.and_then(|backend| visitor.tenant.backend(&backend)).is_some_and(|backend| backend.has_unattributed_requests())
 }
 
-fn open(visitor: &Visitor, wanted: &PoolKey, offer: &Offer) -> Arc<Session> {
+fn open(visitor: &StatelessClient, wanted: &SessionPoolKey, offer: &Offer) -> Arc<Session> {
     let seat = SessionParams {
         tenant: visitor.tenant.clone(),
         caller: visitor.caller.clone(),
