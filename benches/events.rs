@@ -20,7 +20,7 @@ use benches::{Samples, Scale, Table, digits, median, shown};
 use broker::{
     actors::stream::{EventStream, StreamItem},
     auth::Keys,
-    durable::{Durable, EventWriter, Stores},
+    persistence::{Persistence, EventWriter, Stores},
     metrics::Metrics,
     rules::event_log::{EventKind, LogLimits},
 };
@@ -182,7 +182,7 @@ impl Rig {
         let metrics = Arc::new(Metrics::new(false));
         let stores =
             Stores { durable: Arc::new(SqliteStore::in_memory().await?), events: place.store.clone(), hot: Arc::new(MemoryHot::new()) };
-        let durable = Durable::new(stores, NodeName::new("bench"), Keys::from_root(b"bench").seal, metrics.clone());
+        let durable = Persistence::new(stores, NodeName::new("bench"), Keys::from_root(b"bench").seal, metrics.clone());
         let writer = durable.event_log.clone();
         let (mut streams, mut readers) = (Vec::new(), JoinSet::new());
         let read = Arc::new(AtomicU64::new(0));

@@ -15,7 +15,7 @@ use anyhow::{Context as _, bail};
 use benches::{Samples, Scale, Table, digits, median, shown};
 use broker::{
     auth::Keys,
-    durable::{Durable, Stores},
+    persistence::{Persistence, Stores},
     metrics::Metrics,
 };
 use protocol::{
@@ -125,7 +125,7 @@ impl What {
 /// How it is written.
 #[derive(Clone)]
 enum Way {
-    Grouped(Arc<Durable>),
+    Grouped(Arc<Persistence>),
     Alone(Arc<dyn DurableStore>),
 }
 
@@ -174,7 +174,7 @@ impl Gave {
 async fn compare(scale: Scale, what: What, store: &Arc<dyn DurableStore>) -> anyhow::Result<()> {
     let stores = Stores { durable: store.clone(), events: None, hot: Arc::new(MemoryHot::new()) };
     let keys = Keys::from_root(b"a secret of this bench alone");
-    let durable = Durable::new(stores, NodeName::new(NODE), keys.seal.clone(), Arc::new(Metrics::new(false)));
+    let durable = Persistence::new(stores, NodeName::new(NODE), keys.seal.clone(), Arc::new(Metrics::new(false)));
     let ways = [Way::Grouped(durable), Way::Alone(store.clone())];
     let mut table = Table::new(["writers", "grouped/s", "p50", "p99", "alone/s", "p50", "p99", "grouped : alone"]);
     for writers in WRITERS.into_iter().filter(|writers| *writers <= scale.of(usize::MAX, WRITERS_QUICK)) {

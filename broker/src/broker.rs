@@ -30,7 +30,7 @@ use crate::{
         Config, MessageWire,
         spec::{BackendSpec, TenantSpec},
     },
-    durable::{Durable, Stores, node::NodeSettings},
+    persistence::{Persistence, Stores, node::NodeSettings},
     maps::SharedMap,
     metrics::Metrics,
     placement::Placement,
@@ -80,7 +80,7 @@ impl Broker {
             ..HttpClientConfig::default()
         })?;
         let node = NodeSettings::fresh_name(&parts.config.node.id);
-        let durable = Durable::new(parts.stores, node, parts.keys.seal, parts.metrics.clone());
+        let durable = Persistence::new(parts.stores, node, parts.keys.seal, parts.metrics.clone());
         let placement = Placement::new(&parts.keys.peer)?;
         // The operator says where the collector is, so no policy for backends applies.
         let everywhere =

@@ -12,7 +12,7 @@ pub mod cli;
 pub mod config;
 pub mod control;
 pub mod demo;
-pub mod durable;
+pub mod persistence;
 mod in_place;
 pub mod limits;
 pub mod listeners;

@@ -37,9 +37,9 @@ use crate::{
     broker::{Broker, Parts},
     config::{self, Certificate, Config, Faults, sandbox::SandboxMode},
     control::{Control, ControlParts, LoadError, Reloaded},
-    durable::{
+    persistence::{
         self,
-        node::{Node, NodeSettings, Replica},
+        node::{Node, NodeSettings, LeaseObserver},
     },
     limits::{CERTIFICATE_ENDS_SOON, CLOSE_WAIT, HANDSHAKES_END_WITHIN},
     listeners::{
@@ -285,7 +285,7 @@ impl Running {
         control.follow();
         control.keep_audit();
         tell_of_certificates(&doors, &metrics);
-        tokio::spawn(durable::sweep(Arc::clone(&broker.shared.durable), Arc::clone(&config), metrics));
+        tokio::spawn(persistence::sweep(Arc::clone(&broker.shared.durable), Arc::clone(&config), metrics));
         Ok(Self { options, config, logging, broker, control, node, doors, http, tcp, quic, admin, internal })
     }
 
@@ -432,7 +432,7 @@ async fn join(control: &Arc<Control>, metrics: &Arc<Metrics>, internal: Option<&
     let address = config.node.advertise.clone().or(bound.map(|address| address.to_string()));
     let settings = NodeSettings { id: config.node.id.clone(), lease: config.session.lease, address };
     let node = Node::join(settings, Arc::clone(&control.broker.shared.durable), Arc::clone(metrics)).await?;
-    let replica: Arc<dyn Replica> = Arc::clone(control) as _;
+    let replica: Arc<dyn LeaseObserver> = Arc::clone(control) as _;
     tokio::spawn(Arc::clone(&node).keep(Arc::downgrade(&replica)));
     Ok(node)
 }

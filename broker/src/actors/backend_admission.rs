@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     config::{Config, spec::BackendSpec},
-    durable::SessionKey,
+    persistence::SessionKey,
     limits::{PROBE_ANSWER_MAX, SILENCE_SUSPECTED, SUSPICION_INTERVAL},
     metrics::{Metrics, Retry},
     rules::{

@@ -31,7 +31,7 @@ use crate::{
         rates::Rates,
     },
     config::{self, Config},
-    durable::Durable,
+    persistence::Persistence,
     limits::LONG_FIRST_MESSAGES_MAX,
     metrics::Metrics,
     rules::event_log::LogLimits,
@@ -47,7 +47,7 @@ pub struct Shared {
     /// Whom links trust, and what they present.
     pub tls_clients: TlsClients,
     /// What outlives the process.
-    pub durable: Arc<Durable>,
+    pub durable: Arc<Persistence>,
     pub tasks: TaskManager,
     /// Room for calls that are with backends, shared by tenants by their weight.
     pub call_limiter: Arc<ConcurrencyLimiter<TenantShare, PrincipalId>>,
@@ -86,7 +86,7 @@ impl Shared {
         metrics: Arc<Metrics>,
         http: HttpClient,
         cursor_key: hmac::Key,
-        durable: Arc<Durable>,
+        durable: Arc<Persistence>,
         traces: Traces,
     ) -> Arc<Self> {
         let (started, redis) = (Instant::now(), config.storage.redis_url.is_some());

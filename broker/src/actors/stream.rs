@@ -34,7 +34,7 @@ use self::{
 };
 use super::sync;
 use crate::{
-    durable::{EventWriter, LogEntry, LoggedEvent, SessionKey, StreamRecord},
+    persistence::{EventWriter, LogEntry, LoggedEvent, SessionKey, StreamRecord},
     limits::{QUIET_LOGGED_EVERY_MIN, TRIM_LOGGED_EVERY},
     rules::event_log::{Event, EventKind, EventLog, Gone, Held, LogLimits, Overflow, Topic},
 };

@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 
 use crate::{
     config::WithoutRedis,
-    durable::{BudgetAsk, BudgetShare, Durable},
+    persistence::{BudgetAsk, BudgetShare, Persistence},
     limits::{BUDGET_ASK_INTERVAL, BUDGET_ASKS_AT_ONCE, REPLICAS_COUNT_INTERVAL},
     metrics::Metrics,
     rules::{
@@ -115,7 +115,7 @@ impl Rates {
     }
 
     /// Asks the hot store for what was used, for as long as there are stores.
-    pub async fn keep(self: Arc<Self>, durable: Weak<Durable>) {
+    pub async fn keep(self: Arc<Self>, durable: Weak<Persistence>) {
         let asks = self.shares().sharing == Sharing::Asking;
         let mut counted: Option<Instant> = None;
         while let Some(durable) = durable.upgrade() {
@@ -136,7 +136,7 @@ impl Rates {
     }
 
     /// How many there are to share with: those that hold a lease and stay.
-    async fn count_replicas(&self, durable: &Durable) {
+    async fn count_replicas(&self, durable: &Persistence) {
         let Ok(nodes) = durable.timed("nodes", durable.store.nodes()).await else { return };
         let living = nodes.iter().filter(|node| !node.draining && !node.lease_left.is_zero()).count();
         let living = u32::try_from(living).unwrap_or(u32::MAX).max(1);
@@ -144,7 +144,7 @@ impl Rates {
         self.metrics.limits.rates_replicas(living);
     }
 
-    async fn ask(&self, durable: &Durable, meters: &[Arc<Meter>]) {
+    async fn ask(&self, durable: &Persistence, meters: &[Arc<Meter>]) {
         let (shares, now) = (self.shares(), self.now());
         let wants: Vec<Want> = meters.iter().map(|meter| meter.want(shares, now)).collect();
         let ask = |(meter, want): (&Arc<Meter>, &Want)| BudgetAsk {

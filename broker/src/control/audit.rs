@@ -15,7 +15,7 @@ use storage::Change;
 
 use super::{Control, ControlError};
 use crate::{
-    durable::{AuditFilter, AuditKind, AuditRecord},
+    persistence::{AuditFilter, AuditKind, AuditRecord},
     telemetry::{audit, request::RequestName},
     views::AuditEntry,
 };

@@ -140,7 +140,7 @@ mod tests {
 
     use super::super::{Verdict, tests::Rig};
     use super::*;
-    use crate::durable::Stores;
+    use crate::persistence::Stores;
 
     const HOUR_US: i64 = 3_600_000_000;
 

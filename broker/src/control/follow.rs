@@ -23,7 +23,7 @@ use super::{
     registry::{DECLARED, Entry, Origin, Registry},
 };
 use crate::{
-    durable::node::{Owned, Reclaimed, Replica},
+    persistence::node::{OwnedRecords, ReclaimedRecords, LeaseObserver},
     limits::CONFIG_READ_INTERVAL_MIN,
 };
 
@@ -154,17 +154,17 @@ async fn read_changes(control: Weak<Control>) {
     }
 }
 
-impl Replica for Control {
-    fn owned(&self) -> Owned {
-        Owned { sessions: self.broker.session_keys(), tasks: self.broker.shared.tasks.owned() }
+impl LeaseObserver for Control {
+    fn owned(&self) -> OwnedRecords {
+        OwnedRecords { sessions: self.broker.session_keys(), tasks: self.broker.shared.tasks.owned() }
     }
 
-    fn reclaimed(&self, reclaimed: Reclaimed) {
+    fn reclaimed(&self, reclaimed: ReclaimedRecords) {
         self.broker.reclaimed_sessions(&reclaimed.sessions);
         self.broker.shared.tasks.resume_reclaimed(&self.broker.shared, reclaimed.tasks);
     }
 
-    fn lost(&self, lost: Owned) {
+    fn lost(&self, lost: OwnedRecords) {
         self.broker.lost_sessions(&lost.sessions);
         self.broker.shared.tasks.stop_lost(&lost.tasks);
     }

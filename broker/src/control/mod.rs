@@ -56,7 +56,7 @@ use crate::{
         Config, Fault,
         spec::{TenantSpec, TransportSpec},
     },
-    durable::Durable,
+    persistence::Persistence,
     limits::LEASE_LOST_READY,
     metrics::Metrics,
 };
@@ -189,7 +189,7 @@ impl Control {
         }
     }
 
-    fn durable(&self) -> &Durable {
+    fn durable(&self) -> &Persistence {
         &self.broker.shared.durable
     }
 

@@ -10,7 +10,7 @@ use super::*;
 use crate::{
     broker::Parts,
     config::{self, Database, checked::parse_backend_spec, spec::BackendSpec},
-    durable::Stores,
+    persistence::Stores,
 };
 
 /// A control as start-up makes it. The folder is the broker's whole memory.

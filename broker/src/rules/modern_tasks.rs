@@ -26,7 +26,7 @@ use super::{
     modern,
     tasks::{self, RELATED_TASK, iso},
 };
-use crate::durable::{SessionKey, StoredTask, TaskInput, TaskStatus};
+use crate::persistence::{SessionKey, StoredTask, TaskInput, TaskStatus};
 
 /// Stands for the session of a task that was made without one. No session has this key.
 pub const NO_SESSION: SessionKey = SessionKey::new([0; 32]);

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{catalog::ToolTraits, endpoint::Endpoint};
 use crate::{
-    durable::{Step, StoredTask, TaskStatus},
+    persistence::{Step, StoredTask, TaskStatus},
     limits::{IDEMPOTENCY_KEY_BYTES_MAX, STATUS_MESSAGE_CHARS_MAX, TASK_POLL_MAX, TASK_POLL_MIN, TASK_TTL_MIN},
     telemetry::context::CarriedTrace,
 };
@@ -350,7 +350,7 @@ fn parsed(text: &[u8]) -> Result<Document<'_>, json::JsonError> {
 
 #[cfg(test)]
 mod tests {
-    use crate::durable::{SessionKey, TaskRecord};
+    use crate::persistence::{SessionKey, TaskRecord};
     use proptest::prelude::*;
     use protocol::ids::{PrincipalId, TenantId};
     use serde_json::{Value as Json, json};

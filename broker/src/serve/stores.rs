@@ -10,7 +10,7 @@ use storage::{
 use crate::{
     auth::Keys,
     config::{self, Config, EventLog},
-    durable::Stores,
+    persistence::Stores,
 };
 
 /// How long a start waits for a database server.

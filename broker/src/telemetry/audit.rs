@@ -19,7 +19,7 @@ use super::{
 use crate::{
     auth::Caller,
     config::AuditCalls,
-    durable::{AuditKind, AuditRecord},
+    persistence::{AuditKind, AuditRecord},
     limits::{AUDIT_ARGUMENTS_BYTES_MAX, AUDIT_TARGET_CHARS_MAX},
     rules::{
         catalog::Definition,

@@ -39,7 +39,7 @@ use crate::{
         asker::{Asker, SentRequest},
         session::record::BackendSession,
     },
-    durable::fault_point,
+    persistence::fault_point,
     metrics::{Direction, Metrics, Side},
     telemetry::{caused::Caused, request},
 };
@@ -494,7 +494,7 @@ impl Connection {
 
 #[cfg(test)]
 mod tests {
-    use crate::durable::NodeName;
+    use crate::persistence::NodeName;
     use proptest::prelude::*;
     use protocol::{
         capabilities::ClientCapabilities,
@@ -508,7 +508,7 @@ mod tests {
         actors::{backend::Backend, link::Era, shared::Shared},
         auth::Keys,
         config::{Config, spec::BackendSpec},
-        durable::{Durable, Stores},
+        persistence::{Persistence, Stores},
         rules::sharing::LinkScope,
         telemetry::traces::Traces,
     };
@@ -517,7 +517,7 @@ mod tests {
         let http = HttpClient::new(HttpClientConfig::default()).unwrap();
         let key = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, &[1; 32]);
         let (metrics, keys) = (Arc::new(Metrics::new(false)), Keys::from_root(b"root"));
-        let durable = Durable::new(Stores::in_memory().await, NodeName::new("node"), keys.seal, metrics.clone());
+        let durable = Persistence::new(Stores::in_memory().await, NodeName::new("node"), keys.seal, metrics.clone());
         let shared = Shared::new(Arc::new(Config::default()), metrics, http, key, durable, Traces::default());
         let spec: BackendSpec = serde_json::from_str(r#"{"transport":{"type":"stdio","command":"none"}}"#).unwrap();
         let backend = Backend::new(TenantId::parse("acme").unwrap(), BackendId::parse("b").unwrap(), spec, shared);

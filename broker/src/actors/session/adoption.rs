@@ -10,7 +10,7 @@ use protocol::{
 use super::{SessionParams, Session, SessionState, SessionKind, record::PersistedSession};
 use crate::{
     actors::shared::Shared,
-    durable::{NodeName, SubscriptionRecord},
+    persistence::{NodeName, SubscriptionRecord},
     rules::{catalog::ListKind, routing::ResourceTarget},
 };
 

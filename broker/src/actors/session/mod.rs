@@ -58,7 +58,7 @@ use super::{
 use crate::{
     auth::Caller,
     config::MessageWire,
-    durable::{NodeName, SessionKey},
+    persistence::{NodeName, SessionKey},
     limits::SESSION_ID_BYTES,
     maps::FastMap,
     rules::{

@@ -17,7 +17,7 @@ use super::{
     session_moved,
 };
 use crate::{
-    durable::{SubscriptionRecord, Write, Written, fault_point},
+    persistence::{SubscriptionRecord, Write, Written, fault_point},
     limits::{EVENTS_FLUSH_WAIT, LISTS_RETRY, OWNER_NEWS_WAIT, SEEN_STORED_EVERY_MAX},
     rules::{catalog::ListDigests, log_level::LogLevel, routing::ResourceTarget},
 };

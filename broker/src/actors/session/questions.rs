@@ -30,7 +30,7 @@ use crate::{
         link::{connection::Connection, pending::QuestionOwner},
         stream::EventStream,
     },
-    durable::{SessionKey, TaskInput, TaskRecord},
+    persistence::{SessionKey, TaskInput, TaskRecord},
     limits::{CLIENT_TASKS_MAX, ELICITATION_ID_BYTES_MAX, ELICITATIONS_MAX, QUESTIONS_MAX},
     rules::{event_log::EventKind, tasks},
     telemetry::caused::Caused,

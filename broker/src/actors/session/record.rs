@@ -19,7 +19,7 @@ use serde_json::value::RawValue;
 use super::{Agreement, Session};
 use crate::{
     auth::SealKey,
-    durable::{SESSION_KEY_BYTES, SessionKey, SessionRecord, SessionSeat},
+    persistence::{SESSION_KEY_BYTES, SessionKey, SessionRecord, SessionSeat},
     rules::{
         catalog::{ListDigests, ListKind},
         endpoint::Endpoint,

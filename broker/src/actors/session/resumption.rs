@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     actors::stream::{PendingAnswer, EventId, EventStream, StreamReader, answered_id, decode_pending, parse_event_id},
-    durable::{LogEntry, LoggedEvent, StoredStream},
+    persistence::{LogEntry, LoggedEvent, StoredStream},
     limits::NAMED_REQUEST_BYTES_MAX,
     rules::event_log::{Event, EventKind, Held, Topic},
 };
@@ -389,7 +389,7 @@ pub(super) fn events_gone() -> Refusal {
 
 #[cfg(test)]
 mod tests {
-    use crate::durable::StreamRecord;
+    use crate::persistence::StreamRecord;
 
     use super::*;
 

@@ -16,7 +16,7 @@ use protocol::{ids::RequestId, phase::SessionPhase};
 use super::Session;
 use crate::{
     actors::stream::{UnreadBudget, EventStream, StreamReader},
-    durable::{EventWriter, SessionKey},
+    persistence::{EventWriter, SessionKey},
     limits::STREAMS_KEPT_MAX,
     rules::event_log::{Event, EventKind, LogLimits, Overflow, Topic},
 };

@@ -19,7 +19,7 @@ use protocol::{
 use super::{Session, SessionState, questions::Question, record::BackendSession, requests::InFlight, persisted_state::StoreFailure};
 use crate::{
     actors::{link::Link, stream::EventStream},
-    durable::fault_point,
+    persistence::fault_point,
     limits::{CLOSING_UP_MAX, MOVE_ON_MAX},
 };
 

@@ -12,7 +12,7 @@ use protocol::{
 use super::StatelessClient;
 use crate::{
     actors::tasks::TaskWatch,
-    durable::{InputsLook, TaskLook, TaskStatus},
+    persistence::{InputsLook, TaskLook, TaskStatus},
     limits::{LISTEN_TASKS_MAX, OUTBOX_BATCH_BYTES, STORE_RETRY_MAX},
     rules::{modern_tasks, offer::Offer},
 };

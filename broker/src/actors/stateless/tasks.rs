@@ -12,7 +12,7 @@ use protocol::{
 use super::{StatelessRequest, StatelessClient};
 use crate::{
     actors::tasks::{named_task, load_visible},
-    durable::{StoredTask, TaskAudience, TaskInput, TaskStatus, Wake, Write, Written, fault_point},
+    persistence::{StoredTask, TaskAudience, TaskInput, TaskStatus, Wake, Write, Written, fault_point},
     rules::modern_tasks::{self, NO_SESSION, Standing},
 };
 

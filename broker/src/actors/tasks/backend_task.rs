@@ -29,7 +29,7 @@ use crate::{
         session::record::BackendSession,
     },
     auth::SealError,
-    durable::{Step, TaskStatus, Write, fault_point},
+    persistence::{Step, TaskStatus, Write, fault_point},
     rules::{
         sharing::LinkScope,
         tasks::{self, BackendTask},

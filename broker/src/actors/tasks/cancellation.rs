@@ -10,7 +10,7 @@ use protocol::{
 use super::TaskManager;
 use crate::{
     actors::shared::Shared,
-    durable::{StoredTask, Wake, Write, Written},
+    persistence::{StoredTask, Wake, Write, Written},
     rules::tasks::Ended,
 };
 

@@ -27,7 +27,7 @@ use crate::{
         shared::Shared,
     },
     config,
-    durable::{
+    persistence::{
         self, NodeName, Step, StoreError, StoredTask, TaskLimit, TaskLimits, TaskRecord, TaskStatus, WholeTask, Write, Written, fault_point,
     },
     limits::{
@@ -137,7 +137,7 @@ impl Session {
     /// The task this request made before.
     async fn existing_task(&self, task: &TaskId, asked: &TaskRecord, settings: &config::Tasks) -> Result<Reply, Refusal> {
         let durable = &self.shared.durable;
-        let known = durable.timed("whole_task", durable.store.whole_task(task)).await?;
+        let known = persistence.timed("whole_task", persistence.store.whole_task(task)).await?;
         let known = known.filter(|known| self.audience().may_see(&known.stored.record));
         let whole = known.ok_or_else(|| Refusal::new(ErrorKind::TaskNotFound, "the task this request made before is gone"))?;
         let known = whole.stored.clone();
@@ -168,7 +168,7 @@ impl Session {
             let may_pass = matches!(error.cause(), StoreError::Busy { .. });
             if !may_pass || Instant::now() + wait > give_up_at {
                 if !is_open {
-                    return Err(durable::refusal(&error));
+                    return Err(persistence::refusal(&error));
                 }
                 self.shared.running.spawn(recover_if_committed(self.shared.clone(), record.task.clone(), record.ttl.unwrap_or(TASK_RUN_MAX)));
                 let text = "the database did not say whether it stored the task: it may be carried out";

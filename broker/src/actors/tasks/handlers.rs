@@ -22,7 +22,7 @@ use crate::{
         shared::Shared,
         stream::EventStream,
     },
-    durable::{SessionKey, StoredTask, TaskAudience, TaskPlace, TaskStatus, Write, Written, fault_point},
+    persistence::{SessionKey, StoredTask, TaskAudience, TaskPlace, TaskStatus, Write, Written, fault_point},
     limits::{PAGE_ENTRIES, STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_LOOK_INTERVAL, TASK_RESULT_WAIT_MAX},
     rules::{
         cursor::{self, Scope},
@@ -174,7 +174,7 @@ impl Session {
             match self.shared.durable.write(write).await {
                 Ok(Written::Done) => {
                     fault_point::passed("task.input.answered");
-                    return self.shared.durable.hot.wake(crate::durable::Wake::Task { task, session: maker });
+                    return self.shared.durable.hot.wake(crate::persistence::Wake::Task { task, session: maker });
                 }
                 Ok(_) => return self.shared.metrics.dropped_answer("late"),
                 Err(_) if Instant::now() < give_up => tokio::time::sleep(wait).await,
@@ -194,7 +194,7 @@ struct ForwardedInputs {
 }
 
 impl ForwardedInputs {
-    fn follow(&mut self, task: &StoredTask, inputs: &[crate::durable::TaskInput]) {
+    fn follow(&mut self, task: &StoredTask, inputs: &[crate::persistence::TaskInput]) {
         let open = |number: &i64| inputs.iter().any(|input| input.number == *number && input.answer.is_none());
         let session = &self.session;
         self.questions.retain(|number, question| {

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     config::spec::TransportSpec,
-    durable::{Step, Write, Written},
+    persistence::{Step, Write, Written},
     limits::{STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_RELEASE_TRIES},
 };
 

@@ -28,7 +28,7 @@ use crate::{
         link::{connection::Connection, pending::QuestionOwner},
         session::Session,
     },
-    durable::{TaskStatus, Write, fault_point},
+    persistence::{TaskStatus, Write, fault_point},
     limits::{TASK_INPUTS_MAX, TASK_LOOK_INTERVAL},
     rules::tasks,
     telemetry::caused::Caused,

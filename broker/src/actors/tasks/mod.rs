@@ -30,7 +30,7 @@ use std::{
 };
 
 use crate::{
-    durable::{SessionKey, TaskStatus},
+    persistence::{SessionKey, TaskStatus},
     limits::{TASK_LEFT_ALONE_FIRST, TASK_LEFT_ALONE_MAX, TASK_RUNS_MAX, TASKS_LEFT_ALONE_MAX},
 };
 use dashmap::DashMap;

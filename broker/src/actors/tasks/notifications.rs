@@ -14,7 +14,7 @@ use protocol::{envelope::Message, splice::Splice};
 use super::run::TaskRun;
 use crate::{
     actors::{session::Session, stream::EventStream, sync::lock},
-    durable::{TASK_WORD_BYTES_MAX, Wake},
+    persistence::{TASK_WORD_BYTES_MAX, Wake},
     limits::TASK_WORDS_PER_SECOND,
     rules::{event_log::EventKind, tasks},
 };

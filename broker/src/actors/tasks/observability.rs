@@ -12,7 +12,7 @@ use super::{digest, run::TaskRun};
 use crate::{
     auth::Caller,
     config::AuditCalls,
-    durable::TaskStatus,
+    persistence::TaskStatus,
     rules::tasks,
     telemetry::{
         audit::Draft,

@@ -14,7 +14,7 @@ use protocol::ids::TaskId;
 use super::{TaskManager, run::StopReason};
 use crate::{
     actors::shared::Shared,
-    durable::{InputsLook, TaskLook},
+    persistence::{InputsLook, TaskLook},
     limits::{TASK_LOOK_BATCH, TASK_LOOK_INTERVAL, TASK_LOOK_INTERVAL_ALONE},
 };
 

@@ -29,7 +29,7 @@ use crate::{
         shared::Shared,
         stream::StreamItem,
     },
-    durable::{StoreError, StoredTask, WholeTask, Write, Written, fault_point, refusal},
+    persistence::{StoreError, StoredTask, WholeTask, Write, Written, fault_point, refusal},
     limits::TASK_RUN_MAX,
     metrics::Promotion,
     rules::{

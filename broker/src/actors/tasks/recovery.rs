@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     actors::shared::Shared,
-    durable::{NodeName, StoredTask, TaskStatus, Wake, WholeTask, Write, Written},
+    persistence::{NodeName, StoredTask, TaskStatus, Wake, WholeTask, Write, Written},
     limits::{STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_CLAIM_BATCH, TASK_RUNS_MAX},
     rules::tasks::{AfterCrash, Ended, after_crash},
 };

@@ -34,7 +34,7 @@ use crate::{
         sync,
         tenant::Tenant,
     },
-    durable::{Step, TaskRecord, TaskStatus, Wake, WholeTask, Write, Written},
+    persistence::{Step, TaskRecord, TaskStatus, Wake, WholeTask, Write, Written},
     limits::{STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_RUN_MAX},
     rules::{endpoint::Endpoint, log_level::LogLevel, tasks::Details},
     telemetry::{caused::Caused, request::Request},

@@ -33,7 +33,7 @@ use crate::{
         asker::{Asker, SentRequest},
         link::connection::{Connection, Failure, BackendRequest},
     },
-    durable::{Step, TaskStatus, Write, fault_point},
+    persistence::{Step, TaskStatus, Write, fault_point},
     limits::{BACKOFF_FIRST, TASK_OUTCOME_SUSPECT_BYTES, TASK_OUTCOME_TRIES, TASK_RESENDS_MAX},
     rules::{
         catalog::TaskSupport,

@@ -15,7 +15,7 @@ use tokio::sync::{
 use super::TaskManager;
 use crate::{
     actors::{session::Session, shared::Shared},
-    durable::{SessionKey, Wake},
+    persistence::{SessionKey, Wake},
     rules::{event_log::EventKind, tasks},
 };
 
@@ -95,9 +95,9 @@ fn relay_notification(tasks: &TaskManager, session: &SessionKey, frame: Bytes) {
 
 impl TaskManager {
     /// Whether this status may be told after the one that was told last. It counts as told then.
-    fn note_if_new(&self, task: &TaskId, status: crate::durable::TaskStatus) -> bool {
+    fn note_if_new(&self, task: &TaskId, status: crate::persistence::TaskStatus) -> bool {
         let mut inner = self.lock();
-        let last = inner.notified_status.get(task).copied().unwrap_or(crate::durable::TaskStatus::Working);
+        let last = inner.notified_status.get(task).copied().unwrap_or(crate::persistence::TaskStatus::Working);
         if !tasks::may_follow(last, status) {
             return false;
         }

@@ -6,7 +6,7 @@ use storage::{DurableStore, EventStore, LogEntry, SqliteStore, StreamRecord, hot
 use super::*;
 use crate::{
     actors::session::ReleaseOutcome,
-    durable::{Stores, Written},
+    persistence::{Stores, Written},
     rules::log_level::LogLevel,
 };
 

@@ -14,7 +14,7 @@ use crate::{
         spec::{BackendSpec, TenantSpec},
     },
     control::{Author, Condition, NewKey, tests::Rig},
-    durable::Stores,
+    persistence::Stores,
 };
 
 const SECRET: &str = "node: {secret: 0123456789abcdef}";

@@ -19,7 +19,7 @@ use super::{input::Params, page::LIMIT_MAX, problem::Problem};
 use crate::{
     config::units::parse_duration,
     control::{Asked, Author, Control},
-    durable::{AuditFilter, AuditKind},
+    persistence::{AuditFilter, AuditKind},
     listeners::proxies::Client,
     telemetry::request::{self, RequestName},
     views::AuditEntry,

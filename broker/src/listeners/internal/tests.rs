@@ -31,7 +31,7 @@ use crate::{
     auth::{Caller, Keyring, Keys},
     broker::{Broker, Parts},
     config::{self, spec::TenantSpec},
-    durable::Stores,
+    persistence::Stores,
     limits::RELAYED_WHOLE_BYTES_MAX,
     listeners,
     metrics::Metrics,

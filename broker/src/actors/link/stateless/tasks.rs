@@ -23,7 +23,7 @@ use crate::{
             connection::{Connection, Failure},
         },
     },
-    durable::TaskStatus,
+    persistence::TaskStatus,
     limits::{BACKOFF_FIRST, BACKOFF_MAX},
     rules::tasks::{BackendTask, decoded},
 };

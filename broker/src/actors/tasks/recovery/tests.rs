@@ -13,7 +13,7 @@ use crate::{
     auth::{Keyring, Keys},
     broker::{Broker, Parts},
     config::{Config, spec::TenantSpec},
-    durable::{
+    persistence::{
         SessionKey, Step, Stores, TaskLimits, TaskRecord,
         tests::{Meddled, Verdict},
     },

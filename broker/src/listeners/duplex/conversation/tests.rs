@@ -14,7 +14,7 @@ use super::*;
 use crate::{
     auth::Caller,
     broker::Broker,
-    durable::Stores,
+    persistence::Stores,
     rules::{endpoint::Endpoint, event_log::LogLimits},
 };
 

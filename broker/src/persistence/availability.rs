@@ -21,11 +21,11 @@ use crate::limits::STORE_PROBE_EVERY;
 #[derive(Debug)]
 pub(super) struct Availability {
     store: &'static str,
-    state: Mutex<State>,
+    state: Mutex<AvailabilityState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct AvailabilityState {
     outage: Option<Outage>,
     /// When the store last gave an answer, if only to say no.
     answered_at: Option<Instant>,
@@ -42,7 +42,7 @@ struct Outage {
 }
 
 /// The one call that finds out whether an outage is over.
-struct Probe<'a>(&'a Availability);
+struct OutageProbe<'a>(&'a Availability);
 
 impl Availability {
     pub(super) fn new(store: &'static str) -> Self {
@@ -71,12 +71,12 @@ impl Availability {
         result
     }
 
-    fn admit(&self) -> Result<Option<Probe<'_>>, StoreError> {
+    fn admit(&self) -> Result<Option<OutageProbe<'_>>, StoreError> {
         let mut state = self.lock();
         let Some(outage) = &mut state.outage else { return Ok(None) };
         if !outage.probing && Instant::now() >= outage.probe_at {
             outage.probing = true;
-            return Ok(Some(Probe(self)));
+            return Ok(Some(OutageProbe(self)));
         }
         outage.refused += 1;
         Err(StoreError::Unavailable { detail: "it did not answer a moment ago".into() })
@@ -136,12 +136,12 @@ impl Availability {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, AvailabilityState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Probe<'_> {
+impl Drop for OutageProbe<'_> {
     /// Failed, or given up.
     fn drop(&mut self) {
         if let Some(outage) = &mut self.0.lock().outage {

@@ -10,7 +10,7 @@ use protocol::ids::{BackendId, PrincipalId, TaskId, TenantId};
 use storage::{NodeName, SessionKey, TaskLimits, TaskRecord, TaskStatus};
 
 use super::*;
-use crate::durable::tests::{Meddled, Verdict};
+use crate::persistence::tests::{Meddled, Verdict};
 
 const MIB: usize = 1024 * 1024;
 

@@ -29,12 +29,12 @@ const SERVER_LANES: usize = 4;
 const BUSY_ALONE_MAX: usize = 2;
 
 pub(super) struct Persister {
-    lanes: Vec<mpsc::Sender<Job>>,
+    lanes: Vec<mpsc::Sender<PendingWrite>>,
     /// Writes that wait in any lane.
     depth: IntGauge,
 }
 
-struct Job {
+struct PendingWrite {
     write: Write,
     done: oneshot::Sender<Result<Written, StoreError>>,
 }
@@ -48,7 +48,7 @@ impl Persister {
         let start_lane = |_| {
             let (queue, jobs) = mpsc::channel(PERSIST_QUEUE_MAX);
             let (store, availability, metrics, depth) = (store.clone(), availability.clone(), metrics.clone(), depth.clone());
-            tokio::spawn(Lane { store, availability, metrics, depth, jobs, waiting: VecDeque::new() }.run());
+            tokio::spawn(WriteLane { store, availability, metrics, depth, jobs, waiting: VecDeque::new() }.run());
             queue
         };
         Self { lanes: (0..lanes).map(start_lane).collect(), depth }
@@ -59,7 +59,7 @@ impl Persister {
         write.row().hash(&mut hasher);
         let lane = usize::try_from(hasher.finish() % self.lanes.len() as u64).unwrap_or_default();
         let (done, outcome) = oneshot::channel();
-        self.lanes[lane].try_send(Job { write, done }).map_err(|error| match error {
+        self.lanes[lane].try_send(PendingWrite { write, done }).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => StoreError::Busy { detail: "too many writes wait already".into() },
             mpsc::error::TrySendError::Closed(_) => ending(),
         })?;
@@ -72,24 +72,24 @@ fn ending() -> StoreError {
     StoreError::Unavailable { detail: "the broker is ending".into() }
 }
 
-struct Lane {
+struct WriteLane {
     store: Arc<dyn DurableStore>,
     availability: Arc<Availability>,
     metrics: Arc<Metrics>,
     depth: IntGauge,
-    jobs: mpsc::Receiver<Job>,
+    jobs: mpsc::Receiver<PendingWrite>,
     /// Taken from the queue, but about a row that the batch before was about too.
-    waiting: VecDeque<Job>,
+    waiting: VecDeque<PendingWrite>,
 }
 
-impl Lane {
+impl WriteLane {
     async fn run(mut self) {
         while let Some(batch) = self.next_batch().await {
             self.carry_out(batch).await;
         }
     }
 
-    async fn next_batch(&mut self) -> Option<Vec<Job>> {
+    async fn next_batch(&mut self) -> Option<Vec<PendingWrite>> {
         if self.waiting.is_empty() {
             let first = self.jobs.recv().await?;
             self.waiting.push_back(first);
@@ -115,7 +115,7 @@ impl Lane {
         Some(batch)
     }
 
-    async fn carry_out(&mut self, batch: Vec<Job>) {
+    async fn carry_out(&mut self, batch: Vec<PendingWrite>) {
         self.depth.sub(batch.len() as i64);
         let (writes, waiting): (Vec<Write>, Vec<_>) = batch.into_iter().map(|job| (job.write, job.done)).unzip();
         match self.write(&writes).await {
@@ -209,7 +209,7 @@ fn size(write: &Write) -> usize {
 }
 
 /// For each job, whether it is the first about its row.
-fn first_of_each_row(jobs: &VecDeque<Job>) -> Vec<bool> {
+fn first_of_each_row(jobs: &VecDeque<PendingWrite>) -> Vec<bool> {
     let mut rows: HashSet<Row<'_>> = HashSet::with_capacity(jobs.len());
     jobs.iter().map(|job| rows.insert(job.write.row())).collect()
 }

@@ -1,7 +1,7 @@
 //! State that outlives the process, as the rest of the broker uses it: one value with the stores behind it.
 //!
-//! What must be on disk before it is acknowledged goes through [`Durable::register_writer`], which shares transactions between
-//! whoever writes at the same time. Reads go to the store directly, within its own deadline, through [`Durable::timed`].
+//! What must be on disk before it is acknowledged goes through [`Persistence::register_writer`], which shares transactions between
+//! whoever writes at the same time. Reads go to the store directly, within its own deadline, through [`Persistence::timed`].
 //! Nothing here is on the path of a plain call of a session that lives here.
 
 mod audit;
@@ -52,7 +52,7 @@ impl Stores {
 }
 
 /// The stores and this process's name among those that share them.
-pub struct Durable {
+pub struct Persistence {
     pub store: Arc<dyn DurableStore>,
     pub events: Option<Arc<dyn EventStore>>,
     /// Where event streams are logged, if anywhere.
@@ -76,13 +76,13 @@ pub struct Durable {
     metrics: Arc<Metrics>,
 }
 
-impl std::fmt::Debug for Durable {
+impl std::fmt::Debug for Persistence {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(out, "Durable({}, {})", self.store.engine(), self.node.load())
     }
 }
 
-impl Durable {
+impl Persistence {
     /// Must be called inside the runtime.
     pub fn new(stores: Stores, node: NodeName, seal: SealKey, metrics: Arc<Metrics>) -> Arc<Self> {
         let availability = Arc::new(Availability::new(stores.durable.engine()));

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use storage::{StoreError, TaskStatus};
 use tokio::time::sleep;
 
-use super::Durable;
+use super::Persistence;
 use crate::{
     config::Config,
     limits::{SWEEP_EVENTS, SWEEP_INTERVAL, SWEEP_ROUNDS_MAX, SWEEP_ROWS},
@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Sweeps for as long as the process lives; ends when it is dropped.
-pub async fn sweep(durable: Arc<Durable>, config: Arc<Config>, metrics: Arc<Metrics>) {
+pub async fn sweep(durable: Arc<Persistence>, config: Arc<Config>, metrics: Arc<Metrics>) {
     loop {
         // By lot, so that replicas started together do not stay together.
         sleep(SWEEP_INTERVAL.mul_f64(rand::random_range(0.5..1.5))).await;
@@ -29,7 +29,7 @@ pub async fn sweep(durable: Arc<Durable>, config: Arc<Config>, metrics: Arc<Metr
 }
 
 struct Sweep<'s> {
-    durable: &'s Durable,
+    durable: &'s Persistence,
     metrics: &'s Metrics,
 }
 

@@ -28,7 +28,7 @@ use crate::{
 };
 
 pub struct AuditWriter {
-    queue: mpsc::Sender<Job>,
+    queue: mpsc::Sender<AuditJob>,
     /// Of the records in the queue.
     bytes: Arc<AtomicUsize>,
     /// Records are being dropped, which the log knows.
@@ -39,7 +39,7 @@ pub struct AuditWriter {
     unsigned: Arc<Notify>,
 }
 
-enum Job {
+enum AuditJob {
     Add(AuditRecord),
     /// Tells when everything before it is stored.
     Flush(oneshot::Sender<()>),
@@ -51,7 +51,7 @@ impl AuditWriter {
         let (queue, jobs) = mpsc::channel(AUDIT_QUEUE_MAX);
         let bytes = Arc::new(AtomicUsize::new(0));
         let unsigned = Arc::new(Notify::new());
-        let writing = Writing {
+        let writing = AuditWorker {
             store: store.clone(),
             availability: availability.clone(),
             metrics: metrics.clone(),
@@ -68,7 +68,7 @@ impl AuditWriter {
     pub fn add(&self, record: AuditRecord) {
         let size = size(&record);
         let fits = self.bytes.fetch_add(size, Ordering::AcqRel) + size <= AUDIT_QUEUE_BYTES_MAX;
-        if fits && self.queue.try_send(Job::Add(record)).is_ok() {
+        if fits && self.queue.try_send(AuditJob::Add(record)).is_ok() {
             self.dropping.store(false, Ordering::Relaxed);
             return;
         }
@@ -100,7 +100,7 @@ impl AuditWriter {
     pub async fn flush(&self) {
         let (done, stored) = oneshot::channel();
         let flushed = timeout(AUDIT_FLUSH_WAIT, async {
-            self.queue.send(Job::Flush(done)).await.ok()?;
+            self.queue.send(AuditJob::Flush(done)).await.ok()?;
             stored.await.ok()
         });
         if !matches!(flushed.await, Ok(Some(()))) {
@@ -113,18 +113,18 @@ fn size(record: &AuditRecord) -> usize {
     record.body.len() + 128
 }
 
-struct Writing {
+struct AuditWorker {
     store: Arc<dyn DurableStore>,
     availability: Arc<Availability>,
     metrics: Arc<Metrics>,
-    jobs: mpsc::Receiver<Job>,
+    jobs: mpsc::Receiver<AuditJob>,
     bytes: Arc<AtomicUsize>,
     /// Records since the last word of [`AuditWriter::unsigned`].
     stored: usize,
     unsigned: Arc<Notify>,
 }
 
-impl Writing {
+impl AuditWorker {
     async fn run(mut self) {
         let mut next = None;
         loop {
@@ -139,11 +139,11 @@ impl Writing {
             let mut job = Some(first);
             while let Some(one) = job {
                 match one {
-                    Job::Add(record) => {
+                    AuditJob::Add(record) => {
                         bytes += size(&record);
                         batch.push(record);
                     }
-                    Job::Flush(done) => flushed.push(done),
+                    AuditJob::Flush(done) => flushed.push(done),
                 }
                 if batch.len() >= AUDIT_BATCH_MAX || bytes >= AUDIT_BATCH_BYTES_MAX {
                     break;

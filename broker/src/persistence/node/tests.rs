@@ -8,7 +8,7 @@ use std::{
 use tokio::time::sleep;
 
 use super::*;
-use crate::{auth::Keys, durable::Stores};
+use crate::{auth::Keys, persistence::Stores};
 
 /// Long enough that a busy machine renews it in time.
 const LEASE: Duration = Duration::from_secs(3);
@@ -47,7 +47,7 @@ impl FakeNodes {
 }
 
 #[async_trait]
-impl Nodes for FakeNodes {
+impl NodeRegistry for FakeNodes {
     async fn join(&self, node: &NodeName, _: Option<&str>, lease: Duration) -> Result<(), StoreError> {
         assert!(self.up()?.leases.insert(node.clone(), Instant::now() + lease).is_none(), "a name comes once");
         Ok(())
@@ -101,14 +101,14 @@ struct Told {
 #[derive(Default)]
 struct FakeReplica(Mutex<Told>);
 
-impl Replica for FakeReplica {
-    fn owned(&self) -> Owned {
-        Owned { sessions: self.0.lock().unwrap().owned.clone(), ..Owned::default() }
+impl LeaseObserver for FakeReplica {
+    fn owned(&self) -> OwnedRecords {
+        OwnedRecords { sessions: self.0.lock().unwrap().owned.clone(), ..OwnedRecords::default() }
     }
-    fn reclaimed(&self, reclaimed: Reclaimed) {
+    fn reclaimed(&self, reclaimed: ReclaimedRecords) {
         self.0.lock().unwrap().reclaimed.extend(reclaimed.sessions);
     }
-    fn lost(&self, lost: Owned) {
+    fn lost(&self, lost: OwnedRecords) {
         self.0.lock().unwrap().lost.extend(lost.sessions);
     }
     fn asked_to_end(&self, sessions: Vec<SessionKey>) {
@@ -123,18 +123,18 @@ struct Rig {
     nodes: FakeNodes,
     replica: Arc<FakeReplica>,
     node: Arc<Node>,
-    durable: Arc<Durable>,
+    durable: Arc<Persistence>,
 }
 
 impl Rig {
     async fn joined() -> Self {
         let metrics = Arc::new(Metrics::new(false));
         let stores = Stores::in_memory().await;
-        let durable = Durable::new(stores, NodeName::new("test/0"), Keys::from_root(b"root").seal, metrics.clone());
+        let durable = Persistence::new(stores, NodeName::new("test/0"), Keys::from_root(b"root").seal, metrics.clone());
         let (nodes, replica) = (FakeNodes::default(), Arc::new(FakeReplica::default()));
         let settings = NodeSettings { id: "test".into(), lease: LEASE, address: None };
         let node = Node::new(Box::new(nodes.clone()), false, settings, durable.clone(), metrics).enter_first().await.unwrap();
-        let told: Arc<dyn Replica> = replica.clone();
+        let told: Arc<dyn LeaseObserver> = replica.clone();
         tokio::spawn(node.clone().keep(Arc::downgrade(&told)));
         Self { nodes, replica, node, durable }
     }

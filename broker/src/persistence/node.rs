@@ -28,7 +28,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::Durable;
+use super::Persistence;
 use crate::{
     limits::{PAST_NAMES_MAX, RENEWAL_RETRY_MAX},
     metrics::Metrics,
@@ -103,28 +103,28 @@ impl Lease {
 
 /// Sessions and tasks by name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Owned {
+pub struct OwnedRecords {
     pub sessions: HashSet<SessionKey>,
     pub tasks: HashSet<TaskId>,
 }
 
 /// What is ours again after a lapse, with its epochs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Reclaimed {
+pub struct ReclaimedRecords {
     pub sessions: Vec<(SessionKey, i64)>,
     pub tasks: Vec<(TaskId, i64)>,
 }
 
 /// What a lease means to the rest of the process. None of it may wait.
-pub trait Replica: Send + Sync {
+pub trait LeaseObserver: Send + Sync {
     /// What this process takes to be its own.
-    fn owned(&self) -> Owned;
+    fn owned(&self) -> OwnedRecords;
 
     /// It is, under these epochs from now on.
-    fn reclaimed(&self, reclaimed: Reclaimed);
+    fn reclaimed(&self, reclaimed: ReclaimedRecords);
 
     /// These have another owner by now, or are gone.
-    fn lost(&self, lost: Owned);
+    fn lost(&self, lost: OwnedRecords);
 
     /// Somebody asked these sessions of ours to end.
     fn asked_to_end(&self, sessions: Vec<SessionKey>);
@@ -135,7 +135,7 @@ pub trait Replica: Send + Sync {
 
 /// The part of the database that knows nodes.
 #[async_trait]
-trait Nodes: Send + Sync {
+trait NodeRegistry: Send + Sync {
     async fn join(&self, node: &NodeName, address: Option<&str>, lease: Duration) -> Result<(), StoreError>;
     async fn renew(&self, node: &NodeName, lease: Duration, draining: bool) -> Result<Renewal, StoreError>;
     async fn leave(&self, node: &NodeName) -> Result<(), StoreError>;
@@ -143,10 +143,10 @@ trait Nodes: Send + Sync {
     async fn reclaim_tasks(&self, from: &NodeName, to: &NodeName) -> Result<Vec<(TaskId, i64)>, StoreError>;
 }
 
-struct InStore(Arc<dyn DurableStore>);
+struct StoreNodeRegistry(Arc<dyn DurableStore>);
 
 #[async_trait]
-impl Nodes for InStore {
+impl NodeRegistry for StoreNodeRegistry {
     async fn join(&self, node: &NodeName, address: Option<&str>, lease: Duration) -> Result<(), StoreError> {
         self.0.join(node, address, lease).await
     }
@@ -184,8 +184,8 @@ impl NodeSettings {
 /// This process among the nodes.
 pub struct Node {
     settings: NodeSettings,
-    durable: Arc<Durable>,
-    nodes: Box<dyn Nodes>,
+    durable: Arc<Persistence>,
+    nodes: Box<dyn NodeRegistry>,
     metrics: Arc<Metrics>,
     /// Nobody else uses the store: the lease needs no renewal.
     alone: bool,
@@ -198,14 +198,14 @@ pub struct Node {
 }
 
 impl Node {
-    /// Joins under the name `durable` has. From now on what this process commits is its own.
-    pub async fn join(settings: NodeSettings, durable: Arc<Durable>, metrics: Arc<Metrics>) -> Result<Arc<Self>, StoreError> {
-        let nodes = Box::new(InStore(durable.store.clone()));
+    /// Joins under the name `persistence` has. From now on what this process commits is its own.
+    pub async fn join(settings: NodeSettings, durable: Arc<Persistence>, metrics: Arc<Metrics>) -> Result<Arc<Self>, StoreError> {
+        let nodes = Box::new(StoreNodeRegistry(durable.store.clone()));
         let alone = !durable.is_shared();
         Self::new(nodes, alone, settings, durable, metrics).enter_first().await
     }
 
-    fn new(nodes: Box<dyn Nodes>, alone: bool, settings: NodeSettings, durable: Arc<Durable>, metrics: Arc<Metrics>) -> Self {
+    fn new(nodes: Box<dyn NodeRegistry>, alone: bool, settings: NodeSettings, durable: Arc<Persistence>, metrics: Arc<Metrics>) -> Self {
         durable.note_address(settings.address.clone());
         let (draining, hurry, left) = (AtomicBool::new(false), Notify::new(), CancellationToken::new());
         Self { settings, durable, nodes, metrics, alone, draining, hurry, left, renewing: tokio::sync::Mutex::default() }
@@ -220,11 +220,11 @@ impl Node {
     }
 
     /// Keeps the lease until [`Node::release`]. Ends at once on a store of our own, whose lease needs no renewal.
-    pub async fn keep(self: Arc<Self>, replica: Weak<dyn Replica>) {
+    pub async fn keep(self: Arc<Self>, replica: Weak<dyn LeaseObserver>) {
         if self.alone {
             return;
         }
-        let (interval, mut past) = (self.settings.lease / 3, Past::default());
+        let (interval, mut past) = (self.settings.lease / 3, FormerNames::default());
         let mut next = Instant::now() + interval;
         loop {
             // Both are cancel-safe; a hurry that comes during a renewal is kept.
@@ -266,7 +266,7 @@ impl Node {
     }
 
     /// One renewal; false when there is no lease after it.
-    async fn renew(&self, replica: &dyn Replica, past: &mut Past) -> bool {
+    async fn renew(&self, replica: &dyn LeaseObserver, past: &mut FormerNames) -> bool {
         let (asked, node) = (Instant::now(), self.durable.node());
         let draining = self.draining.load(Ordering::Acquire);
         let renewal = if past.is_empty() {
@@ -299,13 +299,13 @@ impl Node {
     }
 
     /// Goes on under a new name and takes back what nobody took. An error leaves `past` to be settled by the next attempt.
-    async fn rejoin(&self, replica: &dyn Replica, past: &mut Past) -> Result<(), StoreError> {
+    async fn rejoin(&self, replica: &dyn LeaseObserver, past: &mut FormerNames) -> Result<(), StoreError> {
         let (asked, to) = (Instant::now(), NodeSettings::fresh_name(&self.settings.id));
         self.enter(&to).await?;
         // In this order: what is opened from here on has the new name and is not looked for under an old one.
         let owned = replica.owned();
         past.add(self.durable.rename(to.clone()), owned);
-        let mut reclaimed = Reclaimed::default();
+        let mut reclaimed = ReclaimedRecords::default();
         // Only what is here: a row that is ours without a session here would be nobody's to end.
         let sessions: Vec<SessionKey> = past.owned.sessions.iter().copied().collect();
         for from in &past.names {
@@ -351,17 +351,17 @@ impl Node {
 
 /// Names of before whose belongings are not settled, and what was taken to belong to them.
 #[derive(Debug, Default)]
-struct Past {
+struct FormerNames {
     names: Vec<NodeName>,
-    owned: Owned,
+    owned: OwnedRecords,
 }
 
-impl Past {
+impl FormerNames {
     fn is_empty(&self) -> bool {
         self.names.is_empty()
     }
 
-    fn add(&mut self, name: NodeName, owned: Owned) {
+    fn add(&mut self, name: NodeName, owned: OwnedRecords) {
         if self.names.len() >= PAST_NAMES_MAX {
             self.names.remove(0);
         }
@@ -370,7 +370,7 @@ impl Past {
         self.owned.tasks.extend(owned.tasks);
     }
 
-    fn without(self, reclaimed: &Reclaimed) -> Owned {
+    fn without(self, reclaimed: &ReclaimedRecords) -> OwnedRecords {
         let mut lost = self.owned;
         reclaimed.sessions.iter().for_each(|(session, _)| {
             lost.sessions.remove(session);

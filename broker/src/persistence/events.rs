@@ -26,21 +26,21 @@ use crate::{
 
 /// The queue in front of the event log. Clones share it.
 #[derive(Clone)]
-pub struct EventWriter(Arc<Inner>);
+pub struct EventWriter(Arc<EventWriterInner>);
 
-struct Inner {
-    queue: mpsc::Sender<Job>,
+struct EventWriterInner {
+    queue: mpsc::Sender<EventJob>,
     queued_bytes: Arc<AtomicUsize>,
-    lost: Arc<Lost>,
+    lost: Arc<LossTracker>,
 }
 
-enum Job {
+enum EventJob {
     Log(LogEntry),
     /// The session is over, and its streams with it.
     Forget(SessionKey),
     /// Tells whether everything of the session queued before is logged.
     /// With what of it was lost by then, which can be marked now that the rest is logged.
-    Flushed(SessionKey, Vec<(u64, u64)>, oneshot::Sender<bool>),
+    Flush(SessionKey, Vec<(u64, u64)>, oneshot::Sender<bool>),
 }
 
 impl std::fmt::Debug for EventWriter {
@@ -54,9 +54,9 @@ impl EventWriter {
     pub(super) fn start(store: Arc<dyn EventStore>, availability: Arc<Availability>, metrics: Arc<Metrics>) -> Self {
         let (queue, jobs) = mpsc::channel(EVENT_QUEUE_MAX);
         let queued_bytes = Arc::new(AtomicUsize::new(0));
-        let lost = Arc::new(Lost { streams: Mutex::default(), metrics: metrics.clone() });
-        tokio::spawn(Task { store, availability, metrics, jobs, queued_bytes: queued_bytes.clone(), lost: lost.clone() }.run());
-        Self(Arc::new(Inner { queue, queued_bytes, lost }))
+        let lost = Arc::new(LossTracker { streams: Mutex::default(), metrics: metrics.clone() });
+        tokio::spawn(EventWorker { store, availability, metrics, jobs, queued_bytes: queued_bytes.clone(), lost: lost.clone() }.run());
+        Self(Arc::new(EventWriterInner { queue, queued_bytes, lost }))
     }
 
     /// Queues an entry. Entries of a stream are to be queued in their order.
@@ -66,7 +66,7 @@ impl EventWriter {
         if inner.queued_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= EVENT_QUEUE_BYTES_MAX
             && let Ok(place) = inner.queue.try_reserve()
         {
-            place.send(Job::Log(entry));
+            place.send(EventJob::Log(entry));
             return;
         }
         inner.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
@@ -75,7 +75,7 @@ impl EventWriter {
 
     /// The session is over. What finds no room ages out of the store.
     pub fn forget(&self, session: SessionKey) {
-        let _ages_out = self.0.queue.try_send(Job::Forget(session));
+        let _ages_out = self.0.queue.try_send(EventJob::Forget(session));
     }
 
     /// Waits until what was queued so far is logged, or marked as missing. `false`: neither could be done.
@@ -87,7 +87,7 @@ impl EventWriter {
     pub async fn flushed(&self, session: SessionKey) -> bool {
         let (done, flushed) = oneshot::channel();
         let lost = self.0.lost.gaps_of(&session);
-        self.0.queue.send(Job::Flushed(session, lost, done)).await.is_ok() && flushed.await.unwrap_or(false)
+        self.0.queue.send(EventJob::Flush(session, lost, done)).await.is_ok() && flushed.await.unwrap_or(false)
     }
 }
 
@@ -99,16 +99,16 @@ fn weight(entry: &LogEntry) -> usize {
     }
 }
 
-struct Task {
+struct EventWorker {
     store: Arc<dyn EventStore>,
     availability: Arc<Availability>,
     metrics: Arc<Metrics>,
-    jobs: mpsc::Receiver<Job>,
+    jobs: mpsc::Receiver<EventJob>,
     queued_bytes: Arc<AtomicUsize>,
-    lost: Arc<Lost>,
+    lost: Arc<LossTracker>,
 }
 
-impl Task {
+impl EventWorker {
     async fn run(mut self) {
         let mut batch = Vec::new();
         while let Some(first) = self.jobs.recv().await {
@@ -116,18 +116,18 @@ impl Task {
             let mut bytes = 0;
             while let Some(job) = next.take() {
                 match job {
-                    Job::Log(entry) => {
+                    EventJob::Log(entry) => {
                         let weight = weight(&entry);
                         self.queued_bytes.fetch_sub(weight, Ordering::Relaxed);
                         bytes += weight;
                         self.lost.mend(&entry, &mut batch);
                         batch.push(entry);
                     }
-                    Job::Forget(session) => {
+                    EventJob::Forget(session) => {
                         self.append(&mut batch).await;
                         self.forget(&session).await;
                     }
-                    Job::Flushed(session, lost, done) => {
+                    EventJob::Flush(session, lost, done) => {
                         self.lost.mend_all(session, &lost, &mut batch);
                         self.append(&mut batch).await;
                         let _gave_up = done.send(!self.lost.any_of(&session));
@@ -168,20 +168,20 @@ impl Task {
 }
 
 /// Streams of which something could not be logged, until that is marked in the log.
-struct Lost {
-    streams: Mutex<Gaps>,
+struct LossTracker {
+    streams: Mutex<StreamGaps>,
     metrics: Arc<Metrics>,
 }
 
 /// No session has an empty map here.
 #[derive(Default)]
-struct Gaps {
+struct StreamGaps {
     sessions: HashMap<SessionKey, HashMap<u64, Gap>>,
     /// Of all sessions.
     count: usize,
 }
 
-impl Gaps {
+impl StreamGaps {
     fn get(&self, (session, stream): (SessionKey, u64)) -> Option<&Gap> {
         self.sessions.get(&session)?.get(&stream)
     }
@@ -216,7 +216,7 @@ struct Gap {
     record: Option<StreamRecord>,
 }
 
-impl Lost {
+impl LossTracker {
     fn note(&self, entries: &[LogEntry]) {
         let mut streams = self.lock();
         let mut events = 0;
@@ -282,7 +282,7 @@ impl Lost {
         streams.count -= forgotten;
     }
 
-    fn lock(&self) -> MutexGuard<'_, Gaps> {
+    fn lock(&self) -> MutexGuard<'_, StreamGaps> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
