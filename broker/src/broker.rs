@@ -33,7 +33,7 @@ use crate::{
     persistence::{Persistence, Stores, node::NodeSettings},
     maps::SharedMap,
     metrics::Metrics,
-    placement::Placement,
+    session_location::SessionLocator,
     rules::{
         catalog::BackendLists,
         endpoint::Endpoint,
@@ -59,7 +59,7 @@ pub struct Parts {
 pub struct Broker {
     pub shared: Arc<Shared>,
     /// The other replicas, and which of them has a session that is not here.
-    pub placement: Placement,
+    pub placement: SessionLocator,
     keyring: Arc<Keyring>,
     tokens: Option<Tokens>,
     sign_ins: SignIns,
@@ -81,7 +81,7 @@ impl Broker {
         })?;
         let node = NodeSettings::fresh_name(&parts.config.node.id);
         let durable = Persistence::new(parts.stores, node, parts.keys.seal, parts.metrics.clone());
-        let placement = Placement::new(&parts.keys.peer)?;
+        let placement = SessionLocator::new(&parts.keys.peer)?;
         // The operator says where the collector is, so no policy for backends applies.
         let everywhere =
             EgressPolicy { allow: vec!["0.0.0.0/0".parse(), "::/0".parse()].into_iter().flatten().collect(), ..EgressPolicy::default() };

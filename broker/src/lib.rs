@@ -20,7 +20,7 @@ mod maps;
 pub mod metrics;
 #[cfg(test)]
 mod pages;
-pub mod placement;
+pub mod session_location;
 pub mod rules;
 pub mod sandbox;
 pub mod serve;

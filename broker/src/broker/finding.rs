@@ -1,4 +1,4 @@
-//! Where a session is, for listeners: what [`crate::placement`] wants to know of this process and of the stores, told to it.
+//! Where a session is, for listeners: what [`crate::session_location`] wants to know of this process and of the stores, told to it.
 
 use std::sync::Arc;
 
@@ -9,21 +9,21 @@ use super::{Broker, adoption::Adoption};
 use crate::{
     actors::session::{Session, record},
     auth::Caller,
-    placement::{self, Claimed, Found, Inside, Miss, Owner, Places, no_session, trace},
+    session_location::{self, ClaimOutcome, LookupOutcome, PeerLookupOutcome, ForwardFailure, SessionOwner, LookupSources, no_session, trace},
     rules::endpoint::Endpoint,
 };
 
 /// One request's search for its session.
-pub struct Search<'a>(placement::Search<Seat<'a>>);
+pub struct Search<'a>(session_location::OwnerLookup<Seat<'a>>);
 
 impl<'a> Search<'a> {
     pub fn new(broker: &'a Arc<Broker>, id: &str, caller: &'a Caller, endpoint: &'a Endpoint) -> Self {
-        Self(placement::Search::new(Seat::new(broker, id, caller, endpoint), broker.shared.config.session.lease))
+        Self(session_location::OwnerLookup::new(Seat::new(broker, id, caller, endpoint), broker.shared.config.session.lease))
     }
 
-    /// Where to send the request next, or why there is nowhere to send it. After [`ProbeOutcome::There`], say what came of it with
-    /// [`Search::missed`] and ask again.
-    pub async fn next(&mut self) -> Result<Found, Refusal> {
+    /// Where to send the request next, or why there is nowhere to send it. After [`ProbeOutcome::Remote`], say what came of it with
+    /// [`OwnerLookup::missed`] and ask again.
+    pub async fn next(&mut self) -> Result<LookupOutcome, Refusal> {
         self.0.next().await
     }
 
@@ -32,7 +32,7 @@ impl<'a> Search<'a> {
         self.0.may_go_on()
     }
 
-    pub fn missed(&mut self, owner: &Owner, miss: Miss) {
+    pub fn missed(&mut self, owner: &SessionOwner, miss: ForwardFailure) {
         self.0.missed(owner, miss);
     }
 
@@ -43,17 +43,17 @@ impl<'a> Search<'a> {
 }
 
 /// Finds, or takes over, the session of a request that another replica sent.
-pub async fn inside(broker: &Arc<Broker>, id: &str, caller: &Caller, endpoint: &Endpoint) -> Result<Inside, Refusal> {
-    placement::inside(&Seat::new(broker, id, caller, endpoint)).await
+pub async fn inside(broker: &Arc<Broker>, id: &str, caller: &Caller, endpoint: &Endpoint) -> Result<PeerLookupOutcome, Refusal> {
+    session_location::inside(&Seat::new(broker, id, caller, endpoint)).await
 }
 
 /// Replicas that take what one that drains does not, in no particular order.
-pub async fn other_replicas(broker: &Arc<Broker>) -> Vec<Owner> {
+pub async fn other_replicas(broker: &Arc<Broker>) -> Vec<SessionOwner> {
     let durable = &broker.shared.durable;
     // A store that can not be asked knows of nobody.
     let nodes = durable.timed("nodes", durable.store.nodes()).await.unwrap_or_default();
     let own = durable.node();
-    let mut others: Vec<Owner> = nodes.into_iter().filter(|node| node.node != own && !node.draining).filter_map(owner).collect();
+    let mut others: Vec<SessionOwner> = nodes.into_iter().filter(|node| node.node != own && !node.draining).filter_map(owner).collect();
     for last in (1..others.len()).rev() {
         others.swap(last, rand::random_range(0..=last));
     }
@@ -61,14 +61,14 @@ pub async fn other_replicas(broker: &Arc<Broker>) -> Vec<Owner> {
 }
 
 /// The replica of this name, which may be one that drains.
-pub async fn replica(broker: &Arc<Broker>, name: &str) -> Option<Owner> {
+pub async fn replica(broker: &Arc<Broker>, name: &str) -> Option<SessionOwner> {
     let durable = &broker.shared.durable;
     let nodes = durable.timed("nodes", durable.store.nodes()).await.unwrap_or_default();
     nodes.into_iter().filter(|node| node.node.as_str() == name).find_map(owner)
 }
 
-fn owner(node: NodeRecord) -> Option<Owner> {
-    Some(Owner { node: node.node.as_str().to_owned(), address: node.address? })
+fn owner(node: NodeRecord) -> Option<SessionOwner> {
+    Some(SessionOwner { node: node.node.as_str().to_owned(), address: node.address? })
 }
 
 /// Whose session, at which endpoint.
@@ -95,7 +95,7 @@ impl<'a> Seat<'a> {
     }
 }
 
-impl Places for Seat<'_> {
+impl LookupSources for Seat<'_> {
     type Session = Arc<Session>;
 
     fn here(&self) -> Result<Option<Arc<Session>>, Refusal> {
@@ -105,7 +105,7 @@ impl Places for Seat<'_> {
         }
     }
 
-    fn known(&self) -> Option<Owner> {
+    fn known(&self) -> Option<SessionOwner> {
         self.broker.placement.owners.get(&self.key())
     }
 
@@ -119,27 +119,27 @@ impl Places for Seat<'_> {
         }
     }
 
-    async fn hint(&self) -> Option<Owner> {
+    async fn hint(&self) -> Option<SessionOwner> {
         if self.is_absent() {
             return None;
         }
         let (key, durable) = (self.key(), &self.broker.shared.durable);
         let OwnerHint { node, address } = durable.hot.owner(&key).await?;
         let is_own = node == durable.node().as_str() || durable.address() == Some(&address);
-        (!is_own).then_some(Owner { node, address })
+        (!is_own).then_some(SessionOwner { node, address })
     }
 
-    async fn claim(&self) -> Result<Claimed<Arc<Session>>, Refusal> {
+    async fn claim(&self) -> Result<ClaimOutcome<Arc<Session>>, Refusal> {
         if self.is_absent() {
-            return Ok(Claimed::Absent);
+            return Ok(ClaimOutcome::Absent);
         }
         Ok(match self.broker.adopt(&self.id, self.caller, self.endpoint).await? {
-            Adoption::Here(session) => Claimed::Here(session),
-            Adoption::Elsewhere(node) => Claimed::Elsewhere { lease_left: node.lease_left, owner: owner(node) },
-            Adoption::Unfit => Claimed::Absent,
+            Adoption::Here(session) => ClaimOutcome::Local(session),
+            Adoption::Elsewhere(node) => ClaimOutcome::Remote { lease_left: node.lease_left, owner: owner(node) },
+            Adoption::Unfit => ClaimOutcome::Absent,
             Adoption::Absent => {
                 self.broker.placement.absent.note(trace(&self.id, self.caller, self.endpoint));
-                Claimed::Absent
+                ClaimOutcome::Absent
             }
         })
     }
@@ -148,16 +148,16 @@ impl Places for Seat<'_> {
         self.broker.draining()
     }
 
-    async fn replicas(&self) -> Vec<Owner> {
+    async fn replicas(&self) -> Vec<SessionOwner> {
         self.broker.release_settled(&self.key()).await;
         other_replicas(self.broker).await
     }
 
-    fn note(&self, owner: &Owner) {
+    fn note(&self, owner: &SessionOwner) {
         self.broker.placement.owners.note(self.key(), owner.clone());
     }
 
-    fn forget(&self, owner: &Owner) {
+    fn forget(&self, owner: &SessionOwner) {
         self.broker.placement.owners.forget(&self.key(), owner);
     }
 }

@@ -28,7 +28,7 @@ use crate::{
     auth::Caller,
     limits::{CLIENT_TEXT_BYTES_MAX, DISPLAY_CHARS_MAX, END_RETRY_MAX, FIRST_CATALOG_WAIT},
     metrics::Side,
-    placement::no_session,
+    session_location::no_session,
     rules::{endpoint::Endpoint, offer::Offer},
 };
 

@@ -37,7 +37,7 @@ use crate::{
     },
     limits::RELAYED_WHOLE_BYTES_MAX,
     metrics::Forwarding,
-    placement::{Found, Inside, Miss, Owner},
+    session_location::{LookupOutcome, PeerLookupOutcome, ForwardFailure, SessionOwner},
     rules::endpoint::Endpoint,
 };
 
@@ -53,7 +53,7 @@ pub(super) struct Way<'a> {
     search: Search<'a>,
     outgoing: Option<Outgoing>,
     /// Who was sent the request and did not answer: it may be at it still.
-    unanswered: Option<Owner>,
+    unanswered: Option<SessionOwner>,
 }
 
 impl<'a> Way<'a> {
@@ -69,7 +69,7 @@ enum Forwarded {
     /// It did nothing with the request.
     NotSent,
     /// The session is not to be had there; maybe the replica knows where it is.
-    Missed(Miss),
+    Missed(ForwardFailure),
     /// No answer came, and the request does no harm if it is sent again.
     Repeatable,
 }
@@ -103,8 +103,8 @@ impl Asked<'_> {
         loop {
             let found = match search.next().await {
                 // Before anything is made ready for another replica: this is the way of almost every request.
-                Ok(Found::Here(session)) => return Ok(Located::Here(session)),
-                Ok(Found::There(owner)) => Ok(owner),
+                Ok(LookupOutcome::Local(session)) => return Ok(Located::Here(session)),
+                Ok(LookupOutcome::Remote(owner)) => Ok(owner),
                 Err(refusal) => Err(refusal),
             };
             let outgoing = outgoing.get_or_insert_with(|| self.outgoing(body));
@@ -122,9 +122,9 @@ impl Asked<'_> {
             vouched::note_lease(&mut outgoing.headers, holds_lease(self.broker) && !search.insists());
             match Box::pin(forward(self.broker, &owner.address, outgoing)).await {
                 Forwarded::Answered(response) => return Ok(Located::Answered(response)),
-                Forwarded::NotSent => search.missed(&owner, Miss::Unreachable),
+                Forwarded::NotSent => search.missed(&owner, ForwardFailure::Unreachable),
                 Forwarded::Repeatable => {
-                    search.missed(&owner, Miss::Unreachable);
+                    search.missed(&owner, ForwardFailure::Unreachable);
                     *unanswered = outgoing.asks_something().then_some(owner);
                 }
                 Forwarded::Missed(miss) => missed(self.broker, search, &owner, miss),
@@ -147,7 +147,7 @@ impl Asked<'_> {
     }
 
     /// A request that stands alone, for the replica where it began. `Unsupported`: it can not be served there any more.
-    pub(super) async fn send_to(&self, replica: &Owner, body: &Bytes) -> Option<Response<Body>> {
+    pub(super) async fn send_to(&self, replica: &SessionOwner, body: &Bytes) -> Option<Response<Body>> {
         sent_alone(self.broker, replica, &self.outgoing(body)).await
     }
 
@@ -162,7 +162,7 @@ impl Asked<'_> {
 }
 
 /// The same of one that came over a connection, as a client would POST it.
-pub(super) async fn sent_from_connection(broker: &Broker, replica: &Owner, visitor: &StatelessClient, body: &Bytes) -> Option<Response<Body>> {
+pub(super) async fn sent_from_connection(broker: &Broker, replica: &SessionOwner, visitor: &StatelessClient, body: &Bytes) -> Option<Response<Body>> {
     let uri = match &visitor.endpoint {
         Endpoint::Aggregated => Uri::from_static("/mcp"),
         Endpoint::Single(backend) => Uri::try_from(format!("/mcp/{backend}")).ok()?,
@@ -174,7 +174,7 @@ pub(super) async fn sent_from_connection(broker: &Broker, replica: &Owner, visit
     sent_alone(broker, replica, &outgoing).await
 }
 
-async fn sent_alone(broker: &Broker, replica: &Owner, outgoing: &Outgoing) -> Option<Response<Body>> {
+async fn sent_alone(broker: &Broker, replica: &SessionOwner, outgoing: &Outgoing) -> Option<Response<Body>> {
     match forward(broker, &replica.address, outgoing).await {
         Forwarded::Answered(response) => Some(response),
         Forwarded::NotSent | Forwarded::Missed(_) | Forwarded::Repeatable => None,
@@ -194,8 +194,8 @@ pub(super) async fn inside(
         return Ok(Located::Answered(vouched::lapsed()));
     }
     Ok(match finding::inside(broker, id, caller, endpoint).await? {
-        Inside::Here(session) => Located::Here(session),
-        Inside::NotHere(owner) => Located::Answered(vouched::not_here(owner.as_ref())),
+        PeerLookupOutcome::Here(session) => Located::Here(session),
+        PeerLookupOutcome::NotLocal(owner) => Located::Answered(vouched::not_here(owner.as_ref())),
     })
 }
 
@@ -206,12 +206,12 @@ pub(super) fn holds_lease(broker: &Broker) -> bool {
 }
 
 /// The search goes on without this owner. That the session is here is best looked up here.
-pub(super) fn missed(broker: &Broker, search: &mut Search<'_>, owner: &Owner, miss: Miss) {
+pub(super) fn missed(broker: &Broker, search: &mut Search<'_>, owner: &SessionOwner, miss: ForwardFailure) {
     let own = broker.shared.durable.node();
     search.missed(
         owner,
         match miss {
-            Miss::NotThere(told) => Miss::NotThere(told.filter(|told| told.node != own.as_str())),
+            ForwardFailure::NotOwner(told) => ForwardFailure::NotOwner(told.filter(|told| told.node != own.as_str())),
             miss => miss,
         },
     );

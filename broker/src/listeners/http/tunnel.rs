@@ -36,7 +36,7 @@ use crate::{
     limits::{CLIENT_WRITE_STALL_MAX, TUNNEL_BYTES},
     listeners::duplex,
     metrics::Forwarding,
-    placement::{Miss, Owner},
+    session_location::{ForwardFailure, SessionOwner},
     rules::sign_in_failures::Plane,
 };
 
@@ -56,11 +56,11 @@ pub(super) enum Dug {
     Through(Tunnel),
     /// It has the session, and the client can not go on with it like this.
     Refused(Response<Body>),
-    Missed(Miss),
+    Missed(ForwardFailure),
 }
 
 /// Asks `recipient` to go on with a session of its own, in the words of the client's request.
-pub(super) async fn dig(broker: &Broker, owner: &Owner, uri: &Uri, headers: HeaderMap) -> Dug {
+pub(super) async fn dig(broker: &Broker, owner: &SessionOwner, uri: &Uri, headers: HeaderMap) -> Dug {
     let (here, far) = tokio::io::duplex(TUNNEL_BYTES);
     let mut request = Request::new(StreamBody::new(ReaderStream::new(far).map_ok(Frame::data)));
     *request.method_mut() = HttpMethod::POST;
@@ -74,7 +74,7 @@ pub(super) async fn dig(broker: &Broker, owner: &Owner, uri: &Uri, headers: Head
         },
         Err(error) => {
             tracing::debug!(address = owner.address, %error, "a WebSocket could not be passed on");
-            (Dug::Missed(Miss::Unreachable), Forwarding::Unreachable)
+            (Dug::Missed(ForwardFailure::Unreachable), Forwarding::Unreachable)
         }
     };
     broker.shared.metrics.forwarded(outcome);
@@ -86,7 +86,7 @@ async fn refused(response: Response<Incoming>) -> Dug {
     vouched::incoming(&mut head.headers);
     match body.collect().await {
         Ok(body) => Dug::Refused(Response::from_parts(head, Either::Left(body.to_bytes().into()))),
-        Err(_) => Dug::Missed(Miss::Unreachable),
+        Err(_) => Dug::Missed(ForwardFailure::Unreachable),
     }
 }
 

@@ -19,7 +19,7 @@ use protocol::{
 use super::answer::{self, Body};
 use crate::{
     auth::Caller,
-    placement::{Miss, Owner},
+    session_location::{ForwardFailure, SessionOwner},
 };
 
 /// Begins the name of every header of this kind.
@@ -96,7 +96,7 @@ pub(super) fn caller(headers: &HeaderMap) -> Result<Caller, Refusal> {
 }
 
 /// The answer to a request whose session is not here.
-pub(super) fn not_here(owner: Option<&Owner>) -> Response<Body> {
+pub(super) fn not_here(owner: Option<&SessionOwner>) -> Response<Body> {
     let mut response = answer::empty(StatusCode::MISDIRECTED_REQUEST);
     let headers = response.headers_mut();
     headers.insert(OWNER, HeaderValue::from_static("elsewhere"));
@@ -117,16 +117,16 @@ pub(super) fn lapsed() -> Response<Body> {
 }
 
 /// `Some`: the answer says that the session is not to be had there, and maybe where it is.
-pub(super) fn miss<B>(response: &Response<B>) -> Option<Miss> {
+pub(super) fn miss<B>(response: &Response<B>) -> Option<ForwardFailure> {
     let headers = response.headers();
     if response.status() != StatusCode::MISDIRECTED_REQUEST {
         return None;
     }
     if headers.get(OWNER)? == LAPSED {
-        return Some(Miss::Lapsed);
+        return Some(ForwardFailure::LeaseLapsed);
     }
     let owner = text(headers, &OWNER_NODE).zip(text(headers, &OWNER_ADDRESS));
-    Some(Miss::NotThere(owner.map(|(node, address)| Owner { node: node.to_owned(), address: address.to_owned() })))
+    Some(ForwardFailure::NotOwner(owner.map(|(node, address)| SessionOwner { node: node.to_owned(), address: address.to_owned() })))
 }
 
 /// The headers of another replica's answer as they go to the client.
@@ -202,10 +202,10 @@ mod tests {
 
     #[test]
     fn an_owner_arrives_as_it_was_sent() {
-        let owner = Owner { node: "a/1".to_owned(), address: "10.0.0.1:8082".to_owned() };
-        assert_eq!(miss(&not_here(Some(&owner))), Some(Miss::NotThere(Some(owner))));
-        assert_eq!(miss(&not_here(None)), Some(Miss::NotThere(None)));
-        assert_eq!(miss(&lapsed()), Some(Miss::Lapsed));
+        let owner = SessionOwner { node: "a/1".to_owned(), address: "10.0.0.1:8082".to_owned() };
+        assert_eq!(miss(&not_here(Some(&owner))), Some(ForwardFailure::NotOwner(Some(owner))));
+        assert_eq!(miss(&not_here(None)), Some(ForwardFailure::NotOwner(None)));
+        assert_eq!(miss(&lapsed()), Some(ForwardFailure::LeaseLapsed));
         assert_eq!(miss(&answer::empty(StatusCode::MISDIRECTED_REQUEST)), None);
         assert_eq!(miss(&answer::empty(StatusCode::OK)), None);
     }

@@ -36,7 +36,7 @@ use crate::{
     broker::{Broker, finding::Search},
     limits::CLIENT_WRITE_STALL_MAX,
     listeners::duplex::{self, Guest, Known, Seat},
-    placement::{Found, no_session},
+    session_location::{LookupOutcome, no_session},
     rules::endpoint::Endpoint,
 };
 
@@ -147,12 +147,12 @@ async fn found(broker: &Arc<Broker>, id: &str, known: &Known, head: &request::Pa
     let mut search = Search::new(broker, id, &known.caller, &known.endpoint);
     loop {
         let owner = match search.next().await? {
-            Found::Here(session) => {
+            LookupOutcome::Local(session) => {
                 begun_here(&session)?;
                 broker.taken_up(&session).await;
                 return Ok(Whereabouts::Here(session));
             }
-            Found::There(owner) => owner,
+            LookupOutcome::Remote(owner) => owner,
         };
         let mut headers = vouched::outgoing(&head.headers, &known.caller);
         vouched::note_lease(&mut headers, forward::holds_lease(broker) && !search.insists());

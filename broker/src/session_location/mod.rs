@@ -6,9 +6,9 @@
 //! Invariant: nobody asks the stores for sessions that are not there at a rate above its tenant's, nor for the same one again
 //! and again: a search takes of the tenant's budget before it goes to them, and gives it back when it finds something.
 
-mod absent;
-mod owners;
-mod search;
+mod negative_cache;
+mod owner_cache;
+mod lookup;
 
 use std::sync::Arc;
 
@@ -16,22 +16,22 @@ use protocol::error::{ErrorKind, Refusal};
 use transport::{PeerClient, PeerIdentity, PeerIdentityError};
 
 pub(crate) use self::{
-    absent::{Absent, trace},
-    owners::Owners,
-    search::{Claimed, Miss, Places, Search, inside},
+    negative_cache::{NegativeCache, trace},
+    owner_cache::OwnerCache,
+    lookup::{ClaimOutcome, ForwardFailure, LookupSources, OwnerLookup, inside},
 };
 use crate::limits::{ABSENT_REMEMBERED_FOR, ABSENT_REMEMBERED_MAX, OWNERS_REMEMBERED_MAX};
 
 /// A replica that can be asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Owner {
+pub struct SessionOwner {
     /// Its name in the record.
     pub node: String,
     /// `host:port` of its internal listener.
     pub address: String,
 }
 
-impl Owner {
+impl SessionOwner {
     /// Whether the two can be one process: one that lost its lease goes on under another name, at the same address.
     pub fn may_be(&self, other: &Self) -> bool {
         self.node == other.node || self.address == other.address
@@ -40,33 +40,33 @@ impl Owner {
 
 /// Where to serve a request.
 #[derive(Debug)]
-pub enum Found<Session = Arc<crate::actors::session::Session>> {
-    Here(Session),
-    There(Owner),
+pub enum LookupOutcome<Session = Arc<crate::actors::session::Session>> {
+    Local(Session),
+    Remote(SessionOwner),
 }
 
 /// Where to serve a request that another replica sent.
 #[derive(Debug)]
-pub enum Inside<Session = Arc<crate::actors::session::Session>> {
+pub enum PeerLookupOutcome<Session = Arc<crate::actors::session::Session>> {
     Here(Session),
     /// `Unsupported`: whoever asks has to look by itself.
-    NotHere(Option<Owner>),
+    NotLocal(Option<SessionOwner>),
 }
 
 /// What a replica knows of the others.
 #[derive(Debug)]
-pub struct Placement {
+pub struct SessionLocator {
     pub identity: PeerIdentity,
     pub peers: PeerClient,
-    pub(crate) owners: Owners,
-    pub(crate) absent: Absent,
+    pub(crate) owners: OwnerCache,
+    pub(crate) absent: NegativeCache,
 }
 
-impl Placement {
+impl SessionLocator {
     pub fn new(secret: &[u8; 32]) -> Result<Self, PeerIdentityError> {
         let identity = PeerIdentity::from_secret(secret)?;
-        let absent = Absent::new(ABSENT_REMEMBERED_MAX, ABSENT_REMEMBERED_FOR);
-        Ok(Self { peers: PeerClient::new(&identity), identity, owners: Owners::new(OWNERS_REMEMBERED_MAX), absent })
+        let absent = NegativeCache::new(ABSENT_REMEMBERED_MAX, ABSENT_REMEMBERED_FOR);
+        Ok(Self { peers: PeerClient::new(&identity), identity, owners: OwnerCache::new(OWNERS_REMEMBERED_MAX), absent })
     }
 }
 

@@ -1,6 +1,6 @@
 //! One request's search for the replica that serves it: what is asked in which order, and how long.
 //!
-//! Called through [`super::Placement`]; whoever searches forwards the request and says what came of it. Invariant: a search
+//! Called through [`super::SessionLocator`]; whoever searches forwards the request and says what came of it. Invariant: a search
 //! ends within twice the lease and a second, and never says that there is no session because it could not look.
 
 use std::time::Duration;
@@ -8,18 +8,18 @@ use std::time::Duration;
 use protocol::error::{ErrorKind, Refusal};
 use tokio::time::{Instant, sleep};
 
-use super::{Found, Inside, Owner, no_session};
+use super::{LookupOutcome, PeerLookupOutcome, SessionOwner, no_session};
 use crate::limits::{OWNER_RETRY_DOUBLINGS, OWNER_RETRY_JITTER, OWNER_RETRY_MIN, OWNER_SEARCH_EXTRA};
 
 /// Where a search looks.
-pub(crate) trait Places {
+pub(crate) trait LookupSources {
     type Session;
 
     /// A session that lives here; an error if it is somebody else's.
     fn here(&self) -> Result<Option<Self::Session>, Refusal>;
 
     /// Where it was when this replica last had to do with it.
-    fn known(&self) -> Option<Owner>;
+    fn known(&self) -> Option<SessionOwner>;
 
     /// Before a store is asked: takes one request's worth of what the caller may ask for.
     fn charge(&self) -> Result<(), Refusal>;
@@ -28,28 +28,28 @@ pub(crate) trait Places {
     fn refund(&self);
 
     /// Where it was last said to be.
-    fn hint(&self) -> impl Future<Output = Option<Owner>> + Send;
+    fn hint(&self) -> impl Future<Output = Option<SessionOwner>> + Send;
 
     /// Looks at the record, and takes the session over if nobody owns it.
-    fn claim(&self) -> impl Future<Output = Result<Claimed<Self::Session>, Refusal>> + Send;
+    fn claim(&self) -> impl Future<Output = Result<ClaimOutcome<Self::Session>, Refusal>> + Send;
 
     /// This replica is going away and takes nothing new.
     fn draining(&self) -> bool;
 
     /// Others that take what this one does not, best first.
-    fn replicas(&self) -> impl Future<Output = Vec<Owner>> + Send;
+    fn replicas(&self) -> impl Future<Output = Vec<SessionOwner>> + Send;
 
-    fn note(&self, owner: &Owner);
+    fn note(&self, owner: &SessionOwner);
 
-    fn forget(&self, owner: &Owner);
+    fn forget(&self, owner: &SessionOwner);
 }
 
 /// What the record says.
-pub(crate) enum Claimed<Session> {
-    Here(Session),
+pub(crate) enum ClaimOutcome<Session> {
+    Local(Session),
     /// `recipient`: `Unsupported` if it can not be reached from outside.
-    Elsewhere {
-        owner: Option<Owner>,
+    Remote {
+        owner: Option<SessionOwner>,
         lease_left: Duration,
     },
     Absent,
@@ -57,16 +57,16 @@ pub(crate) enum Claimed<Session> {
 
 /// Why a replica did not serve a request that it was asked to serve.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Miss {
+pub enum ForwardFailure {
     /// It can not be reached.
     Unreachable,
     /// It does not have the session, and may know who has.
-    NotThere(Option<Owner>),
+    NotOwner(Option<SessionOwner>),
     /// It has lost its lease, so that the session may be another's. It does serve it if asked for all that.
-    Lapsed,
+    LeaseLapsed,
 }
 
-pub(crate) struct Search<P> {
+pub(crate) struct OwnerLookup<P> {
     places: P,
     lease: Duration,
     /// Set when something is in the way for the first time.
@@ -74,20 +74,20 @@ pub(crate) struct Search<P> {
     hint_asked: bool,
     charged: bool,
     /// A replica that did not have the session named another one. That is followed once, lest two of them name each other.
-    told: Option<Owner>,
+    told: Option<SessionOwner>,
     told_asked: bool,
     /// Who owned the session until its lease lapsed.
-    lapsed: Option<Owner>,
+    lapsed: Option<SessionOwner>,
     insists: bool,
     /// Who was asked last.
-    in_vain: Option<(Owner, Miss)>,
+    in_vain: Option<(SessionOwner, ForwardFailure)>,
     /// For how many times the record was right in vain.
     rounds: u32,
     /// Replicas not asked yet by one that drains.
-    untried: Option<Vec<Owner>>,
+    untried: Option<Vec<SessionOwner>>,
 }
 
-impl<P: Places> Search<P> {
+impl<P: LookupSources> OwnerLookup<P> {
     pub(crate) fn new(places: P, lease: Duration) -> Self {
         Self {
             places,
@@ -106,7 +106,7 @@ impl<P: Places> Search<P> {
     }
 
     /// Where to send the request next, or why there is nowhere to send it.
-    pub(crate) async fn next(&mut self) -> Result<Found<P::Session>, Refusal> {
+    pub(crate) async fn next(&mut self) -> Result<LookupOutcome<P::Session>, Refusal> {
         let found = self.look().await;
         // Only what is not there is paid for: of what is found its owner takes.
         let in_vain = found.as_ref().is_err_and(|refusal| refusal.kind == ErrorKind::SessionNotFound);
@@ -116,10 +116,10 @@ impl<P: Places> Search<P> {
         found
     }
 
-    async fn look(&mut self) -> Result<Found<P::Session>, Refusal> {
+    async fn look(&mut self) -> Result<LookupOutcome<P::Session>, Refusal> {
         loop {
             if let Some(session) = self.places.here()? {
-                return Ok(Found::Here(session));
+                return Ok(LookupOutcome::Local(session));
             }
             if let Some(owner) = self.told.take() {
                 return Ok(self.there(owner));
@@ -137,7 +137,7 @@ impl<P: Places> Search<P> {
                 return Ok(self.there(owner));
             }
             if self.places.draining() {
-                return Box::pin(self.another_replica()).await.map(Found::There);
+                return Box::pin(self.another_replica()).await.map(LookupOutcome::Remote);
             }
             let claimed = match Box::pin(self.places.claim()).await {
                 Ok(claimed) => claimed,
@@ -151,13 +151,13 @@ impl<P: Places> Search<P> {
                 },
             };
             match claimed {
-                Claimed::Here(session) => return Ok(Found::Here(session)),
-                Claimed::Absent => return Err(no_session()),
-                Claimed::Elsewhere { owner, lease_left } => {
+                ClaimOutcome::Local(session) => return Ok(LookupOutcome::Local(session)),
+                ClaimOutcome::Absent => return Err(no_session()),
+                ClaimOutcome::Remote { owner, lease_left } => {
                     let in_vain = self.in_vain.take();
                     match (owner, in_vain) {
-                        (Some(owner), Some((asked, Miss::NotThere(_)))) if owner == asked => self.wait(Duration::ZERO).await?,
-                        (Some(owner), Some((asked, Miss::Unreachable | Miss::Lapsed))) if owner == asked => self.wait(lease_left).await?,
+                        (Some(owner), Some((asked, ForwardFailure::NotOwner(_)))) if owner == asked => self.wait(Duration::ZERO).await?,
+                        (Some(owner), Some((asked, ForwardFailure::Unreachable | ForwardFailure::LeaseLapsed))) if owner == asked => self.wait(lease_left).await?,
                         (Some(owner), _) => return Ok(self.there(owner)),
                         (None, _) => self.wait(lease_left).await?,
                     }
@@ -166,17 +166,17 @@ impl<P: Places> Search<P> {
         }
     }
 
-    /// The replica that [`Search::next`] named did not serve the request.
-    pub(crate) fn missed(&mut self, owner: &Owner, miss: Miss) {
+    /// The replica that [`OwnerLookup::next`] named did not serve the request.
+    pub(crate) fn missed(&mut self, owner: &SessionOwner, miss: ForwardFailure) {
         self.places.forget(owner);
         self.deadline();
-        if let Miss::NotThere(Some(told)) = &miss
+        if let ForwardFailure::NotOwner(Some(told)) = &miss
             && told != owner
             && !std::mem::replace(&mut self.told_asked, true)
         {
             self.told = Some(told.clone());
         }
-        if miss == Miss::Lapsed {
+        if miss == ForwardFailure::LeaseLapsed {
             self.lapsed = Some(owner.clone());
         }
         self.in_vain = Some((owner.clone(), miss));
@@ -193,9 +193,9 @@ impl<P: Places> Search<P> {
         Instant::now() < self.deadline()
     }
 
-    fn there(&self, owner: Owner) -> Found<P::Session> {
+    fn there(&self, owner: SessionOwner) -> LookupOutcome<P::Session> {
         self.places.note(&owner);
-        Found::There(owner)
+        LookupOutcome::Remote(owner)
     }
 
     fn deadline(&mut self) -> Instant {
@@ -215,7 +215,7 @@ impl<P: Places> Search<P> {
         Ok(())
     }
 
-    async fn another_replica(&mut self) -> Result<Owner, Refusal> {
+    async fn another_replica(&mut self) -> Result<SessionOwner, Refusal> {
         if self.untried.is_none() {
             self.untried = Some(self.places.replicas().await);
         }
@@ -229,22 +229,22 @@ fn is_outage(refusal: &Refusal) -> bool {
 }
 
 /// The search of a replica that was asked by another one: it looks, but neither forwards nor waits.
-pub(crate) async fn inside<P: Places>(places: &P) -> Result<Inside<P::Session>, Refusal> {
+pub(crate) async fn inside<P: LookupSources>(places: &P) -> Result<PeerLookupOutcome<P::Session>, Refusal> {
     if let Some(session) = places.here()? {
-        return Ok(Inside::Here(session));
+        return Ok(PeerLookupOutcome::Here(session));
     }
     if places.draining() {
-        return Ok(Inside::NotHere(None));
+        return Ok(PeerLookupOutcome::NotLocal(None));
     }
     places.charge()?;
     let claimed = places.claim().await;
-    if !matches!(claimed, Ok(Claimed::Absent)) {
+    if !matches!(claimed, Ok(ClaimOutcome::Absent)) {
         places.refund();
     }
     match claimed? {
-        Claimed::Here(session) => Ok(Inside::Here(session)),
-        Claimed::Elsewhere { owner, .. } => Ok(Inside::NotHere(owner)),
-        Claimed::Absent => Err(no_session()),
+        ClaimOutcome::Local(session) => Ok(PeerLookupOutcome::Here(session)),
+        ClaimOutcome::Remote { owner, .. } => Ok(PeerLookupOutcome::NotLocal(owner)),
+        ClaimOutcome::Absent => Err(no_session()),
     }
 }
 
@@ -269,12 +269,12 @@ mod tests {
 
     #[derive(Default)]
     struct State {
-        hint: Option<Owner>,
+        hint: Option<SessionOwner>,
         record: VecDeque<Result<Option<Record>, ErrorKind>>,
-        replicas: Vec<Owner>,
+        replicas: Vec<SessionOwner>,
         draining: bool,
-        noted: Vec<Owner>,
-        forgotten: Vec<Owner>,
+        noted: Vec<SessionOwner>,
+        forgotten: Vec<SessionOwner>,
         claims: usize,
         /// What the caller may still ask for.
         budget: Option<usize>,
@@ -283,7 +283,7 @@ mod tests {
     #[derive(Clone)]
     enum Record {
         Free,
-        Owned(Option<Owner>, Duration),
+        Owned(Option<SessionOwner>, Duration),
     }
 
     impl Script {
@@ -298,14 +298,14 @@ mod tests {
         }
     }
 
-    impl Places for &Script {
+    impl LookupSources for &Script {
         type Session = &'static str;
 
         fn here(&self) -> Result<Option<&'static str>, Refusal> {
             Ok(None)
         }
 
-        fn known(&self) -> Option<Owner> {
+        fn known(&self) -> Option<SessionOwner> {
             None
         }
 
@@ -320,19 +320,19 @@ mod tests {
             self.lock().budget.iter_mut().for_each(|left| *left += 1);
         }
 
-        async fn hint(&self) -> Option<Owner> {
+        async fn hint(&self) -> Option<SessionOwner> {
             self.lock().hint.clone()
         }
 
-        async fn claim(&self) -> Result<Claimed<&'static str>, Refusal> {
+        async fn claim(&self) -> Result<ClaimOutcome<&'static str>, Refusal> {
             let mut state = self.lock();
             state.claims += 1;
             let said = if state.record.len() > 1 { state.record.pop_front() } else { state.record.front().cloned() };
             match said {
-                Some(Ok(Some(Record::Free))) => Ok(Claimed::Here("adopted")),
-                Some(Ok(Some(Record::Owned(owner, lease_left)))) => Ok(Claimed::Elsewhere { owner, lease_left }),
+                Some(Ok(Some(Record::Free))) => Ok(ClaimOutcome::Local("adopted")),
+                Some(Ok(Some(Record::Owned(owner, lease_left)))) => Ok(ClaimOutcome::Remote { owner, lease_left }),
                 Some(Err(kind)) => Err(Refusal::new(kind, "")),
-                Some(Ok(None)) | None => Ok(Claimed::Absent),
+                Some(Ok(None)) | None => Ok(ClaimOutcome::Absent),
             }
         }
 
@@ -340,31 +340,31 @@ mod tests {
             self.lock().draining
         }
 
-        async fn replicas(&self) -> Vec<Owner> {
+        async fn replicas(&self) -> Vec<SessionOwner> {
             self.lock().replicas.clone()
         }
 
-        fn note(&self, owner: &Owner) {
+        fn note(&self, owner: &SessionOwner) {
             self.lock().noted.push(owner.clone());
         }
 
-        fn forget(&self, owner: &Owner) {
+        fn forget(&self, owner: &SessionOwner) {
             self.lock().forgotten.push(owner.clone());
         }
     }
 
-    fn owner(node: &str) -> Owner {
-        Owner { node: node.to_owned(), address: format!("{node}:1") }
+    fn owner(node: &str) -> SessionOwner {
+        SessionOwner { node: node.to_owned(), address: format!("{node}:1") }
     }
 
     fn owned(node: &str, lease_left: Duration) -> Result<Option<Record>, ErrorKind> {
         Ok(Some(Record::Owned(Some(owner(node)), lease_left)))
     }
 
-    async fn there(search: &mut Search<&Script>) -> String {
+    async fn there(search: &mut OwnerLookup<&Script>) -> String {
         match search.next().await {
-            Ok(Found::There(owner)) => owner.node,
-            Ok(Found::Here(session)) => session.to_owned(),
+            Ok(LookupOutcome::Remote(owner)) => owner.node,
+            Ok(LookupOutcome::Local(session)) => session.to_owned(),
             Err(refusal) => refusal.kind.name().to_owned(),
         }
     }
@@ -375,10 +375,10 @@ mod tests {
             state.hint = Some(owner("a"));
             state.record = [owned("b", LEASE)].into();
         });
-        let mut search = Search::new(&script, LEASE);
+        let mut search = OwnerLookup::new(&script, LEASE);
         assert_eq!(there(&mut search).await, "a");
         assert_eq!(script.lock().claims, 0);
-        search.missed(&owner("a"), Miss::Unreachable);
+        search.missed(&owner("a"), ForwardFailure::Unreachable);
         assert_eq!(script.lock().forgotten, [owner("a")]);
         assert_eq!(there(&mut search).await, "b");
         assert_eq!(script.lock().noted.last(), Some(&owner("b")));
@@ -390,16 +390,16 @@ mod tests {
             state.hint = Some(owner("a"));
             state.record = [Ok(Some(Record::Free))].into();
         });
-        let mut search = Search::new(&script, LEASE);
+        let mut search = OwnerLookup::new(&script, LEASE);
         assert_eq!(there(&mut search).await, "a");
-        search.missed(&owner("a"), Miss::Lapsed);
+        search.missed(&owner("a"), ForwardFailure::LeaseLapsed);
         assert_eq!(there(&mut search).await, "adopted");
         script.lock().record = [Err(ErrorKind::StoreUnavailable)].into();
-        let mut search = Search::new(&script, LEASE);
+        let mut search = OwnerLookup::new(&script, LEASE);
         assert_eq!(there(&mut search).await, "a");
-        search.missed(&owner("a"), Miss::Lapsed);
+        search.missed(&owner("a"), ForwardFailure::LeaseLapsed);
         assert_eq!((there(&mut search).await.as_str(), search.insists()), ("a", true));
-        search.missed(&owner("a"), Miss::Unreachable);
+        search.missed(&owner("a"), ForwardFailure::Unreachable);
         assert_eq!(there(&mut search).await, "store_unavailable");
     }
 
@@ -410,12 +410,12 @@ mod tests {
             state.record = [owned("a", LEASE)].into();
         });
         for _ in 0..5 {
-            assert_eq!(there(&mut Search::new(&script, LEASE)).await, "a");
+            assert_eq!(there(&mut OwnerLookup::new(&script, LEASE)).await, "a");
         }
         script.lock().record.clear();
         let claims = script.lock().claims;
         for expected in ["session_not_found", "session_not_found", "rate_limited", "rate_limited"] {
-            assert_eq!(there(&mut Search::new(&script, LEASE)).await, expected);
+            assert_eq!(there(&mut OwnerLookup::new(&script, LEASE)).await, expected);
         }
         assert_eq!(script.lock().claims, claims + 2, "who is over its rate costs the record nothing");
         assert!(inside(&&script).await.is_err_and(|refusal| refusal.kind == ErrorKind::RateLimited));
@@ -438,10 +438,10 @@ mod tests {
     #[tokio::test]
     async fn a_dead_owners_lease_is_waited_for_and_no_longer() {
         let script = Script::with(|state| state.record = [owned("a", LEASE), owned("a", LEASE / 2), Ok(Some(Record::Free))].into());
-        let mut search = Search::new(&script, LEASE);
+        let mut search = OwnerLookup::new(&script, LEASE);
         let begun = Instant::now();
         assert_eq!(there(&mut search).await, "a");
-        search.missed(&owner("a"), Miss::Unreachable);
+        search.missed(&owner("a"), ForwardFailure::Unreachable);
         assert_eq!(there(&mut search).await, "adopted");
         let waited = begun.elapsed();
         assert!(waited >= LEASE / 2 && waited <= LEASE / 2 + OWNER_RETRY_JITTER + SLACK, "{waited:?}");
@@ -450,13 +450,13 @@ mod tests {
     #[tokio::test]
     async fn an_owner_that_lives_but_can_not_be_reached_is_a_refusal_in_bounded_time() {
         let script = Script::with(|state| state.record = [owned("a", LEASE)].into());
-        let mut search = Search::new(&script, LEASE);
+        let mut search = OwnerLookup::new(&script, LEASE);
         let begun = Instant::now();
         let mut attempts = 0;
         let refusal = loop {
             match search.next().await {
-                Ok(Found::There(owner)) => search.missed(&owner, Miss::Unreachable),
-                Ok(Found::Here(_)) => panic!("nobody adopts it"),
+                Ok(LookupOutcome::Remote(owner)) => search.missed(&owner, ForwardFailure::Unreachable),
+                Ok(LookupOutcome::Local(_)) => panic!("nobody adopts it"),
                 Err(refusal) => break refusal,
             }
             attempts += 1;
@@ -471,7 +471,7 @@ mod tests {
     async fn an_owner_nobody_can_reach_from_outside_is_waited_for() {
         let nowhere = Ok(Some(Record::Owned(None, LEASE)));
         let script = Script::with(|state| state.record = [nowhere, Ok(Some(Record::Free))].into());
-        assert_eq!(there(&mut Search::new(&script, LEASE)).await, "adopted");
+        assert_eq!(there(&mut OwnerLookup::new(&script, LEASE)).await, "adopted");
     }
 
     #[tokio::test]
@@ -480,17 +480,17 @@ mod tests {
             state.hint = Some(owner("a"));
             state.record = [owned("a", LEASE)].into();
         });
-        let mut search = Search::new(&script, LEASE);
+        let mut search = OwnerLookup::new(&script, LEASE);
         let begun = Instant::now();
         let (mut asked, mut kind) = (Vec::new(), None);
         while kind.is_none() {
             match search.next().await {
-                Ok(Found::There(there)) => {
+                Ok(LookupOutcome::Remote(there)) => {
                     let other = if there.node == "a" { owner("b") } else { owner("a") };
-                    search.missed(&there, Miss::NotThere(Some(other)));
+                    search.missed(&there, ForwardFailure::NotOwner(Some(other)));
                     asked.push(there.node);
                 }
-                Ok(Found::Here(_)) => panic!("nobody adopts it"),
+                Ok(LookupOutcome::Local(_)) => panic!("nobody adopts it"),
                 Err(refusal) => kind = Some(refusal.kind),
             }
         }
@@ -503,9 +503,9 @@ mod tests {
     #[tokio::test]
     async fn r_09_a_store_that_can_not_be_asked_is_no_missing_session() {
         let script = Script::with(|state| state.record = [Err(ErrorKind::StoreUnavailable)].into());
-        assert_eq!(there(&mut Search::new(&script, LEASE)).await, "store_unavailable");
+        assert_eq!(there(&mut OwnerLookup::new(&script, LEASE)).await, "store_unavailable");
         let script = Script::default();
-        assert_eq!(there(&mut Search::new(&script, LEASE)).await, "session_not_found");
+        assert_eq!(there(&mut OwnerLookup::new(&script, LEASE)).await, "session_not_found");
     }
 
     #[tokio::test]
@@ -515,13 +515,13 @@ mod tests {
             state.replicas = vec![owner("c"), owner("b")];
             state.record = [Ok(Some(Record::Free))].into();
         });
-        let mut search = Search::new(&script, LEASE);
+        let mut search = OwnerLookup::new(&script, LEASE);
         assert_eq!(there(&mut search).await, "b");
-        search.missed(&owner("b"), Miss::NotThere(Some(owner("d"))));
+        search.missed(&owner("b"), ForwardFailure::NotOwner(Some(owner("d"))));
         assert_eq!(there(&mut search).await, "d");
-        search.missed(&owner("d"), Miss::Unreachable);
+        search.missed(&owner("d"), ForwardFailure::Unreachable);
         assert_eq!(there(&mut search).await, "c");
-        search.missed(&owner("c"), Miss::Unreachable);
+        search.missed(&owner("c"), ForwardFailure::Unreachable);
         assert_eq!(there(&mut search).await, "draining");
         assert_eq!(script.lock().claims, 0);
     }
@@ -532,9 +532,9 @@ mod tests {
             state.hint = Some(owner("x"));
             state.record = [owned("b", LEASE), Ok(Some(Record::Free))].into();
         });
-        assert!(matches!(inside(&&script).await, Ok(Inside::NotHere(Some(known))) if known == owner("b")));
-        assert!(matches!(inside(&&script).await, Ok(Inside::Here("adopted"))));
+        assert!(matches!(inside(&&script).await, Ok(PeerLookupOutcome::NotLocal(Some(known))) if known == owner("b")));
+        assert!(matches!(inside(&&script).await, Ok(PeerLookupOutcome::Here("adopted"))));
         script.lock().draining = true;
-        assert!(matches!(inside(&&script).await, Ok(Inside::NotHere(None))));
+        assert!(matches!(inside(&&script).await, Ok(PeerLookupOutcome::NotLocal(None))));
     }
 }

@@ -8,27 +8,27 @@ use std::{
 
 use storage::SessionKey;
 
-use super::Owner;
+use super::SessionOwner;
 
 /// Two generations: what is asked for moves to the young one, and when that is full it becomes the old one.
 #[derive(Debug)]
-pub(crate) struct Owners {
+pub(crate) struct OwnerCache {
     generation_max: usize,
-    generations: Mutex<Generations>,
+    generations: Mutex<OwnerGenerations>,
 }
 
 #[derive(Debug, Default)]
-struct Generations {
-    young: HashMap<SessionKey, Owner>,
-    old: HashMap<SessionKey, Owner>,
+struct OwnerGenerations {
+    young: HashMap<SessionKey, SessionOwner>,
+    old: HashMap<SessionKey, SessionOwner>,
 }
 
-impl Owners {
+impl OwnerCache {
     pub(crate) fn new(entries_max: usize) -> Self {
         Self { generation_max: (entries_max / 2).max(1), generations: Mutex::default() }
     }
 
-    pub(crate) fn get(&self, session: &SessionKey) -> Option<Owner> {
+    pub(crate) fn get(&self, session: &SessionKey) -> Option<SessionOwner> {
         let mut generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(owner) = generations.young.get(session) {
             return Some(owner.clone());
@@ -38,16 +38,16 @@ impl Owners {
         Some(owner)
     }
 
-    pub(crate) fn note(&self, session: SessionKey, owner: Owner) {
+    pub(crate) fn note(&self, session: SessionKey, owner: SessionOwner) {
         let mut generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
         generations.old.remove(&session);
         generations.put(session, owner, self.generation_max);
     }
 
     /// Forgets this owner; another one, noted meanwhile, stays.
-    pub(crate) fn forget(&self, session: &SessionKey, owner: &Owner) {
+    pub(crate) fn forget(&self, session: &SessionKey, owner: &SessionOwner) {
         let mut generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
-        let Generations { young, old } = &mut *generations;
+        let OwnerGenerations { young, old } = &mut *generations;
         for generation in [young, old] {
             if generation.get(session) == Some(owner) {
                 generation.remove(session);
@@ -56,8 +56,8 @@ impl Owners {
     }
 }
 
-impl Generations {
-    fn put(&mut self, session: SessionKey, owner: Owner, max: usize) {
+impl OwnerGenerations {
+    fn put(&mut self, session: SessionKey, owner: SessionOwner, max: usize) {
         if self.young.len() >= max && !self.young.contains_key(&session) {
             self.old = mem::take(&mut self.young);
         }
@@ -73,13 +73,13 @@ mod tests {
         SessionKey::new([number; 32])
     }
 
-    fn owner(node: &str) -> Owner {
-        Owner { node: node.to_owned(), address: format!("{node}:1") }
+    fn owner(node: &str) -> SessionOwner {
+        SessionOwner { node: node.to_owned(), address: format!("{node}:1") }
     }
 
     #[test]
     fn what_is_asked_for_stays_and_the_rest_makes_room() {
-        let owners = Owners::new(8);
+        let owners = OwnerCache::new(8);
         owners.note(session(0), owner("a"));
         for number in 1..=100 {
             owners.note(session(number), owner("b"));
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn only_the_owner_that_proved_wrong_is_forgotten() {
-        let owners = Owners::new(8);
+        let owners = OwnerCache::new(8);
         owners.note(session(1), owner("a"));
         owners.note(session(1), owner("b"));
         owners.forget(&session(1), &owner("a"));

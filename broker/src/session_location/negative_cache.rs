@@ -17,9 +17,9 @@ use protocol::ids::SessionId;
 use crate::{auth::Caller, rules::endpoint::Endpoint};
 
 /// Of a session's id and whoever asked for it.
-pub(crate) type Trace = [u8; 32];
+pub(crate) type AbsenceKey = [u8; 32];
 
-pub(crate) fn trace(id: &SessionId, caller: &Caller, endpoint: &Endpoint) -> Trace {
+pub(crate) fn trace(id: &SessionId, caller: &Caller, endpoint: &Endpoint) -> AbsenceKey {
     let endpoint = match endpoint {
         Endpoint::Aggregated => "",
         Endpoint::Single(backend) => backend.as_str(),
@@ -30,29 +30,29 @@ pub(crate) fn trace(id: &SessionId, caller: &Caller, endpoint: &Endpoint) -> Tra
         hash.update(part.as_bytes());
         hash.update(&[0]);
     }
-    let mut trace = Trace::default();
+    let mut trace = AbsenceKey::default();
     trace.copy_from_slice(hash.finish().as_ref());
     trace
 }
 
 #[derive(Debug)]
-pub(crate) struct Absent {
+pub(crate) struct NegativeCache {
     entries_max: usize,
     remembered_for: Duration,
-    since: Mutex<HashMap<Trace, Instant>>,
+    since: Mutex<HashMap<AbsenceKey, Instant>>,
 }
 
-impl Absent {
+impl NegativeCache {
     pub(crate) fn new(entries_max: usize, remembered_for: Duration) -> Self {
         Self { entries_max, remembered_for, since: Mutex::default() }
     }
 
-    pub(crate) fn has(&self, trace: &Trace) -> bool {
+    pub(crate) fn has(&self, trace: &AbsenceKey) -> bool {
         let since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
         since.get(trace).is_some_and(|at| at.elapsed() < self.remembered_for)
     }
 
-    pub(crate) fn note(&self, trace: Trace) {
+    pub(crate) fn note(&self, trace: AbsenceKey) {
         let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
         if since.len() >= self.entries_max {
             since.retain(|_, at| at.elapsed() < self.remembered_for);
@@ -70,14 +70,14 @@ mod tests {
 
     use super::*;
 
-    fn of(id: &str, principal: &str) -> Trace {
+    fn of(id: &str, principal: &str) -> AbsenceKey {
         let caller = Caller { principal: PrincipalId::new(principal), ..Caller::anonymous() };
         trace(&SessionId::new(id), &caller, &Endpoint::Aggregated)
     }
 
     #[test]
     fn what_is_absent_for_one_may_be_there_for_another() {
-        let absent = Absent::new(8, Duration::from_secs(60));
+        let absent = NegativeCache::new(8, Duration::from_secs(60));
         absent.note(of("a", "mallory"));
         assert!(absent.has(&of("a", "mallory")));
         assert!(!absent.has(&of("a", "alice")) && !absent.has(&of("b", "mallory")));
@@ -85,10 +85,10 @@ mod tests {
 
     #[test]
     fn it_is_bounded_and_forgets() {
-        let absent = Absent::new(8, Duration::from_secs(60));
+        let absent = NegativeCache::new(8, Duration::from_secs(60));
         (0..100).for_each(|number| absent.note(of(&number.to_string(), "a")));
         assert_eq!((0..100).filter(|number| absent.has(&of(&number.to_string(), "a"))).count(), 8);
-        let brief = Absent::new(8, Duration::ZERO);
+        let brief = NegativeCache::new(8, Duration::ZERO);
         (0..100).for_each(|number| brief.note(of(&number.to_string(), "a")));
         assert!(!brief.has(&of("99", "a")), "over at once");
         assert!(brief.since.lock().unwrap().len() <= 8);
