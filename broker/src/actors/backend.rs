@@ -31,7 +31,7 @@ use super::{
     sync::lock,
 };
 use crate::{
-    admission::rates::Scope,
+    admission::rate_limiter::RateScope,
     config::{
         MessageWire,
         spec::{BackendSpec, TenantLimits, TransportSpec},
@@ -181,7 +181,7 @@ impl Backend {
         let per_second = own.requests_per_second.or(tenant.requests_per_second_per_backend);
         let burst = own.burst.or(tenant.burst_per_backend).unwrap_or(common.burst_per_backend);
         if let Some(rate) = Rate::new(per_second.unwrap_or(common.requests_per_second_per_backend), burst) {
-            rates.take(Scope::Backend, &self.meter, rate)?;
+            rates.take(RateScope::Backend, &self.meter, rate)?;
         }
         let Some(tool) = tool else { return Ok(()) };
         let special = own.tools.get(tool);
@@ -191,7 +191,7 @@ impl Backend {
         let Some(rate) = Rate::new(per_second, burst.unwrap_or(common.burst_per_tool)) else { return Ok(()) };
         let name = || format!("tool/{}/{}/{tool}", self.tenant, self.id);
         let meter = lock(&self.tools).of(&tool.to_owned(), rates.now(), name);
-        rates.take(Scope::Tool, &meter, rate)
+        rates.take(RateScope::Tool, &meter, rate)
     }
 
     /// The link a session uses, made at first use.

@@ -27,8 +27,8 @@ use super::{
 };
 use crate::{
     admission::{
-        overload::{self, Overload},
-        rates::Rates,
+        overload::{self, OverloadManager},
+        rate_limiter::RateLimiter,
     },
     config::{self, Config},
     persistence::Persistence,
@@ -67,8 +67,8 @@ pub struct Shared {
     /// For the long messages of clients that nobody knows yet.
     pub unauthenticated_messages: Arc<Semaphore>,
     /// Requests per second.
-    pub rates: Arc<Rates>,
-    pub overload: Arc<Overload>,
+    pub rates: Arc<RateLimiter>,
+    pub overload: Arc<OverloadManager>,
     /// What waits for clients.
     pub unread_budget: Arc<UnreadBudget>,
     /// Holds arguments to schemas.
@@ -92,8 +92,8 @@ impl Shared {
         let (started, redis) = (Instant::now(), config.storage.redis_url.is_some());
         let room = ConcurrencyLimiter::new(config.limits.calls_in_flight, config.limits.calls_queued, metrics.queue_depth("calls"));
         Arc::new(Self {
-            rates: Arc::new(Rates::new(redis, config.limits.without_redis, started, metrics.clone())),
-            overload: Overload::new(&config.overload, metrics.clone()),
+            rates: Arc::new(RateLimiter::new(redis, config.limits.without_redis, started, metrics.clone())),
+            overload: OverloadManager::new(&config.overload, metrics.clone()),
             unread_budget: UnreadBudget::new(overload::outbox_bytes_total(&config), metrics.clone()),
             call_limiter: room,
             confinement: Confinement::new(&config),

@@ -17,7 +17,7 @@ use protocol::{
 
 use super::{backend::Backend, concurrency_limit::TenantShare, session::Session, shared::Shared, sync::lock};
 use crate::{
-    admission::rates::Scope,
+    admission::rate_limiter::RateScope,
     config::{MessageWire, spec::TenantSpec},
     limits::{PRINCIPALS_METERED_MAX, ROOM_RETRY},
     rules::{
@@ -209,10 +209,10 @@ impl Tenant {
         // First, so that who asks too much takes nothing from others of the tenant.
         let own = self.principal_rate().map(|rate| (self.principal_meter(principal), rate));
         if let Some((meter, rate)) = &own {
-            rates.take(Scope::Principal, meter, *rate)?;
+            rates.take(RateScope::Principal, meter, *rate)?;
         }
         let Some(rate) = self.rate() else { return Ok(()) };
-        rates.take(Scope::Tenant, &self.meter, rate).inspect_err(|_| {
+        rates.take(RateScope::Tenant, &self.meter, rate).inspect_err(|_| {
             if let Some((meter, rate)) = &own {
                 rates.give_back(meter, *rate);
             }

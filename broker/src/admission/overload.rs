@@ -28,7 +28,7 @@ const MEMORY: u8 = 1;
 const QUEUE: u8 = 2;
 
 #[derive(Debug)]
-pub struct Overload {
+pub struct OverloadManager {
     /// Bits of the reasons.
     reasons: AtomicU8,
     pending: AtomicUsize,
@@ -41,7 +41,7 @@ pub struct Overload {
     metrics: Arc<Metrics>,
 }
 
-impl Overload {
+impl OverloadManager {
     pub fn new(settings: &config::Overload, metrics: Arc<Metrics>) -> Arc<Self> {
         Arc::new(Self {
             reasons: AtomicU8::new(0),
@@ -138,7 +138,7 @@ impl Overload {
     }
 }
 
-fn watch(overload: &Weak<Overload>, runtime: &tokio::runtime::Handle, memory: Option<MemoryLimit>, queue_delay: Duration) {
+fn watch(overload: &Weak<OverloadManager>, runtime: &tokio::runtime::Handle, memory: Option<MemoryLimit>, queue_delay: Duration) {
     let mut late = 0;
     loop {
         std::thread::sleep(OVERLOAD_LOOK_INTERVAL);
@@ -287,8 +287,8 @@ mod tests {
         config::load_from(&format!("overload: {text}"), []).unwrap().overload
     }
 
-    fn overload(text: &str) -> Arc<Overload> {
-        Overload::new(&settings(text), Arc::new(Metrics::new(false)))
+    fn overload(text: &str) -> Arc<OverloadManager> {
+        OverloadManager::new(&settings(text), Arc::new(Metrics::new(false)))
     }
 
     #[test]
@@ -316,7 +316,7 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn r15_a_runtime_that_is_too_busy_refuses_and_gets_over_it() {
         let settings = settings("{queue_delay: 50ms, memory_bytes: 1024GiB}");
-        let overload = Overload::new(&settings, Arc::new(Metrics::new(false)));
+        let overload = OverloadManager::new(&settings, Arc::new(Metrics::new(false)));
         overload.watch(&settings);
         assert!(overload.admits().is_ok());
         let deadline = Instant::now() + Duration::from_secs(20);

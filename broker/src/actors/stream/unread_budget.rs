@@ -7,7 +7,7 @@ use std::{
 
 use super::{EventStream, StreamState, wakers::unlock_and_wake};
 use crate::{
-    admission::waiting::{Holder, Waiting},
+    admission::outbox_budget::{HolderId, OutboxBudget},
     limits::OUTBOX_STEP_BYTES,
     metrics::Metrics,
     rules::event_log::Event,
@@ -16,13 +16,13 @@ use crate::{
 /// All streams of the process together.
 #[derive(Debug)]
 pub struct UnreadBudget {
-    waiting: Waiting<Weak<EventStream>>,
+    waiting: OutboxBudget<Weak<EventStream>>,
     metrics: Arc<Metrics>,
 }
 
 impl UnreadBudget {
     pub fn new(bytes_max: usize, metrics: Arc<Metrics>) -> Arc<Self> {
-        Arc::new(Self { waiting: Waiting::new(bytes_max), metrics })
+        Arc::new(Self { waiting: OutboxBudget::new(bytes_max), metrics })
     }
 
     /// Cuts streams, the largest first, until there is room.
@@ -39,7 +39,7 @@ impl UnreadBudget {
 #[derive(Debug)]
 pub(super) struct UnreadAccount {
     budget: Arc<UnreadBudget>,
-    holder: Holder,
+    holder: HolderId,
     stream: Weak<EventStream>,
 }
 

@@ -1,6 +1,6 @@
 //! Requests per second, by tenant, principal, backend and tool, over all replicas.
 //!
-//! A request asks its [`Meter`]s, which never wait. Where replicas share a Redis, [`Rates::keep`] asks it for all meters that
+//! A request asks its [`Meter`]s, which never wait. Where replicas share a Redis, [`RateLimiter::keep`] asks it for all meters that
 //! were used, in the background; while Redis is away it is as `limits.without_redis` says. Without one each replica lets its
 //! part through, by the number of leases in the database.
 
@@ -28,14 +28,14 @@ use crate::{
 
 /// Whose rate it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scope {
+pub enum RateScope {
     Tenant,
     Principal,
     Backend,
     Tool,
 }
 
-impl Scope {
+impl RateScope {
     /// In `mcp_rate_limited_total{scope}`, and to clients.
     pub const fn name(self) -> &'static str {
         match self {
@@ -49,7 +49,7 @@ impl Scope {
 
 /// The rates of one process.
 #[derive(Debug)]
-pub struct Rates {
+pub struct RateLimiter {
     sharing: AtomicU8,
     replicas: AtomicU32,
     without: Sharing,
@@ -62,7 +62,7 @@ pub struct Rates {
 
 const ALL: [Sharing; 5] = [Sharing::Parts, Sharing::Asking, Sharing::Apart, Sharing::Unlimited, Sharing::Refusing];
 
-impl Rates {
+impl RateLimiter {
     /// `redis`: budgets are shared there. `started`: the origin of the meters' clock.
     pub fn new(redis: bool, without: WithoutRedis, started: Instant, metrics: Arc<Metrics>) -> Self {
         let without = match without {
@@ -95,7 +95,7 @@ impl Rates {
     }
 
     /// Takes one request's worth.
-    pub fn take(&self, scope: Scope, meter: &Arc<Meter>, rate: Rate) -> Result<(), Refusal> {
+    pub fn take(&self, scope: RateScope, meter: &Arc<Meter>, rate: Rate) -> Result<(), Refusal> {
         let shares = self.shares();
         let taken = meter.take(rate, shares, self.now());
         if shares.sharing != Sharing::Parts && meter.to_be_asked_for() {
@@ -109,7 +109,7 @@ impl Rates {
         })
     }
 
-    /// Gives back what [`Rates::take`] took.
+    /// Gives back what [`RateLimiter::take`] took.
     pub fn give_back(&self, meter: &Meter, rate: Rate) {
         meter.give_back(rate, self.shares());
     }
@@ -197,23 +197,23 @@ fn at_least_a_millisecond(wait: Duration) -> Duration {
 mod tests {
     use super::*;
 
-    fn rates(redis: bool, without: WithoutRedis) -> Rates {
-        Rates::new(redis, without, Instant::now(), Arc::new(Metrics::new(false)))
+    fn rates(redis: bool, without: WithoutRedis) -> RateLimiter {
+        RateLimiter::new(redis, without, Instant::now(), Arc::new(Metrics::new(false)))
     }
 
     #[test]
     fn a_refusal_says_whose_rate_it_is_and_when_to_come_back() {
         let (rates, meter) = (rates(false, WithoutRedis::Refuse), Meter::new("m".into()));
         let rate = Rate { per_second: 2, burst: 1 };
-        rates.take(Scope::Tool, &meter, rate).unwrap();
-        let refusal = rates.take(Scope::Tool, &meter, rate).unwrap_err();
+        rates.take(RateScope::Tool, &meter, rate).unwrap();
+        let refusal = rates.take(RateScope::Tool, &meter, rate).unwrap_err();
         assert_eq!((refusal.kind.code(), refusal.kind.http_status()), (1003, 429));
         let wait = refusal.retry_after.unwrap();
         assert!(wait <= Duration::from_millis(500) && wait > Duration::from_millis(300), "{wait:?}");
         assert_eq!(refusal.data, [("scope", "tool".into())]);
         assert!(rates.metrics.render().contains(r#"mcp_rate_limited_total{scope="tool"} 1"#));
         rates.give_back(&meter, rate);
-        rates.take(Scope::Tool, &meter, rate).unwrap();
+        rates.take(RateScope::Tool, &meter, rate).unwrap();
     }
 
     #[test]
@@ -221,11 +221,11 @@ mod tests {
         let rate = Rate { per_second: 1, burst: 2 };
         for (without, expected) in [(WithoutRedis::LocalShare, 2), (WithoutRedis::Unlimited, 100), (WithoutRedis::Refuse, 0)] {
             let (rates, meter) = (rates(true, without), Meter::new("m".into()));
-            let shared = |rates: &Rates| rates.metrics.render().contains("mcp_rates_shared 1");
+            let shared = |rates: &RateLimiter| rates.metrics.render().contains("mcp_rates_shared 1");
             assert!(shared(&rates));
             rates.is_shared(false);
             assert!(!shared(&rates));
-            let taken = (0..100).filter(|_| rates.take(Scope::Tenant, &meter, rate).is_ok()).count();
+            let taken = (0..100).filter(|_| rates.take(RateScope::Tenant, &meter, rate).is_ok()).count();
             assert_eq!(taken, expected, "{without:?}");
             assert_eq!(rates.queue.lock().unwrap().len(), 1, "it is asked whether Redis is back");
             rates.is_shared(true);

@@ -14,19 +14,19 @@ use std::{
 use crate::limits::OUTBOX_STEP_BYTES;
 
 /// Whose stream it is: a number of this process's own.
-pub type Holder = u64;
+pub type HolderId = u64;
 
 /// What all streams of the process share.
 #[derive(Debug)]
-pub struct Waiting<S> {
+pub struct OutboxBudget<S> {
     steps_max: usize,
     steps: AtomicUsize,
     next: AtomicU64,
     /// Those that hold a step or more.
-    holders: Mutex<HashMap<Holder, (usize, S)>>,
+    holders: Mutex<HashMap<HolderId, (usize, S)>>,
 }
 
-impl<S: Clone> Waiting<S> {
+impl<S: Clone> OutboxBudget<S> {
     pub fn new(bytes_max: usize) -> Self {
         Self {
             steps_max: bytes_max.div_ceil(OUTBOX_STEP_BYTES),
@@ -36,12 +36,12 @@ impl<S: Clone> Waiting<S> {
         }
     }
 
-    pub fn new_holder(&self) -> Holder {
+    pub fn new_holder(&self) -> HolderId {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
     /// A stream holds `bytes` unread and `held` steps so far; returns its steps from now on. `stream` is how to find it again.
-    pub fn settle(&self, holder: Holder, held: usize, bytes: usize, stream: impl FnOnce() -> S) -> usize {
+    pub fn settle(&self, holder: HolderId, held: usize, bytes: usize, stream: impl FnOnce() -> S) -> usize {
         let steps = bytes / OUTBOX_STEP_BYTES;
         if steps == held {
             return held;
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn what_is_less_than_a_step_is_free_and_the_largest_is_cut() {
-        let waiting: Waiting<&str> = Waiting::new(3 * STEP);
+        let waiting: OutboxBudget<&str> = OutboxBudget::new(3 * STEP);
         let [small, one, two] = [waiting.new_holder(), waiting.new_holder(), waiting.new_holder()];
         assert_eq!(waiting.settle(small, 0, STEP - 1, || "small"), 0);
         assert_eq!(waiting.settle(one, 0, STEP, || "one"), 1);
