@@ -17,7 +17,7 @@ use protocol::error::{ErrorKind, Refusal};
 
 use crate::{
     config,
-    limits::{OUTBOX_BYTES_TOTAL_DEFAULT, OVERLOAD_LOOK_INTERVAL, OVERLOAD_LOOKS_IN_A_ROW, OVERLOAD_RETRY},
+    limits::{OUTBOX_BYTES_TOTAL_DEFAULT, OVERLOAD_SAMPLE_INTERVAL, OVERLOAD_SAMPLES_IN_A_ROW, OVERLOAD_RETRY},
     metrics::{Metrics, process},
 };
 
@@ -141,7 +141,7 @@ impl OverloadManager {
 fn watch(overload: &Weak<OverloadManager>, runtime: &tokio::runtime::Handle, memory: Option<MemoryLimit>, queue_delay: Duration) {
     let mut late = 0;
     loop {
-        std::thread::sleep(OVERLOAD_LOOK_INTERVAL);
+        std::thread::sleep(OVERLOAD_SAMPLE_INTERVAL);
         let Some(overload) = overload.upgrade() else { return };
         if let Some(limit) = &memory {
             let used = limit.used();
@@ -153,9 +153,9 @@ fn watch(overload: &Weak<OverloadManager>, runtime: &tokio::runtime::Handle, mem
             let waited = overload.queue_delay(runtime);
             overload.metrics.limits.queue_delay(waited);
             // One that is late may be the machine's fault; several in a row are ours.
-            late = if waited >= queue_delay { (late + 1).min(OVERLOAD_LOOKS_IN_A_ROW) } else { late.saturating_sub(1) };
+            late = if waited >= queue_delay { (late + 1).min(OVERLOAD_SAMPLES_IN_A_ROW) } else { late.saturating_sub(1) };
             let sheds = overload.reasons.load(Ordering::Relaxed) & QUEUE != 0;
-            let holds = late >= OVERLOAD_LOOKS_IN_A_ROW || (sheds && late > 0);
+            let holds = late >= OVERLOAD_SAMPLES_IN_A_ROW || (sheds && late > 0);
             overload.set(QUEUE, "queue", holds, &format!("work that is ready waited {waited:?}"));
         }
     }

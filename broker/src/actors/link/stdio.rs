@@ -21,7 +21,7 @@ use super::{
 use crate::{
     actors::children::{PROGRAM, ChildPermit},
     config::{spec::TransportSpec, stdio::ChildRules},
-    limits::CHILD_LOOK_INTERVAL,
+    limits::CHILD_IDLE_CHECK_INTERVAL,
     sandbox,
 };
 
@@ -98,7 +98,7 @@ async fn watch(
             link.retire(&connection);
             // Whoever took the connection a moment ago still gets an answer.
             while !connection.is_closed() && !link.is_closed() {
-                tokio::time::sleep(CHILD_LOOK_INTERVAL).await;
+                tokio::time::sleep(CHILD_IDLE_CHECK_INTERVAL).await;
                 if !connection.has_pending() {
                     break;
                 }
@@ -122,7 +122,7 @@ async fn expired(link: &Link, connection: &Connection, rules: &ChildRules) -> &'
     }
     let mut idle = IdleTimer { since: Instant::now(), requests_sent: connection.requests_sent() };
     loop {
-        tokio::time::sleep(CHILD_LOOK_INTERVAL).await;
+        tokio::time::sleep(CHILD_IDLE_CHECK_INTERVAL).await;
         let quiet_for = idle.idle_for(connection);
         if rules.lifetime.is_some_and(|lifetime| connection.opened.elapsed() >= lifetime) && !connection.has_pending() {
             return "it lived for as long as it may";

@@ -43,7 +43,7 @@ use super::{shared::Shared, tenant::Tenant, request_observer::RequestObserver};
 use crate::{
     BROKER_INFO,
     auth::Caller,
-    limits::MODERN_LISTS_KEPT_MAX,
+    limits::STATELESS_LISTS_CACHED_MAX,
     maps::SharedMap,
     rules::{
         catalog::{Catalog, ListKind},
@@ -178,7 +178,7 @@ impl StatelessClient {
         let page = catalog.list(&self.endpoint, kind, cursor.as_deref())?;
         let unreadable = || Refusal::new(ErrorKind::Internal, "the list can not be read");
         let result = modern::list_result(kind, &page, self.list_hint(), &offer.server_info).ok_or_else(unreadable)?;
-        if lists.len() >= MODERN_LISTS_KEPT_MAX {
+        if lists.len() >= STATELESS_LISTS_CACHED_MAX {
             lists.clear();
         }
         // What was made of the tenant's catalogs before this one is asked for by nobody.

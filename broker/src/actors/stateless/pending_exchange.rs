@@ -18,7 +18,7 @@ use crate::{
         stream::{EventStream, StreamItem, StreamReader},
         tasks::{TaskManager, UnannouncedTask},
     },
-    limits::PROMOTE_AGAIN_AFTER,
+    limits::PROMOTE_RETRY_INTERVAL,
     rules::{event_log::EventKind, modern, tasks},
 };
 
@@ -180,7 +180,7 @@ impl PendingPromotion {
                 if let Some(handover) = self.call.as_ref().and_then(|call| call.task_handoff.as_ref()) {
                     drop(handover.take());
                 }
-                self.due = self.due.map(|_| Instant::now() + PROMOTE_AGAIN_AFTER);
+                self.due = self.due.map(|_| Instant::now() + PROMOTE_RETRY_INTERVAL);
                 Err(Some(under_way))
             }
             Err(_) => Err(None),
@@ -188,4 +188,4 @@ impl PendingPromotion {
     }
 }
 
-const _: () = assert!(PROMOTE_AGAIN_AFTER.as_millis() >= 1_000); // a store that is away is not asked all the time
+const _: () = assert!(PROMOTE_RETRY_INTERVAL.as_millis() >= 1_000); // a store that is away is not asked all the time

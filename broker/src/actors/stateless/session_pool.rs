@@ -28,7 +28,7 @@ use crate::{
         sync::lock,
     },
     auth::Caller,
-    limits::{LINK_IDLE_MAX, STAND_IN_OPENS_WITHIN, STAND_IN_WAIT_MAX, STAND_INS_GROW_EVERY, STAND_INS_PER_POOL_MAX},
+    limits::{LINK_IDLE_MAX, POOLED_SESSION_OPEN_MAX, POOLED_SESSION_WAIT_MAX, SESSION_POOL_GROW_INTERVAL, SESSIONS_PER_POOL_MAX},
     maps::FastMap,
     rules::{endpoint::Endpoint, offer::Offer},
 };
@@ -73,7 +73,7 @@ impl SessionPool {
     /// One that is only just being opened is waited for longer.
     fn may_grow(&self) -> bool {
         let opening = self.members.iter().any(|one| !one.proved.load(Ordering::Relaxed));
-        let pause = if opening { STAND_IN_OPENS_WITHIN } else { STAND_INS_GROW_EVERY };
+        let pause = if opening { POOLED_SESSION_OPEN_MAX } else { SESSION_POOL_GROW_INTERVAL };
         self.members.is_empty() || self.grown_at.elapsed() >= pause
     }
 }
@@ -156,7 +156,7 @@ impl SessionPools {
         if let Some(lease) = self.try_lease(visitor, &wanted, offer) {
             return Ok(lease);
         }
-        let give_up = Instant::now() + STAND_IN_WAIT_MAX;
+        let give_up = Instant::now() + POOLED_SESSION_WAIT_MAX;
         loop {
             let freed = self.freed.notified();
             tokio::pin!(freed);
@@ -169,10 +169,10 @@ impl SessionPools {
                 return Ok(lease);
             }
             // Freed soon, or there may be one more.
-            let _freed = tokio::time::timeout(STAND_INS_GROW_EVERY, freed).await;
+            let _freed = tokio::time::timeout(SESSION_POOL_GROW_INTERVAL, freed).await;
             if Instant::now() >= give_up {
                 let text = format!(
-                    "{STAND_INS_PER_POOL_MAX} requests of this caller wait for the backend already, which can not tell them apart when it asks back"
+                    "{SESSIONS_PER_POOL_MAX} requests of this caller wait for the backend already, which can not tell them apart when it asks back"
                 );
                 return Err(Refusal::new(ErrorKind::TooManyCalls, text));
             }
@@ -193,7 +193,7 @@ impl SessionPools {
         };
         let stand_in = match pool.members.iter().find(usable) {
             Some(known) => known.clone(),
-            None if pool.members.len() >= STAND_INS_PER_POOL_MAX => return None,
+            None if pool.members.len() >= SESSIONS_PER_POOL_MAX => return None,
             // Most requests are short, and each of these may be a process.
             None if alone && !pool.may_grow() => return None,
             None => {

@@ -25,7 +25,7 @@ use super::{StatelessClient, millis, pending_exchange::PendingExchange};
 use crate::{
     actors::sync::lock,
     auth::Caller,
-    limits::{PARKED_BYTES_MAX, PARKED_BYTES_PER_CALLER_MAX, PARKED_MAX, PARKED_PER_CALLER_MAX, STAND_INS_PARKED_MAX},
+    limits::{SUSPENDED_BYTES_MAX, SUSPENDED_BYTES_PER_CALLER_MAX, SUSPENDED_MAX, SUSPENDED_PER_CALLER_MAX, POOLED_SESSIONS_SUSPENDED_MAX},
     rules::{endpoint::Endpoint, modern},
 };
 
@@ -221,17 +221,17 @@ impl SuspensionTable {
             parked.values().filter(|other| other.is_alone() && other.caller == one.caller && other.endpoint == one.endpoint).count();
         // The first of a caller, and the first of all, has room whatever its size: a message has a limit of its own.
         let fills = |held: &SuspendedUsage, max: usize| held.count > 0 && held.bytes.saturating_add(one.bytes) > max;
-        if all.count >= PARKED_MAX || own.count >= PARKED_PER_CALLER_MAX {
-            let text = format!("{} requests of this caller wait for input already, of at most {PARKED_PER_CALLER_MAX}", own.count);
+        if all.count >= SUSPENDED_MAX || own.count >= SUSPENDED_PER_CALLER_MAX {
+            let text = format!("{} requests of this caller wait for input already, of at most {SUSPENDED_PER_CALLER_MAX}", own.count);
             return Err(Refusal::new(ErrorKind::TooManyCalls, text));
         }
-        if fills(&all, PARKED_BYTES_MAX) || fills(&own, PARKED_BYTES_PER_CALLER_MAX) {
-            let text = format!("what this caller is asked holds {} bytes already, of at most {PARKED_BYTES_PER_CALLER_MAX}", own.bytes);
+        if fills(&all, SUSPENDED_BYTES_MAX) || fills(&own, SUSPENDED_BYTES_PER_CALLER_MAX) {
+            let text = format!("what this caller is asked holds {} bytes already, of at most {SUSPENDED_BYTES_PER_CALLER_MAX}", own.bytes);
             return Err(Refusal::new(ErrorKind::TooManyCalls, text));
         }
-        if one.is_alone() && alone >= STAND_INS_PARKED_MAX {
+        if one.is_alone() && alone >= POOLED_SESSIONS_SUSPENDED_MAX {
             let text = format!(
-                "{alone} requests of this caller wait for input at backends that can not tell them apart, of at most {STAND_INS_PARKED_MAX}"
+                "{alone} requests of this caller wait for input at backends that can not tell them apart, of at most {POOLED_SESSIONS_SUSPENDED_MAX}"
             );
             return Err(Refusal::new(ErrorKind::TooManyCalls, text));
         }
@@ -269,4 +269,4 @@ fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map(millis).unwrap_or_default()
 }
 
-const _: () = assert!(PARKED_PER_CALLER_MAX <= PARKED_MAX);
+const _: () = assert!(SUSPENDED_PER_CALLER_MAX <= SUSPENDED_MAX);

@@ -23,7 +23,7 @@ use crate::{
         stream::EventStream,
     },
     persistence::{SessionKey, StoredTask, TaskAudience, TaskPlace, TaskStatus, Write, Written, fault_point},
-    limits::{PAGE_ENTRIES, STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_LOOK_INTERVAL, TASK_RESULT_WAIT_MAX},
+    limits::{PAGE_ENTRIES, STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_POLLER_INTERVAL, TASK_RESULT_WAIT_MAX},
     rules::{
         cursor::{self, Scope},
         modern_tasks::NO_SESSION,
@@ -142,7 +142,7 @@ impl Session {
                 return Err(Refusal::new(ErrorKind::Timeout, "the task is not over yet, ask for its result again"));
             }
             // A word comes with each change, from who makes it or from `poller`.
-            may_have_changed |= tokio::time::timeout(TASK_LOOK_INTERVAL, waiting.changed.notified()).await.is_ok();
+            may_have_changed |= tokio::time::timeout(TASK_POLLER_INTERVAL, waiting.changed.notified()).await.is_ok();
             if waiting.stream.as_ref().is_some_and(|stream| stream.is_unreachable()) {
                 return Err(Refusal::new(ErrorKind::Timeout, "nobody waits for the task here any more"));
             }
@@ -234,4 +234,4 @@ pub(in crate::actors) fn named_task(message: &Message) -> Result<TaskId, Refusal
     id.map(|id| TaskId::new(&*id)).ok_or_else(|| Refusal::new(ErrorKind::InvalidParams, "params.taskId must be a string"))
 }
 
-const _: () = assert!(TASK_LOOK_INTERVAL.as_millis() < Duration::from_secs(5).as_millis()); // a lost word must not be felt
+const _: () = assert!(TASK_POLLER_INTERVAL.as_millis() < Duration::from_secs(5).as_millis()); // a lost word must not be felt

@@ -29,7 +29,7 @@ use crate::{
         session::Session,
     },
     persistence::{TaskStatus, Write, fault_point},
-    limits::{TASK_INPUTS_MAX, TASK_LOOK_INTERVAL},
+    limits::{TASK_INPUTS_MAX, TASK_POLLER_INTERVAL},
     rules::tasks,
     telemetry::caused::Caused,
 };
@@ -204,7 +204,7 @@ pub(super) async fn poll_inputs(run: &Arc<TaskRun>) -> Infallible {
             may_have_changed = (!open.is_empty() && take_answers(run, &open).await.is_err()) || stop_if_ended(run).await.is_err();
         }
         // A word comes with each change, from who makes it or from `poller`.
-        may_have_changed |= tokio::time::timeout(TASK_LOOK_INTERVAL, changed).await.is_ok();
+        may_have_changed |= tokio::time::timeout(TASK_POLLER_INTERVAL, changed).await.is_ok();
     }
 }
 

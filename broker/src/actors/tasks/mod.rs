@@ -31,7 +31,7 @@ use std::{
 
 use crate::{
     persistence::{SessionKey, TaskStatus},
-    limits::{TASK_LEFT_ALONE_FIRST, TASK_LEFT_ALONE_MAX, TASK_RUNS_MAX, TASKS_LEFT_ALONE_MAX},
+    limits::{TASK_DEFER_FIRST, TASK_DEFER_MAX, TASK_RUNS_MAX, TASKS_DEFERRED_MAX},
 };
 use dashmap::DashMap;
 use protocol::{
@@ -182,8 +182,8 @@ impl TaskManager {
     fn defer(&self, task: &TaskId) -> bool {
         let mut left_alone = sync::lock(&self.deferred);
         let before = left_alone.get(task).map(|before| before.lasts);
-        if before.is_some() || left_alone.len() < TASKS_LEFT_ALONE_MAX {
-            let lasts = before.map_or(TASK_LEFT_ALONE_FIRST, |before| (before * 2).min(TASK_LEFT_ALONE_MAX));
+        if before.is_some() || left_alone.len() < TASKS_DEFERRED_MAX {
+            let lasts = before.map_or(TASK_DEFER_FIRST, |before| (before * 2).min(TASK_DEFER_MAX));
             left_alone.insert(task.clone(), Deferral { until: Instant::now() + lasts, lasts });
         }
         before.is_none()
@@ -193,8 +193,8 @@ impl TaskManager {
     fn deferred(&self) -> Option<Vec<TaskId>> {
         let (mut left_alone, now) = (sync::lock(&self.deferred), Instant::now());
         // For a while it is remembered how long it was.
-        left_alone.retain(|_, one| one.until + TASK_LEFT_ALONE_MAX > now);
-        let has_room = left_alone.len() < TASKS_LEFT_ALONE_MAX;
+        left_alone.retain(|_, one| one.until + TASK_DEFER_MAX > now);
+        let has_room = left_alone.len() < TASKS_DEFERRED_MAX;
         has_room.then(|| left_alone.iter().filter(|(_, one)| one.until > now).map(|(task, _)| task.clone()).collect())
     }
 

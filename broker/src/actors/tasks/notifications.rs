@@ -15,7 +15,7 @@ use super::run::TaskRun;
 use crate::{
     actors::{session::Session, stream::EventStream, sync::lock},
     persistence::{TASK_WORD_BYTES_MAX, Wake},
-    limits::TASK_WORDS_PER_SECOND,
+    limits::TASK_NOTIFICATIONS_PER_SECOND,
     rules::{event_log::EventKind, tasks},
 };
 
@@ -59,7 +59,7 @@ impl NotificationLimiter {
             (said.since, said.words) = (Some(now), 0);
         }
         said.words += 1;
-        said.words <= TASK_WORDS_PER_SECOND
+        said.words <= TASK_NOTIFICATIONS_PER_SECOND
     }
 }
 
@@ -119,7 +119,7 @@ mod tests {
     fn a_task_says_so_much_a_second_and_progress_grows() {
         let (words, now) = (NotificationLimiter::default(), Instant::now());
         let said = (0..100).filter(|_| words.try_acquire(now)).count();
-        assert_eq!(said, TASK_WORDS_PER_SECOND as usize);
+        assert_eq!(said, TASK_NOTIFICATIONS_PER_SECOND as usize);
         assert!(words.try_acquire(now + Duration::from_secs(1)));
         words.close();
         assert!(!words.try_acquire(now + Duration::from_secs(5)));

@@ -11,13 +11,13 @@ use protocol::ids::TaskId;
 use super::{TaskManager, recovery};
 use crate::{
     actors::{shared::Shared, sync},
-    limits::TASK_COMPARE_INTERVAL,
+    limits::TASK_ORPHAN_SWEEP_INTERVAL,
 };
 
 /// Compares until the process ends.
 pub(super) async fn sweep_orphans(shared: Arc<Shared>) {
     let mut missing = HashSet::new();
-    while tokio::time::timeout(TASK_COMPARE_INTERVAL, shared.draining.cancelled()).await.is_err() {
+    while tokio::time::timeout(TASK_ORPHAN_SWEEP_INTERVAL, shared.draining.cancelled()).await.is_err() {
         missing = sweep_once(&shared, missing).await;
     }
 }

@@ -15,7 +15,7 @@ use super::{TaskManager, run::StopReason};
 use crate::{
     actors::shared::Shared,
     persistence::{InputsLook, TaskLook},
-    limits::{TASK_LOOK_BATCH, TASK_LOOK_INTERVAL, TASK_LOOK_INTERVAL_ALONE},
+    limits::{TASK_POLLER_BATCH, TASK_POLLER_INTERVAL, TASK_POLLER_INTERVAL_ALONE},
 };
 
 /// How often runs that ask their client nothing are looked after: only somebody else may have ended their task.
@@ -29,12 +29,12 @@ pub(super) async fn poll(shared: Arc<Shared>) {
     let mut seen: HashMap<TaskId, TaskSnapshot> = HashMap::new();
     for round in 1_u64.. {
         let connected = shared.durable.hot.is_connected();
-        tokio::time::sleep(if connected { TASK_LOOK_INTERVAL } else { TASK_LOOK_INTERVAL_ALONE }).await;
+        tokio::time::sleep(if connected { TASK_POLLER_INTERVAL } else { TASK_POLLER_INTERVAL_ALONE }).await;
         let wanted = shared.tasks.tasks_to_poll(round.is_multiple_of(QUIET_RUNS_EVERY));
         // Runs that were not asked for this time are remembered.
         seen.retain(|task, _| wanted.contains(task) || shared.tasks.run(task).is_some());
         let wanted: Vec<TaskId> = wanted.into_iter().collect();
-        for some in wanted.chunks(TASK_LOOK_BATCH) {
+        for some in wanted.chunks(TASK_POLLER_BATCH) {
             // What the store does not tell now it tells later.
             let Ok(looks) = shared.durable.timed("look_at", shared.durable.store.look_at(some)).await else { break };
             apply_looks(&shared.tasks, some, looks, &mut seen);

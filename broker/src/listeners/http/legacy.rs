@@ -37,7 +37,7 @@ use crate::{
     auth::{Caller, Proven, Remote},
     broker::{Broker, unknown_backend},
     config::MessageWire,
-    limits::{LEGACY_NAME_BYTES, LEGACY_QUEUE_FRAMES, UNFINISHED_REQUESTS_BYTES_MAX},
+    limits::{HTTP_SSE_NAME_BYTES, HTTP_SSE_QUEUE_FRAMES, UNFINISHED_REQUESTS_BYTES_MAX},
     listeners::duplex::{self, Guest, Known},
     rules::endpoint::Endpoint,
 };
@@ -163,8 +163,8 @@ fn begin(broker: &Arc<Broker>, Proven { caller, until }: Proven, endpoint: Endpo
     }
     broker.shared.overload.admits()?;
     let place = duplex::place(broker, &caller)?;
-    let name = URL_SAFE_NO_PAD.encode(rand::random::<[u8; LEGACY_NAME_BYTES]>());
-    let (messages, posted) = mpsc::channel(LEGACY_QUEUE_FRAMES);
+    let name = URL_SAFE_NO_PAD.encode(rand::random::<[u8; HTTP_SSE_NAME_BYTES]>());
+    let (messages, posted) = mpsc::channel(HTTP_SSE_QUEUE_FRAMES);
     let (events, taken) = mpsc::channel(1);
     let room = UNFINISHED_REQUESTS_BYTES_MAX.max(2 * broker.shared.config.limits.message_bytes).div_ceil(PERMIT_BYTES);
     floor.streams.0.insert(name.clone(), Inbox { caller: caller.clone(), messages, room: Arc::new(Semaphore::new(room)) });

@@ -17,7 +17,7 @@ use crate::{
         SessionKey, Step, Stores, TaskLimits, TaskRecord,
         tests::{Meddled, Verdict},
     },
-    limits::TASKS_LEFT_ALONE_MAX,
+    limits::TASKS_DEFERRED_MAX,
     metrics::Metrics,
     rules::{catalog::ToolTraits, endpoint::Endpoint, tasks::Details},
 };
@@ -131,7 +131,7 @@ async fn what_can_not_be_carried_out_here_is_released_and_left_alone() {
     assert_eq!(another.len(), 3, "another process has them at once");
     let tasks = &alone.shared().tasks;
     assert!(tasks.deferred().is_some() && !tasks.defer(&TaskId::new("later")), "that is no news");
-    for number in 0..TASKS_LEFT_ALONE_MAX {
+    for number in 0..TASKS_DEFERRED_MAX {
         tasks.defer(&TaskId::new(format!("more {number}")));
     }
     assert_eq!(tasks.deferred(), None, "or they would be taken and given back without an end");
