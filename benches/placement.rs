@@ -101,7 +101,7 @@ async fn broker(http: &str, tcp: &str, threads: usize, [over_http, over_tcp]: &[
 fn load(wire: Wire, brokers: &[TestBroker], connections: usize, in_flight: usize, scale: Scale) -> anyhow::Result<Load> {
     let (target, era) = match wire {
         // Without sessions, whose requests may come on any connection, and so to a broker that does not have them.
-        Wire::Http => (format!("http://{}/mcp/http", brokers[0].http_address()), Era::Alone),
+        Wire::Http => (format!("http://{}/mcp/http", brokers[0].http_address()), Era::Stateless),
         Wire::Tcp => (format!("tcp://{}/tcp", brokers[0].tcp_address()), Era::Sessions),
     };
     let calls = Calls { connections, in_flight, bytes: BYTES, per_second: None, era };

@@ -150,7 +150,7 @@ impl Profile {
 
 impl File {
     fn checked(self, faults: &mut Vec<String>) -> Profile {
-        if self.era == Era::Alone {
+        if self.era == Era::Stateless {
             self.fits_without_sessions(faults);
         }
         within("sessions", self.sessions, SESSIONS_MAX, faults);

@@ -457,7 +457,7 @@ fn meta(walker: &mut Walker<'_>, fields: &mut Fields, fault: &mut Option<Fault>)
     })
 }
 
-/// Where what two neighbours say to each other is noted, and its name ([`crate::modern::HOP_META`]).
+/// Where what two neighbours say to each other is noted, and its name ([`crate::stateless::HOP_META`]).
 fn hop_meta<'a>(fields: &'a mut Fields, key: &[u8]) -> Option<(&'a mut Option<Span>, &'static str)> {
     Some(match key.strip_prefix(b"io.modelcontextprotocol/")? {
         b"protocolVersion" => (&mut fields.meta_protocol_version, "_meta[\"io.modelcontextprotocol/protocolVersion\"]"),

@@ -178,7 +178,7 @@ impl InitializeAnswer {
         let document = Document::parse(text, &inner_limits(text)).map_err(HandshakeError::Unreadable)?;
         let root = document.root();
         let version = answer_string(root, &["protocolVersion"], "protocolVersion")?;
-        let version = match Version::parse(&version).filter(|version| version.legacy()) {
+        let version = match Version::parse(&version).filter(|version| version.has_sessions()) {
             Some(version) => version,
             None => return Err(HandshakeError::UnsupportedVersion(version.chars().take(QUOTED_CHARS_MAX).collect())),
         };

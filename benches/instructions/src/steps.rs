@@ -47,7 +47,7 @@ fn out(bytes: usize) -> Box<dyn FnMut()> {
     let mut wire_id = 1_000_000_u64;
     Box::new(move || {
         let message = read(&frame);
-        let decided = decide(&message, &Endpoint::Aggregated, &catalog.capabilities, Version::LATEST_LEGACY, &catalog);
+        let decided = decide(&message, &Endpoint::Aggregated, &catalog.capabilities, Version::LATEST_WITH_SESSIONS, &catalog);
         let Ok(Decision::Forward(plan)) = decided else { panic!("a call of a known tool is forwarded") };
         wire_id += 1;
         let mut splice = Splice::new(&message.frame);
@@ -107,7 +107,7 @@ fn catalog() -> Catalog {
     let tools = read_page(ListKind::Tools, &backend_id(), TaskHost::Broker, list.as_bytes()).expect("a good list").entries;
     let lists = BackendLists {
         server: Arc::new(InitializeAnswer {
-            version: Version::LATEST_LEGACY,
+            version: Version::LATEST_WITH_SESSIONS,
             capabilities: ServerCapabilities::parse(br#"{"tools":{}}"#).expect("good capabilities"),
             server_info: Bytes::from_static(b"{}"),
             server_name: "files".to_owned(),

@@ -14,7 +14,7 @@ use protocol::{
     capabilities::ClientCapabilities,
     error::Refusal,
     ids::{BackendId, PrincipalId, TaskId, TenantId},
-    modern::tool_headers::ParamHeader,
+    stateless::tool_headers::ParamHeader,
 };
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;

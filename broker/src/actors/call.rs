@@ -27,7 +27,7 @@ use protocol::{
     ids::{BackendId, RequestId},
     json::Span,
     method::Method,
-    older,
+    downlevel,
     splice::{self, Splice},
 };
 
@@ -419,7 +419,7 @@ impl Call {
         if opens_urls || !self.session.has_client || self.method != Method::ToolsCall {
             return None;
         }
-        older::urls_as_result(error).map(|result| handshake::success(&self.client_id, &result))
+        downlevel::urls_as_result(error).map(|result| handshake::success(&self.client_id, &result))
     }
 
     /// Tells the backend that nobody waits any more (MCP 2025-11-25, Cancellation).

@@ -15,8 +15,8 @@ use protocol::{
     error::{ErrorKind, Refusal},
     json,
     method::Method,
-    modern::{
-        legacy,
+    stateless::{
+        downgrade,
         results::CacheHint,
         tool_headers::{BadAnnotation, ParamHeader, param_headers},
     },
@@ -309,7 +309,7 @@ fn read_answer(kind: ListKind, backend: &Backend, host: TaskHost, answer: &Messa
         }
         return Ok(None);
     };
-    let told = legacy::tools_result(result)
+    let told = downgrade::tools_result(result)
         .filter(|_| kind == ListKind::Tools && backend.era.known().is_some_and(|known| known != EraSupport::Sessions));
     catalog::read_page(kind, &backend.id, host, told.as_deref().unwrap_or(result))
         .map(Some)

@@ -14,7 +14,7 @@ use protocol::{
     ids::RequestId,
     json,
     method::Method,
-    modern::{inputs::required_capability, request::capability_required},
+    stateless::{inputs::required_capability, request::capability_required},
     splice::Splice,
     version::Version,
 };
@@ -124,7 +124,7 @@ fn request(link: &Arc<Link>, connection: &Arc<Connection>, message: &Message, or
         return;
     }
     // First what was declared on this connection, which is never more than what the clients behind it can do.
-    let version = connection.negotiated().map_or(Version::LATEST_LEGACY, |agreed| agreed.version);
+    let version = connection.negotiated().map_or(Version::LATEST_WITH_SESSIONS, |agreed| agreed.version);
     let asked = link.declared.permits(message, version).and_then(|()| match recipient(link, connection, message, origin) {
         Some(Recipient::Session { session, call }) => session.ask(connection, message, call.as_ref()),
         Some(Recipient::Task(run)) => tasks::ask_client(&run, connection, message),

@@ -12,7 +12,7 @@ use protocol::{
     error::{ErrorKind, Refusal},
     handshake::{self, InitializeParams},
     ids::SessionId,
-    older::Reader,
+    downlevel::Translator,
     version::Version,
 };
 use storage::{SessionKey, Write, Written};
@@ -66,7 +66,7 @@ impl Broker {
         let offer = self.offer(&tenant, &endpoint, Era::Sessions).await?;
         let version = Version::answer_initialize(&params.requested);
         let offer = offer.known_in(version);
-        let reader = Reader { version, strict: self.shared.config.compat.strict };
+        let reader = Translator { version, strict: self.shared.config.compat.strict };
         let server_info = reader.server_info(&offer.server_info).map_or(offer.server_info, Bytes::from);
         let result = handshake::initialize_result(version, offer.capabilities.raw(), &server_info, offer.instructions.as_deref());
         let agreement = Agreement {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use protocol::{
-    modern::results::{CacheHint, CacheScope},
+    stateless::results::{CacheHint, CacheScope},
     version::Version,
 };
 
@@ -115,7 +115,7 @@ mod tests {
     fn what_is_served_follows_from_the_eras() {
         let of = |eras| Compat { eras, list_ttl: Duration::from_secs(1), lists_are_public: false, strict: false };
         assert_eq!(of(Eras::Both).versions().len(), 5);
-        assert_eq!(of(Eras::Legacy).versions().last(), Some(&Version::LATEST_LEGACY));
+        assert_eq!(of(Eras::Legacy).versions().last(), Some(&Version::LATEST_WITH_SESSIONS));
         assert_eq!(of(Eras::Modern).versions(), [Version::V2026_07_28]);
         assert_eq!(of(Eras::Both).list_hint(), CacheHint { ttl_ms: 1_000, scope: CacheScope::Private });
     }

@@ -8,7 +8,7 @@ use protocol::{
     error::{ErrorKind, Refusal},
     handshake, json,
     method::Method,
-    modern::{
+    stateless::{
         is_request, may_require_input,
         request::{RequestMeta, unsupported_version},
     },

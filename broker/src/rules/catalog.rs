@@ -20,7 +20,7 @@ use protocol::{
     handshake::InitializeAnswer,
     ids::{BackendId, TenantId},
     json::{self, Document, ValueKind},
-    modern::tool_headers::{self, ParamHeader},
+    stateless::tool_headers::{self, ParamHeader},
 };
 
 use self::traits::with_task_support;
@@ -445,7 +445,7 @@ mod tests {
         let page = read_page(ListKind::Tools, &id, TaskHost::Backend, format!(r#"{{"tools":[{}]}}"#, body.join(",")).as_bytes()).unwrap();
         let lists = BackendLists {
             server: Arc::new(InitializeAnswer {
-                version: Version::LATEST_LEGACY,
+                version: Version::LATEST_WITH_SESSIONS,
                 capabilities: ServerCapabilities::parse(br#"{"tools":{}}"#).unwrap(),
                 server_info: Bytes::from_static(b"{}"),
                 server_name: name.to_owned(),

@@ -14,10 +14,10 @@ use protocol::{
     ids::RequestId,
     json::{self, Document, ValueKind},
     method::Method,
-    modern::{
+    stateless::{
         HOP_META, MISSING_CLIENT_CAPABILITY,
         inputs::{INPUTS_MAX, InputRequest},
-        is_modern_error,
+        is_stateless_error,
         results::{self, CacheHint},
         tool_headers,
     },
@@ -134,7 +134,7 @@ fn names_capabilities(error: &Message) -> bool {
 pub fn http_status(code: i64) -> u16 {
     match code {
         -32601 => 404,
-        code if is_modern_error(code) => 400,
+        code if is_stateless_error(code) => 400,
         _ => 200,
     }
 }

@@ -14,7 +14,7 @@ use protocol::{
     ids::RequestId,
     json,
     method::Method,
-    modern::{
+    stateless::{
         EXTENSION_TASKS, META_SERVER_INFO, META_SUBSCRIPTION_ID,
         inputs::{InputRequest, InputResponses, requests_json},
         request::capability_required,

@@ -378,7 +378,7 @@ mod tests {
         let entries = |kind, list: &str| read_page(kind, &id, TaskHost::Broker, list.as_bytes()).unwrap().entries;
         let lists = BackendLists {
             server: Arc::new(InitializeAnswer {
-                version: Version::LATEST_LEGACY,
+                version: Version::LATEST_WITH_SESSIONS,
                 capabilities: ServerCapabilities::parse(capabilities.as_bytes()).unwrap(),
                 server_info: Bytes::from_static(b"{}"),
                 server_name: name.to_owned(),
@@ -407,7 +407,7 @@ mod tests {
     fn decided(request: &str, endpoint: &Endpoint) -> String {
         let message = Message::decode(Bytes::from(request.to_owned()), &json::Limits::default()).unwrap();
         let catalog = catalog();
-        match decide(&message, endpoint, &catalog.capabilities, Version::LATEST_LEGACY, &catalog) {
+        match decide(&message, endpoint, &catalog.capabilities, Version::LATEST_WITH_SESSIONS, &catalog) {
             Ok(Decision::Answer(result)) => format!("answer {}", String::from_utf8_lossy(&result)),
             Ok(Decision::SetLevel(level)) => format!("level {}", level.name()),
             Ok(Decision::Subscribe(target)) => format!("subscribe {} {}", target.backend, target.uri),
@@ -480,7 +480,7 @@ mod tests {
         let call = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"files__read","task":{"ttl":1}}}"#;
         let message = Message::decode(Bytes::from(call), &json::Limits::default()).unwrap();
         let offered = ServerCapabilities::parse(br#"{"tools":{},"tasks":{"requests":{"tools":{"call":{}}}}}"#).unwrap();
-        let decision = decide(&message, &Endpoint::Aggregated, &offered, Version::LATEST_LEGACY, &catalog()).unwrap();
+        let decision = decide(&message, &Endpoint::Aggregated, &offered, Version::LATEST_WITH_SESSIONS, &catalog()).unwrap();
         let Decision::CreateTask(plan, target) = decision else { panic!("{decision:?}") };
         assert_eq!(
             (plan.backend.as_str(), target.tool.as_str(), target.traits.task_support),

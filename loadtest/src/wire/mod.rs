@@ -28,7 +28,7 @@ use transport::{
 pub use self::{duplex::Duplex, http1::HttpStream};
 use crate::{
     answer,
-    era::{self, Alone, Era},
+    era::{self, StatelessTemplate, Era},
     findings::{Findings, Wrong},
     target::{Target, Wire},
 };
@@ -103,7 +103,7 @@ pub struct Session {
     site: Arc<Site>,
     kind: Kind,
     /// Requests that stand alone say this.
-    alone: Option<Alone>,
+    alone: Option<StatelessTemplate>,
     next_id: AtomicU64,
 }
 
@@ -128,7 +128,7 @@ impl Session {
     async fn opened(site: &Arc<Site>, key: Option<&str>) -> anyhow::Result<Arc<Self>> {
         match site.era {
             Era::Sessions => Self::agreed(site, key).await,
-            Era::Alone => Self::discovered(site, key).await,
+            Era::Stateless => Self::discovered(site, key).await,
         }
     }
 
@@ -156,7 +156,7 @@ impl Session {
     /// What stands alone needs no session, but somebody who speaks its revision.
     async fn discovered(site: &Arc<Site>, key: Option<&str>) -> anyhow::Result<Arc<Self>> {
         const METHOD: &str = "server/discover";
-        let alone = Alone::new(&site.target, key);
+        let alone = StatelessTemplate::new(&site.target, key);
         let discover = Bytes::from(alone.request(0, METHOD, "{}"));
         let (kind, answer) = match site.target.wire {
             Wire::Http => {
@@ -168,7 +168,7 @@ impl Session {
                 (Kind::Duplex(connection), answer)
             }
         };
-        let version = json!(Era::Alone.version());
+        let version = json!(Era::Stateless.version());
         opened(METHOD, &answer, |result| result["supportedVersions"].as_array().is_some_and(|versions| versions.contains(&version)))?;
         Ok(Arc::new(Self { site: site.clone(), kind, alone: Some(alone), next_id: AtomicU64::new(1) }))
     }

@@ -49,7 +49,7 @@ const HOP_META: [&str; 4] = [
 ];
 
 /// What the broker says of itself and of streams of notifications to clients of 2026-07-28.
-const TOLD_MODERN_CLIENTS: [&str; 2] = ["io.modelcontextprotocol/serverInfo", "io.modelcontextprotocol/subscriptionId"];
+const STATELESS_RESULT_META: [&str; 2] = ["io.modelcontextprotocol/serverInfo", "io.modelcontextprotocol/subscriptionId"];
 /// Requests of 2026-07-28 that may be answered with a question.
 const MAY_REQUIRE_INPUT: [&str; 3] = ["tools/call", "prompts/get", "resources/read"];
 
@@ -211,7 +211,7 @@ impl Hearing {
         // Each request of 2026-07-28 says of itself what the handshake said before.
         let of_the_hop = |key: &String| self.toward == Toward::Backend && is_modern(message) && HOP_META.contains(&key.as_str());
         let to_modern = self.toward == Toward::Client && self.revision() == Revision::V2026_07_28;
-        let of_the_answer = |key: &String| to_modern && TOLD_MODERN_CLIENTS.contains(&key.as_str());
+        let of_the_answer = |key: &String| to_modern && STATELESS_RESULT_META.contains(&key.as_str());
         let is_invented = |key: &String| !of_a_task(key) && !of_the_hop(key) && !of_the_answer(key);
         let invented: Vec<String> = invented_keys(message).into_iter().filter(is_invented).collect();
         if invented.is_empty() { Ok(()) } else { Err(format!("reserved _meta keys no peer wrote: {invented:?}")) }

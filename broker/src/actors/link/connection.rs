@@ -146,7 +146,7 @@ impl Connection {
     pub(super) async fn initialize(self: &Arc<Self>, link: &Arc<Link>) -> Result<(), Failure> {
         let wire_id = self.next_wire_id();
         let id = RequestId::from_u64(wire_id);
-        let frame = handshake::initialize_request(&id, Version::LATEST_LEGACY, link.declared.raw(), crate::BROKER_INFO.as_bytes()).into();
+        let frame = handshake::initialize_request(&id, Version::LATEST_WITH_SESSIONS, link.declared.raw(), crate::BROKER_INFO.as_bytes()).into();
         let answer = self.send_and_wait(link, WireRequest { wire_id, frame, asker: None, opening: true, headers: None }).await;
         // Whatever became of it, no client's request was under way.
         let answer = answer.map_err(|failure| match failure {

@@ -253,7 +253,7 @@ impl Link {
         self.backend
             .shared
             .metrics
-            .version_negotiated(connection.negotiated().map_or(Version::LATEST_LEGACY, |n| n.version), Side::Backend);
+            .version_negotiated(connection.negotiated().map_or(Version::LATEST_WITH_SESSIONS, |n| n.version), Side::Backend);
         if self.is_catalog() {
             connection.watch_lists(self);
         }

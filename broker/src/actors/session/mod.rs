@@ -34,7 +34,7 @@ use protocol::{
     handshake,
     ids::{BackendId, RequestId, SessionId},
     method::Method,
-    older::Reader,
+    downlevel::Translator,
     phase::SessionPhase,
     version::Version,
 };
@@ -276,8 +276,8 @@ impl Session {
     }
 
     /// For whom its answers are written.
-    pub fn client_dialect(&self) -> Reader {
-        Reader { version: self.version, strict: self.shared.config.compat.strict }
+    pub fn client_dialect(&self) -> Translator {
+        Translator { version: self.version, strict: self.shared.config.compat.strict }
     }
 
     pub fn log_level(&self) -> Option<LogLevel> {

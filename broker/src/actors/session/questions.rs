@@ -18,7 +18,7 @@ use protocol::{
     ids::{RequestId, TaskId},
     json,
     method::Method,
-    modern, older,
+    stateless, downlevel,
     splice::Splice,
     version::Version,
 };
@@ -102,11 +102,11 @@ impl Session {
     /// Passes a backend's request on to the client, if the client said it can answer such.
     pub fn ask(self: &Arc<Self>, connection: &Arc<Connection>, message: &Message, call: Option<&Arc<Call>>) -> Result<(), Refusal> {
         self.client.permits(message, self.version)?;
-        let told = older::question_for(self.version, message).and_then(tasks::decoded);
+        let told = downlevel::question_for(self.version, message).and_then(tasks::decoded);
         let message = told.as_ref().unwrap_or(message);
         let backend_id = message.id.clone().ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
         // A client without a session can only be asked in the answer to its request, and not in that to every request.
-        if !self.has_client && call.is_none_or(|call| !modern::may_require_input(call.method)) {
+        if !self.has_client && call.is_none_or(|call| !stateless::may_require_input(call.method)) {
             if message.method != Method::ElicitationCreate {
                 return Err(Refusal::new(ErrorKind::MethodNotFound, "no request is there in whose answer the client could be asked"));
             }
@@ -220,8 +220,8 @@ impl Session {
         }
         match &question.destination {
             Destination::Backend { connection, backend_id, .. } => {
-                let version = connection.negotiated().map_or(Version::LATEST_LEGACY, |agreed| agreed.version);
-                let told = match older::answer_for(version, message) {
+                let version = connection.negotiated().map_or(Version::LATEST_WITH_SESSIONS, |agreed| agreed.version);
+                let told = match downlevel::answer_for(version, message) {
                     Ok(told) => told.and_then(tasks::decoded),
                     Err(refusal) => return question.refuse_with(&refusal),
                 };

@@ -13,7 +13,7 @@ use protocol::{
     ids::{BackendId, RequestId},
     json,
     method::Method,
-    modern::{
+    stateless::{
         inputs::{InputRequest, InputRequired, InputResponses},
         is_cacheable, may_require_input,
         request::capability_required,

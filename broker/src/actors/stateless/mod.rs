@@ -26,7 +26,7 @@ use protocol::{
     error::{ErrorKind, Refusal},
     ids::{KeyId, RequestId, TenantId},
     method::Method,
-    modern::{
+    stateless::{
         request::RequestMeta,
         results::{self, CacheHint},
     },

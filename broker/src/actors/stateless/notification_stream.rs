@@ -14,7 +14,7 @@ use protocol::{
     ids::RequestId,
     json,
     method::Method,
-    modern::{
+    stateless::{
         META_SUBSCRIPTION_ID,
         results::{SubscriptionFilter, listen_ended, subscribed},
     },

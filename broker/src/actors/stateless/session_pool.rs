@@ -271,7 +271,7 @@ fn open(visitor: &StatelessClient, wanted: &SessionPoolKey, offer: &Offer) -> Ar
 /// What a session without a handshake agrees on: the latest revision that has sessions.
 pub(super) fn agreement(client: ClientCapabilities, offer: &Offer) -> Agreement {
     Agreement {
-        version: Version::LATEST_LEGACY,
+        version: Version::LATEST_WITH_SESSIONS,
         client,
         client_name: String::new(),
         client_version: String::new(),

@@ -17,7 +17,7 @@ use protocol::{
     error::{ErrorKind, Refusal},
     ids::RequestId,
     method::Method,
-    modern::inputs::{InputRequest, InputResponses},
+    stateless::inputs::{InputRequest, InputResponses},
 };
 use serde::{Deserialize, Serialize};
 

@@ -6,7 +6,7 @@ use protocol::{
     envelope::Message,
     error::{ErrorKind, Refusal},
     method::Method,
-    modern::{inputs::InputResponses, results},
+    stateless::{inputs::InputResponses, results},
 };
 
 use super::{StatelessRequest, StatelessClient};

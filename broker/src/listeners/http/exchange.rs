@@ -17,7 +17,7 @@ use protocol::{
     envelope::Rejected,
     error::{ErrorKind, Refusal},
     ids::BackendId,
-    modern::headers::PARAM_PREFIX,
+    stateless::headers::PARAM_PREFIX,
 };
 
 use super::{

@@ -14,7 +14,7 @@ use protocol::{
     ids::RequestId,
     json::Limits,
     method::Method,
-    modern::{
+    stateless::{
         headers::{self, METHOD, NAME, PARAM_PREFIX, PROTOCOL_VERSION},
         tool_headers::ParamHeader,
     },

@@ -1,7 +1,7 @@
 //! Headers, statuses and eras over HTTP (MCP 2026-07-28, Streamable HTTP).
 
 use serde_json::{Value, json};
-use testkit::{FakeBackend, ModernBackend, ModernReply};
+use testkit::{FakeBackend, StatelessBackend, StatelessReply};
 
 use super::{Modern, VERSION, meta};
 use crate::{broker_with, builder, echo, initialize_body, refused, request};
@@ -162,7 +162,7 @@ async fn n_hdr_03_arguments_that_a_tool_wants_repeated_are_compared() {
 
 #[tokio::test]
 async fn n_hdr_05_arguments_are_repeated_for_the_backend_by_its_own_schema() {
-    let backend = ModernBackend::http().await;
+    let backend = StatelessBackend::http().await;
     let properties = json!({"region": {"type": "string", "x-mcp-header": "Region"}});
     backend.list("tools", vec![json!({"name": "regional", "inputSchema": {"type": "object", "properties": properties}})]);
     let mut spec = backend.spec();
@@ -185,9 +185,9 @@ async fn n_hdr_05_arguments_are_repeated_for_the_backend_by_its_own_schema() {
 
 #[tokio::test]
 async fn headers_of_a_client_that_a_backend_refuses_say_nothing_of_the_backend() {
-    let backend = ModernBackend::http().await;
+    let backend = StatelessBackend::http().await;
     backend.list("tools", vec![testkit::backend::tool("t")]);
-    backend.on("tools/call", |_| async { ModernReply::error(-32020, "Mcp-Param-Odd is odd") });
+    backend.on("tools/call", |_| async { StatelessReply::error(-32020, "Mcp-Param-Odd is odd") });
     let broker = builder().backend("default", "b", backend.spec()).start().await;
     let client = Modern::of(&broker, "/mcp/b");
     for number in 0..6 {

@@ -7,7 +7,7 @@ use std::sync::{
 };
 
 use serde_json::{Value, json};
-use testkit::{FakeBackend, ModernBackend, ModernReply, PipeBackend, Reply};
+use testkit::{FakeBackend, StatelessBackend, StatelessReply, PipeBackend, Reply};
 
 use super::{Modern, meta};
 use crate::{broker_with, builder, kind, stdio, text_of};
@@ -119,13 +119,13 @@ async fn br_02_rounds_follow_each_other_and_questions_come_together() {
 }
 
 /// A backend of the revision whose tool `ask` needs something under names of its own.
-async fn naming() -> ModernBackend {
-    let backend = ModernBackend::http().await;
+async fn naming() -> StatelessBackend {
+    let backend = StatelessBackend::http().await;
     backend.tool("ask", |call| async move {
         let request = |message: &str| json!({"method": "elicitation/create", "params": {"mode": "form", "message": message, "requestedSchema": {"type": "object", "properties": {}}}});
         match call.params().get("inputResponses") {
-            None => ModernReply::needs(json!({"user name": request("who?"), "elicitation-1": request("what?")}), Some("state")),
-            Some(answers) => ModernReply::text(&json!({"answers": answers, "state": call.state()}).to_string()),
+            None => StatelessReply::needs(json!({"user name": request("who?"), "elicitation-1": request("what?")}), Some("state")),
+            Some(answers) => StatelessReply::text(&json!({"answers": answers, "state": call.state()}).to_string()),
         }
     });
     backend

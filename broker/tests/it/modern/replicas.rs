@@ -10,7 +10,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use testkit::{Authority, DuplexClient, FakeBackend, ModernBackend, ModernReply, QuicPeer, Reply, TestCluster};
+use testkit::{Authority, DuplexClient, FakeBackend, StatelessBackend, StatelessReply, QuicPeer, Reply, TestCluster};
 
 use super::{Modern, inputs, meta};
 use crate::{builder, cluster, text_of};
@@ -180,11 +180,11 @@ async fn asking_everywhere() -> FakeBackend {
 
 #[tokio::test]
 async fn br_03_exchanges_of_every_other_kind_are_gone_on_with_elsewhere_and_missed_at_once() {
-    let (backend, modern) = (asking_everywhere().await, ModernBackend::http().await);
+    let (backend, modern) = (asking_everywhere().await, StatelessBackend::http().await);
     modern.tool("named", |call| async move {
         match call.input("who") {
-            Value::Null => ModernReply::needs(json!({"who": {"method": "roots/list"}}), Some("s")),
-            _ => ModernReply::text(call.state().unwrap_or_default()),
+            Value::Null => StatelessReply::needs(json!({"who": {"method": "roots/list"}}), Some("s")),
+            _ => StatelessReply::text(call.state().unwrap_or_default()),
         }
     });
     let building = builder().backend("default", "b", backend.spec()).backend("default", "m", modern.spec());

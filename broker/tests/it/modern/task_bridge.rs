@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use testkit::{FakeBackend, Gate, ModernBackend, Reply, TestBroker, eventually};
+use testkit::{FakeBackend, Gate, StatelessBackend, Reply, TestBroker, eventually};
 
 use super::{
     Modern, listening,
@@ -20,7 +20,7 @@ use crate::{
 
 #[tokio::test]
 async fn n_task_01_br_06_a_task_of_the_backend_is_one_of_the_brokers_own() {
-    for backend in [ModernBackend::http().await, ModernBackend::pipe().await] {
+    for backend in [StatelessBackend::http().await, StatelessBackend::pipe().await] {
         let told = with_task(&backend, state("working", json!({})));
         let broker = builder().backend("default", "b", backend.spec()).start().await;
         let client = client_of(&broker);
@@ -38,7 +38,7 @@ async fn n_task_01_br_06_a_task_of_the_backend_is_one_of_the_brokers_own() {
 
 #[tokio::test]
 async fn n_task_05_br_06_what_a_backends_task_needs_is_asked_and_answered_here() {
-    let backend = ModernBackend::http().await;
+    let backend = StatelessBackend::http().await;
     with_task(&backend, needs_a_name());
     let broker = broker_for(backend.spec()).await;
     let client = client_of(&broker);
@@ -53,7 +53,7 @@ async fn n_task_05_br_06_what_a_backends_task_needs_is_asked_and_answered_here()
 
 #[tokio::test]
 async fn n_task_04_br_06_cancelling_it_cancels_the_backends_and_its_errors_are_told() {
-    let backend = ModernBackend::http().await;
+    let backend = StatelessBackend::http().await;
     let told = with_task(&backend, state("working", json!({})));
     let broker = broker_for(backend.spec()).await;
     let client = client_of(&broker);
@@ -168,7 +168,7 @@ async fn r1_a_call_whose_task_was_stored_and_not_told_is_not_sent_again() {
 #[tokio::test]
 async fn n_task_02_r1_a_backends_task_is_watched_on_by_the_next_process() {
     let folder = tempfile::tempdir().unwrap();
-    let backend = ModernBackend::http().await;
+    let backend = StatelessBackend::http().await;
     let told = with_task(&backend, state("working", json!({})));
     let mut broker = broker_on(folder.path(), None, backend.spec()).await;
     let id = task(&client_of(&broker), "b__job", json!({})).await;
@@ -214,7 +214,7 @@ async fn a_call_with_an_idempotency_key_is_a_task_from_the_beginning_and_found_a
 
 #[tokio::test]
 async fn n_task_08_changes_of_tasks_are_told_to_who_listens() {
-    let backend = ModernBackend::http().await;
+    let backend = StatelessBackend::http().await;
     let told = with_task(&backend, needs_a_name());
     let broker = broker_for(backend.spec()).await;
     let client = client_of(&broker);

@@ -1,7 +1,7 @@
 //! In which era a backend lives: found out, remembered, and found out again.
 
 use serde_json::{Value, json};
-use testkit::{FakeBackend, ModernBackend, ModernReply, PipeBackend, Reply};
+use testkit::{FakeBackend, StatelessBackend, StatelessReply, PipeBackend, Reply};
 
 use super::broker_with;
 use crate::{builder, stdio, text_of};
@@ -42,7 +42,7 @@ async fn nb_era_01_pipes_are_asked_as_well() {
     let backend = PipeBackend::tcp(&script).await;
     let broker = builder().backend("default", "b", backend.spec()).start().await;
     assert_eq!(revision(&broker).await, "2025-11-25");
-    let modern = ModernBackend::pipe().await;
+    let modern = StatelessBackend::pipe().await;
     assert_eq!(revision(&broker_with(&modern).await).await, "2026-07-28");
     assert_eq!(modern.seen_of("initialize").len(), 1, "whether it knows sessions too is asked once");
 }
@@ -61,8 +61,8 @@ async fn nb_era_01_what_was_found_is_remembered() {
 #[tokio::test]
 async fn nb_era_02_a_modern_error_never_leads_to_initialize() {
     for code in [-32020, -32021, -32022] {
-        let backend = ModernBackend::http().await;
-        backend.on("server/discover", move |_| async move { ModernReply::error(code, "no") });
+        let backend = StatelessBackend::http().await;
+        backend.on("server/discover", move |_| async move { StatelessReply::error(code, "no") });
         let broker = builder().start().await;
         broker.admin().put_backend("default", "b", &backend.spec()).await;
         broker.admin().wait_backend_state("default", "b", "failed").await;
@@ -72,7 +72,7 @@ async fn nb_era_02_a_modern_error_never_leads_to_initialize() {
 
 #[tokio::test]
 async fn nb_ver_01_a_backend_that_changes_its_mind_is_followed() {
-    let backend = ModernBackend::http().await;
+    let backend = StatelessBackend::http().await;
     backend.list("tools", vec![testkit::backend::tool("echo")]);
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
@@ -119,7 +119,7 @@ async fn br_01_a_backend_of_both_eras_is_spoken_to_as_its_clients_speak() {
 
 #[tokio::test]
 async fn nb_meta_01_who_has_no_client_with_a_session_is_not_asked_to_initialize() {
-    let backend = ModernBackend::http().await;
+    let backend = StatelessBackend::http().await;
     backend.list("tools", vec![testkit::backend::tool("echo")]);
     let broker = builder().alone().backend("default", "b", backend.spec()).start().await;
     let modern = crate::modern::Modern::at(broker.http_address(), "/mcp", json!({}));

@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use serde_json::{Value, json};
-use testkit::{ModernBackend, ModernReply, TestClient};
+use testkit::{StatelessBackend, StatelessReply, TestClient};
 
 use super::{broker_with, on_both_wires};
 use crate::{builder, kind, text_of};
@@ -34,13 +34,13 @@ fn answered(method: &str, params: &Value) -> Result<Value, Value> {
 }
 
 /// A backend whose tool `ask` needs `requests` and tells which answers came, with the state.
-fn asking(backend: &ModernBackend, requests: Value, state: Option<&'static str>) {
+fn asking(backend: &StatelessBackend, requests: Value, state: Option<&'static str>) {
     backend.tool("ask", move |call| {
         let requests = requests.clone();
         async move {
             match call.params().get("inputResponses") {
-                None => ModernReply::needs(requests, state),
-                Some(answers) => ModernReply::text(&json!({"answers": answers, "state": call.state()}).to_string()),
+                None => StatelessReply::needs(requests, state),
+                Some(answers) => StatelessReply::text(&json!({"answers": answers, "state": call.state()}).to_string()),
             }
         }
     });
@@ -103,7 +103,7 @@ async fn br_02_questions_are_answered_at_another_replica_than_the_call_is_at() {
 
 #[tokio::test]
 async fn nb_mrtr_01_without_a_state_none_is_sent() {
-    let backend = ModernBackend::http().await;
+    let backend = StatelessBackend::http().await;
     asking(&backend, json!({"who": form("Ann")}), None);
     let broker = broker_with(&backend).await;
     let client = broker.client("/mcp").answers(answered).connected(everything()).await;
@@ -113,7 +113,7 @@ async fn nb_mrtr_01_without_a_state_none_is_sent() {
 
 #[tokio::test]
 async fn br_02_an_elicitation_that_opens_a_url_gets_an_id() {
-    let backend = ModernBackend::http().await;
+    let backend = StatelessBackend::http().await;
     let url = json!({"method": "elicitation/create", "params": {"mode": "url", "url": "https://example.com/x", "message": "go"}});
     asking(&backend, json!({"go": url}), None);
     let broker = broker_with(&backend).await;
@@ -134,15 +134,15 @@ async fn br_02_an_elicitation_that_opens_a_url_gets_an_id() {
 async fn br_02_prompts_and_resources_may_need_something_too() {
     for backend in on_both_wires().await {
         backend.list("prompts", vec![json!({"name": "greet"})]);
-        let ask = |call: testkit::ModernCall, result: Value| match call.input("who") {
-            Value::Null => ModernReply::needs(json!({"who": form("Ann")}), Some("s")),
-            _ => ModernReply::Result(result),
+        let ask = |call: testkit::StatelessCall, result: Value| match call.input("who") {
+            Value::Null => StatelessReply::needs(json!({"who": form("Ann")}), Some("s")),
+            _ => StatelessReply::Result(result),
         };
         backend.on("prompts/get", move |call| async move { ask(call, json!({"messages": [], "description": "d"})) });
         backend.on("resources/read", move |call| async move {
             ask(call, json!({"contents": [{"uri": "test://one", "text": "t"}], "ttlMs": 0, "cacheScope": "private"}))
         });
-        backend.on("completion/complete", |_| async { ModernReply::needs(json!({"who": form("Ann")}), None) });
+        backend.on("completion/complete", |_| async { StatelessReply::needs(json!({"who": form("Ann")}), None) });
         let broker = broker_with(&backend).await;
         let client = broker.client("/mcp").answers(answered).connected(everything()).await;
         assert_eq!(client.result("prompts/get", json!({"name": "b__greet"})).await, json!({"messages": [], "description": "d"}));
@@ -170,7 +170,7 @@ async fn br_02_what_the_client_refuses_ends_its_own_call_with_that_error() {
 
 #[tokio::test]
 async fn br_02_a_decline_is_an_answer() {
-    let backend = ModernBackend::http().await;
+    let backend = StatelessBackend::http().await;
     asking(&backend, json!({"who": form("Ann")}), None);
     let broker = broker_with(&backend).await;
     let client = broker.client("/mcp").answers(|_, _| Ok(json!({"action": "decline"}))).connected(everything()).await;
@@ -191,14 +191,14 @@ async fn cli_01_what_the_client_did_not_declare_is_not_asked() {
 
 #[tokio::test]
 async fn nb_mrtr_03_a_state_alone_is_sent_again_and_rounds_have_an_end() {
-    let backend = ModernBackend::http().await;
+    let backend = StatelessBackend::http().await;
     let tries = Arc::new(AtomicUsize::new(0));
     let counted = tries.clone();
     backend.tool("busy", move |call| {
         let first = counted.fetch_add(1, Ordering::SeqCst) == 0;
-        async move { if first { ModernReply::needs(Value::Null, Some("later")) } else { ModernReply::text(call.state().unwrap_or("none")) } }
+        async move { if first { StatelessReply::needs(Value::Null, Some("later")) } else { StatelessReply::text(call.state().unwrap_or("none")) } }
     });
-    backend.tool("endless", |call| async move { ModernReply::needs(json!({"who": form("Ann")}), call.state().or(Some("s"))) });
+    backend.tool("endless", |call| async move { StatelessReply::needs(json!({"who": form("Ann")}), call.state().or(Some("s"))) });
     let broker = broker_with(&backend).await;
     let client = broker.client("/mcp").answers(answered).connected(everything()).await;
     assert_eq!(text_of(&client.call("b__busy", json!({})).await), "later");
@@ -210,7 +210,7 @@ async fn nb_mrtr_03_a_state_alone_is_sent_again_and_rounds_have_an_end() {
 
 #[tokio::test]
 async fn br_02_a_cancelled_call_withdraws_its_questions() {
-    let backend = ModernBackend::http().await;
+    let backend = StatelessBackend::http().await;
     asking(&backend, json!({"who": form("Ann")}), None);
     let broker = broker_with(&backend).await;
     let client = broker.connected(everything()).await; // answers nothing
@@ -237,8 +237,8 @@ async fn two_clients_of_one_link_are_each_asked_their_own() {
     for backend in on_both_wires().await {
         backend.tool("ask", |call| async move {
             match call.input("who") {
-                Value::Null => ModernReply::needs(json!({"who": form(call.arguments()["n"].as_str().unwrap())}), None),
-                who => ModernReply::text(who["content"]["name"].as_str().unwrap()),
+                Value::Null => StatelessReply::needs(json!({"who": form(call.arguments()["n"].as_str().unwrap())}), None),
+                who => StatelessReply::text(who["content"]["name"].as_str().unwrap()),
             }
         });
         let broker = broker_with(&backend).await;

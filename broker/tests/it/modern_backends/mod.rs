@@ -6,15 +6,15 @@ mod notifications;
 mod requests;
 pub(crate) mod tasks;
 
-use testkit::{ModernBackend, TestBroker};
+use testkit::{StatelessBackend, TestBroker};
 
 use crate::builder;
 
-async fn broker_with(backend: &ModernBackend) -> TestBroker {
+async fn broker_with(backend: &StatelessBackend) -> TestBroker {
     builder().backend("default", "b", backend.spec()).start().await
 }
 
 /// The same promises hold over both kinds of wire.
-async fn on_both_wires() -> [ModernBackend; 2] {
-    [ModernBackend::http().await, ModernBackend::pipe().await]
+async fn on_both_wires() -> [StatelessBackend; 2] {
+    [StatelessBackend::http().await, StatelessBackend::pipe().await]
 }

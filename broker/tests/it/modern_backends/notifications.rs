@@ -1,11 +1,11 @@
 //! Notifications: one stream, opened anew when what is wanted changes and after a loss.
 
 use serde_json::{Value, json};
-use testkit::{ModernBackend, ModernReply, TestClient, eventually, within};
+use testkit::{StatelessBackend, StatelessReply, TestClient, eventually, within};
 
 use super::{broker_with, on_both_wires};
 
-fn with_resources(backend: &ModernBackend) {
+fn with_resources(backend: &StatelessBackend) {
     let resource = |name: &str| json!({"uri": format!("test://{name}"), "name": name});
     backend.list("resources", vec![resource("one"), resource("two")]);
 }
@@ -73,7 +73,7 @@ async fn nb_sub_01_a_resource_that_is_not_agreed_to_is_refused() {
 
 #[tokio::test]
 async fn nb_sub_01_br_05_a_lost_stream_is_opened_again_and_the_gap_told() {
-    let backend = ModernBackend::http().await;
+    let backend = StatelessBackend::http().await;
     with_resources(&backend);
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
@@ -93,7 +93,7 @@ async fn nb_sub_01_br_05_a_lost_stream_is_opened_again_and_the_gap_told() {
 
 #[tokio::test]
 async fn nb_sub_01_a_pipe_that_ends_is_opened_again_with_its_subscriptions() {
-    let backend = ModernBackend::pipe().await;
+    let backend = StatelessBackend::pipe().await;
     with_resources(&backend);
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
@@ -129,9 +129,9 @@ async fn br_05_changed_lists_are_heard_and_told() {
 
 #[tokio::test]
 async fn a_backend_without_such_a_stream_is_served_all_the_same() {
-    let backend = ModernBackend::http().await;
+    let backend = StatelessBackend::http().await;
     backend.list("tools", vec![testkit::backend::tool("one")]);
-    backend.on("subscriptions/listen", |_| async { ModernReply::error(-32601, "no such method") });
+    backend.on("subscriptions/listen", |_| async { StatelessReply::error(-32601, "no such method") });
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
     assert_eq!(client.tool_names().await, ["b__one"]);

@@ -1,7 +1,7 @@
 //! Requests: what each says of itself, its headers, its answer, its cancellation.
 
 use serde_json::json;
-use testkit::{Gate, ModernBackend, ModernReply, eventually};
+use testkit::{Gate, StatelessBackend, StatelessReply, eventually};
 
 use super::{broker_with, on_both_wires};
 use crate::{kind, text_of};
@@ -41,7 +41,7 @@ async fn nb_meta_01_nb_meta_02_each_request_says_for_whom_it_is() {
 
 #[tokio::test]
 async fn nb_hdr_01_headers_are_made_anew_with_the_backends_own_names() {
-    let backend = ModernBackend::http().await;
+    let backend = StatelessBackend::http().await;
     backend.list("tools", vec![testkit::backend::tool("größe")]);
     backend.list("resources", vec![json!({"uri": "test://one", "name": "one"})]);
     backend.list("prompts", vec![json!({"name": "greet"})]);
@@ -76,7 +76,7 @@ fn regional(header: &str) -> serde_json::Value {
 
 #[tokio::test]
 async fn nb_hdr_02_arguments_are_repeated_as_the_schema_says() {
-    let backend = ModernBackend::http().await;
+    let backend = StatelessBackend::http().await;
     backend.list("tools", vec![regional("Region")]);
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
@@ -101,12 +101,12 @@ async fn nb_hdr_03_tools_with_invalid_annotations_are_not_offered_over_http() {
 
 #[tokio::test]
 async fn nb_hdr_04_headers_of_an_old_schema_are_made_anew_once() {
-    let backend = ModernBackend::http().await;
+    let backend = StatelessBackend::http().await;
     backend.list("tools", vec![regional("Old")]);
     backend.on("tools/call", |call| async move {
         match call.headers.get("mcp-param-new") {
-            Some(_) => ModernReply::text("accepted"),
-            None => ModernReply::error(-32020, "Mcp-Param-New is missing"),
+            Some(_) => StatelessReply::text("accepted"),
+            None => StatelessReply::error(-32020, "Mcp-Param-New is missing"),
         }
     });
     let broker = broker_with(&backend).await;
@@ -118,7 +118,7 @@ async fn nb_hdr_04_headers_of_an_old_schema_are_made_anew_once() {
     assert_eq!(ids.len(), 2);
     assert_ne!(ids[0], ids[1], "each attempt is a request of its own");
     backend.list("tools", vec![regional("Other")]);
-    backend.on("tools/call", |_| async { ModernReply::error(-32020, "never") });
+    backend.on("tools/call", |_| async { StatelessReply::error(-32020, "never") });
     let error = client.error("tools/call", json!({"name": "b__regional", "arguments": {"region": "eu"}})).await;
     assert_eq!(kind(&error), "backend_protocol_error");
     assert_eq!(backend.seen_of("tools/call").len(), 4, "once more, and not again");
@@ -131,10 +131,10 @@ async fn nb_rt_01_results_lose_what_is_new_and_unknown_types_are_none() {
         let said = content.clone();
         backend.tool("plain", move |_| {
             let said = said.clone();
-            async move { ModernReply::Exactly(json!({"content": said})) }
+            async move { StatelessReply::Exactly(json!({"content": said})) }
         });
-        backend.tool("list", |_| async { ModernReply::Result(json!({"content": [], "structuredContent": [1, 2]})) });
-        backend.tool("odd", |_| async { ModernReply::Exactly(json!({"resultType": "later", "content": []})) });
+        backend.tool("list", |_| async { StatelessReply::Result(json!({"content": [], "structuredContent": [1, 2]})) });
+        backend.tool("odd", |_| async { StatelessReply::Exactly(json!({"resultType": "later", "content": []})) });
         backend.list("resources", vec![json!({"uri": "test://one", "name": "one"})]);
         let broker = broker_with(&backend).await;
         let client = broker.connected(json!({})).await;
@@ -152,7 +152,7 @@ async fn nb_rt_01_results_lose_what_is_new_and_unknown_types_are_none() {
 async fn nb_res_01_br_04_a_missing_resource_has_the_code_its_reader_knows() {
     for backend in on_both_wires().await {
         backend.on("resources/read", |call| async move {
-            ModernReply::Error(400, json!({"code": -32602, "message": "not found", "data": {"uri": call.params()["uri"]}}))
+            StatelessReply::Error(400, json!({"code": -32602, "message": "not found", "data": {"uri": call.params()["uri"]}}))
         });
         let broker = broker_with(&backend).await;
         let client = broker.connected(json!({})).await;
@@ -163,12 +163,12 @@ async fn nb_res_01_br_04_a_missing_resource_has_the_code_its_reader_knows() {
 
 #[tokio::test]
 async fn errors_of_the_backend_are_answers_whatever_their_status() {
-    let backend = ModernBackend::http().await;
+    let backend = StatelessBackend::http().await;
     backend.tool("needs", |_| async {
         let data = json!({"requiredCapabilities": {"sampling": {}}});
-        ModernReply::Error(400, json!({"code": -32021, "message": "no sampling", "data": data}))
+        StatelessReply::Error(400, json!({"code": -32021, "message": "no sampling", "data": data}))
     });
-    backend.tool("missing", |_| async { ModernReply::error(-32601, "there is no such method") });
+    backend.tool("missing", |_| async { StatelessReply::error(-32601, "there is no such method") });
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
     let needs = || client.error("tools/call", json!({"name": "b__needs", "arguments": {}}));
@@ -183,7 +183,7 @@ async fn errors_of_the_backend_are_answers_whatever_their_status() {
 #[tokio::test]
 async fn nb_can_01_a_cancelled_call_is_given_up_at_the_backend() {
     for backend in on_both_wires().await {
-        backend.tool("slow", |_| async { ModernReply::Hang });
+        backend.tool("slow", |_| async { StatelessReply::Hang });
         let broker = broker_with(&backend).await;
         let client = broker.connected(json!({})).await;
         let call = client.begin_call("b__slow", json!({}));
@@ -199,14 +199,14 @@ async fn nb_can_01_a_cancelled_call_is_given_up_at_the_backend() {
 #[tokio::test]
 async fn http_18_a_client_that_hangs_up_gives_nothing_up() {
     let gate = Gate::new();
-    let backend = ModernBackend::http().await;
+    let backend = StatelessBackend::http().await;
     let wait = gate.clone();
     backend.tool("slow", move |call| {
         let wait = wait.clone();
         async move {
             call.progress(1.0).await;
             wait.passed().await;
-            ModernReply::text("done")
+            StatelessReply::text("done")
         }
     });
     let broker = broker_with(&backend).await;
@@ -237,7 +237,7 @@ async fn progress_and_log_messages_come_on_the_stream_of_their_call() {
                 call.progress(f64::from(step)).await;
             }
             call.notify("notifications/message", json!({"level": "error", "data": "careful"})).await;
-            ModernReply::text("done")
+            StatelessReply::text("done")
         });
         let broker = broker_with(&backend).await;
         let client = broker.connected(json!({})).await;
@@ -254,10 +254,10 @@ async fn progress_and_log_messages_come_on_the_stream_of_their_call() {
 
 #[tokio::test]
 async fn nb_lost_01_a_lost_call_is_not_sent_again() {
-    let backend = ModernBackend::http().await;
+    let backend = StatelessBackend::http().await;
     backend.tool("breaks", |call| async move {
         call.progress(1.0).await;
-        ModernReply::End
+        StatelessReply::End
     });
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
@@ -273,7 +273,7 @@ async fn nb_msg_01_what_a_backend_asks_unasked_is_not_answered() {
         backend.tool("asks", |call| async move {
             call.send(json!({"jsonrpc": "2.0", "id": 5, "method": "roots/list"})).await;
             call.send(json!({"jsonrpc": "2.0", "id": 6, "method": "ping"})).await;
-            ModernReply::text("done")
+            StatelessReply::text("done")
         });
         let broker = broker_with(&backend).await;
         let client = broker.connected(json!({"roots": {}})).await;
@@ -286,7 +286,7 @@ async fn nb_msg_01_what_a_backend_asks_unasked_is_not_answered() {
 
 #[tokio::test]
 async fn n_cache_02_lists_are_fetched_again_when_they_may_not_be_kept_any_longer() {
-    let backend = ModernBackend::http().await;
+    let backend = StatelessBackend::http().await;
     // It tells no changes, so only their age says when they are old.
     backend.capabilities(json!({"tools": {}})).ttl_ms(1).list("tools", vec![testkit::backend::tool("one")]);
     let broker = broker_with(&backend).await;
@@ -303,7 +303,7 @@ async fn n_cache_02_lists_are_fetched_again_when_they_may_not_be_kept_any_longer
 
 #[tokio::test]
 async fn operators_see_the_revision_of_a_backend() {
-    let backend = ModernBackend::http().await;
+    let backend = StatelessBackend::http().await;
     let broker = broker_with(&backend).await;
     broker.connected(json!({})).await;
     let shown = broker.admin().backend("default", "b").await;

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
-use testkit::{ModernBackend, ModernReply, TestClient};
+use testkit::{StatelessBackend, StatelessReply, TestClient};
 
 use super::{broker_with, on_both_wires};
 use crate::{tasks::wait_status, text_of};
@@ -23,17 +23,17 @@ pub(crate) fn done(text: &str, is_error: bool) -> Value {
 }
 
 /// A backend whose tool `job` becomes a task.
-pub(crate) fn with_task(backend: &ModernBackend, first: Value) -> Told {
+pub(crate) fn with_task(backend: &StatelessBackend, first: Value) -> Told {
     let told = Told::new(Mutex::new(first));
     backend.tool("job", |_| async {
         let mut created = state("working", json!({}));
         created["resultType"] = json!("task");
-        ModernReply::Exactly(created)
+        StatelessReply::Exactly(created)
     });
     let shown = told.clone();
     backend.on("tasks/get", move |_| {
         let state = shown.lock().unwrap().clone();
-        async move { ModernReply::Result(state) }
+        async move { StatelessReply::Result(state) }
     });
     let (answered, cancelled) = (told.clone(), told.clone());
     backend.on("tasks/update", move |call| {
@@ -41,12 +41,12 @@ pub(crate) fn with_task(backend: &ModernBackend, first: Value) -> Told {
         async move {
             let who = call.params()["inputResponses"]["who"]["content"]["name"].as_str().unwrap_or("nobody").to_owned();
             *told.lock().unwrap() = done(&who, false);
-            ModernReply::Result(json!({}))
+            StatelessReply::Result(json!({}))
         }
     });
     backend.on("tasks/cancel", move |_| {
         *cancelled.lock().unwrap() = state("cancelled", json!({}));
-        async { ModernReply::Result(json!({})) }
+        async { StatelessReply::Result(json!({})) }
     });
     told
 }
@@ -83,7 +83,7 @@ async fn nb_task_01_a_plain_call_that_becomes_a_task_is_answered_at_its_end() {
 
 #[tokio::test]
 async fn nb_task_01_an_error_of_the_task_is_the_calls_error() {
-    let backend = ModernBackend::http().await;
+    let backend = StatelessBackend::http().await;
     with_task(&backend, state("failed", json!({"error": {"code": -32000, "message": "it broke"}})));
     let broker = broker_with(&backend).await;
     let error = broker.connected(json!({})).await.error("tools/call", json!({"name": "b__job", "arguments": {}})).await;
@@ -103,7 +103,7 @@ async fn nb_task_02_br_06_what_a_task_needs_is_asked_on_the_stream_of_the_call()
 
 #[tokio::test]
 async fn br_06_a_cancelled_call_cancels_the_task_it_became() {
-    let backend = ModernBackend::http().await;
+    let backend = StatelessBackend::http().await;
     with_task(&backend, state("working", json!({})));
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
@@ -133,7 +133,7 @@ async fn br_06_a_legacy_task_watches_the_backends() {
 
 #[tokio::test]
 async fn br_04_a_tool_that_reports_an_error_fails_its_task_for_legacy_readers() {
-    let backend = ModernBackend::http().await;
+    let backend = StatelessBackend::http().await;
     with_task(&backend, done("it went wrong", true));
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
@@ -144,7 +144,7 @@ async fn br_04_a_tool_that_reports_an_error_fails_its_task_for_legacy_readers() 
 
 #[tokio::test]
 async fn br_06_what_a_backends_task_needs_is_asked_where_its_task_is_waited_for() {
-    let backend = ModernBackend::http().await;
+    let backend = StatelessBackend::http().await;
     with_task(&backend, needs_a_name());
     let broker = broker_with(&backend).await;
     let client = broker.client("/mcp").answers(ann).connected(json!({"elicitation": {}})).await;
@@ -155,7 +155,7 @@ async fn br_06_what_a_backends_task_needs_is_asked_where_its_task_is_waited_for(
 
 #[tokio::test]
 async fn br_06_cancelling_a_legacy_task_cancels_the_backends() {
-    let backend = ModernBackend::http().await;
+    let backend = StatelessBackend::http().await;
     with_task(&backend, state("working", json!({})));
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
@@ -168,11 +168,11 @@ async fn br_06_cancelling_a_legacy_task_cancels_the_backends() {
 
 #[tokio::test]
 async fn nb_task_01_nothing_but_a_call_becomes_a_task() {
-    let backend = ModernBackend::http().await;
+    let backend = StatelessBackend::http().await;
     backend.on("resources/read", |_| async {
         let mut created = state("working", json!({}));
         created["resultType"] = json!("task");
-        ModernReply::Exactly(created)
+        StatelessReply::Exactly(created)
     });
     let broker = broker_with(&backend).await;
     let error = broker.connected(json!({})).await.error("resources/read", json!({"uri": "b+test://one"})).await;

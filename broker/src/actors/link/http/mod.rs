@@ -22,7 +22,7 @@ use http_body_util::Full;
 use protocol::{
     envelope::{Kind, Message},
     json,
-    modern::{HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION, is_modern_error, legacy},
+    stateless::{HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION, is_stateless_error, downgrade},
     version::Version,
 };
 use tokio::sync::{mpsc, oneshot};
@@ -267,7 +267,7 @@ impl HttpWire {
         // Whatever the status, a message that names our request is its answer: the backend did process it.
         if let Some(message) = message.as_ref().filter(|message| message.answers(wire_id)) {
             // But for a server that knows no sessions any more: it did not look at the request either.
-            let code = legacy::error_code(message);
+            let code = downgrade::error_code(message);
             if connection.negotiated().is_some() && matches!(code, Some(HEADER_MISMATCH | UNSUPPORTED_PROTOCOL_VERSION)) {
                 return Err(era_mismatch(link, connection));
             }
@@ -309,7 +309,7 @@ impl HttpWire {
         let body = self.body(response, ERROR_BODY_BYTES_MAX).await;
         let message = body.ok().and_then(|body| Message::decode(body, &self.limits).ok()).filter(|message| message.kind == Kind::Error);
         let answers = |message: &Message| {
-            let is_known = || legacy::error_code(message).is_some_and(|code| is_modern_error(code) || (-32603..=-32600).contains(&code));
+            let is_known = || downgrade::error_code(message).is_some_and(|code| is_stateless_error(code) || (-32603..=-32600).contains(&code));
             message.answers(wire_id) || (message.id.is_none() && is_known())
         };
         match message.filter(answers) {

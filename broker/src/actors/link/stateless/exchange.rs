@@ -11,7 +11,7 @@ use protocol::{
     envelope::{Kind, Message},
     json,
     method::Method,
-    modern::{HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION, inputs::InputRequired, legacy, may_require_input, results::ResultType},
+    stateless::{HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION, inputs::InputRequired, downgrade, may_require_input, results::ResultType},
     splice::Splice,
 };
 
@@ -64,7 +64,7 @@ pub(in crate::actors::link) async fn exchange(
         }
         let answer = answer?;
         if answer.kind == Kind::Error {
-            match legacy::error_code(&answer) {
+            match downgrade::error_code(&answer) {
                 Some(HEADER_MISMATCH) if !refreshed => {
                     refreshed = true;
                     catalog_refresh::refresh_tools(connection, link).await?;
@@ -146,7 +146,7 @@ fn prepare<'a>(connection: &Connection, link: &Link, outgoing: &BackendRequest<'
 fn for_the_asker(answer: &Message, method: Method, asker: &Asker) -> Result<Message, Failure> {
     match asker {
         Asker::Call(call) if !call.session.has_client => {
-            let frame = legacy::answer_in_its_own_words(answer, method);
+            let frame = downgrade::answer_in_its_own_words(answer, method);
             decoded(frame).ok_or_else(|| Failure::Protocol("the answer can not be read any more".to_owned()))
         }
         _ => for_the_client(answer, method),
@@ -155,6 +155,6 @@ fn for_the_asker(answer: &Message, method: Method, asker: &Asker) -> Result<Mess
 
 /// The answer in the words of earlier revisions.
 pub(super) fn for_the_client(answer: &Message, method: Method) -> Result<Message, Failure> {
-    let frame: Bytes = legacy::answer(answer, method);
+    let frame: Bytes = downgrade::answer(answer, method);
     decoded(frame).ok_or_else(|| Failure::Protocol("the answer can not be read any more".to_owned()))
 }

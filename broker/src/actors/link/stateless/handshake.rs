@@ -10,7 +10,7 @@ use std::{pin::pin, sync::Arc};
 use protocol::{
     envelope::{Kind, Message},
     method::Method,
-    modern::{UNSUPPORTED_PROTOCOL_VERSION, is_modern_error, legacy, results::Discovered},
+    stateless::{UNSUPPORTED_PROTOCOL_VERSION, is_stateless_error, downgrade, results::DiscoverResult},
     version::Version,
 };
 
@@ -30,7 +30,7 @@ use crate::{
 
 /// What a backend made of `server/discover`.
 enum DiscoverVerdict {
-    Modern(Box<Discovered>),
+    Modern(Box<DiscoverResult>),
     /// It speaks revisions with `initialize`, or may do so.
     Sessions,
     /// It speaks the new form, and none of our revisions.
@@ -81,7 +81,7 @@ async fn find_out(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<(), 
 
 /// The backend speaks 2026-07-28, and perhaps what was before, whatever it names: servers there are that name only the
 /// revisions of the form they were asked in. A client that speaks the older form is better served without a translation.
-async fn as_its_client_speaks(connection: &Arc<Connection>, link: &Arc<Link>, found: &Discovered) -> Result<(), Failure> {
+async fn as_its_client_speaks(connection: &Arc<Connection>, link: &Arc<Link>, found: &DiscoverResult) -> Result<(), Failure> {
     let memory = &link.backend.era;
     if link.client_era() == Era::Stateless || memory.known() == Some(EraSupport::Stateless) {
         return becomes_modern(connection, link, found);
@@ -151,8 +151,8 @@ async fn initialize(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<()
     Ok(())
 }
 
-fn becomes_modern(connection: &Arc<Connection>, link: &Arc<Link>, found: &Discovered) -> Result<(), Failure> {
-    connection.becomes_modern(legacy::initialize_answer(found, link.backend.id.as_str()), StatelessConnection::new());
+fn becomes_modern(connection: &Arc<Connection>, link: &Arc<Link>, found: &DiscoverResult) -> Result<(), Failure> {
+    connection.becomes_modern(downgrade::initialize_answer(found, link.backend.id.as_str()), StatelessConnection::new());
     let memory = &link.backend.era;
     if memory.known() != Some(EraSupport::Both) && memory.known() != Some(EraSupport::Stateless) {
         memory.note(EraSupport::AtLeastStateless);
@@ -170,7 +170,7 @@ fn judge(answer: Result<Message, Failure>) -> Result<DiscoverVerdict, Failure> {
     if answer.kind == Kind::Error {
         return Ok(judge_error(&answer));
     }
-    let found = answer.bytes(answer.result).filter(|_| is_result(&answer)).and_then(|result| Discovered::parse(result).ok());
+    let found = answer.bytes(answer.result).filter(|_| is_result(&answer)).and_then(|result| DiscoverResult::parse(result).ok());
     Ok(match found {
         Some(found) if found.versions.contains(&Version::V2026_07_28) => DiscoverVerdict::Modern(Box::new(found)),
         Some(found) if found.versions.is_empty() => {
@@ -182,17 +182,17 @@ fn judge(answer: Result<Message, Failure>) -> Result<DiscoverVerdict, Failure> {
 }
 
 fn names_ours(answer: &Message) -> bool {
-    legacy::error_code(answer) == Some(UNSUPPORTED_PROTOCOL_VERSION) && legacy::supported_versions(answer).contains(&Version::V2026_07_28)
+    downgrade::error_code(answer) == Some(UNSUPPORTED_PROTOCOL_VERSION) && downgrade::supported_versions(answer).contains(&Version::V2026_07_28)
 }
 
 fn judge_error(answer: &Message) -> DiscoverVerdict {
-    match legacy::error_code(answer) {
+    match downgrade::error_code(answer) {
         // MCP 2026-07-28, Versioning: the client chooses from those that are named.
-        Some(UNSUPPORTED_PROTOCOL_VERSION) => match legacy::supported_versions(answer).iter().any(|version| version.legacy()) {
+        Some(UNSUPPORTED_PROTOCOL_VERSION) => match downgrade::supported_versions(answer).iter().any(|version| version.has_sessions()) {
             true => DiscoverVerdict::Sessions,
             false => DiscoverVerdict::Unsupported("the backend speaks only revisions that the broker does not".to_owned()),
         },
-        Some(code) if is_modern_error(code) => {
+        Some(code) if is_stateless_error(code) => {
             DiscoverVerdict::Unsupported(format!("the backend refused {} with error {code}", Method::ServerDiscover.name()))
         }
         _ => DiscoverVerdict::Sessions,

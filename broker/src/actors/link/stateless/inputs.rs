@@ -8,7 +8,7 @@ use protocol::{
     envelope::{Kind, Message},
     ids::RequestId,
     json,
-    modern::{inputs::InputRequest, legacy},
+    stateless::{inputs::InputRequest, downgrade},
 };
 
 use crate::{
@@ -57,7 +57,7 @@ pub(super) async fn gather(
     for request in requests {
         let (number, id, answer) = modern.expect_input(&request.key);
         open.ids.push((number, id.clone()));
-        let question = decoded(legacy::question(&id, request, &elicitation_id()));
+        let question = decoded(downgrade::question(&id, request, &elicitation_id()));
         let question =
             question.ok_or_else(|| Failure::Protocol(format!("what the backend needs for {:?} can not be asked", request.key)))?;
         inbound::need_input(link, connection, &question, asker);

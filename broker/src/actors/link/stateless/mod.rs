@@ -30,7 +30,7 @@ use protocol::{
     ids::RequestId,
     json::{self, Document},
     method::Method,
-    modern::{legacy, results::SubscriptionFilter},
+    stateless::{downgrade, results::SubscriptionFilter},
 };
 use tokio::sync::oneshot;
 
@@ -106,7 +106,7 @@ impl StatelessConnection {
         if let Some(told) = known.get(declared) {
             return told.clone();
         }
-        let told = legacy::client_capabilities(declared);
+        let told = downgrade::client_capabilities(declared);
         if known.len() >= CAPABILITIES_REMEMBERED_MAX {
             known.clear();
         }
@@ -141,7 +141,7 @@ impl StatelessConnection {
             }
             Method::ToolsListChanged | Method::PromptsListChanged | Method::ResourcesListChanged | Method::ResourcesUpdated => {
                 self.listening.admits(message).then(|| {
-                    let frame = legacy::without_subscription_id(message);
+                    let frame = downgrade::without_subscription_id(message);
                     let limits = json::Limits { bytes_max: frame.len(), ..json::Limits::default() };
                     Message::decode(frame, &limits).unwrap_or_else(|_| message.clone())
                 })

@@ -17,7 +17,7 @@ use protocol::{
     envelope::{Kind, Message},
     ids::RequestId,
     method::Method,
-    modern::{legacy, results::SubscriptionFilter},
+    stateless::{downgrade, results::SubscriptionFilter},
 };
 use tokio::{
     sync::{Notify, oneshot, watch},
@@ -233,7 +233,7 @@ impl NotificationFeed {
 }
 
 fn stream_id(message: &Message) -> Option<u64> {
-    legacy::subscription_id(message)?.as_u64()
+    downgrade::subscription_id(message)?.as_u64()
 }
 
 /// Keeps the stream open with what is wanted, for as long as the connection lives.
@@ -366,7 +366,7 @@ async fn agreed(listening: &NotificationFeed, stream: &mut FeedStream) -> Result
                 return Err(match end {
                     Ok(Err(failure)) => FeedOpenError { failure, refused: false },
                     Ok(Ok(answer)) if answer.kind == Kind::Error => {
-                        let failure = Failure::Protocol(format!("it refused with error {}", legacy::error_code(&answer).unwrap_or_default()));
+                        let failure = Failure::Protocol(format!("it refused with error {}", downgrade::error_code(&answer).unwrap_or_default()));
                         FeedOpenError { failure, refused: true }
                     }
                     _ => FeedOpenError { failure: Failure::Protocol("it ended before it was acknowledged".to_owned()), refused: false },

@@ -11,7 +11,7 @@ use protocol::{
     ids::RequestId,
     json::{self, Span},
     method::Method,
-    modern::{UNSUPPORTED_PROTOCOL_VERSION, headers, legacy, request::meta_members, results::ResultType, tool_headers::ParamHeader},
+    stateless::{UNSUPPORTED_PROTOCOL_VERSION, headers, downgrade, request::meta_members, results::ResultType, tool_headers::ParamHeader},
     version::Version,
 };
 
@@ -72,7 +72,7 @@ impl RequestIdentity {
 fn told(connection: &Connection, declared: &[u8]) -> Bytes {
     match connection.modern() {
         Some(modern) => modern.capabilities(declared),
-        None => legacy::client_capabilities(declared),
+        None => downgrade::client_capabilities(declared),
     }
 }
 
@@ -95,7 +95,7 @@ pub(super) async fn ask(
 ) -> Result<Message, Failure> {
     let speaker = asker.map_or_else(|| RequestIdentity::broker(connection, link), |asker| RequestIdentity::of(connection, asker));
     let answer = send(connection, link, own(connection, link, method, params, &speaker, None)).await?;
-    if legacy::error_code(&answer) == Some(UNSUPPORTED_PROTOCOL_VERSION) {
+    if downgrade::error_code(&answer) == Some(UNSUPPORTED_PROTOCOL_VERSION) {
         return Err(changed_its_mind(connection, link));
     }
     match ResultType::of(&answer) {

@@ -11,7 +11,7 @@ use protocol::{
     envelope::{Kind, Message},
     json::{self, Document, ValueKind},
     method::Method,
-    modern::inputs::{InputRequest, InputRequired},
+    stateless::inputs::{InputRequest, InputRequired},
 };
 
 use super::{exchange::for_the_client, inputs, requests};

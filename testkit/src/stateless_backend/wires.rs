@@ -22,7 +22,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Piece, Shared, answers};
+use super::{ResponsePart, StatelessShared, answers};
 use crate::{
     Seen,
     judge::{Hearing, Revision, Toward},
@@ -33,7 +33,7 @@ type Body = BoxBody<Bytes, std::io::Error>;
 /// What a handler may have said ahead of its reader.
 const PIECES: usize = 64;
 
-fn note(shared: &Shared, http: &str, headers: &http::HeaderMap, body: &Bytes) -> Value {
+fn note(shared: &StatelessShared, http: &str, headers: &http::HeaderMap, body: &Bytes) -> Value {
     let message: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
     let mut hearing = Hearing::new(&shared.judge, Toward::Backend);
     hearing.named = Some(if shared.lock().legacy { Revision::V2025_11_25 } else { Revision::V2026_07_28 });
@@ -48,7 +48,7 @@ fn note(shared: &Shared, http: &str, headers: &http::HeaderMap, body: &Bytes) ->
     message
 }
 
-pub(super) async fn serve_http(shared: Arc<Shared>, listener: TcpListener) {
+pub(super) async fn serve_http(shared: Arc<StatelessShared>, listener: TcpListener) {
     while let Ok((stream, _)) = listener.accept().await {
         let _ = stream.set_nodelay(true);
         let to_service = shared.clone();
@@ -60,7 +60,7 @@ pub(super) async fn serve_http(shared: Arc<Shared>, listener: TcpListener) {
     }
 }
 
-async fn post(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Response<Body>, std::io::Error> {
+async fn post(shared: Arc<StatelessShared>, request: Request<Incoming>) -> Result<Response<Body>, std::io::Error> {
     let (parts, body) = request.into_parts();
     let body = body.collect().await.map_err(std::io::Error::other)?.to_bytes();
     let message = note(&shared, parts.method.as_str(), &parts.headers, &body);
@@ -73,7 +73,7 @@ async fn post(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respons
     let (out, mut pieces) = mpsc::channel(PIECES);
     tokio::spawn(answers::answer(shared, message, Some(parts.headers), out, CancellationToken::new()));
     match pieces.recv().await {
-        Some(Piece::Answer(status, answer)) => Ok(whole(status, Bytes::from(answer))),
+        Some(ResponsePart::Answer(status, answer)) => Ok(whole(status, Bytes::from(answer))),
         Some(first) => Ok(events(first, pieces)),
         None => Err(std::io::Error::other("no answer")),
     }
@@ -84,7 +84,7 @@ fn whole(status: u16, body: Bytes) -> Response<Body> {
     Response::builder().status(status).header("content-type", "application/json").body(body).expect("a valid response")
 }
 
-fn events(first: Piece, pieces: mpsc::Receiver<Piece>) -> Response<Body> {
+fn events(first: ResponsePart, pieces: mpsc::Receiver<ResponsePart>) -> Response<Body> {
     let frames = stream::unfold((Some(first), pieces, false), |(first, mut pieces, ended)| async move {
         if ended {
             return None;
@@ -94,8 +94,8 @@ fn events(first: Piece, pieces: mpsc::Receiver<Piece>) -> Response<Body> {
             None => pieces.recv().await?,
         };
         let (message, last) = match piece {
-            Piece::Event(message) => (message.to_string(), false),
-            Piece::Answer(_, message) => (message, true),
+            ResponsePart::Event(message) => (message.to_string(), false),
+            ResponsePart::Answer(_, message) => (message, true),
         };
         let text = format!("event: message\ndata: {message}\n\n");
         Some((Ok(Frame::data(Bytes::from(text))), (None, pieces, last)))
@@ -104,14 +104,14 @@ fn events(first: Piece, pieces: mpsc::Receiver<Piece>) -> Response<Body> {
     Response::builder().status(200).header("content-type", "text/event-stream").body(body).expect("a valid response")
 }
 
-pub(super) async fn serve_pipe(shared: Arc<Shared>, listener: TcpListener) {
+pub(super) async fn serve_pipe(shared: Arc<StatelessShared>, listener: TcpListener) {
     while let Ok((stream, _)) = listener.accept().await {
         let connection = tokio::spawn(lines(shared.clone(), stream));
         shared.lock().connections.push(connection.abort_handle());
     }
 }
 
-async fn lines(shared: Arc<Shared>, stream: TcpStream) {
+async fn lines(shared: Arc<StatelessShared>, stream: TcpStream) {
     let (read, mut write) = stream.into_split();
     let mut lines = BufReader::new(read).lines();
     let (line_out, mut line_in) = mpsc::channel::<String>(PIECES);
@@ -147,8 +147,8 @@ async fn lines(shared: Arc<Shared>, stream: TcpStream) {
                     () = cancelled.cancelled() => return,
                 };
                 match piece {
-                    Some(Piece::Event(message)) => drop(line_out.send(message.to_string()).await),
-                    Some(Piece::Answer(_, message)) => return drop(line_out.send(message).await),
+                    Some(ResponsePart::Event(message)) => drop(line_out.send(message.to_string()).await),
+                    Some(ResponsePart::Answer(_, message)) => return drop(line_out.send(message).await),
                     None => return,
                 }
             }

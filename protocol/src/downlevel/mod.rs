@@ -21,7 +21,7 @@ const AUDIO_URI: &str = "urn:mcp-broker:audio";
 
 /// For whom it is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reader {
+pub struct Translator {
     pub version: Version,
     /// Gets no members that its revision does not know.
     pub strict: bool,
@@ -29,7 +29,7 @@ pub struct Reader {
 
 /// What an object is, which decides what of it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Thing {
+enum ObjectKind {
     ToolResult,
     PromptResult,
     ReadResult,
@@ -45,7 +45,7 @@ enum Thing {
     Server,
 }
 
-impl Thing {
+impl ObjectKind {
     fn of(method: Method) -> Option<Self> {
         Some(match method {
             Method::ToolsCall => Self::ToolResult,
@@ -86,15 +86,15 @@ impl Thing {
     }
 }
 
-impl Reader {
+impl Translator {
     /// Whether anything could be said that it does not know.
     fn knows_everything(self) -> bool {
-        self.version >= Version::LATEST_LEGACY
+        self.version >= Version::LATEST_WITH_SESSIONS
     }
 
     /// The result of `method` for this reader. `None`: as it is.
     pub fn result(self, method: Method, result: &[u8]) -> Option<Vec<u8>> {
-        if self.looks_into(result) { self.rewritten(result, Thing::of(method)?) } else { None }
+        if self.looks_into(result) { self.rewritten(result, ObjectKind::of(method)?) } else { None }
     }
 
     /// The whole answer to `method` for this reader.
@@ -123,10 +123,10 @@ impl Reader {
 
     /// `serverInfo` for this reader. `None`: as it is.
     pub fn server_info(self, info: &[u8]) -> Option<Vec<u8>> {
-        if self.strict && !self.knows_everything() { self.rewritten(info, Thing::Server) } else { None }
+        if self.strict && !self.knows_everything() { self.rewritten(info, ObjectKind::Server) } else { None }
     }
 
-    fn rewritten(self, text: &[u8], thing: Thing) -> Option<Vec<u8>> {
+    fn rewritten(self, text: &[u8], thing: ObjectKind) -> Option<Vec<u8>> {
         // It was decoded before, whatever its depth.
         let limits = Limits { bytes_max: text.len(), depth_max: text.len() };
         let document = Document::parse(text, &limits).ok()?;
@@ -134,9 +134,9 @@ impl Reader {
     }
 
     /// A value, or each element of an array, in this reader's words. `None`: as it is.
-    fn value(self, value: Value<'_>, thing: Thing) -> Option<Vec<u8>> {
+    fn value(self, value: Value<'_>, thing: ObjectKind) -> Option<Vec<u8>> {
         match value.kind() {
-            ValueKind::Object if thing == Thing::Block => self.block(value).or_else(|| self.object(value, thing)),
+            ValueKind::Object if thing == ObjectKind::Block => self.block(value).or_else(|| self.object(value, thing)),
             ValueKind::Object => self.object(value, thing),
             ValueKind::Array => {
                 let elements: Vec<(Value<'_>, Option<Vec<u8>>)> =
@@ -150,7 +150,7 @@ impl Reader {
         }
     }
 
-    fn object(self, object: Value<'_>, thing: Thing) -> Option<Vec<u8>> {
+    fn object(self, object: Value<'_>, thing: ObjectKind) -> Option<Vec<u8>> {
         let mut changed = false;
         let mut members = Vec::new();
         let told = self.is_dropped(thing, "structuredContent").then(|| untold(object)).flatten();
@@ -170,9 +170,9 @@ impl Reader {
         changed.then(|| joined(b'{', members.into_iter(), b'}'))
     }
 
-    fn is_dropped(self, thing: Thing, key: &str) -> bool {
+    fn is_dropped(self, thing: ObjectKind, key: &str) -> bool {
         // What the broker adds to other servers' tools is for those who know what it means.
-        let is_added = thing == Thing::Tool && key == "execution";
+        let is_added = thing == ObjectKind::Tool && key == "execution";
         (self.strict || is_added) && thing.known_since(key) > self.version
     }
 
@@ -192,7 +192,7 @@ impl Reader {
             _ => return None,
         };
         let annotations = block.get("annotations").map(|value| {
-            let known = self.value(value, Thing::Annotations).unwrap_or_else(|| value.raw().to_vec());
+            let known = self.value(value, ObjectKind::Annotations).unwrap_or_else(|| value.raw().to_vec());
             format!(",\"annotations\":{}", String::from_utf8_lossy(&known))
         });
         Some(format!("{{{instead}{}}}", annotations.unwrap_or_default()).into_bytes())
@@ -259,7 +259,7 @@ mod tests {
     use super::*;
 
     fn read(version: Version, strict: bool, method: Method, result: &str) -> String {
-        let rewritten = Reader { version, strict }.result(method, result.as_bytes());
+        let rewritten = Translator { version, strict }.result(method, result.as_bytes());
         String::from_utf8(rewritten.unwrap_or_else(|| result.as_bytes().to_vec())).unwrap()
     }
 
@@ -312,7 +312,7 @@ mod tests {
         );
         let contents = r#"{"contents":[{"uri":"a:b","text":"t","_meta":{}}]}"#;
         assert_eq!(read(Version::V2024_11_05, true, Method::ResourcesRead, contents), r#"{"contents":[{"uri":"a:b","text":"t"}]}"#);
-        let info = Reader { version: Version::V2025_06_18, strict: true }.server_info(br#"{"name":"n","title":"t","icons":[]}"#);
+        let info = Translator { version: Version::V2025_06_18, strict: true }.server_info(br#"{"name":"n","title":"t","icons":[]}"#);
         assert_eq!(info.unwrap(), br#"{"name":"n","title":"t"}"#);
     }
 

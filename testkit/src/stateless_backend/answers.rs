@@ -7,18 +7,18 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{CLIENT_CAPABILITIES, Listen, ModernCall, ModernReply, PROTOCOL_VERSION, Piece, SUBSCRIPTION_ID, Shared, State, VERSION};
+use super::{CLIENT_CAPABILITIES, ListenStream, StatelessCall, StatelessReply, PROTOCOL_VERSION, ResponsePart, SUBSCRIPTION_ID, StatelessShared, StatelessState, VERSION};
 
 /// Answers one request. `headers`: over HTTP.
 pub(super) async fn answer(
-    shared: Arc<Shared>,
+    shared: Arc<StatelessShared>,
     message: Value,
     headers: Option<HeaderMap>,
-    out: mpsc::Sender<Piece>,
+    out: mpsc::Sender<ResponsePart>,
     cancelled: CancellationToken,
 ) {
     let id = message["id"].clone();
-    let call = ModernCall { message, headers: headers.clone().unwrap_or_default(), out: out.clone(), cancelled };
+    let call = StatelessCall { message, headers: headers.clone().unwrap_or_default(), out: out.clone(), cancelled };
     let refusal = refused(&shared.lock(), &call, headers.as_ref());
     let reply = match refusal {
         Some(refusal) => Some(refusal),
@@ -26,16 +26,16 @@ pub(super) async fn answer(
         None => Some(handled(&shared, &call).await),
     };
     let (status, body) = match reply {
-        None | Some(ModernReply::End) => return,
-        Some(ModernReply::Hang) => {
+        None | Some(StatelessReply::End) => return,
+        Some(StatelessReply::Hang) => {
             call.gone().await;
             return given_up(&shared, &id);
         }
-        Some(ModernReply::Error(status, error)) => (status, response(&id, "error", &error.to_string())),
-        Some(ModernReply::ErrorText(status, error)) => (status, response(&id, "error", &error)),
-        Some(ModernReply::Exactly(result)) => (200, response(&id, "result", &result.to_string())),
-        Some(ModernReply::ResultText(result)) => (200, response(&id, "result", &result)),
-        Some(ModernReply::Result(mut result)) => {
+        Some(StatelessReply::Error(status, error)) => (status, response(&id, "error", &error.to_string())),
+        Some(StatelessReply::ErrorText(status, error)) => (status, response(&id, "error", &error)),
+        Some(StatelessReply::Exactly(result)) => (200, response(&id, "result", &result.to_string())),
+        Some(StatelessReply::ResultText(result)) => (200, response(&id, "result", &result)),
+        Some(StatelessReply::Result(mut result)) => {
             if result.get("resultType").is_none() && !shared.lock().legacy {
                 result["resultType"] = json!("complete");
             }
@@ -43,7 +43,7 @@ pub(super) async fn answer(
         }
     };
     shared.judge.peer_said(None, body.as_bytes());
-    if out.send(Piece::Answer(status, body)).await.is_err() || call.cancelled.is_cancelled() {
+    if out.send(ResponsePart::Answer(status, body)).await.is_err() || call.cancelled.is_cancelled() {
         given_up(&shared, &id);
     }
 }
@@ -52,12 +52,12 @@ fn response(id: &Value, member: &str, text: &str) -> String {
     format!(r#"{{"jsonrpc":"2.0","id":{id},"{member}":{text}}}"#)
 }
 
-fn given_up(shared: &Shared, id: &Value) {
+fn given_up(shared: &StatelessShared, id: &Value) {
     shared.lock().given_up.push(id.clone());
     shared.touch();
 }
 
-async fn handled(shared: &Arc<Shared>, call: &ModernCall) -> ModernReply {
+async fn handled(shared: &Arc<StatelessShared>, call: &StatelessCall) -> StatelessReply {
     let handler = {
         let state = shared.lock();
         let method = call.message["method"].as_str().unwrap_or_default();
@@ -71,11 +71,11 @@ async fn handled(shared: &Arc<Shared>, call: &ModernCall) -> ModernReply {
 }
 
 /// What the revision requires of every request (MCP 2026-07-28, Basic Protocol and Streamable HTTP).
-fn refused(state: &State, call: &ModernCall, headers: Option<&HeaderMap>) -> Option<ModernReply> {
+fn refused(state: &StatelessState, call: &StatelessCall, headers: Option<&HeaderMap>) -> Option<StatelessReply> {
     let version = call.meta(PROTOCOL_VERSION).as_str();
     let unsupported = |supported: &str| {
         let data = json!({"supported": [supported], "requested": version.unwrap_or("")});
-        Some(ModernReply::Error(400, json!({"code": -32022, "message": "unsupported version", "data": data})))
+        Some(StatelessReply::Error(400, json!({"code": -32022, "message": "unsupported version", "data": data})))
     };
     if state.legacy {
         return version.and_then(|_| unsupported("2025-11-25"));
@@ -84,12 +84,12 @@ fn refused(state: &State, call: &ModernCall, headers: Option<&HeaderMap>) -> Opt
         return unsupported(VERSION);
     }
     match version {
-        None => return Some(ModernReply::error(-32602, "_meta lacks the protocol version")),
+        None => return Some(StatelessReply::error(-32602, "_meta lacks the protocol version")),
         Some(VERSION) => {}
         Some(_) => return unsupported(VERSION),
     }
     if !call.meta(CLIENT_CAPABILITIES).is_object() {
-        return Some(ModernReply::error(-32602, "_meta lacks the capabilities"));
+        return Some(StatelessReply::error(-32602, "_meta lacks the capabilities"));
     }
     let headers = headers.filter(|_| state.strict)?;
     let method = call.message["method"].as_str().unwrap_or_default();
@@ -101,7 +101,7 @@ fn refused(state: &State, call: &ModernCall, headers: Option<&HeaderMap>) -> Opt
     };
     let expected = [("mcp-protocol-version", Some(VERSION)), ("mcp-method", Some(method)), ("mcp-name", named.and_then(Value::as_str))];
     let differs = expected.into_iter().find(|(name, expected)| decoded(headers, name).as_deref() != *expected);
-    differs.map(|(name, _)| ModernReply::error(-32020, &format!("header {name} and the body differ")))
+    differs.map(|(name, _)| StatelessReply::error(-32020, &format!("header {name} and the body differ")))
 }
 
 /// A header's value, out of its base64 where it is in one.
@@ -115,7 +115,7 @@ pub(super) fn decoded(headers: &HeaderMap, name: &str) -> Option<String> {
 }
 
 /// Opens a stream of notifications, which has no answer until it ends.
-async fn listen(shared: &Arc<Shared>, call: &ModernCall) -> Option<ModernReply> {
+async fn listen(shared: &Arc<StatelessShared>, call: &StatelessCall) -> Option<StatelessReply> {
     let handler = shared.lock().handlers.get("subscriptions/listen").cloned();
     if let Some(handler) = handler {
         return Some(handler(call.clone()).await);
@@ -130,7 +130,7 @@ async fn listen(shared: &Arc<Shared>, call: &ModernCall) -> Option<ModernReply> 
         }
     }
     call.notify("notifications/subscriptions/acknowledged", json!({"notifications": filter, "_meta": {SUBSCRIPTION_ID: id}})).await;
-    let one = Listen { id: id.clone(), filter, out: call.out.clone(), stop: stop.clone() };
+    let one = ListenStream { id: id.clone(), filter, out: call.out.clone(), stop: stop.clone() };
     shared.lock().listens.push(one);
     shared.touch();
     tokio::select! { () = call.gone() => {}, () = stop.cancelled() => {} }
@@ -139,15 +139,15 @@ async fn listen(shared: &Arc<Shared>, call: &ModernCall) -> Option<ModernReply> 
     None
 }
 
-fn built_in(state: &State, call: &ModernCall) -> ModernReply {
+fn built_in(state: &StatelessState, call: &StatelessCall) -> StatelessReply {
     let method = call.message["method"].as_str().unwrap_or_default();
     match method {
         "initialize" => {
             let result =
                 json!({"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "old", "version": "1"}});
-            ModernReply::Result(result)
+            StatelessReply::Result(result)
         }
-        "ping" => ModernReply::Result(json!({})),
+        "ping" => StatelessReply::Result(json!({})),
         "server/discover" => {
             let info = json!({"io.modelcontextprotocol/serverInfo": {"name": "modern", "version": "1"}});
             cacheable(
@@ -159,24 +159,24 @@ fn built_in(state: &State, call: &ModernCall) -> ModernReply {
         "prompts/list" => list(state, "prompts", call),
         "resources/list" => list(state, "resources", call),
         "resources/templates/list" => list(state, "resourceTemplates", call),
-        "tools/call" => ModernReply::text(&call.arguments().to_string()),
+        "tools/call" => StatelessReply::text(&call.arguments().to_string()),
         "prompts/get" => {
             let text = call.arguments().to_string();
-            ModernReply::Result(json!({"messages": [{"role": "user", "content": {"type": "text", "text": text}}]}))
+            StatelessReply::Result(json!({"messages": [{"role": "user", "content": {"type": "text", "text": text}}]}))
         }
         "resources/read" => cacheable(state, json!({"contents": [{"uri": call.params()["uri"], "text": "content"}]})),
-        "completion/complete" => ModernReply::Result(json!({"completion": {"values": ["one"]}})),
-        other => ModernReply::error(-32601, &format!("there is no {other} here")),
+        "completion/complete" => StatelessReply::Result(json!({"completion": {"values": ["one"]}})),
+        other => StatelessReply::error(-32601, &format!("there is no {other} here")),
     }
 }
 
-fn list(state: &State, member: &str, call: &ModernCall) -> ModernReply {
+fn list(state: &StatelessState, member: &str, call: &StatelessCall) -> StatelessReply {
     let items = state.lists.get(member).map(Vec::as_slice).unwrap_or_default();
     let start = match call.params()["cursor"].as_str() {
         None => 0,
         Some(cursor) => match cursor.strip_prefix("page:").and_then(|at| at.parse::<usize>().ok()) {
             Some(start) => start,
-            None => return ModernReply::error(-32602, "unknown cursor"),
+            None => return StatelessReply::error(-32602, "unknown cursor"),
         },
     };
     let end = start.saturating_add(state.page_size).min(items.len());
@@ -187,9 +187,9 @@ fn list(state: &State, member: &str, call: &ModernCall) -> ModernReply {
     cacheable(state, result)
 }
 
-fn cacheable(state: &State, mut result: Value) -> ModernReply {
+fn cacheable(state: &StatelessState, mut result: Value) -> StatelessReply {
     if !state.legacy {
         (result["ttlMs"], result["cacheScope"]) = (json!(state.ttl_ms), json!("private"));
     }
-    ModernReply::Result(result)
+    StatelessReply::Result(result)
 }

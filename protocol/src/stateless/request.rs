@@ -6,7 +6,7 @@ use crate::capabilities::ClientCapabilities;
 use crate::envelope::Message;
 use crate::error::{ErrorKind, Refusal};
 use crate::json::quote;
-use crate::modern::{META_CLIENT_CAPABILITIES, META_CLIENT_INFO, META_LOG_LEVEL, META_PROTOCOL_VERSION};
+use crate::stateless::{META_CLIENT_CAPABILITIES, META_CLIENT_INFO, META_LOG_LEVEL, META_PROTOCOL_VERSION};
 use crate::version::Version;
 
 /// Longest text of a peer that is repeated in an error.
@@ -35,7 +35,7 @@ impl RequestMeta {
             return Err(missing("_meta", "an object"));
         }
         let version = message.text(fields.meta_protocol_version).ok_or_else(|| missing(META_PROTOCOL_VERSION, "a string"))?;
-        let known = Version::parse(&version).filter(|version| !version.legacy() && supported.contains(version));
+        let known = Version::parse(&version).filter(|version| !version.has_sessions() && supported.contains(version));
         let version = known.ok_or_else(|| unsupported_version(&version, supported))?;
         let capabilities = message.bytes(fields.meta_client_capabilities).filter(|text| text.first() == Some(&b'{'));
         let capabilities = capabilities.ok_or_else(|| missing(META_CLIENT_CAPABILITIES, "an object"))?;

@@ -5,7 +5,7 @@
 
 pub mod headers;
 pub mod inputs;
-pub mod legacy;
+pub mod downgrade;
 pub mod request;
 pub mod results;
 pub mod tool_headers;
@@ -39,7 +39,7 @@ pub const MISSING_CLIENT_CAPABILITY: i64 = -32021;
 pub const UNSUPPORTED_PROTOCOL_VERSION: i64 = -32022;
 
 /// Whether an error of this code can only come from a server that speaks 2026-07-28.
-pub const fn is_modern_error(code: i64) -> bool {
+pub const fn is_stateless_error(code: i64) -> bool {
     matches!(code, HEADER_MISMATCH | MISSING_CLIENT_CAPABILITY | UNSUPPORTED_PROTOCOL_VERSION)
 }
 
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn only_three_codes_tell_a_modern_server() {
-        assert!([-32020, -32021, -32022].into_iter().all(is_modern_error));
-        assert!(![-32019, -32023, -32602, -32601, -32002, 0].into_iter().any(is_modern_error));
+        assert!([-32020, -32021, -32022].into_iter().all(is_stateless_error));
+        assert!(![-32019, -32023, -32602, -32601, -32002, 0].into_iter().any(is_stateless_error));
     }
 }

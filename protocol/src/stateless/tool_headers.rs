@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use crate::json::{Document, Limits, Value, ValueKind};
-use crate::modern::headers;
+use crate::stateless::headers;
 
 /// Deepest nesting of properties that is looked into.
 const DEPTH_MAX: usize = 32;

@@ -11,9 +11,9 @@ use crate::handshake::{self, InitializeAnswer};
 use crate::ids::RequestId;
 use crate::json::{Document, Limits, Span, Value, ValueKind, quote};
 use crate::method::Method;
-use crate::modern::inputs::InputRequest;
-use crate::modern::results::Discovered;
-use crate::modern::{EXTENSION_TASKS, META_SUBSCRIPTION_ID, is_cacheable};
+use crate::stateless::inputs::InputRequest;
+use crate::stateless::results::DiscoverResult;
+use crate::stateless::{EXTENSION_TASKS, META_SUBSCRIPTION_ID, is_cacheable};
 use crate::splice::Splice;
 use crate::version::Version;
 
@@ -39,7 +39,7 @@ pub fn client_capabilities(legacy: &[u8]) -> Bytes {
 
 /// What a server said of itself, as if it had answered `initialize`. Extensions are this revision's own. `name`: what it is
 /// called here, for servers that do not say their name.
-pub fn initialize_answer(discovered: &Discovered, name: &str) -> InitializeAnswer {
+pub fn initialize_answer(discovered: &DiscoverResult, name: &str) -> InitializeAnswer {
     let raw = Bytes::copy_from_slice(discovered.capabilities.raw());
     let whole = Span { start: 0, end: u32::try_from(raw.len()).unwrap_or(u32::MAX) };
     let kept = Splice::new(&raw).retain_members(whole, |key| key != "extensions" && key != "tasks").finish();
@@ -77,7 +77,7 @@ pub fn supported_versions(refusal: &Message) -> Vec<Version> {
 pub fn answer(answer: &Message, method: Method) -> Bytes {
     match answer.kind {
         Kind::Error => error(answer, method),
-        _ => result(answer, method, Reader::Earlier),
+        _ => result(answer, method, TargetEra::Sessions),
     }
 }
 
@@ -85,15 +85,15 @@ pub fn answer(answer: &Message, method: Method) -> Bytes {
 pub fn answer_in_its_own_words(answer: &Message, method: Method) -> Bytes {
     match answer.kind {
         Kind::Error => error(answer, method),
-        _ => result(answer, method, Reader::ThisOne),
+        _ => result(answer, method, TargetEra::Stateless),
     }
 }
 
 /// Of which revision the client is that gets an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reader {
-    Earlier,
-    ThisOne,
+enum TargetEra {
+    Sessions,
+    Stateless,
 }
 
 /// A resource that is not there has a code of its own in earlier revisions.
@@ -107,12 +107,12 @@ fn error(answer: &Message, method: Method) -> Bytes {
     }
 }
 
-fn result(answer: &Message, method: Method, reader: Reader) -> Bytes {
+fn result(answer: &Message, method: Method, reader: TargetEra) -> Bytes {
     let Some(span) = answer.result else { return answer.frame.clone() };
     let text = span.of(&answer.frame);
     let mut splice = Splice::new(&answer.frame);
     if method == Method::ToolsCall
-        && reader == Reader::Earlier
+        && reader == TargetEra::Sessions
         && let Some(told) = structured_as_text(text)
     {
         return splice.replace(span, told).finish();

@@ -2,7 +2,7 @@
 //!
 //! Out of the box it answers `server/discover`, the lists, `tools/call` with an echo, and keeps streams of notifications. It
 //! is strict: a request without its `_meta`, or with headers that say something else than its body, is refused as MCP says.
-//! Everything else is a handler, which gets a [`ModernCall`] and returns a [`ModernReply`].
+//! Everything else is a handler, which gets a [`StatelessCall`] and returns a [`StatelessReply`].
 
 mod answers;
 mod wires;
@@ -38,11 +38,11 @@ pub(crate) const CLIENT_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapa
 /// The one revision it speaks.
 pub const VERSION: &str = "2026-07-28";
 
-type Handler = Arc<dyn Fn(ModernCall) -> Pin<Box<dyn Future<Output = ModernReply> + Send>> + Send + Sync>;
+type Handler = Arc<dyn Fn(StatelessCall) -> Pin<Box<dyn Future<Output = StatelessReply> + Send>> + Send + Sync>;
 
 /// How a handler answers.
 #[derive(Debug, Clone)]
-pub enum ModernReply {
+pub enum StatelessReply {
     /// A result; `resultType` is added where there is none.
     Result(Value),
     /// A result as it is.
@@ -59,7 +59,7 @@ pub enum ModernReply {
     Hang,
 }
 
-impl ModernReply {
+impl StatelessReply {
     pub fn text(text: &str) -> Self {
         Self::Result(crate::backend::text(text))
     }
@@ -83,7 +83,7 @@ impl ModernReply {
 
 /// What goes back to a caller.
 #[derive(Debug)]
-pub(crate) enum Piece {
+pub(crate) enum ResponsePart {
     Event(Value),
     /// Over HTTP with this status.
     Answer(u16, String),
@@ -91,14 +91,14 @@ pub(crate) enum Piece {
 
 /// A request being answered.
 #[derive(Debug, Clone)]
-pub struct ModernCall {
+pub struct StatelessCall {
     pub message: Value,
     pub headers: HeaderMap,
-    pub(crate) out: mpsc::Sender<Piece>,
+    pub(crate) out: mpsc::Sender<ResponsePart>,
     pub(crate) cancelled: CancellationToken,
 }
 
-impl ModernCall {
+impl StatelessCall {
     pub fn params(&self) -> &Value {
         &self.message["params"]
     }
@@ -122,7 +122,7 @@ impl ModernCall {
     }
 
     pub async fn send(&self, message: Value) -> bool {
-        self.out.send(Piece::Event(message)).await.is_ok()
+        self.out.send(ResponsePart::Event(message)).await.is_ok()
     }
 
     pub async fn notify(&self, method: &str, params: Value) -> bool {
@@ -140,14 +140,14 @@ impl ModernCall {
 }
 
 /// An open stream of notifications.
-pub(crate) struct Listen {
+pub(crate) struct ListenStream {
     id: Value,
     filter: Value,
-    out: mpsc::Sender<Piece>,
+    out: mpsc::Sender<ResponsePart>,
     stop: CancellationToken,
 }
 
-pub(crate) struct State {
+pub(crate) struct StatelessState {
     capabilities: Value,
     lists: BTreeMap<&'static str, Vec<Value>>,
     ttl_ms: u64,
@@ -155,7 +155,7 @@ pub(crate) struct State {
     refused_uris: Vec<String>,
     handlers: HashMap<String, Handler>,
     tools: HashMap<String, Handler>,
-    listens: Vec<Listen>,
+    listens: Vec<ListenStream>,
     seen: Vec<Seen>,
     /// Ids of requests whose caller went away before the answer; streams of notifications always end so.
     given_up: Vec<Value>,
@@ -165,14 +165,14 @@ pub(crate) struct State {
     connections: Vec<AbortHandle>,
 }
 
-pub(crate) struct Shared {
-    state: Mutex<State>,
+pub(crate) struct StatelessShared {
+    state: Mutex<StatelessState>,
     changed: watch::Sender<u64>,
     judge: Judge,
 }
 
-impl Shared {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+impl StatelessShared {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, StatelessState> {
         self.state.lock().expect("no handler panics while it holds this lock")
     }
 
@@ -182,15 +182,15 @@ impl Shared {
 }
 
 /// A backend on 127.0.0.1; gone when dropped.
-pub struct ModernBackend {
-    shared: Arc<Shared>,
+pub struct StatelessBackend {
+    shared: Arc<StatelessShared>,
     address: SocketAddr,
     pipe: bool,
     _server: AbortOnDrop,
     _verdict: Verdict,
 }
 
-impl ModernBackend {
+impl StatelessBackend {
     /// Over Streamable HTTP.
     pub async fn http() -> Self {
         Self::start(false).await
@@ -208,7 +208,7 @@ impl ModernBackend {
             "tools": {"listChanged": true}, "prompts": {"listChanged": true}, "logging": {}, "completions": {},
             "resources": {"listChanged": true, "subscribe": true}, "extensions": {"io.modelcontextprotocol/tasks": {}},
         });
-        let state = State {
+        let state = StatelessState {
             capabilities,
             lists: BTreeMap::new(),
             ttl_ms: 60_000,
@@ -224,7 +224,7 @@ impl ModernBackend {
             connections: Vec::new(),
         };
         let judge = Judge::default();
-        let shared = Arc::new(Shared { state: Mutex::new(state), changed: watch::Sender::new(0), judge: judge.clone() });
+        let shared = Arc::new(StatelessShared { state: Mutex::new(state), changed: watch::Sender::new(0), judge: judge.clone() });
         let serving = shared.clone();
         let server = tokio::spawn(async move {
             if pipe { wires::serve_pipe(serving, listener).await } else { wires::serve_http(serving, listener).await }
@@ -273,8 +273,8 @@ impl ModernBackend {
     /// Adds a tool to the list and answers its calls.
     pub fn tool<F, R>(&self, name: &str, handler: F) -> &Self
     where
-        F: Fn(ModernCall) -> R + Send + Sync + 'static,
-        R: Future<Output = ModernReply> + Send + 'static,
+        F: Fn(StatelessCall) -> R + Send + Sync + 'static,
+        R: Future<Output = StatelessReply> + Send + 'static,
     {
         let mut state = self.shared.lock();
         state.lists.entry("tools").or_default().push(crate::backend::tool(name));
@@ -286,8 +286,8 @@ impl ModernBackend {
     /// Answers a method; also replaces the built-in answers.
     pub fn on<F, R>(&self, method: &str, handler: F) -> &Self
     where
-        F: Fn(ModernCall) -> R + Send + Sync + 'static,
-        R: Future<Output = ModernReply> + Send + 'static,
+        F: Fn(StatelessCall) -> R + Send + Sync + 'static,
+        R: Future<Output = StatelessReply> + Send + 'static,
     {
         self.shared.lock().handlers.insert(method.to_owned(), Arc::new(move |call| Box::pin(handler(call))));
         self
@@ -333,7 +333,7 @@ impl ModernBackend {
         for (id, out) in listens {
             let mut params = params.clone();
             params["_meta"] = json!({SUBSCRIPTION_ID: id});
-            told += usize::from(out.send(Piece::Event(json!({"jsonrpc": "2.0", "method": method, "params": params}))).await.is_ok());
+            told += usize::from(out.send(ResponsePart::Event(json!({"jsonrpc": "2.0", "method": method, "params": params}))).await.is_ok());
         }
         told
     }
@@ -343,7 +343,7 @@ impl ModernBackend {
         let listens = std::mem::take(&mut self.shared.lock().listens);
         for one in listens {
             let result = json!({"resultType": "complete", "_meta": {SUBSCRIPTION_ID: one.id}});
-            let _gone = one.out.send(Piece::Answer(200, json!({"jsonrpc": "2.0", "id": one.id, "result": result}).to_string())).await;
+            let _gone = one.out.send(ResponsePart::Answer(200, json!({"jsonrpc": "2.0", "id": one.id, "result": result}).to_string())).await;
         }
     }
 
@@ -390,7 +390,7 @@ impl ModernBackend {
     pub async fn wait_listening_to(&self, uris: &[&str]) {
         self.wait_state("the stream of notifications", |state| {
             state.listens.retain(|one| !one.out.is_closed() && !one.stop.is_cancelled());
-            let of = |one: &Listen| one.filter["resourceSubscriptions"].as_array().cloned().unwrap_or_default();
+            let of = |one: &ListenStream| one.filter["resourceSubscriptions"].as_array().cloned().unwrap_or_default();
             let mut all: Vec<Vec<Value>> = state.listens.iter().map(of).filter(|uris| !uris.is_empty()).collect();
             let wanted: Vec<Value> = uris.iter().map(|uri| json!(uri)).collect();
             let only = if all.len() <= 1 { all.pop().unwrap_or_default() } else { return None };
@@ -399,7 +399,7 @@ impl ModernBackend {
         .await;
     }
 
-    async fn wait_state<T>(&self, what: &str, look: impl Fn(&mut State) -> Option<T>) -> T {
+    async fn wait_state<T>(&self, what: &str, look: impl Fn(&mut StatelessState) -> Option<T>) -> T {
         let mut changed = self.shared.changed.subscribe();
         within(what, async {
             loop {
@@ -414,7 +414,7 @@ impl ModernBackend {
     }
 }
 
-impl std::fmt::Debug for ModernBackend {
+impl std::fmt::Debug for StatelessBackend {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(out, "ModernBackend({})", self.address)
     }

@@ -7,7 +7,7 @@ use crate::envelope::{Kind, Message};
 use crate::ids::RequestId;
 use crate::json::{Document, Limits, ValueKind, quote, quote_into};
 use crate::method::Method;
-use crate::modern::{EXTENSION_TASKS, META_SERVER_INFO, META_SUBSCRIPTION_ID};
+use crate::stateless::{EXTENSION_TASKS, META_SERVER_INFO, META_SUBSCRIPTION_ID};
 use crate::splice::Splice;
 use crate::version::Version;
 
@@ -154,7 +154,7 @@ pub fn complete<'a>(splice: &mut Splice<'a>, answer: &Message, cache: Option<Cac
 
 /// What a server says in answer to `server/discover`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Discovered {
+pub struct DiscoverResult {
     /// The revisions it speaks that are known here, oldest first.
     pub versions: Vec<Version>,
     /// What it can do.
@@ -169,7 +169,7 @@ pub struct Discovered {
     pub cache: CacheHint,
 }
 
-impl Discovered {
+impl DiscoverResult {
     /// Reads the result object.
     pub fn parse(result: &[u8]) -> Result<Self, &'static str> {
         let limits = Limits { bytes_max: result.len(), ..Limits::default() };
@@ -352,7 +352,7 @@ mod tests {
         let info = br#"{"name":"n","version":"1"}"#;
         let frame = complete_response(&RequestId::from_u64(1), &members, Some(hint), info);
         let answer = message(std::str::from_utf8(&frame).unwrap());
-        let read = Discovered::parse(answer.bytes(answer.result).unwrap()).unwrap();
+        let read = DiscoverResult::parse(answer.bytes(answer.result).unwrap()).unwrap();
         assert_eq!((read.versions.as_slice(), read.cache), (&Version::ALL[..], hint));
         assert!(read.capabilities.tools_list_changed && !read.capabilities.prompts);
         assert_eq!((read.extensions.as_slice(), read.instructions.as_deref()), (&[EXTENSION_TASKS.to_owned()][..], Some("do \"this\"")));
