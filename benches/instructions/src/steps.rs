@@ -13,7 +13,7 @@ use bytes::Bytes;
 use protocol::{
     capabilities::ServerCapabilities,
     envelope::Message,
-    handshake::InitializeAnswer,
+    handshake::InitializeResult,
     ids::{BackendId, TenantId},
     json::Limits,
     splice::Splice,
@@ -106,7 +106,7 @@ fn catalog() -> Catalog {
     let list = format!(r#"{{"tools":[{{"name":"read","inputSchema":{{}}}},{}]}}"#, tools.join(","));
     let tools = read_page(ListKind::Tools, &backend_id(), TaskHost::Broker, list.as_bytes()).expect("a good list").entries;
     let lists = BackendLists {
-        server: Arc::new(InitializeAnswer {
+        server: Arc::new(InitializeResult {
             version: Version::LATEST_WITH_SESSIONS,
             capabilities: ServerCapabilities::parse(br#"{"tools":{}}"#).expect("good capabilities"),
             server_info: Bytes::from_static(b"{}"),

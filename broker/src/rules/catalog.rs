@@ -17,7 +17,7 @@ use memchr::memmem;
 use protocol::{
     capabilities::ServerCapabilities,
     error::{ErrorKind, Refusal},
-    handshake::InitializeAnswer,
+    handshake::InitializeResult,
     ids::{BackendId, TenantId},
     json::{self, Document, ValueKind},
     stateless::tool_headers::{self, ParamHeader},
@@ -112,7 +112,7 @@ pub struct LeftOut {
 #[derive(Debug, Clone)]
 pub struct BackendLists {
     /// What it said at the handshake.
-    pub server: Arc<InitializeAnswer>,
+    pub server: Arc<InitializeResult>,
     pub tools: Vec<Entry>,
     pub prompts: Vec<Entry>,
     pub resources: Vec<Entry>,
@@ -444,7 +444,7 @@ mod tests {
         let body: Vec<String> = (0..tools).map(|n| format!(r#"{{"name":"t{n}","inputSchema":{{"type":"object"}}}}"#)).collect();
         let page = read_page(ListKind::Tools, &id, TaskHost::Backend, format!(r#"{{"tools":[{}]}}"#, body.join(",")).as_bytes()).unwrap();
         let lists = BackendLists {
-            server: Arc::new(InitializeAnswer {
+            server: Arc::new(InitializeResult {
                 version: Version::LATEST_WITH_SESSIONS,
                 capabilities: ServerCapabilities::parse(br#"{"tools":{}}"#).unwrap(),
                 server_info: Bytes::from_static(b"{}"),

@@ -368,7 +368,7 @@ mod tests {
     use std::{collections::BTreeMap, sync::Arc};
 
     use aws_lc_rs::hmac;
-    use protocol::{handshake::InitializeAnswer, ids::TenantId, splice::Splice};
+    use protocol::{handshake::InitializeResult, ids::TenantId, splice::Splice};
 
     use super::*;
     use crate::rules::catalog::{BackendLists, TaskHost, read_page};
@@ -377,7 +377,7 @@ mod tests {
         let id = BackendId::parse(name).unwrap();
         let entries = |kind, list: &str| read_page(kind, &id, TaskHost::Broker, list.as_bytes()).unwrap().entries;
         let lists = BackendLists {
-            server: Arc::new(InitializeAnswer {
+            server: Arc::new(InitializeResult {
                 version: Version::LATEST_WITH_SESSIONS,
                 capabilities: ServerCapabilities::parse(capabilities.as_bytes()).unwrap(),
                 server_info: Bytes::from_static(b"{}"),

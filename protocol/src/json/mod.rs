@@ -6,7 +6,7 @@
 
 mod document;
 mod duplicates;
-mod spelling;
+mod case_folding;
 mod strings;
 mod walker;
 
@@ -18,7 +18,7 @@ pub use self::{
     document::{AmbiguousMember, Document, Elements, Member, Members, Value},
     duplicates::duplicate_member,
 };
-pub(crate) use self::{spelling::Names, walker::Walker};
+pub(crate) use self::{case_folding::NameIndex, walker::Walker};
 
 /// Largest JSON text accepted unless configured otherwise.
 pub const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;

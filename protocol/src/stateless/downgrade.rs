@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::capabilities::ServerCapabilities;
 use crate::envelope::{Kind, Message};
-use crate::handshake::{self, InitializeAnswer};
+use crate::handshake::{self, InitializeResult};
 use crate::ids::RequestId;
 use crate::json::{Document, Limits, Span, Value, ValueKind, quote};
 use crate::method::Method;
@@ -39,13 +39,13 @@ pub fn client_capabilities(legacy: &[u8]) -> Bytes {
 
 /// What a server said of itself, as if it had answered `initialize`. Extensions are this revision's own. `name`: what it is
 /// called here, for servers that do not say their name.
-pub fn initialize_answer(discovered: &DiscoverResult, name: &str) -> InitializeAnswer {
+pub fn initialize_answer(discovered: &DiscoverResult, name: &str) -> InitializeResult {
     let raw = Bytes::copy_from_slice(discovered.capabilities.raw());
     let whole = Span { start: 0, end: u32::try_from(raw.len()).unwrap_or(u32::MAX) };
     let kept = Splice::new(&raw).retain_members(whole, |key| key != "extensions" && key != "tasks").finish();
     let unnamed = || Bytes::from(format!("{{\"name\":{},\"version\":\"\"}}", quote(name)));
     let server_info = discovered.server_info.clone().filter(|info| text_member(info, "name").is_some()).unwrap_or_else(unnamed);
-    InitializeAnswer {
+    InitializeResult {
         version: Version::V2026_07_28,
         capabilities: ServerCapabilities::parse(&kept).unwrap_or_else(|_| ServerCapabilities::none()),
         server_name: text_member(&server_info, "name").unwrap_or_default(),

@@ -43,13 +43,13 @@ pub enum BadAnnotation {
     Name,
     /// Two properties have one name.
     #[error("two properties have the same x-mcp-header")]
-    Twice,
+    Duplicate,
     /// The property is of another type.
     #[error("x-mcp-header is for properties of type string, integer or boolean")]
     Type,
     /// It is not reached by `properties` alone.
     #[error("x-mcp-header is on something else than a property, or too deep")]
-    Place,
+    NotReachable,
     /// The schema can not be read.
     #[error("inputSchema can not be read")]
     Schema,
@@ -65,11 +65,11 @@ pub fn param_headers(schema: &[u8]) -> Result<Vec<ParamHeader>, BadAnnotation> {
     properties(document.root(), &mut Vec::new(), &mut found)?;
     let annotated = count(document.root(), 0)?;
     if annotated != found.len() {
-        return Err(BadAnnotation::Place);
+        return Err(BadAnnotation::NotReachable);
     }
     for (at, one) in found.iter().enumerate() {
         if found[..at].iter().any(|other| other.header == one.header) {
-            return Err(BadAnnotation::Twice);
+            return Err(BadAnnotation::Duplicate);
         }
     }
     Ok(found)
@@ -77,7 +77,7 @@ pub fn param_headers(schema: &[u8]) -> Result<Vec<ParamHeader>, BadAnnotation> {
 
 fn properties(schema: Value<'_>, path: &mut Vec<String>, found: &mut Vec<ParamHeader>) -> Result<(), BadAnnotation> {
     if path.len() > DEPTH_MAX {
-        return Err(BadAnnotation::Place);
+        return Err(BadAnnotation::NotReachable);
     }
     for property in schema.get("properties").into_iter().flat_map(|all| all.members()) {
         path.push(property.key.into_owned());
@@ -101,7 +101,7 @@ fn properties(schema: Value<'_>, path: &mut Vec<String>, found: &mut Vec<ParamHe
 /// How many annotations there are anywhere. A property may be called `x-mcp-header`; it is an object then, or `true`.
 fn count(value: Value<'_>, depth: usize) -> Result<usize, BadAnnotation> {
     if depth > 4 * DEPTH_MAX {
-        return Err(BadAnnotation::Place);
+        return Err(BadAnnotation::NotReachable);
     }
     let mut sum = 0;
     for member in value.members() {
@@ -210,14 +210,14 @@ mod tests {
             (r#"{"type":"string","x-mcp-header":7}"#, BadAnnotation::Name),
             (r#"{"type":"number","x-mcp-header":"A"}"#, BadAnnotation::Type),
             (r#"{"x-mcp-header":"A"}"#, BadAnnotation::Type),
-            (r#"{"type":"array","items":{"type":"string","x-mcp-header":"A"}}"#, BadAnnotation::Place),
-            (r#"{"anyOf":[{"type":"string","x-mcp-header":"A"}]}"#, BadAnnotation::Place),
+            (r#"{"type":"array","items":{"type":"string","x-mcp-header":"A"}}"#, BadAnnotation::NotReachable),
+            (r#"{"anyOf":[{"type":"string","x-mcp-header":"A"}]}"#, BadAnnotation::NotReachable),
         ] {
             let schema = format!(r#"{{"type":"object","properties":{{"p":{property}}}}}"#);
             assert_eq!(param_headers(schema.as_bytes()), Err(why), "{property}");
         }
         let twice = r#"{"properties":{"a":{"type":"string","x-mcp-header":"A"},"b":{"type":"string","x-mcp-header":"a"}}}"#;
-        assert_eq!(param_headers(twice.as_bytes()), Err(BadAnnotation::Twice));
+        assert_eq!(param_headers(twice.as_bytes()), Err(BadAnnotation::Duplicate));
         assert_eq!(param_headers(br#"{"type":"object"}"#), Ok(vec![]));
     }
 }

@@ -2,13 +2,13 @@
 
 use bytes::Bytes;
 use protocol::handshake::{
-    HandshakeError, InitializeAnswer, InitializeParams, initialize_request, initialize_result, notification, request,
+    HandshakeError, InitializeResult, InitializeParams, initialize_request, initialize_result, notification, request,
 };
 use protocol::{Limits, Message, Method, RequestId, Version};
 
-fn answer(result: &str) -> Result<InitializeAnswer, HandshakeError> {
+fn answer(result: &str) -> Result<InitializeResult, HandshakeError> {
     let text = format!(r#"{{"jsonrpc":"2.0","id":0,{result}}}"#);
-    InitializeAnswer::parse(&Message::decode(text.into(), &Limits::default()).expect("a message"))
+    InitializeResult::parse(&Message::decode(text.into(), &Limits::default()).expect("a message"))
 }
 
 #[test]

@@ -13,9 +13,9 @@ use std::{
 
 use bytes::Bytes;
 use protocol::{
-    envelope::{Message, Rejected},
+    envelope::{Message, Rejection},
     error::Refusal,
-    handshake::{self, InitializeAnswer},
+    handshake::{self, InitializeResult},
     ids::RequestId,
     json::Span,
     method::Method,
@@ -54,7 +54,7 @@ const FAULT_LETTERS_MAX: usize = 300;
 pub struct Connection {
     pub opened: Instant,
     /// What was agreed at the handshake.
-    negotiated: OnceLock<Arc<InitializeAnswer>>,
+    negotiated: OnceLock<Arc<InitializeResult>>,
     /// What there is of it where the backend speaks 2026-07-28.
     modern: OnceLock<Arc<StatelessConnection>>,
     next_wire_id: AtomicU64,
@@ -106,7 +106,7 @@ impl Connection {
         })
     }
 
-    pub fn negotiated(&self) -> Option<&Arc<InitializeAnswer>> {
+    pub fn negotiated(&self) -> Option<&Arc<InitializeResult>> {
         self.negotiated.get()
     }
 
@@ -137,7 +137,7 @@ impl Connection {
     }
 
     /// The backend speaks 2026-07-28, and this is what it can do.
-    pub(super) fn becomes_modern(&self, found: InitializeAnswer, modern: StatelessConnection) {
+    pub(super) fn becomes_modern(&self, found: InitializeResult, modern: StatelessConnection) {
         let _set_once = self.negotiated.set(Arc::new(found));
         let _set_once = self.modern.set(Arc::new(modern));
     }
@@ -154,7 +154,7 @@ impl Connection {
             failure => failure,
         })?;
         self.note_first_answer(&answer);
-        let answer = InitializeAnswer::parse(&answer).map_err(|error| Failure::Protocol(error.to_string()))?;
+        let answer = InitializeResult::parse(&answer).map_err(|error| Failure::Protocol(error.to_string()))?;
         if let WireSender::Http(http) = &self.wire {
             http.agree_on(answer.version);
         }
@@ -175,7 +175,7 @@ impl Connection {
     }
 
     /// Goes on with a session that an earlier connection agreed on, perhaps of another process.
-    pub(super) fn resume(&self, agreed: Arc<InitializeAnswer>, first_wire_id: u64) {
+    pub(super) fn resume(&self, agreed: Arc<InitializeResult>, first_wire_id: u64) {
         if let WireSender::Http(http) = &self.wire {
             http.agree_on(agreed.version);
         }
@@ -334,7 +334,7 @@ impl Connection {
 
     /// Something came in that is no message. It may still say what it was meant for: a request is told what is wrong with
     /// it, the wait for an answer is over.
-    pub fn broken_message(&self, rejected: &Rejected, text: &[u8]) {
+    pub fn broken_message(&self, rejected: &Rejection, text: &[u8]) {
         self.metrics.dropped_notification("noise");
         match &rejected.id {
             Some(id) if rejected.has_method => self.send_later(rejected.refusal.to_response(Some(id), &crate::request_id())),
@@ -569,7 +569,7 @@ mod tests {
         }
         assert_eq!(dropped(), (1, 4));
         let agreed = r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"b","version":"1"}}}"#;
-        connection.resume(Arc::new(InitializeAnswer::parse(&message(agreed.to_owned())).unwrap()), 100);
+        connection.resume(Arc::new(InitializeResult::parse(&message(agreed.to_owned())).unwrap()), 100);
         answered("99");
         answered("100");
         assert_eq!(dropped(), (2, 5), "what an earlier process asked is over");

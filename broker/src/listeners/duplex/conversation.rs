@@ -19,7 +19,7 @@ use std::{
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _, stream::FuturesUnordered};
 use protocol::{
-    envelope::{Body, Kind, Message, Rejected, decode_body},
+    envelope::{Body, Kind, Message, Rejection, decode_body},
     json,
 };
 use tokio::sync::Notify;
@@ -130,7 +130,7 @@ pub(super) async fn read(
             Err(error) => {
                 tracing::debug!(session = %session.digest, %error, "the connection can not be read any more");
                 if let Some(refusal) = refusal_of(&error) {
-                    ear.refuse(&Rejected::new(refusal, None)).await;
+                    ear.refuse(&Rejection::new(refusal, None)).await;
                 }
                 return match error {
                     ReadError::Closed { .. } | ReadError::Io(_) => Silence::Gone,
@@ -180,7 +180,7 @@ struct Ear<'a> {
 impl Ear<'_> {
     async fn take(&self, message: Message) {
         if message.is_modern() {
-            return self.refuse(&Rejected::new(modern_era(), message.id)).await;
+            return self.refuse(&Rejection::new(modern_era(), message.id)).await;
         }
         match message.kind {
             // One that is dropped has been counted; on this wire there is no word for it.
@@ -192,7 +192,7 @@ impl Ear<'_> {
                 let id = message.id.clone();
                 match self.session.handle_request_after_quiesce(message, self.outbox).await {
                     Ok(call) => call.into_iter().for_each(|call| self.calls.add(call)),
-                    Err(refusal) => self.refuse(&Rejected::new(refusal, id)).await,
+                    Err(refusal) => self.refuse(&Rejection::new(refusal, id)).await,
                 }
             }
         }
@@ -220,7 +220,7 @@ impl Ear<'_> {
         }
     }
 
-    async fn refuse(&self, rejected: &Rejected) {
+    async fn refuse(&self, rejected: &Rejection) {
         self.wait_for_room().await;
         let frame = self.session.refusal_frame(&rejected.refusal, rejected.id.as_ref());
         self.session.push_to(self.outbox, EventKind::Answer, frame);

@@ -9,7 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use protocol::{
-    envelope::{Kind, Message, Rejected},
+    envelope::{Kind, Message, Rejection},
     error::{ErrorKind, Refusal},
     ids::{PrincipalId, RequestId, TenantId},
     json,
@@ -356,12 +356,12 @@ impl Desk {
                     }
                 }
                 Ok(message) => self.hear(&message),
-                Err(Rejected { refusal, id, .. }) => self.say(EventKind::Answer, self.refusal(&refusal, id.as_ref())),
+                Err(Rejection { refusal, id, .. }) => self.say(EventKind::Answer, self.refusal(&refusal, id.as_ref())),
             }
         }
     }
 
-    pub(super) fn decode(&self, frame: Bytes) -> Result<Message, Rejected> {
+    pub(super) fn decode(&self, frame: Bytes) -> Result<Message, Rejection> {
         let limits = json::Limits { bytes_max: self.shared().config.limits.message_bytes, ..json::Limits::default() };
         self.shared().metrics.bytes(Direction::In, Side::Client, frame.len());
         Message::decode(frame, &limits)

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use protocol::{
-    envelope::{Kind, Message, Rejected},
+    envelope::{Kind, Message, Rejection},
     error::{ErrorKind, Refusal},
     handshake,
     ids::{BackendId, RequestId},
@@ -76,7 +76,7 @@ pub(super) async fn session(
             },
             // A page in somebody's browser can send any text to a port of this machine, as the body of a request whose head
             // comes first: the connection must be over before the body is looked at.
-            Err(Rejected { refusal, id, .. }) => (refused(broker, &refusal, id.as_ref()), Some(Goodbye::Protocol)),
+            Err(Rejection { refusal, id, .. }) => (refused(broker, &refusal, id.as_ref()), Some(Goodbye::Protocol)),
         };
         say(broker, sink, answer).await?;
         said += 1;

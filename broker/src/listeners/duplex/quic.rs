@@ -5,7 +5,7 @@ use std::{convert::Infallible, net::IpAddr, sync::Arc};
 
 use bytes::Bytes;
 use protocol::{
-    envelope::{Kind, Message, Rejected},
+    envelope::{Kind, Message, Rejection},
     error::{ErrorKind, Refusal},
     json,
 };
@@ -160,7 +160,7 @@ async fn serve_alone(desk: Arc<modern::Desk>, mut stream: RequestStream) {
     let decoded = match received {
         Ok(Ok(Some(frame))) => desk.decode(frame),
         Ok(Err(error)) => match refusal_of(&error) {
-            Some(refusal) => Err(Rejected::new(refusal, None)),
+            Some(refusal) => Err(Rejection::new(refusal, None)),
             None if error.goodbye() == Goodbye::Overloaded => return overloaded(desk.shared(), stream).await,
             None => return stream.cancel(),
         },
@@ -213,7 +213,7 @@ async fn serve_request(session: Arc<Session>, mut stream: RequestStream) {
             Message::decode(frame, &limits)
         }
         Ok(Err(error)) => match refusal_of(&error) {
-            Some(refusal) => Err(Rejected::new(refusal, None)),
+            Some(refusal) => Err(Rejection::new(refusal, None)),
             None if error.goodbye() == Goodbye::Overloaded => return overloaded(shared, stream).await,
             None => return stream.cancel(),
         },
@@ -245,10 +245,10 @@ async fn serve_request(session: Arc<Session>, mut stream: RequestStream) {
 type Begun = (protocol::ids::RequestId, StreamReader, Option<CallFuture>);
 
 /// Hands a message to the session. `Unsupported`: it is no request, and nothing follows.
-async fn begin(session: &Arc<Session>, message: Message) -> Result<Option<Begun>, Rejected> {
+async fn begin(session: &Arc<Session>, message: Message) -> Result<Option<Begun>, Rejection> {
     let id = message.id.clone();
     if message.is_modern() {
-        return Err(Rejected::new(modern_era(), id));
+        return Err(Rejection::new(modern_era(), id));
     }
     match message.kind {
         // One that is dropped has been counted; on this wire there is no word for it.
@@ -257,8 +257,8 @@ async fn begin(session: &Arc<Session>, message: Message) -> Result<Option<Begun>
         Kind::Request => {
             let stream = session.open_stream(id.iter().cloned().collect(), 0);
             let unread = || Refusal::new(ErrorKind::Internal, "a new stream can not be read");
-            let reader = stream.read_from(0).map_err(|_| Rejected::new(unread(), id.clone()))?;
-            let call = session.handle_request_after_quiesce(message, &stream).await.map_err(|refusal| Rejected::new(refusal, id.clone()))?;
+            let reader = stream.read_from(0).map_err(|_| Rejection::new(unread(), id.clone()))?;
+            let call = session.handle_request_after_quiesce(message, &stream).await.map_err(|refusal| Rejection::new(refusal, id.clone()))?;
             return Ok(id.map(|id| (id, reader, call)));
         }
     }

@@ -14,7 +14,7 @@ use http::{
 };
 use hyper::body::Incoming;
 use protocol::{
-    envelope::Rejected,
+    envelope::Rejection,
     error::{ErrorKind, Refusal},
     ids::BackendId,
     stateless::headers::PARAM_PREFIX,
@@ -112,7 +112,7 @@ async fn served(broker: &Arc<Broker>, reach: Reach<'_>, head: Head<'_>, body: im
         // Boxed: what is around it is moved with room for it, and each time it is begun.
         match in_place(|| dispatch(broker, reach, head, body)).await {
             Ok(answer) => answer,
-            Err(Rejected { refusal, id, .. }) => answer::refusal(&broker.shared, &refusal, id.as_ref()).into(),
+            Err(Rejection { refusal, id, .. }) => answer::refusal(&broker.shared, &refusal, id.as_ref()).into(),
         }
     };
     let client = match reach {
@@ -122,7 +122,7 @@ async fn served(broker: &Arc<Broker>, reach: Reach<'_>, head: Head<'_>, body: im
     request::arriving(context, client, work).await
 }
 
-async fn dispatch(broker: &Arc<Broker>, reach: Reach<'_>, (head, kept): Head<'_>, body: impl RequestBody) -> Result<Answer, Rejected> {
+async fn dispatch(broker: &Arc<Broker>, reach: Reach<'_>, (head, kept): Head<'_>, body: impl RequestBody) -> Result<Answer, Rejection> {
     let endpoint = endpoint(head.uri.path())?;
     if let Reach::Edge(gate, _) = reach
         && !kept.vetted.is()
@@ -260,7 +260,7 @@ impl Asked<'_> {
 }
 
 /// `/mcp` and `/mcp/{backend}`, nothing else.
-fn endpoint(path: &str) -> Result<Endpoint, Rejected> {
+fn endpoint(path: &str) -> Result<Endpoint, Rejection> {
     let nowhere = || Refusal::new(ErrorKind::NotFound, "there is nothing here: MCP is at /mcp and /mcp/{backend}");
     match path.strip_prefix("/mcp") {
         Some("" | "/") => Ok(Endpoint::Aggregated),
@@ -348,6 +348,6 @@ pub(super) fn session_required() -> Refusal {
 }
 
 /// A refusal of a message whose id is not known (yet).
-pub(super) fn anonymous(refusal: Refusal) -> Rejected {
-    Rejected::new(refusal, None)
+pub(super) fn anonymous(refusal: Refusal) -> Rejection {
+    Rejection::new(refusal, None)
 }

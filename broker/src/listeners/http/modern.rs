@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_util::stream;
 use http::{HeaderMap, HeaderName, Response, StatusCode};
 use protocol::{
-    envelope::{Kind, Message, Rejected},
+    envelope::{Kind, Message, Rejection},
     error::{ErrorKind, Refusal},
     ids::RequestId,
     json::Limits,
@@ -55,10 +55,10 @@ pub(super) enum Read {
 }
 
 /// Reads a body, once, whichever revision it is of; `names_it`: its head says that it is of this one.
-pub(super) fn read(names_it: bool, frame: &Bytes, limits: &Limits) -> Result<Read, Rejected> {
+pub(super) fn read(names_it: bool, frame: &Bytes, limits: &Limits) -> Result<Read, Rejection> {
     let is_array = frame.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
     if is_array {
-        let none = || Rejected::new(Refusal::new(ErrorKind::InvalidRequest, "there are no batches in 2026-07-28"), None);
+        let none = || Rejection::new(Refusal::new(ErrorKind::InvalidRequest, "there are no batches in 2026-07-28"), None);
         return if names_it { Err(none()) } else { Ok(Read::Unread) };
     }
     let message = Message::decode(frame.clone(), limits)?;
@@ -69,7 +69,7 @@ pub(super) fn read(names_it: bool, frame: &Bytes, limits: &Limits) -> Result<Rea
 
 impl Asked<'_> {
     /// Serves one message of this revision.
-    pub(super) async fn serve_modern(&self, message: Message, frame: &Bytes) -> Result<Answer, Rejected> {
+    pub(super) async fn serve_modern(&self, message: Message, frame: &Bytes) -> Result<Answer, Rejection> {
         let id = message.id.clone();
         Ok(match self.modern_answer(message, frame).await {
             Ok(answer) => answer,

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{HeaderValue, Response, StatusCode};
 use protocol::{
-    envelope::{Body as Frames, Kind, Message, Rejected, decode_body},
+    envelope::{Body as Frames, Kind, Message, Rejection, decode_body},
     error::{ErrorKind, Refusal},
     handshake,
     ids::RequestId,
@@ -44,7 +44,7 @@ const TRANSPORT: &str = "http";
 
 impl Asked<'_> {
     /// Reads the body and serves it where its session is.
-    pub(super) async fn post(self, body: impl RequestBody) -> Result<Answer, Rejected> {
+    pub(super) async fn post(self, body: impl RequestBody) -> Result<Answer, Rejection> {
         let headers = &self.head.headers;
         if !self.kept.vetted.is() {
             gate::is_json(headers).map_err(anonymous)?;
@@ -91,9 +91,9 @@ impl Asked<'_> {
             let served = self.serve(Some(session.clone()), frames).await;
             match (session, served) {
                 // It was found, and left before the request was begun.
-                (Ok(session), Err(Rejected { refusal, id, .. })) if refusal.kind == ErrorKind::SessionElsewhere => {
+                (Ok(session), Err(Rejection { refusal, id, .. })) if refusal.kind == ErrorKind::SessionElsewhere => {
                     let led_on = Box::pin(self.led_on(&mut way, &session, refusal)).await;
-                    if let Some(response) = led_on.map_err(|refusal| Rejected::new(refusal, id))? {
+                    if let Some(response) = led_on.map_err(|refusal| Rejection::new(refusal, id))? {
                         return Ok(response.into());
                     }
                 }
@@ -104,10 +104,10 @@ impl Asked<'_> {
 
     /// What is too much are new requests, and a search for their sessions. Answers, notifications and pings bring others to
     /// their end.
-    fn refuse_requests(&self, frame: &Bytes, limits: &Limits) -> Result<(), Rejected> {
+    fn refuse_requests(&self, frame: &Bytes, limits: &Limits) -> Result<(), Rejection> {
         match decode_body(frame.clone(), limits, true)? {
             Frames::One(message) if message.kind == Kind::Request && message.method != Method::Ping => {
-                self.broker.shared.overload.admits().map_err(|refusal| Rejected::new(refusal, message.id.clone()))
+                self.broker.shared.overload.admits().map_err(|refusal| Rejection::new(refusal, message.id.clone()))
             }
             // Which of a batch are requests is seen when each is begun.
             Frames::One(_) | Frames::Batch(_) => Ok(()),
@@ -115,11 +115,11 @@ impl Asked<'_> {
     }
 
     /// `session`: the one the header names, as it was found; `Unsupported` without a header.
-    async fn serve(&self, session: Option<Result<Arc<Session>, Refusal>>, frames: Frames) -> Result<Answer, Rejected> {
+    async fn serve(&self, session: Option<Result<Arc<Session>, Refusal>>, frames: Frames) -> Result<Answer, Rejection> {
         let fits = self.kept.vetted.fits_sessions(&self.head.headers);
         match frames {
             Frames::One(message) => {
-                let reject = |refusal| Rejected::new(refusal, message.id.clone());
+                let reject = |refusal| Rejection::new(refusal, message.id.clone());
                 if !self.broker.shared.config.compat.eras.has_sessions() {
                     return Err(reject(no_sessions(&message)));
                 }
@@ -141,8 +141,8 @@ impl Asked<'_> {
         }
     }
 
-    async fn initialize(&self, message: &Message) -> Result<Response<Body>, Rejected> {
-        let reject = |refusal| Rejected::new(refusal, message.id.clone());
+    async fn initialize(&self, message: &Message) -> Result<Response<Body>, Rejection> {
+        let reject = |refusal| Rejection::new(refusal, message.id.clone());
         let Some(id) = message.id.as_ref().filter(|_| message.kind == Kind::Request) else {
             return Err(reject(Refusal::new(ErrorKind::InvalidRequest, "initialize is a request and has an id")));
         };
@@ -165,7 +165,7 @@ impl Asked<'_> {
 }
 
 /// One message of an open session.
-async fn one(session: &Arc<Session>, message: Message, kept: &Kept) -> Result<Answer, Rejected> {
+async fn one(session: &Arc<Session>, message: Message, kept: &Kept) -> Result<Answer, Rejection> {
     match message.kind {
         Kind::Notification | Kind::Result | Kind::Error if session.has_moved() => return Err(anonymous(session_moved())),
         // MCP 2025-11-25, Sending Messages to the Server: an error status where the input cannot be accepted.
@@ -174,7 +174,7 @@ async fn one(session: &Arc<Session>, message: Message, kept: &Kept) -> Result<An
         Kind::Request => {
             let (id, stream) = (message.id.clone(), session.open_stream(message.id.iter().cloned().collect(), 0));
             let reader = stream.read_from(0).map_err(|_| anonymous(Refusal::new(ErrorKind::Internal, "a new stream can not be read")))?;
-            let call = session.handle_request(message, &stream).map_err(|refusal| Rejected::new(refusal, id))?;
+            let call = session.handle_request(message, &stream).map_err(|refusal| Rejection::new(refusal, id))?;
             return Ok(respond(session, reader, call, kept).await);
         }
     }
@@ -218,11 +218,11 @@ fn begin_stream(session: &Arc<Session>, reader: StreamReader, read: &[Event]) ->
 
 /// A batch of 2025-03-26: each request on its own, the answers together, in one array or on one stream. `Err`: nothing was
 /// begun, as the session has left.
-async fn batch(session: &Arc<Session>, messages: Vec<Result<Message, Rejected>>) -> Result<Response<Body>, Refusal> {
+async fn batch(session: &Arc<Session>, messages: Vec<Result<Message, Rejection>>) -> Result<Response<Body>, Refusal> {
     if session.has_moved() {
         return Err(session_moved());
     }
-    let is_request = |message: &Result<Message, Rejected>| message.as_ref().map_or(true, |message| message.kind == Kind::Request);
+    let is_request = |message: &Result<Message, Rejection>| message.as_ref().map_or(true, |message| message.kind == Kind::Request);
     let answers = messages.iter().filter(|message| is_request(message)).count();
     let due: Vec<RequestId> =
         messages.iter().flatten().filter(|message| message.kind == Kind::Request).filter_map(|m| m.id.clone()).collect();
@@ -234,7 +234,7 @@ async fn batch(session: &Arc<Session>, messages: Vec<Result<Message, Rejected>>)
             Err(rejected) => refuse_into(session, &stream, rejected),
             Ok(message) => match submit_into(session, &stream, message) {
                 Ok(is_request) => begun |= is_request,
-                Err(Rejected { refusal, .. }) if refusal.kind == ErrorKind::SessionElsewhere && !begun => return Err(refusal),
+                Err(Rejection { refusal, .. }) if refusal.kind == ErrorKind::SessionElsewhere && !begun => return Err(refusal),
                 Err(rejected) => refuse_into(session, &stream, rejected),
             },
         }
@@ -264,7 +264,7 @@ async fn batch(session: &Arc<Session>, messages: Vec<Result<Message, Rejected>>)
 }
 
 /// Whether it was a request, which is begun now.
-fn submit_into(session: &Arc<Session>, stream: &Arc<EventStream>, message: Message) -> Result<bool, Rejected> {
+fn submit_into(session: &Arc<Session>, stream: &Arc<EventStream>, message: Message) -> Result<bool, Rejection> {
     match message.kind {
         // One that is dropped has been counted; a batch has one status for all that is in it.
         Kind::Notification => drop(session.handle_notification(&message)),
@@ -276,13 +276,13 @@ fn submit_into(session: &Arc<Session>, stream: &Arc<EventStream>, message: Messa
             } else {
                 session.admit(message, stream)
             };
-            return submitted.map(|()| true).map_err(|refusal| Rejected::new(refusal, id));
+            return submitted.map(|()| true).map_err(|refusal| Rejection::new(refusal, id));
         }
     }
     Ok(false)
 }
 
-fn refuse_into(session: &Session, stream: &EventStream, rejected: Rejected) {
+fn refuse_into(session: &Session, stream: &EventStream, rejected: Rejection) {
     let frame = session.refusal_frame(&rejected.refusal, rejected.id.as_ref());
     let _cut = stream.push(std::time::Instant::now(), EventKind::Answer, frame);
 }

@@ -13,7 +13,7 @@ use hyper::{
     upgrade::{OnUpgrade, Upgraded},
 };
 use protocol::{
-    envelope::Rejected,
+    envelope::Rejection,
     error::{ErrorKind, Refusal},
     ids::BackendId,
 };
@@ -62,7 +62,7 @@ pub(super) async fn handle(broker: &Arc<Broker>, gate: &Gate, mut request: Reque
             }
             response
         }
-        Err(Rejected { refusal, id, .. }) => {
+        Err(Rejection { refusal, id, .. }) => {
             let response = answer::refusal(&broker.shared, &refusal, id.as_ref());
             challenge::complete(&broker.shared.config.auth, "", shown, response)
         }
@@ -89,7 +89,7 @@ enum Whereabouts {
     Nowhere(Response<Body>),
 }
 
-async fn opened(broker: &Arc<Broker>, gate: &Gate, request: Request<Incoming>, remote: Remote) -> Result<Opened, Rejected> {
+async fn opened(broker: &Arc<Broker>, gate: &Gate, request: Request<Incoming>, remote: Remote) -> Result<Opened, Rejection> {
     let endpoint = endpoint(request.uri().path()).map_err(anonymous)?;
     gate.admits(request.headers(), request.uri()).map_err(anonymous)?;
     if request.method() != HttpMethod::GET {

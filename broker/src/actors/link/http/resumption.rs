@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use http::HeaderValue;
-use protocol::handshake::InitializeAnswer;
+use protocol::handshake::InitializeResult;
 
 use super::HttpWire;
 use crate::{
@@ -35,7 +35,7 @@ pub(super) async fn resume(link: &Arc<Link>, url: &str, wire: &HttpWire, connect
     true
 }
 
-async fn agreement(backend: &Backend, session: &BackendSession) -> Option<Arc<InitializeAnswer>> {
+async fn agreement(backend: &Backend, session: &BackendSession) -> Option<Arc<InitializeResult>> {
     backend.wait_first_attempt_for(Era::Sessions, FIRST_CATALOG_WAIT).await;
     let server = backend.lists.load_full()?.server.clone();
     (server.version == session.version).then_some(server)

@@ -1,23 +1,23 @@
 //! The names that decoding reads at each level of a message, and the spellings of them that make a message be refused.
 
-use crate::json::Names;
+use crate::json::NameIndex;
 
 /// A member that two readers of the same message would read differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Fault {
+pub(super) enum MemberFault {
     /// Readers take the first or the last.
     #[error("member `{0}` occurs twice")]
-    Twice(&'static str),
+    Duplicate(&'static str),
     /// Readers that ignore case take it for the member.
     #[error("a member differs from `{0}` in letter case only, write `{0}`")]
     Misspelled(&'static str),
 }
 
 /// Of the message itself.
-pub(super) static ENVELOPE: Names = Names::new(&["jsonrpc", "id", "method", "params", "result", "error"]);
+pub(super) static ENVELOPE: NameIndex = NameIndex::new(&["jsonrpc", "id", "method", "params", "result", "error"]);
 
 /// Of params and result.
-pub(super) static BODY: Names = Names::new(&[
+pub(super) static BODY: NameIndex = NameIndex::new(&[
     "name",
     "uri",
     "cursor",
@@ -44,16 +44,16 @@ pub(super) static BODY: Names = Names::new(&[
 ]);
 
 /// Of an error.
-pub(super) static ERROR: Names = Names::new(&["code", "message", "data"]);
+pub(super) static ERROR: NameIndex = NameIndex::new(&["code", "message", "data"]);
 
 /// Of `task` and of a related task.
-pub(super) static TASK: Names = Names::new(&["taskId"]);
+pub(super) static TASK: NameIndex = NameIndex::new(&["taskId"]);
 
 /// Of `ref`.
-pub(super) static REFERENCE: Names = Names::new(&["type", "name", "uri"]);
+pub(super) static REFERENCE: NameIndex = NameIndex::new(&["type", "name", "uri"]);
 
 /// Of `_meta`.
-pub(super) static META: Names = Names::new(&[
+pub(super) static META: NameIndex = NameIndex::new(&[
     "progressToken",
     "traceparent",
     "tracestate",

@@ -6,17 +6,17 @@
 
 use std::borrow::Cow;
 
-/// Longest name in a [`Names`] table; a longer key matches none of them.
+/// Longest name in a [`NameIndex`] table; a longer key matches none of them.
 const NAME_BYTES_MAX: usize = 63;
 
 /// The names that one level of a message knows, indexed so that an unknown key is told apart in a few instructions.
-pub(crate) struct Names {
+pub(crate) struct NameIndex {
     names: &'static [&'static str],
     /// For each length, the first letters of the names of that length, a bit each.
     initials: [u64; NAME_BYTES_MAX + 1],
 }
 
-impl Names {
+impl NameIndex {
     /// Builds the index at compile time.
     pub(crate) const fn new(names: &'static [&'static str]) -> Self {
         let mut initials = [0; NAME_BYTES_MAX + 1];
@@ -92,7 +92,7 @@ fn ascii_letter(letter: char) -> Option<u8> {
 mod tests {
     use super::*;
 
-    static NAMES: Names = Names::new(&["id", "method", "params", "progressToken", "_meta", "task"]);
+    static NAMES: NameIndex = NameIndex::new(&["id", "method", "params", "progressToken", "_meta", "task"]);
 
     #[test]
     fn a_name_in_another_case_is_found_and_the_name_itself_is_not() {
