@@ -1,6 +1,6 @@
 //! An answer that waits for its turn: what came on other connections meanwhile is read first.
 //!
-//! Used by the HTTP listener around its connections, and by `posts` and the client of `http1`, which know what they write. A write
+//! Used by the HTTP listener around its connections, and by `http1_server` and the client of `http1_client`, which know what they write. A write
 //! to a peer that sleeps has to wake it, which costs more than the write. Where many connections have something to do, reading and
 //! writing by turns wakes a peer for each message; reading all there is and then writing finds it awake for all but the first.
 //! Where nothing else is to be done this costs a look at the sockets.

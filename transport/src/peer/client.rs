@@ -94,7 +94,7 @@ impl PeerClient {
                 Err(error) => return Err(SendError::Aborted { reason: error.error().to_string() }),
             }
         }
-        Err(SendError::NotTaken { reason })
+        Err(SendError::NotSent { reason })
     }
 
     /// [`PeerClient::send`] of a request whose body comes as it goes on, which is why there is one attempt.
@@ -106,7 +106,7 @@ impl PeerClient {
         let mut sender = self.peer(address).lane().sender(&self.tls, address).await?;
         sender.try_send_request(request.map(|body| Either::Right(body.boxed_unsync()))).await.map_err(|error| {
             let reason = error.error().to_string();
-            if was_not_taken(&error) { SendError::NotTaken { reason } } else { SendError::Aborted { reason } }
+            if was_not_taken(&error) { SendError::NotSent { reason } } else { SendError::Aborted { reason } }
         })
     }
 

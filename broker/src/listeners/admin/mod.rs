@@ -43,7 +43,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use transport::{
-    framing::{FramingGuard, Violation, is_websocket_upgrade},
+    framing::{FramingGuard, FramingViolation, is_websocket_upgrade},
     tls::ListenerKind,
 };
 
@@ -139,7 +139,7 @@ async fn comes_from_child(confinement: &Arc<Confinement>, stream: &TcpStream) ->
 
 /// Around every route over HTTP/1.1: refuses what its framing is refused for, and ends connections of which not everything is read.
 async fn framed(request: Request, next: Next) -> Response {
-    let violation = Violation::named_by(request.headers());
+    let violation = FramingViolation::named_by(request.headers());
     let upgrades = request.headers().get_all(header::UPGRADE);
     let is_last = violation.is_some() || is_websocket_upgrade(upgrades.iter().map(HeaderValue::as_bytes));
     let mut response = match violation {

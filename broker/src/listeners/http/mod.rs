@@ -39,7 +39,7 @@ use tokio::{net::TcpStream, sync::Notify, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::{
     StallGuard, Turns,
-    framing::{FramingGuard, Violation, is_websocket_upgrade},
+    framing::{FramingGuard, FramingViolation, is_websocket_upgrade},
     tcp::Stream,
     tls::ListenerKind,
 };
@@ -235,7 +235,7 @@ fn service(
         if let Some(certified) = &floor.certified {
             request.extensions_mut().insert(certified.clone());
         }
-        let violation = if is_http1 { Violation::named_by(request.headers()) } else { None };
+        let violation = if is_http1 { FramingViolation::named_by(request.headers()) } else { None };
         let upgrades = request.headers().get_all(UPGRADE);
         let is_last = is_http1 && is_websocket_upgrade(upgrades.iter().map(HeaderValue::as_bytes));
         async move {
@@ -268,12 +268,12 @@ fn service(
 }
 
 /// The answer to a request whose framing is refused, and the end of its connection.
-fn misframed(broker: &Broker, violation: Violation) -> Response<Body> {
+fn misframed(broker: &Broker, violation: FramingViolation) -> Response<Body> {
     let refusal = match violation {
-        Violation::HeadTooLong => {
+        FramingViolation::HeadTooLong => {
             Refusal::new(ErrorKind::MessageTooLarge, format!("the head of a request may have at most {REQUEST_HEAD_BYTES_MAX} bytes"))
         }
-        Violation::TooManyHeaders => Refusal::new(ErrorKind::MessageTooLarge, violation.reason()),
+        FramingViolation::TooManyHeaders => Refusal::new(ErrorKind::MessageTooLarge, violation.reason()),
         _ => Refusal::new(ErrorKind::InvalidRequest, violation.reason()),
     };
     let mut response = answer::refusal(&broker.shared, &refusal, None);

@@ -4,7 +4,7 @@ use std::{future::poll_fn, pin::pin, sync::Arc};
 
 use bytes::Bytes;
 use tokio::{net::TcpStream, time::Instant};
-use transport::posts::{Asked, Next, Posts};
+use transport::http1_server::{PostRequest, NextRequest, ServerConnection};
 
 use super::{
     Failure, Floor,
@@ -37,7 +37,7 @@ pub(super) async fn serve(
     socket: TcpStream,
     mut deadline: Instant,
 ) -> Result<Option<Other>, Failure> {
-    let mut posts = Posts::new(socket, REQUEST_HEAD_BYTES_MAX, CLIENT_WRITE_STALL_MAX);
+    let mut posts = ServerConnection::new(socket, REQUEST_HEAD_BYTES_MAX, CLIENT_WRITE_STALL_MAX);
     // Made once, and not for each request.
     let mut stopped = pin!(floor.stop.cancelled());
     let mut kept = Kept::default();
@@ -50,14 +50,14 @@ pub(super) async fn serve(
             () = poll_fn(|context| kept.poll_until(context, deadline)) => return Err("no request came in time".into()),
         };
         match next {
-            Next::Post if !legacy::is_meant(posts.path()) && !websocket::is_meant(posts.path()) => {}
-            Next::Post | Next::Other => {
+            NextRequest::Post if !legacy::is_meant(posts.path()) && !websocket::is_meant(posts.path()) => {}
+            NextRequest::Post | NextRequest::Other => {
                 let (socket, first) = posts.into_unread();
                 return Ok(Some(Other { socket, first, deadline }));
             }
-            Next::Ended => return Ok(None),
+            NextRequest::Closed => return Ok(None),
         }
-        let Some(Asked { head, is_repeated, body, client }) = posts.take() else { return Ok(None) };
+        let Some(PostRequest { head, is_repeated, body, client }) = posts.take() else { return Ok(None) };
         if !is_repeated {
             kept.begin();
         }

@@ -29,7 +29,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use transport::{
     HttpResponse, Pieces, SendError,
-    http_client::{BodyError, HttpClient, Prepared, ResponseBody},
+    http_client::{BodyError, HttpClient, PreparedPost, ResponseBody},
 };
 
 use self::event_stream::EventStreamReader;
@@ -68,7 +68,7 @@ pub struct HttpWire {
     version: OnceLock<HeaderValue>,
     /// The head of a session's POSTs, once the session is agreed on: from then on they differ in their bodies alone. `Unsupported` where
     /// the library writes heads.
-    prepared: OnceLock<Option<Prepared>>,
+    prepared: OnceLock<Option<PreparedPost>>,
     limits: json::Limits,
     /// Notifications and answers waiting for their POST.
     one_way: FrameQueue,

@@ -18,7 +18,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::oneshot,
 };
-use transport::posts::{Asked, Next, Posts};
+use transport::http1_server::{PostRequest, NextRequest, ServerConnection};
 
 use crate::soon;
 
@@ -26,12 +26,12 @@ const STALL_MAX: Duration = Duration::from_secs(10);
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 
 /// Both ends of a connection.
-async fn connected() -> (Posts, TcpStream) {
+async fn connected() -> (ServerConnection, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     client.set_nodelay(true).unwrap();
     let (server, _) = listener.accept().await.unwrap();
-    (Posts::new(server, HEAD_BYTES_MAX, STALL_MAX), client)
+    (ServerConnection::new(server, HEAD_BYTES_MAX, STALL_MAX), client)
 }
 
 fn post(more: &str, body: &str) -> String {
@@ -39,12 +39,12 @@ fn post(more: &str, body: &str) -> String {
 }
 
 /// The next request: its path, its length as its head says it, and its body.
-async fn asked(posts: &mut Posts) -> (String, String, String) {
+async fn asked(posts: &mut ServerConnection) -> (String, String, String) {
     // Whoever asks twice hears the same.
     for _ in 0..2 {
-        assert_eq!(soon("a request", posts.next()).await.unwrap(), Next::Post);
+        assert_eq!(soon("a request", posts.next()).await.unwrap(), NextRequest::Post);
     }
-    let Asked { head, body, .. } = posts.take().unwrap();
+    let PostRequest { head, body, .. } = posts.take().unwrap();
     let read = soon("the body", body.collect()).await.unwrap().to_bytes();
     let length = head.headers["content-length"].to_str().unwrap().to_owned();
     (head.uri.path().to_owned(), length, String::from_utf8(read.to_vec()).unwrap())
@@ -93,7 +93,7 @@ async fn a_head_repeats_the_one_before_and_never_itself() {
     for (more, repeats) in [("", false), ("", true), ("X: 1\r\n", false), ("", false)] {
         client.write_all(post(more, "a").as_bytes()).await.unwrap();
         for _ in 0..2 {
-            assert_eq!(soon("a request", posts.next()).await.unwrap(), Next::Post);
+            assert_eq!(soon("a request", posts.next()).await.unwrap(), NextRequest::Post);
         }
         assert_eq!(posts.take().unwrap().is_repeated, repeats, "{more}");
         assert!(posts.answer(full("ok"), true).await.unwrap());
@@ -133,7 +133,7 @@ async fn what_is_no_plain_post_is_handed_back_with_all_that_was_read() {
                 asked(&mut posts).await;
                 posts.answer(full("ok"), true).await.unwrap();
             }
-            assert_eq!(soon("the next", posts.next()).await.unwrap(), Next::Other, "{text}");
+            assert_eq!(soon("the next", posts.next()).await.unwrap(), NextRequest::Other, "{text}");
             assert!(posts.take().is_none());
             let (_socket, unread) = posts.into_unread();
             assert_eq!(unread, text.as_bytes());
@@ -146,7 +146,7 @@ async fn a_body_can_be_announced_as_long_as_numbers_go() {
     for length in [1_u64 << 63, u64::MAX] {
         let (mut posts, mut client) = connected().await;
         client.write_all(post("", "a").replace("Content-Length: 1", &format!("Content-Length: {length}")).as_bytes()).await.unwrap();
-        assert_eq!(soon("a request", posts.next()).await.unwrap(), Next::Post);
+        assert_eq!(soon("a request", posts.next()).await.unwrap(), NextRequest::Post);
         assert_eq!(posts.take().unwrap().head.headers["content-length"], length.to_string());
         let serving = tokio::spawn(async move { posts.answer(full("no"), true).await });
         assert!(until_closed(&mut client).await.ends_with("no"));
@@ -226,12 +226,12 @@ async fn who_asks_for_the_end_gets_it_behind_the_answer() {
 async fn a_body_nobody_wanted_ends_the_connection_where_it_is_not_all_there() {
     let (mut posts, mut client) = connected().await;
     client.write_all(post("", "unwanted").as_bytes()).await.unwrap();
-    assert_eq!(posts.next().await.unwrap(), Next::Post);
+    assert_eq!(posts.next().await.unwrap(), NextRequest::Post);
     posts.take().unwrap();
     assert!(posts.answer(full("no"), true).await.unwrap(), "it was all there");
     let begun = post("", &"x".repeat(100_000));
     client.write_all(&begun.as_bytes()[..200]).await.unwrap();
-    assert_eq!(posts.next().await.unwrap(), Next::Post);
+    assert_eq!(posts.next().await.unwrap(), NextRequest::Post);
     posts.take().unwrap();
     let serving = tokio::spawn(async move { posts.answer(full("no"), true).await });
     // Sent in vain, and no reason to lose the answer.
@@ -279,8 +279,8 @@ async fn an_answer_that_breaks_off_is_not_taken_for_whole() {
 async fn a_client_that_hangs_up_is_noticed_and_one_that_goes_on_asking_is_not_taken_for_it() {
     let (mut posts, mut client) = connected().await;
     client.write_all(post("", "a").as_bytes()).await.unwrap();
-    assert_eq!(posts.next().await.unwrap(), Next::Post);
-    let Asked { body, client: waiting, .. } = posts.take().unwrap();
+    assert_eq!(posts.next().await.unwrap(), NextRequest::Post);
+    let PostRequest { body, client: waiting, .. } = posts.take().unwrap();
     body.collect().await.unwrap();
     client.write_all(post("", "next").as_bytes()).await.unwrap();
     let hung_up = tokio::time::timeout(Duration::from_millis(50), waiting.hung_up()).await;
@@ -298,8 +298,8 @@ async fn a_client_that_hangs_up_is_noticed_and_one_that_goes_on_asking_is_not_ta
 async fn a_client_that_hangs_up_while_it_waits_is_noticed() {
     let (mut posts, mut client) = connected().await;
     client.write_all(post("", "a").as_bytes()).await.unwrap();
-    assert_eq!(posts.next().await.unwrap(), Next::Post);
-    let Asked { body, client: waiting, .. } = posts.take().unwrap();
+    assert_eq!(posts.next().await.unwrap(), NextRequest::Post);
+    let PostRequest { body, client: waiting, .. } = posts.take().unwrap();
     body.collect().await.unwrap();
     drop(client);
     soon("the end", waiting.hung_up()).await;

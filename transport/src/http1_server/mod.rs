@@ -3,10 +3,10 @@
 //! Used by the HTTP listener for clients' calls. A general server passes requests, bodies and responses between a connection and
 //! a service, and reads every head anew; here nothing is passed on, and a head that says again what the last one said is not read
 //! again. What is not plain (another method, another version, chunks, `Expect`, `Upgrade`, and whatever can be read in two ways)
-//! is not looked at any further: the connection goes to the library as it is, with what was read of it ([`Posts::into_unread`]).
+//! is not looked at any further: the connection goes to the library as it is, with what was read of it ([`ServerConnection::into_unread`]).
 //! Invariants: a connection has one request at a time; one whose request was not all there is closed behind the answer.
 
-mod answer;
+mod response_head;
 mod body;
 mod head;
 
@@ -27,11 +27,11 @@ use tokio::{
     net::TcpStream,
 };
 
-pub use self::body::Posted;
+pub use self::body::RequestBody;
 use self::{
-    answer::{Framing, LAST_CHUNK},
+    response_head::{ResponseFraming, LAST_CHUNK},
     body::is_wasteful,
-    head::{Head, Lengths, Read},
+    head::{RequestHead, RequestLengths, ParsedHead},
 };
 use crate::{linger::Linger, stall::StallGuard, turns::turn};
 
@@ -44,7 +44,7 @@ const READ_BYTES_MAX: usize = 128 * 1024;
 const COPIED_BYTES_MAX: usize = 8 * 1024;
 /// A connection of a client, for as long as all it sends are plain POSTs.
 #[derive(Debug)]
-pub struct Posts {
+pub struct ServerConnection {
     socket: StallGuard<TcpStream>,
     /// Read and not taken yet.
     buffer: BytesMut,
@@ -52,44 +52,44 @@ pub struct Posts {
     head_bytes_max: usize,
     /// How much of a head that is not all there yet was looked at.
     seen: usize,
-    head: Option<Box<Head>>,
+    head: Option<Box<RequestHead>>,
     /// The request before had the same.
     is_repeated: bool,
     /// Of the request that the buffer begins with.
-    lengths: Lengths,
+    lengths: RequestLengths,
     /// Bytes of the body that nobody has taken.
     left: AtomicUsize,
 }
 
 /// What comes next on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Next {
+pub enum NextRequest {
     /// A plain POST, whose head is all there.
     Post,
     /// Something else.
     Other,
     /// Its client has closed it.
-    Ended,
+    Closed,
 }
 
 /// A request, while its answer is made.
 #[derive(Debug)]
-pub struct Asked<'a> {
+pub struct PostRequest<'a> {
     pub head: &'a Parts,
     /// The head of the request before said the same, but for the length of the body.
     pub is_repeated: bool,
-    pub body: Posted<'a>,
-    pub client: Client<'a>,
+    pub body: RequestBody<'a>,
+    pub client: ClientWatch<'a>,
 }
 
 /// Whoever waits for an answer.
 #[derive(Debug)]
-pub struct Client<'a> {
+pub struct ClientWatch<'a> {
     socket: &'a TcpStream,
     left: &'a AtomicUsize,
 }
 
-impl Client<'_> {
+impl ClientWatch<'_> {
     /// Resolves when the client hangs up. One that says more meanwhile is looked at when it has its answer.
     pub async fn hung_up(&self) {
         poll_fn(|context| {
@@ -106,7 +106,7 @@ impl Client<'_> {
     }
 }
 
-impl Posts {
+impl ServerConnection {
     /// On a connection of which nothing was read. Heads of more than `head_bytes_max` are for somebody else to refuse. A client that
     /// takes nothing of an answer for `stall_max` loses it.
     pub fn new(socket: TcpStream, head_bytes_max: usize, stall_max: Duration) -> Self {
@@ -118,16 +118,16 @@ impl Posts {
             seen: 0,
             head: None,
             is_repeated: false,
-            lengths: Lengths { head: 0, body: 0 },
+            lengths: RequestLengths { head: 0, body: 0 },
             left: AtomicUsize::new(0),
         }
     }
 
     /// Waits for the head of the next request. Cancel-safe.
-    pub async fn next(&mut self) -> io::Result<Next> {
+    pub async fn next(&mut self) -> io::Result<NextRequest> {
         // It was said already, and the request not taken.
         if self.lengths.head > 0 {
-            return Ok(Next::Post);
+            return Ok(NextRequest::Post);
         }
         loop {
             if !self.buffer.is_empty()
@@ -136,35 +136,35 @@ impl Posts {
                 return Ok(next);
             }
             if poll_fn(|context| self.poll_more(context)).await? == 0 {
-                return Ok(Next::Ended);
+                return Ok(NextRequest::Closed);
             }
         }
     }
 
     /// What the buffer begins with; `None` while that is not known.
-    fn look(&mut self) -> Option<Next> {
+    fn look(&mut self) -> Option<NextRequest> {
         let seen = std::mem::replace(&mut self.seen, self.buffer.len());
         // Empty lines before a request (RFC 9112, 2.2) are for the guard before the library to pass over.
         if matches!(self.buffer[0], b'\r' | b'\n') {
-            return Some(Next::Other);
+            return Some(NextRequest::Other);
         }
         // However small the pieces it comes in, a head is read when it begins and when it may be whole.
         let may_be_whole = seen == 0 || self.buffer[seen.saturating_sub(2)..].windows(2).any(|end| end == b"\n\r" || end == b"\n\n");
         if may_be_whole {
             if let Some(lengths) = self.head.as_mut().and_then(|head| head.again(&self.buffer)) {
                 (self.lengths, self.is_repeated) = (lengths, true);
-                return Some(Next::Post);
+                return Some(NextRequest::Post);
             }
             match head::read(&self.buffer) {
-                Read::Post(head, lengths) if lengths.head <= self.head_bytes_max => {
+                ParsedHead::Post(head, lengths) if lengths.head <= self.head_bytes_max => {
                     (self.head, self.lengths, self.is_repeated) = (Some(head), lengths, false);
-                    return Some(Next::Post);
+                    return Some(NextRequest::Post);
                 }
-                Read::Post(..) | Read::Other => return Some(Next::Other),
-                Read::Part => {}
+                ParsedHead::Post(..) | ParsedHead::Other => return Some(NextRequest::Other),
+                ParsedHead::Incomplete => {}
             }
         }
-        (self.buffer.len() > self.head_bytes_max).then_some(Next::Other)
+        (self.buffer.len() > self.head_bytes_max).then_some(NextRequest::Other)
     }
 
     fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
@@ -180,10 +180,10 @@ impl Posts {
         self.head.as_ref().map_or("", |head| head.parts.uri.path())
     }
 
-    /// The request that is next, taken. `None` unless [`Posts::next`] said that there is one.
-    pub fn take(&mut self) -> Option<Asked<'_>> {
+    /// The request that is next, taken. `None` unless [`ServerConnection::next`] said that there is one.
+    pub fn take(&mut self) -> Option<PostRequest<'_>> {
         let head = self.head.as_ref()?;
-        let Lengths { head: head_bytes, body: body_bytes } = std::mem::replace(&mut self.lengths, Lengths { head: 0, body: 0 });
+        let RequestLengths { head: head_bytes, body: body_bytes } = std::mem::replace(&mut self.lengths, RequestLengths { head: 0, body: 0 });
         if head_bytes == 0 {
             return None;
         }
@@ -194,11 +194,11 @@ impl Posts {
         *self.left.get_mut() = body_bytes;
         let (socket, left) = (self.socket.get_ref(), &self.left);
         let is_repeated = self.is_repeated;
-        Some(Asked {
+        Some(PostRequest {
             head: &head.parts,
             is_repeated,
-            body: Posted { socket, buffer: &mut self.buffer, left },
-            client: Client { socket, left },
+            body: RequestBody { socket, buffer: &mut self.buffer, left },
+            client: ClientWatch { socket, left },
         })
     }
 
@@ -209,11 +209,11 @@ impl Posts {
     {
         let keeps = self.is_read(keeps);
         let (parts, body) = response.into_parts();
-        let framing = Framing::of(parts.status, body.size_hint().exact());
+        let framing = ResponseFraming::of(parts.status, body.size_hint().exact());
         let mut out = Vec::with_capacity(HEAD_BYTES_USUAL);
-        answer::head(&mut out, &parts, framing, keeps);
+        response_head::head(&mut out, &parts, framing, keeps);
         turn(usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX)).await;
-        if framing == Framing::Nothing {
+        if framing == ResponseFraming::Absent {
             self.write(&out, &[]).await?;
         } else {
             self.write_body(out, body, framing).await?;
@@ -221,12 +221,12 @@ impl Posts {
         self.answered(keeps).await
     }
 
-    /// [`Posts::answer`] with a head that is mostly written: its first line and headers, each with its end.
+    /// [`ServerConnection::response_head`] with a head that is mostly written: its first line and headers, each with its end.
     pub async fn answer_whole(&mut self, head: &str, body: Bytes, keeps: bool) -> io::Result<bool> {
         let keeps = self.is_read(keeps);
         let mut out = Vec::with_capacity(HEAD_BYTES_USUAL);
         out.extend_from_slice(head.as_bytes());
-        answer::end(&mut out, Framing::Exactly(body.len() as u64), keeps);
+        response_head::end(&mut out, ResponseFraming::Exactly(body.len() as u64), keeps);
         turn(body.len()).await;
         self.write(&out, &body).await?;
         self.answered(keeps).await
@@ -262,15 +262,15 @@ impl Posts {
     }
 
     /// Writes what there is of a body, and all of it in the end. What is ready together is written together.
-    async fn write_body<B>(&mut self, mut out: Vec<u8>, mut body: B, framing: Framing) -> io::Result<()>
+    async fn write_body<B>(&mut self, mut out: Vec<u8>, mut body: B, framing: ResponseFraming) -> io::Result<()>
     where
         B: Body<Data = Bytes> + Unpin,
     {
         // Broken off without the last chunk, or before its length, so that nobody takes it for whole.
         let broken = || io::Error::from(io::ErrorKind::ConnectionAborted);
         let mut announced = match framing {
-            Framing::Exactly(bytes) => Some(bytes),
-            Framing::Chunked | Framing::Nothing => None,
+            ResponseFraming::Exactly(bytes) => Some(bytes),
+            ResponseFraming::Chunked | ResponseFraming::Absent => None,
         };
         loop {
             let ready = poll_fn(|context| Poll::Ready(Pin::new(&mut body).poll_frame(context))).await;
@@ -279,7 +279,7 @@ impl Posts {
                 Poll::Pending => {
                     self.write(&out, &[]).await?;
                     out.clear();
-                    let client = Client { socket: self.socket.get_ref(), left: &self.left };
+                    let client = ClientWatch { socket: self.socket.get_ref(), left: &self.left };
                     tokio::select! {
                         biased;
                         frame = poll_fn(|context| Pin::new(&mut body).poll_frame(context)) => frame,
@@ -292,12 +292,12 @@ impl Posts {
             if data.is_empty() {
                 continue;
             }
-            let is_chunk = framing == Framing::Chunked;
+            let is_chunk = framing == ResponseFraming::Chunked;
             if let Some(announced) = &mut announced {
                 *announced = announced.checked_sub(data.len() as u64).ok_or_else(broken)?;
             }
             if is_chunk {
-                answer::begin_chunk(&mut out, data.len());
+                response_head::begin_chunk(&mut out, data.len());
             }
             if data.len() <= COPIED_BYTES_MAX {
                 out.extend_from_slice(&data);

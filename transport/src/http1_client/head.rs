@@ -12,7 +12,7 @@ use http::{
     response,
 };
 
-use crate::repeated::{Again, Repeated, number};
+use crate::head_cache::{HeadMatch, HeadPattern, number};
 
 /// As many headers as a response may have.
 const HEADERS_MAX: usize = 100;
@@ -22,7 +22,7 @@ const LENGTH_LINE_BYTES_MAX: usize = 40;
 
 /// Where a response's body ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Length {
+pub(super) enum BodyLength {
     Exactly(u64),
     Chunked,
     /// Where the connection does.
@@ -31,9 +31,9 @@ pub(super) enum Length {
 
 /// A response before its body.
 #[derive(Debug, Clone)]
-pub(super) struct Head {
+pub(super) struct ResponseHead {
     pub(super) parts: Arc<response::Parts>,
-    pub(super) length: Length,
+    pub(super) length: BodyLength,
     /// Another request may follow on the connection.
     pub(super) keeps: bool,
 }
@@ -105,23 +105,23 @@ fn host(uri: &Uri) -> &str {
 
 /// A head that a server may say again.
 #[derive(Debug)]
-pub(super) struct Known {
-    head: Head,
-    repeated: Repeated,
+pub(super) struct CachedHead {
+    head: ResponseHead,
+    repeated: HeadPattern,
 }
 
-impl Known {
+impl CachedHead {
     /// The head that `buffer` begins with, taken off it, where it is this one.
-    fn again(&self, buffer: &mut BytesMut) -> Option<Head> {
-        let Again { head_bytes, body_bytes } = self.repeated.again(buffer)?;
+    fn again(&self, buffer: &mut BytesMut) -> Option<ResponseHead> {
+        let HeadMatch { head_bytes, body_bytes } = self.repeated.again(buffer)?;
         buffer.advance(head_bytes);
-        Some(Head { length: Length::Exactly(body_bytes as u64), ..self.head.clone() })
+        Some(ResponseHead { length: BodyLength::Exactly(body_bytes as u64), ..self.head.clone() })
     }
 }
 
 /// Takes the next response's head off `buffer`; `None` while it is not all there. What servers say before (1xx) is passed
 /// over. `known`: the head before, which becomes this one.
-pub(super) fn decode(buffer: &mut BytesMut, known: &mut Option<Box<Known>>) -> Result<Option<Head>, &'static str> {
+pub(super) fn decode(buffer: &mut BytesMut, known: &mut Option<Box<CachedHead>>) -> Result<Option<ResponseHead>, &'static str> {
     if let Some(head) = known.as_ref().and_then(|known| known.again(buffer)) {
         return Ok(Some(head));
     }
@@ -149,15 +149,15 @@ pub(super) fn decode(buffer: &mut BytesMut, known: &mut Option<Box<Known>>) -> R
 }
 
 /// What is worth to be known again: an answer in one piece, which says once how long that is.
-fn repeated(text: &[u8], raw: &[httparse::Header<'_>], head: &Head) -> Option<Box<Known>> {
+fn repeated(text: &[u8], raw: &[httparse::Header<'_>], head: &ResponseHead) -> Option<Box<CachedHead>> {
     let mut lengths = raw.iter().filter(|header| header.name.eq_ignore_ascii_case(CONTENT_LENGTH.as_str()));
     let length = lengths.next().filter(|_| lengths.next().is_none())?.value;
-    let is_whole = matches!(head.length, Length::Exactly(bytes) if number(length).is_some_and(|said| said as u64 == bytes));
+    let is_whole = matches!(head.length, BodyLength::Exactly(bytes) if number(length).is_some_and(|said| said as u64 == bytes));
     let is_usual = is_whole && head.keeps && head.parts.status == StatusCode::OK;
-    is_usual.then(|| Box::new(Known { head: head.clone(), repeated: Repeated::new(text, length) }))
+    is_usual.then(|| Box::new(CachedHead { head: head.clone(), repeated: HeadPattern::new(text, length) }))
 }
 
-fn judge(status: StatusCode, is_1_1: bool, raw: &[httparse::Header<'_>]) -> Result<Head, &'static str> {
+fn judge(status: StatusCode, is_1_1: bool, raw: &[httparse::Header<'_>]) -> Result<ResponseHead, &'static str> {
     let mut headers = HeaderMap::with_capacity(raw.len());
     for header in raw {
         let name = HeaderName::from_bytes(header.name.as_bytes()).map_err(|_| "a header has no name")?;
@@ -166,26 +166,26 @@ fn judge(status: StatusCode, is_1_1: bool, raw: &[httparse::Header<'_>]) -> Resu
     let announced = content_length(&headers)?;
     let codings = headers.contains_key(TRANSFER_ENCODING);
     let length = match announced {
-        _ if matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) => Length::Exactly(0),
+        _ if matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) => BodyLength::Exactly(0),
         // RFC 9112, 6.1: HTTP/1.0 knows no codings.
         _ if codings && !is_1_1 => return Err("a transfer coding in HTTP/1.0"),
         _ if codings => coding(&headers)?,
-        Some(length) => Length::Exactly(length),
-        None => Length::UntilClosed,
+        Some(length) => BodyLength::Exactly(length),
+        None => BodyLength::UntilClosed,
     };
     let says = |word: &str| {
         let listed = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
         listed.flat_map(|text| text.split(',')).any(|said| said.trim().eq_ignore_ascii_case(word))
     };
     // RFC 9112, 6.3: a length beside a coding counts for nothing, and may be a second response's way in.
-    let is_clear = length != Length::UntilClosed && !(codings && announced.is_some());
+    let is_clear = length != BodyLength::UntilClosed && !(codings && announced.is_some());
     let keeps = is_clear && if is_1_1 { !says("close") } else { says("keep-alive") };
     // It is the one thing that differs between responses that share a head.
     headers.remove(CONTENT_LENGTH);
     let (mut parts, ()) = Response::new(()).into_parts();
     (parts.status, parts.headers) = (status, headers);
     parts.version = if is_1_1 { Version::HTTP_11 } else { Version::HTTP_10 };
-    Ok(Head { parts: Arc::new(parts), length, keeps })
+    Ok(ResponseHead { parts: Arc::new(parts), length, keeps })
 }
 
 fn content_length(headers: &HeaderMap) -> Result<Option<u64>, &'static str> {
@@ -202,10 +202,10 @@ fn content_length(headers: &HeaderMap) -> Result<Option<u64>, &'static str> {
 }
 
 /// Only chunks are known; what else a body may be coded in was not asked for.
-fn coding(headers: &HeaderMap) -> Result<Length, &'static str> {
+fn coding(headers: &HeaderMap) -> Result<BodyLength, &'static str> {
     let mut listed = headers.get_all(TRANSFER_ENCODING).iter();
     match (listed.next(), listed.next()) {
-        (Some(one), None) if one.as_bytes().eq_ignore_ascii_case(b"chunked") => Ok(Length::Chunked),
+        (Some(one), None) if one.as_bytes().eq_ignore_ascii_case(b"chunked") => Ok(BodyLength::Chunked),
         _ => Err("a transfer coding that is not known"),
     }
 }
@@ -229,7 +229,7 @@ mod tests {
                 decoded = decode(&mut buffer, &mut known).unwrap();
             }
             let head = decoded.unwrap_or_else(|| panic!("{text}"));
-            assert_eq!((head.parts.status, head.length), (StatusCode::OK, Length::Exactly(length)), "{text}");
+            assert_eq!((head.parts.status, head.length), (StatusCode::OK, BodyLength::Exactly(length)), "{text}");
             assert!(buffer.is_empty() && known.is_some(), "{text}");
         }
     }

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 /// A head as it came.
 #[derive(Debug)]
-pub(crate) struct Repeated {
+pub(crate) struct HeadPattern {
     text: Box<[u8]>,
     /// Where it says how long its body is.
     digits: Range<usize>,
@@ -14,12 +14,12 @@ pub(crate) struct Repeated {
 
 /// A head that was said again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Again {
+pub(crate) struct HeadMatch {
     pub(crate) head_bytes: usize,
     pub(crate) body_bytes: usize,
 }
 
-impl Repeated {
+impl HeadPattern {
     /// A head with the value of its one `Content-Length`, which is a part of it.
     pub(crate) fn new(text: &[u8], length: &[u8]) -> Self {
         let start = length.as_ptr() as usize - text.as_ptr() as usize;
@@ -27,13 +27,13 @@ impl Repeated {
     }
 
     /// What `bytes` begin with, where it is this head with whatever length.
-    pub(crate) fn again(&self, bytes: &[u8]) -> Option<Again> {
+    pub(crate) fn again(&self, bytes: &[u8]) -> Option<HeadMatch> {
         let (before, behind) = (&self.text[..self.digits.start], &self.text[self.digits.end..]);
         let rest = bytes.strip_prefix(before)?;
         let (digits, rest) = rest.split_at(rest.iter().take_while(|byte| byte.is_ascii_digit()).count());
         let body_bytes = number(digits)?;
         let head_bytes = before.len() + digits.len() + behind.len();
-        rest.starts_with(behind).then_some(Again { head_bytes, body_bytes })
+        rest.starts_with(behind).then_some(HeadMatch { head_bytes, body_bytes })
     }
 }
 

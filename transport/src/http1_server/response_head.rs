@@ -14,17 +14,17 @@ use http::{
 
 /// How a client finds the end of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Framing {
+pub(super) enum ResponseFraming {
     Exactly(u64),
     Chunked,
     /// There is none, and nothing is said of its length (RFC 9110, 8.6).
-    Nothing,
+    Absent,
 }
 
-impl Framing {
+impl ResponseFraming {
     pub(super) fn of(status: StatusCode, exact_bytes: Option<u64>) -> Self {
         match exact_bytes {
-            _ if matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) => Self::Nothing,
+            _ if matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) => Self::Absent,
             Some(bytes) => Self::Exactly(bytes),
             None => Self::Chunked,
         }
@@ -34,7 +34,7 @@ impl Framing {
 pub(super) const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
 /// Appends the head of a response.
-pub(super) fn head(out: &mut Vec<u8>, parts: &Parts, framing: Framing, keeps: bool) {
+pub(super) fn head(out: &mut Vec<u8>, parts: &Parts, framing: ResponseFraming, keeps: bool) {
     match parts.status {
         // Nearly every answer, and its reason need not be looked up.
         StatusCode::OK => out.extend_from_slice(b"HTTP/1.1 200 OK\r\n"),
@@ -55,15 +55,15 @@ pub(super) fn head(out: &mut Vec<u8>, parts: &Parts, framing: Framing, keeps: bo
 }
 
 /// Appends how the answer is carried, and the end of its head.
-pub(super) fn end(out: &mut Vec<u8>, framing: Framing, keeps: bool) {
+pub(super) fn end(out: &mut Vec<u8>, framing: ResponseFraming, keeps: bool) {
     match framing {
-        Framing::Nothing => {}
-        Framing::Exactly(bytes) => {
+        ResponseFraming::Absent => {}
+        ResponseFraming::Exactly(bytes) => {
             out.extend_from_slice(b"content-length: ");
             out.extend_from_slice(itoa::Buffer::new().format(bytes).as_bytes());
             out.extend_from_slice(b"\r\n");
         }
-        Framing::Chunked => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
+        ResponseFraming::Chunked => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
     }
     if !keeps {
         out.extend_from_slice(b"connection: close\r\n");

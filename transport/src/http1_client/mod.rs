@@ -7,7 +7,7 @@
 //! have left is not sent twice.
 
 mod body;
-mod chunks;
+mod chunked;
 mod head;
 
 use std::{
@@ -28,9 +28,9 @@ use tokio::{
     net::TcpStream,
 };
 
-pub use self::body::BodyBroken;
+pub use self::body::BodyStreamError;
 pub(crate) use self::body::Http1Body;
-use self::head::{Head, Known};
+use self::head::{ResponseHead, CachedHead};
 use crate::{pieces::Pieces, response::HttpResponse, send_error::SendError, turns::turn};
 
 /// How much is read at once: as much as the last response took, within these.
@@ -41,7 +41,7 @@ const HEAD_BYTES_USUAL: usize = 512;
 
 /// One connection to a server.
 #[derive(Debug)]
-struct Connection {
+struct ClientConnection {
     /// Its host and port.
     server: Arc<str>,
     socket: TcpStream,
@@ -51,27 +51,27 @@ struct Connection {
     /// Of a request that is answered already, what the server has not taken yet: some say 200 before they read on.
     unsent: Bytes,
     /// The head of the last response.
-    known: Option<Box<Known>>,
+    known: Option<Box<CachedHead>>,
 }
 
 #[derive(Debug)]
-struct Resting {
-    connection: Box<Connection>,
+struct IdleConnection {
+    connection: Box<ClientConnection>,
     since: Instant,
 }
 
 #[derive(Debug, Default)]
-struct Idle {
+struct IdleConnections {
     /// By host and port; the one used last is at the end, and is used next. (The operator names servers, so that nobody chooses
     /// names that meet in one place of the table.)
-    by_server: HashMap<Arc<str>, Vec<Resting>, foldhash::fast::RandomState>,
+    by_server: HashMap<Arc<str>, Vec<IdleConnection>, foldhash::fast::RandomState>,
     /// A task looks after them.
     is_swept: bool,
 }
 
 #[derive(Debug)]
-struct Shared {
-    idle: Mutex<Idle>,
+struct PoolShared {
+    idle: Mutex<IdleConnections>,
     idle_timeout: Duration,
     idle_per_host: usize,
     head_bytes_max: usize,
@@ -79,26 +79,26 @@ struct Shared {
 
 /// Connections that wait for requests. Clones share them.
 #[derive(Debug, Clone)]
-pub(crate) struct Pool(Arc<Shared>);
+pub(crate) struct Pool(Arc<PoolShared>);
 
 /// Where a connection goes when it is free.
 #[derive(Debug)]
-struct Return {
+struct PoolReturn {
     pool: Pool,
 }
 
 /// What requests to one place have in common that differ in their bodies alone: their head is written once. Clones share it.
 #[derive(Clone)]
-pub(crate) struct Prepared(Arc<(Uri, Vec<u8>)>);
+pub(crate) struct PreparedHead(Arc<(Uri, Vec<u8>)>);
 
 /// Without the head, in which credentials are.
-impl fmt::Debug for Prepared {
+impl fmt::Debug for PreparedHead {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_tuple("Prepared").finish_non_exhaustive()
     }
 }
 
-impl Prepared {
+impl PreparedHead {
     pub(crate) fn new(post: Request<()>) -> Self {
         let head = post.into_parts().0;
         let open = head::encode_open(&head);
@@ -112,7 +112,7 @@ impl Prepared {
 
 /// How far a request was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Written {
+enum WriteOutcome {
     Whole,
     /// The server says something before it has all of it.
     Interrupted,
@@ -121,15 +121,15 @@ enum Written {
 }
 
 /// What became of an attempt to send a request.
-enum Sent {
+enum SendOutcome {
     Answered(HttpResponse<Http1Body>),
     /// The connection took none of it.
-    NotTaken(io::Error),
+    NotSent(io::Error),
 }
 
 impl Pool {
     pub(crate) fn new(idle_timeout: Duration, idle_per_host: usize, head_bytes_max: usize) -> Self {
-        Self(Arc::new(Shared { idle: Mutex::default(), idle_timeout, idle_per_host, head_bytes_max }))
+        Self(Arc::new(PoolShared { idle: Mutex::default(), idle_timeout, idle_per_host, head_bytes_max }))
     }
 
     /// Sends a request and waits for the head of its response. `connect` is asked for a socket where none is waiting.
@@ -149,7 +149,7 @@ impl Pool {
     /// The same for a POST whose head is known already.
     pub(crate) async fn send_prepared<Connecting>(
         &self,
-        prepared: &Prepared,
+        prepared: &PreparedHead,
         body: Pieces,
         connect: impl FnOnce() -> Connecting,
     ) -> Result<HttpResponse<Http1Body>, SendError>
@@ -175,7 +175,7 @@ impl Pool {
         let server = uri.authority().map_or("", |authority| authority.as_str());
         // A connection that ended while it rested takes nothing, and the next one is tried.
         while let Some(connection) = self.take(server) {
-            if let Sent::Answered(response) = self.exchange(connection, &written, &body).await? {
+            if let SendOutcome::Answered(response) = self.exchange(connection, &written, &body).await? {
                 return Ok(response);
             }
         }
@@ -183,41 +183,41 @@ impl Pool {
         let socket = Box::pin(connect()).await?;
         let (buffer, unsent) = (BytesMut::new(), Bytes::new());
         // Boxed: it is moved from hand to hand with each request.
-        let connection = Connection { server: server.into(), socket, buffer, read_bytes: READ_BYTES_MIN, unsent, known: None };
+        let connection = ClientConnection { server: server.into(), socket, buffer, read_bytes: READ_BYTES_MIN, unsent, known: None };
         match self.exchange(Box::new(connection), &written, &body).await? {
-            Sent::Answered(response) => Ok(response),
-            Sent::NotTaken(error) => Err(SendError::NotTaken { reason: error.to_string() }),
+            SendOutcome::Answered(response) => Ok(response),
+            SendOutcome::NotSent(error) => Err(SendError::NotSent { reason: error.to_string() }),
         }
     }
 
-    async fn exchange(&self, mut connection: Box<Connection>, head: &[u8], body: &Pieces) -> Result<Sent, SendError> {
+    async fn exchange(&self, mut connection: Box<ClientConnection>, head: &[u8], body: &Pieces) -> Result<SendOutcome, SendError> {
         let mut sent = 0;
         let (answer, written) = loop {
             let written = match connection.write(head, body, &mut sent).await {
                 Ok(written) => written,
-                Err(error) => return Ok(Sent::NotTaken(error)),
+                Err(error) => return Ok(SendOutcome::NotSent(error)),
             };
-            if let Some(answer) = connection.next_head(self.0.head_bytes_max, written != Written::Interrupted).await? {
+            if let Some(answer) = connection.next_head(self.0.head_bytes_max, written != WriteOutcome::Interrupted).await? {
                 break (answer, written);
             }
         };
-        if written == Written::Interrupted {
+        if written == WriteOutcome::Interrupted {
             connection.unsent = match sent.checked_sub(head.len()) {
                 Some(of_body) => body.behind(of_body).into_bytes(),
                 None => [&head[sent..], &body.clone().into_bytes()].concat().into(),
             };
         }
-        let Head { parts, length, keeps } = answer;
+        let ResponseHead { parts, length, keeps } = answer;
         tracing::trace!(server = &*connection.server, status = parts.status.as_u16(), "a server answered");
         // What answers half a request has not read the rest of it.
-        let back = (keeps && written == Written::Whole).then(|| Return { pool: self.clone() });
-        Ok(Sent::Answered(HttpResponse::new(parts, Http1Body::new(length, connection, back))))
+        let back = (keeps && written == WriteOutcome::Whole).then(|| PoolReturn { pool: self.clone() });
+        Ok(SendOutcome::Answered(HttpResponse::new(parts, Http1Body::new(length, connection, back))))
     }
 
-    fn take(&self, server: &str) -> Option<Box<Connection>> {
+    fn take(&self, server: &str) -> Option<Box<ClientConnection>> {
         let mut idle = self.lock();
         let resting = idle.by_server.get_mut(server)?;
-        while let Some(Resting { mut connection, since }) = resting.pop() {
+        while let Some(IdleConnection { mut connection, since }) = resting.pop() {
             if since.elapsed() < self.0.idle_timeout && connection.is_quiet() {
                 return Some(connection);
             }
@@ -225,7 +225,7 @@ impl Pool {
         None
     }
 
-    fn put(&self, mut connection: Box<Connection>) {
+    fn put(&self, mut connection: Box<ClientConnection>) {
         // What came behind a response is no response to anything.
         if !connection.buffer.is_empty() {
             return;
@@ -237,31 +237,31 @@ impl Pool {
             None => idle.by_server.entry(connection.server.clone()).or_default(),
         };
         if resting.len() < self.0.idle_per_host {
-            resting.push(Resting { connection, since: Instant::now() });
+            resting.push(IdleConnection { connection, since: Instant::now() });
         }
         if !std::mem::replace(&mut idle.is_swept, true) {
             tokio::spawn(sweep(Arc::downgrade(&self.0)));
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Idle> {
+    fn lock(&self) -> MutexGuard<'_, IdleConnections> {
         self.0.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Return {
-    fn give(self, connection: Box<Connection>) {
+impl PoolReturn {
+    fn give(self, connection: Box<ClientConnection>) {
         self.pool.put(connection);
     }
 }
 
 /// Closes what has rested for too long or was ended by its server, for as long as anything rests.
-async fn sweep(pool: Weak<Shared>) {
+async fn sweep(pool: Weak<PoolShared>) {
     while let Some(pause) = pool.upgrade().map(|shared| shared.idle_timeout / 4) {
         tokio::time::sleep(pause).await;
         let Some(pool) = pool.upgrade().map(Pool) else { return };
         let mut idle = pool.lock();
-        let still_good = |resting: &mut Resting| resting.since.elapsed() < pool.0.idle_timeout && resting.connection.is_quiet();
+        let still_good = |resting: &mut IdleConnection| resting.since.elapsed() < pool.0.idle_timeout && resting.connection.is_quiet();
         idle.by_server.retain(|_, resting| {
             resting.retain_mut(still_good);
             !resting.is_empty()
@@ -273,9 +273,9 @@ async fn sweep(pool: Weak<Shared>) {
     }
 }
 
-impl Connection {
+impl ClientConnection {
     /// Writes a request from where `sent` says. `Err`: nothing of it was taken.
-    async fn write(&mut self, head: &[u8], body: &Pieces, sent: &mut usize) -> Result<Written, io::Error> {
+    async fn write(&mut self, head: &[u8], body: &Pieces, sent: &mut usize) -> Result<WriteOutcome, io::Error> {
         let all = head.len() + body.len();
         poll_fn(|context| {
             while *sent < all {
@@ -285,19 +285,19 @@ impl Connection {
                     Poll::Ready(Ok(0)) if *sent == 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                     Poll::Ready(Err(error)) if *sent == 0 => return Poll::Ready(Err(error)),
                     // There may be an answer that says why.
-                    Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Ok(Written::Broken)),
+                    Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Ok(WriteOutcome::Broken)),
                     Poll::Ready(Ok(bytes)) => *sent += bytes,
-                    Poll::Pending if self.socket.poll_read_ready(context).is_ready() => return Poll::Ready(Ok(Written::Interrupted)),
+                    Poll::Pending if self.socket.poll_read_ready(context).is_ready() => return Poll::Ready(Ok(WriteOutcome::Interrupted)),
                     Poll::Pending => return Poll::Pending,
                 }
             }
-            Poll::Ready(Ok(Written::Whole))
+            Poll::Ready(Ok(WriteOutcome::Whole))
         })
         .await
     }
 
     /// The head of the response; `None`, if that is not waited for, when it is not there.
-    async fn next_head(&mut self, bytes_max: usize, waits: bool) -> Result<Option<Head>, SendError> {
+    async fn next_head(&mut self, bytes_max: usize, waits: bool) -> Result<Option<ResponseHead>, SendError> {
         let aborted = |reason: &str| SendError::Aborted { reason: reason.to_owned() };
         loop {
             // Mostly nothing was read yet.

@@ -21,7 +21,7 @@ pub(super) fn is_wasteful(buffer: &BytesMut, bytes: usize) -> bool {
 
 /// A body on its connection. In one piece where it is not very large: it is read to where it stays.
 #[derive(Debug)]
-pub struct Posted<'a> {
+pub struct RequestBody<'a> {
     pub(super) socket: &'a TcpStream,
     /// What was read already.
     pub(super) buffer: &'a mut BytesMut,
@@ -29,7 +29,7 @@ pub struct Posted<'a> {
     pub(super) left: &'a AtomicUsize,
 }
 
-impl Body for Posted<'_> {
+impl Body for RequestBody<'_> {
     type Data = Bytes;
     type Error = io::Error;
 

@@ -12,9 +12,9 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::io::AsyncReadExt as _;
 
 use super::{
-    Connection, Return,
-    chunks::{Chunks, Piece},
-    head::Length,
+    ClientConnection, PoolReturn,
+    chunked::{ChunkedDecoder, DecodedChunk},
+    head::BodyLength,
 };
 
 /// Room made at once for a body of which only its length is known.
@@ -22,7 +22,7 @@ const ROOM_MAX: usize = 1024 * 1024;
 
 /// Why a body broke off.
 #[derive(Debug, thiserror::Error)]
-pub enum BodyBroken {
+pub enum BodyStreamError {
     #[error("the connection ended before the body")]
     Ended,
     #[error(transparent)]
@@ -35,31 +35,31 @@ pub enum BodyBroken {
 
 /// What is left of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Left {
+enum RemainingBody {
     Exactly(u64),
-    Chunks(Chunks),
+    Chunks(ChunkedDecoder),
     UntilClosed,
 }
 
 /// A body on its connection.
 #[derive(Debug)]
 pub(crate) struct Http1Body {
-    left: Left,
+    left: RemainingBody,
     /// `None` once everything was read.
-    connection: Option<Box<Connection>>,
+    connection: Option<Box<ClientConnection>>,
     /// Where it goes then; `None`: nowhere.
-    back: Option<Return>,
+    back: Option<PoolReturn>,
 }
 
 impl Http1Body {
-    pub(super) fn new(length: Length, connection: Box<Connection>, back: Option<Return>) -> Self {
+    pub(super) fn new(length: BodyLength, connection: Box<ClientConnection>, back: Option<PoolReturn>) -> Self {
         let left = match length {
-            Length::Exactly(bytes) => Left::Exactly(bytes),
-            Length::Chunked => Left::Chunks(Chunks::new()),
-            Length::UntilClosed => Left::UntilClosed,
+            BodyLength::Exactly(bytes) => RemainingBody::Exactly(bytes),
+            BodyLength::Chunked => RemainingBody::Chunks(ChunkedDecoder::new()),
+            BodyLength::UntilClosed => RemainingBody::UntilClosed,
         };
         let mut body = Self { left, connection: Some(connection), back };
-        if left == Left::Exactly(0) {
+        if left == RemainingBody::Exactly(0) {
             body.is_read();
         }
         body
@@ -76,14 +76,14 @@ impl Http1Body {
         // `all` only reads; what still has to be written meanwhile is seen to by `poll_frame`.
         let owes = self.connection.as_ref().is_some_and(|connection| !connection.unsent.is_empty());
         match self.left {
-            Left::Exactly(bytes) if !owes => Some(bytes),
+            RemainingBody::Exactly(bytes) if !owes => Some(bytes),
             _ => None,
         }
     }
 
     /// All of a body of this length (see [`Http1Body::exact_bytes`]), read to where it stays: mostly it came with its head, and
     /// what did not is read straight behind what did.
-    pub(crate) async fn all(mut self, bytes: usize) -> Result<Bytes, BodyBroken> {
+    pub(crate) async fn all(mut self, bytes: usize) -> Result<Bytes, BodyStreamError> {
         let Some(connection) = &mut self.connection else { return Ok(Bytes::new()) };
         let whole = if connection.buffer.len() >= bytes {
             connection.buffer.split_to(bytes)
@@ -95,7 +95,7 @@ impl Http1Body {
                 // With room to spare a read that fills less has seen that there is no more: one system call fewer.
                 whole.reserve((bytes - whole.len()).min(ROOM_MAX) + 1);
                 if connection.socket.read_buf(&mut whole).await? == 0 {
-                    return Err(BodyBroken::Ended);
+                    return Err(BodyStreamError::Ended);
                 }
             }
             connection.buffer = whole.split_off(bytes);
@@ -107,24 +107,24 @@ impl Http1Body {
     }
 
     /// The next bytes out of what was read already.
-    fn next_piece(&mut self) -> Result<Piece, BodyBroken> {
-        let Some(connection) = &mut self.connection else { return Ok(Piece::Over) };
+    fn next_piece(&mut self) -> Result<DecodedChunk, BodyStreamError> {
+        let Some(connection) = &mut self.connection else { return Ok(DecodedChunk::End) };
         let buffer = &mut connection.buffer;
         let piece = match &mut self.left {
-            Left::Exactly(0) => Piece::Over,
-            Left::Exactly(_) | Left::UntilClosed if buffer.is_empty() => Piece::More,
-            Left::Exactly(left) => {
+            RemainingBody::Exactly(0) => DecodedChunk::End,
+            RemainingBody::Exactly(_) | RemainingBody::UntilClosed if buffer.is_empty() => DecodedChunk::Incomplete,
+            RemainingBody::Exactly(left) => {
                 let here = usize::try_from(*left).unwrap_or(usize::MAX).min(buffer.len());
                 *left -= here as u64;
-                Piece::Data(buffer.split_to(here).freeze())
+                DecodedChunk::Data(buffer.split_to(here).freeze())
             }
-            Left::Chunks(chunks) => chunks.next(buffer).map_err(BodyBroken::Malformed)?,
-            Left::UntilClosed => Piece::Data(buffer.split().freeze()),
+            RemainingBody::Chunks(chunks) => chunks.next(buffer).map_err(BodyStreamError::Malformed)?,
+            RemainingBody::UntilClosed => DecodedChunk::Data(buffer.split().freeze()),
         };
         let is_over = match self.left {
-            Left::Exactly(left) => left == 0,
-            Left::Chunks(chunks) => chunks.is_over(),
-            Left::UntilClosed => false,
+            RemainingBody::Exactly(left) => left == 0,
+            RemainingBody::Chunks(chunks) => chunks.is_over(),
+            RemainingBody::UntilClosed => false,
         };
         if is_over {
             self.is_read();
@@ -135,24 +135,24 @@ impl Http1Body {
 
 impl Body for Http1Body {
     type Data = Bytes;
-    type Error = BodyBroken;
+    type Error = BodyStreamError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyBroken>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyStreamError>>> {
         loop {
             match self.next_piece() {
-                Ok(Piece::Data(data)) => return Poll::Ready(Some(Ok(Frame::data(data)))),
-                Ok(Piece::Over) => return Poll::Ready(None),
-                Ok(Piece::More) => {}
+                Ok(DecodedChunk::Data(data)) => return Poll::Ready(Some(Ok(Frame::data(data)))),
+                Ok(DecodedChunk::End) => return Poll::Ready(None),
+                Ok(DecodedChunk::Incomplete) => {}
                 Err(broken) => {
                     self.connection = None;
                     return Poll::Ready(Some(Err(broken)));
                 }
             }
-            let until_closed = self.left == Left::UntilClosed;
+            let until_closed = self.left == RemainingBody::UntilClosed;
             let Some(connection) = &mut self.connection else { return Poll::Ready(None) };
             let ended = match ready!(connection.poll_more(context)) {
                 Ok(0) if until_closed => None,
-                Ok(0) => Some(BodyBroken::Ended),
+                Ok(0) => Some(BodyStreamError::Ended),
                 Ok(_) => continue,
                 Err(error) => Some(error.into()),
             };
@@ -168,7 +168,7 @@ impl Body for Http1Body {
     fn size_hint(&self) -> SizeHint {
         match (self.left, &self.connection) {
             (_, None) => SizeHint::with_exact(0),
-            (Left::Exactly(left), _) => SizeHint::with_exact(left),
+            (RemainingBody::Exactly(left), _) => SizeHint::with_exact(left),
             _ => SizeHint::default(),
         }
     }
