@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::child_guardian::{Guardian, Watched};
 use crate::child_launcher::{self, Resources};
-use crate::descriptors;
+use crate::descriptor_reserve;
 use crate::lines::{LineReader, LineWriter};
 use crate::process_group::ProcessGroup;
 use crate::sandbox::Sandbox;
@@ -148,8 +148,8 @@ pub fn spawn(spec: &ChildSpec, limits: &ChildLimits) -> Result<Child, SpawnError
     if let Some(cwd) = spec.cwd.as_ref().filter(|cwd| !cwd.is_dir()) {
         return Err(SpawnError::WorkingDirectory { command: spec.command.clone(), cwd: cwd.clone() });
     }
-    if !descriptors::is_left() {
-        return Err(system(io::Error::other(descriptors::NONE_LEFT)));
+    if !descriptor_reserve::is_left() {
+        return Err(system(io::Error::other(descriptor_reserve::NONE_LEFT)));
     }
     if spec.launcher.is_some() {
         find_command(spec)?;

@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 
-use crate::{connect_error::ConnectError, descriptors, egress::EgressPolicy, send_error::SendError};
+use crate::{connect_error::ConnectError, descriptor_reserve, egress::EgressPolicy, send_error::SendError};
 
 /// Head start of one address before the next one is tried beside it (RFC 8305 recommends 250 ms).
 const ADDRESS_HEAD_START: Duration = Duration::from_millis(250);
@@ -139,8 +139,8 @@ where
     T: Send + 'static,
     Attempt: Future<Output = Result<T, ConnectError>> + Send + 'static,
 {
-    if !descriptors::is_left() {
-        return Err(ConnectError::Unreachable { reason: descriptors::NONE_LEFT.to_owned() });
+    if !descriptor_reserve::is_left() {
+        return Err(ConnectError::Unreachable { reason: descriptor_reserve::NONE_LEFT.to_owned() });
     }
     if let [address] = addresses[..] {
         return attempt(address).await;

@@ -26,7 +26,7 @@ use crate::connect::Connector;
 use crate::egress::EgressPolicy;
 use crate::http1_client::{self, BodyStreamError, Http1Body, Pool};
 use crate::peer::PeerIdentityError;
-use crate::pieces::Pieces;
+use crate::vectored_body::VectoredBody;
 use crate::response::HttpResponse;
 use crate::send_error::SendError;
 use crate::tls::{ClientIdentity, presenting, trust};
@@ -158,7 +158,7 @@ impl HttpClient {
     }
 
     /// [`HttpClient::send`] of a POST that was prepared.
-    pub async fn send_prepared(&self, post: &PreparedPost, body: Pieces) -> Result<HttpResponse<ResponseBody>, SendError> {
+    pub async fn send_prepared(&self, post: &PreparedPost, body: VectoredBody) -> Result<HttpResponse<ResponseBody>, SendError> {
         let response = self.plain.send_prepared(&post.0, body, || self.connector.tcp(post.0.uri())).await?;
         Ok(response.map(|body| ResponseBody(BodyKind::Plain(body))))
     }

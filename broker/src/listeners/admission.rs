@@ -14,7 +14,7 @@ use tokio::{
     net::TcpStream,
     sync::{OwnedSemaphorePermit, Semaphore},
 };
-use transport::descriptors;
+use transport::descriptor_reserve;
 
 use super::{
     port::Port,
@@ -124,7 +124,7 @@ impl Admission {
                         },
                     };
                     // It stays; the reserve has room for it.
-                    if descriptors::is_of_reserve(&socket) {
+                    if descriptor_reserve::is_of_reserve(&socket) {
                         self.scarce.store(true, Ordering::Relaxed);
                     }
                     return (socket, peer, Admitted { _permit: permit, place });
@@ -142,14 +142,14 @@ impl Admission {
         if !self.scarce.load(Ordering::Relaxed) {
             return;
         }
-        if !descriptors::is_left() {
+        if !descriptor_reserve::is_left() {
             metrics.rate_limited("descriptors");
             // Once: under a flood it happens again with every connection that ends.
             self.told_of_reserve.call_once(|| {
                 tracing::warn!("only the reserve of file descriptors is left: no connection is accepted until others end");
             });
         }
-        while !descriptors::is_left() {
+        while !descriptor_reserve::is_left() {
             tokio::time::sleep(ACCEPT_RETRY).await;
         }
         self.scarce.store(false, Ordering::Relaxed);

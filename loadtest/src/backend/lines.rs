@@ -11,7 +11,7 @@ use tokio::{
     sync::mpsc,
 };
 use transport::{
-    frame::{FrameSink, FrameSource, Goodbye},
+    frame::{FrameSink, FrameSource, CloseReason},
     lines::{LineReader, LineWriter},
     quic::QuicIncoming,
     tcp::Stream,
@@ -80,7 +80,7 @@ async fn serve(mut source: impl FrameSource, mut sink: impl FrameSink, answers: 
         tokio::select! {
             frame = source.next() => {
                 let Some(frame) = frame? else {
-                    sink.close(Goodbye::Done).await;
+                    sink.close(CloseReason::Done).await;
                     return Ok(());
                 };
                 take(&answers, &frame, &delayed, &mut out);

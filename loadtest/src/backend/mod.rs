@@ -10,7 +10,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use anyhow::Context as _;
 use tokio::net::TcpListener;
 use transport::{
-    frame::Goodbye,
+    frame::CloseReason,
     quic::{self, QuicListener},
     tls::ServerTls,
 };
@@ -86,7 +86,7 @@ impl Backend {
             while let Some(incoming) = listener.accept().await {
                 tokio::spawn(lines::serve_quic(incoming, answers.clone()));
             }
-            listener.close(Goodbye::Done);
+            listener.close(CloseReason::Done);
         });
         Ok(Self { address, serving: serving.abort_handle() })
     }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, header::AUTHORIZATION};
 use tokio::sync::{mpsc, oneshot};
 use transport::{
-    frame::{FrameSink, FrameSource, Goodbye},
+    frame::{FrameSink, FrameSource, CloseReason},
     quic, tcp, websocket,
 };
 
@@ -136,7 +136,7 @@ async fn write(mut sink: impl FrameSink, mut orders: mpsc::Receiver<Say>) {
             return;
         }
         if let Some(said) = goodbye {
-            sink.close(Goodbye::Done).await;
+            sink.close(CloseReason::Done).await;
             let _nobody_waits = said.send(());
             return;
         }

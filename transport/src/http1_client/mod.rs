@@ -31,7 +31,7 @@ use tokio::{
 pub use self::body::BodyStreamError;
 pub(crate) use self::body::Http1Body;
 use self::head::{ResponseHead, CachedHead};
-use crate::{pieces::Pieces, response::HttpResponse, send_error::SendError, turns::turn};
+use crate::{vectored_body::VectoredBody, response::HttpResponse, send_error::SendError, write_batching::turn};
 
 /// How much is read at once: as much as the last response took, within these.
 const READ_BYTES_MIN: usize = 1024;
@@ -150,7 +150,7 @@ impl Pool {
     pub(crate) async fn send_prepared<Connecting>(
         &self,
         prepared: &PreparedHead,
-        body: Pieces,
+        body: VectoredBody,
         connect: impl FnOnce() -> Connecting,
     ) -> Result<HttpResponse<Http1Body>, SendError>
     where
@@ -164,7 +164,7 @@ impl Pool {
         &self,
         uri: &Uri,
         written: Vec<u8>,
-        body: Pieces,
+        body: VectoredBody,
         connect: impl FnOnce() -> Connecting,
     ) -> Result<HttpResponse<Http1Body>, SendError>
     where
@@ -190,7 +190,7 @@ impl Pool {
         }
     }
 
-    async fn exchange(&self, mut connection: Box<ClientConnection>, head: &[u8], body: &Pieces) -> Result<SendOutcome, SendError> {
+    async fn exchange(&self, mut connection: Box<ClientConnection>, head: &[u8], body: &VectoredBody) -> Result<SendOutcome, SendError> {
         let mut sent = 0;
         let (answer, written) = loop {
             let written = match connection.write(head, body, &mut sent).await {
@@ -275,7 +275,7 @@ async fn sweep(pool: Weak<PoolShared>) {
 
 impl ClientConnection {
     /// Writes a request from where `sent` says. `Err`: nothing of it was taken.
-    async fn write(&mut self, head: &[u8], body: &Pieces, sent: &mut usize) -> Result<WriteOutcome, io::Error> {
+    async fn write(&mut self, head: &[u8], body: &VectoredBody, sent: &mut usize) -> Result<WriteOutcome, io::Error> {
         let all = head.len() + body.len();
         poll_fn(|context| {
             while *sent < all {

@@ -33,7 +33,7 @@ use self::{
     body::is_wasteful,
     head::{RequestHead, RequestLengths, ParsedHead},
 };
-use crate::{linger::Linger, stall::StallGuard, turns::turn};
+use crate::{linger::Linger, stall::StallGuard, write_batching::turn};
 
 /// What the head of an answer takes, with room to spare.
 const HEAD_BYTES_USUAL: usize = 512;

@@ -8,7 +8,7 @@
 //! Unidirectional streams and datagrams are refused, 0-RTT is not offered, clients may change their address. Used by the broker's
 //! listener ([`QuicListener`]) and links ([`connect`]).
 
-mod bursts;
+mod gso;
 mod client;
 mod connection;
 mod frames;

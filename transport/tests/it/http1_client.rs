@@ -16,7 +16,7 @@ use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
 };
-use transport::{BodyError, EgressPolicy, HttpClient, HttpClientConfig, Pieces, SendError, parse_http_url};
+use transport::{BodyError, EgressPolicy, HttpClient, HttpClientConfig, VectoredBody, SendError, parse_http_url};
 
 use crate::soon;
 
@@ -381,7 +381,7 @@ async fn a_prepared_post_is_the_post_it_was_prepared_from() {
         let first = soon("an answer", client.send(sent)).await.unwrap();
         assert_eq!(soon("its body", first.into_body().whole(10)).await.unwrap(), "ok");
         let (half, rest) = body.split_at(body.len() / 2);
-        let pieces = Pieces::from([half.into(), Bytes::new(), rest.into()]);
+        let pieces = VectoredBody::from([half.into(), Bytes::new(), rest.into()]);
         let second = soon("an answer", client.send_prepared(&prepared, pieces)).await.unwrap();
         assert_eq!(soon("its body", second.into_body().whole(10)).await.unwrap(), "ok");
         let (usual, prepared) = (requests.recv().await.unwrap(), requests.recv().await.unwrap());

@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use protocol::{envelope::Message, json};
 use tokio::{sync::mpsc, task::JoinHandle};
-use transport::frame::{FrameSink, FrameSource, Goodbye};
+use transport::frame::{FrameSink, FrameSource, CloseReason};
 
 use super::{
     Link,
@@ -111,7 +111,7 @@ async fn write(connection: Arc<Connection>, mut sink: impl FrameSink, mut frames
             return connection.close_now();
         }
     }
-    sink.close(Goodbye::Done).await;
+    sink.close(CloseReason::Done).await;
 }
 
 async fn read(link: Arc<Link>, connection: Arc<Connection>, mut source: impl FrameSource) {
@@ -173,7 +173,7 @@ mod tests {
             Err(WriteError::Closed)
         }
 
-        async fn close(&mut self, _goodbye: Goodbye) {}
+        async fn close(&mut self, _goodbye: CloseReason) {}
     }
 
     #[tokio::test(start_paused = true)]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use transport::{
-    frame::Goodbye,
+    frame::CloseReason,
     quic::{self, ConnectOptions, Limits},
 };
 
@@ -44,7 +44,7 @@ pub(super) async fn open(
     shared.running.spawn(async move {
         ended.closed().await;
         if tokio::time::timeout(LAST_WRITE_WAIT, client.closed()).await.is_err() {
-            client.close(Goodbye::Done);
+            client.close(CloseReason::Done);
         }
     });
     Ok(opened)

@@ -23,7 +23,7 @@ use protocol::{
     json,
 };
 use tokio::sync::Notify;
-use transport::frame::{FrameSink, FrameSource, Goodbye, ReadError, WriteError};
+use transport::frame::{FrameSink, FrameSource, CloseReason, ReadError, WriteError};
 
 use super::opening::{modern_era, refusal_of};
 use crate::{
@@ -45,7 +45,7 @@ pub(super) enum Silence {
     /// It has said all it has to say.
     Said,
     /// It broke the rules of the wire.
-    Fault(Goodbye),
+    Fault(CloseReason),
     Gone,
 }
 
@@ -229,7 +229,7 @@ impl Ear<'_> {
 
 /// Writes what is for the client until nothing more comes, and says how the connection should end then. `Unsupported`: nothing
 /// more can be written.
-pub(super) async fn write(session: &Arc<Session>, outbox: &mut StreamReader, sink: &mut impl FrameSink, room: &Notify) -> Option<Goodbye> {
+pub(super) async fn write(session: &Arc<Session>, outbox: &mut StreamReader, sink: &mut impl FrameSink, room: &Notify) -> Option<CloseReason> {
     let kept = (!session.ends_with_connection()).then(|| session.shared.stream_limits());
     let cut = || tell_cut(&session.shared, Some(session), session.transport, Cut::Connection);
     let mut frames = Vec::new();
@@ -264,13 +264,13 @@ pub(super) async fn write(session: &Arc<Session>, outbox: &mut StreamReader, sin
                 outbox.mark_sent(kept);
                 room.notify_one();
             }
-            Batch::End(StreamEnd::Complete) if session.shared.draining.is_cancelled() => return Some(Goodbye::GoingAway),
-            Batch::End(StreamEnd::Complete) => return Some(Goodbye::Policy),
-            Batch::End(StreamEnd::Paused) => return Some(Goodbye::GoingAway),
-            Batch::End(StreamEnd::Displaced) => return Some(Goodbye::Policy),
+            Batch::End(StreamEnd::Complete) if session.shared.draining.is_cancelled() => return Some(CloseReason::GoingAway),
+            Batch::End(StreamEnd::Complete) => return Some(CloseReason::Policy),
+            Batch::End(StreamEnd::Paused) => return Some(CloseReason::GoingAway),
+            Batch::End(StreamEnd::Displaced) => return Some(CloseReason::Policy),
             Batch::End(StreamEnd::Slow | StreamEnd::Lost) => {
                 cut();
-                return Some(Goodbye::SlowReader);
+                return Some(CloseReason::SlowReader);
             }
         }
     }

@@ -14,7 +14,7 @@ use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use tokio::task::coop::unconstrained;
 use tokio_util::sync::CancellationToken;
-use transport::frame::{FrameSink, FrameSource, Goodbye, farewell};
+use transport::frame::{FrameSink, FrameSource, CloseReason, farewell};
 
 pub(super) use self::opening::place;
 use self::{conversation::Silence, opening::Begun};
@@ -91,22 +91,22 @@ async fn opened(
     source: &mut impl FrameSource,
     sink: &mut impl FrameSink,
     stop: &CancellationToken,
-) -> Result<Opened, Goodbye> {
+) -> Result<Opened, CloseReason> {
     let limit = broker.shared.config.timeouts.handshake;
     let begun = tokio::select! {
         biased;
         // Boxed: an idle connection would otherwise keep room for its opening for as long as it lives.
         opened = Box::pin(opening::session(broker, guest, source, sink)) => opened?,
-        () = stop.cancelled() => return Err(Goodbye::GoingAway),
+        () = stop.cancelled() => return Err(CloseReason::GoingAway),
         () = tokio::time::sleep(limit) => {
             tracing::debug!(transport = guest.transport, "no session was opened in time");
-            return Err(Goodbye::Policy);
+            return Err(CloseReason::Policy);
         }
     };
     match begun {
         Begun::Modern(first) => Ok(Opened::Modern(first)),
         Begun::Session(seat, said) => {
-            let outbox = seat.session.open_outbox(Some(said)).ok_or(Goodbye::GoingAway)?;
+            let outbox = seat.session.open_outbox(Some(said)).ok_or(CloseReason::GoingAway)?;
             Ok(Opened::Session(seat, outbox))
         }
     }
@@ -128,14 +128,14 @@ pub(super) async fn converse(
         () = seat.expired(&stream) => None,
     };
     if let Some(goodbye) = spoken {
-        let goodbye = if seat.until.is_some_and(Until::is_past) { Goodbye::Policy } else { goodbye };
+        let goodbye = if seat.until.is_some_and(Until::is_past) { CloseReason::Policy } else { goodbye };
         drop((outbox, seat));
         farewell(&mut source, &mut sink, goodbye).await;
     }
 }
 
 /// `Unsupported`: the connection is beyond goodbyes.
-async fn speak(seat: &Seat, outbox: &mut StreamReader, source: &mut impl FrameSource, sink: &mut impl FrameSink) -> Option<Goodbye> {
+async fn speak(seat: &Seat, outbox: &mut StreamReader, source: &mut impl FrameSource, sink: &mut impl FrameSink) -> Option<CloseReason> {
     let (session, stream, room) = (&seat.session, outbox.stream.clone(), tokio::sync::Notify::new());
     let calls = conversation::Calls::default();
     let writing = async {
@@ -162,7 +162,7 @@ async fn speak(seat: &Seat, outbox: &mut StreamReader, source: &mut impl FrameSo
         // On a wire without half-closed connections that was the client's goodbye.
         Silence::Said if !session.ends_with_connection() => {
             seat.leave("its client ended it");
-            return Some(Goodbye::Done);
+            return Some(CloseReason::Done);
         }
         // A client that closed its sending half still wants its answers.
         Silence::Said => {
@@ -180,7 +180,7 @@ async fn speak(seat: &Seat, outbox: &mut StreamReader, source: &mut impl FrameSo
             };
             return tokio::select! {
                 biased;
-                written = in_time(session.shared.config.session.idle, writing) => written.map(|_over| Goodbye::Done),
+                written = in_time(session.shared.config.session.idle, writing) => written.map(|_over| CloseReason::Done),
                 () = drained => None,
             };
         }

@@ -17,7 +17,7 @@ use protocol::{
 };
 use tokio::sync::Notify;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use transport::frame::{FrameSink, FrameSource, Goodbye, ReadError};
+use transport::frame::{FrameSink, FrameSource, CloseReason, ReadError};
 
 use super::{
     Guest, Known,
@@ -236,7 +236,7 @@ impl Desk {
         first: Message,
         source: &mut impl FrameSource,
         sink: &mut impl FrameSink,
-    ) -> Option<Goodbye> {
+    ) -> Option<CloseReason> {
         let (life, last) = (CancellationToken::new(), CancellationToken::new());
         let _ends_with_it = life.clone().drop_guard();
         let Ok(mut reader) = self.out.read_from(0) else { return None };
@@ -264,7 +264,7 @@ impl Desk {
     }
 
     /// Writes what is for the client, until there is nothing more after `last`.
-    async fn write(&self, reader: &mut StreamReader, sink: &mut impl FrameSink, last: &CancellationToken) -> Option<Goodbye> {
+    async fn write(&self, reader: &mut StreamReader, sink: &mut impl FrameSink, last: &CancellationToken) -> Option<CloseReason> {
         let mut frames = Vec::new();
         loop {
             let batch = match reader.try_next_batch(OUTBOX_BATCH_FRAMES, OUTBOX_BATCH_BYTES, &mut frames) {
@@ -274,13 +274,13 @@ impl Desk {
                     tokio::select! {
                         biased;
                         batch = reader.next_batch(OUTBOX_BATCH_FRAMES, OUTBOX_BATCH_BYTES, &mut frames) => batch,
-                        () = last.cancelled() => return Some(Goodbye::Done),
+                        () = last.cancelled() => return Some(CloseReason::Done),
                     }
                 }
             };
             if let Batch::End(_) = batch {
                 self.cut();
-                return Some(Goodbye::SlowReader);
+                return Some(CloseReason::SlowReader);
             }
             self.shared().metrics.bytes(Direction::Out, Side::Client, frames.iter().map(Bytes::len).sum());
             let sent = tokio::select! {
@@ -321,7 +321,7 @@ impl Desk {
     }
 
     /// Takes what the client sends until nothing more comes. `Unsupported`: the connection is gone.
-    async fn read(self: &Arc<Self>, source: &mut impl FrameSource, life: &CancellationToken) -> Option<Goodbye> {
+    async fn read(self: &Arc<Self>, source: &mut impl FrameSource, life: &CancellationToken) -> Option<CloseReason> {
         let outlived = self.outlived();
         tokio::pin!(outlived);
         loop {
@@ -331,14 +331,14 @@ impl Desk {
             };
             let frame = tokio::select! {
                 biased;
-                () = self.expelled.cancelled() => return Some(Goodbye::Policy),
-                () = &mut outlived => return Some(Goodbye::Policy),
+                () = self.expelled.cancelled() => return Some(CloseReason::Policy),
+                () = &mut outlived => return Some(CloseReason::Policy),
                 frame = next => frame,
-                () = self.stop.cancelled() => return Some(Goodbye::GoingAway),
+                () = self.stop.cancelled() => return Some(CloseReason::GoingAway),
             };
             let frame = match frame {
                 Ok(Some(frame)) => frame,
-                Ok(None) => return Some(Goodbye::Done),
+                Ok(None) => return Some(CloseReason::Done),
                 Err(error) => {
                     if let Some(refusal) = refusal_of(&error) {
                         self.say(EventKind::Answer, self.refusal(&refusal, None));

@@ -16,7 +16,7 @@ use protocol::{
     method::Method,
     splice::Splice,
 };
-use transport::frame::{FrameSink, FrameSource, Goodbye, ReadError};
+use transport::frame::{FrameSink, FrameSource, CloseReason, ReadError};
 
 use super::{Guest, Known, Seat};
 use crate::{
@@ -41,7 +41,7 @@ pub(super) async fn session(
     guest: &Guest,
     source: &mut impl FrameSource,
     sink: &mut impl FrameSink,
-) -> Result<Begun, Goodbye> {
+) -> Result<Begun, CloseReason> {
     let limits = json::Limits { bytes_max: broker.shared.config.limits.message_bytes, ..json::Limits::default() };
     let message_bytes_max = limits.bytes_max;
     source.allow(message_bytes_max.min(FIRST_MESSAGE_BYTES_MAX), Some(&broker.shared.unauthenticated_messages));
@@ -49,7 +49,7 @@ pub(super) async fn session(
     loop {
         let frame = match source.next().await {
             Ok(Some(frame)) => frame,
-            Ok(None) => return Err(Goodbye::Done),
+            Ok(None) => return Err(CloseReason::Done),
             Err(error) => {
                 if let Some(refusal) = refusal_of(&error) {
                     say(broker, sink, refused(broker, &refusal, None)).await?;
@@ -71,12 +71,12 @@ pub(super) async fn session(
                     return Ok(Begun::Modern(Box::new(message)));
                 }
                 Answer::Frame(frame) => (frame, None),
-                Answer::Goodbye(frame) => (frame, Some(Goodbye::Policy)),
+                Answer::Goodbye(frame) => (frame, Some(CloseReason::Policy)),
                 Answer::None => continue,
             },
             // A page in somebody's browser can send any text to a port of this machine, as the body of a request whose head
             // comes first: the connection must be over before the body is looked at.
-            Err(Rejection { refusal, id, .. }) => (refused(broker, &refusal, id.as_ref()), Some(Goodbye::Protocol)),
+            Err(Rejection { refusal, id, .. }) => (refused(broker, &refusal, id.as_ref()), Some(CloseReason::Protocol)),
         };
         say(broker, sink, answer).await?;
         said += 1;
@@ -238,7 +238,7 @@ fn refused(broker: &Broker, refusal: &Refusal, id: Option<&RequestId>) -> Bytes 
     refusal.to_response(id, &request_id)
 }
 
-async fn say(broker: &Broker, sink: &mut impl FrameSink, frame: Bytes) -> Result<(), Goodbye> {
+async fn say(broker: &Broker, sink: &mut impl FrameSink, frame: Bytes) -> Result<(), CloseReason> {
     broker.shared.metrics.bytes(Direction::Out, Side::Client, frame.len());
-    sink.send_all(&mut vec![frame]).await.map_err(|_| Goodbye::Done)
+    sink.send_all(&mut vec![frame]).await.map_err(|_| CloseReason::Done)
 }

@@ -11,7 +11,7 @@ use protocol::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::{
-    frame::{FrameSink, Goodbye, farewell},
+    frame::{FrameSink, CloseReason, farewell},
     quic::{Cancellation, Limits, QuicConnection, QuicListener, QuicSink, QuicSource, RequestStream},
     tls::ServerTls,
 };
@@ -136,7 +136,7 @@ async fn connection(
     let _in_time = tokio::time::timeout(LAST_FRAMES_WAIT, requests.wait()).await;
     match goodbye {
         Some(goodbye) => farewell(&mut source, &mut sink, goodbye).await,
-        None => connection.close(Goodbye::SlowReader),
+        None => connection.close(CloseReason::SlowReader),
     }
 }
 
@@ -161,7 +161,7 @@ async fn serve_alone(desk: Arc<modern::Desk>, mut stream: RequestStream) {
         Ok(Ok(Some(frame))) => desk.decode(frame),
         Ok(Err(error)) => match refusal_of(&error) {
             Some(refusal) => Err(Rejection::new(refusal, None)),
-            None if error.goodbye() == Goodbye::Overloaded => return overloaded(desk.shared(), stream).await,
+            None if error.goodbye() == CloseReason::Overloaded => return overloaded(desk.shared(), stream).await,
             None => return stream.cancel(),
         },
         Ok(Ok(None)) | Err(_) => return stream.cancel(),
@@ -214,7 +214,7 @@ async fn serve_request(session: Arc<Session>, mut stream: RequestStream) {
         }
         Ok(Err(error)) => match refusal_of(&error) {
             Some(refusal) => Err(Rejection::new(refusal, None)),
-            None if error.goodbye() == Goodbye::Overloaded => return overloaded(shared, stream).await,
+            None if error.goodbye() == CloseReason::Overloaded => return overloaded(shared, stream).await,
             None => return stream.cancel(),
         },
         Ok(Ok(None)) | Err(_) => return stream.cancel(),
@@ -287,8 +287,8 @@ async fn answer(session: &Session, request: protocol::ids::RequestId, mut reader
             return match ended {
                 StreamEnd::Complete if reader.stream.is_answered() => sink.finish(),
                 StreamEnd::Complete if !session.is_leaving() => {} // it was cancelled, on another stream
-                StreamEnd::Complete | StreamEnd::Paused => sink.close(Goodbye::GoingAway).await,
-                StreamEnd::Displaced => sink.close(Goodbye::Policy).await,
+                StreamEnd::Complete | StreamEnd::Paused => sink.close(CloseReason::GoingAway).await,
+                StreamEnd::Displaced => sink.close(CloseReason::Policy).await,
                 StreamEnd::Slow | StreamEnd::Lost => {
                     cut(&session.shared, Some(session), &mut sink).await;
                     session.cancel_request(&request);
@@ -335,11 +335,11 @@ async fn deliver(
 /// The client does not read: in the middle of a message perhaps, so no word can follow it.
 async fn cut(shared: &Shared, session: Option<&Session>, sink: &mut QuicSink) {
     tell_cut(shared, session, TRANSPORT, Cut::Stream);
-    sink.close(Goodbye::SlowReader).await;
+    sink.close(CloseReason::SlowReader).await;
 }
 
 /// The requests of this client that are not whole yet take more room than there is for them.
 async fn overloaded(shared: &Shared, stream: RequestStream) {
     shared.metrics.rate_limited("quic_request_bytes");
-    stream.refuse(Goodbye::Overloaded).await;
+    stream.refuse(CloseReason::Overloaded).await;
 }

@@ -23,7 +23,7 @@ use protocol::{
     sse,
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use transport::frame::{FrameSink, FrameSource, Goodbye, ReadError, WriteError};
+use transport::frame::{FrameSink, FrameSource, CloseReason, ReadError, WriteError};
 
 use super::{
     Floor,
@@ -245,7 +245,7 @@ impl FrameSink for Events {
         stream.send(piece.into()).await.map_err(|_| WriteError::Closed)
     }
 
-    async fn close(&mut self, _: Goodbye) {
+    async fn close(&mut self, _: CloseReason) {
         // The response ends once the other sender is gone too, which is in the source beside this sink.
         self.0 = None;
     }

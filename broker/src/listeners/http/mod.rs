@@ -38,7 +38,7 @@ use protocol::error::{ErrorKind, Refusal};
 use tokio::{net::TcpStream, sync::Notify, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::{
-    StallGuard, Turns,
+    StallGuard, WriteBatching,
     framing::{FramingGuard, FramingViolation, is_websocket_upgrade},
     tcp::Stream,
     tls::ListenerKind,
@@ -129,12 +129,12 @@ impl Floor {
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// What is read and written, as the HTTP library gets it.
-type Guarded<S> = TokioIo<Turns<StallGuard<S>>>;
+type Guarded<S> = TokioIo<WriteBatching<StallGuard<S>>>;
 /// A connection of HTTP/1.1, which passes whole requests of one reading only.
 type Http1Stream = Guarded<FramingGuard<Stream>>;
 
 fn guarded<S>(stream: S) -> Guarded<S> {
-    TokioIo::new(Turns::new(StallGuard::new(stream, CLIENT_WRITE_STALL_MAX)))
+    TokioIo::new(WriteBatching::new(StallGuard::new(stream, CLIENT_WRITE_STALL_MAX)))
 }
 
 /// A connection on which somebody has begun to say something.

@@ -1,7 +1,7 @@
 //! WebSocket from outside: raw bytes where a peer misbehaves, an independent implementation where it does not.
 
 mod abuse;
-mod alive;
+mod keep_alive;
 mod handshake;
 mod peers;
 

@@ -28,7 +28,7 @@ use protocol::{
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use transport::{
-    HttpResponse, Pieces, SendError,
+    HttpResponse, VectoredBody, SendError,
     http_client::{BodyError, HttpClient, PreparedPost, ResponseBody},
 };
 
@@ -77,7 +77,7 @@ pub struct HttpWire {
 /// One request and what it is for.
 pub(super) struct WireRequest<'a> {
     pub(super) wire_id: u64,
-    pub(super) frame: Pieces,
+    pub(super) frame: VectoredBody,
     pub(super) asker: Option<&'a Asker>,
     /// It is `initialize`: its response carries the session id.
     pub(super) opening: bool,
@@ -352,7 +352,7 @@ impl HttpWire {
         self.client.send(request).await.map_err(unsent_or_lost)
     }
 
-    async fn send_post(&self, frame: Pieces, more: Option<HeaderMap>) -> Result<HttpResponse<ResponseBody>, Failure> {
+    async fn send_post(&self, frame: VectoredBody, more: Option<HeaderMap>) -> Result<HttpResponse<ResponseBody>, Failure> {
         // What is told of traces differs from request to request.
         let is_usual = more.is_none() && self.version.get().is_some() && !telemetry::request::propagates();
         if is_usual && let Some(prepared) = self.prepared.get_or_init(|| self.client.prepare(self.post(Bytes::new(), None).map(drop))) {

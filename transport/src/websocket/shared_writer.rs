@@ -24,17 +24,17 @@ use crate::frame::WriteError;
 const PONGS_MAX: usize = 16;
 
 #[derive(Debug)]
-pub(super) struct Outgoing<W> {
+pub(super) struct SharedWriter<W> {
     role: Role,
-    state: Mutex<State<W>>,
+    state: Mutex<WriterState<W>>,
 }
 
 #[derive(Debug)]
-struct State<W> {
+struct WriterState<W> {
     writer: W,
     pongs: VecDeque<Bytes>,
     ping_due: bool,
-    closing: Closing,
+    closing: CloseState,
     /// Control frames as bytes, partly written perhaps.
     encoded: BytesMut,
     needs_flush: bool,
@@ -45,21 +45,21 @@ struct State<W> {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Closing {
-    No,
+enum CloseState {
+    Open,
     /// The payload of the close frame that has to be written.
-    Due(Bytes),
+    Pending(Bytes),
     /// Handed to the writer; nothing may follow.
-    Said,
+    Sent,
 }
 
-impl<W: AsyncWrite + Unpin> Outgoing<W> {
+impl<W: AsyncWrite + Unpin> SharedWriter<W> {
     pub(super) fn new(writer: W, role: Role) -> Self {
-        let state = State {
+        let state = WriterState {
             writer,
             pongs: VecDeque::new(),
             ping_due: false,
-            closing: Closing::No,
+            closing: CloseState::Open,
             encoded: BytesMut::new(),
             needs_flush: false,
             sink_is_writing: false,
@@ -85,19 +85,19 @@ impl<W: AsyncWrite + Unpin> Outgoing<W> {
     /// Puts a close frame behind what is being written; the first one counts.
     pub(super) fn say_goodbye(&self, code: Option<u16>, reason: &str) {
         let mut state = self.lock();
-        if state.closing == Closing::No {
+        if state.closing == CloseState::Open {
             let mut payload = BytesMut::new();
             if let Some(code) = code {
                 payload.extend_from_slice(&code.to_be_bytes());
                 payload.extend_from_slice(&reason.as_bytes()[..reason.floor_char_boundary(REASON_BYTES_MAX)]);
             }
-            state.closing = Closing::Due(payload.freeze());
+            state.closing = CloseState::Pending(payload.freeze());
         }
     }
 
     /// Whether a close frame of ours is on its way, so that the peer's next one is the answer to it.
     pub(super) fn is_closing(&self) -> bool {
-        self.lock().closing != Closing::No
+        self.lock().closing != CloseState::Open
     }
 
     /// Writes the control frames that are due, for the source. Ready, too, when the sink will do it.
@@ -155,7 +155,7 @@ impl<W: AsyncWrite + Unpin> Outgoing<W> {
         let mut state = self.lock();
         state.sink_is_writing = false;
         if written.is_err() {
-            state.closing = Closing::Said;
+            state.closing = CloseState::Sent;
         }
         if let Some(source) = state.source.take() {
             source.wake();
@@ -168,12 +168,12 @@ impl<W: AsyncWrite + Unpin> Outgoing<W> {
         poll_fn(|context| Pin::new(&mut self.lock().writer).poll_shutdown(context)).await
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<W>> {
+    fn lock(&self) -> MutexGuard<'_, WriterState<W>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<W: AsyncWrite + Unpin> State<W> {
+impl<W: AsyncWrite + Unpin> WriterState<W> {
     /// Writes and flushes what is due.
     fn poll_control(&mut self, role: Role, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         // What came up while the socket was full waits until then: encoded, it could no longer be forgotten.
@@ -188,7 +188,7 @@ impl<W: AsyncWrite + Unpin> State<W> {
     }
 
     fn encode(&mut self, role: Role) {
-        if self.closing == Closing::Said {
+        if self.closing == CloseState::Sent {
             return;
         }
         for pong in self.pongs.drain(..) {
@@ -197,9 +197,9 @@ impl<W: AsyncWrite + Unpin> State<W> {
         if std::mem::take(&mut self.ping_due) {
             codec::put_frame(&mut self.encoded, Opcode::Ping, b"", mask_for(role));
         }
-        if let Closing::Due(payload) = &self.closing {
+        if let CloseState::Pending(payload) = &self.closing {
             codec::put_frame(&mut self.encoded, Opcode::Close, payload, mask_for(role));
-            self.closing = Closing::Said;
+            self.closing = CloseState::Sent;
         }
     }
 

@@ -6,11 +6,11 @@ use bytes::{Buf, Bytes};
 
 /// The messages of a text frame that have not been handed out yet.
 #[derive(Debug, Default)]
-pub(super) struct Several {
+pub(super) struct MessageSplitter {
     rest: Bytes,
 }
 
-impl Several {
+impl MessageSplitter {
     pub(super) fn new(text: Bytes) -> Self {
         Self { rest: text }
     }

@@ -6,21 +6,21 @@ use bytes::Bytes;
 
 /// Up to three pieces, one behind the other.
 #[derive(Debug, Clone, Default)]
-pub struct Pieces([Bytes; 3]);
+pub struct VectoredBody([Bytes; 3]);
 
-impl From<Bytes> for Pieces {
+impl From<Bytes> for VectoredBody {
     fn from(whole: Bytes) -> Self {
         Self([whole, Bytes::new(), Bytes::new()])
     }
 }
 
-impl From<[Bytes; 3]> for Pieces {
+impl From<[Bytes; 3]> for VectoredBody {
     fn from(pieces: [Bytes; 3]) -> Self {
         Self(pieces)
     }
 }
 
-impl Pieces {
+impl VectoredBody {
     pub fn len(&self) -> usize {
         self.0.iter().map(Bytes::len).sum()
     }
@@ -63,7 +63,7 @@ mod tests {
     #[test]
     fn however_much_is_skipped_the_rest_is_the_same() {
         let text = b"onetwothree";
-        let pieces = Pieces([Bytes::from_static(b"one"), Bytes::new(), Bytes::from_static(b"twothree")]);
+        let pieces = VectoredBody([Bytes::from_static(b"one"), Bytes::new(), Bytes::from_static(b"twothree")]);
         assert_eq!((pieces.len(), pieces.is_empty()), (text.len(), false));
         for skipped in 0..=text.len() {
             let slices: Vec<u8> = pieces.slices_behind(skipped).iter().flat_map(|slice| slice.to_vec()).collect();
@@ -71,6 +71,6 @@ mod tests {
             assert_eq!(pieces.behind(skipped).into_bytes(), text[skipped..]);
         }
         let whole = Bytes::from_static(text);
-        assert_eq!(Pieces::from(whole.clone()).into_bytes().as_ptr(), whole.as_ptr(), "one piece is not copied");
+        assert_eq!(VectoredBody::from(whole.clone()).into_bytes().as_ptr(), whole.as_ptr(), "one piece is not copied");
     }
 }

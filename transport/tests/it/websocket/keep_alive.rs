@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use transport::{FrameSink, FrameSource, Goodbye, ReadError, websocket::Limits};
+use transport::{FrameSink, FrameSource, CloseReason, ReadError, websocket::Limits};
 
 use super::{CLOSE, FINAL, PING, PONG, TEXT, connection, impatient, limits, masked};
 use crate::soon;
@@ -14,7 +14,7 @@ async fn a_silent_peer_is_asked_and_then_given_up() {
     let (mut raw, mut source, _sink) = connection(1024, &impatient());
     let began = Instant::now();
     let silence = soon("the end of patience", source.next()).await.unwrap_err();
-    assert!(matches!(silence, ReadError::Silent { .. }), "{silence}");
+    assert!(matches!(silence, ReadError::IdleTimeout { .. }), "{silence}");
     assert!(began.elapsed() >= impatient().silence_max);
     assert_eq!(silence.goodbye().ws_code(), 1008);
     assert_eq!(raw.receive().await, Some((PING, vec![])));
@@ -100,7 +100,7 @@ async fn a_ping_is_answered_between_frames_while_a_large_batch_is_sent() {
 async fn a_goodbye_of_ours_waits_for_the_answer_and_drops_what_comes_before_it() {
     let (mut raw, mut source, mut sink) = connection(1024, &limits());
     let began = Instant::now();
-    let leaving = transport::farewell(&mut source, &mut sink, Goodbye::GoingAway);
+    let leaving = transport::farewell(&mut source, &mut sink, CloseReason::GoingAway);
     let answering = async {
         assert_eq!(raw.receive().await, Some((CLOSE, [&1001_u16.to_be_bytes()[..], b"going away"].concat())));
         raw.send(&masked(FINAL | TEXT, b"{}")).await;
@@ -116,7 +116,7 @@ async fn a_peer_that_never_reads_does_not_hold_up_a_goodbye() {
     let (raw, mut source, mut sink) = connection(16, &limits());
     let stuck = tokio::time::timeout(Duration::from_millis(50), sink.send_all(&mut vec![Bytes::from_static(&[b'x'; 1000])])).await;
     assert!(stuck.is_err());
-    soon("the farewell", transport::farewell(&mut source, &mut sink, Goodbye::SlowReader)).await;
+    soon("the farewell", transport::farewell(&mut source, &mut sink, CloseReason::SlowReader)).await;
     drop(raw);
 }
 

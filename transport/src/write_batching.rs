@@ -28,23 +28,23 @@ pub(crate) async fn turn(bytes: usize) {
 
 /// Wraps a connection: the first write after a read lets everything that is ready go first.
 #[derive(Debug)]
-pub struct Turns<S> {
+pub struct WriteBatching<S> {
     inner: S,
-    turn: Turn,
+    turn: YieldState,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Turn {
-    Mine,
+enum YieldState {
+    Ready,
     /// Something was read, and nothing written since: the others are first.
-    Theirs,
+    YieldFirst,
     /// They had theirs. Whatever is read meanwhile, the next write is made.
-    Had,
+    Yielded,
 }
 
-impl<S> Turns<S> {
+impl<S> WriteBatching<S> {
     pub fn new(inner: S) -> Self {
-        Self { inner, turn: Turn::Mine }
+        Self { inner, turn: YieldState::Ready }
     }
 
     pub fn into_inner(self) -> S {
@@ -53,27 +53,27 @@ impl<S> Turns<S> {
 
     /// Ready once the others had their turn.
     fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        if self.turn == Turn::Theirs {
-            self.turn = Turn::Had;
+        if self.turn == YieldState::YieldFirst {
+            self.turn = YieldState::Yielded;
             // Asked once, it sees to it that this is polled again behind what is ready by then.
             return pin!(yield_now()).poll(context);
         }
-        self.turn = Turn::Mine;
+        self.turn = YieldState::Ready;
         Poll::Ready(())
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Turns<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WriteBatching<S> {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let read = Pin::new(&mut self.inner).poll_read(context, buffer);
-        if read.is_ready() && self.turn == Turn::Mine {
-            self.turn = Turn::Theirs;
+        if read.is_ready() && self.turn == YieldState::Ready {
+            self.turn = YieldState::YieldFirst;
         }
         read
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Turns<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteBatching<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         ready!(self.poll_turn(context));
         Pin::new(&mut self.inner).poll_write(context, bytes)
@@ -114,7 +114,7 @@ mod tests {
     #[tokio::test]
     async fn a_write_waits_once_however_much_is_read_meanwhile() {
         let (ours, mut theirs) = duplex(64);
-        let mut connection = Turns::new(ours);
+        let mut connection = WriteBatching::new(ours);
         let (mut byte, mut pending) = ([0], 0);
         theirs.write_all(b"ab").await.unwrap();
         connection.read_exact(&mut byte).await.unwrap();
@@ -135,7 +135,7 @@ mod tests {
         for _ in 0..3 {
             let (ours, mut theirs) = duplex(64);
             theirs.write_all(b"ask").await.unwrap();
-            let (told, mut connection) = (told.clone(), Turns::new(ours));
+            let (told, mut connection) = (told.clone(), WriteBatching::new(ours));
             serving.spawn(async move {
                 let mut asked = [0; 3];
                 for _ in 0..2 {

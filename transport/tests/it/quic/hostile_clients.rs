@@ -10,7 +10,7 @@ use quinn::{Endpoint, TransportConfig, VarInt, crypto::rustls::QuicClientConfig}
 use rustls::pki_types::{CertificateDer, pem::PemObject};
 use tokio::sync::mpsc;
 use transport::{
-    CertificateSource, ClientAuth, ConnectError, FrameSink, FrameSource, Goodbye, ServerTls, WriteError,
+    CertificateSource, ClientAuth, ConnectError, FrameSink, FrameSource, CloseReason, ServerTls, WriteError,
     quic::{ConnectOptions, EstablishError, Limits, QuicConnection, QuicListener, QuicSink, QuicSource, connect},
 };
 
@@ -129,7 +129,7 @@ async fn a_request_whose_client_does_not_read_is_reset_with_the_code_for_that() 
     let (mut sink, _cancellation) = soon("the request", server.accept_request()).await.unwrap().answering();
     let stalled = soon("the stall", sink.send_all(&mut vec![frame(&"x".repeat(1024 * 1024))])).await.unwrap_err();
     assert!(matches!(stalled, WriteError::Stalled { .. }), "{stalled}");
-    sink.close(Goodbye::SlowReader).await;
+    sink.close(CloseReason::SlowReader).await;
     assert_eq!(soon("the reset", unread.received_reset()).await.unwrap(), Some(VarInt::from_u32(7)));
     // The connection goes on without it.
     control_sink.send_all(&mut vec![frame("{\"still\":\"here\"}")]).await.unwrap();

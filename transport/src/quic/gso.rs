@@ -27,11 +27,11 @@ const BURSTS_OF_THE_IDLE: u8 = 4;
 
 thread_local! {
     /// Of the connection that is driven on this thread at the moment: drivers are polled to their end before another is.
-    static TURN: Cell<Turn> = const { Cell::new(Turn { at_once_max: usize::MAX, sent: 0 }) };
+    static SEGMENT_BUDGET: Cell<SegmentBudget> = const { Cell::new(SegmentBudget { at_once_max: usize::MAX, sent: 0 }) };
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Turn {
+struct SegmentBudget {
     at_once_max: usize,
     /// Calls to the system that sent something.
     sent: usize,
@@ -39,19 +39,19 @@ struct Turn {
 
 /// tokio, with connections that begin small.
 #[derive(Debug)]
-pub(super) struct ThriftyRuntime;
+pub(super) struct GsoLimitRuntime;
 
-impl Runtime for ThriftyRuntime {
+impl Runtime for GsoLimitRuntime {
     fn new_timer(&self, at: Instant) -> Pin<Box<dyn AsyncTimer>> {
         TokioRuntime.new_timer(at)
     }
 
     fn spawn(&self, driver: Pin<Box<dyn Future<Output = ()> + Send>>) {
-        tokio::spawn(Driven { driver, bursts: 0 });
+        tokio::spawn(ConnectionDriver { driver, bursts: 0 });
     }
 
     fn wrap_udp_socket(&self, socket: UdpSocket) -> io::Result<Arc<dyn AsyncUdpSocket>> {
-        Ok(Arc::new(ThriftySocket(TokioRuntime.wrap_udp_socket(socket)?)))
+        Ok(Arc::new(GsoLimitSocket(TokioRuntime.wrap_udp_socket(socket)?)))
     }
 
     fn now(&self) -> Instant {
@@ -60,19 +60,19 @@ impl Runtime for ThriftyRuntime {
 }
 
 /// What drives one connection. (The driver of the endpoint is one too, and sends no bursts.)
-struct Driven {
+struct ConnectionDriver {
     driver: Pin<Box<dyn Future<Output = ()> + Send>>,
     bursts: u8,
 }
 
-impl Future for Driven {
+impl Future for ConnectionDriver {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let is_busy = self.bursts >= BURSTS_OF_THE_IDLE;
-        TURN.set(Turn { at_once_max: if is_busy { usize::MAX } else { 1 }, sent: 0 });
+        SEGMENT_BUDGET.set(SegmentBudget { at_once_max: if is_busy { usize::MAX } else { 1 }, sent: 0 });
         let polled = self.driver.as_mut().poll(context);
-        if TURN.get().sent > 1 {
+        if SEGMENT_BUDGET.get().sent > 1 {
             self.bursts = self.bursts.saturating_add(1);
         }
         polled
@@ -80,15 +80,15 @@ impl Future for Driven {
 }
 
 /// The endpoint's socket, which all its connections send on.
-struct ThriftySocket(Arc<dyn AsyncUdpSocket>);
+struct GsoLimitSocket(Arc<dyn AsyncUdpSocket>);
 
-impl fmt::Debug for ThriftySocket {
+impl fmt::Debug for GsoLimitSocket {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(formatter)
     }
 }
 
-impl AsyncUdpSocket for ThriftySocket {
+impl AsyncUdpSocket for GsoLimitSocket {
     fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
         self.0.clone().create_io_poller()
     }
@@ -96,8 +96,8 @@ impl AsyncUdpSocket for ThriftySocket {
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
         let sent = self.0.try_send(transmit);
         if sent.is_ok() {
-            let turn = TURN.get();
-            TURN.set(Turn { sent: turn.sent + 1, ..turn });
+            let turn = SEGMENT_BUDGET.get();
+            SEGMENT_BUDGET.set(SegmentBudget { sent: turn.sent + 1, ..turn });
         }
         sent
     }
@@ -111,7 +111,7 @@ impl AsyncUdpSocket for ThriftySocket {
     }
 
     fn max_transmit_segments(&self) -> usize {
-        self.0.max_transmit_segments().min(TURN.get().at_once_max)
+        self.0.max_transmit_segments().min(SEGMENT_BUDGET.get().at_once_max)
     }
 
     fn max_receive_segments(&self) -> usize {
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     /// What it may send at once at each of its turns, of which it sends so many datagrams.
-    fn driven(socket: &Arc<dyn AsyncUdpSocket>, datagrams: usize) -> (Driven, Arc<Mutex<Vec<usize>>>) {
+    fn driven(socket: &Arc<dyn AsyncUdpSocket>, datagrams: usize) -> (ConnectionDriver, Arc<Mutex<Vec<usize>>>) {
         let (socket, seen) = (socket.clone(), Arc::<Mutex<Vec<usize>>>::default());
         let seen_by_driver = seen.clone();
         let driver = poll_fn(move |_| {
@@ -141,12 +141,12 @@ mod tests {
             }
             Poll::Pending
         });
-        (Driven { driver: Box::pin(driver), bursts: 0 }, seen)
+        (ConnectionDriver { driver: Box::pin(driver), bursts: 0 }, seen)
     }
 
     #[tokio::test]
     async fn a_connection_gets_all_at_once_when_it_has_much_to_send() {
-        let socket = ThriftyRuntime.wrap_udp_socket(UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
+        let socket = GsoLimitRuntime.wrap_udp_socket(UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
         let mut ready = socket.clone().create_io_poller();
         poll_fn(|context| ready.as_mut().poll_writable(context)).await.unwrap();
         let of_the_system = socket.max_transmit_segments();
