@@ -9,9 +9,9 @@ use anyhow::Context as _;
 use benches::{Scale, Table};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use loadtest::{
-    backend::{Backend, Offer},
+    backend::{Backend, BackendOptions},
     process,
-    wire::{Session, Site},
+    wire::{Session, LoadTarget},
 };
 use quinn::{ClientConfig, Connection, Endpoint, RecvStream, SendStream, TransportConfig, crypto::rustls::QuicClientConfig};
 use serde_json::{Value, json};
@@ -66,7 +66,7 @@ async fn bench(scale: Scale) -> anyhow::Result<()> {
 async fn measure(wire: Wire, count: usize, scale: Scale) -> anyhow::Result<f64> {
     let authority = Authority::new();
     let signed = authority.server("broker");
-    let backend = Backend::http("127.0.0.1:0", &Offer::default()).await?;
+    let backend = Backend::http("127.0.0.1:0", &BackendOptions::default()).await?;
     let config = match wire {
         Wire::Quic => json!({"listen": {"quic": "127.0.0.1:0"}, "tls": {"cert_file": signed.cert, "key_file": signed.key}}),
         Wire::Tcp => json!({"listen": {"tcp": "127.0.0.1:0"}}),
@@ -115,7 +115,7 @@ async fn sessions(wire: Wire, broker: &TestBroker, count: usize) -> anyhow::Resu
         Wire::WebSocket => format!("ws://{}/ws/fast", broker.http_address()),
         Wire::Quic | Wire::HttpStream => format!("http://{}/mcp/fast", broker.http_address()),
     };
-    let site = Site::new(target.parse()?, &ClientTlsFiles::default(), Duration::from_secs(30))?;
+    let site = LoadTarget::new(target.parse()?, &ClientTlsFiles::default(), Duration::from_secs(30))?;
     let opened = stream::iter(0..count).map(|_| async {
         let session = Session::open(&site, None).await?;
         session.listen().await?;

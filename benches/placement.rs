@@ -13,7 +13,7 @@ use benches::{
     shown,
 };
 use loadtest::{
-    backend::{Backend, Offer},
+    backend::{Backend, BackendOptions},
     compare::{self, Figures},
     era::Era,
     run::Load,
@@ -37,7 +37,7 @@ fn main() -> ExitCode {
 }
 
 async fn bench(scale: Scale) -> anyhow::Result<()> {
-    let backends = [Backend::http("127.0.0.1:0", &Offer::default()).await?, Backend::tcp("127.0.0.1:0", &Offer::default()).await?];
+    let backends = [Backend::http("127.0.0.1:0", &BackendOptions::default()).await?, Backend::tcp("127.0.0.1:0", &BackendOptions::default()).await?];
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
     let shared = [broker("127.0.0.1:0", "127.0.0.1:0", processors, &backends).await];
     let apart = one_each(processors, &backends).await?;

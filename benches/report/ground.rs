@@ -12,7 +12,7 @@ use benches::{
     load::{Calls, To},
 };
 use loadtest::{
-    backend::{Backend, Offer},
+    backend::{Backend, BackendOptions},
     era::Era,
     run::Load,
 };
@@ -57,7 +57,7 @@ pub(crate) struct Ground {
 
 impl Ground {
     pub(crate) async fn start(_scale: Scale) -> anyhow::Result<Self> {
-        let backend = Backend::http("127.0.0.1:0", &Offer::default()).await?;
+        let backend = Backend::http("127.0.0.1:0", &BackendOptions::default()).await?;
         let nginx = Nginx::start(backend.address()).await?;
         let broker = broker(json!({})).await?;
         broker.admin().ready_backend("default", "fast", &behind(&backend)).await;

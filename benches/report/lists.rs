@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use benches::{Samples, Scale, Table, digits, median, shown};
 use loadtest::{
-    backend::{Backend, Offer},
+    backend::{Backend, BackendOptions},
     process,
     target::Target,
     wire::{HttpStream, http::post_head},
@@ -27,7 +27,7 @@ struct Asking {
 }
 
 pub(crate) async fn table(ground: &Ground, scale: Scale) -> anyhow::Result<String> {
-    let many = Backend::http("127.0.0.1:0", &Offer { tools: TOOLS - 1, ..Offer::default() }).await?;
+    let many = Backend::http("127.0.0.1:0", &BackendOptions { tools: TOOLS - 1, ..BackendOptions::default() }).await?;
     ground.broker.admin().ready_backend("default", "many", &behind(&many)).await;
     let target: Target = format!("http://{}/mcp/many", ground.broker.http_address()).parse()?;
     let session = session(&target, &ground.key).await?;

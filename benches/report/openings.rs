@@ -10,8 +10,8 @@ use benches::{Samples, Scale, Table, digits, shown};
 use futures_util::future::try_join_all;
 use loadtest::{
     mix::Operation,
-    operation::{self, Ended, Known},
-    wire::{Session, Site},
+    operation::{self, CallOutcome, TargetState},
+    wire::{Session, LoadTarget},
 };
 use serde_json::json;
 use transport::tls::ClientTlsFiles;
@@ -38,15 +38,15 @@ pub(crate) async fn table(ground: &Ground, scale: Scale) -> anyhow::Result<Strin
 /// A second, each with its first call.
 async fn sessions(ground: &Ground, time: Duration) -> anyhow::Result<f64> {
     let [_, _, way] = ground.ways();
-    let site = Site::new(way.target.parse()?, &ClientTlsFiles::default(), Duration::from_secs(30))?;
+    let site = LoadTarget::new(way.target.parse()?, &ClientTlsFiles::default(), Duration::from_secs(30))?;
     let call = Operation::Call { tool: "echo".to_owned(), bytes: vec![256] };
-    let (opened, known, begun) = (AtomicU64::new(0), Known::default(), Instant::now());
+    let (opened, known, begun) = (AtomicU64::new(0), TargetState::default(), Instant::now());
     let openers = (0..OPENERS).map(|_| async {
         while begun.elapsed() < time {
             let session = Session::open(&site, way.key.as_deref()).await?;
             let number = opened.fetch_add(1, Ordering::Relaxed);
             let ended = operation::perform(&call, number, &mut session.lane(), &known).await;
-            ensure!(ended == Ended::Well, "the first call ended with {ended:?}: {:?}", site.findings.witnesses());
+            ensure!(ended == CallOutcome::Succeeded, "the first call ended with {ended:?}: {:?}", site.findings.witnesses());
         }
         Ok(())
     });

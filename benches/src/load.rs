@@ -5,10 +5,10 @@ use std::time::Duration;
 use loadtest::{
     era::Era,
     mix::{Mix, Operation},
-    profile::{Loop, Profile},
+    profile::{LoopModel, Profile},
     run::Load,
     schedule::{Phase, Schedule},
-    wire::Site,
+    wire::LoadTarget,
 };
 use transport::tls::ClientTlsFiles;
 
@@ -40,7 +40,7 @@ impl Calls {
         let warm_up = time / 4;
         let rate = self.per_second.unwrap_or_default();
         let profile = Profile {
-            kind: if self.per_second.is_some() { Loop::Open } else { Loop::Closed },
+            kind: if self.per_second.is_some() { LoopModel::Open } else { LoopModel::Closed },
             era: self.era,
             sessions: self.connections,
             in_flight: self.in_flight,
@@ -51,7 +51,7 @@ impl Calls {
             refused_max: 0.0,
             listen: false,
         };
-        let site = Site::new(to.target.parse()?, &ClientTlsFiles::default(), profile.timeout)?.speaking(self.era);
+        let site = LoadTarget::new(to.target.parse()?, &ClientTlsFiles::default(), profile.timeout)?.speaking(self.era);
         Ok(Load { site, profile, keys: to.keys, pids: to.pids })
     }
 }

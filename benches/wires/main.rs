@@ -10,7 +10,7 @@ mod paced;
 use std::{net::SocketAddr, process::ExitCode, sync::Arc, time::Duration};
 
 use benches::{Scale, Table, digits, median, shown};
-use loadtest::backend::{Backend, Offer};
+use loadtest::backend::{Backend, BackendOptions};
 use serde_json::json;
 use testkit::{Authority, BrokerBuilder, TestBroker};
 use transport::tls::{CertificateSource, ClientAuth, ServerTls};
@@ -68,7 +68,7 @@ async fn bench(scale: Scale) -> anyhow::Result<()> {
 }
 
 async fn backend(wire: Wire, authority: &Authority) -> anyhow::Result<Backend> {
-    let (address, offer) = ("127.0.0.1:0", &Offer::default());
+    let (address, offer) = ("127.0.0.1:0", &BackendOptions::default());
     match wire {
         Wire::Tcp => Backend::tcp(address, offer).await,
         Wire::WebSocket => Backend::websocket(address, offer).await,

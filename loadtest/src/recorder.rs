@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{histogram::Histogram, operation::Ended};
+use crate::{histogram::Histogram, operation::CallOutcome};
 
 /// Callers that share a shard hardly ever meet: a shard is held for a few hundred nanoseconds.
 const SHARDS: usize = 4;
@@ -25,12 +25,12 @@ pub struct Window {
 }
 
 impl Window {
-    fn add(&mut self, latency: Duration, ended: &Ended) {
+    fn add(&mut self, latency: Duration, ended: &CallOutcome) {
         self.latency.add(latency);
         match ended {
-            Ended::Well => self.well += 1,
-            Ended::Refused(_) => self.refused += 1,
-            Ended::Wrong => self.wrong += 1,
+            CallOutcome::Succeeded => self.well += 1,
+            CallOutcome::Refused(_) => self.refused += 1,
+            CallOutcome::Wrong => self.wrong += 1,
         }
     }
 
@@ -57,13 +57,13 @@ pub struct Totals {
 }
 
 #[derive(Debug)]
-pub struct Record {
+pub struct Recorder {
     window: Duration,
     warm_up: Duration,
     shards: [Mutex<Totals>; SHARDS],
 }
 
-impl Record {
+impl Recorder {
     /// For a load of this length.
     pub fn new(time: Duration, warm_up: Duration) -> Self {
         let window = WINDOW_MIN.max(time / WINDOWS_MAX);
@@ -76,7 +76,7 @@ impl Record {
 
     /// The caller with this number saw an operation end, `at` after the begin of the load. Latencies count where the answer came:
     /// while a target stands still nothing is answered, and afterwards answers are old.
-    pub fn add(&self, caller: usize, place: usize, at: Duration, latency: Duration, ended: &Ended) {
+    pub fn add(&self, caller: usize, place: usize, at: Duration, latency: Duration, ended: &CallOutcome) {
         let Some(at) = at.checked_sub(self.warm_up) else { return };
         let window = (at.as_nanos() / self.window.as_nanos()) as usize;
         let mut shard = self.shard(caller);
@@ -87,7 +87,7 @@ impl Record {
             }
             windows[place].add(latency, ended);
         }
-        if let Ended::Refused(why) = ended {
+        if let CallOutcome::Refused(why) = ended {
             *shard.refusals.entry(why.clone()).or_default() += 1;
         }
     }
@@ -121,13 +121,13 @@ mod tests {
 
     #[test]
     fn what_is_added_by_many_is_added_up() {
-        let record = Record::new(Duration::from_secs(10), Duration::from_secs(1));
+        let record = Recorder::new(Duration::from_secs(10), Duration::from_secs(1));
         let ms = Duration::from_millis;
-        record.add(0, 0, ms(500), ms(1), &Ended::Well);
+        record.add(0, 0, ms(500), ms(1), &CallOutcome::Succeeded);
         for caller in 0..8 {
-            record.add(caller, caller % 2, ms(1500 + 1000 * (caller as u64 / 4)), ms(2), &Ended::Well);
+            record.add(caller, caller % 2, ms(1500 + 1000 * (caller as u64 / 4)), ms(2), &CallOutcome::Succeeded);
         }
-        record.add(3, 1, ms(1600), ms(9), &Ended::Refused("code 1".to_owned()));
+        record.add(3, 1, ms(1600), ms(9), &CallOutcome::Refused("code 1".to_owned()));
         let totals = record.totals();
         assert_eq!(totals.windows.iter().map(Window::calls).collect::<Vec<_>>(), [5, 4], "the warm-up is left out");
         assert_eq!(totals.operations.iter().map(Window::calls).collect::<Vec<_>>(), [4, 5]);
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_day_has_no_more_windows_than_ten_minutes() {
-        assert_eq!(Record::new(Duration::from_secs(86_400), Duration::ZERO).window(), Duration::from_secs(144));
-        assert_eq!(Record::new(Duration::from_secs(5), Duration::ZERO).window(), Duration::from_secs(1));
+        assert_eq!(Recorder::new(Duration::from_secs(86_400), Duration::ZERO).window(), Duration::from_secs(144));
+        assert_eq!(Recorder::new(Duration::from_secs(5), Duration::ZERO).window(), Duration::from_secs(1));
     }
 }

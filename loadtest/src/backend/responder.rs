@@ -7,11 +7,11 @@ use memchr::{memchr2, memmem};
 use serde::Deserialize;
 use serde_json::{json, value::RawValue};
 
-use super::Offer;
+use super::BackendOptions;
 
 /// Ready to be sent, but for the id.
 #[derive(Debug)]
-pub(super) struct Answers {
+pub(super) struct Responder {
     tools: Box<str>,
     resources: Box<str>,
     delay: Duration,
@@ -45,7 +45,7 @@ struct Arguments<'a> {
 
 /// What is said to one message.
 #[derive(Debug, Default)]
-pub(super) struct Said {
+pub(super) struct Reply {
     pub(super) answer: Option<Bytes>,
     /// After it: an update of a resource that was subscribed to.
     pub(super) update: Option<Bytes>,
@@ -56,8 +56,8 @@ pub(super) struct Said {
 const CALL_HEAD: &[u8] = br#"{"jsonrpc":"2.0","id":"#;
 const CALL_METHOD: &[u8] = br#","method":"tools/call","params":{"name":"echo","arguments":{"text":""#;
 
-impl Answers {
-    pub(super) fn new(offer: &Offer) -> Self {
+impl Responder {
+    pub(super) fn new(offer: &BackendOptions) -> Self {
         let schema = json!({"type": "object", "properties": {"text": {"type": "string"}}});
         let echo = json!({"name": "echo", "description": "Gives back its text.", "inputSchema": schema});
         let others = (0..offer.tools).map(|number| {
@@ -79,15 +79,15 @@ impl Answers {
         self.delay
     }
 
-    pub(super) fn to(&self, frame: &[u8]) -> Said {
+    pub(super) fn to(&self, frame: &[u8]) -> Reply {
         if let Some(answer) = quick_echo(frame) {
-            return Said { answer: Some(answer), is_call: true, ..Said::default() };
+            return Reply { answer: Some(answer), is_call: true, ..Reply::default() };
         }
         let Ok(request) = serde_json::from_slice::<Request<'_>>(frame) else {
             let answer = Bytes::from_static(br#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"not a message"}}"#);
-            return Said { answer: Some(answer), ..Said::default() };
+            return Reply { answer: Some(answer), ..Reply::default() };
         };
-        let (Some(id), Some(method)) = (request.id, request.method.as_deref()) else { return Said::default() };
+        let (Some(id), Some(method)) = (request.id, request.method.as_deref()) else { return Reply::default() };
         let params = request.params.and_then(|params| serde_json::from_str::<Params<'_>>(params.get()).ok()).unwrap_or_default();
         let result: Result<Cow<'_, str>, &str> = match method {
             "initialize" => Ok(initialized(params.version).into()),
@@ -113,7 +113,7 @@ impl Answers {
             let params = json!({"uri": params.uri.as_deref().unwrap_or_default()});
             Bytes::from(format!(r#"{{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{params}}}"#))
         });
-        Said { answer: Some(answer.into()), update, is_call: method == "tools/call" }
+        Reply { answer: Some(answer.into()), update, is_call: method == "tools/call" }
     }
 }
 
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     fn answered(frame: &str) -> Value {
-        serde_json::from_slice(&Answers::new(&Offer::default()).to(frame.as_bytes()).answer.unwrap()).unwrap()
+        serde_json::from_slice(&Responder::new(&BackendOptions::default()).to(frame.as_bytes()).answer.unwrap()).unwrap()
     }
 
     #[test]
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn every_request_is_answered_and_nothing_else() {
-        let answers = Answers::new(&Offer { tools: 3, ..Offer::default() });
+        let answers = Responder::new(&BackendOptions { tools: 3, ..BackendOptions::default() });
         assert!(answers.to(br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#).answer.is_none());
         let listed: Value = serde_json::from_slice(&answers.to(br#"{"id":"x","method":"tools/list"}"#).answer.unwrap()).unwrap();
         assert_eq!((listed["id"].as_str(), listed["result"]["tools"].as_array().unwrap().len()), (Some("x"), 4));

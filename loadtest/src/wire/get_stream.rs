@@ -4,17 +4,17 @@ use anyhow::bail;
 use protocol::sse::SseParser;
 
 use super::{
-    MESSAGE_BYTES_MAX, Site,
-    http1::{HttpStream, Length},
+    MESSAGE_BYTES_MAX, LoadTarget,
+    http1::{HttpStream, BodyLength},
 };
 use crate::{
     answer::{self, Incoming},
-    findings::{Wrong, excerpt},
+    findings::{FindingKind, excerpt},
 };
 
 /// Reads until the stream ends.
-pub(super) async fn count(site: &Site, mut stream: HttpStream, length: Length) -> anyhow::Result<()> {
-    if length != Length::Chunked {
+pub(super) async fn count(site: &LoadTarget, mut stream: HttpStream, length: BodyLength) -> anyhow::Result<()> {
+    if length != BodyLength::Chunked {
         bail!("an event stream of a known length");
     }
     let mut events = SseParser::new(MESSAGE_BYTES_MAX);
@@ -25,7 +25,7 @@ pub(super) async fn count(site: &Site, mut stream: HttpStream, length: Length) -
             match answer::incoming(&data) {
                 Incoming::Notification(_) | Incoming::Request { .. } => site.notified(),
                 Incoming::Answer(_) | Incoming::Unreadable => {
-                    site.findings.note(Wrong::Stranger, &format!("on the GET stream: {}", excerpt(&data)));
+                    site.findings.note(FindingKind::Unsolicited, &format!("on the GET stream: {}", excerpt(&data)));
                 }
             }
         }
