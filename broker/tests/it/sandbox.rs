@@ -46,7 +46,7 @@ async fn ground(mode: &str, user: Option<u32>) -> Ground {
     chown(&token_file, user, user).unwrap();
     let config = json!({"stdio": {"sandbox": mode}, "auth": {"admin_token": null, "admin_token_file": token_file}});
     let spec = stdio().spec();
-    let builder = builder().alone().on(testkit::Ground::Sqlite).admin_token(TOKEN).config(config).tenant("other");
+    let builder = builder().alone().on(testkit::Topology::Sqlite).admin_token(TOKEN).config(config).tenant("other");
     let builder = builder.backend("default", "s", spec.clone()).backend("other", "s", spec);
     let broker = by(builder, user).start().await;
     Ground { broker, token_file, _folder: folder }
@@ -259,7 +259,7 @@ async fn s03_children_with_other_users_and_what_they_started_end_with_the_broker
 }
 
 async fn refusal(config: Value, spec: Value, user: Option<u32>) -> String {
-    let broker = by(builder().alone().on(testkit::Ground::Sqlite).config(config), user).start().await;
+    let broker = by(builder().alone().on(testkit::Topology::Sqlite).config(config), user).start().await;
     broker.admin().put_backend("default", "s", &spec).await;
     let view = broker.admin().wait_backend_state("default", "s", "failed").await;
     view["last_error"].as_str().unwrap().to_owned()
@@ -281,7 +281,7 @@ async fn s03_files_of_the_broker_below_a_path_of_the_sandbox_refuse_the_backend(
     for access in ["read", "write"] {
         let mut spec = stdio().spec();
         spec["sandbox"] = json!({access: [folder.path()]});
-        let builder = builder().alone().on(testkit::Ground::Sqlite).admin_token(TOKEN);
+        let builder = builder().alone().on(testkit::Topology::Sqlite).admin_token(TOKEN);
         let broker = builder.config(json!({"auth": {"admin_token": null}})).config(config.clone()).start().await;
         broker.admin().put_backend("default", "s", &spec).await;
         let view = broker.admin().wait_backend_state("default", "s", "failed").await;
@@ -305,7 +305,7 @@ async fn s03_a_configuration_that_everybody_reads_refuses_children_that_only_hav
     if !is_root() {
         return;
     }
-    let broker = builder().alone().on(testkit::Ground::Sqlite).config(json!({"stdio": {"sandbox": "uid"}})).start().await;
+    let broker = builder().alone().on(testkit::Topology::Sqlite).config(json!({"stdio": {"sandbox": "uid"}})).start().await;
     let file = broker.folder().join("config.yaml");
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
     broker.admin().put_backend("default", "s", &stdio().spec()).await;

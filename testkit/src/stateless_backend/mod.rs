@@ -25,10 +25,10 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Seen,
+    RecordedRequest,
     abort_on_drop::AbortOnDrop,
     deadline::within,
-    judge::{Judge, Verdict},
+    judge::{Judge, JudgeGuard},
 };
 
 /// `_meta` of everything on a stream of notifications.
@@ -156,7 +156,7 @@ pub(crate) struct StatelessState {
     handlers: HashMap<String, Handler>,
     tools: HashMap<String, Handler>,
     listens: Vec<ListenStream>,
-    seen: Vec<Seen>,
+    seen: Vec<RecordedRequest>,
     /// Ids of requests whose caller went away before the answer; streams of notifications always end so.
     given_up: Vec<Value>,
     /// It speaks 2025-11-25 now, and nothing else.
@@ -187,7 +187,7 @@ pub struct StatelessBackend {
     address: SocketAddr,
     pipe: bool,
     _server: AbortOnDrop,
-    _verdict: Verdict,
+    _verdict: JudgeGuard,
 }
 
 impl StatelessBackend {
@@ -229,7 +229,7 @@ impl StatelessBackend {
         let server = tokio::spawn(async move {
             if pipe { wires::serve_pipe(serving, listener).await } else { wires::serve_http(serving, listener).await }
         });
-        Self { shared, address, pipe, _server: AbortOnDrop(server), _verdict: Verdict(judge) }
+        Self { shared, address, pipe, _server: AbortOnDrop(server), _verdict: JudgeGuard(judge) }
     }
 
     /// The admin API's body for this backend.
@@ -355,20 +355,20 @@ impl StatelessBackend {
 
     // ---- what it saw ----
 
-    pub fn seen(&self) -> Vec<Seen> {
+    pub fn seen(&self) -> Vec<RecordedRequest> {
         self.shared.lock().seen.clone()
     }
 
-    pub fn seen_of(&self, method: &str) -> Vec<Seen> {
+    pub fn seen_of(&self, method: &str) -> Vec<RecordedRequest> {
         self.shared.lock().seen.iter().filter(|seen| seen.is(method)).cloned().collect()
     }
 
     /// The first request that matches, waiting for it if need be.
-    pub async fn wait_for(&self, what: &str, wanted: impl Fn(&Seen) -> bool) -> Seen {
+    pub async fn wait_for(&self, what: &str, wanted: impl Fn(&RecordedRequest) -> bool) -> RecordedRequest {
         self.wait_state(what, |state| state.seen.iter().find(|seen| wanted(seen)).cloned()).await
     }
 
-    pub async fn wait_count(&self, what: &str, count: usize, wanted: impl Fn(&Seen) -> bool) -> Vec<Seen> {
+    pub async fn wait_count(&self, what: &str, count: usize, wanted: impl Fn(&RecordedRequest) -> bool) -> Vec<RecordedRequest> {
         self.wait_state(what, |state| {
             let found: Vec<_> = state.seen.iter().filter(|seen| wanted(seen)).cloned().collect();
             (found.len() >= count).then_some(found)

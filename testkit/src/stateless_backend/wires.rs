@@ -24,8 +24,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{ResponsePart, StatelessShared, answers};
 use crate::{
-    Seen,
-    judge::{Hearing, Revision, Toward},
+    RecordedRequest,
+    judge::{JudgedExchange, Revision, Recipient},
 };
 
 type Body = BoxBody<Bytes, std::io::Error>;
@@ -35,14 +35,14 @@ const PIECES: usize = 64;
 
 fn note(shared: &StatelessShared, http: &str, headers: &http::HeaderMap, body: &Bytes) -> Value {
     let message: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
-    let mut hearing = Hearing::new(&shared.judge, Toward::Backend);
+    let mut hearing = JudgedExchange::new(&shared.judge, Recipient::Backend);
     hearing.named = Some(if shared.lock().legacy { Revision::V2025_11_25 } else { Revision::V2026_07_28 });
     // A backend that changed its mind hears the old form until it is noticed.
     let opens = message["method"] == "initialize" || message["method"] == "notifications/initialized";
     if !body.is_empty() && (!opens || shared.lock().legacy) {
         hearing.broker_said(body);
     }
-    let seen = Seen { http: http.to_owned(), headers: headers.clone(), body: body.clone(), message: message.clone() };
+    let seen = RecordedRequest { http: http.to_owned(), headers: headers.clone(), body: body.clone(), message: message.clone() };
     shared.lock().seen.push(seen);
     shared.touch();
     message

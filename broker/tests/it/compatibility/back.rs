@@ -18,7 +18,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use testkit::{BackendCall, FakeBackend, Gate, StatelessBackend, StatelessCall, StatelessReply, Reply, Seen};
+use testkit::{BackendCall, FakeBackend, Gate, StatelessBackend, StatelessCall, StatelessReply, Reply, RecordedRequest};
 
 use super::{Of, REVISIONS, features};
 
@@ -106,7 +106,7 @@ impl Back {
     pub(super) async fn update_once_listened_to(&self, uri: &str) {
         match self {
             Self::Legacy(backend) => {
-                let wants = |seen: &Seen| seen.is("resources/subscribe") && seen.message["params"]["uri"] == uri;
+                let wants = |seen: &RecordedRequest| seen.is("resources/subscribe") && seen.message["params"]["uri"] == uri;
                 let seen = backend.wait_for("the subscription", wants).await;
                 let session = seen.header("mcp-session-id").expect("it has a session").to_owned();
                 let update = json!({"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": {"uri": uri}});
@@ -123,11 +123,11 @@ impl Back {
         }
     }
 
-    pub(super) async fn wait_for(&self, what: &str, wanted: impl Fn(&Seen) -> bool) -> Seen {
+    pub(super) async fn wait_for(&self, what: &str, wanted: impl Fn(&RecordedRequest) -> bool) -> RecordedRequest {
         either!(self, backend => backend.wait_for(what, wanted).await)
     }
 
-    pub(super) fn seen_of(&self, method: &str) -> Vec<Seen> {
+    pub(super) fn seen_of(&self, method: &str) -> Vec<RecordedRequest> {
         either!(self, backend => backend.seen_of(method))
     }
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use testkit::{
-    Authority, DuplexClient, FakeBackend, FaultProxy, Gate, QuicPeer, Reply, TestBroker, TestClient, Way, duplex::Wire, judge::Revision,
+    Authority, DuplexClient, FakeBackend, FaultProxy, Gate, QuicPeer, Reply, TestBroker, TestClient, Direction, duplex::Wire, judge::Revision,
 };
 
 use super::{assert_rate_limited, assert_too_many_requests};
@@ -262,7 +262,7 @@ async fn s09_of_many_words_that_the_roots_changed_one_waits_for_each_backend() {
     let broker = builder().alone().backend("default", "b", spec).start().await;
     let client = broker.connected(with_roots()).await;
     client.call("b__echo", json!({})).await;
-    proxy.hold(Way::Down, true);
+    proxy.hold(Direction::Downstream, true);
     let notification = json!({"jsonrpc": "2.0", "method": ROOTS_CHANGED}).to_string();
     client.post(notification.clone()).await.expect_status(202, "the first").await;
     backend.wait_for("the first", |seen| seen.is(ROOTS_CHANGED)).await;

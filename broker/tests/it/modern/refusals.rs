@@ -50,7 +50,7 @@ async fn br_07_questions_with_no_request_on_their_way_are_refused() {
         while backend.push_to(session, question.clone()).await == 0 {
             tokio::task::yield_now().await;
         }
-        let is_answer = |seen: &testkit::Seen| seen.message["id"] == id.as_str() && seen.message.get("method").is_none();
+        let is_answer = |seen: &testkit::RecordedRequest| seen.message["id"] == id.as_str() && seen.message.get("method").is_none();
         let answer = backend.wait_for("an answer", is_answer).await.message;
         told.push(if answer.get("error").is_some() { answer["error"]["code"].clone() } else { answer["result"].clone() });
     }

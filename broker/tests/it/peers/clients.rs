@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use testkit::{BrokerBuilder, Ground};
+use testkit::{BrokerBuilder, Topology};
 use tokio::process::Command;
 
 use super::{
@@ -20,14 +20,14 @@ const RUN_WITHIN: Duration = Duration::from_secs(180);
 /// What a run must have printed at least, so that an empty one can not pass.
 const CHECKS_MIN: usize = 20;
 
-async fn client_passes(ground: Ground, client: Command, transport: Value) {
+async fn client_passes(ground: Topology, client: Command, transport: Value) {
     passes_checks(ground, client, transport, CHECKS_MIN).await;
 }
 
 /// The checks of `python_2_modern.py`.
 const MODERN_CHECKS: usize = 15;
 
-async fn passes_checks(ground: Ground, client: Command, transport: Value, checks: usize) {
+async fn passes_checks(ground: Topology, client: Command, transport: Value, checks: usize) {
     let spec = json!({"transport": transport});
     let broker = BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker")).backend("default", BACKEND, spec).on(ground).start().await;
     let mut client = client;
@@ -57,13 +57,13 @@ fn modern(peers: &Peers) -> Command {
     command
 }
 
-async fn passes_over_http(ground: Ground, client: impl Fn(&Peers) -> Command) {
+async fn passes_over_http(ground: Topology, client: impl Fn(&Peers) -> Command) {
     let peers = Peers::installed();
     let server = peers.everything_over_http().await;
     client_passes(ground, client(&peers), json!({"type": "http", "url": server.url})).await;
 }
 
-async fn passes_over_stdio(ground: Ground, client: impl Fn(&Peers) -> Command) {
+async fn passes_over_stdio(ground: Topology, client: impl Fn(&Peers) -> Command) {
     let peers = Peers::installed();
     client_passes(ground, client(&peers), peers.everything_over_stdio()).await;
 }

@@ -5,7 +5,7 @@
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
 use serde_json::{Value, json};
-use testkit::{BrokerBuilder, Ground};
+use testkit::{BrokerBuilder, Topology};
 
 use super::{
     install::Peers,
@@ -54,7 +54,7 @@ pub(super) fn complaints(scenarios: &BTreeMap<String, Vec<Check>>) -> Vec<String
 }
 
 /// Runs the suite against the broker's endpoint for the Python SDK's everything-server; no scenario may complain.
-async fn server_scenarios(ground: Ground, selection: &[&str]) -> BTreeMap<String, Vec<Check>> {
+async fn server_scenarios(ground: Topology, selection: &[&str]) -> BTreeMap<String, Vec<Check>> {
     let (scenarios, success, said) = run_server_scenarios(ground, "auto", selection).await;
     let complaints = complaints(&scenarios);
     assert!(success && complaints.is_empty(), "{}\n{said}", complaints.join("\n"));
@@ -62,7 +62,7 @@ async fn server_scenarios(ground: Ground, selection: &[&str]) -> BTreeMap<String
 }
 
 /// The verdicts, whether all that counts passed, and what the suite said. `protocol`: how the backend is spoken to.
-async fn run_server_scenarios(ground: Ground, protocol: &str, selection: &[&str]) -> (BTreeMap<String, Vec<Check>>, bool, String) {
+async fn run_server_scenarios(ground: Topology, protocol: &str, selection: &[&str]) -> (BTreeMap<String, Vec<Check>>, bool, String) {
     let peers = Peers::installed();
     let fixture = peers.conformance_fixture().await;
     let spec = json!({"transport": {"type": "http", "url": fixture.url}, "protocol": protocol});
@@ -119,7 +119,7 @@ on_every_ground! {
     }
 }
 
-async fn modern_scenarios(ground: Ground, protocol: &str, excused: &[&str]) {
+async fn modern_scenarios(ground: Topology, protocol: &str, excused: &[&str]) {
     let (scenarios, success, said) = run_server_scenarios(ground, protocol, &["--requirements", "2026-07-28"]).await;
     assert!(success || protocol == "legacy", "{said}");
     assert!(scenarios.len() >= SCORED_2026, "{:?}", scenarios.keys());
@@ -134,13 +134,13 @@ async fn modern_scenarios(ground: Ground, protocol: &str, excused: &[&str]) {
 }
 
 /// The suite makes the backend; the driver it starts brings it and a client to the broker.
-async fn client_scenario(ground: Ground, scenario: &str, revision: &str) {
+async fn client_scenario(ground: Topology, scenario: &str, revision: &str) {
     client_scenario_of(ground, scenario, revision, None).await;
 }
 
 /// `crossing`: the revision of the client in front of the broker, where it is not that of the suite's server, and how that
 /// is spoken to.
-async fn client_scenario_of(ground: Ground, scenario: &str, revision: &str, crossing: Option<(&str, &str)>) {
+async fn client_scenario_of(ground: Topology, scenario: &str, revision: &str, crossing: Option<(&str, &str)>) {
     let peers = Peers::installed();
     let results = tempfile::tempdir().expect("a temporary folder");
     let driver = Peers::ours("peers/conformance-client.py");
@@ -216,7 +216,7 @@ async fn br_01_clients_of_2025_11_25_in_front_of_the_fixture_as_a_server_of_2026
 
 /// The suite's servers of 2026-07-28, with a client of 2025-11-25 in front. `protocol`: of the backend.
 async fn modern_client_scenario(scenario: &str, protocol: &'static str) {
-    client_scenario_of(Ground::Sqlite, scenario, "2026-07-28", Some((REVISION, protocol))).await;
+    client_scenario_of(Topology::Sqlite, scenario, "2026-07-28", Some((REVISION, protocol))).await;
 }
 
 #[tokio::test]
@@ -263,13 +263,13 @@ async fn client_scenario_json_schema_preservation_of_2026_07_28() {
 #[tokio::test]
 async fn br_01_client_scenarios_of_headers_and_states_with_a_client_of_2026_07_28() {
     for scenario in ["http-custom-headers", "http-invalid-tool-headers", "http-standard-headers", "sep-2322-client-request-state"] {
-        client_scenario(Ground::Sqlite, scenario, "2026-07-28").await;
+        client_scenario(Topology::Sqlite, scenario, "2026-07-28").await;
     }
 }
 
 #[tokio::test]
 async fn br_01_client_scenarios_of_metadata_and_schemas_with_a_client_of_2026_07_28() {
     for scenario in ["request-metadata", "tools_call", "json-schema-ref-no-deref", "json-schema-2020-12-preservation"] {
-        client_scenario(Ground::Sqlite, scenario, "2026-07-28").await;
+        client_scenario(Topology::Sqlite, scenario, "2026-07-28").await;
     }
 }

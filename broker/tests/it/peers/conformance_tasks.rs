@@ -9,7 +9,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use testkit::{BackendCall, BrokerBuilder, FakeBackend, Ground, StatelessBackend, StatelessReply, Reply, backend::text};
+use testkit::{BackendCall, BrokerBuilder, FakeBackend, Topology, StatelessBackend, StatelessReply, Reply, backend::text};
 
 use super::{
     conformance::{Check, complaints, verdicts},
@@ -37,7 +37,7 @@ const SUITE_WITHIN: Duration = Duration::from_secs(60);
 const WORKS_FOR: Duration = Duration::from_millis(600);
 
 /// Runs the scenarios one by one; none may complain, and each has to find something good.
-async fn passes(ground: Ground, spec: Value, scenarios: impl Iterator<Item = &str>) {
+async fn passes(ground: Topology, spec: Value, scenarios: impl Iterator<Item = &str>) {
     let peers = Peers::installed();
     let config = json!({"tasks": {"promote_after": "200ms", "poll_interval": "100ms"}});
     let broker = BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker")).config(config).backend("default", "fixture", spec);

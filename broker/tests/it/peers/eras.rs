@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use serde_json::json;
-use testkit::{BrokerBuilder, Ground};
+use testkit::{BrokerBuilder, Topology};
 use tokio::process::Command;
 
 use super::{
@@ -17,7 +17,7 @@ const RUN_WITHIN: Duration = Duration::from_secs(180);
 const STEPS: usize = 11;
 
 /// Runs the client in these modes in front of both backends.
-async fn sees_the_same(ground: Ground, client: impl Fn(&Peers) -> Command, modes: &[&str]) {
+async fn sees_the_same(ground: Topology, client: impl Fn(&Peers) -> Command, modes: &[&str]) {
     let peers = Peers::installed();
     let server = peers.both_eras().await;
     let spec = |protocol: &str| json!({"transport": {"type": "http", "url": server.url}, "protocol": protocol});
@@ -56,11 +56,11 @@ on_every_ground! {
 
 #[tokio::test]
 async fn fastmcp_sees_what_it_sees_directly() {
-    sees_the_same(Ground::Sqlite, |peers| python(peers.python_of_fastmcp(), "fastmcp_eras.py"), &["auto", "legacy"]).await;
+    sees_the_same(Topology::Sqlite, |peers| python(peers.python_of_fastmcp(), "fastmcp_eras.py"), &["auto", "legacy"]).await;
 }
 
 /// `initialize` is its default, and names 2026-07-28.
 #[tokio::test]
 async fn rust_sdk_sees_what_it_sees_directly() {
-    sees_the_same(Ground::Sqlite, |peers| Command::new(peers.rust_sdk()), &["discover", "auto", "initialize"]).await;
+    sees_the_same(Topology::Sqlite, |peers| Command::new(peers.rust_sdk()), &["discover", "auto", "initialize"]).await;
 }

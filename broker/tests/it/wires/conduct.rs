@@ -9,7 +9,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use quinn::{ConnectionError, SendStream};
 use serde_json::{Value, json};
-use testkit::{Authority, FakeBackend, FaultProxy, Gate, QuicPeer, Reply, TestBroker, Way, eventually_within, http, within};
+use testkit::{Authority, FakeBackend, FaultProxy, Gate, QuicPeer, Reply, TestBroker, Direction, eventually_within, http, within};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, BufReader},
     net::TcpStream,
@@ -247,7 +247,7 @@ async fn pieces_of_any_size_are_no_different(ground: &Ground) {
     let text = "x".repeat(500);
     let client = match ground.through_a_proxy().await {
         Some((proxy, client)) => {
-            for way in [Way::Up, Way::Down] {
+            for way in [Direction::Upstream, Direction::Downstream] {
                 proxy.slice(way, true);
             }
             assert!(text_of(&client.client.call("b__echo", json!({"text": text})).await).contains(&text));
@@ -343,7 +343,7 @@ async fn who_does_not_read_is_cut(ground: &Ground) {
         "http" => {
             let (proxy, client) = ground.through_a_proxy().await.unwrap();
             client.client.result("logging/setLevel", json!({"level": "debug"})).await;
-            proxy.hold(Way::Down, true);
+            proxy.hold(Direction::Downstream, true);
             let call = client.client.begin_call("b__flood", json!({})).await;
             let left_out = [("kind", "slow_client")];
             let admin = ground.broker.admin();
@@ -375,7 +375,7 @@ async fn who_does_not_read_is_cut(ground: &Ground) {
         }
         _ => {
             let (proxy, client) = ground.through_a_proxy().await.unwrap();
-            proxy.hold(Way::Down, true);
+            proxy.hold(Direction::Downstream, true);
             for _ in 0..ANSWERS {
                 client.client.begin_call("b__large", json!({})).await;
             }

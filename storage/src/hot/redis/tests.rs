@@ -4,7 +4,7 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use testkit::{
-    FaultProxy, Way, eventually,
+    FaultProxy, Direction, eventually,
     servers::{RedisReply, RedisServer},
 };
 use tokio::time::Instant;
@@ -231,7 +231,7 @@ async fn a_network_that_swallows_holds_nobody_up() {
     let hot = RedisHot::open(&options(format!("redis://{}/", proxy.address()))).await.unwrap();
     let other = open(&server).await;
     works(&hot, &other).await;
-    for way in [Way::Up, Way::Down] {
+    for way in [Direction::Upstream, Direction::Downstream] {
         proxy.hole(way, true);
         finds_nothing_and_returns(&hot).await;
         disconnected(&hot).await;
@@ -239,10 +239,10 @@ async fn a_network_that_swallows_holds_nobody_up() {
         proxy.hole(way, false);
         works(&hot, &other).await;
     }
-    proxy.cut_after(Way::Down, 3);
+    proxy.cut_after(Direction::Downstream, 3);
     works(&hot, &other).await;
-    proxy.slice(Way::Up, true);
-    proxy.slice(Way::Down, true);
+    proxy.slice(Direction::Upstream, true);
+    proxy.slice(Direction::Downstream, true);
     works(&hot, &other).await;
 }
 

@@ -7,7 +7,7 @@ use sqlx::{
     ConnectOptions as _, Executor as _,
     postgres::{PgConnectOptions, PgConnection},
 };
-use testkit::{FaultProxy, PostgresServer, Way};
+use testkit::{FaultProxy, PostgresServer, Direction};
 
 use super::{PostgresStore, behind_proxy, create, end, end_as, key, open, open_session, update};
 use crate::{
@@ -50,7 +50,7 @@ async fn a_batch_cut_anywhere_is_carried_out_once_and_told_right() {
     let (server, proxy, store) = behind_proxy().await;
     // Past the proxy, and open all the time: a program started for each question would take most of the time.
     let mut witness = PgConnectOptions::from_str(&server.url()).unwrap().connect().await.unwrap();
-    for (way, step) in [(Way::Up, 101), (Way::Down, 31)] {
+    for (way, step) in [(Direction::Upstream, 101), (Direction::Downstream, 31)] {
         let mut bytes = 1;
         while survives_a_cut(&mut witness, &proxy, &store, way, bytes).await {
             bytes += step;
@@ -64,7 +64,7 @@ async fn a_batch_cut_anywhere_is_carried_out_once_and_told_right() {
 }
 
 /// Whether the batch was so long that it was cut.
-async fn survives_a_cut(witness: &mut PgConnection, proxy: &FaultProxy, store: &PostgresStore, way: Way, bytes: u64) -> bool {
+async fn survives_a_cut(witness: &mut PgConnection, proxy: &FaultProxy, store: &PostgresStore, way: Direction, bytes: u64) -> bool {
     witness.execute("TRUNCATE sessions, tasks, task_usage CASCADE").await.unwrap();
     store.write(&prepare()).await.unwrap();
     store.write(&questions()).await.unwrap();
@@ -98,7 +98,7 @@ async fn a_batch_whose_answer_never_comes_is_settled_in_the_time_that_is_left() 
     let batch = [end(1), update(1)];
     let (outcomes, ()) = tokio::join!(store.write(&batch), async {
         super::claims::somebody_waits(&server).await;
-        proxy.hole(Way::Down, true);
+        proxy.hole(Direction::Downstream, true);
         holding.execute("COMMIT").await.unwrap();
         testkit::eventually("the commit", async || match server.sql(&server.url(), "SELECT status FROM tasks").await {
             status if status == "completed" => Ok(()),
@@ -114,7 +114,7 @@ async fn a_batch_whose_answer_never_comes_is_settled_in_the_time_that_is_left() 
 async fn a_batch_sent_again_after_an_outage_finds_what_it_did() {
     let (server, proxy, store) = behind_proxy().await;
     store.write(&[open_session(1), open_session(2), create(1), create(2)]).await.unwrap();
-    proxy.latency(Way::Down, Duration::from_millis(200));
+    proxy.latency(Direction::Downstream, Duration::from_millis(200));
     let batch = [end(1), Write::EndSession { key: key(1), epoch: 1 }];
     let (lost, ()) = tokio::join!(store.write(&batch), async {
         testkit::eventually("the commit", async || match server.sql(&server.url(), "SELECT status FROM tasks WHERE task = 't1'").await {
@@ -139,7 +139,7 @@ async fn a_claim_whose_answer_is_lost_is_told_again() {
     store.join(&node, None, Duration::from_secs(3_600)).await.unwrap();
     store.write(&[create(1), create(2)]).await.unwrap();
     assert_eq!(store.claim_tasks(&node, 1, &[]).await.unwrap().len(), 1, "and the statement is prepared");
-    proxy.hole(Way::Down, true);
+    proxy.hole(Direction::Downstream, true);
     let lost = store.claim_tasks(&node, 10, &[]).await;
     assert!(matches!(lost, Err(StoreError::Unavailable { .. })), "{lost:?}");
     proxy.heal();
@@ -183,7 +183,7 @@ async fn an_append_that_is_repeated_adds_nothing() {
     let stream = StreamRecord { number: 1, general: false, due: vec![], was_read: false };
     store.append(&[LogEntry::Stream { session: key(1), record: stream }]).await.unwrap();
     for sequence in 1..=30 {
-        proxy.cut_after(Way::Down, 1 + sequence * 2);
+        proxy.cut_after(Direction::Downstream, 1 + sequence * 2);
         let event = LoggedEvent { sequence, kind: 1, frame: vec![b'x'; 10].into() };
         store.append(&[LogEntry::Event { session: key(1), stream: 1, event }]).await.unwrap();
     }

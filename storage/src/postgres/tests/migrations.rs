@@ -1,6 +1,6 @@
 //! The schema: brought up to date by one of many, refused where it is older, newer or edited, resumed where it was cut.
 
-use testkit::{FaultProxy, PostgresServer, Way};
+use testkit::{FaultProxy, PostgresServer, Direction};
 
 use super::{AT_MOST, PostgresOptions, PostgresStore, behind, create, end, on_server, open, open_session, options, update};
 use crate::{
@@ -56,7 +56,7 @@ async fn f_48_a_migration_cut_anywhere_is_resumed() {
     for bytes in (0..24).map(|step: u64| 60 + step * step * 70) {
         let url = server.database().await;
         let through = PostgresOptions { url: behind(&proxy, &url), ..options(&server) };
-        proxy.cut_after(Way::Up, bytes);
+        proxy.cut_after(Direction::Upstream, bytes);
         let first = PostgresStore::open(&through).await;
         proxy.heal();
         refused += usize::from(first.is_err());

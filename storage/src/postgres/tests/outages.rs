@@ -4,7 +4,7 @@
 use std::{str::FromStr, time::Duration};
 
 use sqlx::{ConnectOptions as _, Executor as _, postgres::PgConnectOptions};
-use testkit::{PostgresServer, Way};
+use testkit::{PostgresServer, Direction};
 use tokio::time::Instant;
 
 use super::{
@@ -113,7 +113,7 @@ async fn f_32_a_frozen_server_holds_nobody_up() {
 async fn f_12_a_black_hole_holds_nobody_up() {
     let (_server, proxy, store) = behind_proxy().await;
     warm(&store).await;
-    for way in [Way::Up, Way::Down] {
+    for way in [Direction::Upstream, Direction::Downstream] {
         proxy.hole(way, true);
         nothing_works(&store).await;
         proxy.heal();
@@ -126,7 +126,7 @@ async fn f_12_a_black_hole_holds_nobody_up() {
 async fn f_33_a_slow_network_is_no_absent_server() {
     let (_server, proxy, store) = behind_proxy().await;
     store.write(&[open_session(1), create(1)]).await.unwrap();
-    for way in [Way::Up, Way::Down] {
+    for way in [Direction::Upstream, Direction::Downstream] {
         proxy.latency(way, Duration::from_millis(100));
     }
     let started = Instant::now();

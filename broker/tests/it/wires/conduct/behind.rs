@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use futures_util::future::join_all;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use testkit::{Authority, DuplexClient, FaultProxy, Reply, TestBroker, Way, duplex::DuplexCall, eventually, within};
+use testkit::{Authority, DuplexClient, FaultProxy, Reply, TestBroker, Direction, duplex::DuplexCall, eventually, within};
 
 use super::IN_ORDER;
 use crate::{
@@ -143,7 +143,7 @@ async fn pieces_of_any_size_are_no_different(ground: &Ground, client: &DuplexCli
     let text = "x".repeat(500);
     match &ground.proxy {
         Some(proxy) => {
-            for way in [Way::Up, Way::Down] {
+            for way in [Direction::Upstream, Direction::Downstream] {
                 proxy.slice(way, true);
             }
             assert!(text_of(&client.call("echo", json!({"text": text})).await).contains(&text));
@@ -185,7 +185,7 @@ async fn who_does_not_read_is_waited_for(ground: &Ground, client: &DuplexClient,
     };
     match (&stopped, &ground.proxy) {
         (Some(pid), _) => kill_process(*pid, Signal::STOP).unwrap(),
-        (None, Some(proxy)) => proxy.hold(Way::Up, true),
+        (None, Some(proxy)) => proxy.hold(Direction::Upstream, true),
         (None, None) => unreachable!("an HTTP backend is behind a proxy"),
     }
     // The answers are small: who hears all this has enough to do.

@@ -10,7 +10,7 @@ use crate::servers::PostgresServer;
 
 /// Where the state of the brokers under test is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ground {
+pub enum Topology {
     /// One process with an embedded database.
     Sqlite,
     /// The same behind a balancer: what fails here fails for the balancer's sake.
@@ -21,7 +21,7 @@ pub enum Ground {
     Cluster,
 }
 
-impl Ground {
+impl Topology {
     /// The same stores.
     pub(crate) fn of_one_process(self) -> Self {
         match self {
@@ -32,13 +32,13 @@ impl Ground {
 }
 
 /// What the environment asks for.
-pub fn chosen() -> Ground {
+pub fn chosen() -> Topology {
     let text = std::env::var("MCP_BROKER_TEST_ON").unwrap_or_default();
     match text.as_str() {
-        "" | "sqlite" => Ground::Sqlite,
-        "balancer" => Ground::Balancer,
-        "postgres" => Ground::Postgres,
-        "cluster" => Ground::Cluster,
+        "" | "sqlite" => Topology::Sqlite,
+        "balancer" => Topology::Balancer,
+        "postgres" => Topology::Postgres,
+        "cluster" => Topology::Cluster,
         other => panic!("MCP_BROKER_TEST_ON={other}: sqlite, balancer, postgres or cluster"),
     }
 }

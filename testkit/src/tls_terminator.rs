@@ -13,13 +13,13 @@ use crate::abort_on_drop::AbortOnDrop;
 
 /// A listener on a port of 127.0.0.1; gone when dropped.
 #[derive(Debug)]
-pub struct TlsFront {
+pub struct TlsTerminator {
     address: SocketAddr,
     shown: Arc<Mutex<Vec<Option<CertificateDer<'static>>>>>,
     _server: AbortOnDrop,
 }
 
-impl TlsFront {
+impl TlsTerminator {
     pub async fn start(target: SocketAddr, config: ServerConfig) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("a bound listener has an address");

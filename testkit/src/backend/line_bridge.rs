@@ -10,12 +10,12 @@ use tokio::{
 use crate::{abort_on_drop::AbortOnDrop, duplex::Wire};
 
 /// Listens for as long as it lives.
-pub(super) struct Piped {
+pub(super) struct LineBridge {
     pub(super) address: SocketAddr,
     _listening: AbortOnDrop,
 }
 
-impl Piped {
+impl LineBridge {
     pub(super) async fn to(backend: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port on loopback");
         let address = listener.local_addr().expect("a bound listener has an address");
