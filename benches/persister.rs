@@ -43,7 +43,7 @@ async fn bench(scale: Scale) -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     println!("\nA write of 4 KiB to a file and its fdatasync on this disk: {}", shown(sync_time(folder.path(), scale)?));
     let server = PostgresServer::start().await;
-    for what in [What::Session, What::Task { tenants: 1 }, What::Task { tenants: 64 }] {
+    for what in [Workload::Session, Workload::Task { tenants: 1 }, Workload::Task { tenants: 64 }] {
         for engine in ["sqlite", "postgres"] {
             let store: Arc<dyn DurableStore> = match engine {
                 "sqlite" => {
@@ -77,12 +77,12 @@ fn sync_time(folder: &std::path::Path, scale: Scale) -> anyhow::Result<Duration>
 
 /// What is written.
 #[derive(Debug, Clone, Copy)]
-enum What {
+enum Workload {
     Session,
     Task { tenants: usize },
 }
 
-impl What {
+impl Workload {
     fn name(self) -> &'static str {
         match self {
             Self::Session => "OpenSession",
@@ -124,12 +124,12 @@ impl What {
 
 /// How it is written.
 #[derive(Clone)]
-enum Way {
+enum WriteMode {
     Grouped(Arc<Persistence>),
-    Alone(Arc<dyn DurableStore>),
+    Single(Arc<dyn DurableStore>),
 }
 
-impl Way {
+impl WriteMode {
     /// False: the store was too busy.
     async fn write(&self, write: Write) -> anyhow::Result<bool> {
         let written = match self {
@@ -138,7 +138,7 @@ impl Way {
                 Err(refusal) if refusal.kind == ErrorKind::StoreBusy => return Ok(false),
                 Err(refusal) => bail!("{refusal:?}"),
             },
-            Self::Alone(store) => match store.write(std::slice::from_ref(&write)).await {
+            Self::Single(store) => match store.write(std::slice::from_ref(&write)).await {
                 Ok(mut outcomes) => outcomes.pop(),
                 Err(StoreError::Busy { .. }) => return Ok(false),
                 Err(error) => return Err(error.into()),
@@ -153,14 +153,14 @@ impl Way {
 
 /// What one way gave over all its turns.
 #[derive(Default)]
-struct Gave {
+struct Throughput {
     per_second: Vec<f64>,
     latency: Samples,
     /// Writes the store was too busy for.
     refused: usize,
 }
 
-impl Gave {
+impl Throughput {
     fn rate(&self) -> f64 {
         median(self.per_second.clone())
     }
@@ -171,16 +171,16 @@ impl Gave {
     }
 }
 
-async fn compare(scale: Scale, what: What, store: &Arc<dyn DurableStore>) -> anyhow::Result<()> {
+async fn compare(scale: Scale, what: Workload, store: &Arc<dyn DurableStore>) -> anyhow::Result<()> {
     let stores = Stores { durable: store.clone(), events: None, hot: Arc::new(MemoryHot::new()) };
     let keys = Keys::from_root(b"a secret of this bench alone");
     let durable = Persistence::new(stores, NodeName::new(NODE), keys.seal.clone(), Arc::new(Metrics::new(false)));
-    let ways = [Way::Grouped(durable), Way::Alone(store.clone())];
+    let ways = [WriteMode::Grouped(durable), WriteMode::Single(store.clone())];
     let mut table = Table::new(["writers", "grouped/s", "p50", "p99", "alone/s", "p50", "p99", "grouped : alone"]);
     for writers in WRITERS.into_iter().filter(|writers| *writers <= scale.of(usize::MAX, WRITERS_QUICK)) {
-        let mut gave = [Gave::default(), Gave::default()];
+        let mut gave = [Throughput::default(), Throughput::default()];
         for way in &ways {
-            drive(way, what, writers, scale.of(Duration::from_millis(300), Duration::ZERO), &mut Gave::default()).await?;
+            drive(way, what, writers, scale.of(Duration::from_millis(300), Duration::ZERO), &mut Throughput::default()).await?;
         }
         for _ in 0..scale.of(5, 1) {
             for (way, gave) in ways.iter().zip(&mut gave) {
@@ -197,7 +197,7 @@ async fn compare(scale: Scale, what: What, store: &Arc<dyn DurableStore>) -> any
 }
 
 /// All writers write, one write after the other, for this long and at least once.
-async fn drive(way: &Way, what: What, writers: usize, time: Duration, gave: &mut Gave) -> anyhow::Result<()> {
+async fn drive(way: &WriteMode, what: Workload, writers: usize, time: Duration, gave: &mut Throughput) -> anyhow::Result<()> {
     let begun = Instant::now();
     let mut running = JoinSet::new();
     for _ in 0..writers {

@@ -9,7 +9,7 @@ use std::{num::NonZero, process::ExitCode, thread, time::Duration};
 use anyhow::ensure;
 use benches::{
     Scale, Table, digits,
-    load::{Calls, To},
+    load::{CallLoad, CallTarget},
     shown,
 };
 use loadtest::{
@@ -104,7 +104,7 @@ fn load(wire: Wire, brokers: &[TestBroker], connections: usize, in_flight: usize
         Wire::Http => (format!("http://{}/mcp/http", brokers[0].http_address()), Era::Stateless),
         Wire::Tcp => (format!("tcp://{}/tcp", brokers[0].tcp_address()), Era::Sessions),
     };
-    let calls = Calls { connections, in_flight, bytes: BYTES, per_second: None, era };
-    let to = To { target, keys: Vec::new(), pids: brokers.iter().map(TestBroker::pid).collect() };
+    let calls = CallLoad { connections, in_flight, bytes: BYTES, per_second: None, era };
+    let to = CallTarget { target, keys: Vec::new(), pids: brokers.iter().map(TestBroker::pid).collect() };
     calls.over(to, scale.of(Duration::from_secs(2), Duration::from_millis(50)))
 }

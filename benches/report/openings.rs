@@ -16,11 +16,11 @@ use loadtest::{
 use serde_json::json;
 use transport::tls::ClientTlsFiles;
 
-use crate::ground::{Ground, broker};
+use crate::testbed::{TestBed, broker};
 
 const OPENERS: usize = 64;
 
-pub(crate) async fn table(ground: &Ground, scale: Scale) -> anyhow::Result<String> {
+pub(crate) async fn table(ground: &TestBed, scale: Scale) -> anyhow::Result<String> {
     let mut starts = Samples::default();
     for _ in 0..scale.of(11, 1) {
         let begun = Instant::now();
@@ -36,7 +36,7 @@ pub(crate) async fn table(ground: &Ground, scale: Scale) -> anyhow::Result<Strin
 }
 
 /// A second, each with its first call.
-async fn sessions(ground: &Ground, time: Duration) -> anyhow::Result<f64> {
+async fn sessions(ground: &TestBed, time: Duration) -> anyhow::Result<f64> {
     let [_, _, way] = ground.ways();
     let site = LoadTarget::new(way.target.parse()?, &ClientTlsFiles::default(), Duration::from_secs(30))?;
     let call = Operation::Call { tool: "echo".to_owned(), bytes: vec![256] };

@@ -14,7 +14,7 @@ use transport::tls::ClientTlsFiles;
 
 /// To whom it goes.
 #[derive(Debug, Clone, Default)]
-pub struct To {
+pub struct CallTarget {
     pub target: String,
     pub keys: Vec<String>,
     /// Whose processor time is counted.
@@ -23,7 +23,7 @@ pub struct To {
 
 /// What it is like.
 #[derive(Debug, Clone, Copy)]
-pub struct Calls {
+pub struct CallLoad {
     pub connections: usize,
     /// On each of them.
     pub in_flight: usize,
@@ -34,9 +34,9 @@ pub struct Calls {
     pub era: Era,
 }
 
-impl Calls {
+impl CallLoad {
     /// A quarter of the time more, before anything is measured.
-    pub fn over(self, to: To, time: Duration) -> anyhow::Result<Load> {
+    pub fn over(self, to: CallTarget, time: Duration) -> anyhow::Result<Load> {
         let warm_up = time / 4;
         let rate = self.per_second.unwrap_or_default();
         let profile = Profile {

@@ -5,7 +5,7 @@
 
 mod byte_proxy;
 mod clients;
-mod paced;
+mod open_loop;
 
 use std::{net::SocketAddr, process::ExitCode, sync::Arc, time::Duration};
 
@@ -61,7 +61,7 @@ async fn bench(scale: Scale) -> anyhow::Result<()> {
             }
         }
         table.print(&format!("{wire:?}, tools/call of {MESSAGE_BYTES} bytes, connections x requests in flight"));
-        paced::rows(&mut paced, wire, &ways, scale).await?;
+        open_loop::rows(&mut paced, wire, &ways, scale).await?;
     }
     paced.print("So many messages a second by a schedule, over four connections: how long a call takes");
     Ok(())

@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context as _, ensure};
 use benches::{
     Scale,
-    load::{Calls, To},
+    load::{CallLoad, CallTarget},
 };
 use loadtest::{
     backend::{Backend, BackendOptions},
@@ -41,21 +41,21 @@ pub(crate) fn stay_on(core: Core) {
 
 /// What to send calls through.
 #[derive(Debug, Clone)]
-pub(crate) struct Way {
+pub(crate) struct ProxyPath {
     pub(crate) name: &'static str,
     pub(crate) target: String,
     pub(crate) key: Option<String>,
     pub(crate) pids: Vec<u32>,
 }
 
-pub(crate) struct Ground {
+pub(crate) struct TestBed {
     pub(crate) backend: Backend,
     pub(crate) nginx: Nginx,
     pub(crate) broker: TestBroker,
     pub(crate) key: String,
 }
 
-impl Ground {
+impl TestBed {
     pub(crate) async fn start(_scale: Scale) -> anyhow::Result<Self> {
         let backend = Backend::http("127.0.0.1:0", &BackendOptions::default()).await?;
         let nginx = Nginx::start(backend.address()).await?;
@@ -65,16 +65,16 @@ impl Ground {
         Ok(Self { backend, nginx, broker, key })
     }
 
-    pub(crate) fn ways(&self) -> [Way; 3] {
-        let direct = Way { name: "direct", target: format!("http://{}/mcp", self.backend.address()), key: None, pids: Vec::new() };
-        let nginx = Way { name: "nginx", target: format!("http://{}/mcp", self.nginx.address), key: None, pids: vec![self.nginx.pid()] };
+    pub(crate) fn ways(&self) -> [ProxyPath; 3] {
+        let direct = ProxyPath { name: "direct", target: format!("http://{}/mcp", self.backend.address()), key: None, pids: Vec::new() };
+        let nginx = ProxyPath { name: "nginx", target: format!("http://{}/mcp", self.nginx.address), key: None, pids: vec![self.nginx.pid()] };
         [direct, nginx, of_broker("broker", &self.broker, &self.key)]
     }
 }
 
-pub(crate) fn of_broker(name: &'static str, broker: &TestBroker, key: &str) -> Way {
+pub(crate) fn of_broker(name: &'static str, broker: &TestBroker, key: &str) -> ProxyPath {
     let target = format!("http://{}/mcp/fast", broker.http_address());
-    Way { name, target, key: Some(key.to_owned()), pids: vec![broker.pid()] }
+    ProxyPath { name, target, key: Some(key.to_owned()), pids: vec![broker.pid()] }
 }
 
 /// A backend's body for the admin API.
@@ -96,9 +96,9 @@ pub(crate) async fn broker(config: Value) -> anyhow::Result<TestBroker> {
 }
 
 /// A closed loop of calls with payloads of this size.
-pub(crate) fn load(way: &Way, connections: usize, bytes: usize, time: Duration) -> anyhow::Result<Load> {
-    let calls = Calls { connections, in_flight: 1, bytes, per_second: None, era: Era::default() };
-    let to = To { target: way.target.clone(), keys: way.key.iter().cloned().collect(), pids: way.pids.clone() };
+pub(crate) fn load(way: &ProxyPath, connections: usize, bytes: usize, time: Duration) -> anyhow::Result<Load> {
+    let calls = CallLoad { connections, in_flight: 1, bytes, per_second: None, era: Era::default() };
+    let to = CallTarget { target: way.target.clone(), keys: way.key.iter().cloned().collect(), pids: way.pids.clone() };
     calls.over(to, time)
 }
 

@@ -7,7 +7,7 @@ use std::{net::SocketAddr, time::Duration};
 use anyhow::ensure;
 use benches::{
     Scale, Table, digits,
-    load::{Calls, To},
+    load::{CallLoad, CallTarget},
     shown,
 };
 use loadtest::{
@@ -31,7 +31,7 @@ pub(crate) async fn rows(table: &mut Table, wire: Wire, ways: &[(&str, SocketAdd
         (Wire::WebSocket, _) => Some(format!("ws://{address}/")),
         (Wire::Quic | Wire::Http, _) => None,
     };
-    let calls = Calls {
+    let calls = CallLoad {
         connections: CONNECTIONS,
         in_flight: IN_FLIGHT,
         bytes: MESSAGE_BYTES,
@@ -40,7 +40,7 @@ pub(crate) async fn rows(table: &mut Table, wire: Wire, ways: &[(&str, SocketAdd
     };
     let time = scale.of(Duration::from_secs(5), Duration::from_millis(200));
     let loads = ways.iter().filter_map(|(name, address)| target(name, address));
-    let loads = loads.map(|target| calls.over(To { target, ..To::default() }, time)).collect::<anyhow::Result<Vec<_>>>()?;
+    let loads = loads.map(|target| calls.over(CallTarget { target, ..CallTarget::default() }, time)).collect::<anyhow::Result<Vec<_>>>()?;
     if loads.is_empty() {
         return Ok(());
     }
