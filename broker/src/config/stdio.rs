@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, ops::RangeInclusive, path::PathBuf, time::Durat
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use transport::child_launcher::Resources;
+use transport::child_launcher::ResourceLimits;
 use utoipa::ToSchema;
 
 use super::{
@@ -138,7 +138,7 @@ pub struct Stdio {
 /// What holds for the children of one backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChildRules {
-    pub resources: Resources,
+    pub resources: ResourceLimits,
     pub idle: Option<Duration>,
     pub lifetime: Option<Duration>,
 }
@@ -147,7 +147,7 @@ impl Stdio {
     pub fn rules(&self, own: &StdioLimits) -> ChildRules {
         let common = &self.defaults;
         ChildRules {
-            resources: Resources {
+            resources: ResourceLimits {
                 memory: own.memory.or(common.memory).map(|bytes| bytes as u64),
                 processes: own.processes.or(common.processes).map(u64::from),
                 open_files: own.open_files.or(common.open_files).map(u64::from),
@@ -270,7 +270,7 @@ mod tests {
         let all = stdio("stdio: {memory: 1GiB, open_files: 64, lifetime: 1h}");
         let own = StdioLimits { memory: Some(MEMORY_MIN), processes: Some(5), ..StdioLimits::default() };
         let rules = all.rules(&own);
-        assert_eq!(rules.resources, Resources { memory: Some(MEMORY_MIN as u64), processes: Some(5), open_files: Some(64), cpu: None });
+        assert_eq!(rules.resources, ResourceLimits { memory: Some(MEMORY_MIN as u64), processes: Some(5), open_files: Some(64), cpu: None });
         assert_eq!((rules.idle, rules.lifetime), (None, Some(Duration::from_secs(3_600))));
     }
 

@@ -13,7 +13,7 @@ use protocol::ids::{PrincipalId, TenantId};
 use tokio::net::TcpStream;
 use transport::{
     tcp::{self, Stream},
-    tls::{self, CertificateIdentity, CertificateSource, ClientCertificate, ListenerKind, Renewed, ServerTls, TlsError},
+    tls::{self, CertificateIdentity, CertificateSource, ClientCertificate, ListenerKind, ReloadedCertificates, ServerTls, TlsError},
 };
 
 use crate::{
@@ -72,7 +72,7 @@ impl Certified {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Closed {
     #[error(transparent)]
-    Handshake(#[from] tls::HandshakeError),
+    Handshake(#[from] tls::TlsHandshakeError),
     #[error("it does not speak TLS")]
     NoTls,
     #[error("nothing was said in time")]
@@ -110,11 +110,11 @@ impl Door {
     }
 
     /// Reads certificates anew, and changes nothing before [`Door::present`].
-    pub fn read_certificates(&self) -> Result<Option<Renewed>, TlsError> {
+    pub fn read_certificates(&self) -> Result<Option<ReloadedCertificates>, TlsError> {
         self.tls.as_ref().map(|tls| tls.read()).transpose()
     }
 
-    pub fn present(&self, renewed: Option<Renewed>) {
+    pub fn present(&self, renewed: Option<ReloadedCertificates>) {
         if let (Some(tls), Some(renewed)) = (&self.tls, renewed) {
             tls.present(renewed);
         }
