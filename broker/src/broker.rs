@@ -4,7 +4,7 @@ mod adoption;
 mod draining;
 pub mod finding;
 mod housekeeping;
-mod modern;
+mod stateless;
 mod owned;
 mod sessions;
 mod sign_in_failures;

@@ -7,6 +7,6 @@ pub mod door;
 pub mod duplex;
 pub mod http;
 pub mod internal;
-mod modern;
+mod stateless;
 pub mod port;
 mod proxies;

@@ -6,7 +6,7 @@ use testkit::{Authority, BrokerBuilder, FakeBackend, Topology, QuicPeer, TestBro
 
 use crate::{
     builder, initialize_body, kind,
-    modern::{Modern, meta},
+    stateless::{Modern, meta},
     refused,
 };
 

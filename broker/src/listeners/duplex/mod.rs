@@ -5,7 +5,7 @@
 //! ([`conversation`]), and ended with a goodbye. Generic over the two frame traits; each wire has a file that accepts.
 
 mod conversation;
-mod modern;
+mod stateless;
 mod opening;
 pub mod quic;
 pub mod tcp;
@@ -67,7 +67,7 @@ where
             converse(seat, outbox, source, sink, certified).await;
         }
         Ok(Opened::Modern(first)) => {
-            let desk = modern::Desk::new(broker, guest, stop);
+            let desk = stateless::RequestDispatcher::new(broker, guest, stop);
             if let Some(goodbye) = desk.converse(*first, &mut source, &mut sink).await {
                 farewell(&mut source, &mut sink, goodbye).await;
             }

@@ -24,7 +24,7 @@ use crate::{
     auth::{Caller, Proven},
     broker::{Broker, unknown_backend},
     limits::{CLIENT_TEXT_BYTES_MAX, FIRST_MESSAGE_BYTES_MAX},
-    listeners::{door::Certified, modern::no_sessions},
+    listeners::{door::Certified, stateless::no_sessions},
     metrics::{Direction, Side},
     rules::endpoint::Endpoint,
 };
@@ -117,13 +117,13 @@ async fn answered(broker: &Arc<Broker>, guest: &Guest, message: &Message) -> Ans
     let eras = broker.shared.config.compat.eras;
     let refusal = match message.method {
         // After it a client may still decide for a session.
-        Method::ServerDiscover => match super::modern::discovered(broker, guest, message).await {
+        Method::ServerDiscover => match super::stateless::discovered(broker, guest, message).await {
             Ok(answer) => return Answer::Frame(with_streams(guest, answer)),
             Err(refusal) if is_of_sign_in(&refusal) => return Answer::Goodbye(refused(broker, &refusal, Some(id))),
             Err(refusal) => refusal,
         },
         // Strangers get neither more time nor larger messages.
-        _ if message.is_modern() && eras.has_modern() => match super::modern::visit(broker, guest, message).await {
+        _ if message.is_modern() && eras.has_modern() => match super::stateless::visit(broker, guest, message).await {
             Ok(_) => return Answer::Modern,
             Err(refusal) => return Answer::Goodbye(refused(broker, &refusal, Some(id))),
         },

@@ -19,7 +19,7 @@ use transport::{
 use super::{
     Guest, Opened,
     conversation::{Cut, is_stalled, tell_cut},
-    modern, opened,
+    stateless, opened,
     opening::{modern_era, refusal_of},
     speak,
 };
@@ -110,7 +110,7 @@ async fn connection(
         // Boxed: a connection with a session has no room for it.
         Ok(Opened::Modern(first)) => {
             Box::pin(async {
-                let desk = modern::Desk::new(broker, guest, stop);
+                let desk = stateless::RequestDispatcher::new(broker, guest, stop);
                 tokio::select! {
                     biased;
                     goodbye = desk.converse(*first, &mut source, &mut sink) => goodbye,
@@ -148,14 +148,14 @@ async fn accept_requests(session: &Arc<Session>, connection: &QuicConnection, re
 }
 
 /// The same of a client without a session.
-async fn accept_alone(desk: &Arc<modern::Desk>, connection: &QuicConnection, requests: &TaskTracker) {
+async fn accept_alone(desk: &Arc<stateless::RequestDispatcher>, connection: &QuicConnection, requests: &TaskTracker) {
     while let Some(stream) = connection.accept_request().await {
         requests.spawn(serve_alone(desk.clone(), stream));
     }
 }
 
 /// One stream: a request that stands alone. Its reset is a cancellation.
-async fn serve_alone(desk: Arc<modern::Desk>, mut stream: RequestStream) {
+async fn serve_alone(desk: Arc<stateless::RequestDispatcher>, mut stream: RequestStream) {
     let received = tokio::time::timeout(desk.shared().config.timeouts.request_read, stream.receive()).await;
     let decoded = match received {
         Ok(Ok(Some(frame))) => desk.decode(frame),
@@ -167,15 +167,15 @@ async fn serve_alone(desk: Arc<modern::Desk>, mut stream: RequestStream) {
         Ok(Ok(None)) | Err(_) => return stream.cancel(),
     };
     let (mut sink, mut given_up) = stream.answering();
-    let modern::Begun { mut answering, until } = match decoded {
+    let stateless::StartedRequest { mut answering, until } = match decoded {
         Ok(message) if message.kind == Kind::Request => desk.begin(message).await,
         Ok(message) => {
             desk.hear(&message);
             return sink.finish();
         }
         Err(rejected) => {
-            let answering = modern::Answering::Whole(desk.refusal(&rejected.refusal, rejected.id.as_ref()));
-            modern::Begun { answering, until: None }
+            let answering = stateless::ReplyStream::Single(desk.refusal(&rejected.refusal, rejected.id.as_ref()));
+            stateless::StartedRequest { answering, until: None }
         }
     };
     loop {
@@ -186,8 +186,8 @@ async fn serve_alone(desk: Arc<modern::Desk>, mut stream: RequestStream) {
         };
         // Without an answer the stream is reset, as it is dropped.
         let Some(frame) = frame else { return };
-        let is_answer = matches!(answering, modern::Answering::Over);
-        if let modern::Answering::Exchange(exchange) = &mut answering {
+        let is_answer = matches!(answering, stateless::ReplyStream::Over);
+        if let stateless::ReplyStream::Exchange(exchange) = &mut answering {
             // Its client may read slowly: the call, its room and its deadline do not wait for that.
             exchange.let_go();
         }

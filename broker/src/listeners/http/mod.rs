@@ -11,7 +11,7 @@ mod gate;
 mod kept;
 mod led;
 mod legacy;
-mod modern;
+mod stateless;
 mod post;
 mod posts;
 mod spoken;

@@ -24,7 +24,7 @@ use super::{
     forward::{Located, Way},
     gate,
     kept::Kept,
-    modern,
+    stateless,
 };
 use crate::{
     actors::{
@@ -35,7 +35,7 @@ use crate::{
     config::MessageWire,
     in_place::in_place,
     limits::OVERLOAD_BODY_BYTES_MAX,
-    listeners::modern::no_sessions,
+    listeners::stateless::no_sessions,
     metrics::{Direction, Side},
     rules::event_log::{Event, EventKind},
 };
@@ -68,10 +68,10 @@ impl Asked<'_> {
         if shared.overload.is_over() {
             self.refuse_requests(&frame, &limits)?;
         }
-        let mut read = match modern::read(self.kept.vetted.names_modern(headers), &frame, &limits)? {
-            modern::Read::Modern(message) => return in_place(|| self.serve_modern(message, &frame)).await,
-            modern::Read::OfSession(message) => Some(Frames::One(message)),
-            modern::Read::Unread => None,
+        let mut read = match stateless::read(self.kept.vetted.names_modern(headers), &frame, &limits)? {
+            stateless::ParsedBody::Stateless(message) => return in_place(|| self.serve_modern(message, &frame)).await,
+            stateless::ParsedBody::Session(message) => Some(Frames::One(message)),
+            stateless::ParsedBody::Undecoded => None,
         };
         let Some(id) = self.kept.vetted.session_id(headers).map_err(anonymous)? else {
             let frames = read.map_or_else(|| decode_body(frame, &limits, false), Ok)?;

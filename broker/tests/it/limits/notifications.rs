@@ -11,7 +11,7 @@ use testkit::{
 use super::{assert_rate_limited, assert_too_many_requests};
 use crate::{
     builder,
-    modern::{Modern, meta},
+    stateless::{Modern, meta},
     request, stdio, text_of,
 };
 

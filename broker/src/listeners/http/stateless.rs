@@ -33,7 +33,7 @@ use crate::{
         notification_stream::NotificationStream,
     },
     broker::finding,
-    listeners::modern::{Reaction, meta_of, react},
+    listeners::stateless::{StatelessOutcome, meta_of, react},
     metrics::{Direction, Side},
     rules::modern,
 };
@@ -45,26 +45,26 @@ const NAME_HEADER: HeaderName = HeaderName::from_static(NAME);
 const VERSION_HEADER: HeaderName = HeaderName::from_static(PROTOCOL_VERSION);
 
 /// What a body turned out to be.
-pub(super) enum Read {
+pub(super) enum ParsedBody {
     /// A message of this revision.
-    Modern(Message),
+    Stateless(Message),
     /// One of a session, or one to open a session with.
-    OfSession(Message),
+    Session(Message),
     /// Maybe a batch: how it is read depends on its session.
-    Unread,
+    Undecoded,
 }
 
 /// Reads a body, once, whichever revision it is of; `names_it`: its head says that it is of this one.
-pub(super) fn read(names_it: bool, frame: &Bytes, limits: &Limits) -> Result<Read, Rejection> {
+pub(super) fn read(names_it: bool, frame: &Bytes, limits: &Limits) -> Result<ParsedBody, Rejection> {
     let is_array = frame.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
     if is_array {
         let none = || Rejection::new(Refusal::new(ErrorKind::InvalidRequest, "there are no batches in 2026-07-28"), None);
-        return if names_it { Err(none()) } else { Ok(Read::Unread) };
+        return if names_it { Err(none()) } else { Ok(ParsedBody::Undecoded) };
     }
     let message = Message::decode(frame.clone(), limits)?;
     // What opens a session is told by itself.
     let is_modern = message.is_modern() || (names_it && message.method != Method::Initialize);
-    Ok(if is_modern { Read::Modern(message) } else { Read::OfSession(message) })
+    Ok(if is_modern { ParsedBody::Stateless(message) } else { ParsedBody::Session(message) })
 }
 
 impl Asked<'_> {
@@ -113,13 +113,13 @@ impl Asked<'_> {
             request.passed = self.arguments_in_headers(&request.message, &visitor)?;
         }
         match react(self.broker, &visitor, request).await? {
-            Reaction::Answer(frame) => {
+            StatelessOutcome::Answer(frame) => {
                 self.broker.shared.metrics.bytes(Direction::Out, Side::Client, frame.len());
                 Ok(Answer::Document { version: None, text: frame })
             }
-            Reaction::Exchange(exchange) => Ok(exchanged(exchange, self.kept).await),
-            Reaction::Listening(listening) => Ok(listened(*listening).into()),
-            Reaction::Elsewhere(place) => self.lead_to(&place, frame).await.map(Answer::from),
+            StatelessOutcome::Exchange(exchange) => Ok(exchanged(exchange, self.kept).await),
+            StatelessOutcome::Notifications(listening) => Ok(listened(*listening).into()),
+            StatelessOutcome::OtherReplica(place) => self.lead_to(&place, frame).await.map(Answer::from),
         }
     }
 

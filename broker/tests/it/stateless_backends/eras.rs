@@ -122,7 +122,7 @@ async fn nb_meta_01_who_has_no_client_with_a_session_is_not_asked_to_initialize(
     let backend = StatelessBackend::http().await;
     backend.list("tools", vec![testkit::backend::tool("echo")]);
     let broker = builder().alone().backend("default", "b", backend.spec()).start().await;
-    let modern = crate::modern::Modern::at(broker.http_address(), "/mcp", json!({}));
+    let modern = crate::stateless::Modern::at(broker.http_address(), "/mcp", json!({}));
     let call = || modern.result("tools/call", json!({"name": "b__echo", "arguments": {"n": 1}}));
     assert_eq!(text_of(&call().await), r#"{"n":1}"#);
     assert!(backend.seen_of("initialize").is_empty(), "it gets what its revision has, and nothing else");

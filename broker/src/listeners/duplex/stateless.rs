@@ -41,7 +41,7 @@ use crate::{
     limits::{HALF_CLOSED_MAX, OUTBOX_BATCH_BYTES, OUTBOX_BATCH_FRAMES, OUTBOX_FRAMES_MAX},
     listeners::{
         http::{Led, lead},
-        modern::{Reaction, admitted, react},
+        stateless::{StatelessOutcome, admitted, react},
     },
     metrics::{Direction, Side},
     rules::{
@@ -52,7 +52,7 @@ use crate::{
 };
 
 /// What serves the requests of one connection.
-pub(super) struct Desk {
+pub(super) struct RequestDispatcher {
     broker: Arc<Broker>,
     guest: Guest,
     stop: CancellationToken,
@@ -72,30 +72,30 @@ pub(super) struct Desk {
 }
 
 /// What a request is answered with.
-pub(super) enum Answering {
-    Whole(Bytes),
+pub(super) enum ReplyStream {
+    Single(Bytes),
     Exchange(Box<Exchange>),
-    Listening(Box<NotificationStream>),
-    Led(Box<Led>),
+    Notifications(Box<NotificationStream>),
+    Proxied(Box<Led>),
     Over,
 }
 
 /// A request that was begun.
-pub(super) struct Begun {
-    pub(super) answering: Answering,
+pub(super) struct StartedRequest {
+    pub(super) answering: ReplyStream,
     /// Until when it may go on.
     pub(super) until: Option<Until>,
 }
 
-impl Answering {
+impl ReplyStream {
     /// The next message; `Unsupported` when there is no more. Cancel-safe.
     pub(super) async fn next(&mut self) -> Option<Bytes> {
         let step = match self {
             Self::Over => return None,
-            Self::Whole(frame) => ExchangeEvent::Answer(frame.clone(), None),
+            Self::Single(frame) => ExchangeEvent::Answer(frame.clone(), None),
             Self::Exchange(exchange) => exchange.next().await,
-            Self::Listening(listening) => listening.next().await,
-            Self::Led(led) => match led.next().await {
+            Self::Notifications(listening) => listening.next().await,
+            Self::Proxied(led) => match led.next().await {
                 Some((frame, true)) => ExchangeEvent::Answer(frame, None),
                 Some((frame, false)) => ExchangeEvent::Frame(frame),
                 None => ExchangeEvent::Ended,
@@ -134,8 +134,8 @@ impl Answering {
                 *self = Self::Over;
                 return Some(given_up);
             }
-            Self::Listening(listening) => listening.end(),
-            Self::Whole(_) | Self::Led(_) | Self::Over => {}
+            Self::Notifications(listening) => listening.end(),
+            Self::Single(_) | Self::Proxied(_) | Self::Over => {}
         }
         self.next().await
     }
@@ -144,29 +144,29 @@ impl Answering {
     pub(super) fn stream(&self) -> Option<&Arc<EventStream>> {
         match self {
             Self::Exchange(exchange) => exchange.stream(),
-            Self::Listening(listening) => Some(listening.stream()),
-            Self::Whole(_) | Self::Led(_) | Self::Over => None,
+            Self::Notifications(listening) => Some(listening.stream()),
+            Self::Single(_) | Self::Proxied(_) | Self::Over => None,
         }
     }
 }
 
 /// The answer to `server/discover` before it is known how a connection goes on.
 pub(super) async fn discovered(broker: &Arc<Broker>, guest: &Guest, message: &Message) -> Result<Bytes, Refusal> {
-    let Visit { visitor, .. } = visit(broker, guest, message).await?;
+    let AuthenticatedClient { visitor, .. } = visit(broker, guest, message).await?;
     match react(broker, &visitor, admitted(broker, message.clone())?).await? {
-        Reaction::Answer(frame) => Ok(frame),
+        StatelessOutcome::Answer(frame) => Ok(frame),
         _ => Err(Refusal::new(ErrorKind::Internal, "nothing was discovered")),
     }
 }
 
 /// Who asks, and until when it has shown that it may.
-pub(super) struct Visit {
+pub(super) struct AuthenticatedClient {
     visitor: StatelessClient,
     until: Option<Until>,
 }
 
 /// Who asks, and where: said before the first message, or in this one.
-pub(super) async fn visit(broker: &Arc<Broker>, guest: &Guest, message: &Message) -> Result<Visit, Refusal> {
+pub(super) async fn visit(broker: &Arc<Broker>, guest: &Guest, message: &Message) -> Result<AuthenticatedClient, Refusal> {
     let fits = |caller: &Caller| match broker.message_bytes(caller, MessageWire::of_client(guest.transport)) {
         max if message.frame.len() > max => {
             Err(Refusal::new(ErrorKind::MessageTooLarge, format!("a message may have at most {max} bytes")))
@@ -176,7 +176,7 @@ pub(super) async fn visit(broker: &Arc<Broker>, guest: &Guest, message: &Message
     if let Some(Known { caller, until, endpoint, .. }) = &guest.known {
         fits(caller)?;
         let visitor = broker.visitor(broker.readmit(caller)?, endpoint.clone(), guest.transport)?;
-        return Ok(Visit { visitor, until: *until });
+        return Ok(AuthenticatedClient { visitor, until: *until });
     }
     let meta = message.bytes(message.fields.meta).unwrap_or(b"{}");
     let document = json::Document::parse(meta, &json::Limits { bytes_max: meta.len(), ..json::Limits::default() });
@@ -189,10 +189,10 @@ pub(super) async fn visit(broker: &Arc<Broker>, guest: &Guest, message: &Message
     let Proven { caller, until } = opening::proven(broker, guest, token.as_deref()).await?;
     fits(&caller)?;
     let endpoint: Endpoint = opening::endpoint(broker, &caller, backend.as_deref())?;
-    Ok(Visit { visitor: broker.visitor(caller, endpoint, guest.transport)?, until })
+    Ok(AuthenticatedClient { visitor: broker.visitor(caller, endpoint, guest.transport)?, until })
 }
 
-impl Desk {
+impl RequestDispatcher {
     pub(super) fn new(broker: Arc<Broker>, guest: Guest, stop: CancellationToken) -> Arc<Self> {
         let limits = LogLimits { events: OUTBOX_FRAMES_MAX, bytes: broker.shared.config.limits.outbox_bytes };
         let out = EventStream::outbox(0, limits, None);
@@ -377,12 +377,12 @@ impl Desk {
         let desk = self.clone();
         self.running.spawn(async move {
             let answering = async {
-                let Begun { mut answering, until } = desk.begin(message).await;
+                let StartedRequest { mut answering, until } = desk.begin(message).await;
                 // Progress and log messages may be left out where the client does not keep up, changes may not.
-                let passing = if matches!(answering, Answering::Listening(_)) { EventKind::Message } else { EventKind::Passing };
+                let passing = if matches!(answering, ReplyStream::Notifications(_)) { EventKind::Message } else { EventKind::Passing };
                 while let Some(frame) = answering.next_until(until).await {
                     // The id is free before the client can know the answer, and may be another request's after that.
-                    if matches!(answering, Answering::Over) {
+                    if matches!(answering, ReplyStream::Over) {
                         desk.leave(&id);
                         return desk.say(EventKind::Answer, frame);
                     }
@@ -449,29 +449,29 @@ impl Desk {
     }
 
     /// Begins what is asked for.
-    pub(super) async fn begin(&self, message: Message) -> Begun {
+    pub(super) async fn begin(&self, message: Message) -> StartedRequest {
         let (id, frame) = (message.id.clone(), message.frame.clone());
         let begun = async {
-            let Visit { visitor, until } = visit(&self.broker, &self.guest, &message).await?;
+            let AuthenticatedClient { visitor, until } = visit(&self.broker, &self.guest, &message).await?;
             self.count_in(&visitor)?;
             self.note_payer(&visitor);
             let request = admitted(&self.broker, message)?;
             let answering = match react(&self.broker, &visitor, request).await? {
-                Reaction::Answer(frame) => Answering::Whole(frame),
-                Reaction::Exchange(exchange) => Answering::Exchange(exchange),
-                Reaction::Listening(listening) => Answering::Listening(listening),
-                Reaction::Elsewhere(place) => match &id {
-                    Some(id) => Answering::Led(Box::new(lead(&self.broker, &visitor, &place, id, &frame).await?)),
-                    None => Answering::Over,
+                StatelessOutcome::Answer(frame) => ReplyStream::Single(frame),
+                StatelessOutcome::Exchange(exchange) => ReplyStream::Exchange(exchange),
+                StatelessOutcome::Notifications(listening) => ReplyStream::Notifications(listening),
+                StatelessOutcome::OtherReplica(place) => match &id {
+                    Some(id) => ReplyStream::Proxied(Box::new(lead(&self.broker, &visitor, &place, id, &frame).await?)),
+                    None => ReplyStream::Over,
                 },
             };
-            Ok(Begun { answering, until })
+            Ok(StartedRequest { answering, until })
         };
         begun.await.unwrap_or_else(|refusal: Refusal| {
             if opening::is_of_sign_in(&refusal) || refusal.kind == ErrorKind::TooManyConnections {
                 self.expelled.cancel();
             }
-            Begun { answering: Answering::Whole(self.refusal(&refusal, id.as_ref())), until: None }
+            StartedRequest { answering: ReplyStream::Single(self.refusal(&refusal, id.as_ref())), until: None }
         })
     }
 

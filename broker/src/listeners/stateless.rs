@@ -26,13 +26,13 @@ use crate::{
 };
 
 /// What comes of a request.
-pub(super) enum Reaction {
+pub(super) enum StatelessOutcome {
     /// The whole answer.
     Answer(Bytes),
     Exchange(Box<Exchange>),
-    Listening(Box<NotificationStream>),
+    Notifications(Box<NotificationStream>),
     /// It waits at another replica for what its client brings now.
-    Elsewhere(SuspensionId),
+    OtherReplica(SuspensionId),
 }
 
 /// The request, if it is one that is served here.
@@ -60,7 +60,7 @@ pub(super) fn meta_of(broker: &Broker, message: &Message) -> Result<RequestMeta,
 }
 
 /// Begins what is asked for. An `Err` is the answer, and nothing was begun.
-pub(super) async fn react(broker: &Broker, visitor: &StatelessClient, request: Box<StatelessRequest>) -> Result<Reaction, Refusal> {
+pub(super) async fn react(broker: &Broker, visitor: &StatelessClient, request: Box<StatelessRequest>) -> Result<StatelessOutcome, Refusal> {
     let (since, method) = (Instant::now(), request.message.method);
     broker.shared.metrics.modern_request();
     if !is_answered_here(method) {
@@ -93,38 +93,38 @@ fn is_answered_here(method: Method) -> bool {
     list_kind(method).is_some() || is_about_tasks(method) || matches!(method, Method::ServerDiscover | Method::SubscriptionsListen)
 }
 
-async fn begin(broker: &Broker, visitor: &StatelessClient, request: Box<StatelessRequest>) -> Result<Reaction, Refusal> {
+async fn begin(broker: &Broker, visitor: &StatelessClient, request: Box<StatelessRequest>) -> Result<StatelessOutcome, Refusal> {
     broker.shared.overload.admits()?;
     let method = request.message.method;
     if is_about_tasks(method) {
         visitor.tenant.take_budget(&visitor.caller.principal)?;
-        return Ok(Reaction::Answer(visitor.answer_about_task(&request).await?));
+        return Ok(StatelessOutcome::Answer(visitor.answer_about_task(&request).await?));
     }
     let offer = broker.offer_to(visitor).await?;
     if let Some(kind) = list_kind(method) {
         visitor.tenant.take_budget(&visitor.caller.principal)?;
         let result = visitor.list(kind, &request.message, &offer)?;
-        return Ok(Reaction::Answer(handshake::success(&request.id, &result)));
+        return Ok(StatelessOutcome::Answer(handshake::success(&request.id, &result)));
     }
     match method {
         Method::ServerDiscover => {
             visitor.tenant.take_budget(&visitor.caller.principal)?;
-            Ok(Reaction::Answer(visitor.discover(&request.id, &offer)))
+            Ok(StatelessOutcome::Answer(visitor.discover(&request.id, &offer)))
         }
         Method::SubscriptionsListen => {
             visitor.tenant.take_budget(&visitor.caller.principal)?;
-            Ok(Reaction::Listening(Box::new(visitor.listen(&request, &offer).await?)))
+            Ok(StatelessOutcome::Notifications(Box::new(visitor.listen(&request, &offer).await?)))
         }
         _ => {
             let state = request.message.text(request.message.fields.request_state).filter(|_| may_require_input(method));
-            let Some(state) = state else { return Ok(Reaction::Exchange(Box::new(visitor.begin(request, &offer).await?))) };
+            let Some(state) = state else { return Ok(StatelessOutcome::Exchange(Box::new(visitor.begin(request, &offer).await?))) };
             visitor.tenant.take_budget(&visitor.caller.principal)?;
             let place = visitor.place_of(&state, &request.message).map_err(RequestStateError::refusal)?;
             if !visitor.shared.durable.names().iter().any(|own| own.as_str() == place.node) {
-                return Ok(Reaction::Elsewhere(place));
+                return Ok(StatelessOutcome::OtherReplica(place));
             }
             drop(state);
-            Ok(Reaction::Exchange(Box::new(visitor.go_on(request, &place, &offer).await?)))
+            Ok(StatelessOutcome::Exchange(Box::new(visitor.go_on(request, &place, &offer).await?)))
         }
     }
 }
